@@ -1,0 +1,94 @@
+# A fresh machine needs two commands: `make quickstart` and `make test`. `make help` lists the others.
+
+# The Python that makes .venv: PYTHON, or else the first of these that is of a supported version.
+CANDIDATES := $(or $(PYTHON),python3 python3.13 python3.12 python3.11)
+VENV := .venv
+BIN := $(VENV)/bin
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_NO_INPUT := 1
+
+# True of a .venv that was made to the end (pip's own metadata comes last) and in which no installation was cut short.
+HEALTHY := $(if $(wildcard $(VENV)/.installing),,$(shell $(BIN)/python -c \
+    "import importlib.metadata as m, sys; m.version('pip'); print(sys.version_info >= (3, 11))" 2>/dev/null))
+ifneq ($(HEALTHY),True)
+$(shell rm -f $(VENV)/.installed-*)
+endif
+
+# Tests of floors 4 and 5, which may use TensorFlow: what is left runs on JAX too.
+ABOVE_FLOOR_3 := train evaluate analyze export test_cli.py test_quickstart.py
+UNASKED := not network and not accelerator
+
+.PHONY: help quickstart test lint format wheel clean
+.NOTPARALLEL: # two installations into one environment
+
+help: ## list the commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+
+quickstart: $(VENV)/.installed-quickstart ## install what it needs, then the first full run: build, load, fine-tune, export, ask
+	@$(BIN)/python -m keras_vit quickstart
+
+test: lint ## install what it needs, then linters, all tests on TensorFlow, floors 0-3 on JAX
+	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q -m "$(UNASKED)"
+	KERAS_BACKEND=jax $(BIN)/python -m pytest -q -m "$(UNASKED)" $(ABOVE_FLOOR_3:%=--ignore=tests/%)
+
+lint: $(VENV)/.installed-test ## style, spelling, types of floors 0-3
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/codespell
+	$(BIN)/basedpyright
+
+format: $(VENV)/.installed-test ## rewrite the files as `make lint` wants them, where that is mechanical
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+wheel: $(VENV)/.installed-venv ## build dist/*.whl, then install and use it in an empty environment
+	@rm -rf build dist
+	$(BIN)/python -m pip wheel -qq --no-deps --wheel-dir dist .
+	@rm -rf build && $(BIN)/python -m venv build/empty
+	build/empty/bin/python -m pip install -qq dist/*.whl
+	cd build && empty/bin/python -c "$(IMPORT_EVERYTHING)" && empty/bin/keras-vit info ViT_Ti16
+
+define IMPORT_EVERYTHING
+import importlib, pkgutil, keras_vit; \
+names = [m.name for m in pkgutil.walk_packages(keras_vit.__path__, 'keras_vit.') if not m.name.endswith('__main__')]; \
+[importlib.import_module(name) for name in names]; \
+labels = importlib.resources.files('keras_vit').joinpath('labels').iterdir(); \
+print('keras_vit', keras_vit.__version__, 'from', keras_vit.__file__); \
+print(len(names), 'modules, labels:', *sorted(path.name for path in labels))
+endef
+
+clean: ## remove the environment, builds and caches; saved_models/ stays
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp is written when everything before it has succeeded: a finished installation is never repeated, one that was
+# cut short starts again in a new environment. The two share one environment; that of the tests contains the other.
+define install
+@touch $(VENV)/.installing
+@$(BIN)/python -m pip install -qq -e ".[$(1)]" || { rm $(VENV)/.installing; exit 1; }
+@rm $(VENV)/.installing
+endef
+
+$(VENV)/.installed-quickstart: setup.cfg pyproject.toml | $(VENV)/.installed-venv
+	@echo "Installing keras_vit and TensorFlow into $(VENV). This happens once and takes a few minutes."
+	$(call install,quickstart)
+	@touch $@
+
+$(VENV)/.installed-test: setup.cfg pyproject.toml | $(VENV)/.installed-venv
+	@echo "Installing keras_vit, TensorFlow, JAX and the linters into $(VENV). This happens once and takes a few minutes."
+	$(call install,test)
+	@touch $(VENV)/.installed-quickstart $@
+
+$(VENV)/.installed-venv:
+ifneq ($(HEALTHY),True)
+	@for python in $(CANDIDATES); do \
+	    if $$python -c "import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))" 2>/dev/null; then \
+	        exec $$python -m venv --clear $(VENV); \
+	    fi; \
+	done; \
+	echo "keras_vit needs Python 3.11, 3.12 or 3.13. Tried: $(CANDIDATES)." >&2; \
+	echo "Install one of them, or name it: make test PYTHON=/path/to/python3.12" >&2; \
+	exit 1
+endif
+	@touch $@

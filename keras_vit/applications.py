@@ -1,0 +1,393 @@
+"""The front door: `ViT_B16(weights=...)` and its kin, with the conventions of `keras.applications`.
+
+The only module that knows both the models and the files. One line per public name, at the end.
+
+Source: keras-team/keras, keras/src/applications (signature, checks, messages).
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any, Literal
+
+import keras
+
+from keras_vit import cost
+from keras_vit.grid import INTERPOLATIONS, Interpolation
+from keras_vit.layers.resnet import PoolPadding
+from keras_vit.models.ends import classify
+from keras_vit.models.resnet import resnet
+from keras_vit.models.vit import Classifier, PositionEmbedding, PositionPlacement, grid_of, vision_transformer
+from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant
+from keras_vit.weights import catalog, source
+from keras_vit.weights.restore import PositionResize, restore
+
+Weights = str | os.PathLike | None
+
+_DEFAULT_IMAGE_SIZE = (224, 224)
+
+_SHARED_DOC = """Builds {name}, a `keras.Model`.
+
+    {parameters} parameters with 1000 classes. Source: {source}.
+
+    The first eight arguments are those of `keras.applications`, with these deviations:
+
+    - `weights` also takes a catalog tag (see `keras_vit.list_weights("{name}")`), the path of a file (.npz,
+      .safetensors, .weights.h5), a Hugging Face folder, or a URL.
+    - `input_shape` may differ from the size of the weights, also with `include_top=True`{any_size}
+    - Pixels are expected in [-1, 1] (`preprocess_input`, mode "tf"), channels last only.
+    {pooling}
+
+    Args:
+        include_top: Whether to add the classification layer, `predictions`.
+        weights: None (random), "imagenet", another tag, a file, or a URL.
+        input_tensor: Keras tensor to use as the images.
+        input_shape: (height, width, channels); height and width may be None. Default: the size that the
+            weights were trained at where it is known, else (224, 224, 3); without the top
+            (None, None, 3).
+        pooling: Without the top, how the output becomes one vector per image.
+        classes: Number of classes; with weights it must be that of their head.
+        classifier_activation: Activation of `predictions`: with weights "softmax" or None.
+        name: Name of the model.
+        include_preprocessing: Whether the model takes pixels in [0, 255] and scales them itself.
+        {more_args}
+
+    Returns:
+        A functional `keras.Model`.
+
+    Raises:
+        ValueError: If an argument is not valid, or the weights do not fit the model to the last name.
+        OSError: If the weights cannot be had; the message says which file to put where.
+
+    Example:
+        >>> model = keras_vit.{name}(weights=None, input_shape={example_shape}, classes=10)
+        >>> model(keras.ops.zeros((1, *{example_shape}))).shape
+        (1, 10)
+    """
+
+_VIT_ARGS = """classifier: "token" (class token), "gap" (mean of the patches), "map" (attention pooling) or
+            "none" (tokens come out; needs `include_top=False`).
+        representation_size: Width of a tanh layer before `predictions`. Default: that of the weights,
+            if they have one and `include_top=True`.
+        head_bias: Start of the bias of `predictions`, whose kernel starts at zero.
+        position_embedding: "learned_1d", "learned_2d", "sincos2d", "relative" or "none".
+        position_placement: "stem", "every_layer" or "shared".
+        interpolation: How positions are resized: "bilinear" (corner-aligned, as published),
+            "bilinear_half_pixel" or "bicubic_antialias" (timm's two).
+        checkpoint_grid: (rows, columns) of the stored position table, where it is neither square nor
+            recorded in the file.
+        gelu: "tanh" or "exact". Default: the form that the weights were trained with.
+        norm_epsilon: Of layer normalization. Default: that of the weights.
+        dropout_rate: After positions and dense layers, in training.
+        attention_dropout_rate: Of attention probabilities, in training.
+        stochastic_depth_rate: Of the last block, in training."""
+
+_RESNET_ARGS = """head_bias: Start of the bias of `predictions`, whose kernel starts at zero.
+        pool_padding: Of BiT's root: "ignored" as in big_vision, "zeros" as in big_transfer and timm."""
+
+
+def _vit_application(name: str) -> Callable[..., keras.Model]:
+    variant = VIT_VARIANTS[name]
+
+    def application(
+        include_top: bool = True,
+        weights: Weights = "imagenet",
+        input_tensor: keras.KerasTensor | None = None,
+        input_shape: tuple | None = None,
+        pooling: str | None = None,
+        classes: int = 1000,
+        classifier_activation: str | Callable | None = "softmax",
+        name: str = variant.name.lower(),
+        *,
+        include_preprocessing: bool = False,
+        classifier: Classifier = "token",
+        representation_size: int | None = None,
+        head_bias: float = 0.0,
+        position_embedding: PositionEmbedding = "learned_1d",
+        position_placement: PositionPlacement = "stem",
+        interpolation: Interpolation = "bilinear",
+        checkpoint_grid: tuple[int, int] | None = None,
+        gelu: Literal["tanh", "exact"] | None = None,
+        norm_epsilon: float | None = None,
+        dropout_rate: float = 0.0,
+        attention_dropout_rate: float = 0.0,
+        stochastic_depth_rate: float = 0.0,
+    ) -> keras.Model:
+        if interpolation not in INTERPOLATIONS:
+            raise ValueError(f"`interpolation` must be one of {INTERPOLATIONS}. Received: {interpolation!r}.")
+        pretrained = _pretrained(variant.name, weights, include_top, classes, classifier_activation, input_shape)
+        shape = _input_shape(input_shape, pretrained, include_top, input_tensor)
+        if pretrained is not None:
+            gelu = gelu or pretrained.gelu
+            norm_epsilon = pretrained.norm_epsilon if norm_epsilon is None else norm_epsilon
+            checkpoint_grid = checkpoint_grid or pretrained.grid
+            if include_top and representation_size is None:
+                representation_size = pretrained.representation_size
+        position_grid = None
+        if None in shape[:2]:
+            position_grid = checkpoint_grid or grid_of(variant, _trained_size(pretrained))
+        images, pixels = _images(input_tensor, shape, include_preprocessing)
+        model = vision_transformer(
+            variant,
+            pixels,
+            classifier=classifier,
+            pooling=pooling,
+            classes=classes if include_top else None,
+            classifier_activation=classifier_activation,
+            representation_size=representation_size,
+            head_bias=head_bias,
+            position_grid=position_grid,
+            position_embedding=position_embedding,
+            position_placement=position_placement,
+            interpolation=interpolation,
+            gelu=gelu,
+            norm_epsilon=norm_epsilon,
+            dropout_rate=dropout_rate,
+            attention_dropout_rate=attention_dropout_rate,
+            stochastic_depth_rate=stochastic_depth_rate,
+            name=name,
+        )
+        positions = PositionResize(checkpoint_grid=checkpoint_grid, interpolation=interpolation)
+        return _restored(model, images, pretrained, include_top, positions)
+
+    return _document(application, variant, _VIT_ARGS, _VIT_POOLING, _VIT_SIZE)
+
+
+_VIT_POOLING = """- `pooling` is None (all tokens, (B, T + N, D)), "token", "avg" or "max" (over patch tokens), or "map"."""
+_VIT_SIZE = """: positions are resized.
+      A size that the patches do not tile is an error."""
+_RESNET_POOLING = """- `pooling` is None (the feature map, (B, H / 32, W / 32, C)), "avg" or "max"."""
+
+
+def _resnet_application(name: str) -> Callable[..., keras.Model]:
+    variant = RESNET_VARIANTS[name]
+
+    def application(
+        include_top: bool = True,
+        weights: Weights = "imagenet",
+        input_tensor: keras.KerasTensor | None = None,
+        input_shape: tuple | None = None,
+        pooling: str | None = None,
+        classes: int = 1000,
+        classifier_activation: str | Callable | None = "softmax",
+        name: str = variant.name.lower(),
+        *,
+        include_preprocessing: bool = False,
+        head_bias: float = 0.0,
+        pool_padding: PoolPadding = "ignored",
+    ) -> keras.Model:
+        pretrained = _pretrained(variant.name, weights, include_top, classes, classifier_activation, input_shape)
+        shape = _input_shape(input_shape, pretrained, include_top, input_tensor)
+        images, pixels = _images(input_tensor, shape, include_preprocessing)
+        model = resnet(
+            variant,
+            pixels,
+            pooling="avg" if include_top else pooling,
+            classes=classes if include_top else None,
+            classifier_activation=classifier_activation,
+            head_bias=head_bias,
+            pool_padding=pool_padding,
+            name=name,
+        )
+        return _restored(model, images, pretrained, include_top, PositionResize())
+
+    return _document(application, variant, _RESNET_ARGS, _RESNET_POOLING, ".")
+
+
+def _document(
+    application: Callable, variant: ViTVariant | ResNetVariant, more_args: str, pooling: str, any_size: str
+) -> Callable[..., keras.Model]:
+    name = application.__name__ = application.__qualname__ = variant.name
+    application.__doc__ = _SHARED_DOC.format(
+        name=name,
+        parameters=f"{cost.parameters(variant):,}",
+        source=variant.source,
+        more_args=more_args,
+        pooling=pooling,
+        any_size=any_size,
+        example_shape="(64, 64, 3)" if name != "ViT_H14" else "(56, 56, 3)",
+    )
+    return application
+
+
+# --- checks, in the order of keras.applications -------------------------------------------------
+
+
+def _pretrained(
+    model: str,
+    weights: Weights,
+    include_top: bool,
+    classes: int,
+    classifier_activation: str | Callable | None,
+    input_shape: tuple | None,
+) -> source.Pretrained | None:
+    """Checks everything that can be checked before a download, then reads the weights."""
+    if keras.config.image_data_format() != "channels_last":
+        raise ValueError(
+            "Only `channels_last` images are supported. Switch to it in ~/.keras/keras.json, or with "
+            '`keras.config.set_image_data_format("channels_last")`.'
+        )
+    found = None if weights is None else source.find(model, weights)
+    row = found and found.row
+    if row is not None and include_top:
+        if found.is_tag and classes != row.classes:
+            raise ValueError(
+                f'If using `weights="{weights}"` with `include_top=True`, `classes` should be {row.classes}.  '
+                f"Received classes={classes}. For other classes use `include_top=False`, or load with "
+                f"classes={row.classes} and call `keras_vit.replace_head(model, {classes})`."
+            )
+        if not row.head_is_valid:
+            raise ValueError(source.zero_head_message(found))
+    if input_shape is not None:
+        _check_input_shape(tuple(input_shape), found is not None)
+    if found is None:
+        return None
+    if include_top and keras.activations.get(classifier_activation) not in (
+        keras.activations.get("softmax"),
+        keras.activations.get(None),
+    ):
+        raise ValueError(
+            "Only `None` and `softmax` activations are allowed for the `classifier_activation` argument when using "
+            f"pretrained weights, with `include_top=True`; Received: classifier_activation={classifier_activation}"
+        )
+    pretrained = source.load(found)
+    if include_top and pretrained.head_is_zero:
+        raise ValueError(source.zero_head_message(found))
+    return pretrained
+
+
+def _check_input_shape(shape: tuple, is_pretrained: bool) -> None:
+    if len(shape) != 3:
+        raise ValueError(f"`input_shape` must be a tuple of three integers. Received: input_shape={shape}")
+    height, width, channels = shape
+    if any(size is not None and (not isinstance(size, int) or size < 1) for size in shape):
+        raise ValueError(f"`input_shape` must hold positive integers, or None. Received: input_shape={shape}")
+    if channels is None:
+        raise ValueError(f"The number of channels must be known. Received: input_shape={shape}")
+    if is_pretrained and channels != 3:
+        raise ValueError(f"The input must have 3 channels; Received `input_shape={shape}`")
+
+
+def _trained_size(pretrained: source.Pretrained | None) -> tuple[int, int]:
+    return (pretrained and pretrained.image_size) or _DEFAULT_IMAGE_SIZE
+
+
+def _input_shape(
+    input_shape: tuple | None,
+    pretrained: source.Pretrained | None,
+    include_top: bool,
+    input_tensor: keras.KerasTensor | None,
+) -> tuple:
+    if input_tensor is not None and keras.backend.is_keras_tensor(input_tensor):
+        shape = tuple(input_tensor.shape[1:])
+        if len(shape) != 3 or (input_shape is not None and tuple(input_shape) != shape):
+            raise ValueError(
+                "`input_tensor` must be a batch of images, (batch, height, width, channels), and agree with "
+                f"`input_shape`. Received: a tensor of shape {tuple(input_tensor.shape)}, input_shape={input_shape}"
+            )
+        _check_input_shape(shape, pretrained is not None)
+        return shape
+    if input_shape is not None:
+        return tuple(input_shape)
+    return (*_trained_size(pretrained), 3) if include_top else (None, None, 3)
+
+
+def _images(
+    input_tensor: keras.KerasTensor | None, shape: tuple, include_preprocessing: bool
+) -> tuple[keras.KerasTensor, keras.KerasTensor]:
+    """Returns the images as given, and as pixels in [-1, 1]."""
+    if input_tensor is None:
+        images = keras.Input(shape)
+    elif keras.backend.is_keras_tensor(input_tensor):
+        images = input_tensor
+    else:
+        images = keras.Input(shape, tensor=input_tensor)
+    if not include_preprocessing:
+        return images, images
+    return images, keras.layers.Rescaling(1 / 127.5, offset=-1.0, name="preprocessing")(images)
+
+
+def _restored(
+    model: keras.Model,
+    images: keras.KerasTensor,
+    pretrained: source.Pretrained | None,
+    include_top: bool,
+    positions: PositionResize,
+) -> keras.Model:
+    if pretrained is None:
+        return model
+    upstream = keras.Model(model.inputs, images).layers  # of the caller's own, before `input_tensor`
+    layers = [layer for layer in model.layers if layer not in upstream]
+    names = {layer.name for layer in layers}
+    heads = () if include_top else ("predictions", "pre_logits", "map_head")
+    skip = tuple(f"{head}/.*" for head in heads if head not in names)
+    restore(layers, pretrained.arrays, skip=skip, positions=positions, origin=pretrained.origin)
+    return model
+
+
+# --- functions next to the models ---------------------------------------------------------------
+
+
+def list_models() -> list[str]:
+    """Returns the names of all models, such as "ViT_B16"."""
+    return [*VIT_VARIANTS, *RESNET_VARIANTS]
+
+
+def list_weights(model: str) -> list[str]:
+    """Returns the tags that `weights=` accepts for a model, besides files and URLs.
+
+    Example:
+        >>> "imagenet21k" in keras_vit.list_weights("ViT_B16")
+        True
+    """
+    return catalog.list_weights(model)
+
+
+def replace_head(model: keras.Model, classes: int, classifier_activation: str | None = "softmax") -> keras.Model:
+    """Returns the model with a new, zero-initialized `predictions` layer in place of its whole head.
+
+    The tanh layer of pre-training goes too, as in the paper's fine-tuning (B.1.1). All other layers
+    are shared with the given model.
+
+    Example:
+        >>> model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3))
+        >>> keras_vit.replace_head(model, classes=10).output_shape
+        (None, 10)
+    """
+    names = [layer.name for layer in model.layers]
+    if "predictions" not in names:
+        raise ValueError(f"The model has no layer `predictions` to replace. Its last layers: {names[-3:]}.")
+    features = model.get_layer("pre_logits" if "pre_logits" in names else "predictions").input
+    outputs = classify(features, classes, activation=classifier_activation)
+    return keras.Model(model.input, outputs, name=model.name)
+
+
+# --- the names ----------------------------------------------------------------------------------
+
+ViT_Ti16 = _vit_application("ViT_Ti16")
+ViT_S32 = _vit_application("ViT_S32")
+ViT_S16 = _vit_application("ViT_S16")
+ViT_B32 = _vit_application("ViT_B32")
+ViT_B16 = _vit_application("ViT_B16")
+ViT_B8 = _vit_application("ViT_B8")
+ViT_L32 = _vit_application("ViT_L32")
+ViT_L16 = _vit_application("ViT_L16")
+ViT_H14 = _vit_application("ViT_H14")
+R_ViT_Ti16 = _vit_application("R_ViT_Ti16")
+R26_ViT_S32 = _vit_application("R26_ViT_S32")
+R26_ViT_B32 = _vit_application("R26_ViT_B32")
+R50_ViT_B32 = _vit_application("R50_ViT_B32")
+R50_ViT_B16 = _vit_application("R50_ViT_B16")
+R50_ViT_L32 = _vit_application("R50_ViT_L32")
+R50_ViT_L16 = _vit_application("R50_ViT_L16")
+BiT_R50x1 = _resnet_application("BiT_R50x1")
+BiT_R50x3 = _resnet_application("BiT_R50x3")
+BiT_R101x1 = _resnet_application("BiT_R101x1")
+BiT_R101x3 = _resnet_application("BiT_R101x3")
+BiT_R152x2 = _resnet_application("BiT_R152x2")
+BiT_R152x4 = _resnet_application("BiT_R152x4")
+ResNet50x1 = _resnet_application("ResNet50x1")
+ResNet50x2 = _resnet_application("ResNet50x2")
+ResNet101x1 = _resnet_application("ResNet101x1")
+ResNet152x1 = _resnet_application("ResNet152x1")
+ResNet152x2 = _resnet_application("ResNet152x2")
+ResNet200x3 = _resnet_application("ResNet200x3")

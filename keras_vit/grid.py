@@ -1,0 +1,143 @@
+"""Patch-grid arithmetic on plain integers and arrays: sizes, token counts, interpolation.
+
+A grid is always a pair (rows, columns). It is carried from where it is known and never guessed
+from a token count, with one exception that is spelled out in `square_grid`: published files
+store no grid, and all of them were trained on square images.
+
+Source: arXiv:2010.11929, section 3.2; vision_transformer@c6de1e5 checkpoint.py, models_resnet.py.
+"""
+
+import math
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+Interpolation = Literal["bilinear", "bilinear_half_pixel", "bicubic_antialias"]
+INTERPOLATIONS: tuple[str, ...] = get_args(Interpolation)
+
+
+def patch_grid(image_size: tuple[int, int], patch_size: int, num_halvings: int = 0) -> tuple[int, int]:
+    """Returns the (rows, columns) of patches of an image.
+
+    Args:
+        image_size: (height, width) in pixels.
+        patch_size: Side of a square patch, counted on the feature map after the halvings.
+        num_halvings: Strided steps of a convolutional stem before the patches; each one
+            halves the map and rounds up, as "SAME" padding does.
+
+    Raises:
+        ValueError: If the patches do not tile the image. The message names valid sizes.
+
+    Example:
+        >>> patch_grid((224, 384), 16)
+        (14, 24)
+        >>> patch_grid((225, 225), 1, num_halvings=4)
+        (15, 15)
+    """
+    cells = tuple(math.ceil(size / 2**num_halvings) for size in image_size)
+    if any(count % patch_size or count < patch_size for count in cells):
+        stride = patch_size * 2**num_halvings
+        raise ValueError(
+            f"The image size must be a multiple of {stride} pixels along each axis. Received: "
+            f"image_size={tuple(image_size)}, patch_size={patch_size}"
+            + (f" on a feature map of {cells}" if num_halvings else "")
+            + f". Use {_nearest(image_size, stride)}, or resize the images."
+        )
+    return cells[0] // patch_size, cells[1] // patch_size
+
+
+def _nearest(image_size: tuple[int, int], stride: int) -> str:
+    smaller = tuple(max(size // stride, 1) * stride for size in image_size)
+    larger = tuple(max(math.ceil(size / stride), 1) * stride for size in image_size)
+    return f"{smaller}" if smaller == larger else f"{smaller} or {larger}"
+
+
+def square_grid(num_positions: int) -> tuple[int, int]:
+    """Returns the grid of a published position table, which was trained on square images.
+
+    Raises:
+        ValueError: If the number of positions (without prefix tokens) is not a square.
+
+    Example:
+        >>> square_grid(196)
+        (14, 14)
+    """
+    side = math.isqrt(num_positions)
+    if side * side != num_positions:
+        raise ValueError(
+            f"A position table of {num_positions} rows does not belong to a square image, and the file does not say "
+            "its grid. Pass `checkpoint_grid=(rows, columns)`."
+        )
+    return side, side
+
+
+def interpolation_matrix(old: int, new: Any, method: str = "bilinear", xp: Any = np) -> Any:
+    """Returns the (new, old) matrix that resamples `old` values along one axis to `new` values.
+
+    Args:
+        old: Number of values now.
+        new: Number of values wanted: an integer, or a scalar tensor when `xp` is `keras.ops`.
+        method: "bilinear" keeps the corners in place (as published: `scipy.ndimage.zoom(order=1)`);
+            "bilinear_half_pixel" and "bicubic_antialias" are timm's two ways (of its npz reader and
+            of its state-dict reader).
+        xp: The array namespace: `numpy`, or `keras.ops` inside a graph.
+
+    Example:
+        >>> interpolation_matrix(2, 3)
+        array([[1. , 0. ],
+               [0.5, 0.5],
+               [0. , 1. ]])
+    """
+    if method not in INTERPOLATIONS:
+        raise ValueError(f"`interpolation` must be one of {INTERPOLATIONS}. Received: {method!r}.")
+    dtype = "float64" if xp is np else "float32"
+    target = xp.arange(new, dtype=dtype)[:, None]
+    source = np.arange(old, dtype=dtype)[None, :]
+    last = target[-1:]  # new - 1, also when `new` is a tensor
+    if method == "bilinear":
+        centre = target * ((old - 1) / xp.maximum(last, 1.0))
+        return xp.maximum(1.0 - xp.abs(centre - source), 0.0)
+    ratio = old / (last + 1.0)
+    if method == "bilinear_half_pixel":
+        centre = xp.clip((target + 0.5) * ratio - 0.5, 0.0, old - 1.0)
+        return xp.maximum(1.0 - xp.abs(centre - source), 0.0)
+    spread = xp.maximum(ratio, 1.0)
+    weights = _cubic(xp.abs(((target + 0.5) * ratio - 0.5 - source) / spread), xp)
+    return weights / xp.sum(weights, axis=1, keepdims=True)
+
+
+def _cubic(distance: Any, xp: Any) -> Any:
+    """Keys's cubic kernel with a = -0.5, the form that antialiasing resizers use."""
+    near = (1.5 * distance - 2.5) * distance * distance + 1.0
+    far = ((-0.5 * distance + 2.5) * distance - 4.0) * distance + 2.0
+    return xp.where(distance < 1.0, near, xp.where(distance < 2.0, far, 0.0))
+
+
+def resize_positions(
+    table: np.ndarray,
+    old_grid: tuple[int, int],
+    new_grid: tuple[int, int],
+    method: str = "bilinear",
+) -> np.ndarray:
+    """Resamples a position table to another grid; prefix rows are kept as they are.
+
+    Args:
+        table: (1, T + rows * columns, D), prefix tokens first, the grid in raster order.
+        old_grid: (rows, columns) of `table`. The number of prefix rows T follows from it.
+        new_grid: (rows, columns) wanted.
+        method: See `interpolation_matrix`.
+
+    Returns:
+        (1, T + new rows * new columns, D) in the type of `table`; `table` itself if the grids agree.
+
+    Source: arXiv:2010.11929, section 3.2; vision_transformer@c6de1e5 `interpolate_posembed`.
+    """
+    num_prefix_tokens = table.shape[1] - old_grid[0] * old_grid[1]
+    if num_prefix_tokens < 0:
+        raise ValueError(f"A position table of shape {table.shape} cannot hold a grid of {old_grid}.")
+    if tuple(old_grid) == tuple(new_grid):
+        return table
+    prefix, patches = table[0, :num_prefix_tokens], table[0, num_prefix_tokens:].astype("float64")
+    down, across = (interpolation_matrix(old, new, method) for old, new in zip(old_grid, new_grid, strict=True))
+    resized = np.einsum("ri,cj,ijd->rcd", down, across, patches.reshape(*old_grid, -1), optimize=True)
+    return np.concatenate([prefix, resized.reshape(-1, table.shape[-1]).astype(table.dtype)])[None]

@@ -1,0 +1,154 @@
+"""What is known of the models without building one: sizes, costs, published weights, as plain text.
+
+What lives here: the words and columns of `python -m keras_vit info`. What does not: the numbers, which are those of
+`variants.py`, `cost.py` and `weights/catalog.py`. No framework, so the answer comes at once.
+"""
+
+import math
+
+from keras_vit import cost, grid
+from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant
+from keras_vit.weights import catalog
+
+_MIB = 2**20
+_DEFAULT_SIZE = (224, 224)
+
+
+def models_table(image_size: tuple[int, int] | None = None, classes: int | None = 1000) -> str:
+    """Returns the table of all models, one line each.
+
+    Args:
+        image_size: (height, width) in pixels; default: 224 x 224. "-" stands where patches do not tile it.
+        classes: Outputs of the head, or None for no head.
+
+    Example:
+        >>> print(models_table().splitlines()[3])
+        ViT_Ti16               5,717,416     1.3       22     197        4
+    """
+    size = image_size or _DEFAULT_SIZE
+    table = [["model", "parameters", "GMACs", "MiB", "tokens", "weights"]]
+    for name, row in (VIT_VARIANTS | RESNET_VARIANTS).items():
+        published = str(len(catalog.list_weights(name)) or "-")
+        table.append([name, *_cells(row, size, classes), published])
+    head = f"{size[0]} x {size[1]} pixels, {_head_text(classes)}; MiB of the weights in float32; tags of weights\n"
+    return "\n".join([head, *_aligned(table)])
+
+
+def model_card(model: str, image_size: tuple[int, int] | None = None, classes: int | None = 1000) -> str:
+    """Returns what is known of one model: architecture, cost at an image size, published weights.
+
+    Args:
+        model: Name of a model.
+        image_size: (height, width) in pixels; default: 224 x 224.
+        classes: Outputs of the head, or None for no head.
+
+    Raises:
+        ValueError: If there is no such model, or if its patches do not tile the image.
+
+    Example:
+        >>> [line for line in model_card("ViT_H14").splitlines() if "parameters" in line]
+        ['  parameters   632,045,800 with 1,000 classes']
+    """
+    tags = catalog.list_weights(model)  # names the neighbours of an unknown model
+    row, size = (VIT_VARIANTS | RESNET_VARIANTS)[model], image_size or _DEFAULT_SIZE
+    facts = _transformer_facts(row, size) if isinstance(row, ViTVariant) else _resnet_facts(row, size)
+    facts += _cost_facts(row, size, classes)
+    width = max(len(label) for label, _ in facts)
+    lines = [model, *(f"  {label:<{width}}   {text}" for label, text in facts), ""]
+    if not tags:
+        return "\n".join([*lines, "No weights of it were published: weights=None, a file or a URL."])
+    return "\n".join([*lines, "Published weights (tag, or the name of any AugReg file):", *_weights_table(model, tags)])
+
+
+def _cells(row: ViTVariant | ResNetVariant, size: tuple[int, int], classes: int | None) -> list[str]:
+    try:
+        parameters = cost.parameters(row, image_size=size, classes=classes)
+        gmacs = cost.macs(row, size, classes=classes) / 1e9
+    except ValueError:
+        return ["-"] * 4
+    tokens = str(cost.tokens(row, size)) if isinstance(row, ViTVariant) else "-"
+    return [f"{parameters:,}", f"{gmacs:.1f}", f"{cost.weight_bytes(parameters) / _MIB:.0f}", tokens]
+
+
+def _transformer_facts(row: ViTVariant, size: tuple[int, int]) -> list[tuple[str, str]]:
+    stride = row.stem.total_stride if row.stem else 1
+    rows, columns = grid.patch_grid(size, row.patch_size, num_halvings=int(math.log2(stride)))
+    facts = [("source", row.source)]
+    if row.stem:
+        units = f"residual units {row.stem.units}" if row.stem.units else "no residual units"
+        facts.append(("stem", f"ResNet root, {units}, one cell per {stride} x {stride} pixels"))
+    on = "cells of the stem" if row.stem else "pixels"
+    return [
+        *facts,
+        ("patch", f"{row.patch_size} x {row.patch_size} {on}"),
+        ("encoder", f"{row.depth} blocks, width {row.width}, {row.num_heads} heads, MLP {row.mlp_dim}"),
+        ("numerics", f"layer norm epsilon {row.norm_epsilon:g}, GELU in its {row.gelu} form"),
+        ("image", f"{size[0]} x {size[1]} pixels"),
+        ("grid", f"{rows} x {columns} patches"),
+        ("tokens", f"{cost.tokens(row, size)}: {rows * columns} patches and the class token"),
+    ]
+
+
+def _resnet_facts(row: ResNetVariant, size: tuple[int, int]) -> list[tuple[str, str]]:
+    cells = [math.ceil(side / row.total_stride) for side in size]
+    kind = "pre-activation (v2)" if row.preactivation else "post-activation (v1.5)"
+    return [
+        ("source", row.source),
+        ("units", f"{row.units}, {kind}, {row.width_factor} times the width"),
+        ("image", f"{size[0]} x {size[1]} pixels"),
+        ("last map", f"{cells[0]} x {cells[1]} cells, {row.out_channels} channels"),
+    ]
+
+
+def _cost_facts(
+    row: ViTVariant | ResNetVariant, size: tuple[int, int], classes: int | None
+) -> list[tuple[str, str]]:
+    parameters, macs = (
+        cost.parameters(row, image_size=size, classes=classes),
+        cost.macs(row, size, classes=classes),
+    )
+    weights = (f"{cost.weight_bytes(parameters, dtype) / _MIB:,.1f} MiB in {dtype}" for dtype in _DTYPES)
+    activations = cost.activation_bytes(row, size) / _MIB
+    return [
+        ("parameters", f"{parameters:,} {_head_text(classes)}"),
+        ("MACs", f"{macs / 1e9:,.2f} G per image, forward"),
+        ("FLOPs", f"{cost.flops(macs) / 1e9:,.2f} G per image, forward"),
+        ("weights", ", ".join(weights)),
+        ("activations", f"{activations:,.1f} MiB in float32: estimated peak for one image, without gradients"),
+    ]
+
+
+_DTYPES = ("float32", "bfloat16", "int8")
+
+
+def _head_text(classes: int | None) -> str:
+    return "without a head" if classes is None else f"with {classes:,} classes"
+
+
+def _weights_table(model: str, tags: list[str]) -> list[str]:
+    rows = [catalog.lookup(model, tag) for tag in tags]
+    names = {row.url: row.tag for row in rows}  # the last tag of a file is its own; an alias comes first
+    table = [["  tag", "pixels", "classes", "top-1 %", "MiB", ""]]
+    for row in rows:
+        accuracy = "-" if row.accuracy is None else f"{row.accuracy:.2f}"
+        size = "-" if row.bytes is None else f"{row.bytes / _MIB:.0f}"
+        notes = [] if row.head_is_valid else ["head all zeros"]
+        notes += ["tanh layer"] if row.has_pre_logits else []
+        notes += [row.accuracy_source] if row.accuracy_source else []
+        if names[row.url] != row.tag:
+            notes = [f"the same as {names[row.url]}"]
+        table.append([f"  {row.tag}", str(row.image_size), f"{row.classes:,}", accuracy, size, "; ".join(notes)])
+    return _aligned(table, num_notes=1)
+
+
+def _aligned(table: list[list[str]], num_notes: int = 0) -> list[str]:
+    """Lines with the first column and the last `num_notes` to the left, all others to the right."""
+    widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
+    lines = []
+    for cells in table:
+        padded = [
+            cell.ljust(width) if index == 0 or index >= len(cells) - num_notes else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        ]
+        lines.append("   ".join(padded).rstrip())
+    return lines

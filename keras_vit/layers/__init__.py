@@ -1,0 +1,24 @@
+"""The parts of the models, each a Keras layer that can be built, tested and saved alone."""
+
+from keras_vit.layers.patches import PatchEmbedding, PatchExtract
+from keras_vit.layers.pooling import AttentionPooling, TokenPooling
+from keras_vit.layers.positions import AddPositionEmbs
+from keras_vit.layers.resnet import BiTMaxPool, BiTUnit, StdConv2D, StemUnit
+from keras_vit.layers.tokens import ClassToken
+from keras_vit.layers.transformer import MlpBlock, MultiHeadDotProductAttention, TransformerBlock
+
+__all__ = [
+    "AddPositionEmbs",
+    "AttentionPooling",
+    "BiTMaxPool",
+    "BiTUnit",
+    "ClassToken",
+    "MlpBlock",
+    "MultiHeadDotProductAttention",
+    "PatchEmbedding",
+    "PatchExtract",
+    "StdConv2D",
+    "StemUnit",
+    "TokenPooling",
+    "TransformerBlock",
+]

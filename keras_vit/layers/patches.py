@@ -1,0 +1,135 @@
+"""From an image to patches, and from patches to tokens.
+
+Source: arXiv:2010.11929, section 3.1.
+"""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_vit import grid
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class PatchExtract(keras.layers.Layer):
+    """Cuts an image into square patches that do not overlap, in raster order.
+
+    Args:
+        patch_size: Side of a patch, in pixels. Must divide both sides of the image.
+
+    Input shape:   (B, H, W, C).
+    Output shape:  (B, N, P * P * C), N = (H / P) * (W / P); pixels of a patch in raster order,
+        channels last. Same dtype as the input.
+
+    Raises:
+        ValueError: If the patches do not tile the image.
+
+    Example:
+        >>> PatchExtract(16)(keras.ops.zeros((2, 224, 384, 3))).shape
+        (2, 336, 768)
+    """
+
+    def __init__(self, patch_size: int, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.patch_size = patch_size
+
+    def compute_output_shape(self, input_shape: tuple) -> tuple:
+        batch, height, width, channels = _image_shape(input_shape)
+        pixels = None if channels is None else self.patch_size**2 * channels
+        rows, columns = _patch_grid(height, width, self.patch_size)
+        return batch, None if rows is None or columns is None else rows * columns, pixels
+
+    def call(self, images):
+        batch, height, width, channels = ops.shape(images)
+        side = self.patch_size
+        rows, columns = _patch_grid(height, width, side)
+        fixed = isinstance(rows, int) and isinstance(columns, int)
+        # Two rank-4 steps rather than one of rank 6, which mobile runtimes lack. Only the batch may be
+        # left to -1: with another unknown, a size that does not divide could pass in silence.
+        strips = ops.reshape(images, (-1 if fixed else batch * rows, side, columns, side * channels))
+        patches = ops.transpose(strips, (0, 2, 1, 3))
+        return ops.reshape(patches, (-1 if fixed else batch, rows * columns, side * side * channels))
+
+    def get_config(self) -> dict:
+        return {**super().get_config(), "patch_size": self.patch_size}
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class PatchEmbedding(keras.layers.Layer):
+    """Maps every patch of an image linearly to a token.
+
+    The same numbers as a convolution whose stride is its kernel size, done as one matrix product.
+
+    Args:
+        patch_size: Side of a patch, in pixels. Must divide both sides of the image.
+        width: Size of a token.
+        flatten: True for a sequence of tokens, False for the grid of tokens.
+
+    Input shape:   (B, H, W, C) float.
+    Output shape:  (B, N, D), N = (H / P) * (W / P); with `flatten=False` (B, H / P, W / P, D).
+
+    Raises:
+        ValueError: If the patches do not tile the image.
+
+    Example:
+        >>> PatchEmbedding(16, 192)(keras.ops.zeros((2, 224, 224, 3))).shape
+        (2, 196, 192)
+
+    Source: arXiv:2010.11929 eq. 1; vision_transformer@c6de1e5 models_vit.py.
+    """
+
+    def __init__(self, patch_size: int, width: int, *, flatten: bool = True, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.patch_size = patch_size
+        self.width = width
+        self.flatten = flatten
+        self._extract = PatchExtract(patch_size, dtype=self.dtype_policy)
+
+    def build(self, input_shape: tuple) -> None:
+        channels = _image_shape(input_shape)[-1]
+        if channels is None:
+            raise ValueError(f"The number of channels must be known. Received: input_shape={tuple(input_shape)}.")
+        self.kernel = self.add_weight(
+            name="kernel",
+            shape=(self.patch_size, self.patch_size, channels, self.width),
+            initializer="lecun_normal",
+        )
+        self.bias = self.add_weight(name="bias", shape=(self.width,), initializer="zeros")
+
+    def compute_output_shape(self, input_shape: tuple) -> tuple:
+        batch, height, width, _ = _image_shape(input_shape)
+        rows, columns = _patch_grid(height, width, self.patch_size)
+        if not self.flatten:
+            return batch, rows, columns, self.width
+        return batch, None if rows is None or columns is None else rows * columns, self.width
+
+    def call(self, images):
+        matrix = ops.reshape(self.kernel, (-1, self.width))
+        tokens = ops.matmul(self._extract(images), matrix) + self.bias
+        if self.flatten:
+            return tokens
+        batch, height, width, _ = ops.shape(images)
+        rows, columns = _patch_grid(height, width, self.patch_size)
+        fixed = isinstance(rows, int) and isinstance(columns, int)
+        return ops.reshape(tokens, (-1 if fixed else batch, rows, columns, self.width))
+
+    def get_config(self) -> dict:
+        config = {"patch_size": self.patch_size, "width": self.width, "flatten": self.flatten}
+        return {**super().get_config(), **config}
+
+
+def _image_shape(shape: tuple) -> tuple:
+    if len(shape) != 4:
+        raise ValueError(f"Images must have the shape (batch, height, width, channels). Received: {tuple(shape)}.")
+    return tuple(shape)
+
+
+def _patch_grid(height: Any, width: Any, patch_size: int) -> tuple[Any, Any]:
+    """The grid where the size is known; tensors, or None, where it is not."""
+    if isinstance(height, int) and isinstance(width, int):
+        return grid.patch_grid((height, width), patch_size)
+    for size in (height, width):
+        if isinstance(size, int):
+            grid.patch_grid((size, size), patch_size)
+    return None if height is None else height // patch_size, None if width is None else width // patch_size

@@ -1,0 +1,104 @@
+"""From tokens to one vector per image.
+
+Source: arXiv:2010.11929, sections 3.1 and D.3; attention pooling: arXiv:2106.04560, section 3.3.
+"""
+
+from typing import Any, Literal, get_args
+
+import keras
+from keras import ops
+
+from keras_vit.layers.transformer import Gelu, MlpBlock, MultiHeadDotProductAttention
+
+TokenPoolingMode = Literal["token", "avg", "max"]
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class TokenPooling(keras.layers.Layer):
+    """Takes the class token, or the mean or maximum of the patch tokens.
+
+    Args:
+        mode: "token", "avg" or "max".
+        num_prefix_tokens: Tokens before the patches; they take no part in "avg" and "max".
+
+    Input shape:   (B, T + N, D).
+    Output shape:  (B, D), same dtype as the input.
+
+    Example:
+        >>> TokenPooling("avg", 1)(keras.ops.zeros((2, 197, 192))).shape
+        (2, 192)
+    """
+
+    def __init__(self, mode: TokenPoolingMode, num_prefix_tokens: int, **kwargs: Any):
+        super().__init__(**kwargs)
+        if mode not in get_args(TokenPoolingMode):
+            raise ValueError(f"`mode` must be one of {get_args(TokenPoolingMode)}. Received: {mode!r}.")
+        if mode == "token" and not num_prefix_tokens:
+            raise ValueError('`mode="token"` needs a class token, and there are no prefix tokens. Use "avg" or "max".')
+        self.mode = mode
+        self.num_prefix_tokens = num_prefix_tokens
+
+    def compute_output_shape(self, input_shape: tuple) -> tuple:
+        return input_shape[0], input_shape[-1]
+
+    def call(self, tokens):
+        if self.mode == "token":
+            return tokens[:, 0]
+        patches = tokens[:, self.num_prefix_tokens :]
+        return ops.mean(patches, axis=1) if self.mode == "avg" else ops.max(patches, axis=1)
+
+    def get_config(self) -> dict:
+        return {**super().get_config(), "mode": self.mode, "num_prefix_tokens": self.num_prefix_tokens}
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class AttentionPooling(keras.layers.Layer):
+    """Multi-head attention pooling (MAP): a learned probe attends to all tokens, then an MLP block.
+
+    Args:
+        num_heads: Attention heads.
+        mlp_dim: Hidden size of the MLP.
+        norm_epsilon: Added to the variance by layer normalization. No default: it must match the checkpoint.
+        gelu: "tanh" or "exact". No default: it must match the checkpoint.
+
+    Input shape:   (B, N, D).
+    Output shape:  (B, D), same dtype as the input.
+
+    Example:
+        >>> AttentionPooling(3, 768, norm_epsilon=1e-6, gelu="tanh")(keras.ops.zeros((2, 196, 192))).shape
+        (2, 192)
+
+    Source: arXiv:2106.04560; big_vision@0127fb6 models/vit.py.
+    """
+
+    def __init__(self, num_heads: int, mlp_dim: int, *, norm_epsilon: float, gelu: Gelu, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.num_heads = num_heads
+        self.mlp_dim = mlp_dim
+        self.norm_epsilon = norm_epsilon
+        self.gelu = gelu
+        policy = self.dtype_policy
+        self.attention = MultiHeadDotProductAttention(num_heads, name="attention", dtype=policy)
+        self.mlp_norm = keras.layers.LayerNormalization(epsilon=norm_epsilon, name="mlp_norm", dtype=policy)
+        self.mlp = MlpBlock(mlp_dim, gelu=gelu, name="mlp", dtype=policy)
+
+    def build(self, input_shape: tuple) -> None:
+        width = input_shape[-1]
+        # The fans of the (1, 1, D) probe are taken as xavier_uniform takes them in the reference: 1 and D.
+        self.probe = self.add_weight(name="probe", shape=(1, 1, width), initializer="glorot_uniform")
+        self.attention.build((input_shape[0], 1, width), tuple(input_shape))
+        self.mlp_norm.build((input_shape[0], 1, width))
+        self.mlp.build((input_shape[0], 1, width))
+
+    def compute_output_shape(self, input_shape: tuple) -> tuple:
+        return input_shape[0], input_shape[-1]
+
+    def call(self, tokens, training=None):
+        probe = ops.cast(self.probe, tokens.dtype)
+        probe = ops.broadcast_to(probe, (ops.shape(tokens)[0], 1, tokens.shape[-1]))
+        x = self.attention(probe, tokens, training=training)
+        return (x + self.mlp(self.mlp_norm(x), training=training))[:, 0]
+
+    def get_config(self) -> dict:
+        names = ("num_heads", "mlp_dim", "norm_epsilon", "gelu")
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}

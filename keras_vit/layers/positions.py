@@ -1,0 +1,167 @@
+"""Position embeddings that are added to tokens: learned 1-D, learned 2-D, fixed sine-cosine.
+
+Relative positions act inside attention, so they live in `transformer.py`.
+
+Source: arXiv:2010.11929, sections 3.1, 3.2 and D.4.
+"""
+
+import math
+from typing import Any, Literal, get_args
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit.grid import Interpolation, interpolation_matrix
+
+PositionKind = Literal["learned_1d", "learned_2d", "sincos2d"]
+
+# Standard deviation of learned tables at the start: as in BERT; vision_transformer@c6de1e5 models_vit.py.
+_STDDEV = 0.02
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class AddPositionEmbs(keras.layers.Layer):
+    """Adds to each token an embedding of its place.
+
+    The table belongs to one grid. At another image size it is resampled inside the graph, as it is
+    when a checkpoint is restored at another size; rows of prefix tokens are left alone.
+
+    Args:
+        grid: (rows, columns) of patches that the table is made for.
+        num_prefix_tokens: Tokens before the patches, such as the class token.
+        kind: "learned_1d", one vector per token (the paper's choice); "learned_2d", D/2 numbers for
+            the row and D/2 for the column, and a vector of its own for each prefix token;
+            "sincos2d", fixed, zero for prefix tokens.
+        interpolation: See `keras_vit.grid.interpolation_matrix`.
+
+    Call arguments:
+        tokens: (B, T + N, D).
+        patches: (B, rows, columns, ...), any map that shows the grid of this call; needed only
+            where the image size may differ from that of `grid`.
+
+    Output shape:  that of `tokens`, same dtype.
+
+    Raises:
+        ValueError: If the number of tokens is not T + rows * columns.
+
+    Example:
+        >>> AddPositionEmbs((14, 14), 1)(keras.ops.zeros((2, 197, 192))).shape
+        (2, 197, 192)
+
+    Source: arXiv:2010.11929 eq. 1 and D.4; sincos2d: arXiv:2104.02057 (MoCo v3).
+    """
+
+    def __init__(
+        self,
+        grid: tuple[int, int],
+        num_prefix_tokens: int = 0,
+        *,
+        kind: PositionKind = "learned_1d",
+        interpolation: Interpolation = "bilinear",
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        if kind not in get_args(PositionKind):
+            raise ValueError(f"`kind` must be one of {get_args(PositionKind)}. Received: {kind!r}.")
+        self.grid = tuple(grid)
+        self.num_prefix_tokens = num_prefix_tokens
+        self.kind = kind
+        self.interpolation = interpolation
+
+    def build(self, tokens_shape: tuple, patches_shape: tuple | None = None) -> None:
+        width = tokens_shape[-1]
+        divisor = {"learned_1d": 1, "learned_2d": 2, "sincos2d": 4}[self.kind]
+        if width % divisor:
+            raise ValueError(f"The token size must be a multiple of {divisor} for {self.kind}. Received: {width}.")
+        length = self.num_prefix_tokens + self.grid[0] * self.grid[1]
+        if patches_shape is None and tokens_shape[1] not in (None, length):
+            raise ValueError(
+                f"Expected {length} tokens: {self.num_prefix_tokens} prefix tokens and a grid of {self.grid}. "
+                f"Received: {tokens_shape[1]}. Pass `patches` where the image size varies."
+            )
+        if self.kind == "learned_1d":
+            self.pos_embedding = self._table("pos_embedding", length, width)
+        elif self.kind == "learned_2d":
+            self.row_embedding = self._table("row_embedding", self.grid[0], width // 2)
+            self.column_embedding = self._table("column_embedding", self.grid[1], width // 2)
+            if self.num_prefix_tokens:
+                self.prefix_embedding = self._table("prefix_embedding", self.num_prefix_tokens, width)
+
+    def _table(self, name: str, length: int, width: int):
+        initializer = keras.initializers.RandomNormal(stddev=_STDDEV)
+        return self.add_weight(name=name, shape=(1, length, width), initializer=initializer)
+
+    def compute_output_shape(self, tokens_shape: tuple, patches_shape: tuple | None = None) -> tuple:
+        return tuple(tokens_shape)
+
+    def call(self, tokens, patches=None):
+        rows, columns = self.grid if patches is None else ops.shape(patches)[1:3]
+        table = ops.cast(self._positions(rows, columns, tokens.shape[-1]), tokens.dtype)
+        return tokens + table
+
+    def _positions(self, rows: Any, columns: Any, width: int):
+        """(1, T + rows * columns, D) for the grid of this call."""
+        if self.kind == "learned_1d":
+            return self._learned_1d(rows, columns, width)
+        if self.kind == "learned_2d":
+            by_row = self._resample(self.row_embedding, self.grid[0], rows)
+            by_column = self._resample(self.column_embedding, self.grid[1], columns)
+        else:
+            by_row, by_column = _sincos(rows, width // 2), _sincos(columns, width // 2)
+        patches = _outer(by_row, by_column, rows, columns)
+        if not self.num_prefix_tokens:
+            return patches
+        if self.kind == "learned_2d":
+            prefix = ops.cast(self.prefix_embedding, patches.dtype)
+        else:
+            prefix = ops.zeros((1, self.num_prefix_tokens, width), dtype=patches.dtype)
+        return ops.concatenate([prefix, patches], axis=1)
+
+    def _learned_1d(self, rows: Any, columns: Any, width: int):
+        if _known(rows) and _known(columns) and (rows, columns) == self.grid:
+            return self.pos_embedding
+        prefix = self.pos_embedding[:, : self.num_prefix_tokens]
+        patches = ops.cast(self.pos_embedding[0, self.num_prefix_tokens :], "float32")
+        across = interpolation_matrix(self.grid[1], columns, self.interpolation, xp=ops)
+        down = interpolation_matrix(self.grid[0], rows, self.interpolation, xp=ops)
+        patches = ops.matmul(across, ops.reshape(patches, (*self.grid, width)))
+        patches = ops.matmul(down, ops.reshape(patches, (self.grid[0], -1)))
+        patches = ops.cast(ops.reshape(patches, (1, -1, width)), prefix.dtype)
+        return ops.concatenate([prefix, patches], axis=1)
+
+    def _resample(self, table, old: int, new: Any):
+        if _known(new) and new == old:
+            return table[0]
+        return ops.matmul(interpolation_matrix(old, new, self.interpolation, xp=ops), ops.cast(table[0], "float32"))
+
+    def get_config(self) -> dict:
+        config = {
+            "grid": self.grid,
+            "num_prefix_tokens": self.num_prefix_tokens,
+            "kind": self.kind,
+            "interpolation": self.interpolation,
+        }
+        return {**super().get_config(), **config}
+
+
+def _known(size: Any) -> bool:
+    """False for the scalar tensor that stands for an open size inside a graph."""
+    return isinstance(size, int)
+
+
+def _outer(by_row, by_column, rows: Any, columns: Any):
+    """(R, D/2) and (C, D/2) to (1, R * C, D): the column's half first, as in the published sine-cosine code."""
+    half = by_row.shape[-1]
+    by_column = ops.cast(by_column, by_row.dtype)
+    across = ops.broadcast_to(by_column[None, :, :], (rows, columns, half))
+    down = ops.broadcast_to(by_row[:, None, :], (rows, columns, half))
+    return ops.reshape(ops.concatenate([across, down], axis=-1), (1, -1, 2 * half))
+
+
+def _sincos(length: Any, width: int):
+    """(length, width): sines, then cosines, of the place times wave numbers from 1 down to 1/10000."""
+    count = width // 2
+    exponents = np.arange(count, dtype="float64") / max(count - 1, 1)
+    angles = ops.arange(length, dtype="float32")[:, None] * np.exp(-math.log(10_000.0) * exponents).astype("float32")
+    return ops.concatenate([ops.sin(angles), ops.cos(angles)], axis=-1)

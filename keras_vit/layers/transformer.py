@@ -1,0 +1,280 @@
+"""The transformer encoder block and its two halves.
+
+Source: arXiv:2010.11929, section 3.1, equations 2-8 and appendix A.
+"""
+
+import functools
+from typing import Any, Literal
+
+import keras
+from keras import ops
+
+Gelu = Literal["tanh", "exact"]
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class MlpBlock(keras.layers.Layer):
+    """Two dense layers with a GELU between them.
+
+    Args:
+        mlp_dim: Hidden size.
+        gelu: "tanh" (Google's checkpoints) or "exact" (timm's and Hugging Face's). No default: it
+            must match the checkpoint.
+        dropout_rate: After the GELU and after the second layer.
+
+    Input shape:   (B, N, D).
+    Output shape:  (B, N, D), same dtype as the input.
+
+    Example:
+        >>> MlpBlock(768, gelu="tanh")(keras.ops.zeros((2, 197, 192))).shape
+        (2, 197, 192)
+
+    Source: arXiv:2010.11929 eq. 3; vision_transformer@c6de1e5 models_vit.py.
+    """
+
+    def __init__(self, mlp_dim: int, *, gelu: Gelu, dropout_rate: float = 0.0, **kwargs: Any):
+        super().__init__(**kwargs)
+        if gelu not in ("tanh", "exact"):
+            raise ValueError(f'`gelu` must be "tanh" or "exact". Received: {gelu!r}.')
+        self.mlp_dim = mlp_dim
+        self.gelu = gelu
+        self.dropout_rate = dropout_rate
+        self._hidden_dropout = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy)
+        self._output_dropout = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy)
+
+    def build(self, input_shape: tuple) -> None:
+        dense = functools.partial(
+            keras.layers.Dense,
+            kernel_initializer="glorot_uniform",
+            bias_initializer=keras.initializers.RandomNormal(stddev=1e-6),
+            dtype=self.dtype_policy,
+        )
+        self.dense_0 = dense(self.mlp_dim, name="dense_0")
+        self.dense_0.build(input_shape)
+        self.dense_1 = dense(input_shape[-1], name="dense_1")
+        self.dense_1.build((*input_shape[:-1], self.mlp_dim))
+
+    def compute_output_shape(self, input_shape: tuple) -> tuple:
+        return tuple(input_shape)
+
+    def call(self, x, training=None):
+        x = keras.activations.gelu(self.dense_0(x), approximate=self.gelu == "tanh")
+        x = self._hidden_dropout(x, training=training)
+        return self._output_dropout(self.dense_1(x), training=training)
+
+    def get_config(self) -> dict:
+        config = {"mlp_dim": self.mlp_dim, "gelu": self.gelu, "dropout_rate": self.dropout_rate}
+        return {**super().get_config(), **config}
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class MultiHeadDotProductAttention(keras.layers.Layer):
+    """Multi-head attention, with relative positions on request.
+
+    The four projections are Dense layers on flat (D, A * K) kernels, so that Glorot's fans are those of
+    the matrix that is multiplied.
+
+    Args:
+        num_heads: Number of heads. Must divide the token size.
+        dropout_rate: Of the attention probabilities; 0 in every published configuration.
+        relative_positions: Number of tokens N for which to learn 2N - 1 relative embeddings, each
+            used as a key with the content query (shared by the heads of this layer, prefix tokens
+            counted as places 0, 1, ...); None for none.
+
+    Call arguments:
+        queries: (B, Q, D).
+        values: (B, N, D); default: the queries.
+
+    Output shape:  (B, Q, D), same dtype as the input.
+
+    Example:
+        >>> MultiHeadDotProductAttention(3)(keras.ops.zeros((2, 197, 192))).shape
+        (2, 197, 192)
+
+    Source: arXiv:2010.11929 eq. 5-8; relative positions: D.4, arXiv:1803.02155 (Shaw et al.).
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        *,
+        dropout_rate: float = 0.0,
+        relative_positions: int | None = None,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        self.num_heads = num_heads
+        self.dropout_rate = dropout_rate
+        self.relative_positions = relative_positions
+        self._dropout = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy)
+
+    def build(self, queries_shape: tuple, values_shape: tuple | None = None) -> None:
+        width = queries_shape[-1]
+        if width % self.num_heads:
+            raise ValueError(f"`num_heads` must divide the token size. Received: {self.num_heads} heads, size {width}.")
+        for name in ("query", "key", "value", "out"):
+            dense = keras.layers.Dense(width, kernel_initializer="glorot_uniform", name=name, dtype=self.dtype_policy)
+            dense.build((None, None, width))
+            setattr(self, name, dense)
+        self.head_dim = width // self.num_heads
+        if self.relative_positions is not None:
+            self.relative_embedding = self.add_weight(
+                name="relative_embedding",
+                shape=(2 * self.relative_positions - 1, self.head_dim),
+                initializer=keras.initializers.RandomNormal(stddev=0.02),
+            )
+
+    def compute_output_shape(self, queries_shape: tuple, values_shape: tuple | None = None) -> tuple:
+        return tuple(queries_shape)
+
+    def call(self, queries, values=None, training=None):
+        values = queries if values is None else values
+        scores_BAQN = self._dropout(self.attention_scores(queries, values), training=training)
+        values_BANK = self._heads(self.value(values))
+        heads_BQAK = ops.transpose(ops.matmul(scores_BAQN, values_BANK), (0, 2, 1, 3))
+        return self.out(_merge(heads_BQAK, queries))
+
+    def attention_scores(self, queries, values=None):
+        """Returns softmax(q k^T / sqrt(K)), (B, A, Q, N), in the compute dtype."""
+        values = queries if values is None else values
+        queries_BAQK = self._heads(self.query(queries) * (self.head_dim**-0.5))
+        keys_BAKN = ops.transpose(self._split(self.key(values)), (0, 2, 3, 1))
+        logits = ops.matmul(queries_BAQK, keys_BAKN)
+        if self.relative_positions is not None:
+            logits = logits + self._relative_logits(queries_BAQK)
+        # Softmax in float32: in 16 bits, probabilities over hundreds of keys lose their small members.
+        return ops.cast(ops.softmax(ops.cast(logits, "float32"), axis=-1), logits.dtype)
+
+    def _relative_logits(self, queries_BAQK):
+        length = self.relative_positions
+        if queries_BAQK.shape[2] != length:
+            raise ValueError(f"Relative positions are for {length} tokens. Received: {queries_BAQK.shape[2]} tokens.")
+        table = ops.cast(self.relative_embedding, queries_BAQK.dtype)
+        by_offset = ops.matmul(queries_BAQK, ops.transpose(table))  # (B, A, N, 2N - 1)
+        # Row p needs the columns of the offsets p - q, q = 0 ... N - 1: column N - 1 + p - q. Flip the offsets,
+        # then shift row p by N - 1 - p: pad one column, reshape, drop the first N - 1 numbers, reshape back.
+        flipped = ops.flip(by_offset, axis=-1)
+        padded = ops.pad(flipped, ((0, 0), (0, 0), (0, 0), (0, 1)))
+        flat = ops.reshape(padded, (-1, self.num_heads, length * 2 * length))[:, :, length - 1 :]
+        flat = flat[:, :, : length * (2 * length - 1)]
+        return ops.reshape(flat, (-1, self.num_heads, length, 2 * length - 1))[:, :, :, :length]
+
+    def _split(self, x):
+        length = x.shape[1] if x.shape[1] is not None else ops.shape(x)[1]
+        batch = -1 if isinstance(length, int) else ops.shape(x)[0]
+        return ops.reshape(x, (batch, length, self.num_heads, self.head_dim))
+
+    def _heads(self, x):
+        return ops.transpose(self._split(x), (0, 2, 1, 3))
+
+    def get_config(self) -> dict:
+        config = {
+            "num_heads": self.num_heads,
+            "dropout_rate": self.dropout_rate,
+            "relative_positions": self.relative_positions,
+        }
+        return {**super().get_config(), **config}
+
+
+def _merge(heads_BQAK, queries):
+    """(B, Q, A, K) to (B, Q, D)."""
+    length = queries.shape[1] if queries.shape[1] is not None else ops.shape(queries)[1]
+    batch = -1 if isinstance(length, int) else ops.shape(queries)[0]
+    return ops.reshape(heads_BQAK, (batch, length, queries.shape[-1]))
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class TransformerBlock(keras.layers.Layer):
+    """A pre-norm encoder block: attention, then an MLP, each with a residual connection.
+
+    Args:
+        num_heads: Attention heads. Must divide the token size.
+        mlp_dim: Hidden size of the MLP.
+        norm_epsilon: Added to the variance by both layer normalizations. No default: it must match
+            the checkpoint (1e-6 for the published ones).
+        gelu: "tanh" or "exact". No default: it must match the checkpoint.
+        dropout_rate: After every dense layer but query, key and value.
+        attention_dropout_rate: Of the attention probabilities.
+        drop_path_rate: Probability that a residual branch is dropped, per example (stochastic depth).
+        relative_positions: See `MultiHeadDotProductAttention`.
+
+    Input shape:   (B, N, D).
+    Output shape:  (B, N, D), same dtype as the input.
+
+    Example:
+        >>> block = TransformerBlock(3, 768, norm_epsilon=1e-6, gelu="tanh")
+        >>> block(keras.ops.zeros((2, 197, 192))).shape
+        (2, 197, 192)
+
+    Source: arXiv:2010.11929 eq. 2-3; stochastic depth: arXiv:1603.09382.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        mlp_dim: int,
+        *,
+        norm_epsilon: float,
+        gelu: Gelu,
+        dropout_rate: float = 0.0,
+        attention_dropout_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+        relative_positions: int | None = None,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        self.num_heads = num_heads
+        self.mlp_dim = mlp_dim
+        self.norm_epsilon = norm_epsilon
+        self.gelu = gelu
+        self.dropout_rate = dropout_rate
+        self.attention_dropout_rate = attention_dropout_rate
+        self.drop_path_rate = drop_path_rate
+        self.relative_positions = relative_positions
+        policy = self.dtype_policy
+        norm = functools.partial(keras.layers.LayerNormalization, epsilon=norm_epsilon, dtype=policy)
+        self.attention_norm = norm(name="attention_norm")
+        self.attention = MultiHeadDotProductAttention(
+            num_heads,
+            dropout_rate=attention_dropout_rate,
+            relative_positions=relative_positions,
+            name="attention",
+            dtype=policy,
+        )
+        self.mlp_norm = norm(name="mlp_norm")
+        self.mlp = MlpBlock(mlp_dim, gelu=gelu, dropout_rate=dropout_rate, name="mlp", dtype=policy)
+        self._attention_dropout = keras.layers.Dropout(dropout_rate, dtype=policy)
+        drop_path = functools.partial(keras.layers.Dropout, drop_path_rate, noise_shape=(None, 1, 1), dtype=policy)
+        self._attention_drop_path = drop_path()
+        self._mlp_drop_path = drop_path()
+
+    def build(self, input_shape: tuple) -> None:
+        for layer in (self.attention_norm, self.attention, self.mlp_norm, self.mlp):
+            layer.build(input_shape)
+
+    def compute_output_shape(self, input_shape: tuple) -> tuple:
+        return tuple(input_shape)
+
+    def call(self, x, training=None):
+        y = self.attention(self.attention_norm(x), training=training)
+        y = self._attention_dropout(y, training=training)
+        x = x + self._attention_drop_path(y, training=training)
+        y = self.mlp(self.mlp_norm(x), training=training)
+        return x + self._mlp_drop_path(y, training=training)
+
+    def attention_scores(self, x):
+        """Returns the attention weights of this block for its input `x`, (B, A, N, N)."""
+        return self.attention.attention_scores(self.attention_norm(x))
+
+    def get_config(self) -> dict:
+        names = (
+            "num_heads",
+            "mlp_dim",
+            "norm_epsilon",
+            "gelu",
+            "dropout_rate",
+            "attention_dropout_rate",
+            "drop_path_rate",
+            "relative_positions",
+        )
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}

@@ -1,0 +1,265 @@
+"""The Vision Transformer, with or without a convolutional stem, assembled from layers.
+
+Random weights only; files are the business of `keras_vit.weights`. The two seams are functions:
+`embed_patches` (image to patch tokens) and `encode_tokens` (patch tokens to representation).
+
+Source: arXiv:2010.11929, sections 3.1, D.3 and D.4; vision_transformer@c6de1e5 models_vit.py.
+"""
+
+from collections.abc import Callable
+from typing import Literal, get_args
+
+import keras
+
+from keras_vit.grid import Interpolation, patch_grid
+from keras_vit.layers.patches import PatchEmbedding
+from keras_vit.layers.pooling import AttentionPooling, TokenPooling
+from keras_vit.layers.positions import AddPositionEmbs
+from keras_vit.layers.tokens import ClassToken
+from keras_vit.layers.transformer import TransformerBlock
+from keras_vit.models.ends import classify, pre_logits, source_inputs
+from keras_vit.models.resnet import resnet_trunk
+from keras_vit.variants import ViTVariant
+
+Classifier = Literal["token", "gap", "map", "none"]
+Pooling = Literal["token", "avg", "max", "map"]
+PositionEmbedding = Literal["learned_1d", "learned_2d", "sincos2d", "relative", "none"]
+PositionPlacement = Literal["stem", "every_layer", "shared"]
+
+
+def grid_of(variant: ViTVariant, image_size: tuple[int, int]) -> tuple[int, int]:
+    """Returns the (rows, columns) of patches that `variant` cuts an image of (height, width) pixels into."""
+    stem = variant.stem
+    num_halvings = 0 if stem is None else 2 + max(len(stem.units) - 1, 0)
+    return patch_grid(image_size, variant.patch_size, num_halvings)
+
+
+def embed_patches(images: keras.KerasTensor, variant: ViTVariant) -> keras.KerasTensor:
+    """Maps images (B, H, W, C) to a grid of patch tokens, (B, rows, columns, D)."""
+    if variant.stem is not None:
+        images = resnet_trunk(images, variant.stem)
+    return PatchEmbedding(variant.patch_size, variant.width, flatten=False, name="embedding")(images)
+
+
+def encode_tokens(
+    patches: keras.KerasTensor,
+    variant: ViTVariant,
+    *,
+    class_token: bool = True,
+    position_grid: tuple[int, int] | None = None,
+    position_embedding: PositionEmbedding = "learned_1d",
+    position_placement: PositionPlacement = "stem",
+    interpolation: Interpolation = "bilinear",
+    gelu: Literal["tanh", "exact"] | None = None,
+    norm_epsilon: float | None = None,
+    dropout_rate: float = 0.0,
+    attention_dropout_rate: float = 0.0,
+    stochastic_depth_rate: float = 0.0,
+) -> keras.KerasTensor:
+    """Maps a grid of patch tokens to the encoder's normalized output tokens.
+
+    Args:
+        patches: (B, rows, columns, D); rows and columns may be None.
+        variant: A row of `keras_vit.variants.VIT_VARIANTS`, or one like it.
+        class_token: Whether to prepend a class token.
+        position_grid: (rows, columns) of the position table; default: the grid of `patches`. Where
+            the two differ, the table is resampled in the graph.
+        position_embedding, position_placement, interpolation: See `vision_transformer`.
+        gelu, norm_epsilon: Override the variant's, for checkpoints of another origin.
+        dropout_rate, attention_dropout_rate, stochastic_depth_rate: See `vision_transformer`.
+
+    Returns:
+        (B, T + rows * columns, D), T = 1 with a class token, else 0.
+    """
+    grid, width = patches.shape[1:3], patches.shape[-1]
+    position_grid = tuple(grid) if position_grid is None else tuple(position_grid)
+    tokens = keras.layers.Reshape((-1 if None in grid else grid[0] * grid[1], width), name="flatten_patches")(patches)
+    if class_token:
+        tokens = ClassToken(name="class_token")(tokens)
+    add_positions = _position_adder(
+        patches, position_grid, int(class_token), position_embedding, position_placement, interpolation
+    )
+    epsilon = variant.norm_epsilon if norm_epsilon is None else norm_epsilon
+    dropout = keras.layers.Dropout(dropout_rate, name="dropout")
+    for index in range(variant.depth):
+        tokens = add_positions(tokens, index)
+        tokens = dropout(tokens) if index == 0 else tokens
+        tokens = TransformerBlock(
+            variant.num_heads,
+            variant.mlp_dim,
+            norm_epsilon=epsilon,
+            gelu=variant.gelu if gelu is None else gelu,
+            dropout_rate=dropout_rate,
+            attention_dropout_rate=attention_dropout_rate,
+            # Linear in depth, from 0 to the full rate, as in arXiv:1603.09382.
+            drop_path_rate=stochastic_depth_rate * index / max(variant.depth - 1, 1),
+            relative_positions=tokens.shape[1] if position_embedding == "relative" else None,
+            name=f"encoderblock_{index}",
+        )(tokens)
+    return keras.layers.LayerNormalization(epsilon=epsilon, name="encoder_norm")(tokens)
+
+
+def _position_adder(
+    patches: keras.KerasTensor,
+    position_grid: tuple,
+    num_prefix_tokens: int,
+    position_embedding: str,
+    position_placement: str,
+    interpolation: str,
+) -> Callable[[keras.KerasTensor, int], keras.KerasTensor]:
+    """Returns (tokens, block index) -> tokens, which adds what belongs before that block."""
+    _check("position_embedding", position_embedding, PositionEmbedding)
+    _check("position_placement", position_placement, PositionPlacement)
+    tabled = position_embedding not in ("none", "relative")
+    if not tabled and position_placement != "stem":
+        raise ValueError(
+            f"`position_placement` places a table, and position_embedding={position_embedding!r} has none. "
+            f'Received: position_placement={position_placement!r}. Leave it at "stem".'
+        )
+    if position_embedding == "relative" and None in patches.shape[1:3]:
+        raise ValueError("Relative positions need a fixed image size. Pass `input_shape` with integers.")
+    if not tabled:
+        return lambda tokens, index: tokens
+    if None in position_grid:
+        raise ValueError("The position table needs a grid where the image size is open. Pass `position_grid`.")
+
+    def layer(name: str) -> AddPositionEmbs:
+        return AddPositionEmbs(
+            position_grid, num_prefix_tokens, kind=position_embedding, interpolation=interpolation, name=name
+        )
+
+    shared = None if position_placement == "every_layer" else layer(_TABLE_NAMES[position_placement])
+    reference = () if tuple(patches.shape[1:3]) == tuple(position_grid) else (patches,)
+
+    def add(tokens: keras.KerasTensor, index: int) -> keras.KerasTensor:
+        if position_placement == "stem" and index > 0:
+            return tokens
+        return (shared or layer(f"posembed_{index}"))(tokens, *reference)
+
+    return add
+
+
+_TABLE_NAMES = {"stem": "posembed_input", "shared": "posembed_shared"}
+
+
+def vision_transformer(
+    variant: ViTVariant,
+    images: keras.KerasTensor | None = None,
+    *,
+    classifier: Classifier = "token",
+    pooling: Pooling | None = None,
+    classes: int | None = None,
+    classifier_activation: str | None = None,
+    representation_size: int | None = None,
+    head_bias: float = 0.0,
+    position_grid: tuple[int, int] | None = None,
+    position_embedding: PositionEmbedding = "learned_1d",
+    position_placement: PositionPlacement = "stem",
+    interpolation: Interpolation = "bilinear",
+    gelu: Literal["tanh", "exact"] | None = None,
+    norm_epsilon: float | None = None,
+    dropout_rate: float = 0.0,
+    attention_dropout_rate: float = 0.0,
+    stochastic_depth_rate: float = 0.0,
+    name: str | None = None,
+) -> keras.Model:
+    """Builds a ViT or a hybrid with random weights.
+
+    Args:
+        variant: A row of `keras_vit.variants.VIT_VARIANTS`, or one like it.
+        images: (B, H, W, C) Keras tensor, pixels in [-1, 1]; default: a new input of 224 x 224 x 3.
+            H and W may be None.
+        classifier: What the classifier reads: "token", the class token (the paper's choice); "gap",
+            the mean of the patch tokens; "map", attention pooling; "none", nothing: tokens come out.
+            Only "token" has a class token.
+        pooling: With `classes=None`, how tokens become one vector: "token", "avg", "max", "map"
+            or None for all tokens.
+        classes: Size of the final layer, which starts at zero; None for no such layer.
+        classifier_activation: Activation of the final layer.
+        representation_size: Width of the tanh layer of the paper's pre-training; None for none.
+        head_bias: Start of the final layer's bias (the paper's pre-training used -10).
+        position_grid: (rows, columns) of the position table; default: that of `images`.
+        position_embedding: "learned_1d" (the paper's choice), "learned_2d", "sincos2d", "relative", "none".
+        position_placement: "stem", once before the first block; "every_layer", a table before each
+            block; "shared", one table before each block.
+        interpolation: How the table is resampled; see `keras_vit.grid.interpolation_matrix`.
+        gelu, norm_epsilon: Override the variant's, for checkpoints of another origin.
+        dropout_rate: After positions and every dense layer but query, key and value.
+        attention_dropout_rate: Of the attention probabilities.
+        stochastic_depth_rate: Of the last block; it grows linearly from 0 at the first.
+        name: Name of the model.
+
+    Returns:
+        A functional model: images to (B, classes), (B, D) or (B, T + N, D).
+
+    Raises:
+        ValueError: If the patches do not tile the image, or two options contradict each other.
+
+    Example:
+        >>> vision_transformer(VIT_VARIANTS["ViT_Ti16"], classes=1000).count_params()
+        5717416
+    """
+    _check("classifier", classifier, Classifier)
+    if classifier == "none" and classes is not None:
+        raise ValueError('`classifier="none"` returns tokens. Leave out `classes` (`include_top=False`).')
+    images = keras.Input((224, 224, 3)) if images is None else images
+    if None not in images.shape[1:3]:
+        grid_of(variant, images.shape[1:3])  # names the valid sizes where the patches do not tile the image
+    elif position_grid is None:
+        position_grid = grid_of(variant, (224, 224))
+    tokens = encode_tokens(
+        embed_patches(images, variant),
+        variant,
+        class_token=classifier == "token",
+        position_grid=position_grid,
+        position_embedding=position_embedding,
+        position_placement=position_placement,
+        interpolation=interpolation,
+        gelu=gelu,
+        norm_epsilon=norm_epsilon,
+        dropout_rate=dropout_rate,
+        attention_dropout_rate=attention_dropout_rate,
+        stochastic_depth_rate=stochastic_depth_rate,
+    )
+    mode = pooling if classes is None else {"token": "token", "gap": "avg", "map": "map"}[classifier]
+    outputs = tokens
+    if mode is not None:
+        outputs = _pool(tokens, variant, mode, int(classifier == "token"), gelu, norm_epsilon)
+    if classes is not None:
+        outputs = classify(
+            outputs,
+            classes,
+            representation_size=representation_size,
+            activation=classifier_activation,
+            bias=head_bias,
+        )
+    elif representation_size is not None:
+        if mode is None:
+            raise ValueError("`representation_size` needs one vector per image. Pass `pooling`.")
+        outputs = pre_logits(outputs, representation_size)
+    return keras.Model(source_inputs(images), outputs, name=name or variant.name.lower())
+
+
+def _pool(
+    tokens: keras.KerasTensor,
+    variant: ViTVariant,
+    mode: str,
+    num_prefix_tokens: int,
+    gelu: Literal["tanh", "exact"] | None,
+    norm_epsilon: float | None,
+) -> keras.KerasTensor:
+    _check("pooling", mode, Pooling)
+    if mode != "map":
+        return TokenPooling(mode, num_prefix_tokens, name="pooled")(tokens)
+    return AttentionPooling(
+        variant.num_heads,
+        variant.mlp_dim,
+        norm_epsilon=variant.norm_epsilon if norm_epsilon is None else norm_epsilon,
+        gelu=variant.gelu if gelu is None else gelu,
+        name="map_head",
+    )(tokens)
+
+
+def _check(argument: str, value: str, valid: object) -> None:
+    if value not in get_args(valid):
+        raise ValueError(f"`{argument}` must be one of {get_args(valid)}. Received: {value!r}.")

@@ -1,0 +1,371 @@
+"""Whether a checkpoint file is what it seems, and whether the Keras model computes what the file says.
+
+Two passes over one image: plain NumPy from the arrays of the file (`weights/witness.py`, which shares no code with the
+models), and the Keras model that a user gets from `keras_vit.<model>(weights=file)`. They are compared layer by layer.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+
+import keras
+import numpy as np
+
+from keras_vit import applications, cost
+from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant
+from keras_vit.weights import catalog, dialects, download, files, layouts, source, witness
+
+# Largest difference within a layer, relative to the largest value of the layer. Both passes are in float32, which
+# rounds to 6e-8, but they add thousands of terms in different orders, 12 to 150 layers deep: up to 1e-5 was seen. Wrong
+# numerics show at 1e-3 and above. google-research/big_vision reports the same for two ways to compute a variance.
+TOLERANCE = 1e-4
+
+Activations = dict[str, np.ndarray]
+Variant = ViTVariant | ResNetVariant
+Say = Callable[[str], None]
+
+_VARIANTS: dict[str, Variant] = {**VIT_VARIANTS, **RESNET_VARIANTS}
+_MIB = 2**20
+_TABLE = "Transformer/posembed_input/pos_embedding"
+_OTHER_POSITIONS = re.compile(r"Transformer/posembed_(?!input/pos_embedding$).+|.*/relative_embedding")
+
+# What the names in Google's files show, besides the model. Wrappers may be nested.
+_MARKS = (
+    (r"opt/target/.*", "in an optimizer's state (opt/target/)"),
+    (r"(opt/target/)?params/.*", "in params/"),
+    (r"(.*/)?img/.*", "beside a text tower (img/)"),
+    (r"(.*/)?Transformer/encoderblock/.*", "blocks stacked along the first axis"),
+    (r"(.*/)?encoderblock(_\d+)?/MlpBlock_3/.*", "modules counted as before linen"),
+    (r"(.*/)?encoderblock(_\d+)?/MlpBlock_0/.*", "modules counted as in linen"),
+    (r"(params/|img/|opt/target/)*pos_embedding", "position table at the root"),
+    (r"(.*/)?resnet/root_block/.*", "names of BiT"),
+    (r"(.*/)?standardized_conv2d_\d+/.*", "convolutions numbered"),
+)
+
+
+def verify(file: str, model: str | None = None, say: Say = print) -> bool:
+    """Reports on a checkpoint file, line by line, and returns whether everything is as it should be.
+
+    Args:
+        file: Path, URL, or a tag of the catalog (which needs `model`).
+        model: Name of the model that the file should hold; default: the one that its shapes show.
+        say: Takes the lines of the report. What is being computed is told on standard error.
+
+    Raises:
+        ValueError: If the file is damaged, or if it does not hold one of the models whole.
+        OSError: If the file cannot be had.
+
+    Example:
+        >>> model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3), classes=10)
+        >>> keras_vit.save_checkpoint(model, "ti16.npz")
+        >>> verify("ti16.npz", say=lambda line: None)
+        True
+    """
+    path, row = _find(file, model)
+    checkpoint = files.read(path)
+    canonical = _canonical(checkpoint, model)
+    identity, doubts = _identity(path, row)
+    found = layouts.identify(canonical)
+    contents = [("layout", _layout(checkpoint)), ("arrays", _counts(checkpoint, canonical))]
+    say(str(path))
+    _say_facts([*identity, *contents, ("model", f"{found}, told by the shapes")], say)
+    if model not in (None, found):
+        say(f"FAILED: the file holds {found}, not {model}.")
+        return False
+    subject = _subject(found, file, canonical)
+    _say_facts(_model_facts(subject, canonical), say)
+    expected = _numpy_pass(subject, canonical)
+    del checkpoint, canonical  # the Keras model needs the memory
+    activations = _keras_pass(subject, list(expected))
+    _say_facts([("names", "all accounted for: every array has its variable, every variable its array")], say)
+    errors = {name: relative_error(values, expected[name]) for name, values in activations.items()}
+    _say_table(expected, errors, say)
+    return _say_verdict(errors, doubts, say)
+
+
+def relative_error(values: np.ndarray, expected: np.ndarray) -> float:
+    """Returns the largest difference, relative to the largest expected value; infinite where they cannot be compared.
+
+    Example:
+        >>> relative_error(np.array([1.0, 4.5]), np.array([1.0, 5.0]))
+        0.1
+    """
+    if values.size != expected.size:
+        return float("inf")
+    expected = expected.astype(np.float64)
+    difference = np.abs(values.reshape(expected.shape) - expected).max()
+    if difference == 0.0:
+        return 0.0
+    largest = np.abs(expected).max()
+    return float(difference / largest) if np.isfinite(difference) and largest > 0.0 else float("inf")
+
+
+def example_image(height: int, width: int) -> np.ndarray:
+    """Returns (1, height, width, 3) pixels in [-1, 1], always the same: waves, and some noise for every scale.
+
+    Example:
+        >>> example_image(32, 48).shape
+        (1, 32, 48, 3)
+    """
+    rows, columns = np.linspace(0, 1, height)[:, None, None], np.linspace(0, 1, width)[None, :, None]
+    # Another slant for each channel: no symmetry may hide a transposed axis.
+    waves = np.sin(2 * np.pi * (np.array([2, 7, 3]) * rows + np.array([5, 1, 11]) * columns + np.array([0, 0.2, 0.6])))
+    noise = np.random.default_rng(0).uniform(-1, 1, waves.shape)
+    return (0.7 * waves + 0.3 * noise).astype(np.float32)[None]
+
+
+# --- the file --------------------------------------------------------------------------------------------------------
+
+
+def _find(file: str, model: str | None) -> tuple[Path, catalog.CatalogRow | None]:
+    """The file on this machine, and its row of the catalog where the name tells."""
+    if model is not None:
+        catalog.list_weights(model)  # names the neighbours of an unknown model
+    if not Path(file).exists() and "://" not in file:
+        if model is None:
+            raise ValueError(f"There is no file '{file}'. If it is a tag of the catalog, say whose: --model=ViT_B16.")
+        row = source.find(model, file).row
+        return download.fetch(row or file), row
+    row = catalog.by_file_name(file)
+    if "://" in file:
+        return download.fetch(row or file), row
+    path = Path(file)
+    return (path / "model.safetensors" if (path / "model.safetensors").exists() else path), row
+
+
+def _canonical(checkpoint: files.Checkpoint, model: str | None) -> dict[str, np.ndarray]:
+    num_heads = checkpoint.metadata.get("num_heads")
+    if checkpoint.metadata.get("layout") != "keras":
+        return dialects.to_canonical(checkpoint.arrays, num_heads)
+    if num_heads is None and model in VIT_VARIANTS:
+        num_heads = VIT_VARIANTS[model].num_heads
+    if num_heads is None and "encoder_norm/gamma" in checkpoint.arrays:
+        raise ValueError("A file of Keras does not tell the number of attention heads. Say the model: --model=ViT_B16.")
+    return dialects.from_keras(checkpoint.arrays, num_heads)
+
+
+def _identity(path: Path, row: catalog.CatalogRow | None) -> tuple[list[tuple[str, str]], list[str]]:
+    """What size and hash are, and what is wrong with them."""
+    size, doubts = path.stat().st_size, []
+    text = f"{size:,} bytes ({size / _MIB:.1f} MiB)"
+    if row and row.bytes is not None:
+        text += f"; {row.file} is listed with {row.bytes / _MIB:.1f} MiB"
+        if abs(size - row.bytes) > row.bytes_tolerance:
+            doubts.append(f"the size is not that of {row.file}")
+    with open(path, "rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    facts = [("size", text), ("sha256", digest)]
+    expected = {"published": row.sha256 if row else None, "pinned on first use": _pinned(path)}
+    known = {whose: other for whose, other in expected.items() if other}
+    for whose, other in known.items():
+        facts.append(("", f"equal to the one {whose}" if other == digest else f"the one {whose}: {other}"))
+        doubts += [] if other == digest else [f"the sha256 is not the one {whose}"]
+    return facts + ([] if known else [("", "none is published or pinned to compare it with")]), doubts
+
+
+def _pinned(path: Path) -> str | None:
+    """The hash beside the file, in the form in which `weights/download.py` writes it."""
+    pin = path.with_name(f"{path.name}.sha256")
+    return pin.read_text(encoding="utf-8").split()[0].lower() if pin.exists() else None
+
+
+def _layout(checkpoint: files.Checkpoint) -> str:
+    if checkpoint.metadata.get("layout") == "keras":
+        return "Keras weights"
+    dialect = dialects.detect(checkpoint.arrays)
+    if dialect != "google":
+        return {"timm": "timm", "huggingface": "Hugging Face"}[dialect]
+    marks = [text for pattern, text in _MARKS if any(re.fullmatch(pattern, name) for name in checkpoint.arrays)]
+    if any(re.search(r"(^|/)gn\w*/scale$", name) and x.ndim == 4 for name, x in checkpoint.arrays.items()):
+        marks.append("group norms of shape (1, 1, 1, C)")
+    return ", ".join(["Google", *marks])
+
+
+def _counts(checkpoint: files.Checkpoint, canonical: Mapping[str, np.ndarray]) -> str:
+    parameters = sum(x.size for x in canonical.values())
+    others = sum(x.size for x in checkpoint.arrays.values()) - parameters
+    text = f"{len(checkpoint.arrays):,} with {parameters:,} parameters"
+    return text + (f", and {others:,} other numbers (of an optimizer, a text tower)" if others > 0 else "")
+
+
+# --- the model -------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class _Subject:
+    """What both passes must agree on.
+
+    Attributes:
+        model: Name of the model.
+        weights: What `weights=` takes.
+        pretrained: What the front door finds out about the weights; without the arrays.
+        classifier: "token", "gap" or "map"; None for a ResNet.
+        classes: Of the head in the file, or None.
+        include_top: Whether the front door builds the head: it refuses one of zeros.
+        image_size: (height, width) that the position table is made for.
+    """
+
+    model: str
+    weights: str
+    pretrained: source.Pretrained
+    classifier: str | None
+    classes: int | None
+    include_top: bool
+    image_size: tuple[int, int]
+
+    @property
+    def variant(self) -> Variant:
+        return _VARIANTS[self.model]
+
+
+def _subject(model: str, weights: str, canonical: Mapping[str, np.ndarray]) -> _Subject:
+    found = source.find(model, weights)
+    pretrained = dataclasses.replace(source.load(found), arrays={})
+    classifier = "map" if "MAPHead_0/probe" in canonical else "token" if "cls" in canonical else "gap"
+    head_is_valid = not pretrained.head_is_zero and (found.row is None or found.row.head_is_valid)
+    return _Subject(
+        model=model,
+        weights=weights,
+        pretrained=pretrained,
+        classifier=classifier if model in VIT_VARIANTS else None,
+        classes=canonical["head/bias"].size if "head/bias" in canonical else None,
+        include_top="head/bias" in canonical and head_is_valid,
+        image_size=_image_size(_VARIANTS[model], pretrained, canonical),
+    )
+
+
+def _image_size(
+    variant: Variant, pretrained: source.Pretrained, canonical: Mapping[str, np.ndarray]
+) -> tuple[int, int]:
+    """The size that the position table is made for. A ResNet takes any."""
+    if isinstance(variant, ResNetVariant):
+        return pretrained.image_size or (224, 224)
+    others = [name for name in canonical if _OTHER_POSITIONS.fullmatch(name)]
+    if others or pretrained.grid is None:
+        raise ValueError(
+            "`verify` knows one learned position table at the stem, of a square image or with its grid told, as all "
+            f"published files have it. The file holds {' and '.join(sorted(others)[:2]) or 'none of this kind'}."
+        )
+    size, stride = pretrained.image_size, variant.stem.total_stride if variant.stem else 1
+    if size and tuple(-(-side // stride) / variant.patch_size for side in size) == pretrained.grid:
+        return size
+    rows, columns = pretrained.grid
+    return rows * variant.total_stride, columns * variant.total_stride
+
+
+def _model_facts(subject: _Subject, canonical: Mapping[str, np.ndarray]) -> Iterator[tuple[str, str]]:
+    height, width = subject.image_size
+    head = "none" if subject.classes is None else f"{subject.classes:,} classes"
+    head += ", all zeros: it predicts nothing" if subject.pretrained.head_is_zero else ""
+    if not subject.classifier or not subject.pretrained.grid:
+        yield "image", f"{height} x {width} pixels"
+        yield "head", head
+        return
+    rows, columns = subject.pretrained.grid
+    yield "image", f"{height} x {width} pixels, {rows} x {columns} patches, {canonical[_TABLE].shape[1]} positions"
+    reads = {"token": "the class token", "gap": "the mean of the patches", "map": "attention pooling"}
+    yield "head", f"{head}; reads {reads[subject.classifier]}"
+    width = subject.pretrained.representation_size
+    yield "tanh layer", f"{width} wide, before the head" if width else "none"
+    epsilon = subject.pretrained.norm_epsilon or subject.variant.norm_epsilon
+    yield "numerics", f"GELU in its {subject.pretrained.gelu} form, layer norm epsilon {epsilon:g}"
+
+
+# --- the two passes --------------------------------------------------------------------------------------------------
+
+
+def _numpy_pass(subject: _Subject, canonical: Mapping[str, np.ndarray]) -> Activations:
+    numerics = {}
+    if subject.classifier:
+        numerics = {"gelu": subject.pretrained.gelu, "norm_epsilon": subject.pretrained.norm_epsilon}
+    gmacs = cost.macs(subject.variant, subject.image_size, classes=None) / 1e9
+    with _timed(f"{subject.model} at {subject.image_size[0]} x {subject.image_size[1]} in NumPy ({gmacs:.1f} GMACs)"):
+        return witness.forward(canonical, example_image(*subject.image_size), subject.variant, **numerics)
+
+
+def _keras_pass(subject: _Subject, names: list[str]) -> Activations:
+    """Activations of the model that a user gets, under the names of the NumPy pass."""
+    layers = {name: _layer_of(name, subject.variant) for name in names if name != "logits" or subject.include_top}
+    # On the CPU, because other devices may round the factors of a float32 product to fewer digits.
+    with _timed("the same in Keras, with the model built and restored"), keras.device("cpu:0"):
+        model = _build(subject)
+        probe = keras.Model(model.input, {name: model.get_layer(layer).output for name, layer in layers.items()})
+        activations = probe(example_image(*subject.image_size), training=False)
+        return {name: keras.ops.convert_to_numpy(values) for name, values in activations.items()}
+
+
+def _build(subject: _Subject) -> keras.Model:
+    options = {"weights": subject.weights, "input_shape": (*subject.image_size, 3), "classifier_activation": None}
+    if subject.include_top:
+        options |= {"classes": subject.classes}
+    else:
+        pooling = {"token": "token", "gap": "avg", "map": "map", None: "avg"}[subject.classifier]
+        options |= {"include_top": False, "pooling": pooling}
+    if subject.classifier:
+        options |= {
+            "classifier": subject.classifier,
+            "representation_size": subject.pretrained.representation_size,
+        }
+    return getattr(applications, subject.model)(**options)
+
+
+def _layer_of(name: str, variant: Variant) -> str:
+    """The layer of a Keras model whose output is an activation of the NumPy pass."""
+    trunk = variant.stem if isinstance(variant, ViTVariant) else variant
+    if trunk and re.fullmatch(r"block\d+", name):
+        return f"{name}_unit{trunk.units[int(name.removeprefix('block')) - 1]}"
+    if name == "pre_logits" and isinstance(variant, ResNetVariant):
+        return "avg_pool"
+    return {"root": "pool_root", "norm_pre_head": "relu_pre_head", "logits": "predictions"}.get(name, name)
+
+
+@contextlib.contextmanager
+def _timed(what: str) -> Iterator[None]:
+    """Tells on standard error what is being computed, and how long it took."""
+    print(f"computing {what} ...", end="", file=sys.stderr, flush=True)
+    start = time.perf_counter()
+    try:
+        yield
+        print(f" {time.perf_counter() - start:.1f} s", end="", file=sys.stderr)
+    finally:
+        print(file=sys.stderr, flush=True)
+
+
+# --- the report ------------------------------------------------------------------------------------------------------
+
+
+def _say_facts(facts: Iterable[tuple[str, str]], say: Say) -> None:
+    for label, text in facts:
+        say(f"  {label:<10}  {text}")
+
+
+def _say_table(expected: Activations, errors: Mapping[str, float], say: Say) -> None:
+    say(f"\n  {'layer':<16} {'shape':<20} {'largest value':>13}   relative error")
+    for name, values in expected.items():
+        line = f"  {name:<16} {str(values.shape):<20} {np.abs(values).max():>13.4g}   "
+        if name not in errors:
+            say(line + "not compared: the head is left out")
+        else:
+            say(line + f"{errors[name]:.1e}" + ("" if errors[name] <= TOLERANCE else "  differs"))
+    say("")
+
+
+def _say_verdict(errors: Mapping[str, float], doubts: list[str], say: Say) -> bool:
+    different = [name for name, error in errors.items() if not error <= TOLERANCE]
+    if different:
+        first = f"first layer that differs: {different[0]} (relative error {errors[different[0]]:.1e}"
+        doubts = [f"{first}, tolerance {TOLERANCE:.0e})", *doubts]
+    if doubts:
+        say(f"FAILED: {'; '.join(doubts)}.")
+        return False
+    worst = max(errors, key=lambda name: errors[name])
+    say(
+        f"VERIFIED: the Keras model equals the NumPy pass in all {len(errors)} layers (largest relative error "
+        f"{errors[worst]:.1e}, in {worst}; tolerance {TOLERANCE:.0e})."
+    )
+    return True

@@ -1,0 +1,399 @@
+"""Foreign vocabularies ↔ canonical names, and canonical names ↔ ours: tables, read in both directions.
+
+What lives here: the tables, in which `{}` stands for the number of a block, and the one engine that
+reads them. What does not: Google's own spellings (`layouts.py`), files (`files.py`), models (`restore.py`).
+Nothing is modified in place. Transposed, split and reshaped arrays are views, so they need not be
+contiguous in memory; only the fused arrays of timm are copied, when they are written.
+
+Source: timm 1.0.31 `vision_transformer.py`, `vision_transformer_hybrid.py`, `resnetv2.py`,
+`layers/attention_pool.py`; transformers 5.23.0 `models/vit/modeling_vit.py`.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+import numpy as np
+
+from keras_vit.variants import VIT_VARIANTS
+from keras_vit.weights import layouts, renaming
+from keras_vit.weights.renaming import Leaf, Rows, Rule, listed, make_rules
+
+Dialect = Literal["google", "timm", "huggingface"]
+
+_POSITIONS = "Transformer/posembed_input/pos_embedding"
+_BLOCK = "Transformer/encoderblock_{}"
+_ATTENTION = f"{_BLOCK}/MultiHeadDotProductAttention_0"
+_POOL = "MAPHead_0"
+_POOL_ATTENTION = f"{_POOL}/MultiHeadDotProductAttention_0"
+_QKV = ("query", "key", "value")
+
+_TIMM_VIT: Rows = (
+    ("cls_token", "cls", "array"),
+    ("pos_embed", _POSITIONS, "array"),
+    ("patch_embed.proj", "embedding", "conv"),
+    ("blocks.{}.norm1", f"{_BLOCK}/LayerNorm_0", "norm"),
+    ("blocks.{}.attn.qkv", _ATTENTION, "heads", ("/query", "/key", "/value")),
+    ("blocks.{}.attn.proj", f"{_ATTENTION}/out", "out"),
+    ("blocks.{}.norm2", f"{_BLOCK}/LayerNorm_1", "norm"),
+    *((f"blocks.{{}}.mlp.fc{i + 1}", f"{_BLOCK}/MlpBlock_0/Dense_{i}", "dense") for i in (0, 1)),
+    ("norm", "Transformer/encoder_norm", "norm"),
+    ("attn_pool.latent", f"{_POOL}/probe", "array"),
+    ("attn_pool.q", f"{_POOL_ATTENTION}/query", "heads"),
+    ("attn_pool.kv", _POOL_ATTENTION, "heads", ("/key", "/value")),
+    ("attn_pool.proj", f"{_POOL_ATTENTION}/out", "out"),
+    ("attn_pool.norm", f"{_POOL}/LayerNorm_0", "norm"),
+    *((f"attn_pool.mlp.fc{i + 1}", f"{_POOL}/MlpBlock_0/Dense_{i}", "dense") for i in (0, 1)),
+    ("head", "head", "dense"),
+)
+# timm has removed its tanh layer: old files are read, new ones cannot have it.
+_TIMM_OLD: Rows = (("pre_logits.fc", "pre_logits", "dense"),)
+_TIMM_ROOT: Rows = (("conv", "conv_root", "conv"), ("norm", "gn_root", "norm"))
+_TIMM_UNITS: Rows = (
+    *((f"stages.{{}}.blocks.{{}}.conv{i}", f"block{{}}/unit{{}}/conv{i}", "conv") for i in (1, 2, 3)),
+    *((f"stages.{{}}.blocks.{{}}.norm{i}", f"block{{}}/unit{{}}/gn{i}", "norm") for i in (1, 2, 3)),
+    ("stages.{}.blocks.{}.downsample.conv", "block{}/unit{}/conv_proj", "conv"),
+    ("stages.{}.blocks.{}.downsample.norm", "block{}/unit{}/gn_proj", "norm"),
+)
+_TIMM_BIT: Rows = (("stem.conv", "root_block/conv_root", "conv"), ("norm", "norm-pre-head", "norm"))
+_TIMM_HEAD: Rows = (("head.fc", "head", "pointwise"),)
+
+_HUGGINGFACE: Rows = (
+    ("embeddings.cls_token", "cls", "array"),
+    ("embeddings.position_embeddings", _POSITIONS, "array"),
+    ("embeddings.patch_embeddings.projection", "embedding", "conv"),
+    ("encoder.layer.{}.layernorm_before", f"{_BLOCK}/LayerNorm_0", "norm"),
+    *((f"encoder.layer.{{}}.attention.attention.{part}", f"{_ATTENTION}/{part}", "heads") for part in _QKV),
+    ("encoder.layer.{}.attention.output.dense", f"{_ATTENTION}/out", "out"),
+    ("encoder.layer.{}.layernorm_after", f"{_BLOCK}/LayerNorm_1", "norm"),
+    ("encoder.layer.{}.intermediate.dense", f"{_BLOCK}/MlpBlock_0/Dense_0", "dense"),
+    ("encoder.layer.{}.output.dense", f"{_BLOCK}/MlpBlock_0/Dense_1", "dense"),
+    ("layernorm", "Transformer/encoder_norm", "norm"),
+    ("pooler.dense", "pre_logits", "dense"),
+    ("classifier", "head", "dense"),
+)
+# The names inside transformers 5, as in a state dict; its files still have the classic ones.
+_STATE_DICT: Rows = (
+    ("layers.{}.layernorm_before", f"{_BLOCK}/LayerNorm_0", "norm"),
+    *((f"layers.{{}}.attention.{part[0]}_proj", f"{_ATTENTION}/{part}", "heads") for part in _QKV),
+    ("layers.{}.attention.o_proj", f"{_ATTENTION}/out", "out"),
+    ("layers.{}.layernorm_after", f"{_BLOCK}/LayerNorm_1", "norm"),
+    *((f"layers.{{}}.mlp.fc{i + 1}", f"{_BLOCK}/MlpBlock_0/Dense_{i}", "dense") for i in (0, 1)),
+)
+
+_PLACES = ("input", "shared", "{}")
+_TABLES = ("pos_embedding", "row_embedding", "column_embedding", "prefix_embedding")
+_KERAS_VIT: Rows = (
+    ("embedding", "embedding", "dense"),
+    ("class_token/cls", "cls", "array"),
+    *((f"posembed_{p}/{table}", f"Transformer/posembed_{p}/{table}", "array") for p in _PLACES for table in _TABLES),
+    ("encoderblock_{}/attention_norm", f"{_BLOCK}/LayerNorm_0", "norm"),
+    *((f"encoderblock_{{}}/attention/{part}", f"{_ATTENTION}/{part}", "heads") for part in _QKV),
+    ("encoderblock_{}/attention/out", f"{_ATTENTION}/out", "out"),
+    ("encoderblock_{}/attention/relative_embedding", f"{_ATTENTION}/relative_embedding", "array"),
+    ("encoderblock_{}/mlp_norm", f"{_BLOCK}/LayerNorm_1", "norm"),
+    *((f"encoderblock_{{}}/mlp/dense_{i}", f"{_BLOCK}/MlpBlock_0/Dense_{i}", "dense") for i in (0, 1)),
+    ("encoder_norm", "Transformer/encoder_norm", "norm"),
+    ("map_head/probe", f"{_POOL}/probe", "array"),
+    *((f"map_head/attention/{part}", f"{_POOL_ATTENTION}/{part}", "heads") for part in _QKV),
+    ("map_head/attention/out", f"{_POOL_ATTENTION}/out", "out"),
+    ("map_head/mlp_norm", f"{_POOL}/LayerNorm_0", "norm"),
+    *((f"map_head/mlp/dense_{i}", f"{_POOL}/MlpBlock_0/Dense_{i}", "dense") for i in (0, 1)),
+    ("pre_logits", "pre_logits", "dense"),
+    ("predictions", "head", "dense"),
+)
+_KERAS_ROOT: Rows = (("conv_root", "conv_root", "dense"), ("gn_root", "gn_root", "norm"))
+_KERAS_UNITS: Rows = (
+    *((f"block{{}}_unit{{}}/conv{i}", f"block{{}}/unit{{}}/conv{i}", "dense") for i in (1, 2, 3, "_proj")),
+    *((f"block{{}}_unit{{}}/gn{i}", f"block{{}}/unit{{}}/gn{i}", "norm") for i in (1, 2, 3, "_proj")),
+)
+_KERAS_BIT: Rows = (("conv_root", "root_block/conv_root", "dense"), ("norm_pre_head", "norm-pre-head", "norm"))
+
+# Names that stand for a computation which no model here has.
+_REFUSED = {
+    r"fc_norm\..*": "fc_norm normalises after pooling, the models here before it: a different computation",
+    r"(.*\.)?(dist_token|head_dist\..*|distillation_token|(cls|distillation)_classifier\..*)": "a distilled DeiT",
+    r"reg_token": "register tokens",
+    r"norm_pre\..*": "a norm before the first block",
+    r"blocks\.\d+\.ls[12]\..*": "layer scale",
+    r".*\.[qk]_norm\..*": "normalised queries and keys",
+    r"attn_pool\.pos_embed": "positions inside the attention pooling",
+}
+# One per block, (rows, D): they tell width and depth.
+_QUERIES = r"blocks\.\d+\.attn\.qkv\.weight|(encoder\.layer|layers)\.\d+\.attention\.(attention\.query|q_proj)\.weight"
+_FOREIGN: dict[Dialect, str] = {
+    "timm": r"(blocks|stages|stem|patch_embed|attn_pool)\..*",
+    "huggingface": r"(\w+\.)?(embeddings\.|encoder\.layer\.\d|layers\.\d+\.(attention|mlp|layernorm_)).*",
+}
+
+
+def detect(arrays: Iterable[str]) -> Dialect:
+    """Tells whose vocabulary the names of a checkpoint are.
+
+    Raises:
+        ValueError: If they are nobody's or more than one's; it lists a few of them.
+
+    Example:
+        >>> detect(["cls_token", "blocks.0.norm1.weight"])
+        'timm'
+    """
+    names = sorted(arrays)
+    found: list[Dialect] = ["google"] if layouts.is_google(names) else []
+    for dialect, pattern in _FOREIGN.items():
+        if any(re.fullmatch(pattern, name) for name in names):
+            found.append(dialect)
+    if len(found) == 1:
+        return found[0]
+    raise ValueError(
+        "The names of a checkpoint must be those of one dialect: google, timm or huggingface. "
+        f"Fitting: {' and '.join(found) or 'none'}. Received {len(names)} names: {listed(names)}."
+    )
+
+
+def to_canonical(
+    arrays: Mapping[str, np.ndarray], num_heads: int | None = None, grid: tuple[int, int] | None = None
+) -> dict[str, np.ndarray]:
+    """Brings a checkpoint of any dialect to canonical names and shapes.
+
+    A name that no rule knows passes unchanged: who restores reports it.
+
+    Args:
+        arrays: The arrays of a file under the names of the file.
+        num_heads: Attention heads. timm and Hugging Face do not store them: None looks width and depth
+            up in the table of models.
+        grid: (rows, columns) of the position table. Needed only where a timm table may or may not have a
+            row for the class token (FlexiViT's have none, and get a row of zeros).
+
+    Raises:
+        ValueError: If dialect, head count or position table are ambiguous, if the checkpoint stands for
+            a computation that no model here has, or if arrays have the wrong rank or size.
+
+    Example:
+        >>> to_canonical({"patch_embed.proj.weight": np.zeros((192, 3, 16, 16))})["embedding/kernel"].shape
+        (16, 16, 3, 192)
+    """
+    dialect = detect(arrays)
+    if dialect == "google":
+        result = layouts.canonical(arrays)
+        _check_num_heads(result, num_heads)
+    else:
+        plain = renaming.gather((name, name.removeprefix("vit."), x) for name, x in arrays.items())
+        _refuse(plain)
+        result = renaming.read(plain, _reading_rules(plain, dialect), _find_num_heads(plain, num_heads))
+    return _with_class_row(result, grid, may_lack_row=dialect == "timm")
+
+
+def from_canonical(arrays: Mapping[str, np.ndarray], dialect: Dialect) -> dict[str, np.ndarray]:
+    """Spells canonical arrays in a dialect: the inverse of `to_canonical`.
+
+    A ViT that averages its tokens is timm's with `global_pool="avg", class_token=False, fc_norm=False`.
+    Hugging Face gets its classic names: a ViTForImageClassification if there is a head, else a ViTModel.
+
+    Raises:
+        ValueError: If the dialect cannot express an array; it says which dialects can.
+
+    Example:
+        >>> list(from_canonical({"head/bias": np.zeros(10)}, "timm"))
+        ['head.bias']
+    """
+    if dialect == "google":
+        return layouts.published(arrays)
+    if dialect not in _FOREIGN:
+        raise ValueError(f"`dialect` must be one of google, timm, huggingface. Received: {dialect}.")
+    if problems := _inexpressible(arrays, dialect):
+        able = ["google", *(other for other in _FOREIGN if not _inexpressible(arrays, other))]
+        raise ValueError(
+            f"The dialect {dialect} cannot express this checkpoint: {listed(problems)}. Use {' or '.join(able)}."
+        )
+    result = renaming.write(arrays, _writing_rules(arrays, dialect))
+    if dialect == "timm" or not any(name.startswith("head/") for name in arrays):
+        return result
+    return {name if name.startswith("classifier.") else f"vit.{name}": x for name, x in result.items()}
+
+
+def to_keras(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Turns canonical arrays into the variables of a Keras model, by path.
+
+    A name that no rule knows passes unchanged: who restores reports it.
+
+    Example:
+        >>> list(to_keras({"Transformer/encoder_norm/scale": np.ones(4)}))
+        ['encoder_norm/gamma']
+    """
+    return renaming.write(arrays, _keras_rules(preactivation=layouts.family(arrays) == "bit"))
+
+
+def from_keras(arrays: Mapping[str, np.ndarray], num_heads: int | None) -> dict[str, np.ndarray]:
+    """Turns the variables of a Keras model, by path, into canonical arrays: the inverse of `to_keras`.
+
+    Args:
+        arrays: The variables' values under their paths.
+        num_heads: Attention heads of the model; None for a model without attention.
+
+    Raises:
+        ValueError: If a name is unknown, or if there is attention and no head count.
+
+    Example:
+        >>> list(from_keras({"predictions/bias": np.zeros(10)}, num_heads=None))
+        ['head/bias']
+    """
+    roots = {name.split("/")[0] for name in arrays}
+    rules = _keras_rules(preactivation="norm_pre_head" in roots or ("conv_root" in roots and "gn_root" not in roots))
+    if unknown := renaming.unknown_theirs(arrays, rules):
+        raise ValueError(f"These variables have no place in a checkpoint: {listed(unknown)}. Expected keras_vit's own.")
+    if num_heads is None and any("attention/" in name for name in arrays):
+        raise ValueError("The model has attention, so `num_heads` must be an integer. Received: num_heads=None.")
+    return renaming.read(arrays, rules, 1 if num_heads is None else num_heads)
+
+
+def _split_first(x: np.ndarray, num_heads: int) -> np.ndarray:  # (A*K, ...) -> (A, K, ...)
+    return x.reshape(num_heads, -1, *x.shape[1:])
+
+
+def _merge_first(x: np.ndarray) -> np.ndarray:
+    return x.reshape(-1, *x.shape[2:])
+
+
+def _split_last(x: np.ndarray, num_heads: int) -> np.ndarray:  # (D, A*K) -> (D, A, K)
+    return x.reshape(x.shape[0], num_heads, -1)
+
+
+def _merge_last(x: np.ndarray) -> np.ndarray:
+    return x.reshape(x.shape[0], -1)
+
+
+# Ours: a convolution is no different from a dense layer.
+_OURS: dict[str, tuple[Leaf, ...]] = {
+    "array": (Leaf("", ""),),
+    "norm": (Leaf("/gamma", "/scale"), Leaf("/beta", "/bias")),
+    "dense": (Leaf("/kernel", "/kernel"), Leaf("/bias", "/bias")),
+    "heads": (
+        Leaf("/kernel", "/kernel", (2, 3), _split_last, _merge_last),
+        Leaf("/bias", "/bias", (1, 2), _split_first, _merge_first),
+    ),
+    "out": (Leaf("/kernel", "/kernel", (2, 3), _split_first, _merge_first), Leaf("/bias", "/bias")),
+}
+# PyTorch: dense kernels are (out, in), convolutions OIHW; a "pointwise" convolution is a dense layer here.
+_BIAS = Leaf(".bias", "/bias", (1, 1))
+_TORCH: dict[str, tuple[Leaf, ...]] = {
+    "array": (Leaf("", "", (3, 3)),),
+    "norm": (Leaf(".weight", "/scale", (1, 1)), _BIAS),
+    "dense": (Leaf(".weight", "/kernel", (2, 2), lambda x, _: x.T, lambda x: x.T), _BIAS),
+    "conv": (
+        Leaf(".weight", "/kernel", (4, 4), lambda x, _: x.transpose(2, 3, 1, 0), lambda x: x.transpose(3, 2, 0, 1)),
+        _BIAS,
+    ),
+    "pointwise": (
+        Leaf(".weight", "/kernel", (4, 2), lambda x, _: x.reshape(x.shape[:2]).T, lambda x: x.T[:, :, None, None]),
+        _BIAS,
+    ),
+    "heads": (
+        Leaf(".weight", "/kernel", (2, 3), lambda x, heads: _split_last(x.T, heads), lambda x: _merge_last(x).T),
+        Leaf(".bias", "/bias", (1, 2), _split_first, _merge_first),
+    ),
+    "out": (
+        Leaf(".weight", "/kernel", (2, 3), lambda x, heads: _split_first(x.T, heads), lambda x: _merge_first(x).T),
+        _BIAS,
+    ),
+}
+
+
+def _two_digits(rows: Rows) -> Rows:
+    return tuple((row[0], row[1].replace("unit{}", "unit{:02d}"), row[2]) for row in rows)
+
+
+def _timm_rules(family: str, more: Rows = ()) -> list[Rule]:
+    if family == "bit":
+        return make_rules(_TIMM_BIT + _TIMM_HEAD, _TORCH) + make_rules(_two_digits(_TIMM_UNITS), _TORCH, offset=1)
+    if family == "resnet":
+        root = make_rules(_TIMM_ROOT, _TORCH, "stem.") + make_rules(_TIMM_HEAD, _TORCH)
+        return root + make_rules(_TIMM_UNITS, _TORCH, offset=1)
+    backbone, rules = "patch_embed.backbone.", make_rules(_TIMM_VIT + more, _TORCH)
+    # Without residual units timm's backbone is the root itself.
+    root = make_rules(_TIMM_ROOT, _TORCH, backbone if family == "stem" else f"{backbone}stem.")
+    return rules + root + make_rules(_TIMM_UNITS, _TORCH, backbone, offset=1)
+
+
+def _timm_family(names: Iterable[str]) -> str:
+    names = list(names)
+    if any(name.startswith("patch_embed.backbone.") for name in names):
+        return "hybrid" if any(re.match(r"patch_embed\.backbone\.(stem|stages)\.", name) for name in names) else "stem"
+    if any(name.startswith(("stem.", "stages.")) for name in names):
+        return "resnet" if any(name.startswith("stem.norm.") for name in names) else "bit"
+    return "vit"
+
+
+def _reading_rules(names: Iterable[str], dialect: Dialect) -> list[Rule]:
+    is_timm = dialect == "timm"
+    return _timm_rules(_timm_family(names), _TIMM_OLD) if is_timm else make_rules(_HUGGINGFACE + _STATE_DICT, _TORCH)
+
+
+def _writing_rules(names: Iterable[str], dialect: Dialect) -> list[Rule]:
+    return _timm_rules(layouts.family(names)) if dialect == "timm" else make_rules(_HUGGINGFACE, _TORCH)
+
+
+def _keras_rules(preactivation: bool) -> list[Rule]:
+    trunk = _KERAS_BIT + _two_digits(_KERAS_UNITS) if preactivation else _KERAS_ROOT + _KERAS_UNITS
+    return make_rules(_KERAS_VIT + trunk, _OURS)
+
+
+def _refuse(arrays: Mapping[str, np.ndarray]) -> None:
+    problems = []
+    for pattern, reason in _REFUSED.items():
+        if names := [name for name in arrays if re.fullmatch(pattern, name)]:
+            problems.append(f"{reason} ({listed(names, limit=4)})")
+    if "classifier.weight" in arrays and "pooler.dense.weight" in arrays:
+        problems.append("a classifier beside a pooler, which it does not read (remove classifier.* or pooler.*)")
+    if problems:
+        raise ValueError(f"No model here computes what this checkpoint stands for: {listed(problems)}.")
+
+
+def _inexpressible(arrays: Mapping[str, np.ndarray], dialect: Dialect) -> list[str]:
+    problems = renaming.unknown_canonical(arrays, _writing_rules(arrays, dialect))
+    if dialect == "huggingface":
+        problems += [f"{name} is missing, which it always has" for name in ("cls", _POSITIONS) if name not in arrays]
+        if "head/kernel" in arrays and "pre_logits/kernel" in arrays:
+            problems.append("pre_logits/kernel beside head/kernel, because its classifier does not read the tanh layer")
+    return problems
+
+
+def _find_num_heads(arrays: Mapping[str, np.ndarray], num_heads: int | None) -> int:
+    if num_heads is not None:
+        return num_heads
+    if not any("attn" in name or "attention" in name for name in arrays):
+        return 1
+    widths = [x.shape[-1] for name, x in arrays.items() if re.fullmatch(_QUERIES, name)]
+    width, depth = widths[0] if widths else None, len(widths)
+    heads = {row.num_heads for row in VIT_VARIANTS.values() if (row.width, row.depth) == (width, depth)}
+    if len(heads) != 1:
+        raise ValueError(
+            "The head count is not in the file, and the table of models has "
+            f"{'none' if not heads else sorted(heads)} for width={width}, depth={depth}. Pass `num_heads`."
+        )
+    return heads.pop()
+
+
+def _check_num_heads(arrays: Mapping[str, np.ndarray], num_heads: int | None) -> None:
+    found = {x.shape[1] for name, x in arrays.items() if name.endswith("/query/kernel") and x.ndim == 3}
+    if num_heads is not None and found - {num_heads}:
+        raise ValueError(f"The checkpoint has {sorted(found)} attention heads. Received: num_heads={num_heads}.")
+
+
+def _with_class_row(
+    arrays: dict[str, np.ndarray], grid: tuple[int, int] | None, may_lack_row: bool
+) -> dict[str, np.ndarray]:
+    table, prefix = arrays.get(_POSITIONS), int("cls" in arrays)
+    if table is None or table.ndim != 3:
+        return arrays
+    rows, patches = table.shape[1], math.prod(grid) if grid else None
+    if patches is None and may_lack_row and prefix and math.isqrt(rows) ** 2 == rows:
+        raise ValueError(
+            f"It is not clear whether the {rows} rows of pos_embed are a square grid, or one row for the class token "
+            f"and a grid of {rows - 1}. Pass `grid`, the (rows, columns) of the position table."
+        )
+    if patches in (None, rows - prefix):
+        return arrays
+    if may_lack_row and patches == rows:
+        return arrays | {_POSITIONS: np.concatenate([np.zeros_like(table[:, :1]), table], axis=1)}
+    raise ValueError(f"The position table must have {patches + prefix} rows for the grid {grid}. Received: {rows}.")

@@ -1,0 +1,154 @@
+"""Arrays under our names into a model and back: strict, all or nothing.
+
+Knows names, shapes and position tables; knows no file and no foreign vocabulary.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping
+
+import keras
+import numpy as np
+from absl import logging
+
+from keras_vit import grid
+from keras_vit.layers.positions import AddPositionEmbs
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PositionResize:
+    """How a position table of another size is fitted.
+
+    Attributes:
+        checkpoint_grid: (rows, columns) of the stored table; None where the file does not say, as
+            in published files: then the model's own grid if the number of rows cannot be that of a
+            square, else the square.
+        interpolation: See `keras_vit.grid.interpolation_matrix`.
+    """
+
+    checkpoint_grid: tuple[int, int] | None = None
+    interpolation: str = "bilinear"
+
+
+def named_variables(layers: Iterable[keras.layers.Layer]) -> dict[str, keras.Variable]:
+    """Returns {our name: variable} of layers, such as `encoderblock_3/attention/query/kernel`."""
+    named = {}
+    for layer in layers:
+        for variable in layer.weights:
+            named[variable.path[variable.path.index(f"{layer.name}/") :]] = variable
+    return named
+
+
+def state(layers: Iterable[keras.layers.Layer]) -> dict[str, np.ndarray]:
+    """Returns {our name: array} of layers."""
+    return {name: keras.ops.convert_to_numpy(variable.value) for name, variable in named_variables(layers).items()}
+
+
+def restore(
+    layers: Iterable[keras.layers.Layer],
+    arrays: Mapping[str, np.ndarray],
+    *,
+    skip: Iterable[str] = (),
+    positions: PositionResize | None = None,
+    origin: str = "the checkpoint",
+) -> None:
+    """Assigns every array to the variable of its name. Nothing is assigned unless everything fits.
+
+    Args:
+        layers: The layers of a built model.
+        arrays: {our name: array}.
+        skip: Regular expressions of names, matched whole, that may be absent on either side and
+            are not assigned, such as `("predictions/.*", "pre_logits/.*")`.
+        positions: How a position table of another size is fitted.
+        origin: What the error messages call the source of the arrays.
+
+    Raises:
+        ValueError: Lists every missing, unexpected and mis-shaped name at once.
+    """
+    layers = list(layers)
+    skipped = re.compile("|".join(f"(?:{pattern})" for pattern in skip) or r"(?!)")
+    variables = {name: v for name, v in named_variables(layers).items() if not skipped.fullmatch(name)}
+    arrays = {name: array for name, array in arrays.items() if not skipped.fullmatch(name)}
+    arrays = _fit_positions(layers, arrays, positions or PositionResize())
+    _check(variables, arrays, origin)
+    for name, variable in variables.items():
+        variable.assign(arrays[name])
+
+
+def _check(variables: Mapping[str, keras.Variable], arrays: Mapping[str, np.ndarray], origin: str) -> None:
+    missing = sorted(variables.keys() - arrays.keys())
+    unexpected = sorted(arrays.keys() - variables.keys())
+    shapes = {name: (tuple(v.shape), arrays[name].shape) for name, v in variables.items() if name in arrays}
+    misshaped = [
+        f"{name}: the model needs {mine}, the checkpoint has {theirs}"
+        for name, (mine, theirs) in sorted(shapes.items())
+        if mine != theirs
+    ]
+    if not (missing or unexpected or misshaped):
+        return
+    parts = [f"{origin} does not fit the model; nothing was loaded."]
+    for title, names in (
+        ("missing from the checkpoint", missing),
+        ("unexpected in the checkpoint", unexpected),
+        ("of another shape", misshaped),
+    ):
+        if names:
+            parts.append(f"{len(names)} {title}:\n  " + "\n  ".join(names))
+    parts.extend(_hints(missing, unexpected, shapes))
+    raise ValueError("\n".join(parts))
+
+
+def _hints(missing: list[str], unexpected: list[str], shapes: Mapping[str, tuple]) -> list[str]:
+    """What to do about the mismatches that people meet most."""
+    hints = []
+    mine, theirs = shapes.get("predictions/bias", (None, None))
+    if mine != theirs and theirs:
+        hints.append(f"The checkpoint's head has {theirs[0]} classes: pass `classes={theirs[0]}` or `include_top=False`.")
+    if "predictions/kernel" in missing:
+        hints.append("The checkpoint has no head: pass `include_top=False` and add a head of your own.")
+    if "pre_logits/kernel" in unexpected:
+        hints.append("The checkpoint has a tanh layer: pass its width as `representation_size`.")
+    if "class_token/cls" in missing or "class_token/cls" in unexpected:
+        hints.append('With a class token use `classifier="token"`, without one "gap" or "map".')
+    if any("posembed" in name and mine != theirs for name, (mine, theirs) in shapes.items()):
+        hints.append("If the position table is not of a square image, pass its `checkpoint_grid=(rows, columns)`.")
+    return hints
+
+
+def _fit_positions(
+    layers: list[keras.layers.Layer], arrays: Mapping[str, np.ndarray], how: PositionResize
+) -> dict[str, np.ndarray]:
+    """Resamples the tables that belong to another grid; whatever does not fit is left for the check to report."""
+    fitted = dict(arrays)
+    for layer in layers:
+        if not isinstance(layer, AddPositionEmbs):
+            continue
+        table = f"{layer.name}/pos_embedding"
+        rows, columns = f"{layer.name}/row_embedding", f"{layer.name}/column_embedding"
+        if layer.kind == "learned_1d" and table in arrays:
+            fitted[table] = _fit_table(table, arrays[table], layer, how)
+        elif layer.kind == "learned_2d" and rows in arrays and columns in arrays:
+            # Each half is a table of one axis: a grid of (length, 1).
+            for name, length in ((rows, layer.grid[0]), (columns, layer.grid[1])):
+                old = (arrays[name].shape[1], 1)
+                fitted[name] = grid.resize_positions(arrays[name], old, (length, 1), how.interpolation)
+    return fitted
+
+
+def _fit_table(name: str, array: np.ndarray, layer: AddPositionEmbs, how: PositionResize) -> np.ndarray:
+    expected = tuple(layer.pos_embedding.shape)
+    if array.ndim != 3 or array.shape[-1] != expected[-1]:
+        return array
+    old_grid = how.checkpoint_grid or _stored_grid(array.shape[1] - layer.num_prefix_tokens, layer.grid)
+    if old_grid is None or array.shape[1] - layer.num_prefix_tokens != old_grid[0] * old_grid[1]:
+        return array
+    if tuple(old_grid) != layer.grid:
+        logging.info("%s: resized from %s to %s patches (%s).", name, old_grid, layer.grid, how.interpolation)
+    return grid.resize_positions(array, old_grid, layer.grid, how.interpolation)
+
+
+def _stored_grid(num_positions: int, model_grid: tuple[int, int]) -> tuple[int, int] | None:
+    try:
+        return grid.square_grid(num_positions)
+    except ValueError:
+        return model_grid if num_positions == model_grid[0] * model_grid[1] else None

@@ -1,0 +1,99 @@
+"""A model into a checkpoint file of any vocabulary, with what a reader must know beside the arrays.
+
+Source: the layouts of google-research/vision_transformer, timm and Hugging Face Transformers.
+"""
+
+import os
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import keras
+
+from keras_vit.layers.positions import AddPositionEmbs
+from keras_vit.layers.transformer import TransformerBlock
+from keras_vit.weights import dialects, files
+from keras_vit.weights.restore import state
+
+Layout = Literal["google", "timm", "huggingface"]
+
+
+def save_checkpoint(model: keras.Model, path: str | os.PathLike, layout: Layout | None = None) -> None:
+    """Writes the weights of a model as Google, timm or Hugging Face would.
+
+    Loading the file again with `weights=path` gives the same bits. The file appears whole or not at
+    all. The grid of positions, the image size and the form of GELU are recorded in it.
+
+    timm builds its ViTs with the exact GELU: for a model with the tanh form pass it
+    `act_layer="gelu_tanh"`.
+
+    Args:
+        model: A model of this package, also after fine-tuning.
+        path: "*.npz" (Google), "*.safetensors" (timm), or a folder (Hugging Face: config.json and
+            model.safetensors).
+        layout: "google", "timm" or "huggingface"; default: by `path`.
+
+    Raises:
+        ValueError: If the vocabulary has no name for a part of the model; nothing is written.
+
+    Example:
+        >>> model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3), classes=10)
+        >>> keras_vit.save_checkpoint(model, "vit_ti16.npz")
+    """
+    path = Path(path)
+    layout = layout or _layout_of(path)
+    if layout not in get_args(Layout):
+        raise ValueError(f"`layout` must be one of {get_args(Layout)}. Received: {layout!r}.")
+    facts = _facts(model)
+    arrays = dialects.from_canonical(dialects.from_keras(state(model.layers), facts.get("num_heads")), layout)
+    if layout == "google":
+        files.write_npz(path, arrays, facts)
+    elif path.suffix == ".safetensors":
+        files.write_safetensors(path, arrays, facts)
+    else:
+        files.write_huggingface(path, arrays, facts, _huggingface_config(model, facts))
+
+
+def _layout_of(path: Path) -> str:
+    if path.suffix not in (".npz", ".safetensors", ""):
+        raise ValueError(
+            f"Cannot tell the layout from the name {path.name!r}. Use *.npz (Google), *.safetensors (timm) or a folder "
+            "(Hugging Face), or pass `layout`. For Keras's own format call `model.save_weights`."
+        )
+    return {".npz": "google", ".safetensors": "timm", "": "huggingface"}[path.suffix]
+
+
+def _facts(model: keras.Model) -> dict[str, Any]:
+    facts: dict[str, Any] = {}
+    height, width = model.input_shape[1:3]
+    if height and width:
+        facts["image_size"] = (height, width)
+    for layer in model.layers:
+        if isinstance(layer, AddPositionEmbs):
+            facts["grid"] = layer.grid
+        if isinstance(layer, TransformerBlock):
+            facts |= {"gelu": layer.gelu, "layer_norm_epsilon": layer.norm_epsilon, "num_heads": layer.num_heads}
+    return facts
+
+
+def _huggingface_config(model: keras.Model, facts: dict[str, Any]) -> dict[str, Any]:
+    blocks = [layer for layer in model.layers if isinstance(layer, TransformerBlock)]
+    kernel = model.get_layer("embedding").kernel
+    classifier = next((layer for layer in model.layers if layer.name == "predictions"), None)
+    size = facts.get("image_size") or tuple(side * kernel.shape[0] for side in facts["grid"])
+    labels = range(classifier.units) if classifier is not None else ()
+    return {
+        "architectures": ["ViTForImageClassification" if classifier is not None else "ViTModel"],
+        "model_type": "vit",
+        "hidden_size": kernel.shape[-1],
+        "num_hidden_layers": len(blocks),
+        "num_attention_heads": blocks[0].num_heads,
+        "intermediate_size": blocks[0].mlp_dim,
+        "hidden_act": {"tanh": "gelu_pytorch_tanh", "exact": "gelu"}[blocks[0].gelu],
+        "layer_norm_eps": blocks[0].norm_epsilon,
+        "image_size": size[0] if size[0] == size[1] else list(size),
+        "patch_size": kernel.shape[0],
+        "num_channels": kernel.shape[2],
+        "qkv_bias": True,
+        "id2label": {str(index): f"LABEL_{index}" for index in labels},
+        "label2id": {f"LABEL_{index}": index for index in labels},
+    }

@@ -1,0 +1,378 @@
+"""The forward pass of every published model in plain NumPy, straight from a checkpoint's arrays.
+
+This is the second opinion behind `python -m keras_vit verify`: it shares no code with the Keras models, imports no
+framework, and is meant to be checked by reading. Names are canonical: those of the current Google linen code
+(`layouts.py` brings other spellings to that form). Everything is float32. Constants come from the variant, sizes
+from the arrays. Nothing is resized: the position table must fit the images as it is. Left out: fixed,
+two-dimensional, per-block and relative position embeddings, which no published checkpoint of these families holds.
+
+Letters: B batch, H W image or map, C channels, N tokens, D width, A heads, K head size, F MLP width, Y classes.
+
+Sources: arXiv:2010.11929 (ViT), equations 1-8; arXiv:1912.11370 (BiT), section 3.3; google-research/vision_transformer,
+models_vit.py and models_resnet.py; google-research/big_vision, models/vit.py (attention pooling) and bit_paper.py.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from typing import Literal
+
+import numpy as np
+
+from keras_vit.variants import ResNetVariant, ViTVariant
+
+Arrays = dict[str, np.ndarray]
+Padding = int | Literal["same"]
+
+relu = partial(np.maximum, np.float32(0.0))
+
+
+def forward(
+    arrays: Mapping[str, np.ndarray],
+    images: np.ndarray,
+    variant: ViTVariant | ResNetVariant,
+    *,
+    gelu: Literal["tanh", "exact"] | None = None,
+    norm_epsilon: float | None = None,
+    pool_fill: float = -math.inf,
+) -> Arrays:
+    """Returns every named activation of a model, in order, from the images to the logits.
+
+    The arrays decide what is computed: a class token (`cls`), attention pooling (`MAPHead_0`) or else global
+    average pooling; `pre_logits` and `head` where they are present.
+
+    Args:
+        arrays: Canonical name to array.
+        images: (B, H, W, 3) float, pixels scaled to [-1, 1].
+        variant: Row of `VIT_VARIANTS` or `RESNET_VARIANTS` that the arrays belong to.
+        gelu: Form of GELU, if the file was trained with another than the row says. Not for a ResNet.
+        norm_epsilon: Epsilon of layer normalization, likewise; of group normalization for a ResNet.
+        pool_fill: What surrounds the map in the max-pool of a pre-activation root: minus infinity as in
+            big_vision's bit_paper.py, or 0 as in the original BiT code. Other roots are not touched by it.
+
+    Returns:
+        ViT: a stem's "root", "block1", ...; "embedding" (B, N, D); "posembed_input" and "encoderblock_0", ...
+        (B, prefix + N, D); "encoder_norm"; "map_head" (B, D) if pooled by attention; "pre_logits", "logits" (B, Y).
+        ResNet: "root", "block1", ...; "norm_pre_head" if pre-activation; "pre_logits" (pooled); "logits".
+
+    Raises:
+        ValueError: If arrays are missing or left over, or if the images do not fit the position table.
+
+    Example:
+        >>> from keras_vit.variants import VIT_VARIANTS
+        >>> forward({}, np.zeros((1, 224, 224, 3)), VIT_VARIANTS["ViT_Ti16"])  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ValueError: The arrays are not those of ViT_Ti16. Missing (197): Transformer/encoder_norm/bias, ...
+    """
+    _check_images(images)
+    _check_names(arrays, variant)
+    arrays = {name: np.asarray(array, np.float32) for name, array in arrays.items()}
+    if norm_epsilon is not None:
+        variant = replace(variant, norm_epsilon=norm_epsilon)
+    if isinstance(variant, ViTVariant):
+        return _vit(arrays, images.astype(np.float32), replace(variant, gelu=gelu or variant.gelu))
+    if gelu is not None:
+        raise ValueError(f"`gelu` must be None for a ResNet, which has none. Received: gelu={gelu!r}.")
+    return _resnet(arrays, images.astype(np.float32), variant, pool_fill)
+
+
+def _vit(arrays: Arrays, x: np.ndarray, variant: ViTVariant) -> Arrays:
+    """Equations 1-4 of the paper; a hybrid cuts its patches from the stem's feature map (section 3.1)."""
+    _check_sizes(arrays, x, variant)
+    outputs: Arrays = {}
+    if variant.stem:
+        outputs = _trunk(arrays, x, variant.stem)
+        x = next(reversed(outputs.values()))
+    x = convolve(x, arrays["embedding/kernel"], stride=variant.patch_size) + arrays["embedding/bias"]
+    x = outputs["embedding"] = x.reshape(len(x), -1, variant.width)
+    if "cls" in arrays:
+        x = np.concatenate([np.tile(arrays["cls"], (len(x), 1, 1)), x], axis=1)
+    x = outputs["posembed_input"] = x + arrays["Transformer/posembed_input/pos_embedding"]
+    for index in range(variant.depth):
+        name = f"encoderblock_{index}"
+        x = outputs[name] = transformer_block(x, _within(arrays, f"Transformer/{name}"), variant)
+    x = outputs["encoder_norm"] = layer_norm(x, _within(arrays, "Transformer/encoder_norm"), variant.norm_epsilon)
+    head = _within(arrays, "MAPHead_0")
+    if head:
+        x = outputs["map_head"] = attention_pooling(x, head, variant)
+    else:
+        x = x[:, 0] if "cls" in arrays else x.mean(axis=1)
+    if "pre_logits/kernel" in arrays:
+        x = outputs["pre_logits"] = np.tanh(dense(x, _within(arrays, "pre_logits")))
+    if "head/kernel" in arrays:
+        outputs["logits"] = dense(x, _within(arrays, "head"))
+    return outputs
+
+
+def _resnet(arrays: Arrays, x: np.ndarray, variant: ResNetVariant, pool_fill: float) -> Arrays:
+    """Trunk, pooling, linear head; pre-activation needs one more norm, as its last unit ends in a sum."""
+    outputs = _trunk(arrays, x, variant, pool_fill)
+    x = next(reversed(outputs.values()))
+    if variant.preactivation:
+        x = outputs["norm_pre_head"] = relu(group_norm(x, _within(arrays, "norm-pre-head"), variant.norm_epsilon))
+    x = outputs["pre_logits"] = x.mean(axis=(1, 2))
+    if "head/kernel" in arrays:
+        outputs["logits"] = dense(x, _within(arrays, "head"))
+    return outputs
+
+
+def _trunk(arrays: Arrays, x: np.ndarray, variant: ResNetVariant, pool_fill: float = -math.inf) -> Arrays:
+    """Root and stages. models_vit.py and models_resnet.py; bit_paper.py for pre-activation."""
+    outputs: Arrays = {}
+    if variant.preactivation:
+        x = std_conv(x, arrays["root_block/conv_root/kernel"], variant, stride=2)
+        x = max_pool(x, size=3, stride=2, padding=1, fill=pool_fill)
+    else:
+        x = std_conv(x, arrays["conv_root/kernel"], variant, stride=2)
+        x = relu(group_norm(x, _within(arrays, "gn_root"), variant.norm_epsilon))
+        x = max_pool(x, size=3, stride=2, padding="same")
+    outputs["root"] = x
+    unit = preactivation_unit if variant.preactivation else postactivation_unit
+    for stage, names in enumerate(_unit_names(variant), start=1):
+        for index, name in enumerate(names):
+            x = unit(x, _within(arrays, name), variant, stride=2 if stage > 1 and index == 0 else 1)
+        outputs[f"block{stage}"] = x
+    return outputs
+
+
+def transformer_block(x: np.ndarray, p: Arrays, variant: ViTVariant) -> np.ndarray:
+    """Equations 2 and 3: attention, then MLP, each normalized before and added after. (B, N, D) to the same."""
+    normed = layer_norm(x, _within(p, "LayerNorm_0"), variant.norm_epsilon)
+    x = x + attention(normed, normed, _within(p, "MultiHeadDotProductAttention_0"))
+    normed = layer_norm(x, _within(p, "LayerNorm_1"), variant.norm_epsilon)
+    return x + mlp(normed, _within(p, "MlpBlock_0"), variant.gelu)
+
+
+def attention(queries: np.ndarray, x: np.ndarray, p: Arrays) -> np.ndarray:
+    """Equations 5-8: what each query finds in the tokens. (B, M, D) and (B, N, D) to (B, M, D)."""
+    query_BMAK = np.tensordot(queries, p["query/kernel"], axes=1) + p["query/bias"]
+    key_BNAK = np.tensordot(x, p["key/kernel"], axes=1) + p["key/bias"]
+    value_BNAK = np.tensordot(x, p["value/kernel"], axes=1) + p["value/bias"]
+    query_BMAK = query_BMAK / math.sqrt(query_BMAK.shape[-1])
+    scores_BAMN = query_BMAK.transpose(0, 2, 1, 3) @ key_BNAK.transpose(0, 2, 3, 1)
+    found_BAMK = softmax(scores_BAMN) @ value_BNAK.transpose(0, 2, 1, 3)
+    return np.tensordot(found_BAMK, p["out/kernel"], axes=((1, 3), (0, 1))) + p["out/bias"]
+
+
+def attention_pooling(x: np.ndarray, p: Arrays, variant: ViTVariant) -> np.ndarray:
+    """big_vision's MAPHead: one learned query attends to all tokens, then an MLP. (B, N, D) to (B, D)."""
+    probe = np.tile(p["probe"], (len(x), 1, 1))
+    x = attention(probe, x, _within(p, "MultiHeadDotProductAttention_0"))
+    normed = layer_norm(x, _within(p, "LayerNorm_0"), variant.norm_epsilon)
+    return (x + mlp(normed, _within(p, "MlpBlock_0"), variant.gelu))[:, 0]
+
+
+def mlp(x: np.ndarray, p: Arrays, gelu_form: str) -> np.ndarray:
+    """Two dense layers with GELU between them (section 3.1). (B, N, D) to (B, N, F) and back."""
+    return dense(gelu(dense(x, _within(p, "Dense_0")), gelu_form), _within(p, "Dense_1"))
+
+
+def dense(x: np.ndarray, p: Arrays) -> np.ndarray:
+    """A linear layer; the kernel is (in, out)."""
+    return x @ p["kernel"] + p["bias"]
+
+
+def layer_norm(x: np.ndarray, p: Arrays, epsilon: float) -> np.ndarray:
+    """Mean 0 and variance 1 over the last axis, then scale and bias (arXiv:1607.06450, equation 4)."""
+    return _normalize(x, axis=-1, epsilon=epsilon) * p["scale"] + p["bias"]
+
+
+def softmax(scores: np.ndarray) -> np.ndarray:
+    """Softmax over the last axis; the maximum is subtracted so that no exponential overflows."""
+    exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return exponentials / exponentials.sum(axis=-1, keepdims=True)
+
+
+def gelu(x: np.ndarray, form: str) -> np.ndarray:
+    """GELU (arXiv:1606.08415, section 2): the tanh form is JAX's default, the exact one PyTorch's."""
+    if form == "tanh":
+        return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)))
+    if form == "exact":
+        return (0.5 * x * (1.0 + erf(x / math.sqrt(2.0)))).astype(x.dtype)
+    raise ValueError(f'`gelu` must be "tanh" or "exact". Received: gelu={form!r}.')
+
+
+# NumPy has no erf. `erf(x) / x` is smooth in x squared, so a polynomial through the values of `math.erf` at the
+# Chebyshev points is exact to 1e-12 up to |x| = 5, beyond which erf differs from 1 by less than 2e-12.
+_ERF_RANGE = 5.0
+_ERF_OVER_X = np.polynomial.Chebyshev.interpolate(
+    lambda squares: np.array([math.erf(root) / root for root in np.sqrt(squares)]), deg=36, domain=(0.0, _ERF_RANGE**2)
+)
+
+
+def erf(x: np.ndarray) -> np.ndarray:
+    """The error function, in float64, to 1e-11."""
+    x = np.clip(np.asarray(x, np.float64), -_ERF_RANGE, _ERF_RANGE)
+    return x * _ERF_OVER_X(x * x)
+
+
+def postactivation_unit(x: np.ndarray, p: Arrays, variant: ResNetVariant, stride: int) -> np.ndarray:
+    """ResNet-v1.5 bottleneck: norm after each convolution, ReLU after the sum (models_resnet.py)."""
+    epsilon = variant.norm_epsilon
+    shortcut = x
+    if "conv_proj/kernel" in p:
+        shortcut = group_norm(std_conv(x, p["conv_proj/kernel"], variant, stride), _within(p, "gn_proj"), epsilon)
+    x = relu(group_norm(std_conv(x, p["conv1/kernel"], variant), _within(p, "gn1"), epsilon))
+    x = relu(group_norm(std_conv(x, p["conv2/kernel"], variant, stride), _within(p, "gn2"), epsilon))
+    return relu(shortcut + group_norm(std_conv(x, p["conv3/kernel"], variant), _within(p, "gn3"), epsilon))
+
+
+def preactivation_unit(x: np.ndarray, p: Arrays, variant: ResNetVariant, stride: int) -> np.ndarray:
+    """ResNet-v2 bottleneck: norm and ReLU before each convolution, nothing after the sum (bit_paper.py)."""
+    epsilon = variant.norm_epsilon
+    shortcut = x
+    x = relu(group_norm(x, _within(p, "gn1"), epsilon))
+    if "conv_proj/kernel" in p:
+        shortcut = std_conv(x, p["conv_proj/kernel"], variant, stride)
+    x = std_conv(x, p["conv1/kernel"], variant)
+    x = std_conv(relu(group_norm(x, _within(p, "gn2"), epsilon)), p["conv2/kernel"], variant, stride)
+    return shortcut + std_conv(relu(group_norm(x, _within(p, "gn3"), epsilon)), p["conv3/kernel"], variant)
+
+
+def std_conv(x: np.ndarray, kernel: np.ndarray, variant: ResNetVariant, stride: int = 1) -> np.ndarray:
+    """Convolution with a standardized kernel (arXiv:1903.10520); pre-activation models pad alike on both sides."""
+    padding = kernel.shape[0] // 2 if variant.preactivation else "same"
+    return convolve(x, standardize(kernel, variant.std_epsilon, variant.variance_epsilon), stride, padding)
+
+
+def standardize(kernel: np.ndarray, std_epsilon: float, variance_epsilon: float) -> np.ndarray:
+    """Mean 0 and standard deviation 1 of every output channel, over (height, width, in)."""
+    centred = kernel - kernel.mean(axis=(0, 1, 2))
+    std = np.sqrt(np.square(centred).mean(axis=(0, 1, 2)) + variance_epsilon)
+    return centred / (std + std_epsilon)
+
+
+def group_norm(x: np.ndarray, p: Arrays, epsilon: float, groups: int = 32) -> np.ndarray:
+    """Mean 0 and variance 1 over the map and the channels of a group (arXiv:1803.08494). (B, H, W, C) to the same."""
+    grouped = x.reshape(len(x), -1, groups, x.shape[-1] // groups)
+    return _normalize(grouped, axis=(1, 3), epsilon=epsilon).reshape(x.shape) * p["scale"] + p["bias"]
+
+
+def convolve(x: np.ndarray, kernel: np.ndarray, stride: int = 1, padding: Padding = 0) -> np.ndarray:
+    """What deep learning calls a convolution. (B, H, W, C) and (size, size, C, out) to (B, H', W', out)."""
+    return np.tensordot(_windows(x, kernel.shape[0], stride, padding, fill=0.0), kernel, axes=((4, 5, 3), (0, 1, 2)))
+
+
+def max_pool(x: np.ndarray, size: int, stride: int, padding: Padding, fill: float = -math.inf) -> np.ndarray:
+    """The largest value of each channel in every window. (B, H, W, C) to (B, H', W', C)."""
+    return _windows(x, size, stride, padding, fill).max(axis=(4, 5))
+
+
+def same_padding(length: int, size: int, stride: int) -> tuple[int, int]:
+    """Padding before and after that makes ceil(length / stride) windows; an odd one goes after (XLA's "SAME")."""
+    total = max((math.ceil(length / stride) - 1) * stride + size - length, 0)
+    return total // 2, total - total // 2
+
+
+def _windows(x: np.ndarray, size: int, stride: int, padding: Padding, fill: float) -> np.ndarray:
+    """A view of all square windows of a padded map: (B, H', W', C, size, size)."""
+    _, height, width, _ = x.shape
+    if padding == "same":
+        rows, columns = same_padding(height, size, stride), same_padding(width, size, stride)
+    else:
+        rows = columns = (padding, padding)
+    x = np.pad(x, ((0, 0), rows, columns, (0, 0)), constant_values=fill)
+    return np.lib.stride_tricks.sliding_window_view(x, (size, size), axis=(1, 2))[:, ::stride, ::stride]
+
+
+def _normalize(x: np.ndarray, axis: int | tuple[int, ...], epsilon: float) -> np.ndarray:
+    # Subtracting first keeps float32 digits that E[x^2] - E[x]^2 would lose.
+    centred = x - x.mean(axis=axis, keepdims=True)
+    return centred / np.sqrt(np.square(centred).mean(axis=axis, keepdims=True) + epsilon)
+
+
+_MIXER = ("MultiHeadDotProductAttention_0/{query,key,value,out}/{kernel,bias}", "MlpBlock_0/Dense_{0,1}/{kernel,bias}")
+_BLOCK = ("LayerNorm_{0,1}/{scale,bias}", *_MIXER)
+_POOLING = ("probe", "LayerNorm_0/{scale,bias}", *_MIXER)
+_QUERY = "MultiHeadDotProductAttention_0/query/kernel"
+_UNIT = ("conv{1,2,3}/kernel", "gn{1,2,3}/{scale,bias}")
+
+
+def _within(arrays: Mapping[str, np.ndarray], scope: str) -> Arrays:
+    """The arrays under a scope, named from there."""
+    return {name[len(scope) + 1 :]: array for name, array in arrays.items() if name.startswith(scope + "/")}
+
+
+def _expand(pattern: str) -> Iterator[str]:
+    """The names that a pattern stands for: "gn{1,2}/{scale,bias}" is four."""
+    return map("".join, product(*(part.split(",") for part in re.split("[{}]", pattern))))
+
+
+def _patterns(arrays: Mapping[str, np.ndarray], variant: ViTVariant | ResNetVariant) -> Iterator[str]:
+    """All that the pass will read. What is optional is read whole or not at all."""
+    trunk = variant.stem if isinstance(variant, ViTVariant) else variant
+    yield from _trunk_patterns(trunk) if trunk else ()
+    if isinstance(variant, ViTVariant):
+        yield from ("embedding/{kernel,bias}", "Transformer/posembed_input/pos_embedding")
+        yield from (f"Transformer/encoderblock_{i}/{pattern}" for i in range(variant.depth) for pattern in _BLOCK)
+        yield "Transformer/encoder_norm/{scale,bias}"
+        if _within(arrays, "MAPHead_0"):
+            yield from (f"MAPHead_0/{pattern}" for pattern in _POOLING)
+        elif "cls" in arrays:
+            yield "cls"
+        if _within(arrays, "pre_logits"):
+            yield "pre_logits/{kernel,bias}"
+    elif variant.preactivation:
+        yield "norm-pre-head/{scale,bias}"
+    if _within(arrays, "head"):
+        yield "head/{kernel,bias}"
+
+
+def _trunk_patterns(variant: ResNetVariant) -> Iterator[str]:
+    yield "root_block/conv_root/kernel" if variant.preactivation else "conv_root/kernel"
+    for units in _unit_names(variant):
+        yield from (f"{unit}/{pattern}" for unit in units for pattern in _UNIT)
+        yield f"{units[0]}/conv_proj/kernel"
+    if not variant.preactivation:
+        yield from ("gn_root/{scale,bias}", *(f"{units[0]}/gn_proj/{{scale,bias}}" for units in _unit_names(variant)))
+
+
+def _unit_names(variant: ResNetVariant) -> list[list[str]]:
+    """Units of each stage, counted from one; with two digits in BiT."""
+    digits = "02d" if variant.preactivation else "d"
+    stages = enumerate(variant.units, start=1)
+    return [[f"block{stage}/unit{unit:{digits}}" for unit in range(1, count + 1)] for stage, count in stages]
+
+
+def _check_names(arrays: Mapping[str, np.ndarray], variant: ViTVariant | ResNetVariant) -> None:
+    expected = {name for pattern in _patterns(arrays, variant) for name in _expand(pattern)}
+    missing, unused = sorted(expected - arrays.keys()), sorted(arrays.keys() - expected)
+    if missing or unused:
+        raise ValueError(
+            f"The arrays are not those of {variant.name}. Missing ({len(missing)}): {', '.join(missing) or 'none'}. "
+            f"Unused ({len(unused)}): {', '.join(unused) or 'none'}. Choose the variant that the file was made for."
+        )
+
+
+def _check_images(images: np.ndarray) -> None:
+    if images.ndim != 4 or images.shape[-1] != 3 or not np.issubdtype(images.dtype, np.floating):
+        raise ValueError(
+            "`images` must have shape (B, H, W, 3) and hold floating-point pixels scaled to [-1, 1]. "
+            f"Received: shape={images.shape}, dtype={images.dtype}."
+        )
+
+
+def _check_sizes(arrays: Arrays, images: np.ndarray, variant: ViTVariant) -> None:
+    """Refuses what would otherwise run and give plausible nonsense: another patch size, other heads, another grid."""
+    patch, heads = variant.patch_size, variant.num_heads
+    table = arrays["Transformer/posembed_input/pos_embedding"]
+    patches = table.shape[1] - ("cls" in arrays)
+    kernels = arrays["embedding/kernel"].shape[:2], arrays["Transformer/encoderblock_0/" + _QUERY].shape[1]
+    if kernels != ((patch, patch), heads):
+        raise ValueError(
+            f"The arrays are not those of {variant.name}, which has patches of {(patch, patch)} and {heads} heads. "
+            f"Received: (patch, heads) = {kernels}. Choose the variant that the file was made for."
+        )
+    # A stem halves and rounds up several times, which is one division that rounds up.
+    stride = variant.stem.total_stride if variant.stem else 1
+    sides = [math.ceil(side / stride) for side in images.shape[1:3]]
+    grid = tuple(side // patch for side in sides)
+    if any(side % patch for side in sides) or math.prod(grid) != patches:
+        raise ValueError(
+            f"The images must be cut into exactly the {patches} patches of the position table. Received: "
+            f"image_size={images.shape[1:3]}, {variant.total_stride} pixels per patch, grid={grid}. "
+            "Resize the images, or the table (`keras_vit.grid`)."
+        )

@@ -1,0 +1,91 @@
+"""What every test starts from: fixed seeds, two virtual CPU devices, no network, nobody's cache, tiny models."""
+
+import atexit
+import os
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+# All of this must be settled before Keras is imported for the first time.
+_HOME = Path(tempfile.mkdtemp(prefix="keras_vit_tests_"))
+atexit.register(shutil.rmtree, _HOME, ignore_errors=True)
+os.environ["KERAS_HOME"] = str(_HOME / "keras")
+os.environ.pop("KERAS_VIT_WEIGHTS", None)
+os.environ["NO_PROXY"] = "*"
+os.environ["MPLBACKEND"] = "agg"
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+_ON_TENSORFLOW = os.environ.setdefault("KERAS_BACKEND", "tensorflow") == "tensorflow"
+if not _ON_TENSORFLOW:
+    # As on a machine without it. Keras looks for TensorFlow whenever it saves a model, and does without.
+    sys.modules["tensorflow"] = None  # type: ignore[assignment]
+
+import keras  # noqa: E402
+import pytest  # noqa: E402
+
+from keras_vit.variants import VIT_VARIANTS, ResNetVariant, ViTVariant  # noqa: E402
+
+if _ON_TENSORFLOW:
+    import tensorflow as tf
+
+    tf.config.set_logical_device_configuration(
+        tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not _ON_TENSORFLOW:
+        for item in items:
+            if item.get_closest_marker("tensorflow"):
+                item.add_marker(pytest.mark.skip(reason="needs TensorFlow"))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if not _ON_TENSORFLOW and sys.modules.get("tensorflow") is not None:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        print("\nTensorFlow was imported although Keras runs on another backend. Floors 0-3 use `keras.ops` alone.")
+
+
+@pytest.fixture(autouse=True)
+def _same_start() -> None:
+    keras.config.set_dtype_policy("float32")
+    keras.utils.set_random_seed(0)
+
+
+def _local_only(call: Callable, host_of: Callable) -> Callable:
+    def guarded(*arguments, **options):
+        host = host_of(*arguments)
+        if host in (None, "", "localhost", "::1", "0.0.0.0") or str(host).startswith("127."):
+            return call(*arguments, **options)
+        # `pytest.fail` is no Exception, so the code under test cannot swallow it.
+        pytest.fail(f"This test reached for the network: {host}. Serve it from 127.0.0.1, or mark the test `network`.")
+
+    return guarded
+
+
+@pytest.fixture(autouse=True)
+def _no_network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.node.get_closest_marker("network"):
+        return
+
+    def peer(_: socket.socket, address: object) -> object:
+        return address[0] if isinstance(address, tuple) else None  # a string is a path: AF_UNIX
+
+    for name in ("connect", "connect_ex"):
+        monkeypatch.setattr(socket.socket, name, _local_only(getattr(socket.socket, name), peer))
+    monkeypatch.setattr(socket, "getaddrinfo", _local_only(socket.getaddrinfo, lambda host=None, *_: host))
+
+
+@pytest.fixture
+def tiny_vit() -> ViTVariant:
+    """A row that builds in an instant: on images of 32 pixels it sees a grid of 4 by 4."""
+    return replace(VIT_VARIANTS["ViT_Ti16"], name="tiny", patch_size=8, width=16, depth=2, num_heads=2, mlp_dim=32)
+
+
+@pytest.fixture
+def tiny_resnet() -> Callable[[ResNetVariant], ResNetVariant]:
+    """Cuts a row down to one unit in each of two stages, keeping its kind and its constants."""
+    return lambda row: replace(row, name="tiny", units=(1, 1))

@@ -1,0 +1,47 @@
+import keras
+import numpy as np
+import pytest
+from layer_contract import check_layer
+
+from keras_vit.layers import AttentionPooling, TokenPooling
+
+CONSTANTS = {"norm_epsilon": 1e-6, "gelu": "tanh"}
+
+
+@pytest.mark.parametrize("mode", ["token", "avg", "max"])
+def test_token_pooling_keeps_the_layer_contract(mode, tmp_path):
+    check_layer(lambda **k: TokenPooling(mode, 1, **k), (2, 5, 8), output_shape=(2, 8), num_weights=0, tmp_path=tmp_path)
+
+
+def test_attention_pooling_keeps_the_layer_contract(tmp_path):
+    check_layer(
+        lambda **k: AttentionPooling(2, 12, **CONSTANTS, **k),
+        (2, 5, 8),
+        output_shape=(2, 8),
+        num_weights=15,
+        tmp_path=tmp_path,
+    )
+
+
+@pytest.mark.parametrize(("mode", "expected"), [("token", 9), ("avg", 2), ("max", 3)])
+def test_prefix_tokens_take_no_part_in_the_mean(mode, expected):
+    tokens = np.array([9, 1, 2, 3], "float32").reshape(1, 4, 1)
+    assert keras.ops.convert_to_numpy(TokenPooling(mode, 1)(tokens)) == expected
+
+
+def test_attention_pooling_ignores_the_order_of_tokens():
+    layer = AttentionPooling(2, 12, **CONSTANTS)
+    x = np.random.default_rng(0).standard_normal((2, 5, 8)).astype("float32")
+    np.testing.assert_allclose(
+        keras.ops.convert_to_numpy(layer(x)), keras.ops.convert_to_numpy(layer(x[:, ::-1])), atol=1e-5
+    )
+
+
+def test_the_class_token_must_exist():
+    with pytest.raises(ValueError, match="needs a class token"):
+        TokenPooling("token", 0)
+
+
+def test_an_unknown_mode_lists_the_valid_ones():
+    with pytest.raises(ValueError, match="'token', 'avg', 'max'.*'mean'"):
+        TokenPooling("mean", 1)

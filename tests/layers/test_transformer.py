@@ -1,0 +1,192 @@
+import math
+
+import keras
+import numpy as np
+import pytest
+from layer_contract import check_layer
+
+from keras_vit.layers import MlpBlock, MultiHeadDotProductAttention, TransformerBlock
+
+CONSTANTS = {"norm_epsilon": 1e-6, "gelu": "tanh"}
+
+
+@pytest.mark.parametrize("gelu", ["tanh", "exact"])
+def test_mlp_keeps_the_layer_contract(gelu, tmp_path):
+    check_layer(
+        lambda **k: MlpBlock(12, gelu=gelu, **k), (2, 5, 8), output_shape=(2, 5, 8), num_weights=4, tmp_path=tmp_path
+    )
+
+
+@pytest.mark.parametrize(("options", "num_weights"), [({}, 8), ({"relative_positions": 5}, 9)])
+def test_attention_keeps_the_layer_contract(options, num_weights, tmp_path):
+    check_layer(
+        lambda **k: MultiHeadDotProductAttention(2, **options, **k),
+        (2, 5, 8),
+        output_shape=(2, 5, 8),
+        num_weights=num_weights,
+        tmp_path=tmp_path,
+    )
+
+
+def test_attention_of_few_queries_keeps_the_layer_contract(tmp_path):
+    check_layer(
+        lambda **k: MultiHeadDotProductAttention(2, **k),
+        (2, 1, 8),
+        (2, 5, 8),
+        output_shape=(2, 1, 8),
+        num_weights=8,
+        tmp_path=tmp_path,
+    )
+
+
+@pytest.mark.parametrize(("options", "num_weights"), [({}, 16), ({"relative_positions": 5}, 17)])
+def test_block_keeps_the_layer_contract(options, num_weights, tmp_path):
+    check_layer(
+        lambda **k: TransformerBlock(2, 12, **CONSTANTS, **options, **k),
+        (2, 5, 8),
+        output_shape=(2, 5, 8),
+        num_weights=num_weights,
+        tmp_path=tmp_path,
+    )
+
+
+def _numpy(layer) -> dict[str, np.ndarray]:
+    return {w.path.split("/", 1)[1]: keras.ops.convert_to_numpy(w).astype("float64") for w in layer.weights}
+
+
+def _softmax(x):
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+def _attention(x, p, num_heads, relative=None):
+    """One loop per head and pair: slow, and plain to read."""
+    width = x.shape[-1]
+    size = width // num_heads
+    q, k, v = (x @ p[f"{n}/kernel"] + p[f"{n}/bias"] for n in ("query", "key", "value"))
+    heads = []
+    for head in range(num_heads):
+        part = slice(head * size, (head + 1) * size)
+        logits = q[..., part] @ k[..., part].swapaxes(-1, -2)
+        if relative is not None:
+            length = x.shape[1]
+            for i in range(length):
+                for j in range(length):
+                    logits[:, i, j] += q[:, i, part] @ relative[i - j + length - 1]
+        heads.append(_softmax(logits / math.sqrt(size)) @ v[..., part])
+    return np.concatenate(heads, axis=-1) @ p["out/kernel"] + p["out/bias"]
+
+
+@pytest.mark.parametrize("relative", [False, True])
+def test_attention_equals_equations_5_to_8(relative):
+    layer = MultiHeadDotProductAttention(2, relative_positions=5 if relative else None)
+    x = np.random.default_rng(0).standard_normal((3, 5, 8)).astype("float32")
+    layer(x)
+    for weight in layer.weights:
+        weight.assign(np.random.default_rng(1).standard_normal(weight.shape))
+    p = _numpy(layer)
+    expected = _attention(x.astype("float64"), p, 2, p.get("relative_embedding"))
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(layer(x)), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("gelu", ["tanh", "exact"])
+def test_mlp_equals_its_formula(gelu):
+    layer = MlpBlock(16, gelu=gelu)
+    x = np.random.default_rng(0).standard_normal((2, 3, 8)).astype("float32")
+    layer(x)
+    p = _numpy(layer)
+    hidden = x @ p["dense_0/kernel"] + p["dense_0/bias"]
+    if gelu == "exact":
+        active = hidden * 0.5 * (1 + np.vectorize(math.erf)(hidden / math.sqrt(2)))
+    else:
+        active = hidden * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (hidden + 0.044715 * hidden**3)))
+    expected = active @ p["dense_1/kernel"] + p["dense_1/bias"]
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(layer(x)), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_attention_scores_are_those_that_the_block_uses():
+    block = TransformerBlock(2, 12, **CONSTANTS)
+    x = keras.random.normal((2, 5, 8))
+    block(x)
+    scores = block.attention_scores(x)
+    assert scores.shape == (2, 2, 5, 5)
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(keras.ops.sum(scores, -1)), 1, atol=1e-6)
+    values = keras.ops.reshape(block.attention.value(block.attention_norm(x)), (2, 5, 2, 4))
+    mixed = keras.ops.reshape(keras.ops.einsum("baqn,bnak->bqak", scores, values), (2, 5, 8))
+    np.testing.assert_allclose(
+        keras.ops.convert_to_numpy(block.attention.out(mixed)),
+        keras.ops.convert_to_numpy(block.attention(block.attention_norm(x))),
+        atol=1e-6,
+    )
+
+
+def test_glorot_fans_are_those_of_the_flat_matrix():
+    """Keras's own attention layer, before 2026-04, started queries, keys and values six times too small."""
+    block = TransformerBlock(12, 3072, **CONSTANTS)
+    block.build((None, 5, 768))
+    for name in ("query", "key", "value", "out"):
+        kernel = keras.ops.convert_to_numpy(getattr(block.attention, name).kernel)
+        assert np.abs(kernel).max() == pytest.approx(math.sqrt(6 / (768 + 768)), rel=1e-3)
+    assert np.std(keras.ops.convert_to_numpy(block.mlp.dense_0.bias)) == pytest.approx(1e-6, rel=0.1)
+
+
+def test_dropout_follows_every_dense_layer_but_query_key_value(monkeypatch):
+    rates = []
+    dropout = keras.layers.Dropout.call
+
+    def spy(self, inputs, training=False):
+        rates.append((self.rate, tuple(inputs.shape)))
+        return dropout(self, inputs, training=training)
+
+    monkeypatch.setattr(keras.layers.Dropout, "call", spy)
+    block = TransformerBlock(2, 12, **CONSTANTS, dropout_rate=0.1, attention_dropout_rate=0.2, drop_path_rate=0.3)
+    block(np.zeros((4, 5, 8), "float32"), training=True)
+    tokens, hidden, scores = (4, 5, 8), (4, 5, 12), (4, 2, 5, 5)
+    assert rates == [(0.2, scores), (0.1, tokens), (0.3, tokens), (0.1, hidden), (0.1, tokens), (0.3, tokens)]
+
+
+def test_stochastic_depth_drops_whole_examples_and_keeps_the_expectation():
+    block = TransformerBlock(2, 12, **CONSTANTS, drop_path_rate=0.5)
+    x = np.random.default_rng(0).standard_normal((1, 5, 8)).astype("float32").repeat(4000, axis=0)
+    plain = keras.ops.convert_to_numpy(block(x)) - x
+    dropped = keras.ops.convert_to_numpy(block(x, training=True)) - x
+    untouched = np.all(dropped == 0, axis=(1, 2))
+    assert untouched.mean() == pytest.approx(0.25, abs=0.03)  # both branches dropped
+    attention = keras.ops.convert_to_numpy(block.attention(block.attention_norm(x[:1])))[0]
+    assert np.any(np.all(np.isclose(dropped, 2 * attention, atol=1e-5), axis=(1, 2)))
+    assert dropped.mean() == pytest.approx(plain.mean(), abs=0.05)
+
+
+def test_no_randomness_in_inference():
+    block = TransformerBlock(2, 12, **CONSTANTS, dropout_rate=0.5, attention_dropout_rate=0.5, drop_path_rate=0.5)
+    x = keras.random.normal((2, 5, 8))
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(block(x)), keras.ops.convert_to_numpy(block(x)))
+
+
+def test_softmax_is_computed_in_float32_under_mixed_precision():
+    layer = MultiHeadDotProductAttention(1, dtype="mixed_bfloat16")
+    scores = layer(np.zeros((1, 300, 4))) is not None and layer.attention_scores(keras.ops.zeros((1, 300, 4)))
+    total = keras.ops.sum(keras.ops.cast(scores, "float32"), axis=-1)
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(total), 1, atol=5e-3)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: MultiHeadDotProductAttention(3)(np.zeros((1, 2, 8))), "must divide the token size.*3 heads, size 8"),
+        (lambda: MlpBlock(4, gelu="relu"), '"tanh" or "exact". Received: \'relu\''),
+        (
+            lambda: MultiHeadDotProductAttention(2, relative_positions=4)(np.zeros((1, 5, 8))),
+            "for 4 tokens. Received: 5",
+        ),
+    ],
+)
+def test_wrong_arguments_say_what_is_right(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("make", [lambda: TransformerBlock(2, 8), lambda: MlpBlock(8)])
+def test_constants_of_a_checkpoint_have_no_default(make):
+    with pytest.raises(TypeError, match="missing .* required keyword-only.*gelu"):
+        make()

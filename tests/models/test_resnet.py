@@ -1,0 +1,39 @@
+import keras
+import numpy as np
+import pytest
+
+from keras_vit.models import resnet
+from keras_vit.variants import RESNET_VARIANTS
+
+NAMES = ["BiT_R50x1", "ResNet50x1"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("options", "shape"),
+    [({"pooling": None}, (2, 4, 6, 512)), ({}, (2, 512)), ({"pooling": "max"}, (2, 512)), ({"classes": 5}, (2, 5))],
+)
+def test_output_shapes(name, options, shape, tiny_resnet):
+    model = resnet(tiny_resnet(RESNET_VARIANTS[name]), keras.Input((None, None, 3)), **options)
+    assert model(np.zeros((2, 31, 48, 3), "float32")).shape == shape
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_the_head_is_in_float32_under_mixed_precision(name, policy, tiny_resnet):
+    keras.config.set_dtype_policy(policy)
+    model = resnet(tiny_resnet(RESNET_VARIANTS[name]), keras.Input((32, 32, 3)), classes=5)
+    assert keras.backend.standardize_dtype(model.output.dtype) == "float32"
+    assert keras.backend.standardize_dtype(model.get_layer("pool_root").output.dtype) == policy.split("_")[1]
+
+
+@pytest.mark.parametrize(("options", "message"), [({"pooling": "token"}, "'avg', 'max'"), ({"pooling": None, "classes": 3}, "pooled")])
+def test_options_that_contradict_are_errors(options, message, tiny_resnet):
+    with pytest.raises(ValueError, match=message):
+        resnet(tiny_resnet(RESNET_VARIANTS["BiT_R50x1"]), keras.Input((32, 32, 3)), **options)
+
+
+def test_each_kind_of_unit_where_it_belongs(tiny_resnet):
+    for name, unit in (("BiT_R50x1", "BiTUnit"), ("ResNet50x1", "StemUnit")):
+        model = resnet(tiny_resnet(RESNET_VARIANTS[name]), keras.Input((32, 32, 3)))
+        assert type(model.get_layer("block2_unit1")).__name__ == unit

@@ -1,0 +1,179 @@
+import keras
+import numpy as np
+import pytest
+from synthetic_checkpoint import reference_cases
+
+from keras_vit.models import embed_patches, encode_tokens, vision_transformer
+from keras_vit.variants import VIT_VARIANTS
+
+
+def _images(*shape):
+    return np.random.default_rng(0).uniform(-1, 1, shape).astype("float32")
+
+
+def _randomize(model, scale=0.2):
+    rng = np.random.default_rng(0)
+    for weight in model.weights:
+        weight.assign(scale * rng.standard_normal(weight.shape))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("options", "shape"),
+    [
+        ({}, (2, 17, 16)),
+        ({"classifier": "none"}, (2, 16, 16)),
+        ({"classifier": "gap"}, (2, 16, 16)),
+        ({"pooling": "token"}, (2, 16)),
+        ({"pooling": "avg"}, (2, 16)),
+        ({"pooling": "max", "classifier": "gap"}, (2, 16)),
+        ({"pooling": "map", "classifier": "map"}, (2, 16)),
+        ({"classes": 5}, (2, 5)),
+        ({"classes": 5, "classifier": "gap"}, (2, 5)),
+        ({"classes": 5, "classifier": "map"}, (2, 5)),
+        ({"classes": 5, "representation_size": 7}, (2, 5)),
+        ({"pooling": "token", "representation_size": 7}, (2, 7)),
+    ],
+)
+def test_output_shapes(options, shape, tiny_vit):
+    model = vision_transformer(tiny_vit, keras.Input((32, 32, 3)), **options)
+    assert model(_images(2, 32, 32, 3)).shape == shape
+    assert model.output_shape == (None, *shape[1:])
+
+
+@pytest.mark.parametrize("placement", ["stem", "every_layer", "shared"])
+@pytest.mark.parametrize("kind", ["learned_1d", "learned_2d", "sincos2d"])
+def test_every_kind_of_position_at_every_place(kind, placement, tiny_vit):
+    model = vision_transformer(
+        tiny_vit, keras.Input((32, 16, 3)), position_embedding=kind, position_placement=placement
+    )
+    tables = {"stem": 1, "every_layer": 2, "shared": 1}[placement] * {"learned_1d": 1, "learned_2d": 3, "sincos2d": 0}[
+        kind
+    ]
+    assert sum("posembed" in weight.path for weight in model.weights) == tables
+    assert model(_images(2, 32, 16, 3)).shape == (2, 9, 16)
+
+
+def test_no_positions_is_a_bag_of_patches(tiny_vit):
+    model = vision_transformer(tiny_vit, keras.Input((32, 32, 3)), position_embedding="none", pooling="token")
+    images = _images(1, 32, 32, 3)
+    mirrored = images.reshape(1, 4, 8, 4, 8, 3)[:, ::-1, :, ::-1].reshape(1, 32, 32, 3)
+    one, other = (keras.ops.convert_to_numpy(_randomize(model, 1.0)(x)) for x in (images, mirrored))
+    np.testing.assert_allclose(one, other, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["learned_1d", "learned_2d", "sincos2d", "relative"])
+def test_positions_tell_places_apart(kind, tiny_vit):
+    model = vision_transformer(tiny_vit, keras.Input((32, 32, 3)), position_embedding=kind, pooling="token")
+    images = _images(1, 32, 32, 3)
+    mirrored = images.reshape(1, 4, 8, 4, 8, 3)[:, ::-1, :, ::-1].reshape(1, 32, 32, 3)
+    one, other = (keras.ops.convert_to_numpy(_randomize(model, 1.0)(x)) for x in (images, mirrored))
+    assert np.abs(one - other).max() > 1e-2
+
+
+def test_a_shared_table_is_added_before_every_block(tiny_vit):
+    """With blocks that do nothing, the tokens carry the table once per block."""
+    options = {"classifier": "none", "position_embedding": "learned_1d"}
+    outputs = {}
+    for placement in ("stem", "shared"):
+        model = vision_transformer(tiny_vit, keras.Input((32, 32, 3)), position_placement=placement, **options)
+        for weight in model.weights:
+            weight.assign(np.zeros(weight.shape))
+        table = next(w for w in model.weights if "posembed" in w.path)
+        table.assign(_images(*table.shape))
+        inside = keras.Model(model.input, model.get_layer("encoder_norm").input)
+        outputs[placement] = keras.ops.convert_to_numpy(inside(_images(1, 32, 32, 3)))
+    np.testing.assert_allclose(outputs["shared"], tiny_vit.depth * outputs["stem"], rtol=1e-5)
+
+
+def test_rectangles_and_open_sizes_agree(tiny_vit):
+    fixed = _randomize(vision_transformer(tiny_vit, keras.Input((16, 40, 3)), classes=5))
+    open_ = vision_transformer(tiny_vit, keras.Input((None, None, 3)), classes=5, position_grid=(2, 5))
+    open_.set_weights(fixed.get_weights())
+    images = _images(2, 16, 40, 3)
+    np.testing.assert_allclose(open_.predict(images, verbose=0), fixed.predict(images, verbose=0), atol=1e-5)
+    assert open_.predict(_images(2, 48, 24, 3), verbose=0).shape == (2, 5)
+
+
+@pytest.mark.parametrize("name", ["R_ViT_Ti16", "R50_ViT_B16"])
+def test_a_hybrid_takes_rectangles_and_open_sizes(name):
+    from dataclasses import replace
+
+    row = VIT_VARIANTS[name]
+    stem = replace(row.stem, units=row.stem.units and (1, 1))
+    row = replace(row, width=16, depth=1, num_heads=2, mlp_dim=32, stem=stem)
+    fixed = _randomize(vision_transformer(row, keras.Input((64, 32, 3)), classes=5))
+    grid = {"R_ViT_Ti16": (2, 1), "R50_ViT_B16": (8, 4)}[name]
+    open_ = vision_transformer(row, keras.Input((None, None, 3)), classes=5, position_grid=grid)
+    open_.set_weights(fixed.get_weights())
+    images = _images(2, 64, 32, 3)
+    np.testing.assert_allclose(
+        open_.predict(images, verbose=0), fixed.predict(images, verbose=0), rtol=1e-3, atol=1e-4
+    )
+
+
+def test_the_head_starts_at_zero_and_its_bias_where_it_is_told(tiny_vit):
+    model = vision_transformer(tiny_vit, keras.Input((32, 32, 3)), classes=5, head_bias=-10.0)
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(model(_images(2, 32, 32, 3))), -10)
+
+
+def test_stochastic_depth_grows_linearly(tiny_vit):
+    from dataclasses import replace
+
+    model = vision_transformer(replace(tiny_vit, depth=5), keras.Input((32, 32, 3)), stochastic_depth_rate=0.2)
+    rates = [model.get_layer(f"encoderblock_{i}").drop_path_rate for i in range(5)]
+    np.testing.assert_allclose(rates, [0, 0.05, 0.1, 0.15, 0.2])
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_the_head_is_in_float32_under_mixed_precision(policy, tiny_vit):
+    keras.config.set_dtype_policy(policy)
+    model = vision_transformer(tiny_vit, keras.Input((32, 32, 3)), classes=5, classifier_activation="softmax")
+    output = model(_images(2, 32, 32, 3))
+    assert keras.backend.standardize_dtype(output.dtype) == "float32"
+    assert keras.backend.standardize_dtype(model.get_layer("encoder_norm").output.dtype) == policy.split("_")[1]
+    assert {keras.backend.standardize_dtype(weight.dtype) for weight in model.weights} == {"float32"}
+
+
+def test_the_seams_compose_to_the_whole(tiny_vit):
+    images = keras.Input((32, 32, 3))
+    patches = embed_patches(images, tiny_vit)
+    assert patches.shape == (None, 4, 4, 16)
+    parts = keras.Model(images, encode_tokens(patches, tiny_vit))
+    whole = vision_transformer(tiny_vit, keras.Input((32, 32, 3)))
+    whole.set_weights(parts.get_weights())
+    x = _images(2, 32, 32, 3)
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(parts(x)), keras.ops.convert_to_numpy(whole(x)))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"classifier": "cls"}, "`classifier` must be one of .*'token', 'gap', 'map', 'none'.*'cls'"),
+        ({"pooling": "mean"}, "`pooling` must be one of"),
+        ({"pooling": "token", "classifier": "gap"}, "needs a class token"),
+        ({"classes": 5, "classifier": "none"}, "returns tokens"),
+        ({"representation_size": 5}, "needs one vector per image"),
+        ({"position_embedding": "rope"}, "`position_embedding` must be one of"),
+        ({"position_placement": "top"}, "`position_placement` must be one of"),
+        ({"position_embedding": "none", "position_placement": "shared"}, "has none.*'shared'"),
+    ],
+)
+def test_options_that_contradict_are_errors(options, message, tiny_vit):
+    with pytest.raises(ValueError, match=message):
+        vision_transformer(tiny_vit, keras.Input((32, 32, 3)), **options)
+
+
+def test_relative_positions_need_a_fixed_size(tiny_vit):
+    with pytest.raises(ValueError, match="fixed image size"):
+        vision_transformer(tiny_vit, keras.Input((None, None, 3)), position_embedding="relative")
+
+
+def test_a_size_that_does_not_divide_names_its_neighbours():
+    with pytest.raises(ValueError, match=r"Received: image_size=\(384, 384\), patch_size=14.*\(378, 378\) or"):
+        vision_transformer(VIT_VARIANTS["ViT_H14"], keras.Input((384, 384, 3)))
+
+
+def test_the_reference_file_has_the_parameters_that_we_build():
+    case = next(case for case in reference_cases("vit") if case["name"] == "ViT-Ti/16")
+    assert vision_transformer(VIT_VARIANTS["ViT_Ti16"], classes=1000).count_params() == case["parameters"]
