@@ -57,7 +57,8 @@ def model_card(model: str, image_size: tuple[int, int] | None = None, classes: i
     lines = [model, *(f"  {label:<{width}}   {text}" for label, text in facts), ""]
     if not tags:
         return "\n".join([*lines, "No weights of it were published: weights=None, a file or a URL."])
-    return "\n".join([*lines, "Published weights (tag, or the name of any AugReg file):", *_weights_table(model, tags)])
+    also = " (or the name of any AugReg file of it)" if any(tag.startswith("augreg") for tag in tags) else ""
+    return "\n".join([*lines, f"Published weights{also}:", *_weights_table(model, tags)])
 
 
 def _cells(row: ViTVariant | ResNetVariant, size: tuple[int, int], classes: int | None) -> list[str]:
@@ -100,13 +101,9 @@ def _resnet_facts(row: ResNetVariant, size: tuple[int, int]) -> list[tuple[str, 
     ]
 
 
-def _cost_facts(
-    row: ViTVariant | ResNetVariant, size: tuple[int, int], classes: int | None
-) -> list[tuple[str, str]]:
-    parameters, macs = (
-        cost.parameters(row, image_size=size, classes=classes),
-        cost.macs(row, size, classes=classes),
-    )
+def _cost_facts(row: ViTVariant | ResNetVariant, size: tuple[int, int], classes: int | None) -> list[tuple[str, str]]:
+    parameters = cost.parameters(row, image_size=size, classes=classes)
+    macs = cost.macs(row, size, classes=classes)
     weights = (f"{cost.weight_bytes(parameters, dtype) / _MIB:,.1f} MiB in {dtype}" for dtype in _DTYPES)
     activations = cost.activation_bytes(row, size) / _MIB
     return [

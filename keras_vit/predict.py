@@ -5,8 +5,9 @@ the size of the model, bilinear without antialiasing.
 """
 
 import os
-import sys
-from collections.abc import Iterable, Iterator
+import re
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from keras_vit.weights import source
 BATCH_SIZE = 16
 _SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".webp")
 _EXIF_ORIENTATION = 0x0112
+_IMAGENET_21K = 21843
 
 
 class Guess(NamedTuple):
@@ -41,14 +43,17 @@ def find_photos(places: Iterable[str | os.PathLike]) -> list[Path]:
     """Returns the files as they are given, and the photographs in folders (not in folders of folders), sorted.
 
     Raises:
-        ValueError: If a folder holds none.
+        ValueError: If a folder holds none, or if nothing of all this exists.
 
     Example:
         >>> find_photos(["holiday.jpg"])
-        [PosixPath('holiday.jpg')]
+        Traceback (most recent call last):
+        ValueError: There is no such file or folder: holiday.jpg.
     """
-    photos, empty = [], []
-    for place in map(Path, places):
+    places, photos, empty = [Path(place) for place in places], [], []
+    if not any(place.exists() for place in places):
+        raise ValueError(f"There is no such file or folder: {', '.join(map(str, places))}.")
+    for place in places:
         if not place.is_dir():
             photos.append(place)
             continue
@@ -86,63 +91,93 @@ def build(model: str, weights: str | os.PathLike, image_size: tuple[int, int] | 
     return getattr(applications, model)(weights=weights, input_shape=shape, classifier_activation=None, **options)
 
 
-def predict(classifier: keras.Model, photos: Iterable[Path], top: int = 5) -> Iterator[Answer]:
+def predict(
+    classifier: keras.Model, photos: Sequence[Path], top: int = 5, progress: Callable[[int], None] = lambda done: None
+) -> Iterator[Answer]:
     """Yields an answer for each photograph, in order.
 
     Args:
         classifier: Model that returns logits.
         photos: Files in any format, mode and size that Pillow reads.
         top: Number of guesses.
+        progress: Called before each batch with the number of photographs that are done.
 
     Example:
         >>> model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3), classifier_activation=None)
         >>> next(predict(model, [Path("no.jpg")])).problem
         "[Errno 2] No such file or directory: 'no.jpg'"
     """
-    photos = list(photos)
     for start in range(0, len(photos), BATCH_SIZE):
-        _show_progress(start, len(photos))
+        progress(start)
         batch = photos[start : start + BATCH_SIZE]
-        images, problems = {}, {}
-        for photo in batch:
-            try:
-                images[photo] = read_photo(photo, classifier.input_shape[1:3])
-            except Exception as error:  # Pillow has a kind of error for every kind of damage
-                problems[photo] = str(error) or type(error).__name__
-        scores = _scores(classifier, np.stack(list(images.values()))) if images else []
-        guesses = dict(zip(images, _named(scores, top), strict=True))
-        _show_progress(0, 0)
-        for photo in batch:
-            yield Answer(photo, guesses.get(photo, []), problems.get(photo))
+        read = [_try_to_read(photo, classifier.input_shape[1:3]) for photo in batch]
+        images = [image for image, _ in read if image is not None]
+        guesses = iter(_guesses(classifier.predict_on_batch(np.stack(images)), top) if images else [])
+        for photo, (image, problem) in zip(batch, read, strict=True):
+            yield Answer(photo, [] if image is None else next(guesses), problem)
+
+
+def _try_to_read(photo: Path, image_size: tuple[int, int]) -> tuple[np.ndarray, None] | tuple[None, str]:
+    """A photograph, or what is wrong with it."""
+    try:
+        return read_photo(photo, image_size), None
+    except Exception as error:  # Pillow has a kind of error for every kind of damage
+        return None, re.sub(r" <_io\.BytesIO.*>", "", str(error)) or type(error).__name__
 
 
 def read_photo(path: str | os.PathLike, image_size: tuple[int, int]) -> np.ndarray:
     """Reads a photograph the right way up, as (height, width, 3) float32 pixels in [-1, 1].
 
-    Grey, palette and 16-bit pictures become RGB, transparent ones are laid on white.
+    Grey, palette and 16-bit pictures become RGB; transparent ones are laid on white.
 
     Args:
         path: File in a format that Pillow reads.
         image_size: (height, width) in pixels.
     """
-    pixels = _rgb(path)
-    data_format = "channels_last"
     resized = keras.ops.image.resize(
-        pixels[None], image_size, interpolation="bilinear", antialias=False, data_format=data_format
+        _rgb(Path(path))[None], image_size, interpolation="bilinear", antialias=False, data_format="channels_last"
     )
-    return imagenet.preprocess_input(keras.ops.convert_to_numpy(resized), data_format)[0]
+    return imagenet.preprocess_input(np.array(keras.ops.convert_to_numpy(resized)), "channels_last")[0]
 
 
-def _rgb(path: str | os.PathLike) -> np.ndarray:
+def _rgb(path: Path) -> np.ndarray:
     """(H, W, 3) float32 in [0, 255]."""
-    image = keras.utils.load_img(path, color_mode="grayscale")
-    if image.mode in ("I;16", "I"):
-        # Pillow would clip the 16 bits of such a picture to 8.
-        grey = np.asarray(image, np.float32)
-        pixels = np.repeat(grey[..., None] * (255 / 65535), 3, axis=-1)
+    if path.suffix.lower() not in (".bmp", ".jpeg", ".jpg", ".webp"):  # which have 8 bits
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about transparency, which is of no interest yet
+            grey = keras.utils.load_img(path, color_mode="grayscale")
+        if grey.mode in ("I;16", "I"):  # whose 16 bits Pillow would clip to 8, not scale
+            return np.repeat(np.asarray(grey, np.float32)[..., None] * (255 / 65535), 3, axis=-1)
+    # "rgba" rather than "rgb": the transparency of a palette survives.
+    image = keras.utils.load_img(path, color_mode="rgba")
+    rgba = _upright(np.asarray(image), image.getexif().get(_EXIF_ORIENTATION, 1))
+    rgb, opacity = rgba[..., :3].astype(np.float32), rgba[..., 3:]
+    if opacity.min() < 255:
+        rgb = 255 + (rgb - 255) * (opacity.astype(np.float32) / 255)
+    return rgb
+
+
+def _upright(pixels: np.ndarray, orientation: int) -> np.ndarray:
+    """Undoes the turning and mirroring that EXIF counts from 1 (none) to 8."""
+    if orientation in (5, 6, 7, 8):
+        pixels = pixels.swapaxes(0, 1)
+    if orientation in (2, 3, 6, 7):
+        pixels = pixels[:, ::-1]
+    if orientation in (3, 4, 7, 8):
+        pixels = pixels[::-1]
+    return pixels
+
+
+def _guesses(logits: np.ndarray, top: int) -> list[list[Guess]]:
+    """ImageNet-21k heads are trained with one sigmoid per class, all others with a softmax."""
+    logits = logits.astype(np.float64)
+    if logits.shape[1] == _IMAGENET_21K:
+        scores = 1 / (1 + np.exp(-logits))
     else:
-        image = keras.utils.load_img(path, color_mode="rgba")
-        rgba = np.asarray(image, np.float32)
-        opacity = rgba[..., 3:] / 255
-        pixels = rgba[..., :3] * opacity + 255 * (1 - opacity)
-    return _upright(pixels, image.getexif().get(_EXIF_ORIENTATION, 1))
+        scores = np.exp(logits - logits.max(axis=1, keepdims=True))
+        scores /= scores.sum(axis=1, keepdims=True)
+    if logits.shape[1] in (1000, _IMAGENET_21K):
+        decoded = imagenet.decode_predictions(scores, top)
+        return [[Guess(score, name, wordnet_id) for wordnet_id, name, score in row] for row in decoded]
+    best = np.argsort(-scores, axis=1, kind="stable")[:, :top]
+    return [[Guess(float(row[i]), f"class {i}", "") for i in order] for row, order in zip(scores, best, strict=True)]

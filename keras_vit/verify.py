@@ -21,9 +21,13 @@ from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS, ResNetVariant, ViT
 from keras_vit.weights import catalog, dialects, download, files, layouts, source, witness
 
 # Largest difference within a layer, relative to the largest value of the layer. Both passes are in float32, which
-# rounds to 6e-8, but they add thousands of terms in different orders, 12 to 150 layers deep: up to 1e-5 was seen. Wrong
-# numerics show at 1e-3 and above. google-research/big_vision reports the same for two ways to compute a variance.
+# rounds to 6e-8, but they add thousands of terms in different orders and layers pile it up: 1e-6 at the end of a ViT.
+# Wrong numerics (an epsilon, the form of GELU, a transposed kernel) show at 1e-3 and above.
 TOLERANCE = 1e-4
+# A deep stack of convolutions may amplify rounding beyond that, whoever computes it. How much is measured: the NumPy
+# pass is repeated with every weight moved by one bit. Two right passes were seen to differ by 1 to 7 times that noise.
+NOISE_FACTOR = 10
+_LARGEST_TOLERANCE = 1e-2
 
 Activations = dict[str, np.ndarray]
 Variant = ViTVariant | ResNetVariant
@@ -77,6 +81,8 @@ def verify(file: str, model: str | None = None, say: Say = print) -> bool:
     if model not in (None, found):
         say(f"FAILED: the file holds {found}, not {model}.")
         return False
+    if row and row.model != found:
+        doubts.append(f"{row.file} is a file of {row.model}")
     subject = _subject(found, file, canonical)
     _say_facts(_model_facts(subject, canonical), say)
     expected = _numpy_pass(subject, canonical)
@@ -84,8 +90,14 @@ def verify(file: str, model: str | None = None, say: Say = print) -> bool:
     activations = _keras_pass(subject, list(expected))
     _say_facts([("names", "all accounted for: every array has its variable, every variable its array")], say)
     errors = {name: relative_error(values, expected[name]) for name, values in activations.items()}
-    _say_table(expected, errors, say)
-    return _say_verdict(errors, doubts, say)
+    tolerances = dict.fromkeys(errors, TOLERANCE)
+    if any(error > TOLERANCE for error in errors.values()):
+        noise = _rounding_noise(subject, _canonical(files.read(path), model), expected)
+        tolerances = {
+            name: float(np.clip(NOISE_FACTOR * noise[name], TOLERANCE, _LARGEST_TOLERANCE)) for name in errors
+        }
+    _say_table(expected, errors, tolerances, say)
+    return _say_verdict(errors, tolerances, doubts, say)
 
 
 def relative_error(values: np.ndarray, expected: np.ndarray) -> float:
@@ -180,7 +192,8 @@ def _layout(checkpoint: files.Checkpoint) -> str:
     dialect = dialects.detect(checkpoint.arrays)
     if dialect != "google":
         return {"timm": "timm", "huggingface": "Hugging Face"}[dialect]
-    marks = [text for pattern, text in _MARKS if any(re.fullmatch(pattern, name) for name in checkpoint.arrays)]
+    names = [name for name in checkpoint.arrays if not re.match(r"opt/(?!target/)", name)]
+    marks = [text for pattern, text in _MARKS if any(re.fullmatch(pattern, name) for name in names)]
     if any(re.search(r"(^|/)gn\w*/scale$", name) and x.ndim == 4 for name, x in checkpoint.arrays.items()):
         marks.append("group norms of shape (1, 1, 1, C)")
     return ", ".join(["Google", *marks])
@@ -279,6 +292,15 @@ def _model_facts(subject: _Subject, canonical: Mapping[str, np.ndarray]) -> Iter
 # --- the two passes --------------------------------------------------------------------------------------------------
 
 
+def _rounding_noise(subject: _Subject, canonical: Mapping[str, np.ndarray], expected: Activations) -> dict[str, float]:
+    """How far each layer moves when every weight moves up or down by the last bit of a float32."""
+    generator, moved = np.random.default_rng(0), {}
+    for name, array in canonical.items():
+        up = generator.integers(0, 2, array.shape, dtype=np.int8) * np.float32(2)
+        moved[name] = array.astype(np.float32) * (1 + (up - 1) * np.float32(2**-23))
+    return {name: relative_error(values, expected[name]) for name, values in _numpy_pass(subject, moved).items()}
+
+
 def _numpy_pass(subject: _Subject, canonical: Mapping[str, np.ndarray]) -> Activations:
     numerics = {}
     if subject.classifier:
@@ -295,8 +317,7 @@ def _keras_pass(subject: _Subject, names: list[str]) -> Activations:
     with _timed("the same in Keras, with the model built and restored"), keras.device("cpu:0"):
         model = _build(subject)
         probe = keras.Model(model.input, {name: model.get_layer(layer).output for name, layer in layers.items()})
-        activations = probe(example_image(*subject.image_size), training=False)
-        return {name: keras.ops.convert_to_numpy(values) for name, values in activations.items()}
+        return probe.predict_on_batch(example_image(*subject.image_size))
 
 
 def _build(subject: _Subject) -> keras.Model:
@@ -344,28 +365,32 @@ def _say_facts(facts: Iterable[tuple[str, str]], say: Say) -> None:
         say(f"  {label:<10}  {text}")
 
 
-def _say_table(expected: Activations, errors: Mapping[str, float], say: Say) -> None:
-    say(f"\n  {'layer':<16} {'shape':<20} {'largest value':>13}   relative error")
+def _say_table(expected: Activations, errors: Mapping[str, float], tolerances: Mapping[str, float], say: Say) -> None:
+    say(f"\n  {'layer':<16} {'shape':<20} {'largest value':>13}   relative error   tolerance")
     for name, values in expected.items():
         line = f"  {name:<16} {str(values.shape):<20} {np.abs(values).max():>13.4g}   "
         if name not in errors:
-            say(line + "not compared: the head is left out")
+            say(f"{line}not compared: the front door leaves the head out")
         else:
-            say(line + f"{errors[name]:.1e}" + ("" if errors[name] <= TOLERANCE else "  differs"))
+            mark = "" if errors[name] <= tolerances[name] else "   differs"
+            say(f"{line}{errors[name]:>14.1e}   {tolerances[name]:>9.1e}{mark}")
+    if any(tolerance > TOLERANCE for tolerance in tolerances.values()):
+        say(f"  Tolerances above {TOLERANCE:.1e}: {NOISE_FACTOR} times what moving every weight by its last bit does.")
     say("")
 
 
-def _say_verdict(errors: Mapping[str, float], doubts: list[str], say: Say) -> bool:
-    different = [name for name, error in errors.items() if not error <= TOLERANCE]
+def _say_verdict(errors: Mapping[str, float], tolerances: Mapping[str, float], doubts: list[str], say: Say) -> bool:
+    different = [name for name, error in errors.items() if not error <= tolerances[name]]
     if different:
-        first = f"first layer that differs: {different[0]} (relative error {errors[different[0]]:.1e}"
-        doubts = [f"{first}, tolerance {TOLERANCE:.0e})", *doubts]
-    if doubts:
-        say(f"FAILED: {'; '.join(doubts)}.")
+        say(f"FAILED: first layer that differs: {'; '.join([different[0], *doubts])}.")
         return False
     worst = max(errors, key=lambda name: errors[name])
-    say(
-        f"VERIFIED: the Keras model equals the NumPy pass in all {len(errors)} layers (largest relative error "
-        f"{errors[worst]:.1e}, in {worst}; tolerance {TOLERANCE:.0e})."
+    numbers = (
+        f"the Keras model equals the NumPy pass in all {len(errors)} layers (largest relative error "
+        f"{errors[worst]:.1e}, in {worst})"
     )
+    if doubts:
+        say(f"FAILED: {'; '.join(doubts)}; otherwise {numbers}.")
+        return False
+    say(f"VERIFIED: {numbers}.")
     return True

@@ -26,7 +26,7 @@ class PatchExtract(keras.layers.Layer):
         ValueError: If the patches do not tile the image.
 
     Example:
-        >>> PatchExtract(16)(keras.ops.zeros((2, 224, 384, 3))).shape
+        >>> keras.ops.shape(PatchExtract(16)(keras.ops.zeros((2, 224, 384, 3))))
         (2, 336, 768)
     """
 
@@ -73,7 +73,7 @@ class PatchEmbedding(keras.layers.Layer):
         ValueError: If the patches do not tile the image.
 
     Example:
-        >>> PatchEmbedding(16, 192)(keras.ops.zeros((2, 224, 224, 3))).shape
+        >>> keras.ops.shape(PatchEmbedding(16, 192)(keras.ops.zeros((2, 224, 224, 3))))
         (2, 196, 192)
 
     Source: arXiv:2010.11929 eq. 1; vision_transformer@c6de1e5 models_vit.py.

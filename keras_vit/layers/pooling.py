@@ -25,7 +25,7 @@ class TokenPooling(keras.layers.Layer):
     Output shape:  (B, D), same dtype as the input.
 
     Example:
-        >>> TokenPooling("avg", 1)(keras.ops.zeros((2, 197, 192))).shape
+        >>> keras.ops.shape(TokenPooling("avg", 1)(keras.ops.zeros((2, 197, 192))))
         (2, 192)
     """
 
@@ -65,7 +65,7 @@ class AttentionPooling(keras.layers.Layer):
     Output shape:  (B, D), same dtype as the input.
 
     Example:
-        >>> AttentionPooling(3, 768, norm_epsilon=1e-6, gelu="tanh")(keras.ops.zeros((2, 196, 192))).shape
+        >>> keras.ops.shape(AttentionPooling(3, 768, norm_epsilon=1e-6, gelu="tanh")(keras.ops.zeros((2, 196, 192))))
         (2, 192)
 
     Source: arXiv:2106.04560; big_vision@0127fb6 models/vit.py.

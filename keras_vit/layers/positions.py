@@ -46,7 +46,7 @@ class AddPositionEmbs(keras.layers.Layer):
         ValueError: If the number of tokens is not T + rows * columns.
 
     Example:
-        >>> AddPositionEmbs((14, 14), 1)(keras.ops.zeros((2, 197, 192))).shape
+        >>> keras.ops.shape(AddPositionEmbs((14, 14), 1)(keras.ops.zeros((2, 197, 192))))
         (2, 197, 192)
 
     Source: arXiv:2010.11929 eq. 1 and D.4; sincos2d: arXiv:2104.02057 (MoCo v3).

@@ -38,7 +38,7 @@ class StdConv2D(keras.layers.Layer):
 
     Example:
         >>> conv = StdConv2D(64, 7, strides=2, std_epsilon=1e-5, variance_epsilon=0.0)
-        >>> conv(keras.ops.zeros((2, 224, 224, 3))).shape
+        >>> keras.ops.shape(conv(keras.ops.zeros((2, 224, 224, 3))))
         (2, 112, 112, 64)
     """
 
@@ -107,7 +107,7 @@ class BiTMaxPool(keras.layers.Layer):
     Output shape:  (B, ceil(H / 2), ceil(W / 2), C), same dtype as the input.
 
     Example:
-        >>> BiTMaxPool()(keras.ops.zeros((2, 112, 112, 64))).shape
+        >>> keras.ops.shape(BiTMaxPool()(keras.ops.zeros((2, 112, 112, 64))))
         (2, 56, 56, 64)
 
     Source: big_vision@0127fb6 models/bit_paper.py; big_transfer@140de6e bit_tf2/models.py.
@@ -149,7 +149,7 @@ class StemUnit(keras.layers.Layer):
 
     Example:
         >>> unit = StemUnit(64, strides=1, norm_epsilon=1e-6, std_epsilon=1e-5, variance_epsilon=0.0)
-        >>> unit(keras.ops.zeros((2, 56, 56, 64))).shape
+        >>> keras.ops.shape(unit(keras.ops.zeros((2, 56, 56, 64))))
         (2, 56, 56, 256)
 
     Source: vision_transformer@c6de1e5 models_resnet.py.
@@ -216,7 +216,7 @@ class BiTUnit(keras.layers.Layer):
 
     Example:
         >>> unit = BiTUnit(64, strides=2, norm_epsilon=1e-5, std_epsilon=0.0, variance_epsilon=1e-10)
-        >>> unit(keras.ops.zeros((2, 56, 56, 64))).shape
+        >>> keras.ops.shape(unit(keras.ops.zeros((2, 56, 56, 64))))
         (2, 28, 28, 256)
 
     Source: big_transfer@140de6e bit_tf2/models.py.

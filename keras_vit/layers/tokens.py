@@ -15,7 +15,7 @@ class ClassToken(keras.layers.Layer):
     Output shape:  (B, 1 + N, D), same dtype as the input.
 
     Example:
-        >>> ClassToken()(keras.ops.zeros((2, 196, 192))).shape
+        >>> keras.ops.shape(ClassToken()(keras.ops.zeros((2, 196, 192))))
         (2, 197, 192)
 
     Source: arXiv:2010.11929 eq. 1; vision_transformer@c6de1e5 models_vit.py.

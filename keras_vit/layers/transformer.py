@@ -26,7 +26,7 @@ class MlpBlock(keras.layers.Layer):
     Output shape:  (B, N, D), same dtype as the input.
 
     Example:
-        >>> MlpBlock(768, gelu="tanh")(keras.ops.zeros((2, 197, 192))).shape
+        >>> keras.ops.shape(MlpBlock(768, gelu="tanh")(keras.ops.zeros((2, 197, 192))))
         (2, 197, 192)
 
     Source: arXiv:2010.11929 eq. 3; vision_transformer@c6de1e5 models_vit.py.
@@ -88,7 +88,7 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
     Output shape:  (B, Q, D), same dtype as the input.
 
     Example:
-        >>> MultiHeadDotProductAttention(3)(keras.ops.zeros((2, 197, 192))).shape
+        >>> keras.ops.shape(MultiHeadDotProductAttention(3)(keras.ops.zeros((2, 197, 192))))
         (2, 197, 192)
 
     Source: arXiv:2010.11929 eq. 5-8; relative positions: D.4, arXiv:1803.02155 (Shaw et al.).
@@ -203,7 +203,7 @@ class TransformerBlock(keras.layers.Layer):
 
     Example:
         >>> block = TransformerBlock(3, 768, norm_epsilon=1e-6, gelu="tanh")
-        >>> block(keras.ops.zeros((2, 197, 192))).shape
+        >>> keras.ops.shape(block(keras.ops.zeros((2, 197, 192))))
         (2, 197, 192)
 
     Source: arXiv:2010.11929 eq. 2-3; stochastic depth: arXiv:1603.09382.

@@ -13,11 +13,10 @@ Tags:
     `sam`: trained on ImageNet alone with sharpness-aware minimisation.
     `bit_s`, `bit_m`, `bit_m_imagenet`, `bit_distilled_*`, `bit_teacher_*`: Big Transfer ResNets.
     `imagenet`: the 1000-class file that suits the model best, 224 pixels before 384; an alias.
-    Any AugReg file by Google's own name, with or without `augreg/` and `.npz`.
+    Any AugReg file, and any other where its name tells, by Google's own name: folder and `.npz` may be left out.
 
 Left out: the GSAM files, which pool by average, have no class token, and scored poorly when timm tried them; a URL
 reaches them. Google publishes no hashes; `download.py` pins one on first use.
-
 Sources (facts only): READMEs of google-research/vision_transformer and big_transfer, and the listing in
 `vit_jax.ipynb`; big_vision `models/vit.py` (B/8); timm 1.0.31 `vision_transformer*.py` (fine-tunes at 224).
 """
@@ -41,7 +40,6 @@ _VIT_README = "google-research/vision_transformer README"
 _BIT_README = "google-research/big_transfer README"
 
 _OTHER_WAYS = "A local file, a URL, or None also work."
-
 Transform = Literal["resize", "resize_small_crop"]
 
 
@@ -193,11 +191,11 @@ _DISTILLED = [
 
 
 def lookup(model: str, tag: str) -> CatalogRow:
-    """Return the row of a tag, or of an AugReg file name, for a model.
+    """Return the row of a tag, or of Google's own file name, for a model.
 
     Args:
         model: Public model name.
-        tag: One of `list_weights(model)`, or the name of an AugReg file, with or without "augreg/" and ".npz".
+        tag: One of `list_weights(model)`, or a file name as Google has it, with or without its folder and ".npz".
 
     Raises:
         ValueError: If the model or the tag is unknown, if a file name does not parse, or if it is another model's.
@@ -209,12 +207,14 @@ def lookup(model: str, tag: str) -> CatalogRow:
     rows = _rows_of(model)
     if tag in rows:
         return rows[tag]
-    if _LOOKS_LIKE_AUGREG.search(tag):
-        row = _parse_augreg(tag)
+    row = by_file_name(f"{tag.removesuffix('.npz')}.npz")
+    if row is None and _LOOKS_LIKE_AUGREG.search(tag):
+        row = _parse_augreg(tag)  # raises, and says what does not parse
+    if row is not None:
         if row.model != model:
             raise ValueError(f"'{tag}' is a file of {row.model}, not of {model}. Use {row.model}(weights='{tag}').")
         return row
-    valid = f"Valid tags: {', '.join(rows)}; or the name of an AugReg file." if rows else "No file of it was published."
+    valid = f"Valid tags: {', '.join(rows)}; or Google's name of a file." if rows else "No file of it was published."
     raise ValueError(f"Unknown weights for {model}: '{tag}'.{_closest(tag, rows)} {valid} {_OTHER_WAYS}")
 
 

@@ -7,7 +7,6 @@ Metadata: a dict of JSON values. Google's files carry none; ours may hold "grid"
 "gelu" ("tanh" or "exact"), "layer_norm_epsilon", "image_size" (height, width) and "num_heads". In an npz they lie as
 JSON in the comment of the zip archive, which NumPy ignores; in safetensors in the header's `__metadata__`; files of
 Hugging Face have a `config.json` beside them instead.
-
 Sources: numpy.lib.format; PKWARE's APPNOTE 4.3.7 (local headers of a zip archive); the safetensors specification.
 """
 
@@ -38,7 +37,6 @@ _STRANGERS = (
     (b"\x89HDF\r\n\x1a\n", "an HDF5 file", "Keras weights are loaded with `model.load_weights(path)`."),
     (b"\x80", "a pickle (an old PyTorch checkpoint)", "Pickles are never read. Save it as safetensors."),
     (b"\x93NUMPY", "a single array (.npy)", "Save all arrays of the model with `numpy.savez`."),
-    (b"\x1f\x8b", "a gzip file", "Unpack it first."),
     (b"version https://git-lfs", "a Git LFS pointer, not the file itself", "Run `git lfs pull`."),
     (b"<", "a web page (an error or a login form?)", "Download it again and look at the URL."),
     (b"{", "JSON text", "Name the file that holds the weights."),
@@ -56,6 +54,8 @@ _HUGGING_FACE_GELU = {"gelu": "exact", "gelu_new": "tanh", "gelu_fast": "tanh", 
 
 
 _PathLike = str | os.PathLike[str]
+_Arrays = Mapping[str, np.ndarray]
+_Metadata = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,8 +95,17 @@ def read(path: _PathLike) -> Checkpoint:
     if not arrays:
         raise _bad(path, "it holds no arrays", _JUNK)
     arrays = {name: _widened(array) for name, array in arrays.items()}
-    _refuse_non_finite(path, arrays)
+    check_finite(path, arrays)
     return Checkpoint(arrays=arrays, metadata=metadata)
+
+
+def check_finite(path: _PathLike, arrays: Mapping[str, np.ndarray]) -> None:
+    """Refuse NaN and infinity. Sums first: one pass without a temporary; where a sum overflows, number by number."""
+    with np.errstate(all="ignore"):
+        floats = {name: array for name, array in arrays.items() if array.dtype.kind == "f"}
+        bad = [name for name, array in floats.items() if not (np.isfinite(array.sum()) or np.isfinite(array).all())]
+    if bad:
+        raise _bad(Path(path), f"it holds NaN or infinite values in {_names(bad)}", "Was its training run diverging?")
 
 
 def kind(path: _PathLike) -> str:
@@ -107,8 +116,7 @@ def kind(path: _PathLike) -> str:
     Raises:
         ValueError: If the file is neither, or if its end is missing.
     """
-    path = Path(path)
-    with open(path, "rb") as stream:
+    with open(path := Path(path), "rb") as stream:
         head = stream.read(64)
     if not head:
         raise _bad(path, "it is empty (0 bytes)", _JUNK)
@@ -126,13 +134,12 @@ def kind(path: _PathLike) -> str:
     raise _bad(path, f"it is neither .npz nor .safetensors; it begins with {head[:8]!r}", _JUNK)
 
 
-def write_npz(path: _PathLike, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any] | None = None) -> None:
+def write_npz(path: _PathLike, arrays: _Arrays, metadata: _Metadata | None = None) -> None:
     """Write an uncompressed npz that plain `numpy.load(path)` reads; the same input gives the same bytes.
 
     The file appears whole or not at all: an older file of that name stays until the new one is complete.
 
     Args:
-        path: Where to write.
         arrays: Name to array of numbers; the order is kept.
         metadata: JSON values to travel with the arrays.
 
@@ -154,9 +161,7 @@ def write_npz(path: _PathLike, arrays: Mapping[str, np.ndarray], metadata: Mappi
                 np.lib.format.write_array(target, array, allow_pickle=False)
 
 
-def write_safetensors(
-    path: _PathLike, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any] | None = None
-) -> None:
+def write_safetensors(path: _PathLike, arrays: _Arrays, metadata: _Metadata | None = None) -> None:
     """Write a safetensors file; the same input gives the same bytes, and the file appears whole or not at all.
 
     The header is made here because the library's own writer orders `__metadata__` at random. "format": "pt" is added to
@@ -171,10 +176,9 @@ def write_safetensors(
     header: dict[str, Any] = {"__metadata__": {"format": "pt", **strings}}
     offset = 0
     for name in order:
-        array, start = arrays[name], offset
-        offset += array.nbytes
-        dtype = _TYPES[array.dtype.name]
-        header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [start, offset]}
+        array, span = arrays[name], [offset, offset + arrays[name].nbytes]
+        header[name] = {"dtype": _TYPES[array.dtype.name], "shape": array.shape, "data_offsets": span}
+        offset = span[1]
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     with replacing(path) as stream:
@@ -182,6 +186,15 @@ def write_safetensors(
         for name in order:
             array = np.ascontiguousarray(arrays[name], arrays[name].dtype.newbyteorder("<"))
             stream.write(array.reshape(-1).view(np.uint8).data)
+
+
+def write_huggingface(directory: _PathLike, arrays: _Arrays, metadata: _Metadata, config: _Metadata) -> None:
+    """Write `model.safetensors` and the `config.json` beside it, each whole or not at all; see `write_safetensors`."""
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    write_safetensors(directory / "model.safetensors", arrays, metadata)
+    with replacing(directory / "config.json") as stream:
+        stream.write(json.dumps(dict(config), indent=2).encode())
 
 
 @contextlib.contextmanager
@@ -193,8 +206,7 @@ def replacing(path: _PathLike) -> Iterator[BinaryIO]:
         with open(part, "xb") as stream:
             yield stream
             stream.flush()
-            # Some file systems report a full disk only now.
-            os.fsync(stream.fileno())
+            os.fsync(stream.fileno())  # some file systems report a full disk only now
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
@@ -213,9 +225,8 @@ def _file_of(path: Path) -> Path:
         return path
     if (path / "model.safetensors").exists():
         return path / "model.safetensors"
-    if (path / "model.safetensors.index.json").exists():
-        raise _bad(path, "its weights are split over several files", "Save the model as one model.safetensors.")
-    raise _bad(path, "it is a directory without model.safetensors", "Name a file, or a Hugging Face directory.")
+    advice = "Name a file, or a Hugging Face directory whose weights are not split over several files."
+    raise _bad(path, "it is a directory without model.safetensors", advice)
 
 
 def _read_npz(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -232,11 +243,12 @@ def _read_npz(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
                 if _is_number(dtype):
                     flat = _read_data(stream, start, dtype, math.prod(shape), member)
                     arrays[name] = flat.reshape(shape, order="F" if fortran else "C")
-            comment = archive.comment
+            metadata = _json_or_text(archive.comment.decode(errors="replace"))
     except _ZIP_ERRORS as error:
         raise _bad(path, f"the npz archive is truncated or damaged ({error})", _JUNK) from error
     _refuse_types(path, types)
-    return arrays, _metadata_of_comment(comment)
+    # A comment that somebody else wrote is none of ours.
+    return arrays, _with_tuples(metadata) if isinstance(metadata, dict) else {}
 
 
 def _refuse_strange_members(path: Path, names: list[str]) -> None:
@@ -267,8 +279,7 @@ def _refuse_types(path: Path, types: dict[str, np.dtype]) -> None:
 def _open_member(archive: zipfile.ZipFile, file: BufferedIOBase, member: zipfile.ZipInfo) -> tuple[BufferedIOBase, int]:
     """Return a stream that stands at the member, and where that is.
 
-    Stored members are read from the file itself: it spares the copies that `zipfile` makes. Their bytes begin after
-    their local header, whose length the central directory does not tell.
+    Stored members are read from the file, past their local header: it spares the copies that `zipfile` makes.
     """
     if member.header_offset < 0:
         raise zipfile.BadZipFile(f"{member.filename}: it begins before the file")
@@ -310,12 +321,6 @@ def _fill(stream: BufferedIOBase, dtype: np.dtype, size: int) -> np.ndarray:
     if stream.readinto(flat.view(np.uint8).data) != flat.nbytes:
         raise EOFError("the file ends early")
     return flat
-
-
-def _metadata_of_comment(comment: bytes) -> dict[str, Any]:
-    """Return our metadata; a comment that somebody else wrote is none of ours."""
-    metadata = _json_or_text(comment.decode(errors="replace"))
-    return _with_tuples(metadata) if isinstance(metadata, dict) else {}
 
 
 def _with_tuples(metadata: dict[str, Any]) -> dict[str, Any]:
@@ -370,15 +375,12 @@ def _read_config(path: Path) -> dict[str, Any]:
     if config["hidden_act"] not in _HUGGING_FACE_GELU:
         valid = ", ".join(_HUGGING_FACE_GELU)
         raise _bad(path, f"hidden_act is {config['hidden_act']!r}", f"Only these are implemented: {valid}.")
+    known = {"layer_norm_epsilon": config.get("layer_norm_eps"), "num_heads": config.get("num_attention_heads")}
     size, patch = config.get("image_size"), config.get("patch_size")
-    height_width = (size, size) if isinstance(size, int) else tuple(size or ())
-    known = {
-        "gelu": _HUGGING_FACE_GELU[config["hidden_act"]],
-        "layer_norm_epsilon": config.get("layer_norm_eps"),
-        "num_heads": config.get("num_attention_heads"),
-        "image_size": height_width or None,
-        "grid": tuple(side // patch for side in height_width) or None if isinstance(patch, int) else None,
-    }
+    if size:
+        known["image_size"] = (size, size) if isinstance(size, int) else tuple(size)
+        known["grid"] = tuple(side // patch for side in known["image_size"]) if patch else None
+    known["gelu"] = _HUGGING_FACE_GELU[config["hidden_act"]]
     return {key: value for key, value in known.items() if value is not None}
 
 
@@ -389,19 +391,7 @@ def _widened(array: np.ndarray) -> np.ndarray:
     return array.astype(np.float32) if array.dtype == np.float16 else array
 
 
-def _refuse_non_finite(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    with np.errstate(all="ignore"):
-        bad = [name for name, array in arrays.items() if not _is_finite(array)]
-    if bad:
-        raise _bad(path, f"it holds NaN or infinite values in {_names(bad)}", "Was its training run diverging?")
-
-
-def _is_finite(array: np.ndarray) -> bool:
-    """Sum first: one pass without a temporary. A sum that overflows proves nothing, so look at each number then."""
-    return array.dtype.kind != "f" or bool(np.isfinite(array.sum()) or np.isfinite(array).all())
-
-
-def _numbers(path: _PathLike, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _numbers(path: _PathLike, arrays: _Arrays) -> dict[str, np.ndarray]:
     if not arrays:
         raise ValueError(f"There are no arrays to write to '{os.fspath(path)}'.")
     found = {name: np.asarray(array) for name, array in arrays.items()}

@@ -13,6 +13,14 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 
+def is_hdf5(path: str | os.PathLike) -> bool:
+    """Tells by its first bytes whether a file is HDF5."""
+    if os.path.isdir(path):
+        return False
+    with open(path, "rb") as stream:
+        return stream.read(8) == b"\x89HDF\r\n\x1a\n"
+
+
 def read(path: str | os.PathLike) -> dict[str, np.ndarray]:
     """Returns {our name: array} of a `.weights.h5` file that `model.save_weights` wrote.
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from keras_vit import grid
-from keras_vit.weights import catalog, dialects, download, files, layouts
+from keras_vit.weights import catalog, dialects, download, files, keras_h5
 
 _READABLE = (".npz", ".safetensors", ".h5")
 
@@ -90,19 +90,14 @@ def load(source: Source) -> Pretrained:
         path = download.fetch(source.row)
     elif "://" in path:
         path = download.fetch(source.row if source.row is not None else path)
+    if keras_h5.is_hdf5(path):
+        arrays = keras_h5.read(path)
+        files.check_finite(path, arrays)
+        return _describe(source, {}, arrays, "keras")
     checkpoint = files.read(path)
-    arrays, dialect = _translate(checkpoint)
-    return _describe(source, checkpoint.metadata, arrays, dialect)
-
-
-def _translate(checkpoint: files.Checkpoint) -> tuple[dict[str, np.ndarray], str]:
-    if checkpoint.metadata.get("layout") == "keras":
-        return checkpoint.arrays, "keras"
-    dialect = dialects.detect(checkpoint.arrays)
-    canonical = dialects.to_canonical(
-        checkpoint.arrays, checkpoint.metadata.get("num_heads"), checkpoint.metadata.get("grid")
-    )
-    return dialects.to_keras(canonical), dialect
+    known = checkpoint.metadata
+    canonical = dialects.to_canonical(checkpoint.arrays, known.get("num_heads"), known.get("grid"))
+    return _describe(source, known, dialects.to_keras(canonical), dialects.detect(checkpoint.arrays))
 
 
 def _describe(

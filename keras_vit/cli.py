@@ -1,0 +1,297 @@
+"""The command line: `python -m keras_vit`, and `keras-vit` where the package is installed.
+
+What lives here: commands, flags, exit codes, and quiet. What the commands do is done elsewhere. A command imports what
+it needs when it runs, so that `info` answers without Keras, which takes seconds to load.
+
+Exit codes: 0 all is well; 1 the job failed or the verdict is bad; 2 the command line is wrong.
+"""
+
+import contextlib
+import difflib
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from absl import flags
+
+from keras_vit import info
+
+_PROGRAM = "python -m keras_vit"
+_NEW_SIZE = "Height and width in pixels: 384, or 224,384."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Command:
+    """One command of the command line.
+
+    Attributes:
+        run: Takes the positional arguments and the flags, returns the exit code.
+        define: Adds the flags.
+        arguments: What the positional arguments are called.
+        counts: How few and how many of them there may be.
+        summary: One line for the overview.
+        example: A whole command line.
+        details: For `--help`.
+    """
+
+    run: Callable[[list[str], flags.FlagValues], int]
+    define: Callable[[flags.FlagValues], None]
+    arguments: str
+    counts: tuple[int, float]
+    summary: str
+    example: str
+    details: str
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command and returns the exit code.
+
+    Args:
+        argv: Arguments without the name of the program; default: those of the process.
+
+    Example:
+        >>> main(["info", "ViT_B16", "--image_size=225"])
+        1
+    """
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if not argv or argv[0] in ("-h", "--help", "-help", "help"):
+        print(_overview())
+        return 0
+    name, *arguments = argv
+    if name not in COMMANDS:
+        known = ", ".join(COMMANDS)
+        return _usage_error(_PROGRAM, f"there is no command {name!r}.{_neighbours(name)} Commands: {known}.")
+    command, values = COMMANDS[name], flags.FlagValues()
+    values.set_gnu_getopt(True)  # flags may follow files
+    command.define(values)
+    flags.DEFINE_bool("help", False, "Show this.", short_name="h", flag_values=values)
+    try:
+        positional = values([name, *arguments])[1:]
+        if values.help:
+            print(_help(name, command, values))
+            return 0
+        fewest, most = command.counts
+        if not fewest <= len(positional) <= most:
+            expected = command.arguments or "no arguments"
+            return _usage_error(f"{_PROGRAM} {name}", f"expected {expected}, received {positional or 'none'}.")
+        return _run(f"{_PROGRAM} {name}", command, positional, values)
+    except flags.Error as error:
+        return _usage_error(f"{_PROGRAM} {name}", str(error))
+
+
+def _run(program: str, command: Command, arguments: list[str], values: flags.FlagValues) -> int:
+    try:
+        code = command.run(arguments, values)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # Whoever read the output has seen enough, as in `... | head`. Python flushes once more when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        return 130
+    except (ValueError, OSError, ImportError) as error:
+        print(f"{program}: {_shortened(str(error))}", file=sys.stderr)
+        return 1
+
+
+# --- the commands ----------------------------------------------------------------------------------------------------
+
+
+def _define_info(values: flags.FlagValues) -> None:
+    flags.DEFINE_string("image_size", "224", _NEW_SIZE, flag_values=values)
+    flags.DEFINE_integer("classes", 1000, "Outputs of the head; 0 for no head.", lower_bound=0, flag_values=values)
+
+
+def _info(arguments: list[str], values: flags.FlagValues) -> int:
+    size, classes = _parse_size(values.image_size), values.classes or None
+    print(info.model_card(arguments[0], size, classes) if arguments else info.models_table(size, classes))
+    return 0
+
+
+def _define_verify(values: flags.FlagValues) -> None:
+    flags.DEFINE_string("model", None, "What the file should be. Needed for a tag.", flag_values=values)
+
+
+def _verify(arguments: list[str], values: flags.FlagValues) -> int:
+    with _quiet_start():
+        from keras_vit import verify
+    return 0 if verify.verify(arguments[0], values.model) else 1
+
+
+def _define_predict(values: flags.FlagValues) -> None:
+    flags.DEFINE_string("model", "ViT_B16", f"See `{_PROGRAM} info`.", flag_values=values)
+    flags.DEFINE_string("weights", "imagenet", "Tag of the catalog, file or URL.", flag_values=values)
+    flags.DEFINE_integer("top", 5, "Classes to name.", lower_bound=1, flag_values=values)
+    flags.DEFINE_string("image_size", None, f"{_NEW_SIZE} Default: that of the weights.", flag_values=values)
+
+
+def _predict(arguments: list[str], values: flags.FlagValues) -> int:
+    size = _parse_size(values.image_size)
+    with _quiet_start():
+        from keras_vit import predict
+    photos = predict.find_photos(arguments)
+    classifier = predict.build(values.model, values.weights, size)
+    failures = 0
+    for answer in predict.predict(classifier, photos, values.top, lambda done: _show_progress(done, len(photos))):
+        _show_progress(None, len(photos))
+        if answer.problem:
+            failures += 1
+            print(f"cannot read {answer.photo}: {answer.problem}", file=sys.stderr)
+            continue
+        print(answer.photo)
+        width = max(len(guess.name) for guess in answer.guesses)
+        for guess in answer.guesses:
+            print(f"  {guess.score:6.4f}  {guess.name:<{width}}  {guess.wordnet_id}".rstrip())
+    if failures and len(photos) > 1:
+        print(f"{failures} of {len(photos)} photos could not be read", file=sys.stderr)
+    return 1 if failures else 0
+
+
+def _define_quickstart(values: flags.FlagValues) -> None:
+    flags.DEFINE_string("output", "quickstart_output", "Folder for what it makes.", flag_values=values)
+
+
+def _quickstart(arguments: list[str], values: flags.FlagValues) -> int:
+    with _quiet_start():
+        from keras_vit import quickstart
+    quickstart.main(values.output)
+    return 0
+
+
+COMMANDS = {
+    "quickstart": Command(
+        run=_quickstart,
+        define=_define_quickstart,
+        arguments="",
+        counts=(0, 0),
+        summary="build, load, fine-tune, export and ask a small model, in minutes, without a download",
+        example=f"{_PROGRAM} quickstart",
+        details="The whole way from a model to an answer, on the digits of scikit-learn.",
+    ),
+    "info": Command(
+        run=_info,
+        define=_define_info,
+        arguments="[MODEL]",
+        counts=(0, 1),
+        summary="size, cost and published weights of a model, or the table of all models",
+        example=f"{_PROGRAM} info ViT_B16 --image_size=384",
+        details="Closed forms and tables: nothing is built or downloaded.",
+    ),
+    "predict": Command(
+        run=_predict,
+        define=_define_predict,
+        arguments="PHOTO...",
+        counts=(1, float("inf")),
+        summary="the most likely classes of photographs, from files and folders",
+        example=f"{_PROGRAM} predict cat.jpg holiday/ --model=ViT_B16 --weights=imagenet",
+        details=(
+            "Photographs are resized to the model, not cropped. Scores are probabilities (softmax) that add up to 1;\n"
+            "of the 21,843 classes of ImageNet-21k, which overlap, each has a probability of its own (sigmoid).\n"
+            "What cannot be read is reported, the others are answered, and the exit code is 1."
+        ),
+    ),
+    "verify": Command(
+        run=_verify,
+        define=_define_verify,
+        arguments="FILE",
+        counts=(1, 1),
+        summary="prove that a checkpoint file is whole and that the Keras model computes what it says",
+        example=f"{_PROGRAM} verify ViT-B_16.npz --model=ViT_B16",
+        details=(
+            "FILE is a path, a URL, or a tag of the catalog (then with --model). An independent forward pass in NumPy\n"
+            "is compared with the Keras model, layer by layer. The exit code is 1 unless the verdict is VERIFIED."
+        ),
+    ),
+}
+
+
+# --- words -----------------------------------------------------------------------------------------------------------
+
+
+def _overview() -> str:
+    lines = ["Vision Transformers in Keras 3, with published weights.", "", f"usage: {_PROGRAM} COMMAND ...", ""]
+    for name, command in COMMANDS.items():
+        lines += [f"  {name:<11} {command.summary}", f"  {'':<11} $ {command.example}", ""]
+    return "\n".join([*lines, f"More about a command: {_PROGRAM} COMMAND --help"])
+
+
+def _help(name: str, command: Command, values: flags.FlagValues) -> str:
+    usage = f"usage: {_PROGRAM} {name} {command.arguments} [flags]".replace("  ", " ")
+    shown = {flag.name: flag for flag in map(values.__getitem__, values)}
+    rows = [
+        (f"--{flag.name}" + ("" if flag.boolean else f"={'' if flag.default is None else flag.default}"), flag.help)
+        for flag in shown.values()
+    ]
+    width = max(len(left) for left, _ in rows)
+    example = f"example: {command.example}"
+    return "\n".join([usage, "", command.details, "", *(f"  {a:<{width}}  {b}" for a, b in rows), "", example])
+
+
+def _neighbours(name: str) -> str:
+    found = difflib.get_close_matches(name.lower(), COMMANDS, n=2)
+    return f" Did you mean {' or '.join(found)}?" if found else ""
+
+
+def _usage_error(program: str, message: str) -> int:
+    print(f"{program}: {message}", file=sys.stderr)
+    print(f"Help: {program} --help", file=sys.stderr)
+    return 2
+
+
+def _shortened(message: str) -> str:
+    """A message about hundreds of names would push everything else off the screen."""
+    lines = message.splitlines()
+    if len(lines) > 24:
+        lines[12:-4] = [f"  ... ({len(lines) - 16} lines more)"]
+    return "\n".join(lines)
+
+
+def _parse_size(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    match = re.fullmatch(r"([1-9]\d*)(?:[,x]([1-9]\d*))?", text)
+    if not match:
+        raise flags.IllegalFlagValueError(f"flag --image_size={text}: expected 384, or height,width such as 224,384")
+    return int(match[1]), int(match[2] or match[1])
+
+
+def _show_progress(done: int | None, total: int) -> None:
+    """One line on the terminal that is overwritten; None wipes it out."""
+    if total > 1 and sys.stderr.isatty():
+        text = "" if done is None else f"{done} of {total} photos"
+        print(f"\r{text:<40}\r", end="", file=sys.stderr, flush=True)
+
+
+# --- quiet -----------------------------------------------------------------------------------------------------------
+
+_NATIVE_LOG = re.compile(r"[IWE]\d{4} \d\d:\d\d|WARNING: All log messages before absl::Init|To enable the following")
+
+
+@contextlib.contextmanager
+def _quiet_start() -> Iterator[None]:
+    """Holds back what TensorFlow logs while it is loaded, and only that.
+
+    Its C++ parts write to file descriptor 2 before any setting can reach them: of TensorFlow 2.21's seven lines,
+    TF_CPP_MIN_LOG_LEVEL stops two, and those that come later. With TF_CPP_MIN_LOG_LEVEL=0 all are shown.
+    """
+    if os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") == "0" or "keras" in sys.modules:
+        yield
+        return
+    sys.stderr.flush()
+    terminal = os.dup(2)
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(terminal, 2)
+            os.close(terminal)
+            held.seek(0)
+            lines = held.read().decode(errors="replace").splitlines(keepends=True)
+            sys.stderr.write("".join(line for line in lines if not _NATIVE_LOG.match(line)))

@@ -1,0 +1,350 @@
+import inspect
+
+import keras
+import numpy as np
+import pytest
+from synthetic_checkpoint import checkpoint
+
+import keras_vit
+from keras_vit import cost
+from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
+from keras_vit.weights import layouts
+from keras_vit.weights.restore import state
+
+ROWS = VIT_VARIANTS | RESNET_VARIANTS
+CONVENTION = [
+    ("include_top", True),
+    ("weights", "imagenet"),
+    ("input_tensor", None),
+    ("input_shape", None),
+    ("pooling", None),
+    ("classes", 1000),
+    ("classifier_activation", "softmax"),
+]
+# With 1000 classes at 224 pixels. Sources: google-research/vision_transformer models_test.py; arXiv:2010.11929
+# (derived from its Table 1); the others are counts of the arrays of the published files.
+PARAMETERS = {
+    "ViT_Ti16": 5_717_416,
+    "ViT_S32": 22_878_952,
+    "ViT_S16": 22_050_664,
+    "ViT_B32": 88_224_232,
+    "ViT_B16": 86_567_656,
+    "ViT_B8": 86_576_872,
+    "ViT_L32": 306_535_400,
+    "ViT_L16": 304_326_632,
+    "ViT_H14": 632_045_800,
+    "R_ViT_Ti16": 6_337_704,
+    "R26_ViT_S32": 36_431_912,
+    "R26_ViT_B32": 101_383_976,
+    "R50_ViT_B32": 110_945_832,
+    "R50_ViT_B16": 98_659_112,
+    "R50_ViT_L32": 328_994_856,
+    "R50_ViT_L16": 316_483_624,
+    "BiT_R50x1": 25_549_352,
+    "BiT_R50x3": 217_319_080,
+    "BiT_R101x1": 44_541_480,
+    "BiT_R101x3": 387_934_888,
+    "BiT_R152x2": 236_335_208,
+    "BiT_R152x4": 936_533_224,
+    "ResNet50x1": 25_557_032,
+    "ResNet50x2": 98_004_072,
+    "ResNet101x1": 44_549_160,
+    "ResNet152x1": 60_192_808,
+    "ResNet152x2": 236_350_568,
+    "ResNet200x3": 568_656_040,
+}
+
+
+def _file(tmp_path, name="ViT_Ti16", change=None, **options):
+    options = {"image_size": 32, "classes": 5, **options} if name in VIT_VARIANTS else {"classes": 5, **options}
+    arrays = layouts.published(checkpoint(ROWS[name], **options))
+    if change is not None:
+        change(arrays)
+    path = tmp_path / f"{name}.npz"
+    np.savez(path, **arrays)
+    return path
+
+
+def test_every_row_is_counted():
+    assert PARAMETERS.keys() == ROWS.keys() == set(keras_vit.list_models())
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_exact_parameter_counts(name, monkeypatch):
+    def zeros(self, shape, dtype=None, **_kwargs):
+        return keras.ops.zeros(shape, dtype)
+
+    # Random numbers for a thousand million weights would take a minute.
+    for initializer in (keras.initializers.VarianceScaling, keras.initializers.RandomNormal):
+        monkeypatch.setattr(initializer, "__call__", zeros)
+    model = getattr(keras_vit, name)(weights=None, input_shape=(224, 224, 3))
+    assert model.count_params() == PARAMETERS[name] == cost.parameters(ROWS[name])
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_the_signature_is_that_of_keras_applications(name):
+    parameters = list(inspect.signature(getattr(keras_vit, name)).parameters.values())
+    assert [(p.name, p.default) for p in parameters[:7]] == CONVENTION
+    assert (parameters[7].name, parameters[7].default) == ("name", name.lower())
+    assert all(p.kind is p.KEYWORD_ONLY for p in parameters[8:])
+    assert parameters[8].name == "include_preprocessing"
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_the_docstring_names_the_model_and_its_size(name):
+    function = getattr(keras_vit, name)
+    assert function.__name__ == name
+    assert f"{PARAMETERS[name]:,} parameters" in function.__doc__
+    assert "{" not in function.__doc__
+
+
+def test_the_last_layer_is_a_dense_called_predictions():
+    model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3))
+    assert model.name == "vit_ti16"
+    assert isinstance(model.layers[-1], keras.layers.Dense)
+    assert model.layers[-1].name == "predictions"
+    assert model.layers[-1].activation.__name__ == "softmax"
+    assert keras_vit.ViT_Ti16(weights=None, name="mine", classifier_activation=None).name == "mine"
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+@pytest.mark.parametrize("name", ["ViT_Ti16", "R_ViT_Ti16", "BiT_R50x1"])
+def test_without_the_top_any_size_and_any_channels(name, channels):
+    model = getattr(keras_vit, name)(weights=None, include_top=False, input_shape=(None, None, channels))
+    assert model.output_shape == ((None, None, 192) if "ViT" in name else (None, None, None, 2048))
+    small = model(np.zeros((1, 32, 64, channels), "float32"))
+    assert small.shape == {"ViT_Ti16": (1, 9, 192), "R_ViT_Ti16": (1, 3, 192), "BiT_R50x1": (1, 1, 2, 2048)}[name]
+
+
+@pytest.mark.parametrize("pooling", ["avg", "max", "token"])
+def test_pooling_gives_one_vector(pooling):
+    model = keras_vit.ViT_Ti16(weights=None, include_top=False, pooling=pooling)
+    assert model.input_shape == (None, None, None, 3)
+    assert model.output_shape == (None, 192)
+
+
+def test_the_defaults_of_the_input_shape():
+    assert keras_vit.ViT_Ti16(weights=None).input_shape == (None, 224, 224, 3)
+    assert keras_vit.ViT_Ti16(weights=None, include_top=False).input_shape == (None, None, None, 3)
+
+
+def test_an_input_tensor_after_other_layers(tmp_path):
+    images = keras.Input((32, 32, 1))
+    tensor = keras.layers.Conv2D(3, 1, name="to_rgb")(images)
+    model = keras_vit.ViT_Ti16(weights=_file(tmp_path), input_tensor=tensor, classes=5)
+    assert model.input_shape == (None, 32, 32, 1)
+    expected = checkpoint(VIT_VARIANTS["ViT_Ti16"], image_size=32, classes=5)["head/kernel"]
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(model.get_layer("predictions").kernel), expected)
+    alone = keras_vit.ViT_Ti16(weights=_file(tmp_path), input_shape=(32, 32, 3), classes=5)
+    x = np.random.default_rng(0).standard_normal((2, 32, 32, 1)).astype("float32")
+    between = keras.Model(images, tensor)(x)
+    np.testing.assert_allclose(
+        keras.ops.convert_to_numpy(model(x)), keras.ops.convert_to_numpy(alone(between)), atol=1e-5
+    )
+
+
+def test_preprocessing_inside_equals_preprocessing_outside(tmp_path):
+    path = _file(tmp_path)
+    outside = keras_vit.ViT_Ti16(weights=path, input_shape=(32, 32, 3), classes=5)
+    inside = keras_vit.ViT_Ti16(weights=path, input_shape=(32, 32, 3), classes=5, include_preprocessing=True)
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 32, 32, 3)).astype("float32")
+    scaled = keras_vit.preprocess_input(pixels.copy())
+    np.testing.assert_allclose(
+        keras.ops.convert_to_numpy(inside(pixels)), keras.ops.convert_to_numpy(outside(scaled)), atol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"weights": "imagnet"}, "should be either `None`.*imagenet.*path.*weights=imagnet.*Did you mean 'imagenet'"),
+        ({"weights": "no/such/file.npz"}, "no such file"),
+        ({"weights": "imagenet", "classes": 10}, 'using `weights="imagenet"` with.*should be 1000.*classes=10'),
+        ({"weights": "imagenet", "classes": 10}, r"replace_head\(model, 10\)"),
+        ({"weights": "augreg_in21k"}, "should be 21843.*Received classes=1000"),
+        ({"weights": "imagenet21k", "classes": 21843}, 'all zeros.*include_top=False.*"augreg_in21k"'),
+        ({"weights": "imagenet", "input_shape": (224, 224, 1)}, "must have 3 channels"),
+        ({"weights": "imagenet", "classifier_activation": "relu"}, "Only `None` and `softmax` activations"),
+        ({"weights": None, "input_shape": (224, 224)}, "tuple of three integers"),
+        ({"weights": None, "input_shape": (123, 123, 3)}, r"multiple of 16.*\(112, 112\) or \(128, 128\)"),
+        ({"weights": None, "input_shape": (32, -1, 3)}, "positive integers"),
+        ({"weights": None, "input_shape": (32, 32, None)}, "channels must be known"),
+        ({"weights": None, "classifier": "cls"}, "`classifier` must be one of"),
+        ({"weights": None, "interpolation": "nearest"}, "`interpolation` must be one of"),
+        ({"weights": None, "pooling": "mean", "include_top": False}, "`pooling` must be one of"),
+        ({"weights": None, "pooling": "map", "include_top": False, "classifier": "nope"}, "`classifier`"),
+    ],
+)
+def test_arguments_are_checked_before_anything_is_loaded(options, message):
+    with pytest.raises(ValueError, match=f"(?s){message}"):
+        keras_vit.ViT_B16(**options)
+
+
+def test_channels_first_is_refused():
+    keras.config.set_image_data_format("channels_first")
+    try:
+        with pytest.raises(ValueError, match="channels_last"):
+            keras_vit.ViT_Ti16(weights=None)
+    finally:
+        keras.config.set_image_data_format("channels_last")
+
+
+def test_a_model_without_published_files_says_so():
+    with pytest.raises(ValueError, match="(?s)No file of it was published"):
+        keras_vit.R50_ViT_L16()
+    assert keras_vit.list_weights("R50_ViT_L16") == []
+
+
+def test_weights_fit_every_image_size(tmp_path):
+    path = _file(tmp_path)
+    for shape in ((32, 32, 3), (48, 64, 3), (None, None, 3)):
+        model = keras_vit.ViT_Ti16(weights=path, input_shape=shape, classes=5)
+        side = tuple(size or 32 for size in shape[:2])
+        assert model(np.zeros((1, *side, 3), "float32")).shape == (1, 5)
+
+
+def test_open_sizes_keep_the_table_of_the_checkpoint(tmp_path):
+    """The table is not resampled on the way in: at each call it is resampled once, from the original."""
+    path = _file(tmp_path, image_size=64)
+    open_ = keras_vit.ViT_Ti16(weights=path, input_shape=(None, None, 3), classes=5)
+    assert open_.get_layer("posembed_input").grid == (4, 4)
+    for size in (32, 64, 96):
+        fixed = keras_vit.ViT_Ti16(weights=path, input_shape=(size, size, 3), classes=5)
+        x = np.random.default_rng(0).standard_normal((1, size, size, 3)).astype("float32")
+        np.testing.assert_allclose(
+            keras.ops.convert_to_numpy(open_(x)), keras.ops.convert_to_numpy(fixed(x)), atol=1e-5
+        )
+
+
+def test_a_tanh_layer_of_the_checkpoint_is_built(tmp_path):
+    path = _file(tmp_path, representation_size=7)
+    model = keras_vit.ViT_Ti16(weights=path, input_shape=(32, 32, 3), classes=5)
+    assert model.get_layer("pre_logits").units == 7
+    features = keras_vit.ViT_Ti16(weights=path, include_top=False, pooling="token", input_shape=(32, 32, 3))
+    assert features.output_shape == (None, 192)
+    after_tanh = keras_vit.ViT_Ti16(
+        weights=path, include_top=False, pooling="token", input_shape=(32, 32, 3), representation_size=7
+    )
+    x = np.random.default_rng(0).standard_normal((2, 32, 32, 3)).astype("float32")
+    expected = keras.Model(model.input, model.get_layer("pre_logits").output)(x)
+    np.testing.assert_allclose(
+        keras.ops.convert_to_numpy(after_tanh(x)), keras.ops.convert_to_numpy(expected), atol=1e-5
+    )
+
+
+def test_a_tanh_layer_that_the_checkpoint_lacks_is_not_left_random(tmp_path):
+    with pytest.raises(ValueError, match="missing from the checkpoint:\n  pre_logits/bias"):
+        keras_vit.ViT_Ti16(
+            weights=_file(tmp_path), include_top=False, pooling="token", input_shape=(32, 32, 3), representation_size=7
+        )
+
+
+@pytest.mark.parametrize("classifier", ["gap", "map"])
+def test_other_classifiers_load_their_own_files(classifier, tmp_path):
+    path = _file(tmp_path, classifier=classifier)
+    model = keras_vit.ViT_Ti16(weights=path, input_shape=(32, 32, 3), classes=5, classifier=classifier)
+    assert len(model.weights) == len(np.load(path).files)
+    with pytest.raises(ValueError, match="(?s)class_token/cls.*classifier="):
+        keras_vit.ViT_Ti16(weights=path, input_shape=(32, 32, 3), classes=5)
+
+
+def test_attention_pooling_without_the_top_keeps_its_weights(tmp_path):
+    path = _file(tmp_path, classifier="map")
+    options = {"weights": path, "include_top": False, "input_shape": (32, 32, 3), "classifier": "map"}
+    tokens = keras_vit.ViT_Ti16(**options)
+    pooled = keras_vit.ViT_Ti16(**options, pooling="map")
+    assert tokens.output_shape == (None, 4, 192)
+    probe = np.load(path)["MAPHead_0/probe"]
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(pooled.get_layer("map_head").probe), probe)
+
+
+def test_a_head_of_zeros_is_refused(tmp_path):
+    path = _file(tmp_path, change=lambda arrays: arrays.update({"head/kernel": np.zeros((192, 5), "float32")}))
+    with pytest.raises(ValueError, match="(?s)all zeros.*include_top=False"):
+        keras_vit.ViT_Ti16(weights=path, input_shape=(32, 32, 3), classes=5)
+    assert keras_vit.ViT_Ti16(weights=path, include_top=False, input_shape=(32, 32, 3)).output_shape == (None, 5, 192)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("ViT_S16", {}, "embedding/kernel: the model needs .*384.*the checkpoint has .*192"),
+        ("R_ViT_Ti16", {}, "conv_root/kernel"),
+        ("ViT_Ti16", {"classes": 1000}, "classes=5"),
+        ("BiT_R50x1", {}, "does not fit the model"),
+    ],
+)
+def test_a_file_of_another_model_is_an_error_that_lists_everything(name, options, message, tmp_path):
+    options = {"classes": 5, "input_shape": (32, 32, 3), **options}
+    with pytest.raises(ValueError, match=f"(?s)nothing was loaded.*{message}|{message}.*"):
+        getattr(keras_vit, name)(weights=_file(tmp_path), **options)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (lambda whole: whole[: len(whole) // 2], "truncated"),
+        (lambda whole: b"", "empty"),
+        (lambda whole: b"<!DOCTYPE html><html>not found</html>", "web page"),
+        (lambda whole: b"\x89HDF\r\n\x1a\n" + bytes(100), "as a Keras weights file"),
+    ],
+)
+def test_a_damaged_file_is_an_error_that_names_it(content, message, tmp_path):
+    path = _file(tmp_path)
+    path.write_bytes(content(path.read_bytes()))
+    with pytest.raises(ValueError, match=f"ViT_Ti16.npz.*{message}"):
+        keras_vit.ViT_Ti16(weights=path, input_shape=(32, 32, 3), classes=5)
+
+
+def test_pickled_objects_are_refused_and_never_unpickled(tmp_path):
+    class Bomb:
+        def __reduce__(self):
+            return (pytest.fail, ("unpickled",))
+
+    path = tmp_path / "pickled.npz"
+    np.savez(path, bomb=np.array([Bomb()], dtype=object))
+    with pytest.raises(ValueError, match="(?i)pickle"):
+        keras_vit.ViT_Ti16(weights=path, input_shape=(32, 32, 3), classes=5)
+
+
+def test_weights_that_are_not_finite_are_refused(tmp_path):
+    def poison(arrays):
+        arrays["Transformer/encoder_norm/scale"][3] = np.nan
+
+    with pytest.raises(ValueError, match="(?s)encoder_norm/scale"):
+        keras_vit.ViT_Ti16(weights=_file(tmp_path, change=poison), input_shape=(32, 32, 3), classes=5)
+
+
+def test_an_offline_machine_is_told_which_file_to_put_where(monkeypatch):
+    def refuse(*_args, **_kwargs):
+        raise OSError("no route")
+
+    monkeypatch.setattr("socket.getaddrinfo", refuse)
+    with pytest.raises(OSError, match=r"(?s)augreg/B_16-i21k.*KERAS_VIT_WEIGHTS"):
+        keras_vit.ViT_B16()
+
+
+@pytest.mark.parametrize("shape", [(1, 32, 32), (1, 32, 32, 4), (1, 48, 32, 3)])
+def test_images_of_the_wrong_shape_are_errors(shape):
+    model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3))
+    with pytest.raises(ValueError, match="(?s)incompatible|expected|shape"):
+        model.predict(np.zeros(shape), verbose=0)
+
+
+def test_images_of_the_wrong_type_are_errors():
+    model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3))
+    with pytest.raises((ValueError, TypeError)):
+        model(np.full((1, 32, 32, 3), "pixel"))
+
+
+def test_replacing_the_head_keeps_everything_else(tmp_path):
+    model = keras_vit.ViT_Ti16(weights=_file(tmp_path, representation_size=7), input_shape=(32, 32, 3), classes=5)
+    new = keras_vit.replace_head(model, classes=3, classifier_activation=None)
+    assert new.output_shape == (None, 3)
+    assert "pre_logits" not in {layer.name for layer in new.layers}
+    before, after = state(model.layers), state(new.layers)
+    for name in after.keys() - {"predictions/kernel", "predictions/bias"}:
+        np.testing.assert_array_equal(after[name], before[name])
+    assert not after["predictions/kernel"].any()
+    with pytest.raises(ValueError, match="no layer `predictions`"):
+        keras_vit.replace_head(keras_vit.ViT_Ti16(weights=None, include_top=False), 3)

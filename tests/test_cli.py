@@ -1,0 +1,303 @@
+"""The command line: what it prints, what it returns, and that it is quick and quiet about it."""
+
+import os
+import subprocess
+import sys
+import types
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from synthetic_checkpoint import checkpoint
+
+import keras_vit
+from keras_vit import cli, predict, verify
+from keras_vit.variants import VIT_VARIANTS
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("weights") / "ti16.npz"
+    np.savez(path, **checkpoint(VIT_VARIANTS["ViT_Ti16"], image_size=32, classes=7))
+    return path
+
+
+@pytest.fixture
+def photo(tmp_path: Path) -> Path:
+    Image.fromarray(np.full((40, 30, 3), 99, np.uint8)).save(tmp_path / "photo.png")
+    return tmp_path / "photo.png"
+
+
+# --- the frame -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("argv", [[], ["--help"], ["-h"], ["help"]])
+def test_the_overview_shows_every_command_with_an_example(argv: list[str], capsys: pytest.CaptureFixture):
+    assert cli.main(argv) == 0
+    shown = capsys.readouterr()
+    for name in cli.COMMANDS:
+        assert f"\n  {name} " in shown.out
+        assert f"$ python -m keras_vit {name}" in shown.out
+    assert shown.err == ""
+
+
+def test_the_commands_are_those_of_this_release():
+    assert list(cli.COMMANDS) == ["quickstart", "info", "predict", "verify"]
+
+
+FLAGS = {
+    "quickstart": ["output", "help"],
+    "info": ["image_size", "classes", "help"],
+    "predict": ["model", "weights", "top", "image_size", "help"],
+    "verify": ["model", "help"],
+}
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_explains_its_flags(name: str, capsys: pytest.CaptureFixture):
+    assert cli.main([name, "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"usage: python -m keras_vit {name}")
+    shown = [line.split()[0].removeprefix("--").split("=")[0] for line in lines if line.startswith("  --")]
+    assert sorted(shown) == sorted(FLAGS[name])
+    assert lines[-1].startswith(f"example: python -m keras_vit {name}")
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["vrify", "x.npz"], "there is no command 'vrify'. Did you mean verify?"),
+        (["info", "--imagesize=4"], "Did you mean: image_size"),
+        (["info", "--image_size=big"], "--image_size=big: expected 384, or height,width such as 224,384"),
+        (["info", "--image_size=0"], "--image_size=0: expected 384"),
+        (["info", "--classes=many"], "classes"),
+        (["info", "ViT_B16", "ViT_B32"], "expected [MODEL], received ['ViT_B16', 'ViT_B32']"),
+        (["verify"], "expected FILE, received none"),
+        (["predict", "--top=0", "a.jpg"], "top"),
+        (["quickstart", "now"], "expected no arguments, received ['now']"),
+    ],
+)
+def test_a_wrong_command_line_says_what_is_wrong(argv: list[str], message: str, capsys: pytest.CaptureFixture):
+    assert cli.main(argv) == 2
+    shown = capsys.readouterr()
+    assert message in shown.err
+    assert shown.err.splitlines()[-1].startswith("Help: python -m keras_vit")
+    assert shown.out == ""
+
+
+@pytest.mark.parametrize("error", [ValueError("no such thing"), OSError("disk full"), ImportError("install it")])
+def test_an_error_is_one_message_without_a_traceback(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(verify, "verify", fail)
+    assert cli.main(["verify", "x.npz"]) == 1
+    assert capsys.readouterr().err == f"python -m keras_vit verify: {error}\n"
+
+
+def test_a_message_of_hundreds_of_lines_is_shortened(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    def fail(*_):
+        raise ValueError("\n".join(f"line {number}" for number in range(200)))
+
+    monkeypatch.setattr(verify, "verify", fail)
+    assert cli.main(["verify", "x.npz"]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[11:14] == ["line 11", "  ... (184 lines more)", "line 196"]
+    assert lines[-1] == "line 199"
+
+
+def test_a_mistake_in_the_program_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch):
+    def fail(*_):
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(verify, "verify", fail)
+    with pytest.raises(KeyError, match="a bug"):
+        cli.main(["verify", "x.npz"])
+
+
+# --- the commands ----------------------------------------------------------------------------------------------------
+
+
+def test_info_takes_a_rectangle_and_a_number_of_classes(capsys: pytest.CaptureFixture):
+    assert cli.main(["info", "ViT_B16", "--image_size", "224,384", "--classes=0"]) == 0
+    shown = capsys.readouterr().out
+    assert "14 x 24 patches" in shown
+    assert "without a head" in shown
+
+
+def test_info_without_a_model_shows_them_all(capsys: pytest.CaptureFixture):
+    assert cli.main(["info"]) == 0
+    shown = capsys.readouterr().out
+    assert [name for name in keras_vit.list_models() if f"\n{name} " not in shown] == []
+
+
+def test_info_of_an_unknown_model_names_its_neighbours(capsys: pytest.CaptureFixture):
+    assert cli.main(["info", "vit_b16"]) == 1
+    assert "Did you mean 'ViT_B16'" in capsys.readouterr().err
+
+
+def test_verify_reports_and_tells_what_it_computes(weights: Path, capsys: pytest.CaptureFixture):
+    assert cli.main(["verify", str(weights), "--model=ViT_Ti16"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.splitlines()[0] == str(weights)
+    assert shown.out.splitlines()[-1].startswith("VERIFIED: ")
+    assert shown.err.startswith("computing ViT_Ti16 at 32 x 32 in NumPy")
+
+
+def test_a_bad_verdict_is_an_exit_code(weights: Path, capsys: pytest.CaptureFixture):
+    assert cli.main(["verify", "--model=ViT_S16", str(weights)]) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "FAILED: the file holds ViT_Ti16, not ViT_S16."
+
+
+def test_predict_names_the_best_classes_of_each_photo(weights: Path, photo: Path, capsys: pytest.CaptureFixture):
+    argv = ["predict", str(photo), str(photo.parent), "--model=ViT_Ti16", f"--weights={weights}", "--top=2"]
+    assert cli.main([*argv, "--image_size=48"]) == 0
+    shown = capsys.readouterr()
+    lines = shown.out.splitlines()
+    assert lines[0] == lines[3] == str(photo)
+    scores = [float(line.split()[0]) for line in lines[1:3]]
+    assert 1 >= scores[0] >= scores[1] >= 0
+    assert lines[1].split()[1] == "class"
+    assert shown.err == ""
+
+
+def test_predict_shows_scores_names_and_wordnet_ids(
+    photo: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    guesses = [predict.Guess(0.75, "tench", "n01440764"), predict.Guess(0.25, "great_white_shark", "n01484850")]
+    built = []
+    monkeypatch.setattr(predict, "build", lambda *options: built.append(options))
+    monkeypatch.setattr(predict, "predict", lambda *_: [predict.Answer(photo, guesses, None)])
+    assert cli.main(["predict", str(photo)]) == 0
+    assert built == [("ViT_B16", "imagenet", None)]
+    assert capsys.readouterr().out.splitlines() == [
+        str(photo),
+        "  0.7500  tench              n01440764",
+        "  0.2500  great_white_shark  n01484850",
+    ]
+
+
+def test_predict_goes_on_after_a_broken_photo_and_fails_at_the_end(
+    weights: Path, photo: Path, capsys: pytest.CaptureFixture
+):
+    broken = photo.parent / "broken.jpg"
+    broken.touch()
+    assert cli.main(["predict", str(broken), str(photo), "--model=ViT_Ti16", f"--weights={weights}"]) == 1
+    shown = capsys.readouterr()
+    assert shown.out.splitlines()[0] == str(photo)
+    assert f"cannot read {broken}: cannot identify image file\n" in shown.err
+    assert shown.err.endswith("1 of 2 photos could not be read\n")
+
+
+def test_quickstart_is_given_its_folder(monkeypatch: pytest.MonkeyPatch):
+    outputs = []
+    program = types.ModuleType("keras_vit.quickstart")
+    program.main = outputs.append  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "keras_vit.quickstart", program)
+    monkeypatch.setattr(keras_vit, "quickstart", program, raising=False)
+    assert cli.main(["quickstart"]) == 0
+    assert cli.main(["quickstart", "--output=elsewhere"]) == 0
+    assert outputs == ["quickstart_output", "elsewhere"]
+
+
+# --- quiet -----------------------------------------------------------------------------------------------------------
+
+NATIVE = (
+    "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n"
+    "I0000 00:00:1795182050.024637   14321 port.cc:153] oneDNN custom operations are on.\n"
+    "To enable the following instructions: AVX2 FMA, in other operations, rebuild TensorFlow.\n"
+)
+
+
+def start_up(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture, level: str) -> str:
+    """What reaches standard error while a made-up Keras is loaded."""
+    monkeypatch.delitem(sys.modules, "keras")
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", level)
+    with cli._quiet_start():
+        os.write(2, NATIVE.encode())
+        print("UserWarning: this Python is old", file=sys.stderr)
+    return capfd.readouterr().err
+
+
+def test_what_tensorflow_logs_while_it_loads_is_held_back_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+):
+    assert start_up(monkeypatch, capfd, "3") == "UserWarning: this Python is old\n"
+
+
+def test_tensorflow_s_log_is_shown_to_those_who_ask(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture):
+    assert start_up(monkeypatch, capfd, "0") == NATIVE + "UserWarning: this Python is old\n"
+
+
+def test_an_error_while_keras_loads_is_not_swallowed(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture):
+    monkeypatch.delitem(sys.modules, "keras")
+    with pytest.raises(ImportError, match="no backend"), cli._quiet_start():
+        print("details", file=sys.stderr)
+        raise ImportError("no backend")
+    assert capfd.readouterr().err == "details\n"
+
+
+# --- as a program ----------------------------------------------------------------------------------------------------
+
+# The command line on its own: with a package whose `__init__` has imported nothing.
+ALONE = """
+import sys, types
+package = types.ModuleType("keras_vit")
+package.__path__ = ["keras_vit"]
+sys.modules["keras_vit"] = package
+from keras_vit.cli import main
+code = main(sys.argv[1:])
+print("loaded:", *(name for name in ("keras", "tensorflow", "jax") if name in sys.modules))
+sys.exit(code)
+"""
+
+
+def run(arguments: Sequence[str]) -> subprocess.CompletedProcess:
+    environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
+    )
+
+
+def test_info_needs_no_framework():
+    done = run(["-c", ALONE, "info", "ViT_B16"])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "86,567,656" in done.stdout
+    assert done.stdout.endswith("loaded:\n")
+
+
+@pytest.mark.slow
+def test_verify_prints_its_report_and_nothing_of_tensorflow_s(weights: Path):
+    done = run(["-c", ALONE, "verify", str(weights)])
+    assert done.returncode == 0
+    assert "VERIFIED" in done.stdout
+    assert [line for line in done.stderr.splitlines() if not line.startswith("computing ")] == []
+
+
+def test_the_module_runs_as_a_program_and_returns_the_exit_code(tmp_path: Path):
+    (tmp_path / "empty.npz").touch()
+    done = run(["-m", "keras_vit", "verify", str(tmp_path / "empty.npz")])
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert "it is empty (0 bytes)" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+def test_output_that_nobody_reads_any_more_is_no_error():
+    # As in `keras-vit info | head -1`: the reader has closed its end.
+    code = f"""
+import os, sys
+sys.stdout.flush()
+reader, writer = os.pipe()
+os.close(reader)
+os.dup2(writer, 1)
+{ALONE}
+"""
+    done = run(["-c", code.replace('print("loaded:"', 'print("", end="") or ("'), "info"])
+    assert (done.returncode, done.stderr) == (1, "")

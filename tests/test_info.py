@@ -1,0 +1,83 @@
+"""The words of `info`; the numbers have their own tests."""
+
+import pytest
+
+from keras_vit import info
+from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
+from keras_vit.weights import catalog
+
+NAMES = [*VIT_VARIANTS, *RESNET_VARIANTS]
+
+
+def facts(card: str) -> dict[str, str]:
+    """The part of a card before its table, by label."""
+    lines = card.split("\n\n")[0].splitlines()[1:]
+    return {label: text for label, text in (line.strip().split(maxsplit=1) for line in lines)}
+
+
+def test_the_table_has_one_line_for_each_model():
+    assert [line.split()[0] for line in info.models_table().splitlines()[3:]] == NAMES
+
+
+def test_the_table_has_the_numbers_of_a_model():
+    line = next(line for line in info.models_table().splitlines() if line.startswith("ViT_H14"))
+    assert line.split() == ["ViT_H14", "632,045,800", "167.3", "2411", "257", "1"]
+
+
+def test_the_table_leaves_out_what_a_size_does_not_allow():
+    lines = {line.split()[0]: line.split()[1:] for line in info.models_table((240, 240)).splitlines()[3:]}
+    assert lines["ViT_S32"][:4] == ["-"] * 4
+    assert lines["ViT_S16"][3] == "226"
+
+
+def test_the_columns_are_aligned():
+    lines = info.models_table().splitlines()[2:]
+    assert len({len(line) for line in lines}) == 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_model_has_a_card_with_all_its_weights(name: str):
+    card = info.model_card(name)
+    assert card.splitlines()[0] == name
+    assert [tag for tag in catalog.list_weights(name) if f"\n  {tag} " not in card] == []
+
+
+def test_a_card_has_the_numbers_of_the_model():
+    found = facts(info.model_card("ViT_B16", (224, 384), classes=10))
+    assert found["grid"] == "14 x 24 patches"
+    assert found["tokens"] == "337: 336 patches and the class token"
+    parameters = 86_567_656 + (337 - 197) * 768 - 990 * 769
+    assert found["parameters"] == f"{parameters:,} with 10 classes"
+    assert found["weights"].startswith(f"{parameters * 4 / 2**20:.1f} MiB in float32")
+    assert found["source"] == "arXiv:2010.11929, Table 1"
+
+
+def test_a_model_without_a_head_has_fewer_parameters():
+    assert facts(info.model_card("ViT_B16", classes=None))["parameters"] == "85,798,656 without a head"
+
+
+def test_a_residual_network_shows_its_last_map_instead_of_tokens():
+    found = facts(info.model_card("BiT_R50x3", (480, 480)))
+    assert found["last"] == "map      15 x 15 cells, 6144 channels"
+    assert "tokens" not in found
+
+
+def test_weights_come_with_resolution_accuracy_and_warnings():
+    lines = {line.split()[0]: line for line in info.model_card("ViT_B16").splitlines() if line.startswith("  ")}
+    assert lines["imagenet21k+imagenet2012"].split()[:5] == ["imagenet21k+imagenet2012", "384", "1,000", "83.97", "331"]
+    assert "head all zeros; tanh layer" in lines["imagenet21k"]
+    assert lines["imagenet"].endswith("the same as augreg_in21k_ft_in1k_224")
+
+
+def test_a_model_that_nobody_published_says_so():
+    assert info.model_card("ResNet50x1").endswith("No weights of it were published: weights=None, a file or a URL.")
+
+
+def test_a_size_that_patches_do_not_tile_names_the_nearest():
+    with pytest.raises(ValueError, match=r"Use \(224, 224\) or \(240, 240\)"):
+        info.model_card("ViT_B16", (225, 225))
+
+
+def test_an_unknown_model_names_its_neighbours():
+    with pytest.raises(ValueError, match="Did you mean 'ViT_B16'"):
+        info.model_card("vit_b16")

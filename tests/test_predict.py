@@ -1,0 +1,192 @@
+"""Photographs of every kind in, class names out."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from synthetic_checkpoint import checkpoint
+
+from keras_vit import predict
+from keras_vit.variants import VIT_VARIANTS
+
+TI16 = VIT_VARIANTS["ViT_Ti16"]
+
+
+class Classifier:
+    """Stands in for a model: it favours one class, and keeps what it was given."""
+
+    input_shape = (None, 8, 8, 3)
+
+    def __init__(self, classes: int, favourite: int = 0):
+        self.classes, self.favourite, self.batches = classes, favourite, []
+
+    def predict_on_batch(self, images: np.ndarray) -> np.ndarray:
+        self.batches.append(images)
+        logits = np.zeros((len(images), self.classes), np.float32)
+        logits[:, self.favourite] = 2.0
+        return logits
+
+
+@pytest.fixture
+def photo(tmp_path: Path) -> Path:
+    """Four coloured quarters, 16 by 12 pixels: no turn or mirror image of it is like another."""
+    pixels = np.zeros((12, 16, 3), np.uint8)
+    pixels[:6, :8], pixels[:6, 8:], pixels[6:, :8], pixels[6:, 8:] = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255,) * 3
+    Image.fromarray(pixels).save(tmp_path / "photo.png")
+    return tmp_path / "photo.png"
+
+
+def quarters(pixels: np.ndarray) -> list[list[float]]:
+    """Colours at the four corners."""
+    return [pixels[row, column].round(4).tolist() for row in (0, -1) for column in (0, -1)]
+
+
+RED, GREEN, BLUE, WHITE = [1.0, -1.0, -1.0], [-1.0, 1.0, -1.0], [-1.0, -1.0, 1.0], [1.0, 1.0, 1.0]
+
+
+def test_a_folder_gives_its_photographs_sorted_and_nothing_else(tmp_path: Path):
+    for name in ("b.JPEG", "a.png", "c.webp", "d.bmp", "notes.txt"):
+        (tmp_path / name).touch()
+    (tmp_path / "e.jpg").mkdir()
+    names = [path.name for path in predict.find_photos([tmp_path / "notes.txt", tmp_path])]
+    assert names == ["notes.txt", "a.png", "b.JPEG", "c.webp", "d.bmp"]
+
+
+def test_a_folder_without_photographs_is_an_error(tmp_path: Path):
+    with pytest.raises(ValueError, match="No photographs .*jpeg.* in"):
+        predict.find_photos([tmp_path])
+
+
+def test_places_that_do_not_exist_are_an_error_before_anything_is_loaded():
+    with pytest.raises(ValueError, match="no such file or folder: nowhere.jpg"):
+        predict.find_photos(["nowhere.jpg"])
+
+
+def test_pixels_are_scaled_to_the_range_of_the_models(photo: Path):
+    pixels = predict.read_photo(photo, (12, 16))
+    assert pixels.shape == (12, 16, 3) and pixels.dtype == np.float32
+    assert quarters(pixels) == [RED, GREEN, BLUE, WHITE]
+
+
+def test_resizing_is_bilinear_without_antialiasing(tmp_path: Path):
+    values = np.random.default_rng(0).integers(0, 256, (4, 16)).astype(np.uint8)
+    Image.fromarray(values).save(tmp_path / "noise.png")
+    pixels = predict.read_photo(tmp_path / "noise.png", (4, 4))
+    # A cell of the result has its centre between the second and the third of its four pixels; antialiasing would
+    # read all four.
+    expected = (values[:, 1::4].astype(float) + values[:, 2::4]) / 2 / 127.5 - 1
+    np.testing.assert_allclose(pixels, np.repeat(expected[..., None], 3, axis=-1), atol=1e-5)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_photographs_are_turned_the_right_way_up(orientation: int, photo: Path, tmp_path: Path):
+    # What a camera held so writes: the picture before it is turned as the tag says.
+    before = {
+        2: Image.Transpose.FLIP_LEFT_RIGHT,
+        3: Image.Transpose.ROTATE_180,
+        4: Image.Transpose.FLIP_TOP_BOTTOM,
+        5: Image.Transpose.TRANSPOSE,
+        6: Image.Transpose.ROTATE_90,
+        7: Image.Transpose.TRANSVERSE,
+        8: Image.Transpose.ROTATE_270,
+    }
+    with Image.open(photo) as image:
+        turned = image.transpose(before[orientation]) if orientation in before else image.copy()
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    turned.save(tmp_path / "turned.png", exif=exif)
+    assert quarters(predict.read_photo(tmp_path / "turned.png", (12, 16))) == [RED, GREEN, BLUE, WHITE]
+
+
+@pytest.mark.parametrize(
+    ("mode", "suffix"), [("P", "png"), ("RGBA", "png"), ("CMYK", "jpg"), ("RGB", "webp"), ("RGB", "bmp")]
+)
+def test_coloured_pictures_of_any_mode_keep_their_colours(mode: str, suffix: str, photo: Path, tmp_path: Path):
+    path = tmp_path / f"other.{suffix}"
+    with Image.open(photo) as image:
+        image.convert(mode).save(path, **({"lossless": True} if suffix == "webp" else {}))
+    corners = quarters(predict.read_photo(path, (12, 16)))
+    np.testing.assert_allclose(corners, [RED, GREEN, BLUE, WHITE], atol=0.1 if suffix == "jpg" else 0)
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+def test_grey_pictures_keep_their_shades(bits: int, tmp_path: Path):
+    shades = np.array([[0, 51], [102, 255]]) * (257 if bits == 16 else 1)
+    Image.fromarray(shades.astype(f"uint{bits}")).save(tmp_path / "grey.png")
+    pixels = predict.read_photo(tmp_path / "grey.png", (2, 2))
+    np.testing.assert_allclose(pixels[..., 1], [[-1, -0.6], [-0.2, 1]], atol=1e-6)
+    np.testing.assert_array_equal(pixels[..., 0], pixels[..., 2])
+
+
+def test_transparent_pictures_are_laid_on_white(tmp_path: Path):
+    pixels = np.array([[[0, 0, 0, 0], [0, 0, 0, 255]], [[255, 0, 0, 255], [0, 0, 0, 51]]], np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "logo.png")
+    found = quarters(predict.read_photo(tmp_path / "logo.png", (2, 2)))
+    np.testing.assert_allclose(found, [WHITE, [-1, -1, -1], RED, [0.6, 0.6, 0.6]], atol=1e-6)
+
+
+def test_transparent_palettes_are_laid_on_white(tmp_path: Path):
+    image = Image.fromarray(np.array([[0, 1], [1, 1]], np.uint8), "L").convert("P")
+    image.putpalette([0, 0, 0, 255, 0, 0])
+    image.save(tmp_path / "logo.png", transparency=bytes([0, 255]))
+    assert quarters(predict.read_photo(tmp_path / "logo.png", (2, 2))) == [WHITE, RED, RED, RED]
+
+
+def test_classes_are_named_with_probabilities_that_add_up_to_one(photo: Path):
+    answer = next(predict.predict(Classifier(1000, favourite=3), [photo], top=1000))
+    assert answer.guesses[0][1:] == ("tiger_shark", "n01491361")
+    assert answer.guesses[0].score == pytest.approx(np.exp(2) / (np.exp(2) + 999))
+    assert sum(guess.score for guess in answer.guesses) == pytest.approx(1)
+
+
+def test_the_classes_of_imagenet_21k_have_a_probability_each(photo: Path):
+    answer = next(predict.predict(Classifier(21843), [photo], top=2))
+    assert [guess.score for guess in answer.guesses] == pytest.approx([1 / (1 + np.exp(-2)), 0.5])
+
+
+def test_classes_without_names_are_counted(photo: Path):
+    answer = next(predict.predict(Classifier(7, favourite=4), [photo], top=3))
+    assert [guess[1:] for guess in answer.guesses] == [("class 4", ""), ("class 0", ""), ("class 1", "")]
+
+
+def test_a_broken_photograph_is_reported_and_the_others_are_answered(photo: Path, tmp_path: Path):
+    broken, missing = tmp_path / "broken.jpg", tmp_path / "missing.jpg"
+    broken.write_bytes(b"not a picture")
+    answers = list(predict.predict(Classifier(7), [broken, photo, missing]))
+    assert [answer.photo for answer in answers] == [broken, photo, missing]
+    assert [answer.problem is None for answer in answers] == [False, True, False]
+    assert answers[0].problem == "cannot identify image file"
+    assert "No such file" in str(answers[2].problem)
+    assert [len(answer.guesses) for answer in answers] == [0, 5, 0]
+
+
+def test_many_photographs_go_through_in_batches(photo: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(predict, "BATCH_SIZE", 2)
+    classifier, steps = Classifier(7), []
+    assert len(list(predict.predict(classifier, [photo] * 5, progress=steps.append))) == 5
+    assert [len(batch) for batch in classifier.batches] == [2, 2, 1]
+    assert steps == [0, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("classifier", "layer"), [("token", "class_token"), ("gap", "encoder_norm"), ("map", "map_head")]
+)
+def test_a_model_is_built_with_the_head_of_its_file(classifier: str, layer: str, tmp_path: Path):
+    np.savez(tmp_path / "file.npz", **checkpoint(TI16, image_size=32, classes=7, classifier=classifier))
+    model = predict.build("ViT_Ti16", tmp_path / "file.npz", (48, 32))
+    assert model.input_shape == (None, 48, 32, 3)
+    assert model.output_shape == (None, 7)
+    assert model.get_layer("predictions").activation.__name__ == "linear"
+    assert layer in [each.name for each in model.layers]
+
+
+def test_a_file_without_a_head_predicts_nothing(tmp_path: Path):
+    np.savez(tmp_path / "file.npz", **checkpoint(TI16, image_size=32, classes=None))
+    with pytest.raises(ValueError, match="has no classification head"):
+        predict.build("ViT_Ti16", tmp_path / "file.npz")
+
+
+def test_a_published_head_of_zeros_is_refused_before_the_download():
+    with pytest.raises(ValueError, match="all zeros.*augreg_in21k"):
+        predict.build("ViT_B16", "imagenet21k")

@@ -1,0 +1,87 @@
+"""What users write is frozen here: a change of this file is a change of the interface, and belongs in the CHANGELOG."""
+
+import inspect
+
+import keras_vit
+from keras_vit import layers, models
+
+MODELS = [
+    *("ViT_Ti16", "ViT_S32", "ViT_S16", "ViT_B32", "ViT_B16", "ViT_B8", "ViT_L32", "ViT_L16", "ViT_H14"),
+    *("R_ViT_Ti16", "R26_ViT_S32", "R26_ViT_B32", "R50_ViT_B32", "R50_ViT_B16", "R50_ViT_L32", "R50_ViT_L16"),
+    *("BiT_R50x1", "BiT_R50x3", "BiT_R101x1", "BiT_R101x3", "BiT_R152x2", "BiT_R152x4"),
+    *("ResNet50x1", "ResNet50x2", "ResNet101x1", "ResNet152x1", "ResNet152x2", "ResNet200x3"),
+]
+FUNCTIONS = {
+    "decode_predictions": "(preds, top=5)",
+    "list_models": "()",
+    "list_weights": "(model)",
+    "preprocess_input": "(x, data_format=None)",
+    "replace_head": "(model, classes, classifier_activation='softmax')",
+    "save_checkpoint": "(model, path, layout=None)",
+}
+LAYERS = {
+    "AddPositionEmbs": "(grid, num_prefix_tokens=0, *, kind='learned_1d', interpolation='bilinear')",
+    "AttentionPooling": "(num_heads, mlp_dim, *, norm_epsilon, gelu)",
+    "BiTMaxPool": "(padding='ignored')",
+    "BiTUnit": "(filters, *, strides, norm_epsilon, std_epsilon, variance_epsilon)",
+    "ClassToken": "()",
+    "MlpBlock": "(mlp_dim, *, gelu, dropout_rate=0.0)",
+    "MultiHeadDotProductAttention": "(num_heads, *, dropout_rate=0.0, relative_positions=None)",
+    "PatchEmbedding": "(patch_size, width, *, flatten=True)",
+    "PatchExtract": "(patch_size)",
+    "StdConv2D": "(filters, kernel_size, *, strides=1, padding='same', std_epsilon, variance_epsilon)",
+    "StemUnit": "(filters, *, strides, norm_epsilon, std_epsilon, variance_epsilon)",
+    "TokenPooling": "(mode, num_prefix_tokens)",
+    "TransformerBlock": "(num_heads, mlp_dim, *, norm_epsilon, gelu, dropout_rate=0.0, attention_dropout_rate=0.0, "
+    "drop_path_rate=0.0, relative_positions=None)",
+}
+VIT_OPTIONS = {
+    "include_preprocessing": False,
+    "classifier": "token",
+    "representation_size": None,
+    "head_bias": 0.0,
+    "position_embedding": "learned_1d",
+    "position_placement": "stem",
+    "interpolation": "bilinear",
+    "checkpoint_grid": None,
+    "gelu": None,
+    "norm_epsilon": None,
+    "dropout_rate": 0.0,
+    "attention_dropout_rate": 0.0,
+    "stochastic_depth_rate": 0.0,
+}
+RESNET_OPTIONS = {"include_preprocessing": False, "head_bias": 0.0, "pool_padding": "ignored"}
+
+
+def _signature(function) -> str:
+    signature = inspect.signature(function)
+    parameters = [
+        parameter.replace(annotation=inspect.Parameter.empty)
+        for parameter in signature.parameters.values()
+        if parameter.kind is not parameter.VAR_KEYWORD
+    ]
+    return str(signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty))
+
+
+def test_public_names():
+    assert sorted(keras_vit.__all__) == sorted([*MODELS, *FUNCTIONS, "__version__", "layers", "models"])
+    assert sorted(models.__all__) == ["embed_patches", "encode_tokens", "resnet", "vision_transformer"]
+    assert keras_vit.list_models() == MODELS
+
+
+def test_signatures_of_functions():
+    assert {name: _signature(getattr(keras_vit, name)) for name in FUNCTIONS} == FUNCTIONS
+
+
+def test_signatures_of_layers():
+    constructors = {name: getattr(layers, name) for name in layers.__all__}
+    # A layer without arguments of its own has Keras's.
+    found = {name: _signature(c) if "__init__" in vars(c) else "()" for name, c in constructors.items()}
+    assert found == LAYERS
+
+
+def test_options_of_models():
+    for name in MODELS:
+        parameters = inspect.signature(getattr(keras_vit, name)).parameters.values()
+        options = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+        assert options == (VIT_OPTIONS if "ViT" in name else RESNET_OPTIONS), name

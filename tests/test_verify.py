@@ -1,0 +1,289 @@
+"""`verify` on small files of every layout, sound and unsound."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from synthetic_checkpoint import checkpoint
+
+import keras_vit
+from keras_vit import applications, verify
+from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
+from keras_vit.weights import catalog, dialects, files, layouts
+
+TI16 = VIT_VARIANTS["ViT_Ti16"]
+SMALL = {"image_size": 32, "classes": 7}
+
+
+Report = tuple[bool, list[str]]
+
+
+def report(file: str | Path, model: str | None = None) -> Report:
+    lines: list[str] = []
+    return verify.verify(str(file), model, lines.append), lines
+
+
+def layers_of(lines: list[str]) -> dict[str, str]:
+    """Lines of the table by name of the layer."""
+    start = next(number for number, line in enumerate(lines) if line.split()[:2] == ["layer", "shape"])
+    return {line.split()[0]: line for line in lines[start + 1 : lines.index("", start)]}
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("sound") / "ti16.npz"
+    np.savez(path, **layouts.published(checkpoint(TI16, **SMALL)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def sound_report(sound: Path) -> Report:
+    return report(sound, "ViT_Ti16")
+
+
+def test_a_sound_file_is_verified_in_all_its_layers(sound_report: Report):
+    verdict, lines = sound_report
+    assert verdict
+    assert lines[-1].startswith("VERIFIED: the Keras model equals the NumPy pass in all 16 layers")
+    blocks = [f"encoderblock_{index}" for index in range(12)]
+    assert list(layers_of(lines)) == ["embedding", "posembed_input", *blocks, "encoder_norm", "logits"]
+
+
+def test_the_report_says_what_the_file_is(sound: Path, sound_report: Report):
+    text = "\n".join(sound_report[1])
+    parameters = 5_717_416 - 192 * (196 - 4) - 193 * (1000 - 7)
+    assert f"200 with {parameters:,} parameters" in text
+    assert f"{sound.stat().st_size:,} bytes" in text
+    assert hashlib.sha256(sound.read_bytes()).hexdigest() in text
+    assert "Google, modules counted as before linen" in text
+    assert "ViT_Ti16, told by the shapes" in text
+    assert "32 x 32 pixels, 2 x 2 patches, 5 positions" in text
+    assert "7 classes; reads the class token" in text
+    assert "GELU in its tanh form, layer norm epsilon 1e-06" in text
+
+
+def write_optimizer(folder: Path) -> Path:
+    arrays = layouts.published(checkpoint(TI16, **SMALL))
+    slots = {f"opt/state/param_states/{name}/grad_ema": x for name, x in arrays.items() if "bias" in name}
+    np.savez(folder / "file.npz", **{f"opt/target/{name}": x for name, x in arrays.items()}, **slots)
+    return folder / "file.npz"
+
+
+def write_gap(folder: Path) -> Path:
+    np.savez(folder / "file.npz", **checkpoint(TI16, classifier="gap", **SMALL))
+    return folder / "file.npz"
+
+
+def write_map(folder: Path) -> Path:
+    arrays = checkpoint(TI16, classifier="map", **SMALL)
+    np.savez(folder / "file.npz", **{f"params/{name}": x for name, x in arrays.items()})
+    return folder / "file.npz"
+
+
+def write_zero_head(folder: Path) -> Path:
+    arrays = checkpoint(TI16, representation_size=192, **SMALL)
+    np.savez(
+        folder / "file.npz", **arrays | {name: np.zeros_like(arrays[name]) for name in ("head/kernel", "head/bias")}
+    )
+    return folder / "file.npz"
+
+
+def write_no_head(folder: Path) -> Path:
+    np.savez(folder / "file.npz", **checkpoint(TI16, image_size=32, classes=None))
+    return folder / "file.npz"
+
+
+def write_rectangle(folder: Path) -> Path:
+    files.write_npz(folder / "file.npz", checkpoint(TI16, image_size=(32, 48), classes=7), {"grid": (2, 3)})
+    return folder / "file.npz"
+
+
+def write_timm(folder: Path) -> Path:
+    path = folder / "file.safetensors"
+    files.write_safetensors(path, dialects.from_canonical(checkpoint(TI16, **SMALL), "timm"))
+    return path
+
+
+def write_hugging_face(folder: Path) -> Path:
+    arrays = dialects.from_canonical(checkpoint(TI16, **SMALL), "huggingface")
+    files.write_safetensors(folder / "model.safetensors", arrays)
+    sizes = {"image_size": 32, "patch_size": 16, "num_attention_heads": 3}
+    (folder / "config.json").write_text(json.dumps({"hidden_act": "gelu", "layer_norm_eps": 1e-12, **sizes}))
+    return folder
+
+
+def write_hybrid(folder: Path) -> Path:
+    np.savez(folder / "file.npz", **layouts.published(checkpoint(VIT_VARIANTS["R_ViT_Ti16"], image_size=64, classes=7)))
+    return folder / "file.npz"
+
+
+SLOT_NUMBERS = sum(x.size for name, x in checkpoint(TI16, **SMALL).items() if "bias" in name)
+
+
+@pytest.mark.parametrize(
+    ("write", "said", "layer", "comparison"),
+    [
+        (write_optimizer, f"and {SLOT_NUMBERS:,} other numbers", "logits", "1.0e-04"),
+        (write_gap, "reads the mean of the patches", "logits", "1.0e-04"),
+        (write_map, "reads attention pooling", "map_head", "1.0e-04"),
+        (write_zero_head, "not compared: the front door leaves the head out", "pre_logits", "1.0e-04"),
+        (write_no_head, "none; reads the class token", "encoder_norm", "1.0e-04"),
+        (write_rectangle, "32 x 48 pixels, 2 x 3 patches, 7 positions", "logits", "1.0e-04"),
+        (write_timm, "GELU in its exact form, layer norm epsilon 1e-06", "logits", "1.0e-04"),
+        (write_hugging_face, "GELU in its exact form, layer norm epsilon 1e-12", "logits", "1.0e-04"),
+        (write_hybrid, "R_ViT_Ti16, told by the shapes", "root", "1.0e-04"),
+    ],
+)
+def test_files_of_all_kinds_are_verified(
+    write: Callable[[Path], Path], said: str, layer: str, comparison: str, tmp_path: Path
+):
+    verdict, lines = report(write(tmp_path))
+    assert verdict, "\n".join(lines)
+    assert said in "\n".join(lines)
+    assert layers_of(lines)[layer].endswith(comparison)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["BiT_R50x1", "ResNet50x1", "R26_ViT_S32"])
+def test_residual_networks_are_verified(name: str, tmp_path: Path):
+    row = (VIT_VARIANTS | RESNET_VARIANTS)[name]
+    options = {"image_size": 64} if name in VIT_VARIANTS else {}
+    arrays = layouts.published(checkpoint(row, classes=7, **options))
+    files.write_npz(tmp_path / "file.npz", arrays, {"image_size": (64, 64)})
+    verdict, lines = report(tmp_path / "file.npz", name)
+    assert verdict, "\n".join(lines)
+    assert {"root", "block1", "block4", "logits"} <= layers_of(lines).keys()
+
+
+@pytest.mark.parametrize(("layer", "variable"), [("embedding", "kernel"), ("encoderblock_5", "mlp/dense_1/bias")])
+def test_a_wrong_number_fails_and_names_its_layer(
+    layer: str, variable: str, sound: Path, monkeypatch: pytest.MonkeyPatch
+):
+    right = applications.ViT_Ti16
+
+    def wrong(**options):
+        model = right(**options)
+        found = next(v for v in model.get_layer(layer).weights if v.path.endswith(f"{layer}/{variable}"))
+        found.assign(found + 0.01)
+        return model
+
+    monkeypatch.setattr(applications, "ViT_Ti16", wrong)
+    verdict, lines = report(sound)
+    assert not verdict
+    assert lines[-1] == f"FAILED: first layer that differs: {layer}."
+    assert layers_of(lines)[layer].endswith("differs")
+
+
+def test_a_network_that_amplifies_rounding_is_not_blamed_for_it(sound: Path, monkeypatch: pytest.MonkeyPatch):
+    # As if float32 had been expected to do better than it can.
+    monkeypatch.setattr(verify, "TOLERANCE", 1e-8)
+    verdict, lines = report(sound)
+    assert verdict
+    assert "  Tolerances above 1.0e-08: 10 times what moving every weight by its last bit does." in lines
+
+
+def test_another_model_than_expected_fails(sound: Path):
+    verdict, lines = report(sound, "ViT_S16")
+    assert not verdict
+    assert lines[-1] == "FAILED: the file holds ViT_Ti16, not ViT_S16."
+
+
+@pytest.fixture
+def _without_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where only the report about the file matters."""
+    monkeypatch.setattr(verify, "_numpy_pass", lambda *_: {"logits": np.ones(7)})
+    monkeypatch.setattr(verify, "_keras_pass", lambda *_: {"logits": np.ones(7)})
+
+
+@pytest.mark.usefixtures("_without_passes")
+def test_a_file_under_a_published_name_must_be_that_file(sound: Path, tmp_path: Path):
+    path = tmp_path / "sam" / "ViT-B_16.npz"
+    path.parent.mkdir()
+    path.write_bytes(sound.read_bytes())
+    verdict, lines = report(path)
+    assert not verdict
+    assert "the size is not that of sam/ViT-B_16.npz; sam/ViT-B_16.npz is a file of ViT_B16" in lines[-1]
+
+
+@pytest.mark.usefixtures("_without_passes")
+def test_a_file_must_have_the_hash_that_was_pinned(sound: Path, tmp_path: Path):
+    path = tmp_path / "file.npz"
+    path.write_bytes(sound.read_bytes())
+    pin = tmp_path / "file.npz.sha256"
+    pin.write_text(f"{'0' * 64}  file.npz\n")
+    verdict, lines = report(path)
+    assert not verdict
+    assert lines[-1].startswith(
+        "FAILED: the sha256 is not the one pinned on first use; otherwise the Keras model equals"
+    )
+
+
+def test_a_tag_is_found_in_the_offline_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    row = catalog.lookup("ViT_Ti16", "imagenet")
+    path = tmp_path / row.file
+    path.parent.mkdir()
+    np.savez(path, **layouts.published(checkpoint(TI16)))
+    monkeypatch.setenv("KERAS_VIT_WEIGHTS", str(tmp_path))
+    verdict, lines = report("imagenet", "ViT_Ti16")
+    assert verdict
+    assert lines[0] == str(path)
+
+
+def test_a_missing_array_is_named(tmp_path: Path):
+    arrays = checkpoint(TI16, **SMALL)
+    del arrays["Transformer/encoderblock_3/LayerNorm_0/scale"]
+    np.savez(tmp_path / "file.npz", **arrays)
+    with pytest.raises(ValueError, match=r"Missing \(1\): Transformer/encoderblock_3/LayerNorm_0/scale"):
+        report(tmp_path / "file.npz")
+
+
+def test_a_damaged_file_is_refused_by_the_reader(sound: Path, tmp_path: Path):
+    (tmp_path / "file.npz").write_bytes(sound.read_bytes()[:-100])
+    with pytest.raises(ValueError, match="truncated"):
+        report(tmp_path / "file.npz")
+
+
+def test_what_is_no_file_needs_a_model_to_be_a_tag():
+    with pytest.raises(ValueError, match=r"no file 'sam'.*--model=ViT_B16"):
+        report("sam")
+
+
+def test_an_unknown_model_names_its_neighbours(sound: Path):
+    with pytest.raises(ValueError, match="Did you mean 'ViT_Ti16'"):
+        report(sound, "vit_ti16")
+
+
+def test_positions_that_no_published_file_has_are_refused(tmp_path: Path):
+    model = keras_vit.ViT_Ti16(
+        weights=None, input_shape=(32, 32, 3), classes=7, head_bias=1.0, position_embedding="learned_2d"
+    )
+    keras_vit.save_checkpoint(model, tmp_path / "file.npz")
+    with pytest.raises(ValueError, match="one learned position table at the stem.*column_embedding"):
+        report(tmp_path / "file.npz")
+
+
+@pytest.mark.parametrize(
+    ("values", "expected", "error"),
+    [
+        ([1.0, -7.0], [1.0, -8.0], 0.125),
+        ([[3.0], [3.0]], [3.0, 3.0], 0.0),
+        ([0.0], [0.0], 0.0),
+        ([1e-9], [0.0], np.inf),
+        ([np.nan, 1.0], [1.0, 1.0], np.inf),
+        ([1.0], [1.0, 1.0], np.inf),
+    ],
+)
+def test_relative_error(values: list, expected: list, error: float):
+    assert verify.relative_error(np.array(values), np.array(expected)) == error
+
+
+def test_the_example_image_is_always_the_same_and_has_no_symmetry():
+    image = verify.example_image(32, 32)
+    np.testing.assert_array_equal(image, verify.example_image(32, 32))
+    assert image.shape == (1, 32, 32, 3) and image.dtype == np.float32
+    assert 0.9 < np.abs(image).max() <= 1.0
+    for other in (image[:, ::-1], image[:, :, ::-1], image.swapaxes(1, 2), image[..., ::-1]):
+        assert np.abs(image - other).mean() > 0.1

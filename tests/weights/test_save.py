@@ -1,0 +1,137 @@
+import json
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.models import resnet, vision_transformer
+from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
+from keras_vit.weights import dialects, files
+from keras_vit.weights.restore import state
+
+SHAPE = (32, 48, 3)
+
+
+def _randomized(model):
+    rng = np.random.default_rng(0)
+    for weight in model.weights:
+        weight.assign(rng.standard_normal(weight.shape))
+    return model
+
+
+def _assert_same_bits(one, other):
+    one, other = state(one.layers), state(other.layers)
+    assert one.keys() == other.keys()
+    for name, array in one.items():
+        np.testing.assert_array_equal(other[name], array, err_msg=name)
+
+
+@pytest.mark.parametrize("target", ["model.npz", "model.safetensors", "folder", "model.weights.h5"])
+@pytest.mark.parametrize("name", ["ViT_Ti16", "R_ViT_Ti16"])
+def test_there_and_back_is_bit_identical(name, target, tmp_path):
+    """Also at a rectangular size, which no published file has: the grid is recorded."""
+    model = _randomized(getattr(keras_vit, name)(weights=None, input_shape=(32, 64, 3), classes=5))
+    path = tmp_path / target
+    if target.endswith(".h5"):
+        model.save_weights(path)
+    elif name == "R_ViT_Ti16" and target == "folder":
+        with pytest.raises(ValueError, match="conv_root"):
+            keras_vit.save_checkpoint(model, path)
+        assert not path.exists()
+        return
+    else:
+        keras_vit.save_checkpoint(model, path)
+    again = getattr(keras_vit, name)(weights=path, input_shape=(32, 64, 3), classes=5)
+    _assert_same_bits(model, again)
+
+
+@pytest.mark.parametrize("target", ["model.npz", "model.safetensors"])
+@pytest.mark.parametrize("name", ["BiT_R50x1", "ResNet50x1"])
+def test_resnets_there_and_back(name, target, tmp_path, tiny_resnet):
+    row = tiny_resnet(RESNET_VARIANTS[name])
+    model = _randomized(resnet(row, keras.Input(SHAPE), classes=5))
+    if name == "ResNet50x1" and target.endswith(".safetensors"):
+        pytest.skip("timm has no post-activation ResNet of this kind")
+    keras_vit.save_checkpoint(model, tmp_path / target)
+    arrays = dialects.to_keras(dialects.to_canonical(files.read(tmp_path / target).arrays))
+    for key, array in state(model.layers).items():
+        np.testing.assert_array_equal(arrays[key], array, err_msg=key)
+    assert arrays.keys() == state(model.layers).keys()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"position_embedding": "learned_2d"},
+        {"position_embedding": "relative"},
+        {"position_placement": "every_layer"},
+        {"position_placement": "shared"},
+        {"position_embedding": "none"},
+        {"classifier": "map"},
+        {"classifier": "gap"},
+        {"representation_size": 7},
+    ],
+    ids=str,
+)
+def test_every_option_there_and_back(options, tmp_path):
+    model = _randomized(keras_vit.ViT_Ti16(weights=None, input_shape=(32, 48, 3), classes=5, **options))
+    keras_vit.save_checkpoint(model, tmp_path / "model.npz")
+    _assert_same_bits(model, keras_vit.ViT_Ti16(weights=tmp_path / "model.npz", classes=5, **options))
+
+
+def test_the_file_says_what_a_reader_must_know(tmp_path):
+    model = _randomized(keras_vit.ViT_Ti16(weights=None, input_shape=SHAPE, classes=5, gelu="exact"))
+    keras_vit.save_checkpoint(model, tmp_path / "model.npz")
+    again = keras_vit.ViT_Ti16(weights=tmp_path / "model.npz", classes=5)
+    assert again.input_shape == (None, *SHAPE)
+    assert again.get_layer("encoderblock_0").gelu == "exact"
+    assert np.load(tmp_path / "model.npz").files[0]  # plain NumPy reads it
+
+
+def test_google_files_have_the_names_of_the_published_ones(tmp_path):
+    keras_vit.save_checkpoint(keras_vit.ViT_Ti16(weights=None), tmp_path / "model.npz")
+    names = set(np.load(tmp_path / "model.npz").files)
+    assert len(names) == 200
+    assert "Transformer/encoderblock_3/MultiHeadDotProductAttention_1/query/kernel" in names
+
+
+def test_a_hugging_face_folder_has_its_config(tmp_path):
+    keras_vit.save_checkpoint(keras_vit.ViT_Ti16(weights=None, input_shape=SHAPE, classes=5), tmp_path / "folder")
+    config = json.loads((tmp_path / "folder" / "config.json").read_text())
+    assert config["hidden_act"] == "gelu_pytorch_tanh"
+    assert config["layer_norm_eps"] == 1e-6
+    assert config["image_size"] == [32, 48]
+    assert len(config["id2label"]) == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "target", "message"),
+    [
+        ({"representation_size": 7, "classes": 5}, "model.safetensors", "pre_logits"),
+        ({"position_embedding": "learned_2d"}, "model.safetensors", "row_embedding"),
+        ({}, "model.pth", r"\*.npz"),
+    ],
+)
+def test_what_a_vocabulary_cannot_say_is_an_error_and_nothing_is_written(options, target, message, tiny_vit, tmp_path):
+    model = vision_transformer(tiny_vit, keras.Input((32, 32, 3)), **options)
+    with pytest.raises(ValueError, match=message):
+        keras_vit.save_checkpoint(model, tmp_path / target)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_unknown_layout_lists_the_valid_ones(tiny_vit, tmp_path):
+    with pytest.raises(ValueError, match="'google', 'timm', 'huggingface'.*'jax'"):
+        keras_vit.save_checkpoint(vision_transformer(tiny_vit, keras.Input((32, 32, 3))), tmp_path / "a", "jax")
+
+
+def test_heads_of_unusual_models_are_recorded(tmp_path):
+    """32 heads of size 6 fit no row, so a reader could not guess them."""
+    from dataclasses import replace
+
+    row = replace(VIT_VARIANTS["ViT_Ti16"], depth=1, num_heads=32)
+    model = _randomized(vision_transformer(row, keras.Input((32, 32, 3))))
+    keras_vit.save_checkpoint(model, tmp_path / "model.safetensors")
+    read = files.read(tmp_path / "model.safetensors")
+    arrays = dialects.to_canonical(read.arrays, read.metadata["num_heads"], read.metadata["grid"])
+    assert arrays["Transformer/encoderblock_0/MultiHeadDotProductAttention_0/query/kernel"].shape == (192, 32, 6)
