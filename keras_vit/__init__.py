@@ -1,6 +1,6 @@
 """keras_vit: the Vision Transformer in Keras 3, with published weights and numbers that equal the reference."""
 
-from keras_vit import layers, models
+from keras_vit import layers, models, variants
 from keras_vit.applications import (
     BiT_R50x1,
     BiT_R50x3,
@@ -30,6 +30,7 @@ from keras_vit.applications import (
     ViT_S16,
     ViT_S32,
     ViT_Ti16,
+    application,
     list_models,
     list_weights,
     replace_head,
@@ -69,6 +70,7 @@ __all__ = [
     "ViT_S32",
     "ViT_Ti16",
     "__version__",
+    "application",
     "decode_predictions",
     "layers",
     "list_models",
@@ -77,4 +79,5 @@ __all__ = [
     "preprocess_input",
     "replace_head",
     "save_checkpoint",
+    "variants",
 ]

@@ -85,10 +85,21 @@ _RESNET_ARGS = """head_bias: Start of the bias of `predictions`, whose kernel st
         pool_padding: Of BiT's root: "ignored" as in big_vision, "zeros" as in big_transfer and timm."""
 
 
-def _vit_application(name: str) -> Callable[..., keras.Model]:
-    variant = VIT_VARIANTS[name]
+def application(variant: ViTVariant | ResNetVariant) -> Callable[..., keras.Model]:
+    """Returns the front door of a row of your own: a function with the arguments of `ViT_B16`, or of `BiT_R50x1`.
 
-    def application(
+    Tags belong to published rows; weights of your own rows come from files and URLs.
+
+    Example:
+        >>> row = dataclasses.replace(VIT_VARIANTS["ViT_Ti16"], name="ViT_Mine", width=64, depth=4, num_heads=4)
+        >>> keras_vit.application(row)(weights=None, input_shape=(32, 32, 3), classes=10).name
+        'vit_mine'
+    """
+    return _vit_application(variant) if isinstance(variant, ViTVariant) else _resnet_application(variant)
+
+
+def _vit_application(variant: ViTVariant) -> Callable[..., keras.Model]:
+    def build(
         include_top: bool = True,
         weights: Weights = "imagenet",
         input_tensor: keras.KerasTensor | None = None,
@@ -149,7 +160,7 @@ def _vit_application(name: str) -> Callable[..., keras.Model]:
         positions = PositionResize(checkpoint_grid=checkpoint_grid, interpolation=interpolation)
         return _restored(model, images, pretrained, include_top, positions)
 
-    return _document(application, variant, _VIT_ARGS, _VIT_POOLING, _VIT_SIZE)
+    return _document(build, variant, _VIT_ARGS, _VIT_POOLING, _VIT_SIZE)
 
 
 _VIT_POOLING = """- `pooling` is None (all tokens, (B, T + N, D)), "token", "avg" or "max" (over patch tokens), or "map"."""
@@ -158,10 +169,8 @@ _VIT_SIZE = """: positions are resized.
 _RESNET_POOLING = """- `pooling` is None (the feature map, (B, H / 32, W / 32, C)), "avg" or "max"."""
 
 
-def _resnet_application(name: str) -> Callable[..., keras.Model]:
-    variant = RESNET_VARIANTS[name]
-
-    def application(
+def _resnet_application(variant: ResNetVariant) -> Callable[..., keras.Model]:
+    def build(
         include_top: bool = True,
         weights: Weights = "imagenet",
         input_tensor: keras.KerasTensor | None = None,
@@ -190,14 +199,14 @@ def _resnet_application(name: str) -> Callable[..., keras.Model]:
         )
         return _restored(model, images, pretrained, include_top, PositionResize())
 
-    return _document(application, variant, _RESNET_ARGS, _RESNET_POOLING, ".")
+    return _document(build, variant, _RESNET_ARGS, _RESNET_POOLING, ".")
 
 
 def _document(
-    application: Callable, variant: ViTVariant | ResNetVariant, more_args: str, pooling: str, any_size: str
+    build: Callable, variant: ViTVariant | ResNetVariant, more_args: str, pooling: str, any_size: str
 ) -> Callable[..., keras.Model]:
-    name = application.__name__ = application.__qualname__ = variant.name
-    application.__doc__ = _SHARED_DOC.format(
+    name = build.__name__ = build.__qualname__ = variant.name
+    build.__doc__ = _SHARED_DOC.format(
         name=name,
         parameters=f"{cost.parameters(variant):,}",
         source=variant.source,
@@ -206,7 +215,7 @@ def _document(
         any_size=any_size,
         example_shape="(64, 64, 3)" if name != "ViT_H14" else "(56, 56, 3)",
     )
-    return application
+    return build
 
 
 # --- checks, in the order of keras.applications -------------------------------------------------
@@ -220,7 +229,7 @@ def _pretrained(
     classifier_activation: str | Callable | None,
     input_shape: tuple | None,
 ) -> source.Pretrained | None:
-    """Checks everything that can be checked before a download, then reads the weights."""
+    """Checks what can be checked before a download, then reads the weights."""
     if keras.config.image_data_format() != "channels_last":
         raise ValueError(
             "Only `channels_last` images are supported. Switch to it in ~/.keras/keras.json, or with "
@@ -324,9 +333,6 @@ def _restored(
     return model
 
 
-# --- functions next to the models ---------------------------------------------------------------
-
-
 def list_models() -> list[str]:
     """Returns the names of all models, such as "ViT_B16"."""
     return [*VIT_VARIANTS, *RESNET_VARIANTS]
@@ -361,33 +367,31 @@ def replace_head(model: keras.Model, classes: int, classifier_activation: str | 
     return keras.Model(model.input, outputs, name=model.name)
 
 
-# --- the names ----------------------------------------------------------------------------------
-
-ViT_Ti16 = _vit_application("ViT_Ti16")
-ViT_S32 = _vit_application("ViT_S32")
-ViT_S16 = _vit_application("ViT_S16")
-ViT_B32 = _vit_application("ViT_B32")
-ViT_B16 = _vit_application("ViT_B16")
-ViT_B8 = _vit_application("ViT_B8")
-ViT_L32 = _vit_application("ViT_L32")
-ViT_L16 = _vit_application("ViT_L16")
-ViT_H14 = _vit_application("ViT_H14")
-R_ViT_Ti16 = _vit_application("R_ViT_Ti16")
-R26_ViT_S32 = _vit_application("R26_ViT_S32")
-R26_ViT_B32 = _vit_application("R26_ViT_B32")
-R50_ViT_B32 = _vit_application("R50_ViT_B32")
-R50_ViT_B16 = _vit_application("R50_ViT_B16")
-R50_ViT_L32 = _vit_application("R50_ViT_L32")
-R50_ViT_L16 = _vit_application("R50_ViT_L16")
-BiT_R50x1 = _resnet_application("BiT_R50x1")
-BiT_R50x3 = _resnet_application("BiT_R50x3")
-BiT_R101x1 = _resnet_application("BiT_R101x1")
-BiT_R101x3 = _resnet_application("BiT_R101x3")
-BiT_R152x2 = _resnet_application("BiT_R152x2")
-BiT_R152x4 = _resnet_application("BiT_R152x4")
-ResNet50x1 = _resnet_application("ResNet50x1")
-ResNet50x2 = _resnet_application("ResNet50x2")
-ResNet101x1 = _resnet_application("ResNet101x1")
-ResNet152x1 = _resnet_application("ResNet152x1")
-ResNet152x2 = _resnet_application("ResNet152x2")
-ResNet200x3 = _resnet_application("ResNet200x3")
+ViT_Ti16 = application(VIT_VARIANTS["ViT_Ti16"])
+ViT_S32 = application(VIT_VARIANTS["ViT_S32"])
+ViT_S16 = application(VIT_VARIANTS["ViT_S16"])
+ViT_B32 = application(VIT_VARIANTS["ViT_B32"])
+ViT_B16 = application(VIT_VARIANTS["ViT_B16"])
+ViT_B8 = application(VIT_VARIANTS["ViT_B8"])
+ViT_L32 = application(VIT_VARIANTS["ViT_L32"])
+ViT_L16 = application(VIT_VARIANTS["ViT_L16"])
+ViT_H14 = application(VIT_VARIANTS["ViT_H14"])
+R_ViT_Ti16 = application(VIT_VARIANTS["R_ViT_Ti16"])
+R26_ViT_S32 = application(VIT_VARIANTS["R26_ViT_S32"])
+R26_ViT_B32 = application(VIT_VARIANTS["R26_ViT_B32"])
+R50_ViT_B32 = application(VIT_VARIANTS["R50_ViT_B32"])
+R50_ViT_B16 = application(VIT_VARIANTS["R50_ViT_B16"])
+R50_ViT_L32 = application(VIT_VARIANTS["R50_ViT_L32"])
+R50_ViT_L16 = application(VIT_VARIANTS["R50_ViT_L16"])
+BiT_R50x1 = application(RESNET_VARIANTS["BiT_R50x1"])
+BiT_R50x3 = application(RESNET_VARIANTS["BiT_R50x3"])
+BiT_R101x1 = application(RESNET_VARIANTS["BiT_R101x1"])
+BiT_R101x3 = application(RESNET_VARIANTS["BiT_R101x3"])
+BiT_R152x2 = application(RESNET_VARIANTS["BiT_R152x2"])
+BiT_R152x4 = application(RESNET_VARIANTS["BiT_R152x4"])
+ResNet50x1 = application(RESNET_VARIANTS["ResNet50x1"])
+ResNet50x2 = application(RESNET_VARIANTS["ResNet50x2"])
+ResNet101x1 = application(RESNET_VARIANTS["ResNet101x1"])
+ResNet152x1 = application(RESNET_VARIANTS["ResNet152x1"])
+ResNet152x2 = application(RESNET_VARIANTS["ResNet152x2"])
+ResNet200x3 = application(RESNET_VARIANTS["ResNet200x3"])

@@ -279,7 +279,8 @@ def _quiet_start() -> Iterator[None]:
     Its C++ parts write to file descriptor 2 before any setting can reach them: of TensorFlow 2.21's seven lines,
     TF_CPP_MIN_LOG_LEVEL stops two, and those that come later. With TF_CPP_MIN_LOG_LEVEL=0 all are shown.
     """
-    if os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") == "0" or "keras" in sys.modules:
+    wanted = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") == "0"
+    if wanted or sys.stderr is None or "keras" in sys.modules:
         yield
         return
     sys.stderr.flush()

@@ -9,7 +9,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -79,7 +79,7 @@ def build(model: str, weights: str | os.PathLike, image_size: tuple[int, int] | 
     """
     found = source.find(model, weights)
     if found.row is not None:
-        options = {"classes": found.row.classes}
+        options: dict[str, Any] = {"classes": found.row.classes}
     else:
         arrays = source.load(found).arrays
         if "predictions/bias" not in arrays:
@@ -105,7 +105,7 @@ def predict(
     Example:
         >>> model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3), classifier_activation=None)
         >>> next(predict(model, [Path("no.jpg")])).problem
-        "[Errno 2] No such file or directory: 'no.jpg'"
+        "[Errno 2] No such file or directory: ...no.jpg'"
     """
     for start in range(0, len(photos), BATCH_SIZE):
         progress(start)

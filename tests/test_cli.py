@@ -253,8 +253,6 @@ package.__path__ = ["keras_vit"]
 sys.modules["keras_vit"] = package
 from keras_vit.cli import main
 code = main(sys.argv[1:])
-print("loaded:", *(name for name in ("keras", "tensorflow", "jax") if name in sys.modules))
-sys.exit(code)
 """
 
 
@@ -266,7 +264,8 @@ def run(arguments: Sequence[str]) -> subprocess.CompletedProcess:
 
 
 def test_info_needs_no_framework():
-    done = run(["-c", ALONE, "info", "ViT_B16"])
+    loaded = 'print("loaded:", *(name for name in ("keras", "tensorflow", "jax") if name in sys.modules))'
+    done = run(["-c", ALONE + loaded, "info", "ViT_B16"])
     assert (done.returncode, done.stderr) == (0, "")
     assert "86,567,656" in done.stdout
     assert done.stdout.endswith("loaded:\n")
@@ -274,7 +273,7 @@ def test_info_needs_no_framework():
 
 @pytest.mark.slow
 def test_verify_prints_its_report_and_nothing_of_tensorflow_s(weights: Path):
-    done = run(["-c", ALONE, "verify", str(weights)])
+    done = run(["-c", ALONE + "sys.exit(code)", "verify", str(weights)])
     assert done.returncode == 0
     assert "VERIFIED" in done.stdout
     assert [line for line in done.stderr.splitlines() if not line.startswith("computing ")] == []
@@ -291,13 +290,6 @@ def test_the_module_runs_as_a_program_and_returns_the_exit_code(tmp_path: Path):
 
 def test_output_that_nobody_reads_any_more_is_no_error():
     # As in `keras-vit info | head -1`: the reader has closed its end.
-    code = f"""
-import os, sys
-sys.stdout.flush()
-reader, writer = os.pipe()
-os.close(reader)
-os.dup2(writer, 1)
-{ALONE}
-"""
-    done = run(["-c", code.replace('print("loaded:"', 'print("", end="") or ("'), "info"])
+    closed = "import os\nreader, writer = os.pipe()\nos.close(reader)\nos.dup2(writer, 1)\n"
+    done = run(["-c", closed + ALONE + "sys.exit(code)", "info"])
     assert (done.returncode, done.stderr) == (1, "")

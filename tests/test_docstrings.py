@@ -1,5 +1,6 @@
 """The examples in docstrings run, and print what they say."""
 
+import dataclasses
 import doctest
 import importlib
 import pkgutil
@@ -17,7 +18,7 @@ MODULES = sorted(
     for info in pkgutil.walk_packages(keras_vit.__path__, "keras_vit.")
     if not info.ispkg and not info.name.endswith("__main__")
 )
-NAMES = {"keras": keras, "keras_vit": keras_vit, "np": np}
+NAMES = {"dataclasses": dataclasses, "keras": keras, "keras_vit": keras_vit, "np": np}
 NAMES |= {"RESNET_VARIANTS": RESNET_VARIANTS, "VIT_VARIANTS": VIT_VARIANTS}
 NAMES |= {name: getattr(layers, name) for name in layers.__all__}
 

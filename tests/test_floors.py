@@ -46,7 +46,7 @@ DOORS = {
     "absl.flags": ("cli.py",),
     "scipy": ("grid.py", "evaluate/fewshot.py", "evaluate/probe.py"),
     "keras": (*_WHOLES, *_VERBS),
-    "tensorflow": ("data/", "train/devices.py", "export/"),
+    "tensorflow": ("data/", "train/devices.py", "export/", "quickstart.py"),
     "tensorflow_datasets": ("data/sources.py",),
     "tensorflow_serving": ("export/warmup.py",),
     "sklearn": ("data/sources.py", "quickstart.py"),

@@ -12,6 +12,7 @@ MODELS = [
     *("ResNet50x1", "ResNet50x2", "ResNet101x1", "ResNet152x1", "ResNet152x2", "ResNet200x3"),
 ]
 FUNCTIONS = {
+    "application": "(variant)",
     "decode_predictions": "(preds, top=5)",
     "list_models": "()",
     "list_weights": "(model)",
@@ -64,7 +65,7 @@ def _signature(function) -> str:
 
 
 def test_public_names():
-    assert sorted(keras_vit.__all__) == sorted([*MODELS, *FUNCTIONS, "__version__", "layers", "models"])
+    assert sorted(keras_vit.__all__) == sorted([*MODELS, *FUNCTIONS, "__version__", "layers", "models", "variants"])
     assert sorted(models.__all__) == ["embed_patches", "encode_tokens", "resnet", "vision_transformer"]
     assert keras_vit.list_models() == MODELS
 

@@ -52,7 +52,6 @@ _TYPES = {
 
 _HUGGING_FACE_GELU = {"gelu": "exact", "gelu_new": "tanh", "gelu_fast": "tanh", "gelu_pytorch_tanh": "tanh"}
 
-
 _PathLike = str | os.PathLike[str]
 _Arrays = Mapping[str, np.ndarray]
 _Metadata = Mapping[str, Any]
@@ -101,8 +100,8 @@ def read(path: _PathLike) -> Checkpoint:
 
 def check_finite(path: _PathLike, arrays: Mapping[str, np.ndarray]) -> None:
     """Refuse NaN and infinity. Sums first: one pass without a temporary; where a sum overflows, number by number."""
+    floats = {name: array for name, array in arrays.items() if array.dtype.kind == "f"}
     with np.errstate(all="ignore"):
-        floats = {name: array for name, array in arrays.items() if array.dtype.kind == "f"}
         bad = [name for name, array in floats.items() if not (np.isfinite(array.sum()) or np.isfinite(array).all())]
     if bad:
         raise _bad(Path(path), f"it holds NaN or infinite values in {_names(bad)}", "Was its training run diverging?")

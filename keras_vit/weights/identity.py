@@ -1,0 +1,174 @@
+"""What a checkpoint file is: which one, whether it is the published one, in which layout, of which model.
+
+What lives here: looking at a file and putting it into words, for `verify`. What does not: reading it (`files.py`,
+`keras_h5.py`), translating it (`layouts.py`, `dialects.py`), and computing with it.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from keras_vit.variants import VIT_VARIANTS
+from keras_vit.weights import catalog, dialects, download, files, keras_h5, layouts
+
+Facts = list[tuple[str, str]]
+
+_MIB = 2**20
+
+# What the names in Google's files show, besides the model. Wrappers may be nested.
+_MARKS = (
+    (r"opt/target/.*", "in an optimizer's state (opt/target/)"),
+    (r"(opt/target/)?params/.*", "in params/"),
+    (r"(.*/)?img/.*", "beside a text tower (img/)"),
+    (r"(.*/)?Transformer/encoderblock/.*", "blocks stacked along the first axis"),
+    (r"(.*/)?encoderblock(_\d+)?/MlpBlock_3/.*", "modules counted as before linen"),
+    (r"(.*/)?encoderblock(_\d+)?/MlpBlock_0/.*", "modules counted as in linen"),
+    (r"(params/|img/|opt/target/)*pos_embedding", "position table at the root"),
+    (r"(.*/)?resnet/root_block/.*", "names of BiT"),
+    (r"(.*/)?standardized_conv2d_\d+/.*", "convolutions numbered"),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Identity:
+    """What can be said of a file before anything is computed.
+
+    Attributes:
+        path: Where it is on this machine.
+        model: The model whose shapes it has.
+        facts: (label, text), for a report.
+        doubts: What is not as it should be, in words; empty if nothing.
+        canonical: Its arrays under canonical names.
+    """
+
+    path: Path
+    model: str
+    facts: Facts
+    doubts: list[str]
+    canonical: dict[str, np.ndarray]
+
+
+def examine(file: str, model: str | None = None) -> Identity:
+    """Looks at a file that is given by its path, its URL or a tag.
+
+    Args:
+        file: Path, URL, or a tag of the catalog.
+        model: Name of the model that a tag belongs to.
+
+    Raises:
+        ValueError: If the file is damaged, of an unknown layout, or of no model of the table.
+        OSError: If it cannot be had.
+
+    Example:
+        >>> model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3), classes=10)
+        >>> keras_vit.save_checkpoint(model, "ti16.npz")
+        >>> examine("ti16.npz").model
+        'ViT_Ti16'
+    """
+    path, row = _find(file, model)
+    arrays, canonical, layout = _read(path)
+    identified = layouts.identify(canonical)
+    facts, doubts = _size_and_hash(path, row)
+    if row and row.model != identified:
+        doubts.append(f"{row.file} is a file of {row.model}")
+    facts += [
+        ("layout", layout),
+        ("arrays", _counts(arrays, canonical)),
+        ("model", f"{identified}, told by the shapes"),
+    ]
+    return Identity(path=path, model=identified, facts=facts, doubts=doubts, canonical=canonical)
+
+
+def read_canonical(path: Path) -> dict[str, np.ndarray]:
+    """Returns the arrays of a file under canonical names, whatever its layout.
+
+    Raises:
+        ValueError: If the file is damaged or of an unknown layout.
+    """
+    return _read(path)[1]
+
+
+def _find(file: str, model: str | None) -> tuple[Path, catalog.CatalogRow | None]:
+    """The file on this machine, and its row of the catalog where its name tells."""
+    if model is not None:
+        catalog.list_weights(model)  # names the neighbours of an unknown model
+    path = Path(file)
+    if "://" in file:
+        row = catalog.by_file_name(file)
+        return download.fetch(row or file), row
+    if path.exists():
+        inside = path / "model.safetensors"
+        return (inside if inside.exists() else path), catalog.by_file_name(file)
+    if model is None:
+        raise ValueError(f"There is no file '{file}'. If it is a tag of the catalog, say whose: --model=ViT_B16.")
+    row = catalog.lookup(model, file)
+    return download.fetch(row), row
+
+
+def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], str]:
+    """Arrays under the names of the file, under canonical names, and the layout in words."""
+    if keras_h5.is_hdf5(path):
+        arrays = keras_h5.read(path)
+        files.check_finite(path, arrays)
+        return arrays, dialects.from_keras(arrays, _num_heads(arrays)), "Keras weights"
+    checkpoint = files.read(path)
+    arrays, known = checkpoint.arrays, checkpoint.metadata
+    canonical = dialects.to_canonical(arrays, known.get("num_heads"), known.get("grid"))
+    return arrays, canonical, _layout(arrays)
+
+
+def _num_heads(arrays: Mapping[str, np.ndarray]) -> int | None:
+    """Keras files have no head count; but all models of one width have the same."""
+    if "encoder_norm/gamma" not in arrays:
+        return None
+    width = arrays["encoder_norm/gamma"].size
+    heads = {row.num_heads for row in VIT_VARIANTS.values() if row.width == width}
+    if len(heads) != 1:
+        raise ValueError(f"The file does not tell its number of attention heads, and no model has the width {width}.")
+    return heads.pop()
+
+
+def _layout(arrays: Mapping[str, np.ndarray]) -> str:
+    dialect = dialects.detect(arrays)
+    if dialect != "google":
+        return {"timm": "timm", "huggingface": "Hugging Face"}[dialect]
+    names = [name for name in arrays if not re.match(r"opt/(?!target/)", name)]
+    marks = [text for pattern, text in _MARKS if any(re.fullmatch(pattern, name) for name in names)]
+    if any(re.search(r"(^|/)gn\w*/scale$", name) and x.ndim == 4 for name, x in arrays.items()):
+        marks.append("group norms of shape (1, 1, 1, C)")
+    return ", ".join(["Google", *marks])
+
+
+def _counts(arrays: Mapping[str, np.ndarray], canonical: Mapping[str, np.ndarray]) -> str:
+    parameters = sum(x.size for x in canonical.values())
+    others = sum(x.size for x in arrays.values()) - parameters
+    text = f"{len(arrays):,} with {parameters:,} parameters"
+    return text + (f", and {others:,} other numbers (of an optimizer, a text tower)" if others > 0 else "")
+
+
+def _size_and_hash(path: Path, row: catalog.CatalogRow | None) -> tuple[Facts, list[str]]:
+    size, doubts = path.stat().st_size, []
+    text = f"{size:,} bytes ({size / _MIB:.1f} MiB)"
+    if row and row.bytes is not None:
+        text += f"; {row.file} is listed with {row.bytes / _MIB:.1f} MiB"
+        if abs(size - row.bytes) > row.bytes_tolerance:
+            doubts.append(f"the size is not that of {row.file}")
+    with open(path, "rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    facts = [("size", text), ("sha256", digest)]
+    expected = {"published": row and row.sha256, "pinned on first use": _pinned(path)}
+    known = {whose: other for whose, other in expected.items() if other}
+    for whose, other in known.items():
+        facts.append(("", f"equal to the one {whose}" if other == digest else f"the one {whose}: {other}"))
+        doubts += [] if other == digest else [f"the sha256 is not the one {whose}"]
+    return facts + ([] if known else [("", "none is published or pinned to compare it with")]), doubts
+
+
+def _pinned(path: Path) -> str | None:
+    """The hash beside the file, in the form in which `download.py` writes it."""
+    pin = path.with_name(f"{path.name}.sha256")
+    return next(iter(pin.read_text(encoding="utf-8").lower().split()), None) if pin.exists() else None
