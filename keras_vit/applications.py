@@ -7,7 +7,7 @@ Source: keras-team/keras, keras/src/applications (signature, checks, messages).
 
 import os
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import keras
 
@@ -15,13 +15,14 @@ from keras_vit import cost
 from keras_vit.grid import INTERPOLATIONS, Interpolation
 from keras_vit.layers.resnet import PoolPadding
 from keras_vit.models.ends import classify
-from keras_vit.models.resnet import resnet
-from keras_vit.models.vit import Classifier, PositionEmbedding, PositionPlacement, grid_of, vision_transformer
+from keras_vit.models.resnet import MapPooling, resnet
+from keras_vit.models.vit import Classifier, Pooling, PositionEmbedding, PositionPlacement, grid_of, vision_transformer
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant
 from keras_vit.weights import catalog, source
 from keras_vit.weights.restore import PositionResize, restore
 
 Weights = str | os.PathLike | None
+Activation = str | Callable | None
 
 _DEFAULT_IMAGE_SIZE = (224, 224)
 
@@ -104,9 +105,9 @@ def _vit_application(variant: ViTVariant) -> Callable[..., keras.Model]:
         weights: Weights = "imagenet",
         input_tensor: keras.KerasTensor | None = None,
         input_shape: tuple | None = None,
-        pooling: str | None = None,
+        pooling: Pooling | None = None,
         classes: int = 1000,
-        classifier_activation: str | Callable | None = "softmax",
+        classifier_activation: Activation = "softmax",
         name: str = variant.name.lower(),
         *,
         include_preprocessing: bool = False,
@@ -163,7 +164,9 @@ def _vit_application(variant: ViTVariant) -> Callable[..., keras.Model]:
     return _document(build, variant, _VIT_ARGS, _VIT_POOLING, _VIT_SIZE)
 
 
-_VIT_POOLING = """- `pooling` is None (all tokens, (B, T + N, D)), "token", "avg" or "max" (over patch tokens), or "map"."""
+_VIT_POOLING = (
+    """- `pooling` is None (all tokens, (B, T + N, D)), "token", "avg" or "max" (over patch tokens), or "map"."""
+)
 _VIT_SIZE = """: positions are resized.
       A size that the patches do not tile is an error."""
 _RESNET_POOLING = """- `pooling` is None (the feature map, (B, H / 32, W / 32, C)), "avg" or "max"."""
@@ -175,9 +178,9 @@ def _resnet_application(variant: ResNetVariant) -> Callable[..., keras.Model]:
         weights: Weights = "imagenet",
         input_tensor: keras.KerasTensor | None = None,
         input_shape: tuple | None = None,
-        pooling: str | None = None,
+        pooling: MapPooling | None = None,
         classes: int = 1000,
-        classifier_activation: str | Callable | None = "softmax",
+        classifier_activation: Activation = "softmax",
         name: str = variant.name.lower(),
         *,
         include_preprocessing: bool = False,
@@ -226,7 +229,7 @@ def _pretrained(
     weights: Weights,
     include_top: bool,
     classes: int,
-    classifier_activation: str | Callable | None,
+    classifier_activation: Activation,
     input_shape: tuple | None,
 ) -> source.Pretrained | None:
     """Checks what can be checked before a download, then reads the weights."""
@@ -236,8 +239,8 @@ def _pretrained(
             '`keras.config.set_image_data_format("channels_last")`.'
         )
     found = None if weights is None else source.find(model, weights)
-    row = found and found.row
-    if row is not None and include_top:
+    row = None if found is None else found.row
+    if found is not None and row is not None and include_top:
         if found.is_tag and classes != row.classes:
             raise ValueError(
                 f'If using `weights="{weights}"` with `include_top=True`, `classes` should be {row.classes}.  '

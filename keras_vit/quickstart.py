@@ -88,8 +88,8 @@ def main(output_dir: str = "quickstart_output", *, pretrain_epochs: int = 10, fi
     table.print()
     print(f"\nIn {output.resolve()}:")
     for path, meaning in (
-        (checkpoint, "the checkpoint, in Google's layout: python -m keras_vit info, or weights= of the same row"),
-        (saved_model, "for TF Serving and tf.saved_model.load"),
+        (checkpoint, "the checkpoint, in Google's layout: weights= takes it, at any size"),
+        (saved_model, "the fine-tuned model, for TF Serving and tf.saved_model.load"),
         (photo, "the image that was asked about"),
         (figure, "sample digits, and the attention of the class token"),
     ):
@@ -140,11 +140,9 @@ def read(photo: Path) -> np.ndarray:
 
 
 def ask(saved_model: Path, photo: Path) -> np.ndarray:
-    """The exported model's scores for an image file; no Keras model is involved."""
-    import tensorflow as tf
-
-    served = tf.saved_model.load(saved_model)
-    return served.serve(read(photo)).numpy()
+    """The exported model's scores for an image file; nothing of the Keras model is involved."""
+    served = keras.layers.TFSMLayer(saved_model, call_endpoint="serve")
+    return keras.ops.convert_to_numpy(served(read(photo)))
 
 
 def draw(model: keras.Model, images: np.ndarray, labels: np.ndarray, path: Path, count: int = 8) -> None:

@@ -6,7 +6,7 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,6 +53,13 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def _same_start() -> None:
     keras.config.set_dtype_policy("float32")
     keras.utils.set_random_seed(0)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _forget_models() -> Iterator[None]:
+    """Compiled functions keep their models alive: without this, the tests end with 10 GB."""
+    yield
+    keras.utils.clear_session(free_memory=True)
 
 
 def _local_only(call: Callable, host_of: Callable) -> Callable:

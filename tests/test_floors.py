@@ -32,7 +32,7 @@ FILES = {
     "layers": ("patches", "tokens", "positions", "transformer", "pooling", "resnet", "__init__"),
     "models": ("ends", "resnet", "vit", "__init__"),
     "weights": (
-        *("catalog", "files", "download", "renaming", "layouts", "dialects", "keras_h5", "source"),
+        *("catalog", "files", "download", "renaming", "layouts", "dialects", "keras_h5", "source", "identity"),
         *("restore", "save", "witness", "__init__"),
     ),
 }
@@ -46,7 +46,7 @@ DOORS = {
     "absl.flags": ("cli.py",),
     "scipy": ("grid.py", "evaluate/fewshot.py", "evaluate/probe.py"),
     "keras": (*_WHOLES, *_VERBS),
-    "tensorflow": ("data/", "train/devices.py", "export/", "quickstart.py"),
+    "tensorflow": ("data/", "train/devices.py", "export/"),
     "tensorflow_datasets": ("data/sources.py",),
     "tensorflow_serving": ("export/warmup.py",),
     "sklearn": ("data/sources.py", "quickstart.py"),

@@ -64,7 +64,7 @@ class AddPositionEmbs(keras.layers.Layer):
         super().__init__(**kwargs)
         if kind not in get_args(PositionKind):
             raise ValueError(f"`kind` must be one of {get_args(PositionKind)}. Received: {kind!r}.")
-        self.grid = tuple(grid)
+        self.grid: tuple[int, int] = (grid[0], grid[1])
         self.num_prefix_tokens = num_prefix_tokens
         self.kind = kind
         self.interpolation = interpolation

@@ -193,7 +193,7 @@ class StemUnit(keras.layers.Layer):
         return _unit_output_shape(input_shape, self.filters, self.strides)
 
     def call(self, x):
-        shortcut = x if self.conv_proj is None else self.gn_proj(self.conv_proj(x))
+        shortcut = x if self.conv_proj is None or self.gn_proj is None else self.gn_proj(self.conv_proj(x))
         y = ops.relu(self.gn1(self.conv1(x)))
         y = ops.relu(self.gn2(self.conv2(y)))
         return ops.relu(shortcut + self.gn3(self.conv3(y)))

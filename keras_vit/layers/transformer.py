@@ -141,12 +141,11 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
         keys_BAKN = ops.transpose(self._split(self.key(values)), (0, 2, 3, 1))
         logits = ops.matmul(queries_BAQK, keys_BAKN)
         if self.relative_positions is not None:
-            logits = logits + self._relative_logits(queries_BAQK)
+            logits = logits + self._relative_logits(queries_BAQK, self.relative_positions)
         # Softmax in float32: in 16 bits, probabilities over hundreds of keys lose their small members.
         return ops.cast(ops.softmax(ops.cast(logits, "float32"), axis=-1), logits.dtype)
 
-    def _relative_logits(self, queries_BAQK):
-        length = self.relative_positions
+    def _relative_logits(self, queries_BAQK, length: int):
         if queries_BAQK.shape[2] != length:
             raise ValueError(f"Relative positions are for {length} tokens. Received: {queries_BAQK.shape[2]} tokens.")
         table = ops.cast(self.relative_embedding, queries_BAQK.dtype)

@@ -3,6 +3,8 @@
 Source: arXiv:2010.11929, sections 3.1, 3.2 and B.1.1.
 """
 
+from collections.abc import Callable
+
 import keras
 
 
@@ -17,7 +19,7 @@ def classify(
     classes: int,
     *,
     representation_size: int | None = None,
-    activation: str | None = None,
+    activation: str | Callable | None = None,
     bias: float = 0.0,
 ) -> keras.KerasTensor:
     """Maps features (B, D) to class scores (B, classes), in float32 under mixed precision.

@@ -6,6 +6,7 @@ Source: arXiv:2010.11929, sections 3.1 and 4.1; arXiv:1912.11370, section 3.3.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Literal, get_args
 
 import keras
@@ -61,7 +62,7 @@ def resnet(
     *,
     pooling: MapPooling | None = "avg",
     classes: int | None = None,
-    classifier_activation: str | None = None,
+    classifier_activation: str | Callable | None = None,
     head_bias: float = 0.0,
     pool_padding: PoolPadding = "ignored",
     name: str | None = None,

@@ -14,7 +14,7 @@ import keras
 from keras_vit.grid import Interpolation, patch_grid
 from keras_vit.layers.patches import PatchEmbedding
 from keras_vit.layers.pooling import AttentionPooling, TokenPooling
-from keras_vit.layers.positions import AddPositionEmbs
+from keras_vit.layers.positions import AddPositionEmbs, PositionKind
 from keras_vit.layers.tokens import ClassToken
 from keras_vit.layers.transformer import TransformerBlock
 from keras_vit.models.ends import classify, pre_logits, source_inputs
@@ -71,8 +71,9 @@ def encode_tokens(
     Returns:
         (B, T + rows * columns, D), T = 1 with a class token, else 0.
     """
-    grid, width = patches.shape[1:3], patches.shape[-1]
-    position_grid = tuple(grid) if position_grid is None else tuple(position_grid)
+    rows, columns, width = patches.shape[1:]
+    grid = (rows, columns)
+    position_grid = grid if position_grid is None else position_grid
     tokens = keras.layers.Reshape((-1 if None in grid else grid[0] * grid[1], width), name="flatten_patches")(patches)
     if class_token:
         tokens = ClassToken(name="class_token")(tokens)
@@ -101,16 +102,16 @@ def encode_tokens(
 
 def _position_adder(
     patches: keras.KerasTensor,
-    position_grid: tuple,
+    position_grid: tuple[int, int],
     num_prefix_tokens: int,
-    position_embedding: str,
-    position_placement: str,
-    interpolation: str,
+    position_embedding: PositionEmbedding,
+    position_placement: PositionPlacement,
+    interpolation: Interpolation,
 ) -> Callable[[keras.KerasTensor, int], keras.KerasTensor]:
     """Returns (tokens, block index) -> tokens, which adds what belongs before that block."""
     _check("position_embedding", position_embedding, PositionEmbedding)
     _check("position_placement", position_placement, PositionPlacement)
-    tabled = position_embedding not in ("none", "relative")
+    tabled = position_embedding in get_args(PositionKind)
     if not tabled and position_placement != "stem":
         raise ValueError(
             f"`position_placement` places a table, and position_embedding={position_embedding!r} has none. "
@@ -118,7 +119,7 @@ def _position_adder(
         )
     if position_embedding == "relative" and None in patches.shape[1:3]:
         raise ValueError("Relative positions need a fixed image size. Pass `input_shape` with integers.")
-    if not tabled:
+    if position_embedding == "none" or position_embedding == "relative":
         return lambda tokens, index: tokens
     if None in position_grid:
         raise ValueError("The position table needs a grid where the image size is open. Pass `position_grid`.")
@@ -142,6 +143,9 @@ def _position_adder(
 _TABLE_NAMES = {"stem": "posembed_input", "shared": "posembed_shared"}
 
 
+_POOLING_OF: dict[Classifier, Pooling] = {"token": "token", "gap": "avg", "map": "map"}
+
+
 def vision_transformer(
     variant: ViTVariant,
     images: keras.KerasTensor | None = None,
@@ -149,7 +153,7 @@ def vision_transformer(
     classifier: Classifier = "token",
     pooling: Pooling | None = None,
     classes: int | None = None,
-    classifier_activation: str | None = None,
+    classifier_activation: str | Callable | None = None,
     representation_size: int | None = None,
     head_bias: float = 0.0,
     position_grid: tuple[int, int] | None = None,
@@ -202,9 +206,11 @@ def vision_transformer(
     _check("classifier", classifier, Classifier)
     if classifier == "none" and classes is not None:
         raise ValueError('`classifier="none"` returns tokens. Leave out `classes` (`include_top=False`).')
-    images = keras.Input((224, 224, 3)) if images is None else images
-    if None not in images.shape[1:3]:
-        grid_of(variant, images.shape[1:3])  # names the valid sizes where the patches do not tile the image
+    if images is None:
+        images = keras.Input((224, 224, 3))
+    _, height, width, _ = keras.ops.shape(images)
+    if height is not None and width is not None:
+        grid_of(variant, (height, width))  # names the valid sizes where the patches do not tile the image
     elif position_grid is None:
         position_grid = grid_of(variant, (224, 224))
     tokens = encode_tokens(
@@ -221,7 +227,7 @@ def vision_transformer(
         attention_dropout_rate=attention_dropout_rate,
         stochastic_depth_rate=stochastic_depth_rate,
     )
-    mode = pooling if classes is None else {"token": "token", "gap": "avg", "map": "map"}[classifier]
+    mode = pooling if classes is None else _POOLING_OF[classifier]
     outputs = tokens
     if mode is not None:
         outputs = _pool(tokens, variant, mode, int(classifier == "token"), gelu, norm_epsilon)
@@ -243,7 +249,7 @@ def vision_transformer(
 def _pool(
     tokens: keras.KerasTensor,
     variant: ViTVariant,
-    mode: str,
+    mode: Pooling,
     num_prefix_tokens: int,
     gelu: Literal["tanh", "exact"] | None,
     norm_epsilon: float | None,

@@ -103,14 +103,18 @@ def _hints(missing: list[str], unexpected: list[str], shapes: Mapping[str, tuple
     hints = []
     mine, theirs = shapes.get("predictions/bias", (None, None))
     if mine != theirs and theirs:
-        hints.append(f"The checkpoint's head has {theirs[0]} classes: pass `classes={theirs[0]}` or `include_top=False`.")
+        hints.append(
+            f"The checkpoint's head has {theirs[0]} classes: pass `classes={theirs[0]}` or `include_top=False`."
+        )
     if "predictions/kernel" in missing:
         hints.append("The checkpoint has no head: pass `include_top=False` and add a head of your own.")
     if "pre_logits/kernel" in unexpected:
         hints.append("The checkpoint has a tanh layer: pass its width as `representation_size`.")
     if "class_token/cls" in missing or "class_token/cls" in unexpected:
         hints.append('With a class token use `classifier="token"`, without one "gap" or "map".')
-    if any("posembed" in name and mine != theirs for name, (mine, theirs) in shapes.items()):
+    if any(
+        "posembed" in name and mine != theirs and mine[-1:] == theirs[-1:] for name, (mine, theirs) in shapes.items()
+    ):
         hints.append("If the position table is not of a square image, pass its `checkpoint_grid=(rows, columns)`.")
     return hints
 

@@ -40,7 +40,7 @@ def save_checkpoint(model: keras.Model, path: str | os.PathLike, layout: Layout 
         >>> keras_vit.save_checkpoint(model, "vit_ti16.npz")
     """
     path = Path(path)
-    layout = layout or _layout_of(path)
+    layout = layout if layout is not None else _layout_of(path)
     if layout not in get_args(Layout):
         raise ValueError(f"`layout` must be one of {get_args(Layout)}. Received: {layout!r}.")
     facts = _facts(model)
@@ -53,13 +53,14 @@ def save_checkpoint(model: keras.Model, path: str | os.PathLike, layout: Layout 
         files.write_huggingface(path, arrays, facts, _huggingface_config(model, facts))
 
 
-def _layout_of(path: Path) -> str:
-    if path.suffix not in (".npz", ".safetensors", ""):
+def _layout_of(path: Path) -> Layout:
+    layouts: dict[str, Layout] = {".npz": "google", ".safetensors": "timm", "": "huggingface"}
+    if path.suffix not in layouts:
         raise ValueError(
             f"Cannot tell the layout from the name {path.name!r}. Use *.npz (Google), *.safetensors (timm) or a folder "
             "(Hugging Face), or pass `layout`. For Keras's own format call `model.save_weights`."
         )
-    return {".npz": "google", ".safetensors": "timm", "": "huggingface"}[path.suffix]
+    return layouts[path.suffix]
 
 
 def _facts(model: keras.Model) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from keras_vit import grid
-from keras_vit.weights import catalog, dialects, download, files, keras_h5
+from keras_vit.weights import catalog, dialects, download, files, keras_h5, layouts
 
 _READABLE = (".npz", ".safetensors", ".h5")
 
@@ -86,9 +86,7 @@ def load(source: Source) -> Pretrained:
         OSError: If it cannot be had.
     """
     path = source.weights
-    if source.is_tag:
-        path = download.fetch(source.row)
-    elif "://" in path:
+    if source.is_tag or "://" in path:
         path = download.fetch(source.row if source.row is not None else path)
     if keras_h5.is_hdf5(path):
         arrays = keras_h5.read(path)
@@ -97,20 +95,32 @@ def load(source: Source) -> Pretrained:
     checkpoint = files.read(path)
     known = checkpoint.metadata
     canonical = dialects.to_canonical(checkpoint.arrays, known.get("num_heads"), known.get("grid"))
-    return _describe(source, known, dialects.to_keras(canonical), dialects.detect(checkpoint.arrays))
+    pretrained = _describe(source, known, dialects.to_keras(canonical), dialects.detect(checkpoint.arrays))
+    shape = _looks_like(canonical)
+    if shape in (None, source.model):
+        return pretrained
+    return dataclasses.replace(pretrained, origin=f"{source.weights}, whose arrays are those of {shape},")
 
 
-def _describe(
-    source: Source, metadata: dict[str, Any], arrays: dict[str, np.ndarray], dialect: str
-) -> Pretrained:
-    size = metadata.get("image_size") or (source.row and (source.row.image_size,) * 2)
+def _looks_like(canonical: dict[str, np.ndarray]) -> str | None:
+    """The model of the table that an error message should name, if there is one."""
+    try:
+        return layouts.identify(canonical)
+    except ValueError:
+        return None
+
+
+def _describe(source: Source, metadata: dict[str, Any], arrays: dict[str, np.ndarray], dialect: str) -> Pretrained:
+    size = metadata.get("image_size")
+    if size is None and source.row is not None:
+        size = (source.row.image_size, source.row.image_size)
     kernel = arrays.get("predictions/kernel")
     tanh_bias = arrays.get("pre_logits/bias")
     gelu = metadata.get("gelu") or (source.row and source.row.gelu)
     return Pretrained(
         arrays=arrays,
-        origin=f"{source.weights} for {source.model}",
-        image_size=tuple(size) if size else None,
+        origin=source.weights,
+        image_size=(size[0], size[1]) if size else None,
         grid=_table_grid(metadata, arrays),
         gelu=gelu or ("exact" if dialect in ("timm", "huggingface") else "tanh"),
         norm_epsilon=metadata.get("layer_norm_epsilon"),

@@ -10,7 +10,9 @@ CONSTANTS = {"norm_epsilon": 1e-6, "gelu": "tanh"}
 
 @pytest.mark.parametrize("mode", ["token", "avg", "max"])
 def test_token_pooling_keeps_the_layer_contract(mode, tmp_path):
-    check_layer(lambda **k: TokenPooling(mode, 1, **k), (2, 5, 8), output_shape=(2, 8), num_weights=0, tmp_path=tmp_path)
+    check_layer(
+        lambda **k: TokenPooling(mode, 1, **k), (2, 5, 8), output_shape=(2, 8), num_weights=0, tmp_path=tmp_path
+    )
 
 
 def test_attention_pooling_keeps_the_layer_contract(tmp_path):

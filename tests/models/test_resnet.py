@@ -27,7 +27,9 @@ def test_the_head_is_in_float32_under_mixed_precision(name, policy, tiny_resnet)
     assert keras.backend.standardize_dtype(model.get_layer("pool_root").output.dtype) == policy.split("_")[1]
 
 
-@pytest.mark.parametrize(("options", "message"), [({"pooling": "token"}, "'avg', 'max'"), ({"pooling": None, "classes": 3}, "pooled")])
+@pytest.mark.parametrize(
+    ("options", "message"), [({"pooling": "token"}, "'avg', 'max'"), ({"pooling": None, "classes": 3}, "pooled")]
+)
 def test_options_that_contradict_are_errors(options, message, tiny_resnet):
     with pytest.raises(ValueError, match=message):
         resnet(tiny_resnet(RESNET_VARIANTS["BiT_R50x1"]), keras.Input((32, 32, 3)), **options)

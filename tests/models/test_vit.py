@@ -107,9 +107,7 @@ def test_a_hybrid_takes_rectangles_and_open_sizes(name):
     open_ = vision_transformer(row, keras.Input((None, None, 3)), classes=5, position_grid=grid)
     open_.set_weights(fixed.get_weights())
     images = _images(2, 64, 32, 3)
-    np.testing.assert_allclose(
-        open_.predict(images, verbose=0), fixed.predict(images, verbose=0), rtol=1e-3, atol=1e-4
-    )
+    np.testing.assert_allclose(open_.predict(images, verbose=0), fixed.predict(images, verbose=0), rtol=1e-3, atol=1e-4)
 
 
 def test_the_head_starts_at_zero_and_its_bias_where_it_is_told(tiny_vit):

@@ -51,9 +51,7 @@ def test_timm_reads_the_same_npz(name, peer, options, peer_options, tmp_path):
     theirs.load_pretrained(str(path))
     if name in VIT_VARIANTS:
         options = {"gelu": "exact", **options}
-    ours = getattr(keras_vit, name)(
-        weights=path, input_shape=(224, 224, 3), classifier_activation=None, **options
-    )
+    ours = getattr(keras_vit, name)(weights=path, input_shape=(224, 224, 3), classifier_activation=None, **options)
     images = synthetic_images(224, 224)
     _assert_close(ours.predict(images, verbose=0), _timm_logits(theirs, images))
 
@@ -88,7 +86,11 @@ def test_timm_resizes_positions_of_a_state_dict_its_own_way(size, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "peer", "options"),
-    [("ViT_Ti16", "vit_tiny_patch16_224", {}), ("R_ViT_Ti16", "vit_tiny_r_s16_p8_224", {}), ("BiT_R50x1", "resnetv2_50x1_bit", {"pool_padding": "zeros"})],
+    [
+        ("ViT_Ti16", "vit_tiny_patch16_224", {}),
+        ("R_ViT_Ti16", "vit_tiny_r_s16_p8_224", {}),
+        ("BiT_R50x1", "resnetv2_50x1_bit", {"pool_padding": "zeros"}),
+    ],
 )
 def test_timm_loads_what_we_save(name, peer, options, tmp_path):
     timm = import_timm()
@@ -128,7 +130,12 @@ def test_we_load_what_transformers_save(tmp_path):
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     config = transformers.ViTConfig(
-        hidden_size=192, num_hidden_layers=12, num_attention_heads=3, intermediate_size=768, num_labels=10, image_size=64
+        hidden_size=192,
+        num_hidden_layers=12,
+        num_attention_heads=3,
+        intermediate_size=768,
+        num_labels=10,
+        image_size=64,
     )
     theirs = transformers.ViTForImageClassification(config)
     for parameter in theirs.parameters():
