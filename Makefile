@@ -17,6 +17,10 @@ endif
 
 # Tests of what stands above floor 3 and may use TensorFlow. All others run on JAX too.
 ABOVE_FLOOR_3 := train evaluate analyze export test_cli.py test_info.py test_predict.py test_quickstart.py test_verify.py
+# Tests of what imports no framework: once is enough.
+FRAMEWORK_FREE := test_cost.py test_docstrings.py test_floors.py test_grid.py test_public_names.py test_repository.py \
+    $(addprefix weights/test_,catalog.py dialects.py download.py files.py layouts.py renaming.py witness.py)
+ONLY_ONCE := $(ABOVE_FLOOR_3) $(FRAMEWORK_FREE)
 # Most of the time on JAX goes into compiling small programs: kept, a second run takes a third of the time.
 JAX_CACHE := JAX_COMPILATION_CACHE_DIR=$(VENV)/jax-cache JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0
 UNASKED := not network and not accelerator
@@ -32,7 +36,7 @@ quickstart: $(VENV)/.installed-quickstart ## install what it needs, then the fir
 
 test: lint ## install what it needs, then linters, all tests on TensorFlow, floors 0-3 on JAX
 	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q -m "$(UNASKED)"
-	KERAS_BACKEND=jax $(JAX_CACHE) $(BIN)/python -m pytest -q -m "$(UNASKED)" $(ABOVE_FLOOR_3:%=--ignore=tests/%)
+	KERAS_BACKEND=jax $(JAX_CACHE) $(BIN)/python -m pytest -q -m "$(UNASKED)" $(ONLY_ONCE:%=--ignore=tests/%)
 
 lint: $(VENV)/.installed-test ## style, spelling, types of floors 0-3
 	$(BIN)/ruff check
