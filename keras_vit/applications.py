@@ -221,9 +221,6 @@ def _document(
     return build
 
 
-# --- checks, in the order of keras.applications -------------------------------------------------
-
-
 def _pretrained(
     model: str,
     weights: Weights,
@@ -315,7 +312,8 @@ def _images(
         images = keras.Input(shape, tensor=input_tensor)
     if not include_preprocessing:
         return images, images
-    return images, keras.layers.Rescaling(1 / 127.5, offset=-1.0, name="preprocessing")(images)
+    # Not `keras.layers.Rescaling`: it imports TensorFlow whatever the backend.
+    return images, keras.ops.subtract(keras.ops.divide(images, 127.5), 1.0)
 
 
 def _restored(

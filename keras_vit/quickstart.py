@@ -1,15 +1,20 @@
-"""The first full run: a small ViT from nothing to a served image, on data that comes with scikit-learn.
+"""The first full run: a small ViT from nothing to an exported model that answers, on data that needs no download.
 
-Read it from top to bottom: it uses the package as you would, though you will write `keras_vit.application` where
-it imports from a module. Each step prints a line, and leaves what the next one starts from.
+Read it from top to bottom: `main` is the story, the functions below it are its steps in their order. It uses the
+package as you would. You write `keras_vit.application` and `keras_vit.save_checkpoint`; inside the package the same
+names are imported from their modules.
 
     python -m keras_vit quickstart --output=quickstart_output
 """
 
+import contextlib
 import dataclasses
+import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -19,8 +24,8 @@ from keras_vit.imagenet import preprocess_input
 from keras_vit.variants import VIT_VARIANTS
 from keras_vit.weights.save import save_checkpoint
 
-# A row of our own: it sees digits of 32 pixels as 8 x 8 patches, and those of 48 pixels as 12 x 12.
-DIGITS_VIT = dataclasses.replace(
+# A row of our own. It sees digits of 32 pixels as 8 x 8 patches, and those of 48 pixels as 12 x 12.
+DIGITS_ROW = dataclasses.replace(
     VIT_VARIANTS["ViT_Ti16"],
     name="ViT_Digits",
     patch_size=4,
@@ -28,171 +33,224 @@ DIGITS_VIT = dataclasses.replace(
     depth=4,
     num_heads=4,
     mlp_dim=256,
+    source="keras_vit/quickstart.py",
 )
+digits_vit = application(DIGITS_ROW)  # as `keras_vit.ViT_B16` is made of its row
 LOW, HIGH = 32, 48  # pixels
 BATCH_SIZE = 32
 
+ARTEFACTS = {
+    "vit_digits.npz": "the first training, for `weights=` at any size",
+    "saved_model/1": "the fine-tuned model, for TensorFlow Serving",
+    "digit.png": "the image that was asked about",
+    "attention.png": "ten digits, and where the model looks",
+}
+NEXT = """What next:
+  python -m keras_vit info ViT_B16        a published model: its size, its cost, its weights
+  python -m keras_vit predict PHOTO.jpg   names what is on a photo; downloads ViT-B/16 once (330 MB)
+  python -m keras_vit verify FILE.npz     proves that a checkpoint is read correctly
+In Python: `keras_vit.ViT_B16(weights="imagenet")`; README.md goes on from there."""
 
-def main(output_dir: str = "quickstart_output", *, pretrain_epochs: int = 10, finetune_epochs: int = 3) -> None:
-    """Runs every step and prints a table of results.
+
+class Digits(NamedTuple):
+    """(N, 8, 8) grey values in [0, 1], and which digit each one is."""
+
+    images: np.ndarray
+    labels: np.ndarray
+
+
+def main(output_dir: str = "quickstart_output", *, pretrain_epochs: int = 15, finetune_epochs: int = 3) -> None:
+    """Runs every step, then prints a table of results and where the artefacts are.
 
     Args:
         output_dir: Where the artefacts go; those of an earlier run are replaced.
         pretrain_epochs: Passes over the training digits at 32 pixels.
-        finetune_epochs: Passes at 48 pixels.
+        finetune_epochs: Passes over them at 48 pixels.
 
     Raises:
         ImportError: If scikit-learn or matplotlib is absent; the message says what to install.
         OSError: If `output_dir` cannot be written.
     """
-    output = Path(output_dir)
-    output.mkdir(parents=True, exist_ok=True)
+    check_extras()
+    output = open_folder(output_dir)
+    checkpoint, saved_model, photo, figure = (output / name for name in ARTEFACTS)
     keras.utils.set_random_seed(0)
+    train, test = load_digits()
     table = Table()
-    (train, train_labels), (test, test_labels) = table.step("load 1,797 digits", load_digits)
 
-    build = application(DIGITS_VIT)
-    model = build(weights=None, input_shape=(LOW, LOW, 3), classes=10)
-    table.step(
-        f"train a ViT of {model.count_params():,} parameters at {LOW} px",
-        lambda: fit(model, pixels(train, LOW), train_labels, pretrain_epochs, learning_rate=1e-3),
-    )
-    table.note(accuracy(model, pixels(test, LOW), test_labels))
+    with table.step(f"train a small ViT at {LOW} px") as row:
+        small = digits_vit(weights=None, input_shape=(LOW, LOW, 3), classes=10)
+        fit(small, train, LOW, pretrain_epochs, learning_rate=2e-3)
+        row.result = accuracy(small, test, LOW)
 
-    checkpoint = output / "vit_digits.npz"
-    table.step("write it as Google would", lambda: save_checkpoint(model, checkpoint))
-    larger = table.step(
-        f"load it back at {HIGH} px, positions resized",
-        lambda: build(weights=checkpoint, input_shape=(HIGH, HIGH, 3), classes=10),
-    )
-    table.note(accuracy(larger, pixels(test, HIGH), test_labels))
-    table.step(
-        "fine-tune it",
-        lambda: fit(larger, pixels(train, HIGH), train_labels, finetune_epochs, learning_rate=5e-4),
-    )
-    table.note(accuracy(larger, pixels(test, HIGH), test_labels))
+    with table.step("write a checkpoint") as row:
+        save_checkpoint(small, checkpoint)
+        row.result = f"{small.count_params():,} parameters as Google's npz"
 
-    photo = output / "digit.png"
-    keras.utils.save_img(photo, pixels(test[:1], HIGH)[0], scale=True)
-    saved_model = output / "saved_model"
-    table.step("export a SavedModel", lambda: larger.export(saved_model, verbose=False))
-    answer = table.step("reload it and ask about digit.png", lambda: ask(saved_model, photo))
-    expected = larger.predict(read(photo), verbose=0)
-    table.note(
-        f"a {answer.argmax()} ({answer.max():.0%}; it is a {test_labels[0]}), "
-        f"{np.abs(answer - expected).max():.0e} off the Keras model"
-    )
+    with table.step(f"load it back at {HIGH} px") as row:
+        large = digits_vit(weights=checkpoint, input_shape=(HIGH, HIGH, 3), classes=10)
+        row.result = f"{accuracy(large, test, HIGH)}, before it saw one of {HIGH} px"
 
-    figure = output / "attention.png"
-    table.step("draw where the model looks", lambda: draw(larger, test, test_labels, figure))
-    table.print()
-    print(f"\nIn {output.resolve()}:")
-    for path, meaning in (
-        (checkpoint, "the checkpoint, in Google's layout: weights= takes it, at any size"),
-        (saved_model, "the fine-tuned model, for TF Serving and tf.saved_model.load"),
-        (photo, "the image that was asked about"),
-        (figure, "sample digits, and the attention of the class token"),
-    ):
-        print(f"  {path.name:16} {meaning}")
-    print("\nNext: a published checkpoint.  python -m keras_vit info ViT_B16")
+    with table.step("fine-tune it") as row:
+        fit(large, train, HIGH, finetune_epochs, learning_rate=5e-4)
+        row.result = accuracy(large, test, HIGH)
+
+    with table.step("export a SavedModel") as row:
+        large.export(saved_model, verbose=False)
+        row.result = "the graph and its weights, nothing of Python"
+
+    with table.step("reload it, ask about an image") as row:
+        write_photo(photo, test.images[0])
+        row.result = compare(ask(saved_model, photo), large.predict(read(photo), verbose=0)[0], test.labels[0])
+
+    with table.step("draw its attention") as row:
+        draw_attention(large, test, figure)
+        row.result = "one held-out digit of each kind"
+
+    print(f"\n{table}\n\nIn {output.resolve()}:")
+    for name, meaning in ARTEFACTS.items():
+        print(f"  {name:14}  {meaning}")
+    print(f"\n{NEXT}")
 
 
-def load_digits() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """Returns (images, labels) to train on and, held out, to test on; images (N, 8, 8) in [0, 1]."""
+def check_extras() -> None:
+    """Now, not after the training."""
     try:
-        from sklearn.datasets import load_digits as load
-        from sklearn.model_selection import train_test_split
+        import matplotlib.figure  # noqa: F401
+        import sklearn.datasets  # noqa: F401
     except ImportError as error:
-        raise ImportError("The quickstart needs scikit-learn: pip install keras-vit[quickstart]") from error
-    images, labels = load(return_X_y=True)
-    split = train_test_split(images.reshape(-1, 8, 8) / 16, labels, test_size=360, stratify=labels, random_state=0)
-    return (split[0], split[2]), (split[1], split[3])
+        message = f'The quickstart needs scikit-learn and matplotlib: pip install "keras-vit[quickstart]" ({error})'
+        raise ImportError(message) from error
+
+
+def open_folder(output_dir: str) -> Path:
+    """Makes the folder and tries it."""
+    output = Path(output_dir)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=output).close()
+    except OSError as error:
+        message = f"Cannot write to {output.resolve()}: {error.strerror}. Name another folder with --output=FOLDER."
+        raise OSError(message) from error
+    return output
+
+
+def load_digits() -> tuple[Digits, Digits]:
+    """Returns 1,437 handwritten digits to train on, and 360 that the model never learns from."""
+    from sklearn.datasets import load_digits as load
+    from sklearn.model_selection import train_test_split
+
+    flat, labels = load(return_X_y=True)  # 64 grey values from 0 to 16
+    images = flat.reshape(-1, 8, 8).astype("float32") / 16
+    split = train_test_split(images, labels, test_size=360, stratify=labels, random_state=0)
+    return Digits(split[0], split[2]), Digits(split[1], split[3])
 
 
 def pixels(images: np.ndarray, size: int) -> np.ndarray:
-    """(N, 8, 8) in [0, 1] to (N, size, size, 3) in [-1, 1], as every model of this package expects it."""
-    resized = keras.ops.image.resize(images[..., None].astype("float32"), (size, size), interpolation="bilinear")
-    grey = np.repeat(keras.ops.convert_to_numpy(resized), 3, axis=-1) * 255.0
-    return preprocess_input(grey)
+    """(N, 8, 8) in [0, 1] to (N, size, size, 3) in [-1, 1], which is what every model of this package expects."""
+    resized = keras.ops.image.resize(images[..., None] * 255.0, (size, size), interpolation="bilinear")
+    return preprocess_input(np.repeat(keras.ops.convert_to_numpy(resized), 3, axis=-1))
 
 
-def fit(model: keras.Model, images: np.ndarray, labels: np.ndarray, epochs: int, learning_rate: float) -> None:
-    """AdamW with warm-up and cosine decay, gradients clipped at norm 1."""
-    steps = epochs * -(-len(images) // BATCH_SIZE)
+def fit(model: keras.Model, digits: Digits, size: int, epochs: int, learning_rate: float) -> None:
+    """AdamW, warm-up and cosine decay, gradients clipped at norm 1; each image is shifted by up to 5 %, at random."""
+    steps = epochs * -(-len(digits.labels) // BATCH_SIZE)
     schedule = keras.optimizers.schedules.CosineDecay(
         0.0, steps - steps // 5, warmup_target=learning_rate, warmup_steps=steps // 5
     )
     optimizer = keras.optimizers.AdamW(schedule, weight_decay=0.05, global_clipnorm=1.0)
-    model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
-    model.fit(images, labels, batch_size=BATCH_SIZE, epochs=epochs, verbose=1)
+    shift = keras.layers.RandomTranslation(0.05, 0.05, fill_mode="nearest", seed=0)
+    trained = keras.Sequential([shift, model])
+    trained.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
+    verbose = 1 if sys.stdout.isatty() else 2  # a bar, or one line per epoch where it would become hundreds
+    trained.fit(pixels(digits.images, size), digits.labels, batch_size=BATCH_SIZE, epochs=epochs, verbose=verbose)
 
 
-def accuracy(model: keras.Model, images: np.ndarray, labels: np.ndarray) -> str:
-    """Top-1 on held-out images, as words."""
-    guesses = model.predict(images, batch_size=120, verbose=0).argmax(axis=1)
-    return f"{np.mean(guesses == labels):.1%} of {len(labels)} held-out digits"
+def accuracy(model: keras.Model, digits: Digits, size: int) -> str:
+    """How many of the digits it names correctly, in words."""
+    named = model.predict(pixels(digits.images, size), batch_size=120, verbose=0).argmax(axis=1)
+    return f"{np.mean(named == digits.labels):.1%} of {len(named)} held-out digits"
+
+
+def write_photo(photo: Path, image: np.ndarray) -> None:
+    """A grey PNG of 96 x 96 pixels, as if it came from elsewhere."""
+    resized = keras.ops.image.resize(image[..., None] * 255.0, (96, 96), interpolation="bicubic")
+    keras.utils.save_img(photo, np.clip(keras.ops.convert_to_numpy(resized), 0, 255), scale=False)
 
 
 def read(photo: Path) -> np.ndarray:
-    """An image file to a batch of one."""
-    image = keras.utils.img_to_array(keras.utils.load_img(photo, target_size=(HIGH, HIGH)))
-    return preprocess_input(image[None])
+    """An image file of any size to a batch of one."""
+    image = keras.utils.load_img(photo, target_size=(HIGH, HIGH), interpolation="bilinear")
+    return preprocess_input(keras.utils.img_to_array(image)[None])
 
 
 def ask(saved_model: Path, photo: Path) -> np.ndarray:
-    """The exported model's scores for an image file; nothing of the Keras model is involved."""
-    served = keras.layers.TFSMLayer(saved_model, call_endpoint="serve")
-    return keras.ops.convert_to_numpy(served(read(photo)))
+    """The exported model's ten probabilities. Without Keras: `tf.saved_model.load(path).serve(images)`."""
+    served = keras.layers.TFSMLayer(str(saved_model), call_endpoint="serve")
+    return keras.ops.convert_to_numpy(served(read(photo)))[0]
 
 
-def draw(model: keras.Model, images: np.ndarray, labels: np.ndarray, path: Path, count: int = 8) -> None:
-    """Sample digits above the attention of the class token in the last block, averaged over heads."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("The quickstart needs matplotlib: pip install keras-vit[quickstart]") from error
-    batch = pixels(images[:count], HIGH)
-    last = model.get_layer(f"encoderblock_{DIGITS_VIT.depth - 1}")
-    scores = last.attention_scores(keras.Model(model.input, last.input)(batch))
-    grid = model.get_layer("posembed_input").grid
-    attention = keras.ops.convert_to_numpy(scores)[:, :, 0, 1:].mean(axis=1).reshape(-1, *grid)
-    guesses = model.predict(batch, verbose=0)
-    figure = Figure(figsize=(1.5 * count, 3.4), layout="constrained", dpi=120)
-    axes = figure.subplots(2, count)
-    for index, (above, below) in enumerate(axes.T):
-        guess = guesses[index].argmax()
-        above.imshow(batch[index] / 2 + 0.5)
-        colour = "black" if guess == labels[index] else "crimson"
-        above.set_title(f"{guess}  ({guesses[index].max():.0%})", fontsize=11, color=colour)
-        below.imshow(batch[index] / 2 + 0.5)
-        below.imshow(attention[index], cmap="magma", alpha=0.75, extent=(-0.5, HIGH - 0.5, HIGH - 0.5, -0.5))
-        for axis in (above, below):
-            axis.set_axis_off()
-    figure.suptitle("Held-out digits with the model's guess, and where its class token looks", fontsize=12)
+def compare(served: np.ndarray, expected: np.ndarray, label: int) -> str:
+    """The answer in words, and how far it is from the Keras model's."""
+    answer, difference = served.argmax(), np.abs(served - expected).max()
+    return f"it says {answer} ({served[answer]:.1%} sure), it is {label}; off the Keras model by {difference:.1g}"
+
+
+def draw_attention(model: keras.Model, digits: Digits, path: Path) -> None:
+    """One digit of each kind with the model's answer, red if wrong; below it the attention of the class token."""
+    from matplotlib.figure import Figure
+
+    images = pixels(digits.images[[int(np.argmax(digits.labels == digit)) for digit in range(10)]], HIGH)
+    scores, attention = model.predict(images, verbose=0), class_attention(model, images)
+    figure = Figure(figsize=(12.5, 3.3), dpi=150, layout="constrained")
+    axes = figure.subplots(2, 10, subplot_kw={"xticks": [], "yticks": []})
+    for digit, (above, below) in enumerate(axes.T):
+        answer = scores[digit].argmax()
+        above.set_title(f"{answer}   {scores[digit, answer]:.0%}", color="black" if answer == digit else "crimson")
+        above.imshow(images[digit] / 2 + 0.5)
+        below.imshow(attention[digit], cmap="inferno")
+    axes[0, 0].set_ylabel(f"{HIGH} x {HIGH} pixels")
+    axes[1, 0].set_ylabel("attention")
+    figure.suptitle("Held-out digits with the model's answer, and which patches its class token attends to")
     figure.savefig(path)
 
 
+def class_attention(model: keras.Model, images: np.ndarray) -> np.ndarray:
+    """(B, rows, columns): the attention of the class token to each patch, last block, mean of the heads."""
+    block = model.get_layer(f"encoderblock_{DIGITS_ROW.depth - 1}")
+    scores_BANN = block.attention_scores(keras.Model(model.input, block.input)(images))
+    side = HIGH // DIGITS_ROW.patch_size
+    return keras.ops.convert_to_numpy(scores_BANN)[:, :, 0, 1:].mean(axis=1).reshape(-1, side, side)
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class Row:
+    """One step: what was done, what came of it, how long it took."""
+
+    title: str
+    result: str = ""
+    seconds: float = 0.0
+
+
 class Table:
-    """What each step gave, and how long it took."""
+    """The steps of a run; `str(table)` is what is printed at its end."""
 
     def __init__(self) -> None:
-        self._rows: list[list[str]] = []
+        self.rows: list[Row] = []
 
-    def step(self, title: str, run: Callable):
-        """Runs one step under its title and returns what it returns."""
-        print(f"\n{title} ...", flush=True)
+    @contextlib.contextmanager
+    def step(self, title: str) -> Iterator[Row]:
+        """Announces a step, times what stands under `with`, and says what came of it."""
+        row = Row(title=title)
+        print(f"\n[{len(self.rows) + 1}] {title} ...", flush=True)
         start = time.perf_counter()
-        result = run()
-        self._rows.append([title, "", f"{time.perf_counter() - start:.1f} s"])
-        return result
+        yield row
+        row.seconds = time.perf_counter() - start
+        self.rows.append(row)
+        print(f"    {row.result}", flush=True)
 
-    def note(self, text: str) -> None:
-        """Records the result of the last step."""
-        print(text, flush=True)
-        self._rows[-1][1] = text
-
-    def print(self) -> None:
-        widths = [max(len(row[column]) for row in self._rows) for column in range(3)]
-        print()
-        for title, result, seconds in self._rows:
-            print(f"{title:{widths[0]}}  {seconds:>{widths[2]}}  {result}")
+    def __str__(self) -> str:
+        width = max(len(row.title) for row in self.rows)
+        lines = [f"{row.title:{width}}  {row.seconds:5.1f} s  {row.result}" for row in self.rows]
+        total = sum(row.seconds for row in self.rows)
+        return "\n".join([*lines, f"{'all steps':{width}}  {total:5.1f} s"])

@@ -150,6 +150,8 @@ def test_preprocessing_inside_equals_preprocessing_outside(tmp_path):
     inside = keras_vit.ViT_Ti16(weights=path, input_shape=(32, 32, 3), classes=5, include_preprocessing=True)
     pixels = np.random.default_rng(0).integers(0, 256, (2, 32, 32, 3)).astype("float32")
     scaled = keras_vit.preprocess_input(pixels.copy())
+    inside.save(tmp_path / "inside.keras")
+    inside = keras.saving.load_model(tmp_path / "inside.keras")
     np.testing.assert_allclose(
         keras.ops.convert_to_numpy(inside(pixels)), keras.ops.convert_to_numpy(outside(scaled)), atol=1e-5
     )

@@ -1,45 +1,110 @@
-import sys
+"""The tiny run proves the way, the full run the recipe."""
 
+import dataclasses
+import re
+import sys
+from pathlib import Path
+
+import keras
 import numpy as np
 import pytest
 
 from keras_vit import quickstart
+from keras_vit.applications import application
 
 pytest.importorskip("sklearn")
 pytest.importorskip("matplotlib")
 
 
-def test_digits_are_split_and_scaled():
-    (train, train_labels), (test, test_labels) = quickstart.load_digits()
-    assert train.shape == (1437, 8, 8) and test.shape == (360, 8, 8)
-    assert (np.bincount(test_labels) >= 34).all()
-    pixels = quickstart.pixels(test[:2], 32)
-    assert pixels.shape == (2, 32, 32, 3)
-    assert pixels.min() == -1 and pixels.max() <= 1
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same run with one block and two batches."""
+    row = dataclasses.replace(quickstart.DIGITS_ROW, depth=1, width=16, num_heads=2, mlp_dim=16)
+    train, test = quickstart.load_digits()
+    few = [quickstart.Digits(digits.images[:64], digits.labels[:64]) for digits in (train, test)]
+    monkeypatch.setattr(quickstart, "DIGITS_ROW", row)
+    monkeypatch.setattr(quickstart, "digits_vit", application(row))
+    monkeypatch.setattr(quickstart, "load_digits", lambda: few)
 
 
-def test_a_short_run_leaves_every_artefact(tmp_path, capsys):
-    (tmp_path / "output" / "saved_model").mkdir(parents=True)  # as after an earlier run
-    (tmp_path / "output" / "vit_digits.npz").write_bytes(b"old")
-    quickstart.main(str(tmp_path / "output"), pretrain_epochs=1, finetune_epochs=1)
-    assert sorted(path.name for path in (tmp_path / "output").iterdir()) == [
-        "attention.png",
-        "digit.png",
-        "saved_model",
-        "vit_digits.npz",
-    ]
+@pytest.mark.tensorflow
+def test_a_run_puts_new_artefacts_in_place_of_old_ones(tmp_path: Path, tiny, capsys):
+    output = tmp_path / "new" / "folder"
+    names = ("vit_digits.npz", "digit.png", "attention.png", "saved_model/1/saved_model.pb")
+    for name in names:
+        (output / name).parent.mkdir(parents=True, exist_ok=True)
+        (output / name).write_text("old")
+    quickstart.main(str(output), pretrain_epochs=1, finetune_epochs=1)
+    assert [name for name in names if (output / name).read_bytes() == b"old"] == []
     printed = capsys.readouterr().out
-    assert "positions resized" in printed
-    assert "off the Keras model" in printed
+    assert "of 64 held-out digits, before it saw one of 48 px" in printed
+    assert f"In {output.resolve()}:" in printed
+    difference = re.search(r"off the Keras model by (\S+)", printed)
+    assert difference and float(difference[1]) < 1e-5
 
 
-def test_what_is_missing_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(ImportError, match=r"pip install keras-vit\[quickstart\]"):
-        quickstart.load_digits()
+def test_the_held_out_digits_are_no_training_digits_and_of_every_kind():
+    train, test = quickstart.load_digits()
+    assert train.images.shape == (1437, 8, 8) and test.images.shape == (360, 8, 8)
+    assert (train.images.min(), train.images.max()) == (0, 1)
+    assert np.bincount(test.labels).min() >= 34
+    seen = {image.tobytes() for image in train.images}
+    assert not any(image.tobytes() in seen for image in test.images)
 
 
-def test_an_output_folder_that_cannot_be_made_is_an_error(tmp_path):
+def test_pixels_are_scaled_to_minus_one_and_one():
+    image = np.zeros((1, 8, 8), "float32")
+    image[0, :4] = 1
+    pixels = quickstart.pixels(image, 32)
+    assert pixels.shape == (1, 32, 32, 3) and pixels.dtype == np.float32
+    np.testing.assert_array_equal(pixels[0, [0, 31], 5], [[1, 1, 1], [-1, -1, -1]])
+
+
+def test_a_photo_is_read_as_the_pixels_that_were_written(tmp_path: Path):
+    _, test = quickstart.load_digits()
+    quickstart.write_photo(tmp_path / "digit.png", test.images[0])
+    photo = quickstart.read(tmp_path / "digit.png")
+    assert photo.shape == (1, 48, 48, 3)
+    np.testing.assert_allclose(photo, quickstart.pixels(test.images[:1], 48), atol=0.5)
+    assert np.abs(photo - quickstart.pixels(test.images[:1], 48)).mean() < 0.1
+
+
+def test_class_attention_is_a_probability_for_each_patch(tiny):
+    model = quickstart.digits_vit(weights=None, input_shape=(48, 48, 3), classes=10)
+    attention = quickstart.class_attention(model, np.zeros((2, 48, 48, 3), "float32"))
+    assert attention.shape == (2, 12, 12)
+    # What is left of 1 is the attention of the class token to itself.
+    assert ((attention.sum(axis=(1, 2)) > 0.5) & (attention.sum(axis=(1, 2)) < 1)).all()
+
+
+@pytest.mark.parametrize("module", ["sklearn.datasets", "matplotlib.figure"])
+def test_what_is_missing_is_named_before_anything_is_done(module: str, tmp_path: Path, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match=re.escape('pip install "keras-vit[quickstart]"')):
+        quickstart.main(str(tmp_path / "output"))
+    assert not (tmp_path / "output").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_named_before_anything_is_trained(tmp_path: Path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match="file"):
+    with pytest.raises(OSError, match=r"Cannot write to .*/file/output: .*--output=FOLDER"):
         quickstart.main(str(tmp_path / "file" / "output"))
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch):
+    def refuse(dir):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(quickstart.tempfile, "TemporaryFile", refuse)
+    with pytest.raises(OSError, match=r"Cannot write to .*: Permission denied\. Name another folder"):
+        quickstart.open_folder(str(tmp_path))
+
+
+def test_the_model_is_a_row_of_its_own():
+    model = quickstart.digits_vit(weights=None, input_shape=(32, 32, 3), classes=10)
+    assert isinstance(model, keras.Model)
+    assert model.name == "vit_digits"
+    # 4 blocks of 4 D^2 + 4 D + 8 D^2 + 5 D + 4 D; patches, class token, positions, last norm and head.
+    width = 64
+    blocks = 4 * (12 * width**2 + 13 * width)
+    assert model.count_params() == blocks + (48 + 1) * width + width + 65 * width + 2 * width + 10 * (width + 1)

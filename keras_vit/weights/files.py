@@ -19,6 +19,7 @@ import uuid
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from io import BufferedIOBase, BytesIO
 from pathlib import Path
@@ -83,11 +84,6 @@ def read(path: _PathLike) -> Checkpoint:
         FileNotFoundError: If there is no such file.
         ValueError: If the file is empty, truncated, damaged or of another kind, or if it holds pickled objects, types
             that are no numbers, or numbers that are not finite.
-
-    Example:
-        >>> write_npz("/tmp/tiny.npz", {"head/bias": np.zeros(3, "float32")}, {"gelu": "tanh"})
-        >>> read("/tmp/tiny.npz").metadata
-        {'gelu': 'tanh'}
     """
     path = _file_of(Path(path))
     arrays, metadata = _read_npz(path) if kind(path) == "npz" else _read_safetensors(path)
@@ -229,25 +225,32 @@ def _file_of(path: Path) -> Path:
 
 
 def _read_npz(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    arrays, types = {}, {}
     try:
-        with zipfile.ZipFile(path) as archive, open(path, "rb") as file:
+        with zipfile.ZipFile(path) as archive, ThreadPoolExecutor() as pool:
             _refuse_strange_members(path, archive.namelist())
-            for member in archive.infolist():
-                stream, start = _open_member(archive, file, member)
-                shape, fortran, dtype = _read_header(stream, member)
-                name = member.filename.removesuffix(".npy")
-                types[name] = dtype
-                # Told by the header: the data of an array of objects, a pickle, is not even looked at.
-                if _is_number(dtype):
-                    flat = _read_data(stream, start, dtype, math.prod(shape), member)
-                    arrays[name] = flat.reshape(shape, order="F" if fortran else "C")
+            # Copies and checksums leave the interpreter free, so that two cores halve the time.
+            found = list(pool.map(lambda member: _read_member(archive, path, member), archive.infolist()))
             metadata = _json_or_text(archive.comment.decode(errors="replace"))
     except _ZIP_ERRORS as error:
         raise _bad(path, f"the npz archive is truncated or damaged ({error})", _JUNK) from error
-    _refuse_types(path, types)
+    _refuse_types(path, {name: dtype for name, dtype, _ in found})
+    arrays = {name: array for name, _, array in found if array is not None}
     # A comment that somebody else wrote is none of ours.
     return arrays, _with_tuples(metadata) if isinstance(metadata, dict) else {}
+
+
+def _read_member(
+    archive: zipfile.ZipFile, path: Path, member: zipfile.ZipInfo
+) -> tuple[str, np.dtype, np.ndarray | None]:
+    with open(path, "rb") as file:
+        stream, start = _open_member(archive, file, member)
+        shape, fortran, dtype = _read_header(stream, member)
+        array = None
+        # Told by the header: the data of an array of objects, a pickle, is not even looked at.
+        if _is_number(dtype):
+            flat = _read_data(stream, start, dtype, math.prod(shape), member)
+            array = flat.reshape(shape, order="F" if fortran else "C")
+    return member.filename.removesuffix(".npy"), dtype, array
 
 
 def _refuse_strange_members(path: Path, names: list[str]) -> None:
@@ -276,10 +279,7 @@ def _refuse_types(path: Path, types: dict[str, np.dtype]) -> None:
 
 
 def _open_member(archive: zipfile.ZipFile, file: BufferedIOBase, member: zipfile.ZipInfo) -> tuple[BufferedIOBase, int]:
-    """Return a stream that stands at the member, and where that is.
-
-    Stored members are read from the file, past their local header: it spares the copies that `zipfile` makes.
-    """
+    """Return a stream at the member, and where that is: the file itself, past the local header, where it is stored."""
     if member.header_offset < 0:
         raise zipfile.BadZipFile(f"{member.filename}: it begins before the file")
     if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 0x1:
