@@ -34,9 +34,14 @@ help: ## list the commands
 quickstart: $(VENV)/.installed-quickstart ## install what it needs, then the first full run: build, load, fine-tune, export, ask
 	@$(BIN)/python -m keras_vit quickstart
 
+# Most tests keep one core busy, so the two backends share a machine of two; what JAX said is printed at the end.
 test: lint ## install what it needs, then linters, all tests on TensorFlow, floors 0-3 on JAX
-	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q -m "$(UNASKED)"
-	KERAS_BACKEND=jax $(JAX_CACHE) $(BIN)/python -m pytest -q -m "$(UNASKED)" $(ONLY_ONCE:%=--ignore=tests/%)
+	@echo "Tests on TensorFlow, and beside them on JAX:"
+	@KERAS_BACKEND=jax $(JAX_CACHE) $(BIN)/python -m pytest -q -m "$(UNASKED)" $(ONLY_ONCE:%=--ignore=tests/%) \
+	    > $(VENV)/jax-tests.log 2>&1 & jax=$$!; \
+	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q -m "$(UNASKED)"; on_tensorflow=$$?; \
+	wait $$jax; on_jax=$$?; echo "Tests on JAX:"; cat $(VENV)/jax-tests.log; \
+	exit $$((on_tensorflow + on_jax))
 
 lint: $(VENV)/.installed-test ## style, spelling, types of floors 0-3
 	$(BIN)/ruff check
