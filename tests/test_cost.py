@@ -8,46 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import synthetic_checkpoint
+from published_counts import PARAMETERS
 
 from keras_vit import cost
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
 from keras_vit.weights import witness
 
 ROWS = VIT_VARIANTS | RESNET_VARIANTS
-
-# 224 pixels, 1000 classes, class token, no tanh layer. ViTs and R+, R26+, R50+: vit_jax/models_test.py. R50_ViT_B32,
-# R50_ViT_L16, ResNets: derived from the published code. BiT_R50x1: big_vision's bit_paper.py, run.
-# The other BiT rows: the sum over the published array shapes.
-PARAMETERS = {
-    "ViT_Ti16": 5_717_416,
-    "ViT_S32": 22_878_952,
-    "ViT_S16": 22_050_664,
-    "ViT_B32": 88_224_232,
-    "ViT_B16": 86_567_656,
-    "ViT_B8": 86_576_872,
-    "ViT_L32": 306_535_400,
-    "ViT_L16": 304_326_632,
-    "ViT_H14": 632_045_800,
-    "R_ViT_Ti16": 6_337_704,
-    "R26_ViT_S32": 36_431_912,
-    "R26_ViT_B32": 101_383_976,
-    "R50_ViT_B32": 110_945_832,
-    "R50_ViT_B16": 98_659_112,
-    "R50_ViT_L32": 328_994_856,
-    "R50_ViT_L16": 316_483_624,
-    "BiT_R50x1": 25_549_352,
-    "BiT_R50x3": 217_319_080,
-    "BiT_R101x1": 44_541_480,
-    "BiT_R101x3": 387_934_888,
-    "BiT_R152x2": 236_335_208,
-    "BiT_R152x4": 936_533_224,
-    "ResNet50x1": 25_557_032,
-    "ResNet50x2": 98_004_072,
-    "ResNet101x1": 44_549_160,
-    "ResNet152x1": 60_192_808,
-    "ResNet152x2": 236_350_568,
-    "ResNet200x3": 568_656_040,
-}
 
 
 def size_of(shapes: dict[str, tuple[int, ...]]) -> int:
