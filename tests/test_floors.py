@@ -30,10 +30,18 @@ FLOORS = (
 # Within a folder a file may import those listed before it. `__init__` re-exports, so it comes last.
 FILES = {
     "layers": ("patches", "tokens", "positions", "transformer", "pooling", "resnet", "__init__"),
+    "data": (
+        *("fractals", "transforms", "randaugment", "sources", "duplicates", "order", "reading", "pipeline"),
+        "__init__",
+    ),
     "models": ("ends", "resnet", "vit", "__init__"),
     "weights": (
         *("catalog", "files", "download", "renaming", "layouts", "dialects", "keras_h5", "source", "identity"),
         *("restore", "save", "witness", "__init__"),
+    ),
+    "train": (
+        *("losses", "schedules", "optimizers", "remat", "devices", "tensorflow_step", "jax_step", "learner"),
+        *("checkpoints", "progress", "logs", "report", "loop", "recipe", "pretrain", "finetune", "__init__"),
     ),
 }
 # Every dependency, and the files or folders that may import it. "" is anywhere.
@@ -46,13 +54,15 @@ DOORS = {
     "absl.flags": ("cli.py",),
     "scipy": ("grid.py", "evaluate/fewshot.py", "evaluate/probe.py"),
     "keras": (*_WHOLES, *_VERBS),
-    "tensorflow": ("data/", "train/devices.py", "export/"),
+    "tensorflow": ("data/", "train/devices.py", "train/tensorflow_step.py", "train/logs.py", "export/"),
+    "jax": ("train/jax_step.py", "train/devices.py"),
+    "psutil": ("train/progress.py",),
     "tensorflow_datasets": ("data/sources.py",),
     "tensorflow_serving": ("export/warmup.py",),
     "sklearn": ("data/sources.py", "quickstart.py"),
-    "matplotlib": ("analyze/plots.py", "quickstart.py"),
+    "matplotlib": ("analyze/plots.py", "train/report.py", "quickstart.py"),
     "pooch": ("weights/download.py",),
-    "tqdm": ("weights/download.py",),
+    "tqdm": ("weights/download.py", "data/duplicates.py", "train/progress.py"),
     "safetensors": ("weights/files.py",),
     "h5py": ("weights/keras_h5.py",),
 }

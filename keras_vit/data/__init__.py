@@ -1,0 +1,1 @@
+"""Examples, from where they lie to a batch on its way into a model: sources, transforms, order, pipelines."""
