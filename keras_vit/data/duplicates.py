@@ -1,0 +1,415 @@
+"""Training images that a test set holds too: found, shown, dropped.
+
+What lives here: the search, its report, the picture of what was found. What does not: how examples are read and left
+out (`sources.py`).
+
+Three steps, each on what the one before left over:
+    1. Hash: the signs of 63 low frequencies of each image, and of its mirror image. Every image is read once, in
+       parallel, and 8 bytes of it are kept.
+    2. Candidates: pairs of hashes that differ in few bits, without comparing all with all.
+    3. Pixels: small copies of the candidates are compared in colour, so that what is merely alike stays.
+
+Found are copies that were coded anew, resized, mirrored, brightened or tinted a little. Copies that were cropped,
+shifted or turned are not: the hash sees the whole frame.
+
+Source: the pre-training data of arXiv:2010.11929 (section 4.1) are without the test images; the steps are ours. The
+hash is pHash (Zauner 2010), with signs for its bits; the search is multi-index hashing (arXiv:1307.2982).
+"""
+
+import itertools
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.data.sources import Source
+
+# Copies of photographs (JPEG quality 30, half and double size, brighter) were at most 5 bits from their originals,
+# nearly all copies of images of 32 pixels at most 8. Unrelated images differ in about 32.
+MAX_DISTANCE = 8
+# Copies of photographs stayed above 0.97. Between the two parts of CIFAR-10, every pair from here on showed the same
+# photograph to the eye; the first pair of different ones was at 0.933.
+MIN_SIMILARITY = 0.94
+
+_HASH_SIDE, _FREQUENCIES, _THUMBNAIL_SIDE, _PICTURE_SIDE = 32, 8, 16, 96
+# Rounding to whole grey levels moves a coefficient by less than this; below it there is nothing, so flat images agree.
+_FAINTEST = 1.0
+_LUMA = (0.299, 0.587, 0.114)
+_NOISE = 4.0  # variance, in squared grey levels, that rounding and coding may add
+_COLOUR_WEIGHT = 0.02
+_BANDS, _BAND_BITS = 4, 16
+_LARGEST_DISTANCE = 15  # beyond it the search looks at a good part of all pairs, and chance finds some
+# Thousands of flat images share one hash: so many test images at most are compared by pixels with one training image.
+_MAX_CANDIDATES = 64
+_BATCH_SIZE = 256
+_PAIRS_AT_ONCE = 2**13
+_PROBES_AT_ONCE = 2**20
+
+
+class DuplicatePair(NamedTuple):
+    """A training image and the test image that it matches: `distance` in bits of the hash, `similarity` of the pixels.
+
+    The places are what `Source.locate` says: a path, or "name[index]".
+    """
+
+    train_index: int
+    test_index: int
+    distance: int
+    similarity: float
+    mirrored: bool
+    train_place: str
+    test_place: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DuplicateReport:
+    """What `find_duplicates` found.
+
+    Attributes:
+        pairs: Sorted by training index, then by test index.
+        unreadable: Places of the images, of either source, that could not be read and so were not compared.
+        num_crowded: Training images with so many candidates that only the nearest 64 were compared by pixels.
+    """
+
+    train_name: str
+    test_name: str
+    num_train: int
+    num_test: int
+    max_distance: int
+    min_similarity: float
+    pairs: tuple[DuplicatePair, ...]
+    unreadable: tuple[str, ...]
+    num_crowded: int
+
+    @property
+    def train_indices(self) -> tuple[int, ...]:
+        """The training examples to drop, in order, each once."""
+        return tuple(sorted({pair.train_index for pair in self.pairs}))
+
+    def doubtful_first(self) -> list[DuplicatePair]:
+        """Returns the pairs, the least similar first: if the search went wrong, it is there to see."""
+        return sorted(self.pairs, key=lambda pair: (pair.similarity, pair))
+
+    def markdown(self, limit: int = 50) -> str:
+        """Returns totals, the least similar pairs, and what could not be read; no list is longer than `limit`."""
+        matched = ((len(self.train_indices), self.num_train), (len({pair[1] for pair in self.pairs}), self.num_test))
+        shares = [f"{count:,} of {total:,} ({count / total:.2%})" for count, total in matched]
+        lines = [
+            f"# Images of {self.test_name} in {self.train_name}\n",
+            f"{shares[0]} training images match {shares[1]} test images: {len(self.pairs):,} pairs, "
+            f"at most {self.max_distance} bits apart, similarity at least {self.min_similarity:g}.",
+        ]
+        if self.num_crowded:
+            lines.append(f"Of {self.num_crowded:,} training images only the nearest {_MAX_CANDIDATES} were compared.")
+        if self.pairs:
+            lines.append(
+                "\n| # | training image | test image | bits | similarity | mirrored |\n|--:|---|---|--:|--:|---|"
+            )
+        lines += [_table_line(number, pair) for number, pair in enumerate(self.doubtful_first()[:limit], start=1)]
+        if len(self.pairs) > limit:
+            lines.append(f"\n{len(self.pairs) - limit:,} more pairs, all at least as similar.")
+        if self.unreadable:
+            lines.append(f"\n{len(self.unreadable):,} images could not be read and were not compared:\n")
+        lines += [f"- {place}" for place in self.unreadable[:limit]]
+        return "\n".join([*lines, ""])
+
+    def write_contact_sheet(self, path: str | os.PathLike, train: Source, test: Source, limit: int = 50) -> None:
+        """Writes a picture of the pairs as a PNG file: people would rather look than read.
+
+        They come in the order of the table, five to a line: on the left the training image, beside it the test image,
+        turned round if it is mirrored. Each is squeezed into a square, as the search sees it.
+
+        Raises:
+            ValueError: If there is no pair to show, or if the report is about other sources.
+        """
+        self.check_sources(train, test)
+        shown = self.doubtful_first()[:limit]
+        if not shown:
+            raise ValueError(f"No picture: the report has {len(self.pairs)} pairs, and limit={limit}.")
+        indices = np.array([pair[:2] for pair in shown]).T
+        lefts, rights = (_thumbnails(*one, _PICTURE_SIDE) for one in zip((train, test), indices, strict=True))
+        rights = _turned(rights, np.array([pair.mirrored for pair in shown]))
+        sheet = _tiled(np.concatenate([lefts, rights], axis=2).round().astype(np.uint8))
+        tf.io.write_file(os.fspath(path), tf.io.encode_png(sheet))
+
+    def check_sources(self, *sources: Source) -> None:
+        """Raises ValueError unless the report is about these: the training source and, if given, the test source."""
+        searched = [(self.train_name, self.num_train), (self.test_name, self.num_test)][: len(sources)]
+        given = [(source.name, source.num_examples) for source in sources]
+        if given != searched:
+            raise ValueError(f"The report is about {searched} (name, examples), got {given}. Pass what was searched.")
+
+
+def find_duplicates(
+    train: Source,
+    test: Source,
+    *,
+    max_distance: int = MAX_DISTANCE,
+    min_similarity: float = MIN_SIMILARITY,
+    progress: bool = True,
+) -> DuplicateReport:
+    """Returns the training images that match a test image, by hash and by pixels.
+
+    The time goes into reading every image once. Those that cannot be read are named in the report.
+
+    Args:
+        train: Where duplicates are to be found.
+        test: What they may be duplicates of.
+        max_distance: Bits, of 63, in which hashes may differ; 0 to 15.
+        min_similarity: Least similarity of the pixels, between 0 and 1.
+        progress: Whether bars are shown on standard error.
+
+    Raises:
+        ValueError: If a source is empty, or a setting out of range.
+
+    Example:
+        >>> noise = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3), np.uint8)
+        >>> images = Source(name="noise", class_names=("noise",), num_examples=3, locate="noise[{}]".format,
+        ...                 read=lambda index: (tf.constant(noise)[index], index))
+        >>> find_duplicates(images, images, progress=False).train_indices
+        (0, 1, 2)
+    """
+    _check(train, test, max_distance, min_similarity)
+    train_hashes, test_hashes = _hashes(train, progress), _hashes(test, progress, num_views=2)
+    candidates, num_crowded = _candidates(_Groups(*train_hashes), _Groups(*test_hashes), max_distance)
+    return DuplicateReport(
+        train_name=train.name,
+        test_name=test.name,
+        num_train=train.num_examples,
+        num_test=test.num_examples,
+        max_distance=max_distance,
+        min_similarity=min_similarity,
+        pairs=tuple(_verified(train, test, candidates, min_similarity)),
+        unreadable=(*_missing(train, train_hashes[1]), *_missing(test, test_hashes[1])),
+        num_crowded=num_crowded,
+    )
+
+
+def drop_duplicates(train: Source, report: DuplicateReport) -> Source:
+    """Returns the training source without the examples that were found; ValueError if the report is about another.
+
+    Example:
+        >>> drop_duplicates(train, find_duplicates(train, test))  # doctest: +SKIP
+    """
+    report.check_sources(train)
+    return train.without(report.train_indices)
+
+
+def _check(train: Source, test: Source, max_distance: int, min_similarity: float) -> None:
+    wrong = [f"{source.name} has no examples" for source in (train, test) if source.num_examples < 1]
+    if max_distance not in range(_LARGEST_DISTANCE + 1):
+        wrong.append(f"max_distance={max_distance}, expected an integer from 0 to {_LARGEST_DISTANCE}")
+    if not 0 < min_similarity < 1:
+        wrong.append(f"min_similarity={min_similarity}, expected a number between 0 and 1")
+    if wrong:
+        raise ValueError(f"Cannot look for duplicates: {'; '.join(wrong)}.")
+
+
+# --- step 1: hashes --------------------------------------------------------------------------------------------------
+
+
+def _hashes(source: Source, progress: bool, num_views: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """Returns hashes, uint64 (views, images), as seen and then mirrored, and which images could be read."""
+    from tqdm import tqdm
+
+    found = np.zeros((num_views, source.num_examples), np.uint64)
+    readable = np.zeros(source.num_examples, bool)
+    # Errors are dropped here and missed afterwards: an index that does not come back is an image that cannot be read.
+    # Each image brings its index along, so the order is free and one slow file does not hold up the others.
+    images = _small_images(source, tf.data.Dataset.range(source.num_examples), _HASH_SIDE, deterministic=False)
+    batches = images.ignore_errors().batch(_BATCH_SIZE).prefetch(2)
+    with tqdm(desc=source.name, total=source.num_examples, unit="image", disable=not progress) as bar:
+        for indices, batch in batches.as_numpy_iterator():
+            found[:, indices] = _hash(batch)[:num_views]
+            readable[indices] = True
+            bar.update(len(indices))
+    return found, readable
+
+
+def _small_images(source: Source, indices: tf.data.Dataset, side: int, deterministic: bool = True) -> tf.data.Dataset:
+    """Returns (index, image), the image float32 (side, side, 3) on the scale of uint8."""
+
+    def read(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        image = source.read(index)[0]
+        if image.dtype == tf.string:
+            image = tf.io.decode_image(image, channels=3, expand_animations=False)
+        # The area method averages all pixels, so that a copy of another size gives the same small image.
+        return index, tf.image.resize(tf.ensure_shape(image, (None, None, 3)), (side, side), method="area")
+
+    return indices.map(read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=deterministic)
+
+
+def _hash(images: np.ndarray) -> np.ndarray:
+    """Returns uint64 (2, B) for (B, 32, 32, 3): hashes of the images as they are, and in a mirror."""
+    frequencies, positions = np.arange(_FREQUENCIES), np.arange(_HASH_SIDE) + 0.5
+    # Waves of length 1, as in an orthonormal cosine transform (type II).
+    waves = np.cos(np.pi * np.outer(frequencies, positions) / _HASH_SIDE) * np.sqrt(2 / _HASH_SIDE)
+    coefficients = waves @ (images @ np.array(_LUMA)) @ waves.T
+    # In a mirror, a cosine of odd frequency changes its sign.
+    both = np.stack([coefficients, coefficients * np.where(frequencies % 2, -1, 1)])
+    bits = both.reshape(2, -1, _FREQUENCIES**2) > _FAINTEST
+    bits[..., 0] = False  # the mean: brightness, which tells nothing
+    return np.packbits(bits, axis=-1).view(np.uint64)[..., 0]
+
+
+# --- step 2: candidates ----------------------------------------------------------------------------------------------
+
+
+def near_hashes(hashes: np.ndarray, others: np.ndarray, max_distance: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns all (position in hashes, position in others, distance) within a Hamming distance of 0 to 15 bits.
+
+    Exact, without comparing all with all: of four bands of 16 bits one holds at most a quarter of the differing bits, so
+    hashes are compared only where a band agrees that far: at 8 bits, one in 350 of all pairs of random hashes.
+
+    Example:
+        >>> near_hashes(np.array([0, 255], np.uint64), np.array([7], np.uint64), 3)
+        (array([0]), array([0]), array([3]))
+    """
+    found = [np.empty(0, np.int64)]
+    for band in range(_BANDS):
+        # Not all four may be above their share, so the last ones need not reach as far.
+        reach = max_distance // _BANDS - (band > max_distance % _BANDS)
+        shift = np.uint64(band * _BAND_BITS)
+        keys, other_keys = ((values >> shift).astype(np.int64) % 2**_BAND_BITS for values in (hashes, others))
+        order = np.argsort(keys, kind="stable")
+        starts = np.searchsorted(keys[order], np.arange(2**_BAND_BITS + 1))
+        flips = (bits for count in range(reach + 1) for bits in itertools.combinations(range(_BAND_BITS), count))
+        for mask in (sum(1 << bit for bit in bits) for bits in flips):
+            for rows, columns in _same_key(order, starts, other_keys ^ mask):
+                near = _distances(hashes[rows], others[columns]) <= max_distance
+                found.append(rows[near] * len(others) + columns[near])
+    rows, columns = np.divmod(np.unique(np.concatenate(found)), max(len(others), 1))
+    return rows, columns, _distances(hashes[rows], others[columns])
+
+
+def _same_key(order: np.ndarray, starts: np.ndarray, probes: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields (rows, columns) with the key of the row equal to the probe of the column, some at a time."""
+    counts = starts[probes + 1] - starts[probes]
+    ends = np.cumsum(counts)
+    edges = np.searchsorted(ends, np.arange(_PROBES_AT_ONCE, ends[-1] if len(ends) else 0, _PROBES_AT_ONCE))
+    for columns in np.split(np.arange(len(probes)), edges):
+        yield order[_ranges(starts[probes[columns]], counts[columns])], np.repeat(columns, counts[columns])
+
+
+def _ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Returns `counts[0]` numbers from `starts[0]` on, `counts[1]` from `starts[1]` on, and so forth."""
+    return np.arange(counts.sum()) + np.repeat(starts - (np.cumsum(counts) - counts), counts)
+
+
+def _distances(hashes: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Returns in how many bits they differ, summing the bits of all fields of 2, 4, then 8 bits at once."""
+    bits = hashes ^ others
+    bits = bits - ((bits >> np.uint64(1)) & np.uint64(0x5555555555555555))
+    bits = (bits & np.uint64(0x3333333333333333)) + ((bits >> np.uint64(2)) & np.uint64(0x3333333333333333))
+    bits = (bits + (bits >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return ((bits * np.uint64(0x0101010101010101)) >> np.uint64(56)).astype(np.int64)
+
+
+class _Groups:
+    """Readable images of equal hash: those of group g are `order[starts[g] : starts[g] + sizes[g]]`.
+
+    The mirrored view of image i of n counts as i + n.
+    """
+
+    def __init__(self, hashes: np.ndarray, readable: np.ndarray) -> None:
+        self.num_images = len(readable)
+        members = np.flatnonzero(np.tile(readable, len(hashes)))
+        self.order = members[np.argsort(hashes.ravel()[members], kind="stable")]
+        ordered = hashes.ravel()[self.order]
+        self.hashes, self.starts, self.sizes = np.unique(ordered, return_index=True, return_counts=True)
+
+
+def _candidates(train: _Groups, test: _Groups, max_distance: int) -> tuple[np.ndarray, int]:
+    """Returns int64 (4, pairs), and how many training images were crowded.
+
+    The rows are training index, test index, whether mirrored, and distance, in the order of the training index.
+    Thousands of flat images, or of one logo, on both sides would make millions of pairs that all say the same: so each
+    training image gets no more than 64, the nearest.
+    """
+    rows, columns, distances = near_hashes(train.hashes, test.hashes, max_distance)
+    nearest = np.lexsort((distances, rows))
+    rows, columns, distances = rows[nearest], columns[nearest], distances[nearest]
+    before = np.cumsum(test.sizes[columns]) - test.sizes[columns]
+    before -= before[np.searchsorted(rows, rows)]  # since the first of the same training hash
+    taken = np.clip(_MAX_CANDIDATES - before, 0, test.sizes[columns])
+    crowded = np.unique(rows[taken < test.sizes[columns]])
+    # From pairs of groups to pairs of images: first each test image of a group, then each training image.
+    tests = test.order[_ranges(test.starts[columns], taken)]
+    rows, distances = np.repeat(rows, taken), np.repeat(distances, taken)
+    copies = train.sizes[rows]
+    trains = train.order[_ranges(train.starts[rows], copies)]
+    mirrored, tests = np.divmod(np.repeat(tests, copies), test.num_images)
+    pairs = np.stack([trains, tests, mirrored, np.repeat(distances, copies)])
+    return pairs[:, np.argsort(trains, kind="stable")], int(train.sizes[crowded].sum())
+
+
+# --- step 3: pixels --------------------------------------------------------------------------------------------------
+
+
+def similarities(images: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Returns how alike small images are, pair by pair: 1 for equal ones, about 0 for unrelated ones.
+
+    The correlation of the pixels of (B, H, W, 3), on the scale of uint8, about their mean colour (about the mean grey,
+    any two objects in a blue sky are alike in that both are blue). It does not change with brightness and contrast, so
+    a difference of the mean colours is held against it: weakly in a photograph, where 30 grey levels cost 0.01, and
+    strongly where both images are flat.
+
+    Example:
+        >>> black, white = np.zeros((1, 16, 16, 3)), np.full((1, 16, 16, 3), 255.0)
+        >>> similarities(np.concatenate([black, white]), np.concatenate([black, black])).round(2)
+        array([1., 0.])
+    """
+    images, others = (values.reshape(len(values), -1, 3).astype(np.float64) for values in (images, others))
+    means, other_means = images.mean(axis=1, keepdims=True), others.mean(axis=1, keepdims=True)
+    images, others = images - means, others - other_means
+    covariance = (images * others).mean(axis=(1, 2)) + _NOISE
+    variances = ((images**2).mean(axis=(1, 2)) + _NOISE) * ((others**2).mean(axis=(1, 2)) + _NOISE)
+    colour = ((means - other_means) ** 2).mean(axis=(1, 2))
+    return covariance / (np.sqrt(variances) + _COLOUR_WEIGHT * colour)
+
+
+def _verified(train: Source, test: Source, candidates: np.ndarray, min_similarity: float) -> list[DuplicatePair]:
+    """Returns the candidates that are alike in their pixels; of one that is so in both directions, the better."""
+    best: dict[tuple[int, ...], DuplicatePair] = {}
+    for begin in range(0, candidates.shape[1], _PAIRS_AT_ONCE):
+        chosen = candidates[:, begin : begin + _PAIRS_AT_ONCE]
+        lefts, rights = _thumbnails(train, chosen[0]), _turned(_thumbnails(test, chosen[1]), chosen[2])
+        similarity = similarities(lefts, rights)
+        alike = similarity >= min_similarity
+        for (row, column, mirrored, distance), value in zip(chosen.T[alike].tolist(), similarity[alike], strict=True):
+            figures = (distance, float(value), bool(mirrored))
+            pair = DuplicatePair(row, column, *figures, train.locate(row), test.locate(column))
+            best[row, column] = max(pair, best.get((row, column), pair), key=lambda one: one.similarity)
+    return [best[key] for key in sorted(best)]
+
+
+def _turned(images: np.ndarray, mirrored: np.ndarray) -> np.ndarray:
+    return np.where(mirrored.astype(bool)[:, None, None, None], images[:, :, ::-1], images)
+
+
+def _thumbnails(source: Source, indices: np.ndarray, side: int = _THUMBNAIL_SIDE) -> np.ndarray:
+    """Returns float32 (len(indices), side, side, 3), reading no image twice."""
+    different, positions = np.unique(indices, return_inverse=True)
+    small = _small_images(source, tf.data.Dataset.from_tensor_slices(different), side).batch(_BATCH_SIZE)
+    return np.concatenate([images for _, images in small.as_numpy_iterator()])[positions]
+
+
+def _tiled(tiles: np.ndarray, num_columns: int = 5, margin: int = 4) -> np.ndarray:
+    """Returns one white sheet with the tiles, line by line."""
+    num_rows = -(-len(tiles) // num_columns)
+    room = ((0, num_rows * num_columns - len(tiles)), (0, margin), (0, margin), (0, 0))
+    grid = np.pad(~tiles, room).reshape(num_rows, num_columns, *(side + margin for side in tiles.shape[1:3]), 3)
+    return ~np.concatenate(np.concatenate(grid, axis=1), axis=1)
+
+
+def _missing(source: Source, readable: np.ndarray) -> list[str]:
+    return [source.locate(index) for index in np.flatnonzero(~readable).tolist()]
+
+
+def _table_line(number: int, pair: DuplicatePair) -> str:
+    places = [place.replace("|", "\\|") for place in (pair.train_place, pair.test_place)]
+    figures = [str(pair.distance), f"{pair.similarity:.3f}", "yes" if pair.mirrored else ""]
+    return f"| {number} | {' | '.join(places + figures)} |"

@@ -1,0 +1,413 @@
+"""What happens to one image on its way into a batch: decoding, cropping, resizing, flipping, scaling; then mixup.
+
+A transform is a function `(image, seed) -> image`, and a pipeline is a plain list of them. `image` is an encoded file
+(a scalar string) or pixels (H, W, 3) from 0 to 255; every transform here takes either. `seed`, an int32 tensor of
+shape (2,), is all that a random transform draws from, so that an example looks the same on one thread, on ten, and
+after a run was interrupted; the others ignore it. Where seeds come from is the business of `order.py`, and the longer
+list of distortions that of `randaugment.py`.
+
+Resizing returns float32, as in the released ViT code. big_vision cuts back to uint8 after each resize, which darkens
+an image by half a level; `to_uint8` rounds instead.
+
+Source: arXiv:2010.11929 section 4.1 and appendix B.1.1; arXiv:1912.11370 section 3.3; google-research/big_vision,
+pp/ops_image.py and utils.get_mixup.
+"""
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+Transform = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+
+# libjpeg's slow transform gives the pixels of Pillow, and so of `predict` and of PyTorch, bit for bit. TensorFlow's
+# default, INTEGER_FAST, is off by 1.2 levels on average and, with today's SIMD, no faster.
+_DCT_METHOD = "INTEGER_ACCURATE"
+
+
+def decode(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """Turns an encoded file into pixels; pixels pass, grey ones with three equal channels.
+
+    Reads JPEG, PNG, BMP and the first frame of a GIF. Transparency is dropped, as Pillow's `convert("RGB")` does.
+
+    Returns:
+        (H, W, 3): uint8 from a file, otherwise the dtype of the input.
+
+    Raises:
+        ValueError: If pixels have neither one channel nor three.
+
+    Example:
+        >>> decode(tf.io.encode_png(tf.zeros((2, 3, 1), tf.uint8)), tf.constant([0, 0])).shape
+        TensorShape([2, 3, 3])
+    """
+    image = tf.convert_to_tensor(image)
+    if image.dtype != tf.string:
+        return _three_channels(image)
+    pixels = tf.cond(
+        tf.io.is_jpeg(image),
+        lambda: tf.io.decode_jpeg(image, channels=3, dct_method=_DCT_METHOD),
+        lambda: tf.io.decode_image(image, channels=3, expand_animations=False),
+    )
+    return tf.ensure_shape(pixels, (None, None, 3))
+
+
+def _three_channels(image: tf.Tensor) -> tf.Tensor:
+    if image.shape.rank == 2:
+        image = image[..., tf.newaxis]
+    if image.shape.rank != 3 or image.shape[-1] not in (1, 3):
+        raise ValueError(f"An image must have the shape (H, W), (H, W, 1) or (H, W, 3). Received: {image.shape}.")
+    return tf.tile(image, (1, 1, 3)) if image.shape[-1] == 1 else image
+
+
+def inception_crop(
+    size: int,
+    *,
+    area: tuple[float, float] = (0.05, 1.0),
+    aspect_ratio: tuple[float, float] = (3 / 4, 4 / 3),
+    antialias: bool = False,
+) -> Transform:
+    """Cuts a random part out of the image and resizes it to a square.
+
+    Of a JPEG only the part is decoded. If no part within the limits is found, as in an image of one row, the whole
+    image is taken.
+
+    Args:
+        size: Side of the result, in pixels.
+        area: The least and the greatest part of the image's area.
+        aspect_ratio: The least and the greatest width / height of the part.
+        antialias: False, as published, takes the nearest pixels on both sides however large the part. True averages
+            over all that fall into one, as Pillow and PyTorch do, and costs most of the pipeline's time.
+
+    Returns:
+        A transform to (size, size, 3) float32.
+
+    Example:
+        >>> inception_crop(224)(tf.zeros((500, 333, 3), tf.uint8), tf.constant([0, 1])).shape
+        TensorShape([224, 224, 3])
+
+    Source: arXiv:1409.4842 section 6.
+    """
+
+    def transform(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        part = _crop(image, seed, lambda shape: _inception_window(shape, seed, area, aspect_ratio))
+        return _resize(part, (size, size), "bilinear", antialias)
+
+    return transform
+
+
+def _inception_window(
+    shape: tf.Tensor, seed: tf.Tensor, area: tuple[float, float], aspect_ratio: tuple[float, float]
+) -> tf.Tensor:
+    """Top, left, height, width."""
+    begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
+        shape,
+        tf.zeros((1, 0, 4)),
+        seed,
+        min_object_covered=0.0,
+        area_range=area,
+        aspect_ratio_range=aspect_ratio,
+        use_image_if_no_bounding_boxes=True,
+    )
+    return tf.concat([begin[:2], extent[:2]], axis=0)
+
+
+def _crop(image: tf.Tensor, seed: tf.Tensor, window_of: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
+    """The part of an image that `window_of` names, given the image's shape."""
+
+    def of_jpeg() -> tf.Tensor:
+        return _decode_part(image, window_of(tf.image.extract_jpeg_shape(image)))
+
+    def of_pixels() -> tf.Tensor:
+        pixels = decode(image, seed)
+        top, left, height, width = tf.unstack(window_of(tf.shape(pixels)))
+        return pixels[top : top + height, left : left + width]
+
+    image = tf.convert_to_tensor(image)
+    part = tf.cond(tf.io.is_jpeg(image), of_jpeg, of_pixels) if image.dtype == tf.string else of_pixels()
+    return tf.ensure_shape(part, (None, None, 3))
+
+
+def _decode_part(jpeg: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
+    """What decoding the whole and then cropping gives, bit for bit.
+
+    Where a file stores colour for two columns at once, libjpeg blends each column with its neighbours, which the
+    outer columns of a window do not have: so one column more is decoded on each side.
+    """
+    top, left, height, width = tf.unstack(window)
+    before = tf.minimum(left, 1)
+    after = tf.minimum(tf.image.extract_jpeg_shape(jpeg)[1] - left - width, 1)
+    wider = tf.stack([top, left - before, height, before + width + after])
+    part = tf.image.decode_and_crop_jpeg(jpeg, wider, channels=3, dct_method=_DCT_METHOD)
+    return part[:, before : before + width]
+
+
+def resize(size: int, *, antialias: bool = False) -> Transform:
+    """Stretches the image to a square, bilinearly. The paper's evaluation.
+
+    Returns:
+        A transform to (size, size, 3) float32.
+
+    Example:
+        >>> resize(384)(tf.zeros((500, 333, 3), tf.uint8), tf.constant([0, 0])).shape
+        TensorShape([384, 384, 3])
+    """
+    return lambda image, seed: _resize(decode(image, seed), (size, size), "bilinear", antialias)
+
+
+_RESIZE_METHODS = ("area", "bilinear", "bicubic")
+
+
+def resize_shorter(size: int, method: str = "area", *, antialias: bool = False) -> Transform:
+    """Brings the shorter side to `size` and the other in proportion, rounded.
+
+    Args:
+        size: Length of the shorter side, in pixels.
+        method: "area", "bilinear" or "bicubic".
+        antialias: Without effect on "area", which averages anyway.
+
+    Returns:
+        A transform to (H, W, 3) float32, min(H, W) = size.
+
+    Raises:
+        ValueError: If the method is not one of the three.
+
+    Example:
+        >>> resize_shorter(256)(tf.zeros((500, 333, 3), tf.uint8), tf.constant([0, 0])).shape
+        TensorShape([384, 256, 3])
+
+    Source: google-research/big_vision, pp/ops_image.py, resize_small.
+    """
+    if method not in _RESIZE_METHODS:
+        raise ValueError(f"`method` must be one of {', '.join(_RESIZE_METHODS)}. Received: {method!r}.")
+
+    def transform(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        pixels = decode(image, seed)
+        sides = tf.cast(tf.shape(pixels)[:2], tf.float32)
+        sides = tf.cast(tf.round(sides * (size / tf.reduce_min(sides))), tf.int32)
+        return _resize(pixels, sides, method, antialias)
+
+    return transform
+
+
+def _resize(image: tf.Tensor, sides: tuple[int, int] | tf.Tensor, method: str, antialias: bool) -> tf.Tensor:
+    # An image that has the size already comes back as it was, uint8 too: hence the cast.
+    return tf.cast(tf.image.resize(image, sides, method, antialias=antialias), tf.float32)
+
+
+def random_crop(size: int) -> Transform:
+    """Cuts out a square anywhere in the image.
+
+    Returns:
+        A transform to (size, size, 3), same dtype as the pixels.
+
+    Raises:
+        tf.errors.InvalidArgumentError: When an image is smaller than the square.
+
+    Example:
+        >>> random_crop(2)(tf.zeros((5, 3, 3), tf.uint8), tf.constant([0, 0])).shape
+        TensorShape([2, 2, 3])
+    """
+
+    def transform(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        pixels = _at_least(decode(image, seed), size)
+        return tf.image.stateless_random_crop(pixels, (size, size, 3), seed)
+
+    return transform
+
+
+def central_crop(size: int) -> Transform:
+    """Cuts a square out of the middle; what cannot be halved goes to the bottom and to the right.
+
+    Returns:
+        A transform to (size, size, 3), same dtype as the pixels.
+
+    Raises:
+        tf.errors.InvalidArgumentError: When an image is smaller than the square.
+
+    Example:
+        >>> central_crop(1)(tf.reshape(tf.range(9), (3, 3, 1)), tf.constant([0, 0]))[0, 0, 0].numpy()
+        np.int32(4)
+    """
+
+    def transform(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        pixels = _at_least(decode(image, seed), size)
+        top, left = tf.unstack((tf.shape(pixels)[:2] - size) // 2)
+        return tf.ensure_shape(pixels[top : top + size, left : left + size], (size, size, 3))
+
+    return transform
+
+
+def _at_least(pixels: tf.Tensor, size: int) -> tf.Tensor:
+    sides = tf.shape(pixels)[:2]
+    message = f"A crop of {size} by {size} needs an image of at least that. Put resize_shorter({size}) or more before."
+    with tf.control_dependencies([tf.debugging.assert_greater_equal(sides, size, message=message)]):
+        return tf.identity(pixels)
+
+
+def flip_left_right(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """Mirrors every other image, by chance.
+
+    Example:
+        >>> image = tf.constant([[[1.0], [2.0]]])
+        >>> sorted({int(flip_left_right(image, tf.constant([0, i]))[0, 0, 0]) for i in range(20)})
+        [1, 2]
+    """
+    return tf.image.stateless_random_flip_left_right(decode(image, seed), seed)
+
+
+def scale_to(low: float, high: float) -> Transform:
+    """Scales pixels from [0, 255] to [low, high]; to [-1, 1] exactly as `keras_vit.preprocess_input` does.
+
+    Returns:
+        A transform to (H, W, 3) float32.
+
+    Example:
+        >>> scale_to(-1, 1)(tf.constant([[0, 51, 255]], tf.uint8), tf.constant([0, 0]))[0, :, 0].numpy().tolist()
+        [-1.0, -0.6000000238418579, 1.0]
+    """
+    levels = 255 / (high - low)
+    return lambda image, seed: tf.cast(decode(image, seed), tf.float32) / levels + low
+
+
+def to_uint8(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """Rounds to whole levels, 0 to 255: a quarter of the bytes, for batches that the model itself scales.
+
+    Example:
+        >>> to_uint8(tf.constant([[-1.0, 0.6, 300.0]]), tf.constant([0, 0]))[0, :, 0].numpy().tolist()
+        [0, 1, 255]
+    """
+    pixels = decode(image, seed)
+    return pixels if pixels.dtype == tf.uint8 else tf.saturate_cast(tf.round(pixels), tf.uint8)
+
+
+def _resize_and_crop(size: int) -> list[Transform]:
+    """BiT's rule: a random square out of a larger one.
+
+    BiT enlarges 128 to 160 and 384 to 448: images below 96 by 96 pixels by 5/4, the others by 7/6.
+    """
+
+    def enlarge(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        pixels = decode(image, seed)
+        is_small = tf.reduce_prod(tf.shape(pixels)[:2]) < 96 * 96
+        side = tf.where(is_small, round(size * 160 / 128), round(size * 448 / 384))
+        return _resize(pixels, tf.stack([side, side]), "bilinear", antialias=False)
+
+    return [enlarge, random_crop(size)]
+
+
+_TRAIN_CROPS: dict[str, Callable[[int], list[Transform]]] = {
+    "inception": lambda size: [inception_crop(size)],
+    "resize_crop": _resize_and_crop,
+    "resize": lambda size: [resize(size)],
+}
+_EVAL_CROPS: dict[str, Callable[[int], list[Transform]]] = {
+    "resize": lambda size: [resize(size)],
+    "resize_shorter": lambda size: [resize_shorter(round(size * 256 / 224)), central_crop(size)],
+}
+
+
+def train_crop(policy: str, size: int) -> list[Transform]:
+    """The transforms from a file to a square, for training.
+
+    Args:
+        policy: "inception": `inception_crop`; pre-training, and what the released code did in fine-tuning too.
+            "resize_crop": a random square out of one larger by 7/6 (448 to 384), or by 5/4 (160 to 128) if the
+            image has fewer than 96 * 96 pixels; fine-tuning as the paper describes it, after BiT-HyperRule.
+            "resize": the whole image.
+        size: Side of the square, in pixels.
+
+    Raises:
+        ValueError: If there is no such policy.
+
+    Example:
+        >>> len(train_crop("resize_crop", 384))
+        2
+    """
+    return _crop_of(_TRAIN_CROPS, policy, size)
+
+
+def eval_crop(policy: str, size: int) -> list[Transform]:
+    """The transforms from a file to a square, for evaluation.
+
+    Args:
+        policy: "resize": the whole image, as in the paper. "resize_shorter": the middle, of an image whose shorter
+            side is `size` * 256 / 224; as in big_vision and AugReg.
+        size: Side of the square, in pixels.
+
+    Raises:
+        ValueError: If there is no such policy.
+
+    Example:
+        >>> len(eval_crop("resize_shorter", 224))
+        2
+    """
+    return _crop_of(_EVAL_CROPS, policy, size)
+
+
+def _crop_of(crops: dict[str, Callable[[int], list[Transform]]], policy: str, size: int) -> list[Transform]:
+    if policy not in crops:
+        raise ValueError(f"`policy` must be one of {', '.join(crops)}. Received: {policy!r}.")
+    return crops[policy](size)
+
+
+def mixup(
+    images: tf.Tensor,
+    labels: tf.Tensor,
+    rolled_images: tf.Tensor,
+    rolled_labels: tf.Tensor,
+    coefficient: tf.Tensor,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Mixes each example with its partner: coefficient * x + (1 - coefficient) * partner.
+
+    The partners are an argument because in a batch that is spread over devices the last example's partner lies on
+    another one.
+
+    Args:
+        images: (B, H, W, 3).
+        labels: (B, Y), one-hot.
+        rolled_images: The partners, in big_vision `tf.roll(images, 1, axis=0)`.
+        rolled_labels: Theirs.
+        coefficient: Scalar, one for the batch.
+
+    Returns:
+        (images, labels), both float32.
+
+    Example:
+        >>> labels = tf.eye(2)
+        >>> _, mixed = mixup(tf.zeros((2, 1, 1, 3)), labels, tf.zeros((2, 1, 1, 3)), labels[::-1], 0.75)
+        >>> mixed.numpy().tolist()
+        [[0.75, 0.25], [0.25, 0.75]]
+
+    Source: arXiv:1710.09412 eq. 1-2.
+    """
+    return _mix(images, rolled_images, coefficient), _mix(labels, rolled_labels, coefficient)
+
+
+def _mix(values: tf.Tensor, partners: tf.Tensor, coefficient: tf.Tensor) -> tf.Tensor:
+    return coefficient * tf.cast(values, tf.float32) + (1 - coefficient) * tf.cast(partners, tf.float32)
+
+
+def mixup_coefficient(alpha: float, seed: tf.Tensor) -> tf.Tensor:
+    """Draws max(a, 1 - a), a ~ Beta(alpha, alpha): an example keeps at least half of itself.
+
+    a = g / (g + h) of two Gamma(alpha) variates. For a small alpha both are mostly too small for a float, so they are
+    drawn as logarithms: log Gamma(alpha) is log Gamma(alpha + 1) + log(uniform) / alpha.
+
+    Returns:
+        Scalar float32 in [0.5, 1].
+
+    Raises:
+        ValueError: If `alpha` is not positive.
+
+    Example:
+        >>> bool(mixup_coefficient(0.2, tf.constant([0, 0])) >= 0.5)
+        True
+
+    Source: google-research/big_vision, utils.get_mixup; arXiv:1509.05490 for the logarithms.
+    """
+    if not alpha > 0:
+        raise ValueError(f"`alpha` must be positive. Received: {alpha}. For no mixup, leave it out.")
+    gamma_seed, uniform_seed = tf.unstack(tf.random.split(seed, 2))
+    log_gammas = tf.math.log(tf.random.stateless_gamma((2,), gamma_seed, alpha + 1.0, dtype=tf.float64))
+    # Uniform draws lie in [0, 1). Of the logarithm of 1 - u, none is infinite.
+    log_gammas += tf.math.log1p(-tf.random.stateless_uniform((2,), uniform_seed, dtype=tf.float64)) / alpha
+    return tf.cast(tf.sigmoid(tf.abs(log_gammas[0] - log_gammas[1])), tf.float32)

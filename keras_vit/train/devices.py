@@ -1,0 +1,191 @@
+"""Where a run computes: one device, the GPUs of a machine, several machines, a TPU; and in which precision.
+
+TensorFlow uses tf.distribute, JAX uses `keras.distribution`; the rest of the package sees a `Devices`.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+
+KINDS = ("auto", "one", "mirrored", "multi_worker", "tpu")
+PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DevicesConfig:
+    """Where to compute.
+
+    Attributes:
+        kind: "one"; "mirrored": all GPUs of this machine; "multi_worker": the machines of TF_CONFIG (on JAX:
+            KERAS_DISTRIBUTION_*); "tpu": the TPU of TPU_NAME; "auto": the last that is there.
+        precision: "float32", "mixed_bfloat16" (TPUs, recent GPUs) or "mixed_float16" (with loss scaling).
+        names: Devices of this machine to use, such as ("GPU:0", "GPU:1"); () for all.
+        jit_compile: Compile with XLA; None leaves it to Keras, which does so on GPUs and TPUs.
+        deterministic: Operations that give the same bits in every run, where the device has them. Without, a run
+            that was killed and resumed may end with other bits than one that was not.
+    """
+
+    kind: str = "auto"
+    precision: str = "float32"
+    names: tuple[str, ...] = ()
+    jit_compile: bool | None = None
+    deterministic: bool = True
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"`kind` must be one of {', '.join(KINDS)}. Received: {self.kind!r}.")
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"`precision` must be one of {', '.join(PRECISIONS)}. Received: {self.precision!r}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Devices:
+    """What a run computes on.
+
+    Attributes:
+        kind: As in `DevicesConfig`, with "auto" resolved.
+        num_replicas: Copies of the model, over all workers.
+        num_workers, worker_index: Processes of the run, and which one this is.
+        scope: Context in which models and optimizers are made and trained.
+        distribute: (replica index range -> tf.data) to what `fit` takes; see `local_part`.
+        description: For reports.
+    """
+
+    kind: str
+    num_replicas: int
+    num_workers: int = 1
+    worker_index: int = 0
+    scope: Callable[[], AbstractContextManager] = field(default=nullcontext, repr=False)
+    distribute: Callable[[Any], Any] = field(default=lambda dataset: dataset, repr=False)
+    description: str = ""
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this worker writes checkpoints and logs."""
+        return self.worker_index == 0
+
+    @property
+    def local_replicas(self) -> int:
+        return self.num_replicas // self.num_workers
+
+
+def connect(config: DevicesConfig = DevicesConfig()) -> Devices:
+    """Sets the precision and returns the devices. Call it before anything is computed.
+
+    Raises:
+        ValueError: If what was asked for is not there.
+
+    Example:
+        >>> connect(DevicesConfig(kind="one")).num_replicas
+        1
+    """
+    keras.config.set_dtype_policy(config.precision)
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        return _connect_tensorflow(config)
+    if backend == "jax":
+        return _connect_jax(config)
+    raise ValueError(f"Training runs on TensorFlow and on JAX. Received: KERAS_BACKEND={backend}.")
+
+
+def _connect_tensorflow(config: DevicesConfig) -> Devices:
+    import tensorflow as tf
+
+    if config.deterministic:
+        tf.config.experimental.enable_op_determinism()
+    kind = _kind_on_tensorflow(config, len(tf.config.list_physical_devices("GPU")))
+    if kind == "one":
+        device = config.names[0] if config.names else None
+        scope = (lambda: tf.device(device)) if device else nullcontext
+        return Devices(kind="one", num_replicas=1, scope=scope, description=device or _local(tf))
+    if kind == "mirrored":
+        strategy = tf.distribute.MirroredStrategy(list(config.names) or None)
+    elif kind == "multi_worker":
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    else:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(os.environ.get("TPU_NAME", ""))
+        tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+        strategy = tf.distribute.TPUStrategy(resolver)
+    resolver = strategy.cluster_resolver
+    num_workers = len(_workers()) if kind == "multi_worker" else 1
+    return Devices(
+        kind=kind,
+        num_replicas=strategy.num_replicas_in_sync,
+        num_workers=num_workers,
+        worker_index=_worker_index() if num_workers > 1 else 0,
+        scope=strategy.scope,
+        # One batch for each replica, in the order of the replicas: TensorFlow splits and shards nothing by itself.
+        distribute=lambda dataset: strategy.distribute_datasets_from_function(lambda _: dataset),
+        description=f"{type(strategy).__name__}, {strategy.num_replicas_in_sync} replicas on {num_workers} workers",
+    )
+
+
+def _kind_on_tensorflow(config: DevicesConfig, num_gpus: int) -> str:
+    if config.kind == "multi_worker" and not _workers():
+        raise ValueError(
+            "`kind='multi_worker'` needs the workers in TF_CONFIG, for example "
+            '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}. '
+            f"Received: TF_CONFIG={os.environ.get('TF_CONFIG')!r}."
+        )
+    if config.kind != "auto":
+        return config.kind
+    if os.environ.get("TPU_NAME"):
+        return "tpu"
+    if len(_workers()) > 1:
+        return "multi_worker"
+    return "mirrored" if max(num_gpus, len(config.names)) > 1 else "one"
+
+
+def _workers() -> list[str]:
+    cluster = _tf_config().get("cluster", {})
+    return [*cluster.get("chief", []), *cluster.get("worker", [])]
+
+
+def _worker_index() -> int:
+    task = _tf_config().get("task", {})
+    has_chief = len(_tf_config().get("cluster", {}).get("chief", []))
+    return 0 if task.get("type") == "chief" else int(task.get("index", 0)) + has_chief
+
+
+def _tf_config() -> dict:
+    text = os.environ.get("TF_CONFIG") or "{}"
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"TF_CONFIG is not JSON: {error}. Received: {text!r}.") from error
+
+
+def _local(tf: Any) -> str:
+    gpus = tf.config.list_physical_devices("GPU")
+    return tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU") if gpus else "CPU"
+
+
+def _connect_jax(config: DevicesConfig) -> Devices:
+    import jax
+
+    if config.kind == "multi_worker" or int(os.environ.get("KERAS_DISTRIBUTION_NUM_PROCESSES", 1)) > 1:
+        keras.distribution.initialize()
+    if config.kind == "tpu" and jax.default_backend() != "tpu":
+        raise ValueError(f"`kind='tpu'` needs a TPU. JAX found: {jax.default_backend()}.")
+    names = [name.lower() for name in config.names] or keras.distribution.list_devices()
+    names = names[:1] if config.kind == "one" else names
+    num_workers, worker = jax.process_count(), jax.process_index()
+    kind = "multi_worker" if num_workers > 1 else "mirrored" if len(names) > 1 else "one"
+    scope = nullcontext
+    if len(names) > 1:
+        distribution = keras.distribution.DataParallel(devices=names, auto_shard_dataset=False)
+        scope = distribution.scope
+    return Devices(
+        kind=kind,
+        num_replicas=len(names),
+        num_workers=num_workers,
+        worker_index=worker,
+        scope=scope,
+        description=f"{len(names)} x {jax.devices()[0].device_kind} on {num_workers} processes, JAX",
+    )

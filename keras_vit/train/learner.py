@@ -1,0 +1,172 @@
+"""The model in training: a Keras model whose `fit` and `evaluate` count and clip exactly, on any number of devices.
+
+It shares all variables with the model that it was made from, which stays as it is.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit.train.losses import LOSSES
+from keras_vit.train.optimizers import ParameterGroups
+from keras_vit.train.remat import rematerialize
+
+if keras.backend.backend() == "jax":
+    from keras_vit.train import jax_step as step
+else:
+    from keras_vit.train import tensorflow_step as step
+
+
+class Learner(keras.Model):
+    """A functional model with a training step of its own. Made by `make_learner`.
+
+    Batches are (images, labels, weights). Images of type uint8 are scaled to [-1, 1] on the device. An example
+    of weight 0 is padding: it is neither learned from nor counted.
+    """
+
+    def prepare(
+        self,
+        *,
+        optimizer: ParameterGroups,
+        loss: Callable,
+        rows_per_replica: int,
+        accumulation_steps: int = 1,
+        clip_norm: float | None = None,
+        multi_worker: bool = False,
+        jit_compile: bool | str = "auto",
+        run_eagerly: bool = False,
+    ) -> "Learner":
+        """Sets what `fit` and `evaluate` need. Returns itself."""
+        self.loss_of = loss
+        self.rows_per_replica = rows_per_replica
+        self.accumulation_steps = accumulation_steps
+        self.clip_norm = clip_norm
+        self.multi_worker = multi_worker
+        self.seeds = [v for v in self.non_trainable_variables if v.path.endswith("seed_generator_state")]
+        self.counts = {name: keras.metrics.Mean(name=name) for name in ("loss", "accuracy")}
+        self.counts["examples"] = keras.metrics.Sum(name="examples")
+        for metric in self.counts.values():
+            if not metric.variables:
+                metric.build()
+        self.compile(optimizer=optimizer, loss=None, jit_compile=jit_compile, run_eagerly=run_eagerly)
+        return self
+
+    @property
+    def metrics(self) -> list:
+        return list(getattr(self, "counts", {}).values())
+
+    def train_step(self, *arguments: Any) -> Any:
+        return step.train_step(self, *arguments)
+
+    def test_step(self, *arguments: Any) -> Any:
+        return step.test_step(self, *arguments)
+
+    def _symbolic_build(self, *_: Any, **__: Any) -> None:
+        """All is built before. Keras would read a batch for this, and stumbles where replicas' parts differ."""
+
+    _maybe_symbolic_build = _symbolic_build
+
+    def count(self, data: tuple) -> dict[str, Any]:
+        """Adds a batch to the metrics of an evaluation."""
+        images, labels, weights = data
+        logits = self(self.scaled(images), training=False)
+        self.counts["loss"].update_state(self.loss_of(labels, logits), sample_weight=weights)
+        self.counts["accuracy"].update_state(self.hits(labels, logits), sample_weight=weights)
+        self.counts["examples"].update_state(weights)
+        return {name: self.for_keras(metric.result()) for name, metric in self.counts.items()}
+
+    def scaled(self, images: Any) -> Any:
+        """uint8 pixels to [-1, 1]; others as they are."""
+        if keras.backend.standardize_dtype(images.dtype) != "uint8":
+            return images
+        return ops.cast(images, "float32") / 127.5 - 1.0
+
+    def hits(self, labels: Any, logits: Any) -> Any:
+        """1 where the largest logit is that of the (largest) label, else 0; (B,) float32."""
+        labels = labels if len(labels.shape) == 1 else ops.argmax(labels, axis=-1)
+        return ops.cast(ops.equal(ops.cast(labels, "int32"), ops.cast(ops.argmax(logits, axis=-1), "int32")), "float32")
+
+    def for_keras(self, value: Any) -> Any:
+        """A scalar as `fit` can take it: over several workers, Keras reduces along axis 0 of what a step returns."""
+        return ops.reshape(value, (1,)) if self.multi_worker else value
+
+
+def make_learner(
+    model: keras.Model,
+    optimizer: ParameterGroups,
+    *,
+    batch_rows: int,
+    loss: str = "softmax",
+    label_smoothing: float = 0.0,
+    accumulation_steps: int = 1,
+    remat: bool = False,
+    clip_norm: float | None = None,
+    num_replicas: int = 1,
+    num_workers: int = 1,
+    **options: Any,
+) -> Learner:
+    """Returns the model in training. Call it in the scope of the devices, as for the model and the optimizer.
+
+    Args:
+        model: Gives logits (B, Y); activation none.
+        optimizer: From `make_optimizer`, for this model.
+        batch_rows: Rows of a batch over all replicas, padding included.
+        loss: A key of `keras_vit.train.losses.LOSSES`.
+        label_smoothing: See there.
+        accumulation_steps: Micro-batches that a replica computes one after the other for one update.
+        remat: Keep only the inputs of blocks for the gradient: less memory, about a third more work.
+        clip_norm: Largest global norm of the gradient of the whole batch; None for no limit.
+        num_replicas, num_workers: As of the devices.
+        **options: `jit_compile`, `run_eagerly`, as in `keras.Model.compile`.
+
+    Raises:
+        ValueError: If the rows do not divide into replicas and micro-batches.
+
+    Example:
+        >>> import keras_vit
+        >>> from keras_vit.train.optimizers import OptimizerConfig, make_optimizer
+        >>> model = keras_vit.ViT_Ti16(weights=None, classes=10, classifier_activation=None)
+        >>> optimizer = make_optimizer(OptimizerConfig(), model, total_steps=10)
+        >>> learner = make_learner(model, optimizer, batch_rows=8)
+        >>> learner.train_on_batch(np.zeros((8, 224, 224, 3), "uint8"), np.zeros(8), np.ones(8))[0].round(4)
+        np.float32(2.3026)
+    """
+    if loss not in LOSSES:
+        raise ValueError(f"`loss` must be one of {', '.join(LOSSES)}. Received: {loss!r}.")
+    parts = num_replicas * accumulation_steps
+    if batch_rows % parts:
+        raise ValueError(
+            f"A batch of {batch_rows} rows does not divide into {num_replicas} replicas with {accumulation_steps} "
+            f"micro-batches each. Pad it to {-(-batch_rows // parts) * parts} rows of which some have weight 0."
+        )
+    if getattr(model.layers[-1], "activation", keras.activations.linear) is not keras.activations.linear:
+        raise ValueError("The loss needs logits. Build the model with `classifier_activation=None`.")
+    whole = rematerialize(model) if remat else model
+    learner = Learner(whole.inputs, whole.outputs[0], name=model.name)
+    return learner.prepare(
+        optimizer=optimizer,
+        loss=lambda labels, logits: LOSSES[loss](labels, logits, label_smoothing=label_smoothing),
+        rows_per_replica=batch_rows // num_replicas,
+        accumulation_steps=accumulation_steps,
+        clip_norm=clip_norm,
+        multi_worker=num_workers > 1,
+        **options,
+    )
+
+
+@contextmanager
+def averaged(learner: Learner) -> Iterator[None]:
+    """Inside, the weights are their averages, if averages are kept; afterwards they are what they were."""
+    averages = learner.optimizer.averages
+    raw = [np.array(variable) for variable in learner.trainable_variables] if averages else []
+    for variable, average in zip(learner.trainable_variables, averages, strict=False):
+        variable.assign(average)
+    try:
+        yield
+    finally:
+        for variable, value in zip(learner.trainable_variables, raw, strict=False):
+            variable.assign(value)

@@ -1,0 +1,65 @@
+"""Rematerialization: blocks that keep only their input and compute the rest again for the gradient.
+
+Keras's own `RematScope` fails in a TensorFlow graph (keyword arguments), and it would draw other dropout masks in the
+second computation. Here a block is called as a pure function of tensors alone: its weights, its seeds, its input.
+"""
+
+from typing import Any
+
+import keras
+
+from keras_vit.layers import BiTUnit, StemUnit, TransformerBlock
+
+BLOCKS = (TransformerBlock, BiTUnit, StemUnit)
+
+
+class Remat(keras.layers.Layer):
+    """Calls a block so that its insides are computed again for the gradient, with the same dropout masks.
+
+    Args:
+        block: A built layer. It stays the owner of its variables.
+
+    Example:
+        >>> from keras_vit.layers import MlpBlock
+        >>> block = MlpBlock(32, gelu="tanh")
+        >>> block.build((None, 4, 16))
+        >>> Remat(block)(keras.ops.zeros((2, 4, 16))).shape
+        (2, 4, 16)
+    """
+
+    def __init__(self, block: keras.layers.Layer):
+        super().__init__(name=f"remat_{block.name}", dtype=block.dtype_policy)
+        self.block = block
+        self.built = True
+
+    def compute_output_shape(self, input_shape: tuple) -> tuple:
+        return self.block.compute_output_shape(input_shape)
+
+    def call(self, x: Any, training: bool | None = None) -> Any:
+        if not training:
+            return self.block(x, training=training)
+        trainable, seeds = self.block.trainable_variables, self.block.non_trainable_variables
+        seed_values = [seed.value * 1 for seed in seeds]  # a copy: the variables move on
+
+        def pure(x: Any, *values: Any) -> Any:
+            y, new_seeds = self.block.stateless_call(list(values), seed_values, x, training=True)
+            return (y, *new_seeds)
+
+        y, *new_seeds = keras.remat(pure)(x, *(variable.value for variable in trainable))
+        for seed, value in zip(seeds, new_seeds, strict=True):
+            seed.assign(value)
+        return y
+
+
+def rematerialize(model: keras.Model) -> keras.Model:
+    """Returns the model with its blocks wrapped in `Remat`. Both models share all variables.
+
+    Example:
+        >>> import keras_vit
+        >>> model = keras_vit.ViT_Ti16(weights=None, classes=10)
+        >>> rematerialize(model).count_params() == model.count_params()
+        True
+    """
+    return keras.models.clone_model(
+        model, clone_function=lambda layer: Remat(layer) if isinstance(layer, BLOCKS) else layer
+    )

@@ -1,0 +1,135 @@
+"""One training step on TensorFlow, the same for one replica and for many.
+
+Keras 3 on tf.distribute clips the gradient of each replica before the sum, cannot accumulate there, and draws the same
+dropout masks on all replicas. Here gradients are accumulated over micro-batches, summed over replicas, divided by the
+weight of the whole batch, clipped, and then applied once.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+Sums = tuple[tf.Tensor, ...]  # over examples: weighted loss, weighted hits, weights
+
+
+def train_step(learner: Any, data: tuple) -> dict[str, tf.Tensor]:
+    """Updates the weights from this replica's part of a batch; returns what the whole batch gave.
+
+    Args:
+        learner: A `keras_vit.train.learner.Learner`.
+        data: images (B, H, W, C), labels (B,) or (B, Y), weights (B,): the part of this replica.
+
+    Returns:
+        "loss", "accuracy", "gradient_norm" (before clipping), "finite" (0 where the step was skipped).
+    """
+    optimizer = learner.optimizer
+    loss_scale = 1.0 if optimizer.loss_scale is None else optimizer.loss_scale.value * 1.0
+    gradients, sums = _accumulated(learner, data, loss_scale)
+    replica = tf.distribute.get_replica_context()
+    gradients = optimizer.without_noise(gradients)
+    *gradients, loss, hits, weight = replica.all_reduce(tf.distribute.ReduceOp.SUM, [*gradients, *sums])
+    weight = tf.maximum(weight, 1e-12)
+    to_mean = learner.rows_per_replica / (weight * loss_scale)
+    norm = tf.linalg.global_norm(gradients) * to_mean
+    factor = to_mean if learner.clip_norm is None else to_mean * learner.clip_norm / tf.maximum(norm, learner.clip_norm)
+    gradients = [gradient * tf.cast(factor, gradient.dtype) for gradient in gradients]
+    finite = tf.math.is_finite(norm)
+    replica.merge_call(_apply, args=(learner, gradients, finite))
+    logs = {"loss": loss / weight, "accuracy": hits / weight, "gradient_norm": norm}
+    logs["finite"] = tf.cast(finite, tf.float32)
+    return {name: learner.for_keras(value) for name, value in logs.items()}
+
+
+def _apply(strategy: tf.distribute.Strategy, learner: Any, gradients: Sequence, finite: Any) -> None:
+    """Once, for all replicas."""
+    optimizer = learner.optimizer
+    if optimizer.loss_scale is None:
+        _update(strategy, optimizer, gradients)
+        return
+    finite = strategy.experimental_local_results(finite)[0]
+    tf.cond(finite, lambda: _update(strategy, optimizer, gradients), lambda: tf.constant(0))
+    optimizer.move_loss_scale(finite)
+
+
+def _update(strategy: tf.distribute.Strategy, optimizer: Any, gradients: Sequence) -> tf.Tensor:
+    """What Keras's `apply` does, but for the reduction: that was done, and Keras would do it again."""
+    for rule, variables, new in optimizer.parts(gradients):
+        rate = tf.convert_to_tensor(rule.learning_rate)
+        for variable, value in zip(variables, new, strict=True):
+            step = functools.partial(_step, rule, rate)
+            strategy.extended.update(variable.value, step, args=(value,), group=False)
+        rule.iterations.assign_add(1)
+    optimizer.iterations.assign_add(1)
+    return tf.constant(0)
+
+
+def _step(rule: keras.optimizers.Optimizer, rate: tf.Tensor, variable: tf.Variable, gradient: tf.Tensor) -> None:
+    if rule.weight_decay:
+        variable.assign_sub(variable * tf.cast(rule.weight_decay * rate, variable.dtype))
+    rule.update_step(gradient, variable, rate)
+
+
+def _accumulated(learner: Any, data: tuple, loss_scale: Any) -> tuple[list, Sums]:
+    """Sums over the micro-batches of this replica: gradients of the weighted loss per row, and `Sums`."""
+    num_micro = learner.accumulation_steps
+    if num_micro == 1:
+        return _gradients(learner, data, loss_scale)
+    rows = learner.rows_per_replica // num_micro
+
+    def one_more(index: tf.Tensor, gradients: list, sums: Sums) -> tuple:
+        part = tf.nest.map_structure(lambda x: x[index * rows : (index + 1) * rows], data)
+        part = tf.nest.map_structure(lambda x: tf.ensure_shape(x, (rows, *x.shape[1:])), part)
+        new_gradients, new_sums = _gradients(learner, part, loss_scale)
+        added = [old + new for old, new in zip(gradients, new_gradients, strict=True)]
+        return index + 1, added, tuple(old + new for old, new in zip(sums, new_sums, strict=True))
+
+    start = (
+        tf.constant(0),
+        [tf.zeros(v.shape, v.dtype) for v in learner.trainable_variables],
+        (tf.constant(0.0),) * 3,
+    )
+    # One after the other: in parallel they would take the memory that they are there to save.
+    _, gradients, sums = tf.while_loop(
+        lambda index, *_: index < num_micro, one_more, start, parallel_iterations=1, maximum_iterations=num_micro
+    )
+    return gradients, sums
+
+
+def _gradients(learner: Any, data: tuple, loss_scale: Any) -> tuple[list, Sums]:
+    images, labels, weights = data
+    variables = [variable.value for variable in learner.trainable_variables]
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        tape.watch(variables)
+        logits = _with_own_masks(learner, lambda: learner(learner.scaled(images), training=True))
+        losses = learner.loss_of(labels, logits)
+        loss = tf.reduce_sum(losses * weights)
+        target = loss * loss_scale / learner.rows_per_replica
+    gradients = tape.gradient(target, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    hits = tf.reduce_sum(learner.hits(labels, logits) * weights)
+    return gradients, (loss, hits, tf.reduce_sum(weights))
+
+
+def _with_own_masks(learner: Any, forward: Callable[[], tf.Tensor]) -> tf.Tensor:
+    """Runs `forward` with seeds of this replica's own, and advances the seeds that are stored by as much.
+
+    Keras keeps one seed for all replicas, so that all would draw the same masks.
+    """
+    replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+    seeds = learner.seeds
+    before = [seed.value * 1 for seed in seeds]
+    shift = [tf.stack([tf.cast(replica, seed.dtype) * 1_000_003, tf.zeros((), seed.dtype)]) for seed in before]
+    own = [(seed, old + by) for seed, old, by in zip(seeds, before, shift, strict=True)]
+    with keras.StatelessScope(state_mapping=own) as scope:
+        outputs = forward()
+        after = [scope.get_current_value(seed) for seed in seeds]
+    for seed, new, by in zip(seeds, after, shift, strict=True):
+        seed.assign(new - by)
+    return outputs
+
+
+def test_step(learner: Any, data: tuple) -> dict[str, tf.Tensor]:
+    """Adds this replica's part of a batch to the metrics."""
+    return learner.count(data)
