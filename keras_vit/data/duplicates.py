@@ -1,7 +1,6 @@
 """Training images that a test set holds too: found, shown, dropped.
 
-What lives here: the search, its report, the picture of what was found. What does not: how examples are read and left
-out (`sources.py`).
+What lives here: the search, its report, its picture. What does not: how examples are read and left out (`sources.py`).
 
 Three steps, each on what the one before left over:
     1. Hash: the signs of 63 low frequencies of each image, and of its mirror image. Every image is read once, in
@@ -37,23 +36,16 @@ MIN_SIMILARITY = 0.94
 _HASH_SIDE, _FREQUENCIES, _THUMBNAIL_SIDE, _PICTURE_SIDE = 32, 8, 16, 96
 # Rounding to whole grey levels moves a coefficient by less than this; below it there is nothing, so flat images agree.
 _FAINTEST = 1.0
-_LUMA = (0.299, 0.587, 0.114)
 _NOISE = 4.0  # variance, in squared grey levels, that rounding and coding may add
 _COLOUR_WEIGHT = 0.02
 _BANDS, _BAND_BITS = 4, 16
 _LARGEST_DISTANCE = 15  # beyond it the search looks at a good part of all pairs, and chance finds some
-# Thousands of flat images share one hash: so many test images at most are compared by pixels with one training image.
-_MAX_CANDIDATES = 64
-_BATCH_SIZE = 256
-_PAIRS_AT_ONCE = 2**13
-_PROBES_AT_ONCE = 2**20
+_MAX_CANDIDATES = 64  # of one training image: thousands of flat images share one hash
+_BATCH_SIZE, _PAIRS_AT_ONCE, _PROBES_AT_ONCE = 256, 2**13, 2**20
 
 
 class DuplicatePair(NamedTuple):
-    """A training image and the test image that it matches: `distance` in bits of the hash, `similarity` of the pixels.
-
-    The places are what `Source.locate` says: a path, or "name[index]".
-    """
+    """A training image and a test image that match: `distance` in bits of the hash, `similarity` of the pixels."""
 
     train_index: int
     test_index: int
@@ -105,9 +97,10 @@ class DuplicateReport:
         if self.num_crowded:
             lines.append(f"Of {self.num_crowded:,} training images only the nearest {_MAX_CANDIDATES} were compared.")
         if self.pairs:
-            lines.append(
-                "\n| # | training image | test image | bits | similarity | mirrored |\n|--:|---|---|--:|--:|---|"
-            )
+            lines += [
+                "\n| # | training image | test image | bits | similarity | mirrored |",
+                "|--:|---|---|--:|--:|---|",
+            ]
         lines += [_table_line(number, pair) for number, pair in enumerate(self.doubtful_first()[:limit], start=1)]
         if len(self.pairs) > limit:
             lines.append(f"\n{len(self.pairs) - limit:,} more pairs, all at least as similar.")
@@ -131,8 +124,8 @@ class DuplicateReport:
             raise ValueError(f"No picture: the report has {len(self.pairs)} pairs, and limit={limit}.")
         indices = np.array([pair[:2] for pair in shown]).T
         lefts, rights = (_thumbnails(*one, _PICTURE_SIDE) for one in zip((train, test), indices, strict=True))
-        rights = _turned(rights, np.array([pair.mirrored for pair in shown]))
-        sheet = _tiled(np.concatenate([lefts, rights], axis=2).round().astype(np.uint8))
+        tiles = [lefts, _turned(rights, np.array([pair.mirrored for pair in shown]))]
+        sheet = _tiled(np.concatenate(tiles, axis=2).round().astype(np.uint8))
         tf.io.write_file(os.fspath(path), tf.io.encode_png(sheet))
 
     def check_sources(self, *sources: Source) -> None:
@@ -151,9 +144,7 @@ def find_duplicates(
     min_similarity: float = MIN_SIMILARITY,
     progress: bool = True,
 ) -> DuplicateReport:
-    """Returns the training images that match a test image, by hash and by pixels.
-
-    The time goes into reading every image once. Those that cannot be read are named in the report.
+    """Returns the training images that match a test image, by hash and by pixels. Every image is read once.
 
     Args:
         train: Where duplicates are to be found.
@@ -173,8 +164,8 @@ def find_duplicates(
         (0, 1, 2)
     """
     _check(train, test, max_distance, min_similarity)
-    train_hashes, test_hashes = _hashes(train, progress), _hashes(test, progress, num_views=2)
-    candidates, num_crowded = _candidates(_Groups(*train_hashes), _Groups(*test_hashes), max_distance)
+    train_groups, test_groups = _hashed(train, progress), _hashed(test, progress, num_views=2)
+    candidates, num_crowded = _candidates(train_groups, test_groups, max_distance)
     return DuplicateReport(
         train_name=train.name,
         test_name=test.name,
@@ -183,7 +174,7 @@ def find_duplicates(
         max_distance=max_distance,
         min_similarity=min_similarity,
         pairs=tuple(_verified(train, test, candidates, min_similarity)),
-        unreadable=(*_missing(train, train_hashes[1]), *_missing(test, test_hashes[1])),
+        unreadable=train_groups.unreadable + test_groups.unreadable,
         num_crowded=num_crowded,
     )
 
@@ -211,8 +202,8 @@ def _check(train: Source, test: Source, max_distance: int, min_similarity: float
 # --- step 1: hashes --------------------------------------------------------------------------------------------------
 
 
-def _hashes(source: Source, progress: bool, num_views: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """Returns hashes, uint64 (views, images), as seen and then mirrored, and which images could be read."""
+def _hashed(source: Source, progress: bool, num_views: int = 1) -> "_Groups":
+    """Returns the images by their hashes: as they are and, as the second view, in a mirror."""
     from tqdm import tqdm
 
     found = np.zeros((num_views, source.num_examples), np.uint64)
@@ -226,7 +217,7 @@ def _hashes(source: Source, progress: bool, num_views: int = 1) -> tuple[np.ndar
             found[:, indices] = _hash(batch)[:num_views]
             readable[indices] = True
             bar.update(len(indices))
-    return found, readable
+    return _Groups(source, found, readable)
 
 
 def _small_images(source: Source, indices: tf.data.Dataset, side: int, deterministic: bool = True) -> tf.data.Dataset:
@@ -245,9 +236,9 @@ def _small_images(source: Source, indices: tf.data.Dataset, side: int, determini
 def _hash(images: np.ndarray) -> np.ndarray:
     """Returns uint64 (2, B) for (B, 32, 32, 3): hashes of the images as they are, and in a mirror."""
     frequencies, positions = np.arange(_FREQUENCIES), np.arange(_HASH_SIDE) + 0.5
-    # Waves of length 1, as in an orthonormal cosine transform (type II).
+    # The cosine transform (type II), scaled so that noise stays as strong as it is in the pixels.
     waves = np.cos(np.pi * np.outer(frequencies, positions) / _HASH_SIDE) * np.sqrt(2 / _HASH_SIDE)
-    coefficients = waves @ (images @ np.array(_LUMA)) @ waves.T
+    coefficients = waves @ (images @ np.array([0.299, 0.587, 0.114])) @ waves.T  # of the image in grey
     # In a mirror, a cosine of odd frequency changes its sign.
     both = np.stack([coefficients, coefficients * np.where(frequencies % 2, -1, 1)])
     bits = both.reshape(2, -1, _FREQUENCIES**2) > _FAINTEST
@@ -261,8 +252,8 @@ def _hash(images: np.ndarray) -> np.ndarray:
 def near_hashes(hashes: np.ndarray, others: np.ndarray, max_distance: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns all (position in hashes, position in others, distance) within a Hamming distance of 0 to 15 bits.
 
-    Exact, without comparing all with all: of four bands of 16 bits one holds at most a quarter of the differing bits, so
-    hashes are compared only where a band agrees that far: at 8 bits, one in 350 of all pairs of random hashes.
+    Exact, without comparing all with all: of four bands of 16 bits one holds at most a quarter of the differing bits,
+    so hashes are compared only where a band agrees that far. At 8 bits, one in 350 of all pairs of random hashes does.
 
     Example:
         >>> near_hashes(np.array([0, 255], np.uint64), np.array([7], np.uint64), 3)
@@ -288,8 +279,7 @@ def near_hashes(hashes: np.ndarray, others: np.ndarray, max_distance: int) -> tu
 def _same_key(order: np.ndarray, starts: np.ndarray, probes: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields (rows, columns) with the key of the row equal to the probe of the column, some at a time."""
     counts = starts[probes + 1] - starts[probes]
-    ends = np.cumsum(counts)
-    edges = np.searchsorted(ends, np.arange(_PROBES_AT_ONCE, ends[-1] if len(ends) else 0, _PROBES_AT_ONCE))
+    edges = np.searchsorted(np.cumsum(counts), np.arange(_PROBES_AT_ONCE, counts.sum(), _PROBES_AT_ONCE))
     for columns in np.split(np.arange(len(probes)), edges):
         yield order[_ranges(starts[probes[columns]], counts[columns])], np.repeat(columns, counts[columns])
 
@@ -309,13 +299,14 @@ def _distances(hashes: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 class _Groups:
-    """Readable images of equal hash: those of group g are `order[starts[g] : starts[g] + sizes[g]]`.
+    """Images of equal hash: those of group g are `order[starts[g] : starts[g] + sizes[g]]`.
 
-    The mirrored view of image i of n counts as i + n.
+    The mirrored view of image i of n counts as i + n. What could not be read is in no group.
     """
 
-    def __init__(self, hashes: np.ndarray, readable: np.ndarray) -> None:
-        self.num_images = len(readable)
+    def __init__(self, source: Source, hashes: np.ndarray, readable: np.ndarray) -> None:
+        self.num_images = source.num_examples
+        self.unreadable = tuple(source.locate(index) for index in np.flatnonzero(~readable).tolist())
         members = np.flatnonzero(np.tile(readable, len(hashes)))
         self.order = members[np.argsort(hashes.ravel()[members], kind="stable")]
         ordered = hashes.ravel()[self.order]
@@ -325,9 +316,8 @@ class _Groups:
 def _candidates(train: _Groups, test: _Groups, max_distance: int) -> tuple[np.ndarray, int]:
     """Returns int64 (4, pairs), and how many training images were crowded.
 
-    The rows are training index, test index, whether mirrored, and distance, in the order of the training index.
-    Thousands of flat images, or of one logo, on both sides would make millions of pairs that all say the same: so each
-    training image gets no more than 64, the nearest.
+    The rows: training index, in order, test index, whether mirrored, distance. Thousands of flat images, or of one
+    logo, on both sides would make millions of pairs that all say the same: each training image gets the 64 nearest.
     """
     rows, columns, distances = near_hashes(train.hashes, test.hashes, max_distance)
     nearest = np.lexsort((distances, rows))
@@ -352,10 +342,9 @@ def _candidates(train: _Groups, test: _Groups, max_distance: int) -> tuple[np.nd
 def similarities(images: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Returns how alike small images are, pair by pair: 1 for equal ones, about 0 for unrelated ones.
 
-    The correlation of the pixels of (B, H, W, 3), on the scale of uint8, about their mean colour (about the mean grey,
-    any two objects in a blue sky are alike in that both are blue). It does not change with brightness and contrast, so
-    a difference of the mean colours is held against it: weakly in a photograph, where 30 grey levels cost 0.01, and
-    strongly where both images are flat.
+    The correlation of the pixels of (B, H, W, 3), on the scale of uint8, about their mean colour; about the mean grey,
+    any two objects in a blue sky are alike in that both are blue. Brightness does not change it, so a difference of the
+    mean colours is held against it: 30 grey levels cost 0.01 in a photograph, and nearly all where both are flat.
 
     Example:
         >>> black, white = np.zeros((1, 16, 16, 3)), np.full((1, 16, 16, 3), 255.0)
@@ -380,9 +369,9 @@ def _verified(train: Source, test: Source, candidates: np.ndarray, min_similarit
         similarity = similarities(lefts, rights)
         alike = similarity >= min_similarity
         for (row, column, mirrored, distance), value in zip(chosen.T[alike].tolist(), similarity[alike], strict=True):
-            figures = (distance, float(value), bool(mirrored))
-            pair = DuplicatePair(row, column, *figures, train.locate(row), test.locate(column))
-            best[row, column] = max(pair, best.get((row, column), pair), key=lambda one: one.similarity)
+            places = train.locate(row), test.locate(column)
+            pair = DuplicatePair(row, column, distance, float(value), bool(mirrored), *places)
+            best[row, column] = max(best.get((row, column), pair), pair, key=lambda one: one.similarity)
     return [best[key] for key in sorted(best)]
 
 
@@ -403,10 +392,6 @@ def _tiled(tiles: np.ndarray, num_columns: int = 5, margin: int = 4) -> np.ndarr
     room = ((0, num_rows * num_columns - len(tiles)), (0, margin), (0, margin), (0, 0))
     grid = np.pad(~tiles, room).reshape(num_rows, num_columns, *(side + margin for side in tiles.shape[1:3]), 3)
     return ~np.concatenate(np.concatenate(grid, axis=1), axis=1)
-
-
-def _missing(source: Source, readable: np.ndarray) -> list[str]:
-    return [source.locate(index) for index in np.flatnonzero(~readable).tolist()]
 
 
 def _table_line(number: int, pair: DuplicatePair) -> str:

@@ -1,13 +1,23 @@
 """Where examples come from: arrays, image folders, TensorFlow Datasets, scikit-learn's digits, fractals.
 
 A source says what its examples are and how to read one. It neither shuffles, nor decodes, nor batches: the order is
-the business of `order.py`, images of `transforms.py`, batches of `pipeline.py`.
+the business of `order.py`, images of `transforms.py`, batches of `pipeline.py`. Every example has an index, so that a
+run can start at any step at once; TFRecord files are given one by a pass over their record headers.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import difflib
+import os
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
+import numpy as np
 import tensorflow as tf
+
+from keras_vit.data.fractals import find_systems, render
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,3 +42,279 @@ class Source:
     def examples(self) -> tf.data.Dataset:
         """Returns (index, image, label) of every example once, in the order of the index."""
         return tf.data.Dataset.range(self.num_examples).map(lambda index: (index, *self.read(index)))
+
+    def without(self, indices: Iterable[int]) -> "Source":
+        """Returns the other examples, in the same order.
+
+        Raises:
+            ValueError: If nothing remains.
+        """
+        return self.subset(np.setdiff1d(np.arange(self.num_examples), np.fromiter(indices, np.int64)))
+
+    def subset(self, indices: Sequence[int] | np.ndarray) -> "Source":
+        """Returns the examples of these indices, in this order, renumbered.
+
+        Example:
+            >>> digits("train").subset([5, 3]).num_examples
+            2
+        """
+        kept = np.asarray(indices, np.int64)
+        if not kept.size:
+            raise ValueError(f"No example of {self.name} would remain.")
+        if kept.min() < 0 or kept.max() >= self.num_examples:
+            raise ValueError(
+                f"{self.name} has the examples 0 to {self.num_examples - 1}. Received: {kept.min()} to {kept.max()}."
+            )
+        table = tf.constant(kept)
+        return replace(
+            self,
+            num_examples=len(kept),
+            read=lambda index: self.read(table[index]),
+            locate=lambda index: self.locate(int(kept[index])),
+        )
+
+
+def arrays(images: np.ndarray, labels: np.ndarray, class_names: Sequence[str] | None = None, name: str = "") -> Source:
+    """NumPy arrays.
+
+    Args:
+        images: (N, H, W), (N, H, W, 1) or (N, H, W, 3) uint8.
+        labels: (N,) integers from 0.
+        class_names: Default: the numbers.
+        name: Default: "arrays".
+
+    Example:
+        >>> arrays(np.zeros((2, 8, 8), "uint8"), np.array([0, 1])).class_names
+        ('0', '1')
+    """
+    images, labels = np.asarray(images), np.asarray(labels)
+    if images.dtype != np.uint8 or images.ndim not in (3, 4) or (images.ndim == 4 and images.shape[-1] not in (1, 3)):
+        raise ValueError(
+            "`images` must be uint8 of shape (N, H, W), (N, H, W, 1) or (N, H, W, 3). "
+            f"Received: {images.dtype} of shape {images.shape}."
+        )
+    if labels.shape != images.shape[:1] or not np.issubdtype(labels.dtype, np.integer) or not labels.size:
+        raise ValueError(
+            f"`labels` must be {len(images)} integers, one for each image. "
+            f"Received: {labels.dtype} of shape {labels.shape}."
+        )
+    names = tuple(class_names) if class_names is not None else tuple(map(str, range(int(labels.max()) + 1)))
+    if labels.min() < 0 or labels.max() >= len(names):
+        raise ValueError(f"Labels must be 0 to {len(names) - 1}. Received: {labels.min()} to {labels.max()}.")
+    images = images if images.ndim == 4 else images[..., None]
+    all_images, all_labels = tf.constant(images), tf.constant(labels, tf.int64)
+
+    def read(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        image = all_images[index]
+        return (image if images.shape[-1] == 3 else tf.repeat(image, 3, axis=-1)), all_labels[index]
+
+    name = name or "arrays"
+    return Source(
+        name=name, class_names=names, num_examples=len(images), read=read, locate=lambda index: f"{name}[{index}]"
+    )
+
+
+def image_folder(path: str | os.PathLike, *, class_names: Sequence[str] | None = None) -> Source:
+    """A folder with one folder of images for each class: `path/class/*.jpg`.
+
+    Classes and files are in the order of their names, so it is the same on every machine.
+
+    Args:
+        path: The folder of the classes.
+        class_names: The classes that the folder must have, in this order: those of the training set, for
+            a test set. Default: the names of its folders.
+
+    Raises:
+        ValueError: If the folder or a class has no images, or the classes are others than `class_names`.
+    """
+    root = Path(path).expanduser()
+    if not root.is_dir():
+        raise ValueError(f"There is no folder {root}. Expected: {root}/<class>/*.jpg.")
+    found = sorted(entry.name for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    if not found:
+        raise ValueError(f"{root} has no folders. Expected one for each class: {root}/<class>/*.jpg.")
+    names = tuple(found if class_names is None else class_names)
+    _check_same_classes(root, found, names)
+    paths = [[str(root / name / file) for file in _images_in(root / name)] for name in names]
+    empty = [name for name, files in zip(names, paths, strict=True) if not files]
+    if empty:
+        raise ValueError(
+            f"No images in {len(empty)} of the {len(names)} classes of {root}: {', '.join(empty[:10])}. "
+            f"Remove the folders, or put images there ({', '.join(IMAGE_SUFFIXES)})."
+        )
+    flat = [file for files in paths for file in files]
+    all_paths = tf.constant(flat)
+    labels = tf.constant(np.repeat(np.arange(len(names)), [len(files) for files in paths]), tf.int64)
+    return Source(
+        name=str(path),
+        class_names=names,
+        num_examples=len(flat),
+        read=lambda index: (tf.io.read_file(all_paths[index]), labels[index]),
+        locate=flat.__getitem__,
+    )
+
+
+def _images_in(folder: Path) -> list[str]:
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in entries if entry.name.lower().endswith(IMAGE_SUFFIXES)]
+    return sorted(name for name in names if not name.startswith("."))
+
+
+def _check_same_classes(root: Path, found: Sequence[str], expected: Sequence[str]) -> None:
+    missing = [name for name in expected if name not in found]
+    unknown = [name for name in found if name not in expected]
+    if missing or unknown:
+        raise ValueError(
+            f"The classes of {root} are not those expected. Missing: {', '.join(missing[:10]) or 'none'}. "
+            f"Unknown: {', '.join(unknown[:10]) or 'none'}. Training and test set need the same folders."
+        )
+
+
+def digits(split: str) -> Source:
+    """scikit-learn's handwritten digits, 8 x 8 pixels: "train" is the first 1437, "test" the last 360.
+
+    They come with scikit-learn, so nothing is downloaded. The last ones were written by other people.
+
+    Example:
+        >>> digits("test").num_examples
+        360
+    """
+    from sklearn.datasets import load_digits
+
+    parts = {"train": slice(None, 1437), "test": slice(1437, None)}
+    if split not in parts:
+        raise ValueError(f'`split` must be "train" or "test". Received: {split!r}.')
+    images, labels = load_digits(return_X_y=True)
+    pixels = np.round(images.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
+    return arrays(pixels[parts[split]], labels[parts[split]], name=f"digits {split}")
+
+
+def fractals(num_classes: int, *, images_per_class: int = 1000, image_size: int = 64, seed: int = 0) -> Source:
+    """Pictures of random iterated function systems, drawn when they are read. See `keras_vit.data.fractals`.
+
+    Args:
+        num_classes: One system each.
+        images_per_class: Instances of each system in an epoch.
+        image_size: Side in pixels.
+        seed: Other seeds give other systems and other instances.
+
+    Example:
+        >>> fractals(10, images_per_class=100).num_examples
+        1000
+    """
+    if images_per_class < 1:
+        raise ValueError(f"`images_per_class` must be at least 1. Received: {images_per_class}.")
+    systems = find_systems(num_classes, seed)
+    name = f"fractals({num_classes} classes, seed {seed})"
+    return Source(
+        name=name,
+        class_names=tuple(f"system {number}" for number in range(num_classes)),
+        num_examples=num_classes * images_per_class,
+        read=lambda index: render(systems, index, seed=seed, image_size=image_size),
+        locate=lambda index: f"{name}[{index}]",
+    )
+
+
+def tfds(name: str, split: str, *, data_dir: str | os.PathLike | None = None) -> Source:
+    """A data set of TensorFlow Datasets, such as `tfds("cifar10", "train[:98%]")`.
+
+    It is downloaded and prepared on first use. Its files must be TFRecords on a local disk: they are read at random.
+
+    Args:
+        name: With a configuration and a version if need be: "imagenet_v2/matched-frequency:3.0.0".
+        split: Slices and sums as TensorFlow Datasets has them: "train[:800]+validation[:200]".
+        data_dir: Default: TFDS_DATA_DIR, or ~/tensorflow_datasets.
+
+    Raises:
+        ValueError: If there is no such data set or split, if it cannot be prepared here, or if its
+            examples have no image and label.
+    """
+    builder = _prepared(name, data_dir)
+    features = builder.info.features
+    missing = [key for key in ("image", "label") if key not in features]
+    if missing:
+        raise ValueError(f"{name} has no {' and no '.join(missing)}. It has: {', '.join(features)}.")
+    try:
+        instructions = builder.info.splits[split].file_instructions
+    except (KeyError, ValueError, AssertionError) as error:
+        raise ValueError(f"{name} has no split {split!r}. It has: {', '.join(builder.info.splits)}.") from error
+    files = [instruction.filename for instruction in instructions]
+    records = [
+        (number, start, length)
+        for number, instruction in enumerate(instructions)
+        for start, length in _records(instruction.filename)[
+            instruction.skip : None if instruction.take < 0 else instruction.skip + instruction.take
+        ]
+    ]
+    if not records:
+        raise ValueError(f"{name} {split} has no examples.")
+    numbers, starts, lengths = (tf.constant(column, tf.int64) for column in zip(*records, strict=True))
+    paths, sizes = tf.constant(files), tf.constant([os.path.getsize(file) for file in files], tf.int64)
+    decoders = {"image": _tfds().decode.SkipDecoding()}
+
+    def read(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        start, length, number = starts[index], lengths[index], numbers[index]
+        record = tf.data.FixedLengthRecordDataset(
+            paths[number], record_bytes=length, header_bytes=start, footer_bytes=sizes[number] - start - length
+        ).get_single_element()
+        example = features.deserialize_example(record, decoders=decoders)
+        return example["image"], tf.cast(example["label"], tf.int64)
+
+    return Source(
+        name=f"{name} {split}",
+        class_names=tuple(features["label"].names or map(str, range(features["label"].num_classes))),
+        num_examples=len(records),
+        read=read,
+        locate=lambda index: f"{files[records[index][0]]} at byte {records[index][1]}",
+    )
+
+
+def _tfds():
+    try:
+        import tensorflow_datasets
+    except ImportError as error:
+        raise ValueError(
+            'This source needs TensorFlow Datasets: pip install "keras-vit[train]". Image folders need nothing.'
+        ) from error
+    return tensorflow_datasets
+
+
+def _prepared(name: str, data_dir: str | os.PathLike | None):
+    library = _tfds()
+    try:
+        builder = library.builder(name, data_dir=data_dir, try_gcs=False)
+    except (library.core.registered.DatasetNotFoundError, ValueError) as error:
+        near = difflib.get_close_matches(name.split("/")[0], library.list_builders(), n=3)
+        raise ValueError(
+            f"TensorFlow Datasets knows no {name!r}. {'Near it: ' + ', '.join(near) + '. ' if near else ''}"
+            "An image folder of your own is read with `image_folder`."
+        ) from error
+    if not builder.info.splits:
+        try:
+            builder.download_and_prepare(file_format="tfrecord")
+        except Exception as error:  # whatever the network, the disk or the data set throws: the way out is the same
+            raise ValueError(
+                f"{name} is not in {builder.data_dir} and cannot be prepared here: {type(error).__name__}: "
+                f"{str(error)[:300]}. Prepare it on a machine with a network, and copy the folder."
+            ) from error
+    if builder.info.file_format is not None and builder.info.file_format.value != "tfrecord":
+        raise ValueError(
+            f"{name} was prepared as {builder.info.file_format.value} in {builder.data_dir}; TFRecord files are needed. "
+            'Prepare it again: tfds.builder(...).download_and_prepare(file_format="tfrecord").'
+        )
+    return builder
+
+
+def _records(path: str) -> list[tuple[int, int]]:
+    """(start, length) in bytes of every record of a TFRecord file: length (8), checksum (4), data, checksum (4)."""
+    records, position, size = [], 0, os.path.getsize(path)
+    with open(path, "rb") as file:
+        while position < size:
+            file.seek(position)
+            header = file.read(8)
+            length = struct.unpack("<Q", header)[0] if len(header) == 8 else size
+            if position + 16 + length > size:
+                raise ValueError(f"{path} is cut short at byte {size}. Prepare the data set again.")
+            records.append((position + 12, length))
+            position += 16 + length
+    return records

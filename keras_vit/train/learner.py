@@ -52,7 +52,10 @@ class Learner(keras.Model):
         for metric in self.counts.values():
             if not metric.variables:
                 metric.build()
-        self.compile(optimizer=optimizer, loss=None, jit_compile=jit_compile, run_eagerly=run_eagerly)
+        # Loss scaling is the step's: Keras's cannot run under tf.distribute.
+        self.compile(
+            optimizer=optimizer, loss=None, jit_compile=jit_compile, run_eagerly=run_eagerly, auto_scale_loss=False
+        )
         return self
 
     @property

@@ -52,7 +52,7 @@ class MetricsLog:
         self._events = tf.summary.create_file_writer(str(workdir / "tensorboard"))
 
     def write(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Adds what was measured at one step; it is on disk when this returns, and a kill cannot take it away.
+        """Adds what was measured at one step; when this returns, a kill of the process cannot take it away.
 
         Args:
             step: Updates done so far.

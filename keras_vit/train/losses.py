@@ -4,8 +4,8 @@ The mean over the batch and the weights of padded examples are the business of t
 computed in float32, whatever the model computes in.
 
 The paper names no loss. Its authors pre-trained on ImageNet-21k and JFT-300M with the sigmoid loss, summed over the
-classes and not averaged (google-research/vision_transformer issue 34; big_vision@0127fb6 utils.py), and fine-tuned with
-softmax.
+classes and not averaged (big_vision@0127fb6 utils.py, configs/vit_i21k.py), and fine-tuned with softmax
+(vision_transformer@c6de1e5 train.py).
 """
 
 import math
@@ -44,7 +44,7 @@ def softmax_cross_entropy(labels: Any, logits: Any, *, label_smoothing: float = 
 def sigmoid_cross_entropy(labels: Any, logits: Any, *, label_smoothing: float = 0.0) -> Any:
     """Computes the binary cross-entropies of all classes of each example, and sums them.
 
-    A smoothed target is (1 - s) * target + s / Y, as for softmax and as in Scenic, where the authors trained. Keras's
+    A smoothed target is (1 - s) * target + s / Y, as for softmax and as in Google's Scenic. Keras's
     `BinaryCrossentropy` takes s / 2 instead: with 21,843 classes and s = 0.1, a thousand classes' worth of targets for
     an image that shows one. It also averages over the classes.
 

@@ -50,13 +50,20 @@ def curve(steps: int = 200) -> dict[int, dict[str, float]]:
     return rows
 
 
-def test_the_page_has_the_title_the_command_the_facts_and_the_picture(tmp_path: Path):
-    page = page_of(tmp_path, curve(), facts={"Keras": "3.15.1", "devices": "2 CPUs"}, command="python a.py \\\n  --b")
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory) -> Path:
+    workdir = tmp_path_factory.mktemp("whole_run")
+    page_of(workdir, curve(), facts={"Keras": "3.15.1", "devices": "2 CPUs"}, command="python a.py \\\n  --b")
+    return workdir
+
+
+def test_the_page_has_the_title_the_command_the_facts_and_the_picture(whole_run: Path):
+    page = (whole_run / "report.md").read_text()
     assert page.startswith("# ViT-Ti/16 on digits\n\n```sh\npython a.py \\\n  --b\n```\n")
     assert "| fact | value |\n| --- | --- |\n| Keras | 3.15.1 |\n| devices | 2 CPUs |\n" in page
     assert "](learning_curve.png)" in page and "](metrics.csv)" in page
     for name in ("learning_curve.png", "metrics.csv", "tensorboard"):
-        assert (tmp_path / name).exists()
+        assert (whole_run / name).exists()
 
 
 def test_the_results_are_the_last_and_the_best_of_each_metric(tmp_path: Path):
@@ -93,9 +100,8 @@ def test_the_speed_is_of_the_whole_run(tmp_path: Path):
     assert "learning_curve.png" not in page and not (tmp_path / "learning_curve.png").exists()
 
 
-def test_the_picture_shows_both_curves(tmp_path: Path):
-    page_of(tmp_path, curve())
-    pixels = pixels_of(tmp_path)
+def test_the_picture_shows_both_curves(whole_run: Path):
+    pixels = pixels_of(whole_run)
     assert pixels.shape[1] == 1350 and pixels.shape[0] > 1000
     assert count(pixels, TRAIN_BLUE) > 2000 and count(pixels, VALIDATION_ORANGE) > 2000
 
@@ -115,10 +121,9 @@ def test_one_row_is_one_visible_point_in_each_panel(tmp_path: Path):
     assert min(in_panels) > 20
 
 
-def test_a_panel_without_a_metric_is_left_out(tmp_path: Path):
-    page_of(tmp_path / "three", curve())
-    page_of(tmp_path / "one", {step: {"train/loss": row["train/loss"]} for step, row in curve().items()})
-    assert pixels_of(tmp_path / "one").shape[0] < 0.6 * pixels_of(tmp_path / "three").shape[0]
+def test_a_panel_without_a_metric_is_left_out(tmp_path: Path, whole_run: Path):
+    page_of(tmp_path, {step: {"train/loss": row["train/loss"]} for step, row in curve().items()})
+    assert pixels_of(tmp_path).shape[0] < 0.6 * pixels_of(whole_run).shape[0]
 
 
 @pytest.mark.parametrize(("broken", "steps"), [(math.nan, 200), (math.inf, 20), (-math.inf, 200)])

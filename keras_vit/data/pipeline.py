@@ -1,0 +1,178 @@
+"""From a source to batches: training without an end, evaluation with each image once.
+
+Every batch is (images, labels, weights) and has the same number of rows; rows that only fill up have weight 0. A worker
+reads its own rows and no others, and N workers together read what one would have read.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from keras_vit.data import order
+from keras_vit.data.reading import Batch, Transform, Unreadable, read_batch
+from keras_vit.data.sources import Source
+from keras_vit.data.transforms import mixup, mixup_coefficient
+
+_BATCHES_AT_ONCE = 2
+_BATCHES_AHEAD = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """The rows of each batch that this process reads.
+
+    Attributes:
+        rows: Of a whole batch, over all workers, filling included.
+        num_workers, worker_index: Processes of the run, and which one this is.
+        num_parts: Into how many equal batches this worker's rows are cut: one for each of its replicas, on
+            TensorFlow; 1 where the framework does the cutting.
+    """
+
+    rows: int
+    num_workers: int = 1
+    worker_index: int = 0
+    num_parts: int = 1
+
+    def __post_init__(self) -> None:
+        if self.rows % (self.num_workers * self.num_parts):
+            raise ValueError(
+                f"{self.rows} rows do not divide into {self.num_workers} workers with {self.num_parts} parts each. "
+                f"Use `padded_rows`."
+            )
+
+    @property
+    def local_rows(self) -> int:
+        return self.rows // self.num_workers
+
+
+def padded_rows(batch_size: int, num_parts: int) -> int:
+    """Returns the smallest multiple of `num_parts` that holds a batch.
+
+    Example:
+        >>> padded_rows(10, 4)
+        12
+    """
+    if batch_size < 1 or num_parts < 1:
+        raise ValueError(f"Both must be at least 1. Received: batch_size={batch_size}, num_parts={num_parts}.")
+    return -(-batch_size // num_parts) * num_parts
+
+
+def training_batches(
+    source: Source,
+    transforms: Sequence[Transform],
+    *,
+    batch_size: int,
+    seed: int,
+    share: Share | None = None,
+    start_step: int = 0,
+    total_steps: int | None = None,
+    mixup_alpha: float = 0.0,
+    unreadable: Unreadable | None = None,
+    stamp: Callable[[], int] | None = None,
+) -> tf.data.Dataset:
+    """Returns the batches of a run from a step on: the same from any step, on any number of threads and workers.
+
+    Args:
+        source: The examples. Epochs follow each other without a seam; nothing is dropped.
+        transforms: (image, seed) to image, applied in turn.
+        batch_size: Examples of a batch, over all workers.
+        seed: Of the order and of every draw.
+        share: What this process reads; default: all.
+        start_step: Steps already done.
+        total_steps: Where to end; None for never.
+        mixup_alpha: Above 0: each image is mixed with the one before it in the batch, and labels become (B, Y) float32.
+        unreadable: Collects what cannot be read; default: a collector of its own, which logs.
+        stamp: Called whenever a batch is ready.
+
+    Returns:
+        Batches of (images (n, H, W, 3), labels (n,) int64 or (n, Y), weights (n,)), n = `share.local_rows` / num_parts.
+
+    Example:
+        >>> from keras_vit.data import sources, transforms
+        >>> batches = training_batches(sources.digits("train"), [transforms.resize(16)], batch_size=32, seed=0)
+        >>> [tuple(part.shape) for part in next(iter(batches))]
+        [(32, 16, 16, 3), (32,), (32,)]
+    """
+    share = Share(rows=batch_size) if share is None else share
+    unreadable = Unreadable(source) if unreadable is None else unreadable
+    first = share.worker_index * share.local_rows
+    num_before = int(mixup_alpha > 0)  # the partner of a worker's first row may be another worker's
+    rows = tf.range(first - num_before, first + share.local_rows, dtype=tf.int64)
+    is_real = tf.cast(rows[num_before:] < batch_size, tf.float32)
+
+    def batch_of(step: tf.Tensor) -> Batch:
+        positions = step * batch_size + rows % batch_size
+        epochs, indices = order.examples_at(positions, source.num_examples, seed=seed)
+        images, labels, weights = read_batch(source, transforms, epochs, indices, seed=seed, unreadable=unreadable)
+        if num_before:
+            labels = tf.one_hot(labels, len(source.class_names))
+            # Where a partner could not be read, the image stays as it is.
+            coefficient = mixup_coefficient(mixup_alpha, order.batch_seed(seed, step))
+            images, labels = _mixed(images, labels, weights, coefficient)
+            weights = weights[1:]
+        return images, labels, weights * is_real
+
+    steps = tf.data.Dataset.range(start_step, tf.int64.max if total_steps is None else total_steps)
+    return _finished(steps, batch_of, share, stamp)
+
+
+def evaluation_batches(
+    source: Source,
+    transforms: Sequence[Transform],
+    *,
+    batch_size: int,
+    share: Share | None = None,
+    unreadable: Unreadable | None = None,
+) -> tf.data.Dataset:
+    """Returns every example once, in order; the last batch is filled up with rows of weight 0.
+
+    Args:
+        source, transforms, batch_size, unreadable: As in `training_batches`.
+        share: What this process reads; default: all. Its rows may be more than `batch_size`, for the replicas' sake.
+
+    Returns:
+        Batches as those of `training_batches`. Every worker has equally many.
+
+    Example:
+        >>> from keras_vit.data import sources, transforms
+        >>> batches = evaluation_batches(sources.digits("test"), [transforms.resize(16)], batch_size=128)
+        >>> sum(float(tf.reduce_sum(weights)) for _, _, weights in batches)
+        360.0
+    """
+    share = Share(rows=batch_size) if share is None else share
+    unreadable = Unreadable(source) if unreadable is None else unreadable
+    first = share.worker_index * share.local_rows
+    rows = tf.range(first, first + share.local_rows, dtype=tf.int64)
+
+    def batch_of(step: tf.Tensor) -> Batch:
+        positions = step * share.rows + rows
+        is_real = positions < source.num_examples
+        epochs, indices = order.examples_at(tf.where(is_real, positions, 0), source.num_examples, seed=0, shuffle=False)
+        images, labels, weights = read_batch(source, transforms, epochs, indices, seed=0, unreadable=unreadable)
+        return images, labels, weights * tf.cast(is_real, tf.float32)
+
+    return _finished(tf.data.Dataset.range(-(-source.num_examples // share.rows)), batch_of, share, None)
+
+
+def _mixed(images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, coefficient: tf.Tensor) -> tuple:
+    is_uint8 = images.dtype == tf.uint8
+    readable = tf.equal(weights[:-1], 1)
+    partners = tf.where(readable[:, None, None, None], images[:-1], images[1:])
+    partner_labels = tf.where(readable[:, None], labels[:-1], labels[1:])
+    images, labels = mixup(images[1:], labels[1:], partners, partner_labels, coefficient)
+    return (images / 127.5 - 1.0 if is_uint8 else images), labels
+
+
+def _finished(steps: tf.data.Dataset, batch_of: Callable, share: Share, stamp: Callable[[], int] | None) -> tf.data.Dataset:
+    def stamped(*batch: tf.Tensor) -> Batch:
+        with tf.control_dependencies([tf.numpy_function(stamp, [], tf.int64)]):
+            return (*batch[:2], tf.identity(batch[2]))
+
+    def cut(*batch: tf.Tensor) -> Batch:
+        return tuple(tf.reshape(x, (share.num_parts, x.shape[0] // share.num_parts, *x.shape[1:])) for x in batch)
+
+    batches = steps.map(batch_of, num_parallel_calls=_BATCHES_AT_ONCE, deterministic=True)
+    batches = batches if stamp is None else batches.map(stamped)
+    batches = batches if share.num_parts == 1 else batches.map(cut).unbatch()
+    return batches.prefetch(_BATCHES_AHEAD * share.num_parts)

@@ -1,0 +1,104 @@
+"""From indices to a batch of images, when some of the files cannot be read.
+
+An unreadable image takes its place in the batch with weight 0: it is not learned from, it is counted and named, and the
+others stay where they are. Batches in which all can be read cost nothing extra.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from keras_vit.data.order import example_seed, place_seed
+from keras_vit.data.sources import Source
+
+Transform = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+Batch = tuple[tf.Tensor, tf.Tensor, tf.Tensor]  # images, labels, weights
+
+
+class Unreadable:
+    """The images of a source that could not be read.
+
+    Args:
+        source: Whose they are.
+        strict: Raise at the first one.
+
+    Attributes:
+        places: Where they are, in the order in which they were met.
+    """
+
+    def __init__(self, source: Source, *, strict: bool = False):
+        self.source = source
+        self.strict = strict
+        self.places: list[str] = []
+        self._lock = threading.Lock()
+
+    def add(self, indices: np.ndarray) -> np.int64:
+        """Takes the indices of a batch that could not be read. Returns their number."""
+        new = [self.source.locate(int(index)) for index in indices]
+        if new and self.strict:
+            raise ValueError(f"UNREADABLE {new[0]} is not an image, or cut short. Replace it, or turn `strict` off.")
+        with self._lock:
+            new = [place for place in dict.fromkeys(new) if place not in self.places]
+            self.places += new
+        for place in new:
+            logging.warning("Not an image, or cut short; left out: %s (%d so far).", place, len(self.places))
+        return np.int64(len(indices))
+
+
+def read_batch(
+    source: Source,
+    transforms: Sequence[Transform],
+    epochs: tf.Tensor,
+    indices: tf.Tensor,
+    *,
+    seed: int,
+    unreadable: Unreadable,
+    parallelism: int = tf.data.AUTOTUNE,
+) -> Batch:
+    """Reads and transforms the examples of a batch.
+
+    Args:
+        source: Where they are.
+        transforms: (image, seed) to image, applied in turn.
+        epochs, indices: (n,) int64. The draws of a transform depend on both, on `seed`, and on its place.
+        seed: Of the run.
+        unreadable: Takes the indices of those that cannot be read.
+        parallelism: Examples read at the same time.
+
+    Returns:
+        images (n, H, W, 3), labels (n,) int64, weights (n,) float32: 0 where the image could not be read.
+    """
+    size = indices.shape[0]
+
+    def one(epoch: tf.Tensor, index: tf.Tensor) -> Batch:
+        image, label = source.read(index)
+        key = example_seed(seed, epoch, index)
+        for place, transform in enumerate(transforms):
+            image = transform(image, place_seed(key, place))
+        return image, label, tf.constant(1.0)
+
+    examples = tf.data.Dataset.from_tensor_slices((epochs, indices))
+    shapes = examples.map(one).element_spec
+    blank = tuple(tf.zeros([side or 1 for side in spec.shape], spec.dtype) for spec in shapes)
+
+    def at_once() -> Batch:
+        batches = examples.map(one, num_parallel_calls=parallelism).batch(size)
+        nothing = tf.data.Dataset.from_tensors(tuple(value[None][:0] for value in blank))
+        return batches.ignore_errors(log_warning=False).concatenate(nothing).take(1).get_single_element()
+
+    def one_or_blank(epoch: tf.Tensor, index: tf.Tensor) -> Batch:
+        example = tf.data.Dataset.from_tensors((epoch, index)).map(one).ignore_errors(log_warning=False)
+        return example.concatenate(tf.data.Dataset.from_tensors(blank)).take(1).get_single_element()
+
+    def one_by_one() -> Batch:
+        batch = examples.map(one_or_blank, num_parallel_calls=parallelism).batch(size).get_single_element()
+        bad = tf.boolean_mask(indices, tf.equal(batch[2], 0))
+        with tf.control_dependencies([tf.numpy_function(unreadable.add, [bad], tf.int64)]):
+            return tuple(tf.identity(value) for value in batch)
+
+    first_try = at_once()
+    batch = tf.cond(tf.equal(tf.shape(first_try[2])[0], size), lambda: first_try, one_by_one)
+    return tuple(tf.ensure_shape(value, (size, *spec.shape)) for value, spec in zip(batch, shapes, strict=True))
