@@ -21,7 +21,9 @@ import functools
 import math
 from collections.abc import Callable
 
+import numpy as np
 import tensorflow as tf
+from numpy.typing import ArrayLike
 
 from keras_vit.data.transforms import Transform, decode
 
@@ -29,7 +31,10 @@ Operation = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 _GREY = 128
 _REFERENCE_SIZE = 224  # pixels; the lengths below are meant for it
-_LUMA = (19595.0, 38470.0, 7471.0)  # Pillow's weights of red, green and blue, in 1 / 65536: whole, so sums are exact
+# Pillow's weights of red, green and blue, in 1 / 65536: whole numbers, so their sums are exact.
+_LUMA = np.array([[19595], [38470], [7471]], np.float32)
+# One 3 by 3 kernel for each channel, in 1 / 13.
+_SMOOTH = np.tile(np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32)[..., None, None], (1, 1, 3, 1))
 
 
 def rand_augment(num_ops: int = 2, magnitude: float = 10) -> Transform:
@@ -78,22 +83,23 @@ def operations(magnitude: float) -> dict[str, Operation]:
         [[[255, 155, 0]]]
     """
     level = magnitude / 10
-    enhance = functools.partial(_enhance, factor=1.8 * level + 0.1)
+    factor = 0.1 + 1.8 * level
+    angle, slope, shift = math.radians(30 * level), 0.3 * level, 100 * level / _REFERENCE_SIZE
     return {
         "AutoContrast": _auto_contrast,
         "Equalize": _equalize,
         "Invert": lambda image, draw: 255 - image,
-        "Rotate": functools.partial(_warp, matrix_of=_rotation, amount=math.radians(30 * level)),
+        "Rotate": _either_way(_rotation, angle),
         "Posterize": functools.partial(_posterize, num_bits=min(max(int(4 * level), 1), 8)),
         "Solarize": functools.partial(_solarize, threshold=min(int(256 * level), 256)),
-        "Color": functools.partial(enhance, degenerate_of=_luma),
-        "Contrast": functools.partial(enhance, degenerate_of=_mean_luma),
-        "Brightness": functools.partial(enhance, degenerate_of=lambda image: 0.0),
-        "Sharpness": functools.partial(_sharpness, factor=1.8 * level + 0.1),
-        "ShearX": functools.partial(_warp, matrix_of=_shear_x, amount=0.3 * level),
-        "ShearY": functools.partial(_warp, matrix_of=_shear_y, amount=0.3 * level),
-        "TranslateX": functools.partial(_warp, matrix_of=_translation_x, amount=100 * level / _REFERENCE_SIZE),
-        "TranslateY": functools.partial(_warp, matrix_of=_translation_y, amount=100 * level / _REFERENCE_SIZE),
+        "Color": functools.partial(_color, factor=factor),
+        "Contrast": functools.partial(_contrast, factor=factor),
+        "Brightness": functools.partial(_brightness, factor=factor),
+        "Sharpness": functools.partial(_sharpness, factor=factor),
+        "ShearX": _either_way(lambda slope: _transform([[1, slope], [0, 1]]), slope),
+        "ShearY": _either_way(lambda slope: _transform([[1, 0], [slope, 1]]), slope),
+        "TranslateX": _either_way(lambda shift: _transform(np.eye(2), shift=(shift, 0)), shift),
+        "TranslateY": _either_way(lambda shift: _transform(np.eye(2), shift=(0, shift)), shift),
         "Cutout": functools.partial(_cutout, reach=40 * level / _REFERENCE_SIZE),
         "SolarizeAdd": functools.partial(_solarize_add, addition=int(110 * level)),
     }
@@ -115,120 +121,119 @@ def _solarize_add(image: tf.Tensor, draw: tf.Tensor, addition: int) -> tf.Tensor
     return tf.cast(tf.minimum(pixels + addition * tf.cast(pixels < 128, tf.float32), 255.0), tf.uint8)
 
 
-def _enhance(
-    image: tf.Tensor, draw: tf.Tensor, factor: float, degenerate_of: Callable[[tf.Tensor], tf.Tensor | float]
-) -> tf.Tensor:
-    """Goes from a degenerate image, at factor 0, past the original, at 1, as far again and farther."""
+def _brightness(image: tf.Tensor, draw: tf.Tensor, factor: float) -> tf.Tensor:
+    return _blend(0.0, tf.cast(image, tf.float32), factor)
+
+
+def _color(image: tf.Tensor, draw: tf.Tensor, factor: float) -> tf.Tensor:
     pixels = tf.cast(image, tf.float32)
-    return _blend(degenerate_of(pixels), pixels, factor)
+    return _blend(_luma(pixels), pixels, factor)
 
 
-def _blend(degenerate: tf.Tensor | float, pixels: tf.Tensor, factor: float) -> tf.Tensor:
-    return tf.cast(tf.clip_by_value(degenerate + factor * (pixels - degenerate), 0.0, 255.0), tf.uint8)
+def _contrast(image: tf.Tensor, draw: tf.Tensor, factor: float) -> tf.Tensor:
+    pixels = tf.cast(image, tf.float32)
+    return _blend(tf.floor(tf.reduce_mean(_luma(pixels)) + 0.5), pixels, factor)
 
 
 def _luma(pixels: tf.Tensor) -> tf.Tensor:
-    """Three equal channels: to broadcast one takes longer."""
-    weights = tf.repeat(tf.constant(_LUMA)[:, tf.newaxis], 3, axis=1)
-    luma = tf.reshape(tf.reshape(pixels, (-1, 3)) @ weights, tf.shape(pixels))
+    """Brightness as the eye sees it, in three equal channels: to broadcast one takes longer."""
+    luma = tf.reshape(tf.reshape(pixels, (-1, 3)) @ np.tile(_LUMA, (1, 3)), tf.shape(pixels))
     return tf.floor((luma + 32768.0) / 65536.0)
 
 
-def _mean_luma(pixels: tf.Tensor) -> tf.Tensor:
-    return tf.floor(tf.reduce_mean(_luma(pixels)) + 0.5)
+def _blend(degenerate: tf.Tensor | float, pixels: tf.Tensor, factor: float) -> tf.Tensor:
+    """Goes from a degenerate image, at factor 0, to the original, at 1, and past it."""
+    return tf.cast(tf.clip_by_value(degenerate + factor * (pixels - degenerate), 0.0, 255.0), tf.uint8)
 
 
 def _sharpness(image: tf.Tensor, draw: tf.Tensor, factor: float) -> tf.Tensor:
     """Blends with a smoothed image, whose pixels weigh their neighbours 1 and themselves 5. The border stays."""
     pixels = tf.cast(image, tf.float32)
-    inner = pixels[1:-1, 1:-1]
-    rows = pixels[:-2] + pixels[1:-1] + pixels[2:]
-    smooth = tf.floor((rows[:, :-2] + rows[:, 1:-1] + rows[:, 2:] + 4.0 * inner) / 13.0 + 0.5)
-    return _overwrite(image, (1, 1), (-1, -1), _blend(smooth, inner, factor))
+    sums = tf.nn.depthwise_conv2d(pixels[tf.newaxis], _SMOOTH, (1, 1, 1, 1), "SAME")[0]
+    sharp = _blend(tf.floor(sums / 13.0 + 0.5), pixels, factor)
+    # An image of one row has a first, no inner and no last one.
+    sharp = tf.concat([image[:, :1], sharp[:, 1:-1], image[:, 1:][:, -1:]], axis=1)
+    return tf.concat([image[:1], sharp[1:-1], image[1:][-1:]], axis=0)
 
 
 def _auto_contrast(image: tf.Tensor, draw: tf.Tensor) -> tf.Tensor:
     """Stretches each channel from its darkest and brightest level to 0 and 255."""
-    return _map_levels(image, _stretching_table)
+    lowest, highest = (tf.cast(reduce(image, axis=(0, 1)), tf.int32) for reduce in (tf.reduce_min, tf.reduce_max))
+    levels, span = tf.range(256), (highest - lowest)[:, tf.newaxis]
+    stretched = tf.clip_by_value((levels - lowest[:, tf.newaxis]) * 255 // tf.maximum(span, 1), 0, 255)
+    return _look_up(_places(image), tf.where(span > 0, stretched, levels))
 
 
 def _equalize(image: tf.Tensor, draw: tf.Tensor) -> tf.Tensor:
     """Spreads each channel so that its levels are about equally frequent."""
-    return _map_levels(image, _equalizing_table)
-
-
-def _map_levels(image: tf.Tensor, table_of: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
-    """Replaces levels by a table (3, 256), given how often each occurs, (3, 256)."""
-    places = tf.nn.bias_add(tf.cast(image, tf.int32), tf.constant((0, 256, 512)))
+    places = _places(image)
     counts = tf.raw_ops.DenseBincount(input=tf.reshape(places, [-1]), size=768, weights=tf.constant((), tf.int32))
-    table = table_of(tf.reshape(counts, (3, 256)))
-    return tf.gather(tf.cast(tf.reshape(table, [-1]), tf.uint8), places)
-
-
-def _stretching_table(counts: tf.Tensor) -> tf.Tensor:
-    levels = tf.range(256)
-    lowest = tf.reduce_min(tf.where(counts > 0, levels, 255), axis=1, keepdims=True)
-    span = tf.reduce_max(tf.where(counts > 0, levels, 0), axis=1, keepdims=True) - lowest
-    stretched = tf.clip_by_value((levels - lowest) * 255 // tf.maximum(span, 1), 0, 255)
-    return tf.where(span > 0, stretched, levels)
-
-
-def _equalizing_table(counts: tf.Tensor) -> tf.Tensor:
+    counts = tf.reshape(counts, (3, 256))
     levels = tf.range(256)
     brightest = tf.reduce_max(tf.where(counts > 0, levels, 0), axis=1)
     num_brightest = tf.gather(counts, brightest, axis=1, batch_dims=1)[:, tf.newaxis]
     step = (tf.reduce_sum(counts, axis=1, keepdims=True) - num_brightest) // 255
     spread = (tf.cumsum(counts, axis=1, exclusive=True) + step // 2) // tf.maximum(step, 1)
-    return tf.where(step > 0, tf.minimum(spread, 255), levels)
+    return _look_up(places, tf.where(step > 0, tf.minimum(spread, 255), levels))
+
+
+def _places(image: tf.Tensor) -> tf.Tensor:
+    """Where the levels of the three channels stand in a table of three times 256."""
+    return tf.nn.bias_add(tf.cast(image, tf.int32), tf.constant((0, 256, 512)))
+
+
+def _look_up(places: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
+    return tf.gather(tf.cast(tf.reshape(table, [-1]), tf.uint8), places)
 
 
 def _cutout(image: tf.Tensor, draw: tf.Tensor, reach: float) -> tf.Tensor:
-    """Greys a square, whose centre may lie anywhere, `reach` of the image's sides to each side of it."""
+    """Greys a square whose centre may lie anywhere: `reach`, in parts of the image's sides, to each side of it."""
     sides = tf.shape(image)[:2]
     reaches = tf.cast(reach * tf.cast(sides, tf.float32), tf.int32)
     centre = tf.cast(draw[1:] * tf.cast(sides, tf.float32), tf.int32)
     begin, end = tf.maximum(centre - reaches, 0), tf.minimum(centre + reaches, sides)
-    return _overwrite(image, begin, end, tf.fill(tf.concat([end - begin, (3,)], 0), tf.constant(_GREY, tf.uint8)))
+    square = tf.fill(tf.concat([end - begin, (3,)], axis=0), tf.constant(_GREY, tf.uint8))
+    return tf.raw_ops.TensorStridedSliceUpdate(input=image, begin=begin, end=end, strides=(1, 1), value=square)
 
 
-def _overwrite(image: tf.Tensor, begin: tf.Tensor, end: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-    return tf.raw_ops.TensorStridedSliceUpdate(input=image, begin=begin, end=end, strides=(1, 1), value=values)
+def _either_way(transform_of: Callable[[float], np.ndarray], amount: float) -> Operation:
+    """Moves the image to one side or to the other by chance."""
+    return functools.partial(_warp, transforms=np.stack([transform_of(amount), transform_of(-amount)]))
 
 
-def _warp(
-    image: tf.Tensor, draw: tf.Tensor, matrix_of: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tuple], amount: float
-) -> tf.Tensor:
-    """Takes each pixel from the nearest place (a x + b y + c, d x + e y + f), to one side or the other by chance."""
+def _warp(image: tf.Tensor, draw: tf.Tensor, transforms: np.ndarray) -> tf.Tensor:
     sides = tf.shape(image)[:2]
     height, width = tf.unstack(tf.cast(sides, tf.float32))
-    amount = amount * (1.0 - 2.0 * tf.floor(2.0 * draw[0]))
+    transform = tf.gather(tf.constant(transforms, tf.float32), tf.cast(2.0 * draw[0], tf.int32))
     return tf.raw_ops.ImageProjectiveTransformV3(
         images=image[tf.newaxis],
-        transforms=tf.stack([[*map(tf.convert_to_tensor, matrix_of(amount, height, width)), 0.0, 0.0]]),
+        transforms=tf.linalg.matvec(transform, tf.stack([width, height, 1.0]))[tf.newaxis],
         output_shape=sides,
         fill_value=float(_GREY),
         interpolation="NEAREST",
     )[0]
 
 
-def _rotation(angle: tf.Tensor, height: tf.Tensor, width: tf.Tensor) -> tuple:
-    """About the middle of the image, so that corners turn into corners."""
-    cos, sin = tf.cos(angle), tf.sin(angle)
-    x, y = (width - 1) / 2, (height - 1) / 2
-    return cos, -sin, x - cos * x + sin * y, sin, cos, y - sin * x - cos * y
+def _rotation(angle: float) -> np.ndarray:
+    cos, sin = math.cos(angle), math.sin(angle)
+    return _transform([[cos, -sin], [sin, cos]], is_centred=True)
 
 
-def _shear_x(slope: tf.Tensor, height: tf.Tensor, width: tf.Tensor) -> tuple:
-    return 1.0, slope, 0.0, 0.0, 1.0, 0.0
+def _transform(matrix: ArrayLike, shift: tuple[float, float] = (0, 0), is_centred: bool = False) -> np.ndarray:
+    """Where a pixel (x, y) of the result comes from: (a x + b y + c, d x + e y + f).
 
+    Args:
+        matrix: ((a, b), (d, e)).
+        shift: To the right and down, in parts of the image's width and height.
+        is_centred: Whether the middle of the image stays in place. If not, its first pixel does.
 
-def _shear_y(slope: tf.Tensor, height: tf.Tensor, width: tf.Tensor) -> tuple:
-    return 1.0, 0.0, 0.0, slope, 1.0, 0.0
-
-
-def _translation_x(part: tf.Tensor, height: tf.Tensor, width: tf.Tensor) -> tuple:
-    return 1.0, 0.0, part * width, 0.0, 1.0, 0.0
-
-
-def _translation_y(part: tf.Tensor, height: tf.Tensor, width: tf.Tensor) -> tuple:
-    return 1.0, 0.0, 0.0, 0.0, 1.0, part * height
+    Returns:
+        (8, 3): a to f and two zeros, each as its parts of width, height and 1.
+    """
+    matrix = np.asarray(matrix, float)
+    pivot = (np.eye(2) - matrix) / 2 * is_centred
+    transform = np.zeros((8, 3))
+    transform[[0, 1, 3, 4], 2] = matrix.ravel()
+    transform[[2, 5], :2] = pivot + np.diag(shift)
+    transform[[2, 5], 2] = -pivot.sum(axis=1)
+    return transform

@@ -1,1 +1,24 @@
 """Training: one `fit` on one device or many, checkpoints that a kill cannot hurt, the paper's optimization."""
+
+from keras_vit.train.devices import DevicesConfig
+from keras_vit.train.finetune import FinetuneConfig, finetune
+from keras_vit.train.loop import EXIT_STOPPED, Diverged, LoopConfig, Stopped
+from keras_vit.train.optimizers import OptimizerConfig
+from keras_vit.train.pretrain import PretrainConfig, pretrain
+from keras_vit.train.recipe import DataConfig, RunConfig, load_config
+
+__all__ = [
+    "EXIT_STOPPED",
+    "DataConfig",
+    "DevicesConfig",
+    "Diverged",
+    "FinetuneConfig",
+    "LoopConfig",
+    "OptimizerConfig",
+    "PretrainConfig",
+    "RunConfig",
+    "Stopped",
+    "finetune",
+    "load_config",
+    "pretrain",
+]

@@ -12,6 +12,11 @@ from typing import Any
 
 import keras
 
+if keras.backend.backend() == "jax":
+    import jax
+else:
+    import tensorflow as tf
+
 KINDS = ("auto", "one", "mirrored", "multi_worker", "tpu")
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 
@@ -94,15 +99,13 @@ def connect(config: DevicesConfig = DevicesConfig()) -> Devices:
 
 
 def _connect_tensorflow(config: DevicesConfig) -> Devices:
-    import tensorflow as tf
-
     if config.deterministic:
         tf.config.experimental.enable_op_determinism()
     kind = _kind_on_tensorflow(config, len(tf.config.list_physical_devices("GPU")))
     if kind == "one":
         device = config.names[0] if config.names else None
         scope = (lambda: tf.device(device)) if device else nullcontext
-        return Devices(kind="one", num_replicas=1, scope=scope, description=device or _local(tf))
+        return Devices(kind="one", num_replicas=1, scope=scope, description=device or _local_device())
     if kind == "mirrored":
         strategy = tf.distribute.MirroredStrategy(list(config.names) or None)
     elif kind == "multi_worker":
@@ -161,14 +164,12 @@ def _tf_config() -> dict:
         raise ValueError(f"TF_CONFIG is not JSON: {error}. Received: {text!r}.") from error
 
 
-def _local(tf: Any) -> str:
+def _local_device() -> str:
     gpus = tf.config.list_physical_devices("GPU")
     return tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU") if gpus else "CPU"
 
 
 def _connect_jax(config: DevicesConfig) -> Devices:
-    import jax
-
     if config.kind == "multi_worker" or int(os.environ.get("KERAS_DISTRIBUTION_NUM_PROCESSES", 1)) > 1:
         keras.distribution.initialize()
     if config.kind == "tpu" and jax.default_backend() != "tpu":
@@ -189,3 +190,12 @@ def _connect_jax(config: DevicesConfig) -> Devices:
         scope=scope,
         description=f"{len(names)} x {jax.devices()[0].device_kind} on {num_workers} processes, JAX",
     )
+
+
+def memory_gb() -> float | None:
+    """Returns the memory in use on the first accelerator, in 10^9 bytes; None where there is none, or it does not say."""
+    if keras.backend.backend() == "jax":
+        used = (jax.local_devices()[0].memory_stats() or {}).get("bytes_in_use")
+        return None if used is None else used / 1e9
+    gpus = tf.config.list_logical_devices("GPU")
+    return tf.config.experimental.get_memory_info(gpus[0].name)["current"] / 1e9 if gpus else None

@@ -236,10 +236,15 @@ class ParameterGroups(keras.optimizers.Optimizer):
         raise NotImplementedError("An optimizer of parameter groups is made by `make_optimizer`, from its config.")
 
 
-# "adam" and "adamw" are one rule: decoupled decay, as much as the config says. Epsilon is JAX's; Keras has 1e-7.
+def _adam(**options: Any) -> keras.optimizers.Optimizer:
+    """Epsilon is JAX's; Keras has 1e-7."""
+    return keras.optimizers.Adam(**{"epsilon": 1e-8, **options})
+
+
+# "adam" and "adamw" are one rule: decay is decoupled here, and as much as the config says.
 OPTIMIZERS: dict[str, Callable[..., keras.optimizers.Optimizer]] = {
-    "adam": lambda **options: keras.optimizers.Adam(**{"epsilon": 1e-8, **options}),
-    "adamw": lambda **options: keras.optimizers.AdamW(**{"epsilon": 1e-8, **options}),
+    "adam": _adam,
+    "adamw": _adam,
     "momentum": Momentum,
     "adafactor": keras.optimizers.Adafactor,
     "lamb": keras.optimizers.Lamb,

@@ -6,9 +6,10 @@ import time
 from collections import deque
 from typing import Any
 
-import keras
 import numpy as np
 import psutil
+
+from keras_vit.train.devices import memory_gb
 
 _SECONDS_BETWEEN_LINES = 30  # in a log file a bar is one line each time
 
@@ -57,15 +58,10 @@ class InputClock:
         return fraction
 
 
-def memory_gb() -> float:
-    """Returns the memory in use, in 10^9 bytes: that of the accelerator if there is one, else of this process."""
-    if keras.backend.backend() == "jax":
-        import jax
-
-        stats = jax.local_devices()[0].memory_stats() or {}
-        if "bytes_in_use" in stats:
-            return stats["bytes_in_use"] / 1e9
-    return psutil.Process().memory_info().rss / 1e9
+def memory_in_use_gb() -> float:
+    """Returns the memory in use, in 10^9 bytes: that of the accelerator if it says, else of this process."""
+    of_accelerator = memory_gb()
+    return psutil.Process().memory_info().rss / 1e9 if of_accelerator is None else of_accelerator
 
 
 class ProgressBar:

@@ -1,0 +1,11 @@
+"""Fine-tunes a checkpoint: `--config=experiments/configs/<recipe>.py[:argument] --workdir=FOLDER`.
+
+The same command on the same folder goes on where it stopped. SIGTERM saves and exits with code 75.
+"""
+
+import run_recipe
+
+from keras_vit.train import FinetuneConfig, finetune
+
+if __name__ == "__main__":
+    run_recipe.main(FinetuneConfig, finetune)

@@ -1,0 +1,11 @@
+"""Trains a model from scratch: `--config=experiments/configs/<recipe>.py[:argument] --workdir=FOLDER`.
+
+The same command on the same folder goes on where it stopped. SIGTERM saves and exits with code 75.
+"""
+
+import run_recipe
+
+from keras_vit.train import PretrainConfig, pretrain
+
+if __name__ == "__main__":
+    run_recipe.main(PretrainConfig, pretrain)

@@ -1,0 +1,285 @@
+"""The loop: the only caller of `fit`. Checkpoints, resume, stopping, evaluation and logs hang on its callback.
+
+A run is one `fit` over the steps that are left. Nothing that it does depends on when it was started or stopped: the
+data are a function of the step (`keras_vit.data.order`), the rest is in the checkpoint.
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+from absl import logging
+
+from keras_vit.train.checkpoints import Checkpoints, restore_state, state_of, state_sha256
+from keras_vit.train.devices import Devices
+from keras_vit.train.learner import Learner, averaged
+from keras_vit.train.logs import MetricsLog
+from keras_vit.train.progress import InputClock, ProgressBar, memory_in_use_gb
+
+# sysexits.h EX_TEMPFAIL: try again later. What a scheduler sees when a run was asked to stop and saved its state.
+EXIT_STOPPED = 75
+MOST_SKIPPED_STEPS = 100
+
+Evaluator = Callable[[keras.Model], Mapping[str, float]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoopConfig:
+    """When things happen. All in steps (updates); 0 is never, but for `total_steps`.
+
+    Attributes:
+        total_steps: The length of the run.
+        log_every: Means over these steps go to the log and the bar.
+        evaluate_every: Validation, with the averaged weights where averages are kept. Always at the end.
+        checkpoint_every: Always at the end, and when the run is asked to stop.
+        keep_checkpoints: The newest ones; the best by `best_metric` is kept too.
+        best_metric: A metric of the validation.
+    """
+
+    total_steps: int
+    log_every: int = 50
+    evaluate_every: int = 0
+    checkpoint_every: int = 1000
+    keep_checkpoints: int = 2
+    best_metric: str = "validation/accuracy"
+
+    def __post_init__(self) -> None:
+        numbers = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "best_metric"}
+        least = {"total_steps": 1, "log_every": 1, "keep_checkpoints": 1}
+        wrong = [f"`{name}` = {value}" for name, value in numbers.items() if value < least.get(name, 0)]
+        if wrong:
+            raise ValueError(f"Steps must not be negative, nor these 0: {', '.join(least)}. Received: {', '.join(wrong)}.")
+
+
+class Stopped(Exception):
+    """The run was asked to stop, and its state is saved: run the same command to go on."""
+
+
+class Diverged(Exception):
+    """The loss or the gradient is not a number any more."""
+
+
+def train(
+    learner: Learner,
+    model: keras.Model,
+    batches_from: Callable[[int, Callable[[], int]], Any],
+    config: LoopConfig,
+    workdir: str | os.PathLike,
+    *,
+    batch_size: int,
+    devices: Devices,
+    validation: Callable[[], Any] | None = None,
+    evaluators: Mapping[str, Evaluator] | None = None,
+    show_progress: bool = True,
+) -> dict[str, float]:
+    """Trains to the end, from the last checkpoint in `workdir` if there is one.
+
+    Args:
+        learner: From `make_learner`.
+        model: The model that it was made from.
+        batches_from: (first step, stamp) to tf.data batches; see `keras_vit.data.pipeline.training_batches`.
+        config: See `LoopConfig`.
+        workdir: For checkpoints/, metrics.csv and tensorboard/.
+        batch_size: Examples of a batch over all workers, for images per second.
+        devices: From `connect`.
+        validation: Makes the batches of the validation set; see `evaluation_batches`.
+        evaluators: {name: model -> {metric: value}}, called when validation is.
+        show_progress: A bar on standard error.
+
+    Returns:
+        The metrics of the last evaluation, and "state_sha256".
+
+    Raises:
+        Stopped: After SIGTERM or SIGINT, when the state is saved.
+        Diverged: When the loss or the gradient is not finite; names the step and the last good checkpoint.
+        OSError: If the last checkpoint cannot be written.
+    """
+    checkpoints = Checkpoints(workdir, keep=config.keep_checkpoints, best_metric=config.best_metric)
+    found = checkpoints.latest()
+    start = 0
+    if found is not None:
+        restore_state(learner, model, found.state)
+        start = found.step
+        checkpoints.set_aside(start) if devices.is_chief else None
+    log = MetricsLog(workdir, resume_step=start) if devices.is_chief else None
+    bar = ProgressBar(config.total_steps, start, shown=show_progress and devices.is_chief)
+    if start:
+        bar.say(f"Going on from step {start} of {config.total_steps}: {checkpoints.path(start)}")
+    run = _Run(learner, model, config, checkpoints, log, bar, batch_size, devices, validation, evaluators or {}, start)
+    if found is not None:
+        run.metrics = dict(found.metrics)
+    with _signals(run.ask_to_stop):
+        try:
+            if start < config.total_steps:
+                learner.fit(
+                    devices.distribute(batches_from(start, run.clock.stamp)),
+                    epochs=1,
+                    steps_per_epoch=config.total_steps - start,
+                    verbose=0,
+                    shuffle=False,
+                    callbacks=[run],
+                )
+            run.finish()
+        finally:
+            bar.close()
+            if log is not None:
+                log.close()
+    return {**run.metrics, "state_sha256": state_sha256(state_of(learner, model))}
+
+
+class _signals:
+    """While it lasts, SIGTERM and SIGINT call `stop` once; a second one does what it always did."""
+
+    def __init__(self, stop: Callable[[str], None]):
+        self._stop = stop
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._before[number] = signal.signal(number, self._caught)
+
+    def _caught(self, number: int, _: Any) -> None:
+        signal.signal(number, self._before[number])
+        self._stop(signal.Signals(number).name)
+
+    def __exit__(self, *_: object) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+
+class _Run(keras.callbacks.Callback):
+    """What happens between two steps."""
+
+    def __init__(self, learner, model, config, checkpoints, log, bar, batch_size, devices, validation, evaluators, start):
+        super().__init__()
+        self.learner, self.trained_model, self.config, self.checkpoints = learner, model, config, checkpoints
+        self.log, self.bar, self.batch_size, self.devices = log, bar, batch_size, devices
+        self.validation, self.evaluators = validation, evaluators
+        self.step = self._start = start
+        self.clock = InputClock()
+        self.metrics: dict[str, float] = {}
+        self.asked_by: str | None = None
+        self._stop_file = checkpoints.folder.parent / "stop"
+        self._window: list[tuple[float, ...]] = []
+        self._skipped = 0
+        self._measured_at = -1
+        if devices.is_chief:
+            self._stop_file.unlink(missing_ok=True)
+
+    def ask_to_stop(self, signal_name: str) -> None:
+        self.asked_by = signal_name
+
+    def on_train_begin(self, logs=None) -> None:
+        self.clock.restart()
+
+    def on_train_batch_begin(self, batch, logs=None) -> None:
+        self.clock.begin()
+
+    def on_train_batch_end(self, batch, logs=None) -> None:
+        values = {name: float(np.ravel(value)[0]) for name, value in (logs or {}).items()}
+        seconds = self.clock.end()
+        self.step += 1
+        self._check_finite(values)
+        self._window.append((values["loss"], values["accuracy"], values["gradient_norm"], seconds))
+        self.bar.step()
+        config, last = self.config, self.step == self.config.total_steps
+        if self.step % config.log_every == 0 or last:
+            self._write_window()
+        if config.evaluate_every and self.step % config.evaluate_every == 0 and not last:
+            self._evaluate()
+        stopping = self._is_stopping()
+        if (config.checkpoint_every and self.step % config.checkpoint_every == 0 and not last) or stopping:
+            self._save(must=stopping)
+        if stopping:
+            raise Stopped(
+                f"Stopped by {self.asked_by} after step {self.step} of {config.total_steps}. The state is saved in "
+                f"{self.checkpoints.path(self.step)}: run the same command to go on."
+            )
+        self.clock.restart()
+
+    def finish(self) -> None:
+        """Evaluates and saves at the end; a run that had ended already has nothing left to do."""
+        if self.metrics and self.step == self._start:
+            return
+        self._evaluate()
+        self._save(must=True)
+
+    def _is_stopping(self) -> bool:
+        if self.asked_by and not self.devices.is_chief:
+            self._stop_file.touch()  # the chief saves; its leaving ends this worker's next step
+            return False
+        if self.devices.num_workers > 1 and self._stop_file.exists():
+            self.asked_by = self.asked_by or "another worker"
+        return bool(self.asked_by)
+
+    def _check_finite(self, values: Mapping[str, float]) -> None:
+        loss_scaled = self.learner.optimizer.loss_scale is not None
+        good = np.isfinite(values["loss"]) and np.isfinite(values["gradient_norm"])
+        self._skipped = 0 if good else self._skipped + 1
+        if good or (loss_scaled and self._skipped <= MOST_SKIPPED_STEPS):
+            return
+        steps = self.checkpoints.steps()
+        last_good = self.checkpoints.path(steps[-1]) if steps else "none yet"
+        raise Diverged(
+            f"Step {self.step}: the loss is {values['loss']}, the norm of the gradient {values['gradient_norm']}. "
+            f"Last good checkpoint: {last_good}. A lower learning rate, a longer warm-up or clipping may help; the "
+            "same command would do the same again."
+        )
+
+    def _write_window(self) -> None:
+        losses, accuracies, norms, seconds = np.array(self._window).T
+        rates = self.learner.optimizer.learning_rates(self.step - 1)
+        values = {
+            "train/loss": float(losses.mean()),
+            "train/accuracy": float(accuracies.mean()),
+            "train/gradient_norm": float(norms.mean()),
+            "train/learning_rate": max(rates.values()),
+            "train/images_per_second": len(seconds) * self.batch_size / float(seconds.sum()),
+            "train/input_bound": self.clock.fraction(),
+            "train/memory_gb": memory_in_use_gb(),
+        }
+        self._window.clear()
+        self._write(values)
+        self.bar.show(values)
+
+    def _write(self, values: Mapping[str, float]) -> None:
+        if self.log is not None:
+            self.log.write(self.step, values)
+
+    def _evaluate(self) -> None:
+        self._sync()
+        with averaged(self.learner):
+            if self.validation is not None:
+                counted = self.learner.evaluate(self.devices.distribute(self.validation()), verbose=0, return_dict=True)
+                self.metrics = {f"validation/{name}": float(np.ravel(value)[0]) for name, value in counted.items()}
+            for name, evaluator in self.evaluators.items():
+                self.metrics |= {f"{name}/{key}": float(value) for key, value in evaluator(self.trained_model).items()}
+        self._measured_at = self.step
+        self._write(self.metrics)
+        if self.metrics:
+            figures = ", ".join(f"{name} {value:.4g}" for name, value in self.metrics.items())
+            self.bar.say(f"step {self.step}: {figures}")
+
+    def _save(self, *, must: bool) -> None:
+        self._sync()
+        if not self.devices.is_chief:
+            return
+        metrics = self.metrics if self._measured_at == self.step else {}
+        try:
+            self.checkpoints.save(self.step, state_of(self.learner, self.trained_model), metrics)
+        except OSError as error:
+            message = f"Step {self.step}: no checkpoint could be written in {self.checkpoints.folder}: {error}."
+            if must:
+                raise OSError(f"{message} Older checkpoints are whole: make room, and run the same command.") from error
+            logging.error("%s Older ones are whole; the next attempt is in %d steps.", message, self.config.checkpoint_every)
+
+    def _sync(self) -> None:
+        """Puts the state back into the variables: JAX keeps it to itself while `fit` runs."""
+        if hasattr(self.learner, "jax_state_sync"):
+            self.learner.jax_state_sync()

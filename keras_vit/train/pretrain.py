@@ -1,0 +1,56 @@
+"""Training from random weights."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from keras_vit.applications import application
+from keras_vit.train.losses import default_head_bias
+from keras_vit.train.recipe import RunConfig, row_of, run
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PretrainConfig:
+    """A model from scratch.
+
+    Attributes:
+        run: How to train.
+        model: A name of `keras_vit.list_models()`.
+        variant: Fields of its row to change, such as {"patch_size": 4, "depth": 6}.
+        model_options: Further arguments of the model, such as `classifier`, `representation_size`, `dropout_rate`.
+        image_size: Side of the square images, in pixels.
+    """
+
+    run: RunConfig
+    model: str = "ViT_B16"
+    variant: Mapping[str, Any] = field(default_factory=dict)
+    model_options: Mapping[str, Any] = field(default_factory=dict)
+    image_size: int = 224
+
+
+def pretrain(config: PretrainConfig, workdir: str | os.PathLike) -> dict[str, float]:
+    """Trains a model from random weights; the same call on the same folder goes on where it stopped.
+
+    Args:
+        config: See `PretrainConfig`.
+        workdir: For checkpoints, logs, `model.npz` (averaged where averages are kept), curve and report.
+
+    Returns:
+        The metrics of the last evaluation, and "state_sha256".
+
+    Raises:
+        ValueError: If the config, the data or the folder do not fit.
+        keras_vit.train.loop.Stopped: After SIGTERM or SIGINT, when the state is saved.
+        keras_vit.train.loop.Diverged: If the loss is not a number any more.
+    """
+    row = row_of(config.model, config.variant)
+
+    def build(num_classes: int):
+        options = {"head_bias": default_head_bias(config.run.loss, num_classes), **config.model_options}
+        shape = (config.image_size, config.image_size, 3)
+        return application(row)(
+            weights=None, input_shape=shape, classes=num_classes, classifier_activation=None, **options
+        )
+
+    return run(config, config.run, build, config.image_size, workdir, f"{config.model} on {config.run.data.name}")
