@@ -84,7 +84,7 @@ def operations(magnitude: float) -> dict[str, Operation]:
     """
     level = magnitude / 10
     factor = 0.1 + 1.8 * level
-    angle, slope, shift = math.radians(30 * level), 0.3 * level, 100 * level / _REFERENCE_SIZE
+    angle, slope = math.radians(30 * level), 0.3 * level
     return {
         "AutoContrast": _auto_contrast,
         "Equalize": _equalize,
@@ -98,8 +98,8 @@ def operations(magnitude: float) -> dict[str, Operation]:
         "Sharpness": functools.partial(_sharpness, factor=factor),
         "ShearX": _either_way(lambda slope: _transform([[1, slope], [0, 1]]), slope),
         "ShearY": _either_way(lambda slope: _transform([[1, 0], [slope, 1]]), slope),
-        "TranslateX": _either_way(lambda shift: _transform(np.eye(2), shift=(shift, 0)), shift),
-        "TranslateY": _either_way(lambda shift: _transform(np.eye(2), shift=(0, shift)), shift),
+        "TranslateX": functools.partial(_translate, axis=1, reach=100 * level / _REFERENCE_SIZE),
+        "TranslateY": functools.partial(_translate, axis=0, reach=100 * level / _REFERENCE_SIZE),
         "Cutout": functools.partial(_cutout, reach=40 * level / _REFERENCE_SIZE),
         "SolarizeAdd": functools.partial(_solarize_add, addition=int(110 * level)),
     }
@@ -187,17 +187,28 @@ def _look_up(places: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
 
 
 def _cutout(image: tf.Tensor, draw: tf.Tensor, reach: float) -> tf.Tensor:
-    """Greys a square whose centre may lie anywhere: `reach`, in parts of the image's sides, to each side of it."""
+    """Greys what is around a point anywhere in the image, up to `reach` of the image's sides away."""
     sides = tf.shape(image)[:2]
     reaches = tf.cast(reach * tf.cast(sides, tf.float32), tf.int32)
     centre = tf.cast(draw[1:] * tf.cast(sides, tf.float32), tf.int32)
     begin, end = tf.maximum(centre - reaches, 0), tf.minimum(centre + reaches, sides)
-    square = tf.fill(tf.concat([end - begin, (3,)], axis=0), tf.constant(_GREY, tf.uint8))
-    return tf.raw_ops.TensorStridedSliceUpdate(input=image, begin=begin, end=end, strides=(1, 1), value=square)
+    grey = tf.fill(tf.concat([end - begin, (3,)], axis=0), tf.constant(_GREY, tf.uint8))
+    return tf.raw_ops.TensorStridedSliceUpdate(input=image, begin=begin, end=end, strides=(1, 1), value=grey)
+
+
+def _translate(image: tf.Tensor, draw: tf.Tensor, axis: int, reach: float) -> tf.Tensor:
+    """Moves the image by whole pixels, `reach` of its side, one way or the other by chance."""
+    shape, along = tf.shape(image), np.eye(3, dtype=np.int32)[axis]
+    sign = 1.0 - 2.0 * tf.floor(2.0 * draw[0])
+    distance = tf.cast(tf.round(sign * min(reach, 1.0) * tf.cast(shape[axis], tf.float32)), tf.int32)
+    before, after = tf.maximum(-distance, 0), tf.maximum(distance, 0)
+    remains = tf.slice(image, after * along, shape - (before + after) * along)
+    grey = [tf.fill(shape * (1 - along) + side * along, tf.constant(_GREY, tf.uint8)) for side in (before, after)]
+    return tf.concat([grey[0], remains, grey[1]], axis)
 
 
 def _either_way(transform_of: Callable[[float], np.ndarray], amount: float) -> Operation:
-    """Moves the image to one side or to the other by chance."""
+    """Turns or slants the image one way or the other by chance."""
     return functools.partial(_warp, transforms=np.stack([transform_of(amount), transform_of(-amount)]))
 
 
@@ -219,12 +230,11 @@ def _rotation(angle: float) -> np.ndarray:
     return _transform([[cos, -sin], [sin, cos]], is_centred=True)
 
 
-def _transform(matrix: ArrayLike, shift: tuple[float, float] = (0, 0), is_centred: bool = False) -> np.ndarray:
+def _transform(matrix: ArrayLike, is_centred: bool = False) -> np.ndarray:
     """Where a pixel (x, y) of the result comes from: (a x + b y + c, d x + e y + f).
 
     Args:
         matrix: ((a, b), (d, e)).
-        shift: To the right and down, in parts of the image's width and height.
         is_centred: Whether the middle of the image stays in place. If not, its first pixel does.
 
     Returns:
@@ -234,6 +244,6 @@ def _transform(matrix: ArrayLike, shift: tuple[float, float] = (0, 0), is_centre
     pivot = (np.eye(2) - matrix) / 2 * is_centred
     transform = np.zeros((8, 3))
     transform[[0, 1, 3, 4], 2] = matrix.ravel()
-    transform[[2, 5], :2] = pivot + np.diag(shift)
+    transform[[2, 5], :2] = pivot
     transform[[2, 5], 2] = -pivot.sum(axis=1)
     return transform

@@ -27,7 +27,8 @@ _DCT_METHOD = "INTEGER_ACCURATE"
 def decode(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """Turns an encoded file into pixels; pixels pass, grey ones with three equal channels.
 
-    Reads JPEG, PNG, BMP and the first frame of a GIF. Transparency is dropped, as Pillow's `convert("RGB")` does.
+    Reads JPEG, PNG, the first frame of a GIF, and BMP but for its palettes, which TensorFlow takes for shades of grey.
+    Transparency is dropped.
 
     Returns:
         (H, W, 3): uint8 from a file, otherwise the dtype of the input.
@@ -76,9 +77,6 @@ def inception_crop(
         aspect_ratio: The least and the greatest width / height of the part.
         antialias: False, as published, takes the nearest pixels on both sides however large the part. True averages
             over all that fall into one, as Pillow and PyTorch do, and costs most of the pipeline's time.
-
-    Returns:
-        A transform to (size, size, 3) float32.
 
     Example:
         >>> inception_crop(224)(tf.zeros((500, 333, 3), tf.uint8), tf.constant([0, 1])).shape
@@ -143,9 +141,6 @@ def _decode_part(jpeg: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
 def resize(size: int, *, antialias: bool = False) -> Transform:
     """Stretches the image to a square, bilinearly. The paper's evaluation.
 
-    Returns:
-        A transform to (size, size, 3) float32.
-
     Example:
         >>> resize(384)(tf.zeros((500, 333, 3), tf.uint8), tf.constant([0, 0])).shape
         TensorShape([384, 384, 3])
@@ -164,11 +159,8 @@ def resize_shorter(size: int, method: str = "area", *, antialias: bool = False) 
         method: "area", "bilinear" or "bicubic".
         antialias: Without effect on "area", which averages anyway.
 
-    Returns:
-        A transform to (H, W, 3) float32, min(H, W) = size.
-
     Raises:
-        ValueError: If the method is not one of the three.
+        ValueError: If the method is none of the three.
 
     Example:
         >>> resize_shorter(256)(tf.zeros((500, 333, 3), tf.uint8), tf.constant([0, 0])).shape
@@ -194,10 +186,7 @@ def _resize(image: tf.Tensor, sides: tuple[int, int] | tf.Tensor, method: str, a
 
 
 def random_crop(size: int) -> Transform:
-    """Cuts out a square anywhere in the image.
-
-    Returns:
-        A transform to (size, size, 3), same dtype as the pixels.
+    """Cuts out a square anywhere in the image. The dtype stays.
 
     Raises:
         tf.errors.InvalidArgumentError: When an image is smaller than the square.
@@ -215,10 +204,7 @@ def random_crop(size: int) -> Transform:
 
 
 def central_crop(size: int) -> Transform:
-    """Cuts a square out of the middle; what cannot be halved goes to the bottom and to the right.
-
-    Returns:
-        A transform to (size, size, 3), same dtype as the pixels.
+    """Cuts a square out of the middle; an odd pixel is left over at the bottom or on the right. The dtype stays.
 
     Raises:
         tf.errors.InvalidArgumentError: When an image is smaller than the square.
@@ -257,9 +243,6 @@ def flip_left_right(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 def scale_to(low: float, high: float) -> Transform:
     """Scales pixels from [0, 255] to [low, high]; to [-1, 1] exactly as `keras_vit.preprocess_input` does.
 
-    Returns:
-        A transform to (H, W, 3) float32.
-
     Example:
         >>> scale_to(-1, 1)(tf.constant([[0, 51, 255]], tf.uint8), tf.constant([0, 0]))[0, :, 0].numpy().tolist()
         [-1.0, -0.6000000238418579, 1.0]
@@ -279,27 +262,25 @@ def to_uint8(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     return pixels if pixels.dtype == tf.uint8 else tf.saturate_cast(tf.round(pixels), tf.uint8)
 
 
-def _resize_and_crop(size: int) -> list[Transform]:
-    """BiT's rule: a random square out of a larger one.
+def _enlarge(size: int) -> Transform:
+    """BiT enlarges 128 to 160 if an image has fewer than 96 * 96 pixels, otherwise 384 to 448."""
 
-    BiT enlarges 128 to 160 and 384 to 448: images below 96 by 96 pixels by 5/4, the others by 7/6.
-    """
-
-    def enlarge(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    def transform(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         pixels = decode(image, seed)
         is_small = tf.reduce_prod(tf.shape(pixels)[:2]) < 96 * 96
         side = tf.where(is_small, round(size * 160 / 128), round(size * 448 / 384))
         return _resize(pixels, tf.stack([side, side]), "bilinear", antialias=False)
 
-    return [enlarge, random_crop(size)]
+    return transform
 
 
-_TRAIN_CROPS: dict[str, Callable[[int], list[Transform]]] = {
+_Crops = dict[str, Callable[[int], list[Transform]]]
+_TRAIN_CROPS: _Crops = {
     "inception": lambda size: [inception_crop(size)],
-    "resize_crop": _resize_and_crop,
+    "resize_crop": lambda size: [_enlarge(size), random_crop(size)],
     "resize": lambda size: [resize(size)],
 }
-_EVAL_CROPS: dict[str, Callable[[int], list[Transform]]] = {
+_EVAL_CROPS: _Crops = {
     "resize": lambda size: [resize(size)],
     "resize_shorter": lambda size: [resize_shorter(round(size * 256 / 224)), central_crop(size)],
 }
@@ -310,8 +291,8 @@ def train_crop(policy: str, size: int) -> list[Transform]:
 
     Args:
         policy: "inception": `inception_crop`; pre-training, and what the released code did in fine-tuning too.
-            "resize_crop": a random square out of one larger by 7/6 (448 to 384), or by 5/4 (160 to 128) if the
-            image has fewer than 96 * 96 pixels; fine-tuning as the paper describes it, after BiT-HyperRule.
+            "resize_crop": a random square out of one larger by 7/6, or by 5/4 if the image has fewer than 96 * 96
+            pixels (448 to 384, 160 to 128); fine-tuning as the paper describes it, after BiT-HyperRule.
             "resize": the whole image.
         size: Side of the square, in pixels.
 
@@ -343,7 +324,7 @@ def eval_crop(policy: str, size: int) -> list[Transform]:
     return _crop_of(_EVAL_CROPS, policy, size)
 
 
-def _crop_of(crops: dict[str, Callable[[int], list[Transform]]], policy: str, size: int) -> list[Transform]:
+def _crop_of(crops: _Crops, policy: str, size: int) -> list[Transform]:
     if policy not in crops:
         raise ValueError(f"`policy` must be one of {', '.join(crops)}. Received: {policy!r}.")
     return crops[policy](size)
@@ -358,14 +339,12 @@ def mixup(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Mixes each example with its partner: coefficient * x + (1 - coefficient) * partner.
 
-    The partners are an argument because in a batch that is spread over devices the last example's partner lies on
-    another one.
+    The partners are an argument because those of a batch may have been read elsewhere.
 
     Args:
         images: (B, H, W, 3).
         labels: (B, Y), one-hot.
-        rolled_images: The partners, in big_vision `tf.roll(images, 1, axis=0)`.
-        rolled_labels: Theirs.
+        rolled_images, rolled_labels: The partners: in big_vision `tf.roll(images, 1, axis=0)`.
         coefficient: Scalar, one for the batch.
 
     Returns:
@@ -402,7 +381,7 @@ def mixup_coefficient(alpha: float, seed: tf.Tensor) -> tf.Tensor:
         >>> bool(mixup_coefficient(0.2, tf.constant([0, 0])) >= 0.5)
         True
 
-    Source: google-research/big_vision, utils.get_mixup; arXiv:1509.05490 for the logarithms.
+    Source: google-research/big_vision, utils.get_mixup; but for the logarithms.
     """
     if not alpha > 0:
         raise ValueError(f"`alpha` must be positive. Received: {alpha}. For no mixup, leave it out.")

@@ -31,8 +31,8 @@ class DevicesConfig:
         precision: "float32", "mixed_bfloat16" (TPUs, recent GPUs) or "mixed_float16" (with loss scaling).
         names: Devices of this machine to use, such as ("GPU:0", "GPU:1"); () for all.
         jit_compile: Compile with XLA; None leaves it to Keras, which does so on GPUs and TPUs.
-        deterministic: Operations that give the same bits in every run, where the device has them. Without, a run
-            that was killed and resumed may end with other bits than one that was not.
+        deterministic: On GPUs, only operations that give the same bits in every run. Without, a run that was killed
+            and resumed may end with other bits than one that was not. CPUs and TPUs do so anyway.
     """
 
     kind: str = "auto"
@@ -99,9 +99,10 @@ def connect(config: DevicesConfig = DevicesConfig()) -> Devices:
 
 
 def _connect_tensorflow(config: DevicesConfig) -> Devices:
-    if config.deterministic:
+    num_gpus = len(tf.config.list_physical_devices("GPU"))
+    if config.deterministic and num_gpus:  # on CPUs it would change no bit, and make the input pipeline serial
         tf.config.experimental.enable_op_determinism()
-    kind = _kind_on_tensorflow(config, len(tf.config.list_physical_devices("GPU")))
+    kind = _kind_on_tensorflow(config, num_gpus)
     if kind == "one":
         device = config.names[0] if config.names else None
         scope = (lambda: tf.device(device)) if device else nullcontext

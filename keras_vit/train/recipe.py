@@ -50,6 +50,7 @@ class DataConfig:
         train, test: Folders or splits. An empty `test` is no validation.
         num_classes, images_per_class, image_size: Of fractals.
         crop: Crop policy of training: "inception", "resize_crop" or "resize".
+        crop_area: Smallest part of the image that an Inception crop may take; 0.05 as published.
         eval_crop: Of evaluation: "resize" or "resize_shorter".
         flip: Random flips from left to right.
         rand_augment_ops, rand_augment_magnitude: RandAugment; 0 operations is none.
@@ -66,6 +67,7 @@ class DataConfig:
     images_per_class: int = 1000
     image_size: int = 64
     crop: str = "inception"
+    crop_area: float = 0.05
     eval_crop: str = "resize"
     flip: bool = True
     rand_augment_ops: int = 0
@@ -233,7 +235,10 @@ def make_sources(data: DataConfig, seed: int) -> tuple[Source, Source | None]:
 
 def training_transforms(data: DataConfig, image_size: int) -> list[Transform]:
     """Returns crop, flip and RandAugment; batches travel as uint8 and are scaled on the device."""
-    chosen = [*transforms.train_crop(data.crop, image_size)]
+    if data.crop == "inception":
+        chosen = [transforms.inception_crop(image_size, area=(data.crop_area, 1.0))]
+    else:
+        chosen = [*transforms.train_crop(data.crop, image_size)]
     chosen += [transforms.flip_left_right] if data.flip else []
     chosen += [transforms.to_uint8]
     if data.rand_augment_ops:
