@@ -7,6 +7,10 @@ threads or workers, nor on what was read before.
 
 import tensorflow as tf
 
+# Of the block cipher behind the permutation. TensorFlow's default of 4 mixes badly: of 1000 examples, one in seven
+# keeps its place from one epoch to the next, and neighbours stay together. From 8 on nothing of that is left.
+_ROUNDS = 16
+
 # Different uses of one seed must not draw alike.
 _ORDER, _EXAMPLE, _BATCH = 0, 1, 2
 
@@ -35,7 +39,7 @@ def examples_at(positions: tf.Tensor, num_examples: int, *, seed: int, shuffle: 
     # axis (TensorFlow 2.21). The operation itself can.
     seeds = tf.stack([tf.fill(tf.shape(epochs), tf.cast(seed, tf.int64)), epochs, tf.zeros_like(epochs)], axis=1)
     last = tf.constant(num_examples - 1, tf.int64)
-    return epochs, tf.raw_ops.RandomIndexShuffle(index=indices, seed=seeds, max_index=last, rounds=4)
+    return epochs, tf.raw_ops.RandomIndexShuffle(index=indices, seed=seeds, max_index=last, rounds=_ROUNDS)
 
 
 def example_seed(seed: int, epoch: tf.Tensor, index: tf.Tensor) -> tf.Tensor:

@@ -165,7 +165,7 @@ def make_learner(
 def averaged(learner: Learner) -> Iterator[None]:
     """Inside, the weights are their averages, if averages are kept; afterwards they are what they were."""
     averages = learner.optimizer.averages
-    raw = [np.array(variable) for variable in learner.trainable_variables] if averages else []
+    raw = [ops.convert_to_numpy(v.value) for v in learner.trainable_variables] if averages else []
     for variable, average in zip(learner.trainable_variables, averages, strict=False):
         variable.assign(average)
     try:

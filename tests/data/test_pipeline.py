@@ -1,0 +1,189 @@
+"""Batches: the same from any step, for any number of threads and workers; each image counted once."""
+
+import numpy as np
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+
+from keras_vit.data import pipeline, reading, sources, transforms  # noqa: E402
+from keras_vit.data.randaugment import rand_augment  # noqa: E402
+
+pytestmark = pytest.mark.tensorflow
+
+N = 23
+EVERYTHING = [transforms.inception_crop(16), transforms.flip_left_right, transforms.to_uint8, rand_augment(2, 9)]
+
+
+@pytest.fixture(scope="module")
+def source() -> sources.Source:
+    images = np.random.RandomState(0).randint(0, 256, (N, 20, 20, 3)).astype("uint8")
+    return sources.arrays(images, np.arange(N) % 5, class_names=list("abcde"))
+
+
+def batches(source: sources.Source, transforms_=EVERYTHING, **options) -> list[tuple[np.ndarray, ...]]:
+    options = {"batch_size": 6, "seed": 3, "total_steps": 9, **options}
+    dataset = pipeline.training_batches(source, transforms_, **options)
+    return [tuple(part.numpy() for part in batch) for batch in dataset]
+
+
+def check_same(found: list, expected: list) -> None:
+    assert len(found) == len(expected)
+    for a, b in zip(found, expected, strict=True):
+        assert all((x == y).all() and x.dtype == y.dtype for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize("mixup_alpha", [0.0, 0.2])
+def test_a_run_can_begin_at_any_step(source, mixup_alpha: float):
+    whole = batches(source, mixup_alpha=mixup_alpha)
+    for start in (1, 4, 8):
+        check_same(batches(source, mixup_alpha=mixup_alpha, start_step=start), whole[start:])
+
+
+def test_the_number_of_threads_changes_nothing(source, monkeypatch):
+    whole = batches(source, mixup_alpha=0.2)
+    monkeypatch.setattr(pipeline, "_BATCHES_AT_ONCE", 1)
+    read_batch = pipeline.read_batch
+    for parallelism in (1, 2, 7):
+        monkeypatch.setattr(
+            pipeline, "read_batch", lambda *a, p=parallelism, **o: read_batch(*a, **o, parallelism=p)
+        )
+        check_same(batches(source, mixup_alpha=0.2), whole)
+
+
+@pytest.mark.parametrize("mixup_alpha", [0.0, 0.2])
+@pytest.mark.parametrize("num_workers", [2, 3])
+def test_workers_together_read_what_one_reads(source, num_workers: int, mixup_alpha: float):
+    whole = batches(source, mixup_alpha=mixup_alpha)
+    shares = [
+        batches(
+            source,
+            mixup_alpha=mixup_alpha,
+            share=pipeline.Share(rows=6, num_workers=num_workers, worker_index=index),
+        )
+        for index in range(num_workers)
+    ]
+    joined = [
+        tuple(np.concatenate(parts) for parts in zip(*step, strict=True)) for step in zip(*shares, strict=True)
+    ]
+    check_same(joined, whole)
+
+
+def test_a_workers_rows_are_cut_for_its_replicas(source):
+    whole = batches(source)
+    cut = batches(source, share=pipeline.Share(rows=6, num_parts=3))
+    assert len(cut) == 27 and cut[0][0].shape == (2, 16, 16, 3)
+    check_same([tuple(np.concatenate(p) for p in zip(*cut[i : i + 3], strict=True)) for i in range(0, 27, 3)], whole)
+
+
+def test_epochs_follow_each_other_without_a_seam(source):
+    labels = np.concatenate([batch[1] for batch in batches(source, [], total_steps=23)])
+    for epoch in range(6):
+        counts = np.bincount(labels[epoch * N : (epoch + 1) * N], minlength=5)
+        assert counts.tolist() == [5, 5, 5, 4, 4]
+
+
+def test_rows_that_fill_up_weigh_nothing(source):
+    plain = batches(source, mixup_alpha=0.2)
+    filled = batches(source, mixup_alpha=0.2, share=pipeline.Share(rows=8))
+    for a, b in zip(plain, filled, strict=True):
+        assert b[2].tolist() == [1] * 6 + [0] * 2
+        assert (a[0] == b[0][:6]).all() and (a[1] == b[1][:6]).all()
+
+
+def test_mixup_mixes_each_image_with_the_one_before(source):
+    plain = batches(source, [transforms.to_uint8])
+    for (images, labels, _), (mixed, targets, _) in zip(
+        plain, batches(source, [transforms.to_uint8], mixup_alpha=0.5), strict=True
+    ):
+        scaled, one_hot = images / 127.5 - 1.0, np.eye(5)[labels]
+        # The coefficient is one for the batch: read it off where two labels differ.
+        row = next(i for i in range(6) if labels[i] != labels[i - 1])
+        share = targets[row, labels[row]]
+        assert 0.5 <= share <= 1
+        expected = share * scaled + (1 - share) * np.roll(scaled, 1, axis=0)
+        np.testing.assert_allclose(mixed, expected, atol=2e-3)
+        np.testing.assert_allclose(targets, share * one_hot + (1 - share) * np.roll(one_hot, 1, axis=0), atol=1e-6)
+
+
+@pytest.mark.parametrize("count", [1, 3, 23])
+@pytest.mark.parametrize("batch_size", [1, 7, 128])
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_evaluation_counts_each_image_once(source, count: int, batch_size: int, num_workers: int):
+    some = source.subset(range(count))
+    rows = pipeline.padded_rows(batch_size, num_workers)
+    seen, steps = [], set()
+    for index in range(num_workers):
+        share = pipeline.Share(rows=rows, num_workers=num_workers, worker_index=index)
+        found = list(pipeline.evaluation_batches(some, [], batch_size=batch_size, share=share))
+        steps.add(len(found))
+        for images, _, weights in found:
+            assert images.shape[0] == rows // num_workers
+            seen += [image.tobytes() for image in images.numpy()[weights.numpy() == 1]]
+    expected = [some.read(tf.constant(i, tf.int64))[0].numpy().tobytes() for i in range(count)]
+    assert sorted(seen) == sorted(expected)
+    assert len(steps) == 1  # a worker with more steps than the others would wait for them for ever
+
+
+@pytest.fixture
+def folder_with_bad_files(tmp_path):
+    for number in range(12):
+        folder = tmp_path / ("a" if number % 2 else "b")
+        folder.mkdir(exist_ok=True)
+        pixels = np.random.RandomState(number).randint(0, 256, (40, 40, 3)).astype("uint8")
+        encoded = tf.io.encode_jpeg(pixels).numpy()
+        broken = {3: encoded[: len(encoded) // 2], 4: b"", 8: b"no image at all"}
+        (folder / f"{number:02}.jpg").write_bytes(broken.get(number, encoded))
+    return sources.image_folder(tmp_path)
+
+
+def test_unreadable_images_weigh_nothing_and_are_named(folder_with_bad_files):
+    source = folder_with_bad_files
+    bad = reading.Unreadable(source)
+    chosen = [transforms.inception_crop(16), transforms.to_uint8]
+    for _ in range(2):  # named once, however often they are met
+        found = list(pipeline.evaluation_batches(source, chosen, batch_size=5, unreadable=bad))
+        assert sum(float(tf.reduce_sum(weights)) for *_, weights in found) == 9
+    assert sorted(place[-6:] for place in bad.places) == ["03.jpg", "04.jpg", "08.jpg"]
+    assert all(image.any() for images, _, weights in found for image in images.numpy()[weights.numpy() == 1])
+
+
+def test_bad_files_move_no_other_image(folder_with_bad_files):
+    source = folder_with_bad_files
+    chosen = [transforms.inception_crop(16), transforms.to_uint8]
+    with_bad = batches(source, chosen, batch_size=6, total_steps=4)
+    later = batches(source, chosen, batch_size=6, total_steps=4, start_step=2)
+    check_same(later, with_bad[2:])
+    assert [int(weights.sum()) for *_, weights in with_bad] != [6] * 4
+
+
+def test_mixup_leaves_the_partner_of_a_bad_image_alone(folder_with_bad_files):
+    for images, labels, weights in batches(
+        folder_with_bad_files, [transforms.inception_crop(16), transforms.to_uint8], mixup_alpha=0.5, total_steps=2
+    ):
+        good = labels[weights == 1]
+        np.testing.assert_allclose(good.sum(-1), 1, atol=1e-6)
+        assert np.isfinite(images).all()
+
+
+def test_strict_names_the_first_bad_file(folder_with_bad_files):
+    bad = reading.Unreadable(folder_with_bad_files, strict=True)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"\.jpg is not an image, or cut short"):
+        list(pipeline.evaluation_batches(folder_with_bad_files, [transforms.resize(16)], batch_size=5, unreadable=bad))
+
+
+def test_a_batch_is_stamped_when_it_is_ready(source):
+    stamps = []
+
+    def stamp():
+        stamps.append(1)
+        return np.int64(0)
+
+    assert len(batches(source, stamp=stamp)) == 9
+    assert len(stamps) == 9
+
+
+def test_rows_that_do_not_divide_are_refused():
+    with pytest.raises(ValueError, match="6 rows do not divide into 4 workers"):
+        pipeline.Share(rows=6, num_workers=4)
+    with pytest.raises(ValueError, match="batch_size=0"):
+        pipeline.padded_rows(0, 1)

@@ -1,0 +1,212 @@
+"""Sources: the same examples on every machine, and errors that say what to do."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+
+from keras_vit.data import sources  # noqa: E402
+
+pytestmark = pytest.mark.tensorflow
+
+
+def image(number: int, side: int = 8) -> np.ndarray:
+    return np.random.RandomState(number).randint(0, 256, (side, side, 3)).astype("uint8")
+
+
+def write_images(folder: Path, count: int, first: int = 0) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(first, first + count):
+        tf.io.write_file(str(folder / f"{number:03}.png"), tf.io.encode_png(image(number)))
+
+
+def read(source: sources.Source, index: int) -> tuple[np.ndarray, int]:
+    encoded, label = source.read(tf.constant(index, tf.int64))
+    decoded = tf.io.decode_image(encoded) if encoded.dtype == tf.string else encoded
+    return decoded.numpy(), int(label)
+
+
+def test_a_folder_is_read_in_the_order_of_its_names(tmp_path):
+    write_images(tmp_path / "zebra", 2)
+    write_images(tmp_path / "ant", 3, first=10)
+    (tmp_path / "ant" / "notes.txt").write_text("no image")
+    (tmp_path / "ant" / ".hidden.png").write_text("no image")
+    (tmp_path / ".cache").mkdir()
+    source = sources.image_folder(tmp_path)
+    assert source.class_names == ("ant", "zebra")
+    assert source.num_examples == 5
+    assert [os.path.basename(source.locate(index)) for index in range(5)] == [
+        "010.png",
+        "011.png",
+        "012.png",
+        "000.png",
+        "001.png",
+    ]
+    for index, (number, label) in enumerate([(10, 0), (11, 0), (12, 0), (0, 1), (1, 1)]):
+        found, found_label = read(source, index)
+        assert (found == image(number)).all() and found_label == label
+
+
+def test_a_test_folder_takes_the_classes_of_the_training_folder(tmp_path):
+    write_images(tmp_path / "test" / "b", 1)
+    write_images(tmp_path / "test" / "a", 1)
+    assert read(sources.image_folder(tmp_path / "test", class_names=("b", "a")), 0)[1] == 0
+    with pytest.raises(ValueError, match="Missing: c. Unknown: b. Training and test set need the same folders"):
+        sources.image_folder(tmp_path / "test", class_names=("a", "c"))
+
+
+def test_what_is_wrong_with_a_folder_is_said(tmp_path):
+    with pytest.raises(ValueError, match="There is no folder"):
+        sources.image_folder(tmp_path / "absent")
+    with pytest.raises(ValueError, match="has no folders"):
+        sources.image_folder(tmp_path)
+    write_images(tmp_path / "full", 1)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="No images in 1 of the 2 classes of .*: empty. Remove the folders"):
+        sources.image_folder(tmp_path)
+
+
+def test_arrays_are_examples():
+    images = np.stack([image(0), image(1)])
+    source = sources.arrays(images, np.array([1, 0]), class_names=("no", "yes"))
+    assert (read(source, 0)[0] == images[0]).all() and read(source, 0)[1] == 1
+    assert source.locate(1) == "arrays[1]"
+    grey = sources.arrays(images[..., 0], np.array([0, 1]))
+    assert (read(grey, 1)[0] == images[1, ..., :1]).all() and read(grey, 1)[0].shape == (8, 8, 3)
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "names", "message"),
+    [
+        (np.zeros((2, 8, 8, 3), "float32"), [0, 1], None, "must be uint8"),
+        (np.zeros((2, 8, 8, 2), "uint8"), [0, 1], None, "must be uint8 of shape"),
+        (np.zeros((2, 8, 8), "uint8"), [0, 1, 2], None, "`labels` must be 2 integers"),
+        (np.zeros((2, 8, 8), "uint8"), [0.0, 1.0], None, "`labels` must be 2 integers"),
+        (np.zeros((2, 8, 8), "uint8"), [0, 2], ("a", "b"), "Labels must be 0 to 1. Received: 0 to 2"),
+        (np.zeros((2, 8, 8), "uint8"), [-1, 1], ("a", "b"), "Labels must be 0 to 1. Received: -1 to 1"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(images, labels, names, message):
+    with pytest.raises(ValueError, match=message):
+        sources.arrays(images, np.array(labels), class_names=names)
+
+
+def test_digits_are_scikit_learns():
+    datasets = pytest.importorskip("sklearn.datasets")
+    images, labels = datasets.load_digits(return_X_y=True)
+    train, test = sources.digits("train"), sources.digits("test")
+    assert (train.num_examples, test.num_examples) == (1437, 360)
+    found, label = read(test, 5)
+    assert label == labels[1442]
+    np.testing.assert_allclose(found[..., 0], images[1442].reshape(8, 8) * 255 / 16, atol=0.5)
+    with pytest.raises(ValueError, match='must be "train" or "test"'):
+        sources.digits("validation")
+
+
+def test_subsets_are_renumbered():
+    whole = sources.arrays(np.stack([image(i) for i in range(6)]), np.arange(6))
+    part = whole.subset([4, 1]).subset([1])
+    assert part.num_examples == 1 and read(part, 0)[1] == 1 and part.locate(0) == "arrays[1]"
+    rest = whole.without([0, 2, 2, 5])
+    assert [read(rest, index)[1] for index in range(rest.num_examples)] == [1, 3, 4]
+    with pytest.raises(ValueError, match="No example of arrays would remain"):
+        whole.without(range(6))
+    with pytest.raises(ValueError, match="has the examples 0 to 5"):
+        whole.subset([6])
+
+
+def test_fractals_are_labelled_by_their_system():
+    source = sources.fractals(4, images_per_class=3, image_size=16, seed=1)
+    assert source.num_examples == 12 and len(source.class_names) == 4
+    found, label = read(source, 7)
+    assert found.shape == (16, 16, 3) and found.dtype == np.uint8 and label == 3
+    assert [int(label) for _, _, label in source.examples()] == [index % 4 for index in range(12)]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """A data set of TensorFlow Datasets, written to disk by its own writer: 7 training and 3 test images."""
+    tfds = pytest.importorskip("tensorflow_datasets")
+    folder = tmp_path_factory.mktemp("tfds")
+
+    class Shapes(tfds.core.GeneratorBasedBuilder):
+        VERSION = tfds.core.Version("1.0.0")
+
+        def _info(self):
+            features = {
+                "image": tfds.features.Image(shape=(8, 8, 3), encoding_format="png"),
+                "label": tfds.features.ClassLabel(names=["disc", "square"]),
+            }
+            return self.dataset_info_from_configs(features=tfds.features.FeaturesDict(features))
+
+        def _split_generators(self, dl_manager):
+            return {"train": self._numbered(0, 7), "test": self._numbered(7, 10)}
+
+        def _generate_examples(self):
+            raise NotImplementedError
+
+        def _numbered(self, first, last):
+            for number in range(first, last):
+                yield number, {"image": image(number), "label": number % 2}
+
+    Shapes(data_dir=folder).download_and_prepare(file_format="tfrecord")
+    return folder
+
+
+def numbers(source: sources.Source) -> set[int]:
+    found = [read(source, index) for index in range(source.num_examples)]
+    which = [next(n for n in range(10) if (image(n) == pixels).all()) for pixels, _ in found]
+    assert all(label == n % 2 for n, (_, label) in zip(which, found, strict=True))
+    return set(which)
+
+
+def test_any_split_of_tensorflow_datasets(built):
+    whole = sources.tfds("shapes", "train", data_dir=built)
+    assert whole.class_names == ("disc", "square") and whole.num_examples == 7
+    assert numbers(whole) == set(range(7))
+    first = sources.tfds("shapes", "train[:4]", data_dir=built)
+    rest = sources.tfds("shapes", "train[4:]", data_dir=built)
+    assert numbers(first) | numbers(rest) == set(range(7)) and not numbers(first) & numbers(rest)
+    assert len(numbers(sources.tfds("shapes", "train[:50%]+test", data_dir=built))) in (6, 7)
+    assert whole.locate(0).endswith(" at byte 12")
+
+
+def test_the_examples_are_those_that_tensorflow_datasets_reads(built):
+    tfds = pytest.importorskip("tensorflow_datasets")
+    theirs = tfds.builder("shapes", data_dir=built).as_dataset(split="train[2:6]", as_supervised=True)
+    ours = sources.tfds("shapes", "train[2:6]", data_dir=built)
+    for index, (pixels, label) in enumerate(theirs):
+        found, found_label = read(ours, index)
+        assert (found == pixels.numpy()).all() and found_label == int(label)
+
+
+def test_an_unknown_name_or_split_is_said(built):
+    with pytest.raises(ValueError, match="TensorFlow Datasets knows no 'cifar11'. Near it: cifar10"):
+        sources.tfds("cifar11", "train", data_dir=built)
+    with pytest.raises(ValueError, match="has no split 'validation'. It has: "):
+        sources.tfds("shapes", "validation", data_dir=built)
+
+
+def test_a_data_set_that_is_not_there_cannot_be_prepared_offline(tmp_path, monkeypatch):
+    tfds = pytest.importorskip("tensorflow_datasets")
+
+    def offline(self, **_):
+        raise ConnectionError("Name or service not known")
+
+    monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", offline)
+    with pytest.raises(ValueError, match="(?s)mnist is not in .* and cannot be prepared here: ConnectionError.*copy"):
+        sources.tfds("mnist", "train", data_dir=tmp_path)
+
+
+def test_a_record_file_that_is_cut_short_is_named(built):
+    path = next(Path(built).rglob("*train*.tfrecord*"))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-5])
+    try:
+        with pytest.raises(ValueError, match="is cut short at byte"):
+            sources.tfds("shapes", "train", data_dir=built)
+    finally:
+        path.write_bytes(whole)

@@ -1,0 +1,113 @@
+"""Choosing devices, and counting on several of them."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import pytest
+
+pytest.importorskip("tensorflow")
+
+from keras_vit.train.devices import DevicesConfig, connect, memory_gb  # noqa: E402
+
+pytestmark = pytest.mark.tensorflow
+
+SCRIPT = Path(__file__).parent / "count_examples.py"
+
+
+def start(kind: str, backend: str = "tensorflow", **environment: str) -> subprocess.Popen:
+    env = {**os.environ, "KERAS_BACKEND": backend, **environment}
+    return subprocess.Popen(
+        [sys.executable, str(SCRIPT), kind], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def counted(*processes: subprocess.Popen) -> list[dict]:
+    outputs = [process.communicate(timeout=400)[0] for process in processes]
+    lines = [[line for line in output.splitlines() if line.startswith("counted: ")] for output in outputs]
+    assert all(lines), outputs[0][-3000:]
+    return [json.loads(found[0].removeprefix("counted: ")) for found in lines]
+
+
+def ports() -> list[int]:
+    servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    numbers = [server.getsockname()[1] for server in servers]
+    for server in servers:
+        server.close()
+    return numbers
+
+
+@pytest.fixture(scope="module")
+def on_one_device() -> dict:
+    return counted(start("one"))[0]
+
+
+def check(found: dict, expected: dict) -> None:
+    for name, logs in expected.items():
+        assert found[name]["examples"] == logs["examples"] == int(name.split()[0])
+        assert found[name]["accuracy"] == pytest.approx(logs["accuracy"], abs=1e-7)
+        assert found[name]["loss"] == pytest.approx(logs["loss"], rel=2e-6)
+
+
+@pytest.mark.slow
+def test_two_workers_count_each_image_once(on_one_device):
+    addresses = [f"127.0.0.1:{port}" for port in ports()]
+    configs = [{"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}} for index in range(2)]
+    for found in counted(*(start("multi_worker", TF_CONFIG=json.dumps(config)) for config in configs)):
+        check(found, on_one_device)
+
+
+@pytest.mark.slow
+def test_jax_on_a_mesh_counts_each_image_once(on_one_device):
+    flags = "--xla_force_host_platform_device_count=2"
+    check(counted(start("mirrored", backend="jax", XLA_FLAGS=flags))[0], on_one_device)
+
+
+def test_auto_is_one_device_where_there_is_one():
+    devices = connect(DevicesConfig())
+    assert (devices.kind, devices.num_replicas, devices.is_chief) == ("one", 1, True)
+
+
+def test_named_devices_are_replicas():
+    devices = connect(DevicesConfig(names=("CPU:0", "CPU:1")))
+    assert (devices.kind, devices.num_replicas, devices.local_replicas) == ("mirrored", 2, 2)
+
+
+def test_the_precision_is_set():
+    connect(DevicesConfig(precision="mixed_bfloat16"))
+    assert keras.config.dtype_policy().name == "mixed_bfloat16"
+
+
+def test_there_is_no_accelerator_to_ask_here():
+    assert memory_gb() is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kind": "many"}, "`kind` must be one of auto, one, mirrored, multi_worker, tpu. Received: 'many'"),
+        ({"precision": "float8"}, "`precision` must be one of float32"),
+    ],
+)
+def test_bad_choices_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        DevicesConfig(**options)
+
+
+@pytest.mark.parametrize("text", [None, '{"task": {"index": 0}}'])
+def test_workers_are_asked_for_by_name(monkeypatch, text):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    if text:
+        monkeypatch.setenv("TF_CONFIG", text)
+    with pytest.raises(ValueError, match="needs the workers in TF_CONFIG, for example"):
+        connect(DevicesConfig(kind="multi_worker"))
+
+
+def test_a_garbled_tf_config_is_named(monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", "{worker: 3")
+    with pytest.raises(ValueError, match="TF_CONFIG is not JSON"):
+        connect(DevicesConfig(kind="auto"))

@@ -1,0 +1,334 @@
+"""A run that is killed ends with the bits of one that is not, and what goes wrong is said."""
+
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+pytest.importorskip("sklearn")
+
+from keras_vit.data import pipeline, sources, transforms  # noqa: E402
+from keras_vit.models import vision_transformer  # noqa: E402
+from keras_vit.train.checkpoints import Checkpoints  # noqa: E402
+from keras_vit.train.devices import Devices  # noqa: E402
+from keras_vit.train.learner import make_learner  # noqa: E402
+from keras_vit.train.logs import read_metrics  # noqa: E402
+from keras_vit.train.loop import EXIT_STOPPED, Diverged, LoopConfig, Stopped, train  # noqa: E402
+from keras_vit.train.optimizers import OptimizerConfig, make_optimizer  # noqa: E402
+
+pytestmark = pytest.mark.tensorflow
+
+SCRIPT = Path(__file__).parent / "everything_on.py"
+
+
+def start(workdir: Path, *arguments: str, **environment: str) -> subprocess.Popen:
+    env = {**os.environ, "KERAS_BACKEND": "tensorflow", **environment}
+    command = [sys.executable, str(SCRIPT), str(workdir), *arguments]
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def sha256(process: subprocess.Popen) -> str:
+    output = process.communicate(timeout=400)[0]
+    found = re.search(r"state sha256: ([0-9a-f]{64})", output)
+    assert process.returncode == 0 and found, output[-3000:]
+    return found[1]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return sha256(start(tmp_path_factory.mktemp("uninterrupted")))
+
+
+def wait_for_progress(process: subprocess.Popen, workdir: Path, steps: int) -> None:
+    """Returns when the run has saved `steps` more steps than it had, or has ended."""
+    folder = workdir / "checkpoints"
+
+    def newest() -> int:
+        names = [path.name for path in folder.iterdir()] if folder.exists() else []
+        return max((int(name) for name in names if name.isdigit()), default=0)
+
+    goal = newest() + steps
+    while process.poll() is None and newest() < goal:
+        time.sleep(0.01)
+
+
+def wait_for_writing(process: subprocess.Popen, workdir: Path) -> None:
+    """Returns in the middle of the writing of a checkpoint."""
+    while process.poll() is None and not list((workdir / "checkpoints").glob(".writing-*")):
+        time.sleep(0.0005)
+
+
+@pytest.mark.slow
+def test_ten_kills_change_no_bit(tmp_path: Path, uninterrupted: str):
+    draws = random.Random(0)
+    kills = 0
+    while kills < 10:
+        process = start(tmp_path)
+        wait_for_progress(process, tmp_path, 3)
+        if kills % 2:
+            wait_for_writing(process, tmp_path)
+        else:
+            time.sleep(draws.uniform(0, 0.25))
+        if process.poll() is not None:
+            break  # the run was over before the kill
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        kills += 1
+    assert kills >= 5
+    assert sha256(start(tmp_path)) == uninterrupted
+    assert sha256(start(tmp_path)) == uninterrupted  # a run that has ended stays as it is
+    steps = [step for step, _ in read_metrics(tmp_path)["train/loss"]]
+    assert steps == sorted(set(steps)) and steps[-1] == 60
+
+
+@pytest.mark.slow
+def test_sigterm_saves_and_exits_with_its_own_code(tmp_path: Path, uninterrupted: str):
+    process = start(tmp_path)
+    wait_for_progress(process, tmp_path, 3)
+    process.send_signal(signal.SIGTERM)
+    output = process.communicate(timeout=100)[0]
+    assert process.returncode == EXIT_STOPPED == 75, output[-2000:]
+    assert "Stopped by SIGTERM after step" in output and "run the same command to go on" in output
+    assert sha256(start(tmp_path)) == uninterrupted
+
+
+def free_ports() -> list[int]:
+    servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    ports = [server.getsockname()[1] for server in servers]
+    for server in servers:
+        server.close()
+    return ports
+
+
+def start_workers(workdir: Path) -> list[subprocess.Popen]:
+    addresses = [f"127.0.0.1:{port}" for port in free_ports()]
+    configs = [{"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}} for index in range(2)]
+    return [start(workdir, TF_CONFIG=json.dumps(config), KIND="multi_worker") for config in configs]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_worker_changes_no_bit(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, victim: int):
+    whole = tmp_path_factory.mktemp("two_workers")
+    expected = [sha256(worker) for worker in start_workers(whole)]
+    assert expected[0] == expected[1]
+    workers = start_workers(tmp_path)
+    wait_for_progress(workers[0], tmp_path, 6)
+    workers[victim].send_signal(signal.SIGKILL)
+    workers[victim].communicate()
+    try:
+        workers[1 - victim].communicate(timeout=20)  # it may notice, or wait for the other for ever
+    except subprocess.TimeoutExpired:
+        workers[1 - victim].kill()
+        workers[1 - victim].communicate()
+    assert [sha256(worker) for worker in start_workers(tmp_path)] == expected
+
+
+# In one process from here on.
+
+ONE = Devices(kind="one", num_replicas=1)
+
+
+class Loop:
+    """A small run in this process, whose parts a test may change."""
+
+    def __init__(self, row, workdir: Path, **loop):
+        keras.utils.set_random_seed(0)
+        self.workdir = workdir
+        self.model = vision_transformer(row, keras.Input((16, 16, 3)), classes=10, dropout_rate=0.1)
+        self.config = LoopConfig(**{"total_steps": 6, "log_every": 2, "checkpoint_every": 2, **loop})
+        optimizer = make_optimizer(OptimizerConfig(average_momentum=0.9), self.model, 6)
+        self.learner = make_learner(self.model, optimizer, batch_rows=8)
+        self.source = sources.digits("train")
+
+    def batches(self, first_step: int, stamp) -> tf.data.Dataset:
+        resized = [transforms.resize(16), transforms.to_uint8]
+        return pipeline.training_batches(
+            self.source, resized, batch_size=8, seed=0, start_step=first_step, stamp=stamp
+        )
+
+    def run(self, **options) -> dict:
+        options = {"batch_size": 8, "devices": ONE, "show_progress": False, **options}
+        return train(self.learner, self.model, self.batches, self.config, self.workdir, **options)
+
+
+def test_a_run_writes_what_it_measured(tiny_vit, tmp_path):
+    test_set = sources.digits("test")
+    loop = Loop(tiny_vit, tmp_path, evaluate_every=3)
+    results = loop.run(
+        validation=lambda: pipeline.evaluation_batches(
+            test_set, [transforms.resize(16), transforms.to_uint8], batch_size=100
+        ),
+        evaluators={"mine": lambda model: {"answer": 42}},
+    )
+    metrics = read_metrics(tmp_path)
+    assert [step for step, _ in metrics["train/loss"]] == [2, 4, 6]
+    assert [step for step, _ in metrics["validation/accuracy"]] == [3, 6]
+    assert results["validation/examples"] == 360 and results["mine/answer"] == 42
+    assert all(0 <= value <= 1 for _, value in metrics["train/input_bound"])
+    assert all(value > 0 for _, value in metrics["train/images_per_second"] + metrics["train/memory_gb"])
+    assert Checkpoints(tmp_path).steps() == [4, 6]
+
+
+def test_a_stop_in_the_middle_changes_no_bit(tiny_vit, tmp_path):
+    whole = Loop(tiny_vit, tmp_path / "whole").run()["state_sha256"]
+    loop = Loop(tiny_vit, tmp_path / "stopped")
+    batches, calls = loop.batches, []
+
+    def interrupted(first_step, stamp):
+        def stamp_and_stop():
+            calls.append(1)
+            if len(calls) == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return stamp()
+
+        return batches(first_step, stamp_and_stop)
+
+    loop.batches = interrupted
+    with pytest.raises(Stopped, match="Stopped by SIGTERM after step [1-5] of 6"):
+        loop.run()
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert Loop(tiny_vit, tmp_path / "stopped").run()["state_sha256"] == whole
+
+
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(tiny_vit, tmp_path, caplog):
+    whole = Loop(tiny_vit, tmp_path).run()["state_sha256"]
+    newest = tmp_path / "checkpoints" / "0000000006" / "state.npz"
+    data = bytearray(newest.read_bytes())
+    data[len(data) // 2] ^= 1
+    newest.write_bytes(data)
+    again = Loop(tiny_vit, tmp_path)
+    assert again.run()["state_sha256"] == whole
+    assert Checkpoints(tmp_path).steps() == [4, 6]
+    assert (tmp_path / "checkpoints" / "0000000006.damaged").is_dir()
+
+
+def test_no_readable_checkpoint_is_an_error(tiny_vit, tmp_path):
+    Loop(tiny_vit, tmp_path).run()
+    for path in (tmp_path / "checkpoints").iterdir():
+        (path / "state.npz").write_bytes(b"")
+    with pytest.raises(ValueError, match="No checkpoint of this run can be read"):
+        Loop(tiny_vit, tmp_path).run()
+
+
+def test_not_a_number_names_the_step_and_the_last_good_checkpoint(tiny_vit, tmp_path):
+    loop = Loop(tiny_vit, tmp_path, total_steps=6)
+    batches = loop.batches
+
+    def poisoned(first_step, stamp):
+        def poison(step, batch):
+            images = tf.cast(batch[0], tf.float32) / 255
+            return (tf.where(step == 4, np.nan, images), *batch[1:])
+
+        return batches(first_step, stamp).enumerate().map(poison)
+
+    loop.batches = poisoned
+    with pytest.raises(Diverged, match=r"Step 5: the loss is nan.*Last good checkpoint: .*0000000004"):
+        loop.run()
+    assert Checkpoints(tmp_path).steps() == [2, 4]
+
+
+def test_a_full_disk_loses_nothing(tiny_vit, tmp_path, monkeypatch):
+    loop = Loop(tiny_vit, tmp_path, checkpoint_every=2)
+    save = np.savez
+
+    def full(file, **arrays):
+        if full.calls in (1, 2):
+            full.calls += 1
+            file.write(b"part of it")
+            raise OSError(28, "No space left on device")
+        full.calls += 1
+        return save(file, **arrays)
+
+    full.calls = 0
+    monkeypatch.setattr(np, "savez", full)
+    with pytest.raises(OSError, match="Step 6: no checkpoint could be written.*No space left.*make room"):
+        loop.run()
+    monkeypatch.undo()
+    assert Checkpoints(tmp_path).steps() == [2]
+    assert not list((tmp_path / "checkpoints").glob(".writing-*"))
+    whole = Loop(tiny_vit, tmp_path / "other").run()["state_sha256"]
+    assert Loop(tiny_vit, tmp_path).run()["state_sha256"] == whole
+
+
+def test_a_checkpoint_of_another_model_is_refused(tiny_vit, tmp_path):
+    from dataclasses import replace
+
+    Loop(tiny_vit, tmp_path).run()
+    with pytest.raises(ValueError, match="another model or optimizer.*variables differ"):
+        Loop(replace(tiny_vit, width=32), tmp_path).run()
+
+
+def test_a_file_in_place_of_the_folder_is_an_error(tiny_vit, tmp_path):
+    (tmp_path / "run").write_text("not a folder")
+    with pytest.raises(OSError):
+        Loop(tiny_vit, tmp_path / "run").run()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"total_steps": 0}, "`total_steps` = 0"), ({"log_every": 0}, "`log_every` = 0"), ({"evaluate_every": -1}, "-1")],
+)
+def test_bad_lengths_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        LoopConfig(**{"total_steps": 1, **options})
+
+
+@pytest.mark.slow
+def test_evaluation_counts_each_image_once(tiny_vit, tmp_path):
+    """On one device and on two replicas, for any number of images and any batch size."""
+    draws = np.random.RandomState(0)
+    images = draws.randint(0, 256, (10_000, 16, 16, 3)).astype("uint8")
+    labels = draws.randint(0, 10, 10_000)
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    distribute = lambda dataset: strategy.distribute_datasets_from_function(lambda _: dataset)  # noqa: E731
+    two = Devices(kind="mirrored", num_replicas=2, scope=strategy.scope, distribute=distribute)
+    found = {}
+    for devices in (ONE, two):
+        keras.utils.set_random_seed(0)
+        with devices.scope():
+            model = vision_transformer(tiny_vit, keras.Input((16, 16, 3)), classes=10)
+            for index, variable in enumerate(model.trainable_variables):
+                variable.assign(np.random.RandomState(index).normal(size=variable.shape) * 0.3)
+            learner = make_learner(
+                model,
+                make_optimizer(OptimizerConfig(), model, 1),
+                batch_rows=2,
+                num_replicas=devices.num_replicas,
+            )
+        for count in (1, 3, 33, 10_000):
+            source = sources.arrays(images[:count], labels[:count], class_names=list(map(str, range(10))))
+            for batch_size in (1, 7, 128):
+                rows = pipeline.padded_rows(min(batch_size, count), devices.num_replicas)
+                share = pipeline.Share(rows=rows, num_parts=devices.local_replicas)
+                batches = pipeline.evaluation_batches(source, [], batch_size=batch_size, share=share)
+                if count == 10_000 and batch_size == 1:
+                    continue  # a minute of single images, and the same code
+                logs = learner.evaluate(devices.distribute(batches), verbose=0, return_dict=True)
+                found[devices.num_replicas, count, batch_size] = logs
+    logits = np.concatenate([model.predict(part / 127.5 - 1.0, verbose=0) for part in np.split(images, 10)])
+    hits = logits.argmax(-1) == labels
+    losses = np.log(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1)) + logits.max(-1)
+    losses -= logits[np.arange(len(labels)), labels]
+    for (_, count, _), logs in found.items():
+        assert logs["examples"] == count
+        assert logs["accuracy"] == pytest.approx(hits[:count].mean(), abs=1e-7)
+        assert logs["loss"] == pytest.approx(losses[:count].mean(), rel=2e-6)
+
+
+def test_an_old_run_may_be_copied(tiny_vit, tmp_path):
+    whole = Loop(tiny_vit, tmp_path / "first").run()["state_sha256"]
+    shutil.copytree(tmp_path / "first", tmp_path / "second")
+    assert Loop(tiny_vit, tmp_path / "second").run()["state_sha256"] == whole

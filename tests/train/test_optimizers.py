@@ -1,0 +1,193 @@
+"""Optimizers against trajectories that were worked out by hand, and who decays, moves and freezes."""
+
+import math
+
+import keras
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow")
+
+from keras_vit.models import resnet, vision_transformer  # noqa: E402
+from keras_vit.train.learner import make_learner  # noqa: E402
+from keras_vit.train.optimizers import OPTIMIZERS, Momentum, OptimizerConfig, make_optimizer  # noqa: E402
+from keras_vit.variants import RESNET_VARIANTS  # noqa: E402
+from keras_vit.weights.restore import named_variables  # noqa: E402
+
+pytestmark = pytest.mark.tensorflow
+
+
+class OneWeight(keras.layers.Layer):
+    """A model of one weight, called as the names of checkpoints are."""
+
+    def build(self, _):
+        self.kernel = self.add_weight(name="kernel", shape=(1,), initializer="ones")
+        self.bias = self.add_weight(name="bias", shape=(1,), initializer="ones")
+
+    def call(self, x):
+        return x * self.kernel + self.bias
+
+
+def model_of_one_weight() -> keras.Model:
+    inputs = keras.Input((1,))
+    return keras.Model(inputs, OneWeight(name="head")(inputs))
+
+
+def trajectory(config: OptimizerConfig, gradients: list[float], total_steps: int = 4) -> tuple[list, list, list]:
+    """(kernel, bias, average of the kernel) after each gradient."""
+    model = model_of_one_weight()
+    optimizer = make_optimizer(config, model, total_steps)
+    kernel, bias = model.trainable_variables
+    rows = []
+    for gradient in gradients:
+        optimizer.apply([np.array([gradient], "float32")] * 2)
+        average = optimizer.averages[0].numpy()[0] if optimizer.averages else math.nan
+        rows.append((kernel.numpy()[0], bias.numpy()[0], average))
+    return tuple(map(list, zip(*rows, strict=True)))
+
+
+def test_momentum_scales_the_finished_velocity():
+    # Linear from 0.1 to 0 in 4 steps: rates 0.1, 0.075. v: 1, 0.9 * 1 + 2 = 2.9. w: 1 - 0.1, 0.9 - 0.075 * 2.9.
+    config = OptimizerConfig(
+        name="momentum", learning_rate=0.1, schedule="linear", schedule_options={"linear_end": 0.0}, clip_norm=None
+    )
+    kernel, _, _ = trajectory(config, [1.0, 2.0])
+    np.testing.assert_allclose(kernel, [0.9, 0.9 - 0.075 * 2.9], rtol=1e-6)
+
+
+def test_keras_puts_the_rate_inside_the_velocity():
+    # The same by Keras: v = 0.9 * (0.1 * 1) + 0.075 * 2 = 0.24, and not 0.075 * 2.9 = 0.2175.
+    config = OptimizerConfig(
+        name="sgd",
+        learning_rate=0.1,
+        schedule="linear",
+        schedule_options={"linear_end": 0.0},
+        options={"momentum": 0.9},
+    )
+    np.testing.assert_allclose(trajectory(config, [1.0, 2.0])[0], [0.9, 0.9 - 0.24], rtol=1e-6)
+
+
+def test_decay_is_decoupled_and_multiplied_by_the_rate():
+    config = OptimizerConfig(
+        name="momentum", learning_rate=0.1, schedule="constant", weight_decay=0.5, options={"momentum": 0.0}
+    )
+    kernel, bias, _ = trajectory(config, [2.0, 2.0])
+    first = 1 - 0.1 * 0.5 * 1 - 0.1 * 2
+    np.testing.assert_allclose(kernel, [first, first - 0.1 * 0.5 * first - 0.2], rtol=1e-6)
+    np.testing.assert_allclose(bias, [0.8, 0.6], rtol=1e-6)  # only kernels decay
+    _, bias, _ = trajectory(
+        OptimizerConfig(
+            name="momentum",
+            learning_rate=0.1,
+            schedule="constant",
+            weight_decay=0.5,
+            decay="all",
+            options={"momentum": 0.0},
+        ),
+        [2.0],
+    )
+    np.testing.assert_allclose(bias, [first], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw"])
+def test_adam_by_hand(name):
+    kernel, _, _ = trajectory(
+        OptimizerConfig(name=name, learning_rate=0.1, schedule="constant", weight_decay=0.01), [1.0, -3.0]
+    )
+    w, m, v, expected = 1.0, 0.0, 0.0, []
+    for step, gradient in enumerate([1.0, -3.0], start=1):
+        m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
+        w -= 0.1 * 0.01 * w
+        w -= 0.1 * (m / (1 - 0.9**step)) / (math.sqrt(v / (1 - 0.999**step)) + 1e-8)
+        expected.append(w)
+    np.testing.assert_allclose(kernel, expected, rtol=1e-5)
+
+
+def test_the_average_begins_with_the_first_step_and_leaves_the_weights_alone():
+    config = OptimizerConfig(
+        name="momentum", learning_rate=0.1, schedule="constant", average_momentum=0.8, options={"momentum": 0.0}
+    )
+    kernel, _, average = trajectory(config, [1.0, 1.0, 1.0])
+    np.testing.assert_allclose(kernel, [0.9, 0.8, 0.7], rtol=1e-6)
+    second = 0.8 * 0.9 + 0.2 * 0.8
+    np.testing.assert_allclose(average, [0.9, second, 0.8 * second + 0.2 * 0.7], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_of_the_table_takes_a_step_downhill(name):
+    kernel, _, _ = trajectory(OptimizerConfig(name=name, learning_rate=0.01, schedule="constant"), [1.0, 1.0])
+    assert kernel[1] < kernel[0] < 1.0 + 1e-6
+
+
+def test_the_clipped_norm_is_that_of_the_whole_batch(tiny_vit):
+    model = vision_transformer(tiny_vit, keras.Input((16, 16, 3)), classes=10)
+    for index, variable in enumerate(model.trainable_variables):
+        variable.assign(np.random.RandomState(index).normal(size=variable.shape) * 0.3)
+    before = [np.array(variable) for variable in model.trainable_variables]
+    config = OptimizerConfig(name="momentum", learning_rate=1.0, schedule="constant", options={"momentum": 0.0})
+    learner = make_learner(model, make_optimizer(config, model, 1), batch_rows=4, clip_norm=0.25)
+    images = np.random.RandomState(0).normal(size=(4, 16, 16, 3)).astype("float32")
+    logs = learner.train_on_batch(images, np.arange(4), np.ones(4, "float32"), return_dict=True)
+    moved = [b - np.array(a) for a, b in zip(model.trainable_variables, before, strict=True)]
+    assert math.sqrt(sum((delta**2).sum() for delta in moved)) == pytest.approx(0.25, rel=1e-4)
+    assert logs["gradient_norm"] > 0.25
+
+
+def test_what_softmax_cannot_see_does_not_move(tiny_vit):
+    model = vision_transformer(tiny_vit, keras.Input((16, 16, 3)), classes=10)
+    learner = make_learner(model, make_optimizer(OptimizerConfig(learning_rate=0.1), model, 9), batch_rows=4)
+    images = np.random.RandomState(0).normal(size=(4, 16, 16, 3)).astype("float32")
+    for _ in range(3):
+        learner.train_on_batch(images, np.arange(4), np.ones(4, "float32"))
+    named = named_variables(model.layers)
+    assert not np.array(named["encoderblock_0/attention/key/bias"]).any()
+    assert np.array(named["encoderblock_0/attention/query/bias"]).any()
+
+
+def rates_of(model: keras.Model, **options) -> dict[str, str]:
+    optimizer = make_optimizer(OptimizerConfig(**options), model, 10)
+    return {name: optimizer.group_of(variable) for name, variable in named_variables(model.layers).items()}
+
+
+def test_layers_learn_slower_the_deeper_they_lie(tiny_vit):
+    model = vision_transformer(tiny_vit, keras.Input((16, 16, 3)), classes=10)
+    groups = rates_of(model, layer_decay=0.5, weight_decay=0.1)
+    assert groups["predictions/kernel"] == "rate_1_decay"
+    assert groups["encoder_norm/gamma"] == "rate_1_no_decay"
+    assert groups["encoderblock_1/mlp/dense_0/kernel"] == "rate_0.5_decay"
+    assert groups["encoderblock_0/mlp/dense_0/bias"] == "rate_0.25_no_decay"
+    assert groups["embedding/kernel"] == "rate_0.125_decay"
+    assert groups["posembed_input/pos_embedding"] == "rate_0.125_no_decay"
+
+
+def test_layers_of_a_resnet_learn_slower_too(tiny_resnet):
+    model = resnet(tiny_resnet(RESNET_VARIANTS["BiT_R50x1"]), keras.Input((32, 32, 3)), pooling="avg", classes=3)
+    groups = rates_of(model, layer_decay=0.5)
+    assert groups["conv_root/kernel"].startswith("rate_0.125_")
+    assert groups["predictions/kernel"].startswith("rate_1_")
+
+
+def test_frozen_names_do_not_move(tiny_vit):
+    model = vision_transformer(tiny_vit, keras.Input((16, 16, 3)), classes=10)
+    make_optimizer(OptimizerConfig(frozen=("^embedding/", "encoderblock_0")), model, 10)
+    moving = [name for name, variable in named_variables(model.layers).items() if variable.trainable]
+    assert not [name for name in moving if name.startswith(("embedding/", "encoderblock_0/"))]
+    assert "encoderblock_1/attention/query/kernel" in moving
+
+
+def test_freezing_nothing_or_everything_is_an_error(tiny_vit):
+    model = vision_transformer(tiny_vit, keras.Input((16, 16, 3)), classes=10)
+    with pytest.raises(ValueError, match="matches no variable: 'haed'.*Names look like these: embedding/kernel"):
+        make_optimizer(OptimizerConfig(frozen=("haed",)), model, 10)
+    with pytest.raises(ValueError, match="Nothing is left to train"):
+        make_optimizer(OptimizerConfig(frozen=(".",)), model, 10)
+
+
+def test_all_faults_of_a_config_come_at_once():
+    with pytest.raises(ValueError, match="(?s)`name` must be one of adam.*`clip_norm` must be above 0.*`layer_decay`"):
+        OptimizerConfig(name="adan", clip_norm=0, layer_decay=2)
+
+
+def test_momentum_survives_saving():
+    config = Momentum(0.03, momentum=0.8, weight_decay=0.1).get_config()
+    assert Momentum.from_config(config).momentum == 0.8
