@@ -15,7 +15,7 @@ from dataclasses import replace
 from keras_vit.train import DataConfig, LoopConfig, OptimizerConfig, PretrainConfig, RunConfig
 
 EPOCHS = 16
-BATCH_SIZE = 64
+BATCH_SIZE = 128
 STEPS = EPOCHS * 50_000 // BATCH_SIZE
 
 
@@ -36,14 +36,14 @@ def get_config(arg: str = "") -> PretrainConfig:
             batch_size=BATCH_SIZE,
             optimizer=OptimizerConfig(
                 name="adamw",
-                learning_rate=1.5e-3,
+                learning_rate=2e-3,
                 schedule="cosine",
-                warmup_steps=500,
+                warmup_steps=300,
                 weight_decay=0.05,
                 clip_norm=1.0,
                 average_momentum=0.999,
             ),
-            loop=LoopConfig(total_steps=STEPS, log_every=100, evaluate_every=2500, checkpoint_every=500),
+            loop=LoopConfig(total_steps=STEPS, log_every=100, evaluate_every=1250, checkpoint_every=250),
         ),
     )
     return _smoke(config) if arg == "smoke" else config
