@@ -63,7 +63,7 @@ wheel: $(VENV)/.installed-venv ## build dist/*.whl, then install and use it in a
 
 define IMPORT_EVERYTHING
 import importlib, importlib.resources, pkgutil, keras_vit; \
-names = [m.name for m in pkgutil.walk_packages(keras_vit.__path__, 'keras_vit.') if not m.name.endswith('__main__')]; \
+names = [m.name for m in pkgutil.walk_packages(keras_vit.__path__, 'keras_vit.') if not m.name.endswith(('__main__', 'jax_step'))]; \
 [importlib.import_module(name) for name in names]; \
 labels = importlib.resources.files('keras_vit').joinpath('labels').iterdir(); \
 print('keras_vit', keras_vit.__version__, 'from', keras_vit.__file__); \

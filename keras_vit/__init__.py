@@ -96,11 +96,15 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """In a command line: a public name is imported on first use (PEP 562)."""
-    if name in ("layers", "models", "variants"):
+    """Imported on first use (PEP 562): what needs TensorFlow, and in a command line every public name."""
+    if name in ("data", "layers", "models", "train", "variants"):
         return importlib.import_module(f"keras_vit.{name}")
     for home in ("applications", "imagenet", "weights.save") if name in __all__ else ():
         found = vars(importlib.import_module(f"keras_vit.{home}"))
         if name in found:
             return found[name]
     raise AttributeError(f"module 'keras_vit' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "data", "train"])

@@ -16,7 +16,8 @@ from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
 MODULES = sorted(
     info.name
     for info in pkgutil.walk_packages(keras_vit.__path__, "keras_vit.")
-    if not info.ispkg and not info.name.endswith("__main__")
+    # `jax_step` is imported on JAX alone; it has no examples.
+    if not info.ispkg and not info.name.endswith(("__main__", "jax_step"))
 )
 NAMES = {"dataclasses": dataclasses, "keras": keras, "keras_vit": keras_vit, "np": np}
 NAMES |= {"RESNET_VARIANTS": RESNET_VARIANTS, "VIT_VARIANTS": VIT_VARIANTS}

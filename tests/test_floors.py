@@ -41,7 +41,7 @@ FILES = {
     ),
     "train": (
         *("losses", "schedules", "optimizers", "remat", "devices", "tensorflow_step", "jax_step", "learner"),
-        *("checkpoints", "progress", "logs", "report", "loop", "recipe", "pretrain", "finetune", "__init__"),
+        *("checkpoints", "progress", "logs", "report", "loop", "config", "recipe", "pretrain", "finetune", "__init__"),
     ),
 }
 # Every dependency, and the files or folders that may import it. "" is anywhere.

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from keras_vit.data import order
-from keras_vit.data.reading import Batch, Transform, Unreadable, read_batch
+from keras_vit.data.reading import Batch, Unreadable, read_batch
 from keras_vit.data.sources import Source
-from keras_vit.data.transforms import mixup, mixup_coefficient
+from keras_vit.data.transforms import Transform, mixup, mixup_coefficient
 
 _BATCHES_AT_ONCE = 2
 _BATCHES_AHEAD = 2
@@ -164,7 +164,9 @@ def _mixed(images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, coefficient
     return (images / 127.5 - 1.0 if is_uint8 else images), labels
 
 
-def _finished(steps: tf.data.Dataset, batch_of: Callable, share: Share, stamp: Callable[[], int] | None) -> tf.data.Dataset:
+def _finished(
+    steps: tf.data.Dataset, batch_of: Callable, share: Share, stamp: Callable[[], int] | None
+) -> tf.data.Dataset:
     def stamped(*batch: tf.Tensor) -> Batch:
         with tf.control_dependencies([tf.numpy_function(stamp, [], tf.int64)]):
             return (*batch[:2], tf.identity(batch[2]))
@@ -174,5 +176,9 @@ def _finished(steps: tf.data.Dataset, batch_of: Callable, share: Share, stamp: C
 
     batches = steps.map(batch_of, num_parallel_calls=_BATCHES_AT_ONCE, deterministic=True)
     batches = batches if stamp is None else batches.map(stamped)
-    batches = batches if share.num_parts == 1 else batches.map(cut).unbatch()
+    if share.num_parts > 1:
+        num_steps = steps.cardinality()
+        batches = batches.map(cut).unbatch()
+        if num_steps >= 0:
+            batches = batches.apply(tf.data.experimental.assert_cardinality(num_steps * share.num_parts))
     return batches.prefetch(_BATCHES_AHEAD * share.num_parts)

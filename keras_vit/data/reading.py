@@ -5,7 +5,7 @@ others stay where they are. Batches in which all can be read cost nothing extra.
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -13,8 +13,8 @@ from absl import logging
 
 from keras_vit.data.order import example_seed, place_seed
 from keras_vit.data.sources import Source
+from keras_vit.data.transforms import Transform
 
-Transform = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 Batch = tuple[tf.Tensor, tf.Tensor, tf.Tensor]  # images, labels, weights
 
 

@@ -299,7 +299,7 @@ def _prepared(name: str, data_dir: str | os.PathLike | None):
             ) from error
     if builder.info.file_format is not None and builder.info.file_format.value != "tfrecord":
         raise ValueError(
-            f"{name} was prepared as {builder.info.file_format.value} in {builder.data_dir}; TFRecord files are needed. "
+            f"{name} was prepared as {builder.info.file_format.value} in {builder.data_dir}; TFRecords are needed. "
             'Prepare it again: tfds.builder(...).download_and_prepare(file_format="tfrecord").'
         )
     return builder

@@ -1,11 +1,11 @@
 """Training: one `fit` on one device or many, checkpoints that a kill cannot hurt, the paper's optimization."""
 
+from keras_vit.train.config import DataConfig, RunConfig, load_config
 from keras_vit.train.devices import DevicesConfig
 from keras_vit.train.finetune import FinetuneConfig, finetune
 from keras_vit.train.loop import EXIT_STOPPED, Diverged, LoopConfig, Stopped
 from keras_vit.train.optimizers import OptimizerConfig
 from keras_vit.train.pretrain import PretrainConfig, pretrain
-from keras_vit.train.recipe import DataConfig, RunConfig, load_config
 
 __all__ = [
     "EXIT_STOPPED",

@@ -75,8 +75,9 @@ class Devices:
         return self.worker_index == 0
 
     @property
-    def local_replicas(self) -> int:
-        return self.num_replicas // self.num_workers
+    def local_parts(self) -> int:
+        """Into how many equal batches a worker's rows are cut before `fit`: TensorFlow takes one for each replica."""
+        return self.num_replicas // self.num_workers if keras.backend.backend() == "tensorflow" else 1
 
 
 def connect(config: DevicesConfig = DevicesConfig()) -> Devices:
@@ -194,7 +195,7 @@ def _connect_jax(config: DevicesConfig) -> Devices:
 
 
 def memory_gb() -> float | None:
-    """Returns the memory in use on the first accelerator, in 10^9 bytes; None where there is none, or it does not say."""
+    """Returns the memory in use on the first accelerator, in 10^9 bytes; None where there is none or it is silent."""
     if keras.backend.backend() == "jax":
         used = (jax.local_devices()[0].memory_stats() or {}).get("bytes_in_use")
         return None if used is None else used / 1e9

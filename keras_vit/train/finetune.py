@@ -9,8 +9,9 @@ import keras
 
 from keras_vit.applications import application
 from keras_vit.models.ends import classify
+from keras_vit.train.config import RunConfig
 from keras_vit.train.losses import default_head_bias
-from keras_vit.train.recipe import RunConfig, row_of, run
+from keras_vit.train.recipe import row_of, run
 from keras_vit.variants import ResNetVariant
 
 _POOLING = {"token": "token", "gap": "avg", "map": "map"}

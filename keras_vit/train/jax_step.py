@@ -29,7 +29,9 @@ def train_step(learner: Any, state: tuple, data: tuple) -> tuple[dict[str, jax.A
     weight = jnp.maximum(weight, 1e-12)
     to_mean = learner.rows_per_replica / (weight * loss_scale)
     norm = jnp.sqrt(sum(jnp.sum(jnp.square(g.astype("float32"))) for g in gradients)) * to_mean
-    factor = to_mean if learner.clip_norm is None else to_mean * learner.clip_norm / jnp.maximum(norm, learner.clip_norm)
+    factor = (
+        to_mean if learner.clip_norm is None else to_mean * learner.clip_norm / jnp.maximum(norm, learner.clip_norm)
+    )
     gradients = [gradient * factor.astype(gradient.dtype) for gradient in gradients]
     finite = jnp.isfinite(norm)
     trainable, optimizer_variables = _update(optimizer, trainable, optimizer_variables, gradients, finite)

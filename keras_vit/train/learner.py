@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_vit.train.losses import LOSSES
@@ -131,6 +130,7 @@ def make_learner(
 
     Example:
         >>> import keras_vit
+        >>> import numpy as np
         >>> from keras_vit.train.optimizers import OptimizerConfig, make_optimizer
         >>> model = keras_vit.ViT_Ti16(weights=None, classes=10, classifier_activation=None)
         >>> optimizer = make_optimizer(OptimizerConfig(), model, total_steps=10)

@@ -53,7 +53,9 @@ class LoopConfig:
         least = {"total_steps": 1, "log_every": 1, "keep_checkpoints": 1}
         wrong = [f"`{name}` = {value}" for name, value in numbers.items() if value < least.get(name, 0)]
         if wrong:
-            raise ValueError(f"Steps must not be negative, nor these 0: {', '.join(least)}. Received: {', '.join(wrong)}.")
+            raise ValueError(
+                f"Steps must not be negative, nor these 0: {', '.join(least)}. Received: {', '.join(wrong)}."
+            )
 
 
 class Stopped(Exception):
@@ -156,7 +158,9 @@ class _signals:
 class _Run(keras.callbacks.Callback):
     """What happens between two steps."""
 
-    def __init__(self, learner, model, config, checkpoints, log, bar, batch_size, devices, validation, evaluators, start):
+    def __init__(
+        self, learner, model, config, checkpoints, log, bar, batch_size, devices, validation, evaluators, start
+    ):
         super().__init__()
         self.learner, self.trained_model, self.config, self.checkpoints = learner, model, config, checkpoints
         self.log, self.bar, self.batch_size, self.devices = log, bar, batch_size, devices
@@ -256,7 +260,13 @@ class _Run(keras.callbacks.Callback):
         self._sync()
         with averaged(self.learner):
             if self.validation is not None:
-                counted = self.learner.evaluate(self.devices.distribute(self.validation()), verbose=0, return_dict=True)
+                batches = self.validation()
+                counted = self.learner.evaluate(
+                    self.devices.distribute(batches),
+                    steps=int(batches.cardinality()) // self.devices.local_parts,
+                    verbose=0,
+                    return_dict=True,
+                )
                 self.metrics = {f"validation/{name}": float(np.ravel(value)[0]) for name, value in counted.items()}
             for name, evaluator in self.evaluators.items():
                 self.metrics |= {f"{name}/{key}": float(value) for key, value in evaluator(self.trained_model).items()}
@@ -277,7 +287,9 @@ class _Run(keras.callbacks.Callback):
             message = f"Step {self.step}: no checkpoint could be written in {self.checkpoints.folder}: {error}."
             if must:
                 raise OSError(f"{message} Older checkpoints are whole: make room, and run the same command.") from error
-            logging.error("%s Older ones are whole; the next attempt is in %d steps.", message, self.config.checkpoint_every)
+            logging.error(
+                "%s Older ones are whole; the next attempt is in %d steps.", message, self.config.checkpoint_every
+            )
 
     def _sync(self) -> None:
         """Puts the state back into the variables: JAX keeps it to itself while `fit` runs."""

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from keras_vit.applications import application
+from keras_vit.train.config import RunConfig
 from keras_vit.train.losses import default_head_bias
-from keras_vit.train.recipe import RunConfig, row_of, run
+from keras_vit.train.recipe import row_of, run
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

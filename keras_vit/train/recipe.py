@@ -1,123 +1,39 @@
 """From a config to a run: data, model, optimizer, devices, loop, report. What pre-training and fine-tuning share.
 
-A config is a frozen dataclass that says everything. A run writes it beside its checkpoints, and refuses the folder of a
-run with another config.
+A run writes its config beside its checkpoints, and refuses the folder of a run with another.
 """
 
-import ast
 import dataclasses
 import difflib
 import json
 import os
 import platform
-import runpy
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 from absl import logging
 
 from keras_vit.data import duplicates, sources, transforms
 from keras_vit.data.pipeline import Share, evaluation_batches, padded_rows, training_batches
 from keras_vit.data.randaugment import rand_augment
-from keras_vit.data.reading import Transform, Unreadable
+from keras_vit.data.reading import Unreadable
 from keras_vit.data.sources import Source
-from keras_vit.train.devices import Devices, DevicesConfig, connect
+from keras_vit.data.transforms import Transform
+from keras_vit.train.config import DataConfig, RunConfig, flattened
+from keras_vit.train.devices import Devices, connect
 from keras_vit.train.learner import averaged, make_learner
-from keras_vit.train.loop import LoopConfig, train
-from keras_vit.train.optimizers import OptimizerConfig, make_optimizer
+from keras_vit.train.loop import train
+from keras_vit.train.optimizers import make_optimizer
 from keras_vit.train.report import write_report
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant
 from keras_vit.weights.save import save_checkpoint
-
-KINDS = ("image_folder", "tfds", "digits", "fractals")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DataConfig:
-    """What to learn from, and how its images are changed.
-
-    Attributes:
-        kind: "image_folder": `name` holds the folders `train` and `test`; "tfds": `name` is a data set of TensorFlow
-            Datasets, `train` and `test` its splits; "digits": scikit-learn's; "fractals": drawn on the fly.
-        name: A folder, or a data set.
-        train, test: Folders or splits. An empty `test` is no validation.
-        num_classes, images_per_class, image_size: Of fractals.
-        crop: Crop policy of training: "inception", "resize_crop" or "resize".
-        crop_area: Smallest part of the image that an Inception crop may take; 0.05 as published.
-        eval_crop: Of evaluation: "resize" or "resize_shorter".
-        flip: Random flips from left to right.
-        rand_augment_ops, rand_augment_magnitude: RandAugment; 0 operations is none.
-        mixup_alpha: 0 is none.
-        drop_duplicates: Leave out training images that are in the test set too.
-        strict: An image that cannot be read ends the run, instead of being left out.
-    """
-
-    kind: str = "image_folder"
-    name: str = ""
-    train: str = "train"
-    test: str = "test"
-    num_classes: int = 1000
-    images_per_class: int = 1000
-    image_size: int = 64
-    crop: str = "inception"
-    crop_area: float = 0.05
-    eval_crop: str = "resize"
-    flip: bool = True
-    rand_augment_ops: int = 0
-    rand_augment_magnitude: float = 10.0
-    mixup_alpha: float = 0.0
-    drop_duplicates: bool = False
-    strict: bool = False
-
-    def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(f"`kind` must be one of {', '.join(KINDS)}. Received: {self.kind!r}.")
-        if self.kind in ("image_folder", "tfds") and not self.name:
-            raise ValueError(
-                f"`data.name` is empty: name the {'folder' if self.kind == 'image_folder' else 'data set'}, for "
-                "example --config.data.name=/data/cifar10."
-            )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunConfig:
-    """How to train, whatever the model.
-
-    Attributes:
-        data, optimizer, devices, loop: See there.
-        batch_size: Examples of an update, over all devices.
-        eval_batch_size: Examples of an evaluation step.
-        accumulation_steps: Micro-batches of an update, one after the other: less memory, the same result.
-        remat: Compute the insides of blocks twice: less memory, the same result.
-        loss: "softmax" or "sigmoid".
-        label_smoothing: See `keras_vit.train.losses`.
-        seed: Of weights, order, augmentation and dropout.
-    """
-
-    data: DataConfig
-    loop: LoopConfig
-    optimizer: OptimizerConfig = OptimizerConfig()
-    devices: DevicesConfig = DevicesConfig()
-    batch_size: int = 512
-    eval_batch_size: int = 512
-    accumulation_steps: int = 1
-    remat: bool = False
-    loss: str = "softmax"
-    label_smoothing: float = 0.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        names = ("batch_size", "eval_batch_size", "accumulation_steps")
-        wrong = [f"`{name}` = {getattr(self, name)}" for name in names if getattr(self, name) < 1]
-        if wrong:
-            raise ValueError(f"These must be at least 1. Received: {', '.join(wrong)}.")
 
 
 def run(
@@ -263,92 +179,6 @@ def row_of(model: str, changes: Mapping[str, Any]) -> ViTVariant | ResNetVariant
     return replace(rows[model], **changes) if changes else rows[model]
 
 
-def load_config(recipe: str, overrides: Sequence[str] = ()) -> Any:
-    """Returns the config of a recipe, with changes.
-
-    Args:
-        recipe: "path/to/recipe.py" or "path/to/recipe.py:argument"; its `get_config(argument)` is called.
-        overrides: "optimizer.learning_rate=0.003" and the like.
-
-    Raises:
-        ValueError: If there is no such recipe or field; names the nearest fields.
-    """
-    path, _, argument = recipe.partition(":")
-    if not Path(path).is_file():
-        raise ValueError(f"There is no recipe {path}. Recipes are files such as experiments/configs/cifar10_scratch.py.")
-    get_config = runpy.run_path(path).get("get_config")
-    if get_config is None:
-        raise ValueError(f"{path} is no recipe: it has no function `get_config(arg)`.")
-    config = get_config(argument)
-    for override in overrides:
-        name, equals, text = override.partition("=")
-        if not equals:
-            raise ValueError(f"An override is written name=value. Received: {override!r}.")
-        config = with_field(config, name, text)
-    return config
-
-
-def with_field(config: Any, name: str, text: str) -> Any:
-    """Returns a config with one field changed.
-
-    Args:
-        config: A dataclass of dataclasses.
-        name: "optimizer.learning_rate".
-        text: The value as Python writes it; other text is a string.
-
-    Example:
-        >>> with_field(LoopConfig(total_steps=10), "log_every", "5").log_every
-        5
-    """
-    known = flattened(config)
-    fields = [*known, *(f"{prefix}.{key}" for prefix in _mappings(config) for key in ())]
-    holder, _, field = name.rpartition(".")
-    if name not in known and holder not in _mappings(config):
-        near = difflib.get_close_matches(name, fields, n=4, cutoff=0.5) or fields
-        raise ValueError(f"The config has no field {name!r}. Near it: {', '.join(near[:8])}.")
-    try:
-        value = ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        value = text
-    return _replaced(config, name.split("."), value, name)
-
-
-def _replaced(config: Any, path: list[str], value: Any, name: str) -> Any:
-    if isinstance(config, Mapping):
-        return {**config, path[0]: value if len(path) == 1 else _replaced(config[path[0]], path[1:], value, name)}
-    if len(path) > 1:
-        return replace(config, **{path[0]: _replaced(getattr(config, path[0]), path[1:], value, name)})
-    old = getattr(config, path[0])
-    value = float(value) if isinstance(old, float) and isinstance(value, int) and not isinstance(value, bool) else value
-    value = tuple(value) if isinstance(old, tuple) and isinstance(value, list) else value
-    if old is not None and value is not None and type(value) is not type(old):
-        raise ValueError(f"`{name}` is of type {type(old).__name__}. Received: {value!r}.")
-    return replace(config, **{path[0]: value})
-
-
-def _mappings(config: Any, prefix: str = "") -> list[str]:
-    found = []
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if isinstance(value, Mapping):
-            found.append(prefix + field.name)
-        elif dataclasses.is_dataclass(value):
-            found += _mappings(value, f"{prefix}{field.name}.")
-    return found
-
-
-def flattened(config: Any, prefix: str = "") -> dict[str, str]:
-    """Returns {"optimizer.learning_rate": "0.001", ...} of a config."""
-    flat: dict[str, str] = {}
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if dataclasses.is_dataclass(value):
-            flat |= flattened(value, f"{prefix}{field.name}.")
-        else:
-            flat[prefix + field.name] = repr(dict(value)) if isinstance(value, Mapping) else repr(value)
-    return flat
-
-
 def _claim(workdir: Path, config: Any, devices: Devices) -> None:
     """Writes the config into the folder, or checks that the one there is the same."""
     ours = {"recipe": type(config).__name__, **flattened(config)}
@@ -383,13 +213,11 @@ def _claim(workdir: Path, config: Any, devices: Devices) -> None:
 
 
 def _share(batch_size: int, accumulation_steps: int, devices: Devices) -> Share:
-    # On JAX the framework cuts a worker's rows for its devices.
-    cuts = devices.local_replicas if keras.backend.backend() == "tensorflow" else 1
     return Share(
         rows=padded_rows(batch_size, devices.num_replicas * accumulation_steps),
         num_workers=devices.num_workers,
         worker_index=devices.worker_index,
-        num_parts=cuts,
+        num_parts=devices.local_parts,
     )
 
 
@@ -412,7 +240,7 @@ def _versions() -> dict[str, str]:
     return {
         "Python": platform.python_version(),
         "Keras": keras.__version__,
-        "TensorFlow": tf.__version__,
+        "TensorFlow": version("tensorflow"),
         "backend": keras.backend.backend(),
     }
 

@@ -44,9 +44,7 @@ def test_the_number_of_threads_changes_nothing(source, monkeypatch):
     monkeypatch.setattr(pipeline, "_BATCHES_AT_ONCE", 1)
     read_batch = pipeline.read_batch
     for parallelism in (1, 2, 7):
-        monkeypatch.setattr(
-            pipeline, "read_batch", lambda *a, p=parallelism, **o: read_batch(*a, **o, parallelism=p)
-        )
+        monkeypatch.setattr(pipeline, "read_batch", lambda *a, p=parallelism, **o: read_batch(*a, **o, parallelism=p))
         check_same(batches(source, mixup_alpha=0.2), whole)
 
 
@@ -62,9 +60,7 @@ def test_workers_together_read_what_one_reads(source, num_workers: int, mixup_al
         )
         for index in range(num_workers)
     ]
-    joined = [
-        tuple(np.concatenate(parts) for parts in zip(*step, strict=True)) for step in zip(*shares, strict=True)
-    ]
+    joined = [tuple(np.concatenate(parts) for parts in zip(*step, strict=True)) for step in zip(*shares, strict=True)]
     check_same(joined, whole)
 
 

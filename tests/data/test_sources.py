@@ -176,11 +176,11 @@ def test_any_split_of_tensorflow_datasets(built):
 
 def test_the_examples_are_those_that_tensorflow_datasets_reads(built):
     tfds = pytest.importorskip("tensorflow_datasets")
-    theirs = tfds.builder("shapes", data_dir=built).as_dataset(split="train[2:6]", as_supervised=True)
+    theirs = tfds.builder("shapes", data_dir=built).as_dataset(split="train[2:6]")
     ours = sources.tfds("shapes", "train[2:6]", data_dir=built)
-    for index, (pixels, label) in enumerate(theirs):
+    for index, example in enumerate(theirs):
         found, found_label = read(ours, index)
-        assert (found == pixels.numpy()).all() and found_label == int(label)
+        assert (found == example["image"].numpy()).all() and found_label == int(example["label"])
 
 
 def test_an_unknown_name_or_split_is_said(built):

@@ -1,6 +1,6 @@
 """Run as a script by test_devices.py: evaluates on every number of images and batch size, prints one line of JSON.
 
-    python count_examples.py KIND
+python count_examples.py KIND
 """
 
 import json
@@ -38,11 +38,11 @@ found = {}
 for count, batch_size in [(1, 1), (1, 7), (3, 7), (3, 128), (33, 1), (33, 7), (33, 128), (10_000, 128)]:
     source = sources.arrays(images[:count], labels[:count], class_names=list(map(str, range(10))))
     rows = pipeline.padded_rows(min(batch_size, count), devices.num_replicas)
-    parts = devices.local_replicas if keras.backend.backend() == "tensorflow" else 1
     share = pipeline.Share(
-        rows=rows, num_workers=devices.num_workers, worker_index=devices.worker_index, num_parts=parts
+        rows=rows, num_workers=devices.num_workers, worker_index=devices.worker_index, num_parts=devices.local_parts
     )
     batches = pipeline.evaluation_batches(source, [], batch_size=batch_size, share=share)
-    logs = learner.evaluate(devices.distribute(batches), verbose=0, return_dict=True)
+    steps = int(batches.cardinality()) // devices.local_parts
+    logs = learner.evaluate(devices.distribute(batches), steps=steps, verbose=0, return_dict=True)
     found[f"{count} by {batch_size}"] = {name: float(np.ravel(value)[0]) for name, value in logs.items()}
 print("counted:", json.dumps(found), flush=True)

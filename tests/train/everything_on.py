@@ -1,6 +1,6 @@
 """Run as a script by test_loop.py: a run with all that draws or averages, on scikit-learn's digits.
 
-    python everything_on.py WORKDIR [STEPS]
+python everything_on.py WORKDIR [STEPS]
 """
 
 import os

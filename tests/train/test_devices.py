@@ -74,7 +74,7 @@ def test_auto_is_one_device_where_there_is_one():
 
 def test_named_devices_are_replicas():
     devices = connect(DevicesConfig(names=("CPU:0", "CPU:1")))
-    assert (devices.kind, devices.num_replicas, devices.local_replicas) == ("mirrored", 2, 2)
+    assert (devices.kind, devices.num_replicas, devices.local_parts) == ("mirrored", 2, 2)
 
 
 def test_the_precision_is_set():

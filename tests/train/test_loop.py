@@ -155,9 +155,7 @@ class Loop:
 
     def batches(self, first_step: int, stamp) -> tf.data.Dataset:
         resized = [transforms.resize(16), transforms.to_uint8]
-        return pipeline.training_batches(
-            self.source, resized, batch_size=8, seed=0, start_step=first_step, stamp=stamp
-        )
+        return pipeline.training_batches(self.source, resized, batch_size=8, seed=0, start_step=first_step, stamp=stamp)
 
     def run(self, **options) -> dict:
         options = {"batch_size": 8, "devices": ONE, "show_progress": False, **options}
@@ -312,11 +310,12 @@ def test_evaluation_counts_each_image_once(tiny_vit, tmp_path):
             source = sources.arrays(images[:count], labels[:count], class_names=list(map(str, range(10))))
             for batch_size in (1, 7, 128):
                 rows = pipeline.padded_rows(min(batch_size, count), devices.num_replicas)
-                share = pipeline.Share(rows=rows, num_parts=devices.local_replicas)
+                share = pipeline.Share(rows=rows, num_parts=devices.local_parts)
                 batches = pipeline.evaluation_batches(source, [], batch_size=batch_size, share=share)
                 if count == 10_000 and batch_size == 1:
                     continue  # a minute of single images, and the same code
-                logs = learner.evaluate(devices.distribute(batches), verbose=0, return_dict=True)
+                steps = int(batches.cardinality()) // devices.local_parts
+                logs = learner.evaluate(devices.distribute(batches), steps=steps, verbose=0, return_dict=True)
                 found[devices.num_replicas, count, batch_size] = logs
     logits = np.concatenate([model.predict(part / 127.5 - 1.0, verbose=0) for part in np.split(images, 10)])
     hits = logits.argmax(-1) == labels

@@ -58,7 +58,7 @@ share = pipeline.Share(
     rows=BATCH_SIZE,
     num_workers=devices.num_workers,
     worker_index=devices.worker_index,
-    num_parts=1 if ON_JAX else devices.local_replicas,
+    num_parts=devices.local_parts,
 )
 with devices.scope():
     model = vision_transformer(row, keras.Input((32, 32, 3)), classes=10, dropout_rate=dropout_rate)
