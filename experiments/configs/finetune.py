@@ -44,7 +44,7 @@ def _from_cifar10_scratch(config: FinetuneConfig) -> FinetuneConfig:
         model="ViT_Ti16",
         weights="runs/cifar10/model.npz",
         variant={"name": "ViT_Cifar", "patch_size": 4, "width": 96, "depth": 6, "num_heads": 3, "mlp_dim": 192},
-        model_options={"classifier": "gap"},
+        model_options={"classifier": "gap", "position_embedding": "sincos2d"},
         image_size=48,
         run=replace(config.run, batch_size=128, data=replace(config.run.data, name="cifar10", crop_area=0.6)),
     )
