@@ -29,8 +29,8 @@ def get_config(arg: str = "") -> PretrainConfig:
     config = PretrainConfig(
         model="ViT_Ti16",
         variant={"name": "ViT_Cifar", "patch_size": 4, "width": 96, "depth": 6, "num_heads": 3, "mlp_dim": 192},
-        # Both as in arXiv:2205.01580: learned positions and a class token take many epochs to be of use. After 500 steps
-        # the model is at 46.9 % with fixed sine-cosine positions, at 39.9 % with learned ones.
+        # Both as in arXiv:2205.01580: learned positions and a class token take many epochs to be of use. After 500
+        # steps the model is at 46.9 % with fixed sine-cosine positions, at 39.9 % with learned ones.
         model_options={"classifier": "gap", "position_embedding": "sincos2d"},
         image_size=32,
         run=RunConfig(

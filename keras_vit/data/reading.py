@@ -27,19 +27,22 @@ class Unreadable:
 
     Attributes:
         places: Where they are, in the order in which they were met.
+        fatal: With `strict`, what to say about the first one; tf.data wraps what is raised inside it.
     """
 
     def __init__(self, source: Source, *, strict: bool = False):
         self.source = source
         self.strict = strict
         self.places: list[str] = []
+        self.fatal: str | None = None
         self._lock = threading.Lock()
 
     def add(self, indices: np.ndarray) -> np.int64:
         """Takes the indices of a batch that could not be read. Returns their number."""
         new = [self.source.locate(int(index)) for index in indices]
         if new and self.strict:
-            raise ValueError(f"UNREADABLE {new[0]} is not an image, or cut short. Replace it, or turn `strict` off.")
+            self.fatal = f"{new[0]} is not an image, or cut short. Replace it, or turn `strict` off."
+            raise ValueError(self.fatal)
         with self._lock:
             new = [place for place in dict.fromkeys(new) if place not in self.places]
             self.places += new

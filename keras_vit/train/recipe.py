@@ -10,7 +10,8 @@ import os
 import platform
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -87,35 +88,36 @@ def run(
         )
         bad = Unreadable(train_source, strict=settings.data.strict)
         bad_test = None if test_source is None else Unreadable(test_source, strict=settings.data.strict)
-        results = train(
-            learner,
-            model,
-            lambda start, stamp: training_batches(
-                train_source,
-                training_transforms(settings.data, image_size),
+        with _named(bad, bad_test):
+            results = train(
+                learner,
+                model,
+                lambda start, stamp: training_batches(
+                    train_source,
+                    training_transforms(settings.data, image_size),
+                    batch_size=settings.batch_size,
+                    seed=settings.seed,
+                    share=_share(settings.batch_size, settings.accumulation_steps, devices),
+                    start_step=start,
+                    total_steps=settings.loop.total_steps,
+                    mixup_alpha=settings.data.mixup_alpha,
+                    unreadable=bad,
+                    stamp=stamp,
+                ),
+                settings.loop,
+                workdir,
                 batch_size=settings.batch_size,
-                seed=settings.seed,
-                share=_share(settings.batch_size, settings.accumulation_steps, devices),
-                start_step=start,
-                total_steps=settings.loop.total_steps,
-                mixup_alpha=settings.data.mixup_alpha,
-                unreadable=bad,
-                stamp=stamp,
-            ),
-            settings.loop,
-            workdir,
-            batch_size=settings.batch_size,
-            devices=devices,
-            validation=None
-            if test_source is None
-            else lambda: evaluation_batches(
-                test_source,
-                [*transforms.eval_crop(settings.data.eval_crop, image_size), transforms.to_uint8],
-                batch_size=settings.eval_batch_size,
-                share=_share(min(settings.eval_batch_size, test_source.num_examples), 1, devices),
-                unreadable=bad_test,
-            ),
-        )
+                devices=devices,
+                validation=None
+                if test_source is None
+                else lambda: evaluation_batches(
+                    test_source,
+                    [*transforms.eval_crop(settings.data.eval_crop, image_size), transforms.to_uint8],
+                    batch_size=settings.eval_batch_size,
+                    share=_share(min(settings.eval_batch_size, test_source.num_examples), 1, devices),
+                    unreadable=bad_test,
+                ),
+            )
         if devices.is_chief:
             with averaged(learner):
                 save_checkpoint(model, workdir / "model.npz")
@@ -125,6 +127,18 @@ def run(
         print(f"{workdir / 'report.md'}\n{workdir / 'model.npz'}")
     print(f"state sha256: {results['state_sha256']}", flush=True)
     return results
+
+
+@contextmanager
+def _named(*collectors: Unreadable | None) -> Iterator[None]:
+    """Turns what tf.data makes of an unreadable image into a plain error."""
+    try:
+        yield
+    except Exception as error:
+        fatal = [collector.fatal for collector in collectors if collector is not None and collector.fatal]
+        if not fatal:
+            raise
+        raise ValueError(fatal[0]) from error
 
 
 def make_sources(data: DataConfig, seed: int) -> tuple[Source, Source | None]:

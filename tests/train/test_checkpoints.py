@@ -1,0 +1,113 @@
+"""Checkpoints: whole or absent, verified, the newest and the best."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow")
+
+from keras_vit.train.checkpoints import Checkpoints, state_sha256  # noqa: E402
+
+pytestmark = pytest.mark.tensorflow
+
+
+def state(number: int) -> dict[str, np.ndarray]:
+    return {"weights/a": np.full((2, 3), number, "float32"), "seeds/000": np.array([number, 7])}
+
+
+def test_what_was_saved_is_read(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(5, state(5), {"validation/accuracy": 0.5})
+    found = Checkpoints(tmp_path).latest()
+    assert (found.step, found.metrics, found.damaged) == (5, {"validation/accuracy": 0.5}, ())
+    assert all((found.state[name] == array).all() for name, array in state(5).items())
+    assert found.state["seeds/000"].dtype == np.int64
+
+
+def test_an_empty_folder_has_none(tmp_path):
+    assert Checkpoints(tmp_path).latest() is None
+
+
+@pytest.mark.parametrize(("metric", "best"), [("validation/accuracy", 2), ("validation/loss", 3)])
+def test_the_newest_and_the_best_are_kept(tmp_path, metric: str, best: int):
+    checkpoints = Checkpoints(tmp_path, keep=2, best_metric=metric)
+    for step, value in enumerate([0.5, 0.9, 0.1, 0.6, 0.4, 0.45], start=1):
+        checkpoints.save(step, state(step), {metric: value})
+    assert checkpoints.steps() == [best, 5, 6]
+    assert checkpoints.best() == best
+
+
+def test_checkpoints_without_the_metric_are_not_the_best(tmp_path):
+    checkpoints = Checkpoints(tmp_path, keep=1, best_metric="validation/accuracy")
+    checkpoints.save(1, state(1), {"validation/accuracy": 0.1})
+    checkpoints.save(2, state(2), {"validation/accuracy": float("nan")})
+    checkpoints.save(3, state(3))
+    assert checkpoints.steps() == [1, 3]
+
+
+def test_what_a_kill_left_is_no_checkpoint(tmp_path):
+    folder = tmp_path / "checkpoints"
+    for name in (".writing-0000000009-1", "0000000003.damaged", "notes"):
+        (folder / name).mkdir(parents=True)
+    assert Checkpoints(tmp_path).steps() == []
+    assert not (folder / ".writing-0000000009-1").exists()
+
+
+@pytest.mark.parametrize("what", ["flip", "cut", "empty", "no facts", "garbled facts", "no arrays"])
+def test_damage_is_seen_and_the_one_before_is_taken(tmp_path, what: str):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, state(1))
+    path = checkpoints.save(2, state(2))
+    arrays, facts = path / "state.npz", path / "state.json"
+    data = bytearray(arrays.read_bytes())
+    data[len(data) // 2] ^= 1
+    {
+        "flip": lambda: arrays.write_bytes(data),
+        "cut": lambda: arrays.write_bytes(data[:-20]),
+        "empty": lambda: arrays.write_bytes(b""),
+        "no facts": facts.unlink,
+        "garbled facts": lambda: facts.write_text("{"),
+        "no arrays": arrays.unlink,
+    }[what]()
+    found = checkpoints.latest()
+    assert found.step == 1 and len(found.damaged) == 1 and "0000000002" in found.damaged[0]
+
+
+def test_a_crash_between_two_renames_cannot_lose_the_last(tmp_path, monkeypatch):
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    checkpoints.save(1, state(1))
+    rename = os.rename
+
+    def crash(source, target):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "rename", crash)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoints.save(2, state(2))
+    monkeypatch.setattr(os, "rename", rename)
+    assert Checkpoints(tmp_path).latest().step == 1
+
+
+def test_the_hash_is_that_of_names_types_shapes_and_bits():
+    base = state_sha256(state(1))
+    assert base == state_sha256(dict(reversed(state(1).items())))
+    one = state(1)
+    others = [
+        {**one, "weights/a": one["weights/a"].T},
+        {**one, "weights/a": one["weights/a"].astype("float64")},
+        {**one, "weights/a": np.nextafter(one["weights/a"], np.float32(2))},
+        {"weights/b": one["weights/a"], "seeds/000": one["seeds/000"]},
+    ]
+    assert len({base, *map(state_sha256, others)}) == 5
+
+
+def test_the_hash_in_the_file_is_that_of_the_state(tmp_path):
+    path = Checkpoints(tmp_path).save(1, state(1))
+    assert json.loads((path / "state.json").read_text())["state_sha256"] == state_sha256(state(1))
+
+
+def test_keeping_none_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="`keep` must be at least 1"):
+        Checkpoints(tmp_path, keep=0)

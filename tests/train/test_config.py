@@ -1,0 +1,135 @@
+"""Configs: what is wrong with one is said before anything runs, and a field is changed by its name."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("tensorflow")
+
+from keras_vit.train import (  # noqa: E402
+    DataConfig,
+    FinetuneConfig,
+    LoopConfig,
+    OptimizerConfig,
+    PretrainConfig,
+    RunConfig,
+    load_config,
+)
+from keras_vit.train.config import flattened, with_field  # noqa: E402
+
+pytestmark = pytest.mark.tensorflow
+
+CONFIGS = Path(__file__).parents[2] / "experiments" / "configs"
+
+
+@pytest.fixture
+def config() -> PretrainConfig:
+    run = RunConfig(data=DataConfig(kind="digits"), loop=LoopConfig(total_steps=10))
+    return PretrainConfig(run=run, variant={"depth": 2})
+
+
+def test_a_field_is_changed_by_its_dotted_name(config):
+    changed = with_field(config, "run.optimizer.learning_rate", "0.25")
+    assert changed.run.optimizer == OptimizerConfig(learning_rate=0.25)
+    assert changed.run.loop is config.run.loop and config.run.optimizer == OptimizerConfig()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("run.optimizer.learning_rate", "1", 1.0),
+        ("run.optimizer.clip_norm", "None", None),
+        ("run.optimizer.average_momentum", "0.9", 0.9),
+        ("run.optimizer.frozen", "('embedding',)", ("embedding",)),
+        ("run.optimizer.frozen", "['embedding']", ("embedding",)),
+        ("run.data.flip", "False", False),
+        ("run.data.name", "/data/3 pets", "/data/3 pets"),
+        ("model", "ViT_S16", "ViT_S16"),
+        ("variant.depth", "5", 5),
+        ("variant.width", "32", 32),
+        ("variant", "{'depth': 7}", {"depth": 7}),
+    ],
+)
+def test_values_are_read_as_python_writes_them(config, name: str, text: str, value):
+    found = with_field(config, name, text)
+    for part in name.split("."):
+        found = found[part] if isinstance(found, dict) else getattr(found, part)
+    assert found == value and type(found) is type(value)
+
+
+def test_an_unknown_field_names_its_neighbours(config):
+    with pytest.raises(
+        ValueError, match=r"no field 'run.optimizer.learning_rte'. Near it: run.optimizer.learning_rate"
+    ):
+        with_field(config, "run.optimizer.learning_rte", "1")
+    with pytest.raises(ValueError, match=r"no field 'learning_rate'. Near it: .*run.optimizer.learning_rate"):
+        with_field(config, "learning_rate", "1")
+
+
+def test_a_value_of_another_type_is_refused(config):
+    with pytest.raises(ValueError, match="`run.batch_size` is of type int. Received: 'many'"):
+        with_field(config, "run.batch_size", "many")
+    with pytest.raises(ValueError, match="`run.data.flip` is of type bool. Received: 1"):
+        with_field(config, "run.data.flip", "1")
+
+
+def test_a_changed_value_is_checked_like_any(config):
+    with pytest.raises(ValueError, match="`weight_decay` must not be negative"):
+        with_field(config, "run.optimizer.weight_decay", "-1")
+
+
+def test_every_field_can_be_named(config):
+    flat = flattened(config)
+    assert flat["run.loop.total_steps"] == "10" and flat["variant"] == "{'depth': 2}"
+    assert len(flat) > 40
+    for name, text in flat.items():
+        assert with_field(config, name, text) == config
+
+
+@pytest.mark.parametrize("recipe", sorted(path.name for path in CONFIGS.glob("*.py")))
+@pytest.mark.parametrize("argument", ["", "smoke"])
+def test_every_recipe_is_complete(recipe: str, argument: str):
+    config = load_config(f"{CONFIGS / recipe}:{argument}")
+    assert isinstance(config, PretrainConfig | FinetuneConfig)
+    assert dataclasses.fields(config)
+    if argument == "smoke":
+        assert config.run.loop.total_steps <= 20 and config.run.data.kind in ("digits", "fractals")
+
+
+def test_overrides_come_after_the_recipe():
+    config = load_config(f"{CONFIGS}/cifar10_scratch.py:smoke", ["run.batch_size=8", "image_size=24"])
+    assert (config.run.batch_size, config.image_size) == (8, 24)
+    with pytest.raises(ValueError, match="written name=value. Received: 'run.batch_size'"):
+        load_config(f"{CONFIGS}/cifar10_scratch.py", ["run.batch_size"])
+
+
+def test_a_recipe_that_is_none_is_said(tmp_path):
+    with pytest.raises(ValueError, match="There is no recipe .*absent.py"):
+        load_config(str(tmp_path / "absent.py"))
+    (tmp_path / "empty.py").write_text("x = 1\n")
+    with pytest.raises(ValueError, match="it has no function `get_config"):
+        load_config(str(tmp_path / "empty.py"))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: DataConfig(kind="folder", name="x"), "`kind` must be one of image_folder, tfds, digits, fractals"),
+        (lambda: DataConfig(), "`data.name` is empty: name the folder"),
+        (lambda: DataConfig(kind="tfds"), "`data.name` is empty: name the data set"),
+        (
+            lambda: RunConfig(data=DataConfig(kind="digits"), loop=LoopConfig(total_steps=1), batch_size=0),
+            "`batch_size` = 0",
+        ),
+        (
+            lambda: FinetuneConfig(
+                weights="", run=RunConfig(data=DataConfig(kind="digits"), loop=LoopConfig(total_steps=1))
+            ),
+            "`weights` is empty",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_at_once(make, message: str):
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -1,0 +1,137 @@
+"""Whole runs through the scripts, as a user starts them: pre-train, fine-tune from it, and what can go wrong."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow")
+pytest.importorskip("sklearn")
+Image = pytest.importorskip("PIL.Image")
+
+import keras_vit  # noqa: E402
+from keras_vit.train import DataConfig  # noqa: E402
+from keras_vit.train.recipe import make_sources, row_of  # noqa: E402
+
+pytestmark = pytest.mark.tensorflow
+
+ROOT = Path(__file__).parents[2]
+
+
+def script(name: str, recipe: str, workdir: Path, *options: str, **environment: str) -> subprocess.CompletedProcess:
+    recipe = f"--config={ROOT}/experiments/configs/{recipe}"
+    command = [sys.executable, f"{ROOT}/experiments/{name}.py", recipe, f"--workdir={workdir}", *options]
+    env = {**os.environ, "KERAS_BACKEND": "tensorflow", **environment}
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    workdir = tmp_path_factory.mktemp("pretrained")
+    done = script("pretrain", "cifar10_scratch.py:smoke", workdir)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert re.search(r"^state sha256: [0-9a-f]{64}$", done.stdout, re.MULTILINE)
+    return workdir
+
+
+@pytest.mark.slow
+def test_a_run_leaves_what_people_look_for(pretrained: Path):
+    names = {path.name for path in pretrained.iterdir()}
+    files = {"checkpoints", "config.json", "learning_curve.png", "metrics.csv", "model.npz", "report.md", "tensorboard"}
+    assert names == files
+    config = json.loads((pretrained / "config.json").read_text())
+    assert config["config"]["run.seed"] == "0" and config["versions"]["Keras"]
+    report = (pretrained / "report.md").read_text()
+    assert "pretrain.py" in report and "cifar10_scratch.py:smoke" in report and "state_sha256" in report
+    assert "unreadable images" in report and "digits train, 1437 examples" in report
+    assert Image.open(pretrained / "learning_curve.png").size[0] > 300
+
+
+@pytest.mark.slow
+def test_the_weights_can_be_fine_tuned_at_another_size(pretrained: Path, tmp_path):
+    done = script("finetune", "finetune.py:smoke", tmp_path, f"--config.weights={pretrained}/model.npz")
+    assert done.returncode == 0, done.stderr[-3000:]
+    with np.load(tmp_path / "model.npz") as arrays:
+        assert arrays["head/kernel"].shape == (32, 10)
+
+
+@pytest.mark.slow
+def test_a_folder_of_images_with_one_broken_file(tmp_path):
+    for split in ("train", "test"):
+        for label in ("cat", "dog"):
+            folder = tmp_path / "data" / split / label
+            folder.mkdir(parents=True)
+            for number in range(6):
+                pixels = np.random.RandomState(number).randint(0, 256, (20 + number, 30, 3)).astype("uint8")
+                Image.fromarray(pixels).save(folder / f"{number}.jpg")
+    broken = tmp_path / "data" / "train" / "cat" / "3.jpg"
+    broken.write_bytes(broken.read_bytes()[:300])
+    options = ("--config.run.data.kind=image_folder", f"--config.run.data.name={tmp_path}/data")
+    done = script("pretrain", "cifar10_scratch.py:smoke", tmp_path / "run", *options)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert f"1: {broken}" in (tmp_path / "run" / "report.md").read_text()
+    assert str(broken) in done.stderr
+    strict = script(
+        "pretrain", "cifar10_scratch.py:smoke", tmp_path / "strict", *options, "--config.run.data.strict=True"
+    )
+    assert strict.returncode == 1
+    assert f"{broken} is not an image, or cut short" in strict.stderr
+    assert "Traceback" not in strict.stderr
+
+
+@pytest.mark.slow
+def test_a_batch_that_replicas_do_not_divide_is_filled_up(tmp_path):
+    options = ["--config.run.batch_size=10", "--config.run.accumulation_steps=4", "--config.run.loop.total_steps=3"]
+    done = script("pretrain", "cifar10_scratch.py:smoke", tmp_path, *options)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("finetune", [], "is a recipe for another script: it makes a PretrainConfig"),
+        ("pretrain", ["--config.run.optimizer.learning_rat=1"], "Near it: run.optimizer.learning_rate"),
+        ("pretrain", ["--config.run.data.kind=image_folder", "--config.run.data.name=/nowhere"], "There is no folder"),
+        ("pretrain", ["--config.model=ViT_B17"], "There is no model 'ViT_B17'. Near it: ViT_B16"),
+        ("pretrain", ["--config.variant.widht=3"], "has no widht. It has: name, patch_size"),
+        ("pretrain", ["--config.run.data.crop=centre"], "centre"),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path, name: str, options: list[str], message: str):
+    done = script(name, "cifar10_scratch.py:smoke", tmp_path, *options)
+    assert done.returncode == 1
+    assert message in done.stderr and "Traceback" not in done.stderr, done.stderr[-2000:]
+
+
+@pytest.mark.slow
+def test_the_folder_of_another_run_is_refused(pretrained: Path):
+    done = script("pretrain", "cifar10_scratch.py:smoke", pretrained, "--config.run.batch_size=8")
+    assert done.returncode == 1
+    assert "holds a run with another config:\n  run.batch_size: there 32, here 8" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_recipe_for_another_model_is_refused(pretrained: Path, tmp_path):
+    weights = f"--config.weights={pretrained}/model.npz"
+    done = script("finetune", "finetune.py:smoke", tmp_path, weights, "--config.variant.width=48")
+    assert done.returncode == 1
+    assert "48" in done.stderr and "Traceback" not in done.stderr, done.stderr[-2000:]
+
+
+def test_fractals_keep_instances_for_validation():
+    data = DataConfig(kind="fractals", num_classes=3, images_per_class=40, image_size=16)
+    train, test = make_sources(data, seed=0)
+    assert (train.num_examples, test.num_examples) == (3 * 36, 3 * 4)
+    assert train.class_names == test.class_names
+
+
+def test_rows_take_changes():
+    row = row_of("ViT_Ti16", {"depth": 3, "name": "mine"})
+    model = keras_vit.application(row)(weights=None, input_shape=(32, 32, 3), classes=3)
+    assert sum(layer.name.startswith("encoderblock_") for layer in model.layers) == 3
