@@ -49,7 +49,8 @@ def test_a_run_leaves_what_people_look_for(pretrained: Path):
     report = (pretrained / "report.md").read_text()
     assert "pretrain.py" in report and "cifar10_scratch.py:smoke" in report and "state_sha256" in report
     assert "unreadable images" in report and "digits train, 1437 examples" in report
-    assert Image.open(pretrained / "learning_curve.png").size[0] > 300
+    with Image.open(pretrained / "learning_curve.png") as picture:
+        assert picture.size[0] > 300
 
 
 @pytest.mark.slow
