@@ -1,10 +1,11 @@
 """Training speed beside its rivals: `fit` beside Keras's own, JPEG to batch beside timm's, fractals per second.
 
-    python experiments/benchmark_training.py --photos=/data/photos      # everything; any folder of JPEGs
+    python experiments/benchmark_training.py --photos=/data/photos    # everything; any folder of JPEGs
     python experiments/benchmark_training.py --measure=fit --repeats=9
 
-Contestants take turns in one run, so that a busy machine hurts all alike: read ratios, not rates. timm runs in a process of
-its own; where it is not installed (`pip install keras-vit[benchmark]`, and torchvision), its rows are left out and named.
+Contestants take turns in one run, so that a busy machine hurts all alike: read ratios, not rates. timm runs in a
+process of its own; where it is not installed (`pip install keras-vit[benchmark]`, and torchvision), its rows are left
+out and named.
 """
 
 import importlib.util

@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 if keras.backend.backend() == "jax":
     import jax
-else:
-    import tensorflow as tf
 
 KINDS = ("auto", "one", "mirrored", "multi_worker", "tpu")
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
@@ -172,6 +171,8 @@ def _local_device() -> str:
 
 
 def _connect_jax(config: DevicesConfig) -> Devices:
+    if tf.config.list_physical_devices("GPU"):  # TensorFlow reads the data; the memory of the GPUs is JAX's
+        tf.config.set_visible_devices([], "GPU")
     if config.kind == "multi_worker" or int(os.environ.get("KERAS_DISTRIBUTION_NUM_PROCESSES", 1)) > 1:
         keras.distribution.initialize()
     if config.kind == "tpu" and jax.default_backend() != "tpu":

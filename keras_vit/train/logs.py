@@ -16,6 +16,10 @@ import tensorflow as tf
 _HEADER = "step,metric,value\n"
 
 
+_SCALAR = tf.compat.v1.SummaryMetadata(data_class=1)  # DATA_CLASS_SCALAR
+_SCALAR.plugin_data.plugin_name = "scalars"
+
+
 class MetricsLog:
     """Writes the metrics of a run into its folder, as `metrics.csv` and below `tensorboard/`.
 
@@ -68,8 +72,9 @@ class MetricsLog:
         self._rows.flush()
         with self._events.as_default(step=int(step)):
             for name, value in values.items():
-                # In float64 until TensorBoard makes it float32: what is too large becomes infinite instead of an error.
-                tf.summary.scalar(name, np.float64(value))
+                # `tf.summary.scalar` needs the package TensorBoard; this does not. What is too large becomes infinite.
+                number = tf.cast(tf.constant(value, tf.float64), tf.float32)
+                tf.summary.write(name, number, metadata=_SCALAR)
         self._events.flush()
 
     def close(self) -> None:
