@@ -63,4 +63,5 @@ def finetune(config: FinetuneConfig, workdir: str | os.PathLike) -> dict[str, fl
         logits = classify(trunk.output, num_classes, bias=default_head_bias(config.run.loss, num_classes))
         return keras.Model(trunk.input, logits, name=trunk.name)
 
-    return run(config, config.run, build, config.image_size, workdir, f"{config.model} fine-tuned")
+    title = f"{row.name} fine-tuned on {config.run.data.name or config.run.data.kind}"
+    return run(config, config.run, build, config.image_size, workdir, title)

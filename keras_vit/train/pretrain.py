@@ -54,4 +54,11 @@ def pretrain(config: PretrainConfig, workdir: str | os.PathLike) -> dict[str, fl
             weights=None, input_shape=shape, classes=num_classes, classifier_activation=None, **options
         )
 
-    return run(config, config.run, build, config.image_size, workdir, f"{config.model} on {config.run.data.name}")
+    return run(
+        config,
+        config.run,
+        build,
+        config.image_size,
+        workdir,
+        f"{row.name} on {config.run.data.name or config.run.data.kind}",
+    )

@@ -86,6 +86,25 @@ def test_a_folder_of_images_with_one_broken_file(tmp_path):
 
 
 @pytest.mark.slow
+def test_training_images_of_the_test_set_are_dropped(tmp_path):
+    for split, first in (("train", 0), ("test", 5)):  # number 5 is in both
+        for label, shift in (("cat", 0), ("dog", 100)):
+            folder = tmp_path / "data" / split / label
+            folder.mkdir(parents=True)
+            for number in range(first, first + 6):
+                pixels = np.random.RandomState(number + shift).randint(0, 256, (6, 6, 3)).astype("uint8")
+                Image.fromarray(pixels).resize((40, 40)).save(folder / f"{number}.png")
+    options = ("--config.run.data.kind=image_folder", f"--config.run.data.name={tmp_path}/data")
+    done = script(
+        "pretrain", "cifar10_scratch.py:smoke", tmp_path / "run", *options, "--config.run.data.drop_duplicates=True"
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "10 examples" in (tmp_path / "run" / "report.md").read_text()
+    found = (tmp_path / "run" / "duplicates.md").read_text()
+    assert "train/cat/5.png" in found and "train/dog/5.png" in found and "4.png" not in found
+
+
+@pytest.mark.slow
 def test_a_batch_that_replicas_do_not_divide_is_filled_up(tmp_path):
     options = ["--config.run.batch_size=10", "--config.run.accumulation_steps=4", "--config.run.loop.total_steps=3"]
     done = script("pretrain", "cifar10_scratch.py:smoke", tmp_path, *options)
