@@ -7,7 +7,10 @@ run can start at any step at once; TFRecord files are given one by a pass over t
 
 import difflib
 import os
+import socket
 import struct
+import urllib.parse
+import urllib.request
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -291,6 +294,7 @@ def _prepared(name: str, data_dir: str | os.PathLike | None):
         ) from error
     if not builder.info.splits:
         try:
+            _check_online(builder)
             builder.download_and_prepare(file_format="tfrecord")
         except Exception as error:  # whatever the network, the disk or the data set throws: the way out is the same
             raise ValueError(
@@ -303,6 +307,15 @@ def _prepared(name: str, data_dir: str | os.PathLike | None):
             'Prepare it again: tfds.builder(...).download_and_prepare(file_format="tfrecord").'
         )
     return builder
+
+
+def _check_online(builder) -> None:
+    """Raises OSError at once where TensorFlow Datasets would try for minutes."""
+    if urllib.request.getproxies():
+        return
+    hosts = {urllib.parse.urlsplit(url).hostname for url in builder.url_infos or ()}
+    for host in sorted(host for host in hosts if host):
+        socket.getaddrinfo(host, 443)
 
 
 def _records(path: str) -> list[tuple[int, int]]:

@@ -1,6 +1,7 @@
 """Sources: the same examples on every machine, and errors that say what to do."""
 
 import os
+import socket
 from pathlib import Path
 
 import numpy as np
@@ -190,14 +191,21 @@ def test_an_unknown_name_or_split_is_said(built):
         sources.tfds("shapes", "validation", data_dir=built)
 
 
-def test_a_data_set_that_is_not_there_cannot_be_prepared_offline(tmp_path, monkeypatch):
+def test_a_data_set_that_is_not_there_fails_at_once_offline(tmp_path, monkeypatch):
     tfds = pytest.importorskip("tensorflow_datasets")
 
-    def offline(self, **_):
-        raise ConnectionError("Name or service not known")
+    def no_network(host, *_):
+        raise socket.gaierror(-2, f"Name or service not known: {host}")
 
-    monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", offline)
-    with pytest.raises(ValueError, match="(?s)mnist is not in .* and cannot be prepared here: ConnectionError.*copy"):
+    def prepare(self, **_):
+        pytest.fail("It would have tried for minutes.")
+
+    monkeypatch.setattr(socket, "getaddrinfo", no_network)
+    monkeypatch.setattr(sources.urllib.request, "getproxies", dict)
+    monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", prepare)
+    with pytest.raises(
+        ValueError, match="(?s)mnist is not in .* and cannot be prepared here: gaierror.*copy the folder"
+    ):
         sources.tfds("mnist", "train", data_dir=tmp_path)
 
 
