@@ -9,7 +9,7 @@ import signal
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import keras
 import numpy as np
@@ -178,8 +178,13 @@ class _Run(keras.callbacks.Callback):
 
     def ask_to_stop(self, signal_name: str) -> None:
         self.asked_by = signal_name
+        if self.devices.num_workers == 1:  # several must leave an evaluation together
+            self.learner.stop_evaluating = True
 
     def on_train_begin(self, logs=None) -> None:
+        every = self.config.evaluate_every
+        if self._start and every and self._start % every == 0 and not self.metrics:
+            self._evaluate()  # the run was stopped before it could
         self.clock.restart()
 
     def on_train_batch_begin(self, batch, logs=None) -> None:
@@ -197,14 +202,10 @@ class _Run(keras.callbacks.Callback):
             self._write_window()
         if config.evaluate_every and self.step % config.evaluate_every == 0 and not last:
             self._evaluate()
-        stopping = self._is_stopping()
-        if (config.checkpoint_every and self.step % config.checkpoint_every == 0 and not last) or stopping:
-            self._save(must=stopping)
-        if stopping:
-            raise Stopped(
-                f"Stopped by {self.asked_by} after step {self.step} of {config.total_steps}. The state is saved in "
-                f"{self.checkpoints.path(self.step)}: run the same command to go on."
-            )
+        if self._is_stopping():
+            self._stop()
+        if config.checkpoint_every and self.step % config.checkpoint_every == 0 and not last:
+            self._save(must=False)
         self.clock.restart()
 
     def finish(self) -> None:
@@ -212,7 +213,16 @@ class _Run(keras.callbacks.Callback):
         if self.metrics and self.step == self._start:
             return
         self._evaluate()
+        if self.asked_by:
+            self._stop()
         self._save(must=True)
+
+    def _stop(self) -> NoReturn:
+        self._save(must=True)
+        raise Stopped(
+            f"Stopped by {self.asked_by} after step {self.step} of {self.config.total_steps}. The state is saved in "
+            f"{self.checkpoints.path(self.step)}: run the same command to go on."
+        )
 
     def _is_stopping(self) -> bool:
         if self.asked_by and not self.devices.is_chief:
@@ -267,6 +277,8 @@ class _Run(keras.callbacks.Callback):
                     verbose=0,
                     return_dict=True,
                 )
+                if self.asked_by and self.devices.num_workers == 1:
+                    return  # not all was counted
                 self.metrics = {f"validation/{name}": float(np.ravel(value)[0]) for name, value in counted.items()}
             for name, evaluator in self.evaluators.items():
                 self.metrics |= {f"{name}/{key}": float(value) for key, value in evaluator(self.trained_model).items()}

@@ -144,11 +144,15 @@ def _named(*collectors: Unreadable | None) -> Iterator[None]:
 def make_sources(data: DataConfig, seed: int) -> tuple[Source, Source | None]:
     """Returns the training set, and the test set or None. Their classes are the same."""
     if data.kind == "image_folder":
-        train_source = sources.image_folder(Path(data.name) / data.train)
+        root = Path(data.name)
+        train_source = sources.image_folder(root / data.train)
+        if data.test and not (root / data.test).is_dir():
+            raise ValueError(
+                f"There is no folder {root / data.test} to validate with. Name another with "
+                "--config.run.data.test=FOLDER, or go without: --config.run.data.test="
+            )
         names = train_source.class_names
-        return train_source, (
-            sources.image_folder(Path(data.name) / data.test, class_names=names) if data.test else None
-        )
+        return train_source, sources.image_folder(root / data.test, class_names=names) if data.test else None
     if data.kind == "tfds":
         return sources.tfds(data.name, data.train), sources.tfds(data.name, data.test) if data.test else None
     if data.kind == "digits":

@@ -201,6 +201,35 @@ def test_a_stop_in_the_middle_changes_no_bit(tiny_vit, tmp_path):
     assert Loop(tiny_vit, tmp_path / "stopped").run()["state_sha256"] == whole
 
 
+def test_a_stop_does_not_wait_for_an_evaluation(tiny_vit, tmp_path):
+    test_set = sources.digits("test")
+    seen = []
+
+    def validation():
+        resized = [transforms.resize(16), transforms.to_uint8]
+        batches = pipeline.evaluation_batches(test_set, resized, batch_size=10)
+
+        def stop(*batch):
+            seen.append(1)
+            if len(seen) == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return batch
+
+        counted = batches.map(lambda *batch: tf.py_function(stop, batch, [part.dtype for part in batch]))
+        shaped = counted.map(lambda *b: tuple(tf.ensure_shape(x, s) for x, s in zip(b, shapes, strict=True)))
+        return shaped.prefetch(0)
+
+    shapes = [(10, 16, 16, 3), (10,), (10,)]
+    loop = Loop(tiny_vit, tmp_path, evaluate_every=2)
+    with pytest.raises(Stopped, match="after step 2 of 6"):
+        loop.run(validation=validation)
+    assert len(seen) < 36
+    assert "validation/accuracy" not in read_metrics(tmp_path)
+    results = Loop(tiny_vit, tmp_path, evaluate_every=2).run(validation=validation)
+    assert [step for step, _ in read_metrics(tmp_path)["validation/examples"]] == [2, 4, 6]
+    assert results["validation/examples"] == 360
+
+
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(tiny_vit, tmp_path, caplog):
     whole = Loop(tiny_vit, tmp_path).run()["state_sha256"]
     newest = tmp_path / "checkpoints" / "0000000006" / "state.npz"

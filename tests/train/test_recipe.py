@@ -151,6 +151,21 @@ def test_fractals_keep_instances_for_validation():
     assert train.class_names == test.class_names
 
 
+def test_a_folder_without_a_test_set_is_told_how_to_go_without(tmp_path):
+    for number in range(2):
+        folder = tmp_path / "train" / "abc"[number]
+        folder.mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(folder / "1.png")
+    data = DataConfig(kind="image_folder", name=str(tmp_path))
+    with pytest.raises(
+        ValueError, match="to validate with. Name another with .* or go without: --config.run.data.test="
+    ):
+        make_sources(data, seed=0)
+    data = DataConfig(kind="image_folder", name=str(tmp_path), test="")
+    train, test = make_sources(data, seed=0)
+    assert train.num_examples == 2 and test is None
+
+
 def test_rows_take_changes():
     row = row_of("ViT_Ti16", {"depth": 3, "name": "mine"})
     model = keras_vit.application(row)(weights=None, input_shape=(32, 32, 3), classes=3)
