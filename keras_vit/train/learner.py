@@ -135,8 +135,9 @@ def make_learner(
         >>> model = keras_vit.ViT_Ti16(weights=None, classes=10, classifier_activation=None)
         >>> optimizer = make_optimizer(OptimizerConfig(), model, total_steps=10)
         >>> learner = make_learner(model, optimizer, batch_rows=8)
-        >>> learner.train_on_batch(np.zeros((8, 224, 224, 3), "uint8"), np.zeros(8), np.ones(8))[0].round(4)
-        np.float32(2.3026)
+        >>> batch = (np.zeros((8, 224, 224, 3), "uint8"), np.zeros(8, "int64"), np.ones(8, "float32"))
+        >>> round(float(learner.train_on_batch(*batch, return_dict=True)["loss"]), 4)
+        2.3026
     """
     if loss not in LOSSES:
         raise ValueError(f"`loss` must be one of {', '.join(LOSSES)}. Received: {loss!r}.")
