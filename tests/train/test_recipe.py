@@ -119,7 +119,7 @@ def test_a_batch_that_replicas_do_not_divide_is_filled_up(tmp_path):
         ("pretrain", ["--config.run.optimizer.learning_rat=1"], "Near it: run.optimizer.learning_rate"),
         ("pretrain", ["--config.run.data.kind=image_folder", "--config.run.data.name=/nowhere"], "There is no folder"),
         ("pretrain", ["--config.model=ViT_B17"], "There is no model 'ViT_B17'. Near it: ViT_B16"),
-        ("pretrain", ["--config.variant.widht=3"], "has no widht. It has: name, patch_size"),
+        ("pretrain", ["--config.variant.breadth=3"], "has no breadth. It has: name, patch_size"),
         ("pretrain", ["--config.run.data.crop=centre"], "centre"),
     ],
 )
