@@ -15,6 +15,7 @@ import json
 import math
 import os
 import struct
+import threading
 import uuid
 import zipfile
 import zlib
@@ -31,6 +32,7 @@ _JUNK = "Download it again, or export it again."
 # RuntimeError: an encrypted archive, or an unknown compression.
 _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, struct.error, UnicodeDecodeError, RuntimeError)
 _MAX_COMMENT_BYTES = 65535
+_PARSING = threading.Lock()  # of Python literals: in two threads at once it fails now and then on Python 3.11
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 
 # What a file is when it is not a checkpoint, by its first bytes, and what to do about it.
@@ -50,9 +52,7 @@ _TYPES = {
     **{f"uint{bits}": f"U{bits}" for bits in (64, 32, 16, 8)},
     "bool": "BOOL",
 }
-
 _HUGGING_FACE_GELU = {"gelu": "exact", "gelu_new": "tanh", "gelu_fast": "tanh", "gelu_pytorch_tanh": "tanh"}
-
 _PathLike = str | os.PathLike[str]
 _Arrays = Mapping[str, np.ndarray]
 _Metadata = Mapping[str, Any]
@@ -235,7 +235,6 @@ def _read_npz(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         raise _bad(path, f"the npz archive is truncated or damaged ({error})", _JUNK) from error
     _refuse_types(path, {name: dtype for name, dtype, _ in found})
     arrays = {name: array for name, _, array in found if array is not None}
-    # A comment that somebody else wrote is none of ours.
     return arrays, _with_tuples(metadata) if isinstance(metadata, dict) else {}
 
 
@@ -295,7 +294,8 @@ def _read_header(stream: BufferedIOBase, member: zipfile.ZipInfo) -> tuple[tuple
     try:
         version = np.lib.format.read_magic(stream)
         reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, fortran, dtype = reader(stream)
+        with _PARSING:
+            shape, fortran, dtype = reader(stream)
         if min(shape, default=0) < 0:
             raise ValueError(f"shape {shape}")
         return shape, fortran, dtype
