@@ -20,6 +20,8 @@ STEPS = EPOCHS * 50_000 // BATCH_SIZE
 
 
 def get_config(arg: str = "") -> PretrainConfig:
+    if arg not in ("", "tfds", "smoke"):
+        raise ValueError(f'This recipe takes "tfds", "smoke" or nothing after the colon. Received: {arg!r}.')
     data = DataConfig(
         kind="tfds" if arg == "tfds" else "image_folder",
         name="cifar10",

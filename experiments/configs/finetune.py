@@ -19,6 +19,8 @@ from keras_vit.train import DataConfig, FinetuneConfig, LoopConfig, OptimizerCon
 
 
 def get_config(arg: str = "") -> FinetuneConfig:
+    if arg not in ("", "cifar10", "smoke"):
+        raise ValueError(f'This recipe takes "cifar10", "smoke" or nothing after the colon. Received: {arg!r}.')
     config = FinetuneConfig(
         model="ViT_B16",
         weights="imagenet21k",

@@ -6,6 +6,7 @@ others stay where they are. Batches in which all can be read cost nothing extra.
 
 import threading
 from collections.abc import Sequence
+from typing import NoReturn
 
 import numpy as np
 import tensorflow as tf
@@ -18,8 +19,12 @@ from keras_vit.data.transforms import Transform
 Batch = tuple[tf.Tensor, tf.Tensor, tf.Tensor]  # images, labels, weights
 
 
+# More than a few bad files is another fault: a disk that is gone, a folder of something else.
+MOST_UNREADABLE = 0.2
+
+
 class Unreadable:
-    """The images of a source that could not be read.
+    """The images of a source that could not be read; more than a fifth of them (and than ten) is an error.
 
     Args:
         source: Whose they are.
@@ -41,14 +46,23 @@ class Unreadable:
         """Takes the indices of a batch that could not be read. Returns their number."""
         new = [self.source.locate(int(index)) for index in indices]
         if new and self.strict:
-            self.fatal = f"{new[0]} is not an image, or cut short. Replace it, or turn `strict` off."
-            raise ValueError(self.fatal)
+            self._fail(f"{new[0]} is not an image, or cut short. Replace it, or turn `strict` off.")
         with self._lock:
-            new = [place for place in dict.fromkeys(new) if place not in self.places]
+            known = set(self.places)
+            new = [place for place in dict.fromkeys(new) if place not in known]
             self.places += new
+        if len(self.places) > max(MOST_UNREADABLE * self.source.num_examples, 10):
+            self._fail(
+                f"{len(self.places)} of the {self.source.num_examples} images of {self.source.name} could not be read. "
+                f"Is the disk still there? The last: {self.places[-1]}."
+            )
         for place in new:
             logging.warning("Not an image, or cut short; left out: %s (%d so far).", place, len(self.places))
         return np.int64(len(indices))
+
+    def _fail(self, message: str) -> NoReturn:
+        self.fatal = message
+        raise ValueError(message)
 
 
 def read_batch(

@@ -93,16 +93,19 @@ class Checkpoints:
         keep: How many of the newest to keep.
         best_metric: The checkpoint with the best value of it is kept too; None for none. Names that end in
             "loss" or "error" are better when smaller.
+        is_writer: Whether this process saves; it removes what an earlier one left half-written.
     """
 
-    def __init__(self, workdir: str | os.PathLike, *, keep: int = 2, best_metric: str | None = None):
+    def __init__(
+        self, workdir: str | os.PathLike, *, keep: int = 2, best_metric: str | None = None, is_writer: bool = True
+    ):
         if keep < 1:
             raise ValueError(f"`keep` must be at least 1. Received: {keep}.")
         self.folder = Path(workdir) / "checkpoints"
         self.keep = keep
         self.best_metric = best_metric
         self.folder.mkdir(parents=True, exist_ok=True)
-        for leftover in self.folder.glob(".writing-*"):
+        for leftover in self.folder.glob(".writing-*") if is_writer else ():
             shutil.rmtree(leftover, ignore_errors=True)
 
     def steps(self) -> list[int]:
@@ -120,11 +123,12 @@ class Checkpoints:
         """
         target = self.path(step)
         if target.exists():
+            self._add_metrics(target, metrics or {})
             return target
         writing = self.folder / f".writing-{step:010}-{os.getpid()}"
         try:
             writing.mkdir()
-            _write(writing / "state.npz", lambda file: np.savez(file, allow_pickle=False, **state))
+            _write(writing / "state.npz", lambda file: np.savez(file, **state))
             facts = {
                 "step": step,
                 "metrics": dict(metrics or {}),
@@ -140,6 +144,14 @@ class Checkpoints:
         self._remove_old()
         return target
 
+    def _add_metrics(self, path: Path, metrics: Mapping[str, float]) -> None:
+        """A run that was stopped at a step is evaluated there when it goes on."""
+        facts = json.loads((path / "state.json").read_bytes())
+        if metrics and not facts["metrics"]:
+            new = path / ".state.json"
+            _write(new, lambda file: file.write(json.dumps({**facts, "metrics": dict(metrics)}, indent=1).encode()))
+            os.replace(new, path / "state.json")
+
     def latest(self) -> Checkpoint | None:
         """Returns the newest checkpoint that is whole, or None if there is none.
 
@@ -150,7 +162,7 @@ class Checkpoints:
             try:
                 state, facts = _read(self.path(step))
                 return Checkpoint(step=step, state=state, metrics=facts["metrics"], damaged=tuple(damaged))
-            except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
                 damaged.append(f"{self.path(step)}: {error}")
                 logging.warning("Damaged checkpoint, going back to the one before: %s: %s", self.path(step), error)
         if damaged:
@@ -175,7 +187,7 @@ class Checkpoints:
         for step in self.steps():
             try:
                 metrics = json.loads((self.path(step) / "state.json").read_bytes())["metrics"]
-            except (OSError, ValueError, KeyError):
+            except (OSError, ValueError, KeyError, TypeError):
                 continue
             if self.best_metric in metrics and np.isfinite(metrics[self.best_metric]):
                 values[step] = metrics[self.best_metric]

@@ -26,12 +26,14 @@ class DevicesConfig:
 
     Attributes:
         kind: "one"; "mirrored": all GPUs of this machine; "multi_worker": the machines of TF_CONFIG (on JAX:
-            KERAS_DISTRIBUTION_*); "tpu": the TPU of TPU_NAME; "auto": the last that is there.
+            KERAS_DISTRIBUTION_*), which must all see the folder of the run; "tpu": the TPU of TPU_NAME; "auto": the
+            last that is there.
         precision: "float32", "mixed_bfloat16" (TPUs, recent GPUs) or "mixed_float16" (with loss scaling).
         names: Devices of this machine to use, such as ("GPU:0", "GPU:1"); () for all.
-        jit_compile: Compile with XLA; None leaves it to Keras, which does so on GPUs and TPUs.
-        deterministic: On GPUs, only operations that give the same bits in every run. Without, a run that was killed
-            and resumed may end with other bits than one that was not. CPUs and TPUs do so anyway.
+        jit_compile: Compile with XLA; None leaves it to Keras. JAX always does.
+        deterministic: On GPUs under TensorFlow, only operations that give the same bits in every run. Without, a run
+            that was killed and resumed may end with other bits than one that was not. CPUs do so anyway; for JAX on
+            GPUs set XLA_FLAGS=--xla_gpu_deterministic_ops=true.
     """
 
     kind: str = "auto"
@@ -116,7 +118,11 @@ def _connect_tensorflow(config: DevicesConfig) -> Devices:
         tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
         strategy = tf.distribute.TPUStrategy(resolver)
-    resolver = strategy.cluster_resolver
+        if strategy.extended.num_hosts > 1:
+            raise ValueError(
+                f"This TPU has {strategy.extended.num_hosts} hosts; one is supported. On more, use the JAX backend, "
+                "with one process for each host."
+            )
     num_workers = len(_workers()) if kind == "multi_worker" else 1
     return Devices(
         kind=kind,
@@ -181,7 +187,7 @@ def _connect_jax(config: DevicesConfig) -> Devices:
     names = names[:1] if config.kind == "one" else names
     num_workers, worker = jax.process_count(), jax.process_index()
     kind = "multi_worker" if num_workers > 1 else "mirrored" if len(names) > 1 else "one"
-    scope = nullcontext
+    scope = (lambda: keras.device(names[0])) if config.names else nullcontext
     if len(names) > 1:
         distribution = keras.distribution.DataParallel(devices=names, auto_shard_dataset=False)
         scope = distribution.scope

@@ -55,6 +55,8 @@ def finetune(config: FinetuneConfig, workdir: str | os.PathLike) -> dict[str, fl
     def build(num_classes: int):
         shape = (config.image_size, config.image_size, 3)
         classifier = config.model_options.get("classifier", "token")
+        if classifier not in _POOLING:
+            raise ValueError(f"`classifier` must be one of {', '.join(_POOLING)}. Received: {classifier!r}.")
         pooling = "avg" if isinstance(row, ResNetVariant) else _POOLING[classifier]
         options = dict(config.model_options)
         trunk = application(row)(

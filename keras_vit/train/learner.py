@@ -166,11 +166,14 @@ def make_learner(
 def averaged(learner: Learner) -> Iterator[None]:
     """Inside, the weights are their averages, if averages are kept; afterwards they are what they were."""
     averages = learner.optimizer.averages
-    raw = [ops.convert_to_numpy(v.value) for v in learner.trainable_variables] if averages else []
-    for variable, average in zip(learner.trainable_variables, averages, strict=False):
-        variable.assign(average)
+    variables = learner.trainable_variables if averages else []
+    # Copies: JAX would share the buffer with the average, and donate it. What is put back stays on the devices: from
+    # the host it would be sent to all workers, which must then all take part.
+    raw = [ops.copy(variable) for variable in variables]
+    for variable, average in zip(variables, averages, strict=True):
+        variable.assign(ops.copy(average))
     try:
         yield
     finally:
-        for variable, value in zip(learner.trainable_variables, raw, strict=False):
+        for variable, value in zip(variables, raw, strict=True):
             variable.assign(value)

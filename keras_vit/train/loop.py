@@ -101,20 +101,16 @@ def train(
         Diverged: When the loss or the gradient is not finite; names the step and the last good checkpoint.
         OSError: If the last checkpoint cannot be written.
     """
-    checkpoints = Checkpoints(workdir, keep=config.keep_checkpoints, best_metric=config.best_metric)
-    found = checkpoints.latest()
-    start = 0
-    if found is not None:
-        restore_state(learner, model, found.state)
-        start = found.step
-        checkpoints.set_aside(start) if devices.is_chief else None
+    checkpoints = Checkpoints(
+        workdir, keep=config.keep_checkpoints, best_metric=config.best_metric, is_writer=devices.is_chief
+    )
+    start, metrics = _resume(learner, model, checkpoints, devices)
     log = MetricsLog(workdir, resume_step=start) if devices.is_chief else None
     bar = ProgressBar(config.total_steps, start, shown=show_progress and devices.is_chief)
     if start:
         bar.say(f"Going on from step {start} of {config.total_steps}: {checkpoints.path(start)}")
     run = _Run(learner, model, config, checkpoints, log, bar, batch_size, devices, validation, evaluators or {}, start)
-    if found is not None:
-        run.metrics = dict(found.metrics)
+    run.metrics = metrics
     with _signals(run.ask_to_stop):
         try:
             if start < config.total_steps:
@@ -132,6 +128,19 @@ def train(
             if log is not None:
                 log.close()
     return {**run.metrics, "state_sha256": state_sha256(state_of(learner, model))}
+
+
+def _resume(
+    learner: Learner, model: keras.Model, checkpoints: Checkpoints, devices: Devices
+) -> tuple[int, dict[str, float]]:
+    """Restores the newest checkpoint. Returns its step and metrics; the arrays themselves need not stay in memory."""
+    found = checkpoints.latest()
+    if found is None:
+        return 0, {}
+    restore_state(learner, model, found.state)
+    if devices.is_chief:
+        checkpoints.set_aside(found.step)
+    return found.step, dict(found.metrics)
 
 
 class _signals:
@@ -228,7 +237,7 @@ class _Run(keras.callbacks.Callback):
         if self.asked_by and not self.devices.is_chief:
             self._stop_file.touch()  # the chief saves; its leaving ends this worker's next step
             return False
-        if self.devices.num_workers > 1 and self._stop_file.exists():
+        if self.devices.num_workers > 1 and self.devices.is_chief and self._stop_file.exists():
             self.asked_by = self.asked_by or "another worker"
         return bool(self.asked_by)
 

@@ -308,12 +308,15 @@ def make_optimizer(
 
 
 def _rule(config: OptimizerConfig, group: str, multiplier: float, total_steps: int) -> keras.optimizers.Optimizer:
+    options = dict(config.schedule_options)
+    if config.schedule == "linear":
+        options["linear_end"] = options.get("linear_end", 1e-5) * multiplier
     rate = learning_rate_schedule(
         config.schedule,
         base_rate=config.learning_rate * multiplier,
         total_steps=total_steps,
         warmup_steps=config.warmup_steps,
-        **config.schedule_options,
+        **options,
     )
     decay = config.weight_decay if group.endswith("_decay") and not group.endswith("_no_decay") else None
     return OPTIMIZERS[config.name](learning_rate=rate, weight_decay=decay, name=group, **config.options)

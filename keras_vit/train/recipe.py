@@ -32,7 +32,7 @@ from keras_vit.train.devices import Devices, connect
 from keras_vit.train.learner import averaged, make_learner
 from keras_vit.train.loop import train
 from keras_vit.train.optimizers import make_optimizer
-from keras_vit.train.report import write_report
+from keras_vit.train.report import check_can_draw, write_report
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant
 from keras_vit.weights.save import save_checkpoint
 
@@ -58,7 +58,8 @@ def run(
     Returns:
         As `keras_vit.train.loop.train`.
     """
-    workdir = Path(workdir)
+    workdir = Path(workdir).expanduser()
+    check_can_draw()
     devices = connect(settings.devices)
     _claim(workdir, config, devices)
     keras.utils.set_random_seed(settings.seed)
@@ -118,8 +119,8 @@ def run(
                     unreadable=bad_test,
                 ),
             )
-        if devices.is_chief:
-            with averaged(learner):
+        with averaged(learner):  # by all workers: variables over several are assigned together
+            if devices.is_chief:
                 save_checkpoint(model, workdir / "model.npz")
     if devices.is_chief:
         facts = {**_facts(train_source, test_source, devices), **_figures(results), **_left_out(bad, bad_test)}
@@ -144,7 +145,7 @@ def _named(*collectors: Unreadable | None) -> Iterator[None]:
 def make_sources(data: DataConfig, seed: int) -> tuple[Source, Source | None]:
     """Returns the training set, and the test set or None. Their classes are the same."""
     if data.kind == "image_folder":
-        root = Path(data.name)
+        root = Path(data.name).expanduser()
         train_source = sources.image_folder(root / data.train)
         if data.test and not (root / data.test).is_dir():
             raise ValueError(
@@ -210,15 +211,18 @@ def _claim(workdir: Path, config: Any, devices: Devices) -> None:
                 partial.replace(path)
             return
         theirs = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(theirs, dict) or not {"config", "versions"} <= theirs.keys():
+            raise ValueError("it has other fields")
     except OSError as error:
         raise OSError(f"Cannot write to {workdir}: {error.strerror}. Choose another `--workdir`.") from error
     except ValueError as error:
         raise ValueError(f"{path} is not the config of a run: {error}. Choose another `--workdir`.") from error
     # Where it runs may change from one part of a run to the next; what it computes may not.
+    where = ("devices.kind", "devices.names", "devices.jit_compile")
     different = [
         name
         for name in sorted({*ours, *theirs["config"]})
-        if ours.get(name) != theirs["config"].get(name) and ".devices." not in f".{name}"
+        if ours.get(name) != theirs["config"].get(name) and not name.endswith(where)
     ]
     if different:
         lines = [f"  {name}: there {theirs['config'].get(name)}, here {ours.get(name)}" for name in different[:12]]
@@ -260,6 +264,7 @@ def _versions() -> dict[str, str]:
         "Keras": keras.__version__,
         "TensorFlow": version("tensorflow"),
         "backend": keras.backend.backend(),
+        **({"JAX": version("jax")} if keras.backend.backend() == "jax" else {}),
     }
 
 

@@ -38,16 +38,17 @@ class Remat(keras.layers.Layer):
     def call(self, x: Any, training: bool | None = None) -> Any:
         if not training:
             return self.block(x, training=training)
-        trainable, seeds = self.block.trainable_variables, self.block.non_trainable_variables
-        seed_values = [seed.value * 1 for seed in seeds]  # a copy: the variables move on
+        trainable, others = self.block.trainable_variables, self.block.non_trainable_variables
+        other_values = [variable.value * 1 for variable in others]  # copies: the seeds move on
 
         def pure(x: Any, *values: Any) -> Any:
-            y, new_seeds = self.block.stateless_call(list(values), seed_values, x, training=True)
-            return (y, *new_seeds)
+            y, new_values = self.block.stateless_call(list(values), other_values, x, training=True)
+            return (y, *new_values)
 
-        y, *new_seeds = keras.remat(pure)(x, *(variable.value for variable in trainable))
-        for seed, value in zip(seeds, new_seeds, strict=True):
-            seed.assign(value)
+        y, *new_values = keras.remat(pure)(x, *(variable.value for variable in trainable))
+        for variable, value in zip(others, new_values, strict=True):
+            if variable.path.endswith("seed_generator_state"):  # the others are frozen weights
+                variable.assign(value)
         return y
 
 

@@ -153,6 +153,11 @@ def _draw(curves: Mapping[str, Curve], title: str, path: Path) -> bool:
     return True
 
 
+def check_can_draw() -> None:
+    """Raises ImportError if `write_report` could not draw: before a long run, not after it."""
+    _matplotlib()
+
+
 def _matplotlib() -> tuple[Any, Any]:
     try:
         from matplotlib import rc_context

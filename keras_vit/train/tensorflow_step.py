@@ -78,10 +78,11 @@ def _accumulated(learner: Any, data: tuple, loss_scale: Any) -> tuple[list, Sums
     if num_micro == 1:
         return _gradients(learner, data, loss_scale)
     rows = learner.rows_per_replica // num_micro
+    # Cut beforehand: XLA gives a slice with a moving start the size of the whole.
+    parts = tf.nest.map_structure(lambda x: tf.reshape(x, (num_micro, rows, *x.shape[1:])), data)
 
     def one_more(index: tf.Tensor, gradients: list, sums: Sums) -> tuple:
-        part = tf.nest.map_structure(lambda x: x[index * rows : (index + 1) * rows], data)
-        part = tf.nest.map_structure(lambda x: tf.ensure_shape(x, (rows, *x.shape[1:])), part)
+        part = tf.nest.map_structure(lambda x: tf.gather(x, index), parts)
         new_gradients, new_sums = _gradients(learner, part, loss_scale)
         added = [old + new for old, new in zip(gradients, new_gradients, strict=True)]
         return index + 1, added, tuple(old + new for old, new in zip(sums, new_sums, strict=True))

@@ -161,6 +161,16 @@ def test_mixup_leaves_the_partner_of_a_bad_image_alone(folder_with_bad_files):
         assert np.isfinite(images).all()
 
 
+def test_a_disk_that_is_gone_ends_the_run(folder_with_bad_files, monkeypatch):
+    monkeypatch.setattr(reading, "MOST_UNREADABLE", 0.0)
+    for path in (folder_with_bad_files.locate(index) for index in range(12)):
+        tf.io.gfile.remove(path)
+    bad = reading.Unreadable(folder_with_bad_files)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Is the disk still there"):
+        list(pipeline.evaluation_batches(folder_with_bad_files, [transforms.resize(16)], batch_size=6, unreadable=bad))
+    assert "12 of the 12 images" in bad.fatal
+
+
 def test_strict_names_the_first_bad_file(folder_with_bad_files):
     bad = reading.Unreadable(folder_with_bad_files, strict=True)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"\.jpg is not an image, or cut short"):

@@ -90,6 +90,20 @@ def test_a_crash_between_two_renames_cannot_lose_the_last(tmp_path, monkeypatch)
     assert Checkpoints(tmp_path).latest().step == 1
 
 
+def test_metrics_that_come_later_are_added(tmp_path):
+    checkpoints = Checkpoints(tmp_path, best_metric="validation/accuracy")
+    checkpoints.save(1, state(1))
+    checkpoints.save(1, state(1), {"validation/accuracy": 0.5})
+    assert checkpoints.latest().metrics == {"validation/accuracy": 0.5} and checkpoints.best() == 1
+
+
+def test_another_worker_removes_nothing(tmp_path):
+    writing = tmp_path / "checkpoints" / ".writing-0000000009-1"
+    writing.mkdir(parents=True)
+    Checkpoints(tmp_path, is_writer=False)
+    assert writing.exists()
+
+
 def test_the_hash_is_that_of_names_types_shapes_and_bits():
     base = state_sha256(state(1))
     assert base == state_sha256(dict(reversed(state(1).items())))

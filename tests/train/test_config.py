@@ -104,6 +104,12 @@ def test_overrides_come_after_the_recipe():
         load_config(f"{CONFIGS}/cifar10_scratch.py", ["run.batch_size"])
 
 
+@pytest.mark.parametrize("recipe", sorted(path.name for path in CONFIGS.glob("*.py")))
+def test_an_unknown_argument_does_not_start_another_run(recipe: str):
+    with pytest.raises(ValueError, match="or nothing after the colon. Received: 'smok'"):
+        load_config(f"{CONFIGS / recipe}:smok")
+
+
 def test_a_recipe_that_is_none_is_said(tmp_path):
     with pytest.raises(ValueError, match="There is no recipe .*absent.py"):
         load_config(str(tmp_path / "absent.py"))

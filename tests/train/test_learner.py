@@ -232,6 +232,32 @@ def test_averages_are_lent_and_given_back(tiny_vit):
     assert max(np.abs(a - b).max() for a, b in zip(raw, inside, strict=True)) > 1e-4
 
 
+def test_accumulation_compiles_under_xla(tiny_vit):
+    images, labels = data(1, 8)
+    found = []
+    for options in ({"accumulation_steps": 2, "jit_compile": True}, {"jit_compile": False}):
+        model = tiny(tiny_vit)
+        learner = make_learner(model, make_optimizer(OptimizerConfig(), model, 10), batch_rows=8, **options)
+        found.append(learner.train_on_batch(images, labels, np.ones(8, "float32"), return_dict=True))
+    assert found[0]["loss"] == pytest.approx(found[1]["loss"], rel=1e-5)
+    assert found[0]["gradient_norm"] == pytest.approx(found[1]["gradient_norm"], rel=1e-4)
+
+
+@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
+def test_what_is_frozen_stays_under_remat(tiny_vit, precision: str):
+    keras.config.set_dtype_policy(precision)
+    model = tiny(tiny_vit)
+    optimizer = make_optimizer(OptimizerConfig(learning_rate=0.1, frozen=("encoderblock_0/",)), model, 10)
+    before = [np.array(variable) for variable in model.non_trainable_variables]
+    learner = make_learner(model, optimizer, batch_rows=4, remat=True)
+    images, labels = data(1, 4)
+    for _ in range(2):
+        learner.train_on_batch(images, labels, np.ones(4, "float32"))
+    assert len(before) > 5
+    for variable, value in zip(model.non_trainable_variables, before, strict=True):
+        assert (np.array(variable) == value).all() or variable.path.endswith("seed_generator_state")
+
+
 def test_what_does_not_divide_is_said(tiny_vit):
     model = tiny(tiny_vit)
     optimizer = make_optimizer(OptimizerConfig(), model, 10)

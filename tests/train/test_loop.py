@@ -94,6 +94,19 @@ def test_ten_kills_change_no_bit(tmp_path: Path, uninterrupted: str):
 
 
 @pytest.mark.slow
+def test_a_jax_run_that_is_stopped_changes_no_bit(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory):
+    jax = {"KERAS_BACKEND": "jax"}
+    whole = sha256(start(tmp_path_factory.mktemp("whole"), "30", **jax))
+    process = start(tmp_path, "30", **jax)
+    wait_for_progress(process, tmp_path, 3)
+    process.send_signal(signal.SIGTERM)
+    output = process.communicate(timeout=100)[0]
+    assert process.returncode == EXIT_STOPPED, output[-2000:]
+    assert sha256(start(tmp_path, "30", **jax)) == whole
+    assert [value for _, value in read_metrics(tmp_path)["validation/examples"]] == [360, 360]
+
+
+@pytest.mark.slow
 def test_sigterm_saves_and_exits_with_its_own_code(tmp_path: Path, uninterrupted: str):
     process = start(tmp_path)
     wait_for_progress(process, tmp_path, 3)

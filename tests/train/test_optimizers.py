@@ -160,6 +160,14 @@ def test_layers_learn_slower_the_deeper_they_lie(tiny_vit):
     assert groups["posembed_input/pos_embedding"] == "rate_0.125_no_decay"
 
 
+def test_every_rate_of_a_linear_schedule_falls(tiny_vit):
+    model = vision_transformer(tiny_vit, keras.Input((16, 16, 3)), classes=10)
+    config = OptimizerConfig(learning_rate=1e-3, schedule="linear", layer_decay=0.05)
+    optimizer = make_optimizer(config, model, 100)
+    first, last = optimizer.learning_rates(0), optimizer.learning_rates(99)
+    assert len(first) == 4 and all(last[name] < 0.05 * first[name] for name in first)
+
+
 def test_layers_of_a_resnet_learn_slower_too(tiny_resnet):
     model = resnet(tiny_resnet(RESNET_VARIANTS["BiT_R50x1"]), keras.Input((32, 32, 3)), pooling="avg", classes=3)
     groups = rates_of(model, layer_decay=0.5)
