@@ -57,7 +57,7 @@ class Devices:
         kind: As in `DevicesConfig`, with "auto" resolved.
         num_replicas: Copies of the model, over all workers.
         num_workers, worker_index: Processes of the run, and which one this is.
-        scope: Context in which models and optimizers are made and trained.
+        scope: Context in which models and optimizers are made.
         distribute: (replica index range -> tf.data) to what `fit` takes; see `local_part`.
         description: For reports.
     """
@@ -187,16 +187,15 @@ def _connect_jax(config: DevicesConfig) -> Devices:
     names = names[:1] if config.kind == "one" else names
     num_workers, worker = jax.process_count(), jax.process_index()
     kind = "multi_worker" if num_workers > 1 else "mirrored" if len(names) > 1 else "one"
-    scope = (lambda: keras.device(names[0])) if config.names else nullcontext
-    if len(names) > 1:
+    distribution = None
+    if len(names) > 1 or config.names:
         distribution = keras.distribution.DataParallel(devices=names, auto_shard_dataset=False)
-        scope = distribution.scope
+    keras.distribution.set_distribution(distribution)
     return Devices(
         kind=kind,
         num_replicas=len(names),
         num_workers=num_workers,
         worker_index=worker,
-        scope=scope,
         description=f"{len(names)} x {jax.devices()[0].device_kind} on {num_workers} processes, JAX",
     )
 

@@ -87,41 +87,42 @@ def run(
             num_workers=devices.num_workers,
             **({} if settings.devices.jit_compile is None else {"jit_compile": settings.devices.jit_compile}),
         )
-        bad = Unreadable(train_source, strict=settings.data.strict)
-        bad_test = None if test_source is None else Unreadable(test_source, strict=settings.data.strict)
-        with _named(bad, bad_test):
-            results = train(
-                learner,
-                model,
-                lambda start, stamp: training_batches(
-                    train_source,
-                    training_transforms(settings.data, image_size),
-                    batch_size=settings.batch_size,
-                    seed=settings.seed,
-                    share=_share(settings.batch_size, settings.accumulation_steps, devices),
-                    start_step=start,
-                    total_steps=settings.loop.total_steps,
-                    mixup_alpha=settings.data.mixup_alpha,
-                    unreadable=bad,
-                    stamp=stamp,
-                ),
-                settings.loop,
-                workdir,
+    # Outside of the scope: inside, TensorFlow 2.21 cannot make NumPy arrays of the variables of several workers.
+    bad = Unreadable(train_source, strict=settings.data.strict)
+    bad_test = None if test_source is None else Unreadable(test_source, strict=settings.data.strict)
+    with _named(bad, bad_test):
+        results = train(
+            learner,
+            model,
+            lambda start, stamp: training_batches(
+                train_source,
+                training_transforms(settings.data, image_size),
                 batch_size=settings.batch_size,
-                devices=devices,
-                validation=None
-                if test_source is None
-                else lambda: evaluation_batches(
-                    test_source,
-                    [*transforms.eval_crop(settings.data.eval_crop, image_size), transforms.to_uint8],
-                    batch_size=settings.eval_batch_size,
-                    share=_share(min(settings.eval_batch_size, test_source.num_examples), 1, devices),
-                    unreadable=bad_test,
-                ),
-            )
-        with averaged(learner):  # by all workers: variables over several are assigned together
-            if devices.is_chief:
-                save_checkpoint(model, workdir / "model.npz")
+                seed=settings.seed,
+                share=_share(settings.batch_size, settings.accumulation_steps, devices),
+                start_step=start,
+                total_steps=settings.loop.total_steps,
+                mixup_alpha=settings.data.mixup_alpha,
+                unreadable=bad,
+                stamp=stamp,
+            ),
+            settings.loop,
+            workdir,
+            batch_size=settings.batch_size,
+            devices=devices,
+            validation=None
+            if test_source is None
+            else lambda: evaluation_batches(
+                test_source,
+                [*transforms.eval_crop(settings.data.eval_crop, image_size), transforms.to_uint8],
+                batch_size=settings.eval_batch_size,
+                share=_share(min(settings.eval_batch_size, test_source.num_examples), 1, devices),
+                unreadable=bad_test,
+            ),
+        )
+    with averaged(learner):  # by all workers: variables over several are assigned together
+        if devices.is_chief:
+            save_checkpoint(model, workdir / "model.npz")
     if devices.is_chief:
         facts = {**_facts(train_source, test_source, devices), **_figures(results), **_left_out(bad, bad_test)}
         write_report(workdir, title=title, facts={**facts, **flattened(config)}, command=_command())
