@@ -120,48 +120,60 @@ def load_config(recipe: str, overrides: Sequence[str] = ()) -> Any:
     if get_config is None:
         raise ValueError(f"{path} is no recipe: it has no function `get_config(arg)`.")
     config = get_config(argument)
+    changes = {}
     for override in overrides:
         name, equals, text = override.partition("=")
         if not equals:
             raise ValueError(f"An override is written name=value. Received: {override!r}.")
-        config = with_field(config, name, text)
-    return config
+        changes[name] = text
+    return with_fields(config, changes)
 
 
-def with_field(config: Any, name: str, text: str) -> Any:
-    """Returns a config with one field changed.
+def with_fields(config: Any, changes: Mapping[str, str]) -> Any:
+    """Returns a config with fields changed, all at once: what they make together is what is checked.
 
     Args:
         config: A dataclass of dataclasses.
-        name: "optimizer.learning_rate".
-        text: The value as Python writes it; other text is a string.
+        changes: {"optimizer.learning_rate": "0.003"}: values as Python writes them; other text is a string.
 
     Example:
-        >>> with_field(LoopConfig(total_steps=10), "log_every", "5").log_every
+        >>> with_fields(LoopConfig(total_steps=10), {"log_every": "5"}).log_every
         5
     """
-    known = flattened(config)
-    if name not in known and name.rpartition(".")[0] not in _mappings(config):
-        near = difflib.get_close_matches(name, known, n=4, cutoff=0.5) or list(known)
-        raise ValueError(f"The config has no field {name!r}. Near it: {', '.join(near[:8])}.")
+    known, mappings = flattened(config), _mappings(config)
+    for name in changes:
+        if name not in known and name.rpartition(".")[0] not in mappings:
+            near = difflib.get_close_matches(name, known, n=4, cutoff=0.5) or list(known)
+            raise ValueError(f"The config has no field {name!r}. Near it: {', '.join(near[:8])}.")
+    values = {tuple(name.split(".")): _value(text) for name, text in changes.items()}
+    return _replaced(config, values, "")
+
+
+def _value(text: str) -> Any:
     try:
-        value = ast.literal_eval(text)
+        return ast.literal_eval(text)
     except (ValueError, SyntaxError):
-        value = text
-    return _replaced(config, name.split("."), value, name)
+        return text
 
 
-def _replaced(config: Any, path: list[str], value: Any, name: str) -> Any:
-    if isinstance(config, Mapping):
-        return {**config, path[0]: value if len(path) == 1 else _replaced(config[path[0]], path[1:], value, name)}
-    if len(path) > 1:
-        return replace(config, **{path[0]: _replaced(getattr(config, path[0]), path[1:], value, name)})
-    old = getattr(config, path[0])
+def _replaced(config: Any, values: Mapping[tuple[str, ...], Any], prefix: str) -> Any:
+    is_mapping = isinstance(config, Mapping)
+    new = {}
+    for head in dict.fromkeys(path[0] for path in values):
+        old = config.get(head) if is_mapping else getattr(config, head)
+        if (head,) in values:
+            old = values[head,] if is_mapping else _of_its_type(prefix + head, old, values[head,])
+        below = {path[1:]: value for path, value in values.items() if path[0] == head and len(path) > 1}
+        new[head] = _replaced(old, below, f"{prefix}{head}.") if below else old
+    return {**config, **new} if is_mapping else replace(config, **new)
+
+
+def _of_its_type(name: str, old: Any, value: Any) -> Any:
     value = float(value) if isinstance(old, float) and isinstance(value, int) and not isinstance(value, bool) else value
     value = tuple(value) if isinstance(old, tuple) and isinstance(value, list) else value
     if old is not None and value is not None and type(value) is not type(old):
         raise ValueError(f"`{name}` is of type {type(old).__name__}. Received: {value!r}.")
-    return replace(config, **{path[0]: value})
+    return value
 
 
 def _mappings(config: Any, prefix: str = "") -> list[str]:

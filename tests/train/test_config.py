@@ -16,9 +16,14 @@ from keras_vit.train import (  # noqa: E402
     RunConfig,
     load_config,
 )
-from keras_vit.train.config import flattened, with_field  # noqa: E402
+from keras_vit.train.config import flattened, with_fields  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
+
+
+def with_field(config, name: str, text: str):
+    return with_fields(config, {name: text})
+
 
 CONFIGS = Path(__file__).parents[2] / "experiments" / "configs"
 
@@ -65,6 +70,19 @@ def test_an_unknown_field_names_its_neighbours(config):
         with_field(config, "run.optimizer.learning_rte", "1")
     with pytest.raises(ValueError, match=r"no field 'learning_rate'. Near it: .*run.optimizer.learning_rate"):
         with_field(config, "learning_rate", "1")
+
+
+def test_changes_are_checked_together(config):
+    changes = {"run.data.kind": "image_folder", "run.data.name": "/data/pets", "variant": "{}", "variant.depth": "3"}
+    for order in (changes, dict(reversed(changes.items()))):
+        changed = with_fields(config, order)
+        assert (changed.run.data.kind, changed.run.data.name, changed.variant) == (
+            "image_folder",
+            "/data/pets",
+            {"depth": 3},
+        )
+    with pytest.raises(ValueError, match="`data.name` is empty"):
+        with_fields(config, {"run.data.kind": "image_folder"})
 
 
 def test_a_value_of_another_type_is_refused(config):
