@@ -37,7 +37,8 @@ if _ON_TENSORFLOW:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # SavedModel exists on TensorFlow alone. Nothing goes untested: `make test` runs these there.
+    # SavedModel, tf.data and tf.distribute exist on TensorFlow alone. Nothing goes untested: `make test` runs these
+    # there.
     if not _ON_TENSORFLOW:
         for item in items:
             if item.get_closest_marker("tensorflow"):

@@ -233,6 +233,8 @@ class ParameterGroups(keras.optimizers.Optimizer):
         return {name: float(rate(step) if callable(rate) else rate) for name, rate in rates.items()}
 
     def get_config(self) -> dict:
+        # Which variable is in which group is a function of the model, so the optimizer alone has no config; and nothing
+        # needs one: checkpoints hold its variables, and what users save is the model, not the learner.
         raise NotImplementedError("An optimizer of parameter groups is made by `make_optimizer`, from its config.")
 
 

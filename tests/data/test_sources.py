@@ -144,12 +144,9 @@ def built(tmp_path_factory):
             return self.dataset_info_from_configs(features=tfds.features.FeaturesDict(features))
 
         def _split_generators(self, dl_manager):
-            return {"train": self._numbered(0, 7), "test": self._numbered(7, 10)}
+            return {"train": self._generate_examples(0, 7), "test": self._generate_examples(7, 10)}
 
-        def _generate_examples(self):
-            raise NotImplementedError
-
-        def _numbered(self, first, last):
+        def _generate_examples(self, first, last):
             for number in range(first, last):
                 yield number, {"image": image(number), "label": number % 2}
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,8 @@ import keras
 import pytest
 
 pytest.importorskip("tensorflow")
+
+from free_ports import free_ports  # noqa: E402
 
 from keras_vit.train.devices import DevicesConfig, connect, memory_gb  # noqa: E402
 
@@ -33,14 +34,6 @@ def counted(*processes: subprocess.Popen) -> list[dict]:
     return [json.loads(found[0].removeprefix("counted: ")) for found in lines]
 
 
-def ports() -> list[int]:
-    servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
-    numbers = [server.getsockname()[1] for server in servers]
-    for server in servers:
-        server.close()
-    return numbers
-
-
 @pytest.fixture(scope="module")
 def on_one_device() -> dict:
     return counted(start("one"))[0]
@@ -55,7 +48,7 @@ def check(found: dict, expected: dict) -> None:
 
 @pytest.mark.slow
 def test_two_workers_count_each_image_once(on_one_device):
-    addresses = [f"127.0.0.1:{port}" for port in ports()]
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
     configs = [{"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}} for index in range(2)]
     for found in counted(*(start("multi_worker", TF_CONFIG=json.dumps(config)) for config in configs)):
         check(found, on_one_device)

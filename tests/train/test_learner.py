@@ -1,7 +1,6 @@
 """N devices are one: the same thirty steps on one device, replicas, workers, micro-batches, with rematerialization."""
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,8 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
+from free_ports import free_ports  # noqa: E402
+
 from keras_vit.models import vision_transformer  # noqa: E402
 from keras_vit.train.learner import averaged, make_learner  # noqa: E402
 from keras_vit.train.losses import softmax_cross_entropy  # noqa: E402
@@ -21,14 +22,6 @@ from keras_vit.train.remat import rematerialize  # noqa: E402
 pytestmark = pytest.mark.tensorflow
 
 SCRIPT = Path(__file__).parent / "thirty_steps.py"
-
-
-def free_ports(count: int) -> list[int]:
-    with_ports = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [server.getsockname()[1] for server in with_ports]
-    for server in with_ports:
-        server.close()
-    return ports
 
 
 def start(output: Path, *arguments: str, backend: str = "tensorflow", **environment: str) -> subprocess.Popen:

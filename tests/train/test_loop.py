@@ -6,7 +6,6 @@ import random
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,8 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("sklearn")
+
+from free_ports import free_ports  # noqa: E402
 
 from keras_vit.data import pipeline, sources, transforms  # noqa: E402
 from keras_vit.models import vision_transformer  # noqa: E402
@@ -117,16 +118,8 @@ def test_sigterm_saves_and_exits_with_its_own_code(tmp_path: Path, uninterrupted
     assert sha256(start(tmp_path)) == uninterrupted
 
 
-def free_ports() -> list[int]:
-    servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
-    ports = [server.getsockname()[1] for server in servers]
-    for server in servers:
-        server.close()
-    return ports
-
-
 def start_workers(workdir: Path) -> list[subprocess.Popen]:
-    addresses = [f"127.0.0.1:{port}" for port in free_ports()]
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
     configs = [{"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}} for index in range(2)]
     return [start(workdir, TF_CONFIG=json.dumps(config), KIND="multi_worker") for config in configs]
 
