@@ -13,7 +13,7 @@ Source: arXiv:2010.11929 section 4.1 and appendix B.1.1; arXiv:1912.11370 sectio
 pp/ops_image.py and utils.get_mixup.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import tensorflow as tf
 
@@ -274,19 +274,18 @@ def _enlarge(size: int) -> Transform:
     return transform
 
 
-_Crops = dict[str, Callable[[int], list[Transform]]]
-_TRAIN_CROPS: _Crops = {
-    "inception": lambda size: [inception_crop(size)],
-    "resize_crop": lambda size: [_enlarge(size), random_crop(size)],
-    "resize": lambda size: [resize(size)],
+_TRAIN_CROPS: dict[str, Callable[[int, float], list[Transform]]] = {
+    "inception": lambda size, smallest_area: [inception_crop(size, area=(smallest_area, 1.0))],
+    "resize_crop": lambda size, _: [_enlarge(size), random_crop(size)],
+    "resize": lambda size, _: [resize(size)],
 }
-_EVAL_CROPS: _Crops = {
+_EVAL_CROPS: dict[str, Callable[[int], list[Transform]]] = {
     "resize": lambda size: [resize(size)],
     "resize_shorter": lambda size: [resize_shorter(round(size * 256 / 224)), central_crop(size)],
 }
 
 
-def train_crop(policy: str, size: int) -> list[Transform]:
+def train_crop(policy: str, size: int, *, smallest_area: float = 0.05) -> list[Transform]:
     """The transforms from a file to a square, for training.
 
     Args:
@@ -295,6 +294,7 @@ def train_crop(policy: str, size: int) -> list[Transform]:
             pixels (448 to 384, 160 to 128); fine-tuning as the paper describes it, after BiT-HyperRule.
             "resize": the whole image.
         size: Side of the square, in pixels.
+        smallest_area: Part of the image that an Inception crop takes at least; the other policies have none.
 
     Raises:
         ValueError: If there is no such policy.
@@ -303,7 +303,8 @@ def train_crop(policy: str, size: int) -> list[Transform]:
         >>> len(train_crop("resize_crop", 384))
         2
     """
-    return _crop_of(_TRAIN_CROPS, policy, size)
+    _check_policy(policy, _TRAIN_CROPS)
+    return _TRAIN_CROPS[policy](size, smallest_area)
 
 
 def eval_crop(policy: str, size: int) -> list[Transform]:
@@ -321,13 +322,13 @@ def eval_crop(policy: str, size: int) -> list[Transform]:
         >>> len(eval_crop("resize_shorter", 224))
         2
     """
-    return _crop_of(_EVAL_CROPS, policy, size)
+    _check_policy(policy, _EVAL_CROPS)
+    return _EVAL_CROPS[policy](size)
 
 
-def _crop_of(crops: _Crops, policy: str, size: int) -> list[Transform]:
+def _check_policy(policy: str, crops: Collection[str]) -> None:
     if policy not in crops:
         raise ValueError(f"`policy` must be one of {', '.join(crops)}. Received: {policy!r}.")
-    return crops[policy](size)
 
 
 def mixup(

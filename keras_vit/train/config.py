@@ -65,6 +65,8 @@ class DataConfig:
                 f"`data.name` is empty: name the {'folder' if self.kind == 'image_folder' else 'data set'}, for "
                 "example --config.data.name=/data/cifar10."
             )
+        if self.crop != "inception" and self.crop_area != 0.05:
+            raise ValueError(f"`crop_area` is of Inception crops. Received: {self.crop_area}, crop={self.crop!r}.")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

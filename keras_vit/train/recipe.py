@@ -171,10 +171,7 @@ def make_sources(data: DataConfig, seed: int) -> tuple[Source, Source | None]:
 
 def training_transforms(data: DataConfig, image_size: int) -> list[Transform]:
     """Returns crop, flip and RandAugment; batches travel as uint8 and are scaled on the device."""
-    if data.crop == "inception":
-        chosen = [transforms.inception_crop(image_size, area=(data.crop_area, 1.0))]
-    else:
-        chosen = [*transforms.train_crop(data.crop, image_size)]
+    chosen = transforms.train_crop(data.crop, image_size, smallest_area=data.crop_area)
     chosen += [transforms.flip_left_right] if data.flip else []
     chosen += [transforms.to_uint8]
     if data.rand_augment_ops:

@@ -323,6 +323,13 @@ def test_every_policy_for_training_gives_the_square(policy, size):
     assert (image.shape, image.dtype) == ((size, size, 3), np.float32)
 
 
+def test_the_smallest_area_of_a_crop_is_yours():
+    image = transforms.decode(encoded(NOISE, "JPEG"), SEED)[:16, :16]
+    whole = transforms.resize(32)(image, SEED)
+    np.testing.assert_allclose(apply(transforms.train_crop("inception", 32, smallest_area=1.0), image), whole, atol=1e-3)
+    assert np.abs(apply(transforms.train_crop("inception", 32), image) - whole).max() > 10
+
+
 @pytest.mark.parametrize(
     ("shape", "size", "enlarged"), [((95, 96), 128, 160), ((96, 96), 384, 448), ((40, 300), 192, 224)]
 )
