@@ -326,7 +326,9 @@ def test_every_policy_for_training_gives_the_square(policy, size):
 def test_the_smallest_area_of_a_crop_is_yours():
     image = transforms.decode(encoded(NOISE, "JPEG"), SEED)[:16, :16]
     whole = transforms.resize(32)(image, SEED)
-    np.testing.assert_allclose(apply(transforms.train_crop("inception", 32, smallest_area=1.0), image), whole, atol=1e-3)
+    np.testing.assert_allclose(
+        apply(transforms.train_crop("inception", 32, smallest_area=1.0), image), whole, atol=1e-3
+    )
     assert np.abs(apply(transforms.train_crop("inception", 32), image) - whole).max() > 10
 
 
