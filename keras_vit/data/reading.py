@@ -6,6 +6,7 @@ others stay where they are. Batches in which all can be read cost nothing extra.
 
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
@@ -29,18 +30,26 @@ class Unreadable:
     Args:
         source: Whose they are.
         strict: Raise at the first one.
+        record: A file that keeps their places, one in a line, over all parts and workers of a run; None for none.
 
     Attributes:
         places: Where they are, in the order in which they were met.
         fatal: With `strict`, what to say about the first one; tf.data wraps what is raised inside it.
     """
 
-    def __init__(self, source: Source, *, strict: bool = False):
+    def __init__(self, source: Source, *, strict: bool = False, record: Path | None = None):
         self.source = source
         self.strict = strict
-        self.places: list[str] = []
+        self.record = record
+        self.places: list[str] = self.recorded()
         self.fatal: str | None = None
         self._lock = threading.Lock()
+
+    def recorded(self) -> list[str]:
+        """Returns the places in the file; those of other workers too."""
+        if self.record is None or not self.record.exists():
+            return []
+        return list(dict.fromkeys(self.record.read_text(encoding="utf-8").splitlines()))
 
     def add(self, indices: np.ndarray) -> np.int64:
         """Takes the indices of a batch that could not be read. Returns their number."""
@@ -51,6 +60,9 @@ class Unreadable:
             known = set(self.places)
             new = [place for place in dict.fromkeys(new) if place not in known]
             self.places += new
+            if new and self.record is not None:
+                with self.record.open("a", encoding="utf-8") as lines:
+                    lines.writelines(f"{place}\n" for place in new)
         if len(self.places) > max(MOST_UNREADABLE * self.source.num_examples, 10):
             self._fail(
                 f"{len(self.places)} of the {self.source.num_examples} images of {self.source.name} could not be read. "

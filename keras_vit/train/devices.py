@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 if keras.backend.backend() == "jax":
     import jax
+    from jax.experimental import multihost_utils
 
 KINDS = ("auto", "one", "mirrored", "multi_worker", "tpu")
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
@@ -58,7 +60,8 @@ class Devices:
         num_replicas: Copies of the model, over all workers.
         num_workers, worker_index: Processes of the run, and which one this is.
         scope: Context in which models and optimizers are made.
-        distribute: (replica index range -> tf.data) to what `fit` takes; see `local_part`.
+        distribute: tf.data with one batch for each local part to what `fit` takes.
+        gather: A number of this worker to the numbers of all; every worker must call it.
         description: For reports.
     """
 
@@ -68,6 +71,7 @@ class Devices:
     worker_index: int = 0
     scope: Callable[[], AbstractContextManager] = field(default=nullcontext, repr=False)
     distribute: Callable[[Any], Any] = field(default=lambda dataset: dataset, repr=False)
+    gather: Callable[[int], list[int]] = field(default=lambda value: [value], repr=False)
     description: str = ""
 
     @property
@@ -132,8 +136,13 @@ def _connect_tensorflow(config: DevicesConfig) -> Devices:
         scope=strategy.scope,
         # One batch for each replica, in the order of the replicas: TensorFlow splits and shards nothing by itself.
         distribute=lambda dataset: strategy.distribute_datasets_from_function(lambda _: dataset),
+        gather=lambda value: _gather_on_tensorflow(strategy, value),
         description=f"{type(strategy).__name__}, {strategy.num_replicas_in_sync} replicas on {num_workers} workers",
     )
+
+
+def _gather_on_tensorflow(strategy: tf.distribute.Strategy, value: int) -> list[int]:
+    return strategy.gather(strategy.run(lambda: tf.constant([value])), axis=0).numpy().tolist()
 
 
 def _kind_on_tensorflow(config: DevicesConfig, num_gpus: int) -> str:
@@ -196,6 +205,7 @@ def _connect_jax(config: DevicesConfig) -> Devices:
         num_replicas=len(names),
         num_workers=num_workers,
         worker_index=worker,
+        gather=lambda value: np.ravel(multihost_utils.process_allgather(np.array(value))).tolist(),
         description=f"{len(names)} x {jax.devices()[0].device_kind} on {num_workers} processes, JAX",
     )
 

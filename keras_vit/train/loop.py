@@ -135,6 +135,12 @@ def _resume(
 ) -> tuple[int, dict[str, float]]:
     """Restores the newest checkpoint. Returns its step and metrics; the arrays themselves need not stay in memory."""
     found = checkpoints.latest()
+    steps = devices.gather(0 if found is None else found.step)
+    if len(set(steps)) > 1:
+        raise OSError(
+            f"The workers see different checkpoints in {checkpoints.folder}: of steps {', '.join(map(str, steps))}. "
+            "It must be one folder that all of them share."
+        )
     if found is None:
         return 0, {}
     restore_state(learner, model, found.state)
@@ -178,12 +184,14 @@ class _Run(keras.callbacks.Callback):
         self.clock = InputClock()
         self.metrics: dict[str, float] = {}
         self.asked_by: str | None = None
-        self._stop_file = checkpoints.folder.parent / "stop"
+        self._wish = checkpoints.folder.parent / "stop"
+        self._last_step = checkpoints.folder.parent / "stop_after"
         self._window: list[tuple[float, ...]] = []
         self._skipped = 0
         self._measured_at = -1
         if devices.is_chief:
-            self._stop_file.unlink(missing_ok=True)
+            self._wish.unlink(missing_ok=True)
+            self._last_step.unlink(missing_ok=True)
 
     def ask_to_stop(self, signal_name: str) -> None:
         self.asked_by = signal_name
@@ -222,24 +230,33 @@ class _Run(keras.callbacks.Callback):
         if self.metrics and self.step == self._start:
             return
         self._evaluate()
-        if self.asked_by:
-            self._stop()
+        if self.asked_by and self.devices.num_workers == 1:
+            self._stop()  # in the middle of the evaluation
         self._save(must=True)
 
     def _stop(self) -> NoReturn:
         self._save(must=True)
+        self.devices.gather(self.step)  # nobody leaves while the chief is writing
         raise Stopped(
             f"Stopped by {self.asked_by} after step {self.step} of {self.config.total_steps}. The state is saved in "
             f"{self.checkpoints.path(self.step)}: run the same command to go on."
         )
 
     def _is_stopping(self) -> bool:
-        if self.asked_by and not self.devices.is_chief:
-            self._stop_file.touch()  # the chief saves; its leaving ends this worker's next step
+        if self.devices.num_workers == 1:
+            return self.asked_by is not None
+        # A step needs all workers, so they must leave after the same one. Whoever is asked leaves a wish, the chief
+        # names a step that nobody has begun: no worker is more than one ahead of another.
+        if self.asked_by:
+            self._wish.touch()
+        if self.devices.is_chief and self._wish.exists() and not self._last_step.exists():
+            partial = self._last_step.with_suffix(".partial")
+            partial.write_text(str(self.step + 2), encoding="utf-8")
+            partial.replace(self._last_step)
+        if not self._last_step.exists() or self.step < int(self._last_step.read_text(encoding="utf-8")):
             return False
-        if self.devices.num_workers > 1 and self.devices.is_chief and self._stop_file.exists():
-            self.asked_by = self.asked_by or "another worker"
-        return bool(self.asked_by)
+        self.asked_by = self.asked_by or "another worker"
+        return True
 
     def _check_finite(self, values: Mapping[str, float]) -> None:
         loss_scaled = self.learner.optimizer.loss_scale is not None

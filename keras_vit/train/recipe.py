@@ -88,8 +88,8 @@ def run(
             **({} if settings.devices.jit_compile is None else {"jit_compile": settings.devices.jit_compile}),
         )
     # Outside of the scope: inside, TensorFlow 2.21 cannot make NumPy arrays of the variables of several workers.
-    bad = Unreadable(train_source, strict=settings.data.strict)
-    bad_test = None if test_source is None else Unreadable(test_source, strict=settings.data.strict)
+    bad = _unreadable(train_source, settings.data, workdir / "unreadable_train.txt")
+    bad_test = None if test_source is None else _unreadable(test_source, settings.data, workdir / "unreadable_test.txt")
     with _named(bad, bad_test):
         results = train(
             learner,
@@ -129,6 +129,10 @@ def run(
         print(f"{workdir / 'report.md'}\n{workdir / 'model.npz'}")
     print(f"state sha256: {results['state_sha256']}", flush=True)
     return results
+
+
+def _unreadable(source: Source, data: DataConfig, record: Path) -> Unreadable:
+    return Unreadable(source, strict=data.strict, record=record)
 
 
 @contextmanager
@@ -271,7 +275,7 @@ def _figures(results: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _left_out(*collectors: Unreadable | None) -> dict[str, str]:
-    places = [place for collector in collectors if collector is not None for place in collector.places]
+    places = [place for collector in collectors if collector is not None for place in collector.recorded()]
     return {"unreadable images": f"{len(places)}: {', '.join(places[:20])}" if places else "none"}
 
 

@@ -143,6 +143,17 @@ def test_unreadable_images_weigh_nothing_and_are_named(folder_with_bad_files):
     assert all(image.any() for images, _, weights in found for image in images.numpy()[weights.numpy() == 1])
 
 
+def test_bad_files_are_remembered_by_the_next_part_of_a_run(folder_with_bad_files, tmp_path):
+    chosen, record = [transforms.resize(16)], tmp_path / "unreadable.txt"
+    for _ in range(2):
+        bad = reading.Unreadable(folder_with_bad_files, record=record)
+        list(pipeline.evaluation_batches(folder_with_bad_files, chosen, batch_size=5, unreadable=bad))
+    assert [place[-6:] for place in sorted(reading.Unreadable(folder_with_bad_files, record=record).places)] == [
+        "03.jpg", "04.jpg", "08.jpg",
+    ]  # fmt: skip
+    assert len(record.read_text().splitlines()) == 3
+
+
 def test_bad_files_move_no_other_image(folder_with_bad_files):
     source = folder_with_bad_files
     chosen = [transforms.inception_crop(16), transforms.to_uint8]

@@ -118,19 +118,22 @@ def test_sigterm_saves_and_exits_with_its_own_code(tmp_path: Path, uninterrupted
     assert sha256(start(tmp_path)) == uninterrupted
 
 
-def start_workers(workdir: Path) -> list[subprocess.Popen]:
-    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
-    configs = [{"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}} for index in range(2)]
-    return [start(workdir, TF_CONFIG=json.dumps(config), KIND="multi_worker") for config in configs]
+def start_workers(*workdirs: Path) -> list[subprocess.Popen]:
+    cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(len(workdirs))]}
+    configs = [{"cluster": cluster, "task": {"type": "worker", "index": index}} for index in range(len(workdirs))]
+    return [
+        start(workdir, TF_CONFIG=json.dumps(config), KIND="multi_worker")
+        for workdir, config in zip(workdirs, configs, strict=True)
+    ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_killed_worker_changes_no_bit(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, victim: int):
     whole = tmp_path_factory.mktemp("two_workers")
-    expected = [sha256(worker) for worker in start_workers(whole)]
+    expected = [sha256(worker) for worker in start_workers(whole, whole)]
     assert expected[0] == expected[1]
-    workers = start_workers(tmp_path)
+    workers = start_workers(tmp_path, tmp_path)
     wait_for_progress(workers[0], tmp_path, 6)
     workers[victim].send_signal(signal.SIGKILL)
     workers[victim].communicate()
@@ -139,7 +142,22 @@ def test_a_killed_worker_changes_no_bit(tmp_path: Path, tmp_path_factory: pytest
     except subprocess.TimeoutExpired:
         workers[1 - victim].kill()
         workers[1 - victim].communicate()
-    assert [sha256(worker) for worker in start_workers(tmp_path)] == expected
+    assert [sha256(worker) for worker in start_workers(tmp_path, tmp_path)] == expected
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_asked_to_stop_stops_all_after_the_same_step(tmp_path: Path):
+    workers = start_workers(*[tmp_path] * 3)
+    wait_for_progress(workers[0], tmp_path, 6)
+    workers[2].send_signal(signal.SIGTERM)
+    outputs = [worker.communicate(timeout=100)[0] for worker in workers]
+    assert [worker.returncode for worker in workers] == [EXIT_STOPPED] * 3, outputs
+    assert len({re.search(r"after step (\d+) of 60", output)[1] for output in outputs}) == 1
+    assert "Stopped by another worker" in outputs[0] and "Stopped by SIGTERM" in outputs[2]
+    # One that does not see the checkpoint of the others would train another model beside them.
+    workers = start_workers(tmp_path, tmp_path / "elsewhere")
+    outputs = [worker.communicate(timeout=100)[0] for worker in workers]
+    assert all("It must be one folder that all of them share" in output for output in outputs), outputs
 
 
 # In one process from here on.
