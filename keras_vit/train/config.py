@@ -29,6 +29,9 @@ class DataConfig:
             Datasets, `train` and `test` its splits; "digits": scikit-learn's; "fractals": drawn on the fly.
         name: A folder, or a data set.
         train, test: Folders or splits. An empty `test` is no validation.
+        held_out: Share of the training set that is left out and validated on; the test set is not opened then. The
+            same examples whatever the seed of the run.
+        train_share: Share of the training set that is learned from, after `held_out`; drawn with the seed of the run.
         num_classes, images_per_class, image_size: Of fractals.
         crop: Crop policy of training: "inception", "resize_crop" or "resize".
         crop_area: Smallest part of the image that an Inception crop may take; 0.05 as published.
@@ -44,6 +47,8 @@ class DataConfig:
     name: str = ""
     train: str = "train"
     test: str = "test"
+    held_out: float = 0.0
+    train_share: float = 1.0
     num_classes: int = 1000
     images_per_class: int = 1000
     image_size: int = 64
@@ -64,6 +69,11 @@ class DataConfig:
             raise ValueError(
                 f"`data.name` is empty: name the {'folder' if self.kind == 'image_folder' else 'data set'}, for "
                 "example --config.data.name=/data/cifar10."
+            )
+        if not (0 <= self.held_out < 1 and 0 < self.train_share <= 1):
+            raise ValueError(
+                "`held_out` must be in [0, 1), and `train_share` in (0, 1]. "
+                f"Received: held_out={self.held_out}, train_share={self.train_share}."
             )
         if self.crop != "inception" and self.crop_area != 0.05:
             raise ValueError(f"`crop_area` is of Inception crops. Received: {self.crop_area}, crop={self.crop!r}.")

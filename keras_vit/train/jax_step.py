@@ -71,9 +71,10 @@ def _accumulated(learner: Any, trainable: list, others: list, data: tuple, loss_
 
     def total(trainable: list, others: list, data: tuple) -> tuple:
         images, labels, weights = data
-        logits, others = learner.stateless_call(trainable, others, learner.scaled(images), training=True)
-        loss = jnp.sum(learner.loss_of(labels, logits) * weights)
-        sums = (loss, jnp.sum(learner.hits(labels, logits) * weights), jnp.sum(weights))
+        outputs, others = learner.stateless_call(trainable, others, learner.scaled(images), training=True)
+        losses, hits = learner.objective(labels, outputs)
+        loss = jnp.sum(losses * weights)
+        sums = (loss, jnp.sum(hits * weights), jnp.sum(weights))
         return loss * loss_scale / learner.rows_per_replica, (others, sums)
 
     gradient_of = jax.value_and_grad(total, has_aux=True)

@@ -3,14 +3,14 @@
 It shares all variables with the model that it was made from, which stays as it is.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import keras
 from keras import ops
 
-from keras_vit.train.losses import LOSSES
+from keras_vit.train.losses import Objective, classification
 from keras_vit.train.optimizers import ParameterGroups
 from keras_vit.train.remat import rematerialize
 
@@ -31,7 +31,7 @@ class Learner(keras.Model):
         self,
         *,
         optimizer: ParameterGroups,
-        loss: Callable,
+        objective: Objective,
         rows_per_replica: int,
         accumulation_steps: int = 1,
         clip_norm: float | None = None,
@@ -40,7 +40,7 @@ class Learner(keras.Model):
         run_eagerly: bool = False,
     ) -> "Learner":
         """Sets what `fit` and `evaluate` need. Returns itself."""
-        self.loss_of = loss
+        self.objective = objective
         self.rows_per_replica = rows_per_replica
         self.accumulation_steps = accumulation_steps
         self.clip_norm = clip_norm
@@ -75,9 +75,9 @@ class Learner(keras.Model):
     def count(self, data: tuple) -> dict[str, Any]:
         """Adds a batch to the metrics of an evaluation."""
         images, labels, weights = data
-        logits = self(self.scaled(images), training=False)
-        self.counts["loss"].update_state(self.loss_of(labels, logits), sample_weight=weights)
-        self.counts["accuracy"].update_state(self.hits(labels, logits), sample_weight=weights)
+        losses, hits = self.objective(labels, self(self.scaled(images), training=False))
+        self.counts["loss"].update_state(losses, sample_weight=weights)
+        self.counts["accuracy"].update_state(hits, sample_weight=weights)
         self.counts["examples"].update_state(weights)
         return {name: self.for_keras(metric.result()) for name, metric in self.counts.items()}
 
@@ -86,11 +86,6 @@ class Learner(keras.Model):
         if keras.backend.standardize_dtype(images.dtype) != "uint8":
             return images
         return ops.cast(images, "float32") / 127.5 - 1.0
-
-    def hits(self, labels: Any, logits: Any) -> Any:
-        """1 where the largest logit is that of the (largest) label, else 0; (B,) float32."""
-        labels = labels if len(labels.shape) == 1 else ops.argmax(labels, axis=-1)
-        return ops.cast(ops.equal(ops.cast(labels, "int32"), ops.cast(ops.argmax(logits, axis=-1), "int32")), "float32")
 
     def for_keras(self, value: Any) -> Any:
         """A scalar as `fit` can take it: over several workers, Keras reduces along axis 0 of what a step returns."""
@@ -102,8 +97,7 @@ def make_learner(
     optimizer: ParameterGroups,
     *,
     batch_rows: int,
-    loss: str = "softmax",
-    label_smoothing: float = 0.0,
+    objective: Objective | None = None,
     accumulation_steps: int = 1,
     remat: bool = False,
     clip_norm: float | None = None,
@@ -114,11 +108,10 @@ def make_learner(
     """Returns the model in training. Call it in the scope of the devices, as for the model and the optimizer.
 
     Args:
-        model: Gives logits (B, Y); activation none.
+        model: Gives logits (B, Y), activation none; or what `objective` takes.
         optimizer: From `make_optimizer`, for this model.
         batch_rows: Rows of a batch over all replicas, padding included.
-        loss: A key of `keras_vit.train.losses.LOSSES`.
-        label_smoothing: See there.
+        objective: Labels and outputs to losses and hits; default: `keras_vit.train.losses.classification()`.
         accumulation_steps: Micro-batches that a replica computes one after the other for one update.
         remat: Keep only the inputs of blocks for the gradient: less memory, about a third more work.
         clip_norm: Largest global norm of the gradient of the whole batch; None for no limit.
@@ -139,8 +132,6 @@ def make_learner(
         >>> round(float(learner.train_on_batch(*batch, return_dict=True)["loss"]), 4)
         2.3026
     """
-    if loss not in LOSSES:
-        raise ValueError(f"`loss` must be one of {', '.join(LOSSES)}. Received: {loss!r}.")
     parts = num_replicas * accumulation_steps
     if batch_rows % parts:
         raise ValueError(
@@ -150,10 +141,10 @@ def make_learner(
     if getattr(model.layers[-1], "activation", keras.activations.linear) is not keras.activations.linear:
         raise ValueError("The loss needs logits. Build the model with `classifier_activation=None`.")
     whole = rematerialize(model) if remat else model
-    learner = Learner(whole.inputs, whole.outputs[0], name=model.name)
+    learner = Learner(whole.inputs, whole.outputs if len(whole.outputs) > 1 else whole.outputs[0], name=model.name)
     return learner.prepare(
         optimizer=optimizer,
-        loss=lambda labels, logits: LOSSES[loss](labels, logits, label_smoothing=label_smoothing),
+        objective=objective or classification(),
         rows_per_replica=batch_rows // num_replicas,
         accumulation_steps=accumulation_steps,
         clip_norm=clip_norm,

@@ -74,6 +74,36 @@ def sigmoid_cross_entropy(labels: Any, logits: Any, *, label_smoothing: float = 
 LOSSES: dict[Loss, Callable[..., Any]] = {"softmax": softmax_cross_entropy, "sigmoid": sigmoid_cross_entropy}
 
 
+# Labels and what the model gave, to the loss and the success (0 to 1) of each example, both (B,) float32.
+Objective = Callable[[Any, Any], tuple[Any, Any]]
+
+
+def classification(loss: Loss = "softmax", *, label_smoothing: float = 0.0) -> Objective:
+    """Returns the objective of a classifier: its loss, and whether the largest logit is that of the largest label.
+
+    Args:
+        loss: A key of `LOSSES`.
+        label_smoothing: See there.
+
+    Raises:
+        ValueError: If there is no such loss.
+
+    Example:
+        >>> losses, hits = classification()(np.array([1]), np.array([[0.0, 9.0]], "float32"))
+        >>> float(hits[0])
+        1.0
+    """
+    if loss not in LOSSES:
+        raise ValueError(f"`loss` must be one of {', '.join(LOSSES)}. Received: {loss!r}.")
+
+    def objective(labels: Any, logits: Any) -> tuple[Any, Any]:
+        classes = labels if len(labels.shape) == 1 else ops.argmax(labels, axis=-1)
+        hits = ops.equal(ops.cast(classes, "int32"), ops.cast(ops.argmax(logits, axis=-1), "int32"))
+        return LOSSES[loss](labels, logits, label_smoothing=label_smoothing), ops.cast(hits, "float32")
+
+    return objective
+
+
 def default_head_bias(loss: Loss, num_classes: int) -> float:
     """Returns the bias from which the head of a pre-training starts: 0 for softmax, -ln(Y) for sigmoid.
 

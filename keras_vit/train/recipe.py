@@ -30,7 +30,8 @@ from keras_vit.data.transforms import Transform
 from keras_vit.train.config import DataConfig, RunConfig, flattened
 from keras_vit.train.devices import Devices, connect
 from keras_vit.train.learner import averaged, make_learner
-from keras_vit.train.loop import train
+from keras_vit.train.loop import Evaluator, train
+from keras_vit.train.losses import Objective, classification
 from keras_vit.train.optimizers import make_optimizer
 from keras_vit.train.report import check_can_draw, write_report
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant
@@ -44,6 +45,9 @@ def run(
     image_size: int,
     workdir: str | os.PathLike,
     title: str,
+    *,
+    objective: Objective | None = None,
+    evaluators: Mapping[str, Evaluator] | None = None,
 ) -> dict[str, float]:
     """Trains what `build` makes, and leaves weights, curve and report in `workdir`.
 
@@ -54,6 +58,8 @@ def run(
         image_size: Side of the square images, in pixels.
         workdir: Of the run. The same command on the same folder goes on where it stopped.
         title: Of the report.
+        objective: Labels and the model's outputs to losses and hits; default: classification, as `settings` say.
+        evaluators: See `keras_vit.train.loop.train`.
 
     Returns:
         As `keras_vit.train.loop.train`.
@@ -78,8 +84,7 @@ def run(
             model,
             optimizer,
             batch_rows=padded_rows(settings.batch_size, devices.num_replicas * settings.accumulation_steps),
-            loss=settings.loss,
-            label_smoothing=settings.label_smoothing,
+            objective=objective or classification(settings.loss, label_smoothing=settings.label_smoothing),
             accumulation_steps=settings.accumulation_steps,
             remat=settings.remat,
             clip_norm=settings.optimizer.clip_norm,
@@ -110,6 +115,7 @@ def run(
             workdir,
             batch_size=settings.batch_size,
             devices=devices,
+            evaluators=evaluators,
             validation=None
             if test_source is None
             else lambda: evaluation_batches(
@@ -126,6 +132,7 @@ def run(
     if devices.is_chief:
         facts = {**_facts(train_source, test_source, devices), **_figures(results), **_left_out(bad, bad_test)}
         write_report(workdir, title=title, facts={**facts, **flattened(config)}, command=_command())
+        (workdir / "results.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
         print(f"{workdir / 'report.md'}\n{workdir / 'model.npz'}")
     print(f"state sha256: {results['state_sha256']}", flush=True)
     return results
@@ -148,29 +155,54 @@ def _named(*collectors: Unreadable | None) -> Iterator[None]:
 
 
 def make_sources(data: DataConfig, seed: int) -> tuple[Source, Source | None]:
-    """Returns the training set, and the test set or None. Their classes are the same."""
+    """Returns the training set, and what to validate on or None. Their classes are the same."""
+    if data.held_out:
+        validation, train_source = _training_source(data, seed).split(data.held_out)
+    else:
+        train_source = _training_source(data, seed)
+        validation = _test_source(data, seed, train_source.class_names) if data.test else None
+    if data.train_share < 1:
+        train_source, _ = train_source.split(data.train_share, seed=seed)
+    return train_source, validation
+
+
+def _training_source(data: DataConfig, seed: int) -> Source:
     if data.kind == "image_folder":
-        root = Path(data.name).expanduser()
-        train_source = sources.image_folder(root / data.train)
-        if data.test and not (root / data.test).is_dir():
+        return sources.image_folder(Path(data.name).expanduser() / data.train)
+    if data.kind == "tfds":
+        return sources.tfds(data.name, data.train)
+    if data.kind == "digits":
+        return sources.digits("train")
+    whole = _fractals(data, seed)
+    return whole.subset(np.arange(_first_unseen(data, whole))) if data.test else whole
+
+
+def _test_source(data: DataConfig, seed: int, class_names: tuple[str, ...]) -> Source:
+    if data.kind == "image_folder":
+        folder = Path(data.name).expanduser() / data.test
+        if not folder.is_dir():
             raise ValueError(
-                f"There is no folder {root / data.test} to validate with. Name another with "
+                f"There is no folder {folder} to validate with. Name another with "
                 "--config.run.data.test=FOLDER, or go without: --config.run.data.test="
             )
-        names = train_source.class_names
-        return train_source, sources.image_folder(root / data.test, class_names=names) if data.test else None
+        return sources.image_folder(folder, class_names=class_names)
     if data.kind == "tfds":
-        return sources.tfds(data.name, data.train), sources.tfds(data.name, data.test) if data.test else None
+        return sources.tfds(data.name, data.test)
     if data.kind == "digits":
-        return sources.digits("train"), sources.digits("test") if data.test else None
-    options = {"images_per_class": data.images_per_class, "image_size": data.image_size, "seed": seed}
-    whole = sources.fractals(data.num_classes, **options)
-    if not data.test:
-        return whole, None
-    # Instances that training never sees: the last tenth of each class, at most 10 of them.
-    held_out = data.num_classes * max(1, min(10, data.images_per_class // 10))
-    cut = whole.num_examples - held_out
-    return whole.subset(np.arange(cut)), whole.subset(np.arange(cut, whole.num_examples))
+        return sources.digits("test")
+    whole = _fractals(data, seed)
+    return whole.subset(np.arange(_first_unseen(data, whole), whole.num_examples))
+
+
+def _fractals(data: DataConfig, seed: int) -> Source:
+    return sources.fractals(
+        data.num_classes, images_per_class=data.images_per_class, image_size=data.image_size, seed=seed
+    )
+
+
+def _first_unseen(data: DataConfig, whole: Source) -> int:
+    """Instances that training never sees: a tenth of what one of each class has, at most 10."""
+    return whole.num_examples - data.num_classes * max(1, min(10, data.images_per_class // 10))
 
 
 def training_transforms(data: DataConfig, image_size: int) -> list[Transform]:

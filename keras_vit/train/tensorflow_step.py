@@ -104,16 +104,15 @@ def _gradients(learner: Any, data: tuple, loss_scale: Any) -> tuple[list, Sums]:
     variables = [variable.value for variable in learner.trainable_variables]
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(variables)
-        logits = _with_own_masks(learner, lambda: learner(learner.scaled(images), training=True))
-        losses = learner.loss_of(labels, logits)
+        outputs = _with_own_masks(learner, lambda: learner(learner.scaled(images), training=True))
+        losses, hits = learner.objective(labels, outputs)
         loss = tf.reduce_sum(losses * weights)
         target = loss * loss_scale / learner.rows_per_replica
     gradients = tape.gradient(target, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-    hits = tf.reduce_sum(learner.hits(labels, logits) * weights)
-    return gradients, (loss, hits, tf.reduce_sum(weights))
+    return gradients, (loss, tf.reduce_sum(hits * weights), tf.reduce_sum(weights))
 
 
-def _with_own_masks(learner: Any, forward: Callable[[], tf.Tensor]) -> tf.Tensor:
+def _with_own_masks(learner: Any, forward: Callable[[], Any]) -> Any:
     """Runs `forward` with seeds of this replica's own, and advances the seeds that are stored by as much.
 
     Keras keeps one seed for all replicas, so that all would draw the same masks.

@@ -215,3 +215,15 @@ def test_a_record_file_that_is_cut_short_is_named(built):
             sources.tfds("shapes", "train", data_dir=built)
     finally:
         path.write_bytes(whole)
+
+
+def test_a_split_is_the_same_every_time_and_loses_nothing():
+    first, rest = sources.digits("train").split(0.1)
+    places = [part.locate(index) for part in (first, rest) for index in range(part.num_examples)]
+    assert (first.num_examples, len(set(places))) == (144, 1437)
+    again, _ = sources.digits("train").split(0.1)
+    assert [again.locate(index) for index in range(144)] == places[:144]
+    other, _ = sources.digits("train").split(0.1, seed=1)
+    assert [other.locate(index) for index in range(144)] != places[:144]
+    with pytest.raises(ValueError, match="No example of digits train would remain"):
+        sources.digits("train").split(0.0)

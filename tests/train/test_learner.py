@@ -15,7 +15,7 @@ from free_ports import free_ports  # noqa: E402
 
 from keras_vit.models import vision_transformer  # noqa: E402
 from keras_vit.train.learner import averaged, make_learner  # noqa: E402
-from keras_vit.train.losses import softmax_cross_entropy  # noqa: E402
+from keras_vit.train.losses import classification, softmax_cross_entropy  # noqa: E402
 from keras_vit.train.optimizers import OptimizerConfig, make_optimizer  # noqa: E402
 from keras_vit.train.remat import rematerialize  # noqa: E402
 
@@ -257,6 +257,6 @@ def test_what_does_not_divide_is_said(tiny_vit):
     with pytest.raises(ValueError, match="does not divide into 4 replicas with 1 micro-batches each. Pad it to 12"):
         make_learner(model, optimizer, batch_rows=10, num_replicas=4)
     with pytest.raises(ValueError, match="`loss` must be one of softmax, sigmoid"):
-        make_learner(model, optimizer, batch_rows=8, loss="hinge")
+        classification("hinge")
     with pytest.raises(ValueError, match="needs logits"):
         make_learner(tiny(tiny_vit, classifier_activation="softmax"), optimizer, batch_rows=8)

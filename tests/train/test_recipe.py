@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ pytest.importorskip("sklearn")
 Image = pytest.importorskip("PIL.Image")
 
 import keras_vit  # noqa: E402
-from keras_vit.train import DataConfig  # noqa: E402
+from keras_vit.train import DataConfig, recipe  # noqa: E402
 from keras_vit.train.recipe import make_sources, row_of  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
@@ -43,6 +44,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_leaves_what_people_look_for(pretrained: Path):
     names = {path.name for path in pretrained.iterdir()}
     files = {"checkpoints", "config.json", "learning_curve.png", "metrics.csv", "model.npz", "report.md", "tensorboard"}
+    files |= {"results.json"}
     assert names == files
     config = json.loads((pretrained / "config.json").read_text())
     assert config["config"]["run.seed"] == "0" and config["versions"]["Keras"]
@@ -170,3 +172,29 @@ def test_rows_take_changes():
     row = row_of("ViT_Ti16", {"depth": 3, "name": "mine"})
     model = keras_vit.application(row)(weights=None, input_shape=(32, 32, 3), classes=3)
     assert sum(layer.name.startswith("encoderblock_") for layer in model.layers) == 3
+
+
+def test_what_is_held_out_is_validated_on_and_the_test_set_is_left_alone(tmp_path, monkeypatch):
+    def touched(*_):
+        raise AssertionError("the test set was opened")
+
+    monkeypatch.setattr(recipe, "_test_source", touched)
+    data = DataConfig(kind="digits", held_out=0.1)
+    train_source, dev = recipe.make_sources(data, seed=0)
+    assert (train_source.num_examples, dev.num_examples) == (1293, 144)
+    places = {part.locate(index) for part in (train_source, dev) for index in range(part.num_examples)}
+    assert len(places) == 1437 and all("train" in place for place in places)
+    # The same examples are held out in every run, whatever its seed; what is learned from is drawn anew.
+    few = [recipe.make_sources(replace(data, train_share=0.1), seed=seed) for seed in (0, 1)]
+    assert [[part.locate(index) for index in range(144)] for _, part in few] == [
+        [dev.locate(index) for index in range(144)]
+    ] * 2
+    chosen = [{part.locate(index) for index in range(part.num_examples)} for part, _ in few]
+    assert [len(part) for part in chosen] == [129, 129] and chosen[0] != chosen[1]
+    with pytest.raises(AssertionError, match="opened"):
+        recipe.make_sources(DataConfig(kind="digits"), seed=0)
+
+
+def test_shares_of_the_training_set_are_checked():
+    with pytest.raises(ValueError, match=r"Received: held_out=1.0, train_share=1.0"):
+        DataConfig(kind="digits", held_out=1.0)
