@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from keras_vit.train import DataConfig, LoopConfig, OptimizerConfig, PretrainConfig, RunConfig
 
-EPOCHS = 16
+EPOCHS = 15
 BATCH_SIZE = 128
 STEPS = EPOCHS * 50_000 // BATCH_SIZE
 
@@ -30,17 +30,19 @@ def get_config(arg: str = "") -> PretrainConfig:
     )
     config = PretrainConfig(
         model="ViT_Ti16",
-        variant={"name": "ViT_Cifar", "patch_size": 4, "width": 96, "depth": 6, "num_heads": 3, "mlp_dim": 192},
-        # Both as in arXiv:2205.01580: learned positions and a class token take many epochs to be of use. After 500
-        # steps the model is at 46.9 % with fixed sine-cosine positions, at 39.9 % with learned ones.
-        model_options={"classifier": "gap", "position_embedding": "sincos2d"},
+        variant={"name": "ViT_Cifar", "patch_size": 4, "width": 96, "depth": 6, "num_heads": 2, "mlp_dim": 192},
+        # Mean of the patches and fixed positions as in arXiv:2205.01580: learned positions and a class token take many
+        # epochs to be of use. After 500 steps the model is at 46.9 % with fixed positions, at 39.9 % with learned ones.
+        # The exact GELU is one fused operation on CPUs, and faster than the tanh form.
+        model_options={"classifier": "gap", "position_embedding": "sincos2d", "gelu": "exact"},
         image_size=32,
         run=RunConfig(
             data=data,
             batch_size=BATCH_SIZE,
             optimizer=OptimizerConfig(
-                name="adamw",
-                learning_rate=2e-3,
+                # After 500 steps: AdamW 45.8 % at a rate of 2e-3, 43.3 % at 4e-3; Muon 51.3 % at 2e-3, 53.7 % at 5e-3.
+                name="muon",
+                learning_rate=5e-3,
                 schedule="cosine",
                 warmup_steps=300,
                 weight_decay=0.05,

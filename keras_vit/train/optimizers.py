@@ -3,7 +3,8 @@
 What is *not* here: the reduction over replicas and the clipping of the reduced gradient. They belong to the training
 step, because Keras clips each replica's gradient before the sum, and the paper clips the sum.
 
-Source: arXiv:2010.11929, tables 3 and 4; decoupled decay arXiv:1711.05101; layer-wise rates arXiv:2106.08254 (BEiT).
+Source: arXiv:2010.11929, tables 3 and 4; decoupled decay arXiv:1711.05101; layer-wise rates arXiv:2106.08254 (BEiT);
+Muon arXiv:2502.16982.
 """
 
 import re
@@ -243,11 +244,18 @@ def _adam(**options: Any) -> keras.optimizers.Optimizer:
     return keras.optimizers.Adam(**{"epsilon": 1e-8, **options})
 
 
+def _muon(**options: Any) -> keras.optimizers.Optimizer:
+    """Matrices of the blocks by Muon, scaled so that Adam's rates fit; embedding, head, norms and biases by Adam."""
+    defaults = {"epsilon": 1e-8, "exclude_layers": ["predictions"], "adam_weight_decay": options.get("weight_decay")}
+    return keras.optimizers.Muon(**{**defaults, **options})
+
+
 # "adam" and "adamw" are one rule: decay is decoupled here, and as much as the config says.
 OPTIMIZERS: dict[str, Callable[..., keras.optimizers.Optimizer]] = {
     "adam": _adam,
     "adamw": _adam,
     "momentum": Momentum,
+    "muon": _muon,
     "adafactor": keras.optimizers.Adafactor,
     "lamb": keras.optimizers.Lamb,
     "lion": keras.optimizers.Lion,
