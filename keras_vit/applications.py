@@ -329,6 +329,8 @@ def _restored(
     layers = [layer for layer in model.layers if layer not in upstream]
     names = {layer.name for layer in layers}
     heads = () if include_top else ("predictions", "pre_logits", "map_head")
+    # Of masked patch prediction nothing but the trunk is of use here.
+    heads = (*heads, "mask_token", "patch_predictions")
     skip = tuple(f"{head}/.*" for head in heads if head not in names)
     restore(layers, pretrained.arrays, skip=skip, positions=positions, origin=pretrained.origin)
     return model

@@ -31,7 +31,7 @@ FLOORS = (
 FILES = {
     "layers": ("patches", "tokens", "positions", "transformer", "pooling", "resnet", "__init__"),
     "data": (
-        *("fractals", "transforms", "randaugment", "sources", "duplicates", "order", "reading", "pipeline"),
+        *("fractals", "transforms", "randaugment", "sources", "folders", "duplicates", "order", "reading", "pipeline"),
         "__init__",
     ),
     "models": ("ends", "resnet", "vit", "__init__"),
@@ -41,7 +41,8 @@ FILES = {
     ),
     "train": (
         *("losses", "schedules", "optimizers", "remat", "devices", "tensorflow_step", "jax_step", "learner"),
-        *("checkpoints", "progress", "logs", "report", "loop", "config", "recipe", "pretrain", "finetune", "__init__"),
+        *("checkpoints", "progress", "logs", "report", "loop", "config", "recipe", "pretrain", "finetune"),
+        *("plots", "masked_patches", "scorecard", "handover", "transfer", "__init__"),
     ),
 }
 # Every dependency, and the files or folders that may import it. "" is anywhere.
@@ -60,7 +61,7 @@ DOORS = {
     "tensorflow_datasets": ("data/sources.py",),
     "tensorflow_serving": ("export/warmup.py",),
     "sklearn": ("data/sources.py", "quickstart.py"),
-    "matplotlib": ("analyze/plots.py", "train/report.py", "quickstart.py"),
+    "matplotlib": ("analyze/plots.py", "train/report.py", "train/plots.py", "quickstart.py"),
     "pooch": ("weights/download.py",),
     "tqdm": ("weights/download.py", "data/duplicates.py", "train/progress.py"),
     "safetensors": ("weights/files.py",),

@@ -7,23 +7,30 @@ No table of the paper: from scratch on 50,000 images a ViT is below a ResNet of 
     python experiments/pretrain.py --config=experiments/configs/cifar10_scratch.py:tfds --workdir=runs/cifar10
     python experiments/pretrain.py --config=experiments/configs/cifar10_scratch.py:smoke --workdir=/tmp/smoke
 
-Time and score: see experiments/README.md. `smoke` takes scikit-learn's digits, and less than a minute.
+Hardware: two CPU cores. Time and score: 35 minutes, 78.3 % of the 10,000 test images; see experiments/README.md.
+`smoke` takes scikit-learn's digits, and less than a minute.
 """
 
-from dataclasses import replace
-
-from keras_vit.train import DataConfig, LoopConfig, OptimizerConfig, PretrainConfig, RunConfig
+from keras_vit.train import (
+    DataConfig,
+    LoopConfig,
+    OptimizerConfig,
+    PretrainConfig,
+    RunConfig,
+    recipe_words,
+    smoke_form,
+)
 
 EPOCHS = 15
 BATCH_SIZE = 128
 STEPS = EPOCHS * 50_000 // BATCH_SIZE
+WORDS = {"data": ("tfds",), "size": ("smoke",)}
 
 
 def get_config(arg: str = "") -> PretrainConfig:
-    if arg not in ("", "tfds", "smoke"):
-        raise ValueError(f'This recipe takes "tfds", "smoke" or nothing after the colon. Received: {arg!r}.')
+    words = recipe_words(arg, WORDS)
     data = DataConfig(
-        kind="tfds" if arg == "tfds" else "image_folder",
+        kind="tfds" if words["data"] else "image_folder",
         name="cifar10",
         # Stronger augmentation pays in longer runs.
         crop_area=0.6,
@@ -52,16 +59,4 @@ def get_config(arg: str = "") -> PretrainConfig:
             loop=LoopConfig(total_steps=STEPS, log_every=100, evaluate_every=1250, checkpoint_every=250),
         ),
     )
-    return _smoke(config) if arg == "smoke" else config
-
-
-def _smoke(config: PretrainConfig) -> PretrainConfig:
-    run = replace(
-        config.run,
-        data=replace(config.run.data, kind="digits", name="", flip=False),
-        batch_size=32,
-        optimizer=replace(config.run.optimizer, warmup_steps=2, average_momentum=0.9),
-        loop=LoopConfig(total_steps=10, log_every=2, evaluate_every=5, checkpoint_every=4),
-    )
-    variant = {**config.variant, "width": 32, "depth": 2, "num_heads": 2, "mlp_dim": 64}
-    return replace(config, run=run, variant=variant, image_size=16)
+    return smoke_form(config) if words["size"] else config

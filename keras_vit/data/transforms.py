@@ -263,12 +263,13 @@ def to_uint8(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 
 
 def _enlarge(size: int) -> Transform:
-    """BiT enlarges 128 to 160 if an image has fewer than 96 * 96 pixels, otherwise 384 to 448."""
+    """BiT enlarges 128 to 160 if an image has fewer than 96 * 96 pixels, otherwise 384 to 448; R152x4, 480 to 512."""
+    large = 512 if size == 480 else round(size * 448 / 384)
 
     def transform(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         pixels = decode(image, seed)
         is_small = tf.reduce_prod(tf.shape(pixels)[:2]) < 96 * 96
-        side = tf.where(is_small, round(size * 160 / 128), round(size * 448 / 384))
+        side = tf.where(is_small, round(size * 160 / 128), large)
         return _resize(pixels, tf.stack([side, side]), "bilinear", antialias=False)
 
     return transform
@@ -291,7 +292,7 @@ def train_crop(policy: str, size: int, *, smallest_area: float = 0.05) -> list[T
     Args:
         policy: "inception": `inception_crop`; pre-training, and what the released code did in fine-tuning too.
             "resize_crop": a random square out of one larger by 7/6, or by 5/4 if the image has fewer than 96 * 96
-            pixels (448 to 384, 160 to 128); fine-tuning as the paper describes it, after BiT-HyperRule.
+            pixels (448 to 384, 160 to 128; 512 to 480); fine-tuning as the paper describes it, after BiT-HyperRule.
             "resize": the whole image.
         size: Side of the square, in pixels.
         smallest_area: Part of the image that an Inception crop takes at least; the other policies have none.

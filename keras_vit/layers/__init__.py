@@ -4,7 +4,7 @@ from keras_vit.layers.patches import PatchEmbedding, PatchExtract
 from keras_vit.layers.pooling import AttentionPooling, TokenPooling
 from keras_vit.layers.positions import AddPositionEmbs
 from keras_vit.layers.resnet import BiTMaxPool, BiTUnit, StdConv2D, StemUnit
-from keras_vit.layers.tokens import ClassToken
+from keras_vit.layers.tokens import ClassToken, MaskTokens
 from keras_vit.layers.transformer import MlpBlock, MultiHeadDotProductAttention, TransformerBlock
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "BiTMaxPool",
     "BiTUnit",
     "ClassToken",
+    "MaskTokens",
     "MlpBlock",
     "MultiHeadDotProductAttention",
     "PatchEmbedding",

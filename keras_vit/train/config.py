@@ -16,8 +16,9 @@ from typing import Any
 from keras_vit.train.devices import DevicesConfig
 from keras_vit.train.loop import LoopConfig
 from keras_vit.train.optimizers import OptimizerConfig
+from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS, ResNetVariant
 
-KINDS = ("image_folder", "tfds", "digits", "fractals")
+KINDS = ("image_folder", "tfds", "digits", "fractals", "given")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,7 +27,8 @@ class DataConfig:
 
     Attributes:
         kind: "image_folder": `name` holds the folders `train` and `test`; "tfds": `name` is a data set of TensorFlow
-            Datasets, `train` and `test` its splits; "digits": scikit-learn's; "fractals": drawn on the fly.
+            Datasets, `train` and `test` its splits; "digits": scikit-learn's; "fractals": drawn on the fly; "given":
+            what the caller of `keras_vit.train.recipe.run` passes.
         name: A folder, or a data set.
         train, test: Folders or splits. An empty `test` is no validation.
         held_out: Share of the training set that is left out and validated on; the test set is not opened then. The
@@ -139,6 +141,100 @@ def load_config(recipe: str, overrides: Sequence[str] = ()) -> Any:
             raise ValueError(f"An override is written name=value. Received: {override!r}.")
         changes[name] = text
     return with_fields(config, changes)
+
+
+def recipe_words(arg: str, valid: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Reads what stands after the colon of a recipe: words in any order, separated by commas, at most one of a kind.
+
+    Args:
+        arg: What `get_config` was given.
+        valid: Kind to its words.
+
+    Returns:
+        Kind to the word that was given, or to "".
+
+    Raises:
+        ValueError: If a word is of no kind, or two are of one; lists the valid ones.
+
+    Example:
+        >>> recipe_words("smoke,ViT_B16", {"model": ("ViT_B16", "ViT_L16"), "epochs": ("90ep",), "size": ("smoke",)})
+        {'model': 'ViT_B16', 'epochs': '', 'size': 'smoke'}
+    """
+    words = [word.strip() for word in arg.split(",") if word.strip()]
+    found = {kind: [word for word in words if word in choices] for kind, choices in valid.items()}
+    if sum(map(len, found.values())) < len(words) or any(len(chosen) > 1 for chosen in found.values()):
+        lines = "\n".join(f"  {kind}: {', '.join(choices)}" for kind, choices in valid.items())
+        raise ValueError(
+            "This recipe takes words separated by commas, at most one from each line below, or nothing after the "
+            f"colon. Received: {arg!r}.\n{lines}"
+        )
+    return {kind: "".join(chosen) for kind, chosen in found.items()}
+
+
+def smoke_form(config: Any) -> Any:
+    """Returns the config of any recipe cut down to seconds: ten steps of a tiny model on data that needs no download.
+
+    What is tried is the recipe's own: its optimizer, schedule, crops, augmentation and loss. The data are
+    scikit-learn's digits, or a few fractals where the recipe has fractals. A config with `weights` goes on, at a higher
+    resolution, from what the smoke form of a model of its family left in /tmp/smoke.
+
+    Args:
+        config: Has the fields `run`, `model`, `variant`, `model_options` and `image_size`.
+
+    Example:
+        >>> from keras_vit.train import PretrainConfig
+        >>> run = RunConfig(data=DataConfig(name="/data/pets"), loop=LoopConfig(total_steps=500))
+        >>> small = smoke_form(PretrainConfig(model="ViT_L16", run=run))
+        >>> small.image_size, small.variant["width"], small.run.data.kind
+        (16, 32, 'digits')
+    """
+    run, optimizer = config.run, config.run.optimizer
+    tiny, stride = _tiny(config.model)
+    options = dict(optimizer.schedule_options)
+    if "boundaries" in options:
+        options["boundaries"] = tuple(range(3, 9))[: len(options["boundaries"])]
+    small = {
+        "run": replace(
+            run,
+            data=_embedded(run.data),
+            batch_size=32,
+            optimizer=replace(
+                optimizer,
+                warmup_steps=min(2, optimizer.warmup_steps),
+                schedule_options=options,
+                average_momentum=None if optimizer.average_momentum is None else 0.9,
+            ),
+            loop=replace(run.loop, total_steps=10, log_every=2, evaluate_every=5, checkpoint_every=4),
+        ),
+        "variant": {"name": "Smoke", **config.variant, **tiny},
+        "model_options": {
+            name: 32 if name == "representation_size" and value else value
+            for name, value in config.model_options.items()
+        },
+        "image_size": 4 * stride,
+    }
+    if "weights" in {field.name for field in dataclasses.fields(config)}:
+        small |= {"weights": "/tmp/smoke/model.npz", "image_size": 6 * stride}
+    return replace(config, **small)
+
+
+def _embedded(data: DataConfig) -> DataConfig:
+    whole = replace(data, train="train", test="test", held_out=0.0, train_share=1.0, drop_duplicates=False)
+    if data.kind == "fractals":
+        return replace(whole, num_classes=8, images_per_class=20)
+    return replace(whole, kind="digits", name="", flip=False)
+
+
+def _tiny(model: str) -> tuple[dict[str, Any], int]:
+    """The fields that make a row tiny, and the pixels that a token or a cell of the result then covers."""
+    row = {**VIT_VARIANTS, **RESNET_VARIANTS}[model]
+    if isinstance(row, ResNetVariant):
+        return {"units": (1, 1)}, 8
+    fields: dict[str, Any] = {"patch_size": 4, "width": 32, "depth": 2, "num_heads": 2, "mlp_dim": 64}
+    if row.stem is None:
+        return fields, 4
+    stem = replace(row.stem, units=(1, 1)[: len(row.stem.units)])
+    return {**fields, "patch_size": 1, "stem": stem}, stem.total_stride
 
 
 def with_fields(config: Any, changes: Mapping[str, str]) -> Any:

@@ -87,6 +87,7 @@ _TABLES = ("pos_embedding", "row_embedding", "column_embedding", "prefix_embeddi
 _KERAS_VIT: Rows = (
     ("embedding", "embedding", "dense"),
     ("class_token/cls", "cls", "array"),
+    ("mask_token/mask", "mask_token", "array"),
     *((f"posembed_{p}/{table}", f"Transformer/posembed_{p}/{table}", "array") for p in _PLACES for table in _TABLES),
     ("encoderblock_{}/attention_norm", f"{_BLOCK}/LayerNorm_0", "norm"),
     *((f"encoderblock_{{}}/attention/{part}", f"{_ATTENTION}/{part}", "heads") for part in _QKV),
@@ -100,7 +101,7 @@ _KERAS_VIT: Rows = (
     ("map_head/attention/out", f"{_POOL_ATTENTION}/out", "out"),
     ("map_head/mlp_norm", f"{_POOL}/LayerNorm_0", "norm"),
     *((f"map_head/mlp/dense_{i}", f"{_POOL}/MlpBlock_0/Dense_{i}", "dense") for i in (0, 1)),
-    ("pre_logits", "pre_logits", "dense"),
+    *((head, head, "dense") for head in ("pre_logits", "patch_predictions")),
     ("predictions", "head", "dense"),
 )
 _KERAS_ROOT: Rows = (("conv_root", "conv_root", "dense"), ("gn_root", "gn_root", "norm"))

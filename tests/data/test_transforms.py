@@ -333,7 +333,8 @@ def test_the_smallest_area_of_a_crop_is_yours():
 
 
 @pytest.mark.parametrize(
-    ("shape", "size", "enlarged"), [((95, 96), 128, 160), ((96, 96), 384, 448), ((40, 300), 192, 224)]
+    ("shape", "size", "enlarged"),
+    [((95, 96), 128, 160), ((96, 96), 384, 448), ((40, 300), 192, 224), ((300, 200), 480, 512)],
 )
 def test_the_rule_of_bit_crops_from_a_larger_square(shape, size, enlarged):
     image = apply(transforms.train_crop("resize_crop", size), coordinates(*shape))

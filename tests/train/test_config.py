@@ -1,6 +1,7 @@
 """Configs: what is wrong with one is said before anything runs, and a field is changed by its name."""
 
 import dataclasses
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,13 @@ from keras_vit.train import (  # noqa: E402
     DataConfig,
     FinetuneConfig,
     LoopConfig,
+    MaskedPatchesConfig,
     OptimizerConfig,
     PretrainConfig,
     RunConfig,
     load_config,
+    recipe_words,
+    smoke_form,
 )
 from keras_vit.train.config import flattened, with_fields  # noqa: E402
 
@@ -105,11 +109,52 @@ def test_every_field_can_be_named(config):
         assert with_field(config, name, text) == config
 
 
+VALID = {"model": ("ViT_B16", "ViT_L16"), "size": ("smoke",)}
+
+
+def test_words_of_a_recipe_come_in_any_order():
+    assert recipe_words("", VALID) == {"model": "", "size": ""}
+    assert recipe_words("smoke,ViT_L16", VALID) == recipe_words(" ViT_L16, smoke", VALID)
+    assert recipe_words("smoke,ViT_L16", VALID) == {"model": "ViT_L16", "size": "smoke"}
+
+
+@pytest.mark.parametrize("arg", ["smok", "ViT_B16,ViT_L16", "smoke,smoke", "smoke,vit_b16", "smoke ViT_B16"])
+def test_a_word_too_many_lists_the_valid_ones(arg: str):
+    with pytest.raises(ValueError) as caught:
+        recipe_words(arg, VALID)
+    assert f"Received: {arg!r}.\n  model: ViT_B16, ViT_L16\n  size: smoke" in str(caught.value)
+
+
+def test_the_smoke_form_keeps_what_is_tried():
+    optimizer = OptimizerConfig(
+        name="momentum",
+        schedule="staircase",
+        schedule_options={"boundaries": (100, 200, 300, 400)},
+        warmup_steps=50,
+        average_momentum=0.9999,
+        weight_decay=0.3,
+    )
+    data = DataConfig(name="/nowhere", held_out=0.001, rand_augment_ops=2, mixup_alpha=0.2, drop_duplicates=True)
+    run = RunConfig(data=data, loop=LoopConfig(total_steps=500), optimizer=optimizer, loss="sigmoid", batch_size=4096)
+    config = PretrainConfig(model="R50_ViT_B16", model_options={"representation_size": 768}, run=run)
+    small = smoke_form(config)
+    assert small.run.data == DataConfig(kind="digits", flip=False, rand_augment_ops=2, mixup_alpha=0.2)
+    assert (small.run.loss, small.run.optimizer.weight_decay) == ("sigmoid", 0.3)
+    assert small.run.optimizer.schedule_options == {"boundaries": (3, 4, 5, 6)}
+    assert (small.run.optimizer.average_momentum, small.model_options) == (0.9, {"representation_size": 32})
+    assert small.run.loop.total_steps == 10 and small.variant["stem"].units == (1, 1)
+    # Fine-tuning has another resolution, so that positions are resized.
+    tuned = smoke_form(FinetuneConfig(model="R50_ViT_B16", weights="imagenet21k", run=run))
+    assert (small.image_size, tuned.image_size, tuned.weights) == (32, 48, "/tmp/smoke/model.npz")
+    fractals = replace(run, data=DataConfig(kind="fractals"))
+    assert smoke_form(replace(config, run=fractals)).run.data.kind == "fractals"
+
+
 @pytest.mark.parametrize("recipe", sorted(path.name for path in CONFIGS.glob("*.py")))
 @pytest.mark.parametrize("argument", ["", "smoke"])
 def test_every_recipe_is_complete(recipe: str, argument: str):
     config = load_config(f"{CONFIGS / recipe}:{argument}")
-    assert isinstance(config, PretrainConfig | FinetuneConfig)
+    assert isinstance(config, PretrainConfig | FinetuneConfig | MaskedPatchesConfig)
     assert dataclasses.fields(config)
     if argument == "smoke":
         assert config.run.loop.total_steps <= 20 and config.run.data.kind in ("digits", "fractals")

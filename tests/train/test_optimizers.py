@@ -199,3 +199,24 @@ def test_all_faults_of_a_config_come_at_once():
 def test_momentum_survives_saving():
     config = Momentum(0.03, momentum=0.8, weight_decay=0.1).get_config()
     assert Momentum.from_config(config).momentum == 0.8
+
+
+def test_muon_moves_matrices_by_rotations_and_the_rest_by_adam():
+    hidden, head = keras.layers.Dense(4, name="dense_0"), keras.layers.Dense(4, name="predictions")
+    for layer in (hidden, head):
+        layer.build((None, 6))
+    variables = [hidden.kernel, hidden.bias, head.kernel]
+    draws = np.random.RandomState(0)
+    gradients = [draws.normal(size=variable.shape).astype("float32") for variable in variables]
+    before = [np.array(variable) for variable in variables]
+    optimizer = OPTIMIZERS["muon"](learning_rate=0.1)
+    optimizer.build(variables)
+    optimizer.apply([keras.ops.convert_to_tensor(gradient) for gradient in gradients], variables)
+    kernel, *others = (old - np.array(new) for old, new in zip(before, variables, strict=True))
+    # The nearest matrix with orthogonal columns, as large as one of Adam's steps: 0.2 for a root mean square.
+    left, _, right = np.linalg.svd(gradients[0], full_matrices=False)
+    turned = left.T @ kernel @ right.T / (0.1 * 0.2 * math.sqrt(6))
+    assert ((np.diag(turned) > 0.65) & (np.diag(turned) < 1.25)).all()
+    assert np.abs(turned - np.diag(np.diag(turned))).max() < 1e-5
+    for step, gradient in zip(others, gradients[1:], strict=True):
+        np.testing.assert_allclose(step, 0.1 * np.sign(gradient), rtol=1e-4)

@@ -1,0 +1,55 @@
+"""CIFAR-10 from few labels: the second half of fractals_cifar10.py and of masked_patches.py:cifar10.
+
+No table of the paper: the question of arXiv:2010.11929, sections 4.3 and 4.6, in small.
+
+    python experiments/finetune.py --config=experiments/configs/cifar10_few_labels.py:finetune --workdir=runs/few \\
+        --config.weights=runs/fractals/model.npz --config.run.data.name=/data/cifar10 --config.run.seed=0
+    python experiments/pretrain.py --config=experiments/configs/cifar10_few_labels.py:scratch --workdir=runs/scratch \\
+        --config.run.data.name=/data/cifar10 --config.run.seed=0
+
+Words: `finetune` (the default) goes on from weights, `scratch` starts from random ones: the same model, images, labels,
+batches, optimizer and number of steps. `10percent` of the labels (the default) or `2percent`; which ones is a matter of
+the seed. `smoke` takes scikit-learn's digits, and less than a minute. Tested once, at the end, on all test images.
+
+Hardware, time and score: experiments/README.md.
+
+Chosen here: Muon and not the paper's SGD, for a ViT does not learn well from random weights with SGD, and both starts
+are to have the same optimizer.
+"""
+
+from keras_vit.train import (
+    DataConfig,
+    FinetuneConfig,
+    LoopConfig,
+    OptimizerConfig,
+    PretrainConfig,
+    RunConfig,
+    recipe_words,
+    smoke_form,
+)
+
+LABELS = {"10percent": (0.1, 400), "2percent": (0.02, 200)}  # share of the training set, steps
+WORDS = {"start": ("finetune", "scratch"), "labels": tuple(LABELS), "size": ("smoke",)}
+
+
+def get_config(arg: str = "") -> PretrainConfig | FinetuneConfig:
+    words = recipe_words(arg, WORDS)
+    share, steps = LABELS[words["labels"] or "10percent"]
+    run = RunConfig(
+        data=DataConfig(kind="image_folder", name="cifar10", crop_area=0.6, train_share=share),
+        batch_size=128,
+        optimizer=OptimizerConfig(name="muon", learning_rate=3e-3, warmup_steps=50, weight_decay=0.05),
+        loop=LoopConfig(total_steps=steps, log_every=50, checkpoint_every=200),
+    )
+    model = {
+        "model": "ViT_Ti16",
+        "variant": {"name": "ViT_Cifar", "patch_size": 4, "width": 96, "depth": 6, "num_heads": 2, "mlp_dim": 192},
+        "model_options": {"classifier": "gap", "position_embedding": "sincos2d", "gelu": "exact"},
+        "image_size": 32,
+        "run": run,
+    }
+    if words["start"] == "scratch":
+        config = PretrainConfig(**model)
+    else:
+        config = FinetuneConfig(weights="runs/fractals/model.npz", **model)
+    return smoke_form(config) if words["size"] else config

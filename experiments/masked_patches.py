@@ -1,0 +1,11 @@
+"""Pre-trains without labels: `--config=experiments/configs/masked_patches.py[:argument] --workdir=FOLDER`.
+
+The same command on the same folder goes on where it stopped. SIGTERM saves and exits with code 75.
+"""
+
+import run_recipe
+
+from keras_vit.train import MaskedPatchesConfig, pretrain_masked_patches
+
+if __name__ == "__main__":
+    run_recipe.main(MaskedPatchesConfig, pretrain_masked_patches)
