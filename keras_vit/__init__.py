@@ -99,6 +99,8 @@ def __getattr__(name: str) -> object:
     """Imported on first use (PEP 562): what needs TensorFlow, and in a command line every public name."""
     if name in ("data", "layers", "models", "train", "variants"):
         return importlib.import_module(f"keras_vit.{name}")
+    if name == "finetune":
+        return importlib.import_module("keras_vit.train.transfer").finetune
     for home in ("applications", "imagenet", "weights.save") if name in __all__ else ():
         found = vars(importlib.import_module(f"keras_vit.{home}"))
         if name in found:
@@ -107,4 +109,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "data", "train"])
+    return sorted([*__all__, "data", "finetune", "train"])

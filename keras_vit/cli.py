@@ -3,7 +3,8 @@
 What lives here: commands, flags, exit codes, and quiet. What the commands do is done elsewhere. A command imports what
 it needs when it runs, so that `info` answers without Keras, which takes seconds to load.
 
-Exit codes: 0 all is well; 1 the job failed or the verdict is bad; 2 the command line is wrong.
+Exit codes: 0 all is well; 1 the job failed or the verdict is bad; 2 the command line is wrong; 75 a training was asked
+to stop, its state is saved, and the same command goes on.
 """
 
 import contextlib
@@ -15,7 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from absl import flags
+from absl import flags, logging
 
 from keras_vit import info
 
@@ -136,8 +137,12 @@ def _predict(arguments: list[str], values: flags.FlagValues) -> int:
         from keras_vit import predict
     photos = predict.find_photos(arguments)
     classifier = predict.build(values.model, values.weights, size)
-    failures = 0
-    for answer in predict.predict(classifier, photos, values.top, lambda done: _show_progress(done, len(photos))):
+    names, failures = predict.find_names(values.weights), 0
+
+    def progress(done: int) -> None:
+        _show_progress(done, len(photos))
+
+    for answer in predict.predict(classifier, photos, values.top, progress, names):
         _show_progress(None, len(photos))
         if answer.problem:
             failures += 1
@@ -160,6 +165,50 @@ def _quickstart(arguments: list[str], values: flags.FlagValues) -> int:
     with _quiet_start():
         from keras_vit import quickstart
     quickstart.main(values.output)
+    return 0
+
+
+def _define_finetune(values: flags.FlagValues) -> None:
+    flags.DEFINE_string("data", None, "Folder: <class>/*, or train/<class>/* and test/<class>/*.", flag_values=values)
+    flags.DEFINE_string("output", None, "Folder for the model and its report.", flag_values=values)
+    flags.DEFINE_string("model", "ViT_B16", f"See `{_PROGRAM} info`.", flag_values=values)
+    flags.DEFINE_string("weights", "imagenet21k", "Tag of the catalog, file, URL, or none.", flag_values=values)
+    size = "Side in pixels. Default: 384, or that of the weights unless it is 224."
+    flags.DEFINE_integer("image_size", None, size, lower_bound=1, flag_values=values)
+    steps = "Updates. Default: 500 for fewer than 20,000 images, 10,000 for fewer than 500,000, else 20,000."
+    flags.DEFINE_integer("steps", None, steps, lower_bound=1, flag_values=values)
+    batch = "Images of an update. Default: 512, or 32 without an accelerator; fewer where there are fewer."
+    flags.DEFINE_integer("batch_size", None, batch, lower_bound=1, flag_values=values)
+    flags.DEFINE_float("learning_rate", 0.01, "The peak of the schedule.", lower_bound=0.0, flag_values=values)
+    flags.DEFINE_integer("seed", 0, "Of order, crops and dropout.", lower_bound=0, flag_values=values)
+
+
+def _finetune(arguments: list[str], values: flags.FlagValues) -> int:
+    missing = [f"--{name}=FOLDER" for name in ("data", "output") if not values[name].value]
+    if missing:
+        raise flags.IllegalFlagValueError(f"{' and '.join(missing)} must be given")
+    with _quiet_start():
+        from keras_vit import train
+        from keras_vit.train import transfer
+    logging.set_verbosity(logging.WARNING)
+    try:
+        done = transfer.finetune(
+            values.model,
+            values.data,
+            values.output,
+            weights=None if values.weights.lower() == "none" else values.weights,
+            image_size=values.image_size,
+            steps=values.steps,
+            batch_size=values.batch_size,
+            learning_rate=values.learning_rate,
+            seed=values.seed,
+        )
+    except train.Stopped as stopped:
+        print(stopped, file=sys.stderr)
+        return train.EXIT_STOPPED
+    except train.Diverged as diverged:
+        raise ValueError(str(diverged)) from diverged
+    print(f"{done.accuracy:.2%} of the validation images named correctly. How to use the model: {done.report}")
     return 0
 
 
@@ -190,9 +239,24 @@ COMMANDS = {
         summary="the most likely classes of photographs, from files and folders",
         example=f"{_PROGRAM} predict cat.jpg holiday/ --model=ViT_B16 --weights=imagenet",
         details=(
-            "Photographs are resized to the model, not cropped. Scores are probabilities (softmax) that add up to 1;\n"
+            "Photographs are resized to the model, not cropped. Names of your own classes are read from classes.txt\n"
+            "beside the weights. Scores are probabilities (softmax) that add up to 1;\n"
             "of the 21,843 classes of ImageNet-21k, which overlap, each has a probability of its own (sigmoid).\n"
             "What cannot be read is reported, the others are answered, and the exit code is 1."
+        ),
+    ),
+    "finetune": Command(
+        run=_finetune,
+        define=_define_finetune,
+        arguments="",
+        counts=(0, 0),
+        summary="train a model to tell the classes of your own images apart",
+        example=f"{_PROGRAM} finetune --data=flowers --output=flowers_vit --model=ViT_B16",
+        details=(
+            "--data has one folder of images for each class, of which a tenth is held out to measure on, or has\n"
+            "such folders in `train` and in `test`. The defaults are the paper's. report.md in --output explains what\n"
+            "came out: the model, its accuracy, its mistakes, and how to use it. The same command goes on where it\n"
+            "stopped; SIGTERM and Ctrl-C save the state first (exit code 75)."
         ),
     ),
     "verify": Command(

@@ -91,8 +91,25 @@ def build(model: str, weights: str | os.PathLike, image_size: tuple[int, int] | 
     return getattr(applications, model)(weights=weights, input_shape=shape, classifier_activation=None, **options)
 
 
+def find_names(weights: str | os.PathLike) -> list[str]:
+    """Returns the class names that lie beside a file of weights, in `classes.txt`; none if there is no such file.
+
+    Example:
+        >>> find_names("imagenet")
+        []
+    """
+    names = Path(weights).with_name("classes.txt") if os.path.isfile(weights) else None
+    if names is None or not names.is_file():
+        return []
+    return names.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+
+
 def predict(
-    classifier: keras.Model, photos: Sequence[Path], top: int = 5, progress: Callable[[int], None] = lambda done: None
+    classifier: keras.Model,
+    photos: Sequence[Path],
+    top: int = 5,
+    progress: Callable[[int], None] = lambda done: None,
+    names: Sequence[str] = (),
 ) -> Iterator[Answer]:
     """Yields an answer for each photograph, in order.
 
@@ -101,6 +118,7 @@ def predict(
         photos: Files in any format, mode and size that Pillow reads.
         top: Number of guesses.
         progress: Called before each batch with the number of photographs that are done.
+        names: Of the classes, if there are as many as the model has; else ImageNet's, or numbers.
 
     Example:
         >>> model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3), classifier_activation=None)
@@ -112,7 +130,7 @@ def predict(
         batch = photos[start : start + BATCH_SIZE]
         read = [_try_to_read(photo, classifier.input_shape[1:3]) for photo in batch]
         images = [image for image, _ in read if image is not None]
-        guesses = iter(_guesses(classifier.predict_on_batch(np.stack(images)), top) if images else [])
+        guesses = iter(_guesses(classifier.predict_on_batch(np.stack(images)), top, names) if images else [])
         for photo, (image, problem) in zip(batch, read, strict=True):
             yield Answer(photo, [] if image is None else next(guesses), problem)
 
@@ -168,7 +186,7 @@ def _upright(pixels: np.ndarray, orientation: int) -> np.ndarray:
     return pixels
 
 
-def _guesses(logits: np.ndarray, top: int) -> list[list[Guess]]:
+def _guesses(logits: np.ndarray, top: int, names: Sequence[str] = ()) -> list[list[Guess]]:
     """ImageNet-21k heads are trained with one sigmoid per class, all others with a softmax."""
     logits = logits.astype(np.float64)
     if logits.shape[1] == _IMAGENET_21K:
@@ -176,8 +194,9 @@ def _guesses(logits: np.ndarray, top: int) -> list[list[Guess]]:
     else:
         scores = np.exp(logits - logits.max(axis=1, keepdims=True))
         scores /= scores.sum(axis=1, keepdims=True)
-    if logits.shape[1] in (1000, _IMAGENET_21K):
+    if len(names) != logits.shape[1] and logits.shape[1] in (1000, _IMAGENET_21K):
         decoded = imagenet.decode_predictions(scores, top)
         return [[Guess(score, name, wordnet_id) for wordnet_id, name, score in row] for row in decoded]
     best = np.argsort(-scores, axis=1, kind="stable")[:, :top]
-    return [[Guess(float(row[i]), f"class {i}", "") for i in order] for row, order in zip(scores, best, strict=True)]
+    known = list(names) if len(names) == logits.shape[1] else [f"class {i}" for i in range(logits.shape[1])]
+    return [[Guess(float(row[i]), known[i], "") for i in order] for row, order in zip(scores, best, strict=True)]

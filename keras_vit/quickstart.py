@@ -1,8 +1,8 @@
-"""The first full run: a small ViT from nothing to an exported model that answers, on data that needs no download.
+"""The first full run: a small ViT learns from fractals, then digits from a few labels, and is exported and asked.
 
 Read it from top to bottom: `main` is the story, the functions below it are its steps in their order. It uses the
 package as you would. You write `keras_vit.application` and `keras_vit.save_checkpoint`; inside the package the same
-names are imported from their modules.
+names are imported from their modules. Nothing is downloaded.
 
     python -m keras_vit quickstart --output=quickstart_output
 """
@@ -19,12 +19,14 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
-from keras_vit.applications import application
+from keras_vit.applications import application, replace_head
+from keras_vit.data.pipeline import evaluation_batches
+from keras_vit.data.sources import fractals
 from keras_vit.imagenet import preprocess_input
 from keras_vit.variants import VIT_VARIANTS
 from keras_vit.weights.save import save_checkpoint
 
-# A row of our own. It sees digits of 32 pixels as 8 x 8 patches, and those of 48 pixels as 12 x 12.
+# A row of our own. It sees images of 32 pixels as 8 x 8 patches, and those of 48 pixels as 12 x 12.
 DIGITS_ROW = dataclasses.replace(
     VIT_VARIANTS["ViT_Ti16"],
     name="ViT_Digits",
@@ -36,11 +38,16 @@ DIGITS_ROW = dataclasses.replace(
     source="keras_vit/quickstart.py",
 )
 digits_vit = application(DIGITS_ROW)  # as `keras_vit.ViT_B16` is made of its row
+# Fixed positions: learned ones take longer than we have here.
+OPTIONS = {"position_embedding": "sincos2d"}
 LOW, HIGH = 32, 48  # pixels
-BATCH_SIZE = 32
+NUM_FRACTALS, FRACTALS_EACH = 50, 80  # classes, and pictures of each
+LABELS_EACH = 10  # of the 1,437 digits, a hundred have a label
+CURVE_EVERY = 5  # epochs
 
 ARTEFACTS = {
-    "vit_digits.npz": "the first training, for `weights=` at any size",
+    "vit_fractals.npz": "what was learned from fractals, for `weights=` at any size",
+    "curves.png": "with and without pre-training",
     "saved_model/1": "the fine-tuned model, for TensorFlow Serving",
     "digit.png": "the image that was asked about",
     "attention.png": "ten digits, and where the model looks",
@@ -48,6 +55,7 @@ ARTEFACTS = {
 NEXT = """What next:
   python -m keras_vit info ViT_B16        a published model: its size, its cost, its weights
   python -m keras_vit predict PHOTO.jpg   names what is on a photo; downloads ViT-B/16 once (330 MB)
+  python -m keras_vit finetune --data=DIR teaches a model the classes of your own folders of photos
   python -m keras_vit verify FILE.npz     proves that a checkpoint is read correctly
 In Python: `keras_vit.ViT_B16(weights="imagenet")`; README.md goes on from there."""
 
@@ -59,13 +67,13 @@ class Digits(NamedTuple):
     labels: np.ndarray
 
 
-def main(output_dir: str = "quickstart_output", *, pretrain_epochs: int = 15, finetune_epochs: int = 3) -> None:
+def main(output_dir: str = "quickstart_output", *, pretrain_epochs: int = 4, finetune_epochs: int = 30) -> None:
     """Runs every step, then prints a table of results and where the artefacts are.
 
     Args:
         output_dir: Where the artefacts go; those of an earlier run are replaced.
-        pretrain_epochs: Passes over the training digits at 32 pixels.
-        finetune_epochs: Passes over them at 48 pixels.
+        pretrain_epochs: Passes over the fractals at 32 pixels.
+        finetune_epochs: Passes over the digits that have a label, at 48 pixels.
 
     Raises:
         ImportError: If scikit-learn or matplotlib is absent; the message says what to install.
@@ -73,43 +81,55 @@ def main(output_dir: str = "quickstart_output", *, pretrain_epochs: int = 15, fi
     """
     check_extras()
     output = open_folder(output_dir)
-    checkpoint, saved_model, photo, figure = (output / name for name in ARTEFACTS)
+    checkpoint, curves, saved_model, photo, figure = (output / name for name in ARTEFACTS)
     keras.utils.set_random_seed(0)
     train, test = load_digits()
+    few = some_of_each(train)
     table = Table()
 
-    with table.step(f"train a small ViT at {LOW} px") as row:
-        small = digits_vit(weights=None, input_shape=(LOW, LOW, 3), classes=10)
-        fit(small, train, LOW, pretrain_epochs, learning_rate=2e-3)
-        row.result = accuracy(small, test, LOW)
+    with table.step("draw fractals") as row:
+        drawn, kinds = draw_fractals()
+        row.result = f"{len(kinds):,} of {NUM_FRACTALS} kinds, {LOW} px"
+
+    with table.step("pre-train a small ViT on them") as row:
+        small = digits_vit(weights=None, input_shape=(LOW, LOW, 3), classes=NUM_FRACTALS, **OPTIONS)
+        shares = fit(small, drawn, kinds, pretrain_epochs, learning_rate=5e-3, batch_size=64)
+        row.result = f"{small.count_params():,} parameters; {shares[-1]:.0%} of the fractals named"
 
     with table.step("write a checkpoint") as row:
         save_checkpoint(small, checkpoint)
-        row.result = f"{small.count_params():,} parameters as Google's npz"
+        row.result = f"{checkpoint.stat().st_size / 1e6:.1f} MB, as Google's npz"
 
-    with table.step(f"load it back at {HIGH} px") as row:
-        large = digits_vit(weights=checkpoint, input_shape=(HIGH, HIGH, 3), classes=10)
-        row.result = f"{accuracy(large, test, HIGH)}, before it saw one of {HIGH} px"
+    with table.step(f"fine-tune it on {len(few.labels)} digits of {HIGH} px") as row:
+        trunk = digits_vit(weights=checkpoint, input_shape=(HIGH, HIGH, 3), classes=NUM_FRACTALS, **OPTIONS)
+        model = replace_head(trunk, classes=10)
+        pretrained = fit(model, pixels(few.images, HIGH), few.labels, finetune_epochs, test=test)
+        row.result = said(pretrained, test)
 
-    with table.step("fine-tune it") as row:
-        fit(large, train, HIGH, finetune_epochs, learning_rate=5e-4)
-        row.result = accuracy(large, test, HIGH)
+    with table.step("the same from scratch") as row:
+        other = digits_vit(weights=None, input_shape=(HIGH, HIGH, 3), classes=10, **OPTIONS)
+        scratch = fit(other, pixels(few.images, HIGH), few.labels, finetune_epochs, test=test)
+        row.result = said(scratch, test)
+
+    with table.step("draw both curves") as row:
+        draw_curves({"pre-trained on fractals": pretrained, "from scratch": scratch}, finetune_epochs, curves)
+        row.result = f"{pretrained[-1] - scratch[-1]:+.1%} from pre-training"
 
     with table.step("export a SavedModel") as row:
-        large.export(saved_model, verbose=False)
+        model.export(saved_model, verbose=False)
         row.result = "the graph and its weights, nothing of Python"
 
     with table.step("reload it, ask about an image") as row:
         write_photo(photo, test.images[0])
-        row.result = compare(ask(saved_model, photo), large.predict(read(photo), verbose=0)[0], test.labels[0])
+        row.result = compare(ask(saved_model, photo), model.predict(read(photo), verbose=0)[0], test.labels[0])
 
     with table.step("draw its attention") as row:
-        draw_attention(large, test, figure)
+        draw_attention(model, test, figure)
         row.result = "one held-out digit of each kind"
 
     print(f"\n{table}\n\nIn {output.resolve()}:")
     for name, meaning in ARTEFACTS.items():
-        print(f"  {name:14}  {meaning}")
+        print(f"  {name:16}  {meaning}")
     print(f"\n{NEXT}")
 
 
@@ -146,30 +166,76 @@ def load_digits() -> tuple[Digits, Digits]:
     return Digits(split[0], split[2]), Digits(split[1], split[3])
 
 
+def some_of_each(digits: Digits) -> Digits:
+    """The first few of each kind: all others might as well have no label."""
+    chosen = np.concatenate([np.flatnonzero(digits.labels == digit)[:LABELS_EACH] for digit in range(10)])
+    return Digits(digits.images[chosen], digits.labels[chosen])
+
+
+def draw_fractals() -> tuple[np.ndarray, np.ndarray]:
+    """Pictures of random iterated function systems, (N, 32, 32, 3) in [-1, 1], and which system each one is of."""
+    source = fractals(NUM_FRACTALS, images_per_class=FRACTALS_EACH, image_size=LOW)
+    batches = list(evaluation_batches(source, [], batch_size=source.num_examples // 8))
+    images, labels = (np.concatenate([batch[part].numpy() for batch in batches]) for part in (0, 1))
+    return preprocess_input(images.astype("float32")), labels
+
+
 def pixels(images: np.ndarray, size: int) -> np.ndarray:
     """(N, 8, 8) in [0, 1] to (N, size, size, 3) in [-1, 1], which is what every model of this package expects."""
     resized = keras.ops.image.resize(images[..., None] * 255.0, (size, size), interpolation="bilinear")
     return preprocess_input(np.repeat(keras.ops.convert_to_numpy(resized), 3, axis=-1))
 
 
-def fit(model: keras.Model, digits: Digits, size: int, epochs: int, learning_rate: float) -> None:
-    """AdamW, warm-up and cosine decay, gradients clipped at norm 1; each image is shifted by up to 5 %, at random."""
-    steps = epochs * -(-len(digits.labels) // BATCH_SIZE)
+def fit(
+    model: keras.Model,
+    images: np.ndarray,
+    labels: np.ndarray,
+    epochs: int,
+    *,
+    learning_rate: float = 2e-3,
+    batch_size: int = 20,
+    test: Digits | None = None,
+) -> list[float]:
+    """Muon, warm-up and cosine decay, gradients clipped at norm 1; each image is shifted by up to 5 %, at random.
+
+    Returns the share of right answers after each epoch, or after every fifth on the test set where there is one.
+    """
+    steps = epochs * -(-len(labels) // batch_size)
     schedule = keras.optimizers.schedules.CosineDecay(
         0.0, steps - steps // 5, warmup_target=learning_rate, warmup_steps=steps // 5
     )
-    optimizer = keras.optimizers.AdamW(schedule, weight_decay=0.05, global_clipnorm=1.0)
+    optimizer = keras.optimizers.Muon(schedule, weight_decay=0.05, global_clipnorm=1.0, exclude_layers=["predictions"])
     shift = keras.layers.RandomTranslation(0.05, 0.05, fill_mode="nearest", seed=0)
     trained = keras.Sequential([shift, model])
     trained.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
     verbose = 1 if sys.stdout.isatty() else 2  # a bar, or one line per epoch where it would become hundreds
-    trained.fit(pixels(digits.images, size), digits.labels, batch_size=BATCH_SIZE, epochs=epochs, verbose=verbose)
+    options = {"batch_size": batch_size, "epochs": epochs, "verbose": verbose}
+    if test is None:
+        return trained.fit(images, labels, **options).history["accuracy"]
+    unseen, every = (pixels(test.images, HIGH), test.labels), min(CURVE_EVERY, epochs)
+    options |= {"validation_data": unseen, "validation_freq": every, "validation_batch_size": 120}
+    return trained.fit(images, labels, **options).history["val_accuracy"]
 
 
-def accuracy(model: keras.Model, digits: Digits, size: int) -> str:
-    """How many of the digits it names correctly, in words."""
-    named = model.predict(pixels(digits.images, size), batch_size=120, verbose=0).argmax(axis=1)
-    return f"{np.mean(named == digits.labels):.1%} of {len(named)} held-out digits"
+def said(shares: list[float], test: Digits) -> str:
+    """The last point of a curve in words."""
+    return f"{shares[-1]:.1%} of {len(test.labels)} held-out digits"
+
+
+def draw_curves(curves: dict[str, list[float]], epochs: int, path: Path) -> None:
+    """The share of held-out digits that are named, over the epochs of fine-tuning."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.5, 4), dpi=150, layout="constrained")
+    axes = figure.subplots()
+    for name, shares in curves.items():
+        every = epochs / len(shares)
+        axes.plot(every * np.arange(1, len(shares) + 1), shares, "o-", label=f"{name}: {shares[-1]:.1%}")
+    axes.set(xlabel=f"epochs, {10 * LABELS_EACH} labelled digits each", ylabel="held-out digits named", ylim=(0, 1))
+    axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right")
+    figure.savefig(path)
 
 
 def write_photo(photo: Path, image: np.ndarray) -> None:

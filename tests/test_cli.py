@@ -1,6 +1,8 @@
 """The command line: what it prints, what it returns, and that it is quick and quiet about it."""
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 import types
@@ -46,13 +48,16 @@ def test_the_overview_shows_every_command_with_an_example(argv: list[str], capsy
 
 
 def test_the_commands_are_those_of_this_release():
-    assert list(cli.COMMANDS) == ["quickstart", "info", "predict", "verify"]
+    assert list(cli.COMMANDS) == ["quickstart", "info", "predict", "finetune", "verify"]
 
 
 FLAGS = {
     "quickstart": ["output", "help"],
     "info": ["image_size", "classes", "help"],
     "predict": ["model", "weights", "top", "image_size", "help"],
+    "finetune": [
+        *("data", "output", "model", "weights", "image_size", "steps", "batch_size", "learning_rate", "seed", "help"),
+    ],
     "verify": ["model", "help"],
 }
 
@@ -78,6 +83,10 @@ def test_every_command_explains_its_flags(name: str, capsys: pytest.CaptureFixtu
         (["info", "ViT_B16", "ViT_B32"], "expected [MODEL], received ['ViT_B16', 'ViT_B32']"),
         (["verify"], "expected FILE, received none"),
         (["predict", "--top=0", "a.jpg"], "top"),
+        (["finetune"], "--data=FOLDER and --output=FOLDER must be given"),
+        (["finetune", "--data=a"], "--output=FOLDER must be given"),
+        (["finetune", "--data=a", "--output=b", "--steps=0"], "steps"),
+        (["finetune", "--data=a", "--output=b", "--image_size=224,384"], "image_size"),
         (["quickstart", "now"], "expected no arguments, received ['now']"),
     ],
 )
@@ -204,6 +213,81 @@ def test_quickstart_is_given_its_folder(monkeypatch: pytest.MonkeyPatch):
     assert cli.main(["quickstart"]) == 0
     assert cli.main(["quickstart", "--output=elsewhere"]) == 0
     assert outputs == ["quickstart_output", "elsewhere"]
+
+
+def test_predict_reads_class_names_beside_the_weights(weights: Path, photo: Path, capsys: pytest.CaptureFixture):
+    names = [f"my class {letter}" for letter in "abcdefg"]
+    (weights.parent / "classes.txt").write_text("\n".join(names) + "\n", encoding="utf-8")
+    try:
+        assert cli.main(["predict", str(photo), "--model=ViT_Ti16", f"--weights={weights}", "--top=7"]) == 0
+    finally:
+        (weights.parent / "classes.txt").unlink()
+    shown = capsys.readouterr().out.splitlines()[1:]
+    assert sorted(line.split(maxsplit=1)[1] for line in shown) == names
+
+
+@pytest.fixture
+def finetuning(monkeypatch: pytest.MonkeyPatch) -> list:
+    """What the command passes on; it answers with 75 %."""
+    from keras_vit.train import transfer
+
+    passed = []
+
+    def finetune(*arguments, **options):
+        passed.append((arguments, options))
+        return types.SimpleNamespace(accuracy=0.75, report="out/report.md")
+
+    monkeypatch.setattr(transfer, "finetune", finetune)
+    return passed
+
+
+def test_finetune_is_given_what_the_flags_say(finetuning: list, capsys: pytest.CaptureFixture):
+    assert cli.main(["finetune", "--data=flowers", "--output=out"]) == 0
+    said = "75.00% of the validation images named correctly. How to use the model: out/report.md\n"
+    assert capsys.readouterr().out == said
+    flags = ["--weights=none", "--image_size=64", "--steps=5", "--batch_size=4", "--learning_rate=0.03", "--seed=2"]
+    assert cli.main(["finetune", "--data=flowers", "--output=out", "--model=ViT_Ti16", *flags]) == 0
+    defaults = {"weights": "imagenet21k", "image_size": None, "steps": None, "batch_size": None}
+    chosen = {"weights": None, "image_size": 64, "steps": 5, "batch_size": 4, "learning_rate": 0.03, "seed": 2}
+    assert finetuning == [
+        (("ViT_B16", "flowers", "out"), {**defaults, "learning_rate": 0.01, "seed": 0}),
+        (("ViT_Ti16", "flowers", "out"), chosen),
+    ]
+
+
+@pytest.mark.parametrize(("error", "code"), [("Stopped", 75), ("Diverged", 1)])
+def test_finetune_that_was_stopped_can_be_told_from_one_that_failed(
+    error: str, code: int, finetuning: list, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    from keras_vit import train
+
+    def fail(*_, **__):
+        raise getattr(train, error)("what happened")
+
+    monkeypatch.setattr(train.transfer, "finetune", fail)
+    assert cli.main(["finetune", "--data=flowers", "--output=out"]) == code
+    assert "what happened" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_finetune_from_a_checkpoint_to_an_answer(weights: Path, tmp_path: Path):
+    for number, name in enumerate(["a cat", "-dog"]):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        for count in range(4):
+            pixels = np.random.default_rng(8 * number + count).integers(0, 256, (20 + count, 30, 3)).astype(np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "data" / name / f"{count}.JPG")
+    flags = ["--model=ViT_Ti16", f"--weights={weights}", "--image_size=48", "--steps=2"]
+    done = run(["-m", "keras_vit", "finetune", f"--data={tmp_path}/data", f"--output={tmp_path}/out", *flags])
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.startswith("Fine-tuning ViT_Ti16 (")
+    assert done.stdout.splitlines()[-1].endswith(f"How to use the model: {tmp_path}/out/report.md")
+    commands = re.findall(r"```sh\n(.*?)\n```", (tmp_path / "out" / "report.md").read_text(), re.DOTALL)
+    again, ask = (shlex.split(command) for command in commands)
+    done = run(again[1:])  # without "python"
+    assert done.returncode == 0 and "it is finished" in done.stdout, done.stderr[-3000:]
+    done = run(ask[1:])
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert {line.split(maxsplit=1)[1] for line in done.stdout.splitlines()[1:]} == {"a cat", "-dog"}
 
 
 # --- quiet -----------------------------------------------------------------------------------------------------------

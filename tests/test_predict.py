@@ -190,3 +190,19 @@ def test_a_file_without_a_head_predicts_nothing(tmp_path: Path):
 def test_a_published_head_of_zeros_is_refused_before_the_download():
     with pytest.raises(ValueError, match="all zeros.*augreg_in21k"):
         predict.build("ViT_B16", "imagenet21k")
+
+
+def test_names_of_one_s_own_take_the_place_of_numbers_and_of_imagenet_s(photo: Path):
+    names = [f"mine {number}" for number in range(1000)]
+    for classes, given, expected in ((3, names[:3], "mine 1"), (1000, names, "mine 1"), (1000, names[:3], "goldfish")):
+        answer = next(iter(predict.predict(Classifier(classes, favourite=1), [photo], top=1, names=given)))
+        assert answer.guesses[0].name == expected
+    assert next(iter(predict.predict(Classifier(3), [photo], top=1, names=["too few"]))).guesses[0].name == "class 0"
+
+
+def test_names_are_read_beside_the_weights(tmp_path: Path):
+    assert predict.find_names("imagenet") == predict.find_names(tmp_path / "model.npz") == []
+    (tmp_path / "model.npz").touch()
+    assert predict.find_names(tmp_path / "model.npz") == []
+    (tmp_path / "classes.txt").write_text("a cat\n🐱\x0b\n-v\n", encoding="utf-8")
+    assert predict.find_names(tmp_path / "model.npz") == ["a cat", "🐱\x0b", "-v"]

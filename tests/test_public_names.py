@@ -74,6 +74,14 @@ def test_signatures_of_functions():
     assert {name: _signature(getattr(keras_vit, name)) for name in FUNCTIONS} == FUNCTIONS
 
 
+def test_what_needs_tensorflow_is_imported_on_first_use():
+    assert {"data", "finetune", "train"} <= {*dir(keras_vit)} - {*keras_vit.__all__}
+    assert _signature(keras_vit.finetune) == (
+        "(model, data, output, *, weights='imagenet21k', validation=None, image_size=None, steps=None, "
+        "batch_size=None, learning_rate=0.01, seed=0)"
+    )
+
+
 def test_signatures_of_layers():
     constructors = {name: getattr(layers, name) for name in layers.__all__}
     # A layer without arguments of its own has Keras's.

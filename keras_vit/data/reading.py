@@ -15,7 +15,7 @@ from absl import logging
 
 from keras_vit.data.order import example_seed, place_seed
 from keras_vit.data.sources import Source
-from keras_vit.data.transforms import Transform
+from keras_vit.data.transforms import Transform, decode
 
 Batch = tuple[tf.Tensor, tf.Tensor, tf.Tensor]  # images, labels, weights
 
@@ -75,6 +75,18 @@ class Unreadable:
     def _fail(self, message: str) -> NoReturn:
         self.fatal = message
         raise ValueError(message)
+
+
+def read_pixels(source: Source, index: int) -> np.ndarray:
+    """Returns an image as it lies in the source, (H, W, 3) uint8.
+
+    Example:
+        >>> from keras_vit.data import sources
+        >>> read_pixels(sources.digits("test"), 0).shape
+        (8, 8, 3)
+    """
+    image, _ = source.read(tf.constant(index, tf.int64))
+    return decode(image, tf.constant([0, 0])).numpy()
 
 
 def read_batch(

@@ -34,6 +34,7 @@ class Source:
         read: index, a scalar int64 tensor, to (image, label): the image a scalar string (an encoded
             file) or uint8 (H, W, 3), the label a scalar int64. Runs inside tf.data, in parallel.
         locate: index to what a person would look for: a path, or "name[index]".
+        labels: (num_examples,) int64, where they are known without reading the examples.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Source:
     num_examples: int
     read: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
     locate: Callable[[int], str]
+    labels: np.ndarray | None = None
 
     def examples(self) -> tf.data.Dataset:
         """Returns (index, image, label) of every example once, in the order of the index."""
@@ -71,6 +73,39 @@ class Source:
         first = np.random.default_rng(seed).permutation(self.num_examples)[: round(share * self.num_examples)]
         return self.subset(np.sort(first)), self.without(first)
 
+    def split_by_class(self, share: float, *, seed: int = 0) -> tuple["Source", "Source"]:
+        """Returns a random part of each class, and the others; both in the order of the index.
+
+        Of each class at least one example goes to either side, however few it has.
+
+        Args:
+            share: Of the first part, from 0 to 1.
+            seed: Of the draw.
+
+        Raises:
+            ValueError: If the labels are not known, or a class has fewer than two examples.
+
+        Example:
+            >>> source = arrays(np.zeros((23, 8, 8), "uint8"), np.repeat([0, 1], [20, 3]))
+            >>> [np.bincount(part.labels).tolist() for part in source.split_by_class(0.1)]
+            [[2, 1], [18, 2]]
+        """
+        if self.labels is None:
+            raise ValueError(f"The labels of {self.name} are not known before it is read. Use `split`.")
+        counts = np.bincount(self.labels, minlength=len(self.class_names))
+        few = [name for name, count in zip(self.class_names, counts, strict=True) if count < 2]
+        if few:
+            raise ValueError(
+                f"{len(few)} of the {len(counts)} classes of {self.name} have fewer than two images: "
+                f"{', '.join(few[:10])}. An image cannot be learned from and measured on. Add images, or remove them."
+            )
+        order = np.random.default_rng(seed).permutation(self.num_examples)
+        by_class = order[np.argsort(self.labels[order], kind="stable")]
+        taken = np.clip(np.round(share * counts), 1, counts - 1)
+        rank = np.arange(self.num_examples) - np.repeat(np.cumsum(counts) - counts, counts)
+        first = by_class[rank < np.repeat(taken, counts)]
+        return self.subset(np.sort(first)), self.without(first)
+
     def subset(self, indices: Sequence[int] | np.ndarray) -> "Source":
         """Returns the examples of these indices, in this order, renumbered.
 
@@ -91,6 +126,7 @@ class Source:
             num_examples=len(kept),
             read=lambda index: self.read(table[index]),
             locate=lambda index: self.locate(int(kept[index])),
+            labels=None if self.labels is None else self.labels[kept],
         )
 
 
@@ -130,7 +166,12 @@ def arrays(images: np.ndarray, labels: np.ndarray, class_names: Sequence[str] | 
 
     name = name or "arrays"
     return Source(
-        name=name, class_names=names, num_examples=len(images), read=read, locate=lambda index: f"{name}[{index}]"
+        name=name,
+        class_names=names,
+        num_examples=len(images),
+        read=read,
+        locate=lambda index: f"{name}[{index}]",
+        labels=labels.astype(np.int64),
     )
 
 
@@ -163,14 +204,15 @@ def image_folder(path: str | os.PathLike, *, class_names: Sequence[str] | None =
             f"Remove the folders, or put images there ({', '.join(IMAGE_SUFFIXES)})."
         )
     flat = [file for files in paths for file in files]
-    all_paths = tf.constant(flat)
-    labels = tf.constant(np.repeat(np.arange(len(names)), [len(files) for files in paths]), tf.int64)
+    labels = np.repeat(np.arange(len(names), dtype=np.int64), [len(files) for files in paths])
+    all_paths, all_labels = tf.constant(flat), tf.constant(labels)
     return Source(
         name=str(path),
         class_names=names,
         num_examples=len(flat),
-        read=lambda index: (tf.io.read_file(all_paths[index]), labels[index]),
+        read=lambda index: (tf.io.read_file(all_paths[index]), all_labels[index]),
         locate=flat.__getitem__,
+        labels=labels,
     )
 
 

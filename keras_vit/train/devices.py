@@ -210,6 +210,13 @@ def _connect_jax(config: DevicesConfig) -> Devices:
     )
 
 
+def has_accelerator() -> bool:
+    """Whether there is a GPU or a TPU."""
+    if keras.backend.backend() == "jax":
+        return jax.default_backend() != "cpu"
+    return bool(tf.config.list_physical_devices("GPU") or os.environ.get("TPU_NAME"))
+
+
 def memory_gb() -> float | None:
     """Returns the memory in use on the first accelerator, in 10^9 bytes; None where there is none or it is silent."""
     if keras.backend.backend() == "jax":

@@ -1,18 +1,20 @@
-"""Training on from a checkpoint: a new head that starts at zero, and any resolution."""
+"""Training on from a checkpoint, or from a model in memory: a new head that starts at zero, and any resolution."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import keras
 
 from keras_vit.applications import application
+from keras_vit.layers.positions import AddPositionEmbs
 from keras_vit.models.ends import classify
 from keras_vit.train.config import RunConfig
 from keras_vit.train.losses import default_head_bias
 from keras_vit.train.recipe import row_of, run
-from keras_vit.variants import ResNetVariant
+from keras_vit.variants import ResNetVariant, ViTVariant
+from keras_vit.weights.restore import PositionResize, restore, state
 
 _POOLING = {"token": "token", "gap": "avg", "map": "map"}
 
@@ -52,18 +54,113 @@ def finetune(config: FinetuneConfig, workdir: str | os.PathLike) -> dict[str, fl
     """
     row = row_of(config.model, config.variant)
 
-    def build(num_classes: int):
-        shape = (config.image_size, config.image_size, 3)
-        classifier = config.model_options.get("classifier", "token")
-        if classifier not in _POOLING:
-            raise ValueError(f"`classifier` must be one of {', '.join(_POOLING)}. Received: {classifier!r}.")
-        pooling = "avg" if isinstance(row, ResNetVariant) else _POOLING[classifier]
-        options = dict(config.model_options)
-        trunk = application(row)(
-            weights=config.weights, include_top=False, pooling=pooling, input_shape=shape, **options
-        )
-        logits = classify(trunk.output, num_classes, bias=default_head_bias(config.run.loss, num_classes))
-        return keras.Model(trunk.input, logits, name=trunk.name)
+    def build(num_classes: int) -> keras.Model:
+        bias = default_head_bias(config.run.loss, num_classes)
+        return on_trunk(row, config.weights, config.image_size, num_classes, bias=bias, **config.model_options)
 
     title = f"{row.name} fine-tuned on {config.run.data.name or config.run.data.kind}"
     return run(config, config.run, build, config.image_size, workdir, title)
+
+
+def on_trunk(
+    row: ViTVariant | ResNetVariant,
+    weights: str | os.PathLike | None,
+    image_size: int,
+    num_classes: int,
+    *,
+    bias: float = 0.0,
+    **options: Any,
+) -> keras.Model:
+    """Returns a model that gives logits: a checkpoint without its head, and one layer of zeros.
+
+    Args:
+        row: Of the table of models, or one like it.
+        weights: Tag, file, URL, or None for random ones.
+        image_size: Side of the square images, in pixels.
+        num_classes: Of the new head.
+        bias: Where its bias starts.
+        **options: Further arguments of the model.
+    """
+    classifier = options.get("classifier", "token")
+    if classifier not in _POOLING:
+        raise ValueError(f"`classifier` must be one of {', '.join(_POOLING)}. Received: {classifier!r}.")
+    pooling = "avg" if isinstance(row, ResNetVariant) else _POOLING[classifier]
+    shape = (image_size, image_size, 3)
+    trunk = application(row)(weights=weights, include_top=False, pooling=pooling, input_shape=shape, **options)
+    return keras.Model(trunk.input, classify(trunk.output, num_classes, bias=bias), name=trunk.name)
+
+
+def with_new_head(model: keras.Model, image_size: int, num_classes: int, *, bias: float = 0.0) -> keras.Model:
+    """Returns a copy of a model of this package that gives logits: its weights, another size, and a head of zeros.
+
+    The given model stays as it is.
+
+    Args:
+        model: With a head, which is dropped whole, or with one vector for each image.
+        image_size: Side of the square images, in pixels.
+        num_classes: Of the new head.
+        bias: Where its bias starts.
+
+    Raises:
+        ValueError: If it is no such model.
+
+    Example:
+        >>> model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3))
+        >>> with_new_head(model, 48, num_classes=3).output_shape
+        (None, 3)
+    """
+    features = _features(model)
+    trunk = keras.Model(model.input, features, name=model.name)
+    images = keras.Input((image_size, image_size, 3))
+    copy = keras.models.clone_model(trunk, input_tensors=images, clone_function=_at_size(trunk, image_size))
+    tables = [layer for layer in trunk.layers if isinstance(layer, AddPositionEmbs)]
+    positions = (
+        PositionResize(checkpoint_grid=tables[0].grid, interpolation=tables[0].interpolation) if tables else None
+    )
+    restore(copy.layers, state(trunk.layers), positions=positions, origin=f"the model {model.name}")
+    return keras.Model(copy.input, classify(copy.output, num_classes, bias=bias), name=model.name)
+
+
+def _features(model: keras.Model) -> keras.KerasTensor:
+    """What the head reads; refuses what could not be trained or saved later."""
+    scaling = [operation.name for operation in model.operations if not isinstance(operation, keras.layers.Layer)]
+    if scaling:
+        raise ValueError(
+            f"The model computes on its pixels itself ({', '.join(scaling[:3])}). Build it without "
+            "`include_preprocessing`: images are scaled to [-1, 1] here."
+        )
+    names = [layer.name for layer in model.layers]
+    head = next((name for name in ("pre_logits", "predictions") if name in names), None)
+    features = model.output if head is None else model.get_layer(head).input
+    if isinstance(features, list) or len(features.shape) != 2:
+        raise ValueError(
+            "The model must give one vector for each image. Build it with a head, or with `pooling`. "
+            f"Received: a model whose last layers are {', '.join(names[-3:])}."
+        )
+    return features
+
+
+def _at_size(trunk: keras.Model, image_size: int) -> Callable[[keras.layers.Layer], keras.layers.Layer]:
+    """How a layer is made anew for another image size: position tables and the row of tokens depend on it."""
+    names = [layer.name for layer in trunk.layers]
+    grid = (0, 0)
+    if "embedding" in names:
+        patches = keras.Model(trunk.input, trunk.get_layer("embedding").output)
+        images = keras.Input((image_size, image_size, 3))
+        grid = keras.models.clone_model(patches, input_tensors=images).output_shape[1:3]
+
+    def clone(layer: keras.layers.Layer) -> keras.layers.Layer:
+        config = layer.get_config()
+        # A table that is resampled in the graph, because the size was open, may stay as it is.
+        if isinstance(layer, AddPositionEmbs) and None not in trunk.input_shape[1:3]:
+            config["grid"] = grid
+        if isinstance(layer, keras.layers.Reshape) and layer.name == "flatten_patches":
+            config["target_shape"] = (grid[0] * grid[1], layer.target_shape[-1])
+        if config.get("relative_positions") is not None and trunk.input_shape[1:3] != (image_size, image_size):
+            raise ValueError(
+                "Relative positions belong to one image size. "
+                f"Received: image_size={image_size}, a model of {trunk.input_shape[1:3]}."
+            )
+        return type(layer).from_config(config)
+
+    return clone

@@ -10,7 +10,8 @@ import os
 import platform
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import version
@@ -30,7 +31,7 @@ from keras_vit.data.transforms import Transform
 from keras_vit.train.config import DataConfig, RunConfig, flattened
 from keras_vit.train.devices import Devices, connect
 from keras_vit.train.learner import averaged, make_learner
-from keras_vit.train.loop import Evaluator, train
+from keras_vit.train.loop import train
 from keras_vit.train.losses import Objective, classification
 from keras_vit.train.optimizers import make_optimizer
 from keras_vit.train.report import check_can_draw, write_report
@@ -47,7 +48,10 @@ def run(
     title: str,
     *,
     objective: Objective | None = None,
-    evaluators: Mapping[str, Evaluator] | None = None,
+    watch: Callable[[keras.Model, np.ndarray, Path], None] | None = None,
+    data: tuple[Source, Source | None] | None = None,
+    conclude: Callable[[keras.Model, Any, Path], Sequence[str]] | None = None,
+    command: str | None = None,
 ) -> dict[str, float]:
     """Trains what `build` makes, and leaves weights, curve and report in `workdir`.
 
@@ -59,7 +63,12 @@ def run(
         workdir: Of the run. The same command on the same folder goes on where it stopped.
         title: Of the report.
         objective: Labels and the model's outputs to losses and hits; default: classification, as `settings` say.
-        evaluators: See `keras_vit.train.loop.train`.
+        watch: Model, validation images (8, H, W, 3) uint8, and the folder of the run; called when it is evaluated, to
+            draw something that people can look at.
+        data: What to learn from, and what to validate on or None; default: what `settings.data` names.
+        conclude: Model, validation set and folder; called at the end with the averaged weights, to leave more in the
+            folder. Returns sections for the report, in Markdown.
+        command: What the report says to type to do the same again; default: that of this process.
 
     Returns:
         As `keras_vit.train.loop.train`.
@@ -67,9 +76,9 @@ def run(
     workdir = Path(workdir).expanduser()
     check_can_draw()
     devices = connect(settings.devices)
-    _claim(workdir, config, devices)
+    check_folder(workdir, config)
     keras.utils.set_random_seed(settings.seed)
-    train_source, test_source = make_sources(settings.data, settings.seed)
+    train_source, test_source = make_sources(settings.data, settings.seed) if data is None else data
     if settings.data.drop_duplicates and test_source is not None:
         train_source = _without_duplicates(train_source, test_source, workdir, devices)
     with devices.scope():
@@ -92,9 +101,15 @@ def run(
             num_workers=devices.num_workers,
             **({} if settings.devices.jit_compile is None else {"jit_compile": settings.devices.jit_compile}),
         )
+    _claim(workdir, config, devices)  # now that the model could be made: a mistake must not take the folder
     # Outside of the scope: inside, TensorFlow 2.21 cannot make NumPy arrays of the variables of several workers.
     bad = _unreadable(train_source, settings.data, workdir / "unreadable_train.txt")
     bad_test = None if test_source is None else _unreadable(test_source, settings.data, workdir / "unreadable_test.txt")
+
+    def watcher(model: keras.Model) -> dict[str, float]:
+        watch(model, _some_images(test_source or train_source, settings.data, image_size), workdir)
+        return {}
+
     with _named(bad, bad_test):
         results = train(
             learner,
@@ -115,23 +130,28 @@ def run(
             workdir,
             batch_size=settings.batch_size,
             devices=devices,
-            evaluators=evaluators,
+            evaluators={} if watch is None or not devices.is_chief else {"watched": watcher},
             validation=None
             if test_source is None
             else lambda: evaluation_batches(
                 test_source,
-                [*transforms.eval_crop(settings.data.eval_crop, image_size), transforms.to_uint8],
+                evaluation_transforms(settings.data, image_size),
                 batch_size=settings.eval_batch_size,
                 share=_share(min(settings.eval_batch_size, test_source.num_examples), 1, devices),
                 unreadable=bad_test,
             ),
         )
+    sections: Sequence[str] = ()
     with averaged(learner):  # by all workers: variables over several are assigned together
         if devices.is_chief:
             save_checkpoint(model, workdir / "model.npz")
+            sections = () if conclude is None else conclude(model, test_source, workdir)
     if devices.is_chief:
         facts = {**_facts(train_source, test_source, devices), **_figures(results), **_left_out(bad, bad_test)}
-        write_report(workdir, title=title, facts={**facts, **flattened(config)}, command=_command())
+        facts |= flattened(config)
+        write_report(
+            workdir, title=title, facts=facts, command=_command() if command is None else command, sections=sections
+        )
         (workdir / "results.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
         print(f"{workdir / 'report.md'}\n{workdir / 'model.npz'}")
     print(f"state sha256: {results['state_sha256']}", flush=True)
@@ -156,6 +176,8 @@ def _named(*collectors: Unreadable | None) -> Iterator[None]:
 
 def make_sources(data: DataConfig, seed: int) -> tuple[Source, Source | None]:
     """Returns the training set, and what to validate on or None. Their classes are the same."""
+    if data.kind == "given":
+        raise ValueError("`kind='given'` is a record of data that were passed in Python: no recipe can name them.")
     if data.held_out:
         validation, train_source = _training_source(data, seed).split(data.held_out)
     else:
@@ -215,6 +237,18 @@ def training_transforms(data: DataConfig, image_size: int) -> list[Transform]:
     return chosen
 
 
+def evaluation_transforms(data: DataConfig, image_size: int) -> list[Transform]:
+    """Returns the transforms of validation; batches travel as uint8."""
+    return [*transforms.eval_crop(data.eval_crop, image_size), transforms.to_uint8]
+
+
+def _some_images(source: Source, data: DataConfig, image_size: int, count: int = 8) -> np.ndarray:
+    """(count, image_size, image_size, 3) uint8, from all over the source."""
+    chosen = source.subset(np.linspace(0, source.num_examples - 1, count).round())
+    batches = evaluation_batches(chosen, evaluation_transforms(data, image_size), batch_size=count)
+    return next(iter(batches))[0].numpy()
+
+
 def row_of(model: str, changes: Mapping[str, Any]) -> ViTVariant | ResNetVariant:
     """Returns a row of the table of models, with changes.
 
@@ -223,7 +257,8 @@ def row_of(model: str, changes: Mapping[str, Any]) -> ViTVariant | ResNetVariant
     """
     rows = {**VIT_VARIANTS, **RESNET_VARIANTS}
     if model not in rows:
-        near = difflib.get_close_matches(model, rows, n=3) or list(rows)
+        lower = {name.lower(): name for name in rows}
+        near = [lower[name] for name in difflib.get_close_matches(model.lower(), lower, n=3)] or list(rows)
         raise ValueError(f"There is no model {model!r}. Near it: {', '.join(near)}.")
     fields = [field.name for field in dataclasses.fields(rows[model])]
     unknown = [name for name in changes if name not in fields]
@@ -232,25 +267,27 @@ def row_of(model: str, changes: Mapping[str, Any]) -> ViTVariant | ResNetVariant
     return replace(rows[model], **changes) if changes else rows[model]
 
 
-def _claim(workdir: Path, config: Any, devices: Devices) -> None:
-    """Writes the config into the folder, or checks that the one there is the same."""
-    ours = {"recipe": type(config).__name__, **flattened(config)}
+def check_folder(workdir: Path, config: Any) -> bool:
+    """Makes the folder of a run, and returns whether this very run was begun there already.
+
+    Raises:
+        ValueError: If it holds a run with another config.
+        OSError: If it cannot be written.
+    """
     path = workdir / "config.json"
     try:
         workdir.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=workdir).close()
         if not path.exists():
-            if devices.is_chief:
-                partial = workdir / f".config-{os.getpid()}.json"
-                partial.write_text(json.dumps({"config": ours, "versions": _versions()}, indent=1), encoding="utf-8")
-                partial.replace(path)
-            return
+            return False
         theirs = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(theirs, dict) or not {"config", "versions"} <= theirs.keys():
             raise ValueError("it has other fields")
     except OSError as error:
-        raise OSError(f"Cannot write to {workdir}: {error.strerror}. Choose another `--workdir`.") from error
+        raise OSError(f"Cannot write to {workdir}: {error.strerror}. Choose another folder for the run.") from error
     except ValueError as error:
-        raise ValueError(f"{path} is not the config of a run: {error}. Choose another `--workdir`.") from error
+        raise ValueError(f"{path} is not the config of a run: {error}. Choose another folder for the run.") from error
+    ours = _recorded(config)
     # Where it runs may change from one part of a run to the next; what it computes may not.
     where = ("devices.kind", "devices.names", "devices.jit_compile")
     different = [
@@ -261,11 +298,28 @@ def _claim(workdir: Path, config: Any, devices: Devices) -> None:
     if different:
         lines = [f"  {name}: there {theirs['config'].get(name)}, here {ours.get(name)}" for name in different[:12]]
         raise ValueError(
-            f"{workdir} holds a run with another config:\n" + "\n".join(lines) + "\nChoose another `--workdir`."
+            f"{workdir} holds a run with another config:\n" + "\n".join(lines) + "\nChoose another folder for the run."
         )
-    changed = {name: version for name, version in _versions().items() if theirs["versions"].get(name) != version}
-    if changed:
-        logging.warning("This run was begun with other versions, so its bits may differ: now %s.", changed)
+    return True
+
+
+def _claim(workdir: Path, config: Any, devices: Devices) -> None:
+    """Writes the config into the folder, once."""
+    path, versions = workdir / "config.json", _versions()
+    if check_folder(workdir, config):
+        theirs = json.loads(path.read_text(encoding="utf-8"))["versions"]
+        changed = {name: version for name, version in versions.items() if theirs.get(name) != version}
+        if changed:
+            logging.warning("This run was begun with other versions, so its bits may differ: now %s.", changed)
+    elif devices.is_chief:
+        partial = workdir / f".config-{os.getpid()}.json"
+        record = {"config": _recorded(config), "versions": versions}
+        partial.write_text(json.dumps(record, indent=1), encoding="utf-8")
+        partial.replace(path)
+
+
+def _recorded(config: Any) -> dict[str, str]:
+    return {"recipe": type(config).__name__, **flattened(config)}
 
 
 def _share(batch_size: int, accumulation_steps: int, devices: Devices) -> Share:

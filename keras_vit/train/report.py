@@ -6,6 +6,7 @@ time, also of a run that goes on or was killed. Nothing is measured here.
 
 import math
 import os
+import shlex
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -43,7 +44,9 @@ _STYLE = {
 }
 
 
-def write_report(workdir: str | os.PathLike, *, title: str, facts: Mapping[str, str], command: str) -> Path:
+def write_report(
+    workdir: str | os.PathLike, *, title: str, facts: Mapping[str, str], command: str, sections: Sequence[str] = ()
+) -> Path:
     """Writes `report.md` and `learning_curve.png` into the folder of a run, in place of earlier ones.
 
     Each appears whole or not at all.
@@ -52,7 +55,8 @@ def write_report(workdir: str | os.PathLike, *, title: str, facts: Mapping[str, 
         workdir: Folder of the run, with its `metrics.csv`.
         title: What was trained on what.
         facts: What the numbers depend on, by name: configuration, versions, devices.
-        command: What to type to do the same again.
+        command: What to type to do the same again; nothing if it is empty.
+        sections: What else there is to say, in Markdown; it comes first.
 
     Returns:
         The path of `report.md`.
@@ -72,14 +76,18 @@ def write_report(workdir: str | os.PathLike, *, title: str, facts: Mapping[str, 
     curves = read_metrics(workdir)
     picture = workdir / "learning_curve.png"
     drawn = _draw(curves, title, picture)
-    sections = [f"# {_cell(title)}", f"```sh\n{command}\n```", _results(curves)]
-    sections += [f"![{_cell(title)}: its learning curve]({picture.name})"] * drawn
-    sections += [_table(["fact", "value"], facts.items())] if facts else []
-    sections += ["Every number is in [metrics.csv](metrics.csv); `tensorboard --logdir tensorboard` shows them live."]
+    page = [f"# {_cell(title)}", *([f"```sh\n{command}\n```"] if command else []), *sections, _results(curves)]
+    page += [f"![{_cell(title)}: its learning curve]({picture.name})"] * drawn
+    page += [table(["fact", "value"], facts.items())] if facts else []
+    page += [f"Every number is in [metrics.csv](metrics.csv); `{_tensorboard(workdir)}` shows them live."]
     partial = workdir / "report.md.partial"
-    partial.write_text("\n\n".join(sections) + "\n", encoding="utf-8")
+    partial.write_text("\n\n".join(page) + "\n", encoding="utf-8")
     os.replace(partial, workdir / "report.md")
     return workdir / "report.md"
+
+
+def _tensorboard(workdir: Path) -> str:
+    return shlex.join(["tensorboard", f"--logdir={(workdir / 'tensorboard').resolve()}"])
 
 
 def _results(curves: Mapping[str, Curve]) -> str:
@@ -96,8 +104,8 @@ def _results(curves: Mapping[str, Curve]) -> str:
         for name, (words, summary, style) in _SPEED.items()
         if (values := [value for _, value in curves.get(name, ()) if math.isfinite(value)])
     ]
-    tables = [_table(["metric", "last", "at step", "best", "at step"], metrics)] if metrics else []
-    return "\n\n".join(tables + ([_table(["the whole run", ""], speed)] if speed else []))
+    tables = [table(["metric", "last", "at step", "best", "at step"], metrics)] if metrics else []
+    return "\n\n".join(tables + ([table(["the whole run", ""], speed)] if speed else []))
 
 
 def _best(name: str, curve: Curve) -> Point | None:
@@ -124,7 +132,8 @@ def _kind(name: str) -> str:
     return name.rpartition("/")[2]
 
 
-def _table(header: Sequence[str], rows: Any) -> str:
+def table(header: Sequence[str], rows: Any) -> str:
+    """Returns a table in Markdown; what is in a cell cannot end it."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(_cell(str(cell)) for cell in line)} |" for line in lines)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import keras
+import numpy as np
 
 from keras_vit.layers.positions import AddPositionEmbs
 from keras_vit.layers.transformer import TransformerBlock
@@ -44,13 +45,28 @@ def save_checkpoint(model: keras.Model, path: str | os.PathLike, layout: Layout 
     if layout not in get_args(Layout):
         raise ValueError(f"`layout` must be one of {get_args(Layout)}. Received: {layout!r}.")
     facts = _facts(model)
-    arrays = dialects.from_canonical(dialects.from_keras(state(model.layers), facts.get("num_heads")), layout)
+    arrays = _translated(model, facts, layout)
     if layout == "google":
         files.write_npz(path, arrays, facts)
     elif path.suffix == ".safetensors":
         files.write_safetensors(path, arrays, facts)
     else:
         files.write_huggingface(path, arrays, facts, _huggingface_config(model, facts))
+
+
+def check_can_save(model: keras.Model, layout: Layout = "google") -> None:
+    """Raises ValueError if `save_checkpoint` could not save the model: before a long run, not after it.
+
+    Example:
+        >>> check_can_save(keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Conv2D(2, 3, name="mine")]))
+        Traceback (most recent call last):
+        ValueError: These variables have no place in a checkpoint: mine/bias, mine/kernel...
+    """
+    _translated(model, _facts(model), layout)
+
+
+def _translated(model: keras.Model, facts: dict[str, Any], layout: Layout) -> dict[str, np.ndarray]:
+    return dialects.from_canonical(dialects.from_keras(state(model.layers), facts.get("num_heads")), layout)
 
 
 def _layout_of(path: Path) -> Layout:

@@ -9,7 +9,7 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from keras_vit.data import sources  # noqa: E402
+from keras_vit.data import reading, sources  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
 
@@ -227,3 +227,40 @@ def test_a_split_is_the_same_every_time_and_loses_nothing():
     assert [other.locate(index) for index in range(144)] != places[:144]
     with pytest.raises(ValueError, match="No example of digits train would remain"):
         sources.digits("train").split(0.0)
+
+
+def test_a_split_by_class_leaves_some_of_each_on_both_sides():
+    labels = np.repeat([0, 1, 2], [40, 2, 15])
+    source = sources.arrays(np.zeros((57, 4, 4), np.uint8), labels, name="all")
+    part, rest = source.split_by_class(0.1)
+    assert np.bincount(part.labels).tolist() == [4, 1, 2]
+    assert np.bincount(rest.labels).tolist() == [36, 1, 13]
+    places = [s.locate(index) for s in (part, rest) for index in range(s.num_examples)]
+    assert sorted(places) == sorted(f"all[{index}]" for index in range(57))
+    assert [int(part.read(tf.constant(index, tf.int64))[1]) for index in range(7)] == part.labels.tolist()
+    again, other = source.split_by_class(0.1), source.split_by_class(0.1, seed=1)
+    assert [again[0].locate(i) for i in range(7)] == [part.locate(i) for i in range(7)]
+    assert [other[0].locate(i) for i in range(7)] != [part.locate(i) for i in range(7)]
+
+
+def test_a_class_of_one_image_cannot_be_split():
+    source = sources.arrays(np.zeros((3, 4, 4), np.uint8), np.array([0, 0, 1]), ["many", "one"])
+    with pytest.raises(
+        ValueError, match="1 of the 2 classes of arrays have fewer than two images: one. An image cannot"
+    ):
+        source.split_by_class(0.1)
+    unknown = sources.fractals(2, images_per_class=4)
+    with pytest.raises(ValueError, match="The labels of .* are not known before it is read"):
+        unknown.split_by_class(0.1)
+
+
+def test_labels_are_known_without_reading(tmp_path):
+    write_images(tmp_path / "a", 2)
+    write_images(tmp_path / "b", 1)
+    assert sources.image_folder(tmp_path).labels.tolist() == [0, 0, 1]
+    assert sources.image_folder(tmp_path).subset([2, 0]).labels.tolist() == [1, 0]
+
+
+def test_pixels_are_read_as_they_are(tmp_path):
+    write_images(tmp_path / "a", 1, first=7)
+    assert (reading.read_pixels(sources.image_folder(tmp_path), 0) == image(7)).all()

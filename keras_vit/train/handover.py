@@ -1,0 +1,173 @@
+"""What a fine-tuned model is handed over with: its files, pictures, and the parts of the report that say how to use it.
+
+Whatever the report says to type works as it stands: paths are absolute, and there is an example image in the folder.
+"""
+
+import json
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import keras
+
+from keras_vit.applications import replace_head
+from keras_vit.data.pipeline import evaluation_batches
+from keras_vit.data.reading import Unreadable, read_pixels
+from keras_vit.data.sources import Source
+from keras_vit.train.config import RunConfig
+from keras_vit.train.recipe import evaluation_transforms
+from keras_vit.train.report import table
+from keras_vit.train.scorecard import class_table, headline, score, write_answers, write_pictures
+
+FILES = {
+    "model.keras": "the model, for `keras.models.load_model`: pixels in [-1, 1] to probabilities (softmax)",
+    "model.npz": "its weights, for `weights=` at any size and for `--weights=`",
+    "classes.txt": "the class names, one on a line, in the order of the probabilities",
+    "answers.csv": "every validation image with its class, the answer and its probability",
+    "example.png": "a validation image to try the model with",
+    "checkpoints": "the state of the run, to go on from; not needed any more when it is finished",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What was asked for, with every default filled in.
+
+    Attributes:
+        model: Name in the table of models, or None for a model that was given.
+        weights: Tag, absolute path, URL, or "none".
+        data: Absolute path, or None if a command line cannot name the data.
+        image_size: Side of the images, in pixels.
+        settings: How to train.
+        folder: Absolute path of what comes out.
+    """
+
+    model: str | None
+    weights: str
+    data: Path | None
+    image_size: int
+    settings: RunConfig
+    folder: Path
+
+    def command(self) -> str:
+        """Returns the command line, or nothing if there is none."""
+        if self.model is None or self.data is None:
+            return ""
+        flags = {
+            "data": self.data,
+            "model": self.model,
+            "weights": self.weights,
+            "image_size": self.image_size,
+            "steps": self.settings.loop.total_steps,
+            "batch_size": self.settings.batch_size,
+            "learning_rate": self.settings.optimizer.learning_rate,
+            "seed": self.settings.seed,
+            "output": self.folder,
+        }
+        return shlex.join(["python", "-m", "keras_vit", "finetune", *(f"--{name}={flags[name]}" for name in flags)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Handover:
+    """Called by `recipe.run` when the training is done: measures the model, and leaves all that belongs to it.
+
+    Attributes:
+        order: What was asked for.
+        plan: What was done, in words.
+    """
+
+    order: Order
+    plan: str
+
+    def __call__(self, model: keras.Model, source: Source, folder: Path) -> Sequence[str]:
+        settings = self.order.settings
+        batches = evaluation_batches(
+            source,
+            evaluation_transforms(settings.data, self.order.image_size),
+            batch_size=settings.eval_batch_size,
+            unreadable=Unreadable(source, record=folder / "unreadable_test.txt"),
+        )
+        card = score(model, source, batches.as_numpy_iterator())
+        pictures = write_pictures(card, folder)
+        write_answers(card, folder / "answers.csv")
+        _write(folder / "classes.txt", "".join(f"{' '.join(name.split())}\n" for name in source.class_names))
+        keras.utils.save_img(folder / "example.png", read_pixels(source, int(card.indices[0])), scale=False)
+        save_model(model, folder / "model.keras")
+        shown, wrong = len(card.worst()), int((card.answers != card.labels).sum())
+        mistakes = f"{shown} of {wrong:,}: those of which the model was most sure.\n\n![Mistakes](errors.png)"
+        return [
+            headline(card),
+            self.plan,
+            "## Classes",
+            class_table(card),
+            "![Which class is taken for which](confusion.png)",
+            "## Mistakes",
+            mistakes if "errors.png" in pictures else "None.",
+            "## Images that could not be read",
+            _unreadable(folder),
+            "## Use it",
+            *self._uses(),
+            "## Files",
+            table(["file", "what it is"], [[f"`{name}`", text] for name, text in FILES.items()]),
+            "## Training",
+        ]
+
+    def _uses(self) -> Sequence[str]:
+        folder, size = self.order.folder, self.order.image_size
+        saved, names, photo = (json.dumps(str(folder / name)) for name in ("model.keras", "classes.txt", "example.png"))
+        predict = [] if self.order.model is None else [self._predict()]
+        return [
+            *predict,
+            f"""In Python:
+
+```python
+import keras
+from keras_vit.predict import read_photo  # the import also tells Keras the layers of the model
+
+model = keras.models.load_model({saved})
+with open({names}, encoding="utf-8") as lines:
+    class_names = [line.rstrip("\\n") for line in lines]
+probabilities = model.predict(read_photo({photo}, ({size}, {size}))[None])[0]
+for number in probabilities.argsort()[:-4:-1]:
+    print(f"{{probabilities[number]:.1%}}  {{class_names[number]}}")
+```""",
+            f"""As a SavedModel, for TensorFlow Serving; pixels in [-1, 1] go in, probabilities come out:
+
+```python
+import keras
+import keras_vit  # tells Keras the layers of the model
+
+keras.models.load_model({saved}).export({json.dumps(str(folder / "saved_model" / "1"))}, verbose=False)
+```""",
+        ]
+
+    def _predict(self) -> str:
+        command = ["python", "-m", "keras_vit", "predict", str(self.order.folder / "example.png")]
+        command += [f"--model={self.order.model}", f"--weights={self.order.folder / 'model.npz'}"]
+        return f"On the command line:\n\n```sh\n{shlex.join(command)}\n```"
+
+
+def save_model(model: keras.Model, path: Path) -> None:
+    """Writes a model that gives logits as one that gives probabilities. The file appears whole or not at all."""
+    head = model.get_layer("predictions")
+    whole = replace_head(model, head.units, classifier_activation="softmax")
+    whole.get_layer("predictions").set_weights(head.get_weights())
+    partial = path.with_name(f"partial-{path.name}")
+    whole.save(partial)
+    os.replace(partial, path)
+
+
+def _unreadable(folder: Path) -> str:
+    records = [folder / f"unreadable_{part}.txt" for part in ("train", "test")]
+    places = [line for record in records if record.exists() for line in record.read_text(encoding="utf-8").splitlines()]
+    if not places:
+        return "None."
+    return "\n".join([f"{len(places)}, left out:", "", *(f"- `{place}`" for place in dict.fromkeys(places))])
+
+
+def _write(path: Path, text: str) -> None:
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text, encoding="utf-8", errors="backslashreplace")
+    os.replace(partial, path)

@@ -1,0 +1,368 @@
+"""Fine-tuning without a config: a model, a folder of images, a folder for what comes out.
+
+The defaults are the paper's (table 4, B.1.1), and BiT's where they depend on the amount of data; `finetune` says what
+they are. What is left in the folder is the business of `handover.py`.
+"""
+
+import hashlib
+import json
+import os
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit import cost
+from keras_vit.data import folders
+from keras_vit.data.sources import Source, image_folder
+from keras_vit.train.config import DataConfig, RunConfig
+from keras_vit.train.devices import has_accelerator
+from keras_vit.train.finetune import on_trunk, with_new_head
+from keras_vit.train.handover import Handover, Order
+from keras_vit.train.loop import LoopConfig
+from keras_vit.train.optimizers import OptimizerConfig
+from keras_vit.train.recipe import check_folder, row_of, run
+from keras_vit.train.report import check_can_draw
+from keras_vit.train.schedules import bit_hyperrule
+from keras_vit.variants import ViTVariant
+from keras_vit.weights import catalog, source
+from keras_vit.weights.restore import state
+from keras_vit.weights.save import check_can_save
+
+HELD_OUT = 0.1
+_PAPER_BATCH, _CPU_BATCH = 512, 32
+_PAPER_SIZE, _PRETRAINED_SIZE = 384, 224
+# Images of 384 pixels that are learned from at the same time; smaller ones are more.
+_ROWS, _CPU_ROWS = 16, 8
+_LARGE = 200_000_000  # parameters, from which on insides of blocks are computed twice to save memory
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TransferConfig:
+    """What a run of `finetune` is recorded as: settled, with nothing left to defaults.
+
+    Attributes:
+        run: How to train.
+        model, weights: Their names; "none" are random weights.
+        image_size: Side of the square images, in pixels.
+        training, validation: What is learned from and measured on, in words.
+        data_sha256: Of classes and files: other data are another run.
+    """
+
+    run: RunConfig
+    model: str
+    weights: str
+    image_size: int
+    training: str
+    validation: str
+    data_sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finetuned:
+    """What came out of `finetune`.
+
+    Attributes:
+        model: Pixels in [-1, 1] to probabilities, (B, H, W, 3) to (B, Y).
+        class_names: Y of them, in the order of the probabilities.
+        accuracy: Share of the validation images that it names correctly.
+        report: Path of `report.md`.
+    """
+
+    model: keras.Model
+    class_names: tuple[str, ...]
+    accuracy: float
+    report: Path
+
+
+def finetune(
+    model: str | keras.Model,
+    data: str | os.PathLike | Source,
+    output: str | os.PathLike,
+    *,
+    weights: str | os.PathLike | None = "imagenet21k",
+    validation: str | os.PathLike | Source | None = None,
+    image_size: int | None = None,
+    steps: int | None = None,
+    batch_size: int | None = None,
+    learning_rate: float = 0.01,
+    seed: int = 0,
+) -> Finetuned:
+    """Trains a model to tell your classes apart, and leaves the model and a report on it in `output`.
+
+    As in the paper: the head is replaced by one layer of zeros, positions are resized, SGD with momentum 0.9 and a
+    cosine schedule, no weight decay, gradients clipped at norm 1, softmax; Inception crops and flips, and evaluation on
+    whole images. The same call on the same folder goes on where it stopped.
+
+    Args:
+        model: A name of `keras_vit.list_models()`, or a model that this package built: then its weights are where
+            training starts, and it stays as it is.
+        data: A folder, `data/<class>/*` or `data/train/<class>/*` with `data/test/<class>/*` (also val, validation,
+            valid), or a `keras_vit.data.sources.Source`.
+        output: Folder for what comes out: `report.md`, `model.keras`, `model.npz` (for `weights=`), `classes.txt` and
+            pictures.
+        weights: Of a named model: a tag, a file, a URL, or None for random ones. The default is also the tag
+            "augreg_in21k" of those models whose weights of ImageNet-21k are called so.
+        validation: What to measure on: a folder of the same classes, or a source. Default: the test set in `data`, or
+            a tenth of each class, at least one image, that is not learned from.
+        image_size: Side of the square images, in pixels. Default: 384 if the weights were trained at 224; else that of
+            the weights, or of the model that is given.
+        steps: Updates. Default: 500 for fewer than 20,000 images, 10,000 for fewer than 500,000, else 20,000. The
+            warm-up takes a fifth of them, at most 500.
+        batch_size: Images of an update. Default: 512, or 32 without an accelerator, but at most as many as there are,
+            rounded down to a power of two. They are computed in parts, so memory does not limit it.
+        learning_rate: The peak. It does not depend on the batch: clipped gradients make steps of the same length.
+        seed: Of order, crops and dropout.
+
+    Raises:
+        ValueError: If model, weights, data, settings or folder do not fit; before anything long is begun.
+        ImportError: If matplotlib is absent; the message says what to install.
+        OSError: If the weights cannot be had, or the folder cannot be written.
+        keras_vit.train.Stopped: After SIGTERM or SIGINT, when the state is saved.
+        keras_vit.train.Diverged: If the loss is not a number any more.
+
+    Example:
+        >>> images = np.random.default_rng(0).integers(0, 256, (20, 32, 32, 3)).astype("uint8")
+        >>> source = keras_vit.data.sources.arrays(images, np.arange(20) % 2, ["cat", "dog"])
+        >>> model = keras_vit.application(dataclasses.replace(VIT_VARIANTS["ViT_Ti16"], depth=1))
+        >>> model = model(weights=None, input_shape=(32, 32, 3))
+        >>> done = finetune(model, source, "cats", steps=2)
+        Fine-tuning vit_ti16 (787,048 parameters, weights: in memory, sha256 ...) at 32 x 32 pixels. It learns
+        from 18 images of 2 classes, 9 of each (arrays), and is measured on 2 others (10% of each class, held out). ...
+        >>> done.model.output_shape, done.class_names
+        ((None, 2), ('cat', 'dog'))
+
+    Source: arXiv:2010.11929, table 4 and B.1.1; number of steps: arXiv:1912.11370, section 3.3.
+    """
+    check_can_draw()
+    start = _start(model, weights, image_size)
+    training, measured, words = _data(data, validation)
+    settings = _settings(training, start, steps, batch_size, learning_rate, seed)
+    config = TransferConfig(
+        run=settings,
+        model=start.name,
+        weights=start.weights,
+        image_size=start.image_size,
+        training=f"{training.num_examples:,} of {len(training.class_names):,} classes",
+        validation=words,
+        data_sha256=_sha256(training, measured),
+    )
+    folder = Path(output).expanduser()
+    if not isinstance(data, Source) and folder.resolve().is_relative_to(Path(data).expanduser().resolve()):
+        raise ValueError(f"{folder} lies in the data, where it would be taken for a class. Choose another `output`.")
+    order = Order(
+        model=start.name if isinstance(model, str) else None,
+        weights=start.weights,
+        data=None if isinstance(data, Source) or validation is not None else Path(data).expanduser().resolve(),
+        image_size=start.image_size,
+        settings=settings,
+        folder=folder.resolve(),
+    )
+    if check_folder(folder, config) and (folder / "results.json").exists() and (folder / "model.keras").exists():
+        print(f"{folder} holds this run, and it is finished. To run it again, name another folder.", flush=True)
+        return _result(folder, training)
+    plan = _plan(config, start, training, measured, data)
+    print(plan, flush=True)
+    run(
+        config,
+        settings,
+        start.build,
+        start.image_size,
+        folder,
+        f"{start.name} fine-tuned on {_short_name(training)}",
+        data=(training, measured),
+        conclude=Handover(order=order, plan=plan),
+        command=order.command(),
+    )
+    return _result(folder, training)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Start:
+    """Where training starts: what is known of the model, and how it is made."""
+
+    name: str
+    weights: str
+    image_size: int
+    parameters: int
+    build: Callable[[int], keras.Model]
+
+
+def _start(model: str | keras.Model, weights: str | os.PathLike | None, image_size: int | None) -> _Start:
+    if image_size is not None and image_size < 1:
+        raise ValueError(f"`image_size` must be at least 1. Received: {image_size}.")
+    if isinstance(model, str):
+        return _start_by_name(model, weights, image_size)
+    if weights != "imagenet21k":
+        raise ValueError("A model that is given brings its weights: leave out `weights`, or pass the model's name.")
+    height, width = model.input_shape[1:3]
+    if image_size is None and height != width:
+        raise ValueError(f"Images are square here. Received: a model of {height} x {width} pixels; pass `image_size`.")
+    size = image_size or height or _PAPER_SIZE
+    check_can_save(with_new_head(model, size, 2))
+    digest = hashlib.sha256()
+    for name, array in sorted(state(model.layers).items()):
+        digest.update(name.encode() + np.ascontiguousarray(array).tobytes())
+    return _Start(
+        name=model.name,
+        weights=f"in memory, sha256 {digest.hexdigest()[:16]}",
+        image_size=size,
+        parameters=model.count_params(),
+        build=lambda num_classes: with_new_head(model, size, num_classes),
+    )
+
+
+def _start_by_name(model: str, weights: str | os.PathLike | None, image_size: int | None) -> _Start:
+    row, options, trained_size = row_of(model, {}), {}, None
+    if weights is not None:
+        weights = os.fspath(weights)
+        tags = catalog.list_weights(model)
+        if weights == "imagenet21k" and weights not in tags and "augreg_in21k" in tags:
+            weights = "augreg_in21k"
+        found = source.find(model, weights)
+        if found.is_tag and found.row is not None:
+            trained_size = found.row.image_size
+        else:
+            weights = weights if "://" in weights else str(Path(weights).resolve())
+            pretrained = source.load(found)
+            trained_size = pretrained.image_size and pretrained.image_size[0]
+            if "encoder_norm/gamma" in pretrained.arrays and "class_token/cls" not in pretrained.arrays:
+                options["classifier"] = "map" if "map_head/probe" in pretrained.arrays else "gap"
+    size = image_size or _default_size(row, _PAPER_SIZE if weights is not None else _PRETRAINED_SIZE, trained_size)
+    return _Start(
+        name=model,
+        weights="none" if weights is None else weights,
+        image_size=size,
+        parameters=cost.parameters(row, image_size=(size, size)),  # refuses a size that patches do not tile
+        build=lambda num_classes: on_trunk(row, weights, size, num_classes, **options),
+    )
+
+
+def _default_size(row: Any, size: int, trained_size: int | None) -> int:
+    """That of the weights, or the usual one; of patches that do not tile it, as many as fit in."""
+    if trained_size not in (None, _PRETRAINED_SIZE):
+        return trained_size
+    return size - size % row.patch_size if isinstance(row, ViTVariant) and row.stem is None else size
+
+
+def _data(
+    data: str | os.PathLike | Source, validation: str | os.PathLike | Source | None
+) -> tuple[Source, Source, str]:
+    """What to learn from, what to measure on, and the second in words."""
+    training, test = (data, None) if isinstance(data, Source) else folders.training_and_test(data)
+    if len(training.class_names) < 2:
+        raise ValueError(f"{training.name} has a single class: there is nothing to tell apart.")
+    if isinstance(validation, Source):
+        test = validation
+    elif validation is not None:
+        test = image_folder(validation, class_names=training.class_names)
+    if test is None:
+        split = training.split if training.labels is None else training.split_by_class
+        test, training = split(HELD_OUT)
+        return training, test, f"{test.num_examples:,}, {HELD_OUT:.0%} of each class, held out"
+    if test.class_names != training.class_names:
+        raise ValueError(
+            f"The classes of {test.name} are not those of {training.name}. Received: "
+            f"{', '.join(test.class_names[:10])}; expected: {', '.join(training.class_names[:10])}."
+        )
+    return training, test, f"{test.num_examples:,} of {test.name}"
+
+
+def _settings(
+    training: Source, start: _Start, steps: int | None, batch_size: int | None, learning_rate: float, seed: int
+) -> RunConfig:
+    fast = has_accelerator()
+    steps = bit_hyperrule(training.num_examples).total_steps if steps is None else steps
+    most = _PAPER_BATCH if fast else _CPU_BATCH
+    batch_size = min(most, 2 ** int(np.log2(training.num_examples))) if batch_size is None else batch_size
+    wrong = [f"`{name}` = {value}" for name, value in (("steps", steps), ("batch_size", batch_size)) if value < 1]
+    if wrong:
+        raise ValueError(f"Steps and batch must be at least 1. Received: {', '.join(wrong)}.")
+    if learning_rate <= 0:
+        raise ValueError(f"`learning_rate` must be above 0. Received: {learning_rate}.")
+    rows = max(1, int((_ROWS if fast else _CPU_ROWS) * (_PAPER_SIZE / start.image_size) ** 2))
+    return RunConfig(
+        data=DataConfig(kind="given", name=training.name, test=""),
+        batch_size=batch_size,
+        eval_batch_size=min(rows, _PAPER_BATCH),
+        accumulation_steps=-(-batch_size // rows),
+        remat=start.parameters > _LARGE,
+        seed=seed,
+        optimizer=OptimizerConfig(
+            name="momentum",
+            learning_rate=learning_rate,
+            schedule="cosine",
+            warmup_steps=min(500, steps // 5),
+            clip_norm=1.0,
+        ),
+        loop=LoopConfig(
+            total_steps=steps,
+            log_every=max(1, steps // 50),
+            evaluate_every=-(-steps // 5),
+            checkpoint_every=min(100, max(20, steps // 10)),
+            keep_checkpoints=1,
+        ),
+    )
+
+
+def _plan(config: TransferConfig, start: _Start, training: Source, measured: Source, data: Any) -> str:
+    """What is going to be done, in one paragraph."""
+    settings, classes, parts = config.run, len(training.class_names), config.run.accumulation_steps
+    rate, warmup = settings.optimizer.learning_rate, settings.optimizer.warmup_steps
+    each = ""
+    if training.labels is not None:
+        counts = np.bincount(training.labels, minlength=classes)
+        few, many = counts.min(), counts.max()
+        each = f", {few:,} of each" if few == many else f", {few:,} to {many:,} of each"
+    images = settings.batch_size * settings.loop.total_steps
+    sentences = [
+        f"Fine-tuning {start.name} ({start.parameters:,} parameters, weights: {start.weights}) at {start.image_size} x "
+        f"{start.image_size} pixels.",
+        f"It learns from {training.num_examples:,} images of {classes:,} classes{each} ({training.name}), and is "
+        f"measured on {measured.num_examples:,} others ({config.validation.partition(', ')[2] or measured.name}).",
+        f"{settings.loop.total_steps:,} steps of {settings.batch_size:,} images"
+        + (f", in {parts} parts" if parts > 1 else "")
+        + f": each image {images / training.num_examples:.3g} times; the learning rate rises to {rate:g} over "
+        f"{warmup:,} steps, then falls to 0 along a cosine.",
+    ]
+    if start.weights == "none":
+        sentences.append(
+            "The weights are random: unless you have hundreds of thousands of images, published weights give a far "
+            "better model."
+        )
+    if not has_accelerator():
+        sentences.append("There is no accelerator here: the bar will show how long it takes.")
+    if not isinstance(data, Source) and (others := folders.passed_over(data)):
+        kinds = ", ".join(f"{count} {suffix}" for suffix, count in others.most_common(5))
+        sentences.append(f"Passed over, since they are not images that can be read here: {kinds}.")
+    return textwrap.fill(" ".join(sentences), 100, break_long_words=False, break_on_hyphens=False)
+
+
+def _short_name(training: Source) -> str:
+    path = Path(training.name)
+    return path.parent.name if path.name.lower() in folders.TRAINING else path.name
+
+
+def _sha256(*sources: Source) -> str:
+    digest = hashlib.sha256()
+    for part in sources:
+        labels = np.full(part.num_examples, -1) if part.labels is None else part.labels
+        digest.update(repr(part.class_names).encode(errors="surrogateescape"))
+        digest.update(labels.astype(np.int64).tobytes())
+        for index in range(part.num_examples):
+            digest.update(f"{part.locate(index)}\n".encode(errors="surrogateescape"))
+    return digest.hexdigest()
+
+
+def _result(folder: Path, training: Source) -> Finetuned:
+    results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    return Finetuned(
+        model=keras.models.load_model(folder / "model.keras"),
+        class_names=training.class_names,
+        accuracy=results["validation/accuracy"],
+        report=folder / "report.md",
+    )

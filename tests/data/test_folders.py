@@ -1,0 +1,96 @@
+"""Folders of images as people have them."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("tensorflow")
+Image = pytest.importorskip("PIL.Image")
+
+from keras_vit.data.folders import passed_over, training_and_test  # noqa: E402
+
+pytestmark = pytest.mark.tensorflow
+
+
+def images(folder: Path, *names: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        Image.new("RGB", (4, 4)).save(folder / name)
+
+
+@pytest.mark.parametrize("test", ["test", "val", "validation", "valid", "TEST"])
+def test_a_test_set_of_its_own_is_found(tmp_path: Path, test: str):
+    for name in ("cat", "dog"):
+        images(tmp_path / "Train" / name, "1.png", "2.JPG")
+        images(tmp_path / test / name, "3.png")
+    training, measured = training_and_test(tmp_path)
+    assert (training.num_examples, measured.num_examples) == (4, 2)
+    assert training.class_names == measured.class_names == ("cat", "dog")
+    assert Path(measured.locate(0)) == tmp_path / test / "cat" / "3.png"
+
+
+def test_the_test_set_is_preferred_to_a_validation_set(tmp_path: Path):
+    for part in ("train", "val", "test"):
+        for name in ("cat", "dog"):
+            images(tmp_path / part / name, "1.png")
+    assert Path(training_and_test(tmp_path)[1].locate(0)).parts[-3] == "test"
+
+
+def test_without_a_test_set_there_is_none(tmp_path: Path):
+    for name in ("cat", "dog"):
+        images(tmp_path / "a" / "train" / name, "1.png")
+        images(tmp_path / "b" / name, "1.png")
+    assert training_and_test(tmp_path / "a")[1] is training_and_test(tmp_path / "b")[1] is None
+
+
+def test_a_class_may_be_called_train(tmp_path: Path):
+    for name in ("train", "bus", "test"):
+        images(tmp_path / name, "1.png")
+    training, measured = training_and_test(tmp_path)
+    assert training.class_names == ("bus", "test", "train") and measured is None
+
+
+def test_odd_names_are_names(tmp_path: Path):
+    names = ["-v", "a b", "x" * 200, "é 猫", "🐱"]
+    for name in names:
+        images(tmp_path / name, "1.PNG", "ä b.Jpeg")
+    (tmp_path / ".cache").mkdir()
+    images(tmp_path / "-v", ".hidden.png")
+    (tmp_path / "Thumbs.db").touch()
+    training, _ = training_and_test(tmp_path)
+    assert sorted(training.class_names) == sorted(names)
+    assert training.num_examples == 10
+    assert len(training.read(0)[0].numpy()) > 50
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        ([], "There is no folder .*data. Expected .*/<class>/.*jpg, or .*/train/<class>"),
+        (["data/"], "There are no images in .*data. Expected"),
+        (["data/1.png", "data/2.png"], "There are 2 images, but no folders in"),
+        (["data/cat/1.png"], "has a single class, cat: there is nothing to tell apart. Add another"),
+        (["data/cat/1.png", "data/dog/"], "No images in 1 of the 2 classes of .*: dog"),
+        (["data/train/a/1.png", "data/train/b/1.png", "data/test/a/1.png"], "classes of .*test are not those .*: b"),
+    ],
+)
+def test_other_folders_are_refused_with_what_is_expected(tmp_path: Path, made: list[str], message: str):
+    for name in made:
+        path = tmp_path / name
+        images(path, *()) if name.endswith("/") else images(path.parent, path.name)
+    with pytest.raises(ValueError, match=message):
+        training_and_test(tmp_path / "data")
+
+
+def test_a_file_is_no_folder(tmp_path: Path):
+    images(tmp_path, "data.png")
+    with pytest.raises(ValueError, match="data.png is a file. Expected"):
+        training_and_test(tmp_path / "data.png")
+
+
+def test_what_is_passed_over_is_counted(tmp_path: Path):
+    images(tmp_path / "cat", "1.png", "2.BMP")
+    for name in ("a.webp", "b.WEBP", "notes", ".hidden"):
+        (tmp_path / "cat" / name).touch()
+    assert passed_over(tmp_path) == Counter({".webp": 2, "no suffix": 1})

@@ -1,0 +1,141 @@
+"""New heads on trained trunks: what is kept, what starts at zero, and what is resized."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow")
+scipy_ndimage = pytest.importorskip("scipy.ndimage")
+
+import keras_vit  # noqa: E402
+from keras_vit.train.finetune import on_trunk, with_new_head  # noqa: E402
+from keras_vit.train.losses import softmax_cross_entropy  # noqa: E402
+from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS  # noqa: E402
+from keras_vit.weights.restore import state  # noqa: E402
+
+pytestmark = pytest.mark.tensorflow
+
+ROW = replace(VIT_VARIANTS["ViT_Ti16"], name="tiny", patch_size=8, width=16, depth=2, num_heads=2, mlp_dim=32)
+
+
+def trained(image_size: int = 32, row=ROW, **options) -> keras.Model:
+    """A model whose every variable has been moved, the head's zeros too."""
+    options = {"classes": 7, "input_shape": (image_size, image_size, 3), **options}
+    model = keras_vit.application(row)(weights=None, **options)
+    draw = np.random.default_rng(1)
+    for variable in model.weights:
+        variable.assign(draw.normal(0, 0.2, variable.shape))
+    return model
+
+
+def images(size: int, count: int = 3) -> np.ndarray:
+    return np.random.default_rng(0).uniform(-1, 1, (count, size, size, 3)).astype("float32")
+
+
+def published_resize(table: np.ndarray, old: int, new: int) -> np.ndarray:
+    """The routine of the published code: the class token aside, `scipy.ndimage.zoom` of order 1 over the grid."""
+    token, patches = table[:, :1], table[0, 1:].reshape(old, old, -1)
+    zoomed = scipy_ndimage.zoom(patches, (new / old, new / old, 1), order=1)
+    return np.concatenate([token, zoomed.reshape(1, new * new, -1)], axis=1)
+
+
+@pytest.fixture(scope="module")
+def large() -> keras.Model:
+    return trained(image_size=112, representation_size=12)  # 14 x 14 patches
+
+
+@pytest.mark.parametrize("way", ["file", "memory"])
+def test_positions_are_resized_as_published(way: str, large: keras.Model, tmp_path: Path):
+    if way == "file":
+        keras_vit.save_checkpoint(large, tmp_path / "tiny.npz")
+        model = on_trunk(ROW, tmp_path / "tiny.npz", 192, 5)
+    else:
+        model = with_new_head(large, 192, 5)
+    old, new = state(large.layers), state(model.layers)
+    table = new["posembed_input/pos_embedding"]
+    assert table.shape == (1, 1 + 24 * 24, 16) and table.dtype == np.float32
+    np.testing.assert_allclose(table, published_resize(old["posembed_input/pos_embedding"], 14, 24), atol=1e-6)
+    # Everything else is as it was, but for the head, the tanh layer too.
+    kept = {name for name in old if not name.startswith(("posembed", "predictions", "pre_logits"))}
+    assert kept == {name for name in new if not name.startswith(("posembed", "predictions"))}
+    assert all((old[name] == new[name]).all() for name in kept)
+
+
+@pytest.mark.parametrize("way", ["file", "memory"])
+def test_training_starts_with_logits_of_zero_and_the_loss_of_guessing(way: str, large: keras.Model, tmp_path: Path):
+    if way == "file":
+        keras_vit.save_checkpoint(large, tmp_path / "tiny.npz")
+        model = on_trunk(ROW, tmp_path / "tiny.npz", 48, 5)
+    else:
+        model = with_new_head(large, 48, 5)
+    logits = keras.ops.convert_to_numpy(model(images(48)))
+    assert logits.shape == (3, 5) and not logits.any()
+    losses = keras.ops.convert_to_numpy(softmax_cross_entropy(np.array([0, 3, 4]), logits))
+    np.testing.assert_allclose(losses, math.log(5), rtol=1e-6)
+
+
+def test_the_model_that_is_given_stays_as_it_is():
+    model = trained()
+    before = state(model.layers)
+    copy = with_new_head(model, 32, 2)
+    for variable in copy.trainable_variables:
+        variable.assign(variable + 1.0)
+    after = state(model.layers)
+    assert before.keys() == after.keys() and all((before[name] == after[name]).all() for name in before)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"classifier": "gap"},
+        {"classifier": "map"},
+        {"position_embedding": "sincos2d"},
+        {"position_embedding": "learned_2d"},
+        {"position_embedding": "relative"},
+        {"position_placement": "every_layer"},
+        {"include_top": False, "pooling": "token"},
+        {"input_shape": (None, None, 3)},
+    ],
+    ids=str,
+)
+def test_features_are_those_of_the_model(options: dict):
+    model = trained(**options)
+    copy = with_new_head(model, 32, 2)
+    features = model.get_layer("predictions").input if "predictions" in state_names(model) else model.output
+    expected = keras.Model(model.input, features)(images(32))
+    found = keras.Model(copy.input, copy.get_layer("predictions").input)(images(32))
+    np.testing.assert_allclose(*map(keras.ops.convert_to_numpy, (found, expected)), rtol=1e-5, atol=1e-6)
+
+
+def state_names(model: keras.Model) -> set[str]:
+    return {layer.name for layer in model.layers}
+
+
+@pytest.mark.parametrize("name", ["BiT_R50x1", "R26_ViT_S32"])
+def test_networks_with_convolutions_take_another_size(name: str):
+    if name.startswith("BiT"):
+        row = replace(RESNET_VARIANTS[name], name="tiny", units=(1, 1))
+    else:
+        stem = replace(VIT_VARIANTS[name].stem, units=(1, 1))
+        row = replace(VIT_VARIANTS[name], name="tiny", width=16, depth=1, num_heads=2, mlp_dim=32, stem=stem)
+    model = with_new_head(trained(row=row, image_size=64), 128, 3)
+    assert model.input_shape == (None, 128, 128, 3) and model.output_shape == (None, 3)
+    assert not keras.ops.convert_to_numpy(model(images(128, 1))).any()
+
+
+@pytest.mark.parametrize(
+    ("options", "size", "message"),
+    [
+        ({"include_preprocessing": True}, 32, "Build it without `include_preprocessing`"),
+        ({"include_top": False}, 32, "must give one vector for each image. Build it with a head, or with `pooling`"),
+        ({}, 33, "The image size must be a multiple of 8 pixels"),
+        ({"position_embedding": "relative"}, 48, "Relative positions belong to one image size"),
+    ],
+)
+def test_models_that_cannot_be_fine_tuned_are_refused(options: dict, size: int, message: str):
+    with pytest.raises(ValueError, match=message):
+        with_new_head(trained(**options), size, 2)

@@ -1,0 +1,63 @@
+"""What is handed over with a fine-tuned model. Whole runs are in test_transfer.py."""
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow")
+
+import keras_vit  # noqa: E402
+from keras_vit import cli  # noqa: E402
+from keras_vit.train import DataConfig, LoopConfig, OptimizerConfig, RunConfig  # noqa: E402
+from keras_vit.train.finetune import with_new_head  # noqa: E402
+from keras_vit.train.handover import Order, save_model  # noqa: E402
+from keras_vit.variants import VIT_VARIANTS  # noqa: E402
+
+pytestmark = pytest.mark.tensorflow
+
+
+def order(**fields) -> Order:
+    settings = RunConfig(
+        data=DataConfig(kind="given", name="mine"),
+        loop=LoopConfig(total_steps=500),
+        optimizer=OptimizerConfig(learning_rate=0.01),
+        batch_size=64,
+    )
+    standard = {"model": "ViT_B16", "weights": "imagenet21k", "data": Path("/d d"), "image_size": 384, "seed": 0}
+    standard |= {"settings": settings, "folder": Path("/o/it's")}
+    return Order(**{name: value for name, value in {**standard, **fields}.items() if name != "seed"})
+
+
+def test_the_command_has_every_flag_and_quotes_what_shells_would_split():
+    words = shlex.split(order().command())
+    assert words[:4] == ["python", "-m", "keras_vit", "finetune"]
+    flags = dict(word.removeprefix("--").split("=", 1) for word in words[4:])
+    assert flags == {
+        **{"data": "/d d", "output": "/o/it's", "model": "ViT_B16", "weights": "imagenet21k", "image_size": "384"},
+        **{"steps": "500", "batch_size": "64", "learning_rate": "0.01", "seed": "0"},
+    }
+    values = cli.flags.FlagValues()
+    cli.COMMANDS["finetune"].define(values)
+    assert set(flags) == set(values)  # not one more, not one fewer
+
+
+@pytest.mark.parametrize("absent", ["model", "data"])
+def test_what_a_command_line_cannot_name_has_no_command(absent: str):
+    assert order(**{absent: None}).command() == ""
+
+
+def test_the_saved_model_is_the_softmax_of_the_logits(tmp_path: Path):
+    row = replace(VIT_VARIANTS["ViT_Ti16"], name="tiny", patch_size=8, width=16, depth=1, num_heads=2, mlp_dim=32)
+    logits = with_new_head(keras_vit.application(row)(weights=None, input_shape=(16, 16, 3)), 16, 3)
+    logits.get_layer("predictions").kernel.assign(np.random.default_rng(0).normal(size=(16, 3)))
+    save_model(logits, tmp_path / "model.keras")
+    assert [path.name for path in tmp_path.iterdir()] == ["model.keras"]
+    images = np.random.default_rng(1).uniform(-1, 1, (4, 16, 16, 3)).astype("float32")
+    expected = np.exp(keras.ops.convert_to_numpy(logits(images)).astype(np.float64))
+    expected /= expected.sum(axis=1, keepdims=True)
+    found = keras.models.load_model(tmp_path / "model.keras")(images)
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(found), expected, rtol=1e-5)
