@@ -32,7 +32,7 @@ UNASKED := not network and not accelerator
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
-quickstart: $(VENV)/.installed-quickstart ## install what it needs, then the first full run: build, load, fine-tune, export, ask
+quickstart: $(VENV)/.installed-quickstart ## install what it needs, then the first full run: pre-train, fine-tune, export, ask
 	@$(BIN)/python -m keras_vit quickstart
 
 # Most tests keep one core busy, so the two backends share a machine of two; what JAX said is printed at the end.

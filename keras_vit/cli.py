@@ -218,9 +218,9 @@ COMMANDS = {
         define=_define_quickstart,
         arguments="",
         counts=(0, 0),
-        summary="build, load, fine-tune, export and ask a small model, in minutes, without a download",
+        summary="pre-train, fine-tune, export and ask a small model, in minutes, without a download",
         example=f"{_PROGRAM} quickstart",
-        details="The whole way from a model to an answer, on the digits of scikit-learn.",
+        details="The whole way from fractals to an answer about a digit of scikit-learn's.",
     ),
     "info": Command(
         run=_info,

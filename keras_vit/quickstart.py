@@ -42,7 +42,7 @@ digits_vit = application(DIGITS_ROW)  # as `keras_vit.ViT_B16` is made of its ro
 OPTIONS = {"position_embedding": "sincos2d"}
 LOW, HIGH = 32, 48  # pixels
 NUM_FRACTALS, FRACTALS_EACH = 50, 80  # classes, and pictures of each
-LABELS_EACH = 10  # of the 1,437 digits, a hundred have a label
+LABELS_EACH = 4  # of the 1,437 digits, forty have a label
 CURVE_EVERY = 5  # epochs
 
 ARTEFACTS = {
@@ -67,7 +67,7 @@ class Digits(NamedTuple):
     labels: np.ndarray
 
 
-def main(output_dir: str = "quickstart_output", *, pretrain_epochs: int = 4, finetune_epochs: int = 30) -> None:
+def main(output_dir: str = "quickstart_output", *, pretrain_epochs: int = 8, finetune_epochs: int = 30) -> None:
     """Runs every step, then prints a table of results and where the artefacts are.
 
     Args:

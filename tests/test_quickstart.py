@@ -21,6 +21,8 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same run with one block and two batches."""
     row = dataclasses.replace(quickstart.DIGITS_ROW, depth=1, width=16, num_heads=2, mlp_dim=16)
     train, test = quickstart.load_digits()
+    monkeypatch.setattr(quickstart, "NUM_FRACTALS", 3)
+    monkeypatch.setattr(quickstart, "FRACTALS_EACH", 20)
     few = [quickstart.Digits(digits.images[:64], digits.labels[:64]) for digits in (train, test)]
     monkeypatch.setattr(quickstart, "DIGITS_ROW", row)
     monkeypatch.setattr(quickstart, "digits_vit", application(row))
@@ -30,14 +32,14 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.tensorflow
 def test_a_run_puts_new_artefacts_in_place_of_old_ones(tmp_path: Path, tiny, capsys):
     output = tmp_path / "new" / "folder"
-    names = ("vit_digits.npz", "digit.png", "attention.png", "saved_model/1/saved_model.pb")
+    names = ("vit_fractals.npz", "curves.png", "digit.png", "attention.png", "saved_model/1/saved_model.pb")
     for name in names:
         (output / name).parent.mkdir(parents=True, exist_ok=True)
         (output / name).write_text("old")
-    quickstart.main(str(output), pretrain_epochs=1, finetune_epochs=1)
+    quickstart.main(str(output), pretrain_epochs=1, finetune_epochs=2)
     assert [name for name in names if (output / name).read_bytes() == b"old"] == []
     printed = capsys.readouterr().out
-    assert "of 64 held-out digits, before it saw one of 48 px" in printed
+    assert printed.count("of 64 held-out digits") == 4  # with and without pre-training, then again in the table
     assert f"In {output.resolve()}:" in printed
     difference = re.search(r"off the Keras model by (\S+)", printed)
     assert difference and float(difference[1]) < 1e-5
@@ -50,6 +52,22 @@ def test_the_held_out_digits_are_no_training_digits_and_of_every_kind():
     assert np.bincount(test.labels).min() >= 34
     seen = {image.tobytes() for image in train.images}
     assert not any(image.tobytes() in seen for image in test.images)
+
+
+def test_the_digits_with_a_label_are_as_many_of_each_kind():
+    train, _ = quickstart.load_digits()
+    few = quickstart.some_of_each(train)
+    assert np.bincount(few.labels).tolist() == [quickstart.LABELS_EACH] * 10
+    assert {image.tobytes() for image in few.images} <= {image.tobytes() for image in train.images}
+
+
+@pytest.mark.tensorflow
+def test_fractals_are_scaled_and_as_many_of_each_kind(monkeypatch):
+    monkeypatch.setattr(quickstart, "NUM_FRACTALS", 4)
+    monkeypatch.setattr(quickstart, "FRACTALS_EACH", 10)
+    drawn, kinds = quickstart.draw_fractals()
+    assert drawn.shape == (40, 32, 32, 3) and drawn.min() == -1 and 0.5 < drawn.max() <= 1
+    assert np.bincount(kinds).tolist() == [10] * 4
 
 
 def test_pixels_are_scaled_to_minus_one_and_one():

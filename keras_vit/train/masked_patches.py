@@ -176,7 +176,7 @@ def color_classes(colors: Any) -> Any:
         colors: (..., 3) in [-1, 1].
 
     Example:
-        >>> color_classes(np.array([[-1.0, -1.0, -1.0], [1.0, 1.0, 1.0], [-1.0, -1.0, -0.7]])).tolist()
+        >>> color_classes(np.array([[-1.0, -1.0, -1.0], [1.0, 1.0, 1.0], [-1.0, -1.0, -0.7]])).numpy().tolist()
         [0, 511, 1]
     """
     colors = ops.cast(colors, "float32")
