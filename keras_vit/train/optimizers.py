@@ -246,8 +246,9 @@ def _adam(**options: Any) -> keras.optimizers.Optimizer:
 
 def _muon(**options: Any) -> keras.optimizers.Optimizer:
     """Matrices of the blocks by Muon, scaled so that Adam's rates fit; embedding, head, norms and biases by Adam."""
-    defaults = {"epsilon": 1e-8, "exclude_layers": ["predictions"], "adam_weight_decay": options.get("weight_decay")}
-    return keras.optimizers.Muon(**{**defaults, **options})
+    decay = options.pop("weight_decay", None)  # Keras's defaults are 0.1 for matrices and 0.004 for the rest
+    defaults = {"epsilon": 1e-8, "exclude_layers": ["predictions"], "adam_weight_decay": decay}
+    return keras.optimizers.Muon(weight_decay=decay, **{**defaults, **options})
 
 
 # "adam" and "adamw" are one rule: decay is decoupled here, and as much as the config says.
