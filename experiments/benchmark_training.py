@@ -76,7 +76,8 @@ def _keras_fit() -> Turn:
     return _fit(model)
 
 
-def _fit(model: keras.Model, *weights: np.ndarray, steps: int = 15) -> Turn:
+def _fit(model: keras.Model, *weights: np.ndarray, steps: int = 60) -> Turn:
+    """A run is one call of `fit`: short turns would measure the start of the call."""
     draws = np.random.RandomState(0)
     batch = (draws.normal(size=(64, 32, 32, 3)).astype("float32"), draws.randint(0, 10, 64), *weights)
     batches = tf.data.Dataset.from_tensors(batch).repeat()
