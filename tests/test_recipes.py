@@ -288,6 +288,22 @@ def test_fractals_are_fair_to_both():
 PROCEDURES = {PretrainConfig: pretrain, FinetuneConfig: finetune, MaskedPatchesConfig: pretrain_masked_patches}
 
 
+@pytest.mark.parametrize(
+    ("recipe", "words"),
+    [
+        ("finetune.py", "cifar10_48px"),
+        ("fractals_cifar10.py", "long"),
+        ("masked_patches.py", "cifar10"),
+        ("cifar10_few_labels.py", "finetune"),
+        ("cifar10_few_labels.py", "scratch"),
+    ],
+)
+def test_what_goes_on_from_the_small_model_has_its_shape(recipe, words):
+    small, config = config_of("cifar10_scratch.py"), config_of(recipe, words)
+    for name in ("model", "variant", "model_options"):
+        assert getattr(config, name) == getattr(small, name)
+
+
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_every_word_of_a_recipe_is_of_use(recipe):
     words = defined_in(recipe)["WORDS"]

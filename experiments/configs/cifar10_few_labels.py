@@ -17,6 +17,9 @@ Chosen here: Muon and not the paper's SGD, for a ViT does not learn well from ra
 are to have the same optimizer.
 """
 
+from dataclasses import replace
+from pathlib import Path
+
 from keras_vit.train import (
     DataConfig,
     FinetuneConfig,
@@ -24,6 +27,7 @@ from keras_vit.train import (
     OptimizerConfig,
     PretrainConfig,
     RunConfig,
+    load_config,
     recipe_words,
     smoke_form,
 )
@@ -41,15 +45,14 @@ def get_config(arg: str = "") -> PretrainConfig | FinetuneConfig:
         optimizer=OptimizerConfig(name="muon", learning_rate=3e-3, warmup_steps=50, weight_decay=0.05),
         loop=LoopConfig(total_steps=steps, log_every=50, checkpoint_every=200),
     )
-    model = {
-        "model": "ViT_Ti16",
-        "variant": {"name": "ViT_Cifar", "patch_size": 4, "width": 96, "depth": 6, "num_heads": 2, "mlp_dim": 192},
-        "model_options": {"classifier": "gap", "position_embedding": "sincos2d", "gelu": "exact"},
-        "image_size": 32,
-        "run": run,
-    }
-    if words["start"] == "scratch":
-        config = PretrainConfig(**model)
-    else:
-        config = FinetuneConfig(weights="runs/fractals/model.npz", **model)
+    config = replace(load_config(str(Path(__file__).with_name("cifar10_scratch.py"))), run=run)
+    if words["start"] != "scratch":
+        config = FinetuneConfig(
+            weights="runs/fractals/model.npz",
+            model=config.model,
+            variant=config.variant,
+            model_options=config.model_options,
+            image_size=config.image_size,
+            run=run,
+        )
     return smoke_form(config) if words["size"] else config

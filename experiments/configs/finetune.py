@@ -33,6 +33,7 @@ What the paper leaves open, and what is chosen here:
 """
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import keras_vit
 from keras_vit.train import (
@@ -41,6 +42,7 @@ from keras_vit.train import (
     LoopConfig,
     OptimizerConfig,
     RunConfig,
+    load_config,
     recipe_words,
     smoke_form,
 )
@@ -125,13 +127,14 @@ def _config(task: Task, model: str) -> FinetuneConfig:
 
 
 def _from_cifar10_scratch(config: FinetuneConfig) -> FinetuneConfig:
+    small = load_config(str(Path(__file__).with_name("cifar10_scratch.py")))
     data = replace(FOLDER, name="cifar10", crop_area=0.6)
     return replace(
         config,
-        model="ViT_Ti16",
+        model=small.model,
         weights="runs/cifar10/model.npz",
-        variant={"name": "ViT_Cifar", "patch_size": 4, "width": 96, "depth": 6, "num_heads": 3, "mlp_dim": 192},
-        model_options={"classifier": "gap", "position_embedding": "sincos2d"},
+        variant=small.variant,
+        model_options=small.model_options,
         image_size=48,
         run=replace(config.run, batch_size=128, data=data),
     )

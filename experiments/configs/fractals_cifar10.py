@@ -14,12 +14,16 @@ Hardware, time and score: experiments/README.md. `long` is ten times as many ste
 Chosen here: the model of cifar10_scratch.py, 32 pixels, Muon.
 """
 
+from dataclasses import replace
+from pathlib import Path
+
 from keras_vit.train import (
     DataConfig,
     LoopConfig,
     OptimizerConfig,
     PretrainConfig,
     RunConfig,
+    load_config,
     recipe_words,
     smoke_form,
 )
@@ -32,16 +36,11 @@ def get_config(arg: str = "") -> PretrainConfig:
     words = recipe_words(arg, WORDS)
     times = 10 if words["length"] else 1
     data = DataConfig(kind="fractals", num_classes=200, images_per_class=500 * times, image_size=32, crop_area=0.6)
-    config = PretrainConfig(
-        model="ViT_Ti16",
-        variant={"name": "ViT_Cifar", "patch_size": 4, "width": 96, "depth": 6, "num_heads": 2, "mlp_dim": 192},
-        model_options={"classifier": "gap", "position_embedding": "sincos2d", "gelu": "exact"},
-        image_size=32,
-        run=RunConfig(
-            data=data,
-            batch_size=128,
-            optimizer=OptimizerConfig(name="muon", learning_rate=5e-3, warmup_steps=100, weight_decay=0.05),
-            loop=LoopConfig(total_steps=STEPS * times, log_every=100, evaluate_every=500, checkpoint_every=250),
-        ),
+    run = RunConfig(
+        data=data,
+        batch_size=128,
+        optimizer=OptimizerConfig(name="muon", learning_rate=5e-3, warmup_steps=100, weight_decay=0.05),
+        loop=LoopConfig(total_steps=STEPS * times, log_every=100, evaluate_every=500, checkpoint_every=250),
     )
+    config = replace(load_config(str(Path(__file__).with_name("cifar10_scratch.py"))), run=run)
     return smoke_form(config) if words["size"] else config

@@ -27,6 +27,7 @@ Chosen here, where the paper is silent: weight decay 0.1, as in its JFT runs; co
 """
 
 from dataclasses import replace
+from pathlib import Path
 
 from keras_vit.train import (
     DataConfig,
@@ -34,6 +35,7 @@ from keras_vit.train import (
     MaskedPatchesConfig,
     OptimizerConfig,
     RunConfig,
+    load_config,
     recipe_words,
     smoke_form,
 )
@@ -69,12 +71,13 @@ def get_config(arg: str = "") -> MaskedPatchesConfig:
 
 def _for_cifar10(config: MaskedPatchesConfig) -> MaskedPatchesConfig:
     """The model of cifar10_scratch.py, its optimizer, and minutes on two cores."""
+    small = load_config(str(Path(__file__).with_name("cifar10_scratch.py")))
     return replace(
         config,
-        model="ViT_Ti16",
-        variant={"name": "ViT_Cifar", "patch_size": 4, "width": 96, "depth": 6, "num_heads": 2, "mlp_dim": 192},
-        model_options={"classifier": "gap", "position_embedding": "sincos2d", "gelu": "exact"},
-        image_size=32,
+        model=small.model,
+        variant=small.variant,
+        model_options=small.model_options,
+        image_size=small.image_size,
         run=replace(
             config.run,
             data=DataConfig(kind="image_folder", name="cifar10", crop_area=0.6),
