@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not _ON_TENSORFLOW:
         for item in items:
             if item.get_closest_marker("tensorflow"):
-                item.add_marker(pytest.mark.skip(reason="needs TensorFlow"))
+                item.add_marker(pytest.mark.skip(reason="needs TensorFlow: runs in the other half of `make test`"))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -40,7 +40,7 @@ FILES = {
         *("restore", "save", "witness", "__init__"),
     ),
     "train": (
-        *("losses", "schedules", "optimizers", "remat", "devices", "tensorflow_step", "jax_step", "learner"),
+        *("whole", "losses", "schedules", "optimizers", "remat", "devices", "tensorflow_step", "jax_step", "learner"),
         *("checkpoints", "progress", "logs", "report", "loop", "config", "recipe", "pretrain", "finetune"),
         *("plots", "masked_patches", "scorecard", "handover", "transfer", "__init__"),
     ),

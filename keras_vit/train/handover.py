@@ -4,7 +4,6 @@ Whatever the report says to type works as it stands: paths are absolute, and the
 """
 
 import json
-import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from keras_vit.train.config import RunConfig
 from keras_vit.train.recipe import evaluation_transforms
 from keras_vit.train.report import table
 from keras_vit.train.scorecard import class_table, headline, score, write_answers, write_pictures
+from keras_vit.train.whole import whole
 
 FILES = {
     "model.keras": "the model, for `keras.models.load_model`: pixels in [-1, 1] to probabilities (softmax)",
@@ -152,11 +152,10 @@ keras.models.load_model({saved}).export({json.dumps(str(folder / "saved_model" /
 def save_model(model: keras.Model, path: Path) -> None:
     """Writes a model that gives logits as one that gives probabilities. The file appears whole or not at all."""
     head = model.get_layer("predictions")
-    whole = replace_head(model, head.units, classifier_activation="softmax")
-    whole.get_layer("predictions").set_weights(head.get_weights())
-    partial = path.with_name(f"partial-{path.name}")
-    whole.save(partial)
-    os.replace(partial, path)
+    classifier = replace_head(model, head.units, classifier_activation="softmax")
+    classifier.get_layer("predictions").set_weights(head.get_weights())
+    with whole(path) as partial:
+        classifier.save(partial)
 
 
 def _unreadable(folder: Path) -> str:
@@ -168,6 +167,5 @@ def _unreadable(folder: Path) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8", errors="backslashreplace")
-    os.replace(partial, path)
+    with whole(path) as partial:
+        partial.write_text(text, encoding="utf-8", errors="backslashreplace")

@@ -12,6 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_vit.train.whole import whole
+
 _HEADER = "step,metric,value\n"
 
 
@@ -132,9 +134,8 @@ def _rows(path: Path) -> Iterator[tuple[str, int, str, float]]:
 def _forget_rows(path: Path, last_step: int) -> None:
     """Leaves the header and the rows up to a step, in a file that is the old or the new one at any moment."""
     kept = [line for line, step, *_ in _rows(path) if step <= last_step] if path.exists() else []
-    partial = path.with_name("metrics.csv.partial")
-    partial.write_text(_HEADER + "".join(kept), encoding="utf-8")
-    os.replace(partial, path)
+    with whole(path) as partial:
+        partial.write_text(_HEADER + "".join(kept), encoding="utf-8")
 
 
 def _forget_events(folder: Path, last_step: int) -> None:

@@ -20,6 +20,7 @@ from keras_vit.train.devices import Devices
 from keras_vit.train.learner import Learner, averaged
 from keras_vit.train.logs import MetricsLog
 from keras_vit.train.progress import InputClock, ProgressBar, memory_in_use_gb
+from keras_vit.train.whole import whole
 
 # sysexits.h EX_TEMPFAIL: try again later. What a scheduler sees when a run was asked to stop and saved its state.
 EXIT_STOPPED = 75
@@ -250,9 +251,8 @@ class _Run(keras.callbacks.Callback):
         if self.asked_by:
             self._wish.touch()
         if self.devices.is_chief and self._wish.exists() and not self._last_step.exists():
-            partial = self._last_step.with_suffix(".partial")
-            partial.write_text(str(self.step + 2), encoding="utf-8")
-            partial.replace(self._last_step)
+            with whole(self._last_step) as partial:
+                partial.write_text(str(self.step + 2), encoding="utf-8")
         if not self._last_step.exists() or self.step < int(self._last_step.read_text(encoding="utf-8")):
             return False
         self.asked_by = self.asked_by or "another worker"

@@ -1,11 +1,12 @@
 """Pictures of what a model gets right and wrong. Draws what it is given, computes nothing."""
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from keras_vit.train.whole import whole
 
 _MOST_NAMED = 120  # classes whose names can be read along an axis; more are numbered
 _MOST_COUNTED = 25  # classes whose counts fit into the cells
@@ -122,6 +123,5 @@ def _figure(width: float, height: float) -> Any:
 
 
 def _save(figure: Any, path: Path) -> None:
-    partial = path.with_name(path.name + ".partial")
-    figure.savefig(partial, format="png")
-    os.replace(partial, path)
+    with whole(path) as partial:
+        figure.savefig(partial, format="png")

@@ -35,6 +35,7 @@ from keras_vit.train.loop import train
 from keras_vit.train.losses import Objective, classification
 from keras_vit.train.optimizers import make_optimizer
 from keras_vit.train.report import check_can_draw, write_report
+from keras_vit.train.whole import whole
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant
 from keras_vit.weights.save import save_checkpoint
 
@@ -152,7 +153,8 @@ def run(
         write_report(
             workdir, title=title, facts=facts, command=_command() if command is None else command, sections=sections
         )
-        (workdir / "results.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        with whole(workdir / "results.json") as partial:
+            partial.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
         print(f"{workdir / 'report.md'}\n{workdir / 'model.npz'}")
     print(f"state sha256: {results['state_sha256']}", flush=True)
     return results
@@ -312,10 +314,9 @@ def _claim(workdir: Path, config: Any, devices: Devices) -> None:
         if changed:
             logging.warning("This run was begun with other versions, so its bits may differ: now %s.", changed)
     elif devices.is_chief:
-        partial = workdir / f".config-{os.getpid()}.json"
-        record = {"config": _recorded(config), "versions": versions}
-        partial.write_text(json.dumps(record, indent=1), encoding="utf-8")
-        partial.replace(path)
+        with whole(path) as partial:
+            record = {"config": _recorded(config), "versions": versions}
+            partial.write_text(json.dumps(record, indent=1), encoding="utf-8")
 
 
 def _recorded(config: Any) -> dict[str, str]:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.train.logs import read_metrics
+from keras_vit.train.whole import whole
 
 Point = tuple[int, float]
 Curve = Sequence[Point]
@@ -80,9 +81,8 @@ def write_report(
     page += [f"![{_cell(title)}: its learning curve]({picture.name})"] * drawn
     page += [table(["fact", "value"], facts.items())] if facts else []
     page += [f"Every number is in [metrics.csv](metrics.csv); `{_tensorboard(workdir)}` shows them live."]
-    partial = workdir / "report.md.partial"
-    partial.write_text("\n\n".join(page) + "\n", encoding="utf-8")
-    os.replace(partial, workdir / "report.md")
+    with whole(workdir / "report.md") as partial:
+        partial.write_text("\n\n".join(page) + "\n", encoding="utf-8")
     return workdir / "report.md"
 
 
@@ -156,9 +156,8 @@ def _draw(curves: Mapping[str, Curve], title: str, path: Path) -> bool:
         _fill(dict(zip(kinds, axes, strict=True)), curves)
         axes[0].set_title(title, loc="left", fontweight="bold", wrap=True, parse_math=False)
         figure.align_ylabels(axes)
-        partial = path.with_name(path.name + ".partial")
-        figure.savefig(partial, format="png")
-    os.replace(partial, path)
+        with whole(path) as partial:
+            figure.savefig(partial, format="png")
     return True
 
 

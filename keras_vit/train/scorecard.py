@@ -5,7 +5,6 @@ The pictures themselves are drawn in `plots.py`.
 
 import csv
 import math
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from keras_vit.data.reading import read_pixels
 from keras_vit.data.sources import Source
 from keras_vit.train import plots
 from keras_vit.train.report import table
+from keras_vit.train.whole import whole
 
 MOST_MISTAKES = 16  # drawn
 MOST_CLASSES = 100  # in the table of the report
@@ -108,14 +108,12 @@ def write_pictures(card: Scorecard, folder: Path) -> list[str]:
 def write_answers(card: Scorecard, path: Path) -> None:
     """Writes every image with its class, the answer and its probability. The file appears whole or not at all."""
     names = card.source.class_names
-    partial = path.with_name(path.name + ".partial")
-    with open(partial, "w", encoding="utf-8", newline="") as file:
+    with whole(path) as partial, open(partial, "w", encoding="utf-8", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["image", "class", "answer", "probability", "right"])
         for index, label, answer, share in zip(card.indices, card.labels, card.answers, card.shares, strict=True):
             place = card.source.locate(int(index))
             rows.writerow([place, names[label], names[answer], f"{share:.6f}", int(label == answer)])
-    os.replace(partial, path)
 
 
 def headline(card: Scorecard) -> str:
