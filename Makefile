@@ -16,10 +16,11 @@ $(shell rm -f $(VENV)/.installed-*)
 endif
 
 # Tests of what stands above floor 3 and may use TensorFlow. All others run on JAX too.
-ABOVE_FLOOR_3 := train evaluate analyze export test_cli.py test_info.py test_predict.py test_quickstart.py test_recipes.py \
-    test_sweep.py test_verify.py
+ABOVE_FLOOR_3 := train evaluate analyze export test_cli.py test_devices.py test_info.py test_measure.py test_predict.py \
+    test_quickstart.py test_recipes.py test_sweep.py test_verify.py test_vtab_script.py
 # Tests of what imports no framework: once is enough.
-FRAMEWORK_FREE := test_cost.py test_docstrings.py test_floors.py test_grid.py test_public_names.py test_repository.py \
+FRAMEWORK_FREE := test_cost.py test_docstrings.py test_floors.py test_drawing.py test_grid.py test_paper.py test_public_names.py \
+    test_repository.py test_writing.py \
     $(addprefix weights/test_,catalog.py dialects.py download.py files.py layouts.py renaming.py witness.py)
 ONLY_ONCE := $(ABOVE_FLOOR_3) $(FRAMEWORK_FREE)
 # Most of the time on JAX goes into compiling small programs: kept, a second run takes a third of the time.

@@ -17,12 +17,13 @@ VAGUE_NAMES = ("utils", "helpers", "common", "misc", "base", "core", "tools")
 
 # Lowest first. Units on one floor are independent of each other.
 FLOORS = (
-    ("variants", "grid", "cost"),
-    ("layers", "data"),
+    ("variants", "grid", "cost", "paper", "writing"),
+    ("layers", "data", "devices", "drawing"),
     ("models", "weights"),
     ("applications", "imagenet"),
-    ("train", "evaluate", "analyze", "export"),
-    ("info", "predict", "verify", "quickstart"),
+    ("classifier", "evaluate"),
+    ("train", "analyze", "export"),
+    ("info", "predict", "measure", "verify", "quickstart"),
     ("cli",),
     ("__init__",),
     ("__main__",),
@@ -39,15 +40,22 @@ FILES = {
         *("catalog", "files", "download", "renaming", "layouts", "dialects", "keras_h5", "source", "identity"),
         *("restore", "save", "witness", "__init__"),
     ),
+    "evaluate": (
+        *("plots", "outputs", "accuracy", "scorecard", "label_sets", "imagenet_sets", "features", "fewshot", "probe"),
+        *("streaming_probe", "vtab_tasks", "vtab", "vtab_report", "__init__"),
+    ),
     "train": (
-        *("whole", "losses", "schedules", "optimizers", "remat", "devices", "tensorflow_step", "jax_step", "learner"),
-        *("checkpoints", "progress", "logs", "report", "loop", "config", "recipe", "pretrain", "finetune"),
-        *("plots", "masked_patches", "scorecard", "handover", "transfer", "__init__"),
+        *("losses", "schedules", "optimizers", "remat", "tensorflow_step", "jax_step", "learner", "checkpoints"),
+        *("progress", "logs", "report", "loop", "config", "recipe", "pretrain", "finetune", "masked_patches"),
+        *("handover", "transfer", "__init__"),
     ),
 }
 # Every dependency, and the files or folders that may import it. "" is anywhere.
 _WHOLES = ("layers/", "models/", "weights/restore.py", "weights/save.py", "applications.py", "imagenet.py")
-_VERBS = ("train/", "evaluate/", "analyze/", "export/", "predict.py", "verify.py", "quickstart.py")
+_VERBS = (
+    *("classifier.py", "devices.py", "train/", "evaluate/", "analyze/", "export/"),
+    *("predict.py", "measure.py", "verify.py", "quickstart.py"),
+)
 DOORS = {
     "numpy": ("",),
     "absl.logging": ("",),
@@ -55,15 +63,17 @@ DOORS = {
     "absl.flags": ("cli.py",),
     "scipy": ("grid.py", "evaluate/fewshot.py", "evaluate/probe.py"),
     "keras": (*_WHOLES, *_VERBS),
-    "tensorflow": ("data/", "train/devices.py", "train/tensorflow_step.py", "train/logs.py", "export/"),
-    "jax": ("train/jax_step.py", "train/devices.py"),
+    "tensorflow": (
+        *("data/", "devices.py", "evaluate/vtab_tasks.py", "train/tensorflow_step.py", "train/logs.py", "export/"),
+    ),
+    "jax": ("train/jax_step.py", "devices.py"),
     "psutil": ("train/progress.py",),
     "tensorflow_datasets": ("data/sources.py",),
     "tensorflow_serving": ("export/warmup.py",),
-    "sklearn": ("data/sources.py", "quickstart.py"),
-    "matplotlib": ("analyze/plots.py", "train/report.py", "train/plots.py", "quickstart.py"),
+    "sklearn": ("data/sources.py", "evaluate/probe.py", "quickstart.py"),
+    "matplotlib": ("drawing.py", "evaluate/plots.py", "quickstart.py"),
     "pooch": ("weights/download.py",),
-    "tqdm": ("weights/download.py", "data/duplicates.py", "train/progress.py"),
+    "tqdm": ("weights/download.py", "data/duplicates.py", "evaluate/", "train/progress.py"),
     "safetensors": ("weights/files.py",),
     "h5py": ("weights/keras_h5.py",),
 }

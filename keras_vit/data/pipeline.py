@@ -124,12 +124,14 @@ def evaluation_batches(
     batch_size: int,
     share: Share | None = None,
     unreadable: Unreadable | None = None,
+    start: int = 0,
 ) -> tf.data.Dataset:
     """Returns every example once, in order; the last batch is filled up with rows of weight 0.
 
     Args:
         source, transforms, batch_size, unreadable: As in `training_batches`.
         share: What this process reads; default: all. Its rows may be more than `batch_size`, for the replicas' sake.
+        start: Index of the first example.
 
     Returns:
         Batches as those of `training_batches`. Every worker has equally many.
@@ -146,13 +148,13 @@ def evaluation_batches(
     rows = tf.range(first, first + share.local_rows, dtype=tf.int64)
 
     def batch_of(step: tf.Tensor) -> Batch:
-        positions = step * share.rows + rows
+        positions = start + step * share.rows + rows
         is_real = positions < source.num_examples
         epochs, indices = order.examples_at(tf.where(is_real, positions, 0), source.num_examples, seed=0, shuffle=False)
         images, labels, weights = read_batch(source, transforms, epochs, indices, seed=0, unreadable=unreadable)
         return images, labels, weights * tf.cast(is_real, tf.float32)
 
-    return _finished(tf.data.Dataset.range(-(-source.num_examples // share.rows)), batch_of, share, None)
+    return _finished(tf.data.Dataset.range(-(-(source.num_examples - start) // share.rows)), batch_of, share, None)
 
 
 def _mixed(images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, coefficient: tf.Tensor) -> tuple:

@@ -5,7 +5,8 @@ others stay where they are. Batches in which all can be read cost nothing extra.
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -75,6 +76,18 @@ class Unreadable:
     def _fail(self, message: str) -> NoReturn:
         self.fatal = message
         raise ValueError(message)
+
+
+@contextmanager
+def named(*collectors: Unreadable | None) -> Iterator[None]:
+    """Turns what tf.data makes of an unreadable image into a plain ValueError that names it."""
+    try:
+        yield
+    except Exception as error:
+        fatal = [collector.fatal for collector in collectors if collector is not None and collector.fatal]
+        if not fatal:
+            raise
+        raise ValueError(fatal[0]) from error
 
 
 def read_pixels(source: Source, index: int) -> np.ndarray:

@@ -138,14 +138,15 @@ def _decode_part(jpeg: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
     return part[:, before : before + width]
 
 
-def resize(size: int, *, antialias: bool = False) -> Transform:
-    """Stretches the image to a square, bilinearly. The paper's evaluation.
+def resize(size: int | tuple[int, int], *, antialias: bool = False) -> Transform:
+    """Stretches the image to a square, or to (height, width), bilinearly. The paper's evaluation.
 
     Example:
         >>> resize(384)(tf.zeros((500, 333, 3), tf.uint8), tf.constant([0, 0])).shape
         TensorShape([384, 384, 3])
     """
-    return lambda image, seed: _resize(decode(image, seed), (size, size), "bilinear", antialias)
+    sides = (size, size) if isinstance(size, int) else size
+    return lambda image, seed: _resize(decode(image, seed), sides, "bilinear", antialias)
 
 
 _RESIZE_METHODS = ("area", "bilinear", "bicubic")
@@ -308,23 +309,28 @@ def train_crop(policy: str, size: int, *, smallest_area: float = 0.05) -> list[T
     return _TRAIN_CROPS[policy](size, smallest_area)
 
 
-def eval_crop(policy: str, size: int) -> list[Transform]:
+def eval_crop(policy: str, size: int | tuple[int, int]) -> list[Transform]:
     """The transforms from a file to a square, for evaluation.
 
     Args:
         policy: "resize": the whole image, as in the paper. "resize_shorter": the middle, of an image whose shorter
             side is `size` * 256 / 224; as in big_vision and AugReg.
-        size: Side of the square, in pixels.
+        size: Side of the square, in pixels; "resize" also takes (height, width).
 
     Raises:
-        ValueError: If there is no such policy.
+        ValueError: If there is no such policy, or it cannot give this size.
 
     Example:
         >>> len(eval_crop("resize_shorter", 224))
         2
     """
     _check_policy(policy, _EVAL_CROPS)
-    return _EVAL_CROPS[policy](size)
+    if isinstance(size, int) or policy == "resize":
+        return _EVAL_CROPS[policy](size)
+    height, width = size
+    if height != width:
+        raise ValueError(f"`{policy}` gives squares. Received: size={size}. Use `resize`.")
+    return _EVAL_CROPS[policy](height)
 
 
 def _check_policy(policy: str, crops: Collection[str]) -> None:

@@ -1,7 +1,7 @@
 """Training: one `fit` on one device or many, checkpoints that a kill cannot hurt, the paper's optimization."""
 
+from keras_vit.devices import DevicesConfig
 from keras_vit.train.config import DataConfig, RunConfig, load_config, recipe_words, smoke_form
-from keras_vit.train.devices import DevicesConfig
 from keras_vit.train.finetune import FinetuneConfig, finetune
 from keras_vit.train.loop import EXIT_STOPPED, Diverged, LoopConfig, Stopped
 from keras_vit.train.masked_patches import MaskedPatchesConfig, pretrain_masked_patches

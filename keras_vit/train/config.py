@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from keras_vit.train.devices import DevicesConfig
+from keras_vit.devices import DevicesConfig
 from keras_vit.train.loop import LoopConfig
 from keras_vit.train.optimizers import OptimizerConfig
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS, ResNetVariant

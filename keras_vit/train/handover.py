@@ -10,16 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import keras
+import numpy as np
 
 from keras_vit.applications import replace_head
-from keras_vit.data.pipeline import evaluation_batches
 from keras_vit.data.reading import Unreadable, read_pixels
 from keras_vit.data.sources import Source
+from keras_vit.evaluate.accuracy import answer
+from keras_vit.evaluate.scorecard import class_table, headline, worst, write_answers, write_pictures
 from keras_vit.train.config import RunConfig
-from keras_vit.train.recipe import evaluation_transforms
-from keras_vit.train.report import table
-from keras_vit.train.scorecard import class_table, headline, score, write_answers, write_pictures
-from keras_vit.train.whole import whole
+from keras_vit.writing import table, whole, write_text
 
 FILES = {
     "model.keras": "the model, for `keras.models.load_model`: pixels in [-1, 1] to probabilities (softmax)",
@@ -83,19 +82,20 @@ class Handover:
 
     def __call__(self, model: keras.Model, source: Source, folder: Path) -> Sequence[str]:
         settings = self.order.settings
-        batches = evaluation_batches(
+        card = answer(
+            model,
             source,
-            evaluation_transforms(settings.data, self.order.image_size),
+            image_size=self.order.image_size,
+            eval_crop=settings.data.eval_crop,
             batch_size=settings.eval_batch_size,
             unreadable=Unreadable(source, record=folder / "unreadable_test.txt"),
         )
-        card = score(model, source, batches.as_numpy_iterator())
         pictures = write_pictures(card, folder)
         write_answers(card, folder / "answers.csv")
-        _write(folder / "classes.txt", "".join(f"{' '.join(name.split())}\n" for name in source.class_names))
+        write_text(folder / "classes.txt", "".join(f"{' '.join(name.split())}\n" for name in source.class_names))
         keras.utils.save_img(folder / "example.png", read_pixels(source, int(card.indices[0])), scale=False)
         save_model(model, folder / "model.keras")
-        shown, wrong = len(card.worst()), int((card.answers != card.labels).sum())
+        shown, wrong = len(worst(card)), np.count_nonzero(card.ranks)
         mistakes = f"{shown} of {wrong:,}: those of which the model was most sure.\n\n![Mistakes](errors.png)"
         return [
             headline(card),
@@ -164,8 +164,3 @@ def _unreadable(folder: Path) -> str:
     if not places:
         return "None."
     return "\n".join([f"{len(places)}, left out:", "", *(f"- `{place}`" for place in dict.fromkeys(places))])
-
-
-def _write(path: Path, text: str) -> None:
-    with whole(path) as partial:
-        partial.write_text(text, encoding="utf-8", errors="backslashreplace")

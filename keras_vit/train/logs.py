@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_vit.train.whole import whole
+from keras_vit.writing import whole
 
 _HEADER = "step,metric,value\n"
 

@@ -15,12 +15,12 @@ import keras
 import numpy as np
 from absl import logging
 
+from keras_vit.devices import Devices
 from keras_vit.train.checkpoints import Checkpoints, restore_state, state_of, state_sha256
-from keras_vit.train.devices import Devices
 from keras_vit.train.learner import Learner, averaged
 from keras_vit.train.logs import MetricsLog
 from keras_vit.train.progress import InputClock, ProgressBar, memory_in_use_gb
-from keras_vit.train.whole import whole
+from keras_vit.writing import whole
 
 # sysexits.h EX_TEMPFAIL: try again later. What a scheduler sees when a run was asked to stop and saved its state.
 EXIT_STOPPED = 75

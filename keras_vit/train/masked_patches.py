@@ -18,13 +18,13 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit.drawing import draw_rows
 from keras_vit.layers import MaskTokens, PatchExtract
 from keras_vit.layers.tokens import MASKED, SWAPPED, UNTOUCHED
 from keras_vit.models.ends import full_precision
 from keras_vit.models.vit import embed_patches, encode_tokens, grid_of
 from keras_vit.train.config import RunConfig
 from keras_vit.train.losses import Objective
-from keras_vit.train.plots import draw_rows
 from keras_vit.train.recipe import row_of, run
 from keras_vit.variants import ViTVariant
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from keras_vit.train.devices import memory_gb
+from keras_vit.devices import memory_gb
 
 _SECONDS_BETWEEN_LINES = 30  # in a log file a bar is one line each time
 

@@ -11,8 +11,7 @@ import platform
 import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -25,19 +24,20 @@ from absl import logging
 from keras_vit.data import duplicates, sources, transforms
 from keras_vit.data.pipeline import Share, evaluation_batches, padded_rows, training_batches
 from keras_vit.data.randaugment import rand_augment
-from keras_vit.data.reading import Unreadable
+from keras_vit.data.reading import Unreadable, named
 from keras_vit.data.sources import Source
 from keras_vit.data.transforms import Transform
+from keras_vit.devices import Devices, connect
+from keras_vit.drawing import check_can_draw
 from keras_vit.train.config import DataConfig, RunConfig, flattened
-from keras_vit.train.devices import Devices, connect
 from keras_vit.train.learner import averaged, make_learner
 from keras_vit.train.loop import train
 from keras_vit.train.losses import Objective, classification
 from keras_vit.train.optimizers import make_optimizer
-from keras_vit.train.report import check_can_draw, write_report
-from keras_vit.train.whole import whole
+from keras_vit.train.report import write_report
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant
 from keras_vit.weights.save import save_checkpoint
+from keras_vit.writing import whole
 
 
 def run(
@@ -111,7 +111,7 @@ def run(
         watch(model, _some_images(test_source or train_source, settings.data, image_size), workdir)
         return {}
 
-    with _named(bad, bad_test):
+    with named(bad, bad_test):
         results = train(
             learner,
             model,
@@ -162,18 +162,6 @@ def run(
 
 def _unreadable(source: Source, data: DataConfig, record: Path) -> Unreadable:
     return Unreadable(source, strict=data.strict, record=record)
-
-
-@contextmanager
-def _named(*collectors: Unreadable | None) -> Iterator[None]:
-    """Turns what tf.data makes of an unreadable image into a plain error."""
-    try:
-        yield
-    except Exception as error:
-        fatal = [collector.fatal for collector in collectors if collector is not None and collector.fatal]
-        if not fatal:
-            raise
-        raise ValueError(fatal[0]) from error
 
 
 def make_sources(data: DataConfig, seed: int) -> tuple[Source, Source | None]:

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit.drawing import COLORS, check_can_draw, picture
 from keras_vit.train.logs import read_metrics
-from keras_vit.train.whole import whole
+from keras_vit.writing import cell, table, write_text
 
 Point = tuple[int, float]
 Curve = Sequence[Point]
@@ -32,17 +33,6 @@ _SPEED: dict[str, tuple[str, Callable[[list[float]], float], str]] = {
     "train/memory_gb": ("memory, most, in GB", max, ".2f"),
 }
 _FEW = 60  # points that can still be told apart; more are smoothed
-_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")  # told apart without seeing red or green
-_STYLE = {
-    "font.size": 11,
-    "axes.titlesize": 14,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#dddddd",
-    "grid.linewidth": 0.8,
-    "legend.frameon": False,
-}
 
 
 def write_report(
@@ -50,39 +40,40 @@ def write_report(
 ) -> Path:
     """Writes `report.md` and `learning_curve.png` into the folder of a run, in place of earlier ones.
 
-    Each appears whole or not at all.
+        Each appears whole or not at all.
 
-    Args:
-        workdir: Folder of the run, with its `metrics.csv`.
-        title: What was trained on what.
-        facts: What the numbers depend on, by name: configuration, versions, devices.
-        command: What to type to do the same again; nothing if it is empty.
-        sections: What else there is to say, in Markdown; it comes first.
+        Args:
+            workdir: Folder of the run, with its `metrics.csv`.
+            title: What was trained on what.
+            facts: What the numbers depend on, by name: configuration, versions, devices.
+            command: What to type to do the same again; nothing if it is empty.
+            sections: What else there is to say, in Markdown; it comes first.
 
-    Returns:
-        The path of `report.md`.
+        Returns:
+            The path of `report.md`.
 
-    Raises:
-        FileNotFoundError: If there is no `metrics.csv` in the folder.
-        ImportError: If matplotlib is absent; the message says what to install.
+        Raises:
+            FileNotFoundError: If there is no `metrics.csv` in the folder.
+            ImportError: If matplotlib is absent; the message says what to install.
 
-    Example:
-        >>> from keras_vit.train.logs import MetricsLog
-        >>> with MetricsLog("run", resume_step=0) as log:
-        ...     log.write(10, {"train/loss": 2.3, "validation/accuracy": 0.5})
-        >>> write_report("run", title="A first run", facts={"Keras": "3.15.1"}, command="python train.py").name
-        'report.md'
+        Example:
+            >>> from keras_vit.drawing import COLORS, check_can_draw, picture
+    from keras_vit.train.logs import MetricsLog
+            >>> with MetricsLog("run", resume_step=0) as log:
+            ...     log.write(10, {"train/loss": 2.3, "validation/accuracy": 0.5})
+            >>> write_report("run", title="A first run", facts={"Keras": "3.15.1"}, command="python train.py").name
+            'report.md'
     """
+    check_can_draw()
     workdir = Path(workdir)
     curves = read_metrics(workdir)
     picture = workdir / "learning_curve.png"
     drawn = _draw(curves, title, picture)
-    page = [f"# {_cell(title)}", *([f"```sh\n{command}\n```"] if command else []), *sections, _results(curves)]
-    page += [f"![{_cell(title)}: its learning curve]({picture.name})"] * drawn
+    page = [f"# {cell(title)}", *([f"```sh\n{command}\n```"] if command else []), *sections, _results(curves)]
+    page += [f"![{cell(title)}: its learning curve]({picture.name})"] * drawn
     page += [table(["fact", "value"], facts.items())] if facts else []
     page += [f"Every number is in [metrics.csv](metrics.csv); `{_tensorboard(workdir)}` shows them live."]
-    with whole(workdir / "report.md") as partial:
-        partial.write_text("\n\n".join(page) + "\n", encoding="utf-8")
+    write_text(workdir / "report.md", "\n\n".join(page) + "\n")
     return workdir / "report.md"
 
 
@@ -132,47 +123,18 @@ def _kind(name: str) -> str:
     return name.rpartition("/")[2]
 
 
-def table(header: Sequence[str], rows: Any) -> str:
-    """Returns a table in Markdown; what is in a cell cannot end it."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(_cell(str(cell)) for cell in line)} |" for line in lines)
-
-
-def _cell(text: str) -> str:
-    """Text that ends neither a cell nor a line of Markdown."""
-    return " ".join(text.split()).replace("|", r"\|")
-
-
 def _draw(curves: Mapping[str, Curve], title: str, path: Path) -> bool:
     """One panel below the other, over the same steps. Says whether there was something to draw."""
-    new_figure, style = _matplotlib()
     kinds = [kind for kind in _PANELS if any(_kind(name) == kind for name in curves)]
     if not kinds:
         return False
     heights = [_PANELS[kind][0] for kind in kinds]
-    with style(_STYLE):
-        figure = new_figure(figsize=(9, sum(heights) + 1), dpi=150, layout="constrained")
+    with picture(path, 9, sum(heights) + 1) as figure:
         axes = figure.subplots(len(kinds), sharex=True, squeeze=False, height_ratios=heights)[:, 0]
         _fill(dict(zip(kinds, axes, strict=True)), curves)
         axes[0].set_title(title, loc="left", fontweight="bold", wrap=True, parse_math=False)
         figure.align_ylabels(axes)
-        with whole(path) as partial:
-            figure.savefig(partial, format="png")
     return True
-
-
-def check_can_draw() -> None:
-    """Raises ImportError if `write_report` could not draw: before a long run, not after it."""
-    _matplotlib()
-
-
-def _matplotlib() -> tuple[Any, Any]:
-    try:
-        from matplotlib import rc_context
-        from matplotlib.figure import Figure  # not pyplot, which asks for a screen and keeps its figures
-    except ImportError as error:
-        raise ImportError(f'The report needs matplotlib: pip install "keras-vit[train]" ({error})') from error
-    return Figure, rc_context
 
 
 def _fill(panels: Mapping[str, Any], curves: Mapping[str, Curve]) -> None:
@@ -181,7 +143,7 @@ def _fill(panels: Mapping[str, Any], curves: Mapping[str, Curve]) -> None:
     for kind, panel in panels.items():
         shown = {name: curve for name, curve in curves.items() if _kind(name) == kind}
         for name, curve in shown.items():
-            _draw_curve(panel, name, curve, _COLORS[splits.index(_split(name)) % len(_COLORS)])
+            _draw_curve(panel, name, curve, COLORS[splits.index(_split(name)) % len(COLORS)])
         _finish_panel(panel, kind, [value for curve in shown.values() for _, value in curve if math.isfinite(value)])
     _finish_steps(panel, max(step for curve in curves.values() for step, _ in curve))
 

@@ -19,14 +19,14 @@ import numpy as np
 from keras_vit import cost
 from keras_vit.data import folders
 from keras_vit.data.sources import Source, image_folder
+from keras_vit.devices import has_accelerator
+from keras_vit.drawing import check_can_draw
 from keras_vit.train.config import DataConfig, RunConfig
-from keras_vit.train.devices import has_accelerator
 from keras_vit.train.finetune import on_trunk, with_new_head
 from keras_vit.train.handover import Handover, Order
 from keras_vit.train.loop import LoopConfig
 from keras_vit.train.optimizers import OptimizerConfig
 from keras_vit.train.recipe import check_folder, row_of, run
-from keras_vit.train.report import check_can_draw
 from keras_vit.train.schedules import bit_hyperrule
 from keras_vit.variants import ViTVariant
 from keras_vit.weights import catalog, source

@@ -21,9 +21,9 @@ pytest.importorskip("sklearn")
 from free_ports import free_ports  # noqa: E402
 
 from keras_vit.data import pipeline, sources, transforms  # noqa: E402
+from keras_vit.devices import Devices  # noqa: E402
 from keras_vit.models import vision_transformer  # noqa: E402
 from keras_vit.train.checkpoints import Checkpoints  # noqa: E402
-from keras_vit.train.devices import Devices  # noqa: E402
 from keras_vit.train.learner import make_learner  # noqa: E402
 from keras_vit.train.logs import read_metrics  # noqa: E402
 from keras_vit.train.loop import EXIT_STOPPED, Diverged, LoopConfig, Stopped, train  # noqa: E402

@@ -15,8 +15,8 @@ import keras  # noqa: E402
 import numpy as np  # noqa: E402
 
 from keras_vit.data import pipeline, sources  # noqa: E402
+from keras_vit.devices import DevicesConfig, connect  # noqa: E402
 from keras_vit.models import vision_transformer  # noqa: E402
-from keras_vit.train.devices import DevicesConfig, connect  # noqa: E402
 from keras_vit.train.learner import make_learner  # noqa: E402
 from keras_vit.train.optimizers import OptimizerConfig, make_optimizer  # noqa: E402
 from keras_vit.variants import VIT_VARIANTS  # noqa: E402

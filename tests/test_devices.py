@@ -13,7 +13,7 @@ pytest.importorskip("tensorflow")
 
 from free_ports import free_ports  # noqa: E402
 
-from keras_vit.train.devices import DevicesConfig, connect, memory_gb  # noqa: E402
+from keras_vit.devices import DevicesConfig, connect, memory_gb  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
 

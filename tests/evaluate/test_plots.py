@@ -11,7 +11,7 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("tensorflow")
 Image = pytest.importorskip("PIL.Image")
 
-from keras_vit.train.plots import draw_confusion, draw_mistakes  # noqa: E402
+from keras_vit.evaluate.plots import draw_confusion, draw_mistakes  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
 

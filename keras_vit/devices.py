@@ -18,6 +18,8 @@ if keras.backend.backend() == "jax":
     import jax
     from jax.experimental import multihost_utils
 
+Forward = Callable[[tuple], tuple[np.ndarray, np.ndarray, np.ndarray]]
+
 KINDS = ("auto", "one", "mirrored", "multi_worker", "tpu")
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 
@@ -62,6 +64,8 @@ class Devices:
         scope: Context in which models and optimizers are made.
         distribute: tf.data with one batch for each local part to what `fit` takes.
         gather: A number of this worker to the numbers of all; every worker must call it.
+        forward: A model to a function of what `distribute` gives of a batch (images, labels, weights): NumPy arrays of
+            the whole batch (outputs, labels, weights), on every worker. Images of type uint8 are scaled to [-1, 1].
         description: For reports.
     """
 
@@ -72,6 +76,7 @@ class Devices:
     scope: Callable[[], AbstractContextManager] = field(default=nullcontext, repr=False)
     distribute: Callable[[Any], Any] = field(default=lambda dataset: dataset, repr=False)
     gather: Callable[[int], list[int]] = field(default=lambda value: [value], repr=False)
+    forward: Callable[[keras.Model], Forward] = field(default=lambda model: _forward(model), repr=False)
     description: str = ""
 
     @property
@@ -137,12 +142,37 @@ def _connect_tensorflow(config: DevicesConfig) -> Devices:
         # One batch for each replica, in the order of the replicas: TensorFlow splits and shards nothing by itself.
         distribute=lambda dataset: strategy.distribute_datasets_from_function(lambda _: dataset),
         gather=lambda value: _gather_on_tensorflow(strategy, value),
+        forward=lambda model: _forward_on_replicas(strategy, model),
         description=f"{type(strategy).__name__}, {strategy.num_replicas_in_sync} replicas on {num_workers} workers",
     )
 
 
 def _gather_on_tensorflow(strategy: tf.distribute.Strategy, value: int) -> list[int]:
     return strategy.gather(strategy.run(lambda: tf.constant([value])), axis=0).numpy().tolist()
+
+
+def _forward(model: keras.Model) -> Forward:
+    """In this process, on what Keras uses without being told."""
+    if keras.backend.backend() == "jax":
+        return _forward_on_jax(model)
+    compiled = tf.function(lambda images: outputs_of(model, images), reduce_retracing=True)
+    return lambda batch: (compiled(batch[0]).numpy(), *map(np.asarray, batch[1:]))
+
+
+def outputs_of(model: keras.Model, images: Any) -> Any:
+    """Returns float32 outputs for images in [-1, 1], or for uint8 images, which are scaled."""
+    if keras.backend.standardize_dtype(images.dtype) == "uint8":
+        images = keras.ops.cast(images, "float32") / 127.5 - 1.0
+    return keras.ops.cast(model(images, training=False), "float32")
+
+
+def _forward_on_replicas(strategy: tf.distribute.Strategy, model: keras.Model) -> Forward:
+    @tf.function(reduce_retracing=True)
+    def on_each(batch: tuple) -> tuple:
+        return strategy.run(lambda images, *others: (outputs_of(model, images), *others), args=batch)
+
+    # In the order of the replicas, workers first: that of the rows.
+    return lambda batch: tuple(strategy.gather(values, axis=0).numpy() for values in on_each(batch))
 
 
 def _kind_on_tensorflow(config: DevicesConfig, num_gpus: int) -> str:
@@ -206,8 +236,38 @@ def _connect_jax(config: DevicesConfig) -> Devices:
         num_workers=num_workers,
         worker_index=worker,
         gather=lambda value: np.ravel(multihost_utils.process_allgather(np.array(value))).tolist(),
+        forward=lambda model: _forward_on_jax(model, over_devices=distribution is not None),
         description=f"{len(names)} x {jax.devices()[0].device_kind} on {num_workers} processes, JAX",
     )
+
+
+def _forward_on_jax(model: keras.Model, *, over_devices: bool = False) -> Forward:
+    variables = [*model.trainable_variables, *model.non_trainable_variables]
+
+    @jax.jit
+    def compiled(values: list, images: jax.Array) -> jax.Array:
+        # Arguments, not constants: else they would be compiled into the program.
+        with keras.StatelessScope(list(zip(variables, values, strict=True))):
+            return outputs_of(model, images)
+
+    def forward(batch: tuple) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        images = np.asarray(batch[0])
+        outputs = compiled([variable.value for variable in variables], _sharded(images) if over_devices else images)
+        return tuple(_gathered(value) for value in (outputs, *batch[1:]))
+
+    return forward
+
+
+def _sharded(images: np.ndarray) -> Any:
+    """The images of this process, each device with its rows."""
+    layout = keras.distribution.distribution().get_data_layout(images.shape)
+    return jax.make_array_from_process_local_data(layout.backend_layout, images)
+
+
+def _gathered(values: Any) -> np.ndarray:
+    if jax.process_count() == 1:
+        return np.asarray(values)
+    return np.asarray(multihost_utils.process_allgather(values, tiled=True))
 
 
 def has_accelerator() -> bool:

@@ -1,0 +1,128 @@
+"""What a model gives for the images of a source: each image once, for any size of the batch and any number of devices.
+
+All evaluations stand on this: what is counted is counted here.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import keras
+import numpy as np
+
+from keras_vit.data.pipeline import Share, evaluation_batches, padded_rows
+from keras_vit.data.reading import Unreadable, named
+from keras_vit.data.sources import Source
+from keras_vit.data.transforms import eval_crop as eval_crops
+from keras_vit.data.transforms import to_uint8
+from keras_vit.devices import Devices
+
+_SECONDS_BEFORE_BAR = 2  # what takes less needs no bar
+
+
+class Outputs(NamedTuple):
+    """Of some of the images of a source, in the order of their index.
+
+    Attributes:
+        indices: (n,) int64, of the images in the source.
+        labels: (n,) int64, their classes.
+        values: (n, ...) float32, what the model gives.
+    """
+
+    indices: np.ndarray
+    labels: np.ndarray
+    values: np.ndarray
+
+
+def outputs(
+    model: keras.Model,
+    source: Source,
+    *,
+    image_size: int | tuple[int, int] | None = None,
+    eval_crop: str = "resize",
+    batch_size: int = 64,
+    devices: Devices | None = None,
+    unreadable: Unreadable | None = None,
+    start: int = 0,
+    progress: bool = True,
+) -> Iterator[Outputs]:
+    """Yields what a model gives for the images of a source, batch by batch; images that cannot be read are left out.
+
+    Over several devices the model must have been made in their scope, and every worker must call this; every worker
+    gets all the outputs.
+
+    Args:
+        model: Takes pixels in [-1, 1], (B, H, W, 3), and has one output.
+        source: The images.
+        image_size: Side in pixels, or (height, width); default: that of the model.
+        eval_crop: "resize" (the whole image, as in the paper) or "resize_shorter" (the middle).
+        batch_size: Images of a step, over all devices.
+        devices: From `keras_vit.devices.connect`; default: the one that Keras uses.
+        unreadable: Collects the images that cannot be read; default: a collector of its own, which logs.
+        start: Index of the first image.
+        progress: Show a bar on a terminal if it takes more than a moment.
+
+    Raises:
+        ValueError: If the model is none that takes such pixels, or an image cannot be read and `unreadable` is strict.
+
+    Example:
+        >>> from keras_vit.data import sources
+        >>> model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3))
+        >>> sum(len(part.indices) for part in outputs(model, sources.digits("test"), batch_size=128))
+        360
+    """
+    devices = Devices(kind="one", num_replicas=1) if devices is None else devices
+    unreadable = Unreadable(source) if unreadable is None else unreadable
+    size = _check(model, image_size)
+    if batch_size < 1:
+        raise ValueError(f"`batch_size` must be at least 1. Received: {batch_size}.")
+    share = Share(
+        rows=padded_rows(min(batch_size, source.num_examples), devices.num_replicas),
+        num_workers=devices.num_workers,
+        worker_index=devices.worker_index,
+        num_parts=devices.local_parts,
+    )
+    batches = evaluation_batches(
+        source,
+        [*eval_crops(eval_crop, size), to_uint8],
+        batch_size=share.rows,
+        share=share,
+        unreadable=unreadable,
+        start=start,
+    )
+    bar = _bar(source.num_examples, start, shown=progress and devices.is_chief)
+    forward, first = devices.forward(model), start
+    with named(unreadable), bar:
+        for batch in devices.distribute(batches):
+            values, labels, weights = forward(batch)
+            kept = np.flatnonzero(weights > 0)
+            bar.update(min(share.rows, source.num_examples - first))
+            yield Outputs(first + kept, labels[kept], values[kept])
+            first += share.rows
+
+
+def _check(model: keras.Model, image_size: int | tuple[int, int] | None) -> tuple[int, int]:
+    """Returns the size of the images."""
+    if len(model.inputs) != 1 or len(model.outputs) != 1:
+        raise ValueError(
+            f"The model must have one input and one output. Received: {len(model.inputs)} and {len(model.outputs)}."
+        )
+    # A model with `include_preprocessing` begins with arithmetic, which is no layer.
+    first = next(step for step in model.operations if not isinstance(step, keras.layers.InputLayer))
+    if not isinstance(first, keras.layers.Layer):
+        raise ValueError("The model scales its pixels itself. Build it without `include_preprocessing`.")
+    height, width = model.inputs[0].shape[1:3]
+    if image_size is None:
+        if height is None or width is None:
+            raise ValueError("The model takes images of any size: pass `image_size`, in pixels.")
+        return height, width
+    size = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
+    if min(size) < 1 or size != (height or size[0], width or size[1]):
+        raise ValueError(f"The model takes images of {height} x {width} pixels. Received: image_size={image_size}.")
+    return size
+
+
+def _bar(total: int, start: int, *, shown: bool):
+    from tqdm import tqdm
+
+    hidden = None if shown else True  # None: shown on a terminal alone
+    return tqdm(total=total, initial=start, unit="image", disable=hidden, delay=_SECONDS_BEFORE_BAR, leave=False)

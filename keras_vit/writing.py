@@ -1,0 +1,60 @@
+"""What is written for people: files that appear whole or not at all, and tables in Markdown."""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """Gives a path beside `path` to write to, of the same suffix; when that is done, it takes the place of `path`.
+
+    Example:
+        >>> with whole(Path("classes.txt")) as partial:
+        ...     _ = partial.write_text("cat")
+        >>> Path("classes.txt").read_text(), partial.exists()
+        ('cat', False)
+    """
+    partial = path.with_name(f".partial-{os.getpid()}-{path.name}")
+    try:
+        yield partial
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a text, whole or not at all; what UTF-8 lacks (bytes of a file name) is written as an escape.
+
+    Example:
+        >>> write_text(Path("note.md"), "caf\\udce9")
+        >>> Path("note.md").read_text()
+        'caf\\\\udce9'
+    """
+    with whole(path) as partial:
+        partial.write_text(text, encoding="utf-8", errors="backslashreplace")
+
+
+def table(header: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
+    """Returns a table in Markdown; what is in a cell cannot end it.
+
+    Example:
+        >>> print(table(["class", "images"], [["a|b", 3]]))
+        | class | images |
+        | --- | --- |
+        | a\\|b | 3 |
+    """
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(cell(str(text)) for text in line)} |" for line in lines)
+
+
+def cell(text: str) -> str:
+    """Returns a text that ends neither a cell nor a line of Markdown.
+
+    Example:
+        >>> cell("one\\ntwo | three")
+        'one two \\\\| three'
+    """
+    return " ".join(text.split()).replace("|", r"\|")

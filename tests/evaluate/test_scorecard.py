@@ -1,0 +1,90 @@
+"""The answers of a classifier, counted: by hand, from what the model says of each image."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow")
+pytest.importorskip("matplotlib")
+
+from keras_vit.data import sources  # noqa: E402
+from keras_vit.evaluate.accuracy import Answers  # noqa: E402
+from keras_vit.evaluate.scorecard import (  # noqa: E402
+    class_table,
+    headline,
+    worst,
+    write_answers,
+    write_pictures,
+)
+
+pytestmark = pytest.mark.tensorflow
+
+NAMES = ["cat", "dog", "a|b"]
+
+
+def card_of(labels: list[int], answers: list[int], shares: list[float] | None = None) -> Answers:
+    images = np.random.default_rng(0).integers(0, 256, (len(labels), 8, 8, 3)).astype(np.uint8)
+    return made_of(sources.arrays(images, np.array(labels), NAMES, name="all"), labels, answers, shares)
+
+
+def made_of(source: sources.Source, labels, answers, shares=None) -> Answers:
+    labels, answers = np.array(labels), np.array(answers)
+    return Answers(
+        source=source,
+        indices=np.arange(len(labels)),
+        labels=labels,
+        answers=answers,
+        shares=np.array(shares or [0.5] * len(labels)),
+        ranks=(labels != answers).astype(int),
+        losses=np.zeros(len(labels)),
+    )
+
+
+def test_the_worst_mistakes_are_those_of_which_the_model_was_most_sure():
+    card = card_of([0, 0, 1, 1, 2], [0, 1, 0, 1, 1], [0.99, 0.4, 0.9, 0.5, 0.6])
+    assert worst(card).tolist() == [2, 4, 1]
+    assert worst(card, 2).tolist() == [2, 4]
+
+
+def test_the_table_of_classes_says_what_is_found_and_what_is_mixed_up():
+    lines = class_table(card_of([0, 0, 0, 0, 1, 1], [0, 1, 1, 2, 1, 0])).splitlines()
+    assert lines[2] == "| 0 | cat | 4 | 25.0% | 50.0% | dog (2) |"
+    assert lines[3] == "| 1 | dog | 2 | 50.0% | 33.3% | cat (1) |"
+    assert lines[4] == r"| 2 | a\|b | 0 | none | 0.0% |  |"
+
+
+def test_of_many_classes_the_table_has_those_found_least():
+    labels = np.arange(130)
+    names = [f"name {number}" for number in labels]
+    source = sources.arrays(np.zeros((130, 2, 2), np.uint8), labels, names)
+    answers = np.where(labels == 77, 0, labels)
+    text = class_table(made_of(source, labels, answers))
+    assert text.startswith("The 100 of 130 classes that are found least.")
+    assert text.splitlines()[4].startswith("| 77 | name 77 | 1 | 0.0% | none | name 0 (1)")
+    assert len(text.splitlines()) == 2 + 2 + 100
+
+
+def test_the_headline_has_wilson_s_interval():
+    # E. B. Wilson 1927; 9 of 10 gives 0.596 to 0.982.
+    card = card_of([0] * 10, [0] * 9 + [1])
+    assert headline(card).startswith("**90.00% of 10 images named correctly** (9 right, 1 wrong;")
+    assert "59.6% to 98.2%" in headline(card)
+    assert "100.0%)" in headline(card_of([0, 1], [0, 1]))
+
+
+def test_every_answer_is_written(tmp_path: Path):
+    write_answers(card_of([0, 2], [0, 1], [0.75, 0.5]), tmp_path / "answers.csv")
+    with open(tmp_path / "answers.csv", encoding="utf-8", newline="") as file:
+        assert list(csv.reader(file)) == [
+            ["image", "class", "answer", "probability", "right"],
+            ["all[0]", "cat", "cat", "0.750000", "1"],
+            ["all[1]", "a|b", "dog", "0.500000", "0"],
+        ]
+
+
+def test_without_mistakes_there_is_no_picture_of_them(tmp_path: Path):
+    assert write_pictures(card_of([0, 1], [1, 1]), tmp_path) == ["confusion.png", "errors.png"]
+    assert write_pictures(card_of([0, 1], [0, 1]), tmp_path) == ["confusion.png"]
+    assert {path.name for path in tmp_path.iterdir()} == {"confusion.png"}
