@@ -19,8 +19,8 @@ endif
 ABOVE_FLOOR_3 := train evaluate analyze export test_cli.py test_devices.py test_info.py test_measure.py test_predict.py \
     test_quickstart.py test_recipes.py test_sweep.py test_verify.py test_vtab_script.py
 # Tests of what imports no framework: once is enough.
-FRAMEWORK_FREE := test_cost.py test_docstrings.py test_floors.py test_drawing.py test_grid.py test_paper.py test_public_names.py \
-    test_repository.py test_writing.py \
+FRAMEWORK_FREE := test_cost.py test_docstrings.py test_drawing.py test_floors.py test_grid.py test_paper.py \
+    test_public_names.py test_quiet.py test_repository.py test_writing.py \
     $(addprefix weights/test_,catalog.py dialects.py download.py files.py layouts.py renaming.py witness.py)
 ONLY_ONCE := $(ABOVE_FLOOR_3) $(FRAMEWORK_FREE)
 # Most of the time on JAX goes into compiling small programs: kept, a second run takes a third of the time.

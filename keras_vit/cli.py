@@ -1,24 +1,23 @@
 """The command line: `python -m keras_vit`, and `keras-vit` where the package is installed.
 
-What lives here: commands, flags, exit codes, and quiet. What the commands do is done elsewhere. A command imports what
+What lives here: commands, flags and exit codes. What the commands do is done elsewhere. A command imports what
 it needs when it runs, so that `info` answers without Keras, which takes seconds to load.
 
 Exit codes: 0 all is well; 1 the job failed or the verdict is bad; 2 the command line is wrong; 75 a training was asked
 to stop, its state is saved, and the same command goes on.
 """
 
-import contextlib
 import difflib
 import os
 import re
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from absl import flags, logging
 
 from keras_vit import info
+from keras_vit.quiet import quiet_start
 
 _PROGRAM = "python -m keras_vit"
 _NEW_SIZE = "Height and width in pixels: 384, or 224,384."
@@ -119,7 +118,7 @@ def _define_verify(values: flags.FlagValues) -> None:
 
 
 def _verify(arguments: list[str], values: flags.FlagValues) -> int:
-    with _quiet_start():
+    with quiet_start():
         from keras_vit import verify
     return 0 if verify.verify(arguments[0], values.model) else 1
 
@@ -133,16 +132,16 @@ def _define_predict(values: flags.FlagValues) -> None:
 
 def _predict(arguments: list[str], values: flags.FlagValues) -> int:
     size = _parse_size(values.image_size)
-    with _quiet_start():
-        from keras_vit import predict
+    with quiet_start():
+        from keras_vit import classifier, predict
     photos = predict.find_photos(arguments)
-    classifier = predict.build(values.model, values.weights, size)
-    names, failures = predict.find_names(values.weights), 0
+    model = classifier.build(values.model, values.weights, size)
+    names, failures = classifier.class_names(values.weights), 0
 
     def progress(done: int) -> None:
         _show_progress(done, len(photos))
 
-    for answer in predict.predict(classifier, photos, values.top, progress, names):
+    for answer in predict.predict(model, photos, values.top, progress, names):
         _show_progress(None, len(photos))
         if answer.problem:
             failures += 1
@@ -162,7 +161,7 @@ def _define_quickstart(values: flags.FlagValues) -> None:
 
 
 def _quickstart(arguments: list[str], values: flags.FlagValues) -> int:
-    with _quiet_start():
+    with quiet_start():
         from keras_vit import quickstart
     quickstart.main(values.output)
     return 0
@@ -187,7 +186,7 @@ def _finetune(arguments: list[str], values: flags.FlagValues) -> int:
     missing = [f"--{name}=FOLDER" for name in ("data", "output") if not values[name].value]
     if missing:
         raise flags.IllegalFlagValueError(f"{' and '.join(missing)} must be given")
-    with _quiet_start():
+    with quiet_start():
         from keras_vit import train
         from keras_vit.train import transfer
     logging.set_verbosity(logging.WARNING)
@@ -209,6 +208,49 @@ def _finetune(arguments: list[str], values: flags.FlagValues) -> int:
     except train.Diverged as diverged:
         raise ValueError(str(diverged)) from diverged
     print(f"{done.accuracy:.2%} of the validation images named correctly. How to use the model: {done.report}")
+    return 0
+
+
+def _define_evaluate(values: flags.FlagValues) -> None:
+    flags.DEFINE_string("data", None, "Folder of images, or tfds:NAME:SPLIT. Must be given.", flag_values=values)
+    flags.DEFINE_string("model", "ViT_B16", f"See `{_PROGRAM} info`; or a file model.keras.", flag_values=values)
+    flags.DEFINE_string("weights", None, "Tag, file or URL. Default: imagenet, of a name.", flag_values=values)
+    flags.DEFINE_string("output", None, "Folder for a report with tables and pictures.", flag_values=values)
+    flags.DEFINE_string("real", None, "real.json of ImageNet ReaL.", flag_values=values)
+    flags.DEFINE_bool("objectnet", False, "The folder is ObjectNet's.", flag_values=values)
+    flags.DEFINE_string("image_size", None, f"{_NEW_SIZE} Default: that of the weights.", flag_values=values)
+    crops = "resize: the whole image; resize_shorter: the middle."
+    flags.DEFINE_enum("crop", "resize", ["resize", "resize_shorter"], crops, flag_values=values)
+    flags.DEFINE_integer("batch_size", 64, "Images of a step.", lower_bound=1, flag_values=values)
+    flags.DEFINE_bool("strict", False, "An image that cannot be read is an error.", flag_values=values)
+    kinds = ["auto", "one", "mirrored", "multi_worker", "tpu"]
+    flags.DEFINE_enum("devices", "auto", kinds, "Where to compute.", flag_values=values)
+    precisions = ["float32", "mixed_bfloat16", "mixed_float16"]
+    flags.DEFINE_enum("precision", "float32", precisions, "In which precision.", flag_values=values)
+
+
+def _evaluate(arguments: list[str], values: flags.FlagValues) -> int:
+    if not values.data:
+        raise flags.IllegalFlagValueError("--data=FOLDER must be given")
+    size = _parse_size(values.image_size)
+    with quiet_start():
+        from keras_vit import measure
+        from keras_vit.devices import DevicesConfig
+    logging.set_verbosity(logging.WARNING)
+    is_file = values.model.endswith(".keras")
+    measure.measure(
+        values.model,
+        values.data,
+        weights=values.weights or (None if is_file else "imagenet"),
+        output=values.output,
+        real=values.real,
+        is_objectnet=values.objectnet,
+        image_size=size,
+        eval_crop=values.crop,
+        batch_size=values.batch_size,
+        devices=DevicesConfig(kind=values.devices, precision=values.precision),
+        strict=values.strict,
+    )
     return 0
 
 
@@ -243,6 +285,19 @@ COMMANDS = {
             "beside the weights. Scores are probabilities (softmax) that add up to 1;\n"
             "of the 21,843 classes of ImageNet-21k, which overlap, each has a probability of its own (sigmoid).\n"
             "What cannot be read is reported, the others are answered, and the exit code is 1."
+        ),
+    ),
+    "evaluate": Command(
+        run=_evaluate,
+        define=_define_evaluate,
+        arguments="",
+        counts=(0, 0),
+        summary="how often a classifier is right on a test set, every image counted once",
+        example=f"{_PROGRAM} evaluate --data=imagenet/val --model=ViT_B16 --weights=imagenet --output=report",
+        details=(
+            "--data has one folder of images for each class: ImageNet's WordNet ids, ImageNet-v2's numbers, or the\n"
+            "classes in classes.txt beside the weights. With --real=real.json: ImageNet ReaL. Published numbers stand\n"
+            "below ours. Images that cannot be read are named and counted, or end it with --strict."
         ),
     ),
     "finetune": Command(
@@ -329,34 +384,3 @@ def _show_progress(done: int | None, total: int) -> None:
     if total > 1 and sys.stderr.isatty():
         text = "" if done is None else f"{done} of {total} photos"
         print(f"\r{text:<40}\r", end="", file=sys.stderr, flush=True)
-
-
-# --- quiet -----------------------------------------------------------------------------------------------------------
-
-_NATIVE_LOG = re.compile(r"[IWE]\d{4} \d\d:\d\d|WARNING: All log messages before absl::Init|To enable the following")
-
-
-@contextlib.contextmanager
-def _quiet_start() -> Iterator[None]:
-    """Holds back what TensorFlow logs while it is loaded, and only that.
-
-    Its C++ parts write to file descriptor 2 before any setting can reach them: of TensorFlow 2.21's seven lines,
-    TF_CPP_MIN_LOG_LEVEL stops two, and those that come later. With TF_CPP_MIN_LOG_LEVEL=0 all are shown.
-    """
-    wanted = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") == "0"
-    if wanted or sys.stderr is None or "keras" in sys.modules:
-        yield
-        return
-    sys.stderr.flush()
-    terminal = os.dup(2)
-    with tempfile.TemporaryFile() as held:
-        os.dup2(held.fileno(), 2)
-        try:
-            yield
-        finally:
-            sys.stderr.flush()
-            os.dup2(terminal, 2)
-            os.close(terminal)
-            held.seek(0)
-            lines = held.read().decode(errors="replace").splitlines(keepends=True)
-            sys.stderr.write("".join(line for line in lines if not _NATIVE_LOG.match(line)))

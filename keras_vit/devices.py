@@ -3,6 +3,7 @@
 TensorFlow uses tf.distribute, JAX uses `keras.distribution`; the rest of the package sees a `Devices`.
 """
 
+import functools
 import json
 import os
 from collections.abc import Callable
@@ -118,20 +119,7 @@ def _connect_tensorflow(config: DevicesConfig) -> Devices:
         device = config.names[0] if config.names else None
         scope = (lambda: tf.device(device)) if device else nullcontext
         return Devices(kind="one", num_replicas=1, scope=scope, description=device or _local_device())
-    if kind == "mirrored":
-        strategy = tf.distribute.MirroredStrategy(list(config.names) or None)
-    elif kind == "multi_worker":
-        strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    else:
-        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(os.environ.get("TPU_NAME", ""))
-        tf.config.experimental_connect_to_cluster(resolver)
-        tf.tpu.experimental.initialize_tpu_system(resolver)
-        strategy = tf.distribute.TPUStrategy(resolver)
-        if strategy.extended.num_hosts > 1:
-            raise ValueError(
-                f"This TPU has {strategy.extended.num_hosts} hosts; one is supported. On more, use the JAX backend, "
-                "with one process for each host."
-            )
+    strategy = _strategy(kind, config.names)
     num_workers = len(_workers()) if kind == "multi_worker" else 1
     return Devices(
         kind=kind,
@@ -145,6 +133,25 @@ def _connect_tensorflow(config: DevicesConfig) -> Devices:
         forward=lambda model: _forward_on_replicas(strategy, model),
         description=f"{type(strategy).__name__}, {strategy.num_replicas_in_sync} replicas on {num_workers} workers",
     )
+
+
+@functools.cache
+def _strategy(kind: str, names: tuple[str, ...]) -> tf.distribute.Strategy:
+    """One for each kind and process: a second one would mix its sums with those of the first (TensorFlow 2.21)."""
+    if kind == "mirrored":
+        return tf.distribute.MirroredStrategy(list(names) or None)
+    if kind == "multi_worker":
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    resolver = tf.distribute.cluster_resolver.TPUClusterResolver(os.environ.get("TPU_NAME", ""))
+    tf.config.experimental_connect_to_cluster(resolver)
+    tf.tpu.experimental.initialize_tpu_system(resolver)
+    strategy = tf.distribute.TPUStrategy(resolver)
+    if strategy.extended.num_hosts > 1:
+        raise ValueError(
+            f"This TPU has {strategy.extended.num_hosts} hosts; one is supported. On more, use the JAX backend, "
+            "with one process for each host."
+        )
+    return strategy
 
 
 def _gather_on_tensorflow(strategy: tf.distribute.Strategy, value: int) -> list[int]:

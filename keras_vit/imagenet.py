@@ -7,6 +7,7 @@ Source: keras-team/keras, keras/src/applications/imagenet_utils.py (behaviour an
 
 import functools
 import importlib.resources
+import re
 from typing import Any
 
 import keras
@@ -55,6 +56,16 @@ def decode_predictions(preds: Any, top: int = 5) -> list[list[tuple[str, str, fl
     labels = _labels(preds.shape[1])
     best = np.argsort(-preds, axis=1, kind="stable")[:, :top]
     return [[(*labels[i], float(row[i])) for i in indices] for row, indices in zip(preds, best, strict=True)]
+
+
+def is_wordnet_id(name: str) -> bool:
+    """Returns whether a name is written like a WordNet id of ImageNet.
+
+    Example:
+        >>> is_wordnet_id("n01440764"), is_wordnet_id("nine")
+        (True, False)
+    """
+    return re.fullmatch(r"n\d{8}", name) is not None
 
 
 @functools.cache

@@ -9,13 +9,12 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import keras
 import numpy as np
 
-from keras_vit import applications, imagenet
-from keras_vit.weights import source
+from keras_vit import imagenet
 
 BATCH_SIZE = 16
 _SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".webp")
@@ -63,45 +62,6 @@ def find_photos(places: Iterable[str | os.PathLike]) -> list[Path]:
     if empty:
         raise ValueError(f"No photographs ({', '.join(_SUFFIXES)}) in {', '.join(empty)}.")
     return photos
-
-
-def build(model: str, weights: str | os.PathLike, image_size: tuple[int, int] | None = None) -> keras.Model:
-    """Builds a classifier that returns logits, with the head and the pooling that the weights have.
-
-    Args:
-        model: Name of a model.
-        weights: Tag, file or URL.
-        image_size: (height, width) in pixels; default: that of the weights.
-
-    Raises:
-        ValueError: If the weights are unknown, damaged, without a trained head or of another model.
-        OSError: If the weights cannot be had.
-    """
-    found = source.find(model, weights)
-    if found.row is not None:
-        options: dict[str, Any] = {"classes": found.row.classes}
-    else:
-        arrays = source.load(found).arrays
-        if "predictions/bias" not in arrays:
-            raise ValueError(f"{weights} has no classification head, so it predicts nothing.")
-        options = {"classes": arrays["predictions/bias"].size}
-        if "encoder_norm/gamma" in arrays and "class_token/cls" not in arrays:
-            options["classifier"] = "map" if "map_head/probe" in arrays else "gap"
-    shape = None if image_size is None else (*image_size, 3)
-    return getattr(applications, model)(weights=weights, input_shape=shape, classifier_activation=None, **options)
-
-
-def find_names(weights: str | os.PathLike) -> list[str]:
-    """Returns the class names that lie beside a file of weights, in `classes.txt`; none if there is no such file.
-
-    Example:
-        >>> find_names("imagenet")
-        []
-    """
-    names = Path(weights).with_name("classes.txt") if os.path.isfile(weights) else None
-    if names is None or not names.is_file():
-        return []
-    return names.read_text(encoding="utf-8").removesuffix("\n").split("\n")
 
 
 def predict(

@@ -15,7 +15,7 @@ from PIL import Image
 from synthetic_checkpoint import checkpoint
 
 import keras_vit
-from keras_vit import cli, predict, verify
+from keras_vit import classifier, cli, predict, verify
 from keras_vit.variants import VIT_VARIANTS
 
 ROOT = Path(__file__).parents[1]
@@ -48,13 +48,17 @@ def test_the_overview_shows_every_command_with_an_example(argv: list[str], capsy
 
 
 def test_the_commands_are_those_of_this_release():
-    assert list(cli.COMMANDS) == ["quickstart", "info", "predict", "finetune", "verify"]
+    assert list(cli.COMMANDS) == ["quickstart", "info", "predict", "evaluate", "finetune", "verify"]
 
 
 FLAGS = {
     "quickstart": ["output", "help"],
     "info": ["image_size", "classes", "help"],
     "predict": ["model", "weights", "top", "image_size", "help"],
+    "evaluate": [
+        *("data", "model", "weights", "output", "real", "objectnet", "image_size", "crop", "batch_size", "strict"),
+        *("devices", "precision", "help"),
+    ],
     "finetune": [
         *("data", "output", "model", "weights", "image_size", "steps", "batch_size", "learning_rate", "seed", "help"),
     ],
@@ -181,7 +185,7 @@ def test_predict_shows_scores_names_and_wordnet_ids(
 ):
     guesses = [predict.Guess(0.75, "tench", "n01440764"), predict.Guess(0.25, "great_white_shark", "n01484850")]
     built = []
-    monkeypatch.setattr(predict, "build", lambda *options: built.append(options))
+    monkeypatch.setattr(classifier, "build", lambda *options: built.append(options))
     monkeypatch.setattr(predict, "predict", lambda *_: [predict.Answer(photo, guesses, None)])
     assert cli.main(["predict", str(photo)]) == 0
     assert built == [("ViT_B16", "imagenet", None)]
@@ -288,43 +292,6 @@ def test_finetune_from_a_checkpoint_to_an_answer(weights: Path, tmp_path: Path):
     done = run(ask[1:])
     assert done.returncode == 0, done.stderr[-3000:]
     assert {line.split(maxsplit=1)[1] for line in done.stdout.splitlines()[1:]} == {"a cat", "-dog"}
-
-
-# --- quiet -----------------------------------------------------------------------------------------------------------
-
-NATIVE = (
-    "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n"
-    "I0000 00:00:1795182050.024637   14321 port.cc:153] oneDNN custom operations are on.\n"
-    "To enable the following instructions: AVX2 FMA, in other operations, rebuild TensorFlow.\n"
-)
-
-
-def start_up(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture, level: str) -> str:
-    """What reaches standard error while a made-up Keras is loaded."""
-    monkeypatch.delitem(sys.modules, "keras")
-    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", level)
-    with cli._quiet_start():
-        os.write(2, NATIVE.encode())
-        print("UserWarning: this Python is old", file=sys.stderr)
-    return capfd.readouterr().err
-
-
-def test_what_tensorflow_logs_while_it_loads_is_held_back_and_nothing_else(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
-):
-    assert start_up(monkeypatch, capfd, "3") == "UserWarning: this Python is old\n"
-
-
-def test_tensorflow_s_log_is_shown_to_those_who_ask(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture):
-    assert start_up(monkeypatch, capfd, "0") == NATIVE + "UserWarning: this Python is old\n"
-
-
-def test_an_error_while_keras_loads_is_not_swallowed(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture):
-    monkeypatch.delitem(sys.modules, "keras")
-    with pytest.raises(ImportError, match="no backend"), cli._quiet_start():
-        print("details", file=sys.stderr)
-        raise ImportError("no backend")
-    assert capfd.readouterr().err == "details\n"
 
 
 # --- as a program ----------------------------------------------------------------------------------------------------

@@ -17,12 +17,12 @@ VAGUE_NAMES = ("utils", "helpers", "common", "misc", "base", "core", "tools")
 
 # Lowest first. Units on one floor are independent of each other.
 FLOORS = (
-    ("variants", "grid", "cost", "paper", "writing"),
+    ("variants", "grid", "cost", "paper", "writing", "quiet"),
     ("layers", "data", "devices", "drawing"),
     ("models", "weights"),
     ("applications", "imagenet"),
-    ("classifier", "evaluate"),
-    ("train", "analyze", "export"),
+    ("evaluate",),
+    ("classifier", "train", "analyze", "export"),
     ("info", "predict", "measure", "verify", "quickstart"),
     ("cli",),
     ("__init__",),
@@ -32,8 +32,8 @@ FLOORS = (
 FILES = {
     "layers": ("patches", "tokens", "positions", "transformer", "pooling", "resnet", "__init__"),
     "data": (
-        *("fractals", "transforms", "randaugment", "sources", "folders", "duplicates", "order", "reading", "pipeline"),
-        "__init__",
+        *("fractals", "transforms", "randaugment", "prepared", "sources", "folders", "duplicates", "order", "reading"),
+        *("pipeline", "__init__"),
     ),
     "models": ("ends", "resnet", "vit", "__init__"),
     "weights": (
@@ -41,8 +41,8 @@ FILES = {
         *("restore", "save", "witness", "__init__"),
     ),
     "evaluate": (
-        *("plots", "outputs", "accuracy", "scorecard", "label_sets", "imagenet_sets", "features", "fewshot", "probe"),
-        *("streaming_probe", "vtab_tasks", "vtab", "vtab_report", "__init__"),
+        *("plots", "outputs", "accuracy", "scorecard", "label_sets", "imagenet_sets", "feature_store", "features"),
+        *("fewshot", "probe", "streaming_probe", "vtab_tasks", "vtab_report", "vtab", "__init__"),
     ),
     "train": (
         *("losses", "schedules", "optimizers", "remat", "tensorflow_step", "jax_step", "learner", "checkpoints"),
@@ -64,11 +64,12 @@ DOORS = {
     "scipy": ("grid.py", "evaluate/fewshot.py", "evaluate/probe.py"),
     "keras": (*_WHOLES, *_VERBS),
     "tensorflow": (
-        *("data/", "devices.py", "evaluate/vtab_tasks.py", "train/tensorflow_step.py", "train/logs.py", "export/"),
+        *("data/", "devices.py", "evaluate/imagenet_sets.py", "evaluate/vtab_tasks.py", "train/tensorflow_step.py"),
+        *("train/logs.py", "export/"),
     ),
     "jax": ("train/jax_step.py", "devices.py"),
     "psutil": ("train/progress.py",),
-    "tensorflow_datasets": ("data/sources.py",),
+    "tensorflow_datasets": ("data/prepared.py",),
     "tensorflow_serving": ("export/warmup.py",),
     "sklearn": ("data/sources.py", "evaluate/probe.py", "quickstart.py"),
     "matplotlib": ("drawing.py", "evaluate/plots.py", "quickstart.py"),

@@ -5,12 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from synthetic_checkpoint import checkpoint
 
 from keras_vit import predict
-from keras_vit.variants import VIT_VARIANTS
-
-TI16 = VIT_VARIANTS["ViT_Ti16"]
 
 
 class Classifier:
@@ -169,40 +165,9 @@ def test_many_photographs_go_through_in_batches(photo: Path, monkeypatch: pytest
     assert steps == [0, 2, 4]
 
 
-@pytest.mark.parametrize(
-    ("classifier", "layer"), [("token", "class_token"), ("gap", "encoder_norm"), ("map", "map_head")]
-)
-def test_a_model_is_built_with_the_head_of_its_file(classifier: str, layer: str, tmp_path: Path):
-    np.savez(tmp_path / "file.npz", **checkpoint(TI16, image_size=32, classes=7, classifier=classifier))
-    model = predict.build("ViT_Ti16", tmp_path / "file.npz", (48, 32))
-    assert model.input_shape == (None, 48, 32, 3)
-    assert model.output_shape == (None, 7)
-    assert model.get_layer("predictions").activation.__name__ == "linear"
-    assert layer in [each.name for each in model.layers]
-
-
-def test_a_file_without_a_head_predicts_nothing(tmp_path: Path):
-    np.savez(tmp_path / "file.npz", **checkpoint(TI16, image_size=32, classes=None))
-    with pytest.raises(ValueError, match="has no classification head"):
-        predict.build("ViT_Ti16", tmp_path / "file.npz")
-
-
-def test_a_published_head_of_zeros_is_refused_before_the_download():
-    with pytest.raises(ValueError, match="all zeros.*augreg_in21k"):
-        predict.build("ViT_B16", "imagenet21k")
-
-
 def test_names_of_one_s_own_take_the_place_of_numbers_and_of_imagenet_s(photo: Path):
     names = [f"mine {number}" for number in range(1000)]
     for classes, given, expected in ((3, names[:3], "mine 1"), (1000, names, "mine 1"), (1000, names[:3], "goldfish")):
         answer = next(iter(predict.predict(Classifier(classes, favourite=1), [photo], top=1, names=given)))
         assert answer.guesses[0].name == expected
     assert next(iter(predict.predict(Classifier(3), [photo], top=1, names=["too few"]))).guesses[0].name == "class 0"
-
-
-def test_names_are_read_beside_the_weights(tmp_path: Path):
-    assert predict.find_names("imagenet") == predict.find_names(tmp_path / "model.npz") == []
-    (tmp_path / "model.npz").touch()
-    assert predict.find_names(tmp_path / "model.npz") == []
-    (tmp_path / "classes.txt").write_text("a cat\n🐱\x0b\n-v\n", encoding="utf-8")
-    assert predict.find_names(tmp_path / "model.npz") == ["a cat", "🐱\x0b", "-v"]

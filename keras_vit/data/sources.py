@@ -5,19 +5,15 @@ the business of `order.py`, images of `transforms.py`, batches of `pipeline.py`.
 run can start at any step at once; TFRecord files are given one by a pass over their record headers.
 """
 
-import difflib
 import os
-import socket
-import struct
-import urllib.parse
-import urllib.request
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
+from keras_vit.data import prepared
 from keras_vit.data.fractals import find_systems, render
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp")
@@ -105,6 +101,28 @@ class Source:
         rank = np.arange(self.num_examples) - np.repeat(np.cumsum(counts) - counts, counts)
         first = by_class[rank < np.repeat(taken, counts)]
         return self.subset(np.sort(first)), self.without(first)
+
+    def relabelled(self, labels: Sequence[int], class_names: Sequence[str]) -> "Source":
+        """Returns the same examples with other classes.
+
+        Args:
+            labels: For each class of this source, its place in `class_names`.
+            class_names: The classes of the new one.
+
+        Example:
+            >>> cats = arrays(np.zeros((2, 8, 8), "uint8"), np.array([1, 0]), ["cat", "lynx"])
+            >>> cats.relabelled([2, 0], ["lynx", "dog", "cat"]).labels.tolist()
+            [0, 2]
+        """
+        table = np.asarray(labels, np.int64)
+        lookup = tf.constant(table)
+
+        def read(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            image, label = self.read(index)
+            return image, lookup[label]
+
+        known = None if self.labels is None else table[self.labels]
+        return replace(self, class_names=tuple(class_names), read=read, labels=known)
 
     def subset(self, indices: Sequence[int] | np.ndarray) -> "Source":
         """Returns the examples of these indices, in this order, renumbered.
@@ -277,7 +295,14 @@ def fractals(num_classes: int, *, images_per_class: int = 1000, image_size: int 
     )
 
 
-def tfds(name: str, split: str, *, data_dir: str | os.PathLike | None = None) -> Source:
+def tfds(
+    name: str,
+    split: str,
+    *,
+    data_dir: str | os.PathLike | None = None,
+    label: Callable[[Mapping[str, tf.Tensor]], tf.Tensor] | None = None,
+    class_names: Sequence[str] | None = None,
+) -> Source:
     """A data set of TensorFlow Datasets, such as `tfds("cifar10", "train[:98%]")`.
 
     It is downloaded and prepared on first use. Its files must be TFRecords on a local disk: they are read at random.
@@ -286,107 +311,36 @@ def tfds(name: str, split: str, *, data_dir: str | os.PathLike | None = None) ->
         name: With a configuration and a version if need be: "imagenet_v2/matched-frequency:3.0.0".
         split: Slices and sums as TensorFlow Datasets has them: "train[:800]+validation[:200]".
         data_dir: Default: TFDS_DATA_DIR, or ~/tensorflow_datasets.
+        label: The decoded example without its images to a scalar integer, where the label is to be worked out. Runs
+            inside tf.data. Default: the feature `label`.
+        class_names: Of the labels. Default: those of the feature `label`.
 
     Raises:
         ValueError: If there is no such data set or split, if it cannot be prepared here, or if its
             examples have no image and label.
     """
-    builder = _prepared(name, data_dir)
+    builder, images = prepared.prepare(name, data_dir), prepared.library().features.Image
     features = builder.info.features
-    missing = [key for key in ("image", "label") if key not in features]
+    needed = ("image", "label") if label is None or class_names is None else ("image",)
+    missing = [key for key in needed if key not in features]
     if missing:
         raise ValueError(f"{name} has no {' and no '.join(missing)}. It has: {', '.join(features)}.")
-    try:
-        instructions = builder.info.splits[split].file_instructions
-    except (KeyError, ValueError, AssertionError) as error:
-        raise ValueError(f"{name} has no split {split!r}. It has: {', '.join(builder.info.splits)}.") from error
-    files = [instruction.filename for instruction in instructions]
-    records = [
-        (number, start, length)
-        for number, instruction in enumerate(instructions)
-        for start, length in _records(instruction.filename)[
-            instruction.skip : None if instruction.take < 0 else instruction.skip + instruction.take
-        ]
-    ]
-    if not records:
-        raise ValueError(f"{name} {split} has no examples.")
-    numbers, starts, lengths = (tf.constant(column, tf.int64) for column in zip(*records, strict=True))
-    paths, sizes = tf.constant(files), tf.constant([os.path.getsize(file) for file in files], tf.int64)
-    decoders = {"image": _tfds().decode.SkipDecoding()}
+    if class_names is None:
+        class_names = features["label"].names or map(str, range(features["label"].num_classes))
+    records = prepared.records(builder, split)
+    encoded = prepared.library().decode.SkipDecoding()
+    decoders = {key: encoded for key, feature in features.items() if isinstance(feature, images)}
+    read_record = records.reader()
 
     def read(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        start, length, number = starts[index], lengths[index], numbers[index]
-        record = tf.data.FixedLengthRecordDataset(
-            paths[number], record_bytes=length, header_bytes=start, footer_bytes=sizes[number] - start - length
-        ).get_single_element()
-        example = features.deserialize_example(record, decoders=decoders)
-        return example["image"], tf.cast(example["label"], tf.int64)
+        example = features.deserialize_example(read_record(index), decoders=decoders)
+        facts = {key: value for key, value in example.items() if key not in decoders}
+        return example["image"], tf.cast(facts["label"] if label is None else label(facts), tf.int64)
 
     return Source(
         name=f"{name} {split}",
-        class_names=tuple(features["label"].names or map(str, range(features["label"].num_classes))),
+        class_names=tuple(class_names),
         num_examples=len(records),
         read=read,
-        locate=lambda index: f"{files[records[index][0]]} at byte {records[index][1]}",
+        locate=records.locate,
     )
-
-
-def _tfds():
-    try:
-        import tensorflow_datasets
-    except ImportError as error:
-        raise ValueError(
-            'This source needs TensorFlow Datasets: pip install "keras-vit[train]". Image folders need nothing.'
-        ) from error
-    return tensorflow_datasets
-
-
-def _prepared(name: str, data_dir: str | os.PathLike | None):
-    library = _tfds()
-    try:
-        builder = library.builder(name, data_dir=data_dir, try_gcs=False)
-    except (library.core.registered.DatasetNotFoundError, ValueError) as error:
-        near = difflib.get_close_matches(name.split("/")[0], library.list_builders(), n=3)
-        raise ValueError(
-            f"TensorFlow Datasets knows no {name!r}. {'Near it: ' + ', '.join(near) + '. ' if near else ''}"
-            "An image folder of your own is read with `image_folder`."
-        ) from error
-    if not builder.info.splits:
-        try:
-            _check_online(builder)
-            builder.download_and_prepare(file_format="tfrecord")
-        except Exception as error:  # whatever the network, the disk or the data set throws: the way out is the same
-            raise ValueError(
-                f"{name} is not in {builder.data_dir} and cannot be prepared here: {type(error).__name__}: "
-                f"{str(error)[:300]}. Prepare it on a machine with a network, and copy the folder."
-            ) from error
-    if builder.info.file_format is not None and builder.info.file_format.value != "tfrecord":
-        raise ValueError(
-            f"{name} was prepared as {builder.info.file_format.value} in {builder.data_dir}; TFRecords are needed. "
-            'Prepare it again: tfds.builder(...).download_and_prepare(file_format="tfrecord").'
-        )
-    return builder
-
-
-def _check_online(builder) -> None:
-    """Raises OSError at once where TensorFlow Datasets would try for minutes."""
-    if urllib.request.getproxies():
-        return
-    hosts = {urllib.parse.urlsplit(url).hostname for url in builder.url_infos or ()}
-    for host in sorted(host for host in hosts if host):
-        socket.getaddrinfo(host, 443)
-
-
-def _records(path: str) -> list[tuple[int, int]]:
-    """(start, length) in bytes of every record of a TFRecord file: length (8), checksum (4), data, checksum (4)."""
-    records, position, size = [], 0, os.path.getsize(path)
-    with open(path, "rb") as file:
-        while position < size:
-            file.seek(position)
-            header = file.read(8)
-            length = struct.unpack("<Q", header)[0] if len(header) == 8 else size
-            if position + 16 + length > size:
-                raise ValueError(f"{path} is cut short at byte {size}. Prepare the data set again.")
-            records.append((position + 12, length))
-            position += 16 + length
-    return records

@@ -89,7 +89,7 @@ class Answers:
 
     def numbers(self) -> dict[str, float]:
         """Returns everything that is one number, by name."""
-        top = {f"top{count}": self.top(count) for count in (1, 5) if count < len(self.source.class_names)}
+        top = {f"top{count}": self.top(count) for count in (1, 5) if count == 1 or count < len(self.source.class_names)}
         return {
             **top,
             "loss": float(np.mean(self.losses)),

@@ -57,8 +57,7 @@ def write_report(
             ImportError: If matplotlib is absent; the message says what to install.
 
         Example:
-            >>> from keras_vit.drawing import COLORS, check_can_draw, picture
-    from keras_vit.train.logs import MetricsLog
+            >>> from keras_vit.train.logs import MetricsLog
             >>> with MetricsLog("run", resume_step=0) as log:
             ...     log.write(10, {"train/loss": 2.3, "validation/accuracy": 0.5})
             >>> write_report("run", title="A first run", facts={"Keras": "3.15.1"}, command="python train.py").name

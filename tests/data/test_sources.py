@@ -1,7 +1,9 @@
 """Sources: the same examples on every machine, and errors that say what to do."""
 
+import io
 import os
 import socket
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -181,6 +183,53 @@ def test_the_examples_are_those_that_tensorflow_datasets_reads(built):
         assert (found == example["image"].numpy()).all() and found_label == int(example["label"])
 
 
+def test_a_label_that_is_worked_out(built):
+    def count_letters(facts):
+        return tf.strings.length(tf.gather(["disc", "square"], facts["label"])) - 4
+
+    names = ("four", "five", "six")
+    ours = sources.tfds("shapes", "train", data_dir=built, label=count_letters, class_names=names)
+    plain = sources.tfds("shapes", "train", data_dir=built)
+    assert ours.class_names == names
+    found = [read(ours, index) for index in range(7)]
+    for index, (pixels, label) in enumerate(found):
+        given, given_label = read(plain, index)
+        assert (pixels == given).all() and label == 2 * given_label
+    assert ours.read(tf.constant(0, tf.int64))[1].dtype == tf.int64
+    assert sources.tfds("shapes", "train", data_dir=built, label=count_letters).class_names == ("disc", "square")
+
+
+def test_a_label_gets_no_image_and_no_image_is_decoded(tmp_path):
+    tfds = pytest.importorskip("tensorflow_datasets")
+    features = {"image": tfds.features.Image(), "mask": tfds.features.Image(), "size": tfds.features.Scalar(np.int64)}
+
+    class Masked(tfds.core.GeneratorBasedBuilder):
+        VERSION = tfds.core.Version("1.0.0")
+
+        def _info(self):
+            return self.dataset_info_from_configs(features=tfds.features.FeaturesDict(features))
+
+        def _split_generators(self, dl_manager):
+            return {"train": self._generate_examples()}
+
+        def _generate_examples(self):
+            yield 0, {"image": io.BytesIO(b"not an image"), "mask": io.BytesIO(b"nor this"), "size": 3}
+
+    Masked(data_dir=tmp_path).download_and_prepare(file_format="tfrecord")
+    seen = []
+
+    def size_of(facts):
+        seen.append(sorted(facts))
+        return facts["size"]
+
+    source = sources.tfds("masked", "train", data_dir=tmp_path, label=size_of, class_names=[*map(str, range(4))])
+    image, label = source.read(tf.constant(0, tf.int64))
+    assert image.numpy() == b"not an image" and label == 3 and seen == [["size"]]
+    for options in ({}, {"label": size_of}, {"class_names": ("a", "b")}):
+        with pytest.raises(ValueError, match="masked has no label. It has: image, mask, size"):
+            sources.tfds("masked", "train", data_dir=tmp_path, **options)
+
+
 def test_an_unknown_name_or_split_is_said(built):
     with pytest.raises(ValueError, match="TensorFlow Datasets knows no 'cifar11'. Near it: cifar10"):
         sources.tfds("cifar11", "train", data_dir=built)
@@ -198,7 +247,7 @@ def test_a_data_set_that_is_not_there_fails_at_once_offline(tmp_path, monkeypatc
         pytest.fail("It would have tried for minutes.")
 
     monkeypatch.setattr(socket, "getaddrinfo", no_network)
-    monkeypatch.setattr(sources.urllib.request, "getproxies", dict)
+    monkeypatch.setattr(urllib.request, "getproxies", dict)
     monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", prepare)
     with pytest.raises(
         ValueError, match="(?s)mnist is not in .* and cannot be prepared here: gaierror.*copy the folder"

@@ -1,0 +1,119 @@
+"""A trained model as its weights say: with their head and pooling, or without the head; the names of its classes."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from keras_vit import applications
+from keras_vit.evaluate.features import feature_model
+from keras_vit.variants import RESNET_VARIANTS
+from keras_vit.weights import catalog, source
+
+
+def build(
+    model: str | os.PathLike,
+    weights: str | os.PathLike | None = None,
+    image_size: tuple[int, int] | None = None,
+) -> keras.Model:
+    """Builds a classifier with the head and the pooling that its weights have.
+
+    Args:
+        model: Name of a model; or a file `model.keras`, which brings its weights and its size.
+        weights: Tag, file or URL.
+        image_size: (height, width) in pixels; default: that of the weights.
+
+    Returns:
+        A model that gives logits; of a `.keras` file, what was saved there.
+
+    Raises:
+        ValueError: If the weights are unknown, damaged, without a trained head or of another model.
+        OSError: If the weights cannot be had.
+    """
+    if str(model).endswith(".keras"):
+        return _load(Path(model), weights, image_size)
+    if weights is None:
+        raise ValueError(_which_weights(model))
+    found = source.find(str(model), weights)
+    if found.row is not None:
+        options: dict[str, Any] = {"classes": found.row.classes}
+    else:
+        arrays = source.load(found).arrays
+        if "predictions/bias" not in arrays:
+            raise ValueError(f"{weights} has no classification head, so it predicts nothing.")
+        options = {"classes": arrays["predictions/bias"].size, **_pooling_options(arrays)}
+    shape = None if image_size is None else (*image_size, 3)
+    return getattr(applications, str(model))(weights=weights, input_shape=shape, classifier_activation=None, **options)
+
+
+def representation(
+    model: str | os.PathLike,
+    weights: str | os.PathLike | None = None,
+    image_size: tuple[int, int] | None = None,
+) -> keras.Model:
+    """Builds all before the head: one vector for each image, after the tanh layer of pre-training where there is one.
+
+    Arguments and errors are those of `build`, but no head is needed.
+
+    Args:
+        model: Name of a model; or a file `model.keras`, which brings its weights and its size.
+        weights: Tag, file or URL; "none" for random ones.
+        image_size: (height, width) in pixels; default: that of the weights.
+
+    Example:
+        >>> representation("ViT_Ti16", "none", (32, 32)).output_shape
+        (None, 192)
+    """
+    if str(model).endswith(".keras"):
+        return feature_model(_load(Path(model), weights, image_size), "pre_logits")
+    if weights is None:
+        raise ValueError(_which_weights(model))
+    is_resnet = str(model) in RESNET_VARIANTS
+    options: dict[str, Any] = {"pooling": "avg" if is_resnet else "token"}
+    if weights != "none":
+        pretrained = source.load(source.find(str(model), weights))
+        image_size = image_size or pretrained.image_size
+        if not is_resnet:
+            kind = _pooling_options(pretrained.arrays)
+            options = {"pooling": _POOLING[kind.get("classifier", "token")], **kind}
+            options["representation_size"] = pretrained.representation_size
+    shape = (*(image_size or (224, 224)), 3)
+    weights = None if weights == "none" else weights
+    return getattr(applications, str(model))(weights=weights, include_top=False, input_shape=shape, **options)
+
+
+_POOLING = {"token": "token", "gap": "avg", "map": "map"}
+
+
+def _pooling_options(arrays: Mapping[str, Any]) -> dict[str, str]:
+    """A ViT without a class token pools its patches."""
+    if "encoder_norm/gamma" not in arrays or "class_token/cls" in arrays:
+        return {}
+    return {"classifier": "map" if "map_head/probe" in arrays else "gap"}
+
+
+def _which_weights(model: str | os.PathLike) -> str:
+    return f"Which weights? Name a file or a tag: {', '.join(catalog.list_weights(str(model)))}."
+
+
+def _load(path: Path, weights: Any, image_size: Any) -> keras.Model:
+    if weights is not None or image_size is not None:
+        raise ValueError(f"{path} brings its weights and its size: leave out `weights` and `image_size`.")
+    if not path.is_file():
+        raise ValueError(f"There is no file {path}.")
+    return keras.models.load_model(path)
+
+
+def class_names(weights: str | os.PathLike) -> list[str]:
+    """Returns the class names that lie beside a file of weights, in `classes.txt`; none if there is no such file.
+
+    Example:
+        >>> class_names("imagenet")
+        []
+    """
+    names = Path(weights).with_name("classes.txt") if os.path.isfile(weights) else None
+    if names is None or not names.is_file():
+        return []
+    return names.read_text(encoding="utf-8").removesuffix("\n").split("\n")

@@ -1,0 +1,175 @@
+"""Data sets as TensorFlow Datasets lays them on the disk: which lie there, preparing the others, finding each record.
+
+What an example is made of is the business of `sources.tfds`.
+"""
+
+import difflib
+import os
+import socket
+import struct
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+
+def library():
+    """Returns the module tensorflow_datasets.
+
+    Raises:
+        ValueError: If it is not installed.
+
+    Example:
+        >>> library().__name__
+        'tensorflow_datasets'
+    """
+    try:
+        import tensorflow_datasets
+    except ImportError as error:
+        raise ValueError(
+            'This source needs TensorFlow Datasets: pip install "keras-vit[train]". Image folders need nothing.'
+        ) from error
+    return tensorflow_datasets
+
+
+def is_prepared(name: str, data_dir: str | os.PathLike | None = None) -> bool:
+    """Returns whether a data set lies on the disk. Neither prepares it nor asks the network.
+
+    Args:
+        name: As in `sources.tfds`. "clevr" is the version that the library would prepare and no other; "clevr:3.*.*"
+            is the highest 3 on the disk.
+        data_dir: Default: TFDS_DATA_DIR, or ~/tensorflow_datasets.
+
+    Raises:
+        ValueError: If there is no such data set.
+
+    Example:
+        >>> is_prepared("mnist:3.*.*", data_dir="an empty folder")
+        False
+    """
+    return _builder(name, data_dir).data_path.exists()
+
+
+def prepare(name: str, data_dir: str | os.PathLike | None = None):
+    """Returns the builder of a data set that lies on the disk as TFRecords; downloads and prepares it if need be.
+
+    Args:
+        name, data_dir: As in `is_prepared`.
+
+    Raises:
+        ValueError: If there is no such data set, if it cannot be prepared here, or if it lies there in another format.
+    """
+    builder = _builder(name, data_dir)
+    if not builder.data_path.exists():
+        try:
+            _check_online(builder)
+            builder.download_and_prepare(file_format="tfrecord")
+        except Exception as error:  # whatever the network, the disk or the data set throws: the way out is the same
+            raise ValueError(
+                f"{name} is not in {builder.data_dir} and cannot be prepared here: {type(error).__name__}: "
+                f"{str(error)[:300]}. Prepare it on a machine with a network, and copy the folder."
+            ) from error
+    if builder.info.file_format is not None and builder.info.file_format.value != "tfrecord":
+        raise ValueError(
+            f"{name} was prepared as {builder.info.file_format.value} in {builder.data_dir}; TFRecords are needed. "
+            'Prepare it again: tfds.builder(...).download_and_prepare(file_format="tfrecord").'
+        )
+    return builder
+
+
+def _builder(name: str, data_dir: str | os.PathLike | None):
+    tfds = library()
+    try:
+        return tfds.builder(name, data_dir=data_dir, try_gcs=False)
+    except tfds.core.registered.DatasetNotFoundError as error:
+        near = difflib.get_close_matches(name.split(":")[0].split("/")[0], tfds.list_builders(), n=3)
+        raise ValueError(
+            f"TensorFlow Datasets knows no {name!r}. {'Near it: ' + ', '.join(near) + '. ' if near else ''}"
+            "An image folder of your own is read with `image_folder`."
+        ) from error
+    except (ValueError, AssertionError) as error:  # the second is how it says that there is no such version
+        raise ValueError(f"TensorFlow Datasets knows no {name!r}: {str(error)[:300]}") from error
+
+
+def _check_online(builder) -> None:
+    """Raises OSError at once where TensorFlow Datasets would try for minutes."""
+    if urllib.request.getproxies().keys() - {"no"}:  # a proxy knows names that we do not; NO_PROXY is none
+        return
+    hosts = {urllib.parse.urlsplit(url).hostname for url in builder.url_infos or ()}
+    for host in sorted(host for host in hosts if host):
+        socket.getaddrinfo(host, 443)
+
+
+@dataclass(frozen=True)
+class Records:
+    """The records of a split, found by their index.
+
+    Attributes:
+        files: Paths of the TFRecord files.
+        places: Of each record: its file, as an index of `files`, and start and length in bytes.
+    """
+
+    files: tuple[str, ...]
+    places: tuple[tuple[int, int, int], ...]
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def locate(self, index: int) -> str:
+        number, start, _ = self.places[index]
+        return f"{self.files[number]} at byte {start}"
+
+    def reader(self) -> Callable[[tf.Tensor], tf.Tensor]:
+        """Returns the function from an index, a scalar int64 tensor, to a record, a scalar string; for tf.data."""
+        numbers, starts, lengths = (tf.constant(column, tf.int64) for column in zip(*self.places, strict=True))
+        paths, sizes = tf.constant(self.files), tf.constant([os.path.getsize(file) for file in self.files], tf.int64)
+
+        def read(index: tf.Tensor) -> tf.Tensor:
+            start, length, number = starts[index], lengths[index], numbers[index]
+            return tf.data.FixedLengthRecordDataset(
+                paths[number], record_bytes=length, header_bytes=start, footer_bytes=sizes[number] - start - length
+            ).get_single_element()
+
+        return read
+
+
+def records(builder, split: str) -> Records:
+    """Returns where the records of a split stand, from a pass over the headers of its files.
+
+    Args:
+        builder: From `prepare`.
+        split: As in `sources.tfds`.
+
+    Raises:
+        ValueError: If there is no such split, if it is empty, or if a file is cut short.
+    """
+    name, splits = builder.info.full_name, builder.info.splits
+    try:
+        instructions = splits[split].file_instructions
+    except (KeyError, ValueError, AssertionError) as error:
+        sizes = ", ".join(f"{part} ({splits[part].num_examples})" for part in splits)
+        raise ValueError(f"{name} has no split {split!r}. It has: {sizes}.") from error
+    places = []
+    for number, instruction in enumerate(instructions):
+        end = None if instruction.take < 0 else instruction.skip + instruction.take
+        places += [(number, *place) for place in _places_in(instruction.filename)[instruction.skip : end]]
+    if not places:
+        raise ValueError(f"{name} {split} has no examples.")
+    return Records(tuple(instruction.filename for instruction in instructions), tuple(places))
+
+
+def _places_in(path: str) -> list[tuple[int, int]]:
+    """(start, length) in bytes of every record of a TFRecord file: length (8), checksum (4), data, checksum (4)."""
+    places, position, size = [], 0, os.path.getsize(path)
+    with open(path, "rb") as file:
+        while position < size:
+            file.seek(position)
+            header = file.read(8)
+            length = struct.unpack("<Q", header)[0] if len(header) == 8 else size
+            if position + 16 + length > size:
+                raise ValueError(f"{path} is cut short at byte {size}. Prepare the data set again.")
+            places.append((position + 12, length))
+            position += 16 + length
+    return places

@@ -1,0 +1,148 @@
+"""Features on a disk that may be larger than memory: a folder that fills row by row, and survives a kill.
+
+When it is finished it holds `features.npy`, `labels.npy` and `indices.npy` for `numpy.load`, and `features.json`, which
+says what they are. Until then rows are appended, and `progress.json` says how many of them count.
+"""
+
+import io
+import json
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from keras_vit.writing import whole, write_text
+
+_SECONDS_BETWEEN_SAVES = 10
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """Returns the fields of `keras_vit.evaluate.features.Features`, from a folder that was finished."""
+    try:
+        record = json.loads((folder / "features.json").read_text(encoding="utf-8"))
+        return {
+            "values": np.load(folder / "features.npy", mmap_mode="r"),
+            "labels": np.load(folder / "labels.npy"),
+            "indices": np.load(folder / "indices.npy"),
+            "class_names": tuple(record["class_names"]),
+            "name": record["source"],
+        }
+    except FileNotFoundError as error:
+        begun = (folder / "progress.json").exists()
+        hint = "Their extraction was not finished: run it again, it goes on." if begun else "Make them with `extract`."
+        raise ValueError(f"There are no features in {folder}. {hint}") from error
+
+
+class FeatureStore:
+    """A folder that fills with features.
+
+    Args:
+        folder: Made if it is not there.
+        record: What makes these features different from others.
+        is_chief: Whether this worker writes.
+    """
+
+    def __init__(self, folder: Path, record: dict[str, Any], *, is_chief: bool):
+        self.folder, self.record, self.is_chief = folder, record, is_chief
+        folder.mkdir(parents=True, exist_ok=True)
+        self.is_finished = (folder / "features.json").exists()
+        state = self._read("features.json" if self.is_finished else "progress.json")
+        self.rows, self.next = state.get("rows", 0), state.get("next", 0)
+        other = [name for name, value in record.items() if state and state["record"].get(name) != value]
+        if other:
+            there, here = ({name: values.get(name) for name in other} for values in (state["record"], record))
+            raise ValueError(f"{folder} holds other features: there {there}, here {here}. Choose another `output`.")
+
+    def _read(self, name: str) -> dict[str, Any]:
+        path = self.folder / name
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+    def __enter__(self) -> "FeatureStore":
+        self._saved, self._files = time.monotonic(), None
+        if self.is_chief and self.rows:
+            self._cut_off_unsaved()
+        return self
+
+    def append(self, values: np.ndarray, labels: np.ndarray, indices: np.ndarray) -> None:
+        """Adds rows, those of the next images; from time to time they are saved."""
+        if not self.is_chief or not len(indices):
+            return
+        if self._files is None:
+            self._files = self._opened(values.shape[1:])
+        self._files[0].write(np.ascontiguousarray(values, "<f4").tobytes())
+        self._files[1].write(np.stack([indices, labels], axis=1).astype("<i8").tobytes())
+        self.rows += len(indices)
+        self.next = int(indices[-1]) + 1
+        if time.monotonic() - self._saved > _SECONDS_BETWEEN_SAVES:
+            self._save()
+
+    def _cut_off_unsaved(self) -> None:
+        """Removes what was written after the rows that count."""
+        values, places = self._paths
+        shape = _shape_of(values) if values.exists() else ()
+        sizes = {values: len(_header((0, *shape))) + self.rows * 4 * int(np.prod(shape)), places: 16 * self.rows}
+        for path, size in sizes.items():
+            if not path.exists() or path.stat().st_size < size:
+                raise ValueError(f"{path} is gone, or shorter than it was. Remove {self.folder}, and extract again.")
+            os.truncate(path, size)
+
+    @property
+    def _paths(self) -> tuple[Path, Path]:
+        return self.folder / "features.npy", self.folder / "places.partial"
+
+    def _opened(self, shape: tuple[int, ...]) -> tuple[BinaryIO, BinaryIO]:
+        mode = "ab" if self.rows else "wb"
+        values, places = (open(path, mode) for path in self._paths)
+        if not self.rows:
+            values.write(_header((0, *shape)))
+        return values, places
+
+    def _save(self) -> None:
+        for file in self._files:
+            file.flush()
+            os.fsync(file.fileno())
+        state = {"record": self.record, "rows": self.rows, "next": self.next}
+        write_text(self.folder / "progress.json", json.dumps(state, indent=1) + "\n")
+        self._saved = time.monotonic()
+
+    def __exit__(self, *_: Any) -> None:
+        if self._files is None:
+            return
+        try:
+            self._save()
+        finally:
+            for file in self._files:
+                file.close()
+
+    def finish(self, source: str, class_names: Sequence[str]) -> None:
+        """Turns what was collected into NumPy's files."""
+        if not self.is_chief:
+            return
+        if not self.rows:
+            raise ValueError(f"No image of {source} could be read.")
+        values, places = self._paths
+        for name, column in zip(("indices", "labels"), np.fromfile(places, "<i8").reshape(-1, 2).T, strict=True):
+            with whole(self.folder / f"{name}.npy") as partial:
+                np.save(partial, column.astype(np.int64))
+        with open(values, "r+b") as file:
+            file.write(_header((self.rows, *_shape_of(values))))
+        described = {"record": self.record, "rows": self.rows, "source": source, "class_names": class_names}
+        write_text(self.folder / "features.json", json.dumps(described, indent=1) + "\n")
+        for path in (places, self.folder / "progress.json"):
+            path.unlink(missing_ok=True)
+
+
+def _header(shape: tuple[int, ...]) -> bytes:
+    """The beginning of an .npy file; as long for any number of rows, since NumPy leaves room for it."""
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    return file.getvalue()
+
+
+def _shape_of(path: Path) -> tuple[int, ...]:
+    with open(path, "rb") as file:
+        np.lib.format.read_magic(file)
+        return np.lib.format.read_array_header_1_0(file)[0][1:]

@@ -1,0 +1,178 @@
+"""Representations of images: from any layer of a model, into memory, or into a folder (see `feature_store.py`)."""
+
+import difflib
+import hashlib
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit.data.reading import Unreadable
+from keras_vit.data.sources import Source
+from keras_vit.devices import Devices
+from keras_vit.evaluate.feature_store import FeatureStore, read
+from keras_vit.evaluate.outputs import Outputs, outputs
+from keras_vit.layers import TokenPooling
+
+LAYERS = ("pre_logits", "class_token", "patch_mean")  # or the name of any layer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Features:
+    """What a layer gives for the images of a source, one row for each image that could be read.
+
+    Attributes:
+        values: (n, ...) float32; of a folder, memory-mapped and read-only.
+        labels: (n,) int64, from 0.
+        indices: (n,) int64, of the images in the source.
+        class_names: In the order of the labels.
+        name: Of the source.
+    """
+
+    values: np.ndarray
+    labels: np.ndarray
+    indices: np.ndarray
+    class_names: tuple[str, ...]
+    name: str
+
+
+def extract(
+    model: keras.Model,
+    source: Source,
+    *,
+    layer: str = "pre_logits",
+    output: str | os.PathLike | None = None,
+    image_size: int | tuple[int, int] | None = None,
+    eval_crop: str = "resize",
+    batch_size: int = 64,
+    devices: Devices | None = None,
+    strict: bool = False,
+    progress: bool = True,
+) -> Features:
+    """Returns what a layer of a model gives for the images of a source. Images that cannot be read are left out.
+
+    Args:
+        model: Of this package, or any functional model with a layer of that name; takes pixels in [-1, 1].
+        source: The images.
+        layer: "pre_logits": what the last layer reads, as in few-shot evaluation; "class_token": the class token, after
+            the last normalization; "patch_mean": the mean of the patch tokens, or of a ResNet's map; or the name of a
+            layer.
+        output: Folder for the features, if they are not to stay in memory. The same call on the same folder goes on
+            where it stopped, or returns what is there.
+        image_size, eval_crop, batch_size, devices, progress: As in `keras_vit.evaluate.outputs.outputs`.
+        strict: An image that cannot be read is an error.
+
+    Raises:
+        ValueError: If the model has no such layer, the folder holds other features, or no image could be read.
+
+    Example:
+        >>> from keras_vit.data import sources
+        >>> model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3))
+        >>> features = extract(model, sources.digits("test"), layer="patch_mean")
+        >>> features.values.shape, features.labels[:3].tolist()
+        ((360, 192), [2, 3, 4])
+    """
+    reader = feature_model(model, layer)
+    options = {"image_size": image_size, "eval_crop": eval_crop, "batch_size": batch_size, "devices": devices}
+    if output is None:
+        given = outputs(reader, source, unreadable=Unreadable(source, strict=strict), progress=progress, **options)
+        return _in_memory(given, source)
+    record = _record(model, source, layer, image_size, eval_crop)
+    store = FeatureStore(Path(output).expanduser(), record, is_chief=devices is None or devices.is_chief)
+    if not store.is_finished:
+        _check_same_start(store.next, devices)
+        collector = Unreadable(source, strict=strict, record=store.folder / "unreadable.txt")
+        with store:
+            for part in outputs(reader, source, unreadable=collector, start=store.next, progress=progress, **options):
+                store.append(part.values, part.labels, part.indices)
+        store.finish(source.name, source.class_names)
+        _check_same_start(0, devices)  # nobody reads before the first worker has finished
+    return load(store.folder)
+
+
+def load(folder: str | os.PathLike) -> Features:
+    """Returns the features in a folder that `extract` has filled, memory-mapped.
+
+    Raises:
+        ValueError: If there are none, or their extraction has not been finished.
+    """
+    return Features(**read(Path(folder).expanduser()))
+
+
+def feature_model(model: keras.Model, layer: str) -> keras.Model:
+    """Returns the part of a model from its images to a layer; see `extract` for the names.
+
+    Raises:
+        ValueError: If the model has no such layer; names the nearest.
+    """
+    names = [step.name for step in model.layers]
+    if layer == "pre_logits":
+        features = model.get_layer("predictions").input if "predictions" in names else model.output
+    elif layer in LAYERS and "encoder_norm" in names:
+        prefix = int("class_token" in names)
+        if layer == "class_token" and not prefix:
+            raise ValueError(f'{model.name} has no class token. Use `layer="patch_mean"` or "pre_logits".')
+        pooling = TokenPooling("token" if layer == "class_token" else "avg", prefix)
+        features = pooling(model.get_layer("encoder_norm").output)
+    elif layer == "patch_mean" and {"avg_pool", "max_pool"} & {*names}:
+        pool = "avg_pool" if "avg_pool" in names else "max_pool"
+        features = keras.layers.GlobalAveragePooling2D()(model.get_layer(pool).input)
+    elif layer in names:
+        features = model.get_layer(layer).output
+    else:
+        near = difflib.get_close_matches(layer, [*LAYERS, *names], n=4, cutoff=0.4)
+        raise ValueError(
+            f"{model.name} has no layer {layer!r}. Near it: {', '.join(near) or 'none'}. "
+            f"Its last ones: {', '.join(names[-6:])}."
+        )
+    return keras.Model(model.input, features, name=model.name)
+
+
+def _in_memory(given: Iterable[Outputs], source: Source) -> Features:
+    values: np.ndarray | None = None
+    labels, indices, count = [], [], 0
+    for part in given:
+        if values is None:  # all of it at once: growing would need it twice
+            values = np.empty((source.num_examples, *part.values.shape[1:]), np.float32)
+        values[count : count + len(part.values)] = part.values
+        count += len(part.values)
+        labels.append(part.labels)
+        indices.append(part.indices)
+    if values is None or not count:
+        raise ValueError(f"No image of {source.name} could be read.")
+    return Features(
+        values=values[:count],
+        labels=np.concatenate(labels).astype(np.int64),
+        indices=np.concatenate(indices),
+        class_names=source.class_names,
+        name=source.name,
+    )
+
+
+def _record(
+    model: keras.Model, source: Source, layer: str, image_size: int | tuple[int, int] | None, eval_crop: str
+) -> dict[str, Any]:
+    weights, images = hashlib.sha256(), hashlib.sha256()
+    for variable in model.weights:
+        weights.update(np.ascontiguousarray(keras.ops.convert_to_numpy(variable)).tobytes())
+    for index in range(source.num_examples):
+        images.update(f"{source.locate(index)}\n".encode(errors="surrogateescape"))
+    return {
+        "model": model.name,
+        "weights_sha256": weights.hexdigest(),
+        "layer": layer,
+        "source": source.name,
+        "images_sha256": images.hexdigest(),
+        "image_size": str(image_size or model.input_shape[1:3]),
+        "eval_crop": eval_crop,
+    }
+
+
+def _check_same_start(start: int, devices: Devices | None) -> None:
+    starts = [start] if devices is None else devices.gather(start)
+    if len(set(starts)) > 1:
+        raise ValueError(f"Workers would go on from images {starts}: `output` must be a folder that all of them see.")

@@ -1,0 +1,282 @@
+"""VTAB's 19 tasks: which data set of TensorFlow Datasets, which thousand of its examples, and what the label is.
+
+VTAB-1k learns from 800 examples, chooses by 200 others, learns from the 1000 together and is measured on the whole test
+set. The 800 are the first of the training set and the 200 the first of the validation set, as TensorFlow Datasets
+shuffled them when it wrote its files, which is the same everywhere. Where a data set comes without a validation or test
+set, VTAB cuts one off by per cent. It rounds down where TensorFlow Datasets rounds to the nearest; with the sizes of
+these data sets both give the same number.
+
+Versions are written with stars: any that matches is found on the disk, where a name without a version stands for the
+newest alone. They are the versions of VTAB's code but for three that can no longer be prepared, Pets 3, DMLab 2.0.0 and
+KITTI 3.1.0, where those that followed are taken too.
+
+To prepare them takes opencv-python for Sun397, Retinopathy and KITTI, and scipy for Flowers102 and SVHN.
+
+Source: arXiv:1910.04867; google-research/task_adaptation, data/, one file for each data set; flips and crops:
+arXiv:1912.11370 appendix F; titles and order: arXiv:2010.11929 table 9.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from operator import itemgetter
+from types import MappingProxyType
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.data import prepared, sources
+from keras_vit.data.sources import Source
+from keras_vit.data.transforms import decode
+
+NUM_TRAIN, NUM_VALIDATION = 800, 200
+
+_Example = Mapping[str, tf.Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VtabTask:
+    """One of the 19.
+
+    Attributes:
+        name: "clevr_count".
+        title: As the paper prints it: "Clevr-Count".
+        group: "natural", "specialized" or "structured".
+        dataset: Name in TensorFlow Datasets, with configuration and versions.
+        train: The split that is the 800 training examples.
+        validation: The split whose first 200 examples are those for validation.
+        test: The split to measure on.
+        num_classes: How many there are.
+        label: The decoded example without its images to its class, a scalar int64. Runs inside tf.data.
+        class_names: Of a label that is worked out; empty where the data set has them.
+        flip, crop: Whether training may mirror its images, and whether it may cut parts out of them.
+        manual: What must be downloaded by hand, and where to put it; "" if nothing.
+        pixel_scale: What the pixels must be multiplied by to reach from 0 to 255.
+    """
+
+    name: str
+    title: str
+    group: str
+    dataset: str
+    train: str = f"train[:{NUM_TRAIN}]"
+    validation: str = "validation"
+    test: str = "test"
+    num_classes: int
+    label: Callable[[_Example], tf.Tensor] = itemgetter("label")
+    class_names: tuple[str, ...] = ()
+    flip: bool = True
+    crop: bool = True
+    manual: str = ""
+    pixel_scale: int = 1
+
+
+def _number_of_objects(example: _Example) -> tf.Tensor:
+    return tf.size(example["objects"]["size"], tf.int64) - 3
+
+
+def _nearest_object(example: _Example) -> tf.Tensor:
+    """The third of the pixel coordinates is the distance from the camera."""
+    return _step(tf.reduce_min(example["objects"]["pixel_coords"][:, 2]), (8.0, 8.5, 9.0, 9.5, 10.0))
+
+
+def _nearest_vehicle(example: _Example) -> tf.Tensor:
+    """Types 0 to 2 are car, van and truck; a location is right, down and forward from the camera, in metres."""
+    is_vehicle = example["objects"]["type"] < 3
+    distances = tf.where(is_vehicle, example["objects"]["location"][:, 2], np.inf)
+    return _step(tf.reduce_min(distances), (8.0, 20.0, 999.0))
+
+
+def _step(value: tf.Tensor, edges: tuple[float, ...]) -> tf.Tensor:
+    """How many of the edges are less than the value."""
+    return tf.reduce_sum(tf.cast(tf.constant(edges) < value, tf.int64))
+
+
+def _sixteenth(key: str, num_values: int) -> Callable[[_Example], tf.Tensor]:
+    """Neighbouring values in 16 classes: of 32 two each, of 40 three and two in turn."""
+    return lambda example: example[key] * 16 // num_values
+
+
+_natural = partial(VtabTask, group="natural")
+_specialized = partial(VtabTask, group="specialized")
+_structured = partial(VtabTask, group="structured")
+# data/clevr.py. The test set comes without objects, so VTAB measures on the validation set.
+_clevr = partial(_structured, dataset="clevr:3.*.*", validation="train[90%:]", test="validation", crop=False)
+# data/dsprites.py. Pixels are 0 and 1.
+_dsprites = partial(
+    _structured,
+    dataset="dsprites:2.*.*",
+    validation="train[80%:90%]",
+    test="train[90%:]",
+    num_classes=16,
+    class_names=tuple(map(str, range(16))),
+    flip=False,
+    pixel_scale=255,
+)
+# data/smallnorb.py. Of each pair of images the first.
+_smallnorb = partial(_structured, dataset="smallnorb:2.*.*", validation="test[:50%]", test="test[50%:]")
+
+_ALL = (
+    # data/caltech.py. The background is a class too. Which 30 images of a class TensorFlow Datasets takes for training
+    # depends on the order in which the file system lists them.
+    _natural(
+        name="caltech101", title="Caltech101", dataset="caltech101:3.*.*", validation="train[90%:]", num_classes=102
+    ),
+    # data/cifar.py
+    _natural(name="cifar100", title="CIFAR-100", dataset="cifar100:3.*.*", validation="train[90%:]", num_classes=100),
+    # data/dtd.py
+    _natural(name="dtd", title="DTD", dataset="dtd:3.*.*", num_classes=47),
+    # data/oxford_flowers102.py
+    _natural(name="flowers102", title="Flowers102", dataset="oxford_flowers102:2.*.*", num_classes=102),
+    # data/oxford_iiit_pet.py
+    _natural(name="pets", title="Pets", dataset="oxford_iiit_pet:4.*.*", validation="train[80%:]", num_classes=37),
+    # data/sun397.py
+    _natural(name="sun397", title="Sun397", dataset="sun397/tfds:4.*.*", num_classes=397),
+    # data/svhn.py
+    _natural(name="svhn", title="SVHN", dataset="svhn_cropped:3.*.*", validation="train[90%:]", num_classes=10),
+    # data/patch_camelyon.py
+    _specialized(name="patch_camelyon", title="Camelyon", dataset="patch_camelyon:2.*.*", num_classes=2),
+    # data/eurosat.py
+    _specialized(
+        name="eurosat",
+        title="EuroSAT",
+        dataset="eurosat/rgb:2.*.*",
+        validation="train[60%:80%]",
+        test="train[80%:]",
+        num_classes=10,
+    ),
+    # data/resisc45.py
+    _specialized(
+        name="resisc45",
+        title="Resisc45",
+        dataset="resisc45:3.*.*",
+        validation="train[60%:80%]",
+        test="train[80%:]",
+        num_classes=45,
+        manual="The .rar file from https://1drv.ms/u/s!AmgKYzARBl5ca3HNaHIlzp_IXjs, unpacked in downloads/manual of "
+        "the folder of all data sets: NWPU-RESISC45/<class>/*.jpg.",
+    ),
+    # data/diabetic_retinopathy.py
+    _specialized(
+        name="diabetic_retinopathy",
+        title="Retinopathy",
+        dataset="diabetic_retinopathy_detection/btgraham-300:3.*.*",
+        num_classes=5,
+        manual="From https://www.kaggle.com/c/diabetic-retinopathy-detection/data, unpacked in downloads/manual of the "
+        "folder of all data sets: the images in train/, test/ and sample/, and trainLabels.csv.",
+    ),
+    _clevr(
+        name="clevr_count",
+        title="Clevr-Count",
+        num_classes=8,
+        label=_number_of_objects,
+        class_names=tuple(f"{number} objects" for number in range(3, 11)),
+    ),
+    _clevr(
+        name="clevr_distance",
+        title="Clevr-Dist",
+        num_classes=6,
+        label=_nearest_object,
+        class_names=("up to 8", "8 to 8.5", "8.5 to 9", "9 to 9.5", "9.5 to 10", "beyond 10"),
+    ),
+    # data/dmlab.py
+    _structured(name="dmlab", title="DMLab", dataset="dmlab:2.*.*", num_classes=6, crop=False),
+    _dsprites(name="dsprites_location", title="dSpr-Loc", label=_sixteenth("label_x_position", 32), crop=False),
+    _dsprites(name="dsprites_orientation", title="dSpr-Ori", label=_sixteenth("label_orientation", 40)),
+    # data/kitti.py
+    _structured(
+        name="kitti_distance",
+        title="KITTI-Dist",
+        dataset="kitti:3.*.*",
+        num_classes=4,
+        label=_nearest_vehicle,
+        class_names=("up to 8 m", "8 to 20 m", "beyond 20 m", "no vehicle"),
+        crop=False,
+    ),
+    _smallnorb(
+        name="smallnorb_azimuth",
+        title="sNORB-Azim",
+        num_classes=18,
+        label=itemgetter("label_azimuth"),
+        class_names=tuple(f"{degrees}°" for degrees in range(0, 360, 20)),
+        flip=False,
+    ),
+    _smallnorb(
+        name="smallnorb_elevation",
+        title="sNORB-Elev",
+        num_classes=9,
+        label=itemgetter("label_elevation"),
+        class_names=tuple(f"{degrees}°" for degrees in range(30, 75, 5)),
+    ),
+)
+TASKS: Mapping[str, VtabTask] = MappingProxyType({task.name: task for task in _ALL})
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskSources:
+    """The examples of a task.
+
+    Attributes:
+        train: 800.
+        validation: 200.
+        train_and_validation: These 1000, in this order.
+        test: All of the test set.
+    """
+
+    train: Source
+    validation: Source
+    train_and_validation: Source
+    test: Source
+
+
+def task_sources(task: VtabTask, data_dir: str | os.PathLike | None = None) -> TaskSources:
+    """Returns the examples of a task; downloads and prepares its data set if need be.
+
+    Args:
+        task: One of `TASKS`.
+        data_dir: The folder of all data sets. Default: TFDS_DATA_DIR, or ~/tensorflow_datasets.
+
+    Raises:
+        ValueError: If the data set is not there and cannot be prepared, or is not the one that the task is about.
+    """
+    try:
+        prepared.prepare(task.dataset, data_dir)
+    except ValueError as error:
+        by_hand = f" Needed first, by hand: {task.manual}" if task.manual else ""
+        raise ValueError(f"{task.title} has no data. {error}{by_hand}") from error
+    both = _source(task, f"{task.train}+{task.validation}", data_dir)
+    return TaskSources(
+        train=_source(task, task.train, data_dir),
+        validation=_source(task, task.validation, data_dir).subset(np.arange(NUM_VALIDATION)),
+        train_and_validation=both.subset(np.arange(NUM_TRAIN + NUM_VALIDATION)),
+        test=_source(task, task.test, data_dir),
+    )
+
+
+def _source(task: VtabTask, split: str, data_dir: str | os.PathLike | None) -> Source:
+    names = task.class_names or None
+    source = sources.tfds(task.dataset, split, data_dir=data_dir, label=task.label, class_names=names)
+    if len(source.class_names) != task.num_classes:
+        raise ValueError(
+            f"{task.title} has {task.num_classes} classes, {source.name} has {len(source.class_names)}. "
+            "Is it another data set under the same name? Move it away, and have the right one prepared."
+        )
+    return source if task.pixel_scale == 1 else replace(source, read=_scaled(source.read, task.pixel_scale))
+
+
+def _scaled(read: Callable, factor: int) -> Callable:
+    def read_scaled(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        image, label = read(index)
+        return decode(image, tf.constant([0, 0])) * tf.constant(factor, tf.uint8), label
+
+    return read_scaled
+
+
+def is_prepared(task: VtabTask, data_dir: str | os.PathLike | None = None) -> bool:
+    """Returns whether the data set of a task lies on the disk. Neither prepares it nor asks the network.
+
+    Example:
+        >>> is_prepared(TASKS["clevr_count"], data_dir="an empty folder")
+        False
+    """
+    return prepared.is_prepared(task.dataset, data_dir)

@@ -1,0 +1,264 @@
+"""How good a classifier is on a test set: numbers, the published ones beside them, and a page on what it gets wrong."""
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from absl import logging
+
+from keras_vit import classifier, paper
+from keras_vit.data import folders, sources
+from keras_vit.data.reading import Unreadable
+from keras_vit.data.sources import Source
+from keras_vit.devices import DevicesConfig, connect
+from keras_vit.drawing import check_can_draw
+from keras_vit.evaluate import plots
+from keras_vit.evaluate.accuracy import Answers, answer
+from keras_vit.evaluate.imagenet_sets import by_wordnet_id, imagenet_real, imagenet_real_tfds, imagenet_v2, objectnet
+from keras_vit.evaluate.label_sets import LabelSets, label_set_accuracy
+from keras_vit.evaluate.scorecard import class_table, headline, write_answers, write_pictures
+from keras_vit.imagenet import is_wordnet_id
+from keras_vit.writing import table, write_text
+
+_PUBLISHED_OF = {  # TensorFlow Datasets' names to those of `paper.py`
+    "imagenet2012": "imagenet",
+    "imagenet2012_real": "imagenet_real",
+    "cifar10": "cifar10",
+    "cifar100": "cifar100",
+    "oxford_iiit_pet": "pets",
+    "oxford_flowers102": "flowers102",
+}
+_WORDS = {
+    "top1": "named correctly",
+    "top5": "among the first five",
+    "mean_per_class": "mean over the classes",
+    "loss": "loss, in nats",
+    "calibration_error": "calibration error",
+    "images": "images",
+    "excluded": "without a right class, not counted",
+    "unreadable": "could not be read",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TestSet:
+    """What to measure on.
+
+    Attributes:
+        images: With one right class each, or with several or none.
+        published: Its name in `keras_vit.paper`, or "" if there is no published number.
+    """
+
+    __test__ = False  # no test, whatever pytest thinks of the name
+
+    images: Source | LabelSets
+    published: str = ""
+
+    @property
+    def source(self) -> Source:
+        return self.images.source if isinstance(self.images, LabelSets) else self.images
+
+
+def measure(
+    model: str | os.PathLike,
+    data: str | os.PathLike,
+    *,
+    weights: str | os.PathLike | None = None,
+    output: str | os.PathLike | None = None,
+    real: str | os.PathLike | None = None,
+    is_objectnet: bool = False,
+    image_size: tuple[int, int] | None = None,
+    eval_crop: str = "resize",
+    batch_size: int = 64,
+    devices: DevicesConfig | None = None,
+    strict: bool = False,
+) -> dict[str, float]:
+    """Measures a classifier, prints what comes out, and returns it.
+
+    Args:
+        model: Name of a model, or a file `model.keras`.
+        data: Folder of images, one folder for each class; a folder with such folders in `test` (or val, validation,
+            valid); or "tfds:NAME:SPLIT".
+        weights: Tag, file or URL; of a file, class names are read from `classes.txt` beside it.
+        output: Folder for `report.md` with tables and pictures, `answers.csv` and `results.json`; None for none.
+        real: `real.json` of ImageNet ReaL; `data` is then the folder of the validation images.
+        is_objectnet: `data` is ObjectNet's folder.
+        image_size, eval_crop, batch_size, strict: As in `keras_vit.evaluate.accuracy.accuracy`.
+        devices: Where to compute, and in which precision; default: on what is there, in float32.
+
+    Returns:
+        As `keras_vit.evaluate.accuracy.accuracy`, or `keras_vit.evaluate.label_sets.label_set_accuracy`.
+
+    Raises:
+        ValueError: If the model, the weights or the data are not what they should be.
+    """
+    if output is not None:
+        check_can_draw()
+    devices = devices or DevicesConfig()
+    place = connect(devices)
+    with place.scope():
+        network = classifier.build(model, weights, image_size)
+    names = classifier.class_names(model if weights is None else weights)
+    test = find_test_set(data, network.output_shape[-1], names=names, real=real, is_objectnet=is_objectnet)
+    size = image_size or network.input_shape[1:3]
+    options = {"image_size": image_size, "eval_crop": eval_crop, "batch_size": batch_size, "devices": place}
+    if isinstance(test.images, LabelSets):
+        answers = None
+        prefix = "objectnet" if is_objectnet else "real"
+        numbers = label_set_accuracy(network, test.images, strict=strict, prefix=prefix, **options)
+    else:
+        record = None if output is None else _made(output) / "unreadable.txt"
+        unreadable = Unreadable(test.images, strict=strict, record=record)
+        answers = answer(network, test.images, unreadable=unreadable, **options)
+        numbers = answers.numbers()
+    if place.is_chief:
+        said = _Said(
+            name=f"{Path(model).name}{'' if weights is None else f', {weights}'}",
+            test=test,
+            numbers=numbers,
+            published=published_rows(Path(model).stem, test.published, size[0]),
+            conditions=f"{size[0]} x {size[1]} pixels, {eval_crop}, {devices.precision}, {place.description}",
+        )
+        print(said.text(), flush=True)
+        if output is not None:
+            said.write(_made(output), answers)
+    return numbers
+
+
+def find_test_set(
+    data: str | os.PathLike,
+    num_classes: int,
+    *,
+    names: Sequence[str] = (),
+    real: str | os.PathLike | None = None,
+    is_objectnet: bool = False,
+) -> TestSet:
+    """Returns the images of a test set with the classes of a model.
+
+    Folders named with WordNet ids, or with numbers, are ImageNet's classes for a model of 1000; folders with the names
+    of the model's own classes are put into its order.
+
+    Args:
+        data, real, is_objectnet: As in `measure`.
+        num_classes: Of the model.
+        names: The model's own classes, or nothing.
+
+    Raises:
+        ValueError: If there are no such images, or their classes are not the model's.
+    """
+    text = os.fspath(data)
+    if text.startswith("tfds:"):
+        name, split = _tfds_words(text)
+        images = imagenet_real_tfds(split) if name.startswith("imagenet2012_real") else sources.tfds(name, split)
+        return TestSet(images=images, published=_PUBLISHED_OF.get(name.partition(":")[0], ""))
+    if real is not None:
+        return TestSet(images=imagenet_real(data, real), published="imagenet_real")
+    if is_objectnet:
+        return TestSet(images=objectnet(data), published="objectnet")
+    training, test = folders.training_and_test(data)
+    source = training if test is None else test
+    classes = source.class_names
+    if num_classes == 1000 and all(is_wordnet_id(name) for name in classes):
+        if len(classes) < num_classes:
+            logging.warning("%s has %d of ImageNet's 1,000 classes; answers may be any of them.", text, len(classes))
+        return TestSet(images=by_wordnet_id(source), published="imagenet" if len(classes) == num_classes else "")
+    if num_classes == 1000 and all(name.isdecimal() for name in classes):
+        return TestSet(images=imagenet_v2(data))
+    if names:
+        source = _in_order(source, names)
+    known = [key for key in _PUBLISHED_OF.values() if key in Path(text).resolve().parts]
+    return TestSet(images=source, published=known[-1] if known else "")
+
+
+def published_rows(model: str, dataset: str, image_size: int) -> list[paper.Published]:
+    """Returns what is published of a model on a data set, the nearest resolution first; maybe nothing."""
+    return paper.published(model=model, dataset=dataset, image_size=image_size) if dataset else []
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Said:
+    """What is said of a measurement."""
+
+    name: str
+    test: TestSet
+    numbers: dict[str, float]
+    published: list[paper.Published]
+    conditions: str
+
+    def rows(self) -> list[tuple[str, str]]:
+        return [(_WORDS[key], _written(key, value)) for key, value in _short(self.numbers).items()] + [
+            (
+                f"published, {row.metric}" + (f", pre-trained on {row.pretrained_on}" if row.pretrained_on else ""),
+                f"{row.accuracy:.2f} % ({row.table}{f', {row.image_size} px' if row.image_size else ''})",
+            )
+            for row in self.published
+        ]
+
+    def text(self) -> str:
+        rows = self.rows()
+        width = max(len(left) for left, _ in rows)
+        lines = [self.name, f"{self.test.source.name}: {self.conditions}", ""]
+        return "\n".join([*lines, *(f"  {left:<{width}}  {right}" for left, right in rows)])
+
+    def write(self, folder: Path, answers: Answers | None) -> None:
+        page = [f"# {self.name} on {self.test.source.name}", f"```sh\n{_command()}\n```"]
+        page += [headline(answers)] if answers else []
+        page += [self.conditions, table(["", ""], self.rows())]
+        if answers:
+            pictures = write_pictures(answers, folder)
+            plots.draw_calibration(folder / "calibration.png", *answers.calibration())
+            write_answers(answers, folder / "answers.csv")
+            page += ["## Classes", class_table(answers), "![Which class is taken for which](confusion.png)"]
+            page += ["## Mistakes", "![Mistakes](errors.png)" if "errors.png" in pictures else "None."]
+            page += ["## How sure it is, and how often right", "![Calibration](calibration.png)"]
+            if answers.unreadable:
+                page += ["## Images that could not be read", *(f"- `{place}`" for place in answers.unreadable)]
+            page += ["Every answer is in [answers.csv](answers.csv)."]
+        write_text(folder / "report.md", "\n\n".join(page) + "\n")
+        write_text(folder / "results.json", json.dumps(self.numbers, indent=1) + "\n")
+        print(folder / "report.md", flush=True)
+
+
+def _short(numbers: dict[str, float]) -> dict[str, float]:
+    """Without the prefix that label sets give, and without what says nothing."""
+    short = {key.rpartition("/")[2]: value for key, value in numbers.items()}
+    return {key: value for key, value in short.items() if value or key not in ("unreadable", "excluded")}
+
+
+def _written(key: str, value: float) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.4f}" if key == "loss" else f"{100 * value:.2f} %"
+
+
+def _in_order(source: Source, names: Sequence[str]) -> Source:
+    """The same images with the classes of the model, in its order; a test set need not have all of them."""
+    place = {name: number for number, name in enumerate(names)}
+    unknown = [name for name in source.class_names if name not in place]
+    if unknown:
+        raise ValueError(
+            f"{len(unknown)} of the {len(source.class_names)} classes of {source.name} are none of the model's "
+            f"{len(names)}: {', '.join(unknown[:10])}. The model's are in classes.txt: {', '.join(names[:10])}."
+        )
+    return source.relabelled([place[name] for name in source.class_names], names)
+
+
+def _tfds_words(text: str) -> tuple[str, str]:
+    name, colon, split = text.removeprefix("tfds:").rpartition(":")
+    if not colon or not name or not split:
+        raise ValueError(f"A data set of TensorFlow Datasets is written tfds:NAME:SPLIT. Received: {text!r}.")
+    return name, split
+
+
+def _made(folder: str | os.PathLike) -> Path:
+    path = Path(folder).expanduser()
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _command() -> str:
+    return shlex.join(["python", "-m", "keras_vit", *sys.argv[1:]])

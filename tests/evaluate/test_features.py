@@ -1,0 +1,221 @@
+"""Features: those that the model computes, one row for each image, in memory and on disk, also after a kill."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow")
+
+import keras_vit  # noqa: E402
+from keras_vit.data import sources  # noqa: E402
+from keras_vit.evaluate import feature_store  # noqa: E402
+from keras_vit.evaluate.features import extract, feature_model, load  # noqa: E402
+from keras_vit.evaluate.outputs import outputs  # noqa: E402
+
+pytestmark = pytest.mark.tensorflow
+
+RNG = np.random.default_rng(0)
+IMAGES = RNG.integers(0, 256, (23, 32, 32, 3)).astype(np.uint8)
+LABELS = RNG.integers(0, 3, 23)
+
+
+@pytest.fixture(scope="module")
+def model() -> keras.Model:
+    keras.utils.set_random_seed(0)
+    return keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3), representation_size=20, classes=5)
+
+
+@pytest.fixture
+def source() -> sources.Source:
+    return sources.arrays(IMAGES, LABELS, name="noise")
+
+
+def tokens(model: keras.Model) -> np.ndarray:
+    """(23, 5, 192), by Keras's own `predict`."""
+    to_norm = keras.Model(model.input, model.get_layer("encoder_norm").output)
+    return to_norm.predict(IMAGES / np.float32(127.5) - np.float32(1), verbose=0)
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 128])
+def test_each_layer_gives_what_predict_gives(model, source, batch_size: int):
+    all_tokens = tokens(model)
+    by_hand = {
+        "class_token": all_tokens[:, 0],
+        "patch_mean": all_tokens[:, 1:].mean(axis=1),
+        "encoder_norm": all_tokens,
+        "pre_logits": keras.Model(model.input, model.get_layer("pre_logits").output).predict(
+            IMAGES / np.float32(127.5) - np.float32(1), verbose=0
+        ),
+    }
+    for layer, expected in by_hand.items():
+        features = extract(model, source, layer=layer, batch_size=batch_size)
+        assert features.values.dtype == np.float32 and features.values.shape == expected.shape
+        np.testing.assert_allclose(features.values, expected, atol=1e-5)
+        assert (features.labels == LABELS).all() and features.indices.tolist() == list(range(23))
+        assert features.class_names == ("0", "1", "2")
+
+
+def test_resnets_and_models_without_a_head_have_features_too():
+    images = keras.Input((32, 32, 3))
+    resnet = keras_vit.ResNet50x1(weights=None, input_shape=(32, 32, 3))
+    assert feature_model(resnet, "pre_logits").output_shape == (None, 2048)
+    assert feature_model(resnet, "patch_mean").output_shape == (None, 2048)
+    trunk = keras_vit.ViT_Ti16(weights=None, include_top=False, pooling="avg", input_tensor=images)
+    assert feature_model(trunk, "pre_logits").output_shape == (None, 192)
+
+
+def test_the_mean_of_patches_of_a_gap_model_is_what_its_head_reads(source):
+    model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3), classifier="gap")
+    mean, read = (extract(model, source, layer=layer).values for layer in ("patch_mean", "pre_logits"))
+    np.testing.assert_allclose(mean, read, atol=1e-6)
+
+
+def test_a_folder_holds_what_memory_would(model, source, tmp_path: Path):
+    in_memory = extract(model, source)
+    on_disk = extract(model, source, output=tmp_path / "features", batch_size=5)
+    assert isinstance(on_disk.values, np.memmap)
+    np.testing.assert_allclose(on_disk.values, in_memory.values, atol=1e-5)
+    for name in ("labels", "indices"):
+        assert (getattr(on_disk, name) == getattr(in_memory, name)).all()
+    assert on_disk.class_names == in_memory.class_names and on_disk.name == "noise"
+    assert np.load(tmp_path / "features" / "features.npy").shape == (23, 20)  # plain NumPy reads it
+    names = {path.name for path in (tmp_path / "features").iterdir()}
+    assert names == {"features.npy", "labels.npy", "indices.npy", "features.json"}
+
+
+def test_what_is_finished_is_not_computed_again(model, source, tmp_path: Path, monkeypatch):
+    first = extract(model, source, output=tmp_path)
+    monkeypatch.setattr("keras_vit.evaluate.features.outputs", lambda *_, **__: pytest.fail("computed again"))
+    again = extract(model, source, output=tmp_path)
+    assert (again.values == first.values).all()
+
+
+def test_a_folder_with_other_features_is_refused(model, source, tmp_path: Path):
+    extract(model, source, output=tmp_path)
+    with pytest.raises(ValueError, match=r"holds other features: there \{'layer': 'pre_logits'\}"):
+        extract(model, source, output=tmp_path, layer="class_token")
+    with pytest.raises(ValueError, match="images_sha256"):
+        extract(model, sources.arrays(IMAGES[:5], LABELS[:5], name="noise"), output=tmp_path)
+    keras.utils.set_random_seed(7)
+    other = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3), representation_size=20, classes=5)
+    with pytest.raises(ValueError, match="weights_sha256"):
+        extract(other, source, output=tmp_path)
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("after", [1, 3, 4])
+def test_an_extraction_goes_on_behind_the_rows_that_were_saved(model, source, tmp_path: Path, monkeypatch, after: int):
+    """As after a kill: more was written than is said to count, and that is cut off."""
+    whole = extract(model, source, output=tmp_path / "whole", batch_size=5)
+    monkeypatch.setattr(feature_store, "_SECONDS_BETWEEN_SAVES", -1)  # after each batch
+    save = feature_store.FeatureStore._save
+    calls = []
+
+    def save_and_stop(store):
+        calls.append(store.rows)
+        if len(calls) > after:
+            for file in store._files:
+                file.flush()
+            raise Killed
+        save(store)
+
+    monkeypatch.setattr(feature_store.FeatureStore, "_save", save_and_stop)
+    with pytest.raises(Killed):
+        extract(model, source, output=tmp_path / "killed", batch_size=5)
+    with pytest.raises(ValueError, match="not finished: run it again"):
+        load(tmp_path / "killed")
+    monkeypatch.setattr(feature_store.FeatureStore, "_save", save)
+    starts = []
+    monkeypatch.setattr(
+        "keras_vit.evaluate.features.outputs",
+        lambda *args, **options: (starts.append(options["start"]), outputs(*args, **options))[1],
+    )
+    resumed = extract(model, source, output=tmp_path / "killed", batch_size=5)
+    assert starts == [5 * after]
+    assert (resumed.values == whole.values).all() and (resumed.labels == whole.labels).all()
+    assert resumed.indices.tolist() == list(range(23))
+
+
+def test_files_that_were_lost_are_noticed(model, source, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(feature_store, "_SECONDS_BETWEEN_SAVES", -1)
+    monkeypatch.setattr(feature_store.FeatureStore, "finish", lambda *_: None)
+    with pytest.raises(ValueError, match="not finished"):
+        extract(model, source, output=tmp_path)
+    os.truncate(tmp_path / "features.npy", 300)
+    with pytest.raises(ValueError, match="gone, or shorter than it was"):
+        extract(model, source, output=tmp_path)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("a", "b"):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        for number in range(20):
+            keras.utils.save_img(tmp_path / "images" / name / f"{number:02}.png", IMAGES[number], scale=False)
+    return tmp_path / "images"
+
+
+def test_images_that_cannot_be_read_are_left_out_and_named(model, folder: Path, tmp_path: Path):
+    for number in (0, 19):
+        (folder / "a" / f"{number:02}.png").write_bytes(b"no image")
+    source = sources.image_folder(folder)
+    expected = [*range(1, 19), *range(20, 40)]
+    for output in (None, tmp_path / "features"):
+        features = extract(model, source, output=output, batch_size=6)
+        assert features.indices.tolist() == expected and features.values.shape == (38, 20)
+        assert (features.labels == (np.array(expected) >= 20)).all()
+    lines = (tmp_path / "features" / "unreadable.txt").read_text().splitlines()
+    assert lines == [str(folder / "a" / "00.png"), str(folder / "a" / "19.png")]
+    with pytest.raises(ValueError, match=r"00\.png is not an image"):
+        extract(model, source, strict=True)
+
+
+def test_a_layer_that_is_not_there_names_its_neighbours(model, source):
+    with pytest.raises(ValueError, match="has no layer 'encoder_nrm'. Near it: encoder_norm"):
+        extract(model, source, layer="encoder_nrm")
+    gap = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3), classifier="gap")
+    with pytest.raises(ValueError, match='has no class token. Use `layer="patch_mean"`'):
+        extract(gap, source, layer="class_token")
+
+
+SCRIPT = """
+import sys, numpy as np, keras, keras_vit
+from keras_vit.data import sources
+from keras_vit.evaluate import feature_store, features
+feature_store._SECONDS_BETWEEN_SAVES = 0.05
+keras.utils.set_random_seed(1)
+model = keras_vit.ViT_Ti16(weights=None, input_shape=(64, 64, 3), classes=2)
+images = np.random.default_rng(0).integers(0, 256, (600, 8, 8, 3)).astype(np.uint8)
+found = features.extract(model, sources.arrays(images, np.arange(600) % 2), output=sys.argv[1], batch_size=4)
+print("done", found.values.shape)
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_process_goes_on_and_ends_with_the_same_bits(tmp_path: Path):
+    def start(folder: str) -> subprocess.Popen:
+        return subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, str(tmp_path / folder)], stdout=subprocess.PIPE, text=True
+        )
+
+    assert "done (600, 192)" in start("whole").communicate(timeout=300)[0]
+    process, deadline = start("killed"), time.monotonic() + 200
+    while not (tmp_path / "killed" / "progress.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    time.sleep(0.1)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "killed" / "features.json").exists(), "it was too quick to be killed"
+    assert "done (600, 192)" in start("killed").communicate(timeout=300)[0]
+    whole, resumed = (load(tmp_path / folder) for folder in ("whole", "killed"))
+    assert (whole.values == resumed.values).all() and (whole.labels == resumed.labels).all()

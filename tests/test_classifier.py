@@ -1,0 +1,80 @@
+"""Classifiers as their weights say."""
+
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from synthetic_checkpoint import checkpoint
+
+from keras_vit.classifier import build, class_names, representation
+from keras_vit.evaluate.features import feature_model
+from keras_vit.variants import VIT_VARIANTS
+
+TI16 = VIT_VARIANTS["ViT_Ti16"]
+
+
+@pytest.mark.parametrize(
+    ("classifier", "layer"), [("token", "class_token"), ("gap", "encoder_norm"), ("map", "map_head")]
+)
+def test_a_model_is_built_with_the_head_of_its_file(classifier: str, layer: str, tmp_path: Path):
+    np.savez(tmp_path / "file.npz", **checkpoint(TI16, image_size=32, classes=7, classifier=classifier))
+    model = build("ViT_Ti16", tmp_path / "file.npz", (48, 32))
+    assert model.input_shape == (None, 48, 32, 3)
+    assert model.output_shape == (None, 7)
+    assert model.get_layer("predictions").activation.__name__ == "linear"
+    assert layer in [each.name for each in model.layers]
+
+
+def test_a_file_without_a_head_predicts_nothing(tmp_path: Path):
+    np.savez(tmp_path / "file.npz", **checkpoint(TI16, image_size=32, classes=None))
+    with pytest.raises(ValueError, match="has no classification head"):
+        build("ViT_Ti16", tmp_path / "file.npz")
+
+
+def test_a_published_head_of_zeros_is_refused_before_the_download():
+    with pytest.raises(ValueError, match="all zeros.*augreg_in21k"):
+        build("ViT_B16", "imagenet21k")
+
+
+def test_names_are_read_beside_the_weights(tmp_path: Path):
+    assert class_names("imagenet") == class_names(tmp_path / "model.npz") == []
+    (tmp_path / "model.npz").touch()
+    assert class_names(tmp_path / "model.npz") == []
+    (tmp_path / "classes.txt").write_text("a cat\n🐱\x0b\n-v\n", encoding="utf-8")
+    assert class_names(tmp_path / "model.npz") == ["a cat", "🐱\x0b", "-v"]
+
+
+def test_a_saved_model_is_loaded_as_it_is(tmp_path: Path):
+    saved = keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Flatten(), keras.layers.Dense(3, "softmax")])
+    saved.save(tmp_path / "model.keras")
+    pixels = np.ones((1, 8, 8, 3), "float32")
+    np.testing.assert_allclose(build(tmp_path / "model.keras")(pixels), saved(pixels), rtol=1e-6)
+    (tmp_path / "classes.txt").write_text("a\nb\nc\n", encoding="utf-8")
+    assert class_names(tmp_path / "model.keras") == ["a", "b", "c"]
+    with pytest.raises(ValueError, match="no file .*other.keras"):
+        build(tmp_path / "other.keras")
+    with pytest.raises(ValueError, match="brings its weights"):
+        build(tmp_path / "model.keras", "imagenet")
+
+
+@pytest.mark.parametrize("options", [{}, {"classifier": "gap"}, {"classifier": "map"}, {"representation_size": 24}])
+def test_what_stands_before_the_head_is_what_the_head_reads(options: dict, tmp_path: Path):
+    arrays = checkpoint(TI16, image_size=32, classes=7, **options)
+    np.savez(tmp_path / "file.npz", **arrays)
+    pixels = np.random.default_rng(0).uniform(-1, 1, (2, 32, 32, 3)).astype("float32")
+    whole = build("ViT_Ti16", tmp_path / "file.npz", (32, 32))
+    expected = feature_model(whole, "pre_logits")(pixels)
+    vectors = representation("ViT_Ti16", tmp_path / "file.npz", (32, 32))(pixels)
+    assert vectors.shape == (2, options.get("representation_size", 192))
+    np.testing.assert_allclose(vectors, expected, rtol=1e-5, atol=1e-6)
+    kernel, bias = whole.get_layer("predictions").get_weights()
+    np.testing.assert_allclose(np.asarray(vectors) @ kernel + bias, whole(pixels), rtol=1e-4, atol=1e-4)
+
+
+def test_a_file_without_a_head_has_a_representation(tmp_path: Path):
+    np.savez(tmp_path / "file.npz", **checkpoint(TI16, image_size=32, classes=None))
+    assert representation("ViT_Ti16", tmp_path / "file.npz").output_shape == (None, 192)
+    assert representation("ResNet50x1", "none", (64, 64)).output_shape == (None, 2048)
+    with pytest.raises(ValueError, match="Which weights"):
+        representation("ViT_Ti16")

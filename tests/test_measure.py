@@ -1,0 +1,145 @@
+"""The command `evaluate`: which images are measured on in which order of classes, and what is said of it."""
+
+import csv
+import json
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow")
+
+from keras_vit.evaluate.label_sets import LabelSets  # noqa: E402
+from keras_vit.measure import find_test_set, measure, published_rows  # noqa: E402
+
+pytestmark = pytest.mark.tensorflow
+
+COLORS = {"red": (250, 5, 5), "green": (5, 250, 5), "blue": (5, 5, 250)}
+
+
+def save(path: Path, color: tuple[int, int, int]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    keras.utils.save_img(path, np.full((12, 9, 3), color), scale=False)
+
+
+@pytest.fixture
+def colors(tmp_path: Path) -> Path:
+    """Three reds, two greens, one blue; one of the reds is called green."""
+    for name, count in (("red", 3), ("green", 2), ("blue", 1)):
+        for number in range(count):
+            save(tmp_path / "colors" / name / f"{number}.png", COLORS[name])
+    save(tmp_path / "colors" / "green" / "wrong.png", COLORS["red"])
+    return tmp_path / "colors"
+
+
+def model_of(path: Path, order: list[str], classes: int = 3) -> Path:
+    """A saved model that says which colour is strongest, with its classes in the order that is given."""
+    channels = {"red": 0, "green": 1, "blue": 2}
+    kernel = np.zeros((3, classes), np.float32)
+    for place, name in enumerate(order):
+        kernel[channels[name], place] = 3.0
+    images = keras.Input((8, 8, 3))
+    head = keras.layers.Dense(classes, name="predictions")
+    model = keras.Model(images, head(keras.layers.GlobalAveragePooling2D()(images)))
+    head.set_weights([kernel, np.zeros(classes, np.float32)])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    model.save(path)
+    return path
+
+
+def test_it_counts_says_and_writes(colors: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
+    model = model_of(tmp_path / "model.keras", ["blue", "green", "red"])  # as the folders: by name
+    (colors / "blue" / "broken.png").write_bytes(b"no image")
+    found = measure(model, colors, output=tmp_path / "report")
+    assert found["top1"] == pytest.approx(6 / 7) and (found["images"], found["unreadable"]) == (7, 1)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "named correctly 85.71 %" in said and "could not be read 1" in said and "images 7" in said
+    assert json.loads((tmp_path / "report" / "results.json").read_text()) == found
+    page = (tmp_path / "report" / "report.md").read_text()
+    assert "**85.71% of 7 images named correctly**" in page and "| green | 3 | 66.7% |" in page and "broken.png" in page
+    for picture in ("confusion.png", "calibration.png", "errors.png"):
+        assert f"]({picture})" in page and (tmp_path / "report" / picture).stat().st_size > 5000
+    with open(tmp_path / "report" / "answers.csv", encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["answer"] for row in rows if row["right"] == "0"] == ["red"] and len(rows) == 7
+
+
+def test_the_classes_of_the_model_decide_the_order(colors: Path, tmp_path: Path):
+    """The folders are sorted by name; the model's classes are not."""
+    model = model_of(tmp_path / "model" / "model.keras", ["red", "blue", "green"])
+    assert measure(model, colors)["top1"] < 0.5  # nobody told
+    (tmp_path / "model" / "classes.txt").write_text("red\nblue\ngreen\n", encoding="utf-8")
+    assert measure(model, colors)["top1"] == pytest.approx(6 / 7)
+    for image in (colors / "blue").iterdir():
+        image.unlink()
+    (colors / "blue").rmdir()  # a test set need not have every class
+    assert measure(model, colors)["top1"] == pytest.approx(5 / 6)
+    save(colors / "pink" / "1.png", (255, 150, 150))
+    with pytest.raises(ValueError, match=r"1 of the 3 classes .* none of the model's 3: pink"):
+        measure(model, colors)
+
+
+def test_a_folder_with_a_test_set_is_measured_on_that(colors: Path, tmp_path: Path):
+    (tmp_path / "data").mkdir()
+    colors.rename(tmp_path / "data" / "test")
+    for name, color in COLORS.items():
+        save(tmp_path / "data" / "train" / name / "1.png", color)
+    assert find_test_set(tmp_path / "data", 3).source.num_examples == 7
+
+
+def test_wordnet_ids_and_numbers_are_imagenet_s_for_a_model_of_a_thousand(tmp_path: Path):
+    for name in ("n01443537", "n01440764"):
+        save(tmp_path / "ids" / name / "1.png", (1, 2, 3))
+    assert find_test_set(tmp_path / "ids", 1000).source.labels.tolist() == [0, 1]
+    assert len(find_test_set(tmp_path / "ids", 2).source.class_names) == 2  # two classes like any others
+    for name in ("10", "9"):
+        save(tmp_path / "numbers" / name / "1.png", (1, 2, 3))
+    assert find_test_set(tmp_path / "numbers", 1000).source.labels.tolist() == [10, 9]
+
+
+def test_real_labels_are_measured_with(tmp_path: Path, capsys: pytest.CaptureFixture):
+    for number, color in enumerate(COLORS.values(), start=1):
+        save(tmp_path / "val" / f"ILSVRC2012_val_{number:08}.png", color)
+    (tmp_path / "real.json").write_text("[[0, 7], [2], []]")
+    test = find_test_set(tmp_path / "val", 1000, real=tmp_path / "real.json")
+    assert isinstance(test.images, LabelSets) and test.published == "imagenet_real"
+    model = model_of(tmp_path / "ViT_B16.keras", ["red", "green", "blue"], classes=1000)
+    found = measure(model, tmp_path / "val", real=tmp_path / "real.json", output=tmp_path / "report")
+    assert (found["real/top1"], found["real/images"], found["real/excluded"]) == (0.5, 2, 1)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "named correctly 50.00 %" in said and "without a right class, not counted 1" in said
+    assert "pre-trained on imagenet21k 88.35 % (Table 5, 384 px)" in said
+    assert "88.35 % (Table 5, 384 px)" in (tmp_path / "report" / "report.md").read_text()
+
+
+def test_published_numbers_are_those_of_the_model_and_the_data():
+    assert [row.accuracy for row in published_rows("ViT_L16", "pets", 384) if row.table == "Table 5"] == [
+        *(93.64, 94.73, 97.11),
+    ]
+    assert published_rows("ViT_Ti16", "pets", 384) == published_rows("ViT_L16", "", 384) == []
+
+
+@pytest.mark.parametrize("text", ["tfds:cifar10", "tfds::test", "tfds:cifar10:"])
+def test_a_data_set_of_tfds_is_named_with_its_split(text: str):
+    with pytest.raises(ValueError, match="is written tfds:NAME:SPLIT"):
+        find_test_set(text, 10)
+
+
+def test_the_number_of_classes_must_fit(colors: Path, tmp_path: Path):
+    model = model_of(tmp_path / "model.keras", ["red"], classes=5)
+    with pytest.raises(ValueError, match="gives 5 values for each image, and .*colors has 3 classes"):
+        measure(model, colors)
+
+
+def test_with_strict_what_cannot_be_read_ends_it(colors: Path, tmp_path: Path):
+    model = model_of(tmp_path / "model.keras", ["blue", "green", "red"])
+    (colors / "blue" / "broken.png").write_bytes(b"no image")
+    with pytest.raises(ValueError, match=r"broken\.png is not an image, or cut short"):
+        measure(model, colors, strict=True)
+
+
+def test_an_empty_folder_is_an_error(tmp_path: Path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="There are no images in"):
+        measure(model_of(tmp_path / "model.keras", ["red"]), tmp_path / "empty")
