@@ -7,9 +7,10 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported: its C++ log lines are not ours
 
-from absl import app, flags, logging
+from absl import app, flags
+from exit_codes import exit_code
 
-from keras_vit.train import EXIT_STOPPED, Diverged, Stopped, load_config
+from keras_vit.train import load_config
 
 _CONFIG = flags.DEFINE_string("config", None, "A recipe: path.py or path.py:argument.", required=True)
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run.", required=True)
@@ -19,22 +20,14 @@ def main(expected: type, procedure: Callable[[Any, str], Any]) -> None:
     """Runs `procedure(config, workdir)`, and turns what users can do something about into a line and an exit code."""
     overrides = [arg.lstrip("-").removeprefix("config.") for arg in sys.argv if arg.lstrip("-").startswith("config.")]
 
-    def run(_argv: list[str]) -> int:
-        logging.set_verbosity(logging.WARNING)
-        try:
-            config = load_config(_CONFIG.value, overrides)
-            if not isinstance(config, expected):
-                raise ValueError(
-                    f"{_CONFIG.value} is a recipe for another script: it makes a {type(config).__name__}, and this one "
-                    f"takes a {expected.__name__}."
-                )
-            procedure(config, _WORKDIR.value)
-        except Stopped as stopped:
-            print(stopped, file=sys.stderr)
-            return EXIT_STOPPED
-        except (ValueError, OSError, ImportError, Diverged) as error:
-            print(f"{type(error).__name__}: {error}", file=sys.stderr)
-            return 1
-        return 0
+    def run() -> None:
+        config = load_config(_CONFIG.value, overrides)
+        if not isinstance(config, expected):
+            raise ValueError(
+                f"{_CONFIG.value} is a recipe for another script: it makes a {type(config).__name__}, and this one "
+                f"takes a {expected.__name__}."
+            )
+        procedure(config, _WORKDIR.value)
 
-    app.run(run, argv=[arg for arg in sys.argv if not arg.lstrip("-").startswith("config.")])
+    argv = [arg for arg in sys.argv if not arg.lstrip("-").startswith("config.")]
+    app.run(lambda _: exit_code(run), argv=argv)

@@ -28,7 +28,6 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -37,14 +36,15 @@ from typing import NoReturn
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported: its C++ log lines are not ours
 
 import keras
-from absl import app, flags, logging
+from absl import app, flags
+from exit_codes import exit_code
 
 import keras_vit
 from keras_vit.data.sources import Source
 from keras_vit.devices import Devices, connect
 from keras_vit.evaluate.accuracy import accuracy
 from keras_vit.evaluate.vtab import Job, jobs, vtab
-from keras_vit.train import EXIT_STOPPED, Diverged, FinetuneConfig, Stopped, load_config
+from keras_vit.train import FinetuneConfig, Stopped, load_config
 from keras_vit.train.config import flattened
 from keras_vit.train.finetune import on_trunk
 from keras_vit.train.losses import default_head_bias
@@ -74,12 +74,10 @@ def main() -> None:
     if config.weights != "none":
         source.find(config.model, config.weights)  # a mistake is told before the data are downloaded
     devices = connect(config.run.devices)
-    # A second tf.distribute strategy in one process gets in the way of the first, and every training makes its own.
-    if devices.num_workers > 1 or (devices.num_replicas > 1 and keras.backend.backend() == "tensorflow"):
+    if devices.num_workers > 1:
         raise ValueError(
-            f"Received: {devices.description}. Tasks are learned on one device each: start a process for every GPU "
-            "(CUDA_VISIBLE_DEVICES=0 and so on), each with its own --tasks; they may share the --workdir. Or use one "
-            "of several with --config.run.devices.kind=one, or all those of one machine with KERAS_BACKEND=jax."
+            f"Received: {devices.description}. Tasks are learned on one machine each: start a process on every "
+            "machine, each with its own --tasks; they may share the --workdir."
         )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)  # while a task is learned, the training has its own
@@ -165,19 +163,5 @@ def _stop(number: int, _: object) -> NoReturn:
     raise Stopped(f"Stopped by {signal.Signals(number).name}: run the same command to go on.")
 
 
-def exit_code(_argv: Sequence[str]) -> int:
-    """Turns what users can do something about into a line and a code, as `run_recipe.py` does."""
-    logging.set_verbosity(logging.WARNING)
-    try:
-        main()
-    except Stopped as stopped:
-        print(stopped, file=sys.stderr)
-        return EXIT_STOPPED
-    except (ValueError, OSError, ImportError, Diverged) as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    app.run(exit_code, argv=[arg for arg in sys.argv if not arg.lstrip("-").startswith("config.")])
+    app.run(lambda _: exit_code(main), argv=[arg for arg in sys.argv if not arg.lstrip("-").startswith("config.")])

@@ -97,7 +97,7 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """Imported on first use (PEP 562): what needs TensorFlow, and in a command line every public name."""
-    if name in ("data", "layers", "models", "train", "variants"):
+    if name in ("data", "evaluate", "layers", "models", "paper", "train", "variants"):
         return importlib.import_module(f"keras_vit.{name}")
     if name == "finetune":
         return importlib.import_module("keras_vit.train.transfer").finetune
@@ -109,4 +109,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "data", "finetune", "train"])
+    return sorted([*__all__, "data", "evaluate", "finetune", "paper", "train"])

@@ -221,7 +221,8 @@ def _define_evaluate(values: flags.FlagValues) -> None:
     flags.DEFINE_string("image_size", None, f"{_NEW_SIZE} Default: that of the weights.", flag_values=values)
     crops = "resize: the whole image; resize_shorter: the middle."
     flags.DEFINE_enum("crop", "resize", ["resize", "resize_shorter"], crops, flag_values=values)
-    flags.DEFINE_integer("batch_size", 64, "Images of a step.", lower_bound=1, flag_values=values)
+    batch = "Images of a step. Default: 64 of 224 x 224 pixels, more of smaller ones."
+    flags.DEFINE_integer("batch_size", None, batch, lower_bound=1, flag_values=values)
     flags.DEFINE_bool("strict", False, "An image that cannot be read is an error.", flag_values=values)
     kinds = ["auto", "one", "mirrored", "multi_worker", "tpu"]
     flags.DEFINE_enum("devices", "auto", kinds, "Where to compute.", flag_values=values)

@@ -6,6 +6,7 @@ TensorFlow uses tf.distribute, JAX uses `keras.distribution`; the rest of the pa
 import functools
 import json
 import os
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -158,11 +159,21 @@ def _gather_on_tensorflow(strategy: tf.distribute.Strategy, value: int) -> list[
     return strategy.gather(strategy.run(lambda: tf.constant([value])), axis=0).numpy().tolist()
 
 
+# Tracing takes a second, and the same model is asked about one data set after the other.
+_FORWARDS: weakref.WeakKeyDictionary[keras.Model, Forward] = weakref.WeakKeyDictionary()
+
+
 def _forward(model: keras.Model) -> Forward:
     """In this process, on what Keras uses without being told."""
-    if keras.backend.backend() == "jax":
-        return _forward_on_jax(model)
-    compiled = tf.function(lambda images: outputs_of(model, images), reduce_retracing=True)
+    if model not in _FORWARDS:
+        is_jax = keras.backend.backend() == "jax"
+        _FORWARDS[model] = _forward_on_jax(model) if is_jax else _forward_on_tensorflow(model)
+    return _FORWARDS[model]
+
+
+def _forward_on_tensorflow(model: keras.Model) -> Forward:
+    alive = weakref.ref(model)  # the function must not keep alive what it is kept for
+    compiled = tf.function(lambda images: outputs_of(alive(), images), reduce_retracing=True)
     return lambda batch: (compiled(batch[0]).numpy(), *map(np.asarray, batch[1:]))
 
 
@@ -175,11 +186,11 @@ def outputs_of(model: keras.Model, images: Any) -> Any:
 
 def _forward_on_replicas(strategy: tf.distribute.Strategy, model: keras.Model) -> Forward:
     @tf.function(reduce_retracing=True)
-    def on_each(batch: tuple) -> tuple:
-        return strategy.run(lambda images, *others: (outputs_of(model, images), *others), args=batch)
+    def on_all(batch: tuple) -> tuple:
+        parts = strategy.run(lambda images, *others: (outputs_of(model, images), *others), args=batch)
+        return tuple(strategy.gather(part, axis=0) for part in parts)  # in the order of the replicas: that of the rows
 
-    # In the order of the replicas, workers first: that of the rows.
-    return lambda batch: tuple(strategy.gather(values, axis=0).numpy() for values in on_each(batch))
+    return lambda batch: tuple(values.numpy() for values in on_all(batch))
 
 
 def _kind_on_tensorflow(config: DevicesConfig, num_gpus: int) -> str:
@@ -251,11 +262,13 @@ def _connect_jax(config: DevicesConfig) -> Devices:
 def _forward_on_jax(model: keras.Model, *, over_devices: bool = False) -> Forward:
     variables = [*model.trainable_variables, *model.non_trainable_variables]
 
+    alive = weakref.ref(model)
+
     @jax.jit
     def compiled(values: list, images: jax.Array) -> jax.Array:
         # Arguments, not constants: else they would be compiled into the program.
         with keras.StatelessScope(list(zip(variables, values, strict=True))):
-            return outputs_of(model, images)
+            return outputs_of(alive(), images)
 
     def forward(batch: tuple) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         images = np.asarray(batch[0])

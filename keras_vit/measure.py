@@ -73,7 +73,7 @@ def measure(
     is_objectnet: bool = False,
     image_size: tuple[int, int] | None = None,
     eval_crop: str = "resize",
-    batch_size: int = 64,
+    batch_size: int | None = None,
     devices: DevicesConfig | None = None,
     strict: bool = False,
 ) -> dict[str, float]:

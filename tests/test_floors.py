@@ -61,7 +61,7 @@ DOORS = {
     "absl.logging": ("",),
     "absl.app": ("cli.py",),
     "absl.flags": ("cli.py",),
-    "scipy": ("grid.py", "evaluate/fewshot.py", "evaluate/probe.py"),
+    "scipy": ("evaluate/fewshot.py",),
     "keras": (*_WHOLES, *_VERBS),
     "tensorflow": (
         *("data/", "devices.py", "evaluate/imagenet_sets.py", "evaluate/vtab_tasks.py", "train/tensorflow_step.py"),
@@ -71,6 +71,7 @@ DOORS = {
     "psutil": ("train/progress.py",),
     "tensorflow_datasets": ("data/prepared.py",),
     "tensorflow_serving": ("export/warmup.py",),
+    "threadpoolctl": ("evaluate/probe.py",),
     "sklearn": ("data/sources.py", "evaluate/probe.py", "quickstart.py"),
     "matplotlib": ("drawing.py", "evaluate/plots.py", "quickstart.py"),
     "pooch": ("weights/download.py",),
@@ -79,7 +80,7 @@ DOORS = {
     "h5py": ("weights/keras_h5.py",),
 }
 # Slow or optional: imported inside the function that needs it. So are the commands in `cli.py`; nothing else is.
-LAZY = ("tensorflow_datasets", "sklearn", "matplotlib", "pooch", "tqdm", "safetensors", "h5py")
+LAZY = ("tensorflow_datasets", "sklearn", "threadpoolctl", "matplotlib", "pooch", "tqdm", "safetensors", "h5py")
 
 Module = tuple[str, str]  # unit and file within it: ("weights", "files"), ("grid", "")
 

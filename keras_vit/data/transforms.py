@@ -283,6 +283,7 @@ _TRAIN_CROPS: dict[str, Callable[[int, float], list[Transform]]] = {
 }
 _EVAL_CROPS: dict[str, Callable[[int], list[Transform]]] = {
     "resize": lambda size: [resize(size)],
+    "resize_crop": lambda size: [resize(round(size * 256 / 224)), central_crop(size)],
     "resize_shorter": lambda size: [resize_shorter(round(size * 256 / 224)), central_crop(size)],
 }
 
@@ -313,8 +314,8 @@ def eval_crop(policy: str, size: int | tuple[int, int]) -> list[Transform]:
     """The transforms from a file to a square, for evaluation.
 
     Args:
-        policy: "resize": the whole image, as in the paper. "resize_shorter": the middle, of an image whose shorter
-            side is `size` * 256 / 224; as in big_vision and AugReg.
+        policy: "resize": the whole image, as in the paper. "resize_shorter": the middle of an image whose shorter side
+            is `size` * 256 / 224, as in AugReg; "resize_crop": of a square of that side, as in big_vision's few-shot.
         size: Side of the square, in pixels; "resize" also takes (height, width).
 
     Raises:
@@ -325,12 +326,11 @@ def eval_crop(policy: str, size: int | tuple[int, int]) -> list[Transform]:
         2
     """
     _check_policy(policy, _EVAL_CROPS)
-    if isinstance(size, int) or policy == "resize":
-        return _EVAL_CROPS[policy](size)
-    height, width = size
-    if height != width:
-        raise ValueError(f"`{policy}` gives squares. Received: size={size}. Use `resize`.")
-    return _EVAL_CROPS[policy](height)
+    if policy != "resize" and not isinstance(size, int):
+        if size[0] != size[1]:
+            raise ValueError(f"`{policy}` gives squares. Received: size={size}. Use `resize`.")
+        size = size[0]
+    return _EVAL_CROPS[policy](size)
 
 
 def _check_policy(policy: str, crops: Collection[str]) -> None:

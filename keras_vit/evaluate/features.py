@@ -3,6 +3,7 @@
 import difflib
 import hashlib
 import os
+import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +49,7 @@ def extract(
     output: str | os.PathLike | None = None,
     image_size: int | tuple[int, int] | None = None,
     eval_crop: str = "resize",
-    batch_size: int = 64,
+    batch_size: int | None = None,
     devices: Devices | None = None,
     strict: bool = False,
     progress: bool = True,
@@ -103,33 +104,42 @@ def load(folder: str | os.PathLike) -> Features:
     return Features(**read(Path(folder).expanduser()))
 
 
+# Kept, so that it is compiled once for all the sources that are asked about.
+_PARTS: weakref.WeakKeyDictionary[keras.Model, dict[str, keras.Model]] = weakref.WeakKeyDictionary()
+
+
 def feature_model(model: keras.Model, layer: str) -> keras.Model:
     """Returns the part of a model from its images to a layer; see `extract` for the names.
 
     Raises:
         ValueError: If the model has no such layer; names the nearest.
     """
+    parts = _PARTS.setdefault(model, {})
+    if layer not in parts:
+        parts[layer] = keras.Model(model.input, _output_of(model, layer), name=model.name)
+    return parts[layer]
+
+
+def _output_of(model: keras.Model, layer: str) -> keras.KerasTensor:
     names = [step.name for step in model.layers]
     if layer == "pre_logits":
-        features = model.get_layer("predictions").input if "predictions" in names else model.output
-    elif layer in LAYERS and "encoder_norm" in names:
+        return model.get_layer("predictions").input if "predictions" in names else model.output
+    if layer in LAYERS and "encoder_norm" in names:
         prefix = int("class_token" in names)
         if layer == "class_token" and not prefix:
             raise ValueError(f'{model.name} has no class token. Use `layer="patch_mean"` or "pre_logits".')
         pooling = TokenPooling("token" if layer == "class_token" else "avg", prefix)
-        features = pooling(model.get_layer("encoder_norm").output)
-    elif layer == "patch_mean" and {"avg_pool", "max_pool"} & {*names}:
+        return pooling(model.get_layer("encoder_norm").output)
+    if layer == "patch_mean" and {"avg_pool", "max_pool"} & {*names}:
         pool = "avg_pool" if "avg_pool" in names else "max_pool"
-        features = keras.layers.GlobalAveragePooling2D()(model.get_layer(pool).input)
-    elif layer in names:
-        features = model.get_layer(layer).output
-    else:
-        near = difflib.get_close_matches(layer, [*LAYERS, *names], n=4, cutoff=0.4)
-        raise ValueError(
-            f"{model.name} has no layer {layer!r}. Near it: {', '.join(near) or 'none'}. "
-            f"Its last ones: {', '.join(names[-6:])}."
-        )
-    return keras.Model(model.input, features, name=model.name)
+        return keras.layers.GlobalAveragePooling2D()(model.get_layer(pool).input)
+    if layer in names:
+        return model.get_layer(layer).output
+    near = difflib.get_close_matches(layer, [*LAYERS, *names], n=4, cutoff=0.4)
+    raise ValueError(
+        f"{model.name} has no layer {layer!r}. Near it: {', '.join(near) or 'none'}. "
+        f"Its last ones: {', '.join(names[-6:])}."
+    )
 
 
 def _in_memory(given: Iterable[Outputs], source: Source) -> Features:

@@ -69,7 +69,7 @@ def label_set_accuracy(
     *,
     image_size: int | tuple[int, int] | None = None,
     eval_crop: str = "resize",
-    batch_size: int = 64,
+    batch_size: int | None = None,
     devices: Devices | None = None,
     strict: bool = False,
     progress: bool = True,

@@ -17,6 +17,7 @@ from keras_vit.data.transforms import to_uint8
 from keras_vit.devices import Devices
 
 _SECONDS_BEFORE_BAR = 2  # what takes less needs no bar
+_PIXELS, _MOST_IMAGES = 64 * 224 * 224, 256  # of a step, if nothing else is said
 
 
 class Outputs(NamedTuple):
@@ -39,7 +40,7 @@ def outputs(
     *,
     image_size: int | tuple[int, int] | None = None,
     eval_crop: str = "resize",
-    batch_size: int = 64,
+    batch_size: int | None = None,
     devices: Devices | None = None,
     unreadable: Unreadable | None = None,
     start: int = 0,
@@ -55,7 +56,7 @@ def outputs(
         source: The images.
         image_size: Side in pixels, or (height, width); default: that of the model.
         eval_crop: "resize" (the whole image, as in the paper) or "resize_shorter" (the middle).
-        batch_size: Images of a step, over all devices.
+        batch_size: Images of a step, over all devices; default: 64 of 224 x 224 pixels, as many more of smaller ones.
         devices: From `keras_vit.devices.connect`; default: the one that Keras uses.
         unreadable: Collects the images that cannot be read; default: a collector of its own, which logs.
         start: Index of the first image.
@@ -73,6 +74,7 @@ def outputs(
     devices = Devices(kind="one", num_replicas=1) if devices is None else devices
     unreadable = Unreadable(source) if unreadable is None else unreadable
     size = _check(model, image_size)
+    batch_size = _default_batch(size) if batch_size is None else batch_size
     if batch_size < 1:
         raise ValueError(f"`batch_size` must be at least 1. Received: {batch_size}.")
     share = Share(
@@ -119,6 +121,10 @@ def _check(model: keras.Model, image_size: int | tuple[int, int] | None) -> tupl
     if min(size) < 1 or size != (height or size[0], width or size[1]):
         raise ValueError(f"The model takes images of {height} x {width} pixels. Received: image_size={image_size}.")
     return size
+
+
+def _default_batch(size: tuple[int, int]) -> int:
+    return max(1, min(_MOST_IMAGES, _PIXELS // (size[0] * size[1])))
 
 
 def _bar(total: int, start: int, *, shown: bool):

@@ -40,28 +40,28 @@ def write_report(
 ) -> Path:
     """Writes `report.md` and `learning_curve.png` into the folder of a run, in place of earlier ones.
 
-        Each appears whole or not at all.
+    Each appears whole or not at all.
 
-        Args:
-            workdir: Folder of the run, with its `metrics.csv`.
-            title: What was trained on what.
-            facts: What the numbers depend on, by name: configuration, versions, devices.
-            command: What to type to do the same again; nothing if it is empty.
-            sections: What else there is to say, in Markdown; it comes first.
+    Args:
+        workdir: Folder of the run, with its `metrics.csv`.
+        title: What was trained on what.
+        facts: What the numbers depend on, by name: configuration, versions, devices.
+        command: What to type to do the same again; nothing if it is empty.
+        sections: What else there is to say, in Markdown; it comes first.
 
-        Returns:
-            The path of `report.md`.
+    Returns:
+        The path of `report.md`.
 
-        Raises:
-            FileNotFoundError: If there is no `metrics.csv` in the folder.
-            ImportError: If matplotlib is absent; the message says what to install.
+    Raises:
+        FileNotFoundError: If there is no `metrics.csv` in the folder.
+        ImportError: If matplotlib is absent; the message says what to install.
 
-        Example:
-            >>> from keras_vit.train.logs import MetricsLog
-            >>> with MetricsLog("run", resume_step=0) as log:
-            ...     log.write(10, {"train/loss": 2.3, "validation/accuracy": 0.5})
-            >>> write_report("run", title="A first run", facts={"Keras": "3.15.1"}, command="python train.py").name
-            'report.md'
+    Example:
+        >>> from keras_vit.train.logs import MetricsLog
+        >>> with MetricsLog("run", resume_step=0) as log:
+        ...     log.write(10, {"train/loss": 2.3, "validation/accuracy": 0.5})
+        >>> write_report("run", title="A first run", facts={"Keras": "3.15.1"}, command="python train.py").name
+        'report.md'
     """
     check_can_draw()
     workdir = Path(workdir)

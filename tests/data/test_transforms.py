@@ -355,7 +355,10 @@ def test_the_policies_for_evaluation():
 
 @pytest.mark.parametrize(
     ("crop", "valid"),
-    [(transforms.train_crop, "inception, resize_crop, resize"), (transforms.eval_crop, "resize, resize_shorter")],
+    [
+        (transforms.train_crop, "inception, resize_crop, resize"),
+        (transforms.eval_crop, "resize, resize_crop, resize_shorter"),
+    ],
 )
 def test_an_unknown_policy_is_refused(crop, valid):
     with pytest.raises(ValueError, match=f"`policy` must be one of {valid}. Received: 'central'"):

@@ -10,8 +10,10 @@ import pytest
 import scipy.optimize
 import scipy.special
 
-from keras_vit.evaluate import probe as module
-from keras_vit.evaluate.probe import REGULARIZATIONS, linear_probe, moments, split_by_class
+pytest.importorskip("tensorflow")  # not for this module: its neighbours read data with it
+
+from keras_vit.evaluate import probe as module  # noqa: E402
+from keras_vit.evaluate.probe import REGULARIZATIONS, linear_probe, moments, split_by_class  # noqa: E402
 
 
 def clouds(num_classes=3, per_class=20, width=4, spread=1.0, seed=0):
@@ -152,6 +154,17 @@ def test_the_test_set_has_no_part_in_the_choice():
     assert garbage.accuracy != found.accuracy
     assert (garbage.regularization, garbage.dev_accuracies) == (found.regularization, found.dev_accuracies)
     np.testing.assert_array_equal(garbage.kernel, found.kernel)
+
+
+def test_what_is_held_out_is_not_learned_from():
+    train, labels, test, test_labels = clouds()
+    rest, dev = split_by_class(labels, 0.3, seed=0)
+    train[dev[0]] *= 1e4  # if the scale knew of it, all others would be alike
+    found = linear_probe(train, labels, test, test_labels, regularizations=(10.0, 1.0), dev_share=0.3)
+    for regularization, accuracy in found.dev_accuracies.items():
+        alone = linear_probe(train[rest], labels[rest], train[dev], labels[dev], regularizations=(regularization,))
+        assert accuracy == pytest.approx(alone.accuracy, abs=1e-12)
+        assert accuracy > 0.6
 
 
 def test_the_choice_is_that_of_its_seed():

@@ -11,10 +11,13 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.evaluate import probe
-from keras_vit.evaluate import streaming_probe as module
-from keras_vit.evaluate.probe import linear_probe
-from keras_vit.evaluate.streaming_probe import streaming_probe
+pytest.importorskip("tensorflow")  # not for this module: its neighbours read data with it
+
+from keras_vit.evaluate import probe  # noqa: E402
+from keras_vit.evaluate.probe import linear_probe  # noqa: E402
+from keras_vit.evaluate.streaming_probe import streaming_probe  # noqa: E402
+
+module = sys.modules["keras_vit.evaluate.streaming_probe"]  # the package gives the function under this name
 
 
 def clouds(num_classes=4, num_train=600, width=10):
@@ -90,6 +93,7 @@ def test_the_policy_of_the_process_does_not_matter():
     keras.config.set_dtype_policy("mixed_float16")
     found = streamed(*clouds(), regularizations=(1.0,), num_steps=20)
     np.testing.assert_array_equal(found.kernel, expected.kernel)
+    assert type(module._heads(3, 2, np.ones(1), 10).optimizer) is keras.optimizers.Adam  # which scales no losses
 
 
 @pytest.mark.slow  # two imports of Keras
@@ -126,24 +130,33 @@ class Recorder:
         return self.values[rows]
 
 
-def test_an_epoch_reads_every_row_once_and_in_ascending_order(monkeypatch):
+def reading(num_rows, num_steps, monkeypatch):
+    """Batches of 8 of the rows from 3 on; each feature is the number of its row."""
     monkeypatch.setattr(module, "_BATCH_SIZE", 8)
-    rows = np.arange(3, 33)  # 30: three epochs are eleven batches and a bit
-    features = Recorder(np.arange(40.0)[:, None])
-    labels = np.arange(40)
+    features, labels = Recorder(np.arange(40.0)[:, None]), np.arange(40)
     examples = probe.Examples(
         train_features=features, train_labels=labels, test_features=features, test_labels=labels, num_classes=40
     )
-    batches = module._Batches(examples, rows, (np.zeros(1), np.full(1, 2.0)), 0, num_steps=15)
-    given = [batches[step] for step in range(15)]
-    assert len(batches) == 15 and all(asked == sorted(asked) and len(asked) == 8 for asked in features.asked)
-    assert all((2 * inputs[:, 0] == labels).all() and inputs.dtype == np.float32 for inputs, labels in given)
-    counts = np.bincount(np.concatenate(features.asked), minlength=40)
-    assert counts[3:33].tolist() == [4] * 30 and counts.sum() == 120
-    first_epoch = np.concatenate(features.asked[:3])
-    assert len(set(first_epoch)) == 24 and sorted(first_epoch) != first_epoch.tolist()
-    assert sorted(np.concatenate(features.asked[:4]))[:24] != list(range(3, 27))
+    scaling = np.array([3.0]), np.array([2.0])
+    return features, module._Batches(examples, np.arange(3, 3 + num_rows), scaling, seed=0, num_steps=num_steps)
+
+
+def test_an_epoch_reads_every_row_once_and_in_ascending_order(monkeypatch):
+    features, batches = reading(30, 15, monkeypatch)  # 15 batches are 4 epochs, whose ends are within batches
+    given = [batches[step] for step in range(len(batches))]
+    assert len(given) == 15 and all(asked == sorted(asked) and len(asked) == 8 for asked in features.asked)
+    assert all((2 * inputs[:, 0] + 3 == labels).all() and inputs.dtype == np.float32 for inputs, labels in given)
+    assert np.bincount(np.concatenate(features.asked), minlength=40).tolist() == [0] * 3 + [4] * 30 + [0] * 7
     np.testing.assert_array_equal(batches[7][1], given[7][1])  # any step can be asked for at any time
+
+
+def test_every_epoch_has_an_order_of_its_own(monkeypatch):
+    features, batches = reading(32, 12, monkeypatch)
+    _ = [batches[step] for step in range(12)]
+    firsts = [tuple(features.asked[step]) for step in (0, 4, 8)]
+    assert len({*firsts, tuple(range(3, 11))}) == 4
+    for epoch in range(3):
+        assert sorted(np.concatenate(features.asked[4 * epoch : 4 * epoch + 4])) == list(range(3, 35))
 
 
 def test_memory_does_not_grow_with_the_training_set(tmp_path, monkeypatch):

@@ -1,0 +1,113 @@
+"""Accuracy of several checkpoints on several test sets, one table with the published numbers beside ours.
+
+    python experiments/evaluate.py --checkpoints=ViT_B16=imagenet,ViT_L16=L_16.npz,flowers_vit/model.keras \
+        --data=/data/imagenet/val,real:/data/imagenet/val:real.json,/data/imagenetv2 --workdir=runs/evaluation
+
+A checkpoint is NAME=WEIGHTS (a tag, a file or a URL) or a file model.keras. A test set is a folder of classes (or one
+with `test` in it), real:FOLDER:real.json for ImageNet ReaL, objectnet:FOLDER, or tfds:NAME:SPLIT. Every image is counted
+once. What was measured is kept in the folder, one report for each checkpoint and test set, and not measured again; the
+table is `evaluation.md`, and `evaluation.csv`.
+
+arXiv:2010.11929, tables 2 and 5, measured checkpoints that were fine-tuned: `sweep.py` makes them, `vtab.py` does VTAB.
+"""
+
+import csv
+import json
+import os
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported: its C++ log lines are not ours
+
+from absl import app, flags
+from exit_codes import exit_code
+
+from keras_vit.devices import DevicesConfig
+from keras_vit.measure import measure
+from keras_vit.writing import table, whole, write_text
+
+_CHECKPOINTS = flags.DEFINE_list("checkpoints", None, "NAME=WEIGHTS, or model.keras; with commas.", required=True)
+_DATA = flags.DEFINE_list("data", None, "Test sets, separated by commas.", required=True)
+_WORKDIR = flags.DEFINE_string("workdir", None, "Folder for the reports.", required=True)
+_CROP = flags.DEFINE_enum("crop", "resize", ["resize", "resize_crop", "resize_shorter"], "From file to square.")
+_BATCH = flags.DEFINE_integer("batch_size", None, "Images of a step.", lower_bound=1)
+_STRICT = flags.DEFINE_bool("strict", False, "An image that cannot be read is an error.")
+_DEVICES = flags.DEFINE_enum("devices", "auto", ["auto", "one", "mirrored", "multi_worker", "tpu"], "Where to compute.")
+_PRECISION = flags.DEFINE_enum("precision", "float32", ["float32", "mixed_bfloat16", "mixed_float16"], "In which.")
+
+
+def main() -> None:
+    """Measures what has not been measured yet, and writes the table after each."""
+    workdir, rows = Path(_WORKDIR.value).expanduser(), []
+    pairs = [(checkpoint, data) for checkpoint in _CHECKPOINTS.value for data in _DATA.value]
+    for checkpoint, data in pairs:
+        asked = {"checkpoint": checkpoint, "data": data, "crop": _CROP.value, "precision": _PRECISION.value}
+        folder = workdir / re.sub(r"[^\w.=-]+", "_", f"{checkpoint}--{data}").strip("_")
+        rows.append([checkpoint, data, *_measured(asked, folder)])
+        _report(workdir, rows)
+    print(workdir / "evaluation.md", flush=True)
+
+
+def _measured(asked: dict[str, str], folder: Path) -> tuple[dict[str, float], list[str]]:
+    """The numbers, and what is published, in words."""
+    path = folder / "asked.json"
+    if path.exists() and json.loads(path.read_text(encoding="utf-8")) != asked:
+        raise ValueError(f"{folder} holds another measurement. Choose another `--workdir`.")
+    if not path.exists():
+        measure(
+            **_model(asked["checkpoint"]),
+            **_test_set(asked["data"]),
+            output=folder,
+            eval_crop=_CROP.value,
+            batch_size=_BATCH.value,
+            strict=_STRICT.value,
+            devices=DevicesConfig(kind=_DEVICES.value, precision=_PRECISION.value),
+        )
+        write_text(path, json.dumps(asked, indent=1) + "\n")
+    numbers = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    page = (folder / "report.md").read_text(encoding="utf-8")
+    return numbers, re.findall(r"^\| published, top-1, ([^|]*) \| ([^|]*) \|$", page, re.MULTILINE)
+
+
+def _model(words: str) -> dict[str, Any]:
+    if words.endswith(".keras"):
+        return {"model": words}
+    name, equals, weights = words.partition("=")
+    if not equals or not weights:
+        raise ValueError(f"A checkpoint is written NAME=WEIGHTS, or is a file model.keras. Received: {words!r}.")
+    return {"model": name, "weights": weights}
+
+
+def _test_set(words: str) -> dict[str, Any]:
+    kind, colon, rest = words.partition(":")
+    if colon and kind == "real":
+        folder, _, labels = rest.rpartition(":")
+        if not folder or not labels:
+            raise ValueError(f"ImageNet ReaL is written real:FOLDER:real.json. Received: {words!r}.")
+        return {"data": folder, "real": labels}
+    return {"data": rest, "is_objectnet": True} if colon and kind == "objectnet" else {"data": words}
+
+
+def _report(workdir: Path, rows: Sequence[Sequence[Any]]) -> None:
+    header = ["checkpoint", "test set", "images", "top-1", "top-5", "published top-1"]
+    lines = []
+    for checkpoint, data, numbers, published in rows:
+        short = {name.rpartition("/")[2]: value for name, value in numbers.items()}
+        shares = [f"{100 * short[name]:.2f}" if name in short else "" for name in ("top1", "top5")]
+        beside = "; ".join(f"{value} {words}" for words, value in published)
+        lines.append([checkpoint, data, f"{short['images']:,}", *shares, beside])
+    command = f"```sh\n{shlex.join(['python', *sys.argv])}\n```"
+    write_text(workdir / "evaluation.md", "\n\n".join(["# Evaluation", command, table(header, lines)]) + "\n")
+    with whole(workdir / "evaluation.csv") as partial, open(partial, "w", encoding="utf-8", newline="") as file:
+        names = list(dict.fromkeys(name for _, _, numbers, _ in rows for name in numbers))
+        out = csv.DictWriter(file, ["checkpoint", "data", *names])
+        out.writeheader()
+        out.writerows({"checkpoint": checkpoint, "data": data, **numbers} for checkpoint, data, numbers, _ in rows)
+
+
+if __name__ == "__main__":
+    app.run(lambda _: exit_code(main))

@@ -1,0 +1,23 @@
+"""What users can do something about becomes a line and an exit code: 1, or 75 if the same command goes on."""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from absl import logging
+
+from keras_vit.train import EXIT_STOPPED, Diverged, Stopped
+
+
+def exit_code(procedure: Callable[[], Any]) -> int:
+    """Runs a procedure and returns the exit code."""
+    logging.set_verbosity(logging.WARNING)
+    try:
+        procedure()
+    except Stopped as stopped:
+        print(stopped, file=sys.stderr)
+        return EXIT_STOPPED
+    except (ValueError, OSError, ImportError, Diverged) as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    return 0

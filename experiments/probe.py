@@ -1,0 +1,81 @@
+"""A linear probe: logistic regression on the frozen features of a model, its regularization chosen on held-out images.
+
+    python experiments/probe.py --model=ViT_B16 --weights=imagenet21k --data=/data/pets,/data/dtd --workdir=runs/probe
+    ... [--dev_share=0.1] [--seed=0] [--streaming] [--layer=pre_logits] [--image_size=224]
+
+A share of each class of the training set is held out to choose the regularization; the winner is fitted to the whole
+training set and measured once on the test set. With `--streaming` the features stay on the disk and are read in
+batches, for sets that do not fit in memory. The paper itself has no such figures: its linear evaluation is few-shot.
+
+Features are kept in the folder; the same command computes none twice, and goes on after a kill. What comes out:
+`probe.md`, `probe.csv`, and `DATA.npz` with the kernel and the bias for a Dense layer. What `--data` and `--model`
+take: see `frozen.py`.
+"""
+
+import csv
+import shlex
+import sys
+from collections.abc import Mapping
+
+import frozen  # the flags that say what is evaluated; before TensorFlow
+import numpy as np
+from absl import app, flags
+from exit_codes import exit_code
+
+from keras_vit.evaluate import ProbeResult, linear_probe, streaming_probe
+from keras_vit.writing import table, whole, write_text
+
+_DEV_SHARE = flags.DEFINE_float("dev_share", 0.1, "Of each class, held out to choose on.")
+_SEED = flags.DEFINE_integer("seed", 0, "Of that draw, and of the batches.")
+_STREAMING = flags.DEFINE_bool("streaming", False, "Leave the features on the disk.")
+
+
+def main() -> None:
+    """Evaluates on every data set, and reports after each."""
+    results: dict[str, ProbeResult] = {}
+    probe = streaming_probe if _STREAMING.value else linear_probe
+    for data in frozen.frozen():
+        arrays = (data.train.values, data.train.labels, data.test.values, data.test.labels)
+        options = {"class_names": data.train.class_names, "dev_share": _DEV_SHARE.value, "seed": _SEED.value}
+        result = results[data.name] = probe(*arrays, **options)
+        with whole(frozen.workdir() / f"{data.name}.npz") as partial:
+            np.savez(partial, kernel=result.kernel, bias=result.bias)
+        report(results)
+    print((frozen.workdir() / "probe.md").read_text(encoding="utf-8"))
+
+
+def report(results: Mapping[str, ProbeResult]) -> None:
+    """Writes what there is so far."""
+    folder = frozen.workdir()
+    rows = [
+        [name, f"{100 * one.accuracy:.2f}", f"{one.regularization:g}", *_notes(one)] for name, one in results.items()
+    ]
+    page = [
+        f"# Linear probe: {frozen.title()}",
+        f"```sh\n{shlex.join(['python', *sys.argv])}\n```",
+        table(["data", "test accuracy in %", "regularization", "notes"], rows),
+        f"The regularization was chosen on {_DEV_SHARE.value:.0%} of each class of the training set:",
+        *(_choice(name, one) for name, one in results.items()),
+    ]
+    write_text(folder / "probe.md", "\n\n".join(page) + "\n")
+    with whole(folder / "probe.csv") as partial, open(partial, "w", encoding="utf-8", newline="") as file:
+        lines = csv.writer(file)
+        lines.writerow(["data", "regularization", "dev_accuracy", "test_accuracy"])
+        for name, one in results.items():
+            for regularization, accuracy in one.dev_accuracies.items():
+                test = f"{one.accuracy:.6f}" if regularization == one.regularization else ""
+                lines.writerow([name, f"{regularization:g}", f"{accuracy:.6f}", test])
+
+
+def _choice(name: str, one: ProbeResult) -> str:
+    header = [name, *(f"{regularization:g}" for regularization in one.dev_accuracies)]
+    return table(header, [["accuracy in %", *(f"{100 * accuracy:.2f}" for accuracy in one.dev_accuracies.values())]])
+
+
+def _notes(one: ProbeResult) -> list[str]:
+    notes = ["at the edge of those tried"] * one.at_edge + ["short of the optimum"] * (not one.converged)
+    return [", ".join(notes)]
+
+
+if __name__ == "__main__":
+    app.run(lambda _: exit_code(main))

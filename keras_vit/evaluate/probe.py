@@ -1,0 +1,380 @@
+"""The linear probe: how well logistic regression tells the classes apart from frozen features.
+
+What lives here: the choice of the regularization, which sees the training set alone, and the solution in memory by
+scikit-learn. What does not: features larger than memory (`streaming_probe.py`), ridge regression from a few examples
+(`fewshot.py`), and where the features come from (`features.py`).
+
+Each feature is scaled to mean 0 and standard deviation 1 over the training set. The weights W and biases b minimize
+
+    sum of the cross-entropies of softmax(x W + b)  +  regularization / 2 * sum of the squares of W
+
+A sum and not a mean: the regularization is the inverse variance of a Gaussian prior for the weights, so what was right
+for nine tenths of the examples is right for all of them. In scikit-learn's terms it is 1 / C.
+
+Source: arXiv:2103.00020 appendix A.3 (logistic regression by L-BFGS on features, the L2 penalty from a logarithmic
+sweep on a validation set); dinov2@05c66df eval/log_regression.py (the sweep on a tenth of the training set, then all of
+it, in float64). The scaling is ours: with it one range of regularizations suits the features of any layer.
+"""
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+from absl import logging
+
+# Two for each factor of ten: from next to none to one that only a million examples overcome.
+REGULARIZATIONS = tuple(10.0 ** (exponent / 2) for exponent in range(-4, 13))
+
+# Of the mean loss, on the largest component of its gradient. scikit-learn's default of 1e-4 ends early where features
+# tell the classes apart well: what is found then depends on where the search began.
+_TOLERANCE = 1e-6
+_MAX_ITERATIONS = 10_000
+_BLOCK = 2**21  # numbers in float64 that are held at once: 16 MiB
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ProbeResult:
+    """What a probe measured, and the classifier it was measured on.
+
+    Attributes:
+        accuracy: On the test set, from 0 to 1.
+        regularization: The one chosen. Of equally good ones, the strongest.
+        dev_accuracies: Regularization to accuracy on the part of the training set that was held out for the choice, the
+            strongest first. Empty if there was only one.
+        at_edge: Whether the choice fell on the strongest or the weakest: beyond it may lie a better one.
+        converged: Whether the optimum was reached at `regularization`, on the whole training set.
+        kernel: (D, Y) float64, and
+        bias: (Y,) float64: logits = features @ kernel + bias, of features as they were given, not scaled. They fit into
+            `keras.layers.Dense`.
+    """
+
+    accuracy: float
+    regularization: float
+    dev_accuracies: dict[float, float]
+    at_edge: bool
+    converged: bool
+    kernel: np.ndarray = field(repr=False)
+    bias: np.ndarray = field(repr=False)
+
+    def scores(self) -> dict[str, float]:
+        """Returns the numbers by name: "probe" and "probe_regularization", and "probe_dev" if there was a choice."""
+        scores = {"probe": self.accuracy, "probe_regularization": self.regularization}
+        return scores | ({"probe_dev": self.dev_accuracies[self.regularization]} if self.dev_accuracies else {})
+
+
+def linear_probe(
+    train_features: np.ndarray,
+    train_labels: np.ndarray,
+    test_features: np.ndarray,
+    test_labels: np.ndarray,
+    *,
+    regularizations: Sequence[float] = REGULARIZATIONS,
+    dev_share: float = 0.1,
+    seed: int = 0,
+    class_names: Sequence[str] | None = None,
+) -> ProbeResult:
+    """Measures the accuracy of logistic regression on features, in memory and in float64.
+
+    The regularization is chosen on a part of the training set that is held out: the same share of each class. The
+    classifier is then fitted to the whole training set, and measured once on the test set.
+
+    Args:
+        train_features: (N, D) numbers. In memory they are needed a second time, in float64.
+        train_labels: (N,) integers from 0, at least two of each class.
+        test_features: (M, D) numbers.
+        test_labels: (M,) integers, of classes in the training set.
+        regularizations: Among which to choose; see the beginning of this file. With a single one nothing is held out,
+            and one example of each class is enough.
+        dev_share: Of each class that is held out, between 0 and 1; at least one example stands on either side.
+        seed: Of the draw of these examples.
+        class_names: In the order of the labels. Default: the numbers, up to the largest training label.
+
+    Raises:
+        ImportError: If scikit-learn is absent; the message says what to install.
+        ValueError: If the arrays do not fit one another, a value is NaN or infinite, a class has too few examples,
+            or there is only one class.
+
+    Example:
+        >>> features, labels = np.repeat(np.eye(3), 20, axis=0), np.repeat([0, 1, 2], 20)
+        >>> linear_probe(features, labels, features, labels, regularizations=(1.0, 10.0)).scores()
+        {'probe': 1.0, 'probe_regularization': 10.0, 'probe_dev': 1.0}
+    """
+    _check_extra()
+    arrays = (train_features, train_labels, test_features, test_labels)
+    examples = checked(arrays, regularizations=regularizations, dev_share=dev_share, class_names=class_names)
+    return measure(examples, partial(_solutions, examples), regularizations, dev_share=dev_share, seed=seed)
+
+
+def _check_extra() -> None:
+    try:
+        import sklearn.linear_model  # noqa: F401
+    except ImportError as error:
+        message = f'The linear probe needs scikit-learn: pip install "keras-vit[evaluate]" ({error})'
+        raise ImportError(message) from error
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Examples:
+    """Features and labels that belong together, after `checked`."""
+
+    train_features: np.ndarray
+    train_labels: np.ndarray
+    test_features: np.ndarray
+    test_labels: np.ndarray
+    num_classes: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Classifier:
+    """Logits = features @ kernel + bias; and whether it is the optimum."""
+
+    kernel: np.ndarray
+    bias: np.ndarray
+    converged: bool
+
+    def accuracy(self, features: np.ndarray, labels: np.ndarray, rows: np.ndarray) -> float:
+        right = sum(
+            np.sum((features[block] @ self.kernel + self.bias).argmax(axis=1) == labels[block])
+            for block in blocks(rows, features.shape[1] + len(self.bias))
+        )
+        return float(right / len(rows))
+
+
+# Rows of the training set, and regularizations from the strongest to the weakest, to one classifier for each.
+Fit = Callable[[np.ndarray, Sequence[float]], Iterable[Classifier]]
+
+
+def measure(
+    examples: Examples, fit: Fit, regularizations: Sequence[float], *, dev_share: float, seed: int
+) -> ProbeResult:
+    """Chooses the regularization, fits the whole training set with it, and measures on the test set."""
+    strongest_first = sorted(map(float, regularizations), reverse=True)
+    features, labels = examples.train_features, examples.train_labels
+    dev_accuracies, unfinished = {}, []
+    if len(strongest_first) > 1:
+        rest, dev = split_by_class(labels, dev_share, seed=seed)
+        for regularization, classifier in zip(strongest_first, fit(rest, strongest_first), strict=True):
+            dev_accuracies[regularization] = classifier.accuracy(features, labels, dev)
+            unfinished += [] if classifier.converged else [f"{regularization:g}"]
+    chosen = max(dev_accuracies or strongest_first, key=lambda one: dev_accuracies.get(one, 0.0))  # the first of equals
+    (classifier,) = fit(np.arange(len(labels)), [chosen])
+    at_edge = bool(dev_accuracies) and chosen in (strongest_first[0], strongest_first[-1])
+    _tell(chosen, strongest_first if at_edge else [], unfinished, classifier.converged)
+    everything = np.arange(len(examples.test_labels))
+    return ProbeResult(
+        accuracy=classifier.accuracy(examples.test_features, examples.test_labels, everything),
+        regularization=chosen,
+        dev_accuracies=dev_accuracies,
+        at_edge=at_edge,
+        converged=classifier.converged,
+        kernel=classifier.kernel,
+        bias=classifier.bias,
+    )
+
+
+def _tell(chosen: float, edges: Sequence[float], unfinished: Sequence[str], converged: bool) -> None:
+    if edges:
+        logging.warning(
+            "The best regularization, %g, is the %s of those tried, %g to %g: a better one may lie beyond.",
+            *(chosen, "strongest" if chosen == edges[0] else "weakest", edges[0], edges[-1]),
+        )
+    if unfinished:
+        logging.warning("The choice compares solutions short of the optimum at regularization %s.", unfinished)
+    if not converged:
+        logging.warning("The solution that is measured, at regularization %g, is short of the optimum.", chosen)
+
+
+def split_by_class(labels: np.ndarray, share: float, *, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the rows of the one part and of the other, in ascending order: a share of each class is the other.
+
+    At least one example of each class stands on either side, so there must be two.
+
+    Example:
+        >>> labels = np.repeat([0, 1], [20, 3])
+        >>> [np.bincount(labels[rows]).tolist() for rows in split_by_class(labels, 0.1, seed=0)]
+        [[18, 2], [2, 1]]
+    """
+    counts = np.bincount(labels)
+    taken = np.clip(np.round(share * counts).astype(int), 1, counts - 1)
+    order = np.random.default_rng(seed).permutation(len(labels))
+    by_class = order[np.argsort(labels[order], kind="stable")]
+    rank = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
+    held_out = np.zeros(len(labels), bool)
+    held_out[by_class[rank < np.repeat(taken, counts)]] = True
+    return np.flatnonzero(~held_out), np.flatnonzero(held_out)
+
+
+def moments(features: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns mean and standard deviation of each feature, (D,) float64, in one pass over blocks of rows.
+
+    A feature that varies by less than float32 can tell has the deviation 1, so that scaling makes it 0 and not noise.
+
+    Source: Chan, Golub and LeVeque 1979, "Updating formulae and a pairwise algorithm for computing sample variances".
+    """
+    count, mean, squares = 0, np.zeros(features.shape[1]), np.zeros(features.shape[1])
+    for block in blocks(rows, features.shape[1]):
+        values = features[block].astype(np.float64)
+        own_mean, total = values.mean(axis=0), count + len(block)
+        squares += np.square(values - own_mean).sum(axis=0) + np.square(own_mean - mean) * (count * len(block) / total)
+        mean += (own_mean - mean) * (len(block) / total)
+        count = total
+    std = np.sqrt(squares / count)
+    return mean, np.where(std > np.finfo(np.float32).eps * np.abs(mean), std, 1.0)
+
+
+def classifier_of(
+    kernel: np.ndarray, bias: np.ndarray, scaling: tuple[np.ndarray, np.ndarray], converged: bool
+) -> Classifier:
+    """Turns weights for scaled features into weights for features as they were given.
+
+    The same added to the logits of all classes changes no answer, so it is taken out: both then have mean 0 over the
+    classes, as the optimum has.
+    """
+    mean, std = scaling
+    kernel = (kernel - kernel.mean(axis=1, keepdims=True)) / std[:, None]
+    return Classifier(kernel=kernel, bias=bias - bias.mean() - mean @ kernel, converged=converged)
+
+
+def blocks(rows: np.ndarray, width: int) -> Iterator[np.ndarray]:
+    """Cuts rows into pieces, each of about as many numbers as may be held at once."""
+    size = max(1, _BLOCK // width)
+    return (rows[start : start + size] for start in range(0, len(rows), size))
+
+
+def _solutions(examples: Examples, rows: np.ndarray, regularizations: Sequence[float]) -> Iterator[Classifier]:
+    """From the strongest regularization to the weakest: each solution is where the search for the next begins."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+
+    mean, std = moments(examples.train_features, rows)
+    inputs = examples.train_features[rows].astype(np.float64)
+    inputs -= mean
+    inputs /= std
+    # Of two classes scikit-learn fits the difference of the logits, w. The two columns are -w / 2 and w / 2, and their
+    # squares add up to half of that of w: so it takes twice the C to be the same problem.
+    pair = examples.num_classes == 2
+    model = LogisticRegression(tol=_TOLERANCE, max_iter=_MAX_ITERATIONS, warm_start=True)
+    for regularization in regularizations:
+        model.set_params(C=(2.0 if pair else 1.0) / regularization)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", ConvergenceWarning)
+            with _one_thread_for_scipy():
+                model.fit(inputs, examples.train_labels[rows])
+        others = [warning for warning in caught if not issubclass(warning.category, ConvergenceWarning)]
+        for other in others:
+            warnings.warn_explicit(other.message, other.category, other.filename, other.lineno)
+        kernel, bias = model.coef_.T, model.intercept_
+        if pair:
+            kernel, bias = np.concatenate([-kernel, kernel], axis=1) / 2, np.concatenate([-bias, bias]) / 2
+        yield classifier_of(kernel, bias, (mean, std), converged=len(others) == len(caught))
+
+
+def _one_thread_for_scipy() -> AbstractContextManager:
+    """SciPy's wheels bring a BLAS of their own, for which L-BFGS has nothing but vectors.
+
+    Its threads and those of NumPy's BLAS, which has the matrices, keep each other from the cores while they wait: on a
+    busy machine of two cores scikit-learn's digits took more than ten times as long.
+    """
+    from threadpoolctl import ThreadpoolController
+
+    controller = ThreadpoolController()
+    paths = [library["filepath"] for library in controller.info() if "scipy.libs" in library["filepath"]]
+    return controller.select(filepath=paths).limit(limits=1)
+
+
+def checked(
+    arrays: Sequence[np.ndarray],
+    *,
+    regularizations: Sequence[float],
+    dev_share: float,
+    class_names: Sequence[str] | None,
+) -> Examples:
+    """Returns training features and labels, test features and labels; the arguments are those of `linear_probe`.
+
+    Raises:
+        ValueError: If they do not fit one another.
+    """
+    train, train_labels, test, test_labels = map(np.asarray, arrays)
+    _refuse(
+        *_wrong_choices(regularizations, dev_share),
+        *_wrong_arrays("train_", train, train_labels),
+        *_wrong_arrays("test_", test, test_labels, width=train.shape[-1] if train.ndim == 2 else None),
+    )
+    train_labels, test_labels = train_labels.astype(np.int64), test_labels.astype(np.int64)
+    names = range(max(0, train_labels.max()) + 1) if class_names is None else class_names
+    _refuse(*_wrong_labels(train_labels, test_labels, names, least=1 if len(regularizations) == 1 else 2))
+    _check_finite("train_features", train)
+    _check_finite("test_features", test)
+    return Examples(
+        train_features=train,
+        train_labels=train_labels,
+        test_features=test,
+        test_labels=test_labels,
+        num_classes=len(names),
+    )
+
+
+def _refuse(*problems: str) -> None:
+    if problems:
+        raise ValueError(" ".join(problems))
+
+
+def _wrong_choices(regularizations: Sequence[float], dev_share: float) -> Iterator[str]:
+    fits = [0 < value < np.inf for value in regularizations]
+    if not fits or not all(fits) or len(set(regularizations)) < len(fits):
+        yield f"`regularizations` must be different finite numbers above 0. Received: {list(regularizations)}."
+    if not 0 < dev_share < 1:
+        yield f"`dev_share` must be between 0 and 1. Received: {dev_share}."
+
+
+def _wrong_arrays(prefix: str, features: np.ndarray, labels: np.ndarray, width: int | None = None) -> Iterator[str]:
+    fits = features.ndim == 2 and features.size and width in (None, features.shape[1])
+    if not fits or features.dtype.kind not in "fiu":
+        yield (
+            f"`{prefix}features` must be numbers of shape (examples, {width or 'width'}), at least one of each. "
+            f"Received: {features.dtype} of shape {features.shape}."
+        )
+    if labels.shape != features.shape[:1] or labels.dtype.kind not in "iu":
+        yield (
+            f"`{prefix}labels` must be integers of shape {features.shape[:1]}, one for each row of `{prefix}features`. "
+            f"Received: {labels.dtype} of shape {labels.shape}."
+        )
+
+
+def _wrong_labels(train: np.ndarray, test: np.ndarray, names: Sequence, *, least: int) -> Iterator[str]:
+    if len(names) < 2:
+        yield f"There must be at least two classes to tell apart. Received: {_listed(names)}."
+    for name, labels in (("train_labels", train), ("test_labels", test)):
+        if labels.min() < 0 or labels.max() >= len(names):
+            yield (
+                f"`{name}` must be classes of the training set, 0 to {len(names) - 1}. "
+                f"Received: {labels.min()} to {labels.max()}."
+            )
+    if len(names) > len(train):
+        yield f"{len(names):,} classes cannot be learned from {len(train):,} examples. Labels are 0, 1, 2 and so on."
+        return
+    counts = np.bincount(train[(0 <= train) & (train < len(names))], minlength=len(names))
+    few = [f"{name} ({count})" for name, count in zip(names, counts, strict=True) if count < least]
+    if few:
+        why = "one to learn from and one to choose the regularization by" if least == 2 else "one to learn from"
+        yield (
+            f"{len(few)} of the {len(names)} classes have too few training examples: {_listed(few)}. "
+            f"Each needs {why}. Add examples, or leave the classes out and number the others anew."
+        )
+
+
+def _listed(values: Sequence) -> str:
+    return ", ".join(map(str, values[:10])) + (f" and {len(values) - 10:,} more" if len(values) > 10 else "") or "none"
+
+
+def _check_finite(name: str, features: np.ndarray) -> None:
+    for block in blocks(np.arange(len(features)), features.shape[1]):
+        finite = np.isfinite(features[block]).all(axis=1)
+        if not finite.all():
+            raise ValueError(
+                f"Row {block[finite.argmin()]} of `{name}` has values that are NaN or infinite. "
+                "Leave it out, or look at the model that made it."
+            )
