@@ -4,14 +4,15 @@
         --data=/data/imagenet/val,real:/data/imagenet/val:real.json,/data/imagenetv2 --workdir=runs/evaluation
 
 A checkpoint is NAME=WEIGHTS (a tag, a file or a URL) or a file model.keras. A test set is a folder of classes (or one
-with `test` in it), real:FOLDER:real.json for ImageNet ReaL, objectnet:FOLDER, or tfds:NAME:SPLIT. Every image is counted
-once. What was measured is kept in the folder, one report for each checkpoint and test set, and not measured again; the
+with `test` in it), real:FOLDER:real.json for ImageNet ReaL, objectnet:FOLDER, or tfds:NAME:SPLIT. Every image is
+counted once. What was measured is kept in the folder, one report for each checkpoint and test set; the
 table is `evaluation.md`, and `evaluation.csv`.
 
 arXiv:2010.11929, tables 2 and 5, measured checkpoints that were fine-tuned: `sweep.py` makes them, `vtab.py` does VTAB.
 """
 
 import csv
+import hashlib
 import json
 import os
 import re
@@ -36,27 +37,43 @@ _WORKDIR = flags.DEFINE_string("workdir", None, "Folder for the reports.", requi
 _CROP = flags.DEFINE_enum("crop", "resize", ["resize", "resize_crop", "resize_shorter"], "From file to square.")
 _BATCH = flags.DEFINE_integer("batch_size", None, "Images of a step.", lower_bound=1)
 _STRICT = flags.DEFINE_bool("strict", False, "An image that cannot be read is an error.")
-_DEVICES = flags.DEFINE_enum("devices", "auto", ["auto", "one", "mirrored", "multi_worker", "tpu"], "Where to compute.")
+_DEVICES = flags.DEFINE_enum("devices", "auto", ["auto", "one", "mirrored", "tpu"], "Where to compute.")
 _PRECISION = flags.DEFINE_enum("precision", "float32", ["float32", "mixed_bfloat16", "mixed_float16"], "In which.")
+
+_LONGEST_NAME = 200  # bytes of the name of a folder; file systems take 255
 
 
 def main() -> None:
     """Measures what has not been measured yet, and writes the table after each."""
     workdir, rows = Path(_WORKDIR.value).expanduser(), []
     pairs = [(checkpoint, data) for checkpoint in _CHECKPOINTS.value for data in _DATA.value]
+    if not pairs:
+        raise ValueError("`--checkpoints` and `--data` must name at least one each.")
+    for checkpoint, data in pairs:  # a mistake is told before anything is computed
+        _model(checkpoint), _test_set(data)
     for checkpoint, data in pairs:
         asked = {"checkpoint": checkpoint, "data": data, "crop": _CROP.value, "precision": _PRECISION.value}
-        folder = workdir / re.sub(r"[^\w.=-]+", "_", f"{checkpoint}--{data}").strip("_")
-        rows.append([checkpoint, data, *_measured(asked, folder)])
+        rows.append([checkpoint, data, *_measured(asked, workdir / _folder_name(f"{checkpoint}--{data}"))])
         _report(workdir, rows)
     print(workdir / "evaluation.md", flush=True)
+
+
+def _folder_name(words: str) -> str:
+    name = re.sub(r"[^\w.=-]+", "_", words).strip("_")
+    encoded, third = os.fsencode(name), _LONGEST_NAME // 3
+    if len(encoded) <= _LONGEST_NAME:
+        return name
+    start, end = (part.decode(errors="ignore") for part in (encoded[:third], encoded[-third:]))
+    digest = hashlib.sha256(os.fsencode(words)).hexdigest()[:12]
+    return f"{start}_{digest}_{end}"
 
 
 def _measured(asked: dict[str, str], folder: Path) -> tuple[dict[str, float], list[str]]:
     """The numbers, and what is published, in words."""
     path = folder / "asked.json"
-    if path.exists() and json.loads(path.read_text(encoding="utf-8")) != asked:
-        raise ValueError(f"{folder} holds another measurement. Choose another `--workdir`.")
+    there = json.loads(path.read_text(encoding="utf-8")) if path.exists() else asked
+    if there != asked:
+        raise ValueError(f"{folder} holds another measurement, {there}. Asked for: {asked}. Use another `--workdir`.")
     if not path.exists():
         measure(
             **_model(asked["checkpoint"]),
@@ -69,6 +86,8 @@ def _measured(asked: dict[str, str], folder: Path) -> tuple[dict[str, float], li
         )
         write_text(path, json.dumps(asked, indent=1) + "\n")
     numbers = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    if _STRICT.value and any(count for name, count in numbers.items() if name.rpartition("/")[2] == "unreadable"):
+        raise ValueError(f"{folder} was measured without unreadable images. Replace them, and remove that folder.")
     page = (folder / "report.md").read_text(encoding="utf-8")
     return numbers, re.findall(r"^\| published, top-1, ([^|]*) \| ([^|]*) \|$", page, re.MULTILINE)
 

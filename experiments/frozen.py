@@ -58,6 +58,8 @@ def title() -> str:
 
 def frozen() -> Iterator[Frozen]:
     """Yields the features of each data set; those that are in the folder already are not computed again."""
+    if not _DATA.value:
+        raise ValueError("`--data` names no data set.")
     pairs = {_short(words): _pair(words) for words in _DATA.value}  # a mistake is told before anything is computed
     if len(pairs) < len(_DATA.value):
         raise ValueError(f"Two data sets would be called the same: {', '.join(map(_short, _DATA.value))}.")
@@ -84,6 +86,8 @@ def frozen() -> Iterator[Frozen]:
 def _pair(words: str) -> tuple[Source, Source]:
     if words.startswith("tfds:"):
         name, train, test = _tfds_words(words)
+        if _PER_CLASS.value:
+            raise ValueError(f"`--per_class` is for folders; of {words} take a part of the split, such as train[:10%].")
         return sources.tfds(name, train), sources.tfds(name, test)
     train, test = folders.training_and_test(words)
     if test is None:

@@ -100,6 +100,8 @@ def measure(
         check_can_draw()
     devices = devices or DevicesConfig()
     place = connect(devices)
+    if output is not None and place.is_chief:
+        (Path(output).expanduser() / "unreadable.txt").unlink(missing_ok=True)  # of an earlier measurement
     with place.scope():
         network = classifier.build(model, weights, image_size)
     names = classifier.class_names(model if weights is None else weights)
@@ -261,4 +263,7 @@ def _made(folder: str | os.PathLike) -> Path:
 
 
 def _command() -> str:
-    return shlex.join(["python", "-m", "keras_vit", *sys.argv[1:]])
+    """What was typed: the package's own command, or a script that measures with this."""
+    script = sys.argv[0]
+    is_script = script.endswith(".py") and Path(script).name != "__main__.py"
+    return shlex.join(["python", *([script] if is_script else ["-m", "keras_vit"]), *sys.argv[1:]])

@@ -195,8 +195,8 @@ from keras_vit.evaluate import feature_store, features
 feature_store._SECONDS_BETWEEN_SAVES = 0.05
 keras.utils.set_random_seed(1)
 model = keras_vit.ViT_Ti16(weights=None, input_shape=(64, 64, 3), classes=2)
-images = np.random.default_rng(0).integers(0, 256, (600, 8, 8, 3)).astype(np.uint8)
-found = features.extract(model, sources.arrays(images, np.arange(600) % 2), output=sys.argv[1], batch_size=4)
+images = np.random.default_rng(0).integers(0, 256, (1000, 8, 8, 3)).astype(np.uint8)
+found = features.extract(model, sources.arrays(images, np.arange(1000) % 2), output=sys.argv[1], batch_size=4)
 print("done", found.values.shape)
 """
 
@@ -208,14 +208,14 @@ def test_a_killed_process_goes_on_and_ends_with_the_same_bits(tmp_path: Path):
             [sys.executable, "-c", SCRIPT, str(tmp_path / folder)], stdout=subprocess.PIPE, text=True
         )
 
-    assert "done (600, 192)" in start("whole").communicate(timeout=300)[0]
+    assert "done (1000, 192)" in start("whole").communicate(timeout=300)[0]
     process, deadline = start("killed"), time.monotonic() + 200
     while not (tmp_path / "killed" / "progress.json").exists() and time.monotonic() < deadline:
         time.sleep(0.005)
     time.sleep(0.1)
     os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    process.communicate()
     assert not (tmp_path / "killed" / "features.json").exists(), "it was too quick to be killed"
-    assert "done (600, 192)" in start("killed").communicate(timeout=300)[0]
+    assert "done (1000, 192)" in start("killed").communicate(timeout=300)[0]
     whole, resumed = (load(tmp_path / folder) for folder in ("whole", "killed"))
     assert (whole.values == resumed.values).all() and (whole.labels == resumed.labels).all()

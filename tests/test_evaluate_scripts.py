@@ -1,0 +1,391 @@
+"""Few-shot, the linear probe and evaluation through their scripts, as a user starts them: what comes out, what is kept.
+
+The images are plain colours and the model tells which channel is strongest, so all numbers are known beforehand.
+"""
+
+import csv
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from scipy.stats import rankdata
+
+pytest.importorskip("tensorflow")
+pytest.importorskip("matplotlib")
+pytest.importorskip("sklearn")
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
+
+ROOT = Path(__file__).parents[1]
+ENV = {**os.environ, "KERAS_BACKEND": "tensorflow"}
+SECONDS = 500  # more than anything here takes on a busy machine
+COLORS = {"blue": (5, 5, 250), "green": (5, 250, 5), "red": (250, 5, 5)}  # in the order of the folders
+CHANNELS = {"red": 0, "green": 1, "blue": 2}
+
+
+def run(script: str, *options: str) -> subprocess.CompletedProcess:
+    line = [sys.executable, f"{ROOT}/experiments/{script}.py", *options]
+    return subprocess.run(line, env=ENV, capture_output=True, text=True, timeout=SECONDS)
+
+
+def done(script: str, *options: str) -> subprocess.CompletedProcess:
+    process = run(script, *options)
+    assert process.returncode == 0, process.stderr[-3000:]
+    return process
+
+
+def refused(script: str, *options: str) -> str:
+    """What is said, in one line."""
+    process = run(script, *options)
+    assert process.returncode == 1 and "Traceback" not in process.stderr, process.stderr[-3000:]
+    said = process.stderr.splitlines()[-1]
+    assert said.startswith("ValueError: "), process.stderr[-3000:]
+    return said
+
+
+def save(path: Path, color: Iterable[float]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    keras.utils.save_img(path, np.full((16, 16, 3), color), scale=False)
+
+
+def save_colors(root: Path, count: int) -> None:
+    for name, color in COLORS.items():
+        for number in range(count):
+            save(root / name / f"{number}.png", color)
+
+
+def save_model(path: Path, order: Iterable[str], classes: int = 3) -> Path:
+    """A model that says which colour is strongest, with its classes in the order that is given."""
+    kernel = np.zeros((3, classes), np.float32)
+    for place, name in enumerate(order):
+        kernel[CHANNELS[name], place] = 3.0
+    images = keras.Input((8, 8, 3))
+    head = keras.layers.Dense(classes, name="predictions")
+    model = keras.Model(images, head(keras.layers.GlobalAveragePooling2D()(images)))
+    head.set_weights([kernel, np.zeros(classes, np.float32)])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    model.save(path)
+    return path
+
+
+def rows(table: bytes | Path) -> list[dict[str, str]]:
+    text = (table.read_bytes() if isinstance(table, Path) else table).decode()
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def stamps(folder: Path, *patterns: str) -> dict[str, tuple[int, int]]:
+    """What would differ if a file had been written again."""
+    paths = [path for pattern in patterns for path in folder.glob(pattern)]
+    return {str(path): (path.stat().st_ino, path.stat().st_mtime_ns) for path in paths}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Colours, of whose ten test images one is in the wrong folder; shades, without a test set; damaged ones.
+
+    The shades differ far more in brightness than in colour, so what one sees of a few depends on the ridge constant.
+    """
+    folder, draws = tmp_path_factory.mktemp("scripts"), np.random.default_rng(0)
+    save_colors(folder / "colors" / "train", 12)
+    save_colors(folder / "colors" / "test", 3)
+    save(folder / "colors" / "test" / "green" / "wrong.png", COLORS["red"])
+    for name in COLORS:
+        for number in range(30):
+            brightness = draws.uniform(20, 230)
+            save(folder / "shades" / name / f"{number}.png", brightness + 12 * np.eye(3)[CHANNELS[name]])
+    save_colors(folder / "damaged", 2)
+    (folder / "damaged" / "red" / "broken.png").write_bytes(b"no image")
+    save_model(folder / "right" / "model.keras", COLORS)
+    save_model(folder / "wrong" / "model.keras", reversed(COLORS))
+    return folder
+
+
+@dataclass
+class Fewshot:
+    workdir: Path
+    first: subprocess.CompletedProcess
+    table: bytes
+    page: str
+    features: dict[str, tuple[int, int]]
+    table_again: bytes
+    features_again: dict[str, tuple[int, int]]
+    sweep: bytes
+    sweep_page: str
+    features_then: dict[str, tuple[int, int]]
+
+
+@pytest.fixture(scope="module")
+def few(root: Path) -> Fewshot:
+    """The same command twice, then with another ridge constant."""
+    workdir, outcomes = root / "few", []
+    data = f"--data={root}/colors,{root}/shades"
+    options = [f"--model={root}/right/model.keras", data, f"--workdir={workdir}", "--shots=1,5"]
+    processes = []
+    for more in ([], [], ["--ridge=sweep"]):
+        processes.append(done("fewshot", *options, *more))
+        outcomes.append(((workdir / "fewshot.csv").read_bytes(), stamps(workdir, "features/*/*/*.npy")))
+        outcomes[-1] += ((workdir / "fewshot.md").read_text(),)
+    (table, features, page), (table_again, features_again, _), (sweep, features_then, sweep_page) = outcomes
+    first = processes[0]
+    return Fewshot(
+        *(workdir, first, table, page, features, table_again, features_again, sweep, sweep_page, features_then)
+    )
+
+
+def test_fewshot_gives_the_numbers_known_beforehand(few: Fewshot):
+    assert "| colors | 90.00 ± 0.00 | 90.00 ± 0.00 |" in few.page and few.page in few.first.stdout
+    assert "# Few-shot: " in few.page and "right/model.keras, pre_logits\n" in few.page
+    assert "over 3 draws of the images" in few.page and "| data | 1 of each class | 5 of each class |" in few.page
+    colors = [row for row in rows(few.table) if row["data"] == "colors"]
+    cases = [(row["shots"], row["ridge"], row["seed"]) for row in colors]
+    assert cases == [(shots, "1024", seed) for shots in "15" for seed in "012"]
+    assert {row["accuracy"] for row in colors} == {"0.900000"}
+    assert (few.workdir / "fewshot.png").read_bytes().startswith(b"\x89PNG") and "](fewshot.png)" in few.page
+
+
+def test_fewshot_reports_the_mean_and_the_deviation_of_what_is_in_the_table(few: Fewshot):
+    found = [float(row["accuracy"]) for row in rows(few.table) if row["data"] == "shades"]
+    one, five = 100 * np.array(found).reshape(2, 3)
+    assert one.std() > 0 and five.mean() > one.mean()
+    cells = [f"{draws.mean():.2f} ± {draws.std(ddof=1):.2f}" for draws in (one, five)]
+    assert f"| shades | {' | '.join(cells)} |" in few.page
+
+
+def test_features_are_the_mean_colours_of_all_images(few: Fewshot):
+    features = few.workdir / "features"
+    first = np.load(features / "colors" / "train" / "features.npy")
+    means = np.repeat(list(COLORS.values()), 12, axis=0) / 127.5 - 1
+    np.testing.assert_allclose(first, means, atol=1e-6)
+    held_out = (
+        np.load(features / "shades" / "test" / "labels.npy"),
+        np.load(features / "shades" / "train" / "labels.npy"),
+    )
+    assert [np.bincount(labels).tolist() for labels in held_out] == [[6, 6, 6], [24, 24, 24]]  # a fifth
+
+
+def test_fewshot_computes_no_feature_again(few: Fewshot):
+    assert len(few.features) == 12 and few.features == few.features_again == few.features_then
+    assert few.table == few.table_again
+
+
+def test_a_sweep_selects_the_ridge_constant_of_the_best_mean_rank(few: Fewshot):
+    table = rows(few.sweep)
+    shape = (2, 2, 30, 3)  # data, shots, constants, seeds
+    means = np.array([float(row["accuracy"]) for row in table]).reshape(shape).mean(axis=3).round(9)
+    ridges = np.array([float(row["ridge"]) for row in table]).reshape(shape)[0, 0, :, 0]
+    np.testing.assert_allclose(ridges, 2.0 ** np.arange(-10, 20), rtol=1e-5)  # six digits are written
+    best = rankdata(means, axis=2).mean(axis=0).argmax(axis=1)  # the smallest of equals
+    assert "Ridge constants: " + ", ".join(f"{k} shots: {ridges[i]:g}" for k, i in zip((1, 5), best, strict=True)) in (
+        few.sweep_page
+    )
+    of_shades = [means[1, shots, place] for shots, place in enumerate(best)]
+    assert all(f" {100 * mean:.2f} ± " in few.sweep_page.split("| shades |")[1] for mean in of_shades)
+    assert (of_shades > means[1, :, -1]).all()  # there was something to choose
+
+
+@dataclass
+class Probe:
+    workdir: Path
+    page: str
+    table: list[dict[str, str]]
+    weights: dict[str, np.ndarray]
+    streaming: list[dict[str, str]]
+    kept: bool
+
+
+@pytest.fixture(scope="module")
+def probe(root: Path) -> Probe:
+    """In memory on two data sets; then one of them from the disk, in the same folder."""
+    workdir, model = root / "probe", f"--model={root}/right/model.keras"
+    done("probe", model, f"--data={root}/colors,{root}/shades", f"--workdir={workdir}")
+    page, table = (workdir / "probe.md").read_text(), rows(workdir / "probe.csv")
+    weights, before = dict(np.load(workdir / "colors.npz")), stamps(workdir, "features/*/*/*.npy")
+    done("probe", model, f"--data={root}/colors", f"--workdir={workdir}", "--streaming")
+    kept = stamps(workdir, "features/*/*/*.npy") == before
+    return Probe(workdir, page, table, weights, rows(workdir / "probe.csv"), kept)
+
+
+def test_the_probe_gives_the_numbers_known_beforehand(probe: Probe):
+    colors = [row for row in probe.table if row["data"] == "colors"]
+    assert [row["test_accuracy"] for row in colors] == ["0.900000"] + [""] * 16  # the strongest of the equally good
+    assert {row["dev_accuracy"] for row in colors} == {"1.000000"} and colors[0]["regularization"] == "1e+06"
+    assert "| colors | 90.00 | 1e+06 | at the edge of those tried |" in probe.page
+    assert "| shades | 100.00 | " in probe.page and "chosen on 10% of each class" in probe.page
+    assert len([row for row in probe.table if row["data"] == "shades" and row["test_accuracy"]]) == 1
+
+
+def test_the_weights_of_the_probe_are_those_that_were_measured(probe: Probe):
+    by_hand = np.array([*COLORS.values(), COLORS["red"]]) / 127.5 - 1
+    answers = (by_hand @ probe.weights["kernel"] + probe.weights["bias"]).argmax(axis=1)
+    assert answers.tolist() == [0, 1, 2, 2]  # the last one lies among the greens
+    values, labels = (np.load(probe.workdir / f"features/colors/test/{name}.npy") for name in ("features", "labels"))
+    head = keras.layers.Dense(3)
+    head.build((None, 3))
+    head.set_weights([probe.weights["kernel"], probe.weights["bias"]])
+    assert np.mean(keras.ops.convert_to_numpy(head(values)).argmax(axis=1) == labels) == pytest.approx(0.9)
+
+
+def test_the_probe_from_the_disk_gives_the_same(probe: Probe):
+    def keys(table: list[dict[str, str]]) -> list[tuple[str, str]]:
+        return [(row["regularization"], row["test_accuracy"]) for row in table if row["data"] == "colors"]
+
+    assert probe.kept and keys(probe.streaming) == keys(probe.table)
+    weights = np.load(probe.workdir / "colors.npz")
+    np.testing.assert_allclose(weights["kernel"], probe.weights["kernel"], atol=1e-3 * abs(weights["kernel"]).max())
+
+
+FROZEN_MISTAKES = {
+    "a layer": ("fewshot", "colors", ["--layer=pre_logit"], r"has no layer 'pre_logit'. Near it: pre_logits"),
+    "a folder": ("probe", "absent", [], "There is no folder"),
+    "two of a name": ("probe", "colors,{root}/right/../colors", [], "Two data sets would be called the same: colors, "),
+    "no data": ("fewshot", "", [], "`--data` names no data set"),
+    "few images": (
+        *("fewshot", "colors", ["--per_class=4", "--shots=1,5"]),
+        "3 of the 3 classes have fewer than 5 training examples: blue (4), green (4), red (4)",
+    ),
+    "a ridge": ("fewshot", "colors", ["--ridge=much"], "`--ridge` is a number, or `sweep`. Received: 'much'"),
+    "shots": ("fewshot", "colors", ["--shots=1,few"], "`--shots` takes whole numbers"),
+    "a share": ("probe", "colors", ["--dev_share=1.5"], "`dev_share` must be between 0 and 1. Received: 1.5"),
+    "words": ("probe", "tfds:cifar100", [], "is written tfds:NAME:TRAIN:TEST. Received: 'tfds:cifar100'"),
+    "a part": ("probe", "tfds:cifar100:train:test", ["--per_class=4"], "`--per_class` is for folders"),
+    "a size": ("probe", "colors", ["--image_size=16"], "brings its weights and its size"),
+}
+
+
+@pytest.mark.parametrize("case", FROZEN_MISTAKES)
+def test_mistakes_are_told_in_a_line(case: str, root: Path, tmp_path: Path):
+    script, data, options, message = FROZEN_MISTAKES[case]
+    data = data.format(root=root) if data.startswith("tfds:") or not data else f"{root}/{data.format(root=root)}"
+    model = f"--model={root}/right/model.keras"
+    assert message in refused(script, model, f"--data={data}", f"--workdir={tmp_path}/run", *options)
+    assert not (tmp_path / "run" / "fewshot.csv").exists() and not (tmp_path / "run" / "probe.csv").exists()
+
+
+@dataclass
+class Evaluation:
+    workdir: Path
+    options: list[str]
+    page: str
+    table: bytes
+    files: dict[str, tuple[int, int]]
+    again: subprocess.CompletedProcess
+
+
+@pytest.fixture(scope="module")
+def evaluation(root: Path) -> Evaluation:
+    """Two checkpoints and two test sets; then the same in other batches."""
+    workdir = root / "evaluation"
+    models = f"--checkpoints={root}/right/model.keras,{root}/wrong/model.keras"
+    options = [models, f"--data={root}/colors,{root}/damaged", f"--workdir={workdir}"]
+    done("evaluate", *options)
+    page, table = (workdir / "evaluation.md").read_text(), (workdir / "evaluation.csv").read_bytes()
+    files = stamps(workdir, "*/*")
+    return Evaluation(workdir, options, page, table, files, done("evaluate", *options, "--batch_size=2"))
+
+
+def test_evaluation_gives_the_numbers_known_beforehand(root: Path, evaluation: Evaluation):
+    right, wrong = f"{root}/right/model.keras", f"{root}/wrong/model.keras"
+    expected = [  # images, right ones, unreadable ones; in the wrong order only green is in its place
+        *((right, "colors", 10, 9, 0), (right, "damaged", 6, 6, 1)),
+        *((wrong, "colors", 10, 3, 0), (wrong, "damaged", 6, 2, 1)),
+    ]
+    for row, (model, data, images, correct, unreadable) in zip(rows(evaluation.table), expected, strict=True):
+        assert (row["checkpoint"], row["data"]) == (model, f"{root}/{data}")
+        assert float(row["top1"]) == pytest.approx(correct / images)
+        assert (row["images"], row["unreadable"]) == (str(images), str(unreadable))
+        line = f"| {model} | {root}/{data} | {images} | {100 * correct / images:.2f} |  |  |"
+        assert line in evaluation.page
+
+
+def test_each_measurement_has_its_report(evaluation: Evaluation):
+    reports = sorted(evaluation.workdir.glob("*/report.md"))
+    assert len(reports) == 4
+    for report in reports:
+        page = report.read_text()
+        assert f"python {ROOT}/experiments/evaluate.py --checkpoints=" in page
+        is_damaged = report.parent.name.endswith("damaged")
+        assert ("## Images that could not be read" in page) == ("red/broken.png`" in page) == is_damaged
+        assert ("| could not be read | 1 |" in page) == is_damaged
+
+
+def test_nothing_is_measured_again(evaluation: Evaluation):
+    assert stamps(evaluation.workdir, "*/*") == evaluation.files
+    assert (evaluation.workdir / "evaluation.csv").read_bytes() == evaluation.table
+    assert "named correctly" not in evaluation.again.stdout  # nothing was measured
+
+
+def test_only_what_would_give_other_numbers_is_refused_in_the_same_folder(evaluation: Evaluation):
+    said = refused("evaluate", *evaluation.options, "--crop=resize_shorter")
+    assert "holds another measurement, " in said and "'resize'" in said and "'resize_shorter'" in said
+    said = refused("evaluate", *evaluation.options, "--strict")
+    assert "damaged was measured without unreadable images" in said
+    assert stamps(evaluation.workdir, "*/*") == evaluation.files
+
+
+def test_strict_is_an_error_of_the_first_unreadable_image(root: Path, evaluation: Evaluation, tmp_path: Path):
+    said = refused("evaluate", *evaluation.options[:2], f"--workdir={tmp_path}/run", "--strict")
+    assert f"{root}/damaged/red/broken.png is not an image, or cut short" in said
+    assert [row["data"] for row in rows(tmp_path / "run" / "evaluation.csv")] == [f"{root}/colors"]  # before it
+
+
+def test_what_an_interrupted_measurement_could_not_read_is_forgotten(root: Path, tmp_path: Path, monkeypatch):
+    """It has been repaired since; and a path may be longer than the name of a file."""
+    data = tmp_path / ("very_long_" * 20) / "colors"
+    save_colors(data, 2)
+    options = [f"--checkpoints={root}/right/model.keras", f"--data={data}", f"--workdir={tmp_path}/run"]
+    done("evaluate", *options)
+    (folder,) = (path for path in (tmp_path / "run").iterdir() if path.is_dir())
+    (folder / "asked.json").unlink()
+    (folder / "unreadable.txt").write_text(f"{data}/red/0.png\n")
+    done("evaluate", *options)
+    assert "could not be read" not in (folder / "report.md").read_text()
+    assert len(folder.name) < 255 and (folder / "asked.json").exists()
+
+
+def test_reassessed_labels_and_what_is_published(root: Path, tmp_path: Path):
+    for number, color in enumerate(("red", "green", "blue"), start=1):
+        save(tmp_path / "val" / f"ILSVRC2012_val_{number:08}.png", COLORS[color])
+    (tmp_path / "real.json").write_text("[[0, 7], [2], []]")  # red is 0, green is 1, and blue is not counted
+    model = save_model(tmp_path / "ViT_B16.keras", ["red", "green", "blue"], classes=1000)
+    data = f"real:{tmp_path}/val:{tmp_path}/real.json"
+    done("evaluate", f"--checkpoints={model}", f"--data={data}", f"--workdir={tmp_path}/run")
+    (row,) = rows(tmp_path / "run" / "evaluation.csv")
+    found = {name: float(row[f"real/{name}"]) for name in ("top1", "top5", "images", "excluded", "unreadable")}
+    assert found == {"top1": 0.5, "top5": 0.5, "images": 2, "excluded": 1, "unreadable": 0}
+    page = (tmp_path / "run" / "evaluation.md").read_text()
+    assert f"| {model} | {data} | 2 | 50.00 | 50.00 | " in page
+    assert "88.35 % (Table 5, 384 px) pre-trained on imagenet21k" in page
+
+
+EVALUATE_MISTAKES = {
+    "no weights": (
+        "ViT_B16",
+        "{root}/colors",
+        "is written NAME=WEIGHTS, or is a file model.keras. Received: 'ViT_B16'",
+    ),
+    "no name": ("ViT_B16=", "{root}/colors", "is written NAME=WEIGHTS"),
+    "no file": ("{root}/absent.keras", "{root}/colors", "There is no file"),
+    "another model": ("ViT_B15=imagenet", "{root}/colors", "There is no model 'ViT_B15'. Near it: ViT_B16"),
+    "no real.json": ("{model}", "{root}/colors,real:{root}/colors", "is written real:FOLDER:real.json"),
+    "no folder": ("{model}", "{root}/absent", "There is no folder"),
+    "no split": ("{model}", "tfds:cifar10", "is written tfds:NAME:SPLIT. Received: 'tfds:cifar10'"),
+    "other classes": ("{model}", "{root}/right/..", "The model gives 3 values for each image, and"),
+    "no data": ("{model}", "", "`--checkpoints` and `--data` must name at least one each"),
+}
+
+
+@pytest.mark.parametrize("case", EVALUATE_MISTAKES)
+def test_mistakes_of_an_evaluation_are_told_in_a_line(case: str, root: Path, tmp_path: Path):
+    checkpoint, data, message = (
+        words.format(root=root, model=f"{root}/right/model.keras") for words in EVALUATE_MISTAKES[case]
+    )
+    said = refused("evaluate", f"--checkpoints={checkpoint}", f"--data={data}", f"--workdir={tmp_path}/run")
+    assert message in said
+    assert not (tmp_path / "run" / "evaluation.csv").exists()  # the words are looked at before anything is measured
