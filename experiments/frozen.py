@@ -15,6 +15,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is impor
 import numpy as np
 from absl import flags
 
+from keras_vit import list_weights
 from keras_vit.classifier import representation
 from keras_vit.data import folders, sources
 from keras_vit.data.sources import Source
@@ -60,6 +61,8 @@ def frozen() -> Iterator[Frozen]:
     """Yields the features of each data set; those that are in the folder already are not computed again."""
     if not _DATA.value:
         raise ValueError("`--data` names no data set.")
+    if not _MODEL.value.endswith(".keras"):
+        list_weights(_MODEL.value)  # tells of a model that there is not
     pairs = {_short(words): _pair(words) for words in _DATA.value}  # a mistake is told before anything is computed
     if len(pairs) < len(_DATA.value):
         raise ValueError(f"Two data sets would be called the same: {', '.join(map(_short, _DATA.value))}.")

@@ -102,60 +102,64 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
             save(folder / "shades" / name / f"{number}.png", brightness + 12 * np.eye(3)[CHANNELS[name]])
     save_colors(folder / "damaged", 2)
     (folder / "damaged" / "red" / "broken.png").write_bytes(b"no image")
+    save_colors(folder / "four", 1)
+    save(folder / "four" / "white" / "0.png", (255, 255, 255))
     save_model(folder / "right" / "model.keras", COLORS)
     save_model(folder / "wrong" / "model.keras", reversed(COLORS))
     return folder
 
 
 @dataclass
+class Outcome:
+    said: str
+    page: str
+    table: bytes
+    features: dict[str, tuple[int, int]]
+
+
+@dataclass
 class Fewshot:
     workdir: Path
-    first: subprocess.CompletedProcess
-    table: bytes
-    page: str
-    features: dict[str, tuple[int, int]]
-    table_again: bytes
-    features_again: dict[str, tuple[int, int]]
-    sweep: bytes
-    sweep_page: str
-    features_then: dict[str, tuple[int, int]]
+    first: Outcome
+    again: Outcome
+    sweep: Outcome
 
 
 @pytest.fixture(scope="module")
 def few(root: Path) -> Fewshot:
-    """The same command twice, then with another ridge constant."""
-    workdir, outcomes = root / "few", []
-    data = f"--data={root}/colors,{root}/shades"
-    options = [f"--model={root}/right/model.keras", data, f"--workdir={workdir}", "--shots=1,5"]
-    processes = []
-    for more in ([], [], ["--ridge=sweep"]):
-        processes.append(done("fewshot", *options, *more))
-        outcomes.append(((workdir / "fewshot.csv").read_bytes(), stamps(workdir, "features/*/*/*.npy")))
-        outcomes[-1] += ((workdir / "fewshot.md").read_text(),)
-    (table, features, page), (table_again, features_again, _), (sweep, features_then, sweep_page) = outcomes
-    first = processes[0]
-    return Fewshot(
-        *(workdir, first, table, page, features, table_again, features_again, sweep, sweep_page, features_then)
-    )
+    """The same command twice, then with another ridge constant, all in one folder."""
+    workdir, data = root / "few", f"--data={root}/colors,{root}/shades"
+
+    def outcome(*options: str) -> Outcome:
+        process = done(
+            "fewshot", f"--model={root}/right/model.keras", data, f"--workdir={workdir}", "--shots=1,5", *options
+        )
+        page, table = (workdir / "fewshot.md").read_text(), (workdir / "fewshot.csv").read_bytes()
+        return Outcome(process.stdout, page, table, stamps(workdir, "features/*/*/*.npy"))
+
+    return Fewshot(workdir, outcome(), outcome(), outcome("--ridge=sweep"))
 
 
 def test_fewshot_gives_the_numbers_known_beforehand(few: Fewshot):
-    assert "| colors | 90.00 ± 0.00 | 90.00 ± 0.00 |" in few.page and few.page in few.first.stdout
-    assert "# Few-shot: " in few.page and "right/model.keras, pre_logits\n" in few.page
-    assert "over 3 draws of the images" in few.page and "| data | 1 of each class | 5 of each class |" in few.page
-    colors = [row for row in rows(few.table) if row["data"] == "colors"]
+    assert "| colors | 90.00 ± 0.00 | 90.00 ± 0.00 |" in few.first.page and few.first.page in few.first.said
+    assert "# Few-shot: " in few.first.page and "right/model.keras, pre_logits\n" in few.first.page
+    assert (
+        "over 3 draws of the images" in few.first.page
+        and "| data | 1 of each class | 5 of each class |" in few.first.page
+    )
+    colors = [row for row in rows(few.first.table) if row["data"] == "colors"]
     cases = [(row["shots"], row["ridge"], row["seed"]) for row in colors]
     assert cases == [(shots, "1024", seed) for shots in "15" for seed in "012"]
     assert {row["accuracy"] for row in colors} == {"0.900000"}
-    assert (few.workdir / "fewshot.png").read_bytes().startswith(b"\x89PNG") and "](fewshot.png)" in few.page
+    assert (few.workdir / "fewshot.png").read_bytes().startswith(b"\x89PNG") and "](fewshot.png)" in few.first.page
 
 
 def test_fewshot_reports_the_mean_and_the_deviation_of_what_is_in_the_table(few: Fewshot):
-    found = [float(row["accuracy"]) for row in rows(few.table) if row["data"] == "shades"]
+    found = [float(row["accuracy"]) for row in rows(few.first.table) if row["data"] == "shades"]
     one, five = 100 * np.array(found).reshape(2, 3)
     assert one.std() > 0 and five.mean() > one.mean()
     cells = [f"{draws.mean():.2f} ± {draws.std(ddof=1):.2f}" for draws in (one, five)]
-    assert f"| shades | {' | '.join(cells)} |" in few.page
+    assert f"| shades | {' | '.join(cells)} |" in few.first.page
 
 
 def test_features_are_the_mean_colours_of_all_images(few: Fewshot):
@@ -163,30 +167,26 @@ def test_features_are_the_mean_colours_of_all_images(few: Fewshot):
     first = np.load(features / "colors" / "train" / "features.npy")
     means = np.repeat(list(COLORS.values()), 12, axis=0) / 127.5 - 1
     np.testing.assert_allclose(first, means, atol=1e-6)
-    held_out = (
-        np.load(features / "shades" / "test" / "labels.npy"),
-        np.load(features / "shades" / "train" / "labels.npy"),
-    )
+    held_out = [np.load(features / "shades" / part / "labels.npy") for part in ("test", "train")]
     assert [np.bincount(labels).tolist() for labels in held_out] == [[6, 6, 6], [24, 24, 24]]  # a fifth
 
 
 def test_fewshot_computes_no_feature_again(few: Fewshot):
-    assert len(few.features) == 12 and few.features == few.features_again == few.features_then
-    assert few.table == few.table_again
+    assert len(few.first.features) == 12 and few.first.features == few.again.features == few.sweep.features
+    assert few.first.table == few.again.table
 
 
 def test_a_sweep_selects_the_ridge_constant_of_the_best_mean_rank(few: Fewshot):
-    table = rows(few.sweep)
+    table = rows(few.sweep.table)
     shape = (2, 2, 30, 3)  # data, shots, constants, seeds
     means = np.array([float(row["accuracy"]) for row in table]).reshape(shape).mean(axis=3).round(9)
     ridges = np.array([float(row["ridge"]) for row in table]).reshape(shape)[0, 0, :, 0]
     np.testing.assert_allclose(ridges, 2.0 ** np.arange(-10, 20), rtol=1e-5)  # six digits are written
     best = rankdata(means, axis=2).mean(axis=0).argmax(axis=1)  # the smallest of equals
-    assert "Ridge constants: " + ", ".join(f"{k} shots: {ridges[i]:g}" for k, i in zip((1, 5), best, strict=True)) in (
-        few.sweep_page
-    )
+    chosen = ", ".join(f"{shots} shots: {ridges[place]:g}" for shots, place in zip((1, 5), best, strict=True))
+    assert f"Ridge constants: {chosen}." in few.sweep.page
     of_shades = [means[1, shots, place] for shots, place in enumerate(best)]
-    assert all(f" {100 * mean:.2f} ± " in few.sweep_page.split("| shades |")[1] for mean in of_shades)
+    assert all(f" {100 * mean:.2f} ± " in few.sweep.page.split("| shades |")[1] for mean in of_shades)
     assert (of_shades > means[1, :, -1]).all()  # there was something to choose
 
 
@@ -242,29 +242,33 @@ def test_the_probe_from_the_disk_gives_the_same(probe: Probe):
 
 
 FROZEN_MISTAKES = {
-    "a layer": ("fewshot", "colors", ["--layer=pre_logit"], r"has no layer 'pre_logit'. Near it: pre_logits"),
-    "a folder": ("probe", "absent", [], "There is no folder"),
-    "two of a name": ("probe", "colors,{root}/right/../colors", [], "Two data sets would be called the same: colors, "),
+    "a layer": ("fewshot", "{root}/colors", ["--layer=pre_logit"], "has no layer 'pre_logit'. Near it: pre_logits"),
+    "a model": (
+        *("fewshot", "{root}/colors", ["--model=ViT_B15", "--weights=none"]),
+        "Unknown model 'ViT_B15'. Did you mean",
+    ),
+    "a folder": ("probe", "{root}/absent", [], "There is no folder"),
+    "two of a name": (
+        *("probe", "{root}/colors,{root}/right/../colors", []),
+        "Two data sets would be called the same: colors, ",
+    ),
     "no data": ("fewshot", "", [], "`--data` names no data set"),
     "few images": (
-        *("fewshot", "colors", ["--per_class=4", "--shots=1,5"]),
+        *("fewshot", "{root}/colors", ["--per_class=4", "--shots=1,5"]),
         "3 of the 3 classes have fewer than 5 training examples: blue (4), green (4), red (4)",
     ),
-    "a ridge": ("fewshot", "colors", ["--ridge=much"], "`--ridge` is a number, or `sweep`. Received: 'much'"),
-    "shots": ("fewshot", "colors", ["--shots=1,few"], "`--shots` takes whole numbers"),
-    "a share": ("probe", "colors", ["--dev_share=1.5"], "`dev_share` must be between 0 and 1. Received: 1.5"),
+    "a ridge": ("fewshot", "{root}/colors", ["--ridge=much"], "`--ridge` is a number, or `sweep`. Received: 'much'"),
+    "shots": ("fewshot", "{root}/colors", ["--shots=1,few"], "`--shots` takes whole numbers"),
     "words": ("probe", "tfds:cifar100", [], "is written tfds:NAME:TRAIN:TEST. Received: 'tfds:cifar100'"),
     "a part": ("probe", "tfds:cifar100:train:test", ["--per_class=4"], "`--per_class` is for folders"),
-    "a size": ("probe", "colors", ["--image_size=16"], "brings its weights and its size"),
 }
 
 
 @pytest.mark.parametrize("case", FROZEN_MISTAKES)
 def test_mistakes_are_told_in_a_line(case: str, root: Path, tmp_path: Path):
     script, data, options, message = FROZEN_MISTAKES[case]
-    data = data.format(root=root) if data.startswith("tfds:") or not data else f"{root}/{data.format(root=root)}"
-    model = f"--model={root}/right/model.keras"
-    assert message in refused(script, model, f"--data={data}", f"--workdir={tmp_path}/run", *options)
+    data, model = f"--data={data.format(root=root)}", f"--model={root}/right/model.keras"
+    assert message in refused(script, model, data, f"--workdir={tmp_path}/run", *options)
     assert not (tmp_path / "run" / "fewshot.csv").exists() and not (tmp_path / "run" / "probe.csv").exists()
 
 
@@ -366,17 +370,13 @@ def test_reassessed_labels_and_what_is_published(root: Path, tmp_path: Path):
 
 EVALUATE_MISTAKES = {
     "no weights": (
-        "ViT_B16",
-        "{root}/colors",
+        *("ViT_B16", "{root}/colors"),
         "is written NAME=WEIGHTS, or is a file model.keras. Received: 'ViT_B16'",
     ),
-    "no name": ("ViT_B16=", "{root}/colors", "is written NAME=WEIGHTS"),
     "no file": ("{root}/absent.keras", "{root}/colors", "There is no file"),
-    "another model": ("ViT_B15=imagenet", "{root}/colors", "There is no model 'ViT_B15'. Near it: ViT_B16"),
     "no real.json": ("{model}", "{root}/colors,real:{root}/colors", "is written real:FOLDER:real.json"),
     "no folder": ("{model}", "{root}/absent", "There is no folder"),
-    "no split": ("{model}", "tfds:cifar10", "is written tfds:NAME:SPLIT. Received: 'tfds:cifar10'"),
-    "other classes": ("{model}", "{root}/right/..", "The model gives 3 values for each image, and"),
+    "other classes": ("{model}", "{root}/four", "The model gives 3 values for each image, and"),
     "no data": ("{model}", "", "`--checkpoints` and `--data` must name at least one each"),
 }
 

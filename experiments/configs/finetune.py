@@ -14,7 +14,8 @@ a data set, an image folder of your own.
                                                    # `pretrain.py:smoke,<model>` left
 
 The named data sets come from TensorFlow Datasets; --config.run.data.kind=image_folder takes a folder. `vtab` is any one
-of VTAB's 19 tasks of 1000 images, in a folder. Weights are the published ones of ImageNet-21k where there are any.
+of VTAB's 19 tasks of 1000 images, in a folder; `experiments/vtab.py` does all 19. Weights are the published ones of
+ImageNet-21k where there are any.
 
 Hardware and time: the paper names none for fine-tuning. Score, after ImageNet-21k, at 384 pixels (table 5): ViT-B/16
 CIFAR-10 98.95, CIFAR-100 91.67, ImageNet 83.97, Flowers 99.38, Pets 94.43 %; ViT-L/16 99.16, 93.44, 85.15, 99.61,
