@@ -6,6 +6,7 @@ with `--weights` (a tag, a file, a URL, or `none` for random ones), or a file mo
 """
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,7 +113,8 @@ def _short(words: str) -> str:
 
 
 def _tfds_words(words: str) -> tuple[str, str, str]:
-    parts = words.removeprefix("tfds:").rsplit(":", 2)
-    if len(parts) != 3 or not all(parts):
+    part = r"([^:\[]+(?:\[[^\]]*\])?)"
+    match = re.fullmatch(rf"tfds:([^:]+(?::[\d.*]+)?):{part}:{part}", words)
+    if match is None:
         raise ValueError(f"A data set of TensorFlow Datasets is written tfds:NAME:TRAIN:TEST. Received: {words!r}.")
-    return parts[0], parts[1], parts[2]
+    return match[1], match[2], match[3]

@@ -70,6 +70,8 @@ def representation(
         return feature_model(_load(Path(model), weights, image_size), "pre_logits")
     if weights is None:
         raise ValueError(_which_weights(model))
+    if str(model) not in applications.list_models():
+        raise ValueError(f"There is no model {str(model)!r}. There are: {', '.join(applications.list_models())}.")
     is_resnet = str(model) in RESNET_VARIANTS
     options: dict[str, Any] = {"pooling": "avg" if is_resnet else "token"}
     if weights != "none":
@@ -103,7 +105,8 @@ def _load(path: Path, weights: Any, image_size: Any) -> keras.Model:
         raise ValueError(f"{path} brings its weights and its size: leave out `weights` and `image_size`.")
     if not path.is_file():
         raise ValueError(f"There is no file {path}.")
-    return keras.models.load_model(path)
+    model = keras.models.load_model(path)
+    return keras.Model(model.inputs[0], model.outputs[0]) if isinstance(model, keras.Sequential) else model
 
 
 def class_names(weights: str | os.PathLike) -> list[str]:

@@ -131,7 +131,7 @@ def _connect_tensorflow(config: DevicesConfig) -> Devices:
         # One batch for each replica, in the order of the replicas: TensorFlow splits and shards nothing by itself.
         distribute=lambda dataset: strategy.distribute_datasets_from_function(lambda _: dataset),
         gather=lambda value: _gather_on_tensorflow(strategy, value),
-        forward=lambda model: _forward_on_replicas(strategy, model),
+        forward=lambda model: _kept(model, strategy, functools.partial(_forward_on_replicas, strategy)),
         description=f"{type(strategy).__name__}, {strategy.num_replicas_in_sync} replicas on {num_workers} workers",
     )
 
@@ -160,15 +160,25 @@ def _gather_on_tensorflow(strategy: tf.distribute.Strategy, value: int) -> list[
 
 
 # Tracing takes a second, and the same model is asked about one data set after the other.
-_FORWARDS: weakref.WeakKeyDictionary[keras.Model, Forward] = weakref.WeakKeyDictionary()
+_FORWARDS: weakref.WeakKeyDictionary[keras.Model, dict[Any, tuple[Any, Forward]]] = weakref.WeakKeyDictionary()
+
+
+def _kept(model: keras.Model, where: Any, make: Callable[[keras.Model], Forward]) -> Forward:
+    """What `make` made of the model before, as long as the model is built as it was then. Values may change."""
+    kept, now = _FORWARDS.setdefault(model, {}), _structure(model)
+    if where not in kept or kept[where][0] != now:
+        kept[where] = now, make(model)
+    return kept[where][1]
+
+
+def _structure(model: keras.Model) -> tuple:
+    layers = [(layer.dtype_policy.name, id(getattr(layer, "activation", None))) for layer in model.layers]
+    return tuple(map(id, model.variables)), tuple(layers)
 
 
 def _forward(model: keras.Model) -> Forward:
     """In this process, on what Keras uses without being told."""
-    if model not in _FORWARDS:
-        is_jax = keras.backend.backend() == "jax"
-        _FORWARDS[model] = _forward_on_jax(model) if is_jax else _forward_on_tensorflow(model)
-    return _FORWARDS[model]
+    return _kept(model, None, _forward_on_jax if keras.backend.backend() == "jax" else _forward_on_tensorflow)
 
 
 def _forward_on_tensorflow(model: keras.Model) -> Forward:
@@ -185,9 +195,11 @@ def outputs_of(model: keras.Model, images: Any) -> Any:
 
 
 def _forward_on_replicas(strategy: tf.distribute.Strategy, model: keras.Model) -> Forward:
+    alive = weakref.ref(model)
+
     @tf.function(reduce_retracing=True)
     def on_all(batch: tuple) -> tuple:
-        parts = strategy.run(lambda images, *others: (outputs_of(model, images), *others), args=batch)
+        parts = strategy.run(lambda images, *others: (outputs_of(alive(), images), *others), args=batch)
         return tuple(strategy.gather(part, axis=0) for part in parts)  # in the order of the replicas: that of the rows
 
     return lambda batch: tuple(values.numpy() for values in on_all(batch))
@@ -254,7 +266,7 @@ def _connect_jax(config: DevicesConfig) -> Devices:
         num_workers=num_workers,
         worker_index=worker,
         gather=lambda value: np.ravel(multihost_utils.process_allgather(np.array(value))).tolist(),
-        forward=lambda model: _forward_on_jax(model, over_devices=distribution is not None),
+        forward=_forward if distribution is None else _forward_on_mesh,
         description=f"{len(names)} x {jax.devices()[0].device_kind} on {num_workers} processes, JAX",
     )
 
@@ -276,6 +288,11 @@ def _forward_on_jax(model: keras.Model, *, over_devices: bool = False) -> Forwar
         return tuple(_gathered(value) for value in (outputs, *batch[1:]))
 
     return forward
+
+
+def _forward_on_mesh(model: keras.Model) -> Forward:
+    mesh = tuple(keras.distribution.list_devices())
+    return _kept(model, mesh, functools.partial(_forward_on_jax, over_devices=True))
 
 
 def _sharded(images: np.ndarray) -> Any:

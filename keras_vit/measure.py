@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -32,6 +33,7 @@ _PUBLISHED_OF = {  # TensorFlow Datasets' names to those of `paper.py`
     "oxford_iiit_pet": "pets",
     "oxford_flowers102": "flowers102",
 }
+_NUM_IMAGES = {"imagenet": 50_000, "cifar10": 10_000, "cifar100": 10_000, "pets": 3669, "flowers102": 6149}
 _WORDS = {
     "top1": "named correctly",
     "top5": "among the first five",
@@ -99,6 +101,8 @@ def measure(
     if output is not None:
         check_can_draw()
     devices = devices or DevicesConfig()
+    if os.fspath(model).endswith(".keras") and devices.precision != "float32":
+        raise ValueError(f"{model} computes in the precision that it was saved with: leave out `precision`.")
     place = connect(devices)
     if output is not None and place.is_chief:
         (Path(output).expanduser() / "unreadable.txt").unlink(missing_ok=True)  # of an earlier measurement
@@ -118,12 +122,13 @@ def measure(
         answers = answer(network, test.images, unreadable=unreadable, **options)
         numbers = answers.numbers()
     if place.is_chief:
+        precision = " and ".join(sorted({step.compute_dtype for step in network.layers}))
         said = _Said(
             name=f"{Path(model).name}{'' if weights is None else f', {weights}'}",
             test=test,
             numbers=numbers,
             published=published_rows(Path(model).stem, test.published, size[0]),
-            conditions=f"{size[0]} x {size[1]} pixels, {eval_crop}, {devices.precision}, {place.description}",
+            conditions=f"{size[0]} x {size[1]} pixels, {eval_crop}, {precision}, {place.description}",
         )
         print(said.text(), flush=True)
         if output is not None:
@@ -153,27 +158,36 @@ def find_test_set(
         ValueError: If there are no such images, or their classes are not the model's.
     """
     text = os.fspath(data)
+    if sum((text.startswith("tfds:"), real is not None, is_objectnet)) > 1:
+        raise ValueError("A data set of TensorFlow Datasets, `real` and ObjectNet are three test sets: name one.")
     if text.startswith("tfds:"):
         name, split = _tfds_words(text)
-        images = imagenet_real_tfds(split) if name.startswith("imagenet2012_real") else sources.tfds(name, split)
-        return TestSet(images=images, published=_PUBLISHED_OF.get(name.partition(":")[0], ""))
+        if name.startswith("imagenet2012_real"):
+            return TestSet(images=imagenet_real_tfds(split), published="imagenet_real")
+        return _with_published(sources.tfds(name, split), _PUBLISHED_OF.get(name.partition(":")[0], ""))
     if real is not None:
         return TestSet(images=imagenet_real(data, real), published="imagenet_real")
     if is_objectnet:
         return TestSet(images=objectnet(data), published="objectnet")
-    training, test = folders.training_and_test(data)
-    source = training if test is None else test
+    folder = folders.to_measure_on(data)
+    source = sources.image_folder(folder)
     classes = source.class_names
     if num_classes == 1000 and all(is_wordnet_id(name) for name in classes):
         if len(classes) < num_classes:
             logging.warning("%s has %d of ImageNet's 1,000 classes; answers may be any of them.", text, len(classes))
-        return TestSet(images=by_wordnet_id(source), published="imagenet" if len(classes) == num_classes else "")
+        return _with_published(by_wordnet_id(source), "imagenet")
     if num_classes == 1000 and all(name.isdecimal() for name in classes):
-        return TestSet(images=imagenet_v2(data))
+        return TestSet(images=imagenet_v2(folder))
     if names:
         source = _in_order(source, names)
-    known = [key for key in _PUBLISHED_OF.values() if key in Path(text).resolve().parts]
-    return TestSet(images=source, published=known[-1] if known else "")
+    known = [key for key in _PUBLISHED_OF.values() if key in folder.parts]
+    return _with_published(source, known[-1] if known else "")
+
+
+def _with_published(source: Source, dataset: str) -> TestSet:
+    """Published numbers stand beside ours if these are as many images as those of the test set."""
+    is_whole = source.num_examples == _NUM_IMAGES.get(dataset)
+    return TestSet(images=source, published=dataset if is_whole else "")
 
 
 def published_rows(model: str, dataset: str, image_size: int) -> list[paper.Published]:
@@ -214,7 +228,8 @@ class _Said:
             pictures = write_pictures(answers, folder)
             plots.draw_calibration(folder / "calibration.png", *answers.calibration())
             write_answers(answers, folder / "answers.csv")
-            page += ["## Classes", class_table(answers), "![Which class is taken for which](confusion.png)"]
+            page += ["## Classes", class_table(answers)]
+            page += ["![Which class is taken for which](confusion.png)"] * ("confusion.png" in pictures)
             page += ["## Mistakes", "![Mistakes](errors.png)" if "errors.png" in pictures else "None."]
             page += ["## How sure it is, and how often right", "![Calibration](calibration.png)"]
             if answers.unreadable:
@@ -250,10 +265,11 @@ def _in_order(source: Source, names: Sequence[str]) -> Source:
 
 
 def _tfds_words(text: str) -> tuple[str, str]:
-    name, colon, split = text.removeprefix("tfds:").rpartition(":")
-    if not colon or not name or not split:
+    """Name, with its version if need be, and split: which may have colons too, but in brackets."""
+    match = re.fullmatch(r"tfds:([^:]+(?::[\d.*]+)?):([^:\[]+(?:\[.*)?)", text)
+    if match is None:
         raise ValueError(f"A data set of TensorFlow Datasets is written tfds:NAME:SPLIT. Received: {text!r}.")
-    return name, split
+    return match[1], match[2]
 
 
 def _made(folder: str | os.PathLike) -> Path:

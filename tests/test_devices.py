@@ -104,3 +104,29 @@ def test_a_garbled_tf_config_is_named(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", "{worker: 3")
     with pytest.raises(ValueError, match="TF_CONFIG is not JSON"):
         connect(DevicesConfig(kind="auto"))
+
+
+TWO_RUNS = """
+import sys
+import tensorflow as tf
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+from dataclasses import replace
+from keras_vit.train import DataConfig, DevicesConfig, LoopConfig, PretrainConfig, RunConfig, pretrain, smoke_form
+for kind in ("digits", "fractals"):
+    run = RunConfig(data=DataConfig(kind=kind), loop=LoopConfig(total_steps=1))
+    config = smoke_form(PretrainConfig(model="ViT_Ti16", run=run))
+    devices = DevicesConfig(kind="mirrored", names=("CPU:0", "CPU:1"))
+    found = pretrain(replace(config, run=replace(config.run, devices=devices)), f"{sys.argv[1]}/{kind}")
+    print("examples:", found["validation/examples"])
+"""
+
+
+@pytest.mark.slow
+def test_two_trainings_in_one_process_do_not_mix_their_sums(tmp_path: Path):
+    """With a strategy each, the second would wait for, or refuse, what the first left behind."""
+    command = [sys.executable, "-c", TWO_RUNS, str(tmp_path)]
+    env = {**os.environ, "KERAS_BACKEND": "tensorflow"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("examples: ") == 2

@@ -143,13 +143,12 @@ def few(root: Path) -> Fewshot:
 def test_fewshot_gives_the_numbers_known_beforehand(few: Fewshot):
     assert "| colors | 90.00 ± 0.00 | 90.00 ± 0.00 |" in few.first.page and few.first.page in few.first.said
     assert "# Few-shot: " in few.first.page and "right/model.keras, pre_logits\n" in few.first.page
-    assert (
-        "over 3 draws of the images" in few.first.page
-        and "| data | 1 of each class | 5 of each class |" in few.first.page
-    )
+    assert "over 3 draws of the images" in few.first.page
+    assert "| data | 1 of each class | 5 of each class |" in few.first.page
     colors = [row for row in rows(few.first.table) if row["data"] == "colors"]
-    cases = [(row["shots"], row["ridge"], row["seed"]) for row in colors]
-    assert cases == [(shots, "1024", seed) for shots in "15" for seed in "012"]
+    assert [(row["shots"], row["ridge"], row["seed"]) for row in colors] == [
+        (shots, "1024", seed) for shots in "15" for seed in "012"
+    ]
     assert {row["accuracy"] for row in colors} == {"0.900000"}
     assert (few.workdir / "fewshot.png").read_bytes().startswith(b"\x89PNG") and "](fewshot.png)" in few.first.page
 
@@ -320,7 +319,7 @@ def test_each_measurement_has_its_report(evaluation: Evaluation):
 
 
 def test_nothing_is_measured_again(evaluation: Evaluation):
-    assert stamps(evaluation.workdir, "*/*") == evaluation.files
+    assert evaluation.files and stamps(evaluation.workdir, "*/*") == evaluation.files
     assert (evaluation.workdir / "evaluation.csv").read_bytes() == evaluation.table
     assert "named correctly" not in evaluation.again.stdout  # nothing was measured
 
@@ -339,7 +338,7 @@ def test_strict_is_an_error_of_the_first_unreadable_image(root: Path, evaluation
     assert [row["data"] for row in rows(tmp_path / "run" / "evaluation.csv")] == [f"{root}/colors"]  # before it
 
 
-def test_what_an_interrupted_measurement_could_not_read_is_forgotten(root: Path, tmp_path: Path, monkeypatch):
+def test_what_an_interrupted_measurement_could_not_read_is_forgotten(root: Path, tmp_path: Path):
     """It has been repaired since; and a path may be longer than the name of a file."""
     data = tmp_path / ("very_long_" * 20) / "colors"
     save_colors(data, 2)

@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("tensorflow")
 
+from keras_vit.devices import DevicesConfig  # noqa: E402
 from keras_vit.evaluate.label_sets import LabelSets  # noqa: E402
 from keras_vit.measure import find_test_set, measure, published_rows  # noqa: E402
 
@@ -141,5 +142,26 @@ def test_with_strict_what_cannot_be_read_ends_it(colors: Path, tmp_path: Path):
 
 def test_an_empty_folder_is_an_error(tmp_path: Path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="There are no images in"):
+    with pytest.raises(ValueError, match="has no folders. Expected one for each class"):
         measure(model_of(tmp_path / "model.keras", ["red"]), tmp_path / "empty")
+
+
+def test_a_test_set_may_have_one_class_and_lie_beside_nothing(tmp_path: Path):
+    (tmp_path / "m").mkdir()
+    model = model_of(tmp_path / "m" / "model.keras", ["red", "green", "blue"])
+    (tmp_path / "m" / "classes.txt").write_text("red\ngreen\nblue\n", encoding="utf-8")
+    save(tmp_path / "data" / "val" / "green" / "1.png", COLORS["green"])
+    assert measure(model, tmp_path / "data")["top1"] == 1.0
+
+
+def test_published_numbers_need_the_whole_test_set(tmp_path: Path):
+    for name in ("cat", "dog"):
+        save(tmp_path / "pets" / name / "1.png", (1, 2, 3))
+    assert find_test_set(tmp_path / "pets", 2).published == ""
+
+
+def test_contradictions_are_refused(colors: Path, tmp_path: Path):
+    with pytest.raises(ValueError, match="name one"):
+        find_test_set(colors, 1000, real="real.json", is_objectnet=True)
+    with pytest.raises(ValueError, match="leave out `precision`"):
+        measure(tmp_path / "model.keras", colors, devices=DevicesConfig(precision="mixed_bfloat16"))

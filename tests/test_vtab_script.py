@@ -254,18 +254,6 @@ def test_missing_data_are_said_before_anything_runs(data: Path, tmp_path: Path):
     assert not (tmp_path / "run").exists()
 
 
-def test_several_tasks_are_learned_on_two_replicas(data: Path, tmp_path: Path):
-    """One after the other in one process: TensorFlow's second strategy would mix its sums with the first one's."""
-    options = ("--smoke", "--tasks=dtd,clevr_count", "--config.run.devices.kind=mirrored")
-    done = vtab(data, tmp_path / "run", *options, "--config.run.devices.names=('CPU:0', 'CPU:1')")
-    assert done.returncode == 0, done.stderr[-3000:]
-    alone = vtab(data, tmp_path / "alone", "--smoke", "--tasks=dtd,clevr_count")
-    for task in ("dtd", "clevr_count"):
-        found, expected = (json.loads((tmp_path / run / task / "result.json").read_text()) for run in ("run", "alone"))
-        assert found["numbers"]["images"] == expected["numbers"]["images"]
-        assert found["numbers"]["top1"] == pytest.approx(expected["numbers"]["top1"], abs=0.03), alone.stderr[-2000:]
-
-
 def test_mistakes_of_the_command_line_are_told(data: Path, tmp_path: Path):
     for option, message in (
         ("--tasks=clevr", "There is no task 'clevr'. Near it: clevr_count"),

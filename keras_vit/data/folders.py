@@ -39,6 +39,19 @@ def training_and_test(path: str | os.PathLike) -> tuple[Source, Source | None]:
     return source, None if test is None else image_folder(test, class_names=source.class_names)
 
 
+def to_measure_on(path: str | os.PathLike) -> Path:
+    """Returns the folder of the classes to measure on: `path/test` (or val, validation, valid) if that holds some.
+
+    Raises:
+        ValueError: If there is no such folder.
+    """
+    root = Path(path).expanduser().resolve()
+    if not root.is_dir():
+        raise ValueError(f"There is no folder {root}. {_expected(root)}")
+    inside = {entry.name.lower(): entry for entry in sorted(root.iterdir()) if entry.is_dir()}
+    return next((inside[name] for name in MEASURING if name in inside and _holds_classes(inside[name])), root)
+
+
 def passed_over(path: str | os.PathLike) -> Counter[str]:
     """Returns the suffixes of the files below a folder that are not taken for images, and how many there are of each.
 

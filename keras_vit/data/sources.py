@@ -5,6 +5,7 @@ the business of `order.py`, images of `transforms.py`, batches of `pipeline.py`.
 run can start at any step at once; TFRecord files are given one by a pass over their record headers.
 """
 
+import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +32,7 @@ class Source:
             file) or uint8 (H, W, 3), the label a scalar int64. Runs inside tf.data, in parallel.
         locate: index to what a person would look for: a path, or "name[index]".
         labels: (num_examples,) int64, where they are known without reading the examples.
+        content: To a digest of what `locate` cannot tell apart: the pixels of arrays.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Source:
     read: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
     locate: Callable[[int], str]
     labels: np.ndarray | None = None
+    content: Callable[[], str] = lambda: ""
 
     def examples(self) -> tf.data.Dataset:
         """Returns (index, image, label) of every example once, in the order of the index."""
@@ -119,9 +122,9 @@ class Source:
 
         def read(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             image, label = self.read(index)
-            return image, lookup[label]
+            return image, tf.where(label < 0, label, lookup[tf.maximum(label, 0)])  # below 0: without a label
 
-        known = None if self.labels is None else table[self.labels]
+        known = None if self.labels is None else np.where(self.labels < 0, self.labels, table[self.labels])
         return replace(self, class_names=tuple(class_names), read=read, labels=known)
 
     def subset(self, indices: Sequence[int] | np.ndarray) -> "Source":
@@ -190,6 +193,7 @@ def arrays(images: np.ndarray, labels: np.ndarray, class_names: Sequence[str] | 
         read=read,
         locate=lambda index: f"{name}[{index}]",
         labels=labels.astype(np.int64),
+        content=lambda: hashlib.sha256(np.ascontiguousarray(images).tobytes()).hexdigest(),
     )
 
 

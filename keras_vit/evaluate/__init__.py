@@ -14,7 +14,7 @@ from keras_vit.evaluate.imagenet_sets import (
 from keras_vit.evaluate.label_sets import LabelSets, label_set_accuracy
 from keras_vit.evaluate.probe import ProbeResult, linear_probe
 from keras_vit.evaluate.streaming_probe import streaming_probe
-from keras_vit.evaluate.vtab import vtab
+from keras_vit.evaluate.vtab import jobs, vtab
 
 __all__ = [
     "Answers",
@@ -31,6 +31,7 @@ __all__ = [
     "imagenet_real",
     "imagenet_real_tfds",
     "imagenet_v2",
+    "jobs",
     "label_set_accuracy",
     "linear_probe",
     "load",

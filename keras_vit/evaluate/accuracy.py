@@ -13,6 +13,7 @@ from keras_vit.data.sources import Source
 from keras_vit.devices import Devices
 from keras_vit.evaluate.outputs import outputs
 
+_ADDS_UP = 1e-2  # how far from 1 probabilities may add up to, in 16 bits
 CALIBRATION_BINS = 15  # arXiv:1706.04599, section 5
 
 
@@ -165,11 +166,11 @@ def answer(
         unreadable=unreadable,
         progress=progress,
     )
-    columns = [
-        (part.indices, part.labels, *judge(log_probabilities(model, part.values), part.labels))
-        for part in given
-        if len(part.indices)
-    ]
+    columns = []
+    for part in given:
+        if len(part.indices):
+            _check_labels(source, part.indices, part.labels)
+            columns.append((part.indices, part.labels, *judge(log_probabilities(model, part.values), part.labels)))
     if not columns:
         raise ValueError(f"No image of {source.name} could be read.")
     names = ("indices", "labels", "answers", "shares", "ranks", "losses")
@@ -211,13 +212,22 @@ def log_probabilities(model: keras.Model, values: np.ndarray) -> np.ndarray:
             f"The model gives NaN or infinity: row {row} of a batch is {values[row][:5]}... Are its weights whole?"
         )
     activation = getattr(model.layers[-1], "activation", None)
-    if activation is keras.activations.softmax:
+    # A softmax may also be a layer or an operation of its own, or stand in a model within the model.
+    adds_up = values.min() >= 0 and np.abs(values.sum(axis=1) - 1).max() < _ADDS_UP
+    if activation is keras.activations.softmax or adds_up:
         # Of logits close to each other, a softmax in float32 keeps six digits; what it rounds to 0 counts as 1e-45.
         return np.log(np.maximum(values, np.finfo(np.float32).smallest_subnormal))
     if activation not in (None, keras.activations.linear):
         raise ValueError("The model must end in logits or a softmax: build it with `classifier_activation=None`.")
     values = values - values.max(axis=1, keepdims=True)
     return values - np.log(np.exp(values).sum(axis=1, keepdims=True))
+
+
+def _check_labels(source: Source, indices: np.ndarray, labels: np.ndarray) -> None:
+    wrong = np.flatnonzero((labels < 0) | (labels >= len(source.class_names)))
+    if wrong.size:
+        place, label, last = source.locate(int(indices[wrong[0]])), labels[wrong[0]], len(source.class_names) - 1
+        raise ValueError(f"{place} has the label {label}, and classes are 0 to {last}. Is it a split without labels?")
 
 
 def _check_classes(model: keras.Model, source: Source) -> None:

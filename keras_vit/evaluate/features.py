@@ -92,7 +92,11 @@ def extract(
                 store.append(part.values, part.labels, part.indices)
         store.finish(source.name, source.class_names)
         _check_same_start(0, devices)  # nobody reads before the first worker has finished
-    return load(store.folder)
+    features = load(store.folder)
+    if strict and len(features.indices) < source.num_examples:
+        missing = source.num_examples - len(features.indices)
+        raise ValueError(f"{missing} images of {source.name} could not be read, see {store.folder / 'unreadable.txt'}.")
+    return features
 
 
 def load(folder: str | os.PathLike) -> Features:
@@ -123,7 +127,7 @@ def feature_model(model: keras.Model, layer: str) -> keras.Model:
 def _output_of(model: keras.Model, layer: str) -> keras.KerasTensor:
     names = [step.name for step in model.layers]
     if layer == "pre_logits":
-        return model.get_layer("predictions").input if "predictions" in names else model.output
+        return _before_the_head(model)
     if layer in LAYERS and "encoder_norm" in names:
         prefix = int("class_token" in names)
         if layer == "class_token" and not prefix:
@@ -135,11 +139,22 @@ def _output_of(model: keras.Model, layer: str) -> keras.KerasTensor:
         return keras.layers.GlobalAveragePooling2D()(model.get_layer(pool).input)
     if layer in names:
         return model.get_layer(layer).output
-    near = difflib.get_close_matches(layer, [*LAYERS, *names], n=4, cutoff=0.4)
+    if layer == "class_token":
+        raise ValueError(f'{model.name} has no class token. Use `layer="patch_mean"` or "pre_logits".')
+    near = difflib.get_close_matches(layer, names, n=4, cutoff=0.4)
     raise ValueError(
         f"{model.name} has no layer {layer!r}. Near it: {', '.join(near) or 'none'}. "
         f"Its last ones: {', '.join(names[-6:])}."
     )
+
+
+def _before_the_head(model: keras.Model) -> keras.KerasTensor:
+    """What the last dense layer reads, unless that is the tanh layer of pre-training: then there is no head."""
+    if "predictions" in [step.name for step in model.layers]:
+        return model.get_layer("predictions").input
+    last = [step for step in model.layers if not isinstance(step, keras.layers.Activation | keras.layers.Softmax)][-1]
+    is_head = isinstance(last, keras.layers.Dense) and last.name != "pre_logits"
+    return last.input if is_head else model.output
 
 
 def _in_memory(given: Iterable[Outputs], source: Source) -> Features:
@@ -166,18 +181,22 @@ def _in_memory(given: Iterable[Outputs], source: Source) -> Features:
 def _record(
     model: keras.Model, source: Source, layer: str, image_size: int | tuple[int, int] | None, eval_crop: str
 ) -> dict[str, Any]:
-    weights, images = hashlib.sha256(), hashlib.sha256()
+    weights, images = hashlib.sha256(), hashlib.sha256(source.content().encode())
     for variable in model.weights:
         weights.update(np.ascontiguousarray(keras.ops.convert_to_numpy(variable)).tobytes())
+    images.update(repr(source.class_names).encode(errors="surrogateescape"))
+    images.update(b"" if source.labels is None else source.labels.astype(np.int64).tobytes())
     for index in range(source.num_examples):
         images.update(f"{source.locate(index)}\n".encode(errors="surrogateescape"))
+    size = image_size or model.input_shape[1:3]
     return {
         "model": model.name,
         "weights_sha256": weights.hexdigest(),
+        "precision": ", ".join(sorted({step.compute_dtype for step in model.layers})),
         "layer": layer,
         "source": source.name,
         "images_sha256": images.hexdigest(),
-        "image_size": str(image_size or model.input_shape[1:3]),
+        "image_size": list(size) if isinstance(size, Iterable) else [size, size],
         "eval_crop": eval_crop,
     }
 

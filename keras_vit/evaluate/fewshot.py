@@ -131,6 +131,8 @@ def fewshot(
     )
     train_labels, test_labels = train_labels.astype(np.int64), test_labels.astype(np.int64)
     names = range(max(train_labels.max(), test_labels.max()) + 1) if class_names is None else class_names
+    if len(names) > len(train):
+        raise ValueError(f"{len(names):,} classes cannot be learned from {len(train):,} examples. Labels count from 0.")
     if len(names) < 2:
         raise ValueError(f"There must be at least two classes to tell apart. Received: {_listed(names) or 'none'}.")
     _refuse(*_wrong_labels(len(names), train_labels=train_labels, test_labels=test_labels))
@@ -174,9 +176,11 @@ def draw_shots(labels: np.ndarray, shots: int, *, seed: int, class_names: Sequen
     counts = np.bincount(labels, minlength=len(class_names))
     few = [f"{name} ({count})" for name, count in zip(class_names, counts, strict=True) if count < shots]
     if few:
+        least = counts.min()
+        fewer = f"Every class has {least}: ask for no more shots than that, or add" if least else "Add"
         raise ValueError(
             f"{len(few)} of the {len(counts)} classes have fewer than {shots} training examples: {_listed(few)}. "
-            f"Every class has {counts.min()}: ask for no more shots than that, or add examples."
+            f"{fewer} examples."
         )
     members = np.split(np.argsort(labels, kind="stable"), np.cumsum(counts)[:-1])
     generator = np.random.default_rng(seed)

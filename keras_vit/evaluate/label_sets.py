@@ -42,6 +42,7 @@ class LabelSets:
     allowed: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "right", tuple(tuple(int(label) for label in labels) for labels in self.right))
         if len(self.right) != self.source.num_examples:
             raise ValueError(
                 f"{self.source.name} has {self.source.num_examples} images. "

@@ -3,6 +3,7 @@
 All evaluations stand on this: what is counted is counted here.
 """
 
+import numbers
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -104,23 +105,44 @@ def outputs(
 
 def _check(model: keras.Model, image_size: int | tuple[int, int] | None) -> tuple[int, int]:
     """Returns the size of the images."""
+    shape = _input_shape(model)
     if len(model.inputs) != 1 or len(model.outputs) != 1:
         raise ValueError(
             f"The model must have one input and one output. Received: {len(model.inputs)} and {len(model.outputs)}."
         )
-    # A model with `include_preprocessing` begins with arithmetic, which is no layer.
-    first = next(step for step in model.operations if not isinstance(step, keras.layers.InputLayer))
-    if not isinstance(first, keras.layers.Layer):
+    if _scales_pixels(model):
         raise ValueError("The model scales its pixels itself. Build it without `include_preprocessing`.")
-    height, width = model.inputs[0].shape[1:3]
+    height, width, _ = shape
     if image_size is None:
         if height is None or width is None:
             raise ValueError("The model takes images of any size: pass `image_size`, in pixels.")
         return height, width
-    size = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
+    size = (int(image_size),) * 2 if isinstance(image_size, numbers.Integral) else tuple(image_size)
     if min(size) < 1 or size != (height or size[0], width or size[1]):
         raise ValueError(f"The model takes images of {height} x {width} pixels. Received: image_size={image_size}.")
     return size
+
+
+def _input_shape(model: keras.Model) -> tuple:
+    """(height, width, 3) of a functional model."""
+    inputs = getattr(model, "inputs", None)
+    if not inputs or not getattr(model, "operations", None):
+        raise ValueError(
+            "The model must be a functional one: built from `keras.Input`. A Sequential model `m` becomes one with "
+            "`keras.Model(m.inputs[0], m.outputs[0])`."
+        )
+    shape = inputs[0].shape[1:]
+    if len(shape) != 3 or shape[2] != 3:
+        raise ValueError(f"The model must take images (B, H, W, 3). Received: inputs of shape {inputs[0].shape}.")
+    return tuple(shape)
+
+
+def _scales_pixels(model: keras.Model) -> bool:
+    """A model with `include_preprocessing` begins with arithmetic, which is no layer; also within another model."""
+    first = next((step for step in model.operations if not isinstance(step, keras.layers.InputLayer)), None)
+    if isinstance(first, keras.Model):
+        return _scales_pixels(first)
+    return first is not None and not isinstance(first, keras.layers.Layer)
 
 
 def _default_batch(size: tuple[int, int]) -> int:

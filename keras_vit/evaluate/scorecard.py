@@ -16,6 +16,7 @@ from keras_vit.writing import table, whole
 
 MOST_MISTAKES = 16  # drawn
 MOST_CLASSES = 100  # in the table of the report
+MOST_CONFUSED = 2000  # classes that are drawn, of which the counts are held in memory
 _THUMBNAIL = 320  # pixels, about
 
 
@@ -26,12 +27,18 @@ def worst(card: Answers, count: int = MOST_MISTAKES) -> np.ndarray:
 
 
 def write_pictures(card: Answers, folder: Path) -> list[str]:
-    """Writes `confusion.png` and, if there are mistakes, `errors.png`; an older one is removed. Returns their names."""
-    plots.draw_confusion(folder / "confusion.png", card.confusion(), card.source.class_names)
+    """Writes `confusion.png` and, if there are mistakes, `errors.png`; an older one is removed. Returns their names.
+
+    More classes than `MOST_CONFUSED` are not drawn against each other.
+    """
+    drawn = []
+    if len(card.source.class_names) <= MOST_CONFUSED:
+        plots.draw_confusion(folder / "confusion.png", card.confusion(), card.source.class_names)
+        drawn = ["confusion.png"]
     shown = worst(card)
     if not shown.size:
         (folder / "errors.png").unlink(missing_ok=True)
-        return ["confusion.png"]
+        return drawn
     images = [read_pixels(card.source, int(index)) for index in card.indices[shown]]
     steps = [max(1, max(image.shape[:2]) // _THUMBNAIL) for image in images]
     plots.draw_mistakes(
@@ -42,7 +49,7 @@ def write_pictures(card: Answers, folder: Path) -> list[str]:
         card.shares[shown].tolist(),
         card.source.class_names,
     )
-    return ["confusion.png", "errors.png"]
+    return [*drawn, "errors.png"]
 
 
 def write_answers(card: Answers, path: Path) -> None:
@@ -68,20 +75,22 @@ def headline(card: Answers) -> str:
 
 def class_table(card: Answers) -> str:
     """Returns a table of the classes: how many are found, how many of the answers are right, what is mixed up."""
-    counts, names = card.confusion(), card.source.class_names
-    found, given = counts.sum(axis=1), counts.sum(axis=0)
-    recall = np.divide(counts.diagonal(), found, out=np.full(len(names), np.nan), where=found > 0)
-    shown = np.arange(len(names))
+    names, num_classes = card.source.class_names, len(card.source.class_names)
+    found, given, hits = (
+        np.bincount(column, minlength=num_classes)
+        for column in (card.labels, card.answers, card.labels[card.ranks == 0])
+    )
+    recall = card.per_class()
+    shown = np.arange(num_classes)
     note = ""
-    if len(names) > MOST_CLASSES:
+    if num_classes > MOST_CLASSES:
         shown = np.argsort(np.where(np.isnan(recall), 2.0, recall), kind="stable")[:MOST_CLASSES]
-        note = f"The {MOST_CLASSES} of {len(names):,} classes that are found least.\n\n"
+        note = f"The {MOST_CLASSES} of {num_classes:,} classes that are found least.\n\n"
     rows = []
     for number in shown.tolist():
-        others = counts[number].copy()
-        others[number] = 0
+        others = np.bincount(card.answers[(card.labels == number) & (card.ranks > 0)], minlength=num_classes)
         mixed = f"{names[others.argmax()]} ({others.max():,})" if others.any() else ""
-        right = int(counts[number, number])
+        right = int(hits[number])
         rows.append(
             [number, names[number], f"{found[number]:,}", _share(right, found[number]), _share(right, given[number])]
             + [mixed]

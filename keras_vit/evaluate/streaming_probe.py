@@ -11,6 +11,7 @@ Source: dinov2@05c66df eval/linear.py, for many classifiers in one pass and abou
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import keras
@@ -93,17 +94,29 @@ def _solutions(
     scaling = moments(examples.train_features, rows)
     batches = _Batches(examples, rows, scaling, seed, num_steps)
     penalties = np.array(regularizations, np.float32) / len(rows)
-    heads = _heads(examples.train_features.shape[1], examples.num_classes, penalties, num_steps)
     several = len(regularizations) > 1
     label = f"{len(regularizations)} regularizations" if several else f"regularization {regularizations[0]:g}"
     bar = _Bar(num_steps, label, shown=progress)
-    heads.fit(batches, epochs=1, shuffle=False, verbose=0, callbacks=[bar])
+    with _on_one_device():
+        heads = _heads(examples.train_features.shape[1], examples.num_classes, penalties, num_steps)
+        heads.fit(batches, epochs=1, shuffle=False, verbose=0, callbacks=[bar])
     kernels, biases = (np.asarray(weights, np.float64) for weights in heads.get_weights())
     for index, regularization in enumerate(regularizations):
         kernel, bias = kernels[:, index], biases[index]
         # That takes a look at all examples. A choice is not worth it: its winner is trained again, alone.
         flat = several or _slope(examples, rows, scaling, kernel, bias, regularization) < _TOLERANCE
         yield classifier_of(kernel, bias, scaling, converged=flat)
+
+
+@contextmanager
+def _on_one_device() -> Iterator[None]:
+    """A batch need not divide into the devices of a mesh, and one is enough."""
+    distribution = keras.distribution.distribution()
+    keras.distribution.set_distribution(None)
+    try:
+        yield
+    finally:
+        keras.distribution.set_distribution(distribution)
 
 
 class _Batches(keras.utils.PyDataset):

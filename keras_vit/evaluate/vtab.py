@@ -102,7 +102,7 @@ def jobs(words: Sequence[str] = ("all",), data_dir: str | os.PathLike | None = N
     names = [job.name for job in found]
     if repeated := [job.data for job in found if names.count(job.name) > 1]:
         raise ValueError(
-            f"These folders would share the name {names[-1]}: {'; '.join(repeated)}. Run one of them in another folder."
+            f"These folders would have names in common: {'; '.join(repeated)}. Run one of them in another folder."
         )
     return found
 
@@ -244,6 +244,8 @@ def vtab(
         write_text(workdir / _PLAN, json.dumps(plan, indent=1) + "\n")
         write_result(workdir / job.name, result)
         write_report(workdir, title=title, facts=plan, left_out=left_out)
+    if left_out and not any(workdir.glob("*/result.json")):
+        raise ValueError(f"Nothing is left to do. {' '.join(left_out.values())}")
     if not todo:  # what is left out may be other tasks than before
         write_report(workdir, title=title, facts=plan, left_out=left_out)
     return summary(read_results(workdir))

@@ -102,7 +102,7 @@ class Handover:
             self.plan,
             "## Classes",
             class_table(card),
-            "![Which class is taken for which](confusion.png)",
+            *["![Which class is taken for which](confusion.png)"] * ("confusion.png" in pictures),
             "## Mistakes",
             mistakes if "errors.png" in pictures else "None.",
             "## Images that could not be read",

@@ -244,3 +244,48 @@ def test_outputs_can_start_anywhere(start: int):
     whole = np.concatenate([part.values for part in outputs(classifier(), noise(33), batch_size=8)])
     if parts:
         np.testing.assert_allclose(np.concatenate([part.values for part in parts]), whole[start:], rtol=1e-5, atol=1e-6)
+
+
+def test_a_softmax_counts_as_one_wherever_it_stands():
+    logits = classifier()
+    images, expected = keras.Input((8, 8, 3)), accuracy(classifier(activation="softmax"), noise(20))["loss"]
+    layer = keras.Model(logits.input, keras.layers.Softmax()(logits.output))
+    operation = keras.Model(logits.input, keras.ops.softmax(logits.output))
+    for model in (layer, operation, keras.Model(images, layer(images))):
+        assert accuracy(model, noise(20))["loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_model_that_is_rebuilt_in_place_is_not_asked_as_it_was():
+    model = classifier()
+    before = accuracy(model, noise(20))["loss"]
+    head = model.get_layer("predictions")
+    head.set_weights([2 * value for value in head.get_weights()])
+    values = accuracy(model, noise(20))["loss"]
+    head.enable_lora(2)
+    head.lora_kernel_b.assign(np.random.default_rng(0).normal(size=head.lora_kernel_b.shape))
+    assert len({before, values, accuracy(model, noise(20))["loss"]}) == 3
+    expected = by_hand(model, noise(20))["loss"]
+    assert accuracy(model, noise(20))["loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_an_image_without_a_label_is_an_error():
+    source = noise(6)
+    unlabelled = sources.Source(
+        name="no labels",
+        class_names=source.class_names,
+        num_examples=6,
+        read=lambda index: (source.read(index)[0], -keras.ops.ones((), "int64")),
+        locate=source.locate,
+    )
+    with pytest.raises(ValueError, match=r"noise\[0\] has the label -1, and classes are 0 to 6"):
+        accuracy(classifier(), unlabelled)
+    with pytest.raises(ValueError, match="has the label -1"):
+        accuracy(classifier(), unlabelled.relabelled(range(7), source.class_names))
+
+
+def test_what_is_no_functional_model_of_images_is_an_error():
+    with pytest.raises(ValueError, match="must be a functional one"):
+        accuracy(keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Flatten(), keras.layers.Dense(7)]), noise(3))
+    grey = keras.Input((8, 8, 1))
+    with pytest.raises(ValueError, match=r"must take images \(B, H, W, 3\)"):
+        accuracy(keras.Model(grey, keras.layers.Dense(7)(keras.layers.Flatten()(grey))), noise(3))

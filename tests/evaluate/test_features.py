@@ -219,3 +219,42 @@ def test_a_killed_process_goes_on_and_ends_with_the_same_bits(tmp_path: Path):
     assert "done (1000, 192)" in start("killed").communicate(timeout=300)[0]
     whole, resumed = (load(tmp_path / folder) for folder in ("whole", "killed"))
     assert (whole.values == resumed.values).all() and (whole.labels == resumed.labels).all()
+
+
+def test_other_pixels_labels_or_precision_are_other_features(model, source, tmp_path: Path):
+    extract(model, source, output=tmp_path)
+    for other in (
+        sources.arrays(IMAGES[::-1].copy(), LABELS, name="noise"),
+        sources.arrays(IMAGES, LABELS[::-1].copy(), name="noise"),
+        source.relabelled([2, 1, 0], list("xyz")),
+    ):
+        with pytest.raises(ValueError, match="images_sha256"):
+            extract(model, other, output=tmp_path)
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        half = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3), representation_size=20, classes=5)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    half.set_weights(model.get_weights())
+    with pytest.raises(ValueError, match="'precision': 'float32'"):
+        extract(half, source, output=tmp_path)
+
+
+def test_a_head_of_another_name_is_left_out_too():
+    images = keras.Input((8, 8, 3))
+    width = keras.layers.Dense(6, name="trunk")(keras.layers.Flatten()(images))
+    head = keras.layers.Dense(4, name="fc")(width)
+    for output in (head, keras.layers.Softmax()(head)):
+        assert feature_model(keras.Model(images, output), "pre_logits").output_shape == (None, 6)
+    trunk = keras_vit.ViT_Ti16(
+        weights=None, include_top=False, pooling="token", representation_size=20, input_shape=(32, 32, 3)
+    )
+    assert feature_model(trunk, "pre_logits").output_shape == (None, 20)
+
+
+def test_strict_holds_for_features_that_are_there_already(model, folder: Path, tmp_path: Path):
+    (folder / "a" / "00.png").write_bytes(b"no image")
+    source = sources.image_folder(folder)
+    extract(model, source, output=tmp_path / "features")
+    with pytest.raises(ValueError, match="1 images of .* could not be read, see .*unreadable.txt"):
+        extract(model, source, output=tmp_path / "features", strict=True)

@@ -386,7 +386,7 @@ FEATURES, LABELS, TEST, TEST_LABELS = clouds(num_classes=3, per_class=30, width=
         ({"shots": (5, 31)}, r"3 of the 3 classes have fewer than 31 training examples: 0 \(30\), 1 \(30\), 2 \(30\)"),
         (
             {"class_names": ["cat", "dog", "bat", "eel"]},
-            r"1 of the 4 classes .* than 25 .*: eel \(0\). Every class has 0",
+            r"1 of the 4 classes .* than 25 .*: eel \(0\). Add examples",
         ),
         ({"test_labels": TEST_LABELS + 1}, r"1 of the 4 classes have fewer than 25 training examples: 3 \(0\)"),
         ({"shots": ()}, r"`shots` must be different integers, at least 1. Received: \[\]"),
