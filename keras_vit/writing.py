@@ -29,9 +29,9 @@ def write_text(path: Path, text: str) -> None:
     """Writes a text, whole or not at all; what UTF-8 lacks (bytes of a file name) is written as an escape.
 
     Example:
-        >>> write_text(Path("note.md"), "caf\\udce9")
+        >>> write_text(Path("note.md"), "name \\udce9")
         >>> Path("note.md").read_text()
-        'caf\\\\udce9'
+        'name \\\\udce9'
     """
     with whole(path) as partial:
         partial.write_text(text, encoding="utf-8", errors="backslashreplace")
