@@ -141,7 +141,8 @@ def _output_of(model: keras.Model, layer: str) -> keras.KerasTensor:
         return model.get_layer(layer).output
     if layer == "class_token":
         raise ValueError(f'{model.name} has no class token. Use `layer="patch_mean"` or "pre_logits".')
-    near = difflib.get_close_matches(layer, names, n=4, cutoff=0.4)
+    known = [name for name in (*LAYERS, *names) if name != layer]
+    near = difflib.get_close_matches(layer, known, n=4, cutoff=0.4)
     raise ValueError(
         f"{model.name} has no layer {layer!r}. Near it: {', '.join(near) or 'none'}. "
         f"Its last ones: {', '.join(names[-6:])}."
