@@ -42,7 +42,7 @@ FILES = {
     ),
     "evaluate": (
         *("plots", "outputs", "accuracy", "scorecard", "label_sets", "imagenet_sets", "feature_store", "features"),
-        *("fewshot", "probe", "streaming_probe", "vtab_tasks", "vtab_report", "vtab", "__init__"),
+        *("labelled", "fewshot", "probe", "streaming_probe", "vtab_tasks", "vtab_report", "vtab", "__init__"),
     ),
     "train": (
         *("losses", "schedules", "optimizers", "remat", "tensorflow_step", "jax_step", "learner", "checkpoints"),

@@ -4,6 +4,8 @@ Every batch is (images, labels, weights) and has the same number of rows; rows t
 reads its own rows and no others, and N workers together read what one would have read.
 """
 
+import atexit
+import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +18,10 @@ from keras_vit.data.transforms import Transform, mixup, mixup_coefficient
 
 _BATCHES_AT_ONCE = 2
 _BATCHES_AHEAD = 2
+
+# An iterator that only the garbage collector can free, such as one in the traceback of an error, would be freed when
+# Python has shut down: it waits there, for ever, for threads that were in a `tf.numpy_function` (TensorFlow 2.21).
+atexit.register(gc.collect)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -98,12 +98,8 @@ class Source:
                 f"{len(few)} of the {len(counts)} classes of {self.name} have fewer than two images: "
                 f"{', '.join(few[:10])}. An image cannot be learned from and measured on. Add images, or remove them."
             )
-        order = np.random.default_rng(seed).permutation(self.num_examples)
-        by_class = order[np.argsort(self.labels[order], kind="stable")]
-        taken = np.clip(np.round(share * counts), 1, counts - 1)
-        rank = np.arange(self.num_examples) - np.repeat(np.cumsum(counts) - counts, counts)
-        first = by_class[rank < np.repeat(taken, counts)]
-        return self.subset(np.sort(first)), self.without(first)
+        first = share_of_each_class(self.labels, share, seed=seed)
+        return self.subset(first), self.without(first)
 
     def relabelled(self, labels: Sequence[int], class_names: Sequence[str]) -> "Source":
         """Returns the same examples with other classes.
@@ -149,6 +145,27 @@ class Source:
             locate=lambda index: self.locate(int(kept[index])),
             labels=None if self.labels is None else self.labels[kept],
         )
+
+
+def share_of_each_class(labels: np.ndarray, share: float, *, seed: int) -> np.ndarray:
+    """Draws a share of the examples of each class, at least one and not all; returns their places, in ascending order.
+
+    Args:
+        labels: (N,) integers from 0, two at least of each class.
+        share: From 0 to 1.
+        seed: Of the draw.
+
+    Example:
+        >>> labels = np.repeat([0, 1], [20, 3])
+        >>> np.bincount(labels[share_of_each_class(labels, 0.1, seed=0)]).tolist()
+        [2, 1]
+    """
+    counts = np.bincount(labels)
+    taken = np.clip(np.round(share * counts).astype(int), 1, counts - 1)
+    order = np.random.default_rng(seed).permutation(len(labels))
+    by_class = order[np.argsort(labels[order], kind="stable")]
+    rank = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.sort(by_class[rank < np.repeat(taken, counts)])
 
 
 def arrays(images: np.ndarray, labels: np.ndarray, class_names: Sequence[str] | None = None, name: str = "") -> Source:

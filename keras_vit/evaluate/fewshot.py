@@ -10,12 +10,14 @@ Source: arXiv:2010.11929 section 4.1 ("regularised least-squares regression ... 
 neither the ridge constant nor the scaling: both are those of `evaluators/fewshot_lsr.py` in google-research/big_vision.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import scipy.linalg
 import scipy.sparse
+
+from keras_vit.evaluate.labelled import blocks, check_finite, listed, refuse, wrong_arrays
 
 # big_vision, `evaluators/fewshot_lsr.py`: the constant feature, so large that its weight is almost free of the ridge.
 BIAS = 100.0
@@ -28,8 +30,6 @@ SEEDS = (0, 1, 2)
 # Before that constant was fixed, all of these were tried and one was selected: `l2_regs` of google-research/scenic
 # (`train_lib/transfer/fewshot_utils.py`) and of `common_fewshot.py` in google/uncertainty-baselines.
 OLDER_SWEEP = tuple(2.0**exponent for exponent in range(-10, 20))
-
-_BLOCK = 2**21  # numbers in float64 that are held at once: 16 MiB
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -73,7 +73,7 @@ class FewshotResult:
         chosen = dict.fromkeys(self.shots, only) if ridges is None else ridges
         if any(chosen.get(shots) not in self.ridges for shots in self.shots):
             raise ValueError(
-                f"`ridges` must name one of {_listed(self.ridges)} for each of the shots {_listed(self.shots)}, "
+                f"`ridges` must name one of {listed(self.ridges)} for each of the shots {listed(self.shots)}, "
                 f"as `select_ridge` does. Received: {ridges}."
             )
         scores = {}
@@ -124,21 +124,21 @@ def fewshot(
     """
     train, train_labels = np.asarray(train_features), np.asarray(train_labels)
     test, test_labels = np.asarray(test_features), np.asarray(test_labels)
-    _refuse(
+    refuse(
         *_wrong_choices(shots, seeds, ridges),
-        *_wrong_arrays("train_", train, train_labels),
-        *_wrong_arrays("test_", test, test_labels, width=train.shape[-1] if train.ndim == 2 else None),
+        *wrong_arrays("train_", train, train_labels),
+        *wrong_arrays("test_", test, test_labels, width=train.shape[-1] if train.ndim == 2 else None),
     )
     train_labels, test_labels = train_labels.astype(np.int64), test_labels.astype(np.int64)
     names = range(max(train_labels.max(), test_labels.max()) + 1) if class_names is None else class_names
     if len(names) > len(train):
         raise ValueError(f"{len(names):,} classes cannot be learned from {len(train):,} examples. Labels count from 0.")
     if len(names) < 2:
-        raise ValueError(f"There must be at least two classes to tell apart. Received: {_listed(names) or 'none'}.")
-    _refuse(*_wrong_labels(len(names), train_labels=train_labels, test_labels=test_labels))
+        raise ValueError(f"There must be at least two classes to tell apart. Received: {listed(names)}.")
+    refuse(*_wrong_labels(len(names), train_labels=train_labels, test_labels=test_labels))
     draws = [draw_shots(train_labels, max(shots), seed=seed, class_names=names) for seed in seeds]
-    _check_finite("train_features", train, np.unique(draws))
-    _check_finite("test_features", test, np.arange(len(test)))
+    check_finite("train_features", train, np.unique(draws))
+    check_finite("test_features", test, np.arange(len(test)))
     accuracies = np.empty((len(shots), len(ridges), len(seeds)))
     for column, drawn in enumerate(draws):
         for row, count in enumerate(shots):
@@ -179,7 +179,7 @@ def draw_shots(labels: np.ndarray, shots: int, *, seed: int, class_names: Sequen
         least = counts.min()
         fewer = f"Every class has {least}: ask for no more shots than that, or add" if least else "Add"
         raise ValueError(
-            f"{len(few)} of the {len(counts)} classes have fewer than {shots} training examples: {_listed(few)}. "
+            f"{len(few)} of the {len(counts)} classes have fewer than {shots} training examples: {listed(few)}. "
             f"{fewer} examples."
         )
     members = np.split(np.argsort(labels, kind="stable"), np.cumsum(counts)[:-1])
@@ -213,7 +213,7 @@ class RidgePath:
         Raises:
             ValueError: If `ridge` is not above 0.
         """
-        _refuse(*_wrong_choices(ridges=(ridge,)))
+        refuse(*_wrong_choices(ridges=(ridge,)))
         return (self.left / (self.eigenvalues + ridge)) @ self.right
 
     def answers(self, features: np.ndarray, ridges: Sequence[float]) -> np.ndarray:
@@ -223,11 +223,11 @@ class RidgePath:
         """
         width, num_classes = len(self.mean), self.right.shape[1]
         answers = np.empty((len(ridges), len(features)), np.int64)
-        for few in _blocks(len(ridges), width * num_classes):
-            weights = np.stack([self.weights(ridge) for ridge in ridges[few]], axis=1).reshape(width + 1, -1)
-            for rows in _blocks(len(features), width + weights.shape[1]):
+        for few in blocks(np.arange(len(ridges)), width * num_classes):
+            weights = np.stack([self.weights(ridges[place]) for place in few], axis=1).reshape(width + 1, -1)
+            for rows in blocks(np.arange(len(features)), width + weights.shape[1]):
                 outputs = self._inputs(features[rows]) @ weights
-                answers[few, rows] = outputs.reshape(len(outputs), -1, num_classes).argmax(axis=2).T
+                answers[np.ix_(few, rows)] = outputs.reshape(len(outputs), -1, num_classes).argmax(axis=2).T
         return answers
 
     def _inputs(self, features: np.ndarray) -> np.ndarray:
@@ -259,8 +259,8 @@ def fit_ridge(features: np.ndarray, labels: np.ndarray, *, num_classes: int, dua
 
     Source: google-research/big_vision, `evaluators/fewshot_lsr.py`, for the two forms and the decomposition.
     """
-    _refuse(*_wrong_arrays("", features, labels))
-    _refuse(*_wrong_labels(num_classes, labels=labels))
+    refuse(*wrong_arrays("", features, labels))
+    refuse(*_wrong_labels(num_classes, labels=labels))
     inputs, mean, scale = _standardized(features)
     if len(inputs) < inputs.shape[1] if dual is None else dual:
         eigenvalues, vectors = scipy.linalg.eigh(inputs @ inputs.T, driver="evd")
@@ -329,7 +329,7 @@ def select_ridge(results: Mapping[str, FewshotResult]) -> dict[int, float]:
     if others:
         raise ValueError(
             "All results must have the same shots and ridges, in the same order. "
-            f"Not those of {name}: {_listed(others)}."
+            f"Not those of {name}: {listed(others)}."
         )
     # Rounded: the same accuracies in another order of the seeds may differ in the last digit of their mean.
     means = np.round([result.mean for result in results.values()], 12)
@@ -338,21 +338,6 @@ def select_ridge(results: Mapping[str, FewshotResult]) -> dict[int, float]:
     ranks = (2 * below + equal).sum(axis=0)  # twice the ranks, up to a constant: sums of integers compare exactly
     ridges = np.where(ranks == ranks.max(axis=1, keepdims=True), first.ridges, np.inf).min(axis=1)
     return dict(zip(first.shots, ridges.tolist(), strict=True))
-
-
-def _blocks(num_rows: int, width: int) -> Iterator[slice]:
-    step = max(1, _BLOCK // width)
-    return (slice(start, min(start + step, num_rows)) for start in range(0, num_rows, step))
-
-
-def _listed(values: Iterable) -> str:
-    words = [f"{value:g}" if isinstance(value, float) else str(value) for value in values]
-    return ", ".join(words[:10]) + (f" and {len(words) - 10:,} more" if len(words) > 10 else "")
-
-
-def _refuse(*problems: str) -> None:
-    if problems:
-        raise ValueError(" ".join(problems))
 
 
 def _wrong_choices(shots: Sequence = SHOTS, seeds: Sequence = SEEDS, ridges: Sequence = (RIDGE,)) -> Iterator[str]:
@@ -368,31 +353,7 @@ def _wrong_choices(shots: Sequence = SHOTS, seeds: Sequence = SEEDS, ridges: Seq
             yield f"`{name}` must be different {expected}. Received: {list(values)}."
 
 
-def _wrong_arrays(prefix: str, features: np.ndarray, labels: np.ndarray, width: int | None = None) -> Iterator[str]:
-    fits = features.ndim == 2 and features.size and width in (None, features.shape[1])
-    if not fits or features.dtype.kind not in "fiu":
-        yield (
-            f"`{prefix}features` must be numbers of shape (examples, {width or 'width'}), at least one of each. "
-            f"Received: {features.dtype} of shape {features.shape}."
-        )
-    if labels.shape != features.shape[:1] or labels.dtype.kind not in "iu":
-        yield (
-            f"`{prefix}labels` must be integers of shape {features.shape[:1]}, one for each row of `{prefix}features`. "
-            f"Received: {labels.dtype} of shape {labels.shape}."
-        )
-
-
 def _wrong_labels(num_classes: int, **parts: np.ndarray) -> Iterator[str]:
     for name, labels in parts.items():
         if labels.min() < 0 or labels.max() >= num_classes:
             yield f"`{name}` must be 0 to {num_classes - 1}. Received: {labels.min()} to {labels.max()}."
-
-
-def _check_finite(name: str, features: np.ndarray, rows: np.ndarray) -> None:
-    for block in _blocks(len(rows), features.shape[1]):
-        finite = np.isfinite(features[rows[block]]).all(axis=1)
-        if not finite.all():
-            raise ValueError(
-                f"Row {rows[block][finite.argmin()]} of `{name}` has values that are NaN or infinite. "
-                "Leave it out, or look at the model that made it."
-            )

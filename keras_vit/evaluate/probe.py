@@ -25,6 +25,9 @@ from functools import partial
 import numpy as np
 from absl import logging
 
+from keras_vit.data.sources import share_of_each_class
+from keras_vit.evaluate.labelled import blocks, check_finite, listed, refuse, wrong_arrays
+
 # Two for each factor of ten: from next to none to one that only a million examples overcome.
 REGULARIZATIONS = tuple(10.0 ** (exponent / 2) for exponent in range(-4, 13))
 
@@ -32,7 +35,6 @@ REGULARIZATIONS = tuple(10.0 ** (exponent / 2) for exponent in range(-4, 13))
 # tell the classes apart well: what is found then depends on where the search began.
 _TOLERANCE = 1e-6
 _MAX_ITERATIONS = 10_000
-_BLOCK = 2**21  # numbers in float64 that are held at once: 16 MiB
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -197,14 +199,8 @@ def split_by_class(labels: np.ndarray, share: float, *, seed: int) -> tuple[np.n
         >>> [np.bincount(labels[rows]).tolist() for rows in split_by_class(labels, 0.1, seed=0)]
         [[18, 2], [2, 1]]
     """
-    counts = np.bincount(labels)
-    taken = np.clip(np.round(share * counts).astype(int), 1, counts - 1)
-    order = np.random.default_rng(seed).permutation(len(labels))
-    by_class = order[np.argsort(labels[order], kind="stable")]
-    rank = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
-    held_out = np.zeros(len(labels), bool)
-    held_out[by_class[rank < np.repeat(taken, counts)]] = True
-    return np.flatnonzero(~held_out), np.flatnonzero(held_out)
+    held_out = share_of_each_class(labels, share, seed=seed)
+    return np.setdiff1d(np.arange(len(labels)), held_out), held_out
 
 
 def moments(features: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -236,12 +232,6 @@ def classifier_of(
     mean, std = scaling
     kernel = (kernel - kernel.mean(axis=1, keepdims=True)) / std[:, None]
     return Classifier(kernel=kernel, bias=bias - bias.mean() - mean @ kernel, converged=converged)
-
-
-def blocks(rows: np.ndarray, width: int) -> Iterator[np.ndarray]:
-    """Cuts rows into pieces, each of about as many numbers as may be held at once."""
-    size = max(1, _BLOCK // width)
-    return (rows[start : start + size] for start in range(0, len(rows), size))
 
 
 def _solutions(examples: Examples, rows: np.ndarray, regularizations: Sequence[float]) -> Iterator[Classifier]:
@@ -298,16 +288,16 @@ def checked(
         ValueError: If they do not fit one another.
     """
     train, train_labels, test, test_labels = map(np.asarray, arrays)
-    _refuse(
+    refuse(
         *_wrong_choices(regularizations, dev_share),
-        *_wrong_arrays("train_", train, train_labels),
-        *_wrong_arrays("test_", test, test_labels, width=train.shape[-1] if train.ndim == 2 else None),
+        *wrong_arrays("train_", train, train_labels),
+        *wrong_arrays("test_", test, test_labels, width=train.shape[-1] if train.ndim == 2 else None),
     )
     train_labels, test_labels = train_labels.astype(np.int64), test_labels.astype(np.int64)
     names = range(max(0, train_labels.max()) + 1) if class_names is None else class_names
-    _refuse(*_wrong_labels(train_labels, test_labels, names, least=1 if len(regularizations) == 1 else 2))
-    _check_finite("train_features", train)
-    _check_finite("test_features", test)
+    refuse(*_wrong_labels(train_labels, test_labels, names, least=1 if len(regularizations) == 1 else 2))
+    check_finite("train_features", train, np.arange(len(train)))
+    check_finite("test_features", test, np.arange(len(test)))
     return Examples(
         train_features=train,
         train_labels=train_labels,
@@ -315,11 +305,6 @@ def checked(
         test_labels=test_labels,
         num_classes=len(names),
     )
-
-
-def _refuse(*problems: str) -> None:
-    if problems:
-        raise ValueError(" ".join(problems))
 
 
 def _wrong_choices(regularizations: Sequence[float], dev_share: float) -> Iterator[str]:
@@ -330,23 +315,9 @@ def _wrong_choices(regularizations: Sequence[float], dev_share: float) -> Iterat
         yield f"`dev_share` must be between 0 and 1. Received: {dev_share}."
 
 
-def _wrong_arrays(prefix: str, features: np.ndarray, labels: np.ndarray, width: int | None = None) -> Iterator[str]:
-    fits = features.ndim == 2 and features.size and width in (None, features.shape[1])
-    if not fits or features.dtype.kind not in "fiu":
-        yield (
-            f"`{prefix}features` must be numbers of shape (examples, {width or 'width'}), at least one of each. "
-            f"Received: {features.dtype} of shape {features.shape}."
-        )
-    if labels.shape != features.shape[:1] or labels.dtype.kind not in "iu":
-        yield (
-            f"`{prefix}labels` must be integers of shape {features.shape[:1]}, one for each row of `{prefix}features`. "
-            f"Received: {labels.dtype} of shape {labels.shape}."
-        )
-
-
 def _wrong_labels(train: np.ndarray, test: np.ndarray, names: Sequence, *, least: int) -> Iterator[str]:
     if len(names) < 2:
-        yield f"There must be at least two classes to tell apart. Received: {_listed(names)}."
+        yield f"There must be at least two classes to tell apart. Received: {listed(names)}."
     for name, labels in (("train_labels", train), ("test_labels", test)):
         if labels.min() < 0 or labels.max() >= len(names):
             yield (
@@ -361,20 +332,6 @@ def _wrong_labels(train: np.ndarray, test: np.ndarray, names: Sequence, *, least
     if few:
         why = "one to learn from and one to choose the regularization by" if least == 2 else "one to learn from"
         yield (
-            f"{len(few)} of the {len(names)} classes have too few training examples: {_listed(few)}. "
+            f"{len(few)} of the {len(names)} classes have too few training examples: {listed(few)}. "
             f"Each needs {why}. Add examples, or leave the classes out and number the others anew."
         )
-
-
-def _listed(values: Sequence) -> str:
-    return ", ".join(map(str, values[:10])) + (f" and {len(values) - 10:,} more" if len(values) > 10 else "") or "none"
-
-
-def _check_finite(name: str, features: np.ndarray) -> None:
-    for block in blocks(np.arange(len(features)), features.shape[1]):
-        finite = np.isfinite(features[block]).all(axis=1)
-        if not finite.all():
-            raise ValueError(
-                f"Row {block[finite.argmin()]} of `{name}` has values that are NaN or infinite. "
-                "Leave it out, or look at the model that made it."
-            )

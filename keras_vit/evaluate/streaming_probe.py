@@ -18,12 +18,12 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit.evaluate.labelled import blocks
 from keras_vit.evaluate.probe import (
     REGULARIZATIONS,
     Classifier,
     Examples,
     ProbeResult,
-    blocks,
     checked,
     classifier_of,
     measure,

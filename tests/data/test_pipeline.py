@@ -1,5 +1,8 @@
 """Batches: the same from any step, for any number of threads and workers; each image counted once."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -204,3 +207,39 @@ def test_rows_that_do_not_divide_are_refused():
         pipeline.Share(rows=6, num_workers=4)
     with pytest.raises(ValueError, match="batch_size=0"):
         pipeline.padded_rows(0, 1)
+
+
+END_OF_A_SCRIPT = """
+import gc, sys, time
+import tensorflow as tf
+if {ours}:
+    import keras_vit.data.pipeline
+class Node: pass
+def read(number):
+    time.sleep(0.5)
+    return number
+batches = tf.data.Dataset.range(99).map(lambda number: tf.numpy_function(read, [number], tf.int64)).prefetch(9)
+node = Node()
+node.itself, node.iterator = node, iter(batches)  # as an error's traceback holds it
+next(node.iterator)
+gc.disable()
+del node
+print("the end", flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_process_ends_though_images_are_being_read(ours):
+    """Without us it never does (TensorFlow 2.21): when that case fails, the call at exit can go."""
+    command = [sys.executable, "-c", END_OF_A_SCRIPT.format(ours=ours)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout.readline() == "the end\n"
+    if ours:
+        assert process.wait(120) == 0
+    else:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(10)
+        process.kill()
+        process.wait()
+    process.stdout.close()

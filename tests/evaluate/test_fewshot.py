@@ -2,7 +2,6 @@
 
 import json
 import statistics
-import sys
 import tracemalloc
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 pytest.importorskip("tensorflow")  # not for this module: its neighbours read data with it
 
+from keras_vit.evaluate import labelled  # noqa: E402
 from keras_vit.evaluate.fewshot import (  # noqa: E402
     OLDER_SWEEP,
     FewshotResult,
@@ -201,7 +201,7 @@ def test_the_order_of_the_training_examples_changes_nothing_when_all_are_used():
 def test_the_order_of_the_test_examples_and_the_block_size_change_nothing(monkeypatch):
     train, labels, test, test_labels = clouds(spread=0.5)
     before = fewshot(train, labels, test, test_labels, ridges=RIDGES)
-    monkeypatch.setattr(sys.modules[fewshot.__module__], "_BLOCK", 150)  # 3 ridge constants and 6 rows at once
+    monkeypatch.setattr(labelled, "_BLOCK", 150)  # 3 ridge constants and 6 rows at once
     after = fewshot(train, labels, test[::-1], test_labels[::-1], ridges=RIDGES)
     assert (before.accuracies == after.accuracies).all()
 
@@ -428,7 +428,7 @@ def test_long_lists_are_cut():
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_the_first_row_that_is_not_finite_is_named(value, monkeypatch):
-    monkeypatch.setattr(sys.modules[fewshot.__module__], "_BLOCK", 40)  # ten rows at once
+    monkeypatch.setattr(labelled, "_BLOCK", 40)  # ten rows at once
     train, test = FEATURES.copy(), np.repeat(TEST, 5, axis=0)
     test[[17, 25], 2] = value
     with pytest.raises(ValueError, match="Row 17 of `test_features` has values that are NaN or infinite"):

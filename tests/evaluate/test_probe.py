@@ -12,6 +12,7 @@ import scipy.special
 
 pytest.importorskip("tensorflow")  # not for this module: its neighbours read data with it
 
+from keras_vit.evaluate import labelled  # noqa: E402
 from keras_vit.evaluate import probe as module  # noqa: E402
 from keras_vit.evaluate.probe import REGULARIZATIONS, linear_probe, moments, split_by_class  # noqa: E402
 
@@ -210,7 +211,7 @@ def test_every_class_is_held_out_by_its_share(share, expected):
 def test_mean_and_deviation_do_not_depend_on_the_blocks(monkeypatch):
     features = np.random.default_rng(0).normal(1000.0, 0.1, size=(101, 3)).astype(np.float32)
     rows = np.arange(1, 101, 3)
-    monkeypatch.setattr(module, "_BLOCK", 3 * 7)
+    monkeypatch.setattr(labelled, "_BLOCK", 3 * 7)
     mean, std = moments(features, rows)
     np.testing.assert_allclose(mean, features[rows].mean(axis=0, dtype=np.float64), rtol=1e-14)
     np.testing.assert_allclose(std, features[rows].std(axis=0, dtype=np.float64), rtol=1e-9)

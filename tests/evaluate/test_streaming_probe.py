@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("tensorflow")  # not for this module: its neighbours read data with it
 
-from keras_vit.evaluate import probe  # noqa: E402
+from keras_vit.evaluate import labelled, probe  # noqa: E402
 from keras_vit.evaluate.probe import linear_probe  # noqa: E402
 from keras_vit.evaluate.streaming_probe import streaming_probe  # noqa: E402
 
@@ -160,7 +160,7 @@ def test_every_epoch_has_an_order_of_its_own(monkeypatch):
 
 
 def test_memory_does_not_grow_with_the_training_set(tmp_path, monkeypatch):
-    monkeypatch.setattr(probe, "_BLOCK", 2**18)
+    monkeypatch.setattr(labelled, "_BLOCK", 2**18)
     peaks = {}
     for num_rows in (4_000, 16_000):
         written = np.lib.format.open_memmap(tmp_path / "features.npy", "w+", np.float32, (num_rows, 512))
