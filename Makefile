@@ -37,12 +37,13 @@ help: ## list the commands
 quickstart: $(VENV)/.installed-quickstart ## install what it needs, then the first full run: pre-train, fine-tune, export, ask
 	@$(BIN)/python -m keras_vit quickstart
 
-# Most tests keep one core busy, so the two backends share a machine of two; what JAX said is printed at the end.
+# Most tests keep one core busy, so two run at a time, each file in one process, and JAX beside them for a while; what it
+# said is printed at the end.
 test: lint ## install what it needs, then linters, all tests on TensorFlow, floors 0-3 on JAX
 	@echo "Tests on TensorFlow, and beside them on JAX:"
 	@KERAS_BACKEND=jax $(JAX_CACHE) $(BIN)/python -m pytest -q -m "$(UNASKED)" $(ONLY_ONCE:%=--ignore=tests/%) \
 	    > $(VENV)/jax-tests.log 2>&1 & jax=$$!; \
-	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q -m "$(UNASKED)"; on_tensorflow=$$?; \
+	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q -m "$(UNASKED)" -n 2 --dist loadfile; on_tensorflow=$$?; \
 	wait $$jax; on_jax=$$?; echo "Tests on JAX:"; cat $(VENV)/jax-tests.log; \
 	exit $$((on_tensorflow + on_jax))
 

@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("tensorflow")
 
+from counting_processes import counted, start  # noqa: E402
 from free_ports import free_ports  # noqa: E402
 
 from keras_vit.devices import DevicesConfig, connect, memory_gb  # noqa: E402
@@ -20,23 +21,9 @@ pytestmark = pytest.mark.tensorflow
 SCRIPT = Path(__file__).parent / "count_examples.py"
 
 
-def start(kind: str, backend: str = "tensorflow", **environment: str) -> subprocess.Popen:
-    env = {**os.environ, "KERAS_BACKEND": backend, **environment}
-    return subprocess.Popen(
-        [sys.executable, str(SCRIPT), kind], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-
-
-def counted(*processes: subprocess.Popen) -> list[dict]:
-    outputs = [process.communicate(timeout=400)[0] for process in processes]
-    lines = [[line for line in output.splitlines() if line.startswith("counted: ")] for output in outputs]
-    assert all(lines), outputs[0][-3000:]
-    return [json.loads(found[0].removeprefix("counted: ")) for found in lines]
-
-
 @pytest.fixture(scope="module")
 def on_one_device() -> dict:
-    return counted(start("one"))[0]
+    return counted(start(SCRIPT, "one"))[0]
 
 
 def check(found: dict, expected: dict) -> None:
@@ -50,14 +37,14 @@ def check(found: dict, expected: dict) -> None:
 def test_two_workers_count_each_image_once(on_one_device):
     addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
     configs = [{"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}} for index in range(2)]
-    for found in counted(*(start("multi_worker", TF_CONFIG=json.dumps(config)) for config in configs)):
+    for found in counted(*(start(SCRIPT, "multi_worker", TF_CONFIG=json.dumps(config)) for config in configs)):
         check(found, on_one_device)
 
 
 @pytest.mark.slow
 def test_jax_on_a_mesh_counts_each_image_once(on_one_device):
     flags = "--xla_force_host_platform_device_count=2"
-    check(counted(start("mirrored", backend="jax", XLA_FLAGS=flags))[0], on_one_device)
+    check(counted(start(SCRIPT, "mirrored", backend="jax", XLA_FLAGS=flags))[0], on_one_device)
 
 
 def test_auto_is_one_device_where_there_is_one():

@@ -1,9 +1,6 @@
 """Accuracy: every image counted once, and every number as worked out by hand or by a plain loop."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import keras
@@ -12,6 +9,7 @@ import pytest
 
 pytest.importorskip("tensorflow")
 
+from counting_processes import counted, start  # noqa: E402
 from free_ports import free_ports  # noqa: E402
 
 from keras_vit.data import sources  # noqa: E402
@@ -68,23 +66,9 @@ def test_a_softmax_gives_the_numbers_of_its_logits():
     assert found == pytest.approx(same, rel=1e-5)
 
 
-def start(kind: str, **environment: str) -> subprocess.Popen:
-    env = {**os.environ, "KERAS_BACKEND": "tensorflow", **environment}
-    return subprocess.Popen(
-        [sys.executable, str(SCRIPT), kind], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-
-
-def counted(*processes: subprocess.Popen) -> list[dict]:
-    said = [process.communicate(timeout=400)[0] for process in processes]
-    lines = [[line for line in text.splitlines() if line.startswith("counted: ")] for text in said]
-    assert all(lines), said[0][-3000:]
-    return [json.loads(found[0].removeprefix("counted: ")) for found in lines]
-
-
 @pytest.fixture(scope="module")
 def on_one_device() -> dict:
-    return counted(start("one"))[0]
+    return counted(start(SCRIPT, "one"))[0]
 
 
 def check(found: dict, expected: dict) -> None:
@@ -98,21 +82,21 @@ def check(found: dict, expected: dict) -> None:
 @pytest.mark.slow
 def test_two_replicas_count_what_one_counts(on_one_device):
     assert {numbers["images"] for numbers in on_one_device.values()} == {1, 3, 32}  # of 33, one cannot be read
-    check(counted(start("mirrored"))[0], on_one_device)
+    check(counted(start(SCRIPT, "mirrored"))[0], on_one_device)
 
 
 @pytest.mark.slow
 def test_each_of_two_workers_gets_all_the_answers(on_one_device):
     addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
     configs = [{"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}} for index in range(2)]
-    for found in counted(*(start("multi_worker", TF_CONFIG=json.dumps(config)) for config in configs)):
+    for found in counted(*(start(SCRIPT, "multi_worker", TF_CONFIG=json.dumps(config)) for config in configs)):
         check(found, on_one_device)
 
 
 @pytest.mark.slow
 def test_a_mesh_of_jax_counts_what_tensorflow_counts(on_one_device):
     flags = "--xla_force_host_platform_device_count=2"
-    check(counted(start("mirrored", KERAS_BACKEND="jax", XLA_FLAGS=flags))[0], on_one_device)
+    check(counted(start(SCRIPT, "mirrored", backend="jax", XLA_FLAGS=flags))[0], on_one_device)
 
 
 LOGS = np.log([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8], [0.4, 0.4, 0.2], [0.25, 0.25, 0.5]])
