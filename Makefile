@@ -16,9 +16,9 @@ $(shell rm -f $(VENV)/.installed-*)
 endif
 
 # Tests of what stands above floor 3 and may use TensorFlow. All others run on JAX too.
-ABOVE_FLOOR_3 := train evaluate analyze export test_classifier.py test_cli.py test_devices.py test_evaluate_scripts.py \
-    test_info.py test_measure.py test_predict.py test_quickstart.py test_recipes.py test_sweep.py test_verify.py \
-    test_vtab_script.py
+ABOVE_FLOOR_3 := train evaluate export test_ablations.py test_classifier.py test_cli.py test_devices.py \
+    test_evaluate_scripts.py test_info.py test_inspection.py test_measure.py test_predict.py test_quickstart.py \
+    test_recipes.py test_sweep.py test_verify.py test_vtab_script.py
 # Tests of what imports no framework: once is enough.
 FRAMEWORK_FREE := test_cost.py test_docstrings.py test_drawing.py test_floors.py test_grid.py test_paper.py \
     test_public_names.py test_quiet.py test_repository.py test_writing.py \

@@ -16,6 +16,9 @@ _IS_COMMAND_LINE = ("-m", "keras_vit") in zip(sys.orig_argv, sys.orig_argv[1:], 
 if not _IS_COMMAND_LINE:
     from keras_vit import layers, models, variants
     from keras_vit.applications import (
+        AxialResNet50,
+        AxialViT_B16,
+        AxialViT_B32,
         BiT_R50x1,
         BiT_R50x3,
         BiT_R101x1,
@@ -53,6 +56,9 @@ if not _IS_COMMAND_LINE:
     from keras_vit.weights.save import save_checkpoint
 
 __all__ = [
+    "AxialResNet50",
+    "AxialViT_B16",
+    "AxialViT_B32",
     "BiT_R50x1",
     "BiT_R50x3",
     "BiT_R101x1",
@@ -97,7 +103,7 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """Imported on first use (PEP 562): what needs TensorFlow, and in a command line every public name."""
-    if name in ("data", "evaluate", "layers", "models", "paper", "train", "variants"):
+    if name in ("analyze", "cost", "data", "evaluate", "layers", "models", "paper", "train", "variants"):
         return importlib.import_module(f"keras_vit.{name}")
     if name == "finetune":
         return importlib.import_module("keras_vit.train.transfer").finetune
@@ -109,4 +115,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "data", "evaluate", "finetune", "paper", "train"])
+    return sorted([*__all__, "analyze", "cost", "data", "evaluate", "finetune", "paper", "train"])

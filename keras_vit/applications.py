@@ -14,9 +14,17 @@ import keras
 from keras_vit import cost
 from keras_vit.grid import INTERPOLATIONS, Interpolation
 from keras_vit.layers.resnet import PoolPadding
-from keras_vit.models.ends import classify
+from keras_vit.models.ends import as_pixels, check_input_shape, classify, shape_of_images
 from keras_vit.models.resnet import MapPooling, resnet
-from keras_vit.models.vit import Classifier, Pooling, PositionEmbedding, PositionPlacement, grid_of, vision_transformer
+from keras_vit.models.vit import (
+    Classifier,
+    Pooling,
+    PositionEmbedding,
+    PositionPlacement,
+    default_classifier,
+    grid_of,
+    vision_transformer,
+)
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant
 from keras_vit.weights import catalog, source
 from keras_vit.weights.restore import PositionResize, restore
@@ -42,9 +50,9 @@ _SHARED_DOC = """Builds {name}, a `keras.Model`.
         include_top: Whether to add the classification layer, `predictions`.
         weights: None (random), "imagenet", another tag, a file, or a URL.
         input_tensor: Keras tensor to use as the images.
-        input_shape: (height, width, channels); height and width may be None. Default: the size that the
-            weights were trained at where it is known, else (224, 224, 3); without the top
-            (None, None, 3).
+        input_shape: (height, width, channels); height and width may be None, but not of an axial model.
+            Default: the size that the weights were trained at where it is known, else (224, 224, 3);
+            without the top (None, None, 3), or as with the top where attention is axial.
         pooling: Without the top, how the output becomes one vector per image.
         classes: Number of classes; with weights it must be that of their head.
         classifier_activation: Activation of `predictions`: with weights "softmax" or None.
@@ -66,7 +74,7 @@ _SHARED_DOC = """Builds {name}, a `keras.Model`.
     """
 
 _VIT_ARGS = """classifier: "token" (class token), "gap" (mean of the patches), "map" (attention pooling) or
-            "none" (tokens come out; needs `include_top=False`).
+            "none" (tokens come out; needs `include_top=False`). An axial model has no class token: "gap".
         representation_size: Width of a tanh layer before `predictions`. Default: that of the weights,
             if they have one and `include_top=True`.
         head_bias: Start of the bias of `predictions`, whose kernel starts at zero.
@@ -100,6 +108,8 @@ def application(variant: ViTVariant | ResNetVariant) -> Callable[..., keras.Mode
 
 
 def _vit_application(variant: ViTVariant) -> Callable[..., keras.Model]:
+    default = default_classifier(variant)
+
     def build(
         include_top: bool = True,
         weights: Weights = "imagenet",
@@ -111,7 +121,7 @@ def _vit_application(variant: ViTVariant) -> Callable[..., keras.Model]:
         name: str = variant.name.lower(),
         *,
         include_preprocessing: bool = False,
-        classifier: Classifier = "token",
+        classifier: Classifier = default,
         representation_size: int | None = None,
         head_bias: float = 0.0,
         position_embedding: PositionEmbedding = "learned_1d",
@@ -127,7 +137,7 @@ def _vit_application(variant: ViTVariant) -> Callable[..., keras.Model]:
         if interpolation not in INTERPOLATIONS:
             raise ValueError(f"`interpolation` must be one of {INTERPOLATIONS}. Received: {interpolation!r}.")
         pretrained = _pretrained(variant.name, weights, include_top, classes, classifier_activation, input_shape)
-        shape = _input_shape(input_shape, pretrained, include_top, input_tensor)
+        shape = _image_shape(variant, input_shape, pretrained, include_top, input_tensor)
         if pretrained is not None:
             gelu = gelu or pretrained.gelu
             norm_epsilon = pretrained.norm_epsilon if norm_epsilon is None else norm_epsilon
@@ -137,7 +147,7 @@ def _vit_application(variant: ViTVariant) -> Callable[..., keras.Model]:
         position_grid = None
         if None in shape[:2]:
             position_grid = checkpoint_grid or grid_of(variant, _trained_size(pretrained))
-        images, pixels = _images(input_tensor, shape, include_preprocessing)
+        images, pixels = as_pixels(input_tensor, shape, include_preprocessing)
         model = vision_transformer(
             variant,
             pixels,
@@ -188,8 +198,8 @@ def _resnet_application(variant: ResNetVariant) -> Callable[..., keras.Model]:
         pool_padding: PoolPadding = "ignored",
     ) -> keras.Model:
         pretrained = _pretrained(variant.name, weights, include_top, classes, classifier_activation, input_shape)
-        shape = _input_shape(input_shape, pretrained, include_top, input_tensor)
-        images, pixels = _images(input_tensor, shape, include_preprocessing)
+        shape = _image_shape(variant, input_shape, pretrained, include_top, input_tensor)
+        images, pixels = as_pixels(input_tensor, shape, include_preprocessing)
         model = resnet(
             variant,
             pixels,
@@ -247,7 +257,7 @@ def _pretrained(
         if not row.head_is_valid:
             raise ValueError(source.zero_head_message(found))
     if input_shape is not None:
-        _check_input_shape(tuple(input_shape), found is not None)
+        check_input_shape(tuple(input_shape), found is not None)
     if found is None:
         return None
     if include_top and keras.activations.get(classifier_activation) not in (
@@ -264,56 +274,21 @@ def _pretrained(
     return pretrained
 
 
-def _check_input_shape(shape: tuple, is_pretrained: bool) -> None:
-    if len(shape) != 3:
-        raise ValueError(f"`input_shape` must be a tuple of three integers. Received: input_shape={shape}")
-    height, width, channels = shape
-    if any(size is not None and (not isinstance(size, int) or size < 1) for size in shape):
-        raise ValueError(f"`input_shape` must hold positive integers, or None. Received: input_shape={shape}")
-    if channels is None:
-        raise ValueError(f"The number of channels must be known. Received: input_shape={shape}")
-    if is_pretrained and channels != 3:
-        raise ValueError(f"The input must have 3 channels; Received `input_shape={shape}`")
-
-
 def _trained_size(pretrained: source.Pretrained | None) -> tuple[int, int]:
     return (pretrained and pretrained.image_size) or _DEFAULT_IMAGE_SIZE
 
 
-def _input_shape(
+def _image_shape(
+    variant: ViTVariant | ResNetVariant,
     input_shape: tuple | None,
     pretrained: source.Pretrained | None,
     include_top: bool,
     input_tensor: keras.KerasTensor | None,
 ) -> tuple:
-    if input_tensor is not None and keras.backend.is_keras_tensor(input_tensor):
-        shape = tuple(input_tensor.shape[1:])
-        if len(shape) != 3 or (input_shape is not None and tuple(input_shape) != shape):
-            raise ValueError(
-                "`input_tensor` must be a batch of images, (batch, height, width, channels), and agree with "
-                f"`input_shape`. Received: a tensor of shape {tuple(input_tensor.shape)}, input_shape={input_shape}"
-            )
-        _check_input_shape(shape, pretrained is not None)
-        return shape
-    if input_shape is not None:
-        return tuple(input_shape)
-    return (*_trained_size(pretrained), 3) if include_top else (None, None, 3)
-
-
-def _images(
-    input_tensor: keras.KerasTensor | None, shape: tuple, include_preprocessing: bool
-) -> tuple[keras.KerasTensor, keras.KerasTensor]:
-    """Returns the images as given, and as pixels in [-1, 1]."""
-    if input_tensor is None:
-        images = keras.Input(shape)
-    elif keras.backend.is_keras_tensor(input_tensor):
-        images = input_tensor
-    else:
-        images = keras.Input(shape, tensor=input_tensor)
-    if not include_preprocessing:
-        return images, images
-    # Not `keras.layers.Rescaling`: it imports TensorFlow whatever the backend.
-    return images, keras.ops.subtract(keras.ops.divide(images, 127.5), 1.0)
+    # Axial attention is made for one grid.
+    is_fixed = include_top or variant.axial
+    default = (*_trained_size(pretrained), 3) if is_fixed else (None, None, 3)
+    return shape_of_images(input_tensor, input_shape, default, is_pretrained=pretrained is not None)
 
 
 def _restored(
@@ -386,6 +361,8 @@ R50_ViT_B32 = application(VIT_VARIANTS["R50_ViT_B32"])
 R50_ViT_B16 = application(VIT_VARIANTS["R50_ViT_B16"])
 R50_ViT_L32 = application(VIT_VARIANTS["R50_ViT_L32"])
 R50_ViT_L16 = application(VIT_VARIANTS["R50_ViT_L16"])
+AxialViT_B32 = application(VIT_VARIANTS["AxialViT_B32"])
+AxialViT_B16 = application(VIT_VARIANTS["AxialViT_B16"])
 BiT_R50x1 = application(RESNET_VARIANTS["BiT_R50x1"])
 BiT_R50x3 = application(RESNET_VARIANTS["BiT_R50x3"])
 BiT_R101x1 = application(RESNET_VARIANTS["BiT_R101x1"])
@@ -398,3 +375,4 @@ ResNet101x1 = application(RESNET_VARIANTS["ResNet101x1"])
 ResNet152x1 = application(RESNET_VARIANTS["ResNet152x1"])
 ResNet152x2 = application(RESNET_VARIANTS["ResNet152x2"])
 ResNet200x3 = application(RESNET_VARIANTS["ResNet200x3"])
+AxialResNet50 = application(RESNET_VARIANTS["AxialResNet50"])

@@ -9,7 +9,8 @@ import keras
 
 from keras_vit import applications
 from keras_vit.evaluate.features import feature_model
-from keras_vit.variants import RESNET_VARIANTS
+from keras_vit.models.vit import default_classifier
+from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
 from keras_vit.weights import catalog, source
 
 
@@ -73,7 +74,8 @@ def representation(
     if str(model) not in applications.list_models():
         raise ValueError(f"There is no model {str(model)!r}. There are: {', '.join(applications.list_models())}.")
     is_resnet = str(model) in RESNET_VARIANTS
-    options: dict[str, Any] = {"pooling": "avg" if is_resnet else "token"}
+    default = "gap" if is_resnet else default_classifier(VIT_VARIANTS[str(model)])
+    options: dict[str, Any] = {"pooling": _POOLING[default]}
     if weights != "none":
         pretrained = source.load(source.find(str(model), weights))
         image_size = image_size or pretrained.image_size

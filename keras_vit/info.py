@@ -1,12 +1,13 @@
 """What is known of the models without building one: sizes, costs, published weights, as plain text.
 
 What lives here: the words and columns of `python -m keras_vit info`. What does not: the numbers, which are those of
-`variants.py`, `cost.py` and `weights/catalog.py`. No framework, so the answer comes at once.
+`variants.py`, `cost/`, `paper.py` and `weights/catalog.py`. No framework, so the answer comes at once.
 """
 
 import math
+from collections.abc import Iterator
 
-from keras_vit import cost, grid
+from keras_vit import cost, grid, paper
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant
 from keras_vit.weights import catalog
 
@@ -37,6 +38,8 @@ def models_table(image_size: tuple[int, int] | None = None, classes: int | None 
 def model_card(model: str, image_size: tuple[int, int] | None = None, classes: int | None = 1000) -> str:
     """Returns what is known of one model: architecture, cost at an image size, published weights.
 
+    Of a model in Table 6 of the paper it says, too, what its pre-training cost, by our arithmetic and as printed.
+
     Args:
         model: Name of a model.
         image_size: (height, width) in pixels; default: 224 x 224.
@@ -52,7 +55,7 @@ def model_card(model: str, image_size: tuple[int, int] | None = None, classes: i
     tags = catalog.list_weights(model)  # names the neighbours of an unknown model
     row, size = (VIT_VARIANTS | RESNET_VARIANTS)[model], image_size or _DEFAULT_SIZE
     facts = _transformer_facts(row, size) if isinstance(row, ViTVariant) else _resnet_facts(row, size)
-    facts += _cost_facts(row, size, classes)
+    facts += [*_cost_facts(row, size, classes), *_pretraining_facts(row)]
     width = max(len(label) for label, _ in facts)
     lines = [model, *(f"  {label:<{width}}   {text}" for label, text in facts), ""]
     if not tags:
@@ -79,20 +82,23 @@ def _transformer_facts(row: ViTVariant, size: tuple[int, int]) -> list[tuple[str
         units = f"residual units {row.stem.units}" if row.stem.units else "no residual units"
         facts.append(("stem", f"ResNet root, {units}, one cell per {stride} x {stride} pixels"))
     on = "cells of the stem" if row.stem else "pixels"
+    blocks = f"{row.depth} blocks, each along the rows, then along the columns" if row.axial else f"{row.depth} blocks"
+    class_token = "no class token" if row.axial else "the class token"
     return [
         *facts,
         ("patch", f"{row.patch_size} x {row.patch_size} {on}"),
-        ("encoder", f"{row.depth} blocks, width {row.width}, {row.num_heads} heads, MLP {row.mlp_dim}"),
+        ("encoder", f"{blocks}, width {row.width}, {row.num_heads} heads, MLP {row.mlp_dim}"),
         ("numerics", f"layer norm epsilon {row.norm_epsilon:g}, GELU in its {row.gelu} form"),
         ("image", f"{size[0]} x {size[1]} pixels"),
         ("grid", f"{rows} x {columns} patches"),
-        ("tokens", f"{cost.tokens(row, size)}: {rows * columns} patches and the class token"),
+        ("tokens", f"{cost.tokens(row, size)}: {rows * columns} patches and {class_token}"),
     ]
 
 
 def _resnet_facts(row: ResNetVariant, size: tuple[int, int]) -> list[tuple[str, str]]:
     cells = [math.ceil(side / row.total_stride) for side in size]
     kind = "pre-activation (v2)" if row.preactivation else "post-activation (v1.5)"
+    kind += ", attention along rows and columns for 3 x 3 convolutions" if row.axial else ""
     return [
         ("source", row.source),
         ("units", f"{row.units}, {kind}, {row.width_factor} times the width"),
@@ -105,14 +111,24 @@ def _cost_facts(row: ViTVariant | ResNetVariant, size: tuple[int, int], classes:
     parameters = cost.parameters(row, image_size=size, classes=classes)
     macs = cost.macs(row, size, classes=classes)
     weights = (f"{cost.weight_bytes(parameters, dtype) / _MIB:,.1f} MiB in {dtype}" for dtype in _DTYPES)
-    activations = cost.activation_bytes(row, size) / _MIB
+    forward, backward = (cost.activation_bytes(row, size, training=training) / _MIB for training in (False, True))
     return [
         ("parameters", f"{parameters:,} {_head_text(classes)}"),
         ("MACs", f"{macs / 1e9:,.2f} G per image, forward"),
         ("FLOPs", f"{cost.flops(macs) / 1e9:,.2f} G per image, forward"),
         ("weights", ", ".join(weights)),
-        ("activations", f"{activations:,.1f} MiB in float32: estimated peak for one image, without gradients"),
+        ("activations", f"{forward:,.1f} MiB in float32: peak of one image's forward pass, nothing fused"),
+        ("training", f"{backward:,.1f} MiB in float32 of activations that each image keeps for the gradient"),
     ]
+
+
+def _pretraining_facts(row: ViTVariant | ResNetVariant) -> Iterator[tuple[str, str]]:
+    """One line for each run of Table 6."""
+    for run in paper.published(model=row.name, table="Table 6", dataset="imagenet"):
+        exaflops = cost.pretraining_exaflops(row, epochs=run.epochs or 0)
+        remark = f"; {run.note}" if "exaFLOPs" in run.note else ""
+        text = f"{exaflops:,.1f} exaFLOPs for {run.epochs} epochs of JFT-300M; Table 6: {run.exaflops:,}{remark}"
+        yield "pre-training", text
 
 
 _DTYPES = ("float32", "bfloat16", "int8")

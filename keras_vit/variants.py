@@ -13,7 +13,11 @@ _DEIT = "arXiv:2012.12877 (DeiT), Table 1; arXiv:2106.10270 (AugReg), Table 1"
 _AUGREG = "arXiv:2106.10270 (AugReg), Table 1; google-research/vision_transformer, configs/models.py"
 _HYBRID = "arXiv:2010.11929, sections 3.1 and 4.1"
 _BIT = "arXiv:1912.11370 (BiT), section 3.3; github.com/google-research/big_transfer"
+_AXIAL = "arXiv:2010.11929, D.6"
 _BASELINE = "arXiv:2010.11929, Table 6 (post-activation; google-research/big_vision, models/bit.py)"
+
+# Attention heads of each attention inside an axial residual unit, as in arXiv:2003.07853 (Axial-DeepLab).
+AXIAL_HEADS = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,6 +33,7 @@ class ResNetVariant:
         std_epsilon: Added to the standard deviation of a kernel by weight standardization.
         variance_epsilon: Added to the variance of a kernel instead, under the square root.
         source: Where the numbers come from.
+        axial: Whether attention along rows, then along columns, stands in place of each 3 x 3 convolution.
     """
 
     name: str
@@ -39,6 +44,7 @@ class ResNetVariant:
     std_epsilon: float
     variance_epsilon: float
     source: str
+    axial: bool = False
 
     @property
     def width(self) -> int:
@@ -71,6 +77,7 @@ class ViTVariant:
         norm_epsilon: Added to the variance by layer normalization.
         gelu: The form of GELU that the published checkpoints were trained with.
         source: Where the numbers come from.
+        axial: Whether each block is two: attention and MLP along the rows of the grid, then along its columns.
     """
 
     name: str
@@ -83,6 +90,7 @@ class ViTVariant:
     norm_epsilon: float
     gelu: Literal["tanh", "exact"]
     source: str
+    axial: bool = False
 
     @property
     def total_stride(self) -> int:
@@ -90,7 +98,9 @@ class ViTVariant:
         return self.patch_size * (self.stem.total_stride if self.stem else 1)
 
 
-def _postactivation(name: str, units: tuple[int, ...], width_factor: int, source: str) -> ResNetVariant:
+def _postactivation(
+    name: str, units: tuple[int, ...], width_factor: int, source: str, axial: bool = False
+) -> ResNetVariant:
     return ResNetVariant(
         name=name,
         units=units,
@@ -100,6 +110,7 @@ def _postactivation(name: str, units: tuple[int, ...], width_factor: int, source
         std_epsilon=1e-5,
         variance_epsilon=0.0,
         source=source,
+        axial=axial,
     )
 
 
@@ -131,7 +142,9 @@ _R50_32 = _postactivation("R50", (3, 4, 6, 3), 1, _HYBRID)
 _R50_16 = _postactivation("R50", (3, 4, 9), 1, _HYBRID)
 
 
-def _vit(name: str, size: str, patch_size: int, source: str, stem: ResNetVariant | None = None) -> ViTVariant:
+def _vit(
+    name: str, size: str, patch_size: int, source: str, stem: ResNetVariant | None = None, axial: bool = False
+) -> ViTVariant:
     width, depth, num_heads, mlp_dim = _SIZES[size]
     return ViTVariant(
         name=name,
@@ -144,6 +157,7 @@ def _vit(name: str, size: str, patch_size: int, source: str, stem: ResNetVariant
         norm_epsilon=1e-6,
         gelu="tanh",
         source=source,
+        axial=axial,
     )
 
 
@@ -165,6 +179,8 @@ _VIT_ROWS = (
     _vit("R50_ViT_B16", "B", 1, _HYBRID, stem=_R50_16),
     _vit("R50_ViT_L32", "L", 1, _HYBRID, stem=_R50_32),
     _vit("R50_ViT_L16", "L", 1, _HYBRID, stem=_R50_16),
+    _vit("AxialViT_B32", "B", 32, _AXIAL, axial=True),
+    _vit("AxialViT_B16", "B", 16, _AXIAL, axial=True),
 )
 
 _RESNET_ROWS = (
@@ -180,6 +196,7 @@ _RESNET_ROWS = (
     _postactivation("ResNet152x1", (3, 8, 36, 3), 1, _BASELINE),
     _postactivation("ResNet152x2", (3, 8, 36, 3), 2, _BASELINE),
     _postactivation("ResNet200x3", (3, 24, 36, 3), 3, _BASELINE),
+    _postactivation("AxialResNet50", (3, 4, 6, 3), 1, _AXIAL, axial=True),
 )
 
 VIT_VARIANTS: dict[str, ViTVariant] = {row.name: row for row in _VIT_ROWS}

@@ -157,9 +157,9 @@ def _subject(weights: str, found: identity.Identity) -> _Subject:
 def _image_size(
     variant: Variant, pretrained: source.Pretrained, canonical: Mapping[str, np.ndarray]
 ) -> tuple[int, int]:
-    """The size that the position table is made for. A ResNet takes any."""
+    """The size that the position tables are made for. A ResNet takes any, but for an axial one."""
     if isinstance(variant, ResNetVariant):
-        return pretrained.image_size or (224, 224)
+        return pretrained.image_size or (_size_of_tables(canonical) if variant.axial else (224, 224))
     others = [name for name in canonical if _OTHER_POSITIONS.fullmatch(name)]
     if others or pretrained.grid is None:
         raise ValueError(
@@ -171,6 +171,13 @@ def _image_size(
         return size
     rows, columns = pretrained.grid
     return rows * variant.total_stride, columns * variant.total_stride
+
+
+def _size_of_tables(canonical: Mapping[str, np.ndarray]) -> tuple[int, int]:
+    """The first tables of an axial ResNet span its root's map: 2 L - 1 rows for L cells of 4 pixels."""
+    spans = (len(canonical[f"block1/unit1/{axis}/relative_embedding"]) for axis in ("column", "row"))
+    height, width = (4 * ((span + 1) // 2) for span in spans)
+    return height, width
 
 
 def _model_facts(subject: _Subject, canonical: Mapping[str, np.ndarray]) -> Iterator[tuple[str, str]]:

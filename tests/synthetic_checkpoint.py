@@ -45,30 +45,31 @@ def array_shapes(
     image_size: int | tuple[int, int] = 224,
     classes: int | None = 1000,
     representation_size: int | None = None,
-    classifier: Classifier = "token",
+    classifier: Classifier | None = None,
 ) -> Shapes:
     """Canonical names and shapes of a model, written out from the published code, not from `keras_vit`.
 
-    `classes=None` leaves the head out. A ResNet has neither `representation_size` nor `classifier`.
+    `classes=None` leaves the head out. A ResNet has neither `representation_size` nor `classifier`; the classifier of
+    a ViT is "token", that of an axial one "gap".
     """
-    if isinstance(variant, ResNetVariant):
-        if representation_size is not None or classifier != "token":
-            raise ValueError("A ResNet has neither a `representation_size` nor a `classifier`.")
-        return _resnet_shapes(variant) | _dense_shapes("head", variant.out_channels, classes)
     size = (image_size, image_size) if isinstance(image_size, int) else image_size
-    width = variant.width
+    if isinstance(variant, ResNetVariant):
+        if representation_size is not None or classifier is not None:
+            raise ValueError("A ResNet has neither a `representation_size` nor a `classifier`.")
+        return _resnet_shapes(variant, size) | _dense_shapes("head", variant.out_channels, classes)
+    width, classifier = variant.width, classifier or ("gap" if variant.axial else "token")
     # Every stride of the stem halves and rounds up; strides compose to one rounded-up division.
     stride = variant.stem.total_stride if variant.stem else 1
     tokens = math.prod(math.ceil(side / stride) // variant.patch_size for side in size)
     channels = variant.stem.out_channels if variant.stem else 3
-    shapes: Shapes = _stem_shapes(variant.stem) if variant.stem else {}
+    shapes: Shapes = _stem_shapes(variant.stem, size) if variant.stem else {}
     shapes["embedding/kernel"] = (variant.patch_size, variant.patch_size, channels, width)
     shapes["embedding/bias"] = (width,)
     if classifier == "token":
         shapes["cls"] = (1, 1, width)
     shapes["Transformer/posembed_input/pos_embedding"] = (1, tokens + (classifier == "token"), width)
-    for index in range(variant.depth):
-        block = f"Transformer/encoderblock_{index}/"
+    halves = ("row/", "column/") if variant.axial else ("",)
+    for block in (f"Transformer/encoderblock_{index}/{half}" for index in range(variant.depth) for half in halves):
         shapes |= _norm_shapes(block + "LayerNorm_0", width) | _attention_shapes(block, width, variant.num_heads)
         shapes |= _norm_shapes(block + "LayerNorm_1", width) | _mlp_shapes(block, width, variant.mlp_dim)
     shapes |= _norm_shapes("Transformer/encoder_norm", width)
@@ -88,7 +89,7 @@ def synthetic_array(name: str, shape: tuple[int, ...]) -> np.ndarray:
         return 1.0 + 0.1 * draw
     if leaf == "bias":
         return 0.02 * draw
-    if leaf in {"cls", "pos_embedding", "probe"}:
+    if leaf in {"cls", "pos_embedding", "probe", "relative_embedding"}:
         return 0.2 * draw
     # Kernels end in (..., inputs, outputs), except that a query, key or value kernel is (inputs, heads, head size).
     projects_to_heads = not {"query", "key", "value"}.isdisjoint(name.split("/"))
@@ -116,8 +117,10 @@ def _norm_shapes(name: str, channels: int) -> Shapes:
     return {f"{name}/scale": (channels,), f"{name}/bias": (channels,)}
 
 
-def _attention_shapes(prefix: str, width: int, num_heads: int) -> Shapes:
-    attention, head_size = prefix + "MultiHeadDotProductAttention_0/", width // num_heads
+def _attention_shapes(
+    prefix: str, width: int, num_heads: int, module: str = "MultiHeadDotProductAttention_0"
+) -> Shapes:
+    attention, head_size = f"{prefix}{module}/", width // num_heads
     shapes: Shapes = {}
     for part in ("query", "key", "value"):
         shapes[f"{attention}{part}/kernel"] = (width, num_heads, head_size)
@@ -130,7 +133,7 @@ def _mlp_shapes(prefix: str, width: int, mlp_dim: int) -> Shapes:
     return _dense_shapes(mlp + "Dense_0", width, mlp_dim) | _dense_shapes(mlp + "Dense_1", mlp_dim, width)
 
 
-def _stem_shapes(stem: ResNetVariant) -> Shapes:
+def _stem_shapes(stem: ResNetVariant, image_size: tuple[int, int]) -> Shapes:
     """Root and stages; the naming differs between the two families, and so does the place of the norms."""
     root = "root_block/conv_root/kernel" if stem.preactivation else "conv_root/kernel"
     shapes: Shapes = {root: (7, 7, 3, stem.width)}
@@ -142,6 +145,11 @@ def _stem_shapes(stem: ResNetVariant) -> Shapes:
         for number in range(1, num_units + 1):
             unit = f"block{stage}/unit{number:02d}" if stem.preactivation else f"block{stage}/unit{number}"
             shapes |= _unit_shapes(unit, inputs, inner, stem.preactivation, project=number == 1)
+            if stem.axial:
+                # What a unit attends to: its input, before its own stride of 2, which is that of the stage's first.
+                stride = 2 * 2**stage if stage == 1 or number > 1 else 2**stage
+                shapes |= _axial_shapes(unit, inner, [math.ceil(side / stride) for side in image_size])
+                del shapes[f"{unit}/conv2/kernel"]
             inputs = 4 * inner
     return shapes
 
@@ -163,6 +171,15 @@ def _unit_shapes(unit: str, inputs: int, inner: int, preactivation: bool, projec
     return shapes
 
 
-def _resnet_shapes(variant: ResNetVariant) -> Shapes:
-    shapes = _stem_shapes(variant)
+def _axial_shapes(unit: str, width: int, map_size: list[int]) -> Shapes:
+    """arXiv:2010.11929, D.6: attention of eight heads along the rows and one along the columns, in place of conv2."""
+    shapes: Shapes = {}
+    for axis, length in (("column", map_size[0]), ("row", map_size[1])):
+        shapes |= _attention_shapes(f"{unit}/", width, 8, axis)
+        shapes[f"{unit}/{axis}/relative_embedding"] = (2 * length - 1, width // 8)
+    return shapes
+
+
+def _resnet_shapes(variant: ResNetVariant, image_size: tuple[int, int]) -> Shapes:
+    shapes = _stem_shapes(variant, image_size)
     return shapes | _norm_shapes("norm-pre-head", variant.out_channels) if variant.preactivation else shapes

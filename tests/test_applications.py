@@ -1,4 +1,5 @@
 import inspect
+from dataclasses import replace
 
 import keras
 import numpy as np
@@ -96,6 +97,54 @@ def test_pooling_gives_one_vector(pooling):
 def test_the_defaults_of_the_input_shape():
     assert keras_vit.ViT_Ti16(weights=None).input_shape == (None, 224, 224, 3)
     assert keras_vit.ViT_Ti16(weights=None, include_top=False).input_shape == (None, None, None, 3)
+
+
+@pytest.mark.parametrize("name", ["AxialViT_B16", "AxialResNet50"])
+def test_an_axial_model_has_one_size(name, small_axial):
+    build = small_axial[name]
+    assert build(weights=None).input_shape == (None, 224, 224, 3)
+    trunk = build(weights=None, include_top=False)
+    assert trunk.input_shape == (None, 224, 224, 3)  # where others leave it open
+    assert trunk.output_shape == ((None, 196, 48) if "ViT" in name else (None, 28, 28, 512))
+    assert build(weights=None, include_top=False, pooling="avg", input_shape=(64, 96, 1)).input_shape[1:] == (64, 96, 1)
+    for shape in ((None, None, 3), (64, None, 3)):
+        with pytest.raises(ValueError, match="fixed image size"):
+            build(weights=None, include_top=False, input_shape=shape)
+
+
+def test_an_axial_vit_takes_the_options_of_others(small_axial):
+    build = small_axial["AxialViT_B16"]
+    options = {"include_preprocessing": True, "representation_size": 7, "head_bias": -1.0, "dropout_rate": 0.1}
+    options |= {"attention_dropout_rate": 0.1, "stochastic_depth_rate": 0.1, "gelu": "exact", "norm_epsilon": 1e-5}
+    model = build(weights=None, input_shape=(32, 48, 3), classes=5, classifier="map", **options)
+    block = model.get_layer("encoderblock_1")
+    assert (block.gelu, block.norm_epsilon, block.drop_path_rate, block.dropout_rate) == ("exact", 1e-5, 0.1, 0.1)
+    images = np.random.default_rng(0).integers(0, 256, (2, 32, 48, 3)).astype("float32")
+    np.testing.assert_allclose(model.predict(images, verbose=0), 0.2, rtol=1e-5)  # a head of zeros
+    with pytest.raises(ValueError, match="AxialViT_B16 attends along rows and columns"):
+        build(weights=None, input_shape=(32, 48, 3), classifier="token")
+    with pytest.raises(ValueError, match="must be a multiple of 16"):
+        build(weights=None, input_shape=(32, 40, 3))
+
+
+@pytest.mark.parametrize("name", ["AxialViT_B16", "AxialResNet50"])
+def test_axial_models_have_no_published_weights(name):
+    assert keras_vit.list_weights(name) == []
+    with pytest.raises(ValueError, match=f"Unknown weights for {name}: 'imagenet'.*No file of it was published"):
+        getattr(keras_vit, name)()
+
+
+def test_an_axial_vit_can_be_given_a_new_head(small_axial):
+    model = small_axial["AxialViT_B16"](weights=None, input_shape=(32, 32, 3))
+    assert keras_vit.replace_head(model, classes=7).output_shape == (None, 7)
+
+
+@pytest.fixture
+def small_axial():
+    """The front doors of the axial rows in little."""
+    vit = replace(VIT_VARIANTS["AxialViT_B16"], width=48, depth=2, num_heads=3, mlp_dim=64)
+    resnet = replace(RESNET_VARIANTS["AxialResNet50"], units=(1, 1))
+    return {row.name: keras_vit.application(row) for row in (vit, resnet)}
 
 
 def test_an_input_tensor_after_other_layers(tmp_path):

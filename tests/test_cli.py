@@ -16,6 +16,7 @@ from synthetic_checkpoint import checkpoint
 
 import keras_vit
 from keras_vit import classifier, cli, predict, verify
+from keras_vit.analyze.subject import Photo
 from keras_vit.variants import VIT_VARIANTS
 
 ROOT = Path(__file__).parents[1]
@@ -48,7 +49,7 @@ def test_the_overview_shows_every_command_with_an_example(argv: list[str], capsy
 
 
 def test_the_commands_are_those_of_this_release():
-    assert list(cli.COMMANDS) == ["quickstart", "info", "predict", "evaluate", "finetune", "verify"]
+    assert list(cli.COMMANDS) == ["quickstart", "info", "predict", "evaluate", "analyze", "finetune", "verify"]
 
 
 FLAGS = {
@@ -59,6 +60,7 @@ FLAGS = {
         *("data", "model", "weights", "output", "real", "objectnet", "image_size", "crop", "batch_size", "strict"),
         *("devices", "precision", "help"),
     ],
+    "analyze": ["images", "output", "model", "weights", "image_size", "photos", "batch_size", "help"],
     "finetune": [
         *("data", "output", "model", "weights", "image_size", "steps", "batch_size", "learning_rate", "seed", "help"),
     ],
@@ -91,6 +93,14 @@ def test_every_command_explains_its_flags(name: str, capsys: pytest.CaptureFixtu
         (["finetune", "--data=a"], "--output=FOLDER must be given"),
         (["finetune", "--data=a", "--output=b", "--steps=0"], "steps"),
         (["finetune", "--data=a", "--output=b", "--image_size=224,384"], "image_size"),
+        (["evaluate"], "--data=FOLDER must be given"),
+        (["analyze"], "--images=FOLDER and --output=FOLDER must be given"),
+        (["analyze", "--output=b"], "--images=FOLDER must be given"),
+        (["analyze", "--images=a"], "--output=FOLDER must be given"),
+        (["analyze", "--images=a", "--output=b", "--photos=0"], "photos"),
+        (["analyze", "--images=a", "--output=b", "--batch_size=0"], "batch_size"),
+        (["analyze", "--images=a", "--output=b", "--image_size=big"], "expected 384, or height,width"),
+        (["analyze", "holiday", "--output=b"], "expected no arguments, received ['holiday']"),
         (["quickstart", "now"], "expected no arguments, received ['now']"),
     ],
 )
@@ -271,6 +281,67 @@ def test_finetune_that_was_stopped_can_be_told_from_one_that_failed(
     monkeypatch.setattr(train.transfer, "finetune", fail)
     assert cli.main(["finetune", "--data=flowers", "--output=out"]) == code
     assert "what happened" in capsys.readouterr().err
+
+
+@pytest.fixture
+def analysis(monkeypatch: pytest.MonkeyPatch) -> list:
+    """What the command passes on; one photo could not be read."""
+    from keras_vit import inspection
+
+    passed = []
+
+    def inspect(*arguments, progress, **options):
+        progress(0, 2)
+        passed.append((arguments, options))
+        photos = [Photo("a.png", "cat", 0.5), Photo("b.png", problem="cut short")]
+        return inspection.Inspection(Path("out/report.html"), photos)
+
+    monkeypatch.setattr(inspection, "inspect", inspect)
+    return passed
+
+
+@pytest.mark.tensorflow
+def test_analyze_is_given_what_the_flags_say(analysis: list, capsys: pytest.CaptureFixture):
+    assert cli.main(["analyze", "--images=holiday", "--output=out"]) == 0
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("out/report.html\n", "cannot read b.png: cut short\n")
+    flags = ["--model=ViT_Ti16", "--weights=none", "--image_size=32,48", "--photos=3", "--batch_size=2"]
+    assert cli.main(["analyze", "--images=holiday", "--output=out", *flags]) == 0
+    assert cli.main(["analyze", "--images=holiday", "--output=out", "--model=run/model.keras"]) == 0
+    defaults = {"weights": "imagenet", "image_size": None, "num_shown": 8, "batch_size": None}
+    chosen = {"weights": "none", "image_size": (32, 48), "num_shown": 3, "batch_size": 2}
+    assert analysis == [
+        (("ViT_B16", "holiday", "out"), defaults),
+        (("ViT_Ti16", "holiday", "out"), chosen),
+        (("run/model.keras", "holiday", "out"), {**defaults, "weights": None}),
+    ]
+
+
+@pytest.mark.tensorflow
+def test_analyze_says_what_is_wrong_with_its_folder(photo: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
+    (tmp_path / "empty").mkdir()
+    for folder, message in (
+        (tmp_path / "nowhere", "There is no folder"),
+        (photo, "is a file. Expected a folder"),
+        (tmp_path / "empty", "No photographs"),
+    ):
+        argv = ["analyze", f"--images={folder}", f"--output={tmp_path}/out", "--model=ViT_Ti16", "--weights=none"]
+        assert cli.main(argv) == 1
+        shown = capsys.readouterr()
+        assert message in shown.err and "Traceback" not in shown.err and shown.out == ""
+
+
+@pytest.mark.slow
+@pytest.mark.tensorflow
+def test_analyze_from_a_folder_to_a_page(weights: Path, photo: Path, tmp_path: Path):
+    (photo.parent / "broken.jpg").touch()
+    flags = ["--model=ViT_Ti16", f"--weights={weights}", "--image_size=48"]
+    done = run(["-m", "keras_vit", "analyze", f"--images={tmp_path}", f"--output={tmp_path}/out", *flags])
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout == f"{tmp_path}/out/report.html\n"
+    assert done.stderr == "cannot read broken.jpg: cannot identify image file\n"
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert page.count("<img ") == 5 and "photo.png" in page and "class " in page
 
 
 @pytest.mark.slow

@@ -24,21 +24,24 @@ FLOORS = (
     ("evaluate",),
     ("classifier", "train", "analyze", "export"),
     ("info", "predict", "measure", "verify", "quickstart"),
+    ("inspection",),
+    ("commands",),
     ("cli",),
     ("__init__",),
     ("__main__",),
 )
 # Within a folder a file may import those listed before it. `__init__` re-exports, so it comes last.
 FILES = {
-    "layers": ("patches", "tokens", "positions", "transformer", "pooling", "resnet", "__init__"),
+    "cost": ("rows", "parts", "counts", "compute", "memory", "__init__"),
+    "layers": ("patches", "tokens", "positions", "transformer", "pooling", "resnet", "axial", "__init__"),
     "data": (
         *("fractals", "transforms", "randaugment", "prepared", "sources", "folders", "duplicates", "order", "reading"),
         *("pipeline", "__init__"),
     ),
     "models": ("ends", "resnet", "vit", "__init__"),
     "weights": (
-        *("catalog", "files", "download", "renaming", "layouts", "dialects", "keras_h5", "source", "identity"),
-        *("restore", "save", "witness", "__init__"),
+        *("catalog", "files", "download", "renaming", "layouts", "dialects", "variables", "keras_h5", "source"),
+        *("identity", "restore", "save", "array_names", "witness", "__init__"),
     ),
     "evaluate": (
         *("plots", "outputs", "accuracy", "scorecard", "label_sets", "imagenet_sets", "feature_store", "features"),
@@ -49,18 +52,22 @@ FILES = {
         *("progress", "logs", "report", "loop", "config", "recipe", "pretrain", "finetune", "masked_patches"),
         *("handover", "transfer", "__init__"),
     ),
+    "analyze": (
+        *("attention_arithmetic", "attention_sites", "attention_model", "batches", "attention", "embeddings", "plots"),
+        *("trend_plots", "page", "subject", "attention_part", "model_part", "report", "__init__"),
+    ),
 }
 # Every dependency, and the files or folders that may import it. "" is anywhere.
 _WHOLES = ("layers/", "models/", "weights/restore.py", "weights/save.py", "applications.py", "imagenet.py")
 _VERBS = (
     *("classifier.py", "devices.py", "train/", "evaluate/", "analyze/", "export/"),
-    *("predict.py", "measure.py", "verify.py", "quickstart.py"),
+    *("predict.py", "measure.py", "verify.py", "quickstart.py", "inspection.py"),
 )
 DOORS = {
     "numpy": ("",),
     "absl.logging": ("",),
     "absl.app": ("cli.py",),
-    "absl.flags": ("cli.py",),
+    "absl.flags": ("commands.py", "cli.py"),
     "scipy": ("evaluate/fewshot.py",),
     "keras": (*_WHOLES, *_VERBS),
     "tensorflow": (
@@ -75,11 +82,11 @@ DOORS = {
     "sklearn": ("data/sources.py", "evaluate/probe.py", "quickstart.py"),
     "matplotlib": ("drawing.py", "evaluate/plots.py", "quickstart.py"),
     "pooch": ("weights/download.py",),
-    "tqdm": ("weights/download.py", "data/duplicates.py", "evaluate/", "train/progress.py"),
+    "tqdm": ("weights/download.py", "data/duplicates.py", "evaluate/", "analyze/", "train/progress.py"),
     "safetensors": ("weights/files.py",),
     "h5py": ("weights/keras_h5.py",),
 }
-# Slow or optional: imported inside the function that needs it. So are the commands in `cli.py`; nothing else is.
+# Slow or optional: imported inside the function that needs it. So are the commands in `commands.py`; nothing else is.
 LAZY = ("tensorflow_datasets", "sklearn", "threadpoolctl", "matplotlib", "pooch", "tqdm", "safetensors", "h5py")
 
 Module = tuple[str, str]  # unit and file within it: ("weights", "files"), ("grid", "")
@@ -174,7 +181,7 @@ def wrong_depth(where: str, name: str, in_function: bool) -> str | None:
     top = name.split(".")[0]
     if top in LAZY and not in_function:
         return "it is slow or optional. Import it inside the function that needs it."
-    if in_function and top not in LAZY and where != "cli.py":
+    if in_function and top not in LAZY and where != "commands.py":
         return "inside a function it hides what the file needs. Move it to the top."
     return None
 
@@ -202,7 +209,7 @@ def test_the_package_keeps_to_its_floors_and_doors():
         ("keras_vit/models/vit.py", "def build():\n    from keras_vit import layers", "inside a function it hides"),
         ("keras_vit/grid.py", "def area():\n    import math", "inside a function it hides"),
         ("keras_vit/weights/files.py", "import keras", "its doors are layers/"),
-        ("keras_vit/applications.py", "from absl import flags", "its doors are cli.py"),
+        ("keras_vit/applications.py", "from absl import flags", "its doors are commands.py, cli.py"),
         ("keras_vit/weights/files.py", "import safetensors.numpy", "inside the function that needs it"),
         ("keras_vit/models/vit.py", "import torch", "it has no door"),
         ("keras_vit/models/vit.py", "import importlib", "imported by a string"),
@@ -232,7 +239,7 @@ def test_a_departure_is_reported_with_its_reason(tmp_path: Path, where: str, sou
         ("keras_vit/weights/files.py", "def read():\n    from safetensors import safe_open"),
         ("keras_vit/__init__.py", "from keras_vit.applications import ViT_B16\nfrom keras_vit.weights import restore"),
         ("keras_vit/__main__.py", "from keras_vit.cli import main"),
-        ("keras_vit/cli.py", "def run():\n    from keras_vit import applications"),
+        ("keras_vit/commands.py", "def run():\n    from keras_vit import applications"),
         ("tests/test_grid.py", "import keras_vit\nfrom keras_vit import grid\nimport scipy"),
         ("experiments/benchmark.py", "import torch\nfrom experiments import configs"),
     ],
@@ -244,8 +251,17 @@ def test_what_the_tables_allow_is_not_reported(tmp_path: Path, where: str, sourc
 
 def write(root: Path, sources: dict[str, str]) -> None:
     """A small package with one file per floor, and `sources` in it."""
-    names = ("grid", "cost", "layers/__init__", "layers/tokens", "models/__init__", "models/vit", "weights/__init__")
-    names += ("weights/files", "weights/layouts", "weights/restore", "applications", "cli", "__init__")
+    names = ("grid", "cost/__init__", "layers/__init__", "layers/tokens", "models/__init__", "models/vit")
+    names += (
+        "weights/__init__",
+        "weights/files",
+        "weights/layouts",
+        "weights/restore",
+        "applications",
+        "commands",
+        "cli",
+        "__init__",
+    )
     for where, source in {**{f"keras_vit/{name}.py": "" for name in names}, **sources}.items():
         (root / where).parent.mkdir(parents=True, exist_ok=True)
         (root / where).write_text(source, encoding="utf-8")

@@ -8,8 +8,9 @@ from keras_vit import layers, models
 MODELS = [
     *("ViT_Ti16", "ViT_S32", "ViT_S16", "ViT_B32", "ViT_B16", "ViT_B8", "ViT_L32", "ViT_L16", "ViT_H14"),
     *("R_ViT_Ti16", "R26_ViT_S32", "R26_ViT_B32", "R50_ViT_B32", "R50_ViT_B16", "R50_ViT_L32", "R50_ViT_L16"),
+    *("AxialViT_B32", "AxialViT_B16"),
     *("BiT_R50x1", "BiT_R50x3", "BiT_R101x1", "BiT_R101x3", "BiT_R152x2", "BiT_R152x4"),
-    *("ResNet50x1", "ResNet50x2", "ResNet101x1", "ResNet152x1", "ResNet152x2", "ResNet200x3"),
+    *("ResNet50x1", "ResNet50x2", "ResNet101x1", "ResNet152x1", "ResNet152x2", "ResNet200x3", "AxialResNet50"),
 ]
 FUNCTIONS = {
     "application": "(variant)",
@@ -23,6 +24,9 @@ FUNCTIONS = {
 LAYERS = {
     "AddPositionEmbs": "(grid, num_prefix_tokens=0, *, kind='learned_1d', interpolation='bilinear')",
     "AttentionPooling": "(num_heads, mlp_dim, *, norm_epsilon, gelu)",
+    "AxialTransformerBlock": "(num_heads, mlp_dim, *, grid, norm_epsilon, gelu, dropout_rate=0.0, "
+    "attention_dropout_rate=0.0, drop_path_rate=0.0, relative_positions=False)",
+    "AxialUnit": "(filters, *, strides, norm_epsilon, std_epsilon, variance_epsilon)",
     "BiTMaxPool": "(padding='ignored')",
     "BiTUnit": "(filters, *, strides, norm_epsilon, std_epsilon, variance_epsilon)",
     "ClassToken": "()",
@@ -94,4 +98,6 @@ def test_options_of_models():
     for name in MODELS:
         parameters = inspect.signature(getattr(keras_vit, name)).parameters.values()
         options = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
-        assert options == (VIT_OPTIONS if "ViT" in name else RESNET_OPTIONS), name
+        expected = VIT_OPTIONS if "ViT" in name else RESNET_OPTIONS
+        # A class token lies in no row and no column.
+        assert options == (expected | {"classifier": "gap"} if name.startswith("AxialViT") else expected), name

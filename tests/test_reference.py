@@ -10,7 +10,7 @@ from synthetic_checkpoint import checkpoint, reference_cases, synthetic_images
 import keras_vit
 from keras_vit.models import vision_transformer
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
-from keras_vit.weights import dialects, layouts
+from keras_vit.weights import layouts, variables
 from keras_vit.weights.restore import restore
 
 CASES = {case["name"]: case for family in ("vit", "bit") for case in reference_cases(family)}
@@ -62,5 +62,5 @@ def test_a_row_of_ones_own_gives_the_published_logits():
     size = case["image_size"]
     model = vision_transformer(_row(case), keras.Input((size, size, 3)), classes=1000)
     assert model.count_params() == case["parameters"]
-    restore(model.layers, dialects.to_keras(_arrays(case)))
+    restore(model.layers, variables.to_keras(_arrays(case)))
     _assert_equals_reference(model.predict(synthetic_images(size, size), verbose=0), case)

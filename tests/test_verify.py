@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from synthetic_checkpoint import checkpoint
 
 import keras_vit
 from keras_vit import applications, verify
-from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
+from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant
 from keras_vit.weights import catalog, dialects, files, layouts
 
 TI16 = VIT_VARIANTS["ViT_Ti16"]
@@ -152,11 +153,67 @@ def test_files_of_all_kinds_are_verified(write: Callable[[Path], Path], said: st
     assert float(layers_of(lines)[layer].split()[-2]) < 1e-4  # the relative error
 
 
+@pytest.fixture
+def small_axial(monkeypatch: pytest.MonkeyPatch) -> dict[str, ViTVariant | ResNetVariant]:
+    """The axial rows in little, as if the table of models had them so."""
+    rows = {
+        "AxialViT_B32": replace(VIT_VARIANTS["AxialViT_B32"], width=48, depth=2, num_heads=3, mlp_dim=64),
+        "AxialResNet50": replace(RESNET_VARIANTS["AxialResNet50"], units=(1, 2)),
+    }
+    for name, row in rows.items():
+        for table in (VIT_VARIANTS if name in VIT_VARIANTS else RESNET_VARIANTS, verify._VARIANTS):
+            monkeypatch.setitem(table, name, row)
+        monkeypatch.setattr(applications, name, applications.application(row))
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "layers"),
+    [
+        ("AxialViT_B32", (64, 96), {"embedding", "posembed_input", "encoderblock_0", "encoderblock_1", "encoder_norm"}),
+        ("AxialResNet50", (40, 52), {"root", "block1", "block2", "pre_logits"}),
+    ],
+)
+@pytest.mark.parametrize("kind", ["npz", "weights.h5"])
+def test_axial_models_are_verified(name, size, layers, kind, small_axial, tmp_path: Path):
+    """A file of Keras's tells no size: the tables of a ResNet do, those of a ViT if they are of a square."""
+    size = (64, 64) if (name, kind) == ("AxialViT_B32", "weights.h5") else size
+    path, npz = tmp_path / f"file.{kind}", tmp_path / "file.npz"
+    arrays = checkpoint(small_axial[name], image_size=size, classes=7)
+    grid = {"grid": (size[0] // 32, size[1] // 32)} if name in VIT_VARIANTS else {}
+    files.write_npz(npz, arrays, {"image_size": size, **grid})
+    if kind == "weights.h5":
+        getattr(applications, name)(weights=npz, classes=7).save_weights(path)
+    verdict, lines = report(path)
+    assert verdict, "\n".join(lines)
+    assert layers_of(lines).keys() == {*layers, "logits"}
+    assert f"{name}, told by the shapes" in "\n".join(lines)
+    assert ("axial attention under names of ours" in "\n".join(lines)) is (kind == "npz")
+
+
+def test_a_swap_of_rows_and_columns_is_found(small_axial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    files.write_npz(tmp_path / "file.npz", checkpoint(small_axial["AxialViT_B32"], image_size=64, classes=7))
+    right = applications.AxialViT_B32
+
+    def wrong(**options):
+        model = right(**options)
+        block = model.get_layer("encoderblock_1")
+        row, column = block.row.get_weights(), block.column.get_weights()
+        block.row.set_weights(column)
+        block.column.set_weights(row)
+        return model
+
+    monkeypatch.setattr(applications, "AxialViT_B32", wrong)
+    verdict, lines = report(tmp_path / "file.npz")
+    assert not verdict
+    assert lines[-1] == "FAILED: first layer that differs: encoderblock_1."
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["BiT_R50x1", "ResNet50x1", "R26_ViT_S32"])
+@pytest.mark.parametrize("name", ["BiT_R50x1", "ResNet50x1", "R26_ViT_S32", "AxialResNet50"])
 def test_residual_networks_are_verified(name: str, tmp_path: Path):
     row = (VIT_VARIANTS | RESNET_VARIANTS)[name]
-    options = {"image_size": 64} if name in VIT_VARIANTS else {}
+    options = {"image_size": 64} if name in VIT_VARIANTS or row.axial else {}
     arrays = layouts.published(checkpoint(row, classes=7, **options))
     files.write_npz(tmp_path / "file.npz", arrays, {"image_size": (64, 64)})
     verdict, lines = report(tmp_path / "file.npz", name)

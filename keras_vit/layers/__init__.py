@@ -1,5 +1,6 @@
 """The parts of the models, each a Keras layer that can be built, tested and saved alone."""
 
+from keras_vit.layers.axial import AxialTransformerBlock, AxialUnit
 from keras_vit.layers.patches import PatchEmbedding, PatchExtract
 from keras_vit.layers.pooling import AttentionPooling, TokenPooling
 from keras_vit.layers.positions import AddPositionEmbs
@@ -10,6 +11,8 @@ from keras_vit.layers.transformer import MlpBlock, MultiHeadDotProductAttention,
 __all__ = [
     "AddPositionEmbs",
     "AttentionPooling",
+    "AxialTransformerBlock",
+    "AxialUnit",
     "BiTMaxPool",
     "BiTUnit",
     "ClassToken",

@@ -143,7 +143,10 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
         if self.relative_positions is not None:
             logits = logits + self._relative_logits(queries_BAQK, self.relative_positions)
         # Softmax in float32: in 16 bits, probabilities over hundreds of keys lose their small members.
-        return ops.cast(ops.softmax(ops.cast(logits, "float32"), axis=-1), logits.dtype)
+        scores = ops.cast(logits, "float32")
+        # Keras warns of a softmax over one key: it is 1, and its gradient 0.
+        scores = scores - scores + 1.0 if scores.shape[-1] == 1 else ops.softmax(scores, axis=-1)
+        return ops.cast(scores, logits.dtype)
 
     def _relative_logits(self, queries_BAQK, length: int):
         if queries_BAQK.shape[2] != length:

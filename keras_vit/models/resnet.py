@@ -1,8 +1,8 @@
-"""ResNets with group normalization: BiT, the paper's baselines, and the trunk of the hybrids.
+"""ResNets with group normalization: BiT, the paper's baselines, AxialResNet, and the trunk of the hybrids.
 
 Random weights only; files are the business of `keras_vit.weights`.
 
-Source: arXiv:2010.11929, sections 3.1 and 4.1; arXiv:1912.11370, section 3.3.
+Source: arXiv:2010.11929, sections 3.1, 4.1 and D.6; arXiv:1912.11370, section 3.3.
 """
 
 import functools
@@ -11,6 +11,7 @@ from typing import Literal, get_args
 
 import keras
 
+from keras_vit.layers.axial import AxialUnit
 from keras_vit.layers.resnet import NUM_GROUPS, BiTMaxPool, BiTUnit, PoolPadding, StdConv2D, StemUnit
 from keras_vit.models.ends import classify, source_inputs
 from keras_vit.variants import ResNetVariant
@@ -23,13 +24,19 @@ def resnet_trunk(
 ) -> keras.KerasTensor:
     """Maps images (B, H, W, C) to the feature map of the last stage, (B, H / s, W / s, channels).
 
-    A BiT trunk ends with the normalization and ReLU that its last unit leaves to do.
+    A BiT trunk ends with the normalization and ReLU that its last unit leaves to do. An axial trunk needs images of
+    a fixed size.
+
+    Raises:
+        ValueError: If the variant is axial, and the image size open or the units pre-activation.
 
     Example:
         >>> trunk = resnet_trunk(keras.Input((224, 224, 3)), RESNET_VARIANTS["ResNet50x1"])
         >>> trunk.shape
         (None, 7, 7, 2048)
     """
+    if variant.axial and variant.preactivation:
+        raise ValueError(f"Axial units are post-activation. {variant.name} has `axial=True` and `preactivation=True`.")
     constants = {"std_epsilon": variant.std_epsilon, "variance_epsilon": variant.variance_epsilon}
     norm = functools.partial(keras.layers.GroupNormalization, NUM_GROUPS, epsilon=variant.norm_epsilon)
     root = functools.partial(StdConv2D, variant.width, 7, strides=2, name="conv_root", **constants)
@@ -40,7 +47,7 @@ def resnet_trunk(
         x = norm(name="gn_root")(root(padding="same")(images))
         x = keras.layers.ReLU(name="relu_root")(x)
         x = keras.layers.MaxPooling2D(3, strides=2, padding="same", name="pool_root")(x)
-    unit = BiTUnit if variant.preactivation else StemUnit
+    unit = BiTUnit if variant.preactivation else AxialUnit if variant.axial else StemUnit
     for block, num_units in enumerate(variant.units, start=1):
         for index in range(1, num_units + 1):
             x = unit(
@@ -67,7 +74,7 @@ def resnet(
     pool_padding: PoolPadding = "ignored",
     name: str | None = None,
 ) -> keras.Model:
-    """Builds a BiT ResNet or one of the paper's ResNet baselines, with random weights.
+    """Builds a BiT ResNet, one of the paper's ResNet baselines or its AxialResNet, with random weights.
 
     Args:
         variant: A row of `keras_vit.variants.RESNET_VARIANTS`, or one like it.

@@ -3,15 +3,17 @@
 Random weights only; files are the business of `keras_vit.weights`. The two seams are functions:
 `embed_patches` (image to patch tokens) and `encode_tokens` (patch tokens to representation).
 
-Source: arXiv:2010.11929, sections 3.1, D.3 and D.4; vision_transformer@c6de1e5 models_vit.py.
+Source: arXiv:2010.11929, sections 3.1, D.3, D.4 and D.6; vision_transformer@c6de1e5 models_vit.py.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Literal, get_args
 
 import keras
 
 from keras_vit.grid import Interpolation, patch_grid
+from keras_vit.layers.axial import AxialTransformerBlock
 from keras_vit.layers.patches import PatchEmbedding
 from keras_vit.layers.pooling import AttentionPooling, TokenPooling
 from keras_vit.layers.positions import AddPositionEmbs, PositionKind
@@ -34,6 +36,11 @@ def grid_of(variant: ViTVariant, image_size: tuple[int, int]) -> tuple[int, int]
     return patch_grid(image_size, variant.patch_size, num_halvings)
 
 
+def default_classifier(variant: ViTVariant) -> Classifier:
+    """What the classifier reads where nothing is said: the class token; the mean where attention is axial."""
+    return "gap" if variant.axial else "token"
+
+
 def embed_patches(images: keras.KerasTensor, variant: ViTVariant) -> keras.KerasTensor:
     """Maps images (B, H, W, C) to a grid of patch tokens, (B, rows, columns, D)."""
     if variant.stem is not None:
@@ -45,7 +52,7 @@ def encode_tokens(
     patches: keras.KerasTensor,
     variant: ViTVariant,
     *,
-    class_token: bool = True,
+    class_token: bool | None = None,
     position_grid: tuple[int, int] | None = None,
     position_embedding: PositionEmbedding = "learned_1d",
     position_placement: PositionPlacement = "stem",
@@ -61,7 +68,7 @@ def encode_tokens(
     Args:
         patches: (B, rows, columns, D); rows and columns may be None.
         variant: A row of `keras_vit.variants.VIT_VARIANTS`, or one like it.
-        class_token: Whether to prepend a class token.
+        class_token: Whether to prepend a class token. Default: unless the variant is axial, which cannot have one.
         position_grid: (rows, columns) of the position table; default: the grid of `patches`. Where
             the two differ, the table is resampled in the graph.
         position_embedding, position_placement, interpolation: See `vision_transformer`.
@@ -70,9 +77,15 @@ def encode_tokens(
 
     Returns:
         (B, T + rows * columns, D), T = 1 with a class token, else 0.
+
+    Raises:
+        ValueError: If options contradict each other, or the variant (axial: no class token, a fixed grid).
     """
     rows, columns, width = patches.shape[1:]
     grid = (rows, columns)
+    class_token = not variant.axial if class_token is None else class_token
+    if variant.axial:
+        _check_axial(variant, class_token, grid)
     position_grid = grid if position_grid is None else position_grid
     tokens = keras.layers.Reshape((-1 if None in grid else grid[0] * grid[1], width), name="flatten_patches")(patches)
     if class_token:
@@ -82,10 +95,15 @@ def encode_tokens(
     )
     epsilon = variant.norm_epsilon if norm_epsilon is None else norm_epsilon
     dropout = keras.layers.Dropout(dropout_rate, name="dropout")
+    relative = position_embedding == "relative"
+    if variant.axial:
+        block = functools.partial(AxialTransformerBlock, grid=grid, relative_positions=relative)
+    else:
+        block = functools.partial(TransformerBlock, relative_positions=tokens.shape[1] if relative else None)
     for index in range(variant.depth):
         tokens = add_positions(tokens, index)
         tokens = dropout(tokens) if index == 0 else tokens
-        tokens = TransformerBlock(
+        tokens = block(
             variant.num_heads,
             variant.mlp_dim,
             norm_epsilon=epsilon,
@@ -94,10 +112,19 @@ def encode_tokens(
             attention_dropout_rate=attention_dropout_rate,
             # Linear in depth, from 0 to the full rate, as in arXiv:1603.09382.
             drop_path_rate=stochastic_depth_rate * index / max(variant.depth - 1, 1),
-            relative_positions=tokens.shape[1] if position_embedding == "relative" else None,
             name=f"encoderblock_{index}",
         )(tokens)
     return keras.layers.LayerNormalization(epsilon=epsilon, name="encoder_norm")(tokens)
+
+
+def _check_axial(variant: ViTVariant, class_token: bool, grid: tuple[int | None, int | None]) -> None:
+    if class_token:
+        raise ValueError(
+            f"{variant.name} attends along rows and columns, and a class token lies in none. "
+            'Use `classifier="gap"`, "map" or "none".'
+        )
+    if None in grid:
+        raise ValueError(f"{variant.name} needs a fixed image size. Pass `input_shape` with integers.")
 
 
 def _position_adder(
@@ -150,7 +177,7 @@ def vision_transformer(
     variant: ViTVariant,
     images: keras.KerasTensor | None = None,
     *,
-    classifier: Classifier = "token",
+    classifier: Classifier | None = None,
     pooling: Pooling | None = None,
     classes: int | None = None,
     classifier_activation: str | Callable | None = None,
@@ -172,10 +199,11 @@ def vision_transformer(
     Args:
         variant: A row of `keras_vit.variants.VIT_VARIANTS`, or one like it.
         images: (B, H, W, C) Keras tensor, pixels in [-1, 1]; default: a new input of 224 x 224 x 3.
-            H and W may be None.
+            H and W may be None, but not for an axial variant.
         classifier: What the classifier reads: "token", the class token (the paper's choice); "gap",
             the mean of the patch tokens; "map", attention pooling; "none", nothing: tokens come out.
-            Only "token" has a class token.
+            Only "token" has a class token. Default: "token"; "gap" for an axial variant, which can have no class
+            token.
         pooling: With `classes=None`, how tokens become one vector: "token", "avg", "max", "map"
             or None for all tokens.
         classes: Size of the final layer, which starts at zero; None for no such layer.
@@ -203,6 +231,7 @@ def vision_transformer(
         >>> vision_transformer(VIT_VARIANTS["ViT_Ti16"], classes=1000).count_params()
         5717416
     """
+    classifier = default_classifier(variant) if classifier is None else classifier
     _check("classifier", classifier, Classifier)
     if classifier == "none" and classes is not None:
         raise ValueError('`classifier="none"` returns tokens. Leave out `classes` (`include_top=False`).')

@@ -8,8 +8,10 @@ from typing import Any
 import keras
 
 from keras_vit.applications import application
+from keras_vit.layers.axial import AxialTransformerBlock, AxialUnit
 from keras_vit.layers.positions import AddPositionEmbs
 from keras_vit.models.ends import classify
+from keras_vit.models.vit import default_classifier
 from keras_vit.train.config import RunConfig
 from keras_vit.train.losses import default_head_bias
 from keras_vit.train.recipe import row_of, run
@@ -81,10 +83,10 @@ def on_trunk(
         bias: Where its bias starts.
         **options: Further arguments of the model.
     """
-    classifier = options.get("classifier", "token")
+    classifier = "gap" if isinstance(row, ResNetVariant) else options.get("classifier", default_classifier(row))
     if classifier not in _POOLING:
         raise ValueError(f"`classifier` must be one of {', '.join(_POOLING)}. Received: {classifier!r}.")
-    pooling = "avg" if isinstance(row, ResNetVariant) else _POOLING[classifier]
+    pooling = _POOLING[classifier]
     shape = (image_size, image_size, 3)
     trunk = application(row)(weights=weights, include_top=False, pooling=pooling, input_shape=shape, **options)
     return keras.Model(trunk.input, classify(trunk.output, num_classes, bias=bias), name=trunk.name)
@@ -154,9 +156,12 @@ def _at_size(trunk: keras.Model, image_size: int) -> Callable[[keras.layers.Laye
         # A table that is resampled in the graph, because the size was open, may stay as it is.
         if isinstance(layer, AddPositionEmbs) and None not in trunk.input_shape[1:3]:
             config["grid"] = grid
+        if isinstance(layer, AxialTransformerBlock):
+            config["grid"] = grid
         if isinstance(layer, keras.layers.Reshape) and layer.name == "flatten_patches":
             config["target_shape"] = (grid[0] * grid[1], layer.target_shape[-1])
-        if config.get("relative_positions") is not None and trunk.input_shape[1:3] != (image_size, image_size):
+        is_relative = config.get("relative_positions") or isinstance(layer, AxialUnit)
+        if is_relative and trunk.input_shape[1:3] != (image_size, image_size):
             raise ValueError(
                 "Relative positions belong to one image size. "
                 f"Received: image_size={image_size}, a model of {trunk.input_shape[1:3]}."

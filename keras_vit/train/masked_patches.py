@@ -22,7 +22,7 @@ from keras_vit.drawing import draw_rows
 from keras_vit.layers import MaskTokens, PatchExtract
 from keras_vit.layers.tokens import MASKED, SWAPPED, UNTOUCHED
 from keras_vit.models.ends import full_precision
-from keras_vit.models.vit import embed_patches, encode_tokens, grid_of
+from keras_vit.models.vit import default_classifier, embed_patches, encode_tokens, grid_of
 from keras_vit.train.config import RunConfig
 from keras_vit.train.losses import Objective
 from keras_vit.train.recipe import row_of, run
@@ -41,7 +41,7 @@ class MaskedPatchesConfig:
         run: How to train. Its loss, label smoothing and mixup must be left alone.
         model: A name of `keras_vit.list_models()`, of a ViT or a hybrid.
         variant: Fields of its row to change, such as {"patch_size": 4, "depth": 6}.
-        model_options: `classifier` ("token", or "gap" for a model without a class token), and what
+        model_options: `classifier` ("token", or "gap" for a model without a class token, as axial ones are), and what
             `keras_vit.models.vit.encode_tokens` takes, such as `dropout_rate` and `position_embedding`.
         image_size: Side of the square images, in pixels.
         target: "mean_color": one of 512 colours for each patch; "small_patch": one for each pixel of the patch brought
@@ -77,7 +77,7 @@ def pretrain_masked_patches(config: MaskedPatchesConfig, workdir: str | os.PathL
     if not isinstance(row, ViTVariant):
         raise ValueError(f"{config.model} has no patch embeddings to mask. Take a ViT or a hybrid.")
     options = dict(config.model_options)
-    class_token = options.pop("classifier", "token") == "token"
+    class_token = options.pop("classifier", default_classifier(row)) == "token"
     known = inspect.signature(encode_tokens).parameters
     if unknown := sorted(set(options) - set(known)):
         raise ValueError(f"`model_options` has {', '.join(unknown)}. Valid: classifier, {', '.join([*known][3:])}.")
@@ -112,7 +112,7 @@ def masked_patch_model(
     target: str,
     *,
     mask: MaskTokens,
-    class_token: bool = True,
+    class_token: bool | None = None,
     **encoder_options: Any,
 ) -> keras.Model:
     """Builds the model of masked patch prediction.
@@ -122,7 +122,7 @@ def masked_patch_model(
         image_size: Side of the square images, in pixels.
         target: See `MaskedPatchesConfig`.
         mask: What corrupts the tokens.
-        class_token: Whether the encoder has one, for the fine-tuning that follows.
+        class_token: Whether the encoder has one, for the fine-tuning that follows. Default: unless it is axial.
         **encoder_options: Further arguments of `keras_vit.models.vit.encode_tokens`.
 
     Returns:
@@ -135,6 +135,7 @@ def masked_patch_model(
         >>> [output.shape for output in model.outputs]
         [(None, 196, 512), (None, 196), (None, 196)]
     """
+    class_token = not variant.axial if class_token is None else class_token
     images = keras.Input((image_size, image_size, 3))
     rows, columns = grid_of(variant, (image_size, image_size))
     side = image_size // rows

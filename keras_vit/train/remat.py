@@ -8,9 +8,9 @@ from typing import Any
 
 import keras
 
-from keras_vit.layers import BiTUnit, StemUnit, TransformerBlock
+from keras_vit.layers import AxialTransformerBlock, AxialUnit, BiTUnit, StemUnit, TransformerBlock
 
-BLOCKS = (TransformerBlock, BiTUnit, StemUnit)
+BLOCKS = (TransformerBlock, AxialTransformerBlock, BiTUnit, StemUnit, AxialUnit)
 
 
 class Remat(keras.layers.Layer):

@@ -10,29 +10,22 @@ import shlex
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from keras_vit.drawing import COLORS, check_can_draw, picture
+from keras_vit.drawing import COLORS, TRAINING_PANELS, Curve, Line, check_can_draw, draw_training
 from keras_vit.train.logs import read_metrics
 from keras_vit.writing import cell, table, write_text
 
 Point = tuple[int, float]
-Curve = Sequence[Point]
 
 # The last part of a metric's name is its kind: "validation/loss" is a loss. Which of two values is the better one?
 _BETTER: dict[str, Callable[..., Point]] = {"loss": min, "error": min, "accuracy": max, "top1": max, "top5": max}
 _SHARES = ("accuracy", "top1", "top5")  # written in percent
-# Kinds that have a panel in the picture, how much of the height it takes, and where a curve rarely comes by.
-_PANELS = {"loss": (3.0, "upper right"), "accuracy": (2.4, "lower right"), "learning_rate": (1.3, "upper right")}
 # What is said of a whole run, by metric: in words, from its values, and how it is written.
 _SPEED: dict[str, tuple[str, Callable[[list[float]], float], str]] = {
     "train/images_per_second": ("images per second, median", statistics.median, ",.1f"),
     "train/input_bound": ("share of the time spent waiting for images, mean", statistics.fmean, ".1%"),
     "train/memory_gb": ("memory, most, in GB", max, ".2f"),
 }
-_FEW = 60  # points that can still be told apart; more are smoothed
 
 
 def write_report(
@@ -123,78 +116,19 @@ def _kind(name: str) -> str:
 
 
 def _draw(curves: Mapping[str, Curve], title: str, path: Path) -> bool:
-    """One panel below the other, over the same steps. Says whether there was something to draw."""
-    kinds = [kind for kind in _PANELS if any(_kind(name) == kind for name in curves)]
-    if not kinds:
-        return False
-    heights = [_PANELS[kind][0] for kind in kinds]
-    with picture(path, 9, sum(heights) + 1) as figure:
-        axes = figure.subplots(len(kinds), sharex=True, squeeze=False, height_ratios=heights)[:, 0]
-        _fill(dict(zip(kinds, axes, strict=True)), curves)
-        axes[0].set_title(title, loc="left", fontweight="bold", wrap=True, parse_math=False)
-        figure.align_ylabels(axes)
-    return True
+    """A split has one color in all panels. Says whether there was something to draw."""
+    drawn = [name for name in curves if _kind(name) in TRAINING_PANELS]
+    splits = list(dict.fromkeys(_split(name) for name in drawn))
+    colors = {split: COLORS[number % len(COLORS)] for number, split in enumerate(splits)}
+    lines = [Line(_kind(name), name, curves[name], colors[_split(name)], _label(name, curves[name])) for name in drawn]
+    if lines:
+        draw_training(path, lines, title)
+    return bool(lines)
 
 
-def _fill(panels: Mapping[str, Any], curves: Mapping[str, Curve]) -> None:
-    """Each curve into the panel of its kind; a split has one color in all of them."""
-    splits = list(dict.fromkeys(_split(name) for name in curves if _kind(name) in panels))
-    for kind, panel in panels.items():
-        shown = {name: curve for name, curve in curves.items() if _kind(name) == kind}
-        for name, curve in shown.items():
-            _draw_curve(panel, name, curve, COLORS[splits.index(_split(name)) % len(COLORS)])
-        _finish_panel(panel, kind, [value for curve in shown.values() for _, value in curve if math.isfinite(value)])
-    _finish_steps(panel, max(step for curve in curves.values() for step, _ in curve))
-
-
-def _draw_curve(panel: Any, name: str, curve: Curve, color: str) -> None:
-    """Few points as points; many as a faint line below a smooth one; what is not finite as ticks at the bottom."""
-    steps, values = np.array([step for step, _ in curve]), np.array([value for _, value in curve])
-    finite = np.isfinite(values)
-    label = _label(name, curve) if _kind(name) != "learning_rate" else None
-    if len(curve) <= _FEW:
-        panel.plot(steps[finite], values[finite], "o-", color=color, markersize=4.5, linewidth=1.6, label=label)
-    elif _kind(name) == "learning_rate":
-        panel.plot(steps, np.where(finite, values, np.nan), color=color, linewidth=2.0, label=label)
-    else:
-        panel.plot(steps, np.where(finite, values, np.nan), color=color, alpha=0.25, linewidth=0.8)
-        panel.plot(steps, _smooth(values), color=color, linewidth=2.0, label=label)
-    if not finite.all():
-        base = np.full((~finite).sum(), 0.03)
-        panel.plot(steps[~finite], base, "|", color="black", transform=panel.get_xaxis_transform(), markersize=9)
-        panel.plot([], [], "|", color="black", markersize=9, label=f"{name}: not finite, {len(base)} times")
-
-
-def _label(name: str, curve: Curve) -> str:
+def _label(name: str, curve: Curve) -> str | None:
+    if _kind(name) == "learning_rate":
+        return None
     last, best = curve[-1], _best(name, curve)
     words = f"{_split(name) or name}: last {_point(name, last)[0]}"
     return f"{words}, best {' at '.join(_point(name, best))}" if best else words
-
-
-def _smooth(values: np.ndarray) -> np.ndarray:
-    """The mean of the finite values nearby, a fiftieth of the curve; at the ends, of those there are."""
-    window = np.ones(2 * max(2, len(values) // 100) + 1)
-    finite = np.isfinite(values)
-    total = np.convolve(np.where(finite, values, 0.0), window, mode="same")
-    count = np.convolve(finite.astype(float), window, mode="same")
-    return np.divide(total, count, out=np.full(len(values), np.nan), where=finite)
-
-
-def _finish_panel(panel: Any, kind: str, values: list[float]) -> None:
-    panel.set_ylabel(kind.replace("_", " "))
-    if kind == "learning_rate":
-        panel.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3), useMathText=True)
-    if kind in _SHARES:
-        panel.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.4g}%")
-    # A loss that falls through more than an order of magnitude would otherwise end as a line along the axis.
-    if kind == "loss" and values and min(values) > 0 and max(values) > 30 * min(values):
-        panel.set_yscale("log")
-    if panel.get_legend_handles_labels()[0]:
-        panel.legend(loc=_PANELS[kind][1])
-
-
-def _finish_steps(panel: Any, last_step: int) -> None:
-    panel.set_xlim(0, 1.02 * max(1, last_step))
-    panel.set_xlabel("step")
-    panel.xaxis.set_major_formatter(lambda step, _: f"{step:,.0f}")
-    panel.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)

@@ -1,7 +1,7 @@
-"""Foreign vocabularies ↔ canonical names, and canonical names ↔ ours: tables, read in both directions.
+"""Foreign vocabularies ↔ canonical names: tables, read in both directions.
 
-What lives here: the tables, in which `{}` stands for the number of a block, and the one engine that
-reads them. What does not: Google's own spellings (`layouts.py`), files (`files.py`), models (`restore.py`).
+What lives here: the tables, in which `{}` stands for the number of a block, and what must be found out to read them.
+What does not: Google's own spellings (`layouts.py`), ours (`variables.py`), files (`files.py`), models (`restore.py`).
 Nothing is modified in place. Transposed, split and reshaped arrays are views, so they need not be
 contiguous in memory; only the fused arrays of timm are copied, when they are written.
 
@@ -18,7 +18,18 @@ import numpy as np
 
 from keras_vit.variants import VIT_VARIANTS
 from keras_vit.weights import layouts, renaming
-from keras_vit.weights.renaming import Leaf, Rows, Rule, listed, make_rules
+from keras_vit.weights.renaming import (
+    Leaf,
+    Rows,
+    Rule,
+    listed,
+    make_rules,
+    merge_first,
+    merge_last,
+    split_first,
+    split_last,
+    two_digits,
+)
 
 Dialect = Literal["google", "timm", "huggingface"]
 
@@ -81,35 +92,6 @@ _STATE_DICT: Rows = (
     ("layers.{}.layernorm_after", f"{_BLOCK}/LayerNorm_1", "norm"),
     *((f"layers.{{}}.mlp.fc{i + 1}", f"{_BLOCK}/MlpBlock_0/Dense_{i}", "dense") for i in (0, 1)),
 )
-
-_PLACES = ("input", "shared", "{}")
-_TABLES = ("pos_embedding", "row_embedding", "column_embedding", "prefix_embedding")
-_KERAS_VIT: Rows = (
-    ("embedding", "embedding", "dense"),
-    ("class_token/cls", "cls", "array"),
-    ("mask_token/mask", "mask_token", "array"),
-    *((f"posembed_{p}/{table}", f"Transformer/posembed_{p}/{table}", "array") for p in _PLACES for table in _TABLES),
-    ("encoderblock_{}/attention_norm", f"{_BLOCK}/LayerNorm_0", "norm"),
-    *((f"encoderblock_{{}}/attention/{part}", f"{_ATTENTION}/{part}", "heads") for part in _QKV),
-    ("encoderblock_{}/attention/out", f"{_ATTENTION}/out", "out"),
-    ("encoderblock_{}/attention/relative_embedding", f"{_ATTENTION}/relative_embedding", "array"),
-    ("encoderblock_{}/mlp_norm", f"{_BLOCK}/LayerNorm_1", "norm"),
-    *((f"encoderblock_{{}}/mlp/dense_{i}", f"{_BLOCK}/MlpBlock_0/Dense_{i}", "dense") for i in (0, 1)),
-    ("encoder_norm", "Transformer/encoder_norm", "norm"),
-    ("map_head/probe", f"{_POOL}/probe", "array"),
-    *((f"map_head/attention/{part}", f"{_POOL_ATTENTION}/{part}", "heads") for part in _QKV),
-    ("map_head/attention/out", f"{_POOL_ATTENTION}/out", "out"),
-    ("map_head/mlp_norm", f"{_POOL}/LayerNorm_0", "norm"),
-    *((f"map_head/mlp/dense_{i}", f"{_POOL}/MlpBlock_0/Dense_{i}", "dense") for i in (0, 1)),
-    *((head, head, "dense") for head in ("pre_logits", "patch_predictions")),
-    ("predictions", "head", "dense"),
-)
-_KERAS_ROOT: Rows = (("conv_root", "conv_root", "dense"), ("gn_root", "gn_root", "norm"))
-_KERAS_UNITS: Rows = (
-    *((f"block{{}}_unit{{}}/conv{i}", f"block{{}}/unit{{}}/conv{i}", "dense") for i in (1, 2, 3, "_proj")),
-    *((f"block{{}}_unit{{}}/gn{i}", f"block{{}}/unit{{}}/gn{i}", "norm") for i in (1, 2, 3, "_proj")),
-)
-_KERAS_BIT: Rows = (("conv_root", "root_block/conv_root", "dense"), ("norm_pre_head", "norm-pre-head", "norm"))
 
 # Names that stand for a computation which no model here has.
 _REFUSED = {
@@ -213,68 +195,6 @@ def from_canonical(arrays: Mapping[str, np.ndarray], dialect: Dialect) -> dict[s
     return {name if name.startswith("classifier.") else f"vit.{name}": x for name, x in result.items()}
 
 
-def to_keras(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Turns canonical arrays into the variables of a Keras model, by path.
-
-    A name that no rule knows passes unchanged: who restores reports it.
-
-    Example:
-        >>> list(to_keras({"Transformer/encoder_norm/scale": np.ones(4)}))
-        ['encoder_norm/gamma']
-    """
-    return renaming.write(arrays, _keras_rules(preactivation=layouts.family(arrays) == "bit"))
-
-
-def from_keras(arrays: Mapping[str, np.ndarray], num_heads: int | None) -> dict[str, np.ndarray]:
-    """Turns the variables of a Keras model, by path, into canonical arrays: the inverse of `to_keras`.
-
-    Args:
-        arrays: The variables' values under their paths.
-        num_heads: Attention heads of the model; None for a model without attention.
-
-    Raises:
-        ValueError: If a name is unknown, or if there is attention and no head count.
-
-    Example:
-        >>> list(from_keras({"predictions/bias": np.zeros(10)}, num_heads=None))
-        ['head/bias']
-    """
-    roots = {name.split("/")[0] for name in arrays}
-    rules = _keras_rules(preactivation="norm_pre_head" in roots or ("conv_root" in roots and "gn_root" not in roots))
-    if unknown := renaming.unknown_theirs(arrays, rules):
-        raise ValueError(f"These variables have no place in a checkpoint: {listed(unknown)}. Expected keras_vit's own.")
-    if num_heads is None and any("attention/" in name for name in arrays):
-        raise ValueError("The model has attention, so `num_heads` must be an integer. Received: num_heads=None.")
-    return renaming.read(arrays, rules, 1 if num_heads is None else num_heads)
-
-
-def _split_first(x: np.ndarray, num_heads: int) -> np.ndarray:  # (A*K, ...) -> (A, K, ...)
-    return x.reshape(num_heads, -1, *x.shape[1:])
-
-
-def _merge_first(x: np.ndarray) -> np.ndarray:
-    return x.reshape(-1, *x.shape[2:])
-
-
-def _split_last(x: np.ndarray, num_heads: int) -> np.ndarray:  # (D, A*K) -> (D, A, K)
-    return x.reshape(x.shape[0], num_heads, -1)
-
-
-def _merge_last(x: np.ndarray) -> np.ndarray:
-    return x.reshape(x.shape[0], -1)
-
-
-# Ours: a convolution is no different from a dense layer.
-_OURS: dict[str, tuple[Leaf, ...]] = {
-    "array": (Leaf("", ""),),
-    "norm": (Leaf("/gamma", "/scale"), Leaf("/beta", "/bias")),
-    "dense": (Leaf("/kernel", "/kernel"), Leaf("/bias", "/bias")),
-    "heads": (
-        Leaf("/kernel", "/kernel", (2, 3), _split_last, _merge_last),
-        Leaf("/bias", "/bias", (1, 2), _split_first, _merge_first),
-    ),
-    "out": (Leaf("/kernel", "/kernel", (2, 3), _split_first, _merge_first), Leaf("/bias", "/bias")),
-}
 # PyTorch: dense kernels are (out, in), convolutions OIHW; a "pointwise" convolution is a dense layer here.
 _BIAS = Leaf(".bias", "/bias", (1, 1))
 _TORCH: dict[str, tuple[Leaf, ...]] = {
@@ -290,23 +210,19 @@ _TORCH: dict[str, tuple[Leaf, ...]] = {
         _BIAS,
     ),
     "heads": (
-        Leaf(".weight", "/kernel", (2, 3), lambda x, heads: _split_last(x.T, heads), lambda x: _merge_last(x).T),
-        Leaf(".bias", "/bias", (1, 2), _split_first, _merge_first),
+        Leaf(".weight", "/kernel", (2, 3), lambda x, heads: split_last(x.T, heads), lambda x: merge_last(x).T),
+        Leaf(".bias", "/bias", (1, 2), split_first, merge_first),
     ),
     "out": (
-        Leaf(".weight", "/kernel", (2, 3), lambda x, heads: _split_first(x.T, heads), lambda x: _merge_first(x).T),
+        Leaf(".weight", "/kernel", (2, 3), lambda x, heads: split_first(x.T, heads), lambda x: merge_first(x).T),
         _BIAS,
     ),
 }
 
 
-def _two_digits(rows: Rows) -> Rows:
-    return tuple((row[0], row[1].replace("unit{}", "unit{:02d}"), row[2]) for row in rows)
-
-
 def _timm_rules(family: str, more: Rows = ()) -> list[Rule]:
     if family == "bit":
-        return make_rules(_TIMM_BIT + _TIMM_HEAD, _TORCH) + make_rules(_two_digits(_TIMM_UNITS), _TORCH, offset=1)
+        return make_rules(_TIMM_BIT + _TIMM_HEAD, _TORCH) + make_rules(two_digits(_TIMM_UNITS), _TORCH, offset=1)
     if family == "resnet":
         root = make_rules(_TIMM_ROOT, _TORCH, "stem.") + make_rules(_TIMM_HEAD, _TORCH)
         return root + make_rules(_TIMM_UNITS, _TORCH, offset=1)
@@ -332,11 +248,6 @@ def _reading_rules(names: Iterable[str], dialect: Dialect) -> list[Rule]:
 
 def _writing_rules(names: Iterable[str], dialect: Dialect) -> list[Rule]:
     return _timm_rules(layouts.family(names)) if dialect == "timm" else make_rules(_HUGGINGFACE, _TORCH)
-
-
-def _keras_rules(preactivation: bool) -> list[Rule]:
-    trunk = _KERAS_BIT + _two_digits(_KERAS_UNITS) if preactivation else _KERAS_ROOT + _KERAS_UNITS
-    return make_rules(_KERAS_VIT + trunk, _OURS)
 
 
 def _refuse(arrays: Mapping[str, np.ndarray]) -> None:
@@ -376,7 +287,8 @@ def _find_num_heads(arrays: Mapping[str, np.ndarray], num_heads: int | None) -> 
 
 
 def _check_num_heads(arrays: Mapping[str, np.ndarray], num_heads: int | None) -> None:
-    found = {x.shape[1] for name, x in arrays.items() if name.endswith("/query/kernel") and x.ndim == 3}
+    queries = [x for name, x in arrays.items() if re.fullmatch(r"(Transformer|MAPHead_0)/.+/query/kernel", name)]
+    found = {x.shape[1] for x in queries if x.ndim == 3}
     if num_heads is not None and found - {num_heads}:
         raise ValueError(f"The checkpoint has {sorted(found)} attention heads. Received: num_heads={num_heads}.")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_vit.variants import VIT_VARIANTS
-from keras_vit.weights import catalog, dialects, download, files, keras_h5, layouts
+from keras_vit.weights import catalog, dialects, download, files, keras_h5, layouts, variables
 
 Facts = list[tuple[str, str]]
 
@@ -26,7 +26,8 @@ _MARKS = (
     (r"(.*/)?img/.*", "beside a text tower (img/)"),
     (r"(.*/)?Transformer/encoderblock/.*", "blocks stacked along the first axis"),
     (r"(.*/)?encoderblock(_\d+)?/MlpBlock_3/.*", "modules counted as before linen"),
-    (r"(.*/)?encoderblock(_\d+)?/MlpBlock_0/.*", "modules counted as in linen"),
+    (r"(.*/)?encoderblock(_\d+)?/(row/)?MlpBlock_0/.*", "modules counted as in linen"),
+    (r"(.*/)?(encoderblock(_\d+)?|unit\d+)/row/.*", "axial attention under names of ours"),
     (r"(params/|img/|opt/target/)*pos_embedding", "position table at the root"),
     (r"(.*/)?resnet/root_block/.*", "names of BiT"),
     (r"(.*/)?standardized_conv2d_\d+/.*", "convolutions numbered"),
@@ -114,7 +115,7 @@ def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], str
     if keras_h5.is_hdf5(path):
         arrays = keras_h5.read(path)
         files.check_finite(path, arrays)
-        return arrays, dialects.from_keras(arrays, _num_heads(arrays)), "Keras weights"
+        return arrays, variables.from_keras(arrays, _num_heads(arrays)), "Keras weights"
     checkpoint = files.read(path)
     arrays, known = checkpoint.arrays, checkpoint.metadata
     canonical = dialects.to_canonical(arrays, known.get("num_heads"), known.get("grid"))

@@ -63,7 +63,7 @@ def _leaves(layer: str, count: int) -> tuple[str, ...]:
         names = ("pos_embedding",) if count == 1 else ("row_embedding", "column_embedding", "prefix_embedding")
     elif own == "map_head":
         names = ("probe",)
-    elif own == "attention":
+    elif own in ("attention", "row", "column"):
         names = ("relative_embedding",)
     elif own.startswith("gn") or "norm" in own:
         names = ("gamma", "beta")

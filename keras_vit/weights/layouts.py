@@ -234,7 +234,8 @@ def _shape(name: str, x: np.ndarray, has_class_token: bool) -> np.ndarray:
 
 
 def _vit_facts(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    block = "Transformer/encoderblock_0/"
+    axial = any(re.match(r"Transformer/encoderblock_\d+/row/", name) for name in arrays)
+    block = "Transformer/encoderblock_0/" + "row/" * axial
     patch = _shape_of(arrays, "embedding/kernel")[:2]
     has_stem = family(arrays) != "vit"
     return {
@@ -245,18 +246,20 @@ def _vit_facts(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
         "patch_size": patch[0] if len(set(patch)) == 1 else patch or None,
         "stem_units": _units(arrays) if has_stem else None,
         "stem_width": _axis(arrays, "conv_root/kernel", -1),
+        "axial": axial,
     }
 
 
 def _resnet_facts(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
     preactivation = family(arrays) == "bit"
     root = "root_block/conv_root/kernel" if preactivation else "conv_root/kernel"
-    return {"units": _units(arrays), "width": _axis(arrays, root, -1), "preactivation": preactivation}
+    axial = any(re.match(r"block\d+/unit\d+/row/", name) for name in arrays)
+    return {"units": _units(arrays), "width": _axis(arrays, root, -1), "preactivation": preactivation, "axial": axial}
 
 
 def _row_facts(row: ViTVariant | ResNetVariant) -> dict[str, Any]:
     if isinstance(row, ResNetVariant):
-        return {"units": row.units, "width": row.width, "preactivation": row.preactivation}
+        return {"units": row.units, "width": row.width, "preactivation": row.preactivation, "axial": row.axial}
     return {
         "width": row.width,
         "depth": row.depth,
@@ -265,6 +268,7 @@ def _row_facts(row: ViTVariant | ResNetVariant) -> dict[str, Any]:
         "patch_size": row.patch_size,
         "stem_units": row.stem.units if row.stem else None,
         "stem_width": row.stem.width if row.stem else None,
+        "axial": row.axial,
     }
 
 

@@ -1,7 +1,7 @@
-"""The engine behind `layouts.py` and `dialects.py`: tables of names, read in both directions.
+"""The engine behind `layouts.py`, `variables.py` and `dialects.py`: tables of names, read in both directions.
 
-What lives here: rows become rules, rules turn a dictionary of arrays into another. What does not: any
-name of any vocabulary. In a table `{}` stands for the number of a block, stage or unit. A name that no
+What lives here: rows become rules, rules turn a dictionary of arrays into another, and heads are split and merged. What
+does not: any name of any vocabulary. In a table `{}` stands for the number of a block, stage or unit. A name that no
 rule knows passes unchanged, and two arrays never end up under one name in silence.
 """
 
@@ -172,6 +172,31 @@ def listed(items: Iterable[str], limit: int = 12) -> str:
     items = sorted(items)
     more = f" and {len(items) - limit} more" if len(items) > limit else ""
     return ", ".join(items[:limit]) + more
+
+
+def split_first(x: np.ndarray, num_heads: int) -> np.ndarray:
+    """(A * K, ...) to (A, K, ...)."""
+    return x.reshape(num_heads, -1, *x.shape[1:])
+
+
+def merge_first(x: np.ndarray) -> np.ndarray:
+    """(A, K, ...) to (A * K, ...)."""
+    return x.reshape(-1, *x.shape[2:])
+
+
+def split_last(x: np.ndarray, num_heads: int) -> np.ndarray:
+    """(D, A * K) to (D, A, K)."""
+    return x.reshape(x.shape[0], num_heads, -1)
+
+
+def merge_last(x: np.ndarray) -> np.ndarray:
+    """(D, A, K) to (D, A * K)."""
+    return x.reshape(x.shape[0], -1)
+
+
+def two_digits(rows: Rows) -> Rows:
+    """The rows with the canonical number of a unit in two digits, as BiT counts them."""
+    return tuple((row[0], row[1].replace("unit{}", "unit{:02d}"), row[2]) for row in rows)
 
 
 def _canonical_index(rules: Iterable[Rule]) -> dict[str, tuple[str, Rule, int]]:

@@ -112,6 +112,13 @@ def _hints(missing: list[str], unexpected: list[str], shapes: Mapping[str, tuple
         hints.append("The checkpoint has a tanh layer: pass its width as `representation_size`.")
     if "class_token/cls" in missing or "class_token/cls" in unexpected:
         hints.append('With a class token use `classifier="token"`, without one "gap" or "map".')
+    halves = [any(re.search(r"/(row|column)/", name) for name in names) for names in (missing, unexpected)]
+    if any(halves) and not all(halves):
+        hints.append("One of the two is axial, the other is not: take the model that the checkpoint was made for.")
+    if any(name.endswith("/relative_embedding") and mine != theirs for name, (mine, theirs) in shapes.items()):
+        hints.append(
+            "Relative positions belong to one image size: pass the `input_shape` that the checkpoint was trained at."
+        )
     if any(
         "posembed" in name and mine != theirs and mine[-1:] == theirs[-1:] for name, (mine, theirs) in shapes.items()
     ):

@@ -10,9 +10,10 @@ from typing import Any, Literal, get_args
 import keras
 import numpy as np
 
+from keras_vit.layers.axial import AxialTransformerBlock
 from keras_vit.layers.positions import AddPositionEmbs
 from keras_vit.layers.transformer import TransformerBlock
-from keras_vit.weights import dialects, files
+from keras_vit.weights import dialects, files, variables
 from keras_vit.weights.restore import state
 
 Layout = Literal["google", "timm", "huggingface"]
@@ -25,7 +26,7 @@ def save_checkpoint(model: keras.Model, path: str | os.PathLike, layout: Layout 
     all. The grid of positions, the image size and the form of GELU are recorded in it.
 
     timm builds its ViTs with the exact GELU: for a model with the tanh form pass it
-    `act_layer="gelu_tanh"`.
+    `act_layer="gelu_tanh"`. An axial model can be written in Google's layout alone, under names that are ours.
 
     Args:
         model: A model of this package, also after fine-tuning.
@@ -66,7 +67,7 @@ def check_can_save(model: keras.Model, layout: Layout = "google") -> None:
 
 
 def _translated(model: keras.Model, facts: dict[str, Any], layout: Layout) -> dict[str, np.ndarray]:
-    return dialects.from_canonical(dialects.from_keras(state(model.layers), facts.get("num_heads")), layout)
+    return dialects.from_canonical(variables.from_keras(state(model.layers), facts.get("num_heads")), layout)
 
 
 def _layout_of(path: Path) -> Layout:
@@ -87,7 +88,7 @@ def _facts(model: keras.Model) -> dict[str, Any]:
     for layer in model.layers:
         if isinstance(layer, AddPositionEmbs):
             facts["grid"] = layer.grid
-        if isinstance(layer, TransformerBlock):
+        if isinstance(layer, (TransformerBlock, AxialTransformerBlock)):
             facts |= {"gelu": layer.gelu, "layer_norm_epsilon": layer.norm_epsilon, "num_heads": layer.num_heads}
     return facts
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from keras_vit import grid
-from keras_vit.weights import catalog, dialects, download, files, keras_h5, layouts
+from keras_vit.weights import catalog, dialects, download, files, keras_h5, layouts, variables
 
 _READABLE = (".npz", ".safetensors", ".h5")
 
@@ -95,7 +95,7 @@ def load(source: Source) -> Pretrained:
     checkpoint = files.read(path)
     known = checkpoint.metadata
     canonical = dialects.to_canonical(checkpoint.arrays, known.get("num_heads"), known.get("grid"))
-    pretrained = _describe(source, known, dialects.to_keras(canonical), dialects.detect(checkpoint.arrays))
+    pretrained = _describe(source, known, variables.to_keras(canonical), dialects.detect(checkpoint.arrays))
     shape = _looks_like(canonical)
     if shape in (None, source.model):
         return pretrained

@@ -3,29 +3,31 @@
 This is the second opinion behind `python -m keras_vit verify`: it shares no code with the Keras models, imports no
 framework, and is meant to be checked by reading. Names are canonical: those of the current Google linen code
 (`layouts.py` brings other spellings to that form). Everything is float32. Constants come from the variant, sizes
-from the arrays. Nothing is resized: the position table must fit the images as it is. Left out: fixed,
-two-dimensional, per-block and relative position embeddings, which no published checkpoint of these families holds.
+from the arrays. Nothing is resized: the position tables must fit the images as they are. Left out: fixed,
+two-dimensional and per-block position embeddings, which no published checkpoint of these families holds.
 
 Letters: B batch, H W image or map, C channels, N tokens, D width, A heads, K head size, F MLP width, Y classes.
 
-Sources: arXiv:2010.11929 (ViT), equations 1-8; arXiv:1912.11370 (BiT), section 3.3; google-research/vision_transformer,
-models_vit.py and models_resnet.py; google-research/big_vision, models/vit.py (attention pooling) and bit_paper.py.
+Sources: arXiv:2010.11929 (ViT), equations 1-8, D.4, D.6; arXiv:1912.11370 (BiT), section 3.3;
+google-research/vision_transformer, models_vit.py and models_resnet.py; google-research/big_vision, models/vit.py
+(attention pooling) and bit_paper.py.
 """
 
 import math
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import product
 from typing import Literal
 
 import numpy as np
 
 from keras_vit.variants import ResNetVariant, ViTVariant
+from keras_vit.weights.array_names import check_names, unit_names
 
 Arrays = dict[str, np.ndarray]
 Padding = int | Literal["same"]
+
+_QUERY = "MultiHeadDotProductAttention_0/query/kernel"
 
 relu = partial(np.maximum, np.float32(0.0))
 
@@ -68,7 +70,7 @@ def forward(
         ValueError: The arrays are not those of ViT_Ti16. Missing (197): Transformer/encoder_norm/bias, ...
     """
     _check_images(images)
-    _check_names(arrays, variant)
+    check_names(arrays, variant)
     arrays = {name: np.asarray(array, np.float32) for name, array in arrays.items()}
     if norm_epsilon is not None:
         variant = replace(variant, norm_epsilon=norm_epsilon)
@@ -87,13 +89,15 @@ def _vit(arrays: Arrays, x: np.ndarray, variant: ViTVariant) -> Arrays:
         outputs = _trunk(arrays, x, variant.stem)
         x = next(reversed(outputs.values()))
     x = convolve(x, arrays["embedding/kernel"], stride=variant.patch_size) + arrays["embedding/bias"]
+    grid = x.shape[1:3]
     x = outputs["embedding"] = x.reshape(len(x), -1, variant.width)
     if "cls" in arrays:
         x = np.concatenate([np.tile(arrays["cls"], (len(x), 1, 1)), x], axis=1)
     x = outputs["posembed_input"] = x + arrays["Transformer/posembed_input/pos_embedding"]
     for index in range(variant.depth):
         name = f"encoderblock_{index}"
-        x = outputs[name] = transformer_block(x, _within(arrays, f"Transformer/{name}"), variant)
+        p = _within(arrays, f"Transformer/{name}")
+        x = outputs[name] = axial_block(x, p, variant, grid) if variant.axial else transformer_block(x, p, variant)
     x = outputs["encoder_norm"] = layer_norm(x, _within(arrays, "Transformer/encoder_norm"), variant.norm_epsilon)
     head = _within(arrays, "MAPHead_0")
     if head:
@@ -131,7 +135,7 @@ def _trunk(arrays: Arrays, x: np.ndarray, variant: ResNetVariant, pool_fill: flo
         x = max_pool(x, size=3, stride=2, padding="same")
     outputs["root"] = x
     unit = preactivation_unit if variant.preactivation else postactivation_unit
-    for stage, names in enumerate(_unit_names(variant), start=1):
+    for stage, names in enumerate(unit_names(variant), start=1):
         for index, name in enumerate(names):
             x = unit(x, _within(arrays, name), variant, stride=2 if stage > 1 and index == 0 else 1)
         outputs[f"block{stage}"] = x
@@ -146,13 +150,35 @@ def transformer_block(x: np.ndarray, p: Arrays, variant: ViTVariant) -> np.ndarr
     return x + mlp(normed, _within(p, "MlpBlock_0"), variant.gelu)
 
 
+def axial_block(x: np.ndarray, p: Arrays, variant: ViTVariant, grid: tuple[int, ...]) -> np.ndarray:
+    """D.6: a block on each row of the grid by itself, then one on each column. (B, N, D) to the same."""
+    mixers = [partial(transformer_block, p=_within(p, half), variant=variant) for half in ("row", "column")]
+    return along_axes(x.reshape(len(x), *grid, -1), *mixers).reshape(x.shape)
+
+
+def along_axes(x: np.ndarray, *mixers: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Every row of a grid (B, R, C, D) through one function of (B, N, D), then every column through another."""
+    for mix in mixers:
+        x = mix(x.reshape(-1, *x.shape[2:])).reshape(x.shape).swapaxes(1, 2)
+    return x
+
+
 def attention(queries: np.ndarray, x: np.ndarray, p: Arrays) -> np.ndarray:
-    """Equations 5-8: what each query finds in the tokens. (B, M, D) and (B, N, D) to (B, M, D)."""
+    """Equations 5-8 and D.4: what each query finds in the tokens. (B, M, D) and (B, N, D) to (B, M, D)."""
     query_BMAK = np.tensordot(queries, p["query/kernel"], axes=1) + p["query/bias"]
     key_BNAK = np.tensordot(x, p["key/kernel"], axes=1) + p["key/bias"]
     value_BNAK = np.tensordot(x, p["value/kernel"], axes=1) + p["value/bias"]
     query_BMAK = query_BMAK / math.sqrt(query_BMAK.shape[-1])
     scores_BAMN = query_BMAK.transpose(0, 2, 1, 3) @ key_BNAK.transpose(0, 2, 3, 1)
+    if "relative_embedding" in p:
+        places, table = np.arange(x.shape[1]), p["relative_embedding"]
+        if len(table) != 2 * len(places) - 1:
+            raise ValueError(
+                f"The relative positions are for {len(table) // 2 + 1} tokens along an axis. Received: {len(places)}. "
+                "Give images of the size that the file was made for."
+            )
+        table_MNK = table[places[:, None] - places + len(places) - 1]
+        scores_BAMN += np.einsum("bmak,mnk->bamn", query_BMAK, table_MNK)
     found_BAMK = softmax(scores_BAMN) @ value_BNAK.transpose(0, 2, 1, 3)
     return np.tensordot(found_BAMK, p["out/kernel"], axes=((1, 3), (0, 1))) + p["out/bias"]
 
@@ -210,14 +236,22 @@ def erf(x: np.ndarray) -> np.ndarray:
 
 
 def postactivation_unit(x: np.ndarray, p: Arrays, variant: ResNetVariant, stride: int) -> np.ndarray:
-    """ResNet-v1.5 bottleneck: norm after each convolution, ReLU after the sum (models_resnet.py)."""
+    """ResNet-v1.5 bottleneck: norm after each convolution, ReLU after the sum (models_resnet.py). Axial: D.6."""
     epsilon = variant.norm_epsilon
     shortcut = x
     if "conv_proj/kernel" in p:
         shortcut = group_norm(std_conv(x, p["conv_proj/kernel"], variant, stride), _within(p, "gn_proj"), epsilon)
     x = relu(group_norm(std_conv(x, p["conv1/kernel"], variant), _within(p, "gn1"), epsilon))
-    x = relu(group_norm(std_conv(x, p["conv2/kernel"], variant, stride), _within(p, "gn2"), epsilon))
+    x = axial_attention(x, p, stride) if variant.axial else std_conv(x, p["conv2/kernel"], variant, stride)
+    x = relu(group_norm(x, _within(p, "gn2"), epsilon))
     return relu(shortcut + group_norm(std_conv(x, p["conv3/kernel"], variant), _within(p, "gn3"), epsilon))
+
+
+def axial_attention(x: np.ndarray, p: Arrays, stride: int) -> np.ndarray:
+    """Attention along rows, then columns; a stride is the mean of what lies in each window. (B, H, W, C)."""
+    row, column = _within(p, "row"), _within(p, "column")
+    x = along_axes(x, lambda lines: attention(lines, lines, row), lambda lines: attention(lines, lines, column))
+    return np.nanmean(_windows(x, stride, stride, "same", fill=np.nan), axis=(4, 5))
 
 
 def preactivation_unit(x: np.ndarray, p: Arrays, variant: ResNetVariant, stride: int) -> np.ndarray:
@@ -284,67 +318,9 @@ def _normalize(x: np.ndarray, axis: int | tuple[int, ...], epsilon: float) -> np
     return centred / np.sqrt(np.square(centred).mean(axis=axis, keepdims=True) + epsilon)
 
 
-_MIXER = ("MultiHeadDotProductAttention_0/{query,key,value,out}/{kernel,bias}", "MlpBlock_0/Dense_{0,1}/{kernel,bias}")
-_BLOCK = ("LayerNorm_{0,1}/{scale,bias}", *_MIXER)
-_POOLING = ("probe", "LayerNorm_0/{scale,bias}", *_MIXER)
-_QUERY = "MultiHeadDotProductAttention_0/query/kernel"
-_UNIT = ("conv{1,2,3}/kernel", "gn{1,2,3}/{scale,bias}")
-
-
 def _within(arrays: Mapping[str, np.ndarray], scope: str) -> Arrays:
     """The arrays under a scope, named from there."""
     return {name[len(scope) + 1 :]: array for name, array in arrays.items() if name.startswith(scope + "/")}
-
-
-def _expand(pattern: str) -> Iterator[str]:
-    """The names that a pattern stands for: "gn{1,2}/{scale,bias}" is four."""
-    return map("".join, product(*(part.split(",") for part in re.split("[{}]", pattern))))
-
-
-def _patterns(arrays: Mapping[str, np.ndarray], variant: ViTVariant | ResNetVariant) -> Iterator[str]:
-    """All that the pass will read. What is optional is read whole or not at all."""
-    trunk = variant.stem if isinstance(variant, ViTVariant) else variant
-    yield from _trunk_patterns(trunk) if trunk else ()
-    if isinstance(variant, ViTVariant):
-        yield from ("embedding/{kernel,bias}", "Transformer/posembed_input/pos_embedding")
-        yield from (f"Transformer/encoderblock_{i}/{pattern}" for i in range(variant.depth) for pattern in _BLOCK)
-        yield "Transformer/encoder_norm/{scale,bias}"
-        if _within(arrays, "MAPHead_0"):
-            yield from (f"MAPHead_0/{pattern}" for pattern in _POOLING)
-        elif "cls" in arrays:
-            yield "cls"
-        if _within(arrays, "pre_logits"):
-            yield "pre_logits/{kernel,bias}"
-    elif variant.preactivation:
-        yield "norm-pre-head/{scale,bias}"
-    if _within(arrays, "head"):
-        yield "head/{kernel,bias}"
-
-
-def _trunk_patterns(variant: ResNetVariant) -> Iterator[str]:
-    yield "root_block/conv_root/kernel" if variant.preactivation else "conv_root/kernel"
-    for units in _unit_names(variant):
-        yield from (f"{unit}/{pattern}" for unit in units for pattern in _UNIT)
-        yield f"{units[0]}/conv_proj/kernel"
-    if not variant.preactivation:
-        yield from ("gn_root/{scale,bias}", *(f"{units[0]}/gn_proj/{{scale,bias}}" for units in _unit_names(variant)))
-
-
-def _unit_names(variant: ResNetVariant) -> list[list[str]]:
-    """Units of each stage, counted from one; with two digits in BiT."""
-    digits = "02d" if variant.preactivation else "d"
-    stages = enumerate(variant.units, start=1)
-    return [[f"block{stage}/unit{unit:{digits}}" for unit in range(1, count + 1)] for stage, count in stages]
-
-
-def _check_names(arrays: Mapping[str, np.ndarray], variant: ViTVariant | ResNetVariant) -> None:
-    expected = {name for pattern in _patterns(arrays, variant) for name in _expand(pattern)}
-    missing, unused = sorted(expected - arrays.keys()), sorted(arrays.keys() - expected)
-    if missing or unused:
-        raise ValueError(
-            f"The arrays are not those of {variant.name}. Missing ({len(missing)}): {', '.join(missing) or 'none'}. "
-            f"Unused ({len(unused)}): {', '.join(unused) or 'none'}. Choose the variant that the file was made for."
-        )
 
 
 def _check_images(images: np.ndarray) -> None:
@@ -360,7 +336,8 @@ def _check_sizes(arrays: Arrays, images: np.ndarray, variant: ViTVariant) -> Non
     patch, heads = variant.patch_size, variant.num_heads
     table = arrays["Transformer/posembed_input/pos_embedding"]
     patches = table.shape[1] - ("cls" in arrays)
-    kernels = arrays["embedding/kernel"].shape[:2], arrays["Transformer/encoderblock_0/" + _QUERY].shape[1]
+    block = "encoderblock_0/row" if variant.axial else "encoderblock_0"
+    kernels = arrays["embedding/kernel"].shape[:2], arrays[f"Transformer/{block}/{_QUERY}"].shape[1]
     if kernels != ((patch, patch), heads):
         raise ValueError(
             f"The arrays are not those of {variant.name}, which has patches of {(patch, patch)} and {heads} heads. "

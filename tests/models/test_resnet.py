@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import keras
 import numpy as np
 import pytest
@@ -5,10 +7,11 @@ import pytest
 from keras_vit.models import resnet
 from keras_vit.variants import RESNET_VARIANTS
 
-NAMES = ["BiT_R50x1", "ResNet50x1"]
+OPEN = ["BiT_R50x1", "ResNet50x1"]
+NAMES = [*OPEN, "AxialResNet50"]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OPEN)
 @pytest.mark.parametrize(
     ("options", "shape"),
     [({"pooling": None}, (2, 4, 6, 512)), ({}, (2, 512)), ({"pooling": "max"}, (2, 512)), ({"classes": 5}, (2, 5))],
@@ -36,6 +39,27 @@ def test_options_that_contradict_are_errors(options, message, tiny_resnet):
 
 
 def test_each_kind_of_unit_where_it_belongs(tiny_resnet):
-    for name, unit in (("BiT_R50x1", "BiTUnit"), ("ResNet50x1", "StemUnit")):
+    for name, unit in (("BiT_R50x1", "BiTUnit"), ("ResNet50x1", "StemUnit"), ("AxialResNet50", "AxialUnit")):
         model = resnet(tiny_resnet(RESNET_VARIANTS[name]), keras.Input((32, 32, 3)))
         assert type(model.get_layer("block2_unit1")).__name__ == unit
+
+
+@pytest.mark.parametrize(
+    ("options", "shape"),
+    [({"pooling": None}, (2, 4, 6, 512)), ({}, (2, 512)), ({"pooling": "max"}, (2, 512)), ({"classes": 5}, (2, 5))],
+)
+def test_an_axial_resnet_has_a_fixed_size_of_any_shape(options, shape, tiny_resnet):
+    """Cells at an edge are averaged over what there is: 31 x 48 pixels, 8 x 12 cells, 4 x 6."""
+    row = tiny_resnet(RESNET_VARIANTS["AxialResNet50"])
+    model = resnet(row, keras.Input((31, 48, 3)), **options)
+    assert model(np.zeros((2, 31, 48, 3), "float32")).shape == shape
+    unit = model.get_layer("block2_unit1")
+    assert (unit.column.relative_positions, unit.row.relative_positions) == (8, 12)
+    with pytest.raises(ValueError, match="fixed image size. Received: a map of None x 12 cells"):
+        resnet(row, keras.Input((None, 48, 3)), **options)
+
+
+def test_axial_units_are_post_activation(tiny_resnet):
+    row = replace(tiny_resnet(RESNET_VARIANTS["BiT_R50x1"]), axial=True)
+    with pytest.raises(ValueError, match="Axial units are post-activation. tiny has"):
+        resnet(row, keras.Input((32, 32, 3)))

@@ -1,10 +1,13 @@
+from dataclasses import replace
+
 import keras
 import numpy as np
 import pytest
 from synthetic_checkpoint import reference_cases
 
+from keras_vit.layers import AxialTransformerBlock
 from keras_vit.models import embed_patches, encode_tokens, vision_transformer
-from keras_vit.variants import VIT_VARIANTS
+from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
 
 
 def _images(*shape):
@@ -97,8 +100,6 @@ def test_rectangles_and_open_sizes_agree(tiny_vit):
 
 @pytest.mark.parametrize("name", ["R_ViT_Ti16", "R50_ViT_B16"])
 def test_a_hybrid_takes_rectangles_and_open_sizes(name):
-    from dataclasses import replace
-
     row = VIT_VARIANTS[name]
     stem = replace(row.stem, units=row.stem.units and (1, 1))
     row = replace(row, width=16, depth=1, num_heads=2, mlp_dim=32, stem=stem)
@@ -116,8 +117,6 @@ def test_the_head_starts_at_zero_and_its_bias_where_it_is_told(tiny_vit):
 
 
 def test_stochastic_depth_grows_linearly(tiny_vit):
-    from dataclasses import replace
-
     model = vision_transformer(replace(tiny_vit, depth=5), keras.Input((32, 32, 3)), stochastic_depth_rate=0.2)
     rates = [model.get_layer(f"encoderblock_{i}").drop_path_rate for i in range(5)]
     np.testing.assert_allclose(rates, [0, 0.05, 0.1, 0.15, 0.2])
@@ -175,3 +174,83 @@ def test_a_size_that_does_not_divide_names_its_neighbours():
 def test_the_reference_file_has_the_parameters_that_we_build():
     case = next(case for case in reference_cases("vit") if case["name"] == "ViT-Ti/16")
     assert vision_transformer(VIT_VARIANTS["ViT_Ti16"], classes=1000).count_params() == case["parameters"]
+
+
+# Axial attention.
+
+
+@pytest.fixture
+def tiny_axial(tiny_vit):
+    return replace(tiny_vit, axial=True)
+
+
+@pytest.mark.parametrize("position_embedding", ["learned_1d", "learned_2d", "sincos2d", "relative", "none"])
+def test_an_axial_vit_has_every_kind_of_position(position_embedding, tiny_axial):
+    shape = (32, 48, 3)
+    model = vision_transformer(tiny_axial, keras.Input(shape), classes=5, position_embedding=position_embedding)
+    blocks = [layer for layer in model.layers if isinstance(layer, AxialTransformerBlock)]
+    assert [block.grid for block in blocks] == [(4, 6)] * 2
+    assert blocks[0].relative_positions is (position_embedding == "relative")
+    assert model(_images(2, *shape)).shape == (2, 5)
+    assert not any("cls" in weight.path for weight in model.weights)
+
+
+def test_an_axial_vit_has_two_blocks_for_one_and_no_class_token(tiny_axial, tiny_vit):
+    def count(row, **options):
+        return vision_transformer(row, keras.Input((32, 32, 3)), **options).count_params()
+
+    # Attention, MLP and two norms, once more in each of two blocks of 16 numbers a token.
+    half = 4 * (16 * 16 + 16) + (16 * 32 + 32) + (32 * 16 + 16) + 4 * 16
+    assert count(tiny_axial) == count(tiny_vit, classifier="gap") + 2 * half
+
+
+@pytest.mark.parametrize(("classifier", "pooling"), [(None, None), ("gap", "max"), ("map", "map"), ("none", None)])
+def test_an_axial_vit_pools_what_is_there(classifier, pooling, tiny_axial):
+    model = vision_transformer(tiny_axial, keras.Input((32, 32, 3)), classifier=classifier, pooling=pooling)
+    assert model.output_shape == ((None, 16, 16) if pooling is None else (None, 16))
+
+
+def test_an_axial_vit_on_a_stem(tiny_axial):
+    """A hybrid's grid is that of its stem's map; and an axial stem has eight heads, whatever the blocks have."""
+    stem = replace(RESNET_VARIANTS["AxialResNet50"], units=(1, 1))
+    model = vision_transformer(replace(tiny_axial, patch_size=2, stem=stem), keras.Input((32, 64, 3)), classes=5)
+    assert model.get_layer("encoderblock_1").grid == (2, 4)
+    assert model(_images(2, 32, 64, 3)).shape == (2, 5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"classifier": "token"}, 'tiny attends along rows and columns.*class token lies in none.*"gap"`, "map" or'),
+        ({"shape": (None, None, 3)}, "tiny needs a fixed image size. Pass `input_shape`"),
+        ({"shape": (None, 32, 3)}, "fixed image size"),
+        ({"pooling": "token"}, "needs a class token"),
+    ],
+)
+def test_what_an_axial_vit_cannot_have(options, message, tiny_axial):
+    shape = options.get("shape", (32, 32, 3))
+    options = {name: value for name, value in options.items() if name != "shape"}
+    with pytest.raises(ValueError, match=message):
+        vision_transformer(tiny_axial, keras.Input(shape), **options)
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_an_axial_vit_in_mixed_precision(policy, tiny_axial):
+    keras.config.set_dtype_policy(policy)
+    model = vision_transformer(tiny_axial, keras.Input((32, 32, 3)), classes=5)
+    assert keras.backend.standardize_dtype(model.output.dtype) == "float32"
+    scores = model.get_layer("encoderblock_0").attention_scores(keras.ops.zeros((1, 16, 16), policy.split("_")[1]))
+    assert [keras.backend.standardize_dtype(half.dtype) for half in scores] == [policy.split("_")[1]] * 2
+
+
+def test_stochastic_depth_of_an_axial_vit_grows_linearly(tiny_axial):
+    model = vision_transformer(replace(tiny_axial, depth=3), keras.Input((32, 32, 3)), stochastic_depth_rate=0.2)
+    np.testing.assert_allclose([model.get_layer(f"encoderblock_{i}").drop_path_rate for i in range(3)], [0, 0.1, 0.2])
+
+
+def test_an_axial_vit_saved_and_loaded_is_the_same(tiny_axial, tmp_path):
+    model = _randomize(vision_transformer(tiny_axial, keras.Input((32, 48, 3)), classes=5, dropout_rate=0.1))
+    model.save(tmp_path / "model.keras")
+    images = _images(2, 32, 48, 3)
+    again = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(again.predict(images, verbose=0), model.predict(images, verbose=0))

@@ -127,6 +127,33 @@ def test_networks_with_convolutions_take_another_size(name: str):
     assert not keras.ops.convert_to_numpy(model(images(128, 1))).any()
 
 
+@pytest.mark.parametrize("way", ["file", "memory"])
+def test_an_axial_vit_takes_another_size(way: str, tmp_path: Path):
+    row = replace(ROW, axial=True)
+    model = trained(row=row)
+    if way == "file":
+        keras_vit.save_checkpoint(model, tmp_path / "tiny.npz")
+        tuned = on_trunk(row, tmp_path / "tiny.npz", 48, 5)
+    else:
+        tuned = with_new_head(model, 48, 5)
+    assert tuned.get_layer("encoderblock_1").grid == (6, 6)
+    old, new = state(model.layers), state(tuned.layers)
+    kept = {name for name in old if not name.startswith(("posembed", "predictions"))}
+    assert kept == {name for name in new if not name.startswith(("posembed", "predictions"))}
+    assert all((old[name] == new[name]).all() for name in kept)
+    assert not keras.ops.convert_to_numpy(tuned(images(48))).any()
+
+
+def test_an_axial_resnet_keeps_its_size():
+    model = trained(row=replace(RESNET_VARIANTS["AxialResNet50"], name="tiny", units=(1, 1)), image_size=48)
+    features = keras.Model(model.input, model.get_layer("avg_pool").output)
+    copy = with_new_head(model, 48, 5)
+    found = keras.Model(copy.input, copy.get_layer("avg_pool").output)
+    np.testing.assert_allclose(*(keras.ops.convert_to_numpy(part(images(48))) for part in (features, found)), rtol=1e-5)
+    with pytest.raises(ValueError, match=r"belong to one image size.*image_size=64, a model of \(48, 48\)"):
+        with_new_head(model, 64, 5)
+
+
 @pytest.mark.parametrize(
     ("options", "size", "message"),
     [

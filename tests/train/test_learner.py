@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import keras
@@ -166,9 +167,10 @@ def test_replicas_draw_their_own_dropout_masks(tiny_vit):
     assert all(seed[1] >= 1 for seed in seeds)  # the stored seeds moved on, by as much on both
 
 
+@pytest.mark.parametrize("axial", [False, True])
 @pytest.mark.parametrize("dropout_rate", [0.0, 0.1])
-def test_remat_gives_the_same_gradients(tiny_vit, dropout_rate: float):
-    model = tiny(tiny_vit, dropout_rate=dropout_rate, stochastic_depth_rate=dropout_rate)
+def test_remat_gives_the_same_gradients(tiny_vit, dropout_rate: float, axial: bool):
+    model = tiny(replace(tiny_vit, axial=axial), dropout_rate=dropout_rate, stochastic_depth_rate=dropout_rate)
     images, labels = data(1)
     before = [variable.numpy() for variable in model.non_trainable_variables]
 

@@ -1,6 +1,7 @@
 """Optimizers against trajectories that were worked out by hand, and who decays, moves and freezes."""
 
 import math
+from dataclasses import replace
 
 import keras
 import numpy as np
@@ -173,6 +174,18 @@ def test_layers_of_a_resnet_learn_slower_too(tiny_resnet):
     groups = rates_of(model, layer_decay=0.5)
     assert groups["conv_root/kernel"].startswith("rate_0.125_")
     assert groups["predictions/kernel"].startswith("rate_1_")
+
+
+def test_an_axial_block_is_one_layer_of_the_decay_and_can_be_frozen_by_halves(tiny_vit):
+    model = vision_transformer(replace(tiny_vit, axial=True), keras.Input((32, 32, 3)), classes=3)
+    groups = rates_of(model, layer_decay=0.5)
+    plain = rates_of(vision_transformer(tiny_vit, keras.Input((32, 32, 3)), classes=3), layer_decay=0.5)
+    for half in ("row", "column"):
+        for name in ("attention/query/kernel", "mlp/dense_1/bias", "mlp_norm/gamma"):
+            assert groups[f"encoderblock_0/{half}/{name}"] == plain[f"encoderblock_0/{name}"]
+    make_optimizer(OptimizerConfig(frozen=("encoderblock_1/row/",)), model, 10)
+    frozen = {name for name, variable in named_variables(model.layers).items() if not variable.trainable}
+    assert len(frozen) == 16 and all(name.startswith("encoderblock_1/row/") for name in frozen)
 
 
 def test_frozen_names_do_not_move(tiny_vit):

@@ -152,16 +152,6 @@ def test_a_run_without_a_row_says_so(tmp_path: Path):
     assert not (tmp_path / "learning_curve.png").exists()
 
 
-def test_smoothing_is_the_mean_of_what_is_finite_nearby():
-    values = np.arange(100.0)
-    values[50] = np.nan
-    smooth = report._smooth(values)
-    assert smooth[10] == 10.0  # of 8 to 12
-    assert smooth[0] == 1.0  # of 0, 1, 2
-    assert smooth[49] == (47 + 48 + 49 + 51) / 4
-    assert math.isnan(smooth[50]) and np.isfinite(np.delete(smooth, 50)).all()
-
-
 def test_words_cannot_break_the_page_or_the_picture(tmp_path: Path):
     page = page_of(tmp_path, curve(20), title="5 $ |x|\nper $\\run_1", facts={"a|b": "c\n| d |"})
     assert "# 5 $ \\|x\\| per $\\run_1\n" in page

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import keras
 import numpy as np
 import pytest
@@ -30,7 +32,15 @@ def test_every_variable_of_a_vit_comes_back_under_its_name(options, tiny_vit, tm
     _same(keras_h5.read(tmp_path / "model.weights.h5"), model)
 
 
-@pytest.mark.parametrize("name", ["BiT_R50x1", "ResNet50x1"])
+@pytest.mark.parametrize("position_embedding", ["learned_1d", "relative"])
+def test_every_variable_of_an_axial_vit_comes_back_under_its_name(position_embedding, tiny_vit, tmp_path):
+    row = replace(tiny_vit, axial=True)
+    model = vision_transformer(row, keras.Input((32, 48, 3)), classes=3, position_embedding=position_embedding)
+    model.save_weights(tmp_path / "model.weights.h5")
+    _same(keras_h5.read(tmp_path / "model.weights.h5"), model)
+
+
+@pytest.mark.parametrize("name", ["BiT_R50x1", "ResNet50x1", "AxialResNet50"])
 def test_every_variable_of_a_resnet_comes_back_under_its_name(name, tmp_path, tiny_resnet):
     model = resnet(tiny_resnet(RESNET_VARIANTS[name]), keras.Input((32, 32, 3)), classes=3)
     model.save_weights(tmp_path / "model.weights.h5")

@@ -1,13 +1,16 @@
+import functools
 import json
+from dataclasses import replace
 
 import keras
 import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit.grid import resize_positions
 from keras_vit.models import resnet, vision_transformer
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
-from keras_vit.weights import dialects, files
+from keras_vit.weights import dialects, files, variables
 from keras_vit.weights.restore import state
 
 SHAPE = (32, 48, 3)
@@ -47,14 +50,14 @@ def test_there_and_back_is_bit_identical(name, target, tmp_path):
 
 
 @pytest.mark.parametrize("target", ["model.npz", "model.safetensors"])
-@pytest.mark.parametrize("name", ["BiT_R50x1", "ResNet50x1"])
+@pytest.mark.parametrize("name", ["BiT_R50x1", "ResNet50x1", "AxialResNet50"])
 def test_resnets_there_and_back(name, target, tmp_path, tiny_resnet):
     row = tiny_resnet(RESNET_VARIANTS[name])
     model = _randomized(resnet(row, keras.Input(SHAPE), classes=5))
-    if name == "ResNet50x1" and target.endswith(".safetensors"):
+    if name != "BiT_R50x1" and target.endswith(".safetensors"):
         pytest.skip("timm has no post-activation ResNet of this kind")
     keras_vit.save_checkpoint(model, tmp_path / target)
-    arrays = dialects.to_keras(dialects.to_canonical(files.read(tmp_path / target).arrays))
+    arrays = variables.to_keras(dialects.to_canonical(files.read(tmp_path / target).arrays))
     for key, array in state(model.layers).items():
         np.testing.assert_array_equal(arrays[key], array, err_msg=key)
     assert arrays.keys() == state(model.layers).keys()
@@ -127,11 +130,89 @@ def test_an_unknown_layout_lists_the_valid_ones(tiny_vit, tmp_path):
 
 def test_heads_of_unusual_models_are_recorded(tmp_path):
     """32 heads of size 6 fit no row, so a reader could not guess them."""
-    from dataclasses import replace
-
     row = replace(VIT_VARIANTS["ViT_Ti16"], depth=1, num_heads=32)
     model = _randomized(vision_transformer(row, keras.Input((32, 32, 3))))
     keras_vit.save_checkpoint(model, tmp_path / "model.safetensors")
     read = files.read(tmp_path / "model.safetensors")
     arrays = dialects.to_canonical(read.arrays, read.metadata["num_heads"], read.metadata["grid"])
     assert arrays["Transformer/encoderblock_0/MultiHeadDotProductAttention_0/query/kernel"].shape == (192, 32, 6)
+
+
+# Axial models, which no published file holds.
+
+
+def _axial(tiny_vit, **changes):
+    return replace(tiny_vit, axial=True, **changes)
+
+
+@pytest.mark.parametrize("target", ["model.npz", "model.weights.h5"])
+@pytest.mark.parametrize("options", [{}, {"position_embedding": "relative"}, {"classifier": "map"}], ids=str)
+def test_an_axial_vit_there_and_back(options, target, tiny_vit, tmp_path):
+    build = keras_vit.application(_axial(tiny_vit))
+    model = _randomized(build(weights=None, input_shape=SHAPE, classes=5, **options))
+    path = tmp_path / target
+    (model.save_weights if target.endswith(".h5") else functools.partial(keras_vit.save_checkpoint, model))(path)
+    _assert_same_bits(model, build(weights=path, input_shape=SHAPE, classes=5, **options))
+
+
+def test_an_axial_vit_at_another_size_resizes_its_positions(tiny_vit, tmp_path):
+    build = keras_vit.application(_axial(tiny_vit))
+    model = _randomized(build(weights=None, input_shape=SHAPE, classes=5))
+    keras_vit.save_checkpoint(model, tmp_path / "model.npz")
+    assert build(weights=tmp_path / "model.npz", classes=5).input_shape == (None, *SHAPE)
+    large = build(weights=tmp_path / "model.npz", input_shape=(64, 40, 3), classes=5)
+    table = model.get_layer("posembed_input").get_weights()[0]
+    expected = resize_positions(table, (4, 6), (8, 5))
+    np.testing.assert_array_equal(large.get_layer("posembed_input").get_weights()[0], expected)
+    trunk = build(weights=tmp_path / "model.npz", include_top=False, pooling="avg")
+    assert trunk.input_shape == (None, *SHAPE) and trunk.output_shape == (None, 16)
+
+
+@pytest.mark.parametrize("stem", [False, True])
+def test_relative_positions_of_axial_models_belong_to_one_size(stem, tiny_vit, tmp_path, tiny_resnet):
+    row = tiny_resnet(RESNET_VARIANTS["AxialResNet50"]) if stem else _axial(tiny_vit)
+    options = {} if stem else {"position_embedding": "relative"}
+    build = keras_vit.application(row)
+    model = _randomized(build(weights=None, input_shape=SHAPE, classes=5, **options))
+    keras_vit.save_checkpoint(model, tmp_path / "model.npz")
+    assert build(weights=tmp_path / "model.npz", classes=5, **options).input_shape == (None, *SHAPE)
+    with pytest.raises(ValueError, match=r"(?s)row/\S*relative_embedding.*belong to one image size: pass the `input_"):
+        build(weights=tmp_path / "model.npz", classes=5, input_shape=(48, 64, 3), **options)
+
+
+def test_an_axial_stem_keeps_its_own_head_count(tiny_vit, tmp_path, tiny_resnet):
+    row = replace(tiny_vit, patch_size=1, stem=tiny_resnet(RESNET_VARIANTS["AxialResNet50"]))
+    build = keras_vit.application(row)
+    model = _randomized(build(weights=None, input_shape=SHAPE, classes=5))
+    keras_vit.save_checkpoint(model, tmp_path / "model.npz")
+    _assert_same_bits(model, build(weights=tmp_path / "model.npz", classes=5))
+
+
+@pytest.mark.parametrize("layout", ["timm", "huggingface"])
+@pytest.mark.parametrize("kind", ["vit", "resnet"])
+def test_axial_models_are_in_no_vocabulary_but_ours(kind, layout, tiny_vit, tmp_path, tiny_resnet):
+    images = keras.Input(SHAPE)
+    resnet_row = tiny_resnet(RESNET_VARIANTS["AxialResNet50"])
+    model = vision_transformer(_axial(tiny_vit), images) if kind == "vit" else resnet(resnet_row, images)
+    with pytest.raises(ValueError, match=f"dialect {layout} cannot express.*column/.*Use google"):
+        keras_vit.save_checkpoint(model, tmp_path / "model", layout)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_names_of_an_axial_file(tiny_vit, tmp_path):
+    model = vision_transformer(_axial(tiny_vit), keras.Input(SHAPE), classes=5)
+    keras_vit.save_checkpoint(model, tmp_path / "model.npz")
+    names = set(np.load(tmp_path / "model.npz").files)
+    assert "Transformer/encoderblock_1/row/LayerNorm_0/scale" in names
+    assert "Transformer/encoderblock_1/column/MultiHeadDotProductAttention_0/query/kernel" in names
+    assert "cls" not in names
+
+
+@pytest.mark.parametrize("reader_is_axial", [False, True])
+def test_a_file_of_the_other_kind_is_refused(reader_is_axial, tiny_vit, tmp_path):
+    writer = keras_vit.application(replace(tiny_vit, axial=not reader_is_axial))
+    reader = keras_vit.application(replace(tiny_vit, axial=reader_is_axial))
+    options = {"input_shape": SHAPE, "classes": 5, "classifier": "gap"}
+    keras_vit.save_checkpoint(writer(weights=None, **options), tmp_path / "model.npz")
+    with pytest.raises(ValueError, match="One of the two is axial, the other is not"):
+        reader(weights=tmp_path / "model.npz", **options)

@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 import scipy.ndimage
@@ -13,8 +14,9 @@ import scipy.signal
 import synthetic_checkpoint
 
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
-from keras_vit.weights import witness
+from keras_vit.weights import array_names, witness
 
+QKV = ("query", "key", "value")
 TABLE = "Transformer/posembed_input/pos_embedding"
 TINY = replace(VIT_VARIANTS["ViT_Ti16"], patch_size=8, width=32, depth=2, num_heads=2, mlp_dim=64)
 STEM = replace(RESNET_VARIANTS["ResNet50x1"], units=(1, 2))
@@ -232,9 +234,12 @@ def test_norm_epsilon_can_be_given(variant):
 
 
 def test_the_witness_imports_numpy_the_standard_library_and_the_variants_alone():
-    tree = ast.parse(Path(witness.__file__).read_text())
-    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    imported = set()
+    for module in (witness, array_names):
+        tree = ast.parse(Path(module.__file__).read_text())
+        imported |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+        imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    imported -= {array_names.__name__}
     assert {name for name in imported if name.split(".")[0] not in sys.stdlib_module_names} == {
         "numpy",
         "keras_vit.variants",
@@ -343,3 +348,83 @@ def test_max_pool_of_a_negative_map_depends_on_what_surrounds_it():
     x = -np.arange(1.0, 10.0).reshape(1, 3, 3, 1)
     assert witness.max_pool(x, 3, 2, 1).ravel().tolist() == [-1.0, -2.0, -4.0, -5.0]
     assert witness.max_pool(x, 3, 2, 1, fill=0.0).ravel().tolist() == [0.0, 0.0, 0.0, 0.0]
+
+
+# Axial attention. The Keras layers have a hand computation of their own, in tests/layers/test_axial.py.
+
+TINY_AXIAL = replace(TINY, axial=True)
+TINY_AXIAL_RESNET = replace(RESNET_VARIANTS["AxialResNet50"], units=(1, 2))
+
+
+def test_axial_block_is_a_block_on_every_row_then_on_every_column():
+    arrays, x = tiny_arrays(TINY_AXIAL, (16, 24)), random(2, 6, 32)
+    scope = "Transformer/encoderblock_0/"
+    halves = [
+        {name.removeprefix(scope + half): array for name, array in arrays.items() if name.startswith(scope + half)}
+        for half in ("row/", "column/")
+    ]
+    places, expected = np.arange(6).reshape(2, 3), x.copy()
+    for half, lines in zip(halves, (places, places.T), strict=True):
+        for line in lines:
+            expected[:, line] = witness.transformer_block(expected[:, line], half, TINY)
+    p = {name.removeprefix(scope): array for name, array in arrays.items() if name.startswith(scope)}
+    received = witness.axial_block(x, p, TINY_AXIAL, (2, 3))
+    np.testing.assert_allclose(received, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_relative_positions_are_keys_of_the_offset():
+    p, x = attention_arrays(), random(1, 4, 6, seed=7)
+    p["relative_embedding"] = random(7, 3, seed=8)
+    query, key, value = (np.einsum("nd,dak->ank", x[0], p[f"{n}/kernel"]) + p[f"{n}/bias"][:, None] for n in QKV)
+    logits = np.empty((2, 4, 4))
+    for head in range(2):
+        for i in range(4):
+            for j in range(4):
+                logits[head, i, j] = query[head, i] @ (key[head, j] + p["relative_embedding"][i - j + 3]) / math.sqrt(3)
+    found = witness.softmax(logits) @ value
+    expected = np.einsum("ank,akd->nd", found, p["out/kernel"]) + p["out/bias"]
+    np.testing.assert_allclose(witness.attention(x, x, p)[0], expected, rtol=1e-5, atol=1e-5)
+    with pytest.raises(ValueError, match="for 4 tokens along an axis. Received: 5"):
+        witness.attention(random(1, 5, 6), random(1, 5, 6), p)
+
+
+@pytest.mark.parametrize(("size", "cells"), [((32, 48), (4, 6)), ((36, 52), (5, 7))])
+def test_activations_of_an_axial_resnet(size, cells):
+    """Attention sees the map before the stride, and an odd edge is averaged over what there is."""
+    arrays = tiny_arrays(TINY_AXIAL_RESNET, size)
+    assert len(arrays["block2/unit2/row/relative_embedding"]) == 2 * cells[1] - 1
+    outputs = witness.forward(arrays, synthetic_checkpoint.synthetic_images(*size), TINY_AXIAL_RESNET)
+    assert outputs["block2"].shape == (2, *cells, 512) and outputs["logits"].shape == (2, 5)
+
+
+def test_a_stride_is_the_mean_of_what_lies_in_the_window():
+    p = {f"{axis}/{name}": x for axis in ("row", "column") for name, x in attention_arrays().items()}
+    x, same = random(1, 3, 5, 6), witness.axial_attention(random(1, 3, 5, 6), p, stride=1)
+    received = witness.axial_attention(x, p, stride=2)
+    assert received.shape == (1, 2, 3, 6)
+    np.testing.assert_allclose(received[0, 0, 0], same[0, :2, :2].mean(axis=(0, 1)), rtol=1e-5)
+    np.testing.assert_allclose(received[0, 1, 2], same[0, 2, 4], rtol=1e-5)
+
+
+@pytest.mark.parametrize(("variant", "size"), [(TINY_AXIAL, (16, 40)), (TINY_AXIAL_RESNET, (36, 52))])
+def test_axial_models_equal_the_witness(variant, size):
+    import keras_vit.models
+    from keras_vit.weights import variables
+    from keras_vit.weights.restore import restore
+
+    build = keras_vit.models.vision_transformer if variant is TINY_AXIAL else keras_vit.models.resnet
+    images = synthetic_checkpoint.synthetic_images(*size)
+    model = build(variant, keras.Input((*size, 3)), classes=5)
+    arrays = tiny_arrays(variant, size)
+    restore(model.layers, variables.to_keras(arrays))
+    expected = witness.forward(arrays, images, variant)["logits"]
+    np.testing.assert_allclose(model.predict(images, verbose=0), expected, atol=2e-5 * np.abs(expected).max())
+
+
+def test_axial_arrays_are_of_an_axial_model():
+    arrays = tiny_arrays(TINY_AXIAL)
+    images = synthetic_checkpoint.synthetic_images(32, 32)
+    with pytest.raises(ValueError, match=r"of ViT_Ti16. Missing \(32\): Transformer/encoderblock_0/LayerNorm_0"):
+        witness.forward(arrays, images, TINY)
+    with pytest.raises(ValueError, match=r"Missing \(0\): none. Unused \(1\): cls"):
+        witness.forward(arrays | {"cls": random(1, 1, 32)}, images, TINY_AXIAL)

@@ -1,0 +1,97 @@
+"""One run of an ablation: trains an arm from one seed, then measures it on the test set and with few examples.
+
+What a run leaves: all that `keras_vit.train` leaves but the checkpoints, and `measured.json`.
+"""
+
+import shutil
+import statistics
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from ablation_arms import Config
+from trials import read_json, write_json
+
+import keras_vit
+from keras_vit.data.sources import Source
+from keras_vit.devices import Devices, connect
+from keras_vit.evaluate import accuracy, extract, fewshot
+from keras_vit.train import FinetuneConfig, PretrainConfig, finetune, pretrain
+from keras_vit.train.checkpoints import Checkpoints
+from keras_vit.train.logs import read_metrics
+from keras_vit.train.recipe import make_sources, row_of
+from keras_vit.weights.restore import restore
+
+RESULT, METRIC = "measured.json", "test/accuracy"
+PROCEDURES = {PretrainConfig: pretrain, FinetuneConfig: finetune}
+VALIDATION = "validation/accuracy"
+FEW_CLASSES = 20  # up to which 10 examples of each are drawn instead of 5
+DRAWS = tuple(range(10))
+PER_CLASS = 100  # images, about so many, from which few are drawn
+
+
+def train_and_measure(config: Config, folder: Path) -> None:
+    """Does what is left of a run; the same call on the same folder goes on where it stopped.
+
+    Raises:
+        As `keras_vit.train.pretrain`.
+    """
+    if METRIC in read_json(folder / RESULT):
+        return
+    results = PROCEDURES[type(config)](config, folder)
+    keras.utils.clear_session(free_memory=True)
+    data, devices = config.run.data, connect(config.run.devices)
+    whole, test = make_sources(replace(data, held_out=0.0, train_share=1.0), config.run.seed)
+    num_images = make_sources(data, config.run.seed)[0].num_examples
+    model, step = trained(config, folder, len(whole.class_names), devices)
+    how = {"eval_crop": data.eval_crop, "batch_size": config.run.eval_batch_size, "devices": devices}
+    measured = {
+        METRIC: accuracy(model, test, **how)["top1"] if data.held_out else results[VALIDATION],
+        **few_examples(model, whole, test, how),
+        "step": step,
+        "train_images": num_images,
+        "parameters": model.count_params(),
+        "images_per_second": statistics.median(value for _, value in read_metrics(folder)["train/images_per_second"]),
+    }
+    write_json(folder / RESULT, measured)
+    shutil.rmtree(folder / "checkpoints")  # two or three times as large as the weights, which stay
+
+
+def trained(config: Config, folder: Path, num_classes: int, devices: Devices) -> tuple[keras.Model, int]:
+    """Returns the model that counts, and after which step: the last one, or the best where a part is held out."""
+    best = Checkpoints(folder, best_metric=VALIDATION).best() if config.run.data.held_out else None
+    row, shape = row_of(config.model, config.variant), (config.image_size, config.image_size, 3)
+    weights = folder / "model.npz" if best is None else None
+    with devices.scope():
+        model = keras_vit.application(row)(
+            weights=weights,
+            classes=num_classes,
+            classifier_activation=None,
+            input_shape=shape,
+            **config.model_options,
+        )
+    if best is None:
+        return model, config.run.loop.total_steps
+    path = Checkpoints(folder).path(best) / "state.npz"
+    with np.load(path) as state:
+        names = [name for name in state.files if name.startswith("weights/")]
+        restore(model.layers, {name.removeprefix("weights/"): state[name] for name in names}, origin=str(path))
+    return model, best
+
+
+def few_examples(model: keras.Model, train: Source, test: Source, how: dict[str, Any]) -> dict[str, Any]:
+    """Ridge regression on the features of few training images of each class, drawn ten times."""
+    num_classes = len(train.class_names)
+    count = min(train.num_examples, PER_CLASS * num_classes)
+    chosen = np.sort(np.random.default_rng(0).permutation(train.num_examples)[:count])
+    parts = [extract(model, part, progress=False, **how) for part in (train.subset(chosen), test)]
+    shots = 10 if num_classes <= FEW_CLASSES else 5
+    arrays = [array for part in parts for array in (part.values, part.labels)]
+    result = fewshot(*arrays, class_names=train.class_names, shots=(shots,), seeds=DRAWS)
+    return {
+        "fewshot/accuracy": float(result.mean[0, 0]),
+        "fewshot/draws": result.accuracies[0, 0].tolist(),
+        "shots": shots,
+    }

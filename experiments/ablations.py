@@ -1,0 +1,200 @@
+"""The ablations of the paper, each in one command: arms that differ in one thing, several seeds, a table and a picture.
+
+    python experiments/ablations.py --list
+    python experiments/ablations.py --study=positions --data=/data/cifar10 --workdir=runs/positions
+    ... [--data=tfds] [--seeds=3] [--parallel=1] [--config.<field>=value ...]
+    python experiments/ablations.py --study=positions --size=smoke --workdir=/tmp/positions     # tiny, on digits
+
+    class_token   class token or mean of the patches, and their learning rates     D.3, Figure 9
+    positions     which position embeddings, and where                              D.4, Table 8
+    shape         depth, width, MLP, patches, all: against compute                  D.2, Figure 8
+    optimizer     Adam or SGD for ResNets                                           D.1, Table 7
+    axial         axial attention in a ViT and in a ResNet                          D.6, Figure 13
+    hybrid        ViT, hybrid and ResNet at equal compute                           4.4, Figure 5, Table 6
+    crop          three crop policies in fine-tuning                                B.1.1
+    data_size     ViT and ResNet on nested shares of the training set               4.3, Figure 4
+
+Each run is trained by `keras_vit.train`, tested at its end on the whole test set, and measured by few-shot regression
+on its frozen features. Results: `ablation.md` (means, deviations, the paper's numbers, its claims and whether they hold
+here), `ablation.png`, `ablation.csv` (every run with its command) and `ablation.json`.
+
+Each run is a process in a folder of its own, `<arm>/seed_<n>`, with its output in `log.txt`. The same command goes on
+where it stopped, and repeats no finished run; more `--seeds` may be asked for, another study needs another folder.
+SIGTERM is passed on to the runs; when they have saved, the exit code is 75. A run that diverges is reported, and its
+arm has no mean. `--only=<arm>/seed_<n>` is a single run, in this process: on another machine, say.
+`--config.` changes a field in every arm; what a study varies it refuses. `--parallel`: as in `sweep.py`.
+
+Time: `--size=cifar10` is meant for a night on two CPU cores: one to six hours for the three seeds of a study. `--list`
+estimates it from compute, and from the 375 images a second of the small ViT of `configs/cifar10_scratch.py` on two idle
+cores. A GPU has not been measured. `--size=smoke`: seconds of training, and a start of TensorFlow, for each run.
+"""
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported: its C++ log lines are not ours
+
+from ablation_arms import SIZES, START, Study
+from ablation_report import claims_of, differences, write_report
+from ablation_runs import METRIC, RESULT, train_and_measure
+from ablation_studies import STUDIES, make_study
+from absl import app, flags
+from exit_codes import exit_code
+from trials import Pool, Trial, claim, read_json, write_json
+
+from keras_vit.drawing import check_can_draw
+from keras_vit.train import Diverged, pretrain
+from keras_vit.train.config import with_fields
+
+_STUDY = flags.DEFINE_string("study", None, f"One of: {', '.join(STUDIES)}.")
+_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the study.")
+_SIZE = flags.DEFINE_string("size", "cifar10", f"One of: {', '.join(SIZES)}.")
+_DATA = flags.DEFINE_string("data", None, "CIFAR-10: a folder with train/<class> and test/<class>, or tfds.")
+_SEEDS = flags.DEFINE_integer("seeds", None, "Runs of each arm. Default: 3; of a smoke 2.")
+_PARALLEL = flags.DEFINE_integer("parallel", 1, "Runs at a time, where memory allows.")
+_ONLY = flags.DEFINE_string("only", None, "A single run: <arm>/seed_<n>.")
+_LIST = flags.DEFINE_bool("list", False, "Name the studies, and do nothing.")
+
+OVERRIDES = [arg for arg in sys.argv if arg.lstrip("-").startswith("config.")]
+OURS = {"run.seed": "--seeds", "run.data.kind": "--data", "run.data.name": "--data", "weights": "--workdir"}
+START_RUN = f"{START}/seed_0"
+
+
+def main() -> None:
+    """Does what is left of the study in the folder."""
+    if _LIST.value:
+        print("\n".join(map(described, STUDIES)))
+        return
+    study, folder, seeds = asked_for()
+    if _ONLY.value is not None:
+        run_one(study, folder, _ONLY.value)
+        return
+    check_can_draw()
+    arms = {name: asdict(arm.config) for name, arm in study.arms.items()}
+    plan = {"study": _STUDY.value, "size": _SIZE.value, "seeds": seeds, "arms": arms}
+    claim(folder / "ablation.json", plan, free=("seeds",))
+    pool = Pool(_PARALLEL.value, folder, "ablation")
+    pool.catch_signals()
+    if study.start is not None:
+        start = _trial(folder, START, 0, result="results.json", metric="validation/accuracy")
+        pool.run([start], folder / START)
+        if not start.results():
+            raise Diverged(f"{START_RUN}, from which all arms go on. {start.notes()['diverged']}")
+    # All arms from one seed, then from the next: what there is after half of the time can be compared.
+    trials = [_trial(folder, name, seed) for seed in range(seeds) for name in study.arms]
+    try:
+        pool.run(trials, folder)
+    finally:
+        page = report(study, folder, trials)
+    print(page.read_text(encoding="utf-8"))
+    print(page, flush=True)
+
+
+def described(name: str) -> str:
+    """Returns the line of a study in the list, with the time that it takes on two CPU cores."""
+    study = make_study(name, "cifar10", {"kind": "tfds", "name": "cifar10"})
+    configs = [arm.config for arm in study.arms.values()]
+    images = configs[0].run.batch_size * configs[0].run.loop.total_steps
+    seconds = sum(
+        images * (arm.macs / MACS_PER_SECOND + SECONDS_PER_IMAGE) + SECONDS_PER_RUN for arm in study.arms.values()
+    )
+    return f"{name:13}{study.title} ({study.source}): {len(study.arms)} arms, {3 * seconds / 3600:.1f} h for 3 seeds"
+
+
+# Two cores: 375 images a second at 33.3 million MACs (experiments/README.md), 2500 where there is next to no model.
+SECONDS_PER_IMAGE = 1 / 2500
+MACS_PER_SECOND = 33.3e6 / (1 / 375 - SECONDS_PER_IMAGE)
+SECONDS_PER_RUN = 60  # start, compilation, evaluation
+
+
+def asked_for() -> tuple[Study, Path, int]:
+    """Reads the flags; an error names everything that is wrong with them."""
+    seeds = (2 if _SIZE.value == "smoke" else 3) if _SEEDS.value is None else _SEEDS.value
+    mistakes = {
+        f"Which study? Say --study=NAME, one of: {', '.join(STUDIES)}.": not _STUDY.value,
+        "`--workdir` is missing: name the folder of the study.": not _WORKDIR.value,
+        f"`--seeds` must be at least 1. Received: {seeds}.": seeds < 1,
+        f"`--parallel` must be at least 1. Received: {_PARALLEL.value}.": _PARALLEL.value < 1,
+        "`--data` is missing: --data=/data/cifar10, a folder with train/<class> and test/<class>, or --data=tfds.": (
+            _SIZE.value == "cifar10" and not _DATA.value
+        ),
+        "`--data` is of --size=cifar10: a smoke learns scikit-learn's digits.": _SIZE.value == "smoke" and _DATA.value,
+    }
+    if found := [message for message, is_made in mistakes.items() if is_made]:
+        raise ValueError("\n".join(found))
+    return changed_study(), Path(_WORKDIR.value).expanduser(), seeds
+
+
+def _data() -> Mapping[str, str]:
+    if not _DATA.value:
+        return {}
+    if _DATA.value == "tfds" or _DATA.value.startswith("tfds:"):
+        return {"kind": "tfds", "name": _DATA.value.removeprefix("tfds").removeprefix(":") or "cifar10"}
+    return {"kind": "image_folder", "name": _DATA.value}
+
+
+def changed_study() -> Study:
+    """The study with what the command line changes, in every arm; what tells arms apart stays."""
+    named = _STUDY.value, _SIZE.value, _data()
+    pairs = [arg.lstrip("-").removeprefix("config.").partition("=") for arg in OVERRIDES]
+    changes = {name: text for name, _, text in pairs}
+    varied = {field for values in differences(make_study(*named).arms).values() for field in values}
+    wrong = [f"`{name}` is set by {OURS[name]}." for name in changes if name in OURS]
+    wrong += [
+        f"`{name}` is what the arms differ in: leave it out."
+        for name in changes
+        if any(f"{field}.".startswith(f"{name}.") or f"{name}.".startswith(f"{field}.") for field in varied)
+    ]
+    wrong += ["There must be a test set: every arm is tested at its end."] if changes.get("run.data.test") == "" else []
+    if wrong:
+        raise ValueError("\n".join(wrong))
+    study = make_study(*named, changes)
+    arms = {name: replace(arm, config=with_fields(arm.config, changes)) for name, arm in study.arms.items()}
+    return replace(study, arms=arms)
+
+
+def run_one(study: Study, folder: Path, name: str) -> None:
+    """One run in this process."""
+    arm, _, seed = name.partition("/seed_")
+    if name == START_RUN and study.start is not None:
+        pretrain(study.start, folder / name)
+    elif arm in study.arms and seed.isdecimal():
+        config = study.arms[arm].config
+        config = replace(config, run=replace(config.run, seed=int(seed)))
+        if study.start is not None:
+            config = replace(config, weights=str(folder / START_RUN / "model.npz"))
+        train_and_measure(config, folder / name)
+    else:
+        raise ValueError(f"A run is named <arm>/seed_<n>, with an arm of {', '.join(study.arms)}. Received: {name!r}.")
+
+
+def _trial(folder: Path, arm: str, seed: int, *, result: str = RESULT, metric: str = METRIC) -> Trial:
+    name = f"{arm}/seed_{seed}"
+    data = [f"--data={_DATA.value}"] if _DATA.value else []
+    asked = [f"--study={_STUDY.value}", f"--size={_SIZE.value}", *data, f"--workdir={folder}", *OVERRIDES]
+    return Trial(
+        name=name,
+        folder=folder / name,
+        command=(sys.argv[0], *asked, f"--only={name}"),
+        tries={"arm": arm, "seed": seed},
+        result=result,
+        metric=metric,
+    )
+
+
+def report(study: Study, folder: Path, trials: Sequence[Trial]) -> Path:
+    """Writes what there is so far."""
+    rows: list[dict[str, Any]] = [{**trial.row(), **trial.results()} for trial in trials]
+    claims = claims_of(study, rows)
+    write_json(folder / "ablation.json", {**read_json(folder / "ablation.json"), "claims": claims, "runs": rows})
+    return write_report(folder, study, rows, shlex.join(["python", *sys.argv]))
+
+
+if __name__ == "__main__":
+    argv = [arg for arg in sys.argv if not arg.lstrip("-").startswith("config.")]
+    app.run(lambda _: exit_code(main), argv=argv)

@@ -1,0 +1,260 @@
+"""Runs of one experiment, each a process in a folder of its own: started, watched, stopped, and gone on with.
+
+What lives here: a `Trial`, which knows from its folder whether it is over; a `Pool`, which runs those that are not, as
+many at a time as memory allows; the plan in the folder of the experiment, so that no other one is mixed with it. What
+does not: what is tried, and what is made of it (`sweep.py`, `ablations.py`).
+"""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from keras_vit.train import EXIT_STOPPED, Stopped
+from keras_vit.writing import write_text
+
+POLL_SECONDS = 0.5
+MEMORY_MARGIN = 1.2
+WHERE = ("run.devices.kind", "run.devices.names", "run.devices.jit_compile")  # as in a run: free
+
+Plan = Mapping[str, Any]  # what makes one experiment different from another, as JSON gives it back
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """A run of its own. Its folder knows how far it is.
+
+    Attributes:
+        name: For people.
+        folder: Of the run.
+        command: What runs it, after `python`. It exits with 75 if it was stopped and can go on.
+        tries: What tells it from the others.
+        result: The file that is in the folder when the run is over.
+        metric: The number in that file.
+    """
+
+    name: str
+    folder: Path
+    command: tuple[str, ...]
+    tries: Mapping[str, Any]
+    result: str = "results.json"
+    metric: str = "validation/accuracy"
+
+    def results(self) -> dict[str, Any]:
+        """Returns what the run measured: nothing before its end."""
+        found = read_json(self.folder / self.result)
+        return found if self.metric in found else {}
+
+    def accuracy(self) -> float | None:
+        """Returns the value of the evaluation at the end, or None before it."""
+        return self.results().get(self.metric)
+
+    def notes(self) -> dict[str, Any]:
+        """Returns what the pool wrote down: command, process, seconds, memory_gb, and `diverged`, a message."""
+        return read_json(self.folder / "trial.json")
+
+    def is_over(self) -> bool:
+        return self.accuracy() is not None or "diverged" in self.notes()
+
+    def row(self) -> dict[str, Any]:
+        """Returns what is reported."""
+        notes = {name: self.notes().get(name) for name in ("diverged", "seconds", "memory_gb", "command")}
+        return {**self.tries, "accuracy": self.accuracy(), **notes}
+
+
+def claim(path: Path, plan: Plan, *, free: Collection[str] = ()) -> None:
+    """Writes the plan of an experiment into its folder, or checks that the one there is the same.
+
+    Args:
+        path: "sweep.json" in the folder: the experiment is called after it.
+        plan: What may not change.
+        free: Dotted names in the plan that may.
+
+    Raises:
+        ValueError: If the folder holds another plan, or somebody works on it.
+    """
+    folder, kind, plan = path.parent, path.stem, json.loads(json.dumps(plan, default=repr))
+    folder.mkdir(parents=True, exist_ok=True)
+    found = read_json(path)
+    if other := _alive(found.get("process")):
+        raise ValueError(f"Another {kind} is running in {folder}, as process {other.pid}. Wait for it, or stop it.")
+    if not any(folder.glob("*/*/config.json")):  # no run has begun: a mistake must not take the folder
+        found = {"plan": plan}
+    here, there = dict(flat(plan)), dict(flat(found.get("plan", {})))
+    different = [name for name in sorted({*here, *there} - {*free}) if here.get(name) != there.get(name)]
+    names = [name for name in different if not name.endswith(WHERE)]
+    if names:
+        lines = [f"  {name}: there {there.get(name)}, here {here.get(name)}" for name in names[:12]]
+        raise ValueError("\n".join([f"{folder} holds another {kind}:", *lines, "Choose another `--workdir`."]))
+    write_json(path, {**found, "plan": plan, "process": [os.getpid(), psutil.Process().create_time()]})
+
+
+def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the leaves of nested mappings with their dotted names."""
+    for name, value in tree.items():
+        yield from flat(value, f"{prefix}{name}.") if isinstance(value, dict) and value else [(prefix + name, value)]
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Returns what is in a JSON file: nothing, if it is absent or was cut short."""
+    with suppress(FileNotFoundError, ValueError):
+        return json.loads(path.read_text(encoding="utf-8"))
+    return {}
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes a JSON file, whole or not at all."""
+    write_text(path, json.dumps(content, indent=1) + "\n")
+
+
+def _alive(identity: Sequence[float] | None) -> psutil.Process | None:
+    """Returns the process, if it is there still, and not another one with its number."""
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(int(identity[0])) if identity else None
+        if process and process.status() != psutil.STATUS_ZOMBIE and abs(process.create_time() - identity[1]) < 2:
+            return process
+    return None
+
+
+@dataclass(kw_only=True)
+class Running:
+    """A trial while it runs."""
+
+    trial: Trial
+    process: psutil.Popen
+    slot: int
+    log_start: int
+    started: float = field(default_factory=time.monotonic)
+    told: int = 0  # signals passed on
+    memory: int = 0  # bytes; of child processes too
+    most_memory: int = 0
+    metrics_size: int = 0
+    has_trained: bool = False
+
+    def observe(self) -> None:
+        """Looks at its memory, and whether it trains yet: before that, its memory says nothing."""
+        with suppress(psutil.Error):
+            members = [self.process, *self.process.children(recursive=True)]
+            self.memory = sum(member.memory_info().rss for member in members)
+        self.most_memory = max(self.memory, self.most_memory)
+        path = self.trial.folder / "metrics.csv"  # there with its header before, and maybe with earlier measurements
+        size = path.stat().st_size if path.exists() else 0
+        self.has_trained, self.metrics_size = self.has_trained or 0 < self.metrics_size < size, size
+
+    def outcome(self) -> str:
+        """Returns the error that it ended with, or else its last line."""
+        text = (self.trial.folder / "log.txt").read_bytes()[self.log_start :].decode(errors="replace")
+        lines = [line for line in text.splitlines() if line.strip()][-20:] or ["no output."]
+        errors = [i for i, line in enumerate(lines) if line.partition(": ")[0].endswith(("Error", "Diverged"))]
+        return "\n".join(lines[errors[-1] if errors else -1 :])
+
+
+class Pool:
+    """Runs trials, as many at a time as are allowed and fit into memory; the very first alone until it trains."""
+
+    def __init__(self, parallel: int, workdir: Path, kind: str):
+        self.parallel = parallel
+        self.kind = kind  # "sweep": for messages
+        self.asked_by: list[str] = []  # grows with each signal to stop
+        self.failures: list[str] = []
+        self.running: list[Running] = []
+        seen = [read_json(path).get("memory_gb", 0) for path in workdir.glob("*/*/trial.json")]
+        self.largest = 1e9 * max(seen, default=0)
+
+    def catch_signals(self) -> None:
+        """From now on SIGTERM and SIGINT are passed on to the runs."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda got, _: self.asked_by.append(signal.Signals(got).name))
+
+    def run(self, trials: Sequence[Trial], where: Path) -> None:
+        """Returns when all are over. After a signal or a failure all save; then it raises Stopped or OSError.
+
+        Args:
+            trials: Those that are over already are left alone.
+            where: What they are called together.
+        """
+        for trial in trials:
+            if left := _alive(trial.notes().get("process")):
+                print(f"{trial.name} still runs, of a {self.kind} that was killed: waiting until it has saved.")
+                left.terminate()
+                left.wait()
+        waiting = [trial for trial in trials if not trial.is_over()]
+        print(f"{where}: {len(waiting)} of {len(trials)} runs to do.", flush=True)
+        try:
+            while self.running or (waiting and not self.asked_by and not self.failures):
+                if waiting and not self.asked_by and not self.failures and self._has_room():
+                    self._start(waiting.pop(0))
+                time.sleep(POLL_SECONDS)
+                self._observe()
+        finally:
+            for running in self.running:  # after an error of our own
+                running.process.terminate()
+        if self.failures:
+            raise ChildProcessError("\n".join(self.failures))
+        if self.asked_by:
+            raise Stopped(f"Stopped by {self.asked_by[0]}: run the same command to go on.")
+
+    def _has_room(self) -> bool:
+        if not self.running or len(self.running) >= self.parallel or not self.largest:
+            return not self.running
+        growth = sum(max(0, self.largest - running.memory) for running in self.running)
+        return psutil.virtual_memory().available - growth > MEMORY_MARGIN * self.largest
+
+    def _start(self, trial: Trial) -> None:
+        trial.folder.mkdir(parents=True, exist_ok=True)
+        slot = min(set(range(self.parallel)) - {running.slot for running in self.running})
+        env, gpus = dict(os.environ), os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        if self.parallel > 1:
+            env.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
+            env |= {"CUDA_VISIBLE_DEVICES": gpus[slot % len(gpus)]} if len(gpus) > 1 else {}
+        notes = {**trial.notes(), "command": shlex.join(["python", *trial.command])}
+        print(f"{trial.name} starts: {notes['command']}", flush=True)
+        with open(trial.folder / "log.txt", "ab") as log:
+            # A session of its own: Ctrl-C in a terminal reaches it once, through us.
+            streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+            process = psutil.Popen([sys.executable, *trial.command], env=env, start_new_session=True, **streams)
+            self.running.append(Running(trial=trial, process=process, slot=slot, log_start=log.tell()))
+        write_json(trial.folder / "trial.json", {**notes, "process": [process.pid, process.create_time()]})
+
+    def _observe(self) -> None:
+        signals = max(len(self.asked_by), int(bool(self.failures)))
+        for running in list(self.running):
+            running.observe()
+            if running.has_trained:
+                self.largest = max(self.largest, running.most_memory)
+            if running.process.poll() is not None:
+                self.running.remove(running)
+                self._settle(running)
+            elif running.told < signals:
+                running.told += 1
+                running.process.terminate()
+
+    def _settle(self, running: Running) -> None:
+        """Writes down what became of a trial."""
+        trial, code, outcome = running.trial, running.process.returncode, running.outcome()
+        notes, name, accuracy = trial.notes(), trial.name, trial.accuracy()
+        notes["seconds"] = round(notes.get("seconds", 0) + time.monotonic() - running.started, 1)
+        notes["memory_gb"] = round(max(notes.get("memory_gb", 0), running.most_memory / 1e9), 3)
+        self.largest = max(self.largest, running.most_memory)
+        if accuracy is not None:
+            print(f"{name} is finished: {trial.metric} {accuracy:.4f}, {notes['seconds']:.0f} s", flush=True)
+        elif code == 1 and outcome.startswith("Diverged: "):
+            notes["diverged"] = outcome.removeprefix("Diverged: ")
+            print(f"{name} diverged: {notes['diverged']}", flush=True)
+        elif code == EXIT_STOPPED or running.told:
+            print(f"{name} is stopped: {outcome}", flush=True)
+            self.asked_by += [] if running.told else [f"a signal to {name}"]
+        else:
+            of_memory = " Killed for want of memory? Try a smaller --parallel." if code == -signal.SIGKILL else ""
+            self.failures.append(f"{name}, code {code}: {outcome}{of_memory} See {trial.folder / 'log.txt'}.")
+        write_json(trial.folder / "trial.json", notes)

@@ -1,0 +1,245 @@
+"""Where attention stands in a model: its blocks and what each is given, the grid of its patches, their size in pixels.
+
+All of it is read from the graph of the model, which stays as it is.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import keras
+
+from keras_vit.layers import (
+    AttentionPooling,
+    AxialTransformerBlock,
+    ClassToken,
+    PatchEmbedding,
+    TokenPooling,
+    TransformerBlock,
+)
+
+Block = TransformerBlock | AxialTransformerBlock
+Pooling = TokenPooling | AttentionPooling
+_SCALING = (keras.layers.Rescaling, keras.layers.Normalization)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Sites:
+    """Where attention stands in a model.
+
+    Attributes:
+        before: Models from the images to what the ViT is given, one after the other; () if it is not within another.
+        images: What the ViT is given.
+        calls: (block, the tokens that it is given), the first block first.
+        pooling: (the pooling layer, the tokens that it is given); None if all tokens come out.
+        has_class_token: Whether there is one.
+        seen: The image that patches, or the stem, are computed from: behind what resizes it within the model.
+        cut: (what is cut into patches, the side of a patch); None where no layer of this package embeds patches.
+        scales_pixels: Whether the model brings pixels from 0 to 255 into its own range.
+    """
+
+    before: tuple[keras.Model, ...] = ()
+    images: keras.KerasTensor
+    calls: tuple[tuple[Block, keras.KerasTensor], ...]
+    pooling: tuple[Pooling, keras.KerasTensor] | None
+    has_class_token: bool
+    seen: keras.KerasTensor
+    cut: tuple[keras.KerasTensor, int] | None
+    scales_pixels: bool
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Names of all that has attention weights: a block, or each half of an axial one."""
+        names = []
+        for block, _ in self.calls:
+            halves = ("/row", "/column") if isinstance(block, AxialTransformerBlock) else ("",)
+            names += [block.name + half for half in halves]
+        return tuple(names)
+
+    @property
+    def reads(self) -> str:
+        """What the classifier reads: "token", the class token; "patches", their mean; "pooled", by attention pooling.
+
+        The maximum takes each number from another patch: that counts as "patches".
+        """
+        if self.pooling is None:
+            return "token" if self.has_class_token else "patches"
+        layer, _ = self.pooling
+        if isinstance(layer, AttentionPooling):
+            return "pooled"
+        return "token" if layer.mode == "token" else "patches"
+
+    @property
+    def image_shape(self) -> tuple[int | None, int | None, int]:
+        """(H, W, C) of the images that the model takes; H and W are None where any size will do."""
+        first = self.before[0].inputs[0] if self.before else self.images
+        return tuple(first.shape[1:])
+
+    def scores_shape(self, image_size: tuple[int, int]) -> tuple[int, int, int, int]:
+        """(L, A, N, N): attention weights of one image."""
+        length = self._shapes([self.calls[0][1]], image_size)[0][1]
+        return len(self.layers), self.calls[0][0].num_heads, length, length
+
+    def grid(self, image_size: tuple[int, int]) -> tuple[int, int]:
+        """(rows, columns) of patches."""
+        cut, side = self._cut()
+        (_, height, width, _) = self._shapes([cut], image_size)[0]
+        return height // side, width // side
+
+    def patch_px(self, image_size: tuple[int, int]) -> tuple[float, float]:
+        """(height, width) of a patch in pixels: its side times the stride of the stem."""
+        cut, side = self._cut()
+        seen, cells = self._shapes([self.seen, cut], image_size)
+        return side * _stride(seen[1], cells[1]), side * _stride(seen[2], cells[2])
+
+    def _cut(self) -> tuple[keras.KerasTensor, int]:
+        if self.cut is None:
+            raise ValueError(
+                "The model has attention, but not one `PatchEmbedding` that says which token is which place. "
+                "`attention_maps` needs none."
+            )
+        return self.cut
+
+    def _shapes(self, tensors: list[keras.KerasTensor], image_size: tuple[int, int]) -> list[tuple]:
+        shape = (1, *image_size, self.image_shape[-1])
+        for model in self.before:
+            shape = model.compute_output_shape(shape)
+        return keras.Model(self.images, tensors).compute_output_shape(shape)
+
+
+def _stride(size: int, cells: int) -> float:
+    """Pixels per cell behind a stem, which halves the map some times and rounds up: the next power of 2."""
+    return 2.0 ** math.ceil(math.log2(size / cells))
+
+
+def blocks_of(model: Any) -> list[Block]:
+    """Returns the encoder blocks of a functional model and of the models inside it, the first first.
+
+    Example:
+        >>> [block.name for block in blocks_of(keras_vit.ViT_Ti16(weights=None))][:2]
+        ['encoderblock_0', 'encoderblock_1']
+    """
+    blocks = []
+    for node in _nodes(model):
+        block = _block(node)
+        blocks += blocks_of(node.operation) if block is None else [block]
+    return blocks
+
+
+def find_attention(model: Any) -> Sites:
+    """Returns where attention stands in a model.
+
+    Raises:
+        ValueError: If there is none, or it cannot be told from the graph.
+
+    Example:
+        >>> sites = find_attention(keras_vit.R50_ViT_B16(weights=None))
+        >>> sites.grid((224, 224)), sites.patch_px((224, 224)), sites.scores_shape((224, 224)), sites.reads
+        ((14, 14), (16.0, 16.0), (12, 12, 197, 197), 'token')
+    """
+    if not blocks_of(model):
+        raise ValueError(_why_there_is_none(model))
+    if len(model.inputs) != 1 or len(model.inputs[0].shape) != 4:
+        shapes = ", ".join(str(tensor.shape) for tensor in model.inputs)
+        raise ValueError(f"{model.name} must take images (B, H, W, C) and nothing else. Received: inputs {shapes}.")
+    nodes = _nodes(model)
+    calls = tuple((block, node.input_tensors[0]) for node in nodes if (block := _block(node)) is not None)
+    if not calls:
+        return _find_inside(model, nodes)
+    cuts = [(node.input_tensors[0], node.operation.patch_size) for node in nodes if _is(node, PatchEmbedding)]
+    poolings = [(node.operation, node.input_tensors[0]) for node in nodes if _is(node, Pooling)]
+    seen = _seen(cuts[0][0]) if cuts else model.inputs[0]
+    return Sites(
+        images=model.inputs[0],
+        calls=calls,
+        pooling=poolings[0] if poolings else None,
+        has_class_token=any(_is(node, ClassToken) for node in nodes),
+        seen=seen,
+        cut=cuts[0] if len(cuts) == 1 else None,
+        scales_pixels=_is_scaled(seen),
+    )
+
+
+def _find_inside(model: keras.Model, nodes: list) -> Sites:
+    """In a model that contains the ViT as a layer."""
+    holders = [node for node in nodes if blocks_of(node.operation)]
+    if len(holders) != 1:
+        names = ", ".join(node.operation.name for node in holders)
+        raise ValueError(f"{model.name} applies models with attention {len(holders)} times: {names}. Pass one of them.")
+    given, inner = holders[0].input_tensors[0], find_attention(holders[0].operation)
+    return replace(
+        inner,
+        before=(keras.Model(model.inputs[0], given), *inner.before),
+        scales_pixels=inner.scales_pixels or _is_scaled(given),
+    )
+
+
+def _why_there_is_none(model: Any) -> str:
+    if not isinstance(model, keras.Model):
+        return f"`model` must be a Keras model. Received: {model!r}."
+    if not getattr(model, "outputs", None):
+        inside = [layer.name for layer in model.layers if blocks_of(layer)]
+        advice = f"Pass the one inside it: {', '.join(inside)}." if inside else "Build it from `keras.Input`."
+        return f"{model.name} is no functional model, so its graph cannot be read. {advice}"
+    return (
+        f"{model.name} has no attention between patches: there is no `TransformerBlock` in it. Pass a ViT or a hybrid, "
+        "and ask `has_attention` first where it may be neither."
+    )
+
+
+def _nodes(model: Any) -> list:
+    """The calls of layers that lead from the inputs of a functional model to its outputs, each after those it needs.
+
+    Not `layer.input`: a layer may be in several models, and that is what it was given in the first.
+    """
+    if not isinstance(model, keras.Model) or not getattr(model, "outputs", None):
+        return []
+    ordered, met = [], set()
+    waiting = [(_maker(tensor), False) for tensor in reversed(model.outputs)]
+    while waiting:
+        node, is_complete = waiting.pop()
+        if is_complete:
+            ordered.append(node)
+        elif id(node) not in met:
+            met.add(id(node))
+            waiting += [(node, True), *((parent, False) for parent in reversed(node.parent_nodes))]
+    return ordered
+
+
+def _maker(tensor: keras.KerasTensor) -> Any:
+    """The call that a tensor comes out of."""
+    operation, index, _ = tensor._keras_history
+    return operation._inbound_nodes[index]
+
+
+def _block(node: Any) -> Block | None:
+    """The encoder block that is called, also if it is wrapped for rematerialization."""
+    block = getattr(node.operation, "block", node.operation)
+    return block if isinstance(block, Block) else None
+
+
+def _is(node: Any, kind: Any) -> bool:
+    return isinstance(node.operation, kind)
+
+
+def _upstream(tensor: keras.KerasTensor) -> Iterator[keras.KerasTensor]:
+    """A tensor, what it was computed from, and so on to the images."""
+    while True:
+        yield tensor
+        before = _maker(tensor).input_tensors
+        if not before:
+            return
+        tensor = before[0]
+
+
+def _seen(cut: keras.KerasTensor) -> keras.KerasTensor:
+    """The last image before the patches: the last tensor with as many channels as the images, or the images."""
+    *tensors, images = _upstream(cut)
+    return next((tensor for tensor in tensors if tensor.shape[-1] == images.shape[-1]), images)
+
+
+def _is_scaled(tensor: keras.KerasTensor) -> bool:
+    """Whether pixels are scaled on the way to a tensor: by a layer for that, or by arithmetic, which is no layer."""
+    steps = [_maker(upstream).operation for upstream in _upstream(tensor)]
+    return any(not isinstance(step, keras.layers.Layer) or isinstance(step, _SCALING) for step in steps)

@@ -1,0 +1,194 @@
+"""The part of the report on the model itself: its size and cost, filters, positions, training, its place in Figure 5.
+
+Source: arXiv:2010.11929, section 4.5; Figures 5, 7 (left and centre) and 10.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit import cost, paper
+from keras_vit.analyze.embeddings import filter_components, position_similarity
+from keras_vit.analyze.page import Picture, Section, Table
+from keras_vit.analyze.plots import draw_filters, draw_similarity
+from keras_vit.analyze.subject import Absent, Subject, write_csv
+from keras_vit.analyze.trend_plots import Point, draw_accuracy_against_compute, draw_training_curve, published_compute
+from keras_vit.layers import AddPositionEmbs, PatchEmbedding, TransformerBlock
+from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant
+
+_JFT_EPOCHS = 7  # of most runs of Table 6
+_ROWS = VIT_VARIANTS | RESNET_VARIANTS
+
+
+def facts(subject: Subject) -> Table:
+    """Returns the size of a model and, where `keras_vit.cost` has its closed forms, what an image costs."""
+    size = subject.shown[0].seen.shape[:2]
+    rows = [*subject.facts.items(), ("image", f"{size[0]} x {size[1]} pixels")]
+    rows.append(("parameters", f"{subject.model.count_params():,}"))
+    if row := _row(subject):
+        ends = _ends(subject)
+        macs = cost.macs(row, size, **ends)
+        peak = cost.activation_bytes(row, size, classifier=ends.get("classifier"))
+        rows.append(("MACs", f"{_giga(macs)} per image, forward"))
+        rows.append(("FLOPs", f"{_giga(cost.flops(macs))} per image, forward"))
+        rows.append(("activations", f"{peak / 2**20:,.1f} MiB in float32: estimated peak for one image"))
+    if subject.variant:
+        rows.append(("architecture", _ROWS[subject.variant].source))
+    if subject.attention is not None:
+        (num_rows, columns), (height, width) = subject.attention.grid, subject.attention.patch_px
+        rows.append(("grid", f"{num_rows} x {columns} patches of {height:g} x {width:g} pixels"))
+        rows.append(("attention", "{} layers of {} heads".format(*subject.attention.distance_px.shape)))
+    return Table(["", ""], rows)
+
+
+def _row(subject: Subject) -> ViTVariant | ResNetVariant | None:
+    """The row of the table, or what would be that of a ViT without a stem, read off its layers."""
+    if subject.variant:
+        return _ROWS[subject.variant]
+    embeddings = [layer for layer in subject.model.layers if isinstance(layer, PatchEmbedding)]
+    blocks = [layer for layer in subject.model.layers if isinstance(layer, TransformerBlock)]
+    if len(embeddings) != 1 or not blocks or embeddings[0].kernel.shape[-2] != 3:
+        return None
+    return replace(
+        VIT_VARIANTS["ViT_Ti16"],
+        name=subject.model.name,
+        patch_size=embeddings[0].patch_size,
+        width=embeddings[0].width,
+        depth=len(blocks),
+        num_heads=blocks[0].num_heads,
+        mlp_dim=blocks[0].mlp_dim,
+    )
+
+
+def _ends(subject: Subject) -> dict[str, Any]:
+    """What `keras_vit.cost` asks of a model beside its variant."""
+    layers = {layer.name: layer for layer in subject.model.layers}
+    options: dict[str, Any] = {"classes": layers["predictions"].units if "predictions" in layers else None}
+    if subject.variant in RESNET_VARIANTS:
+        return options
+    options["representation_size"] = layers["pre_logits"].units if "pre_logits" in layers else None
+    return options | {"classifier": "token" if "class_token" in layers else "map" if "map_head" in layers else "gap"}
+
+
+def write_filters(subject: Subject, folder: Path) -> Section | Absent:
+    """Figure 7, left; of a hybrid or a ResNet, the filters of the root convolution."""
+    title = "What its filters see"
+    try:
+        found = filter_components(subject.model)
+    except ValueError as error:
+        return Absent(title, str(error))
+    draw_filters(folder / "filters.png", found.components, found.explained)
+    rows = ([number, f"{share:.6g}"] for number, share in enumerate(found.explained, start=1))
+    write_csv(folder / "filter_components.csv", ["component", "explained"], rows)
+    count, height, width = found.components.shape[:3]
+    caption = (
+        f"The first {count} principal components of the filters that read the image, {height} x {width} pixels each, "
+        f"and the share of each in their variance; together {_percent(found.explained.sum())}. Trained filters look "
+        "like waves and edges, untrained ones like noise."
+    )
+    first = _percent(found.explained[0])
+    alt = (
+        f"{count} small pictures, the principal components of the filters; the first explains {first} of the variance."
+    )
+    return Section(title, [Picture(path=folder / "filters.png", alt=alt, caption=caption)])
+
+
+def write_positions(subject: Subject, folder: Path) -> Section | Absent:
+    """Figure 7, centre; where positions are added before each block, as often as Figure 10 has panels."""
+    title = "What its positions know of each other"
+    names = list(_position_layers(subject.model))
+    try:
+        found = {name: position_similarity(subject.model, layer=name) for name in names or [None]}
+    except ValueError as error:
+        return Absent(title, str(error))
+    draw_similarity(folder / "positions.png", found)
+    header = ["layer", "row", "column", "other_row", "other_column", "similarity"]
+    rows = ([name, *at, f"{value:.4f}"] for name, cosines in found.items() for at, value in np.ndenumerate(cosines))
+    write_csv(folder / "position_similarity.csv", header, rows)
+    caption = (
+        "A tile for each patch: the cosine similarity of its position embedding to that of every other patch. "
+        "Positions that a training has put in order are alike near each other, and in one row or column."
+    )
+    said = "; ".join(f"{name}: {_neighbours(cosines)}" for name, cosines in found.items())
+    return Section(
+        title, [Picture(path=folder / "positions.png", alt=f"Tiles of similarities. {said}.", caption=caption)]
+    )
+
+
+def write_training(subject: Subject, folder: Path) -> Section | Absent:
+    """Loss and accuracy against steps."""
+    title = "How it was trained"
+    curves = {name: curve for name, curve in subject.curves.items() if name.endswith(("loss", "accuracy")) and curve}
+    if not curves:
+        return Absent(title, "No metrics.csv of a training with this package lies beside the weights.")
+    draw_training_curve(folder / "training_curve.png", {subject.title: curves})
+    said = ", ".join(f"{name} {curve[-1][1]:.4g} at step {curve[-1][0]:,}" for name, curve in curves.items())
+    caption = "Loss and accuracy against steps, from the metrics.csv that lies beside the weights."
+    alt = f"Curves of the training; last {said}."
+    return Section(title, [Picture(path=folder / "training_curve.png", alt=alt, caption=caption)])
+
+
+def write_compute(subject: Subject, folder: Path) -> Section | Absent:
+    """Figure 5, with the runs of this model marked."""
+    title = "Accuracy against compute"
+    if not subject.variant:
+        return Absent(title, "It is none of the named models.")
+    exaflops = cost.pretraining_exaflops(_ROWS[subject.variant], epochs=_JFT_EPOCHS)
+    counted = f"As this package counts, {_JFT_EPOCHS} epochs of JFT-300M take {_number(exaflops)} exaFLOPs."
+    runs = paper.published(table="Table 6", dataset="imagenet", model=subject.variant)
+    if not runs:
+        return Absent(title, f"Figure 5 of the paper has no {subject.variant}. {counted}")
+    panels = {name: _marked(subject.variant, dataset) for name, dataset in _PANELS.items()}
+    draw_accuracy_against_compute(folder / "compute.png", panels)
+    said = "; ".join(f"{run.accuracy} % on ImageNet for {run.exaflops:,} exaFLOPs, {run.epochs} epochs" for run in runs)
+    caption = (
+        f"Figure 5 of the paper, from its Table 6, with {subject.variant} marked: accuracy after fine-tuning against "
+        f"the compute of pre-training on JFT-300M. These are the paper's runs, not the weights at hand. {counted}"
+    )
+    alt = f"Accuracy against compute of ViTs, hybrids and ResNets. {subject.variant}: {said}."
+    return Section(title, [Picture(path=folder / "compute.png", alt=alt, caption=caption)])
+
+
+_PANELS = {"mean of five data sets": "average5", "ImageNet": "imagenet"}
+
+
+def _marked(variant: str, dataset: str) -> dict[str, list[Point]]:
+    """Table 6, and once more the runs of one model."""
+    runs = paper.published(table="Table 6", dataset=dataset, model=variant)
+    own = [Point(x=run.exaflops, accuracy=run.accuracy) for run in runs if run.exaflops]
+    return published_compute(dataset) | {variant: own}
+
+
+def _position_layers(model: keras.Model) -> Iterator[str]:
+    """Names, also of those in models within the model."""
+    for layer in model.layers:
+        if isinstance(layer, AddPositionEmbs):
+            yield layer.name
+        elif isinstance(layer, keras.Model):
+            yield from _position_layers(layer)
+
+
+def _number(exaflops: float) -> str:
+    return f"{exaflops:,.0f}" if exaflops >= 100 else f"{exaflops:.1f}"
+
+
+def _giga(number: int) -> str:
+    return f"{number / 1e9:,.2f} G" if number >= 1e9 else f"{number / 1e9:.3g} G"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _neighbours(cosines: np.ndarray) -> str:
+    """How alike next positions are, and the two that are farthest apart."""
+    rows, columns = cosines.shape[:2]
+    near = [cosines[row, column, row, column + 1] for row in range(rows) for column in range(columns - 1)]
+    near += [cosines[row, column, row + 1, column] for row in range(rows - 1) for column in range(columns)]
+    if not near:
+        return "a single position"
+    return f"next to each other {np.mean(near):.2f} on average, in opposite corners {cosines[0, 0, -1, -1]:.2f}"

@@ -1,0 +1,341 @@
+"""The commands of the command line: their flags, their words, and whom they call.
+
+What the commands do is done elsewhere. A command imports what it needs when it runs, so that `info` answers without
+Keras, which takes seconds to load. The frame around them, with usage errors and exit codes, is `cli.py`.
+"""
+
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from absl import flags, logging
+
+from keras_vit import info
+from keras_vit.quiet import quiet_start
+
+PROGRAM = "python -m keras_vit"
+_NEW_SIZE = "Height and width in pixels: 384, or 224,384."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Command:
+    """One command of the command line.
+
+    Attributes:
+        run: Takes the positional arguments and the flags, returns the exit code.
+        define: Adds the flags.
+        arguments: What the positional arguments are called.
+        counts: How few and how many of them there may be.
+        summary: One line for the overview.
+        example: A whole command line.
+        details: For `--help`.
+    """
+
+    run: Callable[[list[str], flags.FlagValues], int]
+    define: Callable[[flags.FlagValues], None]
+    arguments: str
+    counts: tuple[int, float]
+    summary: str
+    example: str
+    details: str
+
+
+def _define_info(values: flags.FlagValues) -> None:
+    flags.DEFINE_string("image_size", "224", _NEW_SIZE, flag_values=values)
+    flags.DEFINE_integer("classes", 1000, "Outputs of the head; 0 for no head.", lower_bound=0, flag_values=values)
+
+
+def _info(arguments: list[str], values: flags.FlagValues) -> int:
+    size, classes = _parse_size(values.image_size), values.classes or None
+    print(info.model_card(arguments[0], size, classes) if arguments else info.models_table(size, classes))
+    return 0
+
+
+def _define_verify(values: flags.FlagValues) -> None:
+    flags.DEFINE_string("model", None, "What the file should be. Needed for a tag.", flag_values=values)
+
+
+def _verify(arguments: list[str], values: flags.FlagValues) -> int:
+    with quiet_start():
+        from keras_vit import verify
+    return 0 if verify.verify(arguments[0], values.model) else 1
+
+
+def _define_predict(values: flags.FlagValues) -> None:
+    flags.DEFINE_string("model", "ViT_B16", f"See `{PROGRAM} info`.", flag_values=values)
+    flags.DEFINE_string("weights", "imagenet", "Tag of the catalog, file or URL.", flag_values=values)
+    flags.DEFINE_integer("top", 5, "Classes to name.", lower_bound=1, flag_values=values)
+    flags.DEFINE_string("image_size", None, f"{_NEW_SIZE} Default: that of the weights.", flag_values=values)
+
+
+def _predict(arguments: list[str], values: flags.FlagValues) -> int:
+    size = _parse_size(values.image_size)
+    with quiet_start():
+        from keras_vit import classifier, predict
+    photos = predict.find_photos(arguments)
+    model = classifier.build(values.model, values.weights, size)
+    names, failures = classifier.class_names(values.weights), 0
+
+    def progress(done: int) -> None:
+        _show_progress(done, len(photos))
+
+    for answer in predict.predict(model, photos, values.top, progress, names):
+        _show_progress(None, len(photos))
+        if answer.problem:
+            failures += 1
+            print(f"cannot read {answer.photo}: {answer.problem}", file=sys.stderr)
+            continue
+        print(answer.photo)
+        width = max(len(guess.name) for guess in answer.guesses)
+        for guess in answer.guesses:
+            print(f"  {guess.score:6.4f}  {guess.name:<{width}}  {guess.wordnet_id}".rstrip())
+    if failures and len(photos) > 1:
+        print(f"{failures} of {len(photos)} photos could not be read", file=sys.stderr)
+    return 1 if failures else 0
+
+
+def _define_quickstart(values: flags.FlagValues) -> None:
+    flags.DEFINE_string("output", "quickstart_output", "Folder for what it makes.", flag_values=values)
+
+
+def _quickstart(arguments: list[str], values: flags.FlagValues) -> int:
+    with quiet_start():
+        from keras_vit import quickstart
+    quickstart.main(values.output)
+    return 0
+
+
+def _define_finetune(values: flags.FlagValues) -> None:
+    flags.DEFINE_string("data", None, "Folder: <class>/*, or train/<class>/* and test/<class>/*.", flag_values=values)
+    flags.DEFINE_string("output", None, "Folder for the model and its report.", flag_values=values)
+    flags.DEFINE_string("model", "ViT_B16", f"See `{PROGRAM} info`.", flag_values=values)
+    flags.DEFINE_string("weights", "imagenet21k", "Tag of the catalog, file, URL, or none.", flag_values=values)
+    size = "Side in pixels. Default: 384, or that of the weights unless it is 224."
+    flags.DEFINE_integer("image_size", None, size, lower_bound=1, flag_values=values)
+    steps = "Updates. Default: 500 for fewer than 20,000 images, 10,000 for fewer than 500,000, else 20,000."
+    flags.DEFINE_integer("steps", None, steps, lower_bound=1, flag_values=values)
+    batch = "Images of an update. Default: 512, or 32 without an accelerator; fewer where there are fewer."
+    flags.DEFINE_integer("batch_size", None, batch, lower_bound=1, flag_values=values)
+    flags.DEFINE_float("learning_rate", 0.01, "The peak of the schedule.", lower_bound=0.0, flag_values=values)
+    flags.DEFINE_integer("seed", 0, "Of order, crops and dropout.", lower_bound=0, flag_values=values)
+
+
+def _finetune(arguments: list[str], values: flags.FlagValues) -> int:
+    _require_folders(values, "data", "output")
+    with quiet_start():
+        from keras_vit import train
+        from keras_vit.train import transfer
+    logging.set_verbosity(logging.WARNING)
+    try:
+        done = transfer.finetune(
+            values.model,
+            values.data,
+            values.output,
+            weights=None if values.weights.lower() == "none" else values.weights,
+            image_size=values.image_size,
+            steps=values.steps,
+            batch_size=values.batch_size,
+            learning_rate=values.learning_rate,
+            seed=values.seed,
+        )
+    except train.Stopped as stopped:
+        print(stopped, file=sys.stderr)
+        return train.EXIT_STOPPED
+    except train.Diverged as diverged:
+        raise ValueError(str(diverged)) from diverged
+    print(f"{done.accuracy:.2%} of the validation images named correctly. How to use the model: {done.report}")
+    return 0
+
+
+def _define_evaluate(values: flags.FlagValues) -> None:
+    flags.DEFINE_string("data", None, "Folder of images, or tfds:NAME:SPLIT. Must be given.", flag_values=values)
+    flags.DEFINE_string("model", "ViT_B16", f"See `{PROGRAM} info`; or a file model.keras.", flag_values=values)
+    flags.DEFINE_string("weights", None, "Tag, file or URL. Default: imagenet, of a name.", flag_values=values)
+    flags.DEFINE_string("output", None, "Folder for a report with tables and pictures.", flag_values=values)
+    flags.DEFINE_string("real", None, "real.json of ImageNet ReaL.", flag_values=values)
+    flags.DEFINE_bool("objectnet", False, "The folder is ObjectNet's.", flag_values=values)
+    flags.DEFINE_string("image_size", None, f"{_NEW_SIZE} Default: that of the weights.", flag_values=values)
+    crops = "resize: the whole image; resize_shorter: the middle."
+    flags.DEFINE_enum("crop", "resize", ["resize", "resize_shorter"], crops, flag_values=values)
+    batch = "Images of a step. Default: 64 of 224 x 224 pixels, more of smaller ones."
+    flags.DEFINE_integer("batch_size", None, batch, lower_bound=1, flag_values=values)
+    flags.DEFINE_bool("strict", False, "An image that cannot be read is an error.", flag_values=values)
+    kinds = ["auto", "one", "mirrored", "multi_worker", "tpu"]
+    flags.DEFINE_enum("devices", "auto", kinds, "Where to compute.", flag_values=values)
+    precisions = ["float32", "mixed_bfloat16", "mixed_float16"]
+    flags.DEFINE_enum("precision", "float32", precisions, "In which precision.", flag_values=values)
+
+
+def _evaluate(arguments: list[str], values: flags.FlagValues) -> int:
+    _require_folders(values, "data")
+    size = _parse_size(values.image_size)
+    with quiet_start():
+        from keras_vit import measure
+        from keras_vit.devices import DevicesConfig
+    logging.set_verbosity(logging.WARNING)
+    is_file = values.model.endswith(".keras")
+    measure.measure(
+        values.model,
+        values.data,
+        weights=values.weights or (None if is_file else "imagenet"),
+        output=values.output,
+        real=values.real,
+        is_objectnet=values.objectnet,
+        image_size=size,
+        eval_crop=values.crop,
+        batch_size=values.batch_size,
+        devices=DevicesConfig(kind=values.devices, precision=values.precision),
+        strict=values.strict,
+    )
+    return 0
+
+
+def _define_analyze(values: flags.FlagValues) -> None:
+    flags.DEFINE_string("images", None, "Folder of photographs. Must be given.", flag_values=values)
+    flags.DEFINE_string("output", None, "Folder for the report. Must be given.", flag_values=values)
+    flags.DEFINE_string("model", "ViT_B16", f"See `{PROGRAM} info`; or a file model.keras.", flag_values=values)
+    weights = "Tag, file, URL, or none for random ones. Default: imagenet, of a name."
+    flags.DEFINE_string("weights", None, weights, flag_values=values)
+    flags.DEFINE_string("image_size", None, f"{_NEW_SIZE} Default: that of the weights.", flag_values=values)
+    flags.DEFINE_integer("photos", 8, "How many are drawn; all are counted.", lower_bound=1, flag_values=values)
+    batch = "Photos of a step. Default: 16, fewer where there are many patches."
+    flags.DEFINE_integer("batch_size", None, batch, lower_bound=1, flag_values=values)
+
+
+def _analyze(arguments: list[str], values: flags.FlagValues) -> int:
+    _require_folders(values, "images", "output")
+    size = _parse_size(values.image_size)
+    with quiet_start():
+        from keras_vit import inspection
+    logging.set_verbosity(logging.WARNING)
+    is_file = values.model.endswith(".keras")
+    done = inspection.inspect(
+        values.model,
+        values.images,
+        values.output,
+        weights=values.weights or (None if is_file else "imagenet"),
+        image_size=size,
+        num_shown=values.photos,
+        batch_size=values.batch_size,
+        progress=_show_progress,
+    )
+    for photo in done.photos:
+        if photo.problem:
+            print(f"cannot read {photo.name}: {photo.problem}", file=sys.stderr)
+    print(done.report)
+    return 0
+
+
+COMMANDS = {
+    "quickstart": Command(
+        run=_quickstart,
+        define=_define_quickstart,
+        arguments="",
+        counts=(0, 0),
+        summary="pre-train, fine-tune, export and ask a small model, in minutes, without a download",
+        example=f"{PROGRAM} quickstart",
+        details="The whole way from fractals to an answer about a digit of scikit-learn's.",
+    ),
+    "info": Command(
+        run=_info,
+        define=_define_info,
+        arguments="[MODEL]",
+        counts=(0, 1),
+        summary="size, cost and published weights of a model, or the table of all models",
+        example=f"{PROGRAM} info ViT_B16 --image_size=384",
+        details="Closed forms and tables: nothing is built or downloaded.",
+    ),
+    "predict": Command(
+        run=_predict,
+        define=_define_predict,
+        arguments="PHOTO...",
+        counts=(1, float("inf")),
+        summary="the most likely classes of photographs, from files and folders",
+        example=f"{PROGRAM} predict cat.jpg holiday/ --model=ViT_B16 --weights=imagenet",
+        details=(
+            "Photographs are resized to the model, not cropped. Names of your own classes are read from classes.txt\n"
+            "beside the weights. Scores are probabilities (softmax) that add up to 1;\n"
+            "of the 21,843 classes of ImageNet-21k, which overlap, each has a probability of its own (sigmoid).\n"
+            "What cannot be read is reported, the others are answered, and the exit code is 1."
+        ),
+    ),
+    "evaluate": Command(
+        run=_evaluate,
+        define=_define_evaluate,
+        arguments="",
+        counts=(0, 0),
+        summary="how often a classifier is right on a test set, every image counted once",
+        example=f"{PROGRAM} evaluate --data=imagenet/val --model=ViT_B16 --weights=imagenet --output=report",
+        details=(
+            "--data has one folder of images for each class: ImageNet's WordNet ids, ImageNet-v2's numbers, or the\n"
+            "classes in classes.txt beside the weights. With --real=real.json: ImageNet ReaL. Published numbers stand\n"
+            "below ours. Images that cannot be read are named and counted, or end it with --strict."
+        ),
+    ),
+    "analyze": Command(
+        run=_analyze,
+        define=_define_analyze,
+        arguments="",
+        counts=(0, 0),
+        summary="what a model looks at in your photographs, and what its parts have learned, on one page",
+        example=f"{PROGRAM} analyze --images=holiday --output=report --model=ViT_B16 --weights=imagenet",
+        details=(
+            "report.html in --output shows the attention over some of the photos, how far each head looks, filters,\n"
+            "positions, and what the model costs; every number lies beside it as CSV. It needs no network and is one\n"
+            "file. What a model does not have, such as the attention of a ResNet, is left out, and the page says so.\n"
+            "Photos that cannot be read are named and left out."
+        ),
+    ),
+    "finetune": Command(
+        run=_finetune,
+        define=_define_finetune,
+        arguments="",
+        counts=(0, 0),
+        summary="train a model to tell the classes of your own images apart",
+        example=f"{PROGRAM} finetune --data=flowers --output=flowers_vit --model=ViT_B16",
+        details=(
+            "--data has one folder of images for each class, of which a tenth is held out to measure on, or has\n"
+            "such folders in `train` and in `test`. The defaults are the paper's. report.md in --output explains what\n"
+            "came out: the model, its accuracy, its mistakes, and how to use it. The same command goes on where it\n"
+            "stopped; SIGTERM and Ctrl-C save the state first (exit code 75)."
+        ),
+    ),
+    "verify": Command(
+        run=_verify,
+        define=_define_verify,
+        arguments="FILE",
+        counts=(1, 1),
+        summary="prove that a checkpoint file is whole and that the Keras model computes what it says",
+        example=f"{PROGRAM} verify ViT-B_16.npz --model=ViT_B16",
+        details=(
+            "FILE is a path, a URL, or a tag of the catalog (then with --model). An independent forward pass in NumPy\n"
+            "is compared with the Keras model, layer by layer. The exit code is 1 unless the verdict is VERIFIED."
+        ),
+    ),
+}
+
+
+# --- what several of them do ----------------------------------------------------------------------------------------
+
+
+def _require_folders(values: flags.FlagValues, *names: str) -> None:
+    missing = [f"--{name}=FOLDER" for name in names if not values[name].value]
+    if missing:
+        raise flags.IllegalFlagValueError(f"{' and '.join(missing)} must be given")
+
+
+def _parse_size(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    match = re.fullmatch(r"([1-9]\d*)(?:[,x]([1-9]\d*))?", text)
+    if not match:
+        raise flags.IllegalFlagValueError(f"flag --image_size={text}: expected 384, or height,width such as 224,384")
+    return int(match[1]), int(match[2] or match[1])
+
+
+def _show_progress(done: int | None, total: int) -> None:
+    """One line on the terminal that is overwritten; None wipes it out."""
+    if total > 1 and sys.stderr.isatty():
+        text = "" if done is None else f"{done} of {total} photos"
+        print(f"\r{text:<40}\r", end="", file=sys.stderr, flush=True)

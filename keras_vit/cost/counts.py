@@ -1,0 +1,105 @@
+"""How many numbers of a model are trained."""
+
+from keras_vit.cost.parts import Convolution, attentions_of_block, dense_parameters, parts_of_trunk
+from keras_vit.cost.rows import (
+    Classifier,
+    PositionEmbedding,
+    PositionPlacement,
+    ResNet,
+    Size,
+    Transformer,
+    check_options,
+    num_prefix_tokens,
+    patch_grid,
+    resolved,
+)
+
+
+def parameters(
+    variant: Transformer | ResNet,
+    *,
+    image_size: Size = (224, 224),
+    classes: int | None = 1000,
+    representation_size: int | None = None,
+    classifier: Classifier | None = None,
+    position_embedding: PositionEmbedding = "learned_1d",
+    position_placement: PositionPlacement = "stem",
+    channels: int = 3,
+) -> int:
+    """Counts the trainable numbers of a model.
+
+    Args:
+        variant: Row of `VIT_VARIANTS` or `RESNET_VARIANTS`.
+        image_size: (rows, columns) in pixels; decides the size of position tables.
+        classes: Outputs of the head. None for no head.
+        representation_size: Width of the tanh layer before the head. None for no such layer.
+        classifier: "token" adds a class token and its position, "map" an attention pooling head, "gap" and "none"
+            nothing. Default: "token", but "gap" for an axial variant, which has no class token.
+        position_embedding: "learned_1d", "learned_2d", "sincos2d", "relative" or "none".
+        position_placement: "stem" or "shared", one table; "every_layer", one for each block.
+        channels: Channels of the images.
+
+    Raises:
+        ValueError: If patches do not divide the image, if options contradict each other, or if a ResNet is given one
+            that it does not have.
+
+    Example:
+        >>> from keras_vit.variants import VIT_VARIANTS
+        >>> parameters(VIT_VARIANTS["ViT_B16"])
+        86567656
+        >>> parameters(VIT_VARIANTS["ViT_B16"], position_embedding="relative") - parameters(
+        ...     VIT_VARIANTS["ViT_B16"], position_embedding="none")
+        301824
+    """
+    check_options(
+        variant,
+        classes=classes,
+        representation_size=representation_size,
+        classifier=classifier,
+        position_embedding=position_embedding,
+        position_placement=position_placement,
+    )
+    if not isinstance(variant, Transformer):
+        return _trunk(variant, image_size, channels) + dense_parameters(variant.out_channels, classes)
+    width, stem = variant.width, variant.stem
+    patch_values = variant.patch_size**2 * (stem.out_channels if stem else channels)
+    embedding = (_trunk(stem, image_size, channels) if stem else 0) + dense_parameters(patch_values, width)
+    prefix = width * num_prefix_tokens(variant, classifier)
+    tables = variant.depth if position_placement == "every_layer" else 1
+    positions = tables * _table(variant, image_size, classifier, position_embedding)
+    attentions = attentions_of_block(variant, image_size, classifier, position_embedding)
+    # A norm has a scale and a bias. There is one before each attention, before each MLP, and at the end.
+    mlp = dense_parameters(width, variant.mlp_dim) + dense_parameters(variant.mlp_dim, width)
+    blocks = variant.depth * sum(attention.parameters + mlp + 2 * 2 * width for attention in attentions) + 2 * width
+    pooling = 4 * dense_parameters(width, width) + mlp + 3 * width if resolved(variant, classifier) == "map" else 0
+    head = dense_parameters(width, representation_size) + dense_parameters(representation_size or width, classes)
+    return embedding + prefix + positions + blocks + pooling + head
+
+
+def _table(
+    variant: Transformer,
+    image_size: Size,
+    classifier: Classifier | None,
+    position_embedding: PositionEmbedding,
+) -> int:
+    """Numbers in one position table. Relative embeddings are part of attention."""
+    (rows, columns), prefix = patch_grid(variant, image_size), num_prefix_tokens(variant, classifier)
+    if position_embedding == "learned_1d":
+        return (prefix + rows * columns) * variant.width
+    if position_embedding == "learned_2d":
+        return (rows + columns) * (variant.width // 2) + prefix * variant.width
+    return 0
+
+
+def _trunk(resnet: ResNet, image_size: Size, channels: int) -> int:
+    """Kernels have no bias. Norms follow every convolution, or precede all but the root's and the projections'."""
+    parts = list(parts_of_trunk(resnet, image_size, channels))
+    convolutions = [part for part in parts if isinstance(part, Convolution)]
+    if resnet.preactivation:
+        inside = [conv.inputs for conv in convolutions if conv.name in ("conv1", "conv2", "conv3")]
+        normalized = sum(inside) + resnet.out_channels
+    else:
+        normalized = sum(conv.outputs for conv in convolutions)
+    if resnet.axial:  # attention is normalized too, once along both axes
+        normalized += sum(conv.outputs for conv in convolutions if conv.name == "conv1")
+    return sum(part.parameters for part in parts) + 2 * normalized

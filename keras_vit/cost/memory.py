@@ -1,0 +1,236 @@
+"""Bytes of weights and of activations.
+
+Activations are counted by a model of memory, not measured: every tensor of the graph that TensorFlow traces is kept
+until its last use, nothing is fused, overwritten or padded, a library's scratch space is not seen, and neither are
+the few numbers that a norm keeps per token. What runs needs less where a compiler fuses, more where it copies.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from keras_vit.cost.parts import Attention, Convolution, attentions_of_block, parts_of_trunk
+from keras_vit.cost.rows import (
+    Classifier,
+    PositionEmbedding,
+    ResNet,
+    Size,
+    Transformer,
+    check_options,
+    map_size,
+    patch_grid,
+    resolved,
+    tokens,
+)
+
+_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
+# Tensors of the hidden layer's size that the two forms of GELU are made of: at once, and kept for the gradient.
+_GELU_ALIVE = {"tanh": 4, "exact": 3}
+_GELU_KEPT = {"tanh": 5, "exact": 3}
+
+
+def weight_bytes(parameters: int, dtype: str = "float32") -> int:
+    """Memory of the weights alone. Keras keeps them in float32 under a mixed precision policy.
+
+    Raises:
+        ValueError: If the dtype is unknown.
+
+    Example:
+        >>> weight_bytes(86_567_656, "bfloat16")
+        173135312
+    """
+    return parameters * _itemsize(dtype)
+
+
+def activation_bytes(
+    variant: Transformer | ResNet,
+    image_size: Size = (224, 224),
+    *,
+    training: bool = False,
+    classifier: Classifier | None = None,
+    position_embedding: PositionEmbedding = "learned_1d",
+    channels: int = 3,
+    dtype: str = "float32",
+) -> int:
+    """Memory of activations for one image: the peak of a forward pass, or all that training keeps.
+
+    The peak of a forward pass is the largest of these moments: the softmax of an attention (its input, beside it the
+    shortcut; scores before and after), or before it the product of queries and keys, or the shift of relative scores;
+    GELU (tokens, and what it is made of); patches cut from their map, and made tokens; and in a trunk the root, its
+    pooling, and every norm of a residual unit.
+
+    Training keeps until the backward pass: the inputs of products, convolutions and maxima, three tensors for each
+    layer norm, two and a bit mask for each group norm with its ReLU, those of GELU and of the softmax. That is what
+    automatic differentiation asks for; a compiler may compute some of it twice instead.
+
+    Args:
+        variant, image_size, classifier, position_embedding, channels: See `parameters`.
+        training: Whether a gradient follows.
+        dtype: In which the layers compute. Softmax and norms compute in float32 at least.
+
+    Raises:
+        ValueError: As `parameters` does, or if the dtype is unknown.
+
+    Example:
+        >>> from keras_vit.variants import VIT_VARIANTS
+        >>> activation_bytes(VIT_VARIANTS["ViT_B16"])
+        10288128
+        >>> round(activation_bytes(VIT_VARIANTS["ViT_B16"], training=True) / 1e6)  # MB
+        307
+    """
+    check_options(variant, classifier=classifier, position_embedding=position_embedding)
+    narrow = _itemsize(dtype)
+    tensors = _kept if training else _moments
+    found = [
+        narrow * alive.values + max(narrow, 4) * alive.in_float32 + alive.masks
+        for alive in tensors(variant, image_size, classifier, position_embedding, channels)
+    ]
+    return sum(found) if training else max(found)
+
+
+class _Alive(NamedTuple):
+    """Numbers alive at once: in the compute dtype, in float32 or wider, and in one byte each."""
+
+    values: int
+    in_float32: int = 0
+    masks: int = 0
+
+
+def _moments(
+    variant: Transformer | ResNet,
+    image_size: Size,
+    classifier: Classifier | None,
+    position_embedding: PositionEmbedding,
+    channels: int,
+) -> Iterator[_Alive]:
+    """What is alive at the moments of a forward pass that may be its peak."""
+    stem = variant.stem if isinstance(variant, Transformer) else variant
+    image = math.prod(image_size) * channels
+    yield _Alive(image, image)  # as it comes, and in the compute dtype
+    if stem:
+        yield from _trunk_moments(stem, image_size, channels)
+    if not isinstance(variant, Transformer):
+        return
+    source = math.prod(map_size(variant, image_size)) * (stem.out_channels if stem else channels)
+    count = tokens(variant, image_size, classifier=classifier)
+    yield _Alive(2 * source)
+    yield _Alive(source + math.prod(patch_grid(variant, image_size)) * variant.width)
+    yield _Alive(count * (variant.width + _GELU_ALIVE[variant.gelu] * variant.mlp_dim))
+    for attention in attentions_of_block(variant, image_size, classifier, position_embedding):
+        yield from _attention_moments(attention, shortcut=attention.values)
+
+
+def _attention_moments(attention: Attention, shortcut: int) -> Iterator[_Alive]:
+    """Beside the shortcut: what is attended to, then queries and keys, then scores and their softmax."""
+    inside, scores = shortcut + attention.values, attention.scores
+    yield _Alive(inside + 2 * attention.values + scores)
+    yield _Alive(inside, 2 * scores)
+    if attention.relative:
+        # Scores of content, and those of 2 N - 1 offsets padded to 2 N, before and after the first are cut off.
+        surplus = attention.num_lines * attention.num_heads * (attention.length - 1)
+        yield _Alive(inside + 5 * scores - surplus)
+
+
+def _trunk_moments(resnet: ResNet, image_size: Size, channels: int) -> Iterator[_Alive]:
+    """A norm needs its input and one more tensor. A unit keeps its shortcut until it ends."""
+    shortcut = 0
+    for part in parts_of_trunk(resnet, image_size, channels):
+        if isinstance(part, Attention):
+            yield from _attention_moments(part, shortcut)
+            continue
+        normalized = part.values_in if resnet.preactivation else part.values_out
+        if part.name == "conv_root":
+            yield _Alive(part.values_out + _pooled(part)) if resnet.preactivation else _Alive(0, 2 * normalized)
+        elif part.name == "conv_proj":
+            yield _Alive(0 if resnet.preactivation else part.values_in, 2 * normalized)
+            shortcut = part.values_out
+        elif part.name == "conv1" and shortcut:
+            continue  # never the peak: the projection's is larger
+        else:
+            shortcut = shortcut or part.values_in
+            yield _Alive(shortcut, 2 * normalized)
+        if part.name == "conv3":
+            yield _Alive(3 * part.values_out)
+            shortcut = 0
+
+
+def _kept(
+    variant: Transformer | ResNet,
+    image_size: Size,
+    classifier: Classifier | None,
+    position_embedding: PositionEmbedding,
+    channels: int,
+) -> Iterator[_Alive]:
+    """What is kept for the backward pass, part by part."""
+    stem = variant.stem if isinstance(variant, Transformer) else variant
+    if stem:
+        yield from _trunk_kept(stem, image_size, channels)
+    if not isinstance(variant, Transformer):
+        return
+    yield _Alive(math.prod(map_size(variant, image_size)) * (stem.out_channels if stem else channels))  # patches
+    count = tokens(variant, image_size, classifier=classifier)
+    norm, mlp = _norm_kept(variant, count), _mlp_kept(variant, count)
+    for attention in variant.depth * attentions_of_block(variant, image_size, classifier, position_embedding):
+        yield from (norm, _attention_kept(attention), norm, mlp)
+    yield norm
+    if resolved(variant, classifier) == "map":
+        # Tokens, keys and values; of the one query itself and what it becomes; the softmax twice.
+        yield _Alive((3 * count + 2) * variant.width, 2 * variant.num_heads * count)
+        yield from (_norm_kept(variant, 1), _mlp_kept(variant, 1))
+
+
+def _norm_kept(variant: Transformer, num_tokens: int) -> _Alive:
+    return _Alive(0, 3 * num_tokens * variant.width)
+
+
+def _mlp_kept(variant: Transformer, num_tokens: int) -> _Alive:
+    """The inputs of both layers, and GELU's own."""
+    return _Alive(num_tokens * (variant.width + (1 + _GELU_KEPT[variant.gelu]) * variant.mlp_dim))
+
+
+def _attention_kept(attention: Attention) -> _Alive:
+    """What is attended to, queries, keys, values, and what is projected; the softmax twice."""
+    return _Alive(5 * attention.values, 2 * attention.scores)
+
+
+def _trunk_kept(resnet: ResNet, image_size: Size, channels: int) -> Iterator[_Alive]:
+    """Every convolution keeps its input, which the projection shares; every norm two tensors, every ReLU a mask."""
+
+    def norm(values: int, has_relu: bool = True) -> _Alive:
+        return _Alive(0, 2 * values, values if has_relu else 0)
+
+    for part in parts_of_trunk(resnet, image_size, channels):
+        if isinstance(part, Attention):
+            yield _attention_kept(part)
+            continue
+        is_projection = part.name == "conv_proj"
+        if not is_projection:
+            yield _Alive(_padded(part))
+        if part.name == "conv_root":
+            yield _Alive(_pooled(part))
+        if not resnet.preactivation:
+            yield norm(part.values_out, has_relu=not is_projection)
+        if part.name == "conv3" and resnet.axial or part.name in ("conv1", "conv2", "conv3") and resnet.preactivation:
+            yield norm(part.values_in)
+    if resnet.preactivation:
+        yield norm(math.prod(math.ceil(side / resnet.total_stride) for side in image_size) * resnet.out_channels)
+
+
+def _padded(convolution: Convolution) -> int:
+    """Numbers in the input of a convolution, with BiT's zeros around it."""
+    margin = 2 * (convolution.size // 2) if convolution.is_centred else 0
+    rows, columns = convolution.cells_in
+    return (rows + margin) * (columns + margin) * convolution.inputs
+
+
+def _pooled(root: Convolution) -> int:
+    """Numbers in the map that the root's maximum is taken of, with BiT's cells around it."""
+    rows, columns = root.cells_out
+    margin = 2 if root.is_centred else 0
+    return (rows + margin) * (columns + margin) * root.outputs
+
+
+def _itemsize(dtype: str) -> int:
+    if dtype not in _BYTES:
+        raise ValueError(f"`dtype` must be one of {tuple(_BYTES)}. Received: dtype={dtype!r}.")
+    return _BYTES[dtype]

@@ -1,0 +1,163 @@
+"""The parts of which a model is made, and what each costs by itself.
+
+What lives here: convolutions, attentions, and which of them a trunk and an encoder have at an image size. What does
+not: sums over them (`counts.py`, `compute.py`) and what is alive beside them (`memory.py`).
+"""
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from keras_vit.cost.rows import (
+    Classifier,
+    PositionEmbedding,
+    ResNet,
+    Size,
+    Transformer,
+    num_prefix_tokens,
+    patch_grid,
+)
+
+AXIAL_RESNET_HEADS = 8
+
+
+def dense_parameters(inputs: int, outputs: int | None) -> int:
+    """Those of a dense layer with biases; none where there is no layer."""
+    return (inputs + 1) * (outputs or 0)
+
+
+class Convolution(NamedTuple):
+    """A convolution without biases, from `rows_in` x `columns_in` cells to the same number divided by the stride.
+
+    Attributes:
+        name: As in the model's variables.
+        size: Side of the kernel.
+        inputs, outputs: Channels.
+        cells_in: Rows and columns of the input.
+        stride: Along both axes.
+        is_centred: Whether size // 2 zeros lie before the first cell (BiT), or as TensorFlow's "same" has it.
+    """
+
+    name: str
+    size: int
+    inputs: int
+    outputs: int
+    cells_in: Size
+    stride: int = 1
+    is_centred: bool = False
+
+    @property
+    def cells_out(self) -> Size:
+        return math.ceil(self.cells_in[0] / self.stride), math.ceil(self.cells_in[1] / self.stride)
+
+    @property
+    def values_in(self) -> int:
+        return math.prod(self.cells_in) * self.inputs
+
+    @property
+    def values_out(self) -> int:
+        return math.prod(self.cells_out) * self.outputs
+
+    @property
+    def parameters(self) -> int:
+        return self.size**2 * self.inputs * self.outputs
+
+    def macs(self, count_padding: bool = True) -> int:
+        if count_padding:
+            return self.parameters * math.prod(self.cells_out)
+        return self.inputs * self.outputs * math.prod(map(self._taps, self.cells_in))
+
+    def _taps(self, length: int) -> int:
+        """How often a tap of the kernel lies on one of the `length` cells, along one axis."""
+        num_places = math.ceil(length / self.stride)
+        overhang = max((num_places - 1) * self.stride + self.size - length, 0)
+        before = self.size // 2 if self.is_centred else overhang // 2
+        starts = range(-before, num_places * self.stride - before, self.stride)
+        return sum(max(min(start + self.size, length) - max(start, 0), 0) for start in starts)
+
+
+class Attention(NamedTuple):
+    """Attention among the tokens of each of `num_lines` lines: all of an image, or a row or column of a grid.
+
+    Attributes:
+        num_lines: How many lines an image has.
+        length: Tokens of a line.
+        width: Size of a token.
+        num_heads: Heads.
+        relative: Whether each offset has an embedding, shared by the heads.
+    """
+
+    num_lines: int
+    length: int
+    width: int
+    num_heads: int
+    relative: bool
+
+    @property
+    def parameters(self) -> int:
+        """Queries, keys, values, output; the offsets."""
+        offsets = (2 * self.length - 1) * (self.width // self.num_heads)
+        return 4 * dense_parameters(self.width, self.width) + (offsets if self.relative else 0)
+
+    @property
+    def macs(self) -> int:
+        """Four projections per token; scores and weighted values per pair of tokens; queries times offsets."""
+        per_token = 4 * self.width**2 + 2 * self.length * self.width
+        offsets = (2 * self.length - 1) * self.width if self.relative else 0
+        return self.num_lines * self.length * (per_token + offsets)
+
+    @property
+    def values(self) -> int:
+        """Numbers in all tokens."""
+        return self.num_lines * self.length * self.width
+
+    @property
+    def scores(self) -> int:
+        """Numbers in the attention weights of all lines and heads."""
+        return self.num_lines * self.num_heads * self.length**2
+
+
+def parts_of_trunk(resnet: ResNet, image_size: Size, channels: int) -> Iterator[Convolution | Attention]:
+    """All convolutions of a trunk in order. Every stride halves the map and rounds up, whatever the padding.
+
+    In an axial trunk two attentions, along rows and along columns, stand in place of each 3 x 3 convolution.
+
+    Raises:
+        ValueError: If the trunk is axial and pre-activation, which is built nowhere.
+    """
+    if resnet.axial and resnet.preactivation:
+        raise ValueError("Axial units are post-activation. Received a row with `axial=True` and `preactivation=True`.")
+    is_centred = resnet.preactivation
+    root = Convolution("conv_root", 7, channels, resnet.width, image_size, 2, is_centred)
+    yield root
+    cells: Size = math.ceil(root.cells_out[0] / 2), math.ceil(root.cells_out[1] / 2)
+    inputs = resnet.width
+    for stage, num_units in enumerate(resnet.units):
+        inner = resnet.width * 2**stage
+        for unit in range(num_units):
+            stride = 2 if stage > 0 and unit == 0 else 1
+            if unit == 0:
+                yield Convolution("conv_proj", 1, inputs, 4 * inner, cells, stride)
+            yield Convolution("conv1", 1, inputs, inner, cells)
+            conv2 = Convolution("conv2", 3, inner, inner, cells, stride, is_centred)
+            if resnet.axial:
+                rows, columns = cells
+                yield Attention(rows, columns, inner, AXIAL_RESNET_HEADS, relative=True)
+                yield Attention(columns, rows, inner, AXIAL_RESNET_HEADS, relative=True)
+            else:
+                yield conv2
+            cells = conv2.cells_out
+            yield Convolution("conv3", 1, inner, 4 * inner, cells)
+            inputs = 4 * inner
+
+
+def attentions_of_block(
+    variant: Transformer, image_size: Size, classifier: Classifier | None, position_embedding: PositionEmbedding
+) -> tuple[Attention, ...]:
+    """The attentions of one block, each of which an MLP follows: one, or two where it is axial."""
+    (rows, columns), relative = patch_grid(variant, image_size), position_embedding == "relative"
+    width, num_heads = variant.width, variant.num_heads
+    if not variant.axial:
+        length = num_prefix_tokens(variant, classifier) + rows * columns
+        return (Attention(1, length, width, num_heads, relative),)
+    return Attention(rows, columns, width, num_heads, relative), Attention(columns, rows, width, num_heads, relative)

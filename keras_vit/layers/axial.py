@@ -1,0 +1,303 @@
+"""Axial attention: along the rows of a grid, then along its columns.
+
+`AxialTransformerBlock` is a block of Axial-ViT: two `TransformerBlock`s, `row` and `column`, so two attentions and two
+MLPs. There is no class token, because a token outside the grid lies in no row: the classifier reads the mean.
+`AxialUnit` is a residual unit of AxialResNet: `row` and `column`, each a `MultiHeadDotProductAttention` of eight heads
+with biases, an output projection and a table of 2 L - 1 relative embeddings (L: the length of that axis before the
+stride), stand in place of the 3 x 3 convolution; nothing lies between the two. Its other convolutions, norms and
+activations are those of `StemUnit`. A stride is a 2 x 2 average after the attention, which therefore sees the larger
+map.
+
+The paper gives the two ideas in one paragraph. The class token, the number of heads, the place of the stride and the
+norms are choices of this package; stride and heads are as in Axial-DeepLab.
+
+Source: arXiv:2010.11929, D.6; arXiv:1912.12180 (axial attention); arXiv:2003.07853 (Axial-DeepLab).
+"""
+
+import math
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_vit.layers.resnet import NUM_GROUPS, StdConv2D
+from keras_vit.layers.transformer import Gelu, MultiHeadDotProductAttention, TransformerBlock
+from keras_vit.variants import AXIAL_HEADS
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class AxialTransformerBlock(keras.layers.Layer):
+    """Attention and an MLP along each row of a grid of tokens, then attention and an MLP along each column.
+
+    Args:
+        num_heads: Attention heads of each half. Must divide the token size.
+        mlp_dim: Hidden size of both MLPs.
+        grid: (R, C), rows and columns of the tokens.
+        norm_epsilon: Added to the variance by all layer normalizations. No default: it must match the checkpoint.
+        gelu: "tanh" or "exact". No default: it must match the checkpoint.
+        dropout_rate: After every dense layer but query, key and value.
+        attention_dropout_rate: Of the attention probabilities.
+        drop_path_rate: Probability that a half is dropped, its attention and its MLP together, per example
+            (stochastic depth).
+        relative_positions: Whether each half learns relative embeddings along its axis: 2 C - 1 in the row half,
+            2 R - 1 in the column half. See `MultiHeadDotProductAttention`.
+
+    Input shape:   (B, R * C, D), the grid in raster order, no other tokens.
+    Output shape:  (B, R * C, D), same dtype as the input.
+
+    Raises:
+        ValueError: If the number of tokens is not R * C.
+
+    Example:
+        >>> block = AxialTransformerBlock(3, 768, grid=(14, 7), norm_epsilon=1e-6, gelu="tanh")
+        >>> keras.ops.shape(block(keras.ops.zeros((2, 98, 192))))
+        (2, 98, 192)
+
+    Source: arXiv:2010.11929, D.6.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        mlp_dim: int,
+        *,
+        grid: tuple[int, int],
+        norm_epsilon: float,
+        gelu: Gelu,
+        dropout_rate: float = 0.0,
+        attention_dropout_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+        relative_positions: bool = False,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        self.num_heads = num_heads
+        self.mlp_dim = mlp_dim
+        self.grid: tuple[int, int] = _checked_grid(grid)
+        self.norm_epsilon = norm_epsilon
+        self.gelu = gelu
+        self.dropout_rate = dropout_rate
+        self.attention_dropout_rate = attention_dropout_rate
+        self.drop_path_rate = drop_path_rate
+        self.relative_positions = relative_positions
+        rows, columns = self.grid
+        self.row, self.column = (
+            TransformerBlock(
+                num_heads,
+                mlp_dim,
+                norm_epsilon=norm_epsilon,
+                gelu=gelu,
+                dropout_rate=dropout_rate,
+                attention_dropout_rate=attention_dropout_rate,
+                relative_positions=length if relative_positions else None,
+                name=name,
+                dtype=self.dtype_policy,
+            )
+            for name, length in (("row", columns), ("column", rows))
+        )
+        # Not those of the halves: they take a row for an example.
+        self._row_drop_path, self._column_drop_path = (
+            keras.layers.Dropout(drop_path_rate, noise_shape=(None, 1, 1), dtype=self.dtype_policy) for _ in range(2)
+        )
+
+    def build(self, input_shape: tuple) -> None:
+        if input_shape[1] != math.prod(self.grid):
+            raise ValueError(
+                f"Expected {math.prod(self.grid)} tokens, those of a grid of {self.grid} and no other. Received: "
+                f"{input_shape[1]}. Build the block for the grid of the images, and leave out the class token."
+            )
+        rows, columns = self.grid
+        self.row.build((None, columns, input_shape[-1]))
+        self.column.build((None, rows, input_shape[-1]))
+
+    def compute_output_shape(self, input_shape: tuple) -> tuple:
+        return tuple(input_shape)
+
+    def call(self, x, training=None):
+        x = self._residual(self._row_drop_path, x, self._after_rows(x, training), training)
+        return self._residual(self._column_drop_path, x, self._after_columns(x, training), training)
+
+    def _after_rows(self, x, training=None):
+        return self._from_rows(self.row(self._to_rows(x), training=training))
+
+    def _after_columns(self, x, training=None):
+        return self._from_columns(self.column(self._to_columns(x), training=training))
+
+    def _residual(self, drop_path, x, y, training):
+        """`y` itself, but in training with stochastic depth."""
+        return x + drop_path(y - x, training=training) if training and self.drop_path_rate else y
+
+    def attention_scores(self, x):
+        """Returns the attention weights of the row half and of the column half, (B, A, N, N) each, for the input `x`.
+
+        They are zero between tokens of different rows, and columns. Each half is a layer of attention by itself: its
+        weights times its values are its attention's output before the projection.
+        """
+        rows, columns = self.grid
+        by_row = self.row.attention_scores(self._to_rows(x))  # (B * R, A, C, C)
+        by_column = self.column.attention_scores(self._to_columns(self._after_rows(x)))  # (B * C, A, R, R)
+        by_row = ops.reshape(by_row, (-1, rows, self.num_heads, columns, columns))
+        by_column = ops.reshape(by_column, (-1, columns, self.num_heads, rows, rows))
+        shape = (-1, self.num_heads, rows * columns, rows * columns)
+        return (
+            ops.reshape(ops.einsum("biajl,ik->baijkl", by_row, ops.eye(rows, dtype=by_row.dtype)), shape),
+            ops.reshape(ops.einsum("bjaik,jl->baijkl", by_column, ops.eye(columns, dtype=by_column.dtype)), shape),
+        )
+
+    def _to_rows(self, x):  # (B, R * C, D) to (B * R, C, D)
+        return ops.reshape(x, (-1, self.grid[1], x.shape[-1]))
+
+    def _from_rows(self, x):
+        return ops.reshape(x, (-1, math.prod(self.grid), x.shape[-1]))
+
+    def _to_columns(self, x):  # (B, R * C, D) to (B * C, R, D)
+        rows, columns = self.grid
+        x = ops.transpose(ops.reshape(x, (-1, rows, columns, x.shape[-1])), (0, 2, 1, 3))
+        return ops.reshape(x, (-1, rows, x.shape[-1]))
+
+    def _from_columns(self, x):
+        rows, columns = self.grid
+        x = ops.transpose(ops.reshape(x, (-1, columns, rows, x.shape[-1])), (0, 2, 1, 3))
+        return ops.reshape(x, (-1, rows * columns, x.shape[-1]))
+
+    def get_config(self) -> dict:
+        names = (
+            "num_heads",
+            "mlp_dim",
+            "grid",
+            "norm_epsilon",
+            "gelu",
+            "dropout_rate",
+            "attention_dropout_rate",
+            "drop_path_rate",
+            "relative_positions",
+        )
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
+
+
+def _checked_grid(grid: tuple[int, int]) -> tuple[int, int]:
+    if not isinstance(grid, (tuple, list)) or len(grid) != 2 or not all(isinstance(n, int) and n > 0 for n in grid):
+        raise ValueError(f"`grid` must be two positive integers, rows and columns. Received: {grid}.")
+    return grid[0], grid[1]
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class AxialUnit(keras.layers.Layer):
+    """A post-activation bottleneck whose 3x3 convolution is attention along the rows, then along the columns.
+
+    1x1 convolution, attention with relative positions, with a stride a 2x2 average ("same" padding, which does not
+    count), 1x1 convolution; each of the three with group normalization, at the same places as in `StemUnit`. The last
+    normalization starts with scale 0, so that the unit starts as its shortcut. The shortcut is projected, and
+    normalized, where its shape differs. The relative tables span the whole map, so its size must be fixed.
+
+    Args:
+        filters: Channels of the bottleneck; the output has four times as many.
+        strides: 1, or 2 for the average.
+        norm_epsilon, std_epsilon, variance_epsilon: No defaults: they must match the checkpoint.
+
+    Input shape:   (B, H, W, C) float.
+    Output shape:  (B, ceil(H / strides), ceil(W / strides), 4 * filters), same dtype as the input.
+
+    Raises:
+        ValueError: If height or width of the map is open, or `strides` is neither 1 nor 2.
+
+    Example:
+        >>> unit = AxialUnit(64, strides=2, norm_epsilon=1e-6, std_epsilon=1e-5, variance_epsilon=0.0)
+        >>> keras.ops.shape(unit(keras.ops.zeros((2, 14, 14, 64))))
+        (2, 7, 7, 256)
+
+    Source: arXiv:2010.11929, D.6; arXiv:2003.07853, section 3.
+    """
+
+    def __init__(
+        self,
+        filters: int,
+        *,
+        strides: int,
+        norm_epsilon: float,
+        std_epsilon: float,
+        variance_epsilon: float,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        if strides not in (1, 2):
+            raise ValueError(f"`strides` must be 1 or 2. Received: {strides}.")
+        if filters % AXIAL_HEADS:
+            raise ValueError(f"`filters` must be a multiple of the {AXIAL_HEADS} heads. Received: {filters}.")
+        self.filters = filters
+        self.strides = strides
+        self.norm_epsilon = norm_epsilon
+        self.std_epsilon = std_epsilon
+        self.variance_epsilon = variance_epsilon
+
+    def build(self, input_shape: tuple) -> None:
+        batch, height, width, channels = input_shape
+        if height is None or width is None:
+            raise ValueError(
+                "The relative positions of axial attention need a fixed image size. Received: a map of "
+                f"{height} x {width} cells. Pass `input_shape` with integers."
+            )
+        filters, outputs = self.filters, 4 * self.filters
+        self.conv1, self.gn1 = self._conv("conv1", filters, 1), self._norm("gn1", filters)
+        self.row, self.column = self._attention("row", width), self._attention("column", height)
+        self.gn2 = self._norm("gn2", filters)
+        self.conv3 = self._conv("conv3", outputs, 1)
+        self.gn3 = self._norm("gn3", outputs, gamma_initializer="zeros")
+        self.conv1.build(input_shape)
+        self.conv3.build((batch, None, None, filters))
+        self.conv_proj = self.gn_proj = None
+        if channels != outputs or self.strides != 1:
+            self.conv_proj, self.gn_proj = (
+                self._conv("conv_proj", outputs, self.strides),
+                self._norm("gn_proj", outputs),
+            )
+            self.conv_proj.build(input_shape)
+
+    def _conv(self, name: str, filters: int, strides: int) -> StdConv2D:
+        return StdConv2D(
+            filters,
+            1,
+            strides=strides,
+            std_epsilon=self.std_epsilon,
+            variance_epsilon=self.variance_epsilon,
+            name=name,
+            dtype=self.dtype_policy,
+        )
+
+    def _norm(self, name: str, channels: int, **kwargs: Any) -> keras.layers.GroupNormalization:
+        norm = keras.layers.GroupNormalization(
+            NUM_GROUPS, epsilon=self.norm_epsilon, name=name, dtype=self.dtype_policy, **kwargs
+        )
+        norm.build((None, None, None, channels))
+        return norm
+
+    def _attention(self, name: str, length: int) -> MultiHeadDotProductAttention:
+        attention = MultiHeadDotProductAttention(
+            AXIAL_HEADS, relative_positions=length, name=name, dtype=self.dtype_policy
+        )
+        attention.build((None, length, self.filters))
+        return attention
+
+    def compute_output_shape(self, input_shape: tuple) -> tuple:
+        batch, height, width, _ = input_shape
+        return batch, *(size and -(-size // self.strides) for size in (height, width)), 4 * self.filters
+
+    def call(self, x):
+        shortcut = x if self.conv_proj is None or self.gn_proj is None else self.gn_proj(self.conv_proj(x))
+        y = ops.relu(self.gn1(self.conv1(x)))
+        y = self._attend(self.column, self._attend(self.row, y, axis=2), axis=1)
+        if self.strides == 2:
+            y = ops.average_pool(y, 2, strides=2, padding="same", data_format="channels_last")
+        y = ops.relu(self.gn2(y))
+        return ops.relu(shortcut + self.gn3(self.conv3(y)))
+
+    def _attend(self, attention: MultiHeadDotProductAttention, x, axis: int):
+        """Attention along one axis of a map (B, H, W, C)."""
+        order = (0, 1, 2, 3) if axis == 2 else (0, 2, 1, 3)
+        x = ops.transpose(x, order)
+        lines = ops.reshape(x, (-1, *x.shape[2:]))
+        return ops.transpose(ops.reshape(attention(lines), (-1, *x.shape[1:])), order)
+
+    def get_config(self) -> dict:
+        names = ("filters", "strides", "norm_epsilon", "std_epsilon", "variance_epsilon")
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}

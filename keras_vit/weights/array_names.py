@@ -1,0 +1,76 @@
+"""Which arrays a checkpoint of a model holds, by canonical name.
+
+What lives here: names, written out from the sources of the witness and from nothing that the models are built of. What
+does not: shapes (`witness.py` checks those that would go unnoticed) and the translation of names (`variables.py`).
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from itertools import product
+
+from keras_vit.variants import ResNetVariant, ViTVariant
+
+_MIXER = ("MultiHeadDotProductAttention_0/{query,key,value,out}/{kernel,bias}", "MlpBlock_0/Dense_{0,1}/{kernel,bias}")
+_BLOCK = ("LayerNorm_{0,1}/{scale,bias}", *_MIXER)
+_POOLING = ("probe", "LayerNorm_0/{scale,bias}", *_MIXER)
+_UNIT = ("conv{1,2,3}/kernel", "gn{1,2,3}/{scale,bias}")
+_AXES = ("{row,column}/{query,key,value,out}/{kernel,bias}", "{row,column}/relative_embedding")
+_AXIAL_UNIT = ("conv{1,3}/kernel", "gn{1,2,3}/{scale,bias}", *_AXES)
+
+
+def check_names(arrays: Iterable[str], variant: ViTVariant | ResNetVariant) -> None:
+    """Raises ValueError if an array is missing or left over; it names them all."""
+    arrays = set(arrays)
+    expected = {name for pattern in _patterns(arrays, variant) for name in _expand(pattern)}
+    missing, unused = sorted(expected - arrays), sorted(arrays - expected)
+    if missing or unused:
+        raise ValueError(
+            f"The arrays are not those of {variant.name}. Missing ({len(missing)}): {', '.join(missing) or 'none'}. "
+            f"Unused ({len(unused)}): {', '.join(unused) or 'none'}. Choose the variant that the file was made for."
+        )
+
+
+def unit_names(variant: ResNetVariant) -> list[list[str]]:
+    """Units of each stage, counted from one; with two digits in BiT."""
+    digits = "02d" if variant.preactivation else "d"
+    stages = enumerate(variant.units, start=1)
+    return [[f"block{stage}/unit{unit:{digits}}" for unit in range(1, count + 1)] for stage, count in stages]
+
+
+def _patterns(arrays: set[str], variant: ViTVariant | ResNetVariant) -> Iterator[str]:
+    """All that the pass will read. What is optional is read whole or not at all."""
+    trunk = variant.stem if isinstance(variant, ViTVariant) else variant
+    yield from _trunk_patterns(trunk) if trunk else ()
+    if isinstance(variant, ViTVariant):
+        yield from ("embedding/{kernel,bias}", "Transformer/posembed_input/pos_embedding")
+        block = "encoderblock_{}/{{row,column}}" if variant.axial else "encoderblock_{}"
+        yield from (f"Transformer/{block.format(i)}/{pattern}" for i in range(variant.depth) for pattern in _BLOCK)
+        yield "Transformer/encoder_norm/{scale,bias}"
+        if _has(arrays, "MAPHead_0"):
+            yield from (f"MAPHead_0/{pattern}" for pattern in _POOLING)
+        elif "cls" in arrays and not variant.axial:
+            yield "cls"
+        if _has(arrays, "pre_logits"):
+            yield "pre_logits/{kernel,bias}"
+    elif variant.preactivation:
+        yield "norm-pre-head/{scale,bias}"
+    if _has(arrays, "head"):
+        yield "head/{kernel,bias}"
+
+
+def _trunk_patterns(variant: ResNetVariant) -> Iterator[str]:
+    yield "root_block/conv_root/kernel" if variant.preactivation else "conv_root/kernel"
+    for units in unit_names(variant):
+        yield from (f"{unit}/{pattern}" for unit in units for pattern in (_AXIAL_UNIT if variant.axial else _UNIT))
+        yield f"{units[0]}/conv_proj/kernel"
+    if not variant.preactivation:
+        yield from ("gn_root/{scale,bias}", *(f"{units[0]}/gn_proj/{{scale,bias}}" for units in unit_names(variant)))
+
+
+def _expand(pattern: str) -> Iterator[str]:
+    """The names that a pattern stands for: "gn{1,2}/{scale,bias}" is four."""
+    return map("".join, product(*(part.split(",") for part in re.split("[{}]", pattern))))
+
+
+def _has(arrays: Iterable[str], scope: str) -> bool:
+    return any(name.startswith(scope + "/") for name in arrays)

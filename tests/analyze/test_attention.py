@@ -1,0 +1,647 @@
+"""Attention: numbers worked out by hand, and the proof that the weights are those that the model computes with."""
+
+import gc
+import json
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import keras_vit
+from keras_vit.analyze import attention
+from keras_vit.analyze.attention import (
+    AttentionSummary,
+    attention_maps,
+    attention_rollout,
+    grid_of_model,
+    has_attention,
+    patch_px_of_model,
+    summarize_attention,
+)
+from keras_vit.analyze.attention_arithmetic import distances_px, mean_distance, rollout
+from keras_vit.analyze.attention_model import AttentionReader
+from keras_vit.analyze.attention_sites import find_attention
+from keras_vit.layers import AxialTransformerBlock, TransformerBlock
+from keras_vit.variants import VIT_VARIANTS, ViTVariant
+
+RNG = np.random.default_rng(0)
+SIZE = (32, 48)  # of a tiny model: 4 x 6 patches
+IMAGES = RNG.integers(0, 256, (5, *SIZE, 3)).astype(np.uint8)
+PIXELS = IMAGES / np.float32(127.5) - np.float32(1)
+
+Build = Callable[..., keras.Model]
+
+
+@pytest.fixture
+def build(tiny_vit) -> Build:
+    """A tiny model with random weights; its attention is far from uniform."""
+
+    def built(**options) -> keras.Model:
+        model = keras_vit.application(tiny_vit)(weights=None, **{"input_shape": (*SIZE, 3), "classes": 3} | options)
+        return sharpened(model)
+
+    return built
+
+
+def sharpened(model: keras.Model) -> keras.Model:
+    draw = np.random.default_rng(1)
+    for variable in model.variables:
+        if "query/kernel" in variable.path or "key/kernel" in variable.path:
+            variable.assign(3.0 * variable)
+        if variable.path.endswith(("cls", "probe", "relative_embedding", "bias")):
+            variable.assign(draw.normal(size=variable.shape).astype("float32"))
+    return model
+
+
+@pytest.fixture(scope="module")
+def vit() -> keras.Model:
+    """One for many tests: it is compiled once."""
+    keras.utils.set_random_seed(0)
+    row = replace(VIT_VARIANTS["ViT_Ti16"], patch_size=8, width=16, depth=2, num_heads=2, mlp_dim=32)
+    return sharpened(keras_vit.application(row)(weights=None, input_shape=(*SIZE, 3), classes=3))
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    exponents = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return exponents / exponents.sum(axis=-1, keepdims=True)
+
+
+def random_scores(*shape: int) -> np.ndarray:
+    return softmax(3 * RNG.normal(size=(*shape, shape[-1])))
+
+
+def numpy_of(tensor) -> np.ndarray:
+    return keras.ops.convert_to_numpy(tensor)
+
+
+# ── arithmetic ──
+
+
+@pytest.mark.parametrize(
+    ("grid", "patch_px", "expected"),
+    [((14, 14), 16.0, 116.49), ((7, 7), 32.0, 115.50)],
+)
+def test_uniform_attention_reaches_as_far_as_was_worked_out(grid, patch_px: float, expected: float):
+    """Of 224 pixels: the mean distance of two patches drawn at random."""
+    length = grid[0] * grid[1]
+    uniform = np.full((2, 3, length, length), 1 / length)
+    found = mean_distance(uniform, grid, (patch_px, patch_px), 0)
+    assert found.shape == (2, 3)
+    np.testing.assert_allclose(found, expected, atol=0.005)
+
+
+def test_what_goes_to_the_class_token_goes_nowhere():
+    """Rows and columns of prefix tokens are dropped, and the others not made to sum to 1 again."""
+    uniform = np.full((1, 197, 197), 1 / 197)
+    np.testing.assert_allclose(mean_distance(uniform, (14, 14), (16.0, 16.0), 1), 116.49 * 196 / 197, atol=0.005)
+    only_to_the_class_token = np.zeros((1, 197, 197))
+    only_to_the_class_token[..., 0] = 1
+    assert mean_distance(only_to_the_class_token, (14, 14), (16.0, 16.0), 1).tolist() == [0.0]
+
+
+def test_a_head_that_looks_at_itself_has_distance_0():
+    assert mean_distance(np.eye(196)[None], (14, 14), (16.0, 16.0), 0).tolist() == [0.0]
+
+
+def test_distances_are_those_of_the_centres():
+    distances = distances_px((14, 14), (16.0, 16.0))
+    assert distances.max() == pytest.approx(np.hypot(13, 13) * 16) and round(distances.max(), 1) == 294.2
+    assert (distances == distances.T).all() and not distances.diagonal().any()
+    places = [(row * 8.0, column * 10.0) for row in range(2) for column in range(3)]
+    by_hand = [[np.hypot(a - c, b - d) for c, d in places] for a, b in places]
+    np.testing.assert_allclose(distances_px((2, 3), (8.0, 10.0)), by_hand)
+
+
+def test_the_mean_distance_of_a_grid_of_three_by_hand():
+    scores = np.array([[[0.5, 0.25, 0.25], [0.0, 1.0, 0.0], [0.1, 0.9, 0.0]]])
+    np.testing.assert_allclose(
+        mean_distance(scores, (1, 3), (99.0, 4.0), 0), [((0.25 * 4 + 0.25 * 8) + 0 + (0.1 * 8 + 0.9 * 4)) / 3]
+    )
+
+
+def test_weights_of_another_grid_are_refused():
+    with pytest.raises(ValueError, match=r"must be \(..., 7, 7\): 1 prefix tokens and a grid of \(2, 3\)"):
+        mean_distance(np.zeros((1, 6, 6)), (2, 3), (16.0, 16.0), 1)
+
+
+def test_the_rollout_of_two_layers_by_hand():
+    first, second = np.array([[1.0, 0.0], [0.5, 0.5]]), np.array([[0.0, 1.0], [0.0, 1.0]])
+    # Half of each is the identity: [[1, 0], [1/4, 3/4]] first, then [[1/2, 1/2], [0, 1]] on its left.
+    expected = [[0.5 * 1 + 0.5 * 0.25, 0.5 * 0.75], [0.25, 0.75]]
+    np.testing.assert_allclose(rollout(np.stack([first, second])[:, None]), expected)
+
+
+def test_heads_are_averaged_and_rows_made_to_sum_to_1():
+    weights = np.array([[[[0.2, 0.2], [0.0, 0.4]], [[0.4, 0.0], [0.0, 0.8]]]])  # their rows do not
+    np.testing.assert_allclose(rollout(weights), [[1.3 / 1.4, 0.1 / 1.4], [0.0, 1.0]])
+
+
+def test_the_rollout_of_identities_is_the_identity():
+    np.testing.assert_allclose(rollout(np.tile(np.eye(5), (4, 2, 3, 1, 1))), np.tile(np.eye(5), (2, 1, 1)))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+def test_rows_of_a_rollout_sum_to_1(dtype: str):
+    scores = random_scores(12, 2, 3, 25).astype(dtype)
+    found = rollout(scores)
+    assert found.shape == (2, 25, 25) and found.min() >= 0
+    np.testing.assert_allclose(found.sum(axis=-1), 1, atol=1e-12)
+
+
+def test_a_rollout_peaks_where_all_look():
+    scores = np.full((6, 1, 2, 24, 24), 0.2 / 24)
+    scores[..., 17] += 0.8
+    assert (rollout(scores)[0].argmax(axis=-1) == 17)[np.arange(24) != 17].all()
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 3), (2, 1, 3, 4), (0, 1, 3, 3)])
+def test_what_is_no_stack_of_layers_has_no_rollout(shape):
+    with pytest.raises(ValueError, match="must be"):
+        rollout(np.zeros(shape))
+
+
+# ── the weights are those of the model ──
+
+
+def shrunk(row: ViTVariant) -> ViTVariant:
+    """With as many heads and the same kind of stem and patches, but narrow and shallow."""
+    stem = row.stem and replace(row.stem, units=row.stem.units and (1, 1))
+    return replace(row, width=4 * row.num_heads, mlp_dim=20, depth=2, stem=stem)
+
+
+def halves(block) -> tuple[TransformerBlock, ...]:
+    return (block.row, block.column) if isinstance(block, AxialTransformerBlock) else (block,)
+
+
+def attended(block: TransformerBlock, x, scores: np.ndarray):
+    """What a block gives, if these are its weights: nothing of it is asked for the weights."""
+    values = numpy_of(block.attention.value(block.attention_norm(x)))
+    batch, length, width = values.shape
+    heads = values.reshape(batch, length, block.num_heads, -1)
+    mixed = np.einsum("baqk,bkad->bqad", scores, heads).reshape(batch, length, width)
+    x = x + block.attention.out(ops.convert_to_tensor(mixed))
+    return x + block.mlp(block.mlp_norm(x))
+
+
+@pytest.mark.parametrize("name", VIT_VARIANTS)
+def test_these_weights_reproduce_what_each_block_of_each_model_gives(name: str):
+    row = shrunk(VIT_VARIANTS[name])
+    side = row.total_stride
+    model = keras_vit.application(row)(
+        weights=None,
+        input_shape=(2 * side, 3 * side, 3),
+        classes=2,
+        **{f"{kind}_rate": 0.5 for kind in ("dropout", "attention_dropout", "stochastic_depth")},
+    )
+    sharpened(model)
+    images = RNG.uniform(-1, 1, (2, 2 * side, 3 * side, 3)).astype("float32")
+    found, _ = AttentionReader(find_attention(model))(images)
+    weights = iter(found)
+    for index in range(2):
+        block = model.get_layer(f"encoderblock_{index}")
+        x = keras.Model(model.input, block.input)(images)
+        expected, y = block(x), x
+        for half in halves(block):
+            scores = numpy_of(next(weights))
+            np.testing.assert_allclose(scores.sum(axis=-1), 1, atol=1e-5)
+            y = attended(half, y, scores)
+        np.testing.assert_allclose(numpy_of(y), numpy_of(expected), atol=1e-5)
+        assert np.abs(numpy_of(expected) - numpy_of(x)).max() > 0.1
+    assert next(weights, None) is None
+    assert grid_of_model(model) == (2, 3) and patch_px_of_model(model) == (side, side)
+
+
+# ── sums over images, against the arithmetic on the weights ──
+
+
+def by_hand(model: keras.Model, images: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Distances (L, A) and what all tokens are at the end, (B, N, N), from the weights; and the weights."""
+    maps, grid = attention_maps(model, images), grid_of_model(model, images.shape[1:3])
+    num_prefix_tokens = maps.shape[-1] - grid[0] * grid[1]
+    distances = mean_distance(maps, grid, patch_px_of_model(model, images.shape[1:3]), num_prefix_tokens)
+    return distances.mean(axis=1), rollout(maps), maps
+
+
+OPTIONS = {
+    "class token": {},
+    "mean": {"classifier": "gap"},
+    "maximum": {"classifier": "gap", "include_top": False, "pooling": "max"},
+    "all tokens": {"include_top": False},
+    "all tokens, none of them for the class": {"include_top": False, "classifier": "none"},
+    "mean beside a class token": {"include_top": False, "pooling": "avg"},
+    "relative positions": {"position_embedding": "relative"},
+    "a table before each layer": {"position_placement": "every_layer", "position_embedding": "learned_2d"},
+    "before classes, a tanh layer": {"representation_size": 7},
+}
+
+
+@pytest.mark.parametrize("case", OPTIONS)
+def test_sums_in_the_graph_are_those_of_the_weights(build: Build, case: str):
+    model = build(**OPTIONS[case])
+    distances, tokens, maps = by_hand(model, PIXELS)
+    num_prefix_tokens = 0 if OPTIONS[case].get("classifier") in ("gap", "none") else 1
+    assert maps.shape == (2, 5, 2, 24 + num_prefix_tokens, 24 + num_prefix_tokens) and maps.dtype == np.float32
+    reads_class_token = num_prefix_tokens and OPTIONS[case].get("pooling") != "avg"
+    read = tokens[:, 0] if reads_class_token else tokens[:, num_prefix_tokens:].mean(axis=1)
+    summary = summarize_attention(model, PIXELS, num_rollouts=3)
+    assert isinstance(summary, AttentionSummary)
+    assert (summary.layers, summary.num_images) == (("encoderblock_0", "encoderblock_1"), 5)
+    assert (summary.grid, summary.patch_px) == ((4, 6), (8.0, 8.0))
+    np.testing.assert_allclose(summary.distance_px, distances, rtol=1e-5)
+    assert np.ptp(distances) > 0.5  # these models tell heads apart
+    expected = read[:, num_prefix_tokens:].reshape(5, 4, 6)
+    np.testing.assert_allclose(summary.rollouts, expected[:3], rtol=1e-4)
+    found = attention_rollout(model, PIXELS)
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    assert found.dtype == np.float32 and found.min() >= 0
+
+
+def test_attention_pooling_reads_tokens_in_its_own_shares(build: Build):
+    model = build(classifier="map")
+    _, tokens, _ = by_hand(model, PIXELS)
+    pooling = model.get_layer("map_head")
+    x = numpy_of(keras.Model(model.input, model.get_layer("encoder_norm").output)(PIXELS))
+    query, key = (numpy_of(dense(each)) for dense, each in zip(
+        (pooling.attention.query, pooling.attention.key), (pooling.probe, ops.convert_to_tensor(x)), strict=True
+    ))  # fmt: skip
+    query, key = query.reshape(1, 2, 8), key.reshape(5, 24, 2, 8)
+    shares = softmax(np.einsum("oak,bnak->ban", query, key) / np.sqrt(8)).mean(axis=1)
+    expected = np.einsum("bn,bnm->bm", shares, tokens).reshape(5, 4, 6)
+    assert np.ptp(shares) > 0.02
+    np.testing.assert_allclose(attention_rollout(model, PIXELS), expected, rtol=1e-4)
+
+
+def test_halves_of_axial_blocks_are_layers(tiny_vit):
+    model = sharpened(
+        keras_vit.application(replace(tiny_vit, axial=True))(weights=None, input_shape=(*SIZE, 3), classes=3)
+    )
+    distances, tokens, maps = by_hand(model, PIXELS)
+    row, column = (places[:, None] == places for places in np.divmod(np.arange(24), 6))
+    assert not maps[::2, ..., ~row].any() and not maps[1::2, ..., ~column].any()
+    summary = summarize_attention(model, PIXELS, num_rollouts=5)
+    assert summary.layers == tuple(f"encoderblock_{i}/{half}" for i in (0, 1) for half in ("row", "column"))
+    np.testing.assert_allclose(summary.distance_px, distances, rtol=1e-5)
+    np.testing.assert_allclose(summary.rollouts, tokens.mean(axis=1).reshape(5, 4, 6), rtol=1e-4)
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_sums_are_in_float32_where_the_model_is_not(build: Build, policy: str):
+    keras.config.set_dtype_policy(policy)
+    model = build(classifier="map")
+    keras.config.set_dtype_policy("float32")
+    distances, _, maps = by_hand(model, PIXELS)
+    half = {"mixed_bfloat16": "bfloat16", "mixed_float16": "float16"}[policy]
+    assert maps.dtype == np.float32 and (numpy_of(ops.cast(ops.cast(maps, half), "float32")) == maps).all()
+    summary = summarize_attention(model, PIXELS, num_rollouts=5)
+    np.testing.assert_allclose(summary.distance_px, distances, rtol=1e-5)
+    assert summary.rollouts.dtype == np.float32
+    np.testing.assert_allclose(summary.rollouts.sum(axis=(1, 2)), 1, atol=0.01)
+
+
+def test_a_model_from_a_file_gives_the_same(vit: keras.Model, tmp_path: Path):
+    vit.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(attention_maps(again, IMAGES), attention_maps(vit, IMAGES), atol=1e-5)
+
+
+@pytest.mark.tensorflow
+def test_a_model_that_saves_memory_in_training_gives_the_same(build: Build):
+    from keras_vit.train.remat import rematerialize
+
+    model = build(classifier="map")
+    found, expected = (summarize_attention(m, PIXELS, num_rollouts=5) for m in (rematerialize(model), model))
+    assert found.layers == ("encoderblock_0", "encoderblock_1")
+    np.testing.assert_allclose(found.distance_px, expected.distance_px, rtol=1e-5)
+    np.testing.assert_allclose(found.rollouts, expected.rollouts, rtol=1e-5)
+
+
+# ── a planted patch ──
+
+
+def looks_at_what_is_bright(build: Build, classifier: str) -> keras.Model:
+    """Every token is a multiple of one vector, by the brightness of its patch, and every query asks for that vector."""
+    model = build(classifier=classifier, position_embedding="none")
+    bright = np.resize([1.0, -1.0], 16).astype("float32")
+    kernel = model.get_layer("embedding").kernel
+    kernel.assign(np.broadcast_to(bright, kernel.shape))
+    for block in (model.get_layer(f"encoderblock_{index}") for index in (0, 1)):
+        zeros = (block.attention.query.kernel, block.attention.out.kernel, block.mlp.dense_1.kernel)
+        zeros += (block.attention.out.bias, block.mlp.dense_1.bias, block.attention.key.bias)
+        for variable in zeros:
+            variable.assign(np.zeros(variable.shape))
+        block.attention.query.bias.assign(bright)
+        block.attention.key.kernel.assign(np.eye(16))
+    return model
+
+
+@pytest.mark.parametrize("classifier", ["token", "gap"])
+def test_the_map_peaks_at_what_the_model_looks_at(build: Build, classifier: str):
+    model = looks_at_what_is_bright(build, classifier)
+    images = np.zeros((24, *SIZE, 3), np.uint8)
+    for place in range(24):
+        row, column = divmod(place, 6)
+        images[place, 8 * row : 8 * row + 8, 8 * column : 8 * column + 8] = 255
+    found = attention_rollout(model, images).reshape(24, 24)
+    assert found.argmax(axis=-1).tolist() == list(range(24))
+    others = found[~np.eye(24, dtype=bool)]
+    assert found.diagonal().min() > 5 * others.max()
+
+
+# ── images from anywhere ──
+
+
+def same(found: AttentionSummary, expected: AttentionSummary) -> None:
+    assert found.num_images == expected.num_images
+    np.testing.assert_allclose(found.distance_px, expected.distance_px, rtol=1e-5)
+    np.testing.assert_allclose(found.rollouts, expected.rollouts, rtol=1e-5)
+
+
+def test_batches_of_any_size_give_the_same(vit: keras.Model):
+    expected = summarize_attention(vit, PIXELS, num_rollouts=4)
+    same(summarize_attention(vit, PIXELS, batch_size=2, num_rollouts=4), expected)
+    same(summarize_attention(vit, IMAGES, num_rollouts=4), expected)
+    same(summarize_attention(vit, PIXELS.astype("float64"), batch_size=99, num_rollouts=4), expected)
+    same(summarize_attention(vit, ops.convert_to_tensor(PIXELS), num_rollouts=4), expected)
+    same(summarize_attention(vit, (PIXELS[i : i + 2] for i in (0, 2, 4)), num_rollouts=4), expected)
+    same(summarize_attention(vit, [PIXELS[:1], PIXELS[:0], IMAGES[1:]], num_rollouts=4), expected)
+    same(summarize_attention(vit, [(PIXELS[:3],), [PIXELS[3:], np.zeros(2)]], num_rollouts=4), expected)
+    maps = attention_maps(vit, PIXELS)
+    np.testing.assert_allclose(attention_maps(vit, IMAGES, batch_size=2), maps, atol=1e-5)
+    np.testing.assert_allclose(attention_rollout(vit, IMAGES, batch_size=2)[:4], expected.rollouts, rtol=1e-5)
+
+
+def test_rows_that_only_fill_up_do_not_count(vit: keras.Model):
+    expected = summarize_attention(vit, PIXELS[[0, 3, 4]], num_rollouts=9)
+    labels, noise = np.zeros(3), np.full((1, *SIZE, 3), 0.7, "float32")
+    batches = [
+        (np.concatenate([noise, PIXELS[:1], noise]), labels, np.array([0.0, 1.0, 0.0])),
+        (np.concatenate([noise] * 3), labels, np.zeros(3)),
+        (np.concatenate([PIXELS[3:], noise]), labels, np.array([1.0, 0.5, 0.0])),
+    ]
+    same(summarize_attention(vit, batches, num_rollouts=9), expected)
+    with pytest.raises(ValueError, match="no images, or all have weight 0"):
+        summarize_attention(vit, batches[1:2])
+
+
+@pytest.mark.tensorflow
+def test_a_data_set_of_the_package_gives_the_same(vit: keras.Model):
+    from keras_vit.data import sources
+    from keras_vit.data.pipeline import evaluation_batches
+    from keras_vit.data.transforms import to_uint8
+
+    source = sources.arrays(IMAGES, np.zeros(5, int), name="noise")
+    batches = evaluation_batches(source, [to_uint8], batch_size=3)
+    same(summarize_attention(vit, batches, num_rollouts=5), summarize_attention(vit, IMAGES, num_rollouts=5))
+
+
+def test_memory_holds_one_batch_at_a_time(vit: keras.Model):
+    alive = []
+
+    def batches() -> Iterator[np.ndarray]:
+        for _ in range(6):
+            batch = np.array(PIXELS)
+            alive.append(weakref.ref(batch))
+            assert sum(reference() is not None for reference in alive) <= 2
+            yield batch
+            del batch
+
+    assert summarize_attention(vit, batches()).num_images == 30
+    assert summarize_attention(vit, PIXELS).rollouts.shape == (0, 4, 6)
+
+
+def test_of_a_batch_that_is_done_nothing_is_left(vit: keras.Model, monkeypatch):
+    alive = []
+
+    def sums(*_) -> Iterator[tuple]:
+        for _ in range(6):
+            rollouts = np.ones((2, 24), np.float32)
+            alive.append(weakref.ref(rollouts))
+            assert sum(reference() is not None for reference in alive) <= 3
+            yield SIZE, np.ones((2, 2, 2)), rollouts
+            del rollouts
+
+    monkeypatch.setattr(attention, "_sums", sums)
+    summary = summarize_attention(vit, PIXELS, num_rollouts=1)
+    assert summary.num_images == 12 and summary.rollouts.shape == (1, 4, 6)
+
+
+def test_a_bar_appears_only_where_it_is_asked_for(vit: keras.Model, monkeypatch, capsys):
+    monkeypatch.setattr(attention, "_SECONDS_BEFORE_BAR", 0)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    summarize_attention(vit, PIXELS)
+    assert not capsys.readouterr().err
+    summarize_attention(vit, PIXELS, batch_size=2, progress=True)
+    assert "0/5" in capsys.readouterr().err
+
+
+# ── other models, other sizes ──
+
+
+def test_distances_are_in_pixels_of_the_image_whatever_the_stem(tiny_vit):
+    stem = replace(VIT_VARIANTS["R50_ViT_B16"].stem, units=(1, 1))
+    build = keras_vit.application(replace(tiny_vit, stem=stem, patch_size=1))
+    odd = build(weights=None, input_shape=(33, 41, 3), classes=2)  # rounded up: cells of 8 pixels, the last one cut
+    assert grid_of_model(odd) == (5, 6) and patch_px_of_model(odd) == (8.0, 8.0)
+    images = RNG.integers(0, 256, (2, 33, 41, 3)).astype(np.uint8)
+    found = summarize_attention(odd, images)
+    np.testing.assert_allclose(found.distance_px, by_hand(odd, images)[0], rtol=1e-5)
+    assert (found.grid, found.patch_px) == ((5, 6), (8.0, 8.0))
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "grid", "patch"),
+    [
+        ("R50_ViT_B16", (225, 384), (15, 24), 16.0),
+        ("R50_ViT_L32", (224, 224), (7, 7), 32.0),
+        ("R_ViT_Ti16", (64, 96), (2, 3), 32.0),
+        ("ViT_H14", (28, 42), (2, 3), 14.0),
+    ],
+)
+def test_grid_and_pixels_of_full_models(name: str, size, grid, patch: float):
+    row = VIT_VARIANTS[name]
+    images = keras.Input((*size, 3))
+    model = keras_vit.application(replace(row, depth=1, width=row.num_heads, mlp_dim=4))(
+        weights=None, input_tensor=images, include_top=False
+    )
+    assert grid_of_model(model) == grid and patch_px_of_model(model) == (patch, patch)
+
+
+@pytest.mark.parametrize("stem", [None, replace(VIT_VARIANTS["R50_ViT_B16"].stem, units=(1, 1))])
+def test_a_model_for_any_size_is_analysed_at_each(tiny_vit, stem):
+    row = replace(tiny_vit, stem=stem, patch_size=1 if stem else 8)
+    model = sharpened(keras_vit.application(row)(weights=None, input_shape=(None, None, 3), classes=2))
+    with pytest.raises(ValueError, match="any size: pass `image_size`"):
+        grid_of_model(model)
+    for size, grid in [((32, 48), (4, 6)), ((16, 24), (2, 3))]:
+        assert grid_of_model(model, size) == grid and patch_px_of_model(model, size) == (8.0, 8.0)
+        images = RNG.uniform(-1, 1, (3, *size, 3)).astype("float32")
+        distances, tokens, _ = by_hand(model, images)
+        found = summarize_attention(model, images, num_rollouts=3)
+        assert found.grid == grid
+        np.testing.assert_allclose(found.distance_px, distances, rtol=1e-5)
+        np.testing.assert_allclose(found.rollouts, tokens[:, 0, 1:].reshape(3, *grid), rtol=1e-4)
+    with pytest.raises(ValueError, match=r"of one size.*Received: \(32, 48\), then \(16, 24\)"):
+        summarize_attention(model, [np.zeros((1, 32, 48, 3)), np.zeros((1, 16, 24, 3))])
+
+
+def test_a_model_inside_another_is_found(vit: keras.Model):
+    images = keras.Input((*SIZE, 3))
+    outer = keras.Model(images, keras.layers.Dense(2)(vit(images / 127.5 - 1.0)))
+    other = keras.Sequential([vit, keras.layers.Dense(2)])
+    outermost = keras.Sequential([outer, keras.layers.Softmax()])
+    expected = summarize_attention(vit, PIXELS, num_rollouts=5)
+    for model, given in [(outer, IMAGES), (outer, IMAGES.astype("float32")), (other, PIXELS), (outermost, IMAGES)]:
+        assert has_attention(model) and grid_of_model(model) == (4, 6)
+        same(summarize_attention(model, given, num_rollouts=5), expected)
+    np.testing.assert_allclose(attention_maps(outer, IMAGES), attention_maps(vit, PIXELS), atol=1e-5)
+
+
+@pytest.mark.tensorflow  # Keras's Rescaling needs it, on any backend
+def test_a_layer_that_scales_pixels_is_known(vit: keras.Model):
+    layers = [keras.Input((*SIZE, 3)), keras.layers.Rescaling(1 / 127.5, offset=-1.0), vit]
+    found = summarize_attention(keras.Sequential(layers), IMAGES, num_rollouts=5)
+    same(found, summarize_attention(vit, PIXELS, num_rollouts=5))
+
+
+def test_resized_images_are_measured_as_the_vit_sees_them(build: Build):
+    images = keras.Input((64, 64, 3))
+    vit = build(input_shape=None, input_tensor=keras.layers.Resizing(*SIZE)(images))
+    assert grid_of_model(vit) == (4, 6) and patch_px_of_model(vit) == (8.0, 8.0)
+    outer = keras.Sequential([keras.Input((None, None, 3)), keras.layers.Resizing(*SIZE), build()])
+    assert grid_of_model(outer, (100, 30)) == (4, 6) and patch_px_of_model(outer, (100, 30)) == (8.0, 8.0)
+
+
+def test_a_model_that_scales_pixels_takes_them_from_0_to_255(build: Build):
+    model = build(include_preprocessing=True)
+    plain = keras.Model(model.get_layer("embedding").input, model.output)
+    expected = attention_maps(plain, PIXELS)
+    np.testing.assert_allclose(attention_maps(model, IMAGES), expected, atol=1e-5)
+    np.testing.assert_allclose(attention_maps(model, IMAGES.astype("float32")), expected, atol=1e-5)
+    with pytest.raises(ValueError, match="The model scales pixels itself: pass them from 0 to 255"):
+        attention_maps(model, PIXELS)
+
+
+def test_a_model_with_two_inside_must_be_told_which(build: Build):
+    images = keras.Input((*SIZE, 3))
+    first, second = build(name="first"), build(name="second")
+    model = keras.Model(images, keras.layers.Add()([first(images), second(images)]), name="both")
+    with pytest.raises(ValueError, match="both applies models with attention 2 times: first, second. Pass one"):
+        attention_maps(model, IMAGES)
+
+
+def test_models_without_attention_are_refused_by_name(tiny_resnet):
+    resnet = keras_vit.application(tiny_resnet(keras_vit.variants.RESNET_VARIANTS["BiT_R50x1"]))(
+        weights=None, input_shape=(*SIZE, 3), classes=2
+    )
+    assert not has_attention(resnet) and not has_attention(keras.Sequential([keras.layers.Dense(2)]))
+    for function in (attention_maps, attention_rollout, summarize_attention):
+        with pytest.raises(ValueError, match="tiny has no attention between patches"):
+            function(resnet, IMAGES)
+    with pytest.raises(ValueError, match="must be a Keras model. Received: 'ViT_B16'"):
+        grid_of_model("ViT_B16")
+
+
+def test_a_model_whose_graph_is_hidden_names_what_can_be_passed(build: Build):
+    class Hidden(keras.Model):
+        def __init__(self, vit: keras.Model):
+            super().__init__(name="hidden")
+            self.vit = vit
+
+        def call(self, images):
+            return self.vit(images)
+
+    model = Hidden(build(name="inner"))
+    assert not has_attention(model)
+    with pytest.raises(ValueError, match="hidden is no functional model.*Pass the one inside it: inner"):
+        summarize_attention(model, IMAGES)
+
+
+# ── what is refused ──
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (PIXELS[0], r"shape \(B, H, W, C\), and each \(32, 48, 3\).*Of one image, pass `image\[None\]`"),
+        (PIXELS[:, :16], r"Received: the shape \(5, 16, 48, 3\). Resize them"),
+        (PIXELS[..., :1], r"Received: the shape \(5, 32, 48, 1\)"),
+        (IMAGES.astype("float32"), r"must be in \[-1, 1\]. Received: pixels from 0 to 255"),
+        (IMAGES.astype("int64"), "must be of type uint8, from 0 to 255, or float. Received: int64"),
+        (np.where(PIXELS > 0.9, np.nan, PIXELS), "must be finite"),
+        (PIXELS + np.inf, "must be finite"),
+        (PIXELS[:0], "no images"),
+        ([], "no images"),
+        ([PIXELS[0]], r"Received: the shape \(32, 48, 3\)"),
+        ([(PIXELS, np.zeros(5), np.ones(4))], r"One weight for each image, please. Received: \(4,\) for 5 images"),
+        ("photos", "must be an array .* Received: str"),
+        (None, "must be an array .* Received: NoneType"),
+        ({"image": PIXELS}, "must be an array .* Received: dict"),
+        ([{"image": PIXELS}], r"Received: the shape \(\)"),
+    ],
+)
+def test_what_are_no_images_for_the_model_are_refused(vit: keras.Model, images, message: str):
+    with pytest.raises(ValueError, match=message):
+        summarize_attention(vit, images)
+
+
+def test_batches_have_a_size_already(vit: keras.Model):
+    with pytest.raises(ValueError, match="leave out `batch_size`. Received: 4"):
+        summarize_attention(vit, iter([IMAGES]), batch_size=4)
+    with pytest.raises(ValueError, match="`batch_size` must be at least 1. Received: 0"):
+        summarize_attention(vit, IMAGES, batch_size=0)
+    for function in (attention_maps, attention_rollout):
+        with pytest.raises(ValueError, match="must be one array .* Received: list. Batches are for `summarize"):
+            function(vit, [IMAGES])
+
+
+def test_weights_that_do_not_fit_into_memory_are_refused_before_they_are_computed(vit: keras.Model, monkeypatch):
+    many = np.broadcast_to(IMAGES[:1], (10**10, *SIZE, 3))
+    with pytest.raises(ValueError, match=r"100,000,000,000,000 bytes.*`summarize_attention` takes any number"):
+        attention_maps(vit, many)
+    monkeypatch.setattr(attention, "_free_bytes", lambda: 25_000.0)  # 10,000 bytes for each image
+    assert attention_maps(vit, IMAGES[:2]).nbytes == 20_000
+    with pytest.raises(ValueError, match=r"take 30,000 bytes, and 25,000 are free: at most 2 images at once"):
+        attention_maps(vit, IMAGES[:3])
+
+
+# ── the model stays as it is ──
+
+
+def test_the_analysed_model_is_unchanged(build: Build):
+    model = build(classifier="map")
+    before = [(variable, numpy_of(variable)) for variable in model.variables]
+    outputs, config = model.predict_on_batch(PIXELS), json.dumps(model.get_config(), default=str)
+    calls = [(len(layer._inbound_nodes), len(layer._outbound_nodes)) for layer in model.operations]
+    attributes = [sorted(vars(layer)) for layer in model.layers]
+    summarize_attention(model, PIXELS, num_rollouts=2)
+    attention_maps(model, PIXELS)
+    assert all(now is then for now, (then, _) in zip(model.variables, before, strict=True))
+    assert all((numpy_of(variable) == value).all() for variable, value in before)
+    assert [(len(layer._inbound_nodes), len(layer._outbound_nodes)) for layer in model.operations] == calls
+    assert [sorted(vars(layer)) for layer in model.layers] == attributes
+    assert json.dumps(model.get_config(), default=str) == config
+    assert (model.predict_on_batch(PIXELS) == outputs).all()
+
+
+def test_an_analysis_sees_new_weights_and_is_not_made_again(build: Build, monkeypatch):
+    model, other = build(), build()
+    expected = summarize_attention(other, PIXELS, num_rollouts=5)
+    first = summarize_attention(model, PIXELS, num_rollouts=5)
+    assert np.abs(first.distance_px - expected.distance_px).max() > 0.01
+    monkeypatch.setattr(attention, "_sums_model", lambda *_: pytest.fail("made again"))
+    model.set_weights(other.get_weights())
+    same(summarize_attention(model, PIXELS, num_rollouts=5), expected)
+
+
+def test_an_analysed_model_is_freed(build: Build):
+    model = build()
+    summarize_attention(model, PIXELS)
+    reference = weakref.ref(model)
+    del model
+    gc.collect()
+    assert reference() is None

@@ -1,0 +1,287 @@
+"""The report: what is written for which model, that its numbers are those of the model, and what it says is missing."""
+
+import base64
+import csv
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+pytest.importorskip("matplotlib")
+
+from keras_vit import models  # noqa: E402
+from keras_vit.analyze import attention_part, model_part  # noqa: E402
+from keras_vit.analyze.attention import (  # noqa: E402
+    attention_maps,
+    attention_rollout,
+    has_attention,
+    summarize_attention,
+)
+from keras_vit.analyze.report import FILES, write_report  # noqa: E402
+from keras_vit.analyze.subject import Absent, Photo, Shown, Subject  # noqa: E402
+from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant  # noqa: E402
+
+DOT = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg==")
+ATTENTION = {"overlays.png", "rollout.csv", "heads.png", "attention_distance.png", "attention_distance.csv"}
+FILTERS = {"filters.png", "filter_components.csv"}
+POSITIONS = {"positions.png", "position_similarity.csv"}
+CURVES = {"train/loss": [(1, 2.5), (2, 1.25)], "train/images_per_second": [(1, 9.0)]}
+
+
+@pytest.fixture(scope="module")
+def vit() -> keras.Model:
+    """One for many tests: what is compiled for it is compiled once."""
+    row = replace(VIT_VARIANTS["ViT_Ti16"], name="tiny", patch_size=8, width=16, depth=2, num_heads=2, mlp_dim=32)
+    return models.vision_transformer(row, keras.Input((32, 32, 3)), classes=5)
+
+
+def images(count: int, height: int = 32, width: int = 32) -> np.ndarray:
+    return np.random.default_rng(0).uniform(-1, 1, (count, height, width, 3)).astype("float32")
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple]:
+    """Pictures are a dot, which is quicker; by file name, what would have been drawn."""
+    drawn = {}
+
+    def draw(path: Path, *arguments) -> None:
+        drawn[path.name] = arguments
+        path.write_bytes(DOT)
+
+    for module in (attention_part, model_part):
+        for name in vars(module):
+            if name.startswith("draw_"):
+                monkeypatch.setattr(module, name, draw)
+    return drawn
+
+
+def subject_of(model: keras.Model, names: Sequence[str] = ("a.png", "b.png"), **options) -> Subject:
+    """With photos that the model sees as they are, twice as large and twice as wide in their own aspect."""
+    seen = images(len(names), *model.input_shape[1:3])
+    photos = [Photo(name) for name in names]
+    shown = [
+        Shown(photo=photo, seen=pixels, picture=pixels.repeat(2, axis=0).repeat(4, axis=1))
+        for photo, pixels in zip(photos, seen, strict=True)
+    ]
+    attention = summarize_attention(model, seen) if has_attention(model) else None
+    defaults = {"title": "tiny", "model": model, "attention": attention, "photos": photos, "shown": shown}
+    return Subject(**{**defaults, **options})
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with open(path, encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def files(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()} - {"report.html", "photos.csv"}
+
+
+class Read(HTMLParser):
+    """The text of a page, and the texts that stand for its pictures."""
+
+    def __init__(self, path: Path):
+        super().__init__()
+        self.parts, self.pictures = [], []
+        self.feed(path.read_text(encoding="utf-8"))
+        self.text = " ".join(" ".join(self.parts).split())
+
+    def handle_data(self, data):
+        self.parts.append(data)
+
+    def handle_starttag(self, tag, attributes):
+        if tag == "img":
+            self.pictures.append(dict(attributes))
+
+
+def test_a_vit_has_attention_filters_and_positions(vit: keras.Model, tmp_path: Path):
+    path = write_report(subject_of(vit, curves=CURVES), tmp_path / "new" / "folder")
+    assert path == tmp_path / "new" / "folder" / "report.html"
+    assert files(path.parent) == ATTENTION | FILTERS | POSITIONS | {"training_curve.png"}
+    read = Read(path)
+    assert len(read.pictures) == 6 and all(picture["alt"].endswith(".") for picture in read.pictures)
+    assert "train/loss 1.25 at step 2" in read.pictures[-1]["alt"]
+    assert f"parameters {vit.count_params():,}" in read.text
+    assert "grid 4 x 4 patches of 8 x 8 pixels" in read.text and "attention 2 layers of 2 heads" in read.text
+    assert "Accuracy against compute It is none of the named models." in read.text
+    assert all(name in read.text for name in files(path.parent))
+    assert "compute.png" not in read.text
+
+
+def test_the_cost_of_a_model_that_has_no_name_is_read_off_its_layers(vit: keras.Model, tmp_path: Path, undrawn: dict):
+    """By hand: patches, two blocks of 17 tokens, the head."""
+    block = 17 * (4 * 16 * 16 + 2 * 16 * 32) + 2 * 17 * 17 * 16
+    macs = 16 * 8 * 8 * 3 * 16 + 2 * block + 16 * 5
+    text = Read(write_report(subject_of(vit), tmp_path)).text
+    assert f"MACs {macs / 1e9:.3g} G per image, forward FLOPs {2 * macs / 1e9:.3g} G" in text
+
+
+@pytest.mark.parametrize("classifier", ["token", "gap", "map"])
+def test_every_number_of_the_attention_is_in_a_table(
+    tiny_vit: ViTVariant, tmp_path: Path, undrawn: dict, classifier: str
+):
+    model = models.vision_transformer(tiny_vit, keras.Input((32, 48, 3)), classes=5, classifier=classifier)
+    subject = subject_of(model, names=("a.png", "folder/b.png", "c.png"))
+    write_report(subject, tmp_path)
+    flow = attention_rollout(model, np.stack([shown.seen for shown in subject.shown]))
+    table = rows(tmp_path / "rollout.csv")
+    assert len(table) == 3 * 4 * 6
+    assert [row["photo"] for row in table[::24]] == ["a.png", "folder/b.png", "c.png"]
+    np.testing.assert_allclose([float(row["share"]) for row in table], flow.ravel(), rtol=1e-5)
+    last = table[-1]
+    assert (last["row"], last["column"]) == ("3", "5")
+    table = rows(tmp_path / "attention_distance.csv")
+    assert [(row["layer"], row["head"]) for row in table] == [
+        *(("encoderblock_0", "0"), ("encoderblock_0", "1"), ("encoderblock_1", "0"), ("encoderblock_1", "1")),
+    ]
+    found = [float(row["distance_px"]) for row in table]
+    np.testing.assert_allclose(found, subject.attention.distance_px.ravel(), atol=1e-4)
+    assert all(0 < px < np.hypot(32, 48) for px in found)
+
+
+@pytest.mark.parametrize("classifier", ["token", "gap"])
+def test_the_heads_of_one_photo_are_those_of_what_the_classifier_reads(
+    tiny_vit: ViTVariant, tmp_path: Path, undrawn: dict, classifier: str
+):
+    """With a class token its own row, else the mean of what the patches receive, whose sum is 1."""
+    model = models.vision_transformer(tiny_vit, keras.Input((32, 48, 3)), classes=5, classifier=classifier)
+    subject = subject_of(model)
+    write_report(subject, tmp_path)
+    photo, maps, heading = undrawn["heads.png"]
+    scores = attention_maps(model, subject.shown[0].seen[None])[:, 0]
+    expected = scores[:, :, 0, 1:] if classifier == "token" else scores.mean(axis=2)
+    np.testing.assert_allclose(maps, expected.reshape(2, 2, 4, 6), rtol=1e-6)
+    assert photo is subject.shown[0].picture and heading == "1. a"
+    assert (maps.sum(axis=(2, 3)) < 0.999).all() == (classifier == "token")
+
+
+def test_filters_and_positions_are_written_as_numbers(tiny_vit: ViTVariant, tmp_path: Path, undrawn: dict):
+    model = models.vision_transformer(tiny_vit, keras.Input((32, 32, 3)), position_embedding="sincos2d", classes=5)
+    write_report(subject_of(model), tmp_path)
+    shares = [float(row["explained"]) for row in rows(tmp_path / "filter_components.csv")]
+    assert len(shares) == 15  # of 16 filters, less their mean
+    assert shares == sorted(shares, reverse=True) and sum(shares) == pytest.approx(1, abs=1e-4)
+    table = rows(tmp_path / "position_similarity.csv")
+    assert len(table) == 16 * 16
+    cosines = {
+        tuple(int(row[key]) for key in ("row", "column", "other_row", "other_column")): float(row["similarity"])
+        for row in table
+    }
+    assert cosines[2, 3, 2, 3] == 1.0
+    assert cosines[0, 1, 3, 2] == cosines[3, 2, 0, 1]
+    assert cosines[0, 0, 0, 1] > cosines[0, 0, 3, 3]  # near and far
+
+
+def test_positions_before_every_block_have_a_picture_each(tiny_vit: ViTVariant, tmp_path: Path, undrawn: dict):
+    for placement, count in (("every_layer", 2), ("shared", 1)):
+        model = models.vision_transformer(tiny_vit, keras.Input((32, 32, 3)), classes=5, position_placement=placement)
+        read = Read(write_report(subject_of(model), tmp_path))
+        table = rows(tmp_path / "position_similarity.csv")
+        assert len(table) == count * 16 * 16 and len({row["layer"] for row in table}) == count
+        assert sum("Tiles of similarities" in picture["alt"] for picture in read.pictures) == 1
+
+
+@pytest.mark.parametrize("kind", ["none", "relative"])
+def test_a_vit_without_added_positions_says_so(tiny_vit: ViTVariant, tmp_path: Path, undrawn: dict, kind: str):
+    model = models.vision_transformer(tiny_vit, keras.Input((32, 32, 3)), classes=5, position_embedding=kind)
+    read = Read(write_report(subject_of(model), tmp_path))
+    assert files(tmp_path) == ATTENTION | FILTERS
+    assert f"What its positions know of each other {model.name} has " in read.text
+
+
+def test_a_resnet_has_filters_and_says_what_it_does_not_have(
+    tiny_resnet: Callable[[ResNetVariant], ResNetVariant], tmp_path: Path, undrawn: dict
+):
+    model = models.resnet(tiny_resnet(RESNET_VARIANTS["BiT_R50x1"]), keras.Input((32, 32, 3)), classes=5)
+    subject = subject_of(model, absent=[Absent("Attention", "It has no Transformer blocks.")])
+    read = Read(write_report(subject, tmp_path))
+    assert files(tmp_path) == FILTERS
+    assert len(read.pictures) == 1 and "7 x 7 pixels" in read.text
+    for missing in (
+        "Attention It has no Transformer blocks.",
+        "What its positions",
+        "How it was trained No metrics.csv",
+    ):
+        assert missing in read.text
+
+
+def test_a_hybrid_is_read_through_its_stem(
+    tiny_vit: ViTVariant, tiny_resnet: Callable[[ResNetVariant], ResNetVariant], tmp_path: Path, undrawn: dict
+):
+    row = replace(tiny_vit, patch_size=1, stem=tiny_resnet(RESNET_VARIANTS["BiT_R50x1"]))
+    model = models.vision_transformer(row, keras.Input((32, 64, 3)), classes=5)
+    read = Read(write_report(subject_of(model), tmp_path))
+    assert files(tmp_path) == ATTENTION | FILTERS | POSITIONS
+    assert "grid 4 x 8 patches of 8 x 8 pixels" in read.text and "MACs" not in read.text
+
+
+def test_a_named_model_stands_in_figure_5(tmp_path: Path, undrawn: dict):
+    """Table 6: ViT-B/32, 7 epochs, 55 exaFLOPs, 80.73 % on ImageNet."""
+    row = replace(VIT_VARIANTS["ViT_B32"], width=24, depth=1, num_heads=2, mlp_dim=16)  # builds in an instant
+    model = models.vision_transformer(row, keras.Input((32, 32, 3)), classes=1000)
+    read = Read(write_report(subject_of(model, variant="ViT_B32"), tmp_path))
+    [panels] = undrawn["compute.png"]
+    assert [(point.x, point.accuracy) for point in panels["ImageNet"]["ViT_B32"]] == [(55, 80.73)]
+    assert len(panels["ImageNet"]["ResNet"]) == 7  # the others are there too
+    assert "80.73 % on ImageNet for 55 exaFLOPs, 7 epochs" in read.pictures[-1]["alt"]
+    assert "7 epochs of JFT-300M take 56.3 exaFLOPs" in read.text
+    read = Read(write_report(subject_of(model, variant="ViT_Ti16"), tmp_path))
+    assert not (tmp_path / "compute.png").exists()
+    assert "Figure 5 of the paper has no ViT_Ti16." in read.text and "take 16." in read.text
+
+
+def test_answers_stand_above_the_photos_and_in_a_table(vit: keras.Model, tmp_path: Path):
+    subject = subject_of(vit)
+    photos = [Photo("a.png", "a <b>cat</b>", 0.934), Photo("b.png", "$dog$", 0.5), Photo("c.png", problem="cut short")]
+    shown = [replace(each, photo=photo) for each, photo in zip(subject.shown, photos, strict=False)]
+    read = Read(write_report(replace(subject, photos=photos, shown=shown), tmp_path))
+    assert "1. a.png a <b>cat</b> 93 % 2. b.png $dog$ 50 %" in read.text
+    assert "1. a <b>cat</b>, 93 %" in read.pictures[0]["alt"]
+    assert "on 2 photos; 1 more could not be read." in read.text
+    assert "Photos that could not be read photo why c.png cut short" in read.text
+    assert rows(tmp_path / "photos.csv") == [
+        {"photo": "a.png", "answer": "a <b>cat</b>", "probability": "0.934000", "problem": ""},
+        {"photo": "b.png", "answer": "$dog$", "probability": "0.500000", "problem": ""},
+        {"photo": "c.png", "answer": "", "probability": "", "problem": "cut short"},
+    ]
+
+
+def test_names_of_any_kind_do_no_harm(vit: keras.Model, tmp_path: Path):
+    names = ["<script>alert(1)</script>.png", 'a "quoted", name.png', "m\udce9tro.png", "猫.png", "two\nlines.png"]
+    names += ["$\\frac{$.png", "x" * 200 + ".png", "&lt;.png"]
+    subject = subject_of(vit, names=names, title="<title>")
+    photos = [Photo(name, answer=name if number % 2 else "", probability=1.0) for number, name in enumerate(names)]
+    shown = [replace(each, photo=photo) for each, photo in zip(subject.shown, photos, strict=True)]
+    read = Read(write_report(replace(subject, photos=photos, shown=shown), tmp_path))
+    for name in names:
+        assert " ".join(name.replace("\udce9", r"\udce9").split()) in read.text
+    assert [row["photo"] for row in rows(tmp_path / "photos.csv")] == [
+        name.replace("\udce9", r"\udce9") for name in names
+    ]
+
+
+def test_an_earlier_report_is_replaced_and_other_files_are_not(vit: keras.Model, tmp_path: Path, undrawn: dict):
+    for name in (*FILES, "report.html", "notes.txt", "holiday.png"):
+        (tmp_path / name).write_text("old")
+    write_report(subject_of(vit), tmp_path)
+    assert files(tmp_path) == ATTENTION | FILTERS | POSITIONS | {"notes.txt", "holiday.png"}
+    assert [path.name for path in tmp_path.iterdir() if path.suffix != ".png" and path.read_bytes() == b"old"] == [
+        "notes.txt"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("photo", "number", "heading"),
+    [
+        (Photo("x/cat.jpg", "tabby", 0.934), 1, "1. tabby, 93 %"),
+        (Photo("x/cat.jpg"), 12, "12. cat"),
+        (Photo("猫.jpg"), 2, "2."),
+        (Photo("a.jpg", "猫", 0.5), 3, "3. [class 3], 50 %"),
+    ],
+)
+def test_the_heading_of_a_photo_can_be_drawn(photo: Photo, number: int, heading: str):
+    assert photo.heading(number) == heading
