@@ -167,8 +167,14 @@ def _differences(study: Study) -> str:
     for name, values in differences(study.arms).items():
         # A stem is a row of its own; what it is built of tells enough.
         shown = {field: value for field, value in values.items() if "stem." not in field or field.endswith("units")}
-        lines.append([study.arms[name].title, ", ".join(f"`{field}` {value}" for field, value in shown.items())])
+        lines.append(
+            [study.arms[name].title, ", ".join(f"`{field}` {_written(value)}" for field, value in shown.items())]
+        )
     return table(["arm", "fields of its config"], lines)
+
+
+def _written(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _write_csv(path: Path, rows: Sequence[Row]) -> None:

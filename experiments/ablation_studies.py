@@ -103,7 +103,9 @@ def _shape_arms(base: PretrainConfig, middle: Mapping[str, int]) -> dict[str, Ar
         for factor in times[field]:
             value = int(factor * middle[field])
             config = changed(base, variant={**middle, field: value})
-            arms[f"{field}_x{factor:g}"] = Arm(title=f"{title.lower()} {value}", config=config, families=(title,))
+            arms[f"{field}_x{factor:g}"] = Arm(
+                title=f"{title[0].lower()}{title[1:]} {value}", config=config, families=(title,)
+            )
     for factor in (1 / 2, 3 / 2):
         fields = {field: int(factor * value) for field, value in middle.items()}
         fields["patch_size"] = int((2 if factor < 1 else 1 / 2) * middle["patch_size"])

@@ -88,9 +88,10 @@ def claim(path: Path, plan: Plan, *, free: Collection[str] = ()) -> None:
     found = read_json(path)
     if other := _alive(found.get("process")):
         raise ValueError(f"Another {kind} is running in {folder}, as process {other.pid}. Wait for it, or stop it.")
-    if not any(folder.glob("*/*/config.json")):  # no run has begun: a mistake must not take the folder
+    # No run has begun: a mistake must not take the folder. Or there are runs alone: each knows its own config.
+    if "plan" not in found or not any(folder.glob("*/*/config.json")):
         found = {"plan": plan}
-    here, there = dict(flat(plan)), dict(flat(found.get("plan", {})))
+    here, there = dict(flat(plan)), dict(flat(found["plan"]))
     different = [name for name in sorted({*here, *there} - {*free}) if here.get(name) != there.get(name)]
     names = [name for name in different if not name.endswith(WHERE)]
     if names:

@@ -98,10 +98,11 @@ def _transformer_facts(row: ViTVariant, size: tuple[int, int]) -> list[tuple[str
 def _resnet_facts(row: ResNetVariant, size: tuple[int, int]) -> list[tuple[str, str]]:
     cells = [math.ceil(side / row.total_stride) for side in size]
     kind = "pre-activation (v2)" if row.preactivation else "post-activation (v1.5)"
-    kind += ", attention along rows and columns for 3 x 3 convolutions" if row.axial else ""
+    axial = ("attention", "8 heads along the rows, then along the columns, in place of each 3 x 3 convolution")
     return [
         ("source", row.source),
         ("units", f"{row.units}, {kind}, {row.width_factor} times the width"),
+        *([axial] if row.axial else []),
         ("image", f"{size[0]} x {size[1]} pixels"),
         ("last map", f"{cells[0]} x {cells[1]} cells, {row.out_channels} channels"),
     ]
@@ -126,9 +127,8 @@ def _pretraining_facts(row: ViTVariant | ResNetVariant) -> Iterator[tuple[str, s
     """One line for each run of Table 6."""
     for run in paper.published(model=row.name, table="Table 6", dataset="imagenet"):
         exaflops = cost.pretraining_exaflops(row, epochs=run.epochs or 0)
-        remark = f"; {run.note}" if "exaFLOPs" in run.note else ""
-        text = f"{exaflops:,.1f} exaFLOPs for {run.epochs} epochs of JFT-300M; Table 6: {run.exaflops:,}{remark}"
-        yield "pre-training", text
+        printed = run.note if "exaFLOPs" in run.note else f"{run.exaflops:,}"
+        yield "pre-training", f"{exaflops:,.1f} exaFLOPs for {run.epochs} epochs of JFT-300M; Table 6: {printed}"
 
 
 _DTYPES = ("float32", "bfloat16", "int8")

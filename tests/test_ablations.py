@@ -35,6 +35,7 @@ from ablation_arms import Arm, Claim, Study, better  # noqa: E402
 from ablation_report import differences, verdict, with_deviation, write_report  # noqa: E402
 from ablation_runs import train_and_measure  # noqa: E402
 from ablation_studies import STUDIES, make_study  # noqa: E402
+from trials import claim  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
 
@@ -360,6 +361,40 @@ def test_exaflops_of_a_run():
     arm = study_of("shape").arms["all_x1.5"]  # the model of cifar10_scratch.py
     assert arm.config.variant["depth"] == 6 and arm.config.variant["width"] == 96
     assert arm.exaflops == pytest.approx(6 * arm.macs * 1600 * 128 / 1e18)
+
+
+# ---- whose folder it is
+
+
+def claimed(folder: Path, plan: dict) -> dict:
+    """What is written down; as if the process had ended since."""
+    claim(folder / "ablation.json", plan, free=("seeds",))
+    found = json.loads((folder / "ablation.json").read_text())
+    del found["process"]
+    (folder / "ablation.json").write_text(json.dumps({**found, "kept": 1}))
+    return found["plan"]
+
+
+def test_a_folder_belongs_to_one_study_once_a_run_has_begun(tmp_path: Path):
+    plan = {"study": "crop", "seeds": 2, "arms": {"one": {"run": {"batch_size": 8, "devices": {"kind": "one"}}}}}
+    elsewhere = {"run": {"batch_size": 8, "devices": {"kind": "auto"}}}
+    assert claimed(tmp_path, {"study": "shape"}) == {"study": "shape"}
+    assert claimed(tmp_path, plan) == plan  # the first was a mistake: nothing had begun
+    (tmp_path / "one" / "seed_0").mkdir(parents=True)
+    (tmp_path / "one" / "seed_0" / "config.json").write_text("{}")
+    assert claimed(tmp_path, {**plan, "seeds": 3})["seeds"] == 3
+    assert claimed(tmp_path, {**plan, "arms": {"one": elsewhere}})["arms"] == {"one": elsewhere}
+    assert json.loads((tmp_path / "ablation.json").read_text())["kept"] == 1
+    with pytest.raises(ValueError, match="holds another ablation:\n  study: there crop, here shape"):
+        claimed(tmp_path, {**plan, "study": "shape"})
+    (tmp_path / "ablation.json").unlink()  # runs of `--only`, from other machines: each knows its own config
+    assert claimed(tmp_path, plan) == plan
+
+
+def test_two_processes_do_not_work_on_one_folder(tmp_path: Path):
+    claim(tmp_path / "ablation.json", {"study": "crop"})
+    with pytest.raises(ValueError, match=f"Another ablation is running in .*, as process {os.getpid()}"):
+        claim(tmp_path / "ablation.json", {"study": "crop"})
 
 
 # ---- through the script

@@ -18,6 +18,10 @@ needs_jax = pytest.mark.skipif(
 )
 
 
+def slow(*case):
+    return pytest.param(*case, marks=pytest.mark.slow)
+
+
 def build(row, size, **options) -> keras.Model:
     images = keras.Input((*size, 3))
     if not isinstance(row, ViTVariant):
@@ -37,19 +41,29 @@ def shallow(name: str, **changes):
 # --- parameters ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["ViT_Ti16", "R50_ViT_B32", "R_ViT_Ti16", "AxialViT_B16"])
+# What a class token adds, what each pooling adds, and every kind and place of positions.
+OPTIONS = (
+    {},
+    {"classifier": "gap", "representation_size": 24},
+    {"classifier": "map", "position_embedding": "learned_2d"},
+    {"classifier": "none", "position_embedding": "sincos2d", "position_placement": "shared"},
+    {"position_embedding": "relative"},
+    {"classifier": "gap", "position_embedding": "none"},
+    {"position_placement": "every_layer"},
+    {"position_embedding": "learned_2d", "position_placement": "every_layer"},
+    {"position_embedding": "learned_2d", "position_placement": "shared"},
+)
+
+
 @pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"classifier": "gap", "representation_size": 24},
-        {"classifier": "map", "position_embedding": "learned_2d"},
-        {"classifier": "none", "position_embedding": "sincos2d", "position_placement": "shared"},
-        {"position_embedding": "relative"},
-        {"classifier": "gap", "position_embedding": "none"},
-        {"position_placement": "every_layer"},
-        {"position_embedding": "learned_2d", "position_placement": "every_layer"},
-        {"position_embedding": "learned_2d", "position_placement": "shared"},
+    ("name", "options"),
+    [("ViT_Ti16", options) for options in OPTIONS]
+    + [
+        ("AxialViT_B16", OPTIONS[4]),
+        ("AxialViT_B16", OPTIONS[6]),
+        ("R50_ViT_B32", OPTIONS[4]),
+        ("R_ViT_Ti16", OPTIONS[2]),
+        ("R26_ViT_S32", OPTIONS[1]),
     ],
 )
 def test_parameters_are_those_of_the_model(name, options):
@@ -104,13 +118,13 @@ def profiled_flops(graph) -> dict[str, int]:
 @pytest.mark.parametrize(
     ("name", "size", "options", "everything"),
     [
-        ("ViT_B16", (224, 224), {}, 0.99),
+        slow("ViT_B16", (224, 224), {}, 0.99),
         ("ViT_Ti16", (96, 160), {"position_embedding": "relative", "classifier": "map"}, 0.97),
         ("R50_ViT_B16", (97, 64), {"representation_size": 24}, 0.97),
         ("BiT_R50x1", (224, 224), {}, 0.95),
-        ("ResNet50x1", (65, 96), {}, 0.8),
+        slow("ResNet50x1", (65, 96), {}, 0.8),
         ("AxialViT_B16", (96, 160), {}, 0.98),
-        ("AxialResNet50", (65, 96), {}, 0.8),
+        slow("AxialResNet50", (65, 96), {}, 0.8),
     ],
 )
 def test_products_are_exactly_those_that_tensorflow_counts(name, size, options, everything):
@@ -124,8 +138,7 @@ def test_products_are_exactly_those_that_tensorflow_counts(name, size, options, 
     assert "Einsum" not in {operation.type for operation in graph.get_operations()}
     flops = profiled_flops(graph)
     products = sum(flops.get(kind, 0) for kind in ("MatMul", "BatchMatMulV2", "Conv2D"))
-    ours = {key: options[key] for key in options if key != "position_placement"}
-    assert 2 * cost.macs(row, size, classes=10, **ours) == products
+    assert 2 * cost.macs(row, size, classes=10, **options) == products
     assert everything < products / sum(flops.values()) < 1
 
 
@@ -135,11 +148,11 @@ def test_products_are_exactly_those_that_tensorflow_counts(name, size, options, 
     ("name", "size"),
     [("ViT_B16", 224), ("ViT_B16", 384), ("R50_ViT_B16", 224), ("BiT_R50x1", 224), ("AxialViT_B16", 224)],
 )
-def test_all_that_tensorflow_counts_of_a_whole_model_is_within_three_percent(name, size):
+def test_all_that_tensorflow_counts_of_a_whole_model_is_within_two_and_a_half_percent(name, size):
     flops = sum(profiled_flops(frozen_graph(build(ROWS[name], (size, size)), (size, size))).values())
     ratio = 2 * cost.macs(ROWS[name], (size, size), classes=10) / flops
     print(f"{name} at {size}: 2 * macs / profiler = {ratio:.4f}")
-    assert 0.97 < ratio < 1
+    assert 0.975 < ratio < 1
 
 
 # Operations whose output is their input under another shape.
@@ -166,20 +179,24 @@ def peak_bytes(graph) -> int:
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
-    ("name", "size", "options"),
+    ("name", "size", "options", "dtype"),
     [
-        ("ViT_Ti16", (224, 224), {}),
-        ("ViT_Ti16", (384, 320), {}),
-        ("ViT_S32", (224, 224), {"classifier": "map", "position_embedding": "learned_2d"}),
-        ("ViT_Ti16", (96, 160), {"position_embedding": "relative"}),
-        ("R50_ViT_B16", (97, 64), {}),
-        ("R_ViT_Ti16", (96, 64), {"classifier": "gap"}),
-        ("ResNet50x1", (224, 224), {}),
-        ("BiT_R50x1", (45, 130), {}),
-        ("AxialViT_B16", (384, 160), {"position_embedding": "relative"}),
-        ("AxialResNet50", (97, 64), {}),
+        ("ViT_Ti16", (224, 224), {}, "float32"),
+        slow("ViT_Ti16", (384, 320), {}, "float32"),
+        ("ViT_Ti16", (384, 320), {}, "bfloat16"),
+        slow("ViT_S32", (224, 224), {"classifier": "map", "position_embedding": "learned_2d"}, "float32"),
+        ("ViT_S32", (224, 224), {"classifier": "gap"}, "bfloat16"),
+        ("ViT_Ti16", (96, 160), {"position_embedding": "relative"}, "float32"),
+        slow("ViT_Ti16", (96, 160), {"position_embedding": "relative"}, "bfloat16"),
+        slow("R50_ViT_B16", (97, 64), {}, "float32"),
+        slow("R_ViT_Ti16", (96, 64), {"classifier": "gap"}, "bfloat16"),
+        slow("ResNet50x1", (224, 224), {}, "float32"),
+        slow("ResNet50x1", (45, 130), {}, "bfloat16"),
+        slow("BiT_R50x1", (45, 130), {}, "float32"),
+        ("BiT_R50x1", (64, 96), {}, "bfloat16"),
+        slow("AxialViT_B16", (384, 160), {"position_embedding": "relative"}, "float32"),
+        ("AxialResNet50", (97, 64), {}, "float32"),
     ],
 )
 def test_peak_memory_is_that_of_the_tensors_alive_in_the_graph(name, size, options, dtype):
@@ -201,8 +218,8 @@ def test_peak_memory_of_the_exact_gelu():
 # --- what JAX counts -------------------------------------------------------------------------------------------------
 
 
-def traced_by_jax(model: keras.Model, size: tuple[int, int]):
-    """The model as a function of weights and images, with one image of noise."""
+def as_function(model: keras.Model):
+    """The model as a function of weights and images; its weights."""
     trainable = [variable.value for variable in model.trainable_variables]
     others = [variable.value for variable in model.non_trainable_variables]
 
@@ -220,14 +237,14 @@ def traced_by_jax(model: keras.Model, size: tuple[int, int]):
         ("ViT_Ti16", (96, 160), {"position_embedding": "relative"}),
         ("ResNet50x1", (224, 224), {}),
         ("BiT_R50x1", (224, 224), {}),
-        ("AxialViT_B16", (96, 160), {}),
+        slow("AxialViT_B16", (96, 160), {}),
     ],
 )
 def test_xla_counts_no_products_on_padding(name, size, options):
     import jax
 
     row = shallow(name)
-    forward, weights = traced_by_jax(build(row, size, **options), size)
+    forward, weights = as_function(build(row, size, **options))
     lowered = jax.jit(forward).lower(weights, jax.ShapeDtypeStruct((1, *size, 3), "float32"))
     flops = lowered.cost_analysis()["flops"]
     assert 0.95 < 2 * cost.macs(row, size, classes=10, count_padding=False, **options) / flops < 1
@@ -239,12 +256,12 @@ def test_xla_counts_no_products_on_padding(name, size, options):
     [
         ("ViT_Ti16", (96, 64), {}),
         ("ViT_Ti16", (96, 160), {"position_embedding": "relative", "classifier": "gap"}),
-        ("ViT_S16", (32, 64), {"classifier": "map", "position_embedding": "learned_2d"}),
-        ("AxialViT_B32", (96, 160), {}),
-        ("R26_ViT_S32", (64, 96), {}),
-        ("ResNet50x1", (33, 64), {}),
+        slow("ViT_S16", (32, 64), {"classifier": "map", "position_embedding": "learned_2d"}),
+        slow("AxialViT_B32", (96, 160), {}),
+        slow("R26_ViT_S32", (64, 96), {}),
+        slow("ResNet50x1", (33, 64), {}),
+        slow("AxialResNet50", (33, 64), {}),
         ("BiT_R50x1", (33, 64), {}),
-        ("AxialResNet50", (33, 64), {}),
     ],
 )
 def test_training_keeps_what_jax_keeps_for_the_gradient(name, size, options):
@@ -255,7 +272,7 @@ def test_training_keeps_what_jax_keeps_for_the_gradient(name, size, options):
     model, generator = build(row, size, **options), np.random.default_rng(0)
     for weight in model.weights:
         weight.assign(weight + 0.1 * generator.standard_normal(weight.shape).astype("float32"))
-    forward, weights = traced_by_jax(model, size)
+    forward, weights = as_function(model)
 
     @jax.jit
     def residuals(weights, images):

@@ -62,6 +62,34 @@ def test_a_residual_network_shows_its_last_map_instead_of_tokens():
     assert "tokens" not in found
 
 
+def test_an_axial_card_has_halves_and_no_class_token():
+    found = facts(info.model_card("AxialViT_B16", (224, 384)))
+    assert found["tokens"] == "336: 336 patches and no class token"
+    assert found["encoder"].startswith("12 blocks, each along the rows, then along the columns, width 768")
+    assert "pre-training" not in found
+    assert facts(info.model_card("AxialResNet50"))["attention"].startswith("8 heads along the rows")
+    assert "attention" not in facts(info.model_card("ResNet50x1"))
+
+
+def test_a_card_has_the_memory_of_both_passes():
+    found = facts(info.model_card("ViT_B16"))
+    assert found["activations"].startswith("9.8 MiB in float32: peak of one image's forward pass")
+    assert found["training"].startswith("294.3 MiB in float32 of activations that each image keeps")
+
+
+def test_pretraining_stands_beside_the_printed_number():
+    lines = [line.split(maxsplit=1)[1] for line in info.model_card("R50_ViT_L16").splitlines() if "exaFLOPs" in line]
+    assert lines == [
+        "832.8 exaFLOPs for 7 epochs of JFT-300M; Table 6: 859 exaFLOPs are printed; "
+        "half of the 1668 of 14 epochs is 834",
+        "1,665.6 exaFLOPs for 14 epochs of JFT-300M; Table 6: 1,668",
+    ]
+    assert facts(info.model_card("ViT_B16"))["pre-training"].startswith("223.7 exaFLOPs for 7 epochs")
+    # It is that of the paper, whatever size is asked for.
+    assert facts(info.model_card("ViT_B16", (384, 384)))["pre-training"].startswith("223.7 exaFLOPs")
+    assert "pre-training" not in facts(info.model_card("ViT_S16"))
+
+
 def test_weights_come_with_resolution_accuracy_and_warnings():
     lines = {line.split()[0]: line for line in info.model_card("ViT_B16").splitlines() if line.startswith("  ")}
     assert lines["imagenet21k+imagenet2012"].split()[:5] == ["imagenet21k+imagenet2012", "384", "1,000", "83.97", "331"]

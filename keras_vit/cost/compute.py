@@ -3,7 +3,8 @@
 Convention: one MAC is one multiplication with its addition inside a matrix product or a convolution, and one MAC is
 two FLOPs. Not counted: additions of biases, positions and shortcuts, normalizations, activations, softmax, pooling,
 the standardization of kernels, and the resampling of position tables. TensorFlow's profiler counts exactly as many
-FLOPs for `MatMul`, `BatchMatMulV2` and `Conv2D`, and 0.5 to 2.5 % more for everything at 224 pixels.
+FLOPs for `MatMul`, `BatchMatMulV2` and `Conv2D`, and for all operations together, at 224 pixels, 0.3 to 0.6 % more of
+ViTs and hybrids and 2.2 % more of a BiT, whose kernels are standardized.
 
 Table 6 of arXiv:2010.11929 is closed arithmetic too: see `pretraining_exaflops`.
 """

@@ -1,8 +1,13 @@
 """Bytes of weights and of activations.
 
-Activations are counted by a model of memory, not measured: every tensor of the graph that TensorFlow traces is kept
-until its last use, nothing is fused, overwritten or padded, a library's scratch space is not seen, and neither are
-the few numbers that a norm keeps per token. What runs needs less where a compiler fuses, more where it copies.
+Activations are those of a model of memory: every tensor of the graph that TensorFlow traces is kept until its last
+use, nothing is fused, overwritten or padded, a library's scratch space is not seen, and neither are the few numbers
+that a norm or a softmax keeps per token. The closed forms agree with the tensors alive in that graph within 0.5 %,
+and with the arrays that JAX keeps for a gradient within 2 %.
+
+What really runs needs less where a compiler fuses, more where it copies. Seen per image on a CPU, as a multiple of
+the closed form: TensorFlow, forward, 0.7 to 1.1 for ViTs and 1.4 to 1.7 for ResNets, whose convolutions copy maps;
+XLA, forward, 0.25 to 0.6 for ViTs and 1.7 for a ResNet; XLA, training, 0.6 to 1.1.
 """
 
 import math
@@ -60,8 +65,8 @@ def activation_bytes(
     pooling, and every norm of a residual unit.
 
     Training keeps until the backward pass: the inputs of products, convolutions and maxima, three tensors for each
-    layer norm, two and a bit mask for each group norm with its ReLU, those of GELU and of the softmax. That is what
-    automatic differentiation asks for; a compiler may compute some of it twice instead.
+    layer norm, two and a mask of bytes for each group norm with its ReLU, those of GELU and of the softmax. That is
+    what automatic differentiation asks for; a compiler may compute some of it twice instead.
 
     Args:
         variant, image_size, classifier, position_embedding, channels: See `parameters`.
@@ -76,7 +81,7 @@ def activation_bytes(
         >>> activation_bytes(VIT_VARIANTS["ViT_B16"])
         10288128
         >>> round(activation_bytes(VIT_VARIANTS["ViT_B16"], training=True) / 1e6)  # MB
-        307
+        309
     """
     check_options(variant, classifier=classifier, position_embedding=position_embedding)
     narrow = _itemsize(dtype)
