@@ -2,7 +2,7 @@
 
 What lives here: the numbers that tell one model from another, and the constants that a model
 must share with the published checkpoints of its family (they have no default anywhere else).
-What does not: anything that is computed from them (`cost.py`) or built from them (`models/`).
+What does not: anything that is computed from them (`cost/`) or built from them (`models/`).
 """
 
 from dataclasses import dataclass

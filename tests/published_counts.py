@@ -1,4 +1,4 @@
-"""Exact parameter counts of every model, from published figures; what `cost.py` and the built models must both give."""
+"""Exact parameter counts of every model, from published figures; what `cost/` and the built models must both give."""
 
 # 224 pixels, 1000 classes, class token, no tanh layer. ViTs and R+, R26+, R50+: vit_jax/models_test.py. R50_ViT_B32,
 # R50_ViT_L16, ResNets: derived from the published code. BiT_R50x1: big_vision's bit_paper.py, run.

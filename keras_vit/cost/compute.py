@@ -42,7 +42,7 @@ def macs(
         variant, image_size, classes, representation_size, classifier, channels: See `parameters`.
         position_embedding: See `parameters`; "relative" alone costs multiply-adds, those of queries and offsets.
         count_padding: Whether a convolution's products with the zeros around its map count. TensorFlow's profiler
-            counts them; XLA does not, nor does Table 6 of arXiv:2010.11929.
+            counts them; XLA does not, nor, by its numbers, does Table 6 of arXiv:2010.11929.
 
     Raises:
         ValueError: As `parameters` does.
@@ -113,11 +113,10 @@ def pretraining_exaflops(
     """Compute of the paper's pre-training in 1e18 FLOPs; by default of that on JFT-300M, Table 6's last column.
 
     The model is the one that was pre-trained: a ViT or a hybrid has a tanh layer of its own width before the classes.
-    Products with zeros of padding do not count. So the plain ViTs agree with Table 6 within 0.13 % and hybrids
-    within 0.5 %, ResNets within 0.7 %. Apart stand three rows: ViT-B/32 (printed 55, here 56.3) and ResNet50x1 (50,
-    here 50.7), where the paper's last digit is worth 2 %, and R50+ViT-L/16 after 7 epochs, where it prints 859 and
-    half of its own 1668 after 14 epochs is 834 (here 832.8). With products on padding ResNets would be 3.5 to 5 %
-    above.
+    Products with zeros of padding do not count, as XLA counts; with them, ResNets would be 3.5 to 5 % above Table 6.
+    So the plain ViTs agree with it within 0.13 %, hybrids within 0.5 %, ResNets within 0.7 %. Apart stand three rows:
+    ViT-B/32 (printed 55, here 56.3) and ResNet50x1 (50, here 50.7), where one unit of the last digit is 2 %, and
+    R50+ViT-L/16 after 7 epochs, where 859 is printed and half of the printed 1668 of 14 epochs is 834 (here 832.8).
 
     Args:
         variant: Row of `VIT_VARIANTS` or `RESNET_VARIANTS`.
@@ -131,8 +130,8 @@ def pretraining_exaflops(
         >>> round(pretraining_exaflops(VIT_VARIANTS["ViT_L16"], epochs=14))  # Table 6: 1567
         1567
 
-    Source: arXiv:2010.11929, Table 6 and section 4.1; 18,291 classes: arXiv:1912.11370 (BiT); the number of images: a
-    published configuration of google-research/scenic.
+    Source: arXiv:2010.11929, Table 6 and section 4.1; 18,291 classes: arXiv:1912.11370 (BiT); the number of
+    images: a published configuration of Google's.
     """
     hidden = variant.width if isinstance(variant, Transformer) else None
     per_image = macs(variant, image_size, classes=classes, representation_size=hidden, count_padding=False)
