@@ -19,9 +19,11 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
+from keras_vit.analyze.attention import attention_maps, grid_of_model
 from keras_vit.applications import application, replace_head
 from keras_vit.data.pipeline import evaluation_batches
 from keras_vit.data.sources import fractals
+from keras_vit.drawing import picture
 from keras_vit.imagenet import preprocess_input
 from keras_vit.variants import VIT_VARIANTS
 from keras_vit.weights.save import save_checkpoint
@@ -224,18 +226,14 @@ def said(shares: list[float], test: Digits) -> str:
 
 def draw_curves(curves: dict[str, list[float]], epochs: int, path: Path) -> None:
     """The share of held-out digits that are named, over the epochs of fine-tuning."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6.5, 4), dpi=150, layout="constrained")
-    axes = figure.subplots()
-    for name, shares in curves.items():
-        every = epochs / len(shares)
-        axes.plot(every * np.arange(1, len(shares) + 1), shares, "o-", label=f"{name}: {shares[-1]:.1%}")
-    axes.set(xlabel=f"epochs, {10 * LABELS_EACH} labelled digits each", ylabel="held-out digits named", ylim=(0, 1))
-    axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
-    axes.grid(alpha=0.3)
-    axes.legend(loc="lower right")
-    figure.savefig(path)
+    with picture(path, 6.5, 4) as figure:
+        axes = figure.subplots()
+        for name, shares in curves.items():
+            every = epochs / len(shares)
+            axes.plot(every * np.arange(1, len(shares) + 1), shares, "o-", label=f"{name}: {shares[-1]:.1%}")
+        axes.set(xlabel=f"epochs, {10 * LABELS_EACH} labelled digits each", ylabel="held-out digits named", ylim=(0, 1))
+        axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+        axes.legend(loc="lower right")
 
 
 def write_photo(photo: Path, image: np.ndarray) -> None:
@@ -264,29 +262,24 @@ def compare(served: np.ndarray, expected: np.ndarray, label: int) -> str:
 
 def draw_attention(model: keras.Model, digits: Digits, path: Path) -> None:
     """One digit of each kind with the model's answer, red if wrong; below it the attention of the class token."""
-    from matplotlib.figure import Figure
-
     images = pixels(digits.images[[int(np.argmax(digits.labels == digit)) for digit in range(10)]], HIGH)
     scores, attention = model.predict(images, verbose=0), class_attention(model, images)
-    figure = Figure(figsize=(12.5, 3.3), dpi=150, layout="constrained")
-    axes = figure.subplots(2, 10, subplot_kw={"xticks": [], "yticks": []})
-    for digit, (above, below) in enumerate(axes.T):
-        answer = scores[digit].argmax()
-        above.set_title(f"{answer}   {scores[digit, answer]:.0%}", color="black" if answer == digit else "crimson")
-        above.imshow(images[digit] / 2 + 0.5)
-        below.imshow(attention[digit], cmap="inferno")
-    axes[0, 0].set_ylabel(f"{HIGH} x {HIGH} pixels")
-    axes[1, 0].set_ylabel("attention")
-    figure.suptitle("Held-out digits with the model's answer, and which patches its class token attends to")
-    figure.savefig(path)
+    with picture(path, 12.5, 3.3, plain=True) as figure:
+        axes = figure.subplots(2, 10, subplot_kw={"xticks": [], "yticks": []})
+        for digit, (above, below) in enumerate(axes.T):
+            answer = scores[digit].argmax()
+            above.set_title(f"{answer}   {scores[digit, answer]:.0%}", color="black" if answer == digit else "crimson")
+            above.imshow(images[digit] / 2 + 0.5)
+            below.imshow(attention[digit], cmap="inferno")
+        axes[0, 0].set_ylabel(f"{HIGH} x {HIGH} pixels")
+        axes[1, 0].set_ylabel("attention")
+        figure.suptitle("Held-out digits with the model's answer, and which patches its class token attends to")
 
 
 def class_attention(model: keras.Model, images: np.ndarray) -> np.ndarray:
     """(B, rows, columns): the attention of the class token to each patch, last block, mean of the heads."""
-    block = model.get_layer(f"encoderblock_{DIGITS_ROW.depth - 1}")
-    scores_BANN = block.attention_scores(keras.Model(model.input, block.input)(images))
-    side = HIGH // DIGITS_ROW.patch_size
-    return keras.ops.convert_to_numpy(scores_BANN)[:, :, 0, 1:].mean(axis=1).reshape(-1, side, side)
+    last_BANN = attention_maps(model, images)[-1]
+    return last_BANN[:, :, 0, 1:].mean(axis=1).reshape(-1, *grid_of_model(model, images.shape[1:3]))
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
