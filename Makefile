@@ -22,6 +22,7 @@ ABOVE_FLOOR_3 := train evaluate export test_ablations.py test_classifier.py test
 # Tests of what imports no framework: once is enough.
 FRAMEWORK_FREE := test_cost.py test_docstrings.py test_drawing.py test_floors.py test_grid.py test_paper.py \
     test_public_names.py test_quiet.py test_repository.py test_writing.py \
+    $(addprefix analyze/test_,page.py page_in_browser.py plots.py trend_plots.py) \
     $(addprefix weights/test_,catalog.py dialects.py download.py files.py layouts.py renaming.py witness.py)
 ONLY_ONCE := $(ABOVE_FLOOR_3) $(FRAMEWORK_FREE)
 # Most of the time on JAX goes into compiling small programs: kept, a second run takes a third of the time.

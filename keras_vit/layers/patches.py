@@ -90,6 +90,7 @@ class PatchEmbedding(keras.layers.Layer):
         channels = _image_shape(input_shape)[-1]
         if channels is None:
             raise ValueError(f"The number of channels must be known. Received: input_shape={tuple(input_shape)}.")
+        self.input_spec = keras.layers.InputSpec(axes={-1: channels})
         self._extract.build(input_shape)  # else Keras calls the model once more before the first prediction on JAX
         self.kernel = self.add_weight(
             name="kernel",

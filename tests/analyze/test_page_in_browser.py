@@ -7,6 +7,7 @@ import base64
 import itertools
 import json
 import os
+import select
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -101,6 +102,7 @@ class Browser:
 
     def _next(self) -> dict:
         while b"\0" not in self._rest:
+            assert select.select([self._read], [], [], 120)[0], "the browser does not answer"
             part = os.read(self._read, 1 << 16)
             assert part, "the browser has ended"
             self._rest += part
