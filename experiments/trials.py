@@ -186,7 +186,10 @@ class Pool:
         """
         for trial in trials:
             if left := _alive(trial.notes().get("process")):
-                print(f"{trial.name} still runs, of a {self.kind} that was killed: waiting until it has saved.")
+                print(
+                    f"{trial.name} still runs, of a {self.kind} that was killed: waiting until it has saved.",
+                    flush=True,
+                )
                 left.terminate()
                 left.wait()
         waiting = [trial for trial in trials if not trial.is_over()]

@@ -14,6 +14,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 tf = pytest.importorskip("tensorflow")
@@ -441,9 +442,13 @@ def test_a_study_that_was_killed_and_stopped_gives_what_one_in_a_row_gives(tmp_p
     with open(tmp_path / "stopped.txt", "w") as output:
         killed = subprocess.Popen(line, env=ENV, stdout=output, stderr=output)
         wait_for(lambda: any(second.glob("checkpoints/0*")) or killed.poll() is not None)
+        (run,) = psutil.Process(killed.pid).children()
+        run.suspend()  # else it may end before the next start
         killed.kill()  # not the run that it has started
         killed.wait()
         stopped = subprocess.Popen(line, env=ENV, stdout=output, stderr=output)
+        wait_for(lambda: "still runs" in (tmp_path / "stopped.txt").read_text())
+        run.resume()
         wait_for(lambda: "runs to do" in (tmp_path / "stopped.txt").read_text().partition("still runs")[2])
         stopped.send_signal(signal.SIGTERM)
         stopped.wait(SECONDS)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -218,7 +219,7 @@ class Node: pass
 def read(number):
     time.sleep(0.5)
     return number
-batches = tf.data.Dataset.range(99).map(lambda number: tf.numpy_function(read, [number], tf.int64)).prefetch(9)
+batches = tf.data.Dataset.range(99).map(lambda number: tf.numpy_function(read, [number], tf.int64)).prefetch(90)
 node = Node()
 node.itself, node.iterator = node, iter(batches)  # as an error's traceback holds it
 next(node.iterator)
@@ -231,15 +232,15 @@ print("the end", flush=True)
 @pytest.mark.slow
 @pytest.mark.parametrize("ours", [True, False])
 def test_a_process_ends_though_images_are_being_read(ours):
-    """Without us it never does (TensorFlow 2.21): when that case fails, the call at exit can go."""
+    """Without us it hangs or crashes (TensorFlow 2.21): when that case fails, the call at exit can go."""
     command = [sys.executable, "-c", END_OF_A_SCRIPT.format(ours=ours)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert process.stdout.readline() == "the end\n"
     if ours:
         assert process.wait(120) == 0
     else:
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(10)
+        with suppress(subprocess.TimeoutExpired):
+            assert process.wait(10) != 0
         process.kill()
         process.wait()
     process.stdout.close()
