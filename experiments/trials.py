@@ -187,7 +187,7 @@ class Pool:
         for trial in trials:
             if left := _alive(trial.notes().get("process")):
                 print(
-                    f"{trial.name} still runs, of a {self.kind} that was killed: waiting until it has saved.",
+                    f"{trial.name} still runs, though the {self.kind} was killed: waiting until it has saved.",
                     flush=True,
                 )
                 left.terminate()

@@ -158,7 +158,7 @@ def test_a_signal_reaches_the_run_which_saves(story: Story):
 
 
 def test_a_run_of_a_killed_sweep_is_not_run_twice_at_a_time(story: Story):
-    assert "lr_0.003 still runs, of a sweep that was killed" in (story.workdir.parent / "stopped.txt").read_text()
+    assert "lr_0.003 still runs, though the sweep was killed" in (story.workdir.parent / "stopped.txt").read_text()
     assert not story.orphan.is_running()
 
 
