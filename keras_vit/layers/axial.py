@@ -20,7 +20,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.layers.resnet import NUM_GROUPS, StdConv2D
+from keras_vit.layers.resnet import NUM_GROUPS, StdConv2D, unit_config, unit_output_shape
 from keras_vit.layers.transformer import Gelu, MultiHeadDotProductAttention, TransformerBlock
 from keras_vit.variants import AXIAL_HEADS
 
@@ -279,8 +279,7 @@ class AxialUnit(keras.layers.Layer):
         return attention
 
     def compute_output_shape(self, input_shape: tuple) -> tuple:
-        batch, height, width, _ = input_shape
-        return batch, *(size and -(-size // self.strides) for size in (height, width)), 4 * self.filters
+        return unit_output_shape(input_shape, self.filters, self.strides)
 
     def call(self, x):
         shortcut = x if self.conv_proj is None or self.gn_proj is None else self.gn_proj(self.conv_proj(x))
@@ -299,5 +298,4 @@ class AxialUnit(keras.layers.Layer):
         return ops.transpose(ops.reshape(attention(lines), (-1, *x.shape[1:])), order)
 
     def get_config(self) -> dict:
-        names = ("filters", "strides", "norm_epsilon", "std_epsilon", "variance_epsilon")
-        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
+        return {**super().get_config(), **unit_config(self)}

@@ -190,7 +190,7 @@ class StemUnit(keras.layers.Layer):
             layer_norm.build(shape)
 
     def compute_output_shape(self, input_shape: tuple) -> tuple:
-        return _unit_output_shape(input_shape, self.filters, self.strides)
+        return unit_output_shape(input_shape, self.filters, self.strides)
 
     def call(self, x):
         shortcut = x if self.conv_proj is None or self.gn_proj is None else self.gn_proj(self.conv_proj(x))
@@ -199,7 +199,7 @@ class StemUnit(keras.layers.Layer):
         return ops.relu(shortcut + self.gn3(self.conv3(y)))
 
     def get_config(self) -> dict:
-        return {**super().get_config(), **_unit_config(self)}
+        return {**super().get_config(), **unit_config(self)}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -256,7 +256,7 @@ class BiTUnit(keras.layers.Layer):
             shape = layer_conv.compute_output_shape(shape)
 
     def compute_output_shape(self, input_shape: tuple) -> tuple:
-        return _unit_output_shape(input_shape, self.filters, self.strides)
+        return unit_output_shape(input_shape, self.filters, self.strides)
 
     def call(self, x):
         y = ops.relu(self.gn1(x))
@@ -266,7 +266,7 @@ class BiTUnit(keras.layers.Layer):
         return shortcut + self.conv3(y)
 
     def get_config(self) -> dict:
-        return {**super().get_config(), **_unit_config(self)}
+        return {**super().get_config(), **unit_config(self)}
 
 
 def _factories(unit: StemUnit | BiTUnit, padding: Padding):
@@ -292,11 +292,13 @@ def _factories(unit: StemUnit | BiTUnit, padding: Padding):
     return conv, norm
 
 
-def _unit_output_shape(input_shape: tuple, filters: int, strides: int) -> tuple:
+def unit_output_shape(input_shape: tuple, filters: int, strides: int) -> tuple:
+    """Returns the shape behind a bottleneck, whatever is in it."""
     batch, height, width, _ = input_shape
     return batch, *(size and -(-size // strides) for size in (height, width)), 4 * filters
 
 
-def _unit_config(unit: StemUnit | BiTUnit) -> dict:
+def unit_config(unit: keras.layers.Layer) -> dict:
+    """Returns the arguments that all residual units have."""
     names = ("filters", "strides", "norm_epsilon", "std_epsilon", "variance_epsilon")
     return {name: getattr(unit, name) for name in names}
