@@ -20,7 +20,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.layers.resnet import NUM_GROUPS, StdConv2D, unit_config, unit_output_shape
+from keras_vit.layers.resnet import unit_config, unit_factories, unit_output_shape
 from keras_vit.layers.transformer import Gelu, MultiHeadDotProductAttention, TransformerBlock
 from keras_vit.variants import AXIAL_HEADS
 
@@ -237,39 +237,21 @@ class AxialUnit(keras.layers.Layer):
                 "The relative positions of axial attention need a fixed image size. Received: a map of "
                 f"{height} x {width} cells. Pass `input_shape` with integers."
             )
-        filters, outputs = self.filters, 4 * self.filters
-        self.conv1, self.gn1 = self._conv("conv1", filters, 1), self._norm("gn1", filters)
+        conv, norm = unit_factories(self, "same")
+        narrow, wide = (batch, None, None, self.filters), (batch, None, None, 4 * self.filters)
+        self.conv1, self.gn1 = conv("conv1", self.filters, 1, 1), norm("gn1")
         self.row, self.column = self._attention("row", width), self._attention("column", height)
-        self.gn2 = self._norm("gn2", filters)
-        self.conv3 = self._conv("conv3", outputs, 1)
-        self.gn3 = self._norm("gn3", outputs, gamma_initializer="zeros")
-        self.conv1.build(input_shape)
-        self.conv3.build((batch, None, None, filters))
+        self.gn2 = norm("gn2")
+        self.conv3, self.gn3 = conv("conv3", wide[-1], 1, 1), norm("gn3", gamma_initializer="zeros")
         self.conv_proj = self.gn_proj = None
-        if channels != outputs or self.strides != 1:
-            self.conv_proj, self.gn_proj = (
-                self._conv("conv_proj", outputs, self.strides),
-                self._norm("gn_proj", outputs),
-            )
+        if channels != wide[-1] or self.strides != 1:
+            self.conv_proj, self.gn_proj = conv("conv_proj", wide[-1], 1, self.strides), norm("gn_proj")
             self.conv_proj.build(input_shape)
-
-    def _conv(self, name: str, filters: int, strides: int) -> StdConv2D:
-        return StdConv2D(
-            filters,
-            1,
-            strides=strides,
-            std_epsilon=self.std_epsilon,
-            variance_epsilon=self.variance_epsilon,
-            name=name,
-            dtype=self.dtype_policy,
-        )
-
-    def _norm(self, name: str, channels: int, **kwargs: Any) -> keras.layers.GroupNormalization:
-        norm = keras.layers.GroupNormalization(
-            NUM_GROUPS, epsilon=self.norm_epsilon, name=name, dtype=self.dtype_policy, **kwargs
-        )
-        norm.build((None, None, None, channels))
-        return norm
+            self.gn_proj.build(wide)
+        self.conv1.build(input_shape)
+        self.conv3.build(narrow)
+        for layer, shape in ((self.gn1, narrow), (self.gn2, narrow), (self.gn3, wide)):
+            layer.build(shape)
 
     def _attention(self, name: str, length: int) -> MultiHeadDotProductAttention:
         attention = MultiHeadDotProductAttention(

@@ -173,7 +173,7 @@ class StemUnit(keras.layers.Layer):
         self.variance_epsilon = variance_epsilon
 
     def build(self, input_shape: tuple) -> None:
-        conv, norm = _factories(self, "same")
+        conv, norm = unit_factories(self, "same")
         filters, outputs = self.filters, 4 * self.filters
         self.conv1, self.gn1 = conv("conv1", filters, 1, 1), norm("gn1")
         self.conv2, self.gn2 = conv("conv2", filters, 3, self.strides), norm("gn2")
@@ -240,7 +240,7 @@ class BiTUnit(keras.layers.Layer):
         self.variance_epsilon = variance_epsilon
 
     def build(self, input_shape: tuple) -> None:
-        conv, norm = _factories(self, "fixed")
+        conv, norm = unit_factories(self, "fixed")
         filters, outputs = self.filters, 4 * self.filters
         self.gn1, self.conv1 = norm("gn1"), conv("conv1", filters, 1, 1)
         self.gn2, self.conv2 = norm("gn2"), conv("conv2", filters, 3, self.strides)
@@ -269,7 +269,7 @@ class BiTUnit(keras.layers.Layer):
         return {**super().get_config(), **unit_config(self)}
 
 
-def _factories(unit: StemUnit | BiTUnit, padding: Padding):
+def unit_factories(unit: keras.layers.Layer, padding: Padding):
     """Makers of the convolutions and normalizations of a unit, with its constants and its dtype."""
 
     def conv(name: str, filters: int, kernel_size: int, strides: int) -> StdConv2D:
