@@ -22,9 +22,9 @@ FLOORS = (
     ("models", "weights"),
     ("applications", "imagenet"),
     ("evaluate",),
-    ("classifier", "train", "analyze", "export"),
-    ("info", "predict", "measure", "verify", "quickstart"),
-    ("inspection",),
+    ("classifier", "train", "analyze"),
+    ("info", "predict", "measure", "verify", "export"),
+    ("inspection", "delivery", "quickstart"),
     ("commands",),
     ("cli",),
     ("__init__",),
@@ -56,12 +56,16 @@ FILES = {
         *("attention_arithmetic", "attention_sites", "attention_model", "batches", "attention", "embeddings", "plots"),
         *("trend_plots", "page", "subject", "attention_part", "model_part", "report", "__init__"),
     ),
+    "export": (
+        *("versions", "examples", "runner", "verdicts", "image_bytes", "signatures", "warmup", "metadata"),
+        *("saved_model", "report", "tflite_metadata", "tflite_flavours", "tflite", "exchange", "__init__"),
+    ),
 }
 # Every dependency, and the files or folders that may import it. "" is anywhere.
 _WHOLES = ("layers/", "models/", "weights/restore.py", "weights/save.py", "applications.py", "imagenet.py")
 _VERBS = (
     *("classifier.py", "devices.py", "train/", "evaluate/", "analyze/", "export/"),
-    *("predict.py", "measure.py", "verify.py", "quickstart.py", "inspection.py"),
+    *("predict.py", "measure.py", "verify.py", "quickstart.py", "inspection.py", "delivery.py"),
 )
 DOORS = {
     "numpy": ("",),
@@ -75,19 +79,29 @@ DOORS = {
         *("train/logs.py", "export/"),
     ),
     "jax": ("train/jax_step.py", "devices.py"),
-    "psutil": ("train/progress.py",),
+    "psutil": ("train/progress.py", "export/versions.py"),
     "tensorflow_datasets": ("data/prepared.py",),
-    "tensorflow_serving": ("export/warmup.py",),
+    "ai_edge_litert": ("export/runner.py",),
+    "ai_edge_quantizer": ("export/tflite_flavours.py",),
+    "flatbuffers": ("export/tflite_metadata.py",),
+    "onnxruntime": ("export/runner.py",),
+    "openvino": ("export/runner.py",),
+    "tf2onnx": ("export/exchange.py",),
     "threadpoolctl": ("evaluate/probe.py",),
     "sklearn": ("data/sources.py", "evaluate/probe.py", "quickstart.py"),
-    "matplotlib": ("drawing.py", "evaluate/plots.py", "quickstart.py"),
+    "matplotlib": ("drawing.py", "evaluate/plots.py", "export/report.py", "quickstart.py"),
     "pooch": ("weights/download.py",),
-    "tqdm": ("weights/download.py", "data/duplicates.py", "evaluate/", "analyze/", "train/progress.py"),
+    "tqdm": ("weights/download.py", "data/duplicates.py", "evaluate/", "analyze/", "export/", "train/progress.py"),
     "safetensors": ("weights/files.py",),
     "h5py": ("weights/keras_h5.py",),
 }
-# Slow or optional: imported inside the function that needs it. So are the commands in `commands.py`; nothing else is.
-LAZY = ("tensorflow_datasets", "sklearn", "threadpoolctl", "matplotlib", "pooch", "tqdm", "safetensors", "h5py")
+# Slow or optional: imported inside the function that needs them. So are the commands in `commands.py`; nothing else is.
+LAZY = (
+    *("tensorflow_datasets", "sklearn", "threadpoolctl", "matplotlib", "pooch", "tqdm", "safetensors", "h5py"),
+    *("ai_edge_litert", "ai_edge_quantizer", "flatbuffers", "onnxruntime", "openvino", "tf2onnx"),
+)
+# It runs where the package is not, and TensorFlow is one of the runtimes that it may find or not find.
+STANDALONE = {"export/runner.py": ("tensorflow",)}
 
 Module = tuple[str, str]  # unit and file within it: ("weights", "files"), ("grid", "")
 
@@ -181,7 +195,7 @@ def wrong_depth(where: str, name: str, in_function: bool) -> str | None:
     top = name.split(".")[0]
     if top in LAZY and not in_function:
         return "it is slow or optional. Import it inside the function that needs it."
-    if in_function and top not in LAZY and where != "commands.py":
+    if in_function and top not in (*LAZY, *STANDALONE.get(where, ())) and where != "commands.py":
         return "inside a function it hides what the file needs. Move it to the top."
     return None
 
