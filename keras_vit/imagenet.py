@@ -58,6 +58,16 @@ def decode_predictions(preds: Any, top: int = 5) -> list[list[tuple[str, str, fl
     return [[(*labels[i], float(row[i])) for i in indices] for row, indices in zip(preds, best, strict=True)]
 
 
+def class_names(num_classes: int) -> list[str]:
+    """Returns the names of ImageNet's classes: the 1000 of ILSVRC 2012, or the 21,843 of ImageNet-21k; none for others.
+
+    Example:
+        >>> class_names(1000)[:2], class_names(7)
+        (['tench', 'goldfish'], [])
+    """
+    return [name for _, name in _labels(num_classes)] if num_classes in _LABELS else []
+
+
 def is_wordnet_id(name: str) -> bool:
     """Returns whether a name is written like a WordNet id of ImageNet.
 

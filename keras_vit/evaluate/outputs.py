@@ -110,7 +110,7 @@ def _check(model: keras.Model, image_size: int | tuple[int, int] | None) -> tupl
         raise ValueError(
             f"The model must have one input and one output. Received: {len(model.inputs)} and {len(model.outputs)}."
         )
-    if _scales_pixels(model):
+    if scales_pixels(model):
         raise ValueError("The model scales its pixels itself. Build it without `include_preprocessing`.")
     height, width, _ = shape
     if image_size is None:
@@ -137,11 +137,11 @@ def _input_shape(model: keras.Model) -> tuple:
     return tuple(shape)
 
 
-def _scales_pixels(model: keras.Model) -> bool:
+def scales_pixels(model: keras.Model) -> bool:
     """A model with `include_preprocessing` begins with arithmetic, which is no layer; also within another model."""
     first = next((step for step in model.operations if not isinstance(step, keras.layers.InputLayer)), None)
     if isinstance(first, keras.Model):
-        return _scales_pixels(first)
+        return scales_pixels(first)
     return first is not None and not isinstance(first, keras.layers.Layer)
 
 

@@ -1,0 +1,1 @@
+"""A model as a file that others run: a SavedModel, TFLite, ONNX, OpenVINO; and the proof that it is still the model."""

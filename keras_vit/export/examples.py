@@ -1,0 +1,91 @@
+"""The images that an export is tried on, and by which the ranges of int8 are set."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from keras_vit.data.pipeline import evaluation_batches
+from keras_vit.data.sources import Source, fractals
+from keras_vit.data.transforms import eval_crop, scale_to
+
+_BATCH = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examples:
+    """Images as a model takes them.
+
+    Attributes:
+        images: (n, H, W, 3) float32 in [-1, 1].
+        labels: (n,) int64, or None where nobody knows what is on them.
+        name: Where they come from, in words.
+    """
+
+    images: np.ndarray
+    labels: np.ndarray | None
+    name: str
+
+    def __post_init__(self):
+        if self.images.ndim != 4 or self.images.shape[-1] != 3 or not len(self.images):
+            raise ValueError(f"Images must have the shape (n, H, W, 3), n > 0. Received: {self.images.shape}.")
+        if self.images.dtype != np.float32 or np.abs(self.images).max() > 1.001:
+            raise ValueError("Pixels must be float32 in [-1, 1], or uint8.")
+
+    def pixels(self) -> np.ndarray:
+        """Returns the images as (n, H, W, 3) uint8, rounded."""
+        return np.round((self.images + 1) * 127.5).clip(0, 255).astype(np.uint8)
+
+
+def take(
+    images: Examples | Source | np.ndarray | None, image_size: tuple[int, int], count: int, *, crop: str = "resize"
+) -> Examples:
+    """Returns up to `count` images of the size of a model.
+
+    Args:
+        images: A source, of which images are taken from beginning to end, since those of a folder lie class by class;
+            or an array (n, H, W, 3) of uint8, or of floats in [-1, 1], of the right size; or examples; or None for
+            pictures of fractals: they are no photographs, but they have edges, colours and textures.
+        image_size: (height, width) in pixels.
+        count: How many at most.
+        crop: How images of a source are cut, as in `keras_vit.data.transforms.eval_crop`.
+
+    Raises:
+        ValueError: If an array has another size or range, or a source is empty.
+
+    Example:
+        >>> examples = take(None, (32, 48), 5)
+        >>> examples.images.shape, examples.name
+        ((5, 32, 48, 3), '5 generated pictures')
+    """
+    if images is None:
+        side = max(image_size)
+        drawn = take(fractals(count, images_per_class=1, image_size=side), image_size, count, crop=crop)
+        return Examples(images=drawn.images, labels=None, name=f"{count} generated pictures")
+    if isinstance(images, Source):
+        return _of_source(images.subset(_spread(images.num_examples, count)), image_size, crop)
+    given = images if isinstance(images, Examples) else _of_array(np.asarray(images))
+    if given.images.shape[1:3] != tuple(image_size):
+        raise ValueError(
+            f"The images must have the size of the model, {image_size[0]} x {image_size[1]} pixels. "
+            f"Received: {given.images.shape[1]} x {given.images.shape[2]}."
+        )
+    chosen = _spread(len(given.images), count)
+    labels = None if given.labels is None else given.labels[chosen]
+    return Examples(images=given.images[chosen], labels=labels, name=given.name)
+
+
+def _spread(num_images: int, count: int) -> np.ndarray:
+    return np.unique(np.linspace(0, num_images - 1, count).round().astype(np.int64))
+
+
+def _of_array(images: np.ndarray) -> Examples:
+    scaled = images / np.float32(127.5) - np.float32(1) if images.dtype == np.uint8 else images.astype(np.float32)
+    return Examples(images=scaled, labels=None, name="images that were given")
+
+
+def _of_source(source: Source, image_size: tuple[int, int], crop: str) -> Examples:
+    batches = evaluation_batches(source, [*eval_crop(crop, image_size), scale_to(-1, 1)], batch_size=_BATCH)
+    parts = [tuple(part.numpy() for part in batch) for batch in batches]
+    images, labels, weights = (np.concatenate(column) for column in zip(*parts, strict=True))
+    read = weights > 0  # those that cannot be read have weight 0, like the rows that fill up the last batch
+    return Examples(images=images[read].astype(np.float32), labels=labels[read].astype(np.int64), name=source.name)

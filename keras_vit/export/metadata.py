@@ -1,0 +1,75 @@
+"""What an exported model says of itself: which package and which weights it comes from, and what it expects."""
+
+import datetime
+import hashlib
+import importlib.metadata
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+
+from keras_vit.evaluate.outputs import scales_pixels
+from keras_vit.imagenet import class_names as imagenet_names
+
+FILE = "keras_vit.json"  # in a folder of its own, such as `assets.extra`
+_RESIZED = {
+    "resize": "the whole image to the size of the model, bilinear, without antialiasing",
+    "resize_shorter": "the shorter side to 8/7 of the model's by area, then the central crop",
+}
+
+
+def describe(model: keras.Model, *, eval_crop: str = "resize", identity: Mapping[str, Any] | None = None) -> dict:
+    """Returns what is known of a model, ready for JSON.
+
+    Args:
+        model: That is exported.
+        eval_crop: How images are brought to its size, as in `keras_vit.data.transforms.eval_crop`.
+        identity: What the caller knows of the weights: the model's name in the table, the tag or file, its hash.
+
+    Example:
+        >>> model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 48, 3), classes=10)
+        >>> facts = describe(model, identity={"weights": "none"})
+        >>> facts["input"]["image_size"], facts["weights"], len(facts["variables_sha256"])
+        ([32, 48], 'none', 64)
+    """
+    size = list(model.inputs[0].shape[1:3])
+    return {
+        "model": model.name,
+        **(identity or {}),
+        "variables_sha256": variables_sha256(model),
+        "parameters": model.count_params(),
+        "input": {
+            "image_size": size,
+            "channels": "RGB",
+            "range": [0, 255] if scales_pixels(model) else [-1, 1],
+            "resize": eval_crop,
+            "resize_in_words": _RESIZED[eval_crop],
+        },
+        "made_with": {name: importlib.metadata.version(name) for name in ("keras-vit", "keras", "tensorflow")},
+        "made_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+def variables_sha256(model: keras.Model) -> str:
+    """Returns a hash of all weights in their order: equal weights have equal hashes, whatever file they came from."""
+    digest = hashlib.sha256()
+    for weight in model.weights:
+        digest.update(keras.ops.convert_to_numpy(weight.value).tobytes())
+    return digest.hexdigest()
+
+
+def labels_of(num_classes: int, class_names: Sequence[str] = ()) -> list[str]:
+    """Returns a name for each class: those that are given, else ImageNet's where the number tells, else numbers.
+
+    Raises:
+        ValueError: If there are not as many names as classes.
+
+    Example:
+        >>> labels_of(2, ["cat", "dog"]), labels_of(3), labels_of(1000)[:2]
+        (['cat', 'dog'], ['class 0', 'class 1', 'class 2'], ['tench', 'goldfish'])
+    """
+    if class_names:
+        if len(class_names) != num_classes:
+            raise ValueError(f"The model has {num_classes} classes. Received: {len(class_names)} names.")
+        return [" ".join(str(name).split()) for name in class_names]
+    return imagenet_names(num_classes) or [f"class {index}" for index in range(num_classes)]
