@@ -4,6 +4,8 @@
 CANDIDATES := $(or $(PYTHON),python3 python3.13 python3.12 python3.11)
 VENV := .venv
 BIN := $(VENV)/bin
+SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
@@ -16,7 +18,7 @@ $(shell rm -f $(VENV)/.installed-*)
 endif
 
 # Tests of what stands above floor 3 and may use TensorFlow. All others run on JAX too.
-ABOVE_FLOOR_3 := train evaluate export test_ablations.py test_classifier.py test_cli.py test_devices.py \
+ABOVE_FLOOR_3 := train evaluate export serving test_ablations.py test_acceptance.py test_classifier.py test_cli.py test_delivery.py test_devices.py \
     test_evaluate_scripts.py test_info.py test_inspection.py test_measure.py test_predict.py test_quickstart.py \
     test_recipes.py test_sweep.py test_verify.py test_vtab_script.py
 # Tests of what imports no framework: once is enough.
@@ -38,14 +40,19 @@ help: ## list the commands
 quickstart: $(VENV)/.installed-quickstart ## install what it needs, then the first full run: pre-train, fine-tune, export, ask
 	@$(BIN)/python -m keras_vit quickstart
 
-# Most tests keep one core busy, so two run at a time, each file in one process, and JAX beside them for a while; what it
-# said is printed at the end.
+# Most tests keep one core busy, so two run at a time, each file in one process, and JAX beside them for a while. Of both
+# halves what failed is named once more at the very end, where whoever reads the last lines of a long log finds it.
 test: lint ## install what it needs, then linters, all tests on TensorFlow, floors 0-3 on JAX
 	@echo "Tests on TensorFlow, and beside them on JAX:"
 	@KERAS_BACKEND=jax $(JAX_CACHE) $(BIN)/python -m pytest -q -m "$(UNASKED)" $(ONLY_ONCE:%=--ignore=tests/%) \
 	    > $(VENV)/jax-tests.log 2>&1 & jax=$$!; \
-	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q -m "$(UNASKED)" -n 2 --dist loadfile; on_tensorflow=$$?; \
+	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q -m "$(UNASKED)" -n 2 --dist loadfile 2>&1 \
+	    | tee $(VENV)/tensorflow-tests.log; on_tensorflow=$$?; \
 	wait $$jax; on_jax=$$?; echo "Tests on JAX:"; cat $(VENV)/jax-tests.log; \
+	for half in tensorflow jax; do \
+	    echo "On $$half:"; grep -E "^(FAILED|ERROR|INTERNALERROR|[0-9]+ (passed|failed|skipped|errors?))" \
+	        $(VENV)/$$half-tests.log | cut -c 1-300 || tail -n 5 $(VENV)/$$half-tests.log; \
+	done; \
 	exit $$((on_tensorflow + on_jax))
 
 lint: $(VENV)/.installed-test ## style, spelling, types of floors 0-3
