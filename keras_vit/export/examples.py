@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 
+import keras
 import numpy as np
 
 from keras_vit.data.pipeline import evaluation_batches
 from keras_vit.data.sources import Source, fractals
 from keras_vit.data.transforms import eval_crop, scale_to
+from keras_vit.evaluate.outputs import scales_pixels
 
 _BATCH = 16
 
@@ -34,6 +36,10 @@ class Examples:
     def pixels(self) -> np.ndarray:
         """Returns the images as (n, H, W, 3) uint8, rounded."""
         return np.round((self.images + 1) * 127.5).clip(0, 255).astype(np.uint8)
+
+    def as_taken_by(self, model: keras.Model) -> np.ndarray:
+        """Returns the images in the range that a model takes: [0, 255] if it scales pixels itself."""
+        return (self.images + 1) * np.float32(127.5) if scales_pixels(model) else self.images
 
 
 def take(

@@ -3,7 +3,9 @@
 import datetime
 import hashlib
 import importlib.metadata
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -11,24 +13,32 @@ import keras
 from keras_vit.evaluate.outputs import scales_pixels
 from keras_vit.imagenet import class_names as imagenet_names
 
-FILE = "keras_vit.json"  # in a folder of its own, such as `assets.extra`
+FILE = "keras_vit.json"
+EXTRA_FOLDER = "assets.extra"  # of a SavedModel: what TensorFlow passes over
 _RESIZED = {
     "resize": "the whole image to the size of the model, bilinear, without antialiasing",
     "resize_shorter": "the shorter side to 8/7 of the model's by area, then the central crop",
 }
 
 
-def describe(model: keras.Model, *, eval_crop: str = "resize", identity: Mapping[str, Any] | None = None) -> dict:
-    """Returns what is known of a model, ready for JSON.
+def describe(
+    model: keras.Model,
+    *,
+    accepted: Mapping[str, float],
+    eval_crop: str = "resize",
+    identity: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Returns what is known of an export, ready for JSON.
 
     Args:
         model: That is exported.
+        accepted: How far an export may be from the model: the greatest "max_error", the least "top1_agreement".
         eval_crop: How images are brought to its size, as in `keras_vit.data.transforms.eval_crop`.
         identity: What the caller knows of the weights: the model's name in the table, the tag or file, its hash.
 
     Example:
         >>> model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 48, 3), classes=10)
-        >>> facts = describe(model, identity={"weights": "none"})
+        >>> facts = describe(model, accepted={"max_error": 1e-4}, identity={"weights": "none"})
         >>> facts["input"]["image_size"], facts["weights"], len(facts["variables_sha256"])
         ([32, 48], 'none', 64)
     """
@@ -40,14 +50,39 @@ def describe(model: keras.Model, *, eval_crop: str = "resize", identity: Mapping
         "parameters": model.count_params(),
         "input": {
             "image_size": size,
+            "dtype": "float32",
             "channels": "RGB",
             "range": [0, 255] if scales_pixels(model) else [-1, 1],
             "resize": eval_crop,
             "resize_in_words": _RESIZED[eval_crop],
         },
+        "accepted": dict(accepted),
         "made_with": {name: importlib.metadata.version(name) for name in ("keras-vit", "keras", "tensorflow")},
         "made_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
+
+
+def write_facts(folder: Path, facts: Mapping[str, Any]) -> None:
+    """Writes the facts about the exports in a folder."""
+    (folder / FILE).write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def facts_folder(export: Path) -> Path:
+    """Returns where the facts about an export lie: within a SavedModel, beside a file."""
+    return export / EXTRA_FOLDER if export.is_dir() else export.parent
+
+
+def read_facts(export: Path) -> dict[str, Any]:
+    """Returns the facts about a SavedModel (a folder) or a file.
+
+    Raises:
+        ValueError: If there are none, or they cannot be read.
+    """
+    path = facts_folder(export) / FILE
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{export} was not exported by keras_vit, or its {path} is damaged: {error}") from error
 
 
 def variables_sha256(model: keras.Model) -> str:

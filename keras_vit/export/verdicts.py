@@ -97,10 +97,12 @@ def run(path: str | os.PathLike, images: np.ndarray, *, signature: str = "predic
 
 
 def _reason(done: subprocess.CompletedProcess[str]) -> str:
+    said, complained = done.stdout.strip().splitlines(), done.stderr.strip()[-1000:]
+    if said and said[-1].startswith('{"error": '):
+        return json.loads(said[-1])["error"]
     if done.returncode < 0:
-        return f"the process ended with signal {-done.returncode}. {done.stderr[-500:]}".strip()
-    lines = done.stderr.strip().splitlines()
-    return "\n".join(lines[-20:]) or f"exit code {done.returncode}, without a word."
+        return f"the process ended with signal {-done.returncode}. {complained}".strip()
+    return complained or f"exit code {done.returncode}, without a word."
 
 
 def judge(

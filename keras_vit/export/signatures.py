@@ -1,0 +1,202 @@
+"""What an exported model can be asked: a name for each question, and the graph that answers it.
+
+| signature | takes | gives |
+|---|---|---|
+| serving_default | image_bytes (B,) string: JPEG or PNG | labels, scores, class_ids (B, k), status (B,) |
+| predict | images (B, H, W, 3) float32, as the model takes them | logits (B, Y) |
+| predict_uint8 | images (B, H, W, 3) uint8 from 0 to 255 | logits (B, Y) |
+| features | as predict | pre_logits (B, D), tokens (B, N, D); of a ResNet its map |
+| attention | as predict | attention (B, L, A, N, N) |
+
+B may be 0. In place of logits stand probabilities if the model ends in them, and features if it has no head: then
+serving_default gives features and status. All numbers are float32.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import keras
+import tensorflow as tf
+
+from keras_vit.analyze.attention_model import AttentionMaps
+from keras_vit.analyze.attention_sites import find_attention
+from keras_vit.evaluate.features import feature_model
+from keras_vit.evaluate.outputs import scales_pixels
+from keras_vit.export.image_bytes import MAX_PIXELS, read_images
+
+_IMAGENET_21K = 21843  # its heads are trained with one sigmoid for each class, all others with a softmax
+_PROBABILITIES = ("softmax", "sigmoid")
+
+Signatures = dict[str, Callable[..., dict[str, tf.Tensor]]]
+
+
+def signatures(
+    model: keras.Model,
+    *,
+    image_size: tuple[int, int],
+    class_file: Path | None = None,
+    eval_crop: str = "resize",
+    top: int = 5,
+    attention: bool = False,
+    any_size: bool = False,
+    max_pixels: int = MAX_PIXELS,
+) -> tuple[tf.Module, Signatures]:
+    """Returns what `tf.saved_model.save` is to be given: what holds the variables, and the signatures.
+
+    Args:
+        model: Functional, of one input (B, H, W, 3) and one output.
+        image_size: (height, width) in pixels that files are brought to; that of the model unless it takes any.
+        class_file: Class names, one a line; not needed without a head.
+        eval_crop: How files are brought to that size, as in `keras_vit.data.transforms.eval_crop`.
+        top: Classes that serving_default names; fewer if there are fewer.
+        attention: Whether there is a signature for it.
+        any_size: Whether images of all sizes are taken, and resized bilinearly without antialiasing to `image_size`.
+        max_pixels: As in `keras_vit.export.image_bytes.read_images`.
+
+    Raises:
+        ValueError: If attention is asked for where there is none, or an argument does not fit.
+
+    Example:
+        >>> model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3), include_top=False, pooling="token")
+        >>> holder, asked = signatures(model, image_size=(32, 32))
+        >>> asked["predict"](tf.zeros((2, 32, 32, 3)))["features"].shape
+        TensorShape([2, 192])
+    """
+    holder = tf.Module()
+    holder.model_variables = [variable.value for variable in model.variables]
+    kind = output_name(model)
+    if kind != "features":
+        holder.class_names = _class_names(class_file)
+    taken = _Images(model, image_size, any_size)
+
+    def predict(images: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {kind: _float32(model(taken.sized(images), training=False))}
+
+    def predict_uint8(images: tf.Tensor) -> dict[str, tf.Tensor]:
+        return predict(taken.scaled(taken.sized(images)))
+
+    def answer_files(image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
+        images, status = read_images(image_bytes, image_size, eval_crop=eval_crop, max_pixels=max_pixels)
+        (outputs,) = predict(taken.scaled(images)).values()
+        if kind == "features":
+            return {"features": _where(status, outputs, 0.0), "status": status}
+        return {**_best(_scores(outputs, kind), top, status, holder.class_names), "status": status}
+
+    asked = {
+        "serving_default": _taking(answer_files, tf.TensorSpec([None], tf.string, "image_bytes")),
+        "predict": _taking(predict, taken.spec(tf.float32)),
+        "predict_uint8": _taking(predict_uint8, taken.spec(tf.uint8)),
+        "features": _taking(_features(model, taken), taken.spec(tf.float32)),
+    }
+    if attention:
+        asked["attention"] = _taking(_attention(model, taken), taken.spec(tf.float32))
+    return holder, asked
+
+
+def output_name(model: keras.Model) -> str:
+    """Returns what a model gives: "logits" or "probabilities" of classes; "features" where it has no head.
+
+    Example:
+        >>> output_name(keras_vit.ViT_Ti16(weights=None, classifier_activation=None))
+        'logits'
+        >>> output_name(keras_vit.ViT_Ti16(weights=None, include_top=False))
+        'features'
+    """
+    has_head = "predictions" in [layer.name for layer in model.layers]
+    if not has_head or len(model.outputs[0].shape) != 2:
+        return "features"
+    last = model.outputs[0]._keras_history.operation  # a layer, or an operation such as `keras.ops.softmax`
+    activation = getattr(getattr(last, "activation", None), "__name__", type(last).__name__.lower())
+    return "probabilities" if activation in _PROBABILITIES else "logits"
+
+
+class _Images:
+    """How images come into a model."""
+
+    def __init__(self, model: keras.Model, image_size: tuple[int, int], any_size: bool):
+        self.shape = (None, None) if any_size else tuple(model.inputs[0].shape[1:3])
+        self.resized = tuple(image_size) if any_size else None
+        self.takes_levels = scales_pixels(model)
+
+    def spec(self, dtype: tf.DType) -> tf.TensorSpec:
+        return tf.TensorSpec([None, *self.shape, 3], dtype, "images")
+
+    def sized(self, images: tf.Tensor) -> tf.Tensor:
+        """Levels stay whole, as in evaluation: so decoded files and files have the same answers."""
+        if self.resized is None:
+            return images
+        resized = tf.image.resize(images, self.resized)
+        return tf.saturate_cast(tf.round(resized), tf.uint8) if images.dtype == tf.uint8 else resized
+
+    def scaled(self, images: tf.Tensor) -> tf.Tensor:
+        """uint8 to what the model takes."""
+        images = tf.cast(images, tf.float32)
+        return images if self.takes_levels else images / 127.5 - 1.0
+
+
+def _class_names(file: Path | None) -> tf.lookup.StaticHashTable:
+    """A table from class numbers to names, which reads its file whenever the model is loaded; others are called ""."""
+    if file is None:
+        raise ValueError("The model has a head: pass `class_file`, the names of its classes, one a line.")
+    lines = tf.lookup.TextFileInitializer(
+        str(file), tf.int64, tf.lookup.TextFileIndex.LINE_NUMBER, tf.string, tf.lookup.TextFileIndex.WHOLE_LINE
+    )
+    return tf.lookup.StaticHashTable(lines, default_value="")
+
+
+def _scores(outputs: tf.Tensor, kind: str) -> tf.Tensor:
+    if kind == "probabilities":
+        return outputs
+    return tf.sigmoid(outputs) if outputs.shape[-1] == _IMAGENET_21K else tf.nn.softmax(outputs)
+
+
+def _best(
+    scores: tf.Tensor, top: int, status: tf.Tensor, class_names: tf.lookup.StaticHashTable
+) -> dict[str, tf.Tensor]:
+    """Of an image that could not be read the class is -1 and has no name; its score is 0, as JSON has no NaN."""
+    best = tf.math.top_k(scores, min(top, scores.shape[-1]))
+    class_ids = _where(status, best.indices, -1)
+    labels = class_names.lookup(tf.cast(class_ids, tf.int64))
+    return {"labels": labels, "scores": _where(status, best.values, 0.0), "class_ids": class_ids}
+
+
+def _where(status: tf.Tensor, values: tf.Tensor, otherwise: float) -> tf.Tensor:
+    is_ok = tf.reshape(status == "ok", [-1, *[1] * (values.shape.rank - 1)])
+    return tf.where(is_ok, values, tf.cast(otherwise, values.dtype))
+
+
+def _features(model: keras.Model, taken: _Images) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
+    named = {"pre_logits": feature_model(model, "pre_logits").outputs[0], "tokens": _tokens(model)}
+    named = {name: tensor for name, tensor in named.items() if tensor is not None}
+    if len(named) == 2 and len(named["pre_logits"].shape) != 2:  # nothing is pooled: those are the tokens
+        del named["pre_logits"]
+    reader = keras.Model(model.inputs[0], list(named.values()))
+
+    def features(images: tf.Tensor) -> dict[str, tf.Tensor]:
+        given = keras.tree.flatten(reader(taken.sized(images), training=False))
+        return {name: _float32(values) for name, values in zip(named, given, strict=True)}
+
+    return features
+
+
+def _tokens(model: keras.Model) -> keras.KerasTensor | None:
+    """All tokens behind the last normalization; of a ResNet its map."""
+    layers = {layer.name: layer for layer in model.layers}
+    if "encoder_norm" in layers:
+        return layers["encoder_norm"].output
+    pools = [layers[name].input for name in ("avg_pool", "max_pool") if name in layers]
+    not_pooled = model.outputs[:1] if len(model.outputs[0].shape) > 2 else []
+    return next(iter([*pools, *not_pooled]), None)
+
+
+def _attention(model: keras.Model, taken: _Images) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
+    maps = AttentionMaps(find_attention(model))
+    return lambda images: {"attention": maps(taken.sized(images), training=False)}
+
+
+def _float32(values: tf.Tensor) -> tf.Tensor:
+    return tf.cast(values, tf.float32)
+
+
+def _taking(answer: Callable, spec: tf.TensorSpec) -> Callable[..., dict[str, tf.Tensor]]:
+    return tf.function(answer, input_signature=[spec])

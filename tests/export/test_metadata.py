@@ -1,0 +1,41 @@
+"""What an exported model says of itself."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.export.metadata import describe, labels_of, variables_sha256
+
+
+def _model(**options) -> keras.Model:
+    return keras_vit.ViT_Ti16(weights=None, input_shape=(32, 48, 3), classes=3, **options)
+
+
+def test_the_facts_are_ready_for_json_and_say_what_goes_in():
+    facts = json.loads(json.dumps(describe(_model(), eval_crop="resize_shorter", identity={"weights": "mine.npz"})))
+    assert facts["weights"] == "mine.npz"
+    assert facts["input"]["image_size"] == [32, 48]
+    assert facts["input"]["range"] == [-1, 1]
+    assert "8/7" in facts["input"]["resize_in_words"]
+    assert describe(_model(include_preprocessing=True))["input"]["range"] == [0, 255]
+
+
+def test_the_hash_is_that_of_the_weights_and_of_nothing_else():
+    model, other = _model(), _model()
+    assert variables_sha256(model) != variables_sha256(other)
+    other.set_weights(model.get_weights())
+    assert variables_sha256(model) == variables_sha256(other)
+    last = other.weights[-1]
+    last.assign(np.nextafter(keras.ops.convert_to_numpy(last), np.float32(1)))
+    assert variables_sha256(model) != variables_sha256(other)
+
+
+def test_names_of_classes():
+    assert labels_of(2, ["a\ncat", "dog"]) == ["a cat", "dog"]  # a name is one line of a file
+    assert labels_of(1000)[281] == "tabby"
+    assert labels_of(2) == ["class 0", "class 1"]
+    with pytest.raises(ValueError, match="has 2 classes. Received: 3 names"):
+        labels_of(2, ["a", "b", "c"])

@@ -1,0 +1,97 @@
+"""Judging a file: what a fresh process finds, and everything that may be wrong with the file."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_vit.export.verdicts import judge, run, size_bytes
+
+pytestmark = pytest.mark.tensorflow
+
+IMAGES = np.random.default_rng(0).uniform(-1, 1, (11, 4, 4, 3)).astype(np.float32)
+
+
+def _sums(images: tf.Tensor) -> tf.Tensor:
+    """Two outputs of an image: the sums of its left and of its right half."""
+    halves = tf.reduce_sum(tf.reshape(images, (-1, 4, 2, 2, 3)), axis=(1, 3, 4))
+    return tf.cast(halves, tf.float32)
+
+
+EXPECTED = _sums(tf.constant(IMAGES)).numpy()
+
+
+def _save(folder: Path, function=_sums) -> Path:
+    module = tf.Module()
+    spec = tf.TensorSpec((None, 4, 4, 3), tf.float32, name="images")
+    module.answer = tf.function(lambda images: {"logits": function(images)}, input_signature=[spec])
+    tf.saved_model.save(module, folder, signatures={"predict": module.answer})
+    return folder
+
+
+def test_a_file_is_run_in_batches_and_timed(tmp_path: Path):
+    outcome = run(_save(tmp_path / "model"), IMAGES, repeats=3)
+    np.testing.assert_allclose(outcome.outputs, EXPECTED, atol=1e-5)
+    assert outcome.latency_ms > 0
+    assert np.isnan(run(tmp_path / "model", IMAGES[:1]).latency_ms)
+
+
+def test_a_verdict_counts_by_hand(tmp_path: Path):
+    # As if the model had said otherwise of three images, by swapping its two outputs.
+    expected, labels = EXPECTED.copy(), EXPECTED.argmax(1)
+    expected[:3] = expected[:3, ::-1]
+    labels[:2] = 1 - labels[:2]
+    verdict = judge(_save(tmp_path / "model"), IMAGES, expected, labels=labels, repeats=1)
+    assert verdict.name == "model" and verdict.num_images == 11
+    assert verdict.top1_agreement == pytest.approx(8 / 11)
+    assert verdict.accuracy == pytest.approx(9 / 11)
+    gaps = np.abs(EXPECTED[:3, 0] - EXPECTED[:3, 1])
+    assert verdict.max_error == pytest.approx(gaps.max(), abs=1e-4)
+    assert verdict.mean_error == pytest.approx(2 * gaps.sum() / 22, abs=1e-4)
+    assert verdict.size_bytes == sum(path.stat().st_size for path in (tmp_path / "model").rglob("*") if path.is_file())
+
+
+def test_weights_beside_the_graph_count_too(tmp_path: Path):
+    (tmp_path / "model.xml").write_bytes(bytes(10))
+    assert size_bytes(tmp_path / "model.xml") == 10
+    (tmp_path / "model.bin").write_bytes(bytes(100))
+    assert size_bytes(tmp_path / "model.xml") == 110
+
+
+def test_outputs_that_are_no_numbers_are_no_answer(tmp_path: Path):
+    """No comparison with NaN is true, so a difference above a tolerance is not seen."""
+    folder = _save(tmp_path / "model", lambda images: _sums(images) * float("nan"))
+    with pytest.raises(ValueError, match="gives 22 NaN"):
+        judge(folder, IMAGES, EXPECTED)
+
+
+def test_outputs_of_another_shape_are_no_answer(tmp_path: Path):
+    with pytest.raises(ValueError, match=r"outputs of shape \(11, 2\), the model \(11, 3\)"):
+        judge(_save(tmp_path / "model"), IMAGES, np.zeros((11, 3)))
+
+
+def test_a_file_that_leans_on_python_of_its_maker_is_found_out(tmp_path: Path):
+    """A `tf.numpy_function` lives in the process that made it: that one would never notice."""
+    made = _save(
+        tmp_path / "model", lambda x: tf.ensure_shape(tf.numpy_function(lambda x: x, [_sums(x)], tf.float32), (None, 2))
+    )
+    loaded = tf.saved_model.load(made)
+    np.testing.assert_allclose(loaded.signatures["predict"](tf.constant(IMAGES))["logits"], EXPECTED, atol=1e-5)
+    with pytest.raises(ValueError, match="cannot be run: .*"):
+        run(made, IMAGES)
+
+
+@pytest.mark.parametrize("name", ["model.tflite", "model.onnx", "model.xml"])
+def test_rubbish_is_named_and_ends_nothing_but_its_own_process(tmp_path: Path, name: str):
+    (tmp_path / name).write_bytes(b"rubbish" * 100)
+    with pytest.raises(ValueError, match=rf"{name} cannot be run: .+"):
+        run(tmp_path / name, IMAGES)
+
+
+def test_what_is_no_export_and_a_signature_that_is_not_there_are_said(tmp_path: Path):
+    (tmp_path / "notes.txt").write_text("")
+    with pytest.raises(ValueError, match=r"is no SavedModel, and no file \.tflite, \.onnx, \.xml"):
+        run(tmp_path / "notes.txt", IMAGES)
+    with pytest.raises(ValueError, match="has no signature 'attention', but predict"):
+        run(_save(tmp_path / "model"), IMAGES, signature="attention")

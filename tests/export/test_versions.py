@@ -1,0 +1,118 @@
+"""Version folders: whole or not at all, numbered, never overwritten, whoever else writes or is killed."""
+
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from keras_vit.export.versions import latest, new_version, versions
+
+_WRITER = """
+import sys, time
+from pathlib import Path
+from keras_vit.export.versions import new_version
+with new_version(sys.argv[1]) as version:
+    for number in range(200):
+        (version.folder / f"{number}").write_text("x" * 1000)
+        if number == 100:
+            print("half", flush=True)
+            time.sleep(float(sys.argv[2]))
+print(version.path, flush=True)
+"""
+
+
+def _write(base: Path, text: str = "whole") -> Path:
+    with new_version(base) as version:
+        (version.folder / "file").write_text(text)
+    return version.path
+
+
+def test_versions_count_from_one_and_go_on_from_the_greatest(tmp_path: Path):
+    base = tmp_path / "vit"
+    assert [_write(base), _write(base)] == [base / "1", base / "2"]
+    (base / "40").mkdir()
+    (base / "notes").mkdir()
+    (base / "99").write_text("a file, not a version")
+    assert _write(base) == base / "41"
+    assert versions(base) == [1, 2, 40, 41]
+    assert latest(base) == base / "41"
+
+
+def test_nothing_of_a_version_is_seen_before_it_is_whole(tmp_path: Path):
+    base = tmp_path / "vit"
+    with new_version(base) as version:
+        (version.folder / "file").write_text("half")
+        assert versions(base) == []
+        assert version.folder.name.startswith(".")  # TensorFlow Serving takes integer names alone
+    assert [path.name for path in base.iterdir()] == ["1"]
+
+
+def test_an_error_leaves_nothing(tmp_path: Path):
+    with pytest.raises(RuntimeError, match="no more"), new_version(tmp_path / "vit") as version:
+        (version.folder / "file").write_text("half")
+        raise RuntimeError("no more")
+    assert list((tmp_path / "vit").iterdir()) == []
+
+
+def test_a_place_that_is_taken_meanwhile_is_never_overwritten(tmp_path: Path):
+    base = tmp_path / "vit"
+    with new_version(base) as version:
+        (version.folder / "file").write_text("mine")
+        (base / "1").mkdir()
+        (base / "1" / "file").write_text("theirs")
+        (base / "2").write_text("a file")
+    assert (base / "1" / "file").read_text() == "theirs"
+    assert version.path == base / "3"
+
+
+def test_twenty_writers_at_once_get_twenty_versions(tmp_path: Path):
+    base = tmp_path / "vit"
+    with ThreadPoolExecutor(20) as pool:
+        paths = list(pool.map(lambda number: _write(base, str(number)), range(20)))
+    assert versions(base) == list(range(1, 21))
+    assert [path.joinpath("file").read_text() for path in paths] == [str(number) for number in range(20)]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGKILL")
+def test_a_killed_writer_leaves_no_version_and_the_next_one_clears_up(tmp_path: Path):
+    base = tmp_path / "vit"
+    with _process(base, seconds=60) as killed:
+        assert killed.stdout is not None and killed.stdout.readline() == "half\n"
+        killed.send_signal(signal.SIGKILL)
+        killed.wait()
+    assert versions(base) == []
+    (left,) = base.iterdir()
+    with _process(base, seconds=5) as alive:
+        assert alive.stdout is not None and alive.stdout.readline() == "half\n"
+        assert _write(base) == base / "1"  # while another one is at work, whose files stay
+        assert not left.exists()
+        assert alive.stdout.readline() == f"{base / '2'}\n"
+    assert len(list((base / "2").iterdir())) == 200
+
+
+def _process(base: Path, seconds: float) -> subprocess.Popen:
+    command = [sys.executable, "-c", _WRITER, str(base), str(seconds)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="permissions of POSIX")
+def test_a_server_that_is_somebody_else_may_read_a_version(tmp_path: Path):
+    mask = os.umask(0o022)
+    try:
+        assert _write(tmp_path / "vit").stat().st_mode & 0o777 == 0o755
+    finally:
+        os.umask(mask)
+
+
+def test_a_version_or_a_file_is_no_base(tmp_path: Path):
+    with pytest.raises(ValueError, match="Name the folder of all versions"), new_version(tmp_path / "vit" / "1"):
+        pass
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="is a file"), new_version(tmp_path / "file"):
+        pass
+    with pytest.raises(ValueError, match="There is no version"):
+        latest(tmp_path / "none")
