@@ -1,0 +1,250 @@
+"""A model as `.tflite` files: every flavour of quantization, judged by running it, and refused if it is not the model.
+
+PATH/1/float32.tflite, float16.tflite, ...   with labels and metadata inside, see `tflite_metadata.py`
+PATH/1/keras_vit.json                        what is in each file too: package and weights, what goes in
+PATH/1/reference.npz                         images and what the model gave, to check the files without the model
+PATH/1/report.md, report.csv                 how far each is from the model, its size and its latency
+"""
+
+import numbers
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.data.sources import Source
+from keras_vit.evaluate.outputs import scales_pixels
+from keras_vit.export.examples import Examples, take
+from keras_vit.export.metadata import describe, labels_of, write_facts
+from keras_vit.export.reference import write_reference
+from keras_vit.export.report import write_report
+from keras_vit.export.signatures import output_name
+from keras_vit.export.tflite_flavours import FLAVOURS, Graph, convert
+from keras_vit.export.tflite_metadata import with_metadata
+from keras_vit.export.verdicts import Verdict, judge
+from keras_vit.export.versions import new_version
+
+_NUM_CALIBRATION_IMAGES = 100
+_NUM_REFERENCE_IMAGES = 8
+_MOST_GENERATED = 64
+_BATCH = 8
+
+
+def tflite(
+    model: keras.Model,
+    path: str | os.PathLike,
+    *,
+    flavours: Sequence[str] = FLAVOURS,
+    images: Examples | Source | np.ndarray | None = None,
+    num_images: int = 1000,
+    class_names: Sequence[str] = (),
+    eval_crop: str = "resize",
+    image_size: int | tuple[int, int] | None = None,
+    fixed_batch: bool = False,
+    preprocessing: bool = False,
+    min_agreement: float = 0.95,
+    identity: Mapping[str, Any] | None = None,
+) -> list[Verdict]:
+    """Writes a model as `path/<next integer>/<flavour>.tflite`, with a report on how far each file is from it.
+
+    Files take `images` and give `logits`, `probabilities` where the model ends in them, or `features` where it has no
+    head. They need no operations but those built into the runtime.
+
+    Args:
+        model: Functional, of one input (B, H, W, 3) and one output, in float32; stays as it is.
+        path: Folder of all versions.
+        flavours: "float32"; "float16" weights; "dynamic_int8", "int8" and "weight_only_int8", of which the second sets
+            the ranges of activations beforehand, and the last rounds weights alone.
+        images: See `keras_vit.export.examples.take`; default: 64 generated pictures, which say less than photographs.
+            For "int8", up to 100 of them, at most half, set the ranges; the files are judged on the others.
+        num_images: On how many the files are judged, at most.
+        class_names: In the order of the classes; default: ImageNet's where their number tells, else numbers.
+        eval_crop: How images are brought to the size of the model, as in `keras_vit.data.transforms.eval_crop`.
+        image_size: Side in pixels, or (height, width); needed where the model takes any size: the files take this one.
+        fixed_batch: Files take one image, rather than any number: smaller graphs, without arithmetic on shapes.
+        preprocessing: Files take uint8 pixels from 0 to 255 and scale them, rather than what the model takes.
+        min_agreement: A file is refused if its highest output is that of the model for a smaller share of the images.
+            0 writes all.
+        identity: What is known of the weights, for the metadata: the tag or file, its hash, its "licence".
+
+    Returns:
+        How far each file is from the model, in the order of the flavours.
+
+    Raises:
+        ValueError: If the model or an argument does not fit, or a file is refused, or cannot be made or run; then the
+            other files are there, and the message names the version. If none is left, there is no version.
+        ImportError: If ai-edge-litert or ai-edge-quantizer is absent.
+
+    Example:
+        >>> row = dataclasses.replace(VIT_VARIANTS["ViT_Ti16"], name="ViT_Mine", width=16, depth=1, num_heads=2)
+        >>> model = keras_vit.application(row)(weights=None, input_shape=(32, 32, 3), classes=10)
+        >>> [verdict.name for verdict in tflite(model, "mine", flavours=["float16"], num_images=4)]
+        ['float16.tflite']
+        >>> sorted(path.name for path in Path("mine/1").iterdir() if path.suffix != ".png")
+        ['float16.tflite', 'keras_vit.json', 'reference.npz', 'report.csv', 'report.md']
+    """
+    flavours = _check_flavours(flavours, min_agreement, num_images)
+    _check_installed(flavours)
+    size, labels = _image_size(model, image_size), _labels(model, class_names)
+    num_calibration = _NUM_CALIBRATION_IMAGES if "int8" in flavours else 0
+    most = num_calibration + (min(num_images, _MOST_GENERATED) if images is None else num_images)
+    calibration, judged = _split(take(images, size, most, crop=eval_crop), num_calibration)
+    levels = judged.pixels()
+    expected = _answers(model, _inputs(model, levels, as_levels=False))
+    inputs, samples = (_inputs(model, each, as_levels=preprocessing) for each in (levels, calibration.pixels()))
+    graph = Graph(
+        model=model, image_size=size, fixed_batch=fixed_batch, takes_levels=preprocessing, calibration=samples
+    )
+    accepted = {"top1_agreement": min_agreement}
+    facts = _facts(graph, describe(model, accepted=accepted, eval_crop=eval_crop, identity=identity))
+    verdicts, refused = [], {}
+    with new_version(path) as version:
+        for flavour in flavours:
+            file = version.folder / f"{flavour}.tflite"
+            try:
+                file.write_bytes(with_metadata(convert(graph, flavour), {**facts, "flavour": flavour}, labels))
+                verdict = judge(file, inputs, expected, labels=judged.labels)
+            except ValueError as error:
+                refused[flavour] = str(error).replace(str(version.folder), str(path))
+            else:
+                verdicts.append(verdict)
+                if verdict.top1_agreement < min_agreement:
+                    refused[flavour] = _words(verdict)
+                    verdicts[-1] = replace(verdict, name=f"{flavour}, refused")
+            if flavour in refused:
+                file.unlink(missing_ok=True)
+        if len(refused) == len(flavours):
+            raise ValueError(_refusal(model, refused, min_agreement, "Nothing is written."))
+        images_name = "generated pictures" if images is None else judged.name
+        write_facts(version.folder, facts)
+        write_reference(version.folder, levels[:_NUM_REFERENCE_IMAGES], expected[:_NUM_REFERENCE_IMAGES])
+        write_report(version.folder, verdicts, title=f"{model.name} as TFLite", images_name=images_name)
+    if refused:
+        raise ValueError(_refusal(model, refused, min_agreement, f"The others are in {version.path}."))
+    return verdicts
+
+
+# ── what is refused before anything is made ──
+
+
+def _check_flavours(flavours: Sequence[str], min_agreement: float, num_images: int) -> list[str]:
+    names = [flavours] if isinstance(flavours, str) else list(flavours)
+    unknown = [name for name in names if name not in FLAVOURS]
+    if unknown or not names or len(set(names)) < len(names):
+        raise ValueError(f"`flavours` must be some of {', '.join(FLAVOURS)}, each once. Received: {flavours}.")
+    if not 0 <= min_agreement <= 1:
+        raise ValueError(f"`min_agreement` is a share, from 0 to 1. Received: {min_agreement}.")
+    if num_images < 1:
+        raise ValueError(f"`num_images` must be at least 1. Received: {num_images}.")
+    return names
+
+
+def _check_installed(flavours: Sequence[str]) -> None:
+    """Known before the first conversion, not after the last."""
+    try:
+        import ai_edge_litert  # noqa: F401
+        import flatbuffers  # noqa: F401
+
+        if "weight_only_int8" in flavours:
+            import ai_edge_quantizer  # noqa: F401
+    except ImportError as error:
+        raise ImportError(f'TFLite needs more packages: pip install "keras-vit[tflite]" ({error})') from error
+
+
+def _image_size(model: keras.Model, image_size: int | tuple[int, int] | None) -> tuple[int, int]:
+    """Returns (height, width) of the images that the files take; checks the model on the way."""
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(f"TFLite files are made with Keras on TensorFlow. It runs on {keras.backend.backend()}.")
+    shapes = [tuple(tensor.shape) for tensor in getattr(model, "inputs", None) or ()]
+    if len(shapes) != 1 or len(shapes[0]) != 4 or shapes[0][3] != 3 or len(model.outputs) != 1:
+        raise ValueError(
+            "The model must be a functional one that takes images (B, H, W, 3) and has one output. "
+            f"Received: inputs of shape {shapes}."
+        )
+    precisions = {layer.compute_dtype for layer in model.layers} - {"float32"}
+    if precisions:
+        raise ValueError(
+            f"The model must compute in float32. Received: layers that compute in {', '.join(sorted(precisions))}. "
+            "Build it under `keras.config.set_dtype_policy('float32')` and give it the same weights with `set_weights`."
+        )
+    height, width = shapes[0][1:3]
+    if image_size is None and None in (height, width):
+        raise ValueError("The model takes images of any size, a file those of one: pass `image_size`, in pixels.")
+    if image_size is None:
+        return height, width
+    size = (int(image_size),) * 2 if isinstance(image_size, numbers.Integral) else tuple(image_size)
+    if len(size) != 2 or min(size) < 1 or size != (height or size[0], width or size[1]):
+        raise ValueError(f"The model takes images of {height} x {width} pixels. Received: image_size={image_size}.")
+    return size
+
+
+def _labels(model: keras.Model, class_names: Sequence[str]) -> list[str]:
+    if output_name(model) != "features":
+        return labels_of(model.outputs[0].shape[-1], class_names)
+    if class_names:
+        raise ValueError(f"{model.name} has no head, so no classes. Received: {len(class_names)} names.")
+    return []
+
+
+# ── images and answers ──
+
+
+def _split(examples: Examples, count: int) -> tuple[Examples, Examples]:
+    """Returns those that set ranges, spread over all and at most half of them, and the others. One alone is both."""
+    total = len(examples.images)
+    count = min(count, total // 2)
+    chosen = np.zeros(total, bool)
+    chosen[np.arange(count) * total // max(count, 1)] = True
+    return _those(examples, chosen if count else ~chosen), _those(examples, ~chosen)
+
+
+def _those(examples: Examples, chosen: np.ndarray) -> Examples:
+    labels = None if examples.labels is None else examples.labels[chosen]
+    return replace(examples, images=examples.images[chosen], labels=labels)
+
+
+def _inputs(model: keras.Model, levels: np.ndarray, *, as_levels: bool) -> np.ndarray:
+    """What the model takes for pixels from 0 to 255, or a file that scales them itself."""
+    if as_levels:
+        return levels
+    return levels.astype(np.float32) if scales_pixels(model) else levels / np.float32(127.5) - np.float32(1)
+
+
+def _answers(model: keras.Model, inputs: np.ndarray) -> np.ndarray:
+    """On the processor: graphics cards round products to fewer digits than the comparison has."""
+    with tf.device("CPU:0"):
+        parts = [model(inputs[start : start + _BATCH], training=False) for start in range(0, len(inputs), _BATCH)]
+        return np.concatenate([keras.ops.convert_to_numpy(part) for part in parts]).astype(np.float32)
+
+
+def _facts(graph: Graph, known: dict[str, Any]) -> dict[str, Any]:
+    taken = {"name": "images", "image_size": list(graph.image_size)}
+    if graph.takes_levels:
+        taken |= {"dtype": "uint8", "range": [0, 255]}
+    batch = 1 if graph.fixed_batch else None
+    given = {"name": output_name(graph.model), "shape": [batch, *graph.model.outputs[0].shape[1:]]}
+    return {**known, "format": "TFLite", "batch": batch, "input": {**known["input"], **taken}, "output": given}
+
+
+# ── refusals ──
+
+
+def _words(verdict: Verdict) -> str:
+    accuracy = "" if verdict.accuracy is None else f", right on {verdict.accuracy:.1%}"
+    return (
+        f"agrees with the model on {verdict.top1_agreement:.1%} of {verdict.num_images} images{accuracy}; errors up to "
+        f"{verdict.max_error:.2g}, {verdict.mean_error:.2g} in the mean; {verdict.size_bytes / 1e6:.3g} MB, "
+        f"{verdict.latency_ms:.3g} ms"
+    )
+
+
+def _refusal(model: keras.Model, refused: Mapping[str, str], min_agreement: float, left: str) -> str:
+    lines = "".join(f"\n- {flavour}: {reason.rstrip('.')}." for flavour, reason in refused.items())
+    return (
+        f"Files of {model.name} must agree with it on {min_agreement:.1%} of the images. Refused are:{lines}\n"
+        f"{left} `min_agreement=0` writes all that can be run; `flavours` leaves out what is not wanted."
+    )

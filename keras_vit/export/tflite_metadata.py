@@ -1,0 +1,171 @@
+"""What a `.tflite` file carries beside its graph: names of the classes, what the pixels must be, where it comes from.
+
+Two conventions, and a file follows both. A buffer called TFLITE_METADATA holds a FlatBuffer of TensorFlow's schema
+"M001", which the image classifiers of Android and iOS read. A zip archive behind the graph holds `labels.txt` and
+`keras_vit.json`: runtimes do not read so far, and every unzipper opens it.
+
+Source: tensorflow/tflite-support, tensorflow_lite_support/metadata/metadata_schema.fbs, version 1.5.0; the numbers of
+fields below are their places in its tables.
+"""
+
+import io
+import json
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_vit.export.metadata import FILE
+
+LABELS_FILE = "labels.txt"
+_BUFFER_NAME = "TFLITE_METADATA"
+_IDENTIFIER = b"M001"
+_PARSER_VERSION = "1.0.0"  # the first one that has all that is used here
+# Members of the schema's unions and enumerations.
+_IMAGE_PROPERTIES, _NORMALIZATION_OPTIONS, _RGB, _TENSOR_AXIS_LABELS = 2, 1, 1, 2
+
+Add = Callable[[int], None]
+_INSTALL = 'A .tflite file needs more packages: pip install "keras-vit[tflite]"'
+
+
+def with_metadata(content: bytes, facts: Mapping[str, Any], labels: Sequence[str]) -> bytes:
+    """Returns a `.tflite` file that says of itself what it is.
+
+    Args:
+        content: Of a `.tflite` file with one input and one output.
+        facts: Ready for JSON, with "model", and "input": {"image_size", "range", "dtype"} and "output": {"name"}; see
+            `keras_vit.export.metadata.describe`. "licence" is written where the schema has a place for it.
+        labels: Names of the classes, without line breaks; empty if the model has none.
+
+    Raises:
+        ImportError: If flatbuffers or ai_edge_litert is absent.
+    """
+    described = _with_buffer(content, _model_metadata(facts, labels))
+    files = {FILE: json.dumps(facts, indent=2, ensure_ascii=False) + "\n"}
+    if labels:
+        files[LABELS_FILE] = "".join(f"{label}\n" for label in labels)
+    archive = io.BytesIO(described)
+    with zipfile.ZipFile(archive, "a") as zipped:  # "a": behind what is there
+        for name, text in files.items():
+            zipped.writestr(name, text)
+    return archive.getvalue()
+
+
+def _with_buffer(content: bytes, metadata: bytes) -> bytes:
+    try:
+        import flatbuffers
+        from ai_edge_litert import schema_py_generated as schema
+    except ImportError as error:
+        raise ImportError(f"{_INSTALL} ({error})") from error
+    model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(content))
+    for held in model.buffers:
+        if (
+            held.offset > 1
+        ):  # ai-edge-quantizer puts large buffers behind the graph, where they would not be found again
+            held.data = np.frombuffer(content, np.uint8, held.size, held.offset)
+            held.offset = held.size = 0
+    entry = schema.MetadataT()
+    entry.name, entry.buffer = _BUFFER_NAME, len(model.buffers)
+    buffer = schema.BufferT()
+    buffer.data = np.frombuffer(metadata, np.uint8)
+    model.buffers.append(buffer)
+    model.metadata = [*(model.metadata or []), entry]
+    builder = flatbuffers.Builder(len(content) + len(metadata))
+    builder.Finish(model.Pack(builder), file_identifier=b"TFL3")
+    return bytes(builder.Output())
+
+
+def _model_metadata(facts: Mapping[str, Any], labels: Sequence[str]) -> bytes:
+    """ModelMetadata, whose only subgraph has one input and one output."""
+    tables = _Tables()
+    subgraph = tables.table(
+        {
+            2: tables.offset(tables.vector([_input(tables, facts["input"])])),
+            3: tables.offset(tables.vector([_output(tables, facts["output"]["name"], labels)])),
+        }
+    )
+    words = {0: facts["model"], 1: _description(facts["input"]), 5: facts.get("licence"), 7: _PARSER_VERSION}
+    fields = {number: tables.offset(tables.text(str(word))) for number, word in words.items() if word}
+    return tables.finished(tables.table({**fields, 3: tables.offset(tables.vector([subgraph]))}))
+
+
+def _description(taken: Mapping[str, Any]) -> str:
+    (height, width), (least, greatest) = taken["image_size"], taken["range"]
+    return (
+        f"Classifies RGB images of {height} x {width} pixels, {taken['dtype']} from {least} to {greatest}. More is in "
+        f"{FILE}: open this file as a zip archive."
+    )
+
+
+def _input(tables: "_Tables", taken: Mapping[str, Any]) -> int:
+    """TensorMetadata of images: `(pixel - mean) / std`, of pixels from 0 to 255, is what the graph takes."""
+    least, greatest = taken["range"]
+    std = 255 / (greatest - least)
+    mean = -least * std
+    height, width = taken["image_size"]
+    size = tables.table({0: tables.uint32(width), 1: tables.uint32(height)})
+    image = tables.table({0: tables.int8(_RGB), 1: tables.offset(size)})
+    content = tables.table({0: tables.uint8(_IMAGE_PROPERTIES), 1: tables.offset(image)})
+    options = tables.table({0: tables.offset(tables.floats([mean])), 1: tables.offset(tables.floats([std]))})
+    unit = tables.table({0: tables.uint8(_NORMALIZATION_OPTIONS), 1: tables.offset(options)})
+    stats = tables.table({0: tables.offset(tables.floats([greatest])), 1: tables.offset(tables.floats([least]))})
+    name = tables.text("images")
+    fields = {0: name, 3: content, 4: tables.vector([unit]), 5: stats}
+    return tables.table({number: tables.offset(at) for number, at in fields.items()})
+
+
+def _output(tables: "_Tables", name: str, labels: Sequence[str]) -> int:
+    """TensorMetadata of what the graph gives; the labels name the places along its last axis."""
+    fields = {0: tables.text(name)}
+    if labels:
+        file_name = tables.text(LABELS_FILE)
+        file = tables.table({0: tables.offset(file_name), 2: tables.int8(_TENSOR_AXIS_LABELS)})
+        fields[6] = tables.vector([file])
+    return tables.table({number: tables.offset(at) for number, at in fields.items()})
+
+
+class _Tables:
+    """A FlatBuffer under construction: children come before their parents."""
+
+    def __init__(self):
+        try:
+            import flatbuffers
+        except ImportError as error:
+            raise ImportError(f"{_INSTALL} ({error})") from error
+        self._builder = flatbuffers.Builder(1024)
+
+    def text(self, text: str) -> int:
+        return self._builder.CreateString(text)
+
+    def floats(self, values: Sequence[float]) -> int:
+        return self._builder.CreateNumpyVector(np.array(values, np.float32))
+
+    def vector(self, tables: Sequence[int]) -> int:
+        self._builder.StartVector(4, len(tables), 4)  # an offset has 4 bytes
+        for table in reversed(tables):
+            self._builder.PrependUOffsetTRelative(table)
+        return self._builder.EndVector()
+
+    def table(self, fields: Mapping[int, Add]) -> int:
+        """Returns where a table lies; `fields` says what stands in which place."""
+        self._builder.StartObject(max(fields) + 1)
+        for number, add in fields.items():
+            add(number)
+        return self._builder.EndObject()
+
+    def offset(self, at: int) -> Add:
+        return lambda number: self._builder.PrependUOffsetTRelativeSlot(number, at, 0)
+
+    def uint32(self, value: int) -> Add:
+        return lambda number: self._builder.PrependUint32Slot(number, value, 0)
+
+    def uint8(self, value: int) -> Add:
+        return lambda number: self._builder.PrependUint8Slot(number, value, 0)
+
+    def int8(self, value: int) -> Add:
+        return lambda number: self._builder.PrependInt8Slot(number, value, 0)
+
+    def finished(self, root: int) -> bytes:
+        self._builder.Finish(root, file_identifier=_IDENTIFIER)
+        return bytes(self._builder.Output())
