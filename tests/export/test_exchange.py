@@ -1,0 +1,337 @@
+"""ONNX and OpenVINO: each file is run by its own runtime here too, and everything that may be wrong with it."""
+
+import dataclasses
+import gc
+import json
+import os
+import sys
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_vit
+from keras_vit.cost import parameters
+from keras_vit.export import exchange
+from keras_vit.export.exchange import onnx, openvino
+from keras_vit.export.verdicts import Verdict
+from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
+
+pytestmark = pytest.mark.tensorflow
+onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("tf2onnx")
+runtime = pytest.importorskip("openvino")
+
+SIZE = (32, 48)
+RNG = np.random.default_rng(0)
+IMAGES = RNG.uniform(-1, 1, (5, *SIZE, 3)).astype(np.float32)
+
+
+def answering(model: keras.Model) -> keras.Model:
+    """The head of a new model is all zeros: then any two of them agree. Here it gives logits of about 3."""
+    for variable in model.layers[-1].trainable_variables:
+        variable.assign(RNG.normal(size=variable.shape) * 3 / variable.shape[0] ** 0.5)
+    return model
+
+
+@pytest.fixture
+def build(tiny_vit) -> Callable[..., keras.Model]:
+    def build(**options) -> keras.Model:
+        defaults = {"weights": None, "input_shape": (*SIZE, 3), "classes": 7, "classifier_activation": None}
+        return answering(keras_vit.application(tiny_vit)(**(defaults | options)))
+
+    return build
+
+
+def run_onnx(folder: Path, images: np.ndarray) -> dict[str, np.ndarray]:
+    session = onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
+    given = session.run(None, {"images": images})
+    return dict(zip([output.name for output in session.get_outputs()], given, strict=True))
+
+
+def run_openvino(folder: Path, images: np.ndarray) -> dict[str, np.ndarray]:
+    compile_with = json.loads((folder / "keras_vit.json").read_text())["compile_with"]
+    compiled = runtime.Core().compile_model(folder / "model.xml", "CPU", compile_with)
+    given = compiled({"images": images})
+    return {output.get_any_name(): given[output] for output in compiled.outputs}
+
+
+FORMATS = {"onnx": (onnx, run_onnx), "openvino": (openvino, run_openvino)}
+
+
+# ── what is written ──
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_version_holds_the_model_its_labels_and_what_it_says_of_itself(build, tmp_path: Path, name: str, capfd):
+    export, run = FORMATS[name]
+    model = build(gelu="exact")
+    weights, expected = model.get_weights(), model.predict_on_batch(IMAGES)
+    # What the conversion says goes to no one: neither words nor warnings, which are errors here.
+    capfd.readouterr()
+    verdict = export(model, tmp_path / "vit", class_names=[*"abcdefg"], identity={"weights": "of my own"})
+    assert capfd.readouterr() == ("", "")
+    folder = tmp_path / "vit" / "1"
+    files = {"onnx": {"model.onnx"}, "openvino": {"model.xml", "model.bin"}}[name]
+    assert {path.name for path in folder.iterdir()} == files | {"labels.txt", "keras_vit.json", "reference.npz"}
+    assert (folder / "labels.txt").read_text() == "a\nb\nc\nd\ne\nf\ng\n"
+    said = json.loads((folder / "keras_vit.json").read_text())
+    assert said["weights"] == "of my own" and said["output"] == {"name": "logits", "shape": [None, 7]}
+    assert (said["input"]["image_size"], said["input"]["range"]) == ([*SIZE], [-1, 1])
+    assert said["parity"]["max_error"] == verdict.max_error < 1e-5
+    assert verdict.top1_agreement == 1 and verdict.latency_ms > 0 and verdict.accuracy is None
+    assert verdict.size_bytes == sum((folder / file).stat().st_size for file in files)
+    assert np.abs(expected).max() > 1
+    for count in (5, 1, 3):
+        (given,) = run(folder, IMAGES[:count]).items()
+        assert given[0] == "logits"
+        np.testing.assert_allclose(given[1], expected[:count], atol=1e-5)
+    # The model is as it was.
+    assert all((now == then).all() for now, then in zip(model.get_weights(), weights, strict=True))
+    assert (model.predict_on_batch(IMAGES) == expected).all() and model.output_names == ["predictions"]
+
+
+def test_openvino_left_to_itself_may_be_far_off_and_the_metadata_says_how_to_be_exact(build, tmp_path: Path):
+    model = build()
+    openvino(model, tmp_path)
+    hasty = runtime.Core().compile_model(tmp_path / "1" / "model.xml", "CPU")
+    expected = model.predict_on_batch(IMAGES)
+    if hasty.get_property("INFERENCE_PRECISION_HINT") != runtime.Type.f32:  # as the processor has it
+        assert np.abs(hasty(IMAGES)[0] - expected).max() > 1e-3
+    np.testing.assert_allclose(run_openvino(tmp_path / "1", IMAGES)["logits"], expected, atol=1e-5)
+
+
+def test_images_of_the_callers_are_judged_and_their_labels_counted(build, tmp_path: Path):
+    from keras_vit.data import sources
+
+    model = build(input_shape=(32, 32, 3), classes=10)
+    levels = RNG.integers(0, 256, (20, 32, 32, 3)).astype(np.uint8)
+    answers = model.predict_on_batch((levels / 127.5 - 1).astype(np.float32)).argmax(1)
+    labels = np.where(np.arange(20) < 5, (answers + 1) % 10, answers)  # a quarter is wrong
+    verdict = openvino(model, tmp_path, images=sources.arrays(levels, labels, name="noise"))
+    assert verdict.num_images == 20 and verdict.accuracy == pytest.approx(0.75)
+    assert "noise" in json.loads((tmp_path / "1" / "keras_vit.json").read_text())["parity"]["images"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_kind_of_model_is_exported(build, tiny_vit, tiny_resnet, tmp_path: Path, name: str):
+    stem = dataclasses.replace(VIT_VARIANTS["R50_ViT_B16"].stem, units=(1, 1))
+    shape = {"weights": None, "input_shape": (*SIZE, 3), "classes": 7, "classifier_activation": None}
+    axial = dataclasses.replace(tiny_vit, name="axial", axial=True)
+    models = {
+        "gap": build(classifier="gap", gelu="exact"),
+        "map": build(classifier="map"),
+        "tanh layer": build(representation_size=9),
+        "hybrid": answering(keras_vit.application(dataclasses.replace(tiny_vit, stem=stem, patch_size=1))(**shape)),
+        "bit": answering(keras_vit.application(tiny_resnet(RESNET_VARIANTS["BiT_R50x1"]))(**shape)),
+        "axial": answering(keras_vit.application(axial)(**shape)),
+        "any size": build(input_shape=(None, None, 3)),
+        "pixels": build(include_preprocessing=True),
+        "softmax": build(classifier_activation="softmax"),
+        "no head": build(include_top=False, pooling="token"),
+        "tokens": build(include_top=False),
+    }
+    export, run = FORMATS[name]
+    named = {"softmax": "probabilities", "no head": "features", "tokens": "features"}
+    for kind, model in models.items():
+        verdict = export(model, tmp_path / kind, image_size=SIZE)
+        images = np.round(127.5 * (IMAGES + 1)) if kind == "pixels" else IMAGES
+        ((output, given),) = run(tmp_path / kind / "1", images).items()
+        np.testing.assert_allclose(given, model.predict_on_batch(images), atol=1e-4, err_msg=kind)
+        assert output == named.get(kind, "logits") and verdict.top1_agreement == 1
+        assert (tmp_path / kind / "1" / "labels.txt").exists() == (output != "features")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_name", ["ViT_B16", "R50_ViT_B16"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_models_of_real_size_are_exported(tmp_path: Path, name: str, model_name: str):
+    model = answering(getattr(keras_vit, model_name)(weights=None, classifier_activation=None))
+    verdict = FORMATS[name][0](model, tmp_path)
+    assert verdict.max_error < 1e-4 and verdict.top1_agreement == 1
+    assert verdict.size_bytes == pytest.approx(4 * model.count_params(), rel=0.03)
+    assert (tmp_path / "1" / "labels.txt").read_text().splitlines()[:2] == ["tench", "goldfish"]
+    (tmp_path / "1" / {"onnx": "model.onnx", "openvino": "model.bin"}[name]).unlink()  # 350 MB, kept for three runs
+
+
+# ── exact GELU ──
+
+
+def test_what_keras_alone_writes_of_exact_gelu_does_not_load(build, tmp_path: Path, caplog):
+    """When this fails, Keras and tf2onnx can do without `_erfc_converted`."""
+    model, path = build(gelu="exact"), tmp_path / "plain.onnx"
+    signature = [tf.TensorSpec((None, *SIZE, 3), tf.float32)]
+    model.export(str(path), format="onnx", verbose=False, input_signature=signature)
+    with pytest.raises(Exception, match="No Op registered for Erfc"):
+        onnxruntime.InferenceSession(path)
+
+
+def test_a_conversion_that_tf2onnx_brings_itself_goes_first():
+    from tf2onnx import constants, handler
+
+    converters = handler.tf_op.get_opsets()[constants.ONNX_DOMAIN]
+
+    def found() -> list:
+        return [of_opset["Erfc"][0] for of_opset in converters if "Erfc" in of_opset]
+
+    with exchange._erfc_converted():
+        assert found() == [exchange._convert_erfc]
+    assert not found()
+    theirs = object()
+    converters[13]["Erfc"] = (theirs, {})
+    try:
+        with exchange._erfc_converted():
+            assert found() == [theirs]
+        assert found() == [theirs]
+    finally:
+        del converters[13]["Erfc"]
+
+
+# ── group normalization ──
+
+
+def test_openvino_is_exact_where_many_pixels_are_normalized_and_keras_alone_is_not(tmp_path: Path):
+    """When the last line fails, OpenVINO can do without `_in_stages`."""
+    images = keras.Input((112, 112, 64))
+    model = keras.Model(images, {"logits": keras.layers.GroupNormalization(32, epsilon=1e-6)(images)})
+    # Before one background: where the same number is added again and again, it is rounded to the same side.
+    pixels = RNG.normal(0, 2, (2, 112, 112, 64)).astype(np.float32)
+    pixels[RNG.uniform(size=(2, 112, 112)) < 0.9] = RNG.normal(0, 2, 64)
+    exact = pixels.astype(np.float64).reshape(2, -1, 32, 2)
+    exact = (exact - exact.mean((1, 3), keepdims=True)) / np.sqrt(exact.var((1, 3), keepdims=True) + 1e-6)
+
+    def error(path: Path) -> float:
+        compiled = runtime.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+        return np.abs(compiled(pixels)[0] - exact.reshape(pixels.shape)).max()
+
+    signature = [tf.TensorSpec((None, 112, 112, 64), tf.float32)]
+    exchange._write_openvino(model, tmp_path / "model.xml", signature)
+    assert {path.name for path in tmp_path.iterdir()} == {"model.xml", "model.bin"}
+    assert error(tmp_path / "model.xml") < 1e-5
+    with exchange._unreported():
+        model.export(str(tmp_path / "plain.xml"), format="openvino", verbose=False, input_signature=signature)
+    assert error(tmp_path / "plain.xml") > 5e-5
+
+
+# ── what is refused ──
+
+
+@pytest.mark.parametrize("name", ["onnx"])
+def test_a_file_that_answers_differently_is_not_left(build, tmp_path: Path, monkeypatch, name: str):
+    other, write = build(), getattr(exchange, f"_write_{name}")
+
+    def write_other(model: keras.Model, path: Path, signature: list) -> None:
+        write(keras.Model(other.inputs[0], {"logits": other.outputs[0]}), path, signature)
+
+    monkeypatch.setattr(exchange, f"_write_{name}", write_other)
+    with pytest.raises(ValueError, match=r"model\.\w+ differs from the model by up to \d.*Nothing is written"):
+        FORMATS[name][0](build(), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_file_that_does_not_load_is_not_left(build, tmp_path: Path, monkeypatch, name: str):
+    monkeypatch.setattr(exchange, f"_write_{name}", lambda model, path, signature: path.write_bytes(b"no model"))
+    with pytest.raises(ValueError, match=r"model\.\w+ cannot be run"):
+        FORMATS[name][0](build(), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_rounding_explains_depends_on_the_largest_output():
+    assert exchange._accepted(np.array([[3.0, -20.0]])) == pytest.approx(1e-4)
+    assert exchange._accepted(np.array([[0.01, 0.002]])) == pytest.approx(1e-6)
+    assert exchange._accepted(np.array([[100.0, -200.0]])) == pytest.approx(1e-3)
+    numbers = {"size_bytes": 1, "num_images": 2, "top1_agreement": 1.0, "mean_error": 0.0, "latency_ms": 1.0}
+    verdict = Verdict(name="model.onnx", max_error=5e-5, accuracy=None, **numbers)
+    exchange._check_close(verdict, 1e-4)
+    with pytest.raises(ValueError, match="differs from the model by up to 5e-05 .* rounding explains 1e-06"):
+        exchange._check_close(verdict, 1e-6)
+
+
+@pytest.mark.parametrize("export", [onnx, openvino])
+def test_what_is_no_such_model_is_refused_before_anything_is_written(build, tmp_path: Path, export):
+    def refused(model, message: str, **options) -> None:
+        with pytest.raises(ValueError, match=message):
+            export(model, tmp_path / "new", **options)
+
+    model = build()
+    refused(build(input_shape=(None, None, 3)), "images of any size.*pass `image_size`, in pixels")
+    refused(model, r"takes images of 32 x 48 pixels. Received: image_size=32\.", image_size=32)
+    refused(model, r"takes images of 32 x 48 pixels. Received: image_size=\(32, 32\)", image_size=(32, 32))
+    refused(build(input_shape=(None, 48, 3)), "takes images of None x 48", image_size=(32, 32))
+    refused(model, "The model has 7 classes. Received: 2 names", class_names=["a", "b"])
+    refused(build(include_top=False), "no head, so no classes. Received: 1 names", class_names=["a"])
+    refused(keras.Sequential([keras.layers.Dense(2)]), r"must be a functional one.*Received: inputs of shape \[\]")
+    refused("ViT_B16", "must be a functional one that takes images")
+    refused(keras.Model(model.inputs[0], [model.outputs[0]] * 2), "has one output")
+    vector = keras.Input((3,))
+    refused(keras.Model(vector, keras.layers.Dense(2)(vector)), r"takes images \(B, H, W, 3\).*\(None, 3\)")
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    refused(build(), "must compute in float32. Received: layers that compute in bfloat16.*set_dtype_policy")
+    assert not (tmp_path / "new").exists()
+
+
+def test_weights_that_one_message_cannot_hold_are_refused(build, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(exchange, "_ONNX_MOST_BYTES", 4 * build().count_params() - 1)
+    with pytest.raises(
+        ValueError, match="take 0.0 GiB, and a file of ONNX holds less than 2. Export it with `openvino`"
+    ):
+        onnx(build(), tmp_path)
+    largest = [name for name, row in VIT_VARIANTS.items() if 4 * parameters(row) > 2**31 - 2**24]
+    assert largest == ["ViT_H14"]
+
+
+@pytest.mark.parametrize(
+    ("export", "package", "extra"),
+    [(onnx, "tf2onnx", "onnx"), (onnx, "onnxruntime", "onnx"), (openvino, "openvino", "openvino")],
+)
+def test_a_package_that_is_not_there_is_named_before_the_conversion(
+    build, tmp_path: Path, monkeypatch, export, package: str, extra: str
+):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match=rf'pip install "keras-vit\[{extra}\]"'):
+        export(build(), tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+# ── the process stays as it is ──
+
+
+def test_openvino_reports_to_nobody(build, tmp_path: Path, monkeypatch):
+    from openvino_telemetry import main
+
+    monkeypatch.setattr(main.Telemetry, "_SingletonMetaClass__single_instance", None)  # as in a new process
+    monkeypatch.delenv("CI", raising=False)
+    sent = []
+    monkeypatch.setattr(main.TelemetrySender, "send", lambda *message: sent.append(message))
+    model = build()
+    exchange._write_openvino(model, tmp_path / "model.xml", [tf.TensorSpec((None, *SIZE, 3), tf.float32)])
+    assert (tmp_path / "model.bin").exists() and not sent and "CI" not in os.environ
+    monkeypatch.setenv("CI", "no")
+    with exchange._unreported():
+        assert os.environ["CI"] == "true"
+    assert os.environ["CI"] == "no"
+
+
+def test_copies_that_refer_to_themselves_are_collected_while_tf2onnx_works():
+    class Copy:
+        def __init__(self):
+            self.itself = self
+
+    def most_alive() -> int:
+        alive, most = [], 0
+        for _ in range(30):
+            alive.append(weakref.ref(Copy()))
+            _ = [[] for _ in range(20_000)]  # what else a copy of a graph consists of
+            most = max(most, sum(reference() is not None for reference in alive))
+        return most
+
+    before = gc.get_threshold(), gc.get_freeze_count()
+    with exchange._garbage_collected():
+        assert most_alive() <= 3
+    assert (gc.get_threshold(), gc.get_freeze_count()) == before
