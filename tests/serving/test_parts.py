@@ -1,0 +1,260 @@
+"""The parts of the client that need no server: messages, patience, order, photographs."""
+
+import io
+import struct
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("grpc")
+pytest.importorskip("requests")
+pytest.importorskip("tensorflow_serving")
+tf = pytest.importorskip("tensorflow")
+Image = pytest.importorskip("PIL.Image")
+ImageOps = pytest.importorskip("PIL.ImageOps")
+
+pytestmark = pytest.mark.tensorflow
+
+SERVING = Path(__file__).parents[2] / "experiments" / "serving"
+sys.path.append(str(SERVING))  # where a script finds what lies beside it
+
+import in_order  # noqa: E402
+import patience  # noqa: E402
+import photographs  # noqa: E402
+import tensor_protos  # noqa: E402
+from answers import Answer, Passing, Refused, from_columns  # noqa: E402
+
+FINE = [Answer("ok")]
+
+
+class Line:
+    """A way to a server that fails as it is told."""
+
+    def __init__(self, *outcomes):
+        self.outcomes, self.timeouts = list(outcomes), []
+
+    def ask(self, files, timeout_s):
+        self.timeouts.append(timeout_s)
+        outcome = self.outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def close(self):
+        pass
+
+
+class Waits(threading.Event):
+    """Notes how long it should have waited, and does not."""
+
+    def __init__(self):
+        super().__init__()
+        self.seconds = []
+
+    def wait(self, timeout=None):
+        self.seconds.append(timeout)
+        return self.is_set()
+
+
+def asked(line: Line, waits: threading.Event, *, retries: int = 20, total_s: float = 1000.0) -> patience.Reply:
+    return patience.ask(line, [b""], patience.Patience(deadline_s=7.0, retries=retries, total_s=total_s), waits)
+
+
+def test_what_may_go_well_the_next_time_is_tried_again():
+    line, waits = Line(Passing("away"), Passing("busy"), FINE), Waits()
+    reply = asked(line, waits)
+    assert (reply.answers, reply.retries, len(waits.seconds)) == (FINE, 2, 2)
+    assert line.timeouts == [7.0] * 3
+
+
+def test_what_is_refused_is_not_tried_again():
+    line = Line(Refused("unknown model"), FINE)
+    with pytest.raises(Refused, match="unknown model"):
+        asked(line, Waits())
+    assert line.outcomes == [FINE]
+
+
+def test_retries_have_an_end_and_the_last_failure_is_told():
+    line = Line(*[Passing(f"number {number}") for number in range(9)])
+    with pytest.raises(patience.GaveUp, match="number 3.*tried 4 times") as caught:
+        asked(line, Waits(), retries=3)
+    assert (caught.value.retries, len(line.outcomes)) == (3, 5)
+
+
+def test_no_try_and_no_wait_goes_beyond_the_total():
+    line = Line(*[Passing("away")] * 1000)
+    start = time.monotonic()
+    with pytest.raises(patience.GaveUp):
+        asked(line, threading.Event(), retries=1000, total_s=0.5)
+    assert time.monotonic() - start < 0.6
+    assert max(line.timeouts) <= 0.5
+
+
+def test_waits_are_spread_from_zero_to_a_bound_that_doubles():
+    lists = []
+    for _ in range(300):
+        waits = Waits()
+        asked(Line(*[Passing("away")] * 8, FINE), waits)
+        lists.append(waits.seconds)
+    bounds = np.minimum(10.0, 0.2 * 2.0 ** np.arange(8))
+    shares = np.array(lists) / bounds
+    assert shares.min() >= 0 and shares.max() <= 1
+    assert np.allclose(shares.mean(axis=0), 0.5, atol=0.1)  # 0.5 if uniform; deviation of the mean 0.017
+    assert (shares.std(axis=0) > 0.2).all()
+
+
+def test_a_stop_ends_the_waiting():
+    waits = Waits()
+    waits.set()
+    with pytest.raises(patience.Stopped):
+        asked(Line(Passing("away"), FINE), waits)
+
+
+def test_results_come_in_order_and_no_more_jobs_run_than_were_agreed():
+    lock, counts, taken = threading.Lock(), {"now": 0, "most": 0}, []
+
+    def jobs():
+        for number in range(1000):
+            taken.append(number)
+            yield number
+
+    def work(number):
+        with lock:
+            counts["now"] += 1
+            counts["most"] = max(counts["most"], counts["now"])
+        time.sleep(0.02 if number % 50 == 0 else 0.0005)
+        with lock:
+            counts["now"] -= 1
+        return number
+
+    given = []
+    for result in in_order.in_order(jobs(), work, concurrency=4):
+        given.append(result)
+        assert len(taken) - len(given) <= 4 * 16  # neither all jobs nor all results are kept
+    assert given == list(range(1000)) and counts["most"] == 4
+
+
+def test_what_goes_wrong_in_a_job_is_raised_where_its_result_is_wanted():
+    results = in_order.in_order(range(5), lambda number: 1 // (2 - number), concurrency=2)
+    assert [next(results), next(results)] == [0, 1]
+    with pytest.raises(ZeroDivisionError):
+        next(results)
+
+
+def test_a_request_is_what_tensorflow_would_write():
+    files = [b"\xff\xd8\x00", b"", b"x" * 100_000]
+    request = tensor_protos.predict_request("vit", "stable", files)
+    spec = request.model_spec
+    assert (spec.name, spec.signature_name, spec.version_label) == ("vit", "serving_default", "stable")
+    assert request.inputs["image_bytes"] == tf.make_tensor_proto(files, tf.string)
+
+
+@pytest.mark.parametrize("kind", ["float32", "int32", "int64"])
+def test_numbers_are_read_in_both_forms_that_servers_write(kind):
+    array = np.arange(-3, 3).reshape(2, 3).astype(kind) * (0.1 if kind == "float32" else 1)
+    array = array.astype(kind)
+    as_bytes = tf.make_tensor_proto(array)
+    assert as_bytes.tensor_content and tensor_protos.to_list(as_bytes) == array.tolist()
+    one_by_one = tensor_protos.TensorProto(dtype=as_bytes.dtype, tensor_shape=as_bytes.tensor_shape)
+    {"float32": one_by_one.float_val, "int32": one_by_one.int_val, "int64": one_by_one.int64_val}[kind].extend(
+        array.ravel().tolist()
+    )
+    assert tensor_protos.to_list(one_by_one) == array.tolist()
+
+
+def test_strings_are_read():
+    assert tensor_protos.to_list(tf.make_tensor_proto([["Bär", ""], ["x", "y"]])) == [["Bär", ""], ["x", "y"]]
+
+
+def test_tensors_that_are_incomplete_or_of_another_type_are_errors():
+    proto = tf.make_tensor_proto(np.zeros((2, 3), np.float32))
+    proto.tensor_shape.dim[0].size = 5
+    with pytest.raises(ValueError, match=r"shape \[5, 3\] came with 6 values"):
+        tensor_protos.to_list(proto)
+    with pytest.raises(ValueError, match="DT_BOOL"):
+        tensor_protos.to_list(tf.make_tensor_proto([True]))
+
+
+def test_outputs_and_rows_that_are_missing_are_refused():
+    columns = {"labels": [["a"]], "scores": [[1.0]], "class_ids": [[0]], "status": ["ok"]}
+    assert from_columns(columns, 1) == [Answer("ok", ("a",), (1.0,), (0,))]
+    with pytest.raises(Refused, match="2 images were sent"):
+        from_columns(columns, 2)
+    with pytest.raises(Refused, match="gives features, status; what is missing: labels, scores, class_ids"):
+        from_columns({"features": [[0.0]], "status": ["ok"]}, 1)
+
+
+def picture(kind: str, orientation: int | None, **options) -> bytes:
+    draws = np.random.default_rng(0)
+    image = Image.fromarray(draws.integers(0, 256, (3, 5, 3), np.uint8)).resize((100, 60))
+    exif = Image.Exif()
+    if orientation is not None:
+        exif[0x0112] = orientation
+    written = io.BytesIO()
+    image.save(written, format=kind, exif=exif, **options)
+    return written.getvalue()
+
+
+def seen(file: bytes) -> np.ndarray:
+    """As a viewer shows it."""
+    return np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(file)))).astype(int)
+
+
+def stored(file: bytes) -> np.ndarray:
+    """As a decoder that looks at no EXIF sees it."""
+    return np.asarray(Image.open(io.BytesIO(file))).astype(int)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+@pytest.mark.parametrize("orientation", range(2, 9))
+def test_photographs_are_turned_as_a_viewer_shows_them(kind, orientation):
+    file = picture(kind, orientation, icc_profile=b"profile")
+    turned = photographs.upright(file)
+    assert turned != file and Image.open(io.BytesIO(turned)).getexif().get(0x0112, 1) == 1
+    assert Image.open(io.BytesIO(turned)).info["icc_profile"] == b"profile"
+    difference = np.abs(stored(turned) - seen(file))
+    assert difference.max() == 0 if kind == "PNG" else difference.mean() < 2
+    assert stored(turned).shape == ((60, 100, 3) if orientation < 5 else (100, 60, 3))
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        *(picture("JPEG", orientation) for orientation in (None, 0, 1)),
+        picture("PNG", 1),
+        b"",
+        b"GIF89a",
+        picture("JPEG", 6)[:80],
+        picture("JPEG", 6)[:-900],
+        picture("BMP", None),
+        struct.pack(">8sI4sII5BI", b"\x89PNG\r\n\x1a\n", 13, b"IHDR", 99_999, 99_999, 8, 2, 0, 0, 0, 0),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data:UserWarning")
+def test_upright_and_damaged_files_stay_as_they_are(file):
+    assert photographs.upright(file) is file
+
+
+def test_photographs_are_found_in_order_whatever_their_ending_looks_like(tmp_path):
+    for name in ("b/z.JPG", "b/a.jpeg", "a.Png", "notes.txt", "c.jpg/inside.jpg"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    found = [str(path.relative_to(tmp_path)) for path in photographs.find_photographs(tmp_path)]
+    assert found == ["a.Png", "b/a.jpeg", "b/z.JPG", "c.jpg/inside.jpg"]
+    with pytest.raises(ValueError, match="There is no folder"):
+        photographs.find_photographs(tmp_path / "nowhere")
+
+
+def test_the_client_waits_for_neither_tensorflow_nor_keras():
+    code = (
+        f"import sys; sys.path.append({str(SERVING)!r}); import transports; "
+        "print([name for name in ('tensorflow.python', 'keras', 'keras_vit') if name in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert result.stdout.strip() == "[]", result.stderr
