@@ -40,17 +40,17 @@ help: ## list the commands
 quickstart: $(VENV)/.installed-quickstart ## install what it needs, then the first full run: pre-train, fine-tune, export, ask
 	@$(BIN)/python -m keras_vit quickstart
 
-# Most tests keep one core busy, so two run at a time, each file in one process, and JAX beside them for a while. Of both
-# halves what failed is named once more at the very end, where whoever reads the last lines of a long log finds it.
+# Most tests keep one core busy, so two run at a time, each file in one process, and JAX beside them for a while. What
+# failed in either half is named once more at the very end, where whoever reads the last lines of a long log finds it.
 test: lint ## install what it needs, then linters, all tests on TensorFlow, floors 0-3 on JAX
 	@echo "Tests on TensorFlow, and beside them on JAX:"
 	@KERAS_BACKEND=jax $(JAX_CACHE) $(BIN)/python -m pytest -q -m "$(UNASKED)" $(ONLY_ONCE:%=--ignore=tests/%) \
 	    > $(VENV)/jax-tests.log 2>&1 & jax=$$!; \
 	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q -m "$(UNASKED)" -n 2 --dist loadfile 2>&1 \
 	    | tee $(VENV)/tensorflow-tests.log; on_tensorflow=$$?; \
-	wait $$jax; on_jax=$$?; echo "Tests on JAX:"; cat $(VENV)/jax-tests.log; \
-	for half in tensorflow jax; do \
-	    echo "On $$half:"; grep -E "^(FAILED|ERROR|INTERNALERROR|[0-9]+ (passed|failed|skipped|errors?))" \
+	wait $$jax; on_jax=$$?; [ $$on_jax = 0 ] || cat $(VENV)/jax-tests.log; \
+	for half in jax tensorflow; do \
+	    echo "Tests on $$half:"; grep -E "^(FAILED|ERROR|INTERNALERROR|[0-9]+ (passed|failed|skipped|errors?))" \
 	        $(VENV)/$$half-tests.log | cut -c 1-300 || tail -n 5 $(VENV)/$$half-tests.log; \
 	done; \
 	exit $$((on_tensorflow + on_jax))

@@ -103,7 +103,7 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """Imported on first use (PEP 562): what needs TensorFlow, and in a command line every public name."""
-    if name in ("analyze", "cost", "data", "evaluate", "layers", "models", "paper", "train", "variants"):
+    if name in ("analyze", "cost", "data", "evaluate", "export", "layers", "models", "paper", "train", "variants"):
         return importlib.import_module(f"keras_vit.{name}")
     if name == "finetune":
         return importlib.import_module("keras_vit.train.transfer").finetune
@@ -115,4 +115,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "analyze", "cost", "data", "evaluate", "finetune", "paper", "train"])
+    return sorted([*__all__, "analyze", "cost", "data", "evaluate", "export", "finetune", "paper", "train"])

@@ -4,7 +4,6 @@ What the commands do is done elsewhere. A command imports what it needs when it 
 Keras, which takes seconds to load. The frame around them, with usage errors and exit codes, is `cli.py`.
 """
 
-import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,10 +11,10 @@ from dataclasses import dataclass
 from absl import flags, logging
 
 from keras_vit import info
+from keras_vit.arguments import NEW_SIZE, parse_size, require_folders, show_progress
 from keras_vit.quiet import quiet_start
 
 PROGRAM = "python -m keras_vit"
-_NEW_SIZE = "Height and width in pixels: 384, or 224,384."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,12 +41,12 @@ class Command:
 
 
 def _define_info(values: flags.FlagValues) -> None:
-    flags.DEFINE_string("image_size", "224", _NEW_SIZE, flag_values=values)
+    flags.DEFINE_string("image_size", "224", NEW_SIZE, flag_values=values)
     flags.DEFINE_integer("classes", 1000, "Outputs of the head; 0 for no head.", lower_bound=0, flag_values=values)
 
 
 def _info(arguments: list[str], values: flags.FlagValues) -> int:
-    size, classes = _parse_size(values.image_size), values.classes or None
+    size, classes = parse_size(values.image_size), values.classes or None
     print(info.model_card(arguments[0], size, classes) if arguments else info.models_table(size, classes))
     return 0
 
@@ -66,11 +65,11 @@ def _define_predict(values: flags.FlagValues) -> None:
     flags.DEFINE_string("model", "ViT_B16", f"See `{PROGRAM} info`.", flag_values=values)
     flags.DEFINE_string("weights", "imagenet", "Tag of the catalog, file or URL.", flag_values=values)
     flags.DEFINE_integer("top", 5, "Classes to name.", lower_bound=1, flag_values=values)
-    flags.DEFINE_string("image_size", None, f"{_NEW_SIZE} Default: that of the weights.", flag_values=values)
+    flags.DEFINE_string("image_size", None, f"{NEW_SIZE} Default: that of the weights.", flag_values=values)
 
 
 def _predict(arguments: list[str], values: flags.FlagValues) -> int:
-    size = _parse_size(values.image_size)
+    size = parse_size(values.image_size)
     with quiet_start():
         from keras_vit import classifier, predict
     photos = predict.find_photos(arguments)
@@ -78,10 +77,10 @@ def _predict(arguments: list[str], values: flags.FlagValues) -> int:
     names, failures = classifier.class_names(values.weights), 0
 
     def progress(done: int) -> None:
-        _show_progress(done, len(photos))
+        show_progress(done, len(photos))
 
     for answer in predict.predict(model, photos, values.top, progress, names):
-        _show_progress(None, len(photos))
+        show_progress(None, len(photos))
         if answer.problem:
             failures += 1
             print(f"cannot read {answer.photo}: {answer.problem}", file=sys.stderr)
@@ -122,7 +121,7 @@ def _define_finetune(values: flags.FlagValues) -> None:
 
 
 def _finetune(arguments: list[str], values: flags.FlagValues) -> int:
-    _require_folders(values, "data", "output")
+    require_folders(values, "data", "output")
     with quiet_start():
         from keras_vit import train
         from keras_vit.train import transfer
@@ -155,7 +154,7 @@ def _define_evaluate(values: flags.FlagValues) -> None:
     flags.DEFINE_string("output", None, "Folder for a report with tables and pictures.", flag_values=values)
     flags.DEFINE_string("real", None, "real.json of ImageNet ReaL.", flag_values=values)
     flags.DEFINE_bool("objectnet", False, "The folder is ObjectNet's.", flag_values=values)
-    flags.DEFINE_string("image_size", None, f"{_NEW_SIZE} Default: that of the weights.", flag_values=values)
+    flags.DEFINE_string("image_size", None, f"{NEW_SIZE} Default: that of the weights.", flag_values=values)
     crops = "resize: the whole image; resize_shorter: the middle."
     flags.DEFINE_enum("crop", "resize", ["resize", "resize_shorter"], crops, flag_values=values)
     batch = "Images of a step. Default: 64 of 224 x 224 pixels, more of smaller ones."
@@ -168,8 +167,8 @@ def _define_evaluate(values: flags.FlagValues) -> None:
 
 
 def _evaluate(arguments: list[str], values: flags.FlagValues) -> int:
-    _require_folders(values, "data")
-    size = _parse_size(values.image_size)
+    require_folders(values, "data")
+    size = parse_size(values.image_size)
     with quiet_start():
         from keras_vit import measure
         from keras_vit.devices import DevicesConfig
@@ -197,15 +196,15 @@ def _define_analyze(values: flags.FlagValues) -> None:
     flags.DEFINE_string("model", "ViT_B16", f"See `{PROGRAM} info`; or a file model.keras.", flag_values=values)
     weights = "Tag, file, URL, or none for random ones. Default: imagenet, of a name."
     flags.DEFINE_string("weights", None, weights, flag_values=values)
-    flags.DEFINE_string("image_size", None, f"{_NEW_SIZE} Default: that of the weights.", flag_values=values)
+    flags.DEFINE_string("image_size", None, f"{NEW_SIZE} Default: that of the weights.", flag_values=values)
     flags.DEFINE_integer("photos", 8, "How many are drawn; all are counted.", lower_bound=1, flag_values=values)
     batch = "Photos of a step. Default: 16, fewer where there are many patches."
     flags.DEFINE_integer("batch_size", None, batch, lower_bound=1, flag_values=values)
 
 
 def _analyze(arguments: list[str], values: flags.FlagValues) -> int:
-    _require_folders(values, "images", "output")
-    size = _parse_size(values.image_size)
+    require_folders(values, "images", "output")
+    size = parse_size(values.image_size)
     with quiet_start():
         from keras_vit import inspection
     logging.set_verbosity(logging.WARNING)
@@ -218,13 +217,71 @@ def _analyze(arguments: list[str], values: flags.FlagValues) -> int:
         image_size=size,
         num_shown=values.photos,
         batch_size=values.batch_size,
-        progress=_show_progress,
+        progress=show_progress,
     )
     for photo in done.photos:
         if photo.problem:
             print(f"cannot read {photo.name}: {photo.problem}", file=sys.stderr)
     print(done.report)
     return 0
+
+
+def _define_export(values: flags.FlagValues) -> None:
+    flags.DEFINE_string("output", None, "Folder of the model; a version of it is added.", flag_values=values)
+    flags.DEFINE_string("check", None, "Folder, version or file to check instead.", flag_values=values)
+    flags.DEFINE_string("model", "ViT_B16", f"See `{PROGRAM} info`; or a file model.keras.", flag_values=values)
+    flags.DEFINE_string("weights", None, "Tag, file or URL. Default: imagenet, of a name.", flag_values=values)
+    formats = "saved_model, tflite, onnx, openvino; several with commas."
+    flags.DEFINE_list("format", "saved_model", formats, flag_values=values)
+    images = "Folder of photos or of classes, or tfds:NAME:SPLIT. Default: generated pictures."
+    flags.DEFINE_string("images", None, images, flag_values=values)
+    flags.DEFINE_integer("num_images", 100, "How many of them.", lower_bound=1, flag_values=values)
+    flags.DEFINE_string("image_size", None, f"{NEW_SIZE} Default: that of the weights.", flag_values=values)
+    flags.DEFINE_enum("precision", "float32", ["float32", "bfloat16"], "Of a SavedModel.", flag_values=values)
+    flags.DEFINE_bool("attention", False, "A SavedModel can be asked for its attention.", flag_values=values)
+    flags.DEFINE_bool("any_size", False, "A SavedModel takes images of all sizes.", flag_values=values)
+    flags.DEFINE_integer("top", 5, "Classes that a SavedModel names.", lower_bound=1, flag_values=values)
+    flags.DEFINE_list("flavours", None, "Of TFLite; see --help. Default: all.", flag_values=values)
+    flags.DEFINE_bool("fixed_batch", False, "TFLite takes one image at a time.", flag_values=values)
+    flags.DEFINE_bool("preprocessing", False, "TFLite takes pixels from 0 to 255.", flag_values=values)
+    agreement = "TFLite files that agree on fewer images are not written."
+    flags.DEFINE_float("min_agreement", 0.95, agreement, 0.0, 1.0, flag_values=values)
+
+
+def _export(arguments: list[str], values: flags.FlagValues) -> int:
+    if values.check is not None:
+        return _check_export(values)
+    require_folders(values, "output")
+    size = parse_size(values.image_size)
+    with quiet_start():
+        from keras_vit import delivery
+    logging.set_verbosity(logging.WARNING)
+    names = ("precision", "attention", "any_size", "top", "fixed_batch", "preprocessing", "min_agreement")
+    options = {name: values[name].value for name in names} | ({"flavours": values.flavours} if values.flavours else {})
+    is_file = values.model.endswith(".keras")
+    problems = delivery.deliver(
+        values.model,
+        values.output,
+        delivery.Wanted(formats=values.format, **options),
+        weights=values.weights or (None if is_file else "imagenet"),
+        images=values.images,
+        image_size=size,
+        num_images=values.num_images,
+    )
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return 1 if problems else 0
+
+
+def _check_export(values: flags.FlagValues) -> int:
+    with quiet_start():
+        from keras_vit import acceptance
+    logging.set_verbosity(logging.WARNING)
+    failed = 0
+    for checked in acceptance.check(values.check, images=values.images, num_images=values.num_images):
+        failed += bool(checked.problem)
+        print(checked.text(), flush=True)
+    return 1 if failed else 0
 
 
 COMMANDS = {
@@ -301,6 +358,20 @@ COMMANDS = {
             "stopped; SIGTERM and Ctrl-C save the state first (exit code 75)."
         ),
     ),
+    "export": Command(
+        run=_export,
+        define=_define_export,
+        arguments="",
+        counts=(0, 0),
+        summary="a model as a SavedModel, TFLite, ONNX or OpenVINO, and the proof that the file is the model",
+        example=f"{PROGRAM} export --model=ViT_B16 --format=saved_model,tflite --output=saved_models/vit_b16",
+        details=(
+            "Each file is loaded and run in a process without Keras, and compared with the model on --images.\n"
+            "TensorFlow Serving reads --output/1, --output/2 ...; other formats lie in folders beside them. Flavours\n"
+            "of TFLite: float32, float16, dynamic_int8, int8, weight_only_int8. --check=FOLDER does the comparison\n"
+            "again, later or elsewhere. What fails is named, the rest is written, and the exit code is 1."
+        ),
+    ),
     "verify": Command(
         run=_verify,
         define=_define_verify,
@@ -314,28 +385,3 @@ COMMANDS = {
         ),
     ),
 }
-
-
-# --- what several of them do ----------------------------------------------------------------------------------------
-
-
-def _require_folders(values: flags.FlagValues, *names: str) -> None:
-    missing = [f"--{name}=FOLDER" for name in names if not values[name].value]
-    if missing:
-        raise flags.IllegalFlagValueError(f"{' and '.join(missing)} must be given")
-
-
-def _parse_size(text: str | None) -> tuple[int, int] | None:
-    if text is None:
-        return None
-    match = re.fullmatch(r"([1-9]\d*)(?:[,x]([1-9]\d*))?", text)
-    if not match:
-        raise flags.IllegalFlagValueError(f"flag --image_size={text}: expected 384, or height,width such as 224,384")
-    return int(match[1]), int(match[2] or match[1])
-
-
-def _show_progress(done: int | None, total: int) -> None:
-    """One line on the terminal that is overwritten; None wipes it out."""
-    if total > 1 and sys.stderr.isatty():
-        text = "" if done is None else f"{done} of {total} photos"
-        print(f"\r{text:<40}\r", end="", file=sys.stderr, flush=True)

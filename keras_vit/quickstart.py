@@ -24,6 +24,11 @@ from keras_vit.applications import application, replace_head
 from keras_vit.data.pipeline import evaluation_batches
 from keras_vit.data.sources import fractals
 from keras_vit.drawing import picture
+from keras_vit.export.report import text_table
+from keras_vit.export.saved_model import saved_model
+from keras_vit.export.tflite import tflite
+from keras_vit.export.verdicts import Verdict, judge, run
+from keras_vit.export.versions import latest
 from keras_vit.imagenet import preprocess_input
 from keras_vit.variants import VIT_VARIANTS
 from keras_vit.weights.save import save_checkpoint
@@ -46,18 +51,21 @@ LOW, HIGH = 32, 48  # pixels
 NUM_FRACTALS, FRACTALS_EACH = 50, 80  # classes, and pictures of each
 LABELS_EACH = 4  # of the 1,437 digits, forty have a label
 CURVE_EVERY = 5  # epochs
+JUDGED_ON = 100  # held-out digits that every exported file is asked about
 
 ARTEFACTS = {
     "vit_fractals.npz": "what was learned from fractals, for `weights=` at any size",
     "curves.png": "with and without pre-training",
-    "saved_model/1": "the fine-tuned model, for TensorFlow Serving",
-    "digit.png": "the image that was asked about",
+    "saved_model": "the fine-tuned model for TensorFlow Serving, a new version with each run",
+    "tflite": "the same for phones, from float32 to int8, with a report",
+    "digit.jpg": "the image that was asked about",
     "attention.png": "ten digits, and where the model looks",
 }
 NEXT = """What next:
   python -m keras_vit info ViT_B16        a published model: its size, its cost, its weights
   python -m keras_vit predict PHOTO.jpg   names what is on a photo; downloads ViT-B/16 once (330 MB)
   python -m keras_vit finetune --data=DIR teaches a model the classes of your own folders of photos
+  python -m keras_vit export              writes a model for TensorFlow Serving, phones, ONNX and OpenVINO
   python -m keras_vit verify FILE.npz     proves that a checkpoint is read correctly
 In Python: `keras_vit.ViT_B16(weights="imagenet")`; README.md goes on from there."""
 
@@ -73,7 +81,7 @@ def main(output_dir: str = "quickstart_output", *, pretrain_epochs: int = 8, fin
     """Runs every step, then prints a table of results and where the artefacts are.
 
     Args:
-        output_dir: Where the artefacts go; those of an earlier run are replaced.
+        output_dir: Where the artefacts go. Those of an earlier run are replaced; exports get a new version.
         pretrain_epochs: Passes over the fractals at 32 pixels.
         finetune_epochs: Passes over the digits that have a label, at 48 pixels.
 
@@ -83,7 +91,7 @@ def main(output_dir: str = "quickstart_output", *, pretrain_epochs: int = 8, fin
     """
     check_extras()
     output = open_folder(output_dir)
-    checkpoint, curves, saved_model, photo, figure = (output / name for name in ARTEFACTS)
+    checkpoint, curves, served, phones, photo, figure = (output / name for name in ARTEFACTS)
     keras.utils.set_random_seed(0)
     train, test = load_digits()
     few = some_of_each(train)
@@ -117,13 +125,14 @@ def main(output_dir: str = "quickstart_output", *, pretrain_epochs: int = 8, fin
         draw_curves({"pre-trained on fractals": pretrained, "from scratch": scratch}, finetune_epochs, curves)
         row.result = f"{pretrained[-1] - scratch[-1]:+.1%} from pre-training"
 
-    with table.step("export a SavedModel") as row:
-        model.export(saved_model, verbose=False)
-        row.result = "the graph and its weights, nothing of Python"
+    with table.step("export it for servers and phones") as row:
+        verdicts = export(model, test, served, phones)
+        row.result = f"{len(verdicts)} files"
+        print(text_table(verdicts))
 
-    with table.step("reload it, ask about an image") as row:
+    with table.step("ask two of the files about a JPEG") as row:
         write_photo(photo, test.images[0])
-        row.result = compare(ask(saved_model, photo), model.predict(read(photo), verbose=0)[0], test.labels[0])
+        row.result = compare(ask(served, phones, photo), model.predict(read(photo), verbose=0)[0], test.labels[0])
 
     with table.step("draw its attention") as row:
         draw_attention(model, test, figure)
@@ -138,10 +147,12 @@ def main(output_dir: str = "quickstart_output", *, pretrain_epochs: int = 8, fin
 def check_extras() -> None:
     """Now, not after the training."""
     try:
+        import ai_edge_litert.interpreter  # noqa: F401
+        import ai_edge_quantizer  # noqa: F401
         import matplotlib.figure  # noqa: F401
         import sklearn.datasets  # noqa: F401
     except ImportError as error:
-        message = f'The quickstart needs scikit-learn and matplotlib: pip install "keras-vit[quickstart]" ({error})'
+        message = f'The quickstart needs more than the package: pip install "keras-vit[quickstart]" ({error})'
         raise ImportError(message) from error
 
 
@@ -237,7 +248,7 @@ def draw_curves(curves: dict[str, list[float]], epochs: int, path: Path) -> None
 
 
 def write_photo(photo: Path, image: np.ndarray) -> None:
-    """A grey PNG of 96 x 96 pixels, as if it came from elsewhere."""
+    """A grey JPEG of 96 x 96 pixels, as if it came from elsewhere."""
     resized = keras.ops.image.resize(image[..., None] * 255.0, (96, 96), interpolation="bicubic")
     keras.utils.save_img(photo, np.clip(keras.ops.convert_to_numpy(resized), 0, 255), scale=False)
 
@@ -248,16 +259,34 @@ def read(photo: Path) -> np.ndarray:
     return preprocess_input(keras.utils.img_to_array(image)[None])
 
 
-def ask(saved_model: Path, photo: Path) -> np.ndarray:
-    """The exported model's ten probabilities. Without Keras: `tf.saved_model.load(path).serve(images)`."""
-    served = keras.layers.TFSMLayer(str(saved_model), call_endpoint="serve")
-    return keras.ops.convert_to_numpy(served(read(photo)))[0]
+def export(model: keras.Model, test: Digits, served: Path, phones: Path) -> list[Verdict]:
+    """A SavedModel and all flavours of TFLite, each judged in a process without Keras, on digits it never learned from.
+
+    None is refused here, whatever it answers: the table says how well it does.
+    """
+    asked = pixels(test.images[:JUDGED_ON], HIGH)
+    names = [str(digit) for digit in range(10)]
+    folder = saved_model(model, served, class_names=names, images=asked)
+    expected = model.predict(asked, verbose=0)
+    verdicts = tflite(model, phones, class_names=names, images=asked, min_agreement=0)
+    return [judge(folder, asked, expected, name="SavedModel"), *verdicts]
 
 
-def compare(served: np.ndarray, expected: np.ndarray, label: int) -> str:
+def ask(served: Path, phones: Path, photo: Path) -> np.ndarray:
+    """The ten probabilities of the smallest file for phones; the SavedModel decodes the JPEG itself and must agree."""
+    file = np.array([photo.read_bytes()])
+    best = run(latest(served), file, signature="serving_default").outputs[0]
+    answer = run(latest(phones) / "dynamic_int8.tflite", read(photo)).outputs[0]
+    if best[0] != answer.argmax():
+        print(f"    the SavedModel says {best[0]:.0f}, the file for phones {answer.argmax()}")
+    return answer
+
+
+def compare(given: np.ndarray, expected: np.ndarray, label: int) -> str:
     """The answer in words, and how far it is from the Keras model's."""
-    answer, difference = served.argmax(), np.abs(served - expected).max()
-    return f"it says {answer} ({served[answer]:.1%} sure), it is {label}; off the Keras model by {difference:.1g}"
+    answer, difference = given.argmax(), np.abs(given - expected).max()
+    sure = f"it says {answer} ({given[answer]:.1%} sure), it is {label}"
+    return f"{sure}; 8 bits are off the Keras model by {difference:.1g}"
 
 
 def draw_attention(model: keras.Model, digits: Digits, path: Path) -> None:

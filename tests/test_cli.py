@@ -49,7 +49,8 @@ def test_the_overview_shows_every_command_with_an_example(argv: list[str], capsy
 
 
 def test_the_commands_are_those_of_this_release():
-    assert list(cli.COMMANDS) == ["quickstart", "info", "predict", "evaluate", "analyze", "finetune", "verify"]
+    expected = ["quickstart", "info", "predict", "evaluate", "analyze", "finetune", "export", "verify"]
+    assert list(cli.COMMANDS) == expected
 
 
 FLAGS = {
@@ -63,6 +64,10 @@ FLAGS = {
     "analyze": ["images", "output", "model", "weights", "image_size", "photos", "batch_size", "help"],
     "finetune": [
         *("data", "output", "model", "weights", "image_size", "steps", "batch_size", "learning_rate", "seed", "help"),
+    ],
+    "export": [
+        *("output", "check", "model", "weights", "format", "images", "num_images", "image_size", "precision", "attention"),
+        *("any_size", "top", "flavours", "fixed_batch", "preprocessing", "min_agreement", "help"),
     ],
     "verify": ["model", "help"],
 }
@@ -101,6 +106,10 @@ def test_every_command_explains_its_flags(name: str, capsys: pytest.CaptureFixtu
         (["analyze", "--images=a", "--output=b", "--batch_size=0"], "batch_size"),
         (["analyze", "--images=a", "--output=b", "--image_size=big"], "expected 384, or height,width"),
         (["analyze", "holiday", "--output=b"], "expected no arguments, received ['holiday']"),
+        (["export"], "--output=FOLDER must be given"),
+        (["export", "--output=b", "--precision=float8"], "precision"),
+        (["export", "--output=b", "--min_agreement=1.5"], "min_agreement"),
+        (["export", "--output=b", "--image_size=big"], "expected 384, or height,width"),
         (["quickstart", "now"], "expected no arguments, received ['now']"),
     ],
 )

@@ -25,6 +25,7 @@ FLOORS = (
     ("classifier", "train", "analyze"),
     ("info", "predict", "measure", "verify", "export"),
     ("inspection", "delivery", "quickstart"),
+    ("acceptance", "arguments"),
     ("commands",),
     ("cli",),
     ("__init__",),
@@ -57,7 +58,7 @@ FILES = {
         *("trend_plots", "page", "subject", "attention_part", "model_part", "report", "__init__"),
     ),
     "export": (
-        *("versions", "examples", "runner", "verdicts", "image_bytes", "signatures", "warmup", "metadata"),
+        *("versions", "examples", "reference", "runner", "verdicts", "image_bytes", "signatures", "warmup", "metadata"),
         *("saved_model", "report", "tflite_metadata", "tflite_flavours", "tflite", "exchange", "__init__"),
     ),
 }
@@ -65,13 +66,13 @@ FILES = {
 _WHOLES = ("layers/", "models/", "weights/restore.py", "weights/save.py", "applications.py", "imagenet.py")
 _VERBS = (
     *("classifier.py", "devices.py", "train/", "evaluate/", "analyze/", "export/"),
-    *("predict.py", "measure.py", "verify.py", "quickstart.py", "inspection.py", "delivery.py"),
+    *("predict.py", "measure.py", "verify.py", "quickstart.py", "inspection.py", "delivery.py", "acceptance.py"),
 )
 DOORS = {
     "numpy": ("",),
     "absl.logging": ("",),
     "absl.app": ("cli.py",),
-    "absl.flags": ("commands.py", "cli.py"),
+    "absl.flags": ("arguments.py", "commands.py", "cli.py"),
     "scipy": ("evaluate/fewshot.py",),
     "keras": (*_WHOLES, *_VERBS),
     "tensorflow": (
@@ -81,11 +82,11 @@ DOORS = {
     "jax": ("train/jax_step.py", "devices.py"),
     "psutil": ("train/progress.py", "export/versions.py"),
     "tensorflow_datasets": ("data/prepared.py",),
-    "ai_edge_litert": ("export/runner.py",),
-    "ai_edge_quantizer": ("export/tflite_flavours.py",),
-    "flatbuffers": ("export/tflite_metadata.py",),
-    "onnxruntime": ("export/runner.py",),
-    "openvino": ("export/runner.py",),
+    "ai_edge_litert": ("export/", "quickstart.py"),
+    "ai_edge_quantizer": ("export/", "quickstart.py"),
+    "flatbuffers": ("export/",),
+    "onnxruntime": ("export/",),
+    "openvino": ("export/",),
     "tf2onnx": ("export/exchange.py",),
     "threadpoolctl": ("evaluate/probe.py",),
     "sklearn": ("data/sources.py", "evaluate/probe.py", "quickstart.py"),
@@ -223,7 +224,7 @@ def test_the_package_keeps_to_its_floors_and_doors():
         ("keras_vit/models/vit.py", "def build():\n    from keras_vit import layers", "inside a function it hides"),
         ("keras_vit/grid.py", "def area():\n    import math", "inside a function it hides"),
         ("keras_vit/weights/files.py", "import keras", "its doors are layers/"),
-        ("keras_vit/applications.py", "from absl import flags", "its doors are commands.py, cli.py"),
+        ("keras_vit/applications.py", "from absl import flags", "its doors are arguments.py, commands.py, cli.py"),
         ("keras_vit/weights/files.py", "import safetensors.numpy", "inside the function that needs it"),
         ("keras_vit/models/vit.py", "import torch", "it has no door"),
         ("keras_vit/models/vit.py", "import importlib", "imported by a string"),

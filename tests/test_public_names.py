@@ -80,11 +80,21 @@ def test_signatures_of_functions():
 
 
 def test_what_needs_tensorflow_is_imported_on_first_use():
-    assert {"data", "finetune", "train"} <= {*dir(keras_vit)} - {*keras_vit.__all__}
+    assert {"data", "export", "finetune", "train"} <= {*dir(keras_vit)} - {*keras_vit.__all__}
     assert _signature(keras_vit.finetune) == (
         "(model, data, output, *, weights='imagenet21k', validation=None, image_size=None, steps=None, "
         "batch_size=None, learning_rate=0.01, seed=0)"
     )
+
+
+EXPORTERS = {
+    "saved_model": "(model, path, *, class_names=(), eval_crop='resize', top=5, attention=False, precision='float32', "
+    "any_size=False, image_size=None, max_pixels=67108864, identity=None, images=None, warmup=True)",
+}
+
+
+def test_signatures_of_exporters():
+    assert {name: _signature(getattr(keras_vit.export, name)) for name in EXPORTERS} == EXPORTERS
 
 
 def test_signatures_of_layers():

@@ -1,0 +1,162 @@
+"""The command `export`: several formats in one go, and the check that what was delivered is the model."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import acceptance, cli, delivery
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
+
+SIZE, NAMES = 32, ["ant", "bee", "cat"]
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint whose answers differ from image to image, with the names of its classes beside it."""
+    keras.utils.set_random_seed(1)
+    model = keras_vit.ViT_Ti16(weights=None, input_shape=(SIZE, SIZE, 3), classes=3)
+    head = model.get_layer("predictions")
+    head.kernel.assign(np.random.default_rng(0).normal(0, 0.3, head.kernel.shape))
+    path = tmp_path_factory.mktemp("weights") / "mine.npz"
+    keras_vit.save_checkpoint(model, path)
+    path.with_name("classes.txt").write_text("\n".join(NAMES) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve pictures in three folders, in three formats, of as many sizes; one more cannot be read."""
+    folder, generator = tmp_path_factory.mktemp("photos"), np.random.default_rng(3)
+    for number in range(12):
+        coarse = generator.uniform(0, 255, (1, 4, 5, 3))
+        image = keras.ops.image.resize(coarse, (30 + number, 50), interpolation="bilinear")[0]
+        path = folder / NAMES[number % 3] / f"{number}.{'jpg' if number % 2 else 'png'}"
+        path.parent.mkdir(exist_ok=True)
+        keras.utils.save_img(path, keras.ops.convert_to_numpy(image), scale=False)
+    (folder / NAMES[0] / "broken.jpg").write_bytes(b"\xff\xd8\xff rubbish")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def delivered(weights: Path, photos: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    output = tmp_path_factory.mktemp("saved_models") / "mine"
+    done = _export(
+        *("--model=ViT_Ti16", f"--weights={weights}", f"--image_size={SIZE}", f"--images={photos}"),
+        *("--format=saved_model,tflite,onnx", "--flavours=float32,dynamic_int8", f"--output={output}"),
+    )
+    assert done.returncode == 0, done.stderr
+    return output, done.stdout
+
+
+def _export(*flags: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "keras_vit", "export", *flags], capture_output=True, text=True)
+
+
+def test_every_format_is_there_and_was_judged_on_the_images_that_can_be_read(delivered: tuple[Path, str]):
+    output, said = delivered
+    files = ["1/saved_model.pb", "tflite/1/float32.tflite", "tflite/1/dynamic_int8.tflite", "onnx/1/model.onnx"]
+    assert [name for name in files if not (output / name).is_file()] == []
+    assert ": 12 images." in said
+    assert said.count("100.00%") >= 3  # of float32 in three formats
+    assert (output / "1" / "assets" / "classes.txt").read_text().split() == NAMES
+
+
+def test_the_check_passes_and_says_against_what(delivered: tuple[Path, str], photos: Path):
+    done = _export(f"--check={delivered[0]}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("OK ") == 4
+    assert done.stdout.count("against the model on 12 images: ") == 4  # on the images that the export was judged on
+
+
+def test_a_failed_check_is_an_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture):
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "model.onnx").write_bytes(b"rubbish")
+    assert cli.main(["export", f"--check={tmp_path}"]) == 1
+    assert "was not exported by keras_vit" in capsys.readouterr().out
+
+
+def test_a_file_that_is_not_the_model_any_more_fails(delivered: tuple[Path, str], tmp_path: Path):
+    """The int8 file under the name of another, and a limit that float32 alone keeps."""
+    folder = tmp_path / "mine"
+    shutil.copytree(delivered[0] / "tflite" / "1", folder / "1")
+    shutil.copyfile(folder / "1" / "dynamic_int8.tflite", folder / "1" / "float32.tflite")
+    facts = json.loads((folder / "1" / "keras_vit.json").read_text())
+    facts["accepted"] = {"max_error": 1e-6}
+    (folder / "1" / "keras_vit.json").write_text(json.dumps(facts))
+    checked = list(acceptance.check(folder))
+    assert [bool(each.problem) for each in checked] == [True, True]
+    assert all("more than 1e-06" in each.problem for each in checked)
+
+
+def test_a_damaged_file_fails_and_the_others_are_checked(delivered: tuple[Path, str], tmp_path: Path):
+    folder = tmp_path / "mine"
+    shutil.copytree(delivered[0], folder)
+    variables = next((folder / "1" / "variables").glob("variables.data*"))
+    variables.write_bytes(variables.read_bytes()[: variables.stat().st_size // 2])
+    (folder / "onnx" / "1" / "model.onnx").write_bytes(b"rubbish")
+    checked = list(acceptance.check(folder))
+    assert [each.problem != "" for each in checked] == [True, True, False, False]  # the SavedModel, ONNX, two of TFLite
+    assert all("cannot be run" in each.problem for each in checked[:2])
+    assert checked[0].text().startswith("FAILED") and checked[2].text().startswith("OK ")
+
+
+def test_without_the_weights_the_answers_of_then_are_taken(delivered: tuple[Path, str], weights: Path, tmp_path: Path):
+    folder = tmp_path / "mine"
+    shutil.copytree(delivered[0], folder)
+    for facts in folder.rglob("keras_vit.json"):
+        facts.write_text(facts.read_text().replace(str(weights), str(tmp_path / "gone.npz")))
+    checked = list(acceptance.check(folder))
+    assert [each.problem for each in checked] == [""] * 4
+    assert all("when it was exported; it cannot be built again" in each.against for each in checked)
+    asked = list(acceptance.check(folder, images=tmp_path))
+    assert all("cannot be asked about" in each.problem for each in asked)
+
+
+def test_other_weights_under_the_same_name_are_found_out(delivered: tuple[Path, str], weights: Path, tmp_path: Path):
+    model = keras_vit.ViT_Ti16(weights=None, input_shape=(SIZE, SIZE, 3), classes=3)
+    keras_vit.save_checkpoint(model, tmp_path / "mine.npz")
+    facts = delivered[0] / "1" / "assets.extra" / "keras_vit.json"
+    kept = facts.read_text()
+    try:
+        facts.write_text(kept.replace(str(weights), str(tmp_path / "mine.npz")))
+        (checked,) = acceptance.check(delivered[0] / "1")
+    finally:
+        facts.write_text(kept)
+    assert checked.problem == ""
+    assert "are others than those that were exported" in checked.against
+
+
+def test_one_format_that_fails_does_not_keep_back_the_others(weights: Path, photos: Path, tmp_path: Path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tf2onnx", None)
+    wanted = delivery.Wanted(formats=("onnx", "saved_model"))
+    options = {"weights": weights, "images": photos, "image_size": (SIZE, SIZE)}
+    (problem,) = delivery.deliver("ViT_Ti16", tmp_path / "mine", wanted, **options)
+    assert problem.startswith("onnx: ") and 'pip install "keras-vit[onnx]"' in problem
+    assert (tmp_path / "mine" / "1" / "saved_model.pb").is_file()
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ((), "--output=FOLDER must be given"),
+        (("--output=x", "--format=pickle"), "Formats are saved_model, tflite, onnx, openvino. Received: pickle"),
+        (("--output=x", "--model=ViT_B17"), "ViT_B17"),
+        (("--check=nowhere",), "There is no export in nowhere"),
+        (("--output=x", "--weights=gone.npz"), "there is no such file"),
+    ],
+)
+def test_what_is_asked_wrongly_is_said_in_a_line(flags: tuple[str, ...], said: str, tmp_path: Path):
+    done = subprocess.run(
+        [sys.executable, "-m", "keras_vit", "export", *flags], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode in (1, 2) and said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
