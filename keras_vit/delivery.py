@@ -121,14 +121,14 @@ def _export(
     crop: str,
     identity: dict[str, Any],
 ) -> list[Verdict]:
-    shared = {"class_names": names, "images": examples, "identity": identity}
+    shared = {"class_names": names, "images": examples, "eval_crop": crop, "identity": identity}
     if name == "tflite":
         options = {key: getattr(wanted, key) for key in ("flavours", "fixed_batch", "preprocessing", "min_agreement")}
         return tflite(network, output / name, **options, **shared)
     if name in ("onnx", "openvino"):
         return [{"onnx": onnx, "openvino": openvino}[name](network, output / name, **shared)]
     options = {key: getattr(wanted, key) for key in ("precision", "attention", "any_size", "top")}
-    folder = saved_model(network, output, eval_crop=crop, **options, **shared)
+    folder = saved_model(network, output, **options, **shared)
     expected = network.predict(examples.as_taken_by(network), verbose=0)
     name = f"SavedModel {folder.name}"
     return [judge(folder, examples.as_taken_by(network), expected, labels=examples.labels, name=name)]

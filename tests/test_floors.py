@@ -59,7 +59,7 @@ FILES = {
     ),
     "export": (
         *("versions", "examples", "reference", "runner", "verdicts", "image_bytes", "signatures", "warmup", "metadata"),
-        *("saved_model", "report", "tflite_metadata", "tflite_flavours", "tflite", "exchange", "__init__"),
+        *("subject", "saved_model", "report", "tflite_metadata", "tflite_flavours", "tflite", "exchange", "__init__"),
     ),
 }
 # Every dependency, and the files or folders that may import it. "" is anywhere.

@@ -78,7 +78,7 @@ def main(_: Sequence[str]) -> int:
     except Refused as error:
         print(f"{_SERVER.value} does not answer about {_MODEL.value} {_LABEL.value}: {error}", file=sys.stderr)
         return 1
-    except (ValueError, OSError, ImportError) as error:
+    except (ValueError, OSError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

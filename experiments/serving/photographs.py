@@ -6,7 +6,7 @@ from pathlib import Path
 from PIL import Image, ImageOps
 
 _ENDINGS = (".jpg", ".jpeg", ".png")
-_ORIENTATION = 0x0112  # the tag of EXIF; 1 is upright
+_ORIENTATION, _TURNED = 0x0112, range(2, 9)  # the tag of EXIF; 1 is upright
 _FORMATS = {"JPEG": "JPEG", "MPO": "JPEG", "PNG": "PNG"}  # MPO: what some phones write, a JPEG and more behind it
 _QUALITY = 95  # of a JPEG that is written again: differences below what a model sees
 # Turning a photograph takes 3 bytes for each pixel, twice, in every thread. The server refuses larger ones anyway.
@@ -36,7 +36,7 @@ def upright(file: bytes) -> bytes:
     """
     try:
         with Image.open(io.BytesIO(file)) as image:
-            turned = image.getexif().get(_ORIENTATION, 1) not in (0, 1)
+            turned = image.getexif().get(_ORIENTATION) in _TURNED
             if not turned or image.format not in _FORMATS or image.width * image.height > _MAX_PIXELS:
                 return file
             written, profile = io.BytesIO(), image.info.get("icc_profile")

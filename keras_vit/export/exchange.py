@@ -14,32 +14,29 @@ Sources: onnx.ai/onnx/operators (which operations there are), docs.openvino.ai, 
 
 import contextlib
 import gc
-import numbers
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from keras_vit.data.sources import Source
-from keras_vit.evaluate.outputs import scales_pixels
 from keras_vit.export.examples import Examples, take
-from keras_vit.export.metadata import describe, labels_of, write_facts
+from keras_vit.export.metadata import describe, write_facts
 from keras_vit.export.reference import write_reference
 from keras_vit.export.signatures import output_name
+from keras_vit.export.subject import Subject, check_float32, subject_of
 from keras_vit.export.verdicts import Verdict, judge
 from keras_vit.export.versions import new_version
 
 _NUM_IMAGES = 32
 _NUM_REFERENCE_IMAGES = 8
-_BATCH = 8
 _TOLERANCE = 1e-4
-_LARGE_OUTPUT = 20.0  # heads give logits up to here
 _ONNX_MOST_BYTES = 2**31 - 2**24  # one protobuf message holds less than 2 GiB; the rest is for the graph
 _OPENVINO_FACTS = {
     "compile_with": {"INFERENCE_PRECISION_HINT": "f32"},
@@ -62,7 +59,7 @@ def onnx(
 
     The file takes `images`, (B, H, W, 3) float32 as the model takes them, in batches of any length, and gives `logits`,
     `probabilities` where the model ends in them, or `features` where it has no head. It holds less than 2 GiB, so
-    ViT_H14 is out of its reach. The conversion takes about twenty times the memory of the weights.
+    ViT_H14 is out of its reach. The conversion needs memory: 8 GB for ViT_B16, of 346 MB.
 
     Args:
         model: Functional, of one input (B, H, W, 3) and one output, in float32; stays as it is.
@@ -90,14 +87,17 @@ def onnx(
         ['keras_vit.json', 'labels.txt', 'model.onnx', 'reference.npz']
     """
     _check_installed_for_onnx()
-    asked = _asked(model, image_size, class_names, eval_crop, identity)
+    subject = subject_of(model, image_size, class_names)
+    check_float32(model)
     num_bytes = 4 * model.count_params()
     if num_bytes > _ONNX_MOST_BYTES:
         raise ValueError(
             f"The weights of {model.name} take {num_bytes / 2**30:.1f} GiB, and a file of ONNX holds less than 2. "
             "Export it with `openvino` or `saved_model`."
         )
-    return _export(asked, Path(path), "model.onnx", _write_onnx, images, {"format": "ONNX"})
+    taken = take(images, subject.image_size, _NUM_IMAGES, crop=eval_crop)
+    known = {"eval_crop": eval_crop, "identity": identity}
+    return _export(subject, Path(path), "model.onnx", _write_onnx, taken, known, {"format": "ONNX"})
 
 
 def openvino(
@@ -129,122 +129,64 @@ def openvino(
     Example:
         >>> row = dataclasses.replace(VIT_VARIANTS["ViT_Ti16"], name="ViT_Mine", width=16, depth=1, num_heads=2)
         >>> model = keras_vit.application(row)(weights=None, input_shape=(32, 32, 3), classes=10)
-        >>> openvino(model, "mine").top1_agreement
+        >>> openvino(model, "for_openvino").top1_agreement
         1.0
-        >>> sorted(path.name for path in Path("mine/1").iterdir())
+        >>> sorted(path.name for path in Path("for_openvino/1").iterdir())
         ['keras_vit.json', 'labels.txt', 'model.bin', 'model.xml', 'reference.npz']
     """
-    _check_installed_for_openvino()
-    asked = _asked(model, image_size, class_names, eval_crop, identity)
-    facts = {"format": "OpenVINO", **_OPENVINO_FACTS}
-    return _export(asked, Path(path), "model.xml", _write_openvino, images, facts)
+    with _unreported():
+        _check_installed_for_openvino()
+        subject = subject_of(model, image_size, class_names)
+        check_float32(model)
+        taken = take(images, subject.image_size, _NUM_IMAGES, crop=eval_crop)
+        known = {"eval_crop": eval_crop, "identity": identity}
+        facts = {"format": "OpenVINO", **_OPENVINO_FACTS}
+        return _export(subject, Path(path), "model.xml", _write_openvino, taken, known, facts)
 
 
 # ── what both do ──
 
 
-class _Asked(NamedTuple):
-    """What is to be exported, checked."""
-
-    model: keras.Model
-    image_size: tuple[int, int]
-    labels: list[str]
-    eval_crop: str
-    identity: Mapping[str, Any] | None
-
-
 _Write = Callable[[keras.Model, Path, list[tf.TensorSpec]], None]
 
 
-def _asked(
-    model: keras.Model,
-    image_size: int | tuple[int, int] | None,
-    class_names: Sequence[str],
-    eval_crop: str,
-    identity: Mapping[str, Any] | None,
-) -> _Asked:
-    if keras.backend.backend() != "tensorflow":
-        raise ValueError(f"Files are made with Keras on TensorFlow. It runs on {keras.backend.backend()}.")
-    shapes = [tuple(tensor.shape) for tensor in getattr(model, "inputs", None) or ()]
-    if len(shapes) != 1 or len(shapes[0]) != 4 or shapes[0][3] != 3 or len(model.outputs) != 1:
-        raise ValueError(
-            "The model must be a functional one that takes images (B, H, W, 3) and has one output. "
-            f"Received: inputs of shape {shapes}."
-        )
-    precisions = {layer.compute_dtype for layer in model.layers} - {"float32"}
-    if precisions:
-        raise ValueError(
-            f"The model must compute in float32. Received: layers that compute in {', '.join(sorted(precisions))}. "
-            "Build it under `keras.config.set_dtype_policy('float32')` and give it the same weights with `set_weights`."
-        )
-    return _Asked(model, _size(shapes[0][1:3], image_size), _labels(model, class_names), eval_crop, identity)
-
-
-def _size(shape: tuple, image_size: int | tuple[int, int] | None) -> tuple[int, int]:
-    height, width = shape
-    if image_size is None:
-        if height is None or width is None:
-            raise ValueError("The model takes images of any size, a file those of one: pass `image_size`, in pixels.")
-        return height, width
-    size = (int(image_size),) * 2 if isinstance(image_size, numbers.Integral) else tuple(image_size)
-    if len(size) != 2 or min(size) < 1 or size != (height or size[0], width or size[1]):
-        raise ValueError(f"The model takes images of {height} x {width} pixels. Received: image_size={image_size}.")
-    return size
-
-
-def _labels(model: keras.Model, class_names: Sequence[str]) -> list[str]:
-    if output_name(model) != "features":
-        return labels_of(model.outputs[0].shape[-1], class_names)
-    if class_names:
-        raise ValueError(f"{model.name} has no head, so no classes. Received: {len(class_names)} names.")
-    return []
-
-
 def _export(
-    asked: _Asked,
+    subject: Subject,
     path: Path,
     file_name: str,
     write: _Write,
-    images: Examples | Source | np.ndarray | None,
+    examples: Examples,
+    known: Mapping[str, Any],
     facts: Mapping[str, Any],
 ) -> Verdict:
-    model, output = asked.model, output_name(asked.model)
-    examples = take(images, asked.image_size, _NUM_IMAGES, crop=asked.eval_crop)
-    levels = examples.pixels()
-    inputs = levels.astype(np.float32) if scales_pixels(model) else levels / np.float32(127.5) - np.float32(1)
-    expected = _answers(model, inputs)
+    """Writes, runs and describes; `known` is for `describe`, `facts` are those of the format."""
+    model, output, levels = subject.model, output_name(subject.model), examples.pixels()
+    expected = subject.answers(levels)
     accepted = _accepted(expected)
     # Outputs with a name: tf2onnx keeps it, and OpenVINO adds no outputs of its own making.
     named = keras.Model(model.inputs[0], {output: model.outputs[0]}, name=model.name)
-    signature = [tf.TensorSpec((None, *asked.image_size, 3), tf.float32, name="images")]
+    signature = [tf.TensorSpec((None, *subject.image_size, 3), tf.float32, name="images")]
     with new_version(path) as version:
         write(named, version.folder / file_name, signature)
-        verdict = judge(version.folder / file_name, inputs, expected, labels=examples.labels)
+        verdict = judge(version.folder / file_name, subject.inputs(levels), expected, labels=examples.labels)
         _check_close(verdict, accepted)
-        if asked.labels:
-            (version.folder / "labels.txt").write_text("\n".join([*asked.labels, ""]), encoding="utf-8")
-        known = describe(model, accepted={"max_error": accepted}, eval_crop=asked.eval_crop, identity=asked.identity)
-        known["input"] |= {"name": "images", "image_size": list(asked.image_size)}
-        known["output"] = {"name": output, "shape": [None, *model.outputs[0].shape[1:]]}
-        write_facts(version.folder, known | facts | {"parity": {"images": examples.name, **asdict(verdict)}})
+        if subject.labels:
+            (version.folder / "labels.txt").write_text("\n".join([*subject.labels, ""]), encoding="utf-8")
+        described = describe(model, accepted={"max_error": accepted}, **known)
+        described["input"] |= {"name": "images", "image_size": list(subject.image_size)}
+        described["output"] = {"name": output, "shape": [None, *model.outputs[0].shape[1:]]}
+        write_facts(version.folder, described | facts | {"parity": {"images": examples.name, **asdict(verdict)}})
         write_reference(version.folder, levels[:_NUM_REFERENCE_IMAGES], expected[:_NUM_REFERENCE_IMAGES])
     return verdict
 
 
-def _answers(model: keras.Model, inputs: np.ndarray) -> np.ndarray:
-    """On the processor: graphics cards round products to fewer digits than the comparison has."""
-    with tf.device("CPU:0"):
-        parts = [model(inputs[start : start + _BATCH], training=False) for start in range(0, len(inputs), _BATCH)]
-        return np.concatenate([keras.ops.convert_to_numpy(part) for part in parts]).astype(np.float32)
-
-
 def _accepted(expected: np.ndarray) -> float:
-    """The error that rounding explains: less than 1e-4 where all outputs are small, as probabilities of many classes.
+    """The error that rounding explains, as a part of the largest output.
 
-    It is a part of the largest output: 2e-6 of it was the most among models of this package, in either format.
+    2e-6 of it was the most with pictures that are generated, 1.4e-5 with photographs (R50+ViT-B/16 with random weights,
+    whose norms divide by little in even skies). An operation that computes something else is off by a hundredth.
     """
-    largest = float(np.abs(expected).max())
-    return _TOLERANCE * max(min(1.0, largest), largest / _LARGE_OUTPUT)
+    return _TOLERANCE * max(1e-3, float(np.abs(expected).max()))
 
 
 def _check_close(verdict: Verdict, accepted: float) -> None:
@@ -281,7 +223,7 @@ def _garbage_collected() -> Iterator[None]:
 
     tf2onnx copies its graph, weights and all, before each of its forty steps. A copy refers to itself, so only the
     collector frees it; and that rarely looks at old objects where as many are alive as here, unless they are put aside.
-    Without this, ViT_B16 takes more than 11 GB.
+    With this, ViT_B16 takes 8 GB; without, more than 11.
     """
     thresholds = gc.get_threshold()
     gc.collect()
@@ -335,8 +277,7 @@ def _write_openvino(model: keras.Model, path: Path, signature: list[tf.TensorSpe
     import openvino as runtime
 
     draft = path.with_name("draft.xml")
-    with _unreported():
-        model.export(str(draft), format="openvino", verbose=False, input_signature=signature)
+    model.export(str(draft), format="openvino", verbose=False, input_signature=signature)
     graph = runtime.Core().read_model(draft)
     for node in graph.get_ordered_ops():
         if node.get_type_name() == "ReduceMean":
@@ -377,7 +318,10 @@ def _in_stages(node: Any) -> None:
 
 @contextlib.contextmanager
 def _unreported() -> Iterator[None]:
-    """OpenVINO's converter tells its makers of each conversion, over the network and unasked, but not from tests."""
+    """OpenVINO tells its makers when it is imported and when it converts, over the network and unasked; not from tests.
+
+    It asks once in a process, when it is imported; processes that are started meanwhile are told so too.
+    """
     before = os.environ.get("CI")
     os.environ["CI"] = "true"
     try:

@@ -1,8 +1,9 @@
 """JPEG and PNG bytes to pixels inside a graph, image by image: one that cannot be read costs only itself.
 
 What comes from strangers is looked at before it is decoded: a file of 60 kB can unfold into gigabytes, or keep a
-decoder busy for minutes. JPEG and PNG alone are read. Decoding, cropping and rounding are those of evaluation
-(`keras_vit.data.transforms`); a turn that a camera notes in EXIF is not undone, as there.
+decoder busy for minutes. JPEG and PNG alone are read. Decoding and cropping are those of evaluation
+(`keras_vit.data.transforms`); a turn that a camera notes in EXIF is not undone, as there. Resized levels are not
+rounded, as in the published evaluations; `keras_vit.evaluate` rounds them, for less to carry.
 """
 
 import functools
@@ -12,7 +13,6 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from keras_vit.data.transforms import eval_crop as eval_crops
-from keras_vit.data.transforms import to_uint8
 
 STATUSES = ("ok", "empty", "unsupported", "too_large", "damaged")
 _OK, _EMPTY, _UNSUPPORTED, _TOO_LARGE, _DAMAGED = range(len(STATUSES))
@@ -52,7 +52,7 @@ def read_images(
         max_pixels: A file with more is not decoded. A graph that decodes takes up to 22 bytes for each.
 
     Returns:
-        Pixels (B, height, width, 3) uint8, 0 where there is nothing, and (B,) string, one of `STATUSES`.
+        Pixels (B, height, width, 3) float32 from 0 to 255, or 0 where there is nothing; (B,) string, one of `STATUSES`.
 
     Raises:
         ValueError: If there is no such policy, it cannot give this size, or `max_pixels` is not positive.
@@ -65,8 +65,8 @@ def read_images(
     """
     if max_pixels < 1:
         raise ValueError(f"`max_pixels` must be positive. Received: {max_pixels}.")
-    transforms = [*eval_crops(eval_crop, image_size), to_uint8]
-    blank = tf.zeros((*image_size, 3), tf.uint8)
+    transforms = eval_crops(eval_crop, image_size)
+    blank = tf.zeros((*image_size, 3))
     limits = _limits(image_size, eval_crop, max_pixels)
 
     def decode(file: tf.Tensor) -> tf.Tensor:

@@ -9,10 +9,10 @@
 The signatures are listed in `signatures.py`.
 """
 
-import numbers
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,11 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data.sources import Source
-from keras_vit.evaluate.outputs import scales_pixels
 from keras_vit.export import examples, metadata, verdicts
 from keras_vit.export.image_bytes import MAX_PIXELS, STATUSES
 from keras_vit.export.reference import write_reference
-from keras_vit.export.signatures import output_name, signatures
+from keras_vit.export.signatures import signatures
+from keras_vit.export.subject import subject_of
 from keras_vit.export.versions import new_version
 from keras_vit.export.warmup import write_warmup
 
@@ -81,15 +81,16 @@ def saved_model(
     Raises:
         ValueError: If the model or an argument does not fit, or the export gives something else than the model.
     """
-    size = _check(model, image_size, eval_crop=eval_crop, top=top, precision=precision)
+    _check(eval_crop=eval_crop, top=top, precision=precision)
+    subject = subject_of(model, image_size, class_names)
+    size = subject.image_size
     levels = examples.take(images, size, _NUM_REFERENCE_IMAGES, crop=eval_crop).pixels()
-    inputs = levels.astype(np.float32) if scales_pixels(model) else levels / np.float32(127.5) - np.float32(1)
-    expected = _answers(_computing_in(model, "float32"), inputs)
+    expected = replace(subject, model=_computing_in(model, "float32")).answers(levels)
     with new_version(path) as version:
         asked = _write_graph(
             _computing_in(model, _POLICIES[precision]),
             version.folder,
-            class_names=class_names,
+            subject.labels,
             image_size=size,
             eval_crop=eval_crop,
             top=top,
@@ -106,7 +107,7 @@ def saved_model(
         facts["precision"] = precision
         facts["files"] = {"formats": ["JPEG", "PNG"], "max_pixels": max_pixels, "statuses": list(STATUSES)}
         facts["signatures"] = {name: _words(function) for name, function in asked.items()}
-        facts["parity"] = _parity(version.folder, inputs, expected, accepted["max_error"])
+        facts["parity"] = _parity(version.folder, subject.inputs(levels), expected, accepted["max_error"])
         extra = version.folder / metadata.EXTRA_FOLDER
         extra.mkdir(exist_ok=True)
         write_reference(extra, levels, expected)
@@ -114,31 +115,12 @@ def saved_model(
     return version.path
 
 
-def _check(
-    model: keras.Model, image_size: int | tuple[int, int] | None, *, eval_crop: str, top: int, precision: str
-) -> tuple[int, int]:
-    """Returns the size of the images in files."""
-    if keras.backend.backend() != "tensorflow":
-        raise ValueError(f"A SavedModel is made with Keras on TensorFlow. It runs on {keras.backend.backend()}.")
-    if not getattr(model, "inputs", None) or not getattr(model, "operations", None):
-        raise ValueError("The model must be a functional one: built from `keras.Input`.")
-    shapes = [tuple(tensor.shape) for tensor in model.inputs]
-    if len(shapes) != 1 or len(shapes[0]) != 4 or shapes[0][-1] != 3 or len(model.outputs) != 1:
-        raise ValueError(f"The model must take images (B, H, W, 3) and have one output. Received: inputs {shapes}.")
+def _check(*, eval_crop: str, top: int, precision: str) -> None:
     for name, value, valid in (("precision", precision, tuple(_POLICIES)), ("eval_crop", eval_crop, _EVAL_CROPS)):
         if value not in valid:
             raise ValueError(f"`{name}` must be one of {', '.join(valid)}. Received: {value!r}.")
     if top < 1:
         raise ValueError(f"`top` must be at least 1. Received: {top}.")
-    height, width = shapes[0][1:3]
-    if image_size is None:
-        if height is None or width is None:
-            raise ValueError("The model takes images of any size: pass `image_size`, that of the images in files.")
-        return height, width
-    size = (int(image_size),) * 2 if isinstance(image_size, numbers.Integral) else tuple(image_size)
-    if len(size) != 2 or min(size) < 1 or size != (height or size[0], width or size[1]):
-        raise ValueError(f"The model takes images of {height} x {width} pixels. Received: image_size={image_size}.")
-    return size
 
 
 def _computing_in(model: keras.Model, policy: str) -> keras.Model:
@@ -162,25 +144,14 @@ def _computing_in(model: keras.Model, policy: str) -> keras.Model:
     return clone
 
 
-def _answers(model: keras.Model, inputs: np.ndarray) -> np.ndarray:
-    """On the processor: graphics cards round products to fewer digits than the comparison has."""
-    with tf.device("CPU:0"):
-        return keras.ops.convert_to_numpy(model(inputs, training=False)).astype(np.float32)
-
-
 def _write_graph(
-    model: keras.Model, folder: Path, *, class_names: Sequence[str], **options: Any
+    model: keras.Model, folder: Path, labels: Sequence[str], **options: Any
 ) -> dict[str, Callable[..., dict[str, tf.Tensor]]]:
     """Returns the signatures."""
     with tempfile.TemporaryDirectory(prefix="keras_vit_classes_") as place:
-        file = None
-        if output_name(model) != "features":
-            names = metadata.labels_of(model.outputs[0].shape[-1], class_names)
-            file = Path(place, "classes.txt")
-            file.write_text("\n".join([*names, ""]), encoding="utf-8")
-        elif class_names:
-            raise ValueError(f"The model has no head, so no classes. Received: {len(class_names)} names.")
-        holder, asked = signatures(model, class_file=file, **options)
+        file = Path(place, "classes.txt")
+        file.write_text("\n".join([*labels, ""]), encoding="utf-8")
+        holder, asked = signatures(model, class_file=file if labels else None, **options)
         tf.saved_model.save(holder, str(folder), signatures=asked)
     return asked
 

@@ -122,14 +122,10 @@ class _Images:
         return tf.TensorSpec([None, *self.shape, 3], dtype, "images")
 
     def sized(self, images: tf.Tensor) -> tf.Tensor:
-        """Levels stay whole, as in evaluation: so decoded files and files have the same answers."""
-        if self.resized is None:
-            return images
-        resized = tf.image.resize(images, self.resized)
-        return tf.saturate_cast(tf.round(resized), tf.uint8) if images.dtype == tf.uint8 else resized
+        return images if self.resized is None else tf.image.resize(images, self.resized)
 
     def scaled(self, images: tf.Tensor) -> tf.Tensor:
-        """uint8 to what the model takes."""
+        """Levels from 0 to 255 to what the model takes."""
         images = tf.cast(images, tf.float32)
         return images if self.takes_levels else images / 127.5 - 1.0
 

@@ -6,7 +6,6 @@ PATH/1/reference.npz                         images and what the model gave, to 
 PATH/1/report.md, report.csv                 how far each is from the model, its size and its latency
 """
 
-import numbers
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,15 +13,14 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from keras_vit.data.sources import Source
-from keras_vit.evaluate.outputs import scales_pixels
 from keras_vit.export.examples import Examples, take
-from keras_vit.export.metadata import describe, labels_of, write_facts
+from keras_vit.export.metadata import describe, write_facts
 from keras_vit.export.reference import write_reference
 from keras_vit.export.report import write_report
 from keras_vit.export.signatures import output_name
+from keras_vit.export.subject import check_float32, subject_of
 from keras_vit.export.tflite_flavours import FLAVOURS, Graph, convert
 from keras_vit.export.tflite_metadata import with_metadata
 from keras_vit.export.verdicts import Verdict, judge
@@ -31,7 +29,6 @@ from keras_vit.export.versions import new_version
 _NUM_CALIBRATION_IMAGES = 100
 _NUM_REFERENCE_IMAGES = 8
 _MOST_GENERATED = 64
-_BATCH = 8
 
 
 def tflite(
@@ -84,18 +81,20 @@ def tflite(
         >>> model = keras_vit.application(row)(weights=None, input_shape=(32, 32, 3), classes=10)
         >>> [verdict.name for verdict in tflite(model, "mine", flavours=["float16"], num_images=4)]
         ['float16.tflite']
-        >>> sorted(path.name for path in Path("mine/1").iterdir() if path.suffix != ".png")
+        >>> sorted(path.name for path in keras_vit.export.latest("mine").iterdir() if path.suffix != ".png")
         ['float16.tflite', 'keras_vit.json', 'reference.npz', 'report.csv', 'report.md']
     """
     flavours = _check_flavours(flavours, min_agreement, num_images)
     _check_installed(flavours)
-    size, labels = _image_size(model, image_size), _labels(model, class_names)
+    subject = subject_of(model, image_size, class_names)
+    check_float32(model)
+    size = subject.image_size
     num_calibration = _NUM_CALIBRATION_IMAGES if "int8" in flavours else 0
     most = num_calibration + (min(num_images, _MOST_GENERATED) if images is None else num_images)
     calibration, judged = _split(take(images, size, most, crop=eval_crop), num_calibration)
     levels = judged.pixels()
-    expected = _answers(model, _inputs(model, levels, as_levels=False))
-    inputs, samples = (_inputs(model, each, as_levels=preprocessing) for each in (levels, calibration.pixels()))
+    expected = subject.answers(levels)
+    inputs, samples = (each if preprocessing else subject.inputs(each) for each in (levels, calibration.pixels()))
     graph = Graph(
         model=model, image_size=size, fixed_batch=fixed_batch, takes_levels=preprocessing, calibration=samples
     )
@@ -106,7 +105,7 @@ def tflite(
         for flavour in flavours:
             file = version.folder / f"{flavour}.tflite"
             try:
-                file.write_bytes(with_metadata(convert(graph, flavour), {**facts, "flavour": flavour}, labels))
+                file.write_bytes(with_metadata(convert(graph, flavour), {**facts, "flavour": flavour}, subject.labels))
                 verdict = judge(file, inputs, expected, labels=judged.labels)
             except ValueError as error:
                 refused[flavour] = str(error).replace(str(version.folder), str(path))
@@ -155,41 +154,6 @@ def _check_installed(flavours: Sequence[str]) -> None:
         raise ImportError(f'TFLite needs more packages: pip install "keras-vit[tflite]" ({error})') from error
 
 
-def _image_size(model: keras.Model, image_size: int | tuple[int, int] | None) -> tuple[int, int]:
-    """Returns (height, width) of the images that the files take; checks the model on the way."""
-    if keras.backend.backend() != "tensorflow":
-        raise ValueError(f"TFLite files are made with Keras on TensorFlow. It runs on {keras.backend.backend()}.")
-    shapes = [tuple(tensor.shape) for tensor in getattr(model, "inputs", None) or ()]
-    if len(shapes) != 1 or len(shapes[0]) != 4 or shapes[0][3] != 3 or len(model.outputs) != 1:
-        raise ValueError(
-            "The model must be a functional one that takes images (B, H, W, 3) and has one output. "
-            f"Received: inputs of shape {shapes}."
-        )
-    precisions = {layer.compute_dtype for layer in model.layers} - {"float32"}
-    if precisions:
-        raise ValueError(
-            f"The model must compute in float32. Received: layers that compute in {', '.join(sorted(precisions))}. "
-            "Build it under `keras.config.set_dtype_policy('float32')` and give it the same weights with `set_weights`."
-        )
-    height, width = shapes[0][1:3]
-    if image_size is None and None in (height, width):
-        raise ValueError("The model takes images of any size, a file those of one: pass `image_size`, in pixels.")
-    if image_size is None:
-        return height, width
-    size = (int(image_size),) * 2 if isinstance(image_size, numbers.Integral) else tuple(image_size)
-    if len(size) != 2 or min(size) < 1 or size != (height or size[0], width or size[1]):
-        raise ValueError(f"The model takes images of {height} x {width} pixels. Received: image_size={image_size}.")
-    return size
-
-
-def _labels(model: keras.Model, class_names: Sequence[str]) -> list[str]:
-    if output_name(model) != "features":
-        return labels_of(model.outputs[0].shape[-1], class_names)
-    if class_names:
-        raise ValueError(f"{model.name} has no head, so no classes. Received: {len(class_names)} names.")
-    return []
-
-
 # ── images and answers ──
 
 
@@ -205,20 +169,6 @@ def _split(examples: Examples, count: int) -> tuple[Examples, Examples]:
 def _those(examples: Examples, chosen: np.ndarray) -> Examples:
     labels = None if examples.labels is None else examples.labels[chosen]
     return replace(examples, images=examples.images[chosen], labels=labels)
-
-
-def _inputs(model: keras.Model, levels: np.ndarray, *, as_levels: bool) -> np.ndarray:
-    """What the model takes for pixels from 0 to 255, or a file that scales them itself."""
-    if as_levels:
-        return levels
-    return levels.astype(np.float32) if scales_pixels(model) else levels / np.float32(127.5) - np.float32(1)
-
-
-def _answers(model: keras.Model, inputs: np.ndarray) -> np.ndarray:
-    """On the processor: graphics cards round products to fewer digits than the comparison has."""
-    with tf.device("CPU:0"):
-        parts = [model(inputs[start : start + _BATCH], training=False) for start in range(0, len(inputs), _BATCH)]
-        return np.concatenate([keras.ops.convert_to_numpy(part) for part in parts]).astype(np.float32)
 
 
 def _facts(graph: Graph, known: dict[str, Any]) -> dict[str, Any]:

@@ -4,8 +4,8 @@ Two conventions, and a file follows both. A buffer called TFLITE_METADATA holds 
 "M001", which the image classifiers of Android and iOS read. A zip archive behind the graph holds `labels.txt` and
 `keras_vit.json`: runtimes do not read so far, and every unzipper opens it.
 
-Source: tensorflow/tflite-support, tensorflow_lite_support/metadata/metadata_schema.fbs, version 1.5.0; the numbers of
-fields below are their places in its tables.
+Source: tensorflow/tflite-support 0.4.4, tensorflow_lite_support/metadata/metadata_schema.fbs. The numbers of fields are
+their places in its tables.
 """
 
 import io
@@ -60,9 +60,8 @@ def _with_buffer(content: bytes, metadata: bytes) -> bytes:
         raise ImportError(f"{_INSTALL} ({error})") from error
     model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(content))
     for held in model.buffers:
-        if (
-            held.offset > 1
-        ):  # ai-edge-quantizer puts large buffers behind the graph, where they would not be found again
+        # ai-edge-quantizer puts large buffers behind the graph, where they would not be found again.
+        if held.offset > 1:
             held.data = np.frombuffer(content, np.uint8, held.size, held.offset)
             held.offset = held.size = 0
     entry = schema.MetadataT()

@@ -4,6 +4,7 @@ import dataclasses
 import gc
 import json
 import os
+import subprocess
 import sys
 import weakref
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import keras
 import numpy as np
+import psutil
 import pytest
 import tensorflow as tf
 
@@ -24,7 +26,8 @@ from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
 pytestmark = pytest.mark.tensorflow
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("tf2onnx")
-runtime = pytest.importorskip("openvino")
+with exchange._unreported():
+    runtime = pytest.importorskip("openvino")
 
 SIZE = (32, 48)
 RNG = np.random.default_rng(0)
@@ -147,14 +150,30 @@ def test_every_kind_of_model_is_exported(build, tiny_vit, tiny_resnet, tmp_path:
         assert (tmp_path / kind / "1" / "labels.txt").exists() == (output != "features")
 
 
+REAL = """
+import sys
+import numpy as np
+import keras_vit
+name, model_name, folder = sys.argv[1:]
+model = getattr(keras_vit, model_name)(weights=None, classifier_activation=None)
+kernel = model.get_layer("predictions").kernel
+kernel.assign(np.random.default_rng(0).normal(0, 0.05, kernel.shape))
+verdict = getattr(keras_vit.export, name)(model, folder)
+assert verdict.max_error < 1e-4 and verdict.top1_agreement == 1, verdict
+assert abs(verdict.size_bytes / (4 * model.count_params()) - 1) < 0.03, verdict
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("model_name", ["ViT_B16", "R50_ViT_B16"])
-@pytest.mark.parametrize("name", FORMATS)
-def test_models_of_real_size_are_exported(tmp_path: Path, name: str, model_name: str):
-    model = answering(getattr(keras_vit, model_name)(weights=None, classifier_activation=None))
-    verdict = FORMATS[name][0](model, tmp_path)
-    assert verdict.max_error < 1e-4 and verdict.top1_agreement == 1
-    assert verdict.size_bytes == pytest.approx(4 * model.count_params(), rel=0.03)
+@pytest.mark.parametrize(("name", "gigabytes"), [("onnx", 11), ("openvino", 3)])
+def test_models_of_real_size_are_exported(tmp_path: Path, name: str, model_name: str, gigabytes: int):
+    free = psutil.virtual_memory().available / 1e9
+    if free < gigabytes:  # tf2onnx takes up to 9 GB: rather than to have the kernel kill somebody
+        pytest.skip(f"{name} of {model_name} needs {gigabytes} GB of memory, and {free:.1f} are free")
+    command = [sys.executable, "-c", REAL, name, model_name, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
     assert (tmp_path / "1" / "labels.txt").read_text().splitlines()[:2] == ["tench", "goldfish"]
     (tmp_path / "1" / {"onnx": "model.onnx", "openvino": "model.bin"}[name]).unlink()  # 350 MB, kept for three runs
 
@@ -260,7 +279,7 @@ def test_what_is_no_such_model_is_refused_before_anything_is_written(build, tmp_
             export(model, tmp_path / "new", **options)
 
     model = build()
-    refused(build(input_shape=(None, None, 3)), "images of any size.*pass `image_size`, in pixels")
+    refused(build(input_shape=(None, None, 3)), "images of any size: pass `image_size`, in pixels")
     refused(model, r"takes images of 32 x 48 pixels. Received: image_size=32\.", image_size=32)
     refused(model, r"takes images of 32 x 48 pixels. Received: image_size=\(32, 32\)", image_size=(32, 32))
     refused(build(input_shape=(None, 48, 3)), "takes images of None x 48", image_size=(32, 32))
@@ -302,16 +321,28 @@ def test_a_package_that_is_not_there_is_named_before_the_conversion(
 # ── the process stays as it is ──
 
 
-def test_openvino_reports_to_nobody(build, tmp_path: Path, monkeypatch):
-    from openvino_telemetry import main
+IN_A_NEW_PROCESS = """
+import os, sys
+from openvino_telemetry import main
+main.TelemetrySender.send = lambda *message: print("sent", message)
+import keras
+from keras_vit.export import exchange
+judge = exchange.judge
+exchange.judge = lambda *given, **named: print("judged under", os.environ["CI"]) or judge(*given, **named)
+images = keras.Input((8, 8, 3))
+exchange.openvino(keras.Model(images, keras.layers.Flatten()(images)), sys.argv[1])
+print("written, then", os.environ.get("CI"))
+"""
 
-    monkeypatch.setattr(main.Telemetry, "_SingletonMetaClass__single_instance", None)  # as in a new process
-    monkeypatch.delenv("CI", raising=False)
-    sent = []
-    monkeypatch.setattr(main.TelemetrySender, "send", lambda *message: sent.append(message))
-    model = build()
-    exchange._write_openvino(model, tmp_path / "model.xml", [tf.TensorSpec((None, *SIZE, 3), tf.float32)])
-    assert (tmp_path / "model.bin").exists() and not sent and "CI" not in os.environ
+
+def test_openvino_reports_to_nobody(tmp_path: Path):
+    environment = {name: value for name, value in os.environ.items() if name != "CI"}
+    command = [sys.executable, "-c", IN_A_NEW_PROCESS, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.stdout.splitlines() == ["judged under true", "written, then None"], done.stderr
+
+
+def test_what_the_caller_says_of_ci_is_as_it_was(monkeypatch):
     monkeypatch.setenv("CI", "no")
     with exchange._unreported():
         assert os.environ["CI"] == "true"

@@ -115,22 +115,27 @@ def resident_megabytes() -> float:
 
 
 def ask_all(folder: str, num_files: int) -> dict:
-    """Asks a model about damaged files with good ones between them; returns what came of it."""
-    rng = np.random.default_rng(0)
+    """Asks a model about damaged files with good ones between them, all of it twice; returns what came of it."""
     loaded = tf.saved_model.load(folder)
 
     def ask(files: list[bytes]) -> dict[str, np.ndarray]:
         answers = loaded.signatures["serving_default"](image_bytes=tf.constant(files, tf.string))
         return {name: values.numpy() for name, values in answers.items()}
 
+    # What threads and caches take comes with the first pass. The second asks the same again, so nothing new is kept.
+    first, second = (one_pass(ask, num_files, np.random.default_rng(0)) for _ in range(2))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MEGABYTE
+    return {**second, "wrong": first["wrong"] + second["wrong"], "first_mb": first["memory_mb"], "peak_mb": peak}
+
+
+def one_pass(ask: Callable, num_files: int, rng: np.random.Generator) -> dict:
     whole = seeds(rng)
     good = [whole[0], whole[2], whole[8]]  # JPEG, PNG, progressive JPEG
     alone = {name: np.concatenate([ask([file])[name] for file in good]) for name in ask(good)}
     counts, wrong, memory = dict.fromkeys(STATUSES, 0), 0, []
     for _ in range(0, num_files, BATCH):
-        damaged = [MUTATIONS[rng.integers(len(MUTATIONS))](whole[rng.integers(len(whole))], rng) for _ in range(BATCH)]
+        files = [MUTATIONS[rng.integers(len(MUTATIONS))](whole[rng.integers(len(whole))], rng) for _ in range(BATCH)]
         places = np.sort(rng.integers(0, BATCH + 1, len(good))) + np.arange(len(good))
-        files = list(damaged)
         for place, file in zip(places, good, strict=True):
             files.insert(place, file)
         answers = ask(files)
@@ -140,10 +145,7 @@ def ask_all(folder: str, num_files: int) -> dict:
         for status in answers["status"][others]:
             counts[status.decode()] += 1
         memory.append(resident_megabytes())
-    quarter = len(memory) // 4
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MEGABYTE
-    early, late = (float(np.median(part)) for part in (memory[quarter : 2 * quarter], memory[-quarter:]))
-    return {"counts": counts, "wrong": wrong, "early_mb": early, "late_mb": late, "peak_mb": peak}
+    return {"counts": counts, "wrong": wrong, "memory_mb": float(np.median(memory[-len(memory) // 4 :]))}
 
 
 def is_right(found: dict[str, np.ndarray], alone: dict[str, np.ndarray]) -> bool:
@@ -175,14 +177,14 @@ def exported(tmp_path: Path) -> Path:
 @pytest.mark.slow
 def test_ten_thousand_damaged_files_cost_only_themselves(exported: Path):
     command = [sys.executable, __file__, str(exported), str(NUM_FILES)]
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=550)
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=900)
     assert done.returncode == 0, f"It ended with {done.returncode}: {done.stderr[-2000:]}"
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["wrong"] == 0, found
     assert sum(found["counts"].values()) == NUM_FILES
     assert min(found["counts"].values()) > 50, found  # every kind of damage was there, and files that survived it
-    assert found["late_mb"] - found["early_mb"] < 50, found
-    assert found["peak_mb"] - found["early_mb"] < BYTES_PER_PIXEL * MAX_PIXELS / MEGABYTE, found
+    assert found["memory_mb"] - found["first_mb"] < 50, found
+    assert found["peak_mb"] - found["memory_mb"] < BYTES_PER_PIXEL * MAX_PIXELS / MEGABYTE, found
 
 
 if __name__ == "__main__":

@@ -220,7 +220,7 @@ def test_an_export_that_is_not_the_model_is_not_written(tmp_path: Path, monkeypa
         ({}, {"class_names": ["one"]}, "has 7 classes. Received: 1 names"),
         ({"input_shape": (None, None, 3)}, {}, "of any size: pass `image_size`"),
         ({"include_top": False}, {"class_names": ["one"]}, "has no head, so no classes. Received: 1 names"),
-        ({"input_shape": (*SIZE, 4)}, {}, r"must take images \(B, H, W, 3\)"),
+        ({"input_shape": (*SIZE, 4)}, {}, r"takes images \(B, H, W, 3\)"),
     ],
 )
 def test_wrong_arguments_are_refused_and_nothing_is_written(
@@ -333,5 +333,7 @@ def test_models_of_real_size_are_exported(tmp_path: Path, name: str, shape: tupl
     done = subprocess.run(command, capture_output=True, text=True, timeout=550)
     assert done.returncode == 0, done.stderr[-2000:]
     facts = facts_of(latest(tmp_path / "real"))
-    assert facts["parity"]["max_error"] < 1e-5 and facts["parity"]["top1_agreement"] == 1
+    # Fifty convolutions with random weights add up what the order of summation rounds away: 3e-5 of 3.4 was measured.
+    assert facts["parity"]["max_error"] < (1e-4 if name.startswith("BiT") else 1e-5), facts["parity"]
+    assert facts["parity"]["top1_agreement"] == 1
     assert facts["input"]["image_size"] == (size or [*shape[:2]])

@@ -246,7 +246,7 @@ def test_on_request_images_of_any_size_are_resized_in_the_graph(build: Build, tr
     close(ask("predict", floats)["logits"], model(resized))
     assert ask("attention", floats)["attention"].shape == (2, 2, 2, 25, 25)
     close(ask("predict", PIXELS)["logits"], model(PIXELS))
-    # Levels are rounded as in evaluation, so a picture has the same answer as its file.
+    # A picture has the same answer as its file.
     logits = ask("predict_uint8", large)["logits"]
     answer = ask("serving_default", [png(image) for image in large])
     close(answer["scores"], np.sort(keras.ops.convert_to_numpy(keras.ops.softmax(logits)))[:, ::-1][:, :5])

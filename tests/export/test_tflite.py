@@ -154,7 +154,7 @@ def test_a_model_without_a_head_gives_features(tiny_vit, tmp_path: Path):
 
 def test_a_model_of_any_size_is_told_which(build, tmp_path: Path):
     model = build(input_shape=(None, None, 3))
-    with pytest.raises(ValueError, match="images of any size, a file those of one: pass `image_size`"):
+    with pytest.raises(ValueError, match="images of any size: pass `image_size`, in pixels"):
         tflite(model, tmp_path / "vit")
     assert not (tmp_path / "vit").exists()
     tflite(model, tmp_path / "vit", flavours=["float32"], image_size=(16, 24), num_images=2)
@@ -277,7 +277,8 @@ def test_what_is_missing_is_named_with_what_to_install(build, tmp_path: Path, mo
 def test_models_of_real_size_can_be_exported(tmp_path: Path, name: str, size: tuple[int, int]):
     model = getattr(keras_vit, name)(weights=None, input_shape=(*size, 3), classes=10, classifier_activation=None)
     head = model.get_layer("predictions").kernel
-    head.assign(np.random.default_rng(0).normal(0, 1, head.shape).astype("float32"))
+    # Logits of about 1, as a trained model has them: what rounding costs grows with them.
+    head.assign(np.random.default_rng(0).normal(0, 0.04, head.shape).astype("float32"))
     verdicts = tflite(model, tmp_path / "vit", flavours=["float32", "dynamic_int8"], num_images=4, min_agreement=0.75)
     assert verdicts[0].max_error < 1e-3 and verdicts[0].top1_agreement == 1.0
     assert verdicts[1].size_bytes < 0.3 * verdicts[0].size_bytes

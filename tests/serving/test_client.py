@@ -187,7 +187,9 @@ def test_a_photograph_that_lies_on_its_side_is_turned(transport, server, client,
 def test_an_interrupted_client_ends_soon_with_its_report(transport, server, start_client, rows, tmp_path):
     images, output = tmp_path / "images", tmp_path / "answers.csv"
     linked(images, save_photographs(tmp_path / "originals", range(300, 320)), 20_000)
-    process = start_client(images, server.address(transport), f"--output={output}", "--batch_size=1")
+    # Threads that are cut off in the middle of a request leave their sockets to the system.
+    options = [f"--output={output}", "--batch_size=1"]
+    process = start_client(images, server.address(transport), *options, warnings="error,ignore::ResourceWarning")
     wait_for(lambda: output.exists() and output.stat().st_size > 30_000)
     process.send_signal(signal.SIGINT)
     start = time.monotonic()
@@ -225,7 +227,7 @@ def test_nothing_is_lost_in_two_minutes_of_32_requests_at_once(transport, own_se
         originals.append(tmp_path / "originals" / name)
         originals[-1].write_bytes(content)
     expected = {path.name: direct(path.read_bytes()) for path in originals}
-    options = [f"--concurrency={CONCURRENT}", f"--batch_size={BATCH}", "--deadline_s=60"]
+    options = [f"--concurrency={CONCURRENT}", f"--batch_size={BATCH}"]
     linked(tmp_path / "first", originals, 2000)
     rate = reported(client(tmp_path / "first", own_server.address(transport), *options))["images/s"]
     seconds, retries = 0.0, 0.0

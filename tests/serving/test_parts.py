@@ -225,7 +225,7 @@ def test_photographs_are_turned_as_a_viewer_shows_them(kind, orientation):
 @pytest.mark.parametrize(
     "file",
     [
-        *(picture("JPEG", orientation) for orientation in (None, 0, 1)),
+        *(picture("JPEG", orientation) for orientation in (None, 0, 1, 9)),
         picture("PNG", 1),
         b"",
         b"GIF89a",

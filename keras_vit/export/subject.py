@@ -1,0 +1,100 @@
+"""What is exported: a model that was looked at, the size of its images, its classes, and what it answers."""
+
+import numbers
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.evaluate.outputs import scales_pixels
+from keras_vit.export.metadata import labels_of
+from keras_vit.export.signatures import output_name
+
+_BATCH = 8
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Subject:
+    """A model that can be exported.
+
+    Attributes:
+        model: Functional, of one input (B, H, W, 3) and one output.
+        image_size: (height, width) in pixels of the images that are exported for.
+        labels: Names of its classes; none if it has no head.
+    """
+
+    model: keras.Model
+    image_size: tuple[int, int]
+    labels: Sequence[str]
+
+    def inputs(self, pixels: np.ndarray) -> np.ndarray:
+        """Returns (n, H, W, 3) uint8 in the form that the model takes."""
+        levels = pixels.astype(np.float32)
+        return levels if scales_pixels(self.model) else levels / np.float32(127.5) - np.float32(1)
+
+    def answers(self, pixels: np.ndarray) -> np.ndarray:
+        """Returns what the model gives, in float32, on the processor: graphics cards round products to fewer digits."""
+        inputs = self.inputs(pixels)
+        with tf.device("CPU:0"):
+            parts = [self.model(inputs[i : i + _BATCH], training=False) for i in range(0, len(inputs), _BATCH)]
+        return np.concatenate([keras.ops.convert_to_numpy(part) for part in parts]).astype(np.float32)
+
+
+def subject_of(
+    model: keras.Model, image_size: int | tuple[int, int] | None = None, class_names: Sequence[str] = ()
+) -> Subject:
+    """Looks at a model that is to be exported.
+
+    Args:
+        model: The model.
+        image_size: Side in pixels, or (height, width); needed where the model takes any size.
+        class_names: In the order of the classes; default: as `keras_vit.export.metadata.labels_of`.
+
+    Raises:
+        ValueError: If the model cannot be exported, or takes other images, or has another number of classes.
+
+    Example:
+        >>> subject = subject_of(keras_vit.ViT_Ti16(weights=None, input_shape=(32, 48, 3), classes=2), None, ["a", "b"])
+        >>> subject.image_size, subject.answers(np.zeros((3, 32, 48, 3), np.uint8)).shape
+        ((32, 48), (3, 2))
+    """
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(f"Models are exported with Keras on TensorFlow. It runs on {keras.backend.backend()}.")
+    shapes = [tuple(tensor.shape) for tensor in getattr(model, "inputs", None) or ()]
+    if len(shapes) != 1 or len(shapes[0]) != 4 or shapes[0][3] != 3 or len(model.outputs) != 1:
+        raise ValueError(
+            "The model must be a functional one that takes images (B, H, W, 3) and has one output. "
+            f"Received: inputs of shape {shapes}."
+        )
+    size = _size(shapes[0][1:3], image_size)
+    if output_name(model) != "features":
+        return Subject(model=model, image_size=size, labels=labels_of(model.outputs[0].shape[-1], class_names))
+    if class_names:
+        raise ValueError(f"{model.name} has no head, so no classes. Received: {len(class_names)} names.")
+    return Subject(model=model, image_size=size, labels=[])
+
+
+def check_float32(model: keras.Model) -> None:
+    """Raises a ValueError if the model computes in less."""
+    precisions = {layer.compute_dtype for layer in model.layers} - {"float32"}
+    if precisions:
+        raise ValueError(
+            f"The model must compute in float32. Received: layers that compute in {', '.join(sorted(precisions))}. "
+            "Build it under `keras.config.set_dtype_policy('float32')` and give it the same weights with `set_weights`."
+        )
+
+
+def _size(shape: tuple, image_size: int | tuple[int, int] | None) -> tuple[int, int]:
+    height, width = shape
+    if image_size is None:
+        if height is None or width is None:
+            raise ValueError(
+                "The model takes images of any size: pass `image_size`, in pixels, for those of the export."
+            )
+        return height, width
+    size = (int(image_size),) * 2 if isinstance(image_size, numbers.Integral) else tuple(image_size)
+    if len(size) != 2 or min(size) < 1 or size != (height or size[0], width or size[1]):
+        raise ValueError(f"The model takes images of {height} x {width} pixels. Received: image_size={image_size}.")
+    return size
