@@ -32,8 +32,9 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.tensorflow
 def test_a_run_puts_new_artefacts_in_place_of_old_ones(tmp_path: Path, tiny, capsys):
     output = tmp_path / "new" / "folder"
-    names = ("vit_fractals.npz", "curves.png", "digit.png", "attention.png", "saved_model/1/saved_model.pb")
-    for name in names:
+    names = ("vit_fractals.npz", "curves.png", "digit.jpg", "attention.png")
+    served = "saved_model/1/saved_model.pb"
+    for name in (*names, served):
         (output / name).parent.mkdir(parents=True, exist_ok=True)
         (output / name).write_text("old")
     quickstart.main(str(output), pretrain_epochs=1, finetune_epochs=2)
@@ -41,8 +42,13 @@ def test_a_run_puts_new_artefacts_in_place_of_old_ones(tmp_path: Path, tiny, cap
     printed = capsys.readouterr().out
     assert printed.count("of 64 held-out digits") == 4  # with and without pre-training, then again in the table
     assert f"In {output.resolve()}:" in printed
-    difference = re.search(r"off the Keras model by (\S+)", printed)
-    assert difference and float(difference[1]) < 1e-5
+    assert (output / served).read_text() == "old"  # a version is never overwritten
+    assert (output / "saved_model" / "2" / "saved_model.pb").is_file()
+    for name in ("SavedModel", "float32.tflite", "float16.tflite"):
+        assert re.search(rf"\n{re.escape(name)} .*100.00%", printed), name
+    difference = re.search(r"8 bits are off the Keras model by (\S+)", printed)
+    assert difference and 0 < float(difference[1]) < 0.1
+    assert "the SavedModel says" not in printed  # both files give one answer
 
 
 def test_the_held_out_digits_are_no_training_digits_and_of_every_kind():
@@ -80,8 +86,8 @@ def test_pixels_are_scaled_to_minus_one_and_one():
 
 def test_a_photo_is_read_as_the_pixels_that_were_written(tmp_path: Path):
     _, test = quickstart.load_digits()
-    quickstart.write_photo(tmp_path / "digit.png", test.images[0])
-    photo = quickstart.read(tmp_path / "digit.png")
+    quickstart.write_photo(tmp_path / "digit.jpg", test.images[0])
+    photo = quickstart.read(tmp_path / "digit.jpg")
     assert photo.shape == (1, 48, 48, 3)
     np.testing.assert_allclose(photo, quickstart.pixels(test.images[:1], 48), atol=0.5)
     assert np.abs(photo - quickstart.pixels(test.images[:1], 48)).mean() < 0.1
@@ -95,7 +101,9 @@ def test_class_attention_is_a_probability_for_each_patch(tiny):
     assert ((attention.sum(axis=(1, 2)) > 0.5) & (attention.sum(axis=(1, 2)) < 1)).all()
 
 
-@pytest.mark.parametrize("module", ["sklearn.datasets", "matplotlib.figure"])
+@pytest.mark.parametrize(
+    "module", ["sklearn.datasets", "matplotlib.figure", "ai_edge_litert.interpreter", "ai_edge_quantizer"]
+)
 def test_what_is_missing_is_named_before_anything_is_done(module: str, tmp_path: Path, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ImportError, match=re.escape('pip install "keras-vit[quickstart]"')):

@@ -63,7 +63,8 @@ def run(path: str | os.PathLike, images: np.ndarray, *, signature: str = "predic
     Args:
         path: Folder of a SavedModel; or a file `.tflite`, `.onnx`, or `.xml` of OpenVINO.
         images: (n, ...) as the file takes them.
-        signature: Of a SavedModel; it must take one input.
+        signature: Of a SavedModel; it must take one input. Of its outputs the first is returned that holds numbers, in
+            the order of their names: of `serving_default` the `class_ids`.
         repeats: How often to time a batch of one.
 
     Raises:

@@ -37,6 +37,18 @@ def test_a_file_is_run_in_batches_and_timed(tmp_path: Path):
     assert np.isnan(run(tmp_path / "model", IMAGES[:1]).latency_ms)
 
 
+def test_files_are_passed_as_they_are_and_the_first_numbers_by_name_come_back(tmp_path: Path):
+    module = tf.Module()
+    spec = tf.TensorSpec((None,), tf.string, name="image_bytes")
+    module.answer = tf.function(
+        lambda files: {"b": -tf.strings.length(files), "a": files, "c": tf.strings.length(files)},
+        input_signature=[spec],
+    )
+    tf.saved_model.save(module, tmp_path / "model", signatures={"serving_default": module.answer})
+    outcome = run(tmp_path / "model", np.array([b"ab\xff\x00c", b""]), signature="serving_default", repeats=1)
+    assert outcome.outputs.tolist() == [-5, 0]
+
+
 def test_a_verdict_counts_by_hand(tmp_path: Path):
     # As if the model had said otherwise of three images, by swapping its two outputs.
     expected, labels = EXPECTED.copy(), EXPECTED.argmax(1)
