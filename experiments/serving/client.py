@@ -137,17 +137,18 @@ def _read(path: Path) -> bytes | Answer:
 
 
 def _note(batch: _Batch, summary: Summary, table: AnswerTable | None) -> None:
-    summary.statuses.update(answer.status for answer in batch.answers)
-    summary.retries += batch.retries
-    if batch.reply:
-        summary.latencies_s.append(batch.reply.latency_s)
-        summary.waits_s.append(batch.reply.waited_s)
+    """Whoever interrupts may do so in here: then the table has an answer that the summary has not."""
     for path, answer in zip(batch.paths, batch.answers, strict=True):
         if answer.status != OK:
             words = f"{path}: {answer.status}{answer.reason and f' ({answer.reason})'}"
             tqdm.write(words.encode(errors="backslashreplace").decode())
         if table:
             table.add(path, answer)
+        summary.statuses[answer.status] += 1
+    summary.retries += batch.retries
+    if batch.reply:
+        summary.latencies_s.append(batch.reply.latency_s)
+        summary.waits_s.append(batch.reply.waited_s)
 
 
 @contextlib.contextmanager

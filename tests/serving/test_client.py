@@ -192,13 +192,13 @@ def test_an_interrupted_client_ends_soon_with_its_report(transport, server, star
     process = start_client(images, server.address(transport), *options, warnings="error,ignore::ResourceWarning")
     wait_for(lambda: output.exists() and output.stat().st_size > 30_000)
     process.send_signal(signal.SIGINT)
-    start = time.monotonic()
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130 and err == "" and time.monotonic() - start < 30
+    out, err = process.communicate(timeout=60)  # all 20,000 would take minutes
+    assert process.returncode == 130 and err == ""
     answered = len(rows(output))
     table = reported(subprocess.CompletedProcess([], 130, out, err))
     assert 0 < answered < 20_000
-    assert (table["ok"], table["not asked about"]) == (answered, 20_000 - answered)
+    assert table["ok"] + table["not asked about"] == 20_000
+    assert answered - 1 <= table["ok"] <= answered  # the interrupt may come between the table and the count
 
 
 def test_the_health_check_of_the_composition_tells_whether_the_model_is_there(server):
