@@ -85,6 +85,7 @@ DOORS = {
     "ai_edge_litert": ("export/", "quickstart.py"),
     "ai_edge_quantizer": ("export/", "quickstart.py"),
     "flatbuffers": ("export/",),
+    "onnx": ("export/exchange.py",),
     "onnxruntime": ("export/",),
     "openvino": ("export/",),
     "tf2onnx": ("export/exchange.py",),
@@ -99,7 +100,7 @@ DOORS = {
 # Slow or optional: imported inside the function that needs them. So are the commands in `commands.py`; nothing else is.
 LAZY = (
     *("tensorflow_datasets", "sklearn", "threadpoolctl", "matplotlib", "pooch", "tqdm", "safetensors", "h5py"),
-    *("ai_edge_litert", "ai_edge_quantizer", "flatbuffers", "onnxruntime", "openvino", "tf2onnx"),
+    *("ai_edge_litert", "ai_edge_quantizer", "flatbuffers", "onnx", "onnxruntime", "openvino", "tf2onnx"),
 )
 # It runs where the package is not, and TensorFlow is one of the runtimes that it may find or not find.
 STANDALONE = {"export/runner.py": ("tensorflow",)}
