@@ -3,7 +3,6 @@
 import csv
 import dataclasses
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -135,17 +134,22 @@ def direct(model_folder: Path) -> Callable[[bytes], dict[str, np.ndarray]]:
 
 
 @pytest.fixture
-def start_client() -> Callable[..., subprocess.Popen]:
-    """Starts the client as a user does."""
+def start_client() -> Iterator[Callable[..., subprocess.Popen]]:
+    """Starts the client as a user does; what is left of it ends with the test, so that the next one is not blamed."""
+    started: list[subprocess.Popen] = []
 
     def start(images: Path, address: str, *options: str, warnings: str = "error") -> subprocess.Popen:
         script = str(ROOT / "experiments" / "serving" / "client.py")
         command = [sys.executable, script, f"--images={images}", f"--server={address}", f"--model={MODEL}"]
         command += ["--deadline_s=60", *options]  # the machine may be busy with other things
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        return subprocess.Popen(command, env={**os.environ, "PYTHONWARNINGS": warnings}, **streams)
+        started.append(subprocess.Popen(command, env={**os.environ, "PYTHONWARNINGS": warnings}, **streams))
+        return started[-1]
 
-    return start
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
 
 
 @pytest.fixture
@@ -154,11 +158,7 @@ def client(start_client: Callable[..., subprocess.Popen]) -> Callable[..., subpr
 
     def run(images: Path, address: str, *options: str) -> subprocess.CompletedProcess:
         process = start_client(images, address, *options)
-        try:
-            out, err = process.communicate(timeout=SECONDS)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
-            raise
+        out, err = process.communicate(timeout=SECONDS)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     return run
