@@ -49,7 +49,7 @@ def read_images(
         files: (B,) string, B may be 0.
         image_size: (height, width) in pixels.
         eval_crop: Policy of `keras_vit.data.transforms.eval_crop`.
-        max_pixels: A file with more is not decoded. A graph that decodes takes up to 22 bytes for each.
+        max_pixels: A file with more is not decoded. A graph that decodes takes up to 26 bytes for each.
 
     Returns:
         Pixels (B, height, width, 3) float32 from 0 to 255, or 0 where there is nothing; (B,) string, one of `STATUSES`.

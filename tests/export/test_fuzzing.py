@@ -29,7 +29,7 @@ pytestmark = pytest.mark.tensorflow
 
 NUM_FILES = 10_000
 BATCH = 25  # damaged files; good ones stand between them
-BYTES_PER_PIXEL = 22  # of the largest image, as `read_images` says
+BYTES_PER_PIXEL = 26  # of the largest image, as `read_images` says
 MEGABYTE = 1e6
 
 

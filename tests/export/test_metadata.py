@@ -15,12 +15,18 @@ def _model(**options) -> keras.Model:
 
 
 def test_the_facts_are_ready_for_json_and_say_what_goes_in():
-    facts = json.loads(json.dumps(describe(_model(), eval_crop="resize_shorter", identity={"weights": "mine.npz"})))
-    assert facts["weights"] == "mine.npz"
+    facts = json.loads(
+        json.dumps(
+            describe(
+                _model(), accepted={"max_error": 1e-4}, eval_crop="resize_shorter", identity={"weights": "mine.npz"}
+            )
+        )
+    )
+    assert facts["weights"] == "mine.npz" and facts["accepted"] == {"max_error": 1e-4}
     assert facts["input"]["image_size"] == [32, 48]
     assert facts["input"]["range"] == [-1, 1]
     assert "8/7" in facts["input"]["resize_in_words"]
-    assert describe(_model(include_preprocessing=True))["input"]["range"] == [0, 255]
+    assert describe(_model(include_preprocessing=True), accepted={})["input"]["range"] == [0, 255]
 
 
 def test_the_hash_is_that_of_the_weights_and_of_nothing_else():

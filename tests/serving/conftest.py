@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -143,7 +144,10 @@ def start_client() -> Iterator[Callable[..., subprocess.Popen]]:
         command = [sys.executable, script, f"--images={images}", f"--server={address}", f"--model={MODEL}"]
         command += ["--deadline_s=60", *options]  # the machine may be busy with other things
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        started.append(subprocess.Popen(command, env={**os.environ, "PYTHONWARNINGS": warnings}, **streams))
+        # Whoever starts the tests in the background of a shell has them ignore SIGINT, and their children with them.
+        listening = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)} if os.name == "posix" else {}
+        environment = {**os.environ, "PYTHONWARNINGS": warnings}
+        started.append(subprocess.Popen(command, env=environment, **streams, **listening))
         return started[-1]
 
     yield start
