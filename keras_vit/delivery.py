@@ -94,10 +94,12 @@ def deliver(
         OSError: If the weights cannot be had.
     """
     network = classifier.build(model, weights, image_size)
+    if None in network.input_shape[1:3]:
+        raise ValueError(f"{model} takes images of any size: export it from Python, with `image_size`.")
     names = classifier.class_names(model if weights is None else weights)
     examples = find_examples(images, network, names, num_images)
     identity = _identity(model, weights, images, network)
-    crop = _crop(model, weights)
+    crop = _crop(model, weights, network.input_shape[1:3])
     say(f"Judged on {examples.name}: {len(examples.images)} images.")
     if images is None:
         say("Name a folder of photographs with --images to have it judged, and int8 set, on what it will see.")
@@ -130,8 +132,8 @@ def _export(
     options = {key: getattr(wanted, key) for key in ("precision", "attention", "any_size", "top")}
     folder = saved_model(network, output, **options, **shared)
     expected = network.predict(examples.as_taken_by(network), verbose=0)
-    name = f"SavedModel {folder.name}"
-    return [judge(folder, examples.as_taken_by(network), expected, labels=examples.labels, name=name)]
+    title = f"SavedModel {folder.name}"
+    return [judge(folder, examples.as_taken_by(network), expected, labels=examples.labels, name=title)]
 
 
 def find_examples(
@@ -174,10 +176,10 @@ def _read(file: Path, size: tuple[int, int]) -> np.ndarray | None:
         return None
 
 
-def _crop(model: str | os.PathLike, weights: str | os.PathLike | None) -> str:
-    """How the published evaluation of these weights cut its images."""
+def _crop(model: str | os.PathLike, weights: str | os.PathLike | None, size: tuple[int, int]) -> str:
+    """How the published evaluation of these weights cut its images; for a rectangle they are resized."""
     row = None if weights is None else source.find(str(model), weights).row
-    return "resize" if row is None else _CROPS[row.transform]
+    return "resize" if row is None or size[0] != size[1] else _CROPS[row.transform]
 
 
 def _identity(

@@ -42,6 +42,17 @@ class Examples:
         return (self.images + 1) * np.float32(127.5) if scales_pixels(model) else self.images
 
 
+def from_levels(pixels: np.ndarray, *, takes_levels: bool) -> np.ndarray:
+    """Returns uint8 pixels as float32: from 0 to 255 for a model that scales them itself, else in [-1, 1].
+
+    Example:
+        >>> from_levels(np.array([0, 255], np.uint8), takes_levels=False).tolist()
+        [-1.0, 1.0]
+    """
+    levels = pixels.astype(np.float32)
+    return levels if takes_levels else levels / np.float32(127.5) - np.float32(1)
+
+
 def take(
     images: Examples | Source | np.ndarray | None, image_size: tuple[int, int], count: int, *, crop: str = "resize"
 ) -> Examples:
@@ -85,7 +96,8 @@ def _spread(num_images: int, count: int) -> np.ndarray:
 
 
 def _of_array(images: np.ndarray) -> Examples:
-    scaled = images / np.float32(127.5) - np.float32(1) if images.dtype == np.uint8 else images.astype(np.float32)
+    is_uint8 = images.dtype == np.uint8
+    scaled = from_levels(images, takes_levels=False) if is_uint8 else images.astype(np.float32)
     return Examples(images=scaled, labels=None, name="images that were given")
 
 

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit.export.examples import from_levels
+
 FILE = "reference.npz"
 
 
@@ -36,10 +38,9 @@ def read_reference(folder: Path, facts: dict[str, Any]) -> tuple[np.ndarray, np.
         ([[[[1.0, 1.0, 1.0]]]], [[1.0, 1.0]])
     """
     if not (folder / FILE).is_file():
-        raise ValueError(f"There is no {FILE} in {folder}: name the model's answers, or export it again.")
+        raise ValueError(f"There is no {FILE} in {folder}, so nothing to compare with: export it again.")
     with np.load(folder / FILE) as kept:
         pixels, outputs = kept["pixels"], kept["outputs"]
     if facts["input"]["dtype"] == "uint8":
         return pixels, outputs
-    levels = pixels.astype(np.float32)
-    return (levels if facts["input"]["range"] == [0, 255] else levels / np.float32(127.5) - np.float32(1)), outputs
+    return from_levels(pixels, takes_levels=facts["input"]["range"] == [0, 255]), outputs

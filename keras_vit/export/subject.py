@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.evaluate.outputs import scales_pixels
+from keras_vit.export.examples import from_levels
 from keras_vit.export.metadata import labels_of
 from keras_vit.export.signatures import output_name
 
@@ -31,8 +32,7 @@ class Subject:
 
     def inputs(self, pixels: np.ndarray) -> np.ndarray:
         """Returns (n, H, W, 3) uint8 in the form that the model takes."""
-        levels = pixels.astype(np.float32)
-        return levels if scales_pixels(self.model) else levels / np.float32(127.5) - np.float32(1)
+        return from_levels(pixels, takes_levels=scales_pixels(self.model))
 
     def answers(self, pixels: np.ndarray) -> np.ndarray:
         """Returns what the model gives, in float32, on the processor: graphics cards round products to fewer digits."""

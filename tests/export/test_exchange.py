@@ -159,7 +159,7 @@ model = getattr(keras_vit, model_name)(weights=None, classifier_activation=None)
 kernel = model.get_layer("predictions").kernel
 kernel.assign(np.random.default_rng(0).normal(0, 0.05, kernel.shape))
 verdict = getattr(keras_vit.export, name)(model, folder)
-assert verdict.max_error < 1e-3 and verdict.top1_agreement == 1, verdict  # logits are up to 5
+assert verdict.max_error < 1e-4 and verdict.top1_agreement == 1, verdict
 assert abs(verdict.size_bytes / (4 * model.count_params()) - 1) < 0.03, verdict
 """
 
@@ -286,9 +286,9 @@ def test_a_file_that_does_not_load_is_not_left(build, tmp_path: Path, monkeypatc
 
 
 def test_what_rounding_explains_depends_on_the_largest_output():
-    assert exchange._accepted(np.array([[3.0, -20.0]])) == pytest.approx(2e-3)
+    assert exchange._accepted(np.array([[3.0, -20.0]])) == pytest.approx(1e-4)
     assert exchange._accepted(np.array([[0.01, 0.002]])) == pytest.approx(1e-6)
-    assert exchange._accepted(np.zeros((1, 2))) == pytest.approx(1e-7)  # a head that was never trained
+    assert exchange._accepted(np.array([[100.0, -200.0]])) == pytest.approx(1e-3)
     numbers = {"size_bytes": 1, "num_images": 2, "top1_agreement": 1.0, "mean_error": 0.0, "latency_ms": 1.0}
     verdict = Verdict(name="model.onnx", max_error=5e-5, accuracy=None, **numbers)
     exchange._check_close(verdict, 1e-4)

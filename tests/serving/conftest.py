@@ -101,22 +101,23 @@ def config_file(model_folder: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def own_server(config_file: Path) -> Iterator[Server]:
-    """A server that the test may kill."""
+def _running(config_file: Path) -> Iterator[Server]:
     server = Server(config_file)
     server.start()
     yield server
     server.kill()
+
+
+@pytest.fixture
+def own_server(config_file: Path) -> Iterator[Server]:
+    """A server that the test may kill."""
+    yield from _running(config_file)
 
 
 @pytest.fixture(scope="module")
 def server(config_file: Path) -> Iterator[Server]:
     """A server for a whole module."""
-    server = Server(config_file)
-    server.start()
-    yield server
-    server.kill()
+    yield from _running(config_file)
 
 
 @pytest.fixture(scope="session")
