@@ -20,8 +20,9 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_vit.layers.gelu import Gelu
 from keras_vit.layers.resnet import unit_config, unit_factories, unit_output_shape
-from keras_vit.layers.transformer import Gelu, MultiHeadDotProductAttention, TransformerBlock
+from keras_vit.layers.transformer import MultiHeadDotProductAttention, TransformerBlock
 from keras_vit.variants import AXIAL_HEADS
 
 

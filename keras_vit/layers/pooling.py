@@ -8,7 +8,8 @@ from typing import Any, Literal, get_args
 import keras
 from keras import ops
 
-from keras_vit.layers.transformer import Gelu, MlpBlock, MultiHeadDotProductAttention
+from keras_vit.layers.gelu import Gelu
+from keras_vit.layers.transformer import MlpBlock, MultiHeadDotProductAttention
 
 TokenPoolingMode = Literal["token", "avg", "max"]
 

@@ -4,12 +4,12 @@ Source: arXiv:2010.11929, section 3.1, equations 2-8 and appendix A.
 """
 
 import functools
-from typing import Any, Literal
+from typing import Any
 
 import keras
 from keras import ops
 
-Gelu = Literal["tanh", "exact"]
+from keras_vit.layers.gelu import Gelu, gelu
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -58,9 +58,9 @@ class MlpBlock(keras.layers.Layer):
         return tuple(input_shape)
 
     def call(self, x, training=None):
-        x = keras.activations.gelu(self.dense_0(x), approximate=self.gelu == "tanh")
-        x = self._hidden_dropout(x, training=training)
-        return self._output_dropout(self.dense_1(x), training=training)
+        hidden = gelu(self.dense_0(_rows(x)), self.gelu, training=training)
+        hidden = self._hidden_dropout(hidden, training=training)
+        return self._output_dropout(_tokens(self.dense_1(hidden), like=x), training=training)
 
     def get_config(self) -> dict:
         config = {"mlp_dim": self.mlp_dim, "gelu": self.gelu, "dropout_rate": self.dropout_rate}
@@ -130,15 +130,15 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
     def call(self, queries, values=None, training=None):
         values = queries if values is None else values
         scores_BAQN = self._dropout(self.attention_scores(queries, values), training=training)
-        values_BANK = self._heads(self.value(values))
+        values_BANK = self._heads(self.value(_rows(values)), values)
         heads_BQAK = ops.transpose(ops.matmul(scores_BAQN, values_BANK), (0, 2, 1, 3))
-        return self.out(_merge(heads_BQAK, queries))
+        return _tokens(self.out(ops.reshape(heads_BQAK, (-1, queries.shape[-1]))), like=queries)
 
     def attention_scores(self, queries, values=None):
         """Returns softmax(q k^T / sqrt(K)), (B, A, Q, N), in the compute dtype."""
         values = queries if values is None else values
-        queries_BAQK = self._heads(self.query(queries) * (self.head_dim**-0.5))
-        keys_BAKN = ops.transpose(self._split(self.key(values)), (0, 2, 3, 1))
+        queries_BAQK = self._heads(self.query(_rows(queries)) * (self.head_dim**-0.5), queries)
+        keys_BAKN = ops.transpose(self._split(self.key(_rows(values)), values), (0, 2, 3, 1))
         logits = ops.matmul(queries_BAQK, keys_BAKN)
         if self.relative_positions is not None:
             logits = logits + self._relative_logits(queries_BAQK, self.relative_positions)
@@ -161,13 +161,12 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
         flat = flat[:, :, : length * (2 * length - 1)]
         return ops.reshape(flat, (-1, self.num_heads, length, 2 * length - 1))[:, :, :, :length]
 
-    def _split(self, x):
-        length = x.shape[1] if x.shape[1] is not None else ops.shape(x)[1]
-        batch = -1 if isinstance(length, int) else ops.shape(x)[0]
-        return ops.reshape(x, (batch, length, self.num_heads, self.head_dim))
+    def _split(self, rows, like):
+        """(B * N, D) to (B, N, A, K)."""
+        return ops.reshape(rows, (*_batch_and_length(like), self.num_heads, self.head_dim))
 
-    def _heads(self, x):
-        return ops.transpose(self._split(x), (0, 2, 1, 3))
+    def _heads(self, rows, like):
+        return ops.transpose(self._split(rows, like), (0, 2, 1, 3))
 
     def get_config(self) -> dict:
         config = {
@@ -178,11 +177,20 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
         return {**super().get_config(), **config}
 
 
-def _merge(heads_BQAK, queries):
-    """(B, Q, A, K) to (B, Q, D)."""
-    length = queries.shape[1] if queries.shape[1] is not None else ops.shape(queries)[1]
-    batch = -1 if isinstance(length, int) else ops.shape(queries)[0]
-    return ops.reshape(heads_BQAK, (batch, length, queries.shape[-1]))
+def _rows(x):
+    """(B, N, D) to (B * N, D). Of a product of two matrices TensorFlow makes one operation with bias and GELU."""
+    return ops.reshape(x, (-1, x.shape[-1]))
+
+
+def _tokens(rows, like):
+    """(B * N, F) to (B, N, F); B and N are those of `like`."""
+    return ops.reshape(rows, (*_batch_and_length(like), rows.shape[-1]))
+
+
+def _batch_and_length(x):
+    """For a reshape: -1 for an open batch, so that a known length stays known."""
+    length = x.shape[1]
+    return (-1, length) if length is not None else tuple(ops.shape(x)[:2])
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

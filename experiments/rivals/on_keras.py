@@ -1,0 +1,93 @@
+"""Keras models: ours, KerasHub's and vit-keras's. Each is used as its users would: `predict_on_batch`, `compile`."""
+
+import time
+from collections.abc import Callable
+
+import keras
+import numpy as np
+from rivals.cells import Absent, Cell
+
+NUM_CLASSES = 1000
+
+
+def step(rival: str, cell: Cell) -> Callable[[], object]:
+    """Returns what computes one batch, and is done when it returns."""
+    # In 16 bits weights are too, unless they are trained.
+    sixteen = "mixed_bfloat16" if cell.trains else "bfloat16"
+    keras.config.set_dtype_policy(sixteen if cell.precision == "bfloat16" else "float32")
+    model = {"keras_vit": _ours, "keras-hub": _keras_hub, "vit-keras": _vit_keras}[rival](cell)
+    draws = np.random.default_rng(0)
+    images = draws.uniform(-1, 1, (cell.batch_size, cell.image_size, cell.image_size, 3)).astype("float32")
+    if not cell.trains:
+        return lambda: model.predict_on_batch(images)
+    labels = draws.integers(0, NUM_CLASSES, cell.batch_size)
+    if rival == "keras_vit":
+        learner = _learner(model, cell)
+        weights = np.ones(cell.batch_size, "float32")
+        return lambda: learner.train_on_batch(images, labels, weights)
+    optimizer = keras.optimizers.AdamW(1e-3, weight_decay=0.1) if cell.task == "adamw" else keras.optimizers.SGD(1e-3, 0.9)
+    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return lambda: model.train_on_batch(images, labels)
+
+
+def _ours(cell: Cell) -> keras.Model:
+    import keras_vit
+
+    size = (cell.image_size, cell.image_size, 3)
+    return getattr(keras_vit, cell.model)(weights=None, input_shape=size, classifier_activation=None)
+
+
+def _learner(model: keras.Model, cell: Cell) -> keras.Model:
+    from keras_vit.train.learner import make_learner
+    from keras_vit.train.optimizers import OptimizerConfig, make_optimizer
+
+    name = "adamw" if cell.task == "adamw" else "momentum"
+    config = OptimizerConfig(name=name, learning_rate=1e-3, weight_decay=0.1 if name == "adamw" else 0.0)
+    return make_learner(model, make_optimizer(config, model, 10_000), batch_rows=cell.batch_size)
+
+
+def _keras_hub(cell: Cell) -> keras.Model:
+    import keras_hub
+
+    if cell.shape.is_hybrid:
+        raise Absent("it has no hybrids")
+    shape = cell.shape
+    backbone = keras_hub.models.ViTBackbone(
+        image_shape=(cell.image_size, cell.image_size, 3),
+        patch_size=16,
+        num_layers=shape.depth,
+        num_heads=shape.num_heads,
+        hidden_dim=shape.width,
+        mlp_dim=shape.mlp_dim,
+    )
+    return keras_hub.models.ViTImageClassifier(backbone=backbone, num_classes=NUM_CLASSES, preprocessor=None)
+
+
+def _vit_keras(cell: Cell) -> keras.Model:
+    from vit_keras import vit
+
+    if cell.shape.vit_keras is None:
+        raise Absent("it has no model of this size")
+    build = getattr(vit, cell.shape.vit_keras)
+    return build(
+        image_size=cell.image_size, pretrained=False, pretrained_top=False, classes=NUM_CLASSES, activation="linear"
+    )
+
+
+def limit(precision: str, size: int) -> float:
+    """Multiplies two square matrices; returns seconds."""
+    matrix = keras.ops.cast(keras.random.normal((size, size), seed=0), precision)
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        product = tf.function(tf.matmul)
+    else:
+        import jax
+
+        product = jax.jit(jax.numpy.matmul)
+    seconds = []
+    for _ in range(4):
+        start = time.perf_counter()
+        float(product(matrix, matrix)[0, 0])
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)

@@ -1,0 +1,93 @@
+"""PyTorch models: timm's, eager and compiled, and Hugging Face's."""
+
+import contextlib
+import time
+from collections.abc import Callable
+
+import torch
+from rivals.cells import Absent, Cell
+
+NUM_CLASSES = 1000
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def step(rival: str, cell: Cell) -> Callable[[], object]:
+    """Returns what computes one batch, and is done when it returns."""
+    torch.manual_seed(0)
+    model = (_hugging_face if rival == "hugging-face" else _timm)(cell).to(DEVICE)
+    images = torch.rand(cell.batch_size, 3, cell.image_size, cell.image_size, device=DEVICE) * 2 - 1
+    is_bfloat16 = cell.precision == "bfloat16"
+    if not cell.trains:
+        model = model.eval()
+        if is_bfloat16:
+            model, images = model.bfloat16(), images.bfloat16()
+        forward = torch.compile(model) if rival == "timm compiled" else model
+        return lambda: _finished(_without_gradients(forward, images))
+    labels = torch.randint(0, NUM_CLASSES, (cell.batch_size,), device=DEVICE)
+    model.train()
+    weights = model.parameters()
+    if cell.task == "adamw":
+        optimizer = torch.optim.AdamW(weights, 1e-3, weight_decay=0.1)
+    else:
+        optimizer = torch.optim.SGD(weights, 1e-3, momentum=0.9)
+    forward = torch.compile(model) if rival == "timm compiled" else model
+
+    def train() -> None:
+        with torch.autocast(DEVICE, torch.bfloat16) if is_bfloat16 else contextlib.nullcontext():
+            loss = torch.nn.functional.cross_entropy(_logits(forward(images)), labels)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        _finished(loss)
+
+    return train
+
+
+def _without_gradients(forward: Callable, images: torch.Tensor) -> torch.Tensor:
+    with torch.inference_mode():
+        return _logits(forward(images))
+
+
+def _logits(outputs: object) -> torch.Tensor:
+    return getattr(outputs, "logits", outputs)
+
+
+def _finished(result: torch.Tensor) -> torch.Tensor:
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+    return result
+
+
+def _timm(cell: Cell) -> torch.nn.Module:
+    import timm
+
+    return timm.create_model(cell.shape.timm, pretrained=False, img_size=cell.image_size, num_classes=NUM_CLASSES)
+
+
+def _hugging_face(cell: Cell) -> torch.nn.Module:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    if cell.shape.is_hybrid:
+        raise Absent("its hybrid is deprecated")
+    shape = cell.shape
+    config = ViTConfig(
+        hidden_size=shape.width,
+        num_hidden_layers=shape.depth,
+        num_attention_heads=shape.num_heads,
+        intermediate_size=shape.mlp_dim,
+        image_size=cell.image_size,
+        patch_size=16,
+        num_labels=NUM_CLASSES,
+    )
+    return ViTForImageClassification(config)
+
+
+def limit(precision: str, size: int) -> float:
+    """Multiplies two square matrices; returns seconds."""
+    matrix = torch.randn(size, size, device=DEVICE).to(getattr(torch, precision))
+    seconds = []
+    for _ in range(4):
+        start = time.perf_counter()
+        _finished(matrix @ matrix)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)

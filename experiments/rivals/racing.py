@@ -1,0 +1,150 @@
+"""Several rivals on one cell, in turns: a machine that is busy for a while hurts all alike."""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rivals.cells import Cell
+from rivals.memory import available_megabytes
+
+
+@dataclass
+class Result:
+    """What a rival reached on a cell.
+
+    Attributes:
+        rates: Images per second, one for each turn; empty where it was absent.
+        limits: GFLOP/s of a matrix product in its framework, one for each turn.
+        peak_mb: The most memory that it held.
+        ready_s: From the start of its process until the first step was done.
+        absent: Why nothing was measured, or "".
+    """
+
+    rates: list[float] = field(default_factory=list)
+    limits: list[float] = field(default_factory=list)
+    peak_mb: float = 0.0
+    ready_s: float = 0.0
+    absent: str = ""
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.rates)
+
+    @property
+    def spread(self) -> float:
+        """Half of the distance between the quartiles, as a part of the median."""
+        if len(self.rates) < 3:
+            return 0.0
+        low, _, high = statistics.quantiles(self.rates, n=4, method="inclusive")
+        return (high - low) / 2 / self.median
+
+
+class Worker:
+    """A process of `worker.py`. Use it as a context: it ends with it."""
+
+    def __init__(self, rival: str, cell: Cell, environment: dict[str, str]):
+        command = [sys.executable, "-W", "ignore", "-m", "rivals.worker", rival, cell.to_json()]
+        self._messages = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - closed in __exit__
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._messages,
+            text=True,
+            cwd=Path(__file__).parent.parent,
+            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "XLA_PYTHON_CLIENT_PREALLOCATE": "false", **environment},
+        )
+
+    def __enter__(self) -> "Worker":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+        self._messages.close()
+
+    def answer(self) -> dict:
+        line = self._process.stdout.readline()
+        if not line:
+            code = self._process.wait()
+            self._messages.seek(0)
+            last = (self._messages.read().strip().splitlines() or ["no message"])[-1]
+            return {"absent": f"its process ended with code {code}: {last[:200]}"}
+        return json.loads(line)
+
+    def ask(self, question: str) -> dict:
+        try:
+            self._process.stdin.write(f"{question}\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass  # its end is the answer
+        return self.answer()
+
+
+def race(cell: Cell, rivals: Sequence[str], *, repeats: int, seconds: float, **environment: str) -> dict[str, Result]:
+    """Measures all of `rivals` on a cell, each `repeats` times, every other time in the opposite order.
+
+    Processes stay alive between their turns where memory allows it for all of them; else each turn starts a new one.
+
+    Args:
+        cell: What to compute.
+        rivals: Keys of `cells.NEEDS`.
+        repeats: Turns that each takes.
+        seconds: Least length of a turn; one step is the least too.
+        **environment: Variables of the workers' environment.
+    """
+    results = {rival: Result() for rival in rivals}
+    alive: dict[str, Worker] = {}
+    keeps = True
+    try:
+        for turn in range(repeats):
+            for rival in list(rivals)[:: -1 if turn % 2 else 1]:
+                result = results[rival]
+                if result.absent:
+                    continue
+                worker = alive.pop(rival, None) or _start(rival, cell, result, environment)
+                if worker is None:
+                    continue
+                _take_turn(worker, result, seconds)
+                waiting = sum(not other.rates and not other.absent for other in results.values())
+                keeps = keeps and available_megabytes() > 1.2 * result.peak_mb * max(waiting, 1)
+                if keeps and not result.absent:
+                    alive[rival] = worker
+                else:
+                    worker.__exit__()
+                    while alive and not keeps:
+                        alive.popitem()[1].__exit__()
+    finally:
+        for worker in alive.values():
+            worker.__exit__()
+    return results
+
+
+def _start(rival: str, cell: Cell, result: Result, environment: dict[str, str]) -> Worker | None:
+    worker = Worker(rival, cell, environment)
+    first = worker.answer()
+    if "absent" in first:
+        result.absent = first["absent"]
+        worker.__exit__()
+        return None
+    result.ready_s = max(result.ready_s, first["ready_s"])
+    return worker
+
+
+def _take_turn(worker: Worker, result: Result, seconds: float) -> None:
+    for question in ("limit", f"turn {seconds}"):
+        found = worker.ask(question)
+        result.absent = found.get("absent", "")
+        if result.absent:
+            return
+        if question == "limit":
+            result.limits.append(found["gflop_per_s"])
+        else:
+            result.rates.append(found["images_per_s"])
+            result.peak_mb = max(result.peak_mb, found["peak_mb"])

@@ -1,0 +1,54 @@
+"""A process that measures one rival on one cell, for as long as it is asked to.
+
+    python -m rivals.worker RIVAL CELL     # CELL as JSON, from the folder of this one's
+
+It answers in lines of JSON. First: {"ready_s": seconds until a step was done} or {"absent": why}. Then, to "turn SECONDS"
+on standard input: {"images_per_s": ..., "peak_mb": ...}; to "limit": {"gflop_per_s": ...} of a matrix product.
+"""
+
+import importlib
+import json
+import os
+import sys
+import time
+from typing import Any
+
+LIMIT_SIZE = 4096
+
+
+def main(rival: str, cell_text: str) -> None:
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what libraries print is not an answer
+    started = time.perf_counter()
+    from rivals.cells import NEEDS, Absent, Cell
+    from rivals.memory import peak_megabytes
+
+    def answer(**found: Any) -> None:
+        print(json.dumps(found), file=answers)
+
+    cell = Cell.from_json(cell_text)
+    framework = "flax" if rival == "flax" else "torch" if "torch" in NEEDS[rival] else "keras"
+    try:
+        module = importlib.import_module(f"rivals.on_{framework}")
+        step = module.step(rival, cell)
+        step()
+    except (Absent, ImportError) as error:
+        answer(absent=str(error))
+        return
+    answer(ready_s=time.perf_counter() - started)
+    step()
+    for line in sys.stdin:
+        word, *arguments = line.split()
+        if word == "limit":
+            answer(gflop_per_s=2 * LIMIT_SIZE**3 / module.limit(cell.precision, LIMIT_SIZE) / 1e9)
+            continue
+        num_steps, start = 0, time.perf_counter()
+        while time.perf_counter() - start < float(arguments[0]) or not num_steps:
+            step()
+            num_steps += 1
+        rate = num_steps * cell.batch_size / (time.perf_counter() - start)
+        answer(images_per_s=rate, peak_mb=peak_megabytes())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
