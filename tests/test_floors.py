@@ -34,7 +34,10 @@ FLOORS = (
 # Within a folder a file may import those listed before it. `__init__` re-exports, so it comes last.
 FILES = {
     "cost": ("rows", "parts", "counts", "compute", "memory", "__init__"),
-    "layers": ("patches", "tokens", "positions", "transformer", "pooling", "resnet", "axial", "__init__"),
+    "layers": (
+        *("patches", "tokens", "positions", "tensorflow_training", "gelu", "norm", "transformer", "pooling", "resnet"),
+        *("axial", "__init__"),
+    ),
     "data": (
         *("fractals", "transforms", "randaugment", "prepared", "sources", "folders", "duplicates", "order", "reading"),
         *("pipeline", "__init__"),
@@ -77,7 +80,7 @@ DOORS = {
     "keras": (*_WHOLES, *_VERBS),
     "tensorflow": (
         *("data/", "devices.py", "evaluate/imagenet_sets.py", "evaluate/vtab_tasks.py", "train/tensorflow_step.py"),
-        *("train/logs.py", "export/"),
+        *("train/logs.py", "export/", "layers/tensorflow_training.py"),
     ),
     "jax": ("train/jax_step.py", "devices.py"),
     "psutil": ("train/progress.py", "export/versions.py"),

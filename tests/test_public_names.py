@@ -30,6 +30,7 @@ LAYERS = {
     "BiTMaxPool": "(padding='ignored')",
     "BiTUnit": "(filters, *, strides, norm_epsilon, std_epsilon, variance_epsilon)",
     "ClassToken": "()",
+    "LayerNorm": "(epsilon)",
     "MaskTokens": "(rate=0.5, *, mask_share=0.8, swap_share=0.1, seed=None)",
     "MlpBlock": "(mlp_dim, *, gelu, dropout_rate=0.0)",
     "MultiHeadDotProductAttention": "(num_heads, *, dropout_rate=0.0, relative_positions=None)",

@@ -1,4 +1,4 @@
-"""A ViT in Flax as vit_jax writes it: `nn.MultiHeadDotProductAttention`, `nn.gelu`, `jax.jit`; ours for this benchmark."""
+"""A ViT in Flax in the way of vit_jax: `nn.MultiHeadDotProductAttention`, `nn.gelu`, `jax.jit`."""
 
 import functools
 import time
@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+
 from rivals.cells import Absent, Cell, Shape
 
 NUM_CLASSES = 1000

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import keras
 import numpy as np
+
 from rivals.cells import Absent, Cell
 
 NUM_CLASSES = 1000
@@ -25,7 +26,9 @@ def step(rival: str, cell: Cell) -> Callable[[], object]:
         learner = _learner(model, cell)
         weights = np.ones(cell.batch_size, "float32")
         return lambda: learner.train_on_batch(images, labels, weights)
-    optimizer = keras.optimizers.AdamW(1e-3, weight_decay=0.1) if cell.task == "adamw" else keras.optimizers.SGD(1e-3, 0.9)
+    optimizer = (
+        keras.optimizers.AdamW(1e-3, weight_decay=0.1) if cell.task == "adamw" else keras.optimizers.SGD(1e-3, 0.9)
+    )
     model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     return lambda: model.train_on_batch(images, labels)
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 
 import torch
+
 from rivals.cells import Absent, Cell
 
 NUM_CLASSES = 1000

@@ -2,8 +2,9 @@
 
     python -m rivals.worker RIVAL CELL     # CELL as JSON, from the folder of this one's
 
-It answers in lines of JSON. First: {"ready_s": seconds until a step was done} or {"absent": why}. Then, to "turn SECONDS"
-on standard input: {"images_per_s": ..., "peak_mb": ...}; to "limit": {"gflop_per_s": ...} of a matrix product.
+It answers in lines of JSON. First: {"ready_s": seconds until a step was done} or {"absent": why}. Then, to
+"turn SECONDS" on standard input: {"images_per_s": ..., "peak_mb": ...}; to "limit": {"gflop_per_s": ...} of a matrix
+product.
 """
 
 import importlib

@@ -9,6 +9,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers.gelu import Gelu
+from keras_vit.layers.norm import LayerNorm
 from keras_vit.layers.transformer import MlpBlock, MultiHeadDotProductAttention
 
 TokenPoolingMode = Literal["token", "avg", "max"]
@@ -80,7 +81,7 @@ class AttentionPooling(keras.layers.Layer):
         self.gelu = gelu
         policy = self.dtype_policy
         self.attention = MultiHeadDotProductAttention(num_heads, name="attention", dtype=policy)
-        self.mlp_norm = keras.layers.LayerNormalization(epsilon=norm_epsilon, name="mlp_norm", dtype=policy)
+        self.mlp_norm = LayerNorm(norm_epsilon, name="mlp_norm", dtype=policy)
         self.mlp = MlpBlock(mlp_dim, gelu=gelu, name="mlp", dtype=policy)
 
     def build(self, input_shape: tuple) -> None:
@@ -98,7 +99,7 @@ class AttentionPooling(keras.layers.Layer):
         probe = ops.cast(self.probe, tokens.dtype)
         probe = ops.broadcast_to(probe, (ops.shape(tokens)[0], 1, tokens.shape[-1]))
         x = self.attention(probe, tokens, training=training)
-        return (x + self.mlp(self.mlp_norm(x), training=training))[:, 0]
+        return (x + self.mlp(self.mlp_norm(x, training=training), training=training))[:, 0]
 
     def get_config(self) -> dict:
         names = ("num_heads", "mlp_dim", "norm_epsilon", "gelu")

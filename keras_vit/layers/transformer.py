@@ -10,6 +10,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers.gelu import Gelu, gelu
+from keras_vit.layers.norm import LayerNorm
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -242,7 +243,7 @@ class TransformerBlock(keras.layers.Layer):
         self.drop_path_rate = drop_path_rate
         self.relative_positions = relative_positions
         policy = self.dtype_policy
-        norm = functools.partial(keras.layers.LayerNormalization, epsilon=norm_epsilon, dtype=policy)
+        norm = functools.partial(LayerNorm, norm_epsilon, dtype=policy)
         self.attention_norm = norm(name="attention_norm")
         self.attention = MultiHeadDotProductAttention(
             num_heads,
@@ -266,10 +267,10 @@ class TransformerBlock(keras.layers.Layer):
         return tuple(input_shape)
 
     def call(self, x, training=None):
-        y = self.attention(self.attention_norm(x), training=training)
+        y = self.attention(self.attention_norm(x, training=training), training=training)
         y = self._attention_dropout(y, training=training)
         x = x + self._attention_drop_path(y, training=training)
-        y = self.mlp(self.mlp_norm(x), training=training)
+        y = self.mlp(self.mlp_norm(x, training=training), training=training)
         return x + self._mlp_drop_path(y, training=training)
 
     def attention_scores(self, x):

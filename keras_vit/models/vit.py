@@ -14,6 +14,7 @@ import keras
 
 from keras_vit.grid import Interpolation, patch_grid
 from keras_vit.layers.axial import AxialTransformerBlock
+from keras_vit.layers.norm import LayerNorm
 from keras_vit.layers.patches import PatchEmbedding
 from keras_vit.layers.pooling import AttentionPooling, TokenPooling
 from keras_vit.layers.positions import AddPositionEmbs, PositionKind
@@ -114,7 +115,7 @@ def encode_tokens(
             drop_path_rate=stochastic_depth_rate * index / max(variant.depth - 1, 1),
             name=f"encoderblock_{index}",
         )(tokens)
-    return keras.layers.LayerNormalization(epsilon=epsilon, name="encoder_norm")(tokens)
+    return LayerNorm(epsilon, name="encoder_norm")(tokens)
 
 
 def _check_axial(variant: ViTVariant, class_token: bool, grid: tuple[int | None, int | None]) -> None:

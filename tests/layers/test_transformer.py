@@ -141,7 +141,7 @@ def test_dropout_follows_every_dense_layer_but_query_key_value(monkeypatch):
     monkeypatch.setattr(keras.layers.Dropout, "call", spy)
     block = TransformerBlock(2, 12, **CONSTANTS, dropout_rate=0.1, attention_dropout_rate=0.2, drop_path_rate=0.3)
     block(np.zeros((4, 5, 8), "float32"), training=True)
-    tokens, hidden, scores = (4, 5, 8), (4, 5, 12), (4, 2, 5, 5)
+    tokens, hidden, scores = (4, 5, 8), (4 * 5, 12), (4, 2, 5, 5)
     assert rates == [(0.2, scores), (0.1, tokens), (0.3, tokens), (0.1, hidden), (0.1, tokens), (0.3, tokens)]
 
 
