@@ -1,123 +1,99 @@
-"""Start-up and inference speed of keras_vit beside KerasHub's ViT of the same size, in one interleaved run.
+"""Inference and training steps beside every other ViT that is installed, in turns, with memory and share of the limit.
 
-    python experiments/benchmark.py                     # everything, ViT_B16
-    python experiments/benchmark.py --measure=forward --batch_size=16 --repeats=9
+    python experiments/benchmark.py --output=runs/benchmark                          # everything: hours on two cores
+    python experiments/benchmark.py --output=runs/b16 --models=ViT_B16 --tasks=inference --batch_sizes=16
+    KERAS_BACKEND=jax python experiments/benchmark.py --output=runs/gpu --batch_sizes=1,128
 
-Every figure is a median over repeats in which the contestants take turns, so that a busy machine hurts both
-alike; read the ratio, not the seconds. Without KerasHub (`pip install keras-vit[benchmark]`) its rows are
-left out and named.
+Each rival runs in a process of its own, on the device that its framework finds; in each cell they take turns, so that
+a busy machine hurts all alike: read ratios, not rates. Leaves `benchmark.csv`, `benchmark.md` and `benchmark.png` in
+the folder, written anew after each cell; a run that was stopped goes on where it was.
 
-Source of the rival: keras-team/keras-hub, `ViTBackbone`.
+The limit is the best product of two matrices of 4096 x 4096 that any of their frameworks reached in the same turns, and
+a share of it counts the multiply-adds of the model, three times in training, over that. A rival that is not installed
+is named in the tables; `pip install keras-vit[benchmark]` has all of them.
+
+Source of the rivals: keras-team/keras-hub; faustomorales/vit-keras; huggingface/pytorch-image-models, eager and
+`torch.compile`; huggingface/transformers; a ViT in Flax in the way of google-research/vision_transformer.
 """
 
-import importlib.util
-import statistics
-import tempfile
-import time
-from collections.abc import Callable
+import csv
+import os
 from pathlib import Path
 
-import keras
-import numpy as np
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import benchmark_report
 from absl import app, flags
+from rivals.cells import NEEDS, SHAPES, Cell
+from rivals.racing import race
+from tqdm import tqdm
 
-import keras_vit
-
-_MEASURE = flags.DEFINE_multi_enum(
-    "measure", ["build", "restore", "forward"], ["build", "restore", "forward"], "What to measure."
+_OUTPUT = flags.DEFINE_string("output", None, "Folder of the results.", required=True)
+_MODELS = flags.DEFINE_list(
+    "models", [*SHAPES, "ViT_B16@384", "ViT_B16@512"], "Which; @ a side in pixels, else 224 x 224."
 )
-_BATCH_SIZE = flags.DEFINE_integer("batch_size", 16, "Images in a batch.", lower_bound=1)
-_REPEATS = flags.DEFINE_integer("repeats", 7, "Turns that each contestant takes.", lower_bound=1)
-_POLICIES = flags.DEFINE_list("policies", ["float32", "mixed_bfloat16"], "Dtype policies of the forward pass.")
-
-Contestants = dict[str, Callable[[], object]]
+_TASKS = flags.DEFINE_list("tasks", ["inference", "adamw", "sgd"], "Forward passes, and steps with these optimizers.")
+_PRECISIONS = flags.DEFINE_list("precisions", ["float32", "bfloat16"], "Of the products.")
+_BATCH_SIZES = flags.DEFINE_list("batch_sizes", ["1", "16"], "Images; the tables name each rival's best.")
+_RIVALS = flags.DEFINE_list("rivals", list(NEEDS), "Who takes part.")
+_REPEATS = flags.DEFINE_integer("repeats", 5, "Turns that each takes.", lower_bound=1)
+_SECONDS = flags.DEFINE_float("seconds", 3.0, "Least length of a turn.", lower_bound=0)
 
 
 def main(_argv: list[str]) -> None:
-    has_rival = importlib.util.find_spec("keras_hub") is not None
-    print(f"Keras {keras.__version__} on {keras.backend.backend()}, {_REPEATS.value} turns each, medians\n")
-    if not has_rival:
-        print("KerasHub is not installed: its rows are missing. `pip install keras-vit[benchmark]`\n")
-    print("| measured | contestant | median | fastest | ratio to ours |\n|---|---|---|---|---|")
-    if "build" in _MEASURE.value:
-        contestants: Contestants = {"keras_vit": _ours}
-        if has_rival:
-            contestants["keras_hub"] = _rival
-        _report("build ViT-B/16, seconds", _race(contestants))
-    if "restore" in _MEASURE.value:
-        _report("read a 330 MB npz, seconds", _race(_restorers()))
-    if "forward" in _MEASURE.value:
-        for policy in _POLICIES.value:
-            seconds = _race(_forwards(policy, has_rival))
-            rates = {name: [_BATCH_SIZE.value / t for t in times] for name, times in seconds.items()}
-            _report(f"forward {policy}, images/s", rates, best=max)
+    cells = _cells()
+    unknown = set(_RIVALS.value) - set(NEEDS)
+    if unknown:
+        raise app.UsageError(f"No such rivals: {', '.join(sorted(unknown))}. There are: {', '.join(NEEDS)}.")
+    output = Path(_OUTPUT.value)
+    output.mkdir(parents=True, exist_ok=True)
+    file = output / "benchmark.csv"
+    known = _read(file)
+    done = {(row["cell"], row["rival"]) for row in known}
+    for cell in tqdm(cells, unit="cell"):
+        rivals = [rival for rival in _RIVALS.value if (str(cell), rival) not in done]
+        if not rivals:
+            continue
+        tqdm.write(str(cell))
+        results = race(cell, rivals, repeats=_REPEATS.value, seconds=_SECONDS.value)
+        known += [benchmark_report.row(cell, rival, result) for rival, result in results.items()]
+        _write(file, known)
+        for line in benchmark_report.lines(known, str(cell)):
+            tqdm.write(f"    {line}")
+        benchmark_report.write(output, known)
+    benchmark_report.write(output, known)
+    print(f"\n{(output / 'benchmark.md').read_text()}\nIn {output}: benchmark.csv, benchmark.md, benchmark.png")
 
 
-def _ours() -> keras.Model:
-    return keras_vit.ViT_B16(weights=None, include_top=False, input_shape=(224, 224, 3))
+def _cells() -> list[Cell]:
+    cells = []
+    for name in _MODELS.value:
+        model, _, size = name.partition("@")
+        if model not in SHAPES or not (size or "224").isdigit():
+            raise app.UsageError(f"{name} is none of {', '.join(SHAPES)}, with @ and a side in pixels or without.")
+        cells += [
+            Cell(model, int(size or 224), int(batch_size), precision, task)
+            for task in _TASKS.value
+            for precision in _PRECISIONS.value
+            for batch_size in _BATCH_SIZES.value
+        ]
+    return cells
 
 
-def _rival() -> keras.Model:
-    import keras_hub
-
-    return keras_hub.models.ViTBackbone(
-        image_shape=(224, 224, 3), patch_size=16, num_layers=12, num_heads=12, hidden_dim=768, mlp_dim=3072
-    )
-
-
-def _restorers() -> Contestants:
-    """Reading every array with NumPy, against restoring them into a model that is built already."""
-    from keras_vit.weights import source
-    from keras_vit.weights.restore import restore
-
-    path = Path(tempfile.mkdtemp()) / "ViT-B_16-224.npz"
-    model = keras_vit.ViT_B16(weights=None, input_shape=(224, 224, 3))
-    rng = np.random.default_rng(0)
-    for weight in model.weights:
-        weight.assign(0.02 * rng.standard_normal(weight.shape, dtype=np.float32))
-    keras_vit.save_checkpoint(model, path)
-
-    def read() -> None:
-        with np.load(path) as arrays:
-            for name in arrays.files:
-                arrays[name]
-
-    def ours() -> None:
-        restore(model.layers, source.load(source.find("ViT_B16", path)).arrays)
-
-    return {"keras_vit restore": ours, "numpy.load of all arrays": read}
+def _read(file: Path) -> list[dict[str, str]]:
+    if not file.is_file():
+        return []
+    with file.open(newline="") as lines:
+        return list(csv.DictReader(lines))
 
 
-def _forwards(policy: str, has_rival: bool) -> Contestants:
-    keras.config.set_dtype_policy(policy)
-    builders = {"keras_vit": _ours} | ({"keras_hub": _rival} if has_rival else {})
-    images = np.random.default_rng(0).uniform(-1, 1, (_BATCH_SIZE.value, 224, 224, 3)).astype("float32")
-    contestants: Contestants = {}
-    for name, build in builders.items():
-        model = build()
-        contestants[name] = lambda model=model: model.predict_on_batch(images)
-    keras.config.set_dtype_policy("float32")
-    return contestants
-
-
-def _race(contestants: Contestants) -> dict[str, list[float]]:
-    seconds: dict[str, list[float]] = {name: [] for name in contestants}
-    for turn in range(_REPEATS.value + 1):
-        # Every other turn the other way round: whoever comes second finds a warmer machine.
-        for name in list(contestants)[:: 1 if turn % 2 else -1]:
-            start = time.perf_counter()
-            contestants[name]()
-            if turn:  # the first turn compiles
-                seconds[name].append(time.perf_counter() - start)
-    return seconds
-
-
-def _report(title: str, figures: dict[str, list[float]], best: Callable = min) -> None:
-    medians = {name: statistics.median(values) for name, values in figures.items()}
-    reference = next(iter(medians.values()))
-    for name, values in figures.items():
-        ratio = medians[name] / reference
-        print(f"| {title} | {name} | {medians[name]:.3g} | {best(values):.3g} | {ratio:.2f} |", flush=True)
+def _write(file: Path, rows: list[dict[str, str]]) -> None:
+    part = file.with_suffix(".part")
+    with part.open("w", newline="") as lines:
+        writer = csv.DictWriter(lines, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    part.replace(file)
 
 
 if __name__ == "__main__":

@@ -146,7 +146,14 @@ def _rate(batches: Iterator) -> float:
 
 
 def _timm(name: str) -> Turn:
-    command = [sys.executable, "-W", "ignore", str(Path(__file__).parent / "rival_input.py"), _PHOTOS.value, name]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        str(Path(__file__).parent / "rivals" / "timm_input.py"),
+        _PHOTOS.value,
+        name,
+    ]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     if process.stdout.readline().strip() != "ready":
         raise RuntimeError("timm's pipeline did not start; its message is above.")

@@ -85,7 +85,7 @@ def limit(precision: str, size: int) -> float:
     matrix = jax.random.normal(jax.random.key(0), (size, size), jnp.dtype(precision))
     product = jax.jit(jnp.matmul)
     seconds = []
-    for _ in range(4):
+    for _ in range(2):
         start = time.perf_counter()
         jax.block_until_ready(product(matrix, matrix))
         seconds.append(time.perf_counter() - start)

@@ -89,7 +89,7 @@ def limit(precision: str, size: int) -> float:
 
         product = jax.jit(jax.numpy.matmul)
     seconds = []
-    for _ in range(4):
+    for _ in range(2):
         start = time.perf_counter()
         float(product(matrix, matrix)[0, 0])
         seconds.append(time.perf_counter() - start)

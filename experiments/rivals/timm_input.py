@@ -1,6 +1,6 @@
 """timm's input pipeline, in a process of its own: measures for as long as it is asked to. See benchmark_training.py.
 
-python rival_input.py FOLDER TRANSFORM     # then one line on standard input for each turn: seconds
+python timm_input.py FOLDER TRANSFORM     # then one line on standard input for each turn: seconds
 """
 
 import io

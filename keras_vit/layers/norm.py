@@ -25,7 +25,7 @@ class LayerNorm(keras.layers.Layer):
     Output shape:  (..., D), in the compute dtype.
 
     Example:
-        >>> LayerNorm(1e-6)(keras.ops.array([[1.0, 3.0]])).tolist()
+        >>> keras.ops.convert_to_numpy(LayerNorm(1e-6)(keras.ops.array([[1.0, 3.0]]))).round(3).tolist()
         [[-1.0, 1.0]]
     """
 

@@ -62,9 +62,9 @@ def standardized(x: tf.Tensor, epsilon: float) -> tuple[tf.Tensor, tf.Tensor, tf
     """Returns mean and inverse deviation of the last axis, (..., 1), and x standardized; in float32 or wider."""
     wide = _wide(x)
     mean = tf.reduce_mean(wide, -1, keepdims=True)
-    centered = wide - mean
-    inverse = tf.math.rsqrt(tf.reduce_mean(centered * centered, -1, keepdims=True) + epsilon)
-    return mean, inverse, centered * inverse
+    variance = tf.reduce_mean(tf.math.squared_difference(wide, mean), -1, keepdims=True)
+    inverse = tf.math.rsqrt(variance + epsilon)
+    return mean, inverse, (wide - mean) * inverse
 
 
 @functools.cache

@@ -75,8 +75,7 @@ def _fused(function, *arguments) -> set[bytes]:
     """What TensorFlow has put into products, after its optimizers: "BiasAdd", "GeluApproximate"."""
     from tensorflow.python.eager import context
 
-    function(*arguments)
-    context.enable_run_metadata()
+    context.enable_run_metadata()  # graphs are told when they are optimized: at the first call
     try:
         function(*arguments)
         graphs = context.export_run_metadata().function_graphs

@@ -188,8 +188,9 @@ def test_remat_gives_the_same_gradients(tiny_vit, dropout_rate: float, axial: bo
 
     plain, seeds = gradients(model)
     again, seeds_again = gradients(rematerialize(model))
-    for a, b in zip(plain, again, strict=True):
-        np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-6 * np.abs(a).max() + 1e-9)
+    largest = max(np.abs(a).max() for a in plain)
+    for a, b in zip(plain, again, strict=True):  # a key's bias has the gradient 0: what is there is others' rounding
+        np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-6 * np.abs(a).max() + 1e-8 * largest)
     for a, b in zip(seeds, seeds_again, strict=True):
         assert (a == b).all()
 
