@@ -50,7 +50,7 @@ def main(_argv: list[str]) -> None:
     file = output / "benchmark.csv"
     known = _read(file)
     done = {(row["cell"], row["rival"]) for row in known}
-    for cell in tqdm(cells, unit="cell"):
+    for cell in tqdm(cells, unit="cell", disable=None):
         rivals = [rival for rival in _RIVALS.value if (str(cell), rival) not in done]
         if not rivals:
             continue

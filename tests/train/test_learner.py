@@ -190,7 +190,7 @@ def test_remat_gives_the_same_gradients(tiny_vit, dropout_rate: float, axial: bo
     again, seeds_again = gradients(rematerialize(model))
     largest = max(np.abs(a).max() for a in plain)
     for a, b in zip(plain, again, strict=True):  # a key's bias has the gradient 0: what is there is others' rounding
-        np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-6 * np.abs(a).max() + 1e-8 * largest)
+        np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-6 * np.abs(a).max() + 1e-7 * largest)
     for a, b in zip(seeds, seeds_again, strict=True):
         assert (a == b).all()
 
