@@ -38,7 +38,7 @@ class MlpBlock(keras.layers.Layer):
         if gelu not in ("tanh", "exact"):
             raise ValueError(f'`gelu` must be "tanh" or "exact". Received: {gelu!r}.')
         self.mlp_dim = mlp_dim
-        self.gelu = gelu
+        self.gelu: Gelu = gelu
         self.dropout_rate = dropout_rate
         self._hidden_dropout = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy)
         self._output_dropout = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy)
