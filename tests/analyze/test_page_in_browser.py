@@ -10,6 +10,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,27 +30,33 @@ pytestmark = [
 ]
 
 
+def _with_pipes(commands: int, answers: int) -> list[str]:
+    """Starts what follows with these as its descriptors 3 and 4, where Chromium expects them.
+
+    Not with `preexec_fn`: where another test has used JAX, that makes it warn of a fork.
+    """
+    code = (
+        "import fcntl, os, sys\n"
+        "first, second = (fcntl.fcntl(int(number), fcntl.F_DUPFD, 10) for number in sys.argv[1:3])\n"
+        "os.dup2(first, 3), os.dup2(second, 4)\n"
+        "os.execv(sys.argv[3], sys.argv[3:])"
+    )
+    return [sys.executable, "-c", code, str(commands), str(answers)]
+
+
 class Browser:
     """A tab of a headless Chromium, and what it has told since a page was opened."""
 
     def __init__(self, profile: Path):
         (commands, self._write), (self._read, answers) = os.pipe(), os.pipe()
 
-        def third_and_fourth() -> None:
-            """Where Chromium expects the pipes."""
-            os.dup2(commands, 13)
-            os.dup2(answers, 14)
-            os.dup2(13, 3, inheritable=True)
-            os.dup2(14, 4, inheritable=True)
-
         flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe"]
         self._process = subprocess.Popen(
-            [BROWSER, *flags, f"--user-data-dir={profile}", "about:blank"],
+            [*_with_pipes(commands, answers), BROWSER, *flags, f"--user-data-dir={profile}", "about:blank"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            preexec_fn=third_and_fourth,
-            close_fds=False,
+            pass_fds=(commands, answers),
         )
         os.close(commands)
         os.close(answers)

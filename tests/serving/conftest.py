@@ -145,10 +145,14 @@ def start_client() -> Iterator[Callable[..., subprocess.Popen]]:
         command = [sys.executable, script, f"--images={images}", f"--server={address}", f"--model={MODEL}"]
         command += ["--deadline_s=60", *options]  # the machine may be busy with other things
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        # Whoever starts the tests in the background of a shell has them ignore SIGINT, and their children with them.
-        listening = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)} if os.name == "posix" else {}
         environment = {**os.environ, "PYTHONWARNINGS": warnings}
-        started.append(subprocess.Popen(command, env=environment, **streams, **listening))
+        # Whoever starts the tests in the background of a shell has them ignore SIGINT, and their children with them.
+        # Not with `preexec_fn`: where another test has used JAX, that makes it warn of a fork.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            started.append(subprocess.Popen(command, env=environment, **streams))
+        finally:
+            signal.signal(signal.SIGINT, before)
         return started[-1]
 
     yield start
