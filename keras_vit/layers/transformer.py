@@ -130,16 +130,20 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
 
     def call(self, queries, values=None, training=None):
         values = queries if values is None else values
-        scores_BAQN = self._dropout(self.attention_scores(queries, values), training=training)
-        values_BANK = self._heads(self.value(_rows(values)), values)
+        query_rows, value_rows = _rows_of_both(queries, values)
+        scores_BAQN = self._dropout(self._scores(query_rows, value_rows, queries, values), training=training)
+        values_BANK = self._heads(self.value(value_rows), values)
         heads_BQAK = ops.transpose(ops.matmul(scores_BAQN, values_BANK), (0, 2, 1, 3))
         return _tokens(self.out(ops.reshape(heads_BQAK, (-1, queries.shape[-1]))), like=queries)
 
     def attention_scores(self, queries, values=None):
         """Returns softmax(q k^T / sqrt(K)), (B, A, Q, N), in the compute dtype."""
         values = queries if values is None else values
-        queries_BAQK = self._heads(self.query(_rows(queries)) * (self.head_dim**-0.5), queries)
-        keys_BAKN = ops.transpose(self._split(self.key(_rows(values)), values), (0, 2, 3, 1))
+        return self._scores(*_rows_of_both(queries, values), queries, values)
+
+    def _scores(self, query_rows, value_rows, queries, values):
+        queries_BAQK = self._heads(self.query(query_rows) * (self.head_dim**-0.5), queries)
+        keys_BAKN = ops.transpose(self._split(self.key(value_rows), values), (0, 2, 3, 1))
         logits = ops.matmul(queries_BAQK, keys_BAKN)
         if self.relative_positions is not None:
             logits = logits + self._relative_logits(queries_BAQK, self.relative_positions)
@@ -181,6 +185,12 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
 def _rows(x):
     """(B, N, D) to (B * N, D). Of a product of two matrices TensorFlow makes one operation with bias and GELU."""
     return ops.reshape(x, (-1, x.shape[-1]))
+
+
+def _rows_of_both(queries, values):
+    """One array where they are the same: a gradient would keep each."""
+    query_rows = _rows(queries)
+    return query_rows, query_rows if values is queries else _rows(values)
 
 
 def _tokens(rows, like):
