@@ -12,6 +12,9 @@ from keras import ops
 from keras_vit.layers.gelu import Gelu, gelu
 from keras_vit.layers.norm import LayerNorm
 
+if keras.backend.backend() == "tensorflow":
+    from keras_vit.layers import lean
+
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class MlpBlock(keras.layers.Layer):
@@ -277,10 +280,15 @@ class TransformerBlock(keras.layers.Layer):
         return tuple(input_shape)
 
     def call(self, x, training=None):
-        y = self.attention(self.attention_norm(x, training=training), training=training)
+        is_lean = training and keras.backend.backend() == "tensorflow" and lean.fits(self)
+        y = (
+            lean.attention(self, x)
+            if is_lean
+            else self.attention(self.attention_norm(x, training=training), training=training)
+        )
         y = self._attention_dropout(y, training=training)
         x = x + self._attention_drop_path(y, training=training)
-        y = self.mlp(self.mlp_norm(x, training=training), training=training)
+        y = lean.mlp(self, x) if is_lean else self.mlp(self.mlp_norm(x, training=training), training=training)
         return x + self._mlp_drop_path(y, training=training)
 
     def attention_scores(self, x):
