@@ -35,8 +35,8 @@ FLOORS = (
 FILES = {
     "cost": ("rows", "parts", "counts", "compute", "memory", "__init__"),
     "layers": (
-        *("patches", "tokens", "positions", "tensorflow_training", "gelu", "norm", "transformer", "pooling", "resnet"),
-        *("axial", "__init__"),
+        *("patches", "tokens", "positions", "tensorflow_training", "gelu", "norm", "lean", "transformer", "pooling"),
+        *("resnet", "axial", "__init__"),
     ),
     "data": (
         *("fractals", "transforms", "randaugment", "prepared", "sources", "folders", "duplicates", "order", "reading"),
@@ -80,7 +80,7 @@ DOORS = {
     "keras": (*_WHOLES, *_VERBS),
     "tensorflow": (
         *("data/", "devices.py", "evaluate/imagenet_sets.py", "evaluate/vtab_tasks.py", "train/tensorflow_step.py"),
-        *("train/logs.py", "export/", "layers/tensorflow_training.py"),
+        *("train/logs.py", "export/", "layers/tensorflow_training.py", "layers/lean.py"),
     ),
     "jax": ("train/jax_step.py", "devices.py"),
     "psutil": ("train/progress.py", "export/versions.py"),

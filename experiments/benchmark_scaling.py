@@ -1,0 +1,122 @@
+"""Training steps of one worker and of several, each on a core of its own, and of 1 to 8 simulated JAX devices.
+
+    python experiments/benchmark_scaling.py --output=runs/scaling                    # ViT-S/16, a batch of 16 each
+    python experiments/benchmark_scaling.py --output=runs/scaling --measure=devices
+
+Workers are processes under MultiWorkerMirroredStrategy on this machine: what they send goes through memory, so this
+shows what the strategy costs, not a network. With one core for each, n workers have n times the processor of one; all
+take turns. Simulated devices share all cores, and the same global batch: there the ideal is an equal step.
+
+Leaves `scaling.csv` and `scaling.md` in the folder. What a network adds is worked out in docs/scaling.md.
+"""
+
+import csv
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+from absl import app, flags
+
+_OUTPUT = flags.DEFINE_string("output", None, "Folder of the results.", required=True)
+_MEASURE = flags.DEFINE_multi_enum("measure", ["workers", "devices"], ["workers", "devices"], "What.")
+_MODEL = flags.DEFINE_string("model", "ViT_S16", "A name in keras_vit.")
+_IMAGE_SIZE = flags.DEFINE_integer("image_size", 224, "Side, in pixels.", lower_bound=16)
+_BATCH_SIZE = flags.DEFINE_integer("batch_size", 16, "Images of each worker; of all simulated devices.", lower_bound=1)
+_STEPS = flags.DEFINE_integer("steps", 8, "Steps of a turn, after two to warm up.", lower_bound=1)
+_REPEATS = flags.DEFINE_integer("repeats", 3, "Turns.", lower_bound=1)
+_WORKERS = flags.DEFINE_list("workers", ["1", "2"], "Numbers of workers.")
+_DEVICES = flags.DEFINE_list("devices", ["1", "2", "4", "8"], "Numbers of simulated devices.")
+
+Contestant = tuple[str, int]  # "workers" or "devices", and how many
+
+
+def main(_argv: list[str]) -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    contestants: list[Contestant] = []
+    if "workers" in _MEASURE.value:
+        contestants += [("workers", int(count)) for count in _WORKERS.value]
+    if "devices" in _MEASURE.value:
+        contestants += [("devices", int(count)) for count in _DEVICES.value]
+    most = max((count for kind, count in contestants if kind == "workers"), default=1)
+    if most > len(cores):
+        raise app.UsageError(f"{most} workers need {most} cores. There are {len(cores)}: name fewer with --workers.")
+    seconds: dict[Contestant, list[float]] = {contestant: [] for contestant in contestants}
+    for turn in range(_REPEATS.value):
+        for kind, count in contestants[:: -1 if turn % 2 else 1]:
+            step = _workers_step(cores[:count]) if kind == "workers" else _devices_step(count)
+            seconds[kind, count].append(step)
+            print(f"{count} {kind}: {step:.3f} s a step", flush=True)
+    output = Path(_OUTPUT.value)
+    output.mkdir(parents=True, exist_ok=True)
+    _write(output, seconds)
+    print(f"\n{(output / 'scaling.md').read_text()}")
+
+
+def _workers_step(cores: list[int]) -> float:
+    """Seconds of a step with a worker on each of `cores`."""
+    addresses = [f"127.0.0.1:{port}" for port in _free_ports(len(cores))]
+    processes = []
+    for index, core in enumerate(cores):
+        config = json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}})
+        alone = {"TF_CONFIG": config} if len(cores) > 1 else {}
+        processes.append(_start("multi_worker" if alone else "one", core=core, **alone))
+    return max(_steps_of(process) for process in processes)
+
+
+def _devices_step(count: int) -> float:
+    flag = f"--xla_force_host_platform_device_count={count}"
+    return _steps_of(_start("mirrored" if count > 1 else "one", KERAS_BACKEND="jax", XLA_FLAGS=flag))
+
+
+def _start(kind: str, core: int | None = None, **environment: str) -> subprocess.Popen:
+    settings = [_MODEL.value, _IMAGE_SIZE.value, _BATCH_SIZE.value, _STEPS.value, -1 if core is None else core]
+    command = [sys.executable, "-W", "ignore", "-m", "rivals.scaling_worker", kind, *map(str, settings)]
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **environment}
+    folder = Path(__file__).parent
+    return subprocess.Popen(
+        command, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def _steps_of(process: subprocess.Popen) -> float:
+    found, messages = process.communicate()
+    if process.returncode:
+        raise RuntimeError(f"A worker ended with code {process.returncode}:\n{messages[-2000:]}")
+    return float(found.split()[-1])
+
+
+def _free_ports(count: int) -> list[int]:
+    servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [server.getsockname()[1] for server in servers]
+    for server in servers:
+        server.close()
+    return ports
+
+
+def _write(output: Path, seconds: dict[Contestant, list[float]]) -> None:
+    from keras_vit.writing import table
+
+    rows = []
+    for (kind, count), values in seconds.items():
+        step, first = statistics.median(values), statistics.median(seconds[kind, _first(kind, seconds)])
+        images = _BATCH_SIZE.value * (count if kind == "workers" else 1)
+        speed = first / step * (count / _first(kind, seconds) if kind == "workers" else 1)
+        rows.append(
+            [kind, count, f"{step:.3f}", f"{max(values) - min(values):.3f}", f"{images / step:.2f}", f"{speed:.2f}"]
+        )
+    head = ["what", "number", "seconds a step", "largest less smallest", "images/s", "rate over the first's"]
+    (output / "scaling.md").write_text(table(head, rows) + "\n")
+    with (output / "scaling.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([head, *rows])
+
+
+def _first(kind: str, seconds: dict[Contestant, list[float]]) -> int:
+    return next(count for other, count in seconds if other == kind)
+
+
+if __name__ == "__main__":
+    app.run(main)

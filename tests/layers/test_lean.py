@@ -1,0 +1,120 @@
+"""A block in training keeps less, and gives what the plain block gives."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from keras_vit.layers import TransformerBlock
+
+pytestmark = pytest.mark.tensorflow
+
+CONSTANTS = {"norm_epsilon": 1e-6, "gelu": "tanh"}
+
+
+def _block(dtype: str = "float32", **options) -> TransformerBlock:
+    block = TransformerBlock(3, 64, **{**CONSTANTS, **options}, dtype=dtype)
+    block.build((None, 7, 24))
+    rng = np.random.default_rng(0)
+    for weight in block.weights:
+        weight.assign(weight.numpy() + 0.3 * rng.standard_normal(weight.shape))
+    return block
+
+
+def _everything(block: TransformerBlock, x) -> dict[str, np.ndarray]:
+    """Outputs and all gradients, in a graph."""
+    import tensorflow as tf
+
+    variables = [weight.value for weight in block.trainable_weights]
+
+    @tf.function
+    def compute(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = block(x, training=True)
+            loss = tf.reduce_sum(tf.sin(tf.cast(y, tf.float32)))
+        return [y, *tape.gradient(loss, [x, *variables])]
+
+    names = ["y", "x", *(weight.path for weight in block.trainable_weights)]
+    return dict(zip(names, (tf.cast(value, tf.float32).numpy() for value in compute(x)), strict=True))
+
+
+@pytest.mark.parametrize("gelu", ["tanh", "exact"])
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_numbers_and_gradients_are_those_of_the_plain_block(gelu, dtype, monkeypatch):
+    import tensorflow as tf
+
+    from keras_vit.layers import lean
+
+    block = _block(dtype, gelu=gelu)
+    x = tf.constant(np.random.default_rng(1).standard_normal((4, 7, 24)).astype("float32"))
+    assert lean.fits(block)
+    found = _everything(block, x)
+    monkeypatch.setattr(lean, "fits", lambda block: False)
+    expected = _everything(block, x)
+    largest = max(np.abs(values).max() for values in expected.values())
+    tolerance = {"float32": 1e-5, "mixed_bfloat16": 2**-6}[dtype]
+    for name, values in expected.items():
+        scale = largest if name.endswith("key/bias") else np.abs(values).max()  # its true gradient is 0
+        assert np.abs(found[name] - values).max() <= tolerance * scale, name
+        assert np.abs(values).max() > 0
+
+
+def _peak_megabytes(is_lean: bool) -> float:
+    command = [sys.executable, "-W", "ignore", __file__, "lean" if is_lean else "plain"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return float(done.stdout.split()[-1])
+
+
+@pytest.mark.slow
+def test_a_step_takes_less_memory():
+    """Six blocks, 8 images of 500 tokens, width 64: probabilities of 32 MB, hidden layers of 8 MB and more of them."""
+    assert _peak_megabytes(is_lean=True) < _peak_megabytes(is_lean=False) - 150
+
+
+def _train_one_step(is_lean: bool) -> None:
+    import tensorflow as tf
+
+    from keras_vit.layers import lean
+
+    if not is_lean:
+        lean.fits = lambda block: False
+    blocks = [TransformerBlock(4, 512, **CONSTANTS) for _ in range(6)]
+    for block in blocks:
+        block.build((None, 500, 64))
+    variables = [weight.value for block in blocks for weight in block.trainable_weights]
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            for block in blocks:
+                x = block(x, training=True)
+        return [tf.reduce_sum(gradient) for gradient in tape.gradient(x, variables)]
+
+    step(tf.ones((8, 500, 64)))
+    print(int(re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024 / 1e6)
+
+
+@pytest.mark.parametrize(
+    "options", [{"dropout_rate": 0.1}, {"attention_dropout_rate": 0.1}, {"relative_positions": 7}], ids=str
+)
+def test_what_it_cannot_do_is_left_to_the_plain_block(options):
+    from keras_vit.layers import lean
+
+    assert not lean.fits(_block(**options))
+
+
+def test_adapters_are_left_to_the_plain_block():
+    from keras_vit.layers import lean
+
+    block = _block()
+    block.attention.query.enable_lora(2)
+    assert not lean.fits(block)
+
+
+if __name__ == "__main__":
+    _train_one_step(sys.argv[1] == "lean")
