@@ -46,11 +46,11 @@ class Result:
 
 
 class Worker:
-    """A process of `worker.py`. Use it as a context: it ends with it."""
+    """A process of `worker.py`."""
 
     def __init__(self, rival: str, cell: Cell, environment: dict[str, str]):
         command = [sys.executable, "-W", "ignore", "-m", "rivals.worker", rival, cell.to_json()]
-        self._messages = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - closed in __exit__
+        self._messages = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - closed in `end`
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -61,10 +61,7 @@ class Worker:
             env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "XLA_PYTHON_CLIENT_PREALLOCATE": "false", **environment},
         )
 
-    def __enter__(self) -> "Worker":
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def end(self) -> None:
         self._process.kill()
         self._process.communicate()
         self._messages.close()
@@ -117,12 +114,12 @@ def race(cell: Cell, rivals: Sequence[str], *, repeats: int, seconds: float, **e
                 if keeps and not result.absent:
                     alive[rival] = worker
                 else:
-                    worker.__exit__()
+                    worker.end()
                     while alive and not keeps:
-                        alive.popitem()[1].__exit__()
+                        alive.popitem()[1].end()
     finally:
         for worker in alive.values():
-            worker.__exit__()
+            worker.end()
     return results
 
 
@@ -131,7 +128,7 @@ def _start(rival: str, cell: Cell, result: Result, environment: dict[str, str]) 
     first = worker.answer()
     if "absent" in first:
         result.absent = first["absent"]
-        worker.__exit__()
+        worker.end()
         return None
     result.ready_s = max(result.ready_s, first["ready_s"])
     return worker
