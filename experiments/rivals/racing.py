@@ -135,7 +135,7 @@ def _start(rival: str, cell: Cell, result: Result, environment: dict[str, str]) 
 
 
 def _take_turn(worker: Worker, result: Result, seconds: float) -> None:
-    for question in ("limit", f"turn {seconds}"):
+    for question in (f"turn {seconds}", "limit"):
         found = worker.ask(question)
         result.absent = found.get("absent", "")
         if result.absent:
@@ -143,5 +143,6 @@ def _take_turn(worker: Worker, result: Result, seconds: float) -> None:
         if question == "limit":
             result.limits.append(found["gflop_per_s"])
         else:
+            # Of the first turn: later ones would count the matrices of the limit.
+            result.peak_mb = result.peak_mb or found["peak_mb"]
             result.rates.append(found["images_per_s"])
-            result.peak_mb = max(result.peak_mb, found["peak_mb"])
