@@ -35,7 +35,18 @@ FLOORS = (
 FILES = {
     "cost": ("rows", "parts", "counts", "compute", "memory", "__init__"),
     "layers": (
-        *("patches", "tokens", "positions", "tensorflow_training", "gelu", "norm", "lean", "transformer", "pooling"),
+        *(
+            "patches",
+            "tokens",
+            "positions",
+            "tensorflow_training",
+            "gelu",
+            "norm",
+            "lean_products",
+            "lean",
+            "transformer",
+            "pooling",
+        ),
         *("resnet", "axial", "__init__"),
     ),
     "data": (
@@ -80,7 +91,7 @@ DOORS = {
     "keras": (*_WHOLES, *_VERBS),
     "tensorflow": (
         *("data/", "devices.py", "evaluate/imagenet_sets.py", "evaluate/vtab_tasks.py", "train/tensorflow_step.py"),
-        *("train/logs.py", "export/", "layers/tensorflow_training.py", "layers/lean.py"),
+        *("train/logs.py", "export/", "layers/tensorflow_training.py", "layers/lean.py", "layers/lean_products.py"),
     ),
     "jax": ("train/jax_step.py", "devices.py"),
     "psutil": ("train/progress.py", "export/versions.py"),

@@ -10,20 +10,21 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_vit.layers import tensorflow_training as training
+from keras_vit.layers import lean_products as products
+from keras_vit.layers.tensorflow_training import compiles
 
 
 def fits(block: Any) -> bool:
     """Whether nothing random and nothing special lies within the halves of a `TransformerBlock`."""
     attention, mlp = block.attention, block.mlp
-    dense = (attention.query, attention.key, attention.value, mlp.dense_0, mlp.dense_1)
+    dense = (attention.query, attention.key, attention.value, attention.out, mlp.dense_0, mlp.dense_1)
     return (
         not attention.dropout_rate
         and not mlp.dropout_rate
         and attention.relative_positions is None
         and all(type(layer) is keras.layers.Dense for layer in dense)
         and not any(layer.lora_enabled or layer.quantization_mode for layer in dense)
-        and training.compiles()
+        and compiles()
     )
 
 
@@ -31,23 +32,20 @@ def attention(block: Any, x: tf.Tensor) -> tf.Tensor:
     """What the first half adds to the tokens: (B, N, D) to (B, N, D)."""
     layer = block.attention
     queries, keys, values = _normalized_products(block.attention_norm, x, layer.query, layer.key, layer.value)
-    heads_BAQK = training.attend(
-        _heads(queries * layer.head_dim**-0.5, x, layer), _heads(keys, x, layer), _heads(values, x, layer)
-    )
-    rows = tf.reshape(tf.transpose(heads_BAQK, (0, 2, 1, 3)), (-1, x.shape[-1]))
-    return tf.reshape(layer.out(rows), tf.shape(x))
+    heads = [_heads(rows, x, layer) for rows in (queries * layer.head_dim**-0.5, keys, values)]
+    return tf.reshape(products.attention_product(*heads, *_weights(layer.out)), tf.shape(x))
 
 
 def mlp(block: Any, x: tf.Tensor) -> tf.Tensor:
     """What the second half adds to the tokens: (B, N, D) to (B, N, D)."""
     (hidden,) = _normalized_products(block.mlp_norm, x, block.mlp.dense_0)
-    return tf.reshape(training.gelu_product(hidden, block.mlp.gelu, *_weights(block.mlp.dense_1)), tf.shape(x))
+    return tf.reshape(products.gelu_product(hidden, block.mlp.gelu, *_weights(block.mlp.dense_1)), tf.shape(x))
 
 
 def _normalized_products(norm: Any, x: tf.Tensor, *layers: keras.layers.Dense) -> list[tf.Tensor]:
     gamma, beta = (tf.cast(tf.convert_to_tensor(weight), tf.float32) for weight in (norm.gamma.value, norm.beta.value))
     weights = [weight for layer in layers for weight in _weights(layer)]
-    return training.norm_products(tf.reshape(x, (-1, x.shape[-1])), gamma, beta, norm.epsilon, weights)
+    return products.norm_products(tf.reshape(x, (-1, x.shape[-1])), gamma, beta, norm.epsilon, weights)
 
 
 def _weights(layer: keras.layers.Dense) -> tuple[tf.Tensor, tf.Tensor]:
@@ -56,5 +54,5 @@ def _weights(layer: keras.layers.Dense) -> tuple[tf.Tensor, tf.Tensor]:
 
 def _heads(rows: tf.Tensor, x: tf.Tensor, layer: Any) -> tf.Tensor:
     """(B * N, D) to (B, A, N, K)."""
-    batch, length = tf.shape(x)[0], x.shape[1] or tf.shape(x)[1]
+    batch, length = (known or tf.shape(x)[axis] for axis, known in enumerate(x.shape[:2]))
     return tf.transpose(tf.reshape(rows, (batch, length, layer.num_heads, layer.head_dim)), (0, 2, 1, 3))

@@ -1,6 +1,7 @@
 """Optimizers against trajectories that were worked out by hand, and who decays, moves and freezes."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import keras
@@ -10,8 +11,9 @@ import pytest
 pytest.importorskip("tensorflow")
 
 from keras_vit.models import resnet, vision_transformer  # noqa: E402
+from keras_vit.train import tensorflow_step  # noqa: E402
 from keras_vit.train.learner import make_learner  # noqa: E402
-from keras_vit.train.optimizers import OPTIMIZERS, Momentum, OptimizerConfig, make_optimizer  # noqa: E402
+from keras_vit.train.optimizers import OPTIMIZERS, Momentum, OptimizerConfig, ParameterGroups, make_optimizer  # noqa: E402
 from keras_vit.variants import RESNET_VARIANTS  # noqa: E402
 from keras_vit.weights.restore import named_variables  # noqa: E402
 
@@ -34,14 +36,16 @@ def model_of_one_weight() -> keras.Model:
     return keras.Model(inputs, OneWeight(name="head")(inputs))
 
 
-def trajectory(config: OptimizerConfig, gradients: list[float], total_steps: int = 4) -> tuple[list, list, list]:
-    """(kernel, bias, average of the kernel) after each gradient."""
+def trajectory(
+    config: OptimizerConfig, gradients: list[float], total_steps: int = 4, apply: Callable | None = None
+) -> tuple[list, list, list]:
+    """(kernel, bias, average of the kernel) after each gradient, applied by `apply(optimizer, gradients)`."""
     model = model_of_one_weight()
     optimizer = make_optimizer(config, model, total_steps)
     kernel, bias = model.trainable_variables
     rows = []
     for gradient in gradients:
-        optimizer.apply([np.array([gradient], "float32")] * 2)
+        (apply or ParameterGroups.apply)(optimizer, [np.array([gradient], "float32")] * 2)
         average = optimizer.averages[0].numpy()[0] if optimizer.averages else math.nan
         rows.append((kernel.numpy()[0], bias.numpy()[0], average))
     return tuple(map(list, zip(*rows, strict=True)))
@@ -90,11 +94,17 @@ def test_decay_is_decoupled_and_multiplied_by_the_rate():
     np.testing.assert_allclose(bias, [first], rtol=1e-6)
 
 
+def _as_the_training_step(optimizer: ParameterGroups, gradients: list) -> None:
+    import tensorflow as tf
+
+    tensorflow_step._update(tf.distribute.get_strategy(), optimizer, [tf.constant(gradient) for gradient in gradients])
+
+
+@pytest.mark.parametrize("apply", [ParameterGroups.apply, _as_the_training_step])
 @pytest.mark.parametrize("name", ["adam", "adamw"])
-def test_adam_by_hand(name):
-    kernel, _, _ = trajectory(
-        OptimizerConfig(name=name, learning_rate=0.1, schedule="constant", weight_decay=0.01), [1.0, -3.0]
-    )
+def test_adam_by_hand(name, apply):
+    config = OptimizerConfig(name=name, learning_rate=0.1, schedule="constant", weight_decay=0.01)
+    kernel, _, _ = trajectory(config, [1.0, -3.0], apply=apply)
     w, m, v, expected = 1.0, 0.0, 0.0, []
     for step, gradient in enumerate([1.0, -3.0], start=1):
         m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2

@@ -1,0 +1,138 @@
+"""Products of two matrices that keep what they are computed from, where that is smaller or kept anyway.
+
+Each computes again on the way back what lies before its product: a layer normalization, GELU, the probabilities of an
+attention. All three are cheap beside the product. Weights may be wider than tokens: they are cast for each product,
+and no copy is kept.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from keras_vit.layers.tensorflow_training import gelu_functions, standardized, through_norm, wide
+
+# Numbers in the logits of one part of a batch: 16 MB in float32.
+_PART_SIZE = 2**22
+
+
+def norm_products(
+    x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float, weights: list[tf.Tensor]
+) -> list[tf.Tensor]:
+    """Returns norm(x) @ kernel + bias for each kernel and bias in `weights`, (M, D) to (M, F); keeps x."""
+
+    @tf.custom_gradient
+    def products(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, *weights: tf.Tensor) -> Any:
+        kernels, biases = weights[::2], weights[1::2]
+        mean, inverse, normal = standardized(x, epsilon)
+        tokens = tf.cast(normal * gamma + beta, x.dtype)
+
+        def gradients(*upstream: tf.Tensor) -> tuple:
+            normal = (wide(_after(upstream[0], x)) - mean) * inverse
+            tokens = tf.cast(normal * gamma + beta, x.dtype)
+            narrow = [tf.cast(_after(upstream[0], kernel), x.dtype) for kernel in kernels]
+            to_tokens = tf.add_n([tf.matmul(u, k, transpose_b=True) for u, k in zip(upstream, narrow, strict=True)])
+            to_weights = []
+            for u, kernel, bias in zip(upstream, kernels, biases, strict=True):
+                to_weights += [tf.cast(tf.matmul(tokens, u, transpose_a=True), kernel.dtype), _to_bias(u, bias)]
+            return *through_norm(to_tokens, normal, inverse, gamma), *to_weights
+
+        return [_product(tokens, kernel, bias) for kernel, bias in zip(kernels, biases, strict=True)], gradients
+
+    return products(x, gamma, beta, *weights)
+
+
+def gelu_product(x: tf.Tensor, form: str, kernel: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+    """Returns gelu(x) @ kernel + bias, (M, F) to (M, D); keeps x."""
+    value, slope = gelu_functions(form)
+
+    @tf.custom_gradient
+    def product(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> Any:
+        def gradients(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            to_x = tf.matmul(upstream, tf.cast(_after(upstream, kernel), x.dtype), transpose_b=True)
+            to_kernel = tf.matmul(value(_after(upstream, x)), upstream, transpose_a=True)
+            return slope(x, to_x), tf.cast(to_kernel, kernel.dtype), _to_bias(upstream, bias)
+
+        return _product(value(x), kernel, bias), gradients
+
+    return product(x, kernel, bias)
+
+
+def attention_product(
+    queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor
+) -> tf.Tensor:
+    """Returns what the heads give, side by side, @ kernel + bias; keeps queries, keys, values and what they give.
+
+    Args:
+        queries: (B, A, N, K), scaled.
+        keys: (B, A, N, K).
+        values: (B, A, N, K).
+        kernel: (A * K, D).
+        bias: (D,).
+
+    Returns:
+        (B * N, D).
+    """
+
+    @tf.custom_gradient
+    def product(queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> Any:
+        parts = [_probabilities(q, k) @ v for q, k, v in _parts(queries, keys, values)]
+        heads_BNAK = tf.transpose(tf.concat(parts, 0), (0, 2, 1, 3))
+        rows = tf.reshape(heads_BNAK, (-1, kernel.shape[0]))
+
+        def gradients(upstream: tf.Tensor) -> tuple:
+            to_rows = tf.matmul(upstream, tf.cast(_after(upstream, kernel), rows.dtype), transpose_b=True)
+            to_kernel = tf.cast(tf.matmul(rows, upstream, transpose_a=True), kernel.dtype)
+            # Over keys probability times gradient sums up to what a sum over the head gives: arXiv:2205.14135, B.2
+            sums = tf.reduce_sum(tf.reshape(wide(to_rows) * wide(rows), tf.shape(heads_BNAK)), -1, keepdims=True)
+            to_heads, sums = (tf.transpose(x, (0, 2, 1, 3)) for x in (tf.reshape(to_rows, tf.shape(heads_BNAK)), sums))
+            found = [
+                _through_attention(*part) for part in _parts(_after(upstream, queries), keys, values, to_heads, sums)
+            ]
+            to_all = [tf.concat(parts, 0) for parts in zip(*found, strict=True)]
+            return *to_all, to_kernel, _to_bias(upstream, bias)
+
+        return _product(rows, kernel, bias), gradients
+
+    return product(queries, keys, values, kernel, bias)
+
+
+def _parts(queries: tf.Tensor, keys: tf.Tensor, *others: tf.Tensor) -> Iterator[tuple[tf.Tensor, ...]]:
+    """Some images at a time, where their number is known; along the first axis a part is no copy."""
+    batch, num_heads, length, _ = queries.shape
+    count = 1
+    if batch is not None and length is not None:
+        wanted = batch * num_heads * length * keys.shape[2] / _PART_SIZE
+        count = next((n for n in range(1, batch + 1) if batch % n == 0 and n >= wanted), batch)
+    return zip(*(tf.split(x, count) for x in (queries, keys, *others)), strict=True)
+
+
+def _probabilities(queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tf.nn.softmax(wide(tf.matmul(queries, keys, transpose_b=True))), queries.dtype)
+
+
+def _through_attention(
+    queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, upstream: tf.Tensor, sums: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Gradients of queries, keys and values from that of softmax(queries keys^T) values.
+
+    `sums`: of upstream times what the heads gave, (B, A, N, 1).
+    """
+    scores = tf.nn.softmax(wide(tf.matmul(queries, keys, transpose_b=True)))
+    to_values = tf.matmul(tf.cast(scores, values.dtype), upstream, transpose_a=True)
+    to_logits = tf.cast(scores * (wide(tf.matmul(upstream, values, transpose_b=True)) - sums), values.dtype)
+    return tf.matmul(to_logits, keys), tf.matmul(to_logits, queries, transpose_a=True), to_values
+
+
+def _product(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+    return tf.nn.bias_add(tf.matmul(x, tf.cast(kernel, x.dtype)), tf.cast(bias, x.dtype))
+
+
+def _to_bias(upstream: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tf.raw_ops.BiasAddGrad(out_backprop=upstream), bias.dtype)
+
+
+def _after(first: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+    """x, not before `first` is there: else TensorFlow merges what is computed again with its first computation."""
+    with tf.control_dependencies([first]):
+        return tf.identity(x)
