@@ -102,7 +102,7 @@ def _parts(queries: tf.Tensor, keys: tf.Tensor, *others: tf.Tensor) -> Iterator[
     batch, num_heads, length, _ = queries.shape
     count = 1
     if batch is not None and length is not None:
-        wanted = batch * num_heads * length * keys.shape[2] / _PART_SIZE
+        wanted = batch * num_heads * length**2 / _PART_SIZE
         count = next((n for n in range(1, batch + 1) if batch % n == 0 and n >= wanted), batch)
     return zip(*(tf.split(x, count) for x in (queries, keys, *others)), strict=True)
 
