@@ -1,101 +1,67 @@
-"""Start-up of keras_vit beside KerasHub's ViT of the same size: build and restore, in one interleaved run.
+"""What an app waits for: import, build and restore, first answer, first training step; beside KerasHub and timm.
 
-    python experiments/benchmark_startup.py --repeats=9
+    python experiments/benchmark_startup.py                        # ViT-B/16 and L/16: a quarter of an hour
+    python experiments/benchmark_startup.py --models=ViT_S16 --repeats=2
 
-Every figure is a median over repeats in which the contestants take turns, so that a busy machine hurts both
-alike; read the ratio, not the seconds. Without KerasHub (`pip install keras-vit[benchmark]`) its rows are
-left out and named.
+Every turn is a new process that reads a file which its own package wrote: npz, weights.h5, pth. They take turns, so
+that a busy machine hurts all alike: read ratios, not seconds. Files lie in memory after the first turn, which does not
+count. A rival that is not installed (`pip install keras-vit[benchmark]`) is named.
 
-Source of the rival: keras-team/keras-hub, `ViTBackbone`.
+Source of the rivals: keras-team/keras-hub; huggingface/pytorch-image-models.
 """
 
-import importlib.util
 import statistics
 import tempfile
-import time
-from collections.abc import Callable
-from pathlib import Path
 
-import keras
-import numpy as np
 from absl import app, flags
+from rivals.racing import Worker
+from rivals.startup_worker import STARTS
+from tqdm import tqdm
 
-import keras_vit
+from keras_vit.writing import table
 
-_MEASURE = flags.DEFINE_multi_enum("measure", ["build", "restore"], ["build", "restore"], "What to measure.")
-_REPEATS = flags.DEFINE_integer("repeats", 7, "Turns that each contestant takes.", lower_bound=1)
-
-Contestants = dict[str, Callable[[], object]]
+_MODELS = flags.DEFINE_list("models", ["ViT_B16", "ViT_L16"], "Names in keras_vit.")
+_REPEATS = flags.DEFINE_integer("repeats", 5, "Turns that each takes.", lower_bound=1)
 
 
 def main(_argv: list[str]) -> None:
-    has_rival = importlib.util.find_spec("keras_hub") is not None
-    print(f"Keras {keras.__version__} on {keras.backend.backend()}, {_REPEATS.value} turns each, medians\n")
-    if not has_rival:
-        print("KerasHub is not installed: its rows are missing. `pip install keras-vit[benchmark]`\n")
-    print("| measured | contestant | median | fastest | ratio to ours |\n|---|---|---|---|---|")
-    if "build" in _MEASURE.value:
-        contestants: Contestants = {"keras_vit": _ours}
-        if has_rival:
-            contestants["keras_hub"] = _rival
-        _report("build ViT-B/16, seconds", _race(contestants))
-    if "restore" in _MEASURE.value:
-        _report("read a 330 MB npz, seconds", _race(_restorers()))
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for model in _MODELS.value:
+            rows += _rows(model, _race(model, folder))
+    print(table(["model", "phase", *(f"{rival}, s" for rival in STARTS), "ours / best rival"], rows))
 
 
-def _ours() -> keras.Model:
-    return keras_vit.ViT_B16(weights=None, include_top=False, input_shape=(224, 224, 3))
+def _race(model: str, folder: str) -> dict[str, list[dict]]:
+    """What each rival's processes said, without the first."""
+    said: dict[str, list[dict]] = {rival: [] for rival in STARTS}
+    for turn in tqdm(range(_REPEATS.value + 1), desc=model, unit="turn", disable=None):
+        for rival in list(STARTS)[:: -1 if turn % 2 else 1]:
+            worker = Worker("rivals.startup_worker", rival, model, folder)
+            said[rival].append(worker.answer())
+            worker.end()
+    return {rival: answers[1:] for rival, answers in said.items()}
 
 
-def _rival() -> keras.Model:
-    import keras_hub
-
-    return keras_hub.models.ViTBackbone(
-        image_shape=(224, 224, 3), patch_size=16, num_layers=12, num_heads=12, hidden_dim=768, mlp_dim=3072
-    )
-
-
-def _restorers() -> Contestants:
-    """Reading every array with NumPy, against restoring them into a model that is built already."""
-    from keras_vit.weights import source
-    from keras_vit.weights.restore import restore
-
-    path = Path(tempfile.mkdtemp()) / "ViT-B_16-224.npz"
-    model = keras_vit.ViT_B16(weights=None, input_shape=(224, 224, 3))
-    rng = np.random.default_rng(0)
-    for weight in model.weights:
-        weight.assign(0.02 * rng.standard_normal(weight.shape, dtype=np.float32))
-    keras_vit.save_checkpoint(model, path)
-
-    def read() -> None:
-        with np.load(path) as arrays:
-            for name in arrays.files:
-                arrays[name]
-
-    def ours() -> None:
-        restore(model.layers, source.load(source.find("ViT_B16", path)).arrays)
-
-    return {"keras_vit restore": ours, "numpy.load of all arrays": read}
-
-
-def _race(contestants: Contestants) -> dict[str, list[float]]:
-    seconds: dict[str, list[float]] = {name: [] for name in contestants}
-    for turn in range(_REPEATS.value + 1):
-        # Every other turn the other way round: whoever comes second finds a warmer machine.
-        for name in list(contestants)[:: 1 if turn % 2 else -1]:
-            start = time.perf_counter()
-            contestants[name]()
-            if turn:  # the first turn compiles
-                seconds[name].append(time.perf_counter() - start)
-    return seconds
-
-
-def _report(title: str, figures: dict[str, list[float]]) -> None:
-    medians = {name: statistics.median(values) for name, values in figures.items()}
-    reference = next(iter(medians.values()))
-    for name, values in figures.items():
-        ratio = medians[name] / reference
-        print(f"| {title} | {name} | {medians[name]:.3g} | {min(values):.3g} | {ratio:.2f} |", flush=True)
+def _rows(model: str, said: dict[str, list[dict]]) -> list[list[str]]:
+    for rival, answers in said.items():
+        for absent in {answer["absent"] for answer in answers if "absent" in answer}:
+            print(f"{rival} is left out: {absent}")
+    there = {rival: answers for rival, answers in said.items() if not any("absent" in answer for answer in answers)}
+    phases = list(next(iter(there.values()))[0])
+    medians = {
+        rival: {phase: statistics.median(answer[phase] for answer in answers) for phase in phases}
+        for rival, answers in there.items()
+    }
+    for values in medians.values():
+        values["all"] = sum(values.values())
+    rows = []
+    for phase in [*phases, "all"]:
+        seconds = [f"{medians[rival][phase]:.2f}" if rival in medians else "" for rival in STARTS]
+        others = [values[phase] for rival, values in medians.items() if rival != "keras_vit"]
+        ratio = f"{medians['keras_vit'][phase] / min(others):.2f}" if others and "keras_vit" in medians else ""
+        rows.append([model, phase, *seconds, ratio])
+    return rows
 
 
 if __name__ == "__main__":

@@ -88,7 +88,9 @@ _VIT_ARGS = """classifier: "token" (class token), "gap" (mean of the patches), "
         norm_epsilon: Of layer normalization. Default: that of the weights.
         dropout_rate: After positions and dense layers, in training.
         attention_dropout_rate: Of attention probabilities, in training.
-        stochastic_depth_rate: Of the last block, in training."""
+        stochastic_depth_rate: Of the last block, in training.
+        query_chunk: How many tokens attend at a time, such as 256: less memory at large sizes, the same numbers.
+            Default: all."""
 
 _RESNET_ARGS = """head_bias: Start of the bias of `predictions`, whose kernel starts at zero.
         pool_padding: Of BiT's root: "ignored" as in big_vision, "zeros" as in big_transfer and timm."""
@@ -133,6 +135,7 @@ def _vit_application(variant: ViTVariant) -> Callable[..., keras.Model]:
         dropout_rate: float = 0.0,
         attention_dropout_rate: float = 0.0,
         stochastic_depth_rate: float = 0.0,
+        query_chunk: int | None = None,
     ) -> keras.Model:
         if interpolation not in INTERPOLATIONS:
             raise ValueError(f"`interpolation` must be one of {INTERPOLATIONS}. Received: {interpolation!r}.")
@@ -166,6 +169,7 @@ def _vit_application(variant: ViTVariant) -> Callable[..., keras.Model]:
             dropout_rate=dropout_rate,
             attention_dropout_rate=attention_dropout_rate,
             stochastic_depth_rate=stochastic_depth_rate,
+            query_chunk=query_chunk,
             name=name,
         )
         positions = PositionResize(checkpoint_grid=checkpoint_grid, interpolation=interpolation)

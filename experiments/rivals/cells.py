@@ -15,6 +15,8 @@ NEEDS = {
     "flax": ("flax", "optax", "jax"),
 }
 
+QUERY_CHUNK = 256
+
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
@@ -40,13 +42,17 @@ SHAPES = {
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One measurement. Precision bfloat16 means bfloat16 weights in inference, and float32 weights in training."""
+    """One measurement. Precision bfloat16 means bfloat16 weights in inference, and float32 weights in training.
+
+    `saving` is how memory is saved: "remat", blocks computed twice; "query_chunk", 256 queries at a time.
+    """
 
     model: str
     image_size: int
     batch_size: int
     precision: Literal["float32", "bfloat16"]
     task: Literal["inference", "adamw", "sgd"]
+    saving: Literal["", "remat", "query_chunk"] = ""
 
     def __str__(self) -> str:
         return f"{self.model} {self.image_size} px, batch {self.batch_size}, {self.precision}, {self.task}"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import keras
 import numpy as np
 
-from rivals.cells import Absent, Cell
+from rivals.cells import QUERY_CHUNK, Absent, Cell
 
 NUM_CLASSES = 1000
 
@@ -16,6 +16,8 @@ def step(rival: str, cell: Cell) -> Callable[[], object]:
     # In 16 bits weights are too, unless they are trained.
     sixteen = "mixed_bfloat16" if cell.trains else "bfloat16"
     keras.config.set_dtype_policy(sixteen if cell.precision == "bfloat16" else "float32")
+    if cell.saving and rival != "keras_vit":
+        raise Absent("it has no such option")
     model = {"keras_vit": _ours, "keras-hub": _keras_hub, "vit-keras": _vit_keras}[rival](cell)
     draws = np.random.default_rng(0)
     images = draws.uniform(-1, 1, (cell.batch_size, cell.image_size, cell.image_size, 3)).astype("float32")
@@ -36,8 +38,10 @@ def step(rival: str, cell: Cell) -> Callable[[], object]:
 def _ours(cell: Cell) -> keras.Model:
     import keras_vit
 
-    size = (cell.image_size, cell.image_size, 3)
-    return getattr(keras_vit, cell.model)(weights=None, input_shape=size, classifier_activation=None)
+    options = {"input_shape": (cell.image_size, cell.image_size, 3), "classifier_activation": None}
+    if cell.saving == "query_chunk":
+        options["query_chunk"] = QUERY_CHUNK
+    return getattr(keras_vit, cell.model)(weights=None, **options)
 
 
 def _learner(model: keras.Model, cell: Cell) -> keras.Model:
@@ -46,7 +50,8 @@ def _learner(model: keras.Model, cell: Cell) -> keras.Model:
 
     name = "adamw" if cell.task == "adamw" else "momentum"
     config = OptimizerConfig(name=name, learning_rate=1e-3, weight_decay=0.1 if name == "adamw" else 0.0)
-    return make_learner(model, make_optimizer(config, model, 10_000), batch_rows=cell.batch_size)
+    optimizer = make_optimizer(config, model, 10_000)
+    return make_learner(model, optimizer, batch_rows=cell.batch_size, remat=cell.saving == "remat")
 
 
 def _keras_hub(cell: Cell) -> keras.Model:

@@ -16,6 +16,10 @@ def step(rival: str, cell: Cell) -> Callable[[], object]:
     """Returns what computes one batch, and is done when it returns."""
     torch.manual_seed(0)
     model = (_hugging_face if rival == "hugging-face" else _timm)(cell).to(DEVICE)
+    if cell.saving == "query_chunk" or (cell.saving and rival == "hugging-face"):
+        raise Absent("it has no such option")
+    if cell.saving == "remat":
+        model.set_grad_checkpointing()
     images = torch.rand(cell.batch_size, 3, cell.image_size, cell.image_size, device=DEVICE) * 2 - 1
     is_bfloat16 = cell.precision == "bfloat16"
     if not cell.trains:

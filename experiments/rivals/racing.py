@@ -46,10 +46,10 @@ class Result:
 
 
 class Worker:
-    """A process of `worker.py`."""
+    """A process of a module of this folder, which answers in lines of JSON."""
 
-    def __init__(self, rival: str, cell: Cell, environment: dict[str, str]):
-        command = [sys.executable, "-W", "ignore", "-m", "rivals.worker", rival, cell.to_json()]
+    def __init__(self, module: str, *arguments: str, **environment: str):
+        command = [sys.executable, "-W", "ignore", "-m", module, *arguments]
         self._messages = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - closed in `end`
         self._process = subprocess.Popen(
             command,
@@ -124,7 +124,7 @@ def race(cell: Cell, rivals: Sequence[str], *, repeats: int, seconds: float, **e
 
 
 def _start(rival: str, cell: Cell, result: Result, environment: dict[str, str]) -> Worker | None:
-    worker = Worker(rival, cell, environment)
+    worker = Worker("rivals.worker", rival, cell.to_json(), **environment)
     first = worker.answer()
     if "absent" in first:
         result.absent = first["absent"]

@@ -32,8 +32,10 @@ def attention(block: Any, x: tf.Tensor) -> tf.Tensor:
     """What the first half adds to the tokens: (B, N, D) to (B, N, D)."""
     layer = block.attention
     queries, keys, values = _normalized_products(block.attention_norm, x, layer.query, layer.key, layer.value)
-    heads = [_heads(rows, x, layer) for rows in (queries * layer.head_dim**-0.5, keys, values)]
-    return tf.reshape(products.attention_product(*heads, *_weights(layer.out)), tf.shape(x))
+    rows = (queries * layer.head_dim**-0.5, keys, values)
+    queries, keys, values = [_heads(r, x, layer) for r in rows]
+    kernel, bias = _weights(layer.out)
+    return tf.reshape(products.attention_product(queries, keys, values, kernel, bias, layer.query_chunk), tf.shape(x))
 
 
 def mlp(block: Any, x: tf.Tensor) -> tf.Tensor:

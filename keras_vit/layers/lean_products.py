@@ -5,15 +5,15 @@ attention. All three are cheap beside the product. Weights may be wider than tok
 and no copy is kept.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from keras_vit.layers.tensorflow_training import gelu_functions, standardized, through_norm, wide
 
-# Numbers in the logits of one part of a batch: 16 MB in float32.
-_PART_SIZE = 2**22
+# Numbers in the logits of one part of a batch: 8 MB in float32.
+_PART_SIZE = 2**21
 
 
 def norm_products(
@@ -59,7 +59,12 @@ def gelu_product(x: tf.Tensor, form: str, kernel: tf.Tensor, bias: tf.Tensor) ->
 
 
 def attention_product(
-    queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor
+    queries: tf.Tensor,
+    keys: tf.Tensor,
+    values: tf.Tensor,
+    kernel: tf.Tensor,
+    bias: tf.Tensor,
+    query_chunk: int | None = None,
 ) -> tf.Tensor:
     """Returns what the heads give, side by side, @ kernel + bias; keeps queries, keys, values and what they give.
 
@@ -69,6 +74,7 @@ def attention_product(
         values: (B, A, N, K).
         kernel: (A * K, D).
         bias: (D,).
+        query_chunk: How many queries at a time; None: all, of some images at a time.
 
     Returns:
         (B * N, D).
@@ -76,8 +82,8 @@ def attention_product(
 
     @tf.custom_gradient
     def product(queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> Any:
-        parts = [_probabilities(q, k) @ v for q, k, v in _parts(queries, keys, values)]
-        heads_BNAK = tf.transpose(tf.concat(parts, 0), (0, 2, 1, 3))
+        parts = _in_turns(_attend, _parts(query_chunk, [queries], [keys, values]))
+        heads_BNAK = tf.transpose(tf.concat(parts, 2 if query_chunk else 0), (0, 2, 1, 3))
         rows = tf.reshape(heads_BNAK, (-1, kernel.shape[0]))
 
         def gradients(upstream: tf.Tensor) -> tuple:
@@ -86,10 +92,13 @@ def attention_product(
             # Over keys probability times gradient sums up to what a sum over the head gives: arXiv:2205.14135, B.2
             sums = tf.reduce_sum(tf.reshape(wide(to_rows) * wide(rows), tf.shape(heads_BNAK)), -1, keepdims=True)
             to_heads, sums = (tf.transpose(x, (0, 2, 1, 3)) for x in (tf.reshape(to_rows, tf.shape(heads_BNAK)), sums))
-            found = [
-                _through_attention(*part) for part in _parts(_after(upstream, queries), keys, values, to_heads, sums)
-            ]
-            to_all = [tf.concat(parts, 0) for parts in zip(*found, strict=True)]
+            by_query = [_after(upstream, queries), to_heads, sums]
+            found = _in_turns(_through_attention, _parts(query_chunk, by_query, [keys, values]))
+            to_queries, to_keys, to_values = zip(*found, strict=True)
+            if query_chunk:
+                to_all = [tf.concat(to_queries, 2), tf.add_n(to_keys), tf.add_n(to_values)]
+            else:
+                to_all = [tf.concat(parts, 0) for parts in (to_queries, to_keys, to_values)]
             return *to_all, to_kernel, _to_bias(upstream, bias)
 
         return _product(rows, kernel, bias), gradients
@@ -97,22 +106,37 @@ def attention_product(
     return product(queries, keys, values, kernel, bias)
 
 
-def _parts(queries: tf.Tensor, keys: tf.Tensor, *others: tf.Tensor) -> Iterator[tuple[tf.Tensor, ...]]:
-    """Some images at a time, where their number is known; along the first axis a part is no copy."""
-    batch, num_heads, length, _ = queries.shape
+def _parts(
+    query_chunk: int | None, by_query: Sequence[tf.Tensor], by_key: Sequence[tf.Tensor]
+) -> Iterator[tuple[tf.Tensor, ...]]:
+    """Some queries at a time; or some images, where their number is known: along the first axis a part is no copy."""
+    batch, num_heads, length, _ = by_query[0].shape
+    if query_chunk and length:
+        sizes = [min(query_chunk, length - start) for start in range(0, length, query_chunk)]
+        return ((*parts, *by_key) for parts in zip(*(tf.split(x, sizes, 2) for x in by_query), strict=True))
     count = 1
-    if batch is not None and length is not None:
+    if batch and num_heads and length:
         wanted = batch * num_heads * length**2 / _PART_SIZE
         count = next((n for n in range(1, batch + 1) if batch % n == 0 and n >= wanted), batch)
-    return zip(*(tf.split(x, count) for x in (queries, keys, *others)), strict=True)
+    return zip(*(tf.split(x, count) for x in (*by_query, *by_key)), strict=True)
 
 
-def _probabilities(queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
-    return tf.cast(tf.nn.softmax(wide(tf.matmul(queries, keys, transpose_b=True))), queries.dtype)
+def _in_turns(compute: Callable, parts: Iterator[tuple[tf.Tensor, ...]]) -> list:
+    """One part after the other: TensorFlow would begin with all of them, and hold what it need not."""
+    results = []
+    for queries, *others in parts:
+        queries = _after(tf.nest.flatten(results[-1])[0], queries) if results else queries
+        results.append(compute(queries, *others))
+    return results
+
+
+def _attend(queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+    scores = tf.nn.softmax(wide(tf.matmul(queries, keys, transpose_b=True)))
+    return tf.matmul(tf.cast(scores, values.dtype), values)
 
 
 def _through_attention(
-    queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, upstream: tf.Tensor, sums: tf.Tensor
+    queries: tf.Tensor, upstream: tf.Tensor, sums: tf.Tensor, keys: tf.Tensor, values: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Gradients of queries, keys and values from that of softmax(queries keys^T) values.
 

@@ -84,6 +84,9 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
         relative_positions: Number of tokens N for which to learn 2N - 1 relative embeddings, each
             used as a key with the content query (shared by the heads of this layer, prefix tokens
             counted as places 0, 1, ...); None for none.
+        query_chunk: How many queries attend at a time, for less memory where there are many: probabilities are
+            (B, A, query_chunk, N) at once, and are computed again for the gradient. The same numbers; not with
+            dropout of probabilities, relative positions, or a number of queries that is open. None: all at once.
 
     Call arguments:
         queries: (B, Q, D).
@@ -104,18 +107,27 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
         *,
         dropout_rate: float = 0.0,
         relative_positions: int | None = None,
+        query_chunk: int | None = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
+        if query_chunk is not None and (query_chunk < 1 or dropout_rate or relative_positions):
+            raise ValueError(
+                "`query_chunk` must be at least 1, and goes neither with dropout of attention probabilities nor with "
+                f"relative positions. Received: {query_chunk}, {dropout_rate}, {relative_positions}."
+            )
         self.num_heads = num_heads
         self.dropout_rate = dropout_rate
         self.relative_positions = relative_positions
+        self.query_chunk = query_chunk
         self._dropout = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy)
 
     def build(self, queries_shape: tuple, values_shape: tuple | None = None) -> None:
         width = queries_shape[-1]
         if width % self.num_heads:
             raise ValueError(f"`num_heads` must divide the token size. Received: {self.num_heads} heads, size {width}.")
+        if self.query_chunk is not None and queries_shape[1] is None:
+            raise ValueError("`query_chunk` needs a known number of queries: build the model for one image size.")
         for name in ("query", "key", "value", "out"):
             dense = keras.layers.Dense(width, kernel_initializer="glorot_uniform", name=name, dtype=self.dtype_policy)
             dense.build((None, None, width))
@@ -134,19 +146,33 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
     def call(self, queries, values=None, training=None):
         values = queries if values is None else values
         query_rows, value_rows = _rows_of_both(queries, values)
-        scores_BAQN = self._dropout(self._scores(query_rows, value_rows, queries, values), training=training)
+        queries_BAQK, keys_BAKN = self._queries_and_keys(query_rows, value_rows, queries, values)
         values_BANK = self._heads(self.value(value_rows), values)
-        heads_BQAK = ops.transpose(ops.matmul(scores_BAQN, values_BANK), (0, 2, 1, 3))
+        if self.query_chunk is None:
+            heads_BAQK = self._attend(queries_BAQK, keys_BAKN, values_BANK, training)
+        else:
+            attend = keras.remat(self._attend) if training else self._attend
+            starts = range(0, queries_BAQK.shape[2], self.query_chunk)
+            chunks = [queries_BAQK[:, :, start : start + self.query_chunk] for start in starts]
+            heads_BAQK = ops.concatenate([attend(chunk, keys_BAKN, values_BANK) for chunk in chunks], axis=2)
+        heads_BQAK = ops.transpose(heads_BAQK, (0, 2, 1, 3))
         return _tokens(self.out(ops.reshape(heads_BQAK, (-1, queries.shape[-1]))), like=queries)
 
     def attention_scores(self, queries, values=None):
         """Returns softmax(q k^T / sqrt(K)), (B, A, Q, N), in the compute dtype."""
         values = queries if values is None else values
-        return self._scores(*_rows_of_both(queries, values), queries, values)
+        return self._scores(*self._queries_and_keys(*_rows_of_both(queries, values), queries, values))
 
-    def _scores(self, query_rows, value_rows, queries, values):
+    def _queries_and_keys(self, query_rows, value_rows, queries, values):
+        """(B, A, Q, K) and (B, A, K, N)."""
         queries_BAQK = self._heads(self.query(query_rows) * (self.head_dim**-0.5), queries)
-        keys_BAKN = ops.transpose(self._split(self.key(value_rows), values), (0, 2, 3, 1))
+        return queries_BAQK, ops.transpose(self._split(self.key(value_rows), values), (0, 2, 3, 1))
+
+    def _attend(self, queries_BAQK, keys_BAKN, values_BANK, training=None):
+        scores_BAQN = self._dropout(self._scores(queries_BAQK, keys_BAKN), training=training)
+        return ops.matmul(scores_BAQN, values_BANK)
+
+    def _scores(self, queries_BAQK, keys_BAKN):
         logits = ops.matmul(queries_BAQK, keys_BAKN)
         if self.relative_positions is not None:
             logits = logits + self._relative_logits(queries_BAQK, self.relative_positions)
@@ -181,6 +207,7 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
             "num_heads": self.num_heads,
             "dropout_rate": self.dropout_rate,
             "relative_positions": self.relative_positions,
+            "query_chunk": self.query_chunk,
         }
         return {**super().get_config(), **config}
 
@@ -220,7 +247,7 @@ class TransformerBlock(keras.layers.Layer):
         dropout_rate: After every dense layer but query, key and value.
         attention_dropout_rate: Of the attention probabilities.
         drop_path_rate: Probability that a residual branch is dropped, per example (stochastic depth).
-        relative_positions: See `MultiHeadDotProductAttention`.
+        relative_positions, query_chunk: See `MultiHeadDotProductAttention`.
 
     Input shape:   (B, N, D).
     Output shape:  (B, N, D), same dtype as the input.
@@ -244,6 +271,7 @@ class TransformerBlock(keras.layers.Layer):
         attention_dropout_rate: float = 0.0,
         drop_path_rate: float = 0.0,
         relative_positions: int | None = None,
+        query_chunk: int | None = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -255,6 +283,7 @@ class TransformerBlock(keras.layers.Layer):
         self.attention_dropout_rate = attention_dropout_rate
         self.drop_path_rate = drop_path_rate
         self.relative_positions = relative_positions
+        self.query_chunk = query_chunk
         policy = self.dtype_policy
         norm = functools.partial(LayerNorm, norm_epsilon, dtype=policy)
         self.attention_norm = norm(name="attention_norm")
@@ -262,6 +291,7 @@ class TransformerBlock(keras.layers.Layer):
             num_heads,
             dropout_rate=attention_dropout_rate,
             relative_positions=relative_positions,
+            query_chunk=query_chunk,
             name="attention",
             dtype=policy,
         )
@@ -305,5 +335,6 @@ class TransformerBlock(keras.layers.Layer):
             "attention_dropout_rate",
             "drop_path_rate",
             "relative_positions",
+            "query_chunk",
         )
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}

@@ -63,6 +63,7 @@ def encode_tokens(
     dropout_rate: float = 0.0,
     attention_dropout_rate: float = 0.0,
     stochastic_depth_rate: float = 0.0,
+    query_chunk: int | None = None,
 ) -> keras.KerasTensor:
     """Maps a grid of patch tokens to the encoder's normalized output tokens.
 
@@ -74,7 +75,7 @@ def encode_tokens(
             the two differ, the table is resampled in the graph.
         position_embedding, position_placement, interpolation: See `vision_transformer`.
         gelu, norm_epsilon: Override the variant's, for checkpoints of another origin.
-        dropout_rate, attention_dropout_rate, stochastic_depth_rate: See `vision_transformer`.
+        dropout_rate, attention_dropout_rate, stochastic_depth_rate, query_chunk: See `vision_transformer`.
 
     Returns:
         (B, T + rows * columns, D), T = 1 with a class token, else 0.
@@ -86,7 +87,7 @@ def encode_tokens(
     grid = (rows, columns)
     class_token = not variant.axial if class_token is None else class_token
     if variant.axial:
-        _check_axial(variant, class_token, grid)
+        _check_axial(variant, class_token, grid, query_chunk)
     position_grid = grid if position_grid is None else position_grid
     tokens = keras.layers.Reshape((-1 if None in grid else grid[0] * grid[1], width), name="flatten_patches")(patches)
     if class_token:
@@ -100,7 +101,8 @@ def encode_tokens(
     if variant.axial:
         block = functools.partial(AxialTransformerBlock, grid=grid, relative_positions=relative)
     else:
-        block = functools.partial(TransformerBlock, relative_positions=tokens.shape[1] if relative else None)
+        length = tokens.shape[1] if relative else None
+        block = functools.partial(TransformerBlock, relative_positions=length, query_chunk=query_chunk)
     for index in range(variant.depth):
         tokens = add_positions(tokens, index)
         tokens = dropout(tokens) if index == 0 else tokens
@@ -118,7 +120,11 @@ def encode_tokens(
     return LayerNorm(epsilon, name="encoder_norm")(tokens)
 
 
-def _check_axial(variant: ViTVariant, class_token: bool, grid: tuple[int | None, int | None]) -> None:
+def _check_axial(
+    variant: ViTVariant, class_token: bool, grid: tuple[int | None, int | None], query_chunk: int | None
+) -> None:
+    if query_chunk is not None:
+        raise ValueError(f"{variant.name} attends to few tokens at a time anyway. Leave out `query_chunk`.")
     if class_token:
         raise ValueError(
             f"{variant.name} attends along rows and columns, and a class token lies in none. "
@@ -193,6 +199,7 @@ def vision_transformer(
     dropout_rate: float = 0.0,
     attention_dropout_rate: float = 0.0,
     stochastic_depth_rate: float = 0.0,
+    query_chunk: int | None = None,
     name: str | None = None,
 ) -> keras.Model:
     """Builds a ViT or a hybrid with random weights.
@@ -220,6 +227,8 @@ def vision_transformer(
         dropout_rate: After positions and every dense layer but query, key and value.
         attention_dropout_rate: Of the attention probabilities.
         stochastic_depth_rate: Of the last block; it grows linearly from 0 at the first.
+        query_chunk: How many tokens attend at a time, for less memory at large sizes; the numbers are the same. None:
+            all at once.
         name: Name of the model.
 
     Returns:
@@ -256,6 +265,7 @@ def vision_transformer(
         dropout_rate=dropout_rate,
         attention_dropout_rate=attention_dropout_rate,
         stochastic_depth_rate=stochastic_depth_rate,
+        query_chunk=query_chunk,
     )
     mode = pooling if classes is None else _POOLING_OF[classifier]
     outputs = tokens

@@ -42,21 +42,23 @@ def _everything(block: TransformerBlock, x) -> dict[str, np.ndarray]:
     return dict(zip(names, (tf.cast(value, tf.float32).numpy() for value in compute(x)), strict=True))
 
 
-@pytest.mark.parametrize("gelu", ["tanh", "exact"])
+@pytest.mark.parametrize("options", [{"gelu": "tanh"}, {"gelu": "exact"}, {"query_chunk": 3}], ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
-def test_numbers_and_gradients_are_those_of_the_plain_block(gelu, dtype, monkeypatch):
+@pytest.mark.parametrize("part_size", [50, 2**22])
+def test_numbers_and_gradients_are_those_of_the_plain_block(options, dtype, part_size, monkeypatch):
     import tensorflow as tf
 
-    from keras_vit.layers import lean
+    from keras_vit.layers import lean, lean_products
 
-    block = _block(dtype, gelu=gelu)
+    monkeypatch.setattr(lean_products, "_PART_SIZE", part_size)  # 50 numbers: each of the 4 images by itself
+    block = _block(dtype, **options)
     x = tf.constant(np.random.default_rng(1).standard_normal((4, 7, 24)).astype("float32"))
     assert lean.fits(block)
     found = _everything(block, x)
     monkeypatch.setattr(lean, "fits", lambda block: False)
     expected = _everything(block, x)
     largest = max(np.abs(values).max() for values in expected.values())
-    tolerance = {"float32": 1e-5, "mixed_bfloat16": 2**-6}[dtype]
+    tolerance = {"float32": 1e-5, "mixed_bfloat16": 2**-5}[dtype]
     for name, values in expected.items():
         scale = largest if name.endswith("key/bias") else np.abs(values).max()  # its true gradient is 0
         assert np.abs(found[name] - values).max() <= tolerance * scale, name

@@ -17,7 +17,7 @@ def test_mlp_keeps_the_layer_contract(gelu, tmp_path):
     )
 
 
-@pytest.mark.parametrize(("options", "num_weights"), [({}, 8), ({"relative_positions": 5}, 9)])
+@pytest.mark.parametrize(("options", "num_weights"), [({}, 8), ({"relative_positions": 5}, 9), ({"query_chunk": 2}, 8)])
 def test_attention_keeps_the_layer_contract(options, num_weights, tmp_path):
     check_layer(
         lambda **k: MultiHeadDotProductAttention(2, **options, **k),
@@ -39,7 +39,9 @@ def test_attention_of_few_queries_keeps_the_layer_contract(tmp_path):
     )
 
 
-@pytest.mark.parametrize(("options", "num_weights"), [({}, 16), ({"relative_positions": 5}, 17)])
+@pytest.mark.parametrize(
+    ("options", "num_weights"), [({}, 16), ({"relative_positions": 5}, 17), ({"query_chunk": 2}, 16)]
+)
 def test_block_keeps_the_layer_contract(options, num_weights, tmp_path):
     check_layer(
         lambda **k: TransformerBlock(2, 12, **CONSTANTS, **options, **k),
@@ -120,6 +122,46 @@ def test_attention_scores_are_those_that_the_block_uses():
     )
 
 
+def _gradients(layer: keras.layers.Layer, x: np.ndarray) -> list[np.ndarray]:
+    """Of the sum of sines of what the layer gives in training, by its weights."""
+    values = [weight.value for weight in layer.trainable_weights]
+
+    def loss(values):
+        outputs, _ = layer.stateless_call(values, [w.value for w in layer.non_trainable_weights], x, training=True)
+        return keras.ops.sum(keras.ops.sin(outputs))
+
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return [np.asarray(gradient) for gradient in jax.jit(jax.grad(loss))(values)]
+    import tensorflow as tf
+
+    @tf.function
+    def compute():
+        with tf.GradientTape() as tape:
+            tape.watch(values)
+            result = loss(values)
+        return tape.gradient(result, values)
+
+    return [gradient.numpy() for gradient in compute()]
+
+
+@pytest.mark.parametrize("query_chunk", [1, 2, 5, 100])
+def test_attention_in_chunks_of_queries_is_attention(query_chunk):
+    x = np.random.default_rng(0).standard_normal((2, 5, 8)).astype("float32")
+    whole, chunked = (MultiHeadDotProductAttention(2, query_chunk=size) for size in (None, query_chunk))
+    whole.build(x.shape)
+    chunked.build(x.shape)
+    chunked.set_weights(whole.get_weights())
+    for training in (False, True):
+        found, expected = (layer(x, training=training) for layer in (chunked, whole))
+        np.testing.assert_allclose(
+            keras.ops.convert_to_numpy(found), keras.ops.convert_to_numpy(expected), rtol=1e-5, atol=1e-6
+        )
+    for found, expected in zip(_gradients(chunked, x), _gradients(whole, x), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
 def test_glorot_fans_are_those_of_the_flat_matrix():
     """Keras's own attention layer, before 2026-04, started queries, keys and values six times too small."""
     block = TransformerBlock(12, 3072, **CONSTANTS)
@@ -179,6 +221,10 @@ def test_softmax_is_computed_in_float32_under_mixed_precision():
             lambda: MultiHeadDotProductAttention(2, relative_positions=4)(np.zeros((1, 5, 8))),
             "for 4 tokens. Received: 5",
         ),
+        (lambda: MultiHeadDotProductAttention(2, query_chunk=0), "must be at least 1.*Received: 0"),
+        (lambda: TransformerBlock(2, 8, query_chunk=4, attention_dropout_rate=0.1, **CONSTANTS), "neither.*0.1"),
+        (lambda: MultiHeadDotProductAttention(2, query_chunk=4, relative_positions=3), "nor with relative.*3"),
+        (lambda: MultiHeadDotProductAttention(2, query_chunk=4).build((None, None, 8)), "one image size"),
     ],
 )
 def test_wrong_arguments_say_what_is_right(make, message):
