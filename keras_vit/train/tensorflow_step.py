@@ -12,6 +12,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+# Between workers. Left to itself TensorFlow sends all in one piece: 85 MB between two processes in 250 ms, not 120.
+_BYTES_PER_PACK = 2**22
+
 Sums = tuple[tf.Tensor, ...]  # over examples: weighted loss, weighted hits, weights
 
 
@@ -30,7 +33,8 @@ def train_step(learner: Any, data: tuple) -> dict[str, tf.Tensor]:
     gradients, sums = _accumulated(learner, data, loss_scale)
     replica = tf.distribute.get_replica_context()
     gradients = optimizer.without_noise(gradients)
-    *gradients, loss, hits, weight = replica.all_reduce(tf.distribute.ReduceOp.SUM, [*gradients, *sums])
+    packs = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=_BYTES_PER_PACK)
+    *gradients, loss, hits, weight = replica.all_reduce(tf.distribute.ReduceOp.SUM, [*gradients, *sums], packs)
     weight = tf.maximum(weight, 1e-12)
     to_mean = learner.rows_per_replica / (weight * loss_scale)
     norm = tf.linalg.global_norm(gradients) * to_mean
