@@ -1,4 +1,4 @@
-"""Training speed beside its rivals: `fit` beside Keras's own, JPEG to batch beside timm's, fractals per second.
+"""Training speed beside its rivals: `fit` beside Keras's own and a bare loop, JPEG to batch beside timm's, fractals.
 
     python experiments/benchmark_training.py --photos=/data/photos    # everything; any folder of JPEGs
     python experiments/benchmark_training.py --measure=fit --repeats=9
@@ -38,7 +38,7 @@ _PHOTOS = flags.DEFINE_string("photos", None, "A folder of JPEGs, in folders or 
 _REPEATS = flags.DEFINE_integer("repeats", 7, "Turns that each contestant takes.", lower_bound=1)
 _SECONDS = flags.DEFINE_float("seconds", 3.0, "Length of a turn of the input pipelines.")
 
-BATCH_SIZE = 50
+BATCH_SIZE, STEPS = 50, 60
 Turn = Callable[[], float]  # takes a turn, returns a rate
 
 
@@ -46,7 +46,8 @@ def main(_argv: list[str]) -> None:
     print(f"Keras {keras.__version__}, TensorFlow {tf.__version__}, {os.cpu_count()} cores, {_REPEATS.value} turns\n")
     print("| measured | contestant | median | best | ratio to the rival |\n|---|---|---|---|---|")
     if "fit" in _MEASURE.value:
-        _report("`fit`, small ViT, images/s", _race({"Keras's `fit`": _keras_fit(), "ours": _our_fit()}))
+        contestants = {"Keras's `fit`": _keras_fit(), "our step in a bare loop": _bare_loop(), "our `fit`": _our_fit()}
+        _report("`fit`, small ViT, images/s", _race(contestants))
     if "input" in _MEASURE.value:
         _compare_input()
     if "fractals" in _MEASURE.value:
@@ -60,11 +61,28 @@ def _small() -> keras.Model:
     return vision_transformer(row, keras.Input((32, 32, 3)), classes=10, classifier="gap")
 
 
-def _our_fit() -> Turn:
+def _learner() -> keras.Model:
     model = _small()
     config = OptimizerConfig(name="adamw", weight_decay=0.05, warmup_steps=10, average_momentum=0.999)
-    learner = make_learner(model, make_optimizer(config, model, 10_000), batch_rows=64, clip_norm=1.0)
-    return _fit(learner, np.ones(64, "float32"))
+    return make_learner(model, make_optimizer(config, model, 10_000), batch_rows=64, clip_norm=1.0)
+
+
+def _our_fit() -> Turn:
+    return _fit(_learner(), np.ones(64, "float32"))
+
+
+def _bare_loop() -> Turn:
+    """Nothing but the compiled step: no metrics, callbacks or epochs."""
+    step, batches = tf.function(_learner().train_step), iter(_batches(np.ones(64, "float32")))
+
+    def turn() -> float:
+        start = time.perf_counter()
+        for _ in range(STEPS):
+            logs = step(next(batches))
+        logs["loss"].numpy()
+        return STEPS * 64 / (time.perf_counter() - start)
+
+    return turn
 
 
 def _keras_fit() -> Turn:
@@ -76,18 +94,22 @@ def _keras_fit() -> Turn:
     return _fit(model)
 
 
-def _fit(model: keras.Model, *weights: np.ndarray, steps: int = 60) -> Turn:
+def _fit(model: keras.Model, *weights: np.ndarray) -> Turn:
     """A run is one call of `fit`: short turns would measure the start of the call."""
-    draws = np.random.RandomState(0)
-    batch = (draws.normal(size=(64, 32, 32, 3)).astype("float32"), draws.randint(0, 10, 64), *weights)
-    batches = tf.data.Dataset.from_tensors(batch).repeat()
+    batches = _batches(*weights)
 
     def turn() -> float:
         start = time.perf_counter()
-        model.fit(batches, steps_per_epoch=steps, epochs=1, verbose=0, shuffle=False)
-        return steps * 64 / (time.perf_counter() - start)
+        model.fit(batches, steps_per_epoch=STEPS, epochs=1, verbose=0, shuffle=False)
+        return STEPS * 64 / (time.perf_counter() - start)
 
     return turn
+
+
+def _batches(*weights: np.ndarray) -> tf.data.Dataset:
+    draws = np.random.RandomState(0)
+    batch = (draws.normal(size=(64, 32, 32, 3)).astype("float32"), draws.randint(0, 10, 64), *weights)
+    return tf.data.Dataset.from_tensors(batch).repeat()
 
 
 def _compare_input() -> None:

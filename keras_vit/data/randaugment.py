@@ -157,11 +157,16 @@ def _sharpness(image: tf.Tensor, draw: tf.Tensor, factor: float) -> tf.Tensor:
 
 
 def _auto_contrast(image: tf.Tensor, draw: tf.Tensor) -> tf.Tensor:
-    """Stretches each channel from its darkest and brightest level to 0 and 255."""
-    lowest, highest = (tf.cast(reduce(image, axis=(0, 1)), tf.int32) for reduce in (tf.reduce_min, tf.reduce_max))
-    levels, span = tf.range(256), (highest - lowest)[:, tf.newaxis]
-    stretched = tf.clip_by_value((levels - lowest[:, tf.newaxis]) * 255 // tf.maximum(span, 1), 0, 255)
-    return _look_up(_places(image), tf.where(span > 0, stretched, levels))
+    """Stretches each channel from its darkest and brightest level to 0 and 255. Of one level only, it stays."""
+    rows = _rows(tf.cast(image, tf.float32))
+    lowest, highest = (
+        reduce(tf.reshape(reduce(rows, axis=0), (-1, 3)), axis=0) for reduce in (tf.reduce_min, tf.reduce_max)
+    )
+    span = highest - lowest
+    start, factor = tf.where(span > 0, lowest, 0.0), tf.where(span > 0, 255.0, 1.0)
+    start, factor, span = (tf.tile(x, tf.shape(image)[1:2]) for x in (start, factor, tf.maximum(span, 1.0)))
+    # Whole numbers below 2^16 over ones below 2^8: no quotient is rounded across a whole number.
+    return tf.reshape(tf.cast(tf.floor((rows - start) * factor / span), tf.uint8), tf.shape(image))
 
 
 def _equalize(image: tf.Tensor, draw: tf.Tensor) -> tf.Tensor:
@@ -179,7 +184,13 @@ def _equalize(image: tf.Tensor, draw: tf.Tensor) -> tf.Tensor:
 
 def _places(image: tf.Tensor) -> tf.Tensor:
     """Where the levels of the three channels stand in a table of three times 256."""
-    return tf.nn.bias_add(tf.cast(image, tf.int32), tf.constant((0, 256, 512)))
+    starts = tf.tile(tf.constant((0, 256, 512)), tf.shape(image)[1:2])
+    return tf.reshape(_rows(tf.cast(image, tf.int32)) + starts, tf.shape(image))
+
+
+def _rows(image: tf.Tensor) -> tf.Tensor:
+    """(H, W, 3) to (H, 3 W): what is done to channels takes a third of the time along rows."""
+    return tf.reshape(image, (tf.shape(image)[0], -1))
 
 
 def _look_up(places: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
