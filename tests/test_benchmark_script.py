@@ -1,4 +1,4 @@
-"""`experiments/benchmark.py`, run as its users run it, on the smallest model and its first step."""
+"""The benchmark scripts, run as their users run them, on the smallest model and as short as they go."""
 
 import csv
 import importlib.util
@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[1] / "experiments" / "benchmark.py"
+FOLDER = Path(__file__).parents[1] / "experiments"
+SCRIPT = FOLDER / "benchmark.py"
 pytestmark = pytest.mark.tensorflow
 
 
@@ -52,3 +53,61 @@ def test_a_mistyped_rival_or_model_is_refused_with_the_names_that_there_are(tmp_
     done = _run(tmp_path, "--models=ViT_B17")
     assert done.returncode != 0
     assert "ViT_B17" in done.stderr and "ViT_B16" in done.stderr
+
+
+def _run_other(name: str, *options: object) -> str:
+    command = [sys.executable, "-W", "ignore", str(FOLDER / name), *map(str, options)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def _table(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+@pytest.mark.slow
+def test_every_runtime_gives_what_the_model_gives(tmp_path):
+    pytest.importorskip("openvino")
+    forms = "Keras,SavedModel float32,LiteRT float32,OpenVINO float32"
+    options = ["--model=ViT_Ti16", "--image_size=32", "--batch_size=4", f"--forms={forms}"]
+    _run_other("benchmark_runtimes.py", f"--output={tmp_path}", *options, "--repeats=2", "--seconds=0")
+    rows = {row["form"]: row for row in _table(tmp_path / "runtimes.csv")}
+    assert list(rows) == forms.split(",")
+    for row in rows.values():
+        assert float(row["error"]) < 1e-5
+        assert 0 < float(row["p50, ms"]) <= float(row["p99, ms"])
+        assert float(row["images/s at 4"]) > 0
+    parameters = 5.6e6  # the position table of 32 px is smaller than the published one
+    assert float(rows["LiteRT float32"]["MB"]) == pytest.approx(4 * parameters / 1e6, rel=0.1)
+
+
+@pytest.mark.slow
+def test_the_largest_batch_fits_and_an_absent_rival_is_named(tmp_path):
+    options = ["--models=ViT_Ti16@32", "--tasks=inference", "--megabytes=1200", "--seconds=0"]
+    _run_other("benchmark_memory.py", f"--output={tmp_path}", *options)
+    rows = {(row["who"], row["saving"]): row for row in _table(tmp_path / "memory.csv")}
+    assert set(rows) == {("keras_vit", "plain"), ("keras_vit", "query_chunk"), ("timm", "plain")}
+    ours = rows["keras_vit", "plain"]
+    assert int(ours["largest batch"]) >= 4
+    assert float(ours["its MB"]) <= 1200
+    if importlib.util.find_spec("timm") is None:
+        assert "timm" in rows["timm", "plain"]["its images/s"]
+
+
+@pytest.mark.slow
+def test_start_up_is_measured_by_phases():
+    words = _run_other("benchmark_startup.py", "--models=ViT_Ti16", "--repeats=1")
+    for phase in ("import", "build and restore", "first answer", "first step", "all"):
+        assert f"| ViT_Ti16 | {phase} | " in words
+
+
+@pytest.mark.slow
+def test_two_workers_are_measured_beside_one(tmp_path):
+    options = ["--measure=workers", "--model=ViT_Ti16", "--image_size=32", "--steps=1", "--repeats=1", "--batch_size=2"]
+    _run_other("benchmark_scaling.py", f"--output={tmp_path}", *options)
+    one, two = _table(tmp_path / "scaling.csv")
+    assert (one["number"], two["number"]) == ("1", "2")
+    assert float(one["rate over the first's"]) == 1
+    assert float(two["images/s"]) == pytest.approx(4 / float(two["seconds a step"]), rel=0.1)

@@ -22,6 +22,8 @@ SHOWN = 4
 def _keras(path: Path, num_threads: int) -> Run:
     import keras
 
+    import keras_vit  # noqa: F401 - its layers are registered
+
     return keras.saving.load_model(path, compile=False).predict_on_batch
 
 
