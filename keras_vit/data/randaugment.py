@@ -31,6 +31,7 @@ Operation = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 _GREY = 128
 _REFERENCE_SIZE = 224  # pixels; the lengths below are meant for it
+_MOST_LOOKED_UP = 3 * 2**20  # numbers of an image; tables of larger ones would weigh more than they save
 # Pillow's weights of red, green and blue, in 1 / 65536: whole numbers, so their sums are exact.
 _LUMA = np.array([[19595], [38470], [7471]], np.float32)
 # One 3 by 3 kernel for each channel, in 1 / 13.
@@ -224,14 +225,32 @@ def _either_way(transform_of: Callable[[float], np.ndarray], amount: float) -> O
 
 
 def _warp(image: tf.Tensor, draw: tf.Tensor, transforms: np.ndarray) -> tf.Tensor:
+    which = tf.cast(2.0 * draw[0], tf.int32)
+    if (image.shape.num_elements() or math.inf) > _MOST_LOOKED_UP:
+        return _projected(image, tf.gather(tf.constant(transforms, tf.float32), which), fill_value=_GREY)
+    # Of a known size, it is known which pixel goes where: to look that up takes a third of the time.
+    pixels = tf.concat([tf.reshape(image, (-1, 3)), tf.fill((1, 3), tf.constant(_GREY, tf.uint8))], axis=0)
+    sources = tf.gather(tf.constant(_sources(*image.shape[:2], transforms)), which)
+    return tf.reshape(tf.gather(pixels, sources), image.shape)
+
+
+def _sources(height: int, width: int, transforms: np.ndarray) -> np.ndarray:
+    """For each transform and each pixel of its result: the number of the pixel that it comes from; the last: none."""
+    with tf.init_scope():
+        numbers = tf.reshape(tf.range(float(height * width)), (height, width, 1))
+        moved = [_projected(numbers, tf.constant(one, tf.float32), fill_value=height * width) for one in transforms]
+        return np.stack(moved).reshape(len(transforms), -1).astype(np.int32)
+
+
+def _projected(image: tf.Tensor, transform: tf.Tensor, fill_value: int) -> tf.Tensor:
+    """`transform` is (8, 3), as `_transform` gives it."""
     sides = tf.shape(image)[:2]
     height, width = tf.unstack(tf.cast(sides, tf.float32))
-    transform = tf.gather(tf.constant(transforms, tf.float32), tf.cast(2.0 * draw[0], tf.int32))
     return tf.raw_ops.ImageProjectiveTransformV3(
         images=image[tf.newaxis],
         transforms=tf.linalg.matvec(transform, tf.stack([width, height, 1.0]))[tf.newaxis],
         output_shape=sides,
-        fill_value=float(_GREY),
+        fill_value=float(fill_value),
         interpolation="NEAREST",
     )[0]
 

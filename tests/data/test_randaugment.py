@@ -200,3 +200,13 @@ def test_scaled_pixels_are_refused():
 def test_negative_arguments_are_refused(num_ops, magnitude):
     with pytest.raises(ValueError, match=f"must not be negative. Received: {num_ops} and {magnitude}"):
         randaugment.rand_augment(num_ops, magnitude)
+
+
+@pytest.mark.parametrize("draw", [ONE_WAY, OTHER_WAY], ids=["one way", "other way"])
+@pytest.mark.parametrize("magnitude", [4, 9, 30])
+@pytest.mark.parametrize("name", ["Rotate", "ShearX", "ShearY"])
+def test_an_image_whose_size_is_known_is_turned_as_one_whose_size_is_not(name, magnitude, draw):
+    operation = randaugment.operations(magnitude)[name]
+    signature = [tf.TensorSpec((None, None, 3), tf.uint8), tf.TensorSpec(3)]
+    of_any_size = tf.function(lambda image, draw: operation(image, draw), input_signature=signature)
+    np.testing.assert_array_equal(operate(name, magnitude, NOISE, draw), of_any_size(NOISE, draw))
