@@ -18,8 +18,8 @@ pytest.importorskip("matplotlib")
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same run with one block and two batches."""
-    row = dataclasses.replace(quickstart.DIGITS_ROW, depth=1, width=16, num_heads=2, mlp_dim=16)
+    """The same run with one block and two batches. TFLite quantizes weights of 1024 numbers, so the MLP has them."""
+    row = dataclasses.replace(quickstart.DIGITS_ROW, depth=1, width=16, num_heads=2, mlp_dim=64)
     train, test = quickstart.load_digits()
     monkeypatch.setattr(quickstart, "NUM_FRACTALS", 3)
     monkeypatch.setattr(quickstart, "FRACTALS_EACH", 20)
