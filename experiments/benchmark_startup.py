@@ -48,6 +48,8 @@ def _rows(model: str, said: dict[str, list[dict]]) -> list[list[str]]:
         for absent in {answer["absent"] for answer in answers if "absent" in answer}:
             print(f"{rival} is left out: {absent}")
     there = {rival: answers for rival, answers in said.items() if not any("absent" in answer for answer in answers)}
+    if not there:
+        raise app.UsageError(f"Nobody could be measured on {model}: see above.")
     phases = list(next(iter(there.values()))[0])
     medians = {
         rival: {phase: statistics.median(answer[phase] for answer in answers) for phase in phases}

@@ -33,14 +33,14 @@ LAYERS = {
     "LayerNorm": "(epsilon)",
     "MaskTokens": "(rate=0.5, *, mask_share=0.8, swap_share=0.1, seed=None)",
     "MlpBlock": "(mlp_dim, *, gelu, dropout_rate=0.0)",
-    "MultiHeadDotProductAttention": "(num_heads, *, dropout_rate=0.0, relative_positions=None)",
+    "MultiHeadDotProductAttention": "(num_heads, *, dropout_rate=0.0, relative_positions=None, query_chunk=None)",
     "PatchEmbedding": "(patch_size, width, *, flatten=True)",
     "PatchExtract": "(patch_size)",
     "StdConv2D": "(filters, kernel_size, *, strides=1, padding='same', std_epsilon, variance_epsilon)",
     "StemUnit": "(filters, *, strides, norm_epsilon, std_epsilon, variance_epsilon)",
     "TokenPooling": "(mode, num_prefix_tokens)",
     "TransformerBlock": "(num_heads, mlp_dim, *, norm_epsilon, gelu, dropout_rate=0.0, attention_dropout_rate=0.0, "
-    "drop_path_rate=0.0, relative_positions=None)",
+    "drop_path_rate=0.0, relative_positions=None, query_chunk=None)",
 }
 VIT_OPTIONS = {
     "include_preprocessing": False,
@@ -56,6 +56,7 @@ VIT_OPTIONS = {
     "dropout_rate": 0.0,
     "attention_dropout_rate": 0.0,
     "stochastic_depth_rate": 0.0,
+    "query_chunk": None,
 }
 RESNET_OPTIONS = {"include_preprocessing": False, "head_bias": 0.0, "pool_padding": "ignored"}
 

@@ -42,7 +42,10 @@ def keras_vit(model_name: str, file: Path, watch: Watch) -> None:
 
     watch.ends("import")
     if not file.exists():
-        package.save_checkpoint(getattr(package, model_name)(weights=None, classifier_activation=None), file)
+        model = getattr(package, model_name)(weights=None, classifier_activation=None)
+        head = model.get_layer("predictions").kernel
+        head.assign(keras.random.normal(head.shape, stddev=0.02))  # a head of zeros is refused
+        package.save_checkpoint(model, file)
         watch.resumes()
     keras.backend.clear_session()
     model = getattr(package, model_name)(weights=str(file), classifier_activation=None)
