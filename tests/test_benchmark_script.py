@@ -99,6 +99,7 @@ def test_the_largest_batch_fits_and_an_absent_rival_is_named(tmp_path):
 @pytest.mark.slow
 def test_start_up_is_measured_by_phases():
     words = _run_other("benchmark_startup.py", "--models=ViT_Ti16", "--repeats=1")
+    assert "keras_vit is left out" not in words
     for phase in ("import", "build and restore", "first answer", "first step", "all"):
         assert f"| ViT_Ti16 | {phase} | " in words
 

@@ -97,7 +97,7 @@ def _answer_and_train(model, learner: Callable, watch: Watch, *weights: list[flo
     watch.resumes()
     model.predict_on_batch(image)
     watch.ends("first answer")
-    learner().train_on_batch(image, np.zeros(1, "int64"), *map(np.array, weights))
+    learner().train_on_batch(image, np.zeros(1, "int64"), *(np.array(each, "float32") for each in weights))
     watch.ends("first step")
 
 
