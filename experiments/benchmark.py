@@ -6,7 +6,8 @@
 
 Each rival runs in a process of its own, on the device that its framework finds; in each cell they take turns, so that
 a busy machine hurts all alike: read ratios, not rates. Leaves `benchmark.csv`, `benchmark.md` and `benchmark.png` in
-the folder, written anew after each cell; a run that was stopped goes on where it was.
+the folder, written anew after each cell; a run that was stopped goes on where it was. All who are in a cell have run
+beside each other: a cell to which a rival comes later, or which one missed that is installed now, is run anew.
 
 The limit is the best product of two matrices of 4096 x 4096 that any of their frameworks reached in the same turns, and
 a share of it counts the multiply-adds of the model, three times in training, over that. A rival that is not installed
@@ -17,6 +18,7 @@ Source of the rivals: keras-team/keras-hub; faustomorales/vit-keras; huggingface
 """
 
 import csv
+import importlib.util
 import os
 from pathlib import Path
 
@@ -24,7 +26,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import benchmark_report
 from absl import app, flags
-from rivals.cells import NEEDS, SHAPES, Cell
+from rivals.cells import NEEDS, SHAPES, Cell, model_and_size
 from rivals.racing import race
 from tqdm import tqdm
 
@@ -35,13 +37,17 @@ _MODELS = flags.DEFINE_list(
 _TASKS = flags.DEFINE_list("tasks", ["inference", "adamw", "sgd"], "Forward passes, and steps with these optimizers.")
 _PRECISIONS = flags.DEFINE_list("precisions", ["float32", "bfloat16"], "Of the products.")
 _BATCH_SIZES = flags.DEFINE_list("batch_sizes", ["1", "16"], "Images; the tables name each rival's best.")
+flags.register_validator("batch_sizes", lambda sizes: all(map(str.isdecimal, sizes)), "must be whole numbers.")
 _RIVALS = flags.DEFINE_list("rivals", list(NEEDS), "Who takes part.")
 _REPEATS = flags.DEFINE_integer("repeats", 5, "Turns that each takes.", lower_bound=1)
 _SECONDS = flags.DEFINE_float("seconds", 3.0, "Least length of a turn.", lower_bound=0)
 
 
 def main(_argv: list[str]) -> None:
-    cells = _cells()
+    try:
+        cells = _cells()
+    except ValueError as error:
+        raise app.UsageError(str(error)) from None
     unknown = set(_RIVALS.value) - set(NEEDS)
     if unknown:
         raise app.UsageError(f"No such rivals: {', '.join(sorted(unknown))}. There are: {', '.join(NEEDS)}.")
@@ -49,13 +55,14 @@ def main(_argv: list[str]) -> None:
     output.mkdir(parents=True, exist_ok=True)
     file = output / "benchmark.csv"
     known = _read(file)
-    done = {(row["cell"], row["rival"]) for row in known}
     for cell in tqdm(cells, unit="cell", disable=None):
-        rivals = [rival for rival in _RIVALS.value if (str(cell), rival) not in done]
-        if not rivals:
+        settled = {row["rival"] for row in known if row["cell"] == str(cell) and _is_settled(row)}
+        if settled >= set(_RIVALS.value):
             continue
         tqdm.write(str(cell))
+        rivals = [rival for rival in NEEDS if rival in settled.union(_RIVALS.value)]
         results = race(cell, rivals, repeats=_REPEATS.value, seconds=_SECONDS.value)
+        known = [row for row in known if row["cell"] != str(cell)]
         known += [benchmark_report.row(cell, rival, result) for rival, result in results.items()]
         _write(file, known)
         for line in benchmark_report.lines(known, str(cell)):
@@ -65,14 +72,18 @@ def main(_argv: list[str]) -> None:
     print(f"\n{(output / 'benchmark.md').read_text()}\nIn {output}: benchmark.csv, benchmark.md, benchmark.png")
 
 
+def _is_settled(row: benchmark_report.Row) -> bool:
+    """Whether a line of an earlier run still holds; not so where a package was missing that is there now."""
+    was_missing = row["absent"].startswith("No module named")
+    return not (was_missing and all(map(importlib.util.find_spec, NEEDS[row["rival"]])))
+
+
 def _cells() -> list[Cell]:
     cells = []
     for name in _MODELS.value:
-        model, _, size = name.partition("@")
-        if model not in SHAPES or not (size or "224").isdigit():
-            raise app.UsageError(f"{name} is none of {', '.join(SHAPES)}, with @ and a side in pixels or without.")
+        model, image_size = model_and_size(name)
         cells += [
-            Cell(model, int(size or 224), int(batch_size), precision, task)
+            Cell(model, image_size, int(batch_size), precision, task)
             for task in _TASKS.value
             for precision in _PRECISIONS.value
             for batch_size in _BATCH_SIZES.value

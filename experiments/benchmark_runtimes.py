@@ -27,10 +27,11 @@ from tqdm import tqdm
 
 import keras_vit
 from keras_vit.export import FLAVOURS
+from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
 from keras_vit.writing import table, write_text
 
 _OUTPUT = flags.DEFINE_string("output", None, "Folder of the files and of the results.", required=True)
-_MODEL = flags.DEFINE_string("model", "ViT_B16", "A name in keras_vit.")
+_MODEL = flags.DEFINE_enum("model", "ViT_B16", [*VIT_VARIANTS, *RESNET_VARIANTS], "A name in keras_vit.")
 _IMAGE_SIZE = flags.DEFINE_integer("image_size", 224, "Side, in pixels.", lower_bound=16)
 _BATCH_SIZE = flags.DEFINE_integer("batch_size", 16, "Images of a batch, for throughput.", lower_bound=4)
 _FORMS = flags.DEFINE_list("forms", [], "Names of rows, such as `LiteRT int8`; default: all.")
@@ -41,7 +42,7 @@ _THREADS = flags.DEFINE_integer("threads", os.cpu_count(), "Of runtimes that tak
 
 @dataclass(frozen=True)
 class Form:
-    """A file and what runs it: a key of `runtime_worker.RUNTIMES`, a folder of versions, a file, what it was asked."""
+    """A file and what runs it: its runtime, a folder of versions, a file, what it was asked."""
 
     runtime: str
     folder: str
@@ -59,7 +60,7 @@ FORMS = {
     **{f"LiteRT {name}": Form("litert", f"litert_{name}", f"{name}.tflite", name) for name in FLAVOURS},
     "ONNX Runtime": Form("onnx", "onnx", "model.onnx"),
     "OpenVINO float32": Form("openvino", "openvino", "model.xml"),
-    "OpenVINO bfloat16": Form("openvino_bfloat16", "openvino", "model.xml"),
+    "OpenVINO bfloat16": Form("openvino bfloat16", "openvino", "model.xml"),
 }
 
 

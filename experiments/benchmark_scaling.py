@@ -17,6 +17,8 @@ import socket
 import statistics
 import subprocess
 import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from absl import app, flags
@@ -30,6 +32,10 @@ _STEPS = flags.DEFINE_integer("steps", 8, "Steps of a turn, after two to warm up
 _REPEATS = flags.DEFINE_integer("repeats", 3, "Turns.", lower_bound=1)
 _WORKERS = flags.DEFINE_list("workers", ["1", "2"], "Numbers of workers.")
 _DEVICES = flags.DEFINE_list("devices", ["1", "2", "4", "8"], "Numbers of simulated devices.")
+for _numbers in ("workers", "devices"):
+    flags.register_validator(
+        _numbers, lambda texts: all(text.isdecimal() and int(text) for text in texts), "must be whole numbers from 1."
+    )
 
 Contestant = tuple[str, int]  # "workers" or "devices", and how many
 
@@ -44,6 +50,9 @@ def main(_argv: list[str]) -> None:
     most = max((count for kind, count in contestants if kind == "workers"), default=1)
     if most > len(cores):
         raise app.UsageError(f"{most} workers need {most} cores. There are {len(cores)}: name fewer with --workers.")
+    uneven = [count for kind, count in contestants if kind == "devices" and _BATCH_SIZE.value % count]
+    if uneven:
+        raise app.UsageError(f"{_BATCH_SIZE.value} images do not divide into {uneven[0]} devices: see --batch_size.")
     seconds: dict[Contestant, list[float]] = {contestant: [] for contestant in contestants}
     for turn in range(_REPEATS.value):
         for kind, count in contestants[:: -1 if turn % 2 else 1]:
@@ -64,12 +73,12 @@ def _workers_step(cores: list[int]) -> float:
         config = json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}})
         alone = {"TF_CONFIG": config} if len(cores) > 1 else {}
         processes.append(_start("multi_worker" if alone else "one", core=core, **alone))
-    return max(_steps_of(process) for process in processes)
+    return _slowest(processes)
 
 
 def _devices_step(count: int) -> float:
     flag = f"--xla_force_host_platform_device_count={count}"
-    return _steps_of(_start("mirrored" if count > 1 else "one", KERAS_BACKEND="jax", XLA_FLAGS=flag))
+    return _slowest([_start("mirrored" if count > 1 else "one", KERAS_BACKEND="jax", XLA_FLAGS=flag)])
 
 
 def _start(kind: str, core: int | None = None, **environment: str) -> subprocess.Popen:
@@ -82,7 +91,17 @@ def _start(kind: str, core: int | None = None, **environment: str) -> subprocess
     )
 
 
-def _steps_of(process: subprocess.Popen) -> float:
+def _slowest(processes: Sequence[subprocess.Popen]) -> float:
+    """Seconds of a step of the slowest. When one of them dies the others are ended: they would wait for it."""
+    with ThreadPoolExecutor(len(processes)) as threads:
+        try:
+            return max(done.result() for done in as_completed(threads.submit(_step_of, each) for each in processes))
+        finally:
+            for process in processes:
+                process.kill()
+
+
+def _step_of(process: subprocess.Popen) -> float:
     found, messages = process.communicate()
     if process.returncode:
         raise RuntimeError(f"A worker ended with code {process.returncode}:\n{messages[-2000:]}")

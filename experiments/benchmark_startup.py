@@ -37,9 +37,8 @@ def _race(model: str, folder: str) -> dict[str, list[dict]]:
     said: dict[str, list[dict]] = {rival: [] for rival in STARTS}
     for turn in tqdm(range(_REPEATS.value + 1), desc=model, unit="turn", disable=None):
         for rival in list(STARTS)[:: -1 if turn % 2 else 1]:
-            worker = Worker("rivals.startup_worker", rival, model, folder)
-            said[rival].append(worker.answer())
-            worker.end()
+            with Worker("rivals.startup_worker", rival, model, folder) as worker:
+                said[rival].append(worker.answer())
     return {rival: answers[1:] for rival, answers in said.items()}
 
 

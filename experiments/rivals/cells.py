@@ -2,7 +2,10 @@
 
 import dataclasses
 import json
-from typing import Literal
+from typing import Literal, get_args
+
+Precision = Literal["float32", "bfloat16"]
+Task = Literal["inference", "adamw", "sgd"]
 
 # Packages that must be there, by rival. Ours needs what Keras runs on, no more.
 NEEDS = {
@@ -16,6 +19,7 @@ NEEDS = {
 }
 
 QUERY_CHUNK = 256
+PATCH_SIZE = 16  # of all of them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +44,14 @@ SHAPES = {
 }
 
 
+def model_and_size(name: str) -> tuple[str, int]:
+    """("ViT_B16", 384) of "ViT_B16@384"; where no side is named, 224 pixels."""
+    model, at, size = name.partition("@")
+    if model not in SHAPES or (at and not size.isdecimal()):
+        raise ValueError(f"{name} is none of {', '.join(SHAPES)}, with @ and a side in pixels or without.")
+    return model, int(size or 224)
+
+
 @dataclasses.dataclass(frozen=True)
 class Cell:
     """One measurement. Precision bfloat16 means bfloat16 weights in inference, and float32 weights in training.
@@ -50,9 +62,16 @@ class Cell:
     model: str
     image_size: int
     batch_size: int
-    precision: Literal["float32", "bfloat16"]
-    task: Literal["inference", "adamw", "sgd"]
+    precision: Precision
+    task: Task
     saving: Literal["", "remat", "query_chunk"] = ""
+
+    def __post_init__(self) -> None:
+        for name, there_are in (("precision", get_args(Precision)), ("task", get_args(Task))):
+            if getattr(self, name) not in there_are:
+                raise ValueError(f"No such {name}: {getattr(self, name)}. There are: {', '.join(there_are)}.")
+        if self.batch_size < 1:
+            raise ValueError(f"A batch of {self.batch_size} images cannot be measured.")
 
     def __str__(self) -> str:
         return f"{self.model} {self.image_size} px, batch {self.batch_size}, {self.precision}, {self.task}"

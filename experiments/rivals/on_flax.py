@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from rivals.cells import Absent, Cell, Shape
+from rivals.cells import PATCH_SIZE, Absent, Cell, Shape
 
 NUM_CLASSES = 1000
 
@@ -38,7 +38,8 @@ class ViT(nn.Module):
 
     @nn.compact
     def __call__(self, images: jax.Array) -> jax.Array:
-        x = nn.Conv(self.shape.width, (16, 16), (16, 16), padding="VALID", dtype=self.dtype)(images)
+        patch = (PATCH_SIZE, PATCH_SIZE)
+        x = nn.Conv(self.shape.width, patch, patch, padding="VALID", dtype=self.dtype)(images)
         x = x.reshape(x.shape[0], -1, self.shape.width)
         token = self.param("cls", nn.initializers.zeros, (1, 1, self.shape.width)).astype(x.dtype)
         x = jnp.concatenate([jnp.tile(token, (x.shape[0], 1, 1)), x], axis=1)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import keras
 import numpy as np
 
-from rivals.cells import QUERY_CHUNK, Absent, Cell
+from rivals.cells import PATCH_SIZE, QUERY_CHUNK, Absent, Cell
 
 NUM_CLASSES = 1000
 
@@ -18,30 +18,64 @@ def step(rival: str, cell: Cell) -> Callable[[], object]:
     keras.config.set_dtype_policy(sixteen if cell.precision == "bfloat16" else "float32")
     if cell.saving and rival != "keras_vit":
         raise Absent("it has no such option")
-    model = {"keras_vit": _ours, "keras-hub": _keras_hub, "vit-keras": _vit_keras}[rival](cell)
+    model = {"keras_vit": our_model, "keras-hub": keras_hub_model, "vit-keras": _vit_keras_model}[rival](cell)
     draws = np.random.default_rng(0)
     images = draws.uniform(-1, 1, (cell.batch_size, cell.image_size, cell.image_size, 3)).astype("float32")
     if not cell.trains:
         return lambda: model.predict_on_batch(images)
     labels = draws.integers(0, NUM_CLASSES, cell.batch_size)
-    if rival == "keras_vit":
-        learner = _learner(model, cell)
-        weights = np.ones(cell.batch_size, "float32")
-        return lambda: learner.train_on_batch(images, labels, weights)
-    optimizer = (
-        keras.optimizers.AdamW(1e-3, weight_decay=0.1) if cell.task == "adamw" else keras.optimizers.SGD(1e-3, 0.9)
-    )
-    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    return lambda: model.train_on_batch(images, labels)
+    train = trainer(rival, model, cell)
+    return lambda: train(images, labels)
 
 
-def _ours(cell: Cell) -> keras.Model:
+def our_model(cell: Cell, weights: str | None = None) -> keras.Model:
     import keras_vit
 
     options = {"input_shape": (cell.image_size, cell.image_size, 3), "classifier_activation": None}
     if cell.saving == "query_chunk":
         options["query_chunk"] = QUERY_CHUNK
-    return getattr(keras_vit, cell.model)(weights=None, **options)
+    return getattr(keras_vit, cell.model)(weights=weights, **options)
+
+
+def keras_hub_model(cell: Cell) -> keras.Model:
+    import keras_hub
+
+    if cell.shape.is_hybrid:
+        raise Absent("it has no hybrids")
+    shape = cell.shape
+    backbone = keras_hub.models.ViTBackbone(
+        image_shape=(cell.image_size, cell.image_size, 3),
+        patch_size=PATCH_SIZE,
+        num_layers=shape.depth,
+        num_heads=shape.num_heads,
+        hidden_dim=shape.width,
+        mlp_dim=shape.mlp_dim,
+    )
+    return keras_hub.models.ViTImageClassifier(backbone=backbone, num_classes=NUM_CLASSES, preprocessor=None)
+
+
+def _vit_keras_model(cell: Cell) -> keras.Model:
+    from vit_keras import vit
+
+    if cell.shape.vit_keras is None:
+        raise Absent("it has no model of this size")
+    build = getattr(vit, cell.shape.vit_keras)
+    return build(
+        image_size=cell.image_size, pretrained=False, pretrained_top=False, classes=NUM_CLASSES, activation="linear"
+    )
+
+
+def trainer(rival: str, model: keras.Model, cell: Cell) -> Callable[[np.ndarray, np.ndarray], object]:
+    """Returns what trains on one batch of images and labels, (B,)."""
+    if rival == "keras_vit":
+        learner = _learner(model, cell)
+        weights = np.ones(cell.batch_size, "float32")
+        return lambda images, labels: learner.train_on_batch(images, labels, weights)
+    optimizer = (
+        keras.optimizers.AdamW(1e-3, weight_decay=0.1) if cell.task == "adamw" else keras.optimizers.SGD(1e-3, 0.9)
+    )
+    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model.train_on_batch
 
 
 def _learner(model: keras.Model, cell: Cell) -> keras.Model:
@@ -52,34 +86,6 @@ def _learner(model: keras.Model, cell: Cell) -> keras.Model:
     config = OptimizerConfig(name=name, learning_rate=1e-3, weight_decay=0.1 if name == "adamw" else 0.0)
     optimizer = make_optimizer(config, model, 10_000)
     return make_learner(model, optimizer, batch_rows=cell.batch_size, remat=cell.saving == "remat")
-
-
-def _keras_hub(cell: Cell) -> keras.Model:
-    import keras_hub
-
-    if cell.shape.is_hybrid:
-        raise Absent("it has no hybrids")
-    shape = cell.shape
-    backbone = keras_hub.models.ViTBackbone(
-        image_shape=(cell.image_size, cell.image_size, 3),
-        patch_size=16,
-        num_layers=shape.depth,
-        num_heads=shape.num_heads,
-        hidden_dim=shape.width,
-        mlp_dim=shape.mlp_dim,
-    )
-    return keras_hub.models.ViTImageClassifier(backbone=backbone, num_classes=NUM_CLASSES, preprocessor=None)
-
-
-def _vit_keras(cell: Cell) -> keras.Model:
-    from vit_keras import vit
-
-    if cell.shape.vit_keras is None:
-        raise Absent("it has no model of this size")
-    build = getattr(vit, cell.shape.vit_keras)
-    return build(
-        image_size=cell.image_size, pretrained=False, pretrained_top=False, classes=NUM_CLASSES, activation="linear"
-    )
 
 
 def limit(precision: str, size: int) -> float:

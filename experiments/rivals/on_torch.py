@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from rivals.cells import Absent, Cell
+from rivals.cells import PATCH_SIZE, Absent, Cell
 
 NUM_CLASSES = 1000
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -15,30 +15,43 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 def step(rival: str, cell: Cell) -> Callable[[], object]:
     """Returns what computes one batch, and is done when it returns."""
     torch.manual_seed(0)
-    model = (_hugging_face if rival == "hugging-face" else _timm)(cell).to(DEVICE)
+    model = (_hugging_face_model if rival == "hugging-face" else timm_model)(cell).to(DEVICE)
     if cell.saving == "query_chunk" or (cell.saving and rival == "hugging-face"):
         raise Absent("it has no such option")
     if cell.saving == "remat":
         model.set_grad_checkpointing()
     images = torch.rand(cell.batch_size, 3, cell.image_size, cell.image_size, device=DEVICE) * 2 - 1
-    is_bfloat16 = cell.precision == "bfloat16"
     if not cell.trains:
         model = model.eval()
-        if is_bfloat16:
+        if cell.precision == "bfloat16":
             model, images = model.bfloat16(), images.bfloat16()
         forward = torch.compile(model) if rival == "timm compiled" else model
         return lambda: _finished(_without_gradients(forward, images))
     labels = torch.randint(0, NUM_CLASSES, (cell.batch_size,), device=DEVICE)
-    model.train()
-    weights = model.parameters()
+    train = trainer(model, cell, compiled=rival == "timm compiled")
+    return lambda: train(images, labels)
+
+
+def timm_model(cell: Cell, checkpoint: str = "") -> torch.nn.Module:
+    import timm
+
+    options = {"img_size": cell.image_size, "num_classes": NUM_CLASSES, "checkpoint_path": checkpoint}
+    return timm.create_model(cell.shape.timm, pretrained=False, **options)
+
+
+def trainer(
+    model: torch.nn.Module, cell: Cell, *, compiled: bool = False
+) -> Callable[[torch.Tensor, torch.Tensor], object]:
+    """Returns what trains on one batch of images and labels, (B,)."""
+    weights = model.train().parameters()
     if cell.task == "adamw":
         optimizer = torch.optim.AdamW(weights, 1e-3, weight_decay=0.1)
     else:
         optimizer = torch.optim.SGD(weights, 1e-3, momentum=0.9)
-    forward = torch.compile(model) if rival == "timm compiled" else model
+    forward = torch.compile(model) if compiled else model
 
-    def train() -> None:
-        with torch.autocast(DEVICE, torch.bfloat16) if is_bfloat16 else contextlib.nullcontext():
+    def train(images: torch.Tensor, labels: torch.Tensor) -> None:
+        with torch.autocast(DEVICE, torch.bfloat16) if cell.precision == "bfloat16" else contextlib.nullcontext():
             loss = torch.nn.functional.cross_entropy(_logits(forward(images)), labels)
         loss.backward()
         optimizer.step()
@@ -63,13 +76,7 @@ def _finished(result: torch.Tensor) -> torch.Tensor:
     return result
 
 
-def _timm(cell: Cell) -> torch.nn.Module:
-    import timm
-
-    return timm.create_model(cell.shape.timm, pretrained=False, img_size=cell.image_size, num_classes=NUM_CLASSES)
-
-
-def _hugging_face(cell: Cell) -> torch.nn.Module:
+def _hugging_face_model(cell: Cell) -> torch.nn.Module:
     from transformers import ViTConfig, ViTForImageClassification
 
     if cell.shape.is_hybrid:
@@ -81,7 +88,7 @@ def _hugging_face(cell: Cell) -> torch.nn.Module:
         num_attention_heads=shape.num_heads,
         intermediate_size=shape.mlp_dim,
         image_size=cell.image_size,
-        patch_size=16,
+        patch_size=PATCH_SIZE,
         num_labels=NUM_CLASSES,
     )
     return ViTForImageClassification(config)

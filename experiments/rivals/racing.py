@@ -46,7 +46,7 @@ class Result:
 
 
 class Worker:
-    """A process of a module of this folder, which answers in lines of JSON."""
+    """A process of a module of this folder, which answers in lines of JSON; `end` it, or use it in a `with`."""
 
     def __init__(self, module: str, *arguments: str, **environment: str):
         command = [sys.executable, "-W", "ignore", "-m", module, *arguments]
@@ -60,6 +60,12 @@ class Worker:
             cwd=Path(__file__).parent.parent,
             env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "XLA_PYTHON_CLIENT_PREALLOCATE": "false", **environment},
         )
+
+    def __enter__(self) -> "Worker":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.end()
 
     def end(self) -> None:
         self._process.kill()
@@ -105,33 +111,28 @@ def race(cell: Cell, rivals: Sequence[str], *, repeats: int, seconds: float, **e
                 result = results[rival]
                 if result.absent:
                     continue
-                worker = alive.pop(rival, None) or _start(rival, cell, result, environment)
-                if worker is None:
-                    continue
-                _take_turn(worker, result, seconds)
+                if rival not in alive:
+                    alive[rival] = Worker("rivals.worker", rival, cell.to_json(), **environment)
+                    _take_first(alive[rival], result)
+                if not result.absent:
+                    _take_turn(alive[rival], result, seconds)
                 waiting = sum(not other.rates and not other.absent for other in results.values())
                 keeps = keeps and available_megabytes() > 1.2 * result.peak_mb * max(waiting, 1)
-                if keeps and not result.absent:
-                    alive[rival] = worker
-                else:
-                    worker.end()
-                    while alive and not keeps:
-                        alive.popitem()[1].end()
+                if result.absent:
+                    alive.pop(rival).end()
+                while alive and not keeps:
+                    alive.popitem()[1].end()
     finally:
         for worker in alive.values():
             worker.end()
     return results
 
 
-def _start(rival: str, cell: Cell, result: Result, environment: dict[str, str]) -> Worker | None:
-    worker = Worker("rivals.worker", rival, cell.to_json(), **environment)
+def _take_first(worker: Worker, result: Result) -> None:
     first = worker.answer()
-    if "absent" in first:
-        result.absent = first["absent"]
-        worker.end()
-        return None
-    result.ready_s = max(result.ready_s, first["ready_s"])
-    return worker
+    result.absent = first.get("absent", "")
+    if not result.absent:
+        result.ready_s = max(result.ready_s, first["ready_s"])
 
 
 def _take_turn(worker: Worker, result: Result, seconds: float) -> None:

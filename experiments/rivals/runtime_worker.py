@@ -6,12 +6,14 @@ It answers in lines of JSON. First {"outputs": what it gave for 4 of the images}
 "turn BATCH_SIZE SECONDS" on standard input {"seconds": [one for each call], "peak_mb": ...}.
 """
 
+import importlib.util
 import json
 import os
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 
@@ -19,71 +21,26 @@ Run = Callable[[np.ndarray], np.ndarray]
 SHOWN = 4
 
 
-def _keras(path: Path, num_threads: int) -> Run:
-    import keras
+def _opened(runtime: str, path: Path, num_threads: int) -> Run:
+    if runtime == "keras":
+        import keras
 
-    import keras_vit  # noqa: F401 - its layers are registered
+        import keras_vit  # noqa: F401 - its layers are registered
 
-    return keras.saving.load_model(path, compile=False).predict_on_batch
-
-
-def _saved_model(path: Path, num_threads: int) -> Run:
+        return keras.saving.load_model(path, compile=False).predict_on_batch
     sys.modules["keras"] = None  # a server has none
-    import tensorflow as tf
-
-    loaded = tf.saved_model.load(str(path))
-    predict = loaded.signatures["predict"]
-    (name,) = predict.structured_input_signature[1]
-    return lambda images: loaded and next(iter(predict(**{name: tf.constant(images)}).values())).numpy()
+    runner = _runner()
+    precision = "bf16" if runtime == "openvino bfloat16" else "f32"
+    return runner.opened(path, "predict", num_threads=num_threads, openvino_precision=precision)
 
 
-def _litert(path: Path, num_threads: int) -> Run:
-    from ai_edge_litert.interpreter import Interpreter
-
-    interpreter = Interpreter(model_path=str(path), num_threads=num_threads)
-    (taken,), (given,) = interpreter.get_input_details(), interpreter.get_output_details()
-
-    def run(images: np.ndarray) -> np.ndarray:
-        if tuple(interpreter.get_input_details()[0]["shape"]) != images.shape:
-            interpreter.resize_tensor_input(taken["index"], images.shape)
-            interpreter.allocate_tensors()
-        interpreter.set_tensor(taken["index"], images)
-        interpreter.invoke()
-        return interpreter.get_tensor(given["index"])
-
-    return run
-
-
-def _onnx(path: Path, num_threads: int) -> Run:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = num_threads
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    name = session.get_inputs()[0].name
-    return lambda images: session.run(None, {name: images})[0]
-
-
-def _openvino(path: Path, num_threads: int, precision: str = "f32") -> Run:
-    import openvino
-
-    settings = {"INFERENCE_PRECISION_HINT": precision, "INFERENCE_NUM_THREADS": num_threads}
-    compiled = openvino.Core().compile_model(str(path), "CPU", settings)
-    return lambda images: compiled(images)[compiled.output(0)]
-
-
-def _openvino_bfloat16(path: Path, num_threads: int) -> Run:
-    return _openvino(path, num_threads, "bf16")
-
-
-RUNTIMES = {
-    "keras": _keras,
-    "saved_model": _saved_model,
-    "litert": _litert,
-    "onnx": _onnx,
-    "openvino": _openvino,
-    "openvino_bfloat16": _openvino_bfloat16,
-}
+def _runner() -> ModuleType:
+    """The package's module that runs files, without the package, which would import Keras."""
+    package = Path(importlib.util.find_spec("keras_vit").origin).parent
+    spec = importlib.util.spec_from_file_location("runner", package / "export" / "runner.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def main(runtime: str, path: str, images_file: str, threads: str) -> None:
@@ -93,7 +50,7 @@ def main(runtime: str, path: str, images_file: str, threads: str) -> None:
 
     images = np.load(images_file)
     try:
-        run = RUNTIMES[runtime](Path(path), int(threads))
+        run = _opened(runtime, Path(path), int(threads))
         outputs = np.asarray(run(images[:SHOWN]), np.float64)
     except ImportError as error:
         print(json.dumps({"absent": str(error)}), file=answers)

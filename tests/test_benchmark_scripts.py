@@ -46,13 +46,37 @@ def test_ours_is_measured_an_absent_rival_is_named_and_a_second_run_measures_not
     assert _rows(tmp_path) == rows
 
 
-def test_a_mistyped_rival_or_model_is_refused_with_the_names_that_there_are(tmp_path):
-    done = _run(tmp_path, "--rivals=tim")
+@pytest.mark.parametrize(
+    ("option", "there_are"),
+    [
+        ("--rivals=tim", "timm compiled"),
+        ("--models=ViT_B17", "ViT_B16"),
+        ("--models=ViT_B16@", "side in pixels"),
+        ("--tasks=adam", "adamw"),
+        ("--precisions=float16", "bfloat16"),
+        ("--batch_sizes=1,many", "whole numbers"),
+        ("--batch_sizes=0", "batch of 0"),
+    ],
+)
+def test_what_is_mistyped_is_refused_with_what_there_is(tmp_path, option, there_are):
+    done = _run(tmp_path, option)
     assert done.returncode != 0
-    assert "tim" in done.stderr and "timm compiled" in done.stderr
-    done = _run(tmp_path, "--models=ViT_B17")
-    assert done.returncode != 0
-    assert "ViT_B17" in done.stderr and "ViT_B16" in done.stderr
+    assert option.partition("=")[2].split(",")[-1] in done.stderr and there_are in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_a_rival_that_comes_later_is_measured_beside_those_who_were_there(tmp_path):
+    if importlib.util.find_spec("vit_keras") is not None:
+        pytest.skip("vit-keras is installed here, and this test is about its absence.")
+    first = _run(tmp_path, "--rivals=keras_vit")
+    assert first.returncode == 0, first.stderr[-2000:]
+    alone = _rows(tmp_path)["keras_vit"]
+    second = _run(tmp_path, "--rivals=vit-keras")
+    assert second.returncode == 0, second.stderr[-2000:]
+    assert set(_rows(tmp_path)) == {"keras_vit", "vit-keras"}
+    assert _rows(tmp_path)["keras_vit"] != alone
 
 
 def _run_other(name: str, *options: object) -> str:
@@ -88,7 +112,7 @@ def test_the_largest_batch_fits_and_an_absent_rival_is_named(tmp_path):
     options = ["--models=ViT_Ti16@32", "--tasks=inference", "--megabytes=1200", "--seconds=0"]
     _run_other("benchmark_memory.py", f"--output={tmp_path}", *options)
     rows = {(row["who"], row["saving"]): row for row in _table(tmp_path / "memory.csv")}
-    assert set(rows) == {("keras_vit", "plain"), ("keras_vit", "query_chunk"), ("timm", "plain")}
+    assert set(rows) == {("keras_vit", "plain"), ("timm", "plain")}  # there are 5 tokens, nothing to cut
     ours = rows["keras_vit", "plain"]
     assert int(ours["largest batch"]) >= 4
     assert float(ours["its MB"]) <= 1200
@@ -102,6 +126,28 @@ def test_start_up_is_measured_by_phases():
     assert "keras_vit is left out" not in words
     for phase in ("import", "build and restore", "first answer", "first step", "all"):
         assert f"| ViT_Ti16 | {phase} | " in words
+
+
+def test_when_a_worker_dies_nobody_waits_for_the_others(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    slowest = importlib.import_module("benchmark_scaling")._slowest
+    lines = ["import time; time.sleep(600)", "raise SystemExit('out of memory')"]
+    processes = [
+        subprocess.Popen([sys.executable, "-c", line], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for line in lines
+    ]
+    with pytest.raises(RuntimeError, match="out of memory"):
+        slowest(processes)
+    assert processes[0].poll() is not None
+
+
+@pytest.mark.parametrize("option", ["--workers=two", "--workers=0", "--workers=999", "--devices=3"])
+def test_numbers_of_workers_that_cannot_be_are_refused(tmp_path, option):
+    command = [sys.executable, str(FOLDER / "benchmark_scaling.py"), f"--output={tmp_path}", option]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    assert option.partition("=")[0].strip("-") in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.slow
