@@ -281,6 +281,7 @@ def test_training_keeps_what_jax_keeps_for_the_gradient(name, size, options):
     images = generator.standard_normal((batch, *size, 3)).astype("float32")
     kept = [np.asarray(array) for array in residuals(weights, images)]
     kept = [array for array in kept if array.ndim > 1 and array.shape[0] % batch == 0 and array.min() < array.max()]
+    kept = [array for array in kept if array.shape[1:3] != (1, 1)]  # what a group norm keeps of each channel
     measured = sum(array.nbytes for array in kept) / batch
     # We leave out what norms and the softmax keep per token or group.
     assert 0.98 < cost.activation_bytes(row, size, training=True, **options) / measured <= 1

@@ -40,6 +40,7 @@ FILES = {
             "tokens",
             "positions",
             "tensorflow_training",
+            "tensorflow_inference",
             "gelu",
             "norm",
             "lean_products",
@@ -91,7 +92,8 @@ DOORS = {
     "keras": (*_WHOLES, *_VERBS),
     "tensorflow": (
         *("data/", "devices.py", "evaluate/imagenet_sets.py", "evaluate/vtab_tasks.py", "train/tensorflow_step.py"),
-        *("train/logs.py", "export/", "layers/tensorflow_training.py", "layers/lean.py", "layers/lean_products.py"),
+        *("train/logs.py", "export/", "layers/tensorflow_training.py", "layers/tensorflow_inference.py"),
+        *("layers/lean.py", "layers/lean_products.py"),
     ),
     "jax": ("train/jax_step.py", "devices.py"),
     "psutil": ("train/progress.py", "export/versions.py"),

@@ -30,6 +30,7 @@ LAYERS = {
     "BiTMaxPool": "(padding='ignored')",
     "BiTUnit": "(filters, *, strides, norm_epsilon, std_epsilon, variance_epsilon)",
     "ClassToken": "()",
+    "GroupNorm": "(groups, *, epsilon, gamma_initializer='ones')",
     "LayerNorm": "(epsilon)",
     "MaskTokens": "(rate=0.5, *, mask_share=0.8, swap_share=0.1, seed=None)",
     "MlpBlock": "(mlp_dim, *, gelu, dropout_rate=0.0)",

@@ -1,7 +1,7 @@
 """The parts of the models, each a Keras layer that can be built, tested and saved alone."""
 
 from keras_vit.layers.axial import AxialTransformerBlock, AxialUnit
-from keras_vit.layers.norm import LayerNorm
+from keras_vit.layers.norm import GroupNorm, LayerNorm
 from keras_vit.layers.patches import PatchEmbedding, PatchExtract
 from keras_vit.layers.pooling import AttentionPooling, TokenPooling
 from keras_vit.layers.positions import AddPositionEmbs
@@ -17,6 +17,7 @@ __all__ = [
     "BiTMaxPool",
     "BiTUnit",
     "ClassToken",
+    "GroupNorm",
     "LayerNorm",
     "MaskTokens",
     "MlpBlock",

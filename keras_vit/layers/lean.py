@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from keras_vit.layers import lean_products as products
-from keras_vit.layers.tensorflow_training import compiles
+from keras_vit.layers.tensorflow_training import compiles, wide_dtype
 
 
 def fits(block: Any) -> bool:
@@ -45,7 +45,7 @@ def mlp(block: Any, x: tf.Tensor) -> tf.Tensor:
 
 
 def _normalized_products(norm: Any, x: tf.Tensor, *layers: keras.layers.Dense) -> list[tf.Tensor]:
-    gamma, beta = (tf.cast(tf.convert_to_tensor(weight), tf.float32) for weight in (norm.gamma.value, norm.beta.value))
+    gamma, beta = (tf.cast(weight.value, wide_dtype(x)) for weight in (norm.gamma, norm.beta))
     weights = [weight for layer in layers for weight in _weights(layer)]
     return products.norm_products(tf.reshape(x, (-1, x.shape[-1])), gamma, beta, norm.epsilon, weights)
 

@@ -1,16 +1,15 @@
 """Products of two matrices that keep what they are computed from, where that is smaller or kept anyway.
 
 Each computes again on the way back what lies before its product: a layer normalization, GELU, the probabilities of an
-attention. All three are cheap beside the product. Weights may be wider than tokens: they are cast for each product,
-and no copy is kept.
+attention. All three are cheap beside the product. Weights may be wider than tokens: they are cast for each product.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from keras_vit.layers.tensorflow_training import gelu_functions, standardized, through_norm, wide
+from keras_vit.layers.tensorflow_training import after, gelu_functions, in_turns, standardized, through_norm, wide
 
 # Numbers in the logits of one part of a batch: 8 MB in float32.
 _PART_SIZE = 2**21
@@ -28,9 +27,9 @@ def norm_products(
         tokens = tf.cast(normal * gamma + beta, x.dtype)
 
         def gradients(*upstream: tf.Tensor) -> tuple:
-            normal = (wide(_after(upstream[0], x)) - mean) * inverse
+            normal = (wide(after(upstream[0], x)) - mean) * inverse
             tokens = tf.cast(normal * gamma + beta, x.dtype)
-            narrow = [tf.cast(_after(upstream[0], kernel), x.dtype) for kernel in kernels]
+            narrow = [tf.cast(after(upstream[0], kernel), x.dtype) for kernel in kernels]
             to_tokens = tf.add_n([tf.matmul(u, k, transpose_b=True) for u, k in zip(upstream, narrow, strict=True)])
             to_weights = []
             for u, kernel, bias in zip(upstream, kernels, biases, strict=True):
@@ -49,8 +48,8 @@ def gelu_product(x: tf.Tensor, form: str, kernel: tf.Tensor, bias: tf.Tensor) ->
     @tf.custom_gradient
     def product(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> Any:
         def gradients(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            to_x = tf.matmul(upstream, tf.cast(_after(upstream, kernel), x.dtype), transpose_b=True)
-            to_kernel = tf.matmul(value(_after(upstream, x)), upstream, transpose_a=True)
+            to_x = tf.matmul(upstream, tf.cast(after(upstream, kernel), x.dtype), transpose_b=True)
+            to_kernel = tf.matmul(value(after(upstream, x)), upstream, transpose_a=True)
             return slope(x, to_x), tf.cast(to_kernel, kernel.dtype), _to_bias(upstream, bias)
 
         return _product(value(x), kernel, bias), gradients
@@ -82,18 +81,18 @@ def attention_product(
 
     @tf.custom_gradient
     def product(queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> Any:
-        parts = _in_turns(_attend, _parts(query_chunk, [queries], [keys, values]))
+        parts = in_turns(_attend, _parts(query_chunk, [queries], [keys, values]))
         heads_BNAK = tf.transpose(tf.concat(parts, 2 if query_chunk else 0), (0, 2, 1, 3))
         rows = tf.reshape(heads_BNAK, (-1, kernel.shape[0]))
 
         def gradients(upstream: tf.Tensor) -> tuple:
-            to_rows = tf.matmul(upstream, tf.cast(_after(upstream, kernel), rows.dtype), transpose_b=True)
+            to_rows = tf.matmul(upstream, tf.cast(after(upstream, kernel), rows.dtype), transpose_b=True)
             to_kernel = tf.cast(tf.matmul(rows, upstream, transpose_a=True), kernel.dtype)
             # Over keys probability times gradient sums up to what a sum over the head gives: arXiv:2205.14135, B.2
             sums = tf.reduce_sum(tf.reshape(wide(to_rows) * wide(rows), tf.shape(heads_BNAK)), -1, keepdims=True)
             to_heads, sums = (tf.transpose(x, (0, 2, 1, 3)) for x in (tf.reshape(to_rows, tf.shape(heads_BNAK)), sums))
-            by_query = [_after(upstream, queries), to_heads, sums]
-            found = _in_turns(_through_attention, _parts(query_chunk, by_query, [keys, values]))
+            by_query = [after(upstream, queries), to_heads, sums]
+            found = in_turns(_through_attention, _parts(query_chunk, by_query, [keys, values]))
             to_queries, to_keys, to_values = zip(*found, strict=True)
             if query_chunk:
                 to_all = [tf.concat(to_queries, 2), tf.add_n(to_keys), tf.add_n(to_values)]
@@ -121,15 +120,6 @@ def _parts(
     return zip(*(tf.split(x, count) for x in (*by_query, *by_key)), strict=True)
 
 
-def _in_turns(compute: Callable, parts: Iterator[tuple[tf.Tensor, ...]]) -> list:
-    """One part after the other: TensorFlow would begin with all of them, and hold what it need not."""
-    results = []
-    for queries, *others in parts:
-        queries = _after(tf.nest.flatten(results[-1])[0], queries) if results else queries
-        results.append(compute(queries, *others))
-    return results
-
-
 def _attend(queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
     scores = tf.nn.softmax(wide(tf.matmul(queries, keys, transpose_b=True)))
     return tf.matmul(tf.cast(scores, values.dtype), values)
@@ -154,9 +144,3 @@ def _product(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
 
 def _to_bias(upstream: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.raw_ops.BiasAddGrad(out_backprop=upstream), bias.dtype)
-
-
-def _after(first: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-    """x, not before `first` is there: else TensorFlow merges what is computed again with its first computation."""
-    with tf.control_dependencies([first]):
-        return tf.identity(x)

@@ -13,6 +13,8 @@ from typing import Any, Literal, get_args
 import keras
 from keras import ops
 
+from keras_vit.layers.norm import GroupNorm
+
 Padding = Literal["same", "fixed"]
 PoolPadding = Literal["ignored", "zeros"]
 
@@ -284,10 +286,8 @@ def unit_factories(unit: keras.layers.Layer, padding: Padding):
             dtype=unit.dtype_policy,
         )
 
-    def norm(name: str, **kwargs: Any) -> keras.layers.GroupNormalization:
-        return keras.layers.GroupNormalization(
-            NUM_GROUPS, epsilon=unit.norm_epsilon, name=name, dtype=unit.dtype_policy, **kwargs
-        )
+    def norm(name: str, **kwargs: Any) -> GroupNorm:
+        return GroupNorm(NUM_GROUPS, epsilon=unit.norm_epsilon, name=name, dtype=unit.dtype_policy, **kwargs)
 
     return conv, norm
 

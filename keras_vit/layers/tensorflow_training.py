@@ -1,4 +1,4 @@
-"""GELU and layer normalization for training with TensorFlow: they keep less, and pass memory less often.
+"""GELU and normalizations for training with TensorFlow: they keep less, and pass memory less often.
 
 TensorFlow makes GELU and its gradient of two dozen operations, each a pass over the largest tensor of a block, and
 keeps five such tensors; of a layer normalization it keeps three. Here each keeps its input. GELU is compiled by XLA
@@ -8,7 +8,7 @@ them. 16-bit numbers are widened inside, so they are rounded once.
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -49,11 +49,46 @@ def layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) 
     return norm(x, gamma, beta)
 
 
+def group_norm(
+    x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, mean: tf.Tensor, inverse: tf.Tensor, over_groups: Callable
+) -> tf.Tensor:
+    """See `keras_vit.layers.norm.GroupNorm`; keeps x. The gradient of x goes through its statistics too.
+
+    Args:
+        x: (B, H, W, C).
+        gamma, beta: (C,), float32 or wider, like the next two.
+        mean, inverse: Of each channel's group: mean and inverse deviation, (B, 1, 1, C).
+        over_groups: (B, 1, 1, C) to the same: the mean of each channel's group.
+    """
+    mean, inverse = tf.stop_gradient(mean), tf.stop_gradient(inverse)
+
+    @tf.custom_gradient
+    def norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> Any:
+        scale = inverse * gamma
+
+        def gradients(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            upstream, centred = wide(upstream), wide(x) - mean
+            to_beta = tf.reduce_mean(upstream, (1, 2), keepdims=True)  # of each image, over the cells
+            to_gamma = tf.reduce_mean(upstream * centred, (1, 2), keepdims=True) * inverse
+            slope, offset = over_groups(to_gamma * gamma) * inverse**2, over_groups(to_beta * gamma) * inverse
+            to_x = upstream * scale - centred * slope - offset
+            cells = tf.cast(tf.shape(x)[1] * tf.shape(x)[2], upstream.dtype)
+            to_gamma, to_beta = (cells * tf.reduce_sum(each, (0, 1, 2)) for each in (to_gamma, to_beta))
+            return tf.cast(to_x, x.dtype), to_gamma, to_beta
+
+        return tf.cast(wide(x) * scale + (beta - mean * scale), x.dtype), gradients
+
+    return norm(x, gamma, beta)
+
+
+squared_difference = tf.math.squared_difference
+
+
 def standardized(x: tf.Tensor, epsilon: float) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Returns mean and inverse deviation of the last axis, (..., 1), and x standardized; in float32 or wider."""
     values = wide(x)
     mean = tf.reduce_mean(values, -1, keepdims=True)
-    variance = tf.reduce_mean(tf.math.squared_difference(values, mean), -1, keepdims=True)
+    variance = tf.reduce_mean(squared_difference(values, mean), -1, keepdims=True)
     inverse = tf.math.rsqrt(variance + epsilon)
     return mean, inverse, (values - mean) * inverse
 
@@ -88,7 +123,27 @@ def gelu_functions(form: str) -> tuple[Callable, Callable]:
 
 
 def wide(x: tf.Tensor) -> tf.Tensor:
-    return tf.cast(x, tf.float32) if x.dtype.size < 4 else x
+    return tf.cast(x, wide_dtype(x))
+
+
+def wide_dtype(x: tf.Tensor) -> tf.DType:
+    """What is summed over tokens of this type: float32, or their own where that is wider."""
+    return tf.float32 if x.dtype.size < 4 else x.dtype
+
+
+def in_turns(compute: Callable, parts: Iterable[Sequence[tf.Tensor]]) -> list:
+    """[compute(*part) for each part], one after the other: TensorFlow would begin with all, and hold too much."""
+    results = []
+    for first, *others in parts:
+        first = after(tf.nest.flatten(results[-1])[0], first) if results else first
+        results.append(compute(first, *others))
+    return results
+
+
+def after(earlier: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+    """x, not before `earlier` is there: else TensorFlow merges what is computed again with its first computation."""
+    with tf.control_dependencies([earlier]):
+        return tf.identity(x)
 
 
 def _tanh_derivative(x: tf.Tensor) -> tf.Tensor:

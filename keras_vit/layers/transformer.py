@@ -13,7 +13,7 @@ from keras_vit.layers.gelu import Gelu, gelu
 from keras_vit.layers.norm import LayerNorm
 
 if keras.backend.backend() == "tensorflow":
-    from keras_vit.layers import lean
+    from keras_vit.layers import lean, tensorflow_inference, tensorflow_training
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -154,7 +154,9 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
             attend = keras.remat(self._attend) if training else self._attend
             starts = range(0, queries_BAQK.shape[2], self.query_chunk)
             chunks = [queries_BAQK[:, :, start : start + self.query_chunk] for start in starts]
-            heads_BAQK = ops.concatenate([attend(chunk, keys_BAKN, values_BANK) for chunk in chunks], axis=2)
+            heads_BAQK = ops.concatenate(
+                _in_turns(attend, [(chunk, keys_BAKN, values_BANK) for chunk in chunks]), axis=2
+            )
         heads_BQAK = ops.transpose(heads_BAQK, (0, 2, 1, 3))
         return _tokens(self.out(ops.reshape(heads_BQAK, (-1, queries.shape[-1]))), like=queries)
 
@@ -177,7 +179,8 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
         if self.relative_positions is not None:
             logits = logits + self._relative_logits(queries_BAQK, self.relative_positions)
         # Softmax in float32: in 16 bits, probabilities over hundreds of keys lose their small members.
-        scores = ops.cast(logits, "float32")
+        is_wide_inside = keras.backend.backend() == "tensorflow" and tensorflow_inference.has_narrow_softmax(logits)
+        scores = logits if is_wide_inside else ops.cast(logits, "float32")
         # Keras warns of a softmax over one key: it is 1, and its gradient 0.
         scores = scores - scores + 1.0 if scores.shape[-1] == 1 else ops.softmax(scores, axis=-1)
         return ops.cast(scores, logits.dtype)
@@ -210,6 +213,13 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
             "query_chunk": self.query_chunk,
         }
         return {**super().get_config(), **config}
+
+
+def _in_turns(compute, parts):
+    """[compute(*part) for each part]; XLA finds by itself an order that takes little memory."""
+    if keras.backend.backend() == "tensorflow":
+        return tensorflow_training.in_turns(compute, parts)
+    return [compute(*part) for part in parts]
 
 
 def _rows(x):
@@ -311,13 +321,11 @@ class TransformerBlock(keras.layers.Layer):
 
     def call(self, x, training=None):
         is_lean = training and keras.backend.backend() == "tensorflow" and lean.fits(self)
-        y = (
-            lean.attention(self, x)
-            if is_lean
-            else self.attention(self.attention_norm(x, training=training), training=training)
-        )
-        y = self._attention_dropout(y, training=training)
-        x = x + self._attention_drop_path(y, training=training)
+        if is_lean:
+            y = lean.attention(self, x)
+        else:
+            y = self.attention(self.attention_norm(x, training=training), training=training)
+        x = x + self._attention_drop_path(self._attention_dropout(y, training=training), training=training)
         y = lean.mlp(self, x) if is_lean else self.mlp(self.mlp_norm(x, training=training), training=training)
         return x + self._mlp_drop_path(y, training=training)
 

@@ -12,6 +12,7 @@ from typing import Literal, get_args
 import keras
 
 from keras_vit.layers.axial import AxialUnit
+from keras_vit.layers.norm import GroupNorm
 from keras_vit.layers.resnet import NUM_GROUPS, BiTMaxPool, BiTUnit, PoolPadding, StdConv2D, StemUnit
 from keras_vit.models.ends import classify, source_inputs
 from keras_vit.variants import ResNetVariant
@@ -38,7 +39,7 @@ def resnet_trunk(
     if variant.axial and variant.preactivation:
         raise ValueError(f"Axial units are post-activation. {variant.name} has `axial=True` and `preactivation=True`.")
     constants = {"std_epsilon": variant.std_epsilon, "variance_epsilon": variant.variance_epsilon}
-    norm = functools.partial(keras.layers.GroupNormalization, NUM_GROUPS, epsilon=variant.norm_epsilon)
+    norm = functools.partial(GroupNorm, NUM_GROUPS, epsilon=variant.norm_epsilon)
     root = functools.partial(StdConv2D, variant.width, 7, strides=2, name="conv_root", **constants)
     if variant.preactivation:
         x = root(padding="fixed")(images)

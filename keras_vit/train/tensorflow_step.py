@@ -87,7 +87,7 @@ def _adam_step(
     momentum: tf.Variable,
     velocity: tf.Variable,
 ) -> None:
-    """As Keras's, in one operation of TensorFlow's in place of nine: a third of the time, and no copies."""
+    """As Keras's, in one operation of TensorFlow's in place of nine: a third less time, and no copies."""
     _decay(rule, rate, variable)
     dtype = variable.dtype
     beta_1, beta_2 = (tf.cast(beta, dtype) for beta in (rule.beta_1, rule.beta_2))

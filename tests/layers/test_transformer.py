@@ -1,4 +1,7 @@
 import math
+import subprocess
+import sys
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -160,6 +163,27 @@ def test_attention_in_chunks_of_queries_is_attention(query_chunk):
         )
     for found, expected in zip(_gradients(chunked, x), _gradients(whole, x), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def _peak_megabytes(query_chunk: int | None) -> float:
+    """Of a process that lets 8 images of 1000 tokens attend with 8 heads: probabilities of 256 MB."""
+    code = f"""
+import re, keras, numpy
+from keras_vit.layers import MultiHeadDotProductAttention
+images = keras.Input((1000, 64))
+layer = MultiHeadDotProductAttention(8, query_chunk={query_chunk})
+keras.Model(images, layer(images)).predict_on_batch(numpy.ones((8, 1000, 64), "float32"))
+print(int(re.search(r"VmHWM:\\s*(\\d+) kB", open("/proc/self/status").read())[1]) * 1024 / 1e6)
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return float(done.stdout.split()[-1])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of a process is read from Linux's /proc")
+def test_chunks_of_queries_take_less_memory():
+    assert _peak_megabytes(100) < _peak_megabytes(None) - 150
 
 
 def test_glorot_fans_are_those_of_the_flat_matrix():
