@@ -3,9 +3,11 @@
     python -I runner.py REQUEST.json
 
 `verdicts.py` writes the request and reads the answer. It stands alone, so that what it shows is true of the file and
-not of the process that wrote it: an export that needs Python code of the model fails here.
+not of the process that wrote it: an export that needs Python code of the model fails here. `opened` is for other
+scripts that run files without Keras; they load this file by its path.
 """
 
+import functools
 import json
 import os
 import sys
@@ -17,7 +19,7 @@ import numpy as np
 
 _ABSENT = ("keras", "keras_vit")
 _EXTRA_OF = {"ai_edge_litert": "tflite", "onnxruntime": "onnx", "openvino": "openvino"}
-_NUM_THREADS = 2
+NUM_THREADS = 2
 _WARM_UP = 2  # turns that do not count
 
 Run = Callable[[np.ndarray], np.ndarray]
@@ -29,7 +31,7 @@ def main(request: Path) -> None:
         sys.modules[name] = None  # importing it fails; TensorFlow would load Keras, and does without
     asked = json.loads(request.read_text(encoding="utf-8"))
     images = np.load(asked["images"])
-    run = _opened(Path(asked["path"]), asked["signature"])
+    run = opened(Path(asked["path"]), asked["signature"])
     parts = list(_batches(images, asked["batch_size"]))
     np.save(asked["outputs"], np.concatenate([np.asarray(run(part), np.float32) for part in parts]))
     turns = asked["repeats"] + _WARM_UP if asked["repeats"] else 0
@@ -47,19 +49,31 @@ def _seconds(run: Run, images: np.ndarray) -> float:
     return time.perf_counter() - start
 
 
-def _opened(path: Path, signature: str) -> Run:
+def opened(path: Path, signature: str, *, num_threads: int = NUM_THREADS, openvino_precision: str = "f32") -> Run:
+    """Returns what runs a file on images (B, H, W, 3), float32, and gives (B, classes).
+
+    Args:
+        path: Folder of a SavedModel, or a file of LiteRT, ONNX or OpenVINO.
+        signature: Which one of a SavedModel.
+        num_threads: Of the runtime. TensorFlow takes it only from the first who asks.
+        openvino_precision: "f32" or "bf16". Left to itself it computes in bfloat16 where the processor can: 0.01 off.
+
+    Raises:
+        ValueError: It is no such file, or has no such signature.
+        ImportError: Its runtime is not installed.
+    """
     if (path / "saved_model.pb").is_file():
-        return _saved_model(path, signature)
-    kinds = {".tflite": _litert, ".onnx": _onnxruntime, ".xml": _openvino}
+        return _saved_model(path, signature, num_threads)
+    kinds = {".tflite": _litert, ".onnx": _onnxruntime, ".xml": functools.partial(_openvino, openvino_precision)}
     if path.suffix not in kinds:
         raise ValueError(f"{path} is no SavedModel, and no file {', '.join(kinds)}.")
-    return kinds[path.suffix](path)
+    return kinds[path.suffix](path, num_threads)
 
 
-def _saved_model(path: Path, signature: str) -> Run:
+def _saved_model(path: Path, signature: str, num_threads: int) -> Run:
     import tensorflow as tf
 
-    tf.config.threading.set_intra_op_parallelism_threads(_NUM_THREADS)
+    tf.config.threading.set_intra_op_parallelism_threads(num_threads)
     loaded = tf.saved_model.load(str(path))  # whoever holds a signature alone loses the variables
     if signature not in loaded.signatures:
         raise ValueError(f"{path} has no signature {signature!r}, but {', '.join(loaded.signatures)}.")
@@ -74,17 +88,18 @@ def _saved_model(path: Path, signature: str) -> Run:
     return run
 
 
-def _litert(path: Path) -> Run:
+def _litert(path: Path, num_threads: int) -> Run:
     from ai_edge_litert.interpreter import Interpreter
 
-    interpreter = Interpreter(model_path=str(path), num_threads=_NUM_THREADS)
+    interpreter = Interpreter(model_path=str(path), num_threads=num_threads)
     (taken,), (given,) = interpreter.get_input_details(), interpreter.get_output_details()
     is_fixed = -1 not in taken["shape_signature"]
+    interpreter.allocate_tensors()
 
     def run_batch(images: np.ndarray) -> np.ndarray:
         if tuple(interpreter.get_input_details()[0]["shape"]) != images.shape:
             interpreter.resize_tensor_input(taken["index"], images.shape)
-        interpreter.allocate_tensors()
+            interpreter.allocate_tensors()
         interpreter.set_tensor(taken["index"], images)
         interpreter.invoke()
         return interpreter.get_tensor(given["index"])
@@ -95,22 +110,21 @@ def _litert(path: Path) -> Run:
     return one_by_one if is_fixed else run_batch
 
 
-def _onnxruntime(path: Path) -> Run:
+def _onnxruntime(path: Path, num_threads: int) -> Run:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = _NUM_THREADS
+    options.intra_op_num_threads = num_threads
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     (taken,) = session.get_inputs()
     return lambda images: session.run(None, {taken.name: images})[0]
 
 
-def _openvino(path: Path) -> Run:
+def _openvino(precision: str, path: Path, num_threads: int) -> Run:
     import openvino
 
-    # Left to itself it computes in bfloat16 where the processor can: 0.01 off.
-    precise = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": _NUM_THREADS}
-    compiled = openvino.Core().compile_model(str(path), "CPU", precise)
+    settings = {"INFERENCE_PRECISION_HINT": precision, "INFERENCE_NUM_THREADS": num_threads}
+    compiled = openvino.Core().compile_model(str(path), "CPU", settings)
     return lambda images: compiled(images)[compiled.output(0)]
 
 
