@@ -101,9 +101,9 @@ class GroupNorm(keras.layers.Layer):
     def call(self, x, training=None):
         values = ops.cast(x, keras.backend.result_type(x.dtype, "float32"))
         gamma, beta = (ops.cast(weight, values.dtype) for weight in (self.gamma, self.beta))
-        means = ops.mean(values, (1, 2), keepdims=True)  # of each channel
+        means = _mean_of_cells(values)  # of each channel
         mean = self._over_groups(means)
-        inside = ops.mean(_squared_difference(values, means), (1, 2), keepdims=True)
+        inside = _mean_of_cells(_squared_difference(values, means))
         inverse = ops.rsqrt(self._over_groups(inside + ops.square(means - mean)) + self.epsilon)
         if training and keras.backend.backend() == "tensorflow":
             return tensorflow_training.group_norm(x, gamma, beta, mean, inverse, self._over_groups)
@@ -120,6 +120,11 @@ class GroupNorm(keras.layers.Layer):
     def get_config(self) -> dict:
         config = {"groups": self.groups, "epsilon": self.epsilon, "gamma_initializer": self.gamma_initializer}
         return {**super().get_config(), **config}
+
+
+def _mean_of_cells(values):
+    """(B, H, W, C) to (B, 1, 1, C), row by row: TensorFlow adds float32 one by one, and many cells cost digits."""
+    return ops.mean(ops.mean(values, 2, keepdims=True), 1, keepdims=True)
 
 
 def _squared_difference(x, y):

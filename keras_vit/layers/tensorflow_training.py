@@ -68,8 +68,7 @@ def group_norm(
 
         def gradients(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             upstream, centred = wide(upstream), wide(x) - mean
-            to_beta = tf.reduce_mean(upstream, (1, 2), keepdims=True)  # of each image, over the cells
-            to_gamma = tf.reduce_mean(upstream * centred, (1, 2), keepdims=True) * inverse
+            to_beta, to_gamma = _mean_of_cells(upstream), _mean_of_cells(upstream * centred) * inverse
             slope, offset = over_groups(to_gamma * gamma) * inverse**2, over_groups(to_beta * gamma) * inverse
             to_x = upstream * scale - centred * slope - offset
             cells = tf.cast(tf.shape(x)[1] * tf.shape(x)[2], upstream.dtype)
@@ -79,6 +78,10 @@ def group_norm(
         return tf.cast(wide(x) * scale + (beta - mean * scale), x.dtype), gradients
 
     return norm(x, gamma, beta)
+
+
+def _mean_of_cells(values: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_mean(tf.reduce_mean(values, 2, keepdims=True), 1, keepdims=True)  # see that of `norm.py`
 
 
 squared_difference = tf.math.squared_difference
