@@ -137,23 +137,25 @@ def _attention_moments(attention: Attention, shortcut: int) -> Iterator[_Alive]:
 
 
 def _trunk_moments(resnet: ResNet, image_size: Size, channels: int) -> Iterator[_Alive]:
-    """A norm needs its input and one more tensor. A unit keeps its shortcut until it ends."""
+    """A norm needs its input, one more tensor, and the means of its rows. A unit keeps its shortcut until it ends."""
     shortcut = 0
     for part in parts_of_trunk(resnet, image_size, channels):
         if isinstance(part, Attention):
             yield from _attention_moments(part, shortcut)
             continue
         normalized = part.values_in if resnet.preactivation else part.values_out
+        _, columns = part.cells_in if resnet.preactivation else part.cells_out
+        norm = 2 * normalized + normalized // columns
         if part.name == "conv_root":
-            yield _Alive(part.values_out + _pooled(part)) if resnet.preactivation else _Alive(0, 2 * normalized)
+            yield _Alive(part.values_out + _pooled(part)) if resnet.preactivation else _Alive(0, norm)
         elif part.name == "conv_proj":
-            yield _Alive(0 if resnet.preactivation else part.values_in, 2 * normalized)
+            yield _Alive(0 if resnet.preactivation else part.values_in, norm)
             shortcut = part.values_out
         elif part.name == "conv1" and shortcut:
             continue  # never the peak: the projection's is larger
         else:
             shortcut = shortcut or part.values_in
-            yield _Alive(shortcut, 2 * normalized)
+            yield _Alive(shortcut, norm)
         if part.name == "conv3":
             yield _Alive(3 * part.values_out)
             shortcut = 0
