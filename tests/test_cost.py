@@ -367,8 +367,14 @@ def test_activation_peak_of_many_tokens_is_the_softmax(dtype, itemsize):
 
 
 def test_activation_peak_of_a_resnet_is_its_first_stage():
-    # Three maps of 56 x 56 x 256 and the means of rows, more than the root's image and two maps of 112 x 112 x 64.
-    assert cost.activation_bytes(RESNET_VARIANTS["BiT_R50x1"]) == 4 * (3 * 56 + 1) * 56 * 256
+    # Three maps of 56 x 56 x 256, more than the root's image and two maps of 112 x 112 x 64.
+    assert cost.activation_bytes(RESNET_VARIANTS["BiT_R50x1"]) == 4 * 3 * 56 * 56 * 256
+
+
+def test_activation_peak_of_a_narrow_resnet_is_a_norm_in_float32():
+    # The map of 56 x 56 x 256 itself, in float32, its squared differences and the means of its rows.
+    found = cost.activation_bytes(RESNET_VARIANTS["BiT_R50x1"], dtype="bfloat16")
+    assert found == (2 + 4 + 4) * 56 * 56 * 256 + 4 * 56 * 256
 
 
 def test_activation_peak_of_a_hybrid_is_that_of_its_stem():

@@ -85,20 +85,25 @@ def activation_bytes(
     """
     check_options(variant, classifier=classifier, position_embedding=position_embedding)
     narrow = _itemsize(dtype)
+    wide, is_cast = max(narrow, 4), narrow < 4
     tensors = _kept if training else _moments
     found = [
-        narrow * alive.values + max(narrow, 4) * alive.in_float32 + alive.masks
+        narrow * alive.values + wide * (alive.in_float32 + is_cast * alive.in_casting) + alive.masks
         for alive in tensors(variant, image_size, classifier, position_embedding, channels)
     ]
     return sum(found) if training else max(found)
 
 
 class _Alive(NamedTuple):
-    """Numbers alive at once: in the compute dtype, in float32 or wider, and in one byte each."""
+    """Numbers alive at once: in the compute dtype, in float32 or wider, and in one byte each.
+
+    Those of `in_casting` are in float32, and alive only where the compute dtype is narrower.
+    """
 
     values: int
     in_float32: int = 0
     masks: int = 0
+    in_casting: int = 0
 
 
 def _moments(
@@ -144,8 +149,8 @@ def _trunk_moments(resnet: ResNet, image_size: Size, channels: int) -> Iterator[
             yield from _attention_moments(part, shortcut)
             continue
         normalized = part.values_in if resnet.preactivation else part.values_out
-        _, columns = part.cells_in if resnet.preactivation else part.cells_out
-        norm = 2 * normalized + normalized // columns
+        row_means = normalized // (part.cells_in if resnet.preactivation else part.cells_out)[1]
+        norm = 2 * normalized + row_means
         if part.name == "conv_root":
             yield _Alive(part.values_out + _pooled(part)) if resnet.preactivation else _Alive(0, norm)
         elif part.name == "conv_proj":
@@ -153,6 +158,9 @@ def _trunk_moments(resnet: ResNet, image_size: Size, channels: int) -> Iterator[
             shortcut = part.values_out
         elif part.name == "conv1" and shortcut:
             continue  # never the peak: the projection's is larger
+        elif part.name == "conv1" and resnet.preactivation:  # what is normalized is the shortcut itself
+            shortcut = part.values_in
+            yield _Alive(shortcut, 2 * normalized, in_casting=row_means)
         else:
             shortcut = shortcut or part.values_in
             yield _Alive(shortcut, norm)
