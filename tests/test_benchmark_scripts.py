@@ -66,6 +66,16 @@ def test_what_is_mistyped_is_refused_with_what_there_is(tmp_path, option, there_
     assert not list(tmp_path.iterdir())
 
 
+def test_tensorflow_is_not_charged_for_jax():
+    """TensorFlow imports JAX where it is installed, which a rival's presence must not cost us; JAX stays importable."""
+    line = (
+        "import sys; from rivals.worker import import_tensorflow_alone; import_tensorflow_alone(); "
+        "assert 'tensorflow' in sys.modules and 'jax' not in sys.modules; import jax; print(jax.numpy.arange(3).sum())"
+    )
+    done = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True, timeout=300, cwd=FOLDER)
+    assert done.stdout.strip() == "3", done.stderr
+
+
 @pytest.mark.slow
 def test_a_rival_that_comes_later_is_measured_beside_those_who_were_there(tmp_path):
     if importlib.util.find_spec("vit_keras") is not None:

@@ -8,6 +8,7 @@ product.
 """
 
 import importlib
+import importlib.util
 import json
 import os
 import sys
@@ -29,6 +30,8 @@ def main(rival: str, cell_text: str) -> None:
 
     cell = Cell.from_json(cell_text)
     framework = "flax" if rival == "flax" else "torch" if "torch" in NEEDS[rival] else "keras"
+    if framework == "keras" and os.environ.get("KERAS_BACKEND", "tensorflow") == "tensorflow":
+        import_tensorflow_alone()
     try:
         module = importlib.import_module(f"rivals.on_{framework}")
         step = module.step(rival, cell)
@@ -49,6 +52,14 @@ def main(rival: str, cell_text: str) -> None:
             num_steps += 1
         rate = num_steps * cell.batch_size / (time.perf_counter() - start)
         answer(images_per_s=rate, peak_mb=peak_megabytes())
+
+
+def import_tensorflow_alone() -> None:
+    """Imports TensorFlow without JAX, which it would load wherever it is installed: 110 MB that it never uses."""
+    if importlib.util.find_spec("tensorflow") and "jax" not in sys.modules:
+        sys.modules["jax"] = None  # importing it fails
+        importlib.import_module("tensorflow")
+        del sys.modules["jax"]
 
 
 if __name__ == "__main__":
