@@ -11,6 +11,9 @@ import pytest
 FOLDER = Path(__file__).parents[1] / "experiments"
 SCRIPT = FOLDER / "benchmark.py"
 pytestmark = pytest.mark.tensorflow
+without_vit_keras = pytest.mark.skipif(
+    importlib.util.find_spec("vit_keras") is not None, reason="vit-keras is installed here; this is about its absence"
+)
 
 
 def _run(output: Path, *options: str) -> subprocess.CompletedProcess:
@@ -25,9 +28,8 @@ def _rows(output: Path) -> dict[str, dict[str, str]]:
 
 
 @pytest.mark.slow
+@without_vit_keras
 def test_ours_is_measured_an_absent_rival_is_named_and_a_second_run_measures_nothing_again(tmp_path):
-    if importlib.util.find_spec("vit_keras") is not None:
-        pytest.skip("vit-keras is installed here, and this test is about its absence.")
     done = _run(tmp_path, "--rivals=keras_vit,vit-keras")
     assert done.returncode == 0, done.stderr[-2000:]
     rows = _rows(tmp_path)
@@ -77,9 +79,8 @@ def test_tensorflow_is_not_charged_for_jax():
 
 
 @pytest.mark.slow
+@without_vit_keras
 def test_a_rival_that_comes_later_is_measured_beside_those_who_were_there(tmp_path):
-    if importlib.util.find_spec("vit_keras") is not None:
-        pytest.skip("vit-keras is installed here, and this test is about its absence.")
     first = _run(tmp_path, "--rivals=keras_vit")
     assert first.returncode == 0, first.stderr[-2000:]
     alone = _rows(tmp_path)["keras_vit"]

@@ -106,7 +106,7 @@ class GroupNorm(keras.layers.Layer):
         inside = _mean_of_cells(_squared_difference(values, means))
         inverse = ops.rsqrt(self._over_groups(inside + ops.square(means - mean)) + self.epsilon)
         if training and keras.backend.backend() == "tensorflow":
-            return tensorflow_training.group_norm(x, gamma, beta, mean, inverse, self._over_groups)
+            return tensorflow_training.group_norm(x, gamma, beta, mean, inverse, _mean_of_cells, self._over_groups)
         scale = inverse * gamma
         return ops.cast(values * scale + (beta - mean * scale), x.dtype)
 

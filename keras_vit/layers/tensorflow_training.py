@@ -50,7 +50,13 @@ def layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) 
 
 
 def group_norm(
-    x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, mean: tf.Tensor, inverse: tf.Tensor, over_groups: Callable
+    x: tf.Tensor,
+    gamma: tf.Tensor,
+    beta: tf.Tensor,
+    mean: tf.Tensor,
+    inverse: tf.Tensor,
+    over_cells: Callable,
+    over_groups: Callable,
 ) -> tf.Tensor:
     """See `keras_vit.layers.norm.GroupNorm`; keeps x. The gradient of x goes through its statistics too.
 
@@ -58,6 +64,7 @@ def group_norm(
         x: (B, H, W, C).
         gamma, beta: (C,), float32 or wider, like the next two.
         mean, inverse: Of each channel's group: mean and inverse deviation, (B, 1, 1, C).
+        over_cells: (B, H, W, C) to (B, 1, 1, C): the mean of each channel.
         over_groups: (B, 1, 1, C) to the same: the mean of each channel's group.
     """
     mean, inverse = tf.stop_gradient(mean), tf.stop_gradient(inverse)
@@ -68,7 +75,7 @@ def group_norm(
 
         def gradients(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             upstream, centred = wide(upstream), wide(x) - mean
-            to_beta, to_gamma = _mean_of_cells(upstream), _mean_of_cells(upstream * centred) * inverse
+            to_beta, to_gamma = over_cells(upstream), over_cells(upstream * centred) * inverse
             slope, offset = over_groups(to_gamma * gamma) * inverse**2, over_groups(to_beta * gamma) * inverse
             to_x = upstream * scale - centred * slope - offset
             cells = tf.cast(tf.shape(x)[1] * tf.shape(x)[2], upstream.dtype)
@@ -78,10 +85,6 @@ def group_norm(
         return tf.cast(wide(x) * scale + (beta - mean * scale), x.dtype), gradients
 
     return norm(x, gamma, beta)
-
-
-def _mean_of_cells(values: tf.Tensor) -> tf.Tensor:
-    return tf.reduce_mean(tf.reduce_mean(values, 2, keepdims=True), 1, keepdims=True)  # see that of `norm.py`
 
 
 squared_difference = tf.math.squared_difference
