@@ -33,7 +33,7 @@ config = PretrainConfig(
         optimizer=OptimizerConfig(name="adamw", weight_decay=0.1, warmup_steps=3, average_momentum=0.9),
         devices=DevicesConfig(kind=os.environ.get("KIND", "auto")),
         loop=LoopConfig(
-            total_steps=int(sys.argv[2]) if len(sys.argv) > 2 else 60,
+            total_steps=int(sys.argv[2]) if len(sys.argv) > 2 else 150,
             log_every=5,
             evaluate_every=20,
             checkpoint_every=3,
