@@ -41,6 +41,7 @@ FILES = {
             "positions",
             "tensorflow_training",
             "tensorflow_inference",
+            "first_token",
             "gelu",
             "norm",
             "lean_products",

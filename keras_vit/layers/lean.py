@@ -28,14 +28,20 @@ def fits(block: Any) -> bool:
     )
 
 
-def attention(block: Any, x: tf.Tensor) -> tf.Tensor:
-    """What the first half adds to the tokens: (B, N, D) to (B, N, D)."""
+def attention(block: Any, own: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+    """What the first half adds to `own`, which are the tokens x, (B, N, D), or the first of them, (B, 1, D)."""
     layer = block.attention
-    queries, keys, values = _normalized_products(block.attention_norm, x, layer.query, layer.key, layer.value)
-    rows = (queries * layer.head_dim**-0.5, keys, values)
-    queries, keys, values = [_heads(r, x, layer) for r in rows]
+    to_attended = (layer.key, layer.value)
+    if own is x:
+        queries, *attended = _normalized_products(block.attention_norm, x, layer.query, *to_attended)
+    else:
+        (queries,) = _normalized_products(block.attention_norm, own, layer.query)
+        attended = _normalized_products(block.attention_norm, x, *to_attended)
+    queries = _heads(queries * layer.head_dim**-0.5, own, layer)
+    keys, values = (_heads(rows, x, layer) for rows in attended)
     kernel, bias = _weights(layer.out)
-    return tf.reshape(products.attention_product(queries, keys, values, kernel, bias, layer.query_chunk), tf.shape(x))
+    rows = products.attention_product(queries, keys, values, kernel, bias, layer.query_chunk)
+    return tf.reshape(rows, tf.shape(own))
 
 
 def mlp(block: Any, x: tf.Tensor) -> tf.Tensor:

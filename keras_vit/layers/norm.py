@@ -8,6 +8,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_vit.layers.first_token import pass_on
+
 if keras.backend.backend() == "tensorflow":
     from keras_vit.layers import tensorflow_inference, tensorflow_training
 
@@ -43,6 +45,11 @@ class LayerNorm(keras.layers.Layer):
         return tuple(input_shape)
 
     def call(self, x, training=None):
+        normal = self._normalize(x, training)
+        pass_on(x, normal, lambda first: self._normalize(first, training), training)
+        return normal
+
+    def _normalize(self, x, training):
         if keras.backend.backend() != "tensorflow":
             return ops.layer_normalization(x, self.gamma, self.beta, -1, self.epsilon)
         if not training and tensorflow_inference.has_one_pass_norm(x):

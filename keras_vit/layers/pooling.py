@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 import keras
 from keras import ops
 
+from keras_vit.layers.first_token import first_token
 from keras_vit.layers.gelu import Gelu
 from keras_vit.layers.norm import LayerNorm
 from keras_vit.layers.transformer import MlpBlock, MultiHeadDotProductAttention
@@ -45,7 +46,7 @@ class TokenPooling(keras.layers.Layer):
 
     def call(self, tokens):
         if self.mode == "token":
-            return tokens[:, 0]
+            return first_token(tokens)[:, 0]
         patches = tokens[:, self.num_prefix_tokens :]
         return ops.mean(patches, axis=1) if self.mode == "avg" else ops.max(patches, axis=1)
 

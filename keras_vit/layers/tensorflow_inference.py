@@ -18,12 +18,12 @@ _PREDICTING = ("one_step_on_data_distributed", "multi_step_on_data")
 
 def has_one_pass_norm(x: tf.Tensor) -> bool:
     """Whether `one_pass_norm` can normalize these tokens, where this is asked."""
-    return _predicts() and x.shape.rank in (2, 3) and _norm_works(x.dtype) and _norm_works(wide_dtype(x))
+    return predicts() and compiles() and x.shape.rank in (2, 3) and _norm_works(x.dtype) and _norm_works(wide_dtype(x))
 
 
 def has_narrow_softmax(logits: tf.Tensor) -> bool:
     """Whether `tf.nn.softmax` of these bfloat16 logits is as that of float32, rounded once, where this is asked."""
-    return _predicts() and logits.dtype == tf.bfloat16 and _softmax_works()
+    return predicts() and compiles() and logits.dtype == tf.bfloat16 and _softmax_works()
 
 
 def one_pass_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) -> tf.Tensor:
@@ -46,9 +46,10 @@ def _operation(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) 
     return normal.outputs[0]
 
 
-def _predicts() -> bool:
+def predicts() -> bool:
+    """Whether the graph that is being made is one of Keras's functions of `predict`."""
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-    return getattr(graph, "name", "") in _PREDICTING and compiles()
+    return getattr(graph, "name", "") in _PREDICTING
 
 
 @functools.cache

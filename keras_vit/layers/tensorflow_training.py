@@ -87,6 +87,7 @@ def group_norm(
     return norm(x, gamma, beta)
 
 
+is_in_graph = tf.is_symbolic_tensor
 squared_difference = tf.math.squared_difference
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_vit.layers.first_token import declare
 from keras_vit.layers.gelu import Gelu, gelu
 from keras_vit.layers.norm import LayerNorm
 
@@ -165,6 +166,22 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
         values = queries if values is None else values
         return self._scores(*self._queries_and_keys(*_rows_of_both(queries, values), queries, values))
 
+    def of_first_token(self, x):
+        """What the first of the tokens x gets, (B, N, D) to (B, 1, D), without keys and values of all the others.
+
+        Its query goes through the kernel of the keys instead, and what the heads see through that of the values. The bias
+        of the keys adds the same to each logit, so the softmax is the same without.
+        """
+        queries_BAK = ops.reshape(self.query(x[:, 0]) * (self.head_dim**-0.5), (-1, self.num_heads, self.head_dim))
+        keys_DAK, values_DAK = (
+            ops.reshape(ops.cast(dense.kernel, x.dtype), (-1, self.num_heads, self.head_dim))
+            for dense in (self.key, self.value)
+        )
+        logits_BAN = ops.einsum("bad,bnd->ban", ops.einsum("bak,dak->bad", queries_BAK, keys_DAK), x)
+        seen_BAD = ops.einsum("ban,bnd->bad", _softmax(logits_BAN), x)
+        heads = ops.reshape(ops.einsum("bad,dak->bak", seen_BAD, values_DAK), (-1, x.shape[-1]))
+        return self.out(heads + ops.cast(self.value.bias, x.dtype))[:, None]
+
     def _queries_and_keys(self, query_rows, value_rows, queries, values):
         """(B, A, Q, K) and (B, A, K, N)."""
         queries_BAQK = self._heads(self.query(query_rows) * (self.head_dim**-0.5), queries)
@@ -178,12 +195,7 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
         logits = ops.matmul(queries_BAQK, keys_BAKN)
         if self.relative_positions is not None:
             logits = logits + self._relative_logits(queries_BAQK, self.relative_positions)
-        # Softmax in float32: in 16 bits, probabilities over hundreds of keys lose their small members.
-        is_wide_inside = keras.backend.backend() == "tensorflow" and tensorflow_inference.has_narrow_softmax(logits)
-        scores = logits if is_wide_inside else ops.cast(logits, "float32")
-        # Keras warns of a softmax over one key: it is 1, and its gradient 0.
-        scores = scores - scores + 1.0 if scores.shape[-1] == 1 else ops.softmax(scores, axis=-1)
-        return ops.cast(scores, logits.dtype)
+        return _softmax(logits)
 
     def _relative_logits(self, queries_BAQK, length: int):
         if queries_BAQK.shape[2] != length:
@@ -213,6 +225,15 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
             "query_chunk": self.query_chunk,
         }
         return {**super().get_config(), **config}
+
+
+def _softmax(logits):
+    """Over the last axis, in float32: in 16 bits, probabilities over hundreds of keys lose their small members."""
+    is_wide_inside = keras.backend.backend() == "tensorflow" and tensorflow_inference.has_narrow_softmax(logits)
+    scores = logits if is_wide_inside else ops.cast(logits, "float32")
+    # Keras warns of a softmax over one key: it is 1, and its gradient 0.
+    scores = scores - scores + 1.0 if scores.shape[-1] == 1 else ops.softmax(scores, axis=-1)
+    return ops.cast(scores, logits.dtype)
 
 
 def _in_turns(compute, parts):
@@ -320,14 +341,28 @@ class TransformerBlock(keras.layers.Layer):
         return tuple(input_shape)
 
     def call(self, x, training=None):
+        tokens = self._encode(x, x, training)
+        is_random = training and (self.dropout_rate or self.attention_dropout_rate or self.drop_path_rate)
+        if self.relative_positions is None and not is_random:
+            declare(tokens, lambda: self._encode(x[:, :1], x, training), training)
+        return tokens
+
+    def _encode(self, own, x, training):
+        """What becomes of `own`, which are the tokens x, (B, N, D), or the first of them, (B, 1, D)."""
         is_lean = training and keras.backend.backend() == "tensorflow" and lean.fits(self)
         if is_lean:
-            y = lean.attention(self, x)
+            y = lean.attention(self, own, x)
         else:
-            y = self.attention(self.attention_norm(x, training=training), training=training)
-        x = x + self._attention_drop_path(self._attention_dropout(y, training=training), training=training)
-        y = lean.mlp(self, x) if is_lean else self.mlp(self.mlp_norm(x, training=training), training=training)
-        return x + self._mlp_drop_path(y, training=training)
+            normal = self.attention_norm(x, training=training)
+            if own is x:
+                y = self.attention(normal, training=training)
+            elif training or self.attention.key.quantization_mode:
+                y = self.attention(normal[:, :1], normal, training=training)
+            else:
+                y = self.attention.of_first_token(normal)
+        own = own + self._attention_drop_path(self._attention_dropout(y, training=training), training=training)
+        y = lean.mlp(self, own) if is_lean else self.mlp(self.mlp_norm(own, training=training), training=training)
+        return own + self._mlp_drop_path(y, training=training)
 
     def attention_scores(self, x):
         """Returns the attention weights of this block for its input `x`, (B, A, N, N)."""
