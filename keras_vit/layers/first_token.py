@@ -3,8 +3,8 @@
 Of what the last block gives, the class token needs one query and one row of the MLP. The rest is for patch tokens that
 nobody reads: 7 % of the products of a ViT-B/16. So a layer declares here how the first token of its result is computed
 alone, and who reads only that token asks here for it. All tokens stay in the graph for whoever reads them; if nobody
-does, TensorFlow drops them. That is in its graphs of training and of `predict`. Elsewhere the first is taken from all, so
-whoever wants the gradient of the classes to the last tokens asks with `training=False`.
+does, TensorFlow drops them. That is in its graphs of training and of `predict`; elsewhere the first is taken from all.
+(So a gradient of the classes to the last block's tokens is one to ask for with `training=False`.)
 """
 
 from collections.abc import Callable

@@ -169,8 +169,8 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
     def of_first_token(self, x):
         """What the first of the tokens x gets, (B, N, D) to (B, 1, D), without keys and values of all the others.
 
-        Its query goes through the kernel of the keys instead, and what the heads see through that of the values. The bias
-        of the keys adds the same to each logit, so the softmax is the same without.
+        Its query goes through the kernel of the keys instead, and what the heads see through that of the values. The
+        bias of the keys adds the same to each logit, so the softmax is the same without.
         """
         queries_BAK = ops.reshape(self.query(x[:, 0]) * (self.head_dim**-0.5), (-1, self.num_heads, self.head_dim))
         keys_DAK, values_DAK = (

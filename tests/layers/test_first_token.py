@@ -47,8 +47,8 @@ def products_of_images(graph) -> int:
             total += operation.inputs[0].shape[-2 if turned else -1] * math.prod(operation.outputs[0].shape)
         elif operation.type == "Einsum":
             axes = operation.get_attr("equation").decode().split("->")[0].split(",")
-            sizes = {axis: size for x, names in zip(operation.inputs, axes) for axis, size in zip(names, x.shape)}
-            total += math.prod(sizes.values())
+            shapes = [dict(zip(names, x.shape, strict=True)) for names, x in zip(axes, operation.inputs, strict=True)]
+            total += math.prod((shapes[0] | shapes[1]).values())
     return total // BATCH
 
 
