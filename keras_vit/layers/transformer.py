@@ -356,7 +356,7 @@ class TransformerBlock(keras.layers.Layer):
             normal = self.attention_norm(x, training=training)
             if own is x:
                 y = self.attention(normal, training=training)
-            elif training or self.attention.key.quantization_mode:
+            elif training or self.attention.key.quantization_mode or self.attention.value.quantization_mode:
                 y = self.attention(normal[:, :1], normal, training=training)
             else:
                 y = self.attention.of_first_token(normal)

@@ -92,6 +92,20 @@ def test_predict_gives_what_a_model_gives_that_reads_all(tiny_vit, options, poli
     np.testing.assert_allclose(again, found, atol=min(tolerance, 1e-5))  # both ways to the token at once
 
 
+@pytest.mark.parametrize("name", ["query", "key", "value", "out"])
+@pytest.mark.parametrize("kind", ["lora", "int8"])
+def test_adapted_and_quantized_products_are_used_as_they_are(tiny_vit, kind, name):
+    model = build(tiny_vit)
+    dense = getattr(model.get_layer("encoderblock_1").attention, name)
+    if kind == "int8":
+        dense.quantize("int8")
+    else:
+        dense.enable_lora(2)
+        dense.lora_kernel_b.assign(np.random.default_rng(2).normal(size=dense.lora_kernel_b.shape))
+    expected = keras.ops.convert_to_numpy(model(IMAGES))
+    np.testing.assert_allclose(model.predict_on_batch(IMAGES), expected, atol=1e-5 * np.abs(expected).max())
+
+
 def test_predict_computes_of_the_last_block_what_is_read(tiny_vit):
     counts = {}
     for name, model in {"alone": build(tiny_vit), "all": reading_all(build(tiny_vit))}.items():
