@@ -18,6 +18,9 @@ os.environ.pop("KERAS_VIT_WEIGHTS", None)
 os.environ["NO_PROXY"] = "*"
 os.environ["MPLBACKEND"] = "agg"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+if "KERAS_VIT_TESTS_WARM" not in os.environ:  # workers of pytest-xdist inherit it, and share the servers of `warm.py`
+    os.environ["KERAS_VIT_TESTS_WARM"] = str(_HOME / str(os.getpid()))
+    (_HOME / str(os.getpid())).mkdir()
 _ON_TENSORFLOW = os.environ.setdefault("KERAS_BACKEND", "tensorflow") == "tensorflow"
 if not _ON_TENSORFLOW:
     # As on a machine without it. Keras looks for TensorFlow whenever it saves a model, and does without.
@@ -34,6 +37,17 @@ if _ON_TENSORFLOW:
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
     )
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--profile", metavar="FOLDER", help="measure each test; write FOLDER/tests.csv")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.profile:
+        from profiler import Profiler
+
+        config.pluginmanager.register(Profiler(Path(config.option.profile), is_worker=hasattr(config, "workerinput")))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -6,11 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import warm
+
 
 def start(script: Path, kind: str, backend: str = "tensorflow", **environment: str) -> subprocess.Popen:
     env = {**os.environ, "KERAS_BACKEND": backend, **environment}
     command = [sys.executable, str(script), kind]
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return warm.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def counted(*processes: subprocess.Popen) -> list[dict]:

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+import warm
 
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("sklearn")
@@ -406,7 +407,7 @@ def command(*options: str) -> list[str]:
 
 
 def ablations(*options: str) -> subprocess.CompletedProcess:
-    return subprocess.run(command(*options), env=ENV, capture_output=True, text=True, timeout=SECONDS)
+    return warm.run(command(*options), env=ENV, capture_output=True, text=True, timeout=SECONDS)
 
 
 def wait_for(condition: Callable[[], object]) -> None:
@@ -440,13 +441,13 @@ def test_a_study_that_was_killed_and_stopped_gives_what_one_in_a_row_gives(tmp_p
     second = tmp_path / "broken" / "gap" / "seed_0"
 
     with open(tmp_path / "stopped.txt", "w") as output:
-        killed = subprocess.Popen(line, env=ENV, stdout=output, stderr=output)
+        killed = warm.Popen(line, env=ENV, stdout=output, stderr=output)
         wait_for(lambda: any(second.glob("checkpoints/0*")) or killed.poll() is not None)
         (run,) = psutil.Process(killed.pid).children()
         run.suspend()  # else it may end before the next start
         killed.kill()  # not the run that it has started
         killed.wait()
-        stopped = subprocess.Popen(line, env=ENV, stdout=output, stderr=output)
+        stopped = warm.Popen(line, env=ENV, stdout=output, stderr=output)
         wait_for(lambda: "still runs" in (tmp_path / "stopped.txt").read_text())
         run.resume()
         wait_for(lambda: "runs to do" in (tmp_path / "stopped.txt").read_text().partition("still runs")[2])

@@ -9,6 +9,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+import warm
 
 import keras_vit
 from keras_vit import acceptance, cli, delivery
@@ -57,7 +58,7 @@ def delivered(weights: Path, photos: Path, tmp_path_factory: pytest.TempPathFact
 
 
 def _export(*flags: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "keras_vit", "export", *flags], capture_output=True, text=True)
+    return warm.run([sys.executable, "-m", "keras_vit", "export", *flags], capture_output=True, text=True)
 
 
 def test_every_format_is_there_and_was_judged_on_the_images_that_can_be_read(delivered: tuple[Path, str]):
@@ -155,9 +156,7 @@ def test_one_format_that_fails_does_not_keep_back_the_others(weights: Path, phot
     ],
 )
 def test_what_is_asked_wrongly_is_said_in_a_line(flags: tuple[str, ...], said: str, tmp_path: Path):
-    done = subprocess.run(
-        [sys.executable, "-m", "keras_vit", "export", *flags], capture_output=True, text=True, cwd=tmp_path
-    )
+    done = warm.run([sys.executable, "-m", "keras_vit", "export", *flags], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode in (1, 2) and said in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []

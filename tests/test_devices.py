@@ -2,12 +2,12 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import keras
 import pytest
+import warm
 
 pytest.importorskip("tensorflow")
 
@@ -114,6 +114,6 @@ def test_two_trainings_in_one_process_do_not_mix_their_sums(tmp_path: Path):
     """With a strategy each, the second would wait for, or refuse, what the first left behind."""
     command = [sys.executable, "-c", TWO_RUNS, str(tmp_path)]
     env = {**os.environ, "KERAS_BACKEND": "tensorflow"}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=400)
+    done = warm.run(command, env=env, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("examples: ") == 2

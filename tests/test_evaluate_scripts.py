@@ -15,6 +15,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+import warm
 from scipy.stats import rankdata
 
 pytest.importorskip("tensorflow")
@@ -32,7 +33,7 @@ CHANNELS = {"red": 0, "green": 1, "blue": 2}
 
 def run(script: str, *options: str) -> subprocess.CompletedProcess:
     line = [sys.executable, f"{ROOT}/experiments/{script}.py", *options]
-    return subprocess.run(line, env=ENV, capture_output=True, text=True, timeout=SECONDS)
+    return warm.run(line, env=ENV, capture_output=True, text=True, timeout=SECONDS)
 
 
 def done(script: str, *options: str) -> subprocess.CompletedProcess:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+import warm
 
 pytest.importorskip("tensorflow")
 pytest.importorskip("matplotlib")
@@ -53,7 +54,7 @@ def command(recipe: Path, workdir: Path, *options: str) -> list[str]:
 
 def sweep(recipe: Path, workdir: Path, *options: str) -> subprocess.CompletedProcess:
     line = command(recipe, workdir, *options)
-    return subprocess.run(line, env=ENV, capture_output=True, text=True, timeout=SECONDS)
+    return warm.run(line, env=ENV, capture_output=True, text=True, timeout=SECONDS)
 
 
 def wait_for(condition: Callable[[], object]) -> None:
@@ -138,7 +139,8 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
 @contextmanager
 def ended(line: list[str], env: dict[str, str], output: Any) -> Iterator[subprocess.Popen]:
     """A process that ends with the block, and all that it started."""
-    process = subprocess.Popen(line, env=env, stdout=output, stderr=subprocess.STDOUT, text=True)
+    start = subprocess.Popen if "PYTHONPATH" in env else warm.Popen
+    process = start(line, env=env, stdout=output, stderr=subprocess.STDOUT, text=True)
     try:
         yield process
     finally:

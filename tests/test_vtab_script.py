@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import warm
 
 tf = pytest.importorskip("tensorflow")
 tfds = pytest.importorskip("tensorflow_datasets")
@@ -38,11 +39,11 @@ def command(data: Path, workdir: Path, *options: str) -> list[str]:
 
 def started(data: Path, workdir: Path, *options: str) -> subprocess.Popen:
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command(data, workdir, *options), env=ENV, **streams)
+    return warm.Popen(command(data, workdir, *options), env=ENV, **streams)
 
 
 def vtab(data: Path, workdir: Path, *options: str) -> subprocess.CompletedProcess:
-    return subprocess.run(command(data, workdir, *options), env=ENV, capture_output=True, text=True, timeout=SECONDS)
+    return warm.run(command(data, workdir, *options), env=ENV, capture_output=True, text=True, timeout=SECONDS)
 
 
 def pixels(label: int, draws: np.random.Generator) -> np.ndarray:

@@ -10,6 +10,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+import warm
 
 pytest.importorskip("tensorflow")
 
@@ -204,9 +205,7 @@ print("done", found.values.shape)
 @pytest.mark.slow
 def test_a_killed_process_goes_on_and_ends_with_the_same_bits(tmp_path: Path):
     def start(folder: str) -> subprocess.Popen:
-        return subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(tmp_path / folder)], stdout=subprocess.PIPE, text=True
-        )
+        return warm.Popen([sys.executable, "-c", SCRIPT, str(tmp_path / folder)], stdout=subprocess.PIPE, text=True)
 
     assert "done (1000, 192)" in start("whole").communicate(timeout=300)[0]
     process, deadline = start("killed"), time.monotonic() + 200

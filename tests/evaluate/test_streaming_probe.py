@@ -3,13 +3,13 @@
 import json
 import logging
 import os
-import subprocess
 import sys
 import tracemalloc
 
 import keras
 import numpy as np
 import pytest
+import warm
 
 pytest.importorskip("tensorflow")  # not for this module: its neighbours read data with it
 
@@ -111,7 +111,7 @@ assert keras.backend.backend() == "jax"
 print(json.dumps(streamed(*clouds(), regularizations=(10.0,), num_steps=200).kernel.tolist()))
 """
     environment = os.environ | {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    done = warm.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     np.testing.assert_allclose(np.array(json.loads(done.stdout)), expected.kernel, rtol=1e-3, atol=1e-5)
 

@@ -4,7 +4,6 @@ import dataclasses
 import gc
 import json
 import os
-import subprocess
 import sys
 import weakref
 from collections.abc import Callable
@@ -15,6 +14,7 @@ import numpy as np
 import psutil
 import pytest
 import tensorflow as tf
+import warm
 
 import keras_vit
 from keras_vit.cost import parameters
@@ -172,7 +172,7 @@ def test_models_of_real_size_are_exported(tmp_path: Path, name: str, model_name:
     if free < gigabytes:  # tf2onnx takes up to 9 GB: rather than to have the kernel kill somebody
         pytest.skip(f"{name} of {model_name} needs {gigabytes} GB of memory, and {free:.1f} are free")
     command = [sys.executable, "-c", REAL, name, model_name, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = warm.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     assert (tmp_path / "1" / "labels.txt").read_text().splitlines()[:2] == ["tench", "goldfish"]
     (tmp_path / "1" / {"onnx": "model.onnx", "openvino": "model.bin"}[name]).unlink()  # 350 MB, kept for three runs
@@ -362,7 +362,7 @@ print("written, then", os.environ.get("CI"))
 def test_openvino_reports_to_nobody(tmp_path: Path):
     environment = {name: value for name, value in os.environ.items() if name != "CI"}
     command = [sys.executable, "-c", IN_A_NEW_PROCESS, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    done = warm.run(command, capture_output=True, text=True, env=environment)
     assert done.stdout.splitlines() == ["judged under true", "written, then None"], done.stderr
 
 

@@ -15,6 +15,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import warm
 from PIL import Image
 
 import keras_vit
@@ -252,7 +253,7 @@ WARMUP = "tf_serving_warmup_requests"
 
 
 def start(base: Path) -> subprocess.Popen:
-    return subprocess.Popen([sys.executable, "-c", EXPORT, str(base)], stderr=subprocess.DEVNULL)
+    return warm.Popen([sys.executable, "-c", EXPORT, str(base)], stderr=subprocess.DEVNULL)
 
 
 def kill_when(process: subprocess.Popen, has_come: Callable[[], bool]) -> None:
@@ -330,7 +331,7 @@ saved_model(model, base, image_size=json.loads(size))
 )
 def test_models_of_real_size_are_exported(tmp_path: Path, name: str, shape: tuple, size: list | None):
     command = [sys.executable, "-c", REAL, name, str(tmp_path / "real"), json.dumps(shape), json.dumps(size)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=550)
+    done = warm.run(command, capture_output=True, text=True, timeout=550)
     assert done.returncode == 0, done.stderr[-2000:]
     facts = facts_of(latest(tmp_path / "real"))
     # Fifty convolutions with random weights add up what the order of summation rounds away: 3e-5 of 3.4 was measured.

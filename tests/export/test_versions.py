@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import warm
 
 from keras_vit.export.versions import latest, new_version, versions
 
@@ -96,7 +97,7 @@ def test_a_killed_writer_leaves_no_version_and_the_next_one_clears_up(tmp_path: 
 
 def _process(base: Path, seconds: float) -> subprocess.Popen:
     command = [sys.executable, "-c", _WRITER, str(base), str(seconds)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    return warm.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="permissions of POSIX")

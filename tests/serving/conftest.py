@@ -15,6 +15,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+import warm
 from free_ports import free_ports
 
 import keras_vit
@@ -39,7 +40,7 @@ class Server:
         options = [f"--model_config_file={self.config_file}", f"--port={self.grpc_port}"]
         script = Path(__file__).with_name("stand_in.py")
         command = [sys.executable, str(script), *options, f"--rest_api_port={self.rest_port}"]
-        self.process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        self.process = warm.Popen(command, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + SECONDS
         while not self._is_up():
             assert self.process.poll() is None, "the stand-in ended"

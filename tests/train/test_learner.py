@@ -9,6 +9,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+import warm
 
 tf = pytest.importorskip("tensorflow")
 
@@ -28,7 +29,7 @@ SCRIPT = Path(__file__).parent / "thirty_steps.py"
 def start(output: Path, *arguments: str, backend: str = "tensorflow", **environment: str) -> subprocess.Popen:
     env = {**os.environ, "KERAS_BACKEND": backend, **environment}
     command = [sys.executable, str(SCRIPT), str(output), *arguments]
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return warm.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def finish(*processes: subprocess.Popen) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+import warm
 
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("sklearn")
@@ -37,7 +38,7 @@ SCRIPT = Path(__file__).parent / "everything_on.py"
 def start(workdir: Path, *arguments: str, **environment: str) -> subprocess.Popen:
     env = {**os.environ, "KERAS_BACKEND": "tensorflow", **environment}
     command = [sys.executable, str(SCRIPT), str(workdir), *arguments]
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return warm.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def sha256(process: subprocess.Popen) -> str:

@@ -5,7 +5,6 @@ import json
 import math
 import os
 import re
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+import warm
 
 pytest.importorskip("tensorflow")
 pytest.importorskip("matplotlib")
@@ -139,7 +139,7 @@ def test_what_the_report_says_to_type_works(stranger, tmp_path: Path):
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     said = []
     for _, code in blocks:
-        ran = subprocess.run(
+        ran = warm.run(
             [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
         )
         assert ran.returncode == 0, ran.stderr[-2000:]

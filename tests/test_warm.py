@@ -1,0 +1,78 @@
+"""The processes of `warm.py` behave as those of `subprocess`."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import warm
+
+pytestmark = pytest.mark.tensorflow
+
+
+@pytest.fixture(params=[subprocess, warm], ids=["subprocess", "warm"])
+def start(request: pytest.FixtureRequest):
+    return request.param
+
+
+def test_streams_arguments_folder_and_environment(start, tmp_path):
+    script = tmp_path / "script.py"
+    (tmp_path / "beside.py").write_text("WORD = 'found'")
+    script.write_text(
+        "import beside, os, sys\nprint(beside.WORD, sys.argv, os.getcwd(), os.environ['HERE'], __name__)\n"
+        "print('wrong', file=sys.stderr)\nsys.exit(3)"
+    )
+    environment = {**os.environ, "HERE": "here"}
+    command = [sys.executable, str(script), "a", "b c"]
+    done = start.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert done.stdout == f"found {[str(script), 'a', 'b c']} {tmp_path} here __main__\n"
+    assert (done.stderr, done.returncode) == ("wrong\n", 3)
+
+
+def test_code_and_modules(start):
+    code = start.run([sys.executable, "-c", "import sys; print(sys.argv)", "x"], capture_output=True, text=True)
+    assert (code.stdout, code.returncode) == ("['-c', 'x']\n", 0)
+    module = start.run([sys.executable, "-m", "keras_vit", "info", "ViT_B17"], capture_output=True, text=True)
+    assert module.returncode == 1 and "ViT_B16" in module.stderr and "Traceback" not in module.stderr
+
+
+def test_an_exception_is_told_with_its_traceback(start):
+    done = start.run([sys.executable, "-c", "raise OSError('gone')"], stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1 and done.stderr.startswith("Traceback") and done.stderr.endswith("OSError: gone\n")
+
+
+def test_what_is_written_and_registered_before_the_end_is_not_lost(start):
+    code = "import atexit; atexit.register(print, 'last'); print('first', end=' ')"
+    assert start.run([sys.executable, "-c", code], stdout=subprocess.PIPE).stdout == b"first last\n"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, -15), (signal.SIGINT, -2)])
+def test_signals_end_it(start, number, code):
+    line = "import time; print('ready', flush=True); time.sleep(600)"
+    process = start.Popen([sys.executable, "-c", line], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout.readline() == "ready\n" and process.poll() is None
+    process.send_signal(number)
+    assert process.communicate(timeout=60)[0] == "" and process.returncode == code
+
+
+def test_a_time_limit_ends_it(start):
+    with pytest.raises(subprocess.TimeoutExpired):
+        start.run([sys.executable, "-c", "import time; time.sleep(600)"], capture_output=True, timeout=0.2)
+
+
+def test_processes_run_beside_one_another_and_draw_their_own_numbers():
+    line = "import random, time, numpy; print(random.random(), numpy.random.rand()); time.sleep(1)"
+    start = time.monotonic()
+    processes = [warm.Popen([sys.executable, "-c", line], stdout=subprocess.PIPE, text=True) for _ in range(8)]
+    numbers = {number for process in processes for number in process.communicate()[0].split()}
+    assert len(numbers) == 16 and time.monotonic() - start < 8 * 1
+
+
+@pytest.mark.skipif(not warm.CAN_FORK, reason="processes are started by `subprocess` here")
+def test_what_python_reads_when_it_starts_is_refused():
+    with pytest.raises(ValueError, match="when it starts"):
+        warm.run([sys.executable, "-c", ""], env={**os.environ, "PYTHONPATH": "/elsewhere"})
+    with pytest.raises(ValueError, match="Not a command that the warm server can run"):
+        warm.run([sys.executable, "-I", "script.py"])

@@ -1,0 +1,330 @@
+"""Python processes that start in milliseconds: `run` and `Popen` of `subprocess`, for commands of this interpreter.
+
+A server imports TensorFlow, Keras and the package once and is forked for each command, so that a test of a script does
+not wait seconds for imports that it does not test. What a forked process does is all its own: arguments, environment,
+folder, streams, signals, exit code. Two things are the server's: the modules that are imported already, and the seed of
+Python's hashes. A test of either starts a process of its own. So do all, where the system cannot fork and wait for
+a process through a descriptor (Linux can).
+"""
+
+import atexit
+import contextlib
+import fcntl
+import gc
+import importlib
+import io
+import json
+import os
+import random
+import runpy
+import selectors
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+FOLDER = "KERAS_VIT_TESTS_WARM"  # the environment variable that names the folder of the servers' sockets
+CAN_FORK = hasattr(os, "fork") and hasattr(os, "pidfd_open")
+START_SECONDS = 300
+_LENGTH = struct.Struct("!Q")
+_STATUS = struct.Struct("!q")
+
+
+# ---- for tests
+
+
+def run(
+    command: Sequence[str], *, capture_output: bool = False, timeout: float | None = None, **options: Any
+) -> subprocess.CompletedProcess:
+    """`subprocess.run` without `input` and `check`."""
+    if capture_output:
+        options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = Popen(command, **options)
+    try:
+        output, errors = process.communicate(timeout=timeout)
+    except BaseException:
+        process.kill()
+        process.communicate()
+        raise
+    return subprocess.CompletedProcess(list(command), process.returncode, output, errors)
+
+
+def Popen(command: Sequence[str], **options: Any) -> "subprocess.Popen | ForkedProcess":  # noqa: N802, as in subprocess
+    """Starts `[sys.executable, "script.py" | "-m", "module" | "-c", "code", *arguments]`.
+
+    Options are those of `subprocess.Popen`: `stdout`, `stderr`, `text`, `errors`, `env` and `cwd`.
+    """
+    if not CAN_FORK or FOLDER not in os.environ:
+        return subprocess.Popen(list(command), **options)
+    return ForkedProcess(list(map(str, command)), **options)
+
+
+class ForkedProcess:
+    """What tests use of `subprocess.Popen`."""
+
+    def __init__(
+        self,
+        command: list[str],
+        *,
+        stdout: int | IO | None = None,
+        stderr: int | IO | None = None,
+        text: bool = False,
+        errors: str | None = None,
+        env: dict[str, str] | None = None,
+        cwd: str | os.PathLike | None = None,
+    ):
+        if command[0] != sys.executable or (command[1].startswith("-") and command[1] not in ("-c", "-m")):
+            raise ValueError(f"Not a command that the warm server can run: {command[:2]}. Use `subprocess`.")
+        environment = dict(os.environ if env is None else env)
+        read_at_start = [
+            name for name in ("PYTHONPATH", "PYTHONWARNINGS") if environment.get(name) != os.environ.get(name)
+        ]
+        if read_at_start:
+            raise ValueError(f"Python reads {read_at_start} when it starts. Use `subprocess`.")
+        self.args, self.returncode = command, None
+        with contextlib.ExitStack() as ours:
+            self.stdout, out = _stream(stdout, 1, text, errors, ours)
+            if stderr == subprocess.STDOUT:
+                self.stderr, err = None, out
+            else:
+                self.stderr, err = _stream(stderr, 2, text, errors, ours)
+            request = {"argv": command[1:], "env": environment, "cwd": os.fspath(cwd or os.getcwd())}
+            self._connection = _connect(environment.get("KERAS_BACKEND", "tensorflow"))
+            payload = json.dumps(request).encode()
+            socket.send_fds(self._connection, [_LENGTH.pack(len(payload))], [out, err])
+            self._connection.sendall(payload)
+        (self.pid,) = _STATUS.unpack(_receive(self._connection, _STATUS.size))
+
+    def poll(self) -> int | None:
+        return self._wait(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self._wait(timeout) is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        return self.returncode
+
+    def communicate(self, timeout: float | None = None) -> tuple[Any, Any]:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        streams = [stream for stream in (self.stdout, self.stderr) if stream is not None and not stream.closed]
+        chunks: dict[IO, list[bytes]] = {stream: [] for stream in streams}
+        with selectors.DefaultSelector() as selector:
+            for stream in streams:
+                selector.register(stream, selectors.EVENT_READ)
+            while selector.get_map():
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left < 0:
+                    raise subprocess.TimeoutExpired(self.args, timeout)
+                for key, _ in selector.select(left):
+                    chunk = os.read(key.fd, 1 << 16)
+                    chunks[key.fileobj].append(chunk)
+                    if not chunk:
+                        selector.unregister(key.fileobj)
+        self.wait(None if deadline is None else max(deadline - time.monotonic(), 0))
+        return tuple(self._whole(stream, chunks) for stream in (self.stdout, self.stderr))
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def _wait(self, seconds: float | None) -> int | None:
+        if self.returncode is None:
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._connection, selectors.EVENT_READ)
+                if selector.select(seconds):
+                    (self.returncode,) = _STATUS.unpack(_receive(self._connection, _STATUS.size))
+                    self._connection.close()
+        return self.returncode
+
+    def _whole(self, stream: IO | None, chunks: dict[IO, list[bytes]]) -> Any:
+        if stream is None:
+            return None
+        data = b"".join(chunks.get(stream, []))
+        stream.close()
+        if isinstance(stream, io.TextIOWrapper):
+            return data.decode(stream.encoding, stream.errors or "strict").replace("\r\n", "\n")
+        return data
+
+    def __enter__(self) -> "ForkedProcess":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for stream in (self.stdout, self.stderr):
+            if stream is not None:
+                stream.close()
+        self.wait()
+
+
+def _stream(
+    wanted: int | IO | None, default: int, text: bool, errors: str | None, ours: contextlib.ExitStack
+) -> tuple[IO | None, int]:
+    """Our end, and the descriptor that the process writes to."""
+    if wanted is None:
+        return None, default
+    if wanted == subprocess.PIPE:
+        read, write = os.pipe()
+        ours.callback(os.close, write)
+        return (open(read, encoding="utf-8", errors=errors) if text else open(read, "rb")), write
+    if wanted == subprocess.DEVNULL:
+        null = os.open(os.devnull, os.O_WRONLY)
+        ours.callback(os.close, null)
+        return None, null
+    return None, wanted if isinstance(wanted, int) else wanted.fileno()
+
+
+def _receive(connection: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        part = connection.recv(count - len(data))
+        if not part:
+            raise RuntimeError("The server of warm processes has ended.")
+        data += part
+    return data
+
+
+def _connect(backend: str) -> socket.socket:
+    """A connection to the server of this backend, which the first caller starts."""
+    path = Path(os.environ[FOLDER]) / backend
+    with open(path.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            _start_server(path, backend)
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(os.fspath(path))
+    return connection
+
+
+def _start_server(path: Path, backend: str) -> None:
+    environment = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    with open(path.with_suffix(".log"), "wb") as log:
+        command = [sys.executable, os.path.abspath(__file__), os.fspath(path)]
+        server = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    server.returncode = 0  # it outlives whoever started it: nothing is to be waited for, or warned of
+    deadline = time.monotonic() + START_SECONDS
+    while not path.exists():
+        if time.monotonic() > deadline or not Path(f"/proc/{server.pid}").exists():
+            raise RuntimeError(f"No server of warm processes: {path.with_suffix('.log').read_text()[-2000:]}")
+        time.sleep(0.02)
+
+
+# ---- the server
+
+
+# What commands and scripts import, so that a fork has it.
+_IMPORTED = (
+    *("matplotlib.backends.backend_agg", "PIL.Image", "scipy.linalg", "sklearn.datasets", "sklearn.linear_model"),
+    *("tensorflow", "keras_vit.acceptance", "keras_vit.cli", "keras_vit.inspection", "keras_vit.quickstart"),
+    *("keras_vit.train", "keras_vit.verify"),
+)
+
+
+def _serve(path: Path) -> Callable[[], None] | None:
+    """Forks for each request. Returns in the forks alone, with what such a process is to do."""
+    owner = Path("/proc", path.parent.name)
+    with socket.socket(socket.AF_UNIX) as listener, selectors.PollSelector() as selector:
+        partial = path.with_suffix(".starting")
+        listener.bind(os.fspath(partial))
+        listener.listen(64)
+        partial.rename(path)
+        selector.register(listener, selectors.EVENT_READ)
+        while owner.exists() and path.exists():
+            for key, _ in selector.select(2.0):
+                if key.data:
+                    descriptor, connection = key.data
+                    status = os.waitid(os.P_PIDFD, descriptor, os.WEXITED)
+                    selector.unregister(descriptor)
+                    os.close(descriptor)
+                    with contextlib.suppress(OSError), connection:  # whoever asked may have ended
+                        connection.sendall(
+                            _STATUS.pack(status.si_status if status.si_code == os.CLD_EXITED else -status.si_status)
+                        )
+                    continue
+                connection, _ = listener.accept()
+                head, streams, _, _ = socket.recv_fds(connection, _LENGTH.size, 2)
+                request = json.loads(_receive(connection, *_LENGTH.unpack(head)))
+                with warnings.catch_warnings():  # JAX warns of threads, which it starts when it is first used
+                    warnings.simplefilter("ignore")
+                    pid = os.fork()
+                if not pid:
+                    connection.close()
+                    for process, waiting in (key.data for key in selector.get_map().values() if key.data):
+                        os.close(process), waiting.close()
+                    return lambda: _become(request, *streams)
+                for stream in streams:
+                    os.close(stream)
+                connection.sendall(_STATUS.pack(pid))
+                descriptor = os.pidfd_open(pid)
+                selector.register(descriptor, selectors.EVENT_READ, (descriptor, connection))
+    return None
+
+
+def _become(request: dict[str, Any], out: int, err: int) -> None:
+    """Turns a fork of the server into the process that was asked for, and runs it."""
+    import numpy as np
+
+    os.environ.clear()
+    os.environ.update(request["env"])
+    os.chdir(request["cwd"])
+    os.dup2(out, 1), os.dup2(err, 2)
+    for descriptor in {out, err}:
+        os.close(descriptor)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
+    random.seed(), np.random.seed()
+    kind, *arguments = request["argv"]
+    sys.orig_argv = [sys.executable, kind, *arguments]
+    if kind == "-c":
+        code, sys.argv, sys.path[0] = arguments[0], ["-c", *arguments[1:]], ""
+        exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
+    elif kind == "-m":
+        sys.argv, sys.path[0] = arguments, request["cwd"]
+        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv, sys.path[0] = [kind, *arguments], os.path.dirname(os.path.abspath(kind))
+        runpy.run_path(kind, run_name="__main__")
+
+
+def _end(error: BaseException | None) -> None:
+    """Ends as Python does, but for taking apart a thousand modules, which takes a second."""
+    code = error.code if isinstance(error, SystemExit) else int(error is not None)
+    if not isinstance(code, int | None):
+        print(code, file=sys.stderr)
+        code = 1
+    if not isinstance(error, SystemExit | None):
+        sys.excepthook(type(error), error, error.__traceback__)
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):  # whoever read it has ended
+            stream.flush()
+    if isinstance(error, KeyboardInterrupt):
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    os._exit(code or 0)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("MPLBACKEND", "agg")
+    sys.path.pop(0)  # the folder of the tests
+    sys.path.insert(0, "")
+    for name in _IMPORTED:
+        importlib.import_module(name)
+    gc.freeze()  # else the first collection of each fork copies the memory of all that is imported
+    process = _serve(Path(sys.argv[1]))
+    if process:
+        try:
+            process()
+        except BaseException as raised:
+            _end(raised)
+        _end(None)
