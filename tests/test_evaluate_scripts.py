@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import warm
 from scipy.stats import rankdata
+from warm import HUNG_SECONDS
 
 pytest.importorskip("tensorflow")
 pytest.importorskip("matplotlib")
@@ -26,14 +27,13 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[1]
 ENV = {**os.environ, "KERAS_BACKEND": "tensorflow"}
-SECONDS = 500  # more than anything here takes on a busy machine
 COLORS = {"blue": (5, 5, 250), "green": (5, 250, 5), "red": (250, 5, 5)}  # in the order of the folders
 CHANNELS = {"red": 0, "green": 1, "blue": 2}
 
 
 def run(script: str, *options: str) -> subprocess.CompletedProcess:
     line = [sys.executable, f"{ROOT}/experiments/{script}.py", *options]
-    return warm.run(line, env=ENV, capture_output=True, text=True, timeout=SECONDS)
+    return warm.run(line, env=ENV, capture_output=True, text=True, timeout=HUNG_SECONDS)
 
 
 def done(script: str, *options: str) -> subprocess.CompletedProcess:

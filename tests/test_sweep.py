@@ -19,6 +19,7 @@ import numpy as np
 import psutil
 import pytest
 import warm
+from warm import HUNG_SECONDS
 
 pytest.importorskip("tensorflow")
 pytest.importorskip("matplotlib")
@@ -28,7 +29,6 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[1]
 ENV = {**os.environ, "KERAS_BACKEND": "tensorflow"}
-SECONDS = 500  # more than anything here takes on a busy machine
 RECIPE = f"""
 import runpy
 get_config = runpy.run_path("{ROOT}/experiments/configs/cifar10_scratch.py")["get_config"]
@@ -54,11 +54,11 @@ def command(recipe: Path, workdir: Path, *options: str) -> list[str]:
 
 def sweep(recipe: Path, workdir: Path, *options: str) -> subprocess.CompletedProcess:
     line = command(recipe, workdir, *options)
-    return warm.run(line, env=ENV, capture_output=True, text=True, timeout=SECONDS)
+    return warm.run(line, env=ENV, capture_output=True, text=True, timeout=HUNG_SECONDS)
 
 
 def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + HUNG_SECONDS
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -126,7 +126,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         wait_for(lambda: (second / "metrics.csv").exists() or stopped.poll() is not None)
         time.sleep(0.5)  # it compiles; its signal handlers are there
         stopped.send_signal(signal.SIGTERM)
-        stopped.wait(SECONDS)
+        stopped.wait(HUNG_SECONDS)
 
         without_test = sweep(recipe, workdir, *options)
         grid = finished(workdir)

@@ -6,6 +6,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+from warm import HUNG_SECONDS
 
 tf = pytest.importorskip("tensorflow")
 
@@ -239,7 +240,7 @@ def test_a_process_ends_though_images_are_being_read(ours):
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert process.stdout.readline() == "the end\n"
     if ours:
-        assert process.wait(120) == 0
+        assert process.wait(HUNG_SECONDS) == 0
     else:
         with suppress(subprocess.TimeoutExpired):
             assert process.wait(10) != 0

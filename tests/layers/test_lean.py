@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from warm import HUNG_SECONDS
 
 from keras_vit.layers import TransformerBlock
 
@@ -67,7 +68,7 @@ def test_numbers_and_gradients_are_those_of_the_plain_block(options, dtype, part
 
 def _peak_megabytes(is_lean: bool) -> float:
     command = [sys.executable, "-W", "ignore", __file__, "lean" if is_lean else "plain"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HUNG_SECONDS)
     assert done.returncode == 0, done.stderr[-2000:]
     return float(done.stdout.split()[-1])
 

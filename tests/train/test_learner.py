@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 import warm
+from warm import HUNG_SECONDS
 
 tf = pytest.importorskip("tensorflow")
 
@@ -33,7 +34,7 @@ def start(output: Path, *arguments: str, backend: str = "tensorflow", **environm
 
 
 def finish(*processes: subprocess.Popen) -> None:
-    outputs = [process.communicate(timeout=400)[0] for process in processes]
+    outputs = [process.communicate(timeout=HUNG_SECONDS)[0] for process in processes]
     assert [process.returncode for process in processes] == [0] * len(processes), outputs[0][-3000:]
 
 

@@ -15,6 +15,7 @@ import keras
 import numpy as np
 import pytest
 import warm
+from warm import HUNG_SECONDS
 
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("sklearn")
@@ -42,7 +43,7 @@ def start(workdir: Path, *arguments: str, **environment: str) -> subprocess.Pope
 
 
 def sha256(process: subprocess.Popen) -> str:
-    output = process.communicate(timeout=400)[0]
+    output = process.communicate(timeout=HUNG_SECONDS)[0]
     found = re.search(r"state sha256: ([0-9a-f]{64})", output)
     assert process.returncode == 0 and found, output[-3000:]
     return found[1]
@@ -103,7 +104,7 @@ def test_a_jax_run_that_is_stopped_changes_no_bit(tmp_path: Path, tmp_path_facto
     process = start(tmp_path, "30", **jax)
     wait_for_progress(process, tmp_path, 3)
     process.send_signal(signal.SIGTERM)
-    output = process.communicate(timeout=100)[0]
+    output = process.communicate(timeout=HUNG_SECONDS)[0]
     assert process.returncode == EXIT_STOPPED, output[-2000:]
     assert sha256(start(tmp_path, "30", **jax)) == whole
     assert [value for _, value in read_metrics(tmp_path)["validation/examples"]] == [360, 360]
@@ -114,7 +115,7 @@ def test_sigterm_saves_and_exits_with_its_own_code(tmp_path: Path, uninterrupted
     process = start(tmp_path)
     wait_for_progress(process, tmp_path, 3)
     process.send_signal(signal.SIGTERM)
-    output = process.communicate(timeout=100)[0]
+    output = process.communicate(timeout=HUNG_SECONDS)[0]
     assert process.returncode == EXIT_STOPPED == 75, output[-2000:]
     assert "Stopped by SIGTERM after step" in output and "run the same command to go on" in output
     assert sha256(start(tmp_path)) == uninterrupted
@@ -152,13 +153,13 @@ def test_a_worker_that_is_asked_to_stop_stops_all_after_the_same_step(tmp_path: 
     workers = start_workers(*[tmp_path] * 3)
     wait_for_progress(workers[0], tmp_path, 6)
     workers[2].send_signal(signal.SIGTERM)
-    outputs = [worker.communicate(timeout=100)[0] for worker in workers]
+    outputs = [worker.communicate(timeout=HUNG_SECONDS)[0] for worker in workers]
     assert [worker.returncode for worker in workers] == [EXIT_STOPPED] * 3, outputs
     assert len({re.search(r"after step (\d+) of 150", output)[1] for output in outputs}) == 1
     assert "Stopped by another worker" in outputs[0] and "Stopped by SIGTERM" in outputs[2]
     # One that does not see the checkpoint of the others would train another model beside them.
     workers = start_workers(tmp_path, tmp_path / "elsewhere")
-    outputs = [worker.communicate(timeout=100)[0] for worker in workers]
+    outputs = [worker.communicate(timeout=HUNG_SECONDS)[0] for worker in workers]
     assert all("It must be one folder that all of them share" in output for output in outputs), outputs
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import warm
+from warm import HUNG_SECONDS
 
 pytest.importorskip("tensorflow")
 pytest.importorskip("sklearn")
@@ -29,7 +30,7 @@ def script(name: str, recipe: str, workdir: Path, *options: str, **environment: 
     recipe = f"--config={ROOT}/experiments/configs/{recipe}"
     command = [sys.executable, f"{ROOT}/experiments/{name}.py", recipe, f"--workdir={workdir}", *options]
     env = {**os.environ, "KERAS_BACKEND": "tensorflow", **environment}
-    return warm.run(command, env=env, capture_output=True, text=True, timeout=300)
+    return warm.run(command, env=env, capture_output=True, text=True, timeout=HUNG_SECONDS)
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import pytest
 import warm
+from warm import HUNG_SECONDS
 
 pytest.importorskip("tensorflow")
 pytest.importorskip("matplotlib")
@@ -140,7 +141,12 @@ def test_what_the_report_says_to_type_works(stranger, tmp_path: Path):
     said = []
     for _, code in blocks:
         ran = warm.run(
-            [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+            [sys.executable, "-c", code],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=HUNG_SECONDS,
         )
         assert ran.returncode == 0, ran.stderr[-2000:]
         said.append(ran.stdout)

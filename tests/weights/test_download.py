@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from warm import HUNG_SECONDS
 
 from keras_vit.weights import catalog, download
 from keras_vit.weights.download import cache_path, fetch, https_url
@@ -37,7 +38,7 @@ class Server(ThreadingHTTPServer):
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
         self.content, self.mode, self.requests = CONTENT, "whole", []
-        self.together = threading.Barrier(2, timeout=10)
+        self.together = threading.Barrier(2, timeout=HUNG_SECONDS)
         self.release = threading.Event()
 
     def url(self, path="weights/model.npz"):
@@ -86,7 +87,7 @@ class Handler(BaseHTTPRequestHandler):
         self.head(200, Content_Length=len(content))
         self.wfile.write(content[:100])
         self.wfile.flush()
-        self.server.release.wait(10)
+        self.server.release.wait(HUNG_SECONDS)
 
     def two_at_a_time(self, content):
         self.head(200, Content_Length=len(content))
@@ -630,7 +631,7 @@ def test_killed_process_leaves_no_file_under_the_final_name(server, home):
     package = str(Path(download.__file__).parents[1])
     process = subprocess.Popen([sys.executable, "-c", code, package, server.url()])
     path = cache_path(server.url())
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + HUNG_SECONDS
     while not list(path.parent.glob(".*.part")) and time.monotonic() < deadline:
         time.sleep(0.02)
     process.kill()
