@@ -516,7 +516,6 @@ MISTAKES = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", MISTAKES)
 def test_mistakes_are_told_in_a_line_and_take_no_folder(case: str, tmp_path: Path):
     options, message = MISTAKES[case]
@@ -525,7 +524,6 @@ def test_mistakes_are_told_in_a_line_and_take_no_folder(case: str, tmp_path: Pat
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.slow
 def test_the_list_names_every_study():
     listed = ablations("--list")
     assert listed.returncode == 0 and [line.split()[0] for line in listed.stdout.splitlines()] == [*STUDIES]

@@ -14,7 +14,7 @@ import warm
 import keras_vit
 from keras_vit import acceptance, cli, delivery
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
+pytestmark = pytest.mark.tensorflow
 
 SIZE, NAMES = 32, ["ant", "bee", "cat"]
 

@@ -23,7 +23,7 @@ pytest.importorskip("tensorflow")
 pytest.importorskip("matplotlib")
 pytest.importorskip("sklearn")
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
+pytestmark = pytest.mark.tensorflow
 
 ROOT = Path(__file__).parents[1]
 ENV = {**os.environ, "KERAS_BACKEND": "tensorflow"}

@@ -271,15 +271,14 @@ def partial_folders(base: Path) -> list[Path]:
     return [path for path in base.glob(".partial-*") if path.is_dir()]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "file",
     [
-        "",
-        "assets/classes.txt",
-        "variables/variables.index",
+        pytest.param("", marks=pytest.mark.slow),
+        pytest.param("assets/classes.txt", marks=pytest.mark.slow),
+        pytest.param("variables/variables.index", marks=pytest.mark.slow),
         "saved_model.pb",
-        "assets.extra/tf_serving_warmup_requests",
+        pytest.param("assets.extra/tf_serving_warmup_requests", marks=pytest.mark.slow),
     ],
 )
 def test_a_killed_export_leaves_no_version(tmp_path: Path, file: str):

@@ -42,7 +42,6 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return workdir
 
 
-@pytest.mark.slow
 def test_a_run_leaves_what_people_look_for(pretrained: Path):
     names = {path.name for path in pretrained.iterdir()}
     files = {"checkpoints", "config.json", "learning_curve.png", "metrics.csv", "model.npz", "report.md", "tensorboard"}
@@ -57,7 +56,6 @@ def test_a_run_leaves_what_people_look_for(pretrained: Path):
         assert picture.size[0] > 300
 
 
-@pytest.mark.slow
 def test_the_weights_can_be_fine_tuned_at_another_size(pretrained: Path, tmp_path):
     done = script("finetune", "finetune.py:smoke", tmp_path, f"--config.weights={pretrained}/model.npz")
     assert done.returncode == 0, done.stderr[-3000:]
@@ -65,7 +63,6 @@ def test_the_weights_can_be_fine_tuned_at_another_size(pretrained: Path, tmp_pat
         assert arrays["head/kernel"].shape == (32, 10)
 
 
-@pytest.mark.slow
 def test_a_folder_of_images_with_one_broken_file(tmp_path):
     for split in ("train", "test"):
         for label in ("cat", "dog"):
@@ -89,7 +86,6 @@ def test_a_folder_of_images_with_one_broken_file(tmp_path):
     assert "Traceback" not in strict.stderr
 
 
-@pytest.mark.slow
 def test_training_images_of_the_test_set_are_dropped(tmp_path):
     for split, first in (("train", 0), ("test", 5)):  # number 5 is in both
         for label, shift in (("cat", 0), ("dog", 100)):
@@ -108,14 +104,12 @@ def test_training_images_of_the_test_set_are_dropped(tmp_path):
     assert "train/cat/5.png" in found and "train/dog/5.png" in found and "4.png" not in found
 
 
-@pytest.mark.slow
 def test_a_batch_that_replicas_do_not_divide_is_filled_up(tmp_path):
     options = ["--config.run.batch_size=10", "--config.run.accumulation_steps=4", "--config.run.loop.total_steps=3"]
     done = script("pretrain", "cifar10_scratch.py:smoke", tmp_path, *options)
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
@@ -133,14 +127,12 @@ def test_mistakes_are_one_line(tmp_path, name: str, options: list[str], message:
     assert message in done.stderr and "Traceback" not in done.stderr, done.stderr[-2000:]
 
 
-@pytest.mark.slow
 def test_the_folder_of_another_run_is_refused(pretrained: Path):
     done = script("pretrain", "cifar10_scratch.py:smoke", pretrained, "--config.run.batch_size=8")
     assert done.returncode == 1
     assert "holds a run with another config:\n  run.batch_size: there 32, here 8" in done.stderr
 
 
-@pytest.mark.slow
 def test_a_recipe_for_another_model_is_refused(pretrained: Path, tmp_path):
     weights = f"--config.weights={pretrained}/model.npz"
     done = script("finetune", "finetune.py:smoke", tmp_path, weights, "--config.variant.width=48")
