@@ -58,6 +58,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("tensorflow"):
                 item.add_marker(pytest.mark.skip(reason="needs TensorFlow: runs in the other half of `make test`"))
+            if item.get_closest_marker("once"):
+                item.add_marker(pytest.mark.skip(reason="depends on no backend: runs in the other half of `make test`"))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

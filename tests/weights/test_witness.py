@@ -74,7 +74,14 @@ def reference_logits(case: dict) -> np.ndarray:
 CASES = synthetic_checkpoint.reference_cases("vit") + synthetic_checkpoint.reference_cases("bit")
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=pytest.mark.slow if case["name"] in synthetic_checkpoint.LARGE else ())
+        for case in CASES
+    ],
+    ids=lambda case: case["name"],
+)
 def test_logits_equal_those_of_the_published_implementation(case):
     logits = reference_logits(case)
     expected = np.array(case["logits_first8"])
