@@ -1,6 +1,7 @@
 """What a piece of code does to files, in order: for tests that what is kept is on the disk before it takes its name."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,10 +23,13 @@ def record(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 
     monkeypatch.setattr(os, "fsync", synced)
     for name in ("rename", "replace"):
-
-        def renamed(source, target, *arguments, call=getattr(os, name), **options):
-            events.append(("renamed", Path(target).name))
-            return call(source, target, *arguments, **options)
-
-        monkeypatch.setattr(os, name, renamed)
+        monkeypatch.setattr(os, name, _noted(getattr(os, name), events))
     return events
+
+
+def _noted(rename: Callable, events: list[tuple[str, str]]) -> Callable:
+    def renamed(source, target):
+        events.append(("renamed", Path(target).name))
+        return rename(source, target)
+
+    return renamed
