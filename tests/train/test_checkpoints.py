@@ -2,9 +2,11 @@
 
 import json
 import os
+import sys
 
 import numpy as np
 import pytest
+import recorded_writes
 
 pytest.importorskip("tensorflow")
 
@@ -88,6 +90,46 @@ def test_a_crash_between_two_renames_cannot_lose_the_last(tmp_path, monkeypatch)
         checkpoints.save(2, state(2))
     monkeypatch.setattr(os, "rename", rename)
     assert Checkpoints(tmp_path).latest().step == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="tells files by their descriptors as Linux does")
+def test_all_is_on_the_disk_before_it_takes_its_name(tmp_path, monkeypatch):
+    checkpoints = Checkpoints(tmp_path)
+    events = recorded_writes.record(monkeypatch)
+    checkpoints.save(1, state(1))
+    assert events == [
+        *(("synced", "state.npz"), ("synced", "state.json"), ("renamed", "0000000001")),
+        ("synced folder", "checkpoints"),
+    ]
+    events.clear()
+    checkpoints.save(1, state(1), {"validation/accuracy": 0.5})  # metrics that come later
+    assert events == [("synced", ".state.json"), ("renamed", "state.json")]
+
+
+def test_what_was_measured_first_stays(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    for value in (0.5, 0.6):
+        checkpoints.save(1, state(1), {"validation/accuracy": value})
+    assert checkpoints.latest().metrics == {"validation/accuracy": 0.5}
+
+
+@pytest.mark.parametrize(("metric", "best"), [("top1_error", 2), ("validation/loss", 2), ("validation/top1", 1)])
+def test_of_equals_the_earliest_is_the_best_and_what_is_no_number_is_not(tmp_path, metric: str, best: int):
+    checkpoints = Checkpoints(tmp_path, keep=9, best_metric=metric)
+    for step, value in enumerate([0.9, 0.1, 0.9, 0.1, float("nan"), float("inf"), float("-inf")], start=1):
+        checkpoints.save(step, state(step), {metric: value})
+    assert checkpoints.best() == best
+
+
+def test_what_is_newer_is_set_aside_and_nothing_else(tmp_path):
+    checkpoints = Checkpoints(tmp_path, keep=9)
+    for step in (1, 2, 3, 4):
+        checkpoints.save(step, state(step))
+    checkpoints.set_aside(2)
+    assert checkpoints.steps() == [1, 2]
+    assert sorted(path.name for path in (tmp_path / "checkpoints").glob("*.damaged")) == [
+        *("0000000003.damaged", "0000000004.damaged")
+    ]
 
 
 def test_metrics_that_come_later_are_added(tmp_path):

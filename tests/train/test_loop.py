@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -28,7 +29,7 @@ from keras_vit.models import vision_transformer  # noqa: E402
 from keras_vit.train.checkpoints import Checkpoints  # noqa: E402
 from keras_vit.train.learner import make_learner  # noqa: E402
 from keras_vit.train.logs import read_metrics  # noqa: E402
-from keras_vit.train.loop import EXIT_STOPPED, Diverged, LoopConfig, Stopped, train  # noqa: E402
+from keras_vit.train.loop import EXIT_STOPPED, Diverged, LoopConfig, Stopped, _Run, _signals, train  # noqa: E402
 from keras_vit.train.optimizers import OptimizerConfig, make_optimizer  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
@@ -174,7 +175,12 @@ class Loop:
     def __init__(self, row, workdir: Path, **loop):
         keras.utils.set_random_seed(0)
         self.workdir = workdir
-        self.model = vision_transformer(row, keras.Input((16, 16, 3)), classes=10, dropout_rate=0.1)
+        images = keras.Input((16, 16, 3))
+        if row is None:  # linear, for what no model changes: traced in a tenth of the time
+            outputs = keras.layers.Dense(10, name="predictions")(keras.layers.Flatten()(images))
+            self.model = keras.Model(images, outputs)
+        else:
+            self.model = vision_transformer(row, images, classes=10, dropout_rate=0.1)
         self.config = LoopConfig(**{"total_steps": 6, "log_every": 2, "checkpoint_every": 2, **loop})
         optimizer = make_optimizer(OptimizerConfig(average_momentum=0.9), self.model, 6)
         self.learner = make_learner(self.model, optimizer, batch_rows=8)
@@ -338,6 +344,137 @@ def test_a_file_in_place_of_the_folder_is_an_error(tiny_vit, tmp_path):
 def test_bad_lengths_are_named(options, message):
     with pytest.raises(ValueError, match=message):
         LoopConfig(**{"total_steps": 1, **options})
+
+
+def rows_of(workdir: Path, name: str) -> dict[int, float]:
+    return dict(read_metrics(workdir)[name])
+
+
+def test_a_row_is_the_mean_of_the_steps_since_the_row_before(tmp_path, monkeypatch):
+    monkeypatch.setattr("keras_vit.train.loop.InputClock.end", lambda clock: 0.5)
+    Loop(None, tmp_path / "each", total_steps=5, log_every=1).run()
+    Loop(None, tmp_path / "some", total_steps=5, log_every=2).run()
+    for name in ("loss", "accuracy", "gradient_norm"):
+        each, some = (rows_of(tmp_path / folder, f"train/{name}") for folder in ("each", "some"))
+        expected = {2: (each[1] + each[2]) / 2, 4: (each[3] + each[4]) / 2, 5: each[5]}
+        assert some == pytest.approx(expected, rel=1e-5)
+    # 8 images in half a second.
+    assert rows_of(tmp_path / "some", "train/images_per_second") == pytest.approx({2: 16, 4: 16, 5: 16})
+    # The schedule counts updates from 0, the log from 1; the run has six, as in `Loop`.
+    cosine = {step: 1e-3 * 0.5 * (1 + np.cos(np.pi * (step - 1) / 6)) for step in range(1, 6)}
+    assert rows_of(tmp_path / "each", "train/learning_rate") == pytest.approx(cosine, rel=1e-5)
+
+
+def test_averages_are_evaluated_and_the_weights_are_as_before(tmp_path):
+    loop, seen = Loop(None, tmp_path, evaluate_every=0), []
+
+    def look(model: keras.Model) -> dict[str, float]:
+        seen.append(([value.copy() for value in model.get_weights()], [v.numpy() for v in loop.averages]))
+        return {"looked": 1.0}
+
+    loop.averages = loop.learner.optimizer.averages
+    loop.run(evaluators={"mine": look})
+    [(evaluated, averages)] = seen  # at the end, and only there
+    weights = [variable.numpy() for variable in loop.model.trainable_variables]
+    assert len(averages) == len(weights) and any((a != w).any() for a, w in zip(averages, weights, strict=True))
+    for average in averages:
+        assert any(value.shape == average.shape and (value == average).all() for value in evaluated)
+    stored = Checkpoints(tmp_path).latest().state
+    for number, variable in enumerate(loop.model.trainable_variables):
+        name = next(name for name in stored if name.startswith("weights/") and name.endswith(variable.path))
+        assert (stored[name] == weights[number]).all()
+
+
+def test_a_checkpoint_has_the_metrics_of_its_own_step(tmp_path):
+    options = {"evaluate_every": 4, "checkpoint_every": 2, "keep_checkpoints": 9}
+    Loop(None, tmp_path, **options).run(evaluators={"mine": lambda model: {"answer": 42.0}})
+    folder = tmp_path / "checkpoints"
+    found = {int(path.parent.name): json.loads(path.read_text())["metrics"] for path in folder.glob("*/state.json")}
+    assert found == {2: {}, 4: {"mine/answer": 42.0}, 6: {"mine/answer": 42.0}}
+
+
+def test_a_run_that_has_ended_is_not_measured_again(tmp_path):
+    calls = []
+    evaluators = {"mine": lambda model: {"calls": float(len(calls)) + (calls.append(1) or 0)}}
+    first = Loop(None, tmp_path).run(evaluators=evaluators)
+    assert Loop(None, tmp_path).run(evaluators=evaluators) == first and len(calls) == 1
+
+
+def test_going_on_sets_aside_what_is_newer(tmp_path):
+    Loop(None, tmp_path, keep_checkpoints=9).run()
+    newest = tmp_path / "checkpoints" / "0000000006" / "state.json"
+    newest.write_text("{")
+    Loop(None, tmp_path, keep_checkpoints=9, total_steps=4).run()
+    assert Checkpoints(tmp_path).steps() == [2, 4] and newest.parent.with_suffix(".damaged").is_dir()
+
+
+def test_a_second_signal_is_not_caught():
+    asked = []
+    before = signal.signal(signal.SIGTERM, lambda *_: asked.append("before"))
+    try:
+        with _signals(asked.append):
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert asked == ["SIGTERM", "before", "before"]
+
+
+class Between:
+    """What `_Run` reads of the rest: nothing is trained."""
+
+    def __init__(self, workdir: Path, devices: Devices, loss_scale: float | None = None, start: int = 0):
+        learner = SimpleNamespace(optimizer=SimpleNamespace(loss_scale=loss_scale))
+        checkpoints = Checkpoints(workdir, is_writer=devices.is_chief)
+        config = LoopConfig(total_steps=1000)
+        self.run = _Run(learner, None, config, checkpoints, None, None, 8, devices, None, {}, start)
+
+    def stops_at(self, step: int) -> bool:
+        self.run.step = step
+        return self.run._is_stopping()
+
+
+@pytest.mark.parametrize("value", ["loss", "gradient_norm"])
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_a_scaled_loss_may_overflow_a_hundred_times_in_a_row(tmp_path, value: str, number: float):
+    run, good = Between(tmp_path, ONE, loss_scale=2.0).run, {"loss": 1.0, "gradient_norm": 1.0}
+    for _ in range(2):
+        for _ in range(100):
+            run._check_finite({**good, value: number})
+        run._check_finite(good)
+    for _ in range(100):
+        run._check_finite({**good, value: number})
+    with pytest.raises(Diverged, match="Last good checkpoint: none yet"):
+        run._check_finite({**good, value: number})
+
+
+def test_workers_leave_after_a_step_that_none_has_begun(tmp_path):
+    (tmp_path / "stop").touch()
+    (tmp_path / "stop_after").write_text("1")  # of an earlier part of the run
+    chief, other = (
+        Between(tmp_path, Devices(kind="multi_worker", num_replicas=2, num_workers=2, worker_index=index))
+        for index in range(2)
+    )
+    assert not chief.stops_at(1) and not other.stops_at(1)
+    other.run.ask_to_stop("SIGTERM")
+    assert not other.stops_at(3)  # it may be one step ahead of the chief, or one behind
+    assert not chief.stops_at(3)
+    assert (tmp_path / "stop_after").read_text() == "5"
+    assert not other.stops_at(4) and not chief.stops_at(4)
+    assert other.stops_at(5) and chief.stops_at(5)
+    assert (chief.run.asked_by, other.run.asked_by) == ("another worker", "SIGTERM")
+
+
+def test_how_often_things_happen_by_default():
+    config = LoopConfig(total_steps=1)
+    assert (config.log_every, config.evaluate_every, config.checkpoint_every, config.keep_checkpoints) == (
+        50,
+        0,
+        1000,
+        2,
+    )
+    assert config.best_metric == "validation/accuracy" and EXIT_STOPPED == 75  # EX_TEMPFAIL of sysexits.h
 
 
 @pytest.mark.slow
