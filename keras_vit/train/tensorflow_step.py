@@ -62,6 +62,8 @@ def _update(strategy: tf.distribute.Strategy, optimizer: Any, gradients: Sequenc
     """What Keras's `apply` does, but for the reduction: that was done, and Keras would do it again."""
     for rule, variables, new in optimizer.parts(gradients):
         rate = tf.convert_to_tensor(rule.learning_rate)
+        if isinstance(rule, keras.optimizers.Nadam):
+            _advance_product(rule)
         step, moments = _step, [()] * len(new)
         if type(rule) is keras.optimizers.Adam and not rule.amsgrad:
             step = _adam_step
@@ -72,6 +74,13 @@ def _update(strategy: tf.distribute.Strategy, optimizer: Any, gradients: Sequenc
         rule.iterations.assign_add(1)
     optimizer.iterations.assign_add(1)
     return tf.constant(0)
+
+
+def _advance_product(rule: keras.optimizers.Nadam) -> None:
+    """The product of Nadam's momenta so far: Keras updates it in the method that also reduces the gradients."""
+    product = rule._u_product.value
+    schedule = 1.0 - 0.5 * 0.96 ** tf.cast(rule.iterations.value + 1, product.dtype)
+    product.assign(product * rule.beta_1 * schedule)
 
 
 def _step(rule: keras.optimizers.Optimizer, rate: tf.Tensor, variable: tf.Variable, gradient: tf.Tensor) -> None:
