@@ -74,10 +74,10 @@ def trained(config: Config, folder: Path, num_classes: int, devices: Devices) ->
         )
     if best is None:
         return model, config.run.loop.total_steps
-    path = Checkpoints(folder).path(best) / "state.npz"
-    with np.load(path) as state:
-        names = [name for name in state.files if name.startswith("weights/")]
-        restore(model.layers, {name.removeprefix("weights/"): state[name] for name in names}, origin=str(path))
+    checkpoints, prefix = Checkpoints(folder), "weights/"
+    state = checkpoints.read(best).state
+    weights = {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
+    restore(model.layers, weights, origin=str(checkpoints.path(best)))
     return model, best
 
 

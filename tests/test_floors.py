@@ -66,7 +66,7 @@ FILES = {
     ),
     "train": (
         *("losses", "schedules", "optimizers", "remat", "tensorflow_step", "jax_step", "learner", "checkpoints"),
-        *("progress", "logs", "report", "loop", "config", "recipe", "pretrain", "finetune", "masked_patches"),
+        *("progress", "window", "logs", "report", "loop", "config", "recipe", "pretrain", "finetune", "masked_patches"),
         *("handover", "transfer", "__init__"),
     ),
     "analyze": (
