@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 from ablation_arms import Config
-from trials import read_json, write_json
+from trials import read_json
 
 import keras_vit
 from keras_vit.data.sources import Source
@@ -23,6 +23,7 @@ from keras_vit.train.checkpoints import Checkpoints
 from keras_vit.train.logs import read_metrics
 from keras_vit.train.recipe import make_sources, row_of
 from keras_vit.weights.restore import restore
+from keras_vit.writing import write_json
 
 RESULT, METRIC = "measured.json", "test/accuracy"
 PROCEDURES = {PretrainConfig: pretrain, FinetuneConfig: finetune}

@@ -45,11 +45,12 @@ from ablation_runs import METRIC, RESULT, train_and_measure
 from ablation_studies import STUDIES, make_study
 from absl import app, flags
 from exit_codes import exit_code
-from trials import Pool, Trial, claim, read_json, write_json
+from trials import Pool, Trial, claim, read_json
 
 from keras_vit.drawing import check_can_draw
 from keras_vit.train import Diverged, pretrain
 from keras_vit.train.config import with_fields
+from keras_vit.writing import write_json
 
 _STUDY = flags.DEFINE_string("study", None, f"One of: {', '.join(STUDIES)}.")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the study.")

@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 
 from keras_vit.train import EXIT_STOPPED, Stopped
-from keras_vit.writing import write_text
+from keras_vit.writing import write_json
 
 POLL_SECONDS = 0.5
 MEMORY_MARGIN = 1.2
@@ -111,11 +111,6 @@ def read_json(path: Path) -> dict[str, Any]:
     with suppress(FileNotFoundError, ValueError):
         return json.loads(path.read_text(encoding="utf-8"))
     return {}
-
-
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Writes a JSON file, whole or not at all."""
-    write_text(path, json.dumps(content, indent=1) + "\n")
 
 
 def _alive(identity: Sequence[float] | None) -> psutil.Process | None:

@@ -37,7 +37,7 @@ from keras_vit.train.optimizers import make_optimizer
 from keras_vit.train.report import write_report
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant
 from keras_vit.weights.save import save_checkpoint
-from keras_vit.writing import whole
+from keras_vit.writing import whole, write_json
 
 
 def run(
@@ -153,8 +153,7 @@ def run(
         write_report(
             workdir, title=title, facts=facts, command=_command() if command is None else command, sections=sections
         )
-        with whole(workdir / "results.json") as partial:
-            partial.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        write_json(workdir / "results.json", results)
         print(f"{workdir / 'report.md'}\n{workdir / 'model.npz'}")
     print(f"state sha256: {results['state_sha256']}", flush=True)
     return results
