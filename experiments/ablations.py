@@ -45,7 +45,7 @@ from ablation_runs import METRIC, RESULT, train_and_measure
 from ablation_studies import STUDIES, make_study
 from absl import app, flags
 from exit_codes import exit_code
-from trials import Pool, Trial, claim, read_json
+from trials import Pool, Trial, claim, data_of, read_json
 
 from keras_vit.drawing import check_can_draw
 from keras_vit.train import Diverged, pretrain
@@ -77,7 +77,8 @@ def main() -> None:
         return
     check_can_draw()
     arms = {name: asdict(arm.config) for name, arm in study.arms.items()}
-    plan = {"study": _STUDY.value, "size": _SIZE.value, "seeds": seeds, "arms": arms}
+    runs = [arm.config.run for arm in study.arms.values()] + ([] if study.start is None else [study.start.run])
+    plan = {"study": _STUDY.value, "size": _SIZE.value, "seeds": seeds, "arms": arms, "data_sha256": data_of(*runs)}
     claim(folder / "ablation.json", plan, free=("seeds",))
     pool = Pool(_PARALLEL.value, folder, "ablation")
     pool.catch_signals()

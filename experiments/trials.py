@@ -5,6 +5,7 @@ many at a time as memory allows; the plan in the folder of the experiment, so th
 does not: what is tried, and what is made of it (`sweep.py`, `ablations.py`).
 """
 
+import hashlib
 import json
 import os
 import shlex
@@ -14,13 +15,14 @@ import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from keras_vit.train import EXIT_STOPPED, Stopped
+from keras_vit.train import EXIT_STOPPED, RunConfig, Stopped
+from keras_vit.train.recipe import data_sha256, make_sources
 from keras_vit.writing import write_json
 
 POLL_SECONDS = 0.5
@@ -70,6 +72,13 @@ class Trial:
         """Returns what is reported."""
         notes = {name: self.notes().get(name) for name in ("diverged", "seconds", "memory_gb", "command")}
         return {**self.tries, "accuracy": self.accuracy(), **notes}
+
+
+def data_of(*configs: RunConfig) -> str:
+    """Returns a hash of all data of these runs, for the plan: results on other data are not of the same experiment."""
+    whole = {(replace(config.data, held_out=0.0, train_share=1.0), config.seed) for config in configs}
+    parts = [data_sha256(make_sources(data, seed)) for data, seed in sorted(whole, key=repr)]
+    return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
 
 def claim(path: Path, plan: Plan, *, free: Collection[str] = ()) -> None:

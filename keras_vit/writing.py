@@ -52,7 +52,7 @@ def write_json(path: Path, content: Any) -> None:
     """
     if wrong := _not_finite(content):
         raise ValueError(
-            f"{path} is not written: {', '.join(wrong[:5])} is NaN or infinite. The outputs of the model are no numbers."
+            f"{path} is not written: {', '.join(wrong[:5])} is NaN or infinite. The model gives no numbers."
         )
     write_text(path, json.dumps(content, indent=1) + "\n")
 

@@ -50,8 +50,8 @@ def save_checkpoint(model: keras.Model, path: str | os.PathLike, layout: Layout 
     arrays = _translated(model, facts, layout)
     if wrong := [name for name, array in arrays.items() if not np.isfinite(array).all()]:
         raise ValueError(
-            f"{path} is not written: {len(wrong)} of {len(arrays)} arrays hold NaN or infinity ({', '.join(wrong[:3])}). "
-            "The training has diverged: save an earlier state."
+            f"{path} is not written: {len(wrong)} of {len(arrays)} arrays hold NaN or infinity "
+            f"({', '.join(wrong[:3])}). The training has diverged: save an earlier state."
         )
     if layout == "google":
         files.write_npz(path, arrays, facts)

@@ -223,6 +223,6 @@ def test_weights_that_are_no_numbers_are_not_saved(number, tmp_path):
     model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3), classes=2)
     kernel = model.get_layer("predictions").kernel
     kernel.assign(np.full(kernel.shape, number))
-    with pytest.raises(ValueError, match="is not written: 1 of 152 arrays hold NaN or infinity .head/kernel"):
+    with pytest.raises(ValueError, match=r"is not written: 1 of \d+ arrays hold NaN or infinity .head/kernel"):
         keras_vit.save_checkpoint(model, tmp_path / "model.npz")
     assert not list(tmp_path.iterdir())
