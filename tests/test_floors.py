@@ -52,7 +52,18 @@ FILES = {
         *("resnet", "axial", "__init__"),
     ),
     "data": (
-        *("fractals", "transforms", "randaugment", "prepared", "sources", "folders", "duplicates", "order", "reading"),
+        *(
+            "fractals",
+            "transforms",
+            "randaugment",
+            "prepared",
+            "contents",
+            "sources",
+            "folders",
+            "duplicates",
+            "order",
+            "reading",
+        ),
         *("pipeline", "__init__"),
     ),
     "models": ("ends", "resnet", "vit", "__init__"),
@@ -66,7 +77,7 @@ FILES = {
     ),
     "train": (
         *("losses", "schedules", "optimizers", "remat", "tensorflow_step", "jax_step", "learner", "checkpoints"),
-        *("progress", "logs", "report", "loop", "config", "recipe", "pretrain", "finetune", "masked_patches"),
+        *("progress", "window", "logs", "report", "loop", "config", "recipe", "pretrain", "finetune", "masked_patches"),
         *("handover", "transfer", "__init__"),
     ),
     "analyze": (

@@ -24,6 +24,7 @@ pytest.importorskip("sklearn")
 from free_ports import free_ports  # noqa: E402
 
 from keras_vit.data import pipeline, sources, transforms  # noqa: E402
+from keras_vit.data.reading import Unreadable, named  # noqa: E402
 from keras_vit.devices import Devices  # noqa: E402
 from keras_vit.models import vision_transformer  # noqa: E402
 from keras_vit.train.checkpoints import Checkpoints  # noqa: E402
@@ -184,11 +185,17 @@ class Loop:
         self.config = LoopConfig(**{"total_steps": 6, "log_every": 2, "checkpoint_every": 2, **loop})
         optimizer = make_optimizer(OptimizerConfig(average_momentum=0.9), self.model, 6)
         self.learner = make_learner(self.model, optimizer, batch_rows=8)
-        self.source = sources.digits("train")
+        self.source, self.unreadable = sources.digits("train"), None
 
     def batches(self, first_step: int, stamp) -> tf.data.Dataset:
         resized = [transforms.resize(16), transforms.to_uint8]
-        return pipeline.training_batches(self.source, resized, batch_size=8, seed=0, start_step=first_step, stamp=stamp)
+        options = {
+            "start_step": first_step,
+            "total_steps": self.config.total_steps,
+            "stamp": stamp,
+            "unreadable": self.unreadable,
+        }
+        return pipeline.training_batches(self.source, resized, batch_size=8, seed=0, **options)
 
     def run(self, **options) -> dict:
         options = {"batch_size": 8, "devices": ONE, "show_progress": False, **options}
@@ -298,6 +305,119 @@ def test_not_a_number_names_the_step_and_the_last_good_checkpoint(tiny_vit, tmp_
     with pytest.raises(Diverged, match=r"Step 5: the loss is nan.*Last good checkpoint: .*0000000004"):
         loop.run()
     assert Checkpoints(tmp_path).steps() == [2, 4]
+
+
+def in_float16(loop: "Loop", row) -> "Loop":
+    """The same loop with a loss scale."""
+    keras.config.set_dtype_policy("mixed_float16")
+    loop.model = vision_transformer(row, keras.Input((16, 16, 3)), classes=10)
+    loop.model.get_layer("predictions").kernel.assign(np.random.RandomState(0).normal(size=(16, 10)) * 0.1)
+    made = make_optimizer(OptimizerConfig(), loop.model, loop.config.total_steps, loss_scaling=True)
+    loop.learner = make_learner(loop.model, made, batch_rows=8)
+    return loop
+
+
+def written(folder: Path) -> str:
+    """All that a run has measured, as text."""
+    return (folder / "metrics.csv").read_text()
+
+
+class InfiniteAtLast(keras.optimizers.schedules.LearningRateSchedule):
+    """In the third update, after which no loss is computed."""
+
+    def __call__(self, step):
+        return keras.ops.where(keras.ops.cast(step, "float32") < 2, 1e-3, np.inf)
+
+
+def test_a_last_update_that_is_not_a_number_is_not_written(tiny_vit, tmp_path):
+    loop = Loop(tiny_vit, tmp_path, total_steps=3, checkpoint_every=1)
+    for rule in loop.learner.optimizer.rules.values():
+        rule._learning_rate = InfiniteAtLast()
+    with pytest.raises(Diverged, match=r"Step 3: \d+ variables of the run hold NaN or infinity.*0000000002"):
+        loop.run()
+    assert Checkpoints(tmp_path).steps() == [1, 2]
+    assert Checkpoints(tmp_path).latest().step == 2
+    assert "nan" not in written(tmp_path)
+
+
+def test_in_float16_a_loss_that_is_not_a_number_ends_the_run(tiny_vit, tmp_path):
+    loop = in_float16(Loop(tiny_vit, tmp_path), tiny_vit)
+    batches = loop.batches
+
+    def poisoned(first_step, stamp):
+        return batches(first_step, stamp).map(lambda images, *rest: (tf.cast(images, tf.float32) * np.nan, *rest))
+
+    loop.batches = poisoned
+    with pytest.raises(Diverged, match="Step 1: the loss is nan.*Last good checkpoint: none yet"):
+        loop.run()
+    assert Checkpoints(tmp_path).steps() == [] and "nan" not in written(tmp_path)
+
+
+def test_in_float16_gradients_may_overflow_until_the_loss_scale_is_1(tiny_vit, tmp_path):
+    loop = in_float16(Loop(tiny_vit, tmp_path, total_steps=12), tiny_vit)
+    loop.learner.optimizer.loss_scale.assign(2.0**20)
+    loop.run()
+    assert 2.0**10 < float(loop.learner.optimizer.loss_scale.numpy()) < 2.0**20  # halved, and not in every step
+    assert "inf" not in written(tmp_path) and "nan" not in written(tmp_path)
+    loop = in_float16(Loop(tiny_vit, tmp_path / "never", total_steps=3), tiny_vit)
+    loop.learner.optimizer.loss_scale.assign(2.0**60)
+    with pytest.raises(Diverged, match="the gradient of every step overflowed, so no weight was ever updated"):
+        loop.run()
+    assert Checkpoints(tmp_path / "never").steps() == [2]
+
+
+@pytest.mark.parametrize("number", [np.nan, -np.inf])
+def test_a_metric_that_is_not_a_number_is_no_result(tiny_vit, tmp_path, number):
+    with pytest.raises(Diverged, match="of what was measured, mine/answer is (nan|-inf)"):
+        Loop(tiny_vit, tmp_path).run(evaluators={"mine": lambda model: {"answer": number}})
+    assert Checkpoints(tmp_path).steps() == [2, 4] and "mine/answer" not in written(tmp_path)
+
+
+def nothing_readable(folder: Path, count: int) -> sources.Source:
+    for number in range(count):
+        path = folder / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"no picture")
+    return sources.image_folder(folder)
+
+
+@pytest.mark.parametrize("count", [4, 100])  # of 100 a run of two batches meets too few to tell
+def test_no_image_is_no_result(tiny_vit, tmp_path, count):
+    loop = Loop(tiny_vit, tmp_path / "run", total_steps=2, checkpoint_every=0, log_every=1)
+    loop.source = nothing_readable(tmp_path / "data", count)
+    loop.unreadable = Unreadable(loop.source)
+    message = "4 of the 4 images of .* could not be read" if count == 4 else "No image of the 2 batches of this run"
+    with pytest.raises(ValueError, match=message), named(loop.unreadable):
+        loop.run()
+    assert "train/loss" not in written(tmp_path / "run")
+    assert Checkpoints(tmp_path / "run").steps() == []
+
+
+def test_no_validation_image_is_no_result(tiny_vit, tmp_path):
+    source = nothing_readable(tmp_path / "data", 4)
+    resized = [transforms.resize(16), transforms.to_uint8]
+    bad = Unreadable(source)
+    with pytest.raises(ValueError, match="4 of the 4 images of .* could not be read"), named(bad):
+        Loop(tiny_vit, tmp_path / "run").run(
+            validation=lambda: pipeline.evaluation_batches(source, resized, batch_size=2, unreadable=bad)
+        )
+    assert "validation" not in written(tmp_path / "run")
+
+
+def test_rows_after_a_stop_are_those_of_a_run_that_was_not_stopped(tiny_vit, tmp_path):
+    """Also where the stop is between two rows, whose means then cover steps on both sides of it."""
+    names = ("train/loss", "train/accuracy", "train/gradient_norm", "train/learning_rate")
+
+    def end(_model):
+        raise InterruptedError
+
+    Loop(tiny_vit, tmp_path / "whole", log_every=3).run()
+    with pytest.raises(InterruptedError):  # after step 5; there is a row of step 3, and a checkpoint of step 4
+        Loop(tiny_vit, tmp_path / "stopped", log_every=3, evaluate_every=5).run(evaluators={"mine": end})
+    assert Checkpoints(tmp_path / "stopped").steps()[-1] == 4
+    Loop(tiny_vit, tmp_path / "stopped", log_every=3).run()
+    whole, resumed = read_metrics(tmp_path / "whole"), read_metrics(tmp_path / "stopped")
+    assert [whole[name] for name in names] == [resumed[name] for name in names]
 
 
 def test_a_full_disk_loses_nothing(tiny_vit, tmp_path, monkeypatch):
