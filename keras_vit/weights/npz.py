@@ -34,20 +34,24 @@ _MAX_HEADER_BYTES = 2**14  # NumPy parses no header of more than 10,000
 _CHUNK_BYTES = 2**20
 _PARSING = threading.Lock()  # of Python literals: in two threads at once it fails now and then on Python 3.11
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
-_END = struct.Struct("<4s16xH")
+_END = struct.Struct("<4s6xH8xH")
+_MANY = 0xFFFF  # members: the count is elsewhere
 _MARK = re.compile(rb"metadata crc32 ([0-9a-f]{8})")
 
 
-def check_end(path: Path) -> bytes:
-    """Returns the comment of an archive, or refuses one whose end is missing."""
+def check_end(path: Path) -> tuple[int, bytes]:
+    """Returns the number of members of an archive and its comment, or refuses one whose end is missing."""
     with open(path, "rb") as stream:
         size = stream.seek(0, 2)
         stream.seek(max(size - _MAX_COMMENT_BYTES - _END.size, 0))
         tail = stream.read()
     place = len(tail)
     while (place := tail.rfind(b"PK\x05\x06", 0, place)) >= 0:
-        if len(tail) >= place + _END.size == len(tail) - _END.unpack_from(tail, place)[1]:
-            return tail[place + _END.size :]
+        if len(tail) < place + _END.size:
+            continue
+        _, count, comment_bytes = _END.unpack_from(tail, place)
+        if place + _END.size + comment_bytes == len(tail):
+            return count, tail[place + _END.size :]
     raise bad(path, "it is an npz archive whose end is missing: truncated")
 
 
@@ -57,9 +61,9 @@ def entries(path: Path) -> tuple[list[Entry], dict[str, Any]]:
     Raises:
         ValueError: If the archive is damaged, or of something else.
     """
-    comment = check_end(path)
+    count, comment = check_end(path)
     try:
-        members = _directory(path, comment)
+        members = _directory(path, count, comment)
         _refuse_strange_members(path, [member.filename for member in members])
         with open(path, "rb") as file:
             found = [_entry(path, file, member) for member in members]
@@ -92,7 +96,7 @@ def _damaged(path: Path, error: Exception) -> ValueError:
     return bad(path, f"the npz archive is truncated or damaged ({error or type(error).__name__})")
 
 
-def _directory(path: Path, comment: bytes) -> list[zipfile.ZipInfo]:
+def _directory(path: Path, count: int, comment: bytes) -> list[zipfile.ZipInfo]:
     try:
         with _Frugal(FileIO(path)) as file, zipfile.ZipFile(file) as archive:
             members, read = archive.infolist(), archive.comment
@@ -100,6 +104,8 @@ def _directory(path: Path, comment: bytes) -> list[zipfile.ZipInfo]:
         raise zipfile.BadZipFile(str(error)) from error
     if read != comment:
         raise zipfile.BadZipFile("it has two ends")
+    if count not in (_MANY, len(members)):
+        raise zipfile.BadZipFile(f"its directory lists {len(members)} of {count} members")
     return members
 
 

@@ -113,7 +113,12 @@ def load(source: Source) -> Pretrained:
     shape = None if found.dialect == "keras" else _looks_like(found.arrays)
     if shape in (None, source.model):
         return pretrained
-    return dataclasses.replace(pretrained, origin=f"{source.weights}, whose arrays are those of {shape},")
+    return dataclasses.replace(pretrained, origin=f"{origin_of(source)}, whose arrays are those of {shape},")
+
+
+def origin_of(source: Source) -> str:
+    """Returns what messages call the weights: a URL without its password."""
+    return download.without_secrets(source.weights)
 
 
 def _looks_like(canonical: dict[str, np.ndarray]) -> str | None:
@@ -130,7 +135,7 @@ def _describe(source: Source, found: model_file.ModelFile) -> Pretrained:
         logging.warning(
             "%s does not record its form of GELU, its epsilons and its grid, as files of older versions: taken are the "
             "published ones, and a square. Save it again.",
-            source.weights,
+            origin_of(source),
         )
     size = metadata.get("image_size")
     if size is None and source.row is not None:
@@ -140,7 +145,7 @@ def _describe(source: Source, found: model_file.ModelFile) -> Pretrained:
     gelu = metadata.get("gelu") or (source.row and source.row.gelu)
     return Pretrained(
         arrays=arrays,
-        origin=source.weights,
+        origin=origin_of(source),
         image_size=(size[0], size[1]) if size else None,
         grid=_table_grid(metadata, arrays),
         grid_is_known="grid" in metadata or source.row is not None,
@@ -211,7 +216,7 @@ def zero_head_message(source: Source) -> str:
     """What to say when `include_top=True` meets a head that was never trained."""
     alternative = source.row and catalog.alternative_with_head(source.row)
     return (
-        f"The classification head of {source.weights} is all zeros (Google published its ImageNet-21k files so): "
+        f"The classification head of {origin_of(source)} is all zeros (Google published its ImageNet-21k files so): "
         "every class would get the same score. Use `include_top=False`"
         + (f', or `weights="{alternative}"`, which has a trained head' if alternative else "")
         + f'. Tags of {source.model} are listed by `keras_vit.list_weights("{source.model}")`.'
