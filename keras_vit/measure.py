@@ -22,6 +22,7 @@ from keras_vit.evaluate.imagenet_sets import by_wordnet_id, imagenet_real, image
 from keras_vit.evaluate.label_sets import LabelSets, label_set_accuracy
 from keras_vit.evaluate.scorecard import class_table, headline, write_answers, write_pictures
 from keras_vit.imagenet import is_wordnet_id
+from keras_vit.weights.download import without_secrets
 from keras_vit.writing import table, write_json, write_text
 
 _PUBLISHED_OF = {  # TensorFlow Datasets' names to those of `paper.py`
@@ -123,7 +124,7 @@ def measure(
     if place.is_chief:
         precision = " and ".join(sorted({step.compute_dtype for step in network.layers}))
         said = _Said(
-            name=f"{Path(model).name}{'' if weights is None else f', {weights}'}",
+            name=f"{Path(model).name}{'' if weights is None else f', {without_secrets(str(weights))}'}",
             test=test,
             numbers=numbers,
             published=published_rows(Path(model).stem, test.published, size[0]),

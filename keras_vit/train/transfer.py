@@ -30,6 +30,7 @@ from keras_vit.train.recipe import check_folder, row_of, run
 from keras_vit.train.schedules import bit_hyperrule
 from keras_vit.variants import ViTVariant
 from keras_vit.weights import catalog, source
+from keras_vit.weights.download import without_secrets
 from keras_vit.weights.restore import state
 from keras_vit.weights.save import check_can_save
 
@@ -236,7 +237,7 @@ def _start_by_name(model: str, weights: str | os.PathLike | None, image_size: in
     size = image_size or _default_size(row, _PAPER_SIZE if weights is not None else _PRETRAINED_SIZE, trained_size)
     return _Start(
         name=model,
-        weights="none" if weights is None else weights,
+        weights="none" if weights is None else without_secrets(weights),
         image_size=size,
         parameters=cost.parameters(row, image_size=(size, size)),  # refuses a size that patches do not tile
         build=lambda num_classes: on_trunk(row, weights, size, num_classes, **options),
