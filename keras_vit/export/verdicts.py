@@ -124,12 +124,15 @@ def judge(
         name: For the table; default: the name of the file.
 
     Raises:
-        ValueError: If the file cannot be run, or gives outputs of another shape or that are no numbers.
+        ValueError: If the file cannot be run, or gives outputs of another shape; or outputs, of the file or of the
+            model, are no numbers.
     """
     outcome = run(path, images, repeats=repeats)
     given = outcome.outputs
     if given.shape != expected.shape:
         raise ValueError(f"{path} gives outputs of shape {given.shape}, the model {expected.shape}.")
+    if not np.isfinite(expected).all():
+        raise ValueError(f"The model gives {np.sum(~np.isfinite(expected))} outputs that are no numbers.")
     if not np.isfinite(given).all():
         raise ValueError(f"{path} gives {np.isnan(given).sum()} NaN and {np.isinf(given).sum()} infinite outputs.")
     errors = np.abs(given - expected)
