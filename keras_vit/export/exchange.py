@@ -18,7 +18,7 @@ import gc
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -175,13 +175,14 @@ def _export(
         _check_close(verdict, accepted)
         if subject.labels:
             (version.folder / "labels.txt").write_text("\n".join([*subject.labels, ""]), encoding="utf-8")
+        numbers = {name: value for name, value in asdict(verdict).items() if name != "version"}
         described = describe(model, accepted={"max_error": accepted}, **known)
         described["input"] |= {"name": "images", "image_size": list(subject.image_size)}
         described["output"] = {"name": output, "shape": [None, *model.outputs[0].shape[1:]]}
         write_reference(version.folder, levels[:_NUM_REFERENCE_IMAGES], expected[:_NUM_REFERENCE_IMAGES])
-        write_facts(version.folder, described | facts | {"parity": {"images": examples.name, **asdict(verdict)}})
+        write_facts(version.folder, described | facts | {"parity": {"images": examples.name, **numbers}})
         write_checksums(version.folder, version.folder)
-    return verdict
+    return replace(verdict, version=version.path)
 
 
 def _accepted(expected: np.ndarray) -> float:

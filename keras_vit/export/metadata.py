@@ -14,6 +14,7 @@ import keras
 
 from keras_vit.evaluate.outputs import scales_pixels
 from keras_vit.imagenet import class_names as imagenet_names
+from keras_vit.writing import one_line
 
 FILE = "keras_vit.json"
 CHECKSUMS_FILE = "SHA256SUMS"
@@ -68,7 +69,12 @@ def describe(
 
 def write_facts(folder: Path, facts: Mapping[str, Any]) -> None:
     """Writes the facts about the exports in a folder."""
-    (folder / FILE).write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    (folder / FILE).write_bytes(as_json(facts))
+
+
+def as_json(facts: Mapping[str, Any]) -> bytes:
+    """Returns facts as UTF-8. Bytes of a path that are no UTF-8 become escapes, of which JSON makes the same path."""
+    return (json.dumps(facts, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
 
 
 def facts_folder(export: Path) -> Path:
@@ -137,6 +143,8 @@ def variables_sha256(model: keras.Model) -> str:
 def labels_of(num_classes: int, class_names: Sequence[str] = ()) -> list[str]:
     """Returns a name for each class: those that are given, else ImageNet's where the number tells, else numbers.
 
+    A name has one line, and a blank one becomes a number.
+
     Raises:
         ValueError: If there are not as many names as classes.
 
@@ -147,5 +155,6 @@ def labels_of(num_classes: int, class_names: Sequence[str] = ()) -> list[str]:
     if class_names:
         if len(class_names) != num_classes:
             raise ValueError(f"The model has {num_classes} classes. Received: {len(class_names)} names.")
-        return [" ".join(str(name).split()) for name in class_names]
+        names = [one_line(" ".join(str(name).split())) for name in class_names]
+        return [name or f"class {index}" for index, name in enumerate(names)]  # TensorFlow reads no empty line
     return imagenet_names(num_classes) or [f"class {index}" for index in range(num_classes)]

@@ -11,7 +11,6 @@ The signatures are listed in `signatures.py`.
 """
 
 import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -151,11 +150,11 @@ def _write_graph(
     model: keras.Model, folder: Path, labels: Sequence[str], **options: Any
 ) -> dict[str, Callable[..., dict[str, tf.Tensor]]]:
     """Returns the signatures."""
-    with tempfile.TemporaryDirectory(prefix="keras_vit_classes_") as place:
-        file = Path(place, "classes.txt")
-        file.write_text("\n".join([*labels, ""]), encoding="utf-8")
-        holder, asked = signatures(model, class_file=file if labels else None, **options)
-        tf.saved_model.save(holder, str(folder), signatures=asked)
+    file = folder / "classes.txt"  # TensorFlow copies it to `assets`
+    file.write_text("\n".join([*labels, ""]), encoding="utf-8")
+    holder, asked = signatures(model, class_file=file if labels else None, **options)
+    tf.saved_model.save(holder, str(folder), signatures=asked)
+    file.unlink()
     return asked
 
 

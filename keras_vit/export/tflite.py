@@ -120,7 +120,7 @@ def tflite(
             try:
                 file.write_bytes(with_metadata(convert(graph, flavour), {**facts, "flavour": flavour}, subject.labels))
                 verdict = judge(file, inputs, expected, labels=judged.labels)
-            except ValueError as error:
+            except (OSError, ValueError) as error:
                 refused[flavour] = str(error).replace(str(version.folder), str(path))
             else:
                 verdicts.append(verdict)
@@ -142,7 +142,7 @@ def tflite(
         write_checksums(version.folder, version.folder)
     if refused:
         raise ValueError(_refusal(model, refused, min_agreement, f"The others are in {version.path}."))
-    return verdicts
+    return [replace(verdict, version=version.path) for verdict in verdicts]
 
 
 # ── what is refused before anything is made ──
