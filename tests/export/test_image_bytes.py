@@ -188,6 +188,16 @@ def test_many_scans_are_read_and_very_many_are_not():
     assert (status_of(jpeg_of_scans(100)), status_of(jpeg_of_scans(101))) == ("ok", "too_large")
 
 
+def test_a_photograph_with_a_video_behind_it_is_read():
+    """A "motion photo" of 8 MB: what begins a scan is in the video by chance, more than a hundred times."""
+    video = np.random.default_rng(0).integers(0, 256, 8_000_000).astype(np.uint8).tobytes()
+    assert video.count(b"\xff\xda") > 100
+    for photo in (JPEG, encoded("JPEG", progressive=True)):
+        pixels, status = read([photo + video, photo])
+        assert status == ["ok", "ok"]
+        np.testing.assert_array_equal(pixels[0], pixels[1])
+
+
 def png_of_texts(count: int) -> bytes:
     texts = PngInfo()
     for index in range(count):
