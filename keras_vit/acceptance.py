@@ -11,13 +11,14 @@ import numpy as np
 
 from keras_vit import classifier
 from keras_vit.delivery import find_examples
+from keras_vit.export.checksums import MODEL_SUFFIXES, damage, has_checksums, listed_models
 from keras_vit.export.examples import Examples
-from keras_vit.export.metadata import facts_folder, read_facts, variables_sha256
+from keras_vit.export.metadata import EXTRA_FOLDER, facts_folder, is_size, read_facts, variables_sha256
 from keras_vit.export.reference import read_reference
 from keras_vit.export.verdicts import Verdict, judge
 from keras_vit.export.versions import latest, versions
 
-_SUFFIXES = (".tflite", ".onnx", ".xml")
+_MOST_SHOWN = 5  # damaged files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +56,8 @@ def check(
 ) -> Iterator[Checked]:
     """Yields the verdict on every file of an export: each is run in a fresh process that does not know this package.
 
+    Files that are not what was written, by their checksums, are not run.
+
     The model is built again from the weights that it was exported from, and both are asked about `images`. Where the
     weights are not there any more, or have changed, or the export was made of a model in Python, the answers that the
     model gave when it was exported are taken; they lie beside each export.
@@ -79,22 +82,26 @@ def find_exports(folder: str | os.PathLike) -> list[Path]:
         ValueError: If there is none.
     """
     folder = Path(folder).expanduser()
-    if folder.suffix in _SUFFIXES and folder.is_file():
+    if folder.suffix in MODEL_SUFFIXES and folder.is_file():
         return [folder]
     found = list(_in_version(folder))
     if not found:
         bases = [folder, *sorted(entry for entry in folder.glob("*") if entry.is_dir())]
         found = [path for base in bases if versions(base) for path in _in_version(latest(base))]
     if not found:
-        raise ValueError(f"There is no export in {folder}: no version with a SavedModel or {', '.join(_SUFFIXES)}.")
+        raise ValueError(
+            f"There is no export in {folder}: no version with a SavedModel or {', '.join(MODEL_SUFFIXES)}."
+        )
     return found
 
 
 def _in_version(folder: Path) -> Iterator[Path]:
-    if (folder / "saved_model.pb").is_file():
+    """What is there, and what was there once."""
+    if (folder / "saved_model.pb").is_file() or (folder / EXTRA_FOLDER).is_dir():
         yield folder
     if folder.is_dir():
-        yield from sorted(path for path in folder.iterdir() if path.suffix in _SUFFIXES)
+        there = {path for path in folder.iterdir() if path.suffix in MODEL_SUFFIXES}
+        yield from sorted(there.union(listed_models(folder)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +118,13 @@ def _check(path: Path, images: str | os.PathLike | None, num_images: int, models
     against = "nothing"
     try:
         facts = read_facts(path)
+        has_list = "checksums" in facts or has_checksums(path)
+        found = damage(path) if has_list else []
+        if found:
+            shown = ", ".join(found[:_MOST_SHOWN]) + (
+                f" and {len(found) - _MOST_SHOWN} more" * (len(found) > _MOST_SHOWN)
+            )
+            return Checked(path=path, verdict=None, against="its checksums", problem=f"not as it was exported: {shown}")
         key = f"{facts['variables_sha256']} {facts['input']['image_size']}"
         if key not in models:
             models[key] = _asked(facts, images, num_images)
@@ -122,13 +136,24 @@ def _check(path: Path, images: str | os.PathLike | None, num_images: int, models
             labels, against = None, f"its answers on {len(inputs)} images when it was exported; {model.why_not}"
         else:
             taken = facts["input"]["dtype"] == "uint8"
-            inputs = model.examples.pixels() if taken else model.examples.as_taken_by(model.network)
-            expected, labels = model.expected, model.examples.labels
-            against = f"the model on {len(inputs)} images: {model.examples.name}"
+            chosen = _others(model.examples, facts, path)
+            examples, expected = model.examples.those(chosen), model.expected[chosen]
+            inputs = examples.pixels() if taken else examples.as_taken_by(model.network)
+            labels, against = examples.labels, f"the model on {len(inputs)} images: {examples.name}"
+        against += "" if has_list else "; it has no checksums, so it is an older one"
         verdict = judge(path, inputs, expected, labels=labels)
-    except (OSError, ValueError) as error:
-        return Checked(path=path, verdict=None, against=against, problem=str(error))
-    return Checked(path=path, verdict=verdict, against=against, problem=_problem(verdict, facts["accepted"]))
+    except Exception as error:  # whatever is wrong with one file, the others are checked
+        words = str(error) if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {error}"
+        return Checked(path=path, verdict=None, against=against, problem=words)
+    return Checked(path=path, verdict=verdict, against=against, problem=_problem(verdict, facts["accepted"], path.stem))
+
+
+def _others(examples: Examples, facts: dict[str, Any], path: Path) -> np.ndarray:
+    """Places of the images that did not set the ranges of an int8 file; of all if none is left."""
+    if path.stem != "int8":
+        return np.arange(len(examples.images))
+    others = ~np.isin(examples.fingerprints(), facts.get("calibrated_on", []))
+    return np.flatnonzero(others if others.any() else ~others)
 
 
 def _asked(facts: dict[str, Any], images: str | os.PathLike | None, num_images: int) -> _Model:
@@ -145,22 +170,25 @@ def _asked(facts: dict[str, Any], images: str | os.PathLike | None, num_images: 
 
 def _rebuilt(facts: dict[str, Any]) -> tuple[keras.Model | None, str]:
     """The model that was exported, or why it cannot be had."""
-    if "weights" not in facts:
+    weights = facts.get("weights")
+    if "weights" not in facts or not isinstance(weights, str | None) or not is_size(facts.get("image_size")):
         return None, "it was exported from Python"
-    is_file = str(facts["model"]).endswith(".keras")
+    is_file = facts["model"].endswith(".keras")
     try:
-        network = classifier.build(facts["model"], facts["weights"], None if is_file else tuple(facts["image_size"]))
-    except (OSError, ValueError) as error:
-        return None, f"it cannot be built again: {error}"
+        network = classifier.build(facts["model"], weights, None if is_file else tuple(facts["image_size"]))
+    except Exception as error:  # whatever became of the file of the weights
+        return None, f"it cannot be built again: {error or type(error).__name__}"
     if variables_sha256(network) != facts["variables_sha256"]:
-        return None, f"the weights in {facts['weights'] or facts['model']} are others than those that were exported"
+        return None, f"the weights in {weights or facts['model']} are others than those that were exported"
     return network, ""
 
 
-def _problem(verdict: Verdict, accepted: dict[str, float]) -> str:
-    problems = []
-    if verdict.max_error > accepted.get("max_error", np.inf):
-        problems.append(f"differs by {verdict.max_error:.2g}, more than {accepted['max_error']:.2g}")
+def _problem(verdict: Verdict, accepted: dict[str, Any], flavour: str) -> str:
+    problems, bound = [], accepted.get("max_error", np.inf)
+    if isinstance(bound, dict):
+        bound = bound.get(flavour, 0.0)
+    if verdict.max_error > bound:
+        problems.append(f"differs by {verdict.max_error:.2g}, more than {bound:.2g}")
     least = accepted.get("top1_agreement", 0.0)
     # Asked about other images than when it was exported, or about fewer: two standard errors are chance.
     if verdict.top1_agreement < least - 2 * np.sqrt(least * (1 - least) / verdict.num_images):

@@ -8,6 +8,7 @@ to stop, its state is saved, and the same command goes on.
 """
 
 import difflib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -27,6 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         >>> main(["info", "ViT_B16", "--image_size=225"])
         1
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be no UTF-8
     argv = list(sys.argv[1:] if argv is None else argv)
     if not argv or argv[0] in ("-h", "--help", "-help", "help"):
         print(_overview())

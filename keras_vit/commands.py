@@ -13,6 +13,7 @@ from absl import flags, logging
 from keras_vit import info
 from keras_vit.arguments import NEW_SIZE, parse_size, require_folders, show_progress
 from keras_vit.quiet import quiet_start
+from keras_vit.writing import one_line
 
 PROGRAM = "python -m keras_vit"
 
@@ -83,9 +84,9 @@ def _predict(arguments: list[str], values: flags.FlagValues) -> int:
         show_progress(None, len(photos))
         if answer.problem:
             failures += 1
-            print(f"cannot read {answer.photo}: {answer.problem}", file=sys.stderr)
+            print(f"cannot read {one_line(str(answer.photo))}: {one_line(answer.problem)}", file=sys.stderr)
             continue
-        print(answer.photo)
+        print(one_line(str(answer.photo)))
         width = max(len(guess.name) for guess in answer.guesses)
         for guess in answer.guesses:
             print(f"  {guess.score:6.4f}  {guess.name:<{width}}  {guess.wordnet_id}".rstrip())

@@ -6,7 +6,7 @@ output/tflite/1/, output/onnx/1/    other formats, in versions of their own
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from keras_vit.export.report import text_table
 from keras_vit.export.saved_model import saved_model
 from keras_vit.export.tflite import FLAVOURS, tflite
 from keras_vit.export.verdicts import Verdict, judge
-from keras_vit.export.versions import latest
 from keras_vit.weights import source
 from keras_vit.weights.download import without_secrets
 
@@ -108,10 +107,19 @@ def deliver(
     for name in wanted.formats:
         try:
             verdicts = _export(name, network, output, wanted, examples, names, crop, identity)
-            say(f"\n{_folder(output, name)}\n{text_table(verdicts)}")
-        except (ImportError, ValueError) as error:
-            problems.append(f"{name}: {error}")
+            say(f"\n{verdicts[0].version}\n{text_table(verdicts)}")
+        except Exception as error:  # converters and runtimes have kinds of their own
+            problems.append(f"{name}: {_reason(error)}")
     return problems
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ImportError | OSError | ValueError):
+        return str(error)
+    return "\n".join(f"{type(error).__name__}: {error}".strip().splitlines()[:_MOST_LINES])
+
+
+_MOST_LINES = 10  # of what a library says
 
 
 def _export(
@@ -134,7 +142,8 @@ def _export(
     folder = saved_model(network, output, **options, **shared)
     expected = network.predict(examples.as_taken_by(network), verbose=0)
     title = f"SavedModel {folder.name}"
-    return [judge(folder, examples.as_taken_by(network), expected, labels=examples.labels, name=title)]
+    verdict = judge(folder, examples.as_taken_by(network), expected, labels=examples.labels, name=title)
+    return [replace(verdict, version=folder)]
 
 
 def find_examples(
@@ -203,7 +212,3 @@ def _whole(place: str | os.PathLike) -> str:
     if os.path.exists(Path(place).expanduser()):
         return str(Path(place).expanduser().resolve())
     return without_secrets(os.fspath(place))
-
-
-def _folder(output: Path, name: str) -> Path:
-    return latest(output if name == "saved_model" else output / name)

@@ -131,7 +131,7 @@ def _rgb(path: Path) -> np.ndarray:
     rgba = _upright(np.asarray(image), image.getexif().get(_EXIF_ORIENTATION, 1))
     rgb, opacity = rgba[..., :3].astype(np.float32), rgba[..., 3:]
     if opacity.min() < 255:
-        rgb = 255 + (rgb - 255) * (opacity.astype(np.float32) / 255)
+        rgb = np.round(255 + (rgb - 255) * (opacity.astype(np.float32) / 255))  # as `keras_vit.data` does
     return rgb
 
 

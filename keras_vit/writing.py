@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -87,3 +88,19 @@ def cell(text: str) -> str:
         'one two \\\\| three'
     """
     return " ".join(text.split()).replace("|", r"\|")
+
+
+def one_line(text: str) -> str:
+    """Returns a name as it can be printed and stored as a line: breaks, and bytes that are no UTF-8, as escapes.
+
+    Example:
+        >>> print(one_line("a\\nb \\udce9\\u2028"))
+        a\\nb \\udce9\\u2028
+    """
+    return "".join(
+        letter.encode("unicode_escape").decode() if unicodedata.category(letter) in _BREAKS else letter
+        for letter in text
+    )
+
+
+_BREAKS = ("Cc", "Cs", "Zl", "Zp")  # control characters, surrogates, separators of lines and paragraphs

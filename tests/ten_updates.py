@@ -1,6 +1,7 @@
 """Ten updates of a few variables by each optimizer of the table, beside the same optimizer of plain Keras.
 
-Run as a script by tests/train/test_optimizers.py, on any backend: prints a line of JSON, {optimizer: largest relative difference}.
+Run as a script by tests/train/test_optimizers.py, on any backend: prints a line of JSON, {optimizer: largest relative
+difference}.
 
     python ten_updates.py NUM_DEVICES
 """
@@ -72,14 +73,13 @@ def updated(optimizer: keras.optimizers.Optimizer, model: keras.Model) -> list[n
         else:
             import tensorflow as tf
 
-            strategy = tf.distribute.get_strategy()
-            # As in a step: by all replicas together.
-            strategy.run(
-                lambda new: tf.distribute.get_replica_context().merge_call(
-                    lambda strategy, new: step._update(strategy, optimizer, new), args=(new,)
-                ),
-                args=(gradients,),
-            )
+            def update(strategy, gradients):
+                step._update(strategy, optimizer, gradients)
+
+            def together(gradients):  # as in a step: by all replicas together
+                tf.distribute.get_replica_context().merge_call(update, args=(gradients,))
+
+            tf.distribute.get_strategy().run(together, args=(gradients,))
     return [keras.ops.convert_to_numpy(variable.value) for variable in variables]
 
 

@@ -227,6 +227,20 @@ def test_predict_shows_scores_names_and_wordnet_ids(
     ]
 
 
+@pytest.mark.parametrize("name", ["two\nlines.png", "bytes\udce9.png", "line\u2028.png"])
+def test_predict_names_a_photo_of_any_name_in_one_line(
+    name: str, photo: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    odd, broken = photo.with_name(name), photo.with_name("b" + name)
+    answers = [predict.Answer(odd, [predict.Guess(1.0, "tench", "")], None), predict.Answer(broken, [], "cut short")]
+    monkeypatch.setattr(classifier, "build", lambda *_: None)
+    monkeypatch.setattr(predict, "predict", lambda *_: answers)
+    assert cli.main(["predict", str(photo)]) == 1
+    shown = capsys.readouterr()
+    assert shown.out.splitlines()[0].startswith(str(photo.parent)) and len(shown.out.splitlines()) == 2
+    assert len(shown.err.splitlines()) == 1 and shown.err.endswith(": cut short\n")
+
+
 def test_predict_goes_on_after_a_broken_photo_and_fails_at_the_end(
     weights: Path, photo: Path, capsys: pytest.CaptureFixture
 ):

@@ -1,6 +1,5 @@
 """The command `export`: several formats in one go, and the check that what was delivered is the model."""
 
-import json
 import shutil
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import warm
 
 import keras_vit
 from keras_vit import acceptance, cli, delivery
+from keras_vit.export.checksums import write_checksums
 
 pytestmark = pytest.mark.tensorflow
 
@@ -61,6 +61,12 @@ def _export(*flags: str) -> subprocess.CompletedProcess[str]:
     return warm.run([sys.executable, "-m", "keras_vit", "export", *flags], capture_output=True, text=True)
 
 
+def _edit(facts: Path, old: str, new: str) -> None:
+    """Edits what an export says of itself, as its maker might."""
+    facts.write_text(facts.read_text().replace(old, new))
+    write_checksums(facts.parent.parent if facts.parent.name == "assets.extra" else facts.parent, facts.parent)
+
+
 def test_every_format_is_there_and_was_judged_on_the_images_that_can_be_read(delivered: tuple[Path, str]):
     output, said = delivered
     files = ["1/saved_model.pb", "tflite/1/float32.tflite", "tflite/1/dynamic_int8.tflite", "onnx/1/model.onnx"]
@@ -85,16 +91,17 @@ def test_a_failed_check_is_an_exit_code(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_a_file_that_is_not_the_model_any_more_fails(delivered: tuple[Path, str], tmp_path: Path):
-    """The int8 file under the name of another, and a limit that float32 alone keeps."""
+    """The int8 file under the name of float32: of another hash, and further off than float32 may be."""
     folder = tmp_path / "mine"
     shutil.copytree(delivered[0] / "tflite" / "1", folder / "1")
     shutil.copyfile(folder / "1" / "dynamic_int8.tflite", folder / "1" / "float32.tflite")
-    facts = json.loads((folder / "1" / "keras_vit.json").read_text())
-    facts["accepted"] = {"max_error": 1e-6}
-    (folder / "1" / "keras_vit.json").write_text(json.dumps(facts))
-    checked = list(acceptance.check(folder))
-    assert [bool(each.problem) for each in checked] == [True, True]
-    assert all("more than 1e-06" in each.problem for each in checked)
+    assert [each.problem for each in acceptance.check(folder)] == [
+        "",
+        "not as it was exported: float32.tflite is changed",
+    ]
+    write_checksums(folder / "1", folder / "1")
+    right, wrong = acceptance.check(folder)
+    assert right.problem == "" and "more than" in wrong.problem
 
 
 def test_a_damaged_file_fails_and_the_others_are_checked(delivered: tuple[Path, str], tmp_path: Path):
@@ -105,15 +112,18 @@ def test_a_damaged_file_fails_and_the_others_are_checked(delivered: tuple[Path, 
     (folder / "onnx" / "1" / "model.onnx").write_bytes(b"rubbish")
     checked = list(acceptance.check(folder))
     assert [each.problem != "" for each in checked] == [True, True, False, False]  # the SavedModel, ONNX, two of TFLite
-    assert all("cannot be run" in each.problem for each in checked[:2])
+    assert all("is changed" in each.problem for each in checked[:2])
     assert checked[0].text().startswith("FAILED") and checked[2].text().startswith("OK ")
+    for version, place in (("1", "1/assets.extra"), ("onnx/1", "onnx/1")):
+        write_checksums(folder / version, folder / place)
+    assert all("cannot be run" in each.problem for each in list(acceptance.check(folder))[:2])
 
 
 def test_without_the_weights_the_answers_of_then_are_taken(delivered: tuple[Path, str], weights: Path, tmp_path: Path):
     folder = tmp_path / "mine"
     shutil.copytree(delivered[0], folder)
     for facts in folder.rglob("keras_vit.json"):
-        facts.write_text(facts.read_text().replace(str(weights), str(tmp_path / "gone.npz")))
+        _edit(facts, str(weights), str(tmp_path / "gone.npz"))
     checked = list(acceptance.check(folder))
     assert [each.problem for each in checked] == [""] * 4
     assert all("when it was exported; it cannot be built again" in each.against for each in checked)
@@ -125,13 +135,9 @@ def test_other_weights_under_the_same_name_are_found_out(delivered: tuple[Path, 
     model = keras_vit.ViT_Ti16(weights=weights, input_shape=(SIZE, SIZE, 3), classes=3)
     model.get_layer("predictions").bias.assign([0.0, 0.1, 0.0])
     keras_vit.save_checkpoint(model, tmp_path / "mine.npz")
-    facts = delivered[0] / "1" / "assets.extra" / "keras_vit.json"
-    kept = facts.read_text()
-    try:
-        facts.write_text(kept.replace(str(weights), str(tmp_path / "mine.npz")))
-        (checked,) = acceptance.check(delivered[0] / "1")
-    finally:
-        facts.write_text(kept)
+    shutil.copytree(delivered[0] / "1", tmp_path / "1")
+    _edit(tmp_path / "1" / "assets.extra" / "keras_vit.json", str(weights), str(tmp_path / "mine.npz"))
+    (checked,) = acceptance.check(tmp_path / "1")
     assert checked.problem == ""
     assert "are others than those that were exported" in checked.against
 

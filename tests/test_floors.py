@@ -55,6 +55,7 @@ FILES = {
     "data": (
         *(
             "fractals",
+            "lossless",
             "transforms",
             "randaugment",
             "prepared",
@@ -88,7 +89,17 @@ FILES = {
     ),
     "export": (
         *("versions", "examples", "reference", "runner", "verdicts", "image_bytes", "signatures", "warmup", "metadata"),
-        *("subject", "saved_model", "report", "tflite_metadata", "tflite_flavours", "tflite", "exchange", "__init__"),
+        *(
+            "checksums",
+            "subject",
+            "saved_model",
+            "report",
+            "tflite_metadata",
+            "tflite_flavours",
+            "tflite",
+            "exchange",
+            "__init__",
+        ),
     ),
 }
 # Every dependency, and the files or folders that may import it. "" is anywhere.

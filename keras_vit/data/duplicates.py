@@ -25,6 +25,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data.sources import Source
+from keras_vit.data.transforms import decode
 
 # Copies of photographs (JPEG quality 30, half and double size, brighter) were at most 5 bits from their originals,
 # nearly all copies of images of 32 pixels at most 8. Unrelated images differ in about 32.
@@ -224,9 +225,7 @@ def _small_images(source: Source, indices: tf.data.Dataset, side: int, determini
     """Returns (index, image), the image float32 (side, side, 3) on the scale of uint8."""
 
     def read(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        image = source.read(index)[0]
-        if image.dtype == tf.string:
-            image = tf.io.decode_image(image, channels=3, expand_animations=False)
+        image = decode(source.read(index)[0], tf.constant([0, 0]))
         # The area method averages all pixels, so that a copy of another size gives the same small image.
         return index, tf.image.resize(tf.ensure_shape(image, (None, None, 3)), (side, side), method="area")
 

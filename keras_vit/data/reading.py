@@ -17,6 +17,7 @@ from absl import logging
 from keras_vit.data.order import example_seed, place_seed
 from keras_vit.data.sources import Source
 from keras_vit.data.transforms import Transform, decode
+from keras_vit.writing import one_line
 
 Batch = tuple[tf.Tensor, tf.Tensor, tf.Tensor]  # images, labels, weights
 
@@ -34,7 +35,7 @@ class Unreadable:
         record: A file that keeps their places, one in a line, over all parts and workers of a run; None for none.
 
     Attributes:
-        places: Where they are, in the order in which they were met.
+        places: Where they are, in the order in which they were met; line breaks and bytes that are no UTF-8 as escapes.
         fatal: With `strict`, what to say about the first one; tf.data wraps what is raised inside it.
     """
 
@@ -50,11 +51,12 @@ class Unreadable:
         """Returns the places in the file; those of other workers too."""
         if self.record is None or not self.record.exists():
             return []
-        return list(dict.fromkeys(self.record.read_text(encoding="utf-8").splitlines()))
+        text = self.record.read_text(encoding="utf-8", errors="replace")
+        return list(dict.fromkeys(filter(None, text.split("\n"))))
 
     def add(self, indices: np.ndarray) -> np.int64:
         """Takes the indices of a batch that could not be read. Returns their number."""
-        new = [self.source.locate(int(index)) for index in indices]
+        new = [one_line(self.source.locate(int(index))) for index in indices]
         if new and self.strict:
             self._fail(f"{new[0]} is not an image, or cut short. Replace it, or turn `strict` off.")
         with self._lock:

@@ -258,7 +258,7 @@ def image_folder(path: str | os.PathLike, *, class_names: Sequence[str] | None =
         )
     flat = [file for files in paths for file in files]
     labels = np.repeat(np.arange(len(names), dtype=np.int64), [len(files) for files in paths])
-    all_paths, all_labels = tf.constant(flat), tf.constant(labels)
+    all_paths, all_labels = tf.constant([os.fsencode(file) for file in flat]), tf.constant(labels)
     return Source(
         name=str(path),
         class_names=names,

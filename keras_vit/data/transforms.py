@@ -3,8 +3,7 @@
 A transform is a function `(image, seed) -> image`, and a pipeline is a plain list of them. `image` is an encoded file
 (a scalar string) or pixels (H, W, 3) from 0 to 255; every transform here takes either. `seed`, an int32 tensor of
 shape (2,), is all that a random transform draws from, so that an example looks the same on one thread, on ten, and
-after a run was interrupted; the others ignore it. Where seeds come from is the business of `order.py`, and the longer
-list of distortions that of `randaugment.py`.
+after a run was interrupted; the others ignore it. Seeds come from `order.py`, more distortions from `randaugment.py`.
 
 Resizing returns float32, as in the released ViT code. big_vision cuts back to uint8 after each resize, which darkens
 an image by half a level; `to_uint8` rounds instead.
@@ -17,6 +16,8 @@ from collections.abc import Callable, Collection
 
 import tensorflow as tf
 
+from keras_vit.data.lossless import decode_lossless
+
 Transform = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 # libjpeg's slow transform gives the pixels of Pillow, and so of `predict` and of PyTorch, bit for bit. TensorFlow's
@@ -27,8 +28,7 @@ _DCT_METHOD = "INTEGER_ACCURATE"
 def decode(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """Turns an encoded file into pixels; pixels pass, grey ones with three equal channels.
 
-    Reads JPEG, PNG, the first frame of a GIF, and BMP but for its palettes, which TensorFlow takes for shades of grey.
-    Transparency is dropped.
+    Reads JPEG, PNG (transparent ones on white), the first frame of a GIF, and BMP, see `lossless.py`.
 
     Returns:
         (H, W, 3): uint8 from a file, otherwise the dtype of the input.
@@ -46,7 +46,7 @@ def decode(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     pixels = tf.cond(
         tf.io.is_jpeg(image),
         lambda: tf.io.decode_jpeg(image, channels=3, dct_method=_DCT_METHOD),
-        lambda: tf.io.decode_image(image, channels=3, expand_animations=False),
+        lambda: decode_lossless(image),
     )
     return tf.ensure_shape(pixels, (None, None, 3))
 

@@ -55,7 +55,7 @@ def write_pictures(card: Answers, folder: Path) -> list[str]:
 def write_answers(card: Answers, path: Path) -> None:
     """Writes every image with its class, the answer and its probability. The file appears whole or not at all."""
     names = card.source.class_names
-    with whole(path) as partial, open(partial, "w", encoding="utf-8", newline="") as file:
+    with whole(path) as partial, open(partial, "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["image", "class", "answer", "probability", "right"])
         for index, label, answer, share in zip(card.indices, card.labels, card.answers, card.shares, strict=True):

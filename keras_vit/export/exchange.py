@@ -4,6 +4,7 @@
     PATH/1/labels.txt                               names of the classes, one a line
     PATH/1/keras_vit.json                           package and weights, what goes in, how far it is from the model
     PATH/1/reference.npz                            images and what the model gave, to check the file without the model
+    PATH/1/SHA256SUMS                               checksums of all files
 
 That an exporter returns proves nothing: an operation that ONNX lacks is written all the same, and the file does not
 load. So each file is loaded by its own runtime, in a process without Keras, and compared with the model; if it differs,
@@ -17,7 +18,7 @@ import gc
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data.sources import Source
+from keras_vit.export.checksums import write_checksums
 from keras_vit.export.examples import Examples, take
 from keras_vit.export.metadata import describe, write_facts
 from keras_vit.export.reference import write_reference
@@ -85,7 +87,7 @@ def onnx(
         >>> onnx(model, "mine", class_names=[*"0123456789"]).top1_agreement
         1.0
         >>> sorted(path.name for path in Path("mine/1").iterdir())
-        ['keras_vit.json', 'labels.txt', 'model.onnx', 'reference.npz']
+        ['SHA256SUMS', 'keras_vit.json', 'labels.txt', 'model.onnx', 'reference.npz']
     """
     _check_installed_for_onnx()
     subject = subject_of(model, image_size, class_names)
@@ -133,7 +135,7 @@ def openvino(
         >>> openvino(model, "for_openvino").top1_agreement
         1.0
         >>> sorted(path.name for path in Path("for_openvino/1").iterdir())
-        ['keras_vit.json', 'labels.txt', 'model.bin', 'model.xml', 'reference.npz']
+        ['SHA256SUMS', 'keras_vit.json', 'labels.txt', 'model.bin', 'model.xml', 'reference.npz']
     """
     with _unreported():
         _check_installed_for_openvino()
@@ -173,12 +175,14 @@ def _export(
         _check_close(verdict, accepted)
         if subject.labels:
             (version.folder / "labels.txt").write_text("\n".join([*subject.labels, ""]), encoding="utf-8")
+        numbers = {name: value for name, value in asdict(verdict).items() if name != "version"}
         described = describe(model, accepted={"max_error": accepted}, **known)
         described["input"] |= {"name": "images", "image_size": list(subject.image_size)}
         described["output"] = {"name": output, "shape": [None, *model.outputs[0].shape[1:]]}
-        write_facts(version.folder, described | facts | {"parity": {"images": examples.name, **asdict(verdict)}})
         write_reference(version.folder, levels[:_NUM_REFERENCE_IMAGES], expected[:_NUM_REFERENCE_IMAGES])
-    return verdict
+        write_facts(version.folder, described | facts | {"parity": {"images": examples.name, **numbers}})
+        write_checksums(version.folder, version.folder)
+    return replace(verdict, version=version.path)
 
 
 def _accepted(expected: np.ndarray) -> float:

@@ -4,6 +4,8 @@ import datetime
 import hashlib
 import importlib.metadata
 import json
+import math
+import numbers
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,10 @@ import keras
 
 from keras_vit.evaluate.outputs import scales_pixels
 from keras_vit.imagenet import class_names as imagenet_names
+from keras_vit.writing import one_line
 
 FILE = "keras_vit.json"
+CHECKSUMS_FILE = "SHA256SUMS"
 EXTRA_FOLDER = "assets.extra"  # of a SavedModel: what TensorFlow passes over
 _RESIZED = {
     "resize": "the whole image to the size of the model, bilinear, without antialiasing",
@@ -57,6 +61,7 @@ def describe(
             "resize_in_words": _RESIZED[eval_crop],
         },
         "accepted": dict(accepted),
+        "checksums": CHECKSUMS_FILE,
         "made_with": {name: importlib.metadata.version(name) for name in ("keras-vit", "keras", "tensorflow")},
         "made_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
@@ -64,7 +69,12 @@ def describe(
 
 def write_facts(folder: Path, facts: Mapping[str, Any]) -> None:
     """Writes the facts about the exports in a folder."""
-    (folder / FILE).write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    (folder / FILE).write_bytes(as_json(facts))
+
+
+def as_json(facts: Mapping[str, Any]) -> bytes:
+    """Returns facts as UTF-8. Bytes of a path that are no UTF-8 become escapes, of which JSON makes the same path."""
+    return (json.dumps(facts, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
 
 
 def facts_folder(export: Path) -> Path:
@@ -80,9 +90,46 @@ def read_facts(export: Path) -> dict[str, Any]:
     """
     path = facts_folder(export) / FILE
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        wrong = _wrong(facts)
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{export} was not exported by keras_vit, or its {path} is damaged: {error}") from error
+    if wrong:
+        raise ValueError(f"{path} is damaged: {'; '.join(wrong)}.")
+    return facts
+
+
+def _wrong(facts: Any) -> list[str]:
+    """What a check relies on and is not what `describe` wrote."""
+    if not isinstance(facts, dict):
+        return [f"expected an object, received {facts!r:.40}"]
+    taken, accepted = facts.get("input"), facts.get("accepted")
+    taken, accepted = (each if isinstance(each, dict) else {} for each in (taken, accepted))
+    bounds = accepted.get("max_error", 0.0)
+    bounds = list(bounds.values()) if isinstance(bounds, dict) else [bounds]
+    calibrated = facts.get("calibrated_on", [])
+    rules = {
+        "model": isinstance(facts.get("model"), str),
+        "variables_sha256": isinstance(facts.get("variables_sha256"), str),
+        "input.image_size": is_size(taken.get("image_size")),
+        "input.dtype": taken.get("dtype") in ("float32", "uint8"),
+        "input.range": taken.get("range") in ([0, 255], [-1, 1]),
+        "accepted": bool({"max_error", "top1_agreement"} & set(accepted)),
+        "accepted.max_error": all(_is_number(bound) and bound >= 0 for bound in bounds),
+        "accepted.top1_agreement": _is_number(accepted.get("top1_agreement", 0))
+        and 0 <= accepted.get("top1_agreement", 0) <= 1,
+        "calibrated_on": isinstance(calibrated, list) and all(isinstance(word, str) for word in calibrated),
+    }
+    return [f"{name} is not as it was written" for name, is_right in rules.items() if not is_right]
+
+
+def is_size(value: Any) -> bool:
+    """Returns whether a value out of JSON is [height, width] in pixels."""
+    return isinstance(value, list) and len(value) == 2 and all(type(side) is int and 0 < side < 2**16 for side in value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def variables_sha256(model: keras.Model) -> str:
@@ -96,6 +143,8 @@ def variables_sha256(model: keras.Model) -> str:
 def labels_of(num_classes: int, class_names: Sequence[str] = ()) -> list[str]:
     """Returns a name for each class: those that are given, else ImageNet's where the number tells, else numbers.
 
+    A name has one line, and a blank one becomes a number.
+
     Raises:
         ValueError: If there are not as many names as classes.
 
@@ -106,5 +155,6 @@ def labels_of(num_classes: int, class_names: Sequence[str] = ()) -> list[str]:
     if class_names:
         if len(class_names) != num_classes:
             raise ValueError(f"The model has {num_classes} classes. Received: {len(class_names)} names.")
-        return [" ".join(str(name).split()) for name in class_names]
+        names = [one_line(" ".join(str(name).split())) for name in class_names]
+        return [name or f"class {index}" for index, name in enumerate(names)]  # TensorFlow reads no empty line
     return imagenet_names(num_classes) or [f"class {index}" for index in range(num_classes)]

@@ -29,18 +29,33 @@ def read_reference(folder: Path, facts: dict[str, Any]) -> tuple[np.ndarray, np.
         facts: Of the export, see `metadata.py`.
 
     Raises:
-        ValueError: If there are none.
+        ValueError: If there are none, or they are damaged.
 
     Example:
         >>> write_reference(Path("."), np.full((1, 1, 1, 3), 255, np.uint8), np.ones((1, 2), np.float32))
-        >>> images, outputs = read_reference(Path("."), {"input": {"range": [-1, 1], "dtype": "float32"}})
+        >>> taken = {"image_size": [1, 1], "range": [-1, 1], "dtype": "float32"}
+        >>> images, outputs = read_reference(Path("."), {"input": taken})
         >>> images.tolist(), outputs.tolist()
         ([[[[1.0, 1.0, 1.0]]]], [[1.0, 1.0]])
     """
     if not (folder / FILE).is_file():
         raise ValueError(f"There is no {FILE} in {folder}, so nothing to compare with: export it again.")
-    with np.load(folder / FILE) as kept:
-        pixels, outputs = kept["pixels"], kept["outputs"]
+    try:
+        # NumPy leaves a file open that is no archive: so it is given one.
+        with (folder / FILE).open("rb") as file, np.load(file, allow_pickle=False) as kept:
+            pixels, outputs = kept["pixels"], kept["outputs"]
+        _check(pixels, outputs, tuple(facts["input"]["image_size"]))
+    except Exception as error:  # zipfile, zlib and NumPy have a kind of error for every kind of damage
+        raise ValueError(f"{folder / FILE} is damaged: {error or type(error).__name__}") from error
     if facts["input"]["dtype"] == "uint8":
         return pixels, outputs
     return from_levels(pixels, takes_levels=facts["input"]["range"] == [0, 255]), outputs
+
+
+def _check(pixels: np.ndarray, outputs: np.ndarray, image_size: tuple[int, int]) -> None:
+    if pixels.dtype != np.uint8 or pixels.shape != (len(pixels), *image_size, 3) or not len(pixels):
+        raise ValueError(f"expected images (n, {image_size[0]}, {image_size[1]}, 3) uint8, received {pixels.shape}")
+    if outputs.dtype != np.float32 or outputs.ndim < 2 or len(outputs) != len(pixels) or not outputs.size:
+        raise ValueError(f"expected float32 outputs of {len(pixels)} images, received {outputs.shape}")
+    if not np.isfinite(outputs).all():
+        raise ValueError("it has outputs that are no numbers")

@@ -17,7 +17,9 @@ _NUMBERS = ("size_bytes", "num_images", "top1_agreement", "max_error", "mean_err
 _HEADER = ("file", "size, MB", "top-1 agreement", "max error", "mean error", "latency, ms", "accuracy")
 
 
-def write_report(folder: Path, verdicts: Sequence[Verdict], *, title: str, images_name: str) -> None:
+def write_report(
+    folder: Path, verdicts: Sequence[Verdict], *, title: str, images_name: str, doubts: Sequence[str] = ()
+) -> None:
     """Writes `report.md` and `report.csv`, and `report.png` if matplotlib is there. Each appears whole or not at all.
 
     Args:
@@ -25,6 +27,7 @@ def write_report(folder: Path, verdicts: Sequence[Verdict], *, title: str, image
         verdicts: One for each file, all about the same images.
         title: What was exported.
         images_name: Where the images come from, in words.
+        doubts: Sentences on why the images prove little.
 
     Raises:
         ValueError: If there are no verdicts, or they are about different numbers of images.
@@ -37,7 +40,7 @@ def write_report(folder: Path, verdicts: Sequence[Verdict], *, title: str, image
         'int8.tflite,452000,500,0.992,0.12,0.016,0.61,0.6425'
     """
     _check(verdicts)
-    page = [f"# {cell(title)}", table(_header(verdicts), _rows(verdicts)), _method(verdicts, images_name)]
+    page = [f"# {cell(title)}", table(_header(verdicts), _rows(verdicts)), _method(verdicts, images_name), *doubts]
     _write_csv(folder / "report.csv", verdicts)
     if _can_draw():
         draw_trade(folder / "report.png", verdicts, title)

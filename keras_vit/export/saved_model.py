@@ -4,13 +4,13 @@
     PATH/1/assets/classes.txt                      names of the classes, one a line; the graph reads them from here
     PATH/1/assets.extra/keras_vit.json             which package and weights, what goes in, how far it is from the model
     PATH/1/assets.extra/reference.npz              images and what the model gave, to check the export without the model
+    PATH/1/assets.extra/SHA256SUMS                 checksums of all files
     PATH/1/assets.extra/tf_serving_warmup_requests what the server asks before it says that it is ready
 
 The signatures are listed in `signatures.py`.
 """
 
 import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from keras_vit.data.sources import Source
 from keras_vit.export import examples, metadata, verdicts
+from keras_vit.export.checksums import write_checksums
 from keras_vit.export.image_bytes import MAX_PIXELS, STATUSES
 from keras_vit.export.reference import write_reference
 from keras_vit.export.signatures import signatures
@@ -112,6 +113,7 @@ def saved_model(
         extra.mkdir(exist_ok=True)
         write_reference(extra, levels, expected)
         metadata.write_facts(extra, facts)
+        write_checksums(version.folder, extra)
     return version.path
 
 
@@ -148,11 +150,11 @@ def _write_graph(
     model: keras.Model, folder: Path, labels: Sequence[str], **options: Any
 ) -> dict[str, Callable[..., dict[str, tf.Tensor]]]:
     """Returns the signatures."""
-    with tempfile.TemporaryDirectory(prefix="keras_vit_classes_") as place:
-        file = Path(place, "classes.txt")
-        file.write_text("\n".join([*labels, ""]), encoding="utf-8")
-        holder, asked = signatures(model, class_file=file if labels else None, **options)
-        tf.saved_model.save(holder, str(folder), signatures=asked)
+    file = folder / "classes.txt"  # TensorFlow copies it to `assets`
+    file.write_text("\n".join([*labels, ""]), encoding="utf-8")
+    holder, asked = signatures(model, class_file=file if labels else None, **options)
+    tf.saved_model.save(holder, str(folder), signatures=asked)
+    file.unlink()
     return asked
 
 

@@ -70,7 +70,7 @@ def signatures(
     taken = _Images(model, image_size, any_size)
 
     def predict(images: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {kind: _float32(model(taken.sized(images), training=False))}
+        return _of_any_batch(lambda some: {kind: _float32(model(some, training=False))}, taken.sized(images))
 
     def predict_uint8(images: tf.Tensor) -> dict[str, tf.Tensor]:
         return predict(taken.scaled(taken.sized(images)))
@@ -168,11 +168,11 @@ def _features(model: keras.Model, taken: _Images) -> Callable[[tf.Tensor], dict[
         del named["pre_logits"]
     reader = keras.Model(model.inputs[0], list(named.values()))
 
-    def features(images: tf.Tensor) -> dict[str, tf.Tensor]:
-        given = keras.tree.flatten(reader(taken.sized(images), training=False))
+    def read(images: tf.Tensor) -> dict[str, tf.Tensor]:
+        given = keras.tree.flatten(reader(images, training=False))
         return {name: _float32(values) for name, values in zip(named, given, strict=True)}
 
-    return features
+    return lambda images: _of_any_batch(read, taken.sized(images))
 
 
 def _tokens(model: keras.Model) -> keras.KerasTensor | None:
@@ -187,7 +187,19 @@ def _tokens(model: keras.Model) -> keras.KerasTensor | None:
 
 def _attention(model: keras.Model, taken: _Images) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
     maps = AttentionMaps(find_attention(model))
-    return lambda images: {"attention": maps(taken.sized(images), training=False)}
+
+    def attention(images: tf.Tensor) -> dict[str, tf.Tensor]:
+        return _of_any_batch(lambda some: {"attention": maps(some, training=False)}, taken.sized(images))
+
+    return attention
+
+
+def _of_any_batch(answer: Callable[[tf.Tensor], dict[str, tf.Tensor]], images: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Answers about a blank image where there is none: to a batch of none, oneDNN gives convolutions a wrong shape."""
+    count = tf.shape(images)[0]
+    some = tf.pad(images, [[0, tf.cast(count == 0, tf.int32)], [0, 0], [0, 0], [0, 0]])  # else nothing is copied
+    answers = answer(tf.ensure_shape(some, images.shape))
+    return {name: values[:count] for name, values in answers.items()}
 
 
 def _float32(values: tf.Tensor) -> tf.Tensor:

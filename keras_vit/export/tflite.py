@@ -4,6 +4,7 @@ PATH/1/float32.tflite, float16.tflite, ...   with labels and metadata inside, se
 PATH/1/keras_vit.json                        what is in each file too: package and weights, what goes in
 PATH/1/reference.npz                         images and what the model gave, to check the files without the model
 PATH/1/report.md, report.csv                 how far each is from the model, its size and its latency
+PATH/1/SHA256SUMS                            checksums of all files
 """
 
 import os
@@ -13,14 +14,16 @@ from typing import Any
 
 import keras
 import numpy as np
+from absl import logging
 
 from keras_vit.data.sources import Source
+from keras_vit.export.checksums import write_checksums
 from keras_vit.export.examples import Examples, take
 from keras_vit.export.metadata import describe, write_facts
 from keras_vit.export.reference import write_reference
 from keras_vit.export.report import write_report
 from keras_vit.export.signatures import output_name
-from keras_vit.export.subject import check_float32, subject_of
+from keras_vit.export.subject import Subject, check_float32, subject_of
 from keras_vit.export.tflite_flavours import FLAVOURS, Graph, convert
 from keras_vit.export.tflite_metadata import with_metadata
 from keras_vit.export.verdicts import Verdict, judge
@@ -29,6 +32,10 @@ from keras_vit.export.versions import new_version
 _NUM_CALIBRATION_IMAGES = 100
 _NUM_REFERENCE_IMAGES = 8
 _MOST_GENERATED = 64
+_FEWEST_INT8_IMAGES = 8  # that set ranges, and as many others that are judged
+# Greatest difference of an output, as a part of the greatest output (or of 1 where all are smaller). Measured on small
+# models: 1e-6, 4e-4, 0.01, 0.01 and 0.07. Deeper models lose more; damaged weights are further off.
+_TOLERANCES = {"float32": 1e-3, "float16": 0.02, "dynamic_int8": 0.2, "int8": 0.4, "weight_only_int8": 0.2}
 
 
 def tflite(
@@ -57,15 +64,16 @@ def tflite(
         flavours: "float32"; "float16" weights; "dynamic_int8", "int8" and "weight_only_int8", of which the second sets
             the ranges of activations beforehand, and the last rounds weights alone.
         images: See `keras_vit.export.examples.take`; default: 64 generated pictures, which say less than photographs.
-            For "int8", up to 100 of them, at most half, set the ranges; the files are judged on the others.
+            For "int8", up to 100 of them, at most half, set the ranges; the files are judged on the others. It needs at
+            least 8 for either, and images that differ.
         num_images: On how many the files are judged, at most.
         class_names: In the order of the classes; default: ImageNet's where their number tells, else numbers.
         eval_crop: How images are brought to the size of the model, as in `keras_vit.data.transforms.eval_crop`.
         image_size: Side in pixels, or (height, width); needed where the model takes any size: the files take this one.
         fixed_batch: Files take one image, rather than any number: smaller graphs, without arithmetic on shapes.
         preprocessing: Files take uint8 pixels from 0 to 255 and scale them, rather than what the model takes.
-        min_agreement: A file is refused if its highest output is that of the model for a smaller share of the images.
-            0 writes all.
+        min_agreement: A file is refused if its highest output is that of the model for a smaller share of the images,
+            or if an output is further off than its kind of rounding explains. 0 writes all.
         identity: What is known of the weights, for the metadata: the tag or file, its hash, its "licence".
 
     Returns:
@@ -82,7 +90,7 @@ def tflite(
         >>> [verdict.name for verdict in tflite(model, "mine", flavours=["float16"], num_images=4)]
         ['float16.tflite']
         >>> sorted(path.name for path in keras_vit.export.latest("mine").iterdir() if path.suffix != ".png")
-        ['float16.tflite', 'keras_vit.json', 'reference.npz', 'report.csv', 'report.md']
+        ['SHA256SUMS', 'float16.tflite', 'keras_vit.json', 'reference.npz', 'report.csv', 'report.md']
     """
     flavours = _check_flavours(flavours, min_agreement, num_images)
     _check_installed(flavours)
@@ -98,33 +106,43 @@ def tflite(
     graph = Graph(
         model=model, image_size=size, fixed_batch=fixed_batch, takes_levels=preprocessing, calibration=samples
     )
-    accepted = {"top1_agreement": min_agreement}
+    bounds = {name: _TOLERANCES[name] * max(1.0, float(np.abs(expected).max())) for name in flavours}
+    accepted = {"top1_agreement": min_agreement, "max_error": bounds}
     facts = _facts(graph, describe(model, accepted=accepted, eval_crop=eval_crop, identity=identity))
-    verdicts, refused = [], {}
+    doubts = _doubts(subject, judged, expected)
+    for doubt in doubts:
+        logging.warning("%s: %s", model.name, doubt)
+    verdicts: list[Verdict] = []
+    refused = _unproven(calibration, judged) if "int8" in flavours and min_agreement else {}
     with new_version(path) as version:
-        for flavour in flavours:
+        for flavour in [name for name in flavours if name not in refused]:
             file = version.folder / f"{flavour}.tflite"
             try:
                 file.write_bytes(with_metadata(convert(graph, flavour), {**facts, "flavour": flavour}, subject.labels))
                 verdict = judge(file, inputs, expected, labels=judged.labels)
-            except ValueError as error:
+            except (OSError, ValueError) as error:
                 refused[flavour] = str(error).replace(str(version.folder), str(path))
             else:
                 verdicts.append(verdict)
-                if verdict.top1_agreement < min_agreement:
-                    refused[flavour] = _words(verdict)
+                if _is_refused(verdict, min_agreement, bounds[flavour]):
+                    refused[flavour] = _words(verdict, bounds[flavour])
                     verdicts[-1] = replace(verdict, name=f"{flavour}, refused")
             if flavour in refused:
                 file.unlink(missing_ok=True)
         if len(refused) == len(flavours):
             raise ValueError(_refusal(model, refused, min_agreement, "Nothing is written."))
+        facts["accepted"]["max_error"] = _bounds_of_all(bounds, verdicts)
+        if "int8" in flavours:
+            facts["calibrated_on"] = calibration.fingerprints()
         images_name = "generated pictures" if images is None else judged.name
-        write_facts(version.folder, facts)
+        title = f"{model.name} as TFLite"
+        write_report(version.folder, verdicts, title=title, images_name=images_name, doubts=doubts)
         write_reference(version.folder, levels[:_NUM_REFERENCE_IMAGES], expected[:_NUM_REFERENCE_IMAGES])
-        write_report(version.folder, verdicts, title=f"{model.name} as TFLite", images_name=images_name)
+        write_facts(version.folder, facts)
+        write_checksums(version.folder, version.folder)
     if refused:
         raise ValueError(_refusal(model, refused, min_agreement, f"The others are in {version.path}."))
-    return verdicts
+    return [replace(verdict, version=version.path) for verdict in verdicts]
 
 
 # ── what is refused before anything is made ──
@@ -158,17 +176,40 @@ def _check_installed(flavours: Sequence[str]) -> None:
 
 
 def _split(examples: Examples, count: int) -> tuple[Examples, Examples]:
-    """Returns those that set ranges, spread over all and at most half of them, and the others. One alone is both."""
-    total = len(examples.images)
-    count = min(count, total // 2)
-    chosen = np.zeros(total, bool)
-    chosen[np.arange(count) * total // max(count, 1)] = True
-    return _those(examples, chosen if count else ~chosen), _those(examples, ~chosen)
+    """Returns those that set ranges, spread over all and at most half of them, and the others.
+
+    Copies of an image count once, and are not judged if it sets ranges. One alone is both.
+    """
+    words = np.array(examples.fingerprints())
+    different = np.sort(np.unique(words, return_index=True)[1])
+    count = min(count, len(different) // 2)
+    if not count:
+        return examples, examples
+    chosen = different[np.arange(count) * len(different) // count]
+    return examples.those(chosen), examples.those(~np.isin(words, words[chosen]))
 
 
-def _those(examples: Examples, chosen: np.ndarray) -> Examples:
-    labels = None if examples.labels is None else examples.labels[chosen]
-    return replace(examples, images=examples.images[chosen], labels=labels)
+def _unproven(calibration: Examples, judged: Examples) -> dict[str, str]:
+    """Why nothing can be said of int8: its ranges fit the images that set them, whatever these are."""
+    counts = [len(set(examples.fingerprints())) for examples in (calibration, judged)]
+    if min(counts) < _FEWEST_INT8_IMAGES:
+        return {
+            "int8": f"it needs at least {_FEWEST_INT8_IMAGES} different images that set its ranges, and as many others "
+            f"on which it is judged. Received: {counts[0]} and {counts[1]}"
+        }
+    if calibration.are_alike() or judged.are_alike():
+        return {"int8": f"{calibration.name} hardly differ, so ranges that they set fit no others. Give photographs"}
+    return {}
+
+
+def _doubts(subject: Subject, judged: Examples, expected: np.ndarray) -> list[str]:
+    """What makes agreement on these images say little."""
+    doubts = []
+    if len(judged.images) > 1 and judged.are_alike():
+        doubts.append("The images hardly differ, so agreement on them says little about others.")
+    if len(judged.images) > 1 and subject.labels and len(set(expected.argmax(axis=-1))) == 1:
+        doubts.append("The model gives all images the same class, so agreement on them says little about others.")
+    return doubts
 
 
 def _facts(graph: Graph, known: dict[str, Any]) -> dict[str, Any]:
@@ -180,15 +221,25 @@ def _facts(graph: Graph, known: dict[str, Any]) -> dict[str, Any]:
     return {**known, "format": "TFLite", "batch": batch, "input": {**known["input"], **taken}, "output": given}
 
 
+def _bounds_of_all(bounds: Mapping[str, float], verdicts: Sequence[Verdict]) -> dict[str, float]:
+    """The bounds, and twice what was found where a file is further off and was written on request."""
+    found = {verdict.name: verdict.max_error for verdict in verdicts}
+    return {name: max(bound, 2 * found.get(f"{name}.tflite", 0.0)) for name, bound in bounds.items()}
+
+
 # ── refusals ──
 
 
-def _words(verdict: Verdict) -> str:
+def _is_refused(verdict: Verdict, min_agreement: float, bound: float) -> bool:
+    return min_agreement > 0 and (verdict.top1_agreement < min_agreement or verdict.max_error > bound)
+
+
+def _words(verdict: Verdict, bound: float) -> str:
     accuracy = "" if verdict.accuracy is None else f", right on {verdict.accuracy:.1%}"
     return (
         f"agrees with the model on {verdict.top1_agreement:.1%} of {verdict.num_images} images{accuracy}; errors up to "
-        f"{verdict.max_error:.2g}, {verdict.mean_error:.2g} in the mean; {verdict.size_bytes / 1e6:.3g} MB, "
-        f"{verdict.latency_ms:.3g} ms"
+        f"{verdict.max_error:.2g}, of which rounding explains {bound:.2g}, {verdict.mean_error:.2g} in the mean; "
+        f"{verdict.size_bytes / 1e6:.3g} MB, {verdict.latency_ms:.3g} ms"
     )
 
 

@@ -9,14 +9,14 @@ their places in its tables.
 """
 
 import io
-import json
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from keras_vit.export.metadata import FILE
+from keras_vit.export.metadata import FILE, as_json
+from keras_vit.writing import one_line
 
 LABELS_FILE = "labels.txt"
 _BUFFER_NAME = "TFLITE_METADATA"
@@ -42,9 +42,9 @@ def with_metadata(content: bytes, facts: Mapping[str, Any], labels: Sequence[str
         ImportError: If flatbuffers or ai_edge_litert is absent.
     """
     described = _with_buffer(content, _model_metadata(facts, labels))
-    files = {FILE: json.dumps(facts, indent=2, ensure_ascii=False) + "\n"}
+    files = {FILE: as_json(facts)}
     if labels:
-        files[LABELS_FILE] = "".join(f"{label}\n" for label in labels)
+        files[LABELS_FILE] = "".join(f"{label}\n" for label in labels).encode()
     archive = io.BytesIO(described)
     with zipfile.ZipFile(archive, "a") as zipped:  # "a": behind what is there
         for name, text in files.items():
@@ -85,7 +85,7 @@ def _model_metadata(facts: Mapping[str, Any], labels: Sequence[str]) -> bytes:
         }
     )
     words = {0: facts["model"], 1: _description(facts["input"]), 5: facts.get("licence"), 7: _PARSER_VERSION}
-    fields = {number: tables.offset(tables.text(str(word))) for number, word in words.items() if word}
+    fields = {number: tables.offset(tables.text(one_line(str(word)))) for number, word in words.items() if word}
     return tables.finished(tables.table({**fields, 3: tables.offset(tables.vector([subgraph]))}))
 
 

@@ -7,11 +7,12 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+
+from keras_vit.export.versions import temporary_folder
 
 _RUNNER = Path(__file__).with_name("runner.py")
 _BATCH = 8
@@ -45,6 +46,7 @@ class Verdict:
         mean_error: The mean of the absolute differences.
         latency_ms: As in `Outcome`.
         accuracy: The share of images that the file names correctly, or None without labels.
+        version: Folder in which the export is, once it is there.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Verdict:
     mean_error: float
     latency_ms: float
     accuracy: float | None
+    version: Path | None = None
 
 
 def run(path: str | os.PathLike, images: np.ndarray, *, signature: str = "predict", repeats: int = 0) -> Outcome:
@@ -70,8 +73,7 @@ def run(path: str | os.PathLike, images: np.ndarray, *, signature: str = "predic
     Raises:
         ValueError: If the file cannot be loaded or run; the message is that of the runtime.
     """
-    with tempfile.TemporaryDirectory(prefix="keras_vit_run_") as name:
-        folder = Path(name)
+    with temporary_folder("keras_vit_run_") as folder:
         request = {
             "path": str(Path(path).resolve()),
             "images": str(folder / "images.npy"),
@@ -124,12 +126,15 @@ def judge(
         name: For the table; default: the name of the file.
 
     Raises:
-        ValueError: If the file cannot be run, or gives outputs of another shape or that are no numbers.
+        ValueError: If the file cannot be run, or gives outputs of another shape; or outputs, of the file or of the
+            model, are no numbers.
     """
     outcome = run(path, images, repeats=repeats)
     given = outcome.outputs
     if given.shape != expected.shape:
         raise ValueError(f"{path} gives outputs of shape {given.shape}, the model {expected.shape}.")
+    if not np.isfinite(expected).all():
+        raise ValueError(f"The model gives {np.sum(~np.isfinite(expected))} outputs that are no numbers.")
     if not np.isfinite(given).all():
         raise ValueError(f"{path} gives {np.isnan(given).sum()} NaN and {np.isinf(given).sum()} infinite outputs.")
     errors = np.abs(given - expected)

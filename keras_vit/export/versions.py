@@ -18,6 +18,8 @@ from pathlib import Path
 import psutil
 
 _PARTIAL = ".partial-"
+_alive: set[str] = set()  # folders in which this process is at work
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)  # what a rename says of a place that is taken
 
 
@@ -46,6 +48,7 @@ def new_version(base: str | os.PathLike) -> Iterator[Version]:
 
     Raises:
         ValueError: If `base` is a version itself or a file.
+        OSError: If the disk is full, whatever says so.
 
     Example:
         >>> with new_version("saved_models/vit") as version:
@@ -56,14 +59,62 @@ def new_version(base: str | os.PathLike) -> Iterator[Version]:
     base = Path(base)
     _check(base)
     base.mkdir(parents=True, exist_ok=True)
-    _sweep(base)
-    version = Version(folder=Path(tempfile.mkdtemp(prefix=f"{_mark(os.getpid())}-", dir=base)))
-    try:
+    with _disk_full_in_words(base), _folder_of_this_process(base, _PARTIAL) as folder:
+        version = Version(folder=folder)
         yield version
         version.folder.chmod(0o777 & ~_umask())  # `mkdtemp` lets nobody else in, and a server is somebody else
         version.path = _put_in_place(version.folder, base)
+
+
+@contextlib.contextmanager
+def temporary_folder(prefix: str) -> Iterator[Path]:
+    """Gives a folder for what is needed for a moment; what killed processes left of the same prefix is removed.
+
+    Example:
+        >>> with temporary_folder("keras_vit_example_") as folder:
+        ...     _ = (folder / "images").write_bytes(bytes(3))
+        >>> folder.exists()
+        False
+    """
+    with _folder_of_this_process(Path(tempfile.gettempdir()), prefix) as folder:
+        yield folder
+
+
+@contextlib.contextmanager
+def _folder_of_this_process(parent: Path, prefix: str) -> Iterator[Path]:
+    """A folder whose name says whose it is, so that others know when it is of no use any more."""
+    _sweep(parent, prefix)
+    folder = Path(tempfile.mkdtemp(prefix=f"{prefix}{socket.gethostname()}-{os.getpid()}-", dir=parent))
+    _alive.add(folder.name)
+    try:
+        yield folder
     finally:
-        shutil.rmtree(version.folder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        _alive.discard(folder.name)
+
+
+@contextlib.contextmanager
+def _disk_full_in_words(base: Path) -> Iterator[None]:
+    """Whatever a library raises when the disk is full, callers get one kind of error that says what was kept."""
+    try:
+        yield
+    except Exception as error:
+        if not _says_disk_full(error):
+            raise
+        kept = ", ".join(map(str, versions(base))) or "none"
+        words = (
+            f"The disk is full: make room. Of the new version nothing is kept; versions that were there stay: {kept}"
+        )
+        raise OSError(errno.ENOSPC, words, str(base)) from error
+
+
+def _says_disk_full(error: BaseException | None) -> bool:
+    """TensorFlow, the runtimes and the process that runs a file have kinds of their own, but pass on the words."""
+    while error is not None:
+        if getattr(error, "errno", None) in _FULL or any(os.strerror(code) in str(error) for code in _FULL):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def versions(base: str | os.PathLike) -> list[int]:
@@ -108,16 +159,18 @@ def _put_in_place(folder: Path, base: Path) -> Path:
                 raise
 
 
-def _mark(process: int) -> str:
-    return f"{_PARTIAL}{socket.gethostname()}-{process}"
-
-
-def _sweep(base: Path) -> None:
-    mine = f"{_PARTIAL}{socket.gethostname()}-"
-    for path in base.glob(f"{_PARTIAL}*"):
+def _sweep(parent: Path, prefix: str) -> None:
+    """Removes what processes of this machine left when they were killed; other machines may share the disk."""
+    mine = f"{prefix}{socket.gethostname()}-"
+    for path in parent.glob(f"{prefix}*"):
         process = path.name.removeprefix(mine).split("-")[0]
-        if path.name.startswith(mine) and _is_number(process) and not psutil.pid_exists(int(process)):
+        if path.name.startswith(mine) and _is_number(process) and not _is_at_work(int(process), path.name):
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_at_work(process: int, name: str) -> bool:
+    """In a container, each exporter may have the number that the killed one had."""
+    return name in _alive if process == os.getpid() else psutil.pid_exists(process)
 
 
 def _umask() -> int:

@@ -59,7 +59,8 @@ def parameters_of(variant: ViTVariant | ResNetVariant) -> int:
         >>> parameters_of(VIT_VARIANTS["ViT_Ti16"])
         5728936
     """
-    return cost.parameters(variant, image_size=(16 * variant.total_stride,) * 2)
+    side = 16 * variant.total_stride
+    return cost.parameters(variant, image_size=(side, side))
 
 
 def read(path: str | os.PathLike, parameters: int | None = None) -> ModelFile:

@@ -142,7 +142,7 @@ def _refuse_strange_members(path: Path, names: list[str]) -> None:
 def _entry(path: Path, file: BinaryIO, member: zipfile.ZipInfo) -> Entry:
     head = bytearray(min(_MAX_HEADER_BYTES, member.file_size))
     _content(file, member)(head)
-    shape, fortran, dtype, header_bytes = _parse(head, member)
+    shape, fortran, dtype, header_bytes = _parse(bytes(head), member)
     size = math.prod(shape)
     # Told by the header: the data of an array of objects, a pickle, is not even looked at.
     if not dtype.hasobject and header_bytes + size * dtype.itemsize != member.file_size:
@@ -202,7 +202,7 @@ def _content(file: BinaryIO, member: zipfile.ZipInfo) -> Callable[[Any], None]:
     return partial(_inflate, file, zlib.decompressobj(-zlib.MAX_WBITS))
 
 
-def _fill(file: BufferedReader, buffer: Any) -> None:
+def _fill(file: Any, buffer: Any) -> None:
     if file.readinto(buffer) != len(buffer):
         raise EOFError("the file ends early")
 

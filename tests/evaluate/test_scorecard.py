@@ -1,6 +1,7 @@
 """The answers of a classifier, counted: by hand, from what the model says of each image."""
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -82,6 +83,13 @@ def test_every_answer_is_written(tmp_path: Path):
             ["all[0]", "cat", "cat", "0.750000", "1"],
             ["all[1]", "a|b", "dog", "0.500000", "0"],
         ]
+
+
+def test_answers_about_files_of_any_name_are_written(tmp_path: Path):
+    source = replace(card_of([0], [0]).source, locate=lambda _: "two\nlines \udce9\u2028.png")
+    write_answers(made_of(source, [0], [0]), tmp_path / "answers.csv")
+    with open(tmp_path / "answers.csv", encoding="utf-8", newline="") as file:
+        assert [row[0] for row in csv.reader(file)] == ["image", "two\nlines \\udce9\u2028.png"]
 
 
 def test_without_mistakes_there_is_no_picture_of_them(tmp_path: Path):

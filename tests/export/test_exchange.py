@@ -79,7 +79,12 @@ def test_a_version_holds_the_model_its_labels_and_what_it_says_of_itself(build, 
     assert capfd.readouterr() == ("", "")
     folder = tmp_path / "vit" / "1"
     files = {"onnx": {"model.onnx"}, "openvino": {"model.xml", "model.bin"}}[name]
-    assert {path.name for path in folder.iterdir()} == files | {"labels.txt", "keras_vit.json", "reference.npz"}
+    assert {path.name for path in folder.iterdir()} == files | {
+        "labels.txt",
+        "keras_vit.json",
+        "reference.npz",
+        "SHA256SUMS",
+    }
     assert (folder / "labels.txt").read_text() == "a\nb\nc\nd\ne\nf\ng\n"
     said = json.loads((folder / "keras_vit.json").read_text())
     assert said["weights"] == "of my own" and said["output"] == {"name": "logits", "shape": [None, 7]}

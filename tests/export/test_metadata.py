@@ -1,13 +1,14 @@
 """What an exported model says of itself."""
 
 import json
+from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.export.metadata import describe, labels_of, variables_sha256
+from keras_vit.export.metadata import describe, labels_of, read_facts, variables_sha256, write_facts
 
 
 def _model(**options) -> keras.Model:
@@ -45,3 +46,14 @@ def test_names_of_classes():
     assert labels_of(2) == ["class 0", "class 1"]
     with pytest.raises(ValueError, match="has 2 classes. Received: 3 names"):
         labels_of(2, ["a", "b", "c"])
+
+
+def test_blank_names_become_numbers_and_what_is_no_text_becomes_escapes():
+    assert labels_of(3, ["", " \t", "dog"]) == ["class 0", "class 1", "dog"]
+    assert labels_of(3, ["a\udce9", "b\u2028c", "d\x1be"]) == ["a\\udce9", "b c", "d\\x1be"]
+
+
+def test_a_path_that_is_no_utf_8_comes_back_from_the_facts(tmp_path: Path):
+    facts = describe(_model(), accepted={"max_error": 1.0}, identity={"judged_on": "photos\udce9\u2028"})
+    write_facts(tmp_path, facts)
+    assert read_facts(tmp_path / "model.onnx")["judged_on"] == "photos\udce9\u2028"

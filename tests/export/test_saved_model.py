@@ -84,6 +84,7 @@ def test_a_version_has_the_graph_the_names_and_what_to_know(exported):
         "variables/variables.index",
         "variables/variables.data-00000-of-00001",
         "assets/classes.txt",
+        "assets.extra/SHA256SUMS",
         "assets.extra/keras_vit.json",
         "assets.extra/reference.npz",
         "assets.extra/tf_serving_warmup_requests",

@@ -13,7 +13,8 @@ from PIL import Image
 
 import keras_vit
 from keras_vit.analyze import attention_maps
-from keras_vit.export.signatures import output_name, signatures
+from keras_vit.export.metadata import labels_of
+from keras_vit.export.signatures import _class_names, output_name, signatures
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
 
 pytestmark = pytest.mark.tensorflow
@@ -223,6 +224,12 @@ def test_a_hybrid_and_attention_pooling_are_exported_too(build: Build, traced, t
     ask = traced(model, attention=True)
     close(ask("predict_uint8", LEVELS)["logits"], model(PIXELS))
     assert ask("features", PIXELS)["pre_logits"].shape == (3, 16)
+    # oneDNN gives convolutions of no images the shape of their input.
+    assert ask("predict_uint8", LEVELS[:0])["logits"].shape == (0, CLASSES)
+    assert (
+        ask("features", PIXELS[:0])["tokens"].shape[0] == 0 and ask("attention", PIXELS[:0])["attention"].shape[0] == 0
+    )
+    assert ask("serving_default", [])["labels"].shape == (0, 5)
 
 
 def test_a_model_that_scales_pixels_is_given_levels(build: Build, traced):
@@ -282,3 +289,10 @@ def test_the_end_of_a_model_is_known(build: Build):
 def test_a_head_needs_names(build: Build):
     with pytest.raises(ValueError, match="The model has a head: pass `class_file`"):
         signatures(build(), image_size=SIZE)
+
+
+def test_a_graph_reads_whatever_names_the_classes_were_given(tmp_path: Path):
+    labels = labels_of(4, ["cat", "", " \u2028", "d\udce9"])
+    (tmp_path / "classes.txt").write_text("\n".join([*labels, ""]), encoding="utf-8")
+    read = _class_names(tmp_path / "classes.txt").lookup(tf.range(4, dtype=tf.int64)).numpy()
+    assert [name.decode() for name in read] == labels == ["cat", "class 1", "class 2", "d\\udce9"]

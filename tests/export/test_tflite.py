@@ -16,7 +16,7 @@ from ai_edge_litert.interpreter import Interpreter
 
 import keras_vit
 from keras_vit.data import sources
-from keras_vit.export.examples import Examples
+from keras_vit.export.examples import Examples, take
 from keras_vit.export.tflite import FLAVOURS, tflite
 from keras_vit.export.tflite_flavours import Graph, convert
 
@@ -24,6 +24,7 @@ pytestmark = pytest.mark.tensorflow
 
 module = importlib.import_module("keras_vit.export.tflite")  # `keras_vit.export.tflite` is the function
 LEVELS = np.random.default_rng(0).integers(0, 256, (12, 32, 32, 3)).astype("uint8")
+MORE_LEVELS = np.random.default_rng(1).integers(0, 256, (20, 32, 32, 3)).astype("uint8")
 PIXELS = LEVELS / np.float32(127.5) - np.float32(1)
 NAMES = ["cat", "dog", "cow", "hen", "bee", "emu", "ant"]
 
@@ -63,9 +64,9 @@ def answers(file: Path, images: np.ndarray) -> np.ndarray:
 
 def test_all_flavours_are_written_and_judged(build, tmp_path: Path):
     model = build()
-    verdicts = tflite(model, tmp_path / "vit", images=LEVELS, class_names=NAMES, min_agreement=0.5)
+    verdicts = tflite(model, tmp_path / "vit", images=MORE_LEVELS, class_names=NAMES, min_agreement=0.5)
     assert [verdict.name for verdict in verdicts] == [f"{flavour}.tflite" for flavour in FLAVOURS]
-    assert {verdict.num_images for verdict in verdicts} == {6}  # the other half set the ranges of int8
+    assert {verdict.num_images for verdict in verdicts} == {10}  # the other half set the ranges of int8
     folder, expected = tmp_path / "vit" / "1", model.predict(PIXELS, verbose=0)
     for verdict, bound in zip(verdicts, (1e-5, 0.01, 0.05, 0.2, 0.05), strict=True):
         file = folder / verdict.name
@@ -78,7 +79,7 @@ def test_all_flavours_are_written_and_judged(build, tmp_path: Path):
     rows = list(csv.DictReader((folder / "report.csv").read_text().splitlines()))
     assert [row["file"] for row in rows] == [verdict.name for verdict in verdicts]
     assert [float(row["max_error"]) for row in rows] == [verdict.max_error for verdict in verdicts]
-    assert "images that were given, 6 in all" in (folder / "report.md").read_text()
+    assert "images that were given, 10 in all" in (folder / "report.md").read_text()
 
 
 def test_a_file_says_of_itself_what_it_takes(build, tmp_path: Path):
@@ -94,7 +95,8 @@ def test_a_file_says_of_itself_what_it_takes(build, tmp_path: Path):
         beside = json.loads((tmp_path / "vit" / str(number) / "keras_vit.json").read_text())
         assert beside == {key: value for key, value in facts.items() if key != "flavour"}
         assert facts["weights"] == "a.npz" and facts["licence"] == "Apache-2.0" and len(facts["variables_sha256"]) == 64
-        assert facts["accepted"] == {"top1_agreement": 0.95} and facts["input"]["resize"] == "resize_shorter"
+        assert facts["accepted"]["top1_agreement"] == 0.95 and 0 < facts["accepted"]["max_error"]["float32"] < 0.01
+        assert facts["input"]["resize"] == "resize_shorter"
         assert facts["input"]["image_size"] == [32, 32] and facts["output"]["name"] == "logits"
         found.append((facts["input"]["dtype"], facts["input"]["range"], facts["output"]["shape"]))
     assert found == [
@@ -167,7 +169,7 @@ def test_a_model_of_any_size_is_told_which(build, tmp_path: Path):
 
 
 def test_no_image_both_sets_ranges_and_is_judged():
-    for total, count, expected in [(12, 100, 6), (300, 100, 100), (5, 100, 2), (7, 0, 0)]:
+    for total, count, expected in [(12, 100, 6), (250, 100, 100), (5, 100, 2), (7, 0, 0)]:
         images = np.linspace(-1, 1, total, dtype="float32")[:, None, None, None] * np.ones((1, 1, 1, 3), "float32")
         labels = np.arange(total)
         calibration, judged = module._split(Examples(images=images, labels=labels, name="all"), count)
@@ -182,6 +184,48 @@ def test_no_image_both_sets_ranges_and_is_judged():
             assert judged.labels.tolist() == labels.tolist()
         for part in (calibration, judged):
             np.testing.assert_array_equal(part.images, images[part.labels])
+
+
+def test_a_copy_of_an_image_that_sets_ranges_is_not_judged():
+    images = np.concatenate([PIXELS, PIXELS[:6]])
+    calibration, judged = module._split(Examples(images=images, labels=None, name="all"), 6)
+    assert not set(calibration.fingerprints()) & set(judged.fingerprints())
+    assert len(set(calibration.fingerprints())) == 6 and len(set(judged.fingerprints())) == 6
+
+
+def test_int8_on_too_few_images_is_refused_and_the_others_are_written(build, tmp_path: Path):
+    few = np.repeat(LEVELS, 4, axis=0)  # 48, of which 12 differ
+    with pytest.raises(ValueError, match="at least 8 different images .* as many others .*Received: 6 and 6"):
+        tflite(build(), tmp_path / "vit", flavours=["int8", "float32"], images=few)
+    assert [path.name for path in (tmp_path / "vit" / "1").glob("*.tflite")] == ["float32.tflite"]
+
+
+def test_int8_on_images_that_hardly_differ_is_refused_and_the_report_says_why(build, tmp_path: Path):
+    alike = np.full((40, 32, 32, 3), 7, np.uint8)
+    alike[np.arange(40), 0, np.arange(40) % 32] += np.arange(40, dtype=np.uint8)[:, None]  # no two are equal
+    with pytest.raises(ValueError, match="int8: images that were given hardly differ, so ranges that they set fit no"):
+        tflite(build(), tmp_path / "vit", flavours=["int8", "float32"], images=alike)
+    assert "The images hardly differ" in (tmp_path / "vit" / "1" / "report.md").read_text()
+    tflite(build(), tmp_path / "all", flavours=["int8"], images=alike, min_agreement=0)
+    assert (tmp_path / "all" / "1" / "int8.tflite").is_file()
+
+
+@pytest.mark.parametrize("count", [2, 20, 200])
+def test_generated_pictures_differ_enough(count: int):
+    assert not take(None, (32, 32), count).are_alike()
+
+
+def test_a_file_that_is_further_off_than_rounding_explains_is_refused(build, tmp_path: Path, monkeypatch):
+    model = build()
+    moved = keras.Model(model.inputs[0], model.outputs[0] + 0.1 * keras.ops.sin(100 * model.outputs[0]), name="tiny")
+
+    def converted(graph: Graph, flavour: str) -> bytes:
+        return convert(replace(graph, model=moved), flavour)
+
+    monkeypatch.setattr(module, "convert", converted)
+    with pytest.raises(ValueError, match="agrees with the model on .*of which rounding explains 0.0"):
+        tflite(model, tmp_path / "vit", flavours=["float32"], images=LEVELS, min_agreement=0.5)
+    assert list((tmp_path / "vit").iterdir()) == []
 
 
 def test_one_image_is_enough(build, tmp_path: Path):
@@ -230,7 +274,7 @@ def test_a_file_that_cannot_be_made_costs_only_itself(build, tmp_path: Path, mon
 
     monkeypatch.setattr(module, "convert", converted)
     with pytest.raises(ValueError, match="- int8: No int8 file can be made of tiny: no reason"):
-        tflite(build(), tmp_path / "vit", flavours=["int8", "float32"], images=LEVELS)
+        tflite(build(), tmp_path / "vit", flavours=["int8", "float32"], images=MORE_LEVELS)
     assert [path.name for path in (tmp_path / "vit" / "1").glob("*.tflite")] == ["float32.tflite"]
 
 

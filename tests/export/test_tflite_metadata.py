@@ -162,3 +162,9 @@ def buffers(content: bytes) -> dict[str, bytes]:
     model = Table.root(content)
     held = model.tables(4)
     return {entry.text(0): held[entry.number(1, "<I")].content(0) for entry in model.tables(6)}
+
+
+def test_a_path_that_is_no_utf_8_is_written_as_an_escape(bare: bytes):
+    facts = {**FACTS, "model": "mine\udce9.keras"}
+    with zipfile.ZipFile(io.BytesIO(with_metadata(bare, facts, LABELS))) as zipped:
+        assert json.loads(zipped.read("keras_vit.json")) == facts

@@ -1,16 +1,22 @@
 """Version folders: whole or not at all, numbered, never overwritten, whoever else writes or is killed."""
 
+import errno
 import os
+import re
 import signal
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 import warm
 
-from keras_vit.export.versions import latest, new_version, versions
+from keras_vit.export.versions import latest, new_version, temporary_folder, versions
+
+pytestmark = pytest.mark.tensorflow
 
 _WRITER = """
 import sys, time
@@ -98,6 +104,65 @@ def test_a_killed_writer_leaves_no_version_and_the_next_one_clears_up(tmp_path: 
 def _process(base: Path, seconds: float) -> subprocess.Popen:
     command = [sys.executable, "-c", _WRITER, str(base), str(seconds)]
     return warm.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def test_what_an_exporter_of_the_same_number_left_is_removed_and_what_is_in_work_stays(tmp_path: Path):
+    """In a container every process may have the number 7."""
+    base = tmp_path / "vit"
+    with new_version(base) as version:
+        left = base / re.sub(r"-[^-]+$", "-abandoned", version.folder.name)
+        left.mkdir()
+        (version.folder / "file").write_text("")
+        _write(base)
+        assert version.folder.exists() and not left.exists()
+    assert versions(base) == [1, 2]
+
+
+def test_temporary_folders_that_were_left_are_removed_by_whoever_needs_one(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    code = """
+import os, sys, tempfile
+from keras_vit.export.versions import temporary_folder
+tempfile.tempdir = sys.argv[1]
+with temporary_folder("kv_"):
+    os._exit(9)
+"""
+    assert warm.run([sys.executable, "-c", code, str(tmp_path)]).returncode == 9
+    (left,) = tmp_path.iterdir()
+    with temporary_folder("kv_") as first, temporary_folder("kv_") as second:
+        assert sorted(tmp_path.iterdir()) == sorted([first, second]) and left not in (first, second)
+    assert list(tmp_path.iterdir()) == []
+
+
+def _ends_with(error: BaseException) -> None:
+    raise error
+
+
+def _caused_by_the_disk() -> None:
+    try:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    except OSError as error:
+        raise RuntimeError("no words") from error
+
+
+@pytest.mark.parametrize(
+    "fails",
+    [
+        lambda: _ends_with(OSError(errno.ENOSPC, "No space left on device", "x")),
+        lambda: _ends_with(OSError(errno.EDQUOT, "Disk quota exceeded")),
+        lambda: _ends_with(tf.errors.ResourceExhaustedError(None, None, "/x/1; No space left on device")),
+        lambda: _ends_with(ValueError("x cannot be run: OSError: [Errno 28] No space left on device")),
+        _caused_by_the_disk,
+    ],
+)
+def test_a_full_disk_is_one_kind_of_error_that_says_what_is_kept(tmp_path: Path, fails):
+    base = tmp_path / "vit"
+    _write(base)
+    with pytest.raises(OSError, match="The disk is full: make room.*nothing is kept.*stay: 1") as raised:
+        with new_version(base):
+            fails()
+    assert raised.value.errno == errno.ENOSPC and raised.value.__cause__ is not None
+    assert [path.name for path in base.iterdir()] == ["1"]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="permissions of POSIX")

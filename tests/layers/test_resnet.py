@@ -118,3 +118,9 @@ def test_an_unknown_padding_lists_the_valid_ones():
         StdConv2D(4, 3, padding="valid", **CONV)
     with pytest.raises(ValueError, match="'ignored', 'zeros'.*'same'"):
         BiTMaxPool("same")
+
+
+@pytest.mark.parametrize(("padding", "strides"), [("same", 2), ("fixed", 2), ("same", 1)])
+def test_a_batch_of_none_has_the_shape_that_was_promised(padding: str, strides: int):
+    layer = StdConv2D(8, 3, strides=strides, padding=padding, std_epsilon=1e-5, variance_epsilon=0.0)
+    assert tuple(layer(keras.ops.zeros((0, 9, 12, 3))).shape) == (0, -(-9 // strides), -(-12 // strides), 8)

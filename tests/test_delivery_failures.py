@@ -1,0 +1,92 @@
+"""A format that fails, in whatever way, costs only itself, and what is said of the others is right."""
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_vit
+from keras_vit import delivery
+from keras_vit.export.examples import Examples
+from keras_vit.export.verdicts import Verdict
+from keras_vit.export.versions import new_version
+
+pytestmark = pytest.mark.tensorflow
+
+
+def _verdict(version: Path) -> Verdict:
+    numbers = {"top1_agreement": 1.0, "max_error": 0.0, "mean_error": 0.0, "latency_ms": 1.0, "accuracy": None}
+    return Verdict(name="model", size_bytes=1, num_images=1, version=version, **numbers)
+
+
+@pytest.fixture
+def deliver(tiny_vit, tmp_path: Path, monkeypatch):
+    """Delivers with exporters that write a file, or fail."""
+    model = keras_vit.application(tiny_vit)(weights=None, input_shape=(32, 32, 3), classes=3)
+    monkeypatch.setattr(delivery.classifier, "build", lambda *_: model)
+    images = Examples(images=np.zeros((2, 32, 32, 3), np.float32), labels=None, name="two")
+    monkeypatch.setattr(delivery, "find_examples", lambda *_: images)
+    monkeypatch.setattr(delivery, "judge", lambda path, *_, **__: _verdict(path))
+
+    def exporter(format_: str, error: BaseException | None, others: int):
+        def export(_: keras.Model, path: Path, **__: Any) -> Any:
+            with new_version(path) as version:
+                (version.folder / "model").write_text(format_)
+                if error is not None:
+                    raise error
+            for _ in range(others):  # who are faster
+                with new_version(path):
+                    pass
+            verdict = _verdict(version.path)
+            return {"saved_model": version.path, "tflite": [verdict]}.get(format_, verdict)
+
+        return export
+
+    def delivered(errors: dict[str, BaseException], others: int = 0) -> tuple[list[str], list[str]]:
+        for name in delivery.FORMATS:
+            monkeypatch.setattr(delivery, name, exporter(name, errors.get(name), others))
+        said: list[str] = []
+        wanted = delivery.Wanted(formats=delivery.FORMATS)
+        return delivery.deliver("ViT_Ti16", tmp_path / "out", wanted, num_images=2, say=said.append), said
+
+    return delivered
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        tf.errors.InvalidArgumentError(None, None, "empty line found at position 5"),
+        RuntimeError("no reason"),
+        KeyError("x"),
+        MemoryError(),
+        OSError(28, "No space left on device"),
+        np.linalg.LinAlgError("x"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_whatever_ends_one_format_the_others_are_delivered(deliver, tmp_path: Path, error: Exception):
+    problems, said = deliver({"saved_model": error, "onnx": error})
+    assert [problem.split(":")[0] for problem in problems] == ["saved_model", "onnx"]
+    assert all("Traceback" not in problem and len(problem.splitlines()) <= 10 for problem in problems)
+    assert [path.parent.name for path in tmp_path.rglob("model")] == ["1", "1"]
+    assert [line for line in said if "out/tflite/1" in line] and [line for line in said if "out/openvino/1" in line]
+
+
+def test_a_full_disk_is_said_in_a_sentence(deliver):
+    error = tf.errors.ResourceExhaustedError(None, None, "/x/variables; No space left on device")
+    problems, _ = deliver({"saved_model": error})
+    assert len(problems) == 1 and "The disk is full: make room. Of the new version nothing is kept" in problems[0]
+
+
+def test_the_version_that_is_named_is_the_own_one_and_not_the_latest(deliver):
+    _, said = deliver({}, others=2)
+    tables = [line for line in said if line.startswith("\n")]
+    assert [Path(line.split("\n")[1]).name for line in tables] == ["1"] * 4
+
+
+def test_an_interruption_is_no_failure_of_a_format(deliver):
+    with pytest.raises(KeyboardInterrupt):
+        deliver({"tflite": KeyboardInterrupt()})
