@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import warm
 from warm import HUNG_SECONDS
 
 FOLDER = Path(__file__).parents[1] / "experiments"
@@ -20,7 +21,7 @@ without_vit_keras = pytest.mark.skipif(
 def _run(output: Path, *options: str) -> subprocess.CompletedProcess:
     command = [sys.executable, str(SCRIPT), f"--output={output}", "--models=ViT_Ti16", "--tasks=inference"]
     command += ["--precisions=float32", "--batch_sizes=1", "--repeats=2", "--seconds=0", *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=HUNG_SECONDS)
+    return warm.run(command, capture_output=True, text=True, timeout=HUNG_SECONDS)
 
 
 def _rows(output: Path) -> dict[str, dict[str, str]]:
@@ -158,7 +159,7 @@ def test_when_a_worker_dies_nobody_waits_for_the_others(monkeypatch):
 @pytest.mark.parametrize("option", ["--workers=two", "--workers=0", "--workers=999", "--devices=3"])
 def test_numbers_of_workers_that_cannot_be_are_refused(tmp_path, option):
     command = [sys.executable, str(FOLDER / "benchmark_scaling.py"), f"--output={tmp_path}", option]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=HUNG_SECONDS)
+    done = warm.run(command, capture_output=True, text=True, timeout=HUNG_SECONDS)
     assert done.returncode != 0
     assert option.partition("=")[0].strip("-") in done.stderr
     assert "Traceback" not in done.stderr
