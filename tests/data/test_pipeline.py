@@ -38,7 +38,10 @@ def check_same(found: list, expected: list) -> None:
         assert all((x == y).all() and x.dtype == y.dtype for x, y in zip(a, b, strict=True))
 
 
-@pytest.mark.parametrize(("steps", "drawn", "mixup_alpha"), [((1, 4, 8), DRAWN, 0.0), ((4,), AUGMENTED, 0.2)])
+@pytest.mark.parametrize(
+    ("steps", "drawn", "mixup_alpha"),
+    [((1, 8), DRAWN, 0.0), ((4,), DRAWN, 0.2), pytest.param((4,), AUGMENTED, 0.2, marks=pytest.mark.slow)],
+)
 def test_a_run_can_begin_at_any_step(source, steps: tuple, drawn: list, mixup_alpha: float):
     whole = batches(source, drawn, mixup_alpha=mixup_alpha)
     for start in steps:

@@ -79,6 +79,7 @@ def check(found: dict, expected: dict) -> None:
         assert found[name] == pytest.approx(numbers, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_two_replicas_count_what_one_counts(on_one_device):
     assert {numbers["images"] for numbers in on_one_device.values()} == {1, 3, 32}  # of 33, one cannot be read
     check(counted(start(SCRIPT, "mirrored"))[0], on_one_device)

@@ -162,7 +162,7 @@ def test_attention_pooling_with_no_preference_averages_the_values():
     [
         (TINY, {"representation_size": 6}),
         (TINY, {"classifier": "map"}),
-        (TINY_HYBRID, {"classifier": "gap"}),
+        pytest.param(TINY_HYBRID, {"classifier": "gap"}, marks=pytest.mark.slow),  # of what the others are of
         (STEM, {}),
         (TINY_BIT, {}),
     ],
