@@ -250,6 +250,17 @@ def test_a_gradient_that_is_short_enough_is_not_made_longer():
     np.testing.assert_allclose(model.get_weights()[0], [[0.5, -0.5]], rtol=1e-5)
 
 
+def test_evaluation_draws_nothing():
+    images = keras.Input((4,))
+    dropped = keras.layers.Dropout(0.5)(images)
+    model = keras.Model(images, keras.layers.Dense(2, name="predictions", kernel_initializer="ones")(dropped))
+    learner = make_learner(model, make_optimizer(OptimizerConfig(), model, 1), batch_rows=8)
+    model.get_layer("predictions").kernel.assign(np.array([[1.0, -1.0]] * 4))
+    rows, labels = np.ones((8, 4), "float32"), np.zeros(8, int)
+    found = learner.evaluate(rows, labels, sample_weight=np.ones(8, "float32"), verbose=0, return_dict=True)
+    assert found["loss"] == pytest.approx(np.log1p(np.exp(-8.0)), rel=1e-4)  # logits 4 and -4 of each
+
+
 def test_pixels_are_scaled_as_the_models_expect():
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2, name="predictions")])
     learner = make_learner(model, make_optimizer(OptimizerConfig(), model, 1), batch_rows=1)
