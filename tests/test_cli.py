@@ -1,5 +1,6 @@
 """The command line: what it prints, what it returns, and that it is quick and quiet about it."""
 
+import dataclasses
 import os
 import re
 import shlex
@@ -316,6 +317,86 @@ def test_finetune_that_was_stopped_can_be_told_from_one_that_failed(
     monkeypatch.setattr(train.transfer, "finetune", fail)
     assert cli.main(["finetune", "--data=flowers", "--output=out"]) == code
     assert "what happened" in capsys.readouterr().err
+
+
+@pytest.mark.tensorflow
+def test_evaluate_is_given_what_the_flags_say(monkeypatch: pytest.MonkeyPatch):
+    from keras_vit import measure
+    from keras_vit.devices import DevicesConfig
+
+    passed = []
+    monkeypatch.setattr(measure, "measure", lambda *arguments, **options: passed.append((arguments, options)))
+    flags = ["--weights=a.npz", "--output=out", "--real=real.json", "--objectnet", "--image_size=32,48", "--strict"]
+    flags += ["--crop=resize_shorter", "--batch_size=2", "--devices=one", "--precision=mixed_bfloat16"]
+    for more in ([], ["--model=run/model.keras"], ["--model=ViT_Ti16", *flags]):
+        assert cli.main(["evaluate", "--data=flowers", *more]) == 0
+    defaults = {"weights": "imagenet", "output": None, "real": None, "is_objectnet": False, "image_size": None}
+    defaults |= {"eval_crop": "resize", "batch_size": None, "devices": DevicesConfig(), "strict": False}
+    chosen = {"weights": "a.npz", "output": "out", "real": "real.json", "is_objectnet": True, "image_size": (32, 48)}
+    chosen |= {"eval_crop": "resize_shorter", "batch_size": 2, "strict": True}
+    chosen |= {"devices": DevicesConfig(kind="one", precision="mixed_bfloat16")}
+    assert passed == [
+        (("ViT_B16", "flowers"), defaults),
+        (("run/model.keras", "flowers"), {**defaults, "weights": None}),
+        (("ViT_Ti16", "flowers"), chosen),
+    ]
+
+
+@pytest.mark.tensorflow
+def test_export_is_given_what_the_flags_say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    from keras_vit import delivery
+
+    passed, problems = [], []
+
+    def deliver(*arguments, **options) -> list[str]:
+        passed.append((arguments, options))
+        return problems
+
+    monkeypatch.setattr(delivery, "deliver", deliver)
+    flags = [
+        "--model=ViT_Ti16",
+        "--weights=a.npz",
+        "--format=tflite,onnx",
+        "--images=cats",
+        "--num_images=7",
+        "--top=3",
+    ]
+    flags += ["--image_size=64", "--precision=bfloat16", "--attention", "--any_size", "--flavours=int8,float32"]
+    flags += ["--fixed_batch", "--preprocessing", "--min_agreement=0.5"]
+    for more in ([], ["--model=run/model.keras"], flags):
+        assert cli.main(["export", "--output=out", *more]) == 0
+    problems += ["onnx: no such package"]
+    assert cli.main(["export", "--output=out"]) == 1 and capsys.readouterr().err == "onnx: no such package\n"
+    wanted = delivery.Wanted(
+        formats=["tflite", "onnx"],
+        flavours=["int8", "float32"],
+        precision="bfloat16",
+        attention=True,
+        any_size=True,
+        fixed_batch=True,
+        preprocessing=True,
+        min_agreement=0.5,
+        top=3,
+    )
+    defaults = {"weights": "imagenet", "images": None, "image_size": None, "num_images": 100}
+    standard = (("ViT_B16", "out", delivery.Wanted(formats=["saved_model"])), defaults)
+    assert passed == [
+        standard,
+        (("run/model.keras", "out", delivery.Wanted(formats=["saved_model"])), {**defaults, "weights": None}),
+        (
+            ("ViT_Ti16", "out", wanted),
+            {"weights": "a.npz", "images": "cats", "image_size": (64, 64), "num_images": 7},
+        ),
+        standard,
+    ]
+
+
+def test_ctrl_c_has_its_own_code(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    def interrupted(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(cli.COMMANDS, "info", dataclasses.replace(cli.COMMANDS["info"], run=interrupted))
+    assert cli.main(["info"]) == 130 and "interrupted" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ pytest.importorskip("tensorflow")
 from counting_processes import counted, start  # noqa: E402
 from free_ports import free_ports  # noqa: E402
 
+from keras_vit import devices  # noqa: E402
 from keras_vit.devices import DevicesConfig, connect, memory_gb  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
@@ -86,6 +87,51 @@ def test_workers_are_asked_for_by_name(monkeypatch, text):
         monkeypatch.setenv("TF_CONFIG", text)
     with pytest.raises(ValueError, match="needs the workers in TF_CONFIG, for example"):
         connect(DevicesConfig(kind="multi_worker"))
+
+
+def cluster(task: tuple[str, int] | None = None, **jobs: int) -> str:
+    names = {job: [f"{job}{number}:1" for number in range(count)] for job, count in jobs.items()}
+    return json.dumps({"cluster": names} | ({} if task is None else {"task": {"type": task[0], "index": task[1]}}))
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "index"),
+    [
+        (None, 0, 0),
+        ("", 0, 0),
+        (cluster(("worker", 1), worker=3), 3, 1),
+        (cluster(("chief", 0), chief=1, worker=2), 3, 0),
+        (cluster(("worker", 0), chief=1, worker=2), 3, 1),  # the chief is the first of all
+        (cluster(("worker", 1), chief=1, worker=2), 3, 2),
+    ],
+)
+def test_workers_are_counted_from_the_chief(monkeypatch, text: str | None, count: int, index: int):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    if text is not None:
+        monkeypatch.setenv("TF_CONFIG", text)
+    assert (len(devices._workers()), devices._worker_index()) == (count, index)
+    assert devices.Devices(kind="x", num_replicas=3, num_workers=3, worker_index=index).is_chief == (index == 0)
+
+
+@pytest.mark.parametrize(
+    ("environment", "num_gpus", "options", "kind"),
+    [
+        ({}, 0, {}, "one"),
+        ({}, 1, {}, "one"),
+        ({}, 2, {}, "mirrored"),
+        ({}, 0, {"names": ("CPU:0", "CPU:1")}, "mirrored"),
+        ({"TF_CONFIG": cluster(("worker", 0), worker=1)}, 0, {}, "one"),
+        ({"TF_CONFIG": cluster(("worker", 0), worker=2)}, 2, {}, "multi_worker"),
+        ({"TPU_NAME": "local", "TF_CONFIG": cluster(("worker", 0), worker=2)}, 0, {}, "tpu"),
+        ({"TPU_NAME": "local"}, 2, {"kind": "one"}, "one"),
+    ],
+)
+def test_auto_is_what_is_there(monkeypatch, environment: dict, num_gpus: int, options: dict, kind: str):
+    for name in ("TF_CONFIG", "TPU_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert devices._kind_on_tensorflow(DevicesConfig(**options), num_gpus) == kind
 
 
 def test_a_garbled_tf_config_is_named(monkeypatch):

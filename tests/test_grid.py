@@ -33,6 +33,12 @@ def test_sizes_that_do_not_divide_name_their_neighbours(image_size, patch_size, 
         grid.patch_grid(image_size, patch_size, num_halvings)
 
 
+@pytest.mark.parametrize("image_size", [(0, 32), (32, 0), (-16, 32)])
+def test_an_image_without_pixels_has_no_patches(image_size):
+    with pytest.raises(ValueError, match=r"multiple of 16 pixels along each axis.*Use \(16, 32\)|Use \(32, 16\)"):
+        grid.patch_grid(image_size, 16)
+
+
 def test_square_grid():
     assert grid.square_grid(576) == (24, 24)
     with pytest.raises(ValueError, match="197 rows.*checkpoint_grid"):

@@ -26,7 +26,8 @@ pytestmark = pytest.mark.tensorflow
 
 FINISHES = """
 import json, os, sys
-json.dump({"validation/accuracy": 0.75, "cuda": os.environ.get("CUDA_VISIBLE_DEVICES")}, open(sys.argv[1], "w"))
+json.dump({"validation/accuracy": 0.75, "cuda": os.environ.get("CUDA_VISIBLE_DEVICES"),
+           "saved": os.path.exists(sys.argv[1] + ".saved")}, open(sys.argv[1], "w"))
 """
 DIVERGES = "import sys; print('WARNING: x', file=sys.stderr); sys.exit('Diverged: Step 3: the loss is nan.')"
 IS_STOPPED = "import sys; print('Stopped by SIGTERM after step 3.'); sys.exit(75)"
@@ -35,11 +36,13 @@ IS_KILLED = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
 WAITS = """
 import signal, sys, time
 def stop(*_):
+    time.sleep(0.2)
+    open(sys.argv[1] + ".saved", "w").close()
     print("Stopped by SIGTERM after step 7.", flush=True)
     sys.exit(75)
 signal.signal(signal.SIGTERM, stop)
 print("ready", flush=True)
-while True: time.sleep(0.01)
+time.sleep(60)
 """
 
 
@@ -186,7 +189,8 @@ def running(memory: int = 0, slot: int = 0) -> Running:
         (100, [100], 2, 120, False),  # a fifth more than the largest is wanted
         (100, [40], 2, 180, False),  # and what the one that runs will still grow by: 60
         (100, [40], 2, 181, True),
-        (100, [130], 2, 121, True),  # one that is larger already gives nothing back
+        (100, [130], 2, 121, True),
+        (100, [130], 2, 119, False),  # one that is larger already gives nothing back
         (100, [100, 100], 2, 10**6, False),
         (100, [100, 100], 3, 10**6, True),
     ],
@@ -241,17 +245,29 @@ def test_how_a_run_ended_is_read_from_its_own_lines(make, log: bytes, words: str
 
 
 def test_a_run_of_a_killed_experiment_is_waited_for(make, tmp_path, capsys):
-    left = subprocess.Popen([sys.executable, "-S", "-c", WAITS], stdout=subprocess.PIPE)
-    assert left.stdout.readline() == b"ready\n"
     trial = make("one")
     trial.folder.mkdir(parents=True)
+    left = subprocess.Popen([sys.executable, "-S", "-c", WAITS, *trial.command[3:]], stdout=subprocess.PIPE)
+    assert left.stdout.readline() == b"ready\n"
     trials.write_json(trial.folder / "trial.json", {"process": [left.pid, psutil.Process(left.pid).create_time()]})
     run(tmp_path, trial)
     left.returncode = 75  # psutil has waited for it
     with left.stdout as output:
         assert b"after step 7" in output.read()
     assert "one still runs, though the sweep was killed: waiting until it has saved" in capsys.readouterr().out
-    assert trial.accuracy() == 0.75
+    assert trial.accuracy() == 0.75 and trial.results()["saved"]  # before it began
+
+
+def test_each_signal_is_passed_on_once(make, tmp_path):
+    asked = []
+    process = SimpleNamespace(poll=lambda: None, terminate=lambda: asked.append(1))
+    pool, one = Pool(1, tmp_path, "sweep"), running()
+    one.process, one.observe = process, lambda: None
+    pool.running = [one]
+    for signals, expected in ((0, 0), (0, 0), (1, 1), (1, 1), (2, 2), (2, 2)):
+        pool.asked_by = ["SIGTERM"] * signals
+        pool._observe()
+        assert len(asked) == expected  # the second of a run's own ends it without saving
 
 
 def test_another_process_with_the_number_of_an_ended_one_is_left_alone():

@@ -1,6 +1,7 @@
 """New heads on trained trunks: what is kept, what starts at zero, and what is resized."""
 
 import math
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ pytest.importorskip("tensorflow")
 scipy_ndimage = pytest.importorskip("scipy.ndimage")
 
 import keras_vit  # noqa: E402
+from keras_vit.train import DataConfig, FinetuneConfig, LoopConfig, RunConfig  # noqa: E402
 from keras_vit.train.finetune import on_trunk, with_new_head  # noqa: E402
 from keras_vit.train.losses import softmax_cross_entropy  # noqa: E402
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS  # noqa: E402
@@ -76,6 +78,24 @@ def test_training_starts_with_logits_of_zero_and_the_loss_of_guessing(way: str, 
     assert logits.shape == (3, 5) and not logits.any()
     losses = keras.ops.convert_to_numpy(softmax_cross_entropy(np.array([0, 3, 4]), logits))
     np.testing.assert_allclose(losses, math.log(5), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("loss", "bias"), [("softmax", 0.0), ("sigmoid", -math.log(5))])
+def test_a_new_head_starts_where_its_loss_wants_it(loss: str, bias: float, large: keras.Model, tmp_path, monkeypatch):
+    module, built = sys.modules["keras_vit.train.finetune"], []
+    keras_vit.save_checkpoint(large, tmp_path / "tiny.npz")
+    monkeypatch.setattr(module, "row_of", lambda *_: ROW)
+    monkeypatch.setattr(module, "run", lambda config, settings, build, size, *_: built.append((build(5), size)))
+    run = RunConfig(data=DataConfig(kind="digits"), loop=LoopConfig(total_steps=1), loss=loss)
+    config = FinetuneConfig(run=run, weights=str(tmp_path / "tiny.npz"), image_size=48)
+    module.finetune(config, tmp_path)
+    [(model, size)] = built
+    kernel, found = model.get_layer("predictions").get_weights()
+    assert size == 48 and not kernel.any()
+    np.testing.assert_allclose(found, [bias] * 5, rtol=1e-6)
+    copy = with_new_head(large, 48, 5, bias=bias)
+    np.testing.assert_allclose(copy.get_layer("predictions").get_weights()[1], [bias] * 5, rtol=1e-6)
+    assert FinetuneConfig(run=run, weights="x").image_size == 384  # arXiv:2010.11929, B.1.1
 
 
 def test_the_model_that_is_given_stays_as_it_is():

@@ -3,6 +3,7 @@
 import shlex
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -12,9 +13,9 @@ pytest.importorskip("tensorflow")
 
 import keras_vit  # noqa: E402
 from keras_vit import cli  # noqa: E402
-from keras_vit.train import DataConfig, LoopConfig, OptimizerConfig, RunConfig  # noqa: E402
+from keras_vit.train import DataConfig, LoopConfig, OptimizerConfig, RunConfig, handover  # noqa: E402
 from keras_vit.train.finetune import with_new_head  # noqa: E402
-from keras_vit.train.handover import Order, save_model  # noqa: E402
+from keras_vit.train.handover import Handover, Order, save_model  # noqa: E402
 from keras_vit.variants import VIT_VARIANTS  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
@@ -48,6 +49,42 @@ def test_the_command_has_every_flag_and_quotes_what_shells_would_split():
 @pytest.mark.parametrize("absent", ["model", "data"])
 def test_what_a_command_line_cannot_name_has_no_command(absent: str):
     assert order(**{absent: None}).command() == ""
+
+
+def test_what_was_left_out_is_named_once(tmp_path: Path):
+    assert handover._unreadable(tmp_path) == "None."
+    (tmp_path / "unreadable_train.txt").write_text("b.png\na.png\nb.png\n")
+    (tmp_path / "unreadable_test.txt").write_text("c.png\na.png\n")
+    lines = handover._unreadable(tmp_path).splitlines()
+    assert lines[1:] == ["", "- `b.png`", "- `a.png`", "- `c.png`"]
+
+
+def test_a_model_that_cannot_be_saved_whole_leaves_the_old_one(tmp_path: Path, monkeypatch):
+    row = replace(VIT_VARIANTS["ViT_Ti16"], name="tiny", patch_size=8, width=16, depth=1, num_heads=2, mlp_dim=32)
+    logits = with_new_head(keras_vit.application(row)(weights=None, input_shape=(16, 16, 3)), 16, 3)
+    (tmp_path / "model.keras").write_text("old")
+
+    def half(self, path) -> None:
+        Path(path).write_text("half of it")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(keras.Model, "save", half)
+    with pytest.raises(OSError, match="No space left"):
+        save_model(logits, tmp_path / "model.keras")
+    assert [path.name for path in tmp_path.iterdir()] == ["model.keras"]
+    assert (tmp_path / "model.keras").read_text() == "old"
+
+
+def test_the_python_in_the_report_names_the_three_best_best_first(tmp_path: Path, monkeypatch, capsys):
+    """The code as it is printed, with a model that gives known probabilities."""
+    given = np.array([[0.1, 0.4, 0.05, 0.25, 0.2]])
+    (tmp_path / "classes.txt").write_text("a\nb\nc\nd\ne\n", encoding="utf-8")
+    code = next(block for block in Handover(order=order(folder=tmp_path), plan="")._uses() if "argsort" in block)
+    code = code.partition("```python\n")[2].removesuffix("```")
+    monkeypatch.setattr(keras.models, "load_model", lambda path: SimpleNamespace(predict=lambda images: given))
+    monkeypatch.setattr("keras_vit.predict.read_photo", lambda path, size: np.zeros((*size, 3)))
+    exec(compile(code, "report", "exec"), {})
+    assert capsys.readouterr().out.split("\n")[:3] == ["40.0%  b", "25.0%  d", "20.0%  e"]
 
 
 def test_the_saved_model_is_the_softmax_of_the_logits(tmp_path: Path):

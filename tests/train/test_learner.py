@@ -211,6 +211,65 @@ def test_an_example_of_weight_0_is_not_there(tiny_vit):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+def test_what_a_batch_gave_is_counted_over_its_examples_alone():
+    """Of a step and of an evaluation: weight 0 is filling; the last rows would change every mean."""
+    images = keras.Input((2,))
+    model = keras.Model(images, keras.layers.Dense(2, name="predictions")(images))
+    kernel = np.array([[1.0, 0.0], [0.0, 1.0]], "float32")
+    model.set_weights([kernel, np.zeros(2, "float32")])  # logits are the inputs
+    rows = np.array([[2.0, 0.0], [0.0, 2.0], [2.0, 0.0], [5.0, 0.0]], "float32")
+    labels, weights = np.array([0, 1, 1, 1]), np.array([1, 1, 1, 0], "float32")
+    right, wrong = np.log1p(np.exp(-2.0)), np.log1p(np.exp(2.0))
+    expected = {"loss": (2 * right + wrong) / 3, "accuracy": 2 / 3}
+    # Of the mean: errors of the probabilities times the inputs.
+    error = 1 / (1 + np.exp(2.0))
+    by_hand = np.array([[-error * 2, error * 2], [error * 2, -error * 2]]) / 3
+    by_hand += np.array([[(1 - error) * 2, -(1 - error) * 2], [0, 0]]) / 3
+    of_bias = np.array([-error + error + (1 - error), error - error - (1 - error)]) / 3
+    expected_norm = np.sqrt((by_hand**2).sum() + (of_bias**2).sum())
+    for clip_norm in (None, 0.1):
+        model.set_weights([kernel, np.zeros(2, "float32")])
+        config = OptimizerConfig(name="sgd", learning_rate=1.0, schedule="constant")
+        learner = make_learner(model, make_optimizer(config, model, 9), batch_rows=4, clip_norm=clip_norm)
+        evaluated = learner.evaluate(rows, labels, sample_weight=weights, verbose=0, return_dict=True)
+        assert evaluated == pytest.approx({**expected, "examples": 3}, rel=1e-5)
+        logs = learner.train_on_batch(rows, labels, weights, return_dict=True)
+        assert {name: float(logs[name]) for name in expected} == pytest.approx(expected, rel=1e-5)
+        assert float(logs["gradient_norm"]) == pytest.approx(expected_norm, rel=1e-5)
+        moved = kernel - model.get_weights()[0]
+        scale = 1.0 if clip_norm is None else clip_norm / expected_norm
+        np.testing.assert_allclose(moved, by_hand * scale, rtol=1e-4, atol=1e-6)
+
+
+def test_a_gradient_that_is_short_enough_is_not_made_longer():
+    images = keras.Input((1,))
+    model = keras.Model(images, keras.layers.Dense(2, name="predictions", kernel_initializer="zeros")(images))
+    config = OptimizerConfig(name="sgd", learning_rate=1.0, schedule="constant")
+    learner = make_learner(model, make_optimizer(config, model, 9), batch_rows=1, clip_norm=5.0)
+    learner.train_on_batch(np.ones((1, 1), "float32"), np.array([0]), np.ones(1, "float32"))
+    np.testing.assert_allclose(model.get_weights()[0], [[0.5, -0.5]], rtol=1e-5)
+
+
+def test_evaluation_draws_nothing():
+    images = keras.Input((4,))
+    dropped = keras.layers.Dropout(0.5)(images)
+    model = keras.Model(images, keras.layers.Dense(2, name="predictions", kernel_initializer="ones")(dropped))
+    learner = make_learner(model, make_optimizer(OptimizerConfig(), model, 1), batch_rows=8)
+    model.get_layer("predictions").kernel.assign(np.array([[1.0, -1.0]] * 4))
+    rows, labels = np.ones((8, 4), "float32"), np.zeros(8, int)
+    found = learner.evaluate(rows, labels, sample_weight=np.ones(8, "float32"), verbose=0, return_dict=True)
+    assert found["loss"] == pytest.approx(np.log1p(np.exp(-8.0)), rel=1e-4)  # logits 4 and -4 of each
+
+
+def test_pixels_are_scaled_as_the_models_expect():
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2, name="predictions")])
+    learner = make_learner(model, make_optimizer(OptimizerConfig(), model, 1), batch_rows=1)
+    levels = keras.ops.convert_to_tensor(np.array([0, 51, 255], "uint8"))
+    np.testing.assert_allclose(learner.scaled(levels), [-1.0, -0.6, 1.0], atol=1e-6)
+    floats = keras.ops.convert_to_tensor(np.array([0.0, 51.0], "float32"))
+    assert learner.scaled(floats) is floats
+
+
 def test_averages_are_lent_and_given_back(tiny_vit):
     model = tiny(tiny_vit)
     optimizer = make_optimizer(OptimizerConfig(average_momentum=0.5, learning_rate=0.1), model, 10)

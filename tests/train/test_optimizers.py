@@ -128,6 +128,13 @@ def test_adam_by_hand(name, apply):
     np.testing.assert_allclose(kernel, expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize(("name", "epsilon"), [("adam", 1e-8), ("adamw", 1e-8), ("muon", 1e-8)])
+def test_epsilon_is_that_of_jax(name: str, epsilon: float):
+    for options in ({}, {"epsilon": 1e-3}):
+        optimizer = make_optimizer(OptimizerConfig(name=name, options=options), model_of_one_weight(), 4)
+        assert {rule.epsilon for rule in optimizer.rules.values()} == {options.get("epsilon", epsilon)}
+
+
 def test_the_average_begins_with_the_first_step_and_leaves_the_weights_alone():
     config = OptimizerConfig(
         name="momentum", learning_rate=0.1, schedule="constant", average_momentum=0.8, options={"momentum": 0.0}
@@ -167,6 +174,63 @@ def test_what_softmax_cannot_see_does_not_move(tiny_vit):
     named = named_variables(model.layers)
     assert not np.array(named["encoderblock_0/attention/key/bias"]).any()
     assert np.array(named["encoderblock_0/attention/query/bias"]).any()
+
+
+def test_the_loss_scale_halves_with_each_overflow_and_doubles_after_2000_steps_without():
+    optimizer = make_optimizer(OptimizerConfig(), model_of_one_weight(), 4, loss_scaling=True)
+
+    def after(finite: bool, finite_steps: int | None = None, scale: float | None = None) -> tuple[float, int]:
+        if finite_steps is not None:
+            optimizer.finite_steps.assign(finite_steps)
+        if scale is not None:
+            optimizer.loss_scale.assign(scale)
+        optimizer.move_loss_scale(keras.ops.convert_to_tensor(finite))
+        return float(optimizer.loss_scale.numpy()), int(optimizer.finite_steps.numpy())
+
+    assert float(optimizer.loss_scale.numpy()) == 32768  # 2**15
+    assert after(True) == (32768, 1)
+    assert after(False) == (16384, 0)
+    assert after(True, 1998) == (16384, 1999)
+    assert after(True) == (32768, 0)  # the 2000th
+    assert after(False, scale=1.5) == (1.0, 0)
+    assert after(False) == (1.0, 0)  # never below 1
+
+
+def test_a_step_that_overflows_moves_nothing_but_the_loss_scale():
+    model = model_of_one_weight()
+    optimizer = make_optimizer(OptimizerConfig(average_momentum=0.5, weight_decay=0.1), model, 4, loss_scaling=True)
+    learner = make_learner(model, optimizer, batch_rows=2, objective=lambda labels, outputs: (outputs[:, 0], labels))
+    before = [np.array(v) for v in (*model.trainable_variables, *optimizer.averages)]
+    batch = [np.zeros(2, "float32"), np.ones(2, "float32")]
+    logs = learner.train_on_batch(np.full((2, 1), np.inf, "float32"), *batch, return_dict=True)
+    assert logs["finite"] == 0 and float(optimizer.loss_scale.numpy()) == 16384
+    for variable, value in zip((*model.trainable_variables, *optimizer.averages), before, strict=True):
+        assert (np.array(variable) == value).all()
+    assert learner.train_on_batch(np.ones((2, 1), "float32"), *batch, return_dict=True)["finite"] == 1
+    assert int(optimizer.finite_steps.numpy()) == 1 and (np.array(model.trainable_variables[0]) != before[0]).all()
+
+
+def test_defaults_are_those_of_the_paper():
+    config = OptimizerConfig()
+    assert (config.name, config.learning_rate, config.schedule, config.clip_norm) == ("adam", 1e-3, "cosine", 1.0)
+    assert (config.decay, config.weight_decay, config.average_momentum) == ("kernels", 0.0, None)
+
+
+def test_only_kernels_decay_not_what_has_kernel_in_its_name(tiny_vit):
+    model = vision_transformer(tiny_vit, keras.Input((16, 16, 3)), classes=10)
+    groups = rates_of(model, weight_decay=0.1)
+    decays = {name for name, group in groups.items() if not group.endswith("no_decay")}
+    assert decays == {name for name in groups if name.rpartition("/")[2] == "kernel"} and len(decays) > 5
+    groups = rates_of(model, weight_decay=0.1, decay="all")
+    assert all(group == "rate_1_decay" for group in groups.values())
+    assert set(rates_of(model).values()) == {"rate_1_no_decay"}
+
+
+def test_the_end_of_a_linear_schedule_scales_with_the_layer(tiny_vit):
+    model = vision_transformer(tiny_vit, keras.Input((16, 16, 3)), classes=10)
+    config = OptimizerConfig(learning_rate=1e-3, schedule="linear", layer_decay=0.5)
+    ends = make_optimizer(config, model, 100).learning_rates(100)
+    assert ends == pytest.approx({f"rate_{rate:g}_no_decay": 1e-5 * rate for rate in (1, 0.5, 0.25, 0.125)})
 
 
 def rates_of(model: keras.Model, **options) -> dict[str, str]:

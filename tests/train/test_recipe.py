@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 import warm
@@ -20,8 +21,8 @@ Image = pytest.importorskip("PIL.Image")
 
 import keras_vit  # noqa: E402
 from keras_vit.data import sources  # noqa: E402
-from keras_vit.devices import Devices  # noqa: E402
-from keras_vit.train import DataConfig, LoopConfig, RunConfig, recipe  # noqa: E402
+from keras_vit.devices import Devices, DevicesConfig  # noqa: E402
+from keras_vit.train import DataConfig, LoopConfig, OptimizerConfig, RunConfig, recipe  # noqa: E402
 from keras_vit.train.recipe import make_sources, row_of  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
@@ -240,6 +241,90 @@ def test_a_folder_without_a_test_set_is_told_how_to_go_without(tmp_path):
     data = DataConfig(kind="image_folder", name=str(tmp_path), test="")
     train, test = make_sources(data, seed=0)
     assert train.num_examples == 2 and test is None
+
+
+def test_the_weights_that_are_left_are_the_averages(tmp_path, tiny_vit, monkeypatch):
+    def train(learner, *_, **__) -> dict:
+        for average in learner.optimizer.averages:
+            average.assign_add(keras.ops.ones(average.shape))
+        return {"validation/accuracy": 0.5, "state_sha256": "0"}
+
+    def build(num_classes: int) -> keras.Model:
+        built = keras_vit.application(tiny_vit)
+        models.append(built(weights=None, input_shape=(16, 16, 3), classes=num_classes, classifier_activation=None))
+        return models[-1]
+
+    models: list[keras.Model] = []
+    monkeypatch.setattr(recipe, "train", train)
+    monkeypatch.setattr(recipe, "write_report", lambda *_, **__: None)
+    config = RunConfig(
+        data=DataConfig(kind="digits"),
+        loop=LoopConfig(total_steps=1),
+        optimizer=OptimizerConfig(average_momentum=0.9),
+        devices=DevicesConfig(kind="one"),
+    )
+    recipe.run(config, config, build, 16, tmp_path, "title")
+    assert not models[0].get_layer("predictions").get_weights()[1].any()  # given back
+    with np.load(tmp_path / "model.npz") as arrays:
+        assert (arrays["head/bias"] == 1).all() and arrays["head/bias"].shape == (10,)
+    assert json.loads((tmp_path / "results.json").read_text()) == {"validation/accuracy": 0.5, "state_sha256": "0"}
+
+
+def test_images_are_changed_as_the_config_says(monkeypatch):
+    chosen = []
+    monkeypatch.setattr(recipe.transforms, "train_crop", lambda *a, **k: chosen.append((a, k)) or ["crop"])
+    monkeypatch.setattr(recipe.transforms, "eval_crop", lambda *a: chosen.append((a, {})) or ["middle"])
+    monkeypatch.setattr(recipe, "rand_augment", lambda *a: chosen.append((a, {})) or "augment")
+    plain = DataConfig(kind="digits", crop_area=0.3, flip=False, eval_crop="resize_shorter")
+    rich = replace(plain, flip=True, rand_augment_ops=3, rand_augment_magnitude=15.0)
+    to_uint8, flip = recipe.transforms.to_uint8, recipe.transforms.flip_left_right
+    assert recipe.training_transforms(plain, 24) == ["crop", to_uint8]
+    assert recipe.training_transforms(rich, 24) == ["crop", flip, to_uint8, "augment"]
+    assert recipe.evaluation_transforms(rich, 24) == ["middle", to_uint8]
+    crop = (("inception", 24), {"smallest_area": 0.3})
+    assert chosen == [crop, crop, ((3, 15.0), {}), (("resize_shorter", 24), {})]
+
+
+@pytest.mark.parametrize(("each", "kept"), [(5, 1), (19, 1), (20, 2), (99, 9), (100, 10), (5000, 10)])
+def test_of_fractals_a_tenth_is_unseen_but_at_least_one_and_at_most_ten(each: int, kept: int):
+    data = DataConfig(kind="fractals", num_classes=2, images_per_class=each, image_size=8)
+    train, test = make_sources(data, seed=0)
+    assert (train.num_examples, test.num_examples) == (2 * (each - kept), 2 * kept)
+    whole, absent = make_sources(replace(data, test=""), seed=0)
+    assert whole.num_examples == 2 * each and absent is None
+    places = [{part.locate(index) for index in (0, part.num_examples - 1)} for part in (train, test)]
+    assert not places[0] & places[1]
+
+
+def test_where_a_run_computes_may_change_but_not_what(tmp_path, caplog):
+    def config(**devices) -> RunConfig:
+        return RunConfig(
+            data=DataConfig(kind="digits"), loop=LoopConfig(total_steps=1), devices=DevicesConfig(**devices)
+        )
+
+    one = Devices(kind="one", num_replicas=1)
+    assert not recipe.check_folder(tmp_path, config())
+    recipe._claim(tmp_path, config(), Devices(kind="x", num_replicas=2, num_workers=2, worker_index=1))
+    assert not (tmp_path / "config.json").exists()  # the chief writes it
+    recipe._claim(tmp_path, config(), one)
+    for free in ({"kind": "one"}, {"names": ("CPU:1",)}, {"jit_compile": False}):
+        assert recipe.check_folder(tmp_path, config(**free))
+    with pytest.raises(ValueError, match="devices.precision: there 'float32', here 'mixed_bfloat16'"):
+        recipe.check_folder(tmp_path, config(precision="mixed_bfloat16"))
+    assert not caplog.records
+    record = json.loads((tmp_path / "config.json").read_text())
+    record["versions"]["Keras"] = "3.0.0"
+    (tmp_path / "config.json").write_text(json.dumps(record))
+    recipe._claim(tmp_path, config(), one)
+    assert "begun with other versions, so its bits may differ" in caplog.text and "Keras" in caplog.text
+    assert json.loads((tmp_path / "config.json").read_text()) == record
+
+
+def test_images_to_look_at_are_from_all_over_the_source():
+    shades = np.arange(40, dtype="uint8").reshape(-1, 1, 1, 1) * np.ones((1, 4, 4, 3), "uint8")
+    source = recipe.sources.arrays(shades, np.zeros(40, int), ["one"])
+    seen = recipe._some_images(source, DataConfig(kind="given"), 4)
+    assert seen.shape == (8, 4, 4, 3) and seen[:, 0, 0, 0].tolist() == [0, 6, 11, 17, 22, 28, 33, 39]
 
 
 def test_rows_take_changes():

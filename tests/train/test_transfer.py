@@ -335,6 +335,41 @@ def test_a_class_of_one_image_and_a_single_class_are_refused(tmp_path: Path):
         transfer.finetune(tiny(), some(4, classes=1), tmp_path / "out")
 
 
+@pytest.mark.parametrize(
+    ("steps", "log", "evaluate", "checkpoint", "warmup"),
+    [(4, 1, 1, 20, 0), (101, 2, 21, 20, 20), (500, 10, 100, 50, 100), (20_000, 400, 4000, 100, 500)],
+)
+def test_when_things_happen_follows_the_length(tmp_path: Path, monkeypatch, steps, log, evaluate, checkpoint, warmup):
+    run = plan_of(monkeypatch, tiny(), some(), tmp_path, steps=steps)[0].run
+    loop = run.loop
+    found = (loop.total_steps, loop.log_every, loop.evaluate_every, loop.checkpoint_every, run.optimizer.warmup_steps)
+    assert found == (steps, log, evaluate, checkpoint, warmup) and loop.keep_checkpoints == 1
+
+
+def test_blocks_are_computed_twice_from_two_hundred_million_parameters_on(tmp_path: Path, monkeypatch):
+    found = {
+        model: plan_of(monkeypatch, model, some(), tmp_path / model, weights=None)[0].run.remat
+        for model in ("ViT_B16", "ViT_L16", "ViT_H14")  # 87, 304, 632 million
+    }
+    assert found == {"ViT_B16": False, "ViT_L16": True, "ViT_H14": True}
+
+
+@pytest.mark.parametrize(("size", "fast", "rows"), [(384, True, 16), (192, True, 64), (32, True, 512), (384, False, 8)])
+def test_as_many_are_measured_at_once_as_are_learned_from(tmp_path: Path, monkeypatch, size, fast, rows):
+    run = plan_of(monkeypatch, tiny(size), some(1000), tmp_path, fast=fast)[0].run
+    assert run.eval_batch_size == rows and run.accumulation_steps == -(-run.batch_size // rows)
+
+
+def test_other_labels_or_names_are_other_data(tmp_path: Path, monkeypatch):
+    images = np.zeros((8, 4, 4), np.uint8)
+    labels = np.arange(8) % 2
+    found = {
+        transfer._sha256(sources.arrays(images, given, names))
+        for given, names in ((labels, ["a", "b"]), (1 - labels, ["a", "b"]), (labels, ["a", "c"]), (labels, ["b", "a"]))
+    }
+    assert len(found) == 4
+
+
 def test_other_data_are_another_run(tmp_path: Path, monkeypatch):
     """Also of the same labels; the folder of a finished run does not answer for them."""
     pixels, labels = np.random.RandomState(0).randint(0, 256, (20, 8, 8, 3)).astype("uint8"), np.arange(20) % 2
