@@ -148,7 +148,7 @@ def _vit_application(variant: ViTVariant) -> Callable[..., keras.Model]:
         if pretrained is not None:
             gelu = gelu or pretrained.gelu
             norm_epsilon = pretrained.norm_epsilon if norm_epsilon is None else norm_epsilon
-            source.check_facts(pretrained, variant.name, variant.num_heads, partial(grid_of, variant))
+            source.check_grid(pretrained, partial(grid_of, variant))
             stored_grid = checkpoint_grid or (pretrained.grid if pretrained.grid_is_known else None)
             checkpoint_grid = checkpoint_grid or pretrained.grid
             if include_top and representation_size is None:
@@ -181,7 +181,10 @@ def _vit_application(variant: ViTVariant) -> Callable[..., keras.Model]:
             name=name,
         )
         positions = PositionResize(checkpoint_grid=stored_grid, interpolation=interpolation)
-        return _restored(model, images, pretrained, include_top, positions)
+        model = _restored(model, images, pretrained, include_top, positions)
+        if pretrained is not None:
+            source.check_heads(pretrained, variant.name, variant.num_heads)
+        return model
 
     return _document(build, variant, _VIT_ARGS, _VIT_POOLING, _VIT_SIZE)
 

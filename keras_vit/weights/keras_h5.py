@@ -19,7 +19,7 @@ import numpy as np
 
 from keras_vit.weights import entries, metadata
 from keras_vit.weights.entries import Choose, Entry
-from keras_vit.weights.refusal import bad
+from keras_vit.weights.refusal import bad, some
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _CONSTANTS = "constants"
@@ -43,10 +43,10 @@ def check_end(path: str | os.PathLike) -> None:
         start = stream.read(64)
     places = {0: 40, 1: 44, 2: 28, 3: 28}
     if len(start) < 64 or start[8] not in places:
-        raise bad(path, "the HDF5 file is truncated or damaged", _ADVICE)
+        raise _bad(path, "the HDF5 file is truncated or damaged")
     (end,) = struct.unpack_from("<Q", start, places[start[8]])
     if end > os.path.getsize(path):
-        raise bad(path, f"the HDF5 file is truncated: it has {os.path.getsize(path)} of {end} bytes", _ADVICE)
+        raise _bad(path, f"the HDF5 file is truncated, it has {os.path.getsize(path)} of {end} bytes")
 
 
 def read(path: str | os.PathLike, choose: Choose | None = None) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -68,11 +68,15 @@ def read(path: str | os.PathLike, choose: Choose | None = None) -> tuple[dict[st
         return entries.read(path, found, known, choose), known
 
 
+def _bad(path: str | os.PathLike, what: str) -> ValueError:
+    return bad(path, what, _ADVICE, "Keras weights file")
+
+
 def _one_sentence(path: str | os.PathLike, call: Callable, *arguments: Any) -> Any:
     try:
         return call(*arguments)
     except Exception as error:  # HDF5 meets damage with errors of many kinds
-        raise bad(path, f"it is no Keras weights file ({' '.join(str(error).split())[:300]})", _ADVICE) from error
+        raise _bad(path, some([" ".join(str(error).split())[:300]])) from error
 
 
 def _entries(path: str | os.PathLike, file: Any) -> tuple[list[Entry], dict[str, Any]]:

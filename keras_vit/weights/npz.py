@@ -93,7 +93,7 @@ def write(stream: BinaryIO, arrays: Mapping[str, np.ndarray], metadata: Mapping[
 
 
 def _damaged(path: Path, error: Exception) -> ValueError:
-    return bad(path, f"the npz archive is truncated or damaged ({error or type(error).__name__})")
+    return bad(path, f"the npz archive is truncated or damaged ({some([str(error)])})")
 
 
 def _directory(path: Path, count: int, comment: bytes) -> list[zipfile.ZipInfo]:

@@ -178,25 +178,22 @@ def _table_grid(metadata: dict[str, Any], arrays: dict[str, np.ndarray]) -> tupl
         return None
 
 
-def check_facts(
-    pretrained: Pretrained, model: str, num_heads: int, grid_of: Callable[[tuple[int, int]], tuple[int, int]]
-) -> None:
-    """Refuses a file which says of itself what cannot be true of this model, or of any.
-
-    Args:
-        pretrained: What was read.
-        model: Name of the model.
-        num_heads: Its attention heads.
-        grid_of: The (rows, columns) of its patches for an image size.
-
-    Raises:
-        ValueError: If it was trained with another number of heads, or if its grid is not of its images.
-    """
+def check_heads(pretrained: Pretrained, model: str, num_heads: int) -> None:
+    """Refuses weights whose arrays fit the model, and were trained with another number of attention heads."""
     if pretrained.num_heads not in (None, num_heads):
         raise ValueError(
             f"{pretrained.origin} was trained with {pretrained.num_heads} attention heads, and {model} has "
             f"{num_heads}: the same arrays would compute something else. Take the model that it was made for."
         )
+
+
+def check_grid(pretrained: Pretrained, grid_of: Callable[[tuple[int, int]], tuple[int, int]]) -> None:
+    """Refuses a file which says that it is of a grid and of images that do not belong together.
+
+    Args:
+        pretrained: What was read.
+        grid_of: The (rows, columns) of the model's patches for an image size.
+    """
     if not pretrained.grid_is_known or pretrained.grid is None or pretrained.image_size is None:
         return
     try:
