@@ -17,21 +17,23 @@ ifneq ($(HEALTHY),True)
 $(shell rm -f $(VENV)/.installed-*)
 endif
 
-# Tests of what stands above floor 3 and may use TensorFlow. All others run on JAX too.
-ABOVE_FLOOR_3 := train evaluate export serving test_ablations.py test_acceptance.py test_classifier.py test_cli.py test_delivery.py test_devices.py \
-    test_evaluate_scripts.py test_info.py test_inspection.py test_measure.py test_predict.py test_quickstart.py \
-    test_recipes.py test_sweep.py test_verify.py test_vtab_script.py
+# Tests of tf.data and of what stands above floor 3, which may use TensorFlow. All others can run on JAX too.
+ABOVE_FLOOR_3 := data train evaluate export serving test_ablations.py test_acceptance.py test_classifier.py test_cli.py \
+    test_delivery.py test_devices.py test_evaluate_scripts.py test_info.py test_inspection.py test_measure.py \
+    test_predict.py test_quickstart.py test_recipes.py test_sweep.py test_verify.py test_vtab_script.py
 # Tests of what imports no framework: once is enough.
-FRAMEWORK_FREE := test_cost.py test_docstrings.py test_drawing.py test_floors.py test_grid.py test_paper.py \
-    test_public_names.py test_quiet.py test_repository.py test_writing.py \
+FRAMEWORK_FREE := test_benchmark_scripts.py test_cost.py test_docstrings.py test_drawing.py test_floors.py test_grid.py \
+    test_paper.py test_public_names.py test_quiet.py test_repository.py test_warm.py test_writing.py \
     $(addprefix analyze/test_,page.py page_in_browser.py plots.py trend_plots.py) \
     $(addprefix weights/test_,catalog.py dialects.py download.py files.py layouts.py renaming.py witness.py)
 ONLY_ONCE := $(ABOVE_FLOOR_3) $(FRAMEWORK_FREE)
-# Most of the time on JAX goes into compiling small programs: kept, a second run takes a third of the time.
+# Most of the time on JAX goes into compiling small programs. Kept, a second run takes a third of the time; compiled
+# without optimization, the first one takes half.
 JAX_CACHE := JAX_COMPILATION_CACHE_DIR=$(VENV)/jax-cache JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0
+UNOPTIMIZED := --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false
 UNASKED := not network and not accelerator
 
-.PHONY: help quickstart test lint format wheel clean
+.PHONY: help quickstart test test-all profile lint format wheel clean
 .NOTPARALLEL: # two installations into one environment
 
 help: ## list the commands
@@ -40,20 +42,32 @@ help: ## list the commands
 quickstart: $(VENV)/.installed-quickstart ## install what it needs, then the first full run: pre-train, fine-tune, export, ask
 	@$(BIN)/python -m keras_vit quickstart
 
+test: lint ## what to run before each commit: linters, every contract on TensorFlow, floors 0-3 on JAX
+	$(call run_tests,not slow and $(UNASKED),analyze weights/test_save.py $(ONLY_ONCE),$(UNOPTIMIZED))
+
+test-all: lint ## the same, and the long campaigns at full length
+	$(call run_tests,$(UNASKED),$(ONLY_ONCE),)
+
+profile: $(VENV)/.installed-test ## where the time and the memory of test-all go, as a table
+	@$(MAKE) --no-print-directory test-all PROFILE=$(VENV)/profile
+	@$(BIN)/python tests/profiler.py $(VENV)/profile/tensorflow $(VENV)/profile/jax
+
 # Most tests keep one core busy, so two run at a time, each file in one process, and JAX beside them for a while. What
 # failed in either half is named once more at the very end, where whoever reads the last lines of a long log finds it.
-test: lint ## install what it needs, then linters, all tests on TensorFlow, floors 0-3 on JAX
-	@echo "Tests on TensorFlow, and beside them on JAX:"
-	@KERAS_BACKEND=jax $(JAX_CACHE) $(BIN)/python -m pytest -q -m "$(UNASKED)" $(ONLY_ONCE:%=--ignore=tests/%) \
-	    > $(VENV)/jax-tests.log 2>&1 & jax=$$!; \
-	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q -m "$(UNASKED)" -n 2 --dist loadfile 2>&1 \
-	    | tee $(VENV)/tensorflow-tests.log; on_tensorflow=$$?; \
-	wait $$jax; on_jax=$$?; [ $$on_jax = 0 ] || cat $(VENV)/jax-tests.log; \
-	for half in jax tensorflow; do \
-	    echo "Tests on $$half:"; grep -E "^(FAILED|ERROR|INTERNALERROR|[0-9]+ (passed|failed|skipped|errors?))" \
-	        $(VENV)/$$half-tests.log | cut -c 1-300 || tail -n 5 $(VENV)/$$half-tests.log; \
-	done; \
-	exit $$((on_tensorflow + on_jax))
+# $(1): which marks run; $(2): what JAX leaves out; $(3): flags of its compiler.
+define run_tests
+@echo "Tests on TensorFlow, and beside them on JAX:"
+@KERAS_BACKEND=jax XLA_FLAGS="$(3)" $(JAX_CACHE) $(BIN)/python -m pytest -q -m "$(1)" $(2:%=--ignore=tests/%) \
+    $(PROFILE:%=--profile=%/jax) > $(VENV)/jax-tests.log 2>&1 & jax=$$!; \
+KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q -m "$(1)" -n 2 --dist loadfile \
+    $(PROFILE:%=--profile=%/tensorflow) 2>&1 | tee $(VENV)/tensorflow-tests.log; on_tensorflow=$$?; \
+wait $$jax; on_jax=$$?; [ $$on_jax = 0 ] || cat $(VENV)/jax-tests.log; \
+for half in jax tensorflow; do \
+    echo "Tests on $$half:"; grep -E "^(FAILED|ERROR|INTERNALERROR|Using --randomly|[0-9]+ (passed|failed|skipped|errors?))" \
+        $(VENV)/$$half-tests.log | cut -c 1-300 || tail -n 5 $(VENV)/$$half-tests.log; \
+done; \
+exit $$((on_tensorflow + on_jax))
+endef
 
 lint: $(VENV)/.installed-test ## style, spelling, types of floors 0-3
 	$(BIN)/ruff check

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 from ablation_arms import Config
-from trials import read_json, write_json
+from trials import read_json
 
 import keras_vit
 from keras_vit.data.sources import Source
@@ -23,6 +23,7 @@ from keras_vit.train.checkpoints import Checkpoints
 from keras_vit.train.logs import read_metrics
 from keras_vit.train.recipe import make_sources, row_of
 from keras_vit.weights.restore import restore
+from keras_vit.writing import write_json
 
 RESULT, METRIC = "measured.json", "test/accuracy"
 PROCEDURES = {PretrainConfig: pretrain, FinetuneConfig: finetune}
@@ -74,10 +75,10 @@ def trained(config: Config, folder: Path, num_classes: int, devices: Devices) ->
         )
     if best is None:
         return model, config.run.loop.total_steps
-    path = Checkpoints(folder).path(best) / "state.npz"
-    with np.load(path) as state:
-        names = [name for name in state.files if name.startswith("weights/")]
-        restore(model.layers, {name.removeprefix("weights/"): state[name] for name in names}, origin=str(path))
+    checkpoints, prefix = Checkpoints(folder), "weights/"
+    state = checkpoints.read(best).state
+    weights = {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
+    restore(model.layers, weights, origin=str(checkpoints.path(best)))
     return model, best
 
 

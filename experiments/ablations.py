@@ -45,11 +45,12 @@ from ablation_runs import METRIC, RESULT, train_and_measure
 from ablation_studies import STUDIES, make_study
 from absl import app, flags
 from exit_codes import exit_code
-from trials import Pool, Trial, claim, read_json, write_json
+from trials import Pool, Trial, claim, data_of, read_json
 
 from keras_vit.drawing import check_can_draw
 from keras_vit.train import Diverged, pretrain
 from keras_vit.train.config import with_fields
+from keras_vit.writing import write_json
 
 _STUDY = flags.DEFINE_string("study", None, f"One of: {', '.join(STUDIES)}.")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the study.")
@@ -76,7 +77,8 @@ def main() -> None:
         return
     check_can_draw()
     arms = {name: asdict(arm.config) for name, arm in study.arms.items()}
-    plan = {"study": _STUDY.value, "size": _SIZE.value, "seeds": seeds, "arms": arms}
+    runs = [arm.config.run for arm in study.arms.values()] + ([] if study.start is None else [study.start.run])
+    plan = {"study": _STUDY.value, "size": _SIZE.value, "seeds": seeds, "arms": arms, "data_sha256": data_of(*runs)}
     claim(folder / "ablation.json", plan, free=("seeds",))
     pool = Pool(_PARALLEL.value, folder, "ablation")
     pool.catch_signals()

@@ -33,10 +33,10 @@ from typing import Any
 import run_recipe  # --config, --workdir and the exit codes; before Keras
 from absl import flags
 from matplotlib.figure import Figure
-from trials import Plan, Pool, Trial, claim, read_json, write_json
+from trials import Plan, Pool, Trial, claim, data_of, read_json
 
 from keras_vit.train import Diverged
-from keras_vit.writing import write_text
+from keras_vit.writing import write_json, write_text
 
 _RATES = flags.DEFINE_list("learning_rates", None, "The grid; default: the recipe's `get_sweep`.")
 _HELD_OUT = flags.DEFINE_float("held_out", None, "Share of train to choose on; default: the recipe's `get_sweep`.")
@@ -97,7 +97,7 @@ def make_plan(config: Any) -> Plan:
         raise ValueError(f"Learning rates are numbers, such as --learning_rates=0.001,0.003: {error}.") from error
     if mistakes := _mistakes(config, given["learning_rates"], given["held_out"]):
         raise ValueError("\n".join(mistakes))
-    plan = {**given, "seeds": _SEEDS.value, "kind": kind, "config": asdict(config)}
+    plan = {**given, "seeds": _SEEDS.value, "kind": kind, "config": asdict(config), "data_sha256": data_of(config.run)}
     return json.loads(json.dumps(plan, default=repr))
 
 

@@ -5,6 +5,7 @@ many at a time as memory allows; the plan in the folder of the experiment, so th
 does not: what is tried, and what is made of it (`sweep.py`, `ablations.py`).
 """
 
+import hashlib
 import json
 import os
 import shlex
@@ -14,14 +15,15 @@ import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from keras_vit.train import EXIT_STOPPED, Stopped
-from keras_vit.writing import write_text
+from keras_vit.train import EXIT_STOPPED, RunConfig, Stopped
+from keras_vit.train.recipe import data_sha256, make_sources
+from keras_vit.writing import write_json
 
 POLL_SECONDS = 0.5
 MEMORY_MARGIN = 1.2
@@ -72,6 +74,13 @@ class Trial:
         return {**self.tries, "accuracy": self.accuracy(), **notes}
 
 
+def data_of(*configs: RunConfig) -> str:
+    """Returns a hash of all data of these runs, for the plan: results on other data are not of the same experiment."""
+    whole = {(replace(config.data, held_out=0.0, train_share=1.0), config.seed) for config in configs}
+    parts = [data_sha256(make_sources(data, seed)) for data, seed in sorted(whole, key=repr)]
+    return hashlib.sha256(" ".join(parts).encode()).hexdigest()
+
+
 def claim(path: Path, plan: Plan, *, free: Collection[str] = ()) -> None:
     """Writes the plan of an experiment into its folder, or checks that the one there is the same.
 
@@ -111,11 +120,6 @@ def read_json(path: Path) -> dict[str, Any]:
     with suppress(FileNotFoundError, ValueError):
         return json.loads(path.read_text(encoding="utf-8"))
     return {}
-
-
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Writes a JSON file, whole or not at all."""
-    write_text(path, json.dumps(content, indent=1) + "\n")
 
 
 def _alive(identity: Sequence[float] | None) -> psutil.Process | None:

@@ -128,7 +128,7 @@ def adapt(config: FinetuneConfig, devices: Devices, job: Job, train: Source, fol
         bias = default_head_bias(config.run.loss, num_classes)
         return on_trunk(row, weights, size, num_classes, bias=bias, **config.model_options)
 
-    if not (check_folder(folder, config) and (folder / "results.json").exists()):
+    if not (check_folder(folder, config, (train, None)) and (folder / "results.json").exists()):
         run(config, config.run, build, size, folder, f"{row.name} on {job.title}", data=(train, None))
     with devices.scope():
         return keras_vit.application(row)(

@@ -7,6 +7,7 @@ Source: keras-team/keras, keras/src/applications (signature, checks, messages).
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 import keras
@@ -26,7 +27,8 @@ from keras_vit.models.vit import (
     vision_transformer,
 )
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant
-from keras_vit.weights import catalog, source
+from keras_vit.weights import catalog, model_file, source
+from keras_vit.weights.metadata import check_grid
 from keras_vit.weights.restore import PositionResize, restore
 
 Weights = str | os.PathLike | None
@@ -139,14 +141,20 @@ def _vit_application(variant: ViTVariant) -> Callable[..., keras.Model]:
     ) -> keras.Model:
         if interpolation not in INTERPOLATIONS:
             raise ValueError(f"`interpolation` must be one of {INTERPOLATIONS}. Received: {interpolation!r}.")
-        pretrained = _pretrained(variant.name, weights, include_top, classes, classifier_activation, input_shape)
+        if checkpoint_grid is not None:
+            check_grid(checkpoint_grid)
+        pretrained = _pretrained(variant, weights, include_top, classes, classifier_activation, input_shape)
         shape = _image_shape(variant, input_shape, pretrained, include_top, input_tensor)
         if pretrained is not None:
             gelu = gelu or pretrained.gelu
             norm_epsilon = pretrained.norm_epsilon if norm_epsilon is None else norm_epsilon
+            source.check_facts(pretrained, variant.name, variant.num_heads, partial(grid_of, variant))
+            stored_grid = checkpoint_grid or (pretrained.grid if pretrained.grid_is_known else None)
             checkpoint_grid = checkpoint_grid or pretrained.grid
             if include_top and representation_size is None:
                 representation_size = pretrained.representation_size
+        else:
+            stored_grid = None
         position_grid = None
         if None in shape[:2]:
             position_grid = checkpoint_grid or grid_of(variant, _trained_size(pretrained))
@@ -172,7 +180,7 @@ def _vit_application(variant: ViTVariant) -> Callable[..., keras.Model]:
             query_chunk=query_chunk,
             name=name,
         )
-        positions = PositionResize(checkpoint_grid=checkpoint_grid, interpolation=interpolation)
+        positions = PositionResize(checkpoint_grid=stored_grid, interpolation=interpolation)
         return _restored(model, images, pretrained, include_top, positions)
 
     return _document(build, variant, _VIT_ARGS, _VIT_POOLING, _VIT_SIZE)
@@ -201,7 +209,7 @@ def _resnet_application(variant: ResNetVariant) -> Callable[..., keras.Model]:
         head_bias: float = 0.0,
         pool_padding: PoolPadding = "ignored",
     ) -> keras.Model:
-        pretrained = _pretrained(variant.name, weights, include_top, classes, classifier_activation, input_shape)
+        pretrained = _pretrained(variant, weights, include_top, classes, classifier_activation, input_shape)
         shape = _image_shape(variant, input_shape, pretrained, include_top, input_tensor)
         images, pixels = as_pixels(input_tensor, shape, include_preprocessing)
         model = resnet(
@@ -236,7 +244,7 @@ def _document(
 
 
 def _pretrained(
-    model: str,
+    variant: ViTVariant | ResNetVariant,
     weights: Weights,
     include_top: bool,
     classes: int,
@@ -249,7 +257,7 @@ def _pretrained(
             "Only `channels_last` images are supported. Switch to it in ~/.keras/keras.json, or with "
             '`keras.config.set_image_data_format("channels_last")`.'
         )
-    found = None if weights is None else source.find(model, weights)
+    found = None if weights is None else source.find(variant.name, weights, model_file.parameters_of(variant))
     row = None if found is None else found.row
     if found is not None and row is not None and include_top:
         if found.is_tag and classes != row.classes:

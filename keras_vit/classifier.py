@@ -43,7 +43,7 @@ def build(
     else:
         arrays = source.load(found).arrays
         if "predictions/bias" not in arrays:
-            raise ValueError(f"{weights} has no classification head, so it predicts nothing.")
+            raise ValueError(f"{source.origin_of(found)} has no classification head, so it predicts nothing.")
         options = {"classes": arrays["predictions/bias"].size, **_pooling_options(arrays)}
     shape = None if image_size is None else (*image_size, 3)
     return getattr(applications, str(model))(weights=weights, input_shape=shape, classifier_activation=None, **options)

@@ -22,6 +22,7 @@ from keras_vit.export.saved_model import saved_model
 from keras_vit.export.tflite import FLAVOURS, tflite
 from keras_vit.export.verdicts import Verdict, judge
 from keras_vit.weights import source
+from keras_vit.weights.download import without_secrets
 
 FORMATS = ("saved_model", "tflite", "onnx", "openvino")
 _CROPS = {"resize": "resize", "resize_small_crop": "resize_shorter"}  # the catalog's words, and the pipeline's
@@ -207,5 +208,7 @@ def _identity(
 
 
 def _whole(place: str | os.PathLike) -> str:
-    """A path from the root, whoever asks; tags and URLs as they are."""
-    return str(Path(place).expanduser().resolve()) if os.path.exists(Path(place).expanduser()) else os.fspath(place)
+    """A path from the root, whoever asks; tags and URLs as they are, but for passwords."""
+    if os.path.exists(Path(place).expanduser()):
+        return str(Path(place).expanduser().resolve())
+    return without_secrets(os.fspath(place))

@@ -23,6 +23,7 @@ from keras_vit.evaluate.accuracy import log_probabilities
 from keras_vit.train.logs import read_metrics
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
 from keras_vit.weights import source
+from keras_vit.weights.download import without_secrets
 
 _SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp")
 _EXIF_ORIENTATION = 0x0112
@@ -311,4 +312,4 @@ def _in_words(place: str | os.PathLike) -> str:
     """A name or a tag as it is; of a file, the folder too, for many are called model.keras."""
     if str(place).lower() == "none":
         return "random weights"
-    return "/".join(Path(place).absolute().parts[-2:]) if os.path.isfile(place) else str(place)
+    return "/".join(Path(place).absolute().parts[-2:]) if os.path.isfile(place) else without_secrets(str(place))

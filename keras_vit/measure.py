@@ -1,6 +1,5 @@
 """How good a classifier is on a test set: numbers, the published ones beside them, and a page on what it gets wrong."""
 
-import json
 import os
 import re
 import shlex
@@ -23,7 +22,8 @@ from keras_vit.evaluate.imagenet_sets import by_wordnet_id, imagenet_real, image
 from keras_vit.evaluate.label_sets import LabelSets, label_set_accuracy
 from keras_vit.evaluate.scorecard import class_table, headline, write_answers, write_pictures
 from keras_vit.imagenet import is_wordnet_id
-from keras_vit.writing import table, write_text
+from keras_vit.weights.download import without_secrets
+from keras_vit.writing import table, write_json, write_text
 
 _PUBLISHED_OF = {  # TensorFlow Datasets' names to those of `paper.py`
     "imagenet2012": "imagenet",
@@ -124,7 +124,7 @@ def measure(
     if place.is_chief:
         precision = " and ".join(sorted({step.compute_dtype for step in network.layers}))
         said = _Said(
-            name=f"{Path(model).name}{'' if weights is None else f', {weights}'}",
+            name=f"{Path(model).name}{'' if weights is None else f', {without_secrets(str(weights))}'}",
             test=test,
             numbers=numbers,
             published=published_rows(Path(model).stem, test.published, size[0]),
@@ -221,6 +221,7 @@ class _Said:
         return "\n".join([*lines, *(f"  {left:<{width}}  {right}" for left, right in rows)])
 
     def write(self, folder: Path, answers: Answers | None) -> None:
+        write_json(folder / "results.json", self.numbers)
         page = [f"# {self.name} on {self.test.source.name}", f"```sh\n{_command()}\n```"]
         page += [headline(answers)] if answers else []
         page += [self.conditions, table(["", ""], self.rows())]
@@ -236,7 +237,6 @@ class _Said:
                 page += ["## Images that could not be read", *(f"- `{place}`" for place in answers.unreadable)]
             page += ["Every answer is in [answers.csv](answers.csv)."]
         write_text(folder / "report.md", "\n\n".join(page) + "\n")
-        write_text(folder / "results.json", json.dumps(self.numbers, indent=1) + "\n")
         print(folder / "report.md", flush=True)
 
 

@@ -1,11 +1,13 @@
 """What is written for people: files that appear whole or not at all, and tables in Markdown."""
 
 import glob
+import json
+import math
 import os
 import socket
 import unicodedata
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -65,6 +67,33 @@ def write_text(path: Path, text: str) -> None:
     """
     with whole(path) as partial:
         partial.write_text(text, encoding="utf-8", errors="backslashreplace")
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Writes JSON, whole or not at all.
+
+    Raises:
+        ValueError: If a number in it is NaN or infinite: JSON has none such, and a result that is no number is none.
+
+    Example:
+        >>> write_json(Path("results.json"), {"accuracy": 0.5})
+        >>> json.loads(Path("results.json").read_text())
+        {'accuracy': 0.5}
+    """
+    if wrong := _not_finite(content):
+        raise ValueError(
+            f"{path} is not written: {', '.join(wrong[:5])} is NaN or infinite. The model gives no numbers."
+        )
+    write_text(path, json.dumps(content, indent=1) + "\n")
+
+
+def _not_finite(content: Any, name: str = "") -> list[str]:
+    """The places of numbers that JSON does not have."""
+    if isinstance(content, float):
+        return [] if math.isfinite(content) else [name]
+    items = content.items() if isinstance(content, Mapping) else ()
+    items = enumerate(content) if isinstance(content, (list, tuple)) else items
+    return [found for key, value in items for found in _not_finite(value, f"{name}.{key}".lstrip("."))]
 
 
 def table(header: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:

@@ -1,6 +1,7 @@
 """What every test starts from: fixed seeds, two virtual CPU devices, no network, nobody's cache, tiny models."""
 
 import atexit
+import ctypes
 import os
 import shutil
 import socket
@@ -57,6 +58,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("tensorflow"):
                 item.add_marker(pytest.mark.skip(reason="needs TensorFlow: runs in the other half of `make test`"))
+            if item.get_closest_marker("once"):
+                item.add_marker(pytest.mark.skip(reason="depends on no backend: runs in the other half of `make test`"))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -72,10 +75,16 @@ def _same_start() -> None:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _forget_models() -> Iterator[None]:
-    """Compiled functions keep their models alive: without this, the tests end with 10 GB."""
+def _free_memory() -> Iterator[None]:
+    """Compiled functions keep their models alive, and malloc keeps what was freed: the tests would end with 10 GB."""
     yield
     keras.utils.clear_session(free_memory=True)
+    if not _ON_TENSORFLOW:
+        import jax
+
+        jax.clear_caches()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _local_only(call: Callable, host_of: Callable) -> Callable:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import warm
+from warm import HUNG_SECONDS
 
 
 def start(script: Path, kind: str, backend: str = "tensorflow", **environment: str) -> subprocess.Popen:
@@ -17,7 +18,7 @@ def start(script: Path, kind: str, backend: str = "tensorflow", **environment: s
 
 def counted(*processes: subprocess.Popen) -> list[dict]:
     """Waits for the processes and returns what each has counted."""
-    outputs = [process.communicate(timeout=400)[0] for process in processes]
+    outputs = [process.communicate(timeout=HUNG_SECONDS)[0] for process in processes]
     lines = [[line for line in output.splitlines() if line.startswith("counted: ")] for output in outputs]
     assert all(lines), outputs[0][-3000:]
     return [json.loads(found[0].removeprefix("counted: ")) for found in lines]

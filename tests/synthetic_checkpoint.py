@@ -81,6 +81,10 @@ def array_shapes(
     return shapes | _dense_shapes("head", representation_size or width, classes)
 
 
+# What takes seconds; the others show the same paths before every commit.
+LARGE = ("R50+ViT-B/16", "ViT-B/16 with pre_logits", "ViT-B/32 at 384 from a 224 checkpoint")
+
+
 def synthetic_array(name: str, shape: tuple[int, ...]) -> np.ndarray:
     """Float32 array that depends on its name and shape alone, scaled so that activations stay near one."""
     draw = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape, dtype=np.float32)

@@ -17,6 +17,7 @@ import numpy as np
 import psutil
 import pytest
 import warm
+from warm import HUNG_SECONDS
 
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("sklearn")
@@ -42,7 +43,6 @@ from trials import claim  # noqa: E402
 pytestmark = pytest.mark.tensorflow
 
 ENV = {**os.environ, "KERAS_BACKEND": "tensorflow"}
-SECONDS = 500  # more than anything here takes on a busy machine
 FOLDER = {"kind": "image_folder", "name": "/data/cifar10"}
 SIZES = {"cifar10": FOLDER, "smoke": {}}
 EACH = [(name, size) for name in STUDIES for size in SIZES]
@@ -407,11 +407,11 @@ def command(*options: str) -> list[str]:
 
 
 def ablations(*options: str) -> subprocess.CompletedProcess:
-    return warm.run(command(*options), env=ENV, capture_output=True, text=True, timeout=SECONDS)
+    return warm.run(command(*options), env=ENV, capture_output=True, text=True, timeout=HUNG_SECONDS)
 
 
 def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + HUNG_SECONDS
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -452,7 +452,7 @@ def test_a_study_that_was_killed_and_stopped_gives_what_one_in_a_row_gives(tmp_p
         run.resume()
         wait_for(lambda: "runs to do" in (tmp_path / "stopped.txt").read_text().partition("still runs")[2])
         stopped.send_signal(signal.SIGTERM)
-        stopped.wait(SECONDS)
+        stopped.wait(HUNG_SECONDS)
     assert stopped.returncode == 75, (tmp_path / "stopped.txt").read_text()
     finished = stamps(tmp_path / "broken")
     page = (tmp_path / "broken" / "ablation.md").read_text()
@@ -516,7 +516,6 @@ MISTAKES = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", MISTAKES)
 def test_mistakes_are_told_in_a_line_and_take_no_folder(case: str, tmp_path: Path):
     options, message = MISTAKES[case]
@@ -525,7 +524,6 @@ def test_mistakes_are_told_in_a_line_and_take_no_folder(case: str, tmp_path: Pat
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.slow
 def test_the_list_names_every_study():
     listed = ablations("--list")
     assert listed.returncode == 0 and [line.split()[0] for line in listed.stdout.splitlines()] == [*STUDIES]

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import warm
+from warm import HUNG_SECONDS
 
 FOLDER = Path(__file__).parents[1] / "experiments"
 SCRIPT = FOLDER / "benchmark.py"
@@ -19,7 +21,7 @@ without_vit_keras = pytest.mark.skipif(
 def _run(output: Path, *options: str) -> subprocess.CompletedProcess:
     command = [sys.executable, str(SCRIPT), f"--output={output}", "--models=ViT_Ti16", "--tasks=inference"]
     command += ["--precisions=float32", "--batch_sizes=1", "--repeats=2", "--seconds=0", *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+    return warm.run(command, capture_output=True, text=True, timeout=HUNG_SECONDS)
 
 
 def _rows(output: Path) -> dict[str, dict[str, str]]:
@@ -74,7 +76,9 @@ def test_tensorflow_is_not_charged_for_jax():
         "import sys; from rivals.worker import import_tensorflow_alone; import_tensorflow_alone(); "
         "assert 'tensorflow' in sys.modules and 'jax' not in sys.modules; import jax; print(jax.numpy.arange(3).sum())"
     )
-    done = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True, timeout=300, cwd=FOLDER)
+    done = subprocess.run(
+        [sys.executable, "-c", line], capture_output=True, text=True, timeout=HUNG_SECONDS, cwd=FOLDER
+    )
     assert done.stdout.strip() == "3", done.stderr
 
 
@@ -92,7 +96,7 @@ def test_a_rival_that_comes_later_is_measured_beside_those_who_were_there(tmp_pa
 
 def _run_other(name: str, *options: object) -> str:
     command = [sys.executable, "-W", "ignore", str(FOLDER / name), *map(str, options)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HUNG_SECONDS)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
 
@@ -155,7 +159,7 @@ def test_when_a_worker_dies_nobody_waits_for_the_others(monkeypatch):
 @pytest.mark.parametrize("option", ["--workers=two", "--workers=0", "--workers=999", "--devices=3"])
 def test_numbers_of_workers_that_cannot_be_are_refused(tmp_path, option):
     command = [sys.executable, str(FOLDER / "benchmark_scaling.py"), f"--output={tmp_path}", option]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = warm.run(command, capture_output=True, text=True, timeout=HUNG_SECONDS)
     assert done.returncode != 0
     assert option.partition("=")[0].strip("-") in done.stderr
     assert "Traceback" not in done.stderr

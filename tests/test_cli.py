@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from synthetic_checkpoint import checkpoint
+from warm import HUNG_SECONDS
 
 import keras_vit
 from keras_vit import classifier, cli, predict, verify
@@ -415,7 +416,7 @@ code = main(sys.argv[1:])
 def run(arguments: Sequence[str]) -> subprocess.CompletedProcess:
     environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
     return subprocess.run(
-        [sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
+        [sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=HUNG_SECONDS
     )
 
 

@@ -14,7 +14,7 @@ import keras_vit
 from keras_vit import acceptance, cli, delivery
 from keras_vit.export.checksums import write_checksums
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
+pytestmark = pytest.mark.tensorflow
 
 SIZE, NAMES = 32, ["ant", "bee", "cat"]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import keras
 import pytest
 import warm
+from warm import HUNG_SECONDS
 
 pytest.importorskip("tensorflow")
 
@@ -114,6 +115,6 @@ def test_two_trainings_in_one_process_do_not_mix_their_sums(tmp_path: Path):
     """With a strategy each, the second would wait for, or refuse, what the first left behind."""
     command = [sys.executable, "-c", TWO_RUNS, str(tmp_path)]
     env = {**os.environ, "KERAS_BACKEND": "tensorflow"}
-    done = warm.run(command, env=env, capture_output=True, text=True, timeout=400)
+    done = warm.run(command, env=env, capture_output=True, text=True, timeout=HUNG_SECONDS)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("examples: ") == 2

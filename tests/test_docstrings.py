@@ -19,12 +19,28 @@ MODULES = sorted(
     # `jax_step` is imported on JAX alone; it has no examples.
     if not info.ispkg and not info.name.endswith(("__main__", "jax_step"))
 )
+# Their examples take seconds: they export, train or evaluate. All of them together are a minute.
+EXPENSIVE = (
+    "analyze.attention",
+    "analyze.attention_sites",
+    "data.fractals",
+    "verify",
+    "evaluate.",
+    "export.",
+    "train.",
+)
 NAMES = {"dataclasses": dataclasses, "keras": keras, "keras_vit": keras_vit, "np": np}
 NAMES |= {"RESNET_VARIANTS": RESNET_VARIANTS, "VIT_VARIANTS": VIT_VARIANTS}
 NAMES |= {name: getattr(layers, name) for name in layers.__all__}
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name.removeprefix("keras_vit.").startswith(EXPENSIVE) else ())
+        for name in MODULES
+    ],
+)
 def test_examples_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     module = importlib.import_module(name)

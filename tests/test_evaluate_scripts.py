@@ -17,23 +17,23 @@ import numpy as np
 import pytest
 import warm
 from scipy.stats import rankdata
+from warm import HUNG_SECONDS
 
 pytest.importorskip("tensorflow")
 pytest.importorskip("matplotlib")
 pytest.importorskip("sklearn")
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
+pytestmark = pytest.mark.tensorflow
 
 ROOT = Path(__file__).parents[1]
 ENV = {**os.environ, "KERAS_BACKEND": "tensorflow"}
-SECONDS = 500  # more than anything here takes on a busy machine
 COLORS = {"blue": (5, 5, 250), "green": (5, 250, 5), "red": (250, 5, 5)}  # in the order of the folders
 CHANNELS = {"red": 0, "green": 1, "blue": 2}
 
 
 def run(script: str, *options: str) -> subprocess.CompletedProcess:
     line = [sys.executable, f"{ROOT}/experiments/{script}.py", *options]
-    return warm.run(line, env=ENV, capture_output=True, text=True, timeout=SECONDS)
+    return warm.run(line, env=ENV, capture_output=True, text=True, timeout=HUNG_SECONDS)
 
 
 def done(script: str, *options: str) -> subprocess.CompletedProcess:

@@ -36,6 +36,7 @@ FILES = {
     "cost": ("rows", "parts", "counts", "compute", "memory", "__init__"),
     "layers": (
         *(
+            "constants",
             "patches",
             "tokens",
             "positions",
@@ -58,6 +59,7 @@ FILES = {
             "transforms",
             "randaugment",
             "prepared",
+            "contents",
             "sources",
             "folders",
             "duplicates",
@@ -68,8 +70,9 @@ FILES = {
     ),
     "models": ("ends", "resnet", "vit", "__init__"),
     "weights": (
-        *("catalog", "files", "download", "renaming", "layouts", "dialects", "variables", "keras_h5", "source"),
-        *("identity", "restore", "save", "array_names", "witness", "__init__"),
+        *("catalog", "refusal", "metadata", "entries", "npz", "tensors", "keras_h5", "files", "download", "renaming"),
+        *("layouts", "dialects", "variables", "model_file", "source", "identity", "restore", "save", "array_names"),
+        *("witness", "__init__"),
     ),
     "evaluate": (
         *("plots", "outputs", "accuracy", "scorecard", "label_sets", "imagenet_sets", "feature_store", "features"),
@@ -77,7 +80,7 @@ FILES = {
     ),
     "train": (
         *("losses", "schedules", "optimizers", "remat", "tensorflow_step", "jax_step", "learner", "checkpoints"),
-        *("progress", "logs", "report", "loop", "config", "recipe", "pretrain", "finetune", "masked_patches"),
+        *("progress", "window", "logs", "report", "loop", "config", "recipe", "pretrain", "finetune", "masked_patches"),
         *("handover", "transfer", "__init__"),
     ),
     "analyze": (
@@ -132,7 +135,7 @@ DOORS = {
     "matplotlib": ("drawing.py", "evaluate/plots.py", "export/report.py", "quickstart.py"),
     "pooch": ("weights/download.py",),
     "tqdm": ("weights/download.py", "data/duplicates.py", "evaluate/", "analyze/", "export/", "train/progress.py"),
-    "safetensors": ("weights/files.py",),
+    "safetensors": ("weights/tensors.py",),
     "h5py": ("weights/keras_h5.py",),
 }
 # Slow or optional: imported inside the function that needs them. So are the commands in `commands.py`; nothing else is.
@@ -264,7 +267,7 @@ def test_the_package_keeps_to_its_floors_and_doors():
         ("keras_vit/grid.py", "def area():\n    import math", "inside a function it hides"),
         ("keras_vit/weights/files.py", "import keras", "its doors are layers/"),
         ("keras_vit/applications.py", "from absl import flags", "its doors are arguments.py, commands.py, cli.py"),
-        ("keras_vit/weights/files.py", "import safetensors.numpy", "inside the function that needs it"),
+        ("keras_vit/weights/tensors.py", "import safetensors.numpy", "inside the function that needs it"),
         ("keras_vit/models/vit.py", "import torch", "it has no door"),
         ("keras_vit/models/vit.py", "import importlib", "imported by a string"),
         ("keras_vit/layers/utils.py", "", "this name says nothing"),
@@ -290,7 +293,7 @@ def test_a_departure_is_reported_with_its_reason(tmp_path: Path, where: str, sou
             "keras_vit/weights/restore.py",
             "from keras_vit.weights.files import read\nfrom keras_vit.weights import layouts",
         ),
-        ("keras_vit/weights/files.py", "def read():\n    from safetensors import safe_open"),
+        ("keras_vit/weights/tensors.py", "def read():\n    from safetensors import safe_open"),
         ("keras_vit/__init__.py", "from keras_vit.applications import ViT_B16\nfrom keras_vit.weights import restore"),
         ("keras_vit/__main__.py", "from keras_vit.cli import main"),
         ("keras_vit/commands.py", "def run():\n    from keras_vit import applications"),

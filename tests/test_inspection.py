@@ -195,7 +195,6 @@ def test_a_head_that_was_never_trained_gives_no_answers(images: Path, tmp_path: 
         assert "Answers" in [absent.part for absent in subjects[-1].absent]
 
 
-@pytest.mark.slow
 def test_random_weights_and_other_sizes_of_a_named_model(images: Path, tmp_path: Path, subjects: list[Subject]):
     inspect("ViT_Ti16", images, tmp_path / "out", weights="none", image_size=(32, 48))
     [subject] = subjects
@@ -203,7 +202,6 @@ def test_random_weights_and_other_sizes_of_a_named_model(images: Path, tmp_path:
     assert subject.attention.grid == (2, 3) and subject.shown[0].seen.shape == (32, 48, 3)
 
 
-@pytest.mark.slow
 def test_weights_with_and_without_a_trained_head(images: Path, tmp_path: Path, subjects: list[Subject]):
     arrays = checkpoint(VIT_VARIANTS["ViT_Ti16"], image_size=32, classes=7)
     np.savez(tmp_path / "head.npz", **arrays)
@@ -215,7 +213,6 @@ def test_weights_with_and_without_a_trained_head(images: Path, tmp_path: Path, s
         assert subjects[-1].attention.grid == (2, 2)
 
 
-@pytest.mark.slow
 def test_a_resnet_is_analysed_without_attention(images: Path, tmp_path: Path, subjects: list[Subject]):
     inspect("ResNet50x1", images, tmp_path / "out", weights="none", image_size=(32, 32))
     assert subjects[0].attention is None

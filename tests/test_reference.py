@@ -5,7 +5,7 @@ import dataclasses
 import keras
 import numpy as np
 import pytest
-from synthetic_checkpoint import checkpoint, reference_cases, synthetic_images
+from synthetic_checkpoint import LARGE, checkpoint, reference_cases, synthetic_images
 
 import keras_vit
 from keras_vit.models import vision_transformer
@@ -42,7 +42,10 @@ def _arrays(case):
     return checkpoint(_row(case), image_size=case["checkpoint_size"], **options)
 
 
-@pytest.mark.parametrize("name", sorted(CASES.keys() - UNNAMED))
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name in LARGE else ()) for name in sorted(CASES.keys() - UNNAMED)],
+)
 def test_a_published_file_gives_the_published_logits(name, tmp_path):
     """Through the front door, from a file in the spelling of the published ones."""
     case = CASES[name]

@@ -1,18 +1,28 @@
-"""One row of each family through Keras's own formats, without custom objects and in safe mode."""
+"""A short row of each family through Keras's own formats, without custom objects and in safe mode."""
+
+from dataclasses import replace
 
 import keras
 import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
 
-FAMILIES = ["ViT_Ti16", "R26_ViT_S32", "BiT_R50x1", "ResNet50x1"]
+HYBRID = VIT_VARIANTS["R26_ViT_S32"]
+FAMILIES = {
+    "ViT": replace(VIT_VARIANTS["ViT_Ti16"], depth=2),
+    "hybrid": replace(HYBRID, depth=1, width=48, num_heads=3, mlp_dim=64, stem=replace(HYBRID.stem, units=(2, 1))),
+    "BiT": replace(RESNET_VARIANTS["BiT_R50x1"], units=(2, 1)),
+    "ResNet": replace(RESNET_VARIANTS["ResNet50x1"], units=(2, 1)),
+}
 SHAPE = (64, 96, 3)
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def model(request):
-    model = getattr(keras_vit, request.param)(weights=None, input_shape=SHAPE, classes=5, classifier_activation=None)
+    build = keras_vit.application(FAMILIES[request.param])
+    model = build(weights=None, input_shape=SHAPE, classes=5, classifier_activation=None)
     rng = np.random.default_rng(0)
     for weight in model.weights:
         weight.assign(keras.ops.convert_to_numpy(weight) + 0.02 * rng.standard_normal(weight.shape))
@@ -65,7 +75,7 @@ def test_saved_model(model, images, tmp_path):
 def test_saved_model_of_open_size(tmp_path):
     import tensorflow as tf
 
-    model = keras_vit.ViT_Ti16(weights=None, include_top=False, pooling="token")
+    model = keras_vit.application(FAMILIES["ViT"])(weights=None, include_top=False, pooling="token")
     model.export(tmp_path / "saved_model", verbose=False)
     served = tf.saved_model.load(tmp_path / "saved_model")
     for shape in ((1, 32, 48, 3), (3, 64, 64, 3)):

@@ -19,16 +19,16 @@ import numpy as np
 import psutil
 import pytest
 import warm
+from warm import HUNG_SECONDS
 
 pytest.importorskip("tensorflow")
 pytest.importorskip("matplotlib")
 Image = pytest.importorskip("PIL.Image")
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
+pytestmark = pytest.mark.tensorflow
 
 ROOT = Path(__file__).parents[1]
 ENV = {**os.environ, "KERAS_BACKEND": "tensorflow"}
-SECONDS = 500  # more than anything here takes on a busy machine
 RECIPE = f"""
 import runpy
 get_config = runpy.run_path("{ROOT}/experiments/configs/cifar10_scratch.py")["get_config"]
@@ -54,11 +54,11 @@ def command(recipe: Path, workdir: Path, *options: str) -> list[str]:
 
 def sweep(recipe: Path, workdir: Path, *options: str) -> subprocess.CompletedProcess:
     line = command(recipe, workdir, *options)
-    return warm.run(line, env=ENV, capture_output=True, text=True, timeout=SECONDS)
+    return warm.run(line, env=ENV, capture_output=True, text=True, timeout=HUNG_SECONDS)
 
 
 def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + HUNG_SECONDS
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -126,7 +126,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         wait_for(lambda: (second / "metrics.csv").exists() or stopped.poll() is not None)
         time.sleep(0.5)  # it compiles; its signal handlers are there
         stopped.send_signal(signal.SIGTERM)
-        stopped.wait(SECONDS)
+        stopped.wait(HUNG_SECONDS)
 
         without_test = sweep(recipe, workdir, *options)
         grid = finished(workdir)
@@ -151,6 +151,7 @@ def ended(line: list[str], env: dict[str, str], output: Any) -> Iterator[subproc
             process.wait()
 
 
+@pytest.mark.slow
 def test_a_signal_reaches_the_run_which_saves(story: Story):
     assert story.stopped.returncode == 75, (story.workdir.parent / "stopped.txt").read_text()
     log = (story.workdir / "trials" / "lr_0.003" / "log.txt").read_text()
@@ -159,11 +160,13 @@ def test_a_signal_reaches_the_run_which_saves(story: Story):
     assert "run the same command to go on" in (story.workdir.parent / "stopped.txt").read_text()
 
 
+@pytest.mark.slow
 def test_a_run_of_a_killed_sweep_is_not_run_twice_at_a_time(story: Story):
     assert "lr_0.003 still runs, though the sweep was killed" in (story.workdir.parent / "stopped.txt").read_text()
     assert not story.orphan.is_running()
 
 
+@pytest.mark.slow
 def test_the_test_set_is_not_opened_before_the_winner_is_known(story: Story):
     assert story.without_test.returncode == 1
     assert "The winner is" in story.without_test.stdout
@@ -172,6 +175,7 @@ def test_the_test_set_is_not_opened_before_the_winner_is_known(story: Story):
     assert {Path(folder).name for folder in story.grid} == {"lr_0.001", "lr_0.003"}
 
 
+@pytest.mark.slow
 def test_no_finished_run_is_repeated(story: Story):
     assert story.done.returncode == 0, story.done.stderr[-3000:]
     after = finished(story.workdir)
@@ -180,6 +184,7 @@ def test_no_finished_run_is_repeated(story: Story):
     assert "trials: 0 of 3 runs to do" in story.done.stdout and "final: 2 of 2 runs to do" in story.done.stdout
 
 
+@pytest.mark.slow
 def test_the_best_on_the_held_out_part_wins_and_divergence_loses(story: Story):
     values = {
         rate: read(story.workdir / "trials" / f"lr_{rate}" / "results.json")["validation/accuracy"]
@@ -199,6 +204,7 @@ def test_the_best_on_the_held_out_part_wins_and_divergence_loses(story: Story):
         assert read(path)["config"]["run.optimizer.learning_rate"] == str(expected)
 
 
+@pytest.mark.slow
 def test_each_final_run_is_evaluated_once_at_its_end(story: Story):
     for seed in (0, 1):
         folder = story.workdir / "final" / f"seed_{seed}"
@@ -208,6 +214,7 @@ def test_each_final_run_is_evaluated_once_at_its_end(story: Story):
         assert "16 examples" in (folder / "report.md").read_text()
 
 
+@pytest.mark.slow
 def test_mean_and_deviation_are_those_of_the_final_runs(story: Story):
     paths = [story.workdir / "final" / f"seed_{seed}" / "results.json" for seed in (0, 1)]
     values = [read(path)["validation/accuracy"] for path in paths]
@@ -223,11 +230,13 @@ def test_mean_and_deviation_are_those_of_the_final_runs(story: Story):
         assert picture.size == (1200, 750)
 
 
+@pytest.mark.slow
 def test_runs_go_side_by_side(story: Story):
     output = story.done.stdout
     assert output.index("seed_1 starts") < min(output.index(f"seed_{seed} is finished") for seed in (0, 1))
 
 
+@pytest.mark.slow
 def test_the_folder_of_another_sweep_is_refused(story: Story):
     other = sweep(story.recipe, story.workdir, *story.options, "--learning_rates=0.001,0.003,0.01")
     assert other.returncode == 1

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import warm
+from warm import HUNG_SECONDS
 
 tf = pytest.importorskip("tensorflow")
 tfds = pytest.importorskip("tensorflow_datasets")
@@ -27,7 +28,6 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[1]
 ENV = {**os.environ, "KERAS_BACKEND": "tensorflow"}
-SECONDS = 500  # more than anything here takes on a busy machine
 TASKS = ["dtd", "clevr_count", "dsprites_location"]
 # Long enough to be killed and stopped in the middle, with a checkpoint every 20 steps.
 OPTIONS = ["--smoke", "--config.run.loop.total_steps=200", "--config.run.loop.checkpoint_every=20"]
@@ -43,7 +43,7 @@ def started(data: Path, workdir: Path, *options: str) -> subprocess.Popen:
 
 
 def vtab(data: Path, workdir: Path, *options: str) -> subprocess.CompletedProcess:
-    return warm.run(command(data, workdir, *options), env=ENV, capture_output=True, text=True, timeout=SECONDS)
+    return warm.run(command(data, workdir, *options), env=ENV, capture_output=True, text=True, timeout=HUNG_SECONDS)
 
 
 def pixels(label: int, draws: np.random.Generator) -> np.ndarray:
@@ -125,7 +125,7 @@ def steps(folder: Path) -> list[str]:
 
 
 def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + HUNG_SECONDS
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -174,7 +174,7 @@ def story(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Story:
     stopped = started(data, root / "parts", *options)
     wait_for(lambda: steps(second)[-1:] > [newest] or stopped.poll() is not None)
     stopped.send_signal(signal.SIGTERM)
-    output, errors = stopped.communicate(timeout=SECONDS)
+    output, errors = stopped.communicate(timeout=HUNG_SECONDS)
     stopped = subprocess.CompletedProcess(stopped.args, stopped.returncode, output, errors)
     done = vtab(data, root / "parts", *options)
     expected = outcome(root / "at_once")

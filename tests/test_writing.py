@@ -1,13 +1,16 @@
-"""Files that appear whole or not at all, also after a kill."""
+"""Files that appear whole or not at all, also after a kill; and JSON that is JSON."""
 
+import json
+import math
 import os
+import re
 import sys
 from pathlib import Path
 
 import pytest
 import warm
 
-from keras_vit.writing import _MARK, one_line, whole
+from keras_vit.writing import _MARK, one_line, whole, write_json
 
 _KILLED = """
 import os, sys
@@ -48,3 +51,18 @@ def test_a_name_is_one_line_of_text(text: str, expected: str):
     assert one_line(text) == expected
     assert len(one_line(text).splitlines()) == 1
     one_line(text).encode()
+
+
+def test_json_comes_back(tmp_path: Path):
+    content = {"a": [1, 2.5, None, True], "b": {"c": "text"}}
+    write_json(tmp_path / "x.json", content)
+    assert json.loads((tmp_path / "x.json").read_text()) == content
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_a_number_that_json_does_not_have_is_named_and_nothing_is_written(tmp_path: Path, number: float):
+    path = tmp_path / "x.json"
+    path.write_text("{}")
+    with pytest.raises(ValueError, match=re.escape("is not written: a.b.1, c is NaN or infinite")):
+        write_json(path, {"a": {"b": [0.5, number]}, "c": number, "d": 1.0})
+    assert path.read_text() == "{}" and list(tmp_path.iterdir()) == [path]

@@ -70,8 +70,8 @@ def grid_of_model(model: keras.Model, image_size: tuple[int, int] | None = None)
         ValueError: If the model has no patches, or takes no images of that size.
 
     Example:
-        >>> grid_of_model(keras_vit.R50_ViT_B16(weights=None, input_shape=(225, 384, 3)))
-        (15, 24)
+        >>> grid_of_model(keras_vit.R_ViT_Ti16(weights=None, input_shape=(224, 384, 3)))
+        (7, 12)
     """
     sites = find_attention(model)
     return sites.grid(_image_size(sites, image_size))
@@ -83,8 +83,8 @@ def patch_px_of_model(model: keras.Model, image_size: tuple[int, int] | None = N
     Args, Raises: As of `grid_of_model`.
 
     Example:
-        >>> patch_px_of_model(keras_vit.R50_ViT_B16(weights=None, input_shape=(225, 384, 3)))
-        (16.0, 16.0)
+        >>> patch_px_of_model(keras_vit.R_ViT_Ti16(weights=None, input_shape=(224, 384, 3)))
+        (32.0, 32.0)
     """
     sites = find_attention(model)
     return sites.patch_px(_image_size(sites, image_size))

@@ -134,9 +134,9 @@ def find_attention(model: Any) -> Sites:
         ValueError: If there is none, or it cannot be told from the graph.
 
     Example:
-        >>> sites = find_attention(keras_vit.R50_ViT_B16(weights=None))
+        >>> sites = find_attention(keras_vit.R_ViT_Ti16(weights=None))
         >>> sites.grid((224, 224)), sites.patch_px((224, 224)), sites.scores_shape((224, 224)), sites.reads
-        ((14, 14), (16.0, 16.0), (12, 12, 197, 197), 'token')
+        ((7, 7), (32.0, 32.0), (12, 3, 50, 50), 'token')
     """
     if not blocks_of(model):
         raise ValueError(_why_there_is_none(model))

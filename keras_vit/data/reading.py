@@ -27,7 +27,7 @@ MOST_UNREADABLE = 0.2
 
 
 class Unreadable:
-    """The images of a source that could not be read; more than a fifth of them (and than ten) is an error.
+    """The images of a source that could not be read; all of them, or more than a fifth (and than ten), is an error.
 
     Args:
         source: Whose they are.
@@ -66,9 +66,10 @@ class Unreadable:
             if new and self.record is not None:
                 with self.record.open("a", encoding="utf-8") as lines:
                     lines.writelines(f"{place}\n" for place in new)
-        if len(self.places) > max(MOST_UNREADABLE * self.source.num_examples, 10):
+        count = self.source.num_examples
+        if len(self.places) >= count or len(self.places) > max(MOST_UNREADABLE * count, 10):
             self._fail(
-                f"{len(self.places)} of the {self.source.num_examples} images of {self.source.name} could not be read. "
+                f"{len(self.places)} of the {count} images of {self.source.name} could not be read. "
                 f"Is the disk still there? The last: {self.places[-1]}."
             )
         for place in new:

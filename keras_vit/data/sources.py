@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data import prepared
+from keras_vit.data.contents import files_sha256
 from keras_vit.data.fractals import find_systems, render
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp")
@@ -32,7 +33,7 @@ class Source:
             file) or uint8 (H, W, 3), the label a scalar int64. Runs inside tf.data, in parallel.
         locate: index to what a person would look for: a path, or "name[index]".
         labels: (num_examples,) int64, where they are known without reading the examples.
-        content: To a digest of what `locate` cannot tell apart: the pixels of arrays.
+        content: To a hash of what `locate` cannot tell apart: pixels of arrays, sizes and times of files.
     """
 
     name: str
@@ -46,6 +47,19 @@ class Source:
     def examples(self) -> tf.data.Dataset:
         """Returns (index, image, label) of every example once, in the order of the index."""
         return tf.data.Dataset.range(self.num_examples).map(lambda index: (index, *self.read(index)))
+
+    def sha256(self) -> str:
+        """Returns a hash of the classes, the labels, the places and the contents of the examples.
+
+        What a run, a result or a feature was made from: with other data it is another.
+        """
+        labels = np.full(self.num_examples, -1) if self.labels is None else self.labels
+        digest = hashlib.sha256(repr(self.class_names).encode(errors="surrogateescape"))
+        digest.update(labels.astype(np.int64).tobytes())
+        for index in range(self.num_examples):
+            digest.update(f"{self.locate(index)}\n".encode(errors="surrogateescape"))
+        digest.update(self.content().encode())
+        return digest.hexdigest()
 
     def without(self, indices: Iterable[int]) -> "Source":
         """Returns the other examples, in the same order.
@@ -252,6 +266,7 @@ def image_folder(path: str | os.PathLike, *, class_names: Sequence[str] | None =
         read=lambda index: (tf.io.read_file(all_paths[index]), all_labels[index]),
         locate=flat.__getitem__,
         labels=labels,
+        content=lambda: files_sha256(flat),
     )
 
 
@@ -313,6 +328,7 @@ def fractals(num_classes: int, *, images_per_class: int = 1000, image_size: int 
         num_examples=num_classes * images_per_class,
         read=lambda index: render(systems, index, seed=seed, image_size=image_size),
         locate=lambda index: f"{name}[{index}]",
+        content=lambda: f"{images_per_class} of {image_size} pixels",
     )
 
 
@@ -364,4 +380,5 @@ def tfds(
         num_examples=len(records),
         read=read,
         locate=records.locate,
+        content=lambda: files_sha256(records.files),
     )

@@ -182,13 +182,9 @@ def _in_memory(given: Iterable[Outputs], source: Source) -> Features:
 def _record(
     model: keras.Model, source: Source, layer: str, image_size: int | tuple[int, int] | None, eval_crop: str
 ) -> dict[str, Any]:
-    weights, images = hashlib.sha256(), hashlib.sha256(source.content().encode())
+    weights = hashlib.sha256()
     for variable in model.weights:
         weights.update(np.ascontiguousarray(keras.ops.convert_to_numpy(variable)).tobytes())
-    images.update(repr(source.class_names).encode(errors="surrogateescape"))
-    images.update(b"" if source.labels is None else source.labels.astype(np.int64).tobytes())
-    for index in range(source.num_examples):
-        images.update(f"{source.locate(index)}\n".encode(errors="surrogateescape"))
     size = image_size or model.input_shape[1:3]
     return {
         "model": model.name,
@@ -196,7 +192,7 @@ def _record(
         "precision": ", ".join(sorted({step.compute_dtype for step in model.layers})),
         "layer": layer,
         "source": source.name,
-        "images_sha256": images.hexdigest(),
+        "images_sha256": source.sha256(),
         "image_size": list(size) if isinstance(size, Iterable) else [size, size],
         "eval_crop": eval_crop,
     }

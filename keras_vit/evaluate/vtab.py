@@ -157,7 +157,7 @@ def _of_folder(path: Path) -> Job:
         name=f"{OWN}_{name}",
         title=path.name,
         group=OWN,
-        data=f"{path}, sha256 of its file names {_sha256(opened.train, opened.validation, test)[:16]}",
+        data=f"{path}, sha256 {_sha256(opened.train, opened.validation, test)[:16]}",
         flip=True,
         crop=True,
         sources=lambda: opened,
@@ -167,11 +167,7 @@ def _of_folder(path: Path) -> Job:
 
 
 def _sha256(*parts: Source) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        for index in range(part.num_examples):
-            digest.update(f"{part.locate(index)}\n".encode(errors="surrogateescape"))
-    return digest.hexdigest()
+    return hashlib.sha256("".join(part.sha256() for part in parts).encode()).hexdigest()
 
 
 def vtab(

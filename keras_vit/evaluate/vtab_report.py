@@ -16,7 +16,7 @@ from typing import Any
 
 from keras_vit.drawing import COLORS, picture, shortened
 from keras_vit.paper import VTAB_GROUPS, vtab_bars, vtab_scores
-from keras_vit.writing import cell, table, whole, write_text
+from keras_vit.writing import cell, table, whole, write_json, write_text
 
 OWN = "own"  # the group of folders that are none of VTAB's tasks
 ALL = "all"
@@ -94,7 +94,7 @@ class Mean:
 
 def write_result(folder: Path, result: Result) -> None:
     """Writes `result.json`: a task that has one is finished."""
-    write_text(folder / "result.json", json.dumps(asdict(result), indent=1) + "\n")
+    write_json(folder / "result.json", asdict(result))
 
 
 def read_result(folder: Path) -> Result:

@@ -13,6 +13,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.grid import Interpolation, interpolation_matrix
+from keras_vit.layers import constants
 
 PositionKind = Literal["learned_1d", "learned_2d", "sincos2d"]
 
@@ -134,6 +135,20 @@ class AddPositionEmbs(keras.layers.Layer):
         if _known(new) and new == old:
             return table[0]
         return ops.matmul(interpolation_matrix(old, new, self.interpolation, xp=ops), ops.cast(table[0], "float32"))
+
+    def save_own_variables(self, store: Any) -> None:
+        super().save_own_variables(store)
+        constants.record(store, {"grid": self.grid})
+
+    def load_own_variables(self, store: Any) -> None:
+        # Tables of one length may be of two grids, and Keras compares lengths.
+        grid = constants.recorded(store).get("grid", self.grid)
+        if self.kind == "learned_1d" and tuple(grid) != self.grid:
+            raise ValueError(
+                f"The stored position table is of {grid[0]} x {grid[1]} patches, that of the layer {self.name} of "
+                f"{self.grid[0]} x {self.grid[1]}. Pass the file as `weights` to the model, which resamples the table."
+            )
+        super().load_own_variables(constants.variables(store))
 
     def get_config(self) -> dict:
         config = {

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_vit.layers import constants
 from keras_vit.layers.first_token import declare
 from keras_vit.layers.gelu import Gelu, gelu
 from keras_vit.layers.norm import LayerNorm
@@ -367,6 +368,13 @@ class TransformerBlock(keras.layers.Layer):
     def attention_scores(self, x):
         """Returns the attention weights of this block for its input `x`, (B, A, N, N)."""
         return self.attention.attention_scores(self.attention_norm(x))
+
+    def save_own_variables(self, store: Any) -> None:
+        super().save_own_variables(store)
+        constants.record_block(store, self.gelu, self.norm_epsilon, self.num_heads)
+
+    def load_own_variables(self, store: Any) -> None:
+        super().load_own_variables(constants.variables(store))
 
     def get_config(self) -> dict:
         names = (

@@ -10,8 +10,8 @@ import os
 import re
 import shutil
 import zipfile
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +33,14 @@ class Checkpoint:
         step: Updates done.
         state: {name: array}.
         metrics: What was measured at that step.
+        window: The steps since the last row of metrics; see `keras_vit.train.window`.
         damaged: Newer checkpoints that could not be read, with the reason.
     """
 
     step: int
     state: State = field(repr=False)
     metrics: Mapping[str, float]
+    window: Sequence[Sequence[float]] = ()
     damaged: tuple[str, ...] = ()
 
 
@@ -65,6 +67,16 @@ def restore_state(learner: Learner, model: keras.Model, state: State) -> None:
         )
     for name, variable in variables.items():
         variable.assign(state[name])
+
+
+def not_finite(learner: Learner, model: keras.Model) -> list[str]:
+    """Returns the names of the variables in which there is NaN or infinity."""
+    named = _variables(learner, model).items()
+    return _not_finite((name, keras.ops.convert_to_numpy(variable.value)) for name, variable in named)
+
+
+def _not_finite(arrays: Iterable[tuple[str, np.ndarray]]) -> list[str]:
+    return [name for name, array in arrays if not np.isfinite(array).all()]
 
 
 def state_sha256(state: State) -> str:
@@ -115,12 +127,22 @@ class Checkpoints:
     def path(self, step: int) -> Path:
         return self.folder / f"{step:010}"
 
-    def save(self, step: int, state: State, metrics: Mapping[str, float] | None = None) -> Path:
+    def save(
+        self,
+        step: int,
+        state: State,
+        metrics: Mapping[str, float] | None = None,
+        window: Sequence[Sequence[float]] = (),
+    ) -> Path:
         """Writes a checkpoint, then removes those that are no longer kept. One of the same step stays as it is.
 
         Raises:
+            ValueError: If a number of the state or of the metrics is not finite. Nothing is written.
             OSError: If the disk is full or not writable; older checkpoints are untouched.
         """
+        wrong = _not_finite([*state.items(), *((name, np.array(value)) for name, value in (metrics or {}).items())])
+        if wrong:
+            raise ValueError(f"Not saved: there is NaN or infinity in {', '.join(wrong[:8])}, at step {step}.")
         target = self.path(step)
         if target.exists():
             self._add_metrics(target, metrics or {})
@@ -132,10 +154,11 @@ class Checkpoints:
             facts = {
                 "step": step,
                 "metrics": dict(metrics or {}),
+                "window": [list(row) for row in window],
                 "state_sha256": state_sha256(state),
                 "file_sha256": _file_sha256(writing / "state.npz"),
             }
-            _write(writing / "state.json", lambda file: file.write(json.dumps(facts, indent=1).encode()))
+            _write_facts(writing / "state.json", facts)
             os.rename(writing, target)
             _sync(self.folder)
         except OSError:
@@ -146,10 +169,10 @@ class Checkpoints:
 
     def _add_metrics(self, path: Path, metrics: Mapping[str, float]) -> None:
         """A run that was stopped at a step is evaluated there when it goes on."""
-        facts = json.loads((path / "state.json").read_bytes())
+        facts = _read_facts(path)
         if metrics and not facts["metrics"]:
             new = path / ".state.json"
-            _write(new, lambda file: file.write(json.dumps({**facts, "metrics": dict(metrics)}, indent=1).encode()))
+            _write_facts(new, {**facts, "metrics": dict(metrics)})
             os.replace(new, path / "state.json")
 
     def latest(self) -> Checkpoint | None:
@@ -160,9 +183,8 @@ class Checkpoints:
         damaged: list[str] = []
         for step in reversed(self.steps()):
             try:
-                state, facts = _read(self.path(step))
-                return Checkpoint(step=step, state=state, metrics=facts["metrics"], damaged=tuple(damaged))
-            except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+                return replace(self.read(step), damaged=tuple(damaged))
+            except (OSError, ValueError) as error:
                 damaged.append(f"{self.path(step)}: {error}")
                 logging.warning("Damaged checkpoint, going back to the one before: %s: %s", self.path(step), error)
         if damaged:
@@ -172,6 +194,26 @@ class Checkpoints:
                 + "\nRestore one from a backup, or start anew in another folder."
             )
         return None
+
+    def read(self, step: int) -> Checkpoint:
+        """Returns a checkpoint.
+
+        Raises:
+            OSError: If it cannot be read.
+            ValueError: If it is not what was written.
+        """
+        path = self.path(step)
+        facts = _read_facts(path)
+        if _file_sha256(path / "state.npz") != facts["file_sha256"]:
+            raise ValueError("state.npz is not what was written (its hash differs)")
+        try:
+            with np.load(path / "state.npz", allow_pickle=False) as archive:
+                state = {name: archive[name] for name in archive.files}
+        except (EOFError, KeyError, TypeError, zipfile.BadZipFile) as error:
+            raise ValueError(f"state.npz is not an archive of arrays: {error}") from error
+        if wrong := _not_finite(state.items()):
+            raise ValueError(f"there is NaN or infinity in {', '.join(wrong[:3])}")
+        return Checkpoint(step=step, state=state, metrics=facts["metrics"], window=facts["window"])
 
     def set_aside(self, after_step: int) -> None:
         """Renames checkpoints newer than `after_step`: the run is about to write those steps again."""
@@ -186,10 +228,11 @@ class Checkpoints:
         values = {}
         for step in self.steps():
             try:
-                metrics = json.loads((self.path(step) / "state.json").read_bytes())["metrics"]
-            except (OSError, ValueError, KeyError, TypeError):
+                metrics = _read_facts(self.path(step))["metrics"]
+            except (OSError, ValueError) as error:
+                logging.warning("Damaged checkpoint, not compared with the others: %s: %s", self.path(step), error)
                 continue
-            if self.best_metric in metrics and np.isfinite(metrics[self.best_metric]):
+            if self.best_metric in metrics:
                 values[step] = metrics[self.best_metric]
         if not values:
             return None
@@ -226,9 +269,21 @@ def _file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _read(path: Path) -> tuple[State, dict[str, Any]]:
-    facts = json.loads((path / "state.json").read_bytes())
-    if _file_sha256(path / "state.npz") != facts["file_sha256"]:
-        raise ValueError("state.npz is not what was written (its hash differs)")
-    with np.load(path / "state.npz", allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files}, facts
+def _write_facts(path: Path, facts: Mapping[str, Any]) -> None:
+    whole = {**facts, "sha256": _sha256_of(facts)}
+    _write(path, lambda file: file.write(json.dumps(whole, indent=1, allow_nan=False).encode()))
+
+
+def _read_facts(folder: Path) -> dict[str, Any]:
+    """What `state.json` says, if it is what was written, in the folder it was written for."""
+    facts = json.loads((folder / "state.json").read_bytes())
+    if not isinstance(facts, dict) or facts.pop("sha256", None) != _sha256_of(facts):
+        raise ValueError("state.json is not what was written (its hash differs)")
+    if facts["step"] != int(folder.name):
+        raise ValueError(f"it was written for step {facts['step']}")
+    return facts
+
+
+def _sha256_of(facts: Mapping[str, Any]) -> str:
+    facts = {name: value for name, value in facts.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

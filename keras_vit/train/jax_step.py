@@ -26,7 +26,7 @@ def train_step(learner: Any, state: tuple, data: tuple) -> tuple[dict[str, jax.A
     loss_scale = 1.0 if optimizer.loss_scale is None else optimizer_variables[_place(optimizer, optimizer.loss_scale)]
     gradients, others, (loss, hits, weight) = _accumulated(learner, trainable, others, data, loss_scale)
     gradients = optimizer.without_noise(gradients)
-    weight = jnp.maximum(weight, 1e-12)
+    examples, weight = weight, jnp.maximum(weight, 1e-12)
     to_mean = learner.rows_per_replica / (weight * loss_scale)
     norm = jnp.sqrt(sum(jnp.sum(jnp.square(g.astype("float32"))) for g in gradients)) * to_mean
     factor = (
@@ -36,7 +36,7 @@ def train_step(learner: Any, state: tuple, data: tuple) -> tuple[dict[str, jax.A
     finite = jnp.isfinite(norm)
     trainable, optimizer_variables = _update(optimizer, trainable, optimizer_variables, gradients, finite)
     logs = {"loss": loss / weight, "accuracy": hits / weight, "gradient_norm": norm}
-    logs["finite"] = finite.astype("float32")
+    logs |= {"examples": examples, "finite": finite.astype("float32"), "loss_scale": jnp.asarray(loss_scale)}
     return logs, (trainable, others, optimizer_variables, metrics_variables)
 
 

@@ -125,10 +125,11 @@ def make_learner(
         >>> import keras_vit
         >>> import numpy as np
         >>> from keras_vit.train.optimizers import OptimizerConfig, make_optimizer
-        >>> model = keras_vit.ViT_Ti16(weights=None, classes=10, classifier_activation=None)
+        >>> options = {"input_shape": (32, 32, 3), "classes": 10, "classifier_activation": None}
+        >>> model = keras_vit.ViT_Ti16(weights=None, **options)
         >>> optimizer = make_optimizer(OptimizerConfig(), model, total_steps=10)
         >>> learner = make_learner(model, optimizer, batch_rows=8)
-        >>> batch = (np.zeros((8, 224, 224, 3), "uint8"), np.zeros(8, "int64"), np.ones(8, "float32"))
+        >>> batch = (np.zeros((8, 32, 32, 3), "uint8"), np.zeros(8, "int64"), np.ones(8, "float32"))
         >>> round(float(learner.train_on_batch(*batch, return_dict=True)["loss"]), 4)
         2.3026
     """

@@ -5,8 +5,10 @@ from a checkpoint first forgets what it measured after it: whatever happened, ea
 the terminal are the business of `progress.py`.
 """
 
+import errno
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +52,13 @@ class MetricsLog:
             last_step = resume_step or -1
             _forget_rows(workdir / "metrics.csv", last_step)
             _forget_events(workdir / "tensorboard", last_step)
-            self._rows = open(workdir / "metrics.csv", "a", encoding="utf-8")
-        except OSError as error:
-            message = f"Cannot write to {workdir.resolve()}: {error.strerror}. Choose another folder for the run."
+            # Without a buffer: what a full disk refuses would be written when the file is closed.
+            self._rows = open(workdir / "metrics.csv", "ab", buffering=0)
+            self._events = tf.summary.create_file_writer(str(workdir / "tensorboard"))
+        except (OSError, tf.errors.OpError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            message = f"Cannot write to {workdir.resolve()}: {reason}. Choose another folder for the run, or make room."
             raise OSError(message) from error
-        self._events = tf.summary.create_file_writer(str(workdir / "tensorboard"))
 
     def write(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Adds what was measured at one step; when this returns, a kill of the process cannot take it away.
@@ -65,12 +69,28 @@ class MetricsLog:
 
         Raises:
             ValueError: If a name contains a comma or a line break. Nothing is written.
+            OSError: If the disk is full or not writable. Rows of earlier steps are whole.
         """
         values = {name: float(value) for name, value in metrics.items()}
         if wrong := [name for name in values if any(character in name for character in ",\r\n")]:
             raise ValueError(f"Names of metrics must not contain commas or line breaks. Received: {wrong}.")
-        self._rows.write("".join(f"{int(step)},{name},{value!r}\n" for name, value in values.items()))
-        self._rows.flush()
+        self._add_rows("".join(f"{int(step)},{name},{value!r}\n" for name, value in values.items()).encode())
+        try:
+            self._add_events(step, values)
+        except tf.errors.OpError as error:
+            reason = error.message.splitlines()[0].rpartition("; ")[2]
+            raise OSError(f"TensorBoard's file: {reason}") from error
+
+    def _add_rows(self, rows: bytes) -> None:
+        size = os.fstat(self._rows.fileno()).st_size
+        try:
+            if self._rows.write(rows) < len(rows):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._rows.name)
+        except OSError:
+            os.ftruncate(self._rows.fileno(), size)
+            raise
+
+    def _add_events(self, step: int, values: Mapping[str, float]) -> None:
         with self._events.as_default(step=int(step)):
             for name, value in values.items():
                 # `tf.summary.scalar` needs the package TensorBoard; this does not. What is too large becomes infinite.
@@ -81,7 +101,8 @@ class MetricsLog:
     def close(self) -> None:
         """Closes both files; once is enough, and twice does no harm."""
         self._rows.close()
-        self._events.close()
+        with suppress(tf.errors.OpError):  # what could not be written was told when it was
+            self._events.close()
 
     def __enter__(self) -> "MetricsLog":
         return self

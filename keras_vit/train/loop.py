@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import keras
@@ -16,15 +16,15 @@ import numpy as np
 from absl import logging
 
 from keras_vit.devices import Devices
-from keras_vit.train.checkpoints import Checkpoints, restore_state, state_of, state_sha256
+from keras_vit.train.checkpoints import Checkpoint, Checkpoints, not_finite, restore_state, state_of, state_sha256
 from keras_vit.train.learner import Learner, averaged
 from keras_vit.train.logs import MetricsLog
 from keras_vit.train.progress import InputClock, ProgressBar, memory_in_use_gb
+from keras_vit.train.window import Window
 from keras_vit.writing import whole
 
 # sysexits.h EX_TEMPFAIL: try again later. What a scheduler sees when a run was asked to stop and saved its state.
 EXIT_STOPPED = 75
-MOST_SKIPPED_STEPS = 100
 
 Evaluator = Callable[[keras.Model], Mapping[str, float]]
 
@@ -64,7 +64,7 @@ class Stopped(Exception):
 
 
 class Diverged(Exception):
-    """The loss or the gradient is not a number any more."""
+    """A loss, a gradient, a weight or a metric is NaN or infinite. Nothing of it was written."""
 
 
 def train(
@@ -99,19 +99,23 @@ def train(
 
     Raises:
         Stopped: After SIGTERM or SIGINT, when the state is saved.
-        Diverged: When the loss or the gradient is not finite; names the step and the last good checkpoint.
-        OSError: If the last checkpoint cannot be written.
+        Diverged: When the loss, the gradient, the state or a metric is not finite; names the step and the last good
+            checkpoint.
+        ValueError: If no image could be read, of the training set or of the validation set.
+        OSError: If the last checkpoint or the metrics cannot be written.
     """
     checkpoints = Checkpoints(
         workdir, keep=config.keep_checkpoints, best_metric=config.best_metric, is_writer=devices.is_chief
     )
-    start, metrics = _resume(learner, model, checkpoints, devices)
+    found = _resume(learner, model, checkpoints, devices)
+    start = 0 if found is None else found.step
     log = MetricsLog(workdir, resume_step=start) if devices.is_chief else None
     bar = ProgressBar(config.total_steps, start, shown=show_progress and devices.is_chief)
     if start:
         bar.say(f"Going on from step {start} of {config.total_steps}: {checkpoints.path(start)}")
     run = _Run(learner, model, config, checkpoints, log, bar, batch_size, devices, validation, evaluators or {}, start)
-    run.metrics = metrics
+    if found is not None:
+        run.metrics, run.window = dict(found.metrics), Window(found.window)
     with _signals(run.ask_to_stop):
         try:
             if start < config.total_steps:
@@ -131,10 +135,8 @@ def train(
     return {**run.metrics, "state_sha256": state_sha256(state_of(learner, model))}
 
 
-def _resume(
-    learner: Learner, model: keras.Model, checkpoints: Checkpoints, devices: Devices
-) -> tuple[int, dict[str, float]]:
-    """Restores the newest checkpoint. Returns its step and metrics; the arrays themselves need not stay in memory."""
+def _resume(learner: Learner, model: keras.Model, checkpoints: Checkpoints, devices: Devices) -> Checkpoint | None:
+    """Restores the newest checkpoint. Returns it without its arrays, which need not stay in memory."""
     found = checkpoints.latest()
     steps = devices.gather(0 if found is None else found.step)
     if len(set(steps)) > 1:
@@ -143,11 +145,11 @@ def _resume(
             "It must be one folder that all of them share."
         )
     if found is None:
-        return 0, {}
+        return None
     restore_state(learner, model, found.state)
     if devices.is_chief:
         checkpoints.set_aside(found.step)
-    return found.step, dict(found.metrics)
+    return replace(found, state={})
 
 
 class _signals:
@@ -187,8 +189,8 @@ class _Run(keras.callbacks.Callback):
         self.asked_by: str | None = None
         self._wish = checkpoints.folder.parent / "stop"
         self._last_step = checkpoints.folder.parent / "stop_after"
-        self._window: list[tuple[float, ...]] = []
-        self._skipped = 0
+        self.window = Window()
+        self._examples = 0.0  # that were learned from since the start
         self._measured_at = -1
         if devices.is_chief:
             self._wish.unlink(missing_ok=True)
@@ -213,7 +215,8 @@ class _Run(keras.callbacks.Callback):
         seconds = self.clock.end()
         self.step += 1
         self._check_finite(values)
-        self._window.append((values["loss"], values["accuracy"], values["gradient_norm"], seconds))
+        self.window.add(values, seconds=seconds)
+        self._examples += values["examples"]
         self.bar.step()
         config, last = self.config, self.step == self.config.total_steps
         if self.step % config.log_every == 0 or last:
@@ -230,6 +233,7 @@ class _Run(keras.callbacks.Callback):
         """Evaluates and saves at the end; a run that had ended already has nothing left to do."""
         if self.metrics and self.step == self._start:
             return
+        self._check_learned()
         self._evaluate()
         if self.asked_by and self.devices.num_workers == 1:
             self._stop()  # in the middle of the evaluation
@@ -259,38 +263,64 @@ class _Run(keras.callbacks.Callback):
         return True
 
     def _check_finite(self, values: Mapping[str, float]) -> None:
-        loss_scaled = self.learner.optimizer.loss_scale is not None
-        good = np.isfinite(values["loss"]) and np.isfinite(values["gradient_norm"])
-        self._skipped = 0 if good else self._skipped + 1
-        if good or (loss_scaled and self._skipped <= MOST_SKIPPED_STEPS):
-            return
+        """A step whose gradient overflows in float16 is skipped, as long as a smaller loss scale is left to try."""
+        loss, norm = values["loss"], values["gradient_norm"]
+        if not np.isfinite(loss) or (not np.isfinite(norm) and values["loss_scale"] <= 1.0):
+            self._diverge(f"the loss is {loss}, the norm of the gradient {norm}")
+
+    def _check_state(self) -> None:
+        """By all workers: whoever wrote alone would leave the others waiting."""
+        if wrong := not_finite(self.learner, self.trained_model):
+            names = ", ".join(wrong[:3])
+            self._diverge(f"{len(wrong)} variables of the run hold NaN or infinity ({names})")
+
+    def _check_learned(self) -> None:
+        self._sync()
+        self._check_state()
+        if self._start == 0 and self._examples == 0:
+            raise ValueError(
+                f"No image of the {self.step} batches of this run could be read: nothing was learned, and no model is "
+                "written. Check the files that are named in unreadable_train.txt, in the folder of the run."
+            )
+        if not keras.ops.convert_to_numpy(self.learner.optimizer.iterations):
+            self._diverge("the gradient of every step overflowed, so no weight was ever updated")
+
+    def _diverge(self, what: str) -> NoReturn:
         steps = self.checkpoints.steps()
         last_good = self.checkpoints.path(steps[-1]) if steps else "none yet"
         raise Diverged(
-            f"Step {self.step}: the loss is {values['loss']}, the norm of the gradient {values['gradient_norm']}. "
-            f"Last good checkpoint: {last_good}. A lower learning rate, a longer warm-up or clipping may help; the "
-            "same command would do the same again."
+            f"Step {self.step}: {what}. Last good checkpoint: {last_good}. A lower learning rate, a longer warm-up or "
+            "clipping may help; the same command would do the same again."
         )
 
     def _write_window(self) -> None:
-        losses, accuracies, norms, seconds = np.array(self._window).T
         rates = self.learner.optimizer.learning_rates(self.step - 1)
+        means = self.window.taken()
         values = {
-            "train/loss": float(losses.mean()),
-            "train/accuracy": float(accuracies.mean()),
-            "train/gradient_norm": float(norms.mean()),
+            **means.metrics,
             "train/learning_rate": max(rates.values()),
-            "train/images_per_second": len(seconds) * self.batch_size / float(seconds.sum()),
+            "train/images_per_second": means.steps * self.batch_size / means.seconds,
             "train/input_bound": self.clock.fraction(),
             "train/memory_gb": memory_in_use_gb(),
         }
-        self._window.clear()
         self._write(values)
-        self.bar.show(values)
+        if means.metrics:
+            self.bar.show(values)
 
     def _write(self, values: Mapping[str, float]) -> None:
-        if self.log is not None:
+        if self.log is None:
+            return
+        try:
             self.log.write(self.step, values)
+        except OSError as error:
+            raise OSError(
+                f"Step {self.step}: the metrics could not be written: {error}. {self._kept()} Make room, and run the "
+                "same command."
+            ) from error
+
+    def _kept(self) -> str:
+        steps = self.checkpoints.steps()
+        return f"The last checkpoint is whole: {self.checkpoints.path(steps[-1])}." if steps else "No checkpoint yet."
 
     def _evaluate(self) -> None:
         self._sync()
@@ -309,18 +339,29 @@ class _Run(keras.callbacks.Callback):
             for name, evaluator in self.evaluators.items():
                 self.metrics |= {f"{name}/{key}": float(value) for key, value in evaluator(self.trained_model).items()}
         self._measured_at = self.step
+        self._check_metrics()
         self._write(self.metrics)
         if self.metrics:
             figures = ", ".join(f"{name} {value:.4g}" for name, value in self.metrics.items())
             self.bar.say(f"step {self.step}: {figures}")
 
+    def _check_metrics(self) -> None:
+        if self.metrics.get("validation/examples") == 0:
+            raise ValueError(
+                "No image of the validation set could be read: there is nothing to measure. Check the files that are "
+                "named in unreadable_test.txt, in the folder of the run."
+            )
+        if wrong := [f"{name} is {value}" for name, value in self.metrics.items() if not np.isfinite(value)]:
+            self._diverge(f"of what was measured, {', '.join(wrong[:3])}")
+
     def _save(self, *, must: bool) -> None:
         self._sync()
+        self._check_state()
         if not self.devices.is_chief:
             return
         metrics = self.metrics if self._measured_at == self.step else {}
         try:
-            self.checkpoints.save(self.step, state_of(self.learner, self.trained_model), metrics)
+            self.checkpoints.save(self.step, state_of(self.learner, self.trained_model), metrics, self.window.rows())
         except OSError as error:
             message = f"Step {self.step}: no checkpoint could be written in {self.checkpoints.folder}: {error}."
             if must:

@@ -18,6 +18,26 @@ from keras import ops
 from keras_vit.train.schedules import learning_rate_schedule
 from keras_vit.weights.restore import named_variables
 
+_CLIP = "set `clip_norm`, which clips the gradient of the whole batch"
+_AVERAGE = "set `average_momentum`, and the run evaluates with the average"
+# Arguments of Keras's optimizers that a run does not pass on: its training step does this itself, and on TensorFlow it
+# would ignore them.
+REPLACED_OPTIONS = {
+    "learning_rate": "set `learning_rate` and `schedule`",
+    "weight_decay": "set `weight_decay` and `decay`",
+    "adam_weight_decay": "set `weight_decay` and `decay`, which hold for all variables",
+    "decay": "set `schedule`; Keras ignores it",
+    "clipnorm": _CLIP,
+    "clipvalue": _CLIP,
+    "global_clipnorm": _CLIP,
+    "use_ema": _AVERAGE,
+    "ema_momentum": _AVERAGE,
+    "ema_overwrite_frequency": _AVERAGE,
+    "loss_scale_factor": "set `precision` of the devices to mixed_float16, which scales the loss as far as it must",
+    "gradient_accumulation_steps": "set `accumulation_steps` of the run",
+    "name": "the groups of parameters are named by the run",
+}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptimizerConfig:
@@ -36,7 +56,7 @@ class OptimizerConfig:
         layer_decay: Factor on the learning rate from each layer to the one below; None for none.
         frozen: Regular expressions; variables whose names contain a match do not move. Names are those
             of checkpoints: "embedding/kernel", "encoderblock_3/attention/query/kernel", "head/bias".
-        options: Further arguments of the optimizer, such as `beta_2` or `momentum`.
+        options: Further arguments of the optimizer, such as `beta_2` or `momentum`; none of `REPLACED_OPTIONS`.
     """
 
     name: str = "adam"
@@ -72,6 +92,11 @@ class OptimizerConfig:
             ),
         ]
         found = [message for is_wrong, message in problems if is_wrong]
+        found += [
+            f"`options` must not have {name!r}: {instead}."
+            for name, instead in REPLACED_OPTIONS.items()
+            if name in self.options
+        ]
         if found:
             raise ValueError("\n".join(found))
 

@@ -5,6 +5,7 @@ A run writes its config beside its checkpoints, and refuses the folder of a run 
 
 import dataclasses
 import difflib
+import hashlib
 import json
 import os
 import platform
@@ -37,7 +38,7 @@ from keras_vit.train.optimizers import make_optimizer
 from keras_vit.train.report import write_report
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant
 from keras_vit.weights.save import save_checkpoint
-from keras_vit.writing import whole
+from keras_vit.writing import whole, write_json
 
 
 def run(
@@ -102,7 +103,9 @@ def run(
             num_workers=devices.num_workers,
             **({} if settings.devices.jit_compile is None else {"jit_compile": settings.devices.jit_compile}),
         )
-    _claim(workdir, config, devices)  # now that the model could be made: a mistake must not take the folder
+    _claim(
+        workdir, config, (train_source, test_source), devices
+    )  # now that the model could be made: a mistake must not take the folder
     # Outside of the scope: inside, TensorFlow 2.21 cannot make NumPy arrays of the variables of several workers.
     bad = _unreadable(train_source, settings.data, workdir / "unreadable_train.txt")
     bad_test = None if test_source is None else _unreadable(test_source, settings.data, workdir / "unreadable_test.txt")
@@ -153,8 +156,7 @@ def run(
         write_report(
             workdir, title=title, facts=facts, command=_command() if command is None else command, sections=sections
         )
-        with whole(workdir / "results.json") as partial:
-            partial.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        write_json(workdir / "results.json", results)
         print(f"{workdir / 'report.md'}\n{workdir / 'model.npz'}")
     print(f"state sha256: {results['state_sha256']}", flush=True)
     return results
@@ -257,11 +259,16 @@ def row_of(model: str, changes: Mapping[str, Any]) -> ViTVariant | ResNetVariant
     return replace(rows[model], **changes) if changes else rows[model]
 
 
-def check_folder(workdir: Path, config: Any) -> bool:
+def check_folder(workdir: Path, config: Any, data: Sequence[Source | None] = ()) -> bool:
     """Makes the folder of a run, and returns whether this very run was begun there already.
 
+    Args:
+        workdir: Of the run.
+        config: The whole config.
+        data: What is learned from and what is validated on; nothing to leave them unchecked.
+
     Raises:
-        ValueError: If it holds a run with another config.
+        ValueError: If it holds a run with another config, or the data have changed since it was begun.
         OSError: If it cannot be written.
     """
     path = workdir / "config.json"
@@ -290,20 +297,34 @@ def check_folder(workdir: Path, config: Any) -> bool:
         raise ValueError(
             f"{workdir} holds a run with another config:\n" + "\n".join(lines) + "\nChoose another folder for the run."
         )
+    if data and theirs.get("data_sha256") != data_sha256(data):
+        names = " and ".join(part.name for part in data if part is not None)
+        raise ValueError(
+            f"The data have changed since the run in {workdir} was begun: {names}. "
+            "Images were added, removed or replaced, or copied without their times of change. Restore them, or choose "
+            "another folder for the run."
+        )
     return True
 
 
-def _claim(workdir: Path, config: Any, devices: Devices) -> None:
+def data_sha256(data: Sequence[Source | None]) -> str:
+    """Returns a hash of the examples of a run: of those that are learned from, and of those that are validated on."""
+    parts = ["none" if part is None else part.sha256() for part in data]
+    return hashlib.sha256(" ".join(parts).encode()).hexdigest()
+
+
+def _claim(workdir: Path, config: Any, data: Sequence[Source | None], devices: Devices) -> None:
     """Writes the config into the folder, once."""
     path, versions = workdir / "config.json", _versions()
-    if check_folder(workdir, config):
+    # The files of other workers may be copies, with times of their own.
+    if check_folder(workdir, config, data if devices.is_chief else ()):
         theirs = json.loads(path.read_text(encoding="utf-8"))["versions"]
         changed = {name: version for name, version in versions.items() if theirs.get(name) != version}
         if changed:
             logging.warning("This run was begun with other versions, so its bits may differ: now %s.", changed)
     elif devices.is_chief:
         with whole(path) as partial:
-            record = {"config": _recorded(config), "versions": versions}
+            record = {"config": _recorded(config), "versions": versions, "data_sha256": data_sha256(data)}
             partial.write_text(json.dumps(record, indent=1), encoding="utf-8")
 
 

@@ -26,16 +26,17 @@ def train_step(learner: Any, data: tuple) -> dict[str, tf.Tensor]:
         data: images (B, H, W, C), labels (B,) or (B, Y), weights (B,): the part of this replica.
 
     Returns:
-        "loss", "accuracy", "gradient_norm" (before clipping), "finite" (0 where the step was skipped).
+        "loss", "accuracy", "gradient_norm" (before clipping), "examples" (the sum of their weights), "finite" (0
+        where the step was skipped), "loss_scale" (that of this step; 1 but for float16).
     """
     optimizer = learner.optimizer
-    loss_scale = 1.0 if optimizer.loss_scale is None else optimizer.loss_scale.value * 1.0
+    loss_scale = tf.constant(1.0) if optimizer.loss_scale is None else optimizer.loss_scale.value * 1.0
     gradients, sums = _accumulated(learner, data, loss_scale)
     replica = tf.distribute.get_replica_context()
     gradients = optimizer.without_noise(gradients)
     packs = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=_BYTES_PER_PACK)
     *gradients, loss, hits, weight = replica.all_reduce(tf.distribute.ReduceOp.SUM, [*gradients, *sums], packs)
-    weight = tf.maximum(weight, 1e-12)
+    examples, weight = weight, tf.maximum(weight, 1e-12)
     to_mean = learner.rows_per_replica / (weight * loss_scale)
     norm = tf.linalg.global_norm(gradients) * to_mean
     factor = to_mean if learner.clip_norm is None else to_mean * learner.clip_norm / tf.maximum(norm, learner.clip_norm)
@@ -43,7 +44,7 @@ def train_step(learner: Any, data: tuple) -> dict[str, tf.Tensor]:
     finite = tf.math.is_finite(norm)
     replica.merge_call(_apply, args=(learner, gradients, finite))
     logs = {"loss": loss / weight, "accuracy": hits / weight, "gradient_norm": norm}
-    logs["finite"] = tf.cast(finite, tf.float32)
+    logs |= {"examples": examples, "finite": tf.cast(finite, tf.float32), "loss_scale": loss_scale}
     return {name: learner.for_keras(value) for name, value in logs.items()}
 
 
@@ -62,6 +63,8 @@ def _update(strategy: tf.distribute.Strategy, optimizer: Any, gradients: Sequenc
     """What Keras's `apply` does, but for the reduction: that was done, and Keras would do it again."""
     for rule, variables, new in optimizer.parts(gradients):
         rate = tf.convert_to_tensor(rule.learning_rate)
+        if isinstance(rule, keras.optimizers.Nadam):
+            _advance_product(rule)
         step, moments = _step, [()] * len(new)
         if type(rule) is keras.optimizers.Adam and not rule.amsgrad:
             step = _adam_step
@@ -72,6 +75,13 @@ def _update(strategy: tf.distribute.Strategy, optimizer: Any, gradients: Sequenc
         rule.iterations.assign_add(1)
     optimizer.iterations.assign_add(1)
     return tf.constant(0)
+
+
+def _advance_product(rule: keras.optimizers.Nadam) -> None:
+    """The product of Nadam's momenta so far: Keras updates it in the method that also reduces the gradients."""
+    product = rule._u_product.value
+    schedule = 1.0 - 0.5 * 0.96 ** tf.cast(rule.iterations.value + 1, product.dtype)
+    product.assign(product * rule.beta_1 * schedule)
 
 
 def _step(rule: keras.optimizers.Optimizer, rate: tf.Tensor, variable: tf.Variable, gradient: tf.Tensor) -> None:

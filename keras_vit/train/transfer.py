@@ -30,6 +30,7 @@ from keras_vit.train.recipe import check_folder, row_of, run
 from keras_vit.train.schedules import bit_hyperrule
 from keras_vit.variants import ViTVariant
 from keras_vit.weights import catalog, source
+from keras_vit.weights.download import without_secrets
 from keras_vit.weights.restore import state
 from keras_vit.weights.save import check_can_save
 
@@ -50,7 +51,6 @@ class TransferConfig:
         model, weights: Their names; "none" are random weights.
         image_size: Side of the square images, in pixels.
         training, validation: What is learned from and measured on, in words.
-        data_sha256: Of classes and files: other data are another run.
     """
 
     run: RunConfig
@@ -59,7 +59,6 @@ class TransferConfig:
     image_size: int
     training: str
     validation: str
-    data_sha256: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +148,6 @@ def finetune(
         image_size=start.image_size,
         training=f"{training.num_examples:,} of {len(training.class_names):,} classes",
         validation=words,
-        data_sha256=_sha256(training, measured),
     )
     folder = Path(output).expanduser()
     if not isinstance(data, Source) and folder.resolve().is_relative_to(Path(data).expanduser().resolve()):
@@ -162,7 +160,11 @@ def finetune(
         settings=settings,
         folder=folder.resolve(),
     )
-    if check_folder(folder, config) and (folder / "results.json").exists() and (folder / "model.keras").exists():
+    if (
+        check_folder(folder, config, (training, measured))
+        and (folder / "results.json").exists()
+        and (folder / "model.keras").exists()
+    ):
         print(f"{folder} holds this run, and it is finished. To run it again, name another folder.", flush=True)
         return _result(folder, training)
     plan = _plan(config, start, training, measured, data)
@@ -235,7 +237,7 @@ def _start_by_name(model: str, weights: str | os.PathLike | None, image_size: in
     size = image_size or _default_size(row, _PAPER_SIZE if weights is not None else _PRETRAINED_SIZE, trained_size)
     return _Start(
         name=model,
-        weights="none" if weights is None else weights,
+        weights="none" if weights is None else without_secrets(weights),
         image_size=size,
         parameters=cost.parameters(row, image_size=(size, size)),  # refuses a size that patches do not tile
         build=lambda num_classes: on_trunk(row, weights, size, num_classes, **options),
@@ -345,17 +347,6 @@ def _plan(config: TransferConfig, start: _Start, training: Source, measured: Sou
 def _short_name(training: Source) -> str:
     path = Path(training.name)
     return path.parent.name if path.name.lower() in folders.TRAINING else path.name
-
-
-def _sha256(*sources: Source) -> str:
-    digest = hashlib.sha256()
-    for part in sources:
-        labels = np.full(part.num_examples, -1) if part.labels is None else part.labels
-        digest.update(repr(part.class_names).encode(errors="surrogateescape"))
-        digest.update(labels.astype(np.int64).tobytes())
-        for index in range(part.num_examples):
-            digest.update(f"{part.locate(index)}\n".encode(errors="surrogateescape"))
-    return digest.hexdigest()
 
 
 def _result(folder: Path, training: Source) -> Finetuned:

@@ -15,6 +15,7 @@ Places, in this order:
 import contextlib
 import hashlib
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -26,7 +27,10 @@ from keras_vit.weights.catalog import CatalogRow
 
 _GOOGLE_STORAGE = "storage.googleapis.com"
 _SCHEMES = ("https", "http", "gs", "file")
-_CHECKPOINTS = (".npz", ".safetensors")
+_OTHER_KINDS = (".json", ".txt", ".csv")  # what may lie beside weights
+_USER = re.compile(r"(\w://)[^/?#\s]*@")
+_QUERY = re.compile(r"(?<=[?&])(?!(?:alt|dl|download|raw|ref|revision|version)=)[^\s&=?'\")]*=?[^\s&'\")]*")
+_ADDRESS = re.compile(r"(?:\w+://|with url: /)[^\s'\")]*\?[^\s'\")]*")
 _CHUNK_BYTES = 2**20
 _TIMEOUT_SECONDS = 30
 _STALE_SECONDS = 24 * 3600
@@ -77,12 +81,23 @@ def https_url(url: str) -> str:
     names_host = bool(parts.netloc) or parts.scheme == "file"
     if parts.scheme not in _SCHEMES or not names_host or parts.path.endswith("/") or not parts.path:
         schemes = ", ".join(f"{scheme}://" for scheme in _SCHEMES)
-        raise ValueError(f"Not the URL of a file: '{url}'. Expected one that begins with {schemes} and ends in a name.")
+        expected = f"Expected one that begins with {schemes} and ends in a name."
+        raise ValueError(f"Not the URL of a file: '{without_secrets(url)}'. {expected}")
     if parts.scheme == "gs":
         return f"https://{_GOOGLE_STORAGE}/{parts.netloc}{quote(unquote(parts.path))}"
     if parts.netloc == _GOOGLE_STORAGE:
         return parts._replace(path=parts.path.replace("+", "%2B")).geturl()
     return url
+
+
+def without_secrets(text: str) -> str:
+    """Returns a text in which no URL shows its user, its password, or in its query what may be a signature.
+
+    Example:
+        >>> without_secrets("see https://me:secret@example.org/model.npz?download=1&token=secret")
+        'see https://***@example.org/model.npz?download=1&***'
+    """
+    return _ADDRESS.sub(lambda found: _QUERY.sub("***", found[0]), _USER.sub(r"\1***@", text))
 
 
 def cache_path(url: str) -> Path:
@@ -111,7 +126,7 @@ def _sub_path(url: str) -> Path:
 def _local_file(url: str) -> Path:
     path = Path(url2pathname(urlsplit(url).path))
     if not path.exists():
-        raise FileNotFoundError(f"'{url}' names '{path}', which does not exist.")
+        raise FileNotFoundError(f"'{without_secrets(url)}' names '{path}', which does not exist.")
     return path
 
 
@@ -162,9 +177,12 @@ def _check(path: Path, row: CatalogRow | None) -> None:
     wrong_size = _wrong_size(path, row)
     if wrong_size:
         raise ValueError(f"'{path}' {wrong_size}. {again}, or pass its path as `weights` to use it as it is.")
-    if path.suffix in _CHECKPOINTS and not _pin_path(path).exists():
-        # Somebody put it here: do not pin the hash of a file that is not whole.
-        files.kind(path)
+    try:
+        # Also of a file that was here before: an older version may have kept a login page, and somebody may have put
+        # half a file here.
+        _check_kind(path, path)
+    except ValueError as error:
+        raise ValueError(f"{error} It is kept as '{path}': delete it to ask the server again.") from error
     wrong_hash = _wrong_hash(path, _expected_hash(path, row))
     if wrong_hash:
         pin = _pin_path(path)
@@ -234,7 +252,9 @@ def _download(url: str, target: Path, row: CatalogRow | None, progress: bool) ->
     except OSError as error:
         # The network's errors are OSErrors too, but without a number.
         if error.errno is None or isinstance(error, ConnectionError | TimeoutError):
-            raise ConnectionError(f"Cannot download {url}: {error}. {advice}") from error
+            what = f"Cannot download {without_secrets(url)}: {without_secrets(str(error))}. {advice}"
+            # What is chained is printed too.
+            raise ConnectionError(what) from (error if url == without_secrets(url) else None)
         hint = "Set KERAS_HOME to a directory that can be written and has room."
         raise OSError(error.errno, f"Cannot write '{target}': {error.strerror}. {hint} {advice}") from error
 
@@ -243,8 +263,8 @@ def _advice(url: str, target: Path, row: CatalogRow | None) -> str:
     directory = os.environ.get("KERAS_VIT_WEIGHTS") or "<directory>"
     offline = Path(directory) / (row.file if row else _sub_path(url))
     return (
-        f"To go on without the network: fetch {url} on another machine and put it at '{target}', or at '{offline}' "
-        f"with the environment variable KERAS_VIT_WEIGHTS set to {directory}."
+        f"To go on without the network: fetch {without_secrets(url)} on another machine and put it at '{target}', "
+        f"or at '{offline}' with the environment variable KERAS_VIT_WEIGHTS set to {directory}."
     )
 
 
@@ -274,7 +294,8 @@ def _receive(url: str, stream: BinaryIO, bar: "_Progress", advice: str) -> None:
         status = responses[-1].status_code if responses else 0
         # The server works and will not give this file, now or later; but 408 and 429 say "later".
         if 400 <= status < 500 and status not in (408, 429):
-            raise ValueError(f"The server answered {status} to {url}. {advice}") from error
+            what = f"The server answered {status} to {without_secrets(url)}. {advice}"
+            raise ValueError(what) from (error if url == without_secrets(url) else None)
         raise
     finally:
         # pooch leaves the connection open when it fails.
@@ -289,10 +310,9 @@ def _receive(url: str, stream: BinaryIO, bar: "_Progress", advice: str) -> None:
 
 def _check_download(url: str, path: Path, target: Path, row: CatalogRow | None) -> None:
     """Check what arrived, still under its temporary name: without an announced length only the content tells."""
-    lead = f"{url} did not give the expected file, and nothing was kept: "
+    lead = f"{without_secrets(url)} did not give the expected file, and nothing was kept: "
     try:
-        if target.suffix in _CHECKPOINTS:
-            files.kind(path)
+        _check_kind(path, target)
     except ValueError as error:
         raise ValueError(f"{lead}{error}") from error
     wrong_size = _wrong_size(path, row)
@@ -302,6 +322,12 @@ def _check_download(url: str, path: Path, target: Path, row: CatalogRow | None) 
     if wrong_hash:
         pin = _pin_path(target)
         raise ValueError(f"{lead}its {wrong_hash} for '{target}'. If the publisher has replaced it, delete '{pin}'.")
+
+
+def _check_kind(path: Path, target: Path) -> None:
+    """Weights may have any name, for a URL may end in /download; what else is wanted must have a name that says so."""
+    if target.suffix not in _OTHER_KINDS:
+        files.kind(path)
 
 
 class _Progress:

@@ -1,7 +1,7 @@
 """What a checkpoint file is: which one, whether it is the published one, in which layout, of which model.
 
-What lives here: looking at a file and putting it into words, for `verify`. What does not: reading it (`files.py`,
-`keras_h5.py`), translating it (`layouts.py`, `dialects.py`), and computing with it.
+What lives here: looking at a file and putting it into words, for `verify`. What does not: reading and
+translating it (`model_file.py`), and computing with it.
 """
 
 import hashlib
@@ -12,8 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_vit.variants import VIT_VARIANTS
-from keras_vit.weights import catalog, dialects, download, files, keras_h5, layouts, variables
+from keras_vit.weights import catalog, dialects, download, layouts, model_file
 
 Facts = list[tuple[str, str]]
 
@@ -111,26 +110,10 @@ def _find(file: str, model: str | None) -> tuple[Path, catalog.CatalogRow | None
 
 
 def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], str]:
-    """Arrays under the names of the file, under canonical names, and the layout in words."""
-    if keras_h5.is_hdf5(path):
-        arrays = keras_h5.read(path)
-        files.check_finite(path, arrays)
-        return arrays, variables.from_keras(arrays, _num_heads(arrays)), "Keras weights"
-    checkpoint = files.read(path)
-    arrays, known = checkpoint.arrays, checkpoint.metadata
-    canonical = dialects.to_canonical(arrays, known.get("num_heads"), known.get("grid"))
-    return arrays, canonical, _layout(arrays)
-
-
-def _num_heads(arrays: Mapping[str, np.ndarray]) -> int | None:
-    """Keras files have no head count; but all models of one width have the same."""
-    if "encoder_norm/gamma" not in arrays:
-        return None
-    width = arrays["encoder_norm/gamma"].size
-    heads = {row.num_heads for row in VIT_VARIANTS.values() if row.width == width}
-    if len(heads) != 1:
-        raise ValueError(f"The file does not tell its number of attention heads, and no model has the width {width}.")
-    return heads.pop()
+    """What the file claims under its own names, the arrays under canonical names, and the layout in words."""
+    found = model_file.read(path)
+    layout = "Keras weights" if found.dialect == "keras" else _layout(found.claimed)
+    return found.claimed, found.canonical(), layout
 
 
 def _layout(arrays: Mapping[str, np.ndarray]) -> str:

@@ -2,15 +2,31 @@
 
 Keras addresses layers by class and order and records their names beside; the variables of a layer it only
 counts. Both are turned into names, so that such a file goes through the same strict restore, with the
-same resizing of positions, as every other.
+same resizing of positions, as every other. What else a reader must know, layers of this package record beside
+their variables (`layers/constants.py`).
 
-Source: keras-team/keras, keras/src/saving/saving_lib.py (the layout of the file).
+Source: keras-team/keras, keras/src/saving/saving_lib.py (the layout of the file); the HDF5 file format, II.A.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 import numpy as np
+
+from keras_vit.weights import entries, metadata
+from keras_vit.weights.entries import Choose, Entry
+from keras_vit.weights.refusal import bad
+
+_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_CONSTANTS = "constants"
+_MAX_CONSTANTS_BYTES = 2**16
+_MAX_DEPTH = 8
+_MAX_CHUNK_BYTES = 2**26
+_ADVICE = "Write it again with `model.save_weights`, or load a whole `.keras` file with `keras.saving.load_model`."
 
 
 def is_hdf5(path: str | os.PathLike) -> bool:
@@ -18,40 +34,139 @@ def is_hdf5(path: str | os.PathLike) -> bool:
     if os.path.isdir(path):
         return False
     with open(path, "rb") as stream:
-        return stream.read(8) == b"\x89HDF\r\n\x1a\n"
+        return stream.read(8) == _SIGNATURE
 
 
-def read(path: str | os.PathLike) -> dict[str, np.ndarray]:
-    """Returns {our name: array} of a `.weights.h5` file that `model.save_weights` wrote.
+def check_end(path: str | os.PathLike) -> None:
+    """Refuses a file that is cut off: shorter than it says in its first bytes."""
+    with open(path, "rb") as stream:
+        start = stream.read(64)
+    places = {0: 40, 1: 44, 2: 28, 3: 28}
+    if len(start) < 64 or start[8] not in places:
+        raise bad(path, "the HDF5 file is truncated or damaged", _ADVICE)
+    (end,) = struct.unpack_from("<Q", start, places[start[8]])
+    if end > os.path.getsize(path):
+        raise bad(path, f"the HDF5 file is truncated: it has {os.path.getsize(path)} of {end} bytes", _ADVICE)
+
+
+def read(path: str | os.PathLike, choose: Choose | None = None) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Returns {our name: array} of a `.weights.h5` file that `model.save_weights` wrote, and its metadata.
+
+    Args:
+        path: The file.
+        choose: See `keras_vit.weights.entries.read`.
 
     Raises:
         ValueError: If the file is damaged, or is no weights file of a current Keras.
     """
     import h5py
 
+    check_end(path)
+    with _one_sentence(path, h5py.File, path, "r") as file:
+        found, known = _one_sentence(path, _entries, path, file)
+        known = metadata.check(path, known)
+        return entries.read(path, found, known, choose), known
+
+
+def _one_sentence(path: str | os.PathLike, call: Callable, *arguments: Any) -> Any:
     try:
-        with h5py.File(path, "r") as file:
-            if "layers" not in file:
-                raise ValueError(f"it has no group `layers`, only {sorted(file)[:5]}")
-            return dict(_walk(file["layers"], ""))
-    except (OSError, ValueError, KeyError) as error:
-        raise ValueError(
-            f"Cannot read '{os.fspath(path)}' as a Keras weights file: {error}. Write it again with "
-            "`model.save_weights`, or load a whole `.keras` file with `keras.saving.load_model`."
-        ) from None
+        return call(*arguments)
+    except Exception as error:  # HDF5 meets damage with errors of many kinds
+        raise bad(path, f"it is no Keras weights file ({' '.join(str(error).split())[:300]})", _ADVICE) from error
 
 
-def _walk(group: Mapping, prefix: str) -> Iterator[tuple[str, np.ndarray]]:
-    for child in group.values():
+def _entries(path: str | os.PathLike, file: Any) -> tuple[list[Entry], dict[str, Any]]:
+    if "layers" not in file:
+        raise ValueError(f"it has no group `layers`, only {sorted(file)[:5]}")
+    known: dict[str, Any] = {}
+    return list(_walk(path, _group(file, "layers"), "", known)), known
+
+
+def _walk(path: str | os.PathLike, group: Any, prefix: str, known: dict[str, Any]) -> Iterator[Entry]:
+    if prefix.count("/") > _MAX_DEPTH:
+        raise ValueError("its groups are nested too deeply")
+    for key in group:
+        if key == "vars":
+            continue
+        child = _group(group, key)
         if "vars" not in child:
             raise ValueError(f"its group {child.name} has no variables")
-        variables = child["vars"]
-        if "name" not in variables.attrs:
+        variables = _group(child, "vars")
+        name = variables.attrs.get("name")
+        if not isinstance(name, str):
             raise ValueError("it records no layer names, as files of old Keras versions")
-        layer = prefix + variables.attrs["name"]
-        for index, leaf in zip(sorted(variables, key=int), _leaves(layer, len(variables)), strict=True):
-            yield f"{layer}/{leaf}", variables[index][()]
-        yield from _walk({name: item for name, item in child.items() if name != "vars"}, f"{layer}/")
+        layer = prefix + name
+        _collect(known, variables)
+        numbers = sorted((index for index in variables if index != _CONSTANTS), key=int)
+        for index, leaf in zip(numbers, _leaves(layer, len(numbers)), strict=True):
+            dataset = _dataset(variables, index)
+            load = partial(_one_sentence, path, _load, dataset)
+            yield Entry(name=f"{layer}/{leaf}", shape=dataset.shape, dtype=_dtype(dataset), load=load)
+        yield from _walk(path, child, f"{layer}/", known)
+
+
+def _group(parent: Any, key: str) -> Any:
+    import h5py
+
+    child = _linked(parent, key)
+    if not isinstance(child, h5py.Group):
+        raise ValueError(f"{child.name} is no group")
+    return child
+
+
+def _dataset(parent: Any, key: str) -> Any:
+    """The dataset of that name, whose numbers are all in this file."""
+    import h5py
+
+    child = _linked(parent, key)
+    if not isinstance(child, h5py.Dataset) or child.shape is None:
+        raise ValueError(f"{child.name} is no array")
+    if child.is_virtual or child.external:
+        raise ValueError(f"{child.name} lies in another file")
+    if child.chunks is None and child.id.get_storage_size() != child.size * child.dtype.itemsize:
+        raise ValueError(f"{child.name} has {child.id.get_storage_size()} bytes, too few for the shape {child.shape}")
+    if child.chunks is not None and np.prod(child.chunks, dtype=float) * child.dtype.itemsize > _MAX_CHUNK_BYTES:
+        raise ValueError(f"{child.name} is compressed in pieces of the shape {child.chunks}, which take much memory")
+    return child
+
+
+def _linked(parent: Any, key: str) -> Any:
+    import h5py
+
+    if not isinstance(parent.get(key, getlink=True), h5py.HardLink):
+        raise ValueError(f"{parent.name}/{key} is missing, or lies elsewhere")
+    return parent[key]
+
+
+def _dtype(dataset: Any) -> np.dtype:
+    import h5py
+
+    # Text and references have types of NumPy's that look like numbers or objects.
+    if dataset.dtype.metadata or h5py.check_string_dtype(dataset.dtype) or h5py.check_enum_dtype(dataset.dtype):
+        return np.dtype(object) if dataset.dtype != np.dtype(bool) else dataset.dtype
+    return dataset.dtype
+
+
+def _load(dataset: Any) -> np.ndarray:
+    array = np.empty(dataset.shape, dataset.dtype)
+    if array.size:
+        dataset.read_direct(array)
+    return array
+
+
+def _collect(known: dict[str, Any], variables: Any) -> None:
+    """Adds what a layer recorded of itself: all layers of a model say the same."""
+    if _CONSTANTS not in variables:
+        return
+    dataset = _dataset(variables, _CONSTANTS)
+    if dataset.dtype != np.uint8 or not 9 < dataset.size < _MAX_CONSTANTS_BYTES:
+        raise ValueError(f"{dataset.name} is no text")
+    checksum, text = _load(dataset).tobytes().split(b" ", 1)
+    if checksum != b"%08x" % zlib.crc32(text):
+        raise ValueError(f"bad checksum of {dataset.name}")
+    for key, value in metadata.parse(text).items():
+        if known.setdefault(key, value) != value:
+            raise ValueError(f"its layers disagree about {key}: {known[key]} and {value}")
 
 
 def _leaves(layer: str, count: int) -> tuple[str, ...]:

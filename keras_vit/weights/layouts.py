@@ -59,6 +59,7 @@ _BIT_PUBLISHED = {after: before for before, after in _BIT.items()}
 _ROOT_POSITIONS = "pos_embedding"
 _RENAMED = {_ROOT_POSITIONS: _POSITIONS, "Transformer/pos_embedding": _POSITIONS}
 
+_MAX_DEPTH = 1000  # of stacked blocks: each becomes an array of its own, also of no numbers
 _GROUP_NORM = re.compile(r"(.*/)?(gn\w+|norm-pre-head)/(scale|bias)")
 _GOOGLE = re.compile(r"(.*/)?(Transformer/.+|block\d+/unit\d+/.+|root_block/.+)")
 
@@ -86,6 +87,16 @@ def canonical(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     _check_counters(unstacked)
     has_class_token = "cls" in unstacked
     return gather((name, _linen_name(name), _shape(name, x, has_class_token)) for name, x in unstacked.items())
+
+
+def names_of_model(names: Iterable[str]) -> list[str]:
+    """Returns the names that belong to the image model: no slots of an optimizer, timers, or text tower.
+
+    Example:
+        >>> names_of_model(["opt/target/cls", "opt/state/step"])
+        ['opt/target/cls']
+    """
+    return list(_unwrap({name: name for name in names}).values())
 
 
 def published(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -156,7 +167,7 @@ def identify(arrays: Mapping[str, np.ndarray]) -> str:
     )
 
 
-def _unwrap(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _unwrap(arrays: Mapping[str, Any]) -> dict[str, Any]:
     arrays = dict(arrays)
     while found := [prefix for prefix in _WRAPPERS if any(name.startswith(prefix) for name in arrays)]:
         prefix, beside = found[0], _WRAPPERS[found[0]]
@@ -177,6 +188,8 @@ def _unstack(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
             "Stacked blocks must all have the depth as their leading axis. "
             f"Received: {shapes}. The file is damaged or not one model."
         )
+    if any(depth > (_MAX_DEPTH,) for depth in depths.values()):
+        raise ValueError(f"Stacked blocks can be {_MAX_DEPTH}. Received: {max(depths.values())[0]}.")
     entries = []
     for name, x in arrays.items():
         if name in depths:

@@ -21,8 +21,8 @@ class PositionResize:
 
     Attributes:
         checkpoint_grid: (rows, columns) of the stored table; None where the file does not say, as
-            in published files: then the model's own grid if the number of rows cannot be that of a
-            square, else the square.
+            in published files: then a square if the number of rows can be that of one, else the model's own grid.
+            A table that could be of a square and has the length of the model's own oblong grid is refused.
         interpolation: See `keras_vit.grid.interpolation_matrix`.
     """
 
@@ -139,6 +139,11 @@ def _fit_positions(
         if layer.kind == "learned_1d" and table in arrays:
             fitted[table] = _fit_table(table, arrays[table], layer, how)
         elif layer.kind == "learned_2d" and rows in arrays and columns in arrays:
+            stored = (arrays[rows].shape[1], arrays[columns].shape[1])
+            if how.checkpoint_grid is not None and tuple(how.checkpoint_grid) != stored:
+                raise ValueError(
+                    f"The position tables of {layer.name} are {_of(stored)}, not {_of(how.checkpoint_grid)}."
+                )
             # Each half is a table of one axis: a grid of (length, 1).
             for name, length in ((rows, layer.grid[0]), (columns, layer.grid[1])):
                 old = (arrays[name].shape[1], 1)
@@ -150,16 +155,36 @@ def _fit_table(name: str, array: np.ndarray, layer: AddPositionEmbs, how: Positi
     expected = tuple(layer.pos_embedding.shape)
     if array.ndim != 3 or array.shape[-1] != expected[-1]:
         return array
-    old_grid = how.checkpoint_grid or _stored_grid(array.shape[1] - layer.num_prefix_tokens, layer.grid)
-    if old_grid is None or array.shape[1] - layer.num_prefix_tokens != old_grid[0] * old_grid[1]:
+    num_patches = array.shape[1] - layer.num_prefix_tokens
+    if how.checkpoint_grid is None:
+        old_grid = _stored_grid(name, num_patches, layer.grid)
+    else:
+        old_grid = how.checkpoint_grid
+        if num_patches != old_grid[0] * old_grid[1]:
+            raise ValueError(
+                f"{name} has {num_patches} rows for patches, and is not {_of(old_grid)}. Pass the "
+                "`checkpoint_grid` that it was trained with."
+            )
+    if old_grid is None:
         return array
     if tuple(old_grid) != layer.grid:
         logging.info("%s: resized from %s to %s patches (%s).", name, old_grid, layer.grid, how.interpolation)
     return grid.resize_positions(array, old_grid, layer.grid, how.interpolation)
 
 
-def _stored_grid(num_positions: int, model_grid: tuple[int, int]) -> tuple[int, int] | None:
+def _stored_grid(name: str, num_positions: int, model_grid: tuple[int, int]) -> tuple[int, int] | None:
+    fits = num_positions == model_grid[0] * model_grid[1]
     try:
-        return grid.square_grid(num_positions)
+        square = grid.square_grid(num_positions)
     except ValueError:
-        return model_grid if num_positions == model_grid[0] * model_grid[1] else None
+        return model_grid if fits else None
+    if fits and square != model_grid:
+        raise ValueError(
+            f"{name} may be {_of(square)} or, as the model, {_of(model_grid)}, and the file does not say. Pass "
+            f"`checkpoint_grid={square}` or `checkpoint_grid={model_grid}`."
+        )
+    return square
+
+
+def _of(a_grid: tuple[int, int]) -> str:
+    return f"of {a_grid[0]} x {a_grid[1]} patches"

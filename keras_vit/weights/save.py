@@ -35,7 +35,8 @@ def save_checkpoint(model: keras.Model, path: str | os.PathLike, layout: Layout 
         layout: "google", "timm" or "huggingface"; default: by `path`.
 
     Raises:
-        ValueError: If the vocabulary has no name for a part of the model; nothing is written.
+        ValueError: If the vocabulary has no name for a part of the model, or a weight is NaN or infinite; nothing is
+            written.
 
     Example:
         >>> model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3), classes=10)
@@ -47,6 +48,11 @@ def save_checkpoint(model: keras.Model, path: str | os.PathLike, layout: Layout 
         raise ValueError(f"`layout` must be one of {get_args(Layout)}. Received: {layout!r}.")
     facts = _facts(model)
     arrays = _translated(model, facts, layout)
+    if wrong := [name for name, array in arrays.items() if not np.isfinite(array).all()]:
+        raise ValueError(
+            f"{path} is not written: {len(wrong)} of {len(arrays)} arrays hold NaN or infinity "
+            f"({', '.join(wrong[:3])}). The training has diverged: save an earlier state."
+        )
     if layout == "google":
         files.write_npz(path, arrays, facts)
     elif path.suffix == ".safetensors":

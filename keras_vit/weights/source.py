@@ -4,14 +4,20 @@ Joins the catalog, the download, the reader and the dialects; knows no framework
 """
 
 import dataclasses
+import math
 import os
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
+from absl import logging
 
 from keras_vit import grid
-from keras_vit.weights import catalog, dialects, download, files, keras_h5, layouts, variables
+from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
+from keras_vit.weights import catalog, download, layouts, model_file
 
+_LARGEST_ZOOM = 64
+_VARIANTS = {**VIT_VARIANTS, **RESNET_VARIANTS}
 _READABLE = (".npz", ".safetensors", ".h5")
 
 
@@ -24,12 +30,14 @@ class Source:
         weights: What the caller passed.
         row: The catalog's row, or None for an unknown file or URL.
         is_tag: Whether `weights` was looked up in the catalog by its tag.
+        parameters: Those of the model that asked, which bound what is read; None if not known.
     """
 
     model: str
     weights: str
     row: catalog.CatalogRow | None
     is_tag: bool
+    parameters: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +49,8 @@ class Pretrained:
         origin: What error messages call them.
         image_size: (height, width) of their training images where known.
         grid: (rows, columns) of their position table where known, or where it must be a square.
+        grid_is_known: Whether the file, or the catalog, says so.
+        num_heads: Attention heads of their encoder where known.
         gelu: "tanh" or "exact".
         norm_epsilon: Of layer normalization, where the file says.
         representation_size: Width of their tanh layer, or None.
@@ -51,24 +61,34 @@ class Pretrained:
     origin: str
     image_size: tuple[int, int] | None
     grid: tuple[int, int] | None
+    grid_is_known: bool
+    num_heads: int | None
     gelu: Literal["tanh", "exact"]
     norm_epsilon: float | None
     representation_size: int | None
     head_is_zero: bool
 
 
-def find(model: str, weights: str | os.PathLike) -> Source:
+def find(model: str, weights: str | os.PathLike, parameters: int | None = None) -> Source:
     """Tells what `weights` is, without reading or downloading it.
+
+    Args:
+        model: Public name of the model that asks.
+        weights: Tag, file or URL.
+        parameters: Those of the model, which bound what is read; default: of the model's row of the table.
 
     Raises:
         ValueError: If it is neither a file, nor a URL, nor a tag of this model.
     """
     weights = os.fspath(weights)
+    if parameters is None and model in _VARIANTS:
+        parameters = model_file.parameters_of(_VARIANTS[model])
+    facts = {"model": model, "weights": weights, "parameters": parameters}
     if os.path.exists(weights) or "://" in weights:
         row = catalog.by_file_name(weights)
-        return Source(model=model, weights=weights, row=row if row and row.model == model else None, is_tag=False)
+        return Source(row=row if row and row.model == model else None, is_tag=False, **facts)
     try:
-        return Source(model=model, weights=weights, row=catalog.lookup(model, weights), is_tag=True)
+        return Source(row=catalog.lookup(model, weights), is_tag=True, **facts)
     except ValueError as error:
         no_file = weights.endswith(_READABLE) or os.sep in weights
         raise ValueError(
@@ -88,18 +108,17 @@ def load(source: Source) -> Pretrained:
     path = source.weights
     if source.is_tag or "://" in path:
         path = download.fetch(source.row if source.row is not None else path)
-    if keras_h5.is_hdf5(path):
-        arrays = keras_h5.read(path)
-        files.check_finite(path, arrays)
-        return _describe(source, {}, arrays, "keras")
-    checkpoint = files.read(path)
-    known = checkpoint.metadata
-    canonical = dialects.to_canonical(checkpoint.arrays, known.get("num_heads"), known.get("grid"))
-    pretrained = _describe(source, known, variables.to_keras(canonical), dialects.detect(checkpoint.arrays))
-    shape = _looks_like(canonical)
+    found = model_file.read(path, source.parameters)
+    pretrained = _describe(source, found)
+    shape = None if found.dialect == "keras" else _looks_like(found.arrays)
     if shape in (None, source.model):
         return pretrained
-    return dataclasses.replace(pretrained, origin=f"{source.weights}, whose arrays are those of {shape},")
+    return dataclasses.replace(pretrained, origin=f"{origin_of(source)}, whose arrays are those of {shape},")
+
+
+def origin_of(source: Source) -> str:
+    """Returns what messages call the weights: a URL without its password."""
+    return download.without_secrets(source.weights)
 
 
 def _looks_like(canonical: dict[str, np.ndarray]) -> str | None:
@@ -110,7 +129,14 @@ def _looks_like(canonical: dict[str, np.ndarray]) -> str | None:
         return None
 
 
-def _describe(source: Source, metadata: dict[str, Any], arrays: dict[str, np.ndarray], dialect: str) -> Pretrained:
+def _describe(source: Source, found: model_file.ModelFile) -> Pretrained:
+    metadata, arrays = found.metadata, found.ours()
+    if found.dialect == "keras" and "gelu" not in metadata and "encoder_norm/gamma" in arrays:
+        logging.warning(
+            "%s does not record its form of GELU, its epsilons and its grid, as files of older versions: taken are the "
+            "published ones, and a square. Save it again.",
+            origin_of(source),
+        )
     size = metadata.get("image_size")
     if size is None and source.row is not None:
         size = (source.row.image_size, source.row.image_size)
@@ -119,21 +145,30 @@ def _describe(source: Source, metadata: dict[str, Any], arrays: dict[str, np.nda
     gelu = metadata.get("gelu") or (source.row and source.row.gelu)
     return Pretrained(
         arrays=arrays,
-        origin=source.weights,
+        origin=origin_of(source),
         image_size=(size[0], size[1]) if size else None,
         grid=_table_grid(metadata, arrays),
-        gelu=gelu or ("exact" if dialect in ("timm", "huggingface") else "tanh"),
+        grid_is_known="grid" in metadata or source.row is not None,
+        num_heads=_num_heads(found),
+        gelu=gelu or ("exact" if found.dialect in ("timm", "huggingface") else "tanh"),
         norm_epsilon=metadata.get("layer_norm_epsilon"),
         representation_size=None if tanh_bias is None else tanh_bias.shape[0],
         head_is_zero=kernel is not None and not kernel.any(),
     )
 
 
+def _num_heads(found: model_file.ModelFile) -> int | None:
+    """Of the encoder. Where a file has an axis for them, it is what counts."""
+    for name, array in found.arrays.items():
+        if found.dialect != "keras" and name.startswith("Transformer/") and name.endswith("/query/kernel"):
+            return array.shape[1] if array.ndim == 3 else None
+    return found.metadata.get("num_heads")
+
+
 def _table_grid(metadata: dict[str, Any], arrays: dict[str, np.ndarray]) -> tuple[int, int] | None:
     """The grid that the file records, or that of the square image that its table must be of."""
-    if metadata.get("grid"):
-        rows, columns = metadata["grid"]
-        return rows, columns
+    if "grid" in metadata:
+        return metadata["grid"]
     table = arrays.get("posembed_input/pos_embedding")
     if table is None or table.ndim != 3:
         return None
@@ -143,11 +178,45 @@ def _table_grid(metadata: dict[str, Any], arrays: dict[str, np.ndarray]) -> tupl
         return None
 
 
+def check_facts(
+    pretrained: Pretrained, model: str, num_heads: int, grid_of: Callable[[tuple[int, int]], tuple[int, int]]
+) -> None:
+    """Refuses a file which says of itself what cannot be true of this model, or of any.
+
+    Args:
+        pretrained: What was read.
+        model: Name of the model.
+        num_heads: Its attention heads.
+        grid_of: The (rows, columns) of its patches for an image size.
+
+    Raises:
+        ValueError: If it was trained with another number of heads, or if its grid is not of its images.
+    """
+    if pretrained.num_heads not in (None, num_heads):
+        raise ValueError(
+            f"{pretrained.origin} was trained with {pretrained.num_heads} attention heads, and {model} has "
+            f"{num_heads}: the same arrays would compute something else. Take the model that it was made for."
+        )
+    if not pretrained.grid_is_known or pretrained.grid is None or pretrained.image_size is None:
+        return
+    try:
+        expected = grid_of(pretrained.image_size)
+    except ValueError:  # images that the patches do not tile: of no use here, but of none to judge by
+        return
+    stored, needed = math.prod(pretrained.grid), math.prod(expected)
+    # A table may be of another size than the images, but not of another order; nor is it much smaller.
+    if pretrained.grid != expected and (stored == needed or stored * _LARGEST_ZOOM < needed):
+        raise ValueError(
+            f"{pretrained.origin} says that its images of {pretrained.image_size} pixels, which have {expected} "
+            f"patches, are of a grid of {pretrained.grid}. Correct its metadata, or export it again."
+        )
+
+
 def zero_head_message(source: Source) -> str:
     """What to say when `include_top=True` meets a head that was never trained."""
     alternative = source.row and catalog.alternative_with_head(source.row)
     return (
-        f"The classification head of {source.weights} is all zeros (Google published its ImageNet-21k files so): "
+        f"The classification head of {origin_of(source)} is all zeros (Google published its ImageNet-21k files so): "
         "every class would get the same score. Use `include_top=False`"
         + (f', or `weights="{alternative}"`, which has a trained head' if alternative else "")
         + f'. Tags of {source.model} are listed by `keras_vit.list_weights("{source.model}")`.'

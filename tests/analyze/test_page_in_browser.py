@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from warm import HUNG_SECONDS
 
 pytest.importorskip("matplotlib")
 
@@ -103,7 +104,7 @@ class Browser:
 
     def close(self) -> None:
         self._process.terminate()
-        self._process.wait(timeout=30)
+        self._process.wait(timeout=HUNG_SECONDS)
         os.close(self._write)
         os.close(self._read)
 

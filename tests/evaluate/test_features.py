@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import pytest
 import warm
+from warm import HUNG_SECONDS
 
 pytest.importorskip("tensorflow")
 
@@ -207,15 +208,15 @@ def test_a_killed_process_goes_on_and_ends_with_the_same_bits(tmp_path: Path):
     def start(folder: str) -> subprocess.Popen:
         return warm.Popen([sys.executable, "-c", SCRIPT, str(tmp_path / folder)], stdout=subprocess.PIPE, text=True)
 
-    assert "done (1000, 192)" in start("whole").communicate(timeout=300)[0]
-    process, deadline = start("killed"), time.monotonic() + 200
+    assert "done (1000, 192)" in start("whole").communicate(timeout=HUNG_SECONDS)[0]
+    process, deadline = start("killed"), time.monotonic() + HUNG_SECONDS
     while not (tmp_path / "killed" / "progress.json").exists() and time.monotonic() < deadline:
         time.sleep(0.005)
     time.sleep(0.1)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
     assert not (tmp_path / "killed" / "features.json").exists(), "it was too quick to be killed"
-    assert "done (1000, 192)" in start("killed").communicate(timeout=300)[0]
+    assert "done (1000, 192)" in start("killed").communicate(timeout=HUNG_SECONDS)[0]
     whole, resumed = (load(tmp_path / folder) for folder in ("whole", "killed"))
     assert (whole.values == resumed.values).all() and (whole.labels == resumed.labels).all()
 

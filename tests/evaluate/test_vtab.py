@@ -228,6 +228,13 @@ def test_other_data_are_not_taken_for_finished(tmp_path):
         run(Notes(), tmp_path, job_of("dmlab", data="dmlab 2.0"))
 
 
+def test_a_replaced_image_makes_other_data(tmp_path):
+    touch(tmp_path / "pets", cat=5, dog=5)
+    (job,) = jobs([f"folder:{tmp_path}/pets"])
+    (tmp_path / "pets" / "cat" / "0003.png").write_bytes(b"another image of the same name")
+    assert jobs([f"folder:{tmp_path}/pets"])[0].data != job.data
+
+
 def test_a_run_without_any_result_does_not_take_the_folder(tmp_path):
     with pytest.raises(InterruptedError):
         run(Notes(stop_at="pets"), tmp_path, job_of("pets"), plan={"steps": "typo"})

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import keras
 import numpy as np
-import psutil
 import pytest
 import tensorflow as tf
 import warm
@@ -170,17 +169,14 @@ assert abs(verdict.size_bytes / (4 * model.count_params()) - 1) < 0.03, verdict
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model_name", ["ViT_B16", "R50_ViT_B16"])
-@pytest.mark.parametrize(("name", "gigabytes"), [("onnx", 11), ("openvino", 3)])
-def test_models_of_real_size_are_exported(tmp_path: Path, name: str, model_name: str, gigabytes: int):
-    free = psutil.virtual_memory().available / 1e9
-    if free < gigabytes:  # tf2onnx takes up to 9 GB: rather than to have the kernel kill somebody
-        pytest.skip(f"{name} of {model_name} needs {gigabytes} GB of memory, and {free:.1f} are free")
+@pytest.mark.parametrize("model_name", ["ViT_Ti16", "R_ViT_Ti16"])
+@pytest.mark.parametrize("name", ["onnx", "openvino"])
+def test_models_of_real_size_are_exported(tmp_path: Path, name: str, model_name: str):
+    """The smallest of the published sizes: tf2onnx takes 9 GB for ViT-B/16."""
     command = [sys.executable, "-c", REAL, name, model_name, str(tmp_path)]
     done = warm.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     assert (tmp_path / "1" / "labels.txt").read_text().splitlines()[:2] == ["tench", "goldfish"]
-    (tmp_path / "1" / {"onnx": "model.onnx", "openvino": "model.bin"}[name]).unlink()  # 350 MB, kept for three runs
 
 
 # ── exact GELU ──

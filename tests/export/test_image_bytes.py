@@ -212,9 +212,9 @@ def test_texts_beside_the_pixels_are_few_or_none_is_unpacked():
 def test_a_thread_is_not_enlarged_to_a_billion_pixels():
     thread = encoded("PNG", np.zeros((1, 60_000, 3), np.uint8))
     assert status_of(thread) == "ok"
-    start = time.monotonic()
+    start = time.process_time()
     assert status_of(thread, (224, 224), eval_crop="resize_shorter") == "too_large"
-    assert time.monotonic() - start < 10  # the image would have 256 * 15,360,000 pixels
+    assert time.process_time() - start < 10  # the image would have 256 * 15,360,000 pixels
     wide = encoded("PNG", np.zeros((2, 500, 3), np.uint8))
     assert status_of(wide, (224, 224), eval_crop="resize_shorter") == "ok"
 

@@ -17,6 +17,7 @@ import pytest
 import tensorflow as tf
 import warm
 from PIL import Image
+from warm import HUNG_SECONDS
 
 import keras_vit
 from keras_vit.data.sources import digits
@@ -259,7 +260,7 @@ def start(base: Path) -> subprocess.Popen:
 
 def kill_when(process: subprocess.Popen, has_come: Callable[[], bool]) -> None:
     """Kills the process and what it started, as soon as something has come."""
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + HUNG_SECONDS
     while not has_come():
         assert process.poll() is None and time.monotonic() < deadline, "It ended before the moment came."
         time.sleep(0.002)
@@ -271,15 +272,14 @@ def partial_folders(base: Path) -> list[Path]:
     return [path for path in base.glob(".partial-*") if path.is_dir()]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "file",
     [
-        "",
-        "assets/classes.txt",
-        "variables/variables.index",
+        pytest.param("", marks=pytest.mark.slow),
+        pytest.param("assets/classes.txt", marks=pytest.mark.slow),
+        pytest.param("variables/variables.index", marks=pytest.mark.slow),
         "saved_model.pb",
-        "assets.extra/tf_serving_warmup_requests",
+        pytest.param("assets.extra/tf_serving_warmup_requests", marks=pytest.mark.slow),
     ],
 )
 def test_a_killed_export_leaves_no_version(tmp_path: Path, file: str):
@@ -294,7 +294,7 @@ def test_several_exporters_at_once_do_not_collide_and_a_killed_one_costs_nobody(
     base = tmp_path / "vit"
     processes = [start(base) for _ in range(3)]
     kill_when(processes[0], lambda: len(partial_folders(base)) > 0)
-    assert [process.wait(timeout=300) for process in processes[1:]] == [0, 0]
+    assert [process.wait(timeout=HUNG_SECONDS) for process in processes[1:]] == [0, 0]
     assert versions(base) == [1, 2]
     files = [sorted(path.relative_to(base / name) for path in (base / name).rglob("*")) for name in "12"]
     assert files[0] == files[1]
@@ -332,7 +332,7 @@ saved_model(model, base, image_size=json.loads(size))
 )
 def test_models_of_real_size_are_exported(tmp_path: Path, name: str, shape: tuple, size: list | None):
     command = [sys.executable, "-c", REAL, name, str(tmp_path / "real"), json.dumps(shape), json.dumps(size)]
-    done = warm.run(command, capture_output=True, text=True, timeout=550)
+    done = warm.run(command, capture_output=True, text=True, timeout=HUNG_SECONDS)
     assert done.returncode == 0, done.stderr[-2000:]
     facts = facts_of(latest(tmp_path / "real"))
     # Fifty convolutions with random weights add up what the order of summation rounds away: 3e-5 of 3.4 was measured.

@@ -109,7 +109,9 @@ def test_every_flavour_gives_what_the_model_gives(flavour: str):
     check(file_of_wide(flavour), wide(), flavour)
 
 
-@pytest.mark.parametrize("kind", ["exact", "tanh", "gap", "map", "hybrid", "BiT"])
+@pytest.mark.parametrize(
+    "kind", ["exact", "tanh", "gap", "map", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("hybrid", "BiT"))]
+)
 def test_every_kind_of_model_can_be_converted(kind: str):
     graph = graph_of(build(kind))
     for flavour in ("float32", "dynamic_int8"):

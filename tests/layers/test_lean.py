@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from warm import HUNG_SECONDS
 
 from keras_vit.layers import TransformerBlock
 
@@ -44,7 +45,7 @@ def _everything(block: TransformerBlock, x) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("options", [{"gelu": "tanh"}, {"gelu": "exact"}, {"query_chunk": 3}], ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "mixed_bfloat16"])
-@pytest.mark.parametrize("part_size", [50, 2**22])
+@pytest.mark.parametrize("part_size", [50, pytest.param(2**22, marks=pytest.mark.slow)])
 def test_numbers_and_gradients_are_those_of_the_plain_block(options, dtype, part_size, monkeypatch):
     import tensorflow as tf
 
@@ -67,7 +68,7 @@ def test_numbers_and_gradients_are_those_of_the_plain_block(options, dtype, part
 
 def _peak_megabytes(is_lean: bool) -> float:
     command = [sys.executable, "-W", "ignore", __file__, "lean" if is_lean else "plain"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HUNG_SECONDS)
     assert done.returncode == 0, done.stderr[-2000:]
     return float(done.stdout.split()[-1])
 

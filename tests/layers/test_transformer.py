@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 from layer_contract import check_layer
+from warm import HUNG_SECONDS
 
 from keras_vit.layers import MlpBlock, MultiHeadDotProductAttention, TransformerBlock
 
@@ -175,7 +176,9 @@ layer = MultiHeadDotProductAttention(8, query_chunk={query_chunk})
 keras.Model(images, layer(images)).predict_on_batch(numpy.ones((8, 1000, 64), "float32"))
 print(int(re.search(r"VmHWM:\\s*(\\d+) kB", open("/proc/self/status").read())[1]) * 1024 / 1e6)
 """
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=HUNG_SECONDS
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return float(done.stdout.split()[-1])
 

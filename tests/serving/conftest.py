@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 import warm
 from free_ports import free_ports
+from warm import HUNG_SECONDS
 
 import keras_vit
 from keras_vit.variants import VIT_VARIANTS
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 500  # more than anything here takes on a busy machine
 MODEL = "tiny"
 Row = Mapping[str, str]
 
@@ -41,7 +41,7 @@ class Server:
         script = Path(__file__).with_name("stand_in.py")
         command = [sys.executable, str(script), *options, f"--rest_api_port={self.rest_port}"]
         self.process = warm.Popen(command, stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + HUNG_SECONDS
         while not self._is_up():
             assert self.process.poll() is None, "the stand-in ended"
             assert time.monotonic() < deadline, "the stand-in did not come up"
@@ -59,7 +59,7 @@ class Server:
 
     def get(self, path: str) -> bytes:
         """The answer to a GET request."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.rest_port}{path}", timeout=SECONDS) as response:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.rest_port}{path}", timeout=HUNG_SECONDS) as response:
             return response.read()
 
     def _is_up(self) -> bool:
@@ -168,7 +168,7 @@ def client(start_client: Callable[..., subprocess.Popen]) -> Callable[..., subpr
 
     def run(images: Path, address: str, *options: str) -> subprocess.CompletedProcess:
         process = start_client(images, address, *options)
-        out, err = process.communicate(timeout=SECONDS)
+        out, err = process.communicate(timeout=HUNG_SECONDS)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     return run

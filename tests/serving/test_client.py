@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from free_ports import free_ports
+from warm import HUNG_SECONDS
 
 pytest.importorskip("tensorflow")
 pytest.importorskip("grpc")
@@ -228,7 +229,7 @@ def test_an_interrupted_client_ends_soon_with_its_report(transport, server, star
     process = start_client(images, server.address(transport), *options, warnings="error,ignore::ResourceWarning")
     wait_for(lambda: output.exists() and output.stat().st_size > 30_000)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)  # all 20,000 would take minutes
+    out, err = process.communicate(timeout=HUNG_SECONDS)  # all 20,000 would take minutes
     assert process.returncode == 130 and err == ""
     answered = len(rows(output))
     table = reported(subprocess.CompletedProcess([], 130, out, err))
@@ -241,10 +242,10 @@ def test_the_health_check_of_the_composition_tells_whether_the_model_is_there(se
     yaml = pytest.importorskip("yaml")
     compose = yaml.safe_load((SERVING / "compose.yaml").read_text(encoding="utf-8"))
     script = compose["services"]["cpu"]["healthcheck"]["test"][-1].replace("8501", str(server.rest_port))
-    assert subprocess.run(["bash", "-c", script.replace("vit_b16", "tiny")], timeout=60).returncode == 0
-    assert subprocess.run(["bash", "-c", script], timeout=60).returncode != 0
+    assert subprocess.run(["bash", "-c", script.replace("vit_b16", "tiny")], timeout=HUNG_SECONDS).returncode == 0
+    assert subprocess.run(["bash", "-c", script], timeout=HUNG_SECONDS).returncode != 0
     away = script.replace(str(server.rest_port), str(free_ports(1)[0]))
-    assert subprocess.run(["bash", "-c", away], stderr=subprocess.DEVNULL, timeout=60).returncode != 0
+    assert subprocess.run(["bash", "-c", away], stderr=subprocess.DEVNULL, timeout=HUNG_SECONDS).returncode != 0
 
 
 def wait_for(condition: Callable[[], object]) -> None:
@@ -295,7 +296,7 @@ def test_a_killed_server_that_comes_back_costs_nothing(transport, own_server, st
     own_server.kill()
     assert process.poll() is None
     own_server.start()
-    out, err = process.communicate(timeout=500)
+    out, err = process.communicate(timeout=HUNG_SECONDS)
     result = subprocess.CompletedProcess([], process.returncode, out, err)
     answers = rows(output)
     assert [row["file"] for row in answers] == sorted(path.name for path in images.iterdir())

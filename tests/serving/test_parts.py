@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from warm import HUNG_SECONDS
 
 pytest.importorskip("grpc")
 pytest.importorskip("requests")
@@ -358,5 +359,5 @@ def test_the_client_waits_for_neither_tensorflow_nor_keras():
         f"import sys; sys.path.append({str(SERVING)!r}); import transports; "
         "print([name for name in ('tensorflow.python', 'keras', 'keras_vit') if name in sys.modules])"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=HUNG_SECONDS)
     assert result.stdout.strip() == "[]", result.stderr

@@ -2,9 +2,11 @@
 
 import json
 import os
+import sys
 
 import numpy as np
 import pytest
+import recorded_writes
 
 pytest.importorskip("tensorflow")
 
@@ -42,7 +44,7 @@ def test_the_newest_and_the_best_are_kept(tmp_path, metric: str, best: int):
 def test_checkpoints_without_the_metric_are_not_the_best(tmp_path):
     checkpoints = Checkpoints(tmp_path, keep=1, best_metric="validation/accuracy")
     checkpoints.save(1, state(1), {"validation/accuracy": 0.1})
-    checkpoints.save(2, state(2), {"validation/accuracy": float("nan")})
+    checkpoints.save(2, state(2), {"validation/loss": 0.1})
     checkpoints.save(3, state(3))
     assert checkpoints.steps() == [1, 3]
 
@@ -75,6 +77,51 @@ def test_damage_is_seen_and_the_one_before_is_taken(tmp_path, what: str):
     assert found.step == 1 and len(found.damaged) == 1 and "0000000002" in found.damaged[0]
 
 
+def changed(facts: dict, name: str) -> object:
+    """Another value of the same type."""
+    if isinstance(facts[name], str):
+        return facts[name][::-1]
+    return {int: lambda value: value + 1, dict: lambda _: {"loss": 0.25}, list: lambda _: [[1.0]]}[type(facts[name])](
+        facts[name]
+    )
+
+
+@pytest.mark.parametrize("name", ["step", "metrics", "window", "state_sha256", "file_sha256", "sha256"])
+def test_a_changed_fact_is_seen(tmp_path, name: str):
+    checkpoints = Checkpoints(tmp_path, best_metric="loss")
+    checkpoints.save(1, state(1), {"loss": 0.5})
+    path = checkpoints.save(2, state(2), {"loss": 1.0}, [[1.0, 2.0]]) / "state.json"
+    facts = json.loads(path.read_text())
+    path.write_text(json.dumps({**facts, name: changed(facts, name)}))
+    found = checkpoints.latest()
+    assert found.step == 1 and len(found.damaged) == 1 and "state.json is not what was written" in found.damaged[0]
+    assert checkpoints.best() == 1
+
+
+def test_a_checkpoint_in_the_folder_of_another_step_is_refused(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, state(1)).rename(checkpoints.path(3))
+    with pytest.raises(ValueError, match="it was written for step 1"):
+        checkpoints.latest()
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_what_is_not_a_number_is_neither_written_nor_read(tmp_path, number: float, monkeypatch):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, state(1))
+    poisoned = {**state(2), "weights/a": np.full((2, 3), number, "float32")}
+    with pytest.raises(ValueError, match="NaN or infinity in weights/a, at step 2"):
+        checkpoints.save(2, poisoned)
+    with pytest.raises(ValueError, match="NaN or infinity in loss"):
+        checkpoints.save(2, state(2), {"loss": number})
+    assert checkpoints.steps() == [1]
+    monkeypatch.setattr("keras_vit.train.checkpoints._not_finite", lambda arrays: [])
+    checkpoints.save(2, poisoned)  # as if another program had
+    monkeypatch.undo()
+    found = checkpoints.latest()
+    assert found.step == 1 and "there is NaN or infinity in weights/a" in found.damaged[0]
+
+
 def test_a_crash_between_two_renames_cannot_lose_the_last(tmp_path, monkeypatch):
     checkpoints = Checkpoints(tmp_path, keep=1)
     checkpoints.save(1, state(1))
@@ -88,6 +135,46 @@ def test_a_crash_between_two_renames_cannot_lose_the_last(tmp_path, monkeypatch)
         checkpoints.save(2, state(2))
     monkeypatch.setattr(os, "rename", rename)
     assert Checkpoints(tmp_path).latest().step == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="tells files by their descriptors as Linux does")
+def test_all_is_on_the_disk_before_it_takes_its_name(tmp_path, monkeypatch):
+    checkpoints = Checkpoints(tmp_path)
+    events = recorded_writes.record(monkeypatch)
+    checkpoints.save(1, state(1))
+    assert events == [
+        *(("synced", "state.npz"), ("synced", "state.json"), ("renamed", "0000000001")),
+        ("synced folder", "checkpoints"),
+    ]
+    events.clear()
+    checkpoints.save(1, state(1), {"validation/accuracy": 0.5})  # metrics that come later
+    assert events == [("synced", ".state.json"), ("renamed", "state.json")]
+
+
+def test_what_was_measured_first_stays(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    for value in (0.5, 0.6):
+        checkpoints.save(1, state(1), {"validation/accuracy": value})
+    assert checkpoints.latest().metrics == {"validation/accuracy": 0.5}
+
+
+@pytest.mark.parametrize(("metric", "best"), [("top1_error", 2), ("validation/loss", 2), ("validation/top1", 1)])
+def test_of_equals_the_earliest_is_the_best_and_what_is_no_number_is_not(tmp_path, metric: str, best: int):
+    checkpoints = Checkpoints(tmp_path, keep=9, best_metric=metric)
+    for step, value in enumerate([0.9, 0.1, 0.9, 0.1, float("nan"), float("inf"), float("-inf")], start=1):
+        checkpoints.save(step, state(step), {metric: value})
+    assert checkpoints.best() == best
+
+
+def test_what_is_newer_is_set_aside_and_nothing_else(tmp_path):
+    checkpoints = Checkpoints(tmp_path, keep=9)
+    for step in (1, 2, 3, 4):
+        checkpoints.save(step, state(step))
+    checkpoints.set_aside(2)
+    assert checkpoints.steps() == [1, 2]
+    assert sorted(path.name for path in (tmp_path / "checkpoints").glob("*.damaged")) == [
+        *("0000000003.damaged", "0000000004.damaged")
+    ]
 
 
 def test_metrics_that_come_later_are_added(tmp_path):

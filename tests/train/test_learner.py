@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 import warm
+from warm import HUNG_SECONDS
 
 tf = pytest.importorskip("tensorflow")
 
@@ -33,7 +34,7 @@ def start(output: Path, *arguments: str, backend: str = "tensorflow", **environm
 
 
 def finish(*processes: subprocess.Popen) -> None:
-    outputs = [process.communicate(timeout=400)[0] for process in processes]
+    outputs = [process.communicate(timeout=HUNG_SECONDS)[0] for process in processes]
     assert [process.returncode for process in processes] == [0] * len(processes), outputs[0][-3000:]
 
 
@@ -61,8 +62,10 @@ def check_same(found: dict, expected: dict, tolerance: float) -> None:
         assert error <= tolerance, (name, error)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("arguments", [("mirrored", "2"), ("mirrored", "4"), ("accumulation",), ("remat",)])
+@pytest.mark.parametrize(
+    "arguments",
+    [("mirrored", "2"), pytest.param(("mirrored", "4"), marks=pytest.mark.slow), ("accumulation",), ("remat",)],
+)
 def test_replicas_accumulation_and_remat_equal_one_device(folder: Path, on_one_device: dict, arguments: tuple):
     check_same(thirty_steps(folder, *arguments), on_one_device, 1e-5)
 
@@ -105,8 +108,7 @@ def test_two_jax_processes_equal_one(folder: Path, on_jax: dict):
     check_same(dict(np.load(output)), on_jax, 1e-4)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+@pytest.mark.parametrize("backend", ["tensorflow", pytest.param("jax", marks=pytest.mark.slow)])
 def test_float16_scales_its_loss_and_learns(folder: Path, backend: str):
     found = thirty_steps(folder, "mirrored", "2", backend=backend, PRECISION="mixed_float16", DROPOUT="0.1")
     assert np.isfinite(found["losses"][:, 0]).all()

@@ -3,11 +3,13 @@
 import math
 import os
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
+import warm
 
 from keras_vit.train.logs import MetricsLog, read_metrics
 
@@ -39,6 +41,35 @@ def test_the_file_is_one_header_and_one_row_per_value(tmp_path: Path):
         log.write(20, {"train/loss": 0.25})
     expected = "step,metric,value\n10,train/loss,0.5\n10,train/accuracy,1.0\n20,train/loss,0.25\n"
     assert (tmp_path / "metrics.csv").read_text() == expected
+
+
+FULL_DISK = """
+import resource, signal, sys
+from keras_vit.train.logs import MetricsLog, read_metrics
+log = MetricsLog(sys.argv[1], resume_step=0)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+try:
+    for step in range(1, 1000):
+        log.write(step, {"train/loss": 1 / step, "train/" + "a" * int(sys.argv[3]): 0.0})
+except OSError as error:
+    print(f"OSError: {error}")
+log.close()
+print(len(read_metrics(sys.argv[1])["train/loss"]), step)
+"""
+
+
+@pytest.mark.parametrize("name_length", [1, 500])  # TensorBoard's file is full first, or metrics.csv
+def test_a_full_disk_is_one_sentence_and_rows_before_it_are_whole(tmp_path: Path, name_length: int):
+    """A limit on the size of files fails as a full disk does: in the system call, after part of the bytes."""
+    limit = 4000 if name_length == 1 else 3000
+    command = [sys.executable, "-c", FULL_DISK, str(tmp_path), str(limit), str(name_length)]
+    done = warm.run(command, env={**os.environ, "KERAS_BACKEND": "tensorflow"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    failure, counts = done.stdout.splitlines()
+    assert failure.startswith("OSError: ") and failure.endswith("File too large"), failure
+    rows, step = map(int, counts.split())
+    assert rows in (step - 1, step) and "Traceback" not in done.stderr
+    assert (tmp_path / "metrics.csv").read_bytes().endswith(b"\n")
 
 
 def test_the_folder_is_made(tmp_path: Path):

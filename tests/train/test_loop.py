@@ -10,11 +10,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import numpy as np
 import pytest
 import warm
+from warm import HUNG_SECONDS
 
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("sklearn")
@@ -22,12 +24,13 @@ pytest.importorskip("sklearn")
 from free_ports import free_ports  # noqa: E402
 
 from keras_vit.data import pipeline, sources, transforms  # noqa: E402
+from keras_vit.data.reading import Unreadable, named  # noqa: E402
 from keras_vit.devices import Devices  # noqa: E402
 from keras_vit.models import vision_transformer  # noqa: E402
 from keras_vit.train.checkpoints import Checkpoints  # noqa: E402
 from keras_vit.train.learner import make_learner  # noqa: E402
 from keras_vit.train.logs import read_metrics  # noqa: E402
-from keras_vit.train.loop import EXIT_STOPPED, Diverged, LoopConfig, Stopped, train  # noqa: E402
+from keras_vit.train.loop import EXIT_STOPPED, Diverged, LoopConfig, Stopped, _Run, _signals, train  # noqa: E402
 from keras_vit.train.optimizers import OptimizerConfig, make_optimizer  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
@@ -42,7 +45,7 @@ def start(workdir: Path, *arguments: str, **environment: str) -> subprocess.Pope
 
 
 def sha256(process: subprocess.Popen) -> str:
-    output = process.communicate(timeout=400)[0]
+    output = process.communicate(timeout=HUNG_SECONDS)[0]
     found = re.search(r"state sha256: ([0-9a-f]{64})", output)
     assert process.returncode == 0 and found, output[-3000:]
     return found[1]
@@ -103,7 +106,7 @@ def test_a_jax_run_that_is_stopped_changes_no_bit(tmp_path: Path, tmp_path_facto
     process = start(tmp_path, "30", **jax)
     wait_for_progress(process, tmp_path, 3)
     process.send_signal(signal.SIGTERM)
-    output = process.communicate(timeout=100)[0]
+    output = process.communicate(timeout=HUNG_SECONDS)[0]
     assert process.returncode == EXIT_STOPPED, output[-2000:]
     assert sha256(start(tmp_path, "30", **jax)) == whole
     assert [value for _, value in read_metrics(tmp_path)["validation/examples"]] == [360, 360]
@@ -114,7 +117,7 @@ def test_sigterm_saves_and_exits_with_its_own_code(tmp_path: Path, uninterrupted
     process = start(tmp_path)
     wait_for_progress(process, tmp_path, 3)
     process.send_signal(signal.SIGTERM)
-    output = process.communicate(timeout=100)[0]
+    output = process.communicate(timeout=HUNG_SECONDS)[0]
     assert process.returncode == EXIT_STOPPED == 75, output[-2000:]
     assert "Stopped by SIGTERM after step" in output and "run the same command to go on" in output
     assert sha256(start(tmp_path)) == uninterrupted
@@ -152,13 +155,13 @@ def test_a_worker_that_is_asked_to_stop_stops_all_after_the_same_step(tmp_path: 
     workers = start_workers(*[tmp_path] * 3)
     wait_for_progress(workers[0], tmp_path, 6)
     workers[2].send_signal(signal.SIGTERM)
-    outputs = [worker.communicate(timeout=100)[0] for worker in workers]
+    outputs = [worker.communicate(timeout=HUNG_SECONDS)[0] for worker in workers]
     assert [worker.returncode for worker in workers] == [EXIT_STOPPED] * 3, outputs
     assert len({re.search(r"after step (\d+) of 150", output)[1] for output in outputs}) == 1
     assert "Stopped by another worker" in outputs[0] and "Stopped by SIGTERM" in outputs[2]
     # One that does not see the checkpoint of the others would train another model beside them.
     workers = start_workers(tmp_path, tmp_path / "elsewhere")
-    outputs = [worker.communicate(timeout=100)[0] for worker in workers]
+    outputs = [worker.communicate(timeout=HUNG_SECONDS)[0] for worker in workers]
     assert all("It must be one folder that all of them share" in output for output in outputs), outputs
 
 
@@ -173,15 +176,26 @@ class Loop:
     def __init__(self, row, workdir: Path, **loop):
         keras.utils.set_random_seed(0)
         self.workdir = workdir
-        self.model = vision_transformer(row, keras.Input((16, 16, 3)), classes=10, dropout_rate=0.1)
+        images = keras.Input((16, 16, 3))
+        if row is None:  # linear, for what no model changes: traced in a tenth of the time
+            outputs = keras.layers.Dense(10, name="predictions")(keras.layers.Flatten()(images))
+            self.model = keras.Model(images, outputs)
+        else:
+            self.model = vision_transformer(row, images, classes=10, dropout_rate=0.1)
         self.config = LoopConfig(**{"total_steps": 6, "log_every": 2, "checkpoint_every": 2, **loop})
         optimizer = make_optimizer(OptimizerConfig(average_momentum=0.9), self.model, 6)
         self.learner = make_learner(self.model, optimizer, batch_rows=8)
-        self.source = sources.digits("train")
+        self.source, self.unreadable = sources.digits("train"), None
 
     def batches(self, first_step: int, stamp) -> tf.data.Dataset:
         resized = [transforms.resize(16), transforms.to_uint8]
-        return pipeline.training_batches(self.source, resized, batch_size=8, seed=0, start_step=first_step, stamp=stamp)
+        options = {
+            "start_step": first_step,
+            "total_steps": self.config.total_steps,
+            "stamp": stamp,
+            "unreadable": self.unreadable,
+        }
+        return pipeline.training_batches(self.source, resized, batch_size=8, seed=0, **options)
 
     def run(self, **options) -> dict:
         options = {"batch_size": 8, "devices": ONE, "show_progress": False, **options}
@@ -293,6 +307,119 @@ def test_not_a_number_names_the_step_and_the_last_good_checkpoint(tiny_vit, tmp_
     assert Checkpoints(tmp_path).steps() == [2, 4]
 
 
+def in_float16(loop: "Loop", row) -> "Loop":
+    """The same loop with a loss scale."""
+    keras.config.set_dtype_policy("mixed_float16")
+    loop.model = vision_transformer(row, keras.Input((16, 16, 3)), classes=10)
+    loop.model.get_layer("predictions").kernel.assign(np.random.RandomState(0).normal(size=(16, 10)) * 0.1)
+    made = make_optimizer(OptimizerConfig(), loop.model, loop.config.total_steps, loss_scaling=True)
+    loop.learner = make_learner(loop.model, made, batch_rows=8)
+    return loop
+
+
+def written(folder: Path) -> str:
+    """All that a run has measured, as text."""
+    return (folder / "metrics.csv").read_text()
+
+
+class InfiniteAtLast(keras.optimizers.schedules.LearningRateSchedule):
+    """In the third update, after which no loss is computed."""
+
+    def __call__(self, step):
+        return keras.ops.where(keras.ops.cast(step, "float32") < 2, 1e-3, np.inf)
+
+
+def test_a_last_update_that_is_not_a_number_is_not_written(tiny_vit, tmp_path):
+    loop = Loop(tiny_vit, tmp_path, total_steps=3, checkpoint_every=1)
+    for rule in loop.learner.optimizer.rules.values():
+        rule._learning_rate = InfiniteAtLast()
+    with pytest.raises(Diverged, match=r"Step 3: \d+ variables of the run hold NaN or infinity.*0000000002"):
+        loop.run()
+    assert Checkpoints(tmp_path).steps() == [1, 2]
+    assert Checkpoints(tmp_path).latest().step == 2
+    assert "nan" not in written(tmp_path)
+
+
+def test_in_float16_a_loss_that_is_not_a_number_ends_the_run(tiny_vit, tmp_path):
+    loop = in_float16(Loop(tiny_vit, tmp_path), tiny_vit)
+    batches = loop.batches
+
+    def poisoned(first_step, stamp):
+        return batches(first_step, stamp).map(lambda images, *rest: (tf.cast(images, tf.float32) * np.nan, *rest))
+
+    loop.batches = poisoned
+    with pytest.raises(Diverged, match="Step 1: the loss is nan.*Last good checkpoint: none yet"):
+        loop.run()
+    assert Checkpoints(tmp_path).steps() == [] and "nan" not in written(tmp_path)
+
+
+def test_in_float16_gradients_may_overflow_until_the_loss_scale_is_1(tiny_vit, tmp_path):
+    loop = in_float16(Loop(tiny_vit, tmp_path, total_steps=12), tiny_vit)
+    loop.learner.optimizer.loss_scale.assign(2.0**20)
+    loop.run()
+    assert 2.0**10 < float(loop.learner.optimizer.loss_scale.numpy()) < 2.0**20  # halved, and not in every step
+    assert "inf" not in written(tmp_path) and "nan" not in written(tmp_path)
+    loop = in_float16(Loop(tiny_vit, tmp_path / "never", total_steps=3), tiny_vit)
+    loop.learner.optimizer.loss_scale.assign(2.0**60)
+    with pytest.raises(Diverged, match="the gradient of every step overflowed, so no weight was ever updated"):
+        loop.run()
+    assert Checkpoints(tmp_path / "never").steps() == [2]
+
+
+@pytest.mark.parametrize("number", [np.nan, -np.inf])
+def test_a_metric_that_is_not_a_number_is_no_result(tiny_vit, tmp_path, number):
+    with pytest.raises(Diverged, match="of what was measured, mine/answer is (nan|-inf)"):
+        Loop(tiny_vit, tmp_path).run(evaluators={"mine": lambda model: {"answer": number}})
+    assert Checkpoints(tmp_path).steps() == [2, 4] and "mine/answer" not in written(tmp_path)
+
+
+def nothing_readable(folder: Path, count: int) -> sources.Source:
+    for number in range(count):
+        path = folder / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"no picture")
+    return sources.image_folder(folder)
+
+
+@pytest.mark.parametrize("count", [4, 100])  # of 100 a run of two batches meets too few to tell
+def test_no_image_is_no_result(tiny_vit, tmp_path, count):
+    loop = Loop(tiny_vit, tmp_path / "run", total_steps=2, checkpoint_every=0, log_every=1)
+    loop.source = nothing_readable(tmp_path / "data", count)
+    loop.unreadable = Unreadable(loop.source)
+    message = "4 of the 4 images of .* could not be read" if count == 4 else "No image of the 2 batches of this run"
+    with pytest.raises(ValueError, match=message), named(loop.unreadable):
+        loop.run()
+    assert "train/loss" not in written(tmp_path / "run")
+    assert Checkpoints(tmp_path / "run").steps() == []
+
+
+def test_no_validation_image_is_no_result(tiny_vit, tmp_path):
+    source = nothing_readable(tmp_path / "data", 4)
+    resized = [transforms.resize(16), transforms.to_uint8]
+    bad = Unreadable(source)
+    with pytest.raises(ValueError, match="4 of the 4 images of .* could not be read"), named(bad):
+        Loop(tiny_vit, tmp_path / "run").run(
+            validation=lambda: pipeline.evaluation_batches(source, resized, batch_size=2, unreadable=bad)
+        )
+    assert "validation" not in written(tmp_path / "run")
+
+
+def test_rows_after_a_stop_are_those_of_a_run_that_was_not_stopped(tiny_vit, tmp_path):
+    """Also where the stop is between two rows, whose means then cover steps on both sides of it."""
+    names = ("train/loss", "train/accuracy", "train/gradient_norm", "train/learning_rate")
+
+    def end(_model):
+        raise InterruptedError
+
+    Loop(tiny_vit, tmp_path / "whole", log_every=3).run()
+    with pytest.raises(InterruptedError):  # after step 5; there is a row of step 3, and a checkpoint of step 4
+        Loop(tiny_vit, tmp_path / "stopped", log_every=3, evaluate_every=5).run(evaluators={"mine": end})
+    assert Checkpoints(tmp_path / "stopped").steps()[-1] == 4
+    Loop(tiny_vit, tmp_path / "stopped", log_every=3).run()
+    whole, resumed = read_metrics(tmp_path / "whole"), read_metrics(tmp_path / "stopped")
+    assert [whole[name] for name in names] == [resumed[name] for name in names]
+
+
 def test_a_full_disk_loses_nothing(tiny_vit, tmp_path, monkeypatch):
     loop = Loop(tiny_vit, tmp_path, checkpoint_every=2)
     save = np.savez
@@ -337,6 +464,137 @@ def test_a_file_in_place_of_the_folder_is_an_error(tiny_vit, tmp_path):
 def test_bad_lengths_are_named(options, message):
     with pytest.raises(ValueError, match=message):
         LoopConfig(**{"total_steps": 1, **options})
+
+
+def rows_of(workdir: Path, name: str) -> dict[int, float]:
+    return dict(read_metrics(workdir)[name])
+
+
+def test_a_row_is_the_mean_of_the_steps_since_the_row_before(tmp_path, monkeypatch):
+    monkeypatch.setattr("keras_vit.train.loop.InputClock.end", lambda clock: 0.5)
+    Loop(None, tmp_path / "each", total_steps=5, log_every=1).run()
+    Loop(None, tmp_path / "some", total_steps=5, log_every=2).run()
+    for name in ("loss", "accuracy", "gradient_norm"):
+        each, some = (rows_of(tmp_path / folder, f"train/{name}") for folder in ("each", "some"))
+        expected = {2: (each[1] + each[2]) / 2, 4: (each[3] + each[4]) / 2, 5: each[5]}
+        assert some == pytest.approx(expected, rel=1e-5)
+    # 8 images in half a second.
+    assert rows_of(tmp_path / "some", "train/images_per_second") == pytest.approx({2: 16, 4: 16, 5: 16})
+    # The schedule counts updates from 0, the log from 1; the run has six, as in `Loop`.
+    cosine = {step: 1e-3 * 0.5 * (1 + np.cos(np.pi * (step - 1) / 6)) for step in range(1, 6)}
+    assert rows_of(tmp_path / "each", "train/learning_rate") == pytest.approx(cosine, rel=1e-5)
+
+
+def test_averages_are_evaluated_and_the_weights_are_as_before(tmp_path):
+    loop, seen = Loop(None, tmp_path, evaluate_every=0), []
+
+    def look(model: keras.Model) -> dict[str, float]:
+        seen.append(([value.copy() for value in model.get_weights()], [v.numpy() for v in loop.averages]))
+        return {"looked": 1.0}
+
+    loop.averages = loop.learner.optimizer.averages
+    loop.run(evaluators={"mine": look})
+    [(evaluated, averages)] = seen  # at the end, and only there
+    weights = [variable.numpy() for variable in loop.model.trainable_variables]
+    assert len(averages) == len(weights) and any((a != w).any() for a, w in zip(averages, weights, strict=True))
+    for average in averages:
+        assert any(value.shape == average.shape and (value == average).all() for value in evaluated)
+    stored = Checkpoints(tmp_path).latest().state
+    for number, variable in enumerate(loop.model.trainable_variables):
+        name = next(name for name in stored if name.startswith("weights/") and name.endswith(variable.path))
+        assert (stored[name] == weights[number]).all()
+
+
+def test_a_checkpoint_has_the_metrics_of_its_own_step(tmp_path):
+    options = {"evaluate_every": 4, "checkpoint_every": 2, "keep_checkpoints": 9}
+    Loop(None, tmp_path, **options).run(evaluators={"mine": lambda model: {"answer": 42.0}})
+    folder = tmp_path / "checkpoints"
+    found = {int(path.parent.name): json.loads(path.read_text())["metrics"] for path in folder.glob("*/state.json")}
+    assert found == {2: {}, 4: {"mine/answer": 42.0}, 6: {"mine/answer": 42.0}}
+
+
+def test_a_run_that_has_ended_is_not_measured_again(tmp_path):
+    calls = []
+    evaluators = {"mine": lambda model: {"calls": float(len(calls)) + (calls.append(1) or 0)}}
+    first = Loop(None, tmp_path).run(evaluators=evaluators)
+    assert Loop(None, tmp_path).run(evaluators=evaluators) == first and len(calls) == 1
+
+
+def test_going_on_sets_aside_what_is_newer(tmp_path):
+    Loop(None, tmp_path, keep_checkpoints=9).run()
+    newest = tmp_path / "checkpoints" / "0000000006" / "state.json"
+    newest.write_text("{")
+    Loop(None, tmp_path, keep_checkpoints=9, total_steps=4).run()
+    assert Checkpoints(tmp_path).steps() == [2, 4] and newest.parent.with_suffix(".damaged").is_dir()
+
+
+def test_a_second_signal_is_not_caught():
+    asked = []
+    before = signal.signal(signal.SIGTERM, lambda *_: asked.append("before"))
+    try:
+        with _signals(asked.append):
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert asked == ["SIGTERM", "before", "before"]
+
+
+class Between:
+    """What `_Run` reads of the rest: nothing is trained."""
+
+    def __init__(self, workdir: Path, devices: Devices, loss_scale: float | None = None, start: int = 0):
+        learner = SimpleNamespace(optimizer=SimpleNamespace(loss_scale=loss_scale))
+        checkpoints = Checkpoints(workdir, is_writer=devices.is_chief)
+        config = LoopConfig(total_steps=1000)
+        self.run = _Run(learner, None, config, checkpoints, None, None, 8, devices, None, {}, start)
+
+    def stops_at(self, step: int) -> bool:
+        self.run.step = step
+        return self.run._is_stopping()
+
+
+@pytest.mark.parametrize("value", ["loss", "gradient_norm"])
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_a_scaled_loss_may_overflow_a_hundred_times_in_a_row(tmp_path, value: str, number: float):
+    run, good = Between(tmp_path, ONE, loss_scale=2.0).run, {"loss": 1.0, "gradient_norm": 1.0}
+    for _ in range(2):
+        for _ in range(100):
+            run._check_finite({**good, value: number})
+        run._check_finite(good)
+    for _ in range(100):
+        run._check_finite({**good, value: number})
+    with pytest.raises(Diverged, match="Last good checkpoint: none yet"):
+        run._check_finite({**good, value: number})
+
+
+def test_workers_leave_after_a_step_that_none_has_begun(tmp_path):
+    (tmp_path / "stop").touch()
+    (tmp_path / "stop_after").write_text("1")  # of an earlier part of the run
+    chief, other = (
+        Between(tmp_path, Devices(kind="multi_worker", num_replicas=2, num_workers=2, worker_index=index))
+        for index in range(2)
+    )
+    assert not chief.stops_at(1) and not other.stops_at(1)
+    other.run.ask_to_stop("SIGTERM")
+    assert not other.stops_at(3)  # it may be one step ahead of the chief, or one behind
+    assert not chief.stops_at(3)
+    assert (tmp_path / "stop_after").read_text() == "5"
+    assert not other.stops_at(4) and not chief.stops_at(4)
+    assert other.stops_at(5) and chief.stops_at(5)
+    assert (chief.run.asked_by, other.run.asked_by) == ("another worker", "SIGTERM")
+
+
+def test_how_often_things_happen_by_default():
+    config = LoopConfig(total_steps=1)
+    assert (config.log_every, config.evaluate_every, config.checkpoint_every, config.keep_checkpoints) == (
+        50,
+        0,
+        1000,
+        2,
+    )
+    assert config.best_metric == "validation/accuracy" and EXIT_STOPPED == 75  # EX_TEMPFAIL of sysexits.h
 
 
 @pytest.mark.slow

@@ -159,7 +159,6 @@ def config_of(**changes) -> MaskedPatchesConfig:
     return MaskedPatchesConfig(**{"run": run, "model": "ViT_Ti16", "variant": variant, "image_size": 16, **changes})
 
 
-@pytest.mark.slow
 def test_a_run_leaves_a_picture_and_a_checkpoint(tmp_path):
     results = pretrain_masked_patches(config_of(), tmp_path)
     assert 0 < results["validation/loss"] < math.log(512)

@@ -1,19 +1,33 @@
 """Optimizers against trajectories that were worked out by hand, and who decays, moves and freezes."""
 
+import inspect
+import json
 import math
+import os
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 
 import keras
 import numpy as np
 import pytest
+import warm
 
 pytest.importorskip("tensorflow")
+
+import ten_updates  # noqa: E402
 
 from keras_vit.models import resnet, vision_transformer  # noqa: E402
 from keras_vit.train import tensorflow_step  # noqa: E402
 from keras_vit.train.learner import make_learner  # noqa: E402
-from keras_vit.train.optimizers import OPTIMIZERS, Momentum, OptimizerConfig, ParameterGroups, make_optimizer  # noqa: E402
+from keras_vit.train.optimizers import (  # noqa: E402
+    OPTIMIZERS,
+    REPLACED_OPTIONS,
+    Momentum,
+    OptimizerConfig,
+    ParameterGroups,
+    make_optimizer,
+)
 from keras_vit.variants import RESNET_VARIANTS  # noqa: E402
 from keras_vit.weights.restore import named_variables  # noqa: E402
 
@@ -217,6 +231,53 @@ def test_freezing_nothing_or_everything_is_an_error(tiny_vit):
 def test_all_faults_of_a_config_come_at_once():
     with pytest.raises(ValueError, match="(?s)`name` must be one of adam.*`clip_norm` must be above 0.*`layer_decay`"):
         OptimizerConfig(name="adan", clip_norm=0, layer_decay=2)
+
+
+KERAS_ARGUMENTS = {
+    "learning_rate": 0.1,
+    "weight_decay": 0.1,
+    "adam_weight_decay": 0.1,
+    "decay": 0.1,
+    "clipnorm": 1e-6,
+    "clipvalue": 1e-6,
+    "global_clipnorm": 1e-6,
+    "use_ema": True,
+    "ema_momentum": 0.5,
+    "ema_overwrite_frequency": 2,
+    "loss_scale_factor": 8.0,
+    "gradient_accumulation_steps": 2,
+    "name": "mine",
+}
+
+
+@pytest.mark.parametrize("name", KERAS_ARGUMENTS)
+def test_an_option_that_the_training_step_would_ignore_is_refused(name):
+    with pytest.raises(ValueError, match=f"`options` must not have '{name}': (set `|the groups)"):
+        OptimizerConfig(options={name: KERAS_ARGUMENTS[name]})
+
+
+def test_every_argument_of_a_base_optimizer_is_passed_on_or_refused():
+    # What Keras adds to all optimizers is applied outside of `update_step`, where the training step would miss it.
+    arguments = set(inspect.signature(keras.optimizers.Optimizer.__init__).parameters) - {"self", "kwargs", "args"}
+    base = next(cls for cls in keras.optimizers.Optimizer.__mro__ if cls.__name__ == "BaseOptimizer")
+    arguments |= set(inspect.signature(base.__init__).parameters) - {"self", "kwargs"}
+    assert "gradient_accumulation_steps" in arguments and arguments <= set(REPLACED_OPTIONS)
+
+
+def test_ten_updates_by_each_optimizer_are_those_of_plain_keras():
+    found = ten_updates.differences()
+    assert {name.split()[0] for name in found} == set(OPTIMIZERS) - {"momentum"}
+    assert all(difference < 1e-6 for difference in found.values()), found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("backend", "num_devices"), [("tensorflow", "2"), ("jax", "1")])
+def test_ten_updates_elsewhere_are_those_of_plain_keras(backend, num_devices):
+    command = [sys.executable, ten_updates.__file__, num_devices]
+    done = warm.run(command, env={**os.environ, "KERAS_BACKEND": backend}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert len(found) > len(OPTIMIZERS) and all(difference < 1e-6 for difference in found.values()), found
 
 
 def test_momentum_survives_saving():

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,13 +12,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import warm
+from warm import HUNG_SECONDS
 
 pytest.importorskip("tensorflow")
 pytest.importorskip("sklearn")
 Image = pytest.importorskip("PIL.Image")
 
 import keras_vit  # noqa: E402
-from keras_vit.train import DataConfig, recipe  # noqa: E402
+from keras_vit.data import sources  # noqa: E402
+from keras_vit.devices import Devices  # noqa: E402
+from keras_vit.train import DataConfig, LoopConfig, RunConfig, recipe  # noqa: E402
 from keras_vit.train.recipe import make_sources, row_of  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
@@ -29,7 +33,7 @@ def script(name: str, recipe: str, workdir: Path, *options: str, **environment: 
     recipe = f"--config={ROOT}/experiments/configs/{recipe}"
     command = [sys.executable, f"{ROOT}/experiments/{name}.py", recipe, f"--workdir={workdir}", *options]
     env = {**os.environ, "KERAS_BACKEND": "tensorflow", **environment}
-    return warm.run(command, env=env, capture_output=True, text=True, timeout=300)
+    return warm.run(command, env=env, capture_output=True, text=True, timeout=HUNG_SECONDS)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +45,6 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return workdir
 
 
-@pytest.mark.slow
 def test_a_run_leaves_what_people_look_for(pretrained: Path):
     names = {path.name for path in pretrained.iterdir()}
     files = {"checkpoints", "config.json", "learning_curve.png", "metrics.csv", "model.npz", "report.md", "tensorboard"}
@@ -56,7 +59,6 @@ def test_a_run_leaves_what_people_look_for(pretrained: Path):
         assert picture.size[0] > 300
 
 
-@pytest.mark.slow
 def test_the_weights_can_be_fine_tuned_at_another_size(pretrained: Path, tmp_path):
     done = script("finetune", "finetune.py:smoke", tmp_path, f"--config.weights={pretrained}/model.npz")
     assert done.returncode == 0, done.stderr[-3000:]
@@ -64,7 +66,6 @@ def test_the_weights_can_be_fine_tuned_at_another_size(pretrained: Path, tmp_pat
         assert arrays["head/kernel"].shape == (32, 10)
 
 
-@pytest.mark.slow
 def test_a_folder_of_images_with_one_broken_file(tmp_path):
     for split in ("train", "test"):
         for label in ("cat", "dog"):
@@ -88,7 +89,6 @@ def test_a_folder_of_images_with_one_broken_file(tmp_path):
     assert "Traceback" not in strict.stderr
 
 
-@pytest.mark.slow
 def test_training_images_of_the_test_set_are_dropped(tmp_path):
     for split, first in (("train", 0), ("test", 5)):  # number 5 is in both
         for label, shift in (("cat", 0), ("dog", 100)):
@@ -107,14 +107,12 @@ def test_training_images_of_the_test_set_are_dropped(tmp_path):
     assert "train/cat/5.png" in found and "train/dog/5.png" in found and "4.png" not in found
 
 
-@pytest.mark.slow
 def test_a_batch_that_replicas_do_not_divide_is_filled_up(tmp_path):
     options = ["--config.run.batch_size=10", "--config.run.accumulation_steps=4", "--config.run.loop.total_steps=3"]
     done = script("pretrain", "cifar10_scratch.py:smoke", tmp_path, *options)
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
@@ -132,19 +130,94 @@ def test_mistakes_are_one_line(tmp_path, name: str, options: list[str], message:
     assert message in done.stderr and "Traceback" not in done.stderr, done.stderr[-2000:]
 
 
-@pytest.mark.slow
 def test_the_folder_of_another_run_is_refused(pretrained: Path):
     done = script("pretrain", "cifar10_scratch.py:smoke", pretrained, "--config.run.batch_size=8")
     assert done.returncode == 1
     assert "holds a run with another config:\n  run.batch_size: there 32, here 8" in done.stderr
 
 
-@pytest.mark.slow
 def test_a_recipe_for_another_model_is_refused(pretrained: Path, tmp_path):
     weights = f"--config.weights={pretrained}/model.npz"
     done = script("finetune", "finetune.py:smoke", tmp_path, weights, "--config.variant.width=48")
     assert done.returncode == 1
     assert "48" in done.stderr and "Traceback" not in done.stderr, done.stderr[-2000:]
+
+
+def two_classes(folder: Path, count: int = 3) -> Path:
+    for number in range(count):
+        for label in ("cat", "dog"):
+            pixels = np.random.RandomState(number).randint(0, 256, (9, 8, 3)).astype("uint8")
+            (folder / label).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(folder / label / f"{number}.png")
+    return folder
+
+
+def replace_one(folder: Path) -> None:
+    """By another image of the same size in bytes, under the same name."""
+    path = folder / "cat" / "1.png"
+    data = path.read_bytes()
+    path.write_bytes(data[:-20] + bytes(20))
+
+
+CHANGES = {
+    "nothing": lambda folder: None,
+    "an image is replaced": replace_one,
+    "an image is added": lambda folder: shutil.copy2(folder / "cat" / "1.png", folder / "dog" / "9.png"),
+    "an image is removed": lambda folder: (folder / "dog" / "2.png").unlink(),
+    "an image is moved": lambda folder: (folder / "dog" / "2.png").rename(folder / "cat" / "7.png"),
+}
+
+
+@pytest.mark.parametrize("part", ["train", "test"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_folder_of_a_run_is_refused_when_the_data_have_changed(tmp_path: Path, change: str, part: str):
+    for name in ("train", "test"):
+        two_classes(tmp_path / name)
+    data = DataConfig(kind="image_folder", name=str(tmp_path))
+    config, chief = RunConfig(data=data, loop=LoopConfig(total_steps=2)), Devices(kind="one", num_replicas=1)
+    (tmp_path / "run").mkdir()
+    recipe._claim(tmp_path / "run", config, make_sources(data, seed=0), chief)
+    CHANGES[change](tmp_path / part)
+    found = make_sources(data, seed=0)
+    if change == "nothing":
+        assert recipe.check_folder(tmp_path / "run", config, found)
+        return
+    with pytest.raises(ValueError, match=f"The data have changed since the run in {tmp_path}/run was begun"):
+        recipe._claim(tmp_path / "run", config, found, chief)
+    other_worker = replace(chief, num_workers=2, worker_index=1)  # whose files may be copies
+    recipe._claim(tmp_path / "run", config, found, other_worker)
+
+
+def test_the_hash_of_data_is_that_of_their_contents(tmp_path: Path):
+    pixels, labels = np.zeros((4, 2, 2), "uint8"), np.array([0, 1, 0, 1])
+    base = sources.arrays(pixels, labels)
+    others = [
+        sources.arrays(pixels + np.uint8(1), labels),
+        sources.arrays(pixels, np.array([0, 0, 1, 1])),
+        sources.arrays(pixels, labels, ["a", "b"]),
+        base.subset([0, 1, 2]),
+        base.subset([0, 1, 3, 2]),
+        base.relabelled([1, 0], ["0", "1"]),
+        sources.fractals(3, images_per_class=4, image_size=16),
+        sources.fractals(3, images_per_class=4, image_size=32),
+    ]
+    assert base.sha256() == sources.arrays(pixels, labels).sha256()
+    assert len({source.sha256() for source in (base, *others)}) == 1 + len(others)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["pretrain", "masked_patches"])
+def test_a_run_that_was_stopped_does_not_go_on_with_other_data(tmp_path: Path, name: str):
+    for split in ("train", "test"):
+        two_classes(tmp_path / "data" / split)
+    options = ("--config.run.data.kind=image_folder", f"--config.run.data.name={tmp_path}/data")
+    config = "cifar10_scratch.py:smoke" if name == "pretrain" else "masked_patches.py:smoke"
+    done = script(name, config, tmp_path / "run", *options)
+    assert done.returncode == 0, done.stderr[-3000:]
+    shutil.copy2(tmp_path / "data" / "train" / "cat" / "1.png", tmp_path / "data" / "train" / "dog" / "9.png")
+    again = script(name, config, tmp_path / "run", *options)
+    assert again.returncode == 1 and "Traceback" not in again.stderr
+    assert f"The data have changed since the run in {tmp_path}/run was begun" in again.stderr
 
 
 def test_fractals_keep_instances_for_validation():

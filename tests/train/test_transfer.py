@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import pytest
 import warm
+from warm import HUNG_SECONDS
 
 pytest.importorskip("tensorflow")
 pytest.importorskip("matplotlib")
@@ -20,8 +21,9 @@ Image = pytest.importorskip("PIL.Image")
 
 import keras_vit  # noqa: E402
 from keras_vit.data import sources  # noqa: E402
+from keras_vit.devices import Devices  # noqa: E402
 from keras_vit.predict import read_photo  # noqa: E402
-from keras_vit.train import Stopped, loop, transfer  # noqa: E402
+from keras_vit.train import Stopped, loop, recipe, transfer  # noqa: E402
 from keras_vit.train.logs import read_metrics  # noqa: E402
 from keras_vit.variants import VIT_VARIANTS  # noqa: E402
 
@@ -140,7 +142,12 @@ def test_what_the_report_says_to_type_works(stranger, tmp_path: Path):
     said = []
     for _, code in blocks:
         ran = warm.run(
-            [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+            [sys.executable, "-c", code],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=HUNG_SECONDS,
         )
         assert ran.returncode == 0, ran.stderr[-2000:]
         said.append(ran.stdout)
@@ -329,7 +336,15 @@ def test_a_class_of_one_image_and_a_single_class_are_refused(tmp_path: Path):
 
 
 def test_other_data_are_another_run(tmp_path: Path, monkeypatch):
-    first, _ = plan_of(monkeypatch, tiny(), some(20), tmp_path / "a")
-    second, _ = plan_of(monkeypatch, tiny(), some(20), tmp_path / "b")
-    third, _ = plan_of(monkeypatch, tiny(), some(22), tmp_path / "c")
-    assert first.data_sha256 == second.data_sha256 != third.data_sha256
+    """Also of the same labels; the folder of a finished run does not answer for them."""
+    pixels, labels = np.random.RandomState(0).randint(0, 256, (20, 8, 8, 3)).astype("uint8"), np.arange(20) % 2
+    model, folder = tiny(), tmp_path / "out"
+    config, _ = plan_of(monkeypatch, model, sources.arrays(pixels, labels), folder, steps=2)
+    test, training = sources.arrays(pixels, labels).split_by_class(0.1)
+    recipe._claim(folder, config, (training, test), Devices(kind="one", num_replicas=1))
+    for name in ("results.json", "model.keras"):
+        (folder / name).write_text("finished")
+    monkeypatch.setattr(transfer, "_result", lambda folder, training: "the old model")
+    assert transfer.finetune(model, sources.arrays(pixels, labels), folder, steps=2) == "the old model"
+    with pytest.raises(ValueError, match="The data have changed since the run in .*out was begun: arrays and arrays"):
+        transfer.finetune(model, sources.arrays(255 - pixels, labels), folder, steps=2)

@@ -9,14 +9,17 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.numpy
+from warm import HUNG_SECONDS
 
-from keras_vit.weights import catalog, download
-from keras_vit.weights.download import cache_path, fetch, https_url
+from keras_vit.weights import catalog, download, files
+from keras_vit.weights.download import cache_path, fetch, https_url, without_secrets
 
 
 def npz_bytes(value: float = 1.0) -> bytes:
@@ -37,7 +40,7 @@ class Server(ThreadingHTTPServer):
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
         self.content, self.mode, self.requests = CONTENT, "whole", []
-        self.together = threading.Barrier(2, timeout=10)
+        self.together = threading.Barrier(2, timeout=HUNG_SECONDS)
         self.release = threading.Event()
 
     def url(self, path="weights/model.npz"):
@@ -86,7 +89,7 @@ class Handler(BaseHTTPRequestHandler):
         self.head(200, Content_Length=len(content))
         self.wfile.write(content[:100])
         self.wfile.flush()
-        self.server.release.wait(10)
+        self.server.release.wait(HUNG_SECONDS)
 
     def two_at_a_time(self, content):
         self.head(200, Content_Length=len(content))
@@ -350,7 +353,7 @@ def test_truncation_without_a_length_is_seen_in_the_content(server):
 
 
 def test_truncation_without_a_length_is_seen_by_the_catalog_s_size(server, home):
-    server.mode, server.content = "without_length", b"x" * 2000
+    server.mode, server.content = "without_length", b"PK".ljust(1978, b"\0") + b"PK\x05\x06" + bytes(18)
     with pytest.raises(ValueError, match=rf"it has 2000 bytes, but .*model has {len(CONTENT)} \(give or take 0\)"):
         get(row(server.url("weights/model")))
     assert everything_under(home) == []
@@ -630,7 +633,7 @@ def test_killed_process_leaves_no_file_under_the_final_name(server, home):
     package = str(Path(download.__file__).parents[1])
     process = subprocess.Popen([sys.executable, "-c", code, package, server.url()])
     path = cache_path(server.url())
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + HUNG_SECONDS
     while not list(path.parent.glob(".*.part")) and time.monotonic() < deadline:
         time.sleep(0.02)
     process.kill()
@@ -640,3 +643,109 @@ def test_killed_process_leaves_no_file_under_the_final_name(server, home):
     assert not path.exists()
     server.mode = "whole"
     assert get(server.url()).read_bytes() == CONTENT
+
+
+# --- URLs without the name of a format --------------------------------------------------------------------------------
+
+
+PAGE = b"<!DOCTYPE html><html>Please log in</html>"
+
+
+@pytest.mark.parametrize(
+    "path", ["models/download", "models/42", "file.bin", "weights.h5", "model.npz?token=1", "get.npz.part"]
+)
+def test_login_page_under_any_name_is_refused_and_asked_for_again(server, home, path):
+    server.content = PAGE
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"did not give the expected file, and nothing was kept: .*a web page"):
+            get(server.url(path))
+    assert everything_under(home) == []
+    server.content = CONTENT
+    assert get(server.url(path)).read_bytes() == CONTENT
+    assert len(server.requests) == 3
+
+
+def test_file_of_any_kind_of_weights_is_kept_under_any_name(server, tmp_path):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "model.h5", "w") as file:
+        file["layers/x"] = np.zeros(3)
+    safetensors.numpy.save_file({"x": np.zeros(3)}, tmp_path / "model.safetensors")
+    for number, name in enumerate(("model.h5", "model.safetensors")):
+        server.content = (tmp_path / name).read_bytes()
+        assert get(server.url(f"{number}/download")).read_bytes() == server.content
+
+
+@pytest.mark.parametrize("format", ["npz", "h5", "safetensors"])
+@pytest.mark.parametrize("path", ["model", "model.npz"])
+def test_file_without_its_last_bytes_is_not_pinned_when_no_length_was_announced(server, home, tmp_path, format, path):
+    file = tmp_path / f"model.{format}"
+    if format == "npz":
+        files.write_npz(file, {"x": np.zeros(3)}, {"gelu": "exact", "grid": [2, 8]})
+    elif format == "safetensors":
+        files.write_safetensors(file, {"x": np.zeros(3)}, {"gelu": "exact", "grid": [2, 8]})
+    else:
+        h5py = pytest.importorskip("h5py")
+        with h5py.File(file, "w") as stream:
+            stream["layers/x"] = np.zeros(3)
+    server.mode, whole = "without_length", file.read_bytes()
+    for cut in (1, 2, 10, 30):
+        server.content = whole[:-cut]
+        with pytest.raises(ValueError, match="nothing was kept: .*truncated"):
+            get(server.url(path))
+    assert everything_under(home) == []
+    server.content = whole
+    assert get(server.url(path)).read_bytes() == whole
+
+
+def test_page_that_an_older_version_kept_and_pinned_is_refused_with_its_place(server):
+    path = put(cache_path(server.url("models/download")), PAGE)
+    path.with_name("download.sha256").write_text(f"{hashlib.sha256(PAGE).hexdigest()}  download\n")
+    with pytest.raises(ValueError, match=rf"a web page.*kept as '{path}': delete it to ask the server again"):
+        get(server.url("models/download"))
+
+
+# --- passwords --------------------------------------------------------------------------------------------------------
+
+
+SECRET = "s3cr3t"
+
+
+@pytest.mark.parametrize("mode", ["missing", "broken", "truncated", "whole", "nobody"])
+@pytest.mark.parametrize("form", ["http://me:{secret}@{rest}/model", "http://{rest}/model?sig={secret}&download=1"])
+def test_no_message_shows_a_password(server, dead_url, capfd, mode, form):
+    server.content, server.mode = PAGE * 20, mode if mode != "nobody" else "whole"
+    rest = (dead_url if mode == "nobody" else server.url("")).split("/")[2]
+    with pytest.raises((ValueError, ConnectionError)) as caught:
+        fetch(form.format(secret=SECRET, rest=rest), progress=True)
+    shown = "".join(traceback.format_exception(caught.value)) + "".join(capfd.readouterr())
+    assert "***" in shown and rest.split(":")[0] in shown
+    assert SECRET not in shown
+
+
+def test_password_of_what_is_no_file_s_url_is_not_shown():
+    for url in (
+        f"ftp://me:{SECRET}@host/model",
+        f"https://me:{SECRET}@host/",
+        f"file://me:{SECRET}@host/none?x={SECRET}",
+    ):
+        with pytest.raises((ValueError, FileNotFoundError)) as caught:
+            get(url)
+        assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("https://example.org/a/b.npz", "https://example.org/a/b.npz"),
+        ("https://example.org/b.npz?download=true", "https://example.org/b.npz?download=true"),
+        ("'https://me:a@b@example.org/b?x=1&y=2' is", "'https://***@example.org/b?***&***' is"),
+        ("gs://me@bucket/b?token", "gs://***@bucket/b?***"),
+        ("ViT-B_16@384.npz?", "ViT-B_16@384.npz?"),
+        (
+            "Max retries exceeded with url: /b?token=1 (Caused by x)",
+            "Max retries exceeded with url: /b?*** (Caused by x)",
+        ),
+    ],
+)
+def test_what_is_left_of_a_url(text, expected):
+    assert without_secrets(text) == expected

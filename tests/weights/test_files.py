@@ -7,6 +7,7 @@ import pickle
 import resource
 import struct
 import time
+import tracemalloc
 import zipfile
 
 import ml_dtypes
@@ -513,3 +514,206 @@ def test_replacing_keeps_the_usual_permissions(tmp_path):
         stream.write(b"content")
     (tmp_path / "usual").write_bytes(b"content")
     assert (tmp_path / "model").stat().st_mode == (tmp_path / "usual").stat().st_mode
+
+
+# --- damage that the formats alone would not notice ------------------------------------------------------------------
+
+
+def test_npz_that_lost_its_last_bytes_is_refused(tmp_path):
+    """The metadata is there: its loss would mean another GELU, another epsilon, another grid."""
+    write_npz(path := tmp_path / "model.npz", ARRAYS, METADATA)
+    whole = path.read_bytes()
+    for cut in range(1, 160):
+        path.write_bytes(whole[:-cut])
+        for refuses in (kind, read):
+            with pytest.raises(ValueError, match="truncated"):
+                refuses(path)
+    path.write_bytes(whole + b"\0")
+    with pytest.raises(ValueError, match="truncated"):
+        read(path)
+
+
+@pytest.mark.parametrize("write", [write_npz, write_safetensors])
+def test_any_changed_byte_is_harmless_or_noticed(tmp_path, write):
+    write(path := tmp_path / "model", ARRAYS, METADATA)
+    whole, refused = path.read_bytes(), 0
+    for position in range(len(whole)):
+        content = bytearray(whole)
+        content[position] ^= 1 << position % 8
+        path.write_bytes(content)
+        try:
+            found = read(path)
+        except ValueError as error:
+            assert str(error).startswith("Cannot read '") and "\n" not in str(error), position
+            refused += 1
+        else:
+            assert (found.metadata, found.arrays.keys()) == (METADATA, ARRAYS.keys()), position
+            same({name: found.arrays[name] for name in ARRAYS}, ARRAYS)
+    assert refused > len(whole) // 4
+
+
+def test_metadata_that_was_replaced_by_a_foreign_comment_is_missed(tmp_path):
+    write_npz(path := tmp_path / "model.npz", ARRAYS, METADATA)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.comment = b"made by somebody"
+    with pytest.raises(ValueError, match="its metadata is missing or changed"):
+        read(path)
+
+
+def test_metadata_of_older_files_without_a_checksum_is_read(npz):
+    with zipfile.ZipFile(npz, "a") as archive:
+        archive.comment = json.dumps(METADATA).encode()
+    assert read(npz).metadata == METADATA
+
+
+def test_two_arrays_of_one_name_are_refused(tmp_path):
+    with pytest.warns(UserWarning, match="Duplicate name"), zipfile.ZipFile(tmp_path / "model.npz", "w") as archive:
+        for value in (1.0, 2.0):
+            member = io.BytesIO()
+            np.lib.format.write_array(member, np.full(3, value))
+            archive.writestr("kernel.npy", member.getvalue())
+    with pytest.raises(ValueError, match=r"several arrays of one name \(kernel\)"):
+        read(tmp_path / "model.npz")
+
+
+# --- files that ask for more than they are ---------------------------------------------------------------------------
+
+
+def peak_of(call):
+    """Bytes that the call takes at most; NumPy reports its arrays to tracemalloc."""
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def refuses(path, message, **options):
+    with pytest.raises(ValueError, match=message):
+        read(path, **options)
+
+
+def test_compressed_arrays_are_read_piece_by_piece(tmp_path):
+    np.savez_compressed(path := tmp_path / "model.npz", kernel=np.zeros(10**7, "float32"))
+    assert path.stat().st_size < 10**5
+    assert peak_of(lambda: read(path)) < 1.2 * 4 * 10**7
+
+
+def test_nothing_is_read_of_what_is_not_chosen(tmp_path):
+    np.savez_compressed(path := tmp_path / "model.npz", kernel=np.zeros(10**7, "float32"), bias=np.ones(3, "float32"))
+    claimed = {}
+
+    def choose(found, metadata):
+        claimed.update({name: (x.shape, x.dtype) for name, x in found.items()})
+        return ["bias"]
+
+    assert peak_of(lambda: same(read(path, choose).arrays, {"bias": np.ones(3, "float32")})) < 4 * 10**6
+    assert claimed == {"kernel": ((10**7,), np.dtype("float32")), "bias": ((3,), np.dtype("float32"))}
+
+
+def test_array_header_of_many_bytes_is_not_read(tmp_path):
+    header = b"\x93NUMPY\x02\x00" + struct.pack("<I", 10**8) + b" " * 10**8
+    with zipfile.ZipFile(path := tmp_path / "model.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("kernel.npy", header)
+    del header
+    assert peak_of(lambda: refuses(path, "kernel.npy: ")) < 4 * 10**6
+
+
+def test_directory_of_many_bytes_is_not_read(tmp_path):
+    size = 10**9
+    with open(path := tmp_path / "model.npz", "wb") as stream:
+        stream.write(b"PK")
+        stream.seek(size)
+        stream.write(b"PK\x05\x06" + struct.pack("<8xLLH", size - 2, 2, 0))
+    assert peak_of(lambda: refuses(path, "directory claims")) < 4 * 10**6
+
+
+def test_safetensors_header_of_many_bytes_is_not_read(tmp_path):
+    with open(path := tmp_path / "model.safetensors", "wb") as stream:
+        stream.write(struct.pack("<Q", 9 * 10**7) + b'{"__metadata__":{}')
+        stream.truncate(10**8)
+    assert peak_of(lambda: refuses(path, "header claims 90000000 bytes")) < 4 * 10**6
+
+
+@pytest.mark.parametrize("shape", [[2**40, 2**40], [0, 2**62], [2**63]])
+def test_shapes_that_no_array_can_have_are_refused(tmp_path, shape):
+    header = json.dumps({"kernel": {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}}).encode()
+    (tmp_path / "model").write_bytes(struct.pack("<Q", len(header)) + header)
+    refuses(tmp_path / "model", "Cannot read")
+
+
+# --- metadata --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("grid", value) for value in ("words", 5, [], [2], [2, 3, 4], [2, 0], [-2, 3], [2.0, 3.0], ["2", "3"], None)),
+        *(("grid", value) for value in ([True, True], [10**30, 1], {"rows": 2}, [[2], [3]])),
+        *(("image_size", value) for value in (224, "224", [224], [0, 224], [224, None], [10**9, 10**9])),
+        *(("gelu", value) for value in ("relu", "", None, 1, True, ["tanh"], {"tanh": 1})),
+        *(("layer_norm_epsilon", value) for value in (-1.0, 0.0, 1.0, "x", None, [1e-6], True, 1e-60, 1e300, 10**400)),
+        *(("layer_norm_epsilon", value) for value in (float("nan"), float("inf"))),
+        *(("num_heads", value) for value in (0, -3, 3.0, "3", None, [3], True, 10**30)),
+    ],
+)
+def test_metadata_of_other_types_or_values_is_refused_in_one_sentence(tmp_path, npz, key, value):
+    with zipfile.ZipFile(npz, "a") as archive:
+        archive.comment = json.dumps({**METADATA, key: value}).encode()
+    strings = {name: json.dumps(text) for name, text in {**METADATA, key: value}.items()}
+    safetensors.numpy.save_file(ARRAYS, tmp_path / "model.safetensors", strings)
+    for path in (npz, tmp_path / "model.safetensors"):
+        with pytest.raises(
+            ValueError, match=rf"Cannot read '.*' as a checkpoint: in its metadata {key} is .*, expected "
+        ) as caught:
+            read(path)
+        assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
+    for write in (write_npz, write_safetensors):
+        with pytest.raises(ValueError, match=f"in its metadata {key} is"):
+            write(tmp_path / "new", ARRAYS, {key: value})
+    assert not (tmp_path / "new").exists()
+
+
+def test_all_that_is_wrong_with_metadata_is_said_at_once(tmp_path):
+    with pytest.raises(
+        ValueError, match="grid is 5, expected two integers .*, and num_heads is 0, expected an integer"
+    ):
+        write_npz(tmp_path / "model.npz", ARRAYS, {"num_heads": 0, "grid": 5})
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "1" * 10_000])
+def test_metadata_nested_without_end_is_no_metadata(tmp_path, text):
+    safetensors.numpy.save_file(ARRAYS, tmp_path / "model.safetensors", {"note": text})
+    same(dict(sorted(read(tmp_path / "model.safetensors").arrays.items())), dict(sorted(ARRAYS.items())))
+
+
+@pytest.mark.parametrize("text", ["5", "[1]", '"hidden_act"', "null", "true", "[" * 100_000, "\xff", ""])
+def test_config_that_is_no_json_object_is_refused(hugging_face, text):
+    (hugging_face / "config.json").write_text(text, encoding="latin-1")
+    with pytest.raises(ValueError, match=r"Cannot read '.*config\.json' as a checkpoint: it is no"):
+        read(hugging_face)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("hidden_act", value) for value in (None, 5, ["gelu"], {})),
+        *(("layer_norm_eps", value) for value in (-1.0, "x", 0, 1)),
+        *(("image_size", value) for value in ("224", 0, [32], [32, 32, 3], 32.0, [32, "x"], True)),
+        *(("patch_size", value) for value in ("8", 0, -8, [8], 8.0, 64)),
+        *(("num_attention_heads", value) for value in (0, "3", 2.0, [3])),
+    ],
+)
+def test_config_of_other_types_or_values_is_refused_in_one_sentence(hugging_face, key, value):
+    config = json.loads((hugging_face / "config.json").read_text())
+    (hugging_face / "config.json").write_text(json.dumps({**config, key: value}))
+    with pytest.raises(ValueError, match=r"Cannot read '.*config\.json' as a checkpoint: .*(is|are) ") as caught:
+        read(hugging_face)
+    assert "\n" not in str(caught.value)
+
+
+def test_float64_beyond_float32_is_refused(tmp_path):
+    """Models compute in float32, where it would be infinite."""
+    write_npz(tmp_path / "model.npz", {"good": np.array([1e38]), "large": np.array([1.0, -1e39])})
+    refuses(tmp_path / "model.npz", r"beyond the range of float32 in large\.")

@@ -98,10 +98,14 @@ def test_square_tables_are_resized_as_published(tiny_vit, model):
     np.testing.assert_allclose(resized[1:], expected, atol=1e-6)
 
 
-def test_the_same_count_in_another_grid_is_resized(tiny_vit, model):
+def test_a_table_that_may_be_of_two_grids_is_refused_until_one_is_told(tiny_vit, model):
+    """4 x 4 as of all published files, or 2 x 8 as of the model: either guess would be wrong in silence."""
     wide = vision_transformer(tiny_vit, keras.Input((16, 64, 3)), classes=5, representation_size=7)
-    arrays = _random_state(model)
-    restore(wide.layers, arrays)
+    arrays, before = _random_state(model), state(wide.layers)
+    with pytest.raises(ValueError, match=r"4 x 4 patches or.*2 x 8 patches.*`checkpoint_grid=\(4, 4\)` or.*\(2, 8\)"):
+        restore(wide.layers, arrays)
+    _assert_state(wide, before)
+    restore(wide.layers, arrays, positions=PositionResize(checkpoint_grid=(4, 4)))
     assert not np.allclose(state(wide.layers)["posembed_input/pos_embedding"], arrays["posembed_input/pos_embedding"])
     restore(wide.layers, arrays, positions=PositionResize(checkpoint_grid=(2, 8)))
     np.testing.assert_array_equal(
@@ -119,6 +123,21 @@ def test_a_rectangular_table_is_resized_from_its_stated_grid(tiny_vit):
     table = arrays["posembed_input/pos_embedding"][0, 1:].reshape(2, 5, 16)
     corners = state(square.layers)["posembed_input/pos_embedding"][0, 1:].reshape(4, 4, 16)
     np.testing.assert_allclose(corners[[0, 0, 3, 3], [0, 3, 0, 3]], table[[0, 0, 1, 1], [0, 4, 0, 4]], atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [(32, 32), (48, 48)])
+def test_a_grid_that_the_table_is_not_of_is_refused(tiny_vit, size):
+    """Also where the shapes fit, and nothing would be resampled."""
+    arrays = _random_state(vision_transformer(tiny_vit, keras.Input((32, 32, 3))))
+    model = vision_transformer(tiny_vit, keras.Input((*size, 3)))
+    with pytest.raises(ValueError, match="16 rows for patches, and is not of 5 x 5 patches"):
+        restore(model.layers, arrays, positions=PositionResize(checkpoint_grid=(5, 5)))
+
+
+def test_a_grid_that_two_dimensional_tables_are_not_of_is_refused(tiny_vit):
+    model = vision_transformer(tiny_vit, keras.Input((32, 48, 3)), position_embedding="learned_2d")
+    with pytest.raises(ValueError, match="are of 4 x 6 patches, not of 6 x 4 patches"):
+        restore(model.layers, _random_state(model), positions=PositionResize(checkpoint_grid=(6, 4)))
 
 
 def test_halves_of_a_two_dimensional_table_are_resized_alone(tiny_vit):

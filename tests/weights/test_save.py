@@ -216,3 +216,13 @@ def test_a_file_of_the_other_kind_is_refused(reader_is_axial, tiny_vit, tmp_path
     keras_vit.save_checkpoint(_randomized(writer(weights=None, **options)), tmp_path / "model.npz")
     with pytest.raises(ValueError, match="One of the two is axial, the other is not"):
         reader(weights=tmp_path / "model.npz", **options)
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_weights_that_are_no_numbers_are_not_saved(number, tmp_path):
+    model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3), classes=2)
+    kernel = model.get_layer("predictions").kernel
+    kernel.assign(np.full(kernel.shape, number))
+    with pytest.raises(ValueError, match=r"is not written: 1 of \d+ arrays hold NaN or infinity .head/kernel"):
+        keras_vit.save_checkpoint(model, tmp_path / "model.npz")
+    assert not list(tmp_path.iterdir())

@@ -74,7 +74,14 @@ def reference_logits(case: dict) -> np.ndarray:
 CASES = synthetic_checkpoint.reference_cases("vit") + synthetic_checkpoint.reference_cases("bit")
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=pytest.mark.slow if case["name"] in synthetic_checkpoint.LARGE else ())
+        for case in CASES
+    ],
+    ids=lambda case: case["name"],
+)
 def test_logits_equal_those_of_the_published_implementation(case):
     logits = reference_logits(case)
     expected = np.array(case["logits_first8"])
@@ -155,7 +162,7 @@ def test_attention_pooling_with_no_preference_averages_the_values():
     [
         (TINY, {"representation_size": 6}),
         (TINY, {"classifier": "map"}),
-        (TINY_HYBRID, {"classifier": "gap"}),
+        pytest.param(TINY_HYBRID, {"classifier": "gap"}, marks=pytest.mark.slow),  # of what the others are of
         (STEM, {}),
         (TINY_BIT, {}),
     ],

@@ -1,0 +1,61 @@
+"""Numbers that are no variables, in the files of Keras: what weights mean beside their values.
+
+`model.save_weights` writes variables alone. A position table of 16 rows may be of a grid of 4 by 4 or of 2 by 8, and
+weights are trained for one form of GELU: layers record this beside their variables, and `keras_vit.weights.keras_h5`
+reads it.
+"""
+
+import json
+import zlib
+from collections.abc import Mapping, MutableMapping
+from typing import Any
+
+import numpy as np
+
+_NAME = "constants"
+
+
+def record(store: MutableMapping[str, Any], constants: Mapping[str, Any]) -> None:
+    """Adds the constants of a layer to what its `save_own_variables` stores: JSON behind its checksum.
+
+    Example:
+        >>> store = {}
+        >>> record(store, {"grid": (2, 8)})
+        >>> store["constants"].tobytes()
+        b'e170146c {"grid": [2, 8]}'
+    """
+    text = json.dumps(dict(constants), sort_keys=True).encode()
+    store[_NAME] = np.frombuffer(b"%08x %s" % (zlib.crc32(text), text), np.uint8)
+
+
+def record_block(store: MutableMapping[str, Any], gelu: str, norm_epsilon: float, num_heads: int) -> None:
+    """Adds the constants of an encoder block, under the names that checkpoints have for them.
+
+    Example:
+        >>> record_block(store := {}, "tanh", 1e-6, 3)
+        >>> recorded(store)
+        {'gelu': 'tanh', 'layer_norm_epsilon': 1e-06, 'num_heads': 3}
+    """
+    record(store, {"gelu": gelu, "layer_norm_epsilon": float(norm_epsilon), "num_heads": num_heads})
+
+
+def recorded(store: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the constants in a store; none in files from before they were recorded.
+
+    Example:
+        >>> recorded({"0": np.zeros(3)})
+        {}
+    """
+    if _NAME not in store:
+        return {}
+    return json.loads(np.asarray(store[_NAME]).tobytes().split(b" ", 1)[1])
+
+
+def variables(store: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what is left of a store without its constants, for `load_own_variables`.
+
+    Example:
+        >>> list(variables({"0": np.zeros(3), "constants": np.zeros(9, "uint8")}))
+        ['0']
+    """
+    return {name: store[name] for name in store.keys() if name != _NAME}  # noqa: SIM118, a store of Keras is no dict

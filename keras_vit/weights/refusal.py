@@ -1,0 +1,27 @@
+"""The refusal of a file that is no checkpoint: what it is, and what to do about it."""
+
+import os
+from collections.abc import Sequence
+
+AGAIN = "Download it again, or export it again."
+
+
+def bad(path: str | os.PathLike, what: str, advice: str = AGAIN) -> ValueError:
+    """Returns the error to raise.
+
+    Example:
+        >>> bad("model.npz", "it is empty (0 bytes)")
+        ValueError("Cannot read 'model.npz' as a checkpoint: it is empty (0 bytes). Download it again, or export it ...
+    """
+    return ValueError(f"Cannot read '{os.fspath(path)}' as a checkpoint: {what}. {advice}")
+
+
+def some(names: Sequence[str]) -> str:
+    """Joins the first five names for a message; control characters are escaped.
+
+    Example:
+        >>> some(["a", "b"])
+        'a, b'
+    """
+    shown = ", ".join(name if name.isprintable() else ascii(name) for name in names[:5])
+    return shown + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -1,0 +1,267 @@
+"""Runs of an experiment as processes: what their folders say, how they end, and how many go at a time."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+pytest.importorskip("tensorflow")
+
+sys.path.append(str(Path(__file__).parents[1] / "experiments"))  # where a script finds what lies beside it
+
+import trials  # noqa: E402
+from trials import Pool, Running, Trial  # noqa: E402
+
+from keras_vit.train import Stopped  # noqa: E402
+
+pytestmark = pytest.mark.tensorflow
+
+FINISHES = """
+import json, os, sys
+json.dump({"validation/accuracy": 0.75, "cuda": os.environ.get("CUDA_VISIBLE_DEVICES")}, open(sys.argv[1], "w"))
+"""
+DIVERGES = "import sys; print('WARNING: x', file=sys.stderr); sys.exit('Diverged: Step 3: the loss is nan.')"
+IS_STOPPED = "import sys; print('Stopped by SIGTERM after step 3.'); sys.exit(75)"
+FAILS = "raise ValueError('no such data\\nor others')"
+IS_KILLED = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+WAITS = """
+import signal, sys, time
+def stop(*_):
+    print("Stopped by SIGTERM after step 7.", flush=True)
+    sys.exit(75)
+signal.signal(signal.SIGTERM, stop)
+print("ready", flush=True)
+while True: time.sleep(0.01)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looked at often; a run seems to take ten seconds longer than it does."""
+    monkeypatch.setattr(trials, "POLL_SECONDS", 0.01)
+    clock = SimpleNamespace(sleep=time.sleep, monotonic=lambda: time.monotonic() + 10)
+    monkeypatch.setattr(trials, "time", clock)
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., Trial]:
+    def make(name: str, code: str = FINISHES) -> Trial:
+        folder = tmp_path / "trials" / name
+        return Trial(
+            name=name, folder=folder, command=("-S", "-c", code, str(folder / "results.json")), tries={"rate": 0.1}
+        )
+
+    return make
+
+
+def run(tmp_path: Path, *some: Trial, parallel: int = 1) -> Pool:
+    pool = Pool(parallel, tmp_path, "sweep")
+    pool.run(some, tmp_path / "trials")
+    return pool
+
+
+def test_what_has_finished_is_left_alone(make, tmp_path, capsys):
+    trial = make("one")
+    assert not trial.is_over() and trial.accuracy() is None
+    run(tmp_path, trial)
+    said = capsys.readouterr().out
+    assert "1 of 1 runs to do" in said and "one is finished: validation/accuracy 0.7500" in said
+    assert trial.is_over() and trial.accuracy() == 0.75
+    row = trial.row()
+    assert row["rate"] == 0.1 and row["accuracy"] == 0.75 and row["diverged"] is None and 10 <= row["seconds"] < 3600
+    assert row["command"].startswith("python -S -c ")
+    written = (trial.folder / "results.json").stat().st_mtime_ns
+    run(tmp_path, trial)
+    assert "0 of 1 runs to do" in capsys.readouterr().out
+    assert (trial.folder / "results.json").stat().st_mtime_ns == written
+
+
+def test_a_result_without_the_number_is_none(make):
+    trial = make("one")
+    trial.folder.mkdir(parents=True)
+    for text in ("", '{"validation/acc', '{"validation/loss": 1.0}'):
+        (trial.folder / "results.json").write_text(text)
+        assert trial.results() == {} and trial.accuracy() is None and not trial.is_over()
+
+
+def test_a_run_that_diverges_is_over_and_costs_nobody_else(make, tmp_path, capsys):
+    lost, other = make("lost", DIVERGES), make("other")
+    run(tmp_path, lost, other)
+    assert lost.notes()["diverged"] == "Step 3: the loss is nan." and lost.is_over() and lost.accuracy() is None
+    assert other.accuracy() == 0.75
+    assert "lost diverged: Step 3: the loss is nan." in capsys.readouterr().out
+
+
+def test_a_run_that_fails_ends_all_and_is_told_with_its_error(make, tmp_path):
+    failing, never = make("failing", FAILS), make("never")
+    with pytest.raises(ChildProcessError, match="failing, code 1: ValueError: no such data\nor others See .*log.txt"):
+        run(tmp_path, failing, never)
+    assert not never.folder.exists() and not failing.is_over()
+    with pytest.raises(ChildProcessError, match="killed, code -9: .* Killed for want of memory.* smaller --parallel"):
+        run(tmp_path, make("killed", IS_KILLED))
+
+
+def test_the_others_are_asked_to_save_when_one_fails(make, tmp_path, monkeypatch):
+    monkeypatch.setattr(Pool, "_has_room", lambda pool: len(pool.running) < 2)
+    monkeypatch.setattr(Pool, "_start", _when_ready(Pool._start))
+    patient = make("patient", WAITS)
+    with pytest.raises(ChildProcessError, match="failing"):
+        run(tmp_path, patient, make("failing", FAILS), parallel=2)
+    assert "Stopped by SIGTERM after step 7." in (patient.folder / "log.txt").read_text()
+    assert not psutil.pid_exists(patient.notes()["process"][0])
+
+
+def _when_ready(start: Callable) -> Callable:
+    """Starts a trial and returns when it has said something, or has ended."""
+
+    def started(pool: Pool, trial: Trial) -> None:
+        start(pool, trial)
+        log = trial.folder / "log.txt"
+        while not log.stat().st_size and pool.running[-1].process.poll() is None:
+            time.sleep(0.01)
+
+    return started
+
+
+def test_a_signal_is_passed_on_and_the_rest_does_not_begin(make, tmp_path, monkeypatch):
+    monkeypatch.setattr(Pool, "_start", _when_ready(Pool._start))
+    pool, patient, never = Pool(1, tmp_path, "sweep"), make("patient", WAITS), make("never")
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    observe = pool._observe
+    monkeypatch.setattr(pool, "_observe", lambda: (pool.asked_by or os.kill(os.getpid(), signal.SIGINT), observe()))
+    try:
+        pool.catch_signals()
+        with pytest.raises(Stopped, match="Stopped by SIGINT: run the same command to go on"):
+            pool.run([patient, never], tmp_path)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert "after step 7" in (patient.folder / "log.txt").read_text() and not never.folder.exists()
+    assert not patient.is_over()
+
+
+def test_a_run_that_was_stopped_by_others_stops_all(make, tmp_path):
+    with pytest.raises(Stopped, match="Stopped by a signal to one"):
+        run(tmp_path, make("one", IS_STOPPED), make("two"))
+    assert not make("two").folder.exists()
+
+
+def test_seconds_add_up_over_the_parts_of_a_run_and_memory_is_the_most(make, tmp_path):
+    trial = make("one")
+    trial.folder.mkdir(parents=True)
+    trials.write_json(trial.folder / "trial.json", {"seconds": 100.0, "memory_gb": 50.0})
+    run(tmp_path, trial)
+    assert 110 <= trial.notes()["seconds"] < 3600 and trial.notes()["memory_gb"] == 50.0
+
+
+def test_each_of_several_runs_gets_a_gpu(make, tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    monkeypatch.setattr(Pool, "_has_room", lambda pool: len(pool.running) < 2)
+    some = [make(name) for name in ("one", "two")]
+    run(tmp_path, *some, parallel=2)
+    assert sorted(trial.results()["cuda"] for trial in some) == ["3", "5"]
+    alone = make("alone")
+    run(tmp_path, alone)
+    assert alone.results()["cuda"] == "3,5"
+
+
+def running(memory: int = 0, slot: int = 0) -> Running:
+    return Running(trial=None, process=None, slot=slot, log_start=0, memory=memory)
+
+
+@pytest.mark.parametrize(
+    ("largest", "memories", "parallel", "available", "has_room"),
+    [
+        (0, [], 2, 0, True),  # the very first, whatever there is
+        (0, [10], 2, 10**6, False),  # until it trains, nobody knows how much one takes
+        (100, [100], 2, 121, True),
+        (100, [100], 2, 120, False),  # a fifth more than the largest is wanted
+        (100, [40], 2, 180, False),  # and what the one that runs will still grow by: 60
+        (100, [40], 2, 181, True),
+        (100, [130], 2, 121, True),  # one that is larger already gives nothing back
+        (100, [100, 100], 2, 10**6, False),
+        (100, [100, 100], 3, 10**6, True),
+    ],
+)
+def test_as_many_run_as_fit_into_memory(tmp_path, monkeypatch, largest, memories, parallel, available, has_room):
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=available))
+    pool = Pool(parallel, tmp_path, "sweep")
+    pool.largest, pool.running = largest, [running(memory) for memory in memories]
+    assert pool._has_room() == has_room
+
+
+def test_the_largest_is_known_from_earlier_parts(make, tmp_path):
+    for name, memory in (("one", 2.5), ("two", 1.5)):
+        (tmp_path / "trials" / name).mkdir(parents=True)
+        trials.write_json(tmp_path / "trials" / name / "trial.json", {"memory_gb": memory})
+    assert Pool(2, tmp_path, "sweep").largest == 2.5e9
+
+
+def test_a_run_trains_when_its_record_grows(make):
+    trial = make("one")
+    trial.folder.mkdir(parents=True)
+    watched = Running(trial=trial, process=psutil.Process(), slot=0, log_start=0)
+    watched.observe()
+    assert watched.memory > 10**7 and not watched.has_trained
+    metrics = trial.folder / "metrics.csv"
+    for text, trains in (
+        ("step,metric,value\n", False),
+        ("step,metric,value\n", False),
+        ("step,metric,value\n1", True),
+    ):
+        metrics.write_text(text)
+        watched.observe()
+        assert watched.has_trained == trains
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        (b"", "no output."),
+        (b"one\n\ntwo\n\n", "two"),
+        (b"keras.Error: a\nValueError: b\nwith more\n", "ValueError: b\nwith more"),
+        (b"ValueError: b\ndone\nDiverged: Step 2\n", "Diverged: Step 2"),
+        (b"a\xff\n", "a\ufffd"),
+    ],
+)
+def test_how_a_run_ended_is_read_from_its_own_lines(make, log: bytes, words: str):
+    trial = make("one")
+    trial.folder.mkdir(parents=True)
+    earlier = b"ValueError: of the part before\n"
+    (trial.folder / "log.txt").write_bytes(earlier + log)
+    assert Running(trial=trial, process=None, slot=0, log_start=len(earlier)).outcome() == words
+
+
+def test_a_run_of_a_killed_experiment_is_waited_for(make, tmp_path, capsys):
+    left = subprocess.Popen([sys.executable, "-S", "-c", WAITS], stdout=subprocess.PIPE)
+    assert left.stdout.readline() == b"ready\n"
+    trial = make("one")
+    trial.folder.mkdir(parents=True)
+    trials.write_json(trial.folder / "trial.json", {"process": [left.pid, psutil.Process(left.pid).create_time()]})
+    run(tmp_path, trial)
+    left.returncode = 75  # psutil has waited for it
+    with left.stdout as output:
+        assert b"after step 7" in output.read()
+    assert "one still runs, though the sweep was killed: waiting until it has saved" in capsys.readouterr().out
+    assert trial.accuracy() == 0.75
+
+
+def test_another_process_with_the_number_of_an_ended_one_is_left_alone():
+    mine = psutil.Process()
+    assert trials._alive([mine.pid, mine.create_time()]).pid == mine.pid
+    assert trials._alive([mine.pid, mine.create_time() - 60]) is None and trials._alive(None) is None
+
+
+def test_a_json_file_appears_whole(tmp_path):
+    trials.write_json(tmp_path / "a.json", {"a": [1, None]})
+    assert json.loads((tmp_path / "a.json").read_text()) == {"a": [1, None]} == trials.read_json(tmp_path / "a.json")
+    assert trials.read_json(tmp_path / "absent.json") == {}
+    assert dict(trials.flat({"a": {"b": 1, "c": {}}, "d": 2})) == {"a.b": 1, "a.c": {}, "d": 2}
