@@ -1,9 +1,12 @@
 """What is written for people: files that appear whole or not at all, and tables in Markdown."""
 
+import glob
 import json
 import math
 import os
+import socket
 import unicodedata
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,18 +17,44 @@ from typing import Any
 def whole(path: Path) -> Iterator[Path]:
     """Gives a path beside `path` to write to, of the same suffix; when that is done, it takes the place of `path`.
 
+    What processes of this machine left of the same file when they were killed is removed.
+
     Example:
         >>> with whole(Path("classes.txt")) as partial:
         ...     _ = partial.write_text("cat")
         >>> Path("classes.txt").read_text(), partial.exists()
         ('cat', False)
     """
-    partial = path.with_name(f".partial-{os.getpid()}-{path.name}")
+    _sweep(path)
+    partial = path.with_name(f"{_MARK}{os.getpid()}-{path.name}")
     try:
         yield partial
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+# Of this machine, as others may share the disk; short, as names are no longer than 255 bytes.
+_MARK = f".partial-{zlib.crc32(socket.gethostname().encode()):08x}-"
+
+
+def _sweep(path: Path) -> None:
+    for left in path.parent.glob(f"{_MARK}*-{glob.escape(path.name)}"):
+        process = left.name.removeprefix(_MARK).removesuffix(f"-{path.name}")
+        if process.isdigit() and not _is_alive(int(process)):
+            left.unlink(missing_ok=True)
+
+
+def _is_alive(process: int) -> bool:
+    if os.name == "nt":  # where signal 0 would end it
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it is somebody else's
+        return True
+    return True
 
 
 def write_text(path: Path, text: str) -> None:

@@ -1,13 +1,56 @@
-"""Files that appear whole, and JSON that is JSON."""
+"""Files that appear whole or not at all, also after a kill; and JSON that is JSON."""
 
 import json
 import math
+import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
+import warm
 
-from keras_vit.writing import write_json
+from keras_vit.writing import _MARK, one_line, whole, write_json
+
+_KILLED = """
+import os, sys
+from pathlib import Path
+from keras_vit.writing import whole
+with whole(Path(sys.argv[1])) as partial:
+    partial.write_text("half")
+    os._exit(9)
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no harmless signal to ask with")
+def test_what_a_killed_writer_left_is_removed_by_the_next_writer_of_the_same_file(tmp_path: Path):
+    for name in ("report.md", "other.md"):
+        assert warm.run([sys.executable, "-c", _KILLED, str(tmp_path / name)]).returncode == 9
+    assert not (tmp_path / "report.md").exists() and len(list(tmp_path.iterdir())) == 2
+    with whole(tmp_path / "report.md") as partial:
+        partial.write_text("whole")
+    assert (tmp_path / "report.md").read_text() == "whole"
+    (left,) = [path for path in tmp_path.iterdir() if path.name != "report.md"]
+    assert left.name.endswith("-other.md")
+
+
+def test_what_a_living_writer_or_another_machine_writes_stays(tmp_path: Path):
+    elsewhere, living = tmp_path / ".partial-00000000-1-report.md", tmp_path / f"{_MARK}{os.getppid()}-report.md"
+    elsewhere.touch()
+    living.touch()
+    with whole(tmp_path / "report.md") as ours:
+        ours.write_text("ours")
+    assert {path.name for path in tmp_path.iterdir()} == {"report.md", elsewhere.name, living.name}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("plain été", "plain été"), ("a\nb", r"a\nb"), ("\u2028\x85", r"\u2028\x85"), ("\udce9", r"\udce9")],
+)
+def test_a_name_is_one_line_of_text(text: str, expected: str):
+    assert one_line(text) == expected
+    assert len(one_line(text).splitlines()) == 1
+    one_line(text).encode()
 
 
 def test_json_comes_back(tmp_path: Path):

@@ -1,7 +1,9 @@
 """What comes back for a photograph, and the two ways in which a request can fail. Nothing here knows a network."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 OK = "ok"
 # What the server says of a photograph it cannot read: empty, unsupported, too_large, damaged. What the client says:
@@ -47,7 +49,8 @@ def from_columns(columns: Mapping[str, Sequence], num_images: int) -> list[Answe
         num_images: B, as it was sent.
 
     Raises:
-        Refused: If outputs or rows are missing: then nobody knows which answer belongs to which photograph.
+        Refused: If outputs or rows are missing, so that nobody knows which answer belongs to which photograph; or they
+            hold something else than labels, finite scores, numbers of classes and a status.
 
     Example:
         >>> columns = {"labels": [["cat", "dog"]], "scores": [[0.9, 0.1]], "class_ids": [[3, 5]], "status": ["ok"]}
@@ -57,8 +60,25 @@ def from_columns(columns: Mapping[str, Sequence], num_images: int) -> list[Answe
     missing = [name for name in COLUMNS if name not in columns]
     if missing:
         raise Refused(f"The model gives {', '.join(sorted(columns))}; what is missing: {', '.join(missing)}.")
+    strange = [name for name in COLUMNS if not isinstance(columns[name], list)]
+    if strange:
+        raise Refused(f"These outputs are no lists of rows: {', '.join(strange)}.")
     lengths = {name: len(columns[name]) for name in COLUMNS}
     if set(lengths.values()) != {num_images}:
         raise Refused(f"{num_images} images were sent, and this many rows came back: {lengths}.")
     rows = zip(*(columns[name] for name in COLUMNS), strict=True)
-    return [Answer(status, tuple(labels), tuple(scores), tuple(ids)) for labels, scores, ids, status in rows]
+    return [_answer(*row) for row in rows]
+
+
+def _answer(labels: Any, scores: Any, class_ids: Any, status: Any) -> Answer:
+    is_right = isinstance(status, str) and all(isinstance(values, list) for values in (labels, scores, class_ids))
+    if is_right:
+        is_right = (
+            len(labels) == len(scores) == len(class_ids)
+            and all(isinstance(label, str) for label in labels)
+            and all(type(score) in (int, float) and math.isfinite(score) for score in scores)
+            and all(type(number) is int for number in class_ids)
+        )
+    if not is_right:
+        raise Refused(f"This is no row of an answer: {(labels, scores, class_ids, status)!r:.200}.")
+    return Answer(status, tuple(labels), tuple(scores), tuple(class_ids))

@@ -15,6 +15,7 @@ been answered by then is in the output.
 """
 
 import contextlib
+import functools
 import os
 import sys
 import threading
@@ -92,7 +93,8 @@ def _ask_about(paths: Sequence[Path], transport: Transport) -> int:
     with _table(num_classes) as table, tqdm(total=len(paths), unit=" images", disable=None) as bar:
         batches = (paths[first : first + _BATCH.value] for first in range(0, len(paths), _BATCH.value))
         try:
-            for batch in in_order(batches, lambda part: _answered(part, transport, stop), _CONCURRENCY.value):
+            work = functools.partial(_answered, num_classes=num_classes, transport=transport, stop=stop)
+            for batch in in_order(batches, work, _CONCURRENCY.value):
                 _note(batch, summary, table)
                 bar.update(len(batch.paths))
         except KeyboardInterrupt:
@@ -110,7 +112,7 @@ def _num_classes(transport: Transport, stop: threading.Event) -> int:
     return len(answer.labels)
 
 
-def _answered(paths: Sequence[Path], transport: Transport, stop: threading.Event) -> _Batch:
+def _answered(paths: Sequence[Path], *, num_classes: int, transport: Transport, stop: threading.Event) -> _Batch:
     """Reads, sends and waits, in a thread; what goes wrong is in the answers."""
     read = [_read(path) for path in paths]
     files = [file for file in read if isinstance(file, bytes)]
@@ -119,6 +121,9 @@ def _answered(paths: Sequence[Path], transport: Transport, stop: threading.Event
     try:
         reply = ask(transport, files, patience, stop) if files else None
         answers, retries = reply.answers if reply else [], reply.retries if reply else 0
+        counts = {len(answer.labels) for answer in answers} - {num_classes}
+        if counts:
+            raise Refused(f"The model named {num_classes} classes at first and now {counts.pop()}: it is another one.")
     except Refused as error:
         answers = [Answer(REFUSED, reason=str(error))] * len(files)
     except GaveUp as error:

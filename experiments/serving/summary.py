@@ -40,7 +40,7 @@ class Summary:
         return self.statuses[OK] == self.num_images
 
     def lines(self, seconds: float, asked: int) -> list[str]:
-        """Returns the table at the end.
+        """Returns the table at the end. Images per second are those that were answered: to refuse one takes no time.
 
         Args:
             seconds: That the run took.
@@ -52,7 +52,7 @@ class Summary:
             rows.append(("not asked about", asked - self.num_images))
         rows += [("requests answered", len(self.latencies_s)), ("retries", self.retries)]
         table = [(name, f"{count:,}") for name, count in rows]
-        table += [("seconds", f"{seconds:.1f}"), ("images/s", f"{self.num_images / max(seconds, 1e-9):.1f}")]
+        table += [("seconds", f"{seconds:.1f}"), ("images/s", f"{self.statuses[OK] / max(seconds, 1e-9):.1f}")]
         table += [(f"latency p{part}, ms", words) for part, words in _percentiles(self.latencies_s)]
         if self.retries:
             table += [(f"with retries p{part}, ms", words) for part, words in _percentiles(self.waits_s)]

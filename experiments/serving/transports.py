@@ -12,7 +12,7 @@ from urllib.parse import quote
 import grpc
 import requests
 from answers import Answer, Passing, Refused, from_columns
-from requests.adapters import HTTPAdapter
+from deadlines import Deadline, DeadlineAdapter
 from tensor_protos import PredictRequest, PredictResponse, columns_of, predict_request
 
 _METHOD = "/tensorflow.serving.PredictionService/Predict"
@@ -107,13 +107,16 @@ class RestTransport:
         """Asks once about some files; raises `Passing` or `Refused`."""
         coded = [{"b64": base64.b64encode(file).decode("ascii")} for file in files]
         body = {"signature_name": "serving_default", "inputs": {"image_bytes": coded}}
-        try:
-            # Time to connect, and between two bytes; answers are short, so it is as good as a deadline.
-            response = self._session().post(self._url, json=body, timeout=timeout_s)
-        except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError) as error:
-            raise Passing(f"{type(error).__name__}: {error}") from error
-        except requests.RequestException as error:
-            raise Refused(f"{type(error).__name__}: {error}") from error
+        late = f"Timeout: no whole answer within {timeout_s:g} s"
+        with Deadline(timeout_s) as deadline:
+            try:
+                response = self._session().post(self._url, json=body, timeout=timeout_s)
+            except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError) as error:
+                raise Passing(late if deadline.is_over else f"{type(error).__name__}: {error}") from error
+            except requests.RequestException as error:
+                raise Refused(f"{type(error).__name__}: {error}") from error
+        if deadline.is_over:  # what was cut off may look like an answer
+            raise Passing(late)
         if response.status_code != 200:
             words = f"HTTP {response.status_code}: {_error(response)}"
             raise (Passing if response.status_code in _PASSING_HTTP else Refused)(words)
@@ -125,7 +128,8 @@ class RestTransport:
     def _session(self) -> requests.Session:
         if not hasattr(self._sessions, "session"):
             session = requests.Session()
-            session.mount("http", HTTPAdapter(pool_connections=1, pool_maxsize=1))
+            for scheme in ("http://", "https://"):  # the longest prefix counts, and these are mounted already
+                session.mount(scheme, DeadlineAdapter(pool_connections=1, pool_maxsize=1))
             self._sessions.session = session
         return self._sessions.session
 
@@ -139,7 +143,7 @@ def make_transport(server: str, *, model: str, label: str = "") -> Transport:
 def _outputs(response: requests.Response) -> dict[str, list]:
     try:
         outputs = response.json()["outputs"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise Refused(f"This is no answer of TensorFlow Serving: {response.text[:200]!r}.") from error
     if not isinstance(outputs, dict):  # a single output comes without its name
         raise Refused("The model gives a single output; it is none that was exported with a head.")
@@ -148,6 +152,7 @@ def _outputs(response: requests.Response) -> dict[str, list]:
 
 def _error(response: requests.Response) -> str:
     try:
-        return str(response.json()["error"])
-    except (ValueError, KeyError, TypeError):
-        return response.text[:200]
+        words = str(response.json()["error"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        words = response.text[:200]
+    return " ".join(words.split())

@@ -58,12 +58,13 @@ def new_version(base: str | os.PathLike) -> Iterator[Version]:
     """
     base = Path(base)
     _check(base)
-    base.mkdir(parents=True, exist_ok=True)
-    with _disk_full_in_words(base), _folder_of_this_process(base, _PARTIAL) as folder:
-        version = Version(folder=folder)
-        yield version
-        version.folder.chmod(0o777 & ~_umask())  # `mkdtemp` lets nobody else in, and a server is somebody else
-        version.path = _put_in_place(version.folder, base)
+    with _disk_full_in_words(base):
+        base.mkdir(parents=True, exist_ok=True)
+        with _folder_of_this_process(base, _PARTIAL) as folder:
+            version = Version(folder=folder)
+            yield version
+            version.folder.chmod(0o777 & ~_umask())  # `mkdtemp` lets nobody else in, and a server is somebody else
+            version.path = _put_in_place(version.folder, base)
 
 
 @contextlib.contextmanager

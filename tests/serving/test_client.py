@@ -1,11 +1,13 @@
 """The client as a user starts it, against servers that stand in for TensorFlow Serving and run the exported model."""
 
+import http.server
 import itertools
 import json
 import os
 import re
 import signal
 import subprocess
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -141,6 +143,40 @@ def test_what_the_server_refuses_is_told_once_and_nothing_is_sent(transport, ser
     assert result.returncode == 1 and 'signature key "serving_default" not found' in result.stderr
     assert json.loads(server.get("/stand_in/statistics"))["requests"] == asked
     assert not output.exists() and "Traceback" not in result.stderr
+
+
+class OneWrong(http.server.BaseHTTPRequestHandler):
+    """Answers as a model would, but for the second request: its scores are words."""
+
+    protocol_version = "HTTP/1.1"
+    count = itertools.count()
+
+    def do_POST(self):  # noqa: N802
+        """Answers."""
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        rows = len(asked["inputs"]["image_bytes"])
+        score = "high" if next(self.count) == 1 else 1.0
+        outputs = {"labels": [["a"]] * rows, "scores": [[score]] * rows, "class_ids": [[0]] * rows}
+        body = json.dumps({"outputs": outputs | {"status": ["ok"] * rows}}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_) -> None:
+        """Says nothing."""
+
+
+def test_an_answer_of_another_form_costs_its_own_photographs(client, rows, tmp_path):
+    save_photographs(tmp_path / "images", range(6))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), OneWrong) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        options = ["--batch_size=2", "--concurrency=1", f"--output={tmp_path / 'answers.csv'}"]
+        result = client(tmp_path / "images", f"http://127.0.0.1:{server.server_port}", *options)
+        server.shutdown()
+    assert result.returncode == 1 and result.stderr == ""
+    assert [row["status"] for row in rows(tmp_path / "answers.csv")] == ["refused"] * 2 + ["ok"] * 4
+    assert "This is no row of an answer" in result.stdout
 
 
 @BOTH

@@ -1,6 +1,10 @@
 """The parts of the client that need no server: messages, patience, order, photographs."""
 
+import contextlib
+import http.server
 import io
+import json
+import socketserver
 import struct
 import subprocess
 import sys
@@ -27,7 +31,9 @@ sys.path.append(str(SERVING))  # where a script finds what lies beside it
 import in_order  # noqa: E402
 import patience  # noqa: E402
 import photographs  # noqa: E402
+import summary  # noqa: E402
 import tensor_protos  # noqa: E402
+import transports  # noqa: E402
 from answers import Answer, Passing, Refused, from_columns  # noqa: E402
 
 FINE = [Answer("ok")]
@@ -188,6 +194,102 @@ def test_outputs_and_rows_that_are_missing_are_refused():
         from_columns(columns, 2)
     with pytest.raises(Refused, match="gives features, status; what is missing: labels, scores, class_ids"):
         from_columns({"features": [[0.0]], "status": ["ok"]}, 1)
+
+
+GOOD = {"labels": [["a", "b"]], "scores": [[0.75, 0.25]], "class_ids": [[0, 1]], "status": ["ok"]}
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        *(
+            {**GOOD, name: value}
+            for name in GOOD
+            for value in (None, 5, "x", {}, [None], [5], [[None, None]], [[[], []]])
+        ),
+        {**GOOD, "labels": [["a"]]},
+        {**GOOD, "scores": [[0.75, float("nan")]]},
+        {**GOOD, "scores": [["0.75", "0.25"]]},
+        {**GOOD, "class_ids": [[0.5, 1]]},
+        {**GOOD, "class_ids": [[True, False]]},
+        {**GOOD, "status": [["ok"]]},
+    ],
+)
+def test_outputs_of_another_form_are_refused(columns: dict):
+    with pytest.raises(Refused):
+        from_columns(columns, 1)
+
+
+class Slow(socketserver.StreamRequestHandler):
+    """Sends an answer byte by byte, and is done after three seconds."""
+
+    def handle(self):
+        body = json.dumps({"outputs": GOOD}).encode()
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+        if self.server.says_length:
+            head += b"Content-Length: %d\r\n" % len(body)
+        content = head + b"\r\n" + body
+        at_once = content[: -len(body)] if self.server.quick_head else b""
+        rest = content[len(at_once) :]
+        with contextlib.suppress(OSError):  # the other side may hang up, as it should
+            self.wfile.write(at_once)
+            for place in range(len(rest)):
+                time.sleep(3 / len(rest))
+                self.wfile.write(rest[place : place + 1])
+            self.server.was_patient.append(True)
+
+
+@pytest.mark.parametrize("quick_head", [True, False])
+@pytest.mark.parametrize("says_length", [True, False])
+def test_a_server_that_sends_slowly_is_left_at_the_deadline(quick_head: bool, says_length: bool):
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Slow) as server:
+        server.quick_head, server.says_length, server.was_patient = quick_head, says_length, []
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        transport = transports.RestTransport(f"http://127.0.0.1:{server.server_address[1]}", model="m")
+        for _ in range(2):  # the second on a connection of its own
+            with pytest.raises(Passing, match="Timeout: no whole answer within 0.3 s"):
+                transport.ask([b""], 0.3)
+        server.shutdown()
+        assert not server.was_patient
+
+
+class Canned(http.server.BaseHTTPRequestHandler):
+    """Gives one answer after the other, on the same connection."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):  # noqa: N802
+        self.rfile.read(int(self.headers["Content-Length"]))
+        code, body = self.server.answers.pop(0)
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+def test_answers_of_another_form_are_refused_one_by_one_and_the_connection_stays_of_use():
+    strange = [b"", b"null", b"5", b"[]", b'"x"', b"{}", b'{"outputs": 5}', b'{"outputs": {}}', b"[" * 100_000, b"\xff"]
+    strange += [json.dumps({"outputs": {**GOOD, "scores": 5}}).encode(), b'{"outputs": {"labels": [NaN]}}']
+    good = json.dumps({"outputs": GOOD}).encode()
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Canned) as server:
+        server.answers = [*((200, body) for body in strange), (400, b'{"error": ["two\\nlines"]}'), (200, good)]
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        transport = transports.RestTransport(f"http://127.0.0.1:{server.server_port}", model="m")
+        for _ in range(len(strange) + 1):
+            with pytest.raises(Refused) as raised:
+                transport.ask([b""], 60)
+            assert len(str(raised.value).splitlines()) == 1 and len(str(raised.value)) < 400
+        assert transport.ask([b""], 60) == [Answer("ok", ("a", "b"), (0.75, 0.25), (0, 1))]
+        server.shutdown()
+
+
+def test_only_photographs_that_were_answered_count_in_the_rate():
+    found = summary.Summary()
+    found.statuses.update(ok=30, refused=60, unanswered=10)
+    assert "images/s 15.0" in [" ".join(line.split()) for line in found.lines(2.0, 100)]
 
 
 def picture(kind: str, orientation: int | None, **options) -> bytes:
