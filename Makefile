@@ -17,16 +17,10 @@ ifneq ($(HEALTHY),True)
 $(shell rm -f $(VENV)/.installed-*)
 endif
 
-# Tests of tf.data and of what stands above floor 3, which may use TensorFlow. All others can run on JAX too.
-ABOVE_FLOOR_3 := data train evaluate export serving test_ablations.py test_acceptance.py test_classifier.py test_cli.py \
-    test_delivery.py test_devices.py test_evaluate_scripts.py test_info.py test_inspection.py test_measure.py \
-    test_predict.py test_quickstart.py test_recipes.py test_sweep.py test_verify.py test_vtab_script.py
-# Tests of what imports no framework: once is enough.
-FRAMEWORK_FREE := test_benchmark_scripts.py test_cost.py test_docstrings.py test_drawing.py test_floors.py test_grid.py \
-    test_paper.py test_public_names.py test_quiet.py test_repository.py test_warm.py test_writing.py \
-    $(addprefix analyze/test_,page.py page_in_browser.py plots.py trend_plots.py) \
-    $(addprefix weights/test_,catalog.py dialects.py download.py files.py layouts.py renaming.py witness.py)
-ONLY_ONCE := $(ABOVE_FLOOR_3) $(FRAMEWORK_FREE)
+# Tests of floors 0-3 that depend on the backend, and so run on JAX too. `make test-all` adds those of the analyses.
+ON_JAX := layers models test_applications.py test_cost_measured.py test_imagenet.py test_reference.py test_repository.py \
+    test_round_trips.py $(addprefix weights/test_,keras_h5.py model_file.py restore.py variables.py)
+ALSO_ON_JAX := $(addprefix analyze/test_,attention.py embeddings.py report.py) weights/test_save.py
 # Most of the time on JAX goes into compiling small programs. Kept, a second run takes a third of the time; compiled
 # without optimization, the first one takes half.
 JAX_CACHE := JAX_COMPILATION_CACHE_DIR=$(VENV)/jax-cache JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0
@@ -43,10 +37,10 @@ quickstart: $(VENV)/.installed-quickstart ## install what it needs, then the fir
 	@$(BIN)/python -m keras_vit quickstart
 
 test: lint ## what to run before each commit: linters, every contract on TensorFlow, floors 0-3 on JAX
-	$(call run_tests,not slow and $(UNASKED),analyze weights/test_save.py $(ONLY_ONCE),$(UNOPTIMIZED))
+	$(call run_tests,not slow and $(UNASKED),$(ON_JAX),$(UNOPTIMIZED))
 
 test-all: lint ## the same, and the long campaigns at full length
-	$(call run_tests,$(UNASKED),$(ONLY_ONCE),)
+	$(call run_tests,$(UNASKED),$(ON_JAX) $(ALSO_ON_JAX),)
 
 profile: $(VENV)/.installed-test ## where the time and the memory of test-all go, as a table
 	@$(MAKE) --no-print-directory test-all PROFILE=$(VENV)/profile
@@ -54,10 +48,10 @@ profile: $(VENV)/.installed-test ## where the time and the memory of test-all go
 
 # Most tests keep one core busy, so two run at a time, each file in one process, and JAX beside them for a while. What
 # failed in either half is named once more at the very end, where whoever reads the last lines of a long log finds it.
-# $(1): which marks run; $(2): what JAX leaves out; $(3): flags of its compiler.
+# $(1): which marks run; $(2): which tests run on JAX; $(3): flags of its compiler.
 define run_tests
 @echo "Tests on TensorFlow, and beside them on JAX:"
-@KERAS_BACKEND=jax XLA_FLAGS="$(3)" $(JAX_CACHE) $(BIN)/python -m pytest -q -m "$(1)" $(2:%=--ignore=tests/%) \
+@KERAS_BACKEND=jax XLA_FLAGS="$(3)" $(JAX_CACHE) $(BIN)/python -m pytest -q -m "$(1)" $(2:%=tests/%) \
     $(PROFILE:%=--profile=%/jax) > $(VENV)/jax-tests.log 2>&1 & jax=$$!; \
 KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q -m "$(1)" -n 2 --dist loadfile \
     $(PROFILE:%=--profile=%/tensorflow) 2>&1 | tee $(VENV)/tensorflow-tests.log; on_tensorflow=$$?; \
