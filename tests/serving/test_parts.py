@@ -221,7 +221,7 @@ def test_outputs_of_another_form_are_refused(columns: dict):
 
 
 class Slow(socketserver.StreamRequestHandler):
-    """Sends an answer byte by byte, and is done after three seconds."""
+    """Sends an answer byte by byte, and would be done after a minute."""
 
     def handle(self):
         body = json.dumps({"outputs": GOOD}).encode()
@@ -234,7 +234,7 @@ class Slow(socketserver.StreamRequestHandler):
         with contextlib.suppress(OSError):  # the other side may hang up, as it should
             self.wfile.write(at_once)
             for place in range(len(rest)):
-                time.sleep(3 / len(rest))
+                time.sleep(60 / len(rest))
                 self.wfile.write(rest[place : place + 1])
             self.server.was_patient.append(True)
 
