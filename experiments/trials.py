@@ -230,8 +230,9 @@ class Pool:
         with open(trial.folder / "log.txt", "ab") as log:
             # A session of its own: Ctrl-C in a terminal reaches it once, through us.
             streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+            log_start = log.tell()  # before the process may write
             process = psutil.Popen([sys.executable, *trial.command], env=env, start_new_session=True, **streams)
-            self.running.append(Running(trial=trial, process=process, slot=slot, log_start=log.tell()))
+            self.running.append(Running(trial=trial, process=process, slot=slot, log_start=log_start))
         write_json(trial.folder / "trial.json", {**notes, "process": [process.pid, process.create_time()]})
 
     def _observe(self) -> None:

@@ -12,7 +12,9 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import keras
 import numpy as np
 import psutil
 import pytest
@@ -26,14 +28,19 @@ pytest.importorskip("psutil")
 
 import keras_vit  # noqa: E402
 from keras_vit import cost  # noqa: E402
+from keras_vit.data import sources  # noqa: E402
+from keras_vit.devices import Devices  # noqa: E402
 from keras_vit.train import DevicesConfig, FinetuneConfig  # noqa: E402
+from keras_vit.train.checkpoints import Checkpoints  # noqa: E402
 from keras_vit.train.logs import read_metrics  # noqa: E402
 from keras_vit.train.optimizers import make_optimizer  # noqa: E402
 from keras_vit.train.recipe import make_sources, row_of  # noqa: E402
+from keras_vit.weights.restore import named_variables  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "experiments"))  # where a script finds what lies beside it
 
+import ablation_runs  # noqa: E402
 from ablation_arms import Arm, Claim, Study, better  # noqa: E402
 from ablation_report import differences, verdict, with_deviation, write_report  # noqa: E402
 from ablation_runs import train_and_measure  # noqa: E402
@@ -205,6 +212,44 @@ def test_shares_of_the_training_set_are_nested_and_equal_for_all_models():
 def test_the_best_checkpoint_of_a_run_is_one_that_was_evaluated():
     for arm in study_of("data_size").arms.values():
         assert arm.config.run.loop.checkpoint_every == arm.config.run.loop.evaluate_every == 100
+
+
+@pytest.mark.parametrize(
+    ("num_classes", "each", "shots", "drawn_of"), [(2, 40, 10, 80), (20, 120, 10, 2000), (21, 30, 5, 630)]
+)
+def test_few_examples_are_ten_of_each_class_or_five_of_many_drawn_ten_times(
+    monkeypatch, num_classes: int, each: int, shots: int, drawn_of: int
+):
+    labels = np.arange(num_classes * each) % num_classes
+    train = sources.arrays(np.zeros((len(labels), 1, 1), "uint8"), labels)
+    test = train.subset(np.arange(num_classes))
+    asked = []
+
+    def extract(model, part, *, progress, **how):
+        asked.append((part.num_examples, how))
+        return SimpleNamespace(values=np.eye(num_classes)[part.labels], labels=part.labels)
+
+    monkeypatch.setattr(ablation_runs, "extract", extract)
+    found = ablation_runs.few_examples(None, train, test, {"batch_size": 7})
+    assert asked == [(drawn_of, {"batch_size": 7}), (num_classes, {"batch_size": 7})]
+    assert (found["shots"], found["fewshot/accuracy"], found["fewshot/draws"]) == (shots, 1.0, [1.0] * 10)
+
+
+def test_the_best_checkpoint_counts_where_a_part_is_held_out_and_the_last_weights_elsewhere(tmp_path: Path):
+    config = config_of("data_size", "vit_1", "smoke")
+    model, one = build(config, classifier_activation=None), Devices(kind="one", num_replicas=1)
+    for step, accuracy in ((2, 0.5), (4, 0.75), (6, 0.25)):
+        for variable in model.trainable_variables:
+            variable.assign(keras.ops.full(variable.shape, float(step)))
+        named = named_variables(model.layers).items()
+        arrays = {f"weights/{name}": keras.ops.convert_to_numpy(value) for name, value in named}
+        Checkpoints(tmp_path, keep=9).save(step, arrays | {"seeds/000": np.zeros(2)}, {"validation/accuracy": accuracy})
+    keras_vit.save_checkpoint(model, tmp_path / "model.npz")
+    found, step = ablation_runs.trained(config, tmp_path, 10, one)
+    assert step == 4 and {float(value.max()) for value in found.get_weights()} == {4.0}
+    config = replace(config, run=replace(config.run, data=replace(config.run.data, held_out=0.0)))
+    found, step = ablation_runs.trained(config, tmp_path, 10, one)
+    assert step == config.run.loop.total_steps and {float(value.max()) for value in found.get_weights()} == {6.0}
 
 
 def by_hand(times: int, *, patch_size: int, depth: int, width: int, mlp_dim: int, **other) -> int:

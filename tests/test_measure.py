@@ -10,9 +10,10 @@ import pytest
 
 pytest.importorskip("tensorflow")
 
+from keras_vit.data import sources  # noqa: E402
 from keras_vit.devices import DevicesConfig  # noqa: E402
 from keras_vit.evaluate.label_sets import LabelSets  # noqa: E402
-from keras_vit.measure import find_test_set, measure, published_rows  # noqa: E402
+from keras_vit.measure import _with_published, find_test_set, measure, published_rows  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
 
@@ -158,6 +159,18 @@ def test_published_numbers_need_the_whole_test_set(tmp_path: Path):
     for name in ("cat", "dog"):
         save(tmp_path / "pets" / name / "1.png", (1, 2, 3))
     assert find_test_set(tmp_path / "pets", 2).published == ""
+
+
+@pytest.mark.parametrize(
+    # As TensorFlow Datasets counts the splits that the papers measure on.
+    ("dataset", "count"),
+    [("imagenet", 50_000), ("cifar10", 10_000), ("cifar100", 10_000), ("pets", 3669), ("flowers102", 6149)],
+)
+def test_the_test_sets_of_the_papers_are_known_by_their_size(dataset: str, count: int):
+    for number, published in ((count, dataset), (count - 1, ""), (count + 1, "")):
+        source = sources.arrays(np.zeros((number, 1, 1), np.uint8), np.zeros(number, int), ["one"])
+        assert _with_published(source, dataset).published == published
+    assert _with_published(source, "").published == ""
 
 
 def test_contradictions_are_refused(colors: Path, tmp_path: Path):

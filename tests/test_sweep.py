@@ -254,6 +254,34 @@ def fabricate(folder: Path, accuracy: float | None) -> None:
         (folder / "results.json").write_text(json.dumps({"validation/accuracy": accuracy}))
 
 
+COMMANDS = f"""
+import json, sys
+sys.path.insert(0, "{ROOT}/experiments")
+import sweep
+from absl import flags
+from pathlib import Path
+words = [word for word in sys.argv if not word.startswith("--config.")]
+flags.FLAGS(words)
+sys.argv[0] = "experiments/sweep.py"
+plan = {{"kind": "FinetuneConfig", "held_out": 0.25}}
+grid, final = (sweep._trial(plan, Path("w", *where), 0.003, *seed) for where, seed in ((["a"], []), (["b"], [4])))
+print(json.dumps([[*each.command, each.name, each.tries] for each in (grid, final)]))
+"""
+
+
+def test_the_grid_is_held_out_from_and_the_final_runs_learn_from_all_and_are_tested_at_their_end(tmp_path: Path):
+    options = ["--config=r.py:pets", f"--workdir={tmp_path}", "--config.run.batch_size=8", "--config.variant.depth=3"]
+    done = warm.run([sys.executable, "-c", COMMANDS, *options], env=ENV, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (*grid, _, of_grid), (*final, name, of_final) = json.loads(done.stdout.splitlines()[-1])
+    same = ["experiments/finetune.py", "--config=r.py:pets"]
+    changed = ["--config.run.batch_size=8", "--config.variant.depth=3", "--config.run.optimizer.learning_rate=0.003"]
+    assert grid == [*same, "--workdir=w/a", *changed, "--config.run.data.held_out=0.25"]
+    whole = ["--config.run.data.held_out=0.0", "--config.run.seed=4", "--config.run.loop.evaluate_every=0"]
+    assert final == [*same, "--workdir=w/b", *changed, *whole] and name == "b"
+    assert (of_grid, of_final) == ({"learning_rate": 0.003, "seed": None}, {"learning_rate": 0.003, "seed": 4})
+
+
 def test_of_equals_the_smaller_rate_wins(recipe: Path, tmp_path: Path):
     for rate, accuracy in ((0.001, 0.5), (0.003, 0.75), (0.01, 0.75), (0.03, None)):
         fabricate(tmp_path / "sweep" / "trials" / f"lr_{rate}", accuracy)

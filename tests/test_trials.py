@@ -29,6 +29,13 @@ import json, os, sys
 json.dump({"validation/accuracy": 0.75, "cuda": os.environ.get("CUDA_VISIBLE_DEVICES"),
            "saved": os.path.exists(sys.argv[1] + ".saved")}, open(sys.argv[1], "w"))
 """
+WAITS_FOR_TWO = """
+import glob, os, sys, time
+folder = os.path.dirname(sys.argv[1])
+open(folder + "/began", "w").close()
+while len(glob.glob(folder + "/../*/began")) < 2:
+    time.sleep(0.01)
+"""
 DIVERGES = "import sys; print('WARNING: x', file=sys.stderr); sys.exit('Diverged: Step 3: the loss is nan.')"
 IS_STOPPED = "import sys; print('Stopped by SIGTERM after step 3.'); sys.exit(75)"
 FAILS = "raise ValueError('no such data\\nor others')"
@@ -168,7 +175,7 @@ def test_seconds_add_up_over_the_parts_of_a_run_and_memory_is_the_most(make, tmp
 def test_each_of_several_runs_gets_a_gpu(make, tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
     monkeypatch.setattr(Pool, "_has_room", lambda pool: len(pool.running) < 2)
-    some = [make(name) for name in ("one", "two")]
+    some = [make(name, WAITS_FOR_TWO + FINISHES) for name in ("one", "two")]
     run(tmp_path, *some, parallel=2)
     assert sorted(trial.results()["cuda"] for trial in some) == ["3", "5"]
     alone = make("alone")

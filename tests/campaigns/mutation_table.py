@@ -456,6 +456,9 @@ MUTATIONS: tuple[Mutation, ...] = (
         "experiments/ablation_runs.py",
         "tests/test_ablations.py",
         ("10 if num_classes <= FEW_CLASSES else 5", "5 if num_classes <= FEW_CLASSES else 10"),
+        ("DRAWS = tuple(range(10))", "DRAWS = tuple(range(5))"),
+        ("PER_CLASS = 100", "PER_CLASS = 200"),
+        ("best_metric=VALIDATION).best()", "best_metric=VALIDATION).steps()[-1]"),
     ),
     *_in(
         "experiments/frozen.py",
@@ -747,6 +750,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         ('"run.data.held_out": "--held_out"}', "}"),
         ('DEFINE_integer("seeds", 3,', 'DEFINE_integer("seeds", 2,'),
         ("if winner is None:", "if False:"),
+        ('plan["held_out"] if seed is None else 0.0', 'plan["held_out"]'),
+        (', "run.loop.evaluate_every": 0}', "}"),
     ),
     *_in(
         "keras_vit/evaluate/vtab.py",

@@ -171,7 +171,7 @@ def test_a_source_without_a_readable_image_is_an_error(tmp_path: Path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "1.png").write_bytes(b"no image")
-    with pytest.raises(ValueError, match="No image of .* could be read"):
+    with pytest.raises(ValueError, match="2 of the 2 images of .* could not be read"):
         accuracy(classifier(2), sources.image_folder(tmp_path))
 
 

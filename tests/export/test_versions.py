@@ -49,6 +49,13 @@ def test_versions_count_from_one_and_go_on_from_the_greatest(tmp_path: Path):
     assert latest(base) == base / "41"
 
 
+@pytest.mark.parametrize("name", ["٣", "²", "-1", "1.5", " 1", "1a"])
+def test_a_version_is_a_number_as_a_server_reads_it(tmp_path: Path, name: str):
+    (tmp_path / "vit" / name).mkdir(parents=True)
+    assert versions(tmp_path / "vit") == []
+    assert _write(tmp_path / "vit") == tmp_path / "vit" / "1"
+
+
 def test_nothing_of_a_version_is_seen_before_it_is_whole(tmp_path: Path):
     base = tmp_path / "vit"
     with new_version(base) as version:

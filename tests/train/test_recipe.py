@@ -304,9 +304,9 @@ def test_where_a_run_computes_may_change_but_not_what(tmp_path, caplog):
 
     one = Devices(kind="one", num_replicas=1)
     assert not recipe.check_folder(tmp_path, config())
-    recipe._claim(tmp_path, config(), Devices(kind="x", num_replicas=2, num_workers=2, worker_index=1))
+    recipe._claim(tmp_path, config(), (), Devices(kind="x", num_replicas=2, num_workers=2, worker_index=1))
     assert not (tmp_path / "config.json").exists()  # the chief writes it
-    recipe._claim(tmp_path, config(), one)
+    recipe._claim(tmp_path, config(), (), one)
     for free in ({"kind": "one"}, {"names": ("CPU:1",)}, {"jit_compile": False}):
         assert recipe.check_folder(tmp_path, config(**free))
     with pytest.raises(ValueError, match="devices.precision: there 'float32', here 'mixed_bfloat16'"):
@@ -315,7 +315,7 @@ def test_where_a_run_computes_may_change_but_not_what(tmp_path, caplog):
     record = json.loads((tmp_path / "config.json").read_text())
     record["versions"]["Keras"] = "3.0.0"
     (tmp_path / "config.json").write_text(json.dumps(record))
-    recipe._claim(tmp_path, config(), one)
+    recipe._claim(tmp_path, config(), (), one)
     assert "begun with other versions, so its bits may differ" in caplog.text and "Keras" in caplog.text
     assert json.loads((tmp_path / "config.json").read_text()) == record
 
