@@ -11,6 +11,7 @@ import os
 import shutil
 import socket
 import tempfile
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ import psutil
 
 _PARTIAL = ".partial-"
 _alive: set[str] = set()  # folders in which this process is at work
+_new_folder = threading.Lock()  # a thread that sweeps must not meet a folder that another has made and not yet noted
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)  # what a rename says of a place that is taken
 
@@ -84,9 +86,10 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
 @contextlib.contextmanager
 def _folder_of_this_process(parent: Path, prefix: str) -> Iterator[Path]:
     """A folder whose name says whose it is, so that others know when it is of no use any more."""
-    _sweep(parent, prefix)
-    folder = Path(tempfile.mkdtemp(prefix=f"{prefix}{socket.gethostname()}-{os.getpid()}-", dir=parent))
-    _alive.add(folder.name)
+    with _new_folder:
+        _sweep(parent, prefix)
+        folder = Path(tempfile.mkdtemp(prefix=f"{prefix}{socket.gethostname()}-{os.getpid()}-", dir=parent))
+        _alive.add(folder.name)
     try:
         yield folder
     finally:

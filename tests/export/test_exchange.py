@@ -192,7 +192,7 @@ def test_what_keras_alone_writes_of_exact_gelu_does_not_load(build, tmp_path: Pa
 
 
 def test_a_conversion_that_tf2onnx_brings_itself_goes_first():
-    from tf2onnx import constants, handler  # noqa: F401: the last registers what is converted
+    from tf2onnx import constants, handler, onnx_opset  # noqa: F401 - the last brings the converters
 
     converters = handler.tf_op.get_opsets()[constants.ONNX_DOMAIN]
 
