@@ -280,6 +280,8 @@ def _become(request: dict[str, Any], out: int, err: int) -> None:
     os.dup2(out, 1), os.dup2(err, 2)
     for descriptor in {out, err}:
         os.close(descriptor)
+    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # those of the server are of its log, a file
+    sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False, buffering=1)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
     random.seed(), np.random.seed()
     kind, *arguments = request["argv"]
