@@ -45,7 +45,7 @@ from ablation_runs import METRIC, RESULT, train_and_measure
 from ablation_studies import STUDIES, make_study
 from absl import app, flags
 from exit_codes import exit_code
-from trials import Pool, Trial, claim, data_of, read_json
+from trials import Pool, Trial, check_plan, claim, data_of, read_json
 
 from keras_vit.drawing import check_can_draw
 from keras_vit.train import Diverged, pretrain
@@ -78,8 +78,9 @@ def main() -> None:
     check_can_draw()
     arms = {name: asdict(arm.config) for name, arm in study.arms.items()}
     runs = [arm.config.run for arm in study.arms.values()] + ([] if study.start is None else [study.start.run])
-    plan = {"study": _STUDY.value, "size": _SIZE.value, "seeds": seeds, "arms": arms, "data_sha256": data_of(*runs)}
-    claim(folder / "ablation.json", plan, free=("seeds",))
+    plan = {"study": _STUDY.value, "size": _SIZE.value, "seeds": seeds, "arms": arms}
+    check_plan(folder / "ablation.json", plan, free=("seeds", "data_sha256"))  # before its data are looked for
+    claim(folder / "ablation.json", {**plan, "data_sha256": data_of(*runs)}, free=("seeds",))
     pool = Pool(_PARALLEL.value, folder, "ablation")
     pool.catch_signals()
     if study.start is not None:

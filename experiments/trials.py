@@ -84,6 +84,17 @@ def data_of(*configs: RunConfig) -> str:
 def claim(path: Path, plan: Plan, *, free: Collection[str] = ()) -> None:
     """Writes the plan of an experiment into its folder, or checks that the one there is the same.
 
+    Args, Raises: As of `check_plan`.
+    """
+    plan = json.loads(json.dumps(plan, default=repr))
+    found = check_plan(path, plan, free=free)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, {**found, "plan": plan, "process": [os.getpid(), psutil.Process().create_time()]})
+
+
+def check_plan(path: Path, plan: Plan, *, free: Collection[str] = ()) -> dict[str, Any]:
+    """Returns what is known in the folder of an experiment, if it is free for this plan.
+
     Args:
         path: "sweep.json" in the folder: the experiment is called after it.
         plan: What may not change.
@@ -93,7 +104,6 @@ def claim(path: Path, plan: Plan, *, free: Collection[str] = ()) -> None:
         ValueError: If the folder holds another plan, or somebody works on it.
     """
     folder, kind, plan = path.parent, path.stem, json.loads(json.dumps(plan, default=repr))
-    folder.mkdir(parents=True, exist_ok=True)
     found = read_json(path)
     if other := _alive(found.get("process")):
         raise ValueError(f"Another {kind} is running in {folder}, as process {other.pid}. Wait for it, or stop it.")
@@ -106,7 +116,7 @@ def claim(path: Path, plan: Plan, *, free: Collection[str] = ()) -> None:
     if names:
         lines = [f"  {name}: there {there.get(name)}, here {here.get(name)}" for name in names[:12]]
         raise ValueError("\n".join([f"{folder} holds another {kind}:", *lines, "Choose another `--workdir`."]))
-    write_json(path, {**found, "plan": plan, "process": [os.getpid(), psutil.Process().create_time()]})
+    return found
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -112,7 +112,8 @@ class RestTransport:
             try:
                 response = self._session().post(self._url, json=body, timeout=timeout_s)
             except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError) as error:
-                raise Passing(late if deadline.is_over else f"{type(error).__name__}: {error}") from error
+                is_late = deadline.is_over or isinstance(error, requests.Timeout) or "timed out" in str(error)
+                raise Passing(late if is_late else f"{type(error).__name__}: {error}") from error
             except requests.RequestException as error:
                 raise Refused(f"{type(error).__name__}: {error}") from error
         if deadline.is_over:  # what was cut off may look like an answer

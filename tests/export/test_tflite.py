@@ -95,7 +95,7 @@ def test_a_file_says_of_itself_what_it_takes(build, tmp_path: Path):
         beside = json.loads((tmp_path / "vit" / str(number) / "keras_vit.json").read_text())
         assert beside == {key: value for key, value in facts.items() if key != "flavour"}
         assert facts["weights"] == "a.npz" and facts["licence"] == "Apache-2.0" and len(facts["variables_sha256"]) == 64
-        assert facts["accepted"]["top1_agreement"] == 0.95 and 0 < facts["accepted"]["max_error"]["float32"] < 0.01
+        assert facts["accepted"]["top1_agreement"] == 0.95 and 0 < facts["accepted"]["max_error"]["float32"] < 0.1
         assert facts["input"]["resize"] == "resize_shorter"
         assert facts["input"]["image_size"] == [32, 32] and facts["output"]["name"] == "logits"
         found.append((facts["input"]["dtype"], facts["input"]["range"], facts["output"]["shape"]))

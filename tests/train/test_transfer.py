@@ -74,7 +74,7 @@ def test_the_folder_of_a_stranger_just_works(stranger):
     done, output, data = stranger
     assert done.class_names == tuple(CLASSES)
     files = {path.name for path in output.iterdir()}
-    files -= {"errors.png"}  # of luck
+    files -= {"errors.png", "saved_model"}  # of luck; of the test that runs what the report says
     assert files == {
         *("answers.csv", "checkpoints", "classes.txt", "config.json", "confusion.png", "example.png"),
         *("learning_curve.png", "metrics.csv", "model.keras", "model.npz", "report.md", "results.json", "tensorboard"),
@@ -364,7 +364,7 @@ def test_other_labels_or_names_are_other_data(tmp_path: Path, monkeypatch):
     images = np.zeros((8, 4, 4), np.uint8)
     labels = np.arange(8) % 2
     found = {
-        transfer._sha256(sources.arrays(images, given, names))
+        sources.arrays(images, given, names).sha256()
         for given, names in ((labels, ["a", "b"]), (1 - labels, ["a", "b"]), (labels, ["a", "c"]), (labels, ["b", "a"]))
     }
     assert len(found) == 4
