@@ -20,7 +20,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
-from warm import HUNG_SECONDS
 
 import keras_vit
 from keras_vit.export.image_bytes import MAX_PIXELS, STATUSES
@@ -184,7 +183,7 @@ def exported(tmp_path: Path) -> Path:
 @pytest.mark.slow
 def test_ten_thousand_damaged_files_cost_only_themselves(exported: Path):
     command = [sys.executable, __file__, str(exported), str(NUM_FILES)]
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=HUNG_SECONDS)
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace")
     assert done.returncode == 0, f"It ended with {done.returncode}: {done.stderr[-2000:]}"
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["wrong"] == 0, found

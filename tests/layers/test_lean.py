@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from warm import HUNG_SECONDS
 
 from keras_vit.layers import TransformerBlock
 
@@ -68,7 +67,7 @@ def test_numbers_and_gradients_are_those_of_the_plain_block(options, dtype, part
 
 def _peak_megabytes(is_lean: bool) -> float:
     command = [sys.executable, "-W", "ignore", __file__, "lean" if is_lean else "plain"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=HUNG_SECONDS)
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     return float(done.stdout.split()[-1])
 
