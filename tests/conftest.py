@@ -45,6 +45,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Where pytest-randomly is installed it shuffles; the seeds of each test stay those of `_same_start`.
+    config.option.randomly_reset_seed = False
     if config.option.profile:
         from profiler import Profiler
 

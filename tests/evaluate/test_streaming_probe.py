@@ -104,7 +104,7 @@ def test_jax_finds_the_same():
     code = f"""
 import json, sys
 import numpy as np
-sys.path.insert(0, {os.path.dirname(__file__)!r})
+sys.path[:0] = [{os.path.dirname(__file__)!r}, {os.path.dirname(os.path.dirname(__file__))!r}]
 from test_streaming_probe import clouds, streamed
 import keras
 assert keras.backend.backend() == "jax"
