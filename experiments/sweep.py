@@ -26,7 +26,7 @@ import shlex
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +97,9 @@ def make_plan(config: Any) -> Plan:
         raise ValueError(f"Learning rates are numbers, such as --learning_rates=0.001,0.003: {error}.") from error
     if mistakes := _mistakes(config, given["learning_rates"], given["held_out"]):
         raise ValueError("\n".join(mistakes))
-    plan = {**given, "seeds": _SEEDS.value, "kind": kind, "config": asdict(config), "data_sha256": data_of(config.run)}
+    # Not the test set, which nothing opens before the winner is known; the final runs record theirs.
+    training = data_of(replace(config.run, data=replace(config.run.data, test="")))
+    plan = {**given, "seeds": _SEEDS.value, "kind": kind, "config": asdict(config), "data_sha256": training}
     return json.loads(json.dumps(plan, default=repr))
 
 

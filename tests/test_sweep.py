@@ -117,7 +117,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
     line = command(recipe, workdir, *options)
     with ExitStack() as stack, open(root / "stopped.txt", "w") as output:
         killed = stack.enter_context(ended(line, {**ENV, "PYTHONPATH": f"{root}/sleeper"}, subprocess.DEVNULL))
-        wait_for(lambda: read(second / "trial.json").get("process"))
+        wait_for(lambda: read(second / "trial.json").get("process") or killed.poll() is not None)
         orphan = psutil.Process(read(second / "trial.json")["process"][0])
         killed.kill()
         killed.wait()
