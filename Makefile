@@ -37,10 +37,11 @@ quickstart: $(VENV)/.installed-quickstart ## install what it needs, then the fir
 	@$(BIN)/python -m keras_vit quickstart
 
 test: lint ## what to run before each commit: linters, every contract on TensorFlow, floors 0-3 on JAX
-	$(call run_tests,not slow and $(UNASKED),$(ON_JAX),$(UNOPTIMIZED))
+	$(call run_tests,not slow and $(UNASKED),$(ON_JAX),$(UNOPTIMIZED),)
 
+# In the order of the files: what fails after half an hour fails again. `make test` shuffles.
 test-all: lint ## the same, and the long campaigns at full length
-	$(call run_tests,$(UNASKED),$(ON_JAX) $(ALSO_ON_JAX),)
+	$(call run_tests,$(UNASKED),$(ON_JAX) $(ALSO_ON_JAX),,-p no:randomly)
 
 profile: $(VENV)/.installed-test ## where the time and the memory of test-all go, as a table
 	@$(MAKE) --no-print-directory test-all PROFILE=$(VENV)/profile
@@ -48,12 +49,12 @@ profile: $(VENV)/.installed-test ## where the time and the memory of test-all go
 
 # Most tests keep one core busy, so two run at a time, each file in one process, and JAX beside them for a while. What
 # failed in either half is named once more at the very end, where whoever reads the last lines of a long log finds it.
-# $(1): which marks run; $(2): which tests run on JAX; $(3): flags of its compiler.
+# $(1): which marks run; $(2): which tests run on JAX; $(3): flags of its compiler; $(4): more for pytest.
 define run_tests
 @echo "Tests on TensorFlow, and beside them on JAX:"
-@KERAS_BACKEND=jax XLA_FLAGS="$(3)" $(JAX_CACHE) $(BIN)/python -m pytest -q -m "$(1)" $(2:%=tests/%) \
+@KERAS_BACKEND=jax XLA_FLAGS="$(3)" $(JAX_CACHE) $(BIN)/python -m pytest -q -m "$(1)" $(4) $(2:%=tests/%) \
     $(PROFILE:%=--profile=%/jax) > $(VENV)/jax-tests.log 2>&1 & jax=$$!; \
-KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q -m "$(1)" -n 2 --dist loadfile \
+KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q -m "$(1)" $(4) -n 2 --dist loadfile \
     $(PROFILE:%=--profile=%/tensorflow) 2>&1 | tee $(VENV)/tensorflow-tests.log; on_tensorflow=$$?; \
 wait $$jax; on_jax=$$?; [ $$on_jax = 0 ] || cat $(VENV)/jax-tests.log; \
 for half in jax tensorflow; do \
