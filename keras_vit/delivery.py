@@ -208,7 +208,7 @@ def _identity(
 
 
 def _whole(place: str | os.PathLike) -> str:
-    """A path from the root, whoever asks; tags and URLs as they are, but for passwords."""
+    """An absolute path; tags and URLs unchanged, without passwords."""
     if os.path.exists(Path(place).expanduser()):
         return str(Path(place).expanduser().resolve())
     return without_secrets(os.fspath(place))

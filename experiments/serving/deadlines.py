@@ -1,7 +1,7 @@
 """A time by which an HTTP request must have ended, however slowly the other side sends.
 
 A timeout of `requests` is the time between two bytes: a server that sends one byte a second is waited for as long as it
-likes. So a timer takes the socket away when the time is over, and whoever reads from it is told that it is closed.
+likes. So a timer closes the socket at the deadline, and the blocked read raises an error.
 """
 
 import contextlib

@@ -41,7 +41,7 @@ def listed_models(version: Path) -> list[Path]:
 
 
 def damage(export: Path) -> list[str]:
-    """Returns what differs from the list of checksums, in words; nothing if the export is as it was written.
+    """Returns a description of the differences from the checksums; empty if nothing has changed.
 
     Other models in the same folder are left out: each of them is checked on its own. Hidden files do not count.
 

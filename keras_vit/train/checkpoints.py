@@ -275,7 +275,7 @@ def _write_facts(path: Path, facts: Mapping[str, Any]) -> None:
 
 
 def _read_facts(folder: Path) -> dict[str, Any]:
-    """What `state.json` says, if it is what was written, in the folder it was written for."""
+    """The content of `state.json`, if its hash and its step match."""
     facts = json.loads((folder / "state.json").read_bytes())
     if not isinstance(facts, dict) or facts.pop("sha256", None) != _sha256_of(facts):
         raise ValueError("state.json is not what was written (its hash differs)")

@@ -269,7 +269,7 @@ class _Run(keras.callbacks.Callback):
             self._diverge(f"the loss is {loss}, the norm of the gradient {norm}")
 
     def _check_state(self) -> None:
-        """By all workers: whoever wrote alone would leave the others waiting."""
+        """On all workers: if one raised alone, the others would wait."""
         if wrong := not_finite(self.learner, self.trained_model):
             names = ", ".join(wrong[:3])
             self._diverge(f"{len(wrong)} variables of the run hold NaN or infinity ({names})")

@@ -110,7 +110,7 @@ def _find(file: str, model: str | None) -> tuple[Path, catalog.CatalogRow | None
 
 
 def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], str]:
-    """What the file claims under its own names, the arrays under canonical names, and the layout in words."""
+    """The entries of the file, the arrays under canonical names, and the name of the layout."""
     found = model_file.read(path)
     layout = "Keras weights" if found.dialect == "keras" else _layout(found.claimed)
     return found.claimed, found.canonical(), layout

@@ -59,7 +59,7 @@ _BIT_PUBLISHED = {after: before for before, after in _BIT.items()}
 _ROOT_POSITIONS = "pos_embedding"
 _RENAMED = {_ROOT_POSITIONS: _POSITIONS, "Transformer/pos_embedding": _POSITIONS}
 
-_MAX_DEPTH = 1000  # of stacked blocks: each becomes an array of its own, also of no numbers
+_MAX_DEPTH = 1000  # of stacked blocks: each becomes an array, even if it is empty
 _GROUP_NORM = re.compile(r"(.*/)?(gn\w+|norm-pre-head)/(scale|bias)")
 _GOOGLE = re.compile(r"(.*/)?(Transformer/.+|block\d+/unit\d+/.+|root_block/.+)")
 

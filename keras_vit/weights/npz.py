@@ -1,6 +1,6 @@
 """The npz format: a zip archive of `.npy` files to entries and back. Nothing is ever unpickled.
 
-Metadata lies as JSON in the comment of the archive, which NumPy ignores. The comment is at the very end of the file and
+Metadata is JSON in the comment of the archive, which NumPy ignores. The comment is at the very end of the file and
 zip has no checksum of it, so each member carries one in a comment of its own: a comment that was cut off or damaged is
 noticed. Files from before this, and foreign comments, have no such mark.
 
