@@ -5,11 +5,13 @@ import ctypes
 import os
 import shutil
 import socket
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 # All of this must be settled before Keras is imported for the first time.
 _HOME = Path(tempfile.mkdtemp(prefix="keras_vit_tests_"))
@@ -30,7 +32,11 @@ if not _ON_TENSORFLOW:
 import keras  # noqa: E402
 import pytest  # noqa: E402
 
-from keras_vit.variants import VIT_VARIANTS, ResNetVariant, ViTVariant  # noqa: E402
+import keras_vit  # noqa: E402
+from keras_vit import applications, verify  # noqa: E402
+from keras_vit.export import verdicts  # noqa: E402
+from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant  # noqa: E402
+from keras_vit.weights import source  # noqa: E402
 
 if _ON_TENSORFLOW:
     import tensorflow as tf
@@ -113,6 +119,18 @@ def _no_network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(socket, "getaddrinfo", _local_only(socket.getaddrinfo, lambda host=None, *_: host))
 
 
+@pytest.fixture(autouse=True)
+def _warm_judge(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exports are judged in forks of a process that has imported TensorFlow; slow tests start the real process."""
+    if _ON_TENSORFLOW and not request.node.get_closest_marker("slow"):
+        import warm
+
+        def run(command: list[str], **options) -> subprocess.CompletedProcess:
+            return warm.run([each for each in command if each != "-I"], **options)
+
+        monkeypatch.setattr(verdicts, "subprocess", SimpleNamespace(run=run))
+
+
 @pytest.fixture
 def tiny_vit() -> ViTVariant:
     """A row that builds in an instant: on images of 32 pixels it sees a grid of 4 by 4."""
@@ -123,3 +141,30 @@ def tiny_vit() -> ViTVariant:
 def tiny_resnet() -> Callable[[ResNetVariant], ResNetVariant]:
     """Cuts a row down to one unit in each of two stages, keeping its kind and its constants."""
     return lambda row: replace(row, name="tiny", units=(1, 1))
+
+
+@pytest.fixture(scope="module")
+def shallow() -> Iterator[None]:
+    """Every model with two blocks and one unit in each stage, wherever the package looks for its row.
+
+    For whole files, with `pytestmark = pytest.mark.usefixtures("shallow")`: what they test does not depend on the
+    depth, and twelve blocks take six times as long to build, to trace and to save.
+    """
+    rows = [replace(row, depth=2) for row in VIT_VARIANTS.values()] + list(RESNET_VARIANTS.values())
+    with pytest.MonkeyPatch.context() as patch:
+        for row in rows:
+            if isinstance(row, ResNetVariant):
+                row = replace(row, units=(1,) * len(row.units))
+            elif row.stem is not None:
+                row = replace(row, stem=replace(row.stem, units=(1,) * len(row.stem.units)))
+            tables = (
+                VIT_VARIANTS if isinstance(row, ViTVariant) else RESNET_VARIANTS,
+                verify._VARIANTS,
+                source._VARIANTS,
+            )
+            for table in tables:
+                patch.setitem(table, row.name, row)
+            door = applications.application(row)
+            patch.setattr(applications, row.name, door)
+            patch.setattr(keras_vit, row.name, door)
+        yield

@@ -1,5 +1,6 @@
 """Classifiers as their weights say."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import keras
@@ -11,7 +12,9 @@ from keras_vit.classifier import build, class_names, representation
 from keras_vit.evaluate.features import feature_model
 from keras_vit.variants import VIT_VARIANTS
 
-TI16 = VIT_VARIANTS["ViT_Ti16"]
+pytestmark = pytest.mark.usefixtures("shallow")
+
+TI16 = replace(VIT_VARIANTS["ViT_Ti16"], depth=2)  # as `shallow` has it
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """The command `export`: several formats in one go, and the check that what was delivered is the model."""
 
+import contextlib
+import io
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import keras_vit
 from keras_vit import acceptance, cli, delivery
 from keras_vit.export.checksums import write_checksums
 
-pytestmark = pytest.mark.tensorflow
+pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("shallow")]
 
 SIZE, NAMES = 32, ["ant", "bee", "cat"]
 
@@ -49,16 +50,19 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def delivered(weights: Path, photos: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     output = tmp_path_factory.mktemp("saved_models") / "mine"
-    done = _export(
+    code, said = _export(
         *("--model=ViT_Ti16", f"--weights={weights}", f"--image_size={SIZE}", f"--images={photos}"),
         *("--format=saved_model,tflite,onnx", "--flavours=float32,dynamic_int8", f"--output={output}"),
     )
-    assert done.returncode == 0, done.stderr
-    return output, done.stdout
+    assert code == 0
+    return output, said
 
 
-def _export(*flags: str) -> subprocess.CompletedProcess[str]:
-    return warm.run([sys.executable, "-m", "keras_vit", "export", *flags], capture_output=True, text=True)
+def _export(*flags: str) -> tuple[int, str]:
+    """The exit code and what was printed. In this process, where the models are shallow."""
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        code = cli.main(["export", *flags])
+    return code, said.getvalue()
 
 
 def _edit(facts: Path, old: str, new: str) -> None:
@@ -77,10 +81,10 @@ def test_every_format_is_there_and_was_judged_on_the_images_that_can_be_read(del
 
 
 def test_the_check_passes_and_says_against_what(delivered: tuple[Path, str], photos: Path):
-    done = _export(f"--check={delivered[0]}")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("OK ") == 4
-    assert done.stdout.count("against the model on 12 images: ") == 4  # on the images that the export was judged on
+    code, said = _export(f"--check={delivered[0]}")
+    assert code == 0, said
+    assert said.count("OK ") == 4
+    assert said.count("against the model on 12 images: ") == 4  # on the images that the export was judged on
 
 
 def test_a_failed_check_is_an_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture):

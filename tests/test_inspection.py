@@ -19,7 +19,7 @@ from keras_vit.analyze.subject import Photo, Subject  # noqa: E402
 from keras_vit.inspection import find_photos, inspect  # noqa: E402
 from keras_vit.variants import VIT_VARIANTS  # noqa: E402
 
-pytestmark = pytest.mark.tensorflow
+pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("shallow")]
 
 ROW = replace(VIT_VARIANTS["ViT_Ti16"], name="tiny", patch_size=8, width=16, depth=2, num_heads=2, mlp_dim=32)
 RED, GREEN = (250, 5, 5), (5, 250, 5)

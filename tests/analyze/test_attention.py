@@ -29,6 +29,8 @@ from keras_vit.analyze.attention_sites import find_attention
 from keras_vit.layers import AxialTransformerBlock, TransformerBlock
 from keras_vit.variants import VIT_VARIANTS, ViTVariant
 
+pytestmark = pytest.mark.usefixtures("shallow")
+
 RNG = np.random.default_rng(0)
 SIZE = (32, 48)  # of a tiny model: 4 x 6 patches
 IMAGES = RNG.integers(0, 256, (5, *SIZE, 3)).astype(np.uint8)

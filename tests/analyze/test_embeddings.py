@@ -13,6 +13,8 @@ from keras_vit.analyze.embeddings import filter_components, has_positions, posit
 from keras_vit.models import resnet, vision_transformer
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant
 
+pytestmark = pytest.mark.usefixtures("shallow")
+
 SIDES = (24, 40)  # pixels: a grid of 3 by 5
 
 

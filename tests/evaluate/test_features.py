@@ -21,7 +21,7 @@ from keras_vit.evaluate import feature_store  # noqa: E402
 from keras_vit.evaluate.features import extract, feature_model, load  # noqa: E402
 from keras_vit.evaluate.outputs import outputs  # noqa: E402
 
-pytestmark = pytest.mark.tensorflow
+pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("shallow")]
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (23, 32, 32, 3)).astype(np.uint8)

@@ -1,11 +1,13 @@
 """Judging a file: what a fresh process finds, and everything that may be wrong with the file."""
 
+import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_vit.export import verdicts
 from keras_vit.export.verdicts import judge, run, size_bytes
 
 pytestmark = pytest.mark.tensorflow
@@ -30,7 +32,8 @@ def _save(folder: Path, function=_sums) -> Path:
     return folder
 
 
-def test_a_file_is_run_in_batches_and_timed(tmp_path: Path):
+def test_a_file_is_run_in_batches_and_timed(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(verdicts, "subprocess", subprocess)  # the process that users start
     outcome = run(_save(tmp_path / "model"), IMAGES, repeats=3)
     np.testing.assert_allclose(outcome.outputs, EXPECTED, atol=1e-5)
     assert outcome.latency_ms > 0
