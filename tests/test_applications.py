@@ -33,7 +33,14 @@ def test_the_last_layer_is_a_dense_called_predictions():
 
 
 @pytest.mark.parametrize(
-    ("name", "channels"), [("ViT_Ti16", 1), ("ViT_Ti16", 3), ("ViT_Ti16", 4), ("R_ViT_Ti16", 4), ("BiT_R50x1", 1)]
+    ("name", "channels"),
+    [
+        ("ViT_Ti16", 1),
+        ("ViT_Ti16", 3),
+        ("ViT_Ti16", 4),
+        ("R_ViT_Ti16", 4),
+        pytest.param("BiT_R50x1", 1, marks=pytest.mark.once),
+    ],
 )
 def test_without_the_top_any_size_and_any_channels(name, channels):
     model = getattr(keras_vit, name)(weights=None, include_top=False, input_shape=(None, None, channels))

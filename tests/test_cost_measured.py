@@ -55,6 +55,7 @@ OPTIONS = (
 )
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("name", "options"),
     [("ViT_Ti16", options) for options in OPTIONS]
@@ -75,6 +76,7 @@ def test_parameters_are_those_of_the_model(name, options):
     assert cost.parameters(row, image_size=size, classes=classes, **options) == expected
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", ["ResNet50x1", "BiT_R50x1", "AxialResNet50"])
 @pytest.mark.parametrize("size", [(32, 64), (45, 130), (7, 1)])
 def test_parameters_of_a_trunk_are_those_of_the_model(name, size):
@@ -82,6 +84,7 @@ def test_parameters_of_a_trunk_are_those_of_the_model(name, size):
     assert cost.parameters(row, image_size=size, classes=10) == build(row, size).count_params()
 
 
+@pytest.mark.once
 def test_an_axial_stem_has_parameters_that_follow_the_image():
     row = shallow("R50_ViT_B32")
     row = replace(row, stem=replace(row.stem, axial=True))

@@ -146,6 +146,7 @@ def test_other_weights_under_the_same_name_are_found_out(delivered: tuple[Path, 
     assert "are others than those that were exported" in checked.against
 
 
+@pytest.mark.slow
 def test_one_format_that_fails_does_not_keep_back_the_others(weights: Path, photos: Path, tmp_path: Path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tf2onnx", None)
     wanted = delivery.Wanted(formats=("onnx", "saved_model"))

@@ -32,7 +32,7 @@ FILES = [tf.io.encode_png(LEVELS[0]).numpy(), b"", b"\xff\xd8\xff\xe0", tf.io.en
 
 
 def build() -> keras.Model:
-    row = replace(VIT_VARIANTS["ViT_Ti16"], name="tiny", patch_size=8, width=16, depth=2, num_heads=2, mlp_dim=32)
+    row = replace(VIT_VARIANTS["ViT_Ti16"], name="tiny", patch_size=8, width=16, depth=1, num_heads=2, mlp_dim=32)
     model = keras_vit.application(row)(
         weights=None, input_shape=(*SIZE, 3), classes=len(NAMES), classifier_activation=None
     )

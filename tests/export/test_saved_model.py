@@ -34,7 +34,7 @@ NAMES = ["tench", "goldfish", "great white shark", "été", "a b", "ß", "last"]
 RNG = np.random.default_rng(0)
 LEVELS = RNG.integers(0, 256, (3, *SIZE, 3)).astype(np.uint8)
 PIXELS = LEVELS / np.float32(127.5) - np.float32(1)
-ROW = replace(VIT_VARIANTS["ViT_Ti16"], name="tiny", patch_size=8, width=16, depth=2, num_heads=2, mlp_dim=32)
+ROW = replace(VIT_VARIANTS["ViT_Ti16"], name="tiny", patch_size=8, width=16, depth=1, num_heads=2, mlp_dim=32)
 
 
 def build(**options) -> keras.Model:
@@ -246,7 +246,7 @@ import dataclasses, sys
 import keras_vit
 from keras_vit.export.saved_model import saved_model
 row = keras_vit.variants.VIT_VARIANTS["ViT_Ti16"]
-row = dataclasses.replace(row, name="tiny", patch_size=8, width=16, depth=2, num_heads=2, mlp_dim=32)
+row = dataclasses.replace(row, name="tiny", patch_size=8, width=16, depth=1, num_heads=2, mlp_dim=32)
 saved_model(keras_vit.application(row)(weights=None, input_shape=(32, 48, 3), classes=7), sys.argv[1])
 """
 

@@ -22,7 +22,7 @@ RNG = np.random.default_rng(0)
 BOUNDS = {"float32": 1e-5, "float16": 5e-3, "dynamic_int8": 0.06, "int8": 0.25, "weight_only_int8": 0.06}
 
 
-TINY = replace(VIT_VARIANTS["ViT_Ti16"], name="tiny", patch_size=8, width=16, depth=2, num_heads=2, mlp_dim=32)
+TINY = replace(VIT_VARIANTS["ViT_Ti16"], name="tiny", patch_size=8, width=16, depth=1, num_heads=2, mlp_dim=32)
 
 
 def cut(row: ResNetVariant) -> ResNetVariant:

@@ -124,7 +124,9 @@ def _axial(x, p, grid):
 
 
 @pytest.mark.parametrize("relative", [False, True])
-@pytest.mark.parametrize("grid", [(2, 3), (4, 1), (1, 3), (3, 3)])
+@pytest.mark.parametrize(
+    "grid", [(2, 3), *(pytest.param(grid, marks=pytest.mark.once) for grid in ((4, 1), (1, 3), (3, 3)))]
+)
 def test_block_equals_two_blocks_by_hand(grid, relative):
     count = math.prod(grid)
     block, x = _built(_block(grid, relative_positions=relative), (count, 8)), _random(3, count, 8)
@@ -276,6 +278,7 @@ def test_unit_has_tables_as_long_as_its_map():
     assert isinstance(unit.row, MultiHeadDotProductAttention)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("make", "message"),
     [

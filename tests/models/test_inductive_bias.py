@@ -73,6 +73,7 @@ def test_without_positions_tokens_move_with_their_patches(tiny_vit):
     assert np.abs(mixed - straight).max() > 0.1
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(("kind", "placement"), KINDS)
 @pytest.mark.parametrize("classifier", POOLINGS)
 def test_with_positions_the_order_of_patches_counts(kind, placement, classifier, tiny_vit):
@@ -86,6 +87,7 @@ def test_with_positions_the_order_of_patches_counts(kind, placement, classifier,
     assert np.abs(outputs(model, permuted(images())) - outputs(model, images())).max() > 1e-2
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("placement", PLACEMENTS)
 @pytest.mark.parametrize("classifier", POOLINGS)
 def test_patches_that_move_with_their_positions_change_nothing(placement, classifier, tiny_vit):
@@ -128,6 +130,7 @@ def test_axial_attention_without_positions_knows_rows_and_columns(tiny_vit):
 # --- what places cost ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("classifier", ["token", "gap"])
 @pytest.mark.parametrize(
     ("kind", "placement", "with_token", "without"),
@@ -182,6 +185,7 @@ def test_patches_shift_by_whole_patches_alone():
     assert distance.min() > 0.1  # it is nobody's shift: no token comes out as any token of its row did
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", ["ResNet50x1", "BiT_R50x1"])
 def test_convolutions_shift_by_the_stride_away_from_the_borders(name, tiny_resnet):
     """Group normalization sees the whole map. So a picture on an empty ground moves, and all of it stays inside."""

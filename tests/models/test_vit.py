@@ -193,6 +193,7 @@ def test_an_axial_vit_pools_what_is_there(classifier, pooling, tiny_axial):
     assert model.output_shape == ((None, 16, 16) if pooling is None else (None, 16))
 
 
+@pytest.mark.once
 def test_an_axial_vit_on_a_stem(tiny_axial):
     """A hybrid's grid is that of its stem's map; and an axial stem has eight heads, whatever the blocks have."""
     stem = replace(RESNET_VARIANTS["AxialResNet50"], units=(1, 1))

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -32,6 +33,7 @@ from keras_vit.train.learner import make_learner  # noqa: E402
 from keras_vit.train.logs import read_metrics  # noqa: E402
 from keras_vit.train.loop import EXIT_STOPPED, Diverged, LoopConfig, Stopped, _Run, _signals, train  # noqa: E402
 from keras_vit.train.optimizers import OptimizerConfig, make_optimizer  # noqa: E402
+from keras_vit.variants import ViTVariant  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
 
@@ -172,6 +174,12 @@ def test_a_worker_that_is_asked_to_stop_stops_all_after_the_same_step(tmp_path: 
 # In one process from here on.
 
 ONE = Devices(kind="one", num_replicas=1)
+
+
+@pytest.fixture
+def tiny_vit(tiny_vit: ViTVariant) -> ViTVariant:
+    """One block: the loop does not know how many there are."""
+    return replace(tiny_vit, depth=1)
 
 
 class Loop:

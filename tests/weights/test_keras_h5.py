@@ -193,6 +193,7 @@ def _replace(file, value, **options):
     _first(file).create_dataset("1", data=value, **options)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "change",
     [
