@@ -34,7 +34,6 @@ import pytest  # noqa: E402
 
 import keras_vit  # noqa: E402
 from keras_vit import applications, verify  # noqa: E402
-from keras_vit.export import verdicts  # noqa: E402
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant  # noqa: E402
 from keras_vit.weights import source  # noqa: E402
 
@@ -124,6 +123,8 @@ def _warm_judge(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     """Exports are judged in forks of a process that has imported TensorFlow; slow tests start the real process."""
     if _ON_TENSORFLOW and not request.node.get_closest_marker("slow"):
         import warm
+
+        from keras_vit.export import verdicts
 
         def run(command: list[str], **options) -> subprocess.CompletedProcess:
             return warm.run([each for each in command if each != "-I"], **options)
