@@ -2,6 +2,7 @@
 
 import atexit
 import ctypes
+import gc
 import os
 import shutil
 import socket
@@ -20,6 +21,7 @@ os.environ["KERAS_HOME"] = str(_HOME / "keras")
 os.environ.pop("KERAS_VIT_WEIGHTS", None)
 os.environ["NO_PROXY"] = "*"
 os.environ["MPLBACKEND"] = "agg"
+os.environ["CI"] = "true"  # or OpenVINO reports that it was imported, over the network
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 if "KERAS_VIT_TESTS_WARM" not in os.environ:  # workers of pytest-xdist inherit it, and share the servers of `warm.py`
     os.environ["KERAS_VIT_TESTS_WARM"] = str(_HOME / str(os.getpid()))
@@ -67,6 +69,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason="needs TensorFlow: runs in the other half of `make test`"))
             if item.get_closest_marker("once"):
                 item.add_marker(pytest.mark.skip(reason="depends on no backend: runs in the other half of `make test`"))
+
+
+def pytest_collection_finish() -> None:
+    # TensorFlow and Keras are a million objects that live as long as the process: no collection needs to visit them.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 10, 10)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

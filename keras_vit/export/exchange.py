@@ -31,6 +31,7 @@ from keras_vit.export.checksums import write_checksums
 from keras_vit.export.examples import Examples, take
 from keras_vit.export.metadata import describe, write_facts
 from keras_vit.export.reference import write_reference
+from keras_vit.export.runner import unreported
 from keras_vit.export.signatures import output_name
 from keras_vit.export.subject import Subject, check_float32, subject_of
 from keras_vit.export.verdicts import Verdict, judge
@@ -137,7 +138,7 @@ def openvino(
         >>> sorted(path.name for path in Path("for_openvino/1").iterdir())
         ['SHA256SUMS', 'keras_vit.json', 'labels.txt', 'model.bin', 'model.xml', 'reference.npz']
     """
-    with _unreported():
+    with unreported():
         _check_installed_for_openvino()
         subject = subject_of(model, image_size, class_names)
         check_float32(model)
@@ -347,20 +348,3 @@ def _in_stages(node: Any) -> None:
     means = operations.reduce_mean(pixels, integers(2))
     kept = (-1, 1, 1, groups, 1) if node.get_attributes()["keep_dims"] else (-1, groups)
     node.output(0).replace(operations.reshape(means, integers(*kept), special_zero=False).output(0))
-
-
-@contextlib.contextmanager
-def _unreported() -> Iterator[None]:
-    """OpenVINO tells its makers when it is imported and when it converts, over the network and unasked; not from tests.
-
-    It asks once in a process, when it is imported; processes that are started meanwhile are told so too.
-    """
-    before = os.environ.get("CI")
-    os.environ["CI"] = "true"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["CI"]
-        else:
-            os.environ["CI"] = before

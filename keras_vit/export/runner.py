@@ -7,6 +7,7 @@ not of the process that wrote it: an export that needs Python code of the model 
 scripts that run files without Keras; they load this file by its path.
 """
 
+import contextlib
 import functools
 import json
 import os
@@ -121,11 +122,29 @@ def _onnxruntime(path: Path, num_threads: int) -> Run:
 
 
 def _openvino(precision: str, path: Path, num_threads: int) -> Run:
-    import openvino
+    with unreported():
+        import openvino
 
     settings = {"INFERENCE_PRECISION_HINT": precision, "INFERENCE_NUM_THREADS": num_threads}
     compiled = openvino.Core().compile_model(str(path), "CPU", settings)
     return lambda images: compiled(images)[compiled.output(0)]
+
+
+@contextlib.contextmanager
+def unreported() -> Iterator[None]:
+    """OpenVINO tells its makers when it is imported and when it converts, over the network and unasked; not from tests.
+
+    It asks once in a process, when it is imported; processes that are started meanwhile are told so too.
+    """
+    before = os.environ.get("CI")
+    os.environ["CI"] = "true"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["CI"]
+        else:
+            os.environ["CI"] = before
 
 
 def _explained(error: Exception) -> str:

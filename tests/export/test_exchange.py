@@ -19,13 +19,14 @@ import keras_vit
 from keras_vit.cost import parameters
 from keras_vit.export import exchange
 from keras_vit.export.exchange import onnx, openvino
+from keras_vit.export.runner import unreported
 from keras_vit.export.verdicts import Verdict
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
 
 pytestmark = pytest.mark.tensorflow
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("tf2onnx")
-with exchange._unreported():
+with unreported():
     runtime = pytest.importorskip("openvino")
 
 SIZE = (32, 48)
@@ -257,7 +258,7 @@ def test_openvino_normalizes_groups_of_many_numbers_exactly(tmp_path: Path):
     exchange._write_openvino(model, tmp_path / "model.xml", LARGE)
     assert {path.name for path in tmp_path.iterdir()} == {"model.xml", "model.bin"}
     assert error(tmp_path / "model.xml") < 1e-5
-    with exchange._unreported():
+    with unreported():
         model.export(str(tmp_path / "plain.xml"), format="openvino", verbose=False, input_signature=LARGE)
     assert error(tmp_path / "plain.xml") > 5e-5
 
@@ -359,17 +360,31 @@ exchange.openvino(keras.Model(images, keras.layers.Flatten()(images)), sys.argv[
 print("written, then", os.environ.get("CI"))
 """
 
+RUN_IN_A_NEW_PROCESS = """
+import os, sys
+from pathlib import Path
+from openvino_telemetry import main
+main.TelemetrySender.send = lambda *message: print("sent", message)
+from keras_vit.export import runner
+runner.opened(Path(sys.argv[1]), "")
+print("ran")
+print("then", os.environ.get("CI"))
+"""
+
 
 def test_openvino_reports_to_nobody(tmp_path: Path):
     environment = {name: value for name, value in os.environ.items() if name != "CI"}
     command = [sys.executable, "-c", IN_A_NEW_PROCESS, str(tmp_path)]
     done = warm.run(command, capture_output=True, text=True, env=environment)
     assert done.stdout.splitlines() == ["judged under true", "written, then None"], done.stderr
+    run = [sys.executable, "-c", RUN_IN_A_NEW_PROCESS, str(next(tmp_path.rglob("model.xml")))]
+    done = warm.run(run, capture_output=True, text=True, env=environment)
+    assert done.stdout.splitlines() == ["ran", "then None"], done.stderr
 
 
 def test_what_the_caller_says_of_ci_is_as_it_was(monkeypatch):
     monkeypatch.setenv("CI", "no")
-    with exchange._unreported():
+    with unreported():
         assert os.environ["CI"] == "true"
     assert os.environ["CI"] == "no"
 
