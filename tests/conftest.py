@@ -2,7 +2,6 @@
 
 import atexit
 import ctypes
-import gc
 import os
 import shutil
 import socket
@@ -69,13 +68,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason="needs TensorFlow: runs in the other half of `make test`"))
             if item.get_closest_marker("once"):
                 item.add_marker(pytest.mark.skip(reason="depends on no backend: runs in the other half of `make test`"))
-
-
-def pytest_collection_finish() -> None:
-    # TensorFlow and Keras are a million objects that live as long as the process: no collection needs to visit them.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(10_000, 10, 10)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
