@@ -49,13 +49,13 @@ profile: $(VENV)/.installed-test ## where the time and the memory of test-all go
 	@$(MAKE) --no-print-directory test-all PROFILE=$(VENV)/profile
 	@$(BIN)/python tests/profiler.py $(VENV)/profile/tensorflow $(VENV)/profile/jax
 
-# Most tests keep one core busy, so two run at a time, each file in one process, and JAX beside them for a while. What
-# failed in either half is named once more at the very end, where whoever reads the last lines of a long log finds it.
+# Most tests keep one core busy, so two run at a time, each file in one process. JAX takes what those two leave of the
+# processor while they wait for servers and killed processes. What failed in either half is named once more at the very end, where whoever reads the last lines of a long log finds it.
 # $(1): which marks run; $(2): which tests run on JAX; $(3): flags of its compiler; $(4): more for pytest;
 # $(5): the environment of TensorFlow.
 define run_tests
 @echo "Tests on TensorFlow, and beside them on JAX:"
-@KERAS_BACKEND=jax XLA_FLAGS="$(3)" $(JAX_CACHE) $(BIN)/python -m pytest -q -m "$(1)" $(4) $(2:%=tests/%) \
+@KERAS_BACKEND=jax XLA_FLAGS="$(3)" $(JAX_CACHE) nice -n 10 $(BIN)/python -m pytest -q -m "$(1)" $(4) $(2:%=tests/%) \
     $(PROFILE:%=--profile=%/jax) > $(VENV)/jax-tests.log 2>&1 & jax=$$!; \
 $(5) KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q -m "$(1)" $(4) -n 2 --dist loadfile \
     $(PROFILE:%=--profile=%/tensorflow) 2>&1 | tee $(VENV)/tensorflow-tests.log; on_tensorflow=$$?; \

@@ -70,6 +70,7 @@ def test_what_is_mistyped_is_refused_with_what_there_is(tmp_path, option, there_
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_tensorflow_is_not_charged_for_jax():
     """TensorFlow imports JAX where it is installed, which a rival's presence must not cost us; JAX stays importable."""
     line = (

@@ -134,6 +134,7 @@ def test_inputs_are_not_modified():
     np.testing.assert_array_equal(image, NOISE)
 
 
+@pytest.mark.slow
 def test_every_operation_is_drawn_as_often():
     image = NOISE[:16, :16]
     outcomes = {}
@@ -157,7 +158,7 @@ def test_operations_follow_each_other():
     assert len(results - once) > 20
 
 
-@pytest.mark.parametrize("is_static", [True, False])
+@pytest.mark.parametrize("is_static", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_the_same_eagerly_and_in_tf_data_however_parallel(is_static):
     transform = randaugment.rand_augment(2, 20)
     images = [NOISE, SMOOTH] if is_static else [NOISE, SMOOTH[:30, :40]]

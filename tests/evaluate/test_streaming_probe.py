@@ -59,6 +59,7 @@ def test_batches_smaller_than_the_training_set_lead_there_too(monkeypatch):
     assert_same_optimum(found, linear_probe(*arrays, regularizations=(10.0,)), tolerance=0.05)
 
 
+@pytest.mark.slow
 def test_handwritten_digits():
     images, labels = pytest.importorskip("sklearn.datasets").load_digits(return_X_y=True)
     arrays = images[:1437], labels[:1437], images[1437:], labels[1437:]
@@ -159,6 +160,7 @@ def test_every_epoch_has_an_order_of_its_own(monkeypatch):
         assert sorted(np.concatenate(features.asked[4 * epoch : 4 * epoch + 4])) == list(range(3, 35))
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_training_set(tmp_path, monkeypatch):
     monkeypatch.setattr(labelled, "_BLOCK", 2**18)
     peaks = {}

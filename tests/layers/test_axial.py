@@ -46,7 +46,10 @@ def test_block_keeps_the_layer_contract(options, num_weights, tmp_path):
 
 @pytest.mark.parametrize(
     ("strides", "shape", "expected", "num_weights"),
-    [(1, (2, 3, 4, 256), (2, 3, 4, 256), 26), (2, (2, 7, 9, 16), (2, 4, 5, 256), 29)],
+    [
+        (1, (2, 3, 4, 256), (2, 3, 4, 256), 26),
+        pytest.param(2, (2, 7, 9, 16), (2, 4, 5, 256), 29, marks=pytest.mark.once),
+    ],
 )
 def test_unit_keeps_the_layer_contract(strides, shape, expected, num_weights, tmp_path):
     check_layer(
@@ -248,7 +251,7 @@ def _average(x):
     return np.stack([[x[i : i + 2, j : j + 2].mean(axis=(0, 1)) for j in columns] for i in rows])
 
 
-@pytest.mark.parametrize(("strides", "shape"), [(1, (3, 4, 128)), (2, (4, 6, 16)), (2, (3, 5, 16))])
+@pytest.mark.parametrize(("strides", "shape"), [(1, (3, 4, 128)), pytest.param(2, (4, 6, 16), marks=pytest.mark.once), (2, (3, 5, 16))])
 def test_unit_equals_its_formula(strides, shape):
     unit, x = _built(AxialUnit(32, strides=strides, **UNIT), shape), _random(2, *shape)
     p = _weights(unit)

@@ -132,6 +132,7 @@ def tiny(row, seed: int = 0, **options) -> keras.Model:
     return model
 
 
+@pytest.mark.slow
 def test_plain_keras_clips_each_replica(tiny_vit):
     """Why the step is ours. When this fails, Keras is mended, and the step may become Keras's again."""
     images, labels = data()

@@ -108,6 +108,7 @@ def test_training_images_of_the_test_set_are_dropped(tmp_path):
     assert "train/cat/5.png" in found and "train/dog/5.png" in found and "4.png" not in found
 
 
+@pytest.mark.slow
 def test_a_batch_that_replicas_do_not_divide_is_filled_up(tmp_path):
     options = ["--config.run.batch_size=10", "--config.run.accumulation_steps=4", "--config.run.loop.total_steps=3"]
     done = script("pretrain", "cifar10_scratch.py:smoke", tmp_path, *options)
