@@ -50,7 +50,8 @@ profile: $(VENV)/.installed-test ## where the time and the memory of test-all go
 	@$(BIN)/python tests/profiler.py $(VENV)/profile/tensorflow $(VENV)/profile/jax
 
 # Most tests keep one core busy, so two run at a time, each file in one process. JAX takes what those two leave of the
-# processor while they wait for servers and killed processes. What failed in either half is named once more at the very end, where whoever reads the last lines of a long log finds it.
+# processor while they wait for servers and killed processes. What failed in either half is named once more at the very
+# end, where whoever reads the last lines of a long log finds it.
 # $(1): which marks run; $(2): which tests run on JAX; $(3): flags of its compiler; $(4): more for pytest;
 # $(5): the environment of TensorFlow.
 define run_tests

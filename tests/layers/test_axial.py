@@ -251,7 +251,10 @@ def _average(x):
     return np.stack([[x[i : i + 2, j : j + 2].mean(axis=(0, 1)) for j in columns] for i in rows])
 
 
-@pytest.mark.parametrize(("strides", "shape"), [(1, (3, 4, 128)), pytest.param(2, (4, 6, 16), marks=pytest.mark.once), (2, (3, 5, 16))])
+@pytest.mark.parametrize(
+    ("strides", "shape"),
+    [(1, (3, 4, 128)), pytest.param(2, (4, 6, 16), marks=pytest.mark.once), (2, (3, 5, 16))],
+)
 def test_unit_equals_its_formula(strides, shape):
     unit, x = _built(AxialUnit(32, strides=strides, **UNIT), shape), _random(2, *shape)
     p = _weights(unit)
