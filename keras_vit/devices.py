@@ -6,6 +6,7 @@ TensorFlow uses tf.distribute, JAX uses `keras.distribution`; the rest of the pa
 import functools
 import json
 import os
+import re
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -305,6 +306,19 @@ def _gathered(values: Any) -> np.ndarray:
     if jax.process_count() == 1:
         return np.asarray(values)
     return np.asarray(multihost_utils.process_allgather(values, tiled=True))
+
+
+def is_of_a_lost_worker(error: BaseException) -> bool:
+    """Whether an error is what the backend raises when another worker of the run cannot be reached any more."""
+    if keras.backend.backend() == "jax":
+        return isinstance(error, jax.errors.JaxRuntimeError) and bool(_LOST.search(str(error)))
+    of_connections = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
+    if isinstance(error, (*of_connections, tf.errors.DeadlineExceededError)):
+        return True
+    return isinstance(error, tf.errors.OpError) and bool(_LOST.search(str(error)))
+
+
+_LOST = re.compile("collective|coordination|heartbeat|gloo|connection|socket|unavailable|deadline", re.IGNORECASE)
 
 
 def has_accelerator() -> bool:

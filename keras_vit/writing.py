@@ -29,6 +29,8 @@ def whole(path: Path) -> Iterator[Path]:
     partial = path.with_name(f"{_MARK}{os.getpid()}-{path.name}")
     try:
         yield partial
+        with open(partial, "rb") as file:
+            os.fsync(file.fileno())  # or a power cut leaves the name, and an empty file
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)

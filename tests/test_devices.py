@@ -10,7 +10,7 @@ import pytest
 import warm
 from warm import HUNG_SECONDS
 
-pytest.importorskip("tensorflow")
+tf = pytest.importorskip("tensorflow")
 
 from counting_processes import counted, start  # noqa: E402
 from free_ports import free_ports  # noqa: E402
@@ -164,3 +164,19 @@ def test_two_trainings_in_one_process_do_not_mix_their_sums(tmp_path: Path):
     done = warm.run(command, env=env, capture_output=True, text=True, timeout=HUNG_SECONDS)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("examples: ") == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "lost"),
+    [
+        (tf.errors.UnavailableError(None, None, "failed to connect to all addresses"), True),
+        (tf.errors.AbortedError(None, None, "Connection reset by peer"), True),
+        (tf.errors.DeadlineExceededError(None, None, ""), True),
+        (tf.errors.InternalError(None, None, "Collective ops is aborted by: worker 1 is down"), True),
+        (tf.errors.InternalError(None, None, "Blas GEMM launch failed"), False),
+        (tf.errors.InvalidArgumentError(None, None, "shapes do not match"), False),
+        (ValueError("connection"), False),
+    ],
+)
+def test_errors_of_a_lost_worker(error: Exception, lost: bool):
+    assert devices.is_of_a_lost_worker(error) is lost

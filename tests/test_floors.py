@@ -80,8 +80,8 @@ FILES = {
     ),
     "train": (
         *("losses", "schedules", "optimizers", "remat", "tensorflow_step", "jax_step", "learner", "checkpoints"),
-        *("progress", "window", "logs", "report", "loop", "config", "recipe", "pretrain", "finetune", "masked_patches"),
-        *("handover", "transfer", "__init__"),
+        *("progress", "window", "logs", "report", "loop", "config", "folder_lock", "recipe", "pretrain", "finetune"),
+        *("masked_patches", "handover", "transfer", "__init__"),
     ),
     "analyze": (
         *("attention_arithmetic", "attention_sites", "attention_model", "batches", "attention", "embeddings", "plots"),

@@ -274,11 +274,16 @@ def _write_facts(path: Path, facts: Mapping[str, Any]) -> None:
     _write(path, lambda file: file.write(json.dumps(whole, indent=1, allow_nan=False).encode()))
 
 
+_FIELDS = {"step": int, "metrics": dict, "window": list, "state_sha256": str, "file_sha256": str}
+
+
 def _read_facts(folder: Path) -> dict[str, Any]:
     """The content of `state.json`, if its hash and its step match."""
     facts = json.loads((folder / "state.json").read_bytes())
     if not isinstance(facts, dict) or facts.pop("sha256", None) != _sha256_of(facts):
         raise ValueError("state.json is not what was written (its hash differs)")
+    if any(type(facts.get(name)) is not kind for name, kind in _FIELDS.items()):
+        raise ValueError("state.json has other fields than those of a checkpoint")
     if facts["step"] != int(folder.name):
         raise ValueError(f"it was written for step {facts['step']}")
     return facts

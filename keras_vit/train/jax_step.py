@@ -27,7 +27,7 @@ def train_step(learner: Any, state: tuple, data: tuple) -> tuple[dict[str, jax.A
     gradients, others, (loss, hits, weight) = _accumulated(learner, trainable, others, data, loss_scale)
     gradients = optimizer.without_noise(gradients)
     examples, weight = weight, jnp.maximum(weight, 1e-12)
-    to_mean = learner.rows_per_replica / (weight * loss_scale)
+    to_mean = learner.batch_rows / (weight * loss_scale)
     norm = jnp.sqrt(sum(jnp.sum(jnp.square(g.astype("float32"))) for g in gradients)) * to_mean
     factor = (
         to_mean if learner.clip_norm is None else to_mean * learner.clip_norm / jnp.maximum(norm, learner.clip_norm)
@@ -66,7 +66,7 @@ def _update(optimizer: Any, trainable: list, variables: list, gradients: list, f
 
 
 def _accumulated(learner: Any, trainable: list, others: list, data: tuple, loss_scale: Any) -> tuple[list, list, Sums]:
-    """Sums over micro-batches: gradients of the weighted loss per row of a replica, and `Sums`."""
+    """Sums over micro-batches: gradients, per row of the whole batch, and `Sums`."""
     num_micro = learner.accumulation_steps
 
     def total(trainable: list, others: list, data: tuple) -> tuple:
@@ -75,7 +75,7 @@ def _accumulated(learner: Any, trainable: list, others: list, data: tuple, loss_
         losses, hits = learner.objective(labels, outputs)
         loss = jnp.sum(losses * weights)
         sums = (loss, jnp.sum(hits * weights), jnp.sum(weights))
-        return loss * loss_scale / learner.rows_per_replica, (others, sums)
+        return loss * loss_scale / learner.batch_rows, (others, sums)
 
     gradient_of = jax.value_and_grad(total, has_aux=True)
     if num_micro == 1:

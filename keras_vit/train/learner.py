@@ -32,7 +32,8 @@ class Learner(keras.Model):
         *,
         optimizer: ParameterGroups,
         objective: Objective,
-        rows_per_replica: int,
+        batch_rows: int,
+        num_replicas: int = 1,
         accumulation_steps: int = 1,
         clip_norm: float | None = None,
         multi_worker: bool = False,
@@ -41,7 +42,7 @@ class Learner(keras.Model):
     ) -> "Learner":
         """Sets what `fit` and `evaluate` need. Returns itself."""
         self.objective = objective
-        self.rows_per_replica = rows_per_replica
+        self.batch_rows, self.rows_per_replica = batch_rows, batch_rows // num_replicas
         self.accumulation_steps = accumulation_steps
         self.clip_norm = clip_norm
         self.multi_worker = multi_worker
@@ -146,7 +147,8 @@ def make_learner(
     return learner.prepare(
         optimizer=optimizer,
         objective=objective or classification(),
-        rows_per_replica=batch_rows // num_replicas,
+        batch_rows=batch_rows,
+        num_replicas=num_replicas,
         accumulation_steps=accumulation_steps,
         clip_norm=clip_norm,
         multi_worker=num_workers > 1,

@@ -4,8 +4,10 @@ A run is one `fit` over the steps that are left. Nothing that it does depends on
 data are a function of the step (`keras_vit.data.order`), the rest is in the checkpoint.
 """
 
+import functools
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -15,11 +17,11 @@ import keras
 import numpy as np
 from absl import logging
 
-from keras_vit.devices import Devices
+from keras_vit.devices import Devices, is_of_a_lost_worker
 from keras_vit.train.checkpoints import Checkpoint, Checkpoints, not_finite, restore_state, state_of, state_sha256
 from keras_vit.train.learner import Learner, averaged
 from keras_vit.train.logs import MetricsLog
-from keras_vit.train.progress import InputClock, ProgressBar, memory_in_use_gb
+from keras_vit.train.progress import InputClock, ProgressBar, SilenceAlarm, memory_in_use_gb
 from keras_vit.train.window import Window
 from keras_vit.writing import whole
 
@@ -103,6 +105,7 @@ def train(
             checkpoint.
         ValueError: If no image could be read, of the training set or of the validation set.
         OSError: If the last checkpoint or the metrics cannot be written.
+        ConnectionError: When another worker cannot be reached any more.
     """
     checkpoints = Checkpoints(
         workdir, keep=config.keep_checkpoints, best_metric=config.best_metric, is_writer=devices.is_chief
@@ -116,6 +119,8 @@ def train(
     run = _Run(learner, model, config, checkpoints, log, bar, batch_size, devices, validation, evaluators or {}, start)
     if found is not None:
         run.metrics, run.window = dict(found.metrics), Window(found.window)
+    alarm = SilenceAlarm(functools.partial(print, file=sys.stderr, flush=True)) if devices.num_workers > 1 else None
+    run.hear = (lambda: None) if alarm is None else alarm.hear
     with _signals(run.ask_to_stop):
         try:
             if start < config.total_steps:
@@ -128,8 +133,17 @@ def train(
                     callbacks=[run],
                 )
             run.finish()
+        except Exception as error:
+            if devices.num_workers == 1 or not is_of_a_lost_worker(error):
+                raise
+            raise ConnectionError(
+                f"Step {run.step}: another worker of this run cannot be reached any more. End all of them, and start "
+                f"the same command on each again. {run.kept()}"
+            ) from error
         finally:
             bar.close()
+            if alarm is not None:
+                alarm.close()
             if log is not None:
                 log.close()
     return {**run.metrics, "state_sha256": state_sha256(state_of(learner, model))}
@@ -184,6 +198,7 @@ class _Run(keras.callbacks.Callback):
         self.log, self.bar, self.batch_size, self.devices = log, bar, batch_size, devices
         self.validation, self.evaluators = validation, evaluators
         self.step = self._start = start
+        self.hear: Callable[[], None] = lambda: None
         self.clock = InputClock()
         self.metrics: dict[str, float] = {}
         self.asked_by: str | None = None
@@ -218,6 +233,7 @@ class _Run(keras.callbacks.Callback):
         self.window.add(values, seconds=seconds)
         self._examples += values["examples"]
         self.bar.step()
+        self.hear()
         config, last = self.config, self.step == self.config.total_steps
         if self.step % config.log_every == 0 or last:
             self._write_window()
@@ -314,11 +330,12 @@ class _Run(keras.callbacks.Callback):
             self.log.write(self.step, values)
         except OSError as error:
             raise OSError(
-                f"Step {self.step}: the metrics could not be written: {error}. {self._kept()} Make room, and run the "
+                f"Step {self.step}: the metrics could not be written: {error}. {self.kept()} Make room, and run the "
                 "same command."
             ) from error
 
-    def _kept(self) -> str:
+    def kept(self) -> str:
+        """What a run that ends here goes on from."""
         steps = self.checkpoints.steps()
         return f"The last checkpoint is whole: {self.checkpoints.path(steps[-1])}." if steps else "No checkpoint yet."
 

@@ -4,6 +4,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,40 @@ def memory_in_use_gb() -> float:
     """Returns the memory in use, in 10^9 bytes: that of the accelerator if it says, else of this process."""
     of_accelerator = memory_gb()
     return psutil.Process().memory_info().rss / 1e9 if of_accelerator is None else of_accelerator
+
+
+class SilenceAlarm:
+    """Says it, once for each silence, when nothing has been heard of for long.
+
+    Of several workers that compute together one may die, and the others wait for it in native code for ever.
+
+    Args:
+        say: Takes the sentence.
+        seconds: How long a silence is.
+    """
+
+    def __init__(self, say: Callable[[str], None], seconds: float = 300):
+        self._say, self._seconds = say, seconds
+        self._heard = threading.Event()
+        self._over = False
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def hear(self) -> None:
+        self._heard.set()
+
+    def close(self) -> None:
+        self._over = True
+        self._heard.set()
+
+    def _listen(self) -> None:
+        while not self._over:
+            if not self._heard.wait(self._seconds):
+                self._say(
+                    f"No step has ended for {self._seconds:.0f} s. If another worker of this run has died, end this "
+                    "process too, and start the same command on all of them: it goes on from the last checkpoint."
+                )
+                self._heard.wait()
+            self._heard.clear()
 
 
 class ProgressBar:

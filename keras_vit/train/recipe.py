@@ -13,6 +13,7 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -31,12 +32,14 @@ from keras_vit.data.transforms import Transform
 from keras_vit.devices import Devices, connect
 from keras_vit.drawing import check_can_draw
 from keras_vit.train.config import DataConfig, RunConfig, flattened
+from keras_vit.train.folder_lock import alone_in
 from keras_vit.train.learner import averaged, make_learner
 from keras_vit.train.loop import train
 from keras_vit.train.losses import Objective, classification
 from keras_vit.train.optimizers import make_optimizer
 from keras_vit.train.report import write_report
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant
+from keras_vit.weights.download import without_secrets
 from keras_vit.weights.save import save_checkpoint
 from keras_vit.writing import whole, write_json
 
@@ -79,87 +82,104 @@ def run(
     check_can_draw()
     devices = connect(settings.devices)
     check_folder(workdir, config)
-    keras.utils.set_random_seed(settings.seed)
-    train_source, test_source = make_sources(settings.data, settings.seed) if data is None else data
-    if settings.data.drop_duplicates and test_source is not None:
-        train_source = _without_duplicates(train_source, test_source, workdir, devices)
-    with devices.scope():
-        model = build(len(train_source.class_names))
-        optimizer = make_optimizer(
-            settings.optimizer,
-            model,
-            settings.loop.total_steps,
-            loss_scaling=settings.devices.precision == "mixed_float16",
-        )
-        learner = make_learner(
-            model,
-            optimizer,
-            batch_rows=padded_rows(settings.batch_size, devices.num_replicas * settings.accumulation_steps),
-            objective=objective or classification(settings.loss, label_smoothing=settings.label_smoothing),
-            accumulation_steps=settings.accumulation_steps,
-            remat=settings.remat,
-            clip_norm=settings.optimizer.clip_norm,
-            num_replicas=devices.num_replicas,
-            num_workers=devices.num_workers,
-            **({} if settings.devices.jit_compile is None else {"jit_compile": settings.devices.jit_compile}),
-        )
-    _claim(
-        workdir, config, (train_source, test_source), devices
-    )  # now that the model could be made: a mistake must not take the folder
-    # Outside of the scope: inside, TensorFlow 2.21 cannot make NumPy arrays of the variables of several workers.
-    bad = _unreadable(train_source, settings.data, workdir / "unreadable_train.txt")
-    bad_test = None if test_source is None else _unreadable(test_source, settings.data, workdir / "unreadable_test.txt")
+    with ExitStack() as stack:
+        _agreed(devices, lambda: devices.is_chief and stack.enter_context(alone_in(workdir)))
+        keras.utils.set_random_seed(settings.seed)
+        train_source, test_source = make_sources(settings.data, settings.seed) if data is None else data
+        if settings.data.drop_duplicates and test_source is not None:
+            train_source = _without_duplicates(train_source, test_source, workdir, devices)
+        with devices.scope():
+            model = build(len(train_source.class_names))
+            optimizer = make_optimizer(
+                settings.optimizer,
+                model,
+                settings.loop.total_steps,
+                loss_scaling=settings.devices.precision == "mixed_float16",
+            )
+            learner = make_learner(
+                model,
+                optimizer,
+                batch_rows=padded_rows(settings.batch_size, devices.num_replicas * settings.accumulation_steps),
+                objective=objective or classification(settings.loss, label_smoothing=settings.label_smoothing),
+                accumulation_steps=settings.accumulation_steps,
+                remat=settings.remat,
+                clip_norm=settings.optimizer.clip_norm,
+                num_replicas=devices.num_replicas,
+                num_workers=devices.num_workers,
+                **({} if settings.devices.jit_compile is None else {"jit_compile": settings.devices.jit_compile}),
+            )
+        # Now that the model could be made: a mistake must not take the folder.
+        _agreed(devices, lambda: _claim(workdir, config, (train_source, test_source), devices))
+        # Outside of the scope: inside, TensorFlow 2.21 cannot make NumPy arrays of the variables of several workers.
+        bad = _unreadable(train_source, settings.data, workdir / "unreadable_train.txt")
+        bad_test = None
+        if test_source is not None:
+            bad_test = _unreadable(test_source, settings.data, workdir / "unreadable_test.txt")
 
-    def watcher(model: keras.Model) -> dict[str, float]:
-        watch(model, _some_images(test_source or train_source, settings.data, image_size), workdir)
-        return {}
+        def watcher(model: keras.Model) -> dict[str, float]:
+            watch(model, _some_images(test_source or train_source, settings.data, image_size), workdir)
+            return {}
 
-    with named(bad, bad_test):
-        results = train(
-            learner,
-            model,
-            lambda start, stamp: training_batches(
-                train_source,
-                training_transforms(settings.data, image_size),
+        with named(bad, bad_test):
+            results = train(
+                learner,
+                model,
+                lambda start, stamp: training_batches(
+                    train_source,
+                    training_transforms(settings.data, image_size),
+                    batch_size=settings.batch_size,
+                    seed=settings.seed,
+                    share=_share(settings.batch_size, settings.accumulation_steps, devices),
+                    start_step=start,
+                    total_steps=settings.loop.total_steps,
+                    mixup_alpha=settings.data.mixup_alpha,
+                    unreadable=bad,
+                    stamp=stamp,
+                ),
+                settings.loop,
+                workdir,
                 batch_size=settings.batch_size,
-                seed=settings.seed,
-                share=_share(settings.batch_size, settings.accumulation_steps, devices),
-                start_step=start,
-                total_steps=settings.loop.total_steps,
-                mixup_alpha=settings.data.mixup_alpha,
-                unreadable=bad,
-                stamp=stamp,
-            ),
-            settings.loop,
-            workdir,
-            batch_size=settings.batch_size,
-            devices=devices,
-            evaluators={} if watch is None or not devices.is_chief else {"watched": watcher},
-            validation=None
-            if test_source is None
-            else lambda: evaluation_batches(
-                test_source,
-                evaluation_transforms(settings.data, image_size),
-                batch_size=settings.eval_batch_size,
-                share=_share(min(settings.eval_batch_size, test_source.num_examples), 1, devices),
-                unreadable=bad_test,
-            ),
-        )
-    sections: Sequence[str] = ()
-    with averaged(learner):  # by all workers: variables over several are assigned together
+                devices=devices,
+                evaluators={} if watch is None or not devices.is_chief else {"watched": watcher},
+                validation=None
+                if test_source is None
+                else lambda: evaluation_batches(
+                    test_source,
+                    evaluation_transforms(settings.data, image_size),
+                    batch_size=settings.eval_batch_size,
+                    share=_share(min(settings.eval_batch_size, test_source.num_examples), 1, devices),
+                    unreadable=bad_test,
+                ),
+            )
+        sections: Sequence[str] = ()
+        with averaged(learner):  # by all workers: variables over several are assigned together
+            if devices.is_chief:
+                save_checkpoint(model, workdir / "model.npz")
+                sections = () if conclude is None else conclude(model, test_source, workdir)
         if devices.is_chief:
-            save_checkpoint(model, workdir / "model.npz")
-            sections = () if conclude is None else conclude(model, test_source, workdir)
-    if devices.is_chief:
-        facts = {**_facts(train_source, test_source, devices), **_figures(results), **_left_out(bad, bad_test)}
-        facts |= flattened(config)
-        write_report(
-            workdir, title=title, facts=facts, command=_command() if command is None else command, sections=sections
-        )
-        write_json(workdir / "results.json", results)
-        print(f"{workdir / 'report.md'}\n{workdir / 'model.npz'}")
-    print(f"state sha256: {results['state_sha256']}", flush=True)
-    return results
+            facts = {**_facts(train_source, test_source, devices), **_figures(results), **_left_out(bad, bad_test)}
+            facts |= {name: value for name, value in _recorded(config).items() if name != "recipe"}
+            write_report(
+                workdir, title=title, facts=facts, command=_command() if command is None else command, sections=sections
+            )
+            write_json(workdir / "results.json", results)
+            print(f"{workdir / 'report.md'}\n{workdir / 'model.npz'}")
+        print(f"state sha256: {results['state_sha256']}", flush=True)
+        return results
+
+
+def _agreed(devices: Devices, check: Callable[[], Any]) -> None:
+    """Runs a check on every worker; what one refuses, all refuse: the others would wait for it."""
+    refused = None
+    try:
+        check()
+    except (ValueError, OSError) as error:
+        refused = error
+    answers = devices.gather(int(refused is not None))
+    if refused is not None:
+        raise refused
+    if any(answers):
+        raise ValueError(f"Worker {answers.index(1)} refused to begin; its own message says why.")
 
 
 def _unreadable(source: Source, data: DataConfig, record: Path) -> Unreadable:
@@ -285,12 +305,11 @@ def check_folder(workdir: Path, config: Any, data: Sequence[Source | None] = ())
     except ValueError as error:
         raise ValueError(f"{path} is not the config of a run: {error}. Choose another folder for the run.") from error
     ours = _recorded(config)
+    there = {name: without_secrets(str(value)) for name, value in theirs["config"].items()}
     # Where it runs may change from one part of a run to the next; what it computes may not.
     where = ("devices.kind", "devices.names", "devices.jit_compile")
     different = [
-        name
-        for name in sorted({*ours, *theirs["config"]})
-        if ours.get(name) != theirs["config"].get(name) and not name.endswith(where)
+        name for name in sorted({*ours, *there}) if ours.get(name) != there.get(name) and not name.endswith(where)
     ]
     if different:
         lines = [f"  {name}: there {theirs['config'].get(name)}, here {ours.get(name)}" for name in different[:12]]
@@ -329,7 +348,8 @@ def _claim(workdir: Path, config: Any, data: Sequence[Source | None], devices: D
 
 
 def _recorded(config: Any) -> dict[str, str]:
-    return {"recipe": type(config).__name__, **flattened(config)}
+    facts = {"recipe": type(config).__name__, **flattened(config)}
+    return {name: without_secrets(value) for name, value in facts.items()}
 
 
 def _share(batch_size: int, accumulation_steps: int, devices: Devices) -> Share:
@@ -376,4 +396,4 @@ def _left_out(*collectors: Unreadable | None) -> dict[str, str]:
 
 
 def _command() -> str:
-    return shlex.join(["python", *sys.argv])
+    return without_secrets(shlex.join(["python", *sys.argv]))

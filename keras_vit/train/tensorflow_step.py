@@ -37,7 +37,7 @@ def train_step(learner: Any, data: tuple) -> dict[str, tf.Tensor]:
     packs = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=_BYTES_PER_PACK)
     *gradients, loss, hits, weight = replica.all_reduce(tf.distribute.ReduceOp.SUM, [*gradients, *sums], packs)
     examples, weight = weight, tf.maximum(weight, 1e-12)
-    to_mean = learner.rows_per_replica / (weight * loss_scale)
+    to_mean = learner.batch_rows / (weight * loss_scale)
     norm = tf.linalg.global_norm(gradients) * to_mean
     factor = to_mean if learner.clip_norm is None else to_mean * learner.clip_norm / tf.maximum(norm, learner.clip_norm)
     gradients = [gradient * tf.cast(factor, gradient.dtype) for gradient in gradients]
@@ -123,7 +123,7 @@ def _decay(rule: keras.optimizers.Optimizer, rate: tf.Tensor, variable: tf.Varia
 
 
 def _accumulated(learner: Any, data: tuple, loss_scale: Any) -> tuple[list, Sums]:
-    """Sums over the micro-batches of this replica: gradients of the weighted loss per row, and `Sums`."""
+    """Sums over the micro-batches of this replica: gradients, per row of the whole batch, and `Sums`."""
     num_micro = learner.accumulation_steps
     if num_micro == 1:
         return _gradients(learner, data, loss_scale)
@@ -157,7 +157,8 @@ def _gradients(learner: Any, data: tuple, loss_scale: Any) -> tuple[list, Sums]:
         outputs = _with_own_masks(learner, lambda: learner(learner.scaled(images), training=True))
         losses, hits = learner.objective(labels, outputs)
         loss = tf.reduce_sum(losses * weights)
-        target = loss * loss_scale / learner.rows_per_replica
+        # By the whole batch: so that the number of replicas does not decide which steps overflow in float16.
+        target = loss * loss_scale / learner.batch_rows
     gradients = tape.gradient(target, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
     return gradients, (loss, tf.reduce_sum(hits * weights), tf.reduce_sum(weights))
 

@@ -575,7 +575,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *_in(
         "keras_vit/train/tensorflow_step.py",
         f"{_LEARNER} tests/train/test_optimizers.py",
-        ("to_mean = learner.rows_per_replica / (weight * loss_scale)", "to_mean = 1.0 / loss_scale"),
+        ("to_mean = learner.batch_rows / (weight * loss_scale)", "to_mean = 1.0 / loss_scale"),
         ("tf.maximum(norm, learner.clip_norm)", "norm"),
         ("gradients = optimizer.without_noise(gradients)", "pass"),
         ("        rule.iterations.assign_add(1)\n    optimizer", "    optimizer"),

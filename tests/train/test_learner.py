@@ -199,6 +199,29 @@ def test_remat_gives_the_same_gradients(tiny_vit, dropout_rate: float, axial: bo
         assert (a == b).all()
 
 
+def loss_scale_at_rest(row, **rest) -> float:
+    """From a loss scale far too large to one at which no gradient overflows."""
+    images, labels = data(1, 8)
+    kind = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]) if rest else tf.distribute.OneDeviceStrategy("CPU:0")
+    with kind.scope():
+        model = tiny(row)
+        optimizer = make_optimizer(OptimizerConfig(name="momentum", learning_rate=0.0), model, 40, loss_scaling=True)
+        learner = make_learner(model, optimizer, batch_rows=8, **rest)
+    optimizer.loss_scale.assign(2.0**28)
+    rows = 8 // kind.num_replicas_in_sync
+    batches = tf.data.Dataset.from_tensor_slices((images, labels, np.ones(8, "float32"))).batch(rows).repeat()
+    distributed = kind.distribute_datasets_from_function(lambda _: batches)
+    learner.fit(distributed, steps_per_epoch=24, verbose=0, shuffle=False)
+    return float(optimizer.loss_scale.numpy())
+
+
+def test_the_same_steps_overflow_on_one_device_and_on_two_replicas(tiny_vit):
+    keras.config.set_dtype_policy("mixed_float16")
+    one, two = loss_scale_at_rest(tiny_vit), loss_scale_at_rest(tiny_vit, num_replicas=2)
+    assert 1 < one < 2.0**28
+    assert two == one  # half of it, when the loss was divided by the rows of a replica
+
+
 def test_an_example_of_weight_0_is_not_there(tiny_vit):
     images, labels = data(1, 6)
 

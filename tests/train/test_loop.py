@@ -149,7 +149,9 @@ def test_a_killed_worker_changes_no_bit(tmp_path: Path, two_workers: list[str], 
     workers[victim].send_signal(signal.SIGKILL)
     workers[victim].communicate()
     try:
-        workers[1 - victim].communicate(timeout=20)  # it may notice, or wait for the other for ever
+        output = workers[1 - victim].communicate(timeout=20)[0]  # it may notice, or wait for the other for ever
+        assert workers[1 - victim].returncode
+        assert "another worker of this run cannot be reached any more" in output, output[-3000:]
     except subprocess.TimeoutExpired:
         workers[1 - victim].kill()
         workers[1 - victim].communicate()

@@ -1,6 +1,9 @@
 """The clock of the input, with a time that the test sets."""
 
+import queue
+
 import pytest
+from warm import HUNG_SECONDS
 
 pytest.importorskip("tensorflow")
 
@@ -51,6 +54,28 @@ def test_what_lies_between_two_steps_is_left_out_on_request(now):
     clock.restart()
     step(clock, now, ready=50.0, end=51.0)
     assert clock.fraction() == 0
+
+
+def test_silence_is_said_once_until_something_is_heard():
+    said = queue.Queue()
+    alarm = progress.SilenceAlarm(said.put, seconds=0.05)
+    try:
+        assert "No step has ended for 0 s. If another worker of this run has died" in said.get(timeout=HUNG_SECONDS)
+        with pytest.raises(queue.Empty):
+            said.get(timeout=0.3)  # six silences long
+        alarm.hear()
+        assert "No step has ended" in said.get(timeout=HUNG_SECONDS)
+    finally:
+        alarm.close()
+    assert said.empty()
+
+
+def test_an_alarm_that_hears_is_silent():
+    said = []
+    alarm = progress.SilenceAlarm(said.append, seconds=HUNG_SECONDS)
+    alarm.hear()
+    alarm.close()
+    assert not said
 
 
 def test_memory_is_that_of_the_process():

@@ -22,7 +22,9 @@ Image = pytest.importorskip("PIL.Image")
 import keras_vit  # noqa: E402
 from keras_vit.data import sources  # noqa: E402
 from keras_vit.devices import Devices, DevicesConfig  # noqa: E402
-from keras_vit.train import DataConfig, LoopConfig, OptimizerConfig, RunConfig, recipe  # noqa: E402
+from keras_vit.train import DataConfig, FinetuneConfig, LoopConfig, OptimizerConfig, RunConfig, recipe  # noqa: E402
+from keras_vit.train.config import flattened  # noqa: E402
+from keras_vit.train.folder_lock import alone_in  # noqa: E402
 from keras_vit.train.recipe import make_sources, row_of  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
@@ -136,6 +138,17 @@ def test_the_folder_of_another_run_is_refused(pretrained: Path):
     done = script("pretrain", "cifar10_scratch.py:smoke", pretrained, "--config.run.batch_size=8")
     assert done.returncode == 1
     assert "holds a run with another config:\n  run.batch_size: there 32, here 8" in done.stderr
+
+
+def test_a_folder_in_which_another_process_trains_is_refused(pretrained: Path):
+    before = {path: path.stat().st_mtime_ns for path in pretrained.rglob("*")}
+    with alone_in(pretrained):
+        done = script("pretrain", "cifar10_scratch.py:smoke", pretrained)
+    assert done.returncode == 1 and "ValueError: Another run is going on in" in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+    assert {path: path.stat().st_mtime_ns for path in pretrained.rglob("*") if path.is_file()} == {
+        path: time for path, time in before.items() if path.is_file()
+    }
 
 
 def test_a_recipe_for_another_model_is_refused(pretrained: Path, tmp_path):
@@ -358,3 +371,15 @@ def test_what_is_held_out_is_validated_on_and_the_test_set_is_left_alone(tmp_pat
 def test_shares_of_the_training_set_are_checked():
     with pytest.raises(ValueError, match=r"Received: held_out=1.0, train_share=1.0"):
         DataConfig(kind="digits", held_out=1.0)
+
+
+def test_no_password_is_recorded(tmp_path):
+    run = RunConfig(data=DataConfig(kind="digits"), loop=LoopConfig(total_steps=1))
+    config = FinetuneConfig(run=run, weights="https://me:secret@example.org/model.npz?token=secret")
+    recorded = recipe._recorded(config)
+    assert recorded["weights"] == "'https://***@example.org/model.npz?***'"
+    assert recorded.keys() == {"recipe", *flattened(config)}
+    # The config of a run that was begun when they were recorded is that of the same run.
+    record = {"config": {**recorded, "weights": repr(config.weights)}, "versions": {}}
+    (tmp_path / "config.json").write_text(json.dumps(record))
+    assert recipe.check_folder(tmp_path, config)
