@@ -24,7 +24,8 @@ ALSO_ON_JAX := $(addprefix analyze/test_,attention.py embeddings.py report.py) w
 # Most of the time on JAX goes into compiling small programs. Kept, a second run takes a third of the time; compiled
 # without optimization, the first one takes half.
 JAX_CACHE := JAX_COMPILATION_CACHE_DIR=$(VENV)/jax-cache JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0
-UNOPTIMIZED := --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false
+UNOPTIMIZED := --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false \
+    --xla_cpu_parallel_codegen_split_count=1
 # Two files run side by side on two cores, and tiny models gain nothing from a second thread: a tenth of the time.
 ONE_THREAD := TF_NUM_INTRAOP_THREADS=1 TF_NUM_INTEROP_THREADS=1 OMP_NUM_THREADS=1
 UNASKED := not network and not accelerator

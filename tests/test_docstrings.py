@@ -23,7 +23,11 @@ MODULES = sorted(
 EXPENSIVE = (
     "analyze.attention",
     "analyze.attention_sites",
+    "analyze.embeddings",
+    "analyze.trend_plots",
     "data.fractals",
+    "data.pipeline",
+    "models.resnet",
     "verify",
     "evaluate.",
     "export.",

@@ -190,7 +190,13 @@ def attended(block: TransformerBlock, x, scores: np.ndarray):
     return x + block.mlp(block.mlp_norm(x))
 
 
-@pytest.mark.parametrize("name", VIT_VARIANTS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in ("ViT_Ti16", "ViT_B32", "R_ViT_Ti16") else pytest.mark.slow)
+        for name in VIT_VARIANTS
+    ],
+)
 def test_these_weights_reproduce_what_each_block_of_each_model_gives(name: str):
     row = shrunk(VIT_VARIANTS[name])
     side = row.total_stride
@@ -473,7 +479,9 @@ def test_grid_and_pixels_of_full_models(name: str, size, grid, patch: float):
     assert grid_of_model(model) == grid and patch_px_of_model(model) == (patch, patch)
 
 
-@pytest.mark.parametrize("stem", [None, replace(VIT_VARIANTS["R50_ViT_B16"].stem, units=(1, 1))])
+@pytest.mark.parametrize(
+    "stem", [None, pytest.param(replace(VIT_VARIANTS["R50_ViT_B16"].stem, units=(1, 1)), marks=pytest.mark.slow)]
+)
 def test_a_model_for_any_size_is_analysed_at_each(tiny_vit, stem):
     row = replace(tiny_vit, stem=stem, patch_size=1 if stem else 8)
     model = sharpened(keras_vit.application(row)(weights=None, input_shape=(None, None, 3), classes=2))

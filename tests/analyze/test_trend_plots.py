@@ -130,7 +130,15 @@ def test_a_deviation_is_drawn_where_there_is_one(tmp_path: Path):
     assert heights[2] > heights[0] + 50 and abs(heights[1] - heights[0]) < 12
 
 
-@pytest.mark.parametrize("values", [[40], [1000, 1024], [1, 1e9], list(range(1, 8))])
+@pytest.mark.parametrize(
+    "values",
+    [
+        [40],
+        pytest.param([1000, 1024], marks=pytest.mark.slow),
+        pytest.param([1, 1e9], marks=pytest.mark.slow),
+        list(range(1, 8)),
+    ],
+)
 def test_points_with_odd_names_and_sizes_are_drawn_without_a_warning(tmp_path: Path, values: list[float]):
     with warnings.catch_warnings():
         warnings.simplefilter("error")

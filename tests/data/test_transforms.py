@@ -382,7 +382,9 @@ def coefficients(alpha, count):
     return np.array(list(draws.as_numpy_iterator()))
 
 
-@pytest.mark.parametrize("alpha", [0.1, 0.2, 1.0, 8.0])
+@pytest.mark.parametrize(
+    "alpha", [0.1, pytest.param(0.2, marks=pytest.mark.slow), pytest.param(1.0, marks=pytest.mark.slow), 8.0]
+)
 def test_the_coefficient_has_the_moments_of_beta(alpha):
     count = 4000
     drawn = coefficients(alpha, count)

@@ -48,7 +48,9 @@ def by_hand(model: keras.Model, source: sources.Source) -> dict[str, float]:
     return {"top1": top1 / total, "top5": top5 / total, "loss": loss / total, "images": total, "unreadable": 0}
 
 
-@pytest.mark.parametrize("count", [1, 3, 33])
+@pytest.mark.parametrize(
+    "count", [pytest.param(1, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow), 33]
+)
 def test_every_image_is_counted_once_for_any_batch(count: int):
     model, source = classifier(), noise(count)
     expected = by_hand(model, source)

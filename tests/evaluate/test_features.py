@@ -45,7 +45,9 @@ def tokens(model: keras.Model) -> np.ndarray:
     return to_norm.predict(IMAGES / np.float32(127.5) - np.float32(1), verbose=0)
 
 
-@pytest.mark.parametrize("batch_size", [1, 7, 128])
+@pytest.mark.parametrize(
+    "batch_size", [pytest.param(1, marks=pytest.mark.slow), 7, pytest.param(128, marks=pytest.mark.slow)]
+)
 def test_each_layer_gives_what_predict_gives(model, source, batch_size: int):
     all_tokens = tokens(model)
     by_hand = {
@@ -115,7 +117,7 @@ class Killed(Exception):
     pass
 
 
-@pytest.mark.parametrize("after", [1, 3, 4])
+@pytest.mark.parametrize("after", [pytest.param(1, marks=pytest.mark.slow), 3, pytest.param(4, marks=pytest.mark.slow)])
 def test_an_extraction_goes_on_behind_the_rows_that_were_saved(model, source, tmp_path: Path, monkeypatch, after: int):
     """As after a kill: more was written than is said to count, and that is cut off."""
     whole = extract(model, source, output=tmp_path / "whole", batch_size=5)

@@ -179,6 +179,7 @@ def test_a_model_of_any_size_has_one_for_files(tmp_path: Path):
     assert facts["signatures"]["predict"]["takes"] == {"images": "float32 (None, None, None, 3)"}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unjudged")
 def test_images_to_compare_on_may_be_given(tmp_path: Path):
     for number, given in enumerate([LEVELS, PIXELS, digits("test")], start=1):
@@ -278,7 +279,7 @@ def partial_folders(base: Path) -> list[Path]:
         pytest.param("", marks=pytest.mark.slow),
         pytest.param("assets/classes.txt", marks=pytest.mark.slow),
         pytest.param("variables/variables.index", marks=pytest.mark.slow),
-        "saved_model.pb",
+        pytest.param("saved_model.pb", marks=pytest.mark.slow),
         pytest.param("assets.extra/tf_serving_warmup_requests", marks=pytest.mark.slow),
     ],
 )

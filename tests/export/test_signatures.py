@@ -218,6 +218,7 @@ def test_the_tokens_of_a_resnet_are_its_map(build: Build, traced, tiny_resnet, t
         signatures(model, image_size=SIZE, class_file=class_file(tmp_path), attention=True)
 
 
+@pytest.mark.slow
 def test_a_hybrid_and_attention_pooling_are_exported_too(build: Build, traced, tiny_vit):
     stem = replace(VIT_VARIANTS["R50_ViT_B16"].stem, units=(1, 1))
     model = build(replace(tiny_vit, stem=stem, patch_size=1), classifier="map")

@@ -154,6 +154,7 @@ def test_a_model_without_a_head_gives_features(tiny_vit, tmp_path: Path):
         tflite(model, tmp_path / "vit", class_names=NAMES)
 
 
+@pytest.mark.slow
 def test_a_model_of_any_size_is_told_which(build, tmp_path: Path):
     model = build(input_shape=(None, None, 3))
     with pytest.raises(ValueError, match="images of any size: pass `image_size`, in pixels"):

@@ -171,8 +171,15 @@ def test_replicas_draw_their_own_dropout_masks(tiny_vit):
     assert all(seed[1] >= 1 for seed in seeds)  # the stored seeds moved on, by as much on both
 
 
-@pytest.mark.parametrize("axial", [False, True])
-@pytest.mark.parametrize("dropout_rate", [0.0, 0.1])
+@pytest.mark.parametrize(
+    ("dropout_rate", "axial"),
+    [
+        (0.1, False),
+        (0.0, True),
+        pytest.param(0.0, False, marks=pytest.mark.slow),
+        pytest.param(0.1, True, marks=pytest.mark.slow),
+    ],
+)
 def test_remat_gives_the_same_gradients(tiny_vit, dropout_rate: float, axial: bool):
     model = tiny(replace(tiny_vit, axial=axial), dropout_rate=dropout_rate, stochastic_depth_rate=dropout_rate)
     images, labels = data(1)
@@ -314,6 +321,7 @@ def test_averages_are_lent_and_given_back(tiny_vit):
     assert max(np.abs(a - b).max() for a, b in zip(raw, inside, strict=True)) > 1e-4
 
 
+@pytest.mark.slow
 def test_accumulation_compiles_under_xla(tiny_vit):
     images, labels = data(1, 8)
     found = []

@@ -380,7 +380,7 @@ def test_in_float16_gradients_may_overflow_until_the_loss_scale_is_1(tiny_vit, t
     assert Checkpoints(tmp_path / "never").steps() == [2]
 
 
-@pytest.mark.parametrize("number", [np.nan, -np.inf])
+@pytest.mark.parametrize("number", [np.nan, pytest.param(-np.inf, marks=pytest.mark.slow)])
 def test_a_metric_that_is_not_a_number_is_no_result(tiny_vit, tmp_path, number):
     with pytest.raises(Diverged, match="of what was measured, mine/answer is (nan|-inf)"):
         Loop(tiny_vit, tmp_path).run(evaluators={"mine": lambda model: {"answer": number}})

@@ -119,7 +119,7 @@ def test_the_loss_of_an_image_is_the_mean_of_its_corrupted_patches(row):
         assert float(hits[image]) == pytest.approx(np.mean(right))
 
 
-@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("precision", ["float32", pytest.param("mixed_bfloat16", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("target", TARGETS)
 def test_it_learns(row, target, precision):
     keras.config.set_dtype_policy(precision)

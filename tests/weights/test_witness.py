@@ -413,7 +413,9 @@ def test_a_stride_is_the_mean_of_what_lies_in_the_window():
     np.testing.assert_allclose(received[0, 1, 2], same[0, 2, 4], rtol=1e-5)
 
 
-@pytest.mark.parametrize(("variant", "size"), [(TINY_AXIAL, (16, 40)), (TINY_AXIAL_RESNET, (36, 52))])
+@pytest.mark.parametrize(
+    ("variant", "size"), [(TINY_AXIAL, (16, 40)), pytest.param(TINY_AXIAL_RESNET, (36, 52), marks=pytest.mark.slow)]
+)
 def test_axial_models_equal_the_witness(variant, size):
     import keras_vit.models
     from keras_vit.weights import variables
