@@ -63,8 +63,8 @@ def _verify(arguments: list[str], values: flags.FlagValues) -> int:
 
 
 def _define_predict(values: flags.FlagValues) -> None:
-    flags.DEFINE_string("model", "ViT_B16", f"See `{PROGRAM} info`.", flag_values=values)
-    flags.DEFINE_string("weights", "imagenet", "Tag of the catalog, file or URL.", flag_values=values)
+    flags.DEFINE_string("model", "ViT_B16", f"See `{PROGRAM} info`; or a file model.keras.", flag_values=values)
+    flags.DEFINE_string("weights", None, "Tag, file or URL. Default: imagenet, of a name.", flag_values=values)
     flags.DEFINE_integer("top", 5, "Classes to name.", lower_bound=1, flag_values=values)
     flags.DEFINE_string("image_size", None, f"{NEW_SIZE} Default: that of the weights.", flag_values=values)
 
@@ -74,8 +74,9 @@ def _predict(arguments: list[str], values: flags.FlagValues) -> int:
     with quiet_start():
         from keras_vit import classifier, predict
     photos = predict.find_photos(arguments)
-    model = classifier.build(values.model, values.weights, size)
-    names, failures = classifier.class_names(values.weights), 0
+    weights = values.weights or (None if values.model.endswith(".keras") else "imagenet")
+    model = classifier.build(values.model, weights, size)
+    names, failures = classifier.class_names(weights or values.model), 0
 
     def progress(done: int) -> None:
         show_progress(done, len(photos))
@@ -313,7 +314,7 @@ COMMANDS = {
         example=f"{PROGRAM} predict cat.jpg holiday/ --model=ViT_B16 --weights=imagenet",
         details=(
             "Photographs are resized to the model, not cropped. Names of your own classes are read from classes.txt\n"
-            "beside the weights. Scores are probabilities (softmax) that add up to 1;\n"
+            "beside the weights or the file model.keras. Scores are probabilities (softmax) that add up to 1;\n"
             "of the 21,843 classes of ImageNet-21k, which overlap, each has a probability of its own (sigmoid).\n"
             "What cannot be read is reported, the others are answered, and the exit code is 1."
         ),

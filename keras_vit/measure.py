@@ -20,6 +20,7 @@ from keras_vit.evaluate import plots
 from keras_vit.evaluate.accuracy import Answers, answer
 from keras_vit.evaluate.imagenet_sets import by_wordnet_id, imagenet_real, imagenet_real_tfds, imagenet_v2, objectnet
 from keras_vit.evaluate.label_sets import LabelSets, label_set_accuracy
+from keras_vit.evaluate.pixels import scales_pixels
 from keras_vit.evaluate.scorecard import class_table, headline, write_answers, write_pictures
 from keras_vit.imagenet import is_wordnet_id
 from keras_vit.weights.download import without_secrets
@@ -123,12 +124,13 @@ def measure(
         numbers = answers.numbers()
     if place.is_chief:
         precision = " and ".join(sorted({step.compute_dtype for step in network.layers}))
+        levels = "from 0 to 255, which the model scales" if scales_pixels(network) else "in [-1, 1]"
         said = _Said(
             name=f"{Path(model).name}{'' if weights is None else f', {without_secrets(str(weights))}'}",
             test=test,
             numbers=numbers,
             published=published_rows(Path(model).stem, test.published, size[0]),
-            conditions=f"{size[0]} x {size[1]} pixels, {eval_crop}, {precision}, {place.description}",
+            conditions=f"{size[0]} x {size[1]} pixels {levels}, {eval_crop}, {precision}, {place.description}",
         )
         print(said.text(), flush=True)
         if output is not None:

@@ -15,6 +15,8 @@ import keras
 import numpy as np
 
 from keras_vit import imagenet
+from keras_vit.evaluate.accuracy import log_probabilities
+from keras_vit.evaluate.pixels import scales_pixels
 
 BATCH_SIZE = 16
 _SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".webp")
@@ -74,7 +76,8 @@ def predict(
     """Yields an answer for each photograph, in order.
 
     Args:
-        classifier: Model that returns logits.
+        classifier: Model that returns logits, or the probabilities of a softmax. It is given pixels in [-1, 1], or
+            from 0 to 255 if it scales them itself.
         photos: Files in any format, mode and size that Pillow reads.
         top: Number of guesses.
         progress: Called before each batch with the number of photographs that are done.
@@ -85,12 +88,15 @@ def predict(
         >>> next(predict(model, [Path("no.jpg")])).problem
         "[Errno 2] No such file or directory: ...no.jpg'"
     """
+    size, levels = classifier.input_shape[1:3], scales_pixels(classifier)
+    if None in size:
+        raise ValueError("The model takes images of any size, so which is best cannot be known: save it with one size.")
     for start in range(0, len(photos), BATCH_SIZE):
         progress(start)
         batch = photos[start : start + BATCH_SIZE]
-        read = [_try_to_read(photo, classifier.input_shape[1:3]) for photo in batch]
+        read = [_try_to_read(photo, size) for photo in batch]
         images = [image for image, _ in read if image is not None]
-        guesses = iter(_guesses(classifier.predict_on_batch(np.stack(images)), top, names) if images else [])
+        guesses = iter(_guesses(_scores(classifier, np.stack(images), levels), top, names) if images else [])
         for photo, (image, problem) in zip(batch, read, strict=True):
             yield Answer(photo, [] if image is None else next(guesses), problem)
 
@@ -146,17 +152,18 @@ def _upright(pixels: np.ndarray, orientation: int) -> np.ndarray:
     return pixels
 
 
-def _guesses(logits: np.ndarray, top: int, names: Sequence[str] = ()) -> list[list[Guess]]:
+def _scores(classifier: keras.Model, images: np.ndarray, levels: bool) -> np.ndarray:
     """ImageNet-21k heads are trained with one sigmoid per class, all others with a softmax."""
-    logits = logits.astype(np.float64)
-    if logits.shape[1] == _IMAGENET_21K:
-        scores = 1 / (1 + np.exp(-logits))
-    else:
-        scores = np.exp(logits - logits.max(axis=1, keepdims=True))
-        scores /= scores.sum(axis=1, keepdims=True)
-    if len(names) != logits.shape[1] and logits.shape[1] in (1000, _IMAGENET_21K):
+    values = classifier.predict_on_batch((images + 1) * np.float32(127.5) if levels else images)
+    if values.shape[1] == _IMAGENET_21K:
+        return 1 / (1 + np.exp(-values.astype(np.float64)))
+    return np.exp(log_probabilities(classifier, values))
+
+
+def _guesses(scores: np.ndarray, top: int, names: Sequence[str] = ()) -> list[list[Guess]]:
+    if len(names) != scores.shape[1] and scores.shape[1] in (1000, _IMAGENET_21K):
         decoded = imagenet.decode_predictions(scores, top)
         return [[Guess(score, name, wordnet_id) for wordnet_id, name, score in row] for row in decoded]
     best = np.argsort(-scores, axis=1, kind="stable")[:, :top]
-    known = list(names) if len(names) == logits.shape[1] else [f"class {i}" for i in range(logits.shape[1])]
+    known = list(names) if len(names) == scores.shape[1] else [f"class {i}" for i in range(scores.shape[1])]
     return [[Guess(float(row[i]), known[i], "") for i in order] for row, order in zip(scores, best, strict=True)]

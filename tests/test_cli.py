@@ -10,6 +10,7 @@ import types
 from collections.abc import Sequence
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 from PIL import Image
@@ -274,6 +275,22 @@ def test_predict_reads_class_names_beside_the_weights(weights: Path, photo: Path
         (weights.parent / "classes.txt").unlink()
     shown = capsys.readouterr().out.splitlines()[1:]
     assert sorted(line.split(maxsplit=1)[1] for line in shown) == names
+
+
+def test_predict_takes_a_model_of_ones_own(photo: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
+    """A saved classifier with its scaling and its softmax: the scores are those that it gives itself."""
+    images = keras.Input((8, 8, 3))
+    features = keras.layers.Flatten()(keras.layers.Rescaling(1 / 255)(images))
+    model = keras.Model(images, keras.layers.Dense(3, activation="softmax")(features))
+    model.save(tmp_path / "mine.keras")
+    (tmp_path / "classes.txt").write_text("red\ngreen\nblue\n", encoding="utf-8")
+    assert cli.main(["predict", str(photo), f"--model={tmp_path / 'mine.keras'}", "--top=3"]) == 0
+    shown = dict(reversed(line.split()) for line in capsys.readouterr().out.splitlines()[1:])
+    levels = (predict.read_photo(photo, (8, 8)) + 1) * 127.5
+    expected = dict(zip(["red", "green", "blue"], model.predict(levels[None], verbose=0)[0], strict=True))
+    assert {name: float(score) for name, score in shown.items()} == pytest.approx(expected, abs=1e-4)
+    assert cli.main(["predict", str(photo), f"--model={tmp_path / 'nowhere.keras'}"]) == 1
+    assert "There is no file" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -75,7 +75,17 @@ FILES = {
         *("witness", "__init__"),
     ),
     "evaluate": (
-        *("plots", "outputs", "accuracy", "scorecard", "label_sets", "imagenet_sets", "feature_store", "features"),
+        *(
+            "plots",
+            "pixels",
+            "outputs",
+            "accuracy",
+            "scorecard",
+            "label_sets",
+            "imagenet_sets",
+            "feature_store",
+            "features",
+        ),
         *("labelled", "fewshot", "probe", "streaming_probe", "vtab_tasks", "vtab_report", "vtab", "__init__"),
     ),
     "train": (

@@ -117,7 +117,7 @@ def accuracy(
     Every image is counted once, for any size of the batch and any number of devices.
 
     Args:
-        model: Gives logits, or probabilities of a softmax; of pixels in [-1, 1].
+        model: Gives logits, or probabilities of a softmax; of pixels in [-1, 1], or from 0 to 255 if it scales them.
         source: Images with the classes of the model, in its order.
         image_size, eval_crop, batch_size, devices, progress: As in `keras_vit.evaluate.outputs.outputs`.
         strict: An image that cannot be read is an error, instead of being left out and counted.

@@ -14,8 +14,9 @@ from keras_vit.data.pipeline import Share, evaluation_batches, padded_rows
 from keras_vit.data.reading import Unreadable, named
 from keras_vit.data.sources import Source
 from keras_vit.data.transforms import eval_crop as eval_crops
-from keras_vit.data.transforms import to_uint8
+from keras_vit.data.transforms import scale_to, to_uint8
 from keras_vit.devices import Devices
+from keras_vit.evaluate.pixels import scales_pixels
 
 _SECONDS_BEFORE_BAR = 2  # what takes less needs no bar
 _PIXELS, _MOST_IMAGES = 64 * 224 * 224, 256  # of a step, if nothing else is said
@@ -53,7 +54,8 @@ def outputs(
     gets all the outputs.
 
     Args:
-        model: Takes pixels in [-1, 1], (B, H, W, 3), and has one output.
+        model: Takes images (B, H, W, 3) and has one output. Pixels are given as `scales_pixels` says: in [-1, 1], or
+            from 0 to 255.
         source: The images.
         image_size: Side in pixels, or (height, width); default: that of the model.
         eval_crop: "resize" (the whole image, as in the paper) or "resize_shorter" (the middle).
@@ -86,7 +88,8 @@ def outputs(
     )
     batches = evaluation_batches(
         source,
-        [*eval_crops(eval_crop, size), to_uint8],
+        # uint8 is scaled on the device, to [-1, 1].
+        [*eval_crops(eval_crop, size), to_uint8, *([scale_to(0, 255)] if scales_pixels(model) else [])],
         batch_size=share.rows,
         share=share,
         unreadable=unreadable,
@@ -110,8 +113,6 @@ def _check(model: keras.Model, image_size: int | tuple[int, int] | None) -> tupl
         raise ValueError(
             f"The model must have one input and one output. Received: {len(model.inputs)} and {len(model.outputs)}."
         )
-    if scales_pixels(model):
-        raise ValueError("The model scales its pixels itself. Build it without `include_preprocessing`.")
     height, width, _ = shape
     if image_size is None:
         if height is None or width is None:
@@ -135,14 +136,6 @@ def _input_shape(model: keras.Model) -> tuple:
     if len(shape) != 3 or shape[2] != 3:
         raise ValueError(f"The model must take images (B, H, W, 3). Received: inputs of shape {inputs[0].shape}.")
     return tuple(shape)
-
-
-def scales_pixels(model: keras.Model) -> bool:
-    """A model with `include_preprocessing` begins with arithmetic, which is no layer; also within another model."""
-    first = next((step for step in model.operations if not isinstance(step, keras.layers.InputLayer)), None)
-    if isinstance(first, keras.Model):
-        return scales_pixels(first)
-    return first is not None and not isinstance(first, keras.layers.Layer)
 
 
 def _default_batch(size: tuple[int, int]) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 import keras
 
-from keras_vit.evaluate.outputs import scales_pixels
+from keras_vit.evaluate.pixels import scales_pixels
 from keras_vit.imagenet import class_names as imagenet_names
 from keras_vit.writing import one_line
 

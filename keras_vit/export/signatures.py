@@ -21,7 +21,7 @@ import tensorflow as tf
 from keras_vit.analyze.attention_model import AttentionMaps
 from keras_vit.analyze.attention_sites import find_attention
 from keras_vit.evaluate.features import feature_model
-from keras_vit.evaluate.outputs import scales_pixels
+from keras_vit.evaluate.pixels import scales_pixels
 from keras_vit.export.image_bytes import MAX_PIXELS, read_images
 
 _IMAGENET_21K = 21843  # its heads are trained with one sigmoid for each class, all others with a softmax

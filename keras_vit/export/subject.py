@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.evaluate.outputs import scales_pixels
+from keras_vit.evaluate.pixels import scales_pixels
 from keras_vit.export.examples import from_levels
 from keras_vit.export.metadata import labels_of
 from keras_vit.export.signatures import output_name

@@ -17,7 +17,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.evaluate.outputs import scales_pixels
+from keras_vit.evaluate.pixels import scales_pixels
 from keras_vit.export.signatures import output_name
 
 # Of which layer normalization, group normalization, the residual sums and attention are made. BATCH_MATMUL is what has

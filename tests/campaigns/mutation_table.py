@@ -277,7 +277,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         "tests/test_predict.py",
         ("if orientation in (2, 3, 6, 7):", "if orientation in (2, 3, 6):"),
         ("(255 / 65535)", "(1 / 255)"),
-        ("scores = 1 / (1 + np.exp(-logits))", "scores = np.exp(logits - logits.max(axis=1, keepdims=True))"),
+        (
+            "return 1 / (1 + np.exp(-values.astype(np.float64)))",
+            "scores = np.exp(logits - logits.max(axis=1, keepdims=True))",
+        ),
         ("path.suffix.lower() in _SUFFIXES", "path.suffix in _SUFFIXES"),
     ),
     *_in(
@@ -530,6 +533,27 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("if step <= last_step] if", "if step < last_step] if"),
         ("if event.step <= last_step or not", "if event.step < last_step or not"),
         ("{value!r}", "{value:.6g}"),
+    ),
+    *_in(
+        "keras_vit/train/folder_lock.py",
+        "tests/train/test_folder_lock.py",
+        ("fcntl.LOCK_EX | fcntl.LOCK_NB", "fcntl.LOCK_SH | fcntl.LOCK_NB"),
+        ("if descriptor is not None:\n            os.close", "if False:\n            os.close"),
+    ),
+    *_in(
+        "keras_vit/evaluate/pixels.py",
+        "tests/evaluate/test_pixels.py",
+        ("if divisor > _OF_LEVELS:", "if divisor > 200:"),
+        ("if inner is not None:", "if True:"),
+        ("keras.layers.RandomCrop, keras.layers.RandomFlip", "keras.layers.RandomCrop, keras.layers.RandomCrop"),
+    ),
+    *_in(
+        "keras_vit/evaluate/outputs.py",
+        "tests/evaluate/test_pixels.py",
+        (
+            "*([scale_to(0, 255)] if scales_pixels(model) else [])",
+            "*([scale_to(0, 1)] if scales_pixels(model) else [])",
+        ),
     ),
     *_in(
         "keras_vit/train/recipe.py",
