@@ -10,6 +10,7 @@ from typing import Any
 
 import keras
 
+from keras_vit.evaluate.pixels import scales_pixels
 from keras_vit.layers import (
     AttentionPooling,
     AxialTransformerBlock,
@@ -21,7 +22,6 @@ from keras_vit.layers import (
 
 Block = TransformerBlock | AxialTransformerBlock
 Pooling = TokenPooling | AttentionPooling
-_SCALING = (keras.layers.Rescaling, keras.layers.Normalization)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -157,7 +157,7 @@ def find_attention(model: Any) -> Sites:
         has_class_token=any(_is(node, ClassToken) for node in nodes),
         seen=seen,
         cut=cuts[0] if len(cuts) == 1 else None,
-        scales_pixels=_is_scaled(seen),
+        scales_pixels=scales_pixels(keras.Model(model.inputs[0], seen)),
     )
 
 
@@ -171,7 +171,7 @@ def _find_inside(model: keras.Model, nodes: list) -> Sites:
     return replace(
         inner,
         before=(keras.Model(model.inputs[0], given), *inner.before),
-        scales_pixels=inner.scales_pixels or _is_scaled(given),
+        scales_pixels=inner.scales_pixels or scales_pixels(keras.Model(model.inputs[0], given)),
     )
 
 
@@ -237,9 +237,3 @@ def _seen(cut: keras.KerasTensor) -> keras.KerasTensor:
     """The last image before the patches: the last tensor with as many channels as the images, or the images."""
     *tensors, images = _upstream(cut)
     return next((tensor for tensor in tensors if tensor.shape[-1] == images.shape[-1]), images)
-
-
-def _is_scaled(tensor: keras.KerasTensor) -> bool:
-    """Whether pixels are scaled on the way to a tensor: by a layer for that, or by arithmetic, which is no layer."""
-    steps = [_maker(upstream).operation for upstream in _upstream(tensor)]
-    return any(not isinstance(step, keras.layers.Layer) or isinstance(step, _SCALING) for step in steps)

@@ -48,6 +48,8 @@ def _decided(model: Any) -> bool | None:
             divisor = 1 / max(float(np.abs(step.scale).max()), 1e-12)
             if divisor > _OF_LEVELS:
                 return True
+            if np.allclose(step.scale, step.offset):  # brings -1 to 0, and 1 to a level or to 1
+                return False
             if divisor != 1 or np.any(step.offset):
                 raise ValueError(
                     f"{model.name} begins with Rescaling(scale={step.scale}, offset={step.offset}), which is not made "

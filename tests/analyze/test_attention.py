@@ -518,6 +518,15 @@ def test_a_layer_that_scales_pixels_is_known(vit: keras.Model):
     same(found, summarize_attention(vit, PIXELS, num_rollouts=5))
 
 
+@pytest.mark.tensorflow
+def test_a_layer_that_is_made_for_other_pixels_is_refused(vit: keras.Model):
+    layers = [keras.Input((*SIZE, 3)), keras.layers.Rescaling(2.0, offset=-1.0), vit]
+    with pytest.raises(ValueError, match="begins with Rescaling.*cannot be known"):
+        summarize_attention(keras.Sequential(layers), IMAGES)
+    layers[1] = keras.layers.Rescaling(1.0)
+    same(summarize_attention(keras.Sequential(layers), PIXELS), summarize_attention(vit, PIXELS))
+
+
 def test_resized_images_are_measured_as_the_vit_sees_them(build: Build):
     images = keras.Input((64, 64, 3))
     vit = build(input_shape=None, input_tensor=keras.layers.Resizing(*SIZE)(images))

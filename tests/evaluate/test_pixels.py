@@ -52,9 +52,12 @@ CENTRED = {
     "nothing": lambda: behind(),
     "augmented": lambda: behind(keras.layers.RandomFlip(), keras.layers.ZeroPadding2D(4)),
     "as they are": lambda: behind(rescaling(1.0)),
+    "back to levels": lambda: behind(rescaling(127.5, offset=127.5)),
+    "to 0 and 1": lambda: behind(rescaling(0.5, offset=0.5)),
 }
 UNKNOWN = {
     "of 0 and 1": lambda: behind(rescaling(2.0, offset=-1.0)),
+    "from 0 and 1 to levels": lambda: behind(rescaling(255.0)),
     "means of 0 and 1": lambda: behind(normalization([0.485, 0.456, 0.406], [0.05, 0.05, 0.05])),
     "anything": lambda: behind(keras.layers.Lambda(lambda x: x / 255.0)),
     "nested": lambda: behind(behind_nothing(rescaling(2.0, offset=-1.0))),
