@@ -238,3 +238,12 @@ def test_an_axial_vit_saved_and_loaded_is_the_same(tiny_axial, tmp_path):
     images = _images(2, 32, 48, 3)
     again = keras.models.load_model(tmp_path / "model.keras")
     np.testing.assert_array_equal(again.predict(images, verbose=0), model.predict(images, verbose=0))
+
+
+def test_tokens_are_dropped_once_before_the_first_block(tiny_vit):
+    model = vision_transformer(tiny_vit, keras.Input((32, 32, 3)), classes=3, dropout_rate=0.5)
+    before = keras.Model(model.input, model.get_layer("encoderblock_0").input)
+    images = np.random.default_rng(0).normal(size=(8, 32, 32, 3))
+    tokens = keras.ops.convert_to_numpy(before(images, training=True))
+    assert 0.4 < np.mean(tokens == 0) < 0.6
+    assert not np.any(keras.ops.convert_to_numpy(before(images, training=False))[:, 1:] == 0)
