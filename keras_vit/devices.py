@@ -4,6 +4,7 @@ TensorFlow uses tf.distribute, JAX uses `keras.distribution`; the rest of the pa
 """
 
 import functools
+import itertools
 import json
 import os
 import re
@@ -141,7 +142,7 @@ def _connect_tensorflow(config: DevicesConfig) -> Devices:
 def _strategy(kind: str, names: tuple[str, ...]) -> tf.distribute.Strategy:
     """One for each kind and process: a second one would mix its sums with those of the first (TensorFlow 2.21)."""
     if kind == "mirrored":
-        return tf.distribute.MirroredStrategy(list(names) or None)
+        return _mirrored(names)
     if kind == "multi_worker":
         return tf.distribute.MultiWorkerMirroredStrategy()
     resolver = tf.distribute.cluster_resolver.TPUClusterResolver(os.environ.get("TPU_NAME", ""))
@@ -154,6 +155,23 @@ def _strategy(kind: str, names: tuple[str, ...]) -> tf.distribute.Strategy:
             "with one process for each host."
         )
     return strategy
+
+
+_MIRRORED_COUNT = itertools.count(1)
+
+
+def _mirrored(names: tuple[str, ...]) -> tf.distribute.Strategy:
+    """A MirroredStrategy whose all-reduces are not taken for those of another one in this process.
+
+    TensorFlow 2.21 starts the keys of every MirroredStrategy at the same number, and keeps the shapes and devices that
+    it saw under a key: a second strategy with a model of another size, or with other devices, raises "Shape mismatch in
+    the collective instance". `tests/test_devices.py` tells when this is no longer needed.
+    """
+
+    class MirroredStrategy(tf.distribute.MirroredStrategy):
+        _collective_key_base = 100_000 * next(_MIRRORED_COUNT)  # TensorFlow's own tests separate strategies by it
+
+    return MirroredStrategy(list(names) or None)
 
 
 def _gather_on_tensorflow(strategy: tf.distribute.Strategy, value: int) -> list[int]:

@@ -134,6 +134,14 @@ def _warm_judge(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.fixture
+def two_replicas():
+    """The package's own strategy: TensorFlow takes the sums of several plain MirroredStrategies for one another."""
+    from keras_vit import devices
+
+    return devices._strategy("mirrored", ("CPU:0", "CPU:1"))
+
+
+@pytest.fixture
 def tiny_vit() -> ViTVariant:
     """A row that builds in an instant: on images of 32 pixels it sees a grid of 4 by 4."""
     return replace(VIT_VARIANTS["ViT_Ti16"], name="tiny", patch_size=8, width=16, depth=2, num_heads=2, mlp_dim=32)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -52,6 +53,36 @@ def test_jax_on_a_mesh_counts_each_image_once(on_one_device):
 def test_auto_is_one_device_where_there_is_one():
     devices = connect(DevicesConfig())
     assert (devices.kind, devices.num_replicas, devices.is_chief) == ("one", 1, True)
+
+
+def _sum_of_ones(strategy: tf.distribute.Strategy, size: int) -> list[float]:
+    @tf.function
+    def summed():
+        return strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("SUM", [tf.ones(size)]))
+
+    return strategy.experimental_local_results(summed())[0][0].numpy().tolist()
+
+
+def test_models_of_two_sizes_train_on_two_sets_of_devices_in_one_process():
+    """Their all-reduces have keys of their own, beside those of a plain strategy of the user's."""
+    names = (("CPU:0", "CPU:1"), ("CPU:1", "CPU:0"))
+    strategies = [*(devices._strategy("mirrored", each) for each in names), tf.distribute.MirroredStrategy(names[0])]
+    for size, strategy in enumerate(strategies, start=2):
+        assert _sum_of_ones(strategy, size) == [2.0] * size
+    assert type(strategies[0]).__name__ == "MirroredStrategy"  # what a run reports
+
+
+@pytest.mark.slow
+def test_plain_strategies_mix_up_their_sums():
+    """Why the strategy's keys are ours. When this fails, TensorFlow is mended, and `devices._mirrored` may go."""
+    code = (
+        "import tensorflow as tf; from test_devices import _sum_of_ones; "
+        "cpu = tf.config.list_physical_devices('CPU')[0]; "
+        "tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2); "
+        "[_sum_of_ones(tf.distribute.MirroredStrategy(['CPU:0', 'CPU:1']), size) for size in (2, 3)]"
+    )
+    process = subprocess.run([sys.executable, "-c", code], cwd=SCRIPT.parent, capture_output=True, text=True)
+    assert process.returncode and "Shape mismatch in the collective instance" in process.stderr
 
 
 def test_named_devices_are_replicas():

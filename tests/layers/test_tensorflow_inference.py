@@ -77,9 +77,8 @@ def test_other_ranks_and_types_are_as_they_were(uses, shape):
     np.testing.assert_allclose(found, _expected(model, x), atol=2e-6)
 
 
-def test_all_replicas_of_a_strategy_use_it(uses):
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    with strategy.scope():
+def test_all_replicas_of_a_strategy_use_it(uses, two_replicas):
+    with two_replicas.scope():
         model = _model()
     uses.clear()
     x = _tokens(8, 5)

@@ -133,7 +133,7 @@ def tiny(row, seed: int = 0, **options) -> keras.Model:
 
 
 @pytest.mark.slow
-def test_plain_keras_clips_each_replica(tiny_vit):
+def test_plain_keras_clips_each_replica(tiny_vit, two_replicas):
     """Why the step is ours. When this fails, Keras is mended, and the step may become Keras's again."""
     images, labels = data()
 
@@ -147,13 +147,12 @@ def test_plain_keras_clips_each_replica(tiny_vit):
         return [np.array(variable) for variable in model.trainable_variables]
 
     one = weights(tf.distribute.OneDeviceStrategy("CPU:0"))
-    two = weights(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]))
+    two = weights(two_replicas)
     assert max(np.abs(a - b).max() / np.abs(a).max() for a, b in zip(one, two, strict=True)) > 1e-3
 
 
-def test_replicas_draw_their_own_dropout_masks(tiny_vit):
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    with strategy.scope():
+def test_replicas_draw_their_own_dropout_masks(tiny_vit, two_replicas):
+    with two_replicas.scope():
         model = tiny(tiny_vit, dropout_rate=0.5)
         optimizer = make_optimizer(OptimizerConfig(name="momentum", learning_rate=0.0), model, 10)
         learner = make_learner(model, optimizer, batch_rows=2, num_replicas=2)
@@ -163,9 +162,9 @@ def test_replicas_draw_their_own_dropout_masks(tiny_vit):
     def logits():
         from keras_vit.train.tensorflow_step import _with_own_masks
 
-        return strategy.run(lambda: _with_own_masks(learner, lambda: learner(image, training=True)))
+        return two_replicas.run(lambda: _with_own_masks(learner, lambda: learner(image, training=True)))
 
-    first, second = (value.numpy() for value in strategy.experimental_local_results(logits()))
+    first, second = (value.numpy() for value in two_replicas.experimental_local_results(logits()))
     assert np.abs(first - second).max() > 1e-3
     seeds = [seed.numpy().tolist() for seed in learner.seeds]
     assert all(seed[1] >= 1 for seed in seeds)  # the stored seeds moved on, by as much on both
@@ -206,25 +205,26 @@ def test_remat_gives_the_same_gradients(tiny_vit, dropout_rate: float, axial: bo
         assert (a == b).all()
 
 
-def loss_scale_at_rest(row, **rest) -> float:
+def loss_scale_at_rest(row, strategy: tf.distribute.Strategy) -> float:
     """From a loss scale far too large to one at which no gradient overflows."""
     images, labels = data(1, 8)
-    kind = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]) if rest else tf.distribute.OneDeviceStrategy("CPU:0")
-    with kind.scope():
+    num_replicas = strategy.num_replicas_in_sync
+    with strategy.scope():
         model = tiny(row)
         optimizer = make_optimizer(OptimizerConfig(name="momentum", learning_rate=0.0), model, 40, loss_scaling=True)
-        learner = make_learner(model, optimizer, batch_rows=8, **rest)
+        learner = make_learner(model, optimizer, batch_rows=8, num_replicas=num_replicas)
     optimizer.loss_scale.assign(2.0**28)
-    rows = 8 // kind.num_replicas_in_sync
-    batches = tf.data.Dataset.from_tensor_slices((images, labels, np.ones(8, "float32"))).batch(rows).repeat()
-    distributed = kind.distribute_datasets_from_function(lambda _: batches)
+    batches = tf.data.Dataset.from_tensor_slices((images, labels, np.ones(8, "float32")))
+    batches = batches.batch(8 // num_replicas).repeat()
+    distributed = strategy.distribute_datasets_from_function(lambda _: batches)
     learner.fit(distributed, steps_per_epoch=24, verbose=0, shuffle=False)
     return float(optimizer.loss_scale.numpy())
 
 
-def test_the_same_steps_overflow_on_one_device_and_on_two_replicas(tiny_vit):
+def test_the_same_steps_overflow_on_one_device_and_on_two_replicas(tiny_vit, two_replicas):
     keras.config.set_dtype_policy("mixed_float16")
-    one, two = loss_scale_at_rest(tiny_vit), loss_scale_at_rest(tiny_vit, num_replicas=2)
+    one = loss_scale_at_rest(tiny_vit, tf.distribute.OneDeviceStrategy("CPU:0"))
+    two = loss_scale_at_rest(tiny_vit, two_replicas)
     assert 1 < one < 2.0**28
     assert two == one  # half of it, when the loss was divided by the rows of a replica
 

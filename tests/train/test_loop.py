@@ -598,14 +598,13 @@ def test_how_often_things_happen_by_default():
 
 
 @pytest.mark.slow
-def test_evaluation_counts_each_image_once(tiny_vit, tmp_path):
+def test_evaluation_counts_each_image_once(tiny_vit, two_replicas, tmp_path):
     """On one device and on two replicas, for any number of images and any batch size."""
     draws = np.random.RandomState(0)
     images = draws.randint(0, 256, (10_000, 16, 16, 3)).astype("uint8")
     labels = draws.randint(0, 10, 10_000)
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    distribute = lambda dataset: strategy.distribute_datasets_from_function(lambda _: dataset)  # noqa: E731
-    two = Devices(kind="mirrored", num_replicas=2, scope=strategy.scope, distribute=distribute)
+    distribute = lambda dataset: two_replicas.distribute_datasets_from_function(lambda _: dataset)  # noqa: E731
+    two = Devices(kind="mirrored", num_replicas=2, scope=two_replicas.scope, distribute=distribute)
     found = {}
     for devices in (ONE, two):
         keras.utils.set_random_seed(0)
