@@ -1,0 +1,12 @@
+"""Exports do not depend on the depth of a model: a second block would be traced, converted and judged like the first."""
+
+from dataclasses import replace
+
+import pytest
+
+from keras_vit.variants import ViTVariant
+
+
+@pytest.fixture
+def tiny_vit(tiny_vit: ViTVariant) -> ViTVariant:
+    return replace(tiny_vit, depth=1)
