@@ -1,7 +1,7 @@
 """The same training run on one device, on replicas and in micro-batches: largest differences in losses and weights.
 
     python experiments/replica_equality.py [--models=bit,hybrid] [--optimizers=momentum:1e-2,adam:1e-3] [--steps=12,30]
-    python experiments/replica_equality.py --optimizers=adam:1e-2 --softplus
+    python experiments/replica_equality.py --optimizers=adam:1e-2 --smooth
     python experiments/replica_equality.py --optimizers=adam:1e-2 --steps=12 --eager
 
 Small models of each kind train in float32 on images of noise, 32 pixels, in batches of 16, from the package's random
@@ -9,8 +9,8 @@ weights, with the gradient clipped at norm 1. Replicas are virtual CPU devices. 
 value: of all losses, and of each weight array after the last step; the table shows the largest of all arrays. In the
 last column both runs add the same sums over eight rows, so it shows what distribution changes beyond rounding.
 
-With `--softplus` softplus replaces ReLU: the gradient of ReLU jumps at 0, that of softplus does not. With `--eager`
-TensorFlow fuses no operations; in graphs it fuses others inside a loop over micro-batches than outside.
+With `--smooth` softplus replaces ReLU and a mean the maximum of the root: the gradients of ReLU and of a maximum jump.
+With `--eager` TensorFlow fuses no operations; in graphs it fuses others inside a loop over micro-batches than outside.
 """
 
 import os
@@ -62,7 +62,7 @@ _OPTIMIZERS = flags.DEFINE_list(
     "NAME:RATE, a name as in `OptimizerConfig` and a constant rate.",
 )
 _STEPS = flags.DEFINE_list("steps", ["12", "30"], "After how many steps to compare.")
-_SOFTPLUS = flags.DEFINE_bool("softplus", False, "Softplus in place of ReLU.")
+_SMOOTH = flags.DEFINE_bool("smooth", False, "Softplus in place of ReLU, means in place of maxima.")
 _EAGER = flags.DEFINE_bool("eager", False, "Without graphs, so that nothing is fused.")
 
 flags.register_validator("models", lambda names: set(names) <= set(MODELS), f"must be of {', '.join(MODELS)}.")
@@ -111,15 +111,22 @@ def main() -> None:
     optimizers = [_optimizer(text) for text in _OPTIMIZERS.value]
     virtual = [tf.config.LogicalDeviceConfiguration()] * max(way.replicas for way in WAYS.values())
     tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], virtual)
-    if _SOFTPLUS.value:
-        keras.ops.relu = keras.ops.softplus  # the package calls it through `keras.ops`
-        keras.layers.ReLU.call = lambda self, inputs: keras.ops.softplus(inputs)
+    if _SMOOTH.value:
+        _smooth()
     rows = []
     for name in _MODELS.value:
         for optimizer in optimizers:
             print(f"{name}, {optimizer.name} {optimizer.learning_rate:g}", file=sys.stderr, flush=True)
             rows += _compare(name, optimizer, steps)
     print(table(["model", "optimizer", "rate", "steps", *WAYS, "2 replicas from 2 micro-batches"], rows))
+
+
+def _smooth() -> None:
+    """Replaces what the models call of Keras."""
+    keras.ops.relu = keras.ops.softplus
+    keras.ops.max_pool = keras.ops.average_pool
+    keras.layers.ReLU.call = lambda self, inputs: keras.ops.softplus(inputs)
+    keras.layers.MaxPooling2D = keras.layers.AveragePooling2D
 
 
 def _optimizer(text: str) -> OptimizerConfig:
@@ -165,7 +172,8 @@ def _train(name: str, config: OptimizerConfig, steps: list[int], way: Way) -> Re
 def _model(row: ViTVariant | ResNetVariant) -> keras.Model:
     images = keras.Input((IMAGE_SIZE, IMAGE_SIZE, 3))
     if isinstance(row, ResNetVariant):
-        return resnet(row, images, classes=CLASSES)
+        # A mean cannot ignore padding.
+        return resnet(row, images, classes=CLASSES, pool_padding="zeros" if _SMOOTH.value else "ignored")
     return vision_transformer(row, images, classes=CLASSES)
 
 
