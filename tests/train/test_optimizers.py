@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 import warm
 
-pytest.importorskip("tensorflow")
+tf = pytest.importorskip("tensorflow")
 
 import ten_updates  # noqa: E402
 
 from keras_vit.models import resnet, vision_transformer  # noqa: E402
 from keras_vit.train import tensorflow_step  # noqa: E402
 from keras_vit.train.learner import make_learner  # noqa: E402
+from keras_vit.train.losses import softmax_cross_entropy  # noqa: E402
 from keras_vit.train.optimizers import (  # noqa: E402
     OPTIMIZERS,
     REPLACED_OPTIONS,
@@ -28,7 +29,7 @@ from keras_vit.train.optimizers import (  # noqa: E402
     ParameterGroups,
     make_optimizer,
 )
-from keras_vit.variants import RESNET_VARIANTS  # noqa: E402
+from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS  # noqa: E402
 from keras_vit.weights.restore import named_variables  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
@@ -174,6 +175,62 @@ def test_what_softmax_cannot_see_does_not_move(tiny_vit):
     named = named_variables(model.layers)
     assert not np.array(named["encoderblock_0/attention/key/bias"]).any()
     assert np.array(named["encoderblock_0/attention/query/bias"]).any()
+
+
+def in_halves(model: keras.Model, images: np.ndarray, labels: np.ndarray) -> tuple[list, list]:
+    """The gradient of a batch at once, and the sum of those of its halves, one operation after the other."""
+
+    def gradients(rows: slice) -> list:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(softmax_cross_entropy(labels[rows], model(images[rows], training=True)))
+        return tape.gradient(loss, [variable.value for variable in model.trainable_variables])
+
+    middle, end = len(images) // 2, len(images)
+    first, second = gradients(slice(0, middle)), gradients(slice(middle, end))
+    return gradients(slice(0, end)), [a + b for a, b in zip(first, second, strict=True)]
+
+
+RELATIVE = {"position_embedding": "relative", "pooling": "map"}
+IN_EVERY_BLOCK = {"position_embedding": "learned_2d", "position_placement": "every_layer", "representation_size": 8}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("R50_ViT_B16", RELATIVE),
+        ("AxialResNet50", {}),
+        ("BiT_R50x1", {}),
+        pytest.param("ResNet50x1", {}, marks=pytest.mark.slow),
+        pytest.param("ViT_B16", IN_EVERY_BLOCK, marks=pytest.mark.slow),
+        pytest.param("AxialViT_B16", {"pooling": "avg"}, marks=pytest.mark.slow),
+    ],
+)
+def test_no_gradient_that_reaches_the_optimizer_is_rounding_noise(tiny_vit, tiny_resnet, name: str, options: dict):
+    """Adam would make full steps of noise. Noise is what changes by its own size with the order of a sum."""
+    images = keras.Input((32, 32, 3))
+    if name in RESNET_VARIANTS:
+        model = resnet(tiny_resnet(RESNET_VARIANTS[name]), images, classes=10)
+    else:
+        row = VIT_VARIANTS[name]
+        stem = row.stem and tiny_resnet(row.stem)
+        row = replace(tiny_vit, patch_size=1 if stem else 8, stem=stem, axial=row.axial)
+        model = vision_transformer(row, images, classes=10, **options)
+    draws = np.random.RandomState(0)
+    for variable in model.trainable_variables:
+        variable.assign(draws.normal(size=variable.shape) * 0.2 + variable.path.endswith("gamma"))
+    pixels = draws.normal(size=(8, 32, 32, 3)).astype("float32")
+    pairs = in_halves(model, pixels, np.arange(8))
+    optimizer = make_optimizer(OptimizerConfig(), model, 1)
+
+    def noisy(whole: list, halves: list) -> set[str]:
+        named = [name for name, variable in named_variables(model.layers).items() if variable.trainable]
+        # A ReLU whose input is rounded to the other side of 0 changes a gradient by about a hundredth.
+        errors = [np.abs(a - b).max() / max(np.abs(a).max(), 1e-30) for a, b in zip(whole, halves, strict=True)]
+        return {name for name, error in zip(named, errors, strict=True) if error > 0.1}
+
+    keys = {name for name in named_variables(model.layers) if name.endswith("/key/bias")}
+    assert noisy(*pairs) == keys
+    assert not noisy(*map(optimizer.without_noise, pairs))
 
 
 def test_the_loss_scale_halves_with_each_overflow_and_doubles_after_2000_steps_without():
