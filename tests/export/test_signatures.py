@@ -252,7 +252,7 @@ def test_on_request_images_of_any_size_are_resized_in_the_graph(build: Build, tr
     floats = RNG.uniform(-1, 1, (2, 50, 41, 3)).astype("float32")
     resized = keras.ops.image.resize(floats, SIZE, interpolation="bilinear", antialias=False)
     close(ask("predict", floats)["logits"], model(resized))
-    assert ask("attention", floats)["attention"].shape == (2, 2, 2, 25, 25)
+    assert ask("attention", floats)["attention"].shape == (2, 1, 2, 25, 25)
     close(ask("predict", PIXELS)["logits"], model(PIXELS))
     # A picture has the same answer as its file.
     logits = ask("predict_uint8", large)["logits"]

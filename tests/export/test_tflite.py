@@ -211,7 +211,7 @@ def test_int8_on_images_that_hardly_differ_is_refused_and_the_report_says_why(bu
     assert (tmp_path / "all" / "1" / "int8.tflite").is_file()
 
 
-@pytest.mark.parametrize("count", [2, 20, 200])
+@pytest.mark.parametrize("count", [2, 20, pytest.param(200, marks=pytest.mark.slow)])
 def test_generated_pictures_differ_enough(count: int):
     assert not take(None, (32, 32), count).are_alike()
 

@@ -110,7 +110,7 @@ def test_every_flavour_gives_what_the_model_gives(flavour: str):
 
 
 @pytest.mark.parametrize(
-    "kind", ["exact", "tanh", "gap", "map", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("hybrid", "BiT"))]
+    "kind", ["exact", "map", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("tanh", "gap", "hybrid", "BiT"))]
 )
 def test_every_kind_of_model_can_be_converted(kind: str):
     graph = graph_of(build(kind))
@@ -127,7 +127,7 @@ def test_every_kind_of_model_has_all_flavours(kind: str):
     assert run(convert(graph, "int8"), graph.calibration).shape == (6, 7)
 
 
-@pytest.mark.parametrize("shape", [(32, 48, 3), (None, None, 3)])
+@pytest.mark.parametrize("shape", [pytest.param((32, 48, 3), marks=pytest.mark.slow), (None, None, 3)])
 def test_any_shape_of_images_can_be_converted(shape: tuple):
     graph = graph_of(build(shape=shape), (32, 48))
     check(convert(graph, "float32"), graph, "float32")
@@ -175,7 +175,7 @@ def test_input_and_output_have_names(activation: str | None):
     }
 
 
-@pytest.mark.parametrize("scales", [False, True])
+@pytest.mark.parametrize("scales", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_file_may_take_pixels(scales: bool):
     model = build(include_preprocessing=scales)
     levels = RNG.integers(0, 256, (6, 32, 32, 3)).astype("uint8")

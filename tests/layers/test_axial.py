@@ -33,7 +33,10 @@ def _numpy(x):
     return keras.ops.convert_to_numpy(x)
 
 
-@pytest.mark.parametrize(("options", "num_weights"), [({}, 32), ({"relative_positions": True}, 34)])
+@pytest.mark.parametrize(
+    ("options", "num_weights"),
+    [pytest.param({}, 32, marks=pytest.mark.slow), ({"relative_positions": True}, 34)],
+)
 def test_block_keeps_the_layer_contract(options, num_weights, tmp_path):
     check_layer(
         lambda **k: AxialTransformerBlock(2, 12, grid=GRID, **CONSTANTS, **options, **k),

@@ -77,8 +77,21 @@ def saved(row, dense: int, attention: int) -> int:
     return (TOKENS - 1) * (dense * of_rows + attention * TOKENS * row.width)
 
 
-@pytest.mark.parametrize("policy", ["float32", "float64", "mixed_bfloat16"])
-@pytest.mark.parametrize("options", [{}, {"query_chunk": 3}, {"representation_size": 6}, {"gelu": "exact"}], ids=str)
+@pytest.mark.parametrize(
+    ("options", "policy"),
+    [
+        ({}, "float32"),
+        ({"query_chunk": 3}, "float32"),
+        ({"representation_size": 6}, "float64"),
+        ({"gelu": "exact"}, "mixed_bfloat16"),
+        *(
+            pytest.param(options, policy, marks=pytest.mark.slow)
+            for options in ({}, {"query_chunk": 3}, {"gelu": "exact"})
+            for policy in ("float32", "float64", "mixed_bfloat16")
+        ),
+    ],
+    ids=str,
+)
 def test_predict_gives_what_a_model_gives_that_reads_all(tiny_vit, options, policy):
     keras.config.set_dtype_policy(policy)
     model = build(tiny_vit, **options)
@@ -92,8 +105,14 @@ def test_predict_gives_what_a_model_gives_that_reads_all(tiny_vit, options, poli
     np.testing.assert_allclose(again, found, atol=min(tolerance, 1e-5))  # both ways to the token at once
 
 
-@pytest.mark.parametrize("name", ["query", "key", "value", "out"])
-@pytest.mark.parametrize("kind", ["lora", "int8"])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        *(("lora", "query"), ("lora", "key"), ("int8", "key"), ("int8", "out")),
+        *(pytest.param("lora", name, marks=pytest.mark.slow) for name in ("value", "out")),
+        *(pytest.param("int8", name, marks=pytest.mark.slow) for name in ("query", "value")),
+    ],
+)
 def test_adapted_and_quantized_products_are_used_as_they_are(tiny_vit, kind, name):
     model = build(tiny_vit)
     dense = getattr(model.get_layer("encoderblock_1").attention, name)

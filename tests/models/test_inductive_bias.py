@@ -25,6 +25,7 @@ TABLES = ("learned_1d", "learned_2d", "sincos2d")
 PLACEMENTS = ("stem", "every_layer", "shared")
 KINDS = [(kind, placement) for kind in TABLES for placement in PLACEMENTS] + [("relative", "stem")]
 POOLINGS = {"token": "token", "gap": "avg", "map": "map"}
+ONE_QUICK = ["token", *(pytest.param(classifier, marks=pytest.mark.slow) for classifier in ("gap", "map"))]
 
 
 def images(rows: int = ROWS, columns: int = COLUMNS) -> np.ndarray:
@@ -75,7 +76,7 @@ def test_without_positions_tokens_move_with_their_patches(tiny_vit):
 
 @pytest.mark.once
 @pytest.mark.parametrize(("kind", "placement"), KINDS)
-@pytest.mark.parametrize("classifier", POOLINGS)
+@pytest.mark.parametrize("classifier", ONE_QUICK)
 def test_with_positions_the_order_of_patches_counts(kind, placement, classifier, tiny_vit):
     model = build(
         tiny_vit,
@@ -89,7 +90,7 @@ def test_with_positions_the_order_of_patches_counts(kind, placement, classifier,
 
 @pytest.mark.once
 @pytest.mark.parametrize("placement", PLACEMENTS)
-@pytest.mark.parametrize("classifier", POOLINGS)
+@pytest.mark.parametrize("classifier", ONE_QUICK)
 def test_patches_that_move_with_their_positions_change_nothing(placement, classifier, tiny_vit):
     options = {"classifier": classifier, "pooling": POOLINGS[classifier], "position_placement": placement}
     model, other = build(tiny_vit, **options), build(tiny_vit, **options)

@@ -136,10 +136,8 @@ def with_random_weights(model: keras.Model, seed: int = 0) -> keras.Model:
     return model
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["resnet", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("vit", "hybrid", "bit", "axial_resnet"))],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["vit", "hybrid", "bit", "resnet", "axial_resnet"])
 def test_two_replicas_give_the_bits_of_two_micro_batches(tiny_vit, tiny_resnet, two_replicas, kind: str):
     """Of a convolutional model too, where Adam makes large differences of any rounding.
 

@@ -198,8 +198,8 @@ IN_EVERY_BLOCK = {"position_embedding": "learned_2d", "position_placement": "eve
     ("name", "options"),
     [
         ("R50_ViT_B16", RELATIVE),
-        ("AxialResNet50", {}),
-        ("BiT_R50x1", {}),
+        pytest.param("AxialResNet50", {}, marks=pytest.mark.slow),
+        pytest.param("BiT_R50x1", {}, marks=pytest.mark.slow),
         pytest.param("ResNet50x1", {}, marks=pytest.mark.slow),
         pytest.param("ViT_B16", IN_EVERY_BLOCK, marks=pytest.mark.slow),
         pytest.param("AxialViT_B16", {"pooling": "avg"}, marks=pytest.mark.slow),
