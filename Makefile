@@ -30,7 +30,7 @@ UNOPTIMIZED := --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=
 ONE_THREAD := TF_NUM_INTRAOP_THREADS=1 TF_NUM_INTEROP_THREADS=1 OMP_NUM_THREADS=1
 UNASKED := not network and not accelerator
 
-.PHONY: help quickstart test test-all profile lint format wheel clean
+.PHONY: help quickstart test test-all profile lint style format wheel clean
 .NOTPARALLEL: # two installations into one environment
 
 help: ## list the commands
@@ -39,41 +39,45 @@ help: ## list the commands
 quickstart: $(VENV)/.installed-quickstart ## install what it needs, then the first full run: pre-train, fine-tune, export, ask
 	@$(BIN)/python -m keras_vit quickstart
 
-test: lint ## what to run before each commit: linters, every contract on TensorFlow, floors 0-3 on JAX
+test: style ## what to run before each commit: linters, every contract on TensorFlow, floors 0-3 on JAX
 	$(call run_tests,not slow and $(UNASKED),$(ON_JAX),$(UNOPTIMIZED),,$(ONE_THREAD))
 
 # In the order of the files: what fails after half an hour fails again. `make test` shuffles.
-test-all: lint ## the same, and the long campaigns at full length
+test-all: style ## the same, and the long campaigns at full length
 	$(call run_tests,$(UNASKED),$(ON_JAX) $(ALSO_ON_JAX),,-p no:randomly)
 
 profile: $(VENV)/.installed-test ## where the time and the memory of test-all go, as a table
 	@$(MAKE) --no-print-directory test-all PROFILE=$(VENV)/profile
 	@$(BIN)/python tests/profiler.py $(VENV)/profile/tensorflow $(VENV)/profile/jax
 
-# Most tests keep one core busy, so two run at a time, each file in one process. JAX takes what those two leave of the
-# processor while they wait for servers and killed processes. What failed in either half is named once more at the very
-# end, where whoever reads the last lines of a long log finds it.
+# Most tests keep one core busy, so two run at a time; a worker that has none left takes half of the other's. JAX and the
+# check of types take what those two leave of the processor while they wait for servers and killed processes. What failed
+# is named once more at the very end, where whoever reads the last lines of a long log finds it.
 # $(1): which marks run; $(2): which tests run on JAX; $(3): flags of its compiler; $(4): more for pytest;
 # $(5): the environment of TensorFlow.
 define run_tests
-@echo "Tests on TensorFlow, and beside them on JAX:"
-@KERAS_BACKEND=jax XLA_FLAGS="$(3)" $(JAX_CACHE) nice -n 10 $(BIN)/python -m pytest -q -m "$(1)" $(4) $(2:%=tests/%) \
+@echo "Tests on TensorFlow, and beside them on JAX and the check of types:"
+@nice -n 10 $(BIN)/basedpyright > $(VENV)/types.log 2>&1 & types=$$!; \
+KERAS_BACKEND=jax XLA_FLAGS="$(3)" $(JAX_CACHE) nice -n 10 $(BIN)/python -m pytest -q -m "$(1)" $(4) $(2:%=tests/%) \
     $(PROFILE:%=--profile=%/jax) > $(VENV)/jax-tests.log 2>&1 & jax=$$!; \
-$(5) KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q -m "$(1)" $(4) -n 2 --dist loadfile \
+$(5) KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q -m "$(1)" $(4) -n 2 --dist worksteal \
     $(PROFILE:%=--profile=%/tensorflow) 2>&1 | tee $(VENV)/tensorflow-tests.log; on_tensorflow=$$?; \
 wait $$jax; on_jax=$$?; [ $$on_jax = 0 ] || cat $(VENV)/jax-tests.log; \
+wait $$types; of_types=$$?; cat $(VENV)/types.log; \
 for half in jax tensorflow; do \
     echo "Tests on $$half:"; grep -E "^(FAILED|ERROR|INTERNALERROR|Using --randomly|[0-9]+ (passed|failed|skipped|errors?))" \
         $(VENV)/$$half-tests.log | cut -c 1-300 || tail -n 5 $(VENV)/$$half-tests.log; \
 done; \
-exit $$((on_tensorflow + on_jax))
+exit $$((on_tensorflow + on_jax + of_types))
 endef
 
-lint: $(VENV)/.installed-test ## style, spelling, types of floors 0-3
+lint: style ## style, spelling, types of floors 0-3
+	$(BIN)/basedpyright
+
+style: $(VENV)/.installed-test
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/codespell
-	$(BIN)/basedpyright
 
 format: $(VENV)/.installed-test ## rewrite the files as `make lint` wants them, where that is mechanical
 	$(BIN)/ruff check --fix

@@ -1,4 +1,4 @@
-"""Exports do not depend on the depth of a model: a second block would be traced, converted and judged like the first."""
+"""Models of one block: a second one would be traced, converted and judged like the first."""
 
 from dataclasses import replace
 
