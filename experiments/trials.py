@@ -141,6 +141,14 @@ def _alive(identity: Sequence[float] | None) -> psutil.Process | None:
     return None
 
 
+def _not_noted(trial: Trial) -> psutil.Process | None:
+    """Returns the process of a trial whose pool was killed before it could write down which one it is."""
+    for process in psutil.process_iter(["cmdline"]):
+        if tuple(process.info["cmdline"] or ())[1:] == trial.command:
+            return process
+    return None
+
+
 @dataclass(kw_only=True)
 class Running:
     """A trial while it runs."""
@@ -199,7 +207,7 @@ class Pool:
             where: What they are called together.
         """
         for trial in trials:
-            if left := _alive(trial.notes().get("process")):
+            if left := _alive(trial.notes().get("process")) or _not_noted(trial):
                 print(
                     f"{trial.name} still runs, though the {self.kind} was killed: waiting until it has saved.",
                     flush=True,

@@ -1,6 +1,7 @@
 """What is written for people: files that appear whole or not at all, and tables in Markdown."""
 
-import glob
+import errno
+import itertools
 import json
 import math
 import os
@@ -17,7 +18,10 @@ from typing import Any
 def whole(path: Path) -> Iterator[Path]:
     """Gives a path beside `path` to write to, of the same suffix; when that is done, it takes the place of `path`.
 
-    What processes of this machine left of the same file when they were killed is removed.
+    What processes of this machine left in the folder when they were killed is removed.
+
+    Raises:
+        OSError: If the disk is full; says that an older file of this name is kept.
 
     Example:
         >>> with whole(Path("classes.txt")) as partial:
@@ -25,26 +29,55 @@ def whole(path: Path) -> Iterator[Path]:
         >>> Path("classes.txt").read_text(), partial.exists()
         ('cat', False)
     """
-    _sweep(path)
-    partial = path.with_name(f"{_MARK}{os.getpid()}-{path.name}")
+    _sweep(path.parent)
+    partial = path.with_name(f"{_MARK}{os.getpid()}.{next(_numbers)}-{path.name}")
+    _at_work.add(partial.name)
     try:
-        yield partial
-        with open(partial, "rb") as file:
-            os.fsync(file.fileno())  # or a power cut leaves the name, and an empty file
-        os.replace(partial, path)
+        with disk_full_in_words(path, "An older file of this name is kept"):
+            yield partial
+            with open(partial, "rb") as file:
+                os.fsync(file.fileno())  # or a power cut leaves the name, and an empty file
+            os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+        _at_work.discard(partial.name)
+
+
+@contextmanager
+def disk_full_in_words(path: Path, kept: str) -> Iterator[None]:
+    """Adds to the error of a full disk what was being written and what is kept; other errors pass.
+
+    Example:
+        >>> with disk_full_in_words(Path("a.npz"), "Older files are kept"):
+        ...     raise OSError(errno.ENOSPC, "No space left on device")
+        Traceback (most recent call last):
+        OSError: [Errno 28] No space left on device: make room. Older files are kept: 'a.npz'
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or "make room" in str(error):
+            raise
+        raise OSError(error.errno, f"{os.strerror(error.errno)}: make room. {kept}", str(path)) from error
 
 
 # Of this machine, as others may share the disk; short, as names are no longer than 255 bytes.
 _MARK = f".partial-{zlib.crc32(socket.gethostname().encode()):08x}-"
 
+_numbers = itertools.count()  # two threads may write the same file
+_at_work: set[str] = set()  # what this process writes
 
-def _sweep(path: Path) -> None:
-    for left in path.parent.glob(f"{_MARK}*-{glob.escape(path.name)}"):
-        process = left.name.removeprefix(_MARK).removesuffix(f"-{path.name}")
-        if process.isdigit() and not _is_alive(int(process)):
+
+def _sweep(folder: Path) -> None:
+    for left in folder.glob(f"{_MARK}*"):
+        process = left.name.removeprefix(_MARK).partition("-")[0].partition(".")[0]
+        if process.isdigit() and not _is_written(int(process), left.name):
             left.unlink(missing_ok=True)
+
+
+def _is_written(process: int, name: str) -> bool:
+    """In a container, each process may have the number that the killed one had."""
+    return name in _at_work if process == os.getpid() else _is_alive(process)
 
 
 def _is_alive(process: int) -> bool:

@@ -17,7 +17,7 @@ VAGUE_NAMES = ("utils", "helpers", "common", "misc", "base", "core", "tools")
 
 # Lowest first. Units on one floor are independent of each other.
 FLOORS = (
-    ("variants", "grid", "cost", "paper", "writing", "quiet"),
+    ("variants", "grid", "cost", "paper", "writing", "folder_lock", "quiet"),
     ("layers", "data", "devices", "drawing"),
     ("models", "weights"),
     ("applications", "imagenet"),
@@ -90,7 +90,7 @@ FILES = {
     ),
     "train": (
         *("losses", "schedules", "optimizers", "remat", "tensorflow_step", "jax_step", "learner", "checkpoints"),
-        *("progress", "window", "logs", "report", "loop", "config", "folder_lock", "recipe", "pretrain", "finetune"),
+        *("progress", "window", "logs", "report", "loop", "config", "recipe", "pretrain", "finetune"),
         *("masked_patches", "handover", "transfer", "__init__"),
     ),
     "analyze": (

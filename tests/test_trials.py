@@ -265,6 +265,19 @@ def test_a_run_of_a_killed_experiment_is_waited_for(make, tmp_path, capsys):
     assert trial.accuracy() == 0.75 and trial.results()["saved"]  # before it began
 
 
+def test_the_process_of_a_run_is_found_by_its_command_if_it_was_not_noted(make):
+    trial = make("left", code=WAITS)
+    trial.folder.mkdir(parents=True)
+    with subprocess.Popen([sys.executable, *trial.command], stdout=subprocess.PIPE) as left:
+        left.stdout.readline()  # it is ready
+        assert trials._not_noted(trial).pid == left.pid
+        finished = make("left", code=FINISHES)
+        process = trials._not_noted(finished)
+        left.terminate()
+        assert left.wait() == 75
+    assert process is None and trials._not_noted(trial) is None
+
+
 def test_each_signal_is_passed_on_once(make, tmp_path):
     asked = []
     process = SimpleNamespace(poll=lambda: None, terminate=lambda: asked.append(1))

@@ -65,7 +65,15 @@ def test_weights_are_on_the_disk_before_they_take_their_name(tmp_path: Path, wri
     events = recorded_writes.record(monkeypatch)
     write(tmp_path / "a.npz")
     assert [kind for kind, _ in events] == ["synced", "renamed"] and events[1][1] == "a.npz"
-    assert re.fullmatch(r"\.a\.npz\.\w{8}\.part", events[0][1])
+    assert re.fullmatch(r"\.partial-\w{8}-\d+\.\d+-a\.npz", events[0][1])
+
+
+def test_no_script_draws_under_the_final_name():
+    root = Path(__file__).parents[1]
+    code = [path for name in ("keras_vit", "experiments") for path in (root / name).rglob("*.py")]
+    lines = [line.strip() for path in code for line in path.read_text(encoding="utf-8").splitlines()]
+    drawn = [line for line in lines if re.search(r"savefig\(|save_img\(", line) and not line.startswith("...")]
+    assert len(drawn) > 3 and [line for line in drawn if not re.search(r"(savefig|save_img)\(partial\b", line)] == []
 
 
 def test_what_is_in_a_cell_ends_neither_the_cell_nor_the_row():

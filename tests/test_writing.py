@@ -1,5 +1,6 @@
 """Files that appear whole or not at all, also after a kill; and JSON that is JSON."""
 
+import errno
 import json
 import math
 import os
@@ -23,15 +24,21 @@ with whole(Path(sys.argv[1])) as partial:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no harmless signal to ask with")
-def test_what_a_killed_writer_left_is_removed_by_the_next_writer_of_the_same_file(tmp_path: Path):
+def test_what_killed_writers_left_is_removed_by_the_next_writer_in_the_folder(tmp_path: Path):
     for name in ("report.md", "other.md"):
         assert warm.run([sys.executable, "-c", _KILLED, str(tmp_path / name)]).returncode == 9
-    assert not (tmp_path / "report.md").exists() and len(list(tmp_path.iterdir())) == 2
+    assert [path.name.endswith("-other.md") for path in tmp_path.iterdir()] == [True]
     with whole(tmp_path / "report.md") as partial:
         partial.write_text("whole")
-    assert (tmp_path / "report.md").read_text() == "whole"
-    (left,) = [path for path in tmp_path.iterdir() if path.name != "report.md"]
-    assert left.name.endswith("-other.md")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("report.md", "whole")]
+
+
+def test_two_threads_may_write_the_same_file_and_a_number_of_a_killed_process_may_come_again(tmp_path: Path):
+    (tmp_path / f"{_MARK}{os.getpid()}.{10**9}-report.md").touch()
+    with whole(tmp_path / "report.md") as one, whole(tmp_path / "report.md") as other:
+        assert one != other
+        one.write_text("one"), other.write_text("other")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("report.md", "one")]
 
 
 def test_what_a_living_writer_or_another_machine_writes_stays(tmp_path: Path):
@@ -41,6 +48,15 @@ def test_what_a_living_writer_or_another_machine_writes_stays(tmp_path: Path):
     with whole(tmp_path / "report.md") as ours:
         ours.write_text("ours")
     assert {path.name for path in tmp_path.iterdir()} == {"report.md", elsewhere.name, living.name}
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_says_what_was_not_written_and_what_is_kept(tmp_path: Path, code: int):
+    (tmp_path / "a.md").write_text("old")
+    words = f"{os.strerror(code)}: make room. An older file of this name is kept: '{tmp_path / 'a.md'}'"
+    with pytest.raises(OSError, match=re.escape(words)), whole(tmp_path / "a.md"):
+        raise OSError(code, os.strerror(code))
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a.md", "old")]
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,8 @@ class FeatureStore:
         self.folder, self.record, self.is_chief = folder, record, is_chief
         folder.mkdir(parents=True, exist_ok=True)
         self.is_finished = (folder / "features.json").exists()
+        if self.is_finished and is_chief:
+            self._remove_unfinished()  # the process that finished it may have been killed before it did
         state = self._read("features.json" if self.is_finished else "progress.json")
         self.rows, self.next = state.get("rows", 0), state.get("next", 0)
         other = [name for name, value in record.items() if state and state["record"].get(name) != value]
@@ -131,7 +133,10 @@ class FeatureStore:
             file.write(_header((self.rows, *_shape_of(values))))
         described = {"record": self.record, "rows": self.rows, "source": source, "class_names": class_names}
         write_text(self.folder / "features.json", json.dumps(described, indent=1) + "\n")
-        for path in (places, self.folder / "progress.json"):
+        self._remove_unfinished()
+
+    def _remove_unfinished(self) -> None:
+        for path in (self._paths[1], self.folder / "progress.json"):
             path.unlink(missing_ok=True)
 
 

@@ -4,7 +4,8 @@ import difflib
 import hashlib
 import os
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from keras_vit.data.sources import Source
 from keras_vit.devices import Devices
 from keras_vit.evaluate.feature_store import FeatureStore, read
 from keras_vit.evaluate.outputs import Outputs, outputs
+from keras_vit.folder_lock import alone_in
 from keras_vit.layers import TokenPooling
+from keras_vit.writing import disk_full_in_words
 
 LAYERS = ("pre_logits", "class_token", "patch_mean")  # or the name of any layer
 
@@ -68,7 +71,9 @@ def extract(
         strict: An image that cannot be read is an error.
 
     Raises:
-        ValueError: If the model has no such layer, the folder holds other features, or no image could be read.
+        ValueError: If the model has no such layer, the folder holds other features, another process is filling it, or
+            no image could be read.
+        OSError: If the disk is full, or `output` cannot be written. Rows that were saved before are kept.
 
     Example:
         >>> from keras_vit.data import sources
@@ -82,21 +87,43 @@ def extract(
     if output is None:
         given = outputs(reader, source, unreadable=Unreadable(source, strict=strict), progress=progress, **options)
         return _in_memory(given, source)
-    record = _record(model, source, layer, image_size, eval_crop)
-    store = FeatureStore(Path(output).expanduser(), record, is_chief=devices is None or devices.is_chief)
-    if not store.is_finished:
-        _check_same_start(store.next, devices)
-        collector = Unreadable(source, strict=strict, record=store.folder / "unreadable.txt")
+    record, folder = _record(model, source, layer, image_size, eval_crop), Path(output).expanduser()
+    is_chief = devices is None or devices.is_chief
+    with _alone_until_finished(folder) if is_chief else nullcontext():
+        store = FeatureStore(folder, record, is_chief=is_chief)
+        if not store.is_finished:
+            _fill(store, reader, source, strict, progress, options)
+    features = load(folder)
+    if strict and len(features.indices) < source.num_examples:
+        missing = source.num_examples - len(features.indices)
+        raise ValueError(f"{missing} images of {source.name} could not be read, see {folder / 'unreadable.txt'}.")
+    return features
+
+
+@contextmanager
+def _alone_until_finished(folder: Path) -> Iterator[None]:
+    """Keeps others from filling the same folder; what is finished may be read by many."""
+    if (folder / "features.json").exists():
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with alone_in(folder):
+        yield
+
+
+def _fill(
+    store: FeatureStore, reader: keras.Model, source: Source, strict: bool, progress: bool, options: dict[str, Any]
+) -> None:
+    """Extracts the rows that are not in the folder yet."""
+    devices = options["devices"]
+    _check_same_start(store.next, devices)
+    collector = Unreadable(source, strict=strict, record=store.folder / "unreadable.txt")
+    with disk_full_in_words(store.folder, "The rows saved before are kept: the same call continues from them"):
         with store:
             for part in outputs(reader, source, unreadable=collector, start=store.next, progress=progress, **options):
                 store.append(part.values, part.labels, part.indices)
         store.finish(source.name, source.class_names)
-        _check_same_start(0, devices)  # nobody reads before the first worker has finished
-    features = load(store.folder)
-    if strict and len(features.indices) < source.num_examples:
-        missing = source.num_examples - len(features.indices)
-        raise ValueError(f"{missing} images of {source.name} could not be read, see {store.folder / 'unreadable.txt'}.")
-    return features
+    _check_same_start(0, devices)  # nobody reads before the first worker has finished
 
 
 def load(folder: str | os.PathLike) -> Features:

@@ -216,12 +216,16 @@ class Checkpoints:
         return Checkpoint(step=step, state=state, metrics=facts["metrics"], window=facts["window"])
 
     def set_aside(self, after_step: int) -> None:
-        """Renames checkpoints newer than `after_step`: the run is about to write those steps again."""
+        """Renames checkpoints newer than `after_step`: the run is about to write those steps again.
+
+        What is no longer kept is removed: a process may have been killed between writing a checkpoint and that.
+        """
         for step in self.steps():
             if step > after_step:
                 aside = self.path(step).with_suffix(".damaged")
                 shutil.rmtree(aside, ignore_errors=True)
                 self.path(step).rename(aside)
+        self._remove_old()
 
     def best(self) -> int | None:
         """Returns the step of the best checkpoint, or None if no metric was recorded."""

@@ -93,7 +93,8 @@ class Handover:
         pictures = write_pictures(card, folder)
         write_answers(card, folder / "answers.csv")
         write_text(folder / "classes.txt", "".join(f"{' '.join(name.split())}\n" for name in source.class_names))
-        keras.utils.save_img(folder / "example.png", read_pixels(source, int(card.indices[0])), scale=False)
+        with whole(folder / "example.png") as partial:
+            keras.utils.save_img(partial, read_pixels(source, int(card.indices[0])), scale=False)
         save_model(model, folder / "model.keras")
         shown, wrong = len(worst(card)), np.count_nonzero(card.ranks)
         mistakes = f"{shown} of {wrong:,}: those of which the model was most sure.\n\n![Mistakes](errors.png)"

@@ -56,8 +56,11 @@ class MetricsLog:
             self._rows = open(workdir / "metrics.csv", "ab", buffering=0)
             self._events = tf.summary.create_file_writer(str(workdir / "tensorboard"))
         except (OSError, tf.errors.OpError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            message = f"Cannot write to {workdir.resolve()}: {reason}. Choose another folder for the run, or make room."
+            reason = _reason(error) if isinstance(error, tf.errors.OpError) else error.strerror or str(error)
+            message = (
+                f"Cannot write to {workdir.resolve()}: {reason}. Choose another folder for the run, or make room and "
+                "run the same command: what is there is kept."
+            )
             raise OSError(message) from error
 
     def write(self, step: int, metrics: Mapping[str, Any]) -> None:
@@ -78,8 +81,7 @@ class MetricsLog:
         try:
             self._add_events(step, values)
         except tf.errors.OpError as error:
-            reason = error.message.splitlines()[0].rpartition("; ")[2]
-            raise OSError(f"TensorBoard's file: {reason}") from error
+            raise OSError(f"TensorBoard's file: {_reason(error)}") from error
 
     def _add_rows(self, rows: bytes) -> None:
         size = os.fstat(self._rows.fileno()).st_size
@@ -131,6 +133,11 @@ def read_metrics(workdir: str | os.PathLike) -> dict[str, list[tuple[int, float]
     for _, step, name, value in _rows(Path(workdir) / "metrics.csv"):
         curves.setdefault(name, {})[step] = value
     return {name: list(curve.items()) for name, curve in curves.items()}
+
+
+def _reason(error: tf.errors.OpError) -> str:
+    """What the system said, out of the lines that TensorFlow makes of it."""
+    return error.message.splitlines()[0].rpartition("; ")[2]
 
 
 def _rows(path: Path) -> Iterator[tuple[str, int, str, float]]:

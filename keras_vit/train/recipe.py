@@ -31,8 +31,8 @@ from keras_vit.data.sources import Source
 from keras_vit.data.transforms import Transform
 from keras_vit.devices import Devices, connect
 from keras_vit.drawing import check_can_draw
+from keras_vit.folder_lock import alone_in
 from keras_vit.train.config import DataConfig, RunConfig, flattened
-from keras_vit.train.folder_lock import alone_in
 from keras_vit.train.learner import averaged, make_learner
 from keras_vit.train.loop import train
 from keras_vit.train.losses import Objective, classification
@@ -41,7 +41,7 @@ from keras_vit.train.report import write_report
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant
 from keras_vit.weights.download import without_secrets
 from keras_vit.weights.save import save_checkpoint
-from keras_vit.writing import whole, write_json
+from keras_vit.writing import whole, write_json, write_text
 
 
 def run(
@@ -364,7 +364,7 @@ def _share(batch_size: int, accumulation_steps: int, devices: Devices) -> Share:
 def _without_duplicates(train_source: Source, test_source: Source, workdir: Path, devices: Devices) -> Source:
     report = duplicates.find_duplicates(train_source, test_source, progress=devices.is_chief)
     if devices.is_chief:
-        (workdir / "duplicates.md").write_text(report.markdown(), encoding="utf-8")
+        write_text(workdir / "duplicates.md", report.markdown())
     return duplicates.drop_duplicates(train_source, report) if report.pairs else train_source
 
 

@@ -13,6 +13,7 @@ Places, in this order:
 """
 
 import contextlib
+import glob
 import hashlib
 import os
 import re
@@ -269,10 +270,10 @@ def _advice(url: str, target: Path, row: CatalogRow | None) -> str:
 
 
 def _remove_stale_parts(target: Path) -> None:
-    """Remove what killed processes left behind; a younger part may belong to a download that is going on."""
-    for part in target.parent.glob(".*.part"):
+    """Remove what processes of other machines left behind; a younger part may belong to a download that is going on."""
+    for part in target.parent.glob(f".partial-*-{glob.escape(target.name)}"):
         with contextlib.suppress(FileNotFoundError):
-            if part.name.startswith(f".{target.name}.") and time.time() - part.stat().st_mtime > _STALE_SECONDS:
+            if time.time() - part.stat().st_mtime > _STALE_SECONDS:
                 part.unlink()
 
 

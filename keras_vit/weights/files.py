@@ -13,7 +13,6 @@ Hugging Face have a `config.json` beside them instead.
 import contextlib
 import json
 import os
-import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from keras_vit.weights import entries, keras_h5, npz, tensors
 from keras_vit.weights import metadata as facts
 from keras_vit.weights.entries import Choose
 from keras_vit.weights.refusal import AGAIN, bad, some
+from keras_vit.writing import whole
 
 # What a file is when it is not a checkpoint, by its first bytes, and what to do about it.
 _STRANGERS = (
@@ -149,16 +149,8 @@ def write_huggingface(directory: _PathLike, arrays: _Arrays, metadata: _Metadata
 @contextlib.contextmanager
 def replacing(path: _PathLike) -> Iterator[BinaryIO]:
     """Open a temporary file that takes the place of `path` when the block ends well, and vanishes when it does not."""
-    path = Path(path)
-    part = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
-    try:
-        with open(part, "xb") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())  # some file systems report a full disk only now
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    with whole(Path(path)) as partial, open(partial, "xb") as stream:
+        yield stream
 
 
 def _file_of(path: Path) -> Path:

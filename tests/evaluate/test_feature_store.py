@@ -54,6 +54,19 @@ def test_rows_come_back_and_only_what_is_finished_is_left(tmp_path: Path):
         read(tmp_path / "absent")
 
 
+def test_what_a_process_left_that_was_killed_after_it_had_finished_is_removed(tmp_path: Path, monkeypatch):
+    with store(tmp_path) as some:
+        fill(some, 0, 7)
+    with monkeypatch.context() as killed:
+        killed.setattr(FeatureStore, "_remove_unfinished", lambda _: None)
+        some.finish("mine", ("a", "b", "c"))
+    assert (tmp_path / "places.partial").exists()
+    store(tmp_path, is_chief=False)
+    assert (tmp_path / "places.partial").exists()
+    assert store(tmp_path).is_finished
+    check_whole(tmp_path)
+
+
 @pytest.mark.parametrize("torn", [b"", b"\x00" * 5, b"\x01" * 40])
 def test_what_was_written_and_does_not_count_is_cut_off(tmp_path: Path, torn: bytes):
     with store(tmp_path) as some:

@@ -177,6 +177,14 @@ def test_what_is_newer_is_set_aside_and_nothing_else(tmp_path):
     ]
 
 
+def test_an_old_checkpoint_that_a_killed_process_did_not_remove_is_removed_when_the_run_continues(tmp_path):
+    for step in (1, 2):
+        Checkpoints(tmp_path, keep=9).save(step, state(step))
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    checkpoints.set_aside(2)
+    assert checkpoints.steps() == [2]
+
+
 def test_metrics_that_come_later_are_added(tmp_path):
     checkpoints = Checkpoints(tmp_path, best_metric="validation/accuracy")
     checkpoints.save(1, state(1))

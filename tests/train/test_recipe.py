@@ -22,9 +22,9 @@ Image = pytest.importorskip("PIL.Image")
 import keras_vit  # noqa: E402
 from keras_vit.data import sources  # noqa: E402
 from keras_vit.devices import Devices, DevicesConfig  # noqa: E402
+from keras_vit.folder_lock import alone_in  # noqa: E402
 from keras_vit.train import DataConfig, FinetuneConfig, LoopConfig, OptimizerConfig, RunConfig, recipe  # noqa: E402
 from keras_vit.train.config import flattened  # noqa: E402
-from keras_vit.train.folder_lock import alone_in  # noqa: E402
 from keras_vit.train.recipe import make_sources, row_of  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow

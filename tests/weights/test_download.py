@@ -507,8 +507,8 @@ def test_size_within_the_listing_s_rounding_is_accepted(server):
 
 def test_leftovers_of_killed_processes_are_removed_but_young_ones_are_not(server):
     directory = cache_path(server.url()).parent
-    old, young = put(directory / ".model.npz.11111111.part"), put(directory / ".model.npz.22222222.part")
-    other = put(directory / ".other.npz.11111111.part")
+    old, young = put(directory / ".partial-00000000-1-model.npz"), put(directory / ".partial-00000000-2-model.npz")
+    other = put(directory / ".partial-00000000-1-other.npz")
     long_ago = time.time() - 2 * 24 * 3600
     os.utime(old, (long_ago, long_ago))
     os.utime(other, (long_ago, long_ago))
@@ -634,12 +634,12 @@ def test_killed_process_leaves_no_file_under_the_final_name(server, home):
     process = subprocess.Popen([sys.executable, "-c", code, package, server.url()])
     path = cache_path(server.url())
     deadline = time.monotonic() + HUNG_SECONDS
-    while not list(path.parent.glob(".*.part")) and time.monotonic() < deadline:
+    while not list(path.parent.glob(".partial-*")) and time.monotonic() < deadline:
         time.sleep(0.02)
     process.kill()
     process.wait()
     server.release.set()
-    assert len(list(path.parent.glob(".model.npz.*.part"))) == 1
+    assert len(list(path.parent.glob(".partial-*-model.npz"))) == 1
     assert not path.exists()
     server.mode = "whole"
     assert get(server.url()).read_bytes() == CONTENT

@@ -1,4 +1,4 @@
-"""One process at a time in the folder of a run: two would remove each other's checkpoints."""
+"""One process at a time in the folder of a run, or of features: two would overwrite each other's files."""
 
 import os
 from collections.abc import Iterator
@@ -36,8 +36,8 @@ def alone_in(folder: Path) -> Iterator[None]:
     except BlockingIOError as error:
         os.close(descriptor)
         raise ValueError(
-            f"Another run is going on in {folder}. Wait for it, stop it, or choose another folder: two would remove "
-            "each other's checkpoints."
+            f"Another run is going on in {folder}. Wait for it, stop it, or choose another folder: two would overwrite "
+            "each other's files."
         ) from error
     except OSError as error:
         logging.warning("%s cannot be locked (%s): see that no other run uses it.", folder, error)

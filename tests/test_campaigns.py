@@ -1,4 +1,4 @@
-"""The campaigns that try to break pictures and exports run, deterministic by seed, and nothing falls."""
+"""The campaigns that damage pictures and interrupt commands run, with a small count, and nothing falls."""
 
 import re
 import sys
@@ -16,7 +16,9 @@ CAMPAIGNS = Path(__file__).with_name("campaigns")
     "options",
     [
         ["pictures.py", "--count=60"],
-        ["export_kills.py", "--count=4", "--formats=tflite"],
+        ["kills.py", "--count=4", "--commands=features,tflite"],
+        ["full_disk.py", "--count=4", "--commands=features,npz"],
+        ["two_at_once.py", "--count=4", "--commands=features,download"],
     ],
     ids=lambda options: options[0],
 )

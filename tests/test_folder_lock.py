@@ -9,9 +9,10 @@ import pytest
 
 pytest.importorskip("tensorflow")
 
+from keras_vit import folder_lock  # noqa: E402
 from keras_vit.devices import Devices  # noqa: E402
-from keras_vit.train import folder_lock, recipe  # noqa: E402
-from keras_vit.train.folder_lock import alone_in  # noqa: E402
+from keras_vit.folder_lock import alone_in  # noqa: E402
+from keras_vit.train import recipe  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
 pytest.importorskip("fcntl")
@@ -40,7 +41,7 @@ def test_a_run_that_raises_lets_the_next_one_in(tmp_path):
 
 HOLDER = """
 import sys
-from keras_vit.train.folder_lock import alone_in
+from keras_vit.folder_lock import alone_in
 with alone_in(sys.argv[1]):
     print("inside", flush=True)
     sys.stdin.read()
