@@ -35,6 +35,8 @@ CAN_FORK = hasattr(os, "fork") and hasattr(os, "pidfd_open")
 HUNG_SECONDS = 3600.0  # no test fails because the machine is busy: a process that takes longer hangs
 _LENGTH = struct.Struct("!Q")
 _STATUS = struct.Struct("!q")
+_ENDED = struct.Struct("!qd")  # the exit code, and processor seconds
+cpu_seconds = 0.0  # of processes that were started here and have ended; they are the server's children, not ours
 
 
 # ---- for tests
@@ -140,11 +142,13 @@ class ForkedProcess:
         self.send_signal(signal.SIGKILL)
 
     def _wait(self, seconds: float | None) -> int | None:
+        global cpu_seconds
         if self.returncode is None:
             with selectors.DefaultSelector() as selector:
                 selector.register(self._connection, selectors.EVENT_READ)
                 if selector.select(seconds):
-                    (self.returncode,) = _STATUS.unpack(_receive(self._connection, _STATUS.size))
+                    self.returncode, used = _ENDED.unpack(_receive(self._connection, _ENDED.size))
+                    cpu_seconds += used
                     self._connection.close()
         return self.returncode
 
@@ -243,13 +247,15 @@ def _serve(path: Path) -> Callable[[], None] | None:
             for key, _ in selector.select(2.0):
                 if key.data:
                     descriptor, connection = key.data
+                    before = os.times()
                     status = os.waitid(os.P_PIDFD, descriptor, os.WEXITED)
+                    now = os.times()
+                    used = now.children_user + now.children_system - before.children_user - before.children_system
                     selector.unregister(descriptor)
                     os.close(descriptor)
                     with contextlib.suppress(OSError), connection:  # whoever asked may have ended
-                        connection.sendall(
-                            _STATUS.pack(status.si_status if status.si_code == os.CLD_EXITED else -status.si_status)
-                        )
+                        code = status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
+                        connection.sendall(_ENDED.pack(code, used))
                     continue
                 connection, _ = listener.accept()
                 head, streams, _, _ = socket.recv_fds(connection, _LENGTH.size, 2)
