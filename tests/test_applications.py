@@ -38,7 +38,7 @@ def test_the_last_layer_is_a_dense_called_predictions():
         ("ViT_Ti16", 1),
         ("ViT_Ti16", 3),
         ("ViT_Ti16", 4),
-        ("R_ViT_Ti16", 4),
+        pytest.param("R_ViT_Ti16", 4, marks=pytest.mark.once),
         pytest.param("BiT_R50x1", 1, marks=pytest.mark.once),
     ],
 )
@@ -264,7 +264,7 @@ def test_a_head_of_zeros_is_refused(tmp_path):
         ("ViT_S16", {}, "embedding/kernel: the model needs .*384.*the checkpoint has .*192"),
         ("R_ViT_Ti16", {}, "conv_root/kernel"),
         ("ViT_Ti16", {"classes": 1000}, "classes=5"),
-        ("BiT_R50x1", {}, "does not fit the model"),
+        pytest.param("BiT_R50x1", {}, "does not fit the model", marks=pytest.mark.once),
     ],
 )
 def test_a_file_of_another_model_is_an_error_that_lists_everything(name, options, message, tmp_path):

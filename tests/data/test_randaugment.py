@@ -164,7 +164,7 @@ def test_the_same_eagerly_and_in_tf_data_however_parallel(is_static):
     images = [NOISE, SMOOTH] if is_static else [NOISE, SMOOTH[:30, :40]]
     eager = [transform(images[i % 2], tf.constant([3, i])).numpy() for i in range(40)]
     shape = NOISE.shape if is_static else (None, None, 3)
-    for calls in (None, 2, tf.data.AUTOTUNE):
+    for calls in (None, tf.data.AUTOTUNE):
         dataset = tf.data.Dataset.from_generator(lambda: images * 20, output_signature=tf.TensorSpec(shape, tf.uint8))
         mapped = dataset.enumerate().map(
             lambda i, image: transform(image, tf.stack([3, tf.cast(i, tf.int32)])), num_parallel_calls=calls
@@ -204,7 +204,7 @@ def test_negative_arguments_are_refused(num_ops, magnitude):
 
 
 @pytest.mark.parametrize("draw", [ONE_WAY, OTHER_WAY], ids=["one way", "other way"])
-@pytest.mark.parametrize("magnitude", [4, 9, 30])
+@pytest.mark.parametrize("magnitude", [9, *(pytest.param(each, marks=pytest.mark.slow) for each in (4, 30))])
 @pytest.mark.parametrize("name", ["Rotate", "ShearX", "ShearY"])
 def test_an_image_whose_size_is_known_is_turned_as_one_whose_size_is_not(name, magnitude, draw):
     operation = randaugment.operations(magnitude)[name]

@@ -57,7 +57,7 @@ def test_the_same_eagerly_and_in_tf_data_however_parallel(name):
     files = [encoded(NOISE, "JPEG"), encoded(NOISE), encoded(NOISE[:20, :, 0], "JPEG"), encoded(NOISE[:, :19], "BMP")]
     eager = [ALL[name](files[i % 4], tf.constant([3, i])).numpy() for i in range(12)]
     dataset = tf.data.Dataset.from_tensor_slices(files).repeat(3).enumerate()
-    for calls in (None, 2, tf.data.AUTOTUNE):
+    for calls in (None, tf.data.AUTOTUNE):
         mapped = dataset.map(
             lambda i, file: ALL[name](file, tf.stack([3, tf.cast(i, tf.int32)])), num_parallel_calls=calls
         )

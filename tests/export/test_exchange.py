@@ -183,6 +183,7 @@ def test_models_of_real_size_are_exported(tmp_path: Path, name: str, model_name:
 # ── exact GELU ──
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:In the future `np.object`:FutureWarning")  # of tf2onnx, when it is imported
 def test_what_keras_alone_writes_of_exact_gelu_does_not_load(build, tmp_path: Path, caplog):
     """When this fails, Keras and tf2onnx can do without `_erfc_converted`."""

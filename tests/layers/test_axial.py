@@ -178,6 +178,7 @@ def _moved(function, x, place):
     return np.abs(function(changed) - function(x)).max(axis=-1).reshape(GRID) > 1e-5
 
 
+@pytest.mark.once
 def test_a_token_reaches_its_row_and_then_every_row():
     block, x = _built(_block(), (6, 8)), _random(1, 6, 8)
     row = lambda x: _numpy(block.row(x.reshape(GRID[0], GRID[1], 8)))  # noqa: E731
@@ -202,6 +203,7 @@ def test_on_one_line_it_is_dense_attention(grid, half, other):
     np.testing.assert_allclose(_numpy(block(x)), _numpy(expected), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.once
 def test_stochastic_depth_drops_a_half_of_whole_images_and_keeps_the_expectation():
     block = _built(_block(drop_path_rate=0.5), (6, 8))
     x = _random(1, 6, 8).repeat(4000, axis=0)
@@ -224,6 +226,7 @@ def _copy(block):
     return plain
 
 
+@pytest.mark.once
 def test_options_reach_both_halves():
     block = _block(dropout_rate=0.1, attention_dropout_rate=0.2)
     for half in (block.row, block.column):
@@ -275,6 +278,7 @@ def test_unit_equals_its_formula(strides, shape):
     np.testing.assert_allclose(_numpy(unit(x)), np.stack(expected), rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.once
 def test_unit_starts_as_its_shortcut():
     x = np.abs(_random(1, 3, 4, 128))
     np.testing.assert_allclose(_numpy(AxialUnit(32, strides=1, **UNIT)(x)), x, atol=1e-6)

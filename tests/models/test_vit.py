@@ -105,7 +105,7 @@ def test_stochastic_depth_grows_linearly(tiny_vit):
     np.testing.assert_allclose(rates, [0, 0.05, 0.1, 0.15, 0.2])
 
 
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", pytest.param("mixed_float16", marks=pytest.mark.once)])
 def test_the_head_is_in_float32_under_mixed_precision(policy, tiny_vit):
     keras.config.set_dtype_policy(policy)
     model = vision_transformer(tiny_vit, keras.Input((32, 32, 3)), classes=5, classifier_activation="softmax")
@@ -218,7 +218,7 @@ def test_what_an_axial_vit_cannot_have(options, message, tiny_axial):
         vision_transformer(tiny_axial, keras.Input(shape), **options)
 
 
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", pytest.param("mixed_float16", marks=pytest.mark.once)])
 def test_an_axial_vit_in_mixed_precision(policy, tiny_axial):
     keras.config.set_dtype_policy(policy)
     model = vision_transformer(tiny_axial, keras.Input((32, 32, 3)), classes=5)
