@@ -20,9 +20,9 @@ from keras_vit.evaluate import plots
 from keras_vit.evaluate.accuracy import Answers, answer
 from keras_vit.evaluate.imagenet_sets import by_wordnet_id, imagenet_real, imagenet_real_tfds, imagenet_v2, objectnet
 from keras_vit.evaluate.label_sets import LabelSets, label_set_accuracy
-from keras_vit.evaluate.pixels import scales_pixels
 from keras_vit.evaluate.scorecard import class_table, headline, write_answers, write_pictures
 from keras_vit.imagenet import is_wordnet_id
+from keras_vit.pixels import scales_pixels
 from keras_vit.weights.download import without_secrets
 from keras_vit.writing import table, write_json, write_text
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from keras_vit import imagenet
 from keras_vit.evaluate.accuracy import log_probabilities
-from keras_vit.evaluate.pixels import scales_pixels
+from keras_vit.pixels import scales_pixels
 
 BATCH_SIZE = 16
 _SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".webp")

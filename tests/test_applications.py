@@ -1,8 +1,9 @@
-from dataclasses import replace
+from dataclasses import importlib
 
 import keras
 import numpy as np
 import pytest
+import replace
 from synthetic_checkpoint import checkpoint
 
 import keras_vit
@@ -344,3 +345,8 @@ def test_replacing_the_head_keeps_everything_else(tmp_path):
     assert not after["predictions/kernel"].any()
     with pytest.raises(ValueError, match="no layer `predictions`"):
         keras_vit.replace_head(keras_vit.ViT_Ti16(weights=None, include_top=False), 3)
+
+
+def test_analyses_need_no_tensorflow():
+    """On JAX the tests cannot import it, so this one fails if an analysis does."""
+    assert importlib.import_module("keras_vit.analyze").attention_rollout

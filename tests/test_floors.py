@@ -18,7 +18,7 @@ VAGUE_NAMES = ("utils", "helpers", "common", "misc", "base", "core", "tools")
 # Lowest first. Units on one floor are independent of each other.
 FLOORS = (
     ("variants", "grid", "cost", "paper", "writing", "folder_lock", "quiet"),
-    ("layers", "data", "devices", "drawing"),
+    ("layers", "data", "devices", "drawing", "pixels"),
     ("models", "weights"),
     ("applications", "imagenet"),
     ("evaluate",),
@@ -77,7 +77,6 @@ FILES = {
     "evaluate": (
         *(
             "plots",
-            "pixels",
             "outputs",
             "accuracy",
             "scorecard",
@@ -116,7 +115,8 @@ FILES = {
 _WHOLES = ("layers/", "models/", "weights/restore.py", "weights/save.py", "applications.py", "imagenet.py")
 _VERBS = (
     *("classifier.py", "devices.py", "train/", "evaluate/", "analyze/", "export/"),
-    *("predict.py", "measure.py", "verify.py", "quickstart.py", "inspection.py", "delivery.py", "acceptance.py"),
+    *("pixels.py", "predict.py", "measure.py", "verify.py", "quickstart.py", "inspection.py", "delivery.py"),
+    "acceptance.py",
 )
 DOORS = {
     "numpy": ("",),

@@ -10,7 +10,6 @@ from typing import Any
 
 import keras
 
-from keras_vit.evaluate.pixels import scales_pixels
 from keras_vit.layers import (
     AttentionPooling,
     AxialTransformerBlock,
@@ -19,6 +18,7 @@ from keras_vit.layers import (
     TokenPooling,
     TransformerBlock,
 )
+from keras_vit.pixels import scales_pixels
 
 Block = TransformerBlock | AxialTransformerBlock
 Pooling = TokenPooling | AttentionPooling

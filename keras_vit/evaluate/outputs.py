@@ -16,7 +16,7 @@ from keras_vit.data.sources import Source
 from keras_vit.data.transforms import eval_crop as eval_crops
 from keras_vit.data.transforms import scale_to, to_uint8
 from keras_vit.devices import Devices
-from keras_vit.evaluate.pixels import scales_pixels
+from keras_vit.pixels import scales_pixels
 
 _SECONDS_BEFORE_BAR = 2  # what takes less needs no bar
 _PIXELS, _MOST_IMAGES = 64 * 224 * 224, 256  # of a step, if nothing else is said

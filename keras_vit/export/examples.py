@@ -9,7 +9,7 @@ import numpy as np
 from keras_vit.data.pipeline import evaluation_batches
 from keras_vit.data.sources import Source, fractals
 from keras_vit.data.transforms import eval_crop, scale_to
-from keras_vit.evaluate.pixels import scales_pixels
+from keras_vit.pixels import scales_pixels
 
 _BATCH = 16
 # Of pixels from 0 to 255: how far images differ at a place, in the mean over places. Photographs of one data set differ

@@ -12,8 +12,8 @@ from typing import Any
 
 import keras
 
-from keras_vit.evaluate.pixels import scales_pixels
 from keras_vit.imagenet import class_names as imagenet_names
+from keras_vit.pixels import scales_pixels
 from keras_vit.writing import one_line
 
 FILE = "keras_vit.json"

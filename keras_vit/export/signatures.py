@@ -21,8 +21,8 @@ import tensorflow as tf
 from keras_vit.analyze.attention_model import AttentionMaps
 from keras_vit.analyze.attention_sites import find_attention
 from keras_vit.evaluate.features import feature_model
-from keras_vit.evaluate.pixels import scales_pixels
 from keras_vit.export.image_bytes import MAX_PIXELS, read_images
+from keras_vit.pixels import scales_pixels
 
 _IMAGENET_21K = 21843  # its heads are trained with one sigmoid for each class, all others with a softmax
 _PROBABILITIES = ("softmax", "sigmoid")

@@ -8,10 +8,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.evaluate.pixels import scales_pixels
 from keras_vit.export.examples import from_levels
 from keras_vit.export.metadata import labels_of
 from keras_vit.export.signatures import output_name
+from keras_vit.pixels import scales_pixels
 
 _BATCH = 8
 

@@ -17,8 +17,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.evaluate.pixels import scales_pixels
 from keras_vit.export.signatures import output_name
+from keras_vit.pixels import scales_pixels
 
 # Of which layer normalization, group normalization, the residual sums and attention are made. BATCH_MATMUL is what has
 # no weights: the products of attention.

@@ -542,15 +542,15 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("if descriptor is not None:\n            os.close", "if False:\n            os.close"),
     ),
     *_in(
-        "keras_vit/evaluate/pixels.py",
-        "tests/evaluate/test_pixels.py",
+        "keras_vit/pixels.py",
+        "tests/test_pixels.py",
         ("if divisor > _OF_LEVELS:", "if divisor > 200:"),
         ("if inner is not None:", "if True:"),
         ("keras.layers.RandomCrop, keras.layers.RandomFlip", "keras.layers.RandomCrop, keras.layers.RandomCrop"),
     ),
     *_in(
         "keras_vit/evaluate/outputs.py",
-        "tests/evaluate/test_pixels.py",
+        "tests/test_pixels.py",
         (
             "*([scale_to(0, 255)] if scales_pixels(model) else [])",
             "*([scale_to(0, 1)] if scales_pixels(model) else [])",

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.evaluate.pixels import scales_pixels
+from keras_vit.pixels import scales_pixels
 
 pytestmark = pytest.mark.tensorflow  # Keras's Rescaling needs it, on any backend
 
