@@ -1,5 +1,5 @@
-from dataclasses import importlib
-
+import importlib
+from dataclasses import replace
 import keras
 import numpy as np
 import pytest
