@@ -1,9 +1,9 @@
 import importlib
 from dataclasses import replace
+
 import keras
 import numpy as np
 import pytest
-import replace
 from synthetic_checkpoint import checkpoint
 
 import keras_vit
