@@ -123,7 +123,7 @@ def _fill(
             for part in outputs(reader, source, unreadable=collector, start=store.next, progress=progress, **options):
                 store.append(part.values, part.labels, part.indices)
         store.finish(source.name, source.class_names)
-    _check_same_start(0, devices)  # nobody reads before the first worker has finished
+    _check_same_start(0, devices)  # wait until the first worker has written the features
 
 
 def load(folder: str | os.PathLike) -> Features:

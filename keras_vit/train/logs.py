@@ -59,7 +59,7 @@ class MetricsLog:
             reason = _reason(error) if isinstance(error, tf.errors.OpError) else error.strerror or str(error)
             message = (
                 f"Cannot write to {workdir.resolve()}: {reason}. Choose another folder for the run, or make room and "
-                "run the same command: what is there is kept."
+                "run the same command: earlier rows and checkpoints are kept."
             )
             raise OSError(message) from error
 

@@ -3,7 +3,7 @@
     python tests/campaigns/full_disk.py --seed=0 --count=1000
     python tests/campaigns/full_disk.py --commands=pretrain,features --count=20
 
-Each command writes to a disk of its own, in memory (this needs Linux and the right to mount, or `unshare`). Before an
+Each command writes to a separate tmpfs (this needs Linux and the right to mount, or `unshare`). Before an
 operation the disk is cut down to what is on it, and up to three pages more. What TensorFlow and HDF5 write meets it
 too. `--count` of all operations are drawn. It holds if
 
@@ -13,7 +13,6 @@ too. `--count` of all operations are drawn. It holds if
 3. when there is room, the same command ends with exit code 0 and the result of an uninterrupted run (see `kills.py`).
 """
 
-import argparse
 import os
 import re
 import sys
@@ -22,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import traced
-from kills import COMMANDS, Expected, Moment, expected, prepared
+from kills import Expected, Moment, expected, parsed, prepared
 
 FULL = re.compile(r"No space left on device|disk is full|make room")
 KEPT = re.compile(r"whole|kept|stays?\b|No checkpoint yet|[Nn]othing|same command")
@@ -54,11 +53,7 @@ def _told(code: int | None, output: str) -> list[str]:
 
 def main() -> int:
     """Returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--commands", default=",".join(COMMANDS))
-    options = parser.parse_args()
+    options = parsed(__doc__, count=1000)
     if OWN_NAMESPACE not in os.environ:
         _start_where_mounting_is_allowed()
     rng, fell, every = np.random.default_rng(options.seed), 0, []
@@ -83,7 +78,7 @@ def main() -> int:
 
 
 def _start_where_mounting_is_allowed() -> None:
-    """In a mount namespace of its own: nobody else sees the disks, and they are gone with it."""
+    """Restarts the script in a private mount namespace: no other process sees its disks, and they end with it."""
     user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
     environment = {name: value for name, value in os.environ.items() if name != traced.warm.FOLDER}
     line = ["unshare", "--mount", *user, sys.executable, *sys.argv]

@@ -117,13 +117,18 @@ def prepared() -> Iterator[Path]:
             yield base
 
 
+def parsed(description: str | None, count: int) -> argparse.Namespace:
+    """Reads the flags that all campaigns against commands share; `count` is the default of `--count`."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--count", type=int, default=count)
+    parser.add_argument("--commands", default=",".join(COMMANDS))
+    return parser.parse_args()
+
+
 def main() -> int:
     """Returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--commands", default=",".join(COMMANDS))
-    options = parser.parse_args()
+    options = parsed(__doc__, count=1000)
     rng, fell, every = np.random.default_rng(options.seed), 0, []
     with prepared() as base:
         goals = {command: expected(base, command) for command in options.commands.split(",")}

@@ -15,7 +15,7 @@ from typing import Any
 
 TESTS = Path(__file__).parents[1]
 EXPERIMENTS = TESTS.parent / "experiments"
-sys.path[:0] = [str(TESTS), str(EXPERIMENTS)]  # where a script finds what lies beside it
+sys.path[:0] = [str(TESTS), str(EXPERIMENTS)]  # as Python does for scripts in these folders
 
 RECIPE = """
 from dataclasses import replace
@@ -139,7 +139,7 @@ def _ablation(arguments: Sequence[str]) -> None:
 
 
 def _fork_trials(notes: Path) -> None:
-    """Runs of experiments begin in milliseconds; the processes are real ones that outlive whoever started them."""
+    """Starts the runs of an experiment as forks, in milliseconds; they survive the process that started them."""
     import psutil
     import warm
 
@@ -163,7 +163,7 @@ def _fork_trials(notes: Path) -> None:
             self._forked.terminate()
 
     def processes(_: Sequence[str]) -> Iterator[psutil.Process]:
-        """A fork has the command line of the server in the system's table: the one it stands for is noted."""
+        """Records the command of each fork: the process table shows the server's command line instead."""
         for note in notes.iterdir():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process = psutil.Process(int(note.name))

@@ -81,7 +81,7 @@ def prepare(base: Path) -> None:
 
 
 def empty(root: Path) -> Path:
-    """Makes the root of a command anew; it may be a mount point."""
+    """Empties the folder of a command, or creates it; it may be a mount point."""
     root.mkdir(exist_ok=True)
     for path in root.iterdir():
         shutil.rmtree(path)
@@ -117,7 +117,7 @@ def contents(root: Path) -> dict[str, str]:
 
 
 def problems(root: Path) -> list[str]:
-    """Returns what is there under its own name and is not whole."""
+    """Returns the files that have their final name and are not complete."""
     found = []
     for path in sorted(root.rglob("*")):
         names = path.relative_to(root).parts
@@ -213,7 +213,7 @@ def _damage(version: Path) -> list[str]:
 
 
 def mount(root: Path) -> None:
-    """Makes a folder a disk of its own, in memory.
+    """Mounts a tmpfs on a folder.
 
     Raises:
         OSError: If the system does not let us.

@@ -8,11 +8,10 @@ commands take turns. It holds if
 
 1. each ends with exit code 0, or with 1 and a sentence that names the other, without a traceback, and at least one of
    them with 0;
-2. what is there then is that of a single run (see `kills.py`): the same files of the same contents, whole, and nothing
-   temporary. Exporters that both end well have written two versions.
+2. the folder then holds the result of a single run (see `kills.py`): the same complete files, and no temporary
+   ones. Exporters that both end well have written two versions.
 """
 
-import argparse
 import sys
 import time
 from collections import Counter
@@ -20,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import traced
-from kills import COMMANDS, Expected, expected, prepared
+from kills import Expected, expected, parsed, prepared
 
 
 def fall(base: Path, command: str, delay: float, goal: Expected) -> list[str]:
@@ -40,11 +39,7 @@ def fall(base: Path, command: str, delay: float, goal: Expected) -> list[str]:
 
 def main() -> int:
     """Returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--count", type=int, default=40)
-    parser.add_argument("--commands", default=",".join(COMMANDS))
-    options = parser.parse_args()
+    options = parsed(__doc__, count=40)
     rng, fell, names = np.random.default_rng(options.seed), 0, options.commands.split(",")
     tried: Counter = Counter()
     with prepared() as base:

@@ -206,7 +206,7 @@ IN_EVERY_BLOCK = {"position_embedding": "learned_2d", "position_placement": "eve
     ],
 )
 def test_no_gradient_that_reaches_the_optimizer_is_rounding_noise(tiny_vit, tiny_resnet, name: str, options: dict):
-    """Adam would make full steps of noise. Noise is what changes by its own size with the order of a sum."""
+    """Adam would amplify noise to full steps. Noise changes by its own size if a sum is taken in another order."""
     images = keras.Input((32, 32, 3))
     if name in RESNET_VARIANTS:
         model = resnet(tiny_resnet(RESNET_VARIANTS[name]), images, classes=10)
