@@ -20,7 +20,7 @@ MOUNTING = ["/bin/sh", "-c", " ".join(["unshare --mount", *AS_USER, "mount -t tm
     "options",
     [
         ["pictures.py", "--count=60"],
-        ["kills.py", "--count=4", "--commands=features,huggingface"],
+        ["kills.py", "--count=4", "--commands=features,tflite"],
         ["full_disk.py", "--count=4", "--commands=features,npz"],
         ["two_at_once.py", "--count=4", "--commands=features,download"],
     ],

@@ -27,7 +27,7 @@ from keras_vit.export.subject import Subject, check_float32, subject_of
 from keras_vit.export.tflite_flavours import FLAVOURS, Graph, convert
 from keras_vit.export.tflite_metadata import with_metadata
 from keras_vit.export.verdicts import Verdict, judge
-from keras_vit.export.versions import new_version
+from keras_vit.export.versions import new_version, temporary_folder
 
 _NUM_CALIBRATION_IMAGES = 100
 _NUM_REFERENCE_IMAGES = 8
@@ -103,18 +103,24 @@ def tflite(
     levels = judged.pixels()
     expected = subject.answers(levels)
     inputs, samples = (each if preprocessing else subject.inputs(each) for each in (levels, calibration.pixels()))
-    graph = Graph(
-        model=model, image_size=size, fixed_batch=fixed_batch, takes_levels=preprocessing, calibration=samples
-    )
     bounds = {name: _TOLERANCES[name] * max(1.0, float(np.abs(expected).max())) for name in flavours}
     accepted = {"top1_agreement": min_agreement, "max_error": bounds}
-    facts = _facts(graph, describe(model, accepted=accepted, eval_crop=eval_crop, identity=identity))
+    known = describe(model, accepted=accepted, eval_crop=eval_crop, identity=identity)
     doubts = _doubts(subject, judged, expected)
     for doubt in doubts:
         logging.warning("%s: %s", model.name, doubt)
     verdicts: list[Verdict] = []
     refused = _unproven(calibration, judged) if "int8" in flavours and min_agreement else {}
-    with new_version(path) as version:
+    with temporary_folder("keras_vit_tflite_") as folder, new_version(path) as version:
+        graph = Graph(
+            model=model,
+            image_size=size,
+            fixed_batch=fixed_batch,
+            takes_levels=preprocessing,
+            calibration=samples,
+            folder=folder,
+        )
+        facts = _facts(graph, known)
         for flavour in [name for name in flavours if name not in refused]:
             file = version.folder / f"{flavour}.tflite"
             try:

@@ -12,6 +12,7 @@ import io
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -36,6 +37,8 @@ class Graph:
         fixed_batch: Whether the graph takes one image at a time, rather than any number.
         takes_levels: Whether it takes uint8 from 0 to 255 and scales them, rather than what the model takes.
         calibration: (n, H, W, 3), images as the graph takes them, by which the ranges of int8 are set.
+        folder: Empty; the graph is saved here once, and every conversion starts from it. A folder of the caller's,
+            since TensorFlow's temporary folders stay behind when a process is killed.
     """
 
     model: keras.Model
@@ -43,17 +46,16 @@ class Graph:
     fixed_batch: bool
     takes_levels: bool
     calibration: np.ndarray
+    folder: Path
 
     def converter(self) -> tf.lite.TFLiteConverter:
         """Returns a converter with nothing but built-in operations, one named input and one named output."""
-        holder = tf.Module()
-        holder.model_variables = [variable.value for variable in self.model.variables]  # makes them constants
-        converter = tf.lite.TFLiteConverter.from_concrete_functions([self._traced], holder)
+        converter = tf.lite.TFLiteConverter.from_saved_model(str(self._saved))
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
         return converter
 
     @functools.cached_property
-    def _traced(self):
+    def _saved(self) -> Path:
         name, shape = output_name(self.model), (1 if self.fixed_batch else None, *self.image_size, 3)
 
         @tf.function(input_signature=[tf.TensorSpec(shape, tf.uint8 if self.takes_levels else tf.float32, "images")])
@@ -63,7 +65,10 @@ class Graph:
                 images = levels if scales_pixels(self.model) else levels / 127.5 - 1.0
             return {name: self.model(images, training=False)}
 
-        return answer.get_concrete_function()
+        holder = tf.Module()
+        holder.model_variables = [variable.value for variable in self.model.variables]  # makes them constants
+        tf.saved_model.save(holder, str(self.folder), signatures={"serving_default": answer})
+        return self.folder
 
     @functools.cached_property
     def float32_bytes(self) -> bytes:
@@ -89,8 +94,8 @@ def convert(graph: Graph, flavour: str) -> bytes:
         >>> row = dataclasses.replace(VIT_VARIANTS["ViT_Ti16"], name="ViT_Mine", width=16, depth=1, num_heads=2)
         >>> model = keras_vit.application(row)(weights=None, input_shape=(32, 32, 3), classes=10)
         >>> images = np.zeros((1, 32, 32, 3), "float32")
-        >>> graph = Graph(model=model, image_size=(32, 32), fixed_batch=True, takes_levels=False, calibration=images)
-        >>> convert(graph, "float16")[4:8]
+        >>> kind = dict(image_size=(32, 32), fixed_batch=True, takes_levels=False, calibration=images)
+        >>> convert(Graph(model=model, **kind, folder=Path("graph")), "float16")[4:8]
         b'TFL3'
     """
     if flavour not in _CONVERSIONS:

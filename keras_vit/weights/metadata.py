@@ -92,7 +92,7 @@ def parse(text: str | bytes) -> Any:
 
 
 def of_config(path: Path) -> dict[str, Any]:
-    """Returns what the `config.json` of a Hugging Face ViT says; nothing if there is none, or if it is not theirs.
+    """Returns what the `config.json` of a Hugging Face ViT says; nothing if there is none, or if it is of other models.
 
     Raises:
         ValueError: If it is no JSON object, or if what it says is not valid.
@@ -100,18 +100,15 @@ def of_config(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     config = _config(path)
-    if "hidden_act" not in config:
-        return {}
-    activation = config["hidden_act"]
-    if not isinstance(activation, str) or activation not in _HUGGING_FACE_GELU:
-        valid = ", ".join(_HUGGING_FACE_GELU)
-        raise bad(path, f"hidden_act is {_shortened(activation)}", f"Only these are implemented: {valid}.")
+    gelu = _gelu_of_config(path, config) if "hidden_act" in config else None
     epsilon, size, patch = (config.get(key) for key in ("layer_norm_eps", "image_size", "patch_size"))
+    if not any(key in config for key in ("hidden_act", "num_attention_heads", "layer_norm_eps")):
+        return {}
     known = {
         "layer_norm_epsilon": float(epsilon) if type(epsilon) is int else epsilon,
         "num_heads": config.get("num_attention_heads"),
         "image_size": [size, size] if _is_count(size) else size,
-        "gelu": _HUGGING_FACE_GELU[activation],
+        "gelu": gelu,
     }
     known = check(path, {key: value for key, value in known.items() if value is not None})
     if patch is None or "image_size" not in known:
@@ -123,6 +120,14 @@ def of_config(path: Path) -> dict[str, Any]:
     if not all(grid):
         raise bad(path, f"its patches of {patches} are larger than its images of {known['image_size']}")
     return known | {"grid": grid}
+
+
+def _gelu_of_config(path: Path, config: dict[str, Any]) -> str:
+    activation = config["hidden_act"]
+    if not isinstance(activation, str) or activation not in _HUGGING_FACE_GELU:
+        valid = ", ".join(_HUGGING_FACE_GELU)
+        raise bad(path, f"hidden_act is {_shortened(activation)}", f"Only these are implemented: {valid}.")
+    return _HUGGING_FACE_GELU[activation]
 
 
 def _config(path: Path) -> dict[str, Any]:

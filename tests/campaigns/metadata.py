@@ -29,6 +29,7 @@ from keras_vit.weights import files, source
 ROW = replace(VIT_VARIANTS["ViT_Ti16"], name="small", patch_size=8, width=16, depth=2, num_heads=2, mlp_dim=32)
 PLACES = ("npz", "npz without a checksum", "safetensors", "config", "h5", "argument")
 TRUE = {"grid": [2, 8], "image_size": [16, 64], "gelu": "exact", "layer_norm_epsilon": 1e-5, "num_heads": 2}
+GELUS = {"gelu": "exact", "gelu_new": "tanh"}  # as transformers names them
 INTEGERS = (0, 1, 2, 3, 4, 8, 16, 64, 8192, 8193, -1, -8, 2**31, 2**63, 10**400)
 FLOATS = (0.0, -0.0, 1e-12, 1e-6, 1e-5, 0.5, 1.0, -1e-6, 1e-38, 1e-46, 1e308, 2.0, math.nan, math.inf, -math.inf)
 TEXTS = ("", "tanh", "exact", "Tanh", "relu", "2", "[2, 8]", "2x8", "1e-6", "\0", "\n", "é", "🙂", "a" * 10_000)
@@ -144,14 +145,17 @@ def as_config(rng, metadata):
 
 
 def meaning_of_config(config):
+    if not config.keys() & {"hidden_act", "layer_norm_eps", "num_attention_heads"}:
+        return {}  # of another kind of models
     size, patch = config.get("image_size"), config.get("patch_size")
     size = [size, size] if type(size) is int and 1 <= size <= 8192 else size
     named = {"layer_norm_epsilon": config.get("layer_norm_eps"), "num_heads": config.get("num_attention_heads")}
     named |= {"image_size": size}
     known = {key: value for key, value in named.items() if value is not None}
-    if config["hidden_act"] not in ("gelu", "gelu_new") or not isinstance(config["hidden_act"], str):
-        return None
-    known["gelu"] = {"gelu": "exact", "gelu_new": "tanh"}[config["hidden_act"]]
+    if "hidden_act" in config:
+        if not isinstance(config["hidden_act"], str) or config["hidden_act"] not in GELUS:
+            return None
+        known["gelu"] = GELUS[config["hidden_act"]]
     if not all(is_valid(key, value) for key, value in known.items()):
         return None
     if patch is not None and size is not None:

@@ -2,6 +2,7 @@
 
 import functools
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 
 import keras
@@ -55,10 +56,14 @@ def build(kind: str = "token", shape: tuple = (32, 32, 3), **options) -> keras.M
     return model
 
 
-def graph_of(model: keras.Model, size: tuple[int, int] = (32, 32), **options) -> Graph:
-    images = np.random.default_rng(1).uniform(-1, 1, (6, *size, 3)).astype("float32")
-    defaults = {"image_size": size, "fixed_batch": False, "takes_levels": False, "calibration": images}
-    return Graph(model=model, **{**defaults, **options})
+@pytest.fixture(scope="module")
+def graph_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Graph]:
+    def graph(model: keras.Model, size: tuple[int, int] = (32, 32), **options) -> Graph:
+        images = np.random.default_rng(1).uniform(-1, 1, (6, *size, 3)).astype("float32")
+        defaults = {"image_size": size, "fixed_batch": False, "takes_levels": False, "calibration": images}
+        return Graph(model=model, **{**defaults, **options}, folder=tmp_path_factory.mktemp("graph"))
+
+    return graph
 
 
 def run(content: bytes, images: np.ndarray) -> np.ndarray:
@@ -82,15 +87,15 @@ def operations(content: bytes) -> list[tuple[str, list[type]]]:
     ]
 
 
-@functools.cache
-def wide() -> Graph:
+@pytest.fixture(scope="module")
+def wide(graph_of) -> Graph:
     """Of a model whose matrices are large enough to be quantized."""
     return graph_of(build("wide"))
 
 
-@functools.cache
-def file_of_wide(flavour: str) -> bytes:
-    return convert(wide(), flavour)
+@pytest.fixture(scope="module")
+def file_of_wide(wide) -> Callable[[str], bytes]:
+    return functools.cache(functools.partial(convert, wide))
 
 
 def check(content: bytes, graph: Graph, flavour: str) -> None:
@@ -105,14 +110,14 @@ def check(content: bytes, graph: Graph, flavour: str) -> None:
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
-def test_every_flavour_gives_what_the_model_gives(flavour: str):
-    check(file_of_wide(flavour), wide(), flavour)
+def test_every_flavour_gives_what_the_model_gives(flavour: str, file_of_wide, wide):
+    check(file_of_wide(flavour), wide, flavour)
 
 
 @pytest.mark.parametrize(
     "kind", ["exact", "map", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("tanh", "gap", "hybrid", "BiT"))]
 )
-def test_every_kind_of_model_can_be_converted(kind: str):
+def test_every_kind_of_model_can_be_converted(kind: str, graph_of):
     graph = graph_of(build(kind))
     for flavour in ("float32", "dynamic_int8"):
         check(convert(graph, flavour), graph, flavour)
@@ -120,7 +125,7 @@ def test_every_kind_of_model_can_be_converted(kind: str):
 
 @pytest.mark.parametrize("kind", ["axial", "axial resnet", "map", "hybrid", "BiT"])
 @pytest.mark.slow
-def test_every_kind_of_model_has_all_flavours(kind: str):
+def test_every_kind_of_model_has_all_flavours(kind: str, graph_of):
     graph = graph_of(build(kind))
     for flavour in ("float32", "float16", "dynamic_int8", "weight_only_int8"):
         check(convert(graph, flavour), graph, flavour)
@@ -128,21 +133,21 @@ def test_every_kind_of_model_has_all_flavours(kind: str):
 
 
 @pytest.mark.parametrize("shape", [pytest.param((32, 48, 3), marks=pytest.mark.slow), (None, None, 3)])
-def test_any_shape_of_images_can_be_converted(shape: tuple):
+def test_any_shape_of_images_can_be_converted(shape: tuple, graph_of):
     graph = graph_of(build(shape=shape), (32, 48))
     check(convert(graph, "float32"), graph, "float32")
 
 
-def test_a_quantized_file_is_smaller_by_what_its_weights_lose():
+def test_a_quantized_file_is_smaller_by_what_its_weights_lose(file_of_wide, wide):
     sizes = {flavour: len(file_of_wide(flavour)) for flavour in FLAVOURS}
-    weights = 4 * wide().model.count_params()
+    weights = 4 * wide.model.count_params()
     assert weights < sizes["float32"] < 1.6 * weights
     assert sizes["float16"] < sizes["float32"] - 0.9 * weights / 2
     for flavour in ("dynamic_int8", "int8", "weight_only_int8"):
         assert sizes[flavour] < sizes["float32"] - 0.8 * weights * 3 / 4
 
 
-def test_of_int8_the_products_with_weights_are_int8_and_sums_and_statistics_float():
+def test_of_int8_the_products_with_weights_are_int8_and_sums_and_statistics_float(file_of_wide):
     found: dict[str, set[type]] = {}
     for name, types in operations(file_of_wide("int8")):
         found.setdefault(name, set()).add(types[0])
@@ -151,13 +156,13 @@ def test_of_int8_the_products_with_weights_are_int8_and_sums_and_statistics_floa
         assert found[name] == {np.float32}, name
 
 
-def test_of_the_other_kinds_of_int8_nothing_is_computed_from_int8_activations():
+def test_of_the_other_kinds_of_int8_nothing_is_computed_from_int8_activations(file_of_wide):
     for flavour in ("dynamic_int8", "weight_only_int8"):
         taken = {types[0] for name, types in operations(file_of_wide(flavour)) if name == "FULLY_CONNECTED"}
         assert taken == {np.float32}
 
 
-def test_the_batch_is_free_or_one():
+def test_the_batch_is_free_or_one(graph_of, file_of_wide):
     model = build()
     fixed = convert(graph_of(model, fixed_batch=True), "float32")
     for content, batch in ((file_of_wide("float32"), -1), (fixed, 1)):
@@ -167,7 +172,7 @@ def test_the_batch_is_free_or_one():
 
 
 @pytest.mark.parametrize("activation", [None, "softmax"])
-def test_input_and_output_have_names(activation: str | None):
+def test_input_and_output_have_names(activation: str | None, graph_of):
     content = convert(graph_of(build(classifier_activation=activation)), "float32")
     name = "probabilities" if activation else "logits"
     assert Interpreter(model_content=content).get_signature_list() == {
@@ -176,7 +181,7 @@ def test_input_and_output_have_names(activation: str | None):
 
 
 @pytest.mark.parametrize("scales", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_a_file_may_take_pixels(scales: bool):
+def test_a_file_may_take_pixels(scales: bool, graph_of):
     model = build(include_preprocessing=scales)
     levels = RNG.integers(0, 256, (6, 32, 32, 3)).astype("uint8")
     content = convert(graph_of(model, takes_levels=True, calibration=levels), "float32")
@@ -186,7 +191,7 @@ def test_a_file_may_take_pixels(scales: bool):
     np.testing.assert_allclose(run(quantized, levels), expected, atol=0.25 * np.abs(expected).max())
 
 
-def test_the_model_stays_as_it_is_and_nothing_is_printed(capsys):
+def test_the_model_stays_as_it_is_and_nothing_is_printed(capsys, graph_of):
     model = build()
     before = [variable.numpy() for variable in model.weights]
     for flavour in ("int8", "weight_only_int8"):
@@ -195,7 +200,7 @@ def test_the_model_stays_as_it_is_and_nothing_is_printed(capsys):
     assert all((now.numpy() == then).all() for now, then in zip(model.weights, before, strict=True))
 
 
-def test_what_cannot_be_made_says_why(monkeypatch):
+def test_what_cannot_be_made_says_why(monkeypatch, graph_of):
     graph = graph_of(build())
     with pytest.raises(ValueError, match="The flavours are float32, .*weight_only_int8. Received: 'int4'"):
         convert(graph, "int4")
@@ -204,14 +209,14 @@ def test_what_cannot_be_made_says_why(monkeypatch):
         convert(graph, "float32")
 
 
-def test_an_operation_that_is_not_built_in_is_refused_by_name():
+def test_an_operation_that_is_not_built_in_is_refused_by_name(graph_of):
     images = keras.Input((8, 8, 3))
     model = keras.Model(images, keras.ops.mean(keras.ops.erfinv(keras.ops.tanh(images)), (1, 2)), name="odd")
     with pytest.raises(ValueError, match="(?s)No float32 file can be made of odd: .*[Ee]rfinv"):
         convert(graph_of(model, (8, 8)), "float32")
 
 
-def test_what_is_missing_is_named_with_what_to_install(monkeypatch):
+def test_what_is_missing_is_named_with_what_to_install(monkeypatch, graph_of):
     monkeypatch.setitem(sys.modules, "ai_edge_quantizer", None)
     with pytest.raises(ImportError, match=r'ai-edge-quantizer: pip install "keras-vit\[tflite\]"'):
         convert(graph_of(build()), "weight_only_int8")

@@ -362,6 +362,11 @@ def test_metadata_in_the_file_wins_over_the_config(hugging_face):
     assert (metadata["gelu"], metadata["num_heads"]) == ("tanh", 3)
 
 
+def test_config_without_an_activation_says_the_rest(hugging_face):
+    (hugging_face / "config.json").write_text(json.dumps({"layer_norm_eps": 1e-5, "num_attention_heads": 3}))
+    assert read(hugging_face).metadata == {"layer_norm_epsilon": 1e-5, "num_heads": 3}
+
+
 def test_config_of_another_library_is_left_alone(hugging_face):
     (hugging_face / "config.json").write_text(json.dumps({"architecture": "vit_base_patch16_224"}))
     assert read(hugging_face).metadata == {}
