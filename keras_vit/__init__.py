@@ -7,13 +7,15 @@ import sys
 __version__ = "0.1.0"
 
 # A command line imports what its command needs when it needs it: `info` answers without Keras, which takes seconds to
-# load, and what TensorFlow logs while it loads can be held back only by who comes first (see `cli.py`). Whoever else
-# imports the package gets all of it, so that Keras knows its layers when it loads a model.
+# load, and what TensorFlow logs while it loads can be held back only by who comes first (see `cli.py`). So does a
+# program that says KERAS_VIT_IMPORT=parts. Whoever else imports the package gets all of it, so that Keras knows its
+# layers when it loads a model.
 _IS_COMMAND_LINE = ("-m", "keras_vit") in zip(sys.orig_argv, sys.orig_argv[1:], strict=False) or (
     os.path.basename(sys.argv[0]).removesuffix(".exe") == "keras-vit"
 )
+_IS_IN_PARTS = _IS_COMMAND_LINE or os.environ.get("KERAS_VIT_IMPORT") == "parts"
 
-if not _IS_COMMAND_LINE:
+if not _IS_IN_PARTS:
     from keras_vit import layers, models, variants
     from keras_vit.applications import (
         AxialResNet50,

@@ -13,7 +13,7 @@ from absl import flags, logging
 from keras_vit import info
 from keras_vit.arguments import NEW_SIZE, parse_size, require_folders, show_progress
 from keras_vit.quiet import quiet_start
-from keras_vit.writing import one_line
+from keras_vit.writing import by_reason, one_line
 
 PROGRAM = "python -m keras_vit"
 
@@ -73,10 +73,10 @@ def _predict(arguments: list[str], values: flags.FlagValues) -> int:
     size = parse_size(values.image_size)
     with quiet_start():
         from keras_vit import classifier, predict
-    photos = predict.find_photos(arguments)
+    photos, left_out = predict.find_photos(arguments)
     weights = values.weights or (None if values.model.endswith(".keras") else "imagenet")
     model = classifier.build(values.model, weights, size)
-    names, failures = classifier.class_names(weights or values.model), 0
+    names, unreadable = classifier.class_names(weights or values.model), []
 
     def progress(done: int) -> None:
         show_progress(done, len(photos))
@@ -84,16 +84,17 @@ def _predict(arguments: list[str], values: flags.FlagValues) -> int:
     for answer in predict.predict(model, photos, values.top, progress, names):
         show_progress(None, len(photos))
         if answer.problem:
-            failures += 1
+            unreadable.append((answer.photo, answer.problem))
             print(f"cannot read {one_line(str(answer.photo))}: {one_line(answer.problem)}", file=sys.stderr)
             continue
         print(one_line(str(answer.photo)))
         width = max(len(guess.name) for guess in answer.guesses)
         for guess in answer.guesses:
             print(f"  {guess.score:6.4f}  {guess.name:<{width}}  {guess.wordnet_id}".rstrip())
-    if failures and len(photos) > 1:
-        print(f"{failures} of {len(photos)} photos could not be read", file=sys.stderr)
-    return 1 if failures else 0
+    if len(photos) > 1 and (unreadable or left_out):
+        print(f"{len(photos) - len(unreadable):,} of {len(photos):,} photos were read", file=sys.stderr)
+        print(by_reason([*left_out, *unreadable]), file=sys.stderr)
+    return 1 if unreadable else 0
 
 
 def _define_quickstart(values: flags.FlagValues) -> None:
@@ -223,7 +224,9 @@ def _analyze(arguments: list[str], values: flags.FlagValues) -> int:
     )
     for photo in done.photos:
         if photo.problem:
-            print(f"cannot read {photo.name}: {photo.problem}", file=sys.stderr)
+            print(f"cannot read {one_line(photo.name)}: {one_line(photo.problem)}", file=sys.stderr)
+    if done.left_out:
+        print(by_reason(done.left_out), file=sys.stderr)
     print(done.report)
     return 0
 

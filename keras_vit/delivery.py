@@ -21,8 +21,10 @@ from keras_vit.export.report import text_table
 from keras_vit.export.saved_model import saved_model
 from keras_vit.export.tflite import FLAVOURS, tflite
 from keras_vit.export.verdicts import Verdict, judge
+from keras_vit.photos import is_ignored
 from keras_vit.weights import source
 from keras_vit.weights.download import without_secrets
+from keras_vit.writing import by_reason
 
 FORMATS = ("saved_model", "tflite", "onnx", "openvino")
 _CROPS = {"resize": "resize", "resize_small_crop": "resize_shorter"}  # the catalog's words, and the pipeline's
@@ -164,9 +166,16 @@ def find_examples(
     if images is None:
         return take(None, size, min(num_images, _MOST_GENERATED))
     text = os.fspath(images)
-    if text.startswith("tfds:") or any(entry.is_dir() for entry in Path(text).expanduser().glob("*")):
+    if text.startswith("tfds:"):
         return take(measure.find_test_set(text, network.output_shape[-1], names=names).source, size, num_images)
-    files = predict.find_photos([text])
+    files, left_out = predict.find_photos([text])
+    if left_out:
+        logging.warning("%s", by_reason(left_out))
+    if any(entry.is_dir() and not is_ignored(entry.name) for entry in Path(text).expanduser().glob("*")):
+        try:
+            return take(measure.find_test_set(text, network.output_shape[-1], names=names).source, size, num_images)
+        except ValueError as error:  # folders that are no classes of the model
+            logging.warning("The photos are taken without labels. %s", error)
     chosen = [files[i] for i in np.unique(np.linspace(0, len(files) - 1, num_images).round().astype(int))]
     read = [_read(file, size) for file in chosen]
     kept = [image for image in read if image is not None]

@@ -5,7 +5,6 @@ Builds the model, reads the photographs as `predict` does, asks the model about 
 """
 
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,13 +19,13 @@ from keras_vit.analyze.report import FILES, write_report
 from keras_vit.analyze.subject import Absent, Photo, Shown, Subject
 from keras_vit.drawing import check_can_draw
 from keras_vit.evaluate.accuracy import log_probabilities
+from keras_vit.photos import Found, LeftOut, read_pixels
 from keras_vit.train.logs import read_metrics
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
 from keras_vit.weights import source
 from keras_vit.weights.download import without_secrets
+from keras_vit.writing import one_line
 
-_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp")
-_EXIF_ORIENTATION = 0x0112
 _IMAGENET_21K = 21843
 _LONGER_SIDE = 640  # pixels of a photo that is drawn
 _MOST_PHOTOS, _MOST_PAIRS = 16, 6_000_000  # of a step; there is a number for each pair of patches, in each head
@@ -38,10 +37,12 @@ class Inspection(NamedTuple):
     Attributes:
         report: Path of `report.html`.
         photos: Every photo, with the answer or the problem.
+        left_out: What else lies in the folder, with reasons.
     """
 
     report: Path
     photos: Sequence[Photo]
+    left_out: Sequence[LeftOut]
 
 
 def inspect(
@@ -79,7 +80,7 @@ def inspect(
     check_can_draw()
     if num_shown < 1 or (batch_size is not None and batch_size < 1):
         raise ValueError(f"At least one photo is needed. Received: {num_shown=}, {batch_size=}.")
-    files = find_photos(images, output)
+    files, left_out = find_photos(images, output)
     network = _build(model, weights, image_size)
     size = _size_of(network, image_size)
     chosen = _choose(files, size, num_shown)
@@ -104,24 +105,25 @@ def inspect(
         ],
         curves=_curves(model if weights is None else weights),
         facts={"model": str(model)} | ({} if weights is None else {"weights": _whole(weights)}),
+        left_out=[(one_line(os.path.relpath(left.path, reading.folder)), left.reason) for left in left_out],
         absent=absent + ([Absent("Answers", _WITHOUT_ANSWERS)] if reading.names is None else []),
     )
-    return Inspection(write_report(subject, output), reading.photos)
+    return Inspection(write_report(subject, output), reading.photos, left_out)
 
 
 _ROWS = VIT_VARIANTS | RESNET_VARIANTS
 _WITHOUT_ANSWERS = "The model ends before the classes, or was never trained to tell them apart."
 
 
-def find_photos(images: str | os.PathLike, output: str | os.PathLike) -> list[Path]:
-    """Returns the photographs in a folder and in the folders below it, sorted; hidden ones and earlier reports not.
+def find_photos(images: str | os.PathLike, output: str | os.PathLike) -> Found:
+    """Returns the photos in a folder and in the folders below it, as `predict` finds them, without earlier reports.
 
     Args:
         images: The folder.
         output: Where reports go: its pictures are no photographs.
 
     Raises:
-        ValueError: If there is no such folder, or none in it.
+        ValueError: If there is no such folder, or no photo in it.
 
     Example:
         >>> find_photos("holiday", "report")
@@ -133,17 +135,12 @@ def find_photos(images: str | os.PathLike, output: str | os.PathLike) -> list[Pa
         raise ValueError(f"There is no folder {images}. Expected a folder of photographs.")
     if not folder.is_dir():
         raise ValueError(f"{images} is a file. Expected a folder of photographs, of one or more.")
-    found = sorted(
-        path
-        for path in folder.rglob("*")
-        if path.suffix.lower() in _SUFFIXES
-        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-        and path.is_file()
-        and not (path.name in FILES and path.parent.resolve() == report)
-    )
-    if not found:
-        raise ValueError(f"No photographs ({', '.join(_SUFFIXES)}) in {images}, nor in folders below it.")
-    return found
+    found = predict.find_photos([folder])
+    drawn = [path for path in found.photos if path.name in FILES and path.parent.resolve() == report]
+    photos = [path for path in found.photos if path not in drawn]
+    if not photos:
+        raise ValueError(f"No photos in {images} but the pictures of an earlier report.")
+    return Found(photos, found.left_out + [LeftOut(path, "a picture of an earlier report") for path in drawn])
 
 
 def _build(
@@ -278,16 +275,14 @@ def _read(file: Path, size: tuple[int, int]) -> tuple[np.ndarray | None, str]:
     """A photo, or what is wrong with it."""
     try:
         return predict.read_photo(file, size), ""
-    except Exception as error:  # Pillow has a kind of error for every kind of damage
-        return None, re.sub(r" <_io\.BytesIO.*>", "", str(error)) or type(error).__name__
+    except (ValueError, ImportError, OSError, MemoryError) as error:
+        return None, str(error) or type(error).__name__
 
 
 def _in_own_aspect(file: Path) -> np.ndarray:
     """(h, w, 3) in [-1, 1], the right way up, small enough to be drawn."""
-    image = keras.utils.load_img(file)
-    is_turned = image.getexif().get(_EXIF_ORIENTATION, 1) in (5, 6, 7, 8)
-    height, width = image.size if is_turned else image.size[::-1]
-    pixels = predict.read_photo(file, (height, width))
+    pixels = imagenet.preprocess_input(read_pixels(file).astype(np.float32), "channels_last")
+    height, width = pixels.shape[:2]
     scale = min(1.0, _LONGER_SIDE / max(height, width))
     smaller = max(1, round(scale * height)), max(1, round(scale * width))
     resized = keras.ops.image.resize(pixels[None], smaller, antialias=True, data_format="channels_last")

@@ -12,7 +12,7 @@ from absl import logging
 
 from keras_vit import classifier, paper
 from keras_vit.data import folders, sources
-from keras_vit.data.reading import Unreadable
+from keras_vit.data.reading import Unreadable, read_record
 from keras_vit.data.sources import Source
 from keras_vit.devices import DevicesConfig, connect
 from keras_vit.drawing import check_can_draw
@@ -24,7 +24,7 @@ from keras_vit.evaluate.scorecard import class_table, headline, write_answers, w
 from keras_vit.imagenet import is_wordnet_id
 from keras_vit.pixels import scales_pixels
 from keras_vit.weights.download import without_secrets
-from keras_vit.writing import table, write_json, write_text
+from keras_vit.writing import by_reason, one_line, table, write_json, write_text
 
 _PUBLISHED_OF = {  # TensorFlow Datasets' names to those of `paper.py`
     "imagenet2012": "imagenet",
@@ -114,14 +114,14 @@ def measure(
     size = image_size or network.input_shape[1:3]
     options = {"image_size": image_size, "eval_crop": eval_crop, "batch_size": batch_size, "devices": place}
     if isinstance(test.images, LabelSets):
-        answers = None
+        answers, reasons = None, {}
         prefix = "objectnet" if is_objectnet else "real"
         numbers = label_set_accuracy(network, test.images, strict=strict, prefix=prefix, **options)
     else:
         record = None if output is None else _made(output) / "unreadable.txt"
         unreadable = Unreadable(test.images, strict=strict, record=record)
         answers = answer(network, test.images, unreadable=unreadable, **options)
-        numbers = answers.numbers()
+        numbers, reasons = answers.numbers(), unreadable.reasons | ({} if record is None else read_record(record))
     if place.is_chief:
         precision = " and ".join(sorted({step.compute_dtype for step in network.layers}))
         levels = "from 0 to 255, which the model scales" if scales_pixels(network) else "in [-1, 1]"
@@ -131,6 +131,7 @@ def measure(
             numbers=numbers,
             published=published_rows(Path(model).stem, test.published, size[0]),
             conditions=f"{size[0]} x {size[1]} pixels {levels}, {eval_crop}, {precision}, {place.description}",
+            reasons=reasons,
         )
         print(said.text(), flush=True)
         if output is not None:
@@ -199,13 +200,14 @@ def published_rows(model: str, dataset: str, image_size: int) -> list[paper.Publ
 
 @dataclass(frozen=True, kw_only=True)
 class _Said:
-    """What is said of a measurement."""
+    """What is said of a measurement; `reasons` are those of the images that could not be read."""
 
     name: str
     test: TestSet
     numbers: dict[str, float]
     published: list[paper.Published]
     conditions: str
+    reasons: dict[str, str]
 
     def rows(self) -> list[tuple[str, str]]:
         return [(_WORDS[key], _written(key, value)) for key, value in _short(self.numbers).items()] + [
@@ -220,7 +222,12 @@ class _Said:
         rows = self.rows()
         width = max(len(left) for left, _ in rows)
         lines = [self.name, f"{self.test.source.name}: {self.conditions}", ""]
-        return "\n".join([*lines, *(f"  {left:<{width}}  {right}" for left, right in rows)])
+        lines += [f"  {left:<{width}}  {right}" for left, right in rows]
+        return "\n".join([*lines, *filter(None, [by_reason(self.left_out())])])
+
+    def left_out(self) -> list[tuple[str, str]]:
+        """What lies in the folder of the test set and was not measured on, with reasons."""
+        return [(str(path), reason) for path, reason in self.test.source.left_out] + list(self.reasons.items())
 
     def write(self, folder: Path, answers: Answers | None) -> None:
         write_json(folder / "results.json", self.numbers)
@@ -235,9 +242,10 @@ class _Said:
             page += ["![Which class is taken for which](confusion.png)"] * ("confusion.png" in pictures)
             page += ["## Mistakes", "![Mistakes](errors.png)" if "errors.png" in pictures else "None."]
             page += ["## How sure it is, and how often right", "![Calibration](calibration.png)"]
-            if answers.unreadable:
-                page += ["## Images that could not be read", *(f"- `{place}`" for place in answers.unreadable)]
             page += ["Every answer is in [answers.csv](answers.csv)."]
+        if self.left_out():
+            lines = [f"- `{one_line(name)}`: {reason}" for name, reason in self.left_out()]
+            page += ["## Left out", "\n".join(lines)]
         write_text(folder / "report.md", "\n\n".join(page) + "\n")
         print(folder / "report.md", flush=True)
 

@@ -5,8 +5,6 @@ the size of the model, bilinear without antialiasing.
 """
 
 import os
-import re
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -16,11 +14,11 @@ import numpy as np
 
 from keras_vit import imagenet
 from keras_vit.evaluate.accuracy import log_probabilities
+from keras_vit.photos import SUFFIXES, Found, LeftOut, read_pixels, walk
 from keras_vit.pixels import scales_pixels
+from keras_vit.writing import by_reason
 
 BATCH_SIZE = 16
-_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".webp")
-_EXIF_ORIENTATION = 0x0112
 _IMAGENET_21K = 21843
 
 
@@ -40,30 +38,32 @@ class Answer(NamedTuple):
     problem: str | None
 
 
-def find_photos(places: Iterable[str | os.PathLike]) -> list[Path]:
-    """Returns the files as they are given, and the photographs in folders (not in folders of folders), sorted.
+def find_photos(places: Iterable[str | os.PathLike]) -> Found:
+    """Returns the files as they are given, whatever their names, and the photos in folders and in those below them.
+
+    Returns:
+        Those, and what is left out of the folders, with reasons.
 
     Raises:
-        ValueError: If a folder holds none, or if nothing of all this exists.
+        ValueError: If nothing of all this exists, or there is no photo in it; says what was left out.
 
     Example:
         >>> find_photos(["holiday.jpg"])
         Traceback (most recent call last):
         ValueError: There is no such file or folder: holiday.jpg.
     """
-    places, photos, empty = [Path(place) for place in places], [], []
+    places, photos, left_out, empty = [Path(place).expanduser() for place in places], [], [], []
     if not any(place.exists() for place in places):
         raise ValueError(f"There is no such file or folder: {', '.join(map(str, places))}.")
     for place in places:
-        if not place.is_dir():
-            photos.append(place)
-            continue
-        inside = sorted(path for path in place.iterdir() if path.suffix.lower() in _SUFFIXES and path.is_file())
-        photos += inside
-        empty += [] if inside else [str(place)]
-    if empty:
-        raise ValueError(f"No photographs ({', '.join(_SUFFIXES)}) in {', '.join(empty)}.")
-    return photos
+        found = walk(place) if place.is_dir() else Found([place], [])
+        photos += found.photos
+        left_out += found.left_out
+        empty += [] if found.photos else [LeftOut(place, "no photo in it")]
+    if not photos:
+        where = ", ".join(map(str, places))
+        raise ValueError(f"No photos ({', '.join(SUFFIXES)}) in {where}, nor in folders below. {by_reason(left_out)}")
+    return Found(photos, left_out + empty)
 
 
 def predict(
@@ -78,7 +78,7 @@ def predict(
     Args:
         classifier: Model that returns logits, or the probabilities of a softmax. It is given pixels in [-1, 1], or
             from 0 to 255 if it scales them itself.
-        photos: Files in any format, mode and size that Pillow reads.
+        photos: Files of any kind in `keras_vit.photos.FORMATS`.
         top: Number of guesses.
         progress: Called before each batch with the number of photographs that are done.
         names: Of the classes, if there are as many as the model has; else ImageNet's, or numbers.
@@ -105,51 +105,27 @@ def _try_to_read(photo: Path, image_size: tuple[int, int]) -> tuple[np.ndarray, 
     """A photograph, or what is wrong with it."""
     try:
         return read_photo(photo, image_size), None
-    except Exception as error:  # Pillow has a kind of error for every kind of damage
-        return None, re.sub(r" <_io\.BytesIO.*>", "", str(error)) or type(error).__name__
+    except (ValueError, ImportError, OSError, MemoryError) as error:
+        return None, str(error) or type(error).__name__
 
 
 def read_photo(path: str | os.PathLike, image_size: tuple[int, int]) -> np.ndarray:
-    """Reads a photograph the right way up, as (height, width, 3) float32 pixels in [-1, 1].
-
-    Grey, palette and 16-bit pictures become RGB; transparent ones are laid on white.
+    """Reads a photo as `keras_vit.photos.read_pixels` does, as (height, width, 3) float32 pixels in [-1, 1].
 
     Args:
-        path: File in a format that Pillow reads.
+        path: File of any kind in `keras_vit.photos.FORMATS`.
         image_size: (height, width) in pixels.
+
+    Raises:
+        ValueError: If it is no photo, or damaged; says what is wrong in one line.
+        ImportError: If it is HEIC and `pillow-heif` is absent.
+        OSError: If the file cannot be read from the disk.
     """
+    levels = read_pixels(path).astype(np.float32)
     resized = keras.ops.image.resize(
-        _rgb(Path(path))[None], image_size, interpolation="bilinear", antialias=False, data_format="channels_last"
+        levels[None], image_size, interpolation="bilinear", antialias=False, data_format="channels_last"
     )
     return imagenet.preprocess_input(np.array(keras.ops.convert_to_numpy(resized)), "channels_last")[0]
-
-
-def _rgb(path: Path) -> np.ndarray:
-    """(H, W, 3) float32 in [0, 255]."""
-    if path.suffix.lower() not in (".bmp", ".jpeg", ".jpg", ".webp"):  # which have 8 bits
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about transparency, which is of no interest yet
-            grey = keras.utils.load_img(path, color_mode="grayscale")
-        if grey.mode in ("I;16", "I"):  # whose 16 bits Pillow would clip to 8, not scale
-            return np.repeat(np.asarray(grey, np.float32)[..., None] * (255 / 65535), 3, axis=-1)
-    # "rgba" rather than "rgb": the transparency of a palette survives.
-    image = keras.utils.load_img(path, color_mode="rgba")
-    rgba = _upright(np.asarray(image), image.getexif().get(_EXIF_ORIENTATION, 1))
-    rgb, opacity = rgba[..., :3].astype(np.float32), rgba[..., 3:]
-    if opacity.min() < 255:
-        rgb = np.round(255 + (rgb - 255) * (opacity.astype(np.float32) / 255))  # as `keras_vit.data` does
-    return rgb
-
-
-def _upright(pixels: np.ndarray, orientation: int) -> np.ndarray:
-    """Undoes the turning and mirroring that EXIF counts from 1 (none) to 8."""
-    if orientation in (5, 6, 7, 8):
-        pixels = pixels.swapaxes(0, 1)
-    if orientation in (2, 3, 6, 7):
-        pixels = pixels[:, ::-1]
-    if orientation in (3, 4, 7, 8):
-        pixels = pixels[::-1]
-    return pixels
 
 
 def _scores(classifier: keras.Model, images: np.ndarray, levels: bool) -> np.ndarray:

@@ -167,4 +167,35 @@ def one_line(text: str) -> str:
     )
 
 
+def by_reason(left_out: Iterable[tuple[str | os.PathLike[str], str]]) -> str:
+    """Returns a sentence on what was left out: how many for each reason, the most frequent first, and the first names.
+
+    Args:
+        left_out: Pairs of a name, or a path, and the reason. Paths are shortened by the folder that all have in common.
+
+    Returns:
+        One line, or "" if nothing was left out.
+
+    Example:
+        >>> by_reason([("a.txt", "no photo"), ("b\\n.txt", "no photo"), ("c.jpg", "cut short")])
+        'Left out, 3: no photo (2: a.txt, b\\\\n.txt); cut short (1: c.jpg).'
+    """
+    pairs = [(os.fspath(name), reason) for name, reason in left_out]
+    start = os.path.commonprefix([name for name, _ in pairs]).rfind(os.sep) + 1
+    names: dict[str, list[str]] = {}
+    for name, reason in pairs:
+        names.setdefault(reason, []).append(name[start:])
+    groups = sorted(names.items(), key=lambda group: (-len(group[1]), group[0]))
+    if not groups:
+        return ""
+    words = [
+        f"{reason} ({len(those):,}: {', '.join(those[:_NAMED])}{', ...' if len(those) > _NAMED else ''})"
+        for reason, those in groups[:_REASONS]
+    ]
+    rest = sum(len(those) for _, those in groups[_REASONS:])
+    words += [f"other reasons ({rest:,})"] if rest else []
+    return one_line(f"Left out, {sum(map(len, names.values())):,}: {'; '.join(words)}.")
+
+
+_NAMED, _REASONS = 3, 12  # in a sentence
 _BREAKS = ("Cc", "Cs", "Zl", "Zp")  # control characters, surrogates, separators of lines and paragraphs

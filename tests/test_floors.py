@@ -17,7 +17,7 @@ VAGUE_NAMES = ("utils", "helpers", "common", "misc", "base", "core", "tools")
 
 # Lowest first. Units on one floor are independent of each other.
 FLOORS = (
-    ("variants", "grid", "cost", "paper", "writing", "folder_lock", "quiet"),
+    ("variants", "grid", "cost", "paper", "photos", "writing", "folder_lock", "quiet"),
     ("layers", "data", "devices", "drawing", "pixels"),
     ("models", "weights"),
     ("applications", "imagenet"),
@@ -33,6 +33,7 @@ FLOORS = (
 )
 # Within a folder a file may import those listed before it. `__init__` re-exports, so it comes last.
 FILES = {
+    "photos": ("files", "exif", "pixels", "__init__"),
     "cost": ("rows", "parts", "counts", "compute", "memory", "__init__"),
     "layers": (
         *(
@@ -55,7 +56,9 @@ FILES = {
     "data": (
         *(
             "fractals",
-            "lossless",
+            "png",
+            "turning",
+            "decoding",
             "transforms",
             "randaugment",
             "prepared",
@@ -130,6 +133,8 @@ DOORS = {
         *("train/logs.py", "export/", "layers/tensorflow_training.py", "layers/tensorflow_inference.py"),
         *("layers/lean.py", "layers/lean_products.py"),
     ),
+    "PIL": ("photos/",),
+    "pillow_heif": ("photos/pixels.py",),
     "jax": ("train/jax_step.py", "devices.py"),
     "psutil": ("train/progress.py", "export/versions.py"),
     "tensorflow_datasets": ("data/prepared.py",),
@@ -151,7 +156,16 @@ DOORS = {
 # Slow or optional: imported inside the function that needs them. So are the commands in `commands.py`; nothing else is.
 LAZY = (
     *("tensorflow_datasets", "sklearn", "threadpoolctl", "matplotlib", "pooch", "tqdm", "safetensors", "h5py"),
-    *("ai_edge_litert", "ai_edge_quantizer", "flatbuffers", "onnx", "onnxruntime", "openvino", "tf2onnx"),
+    *(
+        "pillow_heif",
+        "ai_edge_litert",
+        "ai_edge_quantizer",
+        "flatbuffers",
+        "onnx",
+        "onnxruntime",
+        "openvino",
+        "tf2onnx",
+    ),
 )
 # It runs where the package is not, and TensorFlow is one of the runtimes that it may find or not find.
 STANDALONE = {"export/runner.py": ("tensorflow",)}

@@ -44,15 +44,17 @@ RED, GREEN, BLUE, WHITE = [1.0, -1.0, -1.0], [-1.0, 1.0, -1.0], [-1.0, -1.0, 1.0
 
 
 def test_a_folder_gives_its_photographs_sorted_and_nothing_else(tmp_path: Path):
-    for name in ("b.JPEG", "a.png", "c.webp", "d.bmp", "notes.txt"):
-        (tmp_path / name).touch()
     (tmp_path / "e.jpg").mkdir()
-    names = [path.name for path in predict.find_photos([tmp_path / "notes.txt", tmp_path])]
-    assert names == ["notes.txt", "a.png", "b.JPEG", "c.webp", "d.bmp"]
+    for name in ("b.JPEG", "a.png", "c.webp", "d.bmp", "notes.txt", "e.jpg/f.TIFF", "e.jpg/._f.tiff"):
+        (tmp_path / name).touch()
+    found = predict.find_photos([tmp_path / "notes.txt", tmp_path])
+    assert [path.name for path in found.photos] == ["notes.txt", "a.png", "b.JPEG", "c.webp", "d.bmp", "f.TIFF"]
+    assert found.left_out == [(tmp_path / "notes.txt", "not a photo by its suffix, .txt")]
 
 
 def test_a_folder_without_photographs_is_an_error(tmp_path: Path):
-    with pytest.raises(ValueError, match="No photographs .*jpeg.* in"):
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(ValueError, match="No photos .*jpeg.* in .*, nor in folders below. Left out, 1: not a photo by"):
         predict.find_photos([tmp_path])
 
 

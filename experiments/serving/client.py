@@ -26,20 +26,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its log lines of lost connections: the client tells of them itself
+os.environ["KERAS_VIT_IMPORT"] = "parts"  # the reader of photos alone: the client waits for no framework
 
 try:
     from absl import app, flags
     from answers import OK, REFUSED, UNANSWERED, UNREADABLE, Answer, Refused
     from in_order import in_order
     from patience import GaveUp, Patience, Reply, ask
-    from photographs import find_photographs, upright
+    from photographs import as_served, find_photographs
     from summary import AnswerTable, Summary
     from tqdm import tqdm
     from transports import Transport, make_transport
+
+    from keras_vit.writing import by_reason, one_line
 except ImportError as error:
     sys.exit(f'{error}. The client needs a few packages: pip install "keras-vit[serving]"')
 
-_IMAGES = flags.DEFINE_string("images", None, "Folder with photographs, JPEG or PNG.", required=True)
+_IMAGES = flags.DEFINE_string("images", None, "Folder with photographs.", required=True)
 _SERVER = flags.DEFINE_string("server", "localhost:8500", "host:port for gRPC, http://host:port for REST.")
 _MODEL = flags.DEFINE_string("model", "vit_b16", "Name of the model on the server.")
 _LABEL = flags.DEFINE_string("label", "", "Version label, such as stable or canary. Default: the newest version.")
@@ -48,7 +51,6 @@ _CONCURRENCY = flags.DEFINE_integer("concurrency", 32, "Requests at once.", lowe
 _DEADLINE = flags.DEFINE_float("deadline_s", 10.0, "Seconds that one try of a request may take.", lower_bound=1e-3)
 _RETRIES = flags.DEFINE_integer("retries", 20, "Tries of a request after the first.", lower_bound=0)
 _TOTAL = flags.DEFINE_float("total_s", 120.0, "Seconds for a request with all its retries.", lower_bound=1e-3)
-_UPRIGHT = flags.DEFINE_bool("upright", True, "Turn photographs as their EXIF says.")
 _OUTPUT = flags.DEFINE_string("output", None, "CSV file for the answers.")
 
 # An empty file costs the server nothing, and its answer tells that model, signature and outputs are what is expected.
@@ -70,9 +72,12 @@ def main(_: Sequence[str]) -> int:
     """Returns the exit code."""
     warnings.filterwarnings("ignore", module="PIL")  # of odd photographs; what matters about them the server says
     try:
-        paths = find_photographs(Path(_IMAGES.value).expanduser())
+        paths, left_out = find_photographs(Path(_IMAGES.value).expanduser())
         with contextlib.closing(make_transport(_SERVER.value, model=_MODEL.value, label=_LABEL.value)) as transport:
-            return _ask_about(paths, transport)
+            code = _ask_about(paths, transport)
+        if left_out:
+            print(by_reason(left_out))
+        return code
     except GaveUp as error:
         print(f"Nobody answers at {_SERVER.value}: {error}. Is the server up, and its model loaded?", file=sys.stderr)
         return 1
@@ -135,18 +140,18 @@ def _answered(paths: Sequence[Path], *, num_classes: int, transport: Transport, 
 
 def _read(path: Path) -> bytes | Answer:
     try:
-        file = path.read_bytes()
+        return as_served(path.read_bytes())
     except OSError as error:
         return Answer(UNREADABLE, reason=error.strerror or str(error))
-    return upright(file) if _UPRIGHT.value else file
+    except (ValueError, ImportError) as error:
+        return Answer(UNREADABLE, reason=str(error))
 
 
 def _note(batch: _Batch, summary: Summary, table: AnswerTable | None) -> None:
     """Whoever interrupts may do so in here: then the table has an answer that the summary has not."""
     for path, answer in zip(batch.paths, batch.answers, strict=True):
         if answer.status != OK:
-            words = f"{path}: {answer.status}{answer.reason and f' ({answer.reason})'}"
-            tqdm.write(words.encode(errors="backslashreplace").decode())
+            tqdm.write(one_line(f"{path}: {answer.status}{answer.reason and f' ({answer.reason})'}"))
         if table:
             table.add(path, answer)
         summary.statuses[answer.status] += 1

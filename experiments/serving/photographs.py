@@ -3,45 +3,39 @@
 import io
 from pathlib import Path
 
-from PIL import Image, ImageOps
+from PIL import Image
 
-_ENDINGS = (".jpg", ".jpeg", ".png")
-_ORIENTATION, _TURNED = 0x0112, range(2, 9)  # the tag of EXIF; 1 is upright
-_FORMATS = {"JPEG": "JPEG", "MPO": "JPEG", "PNG": "PNG"}  # MPO: what some phones write, a JPEG and more behind it
-_QUALITY = 95  # of a JPEG that is written again: differences below what a model sees
-# Turning a photograph takes 3 bytes for each pixel, twice, in every thread. The server refuses larger ones anyway.
-_MAX_PIXELS = 2**26
+from keras_vit.photos import SUFFIXES, Found, read_pixels, walk
+from keras_vit.writing import by_reason
+
+_SERVED = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")  # how JPEG and PNG begin
 
 
-def find_photographs(folder: Path) -> list[Path]:
-    """Returns all JPEG and PNG files in a folder and in those within it, in the order of their names.
+def find_photographs(folder: Path) -> Found:
+    """Returns the photographs in a folder and in those within it, in the order of their names, and what is left out.
 
     Raises:
-        ValueError: If there is no such folder, or nothing in it.
+        ValueError: If there is no such folder, or no photograph in it.
     """
     if not folder.is_dir():
         raise ValueError(f"There is no folder {folder}.")
-    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in _ENDINGS and not path.is_dir())
-    if not paths:
-        raise ValueError(f"There is no file in {folder} that ends in {', '.join(_ENDINGS)}.")
-    return paths
+    found = walk(folder)
+    if not found.photos:
+        raise ValueError(f"No photos ({', '.join(SUFFIXES)}) in {folder}. {by_reason(found.left_out)}".rstrip())
+    return found
 
 
-def upright(file: bytes) -> bytes:
-    """Turns a photograph as its EXIF says; others come back as they are.
+def as_served(file: bytes) -> bytes:
+    """Returns a file as the server reads it: JPEG and PNG unchanged, others as PNG.
 
-    Phones store many photographs as the sensor saw them, with a note how to turn them. Viewers follow it, and the graph
-    on the server, like most decoders, does not: it would see people lie on their sides. Only such files are written
-    again. What cannot be read stays what it is, for the server to say what is wrong with it.
+    The server turns JPEG and PNG upright itself; others are turned here. What is empty stays so: the server says it.
+
+    Raises:
+        ValueError: If it is none of these and cannot be read; says why.
+        ImportError: If it is HEIC and `pillow-heif` is absent; says what to install.
     """
-    try:
-        with Image.open(io.BytesIO(file)) as image:
-            turned = image.getexif().get(_ORIENTATION) in _TURNED
-            if not turned or image.format not in _FORMATS or image.width * image.height > _MAX_PIXELS:
-                return file
-            written, profile = io.BytesIO(), image.info.get("icc_profile")
-            kind = _FORMATS[image.format]
-            ImageOps.exif_transpose(image).save(written, format=kind, quality=_QUALITY, icc_profile=profile)
-            return written.getvalue()
-    except Exception:  # damaged files raise nearly anything: OSError, SyntaxError, ValueError, struct.error, ...
+    if not file or file.startswith(_SERVED):
         return file
+    written = io.BytesIO()
+    Image.fromarray(read_pixels(file)).save(written, "PNG", compress_level=1)
+    return written.getvalue()

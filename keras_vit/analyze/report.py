@@ -62,6 +62,7 @@ def write_report(subject: Subject, folder: str | os.PathLike) -> Path:
     sections += [Section("What is not here", [Table(["", "why"], absent)])] if absent else []
     unreadable = [(photo.name, photo.problem) for photo in subject.photos if photo.problem]
     sections += [Section("Photos that could not be read", [Table(["photo", "why"], unreadable)])] if unreadable else []
+    sections += [Section("Left out", [Table(["file", "why"], subject.left_out)])] if subject.left_out else []
     files = [(name, text) for name, text in FILES.items() if (folder / name).exists()]
     sections += [Section("Files beside this page", [Table(["file", "what it is"], files)])]
     write_text(folder / "report.html", page(subject.title, _lead(subject), sections))

@@ -75,6 +75,7 @@ class Subject:
         curves: Metrics of its training, as from `keras_vit.train.logs.read_metrics`; empty if they are not known.
         facts: What the page begins with, by name.
         absent: What is already known not to apply: of which part, and why.
+        left_out: What lies in the folder and is not among the photos: its path, and why.
     """
 
     title: str
@@ -86,6 +87,7 @@ class Subject:
     curves: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
     facts: Mapping[str, str] = field(default_factory=dict)
     absent: Sequence["Absent"] = ()
+    left_out: Sequence[tuple[str, str]] = ()
 
 
 class Absent(NamedTuple):

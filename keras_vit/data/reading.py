@@ -4,6 +4,7 @@ An unreadable image takes its place in the batch with weight 0: it is not learne
 others stay where they are. Batches in which all can be read cost nothing extra.
 """
 
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from absl import logging
 from keras_vit.data.order import example_seed, place_seed
 from keras_vit.data.sources import Source
 from keras_vit.data.transforms import Transform, decode
+from keras_vit.photos import why_not
 from keras_vit.writing import one_line
 
 Batch = tuple[tf.Tensor, tf.Tensor, tf.Tensor]  # images, labels, weights
@@ -32,10 +34,12 @@ class Unreadable:
     Args:
         source: Whose they are.
         strict: Raise at the first one.
-        record: A file that keeps their places, one in a line, over all parts and workers of a run; None for none.
+        record: A file that keeps their places, one in a line, over all parts and workers of a run, each with a tab and
+            the reason behind it; None for none.
 
     Attributes:
         places: Where they are, in the order in which they were met; line breaks and bytes that are no UTF-8 as escapes.
+        reasons: Place to why it cannot be read.
         fatal: With `strict`, what to say about the first one; tf.data wraps what is raised inside it.
     """
 
@@ -43,42 +47,64 @@ class Unreadable:
         self.source = source
         self.strict = strict
         self.record = record
-        self.places: list[str] = self.recorded()
+        self.reasons: dict[str, str] = {} if record is None else read_record(record)
+        self.places: list[str] = list(self.reasons)
         self.fatal: str | None = None
         self._lock = threading.Lock()
 
     def recorded(self) -> list[str]:
         """Returns the places in the file; those of other workers too."""
-        if self.record is None or not self.record.exists():
-            return []
-        text = self.record.read_text(encoding="utf-8", errors="replace")
-        return list(dict.fromkeys(filter(None, text.split("\n"))))
+        return [] if self.record is None else list(read_record(self.record))
 
     def add(self, indices: np.ndarray) -> np.int64:
         """Takes the indices of a batch that could not be read. Returns their number."""
-        new = [one_line(self.source.locate(int(index))) for index in indices]
-        if new and self.strict:
-            self._fail(f"{new[0]} is not an image, or cut short. Replace it, or turn `strict` off.")
+        found = {one_line(place): place for place in (self.source.locate(int(index)) for index in indices)}
         with self._lock:
-            known = set(self.places)
-            new = [place for place in dict.fromkeys(new) if place not in known]
+            new = {name: _why(place) for name, place in found.items() if name not in self.reasons}
+            if new and self.strict:
+                name, reason = next(iter(new.items()))
+                self._fail(f"{name} cannot be read: {reason}. Replace it, or turn `strict` off.")
+            self.reasons |= new
             self.places += new
             if new and self.record is not None:
                 with self.record.open("a", encoding="utf-8") as lines:
-                    lines.writelines(f"{place}\n" for place in new)
+                    lines.writelines(f"{name}\t{reason}\n" for name, reason in new.items())
         count = self.source.num_examples
         if len(self.places) >= count or len(self.places) > max(MOST_UNREADABLE * count, 10):
             self._fail(
                 f"{len(self.places)} of the {count} images of {self.source.name} could not be read. "
                 f"Is the disk still there? The last: {self.places[-1]}."
             )
-        for place in new:
-            logging.warning("Not an image, or cut short; left out: %s (%d so far).", place, len(self.places))
+        for name, reason in new.items():
+            logging.warning("Left out: %s: %s (%d so far).", name, reason, len(self.places))
         return np.int64(len(indices))
 
     def _fail(self, message: str) -> NoReturn:
         self.fatal = message
         raise ValueError(message)
+
+
+def read_record(record: Path) -> dict[str, str]:
+    """Returns the places that such a file names, with the reasons; none if there is no file.
+
+    Example:
+        >>> _ = Path("unreadable.txt").write_text("cat.jpg\\tthe file is empty\\n")
+        >>> read_record(Path("unreadable.txt"))
+        {'cat.jpg': 'the file is empty'}
+    """
+    if not record.exists():
+        return {}
+    lines = record.read_text(encoding="utf-8", errors="replace").split("\n")
+    pairs = (line.partition("\t") for line in lines if line)
+    return {place: reason for place, _, reason in pairs}
+
+
+def _why(place: str) -> str:
+    """The reason of the reader of photos, which all commands give; TensorFlow's decoders refuse more than it does."""
+    reason = why_not(place) if os.path.isfile(place) else ""
+    return one_line(reason) or (
+        "damaged" if os.path.exists(place) else "not an image, cut short, or not there any more"
+    )
 
 
 @contextmanager

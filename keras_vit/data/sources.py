@@ -17,8 +17,8 @@ import tensorflow as tf
 from keras_vit.data import prepared
 from keras_vit.data.contents import files_sha256
 from keras_vit.data.fractals import find_systems, render
-
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp")
+from keras_vit.photos import SUFFIXES, LeftOut, is_ignored, walk
+from keras_vit.writing import by_reason
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +34,7 @@ class Source:
         locate: index to what a person would look for: a path, or "name[index]".
         labels: (num_examples,) int64, where they are known without reading the examples.
         content: To a hash of what `locate` cannot tell apart: pixels of arrays, sizes and times of files.
+        left_out: What lies in the folder and is no example, with reasons.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Source:
     locate: Callable[[int], str]
     labels: np.ndarray | None = None
     content: Callable[[], str] = lambda: ""
+    left_out: tuple[LeftOut, ...] = ()
 
     def examples(self) -> tf.data.Dataset:
         """Returns (index, image, label) of every example once, in the order of the index."""
@@ -89,14 +91,14 @@ class Source:
     def split_by_class(self, share: float, *, seed: int = 0) -> tuple["Source", "Source"]:
         """Returns a random part of each class, and the others; both in the order of the index.
 
-        Of each class at least one example goes to either side, however few it has.
+        Of each class at least one example goes to either side, however few it has; a single one goes to the others.
 
         Args:
             share: Of the first part, from 0 to 1.
             seed: Of the draw.
 
         Raises:
-            ValueError: If the labels are not known, or a class has fewer than two examples.
+            ValueError: If the labels are not known, or no class has two examples.
 
         Example:
             >>> source = arrays(np.zeros((23, 8, 8), "uint8"), np.repeat([0, 1], [20, 3]))
@@ -105,12 +107,10 @@ class Source:
         """
         if self.labels is None:
             raise ValueError(f"The labels of {self.name} are not known before it is read. Use `split`.")
-        counts = np.bincount(self.labels, minlength=len(self.class_names))
-        few = [name for name, count in zip(self.class_names, counts, strict=True) if count < 2]
-        if few:
+        if self.num_examples and np.bincount(self.labels).max() < 2:
             raise ValueError(
-                f"{len(few)} of the {len(counts)} classes of {self.name} have fewer than two images: "
-                f"{', '.join(few[:10])}. An image cannot be learned from and measured on. Add images, or remove them."
+                f"No class of {self.name} has more than one image, and an image cannot be both learned from and "
+                "measured on. Add images, or name others to measure on."
             )
         first = share_of_each_class(self.labels, share, seed=seed)
         return self.subset(first), self.without(first)
@@ -165,7 +165,7 @@ def share_of_each_class(labels: np.ndarray, share: float, *, seed: int) -> np.nd
     """Draws a share of the examples of each class, at least one and not all; returns their places, in ascending order.
 
     Args:
-        labels: (N,) integers from 0, two at least of each class.
+        labels: (N,) integers from 0. Of a class with a single example none is drawn.
         share: From 0 to 1.
         seed: Of the draw.
 
@@ -175,7 +175,7 @@ def share_of_each_class(labels: np.ndarray, share: float, *, seed: int) -> np.nd
         [2, 1]
     """
     counts = np.bincount(labels)
-    taken = np.clip(np.round(share * counts).astype(int), 1, counts - 1)
+    taken = np.clip(np.round(share * counts).astype(int), 1, np.maximum(counts, 2) - 1) * (counts > 1)
     order = np.random.default_rng(seed).permutation(len(labels))
     by_class = order[np.argsort(labels[order], kind="stable")]
     rank = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -229,35 +229,44 @@ def arrays(images: np.ndarray, labels: np.ndarray, class_names: Sequence[str] | 
 
 
 def image_folder(path: str | os.PathLike, *, class_names: Sequence[str] | None = None) -> Source:
-    """A folder with one folder of images for each class: `path/class/*.jpg`.
+    """A folder with one folder of photos for each class: `path/class/*.jpg`, and in folders below at any depth.
 
-    Classes and files are in the order of their names, so it is the same on every machine.
+    Photos are those of `keras_vit.photos.walk`, which all commands read. Classes and files are in the order of their
+    names, so it is the same on every machine. A class folder without photos is left out, and so is a photo beside the
+    class folders: `left_out` of the source names them.
 
     Args:
         path: The folder of the classes.
-        class_names: The classes that the folder must have, in this order: those of the training set, for
-            a test set. Default: the names of its folders.
+        class_names: The classes of the source, in this order: those of the training set, for a test set. Of one that
+            the folder lacks there is no example; photos of others are left out. Default: the names of its folders.
 
     Raises:
-        ValueError: If the folder or a class has no images, or the classes are others than `class_names`.
+        ValueError: If the folder has no photos in class folders, or none of `class_names`; says what it has.
     """
     root = Path(path).expanduser()
     if not root.is_dir():
         raise ValueError(f"There is no folder {root}. Expected: {root}/<class>/*.jpg.")
-    found = sorted(entry.name for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-    if not found:
-        raise ValueError(f"{root} has no folders. Expected one for each class: {root}/<class>/*.jpg.")
-    names = tuple(found if class_names is None else class_names)
-    _check_same_classes(root, found, names)
-    paths = [[str(root / name / file) for file in _images_in(root / name)] for name in names]
-    empty = [name for name, files in zip(names, paths, strict=True) if not files]
-    if empty:
-        raise ValueError(
-            f"No images in {len(empty)} of the {len(names)} classes of {root}: {', '.join(empty[:10])}. "
-            f"Remove the folders, or put images there ({', '.join(IMAGE_SUFFIXES)})."
-        )
-    flat = [file for files in paths for file in files]
-    labels = np.repeat(np.arange(len(names), dtype=np.int64), [len(files) for files in paths])
+    found, depth = walk(root), len(root.parts)
+    of_class: dict[str, list[str]] = {}
+    beside = []
+    for photo in found.photos:
+        if len(photo.parts) > depth + 1:
+            of_class.setdefault(photo.parts[depth], []).append(str(photo))
+        else:
+            beside.append(LeftOut(photo, "it lies beside the class folders"))
+    names = tuple(sorted(of_class) if class_names is None else class_names)
+    unknown = sorted(of_class.keys() - set(names))
+    left_out = [
+        *found.left_out,
+        *beside,
+        *_without_photos(root, [*of_class, *(left.path.name for left in found.left_out if left.path.parent == root)]),
+        *(LeftOut(root / name, f"not a class of the training set, {len(of_class[name]):,} photos") for name in unknown),
+    ]
+    flat = [file for name in names for file in of_class.get(name, ())]
+    if not flat:
+        raise ValueError(_nothing_in(root, () if class_names is None else names, left_out))
+    counts = [len(of_class.get(name, ())) for name in names]
+    labels = np.repeat(np.arange(len(names), dtype=np.int64), counts)
     all_paths, all_labels = tf.constant([os.fsencode(file) for file in flat]), tf.constant(labels)
     return Source(
         name=str(path),
@@ -267,23 +276,22 @@ def image_folder(path: str | os.PathLike, *, class_names: Sequence[str] | None =
         locate=flat.__getitem__,
         labels=labels,
         content=lambda: files_sha256(flat),
+        left_out=tuple(left_out),
     )
 
 
-def _images_in(folder: Path) -> list[str]:
-    with os.scandir(folder) as entries:
-        names = [entry.name for entry in entries if entry.name.lower().endswith(IMAGE_SUFFIXES)]
-    return sorted(name for name in names if not name.startswith("."))
+def _without_photos(root: Path, known: Iterable[str]) -> list[LeftOut]:
+    """Class folders that have no photos, and of which nothing else was said."""
+    names = {entry.name for entry in root.iterdir() if entry.is_dir() and not is_ignored(entry.name)} - set(known)
+    return [LeftOut(root / name, "a class folder without photos") for name in sorted(names)]
 
 
-def _check_same_classes(root: Path, found: Sequence[str], expected: Sequence[str]) -> None:
-    missing = [name for name in expected if name not in found]
-    unknown = [name for name in found if name not in expected]
-    if missing or unknown:
-        raise ValueError(
-            f"The classes of {root} are not those expected. Missing: {', '.join(missing[:10]) or 'none'}. "
-            f"Unknown: {', '.join(unknown[:10]) or 'none'}. Training and test set need the same folders."
-        )
+def _nothing_in(root: Path, expected: Sequence[str], left_out: Sequence[LeftOut]) -> str:
+    classes = f" of the classes {', '.join(expected[:10])}" if expected else ""
+    return (
+        f"{root} has no photos ({', '.join(SUFFIXES)}){classes}. Expected: {root}/<class>/*.jpg, one folder for each "
+        f"class. {by_reason(left_out)}".rstrip()
+    )
 
 
 def digits(split: str) -> Source:

@@ -16,19 +16,15 @@ from collections.abc import Callable, Collection
 
 import tensorflow as tf
 
-from keras_vit.data.lossless import decode_lossless
+from keras_vit.data.decoding import crop, decode_file, decode_window
 
 Transform = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
-
-# libjpeg's slow transform gives the pixels of Pillow, and so of `predict` and of PyTorch, bit for bit. TensorFlow's
-# default, INTEGER_FAST, is off by 1.2 levels on average and, with today's SIMD, no faster.
-_DCT_METHOD = "INTEGER_ACCURATE"
 
 
 def decode(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """Turns an encoded file into pixels; pixels pass, grey ones with three equal channels.
 
-    Reads JPEG, PNG (transparent ones on white), the first frame of a GIF, and BMP, see `lossless.py`.
+    Reads all kinds of photos in `keras_vit.photos.FORMATS`, the right way up, see `decoding.py`.
 
     Returns:
         (H, W, 3): uint8 from a file, otherwise the dtype of the input.
@@ -43,12 +39,7 @@ def decode(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     image = tf.convert_to_tensor(image)
     if image.dtype != tf.string:
         return _three_channels(image)
-    pixels = tf.cond(
-        tf.io.is_jpeg(image),
-        lambda: tf.io.decode_jpeg(image, channels=3, dct_method=_DCT_METHOD),
-        lambda: decode_lossless(image),
-    )
-    return tf.ensure_shape(pixels, (None, None, 3))
+    return decode_file(image)
 
 
 def _three_channels(image: tf.Tensor) -> tf.Tensor:
@@ -110,32 +101,11 @@ def _inception_window(
 
 def _crop(image: tf.Tensor, seed: tf.Tensor, window_of: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
     """The part of an image that `window_of` names, given the image's shape."""
-
-    def of_jpeg() -> tf.Tensor:
-        return _decode_part(image, window_of(tf.image.extract_jpeg_shape(image)))
-
-    def of_pixels() -> tf.Tensor:
-        pixels = decode(image, seed)
-        top, left, height, width = tf.unstack(window_of(tf.shape(pixels)))
-        return pixels[top : top + height, left : left + width]
-
     image = tf.convert_to_tensor(image)
-    part = tf.cond(tf.io.is_jpeg(image), of_jpeg, of_pixels) if image.dtype == tf.string else of_pixels()
-    return tf.ensure_shape(part, (None, None, 3))
-
-
-def _decode_part(jpeg: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
-    """What decoding the whole and then cropping gives, bit for bit.
-
-    Where a file stores colour for two columns at once, libjpeg blends each column with its neighbours, which the
-    outer columns of a window do not have: so one column more is decoded on each side.
-    """
-    top, left, height, width = tf.unstack(window)
-    before = tf.minimum(left, 1)
-    after = tf.minimum(tf.image.extract_jpeg_shape(jpeg)[1] - left - width, 1)
-    wider = tf.stack([top, left - before, height, before + width + after])
-    part = tf.image.decode_and_crop_jpeg(jpeg, wider, channels=3, dct_method=_DCT_METHOD)
-    return part[:, before : before + width]
+    if image.dtype == tf.string:
+        return decode_window(image, window_of)
+    pixels = decode(image, seed)
+    return tf.ensure_shape(crop(pixels, window_of(tf.shape(pixels))), (None, None, 3))
 
 
 def resize(size: int | tuple[int, int], *, antialias: bool = False) -> Transform:

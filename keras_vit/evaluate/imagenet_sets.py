@@ -19,9 +19,10 @@ import tensorflow as tf
 from absl import logging
 
 from keras_vit.data import prepared
-from keras_vit.data.sources import IMAGE_SUFFIXES, Source, image_folder, tfds
+from keras_vit.data.sources import Source, image_folder, tfds
 from keras_vit.data.transforms import decode
 from keras_vit.evaluate.label_sets import LabelSets
+from keras_vit.photos import LeftOut, walk
 
 _NUM_CLASSES = 1000
 _NUM_VALIDATION = 50_000
@@ -110,7 +111,7 @@ def imagenet_real(images: str | os.PathLike, labels: str | os.PathLike) -> Label
     """
     lists = _real_lists(Path(labels).expanduser())
     root = Path(images).expanduser()
-    numbered = _validation_images(root)
+    numbered, left_out = _validation_images(root)
     beyond = [path.name for number, path in numbered.items() if not 1 <= number <= len(lists)]
     if beyond:
         raise ValueError(
@@ -123,7 +124,8 @@ def imagenet_real(images: str | os.PathLike, labels: str | os.PathLike) -> Label
     if len(numbers) < len(lists):
         name = f"{name} ({len(numbers):,} of {len(lists):,} images)"
         logging.warning("%s: the others are not there.", name)
-    return LabelSets(source=_files([str(numbered[number]) for number in numbers], right, name), right=right)
+    files = _files([str(numbered[number]) for number in numbers], right, name, left_out)
+    return LabelSets(source=files, right=right)
 
 
 def imagenet_real_tfds(split: str = "validation", *, data_dir: str | os.PathLike | None = None) -> LabelSets:
@@ -212,7 +214,7 @@ def _without_border(image: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.T
     return pixels[_OBJECTNET_BORDER:-_OBJECTNET_BORDER, _OBJECTNET_BORDER:-_OBJECTNET_BORDER], label
 
 
-def _files(paths: Sequence[str], right: Sequence[Sequence[int]], name: str) -> Source:
+def _files(paths: Sequence[str], right: Sequence[Sequence[int]], name: str, left_out: Sequence[LeftOut]) -> Source:
     """Images whose label is their first right class, or -1."""
     labels = np.array([classes[0] if classes else -1 for classes in right], np.int64)
     all_paths, all_labels = tf.constant(paths), tf.constant(labels)
@@ -223,18 +225,16 @@ def _files(paths: Sequence[str], right: Sequence[Sequence[int]], name: str) -> S
         read=lambda index: (tf.io.read_file(all_paths[index]), all_labels[index]),
         locate=paths.__getitem__,
         labels=labels,
+        left_out=tuple(left_out),
     )
 
 
-def _validation_images(root: Path) -> dict[int, Path]:
-    """The images in a folder and in its folders, by the number in their names."""
+def _validation_images(root: Path) -> tuple[dict[int, Path], list[LeftOut]]:
+    """The images in a folder and in those below it, by the number in their names; and what is left out."""
     expected = f"Expected {root}/ILSVRC2012_val_00000001.JPEG and so on, or folders of such files."
     if not root.is_dir():
         raise ValueError(f"There is no folder {root}. {expected}")
-    entries = [entry for entry in sorted(root.iterdir()) if not entry.name.startswith(".")]
-    inside = [path for entry in entries if entry.is_dir() for path in sorted(entry.iterdir())]
-    paths = [path for path in entries + inside if path.name.lower().endswith(IMAGE_SUFFIXES)]
-    paths = [path for path in paths if not path.name.startswith(".")]
+    paths, left_out = walk(root)
     if not paths:
         raise ValueError(f"There are no images in {root}. {expected}")
     matches = [_VALIDATION_NAME.fullmatch(path.stem) for path in paths]
@@ -249,7 +249,7 @@ def _validation_images(root: Path) -> dict[int, Path]:
         other = numbered.setdefault(int(match[1]), path)
         if other != path:
             raise ValueError(f"{other} and {path} are the same image of ImageNet. Remove one of them.")
-    return numbered
+    return numbered, left_out
 
 
 def _real_lists(path: Path) -> list[tuple[int, ...]]:

@@ -1,9 +1,10 @@
 """JPEG and PNG bytes to pixels inside a graph, image by image: one that cannot be read costs only itself.
 
 What comes from strangers is looked at before it is decoded: a file of 60 kB can unfold into gigabytes, or keep a
-decoder busy for minutes. JPEG and PNG alone are read. Decoding and cropping are those of evaluation
-(`keras_vit.data.transforms`); a turn that a camera notes in EXIF is not undone, as there. Resized levels are not
-rounded, as in the published evaluations; `keras_vit.evaluate` rounds them, for less to carry.
+decoder busy for minutes. JPEG and PNG alone are read: TensorFlow has no operation for WebP, TIFF and HEIC, and its own
+for GIF and BMP give other pixels than the reader of all commands. Decoding, turning upright by EXIF and cropping are
+those of evaluation (`keras_vit.data`). Resized levels are not rounded, as in the published evaluations;
+`keras_vit.evaluate` rounds them, for less to carry.
 """
 
 import functools
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
+from keras_vit.data.decoding import decode_jpeg_or_png
 from keras_vit.data.transforms import eval_crop as eval_crops
 
 STATUSES = ("ok", "empty", "unsupported", "too_large", "damaged")
@@ -69,9 +71,10 @@ def read_images(
     limits = _limits(image_size, eval_crop, max_pixels)
 
     def decode(file: tf.Tensor) -> tf.Tensor:
+        image = decode_jpeg_or_png(file)
         for transform in transforms:
-            file = transform(file, tf.constant([0, 0]))
-        return tf.ensure_shape(file, blank.shape)
+            image = transform(image, tf.constant([0, 0]))
+        return tf.ensure_shape(image, blank.shape)
 
     def read(row: tf.Tensor, file: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         code = _code(file, limits)

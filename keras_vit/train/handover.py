@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 from keras_vit.applications import replace_head
-from keras_vit.data.reading import Unreadable, read_pixels
+from keras_vit.data.reading import Unreadable, read_pixels, read_record
 from keras_vit.data.sources import Source
 from keras_vit.evaluate.accuracy import answer
 from keras_vit.evaluate.scorecard import class_table, headline, worst, write_answers, write_pictures
@@ -161,7 +161,8 @@ def save_model(model: keras.Model, path: Path) -> None:
 
 def _unreadable(folder: Path) -> str:
     records = [folder / f"unreadable_{part}.txt" for part in ("train", "test")]
-    places = [line for record in records if record.exists() for line in record.read_text(encoding="utf-8").splitlines()]
-    if not places:
+    reasons = {place: reason for record in records for place, reason in read_record(record).items()}
+    if not reasons:
         return "None."
-    return "\n".join([f"{len(places)}, left out:", "", *(f"- `{place}`" for place in dict.fromkeys(places))])
+    lines = (f"- `{place}`" + (f": {reason}" if reason else "") for place, reason in reasons.items())
+    return "\n".join([f"{len(reasons)}, left out:", "", *lines])

@@ -33,6 +33,7 @@ from keras_vit.weights import catalog, source
 from keras_vit.weights.download import without_secrets
 from keras_vit.weights.restore import state
 from keras_vit.weights.save import check_can_save
+from keras_vit.writing import by_reason, one_line
 
 HELD_OUT = 0.1
 _PAPER_BATCH, _CPU_BATCH = 512, 32
@@ -338,10 +339,19 @@ def _plan(config: TransferConfig, start: _Start, training: Source, measured: Sou
         )
     if not has_accelerator():
         sentences.append("There is no accelerator here: the bar will show how long it takes.")
-    if not isinstance(data, Source) and (others := folders.passed_over(data)):
-        kinds = ", ".join(f"{count} {suffix}" for suffix, count in others.most_common(5))
-        sentences.append(f"Passed over, since they are not images that can be read here: {kinds}.")
-    return textwrap.fill(" ".join(sentences), 100, break_long_words=False, break_on_hyphens=False)
+    sentences.append(_unmeasured(training, measured))
+    sentences.append(by_reason(dict.fromkeys((*training.left_out, *measured.left_out))))
+    return textwrap.fill(" ".join(filter(None, sentences)), 100, break_long_words=False, break_on_hyphens=False)
+
+
+def _unmeasured(training: Source, measured: Source) -> str:
+    """What is learned without a number that says how well, in words; a class with a single photo, for one."""
+    if measured.labels is None:
+        return ""
+    counts = np.bincount(measured.labels[measured.labels >= 0], minlength=len(training.class_names))
+    names = [name for name, count in zip(training.class_names, counts, strict=True) if not count]
+    some = one_line(", ".join(names[:10])) + (", ..." if len(names) > 10 else "")
+    return f"Learned and not measured, for want of another photo: {some} ({len(names):,} classes)." if names else ""
 
 
 def _short_name(training: Source) -> str:

@@ -1,6 +1,5 @@
 """Folders of images as people have them."""
 
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 pytest.importorskip("tensorflow")
 Image = pytest.importorskip("PIL.Image")
 
-from keras_vit.data.folders import passed_over, training_and_test  # noqa: E402
+from keras_vit.data.folders import training_and_test  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
 
@@ -68,11 +67,15 @@ def test_odd_names_are_names(tmp_path: Path):
     ("made", "message"),
     [
         ([], "There is no folder .*data. Expected .*/<class>/.*jpg, or .*/train/<class>"),
-        (["data/"], "There are no images in .*data. Expected"),
-        (["data/1.png", "data/2.png"], "There are 2 images, but no folders in"),
-        (["data/cat/1.png"], "has a single class, cat: there is nothing to tell apart. Add another"),
-        (["data/cat/1.png", "data/dog/"], "No images in 1 of the 2 classes of .*: dog"),
-        (["data/train/a/1.png", "data/train/b/1.png", "data/test/a/1.png"], "classes of .*test are not those .*: b"),
+        (["data/"], "data has no photos .*Expected: .*/<class>/.*jpg"),
+        (
+            ["data/1.png", "data/2.png"],
+            "has no photos .* one folder for each class. Left out, 2: it lies beside the cl",
+        ),
+        (["data/cat/1.png"], "has photos of a single class, cat: there is nothing to tell apart. Add another"),
+        (["data/cat/1.png", "data/dog/"], "single class, cat: .*Left out, 1: a class folder without photos .1: dog"),
+        (["data/train/a/1.png", "data/train/b/1.png", "data/test/c/1.png"], "test has no photos .*of the classes a, b"),
+        (["data/train/a/1.png", "data/test/c/"], "(?s)train has photos of a single class, a:.*test has no photos"),
     ],
 )
 def test_other_folders_are_refused_with_what_is_expected(tmp_path: Path, made: list[str], message: str):
@@ -89,8 +92,22 @@ def test_a_file_is_no_folder(tmp_path: Path):
         training_and_test(tmp_path / "data.png")
 
 
-def test_what_is_passed_over_is_counted(tmp_path: Path):
-    images(tmp_path / "cat", "1.png", "2.BMP")
-    for name in ("a.webp", "b.WEBP", "notes", ".hidden"):
-        (tmp_path / "cat" / name).touch()
-    assert passed_over(tmp_path) == Counter({".webp": 2, "no suffix": 1})
+def test_what_cannot_be_learned_from_is_left_out_with_its_reason(tmp_path: Path):
+    images(tmp_path / "train" / "cat", "1.png", "2.BMP")
+    images(tmp_path / "train" / "dog", "1.png")
+    for name in ("train/cat/notes.txt", "train/dog/no suffix", "train/1.png", "test/cow/5.png"):
+        images((tmp_path / name).parent, *())
+        Image.new("RGB", (4, 4)).save(tmp_path / name, "PNG")
+    (tmp_path / "train" / "empty").mkdir()
+    images(tmp_path / "test" / "cat", "3.png")
+    training, test = training_and_test(tmp_path)
+    assert training.class_names == test.class_names == ("cat", "dog")
+    assert (training.num_examples, test.num_examples) == (3, 1)
+    found = {str(left.path.relative_to(tmp_path)): left.reason for left in (*training.left_out, *test.left_out)}
+    assert found == {
+        "train/cat/notes.txt": "not a photo by its suffix, .txt",
+        "train/dog/no suffix": "no suffix",
+        "train/1.png": "it lies beside the class folders",
+        "train/empty": "a class folder without photos",
+        "test/cow": "not a class of the training set, 1 photos",
+    }

@@ -102,7 +102,9 @@ def test_places_are_kept_in_a_file_once_over_all_parts_and_workers(tmp_path: Pat
 def test_with_strict_the_first_ends_it_in_plain_words():
     found, others = Unreadable(source(100), strict=True), Unreadable(source(100))
     assert found.add(np.array([], int)) == 0
-    with pytest.raises(ValueError, match="is not an image, or cut short. Replace it, or turn `strict` off"):
+    with pytest.raises(
+        ValueError, match="cannot be read: not an image, or cut short. Replace it, or turn `strict` off"
+    ):
         found.add(np.array([4]))
     with pytest.raises(ValueError, match="^" + re.escape(found.fatal)) as raised, named(None, others, found):
         raise RuntimeError("what tf.data makes of it")

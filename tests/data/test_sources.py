@@ -57,19 +57,25 @@ def test_a_test_folder_takes_the_classes_of_the_training_folder(tmp_path):
     write_images(tmp_path / "test" / "b", 1)
     write_images(tmp_path / "test" / "a", 1)
     assert read(sources.image_folder(tmp_path / "test", class_names=("b", "a")), 0)[1] == 0
-    with pytest.raises(ValueError, match="Missing: c. Unknown: b. Training and test set need the same folders"):
-        sources.image_folder(tmp_path / "test", class_names=("a", "c"))
+    part = sources.image_folder(tmp_path / "test", class_names=("a", "c"))
+    assert part.class_names == ("a", "c") and part.labels.tolist() == [0]
+    assert [(left.path.name, left.reason) for left in part.left_out] == [
+        ("b", "not a class of the training set, 1 photos")
+    ]
+    with pytest.raises(ValueError, match="has no photos .* of the classes c, d. Expected: .* Left out, 2: not a class"):
+        sources.image_folder(tmp_path / "test", class_names=("c", "d"))
 
 
 def test_what_is_wrong_with_a_folder_is_said(tmp_path):
     with pytest.raises(ValueError, match="There is no folder"):
         sources.image_folder(tmp_path / "absent")
-    with pytest.raises(ValueError, match="has no folders"):
+    with pytest.raises(ValueError, match="has no photos .* Expected: .*/<class>/"):
         sources.image_folder(tmp_path)
     write_images(tmp_path / "full", 1)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="No images in 1 of the 2 classes of .*: empty. Remove the folders"):
-        sources.image_folder(tmp_path)
+    found = sources.image_folder(tmp_path)
+    assert found.class_names == ("full",)
+    assert found.left_out == ((tmp_path / "empty", "a class folder without photos"),)
 
 
 def test_arrays_are_examples():
@@ -292,12 +298,12 @@ def test_a_split_by_class_leaves_some_of_each_on_both_sides():
     assert [other[0].locate(i) for i in range(7)] != [part.locate(i) for i in range(7)]
 
 
-def test_a_class_of_one_image_cannot_be_split():
-    source = sources.arrays(np.zeros((3, 4, 4), np.uint8), np.array([0, 0, 1]), ["many", "one"])
-    with pytest.raises(
-        ValueError, match="1 of the 2 classes of arrays have fewer than two images: one. An image cannot"
-    ):
-        source.split_by_class(0.1)
+def test_the_image_of_a_class_of_one_is_learned_from():
+    source = sources.arrays(np.zeros((4, 4, 4), np.uint8), np.array([0, 3, 0, 1]), ["many", "one", "none", "other"])
+    measured, learned = source.split_by_class(0.1)
+    assert measured.labels.tolist() == [0] and sorted(learned.labels.tolist()) == [0, 1, 3]
+    with pytest.raises(ValueError, match="No class of arrays has more than one image, and an image cannot be both"):
+        source.subset([0, 1]).split_by_class(0.1)
     unknown = sources.fractals(2, images_per_class=4)
     with pytest.raises(ValueError, match="The labels of .* are not known before it is read"):
         unknown.split_by_class(0.1)

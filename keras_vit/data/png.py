@@ -1,33 +1,11 @@
-"""PNG, GIF and BMP files to pixels; transparent PNGs are laid on white, as `predict` does.
+"""PNG files to pixels with TensorFlow's operations; transparent ones are laid on white, as `keras_vit.photos` does.
 
-TensorFlow takes the palette of a BMP for shades of grey. By itself it drops transparency: what is seen then is the
-colour that an editor left under it, often black.
+By itself TensorFlow drops transparency: what is seen then is the colour that an editor left under it, often black.
 """
 
 import tensorflow as tf
 
-_BEGINS = b"\x89PNG\r\n\x1a\n"
 _BIT_DEPTH_AT = 24  # in the header, which is the first chunk
-
-
-def decode_lossless(file: tf.Tensor) -> tf.Tensor:
-    """Returns the pixels of a PNG, of the first frame of a GIF, or of a BMP, (H, W, 3) uint8.
-
-    Args:
-        file: An encoded file, a scalar string.
-
-    Raises:
-        tf.errors.InvalidArgumentError: If the file is damaged, or of another kind.
-
-    Example:
-        >>> decode_lossless(tf.io.encode_png(tf.zeros((2, 5, 3), tf.uint8))).shape
-        TensorShape([2, 5, 3])
-    """
-    return tf.cond(
-        tf.strings.substr(file, 0, len(_BEGINS)) == _BEGINS,
-        lambda: decode_png(file),
-        lambda: tf.io.decode_image(file, channels=3, expand_animations=False),
-    )
 
 
 def decode_png(file: tf.Tensor) -> tf.Tensor:

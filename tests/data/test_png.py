@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from keras_vit.data.lossless import decode_png
+from keras_vit.data.png import decode_png
 from keras_vit.data.transforms import decode, inception_crop
 from keras_vit.export.image_bytes import read_images
 from keras_vit.predict import read_photo

@@ -1,0 +1,169 @@
+"""EXIF orientation with TensorFlow's operations: where it stands in a JPEG or a PNG, and turning pixels upright.
+
+The rules are those of `keras_vit.photos.exif`, to the letter: what runs on a server must see what `predict` sees. Work
+is bounded, whatever is in the file. Each function is traced once, not in every pipeline that decodes.
+"""
+
+import tensorflow as tf
+
+from keras_vit.photos.exif import MAX_BLOCK, MAX_CHUNKS, MAX_SEGMENTS, UPRIGHT
+
+_TAG, _SHORT = 0x0112, 3
+_ENTRY = 6  # words: tag, type, two of the count, two of the value
+
+
+def orientation_of_jpeg(file: tf.Tensor) -> tf.Tensor:
+    """Returns the EXIF orientation of a JPEG, a scalar int32 from 1 (upright) to 8.
+
+    Example:
+        >>> int(orientation_of_jpeg(tf.io.encode_jpeg(tf.zeros((2, 3, 3), tf.uint8))))
+        1
+    """
+    # Most files that no camera wrote: a segment JFIF of 16 bytes, then tables. This spares them the loop.
+    is_plain = (tf.strings.substr(file, 2, 4) == b"\xff\xe0\x00\x10") & (_part(file, 20, 2) == b"\xff\xdb")
+    return tf.cond(is_plain, lambda: tf.constant(UPRIGHT), lambda: _of_segments(file))
+
+
+def orientation_of_png(file: tf.Tensor) -> tf.Tensor:
+    """Returns the EXIF orientation of a PNG, a scalar int32 from 1 (upright) to 8.
+
+    Example:
+        >>> int(orientation_of_png(tf.io.encode_png(tf.zeros((2, 3, 3), tf.uint8))))
+        1
+    """
+    # Looking for four letters is quicker than going from chunk to chunk, and most files lack them.
+    parts = tf.raw_ops.StringSplitV2(input=[file], sep="eXIf", maxsplit=1).values
+    return tf.cond(tf.size(parts) > 1, lambda: _of_chunks(file), lambda: tf.constant(UPRIGHT))
+
+
+@tf.function(input_signature=[tf.TensorSpec([], tf.string)], autograph=False)
+def _of_segments(file: tf.Tensor) -> tf.Tensor:
+    def is_going_on(place: tf.Tensor, first: tf.Tensor, second: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
+        is_segment = (second == 0xFE) | ((second >= 0xE0) & (second <= 0xEF))
+        is_exif = (second == 0xE1) & (_part(file, place + 4, 6) == b"Exif\0\0")
+        return (first == 0xFF) & ((second == 0xFF) | (is_segment & (length >= 2) & ~is_exif))
+
+    def step(place: tf.Tensor, _: tf.Tensor, second: tf.Tensor, length: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        return segment(tf.where(second == 0xFF, place + 1, place + 2 + length))
+
+    def segment(place: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        first, second, high, low = tf.unstack(_bytes(_part(file, place, 4), 4))
+        return place, first, second, high * 256 + low
+
+    place, first, second, length = tf.while_loop(
+        is_going_on, step, segment(tf.constant(2)), maximum_iterations=MAX_SEGMENTS - 1, parallel_iterations=1
+    )
+    is_exif = (first == 0xFF) & (second == 0xE1) & (_part(file, place + 4, 6) == b"Exif\0\0")
+    return _in_block(_part(file, place + 10, tf.where(is_exif, tf.clip_by_value(length - 8, 0, MAX_BLOCK), 0)))
+
+
+@tf.function(input_signature=[tf.TensorSpec([], tf.string)], autograph=False)
+def _of_chunks(file: tf.Tensor) -> tf.Tensor:
+    size = tf.cast(tf.strings.length(file), tf.int64)
+
+    def is_going_on(place: tf.Tensor, _: tf.Tensor, kind: tf.Tensor) -> tf.Tensor:
+        return (place < size) & (kind != b"eXIf") & (kind != b"IEND")
+
+    def chunk(place: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        head = _part(file, tf.cast(tf.minimum(place, size), tf.int32), 8)
+        length = tf.reduce_sum(tf.cast(_bytes(head, 4), tf.int64) * [1 << 24, 1 << 16, 1 << 8, 1])
+        return place, length, _part(head, 4, 4)
+
+    place, length, kind = tf.while_loop(
+        is_going_on,
+        lambda place, length, _: chunk(place + 12 + length),
+        chunk(tf.constant(8, tf.int64)),
+        maximum_iterations=MAX_CHUNKS - 1,
+        parallel_iterations=1,
+    )
+    length = tf.cast(tf.where(kind == b"eXIf", tf.minimum(length, MAX_BLOCK), 0), tf.int32)
+    return _in_block(_part(file, tf.cast(tf.minimum(place, size), tf.int32) + 8, length))
+
+
+def _part(file: tf.Tensor, place: tf.Tensor | int, length: tf.Tensor | int) -> tf.Tensor:
+    """Bytes of a file, fewer where it ends."""
+    return tf.strings.substr(file, tf.minimum(place, tf.strings.length(file)), length)
+
+
+def _bytes(text: tf.Tensor, count: int) -> tf.Tensor:
+    """The first bytes as int32, 0 beyond the end."""
+    return tf.cast(tf.io.decode_raw(text, tf.uint8, fixed_length=count), tf.int32)
+
+
+def _in_block(block: tf.Tensor) -> tf.Tensor:
+    """What a block of EXIF says: it consists of words of two bytes, in one order or the other."""
+    block = tf.strings.regex_replace(block, "^Exif\\x00\\x00", "", replace_global=False)
+    is_little = tf.strings.substr(block, 0, 4) == b"II*\0"
+    is_tiff = is_little | (tf.strings.substr(block, 0, 4) == b"MM\0*")
+    num_words = tf.strings.length(block) // 2
+    little, big = (
+        tf.io.decode_raw(block, tf.uint16, little_endian=order, fixed_length=MAX_BLOCK) for order in (True, False)
+    )
+    words = tf.cast(tf.where(is_little, little, big), tf.int32)
+    high, low = tf.where(is_little, words[3], words[2]), tf.where(is_little, words[2], words[3])
+    start = low // 2
+    is_here = is_tiff & (high == 0) & (low % 2 == 0) & (start < num_words)
+    start = tf.where(is_here, start, 0)
+    count = tf.where(is_here, tf.minimum(words[start], (num_words - start - 1) // _ENTRY), 0)
+    entries = tf.reshape(words[start + 1 : start + 1 + _ENTRY * count], (-1, _ENTRY))
+    found = tf.boolean_mask(entries, entries[:, 0] == _TAG)[:1]
+    value = tf.reduce_max(tf.where(found[:, 1] == _SHORT, found[:, 4], 0))  # of none the smallest number there is
+    return tf.where((value >= 1) & (value <= 8), value, UPRIGHT)
+
+
+@tf.function(input_signature=[tf.TensorSpec([None, None, 3], tf.uint8), tf.TensorSpec([], tf.int32)], autograph=False)
+def upright(pixels: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
+    """Undoes the turning and mirroring of an orientation; upright pixels pass untouched.
+
+    Args:
+        pixels: (H, W, 3) uint8.
+        orientation: Scalar int32, 1 to 8.
+
+    Example:
+        >>> pixels = tf.repeat(tf.constant([[[1], [2]], [[3], [4]]], tf.uint8), 3, axis=-1)
+        >>> upright(pixels, tf.constant(6))[..., 0].numpy().tolist()
+        [[3, 1], [4, 2]]
+    """
+
+    def turned() -> tf.Tensor:
+        image = tf.cond(orientation >= 5, lambda: tf.transpose(pixels, (1, 0, 2)), lambda: pixels)
+        mirrored = tf.cond(_is_mirrored(orientation), lambda: image[:, ::-1], lambda: image)
+        return tf.cond(_is_upside_down(orientation), lambda: mirrored[::-1], lambda: mirrored)
+
+    return tf.cond(orientation == UPRIGHT, lambda: pixels, turned)
+
+
+def _is_mirrored(orientation: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_any(orientation == tf.constant((2, 3, 6, 7)))
+
+
+def _is_upside_down(orientation: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_any(orientation == tf.constant((3, 4, 7, 8)))
+
+
+def upright_shape(shape: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
+    """Returns the shape, (height, width, channels), that an image of such a shape has when it is upright.
+
+    Example:
+        >>> upright_shape(tf.constant([2, 5, 3]), tf.constant(6)).numpy().tolist()
+        [5, 2, 3]
+    """
+    return tf.where(orientation >= 5, tf.gather(shape, (1, 0, 2)), shape)
+
+
+def stored_window(window: tf.Tensor, shape: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
+    """Returns where a window of the upright image lies in the image as it is stored.
+
+    Args:
+        window: (4,): top, left, height, width.
+        shape: Of the upright image.
+        orientation: Scalar int32, 1 to 8.
+
+    Example:
+        >>> stored_window(tf.constant([0, 0, 1, 2]), tf.constant([5, 2, 3]), tf.constant(6)).numpy().tolist()
+        [0, 0, 2, 1]
+    """
+    top, left, height, width = tf.unstack(window)
+    top = tf.where(_is_upside_down(orientation), shape[0] - top - height, top)
+    left = tf.where(_is_mirrored(orientation), shape[1] - left - width, left)
+    return tf.where(orientation >= 5, tf.stack([left, top, width, height]), tf.stack([top, left, height, width]))

@@ -1,0 +1,107 @@
+"""One photo, of any kind that is read here, to its pixels: the right way up, RGB, eight bits, without transparency.
+
+`keras_vit.data.decoding` reads JPEG and PNG with TensorFlow's operations, to the same pixels, and leaves all others to
+this. The kind is told by the content of a file: a name may lie.
+"""
+
+import functools
+import io
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from keras_vit.photos import exif
+
+_HEIC = b"ftyp"  # at byte 4; the brand follows
+_HEIC_BRANDS = (b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1")
+_WITHOUT_RANGE = ("F", "I")
+
+
+def read_pixels(photo: str | os.PathLike | bytes) -> np.ndarray:
+    """Reads a photo the right way up.
+
+    Grey, palette and CMYK pictures become RGB; of 16 bits the upper 8 are kept; what is transparent is laid on white;
+    of several frames the first is taken. Colour profiles are not applied.
+
+    Args:
+        photo: A path, or the bytes of a file.
+
+    Returns:
+        (H, W, 3) uint8, from 0 to 255.
+
+    Raises:
+        ValueError: If it is no photo, or damaged, or its levels have no known range. Says what is wrong in one line.
+        ImportError: If it is HEIC and `pillow-heif` is absent; the message says what to install.
+        OSError: If the file cannot be read from the disk.
+
+    Example:
+        >>> Image.new("L", (3, 2), 7).save("grey.png")
+        >>> read_pixels("grey.png").shape
+        (2, 3, 3)
+    """
+    file = photo if isinstance(photo, bytes) else Path(photo).read_bytes()
+    if not file:
+        raise ValueError("the file is empty")
+    if file[4:8] == _HEIC and file[8:12] in _HEIC_BRANDS:
+        _register_heic()
+    try:
+        with Image.open(io.BytesIO(file)) as image:
+            return np.ascontiguousarray(exif.upright(_rgb(image), _turn(image, file)))
+    except MemoryError:
+        raise
+    except Exception as error:  # Pillow has a kind of error for every kind of damage
+        reason = re.sub(r" <_io\.BytesIO.*>", "", " ".join(str(error).split())) or type(error).__name__
+        raise ValueError(reason) from error
+
+
+def why_not(photo: str | os.PathLike | bytes) -> str:
+    """Returns why a photo cannot be read, in one line, or "" if it can.
+
+    Example:
+        >>> why_not(b"text"), why_not(b"")
+        ('cannot identify image file', 'the file is empty')
+    """
+    try:
+        read_pixels(photo)
+    except (ValueError, ImportError, MemoryError) as error:
+        return str(error) or type(error).__name__
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def _turn(image: Image.Image, file: bytes) -> int:
+    """What is left to undo: Pillow turns a TIFF when it reads it, libheif turns HEIC as its container says."""
+    if image.format in ("JPEG", "MPO", "PNG"):
+        return exif.orientation(file)
+    return exif.orientation_in(image.info.get("exif", b"")) if image.format == "WEBP" else exif.UPRIGHT
+
+
+def _rgb(image: Image.Image) -> np.ndarray:
+    """(H, W, 3) uint8."""
+    image.load()
+    if image.mode.startswith("I;16"):
+        return np.repeat((np.asarray(image) >> 8).astype(np.uint8)[..., None], 3, axis=-1)
+    if image.mode in _WITHOUT_RANGE:
+        kind = "floating-point numbers" if image.mode == "F" else "integers of 32 bits"
+        raise ValueError(f"its levels are {kind}, whose range is not known: save it with 8 or 16 bits")
+    if image.mode in ("RGB", "L", "CMYK", "YCbCr", "LAB", "HSV", "1") and "transparency" not in image.info:
+        return np.asarray(image.convert("RGB"))
+    rgba = np.asarray(image.convert("RGBA"))  # rather than "RGB": the transparency of a palette survives
+    rgb, opacity = rgba[..., :3], rgba[..., 3:].astype(np.uint16)
+    if opacity.min() == 255:
+        return rgb
+    shade = (255 - rgb).astype(np.uint16) * opacity + np.uint16(128)
+    return 255 - ((shade + (shade >> 8)) >> 8).astype(np.uint8)  # Blinn's division by 255, rounded
+
+
+@functools.cache
+def _register_heic() -> None:
+    try:
+        import pillow_heif
+    except ImportError as error:
+        raise ImportError('HEIC needs the package pillow-heif: pip install "keras-vit[heic]"') from error
+    pillow_heif.register_heif_opener()

@@ -1,0 +1,48 @@
+"""Files of every kind to pixels inside tf.data, against the reader of all commands; parts against wholes."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from turned_photos import KINDS, ORIENTATIONS, photo, scene
+
+from keras_vit.data.decoding import decode_file, decode_jpeg_or_png, decode_window
+from keras_vit.photos import read_pixels
+
+pytestmark = pytest.mark.tensorflow
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_sees_the_pixels_that_predict_sees(kind: str):
+    if kind == "heic":
+        pytest.importorskip("pillow_heif").register_heif_opener()
+    files = [photo(kind, held) for held in ORIENTATIONS]
+    found = tf.data.Dataset.from_tensor_slices(files).map(decode_file, num_parallel_calls=2)
+    for file, pixels in zip(files, found.as_numpy_iterator(), strict=True):
+        np.testing.assert_array_equal(pixels, read_pixels(file))
+
+
+@pytest.mark.parametrize("kind", ["jpg", "progressive.jpg", "grey.jpg", "png", "webp"])
+def test_a_part_is_cut_out_of_the_upright_photo(kind: str):
+    files, windows = [], []
+    rng = np.random.default_rng(0)
+    for held in ORIENTATIONS:
+        files.append(photo(kind, held, scene(41, 57, seed=held)))
+        height, width = rng.integers(1, 42), rng.integers(1, 58)
+        windows.append([rng.integers(0, 42 - height), rng.integers(0, 58 - width), height, width])
+    parts = tf.data.Dataset.from_tensor_slices((files, np.array(windows, np.int32)))
+    parts = parts.map(lambda file, window: decode_window(file, lambda _: window)).as_numpy_iterator()
+    for file, (top, left, height, width), part in zip(files, windows, parts, strict=True):
+        np.testing.assert_array_equal(part, read_pixels(file)[top : top + height, left : left + width])
+
+
+def test_the_window_is_drawn_for_the_upright_shape():
+    shapes = []
+    decode_window(tf.constant(photo("jpg", 6)), lambda shape: shapes.append(shape.numpy().tolist()) or [0, 0, 1, 1])
+    assert shapes == [[24, 40, 3]]
+
+
+def test_what_is_exported_runs_no_python():
+    graph = tf.function(decode_jpeg_or_png, input_signature=[tf.TensorSpec([], tf.string)]).get_concrete_function()
+    names = {node.op for node in graph.graph.as_graph_def().node}
+    names |= {node.op for function in graph.graph.as_graph_def().library.function for node in function.node_def}
+    assert "DecodeJpeg" in names and not any("PyFunc" in name for name in names)
