@@ -34,7 +34,7 @@ def decode_file(file: tf.Tensor) -> tf.Tensor:
         >>> decode_file(tf.io.encode_png(tf.zeros((2, 5, 3), tf.uint8))).shape
         TensorShape([2, 5, 3])
     """
-    return tf.cond(tf.io.is_jpeg(file), lambda: _decode_jpeg(file), lambda: _decode_others(file))
+    return tf.cond(tf.io.is_jpeg(file), lambda: _decode_jpeg(file, True), lambda: _decode_others(file))
 
 
 def decode_jpeg_or_png(file: tf.Tensor) -> tf.Tensor:
@@ -47,7 +47,7 @@ def decode_jpeg_or_png(file: tf.Tensor) -> tf.Tensor:
         >>> decode_jpeg_or_png(tf.io.encode_jpeg(tf.zeros((2, 5, 3), tf.uint8))).shape
         TensorShape([2, 5, 3])
     """
-    return tf.cond(tf.io.is_jpeg(file), lambda: _decode_jpeg(file), lambda: _decode_png(file))
+    return tf.cond(tf.io.is_jpeg(file), lambda: _decode_jpeg(file, False), lambda: _decode_png(file, False))
 
 
 def decode_window(file: tf.Tensor, window_of: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
@@ -66,7 +66,7 @@ def decode_window(file: tf.Tensor, window_of: Callable[[tf.Tensor], tf.Tensor]) 
     """
 
     def of_jpeg() -> tf.Tensor:
-        orientation = turning.orientation_of_jpeg(file)
+        orientation = turning.orientation_of_jpeg(file, runs_python=True)
         shape = turning.upright_shape(tf.image.extract_jpeg_shape(file), orientation)
         window = turning.stored_window(window_of(shape), shape, orientation)
         return turning.upright(_decode_part(file, window), orientation)
@@ -89,18 +89,18 @@ def crop(pixels: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
     return pixels[top : top + height, left : left + width]
 
 
-def _decode_jpeg(file: tf.Tensor) -> tf.Tensor:
+def _decode_jpeg(file: tf.Tensor, runs_python: bool) -> tf.Tensor:
     pixels = tf.io.decode_jpeg(file, channels=3, dct_method=_DCT_METHOD)
-    return turning.upright(pixels, turning.orientation_of_jpeg(file))
+    return turning.upright(pixels, turning.orientation_of_jpeg(file, runs_python=runs_python))
 
 
-def _decode_png(file: tf.Tensor) -> tf.Tensor:
-    return turning.upright(decode_png(file), turning.orientation_of_png(file))
+def _decode_png(file: tf.Tensor, runs_python: bool) -> tf.Tensor:
+    return turning.upright(decode_png(file), turning.orientation_of_png(file, runs_python=runs_python))
 
 
 def _decode_others(file: tf.Tensor) -> tf.Tensor:
     is_png = tf.strings.substr(file, 0, len(_PNG_BEGINS)) == _PNG_BEGINS
-    return tf.cond(is_png, lambda: _decode_png(file), lambda: _decode_by_pillow(file))
+    return tf.cond(is_png, lambda: _decode_png(file, True), lambda: _decode_by_pillow(file))
 
 
 def _decode_part(jpeg: tf.Tensor, window: tf.Tensor) -> tf.Tensor:

@@ -60,10 +60,10 @@ class Unreadable:
         """Takes the indices of a batch that could not be read. Returns their number."""
         found = {one_line(place): place for place in (self.source.locate(int(index)) for index in indices)}
         with self._lock:
+            if found and self.strict:
+                name, place = next(iter(found.items()))
+                self._fail(f"{name} cannot be read: {_why(place)}. Replace it, or turn `strict` off.")
             new = {name: _why(place) for name, place in found.items() if name not in self.reasons}
-            if new and self.strict:
-                name, reason = next(iter(new.items()))
-                self._fail(f"{name} cannot be read: {reason}. Replace it, or turn `strict` off.")
             self.reasons |= new
             self.places += new
             if new and self.record is not None:

@@ -14,7 +14,7 @@ from keras_vit.data.pipeline import Share, evaluation_batches, padded_rows
 from keras_vit.data.reading import Unreadable, named
 from keras_vit.data.sources import Source
 from keras_vit.data.transforms import eval_crop as eval_crops
-from keras_vit.data.transforms import scale_to, to_uint8
+from keras_vit.data.transforms import scale_to
 from keras_vit.devices import Devices
 from keras_vit.pixels import scales_pixels
 
@@ -88,8 +88,8 @@ def outputs(
     )
     batches = evaluation_batches(
         source,
-        # uint8 is scaled on the device, to [-1, 1].
-        [*eval_crops(eval_crop, size), to_uint8, *([scale_to(0, 255)] if scales_pixels(model) else [])],
+        # Resized levels are not rounded: `predict` and exported models give the same scores.
+        [*eval_crops(eval_crop, size), scale_to(0, 255) if scales_pixels(model) else scale_to(-1, 1)],
         batch_size=share.rows,
         share=share,
         unreadable=unreadable,

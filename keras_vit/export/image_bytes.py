@@ -3,8 +3,7 @@
 What comes from strangers is looked at before it is decoded: a file of 60 kB can unfold into gigabytes, or keep a
 decoder busy for minutes. JPEG and PNG alone are read: TensorFlow has no operation for WebP, TIFF and HEIC, and its own
 for GIF and BMP give other pixels than the reader of all commands. Decoding, turning upright by EXIF and cropping are
-those of evaluation (`keras_vit.data`). Resized levels are not rounded, as in the published evaluations;
-`keras_vit.evaluate` rounds them, for less to carry.
+those of evaluation (`keras_vit.data`).
 """
 
 import functools

@@ -250,14 +250,15 @@ def training_transforms(data: DataConfig, image_size: int) -> list[Transform]:
 
 
 def evaluation_transforms(data: DataConfig, image_size: int) -> list[Transform]:
-    """Returns the transforms of validation; batches travel as uint8."""
-    return [*transforms.eval_crop(data.eval_crop, image_size), transforms.to_uint8]
+    """Returns the transforms of validation. Levels are not rounded: `evaluate` and `predict` give the same scores."""
+    return [*transforms.eval_crop(data.eval_crop, image_size), transforms.scale_to(-1, 1)]
 
 
 def _some_images(source: Source, data: DataConfig, image_size: int, count: int = 8) -> np.ndarray:
     """(count, image_size, image_size, 3) uint8, from all over the source."""
     chosen = source.subset(np.linspace(0, source.num_examples - 1, count).round())
-    batches = evaluation_batches(chosen, evaluation_transforms(data, image_size), batch_size=count)
+    steps = [*transforms.eval_crop(data.eval_crop, image_size), transforms.to_uint8]
+    batches = evaluation_batches(chosen, steps, batch_size=count)
     return next(iter(batches))[0].numpy()
 
 

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.data import sources
-from keras_vit.data.reading import Unreadable, named, read_pixels
+from keras_vit.data.reading import Unreadable, named, read_pixels, read_record
 from keras_vit.data.sources import image_folder
 
 pytestmark = pytest.mark.tensorflow
@@ -61,6 +61,7 @@ def test_a_file_of_any_name_is_counted_once_over_all_parts_of_a_run(folder: Path
     assert record.read_text(encoding="utf-8").count("\n") == len(bad)
     assert Unreadable(source, record=record).places == second.places
     assert any(place.endswith(r"two\nlines.png") for place in second.places)
+    assert set(read_record(record).values()) == set(second.reasons.values()) == {"the file is empty"}
 
 
 def test_a_record_that_is_no_text_ends_nothing(folder: Path, tmp_path: Path):
@@ -95,7 +96,9 @@ def test_places_are_kept_in_a_file_once_over_all_parts_and_workers(tmp_path: Pat
     assert first.recorded() == places == Unreadable(grey, record=record).places
     again = Unreadable(grey, record=record)
     again.add(np.array([7, 3]))
-    assert record.read_text().splitlines() == [*places[:2], *places[1:]]  # what two workers met at the same time
+    lines = [line.partition("\t") for line in record.read_text().splitlines()]
+    assert [place for place, _, _ in lines] == [*places[:2], *places[1:]]  # what two workers met at the same time
+    assert {reason for _, _, reason in lines} == {"not an image, or cut short"}
     assert Unreadable(grey).recorded() == []
 
 
