@@ -259,16 +259,18 @@ def _garbage_collected() -> Iterator[None]:
     collector frees it; and that rarely looks at old objects where as many are alive as here, unless they are put aside.
     With this, ViT_B16 takes 8 GB; without, more than 11.
     """
-    thresholds = gc.get_threshold()
+    thresholds, frozen = gc.get_threshold(), gc.get_freeze_count() > 0
     gc.collect()
     gc.freeze()
     gc.collect()  # counts how many objects are not put aside: their number decides when old ones are looked at
-    gc.set_threshold(thresholds[0], 2, 2)
+    gc.set_threshold(min(thresholds[0], 2000), 2, 2)
     try:
         yield
     finally:
         gc.set_threshold(*thresholds)
         gc.unfreeze()
+        if frozen:
+            gc.freeze()
 
 
 @contextlib.contextmanager
