@@ -37,7 +37,7 @@ try:
     from tqdm import tqdm
     from transports import Transport, make_transport
 except ImportError as error:
-    sys.exit(f'{error}. The client needs a few packages: pip install "keras-vit[serving]"')
+    sys.exit(f"{error}. The client needs a few packages: pip install absl-py numpy pillow requests tqdm")
 
 _IMAGES = flags.DEFINE_string("images", None, "Folder with photographs, JPEG or PNG.", required=True)
 _SERVER = flags.DEFINE_string("server", "localhost:8500", "host:port for gRPC, http://host:port for REST.")

@@ -341,7 +341,7 @@ def test_a_package_that_is_not_there_is_named_before_the_conversion(
     build, tmp_path: Path, monkeypatch, export, package: str, extra: str
 ):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ImportError, match=rf'pip install "keras-vit\[{extra}\]"'):
+    with pytest.raises(ImportError, match=rf"pip install .*{extra}"):
         export(build(), tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
