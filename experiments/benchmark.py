@@ -11,7 +11,7 @@ beside each other: a cell to which a rival comes later, or which one missed that
 
 The limit is the best product of two matrices of 4096 x 4096 that any of their frameworks reached in the same turns, and
 a share of it counts the multiply-adds of the model, three times in training, over that. A rival that is not installed
-is named in the tables; `pip install keras-vit[benchmark]` has all of them.
+is named in the tables; `pip install ".[benchmark]"` has all of them.
 
 Source of the rivals: keras-team/keras-hub; faustomorales/vit-keras; huggingface/pytorch-image-models, eager and
 `torch.compile`; huggingface/transformers; a ViT in Flax in the way of google-research/vision_transformer.

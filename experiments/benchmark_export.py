@@ -47,7 +47,7 @@ def main(_argv: list[str]) -> None:
         verdicts = tflite(model, Path(name, "ours"), images=source, num_images=_LIMIT.value, **options)
         files = {"ours": latest(Path(name, "ours"))}
         if importlib.util.find_spec("keras_hub") is None:
-            print('KerasHub is absent, so nobody to compare latency with: pip install "keras-vit[benchmark]"')
+            print('KerasHub is absent, so nobody to compare latency with: pip install ".[benchmark]"')
         else:
             tflite(_rival(model), Path(name, "rival"), num_images=1, **options)
             files["keras-hub"] = latest(Path(name, "rival"))

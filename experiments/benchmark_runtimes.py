@@ -1,6 +1,6 @@
 """One model in every form and runtime that it is exported to: latency of one image, images per second in batches of 16.
 
-    pip install "keras-vit[tflite,onnx,openvino]"
+    pip install ".[tflite,onnx,openvino]"
     python experiments/benchmark_runtimes.py --output=runs/runtimes        # ViT-B/16; about half an hour on two cores
     python experiments/benchmark_runtimes.py --output=runs/small --model=ViT_Ti16 --seconds=2
 

@@ -5,7 +5,7 @@
 
 Every turn is a new process that reads a file which its own package wrote: npz, weights.h5, pth. They take turns, so
 that a busy machine hurts all alike: read ratios, not seconds. Files lie in memory after the first turn, which does not
-count. A rival that is not installed (`pip install keras-vit[benchmark]`) is named.
+count. A rival that is not installed (`pip install ".[benchmark]"`) is named.
 
 Source of the rivals: keras-team/keras-hub; huggingface/pytorch-image-models.
 """

@@ -4,7 +4,7 @@
     python experiments/benchmark_training.py --measure=fit --repeats=9
 
 Contestants take turns in one run, so that a busy machine hurts all alike: read ratios, not rates. timm runs in a
-process of its own; where it is not installed (`pip install keras-vit[benchmark]`, and torchvision), its rows are left
+process of its own; where it is not installed (`pip install ".[benchmark]"`, and torchvision), its rows are left
 out and named.
 """
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import psutil
 
+from keras_vit.folder_lock import alone_in
 from keras_vit.train import EXIT_STOPPED, RunConfig, Stopped
 from keras_vit.train.recipe import data_sha256, make_sources
 from keras_vit.writing import write_json
@@ -87,9 +88,10 @@ def claim(path: Path, plan: Plan, *, free: Collection[str] = ()) -> None:
     Args, Raises: As of `check_plan`.
     """
     plan = json.loads(json.dumps(plan, default=repr))
-    found = check_plan(path, plan, free=free)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, {**found, "plan": plan, "process": [os.getpid(), psutil.Process().create_time()]})
+    with alone_in(path.parent):  # two that begin at the same moment would both find the folder free
+        found = check_plan(path, plan, free=free)
+        write_json(path, {**found, "plan": plan, "process": [os.getpid(), psutil.Process().create_time()]})
 
 
 def check_plan(path: Path, plan: Plan, *, free: Collection[str] = ()) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_vit.extras import absent
 from keras_vit.writing import whole
 
 Curve = Sequence[tuple[int, float]]  # steps, and what was measured at each
@@ -280,5 +281,5 @@ def _matplotlib() -> tuple[Any, Any]:
         from matplotlib import rc_context
         from matplotlib.figure import Figure  # not pyplot, which asks for a screen and keeps its figures
     except ImportError as error:
-        raise ImportError(f'A picture needs matplotlib: pip install "keras-vit[train]" ({error})') from error
+        raise absent("train", "A picture needs matplotlib", error) from error
     return Figure, rc_context

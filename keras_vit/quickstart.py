@@ -29,6 +29,7 @@ from keras_vit.export.saved_model import saved_model
 from keras_vit.export.tflite import tflite
 from keras_vit.export.verdicts import Verdict, judge, run
 from keras_vit.export.versions import latest
+from keras_vit.extras import absent
 from keras_vit.imagenet import preprocess_input
 from keras_vit.variants import VIT_VARIANTS
 from keras_vit.weights.save import save_checkpoint
@@ -153,8 +154,7 @@ def check_extras() -> None:
         import matplotlib.figure  # noqa: F401
         import sklearn.datasets  # noqa: F401
     except ImportError as error:
-        message = f'The quickstart needs more than the package: pip install "keras-vit[quickstart]" ({error})'
-        raise ImportError(message) from error
+        raise absent("quickstart", "The quickstart needs more than the package", error) from error
 
 
 def open_folder(output_dir: str) -> Path:

@@ -17,7 +17,7 @@ VAGUE_NAMES = ("utils", "helpers", "common", "misc", "base", "core", "tools")
 
 # Lowest first. Units on one floor are independent of each other.
 FLOORS = (
-    ("variants", "grid", "cost", "paper", "photos", "writing", "folder_lock", "quiet"),
+    ("variants", "grid", "cost", "paper", "photos", "writing", "folder_lock", "quiet", "extras"),
     ("layers", "data", "devices", "drawing", "pixels"),
     ("models", "weights"),
     ("applications", "imagenet"),
@@ -148,6 +148,7 @@ DOORS = {
     "threadpoolctl": ("evaluate/probe.py",),
     "sklearn": ("data/sources.py", "evaluate/probe.py", "quickstart.py"),
     "matplotlib": ("drawing.py", "evaluate/plots.py", "export/report.py", "quickstart.py"),
+    "packaging": ("extras.py",),
     "pooch": ("weights/download.py",),
     "tqdm": ("weights/download.py", "data/duplicates.py", "evaluate/", "analyze/", "export/", "train/progress.py"),
     "safetensors": ("weights/tensors.py",),

@@ -67,12 +67,13 @@ def test_it_counts_says_and_writes(colors: Path, tmp_path: Path, capsys: pytest.
     assert [row["answer"] for row in rows if row["right"] == "0"] == ["red"] and len(rows) == 7
 
 
-def test_the_classes_of_the_model_decide_the_order(colors: Path, tmp_path: Path):
+def test_the_classes_of_the_model_decide_the_order(colors: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
     """The folders are sorted by name; the model's classes are not."""
     model = model_of(tmp_path / "model" / "model.keras", ["red", "blue", "green"])
     assert measure(model, colors)["top1"] < 0.5  # nobody told
     (tmp_path / "model" / "classes.txt").write_text("red\nblue\ngreen\n", encoding="utf-8")
     assert measure(model, colors)["top1"] == pytest.approx(6 / 7)
+    assert "could not be read" not in capsys.readouterr().out
     for image in (colors / "blue").iterdir():
         image.unlink()
     (colors / "blue").rmdir()  # a test set need not have every class

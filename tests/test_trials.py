@@ -296,6 +296,20 @@ def test_another_process_with_the_number_of_an_ended_one_is_left_alone():
     assert trials._alive([mine.pid, mine.create_time() - 60]) is None and trials._alive(None) is None
 
 
+def test_of_two_experiments_that_begin_at_once_one_has_the_folder(tmp_path, monkeypatch):
+    plan, check = {"seeds": 1}, trials.check_plan
+
+    def meets_another(path: Path, *arguments, **options) -> dict:
+        found = check(path, *arguments, **options)
+        with pytest.raises(ValueError, match="Another run is going on"):
+            trials.claim(path, {"seeds": 2})  # between the check and the writing
+        return found
+
+    monkeypatch.setattr(trials, "check_plan", meets_another)
+    trials.claim(tmp_path / "sweep.json", plan)
+    assert trials.read_json(tmp_path / "sweep.json")["plan"] == plan
+
+
 def test_a_json_file_appears_whole(tmp_path):
     trials.write_json(tmp_path / "a.json", {"a": [1, None]})
     assert json.loads((tmp_path / "a.json").read_text()) == {"a": [1, None]} == trials.read_json(tmp_path / "a.json")

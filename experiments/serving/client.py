@@ -40,7 +40,7 @@ try:
 
     from keras_vit.writing import by_reason, one_line
 except ImportError as error:
-    sys.exit(f'{error}. The client needs a few packages: pip install "keras-vit[serving]"')
+    sys.exit(f"{error}. The client needs a few packages: pip install '.[serving]', in a clone")
 
 _IMAGES = flags.DEFINE_string("images", None, "Folder with photographs.", required=True)
 _SERVER = flags.DEFINE_string("server", "localhost:8500", "host:port for gRPC, http://host:port for REST.")

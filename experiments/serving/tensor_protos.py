@@ -20,7 +20,7 @@ def _stand_in() -> None:
         return
     found = importlib.util.find_spec("tensorflow")
     if found is None or found.submodule_search_locations is None:
-        raise ImportError('gRPC needs messages from TensorFlow and its server: pip install "keras-vit[serving]".')
+        raise ImportError("gRPC needs more packages: pip install grpcio tensorflow tensorflow-serving-api")
     package = types.ModuleType("tensorflow")
     package.__path__ = list(found.submodule_search_locations)
     sys.modules["tensorflow"] = package

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
+from keras_vit.extras import install
+
 
 def library():
     """Returns the module tensorflow_datasets.
@@ -28,9 +30,8 @@ def library():
     try:
         import tensorflow_datasets
     except ImportError as error:
-        raise ValueError(
-            'This source needs TensorFlow Datasets: pip install "keras-vit[train]". Image folders need nothing.'
-        ) from error
+        needs = f"This source needs TensorFlow Datasets: {install('train')}. Image folders need nothing."
+        raise ValueError(needs) from error
     return tensorflow_datasets
 
 

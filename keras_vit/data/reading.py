@@ -156,6 +156,7 @@ def read_batch(
     """
     size = indices.shape[0]
 
+    @tf.function(input_signature=[tf.TensorSpec((), tf.int64)] * 2)  # traced once, though three graphs call it
     def one(epoch: tf.Tensor, index: tf.Tensor) -> Batch:
         image, label = source.read(index)
         key = example_seed(seed, epoch, index)
@@ -164,7 +165,7 @@ def read_batch(
         return image, label, tf.constant(1.0)
 
     examples = tf.data.Dataset.from_tensor_slices((epochs, indices))
-    shapes = examples.map(one).element_spec
+    shapes = one.get_concrete_function().structured_outputs
     blank = tuple(tf.zeros([side or 1 for side in spec.shape], spec.dtype) for spec in shapes)
 
     def at_once() -> Batch:

@@ -27,6 +27,7 @@ from absl import logging
 
 from keras_vit.data.sources import share_of_each_class
 from keras_vit.evaluate.labelled import blocks, check_finite, listed, refuse, wrong_arrays
+from keras_vit.extras import absent
 
 # Two for each factor of ten: from next to none to one that only a million examples overcome.
 REGULARIZATIONS = tuple(10.0 ** (exponent / 2) for exponent in range(-4, 13))
@@ -114,8 +115,7 @@ def _check_extra() -> None:
     try:
         import sklearn.linear_model  # noqa: F401
     except ImportError as error:
-        message = f'The linear probe needs scikit-learn: pip install "keras-vit[evaluate]" ({error})'
-        raise ImportError(message) from error
+        raise absent("evaluate", "The linear probe needs scikit-learn", error) from error
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

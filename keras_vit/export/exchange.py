@@ -36,6 +36,7 @@ from keras_vit.export.signatures import output_name
 from keras_vit.export.subject import Subject, check_float32, subject_of
 from keras_vit.export.verdicts import Verdict, judge
 from keras_vit.export.versions import new_version
+from keras_vit.extras import absent
 
 _NUM_IMAGES = 32
 _NUM_REFERENCE_IMAGES = 8
@@ -214,7 +215,7 @@ def _check_installed_for_onnx() -> None:
         import onnxruntime  # noqa: F401
         import tf2onnx  # noqa: F401
     except ImportError as error:
-        raise ImportError(f'ONNX needs tf2onnx and onnxruntime: pip install "keras-vit[onnx]" ({error})') from error
+        raise absent("onnx", "ONNX needs tf2onnx and onnxruntime", error) from error
 
 
 def _write_onnx(model: keras.Model, path: Path, signature: list[tf.TensorSpec]) -> None:
@@ -259,16 +260,18 @@ def _garbage_collected() -> Iterator[None]:
     collector frees it; and that rarely looks at old objects where as many are alive as here, unless they are put aside.
     With this, ViT_B16 takes 8 GB; without, more than 11.
     """
-    thresholds = gc.get_threshold()
+    thresholds, frozen = gc.get_threshold(), gc.get_freeze_count() > 0
     gc.collect()
     gc.freeze()
     gc.collect()  # counts how many objects are not put aside: their number decides when old ones are looked at
-    gc.set_threshold(thresholds[0], 2, 2)
+    gc.set_threshold(min(thresholds[0], 2000), 2, 2)
     try:
         yield
     finally:
         gc.set_threshold(*thresholds)
         gc.unfreeze()
+        if frozen:
+            gc.freeze()
 
 
 @contextlib.contextmanager
@@ -304,7 +307,7 @@ def _check_installed_for_openvino() -> None:
     try:
         import openvino  # noqa: F401
     except ImportError as error:
-        raise ImportError(f'OpenVINO is not there: pip install "keras-vit[openvino]" ({error})') from error
+        raise absent("openvino", "OpenVINO is not there", error) from error
 
 
 def _write_openvino(model: keras.Model, path: Path, signature: list[tf.TensorSpec]) -> None:

@@ -147,15 +147,15 @@ def unreported() -> Iterator[None]:
             os.environ["CI"] = before
 
 
-def _explained(error: Exception) -> str:
-    extra = _EXTRA_OF.get((getattr(error, "name", None) or "").split(".")[0])
-    hint = f' pip install "keras-vit[{extra}]"' if extra and isinstance(error, ImportError) else ""
-    return f"{type(error).__name__}: {error}{hint}"
+def _extra_of(error: Exception) -> str | None:
+    """What of the package is to be installed; it cannot be asked here."""
+    absent = (getattr(error, "name", None) or "").split(".")[0]
+    return _EXTRA_OF.get(absent) if isinstance(error, ImportError) else None
 
 
 if __name__ == "__main__":
     try:
         main(Path(sys.argv[1]))
     except Exception as error:
-        print(json.dumps({"error": _explained(error)}), flush=True)
+        print(json.dumps({"error": f"{type(error).__name__}: {error}", "extra": _extra_of(error)}), flush=True)
         os._exit(1)  # without the words of runtimes that are taken down half-way

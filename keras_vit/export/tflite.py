@@ -28,6 +28,7 @@ from keras_vit.export.tflite_flavours import FLAVOURS, Graph, convert
 from keras_vit.export.tflite_metadata import with_metadata
 from keras_vit.export.verdicts import Verdict, judge
 from keras_vit.export.versions import new_version, temporary_folder
+from keras_vit.extras import absent
 
 _NUM_CALIBRATION_IMAGES = 100
 _NUM_REFERENCE_IMAGES = 8
@@ -175,7 +176,7 @@ def _check_installed(flavours: Sequence[str]) -> None:
         if "weight_only_int8" in flavours:
             import ai_edge_quantizer  # noqa: F401
     except ImportError as error:
-        raise ImportError(f'TFLite needs more packages: pip install "keras-vit[tflite]" ({error})') from error
+        raise absent("tflite", "TFLite needs more packages", error) from error
 
 
 # ── images and answers ──

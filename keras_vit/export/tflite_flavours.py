@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.export.signatures import output_name
+from keras_vit.extras import absent
 from keras_vit.pixels import scales_pixels
 
 # Of which layer normalization, group normalization, the residual sums and attention are made. BATCH_MATMUL is what has
@@ -159,8 +160,7 @@ def _weight_only_int8(graph: Graph) -> bytes:
     try:
         from ai_edge_quantizer import quantizer, recipe
     except ImportError as error:
-        hint = 'weight_only_int8 needs ai-edge-quantizer: pip install "keras-vit[tflite]"'
-        raise ImportError(f"{hint} ({error})") from error
+        raise absent("tflite", "weight_only_int8 needs ai-edge-quantizer", error) from error
     silence = io.StringIO()  # it prints, and has bars
     with contextlib.redirect_stdout(silence), contextlib.redirect_stderr(silence):
         made = quantizer.Quantizer(bytearray(graph.float32_bytes), recipe.weight_only_wi8_afp32()).quantize()

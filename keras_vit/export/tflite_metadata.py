@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.export.metadata import FILE, as_json
+from keras_vit.extras import absent
 from keras_vit.writing import one_line
 
 LABELS_FILE = "labels.txt"
@@ -26,7 +27,7 @@ _PARSER_VERSION = "1.0.0"  # the first one that has all that is used here
 _IMAGE_PROPERTIES, _NORMALIZATION_OPTIONS, _RGB, _TENSOR_AXIS_LABELS = 2, 1, 1, 2
 
 Add = Callable[[int], None]
-_INSTALL = 'A .tflite file needs more packages: pip install "keras-vit[tflite]"'
+_NEEDS = "A .tflite file needs more packages"
 
 
 def with_metadata(content: bytes, facts: Mapping[str, Any], labels: Sequence[str]) -> bytes:
@@ -57,7 +58,7 @@ def _with_buffer(content: bytes, metadata: bytes) -> bytes:
         import flatbuffers
         from ai_edge_litert import schema_py_generated as schema
     except ImportError as error:
-        raise ImportError(f"{_INSTALL} ({error})") from error
+        raise absent("tflite", _NEEDS, error) from error
     model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(content))
     for held in model.buffers:
         # ai-edge-quantizer puts large buffers behind the graph, where they would not be found again.
@@ -131,7 +132,7 @@ class _Tables:
         try:
             import flatbuffers
         except ImportError as error:
-            raise ImportError(f"{_INSTALL} ({error})") from error
+            raise absent("tflite", _NEEDS, error) from error
         self._builder = flatbuffers.Builder(1024)
 
     def text(self, text: str) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_vit.export.versions import temporary_folder
+from keras_vit.extras import install
 
 _RUNNER = Path(__file__).with_name("runner.py")
 _BATCH = 8
@@ -102,7 +103,8 @@ def run(path: str | os.PathLike, images: np.ndarray, *, signature: str = "predic
 def _reason(done: subprocess.CompletedProcess[str]) -> str:
     said, complained = done.stdout.strip().splitlines(), done.stderr.strip()[-1000:]
     if said and said[-1].startswith('{"error": '):
-        return json.loads(said[-1])["error"]
+        told = json.loads(said[-1])
+        return f"{told['error']}. {install(told['extra'])}" if told["extra"] else told["error"]
     if done.returncode < 0:
         return f"the process ended with signal {-done.returncode}. {complained}".strip()
     return complained or f"exit code {done.returncode}, without a word."

@@ -103,5 +103,5 @@ def _register_heic() -> None:
     try:
         import pillow_heif
     except ImportError as error:
-        raise ImportError('HEIC needs the package pillow-heif: pip install "keras-vit[heic]"') from error
+        raise ImportError("HEIC needs one more package: pip install pillow-heif") from error
     pillow_heif.register_heif_opener()

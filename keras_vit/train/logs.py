@@ -93,12 +93,11 @@ class MetricsLog:
             raise
 
     def _add_events(self, step: int, values: Mapping[str, float]) -> None:
-        with self._events.as_default(step=int(step)):
+        with self._events.as_default(step=int(step)):  # flushes at its end
             for name, value in values.items():
                 # `tf.summary.scalar` needs the package TensorBoard; this does not. What is too large becomes infinite.
                 number = tf.cast(tf.constant(value, tf.float64), tf.float32)
                 tf.summary.write(name, number, metadata=_SCALAR)
-        self._events.flush()
 
     def close(self) -> None:
         """Closes both files; once is enough, and twice does no harm."""

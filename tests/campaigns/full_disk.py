@@ -15,6 +15,8 @@ too. `--count` of all operations are drawn. It holds if
 
 import os
 import re
+import shutil
+import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -22,6 +24,7 @@ from pathlib import Path
 import numpy as np
 import traced
 from kills import Expected, Moment, expected, parsed, prepared
+from tqdm import tqdm
 
 FULL = re.compile(r"No space left on device|disk is full|make room")
 KEPT = re.compile(r"whole|kept|stays?\b|No checkpoint yet|[Nn]othing|same command")
@@ -64,7 +67,7 @@ def main() -> int:
             for command, goal in goals.items():
                 every += [Moment(command, number, operation) for number, operation in enumerate(goal.operations)]
             chosen = np.sort(rng.permutation(len(every))[: options.count])
-            for moment in map(every.__getitem__, chosen):
+            for moment in tqdm([every[place] for place in chosen], disable=None):
                 pages = int(rng.integers(4))
                 if wrong := fall(base, moment, pages, goals[moment.command]):
                     fell += 1
@@ -81,8 +84,10 @@ def _start_where_mounting_is_allowed() -> None:
     """Restarts the script in a private mount namespace: no other process sees its disks, and they end with it."""
     user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
     environment = {name: value for name, value in os.environ.items() if name != traced.warm.FOLDER}
-    line = ["unshare", "--mount", *user, sys.executable, *sys.argv]
-    os.execvpe(line[0], line, {**environment, OWN_NAMESPACE: "1"})
+    unshare = ["unshare", "--mount", *user]
+    if not shutil.which(unshare[0]) or subprocess.run([*unshare, "true"], capture_output=True).returncode:
+        sys.exit("A small disk cannot be mounted here. Run this on Linux, as root or with user namespaces.")
+    os.execvpe(unshare[0], [*unshare, sys.executable, *sys.argv], {**environment, OWN_NAMESPACE: "1"})
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ import numpy as np
 import served
 import small_commands
 import traced
+from tqdm import tqdm
 
 COMMANDS = [*small_commands.COMMANDS]
 TIMED = (
@@ -136,7 +137,7 @@ def main() -> int:
             every += moments(rng, command, goal.operations)
             print(f"{command}: {len(goal.operations)} operations; by name alone: {_by_name(goal)}", flush=True)
         chosen = np.sort(rng.permutation(len(every))[: options.count])
-        for moment in map(every.__getitem__, chosen):
+        for moment in tqdm([every[place] for place in chosen], disable=None):
             if wrong := fall(base, moment, goals[moment.command]):
                 fell += 1
                 print(f"FELL {moment}: {'; '.join(wrong)}", flush=True)

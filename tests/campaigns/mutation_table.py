@@ -529,7 +529,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     *_in(
         "keras_vit/train/logs.py",
         "tests/train/test_logs.py",
-        ("        self._events.flush()\n", ""),
         ("last_step = resume_step or -1", "last_step = resume_step"),
         ("if step <= last_step] if", "if step < last_step] if"),
         ("if event.step <= last_step or not", "if event.step < last_step or not"),

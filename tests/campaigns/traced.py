@@ -111,7 +111,7 @@ def contents(root: Path) -> dict[str, str]:
         name = path.relative_to(root).as_posix()
         if path.is_file() and not (_is_tensorflows(name) or _is_old_version(root, name)):
             found[_plain(name)] = _digest(path)
-        elif path.is_dir() and name != "tmp" and not any(path.iterdir()) and not _is_old_version(root, name):
+        elif path.is_dir() and not (any(path.iterdir()) or _is_kerass(name) or _is_old_version(root, name)):
             found[f"{_plain(name)}/"] = ""
     return found
 
@@ -296,6 +296,11 @@ def _hook(root: Path, log: int, plan: Mapping[str, int]) -> Any:
 def _is_tensorflows(path: str) -> bool:
     """Whether it is code that AutoGraph has generated, which a kill leaves in the folder for temporary files."""
     return os.path.basename(path) == "tmp" or os.path.basename(path).startswith("__autograph_generated_file")
+
+
+def _is_kerass(name: str) -> bool:
+    """Whether it is the folder for temporary files, or one that Keras makes there when it saves: it is empty."""
+    return re.fullmatch(r"tmp(/tmp\w{8}(/assets)?)?", name) is not None
 
 
 def _kill(grow: int | None) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import traced
 from kills import Expected, expected, parsed, prepared
+from tqdm import tqdm
 
 
 def fall(base: Path, command: str, delay: float, goal: Expected) -> list[str]:
@@ -44,7 +45,7 @@ def main() -> int:
     tried: Counter = Counter()
     with prepared() as base:
         goals, seconds = {}, {}
-        for number in range(options.count):
+        for number in tqdm(range(options.count), disable=None):
             command, share = names[number % len(names)], rng.uniform(0, 1.2)
             if command not in goals:
                 begun = time.monotonic()

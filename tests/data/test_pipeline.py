@@ -98,7 +98,7 @@ def test_rows_that_fill_up_weigh_nothing(source):
 
 
 def test_mixup_mixes_each_image_with_the_one_before(source):
-    plain = batches(source, [transforms.to_uint8])
+    plain, shares = batches(source, [transforms.to_uint8]), []
     for (images, labels, _), (mixed, targets, _) in zip(
         plain, batches(source, [transforms.to_uint8], mixup_alpha=0.5), strict=True
     ):
@@ -107,9 +107,11 @@ def test_mixup_mixes_each_image_with_the_one_before(source):
         row = next(i for i in range(6) if labels[i] != labels[i - 1])
         share = targets[row, labels[row]]
         assert 0.5 <= share <= 1
+        shares.append(share)
         expected = share * scaled + (1 - share) * np.roll(scaled, 1, axis=0)
         np.testing.assert_allclose(mixed, expected, atol=2e-3)
         np.testing.assert_allclose(targets, share * one_hot + (1 - share) * np.roll(one_hot, 1, axis=0), atol=1e-6)
+    assert len(np.unique(shares)) == len(shares) > 1  # drawn anew for each batch
 
 
 @pytest.mark.parametrize("count", [1, 3, 23])

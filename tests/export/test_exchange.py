@@ -341,7 +341,7 @@ def test_a_package_that_is_not_there_is_named_before_the_conversion(
     build, tmp_path: Path, monkeypatch, export, package: str, extra: str
 ):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ImportError, match=rf'pip install "keras-vit\[{extra}\]"'):
+    with pytest.raises(ImportError, match=rf"pip install .*{extra}"):
         export(build(), tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
@@ -404,7 +404,7 @@ def test_copies_that_refer_to_themselves_are_collected_while_tf2onnx_works():
             most = max(most, sum(reference() is not None for reference in alive))
         return most
 
-    before = gc.get_threshold(), gc.get_freeze_count()
+    before = gc.get_threshold(), gc.get_freeze_count() > 0
     with exchange._garbage_collected():
         assert most_alive() <= 3
-    assert (gc.get_threshold(), gc.get_freeze_count()) == before
+    assert (gc.get_threshold(), gc.get_freeze_count() > 0) == before

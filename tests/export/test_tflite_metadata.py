@@ -101,7 +101,7 @@ def test_pixels_less_the_mean_over_std_are_what_the_file_takes(bare: bytes, leas
 
 def test_what_is_missing_is_named_with_what_to_install(bare: bytes, monkeypatch):
     monkeypatch.setitem(sys.modules, "flatbuffers", None)
-    with pytest.raises(ImportError, match=r'pip install "keras-vit\[tflite\]"'):
+    with pytest.raises(ImportError, match="pip install .*ai-edge-litert"):
         with_metadata(bare, FACTS, LABELS)
 
 

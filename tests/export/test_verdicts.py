@@ -67,6 +67,12 @@ def test_a_verdict_counts_by_hand(tmp_path: Path):
     assert verdict.size_bytes == sum(path.stat().st_size for path in (tmp_path / "model").rglob("*") if path.is_file())
 
 
+@pytest.mark.parametrize("shift", [-0.5, 0.5])
+def test_an_answer_that_is_too_low_is_as_wrong_as_one_that_is_too_high(tmp_path: Path, shift: float):
+    verdict = judge(_save(tmp_path / "model"), IMAGES, EXPECTED + np.float32(shift), repeats=1)
+    assert verdict.max_error == pytest.approx(0.5, abs=1e-4) == verdict.mean_error
+
+
 def test_weights_beside_the_graph_count_too(tmp_path: Path):
     (tmp_path / "model.xml").write_bytes(bytes(10))
     assert size_bytes(tmp_path / "model.xml") == 10

@@ -170,7 +170,7 @@ def test_a_new_report_takes_the_place_of_the_old_and_leaves_nothing_else(tmp_pat
 def test_matplotlib_is_asked_for_by_name_before_anything_is_written(tmp_path: Path, monkeypatch):
     MetricsLog(tmp_path, resume_step=0).close()
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ImportError, match=r'needs matplotlib: pip install "keras-vit\[train\]"'):
+    with pytest.raises(ImportError, match="needs matplotlib: pip install .*matplotlib"):
         write_report(tmp_path, **WORDS)
     assert not (tmp_path / "report.md").exists()
 

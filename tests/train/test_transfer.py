@@ -314,7 +314,7 @@ def test_a_mistake_does_not_take_the_folder(tmp_path: Path, monkeypatch):
 
 def test_what_is_missing_is_asked_for_before_anything_is_read(tmp_path: Path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ImportError, match=r'needs matplotlib: pip install "keras-vit\[train\]"'):
+    with pytest.raises(ImportError, match="needs matplotlib: pip install .*matplotlib"):
         transfer.finetune("ViT_Ti16", tmp_path / "absent", tmp_path / "out")
 
 
