@@ -251,8 +251,8 @@ def test_predict_goes_on_after_a_broken_photo_and_fails_at_the_end(
     assert cli.main(["predict", str(broken), str(photo), "--model=ViT_Ti16", f"--weights={weights}"]) == 1
     shown = capsys.readouterr()
     assert shown.out.splitlines()[0] == str(photo)
-    assert f"cannot read {broken}: cannot identify image file\n" in shown.err
-    assert shown.err.endswith("1 of 2 photos could not be read\n")
+    assert f"cannot read {broken}: the file is empty\n" in shown.err
+    assert shown.err.endswith("1 of 2 photos were read\nLeft out, 1: the file is empty (1: broken.jpg).\n")
 
 
 def test_quickstart_is_given_its_folder(monkeypatch: pytest.MonkeyPatch):
@@ -456,7 +456,7 @@ def test_analyze_says_what_is_wrong_with_its_folder(photo: Path, tmp_path: Path,
     for folder, message in (
         (tmp_path / "nowhere", "There is no folder"),
         (photo, "is a file. Expected a folder"),
-        (tmp_path / "empty", "No photographs"),
+        (tmp_path / "empty", "No photos (.jpg, "),
     ):
         argv = ["analyze", f"--images={folder}", f"--output={tmp_path}/out", "--model=ViT_Ti16", "--weights=none"]
         assert cli.main(argv) == 1

@@ -319,7 +319,7 @@ def test_each_measurement_has_its_report(evaluation: Evaluation):
         page = report.read_text()
         assert f"python {ROOT}/experiments/evaluate.py --checkpoints=" in page
         is_damaged = report.parent.name.endswith("damaged")
-        assert ("## Images that could not be read" in page) == ("red/broken.png`" in page) == is_damaged
+        assert ("## Left out" in page) == ("red/broken.png`" in page) == is_damaged
         assert ("| could not be read | 1 |" in page) == is_damaged
 
 
@@ -339,7 +339,7 @@ def test_only_what_would_give_other_numbers_is_refused_in_the_same_folder(evalua
 
 def test_strict_is_an_error_of_the_first_unreadable_image(root: Path, evaluation: Evaluation, tmp_path: Path):
     said = refused("evaluate", *evaluation.options[:2], f"--workdir={tmp_path}/run", "--strict")
-    assert f"{root}/damaged/red/broken.png is not an image, or cut short" in said
+    assert f"{root}/damaged/red/broken.png cannot be read: " in said
     assert [row["data"] for row in rows(tmp_path / "run" / "evaluation.csv")] == [f"{root}/colors"]  # before it
 
 

@@ -65,13 +65,14 @@ def test_photos_are_found_in_folders_below_and_hidden_ones_and_reports_are_not(t
     save(images / "overlays.png")  # a photo of that name, if the report goes elsewhere
     (images / "notes.txt").write_text("no photo")
     (images / "folder.png").mkdir()
-    found = [path.relative_to(images).as_posix() for path in find_photos(images, tmp_path / "report")]
+    found = [path.relative_to(images).as_posix() for path in find_photos(images, tmp_path / "report").photos]
     assert found == ["a.png", "b.JPG", "cats/deep/y.bmp", "cats/x.webp", "overlays.png"]
-    assert len(find_photos(images, images)) == 4
+    assert len(find_photos(images, images).photos) == 4
+    assert (images / "overlays.png", "a picture of an earlier report") in find_photos(images, images).left_out
     for name in report.FILES:
         (images / "report").mkdir(exist_ok=True)
         (images / "report" / name).write_bytes((images / "a.png").read_bytes())
-    assert len(find_photos(images, images / "report")) == 5
+    assert len(find_photos(images, images / "report").photos) == 5
 
 
 def test_what_is_no_folder_of_photos_is_an_error(tmp_path: Path):
@@ -81,7 +82,7 @@ def test_what_is_no_folder_of_photos_is_an_error(tmp_path: Path):
         find_photos(save(tmp_path / "a.png"), "out")
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "notes.txt").touch()
-    with pytest.raises(ValueError, match=r"No photographs \(\.bmp, .*\) in .*empty, nor in folders below it"):
+    with pytest.raises(ValueError, match=r"No photos \(\.jpg, .*\) in .*empty, nor in folders below. Left out, 1"):
         find_photos(tmp_path / "empty", "out")
 
 

@@ -165,7 +165,7 @@ def test_what_cannot_be_read_is_named_and_counted_unless_it_must_not_be(folder: 
     assert found.unreadable == (str(folder / "c" / "1.png"),)
     assert found.numbers()["images"] == 20 and found.numbers()["unreadable"] == 1
     assert 7 not in found.indices and found.confusion().sum(axis=1).tolist() == [3, 3, 2, 3, 3, 3, 3]
-    with pytest.raises(ValueError, match=r"1\.png is not an image, or cut short"):
+    with pytest.raises(ValueError, match=r"1\.png cannot be read: "):
         accuracy(classifier(), source, strict=True)
 
 

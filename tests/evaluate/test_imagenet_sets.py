@@ -201,10 +201,10 @@ def test_other_folders_are_none_of_v2(tmp_path, name):
 def test_folders_of_v2_must_have_images(tmp_path):
     with pytest.raises(ValueError, match="There is no folder"):
         imagenet_v2(tmp_path / "absent")
-    with pytest.raises(ValueError, match="has no folders"):
+    with pytest.raises(ValueError, match="has no photos"):
         imagenet_v2(tmp_path)
     (tmp_path / "7").mkdir()
-    with pytest.raises(ValueError, match="No images in 1 of the 1 classes of .*: 7"):
+    with pytest.raises(ValueError, match="has no photos .* Left out, 1: a class folder without photos .1: 7"):
         imagenet_v2(tmp_path)
 
 
@@ -323,7 +323,7 @@ def test_answers_can_be_limited_to_the_shared_classes(tmp_path):
 def test_what_is_wrong_with_objectnet_is_said(tmp_path):
     with pytest.raises(ValueError, match="There is no folder"):
         objectnet(tmp_path / "absent")
-    with pytest.raises(ValueError, match="has no folders"):
+    with pytest.raises(ValueError, match="has no photos"):
         objectnet(tmp_path)
     write_image(tmp_path / "n01440764" / "1.png")
     with pytest.raises(ValueError, match="none of the 113 classes .* such as alarm_clock, .* It has: n01440764"):

@@ -54,9 +54,9 @@ def test_what_a_command_line_cannot_name_has_no_command(absent: str):
 def test_what_was_left_out_is_named_once(tmp_path: Path):
     assert handover._unreadable(tmp_path) == "None."
     (tmp_path / "unreadable_train.txt").write_text("b.png\na.png\nb.png\n")
-    (tmp_path / "unreadable_test.txt").write_text("c.png\na.png\n")
+    (tmp_path / "unreadable_test.txt").write_text("c.png\tthe file is empty\na.png\n")
     lines = handover._unreadable(tmp_path).splitlines()
-    assert lines[1:] == ["", "- `b.png`", "- `a.png`", "- `c.png`"]
+    assert lines[1:] == ["", "- `b.png`", "- `a.png`", "- `c.png`: the file is empty"]
 
 
 def test_a_model_that_cannot_be_saved_whole_leaves_the_old_one(tmp_path: Path, monkeypatch):
