@@ -118,11 +118,16 @@ def _decode_part(jpeg: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
 
 
 def _decode_by_pillow(file: tf.Tensor) -> tf.Tensor:
+    if tf.executing_eagerly():
+        try:
+            return tf.constant(_pixels(file.numpy()))
+        except ValueError as error:  # as it is raised in a graph
+            raise tf.errors.InvalidArgumentError(None, None, str(error)) from error
     return tf.ensure_shape(tf.numpy_function(_pixels, [file], tf.uint8, stateful=False), (None, None, 3))
 
 
-def _pixels(file: bytes | np.ndarray) -> np.ndarray:
+def _pixels(file: bytes) -> np.ndarray:
     try:
-        return read_pixels(file if isinstance(file, bytes) else file.item())  # eager TensorFlow wraps it
+        return read_pixels(file)
     except ImportError as error:  # of which TensorFlow makes an error that nobody expects of a photo
         raise ValueError(str(error)) from error
