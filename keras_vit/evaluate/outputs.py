@@ -13,10 +13,10 @@ import numpy as np
 from keras_vit.data.pipeline import Share, evaluation_batches, padded_rows
 from keras_vit.data.reading import Unreadable, named
 from keras_vit.data.sources import Source
+from keras_vit.data.transforms import Transform, scale_to, to_uint8
 from keras_vit.data.transforms import eval_crop as eval_crops
-from keras_vit.data.transforms import scale_to, to_uint8
 from keras_vit.devices import Devices
-from keras_vit.pixels import scales_pixels
+from keras_vit.pixels import Pixels, pixels_of
 
 _SECONDS_BEFORE_BAR = 2  # what takes less needs no bar
 _PIXELS, _MOST_IMAGES = 64 * 224 * 224, 256  # of a step, if nothing else is said
@@ -54,8 +54,8 @@ def outputs(
     gets all the outputs.
 
     Args:
-        model: Takes images (B, H, W, 3) and has one output. Pixels are given as `scales_pixels` says: in [-1, 1], or
-            from 0 to 255.
+        model: Takes images (B, H, W, 3) and has one output. Pixels are given in the range of
+            `keras_vit.pixels.pixels_of`.
         source: The images.
         image_size: Side in pixels, or (height, width); default: that of the model.
         eval_crop: "resize" (the whole image, as in the paper) or "resize_shorter" (the middle).
@@ -88,8 +88,7 @@ def outputs(
     )
     batches = evaluation_batches(
         source,
-        # uint8 is scaled on the device, to [-1, 1].
-        [*eval_crops(eval_crop, size), to_uint8, *([scale_to(0, 255)] if scales_pixels(model) else [])],
+        [*eval_crops(eval_crop, size), to_uint8, *_scaling(pixels_of(model))],
         batch_size=share.rows,
         share=share,
         unreadable=unreadable,
@@ -130,12 +129,18 @@ def _input_shape(model: keras.Model) -> tuple:
     if not inputs or not getattr(model, "operations", None):
         raise ValueError(
             "The model must be a functional one: built from `keras.Input`. A Sequential model `m` becomes one with "
-            "`keras.Model(m.inputs[0], m.outputs[0])`."
+            "`keras.Model(m.inputs[0], m.outputs[0])`, one of a class with `x = keras.Input((height, width, 3))` and "
+            "`keras.Model(x, m(x))`."
         )
     shape = inputs[0].shape[1:]
     if len(shape) != 3 or shape[2] != 3:
         raise ValueError(f"The model must take images (B, H, W, 3). Received: inputs of shape {inputs[0].shape}.")
     return tuple(shape)
+
+
+def _scaling(pixels: Pixels) -> list[Transform]:
+    """To the range of the model; to [-1, 1], uint8 is scaled on the device."""
+    return [] if pixels.low < 0 else [scale_to(pixels.low, pixels.high)]
 
 
 def _default_batch(size: tuple[int, int]) -> int:

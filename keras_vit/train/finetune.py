@@ -8,10 +8,12 @@ from typing import Any
 import keras
 
 from keras_vit.applications import application
+from keras_vit.evaluate.heads import before_the_head
 from keras_vit.layers.axial import AxialTransformerBlock, AxialUnit
 from keras_vit.layers.positions import AddPositionEmbs
 from keras_vit.models.ends import classify
 from keras_vit.models.vit import default_classifier
+from keras_vit.pixels import entry_of
 from keras_vit.train.config import RunConfig
 from keras_vit.train.losses import default_head_bias
 from keras_vit.train.recipe import row_of, run
@@ -98,7 +100,8 @@ def with_new_head(model: keras.Model, image_size: int, num_classes: int, *, bias
     The given model stays as it is.
 
     Args:
-        model: With a head, which is dropped whole, or with one vector for each image.
+        model: With a head, which is dropped whole, or with one vector for each image; also within a model that scales
+            pixels to [-1, 1] in front of it and has a head of its own.
         image_size: Side of the square images, in pixels.
         num_classes: Of the new head.
         bias: Where its bias starts.
@@ -111,8 +114,7 @@ def with_new_head(model: keras.Model, image_size: int, num_classes: int, *, bias
         >>> with_new_head(model, 48, num_classes=3).output_shape
         (None, 3)
     """
-    features = _features(model)
-    trunk = keras.Model(model.input, features, name=model.name)
+    trunk = _trunk(model)
     images = keras.Input((image_size, image_size, 3))
     copy = keras.models.clone_model(trunk, input_tensors=images, clone_function=_at_size(trunk, image_size))
     tables = [layer for layer in trunk.layers if isinstance(layer, AddPositionEmbs)]
@@ -123,23 +125,25 @@ def with_new_head(model: keras.Model, image_size: int, num_classes: int, *, bias
     return keras.Model(copy.input, classify(copy.output, num_classes, bias=bias), name=model.name)
 
 
-def _features(model: keras.Model) -> keras.KerasTensor:
-    """What the head reads; refuses what could not be trained or saved later."""
-    scaling = [operation.name for operation in model.operations if not isinstance(operation, keras.layers.Layer)]
-    if scaling:
+def _trunk(model: keras.Model) -> keras.Model:
+    """From pixels in [-1, 1] to what the head reads, behind what scales pixels; refuses what could not be saved."""
+    entry = entry_of(model)
+    if abs(entry.low + 1) > 0.02 or abs(entry.high - 1) > 0.02:
         raise ValueError(
-            f"The model computes on its pixels itself ({', '.join(scaling[:3])}). Build it without "
-            "`include_preprocessing`: images are scaled to [-1, 1] here."
+            f"The first layer of {model.name} was trained on pixels from {entry.low:.3g} to {entry.high:.3g}, and "
+            "images are scaled to [-1, 1] here. Fine-tune it with Keras, or begin it with what scales pixels to "
+            "[-1, 1], such as `keras.layers.Rescaling(1 / 127.5, offset=-1)`."
         )
-    names = [layer.name for layer in model.layers]
+    inner = entry.model
+    names = [layer.name for layer in inner.layers]
     head = next((name for name in ("pre_logits", "predictions") if name in names), None)
-    features = model.output if head is None else model.get_layer(head).input
+    features = before_the_head(inner) if head is None else inner.get_layer(head).input
     if isinstance(features, list) or len(features.shape) != 2:
         raise ValueError(
             "The model must give one vector for each image. Build it with a head, or with `pooling`. "
             f"Received: a model whose last layers are {', '.join(names[-3:])}."
         )
-    return features
+    return keras.Model(entry.images, features, name=model.name)
 
 
 def _at_size(trunk: keras.Model, image_size: int) -> Callable[[keras.layers.Layer], keras.layers.Layer]:
