@@ -73,8 +73,10 @@ def _with_graph(model: Any, path: Path, image_size: tuple[int, int] | None) -> k
     """The model itself if it is functional; else one that calls it."""
     if has_graph(model):
         plain = model
-        if type(model).__name__ != "Functional":  # a class without a public name
-            plain = keras.Model(model.inputs, model.outputs, name=model.name)
+        is_functional = type(model).__name__ == "Functional"  # a class without a public name
+        if not is_functional or any(keras.tree.is_nested(end) for end in (model.input, model.output)):
+            inputs, outputs = (each[0] if len(each) == 1 else each for each in (model.inputs, model.outputs))
+            plain = keras.Model(inputs, outputs, name=model.name)
         return _behind_its_preprocessor(plain, getattr(model, "preprocessor", None))
     if not isinstance(model, keras.Model):
         raise ValueError(f"{path} holds a {type(model).__name__}, which is no model.")
