@@ -5,7 +5,7 @@ Keras, which takes seconds to load. The frame around them, with usage errors and
 """
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from absl import flags, logging
@@ -13,7 +13,6 @@ from absl import flags, logging
 from keras_vit import info
 from keras_vit.arguments import NEW_SIZE, define_pixels, parse_size, require_folders, show_progress
 from keras_vit.quiet import quiet_start
-from keras_vit.writing import one_line
 
 PROGRAM = "python -m keras_vit"
 
@@ -82,25 +81,13 @@ def _predict(arguments: list[str], values: flags.FlagValues) -> int:
     model = classifier.build(values.model, weights, size, values.pixels)
     if is_file:
         print(pixels.described(model, size or model.input_shape[1:3]), file=sys.stderr)
-    names, failed = classifier.class_names(weights or values.model), []
+    names = classifier.class_names(weights or values.model)
 
-    def progress(done: int) -> None:
+    def progress(done: int | None) -> None:
         show_progress(done, len(photos))
 
-    def told(answers: Iterable[predict.Answer]) -> Iterator[predict.Answer]:
-        for answer in answers:
-            show_progress(None, len(photos))
-            if answer.problem:
-                failed.append(answer)
-                print(f"cannot read {one_line(str(answer.photo))}: {one_line(answer.problem)}", file=sys.stderr)
-            yield answer
-
     answers = predict.predict(model, photos, values.top, progress, names, size)
-    for text in predict.written(told(answers), values.format):
-        print(text, end="")
-    if failed and len(photos) > 1:
-        print(f"{len(failed)} of {len(photos)} photos could not be read", file=sys.stderr)
-    return 1 if failed else 0
+    return 1 if predict.tell(answers, values.format, progress) else 0
 
 
 def _define_quickstart(values: flags.FlagValues) -> None:
@@ -238,7 +225,7 @@ def _analyze(arguments: list[str], values: flags.FlagValues) -> int:
     for photo in done.photos:
         if photo.problem:
             print(f"cannot read {photo.name}: {photo.problem}", file=sys.stderr)
-    print(done.report)
+    print(*filter(None, [done.taken, done.report]), sep="\n")
     return 0
 
 

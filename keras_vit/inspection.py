@@ -22,7 +22,7 @@ from keras_vit.drawing import check_can_draw
 from keras_vit.evaluate.accuracy import log_probabilities
 from keras_vit.evaluate.heads import gives_classes, head_of, last_activation
 from keras_vit.keras_file import is_file
-from keras_vit.pixels import Pixels, declare, pixels_of
+from keras_vit.pixels import Pixels, declare, described, pixels_of
 from keras_vit.train.logs import read_metrics
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
 from keras_vit.weights import source
@@ -41,10 +41,12 @@ class Inspection(NamedTuple):
     Attributes:
         report: Path of `report.html`.
         photos: Every photo, with the answer or the problem.
+        taken: Which pixels the model of a file takes, in a sentence.
     """
 
     report: Path
     photos: Sequence[Photo]
+    taken: str = ""
 
 
 def inspect(
@@ -114,7 +116,8 @@ def inspect(
         facts={"model": str(model)} | ({} if weights is None else {"weights": _whole(weights)}),
         absent=absent + ([Absent("Answers", _WITHOUT_ANSWERS)] if reading.names is None else []),
     )
-    return Inspection(write_report(subject, output), reading.photos)
+    taken = described(network, size) if is_file(model) else ""
+    return Inspection(write_report(subject, output), reading.photos, taken)
 
 
 _ROWS = VIT_VARIANTS | RESNET_VARIANTS

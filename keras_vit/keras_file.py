@@ -49,7 +49,7 @@ def load(file: str | os.PathLike, image_size: tuple[int, int] | None = None, *, 
         )
     built = shapes[0][1:3]
     if image_size is None and None in built and not any_size:
-        raise ValueError(f"{path} takes images of any size. Say of which it is to be given them: --image_size=SIDE.")
+        raise ValueError(f"{path} takes images of any size: say which with --image_size=SIDE.")
     if image_size is not None and any(side not in (None, asked) for side, asked in zip(built, image_size, strict=True)):
         raise ValueError(f"{path} was saved for {built[0]} x {built[1]} pixels: leave out the image size.")
     return loaded

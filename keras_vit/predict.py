@@ -9,6 +9,7 @@ import io
 import json
 import os
 import re
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -140,8 +141,35 @@ def written(answers: Iterable[Answer], kind: str) -> Iterator[str]:
         yield {"text": _text, "csv": _rows, "json": _object}[kind](answer)
 
 
+def tell(answers: Iterable[Answer], kind: str, progress: Callable[[None], None] = lambda _: None) -> int:
+    """Prints answers, and on stderr what cannot be read; returns how many photographs that are.
+
+    Args:
+        answers, kind: As of `written`.
+        progress: Called with None before a line is printed.
+    """
+    total, failed = 0, 0
+
+    def told() -> Iterator[Answer]:
+        nonlocal total, failed
+        for answer in answers:
+            progress(None)
+            total += 1
+            if answer.problem is not None:
+                failed += 1
+                said = f"cannot read {one_line(str(answer.photo))}: {one_line(answer.problem)}"
+                print(said, file=sys.stderr)
+            yield answer
+
+    for text in written(told(), kind):
+        print(text, end="")
+    if failed and total > 1:
+        print(f"{failed} of {total} photos could not be read", file=sys.stderr)
+    return failed
+
+
 def _text(answer: Answer) -> str:
-    if answer.problem:
+    if answer.problem is not None:
         return ""
     width = max(len(guess.name) for guess in answer.guesses)
     lines = [f"  {guess.score:6.4f}  {guess.name:<{width}}  {guess.wordnet_id}".rstrip() for guess in answer.guesses]
@@ -150,7 +178,7 @@ def _text(answer: Answer) -> str:
 
 def _rows(answer: Answer) -> str:
     """CSV is UTF-8: bytes of a name that are no UTF-8 become escapes."""
-    if answer.problem:
+    if answer.problem is not None:
         return _row([answer.photo, "", "", "", one_line(answer.problem)])
     guesses = enumerate(answer.guesses, start=1)
     return "".join(_row([answer.photo, rank, guess.name, guess.score, ""]) for rank, guess in guesses)

@@ -132,7 +132,7 @@ def test_two_outputs_are_named(tmp_path):
 
 def test_a_model_of_any_size_needs_one(tmp_path):
     path = saved(of_any_size(), tmp_path)
-    with pytest.raises(ValueError, match="takes images of any size. Say of which it is to be given them: --image_size"):
+    with pytest.raises(ValueError, match="takes images of any size: say which with --image_size"):
         load(path)
     assert load(path, (32, 48)).input_shape == (None, None, None, 3)
 

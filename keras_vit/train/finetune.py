@@ -9,6 +9,7 @@ import keras
 
 from keras_vit.applications import application
 from keras_vit.evaluate.heads import before_the_head
+from keras_vit.graph import calls_of
 from keras_vit.layers.axial import AxialTransformerBlock, AxialUnit
 from keras_vit.layers.positions import AddPositionEmbs
 from keras_vit.models.ends import classify
@@ -127,6 +128,11 @@ def with_new_head(model: keras.Model, image_size: int, num_classes: int, *, bias
 
 def _trunk(model: keras.Model) -> keras.Model:
     """From pixels in [-1, 1] to what the head reads, behind what scales pixels; refuses what could not be saved."""
+    if not _has_layers_of_ours(model):
+        raise ValueError(
+            f"{model.name} is no model of this package, and only such models are fine-tuned here. Train it with "
+            "Keras's own `fit`."
+        )
     entry = entry_of(model)
     if abs(entry.low + 1) > 0.02 or abs(entry.high - 1) > 0.02:
         raise ValueError(
@@ -144,6 +150,11 @@ def _trunk(model: keras.Model) -> keras.Model:
             f"Received: a model whose last layers are {', '.join(names[-3:])}."
         )
     return keras.Model(entry.images, features, name=model.name)
+
+
+def _has_layers_of_ours(model: keras.Model) -> bool:
+    steps = [call.operation for call in calls_of(model)]
+    return any(_has_layers_of_ours(step) or type(step).__module__.startswith("keras_vit.") for step in steps)
 
 
 def _at_size(trunk: keras.Model, image_size: int) -> Callable[[keras.layers.Layer], keras.layers.Layer]:

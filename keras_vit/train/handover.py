@@ -46,7 +46,7 @@ class Order:
 
     model: str | None
     weights: str | None
-    pixels: str | None
+    pixels: str | None = None
     data: Path | None
     image_size: int
     settings: RunConfig

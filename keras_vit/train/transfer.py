@@ -206,7 +206,7 @@ class _Start:
 
 
 def _start(
-    model: str | keras.Model, weights: str | os.PathLike | None, image_size: int | None, pixels: str | None
+    model: str | keras.Model, weights: str | os.PathLike | None, image_size: int | None, pixels: str | None = None
 ) -> _Start:
     if image_size is not None and image_size < 1:
         raise ValueError(f"`image_size` must be at least 1. Received: {image_size}.")
@@ -227,7 +227,7 @@ def _start(
     if path is not None:
         print(described(given, (height or size, width or size)), flush=True)
     copy = with_new_head(given, size, 2)
-    _check_is_ours(given, copy)
+    check_can_save(copy)
     digest = hashlib.sha256()
     for name, array in sorted(state(copy.layers[:-1]).items()):
         digest.update(name.encode() + np.ascontiguousarray(array).tobytes())
@@ -239,17 +239,6 @@ def _start(
         parameters=given.count_params(),
         build=lambda num_classes: with_new_head(given, size, num_classes),
     )
-
-
-def _check_is_ours(given: keras.Model, copy: keras.Model) -> None:
-    """Refuses a model of other layers before a long run: `model.npz` and the position tables have no place for them."""
-    try:
-        check_can_save(copy)
-    except ValueError as error:
-        raise ValueError(
-            f"{given.name} is no model of this package, or has layers of its own between the trunk and the head, and "
-            f"`finetune` trains models of this package. Train it with Keras's `fit`. {error}"
-        ) from error
 
 
 def _start_by_name(model: str, weights: str | os.PathLike | None, image_size: int | None) -> _Start:

@@ -177,7 +177,6 @@ def test_an_axial_resnet_keeps_its_size():
 @pytest.mark.parametrize(
     ("options", "size", "message"),
     [
-        ({"include_preprocessing": True}, 32, "Build it without `include_preprocessing`"),
         ({"include_top": False}, 32, "must give one vector for each image. Build it with a head, or with `pooling`"),
         ({}, 33, "The image size must be a multiple of 8 pixels"),
         ({"position_embedding": "relative"}, 48, "Relative positions belong to one image size"),
