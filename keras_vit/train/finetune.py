@@ -162,7 +162,8 @@ def _at_size(trunk: keras.Model, image_size: int) -> Callable[[keras.layers.Laye
     names = [layer.name for layer in trunk.layers]
     grid = (0, 0)
     if "embedding" in names:
-        patches = keras.Model(trunk.input, trunk.get_layer("embedding").output)
+        embedded = next(call for call in calls_of(trunk) if call.operation.name == "embedding")
+        patches = keras.Model(trunk.input, embedded.output_tensors[0])
         images = keras.Input((image_size, image_size, 3))
         grid = keras.models.clone_model(patches, input_tensors=images).output_shape[1:3]
 
