@@ -37,6 +37,7 @@ FILES = {
     "layers": (
         *(
             "constants",
+            "quantized",
             "patches",
             "tokens",
             "positions",

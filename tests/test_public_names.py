@@ -92,7 +92,8 @@ def test_what_needs_tensorflow_is_imported_on_first_use():
 
 EXPORTERS = {
     "saved_model": "(model, path, *, class_names=(), eval_crop='resize', top=5, attention=False, precision='float32', "
-    "any_size=False, image_size=None, max_pixels=67108864, identity=None, images=None, warmup=True)",
+    "any_size=False, image_size=None, max_pixels=67108864, identity=None, images=None, num_images=8, "
+    "calibration=None, warmup=True)",
 }
 
 

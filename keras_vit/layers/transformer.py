@@ -9,7 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.layers import constants
+from keras_vit.layers import constants, quantized
 from keras_vit.layers.first_token import declare
 from keras_vit.layers.gelu import Gelu, gelu
 from keras_vit.layers.norm import LayerNorm
@@ -45,6 +45,7 @@ class MlpBlock(keras.layers.Layer):
         self.mlp_dim = mlp_dim
         self.gelu: Gelu = gelu
         self.dropout_rate = dropout_rate
+        self._plan: dict = {}
         self._hidden_dropout = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy)
         self._output_dropout = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy)
 
@@ -55,9 +56,9 @@ class MlpBlock(keras.layers.Layer):
             bias_initializer=keras.initializers.RandomNormal(stddev=1e-6),
             dtype=self.dtype_policy,
         )
-        self.dense_0 = dense(self.mlp_dim, name="dense_0")
+        self.dense_0 = quantized.dense(dense(self.mlp_dim, name="dense_0"), self._plan)
         self.dense_0.build(input_shape)
-        self.dense_1 = dense(input_shape[-1], name="dense_1")
+        self.dense_1 = quantized.dense(dense(input_shape[-1], name="dense_1"), self._plan)
         self.dense_1.build((*input_shape[:-1], self.mlp_dim))
 
     def compute_output_shape(self, input_shape: tuple) -> tuple:
@@ -67,6 +68,18 @@ class MlpBlock(keras.layers.Layer):
         hidden = gelu(self.dense_0(_rows(x)), self.gelu, training=training)
         hidden = self._hidden_dropout(hidden, training=training)
         return self._output_dropout(_tokens(self.dense_1(hidden), like=x), training=training)
+
+    def take_plan(self, plan: dict) -> None:
+        """Before `build`: how the Dense layers inside are quantized, see `quantized.py`."""
+        self._plan = plan
+
+    def get_build_config(self) -> dict | None:
+        return quantized.build_config(self, super().get_build_config())
+
+    def build_from_config(self, config: dict) -> None:
+        config, plan = quantized.planned(config)
+        self.take_plan(plan)
+        super().build_from_config(config)
 
     def get_config(self) -> dict:
         config = {"mlp_dim": self.mlp_dim, "gelu": self.gelu, "dropout_rate": self.dropout_rate}
@@ -122,6 +135,7 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
         self.dropout_rate = dropout_rate
         self.relative_positions = relative_positions
         self.query_chunk = query_chunk
+        self._plan: dict = {}
         self._dropout = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy)
 
     def build(self, queries_shape: tuple, values_shape: tuple | None = None) -> None:
@@ -132,6 +146,7 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
             raise ValueError("`query_chunk` needs a known number of queries: build the model for one image size.")
         for name in ("query", "key", "value", "out"):
             dense = keras.layers.Dense(width, kernel_initializer="glorot_uniform", name=name, dtype=self.dtype_policy)
+            dense = quantized.dense(dense, self._plan)
             dense.build((None, None, width))
             setattr(self, name, dense)
         self.head_dim = width // self.num_heads
@@ -217,6 +232,18 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
 
     def _heads(self, rows, like):
         return ops.transpose(self._split(rows, like), (0, 2, 1, 3))
+
+    def take_plan(self, plan: dict) -> None:
+        """Before `build`: how the Dense layers inside are quantized, see `quantized.py`."""
+        self._plan = plan
+
+    def get_build_config(self) -> dict | None:
+        return quantized.build_config(self, super().get_build_config())
+
+    def build_from_config(self, config: dict) -> None:
+        config, plan = quantized.planned(config)
+        self.take_plan(plan)
+        super().build_from_config(config)
 
     def get_config(self) -> dict:
         config = {
@@ -375,6 +402,19 @@ class TransformerBlock(keras.layers.Layer):
 
     def load_own_variables(self, store: Any) -> None:
         super().load_own_variables(constants.variables(store))
+
+    def take_plan(self, plan: dict) -> None:
+        """Before `build`: how the Dense layers inside are quantized, see `quantized.py`."""
+        self.attention.take_plan(quantized.below(plan, "attention"))
+        self.mlp.take_plan(quantized.below(plan, "mlp"))
+
+    def get_build_config(self) -> dict | None:
+        return quantized.build_config(self, super().get_build_config())
+
+    def build_from_config(self, config: dict) -> None:
+        config, plan = quantized.planned(config)
+        self.take_plan(plan)
+        super().build_from_config(config)
 
     def get_config(self) -> dict:
         names = (
