@@ -46,6 +46,7 @@ FILES = {
             "first_token",
             "gelu",
             "norm",
+            "mlp",
             "lean_products",
             "lean",
             "transformer",

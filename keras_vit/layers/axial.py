@@ -166,10 +166,7 @@ class AxialTransformerBlock(keras.layers.Layer):
         return quantized.build_config(self, super().get_build_config())
 
     def build_from_config(self, config: dict) -> None:
-        config, plan = quantized.planned(config)
-        self.row.take_plan(quantized.below(plan, "row"))
-        self.column.take_plan(quantized.below(plan, "column"))
-        super().build_from_config(config)
+        super().build_from_config(quantized.take(self, config))
 
     def get_config(self) -> dict:
         names = (
@@ -240,7 +237,6 @@ class AxialUnit(keras.layers.Layer):
         self.norm_epsilon = norm_epsilon
         self.std_epsilon = std_epsilon
         self.variance_epsilon = variance_epsilon
-        self._plan: dict = {}
 
     def build(self, input_shape: tuple) -> None:
         batch, height, width, channels = input_shape
@@ -269,7 +265,7 @@ class AxialUnit(keras.layers.Layer):
         attention = MultiHeadDotProductAttention(
             AXIAL_HEADS, relative_positions=length, name=name, dtype=self.dtype_policy
         )
-        attention.take_plan(quantized.below(self._plan, name))
+        quantized.hand_down(self, name, attention)
         attention.build((None, length, self.filters))
         return attention
 
@@ -296,8 +292,7 @@ class AxialUnit(keras.layers.Layer):
         return quantized.build_config(self, super().get_build_config())
 
     def build_from_config(self, config: dict) -> None:
-        config, self._plan = quantized.planned(config)
-        super().build_from_config(config)
+        super().build_from_config(quantized.take(self, config))
 
     def get_config(self) -> dict:
         return {**super().get_config(), **unit_config(self)}

@@ -11,8 +11,9 @@ from keras import ops
 from keras_vit.layers import quantized
 from keras_vit.layers.first_token import first_token
 from keras_vit.layers.gelu import Gelu
+from keras_vit.layers.mlp import MlpBlock
 from keras_vit.layers.norm import LayerNorm
-from keras_vit.layers.transformer import MlpBlock, MultiHeadDotProductAttention
+from keras_vit.layers.transformer import MultiHeadDotProductAttention
 
 TokenPoolingMode = Literal["token", "avg", "max"]
 
@@ -107,10 +108,7 @@ class AttentionPooling(keras.layers.Layer):
         return quantized.build_config(self, super().get_build_config())
 
     def build_from_config(self, config: dict) -> None:
-        config, plan = quantized.planned(config)
-        self.attention.take_plan(quantized.below(plan, "attention"))
-        self.mlp.take_plan(quantized.below(plan, "mlp"))
-        super().build_from_config(config)
+        super().build_from_config(quantized.take(self, config))
 
     def get_config(self) -> dict:
         names = ("num_heads", "mlp_dim", "norm_epsilon", "gelu")

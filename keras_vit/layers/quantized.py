@@ -5,6 +5,7 @@ the block alone. Without this a quantized model would be built again with float3
 do not go. Keras saves `get_build_config` of each layer and builds with it again: there the modes belong.
 """
 
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,31 +21,40 @@ def build_config(layer: keras.layers.Layer, config: dict[str, Any] | None) -> di
     return {**(config or {}), _NAME: found} if found else config
 
 
-def planned(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns Keras's own part of what `build_config` gave, and {path of a Dense layer: how it is quantized}.
-
-    Example:
-        >>> planned({"input_shape": [2, 3], "quantized": {"query": {"dtype": "int8_from_float32"}}})
-        ({'input_shape': [2, 3]}, {'query': {'dtype': 'int8_from_float32'}})
-    """
-    return {name: value for name, value in config.items() if name != _NAME}, dict(config.get(_NAME, {}))
+def take(layer: keras.layers.Layer, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Leaves what `build_config` said of the Dense layers inside with those who make them; returns Keras's own part."""
+    _leave(layer, config.get(_NAME, {}))
+    return {name: value for name, value in config.items() if name != _NAME}
 
 
-def below(plan: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Returns the part of a plan that is about the layers inside the layer `name`.
-
-    Example:
-        >>> below({"attention/query": 1, "mlp/dense_0": 2}, "attention")
-        {'query': 1}
-    """
-    return {path.removeprefix(f"{name}/"): how for path, how in plan.items() if path.startswith(f"{name}/")}
+def hand_down(layer: keras.layers.Layer, name: str, inner: keras.layers.Layer) -> None:
+    """Leaves with `inner`, which `layer` makes as it is built, the part that is about it."""
+    _leave(inner, _below(_plans.get(layer, {}), name))
 
 
-def dense(layer: keras.layers.Dense, plan: Mapping[str, Any]) -> keras.layers.Dense:
-    """Returns an unbuilt Dense layer, quantized where the plan says so of its name."""
+def dense(maker: keras.layers.Layer, layer: keras.layers.Dense) -> keras.layers.Dense:
+    """Returns the unbuilt Dense layer that `maker` is about to build, quantized where it was when it was saved."""
+    plan = _plans.get(maker, {})
     if layer.name not in plan:
         return layer
     return keras.layers.Dense.from_config({**layer.get_config(), **plan[layer.name]})
+
+
+_plans: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # of layers between `take` and their build
+
+
+def _leave(layer: keras.layers.Layer, plan: Mapping[str, Any]) -> None:
+    if not plan:
+        return
+    _plans[layer] = plan
+    for name, inner in vars(layer).items():
+        if isinstance(inner, keras.layers.Layer):
+            _leave(inner, _below(plan, name))
+
+
+def _below(plan: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The part of a plan that is about the layers inside the layer `name`."""
+    return {path.removeprefix(f"{name}/"): how for path, how in plan.items() if path.startswith(f"{name}/")}
 
 
 def _modes(layer: keras.layers.Layer) -> dict[str, dict[str, Any]]:
