@@ -52,9 +52,9 @@ if not _IS_IN_PARTS:
         application,
         list_models,
         list_weights,
-        replace_head,
     )
     from keras_vit.imagenet import decode_predictions, preprocess_input
+    from keras_vit.models.ends import replace_head
     from keras_vit.weights.save import save_checkpoint
 
 __all__ = [
@@ -109,7 +109,7 @@ def __getattr__(name: str) -> object:
         return importlib.import_module(f"keras_vit.{name}")
     if name == "finetune":
         return importlib.import_module("keras_vit.train.transfer").finetune
-    for home in ("applications", "imagenet", "weights.save") if name in __all__ else ():
+    for home in ("applications", "imagenet", "models.ends", "weights.save") if name in __all__ else ():
         found = vars(importlib.import_module(f"keras_vit.{home}"))
         if name in found:
             return found[name]

@@ -15,10 +15,12 @@ from keras_vit.export.checksums import MODEL_SUFFIXES, damage, has_checksums, li
 from keras_vit.export.examples import Examples
 from keras_vit.export.metadata import EXTRA_FOLDER, facts_folder, is_size, read_facts, variables_sha256
 from keras_vit.export.reference import read_reference
+from keras_vit.export.subject import subject_of
 from keras_vit.export.verdicts import Verdict, judge
 from keras_vit.export.versions import latest, versions
 
 _MOST_SHOWN = 5  # damaged files
+_NUM_IMAGES = 100  # where an older version did not record how many there were
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,12 +32,14 @@ class Checked:
         verdict: How far it is from the model; None if it could not be run.
         against: What it was compared with, in words.
         problem: Why it did not pass; "" if it did.
+        accepted: How far it may be from the model, as recorded when it was exported, in words.
     """
 
     path: Path
     verdict: Verdict | None
     against: str
     problem: str
+    accepted: str = ""
 
     def text(self) -> str:
         """Returns a paragraph for the terminal."""
@@ -48,15 +52,18 @@ class Checked:
             )
             lines.append(f"        {found.size_bytes / 1e6:,.1f} MB, {found.latency_ms:.1f} ms an image")
         lines.append(f"        against {self.against}")
+        if self.accepted:
+            lines.append(f"        accepted when it was exported: {self.accepted}")
         return "\n".join([*lines, *([f"        {self.problem}"] if self.problem else [])])
 
 
 def check(
-    folder: str | os.PathLike, *, images: str | os.PathLike | None = None, num_images: int = 100
+    folder: str | os.PathLike, *, images: str | os.PathLike | None = None, num_images: int | None = None
 ) -> Iterator[Checked]:
     """Yields the verdict on every file of an export: each is run in a fresh process that does not know this package.
 
-    Files that are not what was written, by their checksums, are not run.
+    Files that are not what was written, by their checksums, are not run. Thresholds are those of the export, which lie
+    beside each file; there are no others.
 
     The model is built again from the weights that it was exported from, and both are asked about `images`. Where the
     weights are not there any more, or have changed, or the export was made of a model in Python, the answers that the
@@ -65,7 +72,8 @@ def check(
     Args:
         folder: Of the export: the latest versions of all its formats are checked; or one version, or one file.
         images: As in `keras_vit.delivery.deliver`; default: those that the export was judged on, if they are there.
-        num_images: How many of them at most.
+            Images that set the ranges of an int8 file are left out.
+        num_images: How many of them at most; default: as many as when it was exported.
 
     Raises:
         ValueError: If there is no export.
@@ -114,7 +122,7 @@ class _Model:
     expected: np.ndarray | None = None
 
 
-def _check(path: Path, images: str | os.PathLike | None, num_images: int, models: dict[str, _Model]) -> Checked:
+def _check(path: Path, images: str | os.PathLike | None, num_images: int | None, models: dict[str, _Model]) -> Checked:
     against = "nothing"
     try:
         facts = read_facts(path)
@@ -125,7 +133,8 @@ def _check(path: Path, images: str | os.PathLike | None, num_images: int, models
                 f" and {len(found) - _MOST_SHOWN} more" * (len(found) > _MOST_SHOWN)
             )
             return Checked(path=path, verdict=None, against="its checksums", problem=f"not as it was exported: {shown}")
-        key = f"{facts['variables_sha256']} {facts['input']['image_size']}"
+        asked = [facts.get(name) for name in ("judged_on", "num_images", "calibrated_on")]
+        key = f"{facts['variables_sha256']} {facts['input']} {asked}"
         if key not in models:
             models[key] = _asked(facts, images, num_images)
         model = models[key]
@@ -135,28 +144,38 @@ def _check(path: Path, images: str | os.PathLike | None, num_images: int, models
             inputs, expected = read_reference(facts_folder(path), facts)
             labels, against = None, f"its answers on {len(inputs)} images when it was exported; {model.why_not}"
         else:
+            examples, expected = model.examples, model.expected
+            levels = examples.pixels()
             taken = facts["input"]["dtype"] == "uint8"
-            chosen = _others(model.examples, facts, path)
-            examples, expected = model.examples.those(chosen), model.expected[chosen]
-            inputs = examples.pixels() if taken else examples.as_taken_by(model.network)
+            inputs = levels if taken else pixels_of(model.network).from_levels(levels.astype(np.float32))
             labels, against = examples.labels, f"the model on {len(inputs)} images: {examples.name}"
+            if "judged" in facts and examples.fingerprint() != facts["judged"].get("sha256"):
+                against += "; they are others than those of the export"
         against += "" if has_list else "; it has no checksums, so it is an older one"
         verdict = judge(path, inputs, expected, labels=labels)
     except Exception as error:  # whatever is wrong with one file, the others are checked
         words = str(error) if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {error}"
         return Checked(path=path, verdict=None, against=against, problem=words)
-    return Checked(path=path, verdict=verdict, against=against, problem=_problem(verdict, facts["accepted"], path.stem))
+    problem, accepted = _problem(verdict, facts["accepted"], path.stem)
+    return Checked(path=path, verdict=verdict, against=against, problem=problem, accepted=accepted)
 
 
-def _others(examples: Examples, facts: dict[str, Any], path: Path) -> np.ndarray:
-    """Places of the images that did not set the ranges of an int8 file; of all if none is left."""
-    if path.stem != "int8":
-        return np.arange(len(examples.images))
-    others = ~np.isin(examples.fingerprints(), facts.get("calibrated_on", []))
-    return np.flatnonzero(others if others.any() else ~others)
+def _others(examples: Examples, calibrated_on: list[str]) -> Examples:
+    """The images that did not set the ranges of an int8 file.
+
+    Raises:
+        ValueError: If none is left.
+    """
+    others = ~np.isin(examples.fingerprints(), calibrated_on)
+    if not others.any():
+        raise ValueError(
+            f"All {len(others)} images of {examples.name} set the ranges of int8, so nothing can be judged on them. "
+            "Name other photographs with --images."
+        )
+    return examples.those(others)
 
 
-def _asked(facts: dict[str, Any], images: str | os.PathLike | None, num_images: int) -> _Model:
+def _asked(facts: dict[str, Any], images: str | os.PathLike | None, num_images: int | None) -> _Model:
     network, why_not = _rebuilt(facts)
     if network is None:
         return _Model(why_not=why_not)
@@ -164,8 +183,9 @@ def _asked(facts: dict[str, Any], images: str | os.PathLike | None, num_images: 
     if images is None and chosen is not None and not os.path.exists(chosen) and not chosen.startswith("tfds:"):
         chosen = None
     names, size = classifier.class_names(facts["weights"] or facts["model"]), tuple(facts["image_size"])
-    examples = find_examples(chosen, network, names, num_images, size)
-    expected = network.predict(examples.as_taken_by(network), verbose=0)
+    found = find_examples(chosen, network, names, num_images or facts.get("num_images", _NUM_IMAGES), size)
+    examples = _others(found, facts.get("calibrated_on", []))
+    expected = subject_of(network, size, names).answers(examples.pixels())
     return _Model(network=network, examples=examples, expected=expected)
 
 
@@ -183,14 +203,22 @@ def _rebuilt(facts: dict[str, Any]) -> tuple[keras.Model | None, str]:
     return network, ""
 
 
-def _problem(verdict: Verdict, accepted: dict[str, Any], flavour: str) -> str:
-    problems, bound = [], accepted.get("max_error", np.inf)
+def _problem(verdict: Verdict, accepted: dict[str, Any], flavour: str) -> tuple[str, str]:
+    """Why a file is not accepted, or ""; and what is accepted, in words."""
+    problems, words = [], []
+    bound, least = accepted.get("max_error"), accepted.get("top1_agreement")
     if isinstance(bound, dict):
-        bound = bound.get(flavour, 0.0)
-    if verdict.max_error > bound:
-        problems.append(f"differs by {verdict.max_error:.2g}, more than {bound:.2g}")
-    least = accepted.get("top1_agreement", 0.0)
-    # Asked about other images than when it was exported, or about fewer: two standard errors are chance.
-    if verdict.top1_agreement < least - 2 * np.sqrt(least * (1 - least) / verdict.num_images):
-        problems.append(f"agrees on {verdict.top1_agreement:.1%}, much less than {least:.1%}")
-    return "; ".join(problems)
+        if flavour not in bound:
+            return f"its facts name no greatest error of {flavour!r}, only of {', '.join(bound)}", ""
+        bound = bound[flavour]
+    if bound is None:
+        words.append("errors of any size, as an older version did")
+    else:
+        words.append(f"errors up to {bound:.2g}")
+        if verdict.max_error > bound:
+            problems.append(f"differs by {verdict.max_error:.2g}, more than {bound:.2g}")
+    if least is not None:
+        words.append(f"the same answer for {least:.1%} of the images or more")
+        if verdict.top1_agreement < least:
+            problems.append(f"agrees on {verdict.top1_agreement:.1%}, less than {least:.1%}")
+    return "; ".join(problems), ", ".join(words)

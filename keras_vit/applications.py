@@ -15,7 +15,7 @@ import keras
 from keras_vit import cost
 from keras_vit.grid import INTERPOLATIONS, Interpolation
 from keras_vit.layers.resnet import PoolPadding
-from keras_vit.models.ends import as_pixels, check_input_shape, classify, shape_of_images
+from keras_vit.models.ends import as_pixels, check_input_shape, shape_of_images
 from keras_vit.models.resnet import MapPooling, resnet
 from keras_vit.models.vit import (
     Classifier,
@@ -29,7 +29,7 @@ from keras_vit.models.vit import (
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant
 from keras_vit.weights import catalog, model_file, source
 from keras_vit.weights.metadata import check_grid
-from keras_vit.weights.restore import PositionResize, restore
+from keras_vit.weights.restore import PositionResize, channels_of, restore
 
 Weights = str | os.PathLike | None
 Activation = str | Callable | None
@@ -52,9 +52,12 @@ _SHARED_DOC = """Builds {name}, a `keras.Model`.
         include_top: Whether to add the classification layer, `predictions`.
         weights: None (random), "imagenet", another tag, a file, or a URL.
         input_tensor: Keras tensor to use as the images.
-        input_shape: (height, width, channels); height and width may be None, but not of an axial model.
+        input_shape: (height, width, channels); height and width may be None, but not of an axial model. Channels
+            need not be those of the weights: one channel gets the sum of the kernels of red, green and blue, other
+            numbers get them in turns, scaled by 3 / channels, as in timm.
             Default: the size that the weights were trained at where it is known, else (224, 224, 3);
-            without the top (None, None, 3), or as with the top where attention is axial.
+            without the top (None, None, 3), or as with the top where attention is axial. Three channels, or those
+            of the weights.
         pooling: Without the top, how the output becomes one vector per image.
         classes: Number of classes; with weights it must be that of their head.
         classifier_activation: Activation of `predictions`: with weights "softmax" or None.
@@ -75,7 +78,9 @@ _SHARED_DOC = """Builds {name}, a `keras.Model`.
         (None, 10)
     """
 
-_VIT_ARGS = """classifier: "token" (class token), "gap" (mean of the patches), "map" (attention pooling) or
+_VIT_ARGS = """pad: Whether images that the patches do not tile are padded inside the model: zeros (gray, of
+            pixels in [-1, 1]) below and to the right. The grid is then ceil(side / patch).
+        classifier: "token" (class token), "gap" (mean of the patches), "map" (attention pooling) or
             "none" (tokens come out; needs `include_top=False`). An axial model has no class token: "gap".
         representation_size: Width of a tanh layer before `predictions`. Default: that of the weights,
             if they have one and `include_top=True`.
@@ -125,6 +130,7 @@ def _vit_application(variant: ViTVariant) -> Callable[..., keras.Model]:
         name: str = variant.name.lower(),
         *,
         include_preprocessing: bool = False,
+        pad: bool = False,
         classifier: Classifier = default,
         representation_size: int | None = None,
         head_bias: float = 0.0,
@@ -148,7 +154,7 @@ def _vit_application(variant: ViTVariant) -> Callable[..., keras.Model]:
         if pretrained is not None:
             gelu = gelu or pretrained.gelu
             norm_epsilon = pretrained.norm_epsilon if norm_epsilon is None else norm_epsilon
-            source.check_grid(pretrained, partial(grid_of, variant))
+            source.check_grid(pretrained, partial(grid_of, variant, pad=pad))
             stored_grid = checkpoint_grid or (pretrained.grid if pretrained.grid_is_known else None)
             checkpoint_grid = checkpoint_grid or pretrained.grid
             if include_top and representation_size is None:
@@ -157,11 +163,12 @@ def _vit_application(variant: ViTVariant) -> Callable[..., keras.Model]:
             stored_grid = None
         position_grid = None
         if None in shape[:2]:
-            position_grid = checkpoint_grid or grid_of(variant, _trained_size(pretrained))
+            position_grid = checkpoint_grid or grid_of(variant, _trained_size(pretrained), pad)
         images, pixels = as_pixels(input_tensor, shape, include_preprocessing)
         model = vision_transformer(
             variant,
             pixels,
+            pad=pad,
             classifier=classifier,
             pooling=pooling,
             classes=classes if include_top else None,
@@ -193,7 +200,7 @@ _VIT_POOLING = (
     """- `pooling` is None (all tokens, (B, T + N, D)), "token", "avg" or "max" (over patch tokens), or "map"."""
 )
 _VIT_SIZE = """: positions are resized.
-      A size that the patches do not tile is an error."""
+      A size that the patches do not tile is an error, or padded with `pad=True`."""
 _RESNET_POOLING = """- `pooling` is None (the feature map, (B, H / 32, W / 32, C)), "avg" or "max"."""
 
 
@@ -272,7 +279,7 @@ def _pretrained(
         if not row.head_is_valid:
             raise ValueError(source.zero_head_message(found))
     if input_shape is not None:
-        check_input_shape(tuple(input_shape), found is not None)
+        check_input_shape(tuple(input_shape))
     if found is None:
         return None
     if include_top and keras.activations.get(classifier_activation) not in (
@@ -302,8 +309,9 @@ def _image_shape(
 ) -> tuple:
     # Axial attention is made for one grid.
     is_fixed = include_top or variant.axial
-    default = (*_trained_size(pretrained), 3) if is_fixed else (None, None, 3)
-    return shape_of_images(input_tensor, input_shape, default, is_pretrained=pretrained is not None)
+    channels = (pretrained and channels_of(pretrained.arrays)) or 3
+    default = (*_trained_size(pretrained), channels) if is_fixed else (None, None, channels)
+    return shape_of_images(input_tensor, input_shape, default)
 
 
 def _restored(
@@ -339,25 +347,6 @@ def list_weights(model: str) -> list[str]:
         True
     """
     return catalog.list_weights(model)
-
-
-def replace_head(model: keras.Model, classes: int, classifier_activation: str | None = "softmax") -> keras.Model:
-    """Returns the model with a new, zero-initialized `predictions` layer in place of its whole head.
-
-    The tanh layer of pre-training goes too, as in the paper's fine-tuning (B.1.1). All other layers
-    are shared with the given model.
-
-    Example:
-        >>> model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3))
-        >>> keras_vit.replace_head(model, classes=10).output_shape
-        (None, 10)
-    """
-    names = [layer.name for layer in model.layers]
-    if "predictions" not in names:
-        raise ValueError(f"The model has no layer `predictions` to replace. Its last layers: {names[-3:]}.")
-    features = model.get_layer("pre_logits" if "pre_logits" in names else "predictions").input
-    outputs = classify(features, classes, activation=classifier_activation)
-    return keras.Model(model.input, outputs, name=model.name)
 
 
 ViT_Ti16 = application(VIT_VARIANTS["ViT_Ti16"])

@@ -39,7 +39,7 @@ def build(
             missing, or holds no model with one input of images and one output.
         OSError: If the weights cannot be had.
     """
-    built = _build(model, weights, image_size)
+    built = _of_photographs(_build(model, weights, image_size))
     if pixels is not None:
         declare(built, pixels)
     return built
@@ -63,7 +63,8 @@ def _build(
             raise ValueError(f"{source.origin_of(found)} has no classification head, so it predicts nothing.")
         options = {"classes": arrays["predictions/bias"].size, **_pooling_options(arrays)}
     shape = None if image_size is None else (*image_size, 3)
-    return getattr(applications, str(model))(weights=weights, input_shape=shape, classifier_activation=None, **options)
+    build_model = getattr(applications, str(model))
+    return build_model(weights=weights, input_shape=shape, classifier_activation=None, **options)
 
 
 def representation(
@@ -122,6 +123,21 @@ def _pooling_options(arrays: Mapping[str, Any]) -> dict[str, str]:
     if "encoder_norm/gamma" not in arrays or "class_token/cls" in arrays:
         return {}
     return {"classifier": "map" if "map_head/probe" in arrays else "gap"}
+
+
+def _of_photographs(network: keras.Model) -> keras.Model:
+    """The model, if it takes images of three channels.
+
+    Raises:
+        ValueError: If it takes others, which no photograph has.
+    """
+    channels = {tensor.shape[-1] for tensor in network.inputs if len(tensor.shape) == 4} - {3, None}
+    if channels:
+        raise ValueError(
+            f"{network.name} takes images of {channels.pop()} channels, and photographs are read with 3: red, green "
+            "and blue. Give it arrays of your own in Python: `model.predict(images)`, `keras_vit.evaluate`."
+        )
+    return network
 
 
 def _which_weights(model: str | os.PathLike) -> str:

@@ -241,7 +241,8 @@ def _define_export(values: flags.FlagValues) -> None:
     flags.DEFINE_list("format", "saved_model", formats, flag_values=values)
     images = "Folder of photos or of classes, or tfds:NAME:SPLIT. Default: generated pictures."
     flags.DEFINE_string("images", None, images, flag_values=values)
-    flags.DEFINE_integer("num_images", 100, "How many of them.", lower_bound=1, flag_values=values)
+    count = "How many of them. Default: 100; of --check: as many as for the export."
+    flags.DEFINE_integer("num_images", None, count, lower_bound=1, flag_values=values)
     flags.DEFINE_string("image_size", None, f"{NEW_SIZE} Default: that of the weights.", flag_values=values)
     define_pixels(values)
     flags.DEFINE_enum("precision", "float32", ["float32", "bfloat16"], "Of a SavedModel.", flag_values=values)
@@ -274,7 +275,7 @@ def _export(arguments: list[str], values: flags.FlagValues) -> int:
         images=values.images,
         image_size=size,
         pixels=values.pixels,
-        num_images=values.num_images,
+        num_images=values.num_images or 100,
     )
     for problem in problems:
         print(problem, file=sys.stderr)

@@ -6,7 +6,7 @@ output/tflite/1/, output/onnx/1/    other formats, in versions of their own
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,13 @@ import numpy as np
 from absl import logging
 
 from keras_vit import classifier, measure, predict
-from keras_vit.export.examples import Examples, take
+from keras_vit.export.examples import Examples, set_aside, take
 from keras_vit.export.exchange import onnx, openvino
+from keras_vit.export.metadata import read_facts
 from keras_vit.export.report import text_table
 from keras_vit.export.saved_model import saved_model
-from keras_vit.export.tflite import FLAVOURS, tflite
-from keras_vit.export.verdicts import Verdict, judge
+from keras_vit.export.tflite import FLAVOURS, NUM_CALIBRATION_IMAGES, tflite
+from keras_vit.export.verdicts import Verdict
 from keras_vit.keras_file import is_file
 from keras_vit.photos import is_ignored
 from keras_vit.pixels import described
@@ -58,6 +59,11 @@ class Wanted:
     min_agreement: float = 0.95
     top: int = 5
 
+    @property
+    def int8(self) -> bool:
+        """Whether images are needed by which an int8 file sets its ranges."""
+        return "tflite" in self.formats and "int8" in self.flavours
+
     def __post_init__(self):
         unknown = [name for name in self.formats if name not in FORMATS]
         if unknown or not self.formats:
@@ -85,8 +91,9 @@ def deliver(
         output: Folder of the model; the SavedModel becomes its next integer version.
         wanted: What to deliver.
         weights: Tag, file or URL; the names of the classes are read from `classes.txt` beside a file.
-        images: Folder of photographs, or of one folder for each class, or "tfds:NAME:SPLIT": what the files are judged
-            on, and by what int8 sets its ranges; default: generated pictures, which say less.
+        images: Folder of photographs, or of one folder for each class, or "tfds:NAME:SPLIT". All files are judged on
+            the same ones. If an int8 file is wanted, up to 100 of them, at most half, are set aside for its ranges, and
+            no format is judged on these. Default: generated pictures, which say less.
         image_size: (height, width) in pixels; default: that of the weights.
         pixels: As in `keras_vit.classifier.build`.
         num_images: How many of them at most.
@@ -106,15 +113,27 @@ def deliver(
         say(sentence)
     names = classifier.class_names(model if weights is None else weights)
     examples = find_examples(images, network, names, num_images, size)
-    identity = _identity(model, weights, images, size) | ({} if pixels is None else {"pixels": pixels})
-    crop = _crop(model, weights, size)
-    say(f"Judged on {examples.name}: {len(examples.images)} images.")
+    calibration, judged = set_aside(examples, NUM_CALIBRATION_IMAGES if wanted.int8 else 0)
+    identity = _identity(model, weights, images, num_images, size) | ({} if pixels is None else {"pixels": pixels})
+    say(
+        f"Judged on {examples.name}: {len(judged.images)} images, the same for every format."
+        + (f" {len(calibration.images)} others are set aside for the ranges of int8." if wanted.int8 else "")
+    )
+    shared = {
+        "class_names": names,
+        "images": judged,
+        "num_images": len(judged.images),
+        "calibration": calibration if wanted.int8 else None,
+        "eval_crop": _crop(model, weights, size),
+        "identity": identity,
+        "image_size": size,
+    }
     if images is None:
         say("Name a folder of photographs with --images to have it judged, and int8 set, on what it will see.")
     output, problems = Path(output), []
     for name in wanted.formats:
         try:
-            verdicts = _export(name, network, output, wanted, examples, names, size, crop, identity)
+            verdicts = _export(name, network, output, wanted, shared)
             say(f"\n{verdicts[0].version}\n{text_table(verdicts)}")
         except Exception as error:  # converters and runtimes have kinds of their own
             problems.append(f"{name}: {_reason(error)}")
@@ -130,18 +149,7 @@ def _reason(error: Exception) -> str:
 _MOST_LINES = 10  # of what a library says
 
 
-def _export(
-    name: str,
-    network: keras.Model,
-    output: Path,
-    wanted: Wanted,
-    examples: Examples,
-    names: Sequence[str],
-    size: tuple[int, int],
-    crop: str,
-    identity: dict[str, Any],
-) -> list[Verdict]:
-    shared = {"class_names": names, "images": examples, "eval_crop": crop, "identity": identity, "image_size": size}
+def _export(name: str, network: keras.Model, output: Path, wanted: Wanted, shared: dict[str, Any]) -> list[Verdict]:
     if name == "tflite":
         options = {key: getattr(wanted, key) for key in ("flavours", "fixed_batch", "preprocessing", "min_agreement")}
         return tflite(network, output / name, **options, **shared)
@@ -149,10 +157,8 @@ def _export(
         return [{"onnx": onnx, "openvino": openvino}[name](network, output / name, **shared)]
     options = {key: getattr(wanted, key) for key in ("precision", "attention", "any_size", "top")}
     folder = saved_model(network, output, **options, **shared)
-    expected = network.predict(examples.as_taken_by(network), verbose=0)
-    title = f"SavedModel {folder.name}"
-    verdict = judge(folder, examples.as_taken_by(network), expected, labels=examples.labels, name=title)
-    return [replace(verdict, version=folder)]
+    found = read_facts(folder)["parity"] | {"name": f"SavedModel {folder.name}"}
+    return [Verdict(**found, version=folder)]
 
 
 def find_examples(
@@ -216,6 +222,7 @@ def _identity(
     model: str | os.PathLike,
     weights: str | os.PathLike | None,
     images: str | os.PathLike | None,
+    num_images: int,
     size: tuple[int, int],
 ) -> dict[str, Any]:
     """All that is needed to build the model again, and to tell whether it is the same."""
@@ -224,6 +231,7 @@ def _identity(
         "weights": None if weights is None else _whole(weights),
         "image_size": list(size),
         "judged_on": None if images is None else _whole(images),
+        "num_images": num_images,
     }
 
 

@@ -46,6 +46,23 @@ def patch_grid(image_size: tuple[int, int], patch_size: int, num_halvings: int =
     return cells[0] // patch_size, cells[1] // patch_size
 
 
+def padded(size: Any, patch_size: int, num_halvings: int = 0) -> Any:
+    """Returns the size in pixels, along one axis, to which an image is padded so that patches tile it.
+
+    Args:
+        size: In pixels: an integer, or a scalar tensor inside a graph.
+        patch_size, num_halvings: As in `patch_grid`.
+
+    Example:
+        >>> padded(225, 16), padded(224, 16), padded(225, 2, num_halvings=4)
+        (240, 224, 241)
+    """
+    stride = 2**num_halvings
+    cells = (size + stride - 1) // stride
+    missing = (patch_size - cells % patch_size) % patch_size
+    return size + missing * stride
+
+
 def _nearest(image_size: tuple[int, int], stride: int) -> str:
     smaller = tuple(max(size // stride, 1) * stride for size in image_size)
     larger = tuple(max(math.ceil(size / stride), 1) * stride for size in image_size)

@@ -20,7 +20,7 @@ import keras
 import numpy as np
 
 from keras_vit.analyze.attention import attention_maps, grid_of_model
-from keras_vit.applications import application, replace_head
+from keras_vit.applications import application
 from keras_vit.data.pipeline import evaluation_batches
 from keras_vit.data.sources import fractals
 from keras_vit.drawing import picture
@@ -31,6 +31,7 @@ from keras_vit.export.verdicts import Verdict, judge, run
 from keras_vit.export.versions import latest
 from keras_vit.extras import absent
 from keras_vit.imagenet import preprocess_input
+from keras_vit.models.ends import replace_head
 from keras_vit.variants import VIT_VARIANTS
 from keras_vit.weights.save import save_checkpoint
 from keras_vit.writing import whole

@@ -13,6 +13,7 @@ import keras_vit
 from keras_vit import acceptance
 from keras_vit.export import metadata
 from keras_vit.export.checksums import write_checksums
+from keras_vit.export.examples import Examples
 from keras_vit.export.reference import write_reference
 from keras_vit.export.verdicts import Verdict
 
@@ -29,7 +30,8 @@ def version(tmp_path: Path, tiny_vit, monkeypatch) -> Path:
     write_reference(folder, levels, keras.ops.convert_to_numpy(model(levels / 127.5 - 1)))
     (folder / "model.onnx").write_bytes(b"graph")
     (folder / "labels.txt").write_text("cat\n")
-    metadata.write_facts(folder, metadata.describe(model, accepted={"max_error": 1e-4}))
+    judged = Examples(images=np.zeros((1, 32, 32, 3), np.float32), labels=None, name="one")
+    metadata.write_facts(folder, metadata.describe(model, accepted={"max_error": 1e-4}, judged=judged))
     write_checksums(folder, folder)
 
     def judged(path: Path, images: np.ndarray, expected: np.ndarray, **_: Any) -> Verdict:
@@ -102,6 +104,8 @@ def _set(name: str, value: Any) -> Callable[[dict], Any]:
         *(_set("accepted", {"max_error": value}) for value in (-1, True, {"a": None}, [1])),
         *(_set("accepted", {"top1_agreement": value}) for value in (2, "x", None)),
         *(_set("calibrated_on", value) for value in (5, [5])),
+        *(_set("judged", value) for value in (5, {"sha256": 5})),
+        *(_set("num_images", value) for value in (0, "8", True)),
         *(_set(name, 5) for name in ("model", "variables_sha256", "input.dtype")),
     ],
 )
@@ -133,6 +137,30 @@ def test_a_reference_that_cannot_be_read_fails_with_a_reason(version: Path, cont
     (version / "reference.npz").write_bytes(content)
     write_checksums(version, version)
     assert "reference.npz is damaged" in _problem(version)
+
+
+@pytest.mark.parametrize(
+    ("accepted", "agreement", "error", "problem"),
+    [
+        ({"max_error": 0.1, "top1_agreement": 0.9}, 0.9, 0.1, ""),
+        ({"max_error": 0.1, "top1_agreement": 0.9}, 0.89, 0.1, "agrees on 89.0%, less than 90.0%"),
+        ({"max_error": 0.1, "top1_agreement": 0.5}, 0.5, 0.2, "differs by 0.2, more than 0.1"),
+        ({"max_error": {"model": 0.3}}, 0.0, 0.2, ""),
+        ({"max_error": {"other": 0.3}}, 1.0, 0.0, "name no greatest error of 'model', only of other"),
+        ({"top1_agreement": 0.5}, 0.5, 9.0, ""),
+    ],
+)
+def test_what_is_accepted_is_what_was_recorded_and_nothing_else(
+    version: Path, monkeypatch, accepted: dict[str, Any], agreement: float, error: float, problem: str
+):
+    facts = json.loads((version / "keras_vit.json").read_text()) | {"accepted": accepted}
+    metadata.write_facts(version, facts)
+    write_checksums(version, version)
+    numbers = {"top1_agreement": agreement, "max_error": error, "mean_error": 0.0, "latency_ms": 1.0}
+    found = Verdict(name="model.onnx", size_bytes=1, num_images=100, accuracy=None, **numbers)
+    monkeypatch.setattr(acceptance, "judge", lambda *_, **__: found)
+    said = _problem(version)
+    assert said.endswith(problem) and bool(said) == bool(problem)
 
 
 def test_a_model_that_is_gone_is_not_passed_over(version: Path):

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -75,7 +76,9 @@ def test_every_format_is_there_and_was_judged_on_the_images_that_can_be_read(del
     output, said = delivered
     files = ["1/saved_model.pb", "tflite/1/float32.tflite", "tflite/1/dynamic_int8.tflite", "onnx/1/model.onnx"]
     assert [name for name in files if not (output / name).is_file()] == []
-    assert ": 12 images." in said
+    assert ": 12 images, the same for every format." in said
+    rows = [line.split() for line in said.splitlines() if line.split()[:1] and "%" in line]
+    assert len(rows) == 4 and all("12" in row for row in rows), said
     assert said.count("100.00%") >= 3  # of float32 in three formats
     assert (output / "1" / "assets" / "classes.txt").read_text().split() == NAMES
 
@@ -85,6 +88,55 @@ def test_the_check_passes_and_says_against_what(delivered: tuple[Path, str], pho
     assert code == 0, said
     assert said.count("OK ") == 4
     assert said.count("against the model on 12 images: ") == 4  # on the images that the export was judged on
+
+
+def _facts(output: Path) -> dict[str, dict]:
+    return {str(path.relative_to(output)): json.loads(path.read_text()) for path in output.rglob("keras_vit.json")}
+
+
+def test_with_int8_every_format_is_judged_on_the_images_that_set_no_ranges(weights: Path, photos: Path, tmp_path: Path):
+    """Of twelve images six set ranges; the table and the facts of each format are about the six others."""
+    wanted = delivery.Wanted(formats=("saved_model", "tflite", "onnx"), flavours=("int8", "float32"), min_agreement=0)
+    said: list[str] = []
+    options = {"weights": weights, "images": photos, "image_size": (SIZE, SIZE), "say": said.append}
+    assert delivery.deliver("ViT_Ti16", tmp_path, wanted, **options) == []
+    facts = _facts(tmp_path)
+    assert len(facts) == 3
+    first = facts["tflite/1/keras_vit.json"]
+    assert len(first["calibrated_on"]) == 6 and first["judged"]["num_images"] == 6
+    assert all(each["judged"] == first["judged"] for each in facts.values())
+    assert all(each["calibrated_on"] == first["calibrated_on"] for each in facts.values())
+    rows = [line.split() for line in "\n".join(said).splitlines() if "%" in line]
+    assert len(rows) == 4 and all("6" in row for row in rows)
+    checked = list(acceptance.check(tmp_path))
+    assert [(each.problem, each.verdict.num_images) for each in checked] == [("", 6)] * 4
+    assert all("others than those" not in each.against for each in checked)
+
+
+def test_the_check_takes_as_many_images_as_the_export_and_says_so_if_they_are_others(
+    weights: Path, photos: Path, tmp_path: Path
+):
+    options = {"weights": weights, "images": photos, "image_size": (SIZE, SIZE), "num_images": 5, "say": lambda _: None}
+    delivery.deliver("ViT_Ti16", tmp_path, **options)
+    (same,) = acceptance.check(tmp_path)
+    assert same.verdict.num_images == 5 and "others than those" not in same.against
+    (other,) = acceptance.check(tmp_path, images=photos / NAMES[0])
+    assert other.problem == "" and "others than those of the export" in other.against
+
+
+def test_the_check_has_the_thresholds_of_the_export(delivered: tuple[Path, str], tmp_path: Path):
+    """Nothing is better than a threshold that nobody meets; `--check` names what was recorded."""
+    folder = tmp_path / "mine"
+    shutil.copytree(delivered[0], folder)
+    for name, facts in _facts(folder).items():
+        bound = facts["accepted"]["max_error"]
+        facts["accepted"]["max_error"] = dict.fromkeys(bound, 0.0) if isinstance(bound, dict) else 0.0
+        (folder / name).write_text(json.dumps(facts))
+        version = (folder / name).parent
+        write_checksums(version.parent if version.name == "assets.extra" else version, version)
+    checked = list(acceptance.check(folder))
+    assert all("more than 0" in each.problem for each in checked) and len(checked) == 4
+    assert all(each.accepted.startswith("errors up to 0") for each in checked)
 
 
 def test_a_failed_check_is_an_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture):

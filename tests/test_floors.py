@@ -38,6 +38,7 @@ FILES = {
     "layers": (
         *(
             "constants",
+            "quantized",
             "patches",
             "tokens",
             "positions",
@@ -46,6 +47,7 @@ FILES = {
             "first_token",
             "gelu",
             "norm",
+            "mlp",
             "lean_products",
             "lean",
             "transformer",

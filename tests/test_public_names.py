@@ -35,6 +35,7 @@ LAYERS = {
     "MaskTokens": "(rate=0.5, *, mask_share=0.8, swap_share=0.1, seed=None)",
     "MlpBlock": "(mlp_dim, *, gelu, dropout_rate=0.0)",
     "MultiHeadDotProductAttention": "(num_heads, *, dropout_rate=0.0, relative_positions=None, query_chunk=None)",
+    "PadToPatches": "(patch_size, num_halvings=0)",
     "PatchEmbedding": "(patch_size, width, *, flatten=True)",
     "PatchExtract": "(patch_size)",
     "StdConv2D": "(filters, kernel_size, *, strides=1, padding='same', std_epsilon, variance_epsilon)",
@@ -45,6 +46,7 @@ LAYERS = {
 }
 VIT_OPTIONS = {
     "include_preprocessing": False,
+    "pad": False,
     "classifier": "token",
     "representation_size": None,
     "head_bias": 0.0,
@@ -92,7 +94,8 @@ def test_what_needs_tensorflow_is_imported_on_first_use():
 
 EXPORTERS = {
     "saved_model": "(model, path, *, class_names=(), eval_crop='resize', top=5, attention=False, precision='float32', "
-    "any_size=False, image_size=None, max_pixels=67108864, identity=None, images=None, warmup=True)",
+    "any_size=False, image_size=None, max_pixels=67108864, identity=None, images=None, num_images=8, "
+    "calibration=None, warmup=True)",
 }
 
 

@@ -15,6 +15,7 @@ from keras_vit.layers import (
     AttentionPooling,
     AxialTransformerBlock,
     ClassToken,
+    PadToPatches,
     PatchEmbedding,
     TokenPooling,
     TransformerBlock,
@@ -148,6 +149,12 @@ def find_attention(model: Any) -> Sites:
     calls = tuple((block, node.input_tensors[0]) for node in nodes if (block := _block(node)) is not None)
     if not calls:
         return _find_inside(model, nodes)
+    padding = [node.operation for node in nodes if _is(node, PadToPatches)]
+    if padding:
+        raise ValueError(
+            f"{model.name} pads its images (`pad=True`), so some of its patches show nothing, and attention to them "
+            "has no place in the image. Build it without `pad` at a size that its patches tile, and resize the images."
+        )
     cuts = [(node.input_tensors[0], node.operation.patch_size) for node in nodes if _is(node, PatchEmbedding)]
     poolings = [(node.operation, node.input_tensors[0]) for node in nodes if _is(node, Pooling)]
     seen = _seen(cuts[0][0]) if cuts else model.inputs[0]

@@ -3,13 +3,11 @@
 import hashlib
 from dataclasses import dataclass, replace
 
-import keras
 import numpy as np
 
 from keras_vit.data.pipeline import evaluation_batches
 from keras_vit.data.sources import Source, fractals
 from keras_vit.data.transforms import eval_crop, scale_to
-from keras_vit.pixels import pixels_of
 
 _BATCH = 16
 # Of pixels from 0 to 255: how far images differ at a place, in the mean over places. Photographs of one data set differ
@@ -50,13 +48,13 @@ class Examples:
         """Returns a word for each image: equal ones, rounded to levels, have equal words."""
         return [hashlib.sha256(image.tobytes()).hexdigest()[:16] for image in self.pixels()]
 
+    def fingerprint(self) -> str:
+        """Returns one word for all images in their order."""
+        return hashlib.sha256("".join(self.fingerprints()).encode()).hexdigest()
+
     def are_alike(self) -> bool:
         """Whether the images hardly differ, so that what holds for one of them proves little about others."""
         return float(self.pixels().std(axis=0, dtype=np.float32).mean()) < _LEAST_SPREAD
-
-    def as_taken_by(self, model: keras.Model) -> np.ndarray:
-        """Returns the images in the range that a model takes."""
-        return pixels_of(model).from_centred(self.images)
 
 
 def take(
@@ -95,6 +93,29 @@ def take(
     chosen = _spread(len(given.images), count)
     labels = None if given.labels is None else given.labels[chosen]
     return Examples(images=given.images[chosen], labels=labels, name=given.name)
+
+
+def set_aside(examples: Examples, count: int) -> tuple[Examples, Examples]:
+    """Returns the images that set the ranges of int8, and the others, on which every file is judged.
+
+    Copies of an image count once, and are not judged if the image sets ranges. A single image is returned as both.
+
+    Args:
+        examples: All images.
+        count: How many set ranges at most; they are spread over all, and never more than half.
+
+    Example:
+        >>> calibration, judged = set_aside(take(None, (32, 32), 5), 2)
+        >>> len(calibration.images), len(judged.images)
+        (2, 3)
+    """
+    words = np.array(examples.fingerprints())
+    different = np.sort(np.unique(words, return_index=True)[1])
+    count = min(count, len(different) // 2)
+    if not count:
+        return examples, examples
+    chosen = different[np.arange(count) * len(different) // count]
+    return examples.those(chosen), examples.those(~np.isin(words, words[chosen]))
 
 
 def _spread(num_images: int, count: int) -> np.ndarray:

@@ -38,8 +38,6 @@ from keras_vit.export.verdicts import Verdict, judge
 from keras_vit.export.versions import new_version
 from keras_vit.extras import absent
 
-_NUM_IMAGES = 32
-_NUM_REFERENCE_IMAGES = 8
 _TOLERANCE = 1e-4
 _LARGE_OUTPUT = 20.0  # heads give logits up to here
 _ONNX_MOST_BYTES = 2**31 - 2**24  # one protobuf message holds less than 2 GiB; the rest is for the graph
@@ -55,6 +53,8 @@ def onnx(
     path: str | os.PathLike,
     *,
     images: Examples | Source | np.ndarray | None = None,
+    num_images: int = 32,
+    calibration: Examples | None = None,
     class_names: Sequence[str] = (),
     eval_crop: str = "resize",
     image_size: int | tuple[int, int] | None = None,
@@ -69,7 +69,10 @@ def onnx(
     Args:
         model: Functional, of one input (B, H, W, 3) and one output, in float32; stays as it is.
         path: Folder of all versions.
-        images: Up to 32, on which the file is judged. See `keras_vit.export.examples.take`; default: generated ones.
+        images: On which the file is judged. See `keras_vit.export.examples.take`; default: generated ones.
+        num_images: On how many of them, at most.
+        calibration: Images that set the ranges of an int8 file of the same model; recorded, so that
+            `export --check` leaves them out here too.
         class_names: In the order of the classes; default: ImageNet's where their number tells, else numbers.
         eval_crop: How images are brought to the size of the model, as in `keras_vit.data.transforms.eval_crop`.
         image_size: Side in pixels, or (height, width); needed where the model takes any size: the file takes this one.
@@ -100,8 +103,8 @@ def onnx(
             f"The weights of {model.name} take {num_bytes / 2**30:.1f} GiB, and a file of ONNX holds less than 2. "
             "Export it with `openvino` or `saved_model`."
         )
-    taken = take(images, subject.image_size, _NUM_IMAGES, crop=eval_crop)
-    known = {"eval_crop": eval_crop, "identity": identity}
+    taken = take(images, subject.image_size, num_images, crop=eval_crop)
+    known = {"eval_crop": eval_crop, "identity": identity, "calibration": calibration}
     return _export(subject, Path(path), "model.onnx", _write_onnx, taken, known, {"format": "ONNX"})
 
 
@@ -110,6 +113,8 @@ def openvino(
     path: str | os.PathLike,
     *,
     images: Examples | Source | np.ndarray | None = None,
+    num_images: int = 32,
+    calibration: Examples | None = None,
     class_names: Sequence[str] = (),
     eval_crop: str = "resize",
     image_size: int | tuple[int, int] | None = None,
@@ -121,8 +126,8 @@ def openvino(
     0.05 off in a logit; compile it with `{"INFERENCE_PRECISION_HINT": "f32"}`, as `keras_vit.json` says too.
 
     Args:
-        model, path, images, class_names, eval_crop, image_size, identity: As in `onnx`; and so is what the file takes
-            and gives.
+        model, path, images, num_images, calibration, class_names, eval_crop, image_size, identity: As in `onnx`; and
+            so is what the file takes and gives.
 
     Returns:
         How far the file is from the model.
@@ -143,8 +148,8 @@ def openvino(
         _check_installed_for_openvino()
         subject = subject_of(model, image_size, class_names)
         check_float32(model)
-        taken = take(images, subject.image_size, _NUM_IMAGES, crop=eval_crop)
-        known = {"eval_crop": eval_crop, "identity": identity}
+        taken = take(images, subject.image_size, num_images, crop=eval_crop)
+        known = {"eval_crop": eval_crop, "identity": identity, "calibration": calibration}
         facts = {"format": "OpenVINO", **_OPENVINO_FACTS}
         return _export(subject, Path(path), "model.xml", _write_openvino, taken, known, facts)
 
@@ -178,11 +183,11 @@ def _export(
         if subject.labels:
             (version.folder / "labels.txt").write_text("\n".join([*subject.labels, ""]), encoding="utf-8")
         numbers = {name: value for name, value in asdict(verdict).items() if name != "version"}
-        described = describe(model, accepted={"max_error": accepted}, **known)
+        described = describe(model, accepted={"max_error": accepted}, judged=examples, **known)
         described["input"] |= {"name": "images", "image_size": list(subject.image_size)}
         described["output"] = {"name": output, "shape": [None, *model.outputs[0].shape[1:]]}
-        write_reference(version.folder, levels[:_NUM_REFERENCE_IMAGES], expected[:_NUM_REFERENCE_IMAGES])
-        write_facts(version.folder, described | facts | {"parity": {"images": examples.name, **numbers}})
+        write_reference(version.folder, levels, expected)
+        write_facts(version.folder, described | facts | {"parity": numbers})
         write_checksums(version.folder, version.folder)
     return replace(verdict, version=version.path)
 

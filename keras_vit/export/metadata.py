@@ -12,6 +12,7 @@ from typing import Any
 
 import keras
 
+from keras_vit.export.examples import Examples
 from keras_vit.imagenet import class_names as imagenet_names
 from keras_vit.pixels import RANGES, pixels_of
 from keras_vit.writing import one_line
@@ -29,6 +30,8 @@ def describe(
     model: keras.Model,
     *,
     accepted: Mapping[str, float],
+    judged: Examples,
+    calibration: Examples | None = None,
     eval_crop: str = "resize",
     identity: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -37,14 +40,19 @@ def describe(
     Args:
         model: That is exported.
         accepted: How far an export may be from the model: the greatest "max_error", the least "top1_agreement".
+        judged: The images on which export and model are compared.
+        calibration: Those that were set aside for the ranges of int8.
         eval_crop: How images are brought to its size, as in `keras_vit.data.transforms.eval_crop`.
         identity: What the caller knows of the weights: the model's name in the table, the tag or file, its hash.
 
     Example:
         >>> model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 48, 3), classes=10)
-        >>> facts = describe(model, accepted={"max_error": 1e-4}, identity={"weights": "none"})
+        >>> judged = take(None, (32, 48), 5)
+        >>> facts = describe(model, accepted={"max_error": 1e-4}, judged=judged, identity={"weights": "none"})
         >>> facts["input"]["image_size"], facts["weights"], len(facts["variables_sha256"])
         ([32, 48], 'none', 64)
+        >>> facts["judged"]["num_images"], facts["judged"]["images"]
+        (5, '5 generated pictures')
     """
     size = list(model.inputs[0].shape[1:3])
     return {
@@ -61,6 +69,8 @@ def describe(
             "resize_in_words": _RESIZED[eval_crop],
         },
         "accepted": dict(accepted),
+        "judged": {"images": judged.name, "num_images": len(judged.images), "sha256": judged.fingerprint()},
+        "calibrated_on": [] if calibration is None else calibration.fingerprints(),
         "checksums": CHECKSUMS_FILE,
         "made_with": {name: importlib.metadata.version(name) for name in ("keras-vit", "keras", "tensorflow")},
         "made_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -107,7 +117,7 @@ def _wrong(facts: Any) -> list[str]:
     taken, accepted = (each if isinstance(each, dict) else {} for each in (taken, accepted))
     bounds = accepted.get("max_error", 0.0)
     bounds = list(bounds.values()) if isinstance(bounds, dict) else [bounds]
-    calibrated = facts.get("calibrated_on", [])
+    calibrated, judged = facts.get("calibrated_on", []), facts.get("judged", {})
     rules = {
         "model": isinstance(facts.get("model"), str),
         "variables_sha256": isinstance(facts.get("variables_sha256"), str),
@@ -118,6 +128,8 @@ def _wrong(facts: Any) -> list[str]:
         "accepted.max_error": all(_is_number(bound) and bound >= 0 for bound in bounds),
         "accepted.top1_agreement": _is_number(accepted.get("top1_agreement", 0))
         and 0 <= accepted.get("top1_agreement", 0) <= 1,
+        "judged": isinstance(judged, dict) and isinstance(judged.get("sha256", ""), str),
+        "num_images": type(facts.get("num_images", 1)) is int and facts.get("num_images", 1) > 0,
         "calibrated_on": isinstance(calibrated, list) and all(isinstance(word, str) for word in calibrated),
     }
     return [f"{name} is not as it was written" for name, is_right in rules.items() if not is_right]

@@ -14,7 +14,7 @@ from keras_vit.export.verdicts import Verdict
 from keras_vit.writing import cell, table, whole, write_text
 
 _NUMBERS = ("size_bytes", "num_images", "top1_agreement", "max_error", "mean_error", "latency_ms", "accuracy")
-_HEADER = ("file", "size, MB", "top-1 agreement", "max error", "mean error", "latency, ms", "accuracy")
+_HEADER = ("file", "size, MB", "images", "top-1 agreement", "max error", "mean error", "latency, ms", "accuracy")
 
 
 def write_report(
@@ -58,8 +58,8 @@ def text_table(verdicts: Sequence[Verdict]) -> str:
         >>> numbers = {"num_images": 500, "max_error": 0.12, "mean_error": 0.016, "accuracy": None}
         >>> small = Verdict(name="int8.tflite", size_bytes=452_000, top1_agreement=0.992, latency_ms=0.61, **numbers)
         >>> print(text_table([small]))
-        file          size, MB   top-1 agreement   max error   mean error   latency, ms
-        int8.tflite      0.452            99.20%        0.12        0.016          0.61
+        file          size, MB   images   top-1 agreement   max error   mean error   latency, ms
+        int8.tflite      0.452      500            99.20%        0.12        0.016          0.61
     """
     _check(verdicts)
     lines = [_header(verdicts), *_rows(verdicts)]
@@ -139,8 +139,8 @@ def _rows(verdicts: Sequence[Verdict]) -> list[list[str]]:
     rows = []
     for verdict in verdicts:
         latency = f"{verdict.latency_ms:.3g}" if math.isfinite(verdict.latency_ms) else "-"
-        row = [" ".join(verdict.name.split()), _three_digits(_megabytes(verdict)), f"{verdict.top1_agreement:.2%}"]
-        row += [f"{verdict.max_error:.2g}", f"{verdict.mean_error:.2g}", latency]
+        row = [" ".join(verdict.name.split()), _three_digits(_megabytes(verdict)), f"{verdict.num_images:,}"]
+        row += [f"{verdict.top1_agreement:.2%}", f"{verdict.max_error:.2g}", f"{verdict.mean_error:.2g}", latency]
         if _has_accuracy(verdicts):
             row.append("-" if verdict.accuracy is None else f"{verdict.accuracy:.2%}")
         rows.append(row)

@@ -12,7 +12,7 @@ The signatures are listed in `signatures.py`.
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,6 @@ from keras_vit.export.versions import new_version
 from keras_vit.export.warmup import write_warmup
 from keras_vit.pixels import copy_declaration
 
-_NUM_REFERENCE_IMAGES = 8
 _POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
 # Greatest difference of an output, as a part of the greatest output (or of 1 where all are smaller). Measured: 1e-6 in
 # float32; in bfloat16, whose numbers have 8 bits, 1 % for ViT-B/16 and 2 % for R50+ViT-B/16. Deeper models have more. A
@@ -54,6 +53,8 @@ def saved_model(
     max_pixels: int = MAX_PIXELS,
     identity: Mapping[str, Any] | None = None,
     images: examples.Examples | Source | np.ndarray | None = None,
+    num_images: int = 8,
+    calibration: examples.Examples | None = None,
     warmup: bool = True,
 ) -> Path:
     """Writes a model as the next version in a folder, whole or not at all; older versions stay.
@@ -75,6 +76,9 @@ def saved_model(
         max_pixels: Files with more pixels are refused, unread; see `keras_vit.export.image_bytes.MAX_PIXELS`.
         identity: What is known of the weights, for the metadata: the tag or file, its hash.
         images: To compare model and export on; default: generated pictures. See `keras_vit.export.examples.take`.
+        num_images: On how many of them, at most.
+        calibration: Images that set the ranges of an int8 file of the same model; recorded, so that
+            `export --check` leaves them out here too.
         warmup: Write requests that TensorFlow Serving replays before it says that it is ready.
 
     Returns:
@@ -86,7 +90,8 @@ def saved_model(
     _check(eval_crop=eval_crop, top=top, precision=precision)
     subject = subject_of(model, image_size, class_names)
     size = subject.image_size
-    levels = examples.take(images, size, _NUM_REFERENCE_IMAGES, crop=eval_crop).pixels()
+    judged = examples.take(images, size, num_images, crop=eval_crop)
+    levels = judged.pixels()
     expected = replace(subject, model=_computing_in(model, "float32")).answers(levels)
     with new_version(path) as version:
         asked = _write_graph(
@@ -104,12 +109,18 @@ def saved_model(
             jpeg = tf.io.encode_jpeg(levels[0]).numpy()
             write_warmup(version.folder, Path(path).name, asked, image_size=size, jpeg=jpeg)
         accepted = {"max_error": _TOLERANCES[precision] * max(1.0, float(np.abs(expected).max()))}
-        facts = metadata.describe(model, accepted=accepted, eval_crop=eval_crop, identity=identity)
+        facts = metadata.describe(
+            model, accepted=accepted, judged=judged, calibration=calibration, eval_crop=eval_crop, identity=identity
+        )
         facts["input"]["image_size"] = list(size)
         facts["precision"] = precision
         facts["files"] = {"formats": ["JPEG", "PNG"], "max_pixels": max_pixels, "statuses": list(STATUSES)}
         facts["signatures"] = {name: _words(function) for name, function in asked.items()}
-        facts["parity"] = _parity(version.folder, subject.inputs(levels), expected, accepted["max_error"])
+        verdict = verdicts.judge(
+            version.folder, subject.inputs(levels), expected, labels=judged.labels, name="SavedModel"
+        )
+        _check_close(verdict, accepted["max_error"])
+        facts["parity"] = {name: value for name, value in asdict(verdict).items() if name != "version"}
         extra = version.folder / metadata.EXTRA_FOLDER
         extra.mkdir(exist_ok=True)
         write_reference(extra, levels, expected)
@@ -172,17 +183,10 @@ def _words(function: Callable) -> dict[str, dict[str, str]]:
     }
 
 
-def _parity(folder: Path, inputs: np.ndarray, expected: np.ndarray, accepted: float) -> dict[str, Any]:
-    """How far the export is from the model in float32.
-
-    Raises:
-        ValueError: If that is more than rounding explains.
-    """
-    verdict = verdicts.judge(folder, inputs, expected, repeats=0)
+def _check_close(verdict: verdicts.Verdict, accepted: float) -> None:
+    """Raises a ValueError if the export is further from the model in float32 than rounding explains."""
     if verdict.max_error > accepted:
         raise ValueError(
             f"The export gives outputs that are up to {verdict.max_error:.2g} off those of the model, and rounding "
             f"explains {accepted:.2g}. Nothing was written."
         )
-    names = ("num_images", "max_error", "mean_error", "top1_agreement")
-    return {name: getattr(verdict, name) for name in names}

@@ -18,7 +18,7 @@ from absl import logging
 
 from keras_vit.data.sources import Source
 from keras_vit.export.checksums import write_checksums
-from keras_vit.export.examples import Examples, take
+from keras_vit.export.examples import Examples, set_aside, take
 from keras_vit.export.metadata import describe, write_facts
 from keras_vit.export.reference import write_reference
 from keras_vit.export.report import write_report
@@ -30,8 +30,7 @@ from keras_vit.export.verdicts import Verdict, judge
 from keras_vit.export.versions import new_version, temporary_folder
 from keras_vit.extras import absent
 
-_NUM_CALIBRATION_IMAGES = 100
-_NUM_REFERENCE_IMAGES = 8
+NUM_CALIBRATION_IMAGES = 100
 _MOST_GENERATED = 64
 _FEWEST_INT8_IMAGES = 8  # that set ranges, and as many others that are judged
 # Greatest difference of an output, as a part of the greatest output (or of 1 where all are smaller). Measured on small
@@ -45,6 +44,7 @@ def tflite(
     *,
     flavours: Sequence[str] = FLAVOURS,
     images: Examples | Source | np.ndarray | None = None,
+    calibration: Examples | None = None,
     num_images: int = 1000,
     class_names: Sequence[str] = (),
     eval_crop: str = "resize",
@@ -65,8 +65,9 @@ def tflite(
         flavours: "float32"; "float16" weights; "dynamic_int8", "int8" and "weight_only_int8", of which the second sets
             the ranges of activations beforehand, and the last rounds weights alone.
         images: See `keras_vit.export.examples.take`; default: 64 generated pictures, which say less than photographs.
-            For "int8", up to 100 of them, at most half, set the ranges; the files are judged on the others. It needs at
-            least 8 for either, and images that differ.
+            All flavours are judged on the same ones.
+        calibration: Images that set the ranges of "int8", none of which is in `images`. Default: up to 100 of
+            `images`, at most half, which are then not judged. int8 needs at least 8 for either, and images that differ.
         num_images: On how many the files are judged, at most.
         class_names: In the order of the classes; default: ImageNet's where their number tells, else numbers.
         eval_crop: How images are brought to the size of the model, as in `keras_vit.data.transforms.eval_crop`.
@@ -98,15 +99,23 @@ def tflite(
     subject = subject_of(model, image_size, class_names)
     check_float32(model)
     size = subject.image_size
-    num_calibration = _NUM_CALIBRATION_IMAGES if "int8" in flavours else 0
+    num_calibration = NUM_CALIBRATION_IMAGES if "int8" in flavours and calibration is None else 0
     most = num_calibration + (min(num_images, _MOST_GENERATED) if images is None else num_images)
-    calibration, judged = _split(take(images, size, most, crop=eval_crop), num_calibration)
+    set_apart, judged = set_aside(take(images, size, most, crop=eval_crop), num_calibration)
+    calibration = set_apart if calibration is None else calibration
     levels = judged.pixels()
     expected = subject.answers(levels)
     inputs, samples = (each if preprocessing else subject.inputs(each) for each in (levels, calibration.pixels()))
     bounds = {name: _TOLERANCES[name] * max(1.0, float(np.abs(expected).max())) for name in flavours}
     accepted = {"top1_agreement": min_agreement, "max_error": bounds}
-    known = describe(model, accepted=accepted, eval_crop=eval_crop, identity=identity)
+    known = describe(
+        model,
+        accepted=accepted,
+        judged=judged,
+        calibration=calibration if "int8" in flavours else None,
+        eval_crop=eval_crop,
+        identity=identity,
+    )
     doubts = _doubts(subject, judged, expected)
     for doubt in doubts:
         logging.warning("%s: %s", model.name, doubt)
@@ -139,12 +148,10 @@ def tflite(
         if len(refused) == len(flavours):
             raise ValueError(_refusal(model, refused, min_agreement, "Nothing is written."))
         facts["accepted"]["max_error"] = _bounds_of_all(bounds, verdicts)
-        if "int8" in flavours:
-            facts["calibrated_on"] = calibration.fingerprints()
         images_name = "generated pictures" if images is None else judged.name
         title = f"{model.name} as TFLite"
         write_report(version.folder, verdicts, title=title, images_name=images_name, doubts=doubts)
-        write_reference(version.folder, levels[:_NUM_REFERENCE_IMAGES], expected[:_NUM_REFERENCE_IMAGES])
+        write_reference(version.folder, levels, expected)
         write_facts(version.folder, facts)
         write_checksums(version.folder, version.folder)
     if refused:
@@ -180,20 +187,6 @@ def _check_installed(flavours: Sequence[str]) -> None:
 
 
 # ── images and answers ──
-
-
-def _split(examples: Examples, count: int) -> tuple[Examples, Examples]:
-    """Returns those that set ranges, spread over all and at most half of them, and the others.
-
-    Copies of an image count once, and are not judged if it sets ranges. One alone is both.
-    """
-    words = np.array(examples.fingerprints())
-    different = np.sort(np.unique(words, return_index=True)[1])
-    count = min(count, len(different) // 2)
-    if not count:
-        return examples, examples
-    chosen = different[np.arange(count) * len(different) // count]
-    return examples.those(chosen), examples.those(~np.isin(words, words[chosen]))
 
 
 def _unproven(calibration: Examples, judged: Examples) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from keras_vit.layers.axial import AxialTransformerBlock, AxialUnit
 from keras_vit.layers.norm import GroupNorm, LayerNorm
-from keras_vit.layers.patches import PatchEmbedding, PatchExtract
+from keras_vit.layers.patches import PadToPatches, PatchEmbedding, PatchExtract
 from keras_vit.layers.pooling import AttentionPooling, TokenPooling
 from keras_vit.layers.positions import AddPositionEmbs
 from keras_vit.layers.resnet import BiTMaxPool, BiTUnit, StdConv2D, StemUnit
@@ -22,6 +22,7 @@ __all__ = [
     "MaskTokens",
     "MlpBlock",
     "MultiHeadDotProductAttention",
+    "PadToPatches",
     "PatchEmbedding",
     "PatchExtract",
     "StdConv2D",

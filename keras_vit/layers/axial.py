@@ -20,6 +20,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_vit.layers import quantized
 from keras_vit.layers.gelu import Gelu
 from keras_vit.layers.resnet import unit_config, unit_factories, unit_output_shape
 from keras_vit.layers.transformer import MultiHeadDotProductAttention, TransformerBlock
@@ -161,6 +162,12 @@ class AxialTransformerBlock(keras.layers.Layer):
         x = ops.transpose(ops.reshape(x, (-1, columns, rows, x.shape[-1])), (0, 2, 1, 3))
         return ops.reshape(x, (-1, rows * columns, x.shape[-1]))
 
+    def get_build_config(self) -> dict | None:
+        return quantized.build_config(self, super().get_build_config())
+
+    def build_from_config(self, config: dict) -> None:
+        super().build_from_config(quantized.take(self, config))
+
     def get_config(self) -> dict:
         names = (
             "num_heads",
@@ -258,6 +265,7 @@ class AxialUnit(keras.layers.Layer):
         attention = MultiHeadDotProductAttention(
             AXIAL_HEADS, relative_positions=length, name=name, dtype=self.dtype_policy
         )
+        quantized.hand_down(self, name, attention)
         attention.build((None, length, self.filters))
         return attention
 
@@ -279,6 +287,12 @@ class AxialUnit(keras.layers.Layer):
         x = ops.transpose(x, order)
         lines = ops.reshape(x, (-1, *x.shape[2:]))
         return ops.transpose(ops.reshape(attention(lines), (-1, *x.shape[1:])), order)
+
+    def get_build_config(self) -> dict | None:
+        return quantized.build_config(self, super().get_build_config())
+
+    def build_from_config(self, config: dict) -> None:
+        super().build_from_config(quantized.take(self, config))
 
     def get_config(self) -> dict:
         return {**super().get_config(), **unit_config(self)}

@@ -56,6 +56,48 @@ class PatchExtract(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
+class PadToPatches(keras.layers.Layer):
+    """Pads images with zeros, below and to the right, to the next size that patches tile.
+
+    Zero is the middle of pixels in [-1, 1]: gray. Where the patches tile an axis, nothing is added along it.
+
+    Args:
+        patch_size: Side of a patch, counted on the feature map after the halvings.
+        num_halvings: Strided steps of a convolutional stem between the images and the patches.
+
+    Input shape:   (B, H, W, C) float.
+    Output shape:  (B, H', W', C), same dtype as the input; without halvings H' = ceil(H / P) * P, and so W'.
+
+    Example:
+        >>> keras.ops.shape(PadToPatches(16)(keras.ops.ones((2, 225, 300, 3))))
+        (2, 240, 304, 3)
+
+    Source: timm's `dynamic_img_pad` (layers/patch_embed.py) pads at the same places, with the same value.
+    """
+
+    def __init__(self, patch_size: int, num_halvings: int = 0, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.patch_size = patch_size
+        self.num_halvings = num_halvings
+
+    def compute_output_shape(self, input_shape: tuple) -> tuple:
+        batch, height, width, channels = _image_shape(input_shape)
+        return batch, *(size and self._padded(size) for size in (height, width)), channels
+
+    def call(self, images):
+        _, height, width, channels = ops.shape(images)
+        new_height, new_width = self._padded(height), self._padded(width)
+        images = ops.pad(images, ((0, 0), (0, new_height - height), (0, new_width - width), (0, 0)))
+        return ops.reshape(images, (-1, new_height, new_width, channels))  # a padding that is open hides the channels
+
+    def _padded(self, size: Any) -> Any:
+        return grid.padded(size, self.patch_size, self.num_halvings)
+
+    def get_config(self) -> dict:
+        return {**super().get_config(), "patch_size": self.patch_size, "num_halvings": self.num_halvings}
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
 class PatchEmbedding(keras.layers.Layer):
     """Maps every patch of an image linearly to a token.
 

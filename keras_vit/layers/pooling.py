@@ -8,10 +8,12 @@ from typing import Any, Literal, get_args
 import keras
 from keras import ops
 
+from keras_vit.layers import quantized
 from keras_vit.layers.first_token import first_token
 from keras_vit.layers.gelu import Gelu
+from keras_vit.layers.mlp import MlpBlock
 from keras_vit.layers.norm import LayerNorm
-from keras_vit.layers.transformer import MlpBlock, MultiHeadDotProductAttention
+from keras_vit.layers.transformer import MultiHeadDotProductAttention
 
 TokenPoolingMode = Literal["token", "avg", "max"]
 
@@ -101,6 +103,12 @@ class AttentionPooling(keras.layers.Layer):
         probe = ops.broadcast_to(probe, (ops.shape(tokens)[0], 1, tokens.shape[-1]))
         x = self.attention(probe, tokens, training=training)
         return (x + self.mlp(self.mlp_norm(x, training=training), training=training))[:, 0]
+
+    def get_build_config(self) -> dict | None:
+        return quantized.build_config(self, super().get_build_config())
+
+    def build_from_config(self, config: dict) -> None:
+        super().build_from_config(quantized.take(self, config))
 
     def get_config(self) -> dict:
         names = ("num_heads", "mlp_dim", "norm_epsilon", "gelu")

@@ -9,68 +9,14 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.layers import constants
+from keras_vit.layers import constants, quantized
 from keras_vit.layers.first_token import declare
-from keras_vit.layers.gelu import Gelu, gelu
+from keras_vit.layers.gelu import Gelu
+from keras_vit.layers.mlp import MlpBlock, as_rows, as_tokens, batch_and_length
 from keras_vit.layers.norm import LayerNorm
 
 if keras.backend.backend() == "tensorflow":
     from keras_vit.layers import lean, tensorflow_inference, tensorflow_training
-
-
-@keras.saving.register_keras_serializable(package="keras_vit")
-class MlpBlock(keras.layers.Layer):
-    """Two dense layers with a GELU between them.
-
-    Args:
-        mlp_dim: Hidden size.
-        gelu: "tanh" (Google's checkpoints) or "exact" (timm's and Hugging Face's). No default: it
-            must match the checkpoint.
-        dropout_rate: After the GELU and after the second layer.
-
-    Input shape:   (B, N, D).
-    Output shape:  (B, N, D), same dtype as the input.
-
-    Example:
-        >>> keras.ops.shape(MlpBlock(768, gelu="tanh")(keras.ops.zeros((2, 197, 192))))
-        (2, 197, 192)
-
-    Source: arXiv:2010.11929 eq. 3; vision_transformer@c6de1e5 models_vit.py.
-    """
-
-    def __init__(self, mlp_dim: int, *, gelu: Gelu, dropout_rate: float = 0.0, **kwargs: Any):
-        super().__init__(**kwargs)
-        if gelu not in ("tanh", "exact"):
-            raise ValueError(f'`gelu` must be "tanh" or "exact". Received: {gelu!r}.')
-        self.mlp_dim = mlp_dim
-        self.gelu: Gelu = gelu
-        self.dropout_rate = dropout_rate
-        self._hidden_dropout = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy)
-        self._output_dropout = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy)
-
-    def build(self, input_shape: tuple) -> None:
-        dense = functools.partial(
-            keras.layers.Dense,
-            kernel_initializer="glorot_uniform",
-            bias_initializer=keras.initializers.RandomNormal(stddev=1e-6),
-            dtype=self.dtype_policy,
-        )
-        self.dense_0 = dense(self.mlp_dim, name="dense_0")
-        self.dense_0.build(input_shape)
-        self.dense_1 = dense(input_shape[-1], name="dense_1")
-        self.dense_1.build((*input_shape[:-1], self.mlp_dim))
-
-    def compute_output_shape(self, input_shape: tuple) -> tuple:
-        return tuple(input_shape)
-
-    def call(self, x, training=None):
-        hidden = gelu(self.dense_0(_rows(x)), self.gelu, training=training)
-        hidden = self._hidden_dropout(hidden, training=training)
-        return self._output_dropout(_tokens(self.dense_1(hidden), like=x), training=training)
-
-    def get_config(self) -> dict:
-        config = {"mlp_dim": self.mlp_dim, "gelu": self.gelu, "dropout_rate": self.dropout_rate}
-        return {**super().get_config(), **config}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -132,6 +78,7 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
             raise ValueError("`query_chunk` needs a known number of queries: build the model for one image size.")
         for name in ("query", "key", "value", "out"):
             dense = keras.layers.Dense(width, kernel_initializer="glorot_uniform", name=name, dtype=self.dtype_policy)
+            dense = quantized.dense(self, dense)
             dense.build((None, None, width))
             setattr(self, name, dense)
         self.head_dim = width // self.num_heads
@@ -160,7 +107,7 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
                 _in_turns(attend, [(chunk, keys_BAKN, values_BANK) for chunk in chunks]), axis=2
             )
         heads_BQAK = ops.transpose(heads_BAQK, (0, 2, 1, 3))
-        return _tokens(self.out(ops.reshape(heads_BQAK, (-1, queries.shape[-1]))), like=queries)
+        return as_tokens(self.out(ops.reshape(heads_BQAK, (-1, queries.shape[-1]))), like=queries)
 
     def attention_scores(self, queries, values=None):
         """Returns softmax(q k^T / sqrt(K)), (B, A, Q, N), in the compute dtype."""
@@ -213,10 +160,16 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
 
     def _split(self, rows, like):
         """(B * N, D) to (B, N, A, K)."""
-        return ops.reshape(rows, (*_batch_and_length(like), self.num_heads, self.head_dim))
+        return ops.reshape(rows, (*batch_and_length(like), self.num_heads, self.head_dim))
 
     def _heads(self, rows, like):
         return ops.transpose(self._split(rows, like), (0, 2, 1, 3))
+
+    def get_build_config(self) -> dict | None:
+        return quantized.build_config(self, super().get_build_config())
+
+    def build_from_config(self, config: dict) -> None:
+        super().build_from_config(quantized.take(self, config))
 
     def get_config(self) -> dict:
         config = {
@@ -244,26 +197,10 @@ def _in_turns(compute, parts):
     return [compute(*part) for part in parts]
 
 
-def _rows(x):
-    """(B, N, D) to (B * N, D). Of a product of two matrices TensorFlow makes one operation with bias and GELU."""
-    return ops.reshape(x, (-1, x.shape[-1]))
-
-
 def _rows_of_both(queries, values):
     """One array where they are the same: a gradient would keep each."""
-    query_rows = _rows(queries)
-    return query_rows, query_rows if values is queries else _rows(values)
-
-
-def _tokens(rows, like):
-    """(B * N, F) to (B, N, F); B and N are those of `like`."""
-    return ops.reshape(rows, (*_batch_and_length(like), rows.shape[-1]))
-
-
-def _batch_and_length(x):
-    """For a reshape: -1 for an open batch, so that a known length stays known."""
-    length = x.shape[1]
-    return (-1, length) if length is not None else tuple(ops.shape(x)[:2])
+    query_rows = as_rows(queries)
+    return query_rows, query_rows if values is queries else as_rows(values)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -375,6 +312,12 @@ class TransformerBlock(keras.layers.Layer):
 
     def load_own_variables(self, store: Any) -> None:
         super().load_own_variables(constants.variables(store))
+
+    def get_build_config(self) -> dict | None:
+        return quantized.build_config(self, super().get_build_config())
+
+    def build_from_config(self, config: dict) -> None:
+        super().build_from_config(quantized.take(self, config))
 
     def get_config(self) -> dict:
         names = (

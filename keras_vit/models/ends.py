@@ -7,50 +7,62 @@ from collections.abc import Callable
 
 import keras
 
+_FEW = 4  # channels; a side of an image is longer
 
-def check_input_shape(shape: tuple, is_pretrained: bool) -> None:
-    """Raises ValueError if `shape` is not (height, width, channels) of images; trained weights expect 3 channels."""
+
+def check_input_shape(shape: tuple) -> None:
+    """Raises ValueError if `shape` is not (height, width, channels) of images."""
     if len(shape) != 3:
         raise ValueError(f"`input_shape` must be a tuple of three integers. Received: input_shape={shape}")
     height, width, channels = shape
+    is_first = isinstance(height, int) and 1 <= height <= _FEW
+    if is_first and (channels is None or (isinstance(channels, int) and channels > _FEW)):
+        raise ValueError(
+            "`input_shape` is (height, width, channels): channels come last. "
+            f"Received: input_shape={shape}, which has them first. Use {(width, channels, height)}, and transpose the "
+            "images to match: `numpy.moveaxis(images, 1, -1)`."
+        )
     if any(size is not None and (not isinstance(size, int) or size < 1) for size in shape):
         raise ValueError(f"`input_shape` must hold positive integers, or None. Received: input_shape={shape}")
     if channels is None:
         raise ValueError(f"The number of channels must be known. Received: input_shape={shape}")
-    if is_pretrained and channels != 3:
-        raise ValueError(f"The input must have 3 channels; Received `input_shape={shape}`")
 
 
-def shape_of_images(
-    input_tensor: keras.KerasTensor | None, input_shape: tuple | None, default: tuple, *, is_pretrained: bool
-) -> tuple:
+def shape_of_images(input_tensor: keras.KerasTensor | None, input_shape: tuple | None, default: tuple) -> tuple:
     """Returns (height, width, channels): that of the tensor, or the one asked for, or the default.
 
     Raises:
-        ValueError: If the tensor is no batch of images, or of another shape than the one asked for.
+        ValueError: If the tensor is no Keras tensor, no batch of images, or of another shape than the one asked for.
     """
-    if input_tensor is not None and keras.backend.is_keras_tensor(input_tensor):
+    if input_tensor is not None:
+        _check_symbolic(input_tensor)
         shape = tuple(input_tensor.shape[1:])
         if len(shape) != 3 or (input_shape is not None and tuple(input_shape) != shape):
             raise ValueError(
                 "`input_tensor` must be a batch of images, (batch, height, width, channels), and agree with "
                 f"`input_shape`. Received: a tensor of shape {tuple(input_tensor.shape)}, input_shape={input_shape}"
             )
-        check_input_shape(shape, is_pretrained)
+        check_input_shape(shape)
         return shape
     return default if input_shape is None else tuple(input_shape)
+
+
+def _check_symbolic(input_tensor: object) -> None:
+    if not keras.backend.is_keras_tensor(input_tensor):
+        shape = getattr(input_tensor, "shape", None)
+        described = type(input_tensor).__name__ + ("" if shape is None else f" of shape {tuple(shape)}")
+        raise ValueError(
+            "`input_tensor` must be a Keras tensor, such as `keras.Input((224, 224, 3))` or the output of a layer: it "
+            f"says where images come in, and holds none. Received: {described}. Leave it out, and give images to the "
+            "model: `model.predict(images)`."
+        )
 
 
 def as_pixels(
     input_tensor: keras.KerasTensor | None, shape: tuple, include_preprocessing: bool
 ) -> tuple[keras.KerasTensor, keras.KerasTensor]:
     """Returns the images as given, and as pixels in [-1, 1]."""
-    if input_tensor is None:
-        images = keras.Input(shape)
-    elif keras.backend.is_keras_tensor(input_tensor):
-        images = input_tensor
-    else:
-        images = keras.Input(shape, tensor=input_tensor)
+    images = keras.Input(shape) if input_tensor is None else input_tensor
     if not include_preprocessing:
         return images, images
     # Not `keras.layers.Rescaling`: it imports TensorFlow whatever the backend.
@@ -90,6 +102,40 @@ def classify(
         dtype=full_precision(),
         name="predictions",
     )(x)
+
+
+def replace_head(model: keras.Model, classes: int, classifier_activation: str | None = "softmax") -> keras.Model:
+    """Returns the model with a new, zero-initialized `predictions` layer in place of its whole head.
+
+    The tanh layer of pre-training goes too, as in the paper's fine-tuning (B.1.1). All other layers
+    are shared with the given model.
+
+    Raises:
+        ValueError: If the model is none, or has no such layer, or `classes` is no number of classes.
+
+    Example:
+        >>> model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3))
+        >>> keras_vit.replace_head(model, classes=10).output_shape
+        (None, 10)
+    """
+    if not isinstance(model, keras.Model):
+        raise ValueError(
+            f"`replace_head` takes a model. Received: {model!r}. Build it first: "
+            f'`keras_vit.replace_head(keras_vit.ViT_B16(weights="imagenet"), {classes})`.'
+        )
+    if not isinstance(classes, int) or classes < 1:
+        raise ValueError(f"`classes` is the number of classes, at least 1. Received: {classes!r}.")
+    names = [layer.name for layer in model.layers]
+    if "predictions" not in names:
+        raise ValueError(
+            f"{model.name} has no layer `predictions` to replace. Its last layers: {names[-3:]}. A model "
+            "without a head (`include_top=False`, with `pooling`) gets one from Keras: "
+            "`keras.Model(model.input, keras.layers.Dense("
+            f'{classes}, activation="softmax", kernel_initializer="zeros", name="predictions")(model.output))`.'
+        )
+    features = model.get_layer("pre_logits" if "pre_logits" in names else "predictions").input
+    outputs = classify(features, classes, activation=classifier_activation)
+    return keras.Model(model.input, outputs, name=model.name)
 
 
 def pre_logits(features: keras.KerasTensor, representation_size: int) -> keras.KerasTensor:

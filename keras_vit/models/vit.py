@@ -12,10 +12,10 @@ from typing import Literal, get_args
 
 import keras
 
-from keras_vit.grid import Interpolation, patch_grid
+from keras_vit.grid import Interpolation, padded, patch_grid
 from keras_vit.layers.axial import AxialTransformerBlock
 from keras_vit.layers.norm import LayerNorm
-from keras_vit.layers.patches import PatchEmbedding
+from keras_vit.layers.patches import PadToPatches, PatchEmbedding
 from keras_vit.layers.pooling import AttentionPooling, TokenPooling
 from keras_vit.layers.positions import AddPositionEmbs, PositionKind
 from keras_vit.layers.tokens import ClassToken
@@ -30,11 +30,23 @@ PositionEmbedding = Literal["learned_1d", "learned_2d", "sincos2d", "relative", 
 PositionPlacement = Literal["stem", "every_layer", "shared"]
 
 
-def grid_of(variant: ViTVariant, image_size: tuple[int, int]) -> tuple[int, int]:
-    """Returns the (rows, columns) of patches that `variant` cuts an image of (height, width) pixels into."""
-    stem = variant.stem
-    num_halvings = 0 if stem is None else 2 + max(len(stem.units) - 1, 0)
-    return patch_grid(image_size, variant.patch_size, num_halvings)
+def grid_of(variant: ViTVariant, image_size: tuple[int, int], pad: bool = False) -> tuple[int, int]:
+    """Returns the (rows, columns) of patches that `variant` cuts an image of (height, width) pixels into.
+
+    Raises:
+        ValueError: If the patches do not tile the image, and it is not padded.
+    """
+    halvings = _num_halvings(variant)
+    if pad:
+        image_size = (
+            padded(image_size[0], variant.patch_size, halvings),
+            padded(image_size[1], variant.patch_size, halvings),
+        )
+    return patch_grid(image_size, variant.patch_size, halvings)
+
+
+def _num_halvings(variant: ViTVariant) -> int:
+    return 0 if variant.stem is None else 2 + max(len(variant.stem.units) - 1, 0)
 
 
 def default_classifier(variant: ViTVariant) -> Classifier:
@@ -184,6 +196,7 @@ def vision_transformer(
     variant: ViTVariant,
     images: keras.KerasTensor | None = None,
     *,
+    pad: bool = False,
     classifier: Classifier | None = None,
     pooling: Pooling | None = None,
     classes: int | None = None,
@@ -208,6 +221,7 @@ def vision_transformer(
         variant: A row of `keras_vit.variants.VIT_VARIANTS`, or one like it.
         images: (B, H, W, C) Keras tensor, pixels in [-1, 1]; default: a new input of 224 x 224 x 3.
             H and W may be None, but not for an axial variant.
+        pad: Whether images that the patches do not tile are padded, with zeros below and to the right.
         classifier: What the classifier reads: "token", the class token (the paper's choice); "gap",
             the mean of the patch tokens; "map", attention pooling; "none", nothing: tokens come out.
             Only "token" has a class token. Default: "token"; "gap" for an axial variant, which can have no class
@@ -249,11 +263,14 @@ def vision_transformer(
         images = keras.Input((224, 224, 3))
     _, height, width, _ = keras.ops.shape(images)
     if height is not None and width is not None:
-        grid_of(variant, (height, width))  # names the valid sizes where the patches do not tile the image
+        _check_tiling(variant, (height, width), pad)
     elif position_grid is None:
         position_grid = grid_of(variant, (224, 224))
+    pixels = images
+    if pad:
+        pixels = PadToPatches(variant.patch_size, _num_halvings(variant), name="pad_to_patches")(images)
     tokens = encode_tokens(
-        embed_patches(images, variant),
+        embed_patches(pixels, variant),
         variant,
         class_token=classifier == "token",
         position_grid=position_grid,
@@ -284,6 +301,14 @@ def vision_transformer(
             raise ValueError("`representation_size` needs one vector per image. Pass `pooling`.")
         outputs = pre_logits(outputs, representation_size)
     return keras.Model(source_inputs(images), outputs, name=name or variant.name.lower())
+
+
+def _check_tiling(variant: ViTVariant, image_size: tuple[int, int], pad: bool) -> None:
+    """Names the valid sizes where the patches do not tile the image."""
+    try:
+        grid_of(variant, image_size, pad)
+    except ValueError as error:
+        raise ValueError(f"{error} `pad=True` pads them inside the model.") from None
 
 
 def _pool(

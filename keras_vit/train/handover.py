@@ -12,11 +12,11 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from keras_vit.applications import replace_head
 from keras_vit.data.reading import Unreadable, read_pixels, read_record
 from keras_vit.data.sources import Source
 from keras_vit.evaluate.accuracy import answer
 from keras_vit.evaluate.scorecard import class_table, headline, worst, write_answers, write_pictures
+from keras_vit.models.ends import replace_head
 from keras_vit.train.config import RunConfig
 from keras_vit.writing import table, whole, write_text
 

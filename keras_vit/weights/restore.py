@@ -1,11 +1,12 @@
 """Arrays under our names into a model and back: strict, all or nothing.
 
-Knows names, shapes and position tables; knows no file and no foreign vocabulary.
+Knows names, shapes, position tables and the channels of images; knows no file and no foreign vocabulary.
 """
 
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import keras
 import numpy as np
@@ -70,9 +71,60 @@ def restore(
     variables = {name: v for name, v in named_variables(layers).items() if not skipped.fullmatch(name)}
     arrays = {name: array for name, array in arrays.items() if not skipped.fullmatch(name)}
     arrays = _fit_positions(layers, arrays, positions or PositionResize())
+    arrays = _fit_channels(variables, arrays)
     _check(variables, arrays, origin)
     for name, variable in variables.items():
         variable.assign(arrays[name])
+
+
+_STEMS = ("conv_root/kernel", "embedding/kernel")  # what sees the image: the first of them that there is
+
+
+def channels_of(arrays: Mapping[str, Any]) -> int | None:
+    """Returns how many channels the images of a model have, by its arrays or variables; None if they do not tell.
+
+    Example:
+        >>> channels_of({"embedding/kernel": np.zeros((16, 16, 1, 192))})
+        1
+    """
+    stem = next((arrays[name] for name in _STEMS if name in arrays), None)
+    return None if stem is None or len(stem.shape) != 4 else int(stem.shape[2])
+
+
+def adapt_channels(kernel: np.ndarray, channels: int) -> np.ndarray:
+    """Returns the kernel of a first layer, made for RGB, for images of another number of channels.
+
+    One channel gets the sum over red, green and blue: a gray image then gives what its three copies gave. Other numbers
+    get the three in turns, times 3 / channels, which keeps the size of what comes out. As it is for a convolution or
+    for patches. A standardized convolution (hybrids, ResNets) brings each filter to deviation 1 afterwards: it keeps
+    the direction of the filters and no factor, so a gray image gives about the same, and not exactly.
+
+    Args:
+        kernel: (h, w, 3, D).
+        channels: Of the images.
+
+    Example:
+        >>> adapt_channels(np.array([1.0, 2.0, 3.0]).reshape(1, 1, 3, 1), 4).ravel().tolist()
+        [0.75, 1.5, 2.25, 0.75]
+
+    Source: timm, `adapt_input_conv` (models/_manipulate.py).
+    """
+    if channels == 1:
+        return kernel.sum(axis=2, keepdims=True)
+    turns = np.resize(np.arange(3), channels)
+    return kernel[:, :, turns] * kernel.dtype.type(3 / channels)
+
+
+def _fit_channels(
+    variables: Mapping[str, keras.Variable], arrays: Mapping[str, np.ndarray]
+) -> Mapping[str, np.ndarray]:
+    """Only from RGB: what other channels mean is not known."""
+    mine, theirs = channels_of(variables), channels_of(arrays)
+    if mine is None or theirs != 3 or mine == 3:
+        return arrays
+    name = next(name for name in _STEMS if name in arrays)
+    logging.info("%s: of 3 channels, made for %d.", name, mine)
+    return {**arrays, name: adapt_channels(arrays[name], mine)}
 
 
 def _check(variables: Mapping[str, keras.Variable], arrays: Mapping[str, np.ndarray], origin: str) -> None:
@@ -112,6 +164,12 @@ def _hints(missing: list[str], unexpected: list[str], shapes: Mapping[str, tuple
         hints.append("The checkpoint has a tanh layer: pass its width as `representation_size`.")
     if "class_token/cls" in missing or "class_token/cls" in unexpected:
         hints.append('With a class token use `classifier="token"`, without one "gap" or "map".')
+    channels = [shape[2] for shape in next((shapes[name] for name in _STEMS if name in shapes), ()) if len(shape) == 4]
+    if len(set(channels)) == 2:
+        hints.append(
+            f"The checkpoint is for images of {channels[1]} channels, and only those of 3 are made to fit others: pass "
+            f"`input_shape=(height, width, {channels[1]})`."
+        )
     halves = [any(re.search(r"/(row|column)/", name) for name in names) for names in (missing, unexpected)]
     if any(halves) and not all(halves):
         hints.append("One of the two is axial, the other is not: take the model that the checkpoint was made for.")

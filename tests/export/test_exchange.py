@@ -122,7 +122,7 @@ def test_images_of_the_callers_are_judged_and_their_labels_counted(build, tmp_pa
     labels = np.where(np.arange(20) < 5, (answers + 1) % 10, answers)  # a quarter is wrong
     verdict = openvino(model, tmp_path, images=sources.arrays(levels, labels, name="noise"))
     assert verdict.num_images == 20 and verdict.accuracy == pytest.approx(0.75)
-    assert "noise" in json.loads((tmp_path / "1" / "keras_vit.json").read_text())["parity"]["images"]
+    assert "noise" in json.loads((tmp_path / "1" / "keras_vit.json").read_text())["judged"]["images"]
 
 
 @pytest.mark.slow

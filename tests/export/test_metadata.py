@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit.export.examples import Examples
 from keras_vit.export.metadata import describe, labels_of, read_facts, variables_sha256, write_facts
+
+JUDGED = Examples(images=np.zeros((2, 32, 48, 3), np.float32), labels=None, name="two")
 
 
 def _model(**options) -> keras.Model:
@@ -19,7 +22,11 @@ def test_the_facts_are_ready_for_json_and_say_what_goes_in():
     facts = json.loads(
         json.dumps(
             describe(
-                _model(), accepted={"max_error": 1e-4}, eval_crop="resize_shorter", identity={"weights": "mine.npz"}
+                _model(),
+                accepted={"max_error": 1e-4},
+                judged=JUDGED,
+                eval_crop="resize_shorter",
+                identity={"weights": "mine.npz"},
             )
         )
     )
@@ -27,7 +34,7 @@ def test_the_facts_are_ready_for_json_and_say_what_goes_in():
     assert facts["input"]["image_size"] == [32, 48]
     assert facts["input"]["range"] == [-1, 1]
     assert "8/7" in facts["input"]["resize_in_words"]
-    assert describe(_model(include_preprocessing=True), accepted={})["input"]["range"] == [0, 255]
+    assert describe(_model(include_preprocessing=True), accepted={}, judged=JUDGED)["input"]["range"] == [0, 255]
 
 
 def test_the_hash_is_that_of_the_weights_and_of_nothing_else():
@@ -54,6 +61,6 @@ def test_blank_names_become_numbers_and_what_is_no_text_becomes_escapes():
 
 
 def test_a_path_that_is_no_utf_8_comes_back_from_the_facts(tmp_path: Path):
-    facts = describe(_model(), accepted={"max_error": 1.0}, identity={"judged_on": "photos\udce9\u2028"})
+    facts = describe(_model(), accepted={"max_error": 1.0}, judged=JUDGED, identity={"judged_on": "photos\udce9\u2028"})
     write_facts(tmp_path, facts)
     assert read_facts(tmp_path / "model.onnx")["judged_on"] == "photos\udce9\u2028"

@@ -40,8 +40,8 @@ def write(folder: Path, verdicts: list[Verdict], title: str = "A ViT", images_na
 def test_the_page_has_a_row_for_each_file_and_says_how_it_was_measured(tmp_path: Path):
     page = write(tmp_path, [LARGE, verdict()])
     assert page.startswith("# A ViT\n")
-    assert "| int8.tflite | 0.458 | 98.25% | 0.44 | 0.054 | 1.07 | 64.45% |" in page
-    assert page.index("| float32.tflite | 1.32 | 100.00% | 0 |") < page.index("| int8.tflite")
+    assert "| int8.tflite | 0.458 | 2,000 | 98.25% | 0.44 | 0.054 | 1.07 | 64.45% |" in page
+    assert page.index("| float32.tflite | 1.32 | 2,000 | 100.00% | 0 |") < page.index("| int8.tflite")
     for words in ("CIFAR-10, 2,000 in all", "one image is 0.05 points", "median time for one image, on two threads"):
         assert words in page
 
@@ -59,7 +59,7 @@ def test_the_numbers_in_the_csv_are_whole(tmp_path: Path):
 
 def test_what_was_not_measured_is_not_spoken_of(tmp_path: Path):
     page = write(tmp_path, [verdict(accuracy=None, latency_ms=float("nan"))])
-    assert "| int8.tflite | 0.458 | 98.25% | 0.44 | 0.054 | - |\n" in page
+    assert "| int8.tflite | 0.458 | 2,000 | 98.25% | 0.44 | 0.054 | - |\n" in page
     assert "ccuracy" not in page and "Latency" not in page
     page = write(tmp_path, [verdict(accuracy=None), LARGE])
     assert "| 1.07 | - |\n" in page and "| 0.58 | 64.45% |\n" in page and "Latency" in page
@@ -70,7 +70,7 @@ def test_the_table_for_a_terminal_is_aligned():
     assert [line.split()[0] for line in lines] == ["file", "float32.tflite", "int8.tflite"]
     assert len({len(line) for line in lines}) == 1
     assert "1,235   " in lines[2] and lines[2].endswith("64.45%")
-    for column in ("size, MB", "top-1 agreement", "max error", "mean error", "latency, ms", "accuracy"):
+    for column in ("size, MB", "images", "top-1 agreement", "max error", "mean error", "latency, ms", "accuracy"):
         end = lines[0].index(column) + len(column)
         assert all(line[end - 1] != " " and line[end : end + 1] in ("", " ") for line in lines)
 

@@ -1,0 +1,90 @@
+"""The MLP of the encoder block, and the shapes of its products.
+
+Source: arXiv:2010.11929, section 3.1, equation 3.
+"""
+
+import functools
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_vit.layers import quantized
+from keras_vit.layers.gelu import Gelu, gelu
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class MlpBlock(keras.layers.Layer):
+    """Two dense layers with a GELU between them.
+
+    Args:
+        mlp_dim: Hidden size.
+        gelu: "tanh" (Google's checkpoints) or "exact" (timm's and Hugging Face's). No default: it
+            must match the checkpoint.
+        dropout_rate: After the GELU and after the second layer.
+
+    Input shape:   (B, N, D).
+    Output shape:  (B, N, D), same dtype as the input.
+
+    Example:
+        >>> keras.ops.shape(MlpBlock(768, gelu="tanh")(keras.ops.zeros((2, 197, 192))))
+        (2, 197, 192)
+
+    Source: arXiv:2010.11929 eq. 3; vision_transformer@c6de1e5 models_vit.py.
+    """
+
+    def __init__(self, mlp_dim: int, *, gelu: Gelu, dropout_rate: float = 0.0, **kwargs: Any):
+        super().__init__(**kwargs)
+        if gelu not in ("tanh", "exact"):
+            raise ValueError(f'`gelu` must be "tanh" or "exact". Received: {gelu!r}.')
+        self.mlp_dim = mlp_dim
+        self.gelu: Gelu = gelu
+        self.dropout_rate = dropout_rate
+        self._hidden_dropout = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy)
+        self._output_dropout = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy)
+
+    def build(self, input_shape: tuple) -> None:
+        dense = functools.partial(
+            keras.layers.Dense,
+            kernel_initializer="glorot_uniform",
+            bias_initializer=keras.initializers.RandomNormal(stddev=1e-6),
+            dtype=self.dtype_policy,
+        )
+        self.dense_0 = quantized.dense(self, dense(self.mlp_dim, name="dense_0"))
+        self.dense_0.build(input_shape)
+        self.dense_1 = quantized.dense(self, dense(input_shape[-1], name="dense_1"))
+        self.dense_1.build((*input_shape[:-1], self.mlp_dim))
+
+    def compute_output_shape(self, input_shape: tuple) -> tuple:
+        return tuple(input_shape)
+
+    def call(self, x, training=None):
+        hidden = gelu(self.dense_0(as_rows(x)), self.gelu, training=training)
+        hidden = self._hidden_dropout(hidden, training=training)
+        return self._output_dropout(as_tokens(self.dense_1(hidden), like=x), training=training)
+
+    def get_build_config(self) -> dict | None:
+        return quantized.build_config(self, super().get_build_config())
+
+    def build_from_config(self, config: dict) -> None:
+        super().build_from_config(quantized.take(self, config))
+
+    def get_config(self) -> dict:
+        config = {"mlp_dim": self.mlp_dim, "gelu": self.gelu, "dropout_rate": self.dropout_rate}
+        return {**super().get_config(), **config}
+
+
+def as_rows(x):
+    """(B, N, D) to (B * N, D). Of a product of two matrices TensorFlow makes one operation with bias and GELU."""
+    return ops.reshape(x, (-1, x.shape[-1]))
+
+
+def as_tokens(rows, like):
+    """(B * N, F) to (B, N, F); B and N are those of `like`."""
+    return ops.reshape(rows, (*batch_and_length(like), rows.shape[-1]))
+
+
+def batch_and_length(x):
+    """For a reshape: -1 for an open batch, so that a known length stays known."""
+    length = x.shape[1]
+    return (-1, length) if length is not None else tuple(ops.shape(x)[:2])

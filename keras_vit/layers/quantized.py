@@ -1,0 +1,70 @@
+"""Quantized Dense layers inside layers: which ones there are, kept in Keras's files beside the shapes of the build.
+
+`model.quantize` changes the Dense layers that a block makes when it is built, and Keras's files hold the arguments of
+the block alone. Without this a quantized model would be built again with float32 kernels, into which its int8 kernels
+do not go. Keras saves `get_build_config` of each layer and builds with it again: there the modes belong.
+"""
+
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+
+_NAME = "quantized"  # beside Keras's own `input_shape`
+_OPTIONS = ("dtype", "quantization_config")  # of a Dense layer: how it is quantized
+
+
+def build_config(layer: keras.layers.Layer, config: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Returns what a layer is built with: Keras's own `config`, and how each Dense layer inside is quantized."""
+    found = _modes(layer)
+    return {**(config or {}), _NAME: found} if found else config
+
+
+def take(layer: keras.layers.Layer, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Leaves what `build_config` said of the Dense layers inside with those who make them; returns Keras's own part."""
+    _leave(layer, config.get(_NAME, {}))
+    return {name: value for name, value in config.items() if name != _NAME}
+
+
+def hand_down(layer: keras.layers.Layer, name: str, inner: keras.layers.Layer) -> None:
+    """Leaves with `inner`, which `layer` makes as it is built, the part that is about it."""
+    _leave(inner, _below(_plans.get(layer, {}), name))
+
+
+def dense(maker: keras.layers.Layer, layer: keras.layers.Dense) -> keras.layers.Dense:
+    """Returns the unbuilt Dense layer that `maker` is about to build, quantized where it was when it was saved."""
+    plan = _plans.get(maker, {})
+    if layer.name not in plan:
+        return layer
+    return keras.layers.Dense.from_config({**layer.get_config(), **plan[layer.name]})
+
+
+_plans: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # of layers between `take` and their build
+
+
+def _leave(layer: keras.layers.Layer, plan: Mapping[str, Any]) -> None:
+    if not plan:
+        return
+    _plans[layer] = plan
+    for name, inner in vars(layer).items():
+        if isinstance(inner, keras.layers.Layer):
+            _leave(inner, _below(plan, name))
+
+
+def _below(plan: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The part of a plan that is about the layers inside the layer `name`."""
+    return {path.removeprefix(f"{name}/"): how for path, how in plan.items() if path.startswith(f"{name}/")}
+
+
+def _modes(layer: keras.layers.Layer) -> dict[str, dict[str, Any]]:
+    """{path: options} of the quantized Dense layers inside, which have the names of their attributes."""
+    found = {}
+    for name, inner in vars(layer).items():
+        if isinstance(inner, keras.layers.Dense):
+            if inner.quantization_mode is not None:
+                config = inner.get_config()
+                found[name] = {option: config[option] for option in _OPTIONS if config.get(option) is not None}
+        elif isinstance(inner, keras.layers.Layer):
+            found |= {f"{name}/{path}": how for path, how in _modes(inner).items()}
+    return found
