@@ -18,6 +18,7 @@ from keras_vit.export.reference import read_reference
 from keras_vit.export.subject import subject_of
 from keras_vit.export.verdicts import Verdict, judge
 from keras_vit.export.versions import latest, versions
+from keras_vit.pixels import pixels_of
 
 _MOST_SHOWN = 5  # damaged files
 _NUM_IMAGES = 100  # where an older version did not record how many there were
