@@ -4,6 +4,8 @@ import importlib
 import os
 import sys
 
+from keras_vit.quiet import quiet_import
+
 __version__ = "0.1.0"
 
 # A command line imports what its command needs when it needs it: `info` answers without Keras, which takes seconds to
@@ -16,7 +18,8 @@ _IS_COMMAND_LINE = ("-m", "keras_vit") in zip(sys.orig_argv, sys.orig_argv[1:], 
 _IS_IN_PARTS = _IS_COMMAND_LINE or os.environ.get("KERAS_VIT_IMPORT") == "parts"
 
 if not _IS_IN_PARTS:
-    from keras_vit import layers, models, variants
+    with quiet_import():
+        from keras_vit import layers, models, variants
     from keras_vit.applications import (
         AxialResNet50,
         AxialViT_B16,

@@ -46,7 +46,7 @@ class Inspection(NamedTuple):
 
     report: Path
     photos: Sequence[Photo]
-    left_out: Sequence[LeftOut]
+    left_out: Sequence[LeftOut] = ()
     taken: str = ""
 
 

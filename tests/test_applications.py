@@ -153,10 +153,13 @@ def test_preprocessing_inside_equals_preprocessing_outside(tmp_path):
         ({"weights": "imagenet", "classes": 10}, r"replace_head\(model, 10\)"),
         ({"weights": "augreg_in21k"}, "should be 21843.*Received classes=1000"),
         ({"weights": "imagenet21k", "classes": 21843}, 'all zeros.*include_top=False.*"augreg_in21k"'),
-        ({"weights": "imagenet", "input_shape": (224, 224, 1)}, "must have 3 channels"),
+        ({"weights": "imagenet", "input_shape": (3, 224, 224)}, r"channels come last.*Use \(224, 224, 3\)"),
+        ({"weights": None, "input_shape": (1, None, None)}, r"channels come last.*Use \(None, None, 1\)"),
+        ({"weights": None, "input_tensor": np.zeros((1, 32, 32, 3))}, r"ndarray of shape \(1, 32, 32, 3\)"),
+        ({"weights": None, "input_tensor": "images"}, "must be a Keras tensor.*Received: str"),
         ({"weights": "imagenet", "classifier_activation": "relu"}, "Only `None` and `softmax` activations"),
         ({"weights": None, "input_shape": (224, 224)}, "tuple of three integers"),
-        ({"weights": None, "input_shape": (123, 123, 3)}, r"multiple of 16.*\(112, 112\) or \(128, 128\)"),
+        ({"weights": None, "input_shape": (123, 123, 3)}, r"multiple of 16.*\(112, 112\) or \(128, 128\).*pad=True"),
         ({"weights": None, "input_shape": (32, -1, 3)}, "positive integers"),
         ({"weights": None, "input_shape": (32, 32, None)}, "channels must be known"),
         ({"weights": None, "classifier": "cls"}, "`classifier` must be one of"),
@@ -350,3 +353,85 @@ def test_replacing_the_head_keeps_everything_else(tmp_path):
 def test_analyses_need_no_tensorflow():
     """On JAX the tests cannot import it, so this one fails if an analysis does."""
     assert importlib.import_module("keras_vit.analyze").attention_rollout
+
+
+def test_weights_of_rgb_give_for_a_gray_image_what_they_gave_for_its_three_copies(tmp_path):
+    gray = np.random.default_rng(0).uniform(-1, 1, (2, 32, 32, 1)).astype("float32")
+    options = {"weights": _file(tmp_path), "classes": 5}
+    expected = keras_vit.ViT_Ti16(**options, input_shape=(32, 32, 3)).predict_on_batch(np.repeat(gray, 3, axis=-1))
+    model = keras_vit.ViT_Ti16(**options, input_shape=(32, 32, 1))
+    np.testing.assert_allclose(model.predict_on_batch(gray), expected, atol=1e-5)
+    keras_vit.save_checkpoint(model, tmp_path / "gray.npz")  # its size and its channels come back with it
+    again = keras_vit.ViT_Ti16(weights=tmp_path / "gray.npz", classes=5)
+    np.testing.assert_array_equal(again.predict_on_batch(gray), model.predict_on_batch(gray))
+    with pytest.raises(ValueError, match=r"for images of 1 channels.*input_shape=\(height, width, 1\)"):
+        keras_vit.ViT_Ti16(weights=tmp_path / "gray.npz", classes=5, input_shape=(32, 32, 3))
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("name", ["BiT_R50x1", "R_ViT_Ti16"])
+def test_other_channels_go_to_the_convolution_that_sees_the_image(name, tmp_path, shallow):
+    build = getattr(keras_vit, name)
+    rgb = build(weights=None, input_shape=(32, 32, 3), classes=5)
+    rgb.get_layer("predictions").kernel.assign(np.ones(rgb.get_layer("predictions").kernel.shape))
+    keras_vit.save_checkpoint(rgb, tmp_path / "rgb.npz")
+    model = build(weights=tmp_path / "rgb.npz", input_shape=(32, 32, 2), classes=5)
+    old, new = (keras.ops.convert_to_numpy(each.get_layer("conv_root").kernel) for each in (rgb, model))
+    np.testing.assert_allclose(new, old[:, :, :2] * 1.5, rtol=1e-6)
+    if name == "R_ViT_Ti16":
+        kernels = [keras.ops.convert_to_numpy(each.get_layer("embedding").kernel) for each in (rgb, model)]
+        np.testing.assert_array_equal(*kernels)
+
+
+def test_a_padded_image_is_that_of_the_padded_size(tiny_vit, tmp_path):
+    images = np.random.default_rng(0).uniform(-1, 1, (2, 30, 20, 3)).astype("float32")
+    whole = np.zeros((2, 32, 24, 3), "float32")
+    whole[:, :30, :20] = images
+    build = keras_vit.application(tiny_vit)
+    model = build(weights=None, input_shape=(32, 24, 3), classes=5)
+    head = model.get_layer("predictions")
+    head.kernel.assign(np.random.default_rng(1).standard_normal(head.kernel.shape))
+    keras_vit.save_checkpoint(model, tmp_path / "whole.npz")
+    expected = model.predict_on_batch(whole)
+    options = {"weights": tmp_path / "whole.npz", "classes": 5, "pad": True}
+    fixed = build(**options, input_shape=(30, 20, 3))
+    np.testing.assert_allclose(fixed.predict_on_batch(images), expected, atol=1e-6)
+    opened = build(**options, input_shape=(None, None, 3))
+    np.testing.assert_allclose(opened.predict_on_batch(images), expected, atol=1e-6)
+    opened.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(loaded.predict_on_batch(images), expected, atol=1e-6)
+    levels = build(**options, input_shape=(30, 20, 3), include_preprocessing=True)  # zeros are gray, not black
+    np.testing.assert_allclose(levels.predict_on_batch((images + 1) * 127.5), expected, atol=1e-5)
+    keras_vit.save_checkpoint(fixed, tmp_path / "padded.npz")
+    again = build(weights=tmp_path / "padded.npz", classes=5, pad=True)
+    assert again.input_shape == (None, 30, 20, 3)
+
+
+@pytest.mark.once
+def test_a_hybrid_pads_its_images_where_its_feature_map_cannot_be_cut():
+    stem = replace(VIT_VARIANTS["R_ViT_Ti16"].stem, units=(1,))
+    row = replace(VIT_VARIANTS["R_ViT_Ti16"], name="small", depth=1, stem=stem, patch_size=2)
+    build = keras_vit.application(row)
+    padded, whole = (
+        build(weights=None, input_shape=(*size, 3), include_top=False, pooling="token", pad=size == (17, 24))
+        for size in ((17, 24), (21, 24))
+    )
+    whole.set_weights(padded.get_weights())
+    images = np.random.default_rng(0).uniform(-1, 1, (2, 17, 24, 3)).astype("float32")
+    expected = whole.predict_on_batch(np.pad(images, ((0, 0), (0, 4), (0, 0), (0, 0))))
+    np.testing.assert_allclose(padded.predict_on_batch(images), expected, atol=1e-5)
+
+
+@pytest.mark.once
+def test_a_head_that_cannot_be_replaced_is_an_error_that_says_what_to_do(tiny_vit):
+    with pytest.raises(ValueError, match=r"takes a model. Received: 'ViT_B16'. Build it first.*ViT_B16\(weights"):
+        keras_vit.replace_head("ViT_B16", 7)
+    build = keras_vit.application(tiny_vit)
+    headless = build(weights=None, input_shape=(32, 32, 3), include_top=False, pooling="token")
+    with pytest.raises(ValueError, match="no layer `predictions`.*include_top=False") as error:
+        keras_vit.replace_head(headless, 7)
+    advice = str(error.value).split("`")[-2]
+    assert eval(advice, {"keras": keras, "model": headless}).output_shape == (None, 7)
+    with pytest.raises(ValueError, match="number of classes, at least 1. Received: 0"):
+        keras_vit.replace_head(build(weights=None, input_shape=(32, 32, 3)), 0)

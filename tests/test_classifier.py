@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from synthetic_checkpoint import checkpoint
 
+from keras_vit.applications import application
 from keras_vit.classifier import build, class_names, representation
 from keras_vit.evaluate.features import feature_model
 from keras_vit.variants import VIT_VARIANTS
@@ -81,3 +82,10 @@ def test_a_file_without_a_head_has_a_representation(tmp_path: Path):
     assert representation("ResNet50x1", "none", (64, 64)).output_shape == (None, 2048)
     with pytest.raises(ValueError, match="Which weights"):
         representation("ViT_Ti16")
+
+
+def test_a_model_of_gray_images_is_not_for_photographs(tiny_vit, tmp_path):
+    model = application(tiny_vit)(weights=None, input_shape=(32, 32, 1), classes=3)
+    model.save(tmp_path / "model.keras")
+    with pytest.raises(ValueError, match="takes images of 1 channels, and photographs are read with 3"):
+        build(tmp_path / "model.keras")

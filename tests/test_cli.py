@@ -257,8 +257,9 @@ def test_predict_names_a_photo_of_any_name_in_one_line(
     assert cli.main(["predict", str(photo)]) == 1
     shown = capsys.readouterr()
     assert shown.out.splitlines()[0].startswith(str(photo.parent)) and len(shown.out.splitlines()) == 2
-    said, total = shown.err.splitlines()
-    assert said.endswith(": cut short") and total == "1 of 2 photos could not be read"
+    said, total, reasons = shown.err.splitlines()
+    assert said.endswith(": cut short") and total == "1 of 2 photos were read"
+    assert reasons.startswith("Left out, 1: cut short (1: ")
 
 
 def test_predict_goes_on_after_a_broken_photo_and_fails_at_the_end(

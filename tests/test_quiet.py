@@ -1,11 +1,13 @@
 """What TensorFlow logs while it loads is held back, and nothing else."""
 
 import os
+import subprocess
 import sys
+import tempfile
 
 import pytest
 
-from keras_vit.quiet import quiet_start
+from keras_vit.quiet import quiet_conversion, quiet_start
 
 NATIVE = (
     "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n"
@@ -40,3 +42,37 @@ def test_an_error_while_keras_loads_is_not_swallowed(monkeypatch: pytest.MonkeyP
         print("details", file=sys.stderr)
         raise ImportError("no backend")
     assert capfd.readouterr().err == "details\n"
+
+
+def test_a_conversion_shows_what_matters_and_everything_if_it_fails(capfd: pytest.CaptureFixture, monkeypatch):
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
+    said = NATIVE + "fully_quantize: 0, inference_type: 6\nW0000 00:00:1.1 1 a.cc:1] careful\n"
+    with quiet_conversion():
+        os.write(2, (said + "a word of the user's own\n").encode())
+    assert capfd.readouterr().err == "a word of the user's own\n"
+    with pytest.raises(ValueError, match="no such operation"), quiet_conversion():
+        os.write(2, (said + "error: 'tfl.fully_connected' op operand\n").encode())
+        raise ValueError("no such operation")
+    err = capfd.readouterr().err
+    assert "error: 'tfl.fully_connected'" in err and "careful" in err and "oneDNN" not in err
+
+
+@pytest.mark.tensorflow
+@pytest.mark.slow
+def test_the_import_prints_nothing_and_imports_nothing_that_keras_does_not():
+    """TensorFlow logs eight lines at its own import; `concurrent.futures` has its executor loaded on first use."""
+    code = (
+        "import sys, keras_vit; mine = {m for m in sys.modules if m.split('.')[0] != 'keras_vit'};"
+        "open(sys.argv[1], 'w').write('\\n'.join(mine))"
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
+
+    def run(code: str, *arguments: str) -> subprocess.CompletedProcess:
+        return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=environment)
+
+    with tempfile.NamedTemporaryFile("r") as listed:
+        done = run(code, listed.name)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        mine = set(listed.read().split("\n"))
+    done = run("import sys, keras; print('\\n'.join(sys.modules))")
+    assert mine - set(done.stdout.split("\n")) <= {"concurrent.futures.thread"}

@@ -76,7 +76,7 @@ def outputs(
     """
     devices = Devices(kind="one", num_replicas=1) if devices is None else devices
     unreadable = Unreadable(source) if unreadable is None else unreadable
-    size, pixels = _check(model, image_size), pixels_of(model)
+    size = _check(model, image_size)
     batch_size = _default_batch(size) if batch_size is None else batch_size
     if batch_size < 1:
         raise ValueError(f"`batch_size` must be at least 1. Received: {batch_size}.")
@@ -86,10 +86,11 @@ def outputs(
         worker_index=devices.worker_index,
         num_parts=devices.local_parts,
     )
+    crops, pixels = eval_crops(eval_crop, size), pixels_of(model)
     batches = evaluation_batches(
         source,
         # Resized levels are not rounded: `predict` and exported models give the same scores.
-        [*eval_crops(eval_crop, size), scale_to(pixels.low, pixels.high)],
+        [*crops, scale_to(pixels.low, pixels.high)],
         batch_size=share.rows,
         share=share,
         unreadable=unreadable,

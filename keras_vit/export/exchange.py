@@ -37,6 +37,7 @@ from keras_vit.export.subject import Subject, check_float32, subject_of
 from keras_vit.export.verdicts import Verdict, judge
 from keras_vit.export.versions import new_version
 from keras_vit.extras import absent
+from keras_vit.quiet import quiet_conversion
 
 _TOLERANCE = 1e-4
 _LARGE_OUTPUT = 20.0  # heads give logits up to here
@@ -177,7 +178,8 @@ def _export(
     named = keras.Model(model.inputs[0], {output: model.outputs[0]}, name=model.name)
     signature = [tf.TensorSpec((None, *subject.image_size, 3), tf.float32, name="images")]
     with new_version(path) as version:
-        write(named, version.folder / file_name, signature)
+        with quiet_conversion():
+            write(named, version.folder / file_name, signature)
         verdict = judge(version.folder / file_name, subject.inputs(levels), expected, labels=examples.labels)
         _check_close(verdict, accepted)
         if subject.labels:

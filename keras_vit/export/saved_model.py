@@ -30,6 +30,7 @@ from keras_vit.export.subject import subject_of
 from keras_vit.export.versions import new_version
 from keras_vit.export.warmup import write_warmup
 from keras_vit.pixels import copy_declaration
+from keras_vit.quiet import quiet_conversion
 
 _POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
 # Greatest difference of an output, as a part of the greatest output (or of 1 where all are smaller). Measured: 1e-6 in
@@ -166,7 +167,8 @@ def _write_graph(
     file = folder / "classes.txt"  # TensorFlow copies it to `assets`
     file.write_text("\n".join([*labels, ""]), encoding="utf-8")
     holder, asked = signatures(model, class_file=file if labels else None, **options)
-    tf.saved_model.save(holder, str(folder), signatures=asked)
+    with quiet_conversion():
+        tf.saved_model.save(holder, str(folder), signatures=asked)
     file.unlink()
     return asked
 

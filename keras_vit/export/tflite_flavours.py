@@ -21,6 +21,7 @@ import tensorflow as tf
 from keras_vit.export.signatures import output_name
 from keras_vit.extras import absent
 from keras_vit.pixels import pixels_of
+from keras_vit.quiet import quiet_conversion
 
 # Of which layer normalization, group normalization, the residual sums and attention are made. BATCH_MATMUL is what has
 # no weights: the products of attention.
@@ -101,7 +102,8 @@ def convert(graph: Graph, flavour: str) -> bytes:
     if flavour not in _CONVERSIONS:
         raise ValueError(f"The flavours are {', '.join(FLAVOURS)}. Received: {flavour!r}.")
     try:
-        return _CONVERSIONS[flavour](graph)
+        with quiet_conversion():
+            return _CONVERSIONS[flavour](graph)
     except ImportError:
         raise
     except Exception as error:  # the converter raises bare `Exception`s too

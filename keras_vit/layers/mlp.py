@@ -59,7 +59,8 @@ class MlpBlock(keras.layers.Layer):
         return tuple(input_shape)
 
     def call(self, x, training=None):
-        hidden = gelu(self.dense_0(as_rows(x)), self.gelu, training=training)
+        is_rounded = self.dense_1.quantization_mode is not None
+        hidden = gelu(self.dense_0(as_rows(x)), self.gelu, training=training, reproducible=is_rounded)
         hidden = self._hidden_dropout(hidden, training=training)
         return self._output_dropout(as_tokens(self.dense_1(hidden), like=x), training=training)
 

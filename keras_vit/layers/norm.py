@@ -8,6 +8,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_vit.layers import quantized
 from keras_vit.layers.first_token import pass_on
 
 if keras.backend.backend() == "tensorflow":
@@ -44,6 +45,10 @@ class LayerNorm(keras.layers.Layer):
     def compute_output_shape(self, input_shape: tuple) -> tuple:
         return tuple(input_shape)
 
+    def quantize(self, mode: str, **_: Any) -> None:
+        """Called by `model.quantize`: nothing here is rounded, but the layers behind round what they are given."""
+        quantized.make_reproducible(self)
+
     def call(self, x, training=None):
         normal = self._normalize(x, training)
         pass_on(x, normal, lambda first: self._normalize(first, training), training)
@@ -52,14 +57,23 @@ class LayerNorm(keras.layers.Layer):
     def _normalize(self, x, training):
         if keras.backend.backend() != "tensorflow":
             return ops.layer_normalization(x, self.gamma, self.beta, -1, self.epsilon)
-        if not training and tensorflow_inference.has_one_pass_norm(x):
+        is_reproducible = quantized.is_reproducible(self)
+        if not training and not is_reproducible and tensorflow_inference.has_one_pass_norm(x):
             return tensorflow_inference.one_pass_norm(x, self.gamma.value, self.beta.value, self.epsilon)
         wide = tensorflow_training.wide_dtype(x).name
         gamma, beta = (ops.cast(weight, wide) for weight in (self.gamma, self.beta))
         if training:
             return tensorflow_training.layer_norm(x, gamma, beta, self.epsilon)
-        _, _, normal = tensorflow_training.standardized(x, self.epsilon)
+        mean, inverse, normal = tensorflow_training.standardized(x, self.epsilon)
+        if is_reproducible:  # of two products in a row TensorFlow's graphs choose the order: so the first is a quotient
+            normal = (ops.cast(x, wide) - mean) / ops.reciprocal(inverse)
         return ops.cast(normal * gamma + beta, x.dtype)
+
+    def get_build_config(self) -> dict | None:
+        return quantized.build_config(self, super().get_build_config())
+
+    def build_from_config(self, config: dict) -> None:
+        super().build_from_config(quantized.take(self, config))
 
     def get_config(self) -> dict:
         return {**super().get_config(), "epsilon": self.epsilon}

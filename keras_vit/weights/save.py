@@ -73,7 +73,24 @@ def check_can_save(model: keras.Model, layout: Layout = "google") -> None:
 
 
 def _translated(model: keras.Model, facts: dict[str, Any], layout: Layout) -> dict[str, np.ndarray]:
-    return dialects.from_canonical(variables.from_keras(state(model.layers), facts.get("num_heads")), layout)
+    arrays = state(model.layers)
+    for suffix, kind in _CHANGED.items():
+        if any(name.endswith(suffix) for name in arrays):
+            raise ValueError(
+                f"A checkpoint holds plain weights, and the model has {kind} ({suffix}). Use Keras's own file, "
+                '`model.save("model.keras")`, which holds them'
+                + (" merged: loaded again, the model is plain and can be saved here." if "LoRA" in kind else ".")
+            )
+    return dialects.from_canonical(variables.from_keras(arrays, facts.get("num_heads")), layout)
+
+
+# Suffixes of the variables that Keras adds to Dense layers, and what it has done to them.
+_CHANGED = {
+    "lora_kernel_a": "layers with LoRA",
+    "kernel_scale": "quantized layers",
+    "kernel_amax_history": "quantized layers",
+    "quantized_kernel": "quantized layers",
+}
 
 
 def _layout_of(path: Path) -> Layout:

@@ -1,9 +1,12 @@
+import math
+
 import keras
 import numpy as np
 import pytest
 from layer_contract import check_layer
 
-from keras_vit.layers import PatchEmbedding, PatchExtract
+from keras_vit import grid
+from keras_vit.layers import PadToPatches, PatchEmbedding, PatchExtract
 
 
 def test_patch_extract_keeps_the_layer_contract(tmp_path):
@@ -77,3 +80,30 @@ def test_open_sizes_that_do_not_divide_fail_at_run_time():
 def test_images_need_four_axes():
     with pytest.raises(ValueError, match=r"\(batch, height, width, channels\)"):
         PatchEmbedding(16, 5)(np.zeros((32, 32, 3)))
+
+
+def test_padding_promises_what_every_layer_promises(tmp_path):
+    def make(**kwargs):
+        return PadToPatches(8, **kwargs)
+
+    check_layer(make, (2, 17, 16, 3), output_shape=(2, 24, 16, 3), num_weights=0, tmp_path=tmp_path)
+
+
+@pytest.mark.parametrize("num_halvings", [0, 2])
+def test_padding_is_zeros_below_and_to_the_right_and_no_more_than_patches_need(num_halvings: int):
+    images = np.random.default_rng(0).standard_normal((2, 13, 16, 3)).astype("float32")
+    given = keras.ops.convert_to_numpy(PadToPatches(4, num_halvings)(images))
+    np.testing.assert_array_equal(given[:, :13, :16], images)
+    assert not given[:, 13:].any() and not given[:, :, 16:].any()
+    rows, columns = grid.patch_grid(given.shape[1:3], 4, num_halvings)
+    assert (rows, columns) == (math.ceil(13 / 4 / 2**num_halvings), math.ceil(16 / 4 / 2**num_halvings))
+    with pytest.raises(ValueError, match="multiple"):
+        grid.patch_grid((given.shape[1] - 2**num_halvings, given.shape[2]), 4, num_halvings)
+
+
+def test_padding_of_open_sizes_is_that_of_known_ones():
+    images = np.random.default_rng(0).standard_normal((2, 13, 18, 3)).astype("float32")
+    inputs = keras.Input((None, None, 3))
+    model = keras.Model(inputs, PadToPatches(4)(inputs))
+    assert model.output_shape == (None, None, None, 3)
+    np.testing.assert_array_equal(model.predict_on_batch(images), keras.ops.convert_to_numpy(PadToPatches(4)(images)))
