@@ -371,7 +371,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *_in(
         "keras_vit/export/metadata.py",
         "tests/export/test_metadata.py",
-        ("[0, 255] if scales_pixels(model) else [-1, 1]", "[-1, 1]"),
+        ('"range": pixels_of(model).range,', '"range": [-1, 1],'),
         ("if len(class_names) != num_classes:", "if len(class_names) < num_classes:"),
     ),
     *_in(
@@ -404,7 +404,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *_in(
         "keras_vit/commands.py",
         "tests/test_cli.py",
-        ("return 1 if failures else 0", "return 0"),
+        ("return 1 if predict.tell(answers, values.format, progress) else 0", "return 0"),
         ("return 0 if verify.verify(arguments[0], values.model) else 1", "return 0"),
         ("return train.EXIT_STOPPED", "return 1"),
         ("return 1 if problems else 0", "return 0"),
@@ -544,17 +544,15 @@ MUTATIONS: tuple[Mutation, ...] = (
     *_in(
         "keras_vit/pixels.py",
         "tests/test_pixels.py",
-        ("if divisor > _OF_LEVELS:", "if divisor > 200:"),
-        ("if inner is not None:", "if True:"),
-        ("keras.layers.RandomCrop, keras.layers.RandomFlip", "keras.layers.RandomCrop, keras.layers.RandomCrop"),
+        ("_OF_LEVELS = 4.0", "_OF_LEVELS = 200.0"),
+        ("return factor * scaling[0], factor * scaling[1] + summand", "return factor * scaling[0], summand"),
+        ("if target != taken and off <=", "if off <="),
+        ("return levels / 127.5 - 1.0 if self.low < 0 else levels / 255.0", "return levels / 127.5 - 1.0"),
     ),
     *_in(
         "keras_vit/evaluate/outputs.py",
         "tests/test_pixels.py",
-        (
-            "*([scale_to(0, 255)] if scales_pixels(model) else [])",
-            "*([scale_to(0, 1)] if scales_pixels(model) else [])",
-        ),
+        ("[scale_to(pixels.low, pixels.high)]", "[scale_to(0, 1)]"),
     ),
     *_in(
         "keras_vit/train/recipe.py",
