@@ -63,9 +63,11 @@ def _loaded(path: Path) -> Any:
     except Exception as error:  # Keras has a kind of error for every kind of damage
         reason = " ".join(str(error).split())[:300]
         raise ValueError(
-            f"{path} cannot be loaded: {reason}\nA model with classes of yours needs their module: define them in a "
-            "file that can be imported, not in `__main__`, and run the command in its folder. A Lambda cannot be "
-            "loaded: save a model with a layer in its place."
+            f"{path} cannot be loaded: {reason}\nThe command line loads models of Keras's own layers and of this "
+            "package. For layers or classes of yours, import them in Python (decorated with "
+            "`keras.saving.register_keras_serializable`) and call `keras_vit.measure.measure`, "
+            "`keras_vit.inspection.inspect` or `keras_vit.delivery.deliver` with this file. In place of a Lambda, save "
+            "a layer."
         ) from error
 
 

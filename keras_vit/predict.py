@@ -18,7 +18,7 @@ import numpy as np
 
 from keras_vit import imagenet
 from keras_vit.evaluate.accuracy import log_probabilities
-from keras_vit.evaluate.heads import gives_classes
+from keras_vit.evaluate.heads import gives_classes, why_no_classes
 from keras_vit.photos import SUFFIXES, Found, LeftOut, read_pixels, walk
 from keras_vit.pixels import Pixels, pixels_of
 from keras_vit.writing import by_reason, one_line
@@ -102,10 +102,7 @@ def predict(
     if None in size:
         raise ValueError("The model takes images of any size: say of which it is to be given them, with `image_size`.")
     if not gives_classes(classifier):
-        raise ValueError(
-            f"{classifier.name} gives {tuple(classifier.outputs[0].shape)}, where B is None. Expected (B, classes), a "
-            "number for each of two classes or more: it has no head, or one of another kind."
-        )
+        raise ValueError(why_no_classes(classifier))
     for start in range(0, len(photos), BATCH_SIZE):
         progress(start)
         batch = photos[start : start + BATCH_SIZE]

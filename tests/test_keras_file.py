@@ -115,7 +115,7 @@ def test_a_class_that_cannot_be_found(tmp_path, monkeypatch):
     path = saved(moved_class(), tmp_path)
     monkeypatch.delitem(keras.saving.get_custom_objects(), "tests>OfAClass")
     monkeypatch.delattr(sys.modules[__name__], "OfAClass")
-    with pytest.raises(ValueError, match="define them in a file that can be imported, not in `__main__`"):
+    with pytest.raises(ValueError, match="import them in Python"):
         load(path)
 
 

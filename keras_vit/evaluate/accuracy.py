@@ -11,7 +11,7 @@ import numpy as np
 from keras_vit.data.reading import Unreadable
 from keras_vit.data.sources import Source
 from keras_vit.devices import Devices
-from keras_vit.evaluate.heads import last_activation
+from keras_vit.evaluate.heads import last_activation, why_no_classes
 from keras_vit.evaluate.outputs import outputs
 
 _ADDS_UP = 1e-2  # how far from 1 probabilities may add up to, in 16 bits
@@ -213,10 +213,7 @@ def log_probabilities(model: keras.Model, values: np.ndarray) -> np.ndarray:
             f"The model gives NaN or infinity: row {row} of a batch is {values[row][:5]}... Are its weights whole?"
         )
     if values.shape[1] < 2:
-        raise ValueError(
-            f"{model.name} gives one number for each image. Expected one for each class, of two or more. Save a model "
-            "that gives both: of a sigmoid `p`, `keras.layers.Concatenate()([1 - p, p])`."
-        )
+        raise ValueError(why_no_classes(model))
     activation = last_activation(model)
     # A softmax may also be a layer or an operation of its own, or stand in a model within the model.
     adds_up = values.min() >= 0 and np.abs(values.sum(axis=1) - 1).max() < _ADDS_UP
@@ -241,6 +238,8 @@ def _check_labels(source: Source, indices: np.ndarray, labels: np.ndarray) -> No
 
 def _check_classes(model: keras.Model, source: Source) -> None:
     shape, num_classes = model.outputs[0].shape[1:], len(source.class_names)
+    if shape == (1,) and num_classes > 1:
+        raise ValueError(why_no_classes(model))
     if shape != (num_classes,):
         raise ValueError(
             f"The model gives {' x '.join(map(str, shape))} values for each image, and {source.name} has {num_classes} "

@@ -66,6 +66,24 @@ def gives_classes(model: keras.Model) -> bool:
     return not isinstance(step, _OF_FEATURES) and not is_ours and getattr(step, "name", "") != "pre_logits"
 
 
+def why_no_classes(model: keras.Model) -> str:
+    """Returns what is wrong with the output of a model that gives no classes, and what to do.
+
+    Example:
+        >>> why_no_classes(keras_vit.ViT_Ti16(weights=None, include_top=False, pooling="token"))
+        'vit_ti16 gives features of shape (None, 192): it has no head. Expected (None, classes), two classes or more.'
+    """
+    shape = tuple(model.outputs[0].shape)
+    if shape[1:] == (1,):
+        return (
+            f"{model.name} gives one number for each image. Expected one for each class, of two or more. Save a model "
+            "that gives both: of a sigmoid `p`, `keras.layers.Concatenate()([1 - p, p])`."
+        )
+    return (
+        f"{model.name} gives features of shape {shape}: it has no head. Expected (None, classes), two classes or more."
+    )
+
+
 def before_the_head(model: keras.Model) -> keras.KerasTensor:
     """Returns what the head reads, or the output of a model without a head.
 

@@ -566,10 +566,11 @@ MUTATIONS: tuple[Mutation, ...] = (
     *_in(
         "keras_vit/pixels.py",
         "tests/test_pixels.py",
-        ("> _OF_LEVELS:", "> 400:"),
-        ("            if isinstance(inner, Pixels):\n                return inner\n", ""),
+        ("_OF_LEVELS = 4.0", "_OF_LEVELS = 200.0"),
+        ("return factor * scaling[0], factor * scaling[1] + summand", "return factor * scaling[0], summand"),
+        ("if target != taken and off <=", "if off <="),
+        ("return levels / 127.5 - 1.0 if self.low < 0 else levels / 255.0", "return levels / 127.5 - 1.0"),
         ("or isinstance(step, keras.layers.Normalization)", ""),
-        ("levels / 127.5 - 1.0 if", "levels / 255.0 if"),
     ),
     *_in(
         "keras_vit/evaluate/outputs.py",

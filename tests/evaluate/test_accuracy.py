@@ -197,6 +197,20 @@ def test_a_model_of_sigmoids_is_an_error():
         log_probabilities(classifier(activation="sigmoid"), np.zeros((1, 7)))
 
 
+def test_a_single_output_is_an_error_that_says_how_to_give_two():
+    with pytest.raises(ValueError, match=r"gives one number for each image.*Concatenate\(\)\(\[1 - p, p\]\)"):
+        accuracy(classifier(num_classes=1, activation="sigmoid"), noise(3, num_classes=2))
+    with pytest.raises(ValueError, match="gives one number for each image"):
+        log_probabilities(classifier(num_classes=1), np.zeros((1, 1)))
+
+
+def test_a_sigmoid_within_another_model_is_an_error():
+    images = keras.Input((8, 8, 3))
+    outer = keras.Model(images, classifier(activation="sigmoid")(images))
+    with pytest.raises(ValueError, match="must end in logits or a softmax.*ends in sigmoid"):
+        log_probabilities(outer, np.zeros((1, 7)))
+
+
 def test_pixels_reach_the_model_once_scaled():
     images = keras.Input((8, 8, 3))
     plain = keras.Model(images, keras.layers.Flatten()(images))
