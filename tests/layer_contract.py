@@ -36,6 +36,7 @@ def check_layer(
     _randomize(layer, rng)
     expected = _run(layer, inputs)
     _check_config(layer)
+    _check_freezing(make, inputs)
     model = _check_graph(layer, inputs, expected)
     _check_saving(model, inputs, expected, tmp_path)
     if keras.backend.backend() == "jax":
@@ -63,6 +64,15 @@ def _check_config(layer) -> None:
     assert type(layer).from_config(config).get_config() == config
     serialized = keras.saving.serialize_keras_object(layer)
     assert serialized["registered_name"] == f"keras_vit>{type(layer).__name__}"
+
+
+def _check_freezing(make, inputs) -> None:
+    """A layer that is frozen before it is built, as Keras does when it loads or clones a model, stays frozen whole."""
+    layer = make(trainable=False)
+    layer(*inputs)
+    assert [weight.path for weight in layer.weights if weight.trainable] == []
+    layer.trainable = True
+    assert all(weight.trainable for weight in layer.weights)
 
 
 def _check_graph(layer, inputs, expected) -> keras.Model:

@@ -21,6 +21,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers import quantized
+from keras_vit.layers.freezing import keep_frozen
 from keras_vit.layers.gelu import Gelu
 from keras_vit.layers.resnet import unit_config, unit_factories, unit_output_shape
 from keras_vit.layers.transformer import MultiHeadDotProductAttention, TransformerBlock
@@ -111,6 +112,7 @@ class AxialTransformerBlock(keras.layers.Layer):
         rows, columns = self.grid
         self.row.build((None, columns, input_shape[-1]))
         self.column.build((None, rows, input_shape[-1]))
+        keep_frozen(self)
 
     def compute_output_shape(self, input_shape: tuple) -> tuple:
         return tuple(input_shape)
@@ -260,6 +262,7 @@ class AxialUnit(keras.layers.Layer):
         self.conv3.build(narrow)
         for layer, shape in ((self.gn1, narrow), (self.gn2, narrow), (self.gn3, wide)):
             layer.build(shape)
+        keep_frozen(self)
 
     def _attention(self, name: str, length: int) -> MultiHeadDotProductAttention:
         attention = MultiHeadDotProductAttention(

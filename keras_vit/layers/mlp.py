@@ -10,6 +10,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers import quantized
+from keras_vit.layers.freezing import keep_frozen
 from keras_vit.layers.gelu import Gelu, gelu
 
 
@@ -54,6 +55,7 @@ class MlpBlock(keras.layers.Layer):
         self.dense_0.build(input_shape)
         self.dense_1 = quantized.dense(self, dense(input_shape[-1], name="dense_1"))
         self.dense_1.build((*input_shape[:-1], self.mlp_dim))
+        keep_frozen(self)
 
     def compute_output_shape(self, input_shape: tuple) -> tuple:
         return tuple(input_shape)

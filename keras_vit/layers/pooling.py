@@ -10,6 +10,7 @@ from keras import ops
 
 from keras_vit.layers import quantized
 from keras_vit.layers.first_token import first_token
+from keras_vit.layers.freezing import keep_frozen
 from keras_vit.layers.gelu import Gelu
 from keras_vit.layers.mlp import MlpBlock
 from keras_vit.layers.norm import LayerNorm
@@ -94,6 +95,7 @@ class AttentionPooling(keras.layers.Layer):
         self.attention.build((input_shape[0], 1, width), tuple(input_shape))
         self.mlp_norm.build((input_shape[0], 1, width))
         self.mlp.build((input_shape[0], 1, width))
+        keep_frozen(self)
 
     def compute_output_shape(self, input_shape: tuple) -> tuple:
         return input_shape[0], input_shape[-1]

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 import keras
 from keras import ops
 
+from keras_vit.layers.freezing import keep_frozen
 from keras_vit.layers.norm import GroupNorm
 
 Padding = Literal["same", "fixed"]
@@ -192,6 +193,7 @@ class StemUnit(keras.layers.Layer):
             layer_conv.build(shape)
             shape = layer_conv.compute_output_shape(shape)
             layer_norm.build(shape)
+        keep_frozen(self)
 
     def compute_output_shape(self, input_shape: tuple) -> tuple:
         return unit_output_shape(input_shape, self.filters, self.strides)
@@ -258,6 +260,7 @@ class BiTUnit(keras.layers.Layer):
             layer_norm.build(shape)
             layer_conv.build(shape)
             shape = layer_conv.compute_output_shape(shape)
+        keep_frozen(self)
 
     def compute_output_shape(self, input_shape: tuple) -> tuple:
         return unit_output_shape(input_shape, self.filters, self.strides)

@@ -11,6 +11,7 @@ from keras import ops
 
 from keras_vit.layers import constants, quantized
 from keras_vit.layers.first_token import declare
+from keras_vit.layers.freezing import keep_frozen
 from keras_vit.layers.gelu import Gelu
 from keras_vit.layers.mlp import MlpBlock, as_rows, as_tokens, batch_and_length
 from keras_vit.layers.norm import LayerNorm
@@ -88,6 +89,7 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
                 shape=(2 * self.relative_positions - 1, self.head_dim),
                 initializer=keras.initializers.RandomNormal(stddev=0.02),
             )
+        keep_frozen(self)
 
     def compute_output_shape(self, queries_shape: tuple, values_shape: tuple | None = None) -> tuple:
         return tuple(queries_shape)
@@ -274,6 +276,7 @@ class TransformerBlock(keras.layers.Layer):
     def build(self, input_shape: tuple) -> None:
         for layer in (self.attention_norm, self.attention, self.mlp_norm, self.mlp):
             layer.build(input_shape)
+        keep_frozen(self)
 
     def compute_output_shape(self, input_shape: tuple) -> tuple:
         return tuple(input_shape)
