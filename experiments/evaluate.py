@@ -29,11 +29,13 @@ from exit_codes import exit_code
 
 from keras_vit.devices import DevicesConfig
 from keras_vit.measure import measure
+from keras_vit.pixels import RANGES
 from keras_vit.writing import table, whole, write_text
 
 _CHECKPOINTS = flags.DEFINE_list("checkpoints", None, "NAME=WEIGHTS, or model.keras; with commas.", required=True)
 _DATA = flags.DEFINE_list("data", None, "Test sets, separated by commas.", required=True)
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder for the reports.", required=True)
+_PIXELS = flags.DEFINE_enum("pixels", None, [*RANGES], "Of files model.keras. Default: as their layers say.")
 _CROP = flags.DEFINE_enum("crop", "resize", ["resize", "resize_crop", "resize_shorter"], "From file to square.")
 _BATCH = flags.DEFINE_integer("batch_size", None, "Images of a step.", lower_bound=1)
 _STRICT = flags.DEFINE_bool("strict", False, "An image that cannot be read is an error.")
@@ -53,6 +55,7 @@ def main() -> None:
         _model(checkpoint), _test_set(data)
     for checkpoint, data in pairs:
         asked = {"checkpoint": checkpoint, "data": data, "crop": _CROP.value, "precision": _PRECISION.value}
+        asked |= {} if _PIXELS.value is None else {"pixels": _PIXELS.value}
         rows.append([checkpoint, data, *_measured(asked, workdir / _folder_name(f"{checkpoint}--{data}"))])
         _report(workdir, rows)
     print(workdir / "evaluation.md", flush=True)
@@ -94,7 +97,7 @@ def _measured(asked: dict[str, str], folder: Path) -> tuple[dict[str, float], li
 
 def _model(words: str) -> dict[str, Any]:
     if words.endswith(".keras"):
-        return {"model": words}
+        return {"model": words, "pixels": _PIXELS.value}
     name, equals, weights = words.partition("=")
     if not equals or not weights:
         raise ValueError(f"A checkpoint is written NAME=WEIGHTS, or is a file model.keras. Received: {words!r}.")

@@ -22,6 +22,8 @@ from keras_vit.data import folders, sources
 from keras_vit.data.sources import Source
 from keras_vit.devices import DevicesConfig, connect
 from keras_vit.evaluate import Features, extract
+from keras_vit.keras_file import is_file
+from keras_vit.pixels import RANGES, described
 
 _DATA = flags.DEFINE_list("data", None, "Folders, or tfds:NAME:TRAIN:TEST; separated by commas.", required=True)
 _MODEL = flags.DEFINE_string("model", "ViT_B16", "A name of `keras_vit.list_models()`, or a file model.keras.")
@@ -29,6 +31,9 @@ _WEIGHTS = flags.DEFINE_string("weights", None, "Tag, file or URL; `none` are ra
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder for features and results.", required=True)
 _LAYER = flags.DEFINE_string("layer", "pre_logits", "pre_logits, class_token, patch_mean, or the name of a layer.")
 _IMAGE_SIZE = flags.DEFINE_integer("image_size", None, "Side in pixels. Default: that of the weights.", lower_bound=1)
+_PIXELS = flags.DEFINE_enum(
+    "pixels", None, [*RANGES], "Pixels that the model was trained on. Default: as its layers say."
+)
 _CROP = flags.DEFINE_enum("crop", "resize_crop", ["resize", "resize_crop", "resize_shorter"], "From file to square.")
 _BATCH = flags.DEFINE_integer("batch_size", None, "Images of a step.", lower_bound=1)
 _PER_CLASS = flags.DEFINE_integer("per_class", 0, "Training images of each class at most; 0: all.", lower_bound=0)
@@ -62,7 +67,7 @@ def frozen() -> Iterator[Frozen]:
     """Yields the features of each data set; those that are in the folder already are not computed again."""
     if not _DATA.value:
         raise ValueError("`--data` names no data set.")
-    if not _MODEL.value.endswith(".keras"):
+    if not is_file(_MODEL.value):
         list_weights(_MODEL.value)  # tells of a model that there is not
     pairs = {_short(words): _pair(words) for words in _DATA.value}  # a mistake is told before anything is computed
     if len(pairs) < len(_DATA.value):
@@ -70,7 +75,9 @@ def frozen() -> Iterator[Frozen]:
     devices = connect(DevicesConfig(kind=_DEVICES.value, precision=_PRECISION.value))
     size = None if _IMAGE_SIZE.value is None else (_IMAGE_SIZE.value,) * 2
     with devices.scope():
-        model = representation(_MODEL.value, _WEIGHTS.value, size)
+        model = representation(_MODEL.value, _WEIGHTS.value, size, _PIXELS.value)
+    if devices.is_chief:
+        print(described(model, size or model.input_shape[1:3]), flush=True)
     for name, pair in pairs.items():
         train, test = (
             extract(
@@ -78,6 +85,7 @@ def frozen() -> Iterator[Frozen]:
                 source,
                 layer=_LAYER.value,
                 output=workdir() / "features" / name / part,
+                image_size=size,
                 eval_crop=_CROP.value,
                 batch_size=_BATCH.value,
                 devices=devices,

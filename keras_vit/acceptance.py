@@ -163,7 +163,8 @@ def _asked(facts: dict[str, Any], images: str | os.PathLike | None, num_images: 
     chosen = images or facts.get("judged_on")
     if images is None and chosen is not None and not os.path.exists(chosen) and not chosen.startswith("tfds:"):
         chosen = None
-    examples = find_examples(chosen, network, classifier.class_names(facts["weights"] or facts["model"]), num_images)
+    names, size = classifier.class_names(facts["weights"] or facts["model"]), tuple(facts["image_size"])
+    examples = find_examples(chosen, network, names, num_images, size)
     expected = network.predict(examples.as_taken_by(network), verbose=0)
     return _Model(network=network, examples=examples, expected=expected)
 
@@ -173,9 +174,8 @@ def _rebuilt(facts: dict[str, Any]) -> tuple[keras.Model | None, str]:
     weights = facts.get("weights")
     if "weights" not in facts or not isinstance(weights, str | None) or not is_size(facts.get("image_size")):
         return None, "it was exported from Python"
-    is_file = facts["model"].endswith(".keras")
     try:
-        network = classifier.build(facts["model"], weights, None if is_file else tuple(facts["image_size"]))
+        network = classifier.build(facts["model"], weights, tuple(facts["image_size"]), facts.get("pixels"))
     except Exception as error:  # whatever became of the file of the weights
         return None, f"it cannot be built again: {error or type(error).__name__}"
     if variables_sha256(network) != facts["variables_sha256"]:

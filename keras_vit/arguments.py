@@ -15,6 +15,12 @@ def require_folders(values: flags.FlagValues, *names: str) -> None:
         raise flags.IllegalFlagValueError(f"{' and '.join(missing)} must be given")
 
 
+def define_pixels(values: flags.FlagValues) -> None:
+    """Adds `--pixels`. Default: as the model says."""
+    kinds = "Pixels that the model was trained on. Default: as its layers say."
+    flags.DEFINE_enum("pixels", None, ["0..255", "0..1", "-1..1"], kinds, flag_values=values)
+
+
 def parse_size(text: str | None) -> tuple[int, int] | None:
     """Returns (height, width).
 

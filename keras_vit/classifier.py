@@ -9,7 +9,9 @@ import keras
 
 from keras_vit import applications
 from keras_vit.evaluate.features import feature_model
+from keras_vit.keras_file import is_file, load
 from keras_vit.models.vit import default_classifier
+from keras_vit.pixels import declare
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
 from keras_vit.weights import catalog, source
 
@@ -18,23 +20,38 @@ def build(
     model: str | os.PathLike,
     weights: str | os.PathLike | None = None,
     image_size: tuple[int, int] | None = None,
+    pixels: str | None = None,
 ) -> keras.Model:
     """Builds a classifier with the head and the pooling that its weights have.
 
     Args:
-        model: Name of a model; or a file `model.keras`, which brings its weights and its size.
+        model: Name of a model; or a file `model.keras`, which brings its weights.
         weights: Tag, file or URL.
-        image_size: (height, width) in pixels; default: that of the weights.
+        image_size: (height, width) in pixels; default: that of the weights. A file needs it if its model takes images
+            of any size, and the model stays one of any size.
+        pixels: "0..255", "0..1" or "-1..1"; default: as `keras_vit.pixels.pixels_of` reads from the model.
 
     Returns:
-        A model that gives logits; of a `.keras` file, what was saved there.
+        A model that gives logits; of a `.keras` file, what was saved there, as a functional model.
 
     Raises:
-        ValueError: If the weights are unknown, damaged, without a trained head or of another model.
+        ValueError: If the weights are unknown, damaged, without a trained head or of another model; if a file is
+            missing, or holds no model with one input of images and one output.
         OSError: If the weights cannot be had.
     """
-    if str(model).endswith(".keras"):
-        return _load(Path(model), weights, image_size)
+    built = _build(model, weights, image_size)
+    if pixels is not None:
+        declare(built, pixels)
+    return built
+
+
+def _build(
+    model: str | os.PathLike, weights: str | os.PathLike | None, image_size: tuple[int, int] | None
+) -> keras.Model:
+    if is_file(model):
+        if weights is not None:
+            raise ValueError(f"{model} brings its weights: leave out `weights`.")
+        return load(model, image_size)
     if weights is None:
         raise ValueError(_which_weights(model))
     found = source.find(str(model), weights)
@@ -53,22 +70,31 @@ def representation(
     model: str | os.PathLike,
     weights: str | os.PathLike | None = None,
     image_size: tuple[int, int] | None = None,
+    pixels: str | None = None,
 ) -> keras.Model:
     """Builds all before the head: one vector for each image, after the tanh layer of pre-training where there is one.
 
     Arguments and errors are those of `build`, but no head is needed.
 
     Args:
-        model: Name of a model; or a file `model.keras`, which brings its weights and its size.
+        model, image_size, pixels: As of `build`.
         weights: Tag, file or URL; "none" for random ones.
-        image_size: (height, width) in pixels; default: that of the weights.
 
     Example:
         >>> representation("ViT_Ti16", "none", (32, 32)).output_shape
         (None, 192)
     """
-    if str(model).endswith(".keras"):
-        return feature_model(_load(Path(model), weights, image_size), "pre_logits")
+    if is_file(model):
+        return feature_model(build(model, weights, image_size, pixels), "pre_logits")
+    built = _representation(model, weights, image_size)
+    if pixels is not None:
+        declare(built, pixels)
+    return built
+
+
+def _representation(
+    model: str | os.PathLike, weights: str | os.PathLike | None, image_size: tuple[int, int] | None
+) -> keras.Model:
     if weights is None:
         raise ValueError(_which_weights(model))
     if str(model) not in applications.list_models():
@@ -102,15 +128,6 @@ def _which_weights(model: str | os.PathLike) -> str:
     return f"Which weights? Name a file or a tag: {', '.join(catalog.list_weights(str(model)))}."
 
 
-def _load(path: Path, weights: Any, image_size: Any) -> keras.Model:
-    if weights is not None or image_size is not None:
-        raise ValueError(f"{path} brings its weights and its size: leave out `weights` and `image_size`.")
-    if not path.is_file():
-        raise ValueError(f"There is no file {path}.")
-    model = keras.models.load_model(path)
-    return keras.Model(model.inputs[0], model.outputs[0]) if isinstance(model, keras.Sequential) else model
-
-
 def class_names(weights: str | os.PathLike) -> list[str]:
     """Returns the class names that lie beside a file of weights, in `classes.txt`; none if there is no such file.
 
@@ -118,7 +135,8 @@ def class_names(weights: str | os.PathLike) -> list[str]:
         >>> class_names("imagenet")
         []
     """
-    names = Path(weights).with_name("classes.txt") if os.path.isfile(weights) else None
+    path = Path(weights).expanduser()
+    names = path.with_name("classes.txt") if path.is_file() else None
     if names is None or not names.is_file():
         return []
     return names.read_text(encoding="utf-8").removesuffix("\n").split("\n")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from absl import flags, logging
 
 from keras_vit import info
-from keras_vit.arguments import NEW_SIZE, parse_size, require_folders, show_progress
+from keras_vit.arguments import NEW_SIZE, define_pixels, parse_size, require_folders, show_progress
 from keras_vit.quiet import quiet_start
 from keras_vit.writing import by_reason, one_line
 
@@ -66,35 +66,29 @@ def _define_predict(values: flags.FlagValues) -> None:
     flags.DEFINE_string("model", "ViT_B16", f"See `{PROGRAM} info`; or a file model.keras.", flag_values=values)
     flags.DEFINE_string("weights", None, "Tag, file or URL. Default: imagenet, of a name.", flag_values=values)
     flags.DEFINE_integer("top", 5, "Classes to name.", lower_bound=1, flag_values=values)
+    kinds = "text; csv: a row for each guess; json: an object on a line for each photo."
+    flags.DEFINE_enum("format", "text", ["text", "csv", "json"], kinds, flag_values=values)
     flags.DEFINE_string("image_size", None, f"{NEW_SIZE} Default: that of the weights.", flag_values=values)
+    define_pixels(values)
 
 
 def _predict(arguments: list[str], values: flags.FlagValues) -> int:
     size = parse_size(values.image_size)
     with quiet_start():
-        from keras_vit import classifier, predict
+        from keras_vit import classifier, keras_file, pixels, predict
     photos, left_out = predict.find_photos(arguments)
-    weights = values.weights or (None if values.model.endswith(".keras") else "imagenet")
-    model = classifier.build(values.model, weights, size)
-    names, unreadable = classifier.class_names(weights or values.model), []
+    is_file = keras_file.is_file(values.model)
+    weights = values.weights or (None if is_file else "imagenet")
+    model = classifier.build(values.model, weights, size, values.pixels)
+    if is_file:
+        print(pixels.described(model, size or model.input_shape[1:3]), file=sys.stderr)
+    names = classifier.class_names(weights or values.model)
 
-    def progress(done: int) -> None:
+    def progress(done: int | None) -> None:
         show_progress(done, len(photos))
 
-    for answer in predict.predict(model, photos, values.top, progress, names):
-        show_progress(None, len(photos))
-        if answer.problem:
-            unreadable.append((answer.photo, answer.problem))
-            print(f"cannot read {one_line(str(answer.photo))}: {one_line(answer.problem)}", file=sys.stderr)
-            continue
-        print(one_line(str(answer.photo)))
-        width = max(len(guess.name) for guess in answer.guesses)
-        for guess in answer.guesses:
-            print(f"  {guess.score:6.4f}  {guess.name:<{width}}  {guess.wordnet_id}".rstrip())
-    if len(photos) > 1 and (unreadable or left_out):
-        print(f"{len(photos) - len(unreadable):,} of {len(photos):,} photos were read", file=sys.stderr)
-        print(by_reason([*left_out, *unreadable]), file=sys.stderr)
-    return 1 if unreadable else 0
+    answers = predict.predict(model, photos, values.top, progress, names, size)
+    return 1 if predict.tell(answers, values.format, progress, left_out) else 0
 
 
 def _define_quickstart(values: flags.FlagValues) -> None:
@@ -111,8 +105,10 @@ def _quickstart(arguments: list[str], values: flags.FlagValues) -> int:
 def _define_finetune(values: flags.FlagValues) -> None:
     flags.DEFINE_string("data", None, "Folder: <class>/*, or train/<class>/* and test/<class>/*.", flag_values=values)
     flags.DEFINE_string("output", None, "Folder for the model and its report.", flag_values=values)
-    flags.DEFINE_string("model", "ViT_B16", f"See `{PROGRAM} info`.", flag_values=values)
-    flags.DEFINE_string("weights", "imagenet21k", "Tag of the catalog, file, URL, or none.", flag_values=values)
+    flags.DEFINE_string("model", "ViT_B16", f"See `{PROGRAM} info`; or a file model.keras.", flag_values=values)
+    weights = "Tag of the catalog, file, URL, or none; of a name."
+    flags.DEFINE_string("weights", "imagenet21k", weights, flag_values=values)
+    define_pixels(values)
     size = "Side in pixels. Default: 384, or that of the weights unless it is 224."
     flags.DEFINE_integer("image_size", None, size, lower_bound=1, flag_values=values)
     steps = "Updates. Default: 500 for fewer than 20,000 images, 10,000 for fewer than 500,000, else 20,000."
@@ -136,6 +132,7 @@ def _finetune(arguments: list[str], values: flags.FlagValues) -> int:
             values.output,
             weights=None if values.weights.lower() == "none" else values.weights,
             image_size=values.image_size,
+            pixels=values.pixels,
             steps=values.steps,
             batch_size=values.batch_size,
             learning_rate=values.learning_rate,
@@ -158,6 +155,7 @@ def _define_evaluate(values: flags.FlagValues) -> None:
     flags.DEFINE_string("real", None, "real.json of ImageNet ReaL.", flag_values=values)
     flags.DEFINE_bool("objectnet", False, "The folder is ObjectNet's.", flag_values=values)
     flags.DEFINE_string("image_size", None, f"{NEW_SIZE} Default: that of the weights.", flag_values=values)
+    define_pixels(values)
     crops = "resize: the whole image; resize_shorter: the middle."
     flags.DEFINE_enum("crop", "resize", ["resize", "resize_shorter"], crops, flag_values=values)
     batch = "Images of a step. Default: 64 of 224 x 224 pixels, more of smaller ones."
@@ -185,6 +183,7 @@ def _evaluate(arguments: list[str], values: flags.FlagValues) -> int:
         real=values.real,
         is_objectnet=values.objectnet,
         image_size=size,
+        pixels=values.pixels,
         eval_crop=values.crop,
         batch_size=values.batch_size,
         devices=DevicesConfig(kind=values.devices, precision=values.precision),
@@ -200,6 +199,7 @@ def _define_analyze(values: flags.FlagValues) -> None:
     weights = "Tag, file, URL, or none for random ones. Default: imagenet, of a name."
     flags.DEFINE_string("weights", None, weights, flag_values=values)
     flags.DEFINE_string("image_size", None, f"{NEW_SIZE} Default: that of the weights.", flag_values=values)
+    define_pixels(values)
     flags.DEFINE_integer("photos", 8, "How many are drawn; all are counted.", lower_bound=1, flag_values=values)
     batch = "Photos of a step. Default: 16, fewer where there are many patches."
     flags.DEFINE_integer("batch_size", None, batch, lower_bound=1, flag_values=values)
@@ -218,6 +218,7 @@ def _analyze(arguments: list[str], values: flags.FlagValues) -> int:
         values.output,
         weights=values.weights or (None if is_file else "imagenet"),
         image_size=size,
+        pixels=values.pixels,
         num_shown=values.photos,
         batch_size=values.batch_size,
         progress=show_progress,
@@ -227,7 +228,7 @@ def _analyze(arguments: list[str], values: flags.FlagValues) -> int:
             print(f"cannot read {one_line(photo.name)}: {one_line(photo.problem)}", file=sys.stderr)
     if done.left_out:
         print(by_reason(done.left_out), file=sys.stderr)
-    print(done.report)
+    print(*filter(None, [done.taken, done.report]), sep="\n")
     return 0
 
 
@@ -242,6 +243,7 @@ def _define_export(values: flags.FlagValues) -> None:
     flags.DEFINE_string("images", None, images, flag_values=values)
     flags.DEFINE_integer("num_images", 100, "How many of them.", lower_bound=1, flag_values=values)
     flags.DEFINE_string("image_size", None, f"{NEW_SIZE} Default: that of the weights.", flag_values=values)
+    define_pixels(values)
     flags.DEFINE_enum("precision", "float32", ["float32", "bfloat16"], "Of a SavedModel.", flag_values=values)
     flags.DEFINE_bool("attention", False, "A SavedModel can be asked for its attention.", flag_values=values)
     flags.DEFINE_bool("any_size", False, "A SavedModel takes images of all sizes.", flag_values=values)
@@ -271,6 +273,7 @@ def _export(arguments: list[str], values: flags.FlagValues) -> int:
         weights=values.weights or (None if is_file else "imagenet"),
         images=values.images,
         image_size=size,
+        pixels=values.pixels,
         num_images=values.num_images,
     )
     for problem in problems:
@@ -319,7 +322,10 @@ COMMANDS = {
             "Photographs are resized to the model, not cropped. Names of your own classes are read from classes.txt\n"
             "beside the weights or the file model.keras. Scores are probabilities (softmax) that add up to 1;\n"
             "of the 21,843 classes of ImageNet-21k, which overlap, each has a probability of its own (sigmoid).\n"
-            "What cannot be read is reported, the others are answered, and the exit code is 1."
+            "What cannot be read is reported, the others are answered, and the exit code is 1. --format=csv has the\n"
+            "columns file, rank, class, score, problem; --format=json has an object on a line for each photo, of\n"
+            "file, guesses and problem. Answers go to stdout, all else to stderr. Exit codes: 0 every photo is\n"
+            "answered, 1 a photo or the model cannot be read, 2 wrong flags."
         ),
     ),
     "evaluate": Command(

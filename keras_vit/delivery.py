@@ -21,7 +21,9 @@ from keras_vit.export.report import text_table
 from keras_vit.export.saved_model import saved_model
 from keras_vit.export.tflite import FLAVOURS, tflite
 from keras_vit.export.verdicts import Verdict, judge
+from keras_vit.keras_file import is_file
 from keras_vit.photos import is_ignored
+from keras_vit.pixels import described
 from keras_vit.weights import source
 from keras_vit.weights.download import without_secrets
 from keras_vit.writing import by_reason
@@ -70,6 +72,7 @@ def deliver(
     weights: str | os.PathLike | None = None,
     images: str | os.PathLike | None = None,
     image_size: tuple[int, int] | None = None,
+    pixels: str | None = None,
     num_images: int = 100,
     say: Callable[[str], None] = print,
 ) -> list[str]:
@@ -85,6 +88,7 @@ def deliver(
         images: Folder of photographs, or of one folder for each class, or "tfds:NAME:SPLIT": what the files are judged
             on, and by what int8 sets its ranges; default: generated pictures, which say less.
         image_size: (height, width) in pixels; default: that of the weights.
+        pixels: As in `keras_vit.classifier.build`.
         num_images: How many of them at most.
         say: Takes lines for people.
 
@@ -95,20 +99,22 @@ def deliver(
         ValueError: If the model, the weights or the images are not what they should be.
         OSError: If the weights cannot be had.
     """
-    network = classifier.build(model, weights, image_size)
-    if None in network.input_shape[1:3]:
-        raise ValueError(f"{model} takes images of any size: export it from Python, with `image_size`.")
+    network = classifier.build(model, weights, image_size, pixels)
+    size = image_size or tuple(network.input_shape[1:3])
+    sentence = described(network, size)
+    if is_file(model):
+        say(sentence)
     names = classifier.class_names(model if weights is None else weights)
-    examples = find_examples(images, network, names, num_images)
-    identity = _identity(model, weights, images, network)
-    crop = _crop(model, weights, network.input_shape[1:3])
+    examples = find_examples(images, network, names, num_images, size)
+    identity = _identity(model, weights, images, size) | ({} if pixels is None else {"pixels": pixels})
+    crop = _crop(model, weights, size)
     say(f"Judged on {examples.name}: {len(examples.images)} images.")
     if images is None:
         say("Name a folder of photographs with --images to have it judged, and int8 set, on what it will see.")
     output, problems = Path(output), []
     for name in wanted.formats:
         try:
-            verdicts = _export(name, network, output, wanted, examples, names, crop, identity)
+            verdicts = _export(name, network, output, wanted, examples, names, size, crop, identity)
             say(f"\n{verdicts[0].version}\n{text_table(verdicts)}")
         except Exception as error:  # converters and runtimes have kinds of their own
             problems.append(f"{name}: {_reason(error)}")
@@ -131,10 +137,11 @@ def _export(
     wanted: Wanted,
     examples: Examples,
     names: Sequence[str],
+    size: tuple[int, int],
     crop: str,
     identity: dict[str, Any],
 ) -> list[Verdict]:
-    shared = {"class_names": names, "images": examples, "eval_crop": crop, "identity": identity}
+    shared = {"class_names": names, "images": examples, "eval_crop": crop, "identity": identity, "image_size": size}
     if name == "tflite":
         options = {key: getattr(wanted, key) for key in ("flavours", "fixed_batch", "preprocessing", "min_agreement")}
         return tflite(network, output / name, **options, **shared)
@@ -149,7 +156,11 @@ def _export(
 
 
 def find_examples(
-    images: str | os.PathLike | None, network: keras.Model, names: Sequence[str], num_images: int
+    images: str | os.PathLike | None,
+    network: keras.Model,
+    names: Sequence[str],
+    num_images: int,
+    size: tuple[int, int],
 ) -> Examples:
     """Returns images of a folder, with labels where its folders are the classes of the model.
 
@@ -158,11 +169,11 @@ def find_examples(
         network: The model.
         names: Of its classes, or nothing.
         num_images: How many at most.
+        size: (height, width) in pixels.
 
     Raises:
         ValueError: If there is no image that can be read.
     """
-    size = network.input_shape[1:3]
     if images is None:
         return take(None, size, min(num_images, _MOST_GENERATED))
     text = os.fspath(images)
@@ -205,13 +216,13 @@ def _identity(
     model: str | os.PathLike,
     weights: str | os.PathLike | None,
     images: str | os.PathLike | None,
-    network: keras.Model,
+    size: tuple[int, int],
 ) -> dict[str, Any]:
     """All that is needed to build the model again, and to tell whether it is the same."""
     return {
         "model": _whole(model),
         "weights": None if weights is None else _whole(weights),
-        "image_size": list(network.input_shape[1:3]),
+        "image_size": list(size),
         "judged_on": None if images is None else _whole(images),
     }
 

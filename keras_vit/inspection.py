@@ -19,7 +19,10 @@ from keras_vit.analyze.report import FILES, write_report
 from keras_vit.analyze.subject import Absent, Photo, Shown, Subject
 from keras_vit.drawing import check_can_draw
 from keras_vit.evaluate.accuracy import log_probabilities
+from keras_vit.evaluate.heads import gives_classes, head_of, last_activation
+from keras_vit.keras_file import is_file
 from keras_vit.photos import Found, LeftOut, read_pixels
+from keras_vit.pixels import Pixels, declare, described, pixels_of
 from keras_vit.train.logs import read_metrics
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
 from keras_vit.weights import source
@@ -38,11 +41,13 @@ class Inspection(NamedTuple):
         report: Path of `report.html`.
         photos: Every photo, with the answer or the problem.
         left_out: What else lies in the folder, with reasons.
+        taken: Which pixels the model of a file takes, in a sentence.
     """
 
     report: Path
     photos: Sequence[Photo]
     left_out: Sequence[LeftOut]
+    taken: str = ""
 
 
 def inspect(
@@ -52,6 +57,7 @@ def inspect(
     *,
     weights: str | os.PathLike | None = None,
     image_size: tuple[int, int] | None = None,
+    pixels: str | None = None,
     num_shown: int = 8,
     batch_size: int | None = None,
     progress: Callable[[int | None, int], None] = lambda done, total: None,
@@ -68,6 +74,7 @@ def inspect(
         weights: Tag, file or URL; "none" for random ones. Of a file, the names of the classes are read from
             `classes.txt` beside it, and the curves of its training from `metrics.csv`.
         image_size: (height, width) in pixels; default: that of the weights.
+        pixels: As in `keras_vit.classifier.build`.
         num_shown: How many photos are drawn.
         batch_size: Photos of a step; default: 16, fewer where there are many patches.
         progress: Called with the number of photos that are done and of all, and with None at the end.
@@ -82,6 +89,8 @@ def inspect(
         raise ValueError(f"At least one photo is needed. Received: {num_shown=}, {batch_size=}.")
     files, left_out = find_photos(images, output)
     network = _build(model, weights, image_size)
+    if pixels is not None:
+        declare(network, pixels)
     size = _size_of(network, image_size)
     chosen = _choose(files, size, num_shown)
     reading = _Reading(
@@ -89,6 +98,7 @@ def inspect(
         files=files,
         folder=Path(images).expanduser(),
         size=size,
+        taken=pixels_of(network),
         names=classifier.class_names(model if weights is None else weights) if _has_classes(network) else None,
         progress=progress,
     )
@@ -108,7 +118,8 @@ def inspect(
         left_out=[(one_line(os.path.relpath(left.path, reading.folder)), left.reason) for left in left_out],
         absent=absent + ([Absent("Answers", _WITHOUT_ANSWERS)] if reading.names is None else []),
     )
-    return Inspection(write_report(subject, output), reading.photos, left_out)
+    taken = described(network, size) if is_file(model) else ""
+    return Inspection(write_report(subject, output), reading.photos, left_out, taken)
 
 
 _ROWS = VIT_VARIANTS | RESNET_VARIANTS
@@ -147,8 +158,8 @@ def _build(
     model: str | os.PathLike, weights: str | os.PathLike | None, image_size: tuple[int, int] | None
 ) -> keras.Model:
     """With the head, if the weights have one that was trained; else all before it."""
-    if str(model).endswith(".keras"):
-        return classifier.build(model, weights)
+    if is_file(model):
+        return classifier.build(model, weights, image_size)
     if weights is None or str(model) not in _ROWS:
         return classifier.build(model, weights, image_size)  # which says what is wrong
     if str(weights).lower() == "none":
@@ -177,14 +188,11 @@ def _size_of(network: keras.Model, image_size: tuple[int, int] | None) -> tuple[
 
 
 def _has_classes(network: keras.Model) -> bool:
-    """Whether it tells classes apart: a head that is all zeros, or a last layer of another kind, does not."""
-    last = network.layers[-1]
-    if not isinstance(last, keras.layers.Dense) or last.activation not in _GIVES_CLASSES or last.units < 2:
+    """Whether it tells classes apart: a head that is all zeros, or an activation of another kind, does not."""
+    if not gives_classes(network) or last_activation(network) not in ("linear", "softmax"):
         return False
-    return bool(np.any(keras.ops.convert_to_numpy(last.kernel)))
-
-
-_GIVES_CLASSES = (keras.activations.linear, keras.activations.softmax)
+    head = head_of(network)
+    return head is None or bool(np.any(keras.ops.convert_to_numpy(head.kernel)))
 
 
 def _choose(files: Sequence[Path], size: tuple[int, int], count: int) -> dict[Path, np.ndarray]:
@@ -232,12 +240,13 @@ class _Reading:
     files: Sequence[Path]
     folder: Path
     size: tuple[int, int]
+    taken: Pixels
     names: Sequence[str] | None
     progress: Callable[[int | None, int], None]
     photos: list[Photo] = field(default_factory=list)
 
     def batches(self, count: int) -> Iterator[np.ndarray]:
-        """Yields (B, H, W, 3) float32 in [-1, 1], B the count but for the last; what cannot be read is left out."""
+        """Yields (B, H, W, 3) float32 as the model takes them, B the count but for the last, of what can be read."""
         read: list[tuple[int, np.ndarray]] = []
         for number, file in enumerate(self.files):
             if number % count == 0:
@@ -246,7 +255,7 @@ class _Reading:
             self.photos.append(Photo(str(file.relative_to(self.folder)), problem=problem))
             read += [] if pixels is None else [(number, pixels)]
             if len(read) == count or (read and number == len(self.files) - 1):
-                images = np.stack([pixels for _, pixels in read])
+                images = self.taken.from_centred(np.stack([pixels for _, pixels in read]))
                 for (which, _), (answer, probability) in zip(read, self._ask(images), strict=True):
                     self.photos[which] = self.photos[which]._replace(answer=answer, probability=probability)
                 yield images

@@ -22,7 +22,8 @@ from keras_vit.evaluate.imagenet_sets import by_wordnet_id, imagenet_real, image
 from keras_vit.evaluate.label_sets import LabelSets, label_set_accuracy
 from keras_vit.evaluate.scorecard import class_table, headline, write_answers, write_pictures
 from keras_vit.imagenet import is_wordnet_id
-from keras_vit.pixels import scales_pixels
+from keras_vit.keras_file import is_file
+from keras_vit.pixels import described, pixels_of
 from keras_vit.weights.download import without_secrets
 from keras_vit.writing import by_reason, one_line, table, write_json, write_text
 
@@ -75,6 +76,7 @@ def measure(
     real: str | os.PathLike | None = None,
     is_objectnet: bool = False,
     image_size: tuple[int, int] | None = None,
+    pixels: str | None = None,
     eval_crop: str = "resize",
     batch_size: int | None = None,
     devices: DevicesConfig | None = None,
@@ -90,6 +92,7 @@ def measure(
         output: Folder for `report.md` with tables and pictures, `answers.csv` and `results.json`; None for none.
         real: `real.json` of ImageNet ReaL; `data` is then the folder of the validation images.
         is_objectnet: `data` is ObjectNet's folder.
+        pixels: As in `keras_vit.classifier.build`.
         image_size, eval_crop, batch_size, strict: As in `keras_vit.evaluate.accuracy.accuracy`.
         devices: Where to compute, and in which precision; default: on what is there, in float32.
 
@@ -102,16 +105,19 @@ def measure(
     if output is not None:
         check_can_draw()
     devices = devices or DevicesConfig()
-    if os.fspath(model).endswith(".keras") and devices.precision != "float32":
+    if is_file(model) and devices.precision != "float32":
         raise ValueError(f"{model} computes in the precision that it was saved with: leave out `precision`.")
     place = connect(devices)
     if output is not None and place.is_chief:
         (Path(output).expanduser() / "unreadable.txt").unlink(missing_ok=True)  # of an earlier measurement
     with place.scope():
-        network = classifier.build(model, weights, image_size)
+        network = classifier.build(model, weights, image_size, pixels)
     names = classifier.class_names(model if weights is None else weights)
     test = find_test_set(data, network.output_shape[-1], names=names, real=real, is_objectnet=is_objectnet)
     size = image_size or network.input_shape[1:3]
+    taken = pixels_of(network)
+    if place.is_chief and is_file(model):
+        print(described(network, size), flush=True)
     options = {"image_size": image_size, "eval_crop": eval_crop, "batch_size": batch_size, "devices": place}
     if isinstance(test.images, LabelSets):
         answers, reasons = None, {}
@@ -124,13 +130,12 @@ def measure(
         numbers, reasons = answers.numbers(), unreadable.reasons | ({} if record is None else read_record(record))
     if place.is_chief:
         precision = " and ".join(sorted({step.compute_dtype for step in network.layers}))
-        levels = "from 0 to 255, which the model scales" if scales_pixels(network) else "in [-1, 1]"
         said = _Said(
             name=f"{Path(model).name}{'' if weights is None else f', {without_secrets(str(weights))}'}",
             test=test,
             numbers=numbers,
             published=published_rows(Path(model).stem, test.published, size[0]),
-            conditions=f"{size[0]} x {size[1]} pixels {levels}, {eval_crop}, {precision}, {place.description}",
+            conditions=f"{size[0]} x {size[1]} pixels {taken}, {eval_crop}, {precision}, {place.description}",
             reasons=reasons,
         )
         print(said.text(), flush=True)

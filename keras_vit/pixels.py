@@ -1,76 +1,315 @@
-"""Which pixels a model takes: levels from 0 to 255, which it scales itself, or numbers in [-1, 1]."""
+"""Which pixels a model takes: from 0 to 255, from 0 to 1, or from -1 to 1."""
 
-from typing import Any
+import weakref
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 
-# What keeps the range of the pixels; the range is decided behind it.
-_KEEPING = (
-    *(keras.layers.InputLayer, keras.layers.Identity, keras.layers.Dropout, keras.layers.GaussianNoise),
-    *(keras.layers.Resizing, keras.layers.CenterCrop, keras.layers.Cropping2D, keras.layers.ZeroPadding2D),
-    *(keras.layers.RandomCrop, keras.layers.RandomFlip, keras.layers.RandomRotation, keras.layers.RandomTranslation),
-    *(keras.layers.RandomZoom, keras.layers.RandomBrightness, keras.layers.RandomContrast, keras.layers.Permute),
-)
-_OF_LEVELS = 4.0  # means, deviations and divisors greater than this are of pixels from 0 to 255
-_ADVICE = (
-    "Begin it with `keras.layers.Rescaling(1 / 255)` or another layer that takes pixels from 0 to 255, or have it take "
-    "pixels in [-1, 1]."
-)
+from keras_vit.graph import calls_of, has_graph, maker_of
+
+RANGES = {"0..255": (0.0, 255.0), "0..1": (0.0, 1.0), "-1..1": (-1.0, 1.0)}
+"""Names of the ranges, as `--pixels` takes them."""
+
+_OF_LEVELS = 4.0  # a scaling with a mean or a deviation greater than this is made for pixels from 0 to 255
+_PROBES = (-1.0, 0.0, 1.0, 127.5, 255.0)  # constant images that tell what the layers in front compute
+_ANY_SIZE = 32  # side in pixels of a probe where the model takes any size
+_CLOSE = 0.02  # of the width of a range: what rounding to bfloat16 and scaling by 1/128 in place of 1/127.5 make
+_OWN_PACKAGE = __name__.partition(".")[0]
+# Models whose range was declared, by their input layer, which models of the same graph share.
+_DECLARED: weakref.WeakKeyDictionary[keras.layers.Layer, "Pixels"] = weakref.WeakKeyDictionary()
 
 
-def scales_pixels(model: keras.Model) -> bool:
-    """Returns whether a functional model takes pixels from 0 to 255; else it takes them in [-1, 1], as ours do.
+class Pixels(NamedTuple):
+    """The range of pixels that a model takes.
 
-    It does if it begins with arithmetic (`include_preprocessing`), or with a `Rescaling` or `Normalization` that is
-    made for such pixels, also within a model within it, and behind layers that resize, crop or augment.
+    Attributes:
+        low, high: Its ends.
+        reason: Why, in words.
+    """
+
+    low: float
+    high: float
+    reason: str
+
+    @property
+    def range(self) -> list[int]:
+        """The two ends as whole numbers."""
+        return [int(self.low), int(self.high)]
+
+    @property
+    def are_levels(self) -> bool:
+        """Whether they are from 0 to 255."""
+        return self.high == 255
+
+    def from_levels(self, levels: Any) -> Any:
+        """Returns float pixels from 0 to 255, of NumPy or of a framework, in this range.
+
+        Example:
+            >>> Pixels(-1.0, 1.0, "").from_levels(np.array([0.0, 255.0])).tolist()
+            [-1.0, 1.0]
+        """
+        if self.are_levels:
+            return levels
+        return levels / 127.5 - 1.0 if self.low < 0 else levels / 255.0
+
+    def from_centred(self, images: np.ndarray) -> np.ndarray:
+        """Returns float pixels in [-1, 1] in this range.
+
+        Example:
+            >>> Pixels(0.0, 255.0, "").from_centred(np.array([-1.0, 1.0])).tolist()
+            [0.0, 255.0]
+        """
+        return images if self.low < 0 else (images + 1) * images.dtype.type(self.high / 2)
+
+    def __str__(self) -> str:
+        return f"from {self.low:g} to {self.high:g} ({self.reason})"
+
+
+def declare(model: keras.Model, pixels: str) -> None:
+    """Declares which pixels a model takes, for this process; models of the same input layer take the same.
+
+    Args:
+        model: Functional or built.
+        pixels: "0..255", "0..1" or "-1..1".
 
     Raises:
-        ValueError: If it begins with a layer that is made for pixels in [0, 1], or of which this cannot be known.
+        ValueError: If there is no such range.
 
     Example:
-        >>> scales_pixels(keras_vit.ViT_Ti16(weights=None))
-        False
-        >>> scales_pixels(keras_vit.ViT_Ti16(weights=None, include_preprocessing=True))
-        True
+        >>> model = keras_vit.ViT_Ti16(weights=None)
+        >>> declare(model, "0..1")
+        >>> str(pixels_of(model))
+        'from 0 to 1 (as declared)'
     """
-    return bool(_decided(model))
+    if pixels not in RANGES:
+        raise ValueError(f"Pixels are {', '.join(RANGES)}. Received: {pixels!r}.")
+    _DECLARED[_entrance(model)] = Pixels(*RANGES[pixels], "as declared")
 
 
-def _decided(model: Any) -> bool | None:
-    """None if nothing in the model decides."""
-    for step in getattr(model, "operations", None) or model.layers:  # a Sequential has none
-        if isinstance(step, keras.Model):
-            inner = _decided(step)
-            if inner is not None:
+def is_declared(model: keras.Model) -> bool:
+    """Returns whether a range was declared for a model."""
+    return _entrance(model) in _DECLARED
+
+
+def copy_declaration(model: keras.Model, copy: keras.Model) -> None:
+    """Declares for a copy of a model what was declared for the model, if anything was."""
+    if _entrance(model) in _DECLARED:
+        _DECLARED[_entrance(copy)] = _DECLARED[_entrance(model)]
+
+
+def pixels_of(model: keras.Model) -> Pixels:
+    """Returns which pixels a model takes: as declared, else as its graph says.
+
+    The graph says so if the model takes integers; if the layers in front of the first one with weights scale pixels,
+    such as `Rescaling`, `Normalization` or arithmetic, also in models within the model; or if the first layer with
+    weights is of this package, whose models take pixels in [-1, 1].
+
+    Args:
+        model: With one input, images (B, H, W, C).
+
+    Raises:
+        ValueError: If it cannot be known; says how to declare it.
+
+    Example:
+        >>> str(pixels_of(keras_vit.ViT_Ti16(weights=None)))
+        'from -1 to 1 (its layer `embedding` is of keras_vit)'
+        >>> str(pixels_of(keras_vit.ViT_Ti16(weights=None, include_preprocessing=True)))
+        'from 0 to 255 (its operation `divide` scales them)'
+    """
+    if not has_graph(model):
+        raise _unknown(model, "has no graph that can be read")
+    if _entrance(model) in _DECLARED:
+        return _DECLARED[_entrance(model)]
+    if np.dtype(keras.backend.standardize_dtype(model.inputs[0].dtype)).kind in "iu":
+        return Pixels(*RANGES["0..255"], f"it takes {model.inputs[0].dtype}")
+    found = _decide(model, model, np.float64(1), np.float64(0))
+    if not isinstance(found, Pixels):
+        raise _unknown(model, "has no layer that scales pixels, and none of this package")
+    return found
+
+
+def pixels_if_known(model: keras.Model) -> Pixels | None:
+    """Returns which pixels a model takes, or None if it cannot be known."""
+    try:
+        return pixels_of(model)
+    except ValueError:
+        return None
+
+
+def described(model: keras.Model, image_size: tuple[int, int]) -> str:
+    """Returns what a model takes, in a sentence.
+
+    Example:
+        >>> described(keras_vit.ViT_Ti16(weights=None), (224, 224))
+        'vit_ti16 takes pixels from -1 to 1 (its layer `embedding` is of keras_vit), images of 224 x 224.'
+    """
+    return f"{model.name} takes pixels {pixels_of(model)}, images of {image_size[0]} x {image_size[1]}."
+
+
+class Entry(NamedTuple):
+    """Where images reach the first layer with weights.
+
+    Attributes:
+        model: That this layer is in: the model itself, or one within it.
+        images: What the layer is given.
+        low, high: Range of its pixels there, for pixels as the outermost model takes them.
+    """
+
+    model: keras.Model
+    images: keras.KerasTensor
+    low: float
+    high: float
+
+
+def entry_of(model: keras.Model) -> Entry:
+    """Returns where images reach the first layer with weights, behind all that resizes and scales them.
+
+    Raises:
+        ValueError: If it cannot be known, or there are several such places.
+
+    Example:
+        >>> entry = entry_of(keras_vit.ViT_Ti16(weights=None, include_preprocessing=True))
+        >>> entry.low, entry.high
+        (-1.0, 1.0)
+    """
+    taken, whole = pixels_of(model), model
+    factor, summand, tensor = np.float64(1), np.float64(0), model.inputs[0]
+    while True:
+        consumers = [call for call in calls_of(model) if any(given is tensor for given in call.input_tensors)]
+        if len(consumers) != 1:
+            raise ValueError(f"{whole.name} gives its images to {len(consumers)} layers. Expected one that begins it.")
+        call = consumers[0]
+        if not has_graph(call.operation) and not _is_pixelwise(call):
+            break
+        if has_graph(call.operation):
+            factor, summand = _up_to(whole, model, tensor, (factor, summand))
+            model, tensor = call.operation, call.operation.inputs[0]
+        else:
+            tensor = call.output_tensors[0]
+    factor, summand = _up_to(whole, model, tensor, (factor, summand))
+    ends = [np.ravel(factor * end + summand) for end in (taken.low, taken.high)]
+    return Entry(model, tensor, *(float(end.mean()) for end in ends))
+
+
+_Affine = tuple[np.ndarray, np.ndarray]  # factor and summand, for all channels or for each
+
+
+def _decide(whole: keras.Model, model: keras.Model, factor: Any, summand: Any) -> Pixels | _Affine:
+    """The range, or what a model of pixelwise layers alone makes of pixels that came in as factor * pixel + summand.
+
+    Args:
+        whole: The outermost model, for the words of errors.
+        model: This one.
+        factor, summand: How its input depends on that of `whole`.
+    """
+    calls = calls_of(model)
+
+    def behind(tensor: Any, scaling: _Affine) -> Pixels | _Affine:
+        consumers = [call for call in calls if any(given is tensor for given in call.input_tensors)]
+        found = [after(call, scaling) for call in consumers] or [scaling]
+        ranges = {(each.low, each.high) for each in found if isinstance(each, Pixels)}
+        if len(ranges) > 1:
+            raise _unknown(whole, "scales pixels in different ways at once")
+        return next((each for each in found if isinstance(each, Pixels)), found[0])
+
+    def after(call: Any, scaling: _Affine) -> Pixels | _Affine:
+        step = call.operation
+        if has_graph(step):
+            inner = _decide(whole, step, *scaling)
+            if isinstance(inner, Pixels):
                 return inner
-        elif isinstance(step, keras.layers.Rescaling):
-            divisor = 1 / max(float(np.abs(step.scale).max()), 1e-12)
-            if divisor > _OF_LEVELS:
-                return True
-            if np.allclose(step.scale, step.offset):  # brings -1 to 0, and 1 to a level or to 1
-                return False
-            if divisor != 1 or np.any(step.offset):
-                raise ValueError(
-                    f"{model.name} begins with Rescaling(scale={step.scale}, offset={step.offset}), which is not made "
-                    f"for pixels from 0 to 255, so which it takes cannot be known. {_ADVICE}"
-                )
-        elif isinstance(step, keras.layers.Normalization):
-            if step.mean is None:
-                raise ValueError(f"The layer {step.name} of {model.name} has never seen data: call its `adapt`.")
-            means, variances = (np.ravel(keras.ops.convert_to_numpy(value)) for value in (step.mean, step.variance))
-            if step.invert or max(np.abs(means).max(), np.sqrt(variances.max())) <= _OF_LEVELS:
-                raise ValueError(
-                    f"{model.name} begins with a Normalization of means {means.tolist()}, which is not made for pixels "
-                    f"from 0 to 255, so which it takes cannot be known. {_ADVICE}"
-                )
-            return True
-        elif isinstance(step, keras.layers.Lambda):
-            raise ValueError(
-                f"{model.name} begins with a Lambda ({step.name}), so which pixels it takes cannot be known. {_ADVICE}"
-            )
-        elif not isinstance(step, keras.layers.Layer):
-            return True
-        elif not isinstance(step, _KEEPING):
-            return False
+            return behind(call.output_tensors[0], inner)
+        if _is_part(call):
+            return behind(call.output_tensors[0], scaling)
+        if not _is_pixelwise(call):
+            return _of_first_layer(whole, step, scaling)
+        composed = _up_to(whole, model, call.output_tensors[0], (factor, summand))
+        return _judged(step, composed) or behind(call.output_tensors[0], composed)
+
+    return behind(model.inputs[0], (factor, summand))
+
+
+def _is_pixelwise(call: Any) -> bool:
+    """Whether it may scale, resize, crop or augment images, in place of reading them with weights."""
+    step, shapes = call.operation, [tensor.shape for tensor in call.output_tensors]
+    if _is_ours(step) or len(shapes) != 1 or len(shapes[0]) != 4 or isinstance(step, keras.Model):
+        return False
+    return not getattr(step, "weights", None) or isinstance(step, keras.layers.Normalization)
+
+
+def _is_part(call: Any) -> bool:
+    """Whether an operation takes images apart, such as into channels that are stacked in another order."""
+    is_layer = isinstance(call.operation, keras.layers.Layer)
+    return not is_layer and any(len(tensor.shape) != 4 for tensor in call.output_tensors)
+
+
+def _is_ours(step: Any) -> bool:
+    return type(step).__module__.partition(".")[0] == _OWN_PACKAGE
+
+
+def _of_first_layer(whole: keras.Model, step: Any, scaling: _Affine) -> Pixels:
+    is_untouched = np.allclose(scaling[0], 1, atol=1e-3) and np.allclose(scaling[1], 0, atol=1e-3)
+    if _is_ours(step) and is_untouched:
+        return Pixels(*RANGES["-1..1"], f"its layer `{step.name}` is of {_OWN_PACKAGE}")
+    if is_untouched:
+        raise _unknown(whole, f"begins with {type(step).__name__} (`{step.name}`), which takes any")
+    raise _unknown(
+        whole,
+        f"computes {np.ravel(scaling[0]).round(4).tolist()} * pixel + {np.ravel(scaling[1]).round(4).tolist()} before "
+        f"{type(step).__name__} (`{step.name}`), which may be made for several ranges",
+    )
+
+
+def _up_to(whole: keras.Model, model: keras.Model, tensor: Any, scaling: _Affine) -> _Affine:
+    """What becomes of pixels up to a tensor of a model that they enter scaled; measured on constant images."""
+    if tensor is model.inputs[0]:
+        return scaling
+    step, (height, width, channels) = maker_of(tensor).operation, model.inputs[0].shape[1:]
+    if isinstance(step, keras.layers.Normalization) and step.mean is None:
+        raise ValueError(f"The layer {step.name} of {whole.name} has never seen data: call its `adapt`.")
+    shape = (len(_PROBES), height or _ANY_SIZE, width or _ANY_SIZE, channels or 3)
+    images = np.broadcast_to(np.reshape(_PROBES, (-1, 1, 1, 1)), shape).astype("float32")
+    words = f"begins with {type(step).__name__} (`{step.name}`), which"
+    try:
+        given = keras.Model(model.inputs[0], tensor)(images, training=False)
+        values = keras.ops.convert_to_numpy(keras.ops.cast(given, "float32")).astype(np.float64)
+    except Exception as error:  # a layer of a user may raise anything
+        raise _unknown(whole, f"{words} cannot be computed by itself: {error}") from error
+    at_centre = values[:, values.shape[1] // 2, values.shape[2] // 2]
+    summand, factor = at_centre[1], (at_centre[-1] - at_centre[1]) / _PROBES[-1]
+    expected = np.multiply.outer(_PROBES, factor) + summand
+    tolerance = _CLOSE * np.abs(factor).max() + 1e-3 * np.abs(expected) + 1e-6
+    if np.any(np.abs(at_centre - expected) > tolerance) or not np.any(factor):
+        raise _unknown(whole, f"{words} does more than scale pixels")
+    return factor * scaling[0], factor * scaling[1] + summand
+
+
+def _judged(step: Any, scaling: _Affine) -> Pixels | None:
+    """The range that a scaling is made for, if there is one."""
+    factor, summand = scaling
+    kind = "layer" if isinstance(step, keras.layers.Layer) else "operation"
+    reason = f"its {kind} `{step.name}` scales them"
+    for taken in RANGES.values():
+        for target in RANGES.values():
+            made = [factor * end + summand for end in taken]
+            off = max(float(np.max(np.abs(mine - end))) for mine, end in zip(made, target, strict=True))
+            if target != taken and off <= _CLOSE * (target[1] - target[0]):
+                return Pixels(*taken, reason)
+    deviation = 1 / np.maximum(np.abs(factor), 1e-12)
+    if max(np.max(deviation), np.max(np.abs(summand) * deviation)) > _OF_LEVELS:
+        return Pixels(*RANGES["0..255"], reason)
     return None
+
+
+def _entrance(model: keras.Model) -> keras.layers.Layer:
+    return maker_of(model.inputs[0]).operation
+
+
+def _unknown(model: keras.Model, why: str) -> ValueError:
+    return ValueError(
+        f"{model.name} {why}, so which pixels it takes cannot be known. Say so with "
+        f"--pixels={'|'.join(RANGES)} (in Python: `keras_vit.pixels.declare`), as it was trained. Or save it behind "
+        "what scales its pixels: `keras.Model(images, model(keras.layers.Rescaling(1 / 255)(images)))`; for a model of "
+        "keras.applications, its `preprocess_input` in place of `Rescaling`."
+    )

@@ -4,19 +4,24 @@ Photographs are prepared as for the published evaluations of fine-tuned models: 
 the size of the model, bilinear without antialiasing.
 """
 
+import csv
+import io
+import json
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 
 from keras_vit import imagenet
 from keras_vit.evaluate.accuracy import log_probabilities
+from keras_vit.evaluate.heads import gives_classes
 from keras_vit.photos import SUFFIXES, Found, LeftOut, read_pixels, walk
-from keras_vit.pixels import scales_pixels
-from keras_vit.writing import by_reason
+from keras_vit.pixels import Pixels, pixels_of
+from keras_vit.writing import by_reason, one_line
 
 BATCH_SIZE = 16
 _IMAGENET_21K = 21843
@@ -72,33 +77,130 @@ def predict(
     top: int = 5,
     progress: Callable[[int], None] = lambda done: None,
     names: Sequence[str] = (),
+    image_size: tuple[int, int] | None = None,
 ) -> Iterator[Answer]:
     """Yields an answer for each photograph, in order.
 
     Args:
-        classifier: Model that returns logits, or the probabilities of a softmax. It is given pixels in [-1, 1], or
-            from 0 to 255 if it scales them itself.
+        classifier: Model that returns logits, or the probabilities of a softmax. It is given pixels as
+            `keras_vit.pixels.pixels_of` says.
         photos: Files of any kind in `keras_vit.photos.FORMATS`.
         top: Number of guesses.
         progress: Called before each batch with the number of photographs that are done.
         names: Of the classes, if there are as many as the model has; else ImageNet's, or numbers.
+        image_size: (height, width) in pixels; needed where the model takes any size.
+
+    Raises:
+        ValueError: If the model gives no classes, or which pixels it takes cannot be known.
 
     Example:
         >>> model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3), classifier_activation=None)
         >>> next(predict(model, [Path("no.jpg")])).problem
         "[Errno 2] No such file or directory: ...no.jpg'"
     """
-    size, levels = classifier.input_shape[1:3], scales_pixels(classifier)
+    size, pixels = image_size or tuple(classifier.input_shape[1:3]), pixels_of(classifier)
     if None in size:
-        raise ValueError("The model takes images of any size, so which is best cannot be known: save it with one size.")
+        raise ValueError("The model takes images of any size: say of which it is to be given them, with `image_size`.")
+    if not gives_classes(classifier):
+        raise ValueError(
+            f"{classifier.name} gives {tuple(classifier.outputs[0].shape)}, where B is None. Expected (B, classes), a "
+            "number for each of two classes or more: it has no head, or one of another kind."
+        )
     for start in range(0, len(photos), BATCH_SIZE):
         progress(start)
         batch = photos[start : start + BATCH_SIZE]
         read = [_try_to_read(photo, size) for photo in batch]
         images = [image for image, _ in read if image is not None]
-        guesses = iter(_guesses(_scores(classifier, np.stack(images), levels), top, names) if images else [])
+        guesses = iter(_guesses(_scores(classifier, np.stack(images), pixels), top, names) if images else [])
         for photo, (image, problem) in zip(batch, read, strict=True):
             yield Answer(photo, [] if image is None else next(guesses), problem)
+
+
+FORMATS = ("text", "csv", "json")
+_HEADER = ("file", "rank", "class", "score", "problem")
+
+
+def written(answers: Iterable[Answer], kind: str) -> Iterator[str]:
+    """Yields answers as text that ends with a line break.
+
+    Args:
+        answers: Of `predict`.
+        kind: "text", for people: a photograph and its guesses below it, without those that cannot be read; "csv", a
+            header and a row for each guess, or for each problem; "json", an object on a line for each photograph.
+
+    Example:
+        >>> answer = Answer(Path("cat.jpg"), [Guess(0.5, "tabby", "")], None)
+        >>> print(*written([answer], "csv"), sep="", end="")
+        file,rank,class,score,problem
+        cat.jpg,1,tabby,0.5,
+    """
+    if kind == "csv":
+        yield _row(_HEADER)
+    for answer in answers:
+        yield {"text": _text, "csv": _rows, "json": _object}[kind](answer)
+
+
+def tell(
+    answers: Iterable[Answer],
+    kind: str,
+    progress: Callable[[int | None], None] = lambda done: None,
+    left_out: Sequence[LeftOut] = (),
+) -> int:
+    """Prints answers, and on stderr what cannot be read and what was left out; returns how many photos failed.
+
+    Args:
+        answers, kind: As of `written`.
+        progress: Called with None before a line is printed.
+        left_out: Other files, with reasons.
+    """
+    total, unreadable = 0, []
+
+    def told() -> Iterator[Answer]:
+        nonlocal total
+        for answer in answers:
+            progress(None)
+            total += 1
+            if answer.problem is not None:
+                unreadable.append(LeftOut(answer.photo, answer.problem))
+                said = f"cannot read {one_line(str(answer.photo))}: {one_line(answer.problem)}"
+                print(said, file=sys.stderr)
+            yield answer
+
+    for text in written(told(), kind):
+        print(text, end="")
+    if total > 1 and (unreadable or left_out):
+        print(f"{total - len(unreadable):,} of {total:,} photos were read", file=sys.stderr)
+        print(by_reason([*left_out, *unreadable]), file=sys.stderr)
+    return len(unreadable)
+
+
+def _text(answer: Answer) -> str:
+    if answer.problem is not None:
+        return ""
+    width = max(len(guess.name) for guess in answer.guesses)
+    lines = [f"  {guess.score:6.4f}  {guess.name:<{width}}  {guess.wordnet_id}".rstrip() for guess in answer.guesses]
+    return "\n".join([one_line(str(answer.photo)), *lines, ""])
+
+
+def _rows(answer: Answer) -> str:
+    """CSV is UTF-8: bytes of a name that are no UTF-8 become escapes."""
+    if answer.problem is not None:
+        return _row([answer.photo, "", "", "", one_line(answer.problem)])
+    guesses = enumerate(answer.guesses, start=1)
+    return "".join(_row([answer.photo, rank, guess.name, guess.score, ""]) for rank, guess in guesses)
+
+
+def _row(cells: Sequence[Any]) -> str:
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerow(cells)
+    return text.getvalue().encode("utf-8", "backslashreplace").decode()
+
+
+def _object(answer: Answer) -> str:
+    """JSON is ASCII: `os.fsencode` of a name that was read from it gives the bytes of the file's name."""
+    guesses = [{"class": guess.name, "score": guess.score, "wordnet_id": guess.wordnet_id} for guess in answer.guesses]
+    problem = None if answer.problem is None else one_line(answer.problem)
+    return json.dumps({"file": str(answer.photo), "guesses": guesses, "problem": problem}) + "\n"
 
 
 def _try_to_read(photo: Path, image_size: tuple[int, int]) -> tuple[np.ndarray, None] | tuple[None, str]:
@@ -128,9 +230,9 @@ def read_photo(path: str | os.PathLike, image_size: tuple[int, int]) -> np.ndarr
     return imagenet.preprocess_input(np.array(keras.ops.convert_to_numpy(resized)), "channels_last")[0]
 
 
-def _scores(classifier: keras.Model, images: np.ndarray, levels: bool) -> np.ndarray:
+def _scores(classifier: keras.Model, images: np.ndarray, pixels: Pixels) -> np.ndarray:
     """ImageNet-21k heads are trained with one sigmoid per class, all others with a softmax."""
-    values = classifier.predict_on_batch((images + 1) * np.float32(127.5) if levels else images)
+    values = classifier.predict_on_batch(pixels.from_centred(images))
     if values.shape[1] == _IMAGENET_21K:
         return 1 / (1 + np.exp(-values.astype(np.float64)))
     return np.exp(log_probabilities(classifier, values))
@@ -139,7 +241,7 @@ def _scores(classifier: keras.Model, images: np.ndarray, levels: bool) -> np.nda
 def _guesses(scores: np.ndarray, top: int, names: Sequence[str] = ()) -> list[list[Guess]]:
     if len(names) != scores.shape[1] and scores.shape[1] in (1000, _IMAGENET_21K):
         decoded = imagenet.decode_predictions(scores, top)
-        return [[Guess(score, name, wordnet_id) for wordnet_id, name, score in row] for row in decoded]
+        return [[Guess(float(score), name, wordnet_id) for wordnet_id, name, score in row] for row in decoded]
     best = np.argsort(-scores, axis=1, kind="stable")[:, :top]
     known = list(names) if len(names) == scores.shape[1] else [f"class {i}" for i in range(scores.shape[1])]
     return [[Guess(float(row[i]), known[i], "") for i in order] for row, order in zip(scores, best, strict=True)]

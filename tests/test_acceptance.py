@@ -97,7 +97,7 @@ def _set(name: str, value: Any) -> Callable[[dict], Any]:
         *(lambda _, value=value: value for value in (5, None, [], "x", {})),
         *(_set("input", value) for value in (5, {}, None, [1])),
         *(_set("input.image_size", value) for value in ([32], "32", [0, 32], [32, 10**9], [32.0, 32], None)),
-        *(_set("input.range", value) for value in ([0, 1], "x", None)),
+        *(_set("input.range", value) for value in ([0, 2], "x", None)),
         *(_set("accepted", value) for value in ({}, 5, {"max_error": float("nan")}, {"max_error": "x"})),
         *(_set("accepted", {"max_error": value}) for value in (-1, True, {"a": None}, [1])),
         *(_set("accepted", {"top1_agreement": value}) for value in (2, "x", None)),

@@ -1,6 +1,9 @@
 """The command line: what it prints, what it returns, and that it is quick and quiet about it."""
 
+import csv
 import dataclasses
+import io
+import json
 import os
 import re
 import shlex
@@ -59,14 +62,27 @@ def test_the_commands_are_those_of_this_release():
 FLAGS = {
     "quickstart": ["output", "help"],
     "info": ["image_size", "classes", "help"],
-    "predict": ["model", "weights", "top", "image_size", "help"],
+    "predict": ["model", "weights", "top", "format", "image_size", "pixels", "help"],
     "evaluate": [
-        *("data", "model", "weights", "output", "real", "objectnet", "image_size", "crop", "batch_size", "strict"),
+        *(
+            "data",
+            "model",
+            "weights",
+            "output",
+            "real",
+            "objectnet",
+            "image_size",
+            "pixels",
+            "crop",
+            "batch_size",
+            "strict",
+        ),
         *("devices", "precision", "help"),
     ],
-    "analyze": ["images", "output", "model", "weights", "image_size", "photos", "batch_size", "help"],
+    "analyze": ["images", "output", "model", "weights", "image_size", "pixels", "photos", "batch_size", "help"],
     "finetune": [
-        *("data", "output", "model", "weights", "image_size", "steps", "batch_size", "learning_rate", "seed", "help"),
+        *("data", "output", "model", "weights", "image_size", "pixels", "steps", "batch_size", "learning_rate", "seed"),
+        "help",
     ],
     "export": [
         *(
@@ -78,6 +94,7 @@ FLAGS = {
             "images",
             "num_images",
             "image_size",
+            "pixels",
             "precision",
             "attention",
         ),
@@ -221,7 +238,7 @@ def test_predict_shows_scores_names_and_wordnet_ids(
     monkeypatch.setattr(classifier, "build", lambda *options: built.append(options))
     monkeypatch.setattr(predict, "predict", lambda *_: [predict.Answer(photo, guesses, None)])
     assert cli.main(["predict", str(photo)]) == 0
-    assert built == [("ViT_B16", "imagenet", None)]
+    assert built == [("ViT_B16", "imagenet", None, None)]
     assert capsys.readouterr().out.splitlines() == [
         str(photo),
         "  0.7500  tench              n01440764",
@@ -240,7 +257,8 @@ def test_predict_names_a_photo_of_any_name_in_one_line(
     assert cli.main(["predict", str(photo)]) == 1
     shown = capsys.readouterr()
     assert shown.out.splitlines()[0].startswith(str(photo.parent)) and len(shown.out.splitlines()) == 2
-    assert len(shown.err.splitlines()) == 1 and shown.err.endswith(": cut short\n")
+    said, total = shown.err.splitlines()
+    assert said.endswith(": cut short") and total == "1 of 2 photos could not be read"
 
 
 def test_predict_goes_on_after_a_broken_photo_and_fails_at_the_end(
@@ -293,6 +311,32 @@ def test_predict_takes_a_model_of_ones_own(photo: Path, tmp_path: Path, capsys: 
     assert "There is no file" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["two\nlines, a.png", 'quo"ted.png', "bytes\udce9,.png", "line\u2028,.png"])
+def test_predict_writes_tables_that_machines_read(
+    name: str, photo: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    odd, guesses = photo.with_name(name), [predict.Guess(0.75, "red, or pink", "n1"), predict.Guess(0.25, "blue", "")]
+    answers = [predict.Answer(odd, guesses, None), predict.Answer(Path("b.png"), [], "cut short")]
+    monkeypatch.setattr(classifier, "build", lambda *_: None)
+    monkeypatch.setattr(predict, "predict", lambda *_: answers)
+    assert cli.main(["predict", str(photo), "--format=csv"]) == 1
+    shown = capsys.readouterr()
+    written = str(odd).encode("utf-8", "backslashreplace").decode()
+    rows = list(csv.DictReader(io.StringIO(shown.out, newline="")))
+    assert [tuple(row.values()) for row in rows] == [
+        (written, "1", "red, or pink", "0.75", ""),
+        (written, "2", "blue", "0.25", ""),
+        ("b.png", "", "", "", "cut short"),
+    ]
+    assert "cannot read b.png: cut short" in shown.err
+    assert cli.main(["predict", str(photo), "--format=json"]) == 1
+    shown = capsys.readouterr()
+    first, second = (json.loads(line) for line in shown.out.removesuffix("\n").split("\n"))
+    assert os.fsencode(first["file"]) == os.fsencode(odd) and first["problem"] is None
+    assert first["guesses"][0] == {"class": "red, or pink", "score": 0.75, "wordnet_id": "n1"}
+    assert second == {"file": "b.png", "guesses": [], "problem": "cut short"}
+
+
 @pytest.fixture
 def finetuning(monkeypatch: pytest.MonkeyPatch) -> list:
     """What the command passes on; it answers with 75 %."""
@@ -312,10 +356,26 @@ def test_finetune_is_given_what_the_flags_say(finetuning: list, capsys: pytest.C
     assert cli.main(["finetune", "--data=flowers", "--output=out"]) == 0
     said = "75.00% of the validation images named correctly. How to use the model: out/report.md\n"
     assert capsys.readouterr().out == said
-    flags = ["--weights=none", "--image_size=64", "--steps=5", "--batch_size=4", "--learning_rate=0.03", "--seed=2"]
+    flags = [
+        "--weights=none",
+        "--image_size=64",
+        "--steps=5",
+        "--batch_size=4",
+        "--learning_rate=0.03",
+        "--seed=2",
+        "--pixels=0..1",
+    ]
     assert cli.main(["finetune", "--data=flowers", "--output=out", "--model=ViT_Ti16", *flags]) == 0
-    defaults = {"weights": "imagenet21k", "image_size": None, "steps": None, "batch_size": None}
-    chosen = {"weights": None, "image_size": 64, "steps": 5, "batch_size": 4, "learning_rate": 0.03, "seed": 2}
+    defaults = {"weights": "imagenet21k", "image_size": None, "pixels": None, "steps": None, "batch_size": None}
+    chosen = {
+        "weights": None,
+        "image_size": 64,
+        "pixels": "0..1",
+        "steps": 5,
+        "batch_size": 4,
+        "learning_rate": 0.03,
+        "seed": 2,
+    }
     assert finetuning == [
         (("ViT_B16", "flowers", "out"), {**defaults, "learning_rate": 0.01, "seed": 0}),
         (("ViT_Ti16", "flowers", "out"), chosen),
@@ -343,13 +403,35 @@ def test_evaluate_is_given_what_the_flags_say(monkeypatch: pytest.MonkeyPatch):
 
     passed = []
     monkeypatch.setattr(measure, "measure", lambda *arguments, **options: passed.append((arguments, options)))
-    flags = ["--weights=a.npz", "--output=out", "--real=real.json", "--objectnet", "--image_size=32,48", "--strict"]
+    flags = [
+        "--weights=a.npz",
+        "--output=out",
+        "--real=real.json",
+        "--objectnet",
+        "--image_size=32,48",
+        "--strict",
+        "--pixels=-1..1",
+    ]
     flags += ["--crop=resize_shorter", "--batch_size=2", "--devices=one", "--precision=mixed_bfloat16"]
     for more in ([], ["--model=run/model.keras"], ["--model=ViT_Ti16", *flags]):
         assert cli.main(["evaluate", "--data=flowers", *more]) == 0
-    defaults = {"weights": "imagenet", "output": None, "real": None, "is_objectnet": False, "image_size": None}
+    defaults = {
+        "weights": "imagenet",
+        "output": None,
+        "real": None,
+        "is_objectnet": False,
+        "image_size": None,
+        "pixels": None,
+    }
     defaults |= {"eval_crop": "resize", "batch_size": None, "devices": DevicesConfig(), "strict": False}
-    chosen = {"weights": "a.npz", "output": "out", "real": "real.json", "is_objectnet": True, "image_size": (32, 48)}
+    chosen = {
+        "weights": "a.npz",
+        "output": "out",
+        "real": "real.json",
+        "is_objectnet": True,
+        "image_size": (32, 48),
+        "pixels": "-1..1",
+    }
     chosen |= {"eval_crop": "resize_shorter", "batch_size": 2, "strict": True}
     chosen |= {"devices": DevicesConfig(kind="one", precision="mixed_bfloat16")}
     assert passed == [
@@ -377,6 +459,7 @@ def test_export_is_given_what_the_flags_say(monkeypatch: pytest.MonkeyPatch, cap
         "--images=cats",
         "--num_images=7",
         "--top=3",
+        "--pixels=0..255",
     ]
     flags += ["--image_size=64", "--precision=bfloat16", "--attention", "--any_size", "--flavours=int8,float32"]
     flags += ["--fixed_batch", "--preprocessing", "--min_agreement=0.5"]
@@ -395,14 +478,14 @@ def test_export_is_given_what_the_flags_say(monkeypatch: pytest.MonkeyPatch, cap
         min_agreement=0.5,
         top=3,
     )
-    defaults = {"weights": "imagenet", "images": None, "image_size": None, "num_images": 100}
+    defaults = {"weights": "imagenet", "images": None, "image_size": None, "pixels": None, "num_images": 100}
     standard = (("ViT_B16", "out", delivery.Wanted(formats=["saved_model"])), defaults)
     assert passed == [
         standard,
         (("run/model.keras", "out", delivery.Wanted(formats=["saved_model"])), {**defaults, "weights": None}),
         (
             ("ViT_Ti16", "out", wanted),
-            {"weights": "a.npz", "images": "cats", "image_size": (64, 64), "num_images": 7},
+            {"weights": "a.npz", "images": "cats", "image_size": (64, 64), "pixels": "0..255", "num_images": 7},
         ),
         standard,
     ]
@@ -438,11 +521,18 @@ def test_analyze_is_given_what_the_flags_say(analysis: list, capsys: pytest.Capt
     assert cli.main(["analyze", "--images=holiday", "--output=out"]) == 0
     shown = capsys.readouterr()
     assert (shown.out, shown.err) == ("out/report.html\n", "cannot read b.png: cut short\n")
-    flags = ["--model=ViT_Ti16", "--weights=none", "--image_size=32,48", "--photos=3", "--batch_size=2"]
+    flags = [
+        "--model=ViT_Ti16",
+        "--weights=none",
+        "--image_size=32,48",
+        "--photos=3",
+        "--batch_size=2",
+        "--pixels=0..1",
+    ]
     assert cli.main(["analyze", "--images=holiday", "--output=out", *flags]) == 0
     assert cli.main(["analyze", "--images=holiday", "--output=out", "--model=run/model.keras"]) == 0
-    defaults = {"weights": "imagenet", "image_size": None, "num_shown": 8, "batch_size": None}
-    chosen = {"weights": "none", "image_size": (32, 48), "num_shown": 3, "batch_size": 2}
+    defaults = {"weights": "imagenet", "image_size": None, "pixels": None, "num_shown": 8, "batch_size": None}
+    chosen = {"weights": "none", "image_size": (32, 48), "pixels": "0..1", "num_shown": 3, "batch_size": 2}
     assert analysis == [
         (("ViT_B16", "holiday", "out"), defaults),
         (("ViT_Ti16", "holiday", "out"), chosen),

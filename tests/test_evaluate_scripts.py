@@ -69,8 +69,8 @@ def save_model(path: Path, order: Iterable[str], classes: int = 3) -> Path:
     for place, name in enumerate(order):
         kernel[CHANNELS[name], place] = 3.0
     images = keras.Input((8, 8, 3))
-    head = keras.layers.Dense(classes, name="predictions")
-    model = keras.Model(images, head(keras.layers.GlobalAveragePooling2D()(images)))
+    head, centred = keras.layers.Dense(classes, name="predictions"), keras.layers.Rescaling(1 / 127.5, offset=-1)
+    model = keras.Model(images, head(keras.layers.GlobalAveragePooling2D()(centred(images))))
     head.set_weights([kernel, np.zeros(classes, np.float32)])
     path.parent.mkdir(parents=True, exist_ok=True)
     model.save(path)

@@ -17,9 +17,9 @@ VAGUE_NAMES = ("utils", "helpers", "common", "misc", "base", "core", "tools")
 
 # Lowest first. Units on one floor are independent of each other.
 FLOORS = (
-    ("variants", "grid", "cost", "paper", "photos", "writing", "folder_lock", "quiet", "extras"),
+    ("variants", "grid", "cost", "paper", "photos", "writing", "folder_lock", "quiet", "graph", "extras"),
     ("layers", "data", "devices", "drawing", "pixels"),
-    ("models", "weights"),
+    ("models", "weights", "keras_file"),
     ("applications", "imagenet"),
     ("evaluate",),
     ("classifier", "train", "analyze"),
@@ -80,6 +80,7 @@ FILES = {
     "evaluate": (
         *(
             "plots",
+            "heads",
             "outputs",
             "accuracy",
             "scorecard",
@@ -118,7 +119,16 @@ FILES = {
 _WHOLES = ("layers/", "models/", "weights/restore.py", "weights/save.py", "applications.py", "imagenet.py")
 _VERBS = (
     *("classifier.py", "devices.py", "train/", "evaluate/", "analyze/", "export/"),
-    *("pixels.py", "predict.py", "measure.py", "verify.py", "quickstart.py", "inspection.py", "delivery.py"),
+    *(
+        "pixels.py",
+        "keras_file.py",
+        "predict.py",
+        "measure.py",
+        "verify.py",
+        "quickstart.py",
+        "inspection.py",
+        "delivery.py",
+    ),
     "acceptance.py",
 )
 DOORS = {

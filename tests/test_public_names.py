@@ -85,7 +85,7 @@ def test_signatures_of_functions():
 def test_what_needs_tensorflow_is_imported_on_first_use():
     assert {"data", "export", "finetune", "train"} <= {*dir(keras_vit)} - {*keras_vit.__all__}
     assert _signature(keras_vit.finetune) == (
-        "(model, data, output, *, weights='imagenet21k', validation=None, image_size=None, steps=None, "
+        "(model, data, output, *, weights='imagenet21k', validation=None, image_size=None, pixels=None, steps=None, "
         "batch_size=None, learning_rate=0.01, seed=0)"
     )
 

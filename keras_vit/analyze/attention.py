@@ -235,7 +235,7 @@ def _sums_model(sites: Sites, image_size: tuple[int, int]) -> AttentionSums:
 
 
 def _taken(sites: Sites) -> Taken:
-    return Taken(sites.image_shape, sites.scales_pixels)
+    return Taken(sites.image_shape, sites.pixels)
 
 
 def _default_rows(sites: Sites, image_size: tuple[int, int]) -> int:

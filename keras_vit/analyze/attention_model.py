@@ -35,25 +35,20 @@ class AttentionReader(keras.layers.Layer):
         if sites.pooling is not None and sites.reads == "pooled":
             self.pooling, pooled = sites.pooling
             given.append(pooled)
-        self.scales_pixels = sites.scales_pixels
+        self.pixels = sites.pixels
         self.before = list(sites.before)
         self.tokens = keras.Model(sites.images, given)  # ends before the last block: its weights need no more
         self.built = True
 
     def call(self, images):
-        images = ops.cast(images, "float32") if self.scales_pixels else _in_range(images)
+        if keras.backend.standardize_dtype(images.dtype) == "uint8" and self.pixels is not None:
+            images = self.pixels.from_levels(ops.cast(images, "float32"))
         for model in self.before:
             images = model(images, training=False)
         given = keras.tree.flatten(self.tokens(images, training=False))
         scores = [block.attention_scores(tokens) for block, tokens in zip(self.blocks, given, strict=False)]
         scores = [ops.cast(weights, "float32") for weights in keras.tree.flatten(scores)]  # an axial block has two
         return scores, None if self.pooling is None else _pooling_weights(self.pooling, given[-1])
-
-
-def _in_range(images):
-    if keras.backend.standardize_dtype(images.dtype) == "uint8":
-        return ops.cast(images, "float32") / 127.5 - 1.0
-    return images
 
 
 def _pooling_weights(pooling: AttentionPooling, tokens):

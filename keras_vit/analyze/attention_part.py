@@ -12,6 +12,7 @@ from keras_vit.analyze.attention import attention_maps, attention_rollout
 from keras_vit.analyze.page import Picture, Section, Table
 from keras_vit.analyze.plots import draw_distance, draw_head_maps, draw_overlays
 from keras_vit.analyze.subject import Shown, Subject, counted, write_csv
+from keras_vit.pixels import pixels_of
 
 
 def write_attention(subject: Subject, folder: Path) -> list[Section]:
@@ -22,7 +23,8 @@ def write_attention(subject: Subject, folder: Path) -> list[Section]:
 
 
 def _overlays(subject: Subject, folder: Path) -> Section:
-    maps = attention_rollout(subject.model, np.stack([shown.seen for shown in subject.shown]))
+    seen = pixels_of(subject.model).from_centred(np.stack([shown.seen for shown in subject.shown]))
+    maps = attention_rollout(subject.model, seen)
     headings = [shown.photo.heading(number) for number, shown in enumerate(subject.shown, start=1)]
     draw_overlays(folder / "overlays.png", [shown.picture for shown in subject.shown], list(maps), headings)
     rows = ([subject.shown[at[0]].photo.name, *at[1:], f"{share:.6g}"] for at, share in np.ndenumerate(maps))
@@ -49,7 +51,8 @@ def _shown_table(photos: Sequence[Shown]) -> Table:
 
 def _heads(subject: Subject, folder: Path) -> Section:
     rows, columns = subject.attention.grid
-    scores = attention_maps(subject.model, subject.shown[0].seen[None])[:, 0]
+    seen = pixels_of(subject.model).from_centred(subject.shown[0].seen[None])
+    scores = attention_maps(subject.model, seen)[:, 0]
     num_prefix = scores.shape[-1] - rows * columns
     asked = scores[..., :num_prefix, num_prefix:] if num_prefix else scores
     maps = asked.mean(axis=-2).reshape(*scores.shape[:2], rows, columns)

@@ -10,6 +10,7 @@ from typing import Any
 
 import keras
 
+from keras_vit.graph import calls_of, has_graph, maker_of
 from keras_vit.layers import (
     AttentionPooling,
     AxialTransformerBlock,
@@ -18,7 +19,7 @@ from keras_vit.layers import (
     TokenPooling,
     TransformerBlock,
 )
-from keras_vit.pixels import scales_pixels
+from keras_vit.pixels import Pixels, pixels_if_known
 
 Block = TransformerBlock | AxialTransformerBlock
 Pooling = TokenPooling | AttentionPooling
@@ -36,7 +37,7 @@ class Sites:
         has_class_token: Whether there is one.
         seen: The image that patches, or the stem, are computed from: behind what resizes it within the model.
         cut: (what is cut into patches, the side of a patch); None where no layer of this package embeds patches.
-        scales_pixels: Whether the model brings pixels from 0 to 255 into its own range.
+        pixels: Which pixels the model takes; None if it cannot be known.
     """
 
     before: tuple[keras.Model, ...] = ()
@@ -46,7 +47,7 @@ class Sites:
     has_class_token: bool
     seen: keras.KerasTensor
     cut: tuple[keras.KerasTensor, int] | None
-    scales_pixels: bool
+    pixels: Pixels | None
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -121,7 +122,7 @@ def blocks_of(model: Any) -> list[Block]:
         ['encoderblock_0', 'encoderblock_1']
     """
     blocks = []
-    for node in _nodes(model):
+    for node in calls_of(model):
         block = _block(node)
         blocks += blocks_of(node.operation) if block is None else [block]
     return blocks
@@ -143,7 +144,7 @@ def find_attention(model: Any) -> Sites:
     if len(model.inputs) != 1 or len(model.inputs[0].shape) != 4:
         shapes = ", ".join(str(tensor.shape) for tensor in model.inputs)
         raise ValueError(f"{model.name} must take images (B, H, W, C) and nothing else. Received: inputs {shapes}.")
-    nodes = _nodes(model)
+    nodes = calls_of(model)
     calls = tuple((block, node.input_tensors[0]) for node in nodes if (block := _block(node)) is not None)
     if not calls:
         return _find_inside(model, nodes)
@@ -157,7 +158,7 @@ def find_attention(model: Any) -> Sites:
         has_class_token=any(_is(node, ClassToken) for node in nodes),
         seen=seen,
         cut=cuts[0] if len(cuts) == 1 else None,
-        scales_pixels=scales_pixels(keras.Model(model.inputs[0], seen)),
+        pixels=pixels_if_known(model),
     )
 
 
@@ -171,14 +172,14 @@ def _find_inside(model: keras.Model, nodes: list) -> Sites:
     return replace(
         inner,
         before=(keras.Model(model.inputs[0], given), *inner.before),
-        scales_pixels=inner.scales_pixels or scales_pixels(keras.Model(model.inputs[0], given)),
+        pixels=pixels_if_known(model),
     )
 
 
 def _why_there_is_none(model: Any) -> str:
     if not isinstance(model, keras.Model):
         return f"`model` must be a Keras model. Received: {model!r}."
-    if not getattr(model, "outputs", None):
+    if not has_graph(model):
         inside = [layer.name for layer in model.layers if blocks_of(layer)]
         advice = f"Pass the one inside it: {', '.join(inside)}." if inside else "Build it from `keras.Input`."
         return f"{model.name} is no functional model, so its graph cannot be read. {advice}"
@@ -186,31 +187,6 @@ def _why_there_is_none(model: Any) -> str:
         f"{model.name} has no attention between patches: there is no `TransformerBlock` in it. Pass a ViT or a hybrid, "
         "and ask `has_attention` first where it may be neither."
     )
-
-
-def _nodes(model: Any) -> list:
-    """The calls of layers that lead from the inputs of a functional model to its outputs, each after those it needs.
-
-    Not `layer.input`: a layer may be in several models, and that is what it was given in the first.
-    """
-    if not isinstance(model, keras.Model) or not getattr(model, "outputs", None):
-        return []
-    ordered, met = [], set()
-    waiting = [(_maker(tensor), False) for tensor in reversed(model.outputs)]
-    while waiting:
-        node, is_complete = waiting.pop()
-        if is_complete:
-            ordered.append(node)
-        elif id(node) not in met:
-            met.add(id(node))
-            waiting += [(node, True), *((parent, False) for parent in reversed(node.parent_nodes))]
-    return ordered
-
-
-def _maker(tensor: keras.KerasTensor) -> Any:
-    """The call that a tensor comes out of."""
-    operation, index, _ = tensor._keras_history
-    return operation._inbound_nodes[index]
 
 
 def _block(node: Any) -> Block | None:
@@ -227,7 +203,7 @@ def _upstream(tensor: keras.KerasTensor) -> Iterator[keras.KerasTensor]:
     """A tensor, what it was computed from, and so on to the images."""
     while True:
         yield tensor
-        before = _maker(tensor).input_tensors
+        before = maker_of(tensor).input_tensors
         if not before:
             return
         tensor = before[0]

@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_vit.pixels import Pixels
+
 _LARGEST_PIXEL = 8.0  # of images that were standardized, not scaled to [-1, 1]; 0 to 255 is far beyond
 
 
@@ -25,11 +27,11 @@ class Taken(NamedTuple):
 
     Attributes:
         shape: (H, W, C); H and W are None where any size will do.
-        scales_pixels: Whether it scales pixels from 0 to 255 itself; else it takes them in [-1, 1].
+        pixels: Their range; None if it cannot be known: then floats are taken as they are, and no uint8.
     """
 
     shape: tuple[int | None, int | None, int]
-    scales_pixels: bool
+    pixels: Pixels | None
 
 
 def is_array(images: Any) -> bool:
@@ -56,7 +58,7 @@ def batches_of(images: Any, batch_size: Callable[[tuple[int, int]], int], taken:
         ValueError: If they are something else.
 
     Example:
-        >>> taken = Taken((32, 32, 3), scales_pixels=False)
+        >>> taken = Taken((32, 32, 3), None)
         >>> [len(batch.images) for batch in batches_of(np.zeros((5, 32, 32, 3)), lambda size: 2, taken)]
         [2, 2, 1]
     """
@@ -116,7 +118,14 @@ def _given(batches: Any) -> Iterator[Batch]:
 
 def _checked(images: np.ndarray, taken: Taken) -> np.ndarray:
     check_shape(images.shape, taken)
-    if images.dtype == np.uint8 or not len(images):
+    if not len(images):
+        return images
+    if images.dtype == np.uint8:
+        if taken.pixels is None:
+            raise ValueError(
+                "Which pixels the model takes cannot be known: declare it with `keras_vit.pixels.declare`, or pass "
+                "floats as it takes them. Received: uint8."
+            )
         return images
     if images.dtype.kind not in "fV":  # V: bfloat16
         raise ValueError(f"Images must be of type uint8, from 0 to 255, or float. Received: {images.dtype}.")
@@ -124,11 +133,13 @@ def _checked(images: np.ndarray, taken: Taken) -> np.ndarray:
     low, high = float(images.min()), float(images.max())
     if not np.isfinite([low, high]).all():
         raise ValueError(f"Images must be finite. Received: pixels from {low} to {high}.")
-    if taken.scales_pixels and low < 0:
+    if taken.pixels is None:
+        return images
+    if taken.pixels.are_levels and low < 0:
         raise ValueError(f"The model scales pixels itself: pass them from 0 to 255. Received: pixels down to {low:g}.")
-    if not taken.scales_pixels and max(-low, high) > _LARGEST_PIXEL:
+    if not taken.pixels.are_levels and max(-low, high) > _LARGEST_PIXEL:
         raise ValueError(
-            f"Float images must be in [-1, 1]. Received: pixels from {low:g} to {high:g}. Pass those from 0 to 255 as "
-            "uint8, or through `keras_vit.preprocess_input`."
+            f"Float images must be in [{taken.pixels.low:g}, {taken.pixels.high:g}]. Received: pixels from {low:g} to "
+            f"{high:g}. Pass those from 0 to 255 as uint8, or through `keras_vit.preprocess_input`."
         )
     return images

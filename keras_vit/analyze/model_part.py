@@ -18,6 +18,7 @@ from keras_vit.analyze.plots import draw_filters, draw_similarity
 from keras_vit.analyze.subject import Absent, Subject, write_csv
 from keras_vit.analyze.trend_plots import Point, draw_accuracy_against_compute, draw_training_curve, published_compute
 from keras_vit.layers import AddPositionEmbs, PatchEmbedding, TransformerBlock
+from keras_vit.pixels import pixels_of
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant
 
 _JFT_EPOCHS = 7  # of most runs of Table 6
@@ -27,7 +28,7 @@ _ROWS = VIT_VARIANTS | RESNET_VARIANTS
 def facts(subject: Subject) -> Table:
     """Returns the size of a model and, where `keras_vit.cost` has its closed forms, what an image costs."""
     size = subject.shown[0].seen.shape[:2]
-    rows = [*subject.facts.items(), ("image", f"{size[0]} x {size[1]} pixels")]
+    rows = [*subject.facts.items(), ("image", f"{size[0]} x {size[1]} pixels {pixels_of(subject.model)}")]
     rows.append(("parameters", f"{subject.model.count_params():,}"))
     if row := _row(subject):
         ends = _ends(subject)

@@ -11,6 +11,7 @@ import numpy as np
 from keras_vit.data.reading import Unreadable
 from keras_vit.data.sources import Source
 from keras_vit.devices import Devices
+from keras_vit.evaluate.heads import last_activation
 from keras_vit.evaluate.outputs import outputs
 
 _ADDS_UP = 1e-2  # how far from 1 probabilities may add up to, in 16 bits
@@ -117,7 +118,7 @@ def accuracy(
     Every image is counted once, for any size of the batch and any number of devices.
 
     Args:
-        model: Gives logits, or probabilities of a softmax; of pixels in [-1, 1], or from 0 to 255 if it scales them.
+        model: Gives logits, or probabilities of a softmax, of pixels as `keras_vit.pixels.pixels_of` says.
         source: Images with the classes of the model, in its order.
         image_size, eval_crop, batch_size, devices, progress: As in `keras_vit.evaluate.outputs.outputs`.
         strict: An image that cannot be read is an error, instead of being left out and counted.
@@ -211,14 +212,22 @@ def log_probabilities(model: keras.Model, values: np.ndarray) -> np.ndarray:
         raise ValueError(
             f"The model gives NaN or infinity: row {row} of a batch is {values[row][:5]}... Are its weights whole?"
         )
-    activation = getattr(model.layers[-1], "activation", None)
+    if values.shape[1] < 2:
+        raise ValueError(
+            f"{model.name} gives one number for each image. Expected one for each class, of two or more. Save a model "
+            "that gives both: of a sigmoid `p`, `keras.layers.Concatenate()([1 - p, p])`."
+        )
+    activation = last_activation(model)
     # A softmax may also be a layer or an operation of its own, or stand in a model within the model.
     adds_up = values.min() >= 0 and np.abs(values.sum(axis=1) - 1).max() < _ADDS_UP
-    if activation is keras.activations.softmax or adds_up:
+    if activation == "softmax" or adds_up:
         # Of logits close to each other, a softmax in float32 keeps six digits; what it rounds to 0 counts as 1e-45.
         return np.log(np.maximum(values, np.finfo(np.float32).smallest_subnormal))
-    if activation not in (None, keras.activations.linear):
-        raise ValueError("The model must end in logits or a softmax: build it with `classifier_activation=None`.")
+    if activation != "linear":
+        raise ValueError(
+            f"The model must end in logits or a softmax, since each image has one class. {model.name} ends in "
+            f"{activation}. Build it with `classifier_activation=None`, or a head of yours with `activation=None`."
+        )
     values = values - values.max(axis=1, keepdims=True)
     return values - np.log(np.exp(values).sum(axis=1, keepdims=True))
 

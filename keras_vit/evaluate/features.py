@@ -17,9 +17,11 @@ from keras_vit.data.reading import Unreadable
 from keras_vit.data.sources import Source
 from keras_vit.devices import Devices
 from keras_vit.evaluate.feature_store import FeatureStore, read
+from keras_vit.evaluate.heads import before_the_head
 from keras_vit.evaluate.outputs import Outputs, outputs
 from keras_vit.folder_lock import alone_in
 from keras_vit.layers import TokenPooling
+from keras_vit.pixels import is_declared, pixels_of
 from keras_vit.writing import disk_full_in_words
 
 LAYERS = ("pre_logits", "class_token", "patch_mean")  # or the name of any layer
@@ -154,7 +156,7 @@ def feature_model(model: keras.Model, layer: str) -> keras.Model:
 def _output_of(model: keras.Model, layer: str) -> keras.KerasTensor:
     names = [step.name for step in model.layers]
     if layer == "pre_logits":
-        return _before_the_head(model)
+        return before_the_head(model)
     if layer in LAYERS and "encoder_norm" in names:
         prefix = int("class_token" in names)
         if layer == "class_token" and not prefix:
@@ -174,15 +176,6 @@ def _output_of(model: keras.Model, layer: str) -> keras.KerasTensor:
         f"{model.name} has no layer {layer!r}. Near it: {', '.join(near) or 'none'}. "
         f"Its last ones: {', '.join(names[-6:])}."
     )
-
-
-def _before_the_head(model: keras.Model) -> keras.KerasTensor:
-    """What the last dense layer reads, unless that is the tanh layer of pre-training: then there is no head."""
-    if "predictions" in [step.name for step in model.layers]:
-        return model.get_layer("predictions").input
-    last = [step for step in model.layers if not isinstance(step, keras.layers.Activation | keras.layers.Softmax)][-1]
-    is_head = isinstance(last, keras.layers.Dense) and last.name != "pre_logits"
-    return last.input if is_head else model.output
 
 
 def _in_memory(given: Iterable[Outputs], source: Source) -> Features:
@@ -213,6 +206,7 @@ def _record(
     for variable in model.weights:
         weights.update(np.ascontiguousarray(keras.ops.convert_to_numpy(variable)).tobytes())
     size = image_size or model.input_shape[1:3]
+    declared = {"pixels": pixels_of(model).range} if is_declared(model) else {}
     return {
         "model": model.name,
         "weights_sha256": weights.hexdigest(),
@@ -222,6 +216,7 @@ def _record(
         "images_sha256": source.sha256(),
         "image_size": list(size) if isinstance(size, Iterable) else [size, size],
         "eval_crop": eval_crop,
+        **declared,
     }
 
 

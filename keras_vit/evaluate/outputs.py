@@ -16,7 +16,7 @@ from keras_vit.data.sources import Source
 from keras_vit.data.transforms import eval_crop as eval_crops
 from keras_vit.data.transforms import scale_to
 from keras_vit.devices import Devices
-from keras_vit.pixels import scales_pixels
+from keras_vit.pixels import pixels_of
 
 _SECONDS_BEFORE_BAR = 2  # what takes less needs no bar
 _PIXELS, _MOST_IMAGES = 64 * 224 * 224, 256  # of a step, if nothing else is said
@@ -54,8 +54,8 @@ def outputs(
     gets all the outputs.
 
     Args:
-        model: Takes images (B, H, W, 3) and has one output. Pixels are given as `scales_pixels` says: in [-1, 1], or
-            from 0 to 255.
+        model: Takes images (B, H, W, 3) and has one output. Pixels are given in the range of
+            `keras_vit.pixels.pixels_of`.
         source: The images.
         image_size: Side in pixels, or (height, width); default: that of the model.
         eval_crop: "resize" (the whole image, as in the paper) or "resize_shorter" (the middle).
@@ -76,7 +76,7 @@ def outputs(
     """
     devices = Devices(kind="one", num_replicas=1) if devices is None else devices
     unreadable = Unreadable(source) if unreadable is None else unreadable
-    size = _check(model, image_size)
+    size, pixels = _check(model, image_size), pixels_of(model)
     batch_size = _default_batch(size) if batch_size is None else batch_size
     if batch_size < 1:
         raise ValueError(f"`batch_size` must be at least 1. Received: {batch_size}.")
@@ -89,7 +89,7 @@ def outputs(
     batches = evaluation_batches(
         source,
         # Resized levels are not rounded: `predict` and exported models give the same scores.
-        [*eval_crops(eval_crop, size), scale_to(0, 255) if scales_pixels(model) else scale_to(-1, 1)],
+        [*eval_crops(eval_crop, size), scale_to(pixels.low, pixels.high)],
         batch_size=share.rows,
         share=share,
         unreadable=unreadable,
@@ -130,7 +130,8 @@ def _input_shape(model: keras.Model) -> tuple:
     if not inputs or not getattr(model, "operations", None):
         raise ValueError(
             "The model must be a functional one: built from `keras.Input`. A Sequential model `m` becomes one with "
-            "`keras.Model(m.inputs[0], m.outputs[0])`."
+            "`keras.Model(m.inputs[0], m.outputs[0])`, one of a class with `x = keras.Input((height, width, 3))` and "
+            "`keras.Model(x, m(x))`."
         )
     shape = inputs[0].shape[1:]
     if len(shape) != 3 or shape[2] != 3:

@@ -9,7 +9,7 @@ import numpy as np
 from keras_vit.data.pipeline import evaluation_batches
 from keras_vit.data.sources import Source, fractals
 from keras_vit.data.transforms import eval_crop, scale_to
-from keras_vit.pixels import scales_pixels
+from keras_vit.pixels import pixels_of
 
 _BATCH = 16
 # Of pixels from 0 to 255: how far images differ at a place, in the mean over places. Photographs of one data set differ
@@ -55,19 +55,8 @@ class Examples:
         return float(self.pixels().std(axis=0, dtype=np.float32).mean()) < _LEAST_SPREAD
 
     def as_taken_by(self, model: keras.Model) -> np.ndarray:
-        """Returns the images in the range that a model takes: [0, 255] if it scales pixels itself."""
-        return (self.images + 1) * np.float32(127.5) if scales_pixels(model) else self.images
-
-
-def from_levels(pixels: np.ndarray, *, takes_levels: bool) -> np.ndarray:
-    """Returns uint8 pixels as float32: from 0 to 255 for a model that scales them itself, else in [-1, 1].
-
-    Example:
-        >>> from_levels(np.array([0, 255], np.uint8), takes_levels=False).tolist()
-        [-1.0, 1.0]
-    """
-    levels = pixels.astype(np.float32)
-    return levels if takes_levels else levels / np.float32(127.5) - np.float32(1)
+        """Returns the images in the range that a model takes."""
+        return pixels_of(model).from_centred(self.images)
 
 
 def take(
@@ -114,7 +103,7 @@ def _spread(num_images: int, count: int) -> np.ndarray:
 
 def _of_array(images: np.ndarray) -> Examples:
     is_uint8 = images.dtype == np.uint8
-    scaled = from_levels(images, takes_levels=False) if is_uint8 else images.astype(np.float32)
+    scaled = images.astype(np.float32) / np.float32(127.5) - np.float32(1) if is_uint8 else images.astype(np.float32)
     return Examples(images=scaled, labels=None, name="images that were given")
 
 

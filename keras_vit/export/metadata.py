@@ -13,7 +13,7 @@ from typing import Any
 import keras
 
 from keras_vit.imagenet import class_names as imagenet_names
-from keras_vit.pixels import scales_pixels
+from keras_vit.pixels import RANGES, pixels_of
 from keras_vit.writing import one_line
 
 FILE = "keras_vit.json"
@@ -56,7 +56,7 @@ def describe(
             "image_size": size,
             "dtype": "float32",
             "channels": "RGB",
-            "range": [0, 255] if scales_pixels(model) else [-1, 1],
+            "range": pixels_of(model).range,
             "resize": eval_crop,
             "resize_in_words": _RESIZED[eval_crop],
         },
@@ -113,7 +113,7 @@ def _wrong(facts: Any) -> list[str]:
         "variables_sha256": isinstance(facts.get("variables_sha256"), str),
         "input.image_size": is_size(taken.get("image_size")),
         "input.dtype": taken.get("dtype") in ("float32", "uint8"),
-        "input.range": taken.get("range") in ([0, 255], [-1, 1]),
+        "input.range": taken.get("range") in [[*ends] for ends in RANGES.values()],
         "accepted": bool({"max_error", "top1_agreement"} & set(accepted)),
         "accepted.max_error": all(_is_number(bound) and bound >= 0 for bound in bounds),
         "accepted.top1_agreement": _is_number(accepted.get("top1_agreement", 0))

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.export.examples import from_levels
+from keras_vit.pixels import Pixels
 
 FILE = "reference.npz"
 
@@ -49,7 +49,7 @@ def read_reference(folder: Path, facts: dict[str, Any]) -> tuple[np.ndarray, np.
         raise ValueError(f"{folder / FILE} is damaged: {error or type(error).__name__}") from error
     if facts["input"]["dtype"] == "uint8":
         return pixels, outputs
-    return from_levels(pixels, takes_levels=facts["input"]["range"] == [0, 255]), outputs
+    return Pixels(*facts["input"]["range"], "as exported").from_levels(pixels.astype(np.float32)), outputs
 
 
 def _check(pixels: np.ndarray, outputs: np.ndarray, image_size: tuple[int, int]) -> None:

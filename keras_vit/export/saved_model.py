@@ -29,6 +29,7 @@ from keras_vit.export.signatures import signatures
 from keras_vit.export.subject import subject_of
 from keras_vit.export.versions import new_version
 from keras_vit.export.warmup import write_warmup
+from keras_vit.pixels import copy_declaration
 
 _NUM_REFERENCE_IMAGES = 8
 _POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
@@ -143,6 +144,7 @@ def _computing_in(model: keras.Model, policy: str) -> keras.Model:
         return model
     clone = keras.models.clone_model(model, clone_function=converted, recursive=True)
     clone.set_weights(model.get_weights())
+    copy_declaration(model, clone)
     return clone
 
 

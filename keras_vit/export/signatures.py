@@ -21,8 +21,9 @@ import tensorflow as tf
 from keras_vit.analyze.attention_model import AttentionMaps
 from keras_vit.analyze.attention_sites import find_attention
 from keras_vit.evaluate.features import feature_model
+from keras_vit.evaluate.heads import gives_classes, last_activation
 from keras_vit.export.image_bytes import MAX_PIXELS, read_images
-from keras_vit.pixels import scales_pixels
+from keras_vit.pixels import pixels_of
 
 _IMAGENET_21K = 21843  # its heads are trained with one sigmoid for each class, all others with a softmax
 _PROBABILITIES = ("softmax", "sigmoid")
@@ -102,12 +103,9 @@ def output_name(model: keras.Model) -> str:
         >>> output_name(keras_vit.ViT_Ti16(weights=None, include_top=False))
         'features'
     """
-    has_head = "predictions" in [layer.name for layer in model.layers]
-    if not has_head or len(model.outputs[0].shape) != 2:
+    if not gives_classes(model):
         return "features"
-    last = model.outputs[0]._keras_history.operation  # a layer, or an operation such as `keras.ops.softmax`
-    activation = getattr(getattr(last, "activation", None), "__name__", type(last).__name__.lower())
-    return "probabilities" if activation in _PROBABILITIES else "logits"
+    return "probabilities" if last_activation(model) in _PROBABILITIES else "logits"
 
 
 class _Images:
@@ -116,7 +114,7 @@ class _Images:
     def __init__(self, model: keras.Model, image_size: tuple[int, int], any_size: bool):
         self.shape = (None, None) if any_size else tuple(model.inputs[0].shape[1:3])
         self.resized = tuple(image_size) if any_size else None
-        self.takes_levels = scales_pixels(model)
+        self.pixels = pixels_of(model)
 
     def spec(self, dtype: tf.DType) -> tf.TensorSpec:
         return tf.TensorSpec([None, *self.shape, 3], dtype, "images")
@@ -126,8 +124,7 @@ class _Images:
 
     def scaled(self, images: tf.Tensor) -> tf.Tensor:
         """Levels from 0 to 255 to what the model takes."""
-        images = tf.cast(images, tf.float32)
-        return images if self.takes_levels else images / 127.5 - 1.0
+        return self.pixels.from_levels(tf.cast(images, tf.float32))
 
 
 def _class_names(file: Path | None) -> tf.lookup.StaticHashTable:

@@ -8,10 +8,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.export.examples import from_levels
 from keras_vit.export.metadata import labels_of
 from keras_vit.export.signatures import output_name
-from keras_vit.pixels import scales_pixels
+from keras_vit.pixels import pixels_of
 
 _BATCH = 8
 
@@ -32,7 +31,7 @@ class Subject:
 
     def inputs(self, pixels: np.ndarray) -> np.ndarray:
         """Returns (n, H, W, 3) uint8 in the form that the model takes."""
-        return from_levels(pixels, takes_levels=scales_pixels(self.model))
+        return pixels_of(self.model).from_levels(pixels.astype(np.float32))
 
     def answers(self, pixels: np.ndarray) -> np.ndarray:
         """Returns what the model gives, in float32, on the processor: graphics cards round products to fewer digits."""

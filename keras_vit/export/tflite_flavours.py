@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from keras_vit.export.signatures import output_name
 from keras_vit.extras import absent
-from keras_vit.pixels import scales_pixels
+from keras_vit.pixels import pixels_of
 
 # Of which layer normalization, group normalization, the residual sums and attention are made. BATCH_MATMUL is what has
 # no weights: the products of attention.
@@ -62,8 +62,7 @@ class Graph:
         @tf.function(input_signature=[tf.TensorSpec(shape, tf.uint8 if self.takes_levels else tf.float32, "images")])
         def answer(images: tf.Tensor) -> dict[str, tf.Tensor]:
             if self.takes_levels:
-                levels = tf.cast(images, tf.float32)
-                images = levels if scales_pixels(self.model) else levels / 127.5 - 1.0
+                images = pixels_of(self.model).from_levels(tf.cast(images, tf.float32))
             return {name: self.model(images, training=False)}
 
         holder = tf.Module()

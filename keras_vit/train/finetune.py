@@ -8,10 +8,13 @@ from typing import Any
 import keras
 
 from keras_vit.applications import application
+from keras_vit.evaluate.heads import before_the_head
+from keras_vit.graph import calls_of
 from keras_vit.layers.axial import AxialTransformerBlock, AxialUnit
 from keras_vit.layers.positions import AddPositionEmbs
 from keras_vit.models.ends import classify
 from keras_vit.models.vit import default_classifier
+from keras_vit.pixels import entry_of
 from keras_vit.train.config import RunConfig
 from keras_vit.train.losses import default_head_bias
 from keras_vit.train.recipe import row_of, run
@@ -98,7 +101,8 @@ def with_new_head(model: keras.Model, image_size: int, num_classes: int, *, bias
     The given model stays as it is.
 
     Args:
-        model: With a head, which is dropped whole, or with one vector for each image.
+        model: With a head, which is dropped whole, or with one vector for each image; also within a model that scales
+            pixels to [-1, 1] in front of it and has a head of its own.
         image_size: Side of the square images, in pixels.
         num_classes: Of the new head.
         bias: Where its bias starts.
@@ -111,8 +115,7 @@ def with_new_head(model: keras.Model, image_size: int, num_classes: int, *, bias
         >>> with_new_head(model, 48, num_classes=3).output_shape
         (None, 3)
     """
-    features = _features(model)
-    trunk = keras.Model(model.input, features, name=model.name)
+    trunk = _trunk(model)
     images = keras.Input((image_size, image_size, 3))
     copy = keras.models.clone_model(trunk, input_tensors=images, clone_function=_at_size(trunk, image_size))
     tables = [layer for layer in trunk.layers if isinstance(layer, AddPositionEmbs)]
@@ -123,23 +126,35 @@ def with_new_head(model: keras.Model, image_size: int, num_classes: int, *, bias
     return keras.Model(copy.input, classify(copy.output, num_classes, bias=bias), name=model.name)
 
 
-def _features(model: keras.Model) -> keras.KerasTensor:
-    """What the head reads; refuses what could not be trained or saved later."""
-    scaling = [operation.name for operation in model.operations if not isinstance(operation, keras.layers.Layer)]
-    if scaling:
+def _trunk(model: keras.Model) -> keras.Model:
+    """From pixels in [-1, 1] to what the head reads, behind what scales pixels; refuses what could not be saved."""
+    if not _has_layers_of_ours(model):
         raise ValueError(
-            f"The model computes on its pixels itself ({', '.join(scaling[:3])}). Build it without "
-            "`include_preprocessing`: images are scaled to [-1, 1] here."
+            f"{model.name} is no model of this package, and only such models are fine-tuned here. Train it with "
+            "Keras's own `fit`."
         )
-    names = [layer.name for layer in model.layers]
+    entry = entry_of(model)
+    if abs(entry.low + 1) > 0.02 or abs(entry.high - 1) > 0.02:
+        raise ValueError(
+            f"The first layer of {model.name} was trained on pixels from {entry.low:.3g} to {entry.high:.3g}, and "
+            "images are scaled to [-1, 1] here. Fine-tune it with Keras, or begin it with what scales pixels to "
+            "[-1, 1], such as `keras.layers.Rescaling(1 / 127.5, offset=-1)`."
+        )
+    inner = entry.model
+    names = [layer.name for layer in inner.layers]
     head = next((name for name in ("pre_logits", "predictions") if name in names), None)
-    features = model.output if head is None else model.get_layer(head).input
+    features = before_the_head(inner) if head is None else inner.get_layer(head).input
     if isinstance(features, list) or len(features.shape) != 2:
         raise ValueError(
             "The model must give one vector for each image. Build it with a head, or with `pooling`. "
             f"Received: a model whose last layers are {', '.join(names[-3:])}."
         )
-    return features
+    return keras.Model(entry.images, features, name=model.name)
+
+
+def _has_layers_of_ours(model: keras.Model) -> bool:
+    steps = [call.operation for call in calls_of(model)]
+    return any(_has_layers_of_ours(step) or type(step).__module__.startswith("keras_vit.") for step in steps)
 
 
 def _at_size(trunk: keras.Model, image_size: int) -> Callable[[keras.layers.Layer], keras.layers.Layer]:
@@ -147,7 +162,8 @@ def _at_size(trunk: keras.Model, image_size: int) -> Callable[[keras.layers.Laye
     names = [layer.name for layer in trunk.layers]
     grid = (0, 0)
     if "embedding" in names:
-        patches = keras.Model(trunk.input, trunk.get_layer("embedding").output)
+        embedded = next(call for call in calls_of(trunk) if call.operation.name == "embedding")
+        patches = keras.Model(trunk.input, embedded.output_tensors[0])
         images = keras.Input((image_size, image_size, 3))
         grid = keras.models.clone_model(patches, input_tensors=images).output_shape[1:3]
 

@@ -35,8 +35,9 @@ class Order:
     """What was asked for, with every default filled in.
 
     Attributes:
-        model: Name in the table of models, or None for a model that was given.
-        weights: Tag, absolute path, URL, or "none".
+        model: Name in the table of models, absolute path of a file `model.keras`, or None for a model in memory.
+        weights: Tag, absolute path, URL, or "none"; None for a file `model.keras`, which brings its own.
+        pixels: Range that was declared for such a file, or None.
         data: Absolute path, or None if a command line cannot name the data.
         image_size: Side of the images, in pixels.
         settings: How to train.
@@ -44,7 +45,8 @@ class Order:
     """
 
     model: str | None
-    weights: str
+    weights: str | None
+    pixels: str | None = None
     data: Path | None
     image_size: int
     settings: RunConfig
@@ -58,6 +60,7 @@ class Order:
             "data": self.data,
             "model": self.model,
             "weights": self.weights,
+            "pixels": self.pixels,
             "image_size": self.image_size,
             "steps": self.settings.loop.total_steps,
             "batch_size": self.settings.batch_size,
@@ -65,7 +68,15 @@ class Order:
             "seed": self.settings.seed,
             "output": self.folder,
         }
-        return shlex.join(["python", "-m", "keras_vit", "finetune", *(f"--{name}={flags[name]}" for name in flags)])
+        return shlex.join(
+            [
+                "python",
+                "-m",
+                "keras_vit",
+                "finetune",
+                *(f"--{name}={value}" for name, value in flags.items() if value is not None),
+            ]
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,9 +129,8 @@ class Handover:
     def _uses(self) -> Sequence[str]:
         folder, size = self.order.folder, self.order.image_size
         saved, names, photo = (json.dumps(str(folder / name)) for name in ("model.keras", "classes.txt", "example.png"))
-        predict = [] if self.order.model is None else [self._predict()]
         return [
-            *predict,
+            self._predict(),
             f"""In Python:
 
 ```python
@@ -146,7 +156,7 @@ keras.models.load_model({saved}).export({json.dumps(str(folder / "saved_model" /
 
     def _predict(self) -> str:
         command = ["python", "-m", "keras_vit", "predict", str(self.order.folder / "example.png")]
-        command += [f"--model={self.order.model}", f"--weights={self.order.folder / 'model.npz'}"]
+        command += [f"--model={self.order.folder / 'model.keras'}"]
         return f"On the command line:\n\n```sh\n{shlex.join(command)}\n```"
 
 

@@ -21,6 +21,8 @@ from keras_vit.data import folders
 from keras_vit.data.sources import Source, image_folder
 from keras_vit.devices import has_accelerator
 from keras_vit.drawing import check_can_draw
+from keras_vit.keras_file import is_file, load
+from keras_vit.pixels import declare, described
 from keras_vit.train.config import DataConfig, RunConfig
 from keras_vit.train.finetune import on_trunk, with_new_head
 from keras_vit.train.handover import Handover, Order
@@ -87,6 +89,7 @@ def finetune(
     weights: str | os.PathLike | None = "imagenet21k",
     validation: str | os.PathLike | Source | None = None,
     image_size: int | None = None,
+    pixels: str | None = None,
     steps: int | None = None,
     batch_size: int | None = None,
     learning_rate: float = 0.01,
@@ -99,8 +102,9 @@ def finetune(
     whole images. The same call on the same folder goes on where it stopped.
 
     Args:
-        model: A name of `keras_vit.list_models()`, or a model that this package built: then its weights are where
-            training starts, and it stays as it is.
+        model: A name of `keras_vit.list_models()`; or a model that this package built, also within another model that
+            scales its pixels, or a file `model.keras` of one: then its weights are where training starts, and it stays
+            as it is.
         data: A folder, `data/<class>/*` or `data/train/<class>/*` with `data/test/<class>/*` (also val, validation,
             valid), or a `keras_vit.data.sources.Source`.
         output: Folder for what comes out: `report.md`, `model.keras`, `model.npz` (for `weights=`), `classes.txt` and
@@ -111,6 +115,7 @@ def finetune(
             a tenth of each class, at least one image, that is not learned from.
         image_size: Side of the square images, in pixels. Default: 384 if the weights were trained at 224; else that of
             the weights, or of the model that is given.
+        pixels: "0..255", "0..1" or "-1..1", of a model that is given; default: as `keras_vit.pixels.pixels_of` reads.
         steps: Updates. Default: 500 for fewer than 20,000 images, 10,000 for fewer than 500,000, else 20,000. The
             warm-up takes a fifth of them, at most 500.
         batch_size: Images of an update. Default: 512, or 32 without an accelerator, but at most as many as there are,
@@ -139,7 +144,7 @@ def finetune(
     Source: arXiv:2010.11929, table 4 and B.1.1; number of steps: arXiv:1912.11370, section 3.3.
     """
     check_can_draw()
-    start = _start(model, weights, image_size)
+    start = _start(model, weights, image_size, pixels)
     training, measured, words = _data(data, validation)
     settings = _settings(training, start, steps, batch_size, learning_rate, seed)
     config = TransferConfig(
@@ -154,8 +159,9 @@ def finetune(
     if not isinstance(data, Source) and folder.resolve().is_relative_to(Path(data).expanduser().resolve()):
         raise ValueError(f"{folder} lies in the data, where it would be taken for a class. Choose another `output`.")
     order = Order(
-        model=start.name if isinstance(model, str) else None,
-        weights=start.weights,
+        model=start.source,
+        weights=None if start.is_file else start.weights,
+        pixels=pixels,
         data=None if isinstance(data, Source) or validation is not None else Path(data).expanduser().resolve(),
         image_size=start.image_size,
         settings=settings,
@@ -189,33 +195,50 @@ class _Start:
     """Where training starts: what is known of the model, and how it is made."""
 
     name: str
+    source: str | None  # of the model on a command line: its name, or the path of its file
     weights: str
     image_size: int
     parameters: int
     build: Callable[[int], keras.Model]
 
+    @property
+    def is_file(self) -> bool:
+        return self.source is not None and is_file(self.source)
 
-def _start(model: str | keras.Model, weights: str | os.PathLike | None, image_size: int | None) -> _Start:
+
+def _start(
+    model: str | keras.Model, weights: str | os.PathLike | None, image_size: int | None, pixels: str | None = None
+) -> _Start:
     if image_size is not None and image_size < 1:
         raise ValueError(f"`image_size` must be at least 1. Received: {image_size}.")
-    if isinstance(model, str):
-        return _start_by_name(model, weights, image_size)
+    if isinstance(model, str | os.PathLike) and not is_file(model):
+        if pixels not in (None, "-1..1"):
+            raise ValueError(f"{model} takes pixels from -1 to 1: leave out `pixels`. Received: {pixels!r}.")
+        return _start_by_name(os.fspath(model), weights, image_size)
     if weights != "imagenet21k":
         raise ValueError("A model that is given brings its weights: leave out `weights`, or pass the model's name.")
-    height, width = model.input_shape[1:3]
+    path = None if isinstance(model, keras.Model) else Path(model).expanduser().resolve()
+    given = model if path is None else load(path, any_size=True)
+    if pixels is not None:
+        declare(given, pixels)
+    height, width = given.input_shape[1:3]
     if image_size is None and height != width:
         raise ValueError(f"Images are square here. Received: a model of {height} x {width} pixels; pass `image_size`.")
     size = image_size or height or _PAPER_SIZE
-    check_can_save(with_new_head(model, size, 2))
+    if path is not None:
+        print(described(given, (height or size, width or size)), flush=True)
+    copy = with_new_head(given, size, 2)
+    check_can_save(copy)
     digest = hashlib.sha256()
-    for name, array in sorted(state(model.layers).items()):
+    for name, array in sorted(state(copy.layers[:-1]).items()):
         digest.update(name.encode() + np.ascontiguousarray(array).tobytes())
     return _Start(
-        name=model.name,
-        weights=f"in memory, sha256 {digest.hexdigest()[:16]}",
+        name=given.name,
+        source=None if path is None else str(path),
+        weights=f"{'in memory' if path is None else path}, sha256 {digest.hexdigest()[:16]}",
         image_size=size,
-        parameters=model.count_params(),
-        build=lambda num_classes: with_new_head(model, size, num_classes),
+        parameters=given.count_params(),
+        build=lambda num_classes: with_new_head(given, size, num_classes),
     )
 
 
@@ -238,6 +261,7 @@ def _start_by_name(model: str, weights: str | os.PathLike | None, image_size: in
     size = image_size or _default_size(row, _PAPER_SIZE if weights is not None else _PRETRAINED_SIZE, trained_size)
     return _Start(
         name=model,
+        source=model,
         weights="none" if weights is None else without_secrets(weights),
         image_size=size,
         parameters=cost.parameters(row, image_size=(size, size)),  # refuses a size that patches do not tile

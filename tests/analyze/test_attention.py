@@ -519,12 +519,18 @@ def test_a_layer_that_scales_pixels_is_known(vit: keras.Model):
 
 
 @pytest.mark.tensorflow
-def test_a_layer_that_is_made_for_other_pixels_is_refused(vit: keras.Model):
+def test_a_layer_that_is_made_for_other_pixels_is_known(vit: keras.Model):
     layers = [keras.Input((*SIZE, 3)), keras.layers.Rescaling(2.0, offset=-1.0), vit]
-    with pytest.raises(ValueError, match="begins with Rescaling.*cannot be known"):
-        summarize_attention(keras.Sequential(layers), IMAGES)
+    same(summarize_attention(keras.Sequential(layers), IMAGES), summarize_attention(vit, IMAGES))
     layers[1] = keras.layers.Rescaling(1.0)
     same(summarize_attention(keras.Sequential(layers), PIXELS), summarize_attention(vit, PIXELS))
+
+
+def test_of_a_model_whose_pixels_cannot_be_known_floats_are_taken_as_they_are(vit: keras.Model):
+    model = keras.Sequential([keras.Input((*SIZE, 3)), keras.layers.Rescaling(1.7, offset=-0.8), vit])
+    with pytest.raises(ValueError, match="cannot be known: declare it with `keras_vit.pixels.declare`"):
+        summarize_attention(model, IMAGES)
+    same(summarize_attention(model, PIXELS), summarize_attention(vit, 1.7 * PIXELS - 0.8))
 
 
 def test_resized_images_are_measured_as_the_vit_sees_them(build: Build):

@@ -15,6 +15,7 @@ from free_ports import free_ports  # noqa: E402
 from keras_vit.data import sources  # noqa: E402
 from keras_vit.evaluate.accuracy import Answers, accuracy, answer, judge, log_probabilities  # noqa: E402
 from keras_vit.evaluate.outputs import outputs  # noqa: E402
+from keras_vit.pixels import declare  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
 
@@ -25,7 +26,9 @@ def classifier(num_classes: int = 7, size: int = 8, activation: str | None = Non
     pixels = keras.Input((size, size, 3))
     kernel = keras.initializers.RandomNormal(stddev=0.3, seed=1)
     head = keras.layers.Dense(num_classes, kernel_initializer=kernel, activation=activation, name="predictions")
-    return keras.Model(pixels, head(keras.layers.Flatten()(pixels)))
+    model = keras.Model(pixels, head(keras.layers.Flatten()(pixels)))
+    declare(model, "-1..1")
+    return model
 
 
 def noise(count: int, num_classes: int = 7) -> sources.Source:
@@ -197,9 +200,15 @@ def test_a_model_of_sigmoids_is_an_error():
 def test_pixels_reach_the_model_once_scaled():
     images = keras.Input((8, 8, 3))
     plain = keras.Model(images, keras.layers.Flatten()(images))
+    with pytest.raises(ValueError, match="cannot be known. Say so with --pixels="):
+        next(outputs(plain, noise(3)))
+    declare(plain, "-1..1")
     values = next(outputs(plain, noise(3))).values
     pixels = np.stack([image for _, image, _ in noise(3).examples().as_numpy_iterator()])
     np.testing.assert_allclose(values, (pixels / 127.5 - 1).reshape(3, -1), atol=2e-7)
+    declare(plain, "0..1")
+    np.testing.assert_allclose(next(outputs(plain, noise(3))).values, (pixels / 255.0).reshape(3, -1), atol=2e-7)
+    images = keras.Input((8, 8, 3))
     for scale in (lambda x: keras.ops.divide(x, 255.0), keras.layers.Rescaling(1 / 255)):
         scaled = keras.Model(images, keras.layers.Flatten()(scale(images)))
         values = next(outputs(scaled, noise(3))).values
@@ -210,6 +219,7 @@ def test_pixels_reach_the_model_once_scaled():
 def test_images_may_be_rectangular_and_of_any_size(shape: tuple, size):
     images = keras.Input(shape)
     model = keras.Model(images, keras.layers.ZeroPadding2D(1)(images))
+    declare(model, "-1..1")
     assert next(outputs(model, noise(3), image_size=size)).values.shape == (3, 8, 12, 3)
 
 
@@ -238,7 +248,9 @@ def test_a_softmax_counts_as_one_wherever_it_stands():
     images, expected = keras.Input((8, 8, 3)), accuracy(classifier(activation="softmax"), noise(20))["loss"]
     layer = keras.Model(logits.input, keras.layers.Softmax()(logits.output))
     operation = keras.Model(logits.input, keras.ops.softmax(logits.output))
-    for model in (layer, operation, keras.Model(images, layer(images))):
+    outer = keras.Model(images, layer(images))
+    declare(outer, "-1..1")
+    for model in (layer, operation, outer):
         assert accuracy(model, noise(20))["loss"] == pytest.approx(expected, rel=1e-5)
 
 

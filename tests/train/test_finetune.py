@@ -174,10 +174,37 @@ def test_an_axial_resnet_keeps_its_size():
         with_new_head(model, 64, 5)
 
 
+def in_front(scaling: keras.layers.Layer, model: keras.Model) -> keras.Model:
+    """As users build it: a scaling, a model of ours, a head of their own."""
+    given = keras.Input((32, 32, 3))
+    hidden = keras.layers.Dense(4)(keras.layers.Dropout(0.1)(model(scaling(given))))
+    return keras.Model(given, hidden)
+
+
+@pytest.mark.parametrize("way", ["include_preprocessing", "in front"])
+def test_what_scales_pixels_in_front_is_left_out(way: str):
+    """The head still reads what it reads of a model that is given pixels in [-1, 1]."""
+    if way == "in front":
+        plain = trained(include_top=False, pooling="token", classes=1000)
+        model = in_front(keras.layers.Rescaling(1 / 127.5, offset=-1), plain)
+    else:
+        plain, model = trained(), trained(include_preprocessing=True)
+        plain = keras.Model(plain.input, plain.get_layer("predictions").input)
+    copy = with_new_head(model, 32, 5)
+    features = keras.Model(copy.input, copy.get_layer("predictions").input)
+    np.testing.assert_allclose(features(images(32)), plain(images(32)), rtol=1e-5, atol=1e-5)
+    assert copy.output_shape == (None, 5)
+
+
+def test_a_trunk_that_was_trained_on_other_pixels_is_refused():
+    model = in_front(keras.layers.Rescaling(1 / 255), trained(include_top=False, pooling="token", classes=1000))
+    with pytest.raises(ValueError, match=r"was trained on pixels from 0 to 1, and images are scaled to \[-1, 1\]"):
+        with_new_head(model, 32, 2)
+
+
 @pytest.mark.parametrize(
     ("options", "size", "message"),
     [
-        ({"include_preprocessing": True}, 32, "Build it without `include_preprocessing`"),
         ({"include_top": False}, 32, "must give one vector for each image. Build it with a head, or with `pooling`"),
         ({}, 33, "The image size must be a multiple of 8 pixels"),
         ({"position_embedding": "relative"}, 48, "Relative positions belong to one image size"),

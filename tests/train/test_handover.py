@@ -33,13 +33,19 @@ def order(**fields) -> Order:
     return Order(**{name: value for name, value in {**standard, **fields}.items() if name != "seed"})
 
 
+def test_the_command_of_a_model_of_a_file_has_its_pixels_and_no_weights():
+    words = shlex.split(order(model="/m/model.keras", weights=None, pixels="0..255").command())
+    assert "--model=/m/model.keras" in words and "--pixels=0..255" in words
+    assert not any(word.startswith("--weights") for word in words)
+
+
 def test_the_command_has_every_flag_and_quotes_what_shells_would_split():
-    words = shlex.split(order().command())
+    words = shlex.split(order(pixels="-1..1").command())
     assert words[:4] == ["python", "-m", "keras_vit", "finetune"]
     flags = dict(word.removeprefix("--").split("=", 1) for word in words[4:])
     assert flags == {
         **{"data": "/d d", "output": "/o/it's", "model": "ViT_B16", "weights": "imagenet21k", "image_size": "384"},
-        **{"steps": "500", "batch_size": "64", "learning_rate": "0.01", "seed": "0"},
+        **{"steps": "500", "batch_size": "64", "learning_rate": "0.01", "seed": "0", "pixels": "-1..1"},
     }
     values = cli.flags.FlagValues()
     cli.COMMANDS["finetune"].define(values)

@@ -301,8 +301,23 @@ def test_weights_of_a_model_in_memory_are_not_ignored(tmp_path: Path):
 def test_another_package_s_model_is_refused_at_once(tmp_path: Path):
     images = keras.Input((32, 32, 3))
     features = keras.layers.GlobalAveragePooling2D()(keras.layers.Conv2D(4, 3, name="mine")(images))
-    with pytest.raises(ValueError, match="These variables have no place in a checkpoint: mine/bias, mine/kernel"):
+    with pytest.raises(ValueError, match="is no model of this package, and only such models are fine-tuned here"):
         transfer.finetune(keras.Model(images, features), some(), tmp_path)
+
+
+def test_a_model_of_a_file_goes_on_from_its_weights(tmp_path: Path, capsys: pytest.CaptureFixture):
+    model, given = tiny(), keras.Input((32, 32, 3))
+    keras.Model(given, model(keras.layers.Rescaling(1 / 127.5, offset=-1)(given))).save(tmp_path / "model.keras")
+    start = transfer._start(str(tmp_path / "model.keras"), "imagenet21k", None)
+    assert (start.source, start.image_size) == (str(tmp_path / "model.keras"), 32)
+    assert "takes pixels from 0 to 255 (its layer `rescaling" in capsys.readouterr().out
+    pixels = np.random.default_rng(0).uniform(-1, 1, (2, 32, 32, 3)).astype("float32")
+    found, expected = (
+        keras.Model(each.input, each.get_layer("predictions").input)(pixels) for each in (start.build(3), model)
+    )
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    with pytest.raises(ValueError, match="There is no file"):
+        transfer._start(str(tmp_path / "no.keras"), "imagenet21k", None)
 
 
 def test_a_mistake_does_not_take_the_folder(tmp_path: Path, monkeypatch):

@@ -1,0 +1,71 @@
+"""The graph of a functional Keras model: its calls in order, and the layer that gives its answer."""
+
+from typing import Any
+
+
+def calls_of(model: Any) -> list:
+    """Returns the calls that lead from the inputs of a functional model to its outputs, each after those it needs.
+
+    Not `layer.input`: a layer may be in several models, and that is what it was given in the first.
+
+    Args:
+        model: A model of Keras; one without a graph (subclassed, or never built) has no calls.
+
+    Returns:
+        Nodes of Keras, with `operation`, `input_tensors` and `output_tensors`.
+
+    Example:
+        >>> [call.operation.name for call in calls_of(keras_vit.ViT_Ti16(weights=None))][-2:]
+        ['pooled', 'predictions']
+    """
+    if not has_graph(model):
+        return []
+    ordered, met = [], set()
+    waiting = [(maker_of(tensor), False) for tensor in reversed(model.outputs)]
+    while waiting:
+        call, is_complete = waiting.pop()
+        if is_complete:
+            ordered.append(call)
+        elif id(call) not in met:
+            met.add(id(call))
+            waiting += [(call, True), *((parent, False) for parent in reversed(call.parent_nodes))]
+    return ordered
+
+
+def maker_of(tensor: Any) -> Any:
+    """Returns the call that a Keras tensor comes out of."""
+    operation, index, _ = tensor._keras_history
+    return operation._inbound_nodes[index]
+
+
+def has_graph(model: Any) -> bool:
+    """Returns whether this is a model whose calls are known: functional, or `Sequential` with a known input.
+
+    Example:
+        >>> has_graph(keras.Sequential([keras.layers.Dense(2)])), has_graph(keras.layers.Dense(2))
+        (False, False)
+    """
+    return bool(getattr(model, "layers", None) and getattr(model, "inputs", None) and getattr(model, "outputs", None))
+
+
+def last_calls(model: Any) -> list:
+    """Returns the calls that lead to the only output of a model, the last first, as far as each has one input.
+
+    A model within the model stands for its own calls.
+
+    Example:
+        >>> inner = keras_vit.ViT_Ti16(weights=None)
+        >>> outer = keras.Model(inner.input, keras.layers.Softmax()(inner(inner.input)))
+        >>> [call.operation.name for call in last_calls(outer)][:3]
+        ['softmax', 'predictions', 'pooled']
+    """
+    calls, tensor = [], model.outputs[0]
+    while True:
+        call = maker_of(tensor)
+        if has_graph(call.operation):
+            calls += [inner for inner in last_calls(call.operation) if inner.input_tensors]
+        else:
+            calls.append(call)
+        if len(call.input_tensors) != 1:
+            return calls
+        tensor = call.input_tensors[0]
