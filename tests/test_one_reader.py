@@ -18,6 +18,7 @@ from keras_vit.data.reading import Unreadable  # noqa: E402
 from keras_vit.evaluate.accuracy import answer  # noqa: E402
 from keras_vit.evaluate.features import extract  # noqa: E402
 from keras_vit.export.saved_model import saved_model  # noqa: E402
+from keras_vit.pixels import declare  # noqa: E402
 from keras_vit.train.config import DataConfig  # noqa: E402
 from keras_vit.train.recipe import evaluation_transforms  # noqa: E402
 
@@ -38,7 +39,9 @@ def model() -> keras.Model:
     keras.utils.set_random_seed(0)
     image = keras.layers.Input((SIZE, SIZE, 3))
     features = keras.layers.Flatten()(keras.layers.Conv2D(4, 4, strides=4, activation="relu")(image))
-    return keras.Model(image, keras.layers.Dense(3, name="predictions")(features))
+    network = keras.Model(image, keras.layers.Dense(3, name="predictions")(features))
+    declare(network, "-1..1")
+    return network
 
 
 @pytest.fixture(scope="module")

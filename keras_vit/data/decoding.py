@@ -34,7 +34,7 @@ def decode_file(file: tf.Tensor) -> tf.Tensor:
         >>> decode_file(tf.io.encode_png(tf.zeros((2, 5, 3), tf.uint8))).shape
         TensorShape([2, 5, 3])
     """
-    return tf.cond(tf.io.is_jpeg(file), lambda: _decode_jpeg(file, True), lambda: _decode_others(file))
+    return tf.cond(turning.is_plain_jpeg(file), lambda: _decode_jpeg(file), _apart(lambda: _decode_others(file)))
 
 
 def decode_jpeg_or_png(file: tf.Tensor) -> tf.Tensor:
@@ -47,7 +47,11 @@ def decode_jpeg_or_png(file: tf.Tensor) -> tf.Tensor:
         >>> decode_jpeg_or_png(tf.io.encode_jpeg(tf.zeros((2, 5, 3), tf.uint8))).shape
         TensorShape([2, 5, 3])
     """
-    return tf.cond(tf.io.is_jpeg(file), lambda: _decode_jpeg(file, False), lambda: _decode_png(file, False))
+
+    def of_others() -> tf.Tensor:
+        return tf.cond(tf.io.is_jpeg(file), lambda: _decode_turned(file, False), lambda: _decode_png(file, False))
+
+    return tf.cond(turning.is_plain_jpeg(file), lambda: _decode_jpeg(file), of_others)
 
 
 def decode_window(file: tf.Tensor, window_of: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
@@ -65,17 +69,25 @@ def decode_window(file: tf.Tensor, window_of: Callable[[tf.Tensor], tf.Tensor]) 
         TensorShape([10, 30, 3])
     """
 
+    def of_plain() -> tf.Tensor:
+        shape = tf.image.extract_jpeg_shape(file)
+        return _decode_part(file, window_of(shape), shape)
+
     def of_jpeg() -> tf.Tensor:
-        orientation = turning.orientation_of_jpeg(file, runs_python=True)
-        shape = turning.upright_shape(tf.image.extract_jpeg_shape(file), orientation)
+        orientation, stored = turning.orientation_of_jpeg(file, runs_python=True), tf.image.extract_jpeg_shape(file)
+        shape = turning.upright_shape(stored, orientation)
         window = turning.stored_window(window_of(shape), shape, orientation)
-        return turning.upright(_decode_part(file, window), orientation)
+        return turning.upright(_decode_part(file, window, stored), orientation)
 
     def of_others() -> tf.Tensor:
         pixels = _decode_others(file)
         return crop(pixels, window_of(tf.shape(pixels)))
 
-    return tf.ensure_shape(tf.cond(tf.io.is_jpeg(file), of_jpeg, of_others), (None, None, 3))
+    def of_all_but_plain() -> tf.Tensor:
+        return tf.cond(tf.io.is_jpeg(file), of_jpeg, of_others)
+
+    part = tf.cond(turning.is_plain_jpeg(file), of_plain, _apart(of_all_but_plain))
+    return tf.ensure_shape(part, (None, None, 3))
 
 
 def crop(pixels: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
@@ -89,9 +101,18 @@ def crop(pixels: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
     return pixels[top : top + height, left : left + width]
 
 
-def _decode_jpeg(file: tf.Tensor, runs_python: bool) -> tf.Tensor:
-    pixels = tf.io.decode_jpeg(file, channels=3, dct_method=_DCT_METHOD)
-    return turning.upright(pixels, turning.orientation_of_jpeg(file, runs_python=runs_python))
+def _apart(branch: Callable[[], tf.Tensor]) -> Callable[[], tf.Tensor]:
+    """A branch that stays a function of its own: inlined, each of its operations costs time where it is not taken."""
+    return tf.function(branch, autograph=False, experimental_attributes={"_noinline": True})
+
+
+def _decode_jpeg(file: tf.Tensor) -> tf.Tensor:
+    """As it is stored."""
+    return tf.ensure_shape(tf.io.decode_jpeg(file, channels=3, dct_method=_DCT_METHOD), (None, None, 3))
+
+
+def _decode_turned(file: tf.Tensor, runs_python: bool) -> tf.Tensor:
+    return turning.upright(_decode_jpeg(file), turning.orientation_of_jpeg(file, runs_python=runs_python))
 
 
 def _decode_png(file: tf.Tensor, runs_python: bool) -> tf.Tensor:
@@ -99,19 +120,24 @@ def _decode_png(file: tf.Tensor, runs_python: bool) -> tf.Tensor:
 
 
 def _decode_others(file: tf.Tensor) -> tf.Tensor:
-    is_png = tf.strings.substr(file, 0, len(_PNG_BEGINS)) == _PNG_BEGINS
-    return tf.cond(is_png, lambda: _decode_png(file, True), lambda: _decode_by_pillow(file))
+    """What is no plain JPEG; may run Python."""
+
+    def of_others() -> tf.Tensor:
+        is_png = tf.strings.substr(file, 0, len(_PNG_BEGINS)) == _PNG_BEGINS
+        return tf.cond(is_png, lambda: _decode_png(file, True), lambda: _decode_by_pillow(file))
+
+    return tf.cond(tf.io.is_jpeg(file), lambda: _decode_turned(file, True), of_others)
 
 
-def _decode_part(jpeg: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
-    """A window of the image as it is stored.
+def _decode_part(jpeg: tf.Tensor, window: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
+    """A window of the image as it is stored, in this shape.
 
     Where a file stores colour for two columns at once, libjpeg blends each column with its neighbours, which the
     outer columns of a window do not have: so one column more is decoded on each side.
     """
     top, left, height, width = tf.unstack(window)
     before = tf.minimum(left, 1)
-    after = tf.minimum(tf.image.extract_jpeg_shape(jpeg)[1] - left - width, 1)
+    after = tf.minimum(shape[1] - left - width, 1)
     wider = tf.stack([top, left - before, height, before + width + after])
     part = tf.image.decode_and_crop_jpeg(jpeg, wider, channels=3, dct_method=_DCT_METHOD)
     return part[:, before : before + width]

@@ -102,9 +102,7 @@ def read_record(record: Path) -> dict[str, str]:
 def _why(place: str) -> str:
     """The reason of the reader of photos, which all commands give; TensorFlow's decoders refuse more than it does."""
     reason = why_not(place) if os.path.isfile(place) else ""
-    return one_line(reason) or (
-        "damaged" if os.path.exists(place) else "not an image, cut short, or not there any more"
-    )
+    return one_line(reason) or "not an image, or cut short"
 
 
 @contextmanager

@@ -7,10 +7,20 @@ is bounded, whatever is in the file. Each function is traced once, not in every 
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.photos.exif import MAX_BLOCK, MAX_CHUNKS, MAX_SEGMENTS, UPRIGHT, orientation
+from keras_vit.photos.exif import MAX_BLOCK, MAX_CHUNKS, MAX_HEAD, MAX_SEGMENTS, UPRIGHT, orientation
 
 _TAG, _SHORT = 0x0112, 3
 _ENTRY = 6  # words: tag, type, two of the count, two of the value
+
+
+def is_plain_jpeg(file: tf.Tensor) -> tf.Tensor:
+    """Whether a file is a JPEG without EXIF, and so upright: four operations for most files, which need no more.
+
+    Example:
+        >>> bool(is_plain_jpeg(tf.io.encode_jpeg(tf.zeros((2, 3, 3), tf.uint8))))
+        True
+    """
+    return tf.io.is_jpeg(file) & ~_holds(tf.strings.substr(file, 0, MAX_HEAD), "Exif\0\0")
 
 
 def orientation_of_jpeg(file: tf.Tensor, *, runs_python: bool = False) -> tf.Tensor:
@@ -18,16 +28,13 @@ def orientation_of_jpeg(file: tf.Tensor, *, runs_python: bool = False) -> tf.Ten
 
     Args:
         file: Scalar string.
-        runs_python: Whether the graph may call Python, as those of `tf.data` do: they are built four times as fast.
+        runs_python: Whether the graph may call Python, as those of `tf.data` do: they are built in a third of the time.
 
     Example:
         >>> int(orientation_of_jpeg(tf.io.encode_jpeg(tf.zeros((2, 3, 3), tf.uint8))))
         1
     """
-    # Most files that no camera wrote: a segment JFIF of 16 bytes, then tables. This spares them the loop.
-    is_plain = (tf.strings.substr(file, 2, 4) == b"\xff\xe0\x00\x10") & (_part(file, 20, 2) == b"\xff\xdb")
-    find = _by_python if runs_python else _of_segments
-    return tf.cond(is_plain, lambda: tf.constant(UPRIGHT), lambda: find(file))
+    return (_by_python if runs_python else _of_segments)(tf.strings.substr(file, 0, MAX_HEAD + MAX_BLOCK))
 
 
 def orientation_of_png(file: tf.Tensor, *, runs_python: bool = False) -> tf.Tensor:
@@ -40,10 +47,13 @@ def orientation_of_png(file: tf.Tensor, *, runs_python: bool = False) -> tf.Tens
         >>> int(orientation_of_png(tf.io.encode_png(tf.zeros((2, 3, 3), tf.uint8))))
         1
     """
-    # Looking for four letters is quicker than going from chunk to chunk, and most files lack them.
-    parts = tf.raw_ops.StringSplitV2(input=[file], sep="eXIf", maxsplit=1).values
     find = _by_python if runs_python else _of_chunks
-    return tf.cond(tf.size(parts) > 1, lambda: find(file), lambda: tf.constant(UPRIGHT))
+    return tf.cond(_holds(file, "eXIf"), lambda: find(file), lambda: tf.constant(UPRIGHT))
+
+
+def _holds(file: tf.Tensor, letters: str) -> tf.Tensor:
+    """Whether letters are anywhere in a file: quicker to see than where, and most files lack them."""
+    return tf.size(tf.raw_ops.StringSplitV2(input=[file], sep=letters, maxsplit=1).values) > 1
 
 
 def _by_python(file: tf.Tensor) -> tf.Tensor:

@@ -2,9 +2,9 @@
 
 It is read here rather than by Pillow, so that TensorFlow's operations (`keras_vit.data.turning`) can follow the same
 rules to the letter, on damaged files too. They are those of well-formed files: of a JPEG, the first segment "Exif"
-among the application segments that precede the tables; of a PNG, the first chunk eXIf; in either, the first entry of
-the first directory with the tag 0x0112, a number of 16 bits, within the first 4 kB of EXIF. Whatever departs from that
-is an upright photo.
+among the application segments that precede the tables, in its first 4 kB; of a PNG, the first chunk eXIf; in either,
+the first entry of the first directory with the tag 0x0112, a number of 16 bits, in the first 4 kB of EXIF. Whatever
+departs from that is an upright photo.
 
 Source: CIPA DC-008 (Exif 2.32), 4.5-4.6; PNG (third edition), 11.3.4.5; TIFF 6.0, section 2.
 """
@@ -12,7 +12,8 @@ Source: CIPA DC-008 (Exif 2.32), 4.5-4.6; PNG (third edition), 11.3.4.5; TIFF 6.
 import numpy as np
 
 UPRIGHT = 1
-MAX_SEGMENTS = 64  # of a JPEG; a colour profile takes up to a dozen
+MAX_HEAD = 4096  # bytes of a JPEG; EXIF is to be the first segment, or the one behind JFIF
+MAX_SEGMENTS = 64  # in these
 MAX_CHUNKS = 4096  # of a PNG; writers make one of each 8 kB, or of the whole picture
 MAX_BLOCK = 4096  # bytes of EXIF; the first directory stands at the beginning, previews and notes of makers behind
 _TAG, _SHORT = 0x0112, 3
@@ -28,7 +29,7 @@ def orientation(file: bytes) -> int:
         1
     """
     if file.startswith(b"\xff\xd8\xff"):
-        return orientation_in(_of_jpeg(file))
+        return orientation_in(_of_jpeg(file)) if b"Exif\0\0" in file[:MAX_HEAD] else UPRIGHT
     return orientation_in(_of_png(file)) if file.startswith(_PNG_BEGINS) else UPRIGHT
 
 

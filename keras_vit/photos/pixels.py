@@ -101,7 +101,7 @@ def _rgb(image: Image.Image) -> np.ndarray:
 @functools.cache
 def _register_heic() -> None:
     try:
-        import pillow_heif
+        import pillow_heif  # pyright: ignore[reportMissingImports]: optional
     except ImportError as error:
         raise ImportError("HEIC needs one more package: pip install pillow-heif") from error
     pillow_heif.register_heif_opener()

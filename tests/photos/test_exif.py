@@ -43,7 +43,7 @@ def test_other_segments_may_come_first():
     place = file.index(b"\xff\xe1")
     comment = b"\xff\xfe\0\x07EXIF!" + b"\xff\xed" + struct.pack(">H", 1002) + b"\xff\xe1" * 500
     assert orientation(file[:place] + comment + b"\xff\xff\xff" + file[place:]) == 6
-    assert orientation(file[:place] + comment * 80 + file[place:]) == 1  # work is bounded
+    assert orientation(file[:place] + comment * 5 + file[place:]) == 1  # it is not far behind
 
 
 @pytest.mark.parametrize("file", [b"", b"\xff\xd8\xff", b"\xff\xd8\xff\xe1", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"II*\0"])
