@@ -39,6 +39,7 @@ FILES = {
         *(
             "constants",
             "quantized",
+            "freezing",
             "patches",
             "tokens",
             "positions",
