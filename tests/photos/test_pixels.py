@@ -33,10 +33,8 @@ def test_heic_is_turned_as_its_container_says(held: int):
     upright = scene()
     written = io.BytesIO()
     exif = Image.Exif()
-    exif[0x0112] = held
-    upright.save(
-        written, "HEIF", quality=100, exif=exif
-    )  # an EXIF tag alone counts for nothing, as the standard has it
+    exif[0x0112] = held  # alone it counts for nothing, as the standard has it
+    upright.save(written, "HEIF", quality=100, chroma=444, exif=exif)
     np.testing.assert_allclose(read_pixels(written.getvalue()).astype(int), np.asarray(upright), atol=12)
     file = photo("heic", held)
     assert read_pixels(file).shape == (24, 40, 3)
