@@ -59,11 +59,12 @@ class Graph:
     @functools.cached_property
     def _saved(self) -> Path:
         name, shape = output_name(self.model), (1 if self.fixed_batch else None, *self.image_size, 3)
+        pixels = pixels_of(self.model) if self.takes_levels else None
 
         @tf.function(input_signature=[tf.TensorSpec(shape, tf.uint8 if self.takes_levels else tf.float32, "images")])
         def answer(images: tf.Tensor) -> dict[str, tf.Tensor]:
-            if self.takes_levels:
-                images = pixels_of(self.model).from_levels(tf.cast(images, tf.float32))
+            if pixels is not None:
+                images = pixels.from_levels(tf.cast(images, tf.float32))
             return {name: self.model(images, training=False)}
 
         holder = tf.Module()
