@@ -113,7 +113,7 @@ def test_an_unreadable_image_is_left_out_and_counted(tmp_path):
     sets = LabelSets(source=dataclasses.replace(folder, class_names=tuple(NAMES)), right=((2,), (3,), (3,)))
     found = label_set_accuracy(nearest_shade(), sets)
     assert (found["real/top1"], found["real/images"], found["real/unreadable"]) == (0.5, 2, 1)
-    with pytest.raises(ValueError, match=r"1\.png is not an image"):
+    with pytest.raises(ValueError, match=r"1\.png cannot be read: cannot identify image file"):
         label_set_accuracy(nearest_shade(), sets, strict=True)
 
 
