@@ -37,7 +37,7 @@ def folder_of(count: int, folder: Path) -> sources.Source:
         keras.utils.save_img(path, draws.integers(0, 256, (16, 16, 3)), scale=False)
         if number == 20:
             path.write_bytes(b"no image")
-    return sources.image_folder(folder)
+    return replace(sources.image_folder(folder), class_names=NAMES)  # of one image too
 
 
 kind, changes = sys.argv[1], {"patch_size": 8, "width": 16, "depth": 2, "num_heads": 2, "mlp_dim": 32}
@@ -49,7 +49,7 @@ found = {}
 for count in (1, 3, 33):
     with devices.scope():
         row = replace(VIT_VARIANTS["ViT_Ti16"], name="tiny", **changes)
-        model = vision_transformer(row, keras.Input((16, 16, 3)), classes=min(count, 3))
+        model = vision_transformer(row, keras.Input((16, 16, 3)), classes=3)
         weights = np.random.default_rng(0)
         for variable in model.trainable_variables:
             variable.assign(weights.normal(size=variable.shape) * 0.3)

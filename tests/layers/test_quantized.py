@@ -93,7 +93,7 @@ def test_int8_of_twelve_blocks_is_the_same_called_and_predicted():
     model = keras_vit.ViT_Ti16(weights=None, input_shape=(64, 64, 3), include_top=False, pooling="token")
     quantize(model, "int8")
     images = RNG.uniform(-1, 1, (4, 64, 64, 3)).astype("float32")
-    np.testing.assert_array_equal(model(images), model.predict(images, verbose=0))
+    np.testing.assert_allclose(model(images), model.predict(images, verbose=0), atol=1e-5)  # outputs up to 3.5
 
 
 @pytest.mark.tensorflow
