@@ -563,7 +563,7 @@ def test_analyze_from_a_folder_to_a_page(weights: Path, photo: Path, tmp_path: P
     done = run(["-m", "keras_vit", "analyze", f"--images={tmp_path}", f"--output={tmp_path}/out", *flags])
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout == f"{tmp_path}/out/report.html\n"
-    assert done.stderr == "cannot read broken.jpg: cannot identify image file\n"
+    assert done.stderr == "cannot read broken.jpg: the file is empty\n"
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert page.count("<img ") == 5 and "photo.png" in page and "class " in page
 

@@ -314,7 +314,7 @@ def check(
     wrong = [row["file"] for row in good if not is_equal(row, expected[row["file"].partition("_")[2]])]
     assert wrong == []
     assert all(row["status"] == BAD[row["file"].partition("_")[2]][1] for row in bad)
-    told = re.findall(r"/(\d{6}_\S+): (\w+)$", result.stdout, re.MULTILINE)
+    told = re.findall(r"/(\d{6}_\S+): (\w+)(?: \(.*\))?$", result.stdout, re.MULTILINE)
     assert sorted(told) == sorted((row["file"], row["status"]) for row in bad)
     table, counts = reported(result), Counter(row["status"] for row in answers)
     assert {name: table[name] for name in counts} == counts
