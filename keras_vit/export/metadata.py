@@ -47,6 +47,7 @@ def describe(
 
     Example:
         >>> model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 48, 3), classes=10)
+        >>> from keras_vit.export.examples import take
         >>> judged = take(None, (32, 48), 5)
         >>> facts = describe(model, accepted={"max_error": 1e-4}, judged=judged, identity={"weights": "none"})
         >>> facts["input"]["image_size"], facts["weights"], len(facts["variables_sha256"])
