@@ -4,8 +4,8 @@
     python experiments/benchmark_training.py --measure=fit --repeats=9
 
 Contestants take turns in one run, so that a busy machine hurts all alike: read ratios, not rates. timm runs in a
-process of its own; where it is not installed (`pip install ".[benchmark]"`, and torchvision), its rows are left
-out and named.
+separate process. If timm or torchvision is not installed (`pip install ".[benchmark]"`), its rows are omitted and
+named.
 """
 
 import importlib.util

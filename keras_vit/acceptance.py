@@ -33,7 +33,7 @@ class Checked:
         verdict: How far it is from the model; None if it could not be run.
         against: What it was compared with, in words.
         problem: Why it did not pass; "" if it did.
-        accepted: How far it may be from the model, as recorded when it was exported, in words.
+        accepted: The thresholds that the export recorded, in words.
     """
 
     path: Path
@@ -205,7 +205,7 @@ def _rebuilt(facts: dict[str, Any]) -> tuple[keras.Model | None, str]:
 
 
 def _problem(verdict: Verdict, accepted: dict[str, Any], flavour: str) -> tuple[str, str]:
-    """Why a file is not accepted, or ""; and what is accepted, in words."""
+    """Returns the reason why a file is refused, "" if it is accepted, and the thresholds in words."""
     problems, words = [], []
     bound, least = accepted.get("max_error"), accepted.get("top1_agreement")
     if isinstance(bound, dict):

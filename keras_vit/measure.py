@@ -231,7 +231,7 @@ class _Said:
         return "\n".join([*lines, *filter(None, [by_reason(self.left_out())])])
 
     def left_out(self) -> list[tuple[str, str]]:
-        """What lies in the folder of the test set and was not measured on, with reasons."""
+        """Files of the test set's folder that were not measured, with reasons."""
         return [(str(path), reason) for path, reason in self.test.source.left_out] + list(self.reasons.items())
 
     def write(self, folder: Path, answers: Answers | None) -> None:

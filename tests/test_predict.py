@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 from PIL import Image
+from turned_photos import ORIENTATIONS, as_stored, exif_of
 
 from keras_vit import predict
 
@@ -80,23 +81,10 @@ def test_resizing_is_bilinear_without_antialiasing(tmp_path: Path):
     np.testing.assert_allclose(pixels, np.repeat(expected[..., None], 3, axis=-1), atol=1e-5)
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("orientation", ORIENTATIONS)
 def test_photographs_are_turned_the_right_way_up(orientation: int, photo: Path, tmp_path: Path):
-    # What a camera held so writes: the picture before it is turned as the tag says.
-    before = {
-        2: Image.Transpose.FLIP_LEFT_RIGHT,
-        3: Image.Transpose.ROTATE_180,
-        4: Image.Transpose.FLIP_TOP_BOTTOM,
-        5: Image.Transpose.TRANSPOSE,
-        6: Image.Transpose.ROTATE_90,
-        7: Image.Transpose.TRANSVERSE,
-        8: Image.Transpose.ROTATE_270,
-    }
     with Image.open(photo) as image:
-        turned = image.transpose(before[orientation]) if orientation in before else image.copy()
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    turned.save(tmp_path / "turned.png", exif=exif)
+        as_stored(image, orientation).save(tmp_path / "turned.png", exif=exif_of(orientation))
     assert quarters(predict.read_photo(tmp_path / "turned.png", (12, 16))) == [RED, GREEN, BLUE, WHITE]
 
 

@@ -6,7 +6,6 @@ import numpy as np
 from PIL import Image
 
 ORIENTATIONS = range(1, 9)
-# What a camera held so writes: the picture before it is turned as the tag says.
 _BEFORE = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -45,12 +44,17 @@ def exif_of(orientation: int) -> Image.Exif:
     return exif
 
 
+def as_stored(picture: Image.Image, orientation: int) -> Image.Image:
+    """A picture as a camera held so stores it: before it is turned as the tag says."""
+    return picture.transpose(_BEFORE[orientation]) if orientation in _BEFORE else picture
+
+
 def photo(kind: str, orientation: int, picture: Image.Image | None = None) -> bytes:
     """A file of a kind of `KINDS` that a viewer shows upright; of those without EXIF, always as it is stored."""
     pillow_format, mode, options = KINDS[kind]
     picture = (scene() if picture is None else picture).convert(mode)
     if kind not in WITHOUT_EXIF:
-        picture = picture.transpose(_BEFORE[orientation]) if orientation in _BEFORE else picture
+        picture = as_stored(picture, orientation)
         options = options | {"exif": exif_of(orientation).tobytes() if kind == "heic" else exif_of(orientation)}
     written = io.BytesIO()
     picture.save(written, pillow_format, **options)

@@ -75,7 +75,7 @@ class Subject:
         curves: Metrics of its training, as from `keras_vit.train.logs.read_metrics`; empty if they are not known.
         facts: What the page begins with, by name.
         absent: What is already known not to apply: of which part, and why.
-        left_out: What lies in the folder and is not among the photos: its path, and why.
+        left_out: Paths of the other files of the folder, with reasons.
     """
 
     title: str

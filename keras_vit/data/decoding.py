@@ -13,8 +13,8 @@ from keras_vit.data import turning
 from keras_vit.data.png import decode_png
 from keras_vit.photos.pixels import read_pixels
 
-# libjpeg's slow transform gives the pixels of Pillow, and so of `predict` and of PyTorch, bit for bit. TensorFlow's
-# default, INTEGER_FAST, is off by 1.2 levels on average and, with today's SIMD, no faster.
+# libjpeg's slow transform decodes to the same bits as Pillow, and therefore as `predict` and PyTorch. TensorFlow's
+# default, INTEGER_FAST, differs by 1.2 levels on average and is not faster on processors with SIMD.
 _DCT_METHOD = "INTEGER_ACCURATE"
 _PNG_BEGINS = b"\x89PNG\r\n\x1a\n"
 
@@ -102,7 +102,7 @@ def crop(pixels: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
 
 
 def _apart(branch: Callable[[], tf.Tensor]) -> Callable[[], tf.Tensor]:
-    """A branch that stays a function of its own: inlined, each of its operations costs time where it is not taken."""
+    """Keeps a branch from being inlined: inlined operations cost time even if the branch is not taken."""
     return tf.function(branch, autograph=False, experimental_attributes={"_noinline": True})
 
 

@@ -34,7 +34,7 @@ class Source:
         locate: index to what a person would look for: a path, or "name[index]".
         labels: (num_examples,) int64, where they are known without reading the examples.
         content: To a hash of what `locate` cannot tell apart: pixels of arrays, sizes and times of files.
-        left_out: What lies in the folder and is no example, with reasons.
+        left_out: Files of the folder that are no examples, with reasons.
     """
 
     name: str
@@ -253,7 +253,7 @@ def image_folder(path: str | os.PathLike, *, class_names: Sequence[str] | None =
         if len(photo.parts) > depth + 1:
             of_class.setdefault(photo.parts[depth], []).append(str(photo))
         else:
-            beside.append(LeftOut(photo, "it lies beside the class folders"))
+            beside.append(LeftOut(photo, "a photo outside the class folders"))
     names = tuple(sorted(of_class) if class_names is None else class_names)
     unknown = sorted(of_class.keys() - set(names))
     left_out = [

@@ -1,4 +1,4 @@
-"""EXIF orientation with TensorFlow's operations: where it stands in a JPEG or a PNG, and turning pixels upright.
+"""Reading the EXIF orientation of JPEG and PNG files, and turning pixels upright, with TensorFlow's operations.
 
 The rules are those of `keras_vit.photos.exif`, to the letter: what runs on a server must see what `predict` sees. Work
 is bounded, whatever is in the file. Each function is traced once, not in every pipeline that decodes.

@@ -70,7 +70,7 @@ def test_odd_names_are_names(tmp_path: Path):
         (["data/"], "data has no photos .*Expected: .*/<class>/.*jpg"),
         (
             ["data/1.png", "data/2.png"],
-            "has no photos .* one folder for each class. Left out, 2: it lies beside the cl",
+            "has no photos .* one folder for each class. Left out, 2: a photo outside the cl",
         ),
         (["data/cat/1.png"], "has photos of a single class, cat: there is nothing to tell apart. Add another"),
         (["data/cat/1.png", "data/dog/"], "single class, cat: .*Left out, 1: a class folder without photos .1: dog"),
@@ -107,7 +107,7 @@ def test_what_cannot_be_learned_from_is_left_out_with_its_reason(tmp_path: Path)
     assert found == {
         "train/cat/notes.txt": "not a photo by its suffix, .txt",
         "train/dog/no suffix": "no suffix",
-        "train/1.png": "it lies beside the class folders",
+        "train/1.png": "a photo outside the class folders",
         "train/empty": "a class folder without photos",
         "test/cow": "not a class of the training set, 1 photos",
     }
