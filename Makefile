@@ -40,11 +40,11 @@ quickstart: $(VENV)/.installed-quickstart ## install what it needs, then the fir
 	@$(BIN)/python -m keras_vit quickstart
 
 test: style ## what to run before each commit: linters, every contract on TensorFlow, floors 0-3 on JAX
-	$(call run_tests,not slow and $(UNASKED),$(ON_JAX),$(UNOPTIMIZED),,$(ONE_THREAD))
+	$(call run_tests,not slow and $(UNASKED),$(ON_JAX))
 
 # In the order of the files: what fails after half an hour fails again. `make test` shuffles.
 test-all: style ## the same, and the long campaigns at full length
-	$(call run_tests,$(UNASKED),$(ON_JAX) $(ALSO_ON_JAX),,-p no:randomly)
+	$(call run_tests,$(UNASKED),$(ON_JAX) $(ALSO_ON_JAX),-p no:randomly)
 
 profile: $(VENV)/.installed-test ## where the time and the memory of test-all go, as a table
 	@$(MAKE) --no-print-directory test-all PROFILE=$(VENV)/profile
@@ -53,14 +53,13 @@ profile: $(VENV)/.installed-test ## where the time and the memory of test-all go
 # Most tests keep one core busy, so two run at a time; a worker that has none left takes half of the other's. JAX and the
 # check of types take what those two leave of the processor while they wait for servers and killed processes. What failed
 # is named once more at the very end, where whoever reads the last lines of a long log finds it.
-# $(1): which marks run; $(2): which tests run on JAX; $(3): flags of its compiler; $(4): more for pytest;
-# $(5): the environment of TensorFlow.
+# $(1): which marks run; $(2): which tests run on JAX; $(3): more for pytest.
 define run_tests
 @echo "Tests on TensorFlow, and beside them on JAX and the check of types:"
 @nice -n 10 $(BIN)/basedpyright > $(VENV)/types.log 2>&1 & types=$$!; \
-KERAS_BACKEND=jax XLA_FLAGS="$(3)" $(JAX_CACHE) nice -n 10 $(BIN)/python -m pytest -q -m "$(1)" $(4) $(2:%=tests/%) \
+KERAS_BACKEND=jax XLA_FLAGS="$(UNOPTIMIZED)" $(JAX_CACHE) nice -n 10 $(BIN)/python -m pytest -q -m "$(1)" $(3) $(2:%=tests/%) \
     $(PROFILE:%=--profile=%/jax) > $(VENV)/jax-tests.log 2>&1 & jax=$$!; \
-$(5) KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q -m "$(1)" $(4) -n 2 --dist worksteal \
+$(ONE_THREAD) KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q -m "$(1)" $(3) -n 2 --dist worksteal \
     $(PROFILE:%=--profile=%/tensorflow) 2>&1 | tee $(VENV)/tensorflow-tests.log; on_tensorflow=$$?; \
 wait $$jax; on_jax=$$?; [ $$on_jax = 0 ] || cat $(VENV)/jax-tests.log; \
 wait $$types; of_types=$$?; cat $(VENV)/types.log; \

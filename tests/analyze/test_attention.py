@@ -526,6 +526,7 @@ def test_a_layer_that_is_made_for_other_pixels_is_known(vit: keras.Model):
     same(summarize_attention(keras.Sequential(layers), PIXELS), summarize_attention(vit, PIXELS))
 
 
+@pytest.mark.tensorflow
 def test_of_a_model_whose_pixels_cannot_be_known_floats_are_taken_as_they_are(vit: keras.Model):
     model = keras.Sequential([keras.Input((*SIZE, 3)), keras.layers.Rescaling(1.7, offset=-0.8), vit])
     with pytest.raises(ValueError, match="cannot be known: declare it with `keras_vit.pixels.declare`"):
