@@ -3,6 +3,7 @@
     python experiments/vtab.py --model=ViT_L16 --weights=imagenet21k --workdir=runs/vtab
     ... [--tasks=natural,clevr_count,folder:/data/pets] [--data_dir=/data/tfds] [--skip_missing] [--tune]
         [--config.<field>=value ...]
+    python experiments/vtab.py --model=pets.keras --workdir=runs/vtab   # a model of this package, saved by Keras
     python experiments/vtab.py --smoke --tasks=folder:/data/pets --workdir=/tmp/vtab   # ten steps of a tiny model
 
 The setting is that of `configs/finetune.py:vtab`: 2500 steps of 512 images at 384 pixels, SGD at 0.01. Where a flip or
@@ -28,6 +29,7 @@ import os
 import shutil
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -39,19 +41,19 @@ import keras
 from absl import app, flags
 from exit_codes import exit_code
 
-import keras_vit
 from keras_vit.data.sources import Source
 from keras_vit.devices import Devices, connect
 from keras_vit.evaluate.accuracy import accuracy
 from keras_vit.evaluate.vtab import Job, jobs, vtab
+from keras_vit.keras_file import is_file
 from keras_vit.train import FinetuneConfig, Stopped, load_config
 from keras_vit.train.config import flattened
-from keras_vit.train.finetune import on_trunk
-from keras_vit.train.losses import default_head_bias
+from keras_vit.train.finetune import name_of, settled
 from keras_vit.train.recipe import check_folder, row_of, run
-from keras_vit.weights import source
+from keras_vit.weights import model_file, source
+from keras_vit.weights.restore import restore
 
-_MODEL = flags.DEFINE_string("model", "ViT_B16", "A name of `keras_vit.list_models()`.")
+_MODEL = flags.DEFINE_string("model", "ViT_B16", "A name of `keras_vit.list_models()`, or a file model.keras.")
 _WEIGHTS = flags.DEFINE_string("weights", None, "Tag, file or URL; `none` are random ones. Default: the recipe's.")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run.", required=True)
 _TASKS = flags.DEFINE_list("tasks", ["all"], "Tasks, groups, `all`, and folder:PATH.")
@@ -70,8 +72,8 @@ WHERE = ("run.devices.kind", "run.devices.names", "run.devices.jit_compile")
 def main() -> None:
     """Does what is left of VTAB in the folder."""
     config, tasks = make_config(), jobs(_TASKS.value, _DATA_DIR.value)
-    row_of(config.model, config.variant)
-    if config.weights != "none":
+    config, build = settled(config)
+    if not is_file(config.model) and config.weights != "none":
         source.find(config.model, config.weights)  # a mistake is told before the data are downloaded
     devices = connect(config.run.devices)
     if devices.num_workers > 1:
@@ -84,9 +86,9 @@ def main() -> None:
     data = config.run.data
     found = vtab(
         tasks,
-        partial(adapt, config, devices),
+        partial(adapt, config, build, devices),
         _WORKDIR.value,
-        title=f"{config.model} from {config.weights}",
+        title=f"{name_of(config)} from {config.weights}",
         plan={name: value for name, value in flattened(config).items() if name not in (*OURS, *WHERE)},
         tune=_TUNE.value,
         skip_missing=_SKIP_MISSING.value,
@@ -105,39 +107,41 @@ def main() -> None:
 
 def make_config() -> FinetuneConfig:
     """The paper's setting for VTAB, with what the command line changes."""
-    row_of(_MODEL.value, {})
+    of_file = is_file(_MODEL.value)
+    if not of_file:
+        row_of(_MODEL.value, {})
+    elif _WEIGHTS.value:
+        raise ValueError(f"{_MODEL.value} brings its own weights: leave out --weights.")
     changed = [override.partition("=")[0] for override in OVERRIDES]
     if taken := [name for name in changed if name in OURS]:
         raise ValueError(
             f"The tasks say what is learned from and measured on: leave out --config.{', --config.'.join(taken)}."
         )
-    words = ["vtab", _MODEL.value, *["smoke"] * _SMOKE.value]
-    weights = _WEIGHTS.value or ("none" if _SMOKE.value else None)
-    return load_config(f"{RECIPE}:{','.join(words)}", [*([f"weights={weights}"] if weights else []), *OVERRIDES])
+    words = ["vtab", *[_MODEL.value] * (not of_file), *["smoke"] * _SMOKE.value]
+    weights = _WEIGHTS.value or ("none" if _SMOKE.value and not of_file else None)
+    changes = [f"model={_MODEL.value}"] * of_file + [f"weights={weights}"] * (weights is not None)
+    return load_config(f"{RECIPE}:{','.join(words)}", [*changes, *OVERRIDES])
 
 
-def adapt(config: FinetuneConfig, devices: Devices, job: Job, train: Source, folder: Path) -> keras.Model:
+def adapt(
+    config: FinetuneConfig,
+    build: Callable[[int], keras.Model],
+    devices: Devices,
+    job: Job,
+    train: Source,
+    folder: Path,
+) -> keras.Model:
     """Fine-tunes on a task, from the checkpoint in its folder if there is one. Returns a model that gives logits."""
     remove_checkpoints(folder.parent)
     keras.utils.clear_session(free_memory=True)
     config = for_task(config, job, train)
-    row, size, num_classes = row_of(config.model, config.variant), config.image_size, len(train.class_names)
-    weights = None if config.weights == "none" else config.weights
-
-    def build(num_classes: int) -> keras.Model:
-        bias = default_head_bias(config.run.loss, num_classes)
-        return on_trunk(row, weights, size, num_classes, bias=bias, **config.model_options)
-
     if not (check_folder(folder, config, (train, None)) and (folder / "results.json").exists()):
-        run(config, config.run, build, size, folder, f"{row.name} on {job.title}", data=(train, None))
+        title = f"{name_of(config)} on {job.title}"
+        run(config, config.run, build, config.image_size, folder, title, data=(train, None))
     with devices.scope():
-        return keras_vit.application(row)(
-            weights=folder / "model.npz",
-            classes=num_classes,
-            classifier_activation=None,
-            input_shape=(size, size, 3),
-            **config.model_options,
-        )
+        model = build(len(train.class_names))
+        restore(model.layers, model_file.read(folder / "model.npz").ours(), origin=str(folder / "model.npz"))
+    return model
 
 
 def for_task(config: FinetuneConfig, job: Job, train: Source) -> FinetuneConfig:

@@ -3,6 +3,7 @@
 The data sets are small ones on the disk, laid down by TensorFlow Datasets in the features of its own builders.
 """
 
+import dataclasses
 import io
 import json
 import os
@@ -19,6 +20,9 @@ import numpy as np
 import pytest
 import warm
 from warm import HUNG_SECONDS
+
+import keras_vit
+from keras_vit.variants import VIT_VARIANTS
 
 tf = pytest.importorskip("tensorflow")
 tfds = pytest.importorskip("tensorflow_datasets")
@@ -260,6 +264,7 @@ def test_mistakes_of_the_command_line_are_told(data: Path, tmp_path: Path):
         ("--tasks=clevr", "There is no task 'clevr'. Near it: clevr_count"),
         ("--model=ViT_B15", "There is no model 'ViT_B15'. Near it: ViT_B16"),
         ("--weights=absent.npz", "there is no such file"),
+        ("--model=absent.keras", "There is no file absent.keras"),
         ("--config.run.data.held_out=0.1", "leave out --config.run.data.held_out"),
     ):
         wrong = vtab(data, tmp_path / "run", "--smoke", "--tasks=dtd", option)
@@ -282,3 +287,14 @@ def test_a_setting_is_chosen_on_a_folder_of_your_own_without_its_test_set(tmp_pa
     assert "pets: learned from 48 images, measured on 12 (validation)" in tuned.stdout
     tested = vtab(tmp_path, tmp_path / "tested", *task)
     assert tested.returncode == 1 and "cannot be read: " in tested.stderr
+
+
+def test_a_file_of_keras_is_fine_tuned_on_the_tasks(data: Path, tmp_path: Path):
+    row = dataclasses.replace(VIT_VARIANTS["ViT_Ti16"], depth=1, patch_size=8, width=16, num_heads=2, mlp_dim=32)
+    keras_vit.application(row)(weights=None, classes=3, input_shape=(24, 24, 3)).save(tmp_path / "own.keras")
+    done = vtab(data, tmp_path / "run", "--smoke", "--tasks=dtd", f"--model={tmp_path}/own.keras")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "own.keras" in (tmp_path / "run/dtd/config.json").read_text() and "vtab/dtd: " in done.stdout
+    assert (tmp_path / "run/vtab.md").read_text().startswith("# VTAB-1k: own from sha256 ")
+    twice = vtab(data, tmp_path / "x", "--smoke", "--tasks=dtd", f"--model={tmp_path}/own.keras", "--weights=none")
+    assert twice.returncode == 1 and "brings its own weights: leave out --weights" in twice.stderr

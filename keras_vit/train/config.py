@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit.devices import DevicesConfig
+from keras_vit.keras_file import is_file
 from keras_vit.train.loop import LoopConfig
 from keras_vit.train.optimizers import OptimizerConfig
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS, ResNetVariant
@@ -123,7 +124,8 @@ def load_config(recipe: str, overrides: Sequence[str] = ()) -> Any:
         overrides: "optimizer.learning_rate=0.003" and the like.
 
     Raises:
-        ValueError: If there is no such recipe or field; names the nearest fields.
+        ValueError: If there is no such recipe or field; names the nearest fields. If a file `model.keras` is fine-tuned
+            and what it brings is given too.
     """
     path, _, argument = recipe.partition(":")
     if not Path(path).is_file():
@@ -140,7 +142,12 @@ def load_config(recipe: str, overrides: Sequence[str] = ()) -> Any:
         if not equals:
             raise ValueError(f"An override is written name=value. Received: {override!r}.")
         changes[name] = text
-    return with_fields(config, changes)
+    config = with_fields(config, changes)
+    if is_file(getattr(config, "model", "")):
+        brought = [name for name in changes if name.partition(".")[0] in ("weights", "variant", "model_options")]
+        if brought:
+            raise ValueError(f"{config.model} brings its own: leave out {', '.join(brought)}.")
+    return config
 
 
 def recipe_words(arg: str, valid: Mapping[str, Sequence[str]]) -> dict[str, str]:

@@ -1,20 +1,24 @@
 """Training on from a checkpoint, or from a model in memory: a new head that starts at zero, and any resolution."""
 
+import hashlib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_vit.applications import application
 from keras_vit.evaluate.heads import before_the_head
 from keras_vit.graph import calls_of
+from keras_vit.keras_file import is_file, load
 from keras_vit.layers.axial import AxialTransformerBlock, AxialUnit
 from keras_vit.layers.positions import AddPositionEmbs
 from keras_vit.models.ends import classify
 from keras_vit.models.vit import default_classifier
-from keras_vit.pixels import entry_of
+from keras_vit.pixels import described, entry_of
 from keras_vit.train.config import RunConfig
 from keras_vit.train.losses import default_head_bias
 from keras_vit.train.recipe import row_of, run
@@ -30,8 +34,9 @@ class FinetuneConfig:
 
     Attributes:
         run: How to train.
-        weights: A tag of `keras_vit.list_weights(model)`, or a checkpoint file of any layout.
-        model: A name of `keras_vit.list_models()`.
+        weights: A tag of `keras_vit.list_weights(model)`, or a checkpoint file of any layout; "none" are random ones.
+        model: A name of `keras_vit.list_models()`; or a file `model.keras` of a model of this package, which brings its
+            own weights, row and options: the three others are not read.
         variant: Fields of its row that differ, as in the run that made the checkpoint.
         model_options: Further arguments of the model, such as `classifier` and `dropout_rate`.
         image_size: Side of the square images, in pixels; positions are resized as published.
@@ -57,14 +62,56 @@ def finetune(config: FinetuneConfig, workdir: str | os.PathLike) -> dict[str, fl
 
     Source: arXiv:2010.11929, section 3.2 and B.1.1.
     """
-    row = row_of(config.model, config.variant)
+    config, build = settled(config)
+    title = f"{name_of(config)} fine-tuned on {config.run.data.name or config.run.data.kind}"
+    return run(config, config.run, build, config.image_size, workdir, title)
+
+
+def settled(config: FinetuneConfig) -> tuple[FinetuneConfig, Callable[[int], keras.Model]]:
+    """Returns the config as it is recorded, and what makes its model for a number of classes: one that gives logits.
+
+    Of a file `model.keras` the weights are recorded as their hash, and the pixels that it takes are printed.
+
+    Raises:
+        ValueError: If there is no such model, or it cannot be fine-tuned.
+    """
+    size = config.image_size
+    if not is_file(config.model):
+        row = row_of(config.model, config.variant)
+        weights = None if config.weights == "none" else config.weights
+
+        def build_by_name(num_classes: int) -> keras.Model:
+            bias = default_head_bias(config.run.loss, num_classes)
+            return on_trunk(row, weights, size, num_classes, bias=bias, **config.model_options)
+
+        return config, build_by_name
+    if config.run.devices.precision != "float32":
+        raise ValueError(
+            f"{config.model} computes in the precision that it was saved with: leave out the precision. "
+            f"Received: {config.run.devices.precision}."
+        )
+    given = load(config.model, any_size=True)
+    height, width = given.input_shape[1:3]
+    print(described(given, (height or size, width or size)), flush=True)
+    digest = weights_sha256(with_new_head(given, size, 2))
 
     def build(num_classes: int) -> keras.Model:
-        bias = default_head_bias(config.run.loss, num_classes)
-        return on_trunk(row, config.weights, config.image_size, num_classes, bias=bias, **config.model_options)
+        return with_new_head(given, size, num_classes, bias=default_head_bias(config.run.loss, num_classes))
 
-    title = f"{row.name} fine-tuned on {config.run.data.name or config.run.data.kind}"
-    return run(config, config.run, build, config.image_size, workdir, title)
+    return replace(config, weights=f"sha256 {digest}", variant={}, model_options={}), build
+
+
+def name_of(config: FinetuneConfig) -> str:
+    """Returns what titles call the model."""
+    return Path(config.model).stem if is_file(config.model) else row_of(config.model, config.variant).name
+
+
+def weights_sha256(model: keras.Model) -> str:
+    """Returns the beginning of a hash of all weights in front of the head, which is the last layer."""
+    digest = hashlib.sha256()
+    for name, array in sorted(state(model.layers[:-1]).items()):
+        digest.update(name.encode() + np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()[:16]
 
 
 def on_trunk(

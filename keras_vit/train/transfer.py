@@ -4,7 +4,6 @@ The defaults are the paper's (table 4, B.1.1), and BiT's where they depend on th
 they are. What is left in the folder is the business of `handover.py`.
 """
 
-import hashlib
 import json
 import os
 import textwrap
@@ -24,7 +23,7 @@ from keras_vit.drawing import check_can_draw
 from keras_vit.keras_file import is_file, load
 from keras_vit.pixels import declare, described
 from keras_vit.train.config import DataConfig, RunConfig
-from keras_vit.train.finetune import on_trunk, with_new_head
+from keras_vit.train.finetune import on_trunk, weights_sha256, with_new_head
 from keras_vit.train.handover import Handover, Order
 from keras_vit.train.loop import LoopConfig
 from keras_vit.train.optimizers import OptimizerConfig
@@ -33,7 +32,6 @@ from keras_vit.train.schedules import bit_hyperrule
 from keras_vit.variants import ViTVariant
 from keras_vit.weights import catalog, source
 from keras_vit.weights.download import without_secrets
-from keras_vit.weights.restore import state
 from keras_vit.weights.save import check_can_save
 from keras_vit.writing import by_reason, one_line
 
@@ -229,13 +227,10 @@ def _start(
         print(described(given, (height or size, width or size)), flush=True)
     copy = with_new_head(given, size, 2)
     check_can_save(copy)
-    digest = hashlib.sha256()
-    for name, array in sorted(state(copy.layers[:-1]).items()):
-        digest.update(name.encode() + np.ascontiguousarray(array).tobytes())
     return _Start(
         name=given.name,
         source=None if path is None else str(path),
-        weights=f"{'in memory' if path is None else path}, sha256 {digest.hexdigest()[:16]}",
+        weights=f"{'in memory' if path is None else path}, sha256 {weights_sha256(copy)}",
         image_size=size,
         parameters=given.count_params(),
         build=lambda num_classes: with_new_head(given, size, num_classes),

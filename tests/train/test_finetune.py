@@ -13,8 +13,9 @@ pytest.importorskip("tensorflow")
 scipy_ndimage = pytest.importorskip("scipy.ndimage")
 
 import keras_vit  # noqa: E402
-from keras_vit.train import DataConfig, FinetuneConfig, LoopConfig, RunConfig  # noqa: E402
-from keras_vit.train.finetune import on_trunk, with_new_head  # noqa: E402
+from keras_vit.devices import DevicesConfig  # noqa: E402
+from keras_vit.train import DataConfig, FinetuneConfig, LoopConfig, RunConfig, load_config  # noqa: E402
+from keras_vit.train.finetune import on_trunk, settled, with_new_head  # noqa: E402
 from keras_vit.train.losses import softmax_cross_entropy  # noqa: E402
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS  # noqa: E402
 from keras_vit.weights.restore import state  # noqa: E402
@@ -194,6 +195,35 @@ def test_what_scales_pixels_in_front_is_left_out(way: str):
     features = keras.Model(copy.input, copy.get_layer("predictions").input)
     np.testing.assert_allclose(features(images(32)), plain(images(32)), rtol=1e-5, atol=1e-5)
     assert copy.output_shape == (None, 5)
+
+
+def test_a_recipe_begins_from_a_file_of_keras(tmp_path: Path, capsys: pytest.CaptureFixture):
+    """What the recipe says of weights, row and options is dropped; the hash tells two files of one name apart."""
+    plain = trained(include_top=False, pooling="token", classes=1000)
+    file = tmp_path / "pets.keras"
+    in_front(keras.layers.Rescaling(1 / 127.5, offset=-1), plain).save(file)
+    run = RunConfig(data=DataConfig(kind="digits"), loop=LoopConfig(total_steps=1))
+    config = FinetuneConfig(run=run, model=str(file), weights="imagenet21k", variant={"depth": 9}, image_size=48)
+    recorded, build = settled(config)
+    assert "takes pixels from 0 to 255" in capsys.readouterr().out
+    model = build(5)
+    assert model.input_shape == (None, 48, 48, 3) and not keras.ops.any(model(images(48)))
+    old, new = state(plain.layers), state(model.layers)
+    np.testing.assert_array_equal(*(each["encoderblock_1/mlp/dense_1/kernel"] for each in (old, new)))
+    assert recorded.variant == {} and recorded.weights.startswith("sha256 ")
+    plain.get_layer("embedding").bias.assign_add(keras.ops.ones(16))
+    in_front(keras.layers.Rescaling(1 / 127.5, offset=-1), plain).save(file)
+    assert settled(config)[0].weights != recorded.weights
+    halves = replace(config, run=replace(run, devices=DevicesConfig(precision="mixed_bfloat16")))
+    with pytest.raises(ValueError, match=r"saved with: leave out the precision. Received: mixed_bfloat16"):
+        settled(halves)
+
+
+def test_what_a_file_of_keras_brings_is_not_given_again():
+    recipe = str(Path(__file__).parents[2] / "experiments/configs/finetune.py")
+    assert load_config(recipe, ["model=pets.keras"]).model == "pets.keras"
+    with pytest.raises(ValueError, match=r"pets\.keras brings its own: leave out weights, variant\.depth"):
+        load_config(recipe, ["model=pets.keras", "weights=x.npz", "variant.depth=3"])
 
 
 def test_a_trunk_that_was_trained_on_other_pixels_is_refused():
