@@ -10,7 +10,6 @@ base (mean of the patches, fixed positions), unless they are what is tried.
 Source: arXiv:2010.11929, Figures 4, 5, 8, 9 and 13, Tables 6 to 8, sections 3.2, B.1.1 and D.1 to D.6.
 """
 
-import difflib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -32,6 +31,7 @@ from ablation_arms import (
 )
 
 from keras_vit.paper import POSITION_EMBEDDINGS, published
+from keras_vit.suggestions import did_you_mean
 from keras_vit.train import FinetuneConfig, OptimizerConfig, PretrainConfig, load_config, smoke_form
 from keras_vit.train.config import with_fields
 from keras_vit.variants import VIT_VARIANTS
@@ -367,8 +367,7 @@ def make_study(
         ValueError: If there is no such study, size or field; names the nearest.
     """
     if name not in STUDIES:
-        near = difflib.get_close_matches(name, STUDIES, n=3, cutoff=0.4) or STUDIES
-        raise ValueError(f"There is no study {name!r}. Near it: {', '.join(near)}. All: {', '.join(STUDIES)}.")
+        raise ValueError(f"There is no study {name!r}.{did_you_mean(name, STUDIES)} All: {', '.join(STUDIES)}.")
     if size not in SIZES:
         raise ValueError(f"`--size` must be one of {', '.join(SIZES)}. Received: {size!r}.")
     return STUDIES[name](with_fields(make_base(size, data or {}), changes or {}), size == "smoke")

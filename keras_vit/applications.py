@@ -8,25 +8,24 @@ Source: keras-team/keras, keras/src/applications (signature, checks, messages).
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
+from typing import Any
 
 import keras
 
 from keras_vit import cost
-from keras_vit.grid import INTERPOLATIONS, Interpolation
 from keras_vit.layers.resnet import PoolPadding
 from keras_vit.models.ends import as_pixels, check_input_shape, shape_of_images
 from keras_vit.models.resnet import MapPooling, resnet
-from keras_vit.models.vit import (
+from keras_vit.models.vit import vision_transformer
+from keras_vit.options import (
     Classifier,
+    EncoderOptions,
     Pooling,
-    PositionEmbedding,
-    PositionPlacement,
-    default_classifier,
     grid_of,
-    vision_transformer,
+    resolve_classifier,
+    with_encoder_options,
 )
-from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant
+from keras_vit.variants import RESNET_VARIANTS, VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant
 from keras_vit.weights import catalog, model_file, source
 from keras_vit.weights.metadata import check_grid
 from keras_vit.weights.restore import PositionResize, channels_of, restore
@@ -85,19 +84,10 @@ _VIT_ARGS = """pad: Whether images that the patches do not tile are padded insid
         representation_size: Width of a tanh layer before `predictions`. Default: that of the weights,
             if they have one and `include_top=True`.
         head_bias: Start of the bias of `predictions`, whose kernel starts at zero.
-        position_embedding: "learned_1d", "learned_2d", "sincos2d", "relative" or "none".
-        position_placement: "stem", "every_layer" or "shared".
-        interpolation: How positions are resized: "bilinear" (corner-aligned, as published),
-            "bilinear_half_pixel" or "bicubic_antialias" (timm's two).
         checkpoint_grid: (rows, columns) of the stored position table, where it is neither square nor
             recorded in the file.
-        gelu: "tanh" or "exact". Default: the form that the weights were trained with.
-        norm_epsilon: Of layer normalization. Default: that of the weights.
-        dropout_rate: After positions and dense layers, in training.
-        attention_dropout_rate: Of attention probabilities, in training.
-        stochastic_depth_rate: Of the last block, in training.
-        query_chunk: How many tokens attend at a time, such as 256: less memory at large sizes, the same numbers.
-            Default: all."""
+        **options: See `keras_vit.options.EncoderOptions`; `gelu` and `norm_epsilon` default to those that the
+            weights were trained with."""
 
 _RESNET_ARGS = """head_bias: Start of the bias of `predictions`, whose kernel starts at zero.
         pool_padding: Of BiT's root: "ignored" as in big_vision, "zeros" as in big_transfer and timm."""
@@ -117,8 +107,9 @@ def application(variant: ViTVariant | ResNetVariant) -> Callable[..., keras.Mode
 
 
 def _vit_application(variant: ViTVariant) -> Callable[..., keras.Model]:
-    default = default_classifier(variant)
+    default = resolve_classifier(variant, None)
 
+    @with_encoder_options
     def build(
         include_top: bool = True,
         weights: Weights = "imagenet",
@@ -134,26 +125,17 @@ def _vit_application(variant: ViTVariant) -> Callable[..., keras.Model]:
         classifier: Classifier = default,
         representation_size: int | None = None,
         head_bias: float = 0.0,
-        position_embedding: PositionEmbedding = "learned_1d",
-        position_placement: PositionPlacement = "stem",
-        interpolation: Interpolation = "bilinear",
         checkpoint_grid: tuple[int, int] | None = None,
-        gelu: Literal["tanh", "exact"] | None = None,
-        norm_epsilon: float | None = None,
-        dropout_rate: float = 0.0,
-        attention_dropout_rate: float = 0.0,
-        stochastic_depth_rate: float = 0.0,
-        query_chunk: int | None = None,
+        **options: Any,
     ) -> keras.Model:
-        if interpolation not in INTERPOLATIONS:
-            raise ValueError(f"`interpolation` must be one of {INTERPOLATIONS}. Received: {interpolation!r}.")
+        interpolation = EncoderOptions(**options).interpolation  # a mistake is told before a download
         if checkpoint_grid is not None:
             check_grid(checkpoint_grid)
         pretrained = _pretrained(variant, weights, include_top, classes, classifier_activation, input_shape)
         shape = _image_shape(variant, input_shape, pretrained, include_top, input_tensor)
         if pretrained is not None:
-            gelu = gelu or pretrained.gelu
-            norm_epsilon = pretrained.norm_epsilon if norm_epsilon is None else norm_epsilon
+            of_weights = {"gelu": pretrained.gelu, "norm_epsilon": pretrained.norm_epsilon}
+            options |= {name: value for name, value in of_weights.items() if options.get(name) is None}
             source.check_grid(pretrained, partial(grid_of, variant, pad=pad))
             stored_grid = checkpoint_grid or (pretrained.grid if pretrained.grid_is_known else None)
             checkpoint_grid = checkpoint_grid or pretrained.grid
@@ -176,16 +158,8 @@ def _vit_application(variant: ViTVariant) -> Callable[..., keras.Model]:
             representation_size=representation_size,
             head_bias=head_bias,
             position_grid=position_grid,
-            position_embedding=position_embedding,
-            position_placement=position_placement,
-            interpolation=interpolation,
-            gelu=gelu,
-            norm_epsilon=norm_epsilon,
-            dropout_rate=dropout_rate,
-            attention_dropout_rate=attention_dropout_rate,
-            stochastic_depth_rate=stochastic_depth_rate,
-            query_chunk=query_chunk,
             name=name,
+            **options,
         )
         positions = PositionResize(checkpoint_grid=stored_grid, interpolation=interpolation)
         model = _restored(model, images, pretrained, include_top, positions)
@@ -336,7 +310,7 @@ def _restored(
 
 def list_models() -> list[str]:
     """Returns the names of all models, such as "ViT_B16"."""
-    return [*VIT_VARIANTS, *RESNET_VARIANTS]
+    return [*VARIANTS]
 
 
 def list_weights(model: str) -> list[str]:

@@ -10,7 +10,7 @@ import keras
 from keras_vit import applications
 from keras_vit.evaluate.features import feature_model
 from keras_vit.keras_file import is_file, load
-from keras_vit.models.vit import default_classifier
+from keras_vit.options import resolve_classifier
 from keras_vit.pixels import declare
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
 from keras_vit.weights import catalog, source
@@ -101,7 +101,7 @@ def _representation(
     if str(model) not in applications.list_models():
         raise ValueError(f"There is no model {str(model)!r}. There are: {', '.join(applications.list_models())}.")
     is_resnet = str(model) in RESNET_VARIANTS
-    default = "gap" if is_resnet else default_classifier(VIT_VARIANTS[str(model)])
+    default = "gap" if is_resnet else resolve_classifier(VIT_VARIANTS[str(model)], None)
     options: dict[str, Any] = {"pooling": _POOLING[default]}
     if weights != "none":
         pretrained = source.load(source.find(str(model), weights))

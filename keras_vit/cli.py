@@ -7,7 +7,6 @@ Exit codes: 0 all is well; 1 the job failed or the verdict is bad; 2 the command
 to stop, its state is saved, and the same command goes on.
 """
 
-import difflib
 import io
 import os
 import sys
@@ -16,6 +15,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from keras_vit.commands import COMMANDS, PROGRAM, Command
+from keras_vit.suggestions import did_you_mean
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     name, *arguments = argv
     if name not in COMMANDS:
         known = ", ".join(COMMANDS)
-        return _usage_error(PROGRAM, f"there is no command {name!r}.{_neighbours(name)} Commands: {known}.")
+        return _usage_error(PROGRAM, f"there is no command {name!r}.{did_you_mean(name, COMMANDS)} Commands: {known}.")
     command, values = COMMANDS[name], flags.FlagValues()
     values.set_gnu_getopt(True)  # flags may follow files
     command.define(values)
@@ -93,11 +93,6 @@ def _help(name: str, command: Command, values: flags.FlagValues) -> str:
     width = max(len(left) for left, _ in rows)
     example = f"example: {command.example}"
     return "\n".join([usage, "", command.details, "", *(f"  {a:<{width}}  {b}" for a, b in rows), "", example])
-
-
-def _neighbours(name: str) -> str:
-    found = difflib.get_close_matches(name.lower(), COMMANDS, n=2)
-    return f" Did you mean {' or '.join(found)}?" if found else ""
 
 
 def _usage_error(program: str, message: str) -> int:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator
 
 from keras_vit import cost, grid, paper
-from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant
+from keras_vit.variants import VARIANTS, ResNetVariant, ViTVariant
 from keras_vit.weights import catalog
 
 _MIB = 2**20
@@ -28,7 +28,7 @@ def models_table(image_size: tuple[int, int] | None = None, classes: int | None 
     """
     size = image_size or _DEFAULT_SIZE
     table = [["model", "parameters", "GMACs", "MiB", "tokens", "weights"]]
-    for name, row in (VIT_VARIANTS | RESNET_VARIANTS).items():
+    for name, row in VARIANTS.items():
         published = str(len(catalog.list_weights(name)) or "-")
         table.append([name, *_cells(row, size, classes), published])
     head = f"{size[0]} x {size[1]} pixels, {_head_text(classes)}; MiB of the weights in float32; tags of weights\n"
@@ -53,7 +53,7 @@ def model_card(model: str, image_size: tuple[int, int] | None = None, classes: i
         ['  parameters   632,045,800 with 1,000 classes']
     """
     tags = catalog.list_weights(model)  # names the neighbours of an unknown model
-    row, size = (VIT_VARIANTS | RESNET_VARIANTS)[model], image_size or _DEFAULT_SIZE
+    row, size = VARIANTS[model], image_size or _DEFAULT_SIZE
     facts = _transformer_facts(row, size) if isinstance(row, ViTVariant) else _resnet_facts(row, size)
     facts += [*_cost_facts(row, size, classes), *_pretraining_facts(row)]
     width = max(len(label) for label, _ in facts)

@@ -24,7 +24,7 @@ from keras_vit.keras_file import is_file
 from keras_vit.photos import Found, LeftOut, read_pixels
 from keras_vit.pixels import Pixels, declare, described, pixels_of
 from keras_vit.train.logs import read_metrics
-from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
+from keras_vit.variants import VARIANTS
 from keras_vit.weights import source
 from keras_vit.weights.download import without_secrets
 from keras_vit.writing import one_line
@@ -106,7 +106,7 @@ def inspect(
     subject = Subject(
         title=_in_words(model) + ("" if weights is None else f", {_in_words(weights)}"),
         model=network,
-        variant=str(model) if str(model) in _ROWS else "",
+        variant=str(model) if str(model) in VARIANTS else "",
         attention=attention,
         photos=reading.photos,
         shown=[
@@ -122,7 +122,6 @@ def inspect(
     return Inspection(write_report(subject, output), reading.photos, left_out, taken)
 
 
-_ROWS = VIT_VARIANTS | RESNET_VARIANTS
 _WITHOUT_ANSWERS = "The model ends before the classes, or was never trained to tell them apart."
 
 
@@ -160,7 +159,7 @@ def _build(
     """With the head, if the weights have one that was trained; else all before it."""
     if is_file(model):
         return classifier.build(model, weights, image_size)
-    if weights is None or str(model) not in _ROWS:
+    if weights is None or str(model) not in VARIANTS:
         return classifier.build(model, weights, image_size)  # which says what is wrong
     if str(weights).lower() == "none":
         return classifier.representation(model, "none", image_size)

@@ -8,6 +8,7 @@ import keras
 
 import keras_vit.layers  # noqa: F401, tells Keras the layers of this package
 from keras_vit.graph import has_graph
+from keras_vit.models.class_token import ClassTokenModel
 from keras_vit.pixels import declare
 
 
@@ -75,7 +76,8 @@ def _with_graph(model: Any, path: Path, image_size: tuple[int, int] | None) -> k
     """The model itself if it is functional; else one that calls it."""
     if has_graph(model):
         plain = model
-        is_functional = type(model).__name__ == "Functional"  # a class without a public name
+        # The class of functional models has no public name.
+        is_functional = isinstance(model, ClassTokenModel) or type(model).__name__ == "Functional"
         if not is_functional or any(keras.tree.is_nested(end) for end in (model.input, model.output)):
             inputs, outputs = (each[0] if len(each) == 1 else each for each in (model.inputs, model.outputs))
             plain = keras.Model(inputs, outputs, name=model.name)

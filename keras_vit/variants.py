@@ -16,6 +16,8 @@ _BIT = "arXiv:1912.11370 (BiT), section 3.3; github.com/google-research/big_tran
 _AXIAL = "arXiv:2010.11929, D.6"
 _BASELINE = "arXiv:2010.11929, Table 6 (post-activation; google-research/big_vision, models/bit.py)"
 
+Gelu = Literal["tanh", "exact"]
+
 # Attention heads of each attention inside an axial residual unit, as in arXiv:2003.07853 (Axial-DeepLab).
 AXIAL_HEADS = 8
 
@@ -57,9 +59,14 @@ class ResNetVariant:
         return self.width * 2 ** (len(self.units) + 1) if self.units else self.width
 
     @property
+    def num_halvings(self) -> int:
+        """Strided steps from the image to the last feature map; each halves the map and rounds up."""
+        return 2 + max(len(self.units) - 1, 0)
+
+    @property
     def total_stride(self) -> int:
         """Pixels per cell of the last feature map, along each axis."""
-        return 4 * 2 ** max(len(self.units) - 1, 0)
+        return 2**self.num_halvings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +95,7 @@ class ViTVariant:
     mlp_dim: int
     stem: ResNetVariant | None
     norm_epsilon: float
-    gelu: Literal["tanh", "exact"]
+    gelu: Gelu
     source: str
     axial: bool = False
 
@@ -201,3 +208,4 @@ _RESNET_ROWS = (
 
 VIT_VARIANTS: dict[str, ViTVariant] = {row.name: row for row in _VIT_ROWS}
 RESNET_VARIANTS: dict[str, ResNetVariant] = {row.name: row for row in _RESNET_ROWS}
+VARIANTS: dict[str, ViTVariant | ResNetVariant] = {**VIT_VARIANTS, **RESNET_VARIANTS}

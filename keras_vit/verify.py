@@ -15,7 +15,7 @@ import keras
 import numpy as np
 
 from keras_vit import applications, cost
-from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant
+from keras_vit.variants import VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant
 from keras_vit.weights import identity, source, witness
 
 # Largest difference within a layer, relative to the largest value of the layer. Both passes are in float32, which
@@ -31,7 +31,6 @@ Activations = dict[str, np.ndarray]
 Variant = ViTVariant | ResNetVariant
 Say = Callable[[str], None]
 
-_VARIANTS: dict[str, Variant] = {**VIT_VARIANTS, **RESNET_VARIANTS}
 _TABLE = "Transformer/posembed_input/pos_embedding"
 _OTHER_POSITIONS = re.compile(r"Transformer/posembed_(?!input/pos_embedding$).+|.*/relative_embedding")
 
@@ -135,7 +134,7 @@ class _Subject:
 
     @property
     def variant(self) -> Variant:
-        return _VARIANTS[self.model]
+        return VARIANTS[self.model]
 
 
 def _subject(weights: str, found: identity.Identity) -> _Subject:
@@ -150,7 +149,7 @@ def _subject(weights: str, found: identity.Identity) -> _Subject:
         classifier=classifier if found.model in VIT_VARIANTS else None,
         classes=found.canonical["head/bias"].size if "head/bias" in names else None,
         include_top="head/bias" in names and head_is_valid,
-        image_size=_image_size(_VARIANTS[found.model], pretrained, found.canonical),
+        image_size=_image_size(VARIANTS[found.model], pretrained, found.canonical),
     )
 
 

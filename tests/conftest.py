@@ -35,9 +35,8 @@ import keras  # noqa: E402
 import pytest  # noqa: E402
 
 import keras_vit  # noqa: E402
-from keras_vit import applications, verify  # noqa: E402
-from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant  # noqa: E402
-from keras_vit.weights import source  # noqa: E402
+from keras_vit import applications  # noqa: E402
+from keras_vit.variants import RESNET_VARIANTS, VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant  # noqa: E402
 
 if _ON_TENSORFLOW:
     import tensorflow as tf
@@ -175,12 +174,7 @@ def shallow() -> Iterator[None]:
                 row = replace(row, units=(1,) * len(row.units))
             elif row.stem is not None:
                 row = replace(row, stem=replace(row.stem, units=(1,) * len(row.stem.units)))
-            tables = (
-                VIT_VARIANTS if isinstance(row, ViTVariant) else RESNET_VARIANTS,
-                verify._VARIANTS,
-                source._VARIANTS,
-            )
-            for table in tables:
+            for table in (VIT_VARIANTS if isinstance(row, ViTVariant) else RESNET_VARIANTS, VARIANTS):
                 patch.setitem(table, row.name, row)
             door = applications.application(row)
             patch.setattr(applications, row.name, door)

@@ -288,7 +288,7 @@ def test_crops_go_on_from_one_model(crop: str):
 
 @pytest.mark.parametrize(("name", "nearest"), [("position", "positions"), ("data", "data_size"), ("hybrids", "hybrid")])
 def test_an_unknown_study_names_its_neighbours(name: str, nearest: str):
-    with pytest.raises(ValueError, match=f"There is no study '{name}'. Near it: {nearest}"):
+    with pytest.raises(ValueError, match=f"There is no study '{name}'. Did you mean {nearest}"):
         make_study(name, "smoke")
     with pytest.raises(ValueError, match="`--size` must be one of cifar10, smoke. Received: 'large'"):
         make_study(nearest, "large")
@@ -547,7 +547,10 @@ def test_early_stopping_takes_the_checkpoint_that_is_best_on_the_held_out_part(t
 
 MISTAKES = {
     "nothing": ([], "Which study? Say --study=NAME, one of: class_token, positions"),
-    "study": (["--study=positios", "--size=smoke", "--workdir={}"], "There is no study 'positios'. Near it: positions"),
+    "study": (
+        ["--study=positios", "--size=smoke", "--workdir={}"],
+        "There is no study 'positios'. Did you mean positions",
+    ),
     "numbers": (["--study=crop", "--size=smoke", "--workdir={}", "--seeds=0"], "`--seeds` must be at least 1"),
     "no data": (["--study=crop", "--workdir={}"], "`--data` is missing"),
     "data": (["--study=crop", "--size=smoke", "--workdir={}", "--data=tfds"], "a smoke learns scikit-learn's digits"),

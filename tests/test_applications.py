@@ -147,7 +147,7 @@ def test_preprocessing_inside_equals_preprocessing_outside(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"weights": "imagnet"}, "should be either `None`.*imagenet.*path.*weights=imagnet.*Did you mean 'imagenet'"),
+        ({"weights": "imagnet"}, "should be either `None`.*imagenet.*path.*weights=imagnet.*Did you mean imagenet"),
         ({"weights": "no/such/file.npz"}, "no such file"),
         ({"weights": "imagenet", "classes": 10}, 'using `weights="imagenet"` with.*should be 1000.*classes=10'),
         ({"weights": "imagenet", "classes": 10}, r"replace_head\(model, 10\)"),

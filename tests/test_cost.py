@@ -80,7 +80,7 @@ def test_tokens_without_a_class_token():
 
 
 def test_tokens_of_a_size_that_patches_do_not_divide_are_refused():
-    with pytest.raises(ValueError, match=r"must be a multiple of 14\. Received: image_size=\(384, 384\)"):
+    with pytest.raises(ValueError, match=r"must be a multiple of 14.*\. Received: image_size=\(384, 384\)"):
         cost.tokens(VIT_VARIANTS["ViT_H14"], (384, 384))
 
 
@@ -90,7 +90,9 @@ def test_tokens_of_a_resnet_are_refused():
 
 
 def test_unknown_classifier_is_refused():
-    with pytest.raises(ValueError, match='must be "token", "gap", "map" or "none". Received: classifier=\'cls\''):
+    with pytest.raises(
+        ValueError, match=r"must be one of \('token', 'gap', 'map', 'none'\). Received: classifier='cls'"
+    ):
         cost.parameters(VIT_VARIANTS["ViT_B16"], classifier="cls")
 
 
@@ -101,12 +103,20 @@ def test_unknown_classifier_is_refused():
         ("BiT_R50x1", {"classifier": "gap"}, "neither a `representation_size` nor a `classifier`.*classifier='gap'"),
         ("ResNet50x1", {"representation_size": 8}, "neither a `representation_size`.*representation_size=8"),
         ("BiT_R50x1", {"position_embedding": "none"}, "A ResNet has no position embeddings"),
-        ("ViT_B16", {"position_embedding": "rope"}, '`position_embedding` must be "learned_1d", .*or "none".*\'rope\''),
+        ("ViT_B16", {"position_embedding": "rope"}, r"`position_embedding` must be one of .*'none'\).*'rope'"),
         ("ViT_B16", {"classifier": "none"}, "returns tokens and has no head. Received: classes=1000"),
         ("ViT_B16", {"classifier": "none", "classes": None, "representation_size": 8}, "has no head.*_size=8"),
         ("AxialViT_B16", {"classifier": "token"}, "Axial attention has no class token"),
-        ("ViT_B16", {"image_size": (0, 224)}, r"multiple of 16\. Received: image_size=\(0, 224\)"),
-        ("R50_ViT_B16", {"image_size": (224, -16)}, r"multiple of 16\. Received: image_size=\(224, -16\)"),
+        (
+            "ViT_B16",
+            {"image_size": (0, 224)},
+            r"multiple of 16.*\. Received: image_size=\(0, 224\)",
+        ),
+        (
+            "R50_ViT_B16",
+            {"image_size": (224, -16)},
+            r"multiple of 16.*\. Received: image_size=\(224, -16\)",
+        ),
     ],
 )
 def test_what_no_model_can_be_built_with_is_refused(count, row, options, message):
@@ -405,7 +415,7 @@ def test_activations_of_options_that_contradict_are_refused():
         cost.activation_bytes(VIT_VARIANTS["ViT_B16"], (225, 224), training=True)
 
 
-def test_cost_imports_nothing_from_the_package():
+def test_cost_needs_no_framework():
     files = sorted(Path(cost.__file__).parent.glob("*.py"))
     assert len(files) == 6
     for file in files:
@@ -417,4 +427,5 @@ def test_cost_imports_nothing_from_the_package():
             for node in imports
             for name in ([node.module] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names])
         }
-        assert modules <= {"math", "collections.abc", "typing"} | {f"keras_vit.cost.{other.stem}" for other in files}
+        facts = {"keras_vit.options", "keras_vit.variants", *(f"keras_vit.cost.{other.stem}" for other in files)}
+        assert modules <= {"math", "collections.abc", "typing"} | facts

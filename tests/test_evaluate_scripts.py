@@ -244,7 +244,7 @@ def test_the_probe_from_the_disk_gives_the_same(probe: Probe, root: Path, tmp_pa
 
 
 FROZEN_MISTAKES = {
-    "a layer": ("fewshot", "{root}/colors", ["--layer=pre_logit"], "has no layer 'pre_logit'. Near it: pre_logits"),
+    "a layer": ("fewshot", "{root}/colors", ["--layer=pre_logit"], "has no layer 'pre_logit'. Did you mean pre_logits"),
     "a model": (
         *("fewshot", "{root}/colors", ["--model=ViT_B15", "--weights=none"]),
         "Unknown model 'ViT_B15'. Did you mean",

@@ -107,5 +107,5 @@ def test_a_size_that_patches_do_not_tile_names_the_nearest():
 
 
 def test_an_unknown_model_names_its_neighbours():
-    with pytest.raises(ValueError, match="Did you mean 'ViT_B16'"):
+    with pytest.raises(ValueError, match="Did you mean ViT_B16"):
         info.model_card("vit_b16")

@@ -12,7 +12,7 @@ from synthetic_checkpoint import checkpoint
 
 import keras_vit
 from keras_vit import applications, verify
-from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant
+from keras_vit.variants import RESNET_VARIANTS, VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant
 from keras_vit.weights import catalog, dialects, files, layouts
 
 pytestmark = pytest.mark.usefixtures("shallow")
@@ -163,7 +163,7 @@ def small_axial(monkeypatch: pytest.MonkeyPatch) -> dict[str, ViTVariant | ResNe
         "AxialResNet50": replace(RESNET_VARIANTS["AxialResNet50"], units=(1, 2)),
     }
     for name, row in rows.items():
-        for table in (VIT_VARIANTS if name in VIT_VARIANTS else RESNET_VARIANTS, verify._VARIANTS):
+        for table in (VIT_VARIANTS if name in VIT_VARIANTS else RESNET_VARIANTS, VARIANTS):
             monkeypatch.setitem(table, name, row)
         monkeypatch.setattr(applications, name, applications.application(row))
     return rows
@@ -326,7 +326,7 @@ def test_what_is_no_file_needs_a_model_to_be_a_tag():
 
 
 def test_an_unknown_model_names_its_neighbours(sound: Path):
-    with pytest.raises(ValueError, match="Did you mean 'ViT_Ti16'"):
+    with pytest.raises(ValueError, match="Did you mean ViT_Ti16"):
         report(sound, "vit_ti16")
 
 

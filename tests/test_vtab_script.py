@@ -261,8 +261,8 @@ def test_missing_data_are_said_before_anything_runs(data: Path, tmp_path: Path):
 
 def test_mistakes_of_the_command_line_are_told(data: Path, tmp_path: Path):
     for option, message in (
-        ("--tasks=clevr", "There is no task 'clevr'. Near it: clevr_count"),
-        ("--model=ViT_B15", "There is no model 'ViT_B15'. Near it: ViT_B16"),
+        ("--tasks=clevr", "There is no task 'clevr'. Did you mean clevr_count"),
+        ("--model=ViT_B15", "There is no model 'ViT_B15'. Did you mean ViT_B16"),
         ("--weights=absent.npz", "there is no such file"),
         ("--model=absent.keras", "There is no file absent.keras"),
         ("--config.run.data.held_out=0.1", "leave out --config.run.data.held_out"),

@@ -76,8 +76,8 @@ def test_the_setting_is_the_paper_s_and_flips_and_crops_go_where_they_would_chan
     [
         ("--config.run.data.held_out=0.1", "leave out --config.run.data.held_out"),
         ("--config.run.data.name=pets", "leave out --config.run.data.name"),
-        ("--model=ViT_B15", "There is no model 'ViT_B15'. Near it: ViT_B16"),
-        ("--config.run.batch=3", "Near it: run.batch_size"),
+        ("--model=ViT_B15", "There is no model 'ViT_B15'. Did you mean ViT_B16"),
+        ("--config.run.batch=3", "Did you mean run.batch_size"),
     ],
 )
 def test_what_the_tasks_decide_and_what_is_misspelt_is_refused(tmp_path: Path, option: str, message: str):

@@ -19,10 +19,9 @@ from keras_vit.analyze.subject import Absent, Subject, write_csv
 from keras_vit.analyze.trend_plots import Point, draw_accuracy_against_compute, draw_training_curve, published_compute
 from keras_vit.layers import AddPositionEmbs, PatchEmbedding, TransformerBlock
 from keras_vit.pixels import pixels_of
-from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant
+from keras_vit.variants import RESNET_VARIANTS, VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant
 
 _JFT_EPOCHS = 7  # of most runs of Table 6
-_ROWS = VIT_VARIANTS | RESNET_VARIANTS
 
 
 def facts(subject: Subject) -> Table:
@@ -38,7 +37,7 @@ def facts(subject: Subject) -> Table:
         rows.append(("FLOPs", f"{_giga(cost.flops(macs))} per image, forward"))
         rows.append(("activations", f"{peak / 2**20:,.1f} MiB in float32: estimated peak for one image"))
     if subject.variant:
-        rows.append(("architecture", _ROWS[subject.variant].source))
+        rows.append(("architecture", VARIANTS[subject.variant].source))
     if subject.attention is not None:
         (num_rows, columns), (height, width) = subject.attention.grid, subject.attention.patch_px
         rows.append(("grid", f"{num_rows} x {columns} patches of {height:g} x {width:g} pixels"))
@@ -49,7 +48,7 @@ def facts(subject: Subject) -> Table:
 def _row(subject: Subject) -> ViTVariant | ResNetVariant | None:
     """The row of the table, or what would be that of a ViT without a stem, read off its layers."""
     if subject.variant:
-        return _ROWS[subject.variant]
+        return VARIANTS[subject.variant]
     embeddings = [layer for layer in subject.model.layers if isinstance(layer, PatchEmbedding)]
     blocks = [layer for layer in subject.model.layers if isinstance(layer, TransformerBlock)]
     if len(embeddings) != 1 or not blocks or embeddings[0].kernel.shape[-2] != 3:
@@ -138,7 +137,7 @@ def write_compute(subject: Subject, folder: Path) -> Section | Absent:
     title = "Accuracy against compute"
     if not subject.variant:
         return Absent(title, "It is none of the named models.")
-    exaflops = cost.pretraining_exaflops(_ROWS[subject.variant], epochs=_JFT_EPOCHS)
+    exaflops = cost.pretraining_exaflops(VARIANTS[subject.variant], epochs=_JFT_EPOCHS)
     counted = f"As this package counts, {_JFT_EPOCHS} epochs of JFT-300M take {_number(exaflops)} exaFLOPs."
     runs = paper.published(table="Table 6", dataset="imagenet", model=subject.variant)
     if not runs:

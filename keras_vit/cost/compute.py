@@ -10,23 +10,15 @@ Table 6 of arXiv:2010.11929 is closed arithmetic too: see `pretraining_exaflops`
 """
 
 from keras_vit.cost.parts import Convolution, attentions_of_block, parts_of_trunk
-from keras_vit.cost.rows import (
-    Classifier,
-    PositionEmbedding,
-    ResNet,
-    Size,
-    Transformer,
-    check_options,
-    patch_grid,
-    resolved,
-    tokens,
-)
+from keras_vit.cost.rows import check_options, tokens
+from keras_vit.options import Classifier, PositionEmbedding, Size, grid_of, resolve_classifier
+from keras_vit.variants import ResNetVariant, ViTVariant
 
 JFT_IMAGES, JFT_CLASSES = 303_021_387, 18_291
 
 
 def macs(
-    variant: Transformer | ResNet,
+    variant: ViTVariant | ResNetVariant,
     image_size: Size = (224, 224),
     *,
     classes: int | None = 1000,
@@ -59,10 +51,10 @@ def macs(
         classifier=classifier,
         position_embedding=position_embedding,
     )
-    if not isinstance(variant, Transformer):
+    if not isinstance(variant, ViTVariant):
         return _trunk(variant, image_size, channels, count_padding) + variant.out_channels * (classes or 0)
     width, stem = variant.width, variant.stem
-    rows, columns = patch_grid(variant, image_size)
+    rows, columns = grid_of(variant, image_size)
     patch_values = variant.patch_size**2 * (stem.out_channels if stem else channels)
     embedding = rows * columns * patch_values * width
     embedding += _trunk(stem, image_size, channels, count_padding) if stem else 0
@@ -70,13 +62,13 @@ def macs(
     attentions = attentions_of_block(variant, image_size, classifier, position_embedding)
     blocks = variant.depth * sum(attention.macs + count * mlp for attention in attentions)
     # One query against all tokens: its own projections and MLP, keys and values of every token.
-    is_map = resolved(variant, classifier) == "map"
+    is_map = resolve_classifier(variant, classifier) == "map"
     pooling = 2 * width**2 + 2 * count * (width**2 + width) + mlp if is_map else 0
     head = width * (representation_size or 0) + (representation_size or width) * (classes or 0)
     return embedding + blocks + pooling + head
 
 
-def _trunk(resnet: ResNet, image_size: Size, channels: int, count_padding: bool) -> int:
+def _trunk(resnet: ResNetVariant, image_size: Size, channels: int, count_padding: bool) -> int:
     return sum(
         part.macs(count_padding) if isinstance(part, Convolution) else part.macs
         for part in parts_of_trunk(resnet, image_size, channels)
@@ -103,7 +95,7 @@ def training_exaflops(macs: int, images: int) -> float:
 
 
 def pretraining_exaflops(
-    variant: Transformer | ResNet,
+    variant: ViTVariant | ResNetVariant,
     *,
     epochs: float,
     images: int = JFT_IMAGES,
@@ -133,6 +125,6 @@ def pretraining_exaflops(
     Source: arXiv:2010.11929, Table 6 and section 4.1; 18,291 classes: arXiv:1912.11370 (BiT); the number of
     images: a published configuration of Google's.
     """
-    hidden = variant.width if isinstance(variant, Transformer) else None
+    hidden = variant.width if isinstance(variant, ViTVariant) else None
     per_image = macs(variant, image_size, classes=classes, representation_size=hidden, count_padding=False)
     return training_exaflops(per_image, 1) * images * epochs

@@ -1,22 +1,13 @@
 """How many numbers of a model are trained."""
 
 from keras_vit.cost.parts import Convolution, attentions_of_block, dense_parameters, parts_of_trunk
-from keras_vit.cost.rows import (
-    Classifier,
-    PositionEmbedding,
-    PositionPlacement,
-    ResNet,
-    Size,
-    Transformer,
-    check_options,
-    num_prefix_tokens,
-    patch_grid,
-    resolved,
-)
+from keras_vit.cost.rows import check_options, num_prefix_tokens
+from keras_vit.options import Classifier, PositionEmbedding, PositionPlacement, Size, grid_of, resolve_classifier
+from keras_vit.variants import ResNetVariant, ViTVariant
 
 
 def parameters(
-    variant: Transformer | ResNet,
+    variant: ViTVariant | ResNetVariant,
     *,
     image_size: Size = (224, 224),
     classes: int | None = 1000,
@@ -59,7 +50,7 @@ def parameters(
         position_embedding=position_embedding,
         position_placement=position_placement,
     )
-    if not isinstance(variant, Transformer):
+    if not isinstance(variant, ViTVariant):
         return _trunk(variant, image_size, channels) + dense_parameters(variant.out_channels, classes)
     width, stem = variant.width, variant.stem
     patch_values = variant.patch_size**2 * (stem.out_channels if stem else channels)
@@ -71,19 +62,21 @@ def parameters(
     # A norm has a scale and a bias. There is one before each attention, before each MLP, and at the end.
     mlp = dense_parameters(width, variant.mlp_dim) + dense_parameters(variant.mlp_dim, width)
     blocks = variant.depth * sum(attention.parameters + mlp + 2 * 2 * width for attention in attentions) + 2 * width
-    pooling = 4 * dense_parameters(width, width) + mlp + 3 * width if resolved(variant, classifier) == "map" else 0
+    pooling = (
+        4 * dense_parameters(width, width) + mlp + 3 * width if resolve_classifier(variant, classifier) == "map" else 0
+    )
     head = dense_parameters(width, representation_size) + dense_parameters(representation_size or width, classes)
     return embedding + prefix + positions + blocks + pooling + head
 
 
 def _table(
-    variant: Transformer,
+    variant: ViTVariant,
     image_size: Size,
     classifier: Classifier | None,
     position_embedding: PositionEmbedding,
 ) -> int:
     """Numbers in one position table. Relative embeddings are part of attention."""
-    (rows, columns), prefix = patch_grid(variant, image_size), num_prefix_tokens(variant, classifier)
+    (rows, columns), prefix = grid_of(variant, image_size), num_prefix_tokens(variant, classifier)
     if position_embedding == "learned_1d":
         return (prefix + rows * columns) * variant.width
     if position_embedding == "learned_2d":
@@ -91,7 +84,7 @@ def _table(
     return 0
 
 
-def _trunk(resnet: ResNet, image_size: Size, channels: int) -> int:
+def _trunk(resnet: ResNetVariant, image_size: Size, channels: int) -> int:
     """Kernels have no bias. Norms follow every convolution, or precede all but the root's and the projections'."""
     parts = list(parts_of_trunk(resnet, image_size, channels))
     convolutions = [part for part in parts if isinstance(part, Convolution)]

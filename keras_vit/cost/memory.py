@@ -15,18 +15,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from keras_vit.cost.parts import Attention, Convolution, attentions_of_block, parts_of_trunk
-from keras_vit.cost.rows import (
-    Classifier,
-    PositionEmbedding,
-    ResNet,
-    Size,
-    Transformer,
-    check_options,
-    map_size,
-    patch_grid,
-    resolved,
-    tokens,
-)
+from keras_vit.cost.rows import check_options, map_size, tokens
+from keras_vit.options import Classifier, PositionEmbedding, Size, grid_of, resolve_classifier
+from keras_vit.variants import ResNetVariant, ViTVariant
 
 _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
 # Tensors of the hidden layer's size that the two forms of GELU are made of: at once, and kept for the gradient.
@@ -48,7 +39,7 @@ def weight_bytes(parameters: int, dtype: str = "float32") -> int:
 
 
 def activation_bytes(
-    variant: Transformer | ResNet,
+    variant: ViTVariant | ResNetVariant,
     image_size: Size = (224, 224),
     *,
     training: bool = False,
@@ -107,24 +98,24 @@ class _Alive(NamedTuple):
 
 
 def _moments(
-    variant: Transformer | ResNet,
+    variant: ViTVariant | ResNetVariant,
     image_size: Size,
     classifier: Classifier | None,
     position_embedding: PositionEmbedding,
     channels: int,
 ) -> Iterator[_Alive]:
     """What is alive at the moments of a forward pass that may be its peak."""
-    stem = variant.stem if isinstance(variant, Transformer) else variant
+    stem = variant.stem if isinstance(variant, ViTVariant) else variant
     image = math.prod(image_size) * channels
     yield _Alive(image, image)  # as it comes, and in the compute dtype
     if stem:
         yield from _trunk_moments(stem, image_size, channels)
-    if not isinstance(variant, Transformer):
+    if not isinstance(variant, ViTVariant):
         return
     source = math.prod(map_size(variant, image_size)) * (stem.out_channels if stem else channels)
     count = tokens(variant, image_size, classifier=classifier)
     yield _Alive(2 * source)
-    yield _Alive(source + math.prod(patch_grid(variant, image_size)) * variant.width)
+    yield _Alive(source + math.prod(grid_of(variant, image_size)) * variant.width)
     yield _Alive(count * (variant.width + _GELU_ALIVE[variant.gelu] * variant.mlp_dim))
     for attention in attentions_of_block(variant, image_size, classifier, position_embedding):
         yield from _attention_moments(attention, shortcut=attention.values)
@@ -141,7 +132,7 @@ def _attention_moments(attention: Attention, shortcut: int) -> Iterator[_Alive]:
         yield _Alive(inside + 5 * scores - surplus)
 
 
-def _trunk_moments(resnet: ResNet, image_size: Size, channels: int) -> Iterator[_Alive]:
+def _trunk_moments(resnet: ResNetVariant, image_size: Size, channels: int) -> Iterator[_Alive]:
     """A norm needs its input, one more tensor, and the means of its rows. A unit keeps its shortcut until it ends."""
     shortcut = 0
     for part in parts_of_trunk(resnet, image_size, channels):
@@ -170,17 +161,17 @@ def _trunk_moments(resnet: ResNet, image_size: Size, channels: int) -> Iterator[
 
 
 def _kept(
-    variant: Transformer | ResNet,
+    variant: ViTVariant | ResNetVariant,
     image_size: Size,
     classifier: Classifier | None,
     position_embedding: PositionEmbedding,
     channels: int,
 ) -> Iterator[_Alive]:
     """What is kept for the backward pass, part by part."""
-    stem = variant.stem if isinstance(variant, Transformer) else variant
+    stem = variant.stem if isinstance(variant, ViTVariant) else variant
     if stem:
         yield from _trunk_kept(stem, image_size, channels)
-    if not isinstance(variant, Transformer):
+    if not isinstance(variant, ViTVariant):
         return
     yield _Alive(math.prod(map_size(variant, image_size)) * (stem.out_channels if stem else channels))  # patches
     count = tokens(variant, image_size, classifier=classifier)
@@ -188,17 +179,17 @@ def _kept(
     for attention in variant.depth * attentions_of_block(variant, image_size, classifier, position_embedding):
         yield from (norm, _attention_kept(attention), norm, mlp)
     yield norm
-    if resolved(variant, classifier) == "map":
+    if resolve_classifier(variant, classifier) == "map":
         # Tokens, keys and values; of the one query itself and what it becomes; the softmax twice.
         yield _Alive((3 * count + 2) * variant.width, 2 * variant.num_heads * count)
         yield from (_norm_kept(variant, 1), _mlp_kept(variant, 1))
 
 
-def _norm_kept(variant: Transformer, num_tokens: int) -> _Alive:
+def _norm_kept(variant: ViTVariant, num_tokens: int) -> _Alive:
     return _Alive(0, 3 * num_tokens * variant.width)
 
 
-def _mlp_kept(variant: Transformer, num_tokens: int) -> _Alive:
+def _mlp_kept(variant: ViTVariant, num_tokens: int) -> _Alive:
     """The inputs of both layers, and GELU's own."""
     return _Alive(num_tokens * (variant.width + (1 + _GELU_KEPT[variant.gelu]) * variant.mlp_dim))
 
@@ -208,7 +199,7 @@ def _attention_kept(attention: Attention) -> _Alive:
     return _Alive(5 * attention.values, 2 * attention.scores)
 
 
-def _trunk_kept(resnet: ResNet, image_size: Size, channels: int) -> Iterator[_Alive]:
+def _trunk_kept(resnet: ResNetVariant, image_size: Size, channels: int) -> Iterator[_Alive]:
     """Every convolution keeps its input, which the projection shares; every norm two tensors, every ReLU a mask."""
 
     def norm(values: int, has_relu: bool = True) -> _Alive:

@@ -8,15 +8,9 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from keras_vit.cost.rows import (
-    Classifier,
-    PositionEmbedding,
-    ResNet,
-    Size,
-    Transformer,
-    num_prefix_tokens,
-    patch_grid,
-)
+from keras_vit.cost.rows import num_prefix_tokens
+from keras_vit.options import Classifier, PositionEmbedding, Size, grid_of
+from keras_vit.variants import ResNetVariant, ViTVariant
 
 AXIAL_RESNET_HEADS = 8
 
@@ -117,7 +111,7 @@ class Attention(NamedTuple):
         return self.num_lines * self.num_heads * self.length**2
 
 
-def parts_of_trunk(resnet: ResNet, image_size: Size, channels: int) -> Iterator[Convolution | Attention]:
+def parts_of_trunk(resnet: ResNetVariant, image_size: Size, channels: int) -> Iterator[Convolution | Attention]:
     """All convolutions of a trunk in order. Every stride halves the map and rounds up, whatever the padding.
 
     In an axial trunk two attentions, along rows and along columns, stand in place of each 3 x 3 convolution.
@@ -152,10 +146,10 @@ def parts_of_trunk(resnet: ResNet, image_size: Size, channels: int) -> Iterator[
 
 
 def attentions_of_block(
-    variant: Transformer, image_size: Size, classifier: Classifier | None, position_embedding: PositionEmbedding
+    variant: ViTVariant, image_size: Size, classifier: Classifier | None, position_embedding: PositionEmbedding
 ) -> tuple[Attention, ...]:
     """The attentions of one block, each of which an MLP follows: one, or two where it is axial."""
-    (rows, columns), relative = patch_grid(variant, image_size), position_embedding == "relative"
+    (rows, columns), relative = grid_of(variant, image_size), position_embedding == "relative"
     width, num_heads = variant.width, variant.num_heads
     if not variant.axial:
         length = num_prefix_tokens(variant, classifier) + rows * columns

@@ -3,7 +3,6 @@
 What an example is made of is the business of `sources.tfds`.
 """
 
-import difflib
 import os
 import socket
 import struct
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from keras_vit.extras import install
+from keras_vit.suggestions import did_you_mean
 
 
 def library():
@@ -85,9 +85,9 @@ def _builder(name: str, data_dir: str | os.PathLike | None):
     try:
         return tfds.builder(name, data_dir=data_dir, try_gcs=False)
     except tfds.core.registered.DatasetNotFoundError as error:
-        near = difflib.get_close_matches(name.split(":")[0].split("/")[0], tfds.list_builders(), n=3)
+        suggestion = did_you_mean(name.split(":")[0].split("/")[0], tfds.list_builders())
         raise ValueError(
-            f"TensorFlow Datasets knows no {name!r}. {'Near it: ' + ', '.join(near) + '. ' if near else ''}"
+            f"TensorFlow Datasets knows no {name!r}.{suggestion} "
             "An image folder of your own is read with `image_folder`."
         ) from error
     except (ValueError, AssertionError) as error:  # the second is how it says that there is no such version

@@ -1,6 +1,5 @@
 """Representations of images: from any layer of a model, into memory, or into a folder (see `feature_store.py`)."""
 
-import difflib
 import hashlib
 import os
 import weakref
@@ -21,7 +20,9 @@ from keras_vit.evaluate.heads import before_the_head
 from keras_vit.evaluate.outputs import Outputs, outputs
 from keras_vit.folder_lock import alone_in
 from keras_vit.layers import TokenPooling
+from keras_vit.models.class_token import ClassTokenModel
 from keras_vit.pixels import is_declared, pixels_of
+from keras_vit.suggestions import did_you_mean
 from keras_vit.writing import disk_full_in_words
 
 LAYERS = ("pre_logits", "class_token", "patch_mean")  # or the name of any layer
@@ -149,7 +150,7 @@ def feature_model(model: keras.Model, layer: str) -> keras.Model:
     """
     parts = _PARTS.setdefault(model, {})
     if layer not in parts:
-        parts[layer] = keras.Model(model.input, _output_of(model, layer), name=model.name)
+        parts[layer] = ClassTokenModel(model.input, _output_of(model, layer), name=model.name)
     return parts[layer]
 
 
@@ -171,10 +172,8 @@ def _output_of(model: keras.Model, layer: str) -> keras.KerasTensor:
     if layer == "class_token":
         raise ValueError(f'{model.name} has no class token. Use `layer="patch_mean"` or "pre_logits".')
     known = [name for name in (*LAYERS, *names) if name != layer]
-    near = difflib.get_close_matches(layer, known, n=4, cutoff=0.4)
     raise ValueError(
-        f"{model.name} has no layer {layer!r}. Near it: {', '.join(near) or 'none'}. "
-        f"Its last ones: {', '.join(names[-6:])}."
+        f"{model.name} has no layer {layer!r}.{did_you_mean(layer, known)} Its last ones: {', '.join(names[-6:])}."
     )
 
 

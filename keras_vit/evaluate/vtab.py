@@ -7,7 +7,6 @@ What does not: how a model learns a task, which is a function that the caller pa
 Source: arXiv:1910.04867 (VTAB); arXiv:2010.11929, section 4.1 and Table 9.
 """
 
-import difflib
 import hashlib
 import json
 import os
@@ -33,6 +32,7 @@ from keras_vit.evaluate.vtab_tasks import (
     is_prepared,
     task_sources,
 )
+from keras_vit.suggestions import did_you_mean
 from keras_vit.writing import write_text
 
 # Of a folder without a test set: as much as VTAB takes of EuroSAT and Resisc45, which have none either.
@@ -111,8 +111,7 @@ def _check_words(words: Sequence[str], choices: Mapping[str, Sequence[str]], *, 
     mistakes = ["No task is named."] if is_empty else []
     for word in words:
         if word not in choices:
-            near = difflib.get_close_matches(word.lower(), choices, n=3, cutoff=0.5)
-            mistakes.append(f"There is no task {word!r}.{' Near it: ' + ', '.join(near) + '.' if near else ''}")
+            mistakes.append(f"There is no task {word!r}.{did_you_mean(word, choices)}")
     if mistakes:
         raise ValueError("\n".join([*mistakes, f"There are: {', '.join(choices)}, and folder:PATH."]))
 

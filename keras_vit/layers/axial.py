@@ -22,10 +22,9 @@ from keras import ops
 
 from keras_vit.layers import quantized
 from keras_vit.layers.freezing import keep_frozen
-from keras_vit.layers.gelu import Gelu
 from keras_vit.layers.resnet import unit_config, unit_factories, unit_output_shape
 from keras_vit.layers.transformer import MultiHeadDotProductAttention, TransformerBlock
-from keras_vit.variants import AXIAL_HEADS
+from keras_vit.variants import AXIAL_HEADS, Gelu
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

@@ -9,9 +9,10 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_vit import kernels
 from keras_vit.layers import quantized
 from keras_vit.layers.freezing import keep_frozen
-from keras_vit.layers.gelu import Gelu, gelu
+from keras_vit.variants import Gelu
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -62,7 +63,8 @@ class MlpBlock(keras.layers.Layer):
 
     def call(self, x, training=None):
         is_rounded = self.dense_1.quantization_mode is not None
-        hidden = gelu(self.dense_0(as_rows(x)), self.gelu, training=training, reproducible=is_rounded)
+        hidden = self.dense_0(as_rows(x))
+        hidden = kernels.gelu(hidden, self.gelu, training=training, reproducible=is_rounded)
         hidden = self._hidden_dropout(hidden, training=training)
         return self._output_dropout(as_tokens(self.dense_1(hidden), like=x), training=training)
 

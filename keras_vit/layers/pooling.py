@@ -9,12 +9,11 @@ import keras
 from keras import ops
 
 from keras_vit.layers import quantized
-from keras_vit.layers.first_token import first_token
 from keras_vit.layers.freezing import keep_frozen
-from keras_vit.layers.gelu import Gelu
 from keras_vit.layers.mlp import MlpBlock
 from keras_vit.layers.norm import LayerNorm
 from keras_vit.layers.transformer import MultiHeadDotProductAttention
+from keras_vit.variants import Gelu
 
 TokenPoolingMode = Literal["token", "avg", "max"]
 
@@ -49,7 +48,7 @@ class TokenPooling(keras.layers.Layer):
 
     def call(self, tokens):
         if self.mode == "token":
-            return first_token(tokens)[:, 0]
+            return tokens[:, 0]
         patches = tokens[:, self.num_prefix_tokens :]
         return ops.mean(patches, axis=1) if self.mode == "avg" else ops.max(patches, axis=1)
 

@@ -9,15 +9,13 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_vit import kernels
 from keras_vit.layers import constants, quantized
-from keras_vit.layers.first_token import declare
 from keras_vit.layers.freezing import keep_frozen
-from keras_vit.layers.gelu import Gelu
 from keras_vit.layers.mlp import MlpBlock, as_rows, as_tokens, batch_and_length
 from keras_vit.layers.norm import LayerNorm
-
-if keras.backend.backend() == "tensorflow":
-    from keras_vit.layers import lean, tensorflow_inference, tensorflow_training
+from keras_vit.layers.readout import is_read_at_first_token
+from keras_vit.variants import Gelu
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -106,7 +104,7 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
             starts = range(0, queries_BAQK.shape[2], self.query_chunk)
             chunks = [queries_BAQK[:, :, start : start + self.query_chunk] for start in starts]
             heads_BAQK = ops.concatenate(
-                _in_turns(attend, [(chunk, keys_BAKN, values_BANK) for chunk in chunks]), axis=2
+                kernels.map_in_turn(attend, [(chunk, keys_BAKN, values_BANK) for chunk in chunks]), axis=2
             )
         heads_BQAK = ops.transpose(heads_BAQK, (0, 2, 1, 3))
         return as_tokens(self.out(ops.reshape(heads_BQAK, (-1, queries.shape[-1]))), like=queries)
@@ -128,7 +126,7 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
             for dense in (self.key, self.value)
         )
         logits_BAN = ops.einsum("bad,bnd->ban", ops.einsum("bak,dak->bad", queries_BAK, keys_DAK), x)
-        seen_BAD = ops.einsum("ban,bnd->bad", _softmax(logits_BAN), x)
+        seen_BAD = ops.einsum("ban,bnd->bad", kernels.softmax(logits_BAN), x)
         heads = ops.reshape(ops.einsum("bad,dak->bak", seen_BAD, values_DAK), (-1, x.shape[-1]))
         return self.out(heads + ops.cast(self.value.bias, x.dtype))[:, None]
 
@@ -145,7 +143,7 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
         logits = ops.matmul(queries_BAQK, keys_BAKN)
         if self.relative_positions is not None:
             logits = logits + self._relative_logits(queries_BAQK, self.relative_positions)
-        return _softmax(logits)
+        return kernels.softmax(logits)
 
     def _relative_logits(self, queries_BAQK, length: int):
         if queries_BAQK.shape[2] != length:
@@ -181,22 +179,6 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
             "query_chunk": self.query_chunk,
         }
         return {**super().get_config(), **config}
-
-
-def _softmax(logits):
-    """Over the last axis, in float32: in 16 bits, probabilities over hundreds of keys lose their small members."""
-    is_wide_inside = keras.backend.backend() == "tensorflow" and tensorflow_inference.has_narrow_softmax(logits)
-    scores = logits if is_wide_inside else ops.cast(logits, "float32")
-    # Keras warns of a softmax over one key: it is 1, and its gradient 0.
-    scores = scores - scores + 1.0 if scores.shape[-1] == 1 else ops.softmax(scores, axis=-1)
-    return ops.cast(scores, logits.dtype)
-
-
-def _in_turns(compute, parts):
-    """[compute(*part) for each part]; XLA finds by itself an order that takes little memory."""
-    if keras.backend.backend() == "tensorflow":
-        return tensorflow_training.in_turns(compute, parts)
-    return [compute(*part) for part in parts]
 
 
 def _rows_of_both(queries, values):
@@ -282,28 +264,39 @@ class TransformerBlock(keras.layers.Layer):
         return tuple(input_shape)
 
     def call(self, x, training=None):
-        tokens = self._encode(x, x, training)
-        is_random = training and (self.dropout_rate or self.attention_dropout_rate or self.drop_path_rate)
-        if self.relative_positions is None and not is_random:
-            declare(tokens, lambda: self._encode(x[:, :1], x, training), training)
-        return tokens
+        own = x[:, :1] if self._needs_first_token_only(x, training) else x  # the tokens that this block computes
+        own = own + self._drop_attention(self._attend(own, x, training), training)  # equation 2: MSA(LN(z)) + z
+        return own + self._mlp_drop_path(self._expand(own, training), training=training)  # equation 3: MLP(LN(z)) + z
 
-    def _encode(self, own, x, training):
-        """What becomes of `own`, which are the tokens x, (B, N, D), or the first of them, (B, 1, D)."""
-        is_lean = training and keras.backend.backend() == "tensorflow" and lean.fits(self)
-        if is_lean:
-            y = lean.attention(self, own, x)
-        else:
-            normal = self.attention_norm(x, training=training)
-            if own is x:
-                y = self.attention(normal, training=training)
-            elif training or self.attention.key.quantization_mode or self.attention.value.quantization_mode:
-                y = self.attention(normal[:, :1], normal, training=training)
-            else:
-                y = self.attention.of_first_token(normal)
-        own = own + self._attention_drop_path(self._attention_dropout(y, training=training), training=training)
-        y = lean.mlp(self, own) if is_lean else self.mlp(self.mlp_norm(own, training=training), training=training)
-        return own + self._mlp_drop_path(y, training=training)
+    def _attend(self, own, x, training):
+        """MSA(LN(x)), for the tokens `own`: x itself, (B, N, D), or its first token, (B, 1, D)."""
+        if kernels.has_fused_halves(self, training):
+            return kernels.fused_attention(self, own, x)
+        normal = self.attention_norm(x, training=training)
+        if own is x:
+            return self.attention(normal, training=training)
+        if training or self.attention.key.quantization_mode or self.attention.value.quantization_mode:
+            return self.attention(normal[:, :1], normal, training=training)
+        return self.attention.of_first_token(normal)
+
+    def _expand(self, x, training):
+        """MLP(LN(x))."""
+        if kernels.has_fused_halves(self, training):
+            return kernels.fused_mlp(self, x)
+        return self.mlp(self.mlp_norm(x, training=training), training=training)
+
+    def _drop_attention(self, y, training):
+        return self._attention_drop_path(self._attention_dropout(y, training=training), training=training)
+
+    def _needs_first_token_only(self, x, training) -> bool:
+        """Not with dropout in training: a seed must draw the same numbers whoever reads the tokens."""
+        is_random = training and (self.dropout_rate or self.attention_dropout_rate or self.drop_path_rate)
+        return (
+            is_read_at_first_token(self)
+            and self.relative_positions is None
+            and not is_random
+            and kernels.first_token_suffices(x, training)
+        )
 
     def attention_scores(self, x):
         """Returns the attention weights of this block for its input `x`, (B, A, N, N)."""

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import keras
 
+from keras_vit.models.class_token import ClassTokenModel
+
 _FEW = 4  # channels; a side of an image is longer
 
 
@@ -135,7 +137,7 @@ def replace_head(model: keras.Model, classes: int, classifier_activation: str | 
         )
     features = model.get_layer("pre_logits" if "pre_logits" in names else "predictions").input
     outputs = classify(features, classes, activation=classifier_activation)
-    return keras.Model(model.input, outputs, name=model.name)
+    return ClassTokenModel(model.input, outputs, name=model.name)
 
 
 def pre_logits(features: keras.KerasTensor, representation_size: int) -> keras.KerasTensor:

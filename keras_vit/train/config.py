@@ -6,7 +6,6 @@ one recipe can be made of another with `dataclasses.replace`; a field is changed
 
 import ast
 import dataclasses
-import difflib
 import runpy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,9 +14,10 @@ from typing import Any
 
 from keras_vit.devices import DevicesConfig
 from keras_vit.keras_file import is_file
+from keras_vit.suggestions import did_you_mean
 from keras_vit.train.loop import LoopConfig
 from keras_vit.train.optimizers import OptimizerConfig
-from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS, ResNetVariant
+from keras_vit.variants import VARIANTS, ResNetVariant
 
 KINDS = ("image_folder", "tfds", "digits", "fractals", "given")
 
@@ -234,7 +234,7 @@ def _embedded(data: DataConfig) -> DataConfig:
 
 def _tiny(model: str) -> tuple[dict[str, Any], int]:
     """The fields that make a row tiny, and the pixels that a token or a cell of the result then covers."""
-    row = {**VIT_VARIANTS, **RESNET_VARIANTS}[model]
+    row = VARIANTS[model]
     if isinstance(row, ResNetVariant):
         return {"units": (1, 1)}, 8
     fields: dict[str, Any] = {"patch_size": 4, "width": 32, "depth": 2, "num_heads": 2, "mlp_dim": 64}
@@ -258,8 +258,8 @@ def with_fields(config: Any, changes: Mapping[str, str]) -> Any:
     known, mappings = flattened(config), _mappings(config)
     for name in changes:
         if name not in known and name.rpartition(".")[0] not in mappings:
-            near = difflib.get_close_matches(name, known, n=4, cutoff=0.5) or list(known)
-            raise ValueError(f"The config has no field {name!r}. Near it: {', '.join(near[:8])}.")
+            suggestion = did_you_mean(name, known, 4) or f" It has: {', '.join(known)}."
+            raise ValueError(f"The config has no field {name!r}.{suggestion}")
     values = {tuple(name.split(".")): _value(text) for name, text in changes.items()}
     return _replaced(config, values, "")
 

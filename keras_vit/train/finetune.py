@@ -16,16 +16,15 @@ from keras_vit.graph import calls_of
 from keras_vit.keras_file import is_file, load
 from keras_vit.layers.axial import AxialTransformerBlock, AxialUnit
 from keras_vit.layers.positions import AddPositionEmbs
+from keras_vit.models.class_token import ClassTokenModel
 from keras_vit.models.ends import classify
-from keras_vit.models.vit import default_classifier
+from keras_vit.options import POOLING_OF, resolve_classifier
 from keras_vit.pixels import described, entry_of
 from keras_vit.train.config import RunConfig
 from keras_vit.train.losses import default_head_bias
 from keras_vit.train.recipe import row_of, run
 from keras_vit.variants import ResNetVariant, ViTVariant
 from keras_vit.weights.restore import PositionResize, restore, state
-
-_POOLING = {"token": "token", "gap": "avg", "map": "map"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,13 +132,13 @@ def on_trunk(
         bias: Where its bias starts.
         **options: Further arguments of the model.
     """
-    classifier = "gap" if isinstance(row, ResNetVariant) else options.get("classifier", default_classifier(row))
-    if classifier not in _POOLING:
-        raise ValueError(f"`classifier` must be one of {', '.join(_POOLING)}. Received: {classifier!r}.")
-    pooling = _POOLING[classifier]
+    classifier = "gap" if isinstance(row, ResNetVariant) else options.get("classifier") or resolve_classifier(row, None)
+    if classifier not in POOLING_OF:
+        raise ValueError(f"`classifier` must be one of {', '.join(POOLING_OF)}. Received: {classifier!r}.")
+    pooling = POOLING_OF[classifier]
     shape = (image_size, image_size, 3)
     trunk = application(row)(weights=weights, include_top=False, pooling=pooling, input_shape=shape, **options)
-    return keras.Model(trunk.input, classify(trunk.output, num_classes, bias=bias), name=trunk.name)
+    return ClassTokenModel(trunk.input, classify(trunk.output, num_classes, bias=bias), name=trunk.name)
 
 
 def with_new_head(model: keras.Model, image_size: int, num_classes: int, *, bias: float = 0.0) -> keras.Model:
@@ -170,7 +169,7 @@ def with_new_head(model: keras.Model, image_size: int, num_classes: int, *, bias
         PositionResize(checkpoint_grid=tables[0].grid, interpolation=tables[0].interpolation) if tables else None
     )
     restore(copy.layers, state(trunk.layers), positions=positions, origin=f"the model {model.name}")
-    return keras.Model(copy.input, classify(copy.output, num_classes, bias=bias), name=model.name)
+    return ClassTokenModel(copy.input, classify(copy.output, num_classes, bias=bias), name=model.name)
 
 
 def _trunk(model: keras.Model) -> keras.Model:

@@ -22,7 +22,8 @@ from keras_vit.drawing import draw_rows
 from keras_vit.layers import MaskTokens, PatchExtract
 from keras_vit.layers.tokens import MASKED, SWAPPED, UNTOUCHED
 from keras_vit.models.ends import full_precision
-from keras_vit.models.vit import default_classifier, embed_patches, encode_tokens, grid_of
+from keras_vit.models.vit import embed_patches, encode_tokens
+from keras_vit.options import grid_of, resolve_classifier
 from keras_vit.train.config import RunConfig
 from keras_vit.train.losses import Objective
 from keras_vit.train.recipe import row_of, run
@@ -77,7 +78,7 @@ def pretrain_masked_patches(config: MaskedPatchesConfig, workdir: str | os.PathL
     if not isinstance(row, ViTVariant):
         raise ValueError(f"{config.model} has no patch embeddings to mask. Take a ViT or a hybrid.")
     options = dict(config.model_options)
-    class_token = options.pop("classifier", default_classifier(row)) == "token"
+    class_token = resolve_classifier(row, options.pop("classifier", None)) == "token"
     known = inspect.signature(encode_tokens).parameters
     if unknown := sorted(set(options) - set(known)):
         raise ValueError(f"`model_options` has {', '.join(unknown)}. Valid: classifier, {', '.join([*known][3:])}.")

@@ -4,7 +4,6 @@ A run writes its config beside its checkpoints, and refuses the folder of a run 
 """
 
 import dataclasses
-import difflib
 import hashlib
 import json
 import os
@@ -32,13 +31,14 @@ from keras_vit.data.transforms import Transform
 from keras_vit.devices import Devices, connect
 from keras_vit.drawing import check_can_draw
 from keras_vit.folder_lock import alone_in
+from keras_vit.suggestions import did_you_mean
 from keras_vit.train.config import DataConfig, RunConfig, flattened
 from keras_vit.train.learner import averaged, make_learner
 from keras_vit.train.loop import train
 from keras_vit.train.losses import Objective, classification
 from keras_vit.train.optimizers import make_optimizer
 from keras_vit.train.report import write_report
-from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant
+from keras_vit.variants import VARIANTS, ResNetVariant, ViTVariant
 from keras_vit.weights.download import without_secrets
 from keras_vit.weights.save import save_checkpoint
 from keras_vit.writing import whole, write_json, write_text
@@ -268,16 +268,15 @@ def row_of(model: str, changes: Mapping[str, Any]) -> ViTVariant | ResNetVariant
     Raises:
         ValueError: If there is no such model or field; names the nearest.
     """
-    rows = {**VIT_VARIANTS, **RESNET_VARIANTS}
-    if model not in rows:
-        lower = {name.lower(): name for name in rows}
-        near = [lower[name] for name in difflib.get_close_matches(model.lower(), lower, n=3)] or list(rows)
-        raise ValueError(f"There is no model {model!r}. Near it: {', '.join(near)}.")
-    fields = [field.name for field in dataclasses.fields(rows[model])]
+    if model not in VARIANTS:
+        suggestion = did_you_mean(model, VARIANTS) or f" There are: {', '.join(VARIANTS)}."
+        raise ValueError(f"There is no model {model!r}.{suggestion}")
+    row = VARIANTS[model]
+    fields = [field.name for field in dataclasses.fields(row)]
     unknown = [name for name in changes if name not in fields]
     if unknown:
-        raise ValueError(f"A {type(rows[model]).__name__} has no {', '.join(unknown)}. It has: {', '.join(fields)}.")
-    return replace(rows[model], **changes) if changes else rows[model]
+        raise ValueError(f"A {type(row).__name__} has no {', '.join(unknown)}. It has: {', '.join(fields)}.")
+    return replace(row, **changes) if changes else row
 
 
 def check_folder(workdir: Path, config: Any, data: Sequence[Source | None] = ()) -> bool:

@@ -22,14 +22,14 @@ Sources (facts only): READMEs of google-research/vision_transformer and big_tran
 """
 
 import dataclasses
-import difflib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from os import PathLike, fspath
 from typing import Any, Literal
 from urllib.parse import quote, unquote
 
-from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
+from keras_vit.suggestions import did_you_mean
+from keras_vit.variants import RESNET_VARIANTS, VARIANTS
 
 _VIT_BUCKET = "https://storage.googleapis.com/vit_models/"
 _BIT_BUCKET = "https://storage.googleapis.com/bit_models/"
@@ -215,7 +215,7 @@ def lookup(model: str, tag: str) -> CatalogRow:
             raise ValueError(f"'{tag}' is a file of {row.model}, not of {model}. Use {row.model}(weights='{tag}').")
         return row
     valid = f"Valid tags: {', '.join(rows)}; or Google's name of a file." if rows else "No file of it was published."
-    raise ValueError(f"Unknown weights for {model}: '{tag}'.{_closest(tag, rows)} {valid} {_OTHER_WAYS}")
+    raise ValueError(f"Unknown weights for {model}: '{tag}'.{did_you_mean(tag, rows)} {valid} {_OTHER_WAYS}")
 
 
 def list_weights(model: str) -> list[str]:
@@ -276,14 +276,8 @@ def files_named(file: str) -> list[CatalogRow]:
 
 def _rows_of(model: str) -> dict[str, CatalogRow]:
     if model not in _ROWS:
-        raise ValueError(f"Unknown model '{model}'.{_closest(model, _ROWS)} Models: {', '.join(_ROWS)}.")
+        raise ValueError(f"Unknown model '{model}'.{did_you_mean(model, _ROWS)} Models: {', '.join(_ROWS)}.")
     return _ROWS[model]
-
-
-def _closest(word: str, words: Iterable[str]) -> str:
-    lowered = {candidate.lower(): candidate for candidate in words}
-    found = difflib.get_close_matches(word.lower(), lowered, n=3)
-    return f" Did you mean {' or '.join(repr(lowered[key]) for key in found)}?" if found else ""
 
 
 def _row(model: str, tag: str, path: str, size: str | None, *, bucket: str = _VIT_BUCKET, **facts: Any) -> CatalogRow:
@@ -360,7 +354,7 @@ _ALIASES = {
 
 def _by_model(rows: list[CatalogRow]) -> dict[str, dict[str, CatalogRow]]:
     table: dict[str, dict[str, CatalogRow]] = {}
-    for model in (*VIT_VARIANTS, *RESNET_VARIANTS):
+    for model in VARIANTS:
         own = {row.tag: row for row in rows if row.model == model}
         chosen = {alias: next((own[tag] for tag in tags if tag in own), None) for alias, tags in _ALIASES.items()}
         table[model] = {alias: dataclasses.replace(row, tag=alias) for alias, row in chosen.items() if row} | own

@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 
 from keras_vit import cost
-from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant
+from keras_vit.variants import VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant
 from keras_vit.weights import dialects, files, keras_h5, layouts, variables
 from keras_vit.weights.refusal import bad, some
 
-_VARIANTS: dict[str, ViTVariant | ResNetVariant] = {**VIT_VARIANTS, **RESNET_VARIANTS}
 # Twice the size is that of float64; the rest is for a head of many classes.
 _LARGEST_RATIO = 2.25
 _ALWAYS_BYTES = 400 * 10**6
@@ -137,7 +136,7 @@ def _parameters(belonging: dict[str, np.ndarray], metadata: dict[str, Any], dial
         canonical = _from_keras(plain, metadata)
     else:
         canonical = dialects.to_canonical(plain, metadata.get("num_heads"), None)
-    return parameters_of(_VARIANTS[layouts.identify(canonical)])
+    return parameters_of(VARIANTS[layouts.identify(canonical)])
 
 
 def _from_keras(arrays: Mapping[str, np.ndarray], metadata: dict[str, Any]) -> dict[str, np.ndarray]:

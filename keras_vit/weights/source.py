@@ -13,11 +13,10 @@ import numpy as np
 from absl import logging
 
 from keras_vit import grid
-from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
+from keras_vit.variants import VARIANTS
 from keras_vit.weights import catalog, download, layouts, model_file
 
 _LARGEST_ZOOM = 64
-_VARIANTS = {**VIT_VARIANTS, **RESNET_VARIANTS}
 _READABLE = (".npz", ".safetensors", ".h5")
 
 
@@ -81,8 +80,8 @@ def find(model: str, weights: str | os.PathLike, parameters: int | None = None) 
         ValueError: If it is neither a file, nor a URL, nor a tag of this model.
     """
     weights = os.fspath(weights)
-    if parameters is None and model in _VARIANTS:
-        parameters = model_file.parameters_of(_VARIANTS[model])
+    if parameters is None and model in VARIANTS:
+        parameters = model_file.parameters_of(VARIANTS[model])
     facts = {"model": model, "weights": weights, "parameters": parameters}
     if os.path.exists(weights) or "://" in weights:
         row = catalog.by_file_name(weights)

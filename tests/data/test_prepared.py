@@ -70,7 +70,7 @@ def test_what_is_known_of_a_data_set_is_not_taken_for_the_data(tmp_path, monkeyp
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("marcs:2.*.*", "knows no 'marcs:2.*.*'. Near it: marks"),
+        ("marcs:2.*.*", "knows no 'marcs:2.*.*'. Did you mean marks"),
         ("marks:7.*.*", "knows no 'marks:7.*.*': .*only: 2.0.0, 2.1.0"),
         ("eurosat/infrared:2.*.*", "knows no 'eurosat/infrared:2.*.*': .*BuilderConfig infrared not found"),
     ],

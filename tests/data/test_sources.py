@@ -237,7 +237,7 @@ def test_a_label_gets_no_image_and_no_image_is_decoded(tmp_path):
 
 
 def test_an_unknown_name_or_split_is_said(built):
-    with pytest.raises(ValueError, match="TensorFlow Datasets knows no 'cifar11'. Near it: cifar10"):
+    with pytest.raises(ValueError, match="TensorFlow Datasets knows no 'cifar11'. Did you mean cifar10"):
         sources.tfds("cifar11", "train", data_dir=built)
     with pytest.raises(ValueError, match="has no split 'validation'. It has: "):
         sources.tfds("shapes", "validation", data_dir=built)

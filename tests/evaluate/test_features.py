@@ -192,7 +192,7 @@ def test_images_that_cannot_be_read_are_left_out_and_named(model, folder: Path, 
 
 
 def test_a_layer_that_is_not_there_names_its_neighbours(model, source):
-    with pytest.raises(ValueError, match="has no layer 'encoder_nrm'. Near it: encoder_norm"):
+    with pytest.raises(ValueError, match="has no layer 'encoder_nrm'. Did you mean encoder_norm"):
         extract(model, source, layer="encoder_nrm")
     gap = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3), classifier="gap")
     with pytest.raises(ValueError, match='has no class token. Use `layer="patch_mean"`'):

@@ -71,7 +71,7 @@ def test_tasks_are_named_by_themselves_by_groups_and_all_together(tmp_path):
 
 def test_an_unknown_task_is_answered_with_its_neighbours(tmp_path):
     with pytest.raises(
-        ValueError, match=r"no task 'clevr_cuont'. Near it: clevr_count[^\n]*\nThere is no task 'Natur'"
+        ValueError, match=r"no task 'clevr_cuont'. Did you mean clevr_count[^\n]*\nThere is no task 'Natur'"
     ):
         jobs(["clevr_cuont", "pets", "Natur"], tmp_path)
     with pytest.raises(ValueError, match="There are: caltech101, .*structured, all, and folder:PATH"):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.layers.gelu import gelu
+from keras_vit.kernels import gelu
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
 
 RNG = np.random.default_rng(0)

@@ -121,9 +121,9 @@ def test_a_batch_that_replicas_do_not_divide_is_filled_up(tmp_path):
     ("name", "options", "message"),
     [
         ("finetune", [], "is a recipe for another script: it makes a PretrainConfig"),
-        ("pretrain", ["--config.run.optimizer.learning_rat=1"], "Near it: run.optimizer.learning_rate"),
+        ("pretrain", ["--config.run.optimizer.learning_rat=1"], "Did you mean run.optimizer.learning_rate"),
         ("pretrain", ["--config.run.data.kind=image_folder", "--config.run.data.name=/nowhere"], "There is no folder"),
-        ("pretrain", ["--config.model=ViT_B17"], "There is no model 'ViT_B17'. Near it: ViT_B16"),
+        ("pretrain", ["--config.model=ViT_B17"], "There is no model 'ViT_B17'. Did you mean ViT_B16"),
         ("pretrain", ["--config.variant.breadth=3"], "has no breadth. It has: name, patch_size"),
         ("pretrain", ["--config.run.data.crop=centre"], "centre"),
     ],

@@ -273,7 +273,7 @@ def test_a_validation_set_may_be_given(tmp_path: Path, monkeypatch):
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
-        ("vit_b17", {}, "There is no model 'vit_b17'. Near it: ViT_B16"),
+        ("vit_b17", {}, "There is no model 'vit_b17'. Did you mean ViT_B16"),
         ("ViT_B16", {"weights": "imagenet22k"}, "imagenet21k"),
         ("ViT_B16", {"weights": "absent.npz"}, "there is no such file"),
         ("ResNet50x1", {}, "The `weights` argument should be"),

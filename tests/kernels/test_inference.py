@@ -6,7 +6,8 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from keras_vit.layers import LayerNorm, MultiHeadDotProductAttention, tensorflow_inference  # noqa: E402
+from keras_vit.kernels.tensorflow import inference  # noqa: E402
+from keras_vit.layers import LayerNorm, MultiHeadDotProductAttention  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
 WIDTH = 48
@@ -15,10 +16,10 @@ WIDTH = 48
 @pytest.fixture
 def uses(monkeypatch) -> list[bool]:
     """What was decided, each time that a norm was traced. Where the operation is missing these tests say nothing."""
-    if not (tensorflow_inference._norm_works(tf.float32) and tensorflow_inference._norm_works(tf.bfloat16)):
+    if not (inference._norm_works(tf.float32) and inference._norm_works(tf.bfloat16)):
         pytest.skip("This TensorFlow has no layer normalization of oneDNN's for this processor.")
-    decided, has = [], tensorflow_inference.has_one_pass_norm
-    monkeypatch.setattr(tensorflow_inference, "has_one_pass_norm", lambda x: decided.append(answer := has(x)) or answer)
+    decided, has = [], inference.has_one_pass_norm
+    monkeypatch.setattr(inference, "has_one_pass_norm", lambda x: decided.append(answer := has(x)) or answer)
     return decided
 
 
@@ -133,18 +134,16 @@ def test_an_operation_that_is_missing_or_wrong_is_not_used(monkeypatch, fault):
             tf.compat.v1.get_default_graph().create_op("_NoSuchOperation", [x], [x.dtype])
         return x
 
-    monkeypatch.setattr(tensorflow_inference, "_operation", operation)
-    assert not tensorflow_inference._norm_works.__wrapped__(tf.float32)
+    monkeypatch.setattr(inference, "_operation", operation)
+    assert not inference._norm_works.__wrapped__(tf.float32)
 
 
 @pytest.fixture
 def softmax_uses(monkeypatch) -> list[bool]:
-    if not tensorflow_inference._softmax_works():
+    if not inference._softmax_works():
         pytest.skip("This TensorFlow's softmax of bfloat16 computes in bfloat16 on this processor.")
-    decided, has = [], tensorflow_inference.has_narrow_softmax
-    monkeypatch.setattr(
-        tensorflow_inference, "has_narrow_softmax", lambda x: decided.append(answer := has(x)) or answer
-    )
+    decided, has = [], inference.has_narrow_softmax
+    monkeypatch.setattr(inference, "has_narrow_softmax", lambda x: decided.append(answer := has(x)) or answer)
     return decided
 
 
@@ -164,7 +163,7 @@ def test_a_softmax_of_bfloat16_gives_the_same_bits_without_its_casts(softmax_use
     softmax_uses.clear()
     narrow = _attention(length, dtype).predict_on_batch(x)
     assert any(softmax_uses)
-    monkeypatch.setattr(tensorflow_inference, "has_narrow_softmax", lambda logits: False)
+    monkeypatch.setattr(inference, "has_narrow_softmax", lambda logits: False)
     wide = _attention(length, dtype).predict_on_batch(x)
     np.testing.assert_array_equal(*(np.asarray(tf.cast(found, tf.float32)) for found in (narrow, wide)))
 
@@ -188,4 +187,4 @@ def test_a_softmax_that_computes_in_bfloat16_is_not_used(monkeypatch):
         return exponents / tf.cast(tf.reduce_sum(exponents, -1, keepdims=True), logits.dtype)
 
     monkeypatch.setattr(tf.nn, "softmax", softmax)
-    assert not tensorflow_inference._softmax_works.__wrapped__()
+    assert not inference._softmax_works.__wrapped__()

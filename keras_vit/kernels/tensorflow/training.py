@@ -24,7 +24,7 @@ def compiles() -> bool:
 
 
 def compiled_gelu(x: tf.Tensor, form: str) -> tf.Tensor:
-    """See `keras_vit.layers.gelu.gelu`."""
+    """See `choice.gelu`."""
     value, slope = gelu_functions(form)
 
     @tf.custom_gradient
@@ -35,7 +35,7 @@ def compiled_gelu(x: tf.Tensor, form: str) -> tf.Tensor:
 
 
 def layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) -> tf.Tensor:
-    """See `keras_vit.layers.norm.LayerNorm`. `gamma` and `beta` are float32 or wider."""
+    """See `choice.layer_norm`. `gamma` and `beta` are float32 or wider."""
 
     @tf.custom_gradient
     def norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> Any:
@@ -58,7 +58,7 @@ def group_norm(
     over_cells: Callable,
     over_groups: Callable,
 ) -> tf.Tensor:
-    """See `keras_vit.layers.norm.GroupNorm`; keeps x. The gradient of x goes through its statistics too.
+    """See `choice.group_norm`; keeps x. The gradient of x goes through its statistics too.
 
     Args:
         x: (B, H, W, C).

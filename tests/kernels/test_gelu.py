@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.layers.gelu import gelu
+from keras_vit.kernels import gelu
 
 FORMS = ("tanh", "exact")
 X = np.linspace(-6, 6, 4001)

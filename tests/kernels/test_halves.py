@@ -48,14 +48,14 @@ def _everything(block: TransformerBlock, x) -> dict[str, np.ndarray]:
 def test_numbers_and_gradients_are_those_of_the_plain_block(options, dtype, part_size, monkeypatch):
     import tensorflow as tf
 
-    from keras_vit.layers import lean, lean_products
+    from keras_vit.kernels.tensorflow import halves, products
 
-    monkeypatch.setattr(lean_products, "_PART_SIZE", part_size)  # 50 numbers: each of the 4 images by itself
+    monkeypatch.setattr(products, "_PART_SIZE", part_size)  # 50 numbers: each of the 4 images by itself
     block = _block(dtype, **options)
     x = tf.constant(np.random.default_rng(1).standard_normal((4, 7, 24)).astype("float32"))
-    assert lean.fits(block)
+    assert halves.fits(block)
     found = _everything(block, x)
-    monkeypatch.setattr(lean, "fits", lambda block: False)
+    monkeypatch.setattr(halves, "fits", lambda block: False)
     expected = _everything(block, x)
     largest = max(np.abs(values).max() for values in expected.values())
     tolerance = {"float32": 1e-5, "float64": 1e-6, "mixed_bfloat16": 2**-5}[dtype]
@@ -81,10 +81,10 @@ def test_a_step_takes_less_memory():
 def _train_one_step(is_lean: bool) -> None:
     import tensorflow as tf
 
-    from keras_vit.layers import lean
+    from keras_vit.kernels.tensorflow import halves
 
     if not is_lean:
-        lean.fits = lambda block: False
+        halves.fits = lambda block: False
     blocks = [TransformerBlock(4, 512, **CONSTANTS) for _ in range(6)]
     for block in blocks:
         block.build((None, 500, 64))
@@ -105,17 +105,17 @@ def _train_one_step(is_lean: bool) -> None:
     "options", [{"dropout_rate": 0.1}, {"attention_dropout_rate": 0.1}, {"relative_positions": 7}], ids=str
 )
 def test_what_it_cannot_do_is_left_to_the_plain_block(options):
-    from keras_vit.layers import lean
+    from keras_vit.kernels.tensorflow import halves
 
-    assert not lean.fits(_block(**options))
+    assert not halves.fits(_block(**options))
 
 
 def test_adapters_are_left_to_the_plain_block():
-    from keras_vit.layers import lean
+    from keras_vit.kernels.tensorflow import halves
 
     block = _block()
     block.attention.query.enable_lora(2)
-    assert not lean.fits(block)
+    assert not halves.fits(block)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import functools
 
 import tensorflow as tf
 
-from keras_vit.layers.tensorflow_training import compiles, standardized, wide_dtype
+from keras_vit.kernels.tensorflow.training import compiles, standardized, wide_dtype
 
 # Keras's functions of `predict` and `predict_on_batch`; with XLA, which has no such operation, one lies inside.
 _PREDICTING = ("one_step_on_data_distributed", "multi_step_on_data")
@@ -27,11 +27,21 @@ def has_narrow_softmax(logits: tf.Tensor) -> bool:
 
 
 def one_pass_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) -> tf.Tensor:
-    """See `keras_vit.layers.norm.LayerNorm`: inside it computes in float32, and rounds once where weights are as x."""
+    """See `choice.layer_norm`: inside it computes in float32, and rounds once where weights are as x."""
     if x.dtype == gamma.dtype:
         return _operation(x, gamma, beta, epsilon)
     wide = wide_dtype(x)
     return tf.cast(_operation(tf.cast(x, wide), tf.cast(gamma, wide), tf.cast(beta, wide), epsilon), x.dtype)
+
+
+def plain_norm(
+    x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float, *, reproducible: bool = False
+) -> tf.Tensor:
+    """See `choice.layer_norm`; of plain operations, which may be saved. `gamma` and `beta` are float32 or wider."""
+    mean, inverse, normal = standardized(x, epsilon)
+    if reproducible:  # of two products in a row TensorFlow's graphs choose the order: so the first is a quotient
+        normal = (tf.cast(x, gamma.dtype) - mean) / tf.math.reciprocal(inverse)
+    return tf.cast(normal * gamma + beta, x.dtype)
 
 
 def _operation(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) -> tf.Tensor:

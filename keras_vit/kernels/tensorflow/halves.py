@@ -10,8 +10,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_vit.layers import lean_products as products
-from keras_vit.layers.tensorflow_training import compiles, wide_dtype
+from keras_vit.kernels.tensorflow import products
+from keras_vit.kernels.tensorflow.training import compiles, wide_dtype
 
 
 def fits(block: Any) -> bool:

@@ -1,0 +1,51 @@
+"""Rematerialization of one block: its insides are computed again for the gradient.
+
+Keras's own `RematScope` fails in a TensorFlow graph (keyword arguments), and it would draw other dropout masks in the
+second computation. Here a block is called as a pure function of tensors alone: its weights, its seeds, its input.
+"""
+
+import contextvars
+from functools import partial
+from typing import Any
+
+import keras
+
+
+class Remat(keras.layers.Layer):
+    """Calls a block so that its insides are computed again for the gradient, with the same dropout masks.
+
+    Args:
+        block: A built layer. It stays the owner of its variables.
+
+    Example:
+        >>> from keras_vit.layers import MlpBlock
+        >>> block = MlpBlock(32, gelu="tanh")
+        >>> block.build((None, 4, 16))
+        >>> keras.ops.shape(Remat(block)(keras.ops.zeros((2, 4, 16))))
+        (2, 4, 16)
+    """
+
+    def __init__(self, block: keras.layers.Layer):
+        super().__init__(name=f"remat_{block.name}", dtype=block.dtype_policy)
+        self.block = block
+        self.built = True
+
+    def compute_output_shape(self, input_shape: tuple) -> tuple:
+        return self.block.compute_output_shape(input_shape)
+
+    def call(self, x: Any, training: bool | None = None) -> Any:
+        if not training:
+            return self.block(x, training=training)
+        trainable, others = self.block.trainable_variables, self.block.non_trainable_variables
+        other_values = [variable.value * 1 for variable in others]  # copies: the seeds move on
+
+        def pure(x: Any, *values: Any) -> Any:
+            y, new_values = self.block.stateless_call(list(values), other_values, x, training=True)
+            return (y, *new_values)
+
+        context = contextvars.copy_context()  # for the second time: see `readout.py`
+        y, *new_values = keras.remat(partial(context.run, pure))(x, *(variable.value for variable in trainable))
+        for variable, value in zip(others, new_values, strict=True):
+            if variable.path.endswith("seed_generator_state"):  # the others are frozen weights
+                variable.assign(value)
+        return y

@@ -1,0 +1,21 @@
+"""What a misspelled name may have meant."""
+
+import difflib
+from collections.abc import Iterable
+
+
+def did_you_mean(word: str, known: Iterable[str], count: int = 3) -> str:
+    """Returns a sentence with the known names that are closest to a word, ignoring case; "" if none is close.
+
+    The sentence begins with a space, to follow what is wrong.
+
+    Example:
+        >>> did_you_mean("vit_b17", ["ViT_B16", "ViT_L16", "BiT_R50x1"])
+        ' Did you mean ViT_B16 or ViT_L16?'
+        >>> did_you_mean("resnet", ["ViT_B16"])
+        ''
+    """
+    lowered = {name.lower(): name for name in known}
+    found = [lowered[name] for name in difflib.get_close_matches(word.lower(), lowered, n=count, cutoff=0.5)]
+    *others, last = found or [""]
+    return f" Did you mean {', '.join(others)}{' or ' * bool(others)}{last}?" if found else ""
