@@ -11,7 +11,7 @@ from typing import Any
 
 from keras_vit import cost
 from keras_vit.train import FinetuneConfig, LoopConfig, OptimizerConfig, PretrainConfig, load_config, smoke_form
-from keras_vit.train.recipe import row_of
+from keras_vit.train.config import row_of
 
 Config = PretrainConfig | FinetuneConfig
 Accuracies = Mapping[str, float]  # arm to accuracy, in percent

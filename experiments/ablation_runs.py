@@ -18,15 +18,16 @@ import keras_vit
 from keras_vit.data.sources import Source
 from keras_vit.devices import Devices, connect
 from keras_vit.evaluate import accuracy, extract, fewshot
-from keras_vit.train import FinetuneConfig, PretrainConfig, finetune, pretrain
+from keras_vit.train import FinetuneConfig, PretrainConfig, pretrain, run_finetuning
 from keras_vit.train.checkpoints import Checkpoints
+from keras_vit.train.config import row_of
+from keras_vit.train.inputs import make_sources
 from keras_vit.train.logs import read_metrics
-from keras_vit.train.recipe import make_sources, row_of
 from keras_vit.weights.restore import restore
 from keras_vit.writing import write_json
 
 RESULT, METRIC = "measured.json", "test/accuracy"
-PROCEDURES = {PretrainConfig: pretrain, FinetuneConfig: finetune}
+PROCEDURES = {PretrainConfig: pretrain, FinetuneConfig: run_finetuning}
 VALIDATION = "validation/accuracy"
 FEW_CLASSES = 20  # up to which 10 examples of each are drawn instead of 5
 DRAWS = tuple(range(10))

@@ -33,7 +33,7 @@ from ablation_arms import (
 from keras_vit.paper import POSITION_EMBEDDINGS, published
 from keras_vit.suggestions import did_you_mean
 from keras_vit.train import FinetuneConfig, OptimizerConfig, PretrainConfig, load_config, smoke_form
-from keras_vit.train.config import with_fields
+from keras_vit.train.recipes import with_fields
 from keras_vit.variants import VIT_VARIANTS
 
 
@@ -360,7 +360,7 @@ def make_study(
         name: A key of `STUDIES`.
         size: One of `SIZES`.
         data: Fields of the data that are learned from, `kind` and `name`. Default: those of the recipe.
-        changes: Fields of the base by their dotted names, as of `keras_vit.train.config.with_fields`: what is derived
+        changes: Fields of the base by their dotted names, as of `keras_vit.train.recipes.with_fields`: what is derived
             from them follows, such as the stairs of a learning rate from the length of the run.
 
     Raises:

@@ -49,7 +49,7 @@ from trials import Pool, Trial, check_plan, claim, data_of, read_json
 
 from keras_vit.drawing import check_can_draw
 from keras_vit.train import Diverged, pretrain
-from keras_vit.train.config import with_fields
+from keras_vit.train.recipes import with_fields
 from keras_vit.writing import write_json
 
 _STUDY = flags.DEFINE_string("study", None, f"One of: {', '.join(STUDIES)}.")

@@ -28,7 +28,7 @@ from absl import app, flags
 from exit_codes import exit_code
 
 from keras_vit.devices import DevicesConfig
-from keras_vit.measure import measure
+from keras_vit.evaluate.measure import measure
 from keras_vit.pixels import RANGES
 from keras_vit.writing import table, whole, write_text
 

@@ -5,7 +5,7 @@ The same command on the same folder goes on where it stopped. SIGTERM saves and 
 
 import run_recipe
 
-from keras_vit.train import FinetuneConfig, finetune
+from keras_vit.train import FinetuneConfig, run_finetuning
 
 if __name__ == "__main__":
-    run_recipe.main(FinetuneConfig, finetune)
+    run_recipe.main(FinetuneConfig, run_finetuning)

@@ -17,11 +17,11 @@ import numpy as np
 from absl import flags
 
 from keras_vit import list_weights
-from keras_vit.classifier import representation
 from keras_vit.data import folders, sources
 from keras_vit.data.sources import Source
 from keras_vit.devices import DevicesConfig, connect
 from keras_vit.evaluate import Features, extract
+from keras_vit.evaluate.classifier import representation
 from keras_vit.keras_file import is_file
 from keras_vit.pixels import RANGES, described
 

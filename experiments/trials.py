@@ -23,7 +23,8 @@ import psutil
 
 from keras_vit.folder_lock import alone_in
 from keras_vit.train import EXIT_STOPPED, RunConfig, Stopped
-from keras_vit.train.recipe import data_sha256, make_sources
+from keras_vit.train.inputs import make_sources
+from keras_vit.train.workdir import data_sha256
 from keras_vit.writing import write_json
 
 POLL_SECONDS = 0.5

@@ -47,9 +47,10 @@ from keras_vit.evaluate.accuracy import accuracy
 from keras_vit.evaluate.vtab import Job, jobs, vtab
 from keras_vit.keras_file import is_file
 from keras_vit.train import FinetuneConfig, Stopped, load_config
-from keras_vit.train.config import flattened
-from keras_vit.train.finetune import name_of, settled
-from keras_vit.train.recipe import check_folder, row_of, run
+from keras_vit.train.config import flattened, row_of
+from keras_vit.train.finetune_recipe import name_of, settled
+from keras_vit.train.run import Procedure, run
+from keras_vit.train.workdir import check_folder
 from keras_vit.weights import model_file, source
 from keras_vit.weights.restore import restore
 
@@ -136,8 +137,8 @@ def adapt(
     keras.utils.clear_session(free_memory=True)
     config = for_task(config, job, train)
     if not (check_folder(folder, config, (train, None)) and (folder / "results.json").exists()):
-        title = f"{name_of(config)} on {job.title}"
-        run(config, config.run, build, config.image_size, folder, title, data=(train, None))
+        procedure = Procedure(title=f"{name_of(config)} on {job.title}", build=build, image_size=config.image_size)
+        run(config, folder, procedure, data=(train, None))
     with devices.scope():
         model = build(len(train.class_names))
         restore(model.layers, model_file.read(folder / "model.npz").ours(), origin=str(folder / "model.npz"))

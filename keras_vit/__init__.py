@@ -111,7 +111,7 @@ def __getattr__(name: str) -> object:
     if name in ("analyze", "cost", "data", "evaluate", "export", "layers", "models", "paper", "train", "variants"):
         return importlib.import_module(f"keras_vit.{name}")
     if name == "finetune":
-        return importlib.import_module("keras_vit.train.transfer").finetune
+        return importlib.import_module("keras_vit.train.finetune").finetune
     for home in ("applications", "imagenet", "models.ends", "weights.save") if name in __all__ else ():
         found = vars(importlib.import_module(f"keras_vit.{home}"))
         if name in found:

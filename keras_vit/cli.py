@@ -1,7 +1,7 @@
 """The command line: `python -m keras_vit`, and `keras-vit` where the package is installed.
 
 What lives here: the frame of all commands, usage errors and exit codes. The commands and their flags are in
-`commands.py`.
+`commands/`.
 
 Exit codes: 0 all is well; 1 the job failed or the verdict is bad; 2 the command line is wrong; 75 a training was asked
 to stop, its state is saved, and the same command goes on.
@@ -14,7 +14,8 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from keras_vit.commands import COMMANDS, PROGRAM, Command
+from keras_vit.commands import COMMANDS
+from keras_vit.commands.command import PROGRAM, Command
 from keras_vit.suggestions import did_you_mean
 
 

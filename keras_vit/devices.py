@@ -18,6 +18,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_vit.levels import to_pixels
+
 if keras.backend.backend() == "jax":
     import jax
     from jax.experimental import multihost_utils
@@ -209,7 +211,7 @@ def _forward_on_tensorflow(model: keras.Model) -> Forward:
 def outputs_of(model: keras.Model, images: Any) -> Any:
     """Returns float32 outputs for images in [-1, 1], or for uint8 images, which are scaled."""
     if keras.backend.standardize_dtype(images.dtype) == "uint8":
-        images = keras.ops.cast(images, "float32") / 127.5 - 1.0
+        images = to_pixels(keras.ops.cast(images, "float32"))
     return keras.ops.cast(model(images, training=False), "float32")
 
 

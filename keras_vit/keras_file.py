@@ -66,9 +66,9 @@ def _loaded(path: Path) -> Any:
         raise ValueError(
             f"{path} cannot be loaded: {reason}\nThe command line loads models of Keras's own layers and of this "
             "package. For layers or classes of yours, import them in Python (decorated with "
-            "`keras.saving.register_keras_serializable`) and call `keras_vit.measure.measure`, "
-            "`keras_vit.inspection.inspect` or `keras_vit.delivery.deliver` with this file. In place of a Lambda, save "
-            "a layer."
+            "`keras.saving.register_keras_serializable`) and call `keras_vit.evaluate.measure.measure`, "
+            "`keras_vit.analyze.inspection.inspect` or `keras_vit.export.delivery.deliver` with this file. In place of "
+            "a Lambda, save a layer."
         ) from error
 
 

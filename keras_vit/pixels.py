@@ -7,6 +7,7 @@ import keras
 import numpy as np
 
 from keras_vit.graph import calls_of, has_graph, maker_of
+from keras_vit.levels import to_pixels
 
 RANGES = {"0..255": (0.0, 255.0), "0..1": (0.0, 1.0), "-1..1": (-1.0, 1.0)}
 """Names of the ranges, as `--pixels` takes them."""
@@ -51,7 +52,7 @@ class Pixels(NamedTuple):
         """
         if self.are_levels:
             return levels
-        return levels / 127.5 - 1.0 if self.low < 0 else levels / 255.0
+        return to_pixels(levels) if self.low < 0 else levels / 255.0
 
     def from_centred(self, images: np.ndarray) -> np.ndarray:
         """Returns float pixels in [-1, 1] in this range.

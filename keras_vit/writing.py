@@ -1,5 +1,6 @@
 """What is written for people: files that appear whole or not at all, and tables in Markdown."""
 
+import csv
 import errno
 import itertools
 import json
@@ -102,6 +103,20 @@ def write_text(path: Path, text: str) -> None:
     """
     with whole(path) as partial:
         partial.write_text(text, encoding="utf-8", errors="backslashreplace")
+
+
+def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Writes a table, whole or not at all; bytes of a file name that are no UTF-8 become escapes.
+
+    Example:
+        >>> write_csv(Path("far.csv"), ["layer", "px"], [["block, first", 3]])
+        >>> Path("far.csv").read_text().splitlines()
+        ['layer,px', '"block, first",3']
+    """
+    with whole(path) as partial, open(partial, "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(header)
+        writer.writerows(rows)
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -32,9 +32,10 @@ from keras_vit.data import sources  # noqa: E402
 from keras_vit.devices import Devices  # noqa: E402
 from keras_vit.train import DevicesConfig, FinetuneConfig  # noqa: E402
 from keras_vit.train.checkpoints import Checkpoints  # noqa: E402
+from keras_vit.train.config import row_of  # noqa: E402
+from keras_vit.train.inputs import make_sources  # noqa: E402
 from keras_vit.train.logs import read_metrics  # noqa: E402
 from keras_vit.train.optimizers import make_optimizer  # noqa: E402
-from keras_vit.train.recipe import make_sources, row_of  # noqa: E402
 from keras_vit.weights.restore import named_variables  # noqa: E402
 
 ROOT = Path(__file__).parents[1]

@@ -21,8 +21,9 @@ from synthetic_checkpoint import checkpoint
 from warm import HUNG_SECONDS
 
 import keras_vit
-from keras_vit import classifier, cli, predict, verify
+from keras_vit import cli, predict, verify
 from keras_vit.analyze.subject import Photo
+from keras_vit.evaluate import classifier
 from keras_vit.variants import VIT_VARIANTS
 
 ROOT = Path(__file__).parents[1]
@@ -341,7 +342,7 @@ def test_predict_writes_tables_that_machines_read(
 @pytest.fixture
 def finetuning(monkeypatch: pytest.MonkeyPatch) -> list:
     """What the command passes on; it answers with 75 %."""
-    from keras_vit.train import transfer
+    from keras_vit.train import finetune as module
 
     passed = []
 
@@ -349,7 +350,7 @@ def finetuning(monkeypatch: pytest.MonkeyPatch) -> list:
         passed.append((arguments, options))
         return types.SimpleNamespace(accuracy=0.75, report="out/report.md")
 
-    monkeypatch.setattr(transfer, "finetune", finetune)
+    monkeypatch.setattr(module, "finetune", finetune)
     return passed
 
 
@@ -392,15 +393,15 @@ def test_finetune_that_was_stopped_can_be_told_from_one_that_failed(
     def fail(*_, **__):
         raise getattr(train, error)("what happened")
 
-    monkeypatch.setattr(train.transfer, "finetune", fail)
+    monkeypatch.setattr(train.finetune, "finetune", fail)
     assert cli.main(["finetune", "--data=flowers", "--output=out"]) == code
     assert "what happened" in capsys.readouterr().err
 
 
 @pytest.mark.tensorflow
 def test_evaluate_is_given_what_the_flags_say(monkeypatch: pytest.MonkeyPatch):
-    from keras_vit import measure
     from keras_vit.devices import DevicesConfig
+    from keras_vit.evaluate import measure
 
     passed = []
     monkeypatch.setattr(measure, "measure", lambda *arguments, **options: passed.append((arguments, options)))
@@ -444,7 +445,7 @@ def test_evaluate_is_given_what_the_flags_say(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.tensorflow
 def test_export_is_given_what_the_flags_say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
-    from keras_vit import delivery
+    from keras_vit.export import delivery
 
     passed, problems = [], []
 
@@ -503,7 +504,7 @@ def test_ctrl_c_has_its_own_code(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 @pytest.fixture
 def analysis(monkeypatch: pytest.MonkeyPatch) -> list:
     """What the command passes on; one photo could not be read."""
-    from keras_vit import inspection
+    from keras_vit.analyze import inspection
 
     passed = []
 

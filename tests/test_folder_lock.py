@@ -12,7 +12,7 @@ pytest.importorskip("tensorflow")
 from keras_vit import folder_lock  # noqa: E402
 from keras_vit.devices import Devices  # noqa: E402
 from keras_vit.folder_lock import alone_in  # noqa: E402
-from keras_vit.train import recipe  # noqa: E402
+from keras_vit.train import run  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
 pytest.importorskip("fcntl")
@@ -101,9 +101,9 @@ def test_what_one_worker_refuses_all_refuse():
         raise ValueError("The data have changed")
 
     with pytest.raises(ValueError, match="The data have changed"):
-        recipe._agreed(workers([1, 0], 0), refuse)
+        run._agree(workers([1, 0], 0), refuse)
     with pytest.raises(ValueError, match="Worker 0 refused to begin; its own message says why"):
-        recipe._agreed(workers([1, 0], 1), lambda: None)
+        run._agree(workers([1, 0], 1), lambda: None)
     done = SimpleNamespace(times=0)
-    recipe._agreed(workers([0, 0], 1), lambda: setattr(done, "times", done.times + 1))
+    run._agree(workers([0, 0], 1), lambda: setattr(done, "times", done.times + 1))
     assert done.times == 1

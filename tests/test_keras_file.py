@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import classifier, keras_file
+from keras_vit import keras_file
+from keras_vit.evaluate import classifier
 from keras_vit.keras_file import load
 from keras_vit.pixels import pixels_of
 from keras_vit.variants import VIT_VARIANTS
@@ -326,7 +327,7 @@ def refused(case, call) -> bool:
 
 @pytest.mark.slow
 def test_evaluate(case, photos):
-    from keras_vit.measure import measure
+    from keras_vit.evaluate.measure import measure
 
     def evaluate(pixels):
         return measure(case.path, photos, pixels=pixels)
@@ -366,7 +367,7 @@ def test_predict(case, capsys):
 def test_export(case, photos, tmp_path):
     import tensorflow as tf
 
-    from keras_vit.delivery import deliver
+    from keras_vit.export.delivery import deliver
 
     def export(pixels, lines):
         return deliver(case.path, tmp_path / "out", images=photos, num_images=8, pixels=pixels, say=lines.append)
@@ -384,7 +385,7 @@ def test_export(case, photos, tmp_path):
 
 @pytest.mark.slow
 def test_analyze(case, photos, tmp_path):
-    from keras_vit.inspection import inspect
+    from keras_vit.analyze.inspection import inspect
 
     def analyze(pixels):
         return inspect(case.path, photos, tmp_path / "report", pixels=pixels, num_shown=1)

@@ -11,7 +11,8 @@ from turned_photos import KINDS, ORIENTATIONS, photo, scene
 
 tf = pytest.importorskip("tensorflow")
 
-from keras_vit import inspection, predict  # noqa: E402
+from keras_vit import predict  # noqa: E402
+from keras_vit.analyze import inspection  # noqa: E402
 from keras_vit.data import folders, sources  # noqa: E402
 from keras_vit.data.pipeline import evaluation_batches  # noqa: E402
 from keras_vit.data.reading import Unreadable  # noqa: E402
@@ -20,7 +21,7 @@ from keras_vit.evaluate.features import extract  # noqa: E402
 from keras_vit.export.saved_model import saved_model  # noqa: E402
 from keras_vit.pixels import declare  # noqa: E402
 from keras_vit.train.config import DataConfig  # noqa: E402
-from keras_vit.train.recipe import evaluation_transforms  # noqa: E402
+from keras_vit.train.inputs import evaluation_transforms  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
 

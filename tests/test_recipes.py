@@ -22,9 +22,9 @@ from keras_vit.train import (  # noqa: E402
     FinetuneConfig,
     MaskedPatchesConfig,
     PretrainConfig,
-    finetune,
     pretrain,
     pretrain_masked_patches,
+    run_finetuning,
 )
 from keras_vit.train.optimizers import make_optimizer  # noqa: E402
 from keras_vit.variants import VIT_VARIANTS  # noqa: E402
@@ -285,7 +285,7 @@ def test_fractals_are_fair_to_both():
     assert tuned.weights == "runs/fractals/model.npz"
 
 
-PROCEDURES = {PretrainConfig: pretrain, FinetuneConfig: finetune, MaskedPatchesConfig: pretrain_masked_patches}
+PROCEDURES = {PretrainConfig: pretrain, FinetuneConfig: run_finetuning, MaskedPatchesConfig: pretrain_masked_patches}
 
 
 @pytest.mark.parametrize(
@@ -375,6 +375,6 @@ def test_ten_steps(chain, tmp_path):
         config = replace(config, run=replace(config.run, devices=DevicesConfig(kind="one")))
         workdir = tmp_path / recipe / words
         procedure = PROCEDURES[type(config)]
-        results = procedure(replace(config, weights=weights) if procedure is finetune else config, workdir)
+        results = procedure(replace(config, weights=weights) if procedure is run_finetuning else config, workdir)
         weights = str(workdir / "model.npz")
         assert Path(weights).is_file() and 0 <= results["validation/accuracy"] <= 1

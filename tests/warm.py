@@ -229,7 +229,13 @@ def _start_server(path: Path, backend: str) -> None:
 # What commands and scripts import, so that a fork has it.
 _IMPORTED = (
     *("matplotlib.backends.backend_agg", "PIL.Image", "scipy.linalg", "sklearn.datasets", "sklearn.linear_model"),
-    *("tensorflow", "keras_vit.acceptance", "keras_vit.cli", "keras_vit.inspection", "keras_vit.quickstart"),
+    *(
+        "tensorflow",
+        "keras_vit.export.acceptance",
+        "keras_vit.cli",
+        "keras_vit.analyze.inspection",
+        "keras_vit.quickstart",
+    ),
     *("keras_vit.train", "keras_vit.verify"),
 )
 

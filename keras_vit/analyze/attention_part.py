@@ -11,8 +11,9 @@ import numpy as np
 from keras_vit.analyze.attention import attention_maps, attention_rollout
 from keras_vit.analyze.page import Picture, Section, Table
 from keras_vit.analyze.plots import draw_distance, draw_head_maps, draw_overlays
-from keras_vit.analyze.subject import Shown, Subject, counted, write_csv
+from keras_vit.analyze.subject import Shown, Subject, counted
 from keras_vit.pixels import pixels_of
+from keras_vit.writing import write_csv
 
 
 def write_attention(subject: Subject, folder: Path) -> list[Section]:

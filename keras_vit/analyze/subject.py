@@ -1,17 +1,15 @@
 """What a report is of: a model and its photographs. And how its parts say that they are absent, and write numbers."""
 
-import csv
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import keras
 import numpy as np
 
 from keras_vit.analyze.attention import AttentionSummary
 from keras_vit.drawing import shortened
-from keras_vit.writing import whole
 
 
 class Photo(NamedTuple):
@@ -105,17 +103,3 @@ def counted(number: int, word: str) -> str:
         ('1 photo', '1,000 photos')
     """
     return f"{number:,} {word}{'' if number == 1 else 's'}"
-
-
-def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Writes a table, whole or not at all; bytes of a file name that are no UTF-8 become escapes.
-
-    Example:
-        >>> write_csv(Path("far.csv"), ["layer", "px"], [["block, first", 3]])
-        >>> Path("far.csv").read_text().splitlines()
-        ['layer,px', '"block, first",3']
-    """
-    with whole(path) as partial, open(partial, "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(header)
-        writer.writerows(rows)

@@ -15,6 +15,7 @@ from keras_vit.data import order
 from keras_vit.data.reading import Batch, Unreadable, read_batch
 from keras_vit.data.sources import Source
 from keras_vit.data.transforms import Transform, mixup, mixup_coefficient
+from keras_vit.levels import to_pixels
 
 _BATCHES_AT_ONCE = 2
 _BATCHES_AHEAD = 2
@@ -169,7 +170,7 @@ def _mixed(images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, coefficient
     partners = tf.where(readable[:, None, None, None], images[:-1], images[1:])
     partner_labels = tf.where(readable[:, None], labels[:-1], labels[1:])
     images, labels = mixup(images[1:], labels[1:], partners, partner_labels, coefficient)
-    return (images / 127.5 - 1.0 if is_uint8 else images), labels
+    return (to_pixels(images) if is_uint8 else images), labels
 
 
 def _finished(

@@ -3,7 +3,6 @@
 The numbers are made in `accuracy.py`, the pictures are drawn in `plots.py`.
 """
 
-import csv
 import math
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import numpy as np
 from keras_vit.data.reading import read_pixels
 from keras_vit.evaluate import plots
 from keras_vit.evaluate.accuracy import Answers
-from keras_vit.writing import table, whole
+from keras_vit.writing import table, write_csv
 
 MOST_MISTAKES = 16  # drawn
 MOST_CLASSES = 100  # in the table of the report
@@ -55,12 +54,12 @@ def write_pictures(card: Answers, folder: Path) -> list[str]:
 def write_answers(card: Answers, path: Path) -> None:
     """Writes every image with its class, the answer and its probability. The file appears whole or not at all."""
     names = card.source.class_names
-    with whole(path) as partial, open(partial, "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(["image", "class", "answer", "probability", "right"])
-        for index, label, answer, share in zip(card.indices, card.labels, card.answers, card.shares, strict=True):
-            place = card.source.locate(int(index))
-            rows.writerow([place, names[label], names[answer], f"{share:.6f}", int(label == answer)])
+    answers = zip(card.indices, card.labels, card.answers, card.shares, strict=True)
+    rows = (
+        [card.source.locate(int(index)), names[label], names[answer], f"{share:.6f}", int(label == answer)]
+        for index, label, answer, share in answers
+    )
+    write_csv(path, ["image", "class", "answer", "probability", "right"], rows)
 
 
 def headline(card: Answers) -> str:

@@ -5,7 +5,6 @@ A mean over fewer tasks than its group has is never called the mean of the group
 over the same tasks.
 """
 
-import csv
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ from typing import Any
 
 from keras_vit.drawing import COLORS, picture, shortened
 from keras_vit.paper import VTAB_GROUPS, vtab_bars, vtab_scores
-from keras_vit.writing import cell, table, whole, write_json, write_text
+from keras_vit.writing import cell, table, write_csv, write_json, write_text
 
 OWN = "own"  # the group of folders that are none of VTAB's tasks
 ALL = "all"
@@ -177,13 +176,12 @@ def write_report(
 
 def _write_csv(path: Path, results: Sequence[Result]) -> None:
     """In percent; a cell is empty where the paper has no number."""
-    with whole(path) as partial, open(partial, "w", encoding="utf-8", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(["task", "group", "ours", "images", *_PAPER])
-        for result in results:
-            paper = [scores.get(result.task, "") for scores in _PAPER.values()]
-            ours = f"{100 * result.numbers['top1']:.4f}"
-            rows.writerow([result.task, result.group, ours, int(result.numbers["images"]), *paper])
+    rows = []
+    for result in results:
+        paper = [scores.get(result.task, "") for scores in _PAPER.values()]
+        ours = f"{100 * result.numbers['top1']:.4f}"
+        rows.append([result.task, result.group, ours, int(result.numbers["images"]), *paper])
+    write_csv(path, ["task", "group", "ours", "images", *_PAPER], rows)
 
 
 def _page(results: Sequence[Result], title: str, facts: Mapping[str, str], left_out: Mapping[str, str]) -> list[str]:

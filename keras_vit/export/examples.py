@@ -8,6 +8,7 @@ import numpy as np
 from keras_vit.data.pipeline import evaluation_batches
 from keras_vit.data.sources import Source, fractals
 from keras_vit.data.transforms import eval_crop, scale_to
+from keras_vit.levels import to_levels, to_pixels
 
 _BATCH = 16
 # Of pixels from 0 to 255: how far images differ at a place, in the mean over places. Photographs of one data set differ
@@ -37,7 +38,7 @@ class Examples:
 
     def pixels(self) -> np.ndarray:
         """Returns the images as (n, H, W, 3) uint8, rounded."""
-        return np.round((self.images + 1) * 127.5).clip(0, 255).astype(np.uint8)
+        return to_levels(self.images)
 
     def those(self, chosen: np.ndarray) -> "Examples":
         """Returns the images at places, or where `chosen` is true."""
@@ -124,7 +125,8 @@ def _spread(num_images: int, count: int) -> np.ndarray:
 
 def _of_array(images: np.ndarray) -> Examples:
     is_uint8 = images.dtype == np.uint8
-    scaled = images.astype(np.float32) / np.float32(127.5) - np.float32(1) if is_uint8 else images.astype(np.float32)
+    floats = images.astype(np.float32)
+    scaled = to_pixels(floats) if is_uint8 else floats
     return Examples(images=scaled, labels=None, name="images that were given")
 
 

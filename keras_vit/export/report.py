@@ -3,7 +3,6 @@
 Nothing is measured here; see `verdicts.py`.
 """
 
-import csv
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 from keras_vit.drawing import COLORS, MARKS, check_can_draw, drawable, picture, write_beside
 from keras_vit.export.verdicts import Verdict
-from keras_vit.writing import cell, table, whole, write_text
+from keras_vit.writing import cell, table, write_csv, write_text
 
 _NUMBERS = ("size_bytes", "num_images", "top1_agreement", "max_error", "mean_error", "latency_ms", "accuracy")
 _HEADER = ("file", "size, MB", "images", "top-1 agreement", "max error", "mean error", "latency, ms", "accuracy")
@@ -168,12 +167,11 @@ def _method(verdicts: Sequence[Verdict], images_name: str) -> str:
 
 def _write_csv(path: Path, verdicts: Sequence[Verdict]) -> None:
     """A cell is empty where nothing was measured."""
-    with whole(path) as partial, open(partial, "w", encoding="utf-8", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(["file", *_NUMBERS])
-        for verdict in verdicts:
-            numbers = [getattr(verdict, name) for name in _NUMBERS]
-            rows.writerow([verdict.name, *("" if n is None or not math.isfinite(n) else n for n in numbers)])
+    rows = []
+    for verdict in verdicts:
+        numbers = [getattr(verdict, name) for name in _NUMBERS]
+        rows.append([verdict.name, *("" if n is None or not math.isfinite(n) else n for n in numbers)])
+    write_csv(path, ["file", *_NUMBERS], rows)
 
 
 def _megabytes(verdict: Verdict) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import keras
 
+from keras_vit.levels import to_pixels
 from keras_vit.models.class_token import ClassTokenModel
 
 _FEW = 4  # channels; a side of an image is longer
@@ -68,7 +69,7 @@ def as_pixels(
     if not include_preprocessing:
         return images, images
     # Not `keras.layers.Rescaling`: it imports TensorFlow whatever the backend.
-    return images, keras.ops.subtract(keras.ops.divide(images, 127.5), 1.0)
+    return images, to_pixels(images)
 
 
 def source_inputs(images: keras.KerasTensor):

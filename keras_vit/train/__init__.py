@@ -1,13 +1,14 @@
 """Training: one `fit` on one device or many, checkpoints that a kill cannot hurt, the paper's optimization."""
 
 from keras_vit.devices import DevicesConfig
-from keras_vit.train.config import DataConfig, RunConfig, load_config, recipe_words, smoke_form
-from keras_vit.train.finetune import FinetuneConfig, finetune
+from keras_vit.train.config import DataConfig, RunConfig
+from keras_vit.train.finetune import Finetuned
+from keras_vit.train.finetune_recipe import FinetuneConfig, run_finetuning
 from keras_vit.train.loop import EXIT_STOPPED, Diverged, LoopConfig, Stopped
 from keras_vit.train.masked_patches import MaskedPatchesConfig, pretrain_masked_patches
 from keras_vit.train.optimizers import OptimizerConfig
 from keras_vit.train.pretrain import PretrainConfig, pretrain
-from keras_vit.train.transfer import Finetuned
+from keras_vit.train.recipes import load_config, recipe_words, smoke_form
 
 __all__ = [
     "EXIT_STOPPED",
@@ -22,10 +23,10 @@ __all__ = [
     "PretrainConfig",
     "RunConfig",
     "Stopped",
-    "finetune",
     "load_config",
     "pretrain",
     "pretrain_masked_patches",
     "recipe_words",
+    "run_finetuning",
     "smoke_form",
 ]

@@ -1,23 +1,15 @@
-"""What a run is told: the parts of its config, reading one from a recipe, and changing a field from a command line.
+"""The parts of a config that every procedure has: data, optimizer, devices, loop; and the row of a model."""
 
-A recipe is a Python file with a function `get_config(arg)` that returns a complete, frozen config. It is code, so that
-one recipe can be made of another with `dataclasses.replace`; a field is changed by its dotted name.
-"""
-
-import ast
 import dataclasses
-import runpy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from keras_vit.devices import DevicesConfig
-from keras_vit.keras_file import is_file
 from keras_vit.suggestions import did_you_mean
 from keras_vit.train.loop import LoopConfig
 from keras_vit.train.optimizers import OptimizerConfig
-from keras_vit.variants import VARIANTS, ResNetVariant
+from keras_vit.variants import VARIANTS, ResNetVariant, ViTVariant
 
 KINDS = ("image_folder", "tfds", "digits", "fractals", "given")
 
@@ -29,7 +21,7 @@ class DataConfig:
     Attributes:
         kind: "image_folder": `name` holds the folders `train` and `test`; "tfds": `name` is a data set of TensorFlow
             Datasets, `train` and `test` its splits; "digits": scikit-learn's; "fractals": drawn on the fly; "given":
-            what the caller of `keras_vit.train.recipe.run` passes.
+            what the caller of `keras_vit.train.run.run` passes.
         name: A folder, or a data set.
         train, test: Folders or splits. An empty `test` is no validation.
         held_out: Share of the training set that is left out and validated on; the test set is not opened then. The
@@ -116,192 +108,6 @@ class RunConfig:
             raise ValueError(f"These must be at least 1. Received: {', '.join(wrong)}.")
 
 
-def load_config(recipe: str, overrides: Sequence[str] = ()) -> Any:
-    """Returns the config of a recipe, with changes.
-
-    Args:
-        recipe: "path/to/recipe.py" or "path/to/recipe.py:argument"; its `get_config(argument)` is called.
-        overrides: "optimizer.learning_rate=0.003" and the like.
-
-    Raises:
-        ValueError: If there is no such recipe or field; names the nearest fields. If a file `model.keras` is fine-tuned
-            and what it brings is given too.
-    """
-    path, _, argument = recipe.partition(":")
-    if not Path(path).is_file():
-        raise ValueError(
-            f"There is no recipe {path}. Recipes are files such as experiments/configs/cifar10_scratch.py."
-        )
-    get_config = runpy.run_path(path).get("get_config")
-    if get_config is None:
-        raise ValueError(f"{path} is no recipe: it has no function `get_config(arg)`.")
-    config = get_config(argument)
-    changes = {}
-    for override in overrides:
-        name, equals, text = override.partition("=")
-        if not equals:
-            raise ValueError(f"An override is written name=value. Received: {override!r}.")
-        changes[name] = text
-    config = with_fields(config, changes)
-    if is_file(getattr(config, "model", "")):
-        brought = [name for name in changes if name.partition(".")[0] in ("weights", "variant", "model_options")]
-        if brought:
-            raise ValueError(f"{config.model} brings its own: leave out {', '.join(brought)}.")
-    return config
-
-
-def recipe_words(arg: str, valid: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Reads what stands after the colon of a recipe: words in any order, separated by commas, at most one of a kind.
-
-    Args:
-        arg: What `get_config` was given.
-        valid: Kind to its words.
-
-    Returns:
-        Kind to the word that was given, or to "".
-
-    Raises:
-        ValueError: If a word is of no kind, or two are of one; lists the valid ones.
-
-    Example:
-        >>> recipe_words("smoke,ViT_B16", {"model": ("ViT_B16", "ViT_L16"), "epochs": ("90ep",), "size": ("smoke",)})
-        {'model': 'ViT_B16', 'epochs': '', 'size': 'smoke'}
-    """
-    words = [word.strip() for word in arg.split(",") if word.strip()]
-    found = {kind: [word for word in words if word in choices] for kind, choices in valid.items()}
-    if sum(map(len, found.values())) < len(words) or any(len(chosen) > 1 for chosen in found.values()):
-        lines = "\n".join(f"  {kind}: {', '.join(choices)}" for kind, choices in valid.items())
-        raise ValueError(
-            "This recipe takes words separated by commas, at most one from each line below, or nothing after the "
-            f"colon. Received: {arg!r}.\n{lines}"
-        )
-    return {kind: "".join(chosen) for kind, chosen in found.items()}
-
-
-def smoke_form(config: Any) -> Any:
-    """Returns the config of any recipe cut down to seconds: ten steps of a tiny model on data that needs no download.
-
-    What is tried is the recipe's own: its optimizer, schedule, crops, augmentation and loss. The data are
-    scikit-learn's digits, or a few fractals where the recipe has fractals. A config with `weights` goes on, at a higher
-    resolution, from what the smoke form of a model of its family left in /tmp/smoke.
-
-    Args:
-        config: Has the fields `run`, `model`, `variant`, `model_options` and `image_size`.
-
-    Example:
-        >>> from keras_vit.train import PretrainConfig
-        >>> run = RunConfig(data=DataConfig(name="/data/pets"), loop=LoopConfig(total_steps=500))
-        >>> small = smoke_form(PretrainConfig(model="ViT_L16", run=run))
-        >>> small.image_size, small.variant["width"], small.run.data.kind
-        (16, 32, 'digits')
-    """
-    run, optimizer = config.run, config.run.optimizer
-    tiny, stride = _tiny(config.model)
-    options = dict(optimizer.schedule_options)
-    if "boundaries" in options:
-        options["boundaries"] = tuple(range(3, 9))[: len(options["boundaries"])]
-    small = {
-        "run": replace(
-            run,
-            data=_embedded(run.data),
-            batch_size=32,
-            optimizer=replace(
-                optimizer,
-                warmup_steps=min(2, optimizer.warmup_steps),
-                schedule_options=options,
-                average_momentum=None if optimizer.average_momentum is None else 0.9,
-            ),
-            loop=replace(run.loop, total_steps=10, log_every=2, evaluate_every=5, checkpoint_every=4),
-        ),
-        "variant": {"name": "Smoke", **config.variant, **tiny},
-        "model_options": {
-            name: 32 if name == "representation_size" and value else value
-            for name, value in config.model_options.items()
-        },
-        "image_size": 4 * stride,
-    }
-    if "weights" in {field.name for field in dataclasses.fields(config)}:
-        small |= {"weights": "/tmp/smoke/model.npz", "image_size": 6 * stride}
-    return replace(config, **small)
-
-
-def _embedded(data: DataConfig) -> DataConfig:
-    whole = replace(data, train="train", test="test", held_out=0.0, train_share=1.0, drop_duplicates=False)
-    if data.kind == "fractals":
-        return replace(whole, num_classes=8, images_per_class=20)
-    return replace(whole, kind="digits", name="", flip=False)
-
-
-def _tiny(model: str) -> tuple[dict[str, Any], int]:
-    """The fields that make a row tiny, and the pixels that a token or a cell of the result then covers."""
-    row = VARIANTS[model]
-    if isinstance(row, ResNetVariant):
-        return {"units": (1, 1)}, 8
-    fields: dict[str, Any] = {"patch_size": 4, "width": 32, "depth": 2, "num_heads": 2, "mlp_dim": 64}
-    if row.stem is None:
-        return fields, 4
-    stem = replace(row.stem, units=(1, 1)[: len(row.stem.units)])
-    return {**fields, "patch_size": 1, "stem": stem}, stem.total_stride
-
-
-def with_fields(config: Any, changes: Mapping[str, str]) -> Any:
-    """Returns a config with fields changed, all at once: what they make together is what is checked.
-
-    Args:
-        config: A dataclass of dataclasses.
-        changes: {"optimizer.learning_rate": "0.003"}: values as Python writes them; other text is a string.
-
-    Example:
-        >>> with_fields(LoopConfig(total_steps=10), {"log_every": "5"}).log_every
-        5
-    """
-    known, mappings = flattened(config), _mappings(config)
-    for name in changes:
-        if name not in known and name.rpartition(".")[0] not in mappings:
-            suggestion = did_you_mean(name, known, 4) or f" It has: {', '.join(known)}."
-            raise ValueError(f"The config has no field {name!r}.{suggestion}")
-    values = {tuple(name.split(".")): _value(text) for name, text in changes.items()}
-    return _replaced(config, values, "")
-
-
-def _value(text: str) -> Any:
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
-
-
-def _replaced(config: Any, values: Mapping[tuple[str, ...], Any], prefix: str) -> Any:
-    is_mapping = isinstance(config, Mapping)
-    new = {}
-    for head in dict.fromkeys(path[0] for path in values):
-        old = config.get(head) if is_mapping else getattr(config, head)
-        if (head,) in values:
-            old = values[head,] if is_mapping else _of_its_type(prefix + head, old, values[head,])
-        below = {path[1:]: value for path, value in values.items() if path[0] == head and len(path) > 1}
-        new[head] = _replaced(old, below, f"{prefix}{head}.") if below else old
-    return {**config, **new} if is_mapping else replace(config, **new)
-
-
-def _of_its_type(name: str, old: Any, value: Any) -> Any:
-    value = float(value) if isinstance(old, float) and isinstance(value, int) and not isinstance(value, bool) else value
-    value = tuple(value) if isinstance(old, tuple) and isinstance(value, list) else value
-    if old is not None and value is not None and type(value) is not type(old):
-        raise ValueError(f"`{name}` is of type {type(old).__name__}. Received: {value!r}.")
-    return value
-
-
-def _mappings(config: Any, prefix: str = "") -> list[str]:
-    found = []
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if isinstance(value, Mapping):
-            found.append(prefix + field.name)
-        elif dataclasses.is_dataclass(value):
-            found += _mappings(value, f"{prefix}{field.name}.")
-    return found
-
-
 def flattened(config: Any, prefix: str = "") -> dict[str, str]:
     """Returns {"optimizer.learning_rate": "0.001", ...} of a config."""
     flat: dict[str, str] = {}
@@ -312,3 +118,20 @@ def flattened(config: Any, prefix: str = "") -> dict[str, str]:
         else:
             flat[prefix + field.name] = repr(dict(value)) if isinstance(value, Mapping) else repr(value)
     return flat
+
+
+def row_of(model: str, changes: Mapping[str, Any]) -> ViTVariant | ResNetVariant:
+    """Returns a row of the table of models, with changes.
+
+    Raises:
+        ValueError: If there is no such model or field; names the nearest.
+    """
+    if model not in VARIANTS:
+        suggestion = did_you_mean(model, VARIANTS) or f" There are: {', '.join(VARIANTS)}."
+        raise ValueError(f"There is no model {model!r}.{suggestion}")
+    row = VARIANTS[model]
+    fields = [field.name for field in dataclasses.fields(row)]
+    unknown = [name for name in changes if name not in fields]
+    if unknown:
+        raise ValueError(f"A {type(row).__name__} has no {', '.join(unknown)}. It has: {', '.join(fields)}.")
+    return replace(row, **changes) if changes else row

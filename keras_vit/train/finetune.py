@@ -1,233 +1,386 @@
-"""Training on from a checkpoint, or from a model in memory: a new head that starts at zero, and any resolution."""
+"""Fine-tuning without a config: a model, a folder of images, a folder for what comes out.
 
-import hashlib
+The defaults are the paper's (table 4, B.1.1), and BiT's where they depend on the amount of data; `finetune` says what
+they are. What is left in the folder is the business of `handover.py`.
+"""
+
+import json
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 
-from keras_vit.applications import application
-from keras_vit.evaluate.heads import before_the_head
-from keras_vit.graph import calls_of
+from keras_vit import cost
+from keras_vit.data import folders
+from keras_vit.data.sources import Source, image_folder
+from keras_vit.devices import has_accelerator
+from keras_vit.drawing import check_can_draw
 from keras_vit.keras_file import is_file, load
-from keras_vit.layers.axial import AxialTransformerBlock, AxialUnit
-from keras_vit.layers.positions import AddPositionEmbs
-from keras_vit.models.class_token import ClassTokenModel
-from keras_vit.models.ends import classify
-from keras_vit.options import POOLING_OF, resolve_classifier
-from keras_vit.pixels import described, entry_of
-from keras_vit.train.config import RunConfig
-from keras_vit.train.losses import default_head_bias
-from keras_vit.train.recipe import row_of, run
-from keras_vit.variants import ResNetVariant, ViTVariant
-from keras_vit.weights.restore import PositionResize, restore, state
+from keras_vit.pixels import declare, described
+from keras_vit.train.config import DataConfig, RunConfig, row_of
+from keras_vit.train.handover import Handover, Order
+from keras_vit.train.loop import LoopConfig
+from keras_vit.train.new_head import on_trunk, weights_sha256, with_new_head
+from keras_vit.train.optimizers import OptimizerConfig
+from keras_vit.train.run import Procedure, run
+from keras_vit.train.schedules import bit_hyperrule
+from keras_vit.train.workdir import check_folder
+from keras_vit.variants import ViTVariant
+from keras_vit.weights import catalog, source
+from keras_vit.weights.download import without_secrets
+from keras_vit.weights.save import check_can_save
+from keras_vit.writing import by_reason, one_line
+
+HELD_OUT = 0.1
+_PAPER_BATCH, _CPU_BATCH = 512, 32
+_PAPER_SIZE, _PRETRAINED_SIZE = 384, 224
+# Images of 384 pixels that are learned from at the same time; smaller ones are more.
+_ROWS, _CPU_ROWS = 16, 8
+_LARGE = 200_000_000  # parameters, from which on insides of blocks are computed twice to save memory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FinetuneConfig:
-    """A model that goes on learning.
+class TransferConfig:
+    """What a run of `finetune` is recorded as: settled, with nothing left to defaults.
 
     Attributes:
         run: How to train.
-        weights: A tag of `keras_vit.list_weights(model)`, or a checkpoint file of any layout; "none" are random ones.
-        model: A name of `keras_vit.list_models()`; or a file `model.keras` of a model of this package, which brings its
-            own weights, row and options: the three others are not read.
-        variant: Fields of its row that differ, as in the run that made the checkpoint.
-        model_options: Further arguments of the model, such as `classifier` and `dropout_rate`.
-        image_size: Side of the square images, in pixels; positions are resized as published.
+        model, weights: Their names; "none" are random weights.
+        image_size: Side of the square images, in pixels.
+        training, validation: What is learned from and measured on, in words.
     """
 
     run: RunConfig
+    model: str
     weights: str
-    model: str = "ViT_B16"
-    variant: Mapping[str, Any] = field(default_factory=dict)
-    model_options: Mapping[str, Any] = field(default_factory=dict)
-    image_size: int = 384
-
-    def __post_init__(self) -> None:
-        if not self.weights:
-            raise ValueError("`weights` is empty: name a file or a tag, for example --config.weights=run/model.npz.")
+    image_size: int
+    training: str
+    validation: str
 
 
-def finetune(config: FinetuneConfig, workdir: str | os.PathLike) -> dict[str, float]:
-    """Trains a checkpoint on; the same call on the same folder goes on where it stopped.
+@dataclass(frozen=True, kw_only=True)
+class Finetuned:
+    """What came out of `finetune`.
 
-    Arguments, results and errors are those of `keras_vit.train.pretrain.pretrain`. The whole head of the checkpoint is
-    dropped, the tanh layer of pre-training too, for one layer of zeros: training starts with logits of 0.
-
-    Source: arXiv:2010.11929, section 3.2 and B.1.1.
+    Attributes:
+        model: Pixels in [-1, 1] to probabilities, (B, H, W, 3) to (B, Y).
+        class_names: Y of them, in the order of the probabilities.
+        accuracy: Share of the validation images that it names correctly.
+        report: Path of `report.md`.
     """
-    config, build = settled(config)
-    title = f"{name_of(config)} fine-tuned on {config.run.data.name or config.run.data.kind}"
-    return run(config, config.run, build, config.image_size, workdir, title)
+
+    model: keras.Model
+    class_names: tuple[str, ...]
+    accuracy: float
+    report: Path
 
 
-def settled(config: FinetuneConfig) -> tuple[FinetuneConfig, Callable[[int], keras.Model]]:
-    """Returns the config as it is recorded, and what makes its model for a number of classes: one that gives logits.
-
-    Of a file `model.keras` the weights are recorded as their hash, and the pixels that it takes are printed.
-
-    Raises:
-        ValueError: If there is no such model, or it cannot be fine-tuned.
-    """
-    size = config.image_size
-    if not is_file(config.model):
-        row = row_of(config.model, config.variant)
-        weights = None if config.weights == "none" else config.weights
-
-        def build_by_name(num_classes: int) -> keras.Model:
-            bias = default_head_bias(config.run.loss, num_classes)
-            return on_trunk(row, weights, size, num_classes, bias=bias, **config.model_options)
-
-        return config, build_by_name
-    if config.run.devices.precision != "float32":
-        raise ValueError(
-            f"{config.model} computes in the precision that it was saved with: leave out the precision. "
-            f"Received: {config.run.devices.precision}."
-        )
-    given = load(config.model, any_size=True)
-    height, width = given.input_shape[1:3]
-    print(described(given, (height or size, width or size)), flush=True)
-    digest = weights_sha256(with_new_head(given, size, 2))
-
-    def build(num_classes: int) -> keras.Model:
-        return with_new_head(given, size, num_classes, bias=default_head_bias(config.run.loss, num_classes))
-
-    return replace(config, weights=f"sha256 {digest}", variant={}, model_options={}), build
-
-
-def name_of(config: FinetuneConfig) -> str:
-    """Returns what titles call the model."""
-    return Path(config.model).stem if is_file(config.model) else row_of(config.model, config.variant).name
-
-
-def weights_sha256(model: keras.Model) -> str:
-    """Returns the beginning of a hash of all weights in front of the head, which is the last layer."""
-    digest = hashlib.sha256()
-    for name, array in sorted(state(model.layers[:-1]).items()):
-        digest.update(name.encode() + np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()[:16]
-
-
-def on_trunk(
-    row: ViTVariant | ResNetVariant,
-    weights: str | os.PathLike | None,
-    image_size: int,
-    num_classes: int,
+def finetune(
+    model: str | keras.Model,
+    data: str | os.PathLike | Source,
+    output: str | os.PathLike,
     *,
-    bias: float = 0.0,
-    **options: Any,
-) -> keras.Model:
-    """Returns a model that gives logits: a checkpoint without its head, and one layer of zeros.
+    weights: str | os.PathLike | None = "imagenet21k",
+    validation: str | os.PathLike | Source | None = None,
+    image_size: int | None = None,
+    pixels: str | None = None,
+    steps: int | None = None,
+    batch_size: int | None = None,
+    learning_rate: float = 0.01,
+    seed: int = 0,
+) -> Finetuned:
+    """Trains a model to tell your classes apart, and leaves the model and a report on it in `output`.
+
+    As in the paper: the head is replaced by one layer of zeros, positions are resized, SGD with momentum 0.9 and a
+    cosine schedule, no weight decay, gradients clipped at norm 1, softmax; Inception crops and flips, and evaluation on
+    whole images. The same call on the same folder goes on where it stopped.
 
     Args:
-        row: Of the table of models, or one like it.
-        weights: Tag, file, URL, or None for random ones.
-        image_size: Side of the square images, in pixels.
-        num_classes: Of the new head.
-        bias: Where its bias starts.
-        **options: Further arguments of the model.
-    """
-    classifier = "gap" if isinstance(row, ResNetVariant) else options.get("classifier") or resolve_classifier(row, None)
-    if classifier not in POOLING_OF:
-        raise ValueError(f"`classifier` must be one of {', '.join(POOLING_OF)}. Received: {classifier!r}.")
-    pooling = POOLING_OF[classifier]
-    shape = (image_size, image_size, 3)
-    trunk = application(row)(weights=weights, include_top=False, pooling=pooling, input_shape=shape, **options)
-    return ClassTokenModel(trunk.input, classify(trunk.output, num_classes, bias=bias), name=trunk.name)
-
-
-def with_new_head(model: keras.Model, image_size: int, num_classes: int, *, bias: float = 0.0) -> keras.Model:
-    """Returns a copy of a model of this package that gives logits: its weights, another size, and a head of zeros.
-
-    The given model stays as it is.
-
-    Args:
-        model: With a head, which is dropped whole, or with one vector for each image; also within a model that scales
-            pixels to [-1, 1] in front of it and has a head of its own.
-        image_size: Side of the square images, in pixels.
-        num_classes: Of the new head.
-        bias: Where its bias starts.
+        model: A name of `keras_vit.list_models()`; or a model that this package built, also within another model that
+            scales its pixels, or a file `model.keras` of one: then its weights are where training starts, and it stays
+            as it is.
+        data: A folder, `data/<class>/*` or `data/train/<class>/*` with `data/test/<class>/*` (also val, validation,
+            valid), or a `keras_vit.data.sources.Source`.
+        output: Folder for what comes out: `report.md`, `model.keras`, `model.npz` (for `weights=`), `classes.txt` and
+            pictures.
+        weights: Of a named model: a tag, a file, a URL, or None for random ones. The default is also the tag
+            "augreg_in21k" of those models whose weights of ImageNet-21k are called so.
+        validation: What to measure on: a folder of the same classes, or a source. Default: the test set in `data`, or
+            a tenth of each class, at least one image, that is not learned from.
+        image_size: Side of the square images, in pixels. Default: 384 if the weights were trained at 224; else that of
+            the weights, or of the model that is given.
+        pixels: "0..255", "0..1" or "-1..1", of a model that is given; default: as `keras_vit.pixels.pixels_of` reads.
+        steps: Updates. Default: 500 for fewer than 20,000 images, 10,000 for fewer than 500,000, else 20,000. The
+            warm-up takes a fifth of them, at most 500.
+        batch_size: Images of an update. Default: 512, or 32 without an accelerator, but at most as many as there are,
+            rounded down to a power of two. They are computed in parts, so memory does not limit it.
+        learning_rate: The peak. It does not depend on the batch: clipped gradients make steps of the same length.
+        seed: Of order, crops and dropout.
 
     Raises:
-        ValueError: If it is no such model.
+        ValueError: If model, weights, data, settings or folder do not fit; before anything long is begun.
+        ImportError: If matplotlib is absent; the message says what to install.
+        OSError: If the weights cannot be had, or the folder cannot be written.
+        keras_vit.train.Stopped: After SIGTERM or SIGINT, when the state is saved.
+        keras_vit.train.Diverged: If the loss is not a number any more.
 
     Example:
-        >>> model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3))
-        >>> with_new_head(model, 48, num_classes=3).output_shape
-        (None, 3)
+        >>> images = np.random.default_rng(0).integers(0, 256, (20, 32, 32, 3)).astype("uint8")
+        >>> source = keras_vit.data.sources.arrays(images, np.arange(20) % 2, ["cat", "dog"])
+        >>> model = keras_vit.application(dataclasses.replace(VIT_VARIANTS["ViT_Ti16"], depth=1))
+        >>> model = model(weights=None, input_shape=(32, 32, 3))
+        >>> done = finetune(model, source, "cats", steps=2)
+        Fine-tuning vit_ti16 (787,048 parameters, weights: in memory, sha256 ...) at 32 x 32 pixels. It learns
+        from 18 images of 2 classes, 9 of each (arrays), and is measured on 2 others (10% of each class, held out). ...
+        >>> done.model.output_shape, done.class_names
+        ((None, 2), ('cat', 'dog'))
+
+    Source: arXiv:2010.11929, table 4 and B.1.1; number of steps: arXiv:1912.11370, section 3.3.
     """
-    trunk = _trunk(model)
-    images = keras.Input((image_size, image_size, 3))
-    copy = keras.models.clone_model(trunk, input_tensors=images, clone_function=_at_size(trunk, image_size))
-    tables = [layer for layer in trunk.layers if isinstance(layer, AddPositionEmbs)]
-    positions = (
-        PositionResize(checkpoint_grid=tables[0].grid, interpolation=tables[0].interpolation) if tables else None
+    check_can_draw()
+    start = _start(model, weights, image_size, pixels)
+    training, measured, words = _data(data, validation)
+    settings = _settings(training, start, steps, batch_size, learning_rate, seed)
+    config = TransferConfig(
+        run=settings,
+        model=start.name,
+        weights=start.weights,
+        image_size=start.image_size,
+        training=f"{training.num_examples:,} of {len(training.class_names):,} classes",
+        validation=words,
     )
-    restore(copy.layers, state(trunk.layers), positions=positions, origin=f"the model {model.name}")
-    return ClassTokenModel(copy.input, classify(copy.output, num_classes, bias=bias), name=model.name)
+    folder = Path(output).expanduser()
+    if not isinstance(data, Source) and folder.resolve().is_relative_to(Path(data).expanduser().resolve()):
+        raise ValueError(f"{folder} lies in the data, where it would be taken for a class. Choose another `output`.")
+    order = Order(
+        model=start.source,
+        weights=None if start.is_file else start.weights,
+        pixels=pixels,
+        data=None if isinstance(data, Source) or validation is not None else Path(data).expanduser().resolve(),
+        image_size=start.image_size,
+        settings=settings,
+        folder=folder.resolve(),
+    )
+    if (
+        check_folder(folder, config, (training, measured))
+        and (folder / "results.json").exists()
+        and (folder / "model.keras").exists()
+    ):
+        print(f"{folder} holds this run, and it is finished. To run it again, name another folder.", flush=True)
+        return _result(folder, training)
+    plan = _plan(config, start, training, measured, data)
+    print(plan, flush=True)
+    procedure = Procedure(
+        title=f"{start.name} fine-tuned on {_short_name(training)}",
+        build=start.build,
+        image_size=start.image_size,
+        conclude=Handover(order=order, plan=plan),
+        command=order.command(),
+    )
+    run(config, folder, procedure, data=(training, measured))
+    return _result(folder, training)
 
 
-def _trunk(model: keras.Model) -> keras.Model:
-    """From pixels in [-1, 1] to what the head reads, behind what scales pixels; refuses what could not be saved."""
-    if not _has_layers_of_ours(model):
+@dataclass(frozen=True, kw_only=True)
+class _Start:
+    """Where training starts: what is known of the model, and how it is made."""
+
+    name: str
+    source: str | None  # of the model on a command line: its name, or the path of its file
+    weights: str
+    image_size: int
+    parameters: int
+    build: Callable[[int], keras.Model]
+
+    @property
+    def is_file(self) -> bool:
+        return self.source is not None and is_file(self.source)
+
+
+def _start(
+    model: str | keras.Model, weights: str | os.PathLike | None, image_size: int | None, pixels: str | None = None
+) -> _Start:
+    if image_size is not None and image_size < 1:
+        raise ValueError(f"`image_size` must be at least 1. Received: {image_size}.")
+    if isinstance(model, str | os.PathLike) and not is_file(model):
+        if pixels not in (None, "-1..1"):
+            raise ValueError(f"{model} takes pixels from -1 to 1: leave out `pixels`. Received: {pixels!r}.")
+        return _start_by_name(os.fspath(model), weights, image_size)
+    if weights != "imagenet21k":
+        raise ValueError("A model that is given brings its weights: leave out `weights`, or pass the model's name.")
+    path = None if isinstance(model, keras.Model) else Path(model).expanduser().resolve()
+    given = model if path is None else load(path, any_size=True)
+    if pixels is not None:
+        declare(given, pixels)
+    height, width = given.input_shape[1:3]
+    if image_size is None and height != width:
+        raise ValueError(f"Images are square here. Received: a model of {height} x {width} pixels; pass `image_size`.")
+    size = image_size or height or _PAPER_SIZE
+    if path is not None:
+        print(described(given, (height or size, width or size)), flush=True)
+    copy = with_new_head(given, size, 2)
+    check_can_save(copy)
+    return _Start(
+        name=given.name,
+        source=None if path is None else str(path),
+        weights=f"{'in memory' if path is None else path}, sha256 {weights_sha256(copy)}",
+        image_size=size,
+        parameters=given.count_params(),
+        build=lambda num_classes: with_new_head(given, size, num_classes),
+    )
+
+
+def _start_by_name(model: str, weights: str | os.PathLike | None, image_size: int | None) -> _Start:
+    row, options, trained_size = row_of(model, {}), {}, None
+    if weights is not None:
+        weights = os.fspath(weights)
+        tags = catalog.list_weights(model)
+        if weights == "imagenet21k" and weights not in tags and "augreg_in21k" in tags:
+            weights = "augreg_in21k"
+        found = source.find(model, weights)
+        if found.is_tag and found.row is not None:
+            trained_size = found.row.image_size
+        else:
+            weights = weights if "://" in weights else str(Path(weights).resolve())
+            pretrained = source.load(found)
+            trained_size = pretrained.image_size and pretrained.image_size[0]
+            if "encoder_norm/gamma" in pretrained.arrays and "class_token/cls" not in pretrained.arrays:
+                options["classifier"] = "map" if "map_head/probe" in pretrained.arrays else "gap"
+    size = image_size or _default_size(row, _PAPER_SIZE if weights is not None else _PRETRAINED_SIZE, trained_size)
+    return _Start(
+        name=model,
+        source=model,
+        weights="none" if weights is None else without_secrets(weights),
+        image_size=size,
+        parameters=cost.parameters(row, image_size=(size, size)),  # refuses a size that patches do not tile
+        build=lambda num_classes: on_trunk(row, weights, size, num_classes, **options),
+    )
+
+
+def _default_size(row: Any, size: int, trained_size: int | None) -> int:
+    """That of the weights, or the usual one; of patches that do not tile it, as many as fit in."""
+    if trained_size not in (None, _PRETRAINED_SIZE):
+        return trained_size
+    return size - size % row.patch_size if isinstance(row, ViTVariant) and row.stem is None else size
+
+
+def _data(
+    data: str | os.PathLike | Source, validation: str | os.PathLike | Source | None
+) -> tuple[Source, Source, str]:
+    """What to learn from, what to measure on, and the second in words."""
+    training, test = (data, None) if isinstance(data, Source) else folders.training_and_test(data)
+    if len(training.class_names) < 2:
+        raise ValueError(f"{training.name} has a single class: there is nothing to tell apart.")
+    if isinstance(validation, Source):
+        test = validation
+    elif validation is not None:
+        test = image_folder(validation, class_names=training.class_names)
+    if test is None:
+        split = training.split if training.labels is None else training.split_by_class
+        test, training = split(HELD_OUT)
+        return training, test, f"{test.num_examples:,}, {HELD_OUT:.0%} of each class, held out"
+    if test.class_names != training.class_names:
         raise ValueError(
-            f"{model.name} is no model of this package, and only such models are fine-tuned here. Train it with "
-            "Keras's own `fit`."
+            f"The classes of {test.name} are not those of {training.name}. Received: "
+            f"{', '.join(test.class_names[:10])}; expected: {', '.join(training.class_names[:10])}."
         )
-    entry = entry_of(model)
-    if abs(entry.low + 1) > 0.02 or abs(entry.high - 1) > 0.02:
-        raise ValueError(
-            f"The first layer of {model.name} was trained on pixels from {entry.low:.3g} to {entry.high:.3g}, and "
-            "images are scaled to [-1, 1] here. Fine-tune it with Keras, or begin it with what scales pixels to "
-            "[-1, 1], such as `keras.layers.Rescaling(1 / 127.5, offset=-1)`."
+    return training, test, f"{test.num_examples:,} of {test.name}"
+
+
+def _settings(
+    training: Source, start: _Start, steps: int | None, batch_size: int | None, learning_rate: float, seed: int
+) -> RunConfig:
+    fast = has_accelerator()
+    steps = bit_hyperrule(training.num_examples).total_steps if steps is None else steps
+    most = _PAPER_BATCH if fast else _CPU_BATCH
+    batch_size = min(most, 2 ** int(np.log2(training.num_examples))) if batch_size is None else batch_size
+    wrong = [f"`{name}` = {value}" for name, value in (("steps", steps), ("batch_size", batch_size)) if value < 1]
+    if wrong:
+        raise ValueError(f"Steps and batch must be at least 1. Received: {', '.join(wrong)}.")
+    if learning_rate <= 0:
+        raise ValueError(f"`learning_rate` must be above 0. Received: {learning_rate}.")
+    rows = max(1, int((_ROWS if fast else _CPU_ROWS) * (_PAPER_SIZE / start.image_size) ** 2))
+    return RunConfig(
+        data=DataConfig(kind="given", name=training.name, test=""),
+        batch_size=batch_size,
+        eval_batch_size=min(rows, _PAPER_BATCH),
+        accumulation_steps=-(-batch_size // rows),
+        remat=start.parameters > _LARGE,
+        seed=seed,
+        optimizer=OptimizerConfig(
+            name="momentum",
+            learning_rate=learning_rate,
+            schedule="cosine",
+            warmup_steps=min(500, steps // 5),
+            clip_norm=1.0,
+        ),
+        loop=LoopConfig(
+            total_steps=steps,
+            log_every=max(1, steps // 50),
+            evaluate_every=-(-steps // 5),
+            checkpoint_every=min(100, max(20, steps // 10)),
+            keep_checkpoints=1,
+        ),
+    )
+
+
+def _plan(config: TransferConfig, start: _Start, training: Source, measured: Source, data: Any) -> str:
+    """What is going to be done, in one paragraph."""
+    settings, classes, parts = config.run, len(training.class_names), config.run.accumulation_steps
+    rate, warmup = settings.optimizer.learning_rate, settings.optimizer.warmup_steps
+    each = ""
+    if training.labels is not None:
+        counts = np.bincount(training.labels, minlength=classes)
+        few, many = counts.min(), counts.max()
+        each = f", {few:,} of each" if few == many else f", {few:,} to {many:,} of each"
+    images = settings.batch_size * settings.loop.total_steps
+    sentences = [
+        f"Fine-tuning {start.name} ({start.parameters:,} parameters, weights: {start.weights}) at {start.image_size} x "
+        f"{start.image_size} pixels.",
+        f"It learns from {training.num_examples:,} images of {classes:,} classes{each} ({training.name}), and is "
+        f"measured on {measured.num_examples:,} others ({config.validation.partition(', ')[2] or measured.name}).",
+        f"{settings.loop.total_steps:,} steps of {settings.batch_size:,} images"
+        + (f", in {parts} parts" if parts > 1 else "")
+        + f": each image {images / training.num_examples:.3g} times; the learning rate rises to {rate:g} over "
+        f"{warmup:,} steps, then falls to 0 along a cosine.",
+    ]
+    if start.weights == "none":
+        sentences.append(
+            "The weights are random: unless you have hundreds of thousands of images, published weights give a far "
+            "better model."
         )
-    inner = entry.model
-    names = [layer.name for layer in inner.layers]
-    head = next((name for name in ("pre_logits", "predictions") if name in names), None)
-    features = before_the_head(inner) if head is None else inner.get_layer(head).input
-    if isinstance(features, list) or len(features.shape) != 2:
-        raise ValueError(
-            "The model must give one vector for each image. Build it with a head, or with `pooling`. "
-            f"Received: a model whose last layers are {', '.join(names[-3:])}."
-        )
-    return keras.Model(entry.images, features, name=model.name)
+    if not has_accelerator():
+        sentences.append("There is no accelerator here: the bar will show how long it takes.")
+    sentences.append(_unmeasured(training, measured))
+    sentences.append(by_reason(dict.fromkeys((*training.left_out, *measured.left_out))))
+    return textwrap.fill(" ".join(filter(None, sentences)), 100, break_long_words=False, break_on_hyphens=False)
 
 
-def _has_layers_of_ours(model: keras.Model) -> bool:
-    steps = [call.operation for call in calls_of(model)]
-    return any(_has_layers_of_ours(step) or type(step).__module__.startswith("keras_vit.") for step in steps)
+def _unmeasured(training: Source, measured: Source) -> str:
+    """What is learned without a number that says how well, in words; a class with a single photo, for one."""
+    if measured.labels is None:
+        return ""
+    counts = np.bincount(measured.labels[measured.labels >= 0], minlength=len(training.class_names))
+    names = [name for name, count in zip(training.class_names, counts, strict=True) if not count]
+    some = one_line(", ".join(names[:10])) + (", ..." if len(names) > 10 else "")
+    return f"Learned and not measured, for want of another photo: {some} ({len(names):,} classes)." if names else ""
 
 
-def _at_size(trunk: keras.Model, image_size: int) -> Callable[[keras.layers.Layer], keras.layers.Layer]:
-    """How a layer is made anew for another image size: position tables and the row of tokens depend on it."""
-    names = [layer.name for layer in trunk.layers]
-    grid = (0, 0)
-    if "embedding" in names:
-        embedded = next(call for call in calls_of(trunk) if call.operation.name == "embedding")
-        patches = keras.Model(trunk.input, embedded.output_tensors[0])
-        images = keras.Input((image_size, image_size, 3))
-        grid = keras.models.clone_model(patches, input_tensors=images).output_shape[1:3]
+def _short_name(training: Source) -> str:
+    path = Path(training.name)
+    return path.parent.name if path.name.lower() in folders.TRAINING else path.name
 
-    def clone(layer: keras.layers.Layer) -> keras.layers.Layer:
-        config = layer.get_config()
-        # A table that is resampled in the graph, because the size was open, may stay as it is.
-        if isinstance(layer, AddPositionEmbs) and None not in trunk.input_shape[1:3]:
-            config["grid"] = grid
-        if isinstance(layer, AxialTransformerBlock):
-            config["grid"] = grid
-        if isinstance(layer, keras.layers.Reshape) and layer.name == "flatten_patches":
-            config["target_shape"] = (grid[0] * grid[1], layer.target_shape[-1])
-        is_relative = config.get("relative_positions") or isinstance(layer, AxialUnit)
-        if is_relative and trunk.input_shape[1:3] != (image_size, image_size):
-            raise ValueError(
-                "Relative positions belong to one image size. "
-                f"Received: image_size={image_size}, a model of {trunk.input_shape[1:3]}."
-            )
-        return type(layer).from_config(config)
 
-    return clone
+def _result(folder: Path, training: Source) -> Finetuned:
+    results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    return Finetuned(
+        model=keras.models.load_model(folder / "model.keras"),
+        class_names=training.class_names,
+        accuracy=results["validation/accuracy"],
+        report=folder / "report.md",
+    )

@@ -10,6 +10,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_vit.levels import to_pixels
 from keras_vit.train.losses import Objective, classification
 from keras_vit.train.optimizers import ParameterGroups
 from keras_vit.train.remat import rematerialize
@@ -86,7 +87,7 @@ class Learner(keras.Model):
         """uint8 pixels to [-1, 1]; others as they are."""
         if keras.backend.standardize_dtype(images.dtype) != "uint8":
             return images
-        return ops.cast(images, "float32") / 127.5 - 1.0
+        return to_pixels(ops.cast(images, "float32"))
 
     def for_keras(self, value: Any) -> Any:
         """A scalar as `fit` can take it: over several workers, Keras reduces along axis 0 of what a step returns."""

@@ -116,7 +116,19 @@ def train(
     bar = ProgressBar(config.total_steps, start, shown=show_progress and devices.is_chief)
     if start:
         bar.say(f"Going on from step {start} of {config.total_steps}: {checkpoints.path(start)}")
-    run = _Run(learner, model, config, checkpoints, log, bar, batch_size, devices, validation, evaluators or {}, start)
+    run = _Run(
+        learner=learner,
+        model=model,
+        config=config,
+        checkpoints=checkpoints,
+        log=log,
+        bar=bar,
+        batch_size=batch_size,
+        devices=devices,
+        validation=validation,
+        evaluators=evaluators or {},
+        start=start,
+    )
     if found is not None:
         run.metrics, run.window = dict(found.metrics), Window(found.window)
     alarm = SilenceAlarm(functools.partial(print, file=sys.stderr, flush=True)) if devices.num_workers > 1 else None
@@ -191,7 +203,7 @@ class _Run(keras.callbacks.Callback):
     """What happens between two steps."""
 
     def __init__(
-        self, learner, model, config, checkpoints, log, bar, batch_size, devices, validation, evaluators, start
+        self, *, learner, model, config, checkpoints, log, bar, batch_size, devices, validation, evaluators, start
     ):
         super().__init__()
         self.learner, self.trained_model, self.config, self.checkpoints = learner, model, config, checkpoints

@@ -21,12 +21,13 @@ from keras import ops
 from keras_vit.drawing import draw_rows
 from keras_vit.layers import MaskTokens, PatchExtract
 from keras_vit.layers.tokens import MASKED, SWAPPED, UNTOUCHED
+from keras_vit.levels import to_pixels
 from keras_vit.models.ends import full_precision
 from keras_vit.models.vit import embed_patches, encode_tokens
 from keras_vit.options import grid_of, resolve_classifier
-from keras_vit.train.config import RunConfig
+from keras_vit.train.config import RunConfig, row_of
 from keras_vit.train.losses import Objective
-from keras_vit.train.recipe import row_of, run
+from keras_vit.train.run import Procedure, run
 from keras_vit.variants import ViTVariant
 
 LEVELS = 8  # of each colour channel: 3 bits
@@ -95,16 +96,14 @@ def pretrain_masked_patches(config: MaskedPatchesConfig, workdir: str | os.PathL
             **options,
         )
 
-    return run(
-        config,
-        config.run,
-        build,
-        config.image_size,
-        workdir,
-        f"{row.name}, masked patches of {config.run.data.name or config.run.data.kind}",
+    procedure = Procedure(
+        title=f"{row.name}, masked patches of {config.run.data.name or config.run.data.kind}",
+        build=build,
+        image_size=config.image_size,
         objective=masked_patch_objective(config.target),
-        watch=lambda model, images, folder: _draw(model, images, config.target, folder / "masked_patches.png"),
+        preview=lambda model, images, folder: _draw(model, images, config.target, folder / "masked_patches.png"),
     )
+    return run(config, workdir, procedure)
 
 
 def masked_patch_model(
@@ -272,7 +271,7 @@ TARGETS: dict[str, Target] = {
 
 def _draw(model: keras.Model, images: np.ndarray, target: str, path: Path) -> None:
     """What the model sees of the images, grey where masked, and what it says was there."""
-    pixels = images.astype("float32") / 127.5 - 1
+    pixels = to_pixels(images.astype("float32"))
     predictions = ops.convert_to_numpy(model(pixels, training=False)[0])
     grid = math.isqrt(predictions.shape[1])
     side = images.shape[1] // grid

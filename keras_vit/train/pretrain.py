@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from keras_vit.applications import application
-from keras_vit.train.config import RunConfig
+from keras_vit.train.config import RunConfig, row_of
 from keras_vit.train.losses import default_head_bias
-from keras_vit.train.recipe import row_of, run
+from keras_vit.train.run import Procedure, run
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,11 +54,5 @@ def pretrain(config: PretrainConfig, workdir: str | os.PathLike) -> dict[str, fl
             weights=None, input_shape=shape, classes=num_classes, classifier_activation=None, **options
         )
 
-    return run(
-        config,
-        config.run,
-        build,
-        config.image_size,
-        workdir,
-        f"{row.name} on {config.run.data.name or config.run.data.kind}",
-    )
+    title = f"{row.name} on {config.run.data.name or config.run.data.kind}"
+    return run(config, workdir, Procedure(title=title, build=build, image_size=config.image_size))

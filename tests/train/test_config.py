@@ -20,7 +20,8 @@ from keras_vit.train import (  # noqa: E402
     recipe_words,
     smoke_form,
 )
-from keras_vit.train.config import flattened, with_fields  # noqa: E402
+from keras_vit.train.config import flattened  # noqa: E402
+from keras_vit.train.recipes import with_fields  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
 

@@ -14,8 +14,8 @@ pytest.importorskip("tensorflow")
 import keras_vit  # noqa: E402
 from keras_vit import cli  # noqa: E402
 from keras_vit.train import DataConfig, LoopConfig, OptimizerConfig, RunConfig, handover  # noqa: E402
-from keras_vit.train.finetune import with_new_head  # noqa: E402
 from keras_vit.train.handover import Handover, Order, save_model  # noqa: E402
+from keras_vit.train.new_head import with_new_head  # noqa: E402
 from keras_vit.variants import VIT_VARIANTS  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow

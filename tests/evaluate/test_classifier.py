@@ -9,7 +9,7 @@ import pytest
 from synthetic_checkpoint import checkpoint
 
 from keras_vit.applications import application
-from keras_vit.classifier import build, class_names, representation
+from keras_vit.evaluate.classifier import build, class_names, representation
 from keras_vit.evaluate.features import feature_model
 from keras_vit.variants import VIT_VARIANTS
 

@@ -13,10 +13,13 @@ from synthetic_checkpoint import checkpoint
 pytest.importorskip("tensorflow")
 pytest.importorskip("matplotlib")
 
-from keras_vit import inspection, models  # noqa: E402
-from keras_vit.analyze import report  # noqa: E402
+from keras_vit import models  # noqa: E402
+from keras_vit.analyze import (
+    inspection,  # noqa: E402
+    report,  # noqa: E402
+)
+from keras_vit.analyze.inspection import find_photos, inspect  # noqa: E402
 from keras_vit.analyze.subject import Photo, Subject  # noqa: E402
-from keras_vit.inspection import find_photos, inspect  # noqa: E402
 from keras_vit.variants import VIT_VARIANTS  # noqa: E402
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("shallow")]

@@ -1,4 +1,4 @@
-"""What several commands do with the words of their command line, and the line that shows how far they are."""
+"""Flags that several commands have, how they are read, and the progress line."""
 
 import re
 import sys
@@ -44,3 +44,8 @@ def show_progress(done: int | None, total: int) -> None:
     if total > 1 and sys.stderr.isatty():
         text = "" if done is None else f"{done} of {total} photos"
         print(f"\r{text:<40}\r", end="", file=sys.stderr, flush=True)
+
+
+def default_weights(values: flags.FlagValues) -> str | None:
+    """Returns `--weights`; default: imagenet, of a named model. A file model.keras brings its own."""
+    return values.weights or (None if values.model.endswith(".keras") else "imagenet")

@@ -13,11 +13,12 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
-from keras_vit import classifier, imagenet, predict
+from keras_vit import imagenet, predict
 from keras_vit.analyze.attention import AttentionSummary, grid_of_model, has_attention, summarize_attention
 from keras_vit.analyze.report import FILES, write_report
 from keras_vit.analyze.subject import Absent, Photo, Shown, Subject
 from keras_vit.drawing import check_can_draw
+from keras_vit.evaluate import classifier
 from keras_vit.evaluate.accuracy import log_probabilities
 from keras_vit.evaluate.heads import gives_classes, head_of, last_activation
 from keras_vit.keras_file import is_file
@@ -74,7 +75,7 @@ def inspect(
         weights: Tag, file or URL; "none" for random ones. Of a file, the names of the classes are read from
             `classes.txt` beside it, and the curves of its training from `metrics.csv`.
         image_size: (height, width) in pixels; default: that of the weights.
-        pixels: As in `keras_vit.classifier.build`.
+        pixels: As in `keras_vit.evaluate.classifier.build`.
         num_shown: How many photos are drawn.
         batch_size: Photos of a step; default: 16, fewer where there are many patches.
         progress: Called with the number of photos that are done and of all, and with None at the end.

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import keras_vit
-from keras_vit import delivery
+from keras_vit.export import delivery
 from keras_vit.export.examples import Examples
 from keras_vit.export.verdicts import Verdict
 from keras_vit.export.versions import new_version

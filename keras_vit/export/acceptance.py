@@ -9,9 +9,9 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit import classifier
-from keras_vit.delivery import find_examples
+from keras_vit.evaluate import classifier
 from keras_vit.export.checksums import MODEL_SUFFIXES, damage, has_checksums, listed_models
+from keras_vit.export.delivery import find_examples
 from keras_vit.export.examples import Examples
 from keras_vit.export.metadata import EXTRA_FOLDER, facts_folder, is_size, read_facts, variables_sha256
 from keras_vit.export.reference import read_reference
@@ -72,8 +72,8 @@ def check(
 
     Args:
         folder: Of the export: the latest versions of all its formats are checked; or one version, or one file.
-        images: As in `keras_vit.delivery.deliver`; default: those that the export was judged on, if they are there.
-            Images that set the ranges of an int8 file are left out.
+        images: As in `keras_vit.export.delivery.deliver`; default: those that the export was judged on, if they are
+            there. Images that set the ranges of an int8 file are left out.
         num_images: How many of them at most; default: as many as when it was exported.
 
     Raises:

@@ -13,7 +13,8 @@ import pytest
 import warm
 
 import keras_vit
-from keras_vit import acceptance, cli, delivery
+from keras_vit import cli
+from keras_vit.export import acceptance, delivery
 from keras_vit.export.checksums import write_checksums
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("shallow")]

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import acceptance
-from keras_vit.export import metadata
+from keras_vit.export import acceptance, metadata
 from keras_vit.export.checksums import write_checksums
 from keras_vit.export.examples import Examples
 from keras_vit.export.reference import write_reference

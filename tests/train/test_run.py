@@ -23,9 +23,19 @@ import keras_vit  # noqa: E402
 from keras_vit.data import sources  # noqa: E402
 from keras_vit.devices import Devices, DevicesConfig  # noqa: E402
 from keras_vit.folder_lock import alone_in  # noqa: E402
-from keras_vit.train import DataConfig, FinetuneConfig, LoopConfig, OptimizerConfig, RunConfig, recipe  # noqa: E402
-from keras_vit.train.config import flattened  # noqa: E402
-from keras_vit.train.recipe import make_sources, row_of  # noqa: E402
+from keras_vit.train import (  # noqa: E402
+    DataConfig,
+    FinetuneConfig,
+    LoopConfig,
+    OptimizerConfig,
+    PretrainConfig,
+    RunConfig,
+    inputs,
+    workdir,
+)
+from keras_vit.train import run as running  # noqa: E402
+from keras_vit.train.config import flattened, row_of  # noqa: E402
+from keras_vit.train.inputs import make_sources  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
 
@@ -191,16 +201,16 @@ def test_the_folder_of_a_run_is_refused_when_the_data_have_changed(tmp_path: Pat
     data = DataConfig(kind="image_folder", name=str(tmp_path))
     config, chief = RunConfig(data=data, loop=LoopConfig(total_steps=2)), Devices(kind="one", num_replicas=1)
     (tmp_path / "run").mkdir()
-    recipe._claim(tmp_path / "run", config, make_sources(data, seed=0), chief)
+    workdir.claim(tmp_path / "run", config, make_sources(data, seed=0), chief)
     CHANGES[change](tmp_path / part)
     found = make_sources(data, seed=0)
     if change == "nothing":
-        assert recipe.check_folder(tmp_path / "run", config, found)
+        assert workdir.check_folder(tmp_path / "run", config, found)
         return
     with pytest.raises(ValueError, match=f"The data have changed since the run in {tmp_path}/run was begun"):
-        recipe._claim(tmp_path / "run", config, found, chief)
+        workdir.claim(tmp_path / "run", config, found, chief)
     other_worker = replace(chief, num_workers=2, worker_index=1)  # whose files may be copies
-    recipe._claim(tmp_path / "run", config, found, other_worker)
+    workdir.claim(tmp_path / "run", config, found, other_worker)
 
 
 def test_the_hash_of_data_is_that_of_their_contents(tmp_path: Path):
@@ -269,15 +279,16 @@ def test_the_weights_that_are_left_are_the_averages(tmp_path, tiny_vit, monkeypa
         return models[-1]
 
     models: list[keras.Model] = []
-    monkeypatch.setattr(recipe, "train", train)
-    monkeypatch.setattr(recipe, "write_report", lambda *_, **__: None)
+    monkeypatch.setattr(running, "train", train)
+    monkeypatch.setattr(running, "write_report", lambda *_, **__: None)
     config = RunConfig(
         data=DataConfig(kind="digits"),
         loop=LoopConfig(total_steps=1),
         optimizer=OptimizerConfig(average_momentum=0.9),
         devices=DevicesConfig(kind="one"),
     )
-    recipe.run(config, config, build, 16, tmp_path, "title")
+    procedure = running.Procedure(title="title", build=build, image_size=16)
+    running.run(PretrainConfig(run=config), tmp_path, procedure)
     assert not models[0].get_layer("predictions").get_weights()[1].any()  # given back
     with np.load(tmp_path / "model.npz") as arrays:
         assert (arrays["head/bias"] == 1).all() and arrays["head/bias"].shape == (10,)
@@ -286,15 +297,15 @@ def test_the_weights_that_are_left_are_the_averages(tmp_path, tiny_vit, monkeypa
 
 def test_images_are_changed_as_the_config_says(monkeypatch):
     chosen = []
-    monkeypatch.setattr(recipe.transforms, "train_crop", lambda *a, **k: chosen.append((a, k)) or ["crop"])
-    monkeypatch.setattr(recipe.transforms, "eval_crop", lambda *a: chosen.append((a, {})) or ["middle"])
-    monkeypatch.setattr(recipe, "rand_augment", lambda *a: chosen.append((a, {})) or "augment")
+    monkeypatch.setattr(inputs.transforms, "train_crop", lambda *a, **k: chosen.append((a, k)) or ["crop"])
+    monkeypatch.setattr(inputs.transforms, "eval_crop", lambda *a: chosen.append((a, {})) or ["middle"])
+    monkeypatch.setattr(inputs, "rand_augment", lambda *a: chosen.append((a, {})) or "augment")
     plain = DataConfig(kind="digits", crop_area=0.3, flip=False, eval_crop="resize_shorter")
     rich = replace(plain, flip=True, rand_augment_ops=3, rand_augment_magnitude=15.0)
-    to_uint8, flip = recipe.transforms.to_uint8, recipe.transforms.flip_left_right
-    assert recipe.training_transforms(plain, 24) == ["crop", to_uint8]
-    assert recipe.training_transforms(rich, 24) == ["crop", flip, to_uint8, "augment"]
-    assert recipe.evaluation_transforms(rich, 24)[:1] == ["middle"]
+    to_uint8, flip = inputs.transforms.to_uint8, inputs.transforms.flip_left_right
+    assert inputs.training_transforms(plain, 24) == ["crop", to_uint8]
+    assert inputs.training_transforms(rich, 24) == ["crop", flip, to_uint8, "augment"]
+    assert inputs.evaluation_transforms(rich, 24)[:1] == ["middle"]
     crop = (("inception", 24), {"smallest_area": 0.3})
     assert chosen == [crop, crop, ((3, 15.0), {}), (("resize_shorter", 24), {})]
 
@@ -317,27 +328,27 @@ def test_where_a_run_computes_may_change_but_not_what(tmp_path, caplog):
         )
 
     one = Devices(kind="one", num_replicas=1)
-    assert not recipe.check_folder(tmp_path, config())
-    recipe._claim(tmp_path, config(), (), Devices(kind="x", num_replicas=2, num_workers=2, worker_index=1))
+    assert not workdir.check_folder(tmp_path, config())
+    workdir.claim(tmp_path, config(), (), Devices(kind="x", num_replicas=2, num_workers=2, worker_index=1))
     assert not (tmp_path / "config.json").exists()  # the chief writes it
-    recipe._claim(tmp_path, config(), (), one)
+    workdir.claim(tmp_path, config(), (), one)
     for free in ({"kind": "one"}, {"names": ("CPU:1",)}, {"jit_compile": False}):
-        assert recipe.check_folder(tmp_path, config(**free))
+        assert workdir.check_folder(tmp_path, config(**free))
     with pytest.raises(ValueError, match="devices.precision: there 'float32', here 'mixed_bfloat16'"):
-        recipe.check_folder(tmp_path, config(precision="mixed_bfloat16"))
+        workdir.check_folder(tmp_path, config(precision="mixed_bfloat16"))
     assert not caplog.records
     record = json.loads((tmp_path / "config.json").read_text())
     record["versions"]["Keras"] = "3.0.0"
     (tmp_path / "config.json").write_text(json.dumps(record))
-    recipe._claim(tmp_path, config(), (), one)
+    workdir.claim(tmp_path, config(), (), one)
     assert "begun with other versions, so its bits may differ" in caplog.text and "Keras" in caplog.text
     assert json.loads((tmp_path / "config.json").read_text()) == record
 
 
 def test_images_to_look_at_are_from_all_over_the_source():
     shades = np.arange(40, dtype="uint8").reshape(-1, 1, 1, 1) * np.ones((1, 4, 4, 3), "uint8")
-    source = recipe.sources.arrays(shades, np.zeros(40, int), ["one"])
-    seen = recipe._some_images(source, DataConfig(kind="given"), 4)
+    source = sources.arrays(shades, np.zeros(40, int), ["one"])
+    seen = inputs.preview(source, DataConfig(kind="given"), 4)
     assert seen.shape == (8, 4, 4, 3) and seen[:, 0, 0, 0].tolist() == [0, 6, 11, 17, 22, 28, 33, 39]
 
 
@@ -351,21 +362,21 @@ def test_what_is_held_out_is_validated_on_and_the_test_set_is_left_alone(tmp_pat
     def touched(*_):
         raise AssertionError("the test set was opened")
 
-    monkeypatch.setattr(recipe, "_test_source", touched)
+    monkeypatch.setattr(inputs, "_validation_source", touched)
     data = DataConfig(kind="digits", held_out=0.1)
-    train_source, dev = recipe.make_sources(data, seed=0)
+    train_source, dev = inputs.make_sources(data, seed=0)
     assert (train_source.num_examples, dev.num_examples) == (1293, 144)
     places = {part.locate(index) for part in (train_source, dev) for index in range(part.num_examples)}
     assert len(places) == 1437 and all("train" in place for place in places)
     # The same examples are held out in every run, whatever its seed; what is learned from is drawn anew.
-    few = [recipe.make_sources(replace(data, train_share=0.1), seed=seed) for seed in (0, 1)]
+    few = [inputs.make_sources(replace(data, train_share=0.1), seed=seed) for seed in (0, 1)]
     assert [[part.locate(index) for index in range(144)] for _, part in few] == [
         [dev.locate(index) for index in range(144)]
     ] * 2
     chosen = [{part.locate(index) for index in range(part.num_examples)} for part, _ in few]
     assert [len(part) for part in chosen] == [129, 129] and chosen[0] != chosen[1]
     with pytest.raises(AssertionError, match="opened"):
-        recipe.make_sources(DataConfig(kind="digits"), seed=0)
+        inputs.make_sources(DataConfig(kind="digits"), seed=0)
 
 
 def test_shares_of_the_training_set_are_checked():
@@ -376,10 +387,10 @@ def test_shares_of_the_training_set_are_checked():
 def test_no_password_is_recorded(tmp_path):
     run = RunConfig(data=DataConfig(kind="digits"), loop=LoopConfig(total_steps=1))
     config = FinetuneConfig(run=run, weights="https://me:secret@example.org/model.npz?token=secret")
-    recorded = recipe._recorded(config)
+    recorded = workdir.recorded(config)
     assert recorded["weights"] == "'https://***@example.org/model.npz?***'"
     assert recorded.keys() == {"recipe", *flattened(config)}
     # The config of a run that was begun when they were recorded is that of the same run.
     record = {"config": {**recorded, "weights": repr(config.weights)}, "versions": {}}
     (tmp_path / "config.json").write_text(json.dumps(record))
-    assert recipe.check_folder(tmp_path, config)
+    assert workdir.check_folder(tmp_path, config)

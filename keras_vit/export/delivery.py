@@ -14,7 +14,8 @@ import keras
 import numpy as np
 from absl import logging
 
-from keras_vit import classifier, measure, predict
+from keras_vit import predict
+from keras_vit.evaluate import classifier, measure
 from keras_vit.export.examples import Examples, set_aside, take
 from keras_vit.export.exchange import onnx, openvino
 from keras_vit.export.metadata import read_facts
@@ -95,7 +96,7 @@ def deliver(
             the same ones. If an int8 file is wanted, up to 100 of them, at most half, are set aside for its ranges, and
             no format is judged on these. Default: generated pictures, which say less.
         image_size: (height, width) in pixels; default: that of the weights.
-        pixels: As in `keras_vit.classifier.build`.
+        pixels: As in `keras_vit.evaluate.classifier.build`.
         num_images: How many of them at most.
         say: Takes lines for people.
 

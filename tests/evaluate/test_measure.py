@@ -13,7 +13,7 @@ pytest.importorskip("tensorflow")
 from keras_vit.data import sources  # noqa: E402
 from keras_vit.devices import DevicesConfig  # noqa: E402
 from keras_vit.evaluate.label_sets import LabelSets  # noqa: E402
-from keras_vit.measure import _with_published, find_test_set, measure, published_rows  # noqa: E402
+from keras_vit.evaluate.measure import _with_published, find_test_set, measure, published_rows  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from absl import logging
 
-from keras_vit import classifier, paper
+from keras_vit import paper
 from keras_vit.data import folders, sources
 from keras_vit.data.reading import Unreadable, read_record
 from keras_vit.data.sources import Source
 from keras_vit.devices import DevicesConfig, connect
 from keras_vit.drawing import check_can_draw
-from keras_vit.evaluate import plots
+from keras_vit.evaluate import classifier, plots
 from keras_vit.evaluate.accuracy import Answers, answer
 from keras_vit.evaluate.imagenet_sets import by_wordnet_id, imagenet_real, imagenet_real_tfds, imagenet_v2, objectnet
 from keras_vit.evaluate.label_sets import LabelSets, label_set_accuracy
@@ -92,7 +92,7 @@ def measure(
         output: Folder for `report.md` with tables and pictures, `answers.csv` and `results.json`; None for none.
         real: `real.json` of ImageNet ReaL; `data` is then the folder of the validation images.
         is_objectnet: `data` is ObjectNet's folder.
-        pixels: As in `keras_vit.classifier.build`.
+        pixels: As in `keras_vit.evaluate.classifier.build`.
         image_size, eval_crop, batch_size, strict: As in `keras_vit.evaluate.accuracy.accuracy`.
         devices: Where to compute, and in which precision; default: on what is there, in float32.
 

@@ -1,0 +1,94 @@
+"""Fine-tuning by a recipe: a checkpoint, or a file `model.keras`, with a new head at any resolution."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from keras_vit.keras_file import is_file, load
+from keras_vit.pixels import described
+from keras_vit.train.config import RunConfig, row_of
+from keras_vit.train.losses import default_head_bias
+from keras_vit.train.new_head import on_trunk, weights_sha256, with_new_head
+from keras_vit.train.run import Procedure, run
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FinetuneConfig:
+    """A model that goes on learning.
+
+    Attributes:
+        run: How to train.
+        weights: A tag of `keras_vit.list_weights(model)`, or a checkpoint file of any layout; "none" are random ones.
+        model: A name of `keras_vit.list_models()`; or a file `model.keras` of a model of this package, which brings its
+            own weights, row and options: the three others are not read.
+        variant: Fields of its row that differ, as in the run that made the checkpoint.
+        model_options: Further arguments of the model, such as `classifier` and `dropout_rate`.
+        image_size: Side of the square images, in pixels; positions are resized as published.
+    """
+
+    run: RunConfig
+    weights: str
+    model: str = "ViT_B16"
+    variant: Mapping[str, Any] = field(default_factory=dict)
+    model_options: Mapping[str, Any] = field(default_factory=dict)
+    image_size: int = 384
+
+    def __post_init__(self) -> None:
+        if not self.weights:
+            raise ValueError("`weights` is empty: name a file or a tag, for example --config.weights=run/model.npz.")
+
+
+def run_finetuning(config: FinetuneConfig, workdir: str | os.PathLike) -> dict[str, float]:
+    """Trains a checkpoint on; the same call on the same folder goes on where it stopped.
+
+    Arguments, results and errors are those of `keras_vit.train.pretrain.pretrain`. The whole head of the checkpoint is
+    dropped, the tanh layer of pre-training too, for one layer of zeros: training starts with logits of 0.
+
+    Source: arXiv:2010.11929, section 3.2 and B.1.1.
+    """
+    config, build = settled(config)
+    title = f"{name_of(config)} fine-tuned on {config.run.data.name or config.run.data.kind}"
+    return run(config, workdir, Procedure(title=title, build=build, image_size=config.image_size))
+
+
+def settled(config: FinetuneConfig) -> tuple[FinetuneConfig, Callable[[int], keras.Model]]:
+    """Returns the config as it is recorded, and what makes its model for a number of classes: one that gives logits.
+
+    Of a file `model.keras` the weights are recorded as their hash, and the pixels that it takes are printed.
+
+    Raises:
+        ValueError: If there is no such model, or it cannot be fine-tuned.
+    """
+    size = config.image_size
+    if not is_file(config.model):
+        row = row_of(config.model, config.variant)
+        weights = None if config.weights == "none" else config.weights
+
+        def build_by_name(num_classes: int) -> keras.Model:
+            bias = default_head_bias(config.run.loss, num_classes)
+            return on_trunk(row, weights, size, num_classes, bias=bias, **config.model_options)
+
+        return config, build_by_name
+    if config.run.devices.precision != "float32":
+        raise ValueError(
+            f"{config.model} computes in the precision that it was saved with: leave out the precision. "
+            f"Received: {config.run.devices.precision}."
+        )
+    given = load(config.model, any_size=True)
+    height, width = given.input_shape[1:3]
+    print(described(given, (height or size, width or size)), flush=True)
+    digest = weights_sha256(with_new_head(given, size, 2))
+
+    def build(num_classes: int) -> keras.Model:
+        return with_new_head(given, size, num_classes, bias=default_head_bias(config.run.loss, num_classes))
+
+    return replace(config, weights=f"sha256 {digest}", variant={}, model_options={}), build
+
+
+def name_of(config: FinetuneConfig) -> str:
+    """Returns what titles call the model."""
+    return Path(config.model).stem if is_file(config.model) else row_of(config.model, config.variant).name

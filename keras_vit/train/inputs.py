@@ -1,0 +1,187 @@
+"""The images of a run: which sources, changed how, in which batches."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_vit.data import duplicates, sources, transforms
+from keras_vit.data.pipeline import Share, evaluation_batches, padded_rows, training_batches
+from keras_vit.data.randaugment import rand_augment
+from keras_vit.data.reading import Unreadable
+from keras_vit.data.sources import Source
+from keras_vit.data.transforms import Transform
+from keras_vit.devices import Devices
+from keras_vit.train.config import DataConfig, RunConfig
+from keras_vit.writing import write_text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """What a run learns from and is validated on.
+
+    Attributes:
+        training, validation: The sources; no validation is None.
+        settings: How to train.
+        image_size: Side of the square images, in pixels.
+        devices: Which share of each batch is read here.
+        unreadable, unreadable_validation: Which of their images could not be read.
+    """
+
+    training: Source
+    validation: Source | None
+    settings: RunConfig
+    image_size: int
+    devices: Devices
+    unreadable: Unreadable
+    unreadable_validation: Unreadable | None
+
+    def training_batches(self, start_step: int, stamp: Callable[[], int]) -> Any:
+        """See `keras_vit.data.pipeline.training_batches`."""
+        settings = self.settings
+        return training_batches(
+            self.training,
+            training_transforms(settings.data, self.image_size),
+            batch_size=settings.batch_size,
+            seed=settings.seed,
+            share=_share(settings.batch_size, settings.accumulation_steps, self.devices),
+            start_step=start_step,
+            total_steps=settings.loop.total_steps,
+            mixup_alpha=settings.data.mixup_alpha,
+            unreadable=self.unreadable,
+            stamp=stamp,
+        )
+
+    def validation_batches(self) -> Any:
+        """See `keras_vit.data.pipeline.evaluation_batches`."""
+        batch_size = self.settings.eval_batch_size
+        return evaluation_batches(
+            self.validation,
+            evaluation_transforms(self.settings.data, self.image_size),
+            batch_size=batch_size,
+            share=_share(min(batch_size, self.validation.num_examples), 1, self.devices),
+            unreadable=self.unreadable_validation,
+        )
+
+    def preview(self, count: int = 8) -> np.ndarray:
+        """Returns validation images from all over the source, (count, image_size, image_size, 3) uint8."""
+        return preview(self.validation or self.training, self.settings.data, self.image_size, count)
+
+    def unreadable_places(self) -> list[str]:
+        """Returns the images that could not be read, in words."""
+        both = (self.unreadable, self.unreadable_validation)
+        return [place for collector in both if collector is not None for place in collector.recorded()]
+
+
+def make_inputs(
+    training: Source, validation: Source | None, settings: RunConfig, image_size: int, workdir: Path, devices: Devices
+) -> Inputs:
+    """Returns the inputs of a run, which records images that cannot be read in its folder."""
+
+    def collector(source: Source, name: str) -> Unreadable:
+        return Unreadable(source, strict=settings.data.strict, record=workdir / name)
+
+    return Inputs(
+        training=training,
+        validation=validation,
+        settings=settings,
+        image_size=image_size,
+        devices=devices,
+        unreadable=collector(training, "unreadable_train.txt"),
+        unreadable_validation=None if validation is None else collector(validation, "unreadable_test.txt"),
+    )
+
+
+def make_sources(data: DataConfig, seed: int) -> tuple[Source, Source | None]:
+    """Returns the training set, and what to validate on or None. Their classes are the same."""
+    if data.kind == "given":
+        raise ValueError("`kind='given'` is a record of data that were passed in Python: no recipe can name them.")
+    if data.held_out:
+        validation, training = _training_source(data, seed).split(data.held_out)
+    else:
+        training = _training_source(data, seed)
+        validation = _validation_source(data, seed, training.class_names) if data.test else None
+    if data.train_share < 1:
+        training, _ = training.split(data.train_share, seed=seed)
+    return training, validation
+
+
+def _training_source(data: DataConfig, seed: int) -> Source:
+    if data.kind == "image_folder":
+        return sources.image_folder(Path(data.name).expanduser() / data.train)
+    if data.kind == "tfds":
+        return sources.tfds(data.name, data.train)
+    if data.kind == "digits":
+        return sources.digits("train")
+    whole = _fractals(data, seed)
+    return whole.subset(np.arange(_first_unseen(data, whole))) if data.test else whole
+
+
+def _validation_source(data: DataConfig, seed: int, class_names: tuple[str, ...]) -> Source:
+    if data.kind == "image_folder":
+        folder = Path(data.name).expanduser() / data.test
+        if not folder.is_dir():
+            raise ValueError(
+                f"There is no folder {folder} to validate with. Name another with "
+                "--config.run.data.test=FOLDER, or go without: --config.run.data.test="
+            )
+        return sources.image_folder(folder, class_names=class_names)
+    if data.kind == "tfds":
+        return sources.tfds(data.name, data.test)
+    if data.kind == "digits":
+        return sources.digits("test")
+    whole = _fractals(data, seed)
+    return whole.subset(np.arange(_first_unseen(data, whole), whole.num_examples))
+
+
+def _fractals(data: DataConfig, seed: int) -> Source:
+    return sources.fractals(
+        data.num_classes, images_per_class=data.images_per_class, image_size=data.image_size, seed=seed
+    )
+
+
+def _first_unseen(data: DataConfig, whole: Source) -> int:
+    """Instances that training never sees: a tenth of what one of each class has, at most 10."""
+    return whole.num_examples - data.num_classes * max(1, min(10, data.images_per_class // 10))
+
+
+def training_transforms(data: DataConfig, image_size: int) -> list[Transform]:
+    """Returns crop, flip and RandAugment; batches travel as uint8 and are scaled on the device."""
+    chosen = transforms.train_crop(data.crop, image_size, smallest_area=data.crop_area)
+    chosen += [transforms.flip_left_right] if data.flip else []
+    chosen += [transforms.to_uint8]
+    if data.rand_augment_ops:
+        chosen.append(rand_augment(data.rand_augment_ops, data.rand_augment_magnitude))
+    return chosen
+
+
+def evaluation_transforms(data: DataConfig, image_size: int) -> list[Transform]:
+    """Returns the transforms of validation. Levels are not rounded: `evaluate` and `predict` give the same scores."""
+    return [*transforms.eval_crop(data.eval_crop, image_size), transforms.scale_to(-1, 1)]
+
+
+def preview(source: Source, data: DataConfig, image_size: int, count: int = 8) -> np.ndarray:
+    """Returns images from all over a source, (count, image_size, image_size, 3) uint8."""
+    chosen = source.subset(np.linspace(0, source.num_examples - 1, count).round())
+    steps = [*transforms.eval_crop(data.eval_crop, image_size), transforms.to_uint8]
+    batches = evaluation_batches(chosen, steps, batch_size=count)
+    return next(iter(batches))[0].numpy()
+
+
+def drop_duplicates(training: Source, validation: Source, workdir: Path, devices: Devices) -> Source:
+    """Returns the training set without images that are in the validation set too, and writes which they were."""
+    report = duplicates.find_duplicates(training, validation, progress=devices.is_chief)
+    if devices.is_chief:
+        write_text(workdir / "duplicates.md", report.markdown())
+    return duplicates.drop_duplicates(training, report) if report.pairs else training
+
+
+def _share(batch_size: int, accumulation_steps: int, devices: Devices) -> Share:
+    return Share(
+        rows=padded_rows(batch_size, devices.num_replicas * accumulation_steps),
+        num_workers=devices.num_workers,
+        worker_index=devices.worker_index,
+        num_parts=devices.local_parts,
+    )

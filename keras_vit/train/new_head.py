@@ -1,0 +1,152 @@
+"""A new head, which starts at zero, on a trained trunk: of a checkpoint or of a model in memory; at any resolution.
+
+Source: arXiv:2010.11929, section 3.2 and B.1.1.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit.applications import application
+from keras_vit.evaluate.heads import before_the_head
+from keras_vit.graph import calls_of
+from keras_vit.layers.axial import AxialTransformerBlock, AxialUnit
+from keras_vit.layers.positions import AddPositionEmbs
+from keras_vit.models.class_token import ClassTokenModel
+from keras_vit.models.ends import classify
+from keras_vit.options import POOLING_OF, resolve_classifier
+from keras_vit.pixels import entry_of
+from keras_vit.variants import ResNetVariant, ViTVariant
+from keras_vit.weights.restore import PositionResize, restore, state
+
+
+def on_trunk(
+    row: ViTVariant | ResNetVariant,
+    weights: str | os.PathLike | None,
+    image_size: int,
+    num_classes: int,
+    *,
+    bias: float = 0.0,
+    **options: Any,
+) -> keras.Model:
+    """Returns a model that gives logits: a checkpoint without its head, and one layer of zeros.
+
+    Args:
+        row: Of the table of models, or one like it.
+        weights: Tag, file, URL, or None for random ones.
+        image_size: Side of the square images, in pixels.
+        num_classes: Of the new head.
+        bias: Where its bias starts.
+        **options: Further arguments of the model.
+    """
+    classifier = "gap" if isinstance(row, ResNetVariant) else options.get("classifier") or resolve_classifier(row, None)
+    if classifier not in POOLING_OF:
+        raise ValueError(f"`classifier` must be one of {', '.join(POOLING_OF)}. Received: {classifier!r}.")
+    pooling = POOLING_OF[classifier]
+    shape = (image_size, image_size, 3)
+    trunk = application(row)(weights=weights, include_top=False, pooling=pooling, input_shape=shape, **options)
+    return ClassTokenModel(trunk.input, classify(trunk.output, num_classes, bias=bias), name=trunk.name)
+
+
+def with_new_head(model: keras.Model, image_size: int, num_classes: int, *, bias: float = 0.0) -> keras.Model:
+    """Returns a copy of a model of this package that gives logits: its weights, another size, and a head of zeros.
+
+    The given model stays as it is.
+
+    Args:
+        model: With a head, which is dropped whole, or with one vector for each image; also within a model that scales
+            pixels to [-1, 1] in front of it and has a head of its own.
+        image_size: Side of the square images, in pixels.
+        num_classes: Of the new head.
+        bias: Where its bias starts.
+
+    Raises:
+        ValueError: If it is no such model.
+
+    Example:
+        >>> model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3))
+        >>> with_new_head(model, 48, num_classes=3).output_shape
+        (None, 3)
+    """
+    trunk = _trunk(model)
+    images = keras.Input((image_size, image_size, 3))
+    copy = keras.models.clone_model(trunk, input_tensors=images, clone_function=_at_size(trunk, image_size))
+    tables = [layer for layer in trunk.layers if isinstance(layer, AddPositionEmbs)]
+    positions = (
+        PositionResize(checkpoint_grid=tables[0].grid, interpolation=tables[0].interpolation) if tables else None
+    )
+    restore(copy.layers, state(trunk.layers), positions=positions, origin=f"the model {model.name}")
+    return ClassTokenModel(copy.input, classify(copy.output, num_classes, bias=bias), name=model.name)
+
+
+def _trunk(model: keras.Model) -> keras.Model:
+    """From pixels in [-1, 1] to what the head reads, behind what scales pixels; refuses what could not be saved."""
+    if not _has_layers_of_ours(model):
+        raise ValueError(
+            f"{model.name} is no model of this package, and only such models are fine-tuned here. Train it with "
+            "Keras's own `fit`."
+        )
+    entry = entry_of(model)
+    if abs(entry.low + 1) > 0.02 or abs(entry.high - 1) > 0.02:
+        raise ValueError(
+            f"The first layer of {model.name} was trained on pixels from {entry.low:.3g} to {entry.high:.3g}, and "
+            "images are scaled to [-1, 1] here. Fine-tune it with Keras, or begin it with what scales pixels to "
+            "[-1, 1], such as `keras.layers.Rescaling(1 / 127.5, offset=-1)`."
+        )
+    inner = entry.model
+    names = [layer.name for layer in inner.layers]
+    head = next((name for name in ("pre_logits", "predictions") if name in names), None)
+    features = before_the_head(inner) if head is None else inner.get_layer(head).input
+    if isinstance(features, list) or len(features.shape) != 2:
+        raise ValueError(
+            "The model must give one vector for each image. Build it with a head, or with `pooling`. "
+            f"Received: a model whose last layers are {', '.join(names[-3:])}."
+        )
+    return keras.Model(entry.images, features, name=model.name)
+
+
+def _has_layers_of_ours(model: keras.Model) -> bool:
+    steps = [call.operation for call in calls_of(model)]
+    return any(_has_layers_of_ours(step) or type(step).__module__.startswith("keras_vit.") for step in steps)
+
+
+def _at_size(trunk: keras.Model, image_size: int) -> Callable[[keras.layers.Layer], keras.layers.Layer]:
+    """How a layer is made anew for another image size: position tables and the row of tokens depend on it."""
+    names = [layer.name for layer in trunk.layers]
+    grid = (0, 0)
+    if "embedding" in names:
+        embedded = next(call for call in calls_of(trunk) if call.operation.name == "embedding")
+        patches = keras.Model(trunk.input, embedded.output_tensors[0])
+        images = keras.Input((image_size, image_size, 3))
+        grid = keras.models.clone_model(patches, input_tensors=images).output_shape[1:3]
+
+    def clone(layer: keras.layers.Layer) -> keras.layers.Layer:
+        config = layer.get_config()
+        # A table that is resampled in the graph, because the size was open, may stay as it is.
+        if isinstance(layer, AddPositionEmbs) and None not in trunk.input_shape[1:3]:
+            config["grid"] = grid
+        if isinstance(layer, AxialTransformerBlock):
+            config["grid"] = grid
+        if isinstance(layer, keras.layers.Reshape) and layer.name == "flatten_patches":
+            config["target_shape"] = (grid[0] * grid[1], layer.target_shape[-1])
+        is_relative = config.get("relative_positions") or isinstance(layer, AxialUnit)
+        if is_relative and trunk.input_shape[1:3] != (image_size, image_size):
+            raise ValueError(
+                "Relative positions belong to one image size. "
+                f"Received: image_size={image_size}, a model of {trunk.input_shape[1:3]}."
+            )
+        return type(layer).from_config(config)
+
+    return clone
+
+
+def weights_sha256(model: keras.Model) -> str:
+    """Returns the beginning of a hash of all weights in front of the head, which is the last layer."""
+    digest = hashlib.sha256()
+    for name, array in sorted(state(model.layers[:-1]).items()):
+        digest.update(name.encode() + np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()[:16]

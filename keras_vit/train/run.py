@@ -1,0 +1,193 @@
+"""One run, from its config to its report: data, model, optimizer, devices, loop. All procedures share it."""
+
+import os
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit.data.pipeline import padded_rows
+from keras_vit.data.reading import named
+from keras_vit.data.sources import Source
+from keras_vit.devices import Devices, connect
+from keras_vit.drawing import check_can_draw
+from keras_vit.folder_lock import alone_in
+from keras_vit.train.config import RunConfig
+from keras_vit.train.inputs import Inputs, drop_duplicates, make_inputs, make_sources
+from keras_vit.train.learner import Learner, averaged, make_learner
+from keras_vit.train.loop import train
+from keras_vit.train.losses import Objective, classification
+from keras_vit.train.optimizers import make_optimizer
+from keras_vit.train.report import write_report
+from keras_vit.train.workdir import check_folder, claim, recorded, versions
+from keras_vit.weights.download import without_secrets
+from keras_vit.weights.save import save_checkpoint
+from keras_vit.writing import write_json
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Procedure:
+    """What distinguishes pre-training, fine-tuning and masked patch prediction.
+
+    Attributes:
+        title: Of the report.
+        build: Number of classes to a model that gives logits.
+        image_size: Side of the square images, in pixels.
+        objective: Labels and the model's outputs to losses and hits; default: classification, as the config says.
+        preview: Model, validation images (8, H, W, 3) uint8, and the folder of the run; called at each evaluation, to
+            draw something that people can look at.
+        conclude: Model, validation set and folder; called at the end with the averaged weights, to leave more in the
+            folder. Returns sections for the report, in Markdown.
+        command: What to type to do the same again; default: the command line of this process.
+    """
+
+    title: str
+    build: Callable[[int], keras.Model]
+    image_size: int
+    objective: Objective | None = None
+    preview: Callable[[keras.Model, np.ndarray, Path], None] | None = None
+    conclude: Callable[[keras.Model, Any, Path], Sequence[str]] | None = None
+    command: str | None = None
+
+
+def run(
+    config: Any,
+    workdir: str | os.PathLike,
+    procedure: Procedure,
+    data: tuple[Source, Source | None] | None = None,
+) -> dict[str, float]:
+    """Trains what `procedure.build` makes, and leaves weights, curve and report in `workdir`.
+
+    Args:
+        config: The whole config, for `config.json`; its field `run` says how to train.
+        workdir: Of the run. The same command on the same folder resumes it.
+        procedure: What is trained.
+        data: What to learn from, and what to validate on or None; default: what `config.run.data` names.
+
+    Returns:
+        As `keras_vit.train.loop.train`.
+
+    Raises:
+        ValueError: If the data, the model or the folder do not fit the config.
+    """
+    settings: RunConfig = config.run
+    workdir = Path(workdir).expanduser()
+    check_can_draw()
+    devices = connect(settings.devices)
+    check_folder(workdir, config)
+    with ExitStack() as stack:
+        _agree(devices, lambda: devices.is_chief and stack.enter_context(alone_in(workdir)))
+        keras.utils.set_random_seed(settings.seed)
+        training, validation = make_sources(settings.data, settings.seed) if data is None else data
+        if settings.data.drop_duplicates and validation is not None:
+            training = drop_duplicates(training, validation, workdir, devices)
+        with devices.scope():
+            model = procedure.build(len(training.class_names))
+            learner = _make_learner(model, settings, procedure.objective, devices)
+        # Now that the model could be made: a mistake must not take the folder.
+        _agree(devices, lambda: claim(workdir, config, (training, validation), devices))
+        # Outside of the scope: inside, TensorFlow 2.21 cannot make NumPy arrays of the variables of several workers.
+        inputs = make_inputs(training, validation, settings, procedure.image_size, workdir, devices)
+        with named(inputs.unreadable, inputs.unreadable_validation):
+            results = train(
+                learner,
+                model,
+                inputs.training_batches,
+                settings.loop,
+                workdir,
+                batch_size=settings.batch_size,
+                devices=devices,
+                evaluators=_evaluators(procedure, inputs, workdir),
+                validation=None if validation is None else inputs.validation_batches,
+            )
+        sections: Sequence[str] = ()
+        with averaged(learner):  # by all workers: variables over several are assigned together
+            if devices.is_chief:
+                save_checkpoint(model, workdir / "model.npz")
+                if procedure.conclude is not None:
+                    sections = procedure.conclude(model, validation, workdir)
+        if devices.is_chief:
+            facts = {**_facts(inputs), **_figures(results), **_unreadable(inputs)}
+            facts |= {name: value for name, value in recorded(config).items() if name != "recipe"}
+            command = _command() if procedure.command is None else procedure.command
+            write_report(workdir, title=procedure.title, facts=facts, command=command, sections=sections)
+            write_json(workdir / "results.json", results)
+            print(f"{workdir / 'report.md'}\n{workdir / 'model.npz'}")
+        print(f"state sha256: {results['state_sha256']}", flush=True)
+        return results
+
+
+def _agree(devices: Devices, check: Callable[[], Any]) -> None:
+    """Runs a check on every worker; what one refuses, all refuse: the others would wait for it."""
+    refused = None
+    try:
+        check()
+    except (ValueError, OSError) as error:
+        refused = error
+    answers = devices.gather(int(refused is not None))
+    if refused is not None:
+        raise refused
+    if any(answers):
+        raise ValueError(f"Worker {answers.index(1)} refused to begin; its own message says why.")
+
+
+def _make_learner(model: keras.Model, settings: RunConfig, objective: Objective | None, devices: Devices) -> Learner:
+    optimizer = make_optimizer(
+        settings.optimizer,
+        model,
+        settings.loop.total_steps,
+        loss_scaling=settings.devices.precision == "mixed_float16",
+    )
+    jit_compile = settings.devices.jit_compile
+    return make_learner(
+        model,
+        optimizer,
+        batch_rows=padded_rows(settings.batch_size, devices.num_replicas * settings.accumulation_steps),
+        objective=objective or classification(settings.loss, label_smoothing=settings.label_smoothing),
+        accumulation_steps=settings.accumulation_steps,
+        remat=settings.remat,
+        clip_norm=settings.optimizer.clip_norm,
+        num_replicas=devices.num_replicas,
+        num_workers=devices.num_workers,
+        **({} if jit_compile is None else {"jit_compile": jit_compile}),
+    )
+
+
+def _evaluators(procedure: Procedure, inputs: Inputs, workdir: Path) -> dict[str, Callable[[keras.Model], dict]]:
+    preview = procedure.preview
+    if preview is None or not inputs.devices.is_chief:
+        return {}
+
+    def draw(model: keras.Model) -> dict[str, float]:
+        preview(model, inputs.preview(), workdir)
+        return {}
+
+    return {"preview": draw}
+
+
+def _facts(inputs: Inputs) -> dict[str, str]:
+    training, validation = inputs.training, inputs.validation
+    facts = {"training set": f"{training.name}, {training.num_examples} examples"}
+    if validation is not None:
+        facts["validation set"] = f"{validation.name}, {validation.num_examples} examples"
+    facts["classes"] = str(len(training.class_names))
+    return {**facts, "devices": inputs.devices.description, **versions()}
+
+
+def _figures(results: Mapping[str, Any]) -> dict[str, str]:
+    return {name: f"{value:.6g}" if isinstance(value, float) else str(value) for name, value in results.items()}
+
+
+def _unreadable(inputs: Inputs) -> dict[str, str]:
+    places = inputs.unreadable_places()
+    return {"unreadable images": f"{len(places)}: {', '.join(places[:20])}" if places else "none"}
+
+
+def _command() -> str:
+    return without_secrets(shlex.join(["python", *sys.argv]))
