@@ -135,7 +135,11 @@ def detect(arrays: Iterable[str]) -> Dialect:
 
 
 def to_canonical(
-    arrays: Mapping[str, np.ndarray], num_heads: int | None = None, grid: tuple[int, int] | None = None
+    arrays: Mapping[str, np.ndarray],
+    num_heads: int | None = None,
+    grid: tuple[int, int] | None = None,
+    *,
+    dialect: Dialect | None = None,
 ) -> dict[str, np.ndarray]:
     """Brings a checkpoint of any dialect to canonical names and shapes.
 
@@ -147,6 +151,7 @@ def to_canonical(
             up in the table of models.
         grid: (rows, columns) of the position table. Needed only where a timm table may or may not have a
             row for the class token (FlexiViT's have none, and get a row of zeros).
+        dialect: Whose names they are; default: as `detect` finds.
 
     Raises:
         ValueError: If dialect, head count or position table are ambiguous, if the checkpoint stands for
@@ -156,7 +161,7 @@ def to_canonical(
         >>> to_canonical({"patch_embed.proj.weight": np.zeros((192, 3, 16, 16))})["embedding/kernel"].shape
         (16, 16, 3, 192)
     """
-    dialect = detect(arrays)
+    dialect = dialect or detect(arrays)
     if dialect == "google":
         result = layouts.canonical(arrays)
         _check_num_heads(result, num_heads)

@@ -7,7 +7,7 @@ their size must be that of a model, so that no file can ask for more memory than
 import os
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -72,14 +72,17 @@ def read(path: str | os.PathLike, parameters: int | None = None) -> ModelFile:
     Raises:
         ValueError: If the file is damaged, unsafe, of an unknown layout, too large for the model, or not finite.
     """
-    claimed: dict[str, np.ndarray] = {}
     if keras_h5.is_hdf5(path):
-        arrays, metadata = keras_h5.read(path, partial(_choose, path, parameters, claimed, "keras"))
-        return ModelFile(arrays=arrays, metadata=metadata, dialect="keras", claimed=claimed)
-    checkpoint = files.read(path, partial(_choose, path, parameters, claimed, None))
-    metadata = checkpoint.metadata
-    arrays = dialects.to_canonical(checkpoint.arrays, metadata.get("num_heads"), metadata.get("grid"))
-    return ModelFile(arrays=arrays, metadata=metadata, dialect=dialects.detect(claimed), claimed=claimed)
+        seen = _Seen(dialect="keras")
+        arrays, metadata = keras_h5.read(path, partial(_choose, path, parameters, seen))
+    else:
+        seen = _Seen()
+        checkpoint = files.read(path, partial(_choose, path, parameters, seen))
+        metadata = checkpoint.metadata
+        arrays = dialects.to_canonical(
+            checkpoint.arrays, metadata.get("num_heads"), metadata.get("grid"), dialect=seen.dialect
+        )
+    return ModelFile(arrays=arrays, metadata=metadata, dialect=seen.dialect, claimed=seen.claimed)
 
 
 def num_heads(arrays: Mapping[str, np.ndarray]) -> int | None:
@@ -93,18 +96,25 @@ def num_heads(arrays: Mapping[str, np.ndarray]) -> int | None:
     return heads.pop()
 
 
+@dataclass(slots=True)
+class _Seen:
+    """What is known of a file before its arrays are read: all that are in it, and whose names they have."""
+
+    dialect: Any = None
+    claimed: dict[str, np.ndarray] = field(default_factory=dict)
+
+
 def _choose(
     path: str | os.PathLike,
     parameters: int | None,
-    claimed: dict[str, np.ndarray],
-    dialect: str | None,
+    seen: _Seen,
     found: dict[str, np.ndarray],
     metadata: dict[str, Any],
 ) -> Collection[str]:
-    """The names to read. `claimed` is filled with all there are."""
-    claimed |= found
-    dialect = dialect or dialects.detect(found)
-    names = layouts.names_of_model(found) if dialect == "google" else list(found)
+    """The names to read. Fills in `seen`."""
+    seen.claimed |= found
+    seen.dialect = seen.dialect or dialects.detect(found)
+    names = layouts.names_of_model(found) if seen.dialect == "google" else list(found)
     belonging = {name: found[name] for name in names}
     integers = [f"{name}: {x.dtype}" for name, x in belonging.items() if x.dtype.kind != "f"]
     if integers:
@@ -117,7 +127,7 @@ def _choose(
     size = sum(map(_size, belonging.values()))
     if size <= _ALWAYS_BYTES:
         return names
-    expected = 4 * (_parameters(belonging, metadata, dialect) if parameters is None else parameters)
+    expected = 4 * (_parameters(belonging, metadata, seen.dialect) if parameters is None else parameters)
     if size > max(_LARGEST_RATIO * expected, _ALWAYS_BYTES):
         largest = max(belonging, key=lambda name: _size(belonging[name]))
         what = f"its arrays take {size / 1e6:,.0f} MB, and the model takes {expected / 1e6:,.0f} MB"

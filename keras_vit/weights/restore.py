@@ -51,7 +51,7 @@ def restore(
     *,
     skip: Iterable[str] = (),
     positions: PositionResize | None = None,
-    origin: str = "the checkpoint",
+    origin: object = "the checkpoint",
 ) -> None:
     """Assigns every array to the variable of its name. Nothing is assigned unless everything fits.
 
@@ -61,7 +61,7 @@ def restore(
         skip: Regular expressions of names, matched whole, that may be absent on either side and
             are not assigned, such as `("predictions/.*", "pre_logits/.*")`.
         positions: How a position table of another size is fitted.
-        origin: What the error messages call the source of the arrays.
+        origin: What the error messages call the source of the arrays, as text.
 
     Raises:
         ValueError: Lists every missing, unexpected and mis-shaped name at once.
@@ -127,7 +127,7 @@ def _fit_channels(
     return {**arrays, name: adapt_channels(arrays[name], mine)}
 
 
-def _check(variables: Mapping[str, keras.Variable], arrays: Mapping[str, np.ndarray], origin: str) -> None:
+def _check(variables: Mapping[str, keras.Variable], arrays: Mapping[str, np.ndarray], origin: object) -> None:
     missing = sorted(variables.keys() - arrays.keys())
     unexpected = sorted(arrays.keys() - variables.keys())
     shapes = {name: (tuple(v.shape), arrays[name].shape) for name, v in variables.items() if name in arrays}

@@ -6,7 +6,7 @@ Joins the catalog, the download, the reader and the dialects; knows no framework
 import dataclasses
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -21,7 +21,7 @@ _READABLE = (".npz", ".safetensors", ".h5")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Source:
+class WeightsSource:
     """Where weights are, before anything is read.
 
     Attributes:
@@ -40,12 +40,31 @@ class Source:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Origin:
+    """Where weights come from. As text it also names the model whose arrays they are, if that is another one.
+
+    Arrays are identified when the text is needed, which is for an error.
+    """
+
+    name: str
+    model: str
+    canonical: Mapping[str, np.ndarray] | None
+
+    def __str__(self) -> str:
+        try:
+            found = self.model if self.canonical is None else layouts.identify(self.canonical)
+        except ValueError:
+            found = self.model
+        return self.name if found == self.model else f"{self.name}, whose arrays are those of {found},"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Pretrained:
     """Weights that were read, and what is known of them.
 
     Attributes:
         arrays: {our name: array}.
-        origin: What error messages call them.
+        origin: What error messages call them, as text.
         image_size: (height, width) of their training images where known.
         grid: (rows, columns) of their position table where known, or where it must be a square.
         grid_is_known: Whether the file, or the catalog, says so.
@@ -57,7 +76,7 @@ class Pretrained:
     """
 
     arrays: dict[str, np.ndarray]
-    origin: str
+    origin: Origin
     image_size: tuple[int, int] | None
     grid: tuple[int, int] | None
     grid_is_known: bool
@@ -68,7 +87,7 @@ class Pretrained:
     head_is_zero: bool
 
 
-def find(model: str, weights: str | os.PathLike, parameters: int | None = None) -> Source:
+def find(model: str, weights: str | os.PathLike, parameters: int | None = None) -> WeightsSource:
     """Tells what `weights` is, without reading or downloading it.
 
     Args:
@@ -85,9 +104,9 @@ def find(model: str, weights: str | os.PathLike, parameters: int | None = None) 
     facts = {"model": model, "weights": weights, "parameters": parameters}
     if os.path.exists(weights) or "://" in weights:
         row = catalog.by_file_name(weights)
-        return Source(row=row if row and row.model == model else None, is_tag=False, **facts)
+        return WeightsSource(row=row if row and row.model == model else None, is_tag=False, **facts)
     try:
-        return Source(row=catalog.lookup(model, weights), is_tag=True, **facts)
+        return WeightsSource(row=catalog.lookup(model, weights), is_tag=True, **facts)
     except ValueError as error:
         no_file = weights.endswith(_READABLE) or os.sep in weights
         raise ValueError(
@@ -97,7 +116,7 @@ def find(model: str, weights: str | os.PathLike, parameters: int | None = None) 
         ) from None
 
 
-def load(source: Source) -> Pretrained:
+def load(source: WeightsSource) -> Pretrained:
     """Downloads where needed, reads and translates.
 
     Raises:
@@ -107,28 +126,15 @@ def load(source: Source) -> Pretrained:
     path = source.weights
     if source.is_tag or "://" in path:
         path = download.fetch(source.row if source.row is not None else path)
-    found = model_file.read(path, source.parameters)
-    pretrained = _describe(source, found)
-    shape = None if found.dialect == "keras" else _looks_like(found.arrays)
-    if shape in (None, source.model):
-        return pretrained
-    return dataclasses.replace(pretrained, origin=f"{origin_of(source)}, whose arrays are those of {shape},")
+    return _describe(source, model_file.read(path, source.parameters))
 
 
-def origin_of(source: Source) -> str:
+def origin_of(source: WeightsSource) -> str:
     """Returns what messages call the weights: a URL without its password."""
     return download.without_secrets(source.weights)
 
 
-def _looks_like(canonical: dict[str, np.ndarray]) -> str | None:
-    """The model of the table that an error message should name, if there is one."""
-    try:
-        return layouts.identify(canonical)
-    except ValueError:
-        return None
-
-
-def _describe(source: Source, found: model_file.ModelFile) -> Pretrained:
+def _describe(source: WeightsSource, found: model_file.ModelFile) -> Pretrained:
     metadata, arrays = found.metadata, found.ours()
     if found.dialect == "keras" and "gelu" not in metadata and "encoder_norm/gamma" in arrays:
         logging.warning(
@@ -144,7 +150,11 @@ def _describe(source: Source, found: model_file.ModelFile) -> Pretrained:
     gelu = metadata.get("gelu") or (source.row and source.row.gelu)
     return Pretrained(
         arrays=arrays,
-        origin=origin_of(source),
+        origin=Origin(
+            name=origin_of(source),
+            model=source.model,
+            canonical=None if found.dialect == "keras" else _shapes(found.arrays),
+        ),
         image_size=(size[0], size[1]) if size else None,
         grid=_table_grid(metadata, arrays),
         grid_is_known="grid" in metadata or source.row is not None,
@@ -154,6 +164,11 @@ def _describe(source: Source, found: model_file.ModelFile) -> Pretrained:
         representation_size=None if tanh_bias is None else tanh_bias.shape[0],
         head_is_zero=kernel is not None and not kernel.any(),
     )
+
+
+def _shapes(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The same names and shapes, which take no memory."""
+    return {name: np.broadcast_to(np.float32(0), x.shape) for name, x in arrays.items()}
 
 
 def _num_heads(found: model_file.ModelFile) -> int | None:
@@ -208,7 +223,7 @@ def check_grid(pretrained: Pretrained, grid_of: Callable[[tuple[int, int]], tupl
         )
 
 
-def zero_head_message(source: Source) -> str:
+def zero_head_message(source: WeightsSource) -> str:
     """What to say when `include_top=True` meets a head that was never trained."""
     alternative = source.row and catalog.alternative_with_head(source.row)
     return (
