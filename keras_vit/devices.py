@@ -120,6 +120,7 @@ def _connect_tensorflow(config: DevicesConfig) -> Devices:
     if config.deterministic and num_gpus:  # on CPUs it would change no bit, and make the input pipeline serial
         tf.config.experimental.enable_op_determinism()
     kind = _kind_on_tensorflow(config, num_gpus)
+    _check_names(config.names, [device.name for device in tf.config.list_logical_devices()] if config.names else [])
     if kind == "one":
         device = config.names[0] if config.names else None
         scope = (lambda: tf.device(device)) if device else nullcontext
@@ -261,6 +262,17 @@ def _tf_config() -> dict:
         raise ValueError(f"TF_CONFIG is not JSON: {error}. Received: {text!r}.") from error
 
 
+def _check_names(names: tuple[str, ...], known: list[str]) -> None:
+    """TensorFlow 2.21 waits for ever for a replica on a CPU that is not there."""
+    there = {name.lower().rpartition("/")[2].removeprefix("device:") for name in known}
+    missing = [name for name in names if name.lower().rpartition("/")[2].removeprefix("device:") not in there]
+    if missing:
+        raise ValueError(
+            f"There is no device {', '.join(missing)} here. There are: {', '.join(sorted(there))}. "
+            "Name some of these in `devices.names`, or leave it out for all."
+        )
+
+
 def _local_device() -> str:
     gpus = tf.config.list_physical_devices("GPU")
     return tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU") if gpus else "CPU"
@@ -273,6 +285,7 @@ def _connect_jax(config: DevicesConfig) -> Devices:
         keras.distribution.initialize()
     if config.kind == "tpu" and jax.default_backend() != "tpu":
         raise ValueError(f"`kind='tpu'` needs a TPU. JAX found: {jax.default_backend()}.")
+    _check_names(config.names, keras.distribution.list_devices())
     names = [name.lower() for name in config.names] or keras.distribution.list_devices()
     names = names[:1] if config.kind == "one" else names
     num_workers, worker = jax.process_count(), jax.process_index()

@@ -90,6 +90,17 @@ def test_named_devices_are_replicas():
     assert (devices.kind, devices.num_replicas, devices.local_parts) == ("mirrored", 2, 2)
 
 
+@pytest.mark.parametrize("names", [("CPU:0", "CPU:7"), ("GPU:0",), ("/device:GPU:0", "CPU:0")])
+def test_a_device_that_is_not_there_is_refused(names):
+    """TensorFlow 2.21 would wait for a CPU that there is not."""
+    with pytest.raises(ValueError, match=r"There is no device .*U:[07].* here\. There are: cpu:0, cpu:1"):
+        connect(DevicesConfig(names=names))
+
+
+def test_names_may_be_written_in_full():
+    assert connect(DevicesConfig(kind="one", names=("/device:CPU:1",))).num_replicas == 1
+
+
 def test_the_precision_is_set():
     connect(DevicesConfig(precision="mixed_bfloat16"))
     assert keras.config.dtype_policy().name == "mixed_bfloat16"
