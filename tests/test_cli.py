@@ -356,7 +356,7 @@ def finetuning(monkeypatch: pytest.MonkeyPatch) -> list:
 
 def test_finetune_is_given_what_the_flags_say(finetuning: list, capsys: pytest.CaptureFixture):
     assert cli.main(["finetune", "--data=flowers", "--output=out"]) == 0
-    said = "75.00% of the validation images named correctly. How to use the model: out/report.md\n"
+    said = "Validation accuracy: 75.00%. How to use the model: out/report.md\n"
     assert capsys.readouterr().out == said
     flags = [
         "--weights=none",

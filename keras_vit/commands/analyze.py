@@ -6,9 +6,11 @@ from absl import flags, logging
 
 from keras_vit.commands.command import PROGRAM, Command
 from keras_vit.commands.flags import (
-    NEW_SIZE,
     default_weights,
+    define_image_size,
+    define_model,
     define_pixels,
+    define_weights,
     parse_size,
     require_folders,
     show_progress,
@@ -18,15 +20,16 @@ from keras_vit.writing import by_reason, one_line
 
 
 def define(values: flags.FlagValues) -> None:
-    flags.DEFINE_string("images", None, "Folder of photographs. Must be given.", flag_values=values)
-    flags.DEFINE_string("output", None, "Folder for the report. Must be given.", flag_values=values)
-    flags.DEFINE_string("model", "ViT_B16", f"See `{PROGRAM} info`; or a file model.keras.", flag_values=values)
-    weights = "Tag, file, URL, or none for random ones. Default: imagenet, of a name."
-    flags.DEFINE_string("weights", None, weights, flag_values=values)
-    flags.DEFINE_string("image_size", None, f"{NEW_SIZE} Default: that of the weights.", flag_values=values)
+    flags.DEFINE_string("images", None, "Folder of photographs. Required.", flag_values=values)
+    flags.DEFINE_string("output", None, "Output folder for the report. Required.", flag_values=values)
+    define_model(values)
+    define_weights(values, more=", or none for random weights")
+    define_image_size(values)
     define_pixels(values)
-    flags.DEFINE_integer("photos", 8, "How many are drawn; all are counted.", lower_bound=1, flag_values=values)
-    batch = "Photos of a step. Default: 16, fewer where there are many patches."
+    flags.DEFINE_integer(
+        "photos", 8, "Number of photos to draw; the statistics use all of them.", lower_bound=1, flag_values=values
+    )
+    batch = "Photos per step. Default: 16, fewer if there are many patches."
     flags.DEFINE_integer("batch_size", None, batch, lower_bound=1, flag_values=values)
 
 
@@ -61,12 +64,12 @@ COMMAND = Command(
     define=define,
     arguments="",
     counts=(0, 0),
-    summary="what a model looks at in your photographs, and what its parts have learned, on one page",
+    summary="report on one page what a model attends to in your photographs and what it has learned",
     example=f"{PROGRAM} analyze --images=holiday --output=report --model=ViT_B16 --weights=imagenet",
     details=(
-        "report.html in --output shows the attention over some of the photos, how far each head looks, filters,\n"
-        "positions, and what the model costs; every number lies beside it as CSV. It needs no network and is one\n"
-        "file. What a model does not have, such as the attention of a ResNet, is left out, and the page says so.\n"
-        "Photos that cannot be read are named and left out."
+        "report.html in --output shows attention maps of some photos, the mean attention distance of each head,\n"
+        "patch filters, the similarity of position embeddings, and the cost of the model. The page is one file and\n"
+        "needs no network. All numbers are also written as CSV. Sections that do not apply, such as attention of a\n"
+        "ResNet, are omitted, and the page says so. Photos that cannot be read are listed and left out."
     ),
 )

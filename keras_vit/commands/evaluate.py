@@ -3,28 +3,38 @@
 from absl import flags, logging
 
 from keras_vit.commands.command import PROGRAM, Command
-from keras_vit.commands.flags import NEW_SIZE, default_weights, define_pixels, parse_size, require_folders
+from keras_vit.commands.flags import (
+    default_weights,
+    define_image_size,
+    define_model,
+    define_pixels,
+    define_weights,
+    parse_size,
+    require_folders,
+)
 from keras_vit.quiet import quiet_start
 
 
 def define(values: flags.FlagValues) -> None:
-    flags.DEFINE_string("data", None, "Folder of images, or tfds:NAME:SPLIT. Must be given.", flag_values=values)
-    flags.DEFINE_string("model", "ViT_B16", f"See `{PROGRAM} info`; or a file model.keras.", flag_values=values)
-    flags.DEFINE_string("weights", None, "Tag, file or URL. Default: imagenet, of a name.", flag_values=values)
-    flags.DEFINE_string("output", None, "Folder for a report with tables and pictures.", flag_values=values)
-    flags.DEFINE_string("real", None, "real.json of ImageNet ReaL.", flag_values=values)
-    flags.DEFINE_bool("objectnet", False, "The folder is ObjectNet's.", flag_values=values)
-    flags.DEFINE_string("image_size", None, f"{NEW_SIZE} Default: that of the weights.", flag_values=values)
+    flags.DEFINE_string(
+        "data", None, "Image folder with one folder per class, or tfds:NAME:SPLIT. Required.", flag_values=values
+    )
+    define_model(values)
+    define_weights(values)
+    flags.DEFINE_string("output", None, "Output folder for a report with tables and plots.", flag_values=values)
+    flags.DEFINE_string("real", None, "File real.json of ImageNet ReaL.", flag_values=values)
+    flags.DEFINE_bool("objectnet", False, "Treat --data as ObjectNet.", flag_values=values)
+    define_image_size(values)
     define_pixels(values)
-    crops = "resize: the whole image; resize_shorter: the middle."
+    crops = "resize: the whole image; resize_shorter: the central crop."
     flags.DEFINE_enum("crop", "resize", ["resize", "resize_shorter"], crops, flag_values=values)
-    batch = "Images of a step. Default: 64 of 224 x 224 pixels, more of smaller ones."
+    batch = "Images per step. Default: 64 at 224 x 224 pixels, more if they are smaller."
     flags.DEFINE_integer("batch_size", None, batch, lower_bound=1, flag_values=values)
-    flags.DEFINE_bool("strict", False, "An image that cannot be read is an error.", flag_values=values)
+    flags.DEFINE_bool("strict", False, "Stop at the first image that cannot be read.", flag_values=values)
     kinds = ["auto", "one", "mirrored", "multi_worker", "tpu"]
-    flags.DEFINE_enum("devices", "auto", kinds, "Where to compute.", flag_values=values)
+    flags.DEFINE_enum("devices", "auto", kinds, "Devices to run on.", flag_values=values)
     precisions = ["float32", "mixed_bfloat16", "mixed_float16"]
-    flags.DEFINE_enum("precision", "float32", precisions, "In which precision.", flag_values=values)
+    flags.DEFINE_enum("precision", "float32", precisions, "Numerical precision.", flag_values=values)
 
 
 def run(arguments: list[str], values: flags.FlagValues) -> int:
@@ -56,11 +66,12 @@ COMMAND = Command(
     define=define,
     arguments="",
     counts=(0, 0),
-    summary="how often a classifier is right on a test set, every image counted once",
+    summary="measure the accuracy of a classifier on a test set; every image counts once",
     example=f"{PROGRAM} evaluate --data=imagenet/val --model=ViT_B16 --weights=imagenet --output=report",
     details=(
-        "--data has one folder of images for each class: ImageNet's WordNet ids, ImageNet-v2's numbers, or the\n"
-        "classes in classes.txt beside the weights. With --real=real.json: ImageNet ReaL. Published numbers stand\n"
-        "below ours. Images that cannot be read are named and counted, or end it with --strict."
+        "--data contains one folder of images per class. Folder names are ImageNet's WordNet ids, the numbers of\n"
+        "ImageNet-v2, or the classes in classes.txt beside the weights. With --real=real.json the command measures\n"
+        "ImageNet ReaL. The results are followed by the model's published results. Images that cannot be read are\n"
+        "listed and counted; with --strict the first one is an error."
     ),
 )

@@ -6,9 +6,11 @@ from absl import flags, logging
 
 from keras_vit.commands.command import PROGRAM, Command
 from keras_vit.commands.flags import (
-    NEW_SIZE,
     default_weights,
+    define_image_size,
+    define_model,
     define_pixels,
+    define_weights,
     parse_size,
     require_folders,
 )
@@ -16,26 +18,32 @@ from keras_vit.quiet import quiet_start
 
 
 def define(values: flags.FlagValues) -> None:
-    flags.DEFINE_string("output", None, "Folder of the model; a version of it is added.", flag_values=values)
-    flags.DEFINE_string("check", None, "Folder, version or file to check instead.", flag_values=values)
-    flags.DEFINE_string("model", "ViT_B16", f"See `{PROGRAM} info`; or a file model.keras.", flag_values=values)
-    flags.DEFINE_string("weights", None, "Tag, file or URL. Default: imagenet, of a name.", flag_values=values)
-    formats = "saved_model, tflite, onnx, openvino; several with commas."
+    flags.DEFINE_string(
+        "output", None, "Folder of the model; the export adds a numbered version to it.", flag_values=values
+    )
+    flags.DEFINE_string(
+        "check", None, "Exported folder, version or file to check. Exports nothing.", flag_values=values
+    )
+    define_model(values)
+    define_weights(values)
+    formats = "saved_model, tflite, onnx, openvino; separate several by commas."
     flags.DEFINE_list("format", "saved_model", formats, flag_values=values)
-    images = "Folder of photos or of classes, or tfds:NAME:SPLIT. Default: generated pictures."
+    images = "Images to compare on: a folder, or tfds:NAME:SPLIT. Default: generated images."
     flags.DEFINE_string("images", None, images, flag_values=values)
-    count = "How many of them. Default: 100; of --check: as many as for the export."
+    count = "Number of these images. Default: 100; with --check, as many as at export."
     flags.DEFINE_integer("num_images", None, count, lower_bound=1, flag_values=values)
-    flags.DEFINE_string("image_size", None, f"{NEW_SIZE} Default: that of the weights.", flag_values=values)
+    define_image_size(values)
     define_pixels(values)
-    flags.DEFINE_enum("precision", "float32", ["float32", "bfloat16"], "Of a SavedModel.", flag_values=values)
-    flags.DEFINE_bool("attention", False, "A SavedModel can be asked for its attention.", flag_values=values)
-    flags.DEFINE_bool("any_size", False, "A SavedModel takes images of all sizes.", flag_values=values)
-    flags.DEFINE_integer("top", 5, "Classes that a SavedModel names.", lower_bound=1, flag_values=values)
-    flags.DEFINE_list("flavours", None, "Of TFLite; see --help. Default: all.", flag_values=values)
-    flags.DEFINE_bool("fixed_batch", False, "TFLite takes one image at a time.", flag_values=values)
-    flags.DEFINE_bool("preprocessing", False, "TFLite takes pixels from 0 to 255.", flag_values=values)
-    agreement = "TFLite files that agree on fewer images are not written."
+    flags.DEFINE_enum("precision", "float32", ["float32", "bfloat16"], "Precision of a SavedModel.", flag_values=values)
+    flags.DEFINE_bool("attention", False, "Add an attention signature to a SavedModel.", flag_values=values)
+    flags.DEFINE_bool("any_size", False, "A SavedModel accepts images of any size.", flag_values=values)
+    flags.DEFINE_integer("top", 5, "Number of classes that a SavedModel returns.", lower_bound=1, flag_values=values)
+    flags.DEFINE_list("flavours", None, "TFLite flavours, listed above. Default: all.", flag_values=values)
+    flags.DEFINE_bool("fixed_batch", False, "TFLite accepts a batch of exactly one image.", flag_values=values)
+    flags.DEFINE_bool(
+        "preprocessing", False, "TFLite accepts pixels from 0 to 255 and scales them.", flag_values=values
+    )
+    agreement = "Minimum share of images on which a TFLite file must agree with the model to be written."
     flags.DEFINE_float("min_agreement", 0.95, agreement, 0.0, 1.0, flag_values=values)
 
 
@@ -80,12 +88,13 @@ COMMAND = Command(
     define=define,
     arguments="",
     counts=(0, 0),
-    summary="a model as a SavedModel, TFLite, ONNX or OpenVINO, and the proof that the file is the model",
+    summary="export a model as a SavedModel, TFLite, ONNX or OpenVINO, and check that it matches",
     example=f"{PROGRAM} export --model=ViT_B16 --format=saved_model,tflite --output=saved_models/vit_b16",
     details=(
-        "Each file is loaded and run in a process without Keras, and compared with the model on --images.\n"
-        "TensorFlow Serving reads --output/1, --output/2 ...; other formats lie in folders beside them. Flavours\n"
-        "of TFLite: float32, float16, dynamic_int8, int8, weight_only_int8. --check=FOLDER does the comparison\n"
-        "again, later or elsewhere. What fails is named, the rest is written, and the exit code is 1."
+        "Each exported file is loaded in a process without Keras and compared with the model on --images.\n"
+        "TensorFlow Serving reads --output/1, --output/2 ...; the other formats are folders beside these. TFLite\n"
+        "flavours: float32, float16, dynamic_int8, int8, weight_only_int8. --check=FOLDER repeats the comparison,\n"
+        "later or on another machine. Files whose outputs differ are reported and not written, the others are, and\n"
+        "the exit code is 1."
     ),
 )

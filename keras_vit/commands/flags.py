@@ -1,23 +1,42 @@
-"""Flags that several commands have, how they are read, and the progress line."""
+"""Flags shared by several commands, their parsing, and the progress line."""
 
 import re
 import sys
 
 from absl import flags
 
-NEW_SIZE = "Height and width in pixels: 384, or 224,384."
+from keras_vit.commands.command import PROGRAM
+
+SIZE_FORMS = "Image size in pixels: one side (384), or height,width (224,384)."
 
 
 def require_folders(values: flags.FlagValues, *names: str) -> None:
-    """Raises absl's error for a wrong flag if one of these is not given."""
+    """Raises absl's usage error if one of these flags is missing."""
     missing = [f"--{name}=FOLDER" for name in names if not values[name].value]
     if missing:
         raise flags.IllegalFlagValueError(f"{' and '.join(missing)} must be given")
 
 
+def define_model(values: flags.FlagValues) -> None:
+    """Adds `--model`."""
+    text = f"Model name, as listed by `{PROGRAM} info`, or a file saved by Keras (model.keras)."
+    flags.DEFINE_string("model", "ViT_B16", text, flag_values=values)
+
+
+def define_weights(values: flags.FlagValues, more: str = "") -> None:
+    """Adds `--weights`; see `default_weights`."""
+    text = f"Weights of a named model: a tag, a file or a URL{more}. Default: imagenet."
+    flags.DEFINE_string("weights", None, text, flag_values=values)
+
+
+def define_image_size(values: flags.FlagValues) -> None:
+    """Adds `--image_size`; see `parse_size`."""
+    flags.DEFINE_string("image_size", None, f"{SIZE_FORMS} Default: the size of the weights.", flag_values=values)
+
+
 def define_pixels(values: flags.FlagValues) -> None:
-    """Adds `--pixels`. Default: as the model says."""
-    kinds = "Pixels that the model was trained on. Default: as its layers say."
+    """Adds `--pixels`."""
+    kinds = "Pixel range that the model was trained on. Default: read from the model's layers."
     flags.DEFINE_enum("pixels", None, ["0..255", "0..1", "-1..1"], kinds, flag_values=values)
 
 
@@ -40,12 +59,12 @@ def parse_size(text: str | None) -> tuple[int, int] | None:
 
 
 def show_progress(done: int | None, total: int) -> None:
-    """One line on the terminal that is overwritten; None wipes it out."""
+    """Overwrites the progress line on the terminal; None clears it."""
     if total > 1 and sys.stderr.isatty():
         text = "" if done is None else f"{done} of {total} photos"
         print(f"\r{text:<40}\r", end="", file=sys.stderr, flush=True)
 
 
 def default_weights(values: flags.FlagValues) -> str | None:
-    """Returns `--weights`; default: imagenet, of a named model. A file model.keras brings its own."""
+    """Returns `--weights`. Default: imagenet for a named model; a file model.keras contains its weights."""
     return values.weights or (None if values.model.endswith(".keras") else "imagenet")

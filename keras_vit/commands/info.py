@@ -4,12 +4,14 @@ from absl import flags
 
 from keras_vit import info as facts
 from keras_vit.commands.command import PROGRAM, Command
-from keras_vit.commands.flags import NEW_SIZE, parse_size
+from keras_vit.commands.flags import SIZE_FORMS, parse_size
 
 
 def define(values: flags.FlagValues) -> None:
-    flags.DEFINE_string("image_size", "224", NEW_SIZE, flag_values=values)
-    flags.DEFINE_integer("classes", 1000, "Outputs of the head; 0 for no head.", lower_bound=0, flag_values=values)
+    flags.DEFINE_string("image_size", "224", SIZE_FORMS, flag_values=values)
+    flags.DEFINE_integer(
+        "classes", 1000, "Number of classes; 0 for a model without a head.", lower_bound=0, flag_values=values
+    )
 
 
 def run(arguments: list[str], values: flags.FlagValues) -> int:
@@ -23,7 +25,7 @@ COMMAND = Command(
     define=define,
     arguments="[MODEL]",
     counts=(0, 1),
-    summary="size, cost and published weights of a model, or the table of all models",
+    summary="print size, cost and published weights of one model, or a table of all models",
     example=f"{PROGRAM} info ViT_B16 --image_size=384",
-    details="Closed forms and tables: nothing is built or downloaded.",
+    details="Computed from tables and closed-form formulas. Builds and downloads nothing.",
 )

@@ -6,9 +6,11 @@ from absl import flags
 
 from keras_vit.commands.command import PROGRAM, Command
 from keras_vit.commands.flags import (
-    NEW_SIZE,
     default_weights,
+    define_image_size,
+    define_model,
     define_pixels,
+    define_weights,
     parse_size,
     show_progress,
 )
@@ -16,12 +18,12 @@ from keras_vit.quiet import quiet_start
 
 
 def define(values: flags.FlagValues) -> None:
-    flags.DEFINE_string("model", "ViT_B16", f"See `{PROGRAM} info`; or a file model.keras.", flag_values=values)
-    flags.DEFINE_string("weights", None, "Tag, file or URL. Default: imagenet, of a name.", flag_values=values)
-    flags.DEFINE_integer("top", 5, "Classes to name.", lower_bound=1, flag_values=values)
-    kinds = "text; csv: a row for each guess; json: an object on a line for each photo."
+    define_model(values)
+    define_weights(values)
+    flags.DEFINE_integer("top", 5, "Number of classes to print per photo.", lower_bound=1, flag_values=values)
+    kinds = "Output format: text; csv, one row per guess; json, one object per photo and line."
     flags.DEFINE_enum("format", "text", ["text", "csv", "json"], kinds, flag_values=values)
-    flags.DEFINE_string("image_size", None, f"{NEW_SIZE} Default: that of the weights.", flag_values=values)
+    define_image_size(values)
     define_pixels(values)
 
 
@@ -50,15 +52,15 @@ COMMAND = Command(
     define=define,
     arguments="PHOTO...",
     counts=(1, float("inf")),
-    summary="the most likely classes of photographs, from files and folders",
+    summary="print the most likely classes of photographs, from files and folders",
     example=f"{PROGRAM} predict cat.jpg holiday/ --model=ViT_B16 --weights=imagenet",
     details=(
-        "Photographs are resized to the model, not cropped. Names of your own classes are read from classes.txt\n"
-        "beside the weights or the file model.keras. Scores are probabilities (softmax) that add up to 1;\n"
-        "of the 21,843 classes of ImageNet-21k, which overlap, each has a probability of its own (sigmoid).\n"
-        "What cannot be read is reported, the others are answered, and the exit code is 1. --format=csv has the\n"
-        "columns file, rank, class, score, problem; --format=json has an object on a line for each photo, of\n"
-        "file, guesses and problem. Answers go to stdout, all else to stderr. Exit codes: 0 every photo is\n"
-        "answered, 1 a photo or the model cannot be read, 2 wrong flags."
+        "Photographs are resized to the model's image size, not cropped. The names of your own classes are read\n"
+        "from classes.txt beside the weights or the file model.keras. Scores are softmax probabilities that add up\n"
+        "to 1. The 21,843 classes of ImageNet-21k overlap, so each has a sigmoid probability of its own. Photos\n"
+        "that cannot be read are reported and the others are still answered. --format=csv has the columns file,\n"
+        "rank, class, score, problem; --format=json writes one object per photo and line, with file, guesses and\n"
+        "problem. Predictions go to stdout, everything else to stderr. Exit codes: 0 if every photo was read, 1 if\n"
+        "a photo or the model cannot be read, 2 for wrong flags."
     ),
 )

@@ -7,7 +7,7 @@ from keras_vit.quiet import quiet_start
 
 
 def define(values: flags.FlagValues) -> None:
-    flags.DEFINE_string("output", "quickstart_output", "Folder for what it makes.", flag_values=values)
+    flags.DEFINE_string("output", "quickstart_output", "Output folder.", flag_values=values)
 
 
 def run(arguments: list[str], values: flags.FlagValues) -> int:
@@ -22,7 +22,7 @@ COMMAND = Command(
     define=define,
     arguments="",
     counts=(0, 0),
-    summary="pre-train, fine-tune, export and ask a small model, in minutes, without a download",
+    summary="pre-train, fine-tune, export and query a small model in minutes, without a download",
     example=f"{PROGRAM} quickstart",
-    details="The whole way from fractals to an answer about a digit of scikit-learn's.",
+    details="Pre-trains on fractals, fine-tunes on the digits of scikit-learn, exports the model and queries it.",
 )

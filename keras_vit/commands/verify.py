@@ -7,7 +7,7 @@ from keras_vit.quiet import quiet_start
 
 
 def define(values: flags.FlagValues) -> None:
-    flags.DEFINE_string("model", None, "What the file should be. Needed for a tag.", flag_values=values)
+    flags.DEFINE_string("model", None, "Model that the file should contain. Required for a tag.", flag_values=values)
 
 
 def run(arguments: list[str], values: flags.FlagValues) -> int:
@@ -21,10 +21,11 @@ COMMAND = Command(
     define=define,
     arguments="FILE",
     counts=(1, 1),
-    summary="prove that a checkpoint file is whole and that the Keras model computes what it says",
+    summary="check that a checkpoint file is intact and that the Keras model reproduces it",
     example=f"{PROGRAM} verify ViT-B_16.npz --model=ViT_B16",
     details=(
-        "FILE is a path, a URL, or a tag of the catalog (then with --model). An independent forward pass in NumPy\n"
-        "is compared with the Keras model, layer by layer. The exit code is 1 unless the verdict is VERIFIED."
+        "FILE is a path, a URL, or a tag of the catalog (with --model). The command runs an independent forward\n"
+        "pass in NumPy and compares it with the Keras model, layer by layer. The exit code is 0 if the verdict is\n"
+        "VERIFIED, else 1."
     ),
 )
