@@ -116,7 +116,7 @@ def pixels_of(model: keras.Model) -> Pixels:
         >>> str(pixels_of(keras_vit.ViT_Ti16(weights=None)))
         'from -1 to 1 (its layer `embedding` is of keras_vit)'
         >>> str(pixels_of(keras_vit.ViT_Ti16(weights=None, include_preprocessing=True)))
-        'from 0 to 255 (its operation `divide...` scales them)'
+        'from 0 to 255 (its operation `true_divide...` scales them)'
     """
     if not has_graph(model):
         raise _unknown(model, "has no graph that can be read")

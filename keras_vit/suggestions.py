@@ -10,7 +10,7 @@ def did_you_mean(word: str, known: Iterable[str], count: int = 3) -> str:
     The sentence begins with a space, to follow what is wrong.
 
     Example:
-        >>> did_you_mean("vit_b17", ["ViT_B16", "ViT_L16", "BiT_R50x1"])
+        >>> did_you_mean("vit_b17", ["ViT_B16", "ViT_L16", "ResNet50x1"])
         ' Did you mean ViT_B16 or ViT_L16?'
         >>> did_you_mean("resnet", ["ViT_B16"])
         ''

@@ -213,10 +213,10 @@ def test_models_are_those_of_the_package_and_one_other():
 
 
 def test_position_embeddings_are_those_that_models_take():
-    vit = pytest.importorskip("keras_vit.models.vit")
+    options = pytest.importorskip("keras_vit.options")
     embeddings, placements = zip(*paper.POSITION_EMBEDDINGS, strict=True)
-    assert set(embeddings) < set(vit.PositionEmbedding.__args__)
-    assert set(placements) == set(vit.PositionPlacement.__args__)
+    assert set(embeddings) < set(options.PositionEmbedding.__args__)
+    assert set(placements) == set(options.PositionPlacement.__args__)
 
 
 def test_the_groups_are_those_of_vtab():

@@ -181,6 +181,31 @@ MUTATIONS: tuple[Mutation, ...] = (
         backend="jax",
     ),
     *_in(
+        "keras_vit/kernels/tensorflow/halves.py",
+        "tests/kernels/test_halves.py",
+        ("queries * layer.head_dim**-0.5", "queries * layer.head_dim**-1"),
+    ),
+    *_in(
+        "keras_vit/kernels/tensorflow/products.py",
+        "tests/kernels/test_halves.py",
+        ("- sums), values.dtype)", "), values.dtype)"),
+    ),
+    *_in(
+        "keras_vit/kernels/tensorflow/inference.py",
+        "tests/kernels/test_inference.py",
+        ('_PREDICTING = ("one_step_on_data_distributed", "multi_step_on_data")', "_PREDICTING = ()"),
+    ),
+    *_in(
+        "keras_vit/levels.py",
+        "tests/test_pixels.py tests/data/test_pipeline.py",
+        ("return levels / 127.5 - 1.0", "return levels / 128.0 - 1.0"),
+    ),
+    *_in(
+        "keras_vit/suggestions.py",
+        "tests/test_cli.py tests/weights/test_catalog.py",
+        ("lowered = {name.lower(): name for name in known}", "lowered = {name: name for name in known}"),
+    ),
+    *_in(
         "keras_vit/layers/readout.py",
         "tests/models/test_class_token.py tests/models/test_gradients.py",
         ("return _BLOCK.get() is block", "return True"),
@@ -586,7 +611,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("_OF_LEVELS = 4.0", "_OF_LEVELS = 200.0"),
         ("return factor * scaling[0], factor * scaling[1] + summand", "return factor * scaling[0], summand"),
         ("if target != taken and off <=", "if off <="),
-        ("return levels / 127.5 - 1.0 if self.low < 0 else levels / 255.0", "return levels / 127.5 - 1.0"),
+        ("return to_pixels(levels) if self.low < 0 else levels / 255.0", "return to_pixels(levels)"),
         ("or isinstance(step, keras.layers.Normalization)", ""),
     ),
     *_in(
@@ -678,7 +703,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *_in(
         "keras_vit/train/learner.py",
         _LEARNER,
-        ("/ 127.5 - 1.0", "/ 128.0 - 1.0"),
+        ('to_pixels(ops.cast(images, "float32"))', 'ops.cast(images, "float32")'),
         (
             'self.counts["accuracy"].update_state(hits, sample_weight=weights)',
             'self.counts["accuracy"].update_state(hits)',
@@ -746,7 +771,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         ("return images, labels, weights * is_real", "return images, labels, weights"),
         ("positions = step * batch_size + rows % batch_size", "positions = step * share.rows + rows % batch_size"),
-        ("images / 127.5 - 1.0 if is_uint8", "images / 255.0 if is_uint8"),
+        ("to_pixels(images) if is_uint8", "images if is_uint8"),
         ("order.batch_seed(seed, step)", "order.batch_seed(seed, step * 0)"),
         ("tf.data.Dataset.range(start_step, tf", "tf.data.Dataset.range(0, tf"),
         ("start + step * share.rows + rows", "start + step * batch_size + rows"),

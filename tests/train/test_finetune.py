@@ -281,7 +281,7 @@ def test_a_validation_set_may_be_given(tmp_path: Path, monkeypatch):
         (
             "ViT_B16",
             {"weights": None, "image_size": 50},
-            "`image_size` must be a multiple of 16. Received: image_size=.50, 50.",
+            "The image size must be a multiple of 16 pixels along each axis. Received: image_size=.50, 50.",
         ),
         ("ViT_Ti16", {"weights": None, "steps": 0}, "Received: `steps` = 0"),
         ("ViT_Ti16", {"weights": None, "batch_size": 0}, "Received: `batch_size` = 0"),

@@ -560,7 +560,19 @@ class Between:
         learner = SimpleNamespace(optimizer=SimpleNamespace(loss_scale=loss_scale))
         checkpoints = Checkpoints(workdir, is_writer=devices.is_chief)
         config = LoopConfig(total_steps=1000)
-        self.run = _Run(learner, None, config, checkpoints, None, None, 8, devices, None, {}, start)
+        self.run = _Run(
+            learner=learner,
+            model=None,
+            config=config,
+            checkpoints=checkpoints,
+            log=None,
+            bar=None,
+            batch_size=8,
+            devices=devices,
+            validation=None,
+            evaluators={},
+            start=start,
+        )
 
     def stops_at(self, step: int) -> bool:
         self.run.step = step
