@@ -3,7 +3,9 @@
 The same command on the same folder goes on where it stopped. SIGTERM saves and exits with code 75.
 """
 
-import run_recipe
+import command_line.native_logs
+
+from command_line import run_recipe
 
 from keras_vit.train import MaskedPatchesConfig, pretrain_masked_patches
 

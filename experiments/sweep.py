@@ -30,10 +30,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import run_recipe  # --config, --workdir and the exit codes; before Keras
+import command_line.native_logs
+
 from absl import flags
+from command_line import run_recipe
+from command_line.trials import Plan, Pool, Trial, claim, data_of, read_json
 from matplotlib.figure import Figure
-from trials import Plan, Pool, Trial, claim, data_of, read_json
 
 from keras_vit.train import Diverged
 from keras_vit.writing import whole, write_json, write_text

@@ -40,12 +40,12 @@ from keras_vit.weights.restore import named_variables  # noqa: E402
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "experiments"))  # where a script finds what lies beside it
 
-import ablation_runs  # noqa: E402
-from ablation_arms import Arm, Claim, Study, better  # noqa: E402
-from ablation_report import differences, verdict, with_deviation, write_report  # noqa: E402
-from ablation_runs import train_and_measure  # noqa: E402
-from ablation_studies import STUDIES, make_study  # noqa: E402
-from trials import claim  # noqa: E402
+from ablations import runs  # noqa: E402
+from ablations.arms import Arm, Claim, Study, better  # noqa: E402
+from ablations.report import differences, verdict, with_deviation, write_report  # noqa: E402
+from ablations.runs import train_and_measure  # noqa: E402
+from ablations.studies import STUDIES, make_study  # noqa: E402
+from command_line.trials import claim  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
 
@@ -229,8 +229,8 @@ def test_few_examples_are_ten_of_each_class_or_five_of_many_drawn_ten_times(
         asked.append((part.num_examples, how))
         return SimpleNamespace(values=np.eye(num_classes)[part.labels], labels=part.labels)
 
-    monkeypatch.setattr(ablation_runs, "extract", extract)
-    found = ablation_runs.few_examples(None, train, test, {"batch_size": 7})
+    monkeypatch.setattr(runs, "extract", extract)
+    found = runs.few_examples(None, train, test, {"batch_size": 7})
     assert asked == [(drawn_of, {"batch_size": 7}), (num_classes, {"batch_size": 7})]
     assert (found["shots"], found["fewshot/accuracy"], found["fewshot/draws"]) == (shots, 1.0, [1.0] * 10)
 
@@ -245,10 +245,10 @@ def test_the_best_checkpoint_counts_where_a_part_is_held_out_and_the_last_weight
         arrays = {f"weights/{name}": keras.ops.convert_to_numpy(value) for name, value in named}
         Checkpoints(tmp_path, keep=9).save(step, arrays | {"seeds/000": np.zeros(2)}, {"validation/accuracy": accuracy})
     keras_vit.save_checkpoint(model, tmp_path / "model.npz")
-    found, step = ablation_runs.trained(config, tmp_path, 10, one)
+    found, step = runs.trained(config, tmp_path, 10, one)
     assert step == 4 and {float(value.max()) for value in found.get_weights()} == {4.0}
     config = replace(config, run=replace(config.run, data=replace(config.run.data, held_out=0.0)))
-    found, step = ablation_runs.trained(config, tmp_path, 10, one)
+    found, step = runs.trained(config, tmp_path, 10, one)
     assert step == config.run.loop.total_steps and {float(value.max()) for value in found.get_weights()} == {6.0}
 
 

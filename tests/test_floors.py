@@ -309,8 +309,8 @@ def test_the_package_keeps_to_its_floors_and_doors():
         ("keras_vit/layers/utils.py", "", "this name says nothing"),
         ("keras_vit/layers/rings.py", "", "this file has no place"),
         ("keras_vit/grid.py", "\n" * 401, "401 lines"),
-        ("keras_vit/cli.py", "import experiments.benchmark", "it has no door"),
-        ("tests/test_recipes.py", "from experiments import benchmark", "stands outside"),
+        ("keras_vit/cli.py", "import experiments.benchmarks", "it has no door"),
+        ("tests/test_recipes.py", "from experiments import benchmarks", "stands outside"),
     ],
 )
 def test_a_departure_is_reported_with_its_reason(tmp_path: Path, where: str, source: str, reason: str):
@@ -334,7 +334,7 @@ def test_a_departure_is_reported_with_its_reason(tmp_path: Path, where: str, sou
         ("keras_vit/__main__.py", "from keras_vit.cli import main"),
         ("keras_vit/commands.py", "def run():\n    from keras_vit import applications"),
         ("tests/test_grid.py", "import keras_vit\nfrom keras_vit import grid\nimport scipy"),
-        ("experiments/benchmark.py", "import torch\nfrom experiments import configs"),
+        ("experiments/benchmarks/models.py", "import torch\nfrom experiments import configs"),
     ],
 )
 def test_what_the_tables_allow_is_not_reported(tmp_path: Path, where: str, source: str):

@@ -11,10 +11,10 @@ from typing import Any
 
 import keras
 import numpy as np
-from ablation_arms import Config
-from trials import read_json
+from command_line.trials import read_json
 
 import keras_vit
+from ablations.arms import Config
 from keras_vit.data.sources import Source
 from keras_vit.devices import Devices, connect
 from keras_vit.evaluate import accuracy, extract, fewshot
