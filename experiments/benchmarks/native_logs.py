@@ -7,3 +7,5 @@ Processes that a benchmark starts inherit the level.
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow reads it once, while it is loaded
+
+import keras_vit  # noqa: F401 - it loads Keras, and holds back what TensorFlow writes before it reads the level
