@@ -32,6 +32,7 @@ from keras_vit.writing import table, whole, write_text
 _SHOTS = flags.DEFINE_list("shots", [*map(str, SHOTS)], "Images of each class.")
 _SEEDS = flags.DEFINE_list("seeds", [*map(str, SEEDS)], "Of the draws.")
 _RIDGE = flags.DEFINE_string("ridge", "1024", "The ridge constant, or `sweep`.")
+flags.adopt_module_key_flags(frozen_features)  # so that --help shows them
 
 
 def main() -> None:

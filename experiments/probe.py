@@ -30,6 +30,7 @@ from keras_vit.writing import table, whole, write_text
 _DEV_SHARE = flags.DEFINE_float("dev_share", 0.1, "Of each class, held out to choose on.")
 _SEED = flags.DEFINE_integer("seed", 0, "Of that draw, and of the batches.")
 _STREAMING = flags.DEFINE_bool("streaming", False, "Leave the features on the disk.")
+flags.adopt_module_key_flags(frozen_features)  # so that --help shows them
 
 
 def main() -> None:

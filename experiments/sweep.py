@@ -44,6 +44,7 @@ _RATES = flags.DEFINE_list("learning_rates", None, "The grid; default: the recip
 _HELD_OUT = flags.DEFINE_float("held_out", None, "Share of train to choose on; default: the recipe's `get_sweep`.")
 _SEEDS = flags.DEFINE_integer("seeds", 3, "Runs of the winner.")
 _PARALLEL = flags.DEFINE_integer("parallel", 1, "Runs at a time, where memory allows.")
+flags.adopt_module_key_flags(run_recipe)  # so that --help shows them
 
 SCRIPTS = {"FinetuneConfig": "finetune.py", "PretrainConfig": "pretrain.py"}
 SWEPT = {"run.optimizer.learning_rate": "--learning_rates", "run.data.held_out": "--held_out"}

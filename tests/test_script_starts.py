@@ -1,16 +1,18 @@
-"""No script in experiments/ shows TensorFlow's native log lines: each imports first what holds them back.
+"""What scripts in experiments/ print when they start: no native log line of TensorFlow's; in --help all their flags.
 
 `experiments/serving/` loads no framework, and the processes in `experiments/benchmarks/rivals/` are started by scripts.
 """
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import warm
 from warm import HUNG_SECONDS
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.once]
@@ -47,6 +49,17 @@ def test_the_level_is_set_in_one_place_of_each_folder():
     for path in FIRST:
         code = ["import os", "os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')", "import keras_vit"]
         assert [ast.unparse(node) for node in ast.parse(path.read_text(encoding="utf-8")).body[1:]] == code
+
+
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [("pretrain", "config"), ("finetune", "config"), ("masked_patches", "config"), ("sweep", "config parallel")]
+    + [("fewshot", "data model shots"), ("probe", "data model streaming")],
+)
+def test_help_shows_the_flags_that_scripts_share(name: str, flags: str):
+    done = warm.run([sys.executable, str(EXPERIMENTS / f"{name}.py"), "--help"], capture_output=True, text=True)
+    shown = set(re.findall(r"^  --(?:\[no\])?(\w+):", done.stdout, re.MULTILINE))
+    assert {*flags.split(), "workdir"} <= shown, done.stderr
 
 
 @pytest.mark.slow
