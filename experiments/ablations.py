@@ -40,7 +40,7 @@ import command_line.native_logs
 
 from ablations.arms import SIZES, START, Study
 from ablations.report import claims_of, differences, write_report
-from ablations.runs import METRIC, RESULT, train_and_measure
+from ablations.runs import METRIC, RESULT, remove_checkpoints, train_and_measure
 from ablations.studies import STUDIES, make_study
 from absl import app, flags
 from command_line.exit_codes import exit_code
@@ -91,6 +91,8 @@ def main() -> None:
     trials = [_trial(folder, name, seed) for seed in range(seeds) for name in study.arms]
     try:
         pool.run(trials, folder)
+        for trial in trials:
+            remove_checkpoints(trial.folder)  # of a run that was killed between its result and their removal
     finally:
         page = report(study, folder, trials)
     print(page.read_text(encoding="utf-8"))

@@ -500,6 +500,8 @@ def test_a_study_that_was_killed_and_stopped_gives_what_one_in_a_row_gives(tmp_p
         stopped.wait(HUNG_SECONDS)
     assert stopped.returncode == 75, (tmp_path / "stopped.txt").read_text()
     finished = stamps(tmp_path / "broken")
+    left = Path(next(iter(finished))).with_name("checkpoints")  # as a kill in the midst of their removal does
+    left.mkdir()
     page = (tmp_path / "broken" / "ablation.md").read_text()
     assert "not yet" in page and "cannot be told: GAP, rate " in page
 
@@ -531,6 +533,16 @@ def test_a_study_that_was_killed_and_stopped_gives_what_one_in_a_row_gives(tmp_p
         assert refused.returncode == 1 and message in refused.stderr and "Traceback" not in refused.stderr
 
 
+def test_a_run_that_was_killed_while_its_checkpoints_were_removed_is_cleared_away(tmp_path: Path):
+    for name, found in (("measured", {"test/accuracy": 0.5}), ("begun", {})):
+        (tmp_path / name / "checkpoints" / "0000000002").mkdir(parents=True)
+        (tmp_path / name / "checkpoints" / "0000000002" / "state.npz").write_bytes(b"")
+        (tmp_path / name / "measured.json").write_text(json.dumps(found))
+        runs.remove_checkpoints(tmp_path / name)
+    assert [path.parent.name for path in tmp_path.glob("*/checkpoints")] == ["begun"]
+    runs.remove_checkpoints(tmp_path / "measured")  # again: nothing is left to remove
+
+
 @pytest.mark.slow
 def test_early_stopping_takes_the_checkpoint_that_is_best_on_the_held_out_part(tmp_path: Path):
     config = config_of("data_size", "vit_9", "smoke")
@@ -541,8 +553,9 @@ def test_early_stopping_takes_the_checkpoint_that_is_best_on_the_held_out_part(t
     assert curve[measured["step"]] == max(curve.values()) and measured["train_images"] == 144
     assert 0 <= measured["test/accuracy"] <= 1 and len(measured["fewshot/draws"]) == 10
     before = (tmp_path / "measured.json").stat().st_mtime_ns
+    (tmp_path / "checkpoints").mkdir()
     train_and_measure(replace(config, run=run), tmp_path)
-    assert (tmp_path / "measured.json").stat().st_mtime_ns == before
+    assert (tmp_path / "measured.json").stat().st_mtime_ns == before and not (tmp_path / "checkpoints").exists()
 
 
 MISTAKES = {

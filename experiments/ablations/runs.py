@@ -40,6 +40,7 @@ def train_and_measure(config: Config, folder: Path) -> None:
         As `keras_vit.train.pretrain`.
     """
     if METRIC in read_json(folder / RESULT):
+        remove_checkpoints(folder)
         return
     results = PROCEDURES[type(config)](config, folder)
     keras.utils.clear_session(free_memory=True)
@@ -57,7 +58,13 @@ def train_and_measure(config: Config, folder: Path) -> None:
         "images_per_second": statistics.median(value for _, value in read_metrics(folder)["train/images_per_second"]),
     }
     write_json(folder / RESULT, measured)
-    shutil.rmtree(folder / "checkpoints")  # two or three times as large as the weights, which stay
+    remove_checkpoints(folder)
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """Removes those of a run that is measured: they are two or three times as large as the weights, which stay."""
+    if METRIC in read_json(folder / RESULT):
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
 
 
 def trained(config: Config, folder: Path, num_classes: int, devices: Devices) -> tuple[keras.Model, int]:
