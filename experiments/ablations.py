@@ -29,7 +29,6 @@ estimates it from compute, and from the 375 images a second of the small ViT of 
 cores. A GPU has not been measured. `--size=smoke`: seconds of training, and a start of TensorFlow, for each run.
 """
 
-import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -37,15 +36,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported: its C++ log lines are not ours
+import command_line.native_logs
 
-from ablation_arms import SIZES, START, Study
-from ablation_report import claims_of, differences, write_report
-from ablation_runs import METRIC, RESULT, train_and_measure
-from ablation_studies import STUDIES, make_study
+from ablations.arms import SIZES, START, Study
+from ablations.report import claims_of, differences, write_report
+from ablations.runs import METRIC, RESULT, remove_checkpoints, train_and_measure
+from ablations.studies import STUDIES, make_study
 from absl import app, flags
-from exit_codes import exit_code
-from trials import Pool, Trial, check_plan, claim, data_of, read_json
+from command_line.exit_codes import exit_code
+from command_line.trials import Pool, Trial, check_plan, claim, data_of, read_json
 
 from keras_vit.drawing import check_can_draw
 from keras_vit.train import Diverged, pretrain
@@ -92,6 +91,8 @@ def main() -> None:
     trials = [_trial(folder, name, seed) for seed in range(seeds) for name in study.arms]
     try:
         pool.run(trials, folder)
+        for trial in trials:
+            remove_checkpoints(trial.folder)  # of a run that was killed between its result and their removal
     finally:
         page = report(study, folder, trials)
     print(page.read_text(encoding="utf-8"))

@@ -22,10 +22,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported: its C++ log lines are not ours
+import command_line.native_logs
 
 from absl import app, flags
-from exit_codes import exit_code
+from command_line.exit_codes import exit_code
 
 from keras_vit.devices import DevicesConfig
 from keras_vit.evaluate.measure import measure

@@ -9,7 +9,7 @@ and deviation 1, targets of -1 and 1, ridge constant 2^10, images resized to 256
 was done before that constant was fixed.
 
 Features are kept in the folder; the same command computes none twice, and goes on after a kill. What comes out:
-`fewshot.md`, `fewshot.csv`, `fewshot.png`. What `--data` and `--model` take: see `frozen.py`.
+`fewshot.md`, `fewshot.csv`, `fewshot.png`. What `--data` and `--model` take: see `command_line/frozen_features.py`.
 """
 
 import csv
@@ -17,9 +17,11 @@ import shlex
 import sys
 from collections.abc import Mapping
 
-import frozen  # the flags that say what is evaluated; before TensorFlow
+import command_line.native_logs
+
 from absl import app, flags
-from exit_codes import exit_code
+from command_line import frozen_features
+from command_line.exit_codes import exit_code
 
 from keras_vit.drawing import COLORS, check_can_draw, picture
 from keras_vit.evaluate import FewshotResult, fewshot, select_ridge
@@ -30,6 +32,7 @@ from keras_vit.writing import table, whole, write_text
 _SHOTS = flags.DEFINE_list("shots", [*map(str, SHOTS)], "Images of each class.")
 _SEEDS = flags.DEFINE_list("seeds", [*map(str, SEEDS)], "Of the draws.")
 _RIDGE = flags.DEFINE_string("ridge", "1024", "The ridge constant, or `sweep`.")
+flags.adopt_module_key_flags(frozen_features)  # so that --help shows them
 
 
 def main() -> None:
@@ -37,17 +40,17 @@ def main() -> None:
     check_can_draw()
     shots, seeds, ridges = _integers(_SHOTS), _integers(_SEEDS), _ridges()
     results: dict[str, FewshotResult] = {}
-    for data in frozen.frozen():
+    for data in frozen_features.frozen():
         arrays = (data.train.values, data.train.labels, data.test.values, data.test.labels)
         names = data.train.class_names
         results[data.name] = fewshot(*arrays, class_names=names, shots=shots, seeds=seeds, ridges=ridges)
         report(results)
-    print((frozen.workdir() / "fewshot.md").read_text(encoding="utf-8"))
+    print((frozen_features.workdir() / "fewshot.md").read_text(encoding="utf-8"))
 
 
 def report(results: Mapping[str, FewshotResult]) -> None:
     """Writes what there is so far."""
-    folder, chosen = frozen.workdir(), select_ridge(results)
+    folder, chosen = frozen_features.workdir(), select_ridge(results)
     first = next(iter(results.values()))
     rows = [
         [name, *(f"{100 * scores[f'{k}shot']:.2f}" + _deviation(scores.get(f"{k}shot_std")) for k in result.shots)]
@@ -56,7 +59,7 @@ def report(results: Mapping[str, FewshotResult]) -> None:
     ]
     constants = ", ".join(f"{k} shots: {ridge:g}" for k, ridge in chosen.items())
     page = [
-        f"# Few-shot: {frozen.title()}",
+        f"# Few-shot: {frozen_features.title()}",
         f"```sh\n{shlex.join(['python', *sys.argv])}\n```",
         "Accuracy in %, mean"
         + (" and sample deviation" if len(first.seeds) > 1 else "")
@@ -73,7 +76,7 @@ def report(results: Mapping[str, FewshotResult]) -> None:
 
 
 def _write_csv(results: Mapping[str, FewshotResult]) -> None:
-    path = frozen.workdir() / "fewshot.csv"
+    path = frozen_features.workdir() / "fewshot.csv"
     with whole(path) as partial, open(partial, "w", encoding="utf-8", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["data", "shots", "ridge", "seed", "accuracy"])
@@ -85,7 +88,7 @@ def _write_csv(results: Mapping[str, FewshotResult]) -> None:
 
 
 def _draw(results: Mapping[str, FewshotResult], chosen: Mapping[int, float]) -> None:
-    with picture(frozen.workdir() / "fewshot.png", 7, 4.5) as figure:
+    with picture(frozen_features.workdir() / "fewshot.png", 7, 4.5) as figure:
         axes = figure.subplots()
         for number, (name, result) in enumerate(results.items()):
             scores = result.scores(chosen)
@@ -98,7 +101,7 @@ def _draw(results: Mapping[str, FewshotResult], chosen: Mapping[int, float]) -> 
         axes.minorticks_off()
         axes.set(xlabel="images of each class", ylabel="accuracy")
         axes.yaxis.set_major_formatter(lambda percent, _: f"{percent:g}%")
-        axes.set_title(frozen.title(), loc="left", fontweight="bold", wrap=True, parse_math=False)
+        axes.set_title(frozen_features.title(), loc="left", fontweight="bold", wrap=True, parse_math=False)
         axes.legend()
 
 

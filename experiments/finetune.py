@@ -3,9 +3,14 @@
 The same command on the same folder goes on where it stopped. SIGTERM saves and exits with code 75.
 """
 
-import run_recipe
+import command_line.native_logs
+
+from absl import flags
+from command_line import run_recipe
 
 from keras_vit.train import FinetuneConfig, run_finetuning
+
+flags.adopt_module_key_flags(run_recipe)  # so that --help shows them
 
 if __name__ == "__main__":
     run_recipe.main(FinetuneConfig, run_finetuning)

@@ -9,7 +9,7 @@ batches, for sets that do not fit in memory. The paper itself has no such figure
 
 Features are kept in the folder; the same command computes none twice, and goes on after a kill. What comes out:
 `probe.md`, `probe.csv`, and `DATA.npz` with the kernel and the bias for a Dense layer. What `--data` and `--model`
-take: see `frozen.py`.
+take: see `command_line/frozen_features.py`.
 """
 
 import csv
@@ -17,10 +17,12 @@ import shlex
 import sys
 from collections.abc import Mapping
 
-import frozen  # the flags that say what is evaluated; before TensorFlow
+import command_line.native_logs
+
 import numpy as np
 from absl import app, flags
-from exit_codes import exit_code
+from command_line import frozen_features
+from command_line.exit_codes import exit_code
 
 from keras_vit.evaluate import ProbeResult, linear_probe, streaming_probe
 from keras_vit.writing import table, whole, write_text
@@ -28,30 +30,31 @@ from keras_vit.writing import table, whole, write_text
 _DEV_SHARE = flags.DEFINE_float("dev_share", 0.1, "Of each class, held out to choose on.")
 _SEED = flags.DEFINE_integer("seed", 0, "Of that draw, and of the batches.")
 _STREAMING = flags.DEFINE_bool("streaming", False, "Leave the features on the disk.")
+flags.adopt_module_key_flags(frozen_features)  # so that --help shows them
 
 
 def main() -> None:
     """Evaluates on every data set, and reports after each."""
     results: dict[str, ProbeResult] = {}
     probe = streaming_probe if _STREAMING.value else linear_probe
-    for data in frozen.frozen():
+    for data in frozen_features.frozen():
         arrays = (data.train.values, data.train.labels, data.test.values, data.test.labels)
         options = {"class_names": data.train.class_names, "dev_share": _DEV_SHARE.value, "seed": _SEED.value}
         result = results[data.name] = probe(*arrays, **options)
-        with whole(frozen.workdir() / f"{data.name}.npz") as partial:
+        with whole(frozen_features.workdir() / f"{data.name}.npz") as partial:
             np.savez(partial, kernel=result.kernel, bias=result.bias)
         report(results)
-    print((frozen.workdir() / "probe.md").read_text(encoding="utf-8"))
+    print((frozen_features.workdir() / "probe.md").read_text(encoding="utf-8"))
 
 
 def report(results: Mapping[str, ProbeResult]) -> None:
     """Writes what there is so far."""
-    folder = frozen.workdir()
+    folder = frozen_features.workdir()
     rows = [
         [name, f"{100 * one.accuracy:.2f}", f"{one.regularization:g}", *_notes(one)] for name, one in results.items()
     ]
     page = [
-        f"# Linear probe: {frozen.title()}",
+        f"# Linear probe: {frozen_features.title()}",
         f"```sh\n{shlex.join(['python', *sys.argv])}\n```",
         table(["data", "test accuracy in %", "regularization", "notes"], rows),
         f"The regularization was chosen on {_DEV_SHARE.value:.0%} of each class of the training set:",

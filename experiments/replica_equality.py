@@ -13,20 +13,18 @@ With `--smooth` softplus replaces ReLU and a mean the maximum of the root: the g
 With `--eager` TensorFlow fuses no operations; in graphs it fuses others inside a loop over micro-batches than outside.
 """
 
-import os
 import re
 import sys
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported: its C++ log lines are not ours
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+
+import command_line.native_logs
 
 import keras
 import numpy as np
 import tensorflow as tf
 from absl import app, flags
-from exit_codes import exit_code
+from command_line.exit_codes import exit_code
 
 from keras_vit.data import pipeline, sources
 from keras_vit.devices import DevicesConfig, connect

@@ -30,10 +30,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import run_recipe  # --config, --workdir and the exit codes; before Keras
+import command_line.native_logs
+
 from absl import flags
+from command_line import run_recipe
+from command_line.trials import Plan, Pool, Trial, claim, data_of, read_json
 from matplotlib.figure import Figure
-from trials import Plan, Pool, Trial, claim, data_of, read_json
 
 from keras_vit.train import Diverged
 from keras_vit.writing import whole, write_json, write_text
@@ -42,6 +44,7 @@ _RATES = flags.DEFINE_list("learning_rates", None, "The grid; default: the recip
 _HELD_OUT = flags.DEFINE_float("held_out", None, "Share of train to choose on; default: the recipe's `get_sweep`.")
 _SEEDS = flags.DEFINE_integer("seeds", 3, "Runs of the winner.")
 _PARALLEL = flags.DEFINE_integer("parallel", 1, "Runs at a time, where memory allows.")
+flags.adopt_module_key_flags(run_recipe)  # so that --help shows them
 
 SCRIPTS = {"FinetuneConfig": "finetune.py", "PretrainConfig": "pretrain.py"}
 SWEPT = {"run.optimizer.learning_rate": "--learning_rates", "run.data.held_out": "--held_out"}

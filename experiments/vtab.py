@@ -25,7 +25,6 @@ time, with the same result; `--config.run.eval_batch_size=64` does so for the me
 arXiv:2010.11929, Table 4, B.1.1, Table 9; flips and crops: arXiv:1912.11370, appendix F.
 """
 
-import os
 import shutil
 import signal
 import sys
@@ -35,11 +34,11 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported: its C++ log lines are not ours
+import command_line.native_logs
 
 import keras
 from absl import app, flags
-from exit_codes import exit_code
+from command_line.exit_codes import exit_code
 
 from keras_vit.data.sources import Source
 from keras_vit.devices import Devices, connect

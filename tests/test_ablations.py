@@ -41,12 +41,12 @@ from keras_vit.weights.restore import named_variables  # noqa: E402
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "experiments"))  # where a script finds what lies beside it
 
-import ablation_runs  # noqa: E402
-from ablation_arms import Arm, Claim, Study, better  # noqa: E402
-from ablation_report import differences, verdict, with_deviation, write_report  # noqa: E402
-from ablation_runs import train_and_measure  # noqa: E402
-from ablation_studies import STUDIES, make_study  # noqa: E402
-from trials import claim  # noqa: E402
+from ablations import runs  # noqa: E402
+from ablations.arms import Arm, Claim, Study, better  # noqa: E402
+from ablations.report import differences, verdict, with_deviation, write_report  # noqa: E402
+from ablations.runs import train_and_measure  # noqa: E402
+from ablations.studies import STUDIES, make_study  # noqa: E402
+from command_line.trials import claim  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
 
@@ -230,8 +230,8 @@ def test_few_examples_are_ten_of_each_class_or_five_of_many_drawn_ten_times(
         asked.append((part.num_examples, how))
         return SimpleNamespace(values=np.eye(num_classes)[part.labels], labels=part.labels)
 
-    monkeypatch.setattr(ablation_runs, "extract", extract)
-    found = ablation_runs.few_examples(None, train, test, {"batch_size": 7})
+    monkeypatch.setattr(runs, "extract", extract)
+    found = runs.few_examples(None, train, test, {"batch_size": 7})
     assert asked == [(drawn_of, {"batch_size": 7}), (num_classes, {"batch_size": 7})]
     assert (found["shots"], found["fewshot/accuracy"], found["fewshot/draws"]) == (shots, 1.0, [1.0] * 10)
 
@@ -246,10 +246,10 @@ def test_the_best_checkpoint_counts_where_a_part_is_held_out_and_the_last_weight
         arrays = {f"weights/{name}": keras.ops.convert_to_numpy(value) for name, value in named}
         Checkpoints(tmp_path, keep=9).save(step, arrays | {"seeds/000": np.zeros(2)}, {"validation/accuracy": accuracy})
     keras_vit.save_checkpoint(model, tmp_path / "model.npz")
-    found, step = ablation_runs.trained(config, tmp_path, 10, one)
+    found, step = runs.trained(config, tmp_path, 10, one)
     assert step == 4 and {float(value.max()) for value in found.get_weights()} == {4.0}
     config = replace(config, run=replace(config.run, data=replace(config.run.data, held_out=0.0)))
-    found, step = ablation_runs.trained(config, tmp_path, 10, one)
+    found, step = runs.trained(config, tmp_path, 10, one)
     assert step == config.run.loop.total_steps and {float(value.max()) for value in found.get_weights()} == {6.0}
 
 
@@ -501,6 +501,8 @@ def test_a_study_that_was_killed_and_stopped_gives_what_one_in_a_row_gives(tmp_p
         stopped.wait(HUNG_SECONDS)
     assert stopped.returncode == 75, (tmp_path / "stopped.txt").read_text()
     finished = stamps(tmp_path / "broken")
+    left = Path(next(iter(finished))).with_name("checkpoints")  # as a kill in the midst of their removal does
+    left.mkdir()
     page = (tmp_path / "broken" / "ablation.md").read_text()
     assert "not yet" in page and "cannot be told: GAP, rate " in page
 
@@ -532,6 +534,16 @@ def test_a_study_that_was_killed_and_stopped_gives_what_one_in_a_row_gives(tmp_p
         assert refused.returncode == 1 and message in refused.stderr and "Traceback" not in refused.stderr
 
 
+def test_a_run_that_was_killed_while_its_checkpoints_were_removed_is_cleared_away(tmp_path: Path):
+    for name, found in (("measured", {"test/accuracy": 0.5}), ("begun", {})):
+        (tmp_path / name / "checkpoints" / "0000000002").mkdir(parents=True)
+        (tmp_path / name / "checkpoints" / "0000000002" / "state.npz").write_bytes(b"")
+        (tmp_path / name / "measured.json").write_text(json.dumps(found))
+        runs.remove_checkpoints(tmp_path / name)
+    assert [path.parent.name for path in tmp_path.glob("*/checkpoints")] == ["begun"]
+    runs.remove_checkpoints(tmp_path / "measured")  # again: nothing is left to remove
+
+
 @pytest.mark.slow
 def test_early_stopping_takes_the_checkpoint_that_is_best_on_the_held_out_part(tmp_path: Path):
     config = config_of("data_size", "vit_9", "smoke")
@@ -542,8 +554,9 @@ def test_early_stopping_takes_the_checkpoint_that_is_best_on_the_held_out_part(t
     assert curve[measured["step"]] == max(curve.values()) and measured["train_images"] == 144
     assert 0 <= measured["test/accuracy"] <= 1 and len(measured["fewshot/draws"]) == 10
     before = (tmp_path / "measured.json").stat().st_mtime_ns
+    (tmp_path / "checkpoints").mkdir()
     train_and_measure(replace(config, run=run), tmp_path)
-    assert (tmp_path / "measured.json").stat().st_mtime_ns == before
+    assert (tmp_path / "measured.json").stat().st_mtime_ns == before and not (tmp_path / "checkpoints").exists()
 
 
 MISTAKES = {

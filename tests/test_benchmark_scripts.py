@@ -10,8 +10,8 @@ import pytest
 import warm
 from warm import HUNG_SECONDS
 
-FOLDER = Path(__file__).parents[1] / "experiments"
-SCRIPT = FOLDER / "benchmark.py"
+FOLDER = Path(__file__).parents[1] / "experiments" / "benchmarks"
+SCRIPT = FOLDER / "models.py"
 pytestmark = pytest.mark.tensorflow
 without_vit_keras = pytest.mark.skipif(
     importlib.util.find_spec("vit_keras") is not None, reason="vit-keras is installed here; this is about its absence"
@@ -112,7 +112,7 @@ def test_every_runtime_gives_what_the_model_gives(tmp_path):
     pytest.importorskip("openvino")
     forms = "Keras,SavedModel float32,LiteRT float32,OpenVINO float32"
     options = ["--model=ViT_Ti16", "--image_size=32", "--batch_size=4", f"--forms={forms}"]
-    _run_other("benchmark_runtimes.py", f"--output={tmp_path}", *options, "--repeats=2", "--seconds=0")
+    _run_other("runtimes.py", f"--output={tmp_path}", *options, "--repeats=2", "--seconds=0")
     rows = {row["form"]: row for row in _table(tmp_path / "runtimes.csv")}
     assert list(rows) == forms.split(",")
     for row in rows.values():
@@ -126,7 +126,7 @@ def test_every_runtime_gives_what_the_model_gives(tmp_path):
 @pytest.mark.slow
 def test_the_largest_batch_fits_and_an_absent_rival_is_named(tmp_path):
     options = ["--models=ViT_Ti16@32", "--tasks=inference", "--megabytes=1200", "--seconds=0"]
-    _run_other("benchmark_memory.py", f"--output={tmp_path}", *options)
+    _run_other("memory.py", f"--output={tmp_path}", *options)
     rows = {(row["who"], row["saving"]): row for row in _table(tmp_path / "memory.csv")}
     assert set(rows) == {("keras_vit", "plain"), ("timm", "plain")}  # there are 5 tokens, nothing to cut
     ours = rows["keras_vit", "plain"]
@@ -138,7 +138,7 @@ def test_the_largest_batch_fits_and_an_absent_rival_is_named(tmp_path):
 
 @pytest.mark.slow
 def test_start_up_is_measured_by_phases():
-    words = _run_other("benchmark_startup.py", "--models=ViT_Ti16", "--repeats=1")
+    words = _run_other("startup.py", "--models=ViT_Ti16", "--repeats=1")
     assert "keras_vit is left out" not in words
     for phase in ("import", "build and restore", "first answer", "first step", "all"):
         assert f"| ViT_Ti16 | {phase} | " in words
@@ -146,7 +146,7 @@ def test_start_up_is_measured_by_phases():
 
 def test_when_a_worker_dies_nobody_waits_for_the_others(monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
-    slowest = importlib.import_module("benchmark_scaling")._slowest
+    slowest = importlib.import_module("scaling")._slowest
     lines = ["import time; time.sleep(600)", "raise SystemExit('out of memory')"]
     processes = [
         subprocess.Popen([sys.executable, "-c", line], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -159,7 +159,7 @@ def test_when_a_worker_dies_nobody_waits_for_the_others(monkeypatch):
 
 @pytest.mark.parametrize("option", ["--workers=two", "--workers=0", "--workers=999", "--devices=3"])
 def test_numbers_of_workers_that_cannot_be_are_refused(tmp_path, option):
-    command = [sys.executable, str(FOLDER / "benchmark_scaling.py"), f"--output={tmp_path}", option]
+    command = [sys.executable, str(FOLDER / "scaling.py"), f"--output={tmp_path}", option]
     done = warm.run(command, capture_output=True, text=True, timeout=HUNG_SECONDS)
     assert done.returncode != 0
     assert option.partition("=")[0].strip("-") in done.stderr
@@ -169,7 +169,7 @@ def test_numbers_of_workers_that_cannot_be_are_refused(tmp_path, option):
 @pytest.mark.slow
 def test_two_workers_are_measured_beside_one(tmp_path):
     options = ["--measure=workers", "--model=ViT_Ti16", "--image_size=32", "--steps=1", "--repeats=1", "--batch_size=2"]
-    _run_other("benchmark_scaling.py", f"--output={tmp_path}", *options)
+    _run_other("scaling.py", f"--output={tmp_path}", *options)
     one, two = _table(tmp_path / "scaling.csv")
     assert (one["number"], two["number"]) == ("1", "2")
     assert float(one["rate over the first's"]) == 1

@@ -225,8 +225,8 @@ def test_the_package_keeps_to_its_floors_and_doors():
         ("keras_vit/layers/rings.py", "", "this file has no place"),
         ("keras_vit/kernels/tensorflow/rings.py", "", "this file has no place"),
         ("keras_vit/kernels/reference.py", "from keras_vit.kernels import choice", "those before it in its folder"),
-        ("keras_vit/cli.py", "import experiments.benchmark", "it has no door"),
-        ("tests/test_recipes.py", "from experiments import benchmark", "stands outside"),
+        ("keras_vit/cli.py", "import experiments.benchmarks", "it has no door"),
+        ("tests/test_recipes.py", "from experiments import benchmarks", "stands outside"),
     ],
 )
 def test_a_departure_is_reported_with_its_reason(tmp_path: Path, where: str, source: str, reason: str):
@@ -252,7 +252,7 @@ def test_a_departure_is_reported_with_its_reason(tmp_path: Path, where: str, sou
         ("keras_vit/grid.py", "from keras_vit.variants import VARIANTS"),
         ("keras_vit/kernels/choice.py", "from keras_vit.kernels.tensorflow import halves, training"),
         ("tests/test_grid.py", "import keras_vit\nfrom keras_vit import grid\nimport scipy"),
-        ("experiments/benchmark.py", "import torch\nfrom experiments import configs"),
+        ("experiments/benchmarks/models.py", "import torch\nfrom experiments import configs"),
     ],
 )
 def test_what_the_tables_allow_is_not_reported(tmp_path: Path, where: str, source: str):

@@ -115,8 +115,10 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
     (root / "sleeper" / "sitecustomize.py").write_text(SLEEPER)
     options = ["--config.run.data.kind=image_folder", f"--config.run.data.name={root}/data", "--seeds=2"]
     line = command(recipe, workdir, *options)
+    path = [f"{root}/sleeper", *filter(None, [ENV.get("PYTHONPATH")])]
+    asleep = {**ENV, "PYTHONPATH": os.pathsep.join(path)}
     with ExitStack() as stack, open(root / "stopped.txt", "w") as output:
-        killed = stack.enter_context(ended(line, {**ENV, "PYTHONPATH": f"{root}/sleeper"}, subprocess.DEVNULL))
+        killed = stack.enter_context(ended(line, asleep, subprocess.DEVNULL))
         wait_for(lambda: read(second / "trial.json").get("process") or killed.poll() is not None)
         orphan = psutil.Process(read(second / "trial.json")["process"][0])
         killed.kill()

@@ -17,8 +17,8 @@ pytest.importorskip("tensorflow")
 
 sys.path.append(str(Path(__file__).parents[1] / "experiments"))  # where a script finds what lies beside it
 
-import trials  # noqa: E402
-from trials import Pool, Running, Trial  # noqa: E402
+from command_line import trials  # noqa: E402
+from command_line.trials import Pool, Running, Trial  # noqa: E402
 
 from keras_vit.train import Stopped  # noqa: E402
 

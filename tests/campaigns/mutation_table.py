@@ -502,19 +502,19 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("range(concurrency):\n        threading", "range(concurrency + 1):\n        threading"),
     ),
     *_in(
-        "experiments/ablation_report.py",
+        "experiments/ablations/report.py",
         "tests/test_ablations.py",
         ("if len(values) == len(seeds)}", "if values}"),
         ("statistics.stdev(values) if len(values) > 1", "statistics.pstdev(values) if len(values) > 1"),
     ),
     *_in(
-        "experiments/ablation_arms.py",
+        "experiments/ablations/arms.py",
         "tests/test_ablations.py",
         ("mlp_dim = 1 + round((macs - one)", "mlp_dim = round((macs - one)"),
         ('"beta_2": 0.999', '"beta_2": 0.99'),
     ),
     *_in(
-        "experiments/ablation_runs.py",
+        "experiments/ablations/runs.py",
         "tests/test_ablations.py",
         ("10 if num_classes <= FEW_CLASSES else 5", "5 if num_classes <= FEW_CLASSES else 10"),
         ("DRAWS = tuple(range(10))", "DRAWS = tuple(range(5))"),
@@ -522,7 +522,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("best_metric=VALIDATION).best()", "best_metric=VALIDATION).steps()[-1]"),
     ),
     *_in(
-        "experiments/frozen.py",
+        "experiments/command_line/frozen_features.py",
         "tests/test_evaluate_scripts.py",
         ("HELD_OUT = 0.2", "HELD_OUT = 0.3"),
         ("[:most] for label", "[: most + 1] for label"),
@@ -812,7 +812,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     # ---- experiments
     *_in(
-        "experiments/trials.py",
+        "experiments/command_line/trials.py",
         "tests/test_trials.py",
         ("MEMORY_MARGIN = 1.2", "MEMORY_MARGIN = 1.0"),
         ("return found if self.metric in found else {}", "return found"),

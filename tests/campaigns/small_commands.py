@@ -91,7 +91,7 @@ def _python(function: Callable[[Path, Path], Any]) -> Callable[[Path, Path], Any
     """A call from Python, in a script that ends as ours do."""
 
     def run(inputs: Path, out: Path) -> int:
-        from exit_codes import exit_code
+        from command_line.exit_codes import exit_code
 
         return exit_code(lambda: function(inputs, out))
 
@@ -127,14 +127,14 @@ def _ablation_run(inputs: Path, out: Path) -> None:
 
 
 def _ablation(arguments: Sequence[str]) -> None:
-    import ablation_studies
-    from ablation_arms import Arm, Study
+    from ablations import studies
+    from ablations.arms import Arm, Study
 
     def tiny(base: Any, smoke: bool) -> Study:
-        config = ablation_studies.changed(base, data={"held_out": 0.25, "crop": "resize", "crop_area": 0.05})
+        config = studies.changed(base, data={"held_out": 0.25, "crop": "resize", "crop_area": 0.05})
         return Study(title="Tiny", source="none", about="One arm.", arms={"tiny": Arm(title="tiny", config=config)})
 
-    ablation_studies.STUDIES["tiny"] = tiny
+    studies.STUDIES["tiny"] = tiny
     _script("ablations.py", arguments)
 
 

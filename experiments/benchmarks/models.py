@@ -1,8 +1,8 @@
 """Inference and training steps beside every other ViT that is installed, in turns, with memory and share of the limit.
 
-    python experiments/benchmark.py --output=runs/benchmark                          # everything: hours on two cores
-    python experiments/benchmark.py --output=runs/b16 --models=ViT_B16 --tasks=inference --batch_sizes=16
-    KERAS_BACKEND=jax python experiments/benchmark.py --output=runs/gpu --batch_sizes=1,128
+    python experiments/benchmarks/models.py --output=runs/benchmark                     # everything: hours on two cores
+    python experiments/benchmarks/models.py --output=runs/b16 --models=ViT_B16 --tasks=inference --batch_sizes=16
+    KERAS_BACKEND=jax python experiments/benchmarks/models.py --output=runs/gpu --batch_sizes=1,128
 
 Each rival runs in a process of its own, on the device that its framework finds; in each cell they take turns, so that
 a busy machine hurts all alike: read ratios, not rates. Leaves `benchmark.csv`, `benchmark.md` and `benchmark.png` in
@@ -19,12 +19,11 @@ Source of the rivals: keras-team/keras-hub; faustomorales/vit-keras; huggingface
 
 import csv
 import importlib.util
-import os
 from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+import native_logs
 
-import benchmark_report
+import report
 from absl import app, flags
 from rivals.cells import NEEDS, SHAPES, Cell, model_and_size
 from rivals.racing import race
@@ -63,16 +62,16 @@ def main(_argv: list[str]) -> None:
         rivals = [rival for rival in NEEDS if rival in settled.union(_RIVALS.value)]
         results = race(cell, rivals, repeats=_REPEATS.value, seconds=_SECONDS.value)
         known = [row for row in known if row["cell"] != str(cell)]
-        known += [benchmark_report.row(cell, rival, result) for rival, result in results.items()]
+        known += [report.row(cell, rival, result) for rival, result in results.items()]
         _write(file, known)
-        for line in benchmark_report.lines(known, str(cell)):
+        for line in report.lines(known, str(cell)):
             tqdm.write(f"    {line}")
-        benchmark_report.write(output, known)
-    benchmark_report.write(output, known)
+        report.write(output, known)
+    report.write(output, known)
     print(f"\n{(output / 'benchmark.md').read_text()}\nIn {output}: benchmark.csv, benchmark.md, benchmark.png")
 
 
-def _is_settled(row: benchmark_report.Row) -> bool:
+def _is_settled(row: report.Row) -> bool:
     """Whether a line of an earlier run still holds; not so where a package was missing that is there now."""
     was_missing = row["absent"].startswith("No module named")
     return not (was_missing and all(map(importlib.util.find_spec, NEEDS[row["rival"]])))

@@ -1,7 +1,7 @@
 """What an ablation consists of: arms, each a config; claims, arithmetic on their accuracies; and the one base of all.
 
 What lives here: the dataclasses, and how one config is made of another. What does not: which studies there are
-(`ablation_studies.py`), what is made of their runs (`ablation_report.py`), and running them (`ablations.py`).
+(`ablations/studies.py`), what is made of their runs (`ablations/report.py`), and running them (`ablations.py`).
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from keras_vit.train.config import row_of
 Config = PretrainConfig | FinetuneConfig
 Accuracies = Mapping[str, float]  # arm to accuracy, in percent
 
-CONFIGS = Path(__file__).with_name("configs")
+CONFIGS = Path(__file__).parents[1] / "configs"
 SIZES = ("cifar10", "smoke")
 STEPS = 1600  # of 128 images: 4.1 epochs of CIFAR-10
 WARMUP_STEPS = 100

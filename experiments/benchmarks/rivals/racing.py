@@ -58,7 +58,7 @@ class Worker:
             stderr=self._messages,
             text=True,
             cwd=Path(__file__).parent.parent,
-            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "XLA_PYTHON_CLIENT_PREALLOCATE": "false", **environment},
+            env={**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", **environment},
         )
 
     def __enter__(self) -> "Worker":

@@ -1,4 +1,4 @@
-"""A process that runs one exported file, or the model itself, for as long as it is asked to. See benchmark_runtimes.py.
+"""A process that runs one exported file, or the model itself, for as long as it is asked to. See runtimes.py.
 
     python -m rivals.runtime_worker RUNTIME PATH IMAGES.npy THREADS     # from the folder of this one's
 

@@ -1,4 +1,4 @@
-"""The results of `benchmark.py` as rows of a CSV, as tables and as a picture."""
+"""The results of `models.py` as rows of a CSV, as tables and as a picture."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A worker of `benchmark_scaling.py`: trains for some steps and prints the median seconds of one.
+"""A worker of `scaling.py`: trains for some steps and prints the median seconds of one.
 
 python -m rivals.scaling_worker KIND MODEL IMAGE_SIZE BATCH_SIZE STEPS CORE     # CORE -1: all
 """

@@ -5,13 +5,10 @@ of classes, of which a fifth is held out, or tfds:NAME:TRAIN:TEST, such as tfds:
 with `--weights` (a tag, a file, a URL, or `none` for random ones), or a file model.keras.
 """
 
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported: its C++ log lines are not ours
 
 import numpy as np
 from absl import flags

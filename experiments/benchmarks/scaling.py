@@ -1,7 +1,7 @@
 """Training steps of one worker and of several, each on a core of its own, and of 1 to 8 simulated JAX devices.
 
-    python experiments/benchmark_scaling.py --output=runs/scaling                    # ViT-S/16, a batch of 16 each
-    python experiments/benchmark_scaling.py --output=runs/scaling --measure=devices
+    python experiments/benchmarks/scaling.py --output=runs/scaling                    # ViT-S/16, a batch of 16 each
+    python experiments/benchmarks/scaling.py --output=runs/scaling --measure=devices
 
 Workers are processes under MultiWorkerMirroredStrategy on this machine: what they send goes through memory, so this
 shows what the strategy costs, not a network. With one core for each, n workers have n times the processor of one; all
@@ -21,7 +21,11 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
+import native_logs
+
 from absl import app, flags
+
+from keras_vit.writing import table
 
 _OUTPUT = flags.DEFINE_string("output", None, "Folder of the results.", required=True)
 _MEASURE = flags.DEFINE_multi_enum("measure", ["workers", "devices"], ["workers", "devices"], "What.")
@@ -84,10 +88,14 @@ def _devices_step(count: int) -> float:
 def _start(kind: str, core: int | None = None, **environment: str) -> subprocess.Popen:
     settings = [_MODEL.value, _IMAGE_SIZE.value, _BATCH_SIZE.value, _STEPS.value, -1 if core is None else core]
     command = [sys.executable, "-W", "ignore", "-m", "rivals.scaling_worker", kind, *map(str, settings)]
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **environment}
     folder = Path(__file__).parent
     return subprocess.Popen(
-        command, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command,
+        cwd=folder,
+        env={**os.environ, **environment},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
 
 
@@ -117,8 +125,6 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _write(output: Path, seconds: dict[Contestant, list[float]]) -> None:
-    from keras_vit.writing import table
-
     rows = []
     for (kind, count), values in seconds.items():
         step, first = statistics.median(values), statistics.median(seconds[kind, _first(kind, seconds)])

@@ -11,9 +11,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ablation_arms import Arm, Claim, Study
-from trials import flat
+from command_line.trials import flat
 
+from ablations.arms import Arm, Claim, Study
 from keras_vit.analyze.trend_plots import (
     Point,
     draw_accuracy_against_compute,

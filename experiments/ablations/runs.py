@@ -11,10 +11,10 @@ from typing import Any
 
 import keras
 import numpy as np
-from ablation_arms import Config
-from trials import read_json
+from command_line.trials import read_json
 
 import keras_vit
+from ablations.arms import Config
 from keras_vit.data.sources import Source
 from keras_vit.devices import Devices, connect
 from keras_vit.evaluate import accuracy, extract, fewshot
@@ -41,6 +41,7 @@ def train_and_measure(config: Config, folder: Path) -> None:
         As `keras_vit.train.pretrain`.
     """
     if METRIC in read_json(folder / RESULT):
+        remove_checkpoints(folder)
         return
     results = PROCEDURES[type(config)](config, folder)
     keras.utils.clear_session(free_memory=True)
@@ -58,7 +59,13 @@ def train_and_measure(config: Config, folder: Path) -> None:
         "images_per_second": statistics.median(value for _, value in read_metrics(folder)["train/images_per_second"]),
     }
     write_json(folder / RESULT, measured)
-    shutil.rmtree(folder / "checkpoints")  # two or three times as large as the weights, which stay
+    remove_checkpoints(folder)
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """Removes those of a run that is measured: they are two or three times as large as the weights, which stay."""
+    if METRIC in read_json(folder / RESULT):
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
 
 
 def trained(config: Config, folder: Path, num_classes: int, devices: Devices) -> tuple[keras.Model, int]:

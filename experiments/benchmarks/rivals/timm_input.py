@@ -1,4 +1,4 @@
-"""timm's input pipeline, in a process of its own: measures for as long as it is asked to. See benchmark_training.py.
+"""timm's input pipeline, in a process of its own: measures for as long as it is asked to. See training.py.
 
 python timm_input.py FOLDER TRANSFORM     # then one line on standard input for each turn: seconds
 """

@@ -1,7 +1,7 @@
 """Attention distance and rollout beside a plain forward pass of the same model over the same images: time and memory.
 
-    python experiments/benchmark_analysis.py [--model=ViT_B16] [--images=128] [--repeats=5]
-    KERAS_BACKEND=jax python experiments/benchmark_analysis.py --measure=speed
+    python experiments/benchmarks/analysis.py [--model=ViT_B16] [--images=128] [--repeats=5]
+    KERAS_BACKEND=jax python experiments/benchmarks/analysis.py --measure=speed
 
 The analysis is one call of `summarize_attention` that keeps the rollout of every image. The forward pass is Keras's own
 `predict_on_batch`, in steps of as many images. Both are compiled before they are timed, and take turns in one run; read
@@ -9,7 +9,6 @@ the ratio of the medians, not the seconds; on a busy machine, that of the time o
 `--measure=memory` each runs in a process of its own: what counts is the largest resident memory.
 """
 
-import os
 import re
 import statistics
 import subprocess
@@ -18,7 +17,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported: its C++ log lines are not ours
+import native_logs
 
 import numpy as np
 from absl import app, flags

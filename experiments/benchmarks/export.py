@@ -1,6 +1,6 @@
 """Every flavour of TFLite of a trained model: accuracy, agreement, size, and latency beside KerasHub's ViT of its size.
 
-    python experiments/benchmark_export.py --model=model.keras --data=FOLDER [--limit=1000] [--fixed_batch]
+    python experiments/benchmarks/export.py --model=model.keras --data=FOLDER [--limit=1000] [--fixed_batch]
 
 FOLDER holds one folder for each class, in the order of the model's classes. The rival is KerasHub's `ViTBackbone` with
 a dense head: as many layers, heads and patches, as wide, with random weights, and converted by the same function. Every
@@ -9,14 +9,13 @@ not the milliseconds. A flavour that loses more than 0.5 points of accuracy is m
 """
 
 import importlib.util
-import os
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported: its C++ log lines are not ours
+import native_logs
 
 import keras
 import numpy as np

@@ -1,7 +1,7 @@
 """Feature extraction beside Keras's own `predict`, in images per second, and its memory as the number of images grows.
 
-    python experiments/benchmark_features.py --images=/data/cifar10/test [--repeats=7]
-    python experiments/benchmark_features.py --images=/data/cifar10/test --measure=memory
+    python experiments/benchmarks/features.py --images=/data/cifar10/test [--repeats=7]
+    python experiments/benchmarks/features.py --images=/data/cifar10/test --measure=memory
 
 Both go from the same folder to features with ViT-Ti/16 at 32 pixels, in steps of as many images, the rival through
 Keras's `image_dataset_from_directory`. They take turns in one run; read the ratio of the medians, not the seconds. With
@@ -9,7 +9,6 @@ Keras's `image_dataset_from_directory`. They take turns in one run; read the rat
 what counts is the largest resident memory.
 """
 
-import os
 import re
 import statistics
 import subprocess
@@ -19,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported: its C++ log lines are not ours
+import native_logs
 
 import keras
 import numpy as np

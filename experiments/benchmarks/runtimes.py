@@ -1,8 +1,8 @@
 """One model in every form and runtime that it is exported to: latency of one image, images per second in batches of 16.
 
     pip install ".[tflite,onnx,openvino]"
-    python experiments/benchmark_runtimes.py --output=runs/runtimes        # ViT-B/16; about half an hour on two cores
-    python experiments/benchmark_runtimes.py --output=runs/small --model=ViT_Ti16 --seconds=2
+    python experiments/benchmarks/runtimes.py --output=runs/runtimes        # ViT-B/16; about half an hour on two cores
+    python experiments/benchmarks/runtimes.py --output=runs/small --model=ViT_Ti16 --seconds=2
 
 Random weights: the same ones in all files. Each file is run in a process of its own, on all cores, in turns: read
 ratios, not milliseconds. p50 and p99 are over the single calls of all turns. Errors are those of 4 images, in units of
@@ -17,7 +17,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
+import native_logs
 
 import keras
 import numpy as np

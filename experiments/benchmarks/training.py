@@ -1,7 +1,7 @@
 """Training speed beside its rivals: `fit` beside Keras's own and a bare loop, JPEG to batch beside timm's, fractals.
 
-    python experiments/benchmark_training.py --photos=/data/photos    # everything; any folder of JPEGs
-    python experiments/benchmark_training.py --measure=fit --repeats=9
+    python experiments/benchmarks/training.py --photos=/data/photos    # everything; any folder of JPEGs
+    python experiments/benchmarks/training.py --measure=fit --repeats=9
 
 Contestants take turns in one run, so that a busy machine hurts all alike: read ratios, not rates. timm runs in a
 separate process. If timm or torchvision is not installed (`pip install ".[benchmark]"`), its rows are omitted and
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
+import native_logs
 
 import keras
 import numpy as np

@@ -1,15 +1,12 @@
 """The command line of the scripts: `--config`, `--workdir`, and one `--config.<field>=value` for each change."""
 
-import os
 import sys
 from collections.abc import Callable
 from typing import Any
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported: its C++ log lines are not ours
-
 from absl import app, flags
-from exit_codes import exit_code
 
+from command_line.exit_codes import exit_code
 from keras_vit.train import load_config
 
 _CONFIG = flags.DEFINE_string("config", None, "A recipe: path.py or path.py:argument.", required=True)

@@ -1,7 +1,7 @@
 """Memory of a training step or of inference, what saving it costs, and the largest batch that fits; beside timm.
 
-    python experiments/benchmark_memory.py --output=runs/memory                       # ViT-B/16 at 224, 384, 512 px
-    python experiments/benchmark_memory.py --output=runs/l16 --models=ViT_L16@384 --megabytes=40000 --precision=bfloat16
+    python experiments/benchmarks/memory.py --output=runs/memory                     # ViT-B/16 at 224, 384, 512 px
+    python experiments/benchmarks/memory.py --output=runs/l16 --models=ViT_L16@384 --megabytes=40000
 
 Each contestant runs alone in a process of its own, with batches of 2 and of 8 images, and then where a line through
 those that were run meets --megabytes, until the largest batch that fits is known to 3 %: every batch that is named was
@@ -16,11 +16,10 @@ Leaves `memory.csv` and `memory.md` in the folder.
 """
 
 import csv
-import os
 from dataclasses import replace
 from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+import native_logs
 
 from absl import app, flags
 from rivals.cells import PATCH_SIZE, QUERY_CHUNK, Cell, model_and_size

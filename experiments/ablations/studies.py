@@ -1,7 +1,7 @@
 """The ablations of the paper as a table: which arms there are, what they differ in, and what the paper claims of them.
 
 What lives here: configs, derived from one base with `dataclasses.replace`, and claims as arithmetic on the accuracies
-of the arms. What does not: running them (`ablations.py`), and the page that is made of it (`ablation_report.py`).
+of the arms. What does not: running them (`ablations.py`), and the page that is made of it (`ablations/report.py`).
 
 Two sizes. `cifar10`: the small ViT of `configs/cifar10_scratch.py`, its crops, and the paper's optimizer; four epochs.
 `smoke`: tiny models on scikit-learn's digits, in seconds. In both a Transformer has the head and the positions of the
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from statistics import fmean
 
-from ablation_arms import (
+from ablations.arms import (
     CONFIGS,
     SIZES,
     START,
@@ -29,7 +29,6 @@ from ablation_arms import (
     make_base,
     with_macs,
 )
-
 from keras_vit.paper import POSITION_EMBEDDINGS, published
 from keras_vit.suggestions import did_you_mean
 from keras_vit.train import FinetuneConfig, OptimizerConfig, PretrainConfig, load_config, smoke_form
