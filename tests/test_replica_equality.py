@@ -1,4 +1,4 @@
-"""The script that compares replicas and micro-batches with one device, and the bounds of what docs/training.md states."""
+"""The script that compares replicas and micro-batches with one device, and the bounds that docs/training.md states."""
 
 import os
 import subprocess
