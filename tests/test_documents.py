@@ -76,8 +76,12 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtur
             photo(tmp_path / f"flowers/test/{kind}/{i}.jpg", 80 + 8 * number + i)
     photo(tmp_path / "imagenet/val/n01440764/ILSVRC2012_val_00000001.JPEG", 0)
     (tmp_path / "real.json").write_text(json.dumps([[0]]))
-    (tmp_path / "flowers_vit").mkdir()
-    small.save(tmp_path / "flowers_vit/model.keras")
+    pixels = keras.Input((16, 16, 3))
+    mine = keras.layers.Dense(2, "softmax")(keras.layers.GlobalAveragePooling2D()(pixels))
+    for folder, model in (("flowers_vit", small), ("mine", keras.Model(pixels, mine))):
+        (tmp_path / folder).mkdir()
+        model.save(tmp_path / folder / "model.keras")
+        (tmp_path / folder / "classes.txt").write_text("daisy\ntulip\n")
     return tmp_path
 
 
