@@ -132,7 +132,7 @@ def test_the_examples_of_fine_tuning_with_keras_run(tmp_path: Path, monkeypatch:
 def commands(page: Path) -> Iterator[list[str]]:
     """Words of each command of the package or of a script, in blocks and between backticks."""
     text = page.read_text(encoding="utf-8").replace("\\\n", " ")
-    for found in re.findall(r"(?:python -m keras_vit [a-z]|(?:python )?experiments/[\w/]+\.py )[^`\n]*", text):
+    for found in re.findall(r"(?:python -m keras_vit [a-z]|(?:python )?experiments/[\w/]+\.py)[^`)\n]*", text):
         yield shlex.split(found, comments=True)
 
 
@@ -148,6 +148,20 @@ def test_commands_of_the_package_have_these_flags(page: Path, capsys: pytest.Cap
             assert cli.main([words[3], "--help"]) == 0, words
             known = capsys.readouterr().out
             assert [flag for flag in flags_of(words) if f"  --{flag}" not in known] == [], words
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("page", LINKING, ids=name_of)
+def test_scripts_exist_and_some_script_has_these_flags(page: Path):
+    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "experiments").rglob("*.py"))
+    for words in commands(page):
+        for script in words[:2]:
+            assert not script.startswith("experiments/") or (ROOT / script).is_file(), words
+        if words[:3] != ["python", "-m", "keras_vit"]:
+            missing = [
+                flag for flag in flags_of(words) if flag not in ("config", "help") and f'"{flag}"' not in sources
+            ]
+            assert missing == [], words
 
 
 @pytest.mark.once
