@@ -1,6 +1,6 @@
 """README.md and docs/: their Python runs and prints what they say, their commands and links exist, lines are short.
 
-Published weights cannot be downloaded in a test. `ViT_B16` and its kin are replaced by models with the same arguments,
+Published weights cannot be downloaded in a test. `ViT_B16` and others are replaced by models with the same arguments,
 a small MLP, few blocks and random weights, so the blocks show that calls and shapes are right and not what a published
 model predicts.
 """
