@@ -4,7 +4,6 @@ import dataclasses
 import doctest
 import importlib
 import pkgutil
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -70,11 +69,3 @@ def test_examples_of_the_front_door_run(name):
 @pytest.mark.parametrize("name", layers.__all__)
 def test_every_layer_has_an_example(name):
     assert ">>>" in getattr(layers, name).__doc__
-
-
-@pytest.mark.tensorflow
-def test_the_page_on_kerass_tools_runs(tmp_path, monkeypatch):
-    page = Path(__file__).parents[1] / "docs" / "fine_tuning_with_keras.md"
-    monkeypatch.chdir(tmp_path)
-    failures, tries = doctest.testfile(str(page), module_relative=False)
-    assert tries > 20 and failures == 0
