@@ -68,7 +68,7 @@ START_RUN = f"{START}/seed_0"
 def main() -> None:
     """Does what is left of the study in the folder."""
     if _LIST.value:
-        print("\n".join(map(described, STUDIES)))
+        print("\n".join(map(describe, STUDIES)))
         return
     study, folder, seeds = asked_for()
     if _ONLY.value is not None:
@@ -99,7 +99,7 @@ def main() -> None:
     print(page, flush=True)
 
 
-def described(name: str) -> str:
+def describe(name: str) -> str:
     """Returns the line of a study in the list, with the time that it takes on two CPU cores."""
     study = make_study(name, "cifar10", {"kind": "tfds", "name": "cifar10"})
     configs = [arm.config for arm in study.arms.values()]

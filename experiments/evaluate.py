@@ -30,7 +30,7 @@ from command_line.exit_codes import exit_code
 from keras_vit.devices import DevicesConfig
 from keras_vit.evaluate.measure import measure
 from keras_vit.pixels import RANGES
-from keras_vit.writing import table, whole, write_text
+from keras_vit.writing import table, write_atomically, write_text
 
 _CHECKPOINTS = flags.DEFINE_list("checkpoints", None, "NAME=WEIGHTS, or model.keras; with commas.", required=True)
 _DATA = flags.DEFINE_list("data", None, "Test sets, separated by commas.", required=True)
@@ -124,7 +124,10 @@ def _report(workdir: Path, rows: Sequence[Sequence[Any]]) -> None:
         lines.append([checkpoint, data, f"{short['images']:,}", *shares, beside])
     command = f"```sh\n{shlex.join(['python', *sys.argv])}\n```"
     write_text(workdir / "evaluation.md", "\n\n".join(["# Evaluation", command, table(header, lines)]) + "\n")
-    with whole(workdir / "evaluation.csv") as partial, open(partial, "w", encoding="utf-8", newline="") as file:
+    with (
+        write_atomically(workdir / "evaluation.csv") as partial,
+        open(partial, "w", encoding="utf-8", newline="") as file,
+    ):
         names = list(dict.fromkeys(name for _, _, numbers, _ in rows for name in numbers))
         out = csv.DictWriter(file, ["checkpoint", "data", *names])
         out.writeheader()

@@ -27,7 +27,7 @@ from keras_vit.drawing import COLORS, check_can_draw, picture
 from keras_vit.evaluate import FewshotResult, fewshot, select_ridge
 from keras_vit.evaluate.fewshot import OLDER_SWEEP, SEEDS, SHOTS
 from keras_vit.paper import POSITION_EMBEDDINGS
-from keras_vit.writing import table, whole, write_text
+from keras_vit.writing import table, write_atomically, write_text
 
 _SHOTS = flags.DEFINE_list("shots", [*map(str, SHOTS)], "Images of each class.")
 _SEEDS = flags.DEFINE_list("seeds", [*map(str, SEEDS)], "Of the draws.")
@@ -77,7 +77,7 @@ def report(results: Mapping[str, FewshotResult]) -> None:
 
 def _write_csv(results: Mapping[str, FewshotResult]) -> None:
     path = frozen_features.workdir() / "fewshot.csv"
-    with whole(path) as partial, open(partial, "w", encoding="utf-8", newline="") as file:
+    with write_atomically(path) as partial, open(partial, "w", encoding="utf-8", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["data", "shots", "ridge", "seed", "accuracy"])
         for name, result in results.items():

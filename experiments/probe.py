@@ -25,7 +25,7 @@ from command_line import frozen_features
 from command_line.exit_codes import exit_code
 
 from keras_vit.evaluate import ProbeResult, linear_probe, streaming_probe
-from keras_vit.writing import table, whole, write_text
+from keras_vit.writing import table, write_atomically, write_text
 
 _DEV_SHARE = flags.DEFINE_float("dev_share", 0.1, "Of each class, held out to choose on.")
 _SEED = flags.DEFINE_integer("seed", 0, "Of that draw, and of the batches.")
@@ -41,7 +41,7 @@ def main() -> None:
         arrays = (data.train.values, data.train.labels, data.test.values, data.test.labels)
         options = {"class_names": data.train.class_names, "dev_share": _DEV_SHARE.value, "seed": _SEED.value}
         result = results[data.name] = probe(*arrays, **options)
-        with whole(frozen_features.workdir() / f"{data.name}.npz") as partial:
+        with write_atomically(frozen_features.workdir() / f"{data.name}.npz") as partial:
             np.savez(partial, kernel=result.kernel, bias=result.bias)
         report(results)
     print((frozen_features.workdir() / "probe.md").read_text(encoding="utf-8"))
@@ -61,7 +61,7 @@ def report(results: Mapping[str, ProbeResult]) -> None:
         *(_choice(name, one) for name, one in results.items()),
     ]
     write_text(folder / "probe.md", "\n\n".join(page) + "\n")
-    with whole(folder / "probe.csv") as partial, open(partial, "w", encoding="utf-8", newline="") as file:
+    with write_atomically(folder / "probe.csv") as partial, open(partial, "w", encoding="utf-8", newline="") as file:
         lines = csv.writer(file)
         lines.writerow(["data", "regularization", "dev_accuracy", "test_accuracy"])
         for name, one in results.items():

@@ -38,7 +38,7 @@ from command_line.trials import Plan, Pool, Trial, claim, data_of, read_json
 from matplotlib.figure import Figure
 
 from keras_vit.train import Diverged
-from keras_vit.writing import whole, write_json, write_text
+from keras_vit.writing import write_atomically, write_json, write_text
 
 _RATES = flags.DEFINE_list("learning_rates", None, "The grid; default: the recipe's `get_sweep`.")
 _HELD_OUT = flags.DEFINE_float("held_out", None, "Share of train to choose on; default: the recipe's `get_sweep`.")
@@ -146,7 +146,7 @@ def _write_report(folder: Path, plan: Plan, grid: Sequence[Trial], final: Sequen
         each = ", ".join(f"{value:.2%}" for value in values)
         sections += [f"Test accuracy: **{in_words}** (mean and sample standard deviation of {each})"]
     write_json(folder / "sweep.json", {**read_json(folder / "sweep.json"), **results})
-    with whole(folder / "sweep.png") as partial:
+    with write_atomically(folder / "sweep.png") as partial:
         _draw(results, f"test: {in_words}").savefig(partial)
     steps = plan["config"]["run"]["loop"]["total_steps"]
     sections += [f"The learning rate, chosen on a share of {plan['held_out']:.4g} of the training set, held out:"]

@@ -46,8 +46,8 @@ from keras_vit.evaluate.accuracy import accuracy
 from keras_vit.evaluate.vtab import Job, jobs, vtab
 from keras_vit.keras_file import is_file
 from keras_vit.train import FinetuneConfig, Stopped, load_config
-from keras_vit.train.config import flattened, row_of
-from keras_vit.train.finetune_recipe import name_of, settled
+from keras_vit.train.config import flatten_config, row_of
+from keras_vit.train.finetune_recipe import name_of, settle
 from keras_vit.train.run import Procedure, run
 from keras_vit.train.workdir import check_folder
 from keras_vit.weights import model_file, source
@@ -72,7 +72,7 @@ WHERE = ("run.devices.kind", "run.devices.names", "run.devices.jit_compile")
 def main() -> None:
     """Does what is left of VTAB in the folder."""
     config, tasks = make_config(), jobs(_TASKS.value, _DATA_DIR.value)
-    config, build = settled(config)
+    config, build = settle(config)
     if not is_file(config.model) and config.weights != "none":
         source.find(config.model, config.weights)  # a mistake is told before the data are downloaded
     devices = connect(config.run.devices)
@@ -89,7 +89,7 @@ def main() -> None:
         partial(adapt, config, build, devices),
         _WORKDIR.value,
         title=f"{name_of(config)} from {config.weights}",
-        plan={name: value for name, value in flattened(config).items() if name not in (*OURS, *WHERE)},
+        plan={name: value for name, value in flatten_config(config).items() if name not in (*OURS, *WHERE)},
         tune=_TUNE.value,
         skip_missing=_SKIP_MISSING.value,
         measure=partial(

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_vit.extras import absent
-from keras_vit.writing import whole
+from keras_vit.writing import write_atomically
 
 Curve = Sequence[tuple[int, float]]  # steps, and what was measured at each
 
@@ -73,7 +73,7 @@ def picture(path: Path, width: float, height: float, *, plain: bool = False) -> 
     with style({} if plain else _STYLE):
         figure = new_figure(figsize=(width, height), dpi=150, layout="constrained")
         yield figure
-        with whole(path) as partial:
+        with write_atomically(path) as partial:
             figure.savefig(partial, format="png")
 
 
@@ -279,7 +279,9 @@ def _signs() -> set[int]:
 def _matplotlib() -> tuple[Any, Any]:
     try:
         from matplotlib import rc_context
-        from matplotlib.figure import Figure  # not pyplot, which asks for a screen and keeps its figures
+        from matplotlib.figure import (
+            Figure,  # not pyplot, which asks for a screen and keeps its figures
+        )
     except ImportError as error:
         raise absent("train", "A picture needs matplotlib", error) from error
     return Figure, rc_context

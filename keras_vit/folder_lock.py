@@ -14,7 +14,7 @@ except ImportError:  # Windows
 
 
 @contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Keeps other processes, and other runs of this one, out of a folder while it lasts.
 
     The lock is the operating system's and on the folder itself: a killed process leaves none. Where there is no such
@@ -24,7 +24,7 @@ def alone_in(folder: Path) -> Iterator[None]:
         ValueError: If another run is in it.
 
     Example:
-        >>> with alone_in(Path(".")):
+        >>> with lock_folder(Path(".")):
         ...     pass
     """
     descriptor = None

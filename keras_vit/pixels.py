@@ -138,11 +138,11 @@ def pixels_if_known(model: keras.Model) -> Pixels | None:
         return None
 
 
-def described(model: keras.Model, image_size: tuple[int, int]) -> str:
+def describe_pixels(model: keras.Model, image_size: tuple[int, int]) -> str:
     """Returns what a model takes, in a sentence.
 
     Example:
-        >>> described(keras_vit.ViT_Ti16(weights=None), (224, 224))
+        >>> describe_pixels(keras_vit.ViT_Ti16(weights=None), (224, 224))
         'vit_ti16 takes pixels from -1 to 1 (its layer `embedding` is of keras_vit), images of 224 x 224.'
     """
     return f"{model.name} takes pixels {pixels_of(model)}, images of {image_size[0]} x {image_size[1]}."
@@ -163,14 +163,14 @@ class Entry(NamedTuple):
     high: float
 
 
-def entry_of(model: keras.Model) -> Entry:
+def find_entry(model: keras.Model) -> Entry:
     """Returns where images reach the first layer with weights, behind all that resizes and scales them.
 
     Raises:
         ValueError: If it cannot be known, or there are several such places.
 
     Example:
-        >>> entry = entry_of(keras_vit.ViT_Ti16(weights=None, include_preprocessing=True))
+        >>> entry = find_entry(keras_vit.ViT_Ti16(weights=None, include_preprocessing=True))
         >>> entry.low, entry.high
         (-1.0, 1.0)
     """

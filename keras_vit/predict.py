@@ -21,7 +21,7 @@ from keras_vit.evaluate.accuracy import log_probabilities
 from keras_vit.evaluate.heads import gives_classes, why_no_classes
 from keras_vit.photos import SUFFIXES, Found, LeftOut, read_pixels, walk
 from keras_vit.pixels import Pixels, pixels_of
-from keras_vit.writing import by_reason, one_line
+from keras_vit.writing import group_by_reason, to_one_line
 
 BATCH_SIZE = 16
 _IMAGENET_21K = 21843
@@ -67,7 +67,9 @@ def find_photos(places: Iterable[str | os.PathLike]) -> Found:
         empty += [] if found.photos else [LeftOut(place, "no photo in it")]
     if not photos:
         where = ", ".join(map(str, places))
-        raise ValueError(f"No photos ({', '.join(SUFFIXES)}) in {where}, nor in folders below. {by_reason(left_out)}")
+        raise ValueError(
+            f"No photos ({', '.join(SUFFIXES)}) in {where}, nor in folders below. {group_by_reason(left_out)}"
+        )
     return Found(photos, left_out + empty)
 
 
@@ -159,7 +161,7 @@ def tell(
             total += 1
             if answer.problem is not None:
                 unreadable.append(LeftOut(answer.photo, answer.problem))
-                said = f"cannot read {one_line(str(answer.photo))}: {one_line(answer.problem)}"
+                said = f"cannot read {to_one_line(str(answer.photo))}: {to_one_line(answer.problem)}"
                 print(said, file=sys.stderr)
             yield answer
 
@@ -167,7 +169,7 @@ def tell(
         print(text, end="")
     if total > 1 and (unreadable or left_out):
         print(f"{total - len(unreadable):,} of {total:,} photos were read", file=sys.stderr)
-        print(by_reason([*left_out, *unreadable]), file=sys.stderr)
+        print(group_by_reason([*left_out, *unreadable]), file=sys.stderr)
     return len(unreadable)
 
 
@@ -176,13 +178,13 @@ def _text(answer: Answer) -> str:
         return ""
     width = max(len(guess.name) for guess in answer.guesses)
     lines = [f"  {guess.score:6.4f}  {guess.name:<{width}}  {guess.wordnet_id}".rstrip() for guess in answer.guesses]
-    return "\n".join([one_line(str(answer.photo)), *lines, ""])
+    return "\n".join([to_one_line(str(answer.photo)), *lines, ""])
 
 
 def _rows(answer: Answer) -> str:
     """CSV is UTF-8: bytes of a name that are no UTF-8 become escapes."""
     if answer.problem is not None:
-        return _row([answer.photo, "", "", "", one_line(answer.problem)])
+        return _row([answer.photo, "", "", "", to_one_line(answer.problem)])
     guesses = enumerate(answer.guesses, start=1)
     return "".join(_row([answer.photo, rank, guess.name, guess.score, ""]) for rank, guess in guesses)
 
@@ -196,7 +198,7 @@ def _row(cells: Sequence[Any]) -> str:
 def _object(answer: Answer) -> str:
     """JSON is ASCII: `os.fsencode` of a name that was read from it gives the bytes of the file's name."""
     guesses = [{"class": guess.name, "score": guess.score, "wordnet_id": guess.wordnet_id} for guess in answer.guesses]
-    problem = None if answer.problem is None else one_line(answer.problem)
+    problem = None if answer.problem is None else to_one_line(answer.problem)
     return json.dumps({"file": str(answer.photo), "guesses": guesses, "problem": problem}) + "\n"
 
 

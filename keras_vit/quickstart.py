@@ -34,7 +34,7 @@ from keras_vit.imagenet import preprocess_input
 from keras_vit.models.ends import replace_head
 from keras_vit.variants import VIT_VARIANTS
 from keras_vit.weights.save import save_checkpoint
-from keras_vit.writing import whole
+from keras_vit.writing import write_atomically
 
 # A row of our own. It sees images of 32 pixels as 8 x 8 patches, and those of 48 pixels as 12 x 12.
 DIGITS_ROW = dataclasses.replace(
@@ -252,7 +252,7 @@ def draw_curves(curves: dict[str, list[float]], epochs: int, path: Path) -> None
 def write_photo(photo: Path, image: np.ndarray) -> None:
     """A grey JPEG of 96 x 96 pixels, as if it came from elsewhere."""
     resized = keras.ops.image.resize(image[..., None] * 255.0, (96, 96), interpolation="bicubic")
-    with whole(photo) as partial:
+    with write_atomically(photo) as partial:
         keras.utils.save_img(partial, np.clip(keras.ops.convert_to_numpy(resized), 0, 255), scale=False)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[Path]:
+def write_atomically(path: Path) -> Iterator[Path]:
     """Gives a path beside `path` to write to, of the same suffix; when that is done, it takes the place of `path`.
 
     What processes of this machine left in the folder when they were killed is removed.
@@ -25,7 +25,7 @@ def whole(path: Path) -> Iterator[Path]:
         OSError: If the disk is full; says that an older file of this name is kept.
 
     Example:
-        >>> with whole(Path("classes.txt")) as partial:
+        >>> with write_atomically(Path("classes.txt")) as partial:
         ...     _ = partial.write_text("cat")
         >>> Path("classes.txt").read_text(), partial.exists()
         ('cat', False)
@@ -34,7 +34,7 @@ def whole(path: Path) -> Iterator[Path]:
     partial = path.with_name(f"{_MARK}{os.getpid()}.{next(_numbers)}-{path.name}")
     _at_work.add(partial.name)
     try:
-        with disk_full_in_words(path, "An older file of this name is kept"):
+        with explain_full_disk(path, "An older file of this name is kept"):
             yield partial
             with open(partial, "rb") as file:
                 os.fsync(file.fileno())  # or a power cut leaves the name, and an empty file
@@ -45,11 +45,11 @@ def whole(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def disk_full_in_words(path: Path, kept: str) -> Iterator[None]:
+def explain_full_disk(path: Path, kept: str) -> Iterator[None]:
     """Adds to the error of a full disk what was being written and what is kept; other errors pass.
 
     Example:
-        >>> with disk_full_in_words(Path("a.npz"), "Older files are kept"):
+        >>> with explain_full_disk(Path("a.npz"), "Older files are kept"):
         ...     raise OSError(errno.ENOSPC, "No space left on device")
         Traceback (most recent call last):
         OSError: [Errno 28] No space left on device: make room. Older files are kept: 'a.npz'
@@ -101,7 +101,7 @@ def write_text(path: Path, text: str) -> None:
         >>> Path("note.md").read_text()
         'name \\\\udce9'
     """
-    with whole(path) as partial:
+    with write_atomically(path) as partial:
         partial.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
@@ -113,7 +113,10 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) 
         >>> Path("far.csv").read_text().splitlines()
         ['layer,px', '"block, first",3']
     """
-    with whole(path) as partial, open(partial, "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+    with (
+        write_atomically(path) as partial,
+        open(partial, "w", encoding="utf-8", errors="backslashreplace", newline="") as file,
+    ):
         writer = csv.writer(file)
         writer.writerow(header)
         writer.writerows(rows)
@@ -169,11 +172,11 @@ def cell(text: str) -> str:
     return " ".join(text.split()).replace("|", r"\|")
 
 
-def one_line(text: str) -> str:
+def to_one_line(text: str) -> str:
     """Returns a name as it can be printed and stored as a line: breaks, and bytes that are no UTF-8, as escapes.
 
     Example:
-        >>> print(one_line("a\\nb \\udce9\\u2028"))
+        >>> print(to_one_line("a\\nb \\udce9\\u2028"))
         a\\nb \\udce9\\u2028
     """
     return "".join(
@@ -182,7 +185,7 @@ def one_line(text: str) -> str:
     )
 
 
-def by_reason(left_out: Iterable[tuple[str | os.PathLike[str], str]]) -> str:
+def group_by_reason(left_out: Iterable[tuple[str | os.PathLike[str], str]]) -> str:
     """Returns a sentence on what was left out: how many for each reason, the most frequent first, and the first names.
 
     Args:
@@ -192,7 +195,7 @@ def by_reason(left_out: Iterable[tuple[str | os.PathLike[str], str]]) -> str:
         One line, or "" if nothing was left out.
 
     Example:
-        >>> by_reason([("a.txt", "no photo"), ("b\\n.txt", "no photo"), ("c.jpg", "cut short")])
+        >>> group_by_reason([("a.txt", "no photo"), ("b\\n.txt", "no photo"), ("c.jpg", "cut short")])
         'Left out, 3: no photo (2: a.txt, b\\\\n.txt); cut short (1: c.jpg).'
     """
     pairs = [(os.fspath(name), reason) for name, reason in left_out]
@@ -209,7 +212,7 @@ def by_reason(left_out: Iterable[tuple[str | os.PathLike[str], str]]) -> str:
     ]
     rest = sum(len(those) for _, those in groups[_REASONS:])
     words += [f"other reasons ({rest:,})"] if rest else []
-    return one_line(f"Left out, {sum(map(len, names.values())):,}: {'; '.join(words)}.")
+    return to_one_line(f"Left out, {sum(map(len, names.values())):,}: {'; '.join(words)}.")
 
 
 _NAMED, _REASONS = 3, 12  # in a sentence

@@ -11,7 +11,7 @@ pytest.importorskip("tensorflow")
 
 from keras_vit import folder_lock  # noqa: E402
 from keras_vit.devices import Devices  # noqa: E402
-from keras_vit.folder_lock import alone_in  # noqa: E402
+from keras_vit.folder_lock import lock_folder  # noqa: E402
 from keras_vit.train import run  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
@@ -19,30 +19,33 @@ pytest.importorskip("fcntl")
 
 
 def test_the_second_run_is_refused_until_the_first_has_ended(tmp_path):
-    with alone_in(tmp_path):
-        with pytest.raises(ValueError, match="Another run is going on in .*choose another folder"), alone_in(tmp_path):
+    with lock_folder(tmp_path):
+        with (
+            pytest.raises(ValueError, match="Another run is going on in .*choose another folder"),
+            lock_folder(tmp_path),
+        ):
             pytest.fail("two runs in one folder")
         (tmp_path / "other").mkdir()
-        with alone_in(tmp_path / "other"):
+        with lock_folder(tmp_path / "other"):
             pass
-        with pytest.raises(ValueError, match="Another run"), alone_in(tmp_path):  # a refusal takes nothing away
+        with pytest.raises(ValueError, match="Another run"), lock_folder(tmp_path):  # a refusal takes nothing away
             pytest.fail("two runs in one folder")
-    with alone_in(tmp_path):
+    with lock_folder(tmp_path):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["other"]
 
 
 def test_a_run_that_raises_lets_the_next_one_in(tmp_path):
-    with pytest.raises(KeyError), alone_in(tmp_path):
+    with pytest.raises(KeyError), lock_folder(tmp_path):
         raise KeyError
-    with alone_in(tmp_path):
+    with lock_folder(tmp_path):
         pass
 
 
 HOLDER = """
 import sys
-from keras_vit.folder_lock import alone_in
-with alone_in(sys.argv[1]):
+from keras_vit.folder_lock import lock_folder
+with lock_folder(sys.argv[1]):
     print("inside", flush=True)
     sys.stdin.read()
 """
@@ -53,11 +56,11 @@ def test_a_killed_run_keeps_nobody_out(tmp_path):
     streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], **streams) as holder:
         assert holder.stdout.readline() == "inside\n"
-        with pytest.raises(ValueError, match="Another run"), alone_in(tmp_path):
+        with pytest.raises(ValueError, match="Another run"), lock_folder(tmp_path):
             pytest.fail("two runs in one folder")
         holder.kill()
         holder.wait()
-        with alone_in(tmp_path):
+        with lock_folder(tmp_path):
             pass
 
 
@@ -69,11 +72,11 @@ def test_a_disk_without_locks_is_said(tmp_path, monkeypatch):
 
     monkeypatch.setattr(folder_lock.fcntl, "flock", no_locks)
     monkeypatch.setattr(folder_lock.logging, "warning", lambda text, *values: said.append(text % values))
-    with alone_in(tmp_path):
+    with lock_folder(tmp_path):
         pass
     assert len(said) == 1 and "cannot be locked" in said[0] and "No locks available" in said[0]
     descriptors = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else None
-    with alone_in(tmp_path):
+    with lock_folder(tmp_path):
         pass
     if descriptors is not None:
         assert len(os.listdir("/proc/self/fd")) == descriptors
@@ -83,7 +86,7 @@ def test_a_system_without_locks_is_said(tmp_path, monkeypatch):
     said = []
     monkeypatch.setattr(folder_lock, "fcntl", None)
     monkeypatch.setattr(folder_lock.logging, "warning", lambda text, *values: said.append(text % values))
-    with alone_in(tmp_path):
+    with lock_folder(tmp_path):
         pass
     assert len(said) == 1 and "this system has no such lock" in said[0]
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.pixels import Pixels, declare, described, entry_of, pixels_of
+from keras_vit.pixels import Pixels, declare, describe_pixels, find_entry, pixels_of
 
 pytestmark = pytest.mark.tensorflow  # Keras's Rescaling needs it, on any backend
 
@@ -148,7 +148,7 @@ def test_a_declaration_holds_for_all_models_of_the_same_input():
 def test_what_was_decided_is_a_sentence():
     model = behind(rescaling(1 / 255, name="to_one"))
     expected = f"{model.name} takes pixels from 0 to 255 (its layer `to_one` scales them), images of 32 x 48."
-    assert described(model, (32, 48)) == expected
+    assert describe_pixels(model, (32, 48)) == expected
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 255.0), (0.0, 1.0), (-1.0, 1.0)])
@@ -167,7 +167,7 @@ def test_pixels_are_brought_into_a_range(low: float, high: float):
 )
 def test_the_range_at_the_first_layer_with_weights(tiny_vit, scaling, ends):
     images = keras.Input(SHAPE)
-    entry = entry_of(keras.Model(images, trunk(tiny_vit)(scaling(images))))
+    entry = find_entry(keras.Model(images, trunk(tiny_vit)(scaling(images))))
     assert (entry.low, entry.high) == pytest.approx(ends, abs=1e-6)
     assert entry.model.name == tiny_vit.name.lower()
 

@@ -11,7 +11,7 @@ import pytest
 import recorded_writes
 
 from keras_vit.weights import files
-from keras_vit.writing import table, whole, write_text
+from keras_vit.writing import table, write_atomically, write_text
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="tells files by their descriptors as Linux does")
 
@@ -21,7 +21,7 @@ def text(path: Path) -> None:
 
 
 def by_hand(path: Path) -> None:
-    with whole(path) as partial:
+    with write_atomically(path) as partial:
         assert partial.suffix == path.suffix and partial.parent == path.parent and partial != path
         partial.write_text("new")
 

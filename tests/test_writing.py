@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import warm
 
-from keras_vit.writing import _MARK, one_line, whole, write_json
+from keras_vit.writing import _MARK, to_one_line, write_atomically, write_json
 
 _KILLED = """
 import os, sys
@@ -28,14 +28,14 @@ def test_what_killed_writers_left_is_removed_by_the_next_writer_in_the_folder(tm
     for name in ("report.md", "other.md"):
         assert warm.run([sys.executable, "-c", _KILLED, str(tmp_path / name)]).returncode == 9
     assert [path.name.endswith("-other.md") for path in tmp_path.iterdir()] == [True]
-    with whole(tmp_path / "report.md") as partial:
+    with write_atomically(tmp_path / "report.md") as partial:
         partial.write_text("whole")
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("report.md", "whole")]
 
 
 def test_two_threads_may_write_the_same_file_and_a_number_of_a_killed_process_may_come_again(tmp_path: Path):
     (tmp_path / f"{_MARK}{os.getpid()}.{10**9}-report.md").touch()
-    with whole(tmp_path / "report.md") as one, whole(tmp_path / "report.md") as other:
+    with write_atomically(tmp_path / "report.md") as one, write_atomically(tmp_path / "report.md") as other:
         assert one != other
         one.write_text("one"), other.write_text("other")
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("report.md", "one")]
@@ -45,7 +45,7 @@ def test_what_a_living_writer_or_another_machine_writes_stays(tmp_path: Path):
     elsewhere, living = tmp_path / ".partial-00000000-1-report.md", tmp_path / f"{_MARK}{os.getppid()}-report.md"
     elsewhere.touch()
     living.touch()
-    with whole(tmp_path / "report.md") as ours:
+    with write_atomically(tmp_path / "report.md") as ours:
         ours.write_text("ours")
     assert {path.name for path in tmp_path.iterdir()} == {"report.md", elsewhere.name, living.name}
 
@@ -54,7 +54,7 @@ def test_what_a_living_writer_or_another_machine_writes_stays(tmp_path: Path):
 def test_a_full_disk_says_what_was_not_written_and_what_is_kept(tmp_path: Path, code: int):
     (tmp_path / "a.md").write_text("old")
     words = f"{os.strerror(code)}: make room. An older file of this name is kept: '{tmp_path / 'a.md'}'"
-    with pytest.raises(OSError, match=re.escape(words)), whole(tmp_path / "a.md"):
+    with pytest.raises(OSError, match=re.escape(words)), write_atomically(tmp_path / "a.md"):
         raise OSError(code, os.strerror(code))
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a.md", "old")]
 
@@ -64,9 +64,9 @@ def test_a_full_disk_says_what_was_not_written_and_what_is_kept(tmp_path: Path, 
     [("plain été", "plain été"), ("a\nb", r"a\nb"), ("\u2028\x85", r"\u2028\x85"), ("\udce9", r"\udce9")],
 )
 def test_a_name_is_one_line_of_text(text: str, expected: str):
-    assert one_line(text) == expected
-    assert len(one_line(text).splitlines()) == 1
-    one_line(text).encode()
+    assert to_one_line(text) == expected
+    assert len(to_one_line(text).splitlines()) == 1
+    to_one_line(text).encode()
 
 
 def test_json_comes_back(tmp_path: Path):

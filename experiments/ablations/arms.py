@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit import cost
-from keras_vit.train import FinetuneConfig, LoopConfig, OptimizerConfig, PretrainConfig, load_config, smoke_form
+from keras_vit.train import (
+    FinetuneConfig,
+    LoopConfig,
+    OptimizerConfig,
+    PretrainConfig,
+    load_config,
+    smoke_form,
+)
 from keras_vit.train.config import row_of
 
 Config = PretrainConfig | FinetuneConfig

@@ -20,7 +20,7 @@ from keras_vit.analyze.trend_plots import (
     draw_accuracy_against_data,
     draw_means,
 )
-from keras_vit.writing import table, whole, write_text
+from keras_vit.writing import table, write_atomically, write_text
 
 Row = Mapping[str, Any]
 METRICS = {"fewshot": "fewshot/accuracy", "test": "test/accuracy"}
@@ -178,7 +178,7 @@ def _written(value: Any) -> str:
 
 
 def _write_csv(path: Path, rows: Sequence[Row]) -> None:
-    with whole(path) as partial, open(partial, "w", encoding="utf-8", newline="") as file:
+    with write_atomically(path) as partial, open(partial, "w", encoding="utf-8", newline="") as file:
         lines = csv.DictWriter(file, COLUMNS, extrasaction="ignore", restval="")
         lines.writeheader()
         lines.writerows(rows)

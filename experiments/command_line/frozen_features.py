@@ -20,7 +20,7 @@ from keras_vit.devices import DevicesConfig, connect
 from keras_vit.evaluate import Features, extract
 from keras_vit.evaluate.classifier import representation
 from keras_vit.keras_file import is_file
-from keras_vit.pixels import RANGES, described
+from keras_vit.pixels import RANGES, describe_pixels
 
 _DATA = flags.DEFINE_list("data", None, "Folders, or tfds:NAME:TRAIN:TEST; separated by commas.", required=True)
 _MODEL = flags.DEFINE_string("model", "ViT_B16", "A name of `keras_vit.list_models()`, or a file model.keras.")
@@ -74,7 +74,7 @@ def frozen() -> Iterator[Frozen]:
     with devices.scope():
         model = representation(_MODEL.value, _WEIGHTS.value, size, _PIXELS.value)
     if devices.is_chief:
-        print(described(model, size or model.input_shape[1:3]), flush=True)
+        print(describe_pixels(model, size or model.input_shape[1:3]), flush=True)
     for name, pair in pairs.items():
         train, test = (
             extract(

@@ -21,7 +21,7 @@ from typing import Any
 
 import psutil
 
-from keras_vit.folder_lock import alone_in
+from keras_vit.folder_lock import lock_folder
 from keras_vit.train import EXIT_STOPPED, RunConfig, Stopped
 from keras_vit.train.inputs import make_sources
 from keras_vit.train.workdir import data_sha256
@@ -90,7 +90,7 @@ def claim(path: Path, plan: Plan, *, free: Collection[str] = ()) -> None:
     """
     plan = json.loads(json.dumps(plan, default=repr))
     path.parent.mkdir(parents=True, exist_ok=True)
-    with alone_in(path.parent):  # two that begin at the same moment would both find the folder free
+    with lock_folder(path.parent):  # two that begin at the same moment would both find the folder free
         found = check_plan(path, plan, free=free)
         write_json(path, {**found, "plan": plan, "process": [os.getpid(), psutil.Process().create_time()]})
 

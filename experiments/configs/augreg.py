@@ -30,7 +30,14 @@ What the sources leave open, and what is chosen here:
 from dataclasses import replace
 from pathlib import Path
 
-from keras_vit.train import LoopConfig, OptimizerConfig, PretrainConfig, load_config, recipe_words, smoke_form
+from keras_vit.train import (
+    LoopConfig,
+    OptimizerConfig,
+    PretrainConfig,
+    load_config,
+    recipe_words,
+    smoke_form,
+)
 from keras_vit.variants import VIT_VARIANTS
 
 BATCH_SIZE = 4096

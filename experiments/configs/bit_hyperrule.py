@@ -28,7 +28,14 @@ What the sources do not agree on, and what is chosen here:
 from dataclasses import replace
 from pathlib import Path
 
-from keras_vit.train import FinetuneConfig, LoopConfig, OptimizerConfig, load_config, recipe_words, smoke_form
+from keras_vit.train import (
+    FinetuneConfig,
+    LoopConfig,
+    OptimizerConfig,
+    load_config,
+    recipe_words,
+    smoke_form,
+)
 from keras_vit.train.schedules import bit_hyperrule
 from keras_vit.variants import RESNET_VARIANTS
 

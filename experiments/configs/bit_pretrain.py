@@ -27,7 +27,14 @@ What the papers leave open, and what is chosen here:
 from dataclasses import replace
 from pathlib import Path
 
-from keras_vit.train import LoopConfig, OptimizerConfig, PretrainConfig, load_config, recipe_words, smoke_form
+from keras_vit.train import (
+    LoopConfig,
+    OptimizerConfig,
+    PretrainConfig,
+    load_config,
+    recipe_words,
+    smoke_form,
+)
 from keras_vit.variants import RESNET_VARIANTS
 
 NUM_IMAGES = {"imagenet": 1_281_167, "imagenet21k": 14_197_122, "jft": 303_021_387}  # see `pretrain.py`

@@ -38,7 +38,7 @@ try:
     from tqdm import tqdm
     from transports import Transport, make_transport
 
-    from keras_vit.writing import by_reason, one_line
+    from keras_vit.writing import group_by_reason, to_one_line
 except ImportError as error:
     sys.exit(f"{error}. The client needs a few packages: pip install '.[serving]', in a clone")
 
@@ -76,7 +76,7 @@ def main(_: Sequence[str]) -> int:
         with contextlib.closing(make_transport(_SERVER.value, model=_MODEL.value, label=_LABEL.value)) as transport:
             code = _ask_about(paths, transport)
         if left_out:
-            print(by_reason(left_out))
+            print(group_by_reason(left_out))
         return code
     except GaveUp as error:
         print(f"Nobody answers at {_SERVER.value}: {error}. Is the server up, and its model loaded?", file=sys.stderr)
@@ -151,7 +151,7 @@ def _note(batch: _Batch, summary: Summary, table: AnswerTable | None) -> None:
     """Whoever interrupts may do so in here: then the table has an answer that the summary has not."""
     for path, answer in zip(batch.paths, batch.answers, strict=True):
         if answer.status != OK:
-            tqdm.write(one_line(f"{path}: {answer.status}{answer.reason and f' ({answer.reason})'}"))
+            tqdm.write(to_one_line(f"{path}: {answer.status}{answer.reason and f' ({answer.reason})'}"))
         if table:
             table.add(path, answer)
         summary.statuses[answer.status] += 1

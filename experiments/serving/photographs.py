@@ -6,7 +6,7 @@ from pathlib import Path
 from PIL import Image
 
 from keras_vit.photos import SUFFIXES, Found, read_pixels, walk
-from keras_vit.writing import by_reason
+from keras_vit.writing import group_by_reason
 
 _SERVED = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")  # how JPEG and PNG begin
 
@@ -21,7 +21,7 @@ def find_photographs(folder: Path) -> Found:
         raise ValueError(f"There is no folder {folder}.")
     found = walk(folder)
     if not found.photos:
-        raise ValueError(f"No photos ({', '.join(SUFFIXES)}) in {folder}. {by_reason(found.left_out)}".rstrip())
+        raise ValueError(f"No photos ({', '.join(SUFFIXES)}) in {folder}. {group_by_reason(found.left_out)}".rstrip())
     return found
 
 

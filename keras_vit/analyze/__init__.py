@@ -10,7 +10,12 @@ from keras_vit.analyze.attention import (
     summarize_attention,
 )
 from keras_vit.analyze.attention_arithmetic import distances_px, mean_distance, rollout
-from keras_vit.analyze.embeddings import FilterComponents, filter_components, has_positions, position_similarity
+from keras_vit.analyze.embeddings import (
+    FilterComponents,
+    filter_components,
+    has_positions,
+    position_similarity,
+)
 
 __all__ = [
     "AttentionSummary",

@@ -14,7 +14,12 @@ import keras
 import numpy as np
 
 from keras_vit import imagenet, predict
-from keras_vit.analyze.attention import AttentionSummary, grid_of_model, has_attention, summarize_attention
+from keras_vit.analyze.attention import (
+    AttentionSummary,
+    grid_of_model,
+    has_attention,
+    summarize_attention,
+)
 from keras_vit.analyze.report import FILES, write_report
 from keras_vit.analyze.subject import Absent, Photo, Shown, Subject
 from keras_vit.drawing import check_can_draw
@@ -23,12 +28,12 @@ from keras_vit.evaluate.accuracy import log_probabilities
 from keras_vit.evaluate.heads import gives_classes, head_of, last_activation
 from keras_vit.keras_file import is_file
 from keras_vit.photos import Found, LeftOut, read_pixels
-from keras_vit.pixels import Pixels, declare, described, pixels_of
+from keras_vit.pixels import Pixels, declare, describe_pixels, pixels_of
 from keras_vit.train.logs import read_metrics
 from keras_vit.variants import VARIANTS
 from keras_vit.weights import source
 from keras_vit.weights.download import without_secrets
-from keras_vit.writing import one_line
+from keras_vit.writing import to_one_line
 
 _IMAGENET_21K = 21843
 _LONGER_SIDE = 640  # pixels of a photo that is drawn
@@ -116,10 +121,10 @@ def inspect(
         ],
         curves=_curves(model if weights is None else weights),
         facts={"model": str(model)} | ({} if weights is None else {"weights": _whole(weights)}),
-        left_out=[(one_line(os.path.relpath(left.path, reading.folder)), left.reason) for left in left_out],
+        left_out=[(to_one_line(os.path.relpath(left.path, reading.folder)), left.reason) for left in left_out],
         absent=absent + ([Absent("Answers", _WITHOUT_ANSWERS)] if reading.names is None else []),
     )
-    taken = described(network, size) if is_file(model) else ""
+    taken = describe_pixels(network, size) if is_file(model) else ""
     return Inspection(write_report(subject, output), reading.photos, left_out, taken)
 
 

@@ -16,7 +16,12 @@ from keras_vit.analyze.embeddings import filter_components, position_similarity
 from keras_vit.analyze.page import Picture, Section, Table
 from keras_vit.analyze.plots import draw_filters, draw_similarity
 from keras_vit.analyze.subject import Absent, Subject
-from keras_vit.analyze.trend_plots import Point, draw_accuracy_against_compute, draw_training_curve, published_compute
+from keras_vit.analyze.trend_plots import (
+    Point,
+    draw_accuracy_against_compute,
+    draw_training_curve,
+    published_compute,
+)
 from keras_vit.layers import AddPositionEmbs, PatchEmbedding, TransformerBlock
 from keras_vit.pixels import pixels_of
 from keras_vit.variants import RESNET_VARIANTS, VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant

@@ -9,7 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from keras_vit.analyze.attention_part import write_attention
-from keras_vit.analyze.model_part import facts, write_compute, write_filters, write_positions, write_training
+from keras_vit.analyze.model_part import (
+    facts,
+    write_compute,
+    write_filters,
+    write_positions,
+    write_training,
+)
 from keras_vit.analyze.page import Section, Table, page
 from keras_vit.analyze.subject import Absent, Photo, Subject, counted
 from keras_vit.drawing import check_can_draw

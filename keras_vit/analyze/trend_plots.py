@@ -14,7 +14,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_vit.drawing import COLORS, MARKS, Curve, Line, draw_training, drawable, picture, spell_plainly, write_beside
+from keras_vit.drawing import (
+    COLORS,
+    MARKS,
+    Curve,
+    Line,
+    draw_training,
+    drawable,
+    picture,
+    spell_plainly,
+    write_beside,
+)
 from keras_vit.paper import published
 from keras_vit.variants import VIT_VARIANTS
 

@@ -3,7 +3,16 @@
 A command imports what it needs when it runs, so that `--help` and `info` do not wait for Keras.
 """
 
-from keras_vit.commands import analyze, evaluate, export, finetune, info, predict, quickstart, verify
+from keras_vit.commands import (
+    analyze,
+    evaluate,
+    export,
+    finetune,
+    info,
+    predict,
+    quickstart,
+    verify,
+)
 
 COMMANDS = {
     "quickstart": quickstart.COMMAND,

@@ -16,7 +16,7 @@ from keras_vit.commands.flags import (
     show_progress,
 )
 from keras_vit.quiet import quiet_start
-from keras_vit.writing import by_reason, one_line
+from keras_vit.writing import group_by_reason, to_one_line
 
 
 def define(values: flags.FlagValues) -> None:
@@ -52,9 +52,9 @@ def run(arguments: list[str], values: flags.FlagValues) -> int:
     )
     for photo in done.photos:
         if photo.problem:
-            print(f"cannot read {one_line(photo.name)}: {one_line(photo.problem)}", file=sys.stderr)
+            print(f"cannot read {to_one_line(photo.name)}: {to_one_line(photo.problem)}", file=sys.stderr)
     if done.left_out:
-        print(by_reason(done.left_out), file=sys.stderr)
+        print(group_by_reason(done.left_out), file=sys.stderr)
     print(*filter(None, [done.taken, done.report]), sep="\n")
     return 0
 

@@ -37,7 +37,7 @@ def run(arguments: list[str], values: flags.FlagValues) -> int:
     weights = default_weights(values)
     model = classifier.build(values.model, weights, size, values.pixels)
     if is_file:
-        print(pixels.described(model, size or model.input_shape[1:3]), file=sys.stderr)
+        print(pixels.describe_pixels(model, size or model.input_shape[1:3]), file=sys.stderr)
     names = classifier.class_names(weights or values.model)
 
     def progress(done: int | None) -> None:

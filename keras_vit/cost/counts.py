@@ -2,7 +2,14 @@
 
 from keras_vit.cost.parts import Convolution, attentions_of_block, dense_parameters, parts_of_trunk
 from keras_vit.cost.rows import check_options, num_prefix_tokens
-from keras_vit.options import Classifier, PositionEmbedding, PositionPlacement, Size, grid_of, resolve_classifier
+from keras_vit.options import (
+    Classifier,
+    PositionEmbedding,
+    PositionPlacement,
+    Size,
+    grid_of,
+    resolve_classifier,
+)
 from keras_vit.variants import ResNetVariant, ViTVariant
 
 

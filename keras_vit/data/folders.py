@@ -9,7 +9,7 @@ from pathlib import Path
 
 from keras_vit.data.sources import Source, image_folder
 from keras_vit.photos import is_ignored, is_photo
-from keras_vit.writing import by_reason
+from keras_vit.writing import group_by_reason
 
 TRAINING = ("train", "training")
 # What to measure on, the first that is there. Nothing is chosen by it, so it may be the test set.
@@ -81,7 +81,7 @@ def _to_learn_from(root: Path) -> Source:
     if len(source.class_names) == 1:
         raise ValueError(
             f"{root} has photos of a single class, {source.class_names[0]}: there is nothing to tell apart. Add "
-            f"another. {by_reason(source.left_out)}".rstrip()
+            f"another. {group_by_reason(source.left_out)}".rstrip()
         )
     return source
 

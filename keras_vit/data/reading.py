@@ -19,7 +19,7 @@ from keras_vit.data.order import example_seed, place_seed
 from keras_vit.data.sources import Source
 from keras_vit.data.transforms import Transform, decode
 from keras_vit.photos import why_not
-from keras_vit.writing import one_line
+from keras_vit.writing import to_one_line
 
 Batch = tuple[tf.Tensor, tf.Tensor, tf.Tensor]  # images, labels, weights
 
@@ -58,7 +58,7 @@ class Unreadable:
 
     def add(self, indices: np.ndarray) -> np.int64:
         """Takes the indices of a batch that could not be read. Returns their number."""
-        found = {one_line(place): place for place in (self.source.locate(int(index)) for index in indices)}
+        found = {to_one_line(place): place for place in (self.source.locate(int(index)) for index in indices)}
         with self._lock:
             if found and self.strict:
                 name, place = next(iter(found.items()))
@@ -102,7 +102,7 @@ def read_record(record: Path) -> dict[str, str]:
 def _why(place: str) -> str:
     """The reason of the reader of photos, which all commands give; TensorFlow's decoders refuse more than it does."""
     reason = why_not(place) if os.path.isfile(place) else ""
-    return one_line(reason) or "not an image, or cut short"
+    return to_one_line(reason) or "not an image, or cut short"
 
 
 @contextmanager

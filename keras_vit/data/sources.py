@@ -18,7 +18,7 @@ from keras_vit.data import prepared
 from keras_vit.data.contents import files_sha256
 from keras_vit.data.fractals import find_systems, render
 from keras_vit.photos import SUFFIXES, LeftOut, is_ignored, walk
-from keras_vit.writing import by_reason
+from keras_vit.writing import group_by_reason
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,7 +290,7 @@ def _nothing_in(root: Path, expected: Sequence[str], left_out: Sequence[LeftOut]
     classes = f" of the classes {', '.join(expected[:10])}" if expected else ""
     return (
         f"{root} has no photos ({', '.join(SUFFIXES)}){classes}. Expected: {root}/<class>/*.jpg, one folder for each "
-        f"class. {by_reason(left_out)}".rstrip()
+        f"class. {group_by_reason(left_out)}".rstrip()
     )
 
 

@@ -7,7 +7,14 @@ is bounded, whatever is in the file. Each function is traced once, not in every 
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.photos.exif import MAX_BLOCK, MAX_CHUNKS, MAX_HEAD, MAX_SEGMENTS, UPRIGHT, orientation
+from keras_vit.photos.exif import (
+    MAX_BLOCK,
+    MAX_CHUNKS,
+    MAX_HEAD,
+    MAX_SEGMENTS,
+    UPRIGHT,
+    orientation,
+)
 
 _TAG, _SHORT = 0x0112, 3
 _ENTRY = 6  # words: tag, type, two of the count, two of the value

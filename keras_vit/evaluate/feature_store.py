@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from keras_vit.writing import whole, write_text
+from keras_vit.writing import write_atomically, write_text
 
 _SECONDS_BETWEEN_SAVES = 10
 
@@ -127,7 +127,7 @@ class FeatureStore:
             raise ValueError(f"No image of {source} could be read.")
         values, places = self._paths
         for name, column in zip(("indices", "labels"), np.fromfile(places, "<i8").reshape(-1, 2).T, strict=True):
-            with whole(self.folder / f"{name}.npy") as partial:
+            with write_atomically(self.folder / f"{name}.npy") as partial:
                 np.save(partial, column.astype(np.int64))
         with open(values, "r+b") as file:
             file.write(_header((self.rows, *_shape_of(values))))

@@ -16,14 +16,14 @@ from keras_vit.data.reading import Unreadable
 from keras_vit.data.sources import Source
 from keras_vit.devices import Devices
 from keras_vit.evaluate.feature_store import FeatureStore, read
-from keras_vit.evaluate.heads import before_the_head
+from keras_vit.evaluate.heads import strip_head
 from keras_vit.evaluate.outputs import Outputs, outputs
-from keras_vit.folder_lock import alone_in
+from keras_vit.folder_lock import lock_folder
 from keras_vit.layers import TokenPooling
 from keras_vit.models.class_token import ClassTokenModel
 from keras_vit.pixels import is_declared, pixels_of
 from keras_vit.suggestions import did_you_mean
-from keras_vit.writing import disk_full_in_words
+from keras_vit.writing import explain_full_disk
 
 LAYERS = ("pre_logits", "class_token", "patch_mean")  # or the name of any layer
 
@@ -110,7 +110,7 @@ def _alone_until_finished(folder: Path) -> Iterator[None]:
         yield
         return
     folder.mkdir(parents=True, exist_ok=True)
-    with alone_in(folder):
+    with lock_folder(folder):
         yield
 
 
@@ -121,7 +121,7 @@ def _fill(
     devices = options["devices"]
     _check_same_start(store.next, devices)
     collector = Unreadable(source, strict=strict, record=store.folder / "unreadable.txt")
-    with disk_full_in_words(store.folder, "The rows saved before are kept: the same call continues from them"):
+    with explain_full_disk(store.folder, "The rows saved before are kept: the same call continues from them"):
         with store:
             for part in outputs(reader, source, unreadable=collector, start=store.next, progress=progress, **options):
                 store.append(part.values, part.labels, part.indices)
@@ -157,7 +157,7 @@ def feature_model(model: keras.Model, layer: str) -> keras.Model:
 def _output_of(model: keras.Model, layer: str) -> keras.KerasTensor:
     names = [step.name for step in model.layers]
     if layer == "pre_logits":
-        return before_the_head(model)
+        return strip_head(model)
     if layer in LAYERS and "encoder_norm" in names:
         prefix = int("class_token" in names)
         if layer == "class_token" and not prefix:

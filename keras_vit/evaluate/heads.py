@@ -84,11 +84,11 @@ def why_no_classes(model: keras.Model) -> str:
     )
 
 
-def before_the_head(model: keras.Model) -> keras.KerasTensor:
+def strip_head(model: keras.Model) -> keras.KerasTensor:
     """Returns what the head reads, or the output of a model without a head.
 
     Example:
-        >>> before_the_head(keras_vit.ViT_Ti16(weights=None)).shape
+        >>> strip_head(keras_vit.ViT_Ti16(weights=None)).shape
         (None, 192)
     """
     if head_of(model) is None:
@@ -99,7 +99,7 @@ def before_the_head(model: keras.Model) -> keras.KerasTensor:
     if not has_graph(call.operation):
         return call.input_tensors[0]
     inner = call.operation
-    return keras.Model(inner.inputs[0], before_the_head(inner), name=inner.name)(call.input_tensors[0])
+    return keras.Model(inner.inputs[0], strip_head(inner), name=inner.name)(call.input_tensors[0])
 
 
 def _steps(model: keras.Model) -> list[_Operation]:

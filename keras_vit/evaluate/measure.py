@@ -18,14 +18,20 @@ from keras_vit.devices import DevicesConfig, connect
 from keras_vit.drawing import check_can_draw
 from keras_vit.evaluate import classifier, plots
 from keras_vit.evaluate.accuracy import Answers, answer
-from keras_vit.evaluate.imagenet_sets import by_wordnet_id, imagenet_real, imagenet_real_tfds, imagenet_v2, objectnet
+from keras_vit.evaluate.imagenet_sets import (
+    by_wordnet_id,
+    imagenet_real,
+    imagenet_real_tfds,
+    imagenet_v2,
+    objectnet,
+)
 from keras_vit.evaluate.label_sets import LabelSets, label_set_accuracy
 from keras_vit.evaluate.scorecard import class_table, headline, write_answers, write_pictures
 from keras_vit.imagenet import is_wordnet_id
 from keras_vit.keras_file import is_file
-from keras_vit.pixels import described, pixels_of
+from keras_vit.pixels import describe_pixels, pixels_of
 from keras_vit.weights.download import without_secrets
-from keras_vit.writing import by_reason, one_line, table, write_json, write_text
+from keras_vit.writing import group_by_reason, table, to_one_line, write_json, write_text
 
 _PUBLISHED_OF = {  # TensorFlow Datasets' names to those of `paper.py`
     "imagenet2012": "imagenet",
@@ -117,7 +123,7 @@ def measure(
     size = image_size or network.input_shape[1:3]
     taken = pixels_of(network)
     if place.is_chief and is_file(model):
-        print(described(network, size), flush=True)
+        print(describe_pixels(network, size), flush=True)
     options = {"image_size": image_size, "eval_crop": eval_crop, "batch_size": batch_size, "devices": place}
     if isinstance(test.images, LabelSets):
         answers, reasons = None, {}
@@ -228,7 +234,7 @@ class _Said:
         width = max(len(left) for left, _ in rows)
         lines = [self.name, f"{self.test.source.name}: {self.conditions}", ""]
         lines += [f"  {left:<{width}}  {right}" for left, right in rows]
-        return "\n".join([*lines, *filter(None, [by_reason(self.left_out())])])
+        return "\n".join([*lines, *filter(None, [group_by_reason(self.left_out())])])
 
     def left_out(self) -> list[tuple[str, str]]:
         """Files of the test set's folder that were not measured, with reasons."""
@@ -249,7 +255,7 @@ class _Said:
             page += ["## How sure it is, and how often right", "![Calibration](calibration.png)"]
             page += ["Every answer is in [answers.csv](answers.csv)."]
         if self.left_out():
-            lines = [f"- `{one_line(name)}`: {reason}" for name, reason in self.left_out()]
+            lines = [f"- `{to_one_line(name)}`: {reason}" for name, reason in self.left_out()]
             page += ["## Left out", "\n".join(lines)]
         write_text(folder / "report.md", "\n\n".join(page) + "\n")
         print(folder / "report.md", flush=True)

@@ -22,7 +22,15 @@ from keras_vit.data import folders
 from keras_vit.data.sources import Source
 from keras_vit.drawing import check_can_draw
 from keras_vit.evaluate.accuracy import accuracy
-from keras_vit.evaluate.vtab_report import OWN, Result, read_result, read_results, summary, write_report, write_result
+from keras_vit.evaluate.vtab_report import (
+    OWN,
+    Result,
+    read_result,
+    read_results,
+    summary,
+    write_report,
+    write_result,
+)
 from keras_vit.evaluate.vtab_tasks import (
     NUM_TRAIN,
     NUM_VALIDATION,

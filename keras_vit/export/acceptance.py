@@ -13,7 +13,13 @@ from keras_vit.evaluate import classifier
 from keras_vit.export.checksums import MODEL_SUFFIXES, damage, has_checksums, listed_models
 from keras_vit.export.delivery import find_examples
 from keras_vit.export.examples import Examples
-from keras_vit.export.metadata import EXTRA_FOLDER, facts_folder, is_size, read_facts, variables_sha256
+from keras_vit.export.metadata import (
+    EXTRA_FOLDER,
+    facts_folder,
+    is_size,
+    read_facts,
+    variables_sha256,
+)
 from keras_vit.export.reference import read_reference
 from keras_vit.export.subject import subject_of
 from keras_vit.export.verdicts import Verdict, judge

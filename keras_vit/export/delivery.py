@@ -25,10 +25,10 @@ from keras_vit.export.tflite import FLAVOURS, NUM_CALIBRATION_IMAGES, tflite
 from keras_vit.export.verdicts import Verdict
 from keras_vit.keras_file import is_file
 from keras_vit.photos import is_ignored
-from keras_vit.pixels import described
+from keras_vit.pixels import describe_pixels
 from keras_vit.weights import source
 from keras_vit.weights.download import without_secrets
-from keras_vit.writing import by_reason
+from keras_vit.writing import group_by_reason
 
 FORMATS = ("saved_model", "tflite", "onnx", "openvino")
 _CROPS = {"resize": "resize", "resize_small_crop": "resize_shorter"}  # the catalog's words, and the pipeline's
@@ -109,7 +109,7 @@ def deliver(
     """
     network = classifier.build(model, weights, image_size, pixels)
     size = image_size or tuple(network.input_shape[1:3])
-    sentence = described(network, size)
+    sentence = describe_pixels(network, size)
     if is_file(model):
         say(sentence)
     names = classifier.class_names(model if weights is None else weights)
@@ -188,7 +188,7 @@ def find_examples(
         return take(measure.find_test_set(text, network.output_shape[-1], names=names).source, size, num_images)
     files, left_out = predict.find_photos([text])
     if left_out:
-        logging.warning("%s", by_reason(left_out))
+        logging.warning("%s", group_by_reason(left_out))
     if any(entry.is_dir() and not is_ignored(entry.name) for entry in Path(text).expanduser().glob("*")):
         try:
             return take(measure.find_test_set(text, network.output_shape[-1], names=names).source, size, num_images)

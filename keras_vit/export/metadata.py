@@ -15,7 +15,7 @@ import keras
 from keras_vit.export.examples import Examples
 from keras_vit.imagenet import class_names as imagenet_names
 from keras_vit.pixels import RANGES, pixels_of
-from keras_vit.writing import one_line
+from keras_vit.writing import to_one_line
 
 FILE = "keras_vit.json"
 CHECKSUMS_FILE = "SHA256SUMS"
@@ -168,6 +168,6 @@ def labels_of(num_classes: int, class_names: Sequence[str] = ()) -> list[str]:
     if class_names:
         if len(class_names) != num_classes:
             raise ValueError(f"The model has {num_classes} classes. Received: {len(class_names)} names.")
-        names = [one_line(" ".join(str(name).split())) for name in class_names]
+        names = [to_one_line(" ".join(str(name).split())) for name in class_names]
         return [name or f"class {index}" for index, name in enumerate(names)]  # TensorFlow reads no empty line
     return imagenet_names(num_classes) or [f"class {index}" for index in range(num_classes)]

@@ -17,7 +17,7 @@ import numpy as np
 
 from keras_vit.export.metadata import FILE, as_json
 from keras_vit.extras import absent
-from keras_vit.writing import one_line
+from keras_vit.writing import to_one_line
 
 LABELS_FILE = "labels.txt"
 _BUFFER_NAME = "TFLITE_METADATA"
@@ -86,7 +86,7 @@ def _model_metadata(facts: Mapping[str, Any], labels: Sequence[str]) -> bytes:
         }
     )
     words = {0: facts["model"], 1: _description(facts["input"]), 5: facts.get("licence"), 7: _PARSER_VERSION}
-    fields = {number: tables.offset(tables.text(one_line(str(word)))) for number, word in words.items() if word}
+    fields = {number: tables.offset(tables.text(to_one_line(str(word)))) for number, word in words.items() if word}
     return tables.finished(tables.table({**fields, 3: tables.offset(tables.vector([subgraph]))}))
 
 

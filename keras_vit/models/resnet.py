@@ -13,7 +13,14 @@ import keras
 
 from keras_vit.layers.axial import AxialUnit
 from keras_vit.layers.norm import GroupNorm
-from keras_vit.layers.resnet import NUM_GROUPS, BiTMaxPool, BiTUnit, PoolPadding, StdConv2D, StemUnit
+from keras_vit.layers.resnet import (
+    NUM_GROUPS,
+    BiTMaxPool,
+    BiTUnit,
+    PoolPadding,
+    StdConv2D,
+    StemUnit,
+)
 from keras_vit.models.ends import classify, source_inputs
 from keras_vit.variants import ResNetVariant
 

@@ -108,13 +108,13 @@ class RunConfig:
             raise ValueError(f"These must be at least 1. Received: {', '.join(wrong)}.")
 
 
-def flattened(config: Any, prefix: str = "") -> dict[str, str]:
+def flatten_config(config: Any, prefix: str = "") -> dict[str, str]:
     """Returns {"optimizer.learning_rate": "0.001", ...} of a config."""
     flat: dict[str, str] = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if dataclasses.is_dataclass(value):
-            flat |= flattened(value, f"{prefix}{field.name}.")
+            flat |= flatten_config(value, f"{prefix}{field.name}.")
         else:
             flat[prefix + field.name] = repr(dict(value)) if isinstance(value, Mapping) else repr(value)
     return flat

@@ -21,7 +21,7 @@ from keras_vit.data.sources import Source, image_folder
 from keras_vit.devices import has_accelerator
 from keras_vit.drawing import check_can_draw
 from keras_vit.keras_file import is_file, load
-from keras_vit.pixels import declare, described
+from keras_vit.pixels import declare, describe_pixels
 from keras_vit.train.config import DataConfig, RunConfig, row_of
 from keras_vit.train.handover import Handover, Order
 from keras_vit.train.loop import LoopConfig
@@ -34,7 +34,7 @@ from keras_vit.variants import ViTVariant
 from keras_vit.weights import catalog, source
 from keras_vit.weights.download import without_secrets
 from keras_vit.weights.save import check_can_save
-from keras_vit.writing import by_reason, one_line
+from keras_vit.writing import group_by_reason, to_one_line
 
 HELD_OUT = 0.1
 _PAPER_BATCH, _CPU_BATCH = 512, 32
@@ -222,7 +222,7 @@ def _start(
         raise ValueError(f"Images are square here. Received: a model of {height} x {width} pixels; pass `image_size`.")
     size = image_size or height or _PAPER_SIZE
     if path is not None:
-        print(described(given, (height or size, width or size)), flush=True)
+        print(describe_pixels(given, (height or size, width or size)), flush=True)
     copy = with_new_head(given, size, 2)
     check_can_save(copy)
     return _Start(
@@ -357,7 +357,7 @@ def _plan(config: TransferConfig, start: _Start, training: Source, measured: Sou
     if not has_accelerator():
         sentences.append("There is no accelerator here: the bar will show how long it takes.")
     sentences.append(_unmeasured(training, measured))
-    sentences.append(by_reason(dict.fromkeys((*training.left_out, *measured.left_out))))
+    sentences.append(group_by_reason(dict.fromkeys((*training.left_out, *measured.left_out))))
     return textwrap.fill(" ".join(filter(None, sentences)), 100, break_long_words=False, break_on_hyphens=False)
 
 
@@ -367,7 +367,7 @@ def _unmeasured(training: Source, measured: Source) -> str:
         return ""
     counts = np.bincount(measured.labels[measured.labels >= 0], minlength=len(training.class_names))
     names = [name for name, count in zip(training.class_names, counts, strict=True) if not count]
-    some = one_line(", ".join(names[:10])) + (", ..." if len(names) > 10 else "")
+    some = to_one_line(", ".join(names[:10])) + (", ..." if len(names) > 10 else "")
     return f"Learned and not measured, for want of another photo: {some} ({len(names):,} classes)." if names else ""
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from keras_vit.keras_file import is_file, load
-from keras_vit.pixels import described
+from keras_vit.pixels import describe_pixels
 from keras_vit.train.config import RunConfig, row_of
 from keras_vit.train.losses import default_head_bias
 from keras_vit.train.new_head import on_trunk, weights_sha256, with_new_head
@@ -50,12 +50,12 @@ def run_finetuning(config: FinetuneConfig, workdir: str | os.PathLike) -> dict[s
 
     Source: arXiv:2010.11929, section 3.2 and B.1.1.
     """
-    config, build = settled(config)
+    config, build = settle(config)
     title = f"{name_of(config)} fine-tuned on {config.run.data.name or config.run.data.kind}"
     return run(config, workdir, Procedure(title=title, build=build, image_size=config.image_size))
 
 
-def settled(config: FinetuneConfig) -> tuple[FinetuneConfig, Callable[[int], keras.Model]]:
+def settle(config: FinetuneConfig) -> tuple[FinetuneConfig, Callable[[int], keras.Model]]:
     """Returns the config as it is recorded, and what makes its model for a number of classes: one that gives logits.
 
     Of a file `model.keras` the weights are recorded as their hash, and the pixels that it takes are printed.
@@ -80,7 +80,7 @@ def settled(config: FinetuneConfig) -> tuple[FinetuneConfig, Callable[[int], ker
         )
     given = load(config.model, any_size=True)
     height, width = given.input_shape[1:3]
-    print(described(given, (height or size, width or size)), flush=True)
+    print(describe_pixels(given, (height or size, width or size)), flush=True)
     digest = weights_sha256(with_new_head(given, size, 2))
 
     def build(num_classes: int) -> keras.Model:

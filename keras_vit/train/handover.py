@@ -18,7 +18,7 @@ from keras_vit.evaluate.accuracy import answer
 from keras_vit.evaluate.scorecard import class_table, headline, worst, write_answers, write_pictures
 from keras_vit.models.ends import replace_head
 from keras_vit.train.config import RunConfig
-from keras_vit.writing import table, whole, write_text
+from keras_vit.writing import table, write_atomically, write_text
 
 FILES = {
     "model.keras": "the model, for `keras.models.load_model`: pixels in [-1, 1] to probabilities (softmax)",
@@ -104,7 +104,7 @@ class Handover:
         pictures = write_pictures(card, folder)
         write_answers(card, folder / "answers.csv")
         write_text(folder / "classes.txt", "".join(f"{' '.join(name.split())}\n" for name in source.class_names))
-        with whole(folder / "example.png") as partial:
+        with write_atomically(folder / "example.png") as partial:
             keras.utils.save_img(partial, read_pixels(source, int(card.indices[0])), scale=False)
         save_model(model, folder / "model.keras")
         shown, wrong = len(worst(card)), np.count_nonzero(card.ranks)
@@ -165,7 +165,7 @@ def save_model(model: keras.Model, path: Path) -> None:
     head = model.get_layer("predictions")
     classifier = replace_head(model, head.units, classifier_activation="softmax")
     classifier.get_layer("predictions").set_weights(head.get_weights())
-    with whole(path) as partial:
+    with write_atomically(path) as partial:
         classifier.save(partial)
 
 

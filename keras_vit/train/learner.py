@@ -158,7 +158,7 @@ def make_learner(
 
 
 @contextmanager
-def averaged(learner: Learner) -> Iterator[None]:
+def use_averaged_weights(learner: Learner) -> Iterator[None]:
     """Inside, the weights are their averages, if averages are kept; afterwards they are what they were."""
     averages = learner.optimizer.averages
     variables = learner.trainable_variables if averages else []

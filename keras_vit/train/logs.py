@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_vit.writing import whole
+from keras_vit.writing import write_atomically
 
 _HEADER = "step,metric,value\n"
 
@@ -161,7 +161,7 @@ def _rows(path: Path) -> Iterator[tuple[str, int, str, float]]:
 def _forget_rows(path: Path, last_step: int) -> None:
     """Leaves the header and the rows up to a step, in a file that is the old or the new one at any moment."""
     kept = [line for line, step, *_ in _rows(path) if step <= last_step] if path.exists() else []
-    with whole(path) as partial:
+    with write_atomically(path) as partial:
         partial.write_text(_HEADER + "".join(kept), encoding="utf-8")
 
 

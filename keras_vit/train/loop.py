@@ -18,12 +18,19 @@ import numpy as np
 from absl import logging
 
 from keras_vit.devices import Devices, is_of_a_lost_worker
-from keras_vit.train.checkpoints import Checkpoint, Checkpoints, not_finite, restore_state, state_of, state_sha256
-from keras_vit.train.learner import Learner, averaged
+from keras_vit.train.checkpoints import (
+    Checkpoint,
+    Checkpoints,
+    not_finite,
+    restore_state,
+    state_of,
+    state_sha256,
+)
+from keras_vit.train.learner import Learner, use_averaged_weights
 from keras_vit.train.logs import MetricsLog
 from keras_vit.train.progress import InputClock, ProgressBar, SilenceAlarm, memory_in_use_gb
 from keras_vit.train.window import Window
-from keras_vit.writing import whole
+from keras_vit.writing import write_atomically
 
 # sysexits.h EX_TEMPFAIL: try again later. What a scheduler sees when a run was asked to stop and saved its state.
 EXIT_STOPPED = 75
@@ -283,7 +290,7 @@ class _Run(keras.callbacks.Callback):
         if self.asked_by:
             self._wish.touch()
         if self.devices.is_chief and self._wish.exists() and not self._last_step.exists():
-            with whole(self._last_step) as partial:
+            with write_atomically(self._last_step) as partial:
                 partial.write_text(str(self.step + 2), encoding="utf-8")
         if not self._last_step.exists() or self.step < int(self._last_step.read_text(encoding="utf-8")):
             return False
@@ -353,7 +360,7 @@ class _Run(keras.callbacks.Callback):
 
     def _evaluate(self) -> None:
         self._sync()
-        with averaged(self.learner):
+        with use_averaged_weights(self.learner):
             if self.validation is not None:
                 batches = self.validation()
                 counted = self.learner.evaluate(

@@ -12,14 +12,14 @@ import keras
 import numpy as np
 
 from keras_vit.applications import application
-from keras_vit.evaluate.heads import before_the_head
+from keras_vit.evaluate.heads import strip_head
 from keras_vit.graph import calls_of
 from keras_vit.layers.axial import AxialTransformerBlock, AxialUnit
 from keras_vit.layers.positions import AddPositionEmbs
 from keras_vit.models.class_token import ClassTokenModel
 from keras_vit.models.ends import classify
 from keras_vit.options import POOLING_OF, resolve_classifier
-from keras_vit.pixels import entry_of
+from keras_vit.pixels import find_entry
 from keras_vit.variants import ResNetVariant, ViTVariant
 from keras_vit.weights.restore import PositionResize, restore, state
 
@@ -90,7 +90,7 @@ def _trunk(model: keras.Model) -> keras.Model:
             f"{model.name} is no model of this package, and only such models are fine-tuned here. Train it with "
             "Keras's own `fit`."
         )
-    entry = entry_of(model)
+    entry = find_entry(model)
     if abs(entry.low + 1) > 0.02 or abs(entry.high - 1) > 0.02:
         raise ValueError(
             f"The first layer of {model.name} was trained on pixels from {entry.low:.3g} to {entry.high:.3g}, and "
@@ -100,7 +100,7 @@ def _trunk(model: keras.Model) -> keras.Model:
     inner = entry.model
     names = [layer.name for layer in inner.layers]
     head = next((name for name in ("pre_logits", "predictions") if name in names), None)
-    features = before_the_head(inner) if head is None else inner.get_layer(head).input
+    features = strip_head(inner) if head is None else inner.get_layer(head).input
     if isinstance(features, list) or len(features.shape) != 2:
         raise ValueError(
             "The model must give one vector for each image. Build it with a head, or with `pooling`. "

@@ -14,7 +14,7 @@ from typing import Any
 
 from keras_vit.keras_file import is_file
 from keras_vit.suggestions import did_you_mean
-from keras_vit.train.config import DataConfig, flattened
+from keras_vit.train.config import DataConfig, flatten_config
 from keras_vit.variants import VARIANTS, ResNetVariant
 
 
@@ -157,7 +157,7 @@ def with_fields(config: Any, changes: Mapping[str, str]) -> Any:
         >>> with_fields(LoopConfig(total_steps=10), {"log_every": "5"}).log_every
         5
     """
-    known, mappings = flattened(config), _mappings(config)
+    known, mappings = flatten_config(config), _mappings(config)
     for name in changes:
         if name not in known and name.rpartition(".")[0] not in mappings:
             suggestion = did_you_mean(name, known, 4) or f" It has: {', '.join(known)}."

@@ -17,10 +17,10 @@ from keras_vit.data.reading import named
 from keras_vit.data.sources import Source
 from keras_vit.devices import Devices, connect
 from keras_vit.drawing import check_can_draw
-from keras_vit.folder_lock import alone_in
+from keras_vit.folder_lock import lock_folder
 from keras_vit.train.config import RunConfig
 from keras_vit.train.inputs import Inputs, drop_duplicates, make_inputs, make_sources
-from keras_vit.train.learner import Learner, averaged, make_learner
+from keras_vit.train.learner import Learner, make_learner, use_averaged_weights
 from keras_vit.train.loop import train
 from keras_vit.train.losses import Objective, classification
 from keras_vit.train.optimizers import make_optimizer
@@ -82,7 +82,7 @@ def run(
     devices = connect(settings.devices)
     check_folder(workdir, config)
     with ExitStack() as stack:
-        _agree(devices, lambda: devices.is_chief and stack.enter_context(alone_in(workdir)))
+        _agree(devices, lambda: devices.is_chief and stack.enter_context(lock_folder(workdir)))
         keras.utils.set_random_seed(settings.seed)
         training, validation = make_sources(settings.data, settings.seed) if data is None else data
         if settings.data.drop_duplicates and validation is not None:
@@ -107,7 +107,7 @@ def run(
                 validation=None if validation is None else inputs.validation_batches,
             )
         sections: Sequence[str] = ()
-        with averaged(learner):  # by all workers: variables over several are assigned together
+        with use_averaged_weights(learner):  # by all workers: variables over several are assigned together
             if devices.is_chief:
                 save_checkpoint(model, workdir / "model.npz")
                 if procedure.conclude is not None:

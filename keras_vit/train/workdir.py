@@ -17,9 +17,9 @@ from absl import logging
 
 from keras_vit.data.sources import Source
 from keras_vit.devices import Devices
-from keras_vit.train.config import flattened
+from keras_vit.train.config import flatten_config
 from keras_vit.weights.download import without_secrets
-from keras_vit.writing import whole
+from keras_vit.writing import write_atomically
 
 
 def check_folder(workdir: Path, config: Any, data: Sequence[Source | None] = ()) -> bool:
@@ -85,14 +85,14 @@ def claim(workdir: Path, config: Any, data: Sequence[Source | None], devices: De
         if changed:
             logging.warning("This run was begun with other versions, so its bits may differ: now %s.", changed)
     elif devices.is_chief:
-        with whole(path) as partial:
+        with write_atomically(path) as partial:
             record = {"config": recorded(config), "versions": ours, "data_sha256": data_sha256(data)}
             partial.write_text(json.dumps(record, indent=1), encoding="utf-8")
 
 
 def recorded(config: Any) -> dict[str, str]:
     """Returns the fields of a config as they are written down, without passwords."""
-    facts = {"recipe": type(config).__name__, **flattened(config)}
+    facts = {"recipe": type(config).__name__, **flatten_config(config)}
     return {name: without_secrets(value) for name, value in facts.items()}
 
 

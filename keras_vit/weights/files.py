@@ -24,7 +24,7 @@ from keras_vit.weights import entries, keras_h5, npz, tensors
 from keras_vit.weights import metadata as facts
 from keras_vit.weights.entries import Choose
 from keras_vit.weights.refusal import AGAIN, bad, some
-from keras_vit.writing import whole
+from keras_vit.writing import write_atomically
 
 # What a file is when it is not a checkpoint, by its first bytes, and what to do about it.
 _STRANGERS = (
@@ -149,7 +149,7 @@ def write_huggingface(directory: _PathLike, arrays: _Arrays, metadata: _Metadata
 @contextlib.contextmanager
 def replacing(path: _PathLike) -> Iterator[BinaryIO]:
     """Open a temporary file that takes the place of `path` when the block ends well, and vanishes when it does not."""
-    with whole(Path(path)) as partial, open(partial, "xb") as stream:
+    with write_atomically(Path(path)) as partial, open(partial, "xb") as stream:
         yield stream
 
 

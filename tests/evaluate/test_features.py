@@ -20,7 +20,7 @@ from keras_vit.data import sources  # noqa: E402
 from keras_vit.evaluate import feature_store  # noqa: E402
 from keras_vit.evaluate.features import extract, feature_model, load  # noqa: E402
 from keras_vit.evaluate.outputs import outputs  # noqa: E402
-from keras_vit.folder_lock import alone_in  # noqa: E402
+from keras_vit.folder_lock import lock_folder  # noqa: E402
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("shallow")]
 
@@ -103,7 +103,7 @@ def test_what_is_finished_is_not_computed_again(model, source, tmp_path: Path, m
 
 
 def test_two_at_once_do_not_fill_the_same_folder(model, source, tmp_path: Path):
-    with alone_in(tmp_path), pytest.raises(ValueError, match="Another run is going on in"):
+    with lock_folder(tmp_path), pytest.raises(ValueError, match="Another run is going on in"):
         extract(model, source, output=tmp_path, progress=False)
     assert not any(tmp_path.iterdir())
 

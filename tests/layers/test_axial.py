@@ -5,7 +5,12 @@ import numpy as np
 import pytest
 from layer_contract import check_layer
 
-from keras_vit.layers import AxialTransformerBlock, AxialUnit, MultiHeadDotProductAttention, TransformerBlock
+from keras_vit.layers import (
+    AxialTransformerBlock,
+    AxialUnit,
+    MultiHeadDotProductAttention,
+    TransformerBlock,
+)
 
 CONSTANTS = {"norm_epsilon": 1e-6, "gelu": "tanh"}
 UNIT = {"norm_epsilon": 1e-6, "std_epsilon": 1e-5, "variance_epsilon": 0.0}

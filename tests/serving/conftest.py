@@ -72,7 +72,9 @@ class Server:
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All versions of a tiny ViT as `keras_vit.export` writes them, with a head that is not all zeros."""
-    from keras_vit.export import saved_model  # on other backends than TensorFlow, this folder is skipped
+    from keras_vit.export import (
+        saved_model,  # on other backends than TensorFlow, this folder is skipped
+    )
 
     changes = {"name": "ViT_Tiny", "patch_size": 8, "width": 16, "depth": 2, "num_heads": 2, "mlp_dim": 32}
     row = dataclasses.replace(VIT_VARIANTS["ViT_Ti16"], **changes, source="test")

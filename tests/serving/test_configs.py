@@ -9,7 +9,13 @@ import pytest
 pytest.importorskip("tensorflow")  # whose messages tensorflow_serving is made of
 pytest.importorskip("tensorflow_serving")
 
-from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory, text_format  # noqa: E402
+from google.protobuf import (  # noqa: E402
+    descriptor_pb2,
+    descriptor_pool,
+    json_format,
+    message_factory,
+    text_format,
+)
 from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow

@@ -20,7 +20,7 @@ from keras_vit.train import (  # noqa: E402
     recipe_words,
     smoke_form,
 )
-from keras_vit.train.config import flattened  # noqa: E402
+from keras_vit.train.config import flatten_config  # noqa: E402
 from keras_vit.train.recipes import with_fields  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
@@ -103,7 +103,7 @@ def test_a_changed_value_is_checked_like_any(config):
 
 
 def test_every_field_can_be_named(config):
-    flat = flattened(config)
+    flat = flatten_config(config)
     assert flat["run.loop.total_steps"] == "10" and flat["variant"] == "{'depth': 2}"
     assert len(flat) > 40
     for name, text in flat.items():

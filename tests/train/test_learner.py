@@ -17,7 +17,7 @@ tf = pytest.importorskip("tensorflow")
 from free_ports import free_ports  # noqa: E402
 
 from keras_vit.models import resnet, vision_transformer  # noqa: E402
-from keras_vit.train.learner import averaged, make_learner  # noqa: E402
+from keras_vit.train.learner import make_learner, use_averaged_weights  # noqa: E402
 from keras_vit.train.losses import classification, softmax_cross_entropy  # noqa: E402
 from keras_vit.train.optimizers import OptimizerConfig, make_optimizer  # noqa: E402
 from keras_vit.train.remat import rematerialize  # noqa: E402
@@ -345,7 +345,7 @@ def test_averages_are_lent_and_given_back(tiny_vit):
         part = slice(start_row, start_row + 16)
         learner.train_on_batch(images[part], labels[part], np.ones(16, "float32"))
     raw = [np.array(v) for v in model.trainable_variables]
-    with pytest.raises(RuntimeError), averaged(learner):
+    with pytest.raises(RuntimeError), use_averaged_weights(learner):
         inside = [np.array(v) for v in model.trainable_variables]
         raise RuntimeError
     for variable, before, during, average in zip(

@@ -7,7 +7,12 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_vit.train.losses import LOSSES, default_head_bias, sigmoid_cross_entropy, softmax_cross_entropy
+from keras_vit.train.losses import (
+    LOSSES,
+    default_head_bias,
+    sigmoid_cross_entropy,
+    softmax_cross_entropy,
+)
 
 BOTH = pytest.mark.parametrize("name", ["softmax", "sigmoid"])
 ON_TENSORFLOW = keras.backend.backend() == "tensorflow"

@@ -15,7 +15,7 @@ scipy_ndimage = pytest.importorskip("scipy.ndimage")
 import keras_vit  # noqa: E402
 from keras_vit.devices import DevicesConfig  # noqa: E402
 from keras_vit.train import DataConfig, FinetuneConfig, LoopConfig, RunConfig, load_config  # noqa: E402
-from keras_vit.train.finetune_recipe import settled  # noqa: E402
+from keras_vit.train.finetune_recipe import settle  # noqa: E402
 from keras_vit.train.losses import softmax_cross_entropy  # noqa: E402
 from keras_vit.train.new_head import on_trunk, with_new_head  # noqa: E402
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS  # noqa: E402
@@ -207,7 +207,7 @@ def test_a_recipe_begins_from_a_file_of_keras(tmp_path: Path, capsys: pytest.Cap
     in_front(keras.layers.Rescaling(1 / 127.5, offset=-1), plain).save(file)
     run = RunConfig(data=DataConfig(kind="digits"), loop=LoopConfig(total_steps=1))
     config = FinetuneConfig(run=run, model=str(file), weights="imagenet21k", variant={"depth": 9}, image_size=48)
-    recorded, build = settled(config)
+    recorded, build = settle(config)
     assert "takes pixels from 0 to 255" in capsys.readouterr().out
     model = build(5)
     assert model.input_shape == (None, 48, 48, 3) and not keras.ops.any(model(images(48)))
@@ -216,10 +216,10 @@ def test_a_recipe_begins_from_a_file_of_keras(tmp_path: Path, capsys: pytest.Cap
     assert recorded.variant == {} and recorded.weights.startswith("sha256 ")
     plain.get_layer("embedding").bias.assign_add(keras.ops.ones(16))
     in_front(keras.layers.Rescaling(1 / 127.5, offset=-1), plain).save(file)
-    assert settled(config)[0].weights != recorded.weights
+    assert settle(config)[0].weights != recorded.weights
     halves = replace(config, run=replace(run, devices=DevicesConfig(precision="mixed_bfloat16")))
     with pytest.raises(ValueError, match=r"saved with: leave out the precision. Received: mixed_bfloat16"):
-        settled(halves)
+        settle(halves)
 
 
 def test_what_a_file_of_keras_brings_is_not_given_again():

@@ -22,7 +22,7 @@ Image = pytest.importorskip("PIL.Image")
 import keras_vit  # noqa: E402
 from keras_vit.data import sources  # noqa: E402
 from keras_vit.devices import Devices, DevicesConfig  # noqa: E402
-from keras_vit.folder_lock import alone_in  # noqa: E402
+from keras_vit.folder_lock import lock_folder  # noqa: E402
 from keras_vit.train import (  # noqa: E402
     DataConfig,
     FinetuneConfig,
@@ -34,7 +34,7 @@ from keras_vit.train import (  # noqa: E402
     workdir,
 )
 from keras_vit.train import run as running  # noqa: E402
-from keras_vit.train.config import flattened, row_of  # noqa: E402
+from keras_vit.train.config import flatten_config, row_of  # noqa: E402
 from keras_vit.train.inputs import make_sources  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
@@ -152,7 +152,7 @@ def test_the_folder_of_another_run_is_refused(pretrained: Path):
 
 def test_a_folder_in_which_another_process_trains_is_refused(pretrained: Path):
     before = {path: path.stat().st_mtime_ns for path in pretrained.rglob("*")}
-    with alone_in(pretrained):
+    with lock_folder(pretrained):
         done = script("pretrain", "cifar10_scratch.py:smoke", pretrained)
     assert done.returncode == 1 and "ValueError: Another run is going on in" in done.stderr, done.stderr
     assert "Traceback" not in done.stderr
@@ -389,7 +389,7 @@ def test_no_password_is_recorded(tmp_path):
     config = FinetuneConfig(run=run, weights="https://me:secret@example.org/model.npz?token=secret")
     recorded = workdir.recorded(config)
     assert recorded["weights"] == "'https://***@example.org/model.npz?***'"
-    assert recorded.keys() == {"recipe", *flattened(config)}
+    assert recorded.keys() == {"recipe", *flatten_config(config)}
     # The config of a run that was begun when they were recorded is that of the same run.
     record = {"config": {**recorded, "weights": repr(config.weights)}, "versions": {}}
     (tmp_path / "config.json").write_text(json.dumps(record))

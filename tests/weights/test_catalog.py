@@ -7,7 +7,14 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
-from keras_vit.weights.catalog import CatalogRow, alternative_with_head, by_file_name, files_named, list_weights, lookup
+from keras_vit.weights.catalog import (
+    CatalogRow,
+    alternative_with_head,
+    by_file_name,
+    files_named,
+    list_weights,
+    lookup,
+)
 
 MODELS = [*VIT_VARIANTS, *RESNET_VARIANTS]
 ROWS = [lookup(model, tag) for model in MODELS for tag in list_weights(model)]

@@ -9,7 +9,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_vit.kernels.tensorflow.training import after, gelu_functions, in_turns, standardized, through_norm, wide
+from keras_vit.kernels.tensorflow.training import (
+    after,
+    gelu_functions,
+    in_turns,
+    standardized,
+    through_norm,
+    wide,
+)
 
 # Numbers in the logits of one part of a batch: 8 MB in float32.
 _PART_SIZE = 2**21
