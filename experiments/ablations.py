@@ -1,32 +1,38 @@
-"""The ablations of the paper, each in one command: arms that differ in one thing, several seeds, a table and a picture.
+"""The ablations of the paper, each in one command: arms that differ in one thing, several seeds, a
+table and a picture.
 
     python experiments/ablations.py --list
     python experiments/ablations.py --study=positions --data=/data/cifar10 --workdir=runs/positions
     ... [--data=tfds] [--seeds=3] [--parallel=1] [--config.<field>=value ...]
-    python experiments/ablations.py --study=positions --size=smoke --workdir=/tmp/positions     # tiny, on digits
+    python experiments/ablations.py --study=positions --size=smoke --workdir=/tmp/positions     #
+    tiny, on digits
 
     class_token   class token or mean of the patches, and their learning rates     D.3, Figure 9
     positions     which position embeddings, and where                              D.4, Table 8
     shape         depth, width, MLP, patches, all: against compute                  D.2, Figure 8
     optimizer     Adam or SGD for ResNets                                           D.1, Table 7
     axial         axial attention in a ViT and in a ResNet                          D.6, Figure 13
-    hybrid        ViT, hybrid and ResNet at equal compute                           4.4, Figure 5, Table 6
-    crop          three crop policies in fine-tuning                                B.1.1
+    hybrid        ViT, hybrid and ResNet at equal compute                           4.4, Figure 5,
+    Table 6 crop          three crop policies in fine-tuning                                B.1.1
     data_size     ViT and ResNet on nested shares of the training set               4.3, Figure 4
 
-Each run is trained by `keras_vit.train`, tested at its end on the whole test set, and measured by few-shot regression
-on its frozen features. Results: `ablation.md` (means, deviations, the paper's numbers, its claims and whether they hold
-here), `ablation.png`, `ablation.csv` (every run with its command) and `ablation.json`.
+Each run is trained by `keras_vit.train`, tested at its end on the whole test set, and measured by
+few-shot regression
+on its frozen features. Results: `ablation.md` (means, deviations, the paper's numbers, its claims
+and whether they hold here), `ablation.png`, `ablation.csv` (every run with its command) and
+`ablation.json`.
 
-Each run is a process in a folder of its own, `<arm>/seed_<n>`, with its output in `log.txt`. The same command goes on
-where it stopped, and repeats no finished run; more `--seeds` may be asked for, another study needs another folder.
-SIGTERM is passed on to the runs; when they have saved, the exit code is 75. A run that diverges is reported, and its
-arm has no mean. `--only=<arm>/seed_<n>` is a single run, in this process: on another machine, say.
-`--config.` changes a field in every arm; what a study varies it refuses. `--parallel`: as in `sweep.py`.
+Each run is a process in a folder of its own, `<arm>/seed_<n>`, with its output in `log.txt`. The
+same command goes on where it stopped, and repeats no finished run; more `--seeds` may be asked for,
+another study needs another folder. SIGTERM is passed on to the runs; when they have saved, the exit
+code is 75. A run that diverges is reported, and its arm has no mean. `--only=<arm>/seed_<n>` is a
+single run, in this process: on another machine, say. `--config.` changes a field in every arm; what
+    a study varies it refuses. `--parallel`: as in `sweep.py`.
 
-Time: `--size=cifar10` is meant for a night on two CPU cores: one to six hours for the three seeds of a study. `--list`
-estimates it from compute, and from the 375 images a second of the small ViT of `configs/cifar10_scratch.py` on two idle
-cores. A GPU has not been measured. `--size=smoke`: seconds of training, and a start of TensorFlow, for each run.
+Time: `--size=cifar10` is meant for a night on two CPU cores: one to six hours for the three seeds
+of a study. `--list` estimates it from compute, and from the 375 images a second of the small ViT of
+`configs/cifar10_scratch.py` on two idle cores. A GPU has not been measured. `--size=smoke`: seconds
+of training, and a start of TensorFlow, for each run.
 """
 
 import shlex
@@ -54,14 +60,21 @@ from keras_vit.writing import write_json
 _STUDY = flags.DEFINE_string("study", None, f"One of: {', '.join(STUDIES)}.")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the study.")
 _SIZE = flags.DEFINE_string("size", "cifar10", f"One of: {', '.join(SIZES)}.")
-_DATA = flags.DEFINE_string("data", None, "CIFAR-10: a folder with train/<class> and test/<class>, or tfds.")
+_DATA = flags.DEFINE_string(
+    "data", None, "CIFAR-10: a folder with train/<class> and test/<class>, or tfds."
+)
 _SEEDS = flags.DEFINE_integer("seeds", None, "Runs of each arm. Default: 3; of a smoke 2.")
 _PARALLEL = flags.DEFINE_integer("parallel", 1, "Runs at a time, where memory allows.")
 _ONLY = flags.DEFINE_string("only", None, "A single run: <arm>/seed_<n>.")
 _LIST = flags.DEFINE_bool("list", False, "Name the studies, and do nothing.")
 
 OVERRIDES = [arg for arg in sys.argv if arg.lstrip("-").startswith("config.")]
-OURS = {"run.seed": "--seeds", "run.data.kind": "--data", "run.data.name": "--data", "weights": "--workdir"}
+OURS = {
+    "run.seed": "--seeds",
+    "run.data.kind": "--data",
+    "run.data.name": "--data",
+    "weights": "--workdir",
+}
 START_RUN = f"{START}/seed_0"
 
 
@@ -76,9 +89,12 @@ def main() -> None:
         return
     check_can_draw()
     arms = {name: asdict(arm.config) for name, arm in study.arms.items()}
-    runs = [arm.config.run for arm in study.arms.values()] + ([] if study.start is None else [study.start.run])
+    runs = [arm.config.run for arm in study.arms.values()] + (
+        [] if study.start is None else [study.start.run]
+    )
     plan = {"study": _STUDY.value, "size": _SIZE.value, "seeds": seeds, "arms": arms}
-    check_plan(folder / "ablation.json", plan, free=("seeds", "data_sha256"))  # before its data are looked for
+    # before its data are looked for
+    check_plan(folder / "ablation.json", plan, free=("seeds", "data_sha256"))
     claim(folder / "ablation.json", {**plan, "data_sha256": data_of(*runs)}, free=("seeds",))
     pool = Pool(_PARALLEL.value, folder, "ablation")
     pool.catch_signals()
@@ -87,12 +103,14 @@ def main() -> None:
         pool.run([start], folder / START)
         if not start.results():
             raise Diverged(f"{START_RUN}, from which all arms go on. {start.notes()['diverged']}")
-    # All arms from one seed, then from the next: what there is after half of the time can be compared.
+    # All arms from one seed, then from the next: what there is after half of the time can be
+    # compared.
     trials = [_trial(folder, name, seed) for seed in range(seeds) for name in study.arms]
     try:
         pool.run(trials, folder)
         for trial in trials:
-            remove_checkpoints(trial.folder)  # of a run that was killed between its result and their removal
+            # of a run that was killed between its result and their removal
+            remove_checkpoints(trial.folder)
     finally:
         page = report(study, folder, trials)
     print(page.read_text(encoding="utf-8"))
@@ -105,12 +123,14 @@ def describe(name: str) -> str:
     configs = [arm.config for arm in study.arms.values()]
     images = configs[0].run.batch_size * configs[0].run.loop.total_steps
     seconds = sum(
-        images * (arm.macs / MACS_PER_SECOND + SECONDS_PER_IMAGE) + SECONDS_PER_RUN for arm in study.arms.values()
+        images * (arm.macs / MACS_PER_SECOND + SECONDS_PER_IMAGE) + SECONDS_PER_RUN
+        for arm in study.arms.values()
     )
     return f"{name:13}{study.title} ({study.source}): {len(study.arms)} arms, {3 * seconds / 3600:.1f} h for 3 seeds"
 
 
-# Two cores: 375 images a second at 33.3 million MACs (experiments/README.md), 2500 where there is next to no model.
+# Two cores: 375 images a second at 33.3 million MACs (experiments/README.md), 2500 where there is
+# next to no model.
 SECONDS_PER_IMAGE = 1 / 2500
 MACS_PER_SECOND = 33.3e6 / (1 / 375 - SECONDS_PER_IMAGE)
 SECONDS_PER_RUN = 60  # start, compilation, evaluation
@@ -127,7 +147,9 @@ def asked_for() -> tuple[Study, Path, int]:
         "`--data` is missing: --data=/data/cifar10, a folder with train/<class> and test/<class>, or --data=tfds.": (
             _SIZE.value == "cifar10" and not _DATA.value
         ),
-        "`--data` is of --size=cifar10: a smoke learns scikit-learn's digits.": _SIZE.value == "smoke" and _DATA.value,
+        "`--data` is of --size=cifar10: a smoke learns scikit-learn's digits.": _SIZE.value
+        == "smoke"
+        and _DATA.value,
     }
     if found := [message for message, is_made in mistakes.items() if is_made]:
         raise ValueError("\n".join(found))
@@ -138,7 +160,10 @@ def _data() -> Mapping[str, str]:
     if not _DATA.value:
         return {}
     if _DATA.value == "tfds" or _DATA.value.startswith("tfds:"):
-        return {"kind": "tfds", "name": _DATA.value.removeprefix("tfds").removeprefix(":") or "cifar10"}
+        return {
+            "kind": "tfds",
+            "name": _DATA.value.removeprefix("tfds").removeprefix(":") or "cifar10",
+        }
     return {"kind": "image_folder", "name": _DATA.value}
 
 
@@ -152,13 +177,23 @@ def changed_study() -> Study:
     wrong += [
         f"`{name}` is what the arms differ in: leave it out."
         for name in changes
-        if any(f"{field}.".startswith(f"{name}.") or f"{name}.".startswith(f"{field}.") for field in varied)
+        if any(
+            f"{field}.".startswith(f"{name}.") or f"{name}.".startswith(f"{field}.")
+            for field in varied
+        )
     ]
-    wrong += ["There must be a test set: every arm is tested at its end."] if changes.get("run.data.test") == "" else []
+    wrong += (
+        ["There must be a test set: every arm is tested at its end."]
+        if changes.get("run.data.test") == ""
+        else []
+    )
     if wrong:
         raise ValueError("\n".join(wrong))
     study = make_study(*named, changes)
-    arms = {name: replace(arm, config=with_fields(arm.config, changes)) for name, arm in study.arms.items()}
+    arms = {
+        name: replace(arm, config=with_fields(arm.config, changes))
+        for name, arm in study.arms.items()
+    }
     return replace(study, arms=arms)
 
 
@@ -174,13 +209,24 @@ def run_one(study: Study, folder: Path, name: str) -> None:
             config = replace(config, weights=str(folder / START_RUN / "model.npz"))
         train_and_measure(config, folder / name)
     else:
-        raise ValueError(f"A run is named <arm>/seed_<n>, with an arm of {', '.join(study.arms)}. Received: {name!r}.")
+        raise ValueError(
+            f"A run is named <arm>/seed_<n>, with an arm of {', '.join(study.arms)}. Received: "
+            f"{name!r}."
+        )
 
 
-def _trial(folder: Path, arm: str, seed: int, *, result: str = RESULT, metric: str = METRIC) -> Trial:
+def _trial(
+    folder: Path, arm: str, seed: int, *, result: str = RESULT, metric: str = METRIC
+) -> Trial:
     name = f"{arm}/seed_{seed}"
     data = [f"--data={_DATA.value}"] if _DATA.value else []
-    asked = [f"--study={_STUDY.value}", f"--size={_SIZE.value}", *data, f"--workdir={folder}", *OVERRIDES]
+    asked = [
+        f"--study={_STUDY.value}",
+        f"--size={_SIZE.value}",
+        *data,
+        f"--workdir={folder}",
+        *OVERRIDES,
+    ]
     return Trial(
         name=name,
         folder=folder / name,
@@ -195,7 +241,10 @@ def report(study: Study, folder: Path, trials: Sequence[Trial]) -> Path:
     """Writes what there is so far."""
     rows: list[dict[str, Any]] = [{**trial.row(), **trial.results()} for trial in trials]
     claims = claims_of(study, rows)
-    write_json(folder / "ablation.json", {**read_json(folder / "ablation.json"), "claims": claims, "runs": rows})
+    write_json(
+        folder / "ablation.json",
+        {**read_json(folder / "ablation.json"), "claims": claims, "runs": rows},
+    )
     return write_report(folder, study, rows, shlex.join(["python", *sys.argv]))
 
 

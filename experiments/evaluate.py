@@ -1,14 +1,18 @@
-"""Accuracy of several checkpoints on several test sets, one table with the published numbers beside ours.
+"""Accuracy of several checkpoints on several test sets, one table with the published numbers beside
+ours.
 
-    python experiments/evaluate.py --checkpoints=ViT_B16=imagenet,ViT_L16=L_16.npz,flowers_vit/model.keras \
-        --data=/data/imagenet/val,real:/data/imagenet/val:real.json,/data/imagenetv2 --workdir=runs/evaluation
+    python experiments/evaluate.py
+    --checkpoints=ViT_B16=imagenet,ViT_L16=L_16.npz,flowers_vit/model.keras \
+        --data=/data/imagenet/val,real:/data/imagenet/val:real.json,/data/imagenetv2
+        --workdir=runs/evaluation
 
-A checkpoint is NAME=WEIGHTS (a tag, a file or a URL) or a file model.keras. A test set is a folder of classes (or one
-with `test` in it), real:FOLDER:real.json for ImageNet ReaL, objectnet:FOLDER, or tfds:NAME:SPLIT. Every image is
-counted once. What was measured is kept in the folder, one report for each checkpoint and test set; the
-table is `evaluation.md`, and `evaluation.csv`.
+A checkpoint is NAME=WEIGHTS (a tag, a file or a URL) or a file model.keras. A test set is a folder
+of classes (or one with `test` in it), real:FOLDER:real.json for ImageNet ReaL, objectnet:FOLDER, or
+tfds:NAME:SPLIT. Every image is counted once. What was measured is kept in the folder, one report
+for each checkpoint and test set; the table is `evaluation.md`, and `evaluation.csv`.
 
-arXiv:2010.11929, tables 2 and 5, measured checkpoints that were fine-tuned: `sweep.py` makes them, `vtab.py` does VTAB.
+arXiv:2010.11929, tables 2 and 5, measured checkpoints that were fine-tuned: `sweep.py` makes them,
+`vtab.py` does VTAB.
 """
 
 import csv
@@ -32,15 +36,25 @@ from keras_vit.evaluate.measure import measure
 from keras_vit.pixels import RANGES
 from keras_vit.writing import table, write_atomically, write_text
 
-_CHECKPOINTS = flags.DEFINE_list("checkpoints", None, "NAME=WEIGHTS, or model.keras; with commas.", required=True)
+_CHECKPOINTS = flags.DEFINE_list(
+    "checkpoints", None, "NAME=WEIGHTS, or model.keras; with commas.", required=True
+)
 _DATA = flags.DEFINE_list("data", None, "Test sets, separated by commas.", required=True)
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder for the reports.", required=True)
-_PIXELS = flags.DEFINE_enum("pixels", None, [*RANGES], "Of files model.keras. Default: as their layers say.")
-_CROP = flags.DEFINE_enum("crop", "resize", ["resize", "resize_crop", "resize_shorter"], "From file to square.")
+_PIXELS = flags.DEFINE_enum(
+    "pixels", None, [*RANGES], "Of files model.keras. Default: as their layers say."
+)
+_CROP = flags.DEFINE_enum(
+    "crop", "resize", ["resize", "resize_crop", "resize_shorter"], "From file to square."
+)
 _BATCH = flags.DEFINE_integer("batch_size", None, "Images of a step.", lower_bound=1)
 _STRICT = flags.DEFINE_bool("strict", False, "An image that cannot be read is an error.")
-_DEVICES = flags.DEFINE_enum("devices", "auto", ["auto", "one", "mirrored", "tpu"], "Where to compute.")
-_PRECISION = flags.DEFINE_enum("precision", "float32", ["float32", "mixed_bfloat16", "mixed_float16"], "In which.")
+_DEVICES = flags.DEFINE_enum(
+    "devices", "auto", ["auto", "one", "mirrored", "tpu"], "Where to compute."
+)
+_PRECISION = flags.DEFINE_enum(
+    "precision", "float32", ["float32", "mixed_bfloat16", "mixed_float16"], "In which."
+)
 
 _LONGEST_NAME = 200  # bytes of the name of a folder; file systems take 255
 
@@ -54,9 +68,16 @@ def main() -> None:
     for checkpoint, data in pairs:  # a mistake is told before anything is computed
         _model(checkpoint), _test_set(data)
     for checkpoint, data in pairs:
-        asked = {"checkpoint": checkpoint, "data": data, "crop": _CROP.value, "precision": _PRECISION.value}
+        asked = {
+            "checkpoint": checkpoint,
+            "data": data,
+            "crop": _CROP.value,
+            "precision": _PRECISION.value,
+        }
         asked |= {} if _PIXELS.value is None else {"pixels": _PIXELS.value}
-        rows.append([checkpoint, data, *_measured(asked, workdir / _folder_name(f"{checkpoint}--{data}"))])
+        rows.append(
+            [checkpoint, data, *_measured(asked, workdir / _folder_name(f"{checkpoint}--{data}"))]
+        )
         _report(workdir, rows)
     print(workdir / "evaluation.md", flush=True)
 
@@ -76,7 +97,10 @@ def _measured(asked: dict[str, str], folder: Path) -> tuple[dict[str, float], li
     path = folder / "asked.json"
     there = json.loads(path.read_text(encoding="utf-8")) if path.exists() else asked
     if there != asked:
-        raise ValueError(f"{folder} holds another measurement, {there}. Asked for: {asked}. Use another `--workdir`.")
+        raise ValueError(
+            f"{folder} holds another measurement, {there}. Asked for: {asked}. Use another "
+            f"`--workdir`."
+        )
     if not path.exists():
         measure(
             **_model(asked["checkpoint"]),
@@ -89,8 +113,13 @@ def _measured(asked: dict[str, str], folder: Path) -> tuple[dict[str, float], li
         )
         write_text(path, json.dumps(asked, indent=1) + "\n")
     numbers = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-    if _STRICT.value and any(count for name, count in numbers.items() if name.rpartition("/")[2] == "unreadable"):
-        raise ValueError(f"{folder} was measured without unreadable images. Replace them, and remove that folder.")
+    if _STRICT.value and any(
+        count for name, count in numbers.items() if name.rpartition("/")[2] == "unreadable"
+    ):
+        raise ValueError(
+            f"{folder} was measured without unreadable images. Replace them, and remove that "
+            f"folder."
+        )
     page = (folder / "report.md").read_text(encoding="utf-8")
     return numbers, re.findall(r"^\| published, top-1, ([^|]*) \| ([^|]*) \|$", page, re.MULTILINE)
 
@@ -100,7 +129,9 @@ def _model(words: str) -> dict[str, Any]:
         return {"model": words, "pixels": _PIXELS.value}
     name, equals, weights = words.partition("=")
     if not equals or not weights:
-        raise ValueError(f"A checkpoint is written NAME=WEIGHTS, or is a file model.keras. Received: {words!r}.")
+        raise ValueError(
+            f"A checkpoint is written NAME=WEIGHTS, or is a file model.keras. Received: {words!r}."
+        )
     return {"model": name, "weights": weights}
 
 
@@ -109,9 +140,13 @@ def _test_set(words: str) -> dict[str, Any]:
     if colon and kind == "real":
         folder, _, labels = rest.rpartition(":")
         if not folder or not labels:
-            raise ValueError(f"ImageNet ReaL is written real:FOLDER:real.json. Received: {words!r}.")
+            raise ValueError(
+                f"ImageNet ReaL is written real:FOLDER:real.json. Received: {words!r}."
+            )
         return {"data": folder, "real": labels}
-    return {"data": rest, "is_objectnet": True} if colon and kind == "objectnet" else {"data": words}
+    return (
+        {"data": rest, "is_objectnet": True} if colon and kind == "objectnet" else {"data": words}
+    )
 
 
 def _report(workdir: Path, rows: Sequence[Sequence[Any]]) -> None:
@@ -123,7 +158,10 @@ def _report(workdir: Path, rows: Sequence[Sequence[Any]]) -> None:
         beside = "; ".join(f"{value} {words}" for words, value in published)
         lines.append([checkpoint, data, f"{short['images']:,}", *shares, beside])
     command = f"```sh\n{shlex.join(['python', *sys.argv])}\n```"
-    write_text(workdir / "evaluation.md", "\n\n".join(["# Evaluation", command, table(header, lines)]) + "\n")
+    write_text(
+        workdir / "evaluation.md",
+        "\n\n".join(["# Evaluation", command, table(header, lines)]) + "\n",
+    )
     with (
         write_atomically(workdir / "evaluation.csv") as partial,
         open(partial, "w", encoding="utf-8", newline="") as file,
@@ -131,7 +169,10 @@ def _report(workdir: Path, rows: Sequence[Sequence[Any]]) -> None:
         names = list(dict.fromkeys(name for _, _, numbers, _ in rows for name in numbers))
         out = csv.DictWriter(file, ["checkpoint", "data", *names])
         out.writeheader()
-        out.writerows({"checkpoint": checkpoint, "data": data, **numbers} for checkpoint, data, numbers, _ in rows)
+        out.writerows(
+            {"checkpoint": checkpoint, "data": data, **numbers}
+            for checkpoint, data, numbers, _ in rows
+        )
 
 
 if __name__ == "__main__":

@@ -1,15 +1,18 @@
-"""Few-shot linear evaluation: ridge regression on frozen features of k images of each class, in closed form.
+"""Few-shot linear evaluation: ridge regression on frozen features of k images of each class, in
+closed form.
 
-    python experiments/fewshot.py --model=ViT_B16 --weights=imagenet21k --data=/data/pets,/data/dtd --workdir=runs/few
+    python experiments/fewshot.py --model=ViT_B16 --weights=imagenet21k --data=/data/pets,/data/dtd
+    --workdir=runs/few
     ... [--shots=1,5,10,25] [--seeds=0,1,2] [--ridge=1024 | --ridge=sweep] [--layer=pre_logits] [--image_size=224]
 
-As in the paper (section 4.1; the constants are those of big_vision): features in front of the head, scaled to mean 0
-and deviation 1, targets of -1 and 1, ridge constant 2^10, images resized to 256 of which the middle 224 are seen. With
-`--ridge=sweep` the thirty constants 2^-10 to 2^19 are tried, and one is chosen for all data sets by its mean rank, as
-was done before that constant was fixed.
+As in the paper (section 4.1; the constants are those of big_vision): features in front of the head,
+scaled to mean 0 and deviation 1, targets of -1 and 1, ridge constant 2^10, images resized to 256 of
+which the middle 224 are seen. With `--ridge=sweep` the thirty constants 2^-10 to 2^19 are tried,
+and one is chosen for all data sets by its mean rank, as was done before that constant was fixed.
 
-Features are kept in the folder; the same command computes none twice, and goes on after a kill. What comes out:
-`fewshot.md`, `fewshot.csv`, `fewshot.png`. What `--data` and `--model` take: see `command_line/frozen_features.py`.
+Features are kept in the folder; the same command computes none twice, and goes on after a kill.
+What comes out: `fewshot.md`, `fewshot.csv`, `fewshot.png`. What `--data` and `--model` take: see
+    `command_line/frozen_features.py`.
 """
 
 import csv
@@ -43,7 +46,9 @@ def main() -> None:
     for data in frozen_features.frozen():
         arrays = (data.train.values, data.train.labels, data.test.values, data.test.labels)
         names = data.train.class_names
-        results[data.name] = fewshot(*arrays, class_names=names, shots=shots, seeds=seeds, ridges=ridges)
+        results[data.name] = fewshot(
+            *arrays, class_names=names, shots=shots, seeds=seeds, ridges=ridges
+        )
         report(results)
     print((frozen_features.workdir() / "fewshot.md").read_text(encoding="utf-8"))
 
@@ -53,7 +58,13 @@ def report(results: Mapping[str, FewshotResult]) -> None:
     folder, chosen = frozen_features.workdir(), select_ridge(results)
     first = next(iter(results.values()))
     rows = [
-        [name, *(f"{100 * scores[f'{k}shot']:.2f}" + _deviation(scores.get(f"{k}shot_std")) for k in result.shots)]
+        [
+            name,
+            *(
+                f"{100 * scores[f'{k}shot']:.2f}" + _deviation(scores.get(f"{k}shot_std"))
+                for k in result.shots
+            ),
+        ]
         for name, result in results.items()
         for scores in [result.scores(chosen)]
     ]
@@ -69,7 +80,10 @@ def report(results: Mapping[str, FewshotResult]) -> None:
     ]
     if "imagenet" in results and 5 in first.shots:
         percent = POSITION_EMBEDDINGS["learned_1d", "stem"]
-        page += [f"Published, ViT-B/16 pre-trained on JFT-300M: ImageNet, 5 of each class, {percent:.2f} % (Table 8)."]
+        page += [
+            f"Published, ViT-B/16 pre-trained on JFT-300M: ImageNet, 5 of each class, "
+            f"{percent:.2f} % (Table 8)."
+        ]
     write_text(folder / "fewshot.md", "\n\n".join(page) + "\n")
     _write_csv(results)
     _draw(results, chosen)
@@ -77,7 +91,10 @@ def report(results: Mapping[str, FewshotResult]) -> None:
 
 def _write_csv(results: Mapping[str, FewshotResult]) -> None:
     path = frozen_features.workdir() / "fewshot.csv"
-    with write_atomically(path) as partial, open(partial, "w", encoding="utf-8", newline="") as file:
+    with (
+        write_atomically(path) as partial,
+        open(partial, "w", encoding="utf-8", newline="") as file,
+    ):
         rows = csv.writer(file)
         rows.writerow(["data", "shots", "ridge", "seed", "accuracy"])
         for name, result in results.items():
@@ -101,7 +118,9 @@ def _draw(results: Mapping[str, FewshotResult], chosen: Mapping[int, float]) -> 
         axes.minorticks_off()
         axes.set(xlabel="images of each class", ylabel="accuracy")
         axes.yaxis.set_major_formatter(lambda percent, _: f"{percent:g}%")
-        axes.set_title(frozen_features.title(), loc="left", fontweight="bold", wrap=True, parse_math=False)
+        axes.set_title(
+            frozen_features.title(), loc="left", fontweight="bold", wrap=True, parse_math=False
+        )
         axes.legend()
 
 
@@ -113,14 +132,18 @@ def _ridges() -> tuple[float, ...]:
     try:
         return OLDER_SWEEP if _RIDGE.value == "sweep" else (float(_RIDGE.value),)
     except ValueError:
-        raise ValueError(f"`--ridge` is a number, or `sweep`. Received: {_RIDGE.value!r}.") from None
+        raise ValueError(
+            f"`--ridge` is a number, or `sweep`. Received: {_RIDGE.value!r}."
+        ) from None
 
 
 def _integers(flag: flags.FlagHolder) -> tuple[int, ...]:
     try:
         return tuple(map(int, flag.value))
     except ValueError:
-        raise ValueError(f"`--{flag.name}` takes whole numbers, separated by commas. Received: {flag.value}.") from None
+        raise ValueError(
+            f"`--{flag.name}` takes whole numbers, separated by commas. Received: {flag.value}."
+        ) from None
 
 
 if __name__ == "__main__":

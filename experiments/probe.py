@@ -1,14 +1,19 @@
-"""A linear probe: logistic regression on the frozen features of a model, its regularization chosen on held-out images.
+"""A linear probe: logistic regression on the frozen features of a model, its regularization chosen
+on held-out images.
 
-    python experiments/probe.py --model=ViT_B16 --weights=imagenet21k --data=/data/pets,/data/dtd --workdir=runs/probe
+    python experiments/probe.py --model=ViT_B16 --weights=imagenet21k --data=/data/pets,/data/dtd
+    --workdir=runs/probe
     ... [--dev_share=0.1] [--seed=0] [--streaming] [--layer=pre_logits] [--image_size=224]
 
-A share of each class of the training set is held out to choose the regularization; the winner is fitted to the whole
-training set and measured once on the test set. With `--streaming` the features stay on the disk and are read in
-batches, for sets that do not fit in memory. The paper itself has no such figures: its linear evaluation is few-shot.
+A share of each class of the training set is held out to choose the regularization; the winner is
+fitted to the whole training set and measured once on the test set. With `--streaming` the features
+stay on the disk and are read in
+batches, for sets that do not fit in memory. The paper itself has no such figures: its linear
+    evaluation is few-shot.
 
-Features are kept in the folder; the same command computes none twice, and goes on after a kill. What comes out:
-`probe.md`, `probe.csv`, and `DATA.npz` with the kernel and the bias for a Dense layer. What `--data` and `--model`
+Features are kept in the folder; the same command computes none twice, and goes on after a kill.
+What comes out: `probe.md`, `probe.csv`, and `DATA.npz` with the kernel and the bias for a Dense
+    layer. What `--data` and `--model`
 take: see `command_line/frozen_features.py`.
 """
 
@@ -39,7 +44,11 @@ def main() -> None:
     probe = streaming_probe if _STREAMING.value else linear_probe
     for data in frozen_features.frozen():
         arrays = (data.train.values, data.train.labels, data.test.values, data.test.labels)
-        options = {"class_names": data.train.class_names, "dev_share": _DEV_SHARE.value, "seed": _SEED.value}
+        options = {
+            "class_names": data.train.class_names,
+            "dev_share": _DEV_SHARE.value,
+            "seed": _SEED.value,
+        }
         result = results[data.name] = probe(*arrays, **options)
         with write_atomically(frozen_features.workdir() / f"{data.name}.npz") as partial:
             np.savez(partial, kernel=result.kernel, bias=result.bias)
@@ -51,17 +60,22 @@ def report(results: Mapping[str, ProbeResult]) -> None:
     """Writes what there is so far."""
     folder = frozen_features.workdir()
     rows = [
-        [name, f"{100 * one.accuracy:.2f}", f"{one.regularization:g}", *_notes(one)] for name, one in results.items()
+        [name, f"{100 * one.accuracy:.2f}", f"{one.regularization:g}", *_notes(one)]
+        for name, one in results.items()
     ]
     page = [
         f"# Linear probe: {frozen_features.title()}",
         f"```sh\n{shlex.join(['python', *sys.argv])}\n```",
         table(["data", "test accuracy in %", "regularization", "notes"], rows),
-        f"The regularization was chosen on {_DEV_SHARE.value:.0%} of each class of the training set:",
+        f"The regularization was chosen on {_DEV_SHARE.value:.0%} of each class of the training "
+        f"set:",
         *(_choice(name, one) for name, one in results.items()),
     ]
     write_text(folder / "probe.md", "\n\n".join(page) + "\n")
-    with write_atomically(folder / "probe.csv") as partial, open(partial, "w", encoding="utf-8", newline="") as file:
+    with (
+        write_atomically(folder / "probe.csv") as partial,
+        open(partial, "w", encoding="utf-8", newline="") as file,
+    ):
         lines = csv.writer(file)
         lines.writerow(["data", "regularization", "dev_accuracy", "test_accuracy"])
         for name, one in results.items():
@@ -72,11 +86,16 @@ def report(results: Mapping[str, ProbeResult]) -> None:
 
 def _choice(name: str, one: ProbeResult) -> str:
     header = [name, *(f"{regularization:g}" for regularization in one.dev_accuracies)]
-    return table(header, [["accuracy in %", *(f"{100 * accuracy:.2f}" for accuracy in one.dev_accuracies.values())]])
+    return table(
+        header,
+        [["accuracy in %", *(f"{100 * accuracy:.2f}" for accuracy in one.dev_accuracies.values())]],
+    )
 
 
 def _notes(one: ProbeResult) -> list[str]:
-    notes = ["at the edge of those tried"] * one.at_edge + ["short of the optimum"] * (not one.converged)
+    notes = ["at the edge of those tried"] * one.at_edge + ["short of the optimum"] * (
+        not one.converged
+    )
     return [", ".join(notes)]
 
 

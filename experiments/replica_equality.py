@@ -1,16 +1,21 @@
-"""The same training run on one device, on replicas and in micro-batches: largest differences in losses and weights.
+"""The same training run on one device, on replicas and in micro-batches: largest differences in
+losses and weights.
 
-    python experiments/replica_equality.py [--models=bit,hybrid] [--optimizers=momentum:1e-2,adam:1e-3] [--steps=12,30]
-    python experiments/replica_equality.py --optimizers=adam:1e-2 --smooth
-    python experiments/replica_equality.py --optimizers=adam:1e-2 --steps=12 --eager
+    python experiments/replica_equality.py [--models=bit,hybrid]
+    [--optimizers=momentum:1e-2,adam:1e-3] [--steps=12,30] python experiments/replica_equality.py
+    --optimizers=adam:1e-2 --smooth python experiments/replica_equality.py --optimizers=adam:1e-2
+    --steps=12 --eager
 
-Small models of each kind train in float32 on images of noise, 32 pixels, in batches of 16, from the package's random
-weights, with the gradient clipped at norm 1. Replicas are virtual CPU devices. A difference is relative to the largest
-value: of all losses, and of each weight array after the last step; the table shows the largest of all arrays. In the
-last column both runs add the same sums over eight rows, so it shows what distribution changes beyond rounding.
+Small models of each kind train in float32 on images of noise, 32 pixels, in batches of 16, from the
+package's random weights, with the gradient clipped at norm 1. Replicas are virtual CPU devices. A
+difference is relative to the largest
+value: of all losses, and of each weight array after the last step; the table shows the largest of
+all arrays. In the last column both runs add the same sums over eight rows, so it shows what
+distribution changes beyond rounding.
 
-With `--smooth` softplus replaces ReLU and a mean the maximum of the root: the gradients of ReLU and of a maximum jump.
-With `--eager` TensorFlow fuses no operations; in graphs it fuses others inside a loop over micro-batches than outside.
+With `--smooth` softplus replaces ReLU and a mean the maximum of the root: the gradients of ReLU and
+of a maximum jump. With `--eager` TensorFlow fuses no operations; in graphs it fuses others inside a
+loop over micro-batches than outside.
 """
 
 import re
@@ -41,7 +46,9 @@ def _small(row: ViTVariant | ResNetVariant) -> ViTVariant | ResNetVariant:
     if isinstance(row, ResNetVariant):
         return replace(row, units=(1, 1))
     stem = row.stem and replace(row.stem, units=(1, 1))
-    return replace(row, patch_size=1 if stem else 8, width=32, depth=2, num_heads=2, mlp_dim=64, stem=stem)
+    return replace(
+        row, patch_size=1 if stem else 8, width=32, depth=2, num_heads=2, mlp_dim=64, stem=stem
+    )
 
 
 MODELS: Mapping[str, ViTVariant | ResNetVariant] = {
@@ -63,14 +70,18 @@ _STEPS = flags.DEFINE_list("steps", ["12", "30"], "After how many steps to compa
 _SMOOTH = flags.DEFINE_bool("smooth", False, "Softplus in place of ReLU, means in place of maxima.")
 _EAGER = flags.DEFINE_bool("eager", False, "Without graphs, so that nothing is fused.")
 
-flags.register_validator("models", lambda names: set(names) <= set(MODELS), f"must be of {', '.join(MODELS)}.")
+flags.register_validator(
+    "models", lambda names: set(names) <= set(MODELS), f"must be of {', '.join(MODELS)}."
+)
 flags.register_validator(
     "optimizers",
     lambda texts: all(re.fullmatch(r"\w+:[\d.e-]+", text) for text in texts),
     "must be NAME:RATE, such as adam:1e-3.",
 )
 flags.register_validator(
-    "steps", lambda texts: all(text.isdecimal() and int(text) for text in texts), "must be whole numbers from 1."
+    "steps",
+    lambda texts: all(text.isdecimal() and int(text) for text in texts),
+    "must be whole numbers from 1.",
 )
 
 
@@ -101,7 +112,9 @@ class Record(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         self.losses.append(float(logs["loss"]))
         if len(self.losses) in self.steps:
-            self.weights[len(self.losses)] = [np.array(v.numpy()) for v in self.model.trainable_variables]
+            self.weights[len(self.losses)] = [
+                np.array(v.numpy()) for v in self.model.trainable_variables
+            ]
 
 
 def main() -> None:
@@ -114,9 +127,15 @@ def main() -> None:
     rows = []
     for name in _MODELS.value:
         for optimizer in optimizers:
-            print(f"{name}, {optimizer.name} {optimizer.learning_rate:g}", file=sys.stderr, flush=True)
+            print(
+                f"{name}, {optimizer.name} {optimizer.learning_rate:g}", file=sys.stderr, flush=True
+            )
             rows += _compare(name, optimizer, steps)
-    print(table(["model", "optimizer", "rate", "steps", *WAYS, "2 replicas from 2 micro-batches"], rows))
+    print(
+        table(
+            ["model", "optimizer", "rate", "steps", *WAYS, "2 replicas from 2 micro-batches"], rows
+        )
+    )
 
 
 def _smooth() -> None:
@@ -136,7 +155,9 @@ def _compare(name: str, optimizer: OptimizerConfig, steps: list[int]) -> list[li
     """Returns the rows of the table for a model and an optimizer: one for each number of steps."""
     one = _train(name, optimizer, steps, Way())
     others = {way: _train(name, optimizer, steps, WAYS[way]) for way in WAYS}
-    pairs = [(other, one) for other in others.values()] + [(others["2 replicas"], others["2 micro-batches"])]
+    pairs = [(other, one) for other in others.values()] + [
+        (others["2 replicas"], others["2 micro-batches"])
+    ]
     first = [name, optimizer.name, f"{optimizer.learning_rate:g}"]
     return [[*first, str(count), *(_difference(*pair, count) for pair in pairs)] for count in steps]
 
@@ -144,9 +165,15 @@ def _compare(name: str, optimizer: OptimizerConfig, steps: list[int]) -> list[li
 def _train(name: str, config: OptimizerConfig, steps: list[int], way: Way) -> Record:
     keras.backend.clear_session()
     keras.utils.set_random_seed(0)
-    kind, names = ("mirrored", tuple(f"CPU:{i}" for i in range(way.replicas))) if way.replicas > 1 else ("one", ())
+    kind, names = (
+        ("mirrored", tuple(f"CPU:{i}" for i in range(way.replicas)))
+        if way.replicas > 1
+        else ("one", ())
+    )
     devices = connect(DevicesConfig(kind=kind, names=names))
-    images = np.random.RandomState(0).randint(0, 256, (100, IMAGE_SIZE, IMAGE_SIZE, 3)).astype("uint8")
+    images = (
+        np.random.RandomState(0).randint(0, 256, (100, IMAGE_SIZE, IMAGE_SIZE, 3)).astype("uint8")
+    )
     source = sources.arrays(images, np.arange(len(images)) % CLASSES)
     share = pipeline.Share(rows=BATCH_SIZE, num_parts=devices.local_parts)
     with devices.scope():
@@ -162,7 +189,12 @@ def _train(name: str, config: OptimizerConfig, steps: list[int], way: Way) -> Re
         )
         batches = pipeline.training_batches(source, [], batch_size=BATCH_SIZE, seed=1, share=share)
         record = Record(steps)
-        options = {"steps_per_epoch": steps[-1], "verbose": 0, "shuffle": False, "callbacks": [record]}
+        options = {
+            "steps_per_epoch": steps[-1],
+            "verbose": 0,
+            "shuffle": False,
+            "callbacks": [record],
+        }
         learner.fit(devices.distribute(batches), **options)
     return record
 
@@ -171,13 +203,17 @@ def _model(row: ViTVariant | ResNetVariant) -> keras.Model:
     images = keras.Input((IMAGE_SIZE, IMAGE_SIZE, 3))
     if isinstance(row, ResNetVariant):
         # A mean cannot ignore padding.
-        return resnet(row, images, classes=CLASSES, pool_padding="zeros" if _SMOOTH.value else "ignored")
+        return resnet(
+            row, images, classes=CLASSES, pool_padding="zeros" if _SMOOTH.value else "ignored"
+        )
     return vision_transformer(row, images, classes=CLASSES)
 
 
 def _difference(found: Record, expected: Record, steps: int) -> str:
     losses = _relative(np.array(found.losses[:steps]), np.array(expected.losses[:steps]))
-    weights = max(_relative(a, b) for a, b in zip(found.weights[steps], expected.weights[steps], strict=True))
+    weights = max(
+        _relative(a, b) for a, b in zip(found.weights[steps], expected.weights[steps], strict=True)
+    )
     return f"{losses:.1e}, {weights:.1e}"
 
 

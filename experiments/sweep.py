@@ -1,23 +1,30 @@
-"""Fine-tuning as the paper does it: a learning rate chosen without the test set, then three runs, tested once each.
+"""Fine-tuning as the paper does it: a learning rate chosen without the test set, then three runs,
+tested once each.
 
-    python experiments/sweep.py --config=experiments/configs/finetune.py:cifar10 --workdir=runs/sweep
+    python experiments/sweep.py --config=experiments/configs/finetune.py:cifar10
+    --workdir=runs/sweep
     ... [--learning_rates=0.001,0.003] [--held_out=0.02] [--seeds=3] [--parallel=2] [--config.<field>=value ...]
 
-1. One run for each learning rate, on the training set without a held-out part; the rate that is best on that part when
+1. One run for each learning rate, on the training set without a held-out part; the rate that is
+  best on that part when
    its run ends wins, the smaller of equals. The test set is not opened. A run that diverges loses.
-2. The winner on the whole training set, once for each seed; each run is evaluated on the test set when it ends.
+2. The winner on the whole training set, once for each seed; each run is evaluated on the test set
+  when it ends.
 
-Grid and held-out share are those of the recipe's `get_sweep(arg)`, if no flags say otherwise. Each run is a process in
-a folder of its own, `trials/lr_0.003` or `final/seed_0`, with its output in `log.txt`. The same command goes on where
-it stopped, and repeats no finished run; another grid needs another folder. SIGTERM is passed on to the runs; when they
-have saved, the exit code is 75. The results are in `sweep.md`, `sweep.png` and `sweep.json`.
+Grid and held-out share are those of the recipe's `get_sweep(arg)`, if no flags say otherwise. Each
+run is a process in a folder of its own, `trials/lr_0.003` or `final/seed_0`, with its output in
+`log.txt`. The same command goes on where it stopped, and repeats no finished run; another grid
+needs another folder. SIGTERM is passed on to the runs; when they have saved, the exit code is 75.
+The results are in `sweep.md`, `sweep.png` and `sweep.json`.
 
-`--parallel` starts further runs while there is memory for what the largest was seen to take (memory of the machine: in
-a container with less, choose a smaller number). Memory of GPUs is not watched. With CUDA_VISIBLE_DEVICES=0,1 each of
-several runs gets one of these GPUs; where they share one, TensorFlow is told not to take all of its memory
-(TF_FORCE_GPU_ALLOW_GROWTH), and JAX must be told by you (XLA_PYTHON_CLIENT_PREALLOCATE=false).
+`--parallel` starts further runs while there is memory for what the largest was seen to take (memory
+of the machine: in a container with less, choose a smaller number). Memory of GPUs is not watched.
+With CUDA_VISIBLE_DEVICES=0,1 each of several runs gets one of these GPUs; where they share one,
+TensorFlow is told not to take all of its memory (TF_FORCE_GPU_ALLOW_GROWTH), and JAX must be told
+by you (XLA_PYTHON_CLIENT_PREALLOCATE=false).
 
-arXiv:2010.11929, table 4 and B.1.1; held out there: 10 % of Pets and Flowers, 2 % of CIFAR, 1 % of ImageNet.
+arXiv:2010.11929, table 4 and B.1.1; held out there: 10 % of Pets and Flowers, 2 % of CIFAR, 1 % of
+ImageNet.
 """
 
 import json
@@ -41,7 +48,9 @@ from keras_vit.train import Diverged
 from keras_vit.writing import write_atomically, write_json, write_text
 
 _RATES = flags.DEFINE_list("learning_rates", None, "The grid; default: the recipe's `get_sweep`.")
-_HELD_OUT = flags.DEFINE_float("held_out", None, "Share of train to choose on; default: the recipe's `get_sweep`.")
+_HELD_OUT = flags.DEFINE_float(
+    "held_out", None, "Share of train to choose on; default: the recipe's `get_sweep`."
+)
 _SEEDS = flags.DEFINE_integer("seeds", 3, "Runs of the winner.")
 _PARALLEL = flags.DEFINE_integer("parallel", 1, "Runs at a time, where memory allows.")
 flags.adopt_module_key_flags(run_recipe)  # so that --help shows them
@@ -57,115 +66,188 @@ def main(config: Any, workdir: str) -> None:
     claim(folder / "sweep.json", plan)
     pool = Pool(_PARALLEL.value, folder, "sweep")
     pool.catch_signals()
-    grid = [_trial(plan, folder / "trials" / f"lr_{rate!r}", rate) for rate in plan["learning_rates"]]
+    grid = [
+        _trial(plan, folder / "trials" / f"lr_{rate!r}", rate) for rate in plan["learning_rates"]
+    ]
     pool.run(grid, folder / "trials")
     _write_report(folder, plan, grid)
     winner = choose(grid)
     if winner is None:
-        raise Diverged(f"All learning rates diverged, see {folder / 'sweep.md'}. Try smaller ones in another folder.")
+        raise Diverged(
+            f"All learning rates diverged, see {folder / 'sweep.md'}. Try smaller ones in another "
+            f"folder."
+        )
     rate = winner.tries["learning_rate"]
-    print(f"The winner is {rate!r}: {winner.accuracy():.2%} on the held-out part. Now on the whole training set.")
+    print(
+        f"The winner is {rate!r}: {winner.accuracy():.2%} on the held-out part. Now on the whole "
+        f"training set."
+    )
     seeds = range(config.run.seed, config.run.seed + plan["seeds"])
     final = [_trial(plan, folder / "final" / f"seed_{seed}", rate, seed) for seed in seeds]
     pool.run(final, folder / "final")
     for trial in final:
         if trial.accuracy() is None:  # a mean over the others would be of lucky runs
-            raise Diverged(f"{trial.folder}, though its learning rate has won. {trial.notes()['diverged']}")
-    print(f"Test accuracy: {_write_report(folder, plan, grid, final)}\n{folder / 'sweep.md'}", flush=True)
+            raise Diverged(
+                f"{trial.folder}, though its learning rate has won. {trial.notes()['diverged']}"
+            )
+    print(
+        f"Test accuracy: {_write_report(folder, plan, grid, final)}\n{folder / 'sweep.md'}",
+        flush=True,
+    )
 
 
 def choose(grid: Sequence[Trial]) -> Trial | None:
-    """Returns the best trial, of equals that with the smaller learning rate, or None if all diverged."""
+    """Returns the best trial, of equals that with the smaller learning rate, or None if all
+    diverged.
+    """
     finished = [trial for trial in grid if trial.accuracy() is not None]
-    return max(finished, key=lambda trial: (trial.accuracy(), -trial.tries["learning_rate"]), default=None)
+    return max(
+        finished, key=lambda trial: (trial.accuracy(), -trial.tries["learning_rate"]), default=None
+    )
 
 
 def make_plan(config: Any) -> Plan:
     """Reads the flags; an error names everything that is wrong with them."""
     kind, (path, _, argument) = type(config).__name__, flags.FLAGS.config.partition(":")
     if kind not in SCRIPTS:
-        raise ValueError(f"A sweep takes a recipe that makes a {' or a '.join(SCRIPTS)}. This one makes a {kind}.")
+        raise ValueError(
+            f"A sweep takes a recipe that makes a {' or a '.join(SCRIPTS)}. This one makes a "
+            f"{kind}."
+        )
     given = {"learning_rates": _RATES.value, "held_out": _HELD_OUT.value}
     if None in given.values():
         get_sweep = runpy.run_path(path).get("get_sweep")
         if get_sweep is None:
             raise ValueError(
-                f"{path} does not say what to sweep: it has no function `get_sweep(arg)`. Say it with both "
+                f"{path} does not say what to sweep: it has no function `get_sweep(arg)`. Say it "
+                f"with both "
                 "--learning_rates=0.001,0.003,0.01,0.03 and --held_out=0.02, for example."
             )
-        given = {**get_sweep(argument), **{name: value for name, value in given.items() if value is not None}}
+        given = {
+            **get_sweep(argument),
+            **{name: value for name, value in given.items() if value is not None},
+        }
     try:
         given["learning_rates"] = sorted(float(word) for word in given["learning_rates"])
     except ValueError as error:
-        raise ValueError(f"Learning rates are numbers, such as --learning_rates=0.001,0.003: {error}.") from error
+        raise ValueError(
+            f"Learning rates are numbers, such as --learning_rates=0.001,0.003: {error}."
+        ) from error
     if mistakes := _mistakes(config, given["learning_rates"], given["held_out"]):
         raise ValueError("\n".join(mistakes))
-    # Not the test set, which nothing opens before the winner is known; the final runs record theirs.
+    # Not the test set, which nothing opens before the winner is known; the final runs record
+    # theirs.
     training = data_of(replace(config.run, data=replace(config.run.data, test="")))
-    plan = {**given, "seeds": _SEEDS.value, "kind": kind, "config": asdict(config), "data_sha256": training}
+    plan = {
+        **given,
+        "seeds": _SEEDS.value,
+        "kind": kind,
+        "config": asdict(config),
+        "data_sha256": training,
+    }
     return json.loads(json.dumps(plan, default=repr))
 
 
 def _mistakes(config: Any, rates: Sequence[float], held_out: float) -> list[str]:
     changed = [arg.lstrip("-").removeprefix("config.").partition("=")[0] for arg in OVERRIDES]
     unusable = [rate for rate in rates if not 0 < rate < float("inf")]
+    has_repeated, is_share = len(set(rates)) < len(rates), 0 < held_out < 1
     mistakes = {
         "The grid is empty: name a learning rate, such as --learning_rates=0.001,0.003.": not rates,
         f"Learning rates must be finite, and greater than 0. Received: {unusable}.": unusable,
-        f"Each learning rate is tried once: leave out the repeated ones of {rates}.": len(set(rates)) < len(rates),
-        f"`--held_out` must be between 0 and 1, such as 0.02. Received: {held_out}.": not 0 < held_out < 1,
+        f"Each learning rate is tried once: leave out the repeated ones of {rates}.": has_repeated,
+        f"`--held_out` must be between 0 and 1, such as 0.02. Received: {held_out}.": not is_share,
         f"`--seeds` must be at least 1. Received: {_SEEDS.value}.": _SEEDS.value < 1,
         f"`--parallel` must be at least 1. Received: {_PARALLEL.value}.": _PARALLEL.value < 1,
         "There is no test set to report on: name one with --config.run.data.test=NAME.": not config.run.data.test,
     }
-    mistakes |= {f"The sweep sets `{name}` itself: use {flag}.": name in changed for name, flag in SWEPT.items()}
+    mistakes |= {
+        f"The sweep sets `{name}` itself: use {flag}.": name in changed
+        for name, flag in SWEPT.items()
+    }
     return [message for message, is_made in mistakes.items() if is_made]
 
 
 def _trial(plan: Plan, folder: Path, rate: float, seed: int | None = None) -> Trial:
-    """Without a seed, a run of the grid; with one, a run that is evaluated on the test set, and at its end alone."""
-    changes = {"run.optimizer.learning_rate": rate, "run.data.held_out": plan["held_out"] if seed is None else 0.0}
+    """Without a seed, a run of the grid; with one, a run that is evaluated on the test set, and at
+    its end alone.
+    """
+    changes = {
+        "run.optimizer.learning_rate": rate,
+        "run.data.held_out": plan["held_out"] if seed is None else 0.0,
+    }
     if seed is not None:
         changes |= {"run.seed": seed, "run.loop.evaluate_every": 0}
     script = str(Path(sys.argv[0]).with_name(SCRIPTS[plan["kind"]]))
     last = [f"--config.{name}={value!r}" for name, value in changes.items()]
     command = (script, f"--config={flags.FLAGS.config}", f"--workdir={folder}", *OVERRIDES, *last)
-    return Trial(name=folder.name, folder=folder, command=command, tries={"learning_rate": rate, "seed": seed})
+    return Trial(
+        name=folder.name,
+        folder=folder,
+        command=command,
+        tries={"learning_rate": rate, "seed": seed},
+    )
 
 
-def _write_report(folder: Path, plan: Plan, grid: Sequence[Trial], final: Sequence[Trial] = ()) -> str:
-    """Writes sweep.json, sweep.png and sweep.md, with the test as soon as there is one. Returns that in words."""
+def _write_report(
+    folder: Path, plan: Plan, grid: Sequence[Trial], final: Sequence[Trial] = ()
+) -> str:
+    """Writes sweep.json, sweep.png and sweep.md, with the test as soon as there is one. Returns
+    that in words.
+    """
     values, winner = [trial.accuracy() for trial in final], choose(grid)
     results = {"winner": winner and winner.tries["learning_rate"], "test": None}
     results |= {"grid": [trial.row() for trial in grid], "final": [trial.row() for trial in final]}
-    in_words, sections = "", [f"# Sweep: {flags.FLAGS.config}", f"```sh\n{shlex.join(['python', *sys.argv])}\n```"]
+    in_words, sections = (
+        "",
+        [f"# Sweep: {flags.FLAGS.config}", f"```sh\n{shlex.join(['python', *sys.argv])}\n```"],
+    )
     if final:
         mean, std = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
         results["test"] = {"mean": mean, "std": std, "values": values}
         in_words = f"{mean:.2%}, one run" if std is None else f"{mean:.2%} ± {std:.2%}"
         each = ", ".join(f"{value:.2%}" for value in values)
-        sections += [f"Test accuracy: **{in_words}** (mean and sample standard deviation of {each})"]
+        sections += [
+            f"Test accuracy: **{in_words}** (mean and sample standard deviation of {each})"
+        ]
     write_json(folder / "sweep.json", {**read_json(folder / "sweep.json"), **results})
     with write_atomically(folder / "sweep.png") as partial:
         _draw(results, f"test: {in_words}").savefig(partial)
     steps = plan["config"]["run"]["loop"]["total_steps"]
-    sections += [f"The learning rate, chosen on a share of {plan['held_out']:.4g} of the training set, held out:"]
-    sections += [_table("learning_rate", results["grid"], steps, results["winner"]), "![](sweep.png)"]
+    sections += [
+        f"The learning rate, chosen on a share of {plan['held_out']:.4g} of the training set, held "
+        f"out:"
+    ]
+    sections += [
+        _table("learning_rate", results["grid"], steps, results["winner"]),
+        "![](sweep.png)",
+    ]
     if final:
-        sections += [f"The winner, {results['winner']!r}, on the whole training set; each run was tested once:"]
+        sections += [
+            f"The winner, {results['winner']!r}, on the whole training set; each run was tested "
+            f"once:"
+        ]
         sections += [_table("seed", results["final"], steps)]
-    sections += ["Seconds are of the whole process. Commands are in each run's `trial.json`, its output in `log.txt`."]
+    sections += [
+        "Seconds are of the whole process. Commands are in each run's `trial.json`, its output in "
+        "`log.txt`."
+    ]
     write_text(folder / "sweep.md", "\n\n".join(sections) + "\n")
     return in_words
 
 
-def _table(name: str, rows: Sequence[Mapping[str, Any]], steps: int, winner: float | None = None) -> str:
+def _table(
+    name: str, rows: Sequence[Mapping[str, Any]], steps: int, winner: float | None = None
+) -> str:
     lines = [f"| {name.replace('_', ' ')} | accuracy | steps | seconds |", "|---|---|---|---|"]
     for row in rows:
         lost = (row["diverged"] or "").partition(". ")[0]
         measured = f"diverged | {lost}" if lost else f"{row['accuracy']:.2%} | {steps:,}"
         seconds = "not measured" if row["seconds"] is None else f"{row['seconds']:.0f}"
-        lines.append(f"| {row[name]!r}{' (winner)' if row[name] == winner else ''} | {measured} | {seconds} |")
+        lines.append(
+            f"| {row[name]!r}{' (winner)' if row[name] == winner else ''} | {measured} | {seconds} "
+            f"|"
+        )
     return "\n".join(lines)
 
 
@@ -175,16 +257,22 @@ def _draw(results: Mapping[str, Any], test_in_words: str) -> Figure:
     axes = figure.subplots()
     curve = {row["learning_rate"]: row["accuracy"] for row in results["grid"]}
     reached = {rate: accuracy for rate, accuracy in curve.items() if accuracy is not None}
-    axes.plot(reached.keys(), reached.values(), "o-", color="#0072B2", label="held-out part of train")
+    axes.plot(
+        reached.keys(), reached.values(), "o-", color="#0072B2", label="held-out part of train"
+    )
     if lost := sorted(curve.keys() - reached):
-        axes.plot(lost, [0.03] * len(lost), "kx", transform=axes.get_xaxis_transform(), label="diverged")
+        axes.plot(
+            lost, [0.03] * len(lost), "kx", transform=axes.get_xaxis_transform(), label="diverged"
+        )
     if (best := results["winner"]) is not None:
         ring = {"markersize": 14, "fillstyle": "none", "markeredgewidth": 2, "color": "#0072B2"}
         axes.plot(best, curve[best], "o", **ring, label=f"winner, {best!r}: {curve[best]:.2%}")
     if test := results["test"]:
         spread = test["std"] or 0.0
         axes.axhline(test["mean"], color="#D55E00", linestyle="--", label=test_in_words)
-        axes.axhspan(test["mean"] - spread, test["mean"] + spread, color="#D55E00", alpha=0.15, linewidth=0)
+        axes.axhspan(
+            test["mean"] - spread, test["mean"] + spread, color="#D55E00", alpha=0.15, linewidth=0
+        )
     axes.set(xscale="log", xlabel="learning rate", ylabel="accuracy at the end of a run")
     axes.set_xticks(list(curve), [f"{rate:g}" for rate in curve])
     axes.minorticks_off()

@@ -1,4 +1,6 @@
-"""keras_vit: the Vision Transformer in Keras 3, with published weights and numbers that equal the reference."""
+"""keras_vit: the Vision Transformer in Keras 3, with published weights and numbers that equal the
+reference.
+"""
 
 import importlib
 import os
@@ -8,10 +10,10 @@ from keras_vit.quiet import quiet_import
 
 __version__ = "0.1.0"
 
-# A command line imports what its command needs when it needs it: `info` answers without Keras, which takes seconds to
-# load, and what TensorFlow logs while it loads can be held back only by who comes first (see `cli.py`). So does a
-# program that says KERAS_VIT_IMPORT=parts. Whoever else imports the package gets all of it, so that Keras knows its
-# layers when it loads a model.
+# A command line imports what its command needs when it needs it: `info` answers without Keras,
+# which takes seconds to load, and what TensorFlow logs while it loads can be held back only by who
+# comes first (see `cli.py`). So does a program that says KERAS_VIT_IMPORT=parts. Whoever else
+# imports the package gets all of it, so that Keras knows its layers when it loads a model.
 _IS_COMMAND_LINE = ("-m", "keras_vit") in zip(sys.orig_argv, sys.orig_argv[1:], strict=False) or (
     os.path.basename(sys.argv[0]).removesuffix(".exe") == "keras-vit"
 )
@@ -107,12 +109,27 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Imported on first use (PEP 562): what needs TensorFlow, and in a command line every public name."""
-    if name in ("analyze", "cost", "data", "evaluate", "export", "layers", "models", "paper", "train", "variants"):
+    """Imported on first use (PEP 562): what needs TensorFlow, and in a command line every public
+    name.
+    """
+    if name in (
+        "analyze",
+        "cost",
+        "data",
+        "evaluate",
+        "export",
+        "layers",
+        "models",
+        "paper",
+        "train",
+        "variants",
+    ):
         return importlib.import_module(f"keras_vit.{name}")
     if name == "finetune":
         return importlib.import_module("keras_vit.train.finetune").finetune
-    for home in ("applications", "imagenet", "models.ends", "weights.save") if name in __all__ else ():
+    for home in (
+        ("applications", "imagenet", "models.ends", "weights.save") if name in __all__ else ()
+    ):
         found = vars(importlib.import_module(f"keras_vit.{home}"))
         if name in found:
             return found[name]
@@ -120,4 +137,6 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "analyze", "cost", "data", "evaluate", "export", "finetune", "paper", "train"])
+    return sorted(
+        [*__all__, "analyze", "cost", "data", "evaluate", "export", "finetune", "paper", "train"]
+    )

@@ -94,7 +94,8 @@ _RESNET_ARGS = """head_bias: Start of the bias of `predictions`, whose kernel st
 
 
 def application(variant: ViTVariant | ResNetVariant) -> Callable[..., keras.Model]:
-    """Returns the front door of a row of your own: a function with the arguments of `ViT_B16`, or of `BiT_R50x1`.
+    """Returns the front door of a row of your own: a function with the arguments of `ViT_B16`, or
+    of `BiT_R50x1`.
 
     Tags belong to published rows; weights of your own rows come from files and URLs.
 
@@ -103,7 +104,11 @@ def application(variant: ViTVariant | ResNetVariant) -> Callable[..., keras.Mode
         >>> keras_vit.application(row)(weights=None, input_shape=(32, 32, 3), classes=10).name
         'vit_mine'
     """
-    return _vit_application(variant) if isinstance(variant, ViTVariant) else _resnet_application(variant)
+    return (
+        _vit_application(variant)
+        if isinstance(variant, ViTVariant)
+        else _resnet_application(variant)
+    )
 
 
 def _vit_application(variant: ViTVariant) -> Callable[..., keras.Model]:
@@ -128,14 +133,19 @@ def _vit_application(variant: ViTVariant) -> Callable[..., keras.Model]:
         checkpoint_grid: tuple[int, int] | None = None,
         **options: Any,
     ) -> keras.Model:
-        interpolation = EncoderOptions(**options).interpolation  # a mistake is told before a download
+        # a mistake is told before a download
+        interpolation = EncoderOptions(**options).interpolation
         if checkpoint_grid is not None:
             check_grid(checkpoint_grid)
-        pretrained = _pretrained(variant, weights, include_top, classes, classifier_activation, input_shape)
+        pretrained = _pretrained(
+            variant, weights, include_top, classes, classifier_activation, input_shape
+        )
         shape = _image_shape(variant, input_shape, pretrained, include_top, input_tensor)
         if pretrained is not None:
             of_weights = {"gelu": pretrained.gelu, "norm_epsilon": pretrained.norm_epsilon}
-            options |= {name: value for name, value in of_weights.items() if options.get(name) is None}
+            options |= {
+                name: value for name, value in of_weights.items() if options.get(name) is None
+            }
             source.check_grid(pretrained, partial(grid_of, variant, pad=pad))
             stored_grid = checkpoint_grid or (pretrained.grid if pretrained.grid_is_known else None)
             checkpoint_grid = checkpoint_grid or pretrained.grid
@@ -170,12 +180,13 @@ def _vit_application(variant: ViTVariant) -> Callable[..., keras.Model]:
     return _document(build, variant, _VIT_ARGS, _VIT_POOLING, _VIT_SIZE)
 
 
-_VIT_POOLING = (
-    """- `pooling` is None (all tokens, (B, T + N, D)), "token", "avg" or "max" (over patch tokens), or "map"."""
-)
+_VIT_POOLING = """- `pooling` is None (all tokens, (B, T + N, D)), "token", "avg" or "max" (over patch
+      tokens), or "map"."""
 _VIT_SIZE = """: positions are resized.
       A size that the patches do not tile is an error, or padded with `pad=True`."""
-_RESNET_POOLING = """- `pooling` is None (the feature map, (B, H / 32, W / 32, C)), "avg" or "max"."""
+_RESNET_POOLING = (
+    """- `pooling` is None (the feature map, (B, H / 32, W / 32, C)), "avg" or "max"."""
+)
 
 
 def _resnet_application(variant: ResNetVariant) -> Callable[..., keras.Model]:
@@ -193,7 +204,9 @@ def _resnet_application(variant: ResNetVariant) -> Callable[..., keras.Model]:
         head_bias: float = 0.0,
         pool_padding: PoolPadding = "ignored",
     ) -> keras.Model:
-        pretrained = _pretrained(variant, weights, include_top, classes, classifier_activation, input_shape)
+        pretrained = _pretrained(
+            variant, weights, include_top, classes, classifier_activation, input_shape
+        )
         shape = _image_shape(variant, input_shape, pretrained, include_top, input_tensor)
         images, pixels = as_pixels(input_tensor, shape, include_preprocessing)
         model = resnet(
@@ -212,7 +225,11 @@ def _resnet_application(variant: ResNetVariant) -> Callable[..., keras.Model]:
 
 
 def _document(
-    build: Callable, variant: ViTVariant | ResNetVariant, more_args: str, pooling: str, any_size: str
+    build: Callable,
+    variant: ViTVariant | ResNetVariant,
+    more_args: str,
+    pooling: str,
+    any_size: str,
 ) -> Callable[..., keras.Model]:
     name = build.__name__ = build.__qualname__ = variant.name
     build.__doc__ = _SHARED_DOC.format(
@@ -238,16 +255,23 @@ def _pretrained(
     """Checks what can be checked before a download, then reads the weights."""
     if keras.config.image_data_format() != "channels_last":
         raise ValueError(
-            "Only `channels_last` images are supported. Switch to it in ~/.keras/keras.json, or with "
+            "Only `channels_last` images are supported. Switch to it in ~/.keras/keras.json, or "
+            "with "
             '`keras.config.set_image_data_format("channels_last")`.'
         )
-    found = None if weights is None else source.find(variant.name, weights, model_file.parameters_of(variant))
+    found = (
+        None
+        if weights is None
+        else source.find(variant.name, weights, model_file.parameters_of(variant))
+    )
     row = None if found is None else found.row
     if found is not None and row is not None and include_top:
         if found.is_tag and classes != row.classes:
             raise ValueError(
-                f'If using `weights="{weights}"` with `include_top=True`, `classes` should be {row.classes}.  '
-                f"Received classes={classes}. For other classes use `include_top=False`, or load with "
+                f'If using `weights="{weights}"` with `include_top=True`, `classes` should be '
+                f"{row.classes}.  "
+                f"Received classes={classes}. For other classes use `include_top=False`, or load "
+                f"with "
                 f"classes={row.classes} and call `keras_vit.replace_head(model, {classes})`."
             )
         if not row.head_is_valid:
@@ -261,8 +285,10 @@ def _pretrained(
         keras.activations.get(None),
     ):
         raise ValueError(
-            "Only `None` and `softmax` activations are allowed for the `classifier_activation` argument when using "
-            f"pretrained weights, with `include_top=True`; Received: classifier_activation={classifier_activation}"
+            "Only `None` and `softmax` activations are allowed for the `classifier_activation` "
+            "argument when using "
+            f"pretrained weights, with `include_top=True`; Received: "
+            f"classifier_activation={classifier_activation}"
         )
     pretrained = source.load(found)
     if include_top and pretrained.head_is_zero:
@@ -297,7 +323,8 @@ def _restored(
 ) -> keras.Model:
     if pretrained is None:
         return model
-    upstream = keras.Model(model.inputs, images).layers  # of the caller's own, before `input_tensor`
+    # of the caller's own, before `input_tensor`
+    upstream = keras.Model(model.inputs, images).layers
     layers = [layer for layer in model.layers if layer not in upstream]
     names = {layer.name for layer in layers}
     heads = () if include_top else ("predictions", "pre_logits", "map_head")

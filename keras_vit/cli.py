@@ -1,10 +1,10 @@
 """The command line: `python -m keras_vit`, and `keras-vit` where the package is installed.
 
-What lives here: the frame of all commands, usage errors and exit codes. The commands and their flags are in
-`commands/`.
+What lives here: the frame of all commands, usage errors and exit codes. The commands and their
+flags are in `commands/`.
 
-Exit codes: 0 all is well; 1 the job failed or the verdict is bad; 2 the command line is wrong; 75 a training was asked
-to stop, its state is saved, and the same command goes on.
+Exit codes: 0 all is well; 1 the job failed or the verdict is bad; 2 the command line is wrong; 75 a
+training was asked to stop, its state is saved, and the same command goes on.
 """
 
 import io
@@ -38,7 +38,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     name, *arguments = argv
     if name not in COMMANDS:
         known = ", ".join(COMMANDS)
-        return _usage_error(PROGRAM, f"there is no command {name!r}.{did_you_mean(name, COMMANDS)} Commands: {known}.")
+        return _usage_error(
+            PROGRAM,
+            f"there is no command {name!r}.{did_you_mean(name, COMMANDS)} Commands: {known}.",
+        )
     command, values = COMMANDS[name], flags.FlagValues()
     values.set_gnu_getopt(True)  # flags may follow files
     command.define(values)
@@ -51,7 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         fewest, most = command.counts
         if not fewest <= len(positional) <= most:
             expected = command.arguments or "no arguments"
-            return _usage_error(f"{PROGRAM} {name}", f"expected {expected}, received {positional or 'none'}.")
+            return _usage_error(
+                f"{PROGRAM} {name}", f"expected {expected}, received {positional or 'none'}."
+            )
         return _run(f"{PROGRAM} {name}", command, positional, values)
     except flags.Error as error:
         return _usage_error(f"{PROGRAM} {name}", str(error))
@@ -63,7 +68,8 @@ def _run(program: str, command: Command, arguments: list[str], values: flags.Fla
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # Whoever read the output has seen enough, as in `... | head`. Python flushes once more when it exits.
+        # Whoever read the output has seen enough, as in `... | head`. Python flushes once more when
+        # it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
@@ -74,11 +80,17 @@ def _run(program: str, command: Command, arguments: list[str], values: flags.Fla
         return 1
 
 
-# --- words -----------------------------------------------------------------------------------------------------------
+# --- words
+# -----------------------------------------------------------------------------------------------------------
 
 
 def _overview() -> str:
-    lines = ["Vision Transformers in Keras 3, with published weights.", "", f"usage: {PROGRAM} COMMAND ...", ""]
+    lines = [
+        "Vision Transformers in Keras 3, with published weights.",
+        "",
+        f"usage: {PROGRAM} COMMAND ...",
+        "",
+    ]
     for name, command in COMMANDS.items():
         lines += [f"  {name:<11} {command.summary}", f"  {'':<11} $ {command.example}", ""]
     return "\n".join([*lines, f"More about a command: {PROGRAM} COMMAND --help"])
@@ -88,12 +100,18 @@ def _help(name: str, command: Command, values: flags.FlagValues) -> str:
     usage = f"usage: {PROGRAM} {name} {command.arguments} [flags]".replace("  ", " ")
     shown = {flag.name: flag for flag in map(values.__getitem__, values)}
     rows = [
-        (f"--{flag.name}" + ("" if flag.boolean else f"={'' if flag.default is None else flag.default}"), flag.help)
+        (
+            f"--{flag.name}"
+            + ("" if flag.boolean else f"={'' if flag.default is None else flag.default}"),
+            flag.help,
+        )
         for flag in shown.values()
     ]
     width = max(len(left) for left, _ in rows)
     example = f"example: {command.example}"
-    return "\n".join([usage, "", command.details, "", *(f"  {a:<{width}}  {b}" for a, b in rows), "", example])
+    return "\n".join(
+        [usage, "", command.details, "", *(f"  {a:<{width}}  {b}" for a, b in rows), "", example]
+    )
 
 
 def _usage_error(program: str, message: str) -> int:

@@ -1,6 +1,8 @@
-"""Where a run computes: one device, the GPUs of a machine, several machines, a TPU; and in which precision.
+"""Where a run computes: one device, the GPUs of a machine, several machines, a TPU; and in which
+precision.
 
-TensorFlow uses tf.distribute, JAX uses `keras.distribution`; the rest of the package sees a `Devices`.
+TensorFlow uses tf.distribute, JAX uses `keras.distribution`; the rest of the package sees a
+`Devices`.
 """
 
 import functools
@@ -35,15 +37,17 @@ class DevicesConfig:
     """Where to compute.
 
     Attributes:
-        kind: "one"; "mirrored": all GPUs of this machine; "multi_worker": the machines of TF_CONFIG (on JAX:
-            KERAS_DISTRIBUTION_*), which must all see the folder of the run; "tpu": the TPU of TPU_NAME; "auto": the
-            last that is there.
-        precision: "float32", "mixed_bfloat16" (TPUs, recent GPUs) or "mixed_float16" (with loss scaling).
+        kind: "one"; "mirrored": all GPUs of this machine; "multi_worker": the machines of TF_CONFIG
+            (on JAX: KERAS_DISTRIBUTION_*), which must all see the folder of the run; "tpu": the TPU
+            of TPU_NAME; "auto": the last that is there.
+        precision: "float32", "mixed_bfloat16" (TPUs, recent GPUs) or "mixed_float16" (with loss
+            scaling).
         names: Devices of this machine to use, such as ("GPU:0", "GPU:1"); () for all.
         jit_compile: Compile with XLA; None leaves it to Keras. JAX always does.
-        deterministic: On GPUs under TensorFlow, only operations that give the same bits in every run. Without, a run
-            that was killed and resumed may end with other bits than one that was not. CPUs do so anyway; for JAX on
-            GPUs set XLA_FLAGS=--xla_gpu_deterministic_ops=true.
+        deterministic: On GPUs under TensorFlow, only operations that give the same bits in every
+            run. Without, a run that was killed and resumed may end with other bits than one that
+            was not. CPUs do so anyway; for JAX on GPUs set
+            XLA_FLAGS=--xla_gpu_deterministic_ops=true.
     """
 
     kind: str = "auto"
@@ -56,7 +60,9 @@ class DevicesConfig:
         if self.kind not in KINDS:
             raise ValueError(f"`kind` must be one of {', '.join(KINDS)}. Received: {self.kind!r}.")
         if self.precision not in PRECISIONS:
-            raise ValueError(f"`precision` must be one of {', '.join(PRECISIONS)}. Received: {self.precision!r}.")
+            raise ValueError(
+                f"`precision` must be one of {', '.join(PRECISIONS)}. Received: {self.precision!r}."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +76,9 @@ class Devices:
         scope: Context in which models and optimizers are made.
         distribute: tf.data with one batch for each local part to what `fit` takes.
         gather: A number of this worker to the numbers of all; every worker must call it.
-        forward: A model to a function of what `distribute` gives of a batch (images, labels, weights): NumPy arrays of
-            the whole batch (outputs, labels, weights), on every worker. Images of type uint8 are scaled to [-1, 1].
+        forward: A model to a function of what `distribute` gives of a batch (images, labels,
+            weights): NumPy arrays of the whole batch (outputs, labels, weights), on every worker.
+            Images of type uint8 are scaled to [-1, 1].
         description: For reports.
     """
 
@@ -82,7 +89,9 @@ class Devices:
     scope: Callable[[], AbstractContextManager] = field(default=nullcontext, repr=False)
     distribute: Callable[[Any], Any] = field(default=lambda dataset: dataset, repr=False)
     gather: Callable[[int], list[int]] = field(default=lambda value: [value], repr=False)
-    forward: Callable[[keras.Model], Forward] = field(default=lambda model: _forward(model), repr=False)
+    forward: Callable[[keras.Model], Forward] = field(
+        default=lambda model: _forward(model), repr=False
+    )
     description: str = ""
 
     @property
@@ -92,8 +101,12 @@ class Devices:
 
     @property
     def local_parts(self) -> int:
-        """Into how many equal batches a worker's rows are cut before `fit`: TensorFlow takes one for each replica."""
-        return self.num_replicas // self.num_workers if keras.backend.backend() == "tensorflow" else 1
+        """Into how many equal batches a worker's rows are cut before `fit`: TensorFlow takes one
+        for each replica.
+        """
+        return (
+            self.num_replicas // self.num_workers if keras.backend.backend() == "tensorflow" else 1
+        )
 
 
 def connect(config: DevicesConfig = DevicesConfig()) -> Devices:
@@ -117,14 +130,20 @@ def connect(config: DevicesConfig = DevicesConfig()) -> Devices:
 
 def _connect_tensorflow(config: DevicesConfig) -> Devices:
     num_gpus = len(tf.config.list_physical_devices("GPU"))
-    if config.deterministic and num_gpus:  # on CPUs it would change no bit, and make the input pipeline serial
+    # on CPUs it would change no bit, and make the input pipeline serial
+    if config.deterministic and num_gpus:
         tf.config.experimental.enable_op_determinism()
     kind = _kind_on_tensorflow(config, num_gpus)
-    _check_names(config.names, [device.name for device in tf.config.list_logical_devices()] if config.names else [])
+    _check_names(
+        config.names,
+        [device.name for device in tf.config.list_logical_devices()] if config.names else [],
+    )
     if kind == "one":
         device = config.names[0] if config.names else None
         scope = (lambda: tf.device(device)) if device else nullcontext
-        return Devices(kind="one", num_replicas=1, scope=scope, description=device or _local_device())
+        return Devices(
+            kind="one", num_replicas=1, scope=scope, description=device or _local_device()
+        )
     strategy = _strategy(kind, config.names)
     num_workers = len(_workers()) if kind == "multi_worker" else 1
     return Devices(
@@ -133,17 +152,22 @@ def _connect_tensorflow(config: DevicesConfig) -> Devices:
         num_workers=num_workers,
         worker_index=_worker_index() if num_workers > 1 else 0,
         scope=strategy.scope,
-        # One batch for each replica, in the order of the replicas: TensorFlow splits and shards nothing by itself.
+        # One batch for each replica, in the order of the replicas: TensorFlow splits and shards
+        # nothing by itself.
         distribute=lambda dataset: strategy.distribute_datasets_from_function(lambda _: dataset),
         gather=lambda value: _gather_on_tensorflow(strategy, value),
-        forward=lambda model: _kept(model, strategy, functools.partial(_forward_on_replicas, strategy)),
+        forward=lambda model: _kept(
+            model, strategy, functools.partial(_forward_on_replicas, strategy)
+        ),
         description=f"{type(strategy).__name__}, {strategy.num_replicas_in_sync} replicas on {num_workers} workers",
     )
 
 
 @functools.cache
 def _strategy(kind: str, names: tuple[str, ...]) -> tf.distribute.Strategy:
-    """One for each kind and process: a second one would mix its sums with those of the first (TensorFlow 2.21)."""
+    """One for each kind and process: a second one would mix its sums with those of the first
+    (TensorFlow 2.21).
+    """
     if kind == "mirrored":
         return _mirrored(names)
     if kind == "multi_worker":
@@ -154,7 +178,8 @@ def _strategy(kind: str, names: tuple[str, ...]) -> tf.distribute.Strategy:
     strategy = tf.distribute.TPUStrategy(resolver)
     if strategy.extended.num_hosts > 1:
         raise ValueError(
-            f"This TPU has {strategy.extended.num_hosts} hosts; one is supported. On more, use the JAX backend, "
+            f"This TPU has {strategy.extended.num_hosts} hosts; one is supported. On more, use the "
+            f"JAX backend, "
             "with one process for each host."
         )
     return strategy
@@ -166,13 +191,16 @@ _MIRRORED_COUNT = itertools.count(1)
 def _mirrored(names: tuple[str, ...]) -> tf.distribute.Strategy:
     """A MirroredStrategy whose all-reduces are not taken for those of another one in this process.
 
-    TensorFlow 2.21 starts the keys of every MirroredStrategy at the same number, and keeps the shapes and devices that
-    it saw under a key: a second strategy with a model of another size, or with other devices, raises "Shape mismatch in
-    the collective instance". `tests/test_devices.py` tells when this is no longer needed.
+    TensorFlow 2.21 starts the keys of every MirroredStrategy at the same number, and keeps the
+    shapes and devices that
+    it saw under a key: a second strategy with a model of another size, or with other devices,
+    raises "Shape mismatch in the collective instance". `tests/test_devices.py` tells when this is
+    no longer needed.
     """
 
     class MirroredStrategy(tf.distribute.MirroredStrategy):
-        _collective_key_base = 100_000 * next(_MIRRORED_COUNT)  # TensorFlow's own tests separate strategies by it
+        # TensorFlow's own tests separate strategies by it
+        _collective_key_base = 100_000 * next(_MIRRORED_COUNT)
 
     return MirroredStrategy(list(names) or None)
 
@@ -182,11 +210,15 @@ def _gather_on_tensorflow(strategy: tf.distribute.Strategy, value: int) -> list[
 
 
 # Tracing takes a second, and the same model is asked about one data set after the other.
-_FORWARDS: weakref.WeakKeyDictionary[keras.Model, dict[Any, tuple[Any, Forward]]] = weakref.WeakKeyDictionary()
+_FORWARDS: weakref.WeakKeyDictionary[keras.Model, dict[Any, tuple[Any, Forward]]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def _kept(model: keras.Model, where: Any, make: Callable[[keras.Model], Forward]) -> Forward:
-    """What `make` made of the model before, as long as the model is built as it was then. Values may change."""
+    """What `make` made of the model before, as long as the model is built as it was then. Values
+    may change.
+    """
     kept, now = _FORWARDS.setdefault(model, {}), _structure(model)
     if where not in kept or kept[where][0] != now:
         kept[where] = now, make(model)
@@ -194,13 +226,17 @@ def _kept(model: keras.Model, where: Any, make: Callable[[keras.Model], Forward]
 
 
 def _structure(model: keras.Model) -> tuple:
-    layers = [(layer.dtype_policy.name, id(getattr(layer, "activation", None))) for layer in model.layers]
+    layers = [
+        (layer.dtype_policy.name, id(getattr(layer, "activation", None))) for layer in model.layers
+    ]
     return tuple(map(id, model.variables)), tuple(layers)
 
 
 def _forward(model: keras.Model) -> Forward:
     """In this process, on what Keras uses without being told."""
-    return _kept(model, None, _forward_on_jax if keras.backend.backend() == "jax" else _forward_on_tensorflow)
+    return _kept(
+        model, None, _forward_on_jax if keras.backend.backend() == "jax" else _forward_on_tensorflow
+    )
 
 
 def _forward_on_tensorflow(model: keras.Model) -> Forward:
@@ -221,8 +257,11 @@ def _forward_on_replicas(strategy: tf.distribute.Strategy, model: keras.Model) -
 
     @tf.function(reduce_retracing=True)
     def on_all(batch: tuple) -> tuple:
-        parts = strategy.run(lambda images, *others: (outputs_of(alive(), images), *others), args=batch)
-        return tuple(strategy.gather(part, axis=0) for part in parts)  # in the order of the replicas: that of the rows
+        parts = strategy.run(
+            lambda images, *others: (outputs_of(alive(), images), *others), args=batch
+        )
+        # in the order of the replicas: that of the rows
+        return tuple(strategy.gather(part, axis=0) for part in parts)
 
     return lambda batch: tuple(values.numpy() for values in on_all(batch))
 
@@ -231,7 +270,8 @@ def _kind_on_tensorflow(config: DevicesConfig, num_gpus: int) -> str:
     if config.kind == "multi_worker" and not _workers():
         raise ValueError(
             "`kind='multi_worker'` needs the workers in TF_CONFIG, for example "
-            '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}. '
+            '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", '
+            '"index": 0}}. '
             f"Received: TF_CONFIG={os.environ.get('TF_CONFIG')!r}."
         )
     if config.kind != "auto":
@@ -265,7 +305,11 @@ def _tf_config() -> dict:
 def _check_names(names: tuple[str, ...], known: list[str]) -> None:
     """TensorFlow 2.21 waits for ever for a replica on a CPU that is not there."""
     there = {name.lower().rpartition("/")[2].removeprefix("device:") for name in known}
-    missing = [name for name in names if name.lower().rpartition("/")[2].removeprefix("device:") not in there]
+    missing = [
+        name
+        for name in names
+        if name.lower().rpartition("/")[2].removeprefix("device:") not in there
+    ]
     if missing:
         raise ValueError(
             f"There is no device {', '.join(missing)} here. There are: {', '.join(sorted(there))}. "
@@ -275,13 +319,21 @@ def _check_names(names: tuple[str, ...], known: list[str]) -> None:
 
 def _local_device() -> str:
     gpus = tf.config.list_physical_devices("GPU")
-    return tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU") if gpus else "CPU"
+    return (
+        tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")
+        if gpus
+        else "CPU"
+    )
 
 
 def _connect_jax(config: DevicesConfig) -> Devices:
-    if tf.config.list_physical_devices("GPU"):  # TensorFlow reads the data; the memory of the GPUs is JAX's
+    # TensorFlow reads the data; the memory of the GPUs is JAX's
+    if tf.config.list_physical_devices("GPU"):
         tf.config.set_visible_devices([], "GPU")
-    if config.kind == "multi_worker" or int(os.environ.get("KERAS_DISTRIBUTION_NUM_PROCESSES", 1)) > 1:
+    if (
+        config.kind == "multi_worker"
+        or int(os.environ.get("KERAS_DISTRIBUTION_NUM_PROCESSES", 1)) > 1
+    ):
         keras.distribution.initialize()
     if config.kind == "tpu" and jax.default_backend() != "tpu":
         raise ValueError(f"`kind='tpu'` needs a TPU. JAX found: {jax.default_backend()}.")
@@ -318,7 +370,9 @@ def _forward_on_jax(model: keras.Model, *, over_devices: bool = False) -> Forwar
 
     def forward(batch: tuple) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         images = np.asarray(batch[0])
-        outputs = compiled([variable.value for variable in variables], _sharded(images) if over_devices else images)
+        outputs = compiled(
+            [variable.value for variable in variables], _sharded(images) if over_devices else images
+        )
         return tuple(_gathered(value) for value in (outputs, *batch[1:]))
 
     return forward
@@ -342,7 +396,9 @@ def _gathered(values: Any) -> np.ndarray:
 
 
 def is_of_a_lost_worker(error: BaseException) -> bool:
-    """Whether an error is what the backend raises when another worker of the run cannot be reached any more."""
+    """Whether an error is what the backend raises when another worker of the run cannot be reached
+    any more.
+    """
     if keras.backend.backend() == "jax":
         return isinstance(error, jax.errors.JaxRuntimeError) and bool(_LOST.search(str(error)))
     of_connections = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
@@ -351,7 +407,9 @@ def is_of_a_lost_worker(error: BaseException) -> bool:
     return isinstance(error, tf.errors.OpError) and bool(_LOST.search(str(error)))
 
 
-_LOST = re.compile("collective|coordination|heartbeat|gloo|connection|socket|unavailable|deadline", re.IGNORECASE)
+_LOST = re.compile(
+    "collective|coordination|heartbeat|gloo|connection|socket|unavailable|deadline", re.IGNORECASE
+)
 
 
 def has_accelerator() -> bool:
@@ -362,7 +420,9 @@ def has_accelerator() -> bool:
 
 
 def memory_gb() -> float | None:
-    """Returns the memory in use on the first accelerator, in 10^9 bytes; None where there is none or it is silent."""
+    """Returns the memory in use on the first accelerator, in 10^9 bytes; None where there is none
+    or it is silent.
+    """
     if keras.backend.backend() == "jax":
         used = (jax.local_devices()[0].memory_stats() or {}).get("bytes_in_use")
         return None if used is None else used / 1e9

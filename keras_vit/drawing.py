@@ -1,6 +1,8 @@
-"""The style of all pictures, the one door to matplotlib's figures, and what several callers draw alike.
+"""The style of all pictures, the one door to matplotlib's figures, and what several callers draw
+alike.
 
-What is drawn is the business of the callers, but for two pictures: rows of images, and the curves of a training.
+What is drawn is the business of the callers, but for two pictures: rows of images, and the curves
+    of a training.
 """
 
 import math
@@ -49,7 +51,8 @@ def check_can_draw() -> None:
 
 @contextmanager
 def picture(path: Path, width: float, height: float, *, plain: bool = False) -> Iterator[Any]:
-    """Gives a matplotlib figure; it is saved as a PNG, whole or not at all, when all has been drawn.
+    """Gives a matplotlib figure; it is saved as a PNG, whole or not at all, when all has been
+    drawn.
 
     Args:
         path: Of the PNG.
@@ -69,7 +72,9 @@ def picture(path: Path, width: float, height: float, *, plain: bool = False) -> 
     new_figure, style = _matplotlib()
     path = Path(path)
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"There is no folder {path.parent} to draw {path.name} into. Make it first.")
+        raise FileNotFoundError(
+            f"There is no folder {path.parent} to draw {path.name} into. Make it first."
+        )
     with style({} if plain else _STYLE):
         figure = new_figure(figsize=(width, height), dpi=150, layout="constrained")
         yield figure
@@ -86,7 +91,9 @@ def draw_rows(path: Path, rows: Mapping[str, np.ndarray]) -> None:
     """
     count = len(next(iter(rows.values())))
     with picture(path, 1.5 * count + 1, 1.6 * len(rows), plain=True) as figure:
-        lines = figure.subplots(len(rows), count, squeeze=False, subplot_kw={"xticks": [], "yticks": []})
+        lines = figure.subplots(
+            len(rows), count, squeeze=False, subplot_kw={"xticks": [], "yticks": []}
+        )
         for line, (name, images) in zip(lines, rows.items(), strict=True):
             line[0].set_ylabel(name)
             for panel, image in zip(line, images, strict=True):
@@ -116,8 +123,8 @@ class Line(NamedTuple):
 def draw_training(path: Path, lines: Sequence[Line], title: str) -> None:
     """Draws the metrics of a training, one panel below the other, over the same steps.
 
-    Few points are drawn as points, many as a faint line below a smooth one. What is not finite is marked at the bottom
-    of its panel. The file appears whole or not at all.
+    Few points are drawn as points, many as a faint line below a smooth one. What is not finite is
+    marked at the bottom of its panel. The file appears whole or not at all.
 
     Args:
         path: Of the PNG.
@@ -128,38 +135,59 @@ def draw_training(path: Path, lines: Sequence[Line], title: str) -> None:
     heights = [TRAINING_PANELS[kind][0] for kind in kinds]
     crowded = any(sum(line.panel == kind for line in lines) > _FEW_LABELS for kind in kinds)
     with picture(path, 13 if crowded else 9, sum(heights) + 1) as figure:
-        panels = figure.subplots(len(kinds), sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+        panels = figure.subplots(len(kinds), sharex=True, squeeze=False, height_ratios=heights)[
+            :, 0
+        ]
         for kind, panel in zip(kinds, panels, strict=True):
             shown = [line for line in lines if line.panel == kind]
             for line in shown:
                 _draw_line(panel, line)
-            _finish_panel(panel, kind, [value for line in shown for _, value in line.curve if math.isfinite(value)])
+            _finish_panel(
+                panel,
+                kind,
+                [value for line in shown for _, value in line.curve if math.isfinite(value)],
+            )
         _finish_steps(panels[-1], max(step for line in lines for step, _ in line.curve))
         panels[0].set_title(title, loc="left", fontweight="bold", wrap=True, parse_math=False)
         figure.align_ylabels(panels)
 
 
 def _draw_line(panel: Any, line: Line) -> None:
-    steps, values = np.array([step for step, _ in line.curve]), np.array([value for _, value in line.curve])
+    steps, values = (
+        np.array([step for step, _ in line.curve]),
+        np.array([value for _, value in line.curve]),
+    )
     finite = np.isfinite(values)
     style: dict[str, Any] = {"color": line.color, "linestyle": "--" if line.dashed else "-"}
     if len(line.curve) <= _FEW:
         style |= {"marker": "o", "markersize": 4.5, "linewidth": 1.6}
         panel.plot(steps[finite], values[finite], label=line.label, **style)
     elif line.panel == "learning_rate":
-        panel.plot(steps, np.where(finite, values, np.nan), linewidth=2.0, label=line.label, **style)
+        panel.plot(
+            steps, np.where(finite, values, np.nan), linewidth=2.0, label=line.label, **style
+        )
     else:
-        panel.plot(steps, np.where(finite, values, np.nan), color=line.color, alpha=0.25, linewidth=0.8)
+        panel.plot(
+            steps, np.where(finite, values, np.nan), color=line.color, alpha=0.25, linewidth=0.8
+        )
         panel.plot(steps, smoothed(values), linewidth=2.0, label=line.label, **style)
     if not finite.all():
         base = np.full((~finite).sum(), 0.03)
-        panel.plot(steps[~finite], base, "|", color="black", transform=panel.get_xaxis_transform(), markersize=9)
+        panel.plot(
+            steps[~finite],
+            base,
+            "|",
+            color="black",
+            transform=panel.get_xaxis_transform(),
+            markersize=9,
+        )
         label = f"{drawable(line.name, 60)}: not finite, {len(base)} times"
         panel.plot([], [], "|", color="black", markersize=9, label=label)
 
 
 def smoothed(values: np.ndarray) -> np.ndarray:
-    """Returns the mean of the finite values nearby, a fiftieth of the curve; at the ends, of those there are.
+    """Returns the mean of the finite values nearby, a fiftieth of the curve; at the ends, of those
+    there are.
 
     Example:
         >>> smoothed(np.array([1.0, 2.0, 3.0, np.nan, 5.0]))
@@ -178,12 +206,15 @@ def _finish_panel(panel: Any, kind: str, values: list[float]) -> None:
         panel.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3), useMathText=True)
     if kind == "accuracy":
         panel.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.4g}%")
-    # A loss that falls through more than an order of magnitude would otherwise end as a line along the axis.
+    # A loss that falls through more than an order of magnitude would otherwise end as a line along
+    # the axis.
     if kind == "loss" and values and min(values) > 0 and max(values) > 30 * min(values):
         panel.set_yscale("log")
     if count := len(panel.get_legend_handles_labels()[0]):
         beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
-        spell_plainly(panel.legend(**({"loc": TRAINING_PANELS[kind][1]} if count <= _FEW_LABELS else beside)))
+        spell_plainly(
+            panel.legend(**({"loc": TRAINING_PANELS[kind][1]} if count <= _FEW_LABELS else beside))
+        )
 
 
 def _finish_steps(panel: Any, last_step: int) -> None:
@@ -200,7 +231,8 @@ def spell_plainly(legend: Any) -> None:
 
 
 def write_beside(panel: Any, points: Sequence[tuple[float, float]], labels: Sequence[str]) -> None:
-    """Writes a label beside each point of a panel, where it covers least of points and of other labels.
+    """Writes a label beside each point of a panel, where it covers least of points and of other
+    labels.
 
     To be called when everything else has its place: after `figure.draw_without_rendering()`.
 
@@ -213,31 +245,45 @@ def write_beside(panel: Any, points: Sequence[tuple[float, float]], labels: Sequ
     taken = np.concatenate([dots - _DOT_PX, dots + _DOT_PX], axis=1)
     for number in sorted(range(len(dots)), key=lambda number: tuple(dots[number])):
         if words := drawable(labels[number], 30):
-            text = panel.annotate(words, points[number], (0, 0), textcoords="offset pixels", fontsize=8)
+            text = panel.annotate(
+                words, points[number], (0, 0), textcoords="offset pixels", fontsize=8
+            )
             text.set(ha="center", va="center", in_layout=False, parse_math=False)
             half = np.array(text.get_window_extent().size) / 2
             shifts = np.array(
-                [np.array(side) * (half + reach) for reach in (_DOT_PX + 3, 20, 32, 46) for side in _SIDES]
+                [
+                    np.array(side) * (half + reach)
+                    for reach in (_DOT_PX + 3, 20, 32, 46)
+                    for side in _SIDES
+                ]
             )
-            boxes = np.concatenate([dots[number] + shifts - half, dots[number] + shifts + half], axis=1)
+            boxes = np.concatenate(
+                [dots[number] + shifts - half, dots[number] + shifts + half], axis=1
+            )
             best = int(np.argmin(_covered(boxes, taken, panel.bbox.extents)))
             text.set_position(shifts[best])
             taken = np.concatenate([taken, boxes[best : best + 1]])
 
 
 def _covered(boxes: np.ndarray, taken: np.ndarray, panel: np.ndarray) -> np.ndarray:
-    """(n,) of (n, 4) boxes: how much of each, in square pixels, lies on others or outside of the panel."""
+    """(n,) of (n, 4) boxes: how much of each, in square pixels, lies on others or outside of the
+    panel.
+    """
     outside = np.prod(boxes[:, 2:] - boxes[:, :2], axis=1) - _overlaps(boxes, panel[None])[:, 0]
     return (outside + _overlaps(boxes, taken).sum(axis=1)).round(3)
 
 
 def _overlaps(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
-    least, most = np.maximum(boxes[:, None, :2], others[:, :2]), np.minimum(boxes[:, None, 2:], others[:, 2:])
+    least, most = (
+        np.maximum(boxes[:, None, :2], others[:, :2]),
+        np.minimum(boxes[:, None, 2:], others[:, 2:]),
+    )
     return np.prod(np.maximum(most - least, 0.0), axis=2)
 
 
 def shortened(name: str, number: int, length: int) -> str:
-    """Returns a class name that fits and can be drawn: without its middle, and without signs that the font lacks.
+    """Returns a class name that fits and can be drawn: without its middle, and without signs that
+    the font lacks.
 
     Args:
         name: Of a class.
@@ -255,13 +301,16 @@ def shortened(name: str, number: int, length: int) -> str:
 
 
 def drawable(text: str, length: int) -> str:
-    """Returns a text as `shortened` does a name, without saying where signs are lacking: on one line, for a picture.
+    """Returns a text as `shortened` does a name, without saying where signs are lacking: on one
+    line, for a picture.
 
     Example:
         >>> drawable("a photo\\nof a \\u732b cat", 40)
         'a photo of a cat'
     """
-    words = " ".join("".join(sign for sign in " ".join(text.split()) if ord(sign) in _signs()).split())
+    words = " ".join(
+        "".join(sign for sign in " ".join(text.split()) if ord(sign) in _signs()).split()
+    )
     return f"{words[: length - 9]}…{words[-8:]}" if len(words) > length else words
 
 

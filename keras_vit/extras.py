@@ -1,4 +1,6 @@
-"""What to install for the parts of the package that are optional, from the package's own metadata."""
+"""What to install for the parts of the package that are optional, from the package's own
+metadata.
+"""
 
 from collections.abc import Iterator
 from importlib import metadata
@@ -18,7 +20,8 @@ def absent(extra: str, needs: str, error: ImportError) -> ImportError:
 
     Example:
         >>> absent("openvino", "OpenVINO is not there", ImportError("No module named 'openvino'"))
-        ImportError('OpenVINO is not there: pip install "openvino>=2025.0" (No module named \\'openvino\\')')
+        ImportError('OpenVINO is not there: pip install "openvino>=2025.0" (No module named
+        \\'openvino\\')')
     """
     return ImportError(f"{needs}: {install(extra)} ({error})")
 

@@ -1,4 +1,6 @@
-"""One process at a time in the folder of a run, or of features: two would overwrite each other's files."""
+"""One process at a time in the folder of a run, or of features: two would overwrite each other's
+files.
+"""
 
 import os
 from collections.abc import Iterator
@@ -17,8 +19,8 @@ except ImportError:  # Windows
 def lock_folder(folder: Path) -> Iterator[None]:
     """Keeps other processes, and other runs of this one, out of a folder while it lasts.
 
-    The lock is the operating system's and on the folder itself: a killed process leaves none. Where there is no such
-    lock (Windows, some network disks), a warning says so.
+    The lock is the operating system's and on the folder itself: a killed process leaves none. Where
+    there is no such lock (Windows, some network disks), a warning says so.
 
     Raises:
         ValueError: If another run is in it.
@@ -36,7 +38,8 @@ def lock_folder(folder: Path) -> Iterator[None]:
     except BlockingIOError as error:
         os.close(descriptor)
         raise ValueError(
-            f"Another run is going on in {folder}. Wait for it, stop it, or choose another folder: two would overwrite "
+            f"Another run is going on in {folder}. Wait for it, stop it, or choose another folder: "
+            f"two would overwrite "
             "each other's files."
         ) from error
     except OSError as error:

@@ -1,10 +1,13 @@
-"""The graph of a functional Keras model: its calls in order, and the layer that gives its answer."""
+"""The graph of a functional Keras model: its calls in order, and the layer that gives its
+answer.
+"""
 
 from typing import Any
 
 
 def calls_of(model: Any) -> list:
-    """Returns the calls that lead from the inputs of a functional model to its outputs, each after those it needs.
+    """Returns the calls that lead from the inputs of a functional model to its outputs, each after
+    those it needs.
 
     Not `layer.input`: a layer may be in several models, and that is what it was given in the first.
 
@@ -39,17 +42,23 @@ def maker_of(tensor: Any) -> Any:
 
 
 def has_graph(model: Any) -> bool:
-    """Returns whether this is a model whose calls are known: functional, or `Sequential` with a known input.
+    """Returns whether this is a model whose calls are known: functional, or `Sequential` with a
+    known input.
 
     Example:
         >>> has_graph(keras.Sequential([keras.layers.Dense(2)])), has_graph(keras.layers.Dense(2))
         (False, False)
     """
-    return bool(getattr(model, "layers", None) and getattr(model, "inputs", None) and getattr(model, "outputs", None))
+    return bool(
+        getattr(model, "layers", None)
+        and getattr(model, "inputs", None)
+        and getattr(model, "outputs", None)
+    )
 
 
 def last_calls(model: Any) -> list:
-    """Returns the calls that lead to the only output of a model, the last first, as far as each has one input.
+    """Returns the calls that lead to the only output of a model, the last first, as far as each has
+    one input.
 
     A model within the model stands for its own calls.
 

@@ -16,7 +16,9 @@ Interpolation = Literal["bilinear", "bilinear_half_pixel", "bicubic_antialias"]
 INTERPOLATIONS: tuple[str, ...] = get_args(Interpolation)
 
 
-def patch_grid(image_size: tuple[int, int], patch_size: int, num_halvings: int = 0) -> tuple[int, int]:
+def patch_grid(
+    image_size: tuple[int, int], patch_size: int, num_halvings: int = 0
+) -> tuple[int, int]:
     """Returns the (rows, columns) of patches of an image.
 
     Args:
@@ -47,7 +49,8 @@ def patch_grid(image_size: tuple[int, int], patch_size: int, num_halvings: int =
 
 
 def padded(size: Any, patch_size: int, num_halvings: int = 0) -> Any:
-    """Returns the size in pixels, along one axis, to which an image is padded so that patches tile it.
+    """Returns the size in pixels, along one axis, to which an image is padded so that patches tile
+    it.
 
     Args:
         size: In pixels: an integer, or a scalar tensor inside a graph.
@@ -82,7 +85,8 @@ def square_grid(num_positions: int) -> tuple[int, int]:
     side = math.isqrt(num_positions)
     if side * side != num_positions:
         raise ValueError(
-            f"A position table of {num_positions} rows does not belong to a square image, and the file does not say "
+            f"A position table of {num_positions} rows does not belong to a square image, and the "
+            f"file does not say "
             "its grid. Pass `checkpoint_grid=(rows, columns)`."
         )
     return side, side
@@ -145,16 +149,23 @@ def resize_positions(
         method: See `interpolation_matrix`.
 
     Returns:
-        (1, T + new rows * new columns, D) in the type of `table`; `table` itself if the grids agree.
+        (1, T + new rows * new columns, D) in the type of `table`; `table` itself if the grids
+        agree.
 
     Source: arXiv:2010.11929, section 3.2; vision_transformer@c6de1e5 `interpolate_posembed`.
     """
     num_prefix_tokens = table.shape[1] - old_grid[0] * old_grid[1]
     if num_prefix_tokens < 0:
-        raise ValueError(f"A position table of shape {table.shape} cannot hold a grid of {old_grid}.")
+        raise ValueError(
+            f"A position table of shape {table.shape} cannot hold a grid of {old_grid}."
+        )
     if tuple(old_grid) == tuple(new_grid):
         return table
     prefix, patches = table[0, :num_prefix_tokens], table[0, num_prefix_tokens:].astype("float64")
-    down, across = (interpolation_matrix(old, new, method) for old, new in zip(old_grid, new_grid, strict=True))
-    resized = np.einsum("ri,cj,ijd->rcd", down, across, patches.reshape(*old_grid, -1), optimize=True)
+    down, across = (
+        interpolation_matrix(old, new, method) for old, new in zip(old_grid, new_grid, strict=True)
+    )
+    resized = np.einsum(
+        "ri,cj,ijd->rcd", down, across, patches.reshape(*old_grid, -1), optimize=True
+    )
     return np.concatenate([prefix, resized.reshape(-1, table.shape[-1]).astype(table.dtype)])[None]

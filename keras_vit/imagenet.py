@@ -50,16 +50,21 @@ def decode_predictions(preds: Any, top: int = 5) -> list[list[tuple[str, str, fl
     preds = np.asarray(keras.ops.convert_to_numpy(preds))
     if preds.ndim != 2 or preds.shape[1] not in _LABELS:
         raise ValueError(
-            "`decode_predictions` expects a batch of predictions (i.e. a 2D array of shape (samples, 1000) or "
+            "`decode_predictions` expects a batch of predictions (i.e. a 2D array of shape "
+            "(samples, 1000) or "
             f"(samples, 21843)). Received array with shape: {preds.shape}"
         )
     labels = _labels(preds.shape[1])
     best = np.argsort(-preds, axis=1, kind="stable")[:, :top]
-    return [[(*labels[i], float(row[i])) for i in indices] for row, indices in zip(preds, best, strict=True)]
+    return [
+        [(*labels[i], float(row[i])) for i in indices]
+        for row, indices in zip(preds, best, strict=True)
+    ]
 
 
 def class_names(num_classes: int) -> list[str]:
-    """Returns the names of ImageNet's classes: the 1000 of ILSVRC 2012, or the 21,843 of ImageNet-21k; none for others.
+    """Returns the names of ImageNet's classes: the 1000 of ILSVRC 2012, or the 21,843 of
+    ImageNet-21k; none for others.
 
     Example:
         >>> class_names(1000)[:2], class_names(7)
@@ -81,5 +86,9 @@ def is_wordnet_id(name: str) -> bool:
 @functools.cache
 def _labels(classes: int) -> list[tuple[str, str]]:
     """(WordNet id, first lemma) of each class."""
-    text = importlib.resources.files("keras_vit").joinpath("labels", _LABELS[classes]).read_text("utf-8")
+    text = (
+        importlib.resources.files("keras_vit")
+        .joinpath("labels", _LABELS[classes])
+        .read_text("utf-8")
+    )
     return [tuple(line.split("\t")) for line in text.splitlines()]

@@ -1,7 +1,8 @@
 """What is known of the models without building one: sizes, costs, published weights, as plain text.
 
-What lives here: the words and columns of `python -m keras_vit info`. What does not: the numbers, which are those of
-`variants.py`, `cost/`, `paper.py` and `weights/catalog.py`. No framework, so the answer comes at once.
+What lives here: the words and columns of `python -m keras_vit info`. What does not: the numbers,
+which are those of `variants.py`, `cost/`, `paper.py` and `weights/catalog.py`. No framework, so the
+answer comes at once.
 """
 
 import math
@@ -19,7 +20,8 @@ def models_table(image_size: tuple[int, int] | None = None, classes: int | None 
     """Returns the table of all models, one line each.
 
     Args:
-        image_size: (height, width) in pixels; default: 224 x 224. "-" stands where patches do not tile it.
+        image_size: (height, width) in pixels; default: 224 x 224. "-" stands where patches do not
+            tile it.
         classes: Outputs of the head, or None for no head.
 
     Example:
@@ -35,10 +37,13 @@ def models_table(image_size: tuple[int, int] | None = None, classes: int | None 
     return "\n".join([head, *_aligned(table)])
 
 
-def model_card(model: str, image_size: tuple[int, int] | None = None, classes: int | None = 1000) -> str:
+def model_card(
+    model: str, image_size: tuple[int, int] | None = None, classes: int | None = 1000
+) -> str:
     """Returns what is known of one model: architecture, cost at an image size, published weights.
 
-    Of a model in Table 6 of the paper it says, too, what its pre-training cost, by our arithmetic and as printed.
+    Of a model in Table 6 of the paper it says, too, what its pre-training cost, by our arithmetic
+    and as printed.
 
     Args:
         model: Name of a model.
@@ -54,24 +59,39 @@ def model_card(model: str, image_size: tuple[int, int] | None = None, classes: i
     """
     tags = catalog.list_weights(model)  # names the neighbours of an unknown model
     row, size = VARIANTS[model], image_size or _DEFAULT_SIZE
-    facts = _transformer_facts(row, size) if isinstance(row, ViTVariant) else _resnet_facts(row, size)
+    facts = (
+        _transformer_facts(row, size) if isinstance(row, ViTVariant) else _resnet_facts(row, size)
+    )
     facts += [*_cost_facts(row, size, classes), *_pretraining_facts(row)]
     width = max(len(label) for label, _ in facts)
     lines = [model, *(f"  {label:<{width}}   {text}" for label, text in facts), ""]
     if not tags:
-        return "\n".join([*lines, "No weights of it were published: weights=None, a file or a URL."])
-    also = " (or the name of any AugReg file of it)" if any(tag.startswith("augreg") for tag in tags) else ""
+        return "\n".join(
+            [*lines, "No weights of it were published: weights=None, a file or a URL."]
+        )
+    also = (
+        " (or the name of any AugReg file of it)"
+        if any(tag.startswith("augreg") for tag in tags)
+        else ""
+    )
     return "\n".join([*lines, f"Published weights{also}:", *_weights_table(model, tags)])
 
 
-def _cells(row: ViTVariant | ResNetVariant, size: tuple[int, int], classes: int | None) -> list[str]:
+def _cells(
+    row: ViTVariant | ResNetVariant, size: tuple[int, int], classes: int | None
+) -> list[str]:
     try:
         parameters = cost.parameters(row, image_size=size, classes=classes)
         gmacs = cost.macs(row, size, classes=classes) / 1e9
     except ValueError:
         return ["-"] * 4
     tokens = str(cost.tokens(row, size)) if isinstance(row, ViTVariant) else "-"
-    return [f"{parameters:,}", f"{gmacs:.1f}", f"{cost.weight_bytes(parameters) / _MIB:.0f}", tokens]
+    return [
+        f"{parameters:,}",
+        f"{gmacs:.1f}",
+        f"{cost.weight_bytes(parameters) / _MIB:.0f}",
+        tokens,
+    ]
 
 
 def _transformer_facts(row: ViTVariant, size: tuple[int, int]) -> list[tuple[str, str]]:
@@ -82,7 +102,11 @@ def _transformer_facts(row: ViTVariant, size: tuple[int, int]) -> list[tuple[str
         units = f"residual units {row.stem.units}" if row.stem.units else "no residual units"
         facts.append(("stem", f"ResNet root, {units}, one cell per {stride} x {stride} pixels"))
     on = "cells of the stem" if row.stem else "pixels"
-    blocks = f"{row.depth} blocks, each along the rows, then along the columns" if row.axial else f"{row.depth} blocks"
+    blocks = (
+        f"{row.depth} blocks, each along the rows, then along the columns"
+        if row.axial
+        else f"{row.depth} blocks"
+    )
     class_token = "no class token" if row.axial else "the class token"
     return [
         *facts,
@@ -98,7 +122,10 @@ def _transformer_facts(row: ViTVariant, size: tuple[int, int]) -> list[tuple[str
 def _resnet_facts(row: ResNetVariant, size: tuple[int, int]) -> list[tuple[str, str]]:
     cells = [math.ceil(side / row.total_stride) for side in size]
     kind = "pre-activation (v2)" if row.preactivation else "post-activation (v1.5)"
-    axial = ("attention", "8 heads along the rows, then along the columns, in place of each 3 x 3 convolution")
+    axial = (
+        "attention",
+        "8 heads along the rows, then along the columns, in place of each 3 x 3 convolution",
+    )
     return [
         ("source", row.source),
         ("units", f"{row.units}, {kind}, {row.width_factor} times the width"),
@@ -108,18 +135,30 @@ def _resnet_facts(row: ResNetVariant, size: tuple[int, int]) -> list[tuple[str, 
     ]
 
 
-def _cost_facts(row: ViTVariant | ResNetVariant, size: tuple[int, int], classes: int | None) -> list[tuple[str, str]]:
+def _cost_facts(
+    row: ViTVariant | ResNetVariant, size: tuple[int, int], classes: int | None
+) -> list[tuple[str, str]]:
     parameters = cost.parameters(row, image_size=size, classes=classes)
     macs = cost.macs(row, size, classes=classes)
-    weights = (f"{cost.weight_bytes(parameters, dtype) / _MIB:,.1f} MiB in {dtype}" for dtype in _DTYPES)
-    forward, backward = (cost.activation_bytes(row, size, training=training) / _MIB for training in (False, True))
+    weights = (
+        f"{cost.weight_bytes(parameters, dtype) / _MIB:,.1f} MiB in {dtype}" for dtype in _DTYPES
+    )
+    forward, backward = (
+        cost.activation_bytes(row, size, training=training) / _MIB for training in (False, True)
+    )
     return [
         ("parameters", f"{parameters:,} {_head_text(classes)}"),
         ("MACs", f"{macs / 1e9:,.2f} G per image, forward"),
         ("FLOPs", f"{cost.flops(macs) / 1e9:,.2f} G per image, forward"),
         ("weights", ", ".join(weights)),
-        ("activations", f"{forward:,.1f} MiB in float32: peak of one image's forward pass, nothing fused"),
-        ("training", f"{backward:,.1f} MiB in float32 of activations that each image keeps for the gradient"),
+        (
+            "activations",
+            f"{forward:,.1f} MiB in float32: peak of one image's forward pass, nothing fused",
+        ),
+        (
+            "training",
+            f"{backward:,.1f} MiB in float32 of activations that each image keeps for the gradient",
+        ),
     ]
 
 
@@ -128,7 +167,10 @@ def _pretraining_facts(row: ViTVariant | ResNetVariant) -> Iterator[tuple[str, s
     for run in paper.published(model=row.name, table="Table 6", dataset="imagenet"):
         exaflops = cost.pretraining_exaflops(row, epochs=run.epochs or 0)
         printed = run.note if "exaFLOPs" in run.note else f"{run.exaflops:,}"
-        yield "pre-training", f"{exaflops:,.1f} exaFLOPs for {run.epochs} epochs of JFT-300M; Table 6: {printed}"
+        yield (
+            "pre-training",
+            f"{exaflops:,.1f} exaFLOPs for {run.epochs} epochs of JFT-300M; Table 6: {printed}",
+        )
 
 
 _DTYPES = ("float32", "bfloat16", "int8")
@@ -140,7 +182,8 @@ def _head_text(classes: int | None) -> str:
 
 def _weights_table(model: str, tags: list[str]) -> list[str]:
     rows = [catalog.lookup(model, tag) for tag in tags]
-    names = {row.url: row.tag for row in rows}  # the last tag of a file is its own; an alias comes first
+    # the last tag of a file is its own; an alias comes first
+    names = {row.url: row.tag for row in rows}
     table = [["  tag", "pixels", "classes", "top-1 %", "MiB", ""]]
     for row in rows:
         accuracy = "-" if row.accuracy is None else f"{row.accuracy:.2f}"
@@ -150,7 +193,16 @@ def _weights_table(model: str, tags: list[str]) -> list[str]:
         notes += [row.accuracy_source] if row.accuracy_source else []
         if names[row.url] != row.tag:
             notes = [f"the same as {names[row.url]}"]
-        table.append([f"  {row.tag}", str(row.image_size), f"{row.classes:,}", accuracy, size, "; ".join(notes)])
+        table.append(
+            [
+                f"  {row.tag}",
+                str(row.image_size),
+                f"{row.classes:,}",
+                accuracy,
+                size,
+                "; ".join(notes),
+            ]
+        )
     return _aligned(table, num_notes=1)
 
 
@@ -160,7 +212,9 @@ def _aligned(table: list[list[str]], num_notes: int = 0) -> list[str]:
     lines = []
     for cells in table:
         padded = [
-            cell.ljust(width) if index == 0 or index >= len(cells) - num_notes else cell.rjust(width)
+            cell.ljust(width)
+            if index == 0 or index >= len(cells) - num_notes
+            else cell.rjust(width)
             for index, (cell, width) in enumerate(zip(cells, widths, strict=True))
         ]
         lines.append("   ".join(padded).rstrip())

@@ -9,7 +9,8 @@ def to_pixels(levels: Any) -> Any:
     """Returns levels / 127.5 - 1, the scaling of the published models.
 
     Args:
-        levels: Floats from 0 to 255, any shape: an array of NumPy, TensorFlow or JAX, or a Keras tensor.
+        levels: Floats from 0 to 255, any shape: an array of NumPy, TensorFlow or JAX, or a Keras
+            tensor.
 
     Example:
         >>> to_pixels(np.array([0.0, 127.5, 255.0])).tolist()

@@ -1,7 +1,10 @@
-"""The options that a ViT is built with besides its row of the table: their names, defaults and checks.
+"""The options that a ViT is built with besides its row of the table: their names, defaults and
+checks.
 
-What lives here: everything that does not depend on published weights. `cost/` and `models/` read the same names and
-refuse the same combinations. Source: arXiv:2010.11929, sections 3.1, D.3, D.4; arXiv:2106.04560 ("map").
+What lives here: everything that does not depend on published weights. `cost/` and `models/` read
+    the same names and
+refuse the same combinations. Source: arXiv:2010.11929, sections 3.1, D.3, D.4; arXiv:2106.04560
+    ("map").
 """
 
 import inspect
@@ -18,7 +21,8 @@ Pooling = Literal["token", "avg", "max", "map"]
 PositionEmbedding = Literal["learned_1d", "learned_2d", "sincos2d", "relative", "none"]
 PositionPlacement = Literal["stem", "every_layer", "shared"]
 WITHOUT_TABLE = ("relative", "none")  # position embeddings that add nothing to the tokens
-POOLING_OF: dict[str, Pooling] = {"token": "token", "gap": "avg", "map": "map"}  # what each classifier reads
+# what each classifier reads
+POOLING_OF: dict[str, Pooling] = {"token": "token", "gap": "avg", "map": "map"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,17 +30,20 @@ class EncoderOptions:
     """How the encoder of a ViT is built.
 
     Attributes:
-        position_embedding: "learned_1d" (the paper's choice), "learned_2d", "sincos2d", "relative" or "none".
-        position_placement: "stem", once before the first block; "every_layer", a table before each block; "shared",
-            one table before each block.
+        position_embedding: "learned_1d" (the paper's choice), "learned_2d", "sincos2d", "relative"
+            or "none".
+        position_placement: "stem", once before the first block; "every_layer", a table before each
+            block; "shared", one table before each block.
         interpolation: How a position table is resampled: "bilinear" (corner-aligned, as published),
             "bilinear_half_pixel" or "bicubic_antialias" (both from timm).
         gelu: "tanh" or "exact"; None: as the row of the table says.
         norm_epsilon: Of layer normalization; None: as the row says.
         dropout_rate: After positions and every dense layer but query, key and value, in training.
         attention_dropout_rate: Of the attention probabilities, in training.
-        stochastic_depth_rate: Of the last block, in training; it grows linearly from 0 at the first.
-        query_chunk: How many tokens attend at a time, such as 256, to save memory at large sizes; the numbers stay the
+        stochastic_depth_rate: Of the last block, in training; it grows linearly from 0 at the
+            first.
+        query_chunk: How many tokens attend at a time, such as 256, to save memory at large sizes;
+            the numbers stay the
             same. None: all at once.
 
     Raises:
@@ -63,13 +70,15 @@ class EncoderOptions:
         check("interpolation", self.interpolation, Interpolation)
         if self.position_embedding in WITHOUT_TABLE and self.position_placement != "stem":
             raise ValueError(
-                f"`position_placement` places a table, and position_embedding={self.position_embedding!r} has none. "
+                f"`position_placement` places a table, and "
+                f"position_embedding={self.position_embedding!r} has none. "
                 f'Received: position_placement={self.position_placement!r}. Leave it at "stem".'
             )
 
 
 def with_encoder_options(function: Callable) -> Callable:
-    """Lists the fields of `EncoderOptions` in the signature of a function that takes them as `**options`.
+    """Lists the fields of `EncoderOptions` in the signature of a function that takes them as
+    `**options`.
 
     Example:
         >>> @with_encoder_options
@@ -78,11 +87,17 @@ def with_encoder_options(function: Callable) -> Callable:
         0.0
     """
     signature = inspect.signature(function)
-    named = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
+    named = [
+        parameter
+        for parameter in signature.parameters.values()
+        if parameter.kind is not parameter.VAR_KEYWORD
+    ]
     for field in fields(EncoderOptions):
         default = inspect.Parameter.empty if field.default is MISSING else field.default
         named.append(
-            inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=field.type)
+            inspect.Parameter(
+                field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=field.type
+            )
         )
     function.__signature__ = signature.replace(parameters=named)  # type: ignore[attr-defined]
     return function
@@ -91,11 +106,14 @@ def with_encoder_options(function: Callable) -> Callable:
 def check(option: str, value: str, valid: Any) -> None:
     """Raises ValueError if `value` is none of those in `valid`, a Literal."""
     if value not in get_args(valid):
-        raise ValueError(f"`{option}` must be one of {get_args(valid)}. Received: {option}={value!r}.")
+        raise ValueError(
+            f"`{option}` must be one of {get_args(valid)}. Received: {option}={value!r}."
+        )
 
 
 def resolve_classifier(variant: ViTVariant, classifier: Classifier | None) -> Classifier:
-    """Returns what the classifier reads. Default: the class token; the mean where attention is axial.
+    """Returns what the classifier reads. Default: the class token; the mean where attention is
+    axial.
 
     Raises:
         ValueError: If there is no such classifier, or if an axial variant is given a class token.
@@ -116,13 +134,15 @@ def check_class_token(variant: ViTVariant, class_token: bool) -> None:
     """Raises ValueError if the variant cannot have a class token and one is asked for."""
     if variant.axial and class_token:
         raise ValueError(
-            f"Axial attention has no class token: {variant.name} attends along rows and columns, and a class token "
+            f"Axial attention has no class token: {variant.name} attends along rows and columns, "
+            f"and a class token "
             'lies in none. Use `classifier="gap"`, "map" or "none".'
         )
 
 
 def grid_of(variant: ViTVariant, image_size: Size, pad: bool = False) -> Size:
-    """Returns the (rows, columns) of patches that a variant cuts an image of (height, width) pixels into.
+    """Returns the (rows, columns) of patches that a variant cuts an image of (height, width) pixels
+    into.
 
     Raises:
         ValueError: If the patches do not tile the image, and it is not padded.
@@ -138,7 +158,9 @@ def grid_of(variant: ViTVariant, image_size: Size, pad: bool = False) -> Size:
     return patch_grid(image_size, variant.patch_size, halvings)
 
 
-def check_head(classifier: Classifier, classes: int | None, representation_size: int | None) -> None:
+def check_head(
+    classifier: Classifier, classes: int | None, representation_size: int | None
+) -> None:
     """Raises ValueError if there is a head on a model that returns tokens."""
     if classifier == "none" and (classes, representation_size) != (None, None):
         raise ValueError(
@@ -158,10 +180,12 @@ def check_resnet_options(
     if (representation_size, classifier or "token") != (None, "token"):
         raise ValueError(
             "A ResNet has neither a `representation_size` nor a `classifier`. "
-            f"Received: representation_size={representation_size}, classifier={classifier!r}. Leave them out."
+            f"Received: representation_size={representation_size}, classifier={classifier!r}. "
+            f"Leave them out."
         )
     if (position_embedding, position_placement) != ("learned_1d", "stem"):
         raise ValueError(
             "A ResNet has no position embeddings of its own choice. Received: "
-            f"position_embedding={position_embedding!r}, position_placement={position_placement!r}. Leave them out."
+            f"position_embedding={position_embedding!r}, "
+            f"position_placement={position_placement!r}. Leave them out."
         )

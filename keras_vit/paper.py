@@ -1,18 +1,24 @@
 """The paper's results as data: the published number that stands beside ours.
 
-What lives here: tables 2, 5, 6, 7, 8 and 9 of arXiv:2010.11929 (version 2) and a few numbers of its text and of its
-authors, laid out as printed, under our names. What does not: what this package measured, and other papers' tables.
+What lives here: tables 2, 5, 6, 7, 8 and 9 of arXiv:2010.11929 (version 2) and a few numbers of its
+    text and of its
+authors, laid out as printed, under our names. What does not: what this package measured, and other
+    papers' tables.
 
-Pre-training data: `imagenet`, `imagenet21k`, `jft300m`. Data sets: the same `imagenet` (its validation images) and
-`imagenet21k`, `imagenet_real` (cleaned-up labels), `cifar10`, `cifar100`, `pets`, `flowers102`, `objectnet`, `vtab`
-(the mean of 19 tasks of 1000 examples), `vtab/<task>`, and `average5`, the mean of `AVERAGE_5`.
+Pre-training data: `imagenet`, `imagenet21k`, `jft300m`. Data sets: the same `imagenet` (its
+validation images) and `imagenet21k`, `imagenet_real` (cleaned-up labels), `cifar10`, `cifar100`,
+`pets`, `flowers102`, `objectnet`, `vtab` (the mean of 19 tasks of 1000 examples), `vtab/<task>`,
+and `average5`, the mean of `AVERAGE_5`.
 
 Where the paper disagrees with itself, the numbers are left as printed:
-    ViT-H/14 on JFT-300M, tables 5 and 6: ImageNet 88.04 and 88.08, ReaL 90.33 and 90.36, CIFAR-100 94.55 and 94.71,
-        Pets 97.56 and 97.11, Flowers 99.68 and 99.71. All else that both have agrees; ViT-L/16 is that of 14 epochs.
+    ViT-H/14 on JFT-300M, tables 5 and 6: ImageNet 88.04 and 88.08, ReaL 90.33 and 90.36, CIFAR-100
+    94.55 and 94.71,
+        Pets 97.56 and 97.11, Flowers 99.68 and 99.71. All else that both have agrees; ViT-L/16 is
+        that of 14 epochs.
     ViT-L/16, tables 2 and 5: also at the same resolution they are separate runs, up to 0.21 apart.
     R50+ViT-L/16 for 7 epochs, table 6: 859 exaFLOPs, where half of the 1668 of 14 epochs is 834.
-Only plotted, so not here: the groups of BiT-L, VIVI and S4L in Figure 2, and Figures 4, 8, 9, 12 and 13.
+Only plotted, so not here: the groups of BiT-L, VIVI and S4L in Figure 2, and Figures 4, 8, 9, 12
+    and 13.
 """
 
 import math
@@ -21,11 +27,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-NOISY_STUDENT = "Noisy Student EfficientNet-L2"  # the one model of the tables that the package does not have
+# the one model of the tables that the package does not have
+NOISY_STUDENT = "Noisy Student EfficientNet-L2"
 
-# Columns are named above the rule, rows left of the bar; the word at the corner is the field of `Published` that the
-# names belong to. Two spaces or more separate cells; "-" is an empty one. What pre-training cost stands with the name
-# of the run: in the paper it is the last row of table 2 and the last column of table 6. Table 9 is turned.
+# Columns are named above the rule, rows left of the bar; the word at the corner is the field of
+# `Published` that the names belong to. Two spaces or more separate cells; "-" is an empty one. What
+# pre-training cost stands with the name of the run: in the paper it is the last row of table 2 and
+# the last column of table 6. Table 9 is turned.
 
 # Means and standard deviations of three fine-tuning runs.
 _TABLE_2 = """
@@ -103,7 +111,8 @@ flowers102             | 94.26       92.06       98.62        99.32
 average5               | 89.33       88.79       94.01        93.72
 """
 
-# Appendix D.4: ViT-B/16, linear, five images per class of ImageNet. The pre-training data is not named.
+# Appendix D.4: ViT-B/16, linear, five images per class of ImageNet. The pre-training data is not
+# named.
 _TABLE_8 = """
 embedding   placement  | stem     every_layer  shared
 ---
@@ -147,7 +156,8 @@ ViT_H14     appendix D.9                            | 61.7   82.1
 BiT_R152x4  arXiv:1912.11370 (BiT)                  | 58.7   80.0
 """
 
-# README of github.com/google-research/vision_transformer: its code, from the published weights of ImageNet-21k.
+# README of github.com/google-research/vision_transformer: its code, from the published weights of
+# ImageNet-21k.
 _README = """
 model        image_size  note         dataset  | cifar10  cifar100  imagenet
 ---
@@ -167,7 +177,8 @@ ViT_B16      224         expected              | -        -         81.2
 ViT_L16      224         expected              | -        -         82.7
 """
 
-# Validation accuracy of the pre-trained head, which is all zeros in the published files of ImageNet-21k.
+# Validation accuracy of the pre-trained head, which is all zeros in the published files of
+# ImageNet-21k.
 _UPSTREAM = """
                    dataset        | imagenet  imagenet21k
 model              pretrained_on  | imagenet  imagenet21k
@@ -184,7 +195,14 @@ VTAB_GROUPS: dict[str, tuple[str, ...]] = {
     "natural": ("caltech101", "cifar100", "dtd", "flowers102", "pets", "sun397", "svhn"),
     "specialized": ("patch_camelyon", "eurosat", "resisc45", "diabetic_retinopathy"),
     "structured": (
-        *("clevr_count", "clevr_distance", "dmlab", "dsprites_location", "dsprites_orientation", "kitti_distance"),
+        *(
+            "clevr_count",
+            "clevr_distance",
+            "dmlab",
+            "dsprites_location",
+            "dsprites_orientation",
+            "kitti_distance",
+        ),
         *("smallnorb_azimuth", "smallnorb_elevation"),
     ),
 }
@@ -204,7 +222,8 @@ class Published:
 
     Attributes:
         model: As in `variants.py`; `NOISY_STUDENT` is the one that is not there.
-        pretrained_on, dataset: What it learned from, and what was measured on; keys as at the top of this module.
+        pretrained_on, dataset: What it learned from, and what was measured on; keys as at the top
+            of this module.
         accuracy: In percent. Of `vtab` and `average5`: the mean over the tasks.
         std: Standard deviation over fine-tuning runs, in percent; None where none is printed.
         table: Where the number stands: "Table 5", or in a few words.
@@ -213,7 +232,8 @@ class Published:
         metric: "top-1" or "top-5".
         epochs: Of pre-training; None where the source does not say.
         optimizer: Of pre-training, "adam" or "sgd"; None where the table does not tell two apart.
-        exaflops, tpu_core_days: Of pre-training; the second is TPUv3 cores, two to a chip, times days.
+        exaflops, tpu_core_days: Of pre-training; the second is TPUv3 cores, two to a chip, times
+            days.
         note: What else is to be known of this number, or nothing.
 
     Example:
@@ -239,7 +259,10 @@ class Published:
 
 def _cells(text: str) -> Iterator[tuple[dict[str, Any], str]]:
     """Yields what stands in each cell that is not empty, after the names of its row and column."""
-    lines = [[re.split(r"\s{2,}", side.strip()) for side in line.split("|")] for line in text.strip().splitlines()]
+    lines = [
+        [re.split(r"\s{2,}", side.strip()) for side in line.split("|")]
+        for line in text.strip().splitlines()
+    ]
     rule = lines.index([["---"]])
     fields = (*lines[rule - 1][0][:-1], *(left[-1] for left, _ in lines[:rule]))
     for row, cells in lines[rule + 1 :]:
@@ -250,18 +273,30 @@ def _cells(text: str) -> Iterator[tuple[dict[str, Any], str]]:
 
 def _rows(text: str, **shared: Any) -> Iterator[Published]:
     for names, cell in _cells(text):
-        names.setdefault("note", "".join(note for start, note in _NOTES.items() if names["model"].startswith(start)))
+        names.setdefault(
+            "note",
+            "".join(note for start, note in _NOTES.items() if names["model"].startswith(start)),
+        )
         numbers: dict[str, Any] = {key: int(names[key]) for key in _INTEGERS if key in names}
         accuracy, _, std = cell.partition("±")
-        yield Published(**{**shared, **names, **numbers}, accuracy=float(accuracy), std=float(std) if std else None)
+        yield Published(
+            **{**shared, **names, **numbers},
+            accuracy=float(accuracy),
+            std=float(std) if std else None,
+        )
 
 
 def _table_2() -> Iterator[Published]:
     for row in _rows(_TABLE_2, table="Table 2", image_size=384):
         if row.model not in _LARGE_IMAGES:
             row = replace(row, image_size=None, protocol="from the literature")
-        elif row.dataset in ("imagenet", "imagenet_real"):  # section 4.1; ReaL is other labels for the same images
-            row = replace(row, image_size=_LARGE_IMAGES[row.model], protocol="fine-tuned, Polyak averaging 0.9999")
+        # section 4.1; ReaL is other labels for the same images
+        elif row.dataset in ("imagenet", "imagenet_real"):
+            row = replace(
+                row,
+                image_size=_LARGE_IMAGES[row.model],
+                protocol="fine-tuned, Polyak averaging 0.9999",
+            )
         yield row
 
 
@@ -270,13 +305,20 @@ def _table_6() -> Iterator[Published]:
     five: dict[int | None, list[Published]] = {}
     for row in _rows(_TABLE_6, table="Table 6", image_size=384, pretrained_on="jft300m"):
         if row.exaflops == 859:
-            row = replace(row, note="859 exaFLOPs are printed; half of the 1668 of 14 epochs is 834")
+            row = replace(
+                row, note="859 exaFLOPs are printed; half of the 1668 of 14 epochs is 834"
+            )
         yield row
         if row.dataset in AVERAGE_5:
             five.setdefault(row.exaflops, []).append(row)  # no two runs cost the same
     for rows in five.values():
         mean = round(sum(row.accuracy for row in rows) / len(rows), 2)
-        yield replace(rows[0], dataset="average5", accuracy=mean, note=f"not printed; {rows[0].note}".strip("; "))
+        yield replace(
+            rows[0],
+            dataset="average5",
+            accuracy=mean,
+            note=f"not printed; {rows[0].note}".strip("; "),
+        )
 
 
 PUBLISHED: tuple[Published, ...] = (
@@ -285,14 +327,23 @@ PUBLISHED: tuple[Published, ...] = (
     *_table_6(),
     *_rows(_TABLE_7, table="Table 7", image_size=384, pretrained_on="jft300m", epochs=7),
     *_rows(_TABLE_9, table="Table 9", image_size=384, protocol="fine-tuned on 1000 examples"),
-    *_rows(_OBJECTNET, pretrained_on="jft300m", dataset="objectnet", image_size=None, protocol="as in BiT's paper"),
-    *_rows(_README, table="README of google-research/vision_transformer", pretrained_on="imagenet21k"),
+    *_rows(
+        _OBJECTNET,
+        pretrained_on="jft300m",
+        dataset="objectnet",
+        image_size=None,
+        protocol="as in BiT's paper",
+    ),
+    *_rows(
+        _README, table="README of google-research/vision_transformer", pretrained_on="imagenet21k"
+    ),
     *_rows(_UPSTREAM, table="the authors on GitHub", image_size=224, protocol="not fine-tuned"),
 )
 """Every number, in the order of the tables, then those of the text and of the authors' code."""
 
 POSITION_EMBEDDINGS: dict[tuple[str, str], float] = {
-    (names["embedding"], names["placement"]): round(100 * float(cell), 3) for names, cell in _cells(_TABLE_8)
+    (names["embedding"], names["placement"]): round(100 * float(cell), 3)
+    for names, cell in _cells(_TABLE_8)
 }
 """Table 8: `position_embedding` and `position_placement` of a ViT to its 5-shot accuracy on ImageNet, in percent."""
 
@@ -305,16 +356,18 @@ def published(
     table: str | None = None,
     image_size: int | None = None,
 ) -> list[Published]:
-    """Returns the published numbers of a model, of a data set, of a table, or of what several of these share.
+    """Returns the published numbers of a model, of a data set, of a table, or of what several of
+    these share.
 
-    There may be several, at other resolutions or after longer pre-training; they come in the order of the tables.
-    They are those of arXiv:2010.11929 unless `table` says otherwise.
+    There may be several, at other resolutions or after longer pre-training; they come in the order
+    of the tables. They are those of arXiv:2010.11929 unless `table` says otherwise.
 
     Args:
         model: As in `variants.py`. The list is empty for a model of which nothing is published.
         pretrained_on, dataset: One of the keys at the top of this module.
         table: Such as "Table 6".
-        image_size: Pixels. The rows nearest to it come first, those of unknown resolution last; none is left out.
+        image_size: Pixels. The rows nearest to it come first, those of unknown resolution last;
+            none is left out.
 
     Raises:
         ValueError: If nothing at all is published of this data set, pre-training data or table.
@@ -328,20 +381,33 @@ def published(
     """
     wanted = {"pretrained_on": pretrained_on, "dataset": dataset, "table": table}
     known = {field: dict.fromkeys(getattr(row, field) for row in PUBLISHED) for field in wanted}
-    unknown = [field for field, value in wanted.items() if value is not None and value not in known[field]]
+    unknown = [
+        field for field, value in wanted.items() if value is not None and value not in known[field]
+    ]
     if unknown:
         raise ValueError(
-            " ".join(f"No number has {key}={wanted[key]!r}. There are: {', '.join(known[key])}." for key in unknown)
+            " ".join(
+                f"No number has {key}={wanted[key]!r}. There are: {', '.join(known[key])}."
+                for key in unknown
+            )
         )
     wanted["model"] = model
-    rows = [row for row in PUBLISHED if all(value in (None, getattr(row, key)) for key, value in wanted.items())]
+    rows = [
+        row
+        for row in PUBLISHED
+        if all(value in (None, getattr(row, key)) for key, value in wanted.items())
+    ]
     if image_size is None:
         return rows
-    return sorted(rows, key=lambda row: math.inf if row.image_size is None else abs(row.image_size - image_size))
+    return sorted(
+        rows,
+        key=lambda row: math.inf if row.image_size is None else abs(row.image_size - image_size),
+    )
 
 
 def vtab_scores(model: str, pretrained_on: str) -> dict[str, float]:
-    """Returns Table 9 of arXiv:2010.11929 for one model: task to accuracy in percent, in the order of its columns.
+    """Returns Table 9 of arXiv:2010.11929 for one model: task to accuracy in percent, in the order
+    of its columns.
 
     Raises:
         ValueError: If the table does not have that model.
@@ -352,7 +418,11 @@ def vtab_scores(model: str, pretrained_on: str) -> dict[str, float]:
     """
     run = model, pretrained_on
     rows = [row for row in published(table="Table 9") if row.dataset != "vtab"]  # which is the mean
-    scores = {row.dataset.removeprefix("vtab/"): row.accuracy for row in rows if (row.model, row.pretrained_on) == run}
+    scores = {
+        row.dataset.removeprefix("vtab/"): row.accuracy
+        for row in rows
+        if (row.model, row.pretrained_on) == run
+    }
     if not scores:
         there = ", ".join(dict.fromkeys(f"{row.model} on {row.pretrained_on}" for row in rows))
         raise ValueError(f"Table 9 has no {model} pre-trained on {pretrained_on}. It has: {there}.")
@@ -360,7 +430,8 @@ def vtab_scores(model: str, pretrained_on: str) -> dict[str, float]:
 
 
 def vtab_means(scores: Mapping[str, float]) -> dict[str, float]:
-    """Returns the mean over VTAB's 19 tasks, `all`, and over those of each group (arXiv:2010.11929, section 4.1).
+    """Returns the mean over VTAB's 19 tasks, `all`, and over those of each group (arXiv:2010.11929,
+    section 4.1).
 
     Args:
         scores: Task to accuracy, the paper's or ours: all 19, in any order.
@@ -373,18 +444,24 @@ def vtab_means(scores: Mapping[str, float]) -> dict[str, float]:
         {'all': 77.63, 'natural': 86.69, 'specialized': 87.0, 'structured': 65.03}
     """
     tasks = [task for group in VTAB_GROUPS.values() for task in group]
-    missing, unknown = [task for task in tasks if task not in scores], [task for task in scores if task not in tasks]
+    missing, unknown = (
+        [task for task in tasks if task not in scores],
+        [task for task in scores if task not in tasks],
+    )
     if missing or unknown:
         raise ValueError(
             f"A mean of VTAB is over all of its 19 tasks. Missing: {', '.join(missing) or 'none'}. "
             f"Unknown: {', '.join(unknown) or 'none'}. Evaluate the ones, and leave out the others."
         )
     groups = {"all": tasks, **VTAB_GROUPS}
-    return {name: sum(scores[task] for task in group) / len(group) for name, group in groups.items()}
+    return {
+        name: sum(scores[task] for task in group) / len(group) for name, group in groups.items()
+    }
 
 
 def vtab_bars() -> dict[tuple[str, str], dict[str, float]]:
-    """Returns the bars of Figure 2 that have numbers: (model, pre-training data) to panel to accuracy in percent.
+    """Returns the bars of Figure 2 that have numbers: (model, pre-training data) to panel to
+    accuracy in percent.
 
     `all` is Table 2's mean; the groups are means over Table 9, which has the ViTs alone.
 
@@ -396,5 +473,7 @@ def vtab_bars() -> dict[tuple[str, str], dict[str, float]]:
     bars: dict[tuple[str, str], dict[str, float]] = {}
     for row in published(table="Table 2", dataset="vtab"):
         key = row.model, row.pretrained_on
-        bars[key] = (vtab_means(vtab_scores(*key)) if key in in_table_9 else {}) | {"all": row.accuracy}
+        bars[key] = (vtab_means(vtab_scores(*key)) if key in in_table_9 else {}) | {
+            "all": row.accuracy
+        }
     return bars

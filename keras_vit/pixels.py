@@ -12,10 +12,13 @@ from keras_vit.levels import to_pixels
 RANGES = {"0..255": (0.0, 255.0), "0..1": (0.0, 1.0), "-1..1": (-1.0, 1.0)}
 """Names of the ranges, as `--pixels` takes them."""
 
-_OF_LEVELS = 4.0  # a scaling with a mean or a deviation greater than this is made for pixels from 0 to 255
-_PROBES = (-1.0, 0.0, 1.0, 127.5, 255.0)  # constant images that tell what the layers in front compute
+# a scaling with a mean or a deviation greater than this is made for pixels from 0 to 255
+_OF_LEVELS = 4.0
+# constant images that tell what the layers in front compute
+_PROBES = (-1.0, 0.0, 1.0, 127.5, 255.0)
 _ANY_SIZE = 32  # side in pixels of a probe where the model takes any size
-_CLOSE = 0.02  # of the width of a range: what rounding to bfloat16 and scaling by 1/128 in place of 1/127.5 make
+# of the width of a range: what rounding to bfloat16 and scaling by 1/128 in place of 1/127.5 make
+_CLOSE = 0.02
 _OWN_PACKAGE = __name__.partition(".")[0]
 # Models whose range was declared, by their input layer, which models of the same graph share.
 _DECLARED: weakref.WeakKeyDictionary[keras.layers.Layer, "Pixels"] = weakref.WeakKeyDictionary()
@@ -68,7 +71,8 @@ class Pixels(NamedTuple):
 
 
 def declare(model: keras.Model, pixels: str) -> None:
-    """Declares which pixels a model takes, for this process; models of the same input layer take the same.
+    """Declares which pixels a model takes, for this process; models of the same input layer take
+    the same.
 
     Args:
         model: Functional or built.
@@ -102,9 +106,10 @@ def copy_declaration(model: keras.Model, copy: keras.Model) -> None:
 def pixels_of(model: keras.Model) -> Pixels:
     """Returns which pixels a model takes: as declared, else as its graph says.
 
-    The graph says so if the model takes integers; if the layers in front of the first one with weights scale pixels,
-    such as `Rescaling`, `Normalization` or arithmetic, also in models within the model; or if the first layer with
-    weights is of this package, whose models take pixels in [-1, 1].
+    The graph says so if the model takes integers; if the layers in front of the first one with
+    weights scale pixels, such as `Rescaling`, `Normalization` or arithmetic, also in models within
+    the model; or if the first layer with weights is of this package, whose models take pixels in
+    [-1, 1].
 
     Args:
         model: With one input, images (B, H, W, C).
@@ -143,7 +148,8 @@ def describe_pixels(model: keras.Model, image_size: tuple[int, int]) -> str:
 
     Example:
         >>> describe_pixels(keras_vit.ViT_Ti16(weights=None), (224, 224))
-        'vit_ti16 takes pixels from -1 to 1 (its layer `embedding` is of keras_vit), images of 224 x 224.'
+        'vit_ti16 takes pixels from -1 to 1 (its layer `embedding` is of keras_vit), images of 224 x
+        224.'
     """
     return f"{model.name} takes pixels {pixels_of(model)}, images of {image_size[0]} x {image_size[1]}."
 
@@ -164,7 +170,8 @@ class Entry(NamedTuple):
 
 
 def find_entry(model: keras.Model) -> Entry:
-    """Returns where images reach the first layer with weights, behind all that resizes and scales them.
+    """Returns where images reach the first layer with weights, behind all that resizes and scales
+    them.
 
     Raises:
         ValueError: If it cannot be known, or there are several such places.
@@ -177,9 +184,14 @@ def find_entry(model: keras.Model) -> Entry:
     taken, whole = pixels_of(model), model
     factor, summand, tensor = np.float64(1), np.float64(0), model.inputs[0]
     while True:
-        consumers = [call for call in calls_of(model) if any(given is tensor for given in call.input_tensors)]
+        consumers = [
+            call for call in calls_of(model) if any(given is tensor for given in call.input_tensors)
+        ]
         if len(consumers) != 1:
-            raise ValueError(f"{whole.name} gives its images to {len(consumers)} layers. Expected one that begins it.")
+            raise ValueError(
+                f"{whole.name} gives its images to {len(consumers)} layers. Expected one that "
+                f"begins it."
+            )
         call = consumers[0]
         if not has_graph(call.operation) and not _is_pixelwise(call):
             break
@@ -197,7 +209,8 @@ _Affine = tuple[np.ndarray, np.ndarray]  # factor and summand, for all channels 
 
 
 def _decide(whole: keras.Model, model: keras.Model, factor: Any, summand: Any) -> Pixels | _Affine:
-    """The range, or what a model of pixelwise layers alone makes of pixels that came in as factor * pixel + summand.
+    """The range, or what a model of pixelwise layers alone makes of pixels that came in as factor *
+    pixel + summand.
 
     Args:
         whole: The outermost model, for the words of errors.
@@ -232,7 +245,9 @@ def _decide(whole: keras.Model, model: keras.Model, factor: Any, summand: Any) -
 
 
 def _is_pixelwise(call: Any) -> bool:
-    """Whether it may scale, resize, crop or augment images, in place of reading them with weights."""
+    """Whether it may scale, resize, crop or augment images, in place of reading them with
+    weights.
+    """
     step, shapes = call.operation, [tensor.shape for tensor in call.output_tensors]
     if _is_ours(step) or len(shapes) != 1 or len(shapes[0]) != 4 or isinstance(step, keras.Model):
         return False
@@ -240,7 +255,9 @@ def _is_pixelwise(call: Any) -> bool:
 
 
 def _is_part(call: Any) -> bool:
-    """Whether an operation takes images apart, such as into channels that are stacked in another order."""
+    """Whether an operation takes images apart, such as into channels that are stacked in another
+    order.
+    """
     is_layer = isinstance(call.operation, keras.layers.Layer)
     return not is_layer and any(len(tensor.shape) != 4 for tensor in call.output_tensors)
 
@@ -257,18 +274,23 @@ def _of_first_layer(whole: keras.Model, step: Any, scaling: _Affine) -> Pixels:
         raise _unknown(whole, f"begins with {type(step).__name__} (`{step.name}`), which takes any")
     raise _unknown(
         whole,
-        f"computes {np.ravel(scaling[0]).round(4).tolist()} * pixel + {np.ravel(scaling[1]).round(4).tolist()} before "
+        f"computes {np.ravel(scaling[0]).round(4).tolist()} * pixel + "
+        f"{np.ravel(scaling[1]).round(4).tolist()} before "
         f"{type(step).__name__} (`{step.name}`), which may be made for several ranges",
     )
 
 
 def _up_to(whole: keras.Model, model: keras.Model, tensor: Any, scaling: _Affine) -> _Affine:
-    """What becomes of pixels up to a tensor of a model that they enter scaled; measured on constant images."""
+    """What becomes of pixels up to a tensor of a model that they enter scaled; measured on constant
+    images.
+    """
     if tensor is model.inputs[0]:
         return scaling
     step, (height, width, channels) = maker_of(tensor).operation, model.inputs[0].shape[1:]
     if isinstance(step, keras.layers.Normalization) and step.mean is None:
-        raise ValueError(f"The layer {step.name} of {whole.name} has never seen data: call its `adapt`.")
+        raise ValueError(
+            f"The layer {step.name} of {whole.name} has never seen data: call its `adapt`."
+        )
     shape = (len(_PROBES), height or _ANY_SIZE, width or _ANY_SIZE, channels or 3)
     images = np.broadcast_to(np.reshape(_PROBES, (-1, 1, 1, 1)), shape).astype("float32")
     words = f"begins with {type(step).__name__} (`{step.name}`), which"
@@ -294,7 +316,9 @@ def _judged(step: Any, scaling: _Affine) -> Pixels | None:
     for taken in RANGES.values():
         for target in RANGES.values():
             made = [factor * end + summand for end in taken]
-            off = max(float(np.max(np.abs(mine - end))) for mine, end in zip(made, target, strict=True))
+            off = max(
+                float(np.max(np.abs(mine - end))) for mine, end in zip(made, target, strict=True)
+            )
             if target != taken and off <= _CLOSE * (target[1] - target[0]):
                 return Pixels(*taken, reason)
     deviation = 1 / np.maximum(np.abs(factor), 1e-12)
@@ -310,7 +334,9 @@ def _entrance(model: keras.Model) -> keras.layers.Layer:
 def _unknown(model: keras.Model, why: str) -> ValueError:
     return ValueError(
         f"{model.name} {why}, so which pixels it takes cannot be known. Say so with "
-        f"--pixels={'|'.join(RANGES)} (in Python: `keras_vit.pixels.declare`), as it was trained. Or save it behind "
-        "what scales its pixels: `keras.Model(images, model(keras.layers.Rescaling(1 / 255)(images)))`; for a model of "
+        f"--pixels={'|'.join(RANGES)} (in Python: `keras_vit.pixels.declare`), as it was trained. "
+        f"Or save it behind "
+        "what scales its pixels: `keras.Model(images, model(keras.layers.Rescaling(1 / "
+        "255)(images)))`; for a model of "
         "keras.applications, its `preprocess_input` in place of `Rescaling`."
     )

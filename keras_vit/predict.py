@@ -1,7 +1,7 @@
 """What is in photographs: files and folders → class names with scores.
 
-Photographs are prepared as for the published evaluations of fine-tuned models: the whole picture, resized straight to
-the size of the model, bilinear without antialiasing.
+Photographs are prepared as for the published evaluations of fine-tuned models: the whole picture,
+resized straight to the size of the model, bilinear without antialiasing.
 """
 
 import csv
@@ -28,7 +28,9 @@ _IMAGENET_21K = 21843
 
 
 class Guess(NamedTuple):
-    """A class and how sure the model is of it; `wordnet_id` is empty where classes have no names."""
+    """A class and how sure the model is of it; `wordnet_id` is empty where classes have no
+    names.
+    """
 
     score: float
     name: str
@@ -44,13 +46,15 @@ class Answer(NamedTuple):
 
 
 def find_photos(places: Iterable[str | os.PathLike]) -> Found:
-    """Returns the files as they are given, whatever their names, and the photos in folders and in those below them.
+    """Returns the files as they are given, whatever their names, and the photos in folders and in
+    those below them.
 
     Returns:
         Those, and what is left out of the folders, with reasons.
 
     Raises:
-        ValueError: If nothing of all this exists, or there is no photo in it; says what was left out.
+        ValueError: If nothing of all this exists, or there is no photo in it; says what was left
+            out.
 
     Example:
         >>> find_photos(["holiday.jpg"])
@@ -68,7 +72,8 @@ def find_photos(places: Iterable[str | os.PathLike]) -> Found:
     if not photos:
         where = ", ".join(map(str, places))
         raise ValueError(
-            f"No photos ({', '.join(SUFFIXES)}) in {where}, nor in folders below. {group_by_reason(left_out)}"
+            f"No photos ({', '.join(SUFFIXES)}) in {where}, nor in folders below. "
+            f"{group_by_reason(left_out)}"
         )
     return Found(photos, left_out + empty)
 
@@ -84,8 +89,8 @@ def predict(
     """Yields an answer for each photograph, in order.
 
     Args:
-        classifier: Model that returns logits, or the probabilities of a softmax. It is given pixels as
-            `keras_vit.pixels.pixels_of` says.
+        classifier: Model that returns logits, or the probabilities of a softmax. It is given pixels
+            as `keras_vit.pixels.pixels_of` says.
         photos: Files of any kind in `keras_vit.photos.FORMATS`.
         top: Number of guesses.
         progress: Called before each batch with the number of photographs that are done.
@@ -102,7 +107,10 @@ def predict(
     """
     size, pixels = image_size or tuple(classifier.input_shape[1:3]), pixels_of(classifier)
     if None in size:
-        raise ValueError("The model takes images of any size: say of which it is to be given them, with `image_size`.")
+        raise ValueError(
+            "The model takes images of any size: say of which it is to be given them, with "
+            "`image_size`."
+        )
     if not gives_classes(classifier):
         raise ValueError(why_no_classes(classifier))
     for start in range(0, len(photos), BATCH_SIZE):
@@ -110,7 +118,9 @@ def predict(
         batch = photos[start : start + BATCH_SIZE]
         read = [_try_to_read(photo, size) for photo in batch]
         images = [image for image, _ in read if image is not None]
-        guesses = iter(_guesses(_scores(classifier, np.stack(images), pixels), top, names) if images else [])
+        guesses = iter(
+            _guesses(_scores(classifier, np.stack(images), pixels), top, names) if images else []
+        )
         for photo, (image, problem) in zip(batch, read, strict=True):
             yield Answer(photo, [] if image is None else next(guesses), problem)
 
@@ -124,8 +134,9 @@ def written(answers: Iterable[Answer], kind: str) -> Iterator[str]:
 
     Args:
         answers: Of `predict`.
-        kind: "text", for people: a photograph and its guesses below it, without those that cannot be read; "csv", a
-            header and a row for each guess, or for each problem; "json", an object on a line for each photograph.
+        kind: "text", for people: a photograph and its guesses below it, without those that cannot
+            be read; "csv", a header and a row for each guess, or for each problem; "json", an
+            object on a line for each photograph.
 
     Example:
         >>> answer = Answer(Path("cat.jpg"), [Guess(0.5, "tabby", "")], None)
@@ -145,7 +156,8 @@ def tell(
     progress: Callable[[int | None], None] = lambda done: None,
     left_out: Sequence[LeftOut] = (),
 ) -> int:
-    """Prints answers, and on stderr what cannot be read and what was left out; returns how many photos failed.
+    """Prints answers, and on stderr what cannot be read and what was left out; returns how many
+    photos failed.
 
     Args:
         answers, kind: As of `written`.
@@ -161,7 +173,9 @@ def tell(
             total += 1
             if answer.problem is not None:
                 unreadable.append(LeftOut(answer.photo, answer.problem))
-                said = f"cannot read {to_one_line(str(answer.photo))}: {to_one_line(answer.problem)}"
+                said = (
+                    f"cannot read {to_one_line(str(answer.photo))}: {to_one_line(answer.problem)}"
+                )
                 print(said, file=sys.stderr)
             yield answer
 
@@ -177,7 +191,10 @@ def _text(answer: Answer) -> str:
     if answer.problem is not None:
         return ""
     width = max(len(guess.name) for guess in answer.guesses)
-    lines = [f"  {guess.score:6.4f}  {guess.name:<{width}}  {guess.wordnet_id}".rstrip() for guess in answer.guesses]
+    lines = [
+        f"  {guess.score:6.4f}  {guess.name:<{width}}  {guess.wordnet_id}".rstrip()
+        for guess in answer.guesses
+    ]
     return "\n".join([to_one_line(str(answer.photo)), *lines, ""])
 
 
@@ -186,7 +203,9 @@ def _rows(answer: Answer) -> str:
     if answer.problem is not None:
         return _row([answer.photo, "", "", "", to_one_line(answer.problem)])
     guesses = enumerate(answer.guesses, start=1)
-    return "".join(_row([answer.photo, rank, guess.name, guess.score, ""]) for rank, guess in guesses)
+    return "".join(
+        _row([answer.photo, rank, guess.name, guess.score, ""]) for rank, guess in guesses
+    )
 
 
 def _row(cells: Sequence[Any]) -> str:
@@ -196,13 +215,20 @@ def _row(cells: Sequence[Any]) -> str:
 
 
 def _object(answer: Answer) -> str:
-    """JSON is ASCII: `os.fsencode` of a name that was read from it gives the bytes of the file's name."""
-    guesses = [{"class": guess.name, "score": guess.score, "wordnet_id": guess.wordnet_id} for guess in answer.guesses]
+    """JSON is ASCII: `os.fsencode` of a name that was read from it gives the bytes of the file's
+    name.
+    """
+    guesses = [
+        {"class": guess.name, "score": guess.score, "wordnet_id": guess.wordnet_id}
+        for guess in answer.guesses
+    ]
     problem = None if answer.problem is None else to_one_line(answer.problem)
     return json.dumps({"file": str(answer.photo), "guesses": guesses, "problem": problem}) + "\n"
 
 
-def _try_to_read(photo: Path, image_size: tuple[int, int]) -> tuple[np.ndarray, None] | tuple[None, str]:
+def _try_to_read(
+    photo: Path, image_size: tuple[int, int]
+) -> tuple[np.ndarray, None] | tuple[None, str]:
     """A photograph, or what is wrong with it."""
     try:
         return read_photo(photo, image_size), None
@@ -211,7 +237,8 @@ def _try_to_read(photo: Path, image_size: tuple[int, int]) -> tuple[np.ndarray, 
 
 
 def read_photo(path: str | os.PathLike, image_size: tuple[int, int]) -> np.ndarray:
-    """Reads a photo as `keras_vit.photos.read_pixels` does, as (height, width, 3) float32 pixels in [-1, 1].
+    """Reads a photo as `keras_vit.photos.read_pixels` does, as (height, width, 3) float32 pixels in
+    [-1, 1].
 
     Args:
         path: File of any kind in `keras_vit.photos.FORMATS`.
@@ -224,9 +251,15 @@ def read_photo(path: str | os.PathLike, image_size: tuple[int, int]) -> np.ndarr
     """
     levels = read_pixels(path).astype(np.float32)
     resized = keras.ops.image.resize(
-        levels[None], image_size, interpolation="bilinear", antialias=False, data_format="channels_last"
+        levels[None],
+        image_size,
+        interpolation="bilinear",
+        antialias=False,
+        data_format="channels_last",
     )
-    return imagenet.preprocess_input(np.array(keras.ops.convert_to_numpy(resized)), "channels_last")[0]
+    return imagenet.preprocess_input(
+        np.array(keras.ops.convert_to_numpy(resized)), "channels_last"
+    )[0]
 
 
 def _scores(classifier: keras.Model, images: np.ndarray, pixels: Pixels) -> np.ndarray:
@@ -240,7 +273,17 @@ def _scores(classifier: keras.Model, images: np.ndarray, pixels: Pixels) -> np.n
 def _guesses(scores: np.ndarray, top: int, names: Sequence[str] = ()) -> list[list[Guess]]:
     if len(names) != scores.shape[1] and scores.shape[1] in (1000, _IMAGENET_21K):
         decoded = imagenet.decode_predictions(scores, top)
-        return [[Guess(float(score), name, wordnet_id) for wordnet_id, name, score in row] for row in decoded]
+        return [
+            [Guess(float(score), name, wordnet_id) for wordnet_id, name, score in row]
+            for row in decoded
+        ]
     best = np.argsort(-scores, axis=1, kind="stable")[:, :top]
-    known = list(names) if len(names) == scores.shape[1] else [f"class {i}" for i in range(scores.shape[1])]
-    return [[Guess(float(row[i]), known[i], "") for i in order] for row, order in zip(scores, best, strict=True)]
+    known = (
+        list(names)
+        if len(names) == scores.shape[1]
+        else [f"class {i}" for i in range(scores.shape[1])]
+    )
+    return [
+        [Guess(float(row[i]), known[i], "") for i in order]
+        for row, order in zip(scores, best, strict=True)
+    ]

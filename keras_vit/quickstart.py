@@ -1,8 +1,10 @@
-"""The first full run: a small ViT learns from fractals, then digits from a few labels, and is exported and asked.
+"""The first full run: a small ViT learns from fractals, then digits from a few labels, and is
+exported and asked.
 
-Read it from top to bottom: `main` is the story, the functions below it are its steps in their order. It uses the
-package as you would. You write `keras_vit.application` and `keras_vit.save_checkpoint`; inside the package the same
-names are imported from their modules. Nothing is downloaded.
+Read it from top to bottom: `main` is the story, the functions below it are its steps in their
+order. It uses the package as you would. You write `keras_vit.application` and
+`keras_vit.save_checkpoint`; inside the package the same names are imported from their modules.
+Nothing is downloaded.
 
     python -m keras_vit quickstart --output=quickstart_output
 """
@@ -80,11 +82,14 @@ class Digits(NamedTuple):
     labels: np.ndarray
 
 
-def main(output_dir: str = "quickstart_output", *, pretrain_epochs: int = 8, finetune_epochs: int = 30) -> None:
+def main(
+    output_dir: str = "quickstart_output", *, pretrain_epochs: int = 8, finetune_epochs: int = 30
+) -> None:
     """Runs every step, then prints a table of results and where the artefacts are.
 
     Args:
-        output_dir: Where the artefacts go. Those of an earlier run are replaced; exports get a new version.
+        output_dir: Where the artefacts go. Those of an earlier run are replaced; exports get a new
+            version.
         pretrain_epochs: Passes over the fractals at 32 pixels.
         finetune_epochs: Passes over the digits that have a label, at 48 pixels.
 
@@ -114,7 +119,9 @@ def main(output_dir: str = "quickstart_output", *, pretrain_epochs: int = 8, fin
         row.result = f"{checkpoint.stat().st_size / 1e6:.1f} MB, as Google's npz"
 
     with table.step(f"fine-tune it on {len(few.labels)} digits of {HIGH} px") as row:
-        trunk = digits_vit(weights=checkpoint, input_shape=(HIGH, HIGH, 3), classes=NUM_FRACTALS, **OPTIONS)
+        trunk = digits_vit(
+            weights=checkpoint, input_shape=(HIGH, HIGH, 3), classes=NUM_FRACTALS, **OPTIONS
+        )
         model = replace_head(trunk, classes=10)
         pretrained = fit(model, pixels(few.images, HIGH), few.labels, finetune_epochs, test=test)
         row.result = said(pretrained, test)
@@ -125,7 +132,11 @@ def main(output_dir: str = "quickstart_output", *, pretrain_epochs: int = 8, fin
         row.result = said(scratch, test)
 
     with table.step("draw both curves") as row:
-        draw_curves({"pre-trained on fractals": pretrained, "from scratch": scratch}, finetune_epochs, curves)
+        draw_curves(
+            {"pre-trained on fractals": pretrained, "from scratch": scratch},
+            finetune_epochs,
+            curves,
+        )
         row.result = f"{pretrained[-1] - scratch[-1]:+.1%} from pre-training"
 
     with table.step("export it for servers and phones") as row:
@@ -135,7 +146,9 @@ def main(output_dir: str = "quickstart_output", *, pretrain_epochs: int = 8, fin
 
     with table.step("ask two of the files about a JPEG") as row:
         write_photo(photo, test.images[0])
-        row.result = compare(ask(served, phones, photo), model.predict(read(photo), verbose=0)[0], test.labels[0])
+        row.result = compare(
+            ask(served, phones, photo), model.predict(read(photo), verbose=0)[0], test.labels[0]
+        )
 
     with table.step("draw its attention") as row:
         draw_attention(model, test, figure)
@@ -183,12 +196,16 @@ def load_digits() -> tuple[Digits, Digits]:
 
 def some_of_each(digits: Digits) -> Digits:
     """The first few of each kind: all others might as well have no label."""
-    chosen = np.concatenate([np.flatnonzero(digits.labels == digit)[:LABELS_EACH] for digit in range(10)])
+    chosen = np.concatenate(
+        [np.flatnonzero(digits.labels == digit)[:LABELS_EACH] for digit in range(10)]
+    )
     return Digits(digits.images[chosen], digits.labels[chosen])
 
 
 def draw_fractals() -> tuple[np.ndarray, np.ndarray]:
-    """Pictures of random iterated function systems, (N, 32, 32, 3) in [-1, 1], and which system each one is of."""
+    """Pictures of random iterated function systems, (N, 32, 32, 3) in [-1, 1], and which system
+    each one is of.
+    """
     source = fractals(NUM_FRACTALS, images_per_class=FRACTALS_EACH, image_size=LOW)
     batches = list(evaluation_batches(source, [], batch_size=source.num_examples // 8))
     images, labels = (np.concatenate([batch[part].numpy() for batch in batches]) for part in (0, 1))
@@ -196,8 +213,12 @@ def draw_fractals() -> tuple[np.ndarray, np.ndarray]:
 
 
 def pixels(images: np.ndarray, size: int) -> np.ndarray:
-    """(N, 8, 8) in [0, 1] to (N, size, size, 3) in [-1, 1], which is what every model of this package expects."""
-    resized = keras.ops.image.resize(images[..., None] * 255.0, (size, size), interpolation="bilinear")
+    """(N, 8, 8) in [0, 1] to (N, size, size, 3) in [-1, 1], which is what every model of this
+    package expects.
+    """
+    resized = keras.ops.image.resize(
+        images[..., None] * 255.0, (size, size), interpolation="bilinear"
+    )
     return preprocess_input(np.repeat(keras.ops.convert_to_numpy(resized), 3, axis=-1))
 
 
@@ -211,19 +232,24 @@ def fit(
     batch_size: int = 20,
     test: Digits | None = None,
 ) -> list[float]:
-    """Muon, warm-up and cosine decay, gradients clipped at norm 1; each image is shifted by up to 5 %, at random.
+    """Muon, warm-up and cosine decay, gradients clipped at norm 1; each image is shifted by up to 5
+    %, at random.
 
-    Returns the share of right answers after each epoch, or after every fifth on the test set where there is one.
+    Returns the share of right answers after each epoch, or after every fifth on the test set where
+    there is one.
     """
     steps = epochs * -(-len(labels) // batch_size)
     schedule = keras.optimizers.schedules.CosineDecay(
         0.0, steps - steps // 5, warmup_target=learning_rate, warmup_steps=steps // 5
     )
-    optimizer = keras.optimizers.Muon(schedule, weight_decay=0.05, global_clipnorm=1.0, exclude_layers=["predictions"])
+    optimizer = keras.optimizers.Muon(
+        schedule, weight_decay=0.05, global_clipnorm=1.0, exclude_layers=["predictions"]
+    )
     shift = keras.layers.RandomTranslation(0.05, 0.05, fill_mode="nearest", seed=0)
     trained = keras.Sequential([shift, model])
     trained.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
-    verbose = 1 if sys.stdout.isatty() else 2  # a bar, or one line per epoch where it would become hundreds
+    # a bar, or one line per epoch where it would become hundreds
+    verbose = 1 if sys.stdout.isatty() else 2
     options = {"batch_size": batch_size, "epochs": epochs, "verbose": verbose}
     if test is None:
         return trained.fit(images, labels, **options).history["accuracy"]
@@ -243,8 +269,17 @@ def draw_curves(curves: dict[str, list[float]], epochs: int, path: Path) -> None
         axes = figure.subplots()
         for name, shares in curves.items():
             every = epochs / len(shares)
-            axes.plot(every * np.arange(1, len(shares) + 1), shares, "o-", label=f"{name}: {shares[-1]:.1%}")
-        axes.set(xlabel=f"epochs, {10 * LABELS_EACH} labelled digits each", ylabel="held-out digits named", ylim=(0, 1))
+            axes.plot(
+                every * np.arange(1, len(shares) + 1),
+                shares,
+                "o-",
+                label=f"{name}: {shares[-1]:.1%}",
+            )
+        axes.set(
+            xlabel=f"epochs, {10 * LABELS_EACH} labelled digits each",
+            ylabel="held-out digits named",
+            ylim=(0, 1),
+        )
         axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
         axes.legend(loc="lower right")
 
@@ -253,7 +288,9 @@ def write_photo(photo: Path, image: np.ndarray) -> None:
     """A grey JPEG of 96 x 96 pixels, as if it came from elsewhere."""
     resized = keras.ops.image.resize(image[..., None] * 255.0, (96, 96), interpolation="bicubic")
     with write_atomically(photo) as partial:
-        keras.utils.save_img(partial, np.clip(keras.ops.convert_to_numpy(resized), 0, 255), scale=False)
+        keras.utils.save_img(
+            partial, np.clip(keras.ops.convert_to_numpy(resized), 0, 255), scale=False
+        )
 
 
 def read(photo: Path) -> np.ndarray:
@@ -263,19 +300,25 @@ def read(photo: Path) -> np.ndarray:
 
 
 def export(model: keras.Model, test: Digits, served: Path, phones: Path) -> list[Verdict]:
-    """A SavedModel and all flavours of TFLite, each judged in a process without Keras, on digits it never learned from.
+    """A SavedModel and all flavours of TFLite, each judged in a process without Keras, on digits it
+    never learned from.
 
     None is refused here, whatever it answers: the table says how well it does.
     """
     asked = pixels(test.images[: 2 * JUDGED_ON], HIGH)  # half of them set the ranges of int8
     names = [str(digit) for digit in range(10)]
     verdicts = tflite(model, phones, class_names=names, images=asked, min_agreement=0)
-    folder, judged = saved_model(model, served, class_names=names, images=asked), asked[: verdicts[0].num_images]
+    folder, judged = (
+        saved_model(model, served, class_names=names, images=asked),
+        asked[: verdicts[0].num_images],
+    )
     return [judge(folder, judged, model.predict(judged, verbose=0), name="SavedModel"), *verdicts]
 
 
 def ask(served: Path, phones: Path, photo: Path) -> np.ndarray:
-    """The ten probabilities of the smallest file for phones; the SavedModel decodes the JPEG itself and must agree."""
+    """The ten probabilities of the smallest file for phones; the SavedModel decodes the JPEG itself
+    and must agree.
+    """
     file = np.array([photo.read_bytes()])
     best = run(latest(served), file, signature="serving_default").outputs[0]
     answer = run(latest(phones) / "dynamic_int8.tflite", read(photo)).outputs[0]
@@ -292,23 +335,34 @@ def compare(given: np.ndarray, expected: np.ndarray, label: int) -> str:
 
 
 def draw_attention(model: keras.Model, digits: Digits, path: Path) -> None:
-    """One digit of each kind with the model's answer, red if wrong; below it the attention of the class token."""
-    images = pixels(digits.images[[int(np.argmax(digits.labels == digit)) for digit in range(10)]], HIGH)
+    """One digit of each kind with the model's answer, red if wrong; below it the attention of the
+    class token.
+    """
+    images = pixels(
+        digits.images[[int(np.argmax(digits.labels == digit)) for digit in range(10)]], HIGH
+    )
     scores, attention = model.predict(images, verbose=0), class_attention(model, images)
     with picture(path, 12.5, 3.3, plain=True) as figure:
         axes = figure.subplots(2, 10, subplot_kw={"xticks": [], "yticks": []})
         for digit, (above, below) in enumerate(axes.T):
             answer = scores[digit].argmax()
-            above.set_title(f"{answer}   {scores[digit, answer]:.0%}", color="black" if answer == digit else "crimson")
+            above.set_title(
+                f"{answer}   {scores[digit, answer]:.0%}",
+                color="black" if answer == digit else "crimson",
+            )
             above.imshow(images[digit] / 2 + 0.5)
             below.imshow(attention[digit], cmap="inferno")
         axes[0, 0].set_ylabel(f"{HIGH} x {HIGH} pixels")
         axes[1, 0].set_ylabel("attention")
-        figure.suptitle("Held-out digits with the model's answer, and which patches its class token attends to")
+        figure.suptitle(
+            "Held-out digits with the model's answer, and which patches its class token attends to"
+        )
 
 
 def class_attention(model: keras.Model, images: np.ndarray) -> np.ndarray:
-    """(B, rows, columns): the attention of the class token to each patch, last block, mean of the heads."""
+    """(B, rows, columns): the attention of the class token to each patch, last block, mean of the
+    heads.
+    """
     last_BANN = attention_maps(model, images)[-1]
     return last_BANN[:, :, 0, 1:].mean(axis=1).reshape(-1, *grid_of_model(model, images.shape[1:3]))
 

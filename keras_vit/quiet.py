@@ -8,8 +8,11 @@ import tempfile
 from collections.abc import Callable, Iterator
 
 _LEVEL = "TF_CPP_MIN_LOG_LEVEL"  # 0 shows all of it
-_NATIVE_LOG = re.compile(r"[IWE]\d{4} \d\d:\d\d|WARNING: All log messages before absl::Init|To enable the following")
-# What converters write besides: TensorFlow's to TFLite, and the saver of graphs that tf2onnx makes use of.
+_NATIVE_LOG = re.compile(
+    r"[IWE]\d{4} \d\d:\d\d|WARNING: All log messages before absl::Init|To enable the following"
+)
+# What converters write besides: TensorFlow's to TFLite, and the saver of graphs that tf2onnx makes
+# use of.
 _OF_CONVERTERS = re.compile(
     r"fully_quantize: |(WARNING:tensorflow:|W\d{4} .*)?Issue encountered when serializing "
     r"|Type is unsupported, or the types of the items|'NoneType' object has no attribute 'name'$"
@@ -20,8 +23,9 @@ _OF_CONVERTERS = re.compile(
 def quiet_start() -> Iterator[None]:
     """Holds back what TensorFlow logs while a command line loads it, and what it would log later.
 
-    Its C++ parts write to file descriptor 2 before any setting can reach them: of TensorFlow 2.21's seven lines,
-    TF_CPP_MIN_LOG_LEVEL stops two, and those that come later. With TF_CPP_MIN_LOG_LEVEL=0 all are shown.
+    Its C++ parts write to file descriptor 2 before any setting can reach them: of TensorFlow 2.21's
+    seven lines, TF_CPP_MIN_LOG_LEVEL stops two, and those that come later. With
+    TF_CPP_MIN_LOG_LEVEL=0 all are shown.
     """
     os.environ.setdefault(_LEVEL, "3")
     with quiet_import():
@@ -30,7 +34,9 @@ def quiet_start() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet_import() -> Iterator[None]:
-    """Holds back what TensorFlow logs while Keras is loaded, and only that; settings stay as they are."""
+    """Holds back what TensorFlow logs while Keras is loaded, and only that; settings stay as they
+    are.
+    """
     if "keras" in sys.modules:
         yield
         return
@@ -40,7 +46,9 @@ def quiet_import() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet_conversion() -> Iterator[None]:
-    """Holds back what converters log. If the conversion ends with an error, all but information is shown."""
+    """Holds back what converters log. If the conversion ends with an error, all but information is
+    shown.
+    """
     with _held(_is_noise):
         yield
 

@@ -5,7 +5,8 @@ from collections.abc import Iterable
 
 
 def did_you_mean(word: str, known: Iterable[str], count: int = 3) -> str:
-    """Returns a sentence with the known names that are closest to a word, ignoring case; "" if none is close.
+    """Returns a sentence with the known names that are closest to a word, ignoring case; "" if none
+    is close.
 
     The sentence begins with a space, to follow what is wrong.
 
@@ -16,6 +17,9 @@ def did_you_mean(word: str, known: Iterable[str], count: int = 3) -> str:
         ''
     """
     lowered = {name.lower(): name for name in known}
-    found = [lowered[name] for name in difflib.get_close_matches(word.lower(), lowered, n=count, cutoff=0.5)]
+    found = [
+        lowered[name]
+        for name in difflib.get_close_matches(word.lower(), lowered, n=count, cutoff=0.5)
+    ]
     *others, last = found or [""]
     return f" Did you mean {', '.join(others)}{' or ' * bool(others)}{last}?" if found else ""

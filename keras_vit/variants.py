@@ -10,7 +10,9 @@ from typing import Literal
 
 _TABLE_1 = "arXiv:2010.11929, Table 1"
 _DEIT = "arXiv:2012.12877 (DeiT), Table 1; arXiv:2106.10270 (AugReg), Table 1"
-_AUGREG = "arXiv:2106.10270 (AugReg), Table 1; google-research/vision_transformer, configs/models.py"
+_AUGREG = (
+    "arXiv:2106.10270 (AugReg), Table 1; google-research/vision_transformer, configs/models.py"
+)
 _HYBRID = "arXiv:2010.11929, sections 3.1 and 4.1"
 _BIT = "arXiv:1912.11370 (BiT), section 3.3; github.com/google-research/big_transfer"
 _AXIAL = "arXiv:2010.11929, D.6"
@@ -18,7 +20,8 @@ _BASELINE = "arXiv:2010.11929, Table 6 (post-activation; google-research/big_vis
 
 Gelu = Literal["tanh", "exact"]
 
-# Attention heads of each attention inside an axial residual unit, as in arXiv:2003.07853 (Axial-DeepLab).
+# Attention heads of each attention inside an axial residual unit, as in arXiv:2003.07853
+# (Axial-DeepLab).
 AXIAL_HEADS = 8
 
 
@@ -35,7 +38,8 @@ class ResNetVariant:
         std_epsilon: Added to the standard deviation of a kernel by weight standardization.
         variance_epsilon: Added to the variance of a kernel instead, under the square root.
         source: Where the numbers come from.
-        axial: Whether attention along rows, then along columns, stands in place of each 3 x 3 convolution.
+        axial: Whether attention along rows, then along columns, stands in place of each 3 x 3
+            convolution.
     """
 
     name: str
@@ -60,7 +64,9 @@ class ResNetVariant:
 
     @property
     def num_halvings(self) -> int:
-        """Strided steps from the image to the last feature map; each halves the map and rounds up."""
+        """Strided steps from the image to the last feature map; each halves the map and rounds
+        up.
+        """
         return 2 + max(len(self.units) - 1, 0)
 
     @property
@@ -84,7 +90,8 @@ class ViTVariant:
         norm_epsilon: Added to the variance by layer normalization.
         gelu: The form of GELU that the published checkpoints were trained with.
         source: Where the numbers come from.
-        axial: Whether each block is two: attention and MLP along the rows of the grid, then along its columns.
+        axial: Whether each block is two: attention and MLP along the rows of the grid, then along
+            its columns.
     """
 
     name: str
@@ -150,7 +157,12 @@ _R50_16 = _postactivation("R50", (3, 4, 9), 1, _HYBRID)
 
 
 def _vit(
-    name: str, size: str, patch_size: int, source: str, stem: ResNetVariant | None = None, axial: bool = False
+    name: str,
+    size: str,
+    patch_size: int,
+    source: str,
+    stem: ResNetVariant | None = None,
+    axial: bool = False,
 ) -> ViTVariant:
     width, depth, num_heads, mlp_dim = _SIZES[size]
     return ViTVariant(
@@ -178,7 +190,8 @@ _VIT_ROWS = (
     _vit("ViT_L32", "L", 32, _TABLE_1),
     _vit("ViT_L16", "L", 16, _TABLE_1),
     _vit("ViT_H14", "H", 14, _TABLE_1),
-    # "/16" is Google's name; the root strides by 4 and the patches by 8, so a token covers 32 pixels.
+    # "/16" is Google's name; the root strides by 4 and the patches by 8, so a token covers 32
+    # pixels.
     _vit("R_ViT_Ti16", "Ti", 8, _AUGREG, stem=_R),
     _vit("R26_ViT_S32", "S", 1, _AUGREG, stem=_R26),
     _vit("R26_ViT_B32", "B", 1, _AUGREG, stem=_R26),

@@ -17,7 +17,8 @@ from typing import Any
 
 @contextmanager
 def write_atomically(path: Path) -> Iterator[Path]:
-    """Gives a path beside `path` to write to, of the same suffix; when that is done, it takes the place of `path`.
+    """Gives a path beside `path` to write to, of the same suffix; when that is done, it takes the
+    place of `path`.
 
     What processes of this machine left in the folder when they were killed is removed.
 
@@ -59,7 +60,9 @@ def explain_full_disk(path: Path, kept: str) -> Iterator[None]:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT) or "make room" in str(error):
             raise
-        raise OSError(error.errno, f"{os.strerror(error.errno)}: make room. {kept}", str(path)) from error
+        raise OSError(
+            error.errno, f"{os.strerror(error.errno)}: make room. {kept}", str(path)
+        ) from error
 
 
 # Of this machine, as others may share the disk; short, as names are no longer than 255 bytes.
@@ -94,7 +97,8 @@ def _is_alive(process: int) -> bool:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a text, whole or not at all; what UTF-8 lacks (bytes of a file name) is written as an escape.
+    """Writes a text, whole or not at all; what UTF-8 lacks (bytes of a file name) is written as an
+    escape.
 
     Example:
         >>> write_text(Path("note.md"), "name \\udce9")
@@ -126,7 +130,8 @@ def write_json(path: Path, content: Any) -> None:
     """Writes JSON, whole or not at all.
 
     Raises:
-        ValueError: If a number in it is NaN or infinite: JSON has none such, and a result that is no number is none.
+        ValueError: If a number in it is NaN or infinite: JSON has none such, and a result that is
+            no number is none.
 
     Example:
         >>> write_json(Path("results.json"), {"accuracy": 0.5})
@@ -135,7 +140,8 @@ def write_json(path: Path, content: Any) -> None:
     """
     if wrong := _not_finite(content):
         raise ValueError(
-            f"{path} is not written: {', '.join(wrong[:5])} is NaN or infinite. The model gives no numbers."
+            f"{path} is not written: {', '.join(wrong[:5])} is NaN or infinite. The model gives no "
+            f"numbers."
         )
     write_text(path, json.dumps(content, indent=1) + "\n")
 
@@ -146,7 +152,9 @@ def _not_finite(content: Any, name: str = "") -> list[str]:
         return [] if math.isfinite(content) else [name]
     items = content.items() if isinstance(content, Mapping) else ()
     items = enumerate(content) if isinstance(content, (list, tuple)) else items
-    return [found for key, value in items for found in _not_finite(value, f"{name}.{key}".lstrip("."))]
+    return [
+        found for key, value in items for found in _not_finite(value, f"{name}.{key}".lstrip("."))
+    ]
 
 
 def table(header: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
@@ -173,23 +181,28 @@ def cell(text: str) -> str:
 
 
 def to_one_line(text: str) -> str:
-    """Returns a name as it can be printed and stored as a line: breaks, and bytes that are no UTF-8, as escapes.
+    """Returns a name as it can be printed and stored as a line: breaks, and bytes that are no
+    UTF-8, as escapes.
 
     Example:
         >>> print(to_one_line("a\\nb \\udce9\\u2028"))
         a\\nb \\udce9\\u2028
     """
     return "".join(
-        letter.encode("unicode_escape").decode() if unicodedata.category(letter) in _BREAKS else letter
+        letter.encode("unicode_escape").decode()
+        if unicodedata.category(letter) in _BREAKS
+        else letter
         for letter in text
     )
 
 
 def group_by_reason(left_out: Iterable[tuple[str | os.PathLike[str], str]]) -> str:
-    """Returns a sentence on what was left out: how many for each reason, the most frequent first, and the first names.
+    """Returns a sentence on what was left out: how many for each reason, the most frequent first,
+    and the first names.
 
     Args:
-        left_out: Pairs of a name, or a path, and the reason. Paths are shortened by the folder that all have in common.
+        left_out: Pairs of a name, or a path, and the reason. Paths are shortened by the folder that
+            all have in common.
 
     Returns:
         One line, or "" if nothing was left out.
@@ -207,7 +220,8 @@ def group_by_reason(left_out: Iterable[tuple[str | os.PathLike[str], str]]) -> s
     if not groups:
         return ""
     words = [
-        f"{reason} ({len(those):,}: {', '.join(those[:_NAMED])}{', ...' if len(those) > _NAMED else ''})"
+        f"{reason} ({len(those):,}: "
+        f"{', '.join(those[:_NAMED])}{', ...' if len(those) > _NAMED else ''})"
         for reason, those in groups[:_REASONS]
     ]
     rest = sum(len(those) for _, those in groups[_REASONS:])
@@ -216,4 +230,5 @@ def group_by_reason(left_out: Iterable[tuple[str | os.PathLike[str], str]]) -> s
 
 
 _NAMED, _REASONS = 3, 12  # in a sentence
-_BREAKS = ("Cc", "Cs", "Zl", "Zp")  # control characters, surrogates, separators of lines and paragraphs
+# control characters, surrogates, separators of lines and paragraphs
+_BREAKS = ("Cc", "Cs", "Zl", "Zp")

@@ -1,4 +1,6 @@
-"""What every test starts from: fixed seeds, two virtual CPU devices, no network, nobody's cache, tiny models."""
+"""What every test starts from: fixed seeds, two virtual CPU devices, no network, nobody's cache,
+tiny models.
+"""
 
 import atexit
 import ctypes
@@ -23,12 +25,14 @@ os.environ["NO_PROXY"] = "*"
 os.environ["MPLBACKEND"] = "agg"
 os.environ["CI"] = "true"  # or OpenVINO reports that it was imported, over the network
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-if "KERAS_VIT_TESTS_WARM" not in os.environ:  # workers of pytest-xdist inherit it, and share the servers of `warm.py`
+# workers of pytest-xdist inherit it, and share the servers of `warm.py`
+if "KERAS_VIT_TESTS_WARM" not in os.environ:
     os.environ["KERAS_VIT_TESTS_WARM"] = str(_HOME / str(os.getpid()))
     (_HOME / str(os.getpid())).mkdir()
 _ON_TENSORFLOW = os.environ.setdefault("KERAS_BACKEND", "tensorflow") == "tensorflow"
 if not _ON_TENSORFLOW:
-    # As on a machine without it. Keras looks for TensorFlow whenever it saves a model, and does without.
+    # As on a machine without it. Keras looks for TensorFlow whenever it saves a model, and does
+    # without.
     sys.modules["tensorflow"] = None  # type: ignore[assignment]
 
 import keras  # noqa: E402
@@ -47,31 +51,45 @@ if _ON_TENSORFLOW:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--profile", metavar="FOLDER", help="measure each test; write FOLDER/tests.csv")
+    parser.addoption(
+        "--profile", metavar="FOLDER", help="measure each test; write FOLDER/tests.csv"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Where pytest-randomly is installed it shuffles; the seeds of each test stay those of `_same_start`.
+    # Where pytest-randomly is installed it shuffles; the seeds of each test stay those of
+    # `_same_start`.
     config.option.randomly_reset_seed = False
     if config.option.profile:
         from profiler import Profiler
 
-        config.pluginmanager.register(Profiler(Path(config.option.profile), is_worker=hasattr(config, "workerinput")))
+        config.pluginmanager.register(
+            Profiler(Path(config.option.profile), is_worker=hasattr(config, "workerinput"))
+        )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # SavedModel, tf.data and tf.distribute exist on TensorFlow alone. Nothing goes untested: `make test` runs these
-    # there.
+    # SavedModel, tf.data and tf.distribute exist on TensorFlow alone. Nothing goes untested: `make
+    # test` runs these there.
     if not _ON_TENSORFLOW:
         for item in items:
             if item.get_closest_marker("tensorflow"):
-                item.add_marker(pytest.mark.skip(reason="needs TensorFlow: runs in the other half of `make test`"))
+                item.add_marker(
+                    pytest.mark.skip(
+                        reason="needs TensorFlow: runs in the other half of `make test`"
+                    )
+                )
             if item.get_closest_marker("once"):
-                item.add_marker(pytest.mark.skip(reason="depends on no backend: runs in the other half of `make test`"))
+                item.add_marker(
+                    pytest.mark.skip(
+                        reason="depends on no backend: runs in the other half of `make test`"
+                    )
+                )
 
 
 def pytest_collection_finish() -> None:
-    # What is imported and collected stays to the end; looking through it again and again costs a twentieth of the time.
+    # What is imported and collected stays to the end; looking through it again and again costs a
+    # twentieth of the time.
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
@@ -80,7 +98,10 @@ def pytest_collection_finish() -> None:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if not _ON_TENSORFLOW and sys.modules.get("tensorflow") is not None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        print("\nTensorFlow was imported although Keras runs on another backend. Floors 0-3 use `keras.ops` alone.")
+        print(
+            "\nTensorFlow was imported although Keras runs on another backend. Floors 0-3 use "
+            "`keras.ops` alone."
+        )
 
 
 @pytest.fixture(autouse=True)
@@ -91,7 +112,9 @@ def _same_start() -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def _free_memory() -> Iterator[None]:
-    """Compiled functions keep their models alive, and malloc keeps what was freed: the tests would end with 10 GB."""
+    """Compiled functions keep their models alive, and malloc keeps what was freed: the tests would
+    end with 10 GB.
+    """
     yield
     keras.utils.clear_session(free_memory=True)
     if not _ON_TENSORFLOW:
@@ -108,7 +131,10 @@ def _local_only(call: Callable, host_of: Callable) -> Callable:
         if host in (None, "", "localhost", "::1", "0.0.0.0") or str(host).startswith("127."):
             return call(*arguments, **options)
         # `pytest.fail` is no Exception, so the code under test cannot swallow it.
-        pytest.fail(f"This test reached for the network: {host}. Serve it from 127.0.0.1, or mark the test `network`.")
+        pytest.fail(
+            f"This test reached for the network: {host}. Serve it from 127.0.0.1, or mark the test "
+            f"`network`."
+        )
 
     return guarded
 
@@ -123,12 +149,16 @@ def _no_network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
     for name in ("connect", "connect_ex"):
         monkeypatch.setattr(socket.socket, name, _local_only(getattr(socket.socket, name), peer))
-    monkeypatch.setattr(socket, "getaddrinfo", _local_only(socket.getaddrinfo, lambda host=None, *_: host))
+    monkeypatch.setattr(
+        socket, "getaddrinfo", _local_only(socket.getaddrinfo, lambda host=None, *_: host)
+    )
 
 
 @pytest.fixture(autouse=True)
 def _warm_judge(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exports are judged in forks of a process that has imported TensorFlow; slow tests start the real process."""
+    """Exports are judged in forks of a process that has imported TensorFlow; slow tests start the
+    real process.
+    """
     if _ON_TENSORFLOW and not request.node.get_closest_marker("slow"):
         import warm
 
@@ -142,7 +172,9 @@ def _warm_judge(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture
 def two_replicas():
-    """The package's own strategy: TensorFlow takes the sums of several plain MirroredStrategies for one another."""
+    """The package's own strategy: TensorFlow takes the sums of several plain MirroredStrategies for
+    one another.
+    """
     from keras_vit import devices
 
     return devices._strategy("mirrored", ("CPU:0", "CPU:1"))
@@ -151,7 +183,15 @@ def two_replicas():
 @pytest.fixture
 def tiny_vit() -> ViTVariant:
     """A row that builds in an instant: on images of 32 pixels it sees a grid of 4 by 4."""
-    return replace(VIT_VARIANTS["ViT_Ti16"], name="tiny", patch_size=8, width=16, depth=2, num_heads=2, mlp_dim=32)
+    return replace(
+        VIT_VARIANTS["ViT_Ti16"],
+        name="tiny",
+        patch_size=8,
+        width=16,
+        depth=2,
+        num_heads=2,
+        mlp_dim=32,
+    )
 
 
 @pytest.fixture
@@ -162,10 +202,11 @@ def tiny_resnet() -> Callable[[ResNetVariant], ResNetVariant]:
 
 @pytest.fixture(scope="module")
 def shallow() -> Iterator[None]:
-    """Every model with two blocks and one unit in each stage, wherever the package looks for its row.
+    """Every model with two blocks and one unit in each stage, wherever the package looks for its
+    row.
 
-    For whole files, with `pytestmark = pytest.mark.usefixtures("shallow")`: what they test does not depend on the
-    depth, and twelve blocks take six times as long to build, to trace and to save.
+    For whole files, with `pytestmark = pytest.mark.usefixtures("shallow")`: what they test does not
+    depend on the depth, and twelve blocks take six times as long to build, to trace and to save.
     """
     rows = [replace(row, depth=2) for row in VIT_VARIANTS.values()] + list(RESNET_VARIANTS.values())
     with pytest.MonkeyPatch.context() as patch:
@@ -174,7 +215,10 @@ def shallow() -> Iterator[None]:
                 row = replace(row, units=(1,) * len(row.units))
             elif row.stem is not None:
                 row = replace(row, stem=replace(row.stem, units=(1,) * len(row.stem.units)))
-            for table in (VIT_VARIANTS if isinstance(row, ViTVariant) else RESNET_VARIANTS, VARIANTS):
+            for table in (
+                VIT_VARIANTS if isinstance(row, ViTVariant) else RESNET_VARIANTS,
+                VARIANTS,
+            ):
                 patch.setitem(table, row.name, row)
             door = applications.application(row)
             patch.setattr(applications, row.name, door)

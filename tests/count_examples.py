@@ -1,4 +1,5 @@
-"""Run as a script by test_devices.py: evaluates on every number of images and batch size, prints one line of JSON.
+"""Run as a script by test_devices.py: evaluates on every number of images and batch size, prints
+one line of JSON.
 
 python count_examples.py KIND
 """
@@ -35,14 +36,28 @@ with devices.scope():
     replicas = {"num_replicas": devices.num_replicas, "num_workers": devices.num_workers}
     learner = make_learner(model, optimizer, batch_rows=2, **replicas)
 found = {}
-for count, batch_size in [(1, 1), (1, 7), (3, 7), (3, 128), (33, 1), (33, 7), (33, 128), (10_000, 128)]:
+for count, batch_size in [
+    (1, 1),
+    (1, 7),
+    (3, 7),
+    (3, 128),
+    (33, 1),
+    (33, 7),
+    (33, 128),
+    (10_000, 128),
+]:
     source = sources.arrays(images[:count], labels[:count], class_names=list(map(str, range(10))))
     rows = pipeline.padded_rows(min(batch_size, count), devices.num_replicas)
     share = pipeline.Share(
-        rows=rows, num_workers=devices.num_workers, worker_index=devices.worker_index, num_parts=devices.local_parts
+        rows=rows,
+        num_workers=devices.num_workers,
+        worker_index=devices.worker_index,
+        num_parts=devices.local_parts,
     )
     batches = pipeline.evaluation_batches(source, [], batch_size=batch_size, share=share)
     steps = int(batches.cardinality()) // devices.local_parts
     logs = learner.evaluate(devices.distribute(batches), steps=steps, verbose=0, return_dict=True)
-    found[f"{count} by {batch_size}"] = {name: float(np.ravel(value)[0]) for name, value in logs.items()}
+    found[f"{count} by {batch_size}"] = {
+        name: float(np.ravel(value)[0]) for name, value in logs.items()
+    }
 print("counted:", json.dumps(found), flush=True)

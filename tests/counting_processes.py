@@ -10,7 +10,9 @@ import warm
 from warm import HUNG_SECONDS
 
 
-def start(script: Path, kind: str, backend: str = "tensorflow", **environment: str) -> subprocess.Popen:
+def start(
+    script: Path, kind: str, backend: str = "tensorflow", **environment: str
+) -> subprocess.Popen:
     env = {**os.environ, "KERAS_BACKEND": backend, **environment}
     command = [sys.executable, str(script), kind]
     return warm.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -19,6 +21,8 @@ def start(script: Path, kind: str, backend: str = "tensorflow", **environment: s
 def counted(*processes: subprocess.Popen) -> list[dict]:
     """Waits for the processes and returns what each has counted."""
     outputs = [process.communicate(timeout=HUNG_SECONDS)[0] for process in processes]
-    lines = [[line for line in output.splitlines() if line.startswith("counted: ")] for output in outputs]
+    lines = [
+        [line for line in output.splitlines() if line.startswith("counted: ")] for output in outputs
+    ]
     assert all(lines), outputs[0][-3000:]
     return [json.loads(found[0].removeprefix("counted: ")) for found in lines]

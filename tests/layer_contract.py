@@ -40,7 +40,9 @@ def check_layer(
     model = _check_graph(layer, inputs, expected)
     _check_saving(model, inputs, expected, tmp_path)
     if keras.backend.backend() == "jax":
-        return  # JAX compiles every operation of every dtype alone: minutes, for what the tests of the models repeat
+        # JAX compiles every operation of every dtype alone: minutes, for what the tests of the
+        # models repeat
+        return
     for policy in POLICIES:
         _check_policy(make, policy, layer, inputs, expected)
     _check_training(model, layer, inputs, expected)
@@ -67,7 +69,9 @@ def _check_config(layer) -> None:
 
 
 def _check_freezing(make, inputs) -> None:
-    """A layer that is frozen before it is built, as Keras does when it loads or clones a model, stays frozen whole."""
+    """A layer that is frozen before it is built, as Keras does when it loads or clones a model,
+    stays frozen whole.
+    """
     layer = make(trainable=False)
     layer(*inputs)
     assert [weight.path for weight in layer.weights if weight.trainable] == []
@@ -88,14 +92,18 @@ def _check_saving(model, inputs, expected, tmp_path) -> None:
     model.save(path)
     loaded = keras.saving.load_model(path)
     batch = inputs if len(inputs) > 1 else inputs[0]
-    np.testing.assert_allclose(keras.ops.convert_to_numpy(loaded(batch)), expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        keras.ops.convert_to_numpy(loaded(batch)), expected, rtol=1e-5, atol=1e-5
+    )
 
 
 def _check_policy(make, policy: str, layer, inputs, expected) -> None:
     mixed = make(dtype=policy)
     output = mixed(*inputs)
     assert keras.backend.standardize_dtype(output.dtype) == policy.removeprefix("mixed_")
-    assert {keras.backend.standardize_dtype(weight.dtype) for weight in mixed.weights} <= {"float32"}
+    assert {keras.backend.standardize_dtype(weight.dtype) for weight in mixed.weights} <= {
+        "float32"
+    }
     for weight, original in zip(mixed.weights, layer.weights, strict=True):
         weight.assign(original)
     output = keras.ops.convert_to_numpy(keras.ops.cast(mixed(*inputs), "float32"))
@@ -108,9 +116,14 @@ def _check_training(model, layer, inputs, expected) -> None:
         return
     model.compile(optimizer=keras.optimizers.SGD(1.0), loss="mse", jit_compile=False)
     rng = np.random.default_rng(1)
-    model.train_on_batch(inputs if len(inputs) > 1 else inputs[0], rng.standard_normal(expected.shape))
+    model.train_on_batch(
+        inputs if len(inputs) > 1 else inputs[0], rng.standard_normal(expected.shape)
+    )
     for weight, old in zip(layer.trainable_weights, before, strict=True):
-        # The bias of the keys adds the same to all logits of a query, which softmax ignores: its gradient is zero.
+        # The bias of the keys adds the same to all logits of a query, which softmax ignores: its
+        # gradient is zero.
         if weight.path.endswith("key/bias"):
             continue
-        assert np.any(keras.ops.convert_to_numpy(weight) != old), f"No gradient reaches {weight.path}."
+        assert np.any(keras.ops.convert_to_numpy(weight) != old), (
+            f"No gradient reaches {weight.path}."
+        )

@@ -11,7 +11,9 @@ from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
 VARIANTS = VIT_VARIANTS | RESNET_VARIANTS
 POSITIONS = "Transformer/posembed_input/pos_embedding"
 BLOCK = "Transformer/encoderblock_0"
-TINY = replace(VIT_VARIANTS["ViT_Ti16"], name="tiny", patch_size=8, width=6, depth=1, num_heads=2, mlp_dim=10)
+TINY = replace(
+    VIT_VARIANTS["ViT_Ti16"], name="tiny", patch_size=8, width=6, depth=1, num_heads=2, mlp_dim=10
+)
 
 
 def values(shape, seed=0):

@@ -1,8 +1,10 @@
-"""Where the time and the memory of the tests go: `pytest --profile=FOLDER`, on any number of workers.
+"""Where the time and the memory of the tests go: `pytest --profile=FOLDER`, on any number of
+workers.
 
-Each test is a row of `tests.csv`: seconds on the clock, processor seconds of this process and of those that it started,
-how many it started, seconds of tracing (TensorFlow) and of compiling (JAX), and the highest memory of the process with
-all of its children while the test ran. `python tests/profiler.py FOLDER...` adds the rows up, by file.
+Each test is a row of `tests.csv`: seconds on the clock, processor seconds of this process and of
+those that it started, how many it started, seconds of tracing (TensorFlow) and of compiling (JAX),
+and the highest memory of the process with all of its children while the test ran.
+`python tests/profiler.py FOLDER...` adds the rows up, by file.
 """
 
 import csv
@@ -18,7 +20,17 @@ import psutil
 import pytest
 import warm
 
-COLUMNS = ("file", "test", "seconds", "own_cpu", "child_cpu", "processes", "tracing", "compiling", "peak_mb")
+COLUMNS = (
+    "file",
+    "test",
+    "seconds",
+    "own_cpu",
+    "child_cpu",
+    "processes",
+    "tracing",
+    "compiling",
+    "peak_mb",
+)
 SAMPLE_SECONDS = 0.1
 MEGABYTE = 1024 * 1024
 
@@ -27,9 +39,12 @@ class Profiler:
     """Measures in the process that runs tests; writes in the one that collects their reports."""
 
     def __init__(self, folder: Path, is_worker: bool):
-        self._is_worker = is_worker  # of pytest-xdist: its figures reach the controller with the reports
+        # of pytest-xdist: its figures reach the controller with the reports
+        self._is_worker = is_worker
         folder.mkdir(parents=True, exist_ok=True)
-        self._file = open(os.devnull if is_worker else folder / "tests.csv", "w", newline="", encoding="utf-8")
+        self._file = open(
+            os.devnull if is_worker else folder / "tests.csv", "w", newline="", encoding="utf-8"
+        )
         self._table = csv.DictWriter(self._file, COLUMNS)
         self._table.writeheader()
         self._stopwatches = {"tracing": _time_tracing(), "compiling": _time_compiling()}
@@ -46,13 +61,17 @@ class Profiler:
         if call.when == "teardown":
             now = self._clocks()
             figures = {name: now[name] - self._start[name] for name in now} | self._memory.figures()
-            item.user_properties.append(("profile", {name: round(value, 3) for name, value in figures.items()}))
+            item.user_properties.append(
+                ("profile", {name: round(value, 3) for name, value in figures.items()})
+            )
         return (yield)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "teardown" and not self._is_worker:
             file, _, test = report.nodeid.partition("::")
-            self._table.writerow({"file": file, "test": test, **dict(report.user_properties).get("profile", {})})
+            self._table.writerow(
+                {"file": file, "test": test, **dict(report.user_properties).get("profile", {})}
+            )
             self._file.flush()
 
     def pytest_sessionfinish(self) -> None:
@@ -153,15 +172,23 @@ def summarize(folders: list[Path]) -> str:
                 files[f"{folder.name}: {row['file'].removeprefix('tests/')}"].append(figures)
     sums = ("seconds", "own_cpu", "child_cpu", "processes", "tracing", "compiling")
     totals = {
-        name: [*(sum(row[column] for row in rows) for column in sums), max(row["peak_mb"] for row in rows)]
+        name: [
+            *(sum(row[column] for row in rows) for column in sums),
+            max(row["peak_mb"] for row in rows),
+        ]
         for name, rows in files.items()
     }
     lines = [
-        "| file | tests | seconds | own CPU | CPU of sub-processes | sub-processes | tracing | compiling | peak MB |"
+        "| file | tests | seconds | own CPU | CPU of sub-processes | sub-processes | tracing | "
+        "compiling | peak MB |"
     ]
     lines.append("|---|" + "---|" * 8)
     for name, figures in sorted(totals.items(), key=lambda entry: -entry[1][0]):
-        lines.append("| " + " | ".join([name, str(len(files[name])), *(f"{figure:.0f}" for figure in figures)]) + " |")
+        lines.append(
+            "| "
+            + " | ".join([name, str(len(files[name])), *(f"{figure:.0f}" for figure in figures)])
+            + " |"
+        )
     return "\n".join(lines)
 
 

@@ -1,11 +1,12 @@
 """Full-size checkpoints without a download: names and shapes from a variant, values from the name.
 
 The figures in `tests/golden/*_reference.json` were computed once, in float32, by the published Flax
-implementations (google-research/vision_transformer, google-research/big_vision) on exactly these arrays and
-images. So a full-size model of ours can be compared with them although no trained weight is stored here.
-Changing the order or the kind of any random draw below makes those figures useless.
+implementations (google-research/vision_transformer, google-research/big_vision) on exactly these
+arrays and images. So a full-size model of ours can be compared with them although no trained weight
+is stored here. Changing the order or the kind of any random draw below makes those figures useless.
 
-All names are canonical: those of the current Google linen code, group normalization vectors one-dimensional.
+All names are canonical: those of the current Google linen code, group normalization vectors
+    one-dimensional.
 
 Example:
     >>> from keras_vit.variants import VIT_VARIANTS
@@ -36,7 +37,10 @@ def reference_cases(family: Literal["vit", "bit"]) -> list[dict[str, Any]]:
 
 def checkpoint(variant: ViTVariant | ResNetVariant, **options: Any) -> dict[str, np.ndarray]:
     """Arrays of a whole model under canonical names. The options are those of `array_shapes`."""
-    return {name: synthetic_array(name, shape) for name, shape in array_shapes(variant, **options).items()}
+    return {
+        name: synthetic_array(name, shape)
+        for name, shape in array_shapes(variant, **options).items()
+    }
 
 
 def array_shapes(
@@ -47,10 +51,11 @@ def array_shapes(
     representation_size: int | None = None,
     classifier: Classifier | None = None,
 ) -> Shapes:
-    """Canonical names and shapes of a model, written out from the published code, not from `keras_vit`.
+    """Canonical names and shapes of a model, written out from the published code, not from
+    `keras_vit`.
 
-    `classes=None` leaves the head out. A ResNet has neither `representation_size` nor `classifier`; the classifier of
-    a ViT is "token", that of an axial one "gap".
+    `classes=None` leaves the head out. A ResNet has neither `representation_size` nor `classifier`;
+    the classifier of a ViT is "token", that of an axial one "gap".
     """
     size = (image_size, image_size) if isinstance(image_size, int) else image_size
     if isinstance(variant, ResNetVariant):
@@ -67,16 +72,30 @@ def array_shapes(
     shapes["embedding/bias"] = (width,)
     if classifier == "token":
         shapes["cls"] = (1, 1, width)
-    shapes["Transformer/posembed_input/pos_embedding"] = (1, tokens + (classifier == "token"), width)
+    shapes["Transformer/posembed_input/pos_embedding"] = (
+        1,
+        tokens + (classifier == "token"),
+        width,
+    )
     halves = ("row/", "column/") if variant.axial else ("",)
-    for block in (f"Transformer/encoderblock_{index}/{half}" for index in range(variant.depth) for half in halves):
-        shapes |= _norm_shapes(block + "LayerNorm_0", width) | _attention_shapes(block, width, variant.num_heads)
-        shapes |= _norm_shapes(block + "LayerNorm_1", width) | _mlp_shapes(block, width, variant.mlp_dim)
+    for block in (
+        f"Transformer/encoderblock_{index}/{half}"
+        for index in range(variant.depth)
+        for half in halves
+    ):
+        shapes |= _norm_shapes(block + "LayerNorm_0", width) | _attention_shapes(
+            block, width, variant.num_heads
+        )
+        shapes |= _norm_shapes(block + "LayerNorm_1", width) | _mlp_shapes(
+            block, width, variant.mlp_dim
+        )
     shapes |= _norm_shapes("Transformer/encoder_norm", width)
     if classifier == "map":
         shapes["MAPHead_0/probe"] = (1, 1, width)
         shapes |= _attention_shapes("MAPHead_0/", width, variant.num_heads)
-        shapes |= _norm_shapes("MAPHead_0/LayerNorm_0", width) | _mlp_shapes("MAPHead_0/", width, variant.mlp_dim)
+        shapes |= _norm_shapes("MAPHead_0/LayerNorm_0", width) | _mlp_shapes(
+            "MAPHead_0/", width, variant.mlp_dim
+        )
     shapes |= _dense_shapes("pre_logits", width, representation_size)
     return shapes | _dense_shapes("head", representation_size or width, classes)
 
@@ -86,7 +105,9 @@ LARGE = ("R50+ViT-B/16", "ViT-B/16 with pre_logits", "ViT-B/32 at 384 from a 224
 
 
 def synthetic_array(name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Float32 array that depends on its name and shape alone, scaled so that activations stay near one."""
+    """Float32 array that depends on its name and shape alone, scaled so that activations stay near
+    one.
+    """
     draw = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape, dtype=np.float32)
     leaf = name.split("/")[-1]
     if leaf == "scale":
@@ -95,14 +116,17 @@ def synthetic_array(name: str, shape: tuple[int, ...]) -> np.ndarray:
         return 0.02 * draw
     if leaf in {"cls", "pos_embedding", "probe", "relative_embedding"}:
         return 0.2 * draw
-    # Kernels end in (..., inputs, outputs), except that a query, key or value kernel is (inputs, heads, head size).
+    # Kernels end in (..., inputs, outputs), except that a query, key or value kernel is (inputs,
+    # heads, head size).
     projects_to_heads = not {"query", "key", "value"}.isdisjoint(name.split("/"))
     inputs = shape[0] if projects_to_heads else math.prod(shape[:-1])
     return draw / np.float32(np.sqrt(inputs))
 
 
 def synthetic_images(height: int, width: int, batch: int = 2, seed: int = 0) -> np.ndarray:
-    """Float32 images (batch, height, width, 3) in [-1, 1]: one coloured wave per channel, and some noise."""
+    """Float32 images (batch, height, width, 3) in [-1, 1]: one coloured wave per channel, and some
+    noise.
+    """
     rng = np.random.default_rng(seed)
     row_frequency, column_frequency = rng.uniform(1, 12, (2, batch, 1, 1, 3))
     phase = rng.uniform(0, 2 * np.pi, (batch, 1, 1, 3))
@@ -114,7 +138,9 @@ def synthetic_images(height: int, width: int, batch: int = 2, seed: int = 0) -> 
 
 
 def _dense_shapes(name: str, inputs: int, outputs: int | None) -> Shapes:
-    return {} if outputs is None else {f"{name}/kernel": (inputs, outputs), f"{name}/bias": (outputs,)}
+    return (
+        {} if outputs is None else {f"{name}/kernel": (inputs, outputs), f"{name}/bias": (outputs,)}
+    )
 
 
 def _norm_shapes(name: str, channels: int) -> Shapes:
@@ -129,16 +155,23 @@ def _attention_shapes(
     for part in ("query", "key", "value"):
         shapes[f"{attention}{part}/kernel"] = (width, num_heads, head_size)
         shapes[f"{attention}{part}/bias"] = (num_heads, head_size)
-    return shapes | {f"{attention}out/kernel": (num_heads, head_size, width), f"{attention}out/bias": (width,)}
+    return shapes | {
+        f"{attention}out/kernel": (num_heads, head_size, width),
+        f"{attention}out/bias": (width,),
+    }
 
 
 def _mlp_shapes(prefix: str, width: int, mlp_dim: int) -> Shapes:
     mlp = prefix + "MlpBlock_0/"
-    return _dense_shapes(mlp + "Dense_0", width, mlp_dim) | _dense_shapes(mlp + "Dense_1", mlp_dim, width)
+    return _dense_shapes(mlp + "Dense_0", width, mlp_dim) | _dense_shapes(
+        mlp + "Dense_1", mlp_dim, width
+    )
 
 
 def _stem_shapes(stem: ResNetVariant, image_size: tuple[int, int]) -> Shapes:
-    """Root and stages; the naming differs between the two families, and so does the place of the norms."""
+    """Root and stages; the naming differs between the two families, and so does the place of the
+    norms.
+    """
     root = "root_block/conv_root/kernel" if stem.preactivation else "conv_root/kernel"
     shapes: Shapes = {root: (7, 7, 3, stem.width)}
     if not stem.preactivation:
@@ -147,12 +180,19 @@ def _stem_shapes(stem: ResNetVariant, image_size: tuple[int, int]) -> Shapes:
     for stage, num_units in enumerate(stem.units, start=1):
         inner = stem.width * 2 ** (stage - 1)
         for number in range(1, num_units + 1):
-            unit = f"block{stage}/unit{number:02d}" if stem.preactivation else f"block{stage}/unit{number}"
+            unit = (
+                f"block{stage}/unit{number:02d}"
+                if stem.preactivation
+                else f"block{stage}/unit{number}"
+            )
             shapes |= _unit_shapes(unit, inputs, inner, stem.preactivation, project=number == 1)
             if stem.axial:
-                # What a unit attends to: its input, before its own stride of 2, which is that of the stage's first.
+                # What a unit attends to: its input, before its own stride of 2, which is that of
+                # the stage's first.
                 stride = 2 * 2**stage if stage == 1 or number > 1 else 2**stage
-                shapes |= _axial_shapes(unit, inner, [math.ceil(side / stride) for side in image_size])
+                shapes |= _axial_shapes(
+                    unit, inner, [math.ceil(side / stride) for side in image_size]
+                )
                 del shapes[f"{unit}/conv2/kernel"]
             inputs = 4 * inner
     return shapes
@@ -176,7 +216,9 @@ def _unit_shapes(unit: str, inputs: int, inner: int, preactivation: bool, projec
 
 
 def _axial_shapes(unit: str, width: int, map_size: list[int]) -> Shapes:
-    """arXiv:2010.11929, D.6: attention of eight heads along the rows and one along the columns, in place of conv2."""
+    """arXiv:2010.11929, D.6: attention of eight heads along the rows and one along the columns, in
+    place of conv2.
+    """
     shapes: Shapes = {}
     for axis, length in (("column", map_size[0]), ("row", map_size[1])):
         shapes |= _attention_shapes(f"{unit}/", width, 8, axis)
@@ -186,4 +228,8 @@ def _axial_shapes(unit: str, width: int, map_size: list[int]) -> Shapes:
 
 def _resnet_shapes(variant: ResNetVariant, image_size: tuple[int, int]) -> Shapes:
     shapes = _stem_shapes(variant, image_size)
-    return shapes | _norm_shapes("norm-pre-head", variant.out_channels) if variant.preactivation else shapes
+    return (
+        shapes | _norm_shapes("norm-pre-head", variant.out_channels)
+        if variant.preactivation
+        else shapes
+    )

@@ -1,7 +1,8 @@
-"""Ten updates of a few variables by each optimizer of the table, beside the same optimizer of plain Keras.
+"""Ten updates of a few variables by each optimizer of the table, beside the same optimizer of plain
+Keras.
 
-Run as a script by tests/train/test_optimizers.py, on any backend: prints a line of JSON, {optimizer: largest relative
-difference}.
+Run as a script by tests/train/test_optimizers.py, on any backend: prints a line of JSON,
+{optimizer: largest relative difference}.
 
     python ten_updates.py NUM_DEVICES
 """
@@ -20,12 +21,17 @@ NUM_DEVICES = int(sys.argv[1]) if __name__ == "__main__" else 1
 STEPS, RATE, DECAY = 10, 1e-2, 0.1
 ON_JAX = keras.backend.backend() == "jax"
 ADAM = {"epsilon": 1e-8}  # as in JAX's optimizers; Keras has 1e-7
-# What Keras calls them. "momentum" is our own: the rate is outside of the velocity, which test_optimizers.py works out.
+# What Keras calls them. "momentum" is our own: the rate is outside of the velocity, which
+# test_optimizers.py works out.
 PLAIN = {
     "adam": lambda **options: keras.optimizers.AdamW(**ADAM, **options),
     "adamw": lambda **options: keras.optimizers.AdamW(**ADAM, **options),
     "muon": lambda weight_decay, **options: keras.optimizers.Muon(
-        weight_decay=weight_decay, adam_weight_decay=weight_decay, exclude_layers=["predictions"], **ADAM, **options
+        weight_decay=weight_decay,
+        adam_weight_decay=weight_decay,
+        exclude_layers=["predictions"],
+        **ADAM,
+        **options,
     ),
     "adafactor": keras.optimizers.Adafactor,
     "lamb": keras.optimizers.Lamb,
@@ -62,13 +68,18 @@ def updated(optimizer: keras.optimizers.Optimizer, model: keras.Model) -> list[n
     """The variables after ten updates with gradients that are the same for all optimizers."""
     variables, draws = model.trainable_variables, np.random.RandomState(1)
     for _ in range(STEPS):
-        gradients = [keras.ops.convert_to_tensor(draws.normal(size=v.shape).astype("float32")) for v in variables]
+        gradients = [
+            keras.ops.convert_to_tensor(draws.normal(size=v.shape).astype("float32"))
+            for v in variables
+        ]
         if not isinstance(optimizer, ParameterGroups):
             optimizer.apply(gradients, variables)
         elif ON_JAX:
             state = [v.value for v in variables], [v.value for v in optimizer.variables]
             new = step._update(optimizer, *state, gradients, True)
-            for variable, value in zip([*variables, *optimizer.variables], [*new[0], *new[1]], strict=True):
+            for variable, value in zip(
+                [*variables, *optimizer.variables], [*new[0], *new[1]], strict=True
+            ):
                 variable.assign(value)
         else:
             import tensorflow as tf
@@ -107,8 +118,12 @@ def scope() -> contextlib.AbstractContextManager:
 
     cpu = tf.config.list_physical_devices("CPU")[0]
     if not tf.config.get_logical_device_configuration(cpu):
-        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * NUM_DEVICES)
-    return tf.distribute.MirroredStrategy([f"CPU:{number}" for number in range(NUM_DEVICES)]).scope()
+        tf.config.set_logical_device_configuration(
+            cpu, [tf.config.LogicalDeviceConfiguration()] * NUM_DEVICES
+        )
+    return tf.distribute.MirroredStrategy(
+        [f"CPU:{number}" for number in range(NUM_DEVICES)]
+    ).scope()
 
 
 def plain(name: str, options: dict) -> list[np.ndarray]:
@@ -121,7 +136,9 @@ def plain(name: str, options: dict) -> list[np.ndarray]:
 
 
 def differences() -> dict[str, float]:
-    """For each optimizer of the table but our own, the largest difference, relative to the largest weight."""
+    """For each optimizer of the table but our own, the largest difference, relative to the largest
+    weight.
+    """
     cases = [(name, {}) for name in OPTIMIZERS if name != "momentum"] + list(OPTIONS.items())
     return {
         " ".join([name, *options]): max(

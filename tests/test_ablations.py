@@ -1,4 +1,6 @@
-"""The ablations: what their arms differ in, the arithmetic of their tables, and a study through the script."""
+"""The ablations: what their arms differ in, the arithmetic of their tables, and a study through the
+script.
+"""
 
 import csv
 import hashlib
@@ -66,7 +68,13 @@ def config_of(name: str, arm: str, size: str = "cifar10"):
 
 def build(config, **options):
     row, shape = row_of(config.model, config.variant), (config.image_size, config.image_size, 3)
-    options = {"weights": None, "classes": 10, "input_shape": shape, **config.model_options, **options}
+    options = {
+        "weights": None,
+        "classes": 10,
+        "input_shape": shape,
+        **config.model_options,
+        **options,
+    }
     return keras_vit.application(row)(**options)
 
 
@@ -89,7 +97,9 @@ def test_every_study_is_tested():
 
 @pytest.mark.parametrize(("name", "size"), EACH)
 def test_arms_differ_in_what_is_tried_and_in_nothing_else(name: str, size: str):
-    fields = {field for values in differences(study_of(name, size).arms).values() for field in values}
+    fields = {
+        field for values in differences(study_of(name, size).arms).values() for field in values
+    }
     whole = tuple(may for may in VARIED[name] if may.endswith("."))
     wrong = [field for field in fields - VARIED[name] if not field.startswith(whole or "nothing")]
     assert fields and not wrong
@@ -149,7 +159,12 @@ def test_positions_are_the_cells_of_table_8(size: str):
 
 def test_numbers_of_tables_6_and_7_stand_beside_the_right_arms():
     optimizer = {name: arm.paper for name, arm in study_of("optimizer").arms.items()}
-    assert optimizer == {"adam_small": 89.33, "sgd_small": 88.79, "adam_large": 94.01, "sgd_large": 93.72}
+    assert optimizer == {
+        "adam_small": 89.33,
+        "sgd_small": 88.79,
+        "adam_large": 94.01,
+        "sgd_large": 93.72,
+    }
     hybrid = {name: (arm.paper, arm.paper_of) for name, arm in study_of("hybrid").arms.items()}
     assert hybrid == {
         "vit_small": (92.50, "ViT_B32, 55 exaFLOPs"),
@@ -173,15 +188,28 @@ def test_hybrids_cost_what_the_others_cost(size: str):
             macs.append(cost.macs(row, (config.image_size,) * 2, classes=10, **options))
         assert max(macs) / min(macs) < 1.03
     assert arms["resnet_large"].macs > 1.5 * arms["resnet_small"].macs
-    stems = {family: row_of("ViT_Ti16", arms[f"{family}_large"].config.variant).stem for family in ("vit", "hybrid")}
+    stems = {
+        family: row_of("ViT_Ti16", arms[f"{family}_large"].config.variant).stem
+        for family in ("vit", "hybrid")
+    }
     assert stems["vit"] is None and stems["hybrid"] is not None
 
 
 def test_sgd_is_bits_rule_as_the_optimizer_has_it():
     config = config_of("optimizer", "sgd_large")
-    optimizer = make_optimizer(config.run.optimizer, build(config_of("optimizer", "sgd_small")), 1600)
+    optimizer = make_optimizer(
+        config.run.optimizer, build(config_of("optimizer", "sgd_small")), 1600
+    )
     base = 0.03 * 128 / 256
-    for step, share in ((100, 1), (532, 1), (534, 0.1), (1066, 0.1), (1068, 0.01), (1421, 0.01), (1423, 0.001)):
+    for step, share in (
+        (100, 1),
+        (532, 1),
+        (534, 0.1),
+        (1066, 0.1),
+        (1068, 0.01),
+        (1421, 0.01),
+        (1423, 0.001),
+    ):
         (rate,) = set(optimizer.learning_rates(step).values())
         assert rate == pytest.approx(base * share)
     assert config.run.optimizer.options == {"momentum": 0.9}
@@ -190,7 +218,10 @@ def test_sgd_is_bits_rule_as_the_optimizer_has_it():
 def test_what_is_derived_from_a_changed_field_follows_it():
     changes = {"run.loop.total_steps": "3200", "run.batch_size": "256"}
     run = make_study("optimizer", "cifar10", FOLDER, changes).arms["sgd_small"].config.run
-    assert run.optimizer.schedule_options == {"boundaries": (1067, 2133, 2844)} and run.loop.total_steps == 3200
+    assert (
+        run.optimizer.schedule_options == {"boundaries": (1067, 2133, 2844)}
+        and run.loop.total_steps == 3200
+    )
     assert run.optimizer.learning_rate == pytest.approx(0.03)
     with pytest.raises(ValueError, match="no field 'run.stepz'"):
         make_study("optimizer", "cifar10", FOLDER, {"run.stepz": "1"})
@@ -206,7 +237,11 @@ def test_shares_of_the_training_set_are_nested_and_equal_for_all_models():
     assert len(labels["vit_9"]) == round((1437 - 144) / 9) and len(labels["vit_1"]) == 1437 - 144
     assert labels["vit_9"] < labels["vit_1"]
     assert labels["vit_9"] == labels["resnet_9"] == labels["half_vit_9"]
-    shares = [arm.config.run.data.train_share for name, arm in study_of("data_size").arms.items() if name[:3] == "vit"]
+    shares = [
+        arm.config.run.data.train_share
+        for name, arm in study_of("data_size").arms.items()
+        if name[:3] == "vit"
+    ]
     assert shares == pytest.approx([1 / 27, 1 / 9, 1 / 3, 1])
 
 
@@ -216,7 +251,8 @@ def test_the_best_checkpoint_of_a_run_is_one_that_was_evaluated():
 
 
 @pytest.mark.parametrize(
-    ("num_classes", "each", "shots", "drawn_of"), [(2, 40, 10, 80), (20, 120, 10, 2000), (21, 30, 5, 630)]
+    ("num_classes", "each", "shots", "drawn_of"),
+    [(2, 40, 10, 80), (20, 120, 10, 2000), (21, 30, 5, 630)],
 )
 def test_few_examples_are_ten_of_each_class_or_five_of_many_drawn_ten_times(
     monkeypatch, num_classes: int, each: int, shots: int, drawn_of: int
@@ -233,10 +269,16 @@ def test_few_examples_are_ten_of_each_class_or_five_of_many_drawn_ten_times(
     monkeypatch.setattr(runs, "extract", extract)
     found = runs.few_examples(None, train, test, {"batch_size": 7})
     assert asked == [(drawn_of, {"batch_size": 7}), (num_classes, {"batch_size": 7})]
-    assert (found["shots"], found["fewshot/accuracy"], found["fewshot/draws"]) == (shots, 1.0, [1.0] * 10)
+    assert (found["shots"], found["fewshot/accuracy"], found["fewshot/draws"]) == (
+        shots,
+        1.0,
+        [1.0] * 10,
+    )
 
 
-def test_the_best_checkpoint_counts_where_a_part_is_held_out_and_the_last_weights_elsewhere(tmp_path: Path):
+def test_the_best_checkpoint_counts_where_a_part_is_held_out_and_the_last_weights_elsewhere(
+    tmp_path: Path,
+):
     config = config_of("data_size", "vit_1", "smoke")
     model, one = build(config, classifier_activation=None), Devices(kind="one", num_replicas=1)
     for step, accuracy in ((2, 0.5), (4, 0.75), (6, 0.25)):
@@ -244,13 +286,17 @@ def test_the_best_checkpoint_counts_where_a_part_is_held_out_and_the_last_weight
             variable.assign(keras.ops.full(variable.shape, float(step)))
         named = named_variables(model.layers).items()
         arrays = {f"weights/{name}": keras.ops.convert_to_numpy(value) for name, value in named}
-        Checkpoints(tmp_path, keep=9).save(step, arrays | {"seeds/000": np.zeros(2)}, {"validation/accuracy": accuracy})
+        Checkpoints(tmp_path, keep=9).save(
+            step, arrays | {"seeds/000": np.zeros(2)}, {"validation/accuracy": accuracy}
+        )
     keras_vit.save_checkpoint(model, tmp_path / "model.npz")
     found, step = runs.trained(config, tmp_path, 10, one)
     assert step == 4 and {float(value.max()) for value in found.get_weights()} == {4.0}
     config = replace(config, run=replace(config.run, data=replace(config.run.data, held_out=0.0)))
     found, step = runs.trained(config, tmp_path, 10, one)
-    assert step == config.run.loop.total_steps and {float(value.max()) for value in found.get_weights()} == {6.0}
+    assert step == config.run.loop.total_steps and {
+        float(value.max()) for value in found.get_weights()
+    } == {6.0}
 
 
 def by_hand(times: int, *, patch_size: int, depth: int, width: int, mlp_dim: int, **other) -> int:
@@ -274,8 +320,12 @@ def test_one_thing_changes_in_the_shape_but_where_all_do(size: str):
         else:
             assert changed == ({name.partition("_x")[0]} if name != "base" else set())
     assert study.relative_compute("base") == 1
-    assert study.relative_compute("depth_x4") == pytest.approx(by_hand(4, **base) / by_hand(1, **base))
-    assert set(study.arms["base"].families) == {family for arm in study.arms.values() for family in arm.families}
+    assert study.relative_compute("depth_x4") == pytest.approx(
+        by_hand(4, **base) / by_hand(1, **base)
+    )
+    assert set(study.arms["base"].families) == {
+        family for arm in study.arms.values() for family in arm.families
+    }
 
 
 @pytest.mark.parametrize("crop", ["inception", "resize_crop", "resize"])
@@ -287,11 +337,15 @@ def test_crops_go_on_from_one_model(crop: str):
         assert getattr(config, name) == getattr(study.start, name)
 
 
-@pytest.mark.parametrize(("name", "nearest"), [("position", "positions"), ("data", "data_size"), ("hybrids", "hybrid")])
+@pytest.mark.parametrize(
+    ("name", "nearest"), [("position", "positions"), ("data", "data_size"), ("hybrids", "hybrid")]
+)
 def test_an_unknown_study_names_its_neighbours(name: str, nearest: str):
     with pytest.raises(ValueError, match=f"There is no study '{name}'. Did you mean {nearest}"):
         make_study(name, "smoke")
-    with pytest.raises(ValueError, match="`--size` must be one of cifar10, smoke. Received: 'large'"):
+    with pytest.raises(
+        ValueError, match="`--size` must be one of cifar10, smoke. Received: 'large'"
+    ):
         make_study(nearest, "large")
 
 
@@ -299,15 +353,20 @@ def test_an_unknown_study_names_its_neighbours(name: str, nearest: str):
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_model_builds_and_learns_a_step(name: str):
     configs = [arm.config for arm in study_of(name, "smoke").arms.values()]
-    models = {repr((config.model, config.variant, config.model_options)): config for config in configs}
+    models = {
+        repr((config.model, config.variant, config.model_options)): config for config in configs
+    }
     for config in models.values():
         model = build(config, classifier_activation=None)
-        images = np.random.RandomState(0).uniform(-1, 1, (4, config.image_size, config.image_size, 3))
+        images = np.random.RandomState(0).uniform(
+            -1, 1, (4, config.image_size, config.image_size, 3)
+        )
         with tf.GradientTape() as tape:
             logits = model(images.astype("float32"), training=True)
             loss = -tf.reduce_mean(tf.nn.log_softmax(logits)[:, 3])
         gradients = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
-        assert logits.shape == (4, 10) and float(loss) == pytest.approx(math.log(10))  # the head starts at zero
+        # the head starts at zero
+        assert logits.shape == (4, 10) and float(loss) == pytest.approx(math.log(10))
         assert all(gradient is not None and np.isfinite(gradient).all() for gradient in gradients)
         assert any(np.any(gradient) for gradient in gradients)
 
@@ -317,10 +376,20 @@ def test_every_model_builds_and_learns_a_step(name: str):
 
 def toy(claims: tuple[Claim, ...] = (), picture: str = "means") -> Study:
     arms = {
-        name: Arm(title=title, config=config_of("hybrid", f"{name}_small"), families=(title,), paper=paper)
+        name: Arm(
+            title=title, config=config_of("hybrid", f"{name}_small"), families=(title,), paper=paper
+        )
         for name, title, paper in (("vit", "A ViT", 50.0), ("resnet", "A ResNet", None))
     }
-    return Study(title="Toy", source="D.0", about="?", arms=arms, claims=claims, picture=picture, paper_label="Table 0")
+    return Study(
+        title="Toy",
+        source="D.0",
+        about="?",
+        arms=arms,
+        claims=claims,
+        picture=picture,
+        paper_label="Table 0",
+    )
 
 
 def row(arm: str, seed: int, accuracy: float | None, **more) -> dict:
@@ -336,12 +405,20 @@ def row(arm: str, seed: int, accuracy: float | None, **more) -> dict:
             "images_per_second": 10.0,
         }
     )
-    return {"arm": arm, "seed": seed, **measured, "command": f"python a.py --only={arm}/seed_{seed}", **more}
+    return {
+        "arm": arm,
+        "seed": seed,
+        **measured,
+        "command": f"python a.py --only={arm}/seed_{seed}",
+        **more,
+    }
 
 
 def rows_of(vit: list, resnet: list) -> list[dict]:
     return [
-        row(arm, seed, value) for arm, values in (("vit", vit), ("resnet", resnet)) for seed, value in enumerate(values)
+        row(arm, seed, value)
+        for arm, values in (("vit", vit), ("resnet", resnet))
+        for seed, value in enumerate(values)
     ]
 
 
@@ -358,7 +435,11 @@ def test_mean_and_sample_deviation():
 def test_a_verdict_is_of_the_means_and_its_deviation_of_the_seeds():
     rows = rows_of([0.62, 0.64, 0.63], [0.60, 0.61, 0.62])
     found = verdict(CLAIM, toy(), rows, "test")  # differences 2, 3, 1
-    assert found["holds"] is True and found["value"] == pytest.approx(2.0) and found["deviation"] == pytest.approx(1.0)
+    assert (
+        found["holds"] is True
+        and found["value"] == pytest.approx(2.0)
+        and found["deviation"] == pytest.approx(1.0)
+    )
     assert found["words"] == "yes: +2.00 ± 1.00 points"
     assert verdict(CLAIM, toy(), rows, "fewshot")["words"] == "yes: +1.00 ± 0.50 points"
 
@@ -388,7 +469,9 @@ def test_a_run_that_diverged_is_reported_and_not_averaged_away(tmp_path: Path):
     with open(tmp_path / "ablation.csv", newline="") as file:
         lines = list(csv.DictReader(file))
     assert [line["test/accuracy"] for line in lines] == ["0.6", "0.7", "0.8", "0.5", "0.52", ""]
-    assert lines[5]["diverged"] == "Step 7: the loss is nan." and lines[5]["command"].endswith("--only=resnet/seed_2")
+    assert lines[5]["diverged"] == "Step 7: the loss is nan." and lines[5]["command"].endswith(
+        "--only=resnet/seed_2"
+    )
 
 
 @pytest.mark.parametrize("picture", ["means", "compute", "data"])
@@ -402,7 +485,10 @@ def test_each_picture_is_drawn_also_of_half_a_study(picture: str, tmp_path: Path
 
 def test_a_study_of_which_nothing_is_known_has_no_picture(tmp_path: Path):
     write_report(tmp_path, toy(), rows_of([None], [None]), "python a.py")
-    assert not (tmp_path / "ablation.png").exists() and "not yet" in (tmp_path / "ablation.md").read_text()
+    assert (
+        not (tmp_path / "ablation.png").exists()
+        and "not yet" in (tmp_path / "ablation.md").read_text()
+    )
 
 
 def test_exaflops_of_a_run():
@@ -424,7 +510,11 @@ def claimed(folder: Path, plan: dict) -> dict:
 
 
 def test_a_folder_belongs_to_one_study_once_a_run_has_begun(tmp_path: Path):
-    plan = {"study": "crop", "seeds": 2, "arms": {"one": {"run": {"batch_size": 8, "devices": {"kind": "one"}}}}}
+    plan = {
+        "study": "crop",
+        "seeds": 2,
+        "arms": {"one": {"run": {"batch_size": 8, "devices": {"kind": "one"}}}},
+    }
     elsewhere = {"run": {"batch_size": 8, "devices": {"kind": "auto"}}}
     assert claimed(tmp_path, {"study": "shape"}) == {"study": "shape"}
     assert claimed(tmp_path, plan) == plan  # the first was a mistake: nothing had begun
@@ -433,15 +523,20 @@ def test_a_folder_belongs_to_one_study_once_a_run_has_begun(tmp_path: Path):
     assert claimed(tmp_path, {**plan, "seeds": 3})["seeds"] == 3
     assert claimed(tmp_path, {**plan, "arms": {"one": elsewhere}})["arms"] == {"one": elsewhere}
     assert json.loads((tmp_path / "ablation.json").read_text())["kept"] == 1
-    with pytest.raises(ValueError, match="holds another ablation:\n  study: there crop, here shape"):
+    with pytest.raises(
+        ValueError, match="holds another ablation:\n  study: there crop, here shape"
+    ):
         claimed(tmp_path, {**plan, "study": "shape"})
-    (tmp_path / "ablation.json").unlink()  # runs of `--only`, from other machines: each knows its own config
+    # runs of `--only`, from other machines: each knows its own config
+    (tmp_path / "ablation.json").unlink()
     assert claimed(tmp_path, plan) == plan
 
 
 def test_two_processes_do_not_work_on_one_folder(tmp_path: Path):
     claim(tmp_path / "ablation.json", {"study": "crop"})
-    with pytest.raises(ValueError, match=f"Another ablation is running in .*, as process {os.getpid()}"):
+    with pytest.raises(
+        ValueError, match=f"Another ablation is running in .*, as process {os.getpid()}"
+    ):
         claim(tmp_path / "ablation.json", {"study": "crop"})
 
 
@@ -453,7 +548,9 @@ def command(*options: str) -> list[str]:
 
 
 def ablations(*options: str) -> subprocess.CompletedProcess:
-    return warm.run(command(*options), env=ENV, capture_output=True, text=True, timeout=HUNG_SECONDS)
+    return warm.run(
+        command(*options), env=ENV, capture_output=True, text=True, timeout=HUNG_SECONDS
+    )
 
 
 def wait_for(condition: Callable[[], object]) -> None:
@@ -481,7 +578,11 @@ def stamps(workdir: Path) -> dict[str, tuple[str, int]]:
 
 @pytest.mark.slow
 def test_a_study_that_was_killed_and_stopped_gives_what_one_in_a_row_gives(tmp_path: Path):
-    more = ["--config.run.loop.total_steps=200", "--config.run.loop.checkpoint_every=20", "--seeds=1"]
+    more = [
+        "--config.run.loop.total_steps=200",
+        "--config.run.loop.checkpoint_every=20",
+        "--seeds=1",
+    ]
     study = ["--study=class_token", "--size=smoke", *more]
     line = command(*study, f"--workdir={tmp_path}/broken")
     second = tmp_path / "broken" / "gap" / "seed_0"
@@ -496,12 +597,17 @@ def test_a_study_that_was_killed_and_stopped_gives_what_one_in_a_row_gives(tmp_p
         stopped = warm.Popen(line, env=ENV, stdout=output, stderr=output)
         wait_for(lambda: "still runs" in (tmp_path / "stopped.txt").read_text())
         run.resume()
-        wait_for(lambda: "runs to do" in (tmp_path / "stopped.txt").read_text().partition("still runs")[2])
+        wait_for(
+            lambda: (
+                "runs to do" in (tmp_path / "stopped.txt").read_text().partition("still runs")[2]
+            )
+        )
         stopped.send_signal(signal.SIGTERM)
         stopped.wait(HUNG_SECONDS)
     assert stopped.returncode == 75, (tmp_path / "stopped.txt").read_text()
     finished = stamps(tmp_path / "broken")
-    left = Path(next(iter(finished))).with_name("checkpoints")  # as a kill in the midst of their removal does
+    # as a kill in the midst of their removal does
+    left = Path(next(iter(finished))).with_name("checkpoints")
     left.mkdir()
     page = (tmp_path / "broken" / "ablation.md").read_text()
     assert "not yet" in page and "cannot be told: GAP, rate " in page
@@ -511,13 +617,19 @@ def test_a_study_that_was_killed_and_stopped_gives_what_one_in_a_row_gives(tmp_p
     assert "Going on from step" in (second / "log.txt").read_text()
     in_a_row = ablations(*study, f"--workdir={tmp_path}/whole")
     assert in_a_row.returncode == 0, in_a_row.stderr[-3000:]
-    assert len(results(tmp_path / "whole")) == 3 and results(tmp_path / "whole") == results(tmp_path / "broken")
+    assert len(results(tmp_path / "whole")) == 3 and results(tmp_path / "whole") == results(
+        tmp_path / "broken"
+    )
     after = stamps(tmp_path / "broken")
-    assert len(finished) >= 1 and {path: after[path] for path in finished} == finished  # no finished run is repeated
+    # no finished run is repeated
+    assert len(finished) >= 1 and {path: after[path] for path in finished} == finished
 
     page = (tmp_path / "broken" / "ablation.md").read_text()
     measured = results(tmp_path / "whole")["class_token/seed_0"]
-    assert f"{100 * measured['fewshot/accuracy']:.2f} | {100 * measured['test/accuracy']:.2f} |" in page
+    assert (
+        f"{100 * measured['fewshot/accuracy']:.2f} | {100 * measured['test/accuracy']:.2f} |"
+        in page
+    )
     assert measured["fewshot/accuracy"] == pytest.approx(np.mean(measured["fewshot/draws"]))
     assert (tmp_path / "broken" / "ablation.png").stat().st_size > 10_000
     report = json.loads((tmp_path / "broken" / "ablation.json").read_text())
@@ -527,11 +639,18 @@ def test_a_study_that_was_killed_and_stopped_gives_what_one_in_a_row_gives(tmp_p
 
     for other, message in (
         (["--study=crop", "--size=smoke"], "holds another ablation:"),
-        ([*study[:2], "--config.run.loop.total_steps=201"], "run.loop.total_steps: there 200, here 201"),
+        (
+            [*study[:2], "--config.run.loop.total_steps=201"],
+            "run.loop.total_steps: there 200, here 201",
+        ),
         (["--study=class_token", "--data=tfds"], "holds another ablation:"),
     ):
         refused = ablations(*other, f"--workdir={tmp_path}/broken")
-        assert refused.returncode == 1 and message in refused.stderr and "Traceback" not in refused.stderr
+        assert (
+            refused.returncode == 1
+            and message in refused.stderr
+            and "Traceback" not in refused.stderr
+        )
 
 
 def test_a_run_that_was_killed_while_its_checkpoints_were_removed_is_cleared_away(tmp_path: Path):
@@ -556,7 +675,9 @@ def test_early_stopping_takes_the_checkpoint_that_is_best_on_the_held_out_part(t
     before = (tmp_path / "measured.json").stat().st_mtime_ns
     (tmp_path / "checkpoints").mkdir()
     train_and_measure(replace(config, run=run), tmp_path)
-    assert (tmp_path / "measured.json").stat().st_mtime_ns == before and not (tmp_path / "checkpoints").exists()
+    assert (tmp_path / "measured.json").stat().st_mtime_ns == before and not (
+        tmp_path / "checkpoints"
+    ).exists()
 
 
 MISTAKES = {
@@ -565,16 +686,31 @@ MISTAKES = {
         ["--study=positios", "--size=smoke", "--workdir={}"],
         "There is no study 'positios'. Did you mean positions",
     ),
-    "numbers": (["--study=crop", "--size=smoke", "--workdir={}", "--seeds=0"], "`--seeds` must be at least 1"),
+    "numbers": (
+        ["--study=crop", "--size=smoke", "--workdir={}", "--seeds=0"],
+        "`--seeds` must be at least 1",
+    ),
     "no data": (["--study=crop", "--workdir={}"], "`--data` is missing"),
-    "data": (["--study=crop", "--size=smoke", "--workdir={}", "--data=tfds"], "a smoke learns scikit-learn's digits"),
+    "data": (
+        ["--study=crop", "--size=smoke", "--workdir={}", "--data=tfds"],
+        "a smoke learns scikit-learn's digits",
+    ),
     "varied": (
         ["--study=shape", "--size=smoke", "--workdir={}", "--config.variant.depth=3"],
         "`variant.depth` is what the arms differ in",
     ),
-    "seed": (["--study=shape", "--size=smoke", "--workdir={}", "--config.run.seed=3"], "`run.seed` is set by --seeds"),
-    "field": (["--study=shape", "--size=smoke", "--workdir={}", "--config.run.stepz=3"], "no field 'run.stepz'"),
-    "run": (["--study=crop", "--size=smoke", "--workdir={}", "--only=crops/seed_0"], "A run is named <arm>/seed_<n>"),
+    "seed": (
+        ["--study=shape", "--size=smoke", "--workdir={}", "--config.run.seed=3"],
+        "`run.seed` is set by --seeds",
+    ),
+    "field": (
+        ["--study=shape", "--size=smoke", "--workdir={}", "--config.run.stepz=3"],
+        "no field 'run.stepz'",
+    ),
+    "run": (
+        ["--study=crop", "--size=smoke", "--workdir={}", "--only=crops/seed_0"],
+        "A run is named <arm>/seed_<n>",
+    ),
 }
 
 
@@ -582,10 +718,14 @@ MISTAKES = {
 def test_mistakes_are_told_in_a_line_and_take_no_folder(case: str, tmp_path: Path):
     options, message = MISTAKES[case]
     refused = ablations(*(option.format(tmp_path / "run") for option in options))
-    assert refused.returncode == 1 and message in refused.stderr and "Traceback" not in refused.stderr
+    assert (
+        refused.returncode == 1 and message in refused.stderr and "Traceback" not in refused.stderr
+    )
     assert not (tmp_path / "run").exists()
 
 
 def test_the_list_names_every_study():
     listed = ablations("--list")
-    assert listed.returncode == 0 and [line.split()[0] for line in listed.stdout.splitlines()] == [*STUDIES]
+    assert listed.returncode == 0 and [line.split()[0] for line in listed.stdout.splitlines()] == [
+        *STUDIES
+    ]

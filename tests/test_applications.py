@@ -15,7 +15,11 @@ pytestmark = pytest.mark.usefixtures("shallow")
 
 
 def _file(tmp_path, name="ViT_Ti16", change=None, **options):
-    options = {"image_size": 32, "classes": 5, **options} if name in VIT_VARIANTS else {"classes": 5, **options}
+    options = (
+        {"image_size": 32, "classes": 5, **options}
+        if name in VIT_VARIANTS
+        else {"classes": 5, **options}
+    )
     arrays = layouts.published(checkpoint((VIT_VARIANTS | RESNET_VARIANTS)[name], **options))
     if change is not None:
         change(arrays)
@@ -44,10 +48,15 @@ def test_the_last_layer_is_a_dense_called_predictions():
     ],
 )
 def test_without_the_top_any_size_and_any_channels(name, channels):
-    model = getattr(keras_vit, name)(weights=None, include_top=False, input_shape=(None, None, channels))
+    model = getattr(keras_vit, name)(
+        weights=None, include_top=False, input_shape=(None, None, channels)
+    )
     assert model.output_shape == ((None, None, 192) if "ViT" in name else (None, None, None, 2048))
     small = model(np.zeros((1, 32, 64, channels), "float32"))
-    assert small.shape == {"ViT_Ti16": (1, 9, 192), "R_ViT_Ti16": (1, 3, 192), "BiT_R50x1": (1, 1, 2, 2048)}[name]
+    assert (
+        small.shape
+        == {"ViT_Ti16": (1, 9, 192), "R_ViT_Ti16": (1, 3, 192), "BiT_R50x1": (1, 1, 2, 2048)}[name]
+    )
 
 
 @pytest.mark.once
@@ -72,7 +81,9 @@ def test_an_axial_model_has_one_size(name, small_axial):
     trunk = build(weights=None, include_top=False)
     assert trunk.input_shape == (None, 224, 224, 3)  # where others leave it open
     assert trunk.output_shape == ((None, 196, 48) if "ViT" in name else (None, 28, 28, 512))
-    assert build(weights=None, include_top=False, pooling="avg", input_shape=(64, 96, 1)).input_shape[1:] == (64, 96, 1)
+    assert build(
+        weights=None, include_top=False, pooling="avg", input_shape=(64, 96, 1)
+    ).input_shape[1:] == (64, 96, 1)
     for shape in ((None, None, 3), (64, None, 3)):
         with pytest.raises(ValueError, match="fixed image size"):
             build(weights=None, include_top=False, input_shape=shape)
@@ -80,11 +91,26 @@ def test_an_axial_model_has_one_size(name, small_axial):
 
 def test_an_axial_vit_takes_the_options_of_others(small_axial):
     build = small_axial["AxialViT_B16"]
-    options = {"include_preprocessing": True, "representation_size": 7, "head_bias": -1.0, "dropout_rate": 0.1}
-    options |= {"attention_dropout_rate": 0.1, "stochastic_depth_rate": 0.1, "gelu": "exact", "norm_epsilon": 1e-5}
+    options = {
+        "include_preprocessing": True,
+        "representation_size": 7,
+        "head_bias": -1.0,
+        "dropout_rate": 0.1,
+    }
+    options |= {
+        "attention_dropout_rate": 0.1,
+        "stochastic_depth_rate": 0.1,
+        "gelu": "exact",
+        "norm_epsilon": 1e-5,
+    }
     model = build(weights=None, input_shape=(32, 48, 3), classes=5, classifier="map", **options)
     block = model.get_layer("encoderblock_1")
-    assert (block.gelu, block.norm_epsilon, block.drop_path_rate, block.dropout_rate) == ("exact", 1e-5, 0.1, 0.1)
+    assert (block.gelu, block.norm_epsilon, block.drop_path_rate, block.dropout_rate) == (
+        "exact",
+        1e-5,
+        0.1,
+        0.1,
+    )
     images = np.random.default_rng(0).integers(0, 256, (2, 32, 48, 3)).astype("float32")
     np.testing.assert_allclose(model.predict(images, verbose=0), 0.2, rtol=1e-5)  # a head of zeros
     with pytest.raises(ValueError, match="AxialViT_B16 attends along rows and columns"):
@@ -97,7 +123,9 @@ def test_an_axial_vit_takes_the_options_of_others(small_axial):
 @pytest.mark.parametrize("name", ["AxialViT_B16", "AxialResNet50"])
 def test_axial_models_have_no_published_weights(name):
     assert keras_vit.list_weights(name) == []
-    with pytest.raises(ValueError, match=f"Unknown weights for {name}: 'imagenet'.*No file of it was published"):
+    with pytest.raises(
+        ValueError, match=f"Unknown weights for {name}: 'imagenet'.*No file of it was published"
+    ):
         getattr(keras_vit, name)()
 
 
@@ -121,7 +149,9 @@ def test_an_input_tensor_after_other_layers(tmp_path):
     model = keras_vit.ViT_Ti16(weights=_file(tmp_path), input_tensor=tensor, classes=5)
     assert model.input_shape == (None, 32, 32, 1)
     expected = checkpoint(VIT_VARIANTS["ViT_Ti16"], image_size=32, classes=5)["head/kernel"]
-    np.testing.assert_array_equal(keras.ops.convert_to_numpy(model.get_layer("predictions").kernel), expected)
+    np.testing.assert_array_equal(
+        keras.ops.convert_to_numpy(model.get_layer("predictions").kernel), expected
+    )
     alone = keras_vit.ViT_Ti16(weights=_file(tmp_path), input_shape=(32, 32, 3), classes=5)
     x = np.random.default_rng(0).standard_normal((2, 32, 32, 1)).astype("float32")
     between = keras.Model(images, tensor)(x)
@@ -133,13 +163,17 @@ def test_an_input_tensor_after_other_layers(tmp_path):
 def test_preprocessing_inside_equals_preprocessing_outside(tmp_path):
     path = _file(tmp_path)
     outside = keras_vit.ViT_Ti16(weights=path, input_shape=(32, 32, 3), classes=5)
-    inside = keras_vit.ViT_Ti16(weights=path, input_shape=(32, 32, 3), classes=5, include_preprocessing=True)
+    inside = keras_vit.ViT_Ti16(
+        weights=path, input_shape=(32, 32, 3), classes=5, include_preprocessing=True
+    )
     pixels = np.random.default_rng(0).integers(0, 256, (2, 32, 32, 3)).astype("float32")
     scaled = keras_vit.preprocess_input(pixels.copy())
     inside.save(tmp_path / "inside.keras")
     inside = keras.saving.load_model(tmp_path / "inside.keras")
     np.testing.assert_allclose(
-        keras.ops.convert_to_numpy(inside(pixels)), keras.ops.convert_to_numpy(outside(scaled)), atol=1e-5
+        keras.ops.convert_to_numpy(inside(pixels)),
+        keras.ops.convert_to_numpy(outside(scaled)),
+        atol=1e-5,
     )
 
 
@@ -147,25 +181,52 @@ def test_preprocessing_inside_equals_preprocessing_outside(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"weights": "imagnet"}, "should be either `None`.*imagenet.*path.*weights=imagnet.*Did you mean imagenet"),
+        (
+            {"weights": "imagnet"},
+            "should be either `None`.*imagenet.*path.*weights=imagnet.*Did you mean imagenet",
+        ),
         ({"weights": "no/such/file.npz"}, "no such file"),
-        ({"weights": "imagenet", "classes": 10}, 'using `weights="imagenet"` with.*should be 1000.*classes=10'),
+        (
+            {"weights": "imagenet", "classes": 10},
+            'using `weights="imagenet"` with.*should be 1000.*classes=10',
+        ),
         ({"weights": "imagenet", "classes": 10}, r"replace_head\(model, 10\)"),
         ({"weights": "augreg_in21k"}, "should be 21843.*Received classes=1000"),
-        ({"weights": "imagenet21k", "classes": 21843}, 'all zeros.*include_top=False.*"augreg_in21k"'),
-        ({"weights": "imagenet", "input_shape": (3, 224, 224)}, r"channels come last.*Use \(224, 224, 3\)"),
-        ({"weights": None, "input_shape": (1, None, None)}, r"channels come last.*Use \(None, None, 1\)"),
-        ({"weights": None, "input_tensor": np.zeros((1, 32, 32, 3))}, r"ndarray of shape \(1, 32, 32, 3\)"),
+        (
+            {"weights": "imagenet21k", "classes": 21843},
+            'all zeros.*include_top=False.*"augreg_in21k"',
+        ),
+        (
+            {"weights": "imagenet", "input_shape": (3, 224, 224)},
+            r"channels come last.*Use \(224, 224, 3\)",
+        ),
+        (
+            {"weights": None, "input_shape": (1, None, None)},
+            r"channels come last.*Use \(None, None, 1\)",
+        ),
+        (
+            {"weights": None, "input_tensor": np.zeros((1, 32, 32, 3))},
+            r"ndarray of shape \(1, 32, 32, 3\)",
+        ),
         ({"weights": None, "input_tensor": "images"}, "must be a Keras tensor.*Received: str"),
-        ({"weights": "imagenet", "classifier_activation": "relu"}, "Only `None` and `softmax` activations"),
+        (
+            {"weights": "imagenet", "classifier_activation": "relu"},
+            "Only `None` and `softmax` activations",
+        ),
         ({"weights": None, "input_shape": (224, 224)}, "tuple of three integers"),
-        ({"weights": None, "input_shape": (123, 123, 3)}, r"multiple of 16.*\(112, 112\) or \(128, 128\).*pad=True"),
+        (
+            {"weights": None, "input_shape": (123, 123, 3)},
+            r"multiple of 16.*\(112, 112\) or \(128, 128\).*pad=True",
+        ),
         ({"weights": None, "input_shape": (32, -1, 3)}, "positive integers"),
         ({"weights": None, "input_shape": (32, 32, None)}, "channels must be known"),
         ({"weights": None, "classifier": "cls"}, "`classifier` must be one of"),
         ({"weights": None, "interpolation": "nearest"}, "`interpolation` must be one of"),
         ({"weights": None, "pooling": "mean", "include_top": False}, "`pooling` must be one of"),
-        ({"weights": None, "pooling": "map", "include_top": False, "classifier": "nope"}, "`classifier`"),
+        (
+            {"weights": None, "pooling": "map", "include_top": False, "classifier": "nope"},
+            "`classifier`",
+        ),
     ],
 )
 def test_arguments_are_checked_before_anything_is_loaded(options, message):
@@ -199,7 +260,9 @@ def test_weights_fit_every_image_size(tmp_path):
 
 
 def test_open_sizes_keep_the_table_of_the_checkpoint(tmp_path):
-    """The table is not resampled on the way in: at each call it is resampled once, from the original."""
+    """The table is not resampled on the way in: at each call it is resampled once, from the
+    original.
+    """
     path = _file(tmp_path, image_size=64)
     open_ = keras_vit.ViT_Ti16(weights=path, input_shape=(None, None, 3), classes=5)
     assert open_.get_layer("posembed_input").grid == (4, 4)
@@ -215,10 +278,16 @@ def test_a_tanh_layer_of_the_checkpoint_is_built(tmp_path):
     path = _file(tmp_path, representation_size=7)
     model = keras_vit.ViT_Ti16(weights=path, input_shape=(32, 32, 3), classes=5)
     assert model.get_layer("pre_logits").units == 7
-    features = keras_vit.ViT_Ti16(weights=path, include_top=False, pooling="token", input_shape=(32, 32, 3))
+    features = keras_vit.ViT_Ti16(
+        weights=path, include_top=False, pooling="token", input_shape=(32, 32, 3)
+    )
     assert features.output_shape == (None, 192)
     after_tanh = keras_vit.ViT_Ti16(
-        weights=path, include_top=False, pooling="token", input_shape=(32, 32, 3), representation_size=7
+        weights=path,
+        include_top=False,
+        pooling="token",
+        input_shape=(32, 32, 3),
+        representation_size=7,
     )
     x = np.random.default_rng(0).standard_normal((2, 32, 32, 3)).astype("float32")
     expected = keras.Model(model.input, model.get_layer("pre_logits").output)(x)
@@ -231,14 +300,20 @@ def test_a_tanh_layer_of_the_checkpoint_is_built(tmp_path):
 def test_a_tanh_layer_that_the_checkpoint_lacks_is_not_left_random(tmp_path):
     with pytest.raises(ValueError, match="missing from the checkpoint:\n  pre_logits/bias"):
         keras_vit.ViT_Ti16(
-            weights=_file(tmp_path), include_top=False, pooling="token", input_shape=(32, 32, 3), representation_size=7
+            weights=_file(tmp_path),
+            include_top=False,
+            pooling="token",
+            input_shape=(32, 32, 3),
+            representation_size=7,
         )
 
 
 @pytest.mark.parametrize("classifier", ["gap", "map"])
 def test_other_classifiers_load_their_own_files(classifier, tmp_path):
     path = _file(tmp_path, classifier=classifier)
-    model = keras_vit.ViT_Ti16(weights=path, input_shape=(32, 32, 3), classes=5, classifier=classifier)
+    model = keras_vit.ViT_Ti16(
+        weights=path, input_shape=(32, 32, 3), classes=5, classifier=classifier
+    )
     assert len(model.weights) == len(np.load(path).files)
     with pytest.raises(ValueError, match="(?s)class_token/cls.*classifier="):
         keras_vit.ViT_Ti16(weights=path, input_shape=(32, 32, 3), classes=5)
@@ -246,20 +321,32 @@ def test_other_classifiers_load_their_own_files(classifier, tmp_path):
 
 def test_attention_pooling_without_the_top_keeps_its_weights(tmp_path):
     path = _file(tmp_path, classifier="map")
-    options = {"weights": path, "include_top": False, "input_shape": (32, 32, 3), "classifier": "map"}
+    options = {
+        "weights": path,
+        "include_top": False,
+        "input_shape": (32, 32, 3),
+        "classifier": "map",
+    }
     tokens = keras_vit.ViT_Ti16(**options)
     pooled = keras_vit.ViT_Ti16(**options, pooling="map")
     assert tokens.output_shape == (None, 4, 192)
     probe = np.load(path)["MAPHead_0/probe"]
-    np.testing.assert_array_equal(keras.ops.convert_to_numpy(pooled.get_layer("map_head").probe), probe)
+    np.testing.assert_array_equal(
+        keras.ops.convert_to_numpy(pooled.get_layer("map_head").probe), probe
+    )
 
 
 @pytest.mark.once
 def test_a_head_of_zeros_is_refused(tmp_path):
-    path = _file(tmp_path, change=lambda arrays: arrays.update({"head/kernel": np.zeros((192, 5), "float32")}))
+    path = _file(
+        tmp_path,
+        change=lambda arrays: arrays.update({"head/kernel": np.zeros((192, 5), "float32")}),
+    )
     with pytest.raises(ValueError, match="(?s)all zeros.*include_top=False"):
         keras_vit.ViT_Ti16(weights=path, input_shape=(32, 32, 3), classes=5)
-    assert keras_vit.ViT_Ti16(weights=path, include_top=False, input_shape=(32, 32, 3)).output_shape == (None, 5, 192)
+    assert keras_vit.ViT_Ti16(
+        weights=path, include_top=False, input_shape=(32, 32, 3)
+    ).output_shape == (None, 5, 192)
 
 
 @pytest.mark.parametrize(
@@ -271,7 +358,9 @@ def test_a_head_of_zeros_is_refused(tmp_path):
         pytest.param("BiT_R50x1", {}, "does not fit the model", marks=pytest.mark.once),
     ],
 )
-def test_a_file_of_another_model_is_an_error_that_lists_everything(name, options, message, tmp_path):
+def test_a_file_of_another_model_is_an_error_that_lists_everything(
+    name, options, message, tmp_path
+):
     options = {"classes": 5, "input_shape": (32, 32, 3), **options}
     with pytest.raises(ValueError, match=f"(?s)nothing was loaded.*{message}|{message}.*"):
         getattr(keras_vit, name)(weights=_file(tmp_path), **options)
@@ -311,7 +400,9 @@ def test_weights_that_are_not_finite_are_refused(tmp_path):
         arrays["Transformer/encoder_norm/scale"][3] = np.nan
 
     with pytest.raises(ValueError, match="(?s)encoder_norm/scale"):
-        keras_vit.ViT_Ti16(weights=_file(tmp_path, change=poison), input_shape=(32, 32, 3), classes=5)
+        keras_vit.ViT_Ti16(
+            weights=_file(tmp_path, change=poison), input_shape=(32, 32, 3), classes=5
+        )
 
 
 @pytest.mark.once
@@ -338,7 +429,9 @@ def test_images_of_the_wrong_type_are_errors():
 
 
 def test_replacing_the_head_keeps_everything_else(tmp_path):
-    model = keras_vit.ViT_Ti16(weights=_file(tmp_path, representation_size=7), input_shape=(32, 32, 3), classes=5)
+    model = keras_vit.ViT_Ti16(
+        weights=_file(tmp_path, representation_size=7), input_shape=(32, 32, 3), classes=5
+    )
     new = keras_vit.replace_head(model, classes=3, classifier_activation=None)
     assert new.output_shape == (None, 3)
     assert "pre_logits" not in {layer.name for layer in new.layers}
@@ -358,13 +451,18 @@ def test_analyses_need_no_tensorflow():
 def test_weights_of_rgb_give_for_a_gray_image_what_they_gave_for_its_three_copies(tmp_path):
     gray = np.random.default_rng(0).uniform(-1, 1, (2, 32, 32, 1)).astype("float32")
     options = {"weights": _file(tmp_path), "classes": 5}
-    expected = keras_vit.ViT_Ti16(**options, input_shape=(32, 32, 3)).predict_on_batch(np.repeat(gray, 3, axis=-1))
+    expected = keras_vit.ViT_Ti16(**options, input_shape=(32, 32, 3)).predict_on_batch(
+        np.repeat(gray, 3, axis=-1)
+    )
     model = keras_vit.ViT_Ti16(**options, input_shape=(32, 32, 1))
     np.testing.assert_allclose(model.predict_on_batch(gray), expected, atol=1e-5)
-    keras_vit.save_checkpoint(model, tmp_path / "gray.npz")  # its size and its channels come back with it
+    # its size and its channels come back with it
+    keras_vit.save_checkpoint(model, tmp_path / "gray.npz")
     again = keras_vit.ViT_Ti16(weights=tmp_path / "gray.npz", classes=5)
     np.testing.assert_array_equal(again.predict_on_batch(gray), model.predict_on_batch(gray))
-    with pytest.raises(ValueError, match=r"for images of 1 channels.*input_shape=\(height, width, 1\)"):
+    with pytest.raises(
+        ValueError, match=r"for images of 1 channels.*input_shape=\(height, width, 1\)"
+    ):
         keras_vit.ViT_Ti16(weights=tmp_path / "gray.npz", classes=5, input_shape=(32, 32, 3))
 
 
@@ -376,10 +474,14 @@ def test_other_channels_go_to_the_convolution_that_sees_the_image(name, tmp_path
     rgb.get_layer("predictions").kernel.assign(np.ones(rgb.get_layer("predictions").kernel.shape))
     keras_vit.save_checkpoint(rgb, tmp_path / "rgb.npz")
     model = build(weights=tmp_path / "rgb.npz", input_shape=(32, 32, 2), classes=5)
-    old, new = (keras.ops.convert_to_numpy(each.get_layer("conv_root").kernel) for each in (rgb, model))
+    old, new = (
+        keras.ops.convert_to_numpy(each.get_layer("conv_root").kernel) for each in (rgb, model)
+    )
     np.testing.assert_allclose(new, old[:, :, :2] * 1.5, rtol=1e-6)
     if name == "R_ViT_Ti16":
-        kernels = [keras.ops.convert_to_numpy(each.get_layer("embedding").kernel) for each in (rgb, model)]
+        kernels = [
+            keras.ops.convert_to_numpy(each.get_layer("embedding").kernel) for each in (rgb, model)
+        ]
         np.testing.assert_array_equal(*kernels)
 
 
@@ -401,7 +503,8 @@ def test_a_padded_image_is_that_of_the_padded_size(tiny_vit, tmp_path):
     opened.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     np.testing.assert_allclose(loaded.predict_on_batch(images), expected, atol=1e-6)
-    levels = build(**options, input_shape=(30, 20, 3), include_preprocessing=True)  # zeros are gray, not black
+    # zeros are gray, not black
+    levels = build(**options, input_shape=(30, 20, 3), include_preprocessing=True)
     np.testing.assert_allclose(levels.predict_on_batch((images + 1) * 127.5), expected, atol=1e-5)
     keras_vit.save_checkpoint(fixed, tmp_path / "padded.npz")
     again = build(weights=tmp_path / "padded.npz", classes=5, pad=True)
@@ -414,7 +517,13 @@ def test_a_hybrid_pads_its_images_where_its_feature_map_cannot_be_cut():
     row = replace(VIT_VARIANTS["R_ViT_Ti16"], name="small", depth=1, stem=stem, patch_size=2)
     build = keras_vit.application(row)
     padded, whole = (
-        build(weights=None, input_shape=(*size, 3), include_top=False, pooling="token", pad=size == (17, 24))
+        build(
+            weights=None,
+            input_shape=(*size, 3),
+            include_top=False,
+            pooling="token",
+            pad=size == (17, 24),
+        )
         for size in ((17, 24), (21, 24))
     )
     whole.set_weights(padded.get_weights())
@@ -425,7 +534,9 @@ def test_a_hybrid_pads_its_images_where_its_feature_map_cannot_be_cut():
 
 @pytest.mark.once
 def test_a_head_that_cannot_be_replaced_is_an_error_that_says_what_to_do(tiny_vit):
-    with pytest.raises(ValueError, match=r"takes a model. Received: 'ViT_B16'. Build it first.*ViT_B16\(weights"):
+    with pytest.raises(
+        ValueError, match=r"takes a model. Received: 'ViT_B16'. Build it first.*ViT_B16\(weights"
+    ):
         keras_vit.replace_head("ViT_B16", 7)
     build = keras_vit.application(tiny_vit)
     headless = build(weights=None, input_shape=(32, 32, 3), include_top=False, pooling="token")

@@ -1,4 +1,6 @@
-"""The benchmark scripts, run as their users run them, on the smallest model and as short as they go."""
+"""The benchmark scripts, run as their users run them, on the smallest model and as short as they
+go.
+"""
 
 import csv
 import importlib.util
@@ -14,12 +16,19 @@ FOLDER = Path(__file__).parents[1] / "experiments" / "benchmarks"
 SCRIPT = FOLDER / "models.py"
 pytestmark = pytest.mark.tensorflow
 without_vit_keras = pytest.mark.skipif(
-    importlib.util.find_spec("vit_keras") is not None, reason="vit-keras is installed here; this is about its absence"
+    importlib.util.find_spec("vit_keras") is not None,
+    reason="vit-keras is installed here; this is about its absence",
 )
 
 
 def _run(output: Path, *options: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, str(SCRIPT), f"--output={output}", "--models=ViT_Ti16", "--tasks=inference"]
+    command = [
+        sys.executable,
+        str(SCRIPT),
+        f"--output={output}",
+        "--models=ViT_Ti16",
+        "--tasks=inference",
+    ]
     command += ["--precisions=float32", "--batch_sizes=1", "--repeats=2", "--seconds=0", *options]
     return warm.run(command, capture_output=True, text=True, timeout=HUNG_SECONDS)
 
@@ -31,7 +40,9 @@ def _rows(output: Path) -> dict[str, dict[str, str]]:
 
 @pytest.mark.slow
 @without_vit_keras
-def test_ours_is_measured_an_absent_rival_is_named_and_a_second_run_measures_nothing_again(tmp_path):
+def test_ours_is_measured_an_absent_rival_is_named_and_a_second_run_measures_nothing_again(
+    tmp_path,
+):
     done = _run(tmp_path, "--rivals=keras_vit,vit-keras")
     assert done.returncode == 0, done.stderr[-2000:]
     rows = _rows(tmp_path)
@@ -42,7 +53,11 @@ def test_ours_is_measured_an_absent_rival_is_named_and_a_second_run_measures_not
     assert int(ours["turns"]) == 2
     assert float(ours["gflop_per_image"]) == pytest.approx(2.51, abs=0.05)  # published: 1.26 GMACs
     # A share of the limit above 1 would say that the limit, or the FLOPs, are wrong.
-    share = float(ours["images_per_s"]) * float(ours["gflop_per_image"]) / float(ours["limit_gflop_per_s"])
+    share = (
+        float(ours["images_per_s"])
+        * float(ours["gflop_per_image"])
+        / float(ours["limit_gflop_per_s"])
+    )
     assert 0.01 < share < 1
     assert "No module named 'vit_keras'" in (tmp_path / "benchmark.md").read_text()
     again = _run(tmp_path, "--rivals=keras_vit,vit-keras")
@@ -72,13 +87,20 @@ def test_what_is_mistyped_is_refused_with_what_there_is(tmp_path, option, there_
 
 @pytest.mark.slow
 def test_tensorflow_is_not_charged_for_jax():
-    """TensorFlow imports JAX where it is installed, which a rival's presence must not cost us; JAX stays importable."""
+    """TensorFlow imports JAX where it is installed, which a rival's presence must not cost us; JAX
+    stays importable.
+    """
     line = (
         "import sys; from rivals.worker import import_tensorflow_alone; import_tensorflow_alone(); "
-        "assert 'tensorflow' in sys.modules and 'jax' not in sys.modules; import jax; print(jax.numpy.arange(3).sum())"
+        "assert 'tensorflow' in sys.modules and 'jax' not in sys.modules; import jax; "
+        "print(jax.numpy.arange(3).sum())"
     )
     done = subprocess.run(
-        [sys.executable, "-c", line], capture_output=True, text=True, timeout=HUNG_SECONDS, cwd=FOLDER
+        [sys.executable, "-c", line],
+        capture_output=True,
+        text=True,
+        timeout=HUNG_SECONDS,
+        cwd=FOLDER,
     )
     assert done.stdout.strip() == "3", done.stderr
 
@@ -128,7 +150,8 @@ def test_the_largest_batch_fits_and_an_absent_rival_is_named(tmp_path):
     options = ["--models=ViT_Ti16@32", "--tasks=inference", "--megabytes=1200", "--seconds=0"]
     _run_other("memory.py", f"--output={tmp_path}", *options)
     rows = {(row["who"], row["saving"]): row for row in _table(tmp_path / "memory.csv")}
-    assert set(rows) == {("keras_vit", "plain"), ("timm", "plain")}  # there are 5 tokens, nothing to cut
+    # there are 5 tokens, nothing to cut
+    assert set(rows) == {("keras_vit", "plain"), ("timm", "plain")}
     ours = rows["keras_vit", "plain"]
     assert int(ours["largest batch"]) >= 4
     assert float(ours["its MB"]) <= 1200
@@ -149,7 +172,9 @@ def test_when_a_worker_dies_nobody_waits_for_the_others(monkeypatch):
     slowest = importlib.import_module("scaling")._slowest
     lines = ["import time; time.sleep(600)", "raise SystemExit('out of memory')"]
     processes = [
-        subprocess.Popen([sys.executable, "-c", line], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", line], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         for line in lines
     ]
     with pytest.raises(RuntimeError, match="out of memory"):
@@ -168,7 +193,14 @@ def test_numbers_of_workers_that_cannot_be_are_refused(tmp_path, option):
 
 @pytest.mark.slow
 def test_two_workers_are_measured_beside_one(tmp_path):
-    options = ["--measure=workers", "--model=ViT_Ti16", "--image_size=32", "--steps=1", "--repeats=1", "--batch_size=2"]
+    options = [
+        "--measure=workers",
+        "--model=ViT_Ti16",
+        "--image_size=32",
+        "--steps=1",
+        "--repeats=1",
+        "--batch_size=2",
+    ]
     _run_other("scaling.py", f"--output={tmp_path}", *options)
     one, two = _table(tmp_path / "scaling.csv")
     assert (one["number"], two["number"]) == ("1", "2")

@@ -1,4 +1,6 @@
-"""The campaigns that damage pictures and interrupt commands run, with a small count, and nothing falls."""
+"""The campaigns that damage pictures and interrupt commands run, with a small count, and nothing
+falls.
+"""
 
 import os
 import re
@@ -30,7 +32,9 @@ def test_nothing_falls(options: list[str]):
     script, *rest = options
     if script == "full_disk.py" and subprocess.run(MOUNTING, capture_output=True).returncode:
         pytest.skip("a full disk is a small one that is mounted, which is not allowed here")
-    done = warm.run([sys.executable, str(CAMPAIGNS / script), "--seed=1", *rest], capture_output=True, text=True)
+    done = warm.run(
+        [sys.executable, str(CAMPAIGNS / script), "--seed=1", *rest], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     tried, held, fell = map(
         int, re.search(r"^tried (\d+), held (\d+), fell (\d+)$", done.stdout, re.MULTILINE).groups()

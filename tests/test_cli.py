@@ -42,11 +42,14 @@ def photo(tmp_path: Path) -> Path:
     return tmp_path / "photo.png"
 
 
-# --- the frame -------------------------------------------------------------------------------------------------------
+# --- the frame
+# -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("argv", [[], ["--help"], ["-h"], ["help"]])
-def test_the_overview_shows_every_command_with_an_example(argv: list[str], capsys: pytest.CaptureFixture):
+def test_the_overview_shows_every_command_with_an_example(
+    argv: list[str], capsys: pytest.CaptureFixture
+):
     assert cli.main(argv) == 0
     shown = capsys.readouterr()
     for name in cli.COMMANDS:
@@ -56,7 +59,16 @@ def test_the_overview_shows_every_command_with_an_example(argv: list[str], capsy
 
 
 def test_the_commands_are_those_of_this_release():
-    expected = ["quickstart", "info", "predict", "evaluate", "analyze", "finetune", "export", "verify"]
+    expected = [
+        "quickstart",
+        "info",
+        "predict",
+        "evaluate",
+        "analyze",
+        "finetune",
+        "export",
+        "verify",
+    ]
     assert list(cli.COMMANDS) == expected
 
 
@@ -80,9 +92,30 @@ FLAGS = {
         ),
         *("devices", "precision", "help"),
     ],
-    "analyze": ["images", "output", "model", "weights", "image_size", "pixels", "photos", "batch_size", "help"],
+    "analyze": [
+        "images",
+        "output",
+        "model",
+        "weights",
+        "image_size",
+        "pixels",
+        "photos",
+        "batch_size",
+        "help",
+    ],
     "finetune": [
-        *("data", "output", "model", "weights", "image_size", "pixels", "steps", "batch_size", "learning_rate", "seed"),
+        *(
+            "data",
+            "output",
+            "model",
+            "weights",
+            "image_size",
+            "pixels",
+            "steps",
+            "batch_size",
+            "learning_rate",
+            "seed",
+        ),
         "help",
     ],
     "export": [
@@ -110,7 +143,11 @@ def test_every_command_explains_its_flags(name: str, capsys: pytest.CaptureFixtu
     assert cli.main([name, "--help"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"usage: python -m keras_vit {name}")
-    shown = [line.split()[0].removeprefix("--").split("=")[0] for line in lines if line.startswith("  --")]
+    shown = [
+        line.split()[0].removeprefix("--").split("=")[0]
+        for line in lines
+        if line.startswith("  --")
+    ]
     assert sorted(shown) == sorted(FLAGS[name])
     assert lines[-1].startswith(f"example: python -m keras_vit {name}")
 
@@ -120,7 +157,10 @@ def test_every_command_explains_its_flags(name: str, capsys: pytest.CaptureFixtu
     [
         (["vrify", "x.npz"], "there is no command 'vrify'. Did you mean verify?"),
         (["info", "--imagesize=4"], "Did you mean: image_size"),
-        (["info", "--image_size=big"], "--image_size=big: expected 384, or height,width such as 224,384"),
+        (
+            ["info", "--image_size=big"],
+            "--image_size=big: expected 384, or height,width such as 224,384",
+        ),
         (["info", "--image_size=0"], "--image_size=0: expected 384"),
         (["info", "--classes=many"], "classes"),
         (["info", "ViT_B16", "ViT_B32"], "expected [MODEL], received ['ViT_B16', 'ViT_B32']"),
@@ -136,7 +176,10 @@ def test_every_command_explains_its_flags(name: str, capsys: pytest.CaptureFixtu
         (["analyze", "--images=a"], "--output=FOLDER must be given"),
         (["analyze", "--images=a", "--output=b", "--photos=0"], "photos"),
         (["analyze", "--images=a", "--output=b", "--batch_size=0"], "batch_size"),
-        (["analyze", "--images=a", "--output=b", "--image_size=big"], "expected 384, or height,width"),
+        (
+            ["analyze", "--images=a", "--output=b", "--image_size=big"],
+            "expected 384, or height,width",
+        ),
         (["analyze", "holiday", "--output=b"], "expected no arguments, received ['holiday']"),
         (["export"], "--output=FOLDER must be given"),
         (["export", "--output=b", "--precision=float8"], "precision"),
@@ -145,7 +188,9 @@ def test_every_command_explains_its_flags(name: str, capsys: pytest.CaptureFixtu
         (["quickstart", "now"], "expected no arguments, received ['now']"),
     ],
 )
-def test_a_wrong_command_line_says_what_is_wrong(argv: list[str], message: str, capsys: pytest.CaptureFixture):
+def test_a_wrong_command_line_says_what_is_wrong(
+    argv: list[str], message: str, capsys: pytest.CaptureFixture
+):
     assert cli.main(argv) == 2
     shown = capsys.readouterr()
     assert message in shown.err
@@ -153,7 +198,9 @@ def test_a_wrong_command_line_says_what_is_wrong(argv: list[str], message: str, 
     assert shown.out == ""
 
 
-@pytest.mark.parametrize("error", [ValueError("no such thing"), OSError("disk full"), ImportError("install it")])
+@pytest.mark.parametrize(
+    "error", [ValueError("no such thing"), OSError("disk full"), ImportError("install it")]
+)
 def test_an_error_is_one_message_without_a_traceback(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ):
@@ -165,7 +212,9 @@ def test_an_error_is_one_message_without_a_traceback(
     assert capsys.readouterr().err == f"python -m keras_vit verify: {error}\n"
 
 
-def test_a_message_of_hundreds_of_lines_is_shortened(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+def test_a_message_of_hundreds_of_lines_is_shortened(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
     def fail(*_):
         raise ValueError("\n".join(f"line {number}" for number in range(200)))
 
@@ -185,7 +234,8 @@ def test_a_mistake_in_the_program_keeps_its_traceback(monkeypatch: pytest.Monkey
         cli.main(["verify", "x.npz"])
 
 
-# --- the commands ----------------------------------------------------------------------------------------------------
+# --- the commands
+# ----------------------------------------------------------------------------------------------------
 
 
 def test_info_takes_a_rectangle_and_a_number_of_classes(capsys: pytest.CaptureFixture):
@@ -216,11 +266,22 @@ def test_verify_reports_and_tells_what_it_computes(weights: Path, capsys: pytest
 
 def test_a_bad_verdict_is_an_exit_code(weights: Path, capsys: pytest.CaptureFixture):
     assert cli.main(["verify", "--model=ViT_S16", str(weights)]) == 1
-    assert capsys.readouterr().out.splitlines()[-1] == "FAILED: the file holds ViT_Ti16, not ViT_S16."
+    assert (
+        capsys.readouterr().out.splitlines()[-1] == "FAILED: the file holds ViT_Ti16, not ViT_S16."
+    )
 
 
-def test_predict_names_the_best_classes_of_each_photo(weights: Path, photo: Path, capsys: pytest.CaptureFixture):
-    argv = ["predict", str(photo), str(photo.parent), "--model=ViT_Ti16", f"--weights={weights}", "--top=2"]
+def test_predict_names_the_best_classes_of_each_photo(
+    weights: Path, photo: Path, capsys: pytest.CaptureFixture
+):
+    argv = [
+        "predict",
+        str(photo),
+        str(photo.parent),
+        "--model=ViT_Ti16",
+        f"--weights={weights}",
+        "--top=2",
+    ]
     assert cli.main([*argv, "--image_size=48"]) == 0
     shown = capsys.readouterr()
     lines = shown.out.splitlines()
@@ -234,7 +295,10 @@ def test_predict_names_the_best_classes_of_each_photo(weights: Path, photo: Path
 def test_predict_shows_scores_names_and_wordnet_ids(
     photo: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ):
-    guesses = [predict.Guess(0.75, "tench", "n01440764"), predict.Guess(0.25, "great_white_shark", "n01484850")]
+    guesses = [
+        predict.Guess(0.75, "tench", "n01440764"),
+        predict.Guess(0.25, "great_white_shark", "n01484850"),
+    ]
     built = []
     monkeypatch.setattr(classifier, "build", lambda *options: built.append(options))
     monkeypatch.setattr(predict, "predict", lambda *_: [predict.Answer(photo, guesses, None)])
@@ -252,12 +316,17 @@ def test_predict_names_a_photo_of_any_name_in_one_line(
     name: str, photo: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ):
     odd, broken = photo.with_name(name), photo.with_name("b" + name)
-    answers = [predict.Answer(odd, [predict.Guess(1.0, "tench", "")], None), predict.Answer(broken, [], "cut short")]
+    answers = [
+        predict.Answer(odd, [predict.Guess(1.0, "tench", "")], None),
+        predict.Answer(broken, [], "cut short"),
+    ]
     monkeypatch.setattr(classifier, "build", lambda *_: None)
     monkeypatch.setattr(predict, "predict", lambda *_: answers)
     assert cli.main(["predict", str(photo)]) == 1
     shown = capsys.readouterr()
-    assert shown.out.splitlines()[0].startswith(str(photo.parent)) and len(shown.out.splitlines()) == 2
+    assert (
+        shown.out.splitlines()[0].startswith(str(photo.parent)) and len(shown.out.splitlines()) == 2
+    )
     said, total, reasons = shown.err.splitlines()
     assert said.endswith(": cut short") and total == "1 of 2 photos were read"
     assert reasons.startswith("Left out, 1: cut short (1: ")
@@ -268,11 +337,16 @@ def test_predict_goes_on_after_a_broken_photo_and_fails_at_the_end(
 ):
     broken = photo.parent / "broken.jpg"
     broken.touch()
-    assert cli.main(["predict", str(broken), str(photo), "--model=ViT_Ti16", f"--weights={weights}"]) == 1
+    assert (
+        cli.main(["predict", str(broken), str(photo), "--model=ViT_Ti16", f"--weights={weights}"])
+        == 1
+    )
     shown = capsys.readouterr()
     assert shown.out.splitlines()[0] == str(photo)
     assert f"cannot read {broken}: the file is empty\n" in shown.err
-    assert shown.err.endswith("1 of 2 photos were read\nLeft out, 1: the file is empty (1: broken.jpg).\n")
+    assert shown.err.endswith(
+        "1 of 2 photos were read\nLeft out, 1: the file is empty (1: broken.jpg).\n"
+    )
 
 
 def test_quickstart_is_given_its_folder(monkeypatch: pytest.MonkeyPatch):
@@ -286,19 +360,28 @@ def test_quickstart_is_given_its_folder(monkeypatch: pytest.MonkeyPatch):
     assert outputs == ["quickstart_output", "elsewhere"]
 
 
-def test_predict_reads_class_names_beside_the_weights(weights: Path, photo: Path, capsys: pytest.CaptureFixture):
+def test_predict_reads_class_names_beside_the_weights(
+    weights: Path, photo: Path, capsys: pytest.CaptureFixture
+):
     names = [f"my class {letter}" for letter in "abcdefg"]
     (weights.parent / "classes.txt").write_text("\n".join(names) + "\n", encoding="utf-8")
     try:
-        assert cli.main(["predict", str(photo), "--model=ViT_Ti16", f"--weights={weights}", "--top=7"]) == 0
+        assert (
+            cli.main(["predict", str(photo), "--model=ViT_Ti16", f"--weights={weights}", "--top=7"])
+            == 0
+        )
     finally:
         (weights.parent / "classes.txt").unlink()
     shown = capsys.readouterr().out.splitlines()[1:]
     assert sorted(line.split(maxsplit=1)[1] for line in shown) == names
 
 
-def test_predict_takes_a_model_of_ones_own(photo: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
-    """A saved classifier with its scaling and its softmax: the scores are those that it gives itself."""
+def test_predict_takes_a_model_of_ones_own(
+    photo: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+):
+    """A saved classifier with its scaling and its softmax: the scores are those that it gives
+    itself.
+    """
     images = keras.Input((8, 8, 3))
     features = keras.layers.Flatten()(keras.layers.Rescaling(1 / 255)(images))
     model = keras.Model(images, keras.layers.Dense(3, activation="softmax")(features))
@@ -307,17 +390,26 @@ def test_predict_takes_a_model_of_ones_own(photo: Path, tmp_path: Path, capsys: 
     assert cli.main(["predict", str(photo), f"--model={tmp_path / 'mine.keras'}", "--top=3"]) == 0
     shown = dict(reversed(line.split()) for line in capsys.readouterr().out.splitlines()[1:])
     levels = (predict.read_photo(photo, (8, 8)) + 1) * 127.5
-    expected = dict(zip(["red", "green", "blue"], model.predict(levels[None], verbose=0)[0], strict=True))
-    assert {name: float(score) for name, score in shown.items()} == pytest.approx(expected, abs=1e-4)
+    expected = dict(
+        zip(["red", "green", "blue"], model.predict(levels[None], verbose=0)[0], strict=True)
+    )
+    assert {name: float(score) for name, score in shown.items()} == pytest.approx(
+        expected, abs=1e-4
+    )
     assert cli.main(["predict", str(photo), f"--model={tmp_path / 'nowhere.keras'}"]) == 1
     assert "There is no file" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["two\nlines, a.png", 'quo"ted.png', "bytes\udce9,.png", "line\u2028,.png"])
+@pytest.mark.parametrize(
+    "name", ["two\nlines, a.png", 'quo"ted.png', "bytes\udce9,.png", "line\u2028,.png"]
+)
 def test_predict_writes_tables_that_machines_read(
     name: str, photo: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ):
-    odd, guesses = photo.with_name(name), [predict.Guess(0.75, "red, or pink", "n1"), predict.Guess(0.25, "blue", "")]
+    odd, guesses = (
+        photo.with_name(name),
+        [predict.Guess(0.75, "red, or pink", "n1"), predict.Guess(0.25, "blue", "")],
+    )
     answers = [predict.Answer(odd, guesses, None), predict.Answer(Path("b.png"), [], "cut short")]
     monkeypatch.setattr(classifier, "build", lambda *_: None)
     monkeypatch.setattr(predict, "predict", lambda *_: answers)
@@ -368,7 +460,13 @@ def test_finetune_is_given_what_the_flags_say(finetuning: list, capsys: pytest.C
         "--pixels=0..1",
     ]
     assert cli.main(["finetune", "--data=flowers", "--output=out", "--model=ViT_Ti16", *flags]) == 0
-    defaults = {"weights": "imagenet21k", "image_size": None, "pixels": None, "steps": None, "batch_size": None}
+    defaults = {
+        "weights": "imagenet21k",
+        "image_size": None,
+        "pixels": None,
+        "steps": None,
+        "batch_size": None,
+    }
     chosen = {
         "weights": None,
         "image_size": 64,
@@ -386,7 +484,11 @@ def test_finetune_is_given_what_the_flags_say(finetuning: list, capsys: pytest.C
 
 @pytest.mark.parametrize(("error", "code"), [("Stopped", 75), ("Diverged", 1)])
 def test_finetune_that_was_stopped_can_be_told_from_one_that_failed(
-    error: str, code: int, finetuning: list, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    error: str,
+    code: int,
+    finetuning: list,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
 ):
     from keras_vit import train
 
@@ -404,7 +506,9 @@ def test_evaluate_is_given_what_the_flags_say(monkeypatch: pytest.MonkeyPatch):
     from keras_vit.evaluate import measure
 
     passed = []
-    monkeypatch.setattr(measure, "measure", lambda *arguments, **options: passed.append((arguments, options)))
+    monkeypatch.setattr(
+        measure, "measure", lambda *arguments, **options: passed.append((arguments, options))
+    )
     flags = [
         "--weights=a.npz",
         "--output=out",
@@ -414,7 +518,12 @@ def test_evaluate_is_given_what_the_flags_say(monkeypatch: pytest.MonkeyPatch):
         "--strict",
         "--pixels=-1..1",
     ]
-    flags += ["--crop=resize_shorter", "--batch_size=2", "--devices=one", "--precision=mixed_bfloat16"]
+    flags += [
+        "--crop=resize_shorter",
+        "--batch_size=2",
+        "--devices=one",
+        "--precision=mixed_bfloat16",
+    ]
     for more in ([], ["--model=run/model.keras"], ["--model=ViT_Ti16", *flags]):
         assert cli.main(["evaluate", "--data=flowers", *more]) == 0
     defaults = {
@@ -425,7 +534,12 @@ def test_evaluate_is_given_what_the_flags_say(monkeypatch: pytest.MonkeyPatch):
         "image_size": None,
         "pixels": None,
     }
-    defaults |= {"eval_crop": "resize", "batch_size": None, "devices": DevicesConfig(), "strict": False}
+    defaults |= {
+        "eval_crop": "resize",
+        "batch_size": None,
+        "devices": DevicesConfig(),
+        "strict": False,
+    }
     chosen = {
         "weights": "a.npz",
         "output": "out",
@@ -444,7 +558,9 @@ def test_evaluate_is_given_what_the_flags_say(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.tensorflow
-def test_export_is_given_what_the_flags_say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+def test_export_is_given_what_the_flags_say(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
     from keras_vit.export import delivery
 
     passed, problems = [], []
@@ -463,12 +579,21 @@ def test_export_is_given_what_the_flags_say(monkeypatch: pytest.MonkeyPatch, cap
         "--top=3",
         "--pixels=0..255",
     ]
-    flags += ["--image_size=64", "--precision=bfloat16", "--attention", "--any_size", "--flavours=int8,float32"]
+    flags += [
+        "--image_size=64",
+        "--precision=bfloat16",
+        "--attention",
+        "--any_size",
+        "--flavours=int8,float32",
+    ]
     flags += ["--fixed_batch", "--preprocessing", "--min_agreement=0.5"]
     for more in ([], ["--model=run/model.keras"], flags):
         assert cli.main(["export", "--output=out", *more]) == 0
     problems += ["onnx: no such package"]
-    assert cli.main(["export", "--output=out"]) == 1 and capsys.readouterr().err == "onnx: no such package\n"
+    assert (
+        cli.main(["export", "--output=out"]) == 1
+        and capsys.readouterr().err == "onnx: no such package\n"
+    )
     wanted = delivery.Wanted(
         formats=["tflite", "onnx"],
         flavours=["int8", "float32"],
@@ -480,14 +605,29 @@ def test_export_is_given_what_the_flags_say(monkeypatch: pytest.MonkeyPatch, cap
         min_agreement=0.5,
         top=3,
     )
-    defaults = {"weights": "imagenet", "images": None, "image_size": None, "pixels": None, "num_images": 100}
+    defaults = {
+        "weights": "imagenet",
+        "images": None,
+        "image_size": None,
+        "pixels": None,
+        "num_images": 100,
+    }
     standard = (("ViT_B16", "out", delivery.Wanted(formats=["saved_model"])), defaults)
     assert passed == [
         standard,
-        (("run/model.keras", "out", delivery.Wanted(formats=["saved_model"])), {**defaults, "weights": None}),
+        (
+            ("run/model.keras", "out", delivery.Wanted(formats=["saved_model"])),
+            {**defaults, "weights": None},
+        ),
         (
             ("ViT_Ti16", "out", wanted),
-            {"weights": "a.npz", "images": "cats", "image_size": (64, 64), "pixels": "0..255", "num_images": 7},
+            {
+                "weights": "a.npz",
+                "images": "cats",
+                "image_size": (64, 64),
+                "pixels": "0..255",
+                "num_images": 7,
+            },
         ),
         standard,
     ]
@@ -497,7 +637,9 @@ def test_ctrl_c_has_its_own_code(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     def interrupted(*_: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(cli.COMMANDS, "info", dataclasses.replace(cli.COMMANDS["info"], run=interrupted))
+    monkeypatch.setitem(
+        cli.COMMANDS, "info", dataclasses.replace(cli.COMMANDS["info"], run=interrupted)
+    )
     assert cli.main(["info"]) == 130 and "interrupted" in capsys.readouterr().err
 
 
@@ -533,8 +675,20 @@ def test_analyze_is_given_what_the_flags_say(analysis: list, capsys: pytest.Capt
     ]
     assert cli.main(["analyze", "--images=holiday", "--output=out", *flags]) == 0
     assert cli.main(["analyze", "--images=holiday", "--output=out", "--model=run/model.keras"]) == 0
-    defaults = {"weights": "imagenet", "image_size": None, "pixels": None, "num_shown": 8, "batch_size": None}
-    chosen = {"weights": "none", "image_size": (32, 48), "pixels": "0..1", "num_shown": 3, "batch_size": 2}
+    defaults = {
+        "weights": "imagenet",
+        "image_size": None,
+        "pixels": None,
+        "num_shown": 8,
+        "batch_size": None,
+    }
+    chosen = {
+        "weights": "none",
+        "image_size": (32, 48),
+        "pixels": "0..1",
+        "num_shown": 3,
+        "batch_size": 2,
+    }
     assert analysis == [
         (("ViT_B16", "holiday", "out"), defaults),
         (("ViT_Ti16", "holiday", "out"), chosen),
@@ -543,14 +697,22 @@ def test_analyze_is_given_what_the_flags_say(analysis: list, capsys: pytest.Capt
 
 
 @pytest.mark.tensorflow
-def test_analyze_says_what_is_wrong_with_its_folder(photo: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
+def test_analyze_says_what_is_wrong_with_its_folder(
+    photo: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+):
     (tmp_path / "empty").mkdir()
     for folder, message in (
         (tmp_path / "nowhere", "There is no folder"),
         (photo, "is a file. Expected a folder"),
         (tmp_path / "empty", "No photos (.jpg, "),
     ):
-        argv = ["analyze", f"--images={folder}", f"--output={tmp_path}/out", "--model=ViT_Ti16", "--weights=none"]
+        argv = [
+            "analyze",
+            f"--images={folder}",
+            f"--output={tmp_path}/out",
+            "--model=ViT_Ti16",
+            "--weights=none",
+        ]
         assert cli.main(argv) == 1
         shown = capsys.readouterr()
         assert message in shown.err and "Traceback" not in shown.err and shown.out == ""
@@ -561,7 +723,9 @@ def test_analyze_says_what_is_wrong_with_its_folder(photo: Path, tmp_path: Path,
 def test_analyze_from_a_folder_to_a_page(weights: Path, photo: Path, tmp_path: Path):
     (photo.parent / "broken.jpg").touch()
     flags = ["--model=ViT_Ti16", f"--weights={weights}", "--image_size=48"]
-    done = run(["-m", "keras_vit", "analyze", f"--images={tmp_path}", f"--output={tmp_path}/out", *flags])
+    done = run(
+        ["-m", "keras_vit", "analyze", f"--images={tmp_path}", f"--output={tmp_path}/out", *flags]
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout == f"{tmp_path}/out/report.html\n"
     assert done.stderr == "cannot read broken.jpg: the file is empty\n"
@@ -574,14 +738,29 @@ def test_finetune_from_a_checkpoint_to_an_answer(weights: Path, tmp_path: Path):
     for number, name in enumerate(["a cat", "-dog"]):
         (tmp_path / "data" / name).mkdir(parents=True)
         for count in range(4):
-            pixels = np.random.default_rng(8 * number + count).integers(0, 256, (20 + count, 30, 3)).astype(np.uint8)
+            pixels = (
+                np.random.default_rng(8 * number + count)
+                .integers(0, 256, (20 + count, 30, 3))
+                .astype(np.uint8)
+            )
             Image.fromarray(pixels).save(tmp_path / "data" / name / f"{count}.JPG")
     flags = ["--model=ViT_Ti16", f"--weights={weights}", "--image_size=48", "--steps=2"]
-    done = run(["-m", "keras_vit", "finetune", f"--data={tmp_path}/data", f"--output={tmp_path}/out", *flags])
+    done = run(
+        [
+            "-m",
+            "keras_vit",
+            "finetune",
+            f"--data={tmp_path}/data",
+            f"--output={tmp_path}/out",
+            *flags,
+        ]
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.startswith("Fine-tuning ViT_Ti16 (")
     assert done.stdout.splitlines()[-1].endswith(f"How to use the model: {tmp_path}/out/report.md")
-    commands = re.findall(r"```sh\n(.*?)\n```", (tmp_path / "out" / "report.md").read_text(), re.DOTALL)
+    commands = re.findall(
+        r"```sh\n(.*?)\n```", (tmp_path / "out" / "report.md").read_text(), re.DOTALL
+    )
     again, ask = (shlex.split(command) for command in commands)
     done = run(again[1:])  # without "python"
     assert done.returncode == 0 and "it is finished" in done.stdout, done.stderr[-3000:]
@@ -590,7 +769,8 @@ def test_finetune_from_a_checkpoint_to_an_answer(weights: Path, tmp_path: Path):
     assert {line.split(maxsplit=1)[1] for line in done.stdout.splitlines()[1:]} == {"a cat", "-dog"}
 
 
-# --- as a program ----------------------------------------------------------------------------------------------------
+# --- as a program
+# ----------------------------------------------------------------------------------------------------
 
 # The command line on its own: with a package whose `__init__` has imported nothing.
 ALONE = """
@@ -604,9 +784,16 @@ code = main(sys.argv[1:])
 
 
 def run(arguments: Sequence[str]) -> subprocess.CompletedProcess:
-    environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    environment = {
+        name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"
+    }
     return subprocess.run(
-        [sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=HUNG_SECONDS
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=HUNG_SECONDS,
     )
 
 

@@ -35,10 +35,13 @@ def shallow(name: str, **changes):
     row = replace(ROWS[name], **changes)
     if not isinstance(row, ViTVariant):
         return replace(row, units=(2, 2))
-    return replace(row, depth=1, stem=row.stem and replace(row.stem, units=row.stem.units and (2, 1)))
+    return replace(
+        row, depth=1, stem=row.stem and replace(row.stem, units=row.stem.units and (2, 1))
+    )
 
 
-# --- parameters ------------------------------------------------------------------------------------------------------
+# --- parameters
+# ------------------------------------------------------------------------------------------------------
 
 
 # What a class token adds, what each pooling adds, and every kind and place of positions.
@@ -93,7 +96,8 @@ def test_an_axial_stem_has_parameters_that_follow_the_image():
         assert found == build(row, size, position_embedding="none").count_params()
 
 
-# --- what TensorFlow counts ------------------------------------------------------------------------------------------
+# --- what TensorFlow counts
+# ------------------------------------------------------------------------------------------
 
 
 def frozen_graph(model: keras.Model, size: tuple[int, int]):
@@ -101,7 +105,9 @@ def frozen_graph(model: keras.Model, size: tuple[int, int]):
     import tensorflow as tf
     from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
-    traced = tf.function(lambda images: model(images)).get_concrete_function(tf.TensorSpec((1, *size, 3)))
+    traced = tf.function(lambda images: model(images)).get_concrete_function(
+        tf.TensorSpec((1, *size, 3))
+    )
     return convert_variables_to_constants_v2(traced).graph
 
 
@@ -131,10 +137,11 @@ def profiled_flops(graph) -> dict[str, int]:
     ],
 )
 def test_products_are_exactly_those_that_tensorflow_counts(name, size, options, everything):
-    """Matrix products and convolutions by type of operation; then how much of all that the profiler counts they are.
+    """Matrix products and convolutions by type of operation; then how much of all that the profiler
+    counts they are.
 
-    The rest is norms, softmax, GELU, biases, and the standardization of kernels, which weighs more the smaller the
-    image. The profiler knows no `Einsum`; there is none in the graph.
+    The rest is norms, softmax, GELU, biases, and the standardization of kernels, which weighs more
+    the smaller the image. The profiler knows no `Einsum`; there is none in the graph.
     """
     row = shallow(name)
     graph = frozen_graph(build(row, size, **options), size)
@@ -157,7 +164,9 @@ def test_products_are_exactly_those_that_tensorflow_counts(name, size, options, 
         ("AxialViT_B16", 224, {"depth": 2}),  # all twelve take 8 GB
     ],
 )
-def test_all_that_tensorflow_counts_of_a_whole_model_is_within_two_and_a_half_percent(name, size, changes):
+def test_all_that_tensorflow_counts_of_a_whole_model_is_within_two_and_a_half_percent(
+    name, size, changes
+):
     row = replace(ROWS[name], **changes)
     flops = sum(profiled_flops(frozen_graph(build(row, (size, size)), (size, size))).values())
     ratio = 2 * cost.macs(row, (size, size), classes=10) / flops
@@ -170,7 +179,9 @@ _ALIASES = ("Reshape", "Identity", "StopGradient", "Squeeze", "ExpandDims")
 
 
 def peak_bytes(graph) -> int:
-    """The largest sum of tensors that depend on the image, each alive from its operation to its last use."""
+    """The largest sum of tensors that depend on the image, each alive from its operation to its
+    last use.
+    """
     buffers, steps = {}, []
     for operation in graph.get_operations():
         inputs = [buffers[tensor.name] for tensor in operation.inputs if tensor.name in buffers]
@@ -178,11 +189,19 @@ def peak_bytes(graph) -> int:
             continue
         for tensor in operation.outputs:
             buffers[tensor.name] = inputs[0] if operation.type in _ALIASES else tensor
-        steps.append({tensor.name: tensor for tensor in (*inputs, *(buffers[t.name] for t in operation.outputs))})
+        steps.append(
+            {
+                tensor.name: tensor
+                for tensor in (*inputs, *(buffers[t.name] for t in operation.outputs))
+            }
+        )
     last = {name: index for index, step in enumerate(steps) for name in step}
     alive, peak = {}, 0
     for index, step in enumerate(steps):
-        alive |= {name: math.prod(tensor.shape.as_list()) * tensor.dtype.size for name, tensor in step.items()}
+        alive |= {
+            name: math.prod(tensor.shape.as_list()) * tensor.dtype.size
+            for name, tensor in step.items()
+        }
         peak = max(peak, sum(alive.values()))
         alive = {name: size for name, size in alive.items() if last[name] > index}
     return peak
@@ -195,7 +214,12 @@ def peak_bytes(graph) -> int:
         ("ViT_Ti16", (224, 224), {}, "float32"),
         slow("ViT_Ti16", (384, 320), {}, "float32"),
         ("ViT_Ti16", (384, 320), {}, "bfloat16"),
-        slow("ViT_S32", (224, 224), {"classifier": "map", "position_embedding": "learned_2d"}, "float32"),
+        slow(
+            "ViT_S32",
+            (224, 224),
+            {"classifier": "map", "position_embedding": "learned_2d"},
+            "float32",
+        ),
         ("ViT_S32", (224, 224), {"classifier": "gap"}, "bfloat16"),
         ("ViT_Ti16", (96, 160), {"position_embedding": "relative"}, "float32"),
         slow("ViT_Ti16", (96, 160), {"position_embedding": "relative"}, "bfloat16"),
@@ -215,7 +239,9 @@ def test_peak_memory_is_that_of_the_tensors_alive_in_the_graph(name, size, optio
     row = shallow(name)
     measured = peak_bytes(frozen_graph(build(row, size, **options), size))
     # Group norms keep a few numbers per image, and float16 casts some of them.
-    assert cost.activation_bytes(row, size, dtype=dtype, **options) == pytest.approx(measured, rel=0.005)
+    assert cost.activation_bytes(row, size, dtype=dtype, **options) == pytest.approx(
+        measured, rel=0.005
+    )
 
 
 @pytest.mark.tensorflow
@@ -225,7 +251,8 @@ def test_peak_memory_of_the_exact_gelu():
     assert cost.activation_bytes(row, (96, 64)) == pytest.approx(measured, rel=0.005)
 
 
-# --- what JAX counts -------------------------------------------------------------------------------------------------
+# --- what JAX counts
+# -------------------------------------------------------------------------------------------------
 
 
 def as_function(model: keras.Model):
@@ -275,7 +302,9 @@ def test_xla_counts_no_products_on_padding(name, size, options):
     ],
 )
 def test_training_keeps_what_jax_keeps_for_the_gradient(name, size, options):
-    """Arrays that belong to the images; ReLU's gradient also names arrays of nothing but zeros, which XLA removes."""
+    """Arrays that belong to the images; ReLU's gradient also names arrays of nothing but zeros,
+    which XLA removes.
+    """
     import jax
 
     row, batch = shallow(name), 23  # no other size in the model is a multiple of it
@@ -290,8 +319,13 @@ def test_training_keeps_what_jax_keeps_for_the_gradient(name, size, options):
 
     images = generator.standard_normal((batch, *size, 3)).astype("float32")
     kept = [np.asarray(array) for array in residuals(weights, images)]
-    kept = [array for array in kept if array.ndim > 1 and array.shape[0] % batch == 0 and array.min() < array.max()]
-    kept = [array for array in kept if array.shape[1:3] != (1, 1)]  # what a group norm keeps of each channel
+    kept = [
+        array
+        for array in kept
+        if array.ndim > 1 and array.shape[0] % batch == 0 and array.min() < array.max()
+    ]
+    # what a group norm keeps of each channel
+    kept = [array for array in kept if array.shape[1:3] != (1, 1)]
     measured = sum(array.nbytes for array in kept) / batch
     # We leave out what norms and the softmax keep per token or group.
     assert 0.98 < cost.activation_bytes(row, size, training=True, **options) / measured <= 1

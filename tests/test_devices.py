@@ -39,8 +39,13 @@ def check(found: dict, expected: dict) -> None:
 @pytest.mark.slow
 def test_two_workers_count_each_image_once(on_one_device):
     addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
-    configs = [{"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}} for index in range(2)]
-    for found in counted(*(start(SCRIPT, "multi_worker", TF_CONFIG=json.dumps(config)) for config in configs)):
+    configs = [
+        {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+        for index in range(2)
+    ]
+    for found in counted(
+        *(start(SCRIPT, "multi_worker", TF_CONFIG=json.dumps(config)) for config in configs)
+    ):
         check(found, on_one_device)
 
 
@@ -58,7 +63,9 @@ def test_auto_is_one_device_where_there_is_one():
 def _sum_of_ones(strategy: tf.distribute.Strategy, size: int) -> list[float]:
     @tf.function
     def summed():
-        return strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("SUM", [tf.ones(size)]))
+        return strategy.run(
+            lambda: tf.distribute.get_replica_context().all_reduce("SUM", [tf.ones(size)])
+        )
 
     return strategy.experimental_local_results(summed())[0][0].numpy().tolist()
 
@@ -66,7 +73,10 @@ def _sum_of_ones(strategy: tf.distribute.Strategy, size: int) -> list[float]:
 def test_models_of_two_sizes_train_on_two_sets_of_devices_in_one_process():
     """Their all-reduces have keys of their own, beside those of a plain strategy of the user's."""
     names = (("CPU:0", "CPU:1"), ("CPU:1", "CPU:0"))
-    strategies = [*(devices._strategy("mirrored", each) for each in names), tf.distribute.MirroredStrategy(names[0])]
+    strategies = [
+        *(devices._strategy("mirrored", each) for each in names),
+        tf.distribute.MirroredStrategy(names[0]),
+    ]
     for size, strategy in enumerate(strategies, start=2):
         assert _sum_of_ones(strategy, size) == [2.0] * size
     assert type(strategies[0]).__name__ == "MirroredStrategy"  # what a run reports
@@ -74,14 +84,20 @@ def test_models_of_two_sizes_train_on_two_sets_of_devices_in_one_process():
 
 @pytest.mark.slow
 def test_plain_strategies_mix_up_their_sums():
-    """Why the strategy's keys are ours. When this fails, TensorFlow is mended, and `devices._mirrored` may go."""
+    """Why the strategy's keys are ours. When this fails, TensorFlow is mended, and
+    `devices._mirrored` may go.
+    """
     code = (
         "import tensorflow as tf; from test_devices import _sum_of_ones; "
         "cpu = tf.config.list_physical_devices('CPU')[0]; "
-        "tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2); "
-        "[_sum_of_ones(tf.distribute.MirroredStrategy(['CPU:0', 'CPU:1']), size) for size in (2, 3)]"
+        "tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] "
+        "* 2); "
+        "[_sum_of_ones(tf.distribute.MirroredStrategy(['CPU:0', 'CPU:1']), size) for size in (2, "
+        "3)]"
     )
-    process = subprocess.run([sys.executable, "-c", code], cwd=SCRIPT.parent, capture_output=True, text=True)
+    process = subprocess.run(
+        [sys.executable, "-c", code], cwd=SCRIPT.parent, capture_output=True, text=True
+    )
     assert process.returncode and "Shape mismatch in the collective instance" in process.stderr
 
 
@@ -93,7 +109,9 @@ def test_named_devices_are_replicas():
 @pytest.mark.parametrize("names", [("CPU:0", "CPU:7"), ("GPU:0",), ("/device:GPU:0", "CPU:0")])
 def test_a_device_that_is_not_there_is_refused(names):
     """TensorFlow 2.21 would wait for a CPU that there is not."""
-    with pytest.raises(ValueError, match=r"There is no device .*U:[07].* here\. There are: cpu:0, cpu:1"):
+    with pytest.raises(
+        ValueError, match=r"There is no device .*U:[07].* here\. There are: cpu:0, cpu:1"
+    ):
         connect(DevicesConfig(names=names))
 
 
@@ -113,7 +131,10 @@ def test_there_is_no_accelerator_to_ask_here():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"kind": "many"}, "`kind` must be one of auto, one, mirrored, multi_worker, tpu. Received: 'many'"),
+        (
+            {"kind": "many"},
+            "`kind` must be one of auto, one, mirrored, multi_worker, tpu. Received: 'many'",
+        ),
         ({"precision": "float8"}, "`precision` must be one of float32"),
     ],
 )
@@ -133,7 +154,9 @@ def test_workers_are_asked_for_by_name(monkeypatch, text):
 
 def cluster(task: tuple[str, int] | None = None, **jobs: int) -> str:
     names = {job: [f"{job}{number}:1" for number in range(count)] for job, count in jobs.items()}
-    return json.dumps({"cluster": names} | ({} if task is None else {"task": {"type": task[0], "index": task[1]}}))
+    return json.dumps(
+        {"cluster": names} | ({} if task is None else {"task": {"type": task[0], "index": task[1]}})
+    )
 
 
 @pytest.mark.parametrize(
@@ -152,7 +175,9 @@ def test_workers_are_counted_from_the_chief(monkeypatch, text: str | None, count
     if text is not None:
         monkeypatch.setenv("TF_CONFIG", text)
     assert (len(devices._workers()), devices._worker_index()) == (count, index)
-    assert devices.Devices(kind="x", num_replicas=3, num_workers=3, worker_index=index).is_chief == (index == 0)
+    assert devices.Devices(
+        kind="x", num_replicas=3, num_workers=3, worker_index=index
+    ).is_chief == (index == 0)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +193,9 @@ def test_workers_are_counted_from_the_chief(monkeypatch, text: str | None, count
         ({"TPU_NAME": "local"}, 2, {"kind": "one"}, "one"),
     ],
 )
-def test_auto_is_what_is_there(monkeypatch, environment: dict, num_gpus: int, options: dict, kind: str):
+def test_auto_is_what_is_there(
+    monkeypatch, environment: dict, num_gpus: int, options: dict, kind: str
+):
     for name in ("TF_CONFIG", "TPU_NAME"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
@@ -214,7 +241,10 @@ def test_two_trainings_in_one_process_do_not_mix_their_sums(tmp_path: Path):
         (tf.errors.UnavailableError(None, None, "failed to connect to all addresses"), True),
         (tf.errors.AbortedError(None, None, "Connection reset by peer"), True),
         (tf.errors.DeadlineExceededError(None, None, ""), True),
-        (tf.errors.InternalError(None, None, "Collective ops is aborted by: worker 1 is down"), True),
+        (
+            tf.errors.InternalError(None, None, "Collective ops is aborted by: worker 1 is down"),
+            True,
+        ),
         (tf.errors.InternalError(None, None, "Blas GEMM launch failed"), False),
         (tf.errors.InvalidArgumentError(None, None, "shapes do not match"), False),
         (ValueError("connection"), False),

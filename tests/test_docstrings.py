@@ -41,7 +41,10 @@ NAMES |= {name: getattr(layers, name) for name in layers.__all__}
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.slow if name.removeprefix("keras_vit.").startswith(EXPENSIVE) else ())
+        pytest.param(
+            name,
+            marks=pytest.mark.slow if name.removeprefix("keras_vit.").startswith(EXPENSIVE) else (),
+        )
         for name in MODULES
     ],
 )

@@ -1,8 +1,9 @@
-"""README.md and docs/: their Python runs and prints what they say, their commands and links exist, lines are short.
+"""README.md and docs/: their Python runs and prints what they say, their commands and links exist,
+lines are short.
 
-Published weights cannot be downloaded in a test. `ViT_B16` and others are replaced by models with the same arguments,
-a small MLP, few blocks and random weights, so the blocks show that calls and shapes are right and not what a published
-model predicts.
+Published weights cannot be downloaded in a test. `ViT_B16` and others are replaced by models with
+the same arguments, a small MLP, few blocks and random weights, so the blocks show that calls and
+shapes are right and not what a published model predicts.
 """
 
 import contextlib
@@ -35,7 +36,9 @@ COLUMNS = 100
 
 def blocks(page: Path) -> list[tuple[str, str]]:
     """(language, text) of each fenced block."""
-    return re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return re.findall(
+        r"^```(\w*)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
 
 
 def name_of(page: Path) -> str:
@@ -50,7 +53,9 @@ def photo(path: Path, seed: int) -> None:
 
 @pytest.fixture
 def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
-    """A folder with what the pages read: photos, a folder of classes, labels, a fine-tuned model; small models."""
+    """A folder with what the pages read: photos, a folder of classes, labels, a fine-tuned model;
+    small models.
+    """
     page = request.getfixturevalue("page")
     # The page on analysis prints all layers and heads, others the width.
     change = {"depth": 12, "width": 36} if page.name == "analysis.md" else {"depth": 1}
@@ -66,7 +71,10 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtur
     small = applications.application(tiny)(weights=None, input_shape=(32, 32, 3), classes=2)
     finetune = keras_vit.finetune
     monkeypatch.setattr(
-        keras_vit, "finetune", lambda _, data, output: finetune(small, data, output, steps=1), raising=False
+        keras_vit,
+        "finetune",
+        lambda _, data, output: finetune(small, data, output, steps=1),
+        raising=False,
     )
     monkeypatch.chdir(tmp_path)
     photo(tmp_path / "photo.jpg", 0)
@@ -87,11 +95,16 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtur
 
 def ids(pages: list[Path]) -> list:
     return [
-        pytest.param(page, id=name_of(page), marks=pytest.mark.slow if page.name in EXPENSIVE else ()) for page in pages
+        pytest.param(
+            page, id=name_of(page), marks=pytest.mark.slow if page.name in EXPENSIVE else ()
+        )
+        for page in pages
     ]
 
 
-WITH_PYTHON = [page for page in PAGES if page != DOCTEST and any(kind == "python" for kind, _ in blocks(page))]
+WITH_PYTHON = [
+    page for page in PAGES if page != DOCTEST and any(kind == "python" for kind, _ in blocks(page))
+]
 
 
 @pytest.mark.tensorflow
@@ -123,7 +136,9 @@ def run(page: Path, found: list[tuple[str, str]]) -> None:
 
 
 @pytest.mark.tensorflow
-def test_the_examples_of_fine_tuning_with_keras_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_examples_of_fine_tuning_with_keras_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.chdir(tmp_path)
     failures, tries = doctest.testfile(str(DOCTEST), module_relative=False)
     assert tries > 20 and failures == 0
@@ -132,7 +147,9 @@ def test_the_examples_of_fine_tuning_with_keras_run(tmp_path: Path, monkeypatch:
 def commands(page: Path) -> Iterator[list[str]]:
     """Words of each command of the package or of a script, in blocks and between backticks."""
     text = page.read_text(encoding="utf-8").replace("\\\n", " ")
-    for found in re.findall(r"(?:python -m keras_vit [a-z]|(?:python )?experiments/[\w/]+\.py)[^`)\n]*", text):
+    for found in re.findall(
+        r"(?:python -m keras_vit [a-z]|(?:python )?experiments/[\w/]+\.py)[^`)\n]*", text
+    ):
         yield shlex.split(found, comments=True)
 
 
@@ -153,13 +170,17 @@ def test_commands_of_the_package_have_these_flags(page: Path, capsys: pytest.Cap
 @pytest.mark.once
 @pytest.mark.parametrize("page", LINKING, ids=name_of)
 def test_scripts_exist_and_some_script_has_these_flags(page: Path):
-    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "experiments").rglob("*.py"))
+    sources = "".join(
+        path.read_text(encoding="utf-8") for path in (ROOT / "experiments").rglob("*.py")
+    )
     for words in commands(page):
         for script in words[:2]:
             assert not script.startswith("experiments/") or (ROOT / script).is_file(), words
         if words[:3] != ["python", "-m", "keras_vit"]:
             missing = [
-                flag for flag in flags_of(words) if flag not in ("config", "help") and f'"{flag}"' not in sources
+                flag
+                for flag in flags_of(words)
+                if flag not in ("config", "help") and f'"{flag}"' not in sources
             ]
             assert missing == [], words
 
@@ -184,8 +205,14 @@ def anchors(page: Path) -> list[str]:
 @pytest.mark.once
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_prose_is_at_most_100_columns_wide(page: Path):
-    prose = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-    long = [line for line in prose.splitlines() if len(line) > COLUMNS and not line.startswith(("|", "<img", "!["))]
+    prose = re.sub(
+        r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
+    )
+    long = [
+        line
+        for line in prose.splitlines()
+        if len(line) > COLUMNS and not line.startswith(("|", "<img", "!["))
+    ]
     assert long == []
 
 

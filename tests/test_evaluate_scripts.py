@@ -1,6 +1,8 @@
-"""Few-shot, the linear probe and evaluation through their scripts, as a user starts them: what comes out, what is kept.
+"""Few-shot, the linear probe and evaluation through their scripts, as a user starts them: what
+comes out, what is kept.
 
-The images are plain colours and the model tells which channel is strongest, so all numbers are known beforehand.
+The images are plain colours and the model tells which channel is strongest, so all numbers are
+known beforehand.
 """
 
 import csv
@@ -28,7 +30,8 @@ pytestmark = pytest.mark.tensorflow
 
 ROOT = Path(__file__).parents[1]
 ENV = {**os.environ, "KERAS_BACKEND": "tensorflow"}
-COLORS = {"blue": (5, 5, 250), "green": (5, 250, 5), "red": (250, 5, 5)}  # in the order of the folders
+# in the order of the folders
+COLORS = {"blue": (5, 5, 250), "green": (5, 250, 5), "red": (250, 5, 5)}
 CHANNELS = {"red": 0, "green": 1, "blue": 2}
 
 
@@ -69,7 +72,10 @@ def save_model(path: Path, order: Iterable[str], classes: int = 3) -> Path:
     for place, name in enumerate(order):
         kernel[CHANNELS[name], place] = 3.0
     images = keras.Input((8, 8, 3))
-    head, centred = keras.layers.Dense(classes, name="predictions"), keras.layers.Rescaling(1 / 127.5, offset=-1)
+    head, centred = (
+        keras.layers.Dense(classes, name="predictions"),
+        keras.layers.Rescaling(1 / 127.5, offset=-1),
+    )
     model = keras.Model(images, head(keras.layers.GlobalAveragePooling2D()(centred(images))))
     head.set_weights([kernel, np.zeros(classes, np.float32)])
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -90,9 +96,11 @@ def stamps(folder: Path, *patterns: str) -> dict[str, tuple[int, int]]:
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Colours, of whose ten test images one is in the wrong folder; shades, without a test set; damaged ones.
+    """Colours, of whose ten test images one is in the wrong folder; shades, without a test set;
+    damaged ones.
 
-    The shades differ far more in brightness than in colour, so what one sees of a few depends on the ridge constant.
+    The shades differ far more in brightness than in colour, so what one sees of a few depends on
+    the ridge constant.
     """
     folder, draws = tmp_path_factory.mktemp("scripts"), np.random.default_rng(0)
     save_colors(folder / "colors" / "train", 12)
@@ -101,7 +109,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in COLORS:
         for number in range(30):
             brightness = draws.uniform(20, 230)
-            save(folder / "shades" / name / f"{number}.png", brightness + 12 * np.eye(3)[CHANNELS[name]])
+            save(
+                folder / "shades" / name / f"{number}.png",
+                brightness + 12 * np.eye(3)[CHANNELS[name]],
+            )
     save_colors(folder / "damaged", 2)
     (folder / "damaged" / "red" / "broken.png").write_bytes(b"no image")
     save_colors(folder / "four", 1)
@@ -134,7 +145,12 @@ def few(root: Path) -> Fewshot:
 
     def outcome(*options: str) -> Outcome:
         process = done(
-            "fewshot", f"--model={root}/right/model.keras", data, f"--workdir={workdir}", "--shots=1,5", *options
+            "fewshot",
+            f"--model={root}/right/model.keras",
+            data,
+            f"--workdir={workdir}",
+            "--shots=1,5",
+            *options,
         )
         page, table = (workdir / "fewshot.md").read_text(), (workdir / "fewshot.csv").read_bytes()
         return Outcome(process.stdout, page, table, stamps(workdir, "features/*/*/*.npy"))
@@ -143,7 +159,10 @@ def few(root: Path) -> Fewshot:
 
 
 def test_fewshot_gives_the_numbers_known_beforehand(few: Fewshot):
-    assert "| colors | 90.00 ± 0.00 | 90.00 ± 0.00 |" in few.first.page and few.first.page in few.first.said
+    assert (
+        "| colors | 90.00 ± 0.00 | 90.00 ± 0.00 |" in few.first.page
+        and few.first.page in few.first.said
+    )
     assert "# Few-shot: " in few.first.page and "right/model.keras, pre_logits\n" in few.first.page
     assert "over 3 draws of the images" in few.first.page
     assert "| data | 1 of each class | 5 of each class |" in few.first.page
@@ -152,7 +171,9 @@ def test_fewshot_gives_the_numbers_known_beforehand(few: Fewshot):
         (shots, "1024", seed) for shots in "15" for seed in "012"
     ]
     assert {row["accuracy"] for row in colors} == {"0.900000"}
-    assert (few.workdir / "fewshot.png").read_bytes().startswith(b"\x89PNG") and "](fewshot.png)" in few.first.page
+    assert (few.workdir / "fewshot.png").read_bytes().startswith(
+        b"\x89PNG"
+    ) and "](fewshot.png)" in few.first.page
 
 
 def test_fewshot_reports_the_mean_and_the_deviation_of_what_is_in_the_table(few: Fewshot):
@@ -169,11 +190,15 @@ def test_features_are_the_mean_colours_of_all_images(few: Fewshot):
     means = np.repeat(list(COLORS.values()), 12, axis=0) / 127.5 - 1
     np.testing.assert_allclose(first, means, atol=1e-6)
     held_out = [np.load(features / "shades" / part / "labels.npy") for part in ("test", "train")]
-    assert [np.bincount(labels).tolist() for labels in held_out] == [[6, 6, 6], [24, 24, 24]]  # a fifth
+    # a fifth
+    assert [np.bincount(labels).tolist() for labels in held_out] == [[6, 6, 6], [24, 24, 24]]
 
 
 def test_fewshot_computes_no_feature_again(few: Fewshot):
-    assert len(few.first.features) == 12 and few.first.features == few.again.features == few.sweep.features
+    assert (
+        len(few.first.features) == 12
+        and few.first.features == few.again.features == few.sweep.features
+    )
     assert few.first.table == few.again.table
 
 
@@ -182,12 +207,17 @@ def test_a_sweep_selects_the_ridge_constant_of_the_best_mean_rank(few: Fewshot):
     shape = (2, 2, 30, 3)  # data, shots, constants, seeds
     means = np.array([float(row["accuracy"]) for row in table]).reshape(shape).mean(axis=3).round(9)
     ridges = np.array([float(row["ridge"]) for row in table]).reshape(shape)[0, 0, :, 0]
-    np.testing.assert_allclose(ridges, 2.0 ** np.arange(-10, 20), rtol=1e-5)  # six digits are written
+    # six digits are written
+    np.testing.assert_allclose(ridges, 2.0 ** np.arange(-10, 20), rtol=1e-5)
     best = rankdata(means, axis=2).mean(axis=0).argmax(axis=1)  # the smallest of equals
-    chosen = ", ".join(f"{shots} shots: {ridges[place]:g}" for shots, place in zip((1, 5), best, strict=True))
+    chosen = ", ".join(
+        f"{shots} shots: {ridges[place]:g}" for shots, place in zip((1, 5), best, strict=True)
+    )
     assert f"Ridge constants: {chosen}." in few.sweep.page
     of_shades = [means[1, shots, place] for shots, place in enumerate(best)]
-    assert all(f" {100 * mean:.2f} ± " in few.sweep.page.split("| shades |")[1] for mean in of_shades)
+    assert all(
+        f" {100 * mean:.2f} ± " in few.sweep.page.split("| shades |")[1] for mean in of_shades
+    )
     assert (of_shades > means[1, :, -1]).all()  # there was something to choose
 
 
@@ -210,41 +240,68 @@ def probe(root: Path) -> Probe:
 
 def test_the_probe_gives_the_numbers_known_beforehand(probe: Probe):
     colors = [row for row in probe.table if row["data"] == "colors"]
-    assert [row["test_accuracy"] for row in colors] == ["0.900000"] + [""] * 16  # the strongest of the equally good
-    assert {row["dev_accuracy"] for row in colors} == {"1.000000"} and colors[0]["regularization"] == "1e+06"
+    # the strongest of the equally good
+    assert [row["test_accuracy"] for row in colors] == ["0.900000"] + [""] * 16
+    assert {row["dev_accuracy"] for row in colors} == {"1.000000"} and colors[0][
+        "regularization"
+    ] == "1e+06"
     assert "| colors | 90.00 | 1e+06 | at the edge of those tried |" in probe.page
     assert "| shades | 100.00 | " in probe.page and "chosen on 10% of each class" in probe.page
-    assert len([row for row in probe.table if row["data"] == "shades" and row["test_accuracy"]]) == 1
+    assert (
+        len([row for row in probe.table if row["data"] == "shades" and row["test_accuracy"]]) == 1
+    )
 
 
 def test_the_weights_of_the_probe_are_those_that_were_measured(probe: Probe):
     by_hand = np.array([*COLORS.values(), COLORS["red"]]) / 127.5 - 1
     answers = (by_hand @ probe.weights["kernel"] + probe.weights["bias"]).argmax(axis=1)
     assert answers.tolist() == [0, 1, 2, 2]  # the last one lies among the greens
-    values, labels = (np.load(probe.workdir / f"features/colors/test/{name}.npy") for name in ("features", "labels"))
+    values, labels = (
+        np.load(probe.workdir / f"features/colors/test/{name}.npy")
+        for name in ("features", "labels")
+    )
     head = keras.layers.Dense(3)
     head.build((None, 3))
     head.set_weights([probe.weights["kernel"], probe.weights["bias"]])
-    assert np.mean(keras.ops.convert_to_numpy(head(values)).argmax(axis=1) == labels) == pytest.approx(0.9)
+    assert np.mean(
+        keras.ops.convert_to_numpy(head(values)).argmax(axis=1) == labels
+    ) == pytest.approx(0.9)
 
 
 @pytest.mark.slow
 def test_the_probe_from_the_disk_gives_the_same(probe: Probe, root: Path, tmp_path: Path):
     workdir = shutil.copytree(probe.workdir, tmp_path / "probe")
     before = stamps(workdir, "features/*/*/*.npy")
-    done("probe", f"--model={root}/right/model.keras", f"--data={root}/colors", f"--workdir={workdir}", "--streaming")
+    done(
+        "probe",
+        f"--model={root}/right/model.keras",
+        f"--data={root}/colors",
+        f"--workdir={workdir}",
+        "--streaming",
+    )
     assert stamps(workdir, "features/*/*/*.npy") == before  # no feature is computed again
 
     def keys(table: list[dict[str, str]]) -> list[tuple[str, str]]:
-        return [(row["regularization"], row["test_accuracy"]) for row in table if row["data"] == "colors"]
+        return [
+            (row["regularization"], row["test_accuracy"])
+            for row in table
+            if row["data"] == "colors"
+        ]
 
     assert keys(rows(workdir / "probe.csv")) == keys(probe.table)
     weights = np.load(workdir / "colors.npz")
-    np.testing.assert_allclose(weights["kernel"], probe.weights["kernel"], atol=1e-3 * abs(weights["kernel"]).max())
+    np.testing.assert_allclose(
+        weights["kernel"], probe.weights["kernel"], atol=1e-3 * abs(weights["kernel"]).max()
+    )
 
 
 FROZEN_MISTAKES = {
-    "a layer": ("fewshot", "{root}/colors", ["--layer=pre_logit"], "has no layer 'pre_logit'. Did you mean pre_logits"),
+    "a layer": (
+        "fewshot",
+        "{root}/colors",
+        ["--layer=pre_logit"],
+        "has no layer 'pre_logit'. Did you mean pre_logits",
+    ),
     "a model": (
         *("fewshot", "{root}/colors", ["--model=ViT_B15", "--weights=none"]),
         "Unknown model 'ViT_B15'. Did you mean",
@@ -259,10 +316,25 @@ FROZEN_MISTAKES = {
         *("fewshot", "{root}/colors", ["--per_class=4", "--shots=1,5"]),
         "3 of the 3 classes have fewer than 5 training examples: blue (4), green (4), red (4)",
     ),
-    "a ridge": ("fewshot", "{root}/colors", ["--ridge=much"], "`--ridge` is a number, or `sweep`. Received: 'much'"),
+    "a ridge": (
+        "fewshot",
+        "{root}/colors",
+        ["--ridge=much"],
+        "`--ridge` is a number, or `sweep`. Received: 'much'",
+    ),
     "shots": ("fewshot", "{root}/colors", ["--shots=1,few"], "`--shots` takes whole numbers"),
-    "words": ("probe", "tfds:cifar100", [], "is written tfds:NAME:TRAIN:TEST. Received: 'tfds:cifar100'"),
-    "a part": ("probe", "tfds:cifar100:train:test", ["--per_class=4"], "`--per_class` is for folders"),
+    "words": (
+        "probe",
+        "tfds:cifar100",
+        [],
+        "is written tfds:NAME:TRAIN:TEST. Received: 'tfds:cifar100'",
+    ),
+    "a part": (
+        "probe",
+        "tfds:cifar100:train:test",
+        ["--per_class=4"],
+        "`--per_class` is for folders",
+    ),
 }
 
 
@@ -271,7 +343,10 @@ def test_mistakes_are_told_in_a_line(case: str, root: Path, tmp_path: Path):
     script, data, options, message = FROZEN_MISTAKES[case]
     data, model = f"--data={data.format(root=root)}", f"--model={root}/right/model.keras"
     assert message in refused(script, model, data, f"--workdir={tmp_path}/run", *options)
-    assert not (tmp_path / "run" / "fewshot.csv").exists() and not (tmp_path / "run" / "probe.csv").exists()
+    assert (
+        not (tmp_path / "run" / "fewshot.csv").exists()
+        and not (tmp_path / "run" / "probe.csv").exists()
+    )
 
 
 @dataclass
@@ -295,16 +370,21 @@ def evaluation(root: Path) -> Evaluation:
     page, table = (workdir / "evaluation.md").read_text(), (workdir / "evaluation.csv").read_bytes()
     files = stamps(workdir, "*/*")
     again = done("evaluate", *options, "--batch_size=2")
-    return Evaluation(workdir, options, page, table, files, again, (workdir / "evaluation.csv").read_bytes())
+    return Evaluation(
+        workdir, options, page, table, files, again, (workdir / "evaluation.csv").read_bytes()
+    )
 
 
 def test_evaluation_gives_the_numbers_known_beforehand(root: Path, evaluation: Evaluation):
     right, wrong = f"{root}/right/model.keras", f"{root}/wrong/model.keras"
-    expected = [  # images, right ones, unreadable ones; in the wrong order only green is in its place
+    # images, right ones, unreadable ones; in the wrong order only green is in its place
+    expected = [
         *((right, "colors", 10, 9, 0), (right, "damaged", 6, 6, 1)),
         *((wrong, "colors", 10, 3, 0), (wrong, "damaged", 6, 2, 1)),
     ]
-    for row, (model, data, images, correct, unreadable) in zip(rows(evaluation.table), expected, strict=True):
+    for row, (model, data, images, correct, unreadable) in zip(
+        rows(evaluation.table), expected, strict=True
+    ):
         assert (row["checkpoint"], row["data"]) == (model, f"{root}/{data}")
         assert float(row["top1"]) == pytest.approx(correct / images)
         assert (row["images"], row["unreadable"]) == (str(images), str(unreadable))
@@ -331,23 +411,32 @@ def test_nothing_is_measured_again(evaluation: Evaluation):
 
 def test_only_what_would_give_other_numbers_is_refused_in_the_same_folder(evaluation: Evaluation):
     said = refused("evaluate", *evaluation.options, "--crop=resize_shorter")
-    assert "holds another measurement, " in said and "'resize'" in said and "'resize_shorter'" in said
+    assert (
+        "holds another measurement, " in said and "'resize'" in said and "'resize_shorter'" in said
+    )
     said = refused("evaluate", *evaluation.options, "--strict")
     assert "damaged was measured without unreadable images" in said
     assert stamps(evaluation.workdir, "*/*") == evaluation.files
 
 
-def test_strict_is_an_error_of_the_first_unreadable_image(root: Path, evaluation: Evaluation, tmp_path: Path):
+def test_strict_is_an_error_of_the_first_unreadable_image(
+    root: Path, evaluation: Evaluation, tmp_path: Path
+):
     said = refused("evaluate", *evaluation.options[:2], f"--workdir={tmp_path}/run", "--strict")
     assert f"{root}/damaged/red/broken.png cannot be read: " in said
-    assert [row["data"] for row in rows(tmp_path / "run" / "evaluation.csv")] == [f"{root}/colors"]  # before it
+    # before it
+    assert [row["data"] for row in rows(tmp_path / "run" / "evaluation.csv")] == [f"{root}/colors"]
 
 
 def test_what_an_interrupted_measurement_could_not_read_is_forgotten(root: Path, tmp_path: Path):
     """It has been repaired since; and a path may be longer than the name of a file."""
     data = tmp_path / ("very_long_" * 20) / "colors"
     save_colors(data, 2)
-    options = [f"--checkpoints={root}/right/model.keras", f"--data={data}", f"--workdir={tmp_path}/run"]
+    options = [
+        f"--checkpoints={root}/right/model.keras",
+        f"--data={data}",
+        f"--workdir={tmp_path}/run",
+    ]
     done("evaluate", *options)
     (folder,) = (path for path in (tmp_path / "run").iterdir() if path.is_dir())
     (folder / "asked.json").unlink()
@@ -360,12 +449,16 @@ def test_what_an_interrupted_measurement_could_not_read_is_forgotten(root: Path,
 def test_reassessed_labels_and_what_is_published(root: Path, tmp_path: Path):
     for number, color in enumerate(("red", "green", "blue"), start=1):
         save(tmp_path / "val" / f"ILSVRC2012_val_{number:08}.png", COLORS[color])
-    (tmp_path / "real.json").write_text("[[0, 7], [2], []]")  # red is 0, green is 1, and blue is not counted
+    # red is 0, green is 1, and blue is not counted
+    (tmp_path / "real.json").write_text("[[0, 7], [2], []]")
     model = save_model(tmp_path / "ViT_B16.keras", ["red", "green", "blue"], classes=1000)
     data = f"real:{tmp_path}/val:{tmp_path}/real.json"
     done("evaluate", f"--checkpoints={model}", f"--data={data}", f"--workdir={tmp_path}/run")
     (row,) = rows(tmp_path / "run" / "evaluation.csv")
-    found = {name: float(row[f"real/{name}"]) for name in ("top1", "top5", "images", "excluded", "unreadable")}
+    found = {
+        name: float(row[f"real/{name}"])
+        for name in ("top1", "top5", "images", "excluded", "unreadable")
+    }
     assert found == {"top1": 0.5, "top5": 0.5, "images": 2, "excluded": 1, "unreadable": 0}
     page = (tmp_path / "run" / "evaluation.md").read_text()
     assert f"| {model} | {data} | 2 | 50.00 | 50.00 | " in page
@@ -378,7 +471,11 @@ EVALUATE_MISTAKES = {
         "is written NAME=WEIGHTS, or is a file model.keras. Received: 'ViT_B16'",
     ),
     "no file": ("{root}/absent.keras", "{root}/colors", "There is no file"),
-    "no real.json": ("{model}", "{root}/colors,real:{root}/colors", "is written real:FOLDER:real.json"),
+    "no real.json": (
+        "{model}",
+        "{root}/colors,real:{root}/colors",
+        "is written real:FOLDER:real.json",
+    ),
     "no folder": ("{model}", "{root}/absent", "There is no folder"),
     "other classes": ("{model}", "{root}/four", "The model gives 3 values for each image, and"),
     "no data": ("{model}", "", "`--checkpoints` and `--data` must name at least one each"),
@@ -388,8 +485,12 @@ EVALUATE_MISTAKES = {
 @pytest.mark.parametrize("case", EVALUATE_MISTAKES)
 def test_mistakes_of_an_evaluation_are_told_in_a_line(case: str, root: Path, tmp_path: Path):
     checkpoint, data, message = (
-        words.format(root=root, model=f"{root}/right/model.keras") for words in EVALUATE_MISTAKES[case]
+        words.format(root=root, model=f"{root}/right/model.keras")
+        for words in EVALUATE_MISTAKES[case]
     )
-    said = refused("evaluate", f"--checkpoints={checkpoint}", f"--data={data}", f"--workdir={tmp_path}/run")
+    said = refused(
+        "evaluate", f"--checkpoints={checkpoint}", f"--data={data}", f"--workdir={tmp_path}/run"
+    )
     assert message in said
-    assert not (tmp_path / "run" / "evaluation.csv").exists()  # the words are looked at before anything is measured
+    # the words are looked at before anything is measured
+    assert not (tmp_path / "run" / "evaluation.csv").exists()

@@ -8,7 +8,12 @@ from keras_vit import extras
 
 pytestmark = pytest.mark.once
 
-FIXTURE = ["numpy>=1.26", 'a>=1; extra == "one"', 'keras-vit[one,two]; extra == "all"', 'b; extra == "two"']
+FIXTURE = [
+    "numpy>=1.26",
+    'a>=1; extra == "one"',
+    'keras-vit[one,two]; extra == "all"',
+    'b; extra == "two"',
+]
 
 
 def test_the_packages_of_an_extra_are_named_and_those_of_extras_in_it(monkeypatch):
@@ -32,6 +37,8 @@ def test_every_extra_has_packages_and_none_is_this_package():
 
 
 def test_an_error_names_the_part_the_command_and_the_reason():
-    error = extras.absent("openvino", "OpenVINO is not there", ImportError("No module named 'openvino'"))
+    error = extras.absent(
+        "openvino", "OpenVINO is not there", ImportError("No module named 'openvino'")
+    )
     assert str(error).startswith('OpenVINO is not there: pip install "openvino')
     assert str(error).endswith("(No module named 'openvino')")

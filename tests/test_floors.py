@@ -1,7 +1,7 @@
 """The architecture, executed: what may import what, and which dependency enters through which door.
 
-The tree and the doors are read from CONTRIBUTING.md. Where they stop fitting, change them there first, in a commit of
-its own that says why.
+The tree and the doors are read from CONTRIBUTING.md. Where they stop fitting, change them there
+first, in a commit of its own that says why.
 """
 
 import ast
@@ -17,7 +17,8 @@ VAGUE_NAMES = ("utils", "helpers", "common", "misc", "base", "core", "tools", "s
 
 
 def read_tree(text: str) -> tuple[tuple[tuple[str, ...], ...], dict[str, tuple[str, ...]]]:
-    """The units of each floor, lowest first, and the files of each folder, in the order of CONTRIBUTING.md.
+    """The units of each floor, lowest first, and the files of each folder, in the order of
+    CONTRIBUTING.md.
 
     A file of a folder within a folder is "tensorflow/training".
     """
@@ -41,7 +42,9 @@ def read_tree(text: str) -> tuple[tuple[tuple[str, ...], ...], dict[str, tuple[s
 
 
 def read_doors(text: str) -> dict[str, tuple[tuple[str, ...], bool]]:
-    """Of each dependency: the files or folders that may import it, "" for anywhere, and whether only in functions."""
+    """Of each dependency: the files or folders that may import it, "" for anywhere, and whether
+    only in functions.
+    """
     doors = {}
     for line in text.split("## The doors")[1].splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
@@ -57,7 +60,8 @@ DOORS = read_doors(DOCUMENT)
 FLOORS = (*FLOORS, ("__init__",), ("__main__",))
 ORDERED_FLOOR = 0  # its units may import those listed before them
 LAZY = tuple(dependency for dependency, (_, in_functions) in DOORS.items() if in_functions)
-# It runs where the package is not, and TensorFlow is one of the runtimes that it may find or not find.
+# It runs where the package is not, and TensorFlow is one of the runtimes that it may find or not
+# find.
 STANDALONE = {"export/runner.py": ("tensorflow",)}
 
 Module = tuple[str, str]  # unit and file within it: ("weights", "files"), ("grid", "")
@@ -74,7 +78,11 @@ def violations(root: Path) -> Iterator[str]:
             yield f"{where}: this file has no place. Add it to the tree in CONTRIBUTING.md."
         for line, name, in_function in imports(path):
             inside = name.split(".")[0] == "keras_vit"
-            reason = wrong_direction(importer, module_of(root, name)) if inside else wrong_door(where, name)
+            reason = (
+                wrong_direction(importer, module_of(root, name))
+                if inside
+                else wrong_door(where, name)
+            )
             reason = reason or wrong_depth(where, name, in_function)
             if reason:
                 yield f"{where}:{line}: imports {name}: {reason}"
@@ -87,14 +95,18 @@ def violations(root: Path) -> Iterator[str]:
 def imports(path: Path) -> Iterator[tuple[int, str, bool]]:
     """Line, dotted name, and whether it is inside a function, of every import in a file."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    functions = [
+        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
     in_function = {node for function in functions for node in ast.walk(function)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name, node in in_function) for alias in node.names)
         if isinstance(node, ast.ImportFrom):
             module = "." * node.level + (node.module or "")
-            yield from ((node.lineno, f"{module}.{alias.name}", node in in_function) for alias in node.names)
+            yield from (
+                (node.lineno, f"{module}.{alias.name}", node in in_function) for alias in node.names
+            )
 
 
 def module_of(root: Path, name: str) -> Module:
@@ -122,7 +134,11 @@ def place(module: Module) -> tuple[int, int] | None:
         return (floor, 0) if not file else None
     files = FILES[unit]
     if file.endswith("/__init__"):  # of a folder within: behind its files
-        inside = [index for index, name in enumerate(files) if name.startswith(file.removesuffix("__init__"))]
+        inside = [
+            index
+            for index, name in enumerate(files)
+            if name.startswith(file.removesuffix("__init__"))
+        ]
         return (floor, inside[-1]) if inside else None
     return (floor, files.index(file)) if file in files else None
 
@@ -133,14 +149,17 @@ def wrong_direction(importer: Module, imported: Module) -> str | None:
         return None
     if importer[0] != imported[0]:
         units = FLOORS[here[0]]
-        if here[0] == there[0] == ORDERED_FLOOR and units.index(imported[0]) < units.index(importer[0]):
+        if here[0] == there[0] == ORDERED_FLOOR and units.index(imported[0]) < units.index(
+            importer[0]
+        ):
             return None
         side = "above" if there[0] > here[0] else "beside"
         return f"{imported[0]} stands {side} {importer[0]}; imports only go down. Move what both need to a lower floor."
     if there[1] < here[1]:
         return None
     return (
-        f"a file may import those before it in its folder: {', '.join(FILES[importer[0]])}. Move the line, or the file."
+        f"a file may import those before it in its folder: {', '.join(FILES[importer[0]])}. Move "
+        f"the line, or the file."
     )
 
 
@@ -165,16 +184,26 @@ def wrong_depth(where: str, name: str, in_function: bool) -> str | None:
     top = name.split(".")[0]
     if top in LAZY and not in_function:
         return "it is slow or optional. Import it inside the function that needs it."
-    if in_function and top not in (*LAZY, *STANDALONE.get(where, ())) and not where.startswith("commands/"):
+    if (
+        in_function
+        and top not in (*LAZY, *STANDALONE.get(where, ()))
+        and not where.startswith("commands/")
+    ):
         return "inside a function it hides what the file needs. Move it to the top."
     return None
 
 
 def test_the_tree_lists_the_files_that_there_are():
     listed = {
-        unit if not file else f"{unit}/{file}" for floor in FLOORS for unit in floor for file in FILES.get(unit, ("",))
+        unit if not file else f"{unit}/{file}"
+        for floor in FLOORS
+        for unit in floor
+        for file in FILES.get(unit, ("",))
     }
-    found = {path.relative_to(ROOT / "keras_vit").as_posix()[:-3] for path in ROOT.glob("keras_vit/**/*.py")}
+    found = {
+        path.relative_to(ROOT / "keras_vit").as_posix()[:-3]
+        for path in ROOT.glob("keras_vit/**/*.py")
+    }
     folders_within = {name for name in found if name.count("/") == 2 and name.endswith("/__init__")}
     assert listed == found - folders_within
 
@@ -186,7 +215,9 @@ def test_no_function_takes_more_than_seven_positional_arguments():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef):
                 names = [
-                    each.arg for each in (*node.args.posonlyargs, *node.args.args) if each.arg not in ("self", "cls")
+                    each.arg
+                    for each in (*node.args.posonlyargs, *node.args.args)
+                    if each.arg not in ("self", "cls")
                 ]
                 if len(names) > 7 and (path.name, node.name) != ("applications.py", "build"):
                     long.append(f"{path.name}: {node.name} takes {len(names)}")
@@ -203,35 +234,69 @@ def test_the_package_keeps_to_its_floors_and_doors():
     [
         ("keras_vit/layers/tokens.py", "from keras_vit import cost", "cost stands beside layers"),
         ("keras_vit/variants.py", "from keras_vit import grid", "grid stands beside variants"),
-        ("keras_vit/layers/tokens.py", "from keras_vit.models import vit", "models stands above layers"),
-        ("keras_vit/models/vit.py", "import keras_vit.weights.files", "weights stands beside models"),
+        (
+            "keras_vit/layers/tokens.py",
+            "from keras_vit.models import vit",
+            "models stands above layers",
+        ),
+        (
+            "keras_vit/models/vit.py",
+            "import keras_vit.weights.files",
+            "weights stands beside models",
+        ),
         (
             "keras_vit/weights/files.py",
             "from keras_vit.weights.restore import restore",
             "those before it in its folder",
         ),
-        ("keras_vit/weights/files.py", "from keras_vit.weights import restore", "those before it in its folder"),
-        ("keras_vit/layers/tokens.py", "from keras_vit.layers import ClassToken", "those before it in its folder"),
+        (
+            "keras_vit/weights/files.py",
+            "from keras_vit.weights import restore",
+            "those before it in its folder",
+        ),
+        (
+            "keras_vit/layers/tokens.py",
+            "from keras_vit.layers import ClassToken",
+            "those before it in its folder",
+        ),
         ("keras_vit/applications.py", "import keras_vit", "__init__ stands above applications"),
         ("keras_vit/applications.py", "from . import grid", "write the absolute name"),
-        ("keras_vit/models/vit.py", "def build():\n    from keras_vit import layers", "inside a function it hides"),
+        (
+            "keras_vit/models/vit.py",
+            "def build():\n    from keras_vit import layers",
+            "inside a function it hides",
+        ),
         ("keras_vit/grid.py", "def area():\n    import math", "inside a function it hides"),
         ("keras_vit/weights/files.py", "import keras", "its doors are kernels/"),
         ("keras_vit/applications.py", "from absl import flags", "its doors are commands/, cli.py"),
-        ("keras_vit/weights/tensors.py", "import safetensors.numpy", "inside the function that needs it"),
+        (
+            "keras_vit/weights/tensors.py",
+            "import safetensors.numpy",
+            "inside the function that needs it",
+        ),
         ("keras_vit/models/vit.py", "import torch", "it has no door"),
         ("keras_vit/models/vit.py", "import importlib", "imported by a string"),
         ("keras_vit/layers/utils.py", "", "this name says nothing"),
         ("keras_vit/layers/rings.py", "", "this file has no place"),
         ("keras_vit/kernels/tensorflow/rings.py", "", "this file has no place"),
-        ("keras_vit/kernels/reference.py", "from keras_vit.kernels import choice", "those before it in its folder"),
+        (
+            "keras_vit/kernels/reference.py",
+            "from keras_vit.kernels import choice",
+            "those before it in its folder",
+        ),
         ("keras_vit/cli.py", "import experiments.benchmarks", "it has no door"),
         ("tests/test_recipes.py", "from experiments import benchmarks", "stands outside"),
     ],
 )
-def test_a_departure_is_reported_with_its_reason(tmp_path: Path, where: str, source: str, reason: str):
+def test_a_departure_is_reported_with_its_reason(
+    tmp_path: Path, where: str, source: str, reason: str
+):
     write(tmp_path, {where: source})
-    assert [line for line in violations(tmp_path) if reason in line and where.removeprefix("keras_vit/") in line]
+    assert [
+        line
+        for line in violations(tmp_path)
+        if reason in line and where.removeprefix("keras_vit/") in line
+    ]
 
 
 @pytest.mark.parametrize(
@@ -246,11 +311,17 @@ def test_a_departure_is_reported_with_its_reason(tmp_path: Path, where: str, sou
             "from keras_vit.weights.files import read\nfrom keras_vit.weights import layouts",
         ),
         ("keras_vit/weights/tensors.py", "def read():\n    from safetensors import safe_open"),
-        ("keras_vit/__init__.py", "from keras_vit.applications import ViT_B16\nfrom keras_vit.weights import restore"),
+        (
+            "keras_vit/__init__.py",
+            "from keras_vit.applications import ViT_B16\nfrom keras_vit.weights import restore",
+        ),
         ("keras_vit/__main__.py", "from keras_vit.cli import main"),
         ("keras_vit/commands/info.py", "def run():\n    from keras_vit import applications"),
         ("keras_vit/grid.py", "from keras_vit.variants import VARIANTS"),
-        ("keras_vit/kernels/choice.py", "from keras_vit.kernels.tensorflow import halves, training"),
+        (
+            "keras_vit/kernels/choice.py",
+            "from keras_vit.kernels.tensorflow import halves, training",
+        ),
         ("tests/test_grid.py", "import keras_vit\nfrom keras_vit import grid\nimport scipy"),
         ("experiments/benchmarks/models.py", "import torch\nfrom experiments import configs"),
     ],
@@ -262,7 +333,14 @@ def test_what_the_tables_allow_is_not_reported(tmp_path: Path, where: str, sourc
 
 def write(root: Path, sources: dict[str, str]) -> None:
     """A small package with one file per floor, and `sources` in it."""
-    names = ("grid", "cost/__init__", "layers/__init__", "layers/tokens", "models/__init__", "models/vit")
+    names = (
+        "grid",
+        "cost/__init__",
+        "layers/__init__",
+        "layers/tokens",
+        "models/__init__",
+        "models/vit",
+    )
     names += (
         "weights/__init__",
         "weights/files",

@@ -28,7 +28,8 @@ def test_the_second_run_is_refused_until_the_first_has_ended(tmp_path):
         (tmp_path / "other").mkdir()
         with lock_folder(tmp_path / "other"):
             pass
-        with pytest.raises(ValueError, match="Another run"), lock_folder(tmp_path):  # a refusal takes nothing away
+        # a refusal takes nothing away
+        with pytest.raises(ValueError, match="Another run"), lock_folder(tmp_path):
             pytest.fail("two runs in one folder")
     with lock_folder(tmp_path):
         pass
@@ -71,7 +72,9 @@ def test_a_disk_without_locks_is_said(tmp_path, monkeypatch):
         raise OSError(37, "No locks available")
 
     monkeypatch.setattr(folder_lock.fcntl, "flock", no_locks)
-    monkeypatch.setattr(folder_lock.logging, "warning", lambda text, *values: said.append(text % values))
+    monkeypatch.setattr(
+        folder_lock.logging, "warning", lambda text, *values: said.append(text % values)
+    )
     with lock_folder(tmp_path):
         pass
     assert len(said) == 1 and "cannot be locked" in said[0] and "No locks available" in said[0]
@@ -85,7 +88,9 @@ def test_a_disk_without_locks_is_said(tmp_path, monkeypatch):
 def test_a_system_without_locks_is_said(tmp_path, monkeypatch):
     said = []
     monkeypatch.setattr(folder_lock, "fcntl", None)
-    monkeypatch.setattr(folder_lock.logging, "warning", lambda text, *values: said.append(text % values))
+    monkeypatch.setattr(
+        folder_lock.logging, "warning", lambda text, *values: said.append(text % values)
+    )
     with lock_folder(tmp_path):
         pass
     assert len(said) == 1 and "this system has no such lock" in said[0]
@@ -96,7 +101,9 @@ def workers(answers: list[int], index: int) -> Devices:
         assert value == answers[index]
         return answers
 
-    return Devices(kind="multi_worker", num_replicas=2, num_workers=2, worker_index=index, gather=gather)
+    return Devices(
+        kind="multi_worker", num_replicas=2, num_workers=2, worker_index=index, gather=gather
+    )
 
 
 def test_what_one_worker_refuses_all_refuse():

@@ -28,14 +28,18 @@ def test_patch_grid(image_size, patch_size, num_halvings, expected):
         ((100, 128), 8, 2, r"multiple of 32 .*Use \(96, 128\) or \(128, 128\)"),
     ],
 )
-def test_sizes_that_do_not_divide_name_their_neighbours(image_size, patch_size, num_halvings, message):
+def test_sizes_that_do_not_divide_name_their_neighbours(
+    image_size, patch_size, num_halvings, message
+):
     with pytest.raises(ValueError, match=message):
         grid.patch_grid(image_size, patch_size, num_halvings)
 
 
 @pytest.mark.parametrize("image_size", [(0, 32), (32, 0), (-16, 32)])
 def test_an_image_without_pixels_has_no_patches(image_size):
-    with pytest.raises(ValueError, match=r"multiple of 16 pixels along each axis.*Use \(16, 32\)|Use \(32, 16\)"):
+    with pytest.raises(
+        ValueError, match=r"multiple of 16 pixels along each axis.*Use \(16, 32\)|Use \(32, 16\)"
+    ):
         grid.patch_grid(image_size, 16)
 
 
@@ -59,7 +63,9 @@ def test_constants_stay_constant(method, old, new):
     np.testing.assert_allclose(matrix.sum(axis=1), 1, atol=1e-12)
 
 
-@pytest.mark.parametrize(("old", "new"), [((14, 14), (24, 24)), ((7, 7), (12, 20)), ((24, 10), (14, 14))])
+@pytest.mark.parametrize(
+    ("old", "new"), [((14, 14), (24, 24)), ((7, 7), (12, 20)), ((24, 10), (14, 14))]
+)
 def test_bilinear_equals_the_published_routine(old, new):
     table = np.random.default_rng(0).standard_normal((1, 1 + old[0] * old[1], 5)).astype("float32")
     resized = grid.resize_positions(table, old, new)
@@ -78,9 +84,13 @@ def test_half_pixel_by_hand():
 def test_bicubic_by_hand():
     """Keys's kernel, a = -1/2, at 1/4, 3/4, 5/4, 7/4 pixels; cut at the border and normalized."""
     first = np.array([0.8671875, -0.0703125, 0.0, 0.0])
-    np.testing.assert_allclose(grid.interpolation_matrix(4, 8, "bicubic_antialias")[0], first / first.sum())
+    np.testing.assert_allclose(
+        grid.interpolation_matrix(4, 8, "bicubic_antialias")[0], first / first.sum()
+    )
     second = np.array([0.8671875, 0.2265625, -0.0234375, 0.0])
-    np.testing.assert_allclose(grid.interpolation_matrix(4, 8, "bicubic_antialias")[1], second / second.sum())
+    np.testing.assert_allclose(
+        grid.interpolation_matrix(4, 8, "bicubic_antialias")[1], second / second.sum()
+    )
 
 
 def test_rows_of_prefix_tokens_are_untouched():

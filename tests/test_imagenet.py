@@ -37,8 +37,12 @@ def test_classes_have_their_names(classes, index, expected):
 
 def test_predictions_come_in_descending_order():
     scores = np.random.default_rng(0).random((3, 1000))
-    for row, decoded in zip(scores, keras_vit.decode_predictions(keras.ops.convert_to_tensor(scores)), strict=True):
-        np.testing.assert_allclose([score for *_, score in decoded], np.sort(row)[::-1][:5], rtol=1e-6)
+    for row, decoded in zip(
+        scores, keras_vit.decode_predictions(keras.ops.convert_to_tensor(scores)), strict=True
+    ):
+        np.testing.assert_allclose(
+            [score for *_, score in decoded], np.sort(row)[::-1][:5], rtol=1e-6
+        )
 
 
 @pytest.mark.parametrize("shape", [(1000,), (2, 999), (2, 3, 1000)])

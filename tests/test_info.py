@@ -25,7 +25,9 @@ def test_the_table_has_the_numbers_of_a_model():
 
 
 def test_the_table_leaves_out_what_a_size_does_not_allow():
-    lines = {line.split()[0]: line.split()[1:] for line in info.models_table((240, 240)).splitlines()[3:]}
+    lines = {
+        line.split()[0]: line.split()[1:] for line in info.models_table((240, 240)).splitlines()[3:]
+    }
     assert lines["ViT_S32"][:4] == ["-"] * 4
     assert lines["ViT_S16"][3] == "226"
 
@@ -53,7 +55,9 @@ def test_a_card_has_the_numbers_of_the_model():
 
 
 def test_a_model_without_a_head_has_fewer_parameters():
-    assert facts(info.model_card("ViT_B16", classes=None))["parameters"] == "85,798,656 without a head"
+    assert (
+        facts(info.model_card("ViT_B16", classes=None))["parameters"] == "85,798,656 without a head"
+    )
 
 
 def test_a_residual_network_shows_its_last_map_instead_of_tokens():
@@ -65,7 +69,9 @@ def test_a_residual_network_shows_its_last_map_instead_of_tokens():
 def test_an_axial_card_has_halves_and_no_class_token():
     found = facts(info.model_card("AxialViT_B16", (224, 384)))
     assert found["tokens"] == "336: 336 patches and no class token"
-    assert found["encoder"].startswith("12 blocks, each along the rows, then along the columns, width 768")
+    assert found["encoder"].startswith(
+        "12 blocks, each along the rows, then along the columns, width 768"
+    )
     assert "pre-training" not in found
     assert facts(info.model_card("AxialResNet50"))["attention"].startswith("8 heads along the rows")
     assert "attention" not in facts(info.model_card("ResNet50x1"))
@@ -78,27 +84,47 @@ def test_a_card_has_the_memory_of_both_passes():
 
 
 def test_pretraining_stands_beside_the_printed_number():
-    lines = [line.split(maxsplit=1)[1] for line in info.model_card("R50_ViT_L16").splitlines() if "exaFLOPs" in line]
+    lines = [
+        line.split(maxsplit=1)[1]
+        for line in info.model_card("R50_ViT_L16").splitlines()
+        if "exaFLOPs" in line
+    ]
     assert lines == [
         "832.8 exaFLOPs for 7 epochs of JFT-300M; Table 6: 859 exaFLOPs are printed; "
         "half of the 1668 of 14 epochs is 834",
         "1,665.6 exaFLOPs for 14 epochs of JFT-300M; Table 6: 1,668",
     ]
-    assert facts(info.model_card("ViT_B16"))["pre-training"].startswith("223.7 exaFLOPs for 7 epochs")
+    assert facts(info.model_card("ViT_B16"))["pre-training"].startswith(
+        "223.7 exaFLOPs for 7 epochs"
+    )
     # It is that of the paper, whatever size is asked for.
-    assert facts(info.model_card("ViT_B16", (384, 384)))["pre-training"].startswith("223.7 exaFLOPs")
+    assert facts(info.model_card("ViT_B16", (384, 384)))["pre-training"].startswith(
+        "223.7 exaFLOPs"
+    )
     assert "pre-training" not in facts(info.model_card("ViT_S16"))
 
 
 def test_weights_come_with_resolution_accuracy_and_warnings():
-    lines = {line.split()[0]: line for line in info.model_card("ViT_B16").splitlines() if line.startswith("  ")}
-    assert lines["imagenet21k+imagenet2012"].split()[:5] == ["imagenet21k+imagenet2012", "384", "1,000", "83.97", "331"]
+    lines = {
+        line.split()[0]: line
+        for line in info.model_card("ViT_B16").splitlines()
+        if line.startswith("  ")
+    }
+    assert lines["imagenet21k+imagenet2012"].split()[:5] == [
+        "imagenet21k+imagenet2012",
+        "384",
+        "1,000",
+        "83.97",
+        "331",
+    ]
     assert "head all zeros; tanh layer" in lines["imagenet21k"]
     assert lines["imagenet"].endswith("the same as augreg_in21k_ft_in1k_224")
 
 
 def test_a_model_that_nobody_published_says_so():
-    assert info.model_card("ResNet50x1").endswith("No weights of it were published: weights=None, a file or a URL.")
+    assert info.model_card("ResNet50x1").endswith(
+        "No weights of it were published: weights=None, a file or a URL."
+    )
 
 
 def test_a_size_that_patches_do_not_tile_names_the_nearest():

@@ -1,6 +1,8 @@
-"""Models that users build and save: each is fed as it was trained, or refused with a sentence that helps.
+"""Models that users build and save: each is fed as it was trained, or refused with a sentence that
+helps.
 
-The witnesses are Keras's own `evaluate` and `predict`, on images as `keras.utils.load_img` reads them.
+The witnesses are Keras's own `evaluate` and `predict`, on images as `keras.utils.load_img` reads
+them.
 """
 
 import csv
@@ -42,7 +44,9 @@ class OfAClass(keras.Model):
         return self.head(keras.ops.mean(keras.ops.tanh(self.cut(self.scale(images))), axis=(1, 2)))
 
 
-TINY = replace(VIT_VARIANTS["ViT_Ti16"], name="tiny", patch_size=8, width=16, depth=1, num_heads=2, mlp_dim=32)
+TINY = replace(
+    VIT_VARIANTS["ViT_Ti16"], name="tiny", patch_size=8, width=16, depth=1, num_heads=2, mlp_dim=32
+)
 
 
 def ours(**options) -> keras.Model:
@@ -60,7 +64,10 @@ def within(*steps) -> keras.Model:
 
 def small(*first) -> keras.Model:
     return within(
-        *first, keras.layers.Conv2D(4, 8, 8), keras.layers.Flatten(), keras.layers.Dense(len(CLASSES), "softmax")
+        *first,
+        keras.layers.Conv2D(4, 8, 8),
+        keras.layers.Flatten(),
+        keras.layers.Dense(len(CLASSES), "softmax"),
     )
 
 
@@ -80,17 +87,24 @@ def saved(model: keras.Model, folder: Path) -> Path:
 
 def two_outputs() -> keras.Model:
     images = keras.Input(SHAPE)
-    x = keras.layers.Flatten()(keras.layers.Conv2D(4, 8, 8)(keras.layers.Rescaling(1 / 255)(images)))
-    return keras.Model(images, {"label": keras.layers.Dense(4, name="label")(x), "box": keras.layers.Dense(2)(x)})
+    x = keras.layers.Flatten()(
+        keras.layers.Conv2D(4, 8, 8)(keras.layers.Rescaling(1 / 255)(images))
+    )
+    return keras.Model(
+        images, {"label": keras.layers.Dense(4, name="label")(x), "box": keras.layers.Dense(2)(x)}
+    )
 
 
 def of_any_size() -> keras.Model:
     images = keras.Input((None, None, 3))
     x = keras.layers.Conv2D(4, 8, 8, activation="tanh")(keras.layers.Rescaling(1 / 255)(images))
-    return keras.Model(images, keras.layers.Dense(len(CLASSES))(keras.layers.GlobalAveragePooling2D()(x)))
+    return keras.Model(
+        images, keras.layers.Dense(len(CLASSES))(keras.layers.GlobalAveragePooling2D()(x))
+    )
 
 
-# --- what is read from a file ----------------------------------------------------------------------------------------
+# --- what is read from a file
+# ----------------------------------------------------------------------------------------
 
 
 def test_a_missing_file_is_said_to_be_missing(tmp_path):
@@ -127,7 +141,9 @@ def moved_class() -> keras.Model:
 
 
 def test_two_outputs_are_named(tmp_path):
-    with pytest.raises(ValueError, match=r"has 2 outputs: `.*`.*`label` \(None, 4\).* keras.Model\(model.inputs, "):
+    with pytest.raises(
+        ValueError, match=r"has 2 outputs: `.*`.*`label` \(None, 4\).* keras.Model\(model.inputs, "
+    ):
         load(saved(two_outputs(), tmp_path))
 
 
@@ -166,7 +182,9 @@ def test_a_model_of_a_class_becomes_a_functional_one_whose_pixels_must_be_said(t
     with pytest.raises(ValueError, match="begins with OfAClass .* --pixels="):
         pixels_of(found)
     images = np.random.default_rng(0).uniform(0, 255, (2, *SHAPE)).astype("float32")
-    np.testing.assert_allclose(classifier.build(path, pixels="0..255")(images), model(images), atol=1e-6)
+    np.testing.assert_allclose(
+        classifier.build(path, pixels="0..255")(images), model(images), atol=1e-6
+    )
 
 
 @pytest.mark.parametrize(
@@ -174,15 +192,21 @@ def test_a_model_of_a_class_becomes_a_functional_one_whose_pixels_must_be_said(t
 )
 def test_scaling_outside_the_graph_as_kerashub_keeps_it(scale, offset):
     model = small()
-    preprocessor = SimpleNamespace(image_converter=SimpleNamespace(scale=scale, offset=offset, image_size=(32, 32)))
+    preprocessor = SimpleNamespace(
+        image_converter=SimpleNamespace(scale=scale, offset=offset, image_size=(32, 32))
+    )
     found = keras_file._behind_its_preprocessor(model, preprocessor)
     assert pixels_of(found).range == [0, 255]
     levels = np.random.default_rng(0).uniform(0, 255, (2, *SHAPE)).astype("float32")
-    expected = model(levels * np.float32(scale or 1.0 if np.ndim(scale) == 0 else scale) + np.float32(offset or 0.0))
+    expected = model(
+        levels * np.float32(scale or 1.0 if np.ndim(scale) == 0 else scale)
+        + np.float32(offset or 0.0)
+    )
     np.testing.assert_allclose(found(levels), expected, atol=1e-5)
 
 
-# --- twelve models, four commands ------------------------------------------------------------------------------------
+# --- twelve models, four commands
+# ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -219,7 +243,9 @@ def resnet50() -> keras.Model:
 def own_head() -> keras.Model:
     trunk = ours(include_top=False, pooling="token", classes=1000)
     x = keras.layers.Dense(8, "relu")(trunk.output)
-    return keras.Model(trunk.input, keras.layers.Dense(len(CLASSES), "softmax")(keras.layers.Dropout(0.2)(x)))
+    return keras.Model(
+        trunk.input, keras.layers.Dense(len(CLASSES), "softmax")(keras.layers.Dropout(0.2)(x))
+    )
 
 
 def kerashub() -> keras.Model:
@@ -229,7 +255,9 @@ def kerashub() -> keras.Model:
     )
     converter = hub.layers.ViTImageConverter(image_size=SHAPE[:2], scale=1 / 127.5, offset=-1.0)
     preprocessor = hub.models.ViTImageClassifierPreprocessor(image_converter=converter)
-    return hub.models.ViTImageClassifier(backbone=backbone, num_classes=len(CLASSES), preprocessor=preprocessor)
+    return hub.models.ViTImageClassifier(
+        backbone=backbone, num_classes=len(CLASSES), preprocessor=preprocessor
+    )
 
 
 def exported() -> keras.Model:
@@ -247,16 +275,25 @@ CASES = {
     "Rescaling in front": Case(in_front),
     "Rescaling to 0 and 1": Case(lambda: within(keras.layers.Rescaling(1 / 255), ours())),
     "Normalization": Case(lambda: small(adapted())),
-    "nested twice": Case(lambda: within(keras.layers.RandomFlip(), in_front(), keras.layers.Softmax())),
+    "nested twice": Case(
+        lambda: within(keras.layers.RandomFlip(), in_front(), keras.layers.Softmax())
+    ),
     "of a class": Case(lambda: moved_class(), "0..255", refusal="begins with OfAClass"),
     "Sequential": Case(
         lambda: keras.Sequential(
-            [keras.Input(SHAPE), keras.layers.Rescaling(1 / 255), *small().layers[1:-1], keras.layers.Dense(4)]
+            [
+                keras.Input(SHAPE),
+                keras.layers.Rescaling(1 / 255),
+                *small().layers[1:-1],
+                keras.layers.Dense(4),
+            ]
         )
     ),
     "include_preprocessing": Case(lambda: ours(include_preprocessing=True)),
     "ours": Case(lambda: ours(classifier_activation="softmax"), trained=centred),
-    "fed from 0 to 1": Case(lambda: small(), "0..1", trained=lambda levels: levels / 255, refusal="begins with Conv2D"),
+    "fed from 0 to 1": Case(
+        lambda: small(), "0..1", trained=lambda levels: levels / 255, refusal="begins with Conv2D"
+    ),
     "ResNet50": Case(lambda: resnet50(), "0..255", refusal="resnet50 begins with Conv2D"),
     "ResNet50 behind its preprocess_input": Case(
         lambda: within(keras.applications.resnet50.preprocess_input, resnet50())
@@ -275,7 +312,9 @@ def photos(tmp_path_factory) -> Path:
     for name in CLASSES:
         (folder / name).mkdir()
         for number in range(PHOTOS_PER_CLASS):
-            waves = np.sin(places @ rng.normal(0, 9, (2, 3)) + rng.uniform(0, 6, 3)) * rng.uniform(20, 110)
+            waves = np.sin(places @ rng.normal(0, 9, (2, 3)) + rng.uniform(0, 6, 3)) * rng.uniform(
+                20, 110
+            )
             pixels = np.clip(waves + rng.uniform(30, 220, 3), 0, 255).astype(np.uint8)
             suffix = "jpg" if number % 4 == 0 else "png"
             keras.utils.save_img(folder / name / f"{number:02}.{suffix}", pixels, scale=False)
@@ -293,7 +332,9 @@ def case(request, photos, tmp_path_factory):
     if build.pixels is None and build.refusal:
         return SimpleNamespace(path=path, pixels=None, refusal=build.refusal, top1=None)
     files = [Path(file) for file in sorted(map(str, photos.glob("*/*")))]
-    images = build.trained(np.stack([keras.utils.img_to_array(keras.utils.load_img(file)) for file in files]))
+    images = build.trained(
+        np.stack([keras.utils.img_to_array(keras.utils.load_img(file)) for file in files])
+    )
     labels = np.array([CLASSES.index(file.parent.name) for file in files])
     given = model.predict(images, verbose=0)
     is_softmax = bool(np.allclose(given.sum(axis=1), 1, atol=1e-4))
@@ -346,7 +387,14 @@ def test_predict(case, capsys):
 
     def predict(pixels):
         flags = [] if pixels is None else [f"--pixels={pixels}"]
-        command = ["predict", *map(str, case.files), f"--model={case.path}", "--format=json", "--top=4", *flags]
+        command = [
+            "predict",
+            *map(str, case.files),
+            f"--model={case.path}",
+            "--format=json",
+            "--top=4",
+            *flags,
+        ]
         code, said = cli.main(command), capsys.readouterr()
         if code:
             raise ValueError(said.err)
@@ -358,8 +406,12 @@ def test_predict(case, capsys):
     rows = [json.loads(line) for line in said.out.splitlines()]
     assert [row["file"] for row in rows] == list(map(str, case.files))
     for row, scores in zip(rows, case.scores, strict=True):
-        assert [guess["class"] for guess in row["guesses"]] == [CLASSES[i] for i in np.argsort(-scores, kind="stable")]
-        np.testing.assert_allclose([guess["score"] for guess in row["guesses"]], np.sort(scores)[::-1], atol=2e-3)
+        assert [guess["class"] for guess in row["guesses"]] == [
+            CLASSES[i] for i in np.argsort(-scores, kind="stable")
+        ]
+        np.testing.assert_allclose(
+            [guess["score"] for guess in row["guesses"]], np.sort(scores)[::-1], atol=2e-3
+        )
     assert "takes pixels from" in said.err
 
 
@@ -370,7 +422,14 @@ def test_export(case, photos, tmp_path):
     from keras_vit.export.delivery import deliver
 
     def export(pixels, lines):
-        return deliver(case.path, tmp_path / "out", images=photos, num_images=8, pixels=pixels, say=lines.append)
+        return deliver(
+            case.path,
+            tmp_path / "out",
+            images=photos,
+            num_images=8,
+            pixels=pixels,
+            say=lines.append,
+        )
 
     if refused(case, lambda pixels: export(pixels, [])):
         return
@@ -396,4 +455,6 @@ def test_analyze(case, photos, tmp_path):
     with open(tmp_path / "report" / "photos.csv", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [row["answer"] for row in rows] == [CLASSES[i] for i in case.scores.argmax(axis=1)]
-    np.testing.assert_allclose([float(row["probability"]) for row in rows], case.scores.max(axis=1), atol=2e-3)
+    np.testing.assert_allclose(
+        [float(row["probability"]) for row in rows], case.scores.max(axis=1), atol=2e-3
+    )

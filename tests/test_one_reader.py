@@ -31,15 +31,20 @@ sys.path.append(str(SERVING))  # where the client's files lie
 import photographs  # noqa: E402
 
 SIZE = 16
-SERVED = ("jpg", "progressive.jpg", "grey.jpg", "png", "palette.png")  # the others reach a server through the client
+# the others reach a server through the client
+SERVED = ("jpg", "progressive.jpg", "grey.jpg", "png", "palette.png")
 
 
 @pytest.fixture(scope="module")
 def model() -> keras.Model:
-    """Logits of three classes, sensitive to what lies where; of our own names, so that `extract` finds the head."""
+    """Logits of three classes, sensitive to what lies where; of our own names, so that `extract`
+    finds the head.
+    """
     keras.utils.set_random_seed(0)
     image = keras.layers.Input((SIZE, SIZE, 3))
-    features = keras.layers.Flatten()(keras.layers.Conv2D(4, 4, strides=4, activation="relu")(image))
+    features = keras.layers.Flatten()(
+        keras.layers.Conv2D(4, 4, strides=4, activation="relu")(image)
+    )
     network = keras.Model(image, keras.layers.Dense(3, name="predictions")(features))
     declare(network, "-1..1")
     return network
@@ -47,7 +52,9 @@ def model() -> keras.Model:
 
 @pytest.fixture(scope="module")
 def exported(model: keras.Model, tmp_path_factory: pytest.TempPathFactory):
-    folder = saved_model(model, tmp_path_factory.mktemp("model"), class_names=["x", "y", "z"], top=3, warmup=False)
+    folder = saved_model(
+        model, tmp_path_factory.mktemp("model"), class_names=["x", "y", "z"], top=3, warmup=False
+    )
     return tf.saved_model.load(folder).signatures["serving_default"]
 
 
@@ -56,9 +63,13 @@ def probabilities(logits: np.ndarray) -> np.ndarray:
 
 
 def messy(root: Path, count: int) -> tuple[set[str], set[str]]:
-    """A folder as people have it, `count` photos in it; returns photos that can be read, and what is left out."""
+    """A folder as people have it, `count` photos in it; returns photos that can be read, and what
+    is left out.
+    """
     files = {
-        kind: photo(kind, 1 + number % 8, scene(9, 13, number)) for number, kind in enumerate(KINDS) if kind != "heic"
+        kind: photo(kind, 1 + number % 8, scene(9, 13, number))
+        for number, kind in enumerate(KINDS)
+        if kind != "heic"
     }
     originals = []
     for kind, content in files.items():
@@ -76,7 +87,15 @@ def messy(root: Path, count: int) -> tuple[set[str], set[str]]:
     for name in ("a/._1.jpg", "__MACOSX/a/1.jpg", "a/.DS_Store", "b\nb/Thumbs.db", ".git/1.png"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(b"left behind")
-    left_out = {"a/notes.txt", "b\nb/no suffix", "a/broken.jpg", "c.jpg/loop", "empty", "d", "beside.png"}
+    left_out = {
+        "a/notes.txt",
+        "b\nb/no suffix",
+        "a/broken.jpg",
+        "c.jpg/loop",
+        "empty",
+        "d",
+        "beside.png",
+    }
     (root / "a/notes.txt").touch()
     (root / "b\nb/no suffix").touch()
     (root / "a/broken.jpg").symlink_to("nowhere")
@@ -89,11 +108,16 @@ def messy(root: Path, count: int) -> tuple[set[str], set[str]]:
 
 
 @pytest.mark.parametrize("count", [40, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_all_commands_see_the_same_photos_of_a_messy_folder(count: int, model: keras.Model, tmp_path: Path):
+def test_all_commands_see_the_same_photos_of_a_messy_folder(
+    count: int, model: keras.Model, tmp_path: Path
+):
     root = tmp_path / "photos"
     root.mkdir()
     photos, left_out = messy(root, count)
-    damaged = {f"a/damaged {number}.{suffix}" for number, suffix in enumerate(("jpg", "png", "webp", "tiff", "heic"))}
+    damaged = {
+        f"a/damaged {number}.{suffix}"
+        for number, suffix in enumerate(("jpg", "png", "webp", "tiff", "heic"))
+    }
     for name in damaged:
         (root / name).write_bytes(b"no photo")
 
@@ -120,10 +144,18 @@ def test_all_commands_see_the_same_photos_of_a_messy_folder(count: int, model: k
 
     unreadable = Unreadable(source)
     card = answer(model, source, unreadable=unreadable, batch_size=100)
-    said = dict(zip(map(source.locate, card.indices), zip(card.answers, card.shares, strict=True), strict=True))
+    said = dict(
+        zip(
+            map(source.locate, card.indices),
+            zip(card.answers, card.shares, strict=True),
+            strict=True,
+        )
+    )
     answers = list(predict.predict(model, predict.find_photos([root]).photos, top=1))
     problems = {str(one.photo): one.problem for one in answers if one.problem}
-    assert named(problems) == damaged and sorted(problems.values()) == sorted(unreadable.reasons.values())
+    assert named(problems) == damaged and sorted(problems.values()) == sorted(
+        unreadable.reasons.values()
+    )
     differences = []
     for one in answers:
         if str(one.photo) in said:
@@ -135,22 +167,31 @@ def test_all_commands_see_the_same_photos_of_a_messy_folder(count: int, model: k
 
 @pytest.mark.slow
 @pytest.mark.parametrize("held", ORIENTATIONS)
-def test_a_photo_gets_the_same_scores_from_every_reader(held: int, model: keras.Model, exported, tmp_path: Path):
+def test_a_photo_gets_the_same_scores_from_every_reader(
+    held: int, model: keras.Model, exported, tmp_path: Path
+):
     kinds = [kind for kind in KINDS if kind != "heic" or _has_heic()]
     root = tmp_path / "photos"
     for number, kind in enumerate(kinds):
         (root / f"{min(number, 2)}").mkdir(parents=True, exist_ok=True)
-        (root / f"{min(number, 2)}" / f"{number:02}.{kind}").write_bytes(photo(kind, held, scene(50, 80)))
+        (root / f"{min(number, 2)}" / f"{number:02}.{kind}").write_bytes(
+            photo(kind, held, scene(50, 80))
+        )
     source = sources.image_folder(root)
     paths = [source.locate(index) for index in range(len(kinds))]
-    expected = np.concatenate([probabilities(model(predict.read_photo(path, (SIZE, SIZE))[None])) for path in paths])
+    expected = np.concatenate(
+        [probabilities(model(predict.read_photo(path, (SIZE, SIZE))[None])) for path in paths]
+    )
     # All are of one scene, so that a photo that lies on its side is found out.
     in_colour = [number for number, kind in enumerate(kinds) if kind != "grey.jpg"]
     assert np.abs(expected[in_colour] - expected[0]).max() < 0.05
 
     answers = list(predict.predict(model, [Path(path) for path in paths], top=3))
     scores = np.array(
-        [[dict((g.name, g.score) for g in one.guesses)[f"class {y}"] for y in range(3)] for one in answers]
+        [
+            [dict((g.name, g.score) for g in one.guesses)[f"class {y}"] for y in range(3)]
+            for one in answers
+        ]
     )
     np.testing.assert_allclose(scores, expected, atol=1e-6)
     card = answer(model, source, batch_size=4)
@@ -163,12 +204,17 @@ def test_a_photo_gets_the_same_scores_from_every_reader(held: int, model: keras.
     (levels,) = (images.numpy() for images, _, _ in batches)
     np.testing.assert_allclose(probabilities(model(levels)), expected, atol=1e-3)
 
-    for bytes_of, served in ((Path.read_bytes, SERVED), (lambda path: photographs.as_served(path.read_bytes()), kinds)):
+    for bytes_of, served in (
+        (Path.read_bytes, SERVED),
+        (lambda path: photographs.as_served(path.read_bytes()), kinds),
+    ):
         chosen = [number for number, kind in enumerate(kinds) if kind in served]
         given = exported(tf.constant([bytes_of(Path(paths[number])) for number in chosen]))
         assert given["status"].numpy().tolist() == [b"ok"] * len(chosen)
         order = given["class_ids"].numpy()
-        np.testing.assert_allclose(given["scores"], np.take_along_axis(expected[chosen], order, axis=1), atol=1e-3)
+        np.testing.assert_allclose(
+            given["scores"], np.take_along_axis(expected[chosen], order, axis=1), atol=1e-3
+        )
 
 
 def _has_heic() -> bool:

@@ -1,6 +1,8 @@
-"""The published numbers: each against a second transcription, and against the others that it should follow from.
+"""The published numbers: each against a second transcription, and against the others that it should
+follow from.
 
-The second transcription is `golden/paper_tables.md`: the paper's own names and layout, typed from the paper.
+The second transcription is `golden/paper_tables.md`: the paper's own names and layout, typed from
+the paper.
 """
 
 import collections
@@ -30,8 +32,16 @@ MODELS = {
     "ResNet50": "ResNet50x1",
     "BiT-L (ResNet152x4)": "BiT_R152x4",
     "Noisy Student (EfficientNet-L2)": "Noisy Student EfficientNet-L2",
-} | {f"ResNet{name}": f"ResNet{name}" for name in ("50x1", "50x2", "101x1", "152x1", "152x2", "200x3")}
-DATA = {"ImageNet": "imagenet", "ImageNet-21k": "imagenet21k", "JFT-300M": "jft300m", "JFT": "jft300m"}
+} | {
+    f"ResNet{name}": f"ResNet{name}"
+    for name in ("50x1", "50x2", "101x1", "152x1", "152x2", "200x3")
+}
+DATA = {
+    "ImageNet": "imagenet",
+    "ImageNet-21k": "imagenet21k",
+    "JFT-300M": "jft300m",
+    "JFT": "jft300m",
+}
 DATA |= {"I21k": "imagenet21k", "Ours-JFT": "jft300m", "Ours-I21k": "imagenet21k"}
 DATASETS = {
     "ImageNet": "imagenet",
@@ -52,7 +62,14 @@ DATASETS = {
 TASKS = (
     *("caltech101", "cifar100", "dtd", "flowers102", "pets", "sun397", "svhn"),
     *("patch_camelyon", "eurosat", "resisc45", "diabetic_retinopathy"),
-    *("clevr_count", "clevr_distance", "dmlab", "dsprites_location", "dsprites_orientation", "kitti_distance"),
+    *(
+        "clevr_count",
+        "clevr_distance",
+        "dmlab",
+        "dsprites_location",
+        "dsprites_orientation",
+        "kitti_distance",
+    ),
     *("smallnorb_azimuth", "smallnorb_elevation"),
 )
 THREE = (("ViT_H14", "jft300m"), ("ViT_L16", "jft300m"), ("ViT_L16", "imagenet21k"))
@@ -76,7 +93,9 @@ def scores(table: str, *fields: str) -> dict[tuple, float]:
 
 def accuracy(model: str, pretrained_on: str, dataset: str, table: str, **fields) -> float:
     rows = paper.published(model=model, pretrained_on=pretrained_on, dataset=dataset, table=table)
-    (row,) = (row for row in rows if all(getattr(row, field) == value for field, value in fields.items()))
+    (row,) = (
+        row for row in rows if all(getattr(row, field) == value for field, value in fields.items())
+    )
     return row.accuracy
 
 
@@ -97,9 +116,14 @@ def test_table_2_is_the_papers():
                 days[run_of_table_2(name)] = round(1000 * float(cell.removesuffix("k")))
             elif cell != "-":
                 mean, *std = cell.split("/")[0].split("±")
-                expected[(*run_of_table_2(name), DATASETS[dataset])] = (float(mean), float(std[0]) if std else None)
+                expected[(*run_of_table_2(name), DATASETS[dataset])] = (
+                    float(mean),
+                    float(std[0]) if std else None,
+                )
     found = paper.published(table="Table 2")
-    assert {(row.model, row.pretrained_on, row.dataset): (row.accuracy, row.std) for row in found} == expected
+    assert {
+        (row.model, row.pretrained_on, row.dataset): (row.accuracy, row.std) for row in found
+    } == expected
     assert {(row.model, row.pretrained_on): row.tpu_core_days for row in found} == days
     assert len(found) == len(expected) == 7 * 5 - 5 and len(days) == 5
 
@@ -142,17 +166,25 @@ def test_table_7_is_the_papers():
     for dataset, *cells in rows:
         for name, cell in zip(header[1:], cells, strict=True):
             model, optimizer = name.split()
-            expected[MODELS[model], "jft300m", 7, optimizer.lower(), DATASETS[dataset]] = float(cell)
+            expected[MODELS[model], "jft300m", 7, optimizer.lower(), DATASETS[dataset]] = float(
+                cell
+            )
     assert scores("Table 7", "model", "pretrained_on", "epochs", "optimizer", "dataset") == expected
     assert len(expected) == 6 * 4
 
 
 def test_table_8_is_the_papers():
     embeddings = {"No": "none", "1-D": "learned_1d", "2-D": "learned_2d", "Rel.": "relative"}
-    placements = {"Default/Stem": "stem", "Every Layer": "every_layer", "Every Layer-Shared": "shared"}
+    placements = {
+        "Default/Stem": "stem",
+        "Every Layer": "every_layer",
+        "Every Layer-Shared": "shared",
+    }
     header, rows = golden("Table 8")
     expected = {
-        (embeddings[name.removesuffix(" Pos. Emb.")], placements[placement]): pytest.approx(100 * float(cell), abs=1e-9)
+        (embeddings[name.removesuffix(" Pos. Emb.")], placements[placement]): pytest.approx(
+            100 * float(cell), abs=1e-9
+        )
         for name, *cells in rows
         for placement, cell in zip(header[1:], cells, strict=True)
         if cell != "N/A"
@@ -166,7 +198,9 @@ def test_table_9_is_the_papers():
     for name, *cells, mean in rows:
         model, data = name.removesuffix(")").split(" (")
         run = MODELS[model], DATA[data]
-        assert list(paper.vtab_scores(*run).items()) == list(zip(TASKS, map(float, cells), strict=True))
+        assert list(paper.vtab_scores(*run).items()) == list(
+            zip(TASKS, map(float, cells), strict=True)
+        )
         assert accuracy(*run, "vtab", "Table 9") == float(mean)
         assert accuracy(*run, "vtab/clevr_count", "Table 9") == float(cells[11])
     assert len(paper.published(table="Table 9")) == 3 * 20
@@ -181,9 +215,18 @@ def test_the_authors_code_and_answers_are_theirs():
         for dataset, cell in zip(header[1:], cells, strict=True)
         for note, score in zip(("dropout 0.0", "dropout 0.1"), cell.split("/"), strict=True)
     }
-    expected |= {("ViT_B16", 384, "500 steps", "cifar10"): 98.59, ("ViT_B16", 384, "1000 steps", "cifar10"): 98.86}
-    expected |= {("ViT_B16", 384, "500 steps", "cifar100"): 89.17, ("ViT_B16", 384, "1000 steps", "cifar100"): 91.15}
-    expected |= {(model, 224, "expected", "imagenet"): n for model, n in [("ViT_B16", 81.2), ("ViT_L16", 82.7)]}
+    expected |= {
+        ("ViT_B16", 384, "500 steps", "cifar10"): 98.59,
+        ("ViT_B16", 384, "1000 steps", "cifar10"): 98.86,
+    }
+    expected |= {
+        ("ViT_B16", 384, "500 steps", "cifar100"): 89.17,
+        ("ViT_B16", 384, "1000 steps", "cifar100"): 91.15,
+    }
+    expected |= {
+        (model, 224, "expected", "imagenet"): n
+        for model, n in [("ViT_B16", 81.2), ("ViT_L16", 82.7)]
+    }
     assert scores(readme, "model", "image_size", "note", "dataset") == expected
     header, rows = golden("After pre-training alone")
     expected = {
@@ -194,13 +237,22 @@ def test_the_authors_code_and_answers_are_theirs():
     }
     assert scores("the authors on GitHub", "model", "pretrained_on", "dataset") == expected
     found = {(row.model, row.metric): row.accuracy for row in paper.published(dataset="objectnet")}
-    vit, bit = {("ViT_H14", "top-5"): 82.1, ("ViT_H14", "top-1"): 61.7}, {"top-5": 80.0, "top-1": 58.7}
+    vit, bit = (
+        {("ViT_H14", "top-5"): 82.1, ("ViT_H14", "top-1"): 61.7},
+        {"top-5": 80.0, "top-1": 58.7},
+    )
     assert found == vit | {("BiT_R152x4", metric): score for metric, score in bit.items()}
 
 
 def test_every_table_has_its_test():
-    tested = {name for name, value in globals().items() if name.startswith("test_table_") and inspect.isfunction(value)}
-    tables = {row.table.replace("Table ", "test_table_") + "_is_the_papers" for row in paper.PUBLISHED}
+    tested = {
+        name
+        for name, value in globals().items()
+        if name.startswith("test_table_") and inspect.isfunction(value)
+    }
+    tables = {
+        row.table.replace("Table ", "test_table_") + "_is_the_papers" for row in paper.PUBLISHED
+    }
     assert {table for table in tables if table.startswith("test")} < tested
     others = {row.table for row in paper.PUBLISHED if not row.table.startswith("Table")}
     theirs = {"README of google-research/vision_transformer", "the authors on GitHub"}
@@ -222,12 +274,21 @@ def test_position_embeddings_are_those_that_models_take():
 def test_the_groups_are_those_of_vtab():
     assert [len(group) for group in paper.VTAB_GROUPS.values()] == [7, 4, 8]
     assert tuple(task for group in paper.VTAB_GROUPS.values() for task in group) == TASKS
-    assert {row.dataset for row in paper.published(table="Table 9")} == {"vtab", *(f"vtab/{task}" for task in TASKS)}
+    assert {row.dataset for row in paper.published(table="Table 9")} == {
+        "vtab",
+        *(f"vtab/{task}" for task in TASKS),
+    }
 
 
 @pytest.mark.parametrize(
     ("run", "groups"),
-    list(zip(THREE, [(86.69, 87.00, 65.03), (85.56, 86.72, 62.96), (83.27, 84.65, 57.50)], strict=True)),
+    list(
+        zip(
+            THREE,
+            [(86.69, 87.00, 65.03), (85.56, 86.72, 62.96), (83.27, 84.65, 57.50)],
+            strict=True,
+        )
+    ),
 )
 def test_means_of_vtab_follow_from_its_tasks(run, groups):
     tasks = paper.vtab_scores(*run)
@@ -236,7 +297,9 @@ def test_means_of_vtab_follow_from_its_tasks(run, groups):
     assert means["all"] == pytest.approx(accuracy(*run, "vtab", "Table 9"), abs=0.05)
     assert means["all"] == pytest.approx(accuracy(*run, "vtab", "Table 2"), abs=0.05)
     # By hand, from Table 9: rounded half either way.
-    assert [means[name] for name in ("natural", "specialized", "structured")] == pytest.approx(groups, abs=0.0051)
+    assert [means[name] for name in ("natural", "specialized", "structured")] == pytest.approx(
+        groups, abs=0.0051
+    )
     weighted = 7 * means["natural"] + 4 * means["specialized"] + 8 * means["structured"]
     assert means["all"] == pytest.approx(weighted / 19)
 
@@ -309,11 +372,23 @@ def test_tables_2_and_5_differ_by_runs_and_by_resolution():
             other = accuracy(row.model, row.pretrained_on, row.dataset, "Table 5")
             apart[row.model, row.pretrained_on][row.dataset] = round(row.accuracy - other, 2)
     small = ("cifar10", "cifar100", "pets", "flowers102")
-    assert {dataset: apart["ViT_H14", "jft300m"][dataset] for dataset in small} == dict.fromkeys(small, 0.0)
-    largest = {run: max(abs(differences[dataset]) for dataset in small) for run, differences in apart.items()}
-    assert largest == {("ViT_H14", "jft300m"): 0.0, ("ViT_L16", "jft300m"): 0.21, ("ViT_L16", "imagenet21k"): 0.19}
+    assert {dataset: apart["ViT_H14", "jft300m"][dataset] for dataset in small} == dict.fromkeys(
+        small, 0.0
+    )
+    largest = {
+        run: max(abs(differences[dataset]) for dataset in small)
+        for run, differences in apart.items()
+    }
+    assert largest == {
+        ("ViT_H14", "jft300m"): 0.0,
+        ("ViT_L16", "jft300m"): 0.21,
+        ("ViT_L16", "imagenet21k"): 0.19,
+    }
     # On ImageNet and ReaL, what more pixels and averaged weights are worth.
-    gains = {run: (differences["imagenet"], differences["imagenet_real"]) for run, differences in apart.items()}
+    gains = {
+        run: (differences["imagenet"], differences["imagenet_real"])
+        for run, differences in apart.items()
+    }
     assert gains == {
         ("ViT_H14", "jft300m"): (0.51, 0.39),
         ("ViT_L16", "jft300m"): (0.64, 0.55),
@@ -339,25 +414,39 @@ def test_resolution_and_protocol():
     for row in paper.PUBLISHED:
         sizes[row.table].add((row.image_size, row.protocol))
     averaged = "fine-tuned, Polyak averaging 0.9999"
-    assert sizes["Table 2"] == {(384, "fine-tuned"), (512, averaged), (518, averaged), (None, "from the literature")}
+    assert sizes["Table 2"] == {
+        (384, "fine-tuned"),
+        (512, averaged),
+        (518, averaged),
+        (None, "from the literature"),
+    }
     assert sizes["Table 5"] == sizes["Table 6"] == sizes["Table 7"] == {(384, "fine-tuned")}
     assert sizes["Table 9"] == {(384, "fine-tuned on 1000 examples")}
     assert sizes["the authors on GitHub"] == {(224, "not fine-tuned")}
     large = {(row.model, row.dataset) for row in paper.PUBLISHED if row.protocol == averaged}
-    assert large == {(model, data) for model in ("ViT_L16", "ViT_H14") for data in ("imagenet", "imagenet_real")}
+    assert large == {
+        (model, data) for model in ("ViT_L16", "ViT_H14") for data in ("imagenet", "imagenet_real")
+    }
     by_rule = {row.model for row in paper.PUBLISHED if "BiT's rule" in row.note}
     assert by_rule == {name for name in RESNET_VARIANTS if name.startswith("ResNet")}
 
 
 def test_the_nearest_resolution_comes_first():
     question = {"model": "ViT_L16", "pretrained_on": "imagenet21k", "dataset": "imagenet"}
-    first = {size: paper.published(**question, image_size=size)[0] for size in (160, 224, 378, 384, 512)}
+    first = {
+        size: paper.published(**question, image_size=size)[0] for size in (160, 224, 378, 384, 512)
+    }
     assert [row.accuracy for row in first.values()] == [82.7, 82.7, 85.15, 85.15, 85.30]
     assert [row.table for row in first.values()][2:] == ["Table 5", "Table 5", "Table 2"]
     in_order = paper.published(**question)
     assert in_order[0].table == "Table 2" and len(in_order) == 5
-    assert sorted(map(repr, in_order)) == sorted(map(repr, paper.published(**question, image_size=384)))
-    sizes = [row.image_size for row in paper.published(dataset="imagenet", table="Table 2", image_size=518)]
+    assert sorted(map(repr, in_order)) == sorted(
+        map(repr, paper.published(**question, image_size=384))
+    )
+    sizes = [
+        row.image_size
+        for row in paper.published(dataset="imagenet", table="Table 2", image_size=518)
+    ]
     assert sizes == [518, 512, 512, None, None]
 
 
@@ -365,7 +454,9 @@ def test_questions_narrow_each_other():
     everything = paper.published()
     assert everything == list(paper.PUBLISHED)
     assert len(set(everything)) == len(everything)
-    found = paper.published(model="ViT_B16", pretrained_on="jft300m", dataset="pets", table="Table 5")
+    found = paper.published(
+        model="ViT_B16", pretrained_on="jft300m", dataset="pets", table="Table 5"
+    )
     assert [row.accuracy for row in found] == [95.80]
     assert paper.published(model="ViT_Ti16") == []
     assert all(0 < row.accuracy < 100 for row in everything)
@@ -373,7 +464,10 @@ def test_questions_narrow_each_other():
 
 def test_a_scaling_figure_can_be_drawn():
     rows = paper.published(table="Table 6", dataset="imagenet")
-    costs, accuracies = np.array([row.exaflops for row in rows]), np.array([row.accuracy for row in rows])
+    costs, accuracies = (
+        np.array([row.exaflops for row in rows]),
+        np.array([row.accuracy for row in rows]),
+    )
     # Figure 5: more compute, more accuracy; per family nearly a line in log(exaFLOPs).
     for start in ("ViT", "ResNet", "R50"):
         family = np.array([row.model.startswith(start) for row in rows])
@@ -381,15 +475,26 @@ def test_a_scaling_figure_can_be_drawn():
 
 
 def test_what_nobody_published_is_refused():
-    with pytest.raises(ValueError, match=r"No number has dataset='flowers'. There are: imagenet, .*flowers102"):
+    with pytest.raises(
+        ValueError, match=r"No number has dataset='flowers'. There are: imagenet, .*flowers102"
+    ):
         paper.published(dataset="flowers")
-    with pytest.raises(ValueError, match=r"pretrained_on='jft'. There are: jft300m, imagenet21k, imagenet\. .*Table 3"):
+    with pytest.raises(
+        ValueError,
+        match=r"pretrained_on='jft'. There are: jft300m, imagenet21k, imagenet\. .*Table 3",
+    ):
         paper.published(pretrained_on="jft", table="Table 3")
-    with pytest.raises(ValueError, match="Table 9 has no ViT_B16 pre-trained on jft300m. It has: ViT_H14 on jft300m, "):
+    with pytest.raises(
+        ValueError,
+        match="Table 9 has no ViT_B16 pre-trained on jft300m. It has: ViT_H14 on jft300m, ",
+    ):
         paper.vtab_scores("ViT_B16", "jft300m")
     tasks = paper.vtab_scores("ViT_H14", "jft300m")
     del tasks["svhn"]
-    with pytest.raises(ValueError, match="Missing: svhn. Unknown: none. Evaluate the ones, and leave out the others"):
+    with pytest.raises(
+        ValueError,
+        match="Missing: svhn. Unknown: none. Evaluate the ones, and leave out the others",
+    ):
         paper.vtab_means(tasks)
     with pytest.raises(ValueError, match="Missing: none. Unknown: mnist"):
         paper.vtab_means(tasks | {"svhn": 88.9, "mnist": 99.0})

@@ -1,4 +1,6 @@
-"""The front doors of the table: their exact numbers of parameters, and the arguments that `keras.applications` has."""
+"""The front doors of the table: their exact numbers of parameters, and the arguments that
+`keras.applications` has.
+"""
 
 import inspect
 
@@ -32,15 +34,21 @@ def test_counts_by_formula():
     assert PARAMETERS == {name: cost.parameters(row) for name, row in ROWS.items()}
 
 
-@pytest.mark.skipif(keras.backend.backend() != "jax", reason="runs in the JAX half: it builds without numbers there")
-@pytest.mark.parametrize("names", [ONE_OF_EACH, pytest.param(sorted(PARAMETERS), marks=pytest.mark.slow)])
+@pytest.mark.skipif(
+    keras.backend.backend() != "jax", reason="runs in the JAX half: it builds without numbers there"
+)
+@pytest.mark.parametrize(
+    "names", [ONE_OF_EACH, pytest.param(sorted(PARAMETERS), marks=pytest.mark.slow)]
+)
 def test_exact_parameter_counts(names: list[str]):
     import jax
 
     counts = {}
 
     def build(name: str) -> None:
-        counts[name] = getattr(keras_vit, name)(weights=None, input_shape=(224, 224, 3)).count_params()
+        counts[name] = getattr(keras_vit, name)(
+            weights=None, input_shape=(224, 224, 3)
+        ).count_params()
 
     for name in names:
         jax.eval_shape(lambda name=name: build(name))

@@ -1,4 +1,6 @@
-"""Which pixels a model takes, for models as users build them; Keras's own `evaluate` is the witness."""
+"""Which pixels a model takes, for models as users build them; Keras's own `evaluate` is the
+witness.
+"""
 
 import keras
 import numpy as np
@@ -41,11 +43,19 @@ RANGES = {
     "to 0 and 1": ("0..255", lambda: behind(rescaling(1 / 255))),
     "to -1 and 1": ("0..255", lambda: behind(rescaling(1 / 127.5, offset=-1))),
     "by 128": ("0..255", lambda: behind(rescaling(1 / 128, offset=-1))),
-    "each channel": ("0..255", lambda: behind(rescaling([1 / 58, 1 / 57, 1 / 57], offset=[-2.1, -2.0, -1.8]))),
-    "mean and variance": ("0..255", lambda: behind(normalization([123.7, 116.3, 103.5], [3409.0, 3262.0, 3291.0]))),
+    "each channel": (
+        "0..255",
+        lambda: behind(rescaling([1 / 58, 1 / 57, 1 / 57], offset=[-2.1, -2.0, -1.8])),
+    ),
+    "mean and variance": (
+        "0..255",
+        lambda: behind(normalization([123.7, 116.3, 103.5], [3409.0, 3262.0, 3291.0])),
+    ),
     "augmented before": (
         "0..255",
-        lambda: behind(keras.layers.RandomFlip(), keras.layers.Resizing(32, 32), rescaling(1 / 255)),
+        lambda: behind(
+            keras.layers.RandomFlip(), keras.layers.Resizing(32, 32), rescaling(1 / 255)
+        ),
     ),
     "padded before": ("0..255", lambda: behind(keras.layers.ZeroPadding2D(4), rescaling(1 / 255))),
     "augmented by a model": (
@@ -56,13 +66,25 @@ RANGES = {
         "0..255",
         lambda: behind(keras.Sequential([keras.Input(SHAPE), behind_nothing(rescaling(1 / 255))])),
     ),
-    "scaled, then shifted": ("0..255", lambda: behind(rescaling(1 / 255), normalization([0.5] * 3, [0.25] * 3))),
+    "scaled, then shifted": (
+        "0..255",
+        lambda: behind(rescaling(1 / 255), normalization([0.5] * 3, [0.25] * 3)),
+    ),
     "a mean taken off": ("0..255", lambda: behind(rescaling(1.0, offset=-127.5))),
     "integers": ("0..255", lambda: behind(lambda x: keras.ops.cast(x, "float32"), dtype="uint8")),
     "a Lambda": ("0..255", lambda: behind(keras.layers.Lambda(lambda x: x / 255.0))),
-    "preprocess_input, caffe": ("0..255", lambda: behind(keras.applications.resnet50.preprocess_input)),
-    "preprocess_input, torch": ("0..255", lambda: behind(keras.applications.densenet.preprocess_input)),
-    "preprocess_input, tf": ("0..255", lambda: behind(keras.applications.resnet_v2.preprocess_input)),
+    "preprocess_input, caffe": (
+        "0..255",
+        lambda: behind(keras.applications.resnet50.preprocess_input),
+    ),
+    "preprocess_input, torch": (
+        "0..255",
+        lambda: behind(keras.applications.densenet.preprocess_input),
+    ),
+    "preprocess_input, tf": (
+        "0..255",
+        lambda: behind(keras.applications.resnet_v2.preprocess_input),
+    ),
     "from 0 and 1": ("0..1", lambda: behind(rescaling(2.0, offset=-1.0))),
     "from 0 and 1 in two steps": ("0..1", lambda: behind(lambda x: x - 0.5, lambda x: x * 2.0)),
     "from 0 and 1 to levels": ("0..1", lambda: behind(rescaling(255.0), rescaling(1 / 255))),
@@ -72,14 +94,23 @@ RANGES = {
 }
 UNKNOWN = {
     "nothing": (lambda: behind(), r"begins with Conv2D \(`conv2d"),
-    "augmented": (lambda: behind(keras.layers.RandomFlip(), keras.layers.ZeroPadding2D(4)), "begins with Conv2D"),
+    "augmented": (
+        lambda: behind(keras.layers.RandomFlip(), keras.layers.ZeroPadding2D(4)),
+        "begins with Conv2D",
+    ),
     "as they are": (lambda: behind(rescaling(1.0)), "begins with Conv2D"),
-    "a dense layer": (lambda: keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]), "begins with Dense"),
+    "a dense layer": (
+        lambda: keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]),
+        "begins with Dense",
+    ),
     "means of 0 and 1": (
         lambda: behind(normalization([0.485, 0.456, 0.406], [0.05, 0.05, 0.05])),
         r"computes \[4.4721, 4.4721, 4.4721\] \* pixel \+ \[-2.1",
     ),
-    "a batch normalization": (lambda: behind(keras.layers.BatchNormalization()), "begins with BatchNormalization"),
+    "a batch normalization": (
+        lambda: behind(keras.layers.BatchNormalization()),
+        "begins with BatchNormalization",
+    ),
     "more than scaling": (
         lambda: behind(keras.layers.Lambda(lambda x: keras.ops.clip(x, 0, 1))),
         "does more than scale",
@@ -98,7 +129,9 @@ def test_ranges_that_the_graph_tells(name: str):
 def test_what_cannot_be_known_is_said(name: str):
     build, words = UNKNOWN[name]
     model = build()
-    with pytest.raises(ValueError, match=rf"{words}.* cannot be known\. Say so with --pixels=0\.\.255\|"):
+    with pytest.raises(
+        ValueError, match=rf"{words}.* cannot be known\. Say so with --pixels=0\.\.255\|"
+    ):
         pixels_of(model)
 
 
@@ -112,7 +145,9 @@ def test_a_normalization_that_never_saw_data():
 
 def test_branches_that_disagree():
     images = keras.Input(SHAPE)
-    both = keras.layers.Concatenate()([rescaling(1 / 255)(images), rescaling(2.0, offset=-1.0)(images)])
+    both = keras.layers.Concatenate()(
+        [rescaling(1 / 255)(images), rescaling(2.0, offset=-1.0)(images)]
+    )
     with pytest.raises(ValueError, match="in different ways at once"):
         pixels_of(keras.Model(images, keras.layers.Conv2D(2, 3)(both)))
 
@@ -124,7 +159,9 @@ def test_ours(tiny_vit):
 
 def test_ours_is_known_when_it_was_saved_and_when_it_is_within_another(tiny_vit, tmp_path):
     images = keras.Input(SHAPE)
-    keras.Model(images, keras.layers.Softmax()(trunk(tiny_vit)(images))).save(tmp_path / "model.keras")
+    keras.Model(images, keras.layers.Softmax()(trunk(tiny_vit)(images))).save(
+        tmp_path / "model.keras"
+    )
     assert pixels_of(keras.models.load_model(tmp_path / "model.keras")).range == [-1, 1]
 
 
@@ -163,7 +200,11 @@ def test_pixels_are_brought_into_a_range(low: float, high: float):
 
 @pytest.mark.parametrize(
     ("scaling", "ends"),
-    [(rescaling(1 / 127.5, offset=-1), (-1, 1)), (rescaling(1 / 255), (0, 1)), (keras.layers.Identity(), (-1, 1))],
+    [
+        (rescaling(1 / 127.5, offset=-1), (-1, 1)),
+        (rescaling(1 / 255), (0, 1)),
+        (keras.layers.Identity(), (-1, 1)),
+    ],
 )
 def test_the_range_at_the_first_layer_with_weights(tiny_vit, scaling, ends):
     images = keras.Input(SHAPE)
@@ -176,7 +217,9 @@ def builds(tiny_vit) -> dict[str, keras.Model]:
     """Models as users build them around ours, which take pixels from 0 to 255."""
     images = keras.Input(SHAPE)
     in_front = keras.Model(images, trunk(tiny_vit)(rescaling(1 / 127.5, offset=-1)(images)))
-    sequential = keras.Sequential([keras.Input(SHAPE), rescaling(1 / 127.5, offset=-1), trunk(tiny_vit)])
+    sequential = keras.Sequential(
+        [keras.Input(SHAPE), rescaling(1 / 127.5, offset=-1), trunk(tiny_vit)]
+    )
     return {
         "in front": in_front,
         "to 0 and 1": keras.Model(images, trunk(tiny_vit)(rescaling(1 / 255)(images))),
@@ -187,7 +230,13 @@ def builds(tiny_vit) -> dict[str, keras.Model]:
 
 @pytest.mark.parametrize(
     "name",
-    ["in front", *(pytest.param(name, marks=pytest.mark.slow) for name in ("to 0 and 1", "sequential", "twice"))],
+    [
+        "in front",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("to 0 and 1", "sequential", "twice")
+        ),
+    ],
 )
 def test_evaluations_equal_those_of_keras(tiny_vit, name: str):
     from keras_vit.data import sources
@@ -197,10 +246,15 @@ def test_evaluations_equal_those_of_keras(tiny_vit, name: str):
     rng = np.random.default_rng(0)
     for variable in model.trainable_variables:
         variable.assign(rng.normal(size=variable.shape) * 0.3 + variable.path.endswith("gamma"))
-    pixels = rng.integers(0, 256, (60, *SHAPE), np.uint8) // rng.integers(1, 9, (60, 1, 1, 1), np.uint8)
+    pixels = rng.integers(0, 256, (60, *SHAPE), np.uint8) // rng.integers(
+        1, 9, (60, 1, 1, 1), np.uint8
+    )
     labels = np.argmax(model.predict(pixels.astype("float32"), verbose=0), axis=1)
     labels[::3] = (labels[::3] + 1) % 10  # two thirds are right
-    model.compile(metrics=["accuracy"], loss=keras.losses.SparseCategoricalCrossentropy(from_logits=name != "twice"))
+    model.compile(
+        metrics=["accuracy"],
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=name != "twice"),
+    )
     expected = model.evaluate(pixels.astype("float32"), labels, verbose=0, return_dict=True)
     source = sources.arrays(pixels, labels, class_names=[f"class {i}" for i in range(10)])
     found = accuracy(model, source)

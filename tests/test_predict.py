@@ -12,7 +12,9 @@ from keras_vit import predict
 
 
 class Classifier(keras.Model):
-    """A classifier that favours one class, and keeps what it was given; behind a layer that takes pixels in [-1, 1]."""
+    """A classifier that favours one class, and keeps what it was given; behind a layer that takes
+    pixels in [-1, 1].
+    """
 
     def __init__(self, classes: int, favourite: int = 0):
         images = keras.Input((8, 8, 3))
@@ -32,7 +34,12 @@ class Classifier(keras.Model):
 def photo(tmp_path: Path) -> Path:
     """Four coloured quarters, 16 by 12 pixels: no turn or mirror image of it is like another."""
     pixels = np.zeros((12, 16, 3), np.uint8)
-    pixels[:6, :8], pixels[:6, 8:], pixels[6:, :8], pixels[6:, 8:] = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255,) * 3
+    pixels[:6, :8], pixels[:6, 8:], pixels[6:, :8], pixels[6:, 8:] = (
+        (255, 0, 0),
+        (0, 255, 0),
+        (0, 0, 255),
+        (255,) * 3,
+    )
     Image.fromarray(pixels).save(tmp_path / "photo.png")
     return tmp_path / "photo.png"
 
@@ -47,16 +54,34 @@ RED, GREEN, BLUE, WHITE = [1.0, -1.0, -1.0], [-1.0, 1.0, -1.0], [-1.0, -1.0, 1.0
 
 def test_a_folder_gives_its_photographs_sorted_and_nothing_else(tmp_path: Path):
     (tmp_path / "e.jpg").mkdir()
-    for name in ("b.JPEG", "a.png", "c.webp", "d.bmp", "notes.txt", "e.jpg/f.TIFF", "e.jpg/._f.tiff"):
+    for name in (
+        "b.JPEG",
+        "a.png",
+        "c.webp",
+        "d.bmp",
+        "notes.txt",
+        "e.jpg/f.TIFF",
+        "e.jpg/._f.tiff",
+    ):
         (tmp_path / name).touch()
     found = predict.find_photos([tmp_path / "notes.txt", tmp_path])
-    assert [path.name for path in found.photos] == ["notes.txt", "a.png", "b.JPEG", "c.webp", "d.bmp", "f.TIFF"]
+    assert [path.name for path in found.photos] == [
+        "notes.txt",
+        "a.png",
+        "b.JPEG",
+        "c.webp",
+        "d.bmp",
+        "f.TIFF",
+    ]
     assert found.left_out == [(tmp_path / "notes.txt", "not a photo by its suffix, .txt")]
 
 
 def test_a_folder_without_photographs_is_an_error(tmp_path: Path):
     (tmp_path / "notes.txt").touch()
-    with pytest.raises(ValueError, match="No photos .*jpeg.* in .*, nor in folders below. Left out, 1: not a photo by"):
+    with pytest.raises(
+        ValueError,
+        match="No photos .*jpeg.* in .*, nor in folders below. Left out, 1: not a photo by",
+    ):
         predict.find_photos([tmp_path])
 
 
@@ -75,8 +100,8 @@ def test_resizing_is_bilinear_without_antialiasing(tmp_path: Path):
     values = np.random.default_rng(0).integers(0, 256, (4, 16)).astype(np.uint8)
     Image.fromarray(values).save(tmp_path / "noise.png")
     pixels = predict.read_photo(tmp_path / "noise.png", (4, 4))
-    # A cell of the result has its centre between the second and the third of its four pixels; antialiasing would
-    # read all four.
+    # A cell of the result has its centre between the second and the third of its four pixels;
+    # antialiasing would read all four.
     expected = (values[:, 1::4].astype(float) + values[:, 2::4]) / 2 / 127.5 - 1
     np.testing.assert_allclose(pixels, np.repeat(expected[..., None], 3, axis=-1), atol=1e-5)
 
@@ -85,18 +110,28 @@ def test_resizing_is_bilinear_without_antialiasing(tmp_path: Path):
 def test_photographs_are_turned_the_right_way_up(orientation: int, photo: Path, tmp_path: Path):
     with Image.open(photo) as image:
         as_stored(image, orientation).save(tmp_path / "turned.png", exif=exif_of(orientation))
-    assert quarters(predict.read_photo(tmp_path / "turned.png", (12, 16))) == [RED, GREEN, BLUE, WHITE]
+    assert quarters(predict.read_photo(tmp_path / "turned.png", (12, 16))) == [
+        RED,
+        GREEN,
+        BLUE,
+        WHITE,
+    ]
 
 
 @pytest.mark.parametrize(
-    ("mode", "suffix"), [("P", "png"), ("RGBA", "png"), ("CMYK", "jpg"), ("RGB", "webp"), ("RGB", "bmp")]
+    ("mode", "suffix"),
+    [("P", "png"), ("RGBA", "png"), ("CMYK", "jpg"), ("RGB", "webp"), ("RGB", "bmp")],
 )
-def test_coloured_pictures_of_any_mode_keep_their_colours(mode: str, suffix: str, photo: Path, tmp_path: Path):
+def test_coloured_pictures_of_any_mode_keep_their_colours(
+    mode: str, suffix: str, photo: Path, tmp_path: Path
+):
     path = tmp_path / f"other.{suffix}"
     with Image.open(photo) as image:
         image.convert(mode).save(path, **({"lossless": True} if suffix == "webp" else {}))
     corners = quarters(predict.read_photo(path, (12, 16)))
-    np.testing.assert_allclose(corners, [RED, GREEN, BLUE, WHITE], atol=0.1 if suffix == "jpg" else 0)
+    np.testing.assert_allclose(
+        corners, [RED, GREEN, BLUE, WHITE], atol=0.1 if suffix == "jpg" else 0
+    )
 
 
 @pytest.mark.parametrize("bits", [8, 16])
@@ -136,7 +171,11 @@ def test_the_classes_of_imagenet_21k_have_a_probability_each(photo: Path):
 
 def test_classes_without_names_are_counted(photo: Path):
     answer = next(predict.predict(Classifier(7, favourite=4), [photo], top=3))
-    assert [guess[1:] for guess in answer.guesses] == [("class 4", ""), ("class 0", ""), ("class 1", "")]
+    assert [guess[1:] for guess in answer.guesses] == [
+        ("class 4", ""),
+        ("class 0", ""),
+        ("class 1", ""),
+    ]
 
 
 def test_a_broken_photograph_is_reported_and_the_others_are_answered(photo: Path, tmp_path: Path):
@@ -160,7 +199,18 @@ def test_many_photographs_go_through_in_batches(photo: Path, monkeypatch: pytest
 
 def test_names_of_one_s_own_take_the_place_of_numbers_and_of_imagenet_s(photo: Path):
     names = [f"mine {number}" for number in range(1000)]
-    for classes, given, expected in ((3, names[:3], "mine 1"), (1000, names, "mine 1"), (1000, names[:3], "goldfish")):
-        answer = next(iter(predict.predict(Classifier(classes, favourite=1), [photo], top=1, names=given)))
+    for classes, given, expected in (
+        (3, names[:3], "mine 1"),
+        (1000, names, "mine 1"),
+        (1000, names[:3], "goldfish"),
+    ):
+        answer = next(
+            iter(predict.predict(Classifier(classes, favourite=1), [photo], top=1, names=given))
+        )
         assert answer.guesses[0].name == expected
-    assert next(iter(predict.predict(Classifier(3), [photo], top=1, names=["too few"]))).guesses[0].name == "class 0"
+    assert (
+        next(iter(predict.predict(Classifier(3), [photo], top=1, names=["too few"])))
+        .guesses[0]
+        .name
+        == "class 0"
+    )

@@ -53,10 +53,15 @@ def test_time_and_memory_of_sub_processes_are_told_apart(tmp_path: Path):
         "-q",
         f"--profile={tmp_path}",
     ]
-    done = subprocess.run([*command, str(tmp_path / "test_two.py")], cwd=folder, capture_output=True, text=True)
+    done = subprocess.run(
+        [*command, str(tmp_path / "test_two.py")], cwd=folder, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     with open(tmp_path / "tests.csv", newline="") as file:
-        found = {row["test"]: {name: float(row[name]) for name in COLUMNS[2:]} for row in csv.DictReader(file)}
+        found = {
+            row["test"]: {name: float(row[name]) for name in COLUMNS[2:]}
+            for row in csv.DictReader(file)
+        }
     alone, started = found["test_itself"], found["test_another_process"]
     assert alone["own_cpu"] >= 0.4 and alone["child_cpu"] == alone["processes"] == 0
     assert started["child_cpu"] >= 0.4 and started["processes"] == 1

@@ -1,4 +1,6 @@
-"""What users write is frozen here: a change of this file is a change of the interface, and belongs in the CHANGELOG."""
+"""What users write is frozen here: a change of this file is a change of the interface, and belongs
+in the CHANGELOG.
+"""
 
 import inspect
 
@@ -6,11 +8,37 @@ import keras_vit
 from keras_vit import layers, models
 
 MODELS = [
-    *("ViT_Ti16", "ViT_S32", "ViT_S16", "ViT_B32", "ViT_B16", "ViT_B8", "ViT_L32", "ViT_L16", "ViT_H14"),
-    *("R_ViT_Ti16", "R26_ViT_S32", "R26_ViT_B32", "R50_ViT_B32", "R50_ViT_B16", "R50_ViT_L32", "R50_ViT_L16"),
+    *(
+        "ViT_Ti16",
+        "ViT_S32",
+        "ViT_S16",
+        "ViT_B32",
+        "ViT_B16",
+        "ViT_B8",
+        "ViT_L32",
+        "ViT_L16",
+        "ViT_H14",
+    ),
+    *(
+        "R_ViT_Ti16",
+        "R26_ViT_S32",
+        "R26_ViT_B32",
+        "R50_ViT_B32",
+        "R50_ViT_B16",
+        "R50_ViT_L32",
+        "R50_ViT_L16",
+    ),
     *("AxialViT_B32", "AxialViT_B16"),
     *("BiT_R50x1", "BiT_R50x3", "BiT_R101x1", "BiT_R101x3", "BiT_R152x2", "BiT_R152x4"),
-    *("ResNet50x1", "ResNet50x2", "ResNet101x1", "ResNet152x1", "ResNet152x2", "ResNet200x3", "AxialResNet50"),
+    *(
+        "ResNet50x1",
+        "ResNet50x2",
+        "ResNet101x1",
+        "ResNet152x1",
+        "ResNet152x2",
+        "ResNet200x3",
+        "AxialResNet50",
+    ),
 ]
 FUNCTIONS = {
     "application": "(variant)",
@@ -75,8 +103,15 @@ def _signature(function) -> str:
 
 
 def test_public_names():
-    assert sorted(keras_vit.__all__) == sorted([*MODELS, *FUNCTIONS, "__version__", "layers", "models", "variants"])
-    assert sorted(models.__all__) == ["embed_patches", "encode_tokens", "resnet", "vision_transformer"]
+    assert sorted(keras_vit.__all__) == sorted(
+        [*MODELS, *FUNCTIONS, "__version__", "layers", "models", "variants"]
+    )
+    assert sorted(models.__all__) == [
+        "embed_patches",
+        "encode_tokens",
+        "resnet",
+        "vision_transformer",
+    ]
     assert keras_vit.list_models() == MODELS
 
 
@@ -87,14 +122,16 @@ def test_signatures_of_functions():
 def test_what_needs_tensorflow_is_imported_on_first_use():
     assert {"data", "export", "finetune", "train"} <= {*dir(keras_vit)} - {*keras_vit.__all__}
     assert _signature(keras_vit.finetune) == (
-        "(model, data, output, *, weights='imagenet21k', validation=None, image_size=None, pixels=None, steps=None, "
+        "(model, data, output, *, weights='imagenet21k', validation=None, image_size=None, "
+        "pixels=None, steps=None, "
         "batch_size=None, learning_rate=0.01, seed=0)"
     )
 
 
 EXPORTERS = {
     "saved_model": "(model, path, *, class_names=(), eval_crop='resize', top=5, attention=False, precision='float32', "
-    "any_size=False, image_size=None, max_pixels=67108864, identity=None, images=None, num_images=8, "
+    "any_size=False, image_size=None, max_pixels=67108864, identity=None, images=None, "
+    "num_images=8, "
     "calibration=None, warmup=True)",
 }
 
@@ -106,7 +143,9 @@ def test_signatures_of_exporters():
 def test_signatures_of_layers():
     constructors = {name: getattr(layers, name) for name in layers.__all__}
     # A layer without arguments of its own has Keras's.
-    found = {name: _signature(c) if "__init__" in vars(c) else "()" for name, c in constructors.items()}
+    found = {
+        name: _signature(c) if "__init__" in vars(c) else "()" for name, c in constructors.items()
+    }
     assert found == LAYERS
 
 
@@ -116,4 +155,6 @@ def test_options_of_models():
         options = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
         expected = VIT_OPTIONS if "ViT" in name else RESNET_OPTIONS
         # A class token lies in no row and no column.
-        assert options == (expected | {"classifier": "gap"} if name.startswith("AxialViT") else expected), name
+        assert options == (
+            expected | {"classifier": "gap"} if name.startswith("AxialViT") else expected
+        ), name

@@ -18,7 +18,9 @@ pytest.importorskip("matplotlib")
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same run with one block and two batches. TFLite quantizes weights of 1024 numbers, so the MLP has them."""
+    """The same run with one block and two batches. TFLite quantizes weights of 1024 numbers, so the
+    MLP has them.
+    """
     row = dataclasses.replace(quickstart.DIGITS_ROW, depth=1, width=16, num_heads=2, mlp_dim=64)
     train, test = quickstart.load_digits()
     monkeypatch.setattr(quickstart, "NUM_FRACTALS", 3)
@@ -40,7 +42,8 @@ def test_a_run_puts_new_artefacts_in_place_of_old_ones(tmp_path: Path, tiny, cap
     quickstart.main(str(output), pretrain_epochs=1, finetune_epochs=2)
     assert [name for name in names if (output / name).read_bytes() == b"old"] == []
     printed = capsys.readouterr().out
-    assert printed.count("of 64 held-out digits") == 4  # with and without pre-training, then again in the table
+    # with and without pre-training, then again in the table
+    assert printed.count("of 64 held-out digits") == 4
     assert f"In {output.resolve()}:" in printed
     assert (output / served).read_text() == "old"  # a version is never overwritten
     assert (output / "saved_model" / "2" / "saved_model.pb").is_file()
@@ -102,7 +105,8 @@ def test_class_attention_is_a_probability_for_each_patch(tiny):
 
 
 @pytest.mark.parametrize(
-    "module", ["sklearn.datasets", "matplotlib.figure", "ai_edge_litert.interpreter", "ai_edge_quantizer"]
+    "module",
+    ["sklearn.datasets", "matplotlib.figure", "ai_edge_litert.interpreter", "ai_edge_quantizer"],
 )
 def test_what_is_missing_is_named_before_anything_is_done(module: str, tmp_path: Path, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
@@ -122,7 +126,9 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(quickstart.tempfile, "TemporaryFile", refuse)
-    with pytest.raises(OSError, match=r"Cannot write to .*: Permission denied\. Name another folder"):
+    with pytest.raises(
+        OSError, match=r"Cannot write to .*: Permission denied\. Name another folder"
+    ):
         quickstart.open_folder(str(tmp_path))
 
 
@@ -130,7 +136,10 @@ def test_the_model_is_a_row_of_its_own():
     model = quickstart.digits_vit(weights=None, input_shape=(32, 32, 3), classes=10)
     assert isinstance(model, keras.Model)
     assert model.name == "vit_digits"
-    # 4 blocks of 4 D^2 + 4 D + 8 D^2 + 5 D + 4 D; patches, class token, positions, last norm and head.
+    # 4 blocks of 4 D^2 + 4 D + 8 D^2 + 5 D + 4 D; patches, class token, positions, last norm and
+    # head.
     width = 64
     blocks = 4 * (12 * width**2 + 13 * width)
-    assert model.count_params() == blocks + (48 + 1) * width + width + 65 * width + 2 * width + 10 * (width + 1)
+    assert model.count_params() == blocks + (
+        48 + 1
+    ) * width + width + 65 * width + 2 * width + 10 * (width + 1)

@@ -32,11 +32,15 @@ def test_what_tensorflow_logs_while_it_loads_is_held_back_and_nothing_else(
     assert start_up(monkeypatch, capfd, "3") == "UserWarning: this Python is old\n"
 
 
-def test_tensorflow_s_log_is_shown_to_those_who_ask(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture):
+def test_tensorflow_s_log_is_shown_to_those_who_ask(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+):
     assert start_up(monkeypatch, capfd, "0") == NATIVE + "UserWarning: this Python is old\n"
 
 
-def test_an_error_while_keras_loads_is_not_swallowed(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture):
+def test_an_error_while_keras_loads_is_not_swallowed(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+):
     monkeypatch.delitem(sys.modules, "keras")
     with pytest.raises(ImportError, match="no backend"), quiet_start():
         print("details", file=sys.stderr)
@@ -44,7 +48,9 @@ def test_an_error_while_keras_loads_is_not_swallowed(monkeypatch: pytest.MonkeyP
     assert capfd.readouterr().err == "details\n"
 
 
-def test_a_conversion_shows_what_matters_and_everything_if_it_fails(capfd: pytest.CaptureFixture, monkeypatch):
+def test_a_conversion_shows_what_matters_and_everything_if_it_fails(
+    capfd: pytest.CaptureFixture, monkeypatch
+):
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
     said = NATIVE + "fully_quantize: 0, inference_type: 6\nW0000 00:00:1.1 1 a.cc:1] careful\n"
     with quiet_conversion():
@@ -60,7 +66,9 @@ def test_a_conversion_shows_what_matters_and_everything_if_it_fails(capfd: pytes
 @pytest.mark.tensorflow
 @pytest.mark.slow
 def test_the_import_prints_nothing_and_imports_nothing_that_keras_does_not():
-    """TensorFlow logs eight lines at its own import; `concurrent.futures` has its executor loaded on first use."""
+    """TensorFlow logs eight lines at its own import; `concurrent.futures` has its executor loaded
+    on first use.
+    """
     code = (
         "import sys, keras_vit; mine = {m for m in sys.modules if m.split('.')[0] != 'keras_vit'};"
         "open(sys.argv[1], 'w').write('\\n'.join(mine))"
@@ -68,7 +76,12 @@ def test_the_import_prints_nothing_and_imports_nothing_that_keras_does_not():
     environment = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
 
     def run(code: str, *arguments: str) -> subprocess.CompletedProcess:
-        return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=environment)
+        return subprocess.run(
+            [sys.executable, "-c", code, *arguments],
+            capture_output=True,
+            text=True,
+            env=environment,
+        )
 
     with tempfile.NamedTemporaryFile("r") as listed:
         done = run(code, listed.name)

@@ -1,6 +1,7 @@
 """The recipes in experiments/configs: the paper's numbers, every word, and ten steps of each.
 
-The numbers of tables 3 and 4 and of AugReg's grid come from `golden/paper_tables.md`, which was typed from the papers.
+The numbers of tables 3 and 4 and of AugReg's grid come from `golden/paper_tables.md`, which was
+typed from the papers.
 """
 
 import functools
@@ -35,7 +36,8 @@ ROOT = Path(__file__).parents[1]
 CONFIGS = ROOT / "experiments" / "configs"
 RECIPES = tuple(sorted(path.name for path in CONFIGS.glob("*.py")))
 
-# The paper's names of data sets to the words of the recipes; training images from elsewhere than the recipes.
+# The paper's names of data sets to the words of the recipes; training images from elsewhere than
+# the recipes.
 DATA = {"JFT-300M": "jft", "ImageNet-21k": "imagenet21k", "ImageNet": "imagenet"}
 NUM_IMAGES = {"jft": 303e6, "imagenet21k": 14.2e6, "imagenet": 1281167}
 TASKS = {
@@ -60,12 +62,16 @@ def table(heading: str) -> list[list[str]]:
     text = (ROOT / "tests" / "golden" / "paper_tables.md").read_text(encoding="utf-8")
     section = text.split(f"## {heading}")[1].split("\n## ")[0]
     lines = [line for line in section.splitlines() if line.startswith("|")]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in [lines[0], *lines[2:]]]
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in [lines[0], *lines[2:]]
+    ]
 
 
 def models(name: str) -> list[str]:
     """Our names of what the paper calls "R50+ViT-B/{16,32}"."""
-    before, choices, after = (re.match(r"(.*?)\{(.*)\}(.*)", name) or re.match(r"(.*)()()", name)).groups()
+    before, choices, after = (
+        re.match(r"(.*?)\{(.*)\}(.*)", name) or re.match(r"(.*)()()", name)
+    ).groups()
     names = [before + choice + after for choice in choices.split(",")] if choices else [name]
     if name == "ViT-*":
         names = ["ViT-B/16", "ViT-B/32", "ViT-L/16", "ViT-L/32", "ViT-H/14"]
@@ -96,7 +102,9 @@ def rate_at(config, step: int) -> float:
     return rate
 
 
-@pytest.mark.parametrize(("model", "data", "epochs", "rate", "schedule", "decay", "dropout"), [*runs_of_table_3()])
+@pytest.mark.parametrize(
+    ("model", "data", "epochs", "rate", "schedule", "decay", "dropout"), [*runs_of_table_3()]
+)
 def test_table_3(model, data, epochs, rate, schedule, decay, dropout):
     config = config_of("pretrain.py", f"{epochs}ep", model, data)
     run, optimizer = config.run, config.run.optimizer
@@ -110,7 +118,9 @@ def test_table_3(model, data, epochs, rate, schedule, decay, dropout):
     assert optimizer.schedule_options == ({"linear_end": 1e-5} if schedule == "linear" else {})
     assert config.model_options.get("dropout_rate", 0.0) == float(dropout)
     has_tanh_layer = "ViT" in model
-    assert config.model_options.get("representation_size") == (VIT_VARIANTS[model].width if has_tanh_layer else None)
+    assert config.model_options.get("representation_size") == (
+        VIT_VARIANTS[model].width if has_tanh_layer else None
+    )
 
 
 def test_every_row_of_table_3_has_its_recipe_and_no_other_has():
@@ -129,7 +139,10 @@ def test_every_row_of_table_3_has_its_recipe_and_no_other_has():
 
 
 def test_learning_rates_of_table_3_as_the_optimizer_has_them():
-    linear, cosine = config_of("pretrain.py", "jft", "ViT_B16"), config_of("pretrain.py", "imagenet", "ViT_B16")
+    linear, cosine = (
+        config_of("pretrain.py", "jft", "ViT_B16"),
+        config_of("pretrain.py", "imagenet", "ViT_B16"),
+    )
     assert [rate_at(config, 5000) for config in (linear, cosine)] == pytest.approx([4e-4, 1.5e-3])
     assert [rate_at(config, 10_000) for config in (linear, cosine)] == pytest.approx([8e-4, 3e-3])
     ends = [rate_at(config, config.run.loop.total_steps) for config in (linear, cosine)]
@@ -154,7 +167,14 @@ def test_table_4(dataset, steps, rates, model):
     assert set(sweep["learning_rates"]) == (grid - {0.06} if model == "ViT_L16" else grid)
     assert optimizer.learning_rate in grid
     # "vtab": 200 of the 1000 images of each task.
-    shares = {"pets": 0.1, "flowers": 0.1, "cifar10": 0.02, "cifar100": 0.02, "imagenet": 0.01, "vtab": 0.2}
+    shares = {
+        "pets": 0.1,
+        "flowers": 0.1,
+        "cifar10": 0.02,
+        "cifar100": 0.02,
+        "imagenet": 0.01,
+        "vtab": 0.2,
+    }
     assert sweep["held_out"] == shares[data]
 
 
@@ -164,11 +184,15 @@ def test_every_row_of_table_4_was_tested():
     assert set(words["data"]) == {*TASKS.values(), "cifar10_48px"}
 
 
-@pytest.mark.parametrize("model", ["ViT_B16", "ViT_L16", "ViT_L32", "ViT_H14", "R50_ViT_B16", "BiT_R50x1"])
+@pytest.mark.parametrize(
+    "model", ["ViT_B16", "ViT_L16", "ViT_L32", "ViT_H14", "R50_ViT_B16", "BiT_R50x1"]
+)
 def test_fine_tuning_starts_from_published_weights_at_a_size_that_patches_tile(model):
     config = config_of("finetune.py", model)
     assert config.weights in keras_vit.list_weights(model)
-    assert config.image_size % (VIT_VARIANTS[model].total_stride if model in VIT_VARIANTS else 32) == 0
+    assert (
+        config.image_size % (VIT_VARIANTS[model].total_stride if model in VIT_VARIANTS else 32) == 0
+    )
 
 
 @pytest.mark.parametrize(("model", "image_size"), [("ViT_L16", 512), ("ViT_H14", 518)])
@@ -177,25 +201,41 @@ def test_the_imagenet_column_of_table_2(model, image_size):
     assert (config.image_size, config.run.optimizer.average_momentum) == (image_size, 0.9999)
     optimizer = replace(config.run.optimizer, average_momentum=None)
     of_table_4 = config_of("finetune.py", "imagenet", model)
-    assert replace(config, image_size=of_table_4.image_size, run=replace(config.run, optimizer=optimizer)) == of_table_4
+    assert (
+        replace(
+            config, image_size=of_table_4.image_size, run=replace(config.run, optimizer=optimizer)
+        )
+        == of_table_4
+    )
 
 
 @pytest.mark.parametrize(
     ("data", "epochs", "stairs"),
-    [("imagenet", 90, (30, 60, 80)), ("imagenet21k", 90, (30, 60, 80)), ("jft", 40, (10, 23, 30, 37))],
+    [
+        ("imagenet", 90, (30, 60, 80)),
+        ("imagenet21k", 90, (30, 60, 80)),
+        ("jft", 40, (10, 23, 30, 37)),
+    ],
 )
 def test_the_pre_training_of_bit(data, epochs, stairs):
     config = config_of("bit_pretrain.py", data, "BiT_R101x3")
     run, optimizer = config.run, config.run.optimizer
     assert (config.model, config.image_size, run.batch_size) == ("BiT_R101x3", 224, 4096)
-    assert (optimizer.name, optimizer.options, optimizer.warmup_steps) == ("momentum", {"momentum": 0.9}, 5000)
+    assert (optimizer.name, optimizer.options, optimizer.warmup_steps) == (
+        "momentum",
+        {"momentum": 0.9},
+        5000,
+    )
     assert optimizer.learning_rate == pytest.approx(0.48)  # 0.03 for each 256 examples
     steps_per_epoch = NUM_IMAGES[data] / 4096
-    boundaries = [boundary / steps_per_epoch for boundary in optimizer.schedule_options["boundaries"]]
+    boundaries = [
+        boundary / steps_per_epoch for boundary in optimizer.schedule_options["boundaries"]
+    ]
     assert boundaries == pytest.approx(stairs, rel=2e-3)
     assert run.loop.total_steps / steps_per_epoch == pytest.approx(epochs, rel=1e-3)
     assert rate_at(config, run.loop.total_steps - 1) == pytest.approx(0.48 * 0.1 ** len(stairs))
-    # A term of the loss, 1e-4 / 2 * |w|^2, shrinks weights by rate * 1e-4 / (1 - momentum) in the long run.
+    # A term of the loss, 1e-4 / 2 * |w|^2, shrinks weights by rate * 1e-4 / (1 - momentum) in the
+    # long run.
     assert optimizer.weight_decay == pytest.approx(1e-3)
 
 
@@ -215,9 +255,20 @@ def test_bit_hyperrule(words, image_size, steps, warmup, boundaries, mixup):
     config = config_of("bit_hyperrule.py", *words)
     run, optimizer = config.run, config.run.optimizer
     assert (config.image_size, run.loop.total_steps, run.batch_size) == (image_size, steps, 512)
-    assert (optimizer.name, optimizer.learning_rate, optimizer.weight_decay) == ("momentum", 0.003, 0.0)
-    assert (optimizer.warmup_steps, optimizer.schedule_options) == (warmup, {"boundaries": boundaries})
-    assert (run.data.mixup_alpha, run.data.crop, run.data.eval_crop) == (mixup, "resize_crop", "resize")
+    assert (optimizer.name, optimizer.learning_rate, optimizer.weight_decay) == (
+        "momentum",
+        0.003,
+        0.0,
+    )
+    assert (optimizer.warmup_steps, optimizer.schedule_options) == (
+        warmup,
+        {"boundaries": boundaries},
+    )
+    assert (run.data.mixup_alpha, run.data.crop, run.data.eval_crop) == (
+        mixup,
+        "resize_crop",
+        "resize",
+    )
 
 
 @pytest.mark.parametrize("data", ["imagenet", "imagenet21k"])
@@ -234,8 +285,13 @@ def test_the_28_settings_of_augreg(data):
         assert config.run.optimizer.weight_decay == float(decay.removeprefix("wd"))
         found.add((name, *regularization, config.run.optimizer.weight_decay))
         assert config.run.optimizer.learning_rate == 1e-3 and config.run.optimizer.clip_norm == 1.0
-        assert (config.run.optimizer.schedule, config.run.optimizer.warmup_steps) == ("cosine", 10_000)
-        assert config.run.loop.total_steps == pytest.approx(300 * NUM_IMAGES[data] / 4096, rel=0.011)
+        assert (config.run.optimizer.schedule, config.run.optimizer.warmup_steps) == (
+            "cosine",
+            10_000,
+        )
+        assert config.run.loop.total_steps == pytest.approx(
+            300 * NUM_IMAGES[data] / 4096, rel=0.011
+        )
     assert len(found) == 28
 
 
@@ -254,38 +310,71 @@ def test_what_augreg_recommends(model, on_imagenet, on_imagenet21k):
     for data, expected in (("imagenet", on_imagenet), ("imagenet21k", on_imagenet21k)):
         config = config_of("augreg.py", data, model)
         images = config.run.data
-        assert (images.rand_augment_ops, images.rand_augment_magnitude, images.mixup_alpha) == expected
-        assert (config.run.optimizer.weight_decay, config.model_options["dropout_rate"]) == (0.1, 0.0)
+        assert (
+            images.rand_augment_ops,
+            images.rand_augment_magnitude,
+            images.mixup_alpha,
+        ) == expected
+        assert (config.run.optimizer.weight_decay, config.model_options["dropout_rate"]) == (
+            0.1,
+            0.0,
+        )
 
 
 @pytest.mark.parametrize(("words", "epochs"), [((), 90), (("150ep",), 150), (("300ep",), 300)])
 def test_the_plain_vit(words, epochs):
     config = config_of("plain_vit_s16.py", *words)
     run, optimizer = config.run, config.run.optimizer
-    assert (config.model, config.image_size, run.batch_size, run.loss) == ("ViT_S16", 224, 1024, "softmax")
+    assert (config.model, config.image_size, run.batch_size, run.loss) == (
+        "ViT_S16",
+        224,
+        1024,
+        "softmax",
+    )
     options = {"classifier": "gap", "position_embedding": "sincos2d", "representation_size": 384}
     assert config.model_options == options
     assert run.loop.total_steps == pytest.approx(epochs * 0.99 * 1_281_167 / 1024, abs=1)
     # 1e-4 in the authors' code, which multiplies it by the schedule but not by the peak of 1e-3.
     assert optimizer.weight_decay * optimizer.learning_rate == pytest.approx(1e-4)
-    assert (optimizer.name, optimizer.schedule, optimizer.warmup_steps) == ("adam", "cosine", 10_000)
+    assert (optimizer.name, optimizer.schedule, optimizer.warmup_steps) == (
+        "adam",
+        "cosine",
+        10_000,
+    )
     assert (optimizer.learning_rate, optimizer.clip_norm) == (1e-3, 1.0)
     data = run.data
     assert (data.rand_augment_ops, data.rand_augment_magnitude, data.mixup_alpha) == (2, 10.0, 0.2)
-    assert (data.crop, data.crop_area, data.flip, data.eval_crop) == ("inception", 0.05, True, "resize_shorter")
+    assert (data.crop, data.crop_area, data.flip, data.eval_crop) == (
+        "inception",
+        0.05,
+        True,
+        "resize_shorter",
+    )
 
 
 def test_fractals_are_fair_to_both():
-    scratch, tuned = config_of("fractals_digits.py", "scratch"), config_of("fractals_digits.py", "finetune")
+    scratch, tuned = (
+        config_of("fractals_digits.py", "scratch"),
+        config_of("fractals_digits.py", "finetune"),
+    )
     pretrained = config_of("fractals_digits.py")
     assert scratch.run.data == tuned.run.data and scratch.run.loop == tuned.run.loop
     assert (scratch.run.batch_size, scratch.run.seed) == (tuned.run.batch_size, tuned.run.seed)
-    assert scratch.variant == tuned.variant == pretrained.variant and pretrained.run.data.kind == "fractals"
-    assert "--workdir=runs/fractals\n" in (CONFIGS / "fractals_digits.py").read_text(encoding="utf-8")
+    assert (
+        scratch.variant == tuned.variant == pretrained.variant
+        and pretrained.run.data.kind == "fractals"
+    )
+    assert "--workdir=runs/fractals\n" in (CONFIGS / "fractals_digits.py").read_text(
+        encoding="utf-8"
+    )
     assert tuned.weights == "runs/fractals/model.npz"
 
 
-PROCEDURES = {PretrainConfig: pretrain, FinetuneConfig: run_finetuning, MaskedPatchesConfig: pretrain_masked_patches}
+PROCEDURES = {
+    PretrainConfig: pretrain,
+    FinetuneConfig: run_finetuning,
+    MaskedPatchesConfig: pretrain_masked_patches,
+}
 
 
 @pytest.mark.parametrize(
@@ -308,7 +397,9 @@ def test_what_goes_on_from_the_small_model_has_its_shape(recipe, words):
 def test_every_word_of_a_recipe_is_of_use(recipe):
     words = defined_in(recipe)["WORDS"]
     kinds = list(words)
-    assert words["size"] == ("smoke",) and len(set(sum(words.values(), ()))) == sum(map(len, words.values()))
+    assert words["size"] == ("smoke",) and len(set(sum(words.values(), ()))) == sum(
+        map(len, words.values())
+    )
     for kind in kinds:
         for word in words[kind]:
             # Some lengths belong to one model alone.
@@ -332,7 +423,9 @@ def test_an_unknown_word_lists_the_valid_ones(recipe):
     words = defined_in(recipe)["WORDS"]
     with pytest.raises(ValueError) as caught:
         config_of(recipe, "smoke", "ViT_B17")
-    missing = [word for choices in words.values() for word in choices if word not in str(caught.value)]
+    missing = [
+        word for choices in words.values() for word in choices if word not in str(caught.value)
+    ]
     assert missing == [] and "'smoke,ViT_B17'" in str(caught.value)
 
 
@@ -348,10 +441,14 @@ def test_a_recipe_says_how_to_run_it_and_what_to_expect(recipe):
     assert f"`{recipe}" in (ROOT / "experiments" / "README.md").read_text(encoding="utf-8")
 
 
-# Recipe and words, and those of the run whose weights it takes. Together: each recipe, each family of models.
+# Recipe and words, and those of the run whose weights it takes. Together: each recipe, each family
+# of models.
 CHAINS = {
     "ViT": [("pretrain.py", "smoke,imagenet,ViT_L16"), ("imagenet_512px.py", "smoke")],
-    "hybrid": [("pretrain.py", "smoke,jft,R50_ViT_B16"), ("finetune.py", "smoke,cifar10,R50_ViT_B16")],
+    "hybrid": [
+        ("pretrain.py", "smoke,jft,R50_ViT_B16"),
+        ("finetune.py", "smoke,cifar10,R50_ViT_B16"),
+    ],
     "ResNet": [("bit_pretrain.py", "smoke,jft"), ("bit_hyperrule.py", "smoke")],
     "small": [("cifar10_scratch.py", "smoke"), ("finetune.py", "smoke,pets")],
     "AugReg": [("augreg.py", "smoke,strong2,reg"), ("finetune.py", "smoke,ViT_B16,vtab")],
@@ -375,6 +472,8 @@ def test_ten_steps(chain, tmp_path):
         config = replace(config, run=replace(config.run, devices=DevicesConfig(kind="one")))
         workdir = tmp_path / recipe / words
         procedure = PROCEDURES[type(config)]
-        results = procedure(replace(config, weights=weights) if procedure is run_finetuning else config, workdir)
+        results = procedure(
+            replace(config, weights=weights) if procedure is run_finetuning else config, workdir
+        )
         weights = str(workdir / "model.npz")
         assert Path(weights).is_file() and 0 <= results["validation/accuracy"] <= 1

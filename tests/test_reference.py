@@ -1,4 +1,6 @@
-"""Full-size models, filled with the synthetic checkpoint, against the outputs of the published implementations."""
+"""Full-size models, filled with the synthetic checkpoint, against the outputs of the published
+implementations.
+"""
 
 import dataclasses
 
@@ -44,7 +46,10 @@ def _arrays(case):
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.slow if name in LARGE else ()) for name in sorted(CASES.keys() - UNNAMED)],
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in LARGE else ())
+        for name in sorted(CASES.keys() - UNNAMED)
+    ],
 )
 def test_a_published_file_gives_the_published_logits(name, tmp_path):
     """Through the front door, from a file in the spelling of the published ones."""

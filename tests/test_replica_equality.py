@@ -1,4 +1,6 @@
-"""The script that compares replicas and micro-batches with one device, and the bounds that docs/training.md states."""
+"""The script that compares replicas and micro-batches with one device, and the bounds that
+docs/training.md states.
+"""
 
 import os
 import subprocess
@@ -23,7 +25,9 @@ def run(*options: str) -> subprocess.CompletedProcess:
 
 
 def largest(model: str, *options: str) -> list[tuple[float, float]]:
-    """The largest differences in losses and weights after 12 steps, of all divisions of the batch; by optimizer."""
+    """The largest differences in losses and weights after 12 steps, of all divisions of the batch;
+    by optimizer.
+    """
     done = run(f"--models={model}", "--steps=12", *options)
     assert done.returncode == 0, done.stderr[-2000:]
     found = []
@@ -50,13 +54,16 @@ def test_what_is_mistyped_is_refused_with_what_there_is(option: str, message: st
     assert message in done.stderr and "Traceback" not in done.stderr
 
 
-# Bounds are three times the largest difference of any convolutional model that was measured (docs/training.md).
+# Bounds are three times the largest difference of any convolutional model that was measured
+# (docs/training.md).
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["resnet"])  # the others take four minutes
 def test_momentum_keeps_to_rounding_and_adam_to_the_bounds_of_the_documents(model: str):
-    (losses, weights), (losses_of_adam, weights_of_adam) = largest(model, "--optimizers=momentum:1e-2,adam:1e-2")
+    (losses, weights), (losses_of_adam, weights_of_adam) = largest(
+        model, "--optimizers=momentum:1e-2,adam:1e-2"
+    )
     assert losses <= 6e-7
     assert weights <= 0.04  # of a bias that is still near 0, where it began
     assert losses_of_adam <= 9e-3

@@ -32,7 +32,9 @@ def test_no_file_in_the_repository_is_large():
     if listing.returncode:
         pytest.skip("not a git clone")
     paths = [ROOT / name for name in listing.stdout.split("\0") if name]
-    assert [path.name for path in paths if path.is_file() and path.stat().st_size > 500 * 1024] == []
+    assert [
+        path.name for path in paths if path.is_file() and path.stat().st_size > 500 * 1024
+    ] == []
 
 
 @pytest.mark.parametrize("address", [("192.0.2.1", 80), ("example.org", 80)])

@@ -1,4 +1,6 @@
-"""A short row of each family through Keras's own formats, without custom objects and in safe mode."""
+"""A short row of each family through Keras's own formats, without custom objects and in safe
+mode.
+"""
 
 from dataclasses import replace
 
@@ -12,7 +14,9 @@ from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
 HYBRID = VIT_VARIANTS["R26_ViT_S32"]
 FAMILIES = {
     "ViT": replace(VIT_VARIANTS["ViT_Ti16"], depth=2),
-    "hybrid": replace(HYBRID, depth=1, width=48, num_heads=3, mlp_dim=64, stem=replace(HYBRID.stem, units=(2, 1))),
+    "hybrid": replace(
+        HYBRID, depth=1, width=48, num_heads=3, mlp_dim=64, stem=replace(HYBRID.stem, units=(2, 1))
+    ),
     "BiT": replace(RESNET_VARIANTS["BiT_R50x1"], units=(2, 1)),
     "ResNet": replace(RESNET_VARIANTS["ResNet50x1"], units=(2, 1)),
 }
@@ -42,13 +46,17 @@ def test_keras_file(model, images, tmp_path):
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert len(loaded.weights) == len(model.weights)
-    np.testing.assert_allclose(_outputs(loaded, images), _outputs(model, images), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        _outputs(loaded, images), _outputs(model, images), rtol=1e-5, atol=1e-5
+    )
 
 
 def test_a_loaded_model_can_be_written_for_others(model, tmp_path):
     """A model from a `.keras` file is as good as one from the front door."""
     model.save(tmp_path / "model.keras")
-    keras_vit.save_checkpoint(keras.saving.load_model(tmp_path / "model.keras"), tmp_path / "loaded.npz")
+    keras_vit.save_checkpoint(
+        keras.saving.load_model(tmp_path / "model.keras"), tmp_path / "loaded.npz"
+    )
     keras_vit.save_checkpoint(model, tmp_path / "built.npz")
     assert (tmp_path / "loaded.npz").read_bytes() == (tmp_path / "built.npz").read_bytes()
 
@@ -68,7 +76,9 @@ def test_saved_model(model, images, tmp_path):
 
     model.export(tmp_path / "saved_model", verbose=False)
     served = tf.saved_model.load(tmp_path / "saved_model")
-    np.testing.assert_allclose(served.serve(images).numpy(), _outputs(model, images), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        served.serve(images).numpy(), _outputs(model, images), rtol=1e-4, atol=1e-5
+    )
 
 
 @pytest.mark.tensorflow
@@ -80,4 +90,6 @@ def test_saved_model_of_open_size(tmp_path):
     served = tf.saved_model.load(tmp_path / "saved_model")
     for shape in ((1, 32, 48, 3), (3, 64, 64, 3)):
         images = np.random.default_rng(1).uniform(-1, 1, shape).astype("float32")
-        np.testing.assert_allclose(served.serve(images).numpy(), _outputs(model, images), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(
+            served.serve(images).numpy(), _outputs(model, images), rtol=1e-4, atol=1e-5
+        )

@@ -1,4 +1,6 @@
-"""Sweeps through the script, as a user starts them: killed, stopped, failed and gone on with; then what they report."""
+"""Sweeps through the script, as a user starts them: killed, stopped, failed and gone on with; then
+what they report.
+"""
 
 import hashlib
 import json
@@ -49,7 +51,13 @@ if any(arg.startswith("--workdir=") and arg.endswith("/lr_0.003") for arg in sys
 
 def command(recipe: Path, workdir: Path, *options: str) -> list[str]:
     recipe_option = f"--config={recipe}:smoke"
-    return [sys.executable, f"{ROOT}/experiments/sweep.py", recipe_option, f"--workdir={workdir}", *options]
+    return [
+        sys.executable,
+        f"{ROOT}/experiments/sweep.py",
+        recipe_option,
+        f"--workdir={workdir}",
+        *options,
+    ]
 
 
 def sweep(recipe: Path, workdir: Path, *options: str) -> subprocess.CompletedProcess:
@@ -81,7 +89,9 @@ def write_images(folder: Path, labels: tuple[str, ...], count: int) -> None:
     for label in labels:
         (folder / label).mkdir(parents=True)
         for number in range(count):
-            Image.fromarray(draws.randint(0, 256, (16, 16, 3)).astype("uint8")).save(folder / label / f"{number}.png")
+            Image.fromarray(draws.randint(0, 256, (16, 16, 3)).astype("uint8")).save(
+                folder / label / f"{number}.png"
+            )
 
 
 @pytest.fixture
@@ -105,15 +115,26 @@ class Story:
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
-    """One sweep: killed in its second run, stopped, then stuck with a test set that cannot be opened, then finished."""
+    """One sweep: killed in its second run, stopped, then stuck with a test set that cannot be
+    opened, then finished.
+    """
     root = tmp_path_factory.mktemp("sweep")
-    recipe, workdir, second = root / "recipe.py", root / "sweep", root / "sweep" / "trials" / "lr_0.003"
+    recipe, workdir, second = (
+        root / "recipe.py",
+        root / "sweep",
+        root / "sweep" / "trials" / "lr_0.003",
+    )
     recipe.write_text(RECIPE + SWEEP)
     write_images(root / "data" / "train", ("cat", "dog"), 20)
-    write_images(root / "data" / "test", ("wolf",), 1)  # a trap: whoever opens it fails, for want of cats and dogs
+    # a trap: whoever opens it fails, for want of cats and dogs
+    write_images(root / "data" / "test", ("wolf",), 1)
     (root / "sleeper").mkdir()
     (root / "sleeper" / "sitecustomize.py").write_text(SLEEPER)
-    options = ["--config.run.data.kind=image_folder", f"--config.run.data.name={root}/data", "--seeds=2"]
+    options = [
+        "--config.run.data.kind=image_folder",
+        f"--config.run.data.name={root}/data",
+        "--seeds=2",
+    ]
     line = command(recipe, workdir, *options)
     path = [f"{root}/sleeper", *filter(None, [ENV.get("PYTHONPATH")])]
     asleep = {**ENV, "PYTHONPATH": os.pathsep.join(path)}
@@ -164,7 +185,10 @@ def test_a_signal_reaches_the_run_which_saves(story: Story):
 
 @pytest.mark.slow
 def test_a_run_of_a_killed_sweep_is_not_run_twice_at_a_time(story: Story):
-    assert "lr_0.003 still runs, though the sweep was killed" in (story.workdir.parent / "stopped.txt").read_text()
+    assert (
+        "lr_0.003 still runs, though the sweep was killed"
+        in (story.workdir.parent / "stopped.txt").read_text()
+    )
     assert not story.orphan.is_running()
 
 
@@ -172,7 +196,10 @@ def test_a_run_of_a_killed_sweep_is_not_run_twice_at_a_time(story: Story):
 def test_the_test_set_is_not_opened_before_the_winner_is_known(story: Story):
     assert story.without_test.returncode == 1
     assert "The winner is" in story.without_test.stdout
-    assert "seed_0, code 1: ValueError: " in story.without_test.stderr and "wolf" in story.without_test.stderr
+    assert (
+        "seed_0, code 1: ValueError: " in story.without_test.stderr
+        and "wolf" in story.without_test.stderr
+    )
     assert "Traceback" not in story.without_test.stderr
     assert {Path(folder).name for folder in story.grid} == {"lr_0.001", "lr_0.003"}
 
@@ -183,7 +210,10 @@ def test_no_finished_run_is_repeated(story: Story):
     after = finished(story.workdir)
     assert {Path(folder).name for folder in after} == {"lr_0.001", "lr_0.003", "seed_0", "seed_1"}
     assert {folder: after[folder] for folder in story.grid} == story.grid
-    assert "trials: 0 of 3 runs to do" in story.done.stdout and "final: 2 of 2 runs to do" in story.done.stdout
+    assert (
+        "trials: 0 of 3 runs to do" in story.done.stdout
+        and "final: 2 of 2 runs to do" in story.done.stdout
+    )
 
 
 @pytest.mark.slow
@@ -210,7 +240,11 @@ def test_the_best_on_the_held_out_part_wins_and_divergence_loses(story: Story):
 def test_each_final_run_is_evaluated_once_at_its_end(story: Story):
     for seed in (0, 1):
         folder = story.workdir / "final" / f"seed_{seed}"
-        rows = [line for line in (folder / "metrics.csv").read_text().splitlines() if "validation/accuracy" in line]
+        rows = [
+            line
+            for line in (folder / "metrics.csv").read_text().splitlines()
+            if "validation/accuracy" in line
+        ]
         assert len(rows) == 1 and rows[0].startswith("10,")
         assert read(folder / "config.json")["config"]["run.seed"] == str(seed)
         assert "16 examples" in (folder / "report.md").read_text()
@@ -235,7 +269,9 @@ def test_mean_and_deviation_are_those_of_the_final_runs(story: Story):
 @pytest.mark.slow
 def test_runs_go_side_by_side(story: Story):
     output = story.done.stdout
-    assert output.index("seed_1 starts") < min(output.index(f"seed_{seed} is finished") for seed in (0, 1))
+    assert output.index("seed_1 starts") < min(
+        output.index(f"seed_{seed} is finished") for seed in (0, 1)
+    )
 
 
 @pytest.mark.slow
@@ -243,7 +279,8 @@ def test_the_folder_of_another_sweep_is_refused(story: Story):
     other = sweep(story.recipe, story.workdir, *story.options, "--learning_rates=0.001,0.003,0.01")
     assert other.returncode == 1
     assert (
-        "holds another sweep:\n  learning_rates: there [0.001, 0.003, 1e+30], here [0.001, 0.003, 0.01]" in other.stderr
+        "holds another sweep:\n  learning_rates: there [0.001, 0.003, 1e+30], here [0.001, 0.003, "
+        "0.01]" in other.stderr
     )
 
 
@@ -251,7 +288,9 @@ def fabricate(folder: Path, accuracy: float | None) -> None:
     """A run that is over, without the time it takes."""
     folder.mkdir(parents=True)
     if accuracy is None:
-        (folder / "trial.json").write_text(json.dumps({"diverged": "Step 3: the loss is nan. Try less."}))
+        (folder / "trial.json").write_text(
+            json.dumps({"diverged": "Step 3: the loss is nan. Try less."})
+        )
     else:
         (folder / "results.json").write_text(json.dumps({"validation/accuracy": accuracy}))
 
@@ -271,17 +310,37 @@ print(json.dumps([[*each.command, each.name, each.tries] for each in (grid, fina
 """
 
 
-def test_the_grid_is_held_out_from_and_the_final_runs_learn_from_all_and_are_tested_at_their_end(tmp_path: Path):
-    options = ["--config=r.py:pets", f"--workdir={tmp_path}", "--config.run.batch_size=8", "--config.variant.depth=3"]
-    done = warm.run([sys.executable, "-c", COMMANDS, *options], env=ENV, capture_output=True, text=True)
+def test_the_grid_is_held_out_from_and_the_final_runs_learn_from_all_and_are_tested_at_their_end(
+    tmp_path: Path,
+):
+    options = [
+        "--config=r.py:pets",
+        f"--workdir={tmp_path}",
+        "--config.run.batch_size=8",
+        "--config.variant.depth=3",
+    ]
+    done = warm.run(
+        [sys.executable, "-c", COMMANDS, *options], env=ENV, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     (*grid, _, of_grid), (*final, name, of_final) = json.loads(done.stdout.splitlines()[-1])
     same = ["experiments/finetune.py", "--config=r.py:pets"]
-    changed = ["--config.run.batch_size=8", "--config.variant.depth=3", "--config.run.optimizer.learning_rate=0.003"]
+    changed = [
+        "--config.run.batch_size=8",
+        "--config.variant.depth=3",
+        "--config.run.optimizer.learning_rate=0.003",
+    ]
     assert grid == [*same, "--workdir=w/a", *changed, "--config.run.data.held_out=0.25"]
-    whole = ["--config.run.data.held_out=0.0", "--config.run.seed=4", "--config.run.loop.evaluate_every=0"]
+    whole = [
+        "--config.run.data.held_out=0.0",
+        "--config.run.seed=4",
+        "--config.run.loop.evaluate_every=0",
+    ]
     assert final == [*same, "--workdir=w/b", *changed, *whole] and name == "b"
-    assert (of_grid, of_final) == ({"learning_rate": 0.003, "seed": None}, {"learning_rate": 0.003, "seed": 4})
+    assert (of_grid, of_final) == (
+        {"learning_rate": 0.003, "seed": None},
+        {"learning_rate": 0.003, "seed": 4},
+    )
 
 
 def test_of_equals_the_smaller_rate_wins(recipe: Path, tmp_path: Path):
@@ -289,11 +348,16 @@ def test_of_equals_the_smaller_rate_wins(recipe: Path, tmp_path: Path):
         fabricate(tmp_path / "sweep" / "trials" / f"lr_{rate}", accuracy)
     for seed, accuracy in enumerate((0.7, 0.8, 0.9)):
         fabricate(tmp_path / "sweep" / "final" / f"seed_{seed}", accuracy)
-    done = sweep(recipe, tmp_path / "sweep", "--learning_rates=0.03,0.01,0.003,0.001", "--held_out=0.1")
+    done = sweep(
+        recipe, tmp_path / "sweep", "--learning_rates=0.03,0.01,0.003,0.001", "--held_out=0.1"
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     report = read(tmp_path / "sweep" / "sweep.json")
     assert report["winner"] == 0.003
-    assert (report["test"]["mean"], report["test"]["std"]) == (pytest.approx(0.8), pytest.approx(0.1))
+    assert (report["test"]["mean"], report["test"]["std"]) == (
+        pytest.approx(0.8),
+        pytest.approx(0.1),
+    )
     assert "80.00% ± 10.00%" in done.stdout
 
 
@@ -303,11 +367,20 @@ def test_a_sweep_in_which_all_diverge_fails(recipe: Path, tmp_path: Path):
     done = sweep(recipe, tmp_path / "sweep", "--learning_rates=1,10", "--held_out=0.1")
     assert done.returncode == 1
     assert "All learning rates diverged" in done.stderr and "Traceback" not in done.stderr
-    assert "| 10.0 | diverged | Step 3: the loss is nan |" in (tmp_path / "sweep" / "sweep.md").read_text()
+    assert (
+        "| 10.0 | diverged | Step 3: the loss is nan |"
+        in (tmp_path / "sweep" / "sweep.md").read_text()
+    )
 
 
 def test_all_mistakes_are_named_at_once(recipe: Path, tmp_path: Path):
-    options = ["--learning_rates=0.1,0.1,-1", "--held_out=1", "--seeds=0", "--parallel=0", "--config.run.data.test="]
+    options = [
+        "--learning_rates=0.1,0.1,-1",
+        "--held_out=1",
+        "--seeds=0",
+        "--parallel=0",
+        "--config.run.data.test=",
+    ]
     done = sweep(recipe, tmp_path / "sweep", *options, "--config.run.optimizer.learning_rate=1")
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr[-3000:]
     for message in (
@@ -326,12 +399,23 @@ def test_all_mistakes_are_named_at_once(recipe: Path, tmp_path: Path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--learning_rates=", "--held_out=0.1"], "The grid is empty: name a learning rate, such as --learning_rates="),
-        (["--learning_rates=fast", "--held_out=0.1"], "Learning rates are numbers, such as --learning_rates="),
-        (["--held_out=0.1"], "has no function `get_sweep(arg)`. Say it with both --learning_rates="),
+        (
+            ["--learning_rates=", "--held_out=0.1"],
+            "The grid is empty: name a learning rate, such as --learning_rates=",
+        ),
+        (
+            ["--learning_rates=fast", "--held_out=0.1"],
+            "Learning rates are numbers, such as --learning_rates=",
+        ),
+        (
+            ["--held_out=0.1"],
+            "has no function `get_sweep(arg)`. Say it with both --learning_rates=",
+        ),
     ],
 )
-def test_a_grid_that_is_none_is_told(recipe: Path, tmp_path: Path, options: list[str], message: str):
+def test_a_grid_that_is_none_is_told(
+    recipe: Path, tmp_path: Path, options: list[str], message: str
+):
     done = sweep(recipe, tmp_path / "sweep", *options)
     assert done.returncode == 1
     assert message in done.stderr and "Traceback" not in done.stderr, done.stderr[-3000:]

@@ -1,4 +1,6 @@
-"""Runs of an experiment as processes: what their folders say, how they end, and how many go at a time."""
+"""Runs of an experiment as processes: what their folders say, how they end, and how many go at a
+time.
+"""
 
 import json
 import os
@@ -15,7 +17,8 @@ import pytest
 
 pytest.importorskip("tensorflow")
 
-sys.path.append(str(Path(__file__).parents[1] / "experiments"))  # where a script finds what lies beside it
+# where a script finds what lies beside it
+sys.path.append(str(Path(__file__).parents[1] / "experiments"))
 
 from command_line import trials  # noqa: E402
 from command_line.trials import Pool, Running, Trial  # noqa: E402
@@ -66,7 +69,10 @@ def make(tmp_path: Path) -> Callable[..., Trial]:
     def make(name: str, code: str = FINISHES) -> Trial:
         folder = tmp_path / "trials" / name
         return Trial(
-            name=name, folder=folder, command=("-S", "-c", code, str(folder / "results.json")), tries={"rate": 0.1}
+            name=name,
+            folder=folder,
+            command=("-S", "-c", code, str(folder / "results.json")),
+            tries={"rate": 0.1},
         )
 
     return make
@@ -86,7 +92,12 @@ def test_what_has_finished_is_left_alone(make, tmp_path, capsys):
     assert "1 of 1 runs to do" in said and "one is finished: validation/accuracy 0.7500" in said
     assert trial.is_over() and trial.accuracy() == 0.75
     row = trial.row()
-    assert row["rate"] == 0.1 and row["accuracy"] == 0.75 and row["diverged"] is None and 10 <= row["seconds"] < 3600
+    assert (
+        row["rate"] == 0.1
+        and row["accuracy"] == 0.75
+        and row["diverged"] is None
+        and 10 <= row["seconds"] < 3600
+    )
     assert row["command"].startswith("python -S -c ")
     written = (trial.folder / "results.json").stat().st_mtime_ns
     run(tmp_path, trial)
@@ -105,17 +116,27 @@ def test_a_result_without_the_number_is_none(make):
 def test_a_run_that_diverges_is_over_and_costs_nobody_else(make, tmp_path, capsys):
     lost, other = make("lost", DIVERGES), make("other")
     run(tmp_path, lost, other)
-    assert lost.notes()["diverged"] == "Step 3: the loss is nan." and lost.is_over() and lost.accuracy() is None
+    assert (
+        lost.notes()["diverged"] == "Step 3: the loss is nan."
+        and lost.is_over()
+        and lost.accuracy() is None
+    )
     assert other.accuracy() == 0.75
     assert "lost diverged: Step 3: the loss is nan." in capsys.readouterr().out
 
 
 def test_a_run_that_fails_ends_all_and_is_told_with_its_error(make, tmp_path):
     failing, never = make("failing", FAILS), make("never")
-    with pytest.raises(ChildProcessError, match="failing, code 1: ValueError: no such data\nor others See .*log.txt"):
+    with pytest.raises(
+        ChildProcessError,
+        match="failing, code 1: ValueError: no such data\nor others See .*log.txt",
+    ):
         run(tmp_path, failing, never)
     assert not never.folder.exists() and not failing.is_over()
-    with pytest.raises(ChildProcessError, match="killed, code -9: .* Killed for want of memory.* smaller --parallel"):
+    with pytest.raises(
+        ChildProcessError,
+        match="killed, code -9: .* Killed for want of memory.* smaller --parallel",
+    ):
         run(tmp_path, make("killed", IS_KILLED))
 
 
@@ -146,7 +167,9 @@ def test_a_signal_is_passed_on_and_the_rest_does_not_begin(make, tmp_path, monke
     pool, patient, never = Pool(1, tmp_path, "sweep"), make("patient", WAITS), make("never")
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     observe = pool._observe
-    monkeypatch.setattr(pool, "_observe", lambda: (pool.asked_by or os.kill(os.getpid(), signal.SIGINT), observe()))
+    monkeypatch.setattr(
+        pool, "_observe", lambda: (pool.asked_by or os.kill(os.getpid(), signal.SIGINT), observe())
+    )
     try:
         pool.catch_signals()
         with pytest.raises(Stopped, match="Stopped by SIGINT: run the same command to go on"):
@@ -202,7 +225,9 @@ def running(memory: int = 0, slot: int = 0) -> Running:
         (100, [100, 100], 3, 10**6, True),
     ],
 )
-def test_as_many_run_as_fit_into_memory(tmp_path, monkeypatch, largest, memories, parallel, available, has_room):
+def test_as_many_run_as_fit_into_memory(
+    tmp_path, monkeypatch, largest, memories, parallel, available, has_room
+):
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=available))
     pool = Pool(parallel, tmp_path, "sweep")
     pool.largest, pool.running = largest, [running(memory) for memory in memories]
@@ -254,14 +279,21 @@ def test_how_a_run_ended_is_read_from_its_own_lines(make, log: bytes, words: str
 def test_a_run_of_a_killed_experiment_is_waited_for(make, tmp_path, capsys):
     trial = make("one")
     trial.folder.mkdir(parents=True)
-    left = subprocess.Popen([sys.executable, "-S", "-c", WAITS, *trial.command[3:]], stdout=subprocess.PIPE)
+    left = subprocess.Popen(
+        [sys.executable, "-S", "-c", WAITS, *trial.command[3:]], stdout=subprocess.PIPE
+    )
     assert left.stdout.readline() == b"ready\n"
-    trials.write_json(trial.folder / "trial.json", {"process": [left.pid, psutil.Process(left.pid).create_time()]})
+    trials.write_json(
+        trial.folder / "trial.json", {"process": [left.pid, psutil.Process(left.pid).create_time()]}
+    )
     run(tmp_path, trial)
     left.returncode = 75  # psutil has waited for it
     with left.stdout as output:
         assert b"after step 7" in output.read()
-    assert "one still runs, though the sweep was killed: waiting until it has saved" in capsys.readouterr().out
+    assert (
+        "one still runs, though the sweep was killed: waiting until it has saved"
+        in capsys.readouterr().out
+    )
     assert trial.accuracy() == 0.75 and trial.results()["saved"]  # before it began
 
 
@@ -293,7 +325,9 @@ def test_each_signal_is_passed_on_once(make, tmp_path):
 def test_another_process_with_the_number_of_an_ended_one_is_left_alone():
     mine = psutil.Process()
     assert trials._alive([mine.pid, mine.create_time()]).pid == mine.pid
-    assert trials._alive([mine.pid, mine.create_time() - 60]) is None and trials._alive(None) is None
+    assert (
+        trials._alive([mine.pid, mine.create_time() - 60]) is None and trials._alive(None) is None
+    )
 
 
 def test_of_two_experiments_that_begin_at_once_one_has_the_folder(tmp_path, monkeypatch):
@@ -312,6 +346,10 @@ def test_of_two_experiments_that_begin_at_once_one_has_the_folder(tmp_path, monk
 
 def test_a_json_file_appears_whole(tmp_path):
     trials.write_json(tmp_path / "a.json", {"a": [1, None]})
-    assert json.loads((tmp_path / "a.json").read_text()) == {"a": [1, None]} == trials.read_json(tmp_path / "a.json")
+    assert (
+        json.loads((tmp_path / "a.json").read_text())
+        == {"a": [1, None]}
+        == trials.read_json(tmp_path / "a.json")
+    )
     assert trials.read_json(tmp_path / "absent.json") == {}
     assert dict(trials.flat({"a": {"b": 1, "c": {}}, "d": 2})) == {"a.b": 1, "a.c": {}, "d": 2}

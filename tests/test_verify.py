@@ -31,7 +31,9 @@ def report(file: str | Path, model: str | None = None) -> Report:
 
 def layers_of(lines: list[str]) -> dict[str, str]:
     """Lines of the table by name of the layer."""
-    start = next(number for number, line in enumerate(lines) if line.split()[:2] == ["layer", "shape"])
+    start = next(
+        number for number, line in enumerate(lines) if line.split()[:2] == ["layer", "shape"]
+    )
     return {line.split()[0]: line for line in lines[start + 1 : lines.index("", start)]}
 
 
@@ -52,7 +54,13 @@ def test_a_sound_file_is_verified_in_all_its_layers(sound_report: Report):
     assert verdict
     assert lines[-1].startswith("VERIFIED: the Keras model equals the NumPy pass in all 6 layers")
     blocks = [f"encoderblock_{index}" for index in range(2)]
-    assert list(layers_of(lines)) == ["embedding", "posembed_input", *blocks, "encoder_norm", "logits"]
+    assert list(layers_of(lines)) == [
+        "embedding",
+        "posembed_input",
+        *blocks,
+        "encoder_norm",
+        "logits",
+    ]
 
 
 def test_the_report_says_what_the_file_is(sound: Path, sound_report: Report):
@@ -70,8 +78,12 @@ def test_the_report_says_what_the_file_is(sound: Path, sound_report: Report):
 
 def write_optimizer(folder: Path) -> Path:
     arrays = layouts.published(checkpoint(TI16, **SMALL))
-    slots = {f"opt/state/param_states/{name}/grad_ema": x for name, x in arrays.items() if "bias" in name}
-    np.savez(folder / "file.npz", **{f"opt/target/{name}": x for name, x in arrays.items()}, **slots)
+    slots = {
+        f"opt/state/param_states/{name}/grad_ema": x for name, x in arrays.items() if "bias" in name
+    }
+    np.savez(
+        folder / "file.npz", **{f"opt/target/{name}": x for name, x in arrays.items()}, **slots
+    )
     return folder / "file.npz"
 
 
@@ -89,7 +101,8 @@ def write_map(folder: Path) -> Path:
 def write_zero_head(folder: Path) -> Path:
     arrays = checkpoint(TI16, representation_size=192, **SMALL)
     np.savez(
-        folder / "file.npz", **arrays | {name: np.zeros_like(arrays[name]) for name in ("head/kernel", "head/bias")}
+        folder / "file.npz",
+        **arrays | {name: np.zeros_like(arrays[name]) for name in ("head/kernel", "head/bias")},
     )
     return folder / "file.npz"
 
@@ -100,7 +113,9 @@ def write_no_head(folder: Path) -> Path:
 
 
 def write_rectangle(folder: Path) -> Path:
-    files.write_npz(folder / "file.npz", checkpoint(TI16, image_size=(32, 48), classes=7), {"grid": (2, 3)})
+    files.write_npz(
+        folder / "file.npz", checkpoint(TI16, image_size=(32, 48), classes=7), {"grid": (2, 3)}
+    )
     return folder / "file.npz"
 
 
@@ -114,7 +129,9 @@ def write_hugging_face(folder: Path) -> Path:
     arrays = dialects.from_canonical(checkpoint(TI16, **SMALL), "huggingface")
     files.write_safetensors(folder / "model.safetensors", arrays)
     sizes = {"image_size": 32, "patch_size": 16, "num_attention_heads": 3}
-    (folder / "config.json").write_text(json.dumps({"hidden_act": "gelu", "layer_norm_eps": 1e-12, **sizes}))
+    (folder / "config.json").write_text(
+        json.dumps({"hidden_act": "gelu", "layer_norm_eps": 1e-12, **sizes})
+    )
     return folder
 
 
@@ -126,7 +143,10 @@ def write_keras(folder: Path) -> Path:
 
 
 def write_hybrid(folder: Path) -> Path:
-    np.savez(folder / "file.npz", **layouts.published(checkpoint(VIT_VARIANTS["R_ViT_Ti16"], image_size=64, classes=7)))
+    np.savez(
+        folder / "file.npz",
+        **layouts.published(checkpoint(VIT_VARIANTS["R_ViT_Ti16"], image_size=64, classes=7)),
+    )
     return folder / "file.npz"
 
 
@@ -148,7 +168,9 @@ SLOT_NUMBERS = sum(x.size for name, x in checkpoint(TI16, **SMALL).items() if "b
         (write_hybrid, "R_ViT_Ti16, told by the shapes", "root"),
     ],
 )
-def test_files_of_all_kinds_are_verified(write: Callable[[Path], Path], said: str, layer: str, tmp_path: Path):
+def test_files_of_all_kinds_are_verified(
+    write: Callable[[Path], Path], said: str, layer: str, tmp_path: Path
+):
     verdict, lines = report(write(tmp_path))
     assert verdict, "\n".join(lines)
     assert said in "\n".join(lines)
@@ -159,7 +181,9 @@ def test_files_of_all_kinds_are_verified(write: Callable[[Path], Path], said: st
 def small_axial(monkeypatch: pytest.MonkeyPatch) -> dict[str, ViTVariant | ResNetVariant]:
     """The axial rows in little, as if the table of models had them so."""
     rows = {
-        "AxialViT_B32": replace(VIT_VARIANTS["AxialViT_B32"], width=48, depth=2, num_heads=3, mlp_dim=64),
+        "AxialViT_B32": replace(
+            VIT_VARIANTS["AxialViT_B32"], width=48, depth=2, num_heads=3, mlp_dim=64
+        ),
         "AxialResNet50": replace(RESNET_VARIANTS["AxialResNet50"], units=(1, 2)),
     }
     for name, row in rows.items():
@@ -172,13 +196,19 @@ def small_axial(monkeypatch: pytest.MonkeyPatch) -> dict[str, ViTVariant | ResNe
 @pytest.mark.parametrize(
     ("name", "size", "layers"),
     [
-        ("AxialViT_B32", (64, 96), {"embedding", "posembed_input", "encoderblock_0", "encoderblock_1", "encoder_norm"}),
+        (
+            "AxialViT_B32",
+            (64, 96),
+            {"embedding", "posembed_input", "encoderblock_0", "encoderblock_1", "encoder_norm"},
+        ),
         ("AxialResNet50", (40, 52), {"root", "block1", "block2", "pre_logits"}),
     ],
 )
 @pytest.mark.parametrize("kind", ["npz", "weights.h5"])
 def test_axial_models_are_verified(name, size, layers, kind, small_axial, tmp_path: Path):
-    """A file of Keras's tells no size: the tables of a ResNet do, those of a ViT if they are of a square."""
+    """A file of Keras's tells no size: the tables of a ResNet do, those of a ViT if they are of a
+    square.
+    """
     size = (64, 64) if (name, kind) == ("AxialViT_B32", "weights.h5") else size
     path, npz = tmp_path / f"file.{kind}", tmp_path / "file.npz"
     arrays = checkpoint(small_axial[name], image_size=size, classes=7)
@@ -193,8 +223,12 @@ def test_axial_models_are_verified(name, size, layers, kind, small_axial, tmp_pa
     assert ("axial attention under names of ours" in "\n".join(lines)) is (kind == "npz")
 
 
-def test_a_swap_of_rows_and_columns_is_found(small_axial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    files.write_npz(tmp_path / "file.npz", checkpoint(small_axial["AxialViT_B32"], image_size=64, classes=7))
+def test_a_swap_of_rows_and_columns_is_found(
+    small_axial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    files.write_npz(
+        tmp_path / "file.npz", checkpoint(small_axial["AxialViT_B32"], image_size=64, classes=7)
+    )
     right = applications.AxialViT_B32
 
     def wrong(**options):
@@ -223,7 +257,9 @@ def test_residual_networks_are_verified(name: str, tmp_path: Path):
     assert {"root", "block1", "block4", "logits"} <= layers_of(lines).keys()
 
 
-@pytest.mark.parametrize(("layer", "variable"), [("embedding", "kernel"), ("encoderblock_1", "mlp/dense_1/bias")])
+@pytest.mark.parametrize(
+    ("layer", "variable"), [("embedding", "kernel"), ("encoderblock_1", "mlp/dense_1/bias")]
+)
 def test_a_wrong_number_fails_and_names_its_layer(
     layer: str, variable: str, sound: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -231,7 +267,9 @@ def test_a_wrong_number_fails_and_names_its_layer(
 
     def wrong(**options):
         model = right(**options)
-        found = next(v for v in model.get_layer(layer).weights if v.path.endswith(f"{layer}/{variable}"))
+        found = next(
+            v for v in model.get_layer(layer).weights if v.path.endswith(f"{layer}/{variable}")
+        )
         found.assign(found + 0.01)
         return model
 
@@ -251,12 +289,17 @@ def test_wrong_numerics_fail(wrong: dict, sound: Path, monkeypatch: pytest.Monke
     assert lines[-1] == "FAILED: first layer that differs: encoderblock_0."
 
 
-def test_a_network_that_amplifies_rounding_is_not_blamed_for_it(sound: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_network_that_amplifies_rounding_is_not_blamed_for_it(
+    sound: Path, monkeypatch: pytest.MonkeyPatch
+):
     # As if float32 had been expected to do better than it can.
     monkeypatch.setattr(verify, "TOLERANCE", 1e-8)
     verdict, lines = report(sound)
     assert verdict
-    assert "  Tolerances above 1.0e-08: 10 times what moving every weight by its last bit does." in lines
+    assert (
+        "  Tolerances above 1.0e-08: 10 times what moving every weight by its last bit does."
+        in lines
+    )
 
 
 def test_another_model_than_expected_fails(sound: Path):
@@ -279,7 +322,10 @@ def test_a_file_under_a_published_name_must_be_that_file(sound: Path, tmp_path: 
     path.write_bytes(sound.read_bytes())
     verdict, lines = report(path)
     assert not verdict
-    assert "the size is not that of sam/ViT-B_16.npz; sam/ViT-B_16.npz is a file of ViT_B16" in lines[-1]
+    assert (
+        "the size is not that of sam/ViT-B_16.npz; sam/ViT-B_16.npz is a file of ViT_B16"
+        in lines[-1]
+    )
 
 
 @pytest.mark.usefixtures("_without_passes")
@@ -310,7 +356,9 @@ def test_a_missing_array_is_named(tmp_path: Path):
     arrays = checkpoint(TI16, **SMALL)
     del arrays["Transformer/encoderblock_1/LayerNorm_0/scale"]
     np.savez(tmp_path / "file.npz", **arrays)
-    with pytest.raises(ValueError, match=r"Missing \(1\): Transformer/encoderblock_1/LayerNorm_0/scale"):
+    with pytest.raises(
+        ValueError, match=r"Missing \(1\): Transformer/encoderblock_1/LayerNorm_0/scale"
+    ):
         report(tmp_path / "file.npz")
 
 
@@ -332,10 +380,16 @@ def test_an_unknown_model_names_its_neighbours(sound: Path):
 
 def test_positions_that_no_published_file_has_are_refused(tmp_path: Path):
     model = keras_vit.ViT_Ti16(
-        weights=None, input_shape=(32, 32, 3), classes=7, head_bias=1.0, position_embedding="learned_2d"
+        weights=None,
+        input_shape=(32, 32, 3),
+        classes=7,
+        head_bias=1.0,
+        position_embedding="learned_2d",
     )
     keras_vit.save_checkpoint(model, tmp_path / "file.npz")
-    with pytest.raises(ValueError, match="one learned position table at the stem.*column_embedding"):
+    with pytest.raises(
+        ValueError, match="one learned position table at the stem.*column_embedding"
+    ):
         report(tmp_path / "file.npz")
 
 

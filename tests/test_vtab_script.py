@@ -1,6 +1,8 @@
-"""VTAB through the script, as a user starts it: killed, stopped, gone on with, and what comes out in the end.
+"""VTAB through the script, as a user starts it: killed, stopped, gone on with, and what comes out
+in the end.
 
-The data sets are small ones on the disk, laid down by TensorFlow Datasets in the features of its own builders.
+The data sets are small ones on the disk, laid down by TensorFlow Datasets in the features of its
+own builders.
 """
 
 import dataclasses
@@ -38,7 +40,13 @@ OPTIONS = ["--smoke", "--config.run.loop.total_steps=200", "--config.run.loop.ch
 
 
 def command(data: Path, workdir: Path, *options: str) -> list[str]:
-    return [sys.executable, f"{ROOT}/experiments/vtab.py", f"--data_dir={data}", f"--workdir={workdir}", *options]
+    return [
+        sys.executable,
+        f"{ROOT}/experiments/vtab.py",
+        f"--data_dir={data}",
+        f"--workdir={workdir}",
+        *options,
+    ]
 
 
 def started(data: Path, workdir: Path, *options: str) -> subprocess.Popen:
@@ -47,7 +55,13 @@ def started(data: Path, workdir: Path, *options: str) -> subprocess.Popen:
 
 
 def vtab(data: Path, workdir: Path, *options: str) -> subprocess.CompletedProcess:
-    return warm.run(command(data, workdir, *options), env=ENV, capture_output=True, text=True, timeout=HUNG_SECONDS)
+    return warm.run(
+        command(data, workdir, *options),
+        env=ENV,
+        capture_output=True,
+        text=True,
+        timeout=HUNG_SECONDS,
+    )
 
 
 def pixels(label: int, draws: np.random.Generator) -> np.ndarray:
@@ -67,7 +81,9 @@ def texture(number: int, draws: np.random.Generator) -> dict[str, Any]:
 def scene(number: int, draws: np.random.Generator) -> dict[str, Any]:
     count = 3 + number % 8
     thing = {"color": "red", "material": "metal", "shape": "cube", "size": "large", "rotation": 0.0}
-    things = [{**thing, "3d_coords": [0.0] * 3, "pixel_coords": [1.0, 1.0, 9.0]} for _ in range(count)]
+    things = [
+        {**thing, "3d_coords": [0.0] * 3, "pixel_coords": [1.0, 1.0, 9.0]} for _ in range(count)
+    ]
     questions = [{"question": "How many?", "answer": "Some."}]
     return {
         "image": png(pixels(count, draws)),
@@ -86,7 +102,8 @@ def sprite(number: int, draws: np.random.Generator) -> dict[str, Any]:
     return {**facts, "image": png(image), "label_x_position": place, "id": str(number)}
 
 
-# Name, version, an example, sizes of the splits: 800 to learn from, and 200 in what VTAB makes its validation set.
+# Name, version, an example, sizes of the splits: 800 to learn from, and 200 in what VTAB makes its
+# validation set.
 SETS = (
     ("dtd", "3.0.1", texture, {"train": 810, "validation": 205, "test": 90}),
     ("clevr", "3.1.0", scene, {"train": 2000, "validation": 70}),
@@ -102,7 +119,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def lay_down(folder: Path, name: str, version: str, example_of: Callable, sizes: dict[str, int]) -> None:
+def lay_down(
+    folder: Path, name: str, version: str, example_of: Callable, sizes: dict[str, int]
+) -> None:
     real = tfds.builder_cls(name)
     with tfds.core.registered.skip_registration():
 
@@ -111,7 +130,9 @@ def lay_down(folder: Path, name: str, version: str, example_of: Callable, sizes:
             SUPPORTED_VERSIONS = []
 
             def _split_generators(self, dl_manager):
-                return {split: self._generate_examples(split, size) for split, size in sizes.items()}
+                return {
+                    split: self._generate_examples(split, size) for split, size in sizes.items()
+                }
 
             def _generate_examples(self, split, size) -> Iterator[tuple[int, dict]]:
                 draws = np.random.default_rng(len(split))
@@ -161,7 +182,9 @@ def stamp(path: Path) -> tuple[bytes, int]:
 
 @pytest.fixture(scope="module")
 def story(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Story:
-    """The three tasks at once; and in another folder killed in the second, stopped in it too, then finished."""
+    """The three tasks at once; and in another folder killed in the second, stopped in it too, then
+    finished.
+    """
     root = tmp_path_factory.mktemp("runs")
     options, second = [*OPTIONS, f"--tasks={','.join(TASKS)}"], root / "parts" / TASKS[1]
     at_once = vtab(data, root / "at_once", *options)
@@ -172,7 +195,11 @@ def story(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Story:
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
     assert killed.returncode == -signal.SIGKILL
-    first, newest, had_result = stamp(root / "parts" / TASKS[0] / "result.json"), steps(second)[-1], False
+    first, newest, had_result = (
+        stamp(root / "parts" / TASKS[0] / "result.json"),
+        steps(second)[-1],
+        False,
+    )
     had_result = (second / "result.json").exists()
 
     stopped = started(data, root / "parts", *options)
@@ -187,7 +214,10 @@ def story(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Story:
 
 def test_a_killed_run_goes_on_from_its_checkpoint(story: Story):
     assert not story.had_result
-    assert f"Going on from step {int(''.join(filter(str.isdigit, story.checkpoint)))} of 200" in story.stopped.stderr
+    assert (
+        f"Going on from step {int(''.join(filter(str.isdigit, story.checkpoint)))} of 200"
+        in story.stopped.stderr
+    )
     assert "3 tasks, 1 finished before." in story.stopped.stdout
 
 
@@ -200,7 +230,9 @@ def test_a_stopped_run_saves_and_says_so_with_its_code(story: Story):
 def test_a_finished_task_is_left_alone(story: Story):
     assert story.done.returncode == 0, story.done.stderr[-3000:]
     assert stamp(story.workdir / TASKS[0] / "result.json") == story.first
-    assert "[1/2] Clevr-Count: learned from 1,000 images, measured on 70 (test)" in story.done.stdout
+    assert (
+        "[1/2] Clevr-Count: learned from 1,000 images, measured on 70 (test)" in story.done.stdout
+    )
     assert "[2/2] dSpr-Loc: learned from 1,000 images, measured on 200 (test)" in story.done.stdout
 
 
@@ -211,7 +243,9 @@ def test_the_interrupted_run_ends_with_the_same_bits(story: Story):
 
 def test_the_tasks_are_learned(story: Story):
     """Chance is one in 8 and one in 16; the labels can be read off the images."""
-    shares = {task: json.loads(story.expected[f"{task}/result.json"])["numbers"]["top1"] for task in TASKS}
+    shares = {
+        task: json.loads(story.expected[f"{task}/result.json"])["numbers"]["top1"] for task in TASKS
+    }
     assert shares["clevr_count"] > 0.4 and shares["dsprites_location"] > 0.12
     assert f"vtab/clevr_count: {shares['clevr_count']:.2%}" in story.done.stdout
     page = (story.workdir / "vtab.md").read_text()
@@ -245,7 +279,13 @@ def test_a_run_killed_while_it_measured_is_not_trained_again(story: Story):
 
 
 def test_another_setting_in_the_same_folder_is_refused(story: Story):
-    other = vtab(story.data, story.workdir, "--smoke", "--tasks=dtd", "--config.run.optimizer.learning_rate=0.03")
+    other = vtab(
+        story.data,
+        story.workdir,
+        "--smoke",
+        "--tasks=dtd",
+        "--config.run.optimizer.learning_rate=0.03",
+    )
     assert other.returncode == 1 and "Traceback" not in other.stderr
     assert "holds another VTAB run:\n" in other.stderr
     assert "run.optimizer.learning_rate: there 0.01, here 0.03" in other.stderr
@@ -255,7 +295,10 @@ def test_missing_data_are_said_before_anything_runs(data: Path, tmp_path: Path):
     missing = vtab(data, tmp_path / "run", "--smoke", "--tasks=dtd,resisc45")
     assert missing.returncode == 1 and "Traceback" not in missing.stderr
     assert "data on the disk: DTD\n  not there, by hand: Resisc45" in missing.stdout
-    assert "resisc45: To be downloaded by hand." in missing.stderr and "downloads/manual" in missing.stderr
+    assert (
+        "resisc45: To be downloaded by hand." in missing.stderr
+        and "downloads/manual" in missing.stderr
+    )
     assert not (tmp_path / "run").exists()
 
 
@@ -268,7 +311,9 @@ def test_mistakes_of_the_command_line_are_told(data: Path, tmp_path: Path):
         ("--config.run.data.held_out=0.1", "leave out --config.run.data.held_out"),
     ):
         wrong = vtab(data, tmp_path / "run", "--smoke", "--tasks=dtd", option)
-        assert wrong.returncode == 1 and message in wrong.stderr and "Traceback" not in wrong.stderr, wrong.stderr
+        assert (
+            wrong.returncode == 1 and message in wrong.stderr and "Traceback" not in wrong.stderr
+        ), wrong.stderr
     assert not (tmp_path / "run").exists()
 
 
@@ -290,11 +335,25 @@ def test_a_setting_is_chosen_on_a_folder_of_your_own_without_its_test_set(tmp_pa
 
 
 def test_a_file_of_keras_is_fine_tuned_on_the_tasks(data: Path, tmp_path: Path):
-    row = dataclasses.replace(VIT_VARIANTS["ViT_Ti16"], depth=1, patch_size=8, width=16, num_heads=2, mlp_dim=32)
-    keras_vit.application(row)(weights=None, classes=3, input_shape=(24, 24, 3)).save(tmp_path / "own.keras")
+    row = dataclasses.replace(
+        VIT_VARIANTS["ViT_Ti16"], depth=1, patch_size=8, width=16, num_heads=2, mlp_dim=32
+    )
+    keras_vit.application(row)(weights=None, classes=3, input_shape=(24, 24, 3)).save(
+        tmp_path / "own.keras"
+    )
     done = vtab(data, tmp_path / "run", "--smoke", "--tasks=dtd", f"--model={tmp_path}/own.keras")
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "own.keras" in (tmp_path / "run/dtd/config.json").read_text() and "vtab/dtd: " in done.stdout
+    assert (
+        "own.keras" in (tmp_path / "run/dtd/config.json").read_text()
+        and "vtab/dtd: " in done.stdout
+    )
     assert (tmp_path / "run/vtab.md").read_text().startswith("# VTAB-1k: own from sha256 ")
-    twice = vtab(data, tmp_path / "x", "--smoke", "--tasks=dtd", f"--model={tmp_path}/own.keras", "--weights=none")
+    twice = vtab(
+        data,
+        tmp_path / "x",
+        "--smoke",
+        "--tasks=dtd",
+        f"--model={tmp_path}/own.keras",
+        "--weights=none",
+    )
     assert twice.returncode == 1 and "brings its own weights: leave out --weights" in twice.stderr

@@ -1,4 +1,6 @@
-"""What VTAB's script makes of its flags for each task: nothing is learned. Whole runs are in test_vtab_script.py."""
+"""What VTAB's script makes of its flags for each task: nothing is learned. Whole runs are in
+test_vtab_script.py.
+"""
 
 import ast
 import json
@@ -47,14 +49,25 @@ def ask(tmp_path: Path, *options: str) -> subprocess.CompletedProcess:
     return warm.run(command, env=env, capture_output=True, text=True, timeout=HUNG_SECONDS)
 
 
-def test_the_setting_is_the_paper_s_and_flips_and_crops_go_where_they_would_change_the_label(tmp_path: Path):
+def test_the_setting_is_the_paper_s_and_flips_and_crops_go_where_they_would_change_the_label(
+    tmp_path: Path,
+):
     done = ask(tmp_path, "--model=ViT_L16")
     assert done.returncode == 0, done.stderr[-3000:]
     written = json.loads(done.stdout.splitlines()[-1])
-    found = {name: {field: ast.literal_eval(text) for field, text in part.items()} for name, part in written.items()}
+    found = {
+        name: {field: ast.literal_eval(text) for field, text in part.items()}
+        for name, part in written.items()
+    }
     setting = found.pop("config")
-    # arXiv:2010.11929, B.1.1 and Table 4: 2500 steps of 512 images at 384 pixels, SGD with momentum at 0.01.
-    expected = {"run.loop.total_steps": 2500, "run.batch_size": 512, "image_size": 384, "model": "ViT_L16"}
+    # arXiv:2010.11929, B.1.1 and Table 4: 2500 steps of 512 images at 384 pixels, SGD with momentum
+    # at 0.01.
+    expected = {
+        "run.loop.total_steps": 2500,
+        "run.batch_size": 512,
+        "image_size": 384,
+        "model": "ViT_L16",
+    }
     expected |= {"run.optimizer.learning_rate": 0.01, "run.optimizer.name": "momentum"}
     expected |= {"run.data.flip": True, "run.data.crop": "inception"}
     assert {name: setting[name] for name in expected} == expected
@@ -65,9 +78,14 @@ def test_the_setting_is_the_paper_s_and_flips_and_crops_go_where_they_would_chan
         "False-True": [False, "inception", 0.05],
     }
     task = found["True-True"]
-    assert task["run.data.name"] == "dtd:3.0.1; learned from 1000" and task["run.data.kind"] == "given"
+    assert (
+        task["run.data.name"] == "dtd:3.0.1; learned from 1000" and task["run.data.kind"] == "given"
+    )
     assert task["run.loop.evaluate_every"] == 0 and task["run.data.test"] == ""
-    assert not (tmp_path / "done" / "checkpoints").exists() and (tmp_path / "done" / "model.npz").exists()
+    assert (
+        not (tmp_path / "done" / "checkpoints").exists()
+        and (tmp_path / "done" / "model.npz").exists()
+    )
     assert (tmp_path / "begun" / "checkpoints" / "1").exists()
 
 
@@ -80,6 +98,8 @@ def test_the_setting_is_the_paper_s_and_flips_and_crops_go_where_they_would_chan
         ("--config.run.batch=3", "Did you mean run.batch_size"),
     ],
 )
-def test_what_the_tasks_decide_and_what_is_misspelt_is_refused(tmp_path: Path, option: str, message: str):
+def test_what_the_tasks_decide_and_what_is_misspelt_is_refused(
+    tmp_path: Path, option: str, message: str
+):
     refused = ask(tmp_path, "--smoke", option)
     assert refused.returncode == 1 and message in refused.stderr

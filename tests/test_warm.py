@@ -21,7 +21,8 @@ def test_streams_arguments_folder_and_environment(start, tmp_path):
     script = tmp_path / "script.py"
     (tmp_path / "beside.py").write_text("WORD = 'found'")
     script.write_text(
-        "import beside, os, sys\nprint(beside.WORD, sys.argv, os.getcwd(), os.environ['HERE'], __name__)\n"
+        "import beside, os, sys\nprint(beside.WORD, sys.argv, os.getcwd(), os.environ['HERE'], "
+        "__name__)\n"
         "print('wrong', file=sys.stderr)\nsys.exit(3)"
     )
     environment = {**os.environ, "HERE": "here"}
@@ -32,15 +33,27 @@ def test_streams_arguments_folder_and_environment(start, tmp_path):
 
 
 def test_code_and_modules(start):
-    code = start.run([sys.executable, "-c", "import sys; print(sys.argv)", "x"], capture_output=True, text=True)
+    code = start.run(
+        [sys.executable, "-c", "import sys; print(sys.argv)", "x"], capture_output=True, text=True
+    )
     assert (code.stdout, code.returncode) == ("['-c', 'x']\n", 0)
-    module = start.run([sys.executable, "-m", "keras_vit", "info", "ViT_B17"], capture_output=True, text=True)
-    assert module.returncode == 1 and "ViT_B16" in module.stderr and "Traceback" not in module.stderr
+    module = start.run(
+        [sys.executable, "-m", "keras_vit", "info", "ViT_B17"], capture_output=True, text=True
+    )
+    assert (
+        module.returncode == 1 and "ViT_B16" in module.stderr and "Traceback" not in module.stderr
+    )
 
 
 def test_an_exception_is_told_with_its_traceback(start):
-    done = start.run([sys.executable, "-c", "raise OSError('gone')"], stderr=subprocess.PIPE, text=True)
-    assert done.returncode == 1 and done.stderr.startswith("Traceback") and done.stderr.endswith("OSError: gone\n")
+    done = start.run(
+        [sys.executable, "-c", "raise OSError('gone')"], stderr=subprocess.PIPE, text=True
+    )
+    assert (
+        done.returncode == 1
+        and done.stderr.startswith("Traceback")
+        and done.stderr.endswith("OSError: gone\n")
+    )
 
 
 def test_what_is_written_and_registered_before_the_end_is_not_lost(start):
@@ -48,12 +61,17 @@ def test_what_is_written_and_registered_before_the_end_is_not_lost(start):
     assert start.run([sys.executable, "-c", code], stdout=subprocess.PIPE).stdout == b"first last\n"
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, -15), (signal.SIGINT, -2)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, -15), (signal.SIGINT, -2)]
+)
 def test_signals_end_it(start, number, code):
     line = "import time; print('ready', flush=True); time.sleep(600)"
-    if number == signal.SIGINT:  # whoever starts the tests in the background of a shell has all below ignore it
+    # whoever starts the tests in the background of a shell has all below ignore it
+    if number == signal.SIGINT:
         line = f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler); {line}"
-    process = start.Popen([sys.executable, "-c", line], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    process = start.Popen(
+        [sys.executable, "-c", line], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
     assert process.stdout.readline() == "ready\n" and process.poll() is None
     process.send_signal(number)
     assert process.communicate(timeout=60)[0] == "" and process.returncode == code
@@ -61,13 +79,18 @@ def test_signals_end_it(start, number, code):
 
 def test_a_time_limit_ends_it(start):
     with pytest.raises(subprocess.TimeoutExpired):
-        start.run([sys.executable, "-c", "import time; time.sleep(600)"], capture_output=True, timeout=0.2)
+        start.run(
+            [sys.executable, "-c", "import time; time.sleep(600)"], capture_output=True, timeout=0.2
+        )
 
 
 def test_processes_run_beside_one_another_and_draw_their_own_numbers():
     line = "import random, time, numpy; print(random.random(), numpy.random.rand()); time.sleep(1)"
     start = time.monotonic()
-    processes = [warm.Popen([sys.executable, "-c", line], stdout=subprocess.PIPE, text=True) for _ in range(8)]
+    processes = [
+        warm.Popen([sys.executable, "-c", line], stdout=subprocess.PIPE, text=True)
+        for _ in range(8)
+    ]
     numbers = {number for process in processes for number in process.communicate()[0].split()}
     assert len(numbers) == 16 and time.monotonic() - start < 8 * 1
 

@@ -1,4 +1,6 @@
-"""Files that people and later runs rely on: whole or not at all, whoever is interrupted; and what is kept is kept."""
+"""Files that people and later runs rely on: whole or not at all, whoever is interrupted; and what
+is kept is kept.
+"""
 
 import os
 import re
@@ -13,7 +15,9 @@ import recorded_writes
 from keras_vit.weights import files
 from keras_vit.writing import table, write_atomically, write_text
 
-on_linux = pytest.mark.skipif(sys.platform != "linux", reason="tells files by their descriptors as Linux does")
+on_linux = pytest.mark.skipif(
+    sys.platform != "linux", reason="tells files by their descriptors as Linux does"
+)
 
 
 def text(path: Path) -> None:
@@ -38,7 +42,9 @@ WRITERS = [text, by_hand, npz, safetensors]
 
 
 @pytest.mark.parametrize("write", WRITERS)
-def test_a_file_takes_the_place_of_the_old_one_and_leaves_nothing_beside_it(tmp_path: Path, write: Callable):
+def test_a_file_takes_the_place_of_the_old_one_and_leaves_nothing_beside_it(
+    tmp_path: Path, write: Callable
+):
     path = tmp_path / "a.npz"
     path.write_text("old")
     write(path)
@@ -46,7 +52,9 @@ def test_a_file_takes_the_place_of_the_old_one_and_leaves_nothing_beside_it(tmp_
 
 
 @pytest.mark.parametrize("write", WRITERS)
-def test_an_interrupted_writer_leaves_the_old_file_and_nothing_else(tmp_path: Path, write: Callable, monkeypatch):
+def test_an_interrupted_writer_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, write: Callable, monkeypatch
+):
     path = tmp_path / "a.npz"
     path.write_text("old")
 
@@ -61,7 +69,9 @@ def test_an_interrupted_writer_leaves_the_old_file_and_nothing_else(tmp_path: Pa
 
 @on_linux
 @pytest.mark.parametrize("write", [npz, safetensors])
-def test_weights_are_on_the_disk_before_they_take_their_name(tmp_path: Path, write: Callable, monkeypatch):
+def test_weights_are_on_the_disk_before_they_take_their_name(
+    tmp_path: Path, write: Callable, monkeypatch
+):
     events = recorded_writes.record(monkeypatch)
     write(tmp_path / "a.npz")
     assert [kind for kind, _ in events] == ["synced", "renamed"] and events[1][1] == "a.npz"
@@ -71,9 +81,18 @@ def test_weights_are_on_the_disk_before_they_take_their_name(tmp_path: Path, wri
 def test_no_script_draws_under_the_final_name():
     root = Path(__file__).parents[1]
     code = [path for name in ("keras_vit", "experiments") for path in (root / name).rglob("*.py")]
-    lines = [line.strip() for path in code for line in path.read_text(encoding="utf-8").splitlines()]
-    drawn = [line for line in lines if re.search(r"savefig\(|save_img\(", line) and not line.startswith("...")]
-    assert len(drawn) > 3 and [line for line in drawn if not re.search(r"(savefig|save_img)\(partial\b", line)] == []
+    lines = [
+        line.strip() for path in code for line in path.read_text(encoding="utf-8").splitlines()
+    ]
+    drawn = [
+        line
+        for line in lines
+        if re.search(r"savefig\(|save_img\(", line) and not line.startswith("...")
+    ]
+    assert (
+        len(drawn) > 3
+        and [line for line in drawn if not re.search(r"(savefig|save_img)\(partial\b", line)] == []
+    )
 
 
 def test_what_is_in_a_cell_ends_neither_the_cell_nor_the_row():

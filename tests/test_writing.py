@@ -30,19 +30,29 @@ def test_what_killed_writers_left_is_removed_by_the_next_writer_in_the_folder(tm
     assert [path.name.endswith("-other.md") for path in tmp_path.iterdir()] == [True]
     with write_atomically(tmp_path / "report.md") as partial:
         partial.write_text("whole")
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("report.md", "whole")]
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [
+        ("report.md", "whole")
+    ]
 
 
-def test_two_threads_may_write_the_same_file_and_a_number_of_a_killed_process_may_come_again(tmp_path: Path):
+def test_two_threads_may_write_the_same_file_and_a_number_of_a_killed_process_may_come_again(
+    tmp_path: Path,
+):
     (tmp_path / f"{_MARK}{os.getpid()}.{10**9}-report.md").touch()
-    with write_atomically(tmp_path / "report.md") as one, write_atomically(tmp_path / "report.md") as other:
+    with (
+        write_atomically(tmp_path / "report.md") as one,
+        write_atomically(tmp_path / "report.md") as other,
+    ):
         assert one != other
         one.write_text("one"), other.write_text("other")
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("report.md", "one")]
 
 
 def test_what_a_living_writer_or_another_machine_writes_stays(tmp_path: Path):
-    elsewhere, living = tmp_path / ".partial-00000000-1-report.md", tmp_path / f"{_MARK}{os.getppid()}-report.md"
+    elsewhere, living = (
+        tmp_path / ".partial-00000000-1-report.md",
+        tmp_path / f"{_MARK}{os.getppid()}-report.md",
+    )
     elsewhere.touch()
     living.touch()
     with write_atomically(tmp_path / "report.md") as ours:
@@ -53,7 +63,9 @@ def test_what_a_living_writer_or_another_machine_writes_stays(tmp_path: Path):
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk_says_what_was_not_written_and_what_is_kept(tmp_path: Path, code: int):
     (tmp_path / "a.md").write_text("old")
-    words = f"{os.strerror(code)}: make room. An older file of this name is kept: '{tmp_path / 'a.md'}'"
+    words = (
+        f"{os.strerror(code)}: make room. An older file of this name is kept: '{tmp_path / 'a.md'}'"
+    )
     with pytest.raises(OSError, match=re.escape(words)), write_atomically(tmp_path / "a.md"):
         raise OSError(code, os.strerror(code))
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a.md", "old")]
@@ -61,7 +73,12 @@ def test_a_full_disk_says_what_was_not_written_and_what_is_kept(tmp_path: Path, 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("plain été", "plain été"), ("a\nb", r"a\nb"), ("\u2028\x85", r"\u2028\x85"), ("\udce9", r"\udce9")],
+    [
+        ("plain été", "plain été"),
+        ("a\nb", r"a\nb"),
+        ("\u2028\x85", r"\u2028\x85"),
+        ("\udce9", r"\udce9"),
+    ],
 )
 def test_a_name_is_one_line_of_text(text: str, expected: str):
     assert to_one_line(text) == expected
@@ -76,7 +93,9 @@ def test_json_comes_back(tmp_path: Path):
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-def test_a_number_that_json_does_not_have_is_named_and_nothing_is_written(tmp_path: Path, number: float):
+def test_a_number_that_json_does_not_have_is_named_and_nothing_is_written(
+    tmp_path: Path, number: float
+):
     path = tmp_path / "x.json"
     path.write_text("{}")
     with pytest.raises(ValueError, match=re.escape("is not written: a.b.1, c is NaN or infinite")):

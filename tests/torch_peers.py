@@ -1,4 +1,6 @@
-"""timm where its optional parts are missing: it imports torchvision for data sets that no test here needs."""
+"""timm where its optional parts are missing: it imports torchvision for data sets that no test here
+needs.
+"""
 
 import importlib.machinery
 import importlib.util
@@ -67,7 +69,9 @@ def _look_for_torchvision() -> None:
 
 
 def _torchvision_works() -> bool:
-    """There is no CPU build of it in the registry, and the CUDA build does not import beside torch's CPU build."""
+    """There is no CPU build of it in the registry, and the CUDA build does not import beside
+    torch's CPU build.
+    """
     try:
         import torchvision  # noqa: F401
     except Exception:

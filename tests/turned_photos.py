@@ -1,4 +1,6 @@
-"""Photos as cameras write them, held in all eight ways, of every kind; Pillow turns them back, which is the witness."""
+"""Photos as cameras write them, held in all eight ways, of every kind; Pillow turns them back,
+which is the witness.
+"""
 
 import io
 
@@ -50,12 +52,16 @@ def as_stored(picture: Image.Image, orientation: int) -> Image.Image:
 
 
 def photo(kind: str, orientation: int, picture: Image.Image | None = None) -> bytes:
-    """A file of a kind of `KINDS` that a viewer shows upright; of those without EXIF, always as it is stored."""
+    """A file of a kind of `KINDS` that a viewer shows upright; of those without EXIF, always as it
+    is stored.
+    """
     pillow_format, mode, options = KINDS[kind]
     picture = (scene() if picture is None else picture).convert(mode)
     if kind not in WITHOUT_EXIF:
         picture = as_stored(picture, orientation)
-        options = options | {"exif": exif_of(orientation).tobytes() if kind == "heic" else exif_of(orientation)}
+        options = options | {
+            "exif": exif_of(orientation).tobytes() if kind == "heic" else exif_of(orientation)
+        }
     written = io.BytesIO()
     picture.save(written, pillow_format, **options)
     return written.getvalue()

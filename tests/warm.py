@@ -1,10 +1,13 @@
-"""Python processes that start in milliseconds: `run` and `Popen` of `subprocess`, for commands of this interpreter.
+"""Python processes that start in milliseconds: `run` and `Popen` of `subprocess`, for commands of
+this interpreter.
 
-A server imports TensorFlow, Keras and the package once and is forked for each command, so that a test of a script does
-not wait seconds for imports that it does not test. What a forked process does is all its own: arguments, environment,
-folder, streams, signals, exit code. Two things are the server's: the modules that are imported already, and the seed of
-Python's hashes. A test of either starts a process of its own. So do all, where the system cannot fork and wait for
-a process through a descriptor (Linux can).
+A server imports TensorFlow, Keras and the package once and is forked for each command, so that a
+test of a script does
+not wait seconds for imports that it does not test. What a forked process does is all its own:
+arguments, environment, folder, streams, signals, exit code. Two things are the server's: the
+modules that are imported already, and the seed of Python's hashes. A test of either starts a
+process of its own. So do all, where the system cannot fork and wait for a process through a
+descriptor (Linux can).
 """
 
 import atexit
@@ -30,20 +33,28 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-FOLDER = "KERAS_VIT_TESTS_WARM"  # the environment variable that names the folder of the servers' sockets
+FOLDER = (
+    "KERAS_VIT_TESTS_WARM"  # the environment variable that names the folder of the servers' sockets
+)
 CAN_FORK = hasattr(os, "fork") and hasattr(os, "pidfd_open")
-HUNG_SECONDS = 3600.0  # no test fails because the machine is busy: a process that takes longer hangs
+# no test fails because the machine is busy: a process that takes longer hangs
+HUNG_SECONDS = 3600.0
 _LENGTH = struct.Struct("!Q")
 _STATUS = struct.Struct("!q")
 _ENDED = struct.Struct("!qd")  # the exit code, and processor seconds
-cpu_seconds = 0.0  # of processes that were started here and have ended; they are the server's children, not ours
+# of processes that were started here and have ended; they are the server's children, not ours
+cpu_seconds = 0.0
 
 
 # ---- for tests
 
 
 def run(
-    command: Sequence[str], *, capture_output: bool = False, timeout: float | None = None, **options: Any
+    command: Sequence[str],
+    *,
+    capture_output: bool = False,
+    timeout: float | None = None,
+    **options: Any,
 ) -> subprocess.CompletedProcess:
     """`subprocess.run` without `input` and `check`."""
     if capture_output:
@@ -82,11 +93,17 @@ class ForkedProcess:
         env: dict[str, str] | None = None,
         cwd: str | os.PathLike | None = None,
     ):
-        if command[0] != sys.executable or (command[1].startswith("-") and command[1] not in ("-c", "-m")):
-            raise ValueError(f"Not a command that the warm server can run: {command[:2]}. Use `subprocess`.")
+        if command[0] != sys.executable or (
+            command[1].startswith("-") and command[1] not in ("-c", "-m")
+        ):
+            raise ValueError(
+                f"Not a command that the warm server can run: {command[:2]}. Use `subprocess`."
+            )
         environment = dict(os.environ if env is None else env)
         read_at_start = [
-            name for name in ("PYTHONPATH", "PYTHONWARNINGS") if environment.get(name) != os.environ.get(name)
+            name
+            for name in ("PYTHONPATH", "PYTHONWARNINGS")
+            if environment.get(name) != os.environ.get(name)
         ]
         if read_at_start:
             raise ValueError(f"Python reads {read_at_start} when it starts. Use `subprocess`.")
@@ -97,7 +114,11 @@ class ForkedProcess:
                 self.stderr, err = None, out
             else:
                 self.stderr, err = _stream(stderr, 2, text, errors, ours)
-            request = {"argv": command[1:], "env": environment, "cwd": os.fspath(cwd or os.getcwd())}
+            request = {
+                "argv": command[1:],
+                "env": environment,
+                "cwd": os.fspath(cwd or os.getcwd()),
+            }
             self._connection = _connect(environment.get("KERAS_BACKEND", "tensorflow"))
             payload = json.dumps(request).encode()
             socket.send_fds(self._connection, [_LENGTH.pack(len(payload))], [out, err])
@@ -114,7 +135,11 @@ class ForkedProcess:
 
     def communicate(self, timeout: float | None = None) -> tuple[Any, Any]:
         deadline = None if timeout is None else time.monotonic() + timeout
-        streams = [stream for stream in (self.stdout, self.stderr) if stream is not None and not stream.closed]
+        streams = [
+            stream
+            for stream in (self.stdout, self.stderr)
+            if stream is not None and not stream.closed
+        ]
         chunks: dict[IO, list[bytes]] = {stream: [] for stream in streams}
         with selectors.DefaultSelector() as selector:
             for stream in streams:
@@ -172,7 +197,11 @@ class ForkedProcess:
 
 
 def _stream(
-    wanted: int | IO | None, default: int, text: bool, errors: str | None, ours: contextlib.ExitStack
+    wanted: int | IO | None,
+    default: int,
+    text: bool,
+    errors: str | None,
+    ours: contextlib.ExitStack,
 ) -> tuple[IO | None, int]:
     """Our end, and the descriptor that the process writes to."""
     if wanted is None:
@@ -214,12 +243,17 @@ def _start_server(path: Path, backend: str) -> None:
     environment = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
     with open(path.with_suffix(".log"), "wb") as log:
         command = [sys.executable, os.path.abspath(__file__), os.fspath(path)]
-        server = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-    server.returncode = 0  # it outlives whoever started it: nothing is to be waited for, or warned of
+        server = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
+    # it outlives whoever started it: nothing is to be waited for, or warned of
+    server.returncode = 0
     deadline = time.monotonic() + HUNG_SECONDS
     while not path.exists():
         if time.monotonic() > deadline or not Path(f"/proc/{server.pid}").exists():
-            raise RuntimeError(f"No server of warm processes: {path.with_suffix('.log').read_text()[-2000:]}")
+            raise RuntimeError(
+                f"No server of warm processes: {path.with_suffix('.log').read_text()[-2000:]}"
+            )
         time.sleep(0.02)
 
 
@@ -228,7 +262,13 @@ def _start_server(path: Path, backend: str) -> None:
 
 # What commands and scripts import, so that a fork has it.
 _IMPORTED = (
-    *("matplotlib.backends.backend_agg", "PIL.Image", "scipy.linalg", "sklearn.datasets", "sklearn.linear_model"),
+    *(
+        "matplotlib.backends.backend_agg",
+        "PIL.Image",
+        "scipy.linalg",
+        "sklearn.datasets",
+        "sklearn.linear_model",
+    ),
     *(
         "tensorflow",
         "keras_vit.export.acceptance",
@@ -256,22 +296,34 @@ def _serve(path: Path) -> Callable[[], None] | None:
                     before = os.times()
                     status = os.waitid(os.P_PIDFD, descriptor, os.WEXITED)
                     now = os.times()
-                    used = now.children_user + now.children_system - before.children_user - before.children_system
+                    used = (
+                        now.children_user
+                        + now.children_system
+                        - before.children_user
+                        - before.children_system
+                    )
                     selector.unregister(descriptor)
                     os.close(descriptor)
                     with contextlib.suppress(OSError), connection:  # whoever asked may have ended
-                        code = status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
+                        code = (
+                            status.si_status
+                            if status.si_code == os.CLD_EXITED
+                            else -status.si_status
+                        )
                         connection.sendall(_ENDED.pack(code, used))
                     continue
                 connection, _ = listener.accept()
                 head, streams, _, _ = socket.recv_fds(connection, _LENGTH.size, 2)
                 request = json.loads(_receive(connection, *_LENGTH.unpack(head)))
-                with warnings.catch_warnings():  # JAX warns of threads, which it starts when it is first used
+                # JAX warns of threads, which it starts when it is first used
+                with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
                     pid = os.fork()
                 if not pid:
                     connection.close()
-                    for process, waiting in (key.data for key in selector.get_map().values() if key.data):
+                    for process, waiting in (
+                        key.data for key in selector.get_map().values() if key.data
+                    ):
                         os.close(process), waiting.close()
                     return lambda: _become(request, *streams)
                 for stream in streams:
@@ -292,9 +344,13 @@ def _become(request: dict[str, Any], out: int, err: int) -> None:
     os.dup2(out, 1), os.dup2(err, 2)
     for descriptor in {out, err}:
         os.close(descriptor)
-    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # those of the server are of its log, a file
-    sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False, buffering=1)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
+    # those of the server are of its log, a file
+    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)
+    sys.stderr = open(
+        2, "w", encoding="utf-8", errors="backslashreplace", closefd=False, buffering=1
+    )
+    # ignored where the tests run in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     random.seed(), np.random.seed()
     kind, *arguments = request["argv"]
     sys.orig_argv = [sys.executable, kind, *arguments]

@@ -1,7 +1,9 @@
-"""What an ablation consists of: arms, each a config; claims, arithmetic on their accuracies; and the one base of all.
+"""What an ablation consists of: arms, each a config; claims, arithmetic on their accuracies; and
+the one base of all.
 
-What lives here: the dataclasses, and how one config is made of another. What does not: which studies there are
-(`ablations/studies.py`), what is made of their runs (`ablations/report.py`), and running them (`ablations.py`).
+What lives here: the dataclasses, and how one config is made of another. What does not: which
+studies there are (`ablations/studies.py`), what is made of their runs (`ablations/report.py`), and
+running them (`ablations.py`).
 """
 
 from collections.abc import Callable, Mapping
@@ -54,7 +56,9 @@ class Arm:
         """Multiply-adds of one image; the head is left out, as it depends on the data."""
         row, size = row_of(self.config.model, self.config.variant), self.config.image_size
         counted = ("classifier", "position_embedding")
-        options = {name: value for name, value in self.config.model_options.items() if name in counted}
+        options = {
+            name: value for name, value in self.config.model_options.items() if name in counted
+        }
         return cost.macs(row, (size, size), classes=None, **options)
 
     @property
@@ -95,7 +99,8 @@ class Study:
         arms: Name to arm, in the order of the table; compute is relative to the first.
         claims: What the paper says.
         picture: "means", "compute" or "data": what accuracy is drawn against.
-        metric: "fewshot" or "test": the accuracy that is drawn, where it is one: that which the paper has.
+        metric: "fewshot" or "test": the accuracy that is drawn, where it is one: that which the
+            paper has.
         paper_label: What the paper's numbers of the arms are.
         start: Of the run whose weights all arms go on from, if there is one.
     """
@@ -116,7 +121,9 @@ class Study:
 
 
 def make_base(size: str, data: Mapping[str, str]) -> PretrainConfig:
-    """What all arms have in common: the rows of Table 3 for JFT-300M, with the rate of ResNet-50."""
+    """What all arms have in common: the rows of Table 3 for JFT-300M, with the rate of
+    ResNet-50.
+    """
     config = load_config(str(CONFIGS / "cifar10_scratch.py"))
     config = smoke_form(config) if size == "smoke" else config
     steps, warmup = (SMOKE_STEPS, 2) if size == "smoke" else (STEPS, WARMUP_STEPS)
@@ -133,18 +140,30 @@ def make_base(size: str, data: Mapping[str, str]) -> PretrainConfig:
             clip_norm=None,
         ),
         loop=LoopConfig(
-            total_steps=steps, log_every=max(1, steps // 16), evaluate_every=steps // 4, checkpoint_every=steps // 4
+            total_steps=steps,
+            log_every=max(1, steps // 16),
+            evaluate_every=steps // 4,
+            checkpoint_every=steps // 4,
         ),
     )
     return replace(config, run=run, variant={**config.variant, "name": "ViT_Ablation"})
 
 
 def changed(
-    config: PretrainConfig, *, variant: Any = (), options: Any = (), optimizer: Any = (), data: Any = ()
+    config: PretrainConfig,
+    *,
+    variant: Any = (),
+    options: Any = (),
+    optimizer: Any = (),
+    data: Any = (),
 ) -> PretrainConfig:
     """The same config with these fields changed."""
     run = config.run
-    run = replace(run, optimizer=replace(run.optimizer, **dict(optimizer)), data=replace(run.data, **dict(data)))
+    run = replace(
+        run,
+        optimizer=replace(run.optimizer, **dict(optimizer)),
+        data=replace(run.data, **dict(data)),
+    )
     return replace(
         config,
         run=run,
@@ -156,7 +175,10 @@ def changed(
 def as_resnet(base: PretrainConfig, units: tuple[int, ...], **variant: Any) -> PretrainConfig:
     """A ResNet of the paper with fewer units, trained as the base."""
     return replace(
-        base, model="ResNet50x1", variant={"name": "ResNet_Ablation", "units": units, **variant}, model_options={}
+        base,
+        model="ResNet50x1",
+        variant={"name": "ResNet_Ablation", "units": units, **variant},
+        model_options={},
     )
 
 
@@ -169,5 +191,8 @@ def with_macs(config: PretrainConfig, macs: int) -> PretrainConfig:
     one = costs(1)
     mlp_dim = 1 + round((macs - one) / (costs(2) - one))
     if mlp_dim < 1:
-        raise ValueError(f"This Transformer costs {one:,} MACs with an MLP of width 1, which is more than {macs:,}.")
+        raise ValueError(
+            f"This Transformer costs {one:,} MACs with an MLP of width 1, which is more than "
+            f"{macs:,}."
+        )
     return changed(config, variant={"mlp_dim": mlp_dim})

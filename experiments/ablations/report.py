@@ -1,7 +1,10 @@
-"""What is made of the runs of an ablation: means and deviations beside the paper's, claims, a page and a picture.
+"""What is made of the runs of an ablation: means and deviations beside the paper's, claims, a page
+and a picture.
 
-Everything is made from rows, one for each run: "arm" and "seed", and what has come of it so far. A run that diverged
-takes its arm out of the claims, and is named in the table: a mean over the others would be of lucky runs.
+Everything is made from rows, one for each run: "arm" and "seed", and what has come of it so far. A
+    run that diverged
+takes its arm out of the claims, and is named in the table: a mean over the others would be of lucky
+    runs.
 """
 
 import csv
@@ -25,7 +28,17 @@ from keras_vit.writing import table, write_atomically, write_text
 Row = Mapping[str, Any]
 METRICS = {"fewshot": "fewshot/accuracy", "test": "test/accuracy"}
 COLUMNS = (
-    *("arm", "seed", *METRICS.values(), "shots", "step", "train_images", "parameters", "exaflops", "relative_compute"),
+    *(
+        "arm",
+        "seed",
+        *METRICS.values(),
+        "shots",
+        "step",
+        "train_images",
+        "parameters",
+        "exaflops",
+        "relative_compute",
+    ),
     *("images_per_second", "seconds", "memory_gb", "diverged", "command"),
 )
 
@@ -47,32 +60,44 @@ def cell(rows: Sequence[Row], arm: str, metric: str) -> str:
     values = percents(runs, arm, metric)
     lost = sum(bool(row.get("diverged")) for row in runs)
     if lost:
-        others = f"; the others {', '.join(f'{value:.2f}' for value in values.values())}" if values else ""
+        others = (
+            f"; the others {', '.join(f'{value:.2f}' for value in values.values())}"
+            if values
+            else ""
+        )
         return f"diverged in {lost} of {len(runs)}{others}"
     if not values:
         return "not yet"
     mean, deviation = with_deviation([*values.values()])
-    return _number(mean, deviation) + (f" ({len(values)} of {len(runs)} runs)" if len(values) < len(runs) else "")
+    return _number(mean, deviation) + (
+        f" ({len(values)} of {len(runs)} runs)" if len(values) < len(runs) else ""
+    )
 
 
 def verdict(claim: Claim, study: Study, rows: Sequence[Row], metric: str) -> dict[str, Any]:
     """Returns whether a claim holds: of the means of its arms over the seeds.
 
     Returns:
-        "holds", "value" and "deviation" (over the seeds, each on its own; both None where it cannot be told), and all
-        of it in "words".
+        "holds", "value" and "deviation" (over the seeds, each on its own; both None where it cannot
+        be told), and all of it in "words".
     """
     by_arm = {name: percents(rows, name, metric) for name in study.arms}
     seeds = sorted({row["seed"] for row in rows})
     complete = {name: values for name, values in by_arm.items() if len(values) == len(seeds)}
     try:
-        value = claim.value({name: statistics.fmean(values.values()) for name, values in complete.items()})
+        value = claim.value(
+            {name: statistics.fmean(values.values()) for name, values in complete.items()}
+        )
     except KeyError as missing:
         name = missing.args[0]
         lost = any(row.get("diverged") for row in rows if row["arm"] == name)
-        words = f"cannot be told: {study.arms[name].title} {'diverged' if lost else 'is not finished'}"
+        words = (
+            f"cannot be told: {study.arms[name].title} {'diverged' if lost else 'is not finished'}"
+        )
         return {"holds": None, "value": None, "deviation": None, "words": words}
-    each = [claim.value({name: values[seed] for name, values in complete.items()}) for seed in seeds]
+    each = [
+        claim.value({name: values[seed] for name, values in complete.items()}) for seed in seeds
+    ]
     deviation = with_deviation(each)[1]
     is_noise = deviation is not None and abs(value) <= deviation
     answer = ("yes" if value > 0 else "no") + (", within the noise" if is_noise else "")
@@ -81,12 +106,22 @@ def verdict(claim: Claim, study: Study, rows: Sequence[Row], metric: str) -> dic
 
 
 def differences(arms: Mapping[str, Arm]) -> dict[str, dict[str, Any]]:
-    """Returns for each arm the fields of its config that are not the same in all arms, with their values."""
+    """Returns for each arm the fields of its config that are not the same in all arms, with their
+    values.
+    """
     leaves = {name: flat(asdict(arm.config)) for name, arm in arms.items()}
-    flats = {name: {field: value for field, value in pairs if value != {}} for name, pairs in leaves.items()}
+    flats = {
+        name: {field: value for field, value in pairs if value != {}}
+        for name, pairs in leaves.items()
+    }
     fields = dict.fromkeys(field for values in flats.values() for field in values)
-    varied = [field for field in fields if len({repr(values.get(field)) for values in flats.values()}) > 1]
-    return {name: {field: values[field] for field in varied if field in values} for name, values in flats.items()}
+    varied = [
+        field for field in fields if len({repr(values.get(field)) for values in flats.values()}) > 1
+    ]
+    return {
+        name: {field: values[field] for field in varied if field in values}
+        for name, values in flats.items()
+    }
 
 
 def with_compute(study: Study, row: Row) -> Row:
@@ -96,7 +131,8 @@ def with_compute(study: Study, row: Row) -> Row:
 
 
 def write_report(folder: Path, study: Study, rows: Sequence[Row], command: str) -> Path:
-    """Writes `ablation.md`, `ablation.csv` and `ablation.png`, of all that there is so far. Each appears whole.
+    """Writes `ablation.md`, `ablation.csv` and `ablation.png`, of all that there is so far. Each
+    appears whole.
 
     Returns:
         The path of the page.
@@ -111,7 +147,10 @@ def write_report(folder: Path, study: Study, rows: Sequence[Row], command: str) 
 def claims_of(study: Study, rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Returns each claim with its verdicts."""
     return [
-        {"claim": claim.words, **{metric: verdict(claim, study, rows, metric) for metric in METRICS}}
+        {
+            "claim": claim.words,
+            **{metric: verdict(claim, study, rows, metric) for metric in METRICS},
+        }
         for claim in study.claims
     ]
 
@@ -126,19 +165,29 @@ def _page(study: Study, rows: Sequence[Row], command: str) -> list[str]:
     page = [f"# {study.title}", f"```sh\n{command}\n```", f"{study.about} ({study.source}.)"]
     many = f"mean and sample deviation over {seeds} seeds" if seeds > 1 else "one seed"
     page += [
-        f"Accuracy in %, {many}. Few-shot: ridge regression on the frozen features of {shots} training images of each "
-        "class, the mean of ten draws. Compute: multiply-adds of one image beside those of the first arm; exaFLOPs of "
+        f"Accuracy in %, {many}. Few-shot: ridge regression on the frozen features of {shots} "
+        f"training images of each "
+        "class, the mean of ten draws. Compute: multiply-adds of one image beside those of the "
+        "first arm; exaFLOPs of "
         "the training of one run, counted.",
         _arms(study, rows, shots),
     ]
     if study.claims:
         header = ["the paper's claim", f"{shots}-shot", "test"]
-        verdicts = [[each["claim"], *(each[metric]["words"] for metric in METRICS)] for each in claims_of(study, rows)]
+        verdicts = [
+            [each["claim"], *(each[metric]["words"] for metric in METRICS)]
+            for each in claims_of(study, rows)
+        ]
         page += [table(header, verdicts)]
-        page += ["Within the noise: not further from 0 than its deviation over the seeds."] * (seeds > 1)
+        page += ["Within the noise: not further from 0 than its deviation over the seeds."] * (
+            seeds > 1
+        )
     page += [f"![{study.title}](ablation.png)", "What the arms differ in:", _differences(study)]
     if lost:
-        lines = [f"- {study.arms[row['arm']].title}, seed {row['seed']}: {row['diverged']}" for row in lost]
+        lines = [
+            f"- {study.arms[row['arm']].title}, seed {row['seed']}: {row['diverged']}"
+            for row in lost
+        ]
         page += ["Diverged:", "\n".join(lines)]
     return [*page, "Every run with its seconds and its command is in [ablation.csv](ablation.csv)."]
 
@@ -149,8 +198,14 @@ def _arms(study: Study, rows: Sequence[Row], shots: int) -> str:
     lines = []
     for name, arm in study.arms.items():
         runs = [row for row in rows if row["arm"] == name and row.get("parameters")]
-        speed = f"{statistics.median(row['images_per_second'] for row in runs):.0f}" if runs else "-"
-        line = [arm.title, f"{runs[0]['parameters']:,}" if runs else "-", f"{study.relative_compute(name):.2f}"]
+        speed = (
+            f"{statistics.median(row['images_per_second'] for row in runs):.0f}" if runs else "-"
+        )
+        line = [
+            arm.title,
+            f"{runs[0]['parameters']:,}" if runs else "-",
+            f"{study.relative_compute(name):.2f}",
+        ]
         line += [f"{arm.exaflops:.2g}", speed, *(cell(rows, name, metric) for metric in METRICS)]
         lines.append(line + [_published(arm)] * bool(study.paper_label))
     return table(header, lines)
@@ -166,9 +221,16 @@ def _differences(study: Study) -> str:
     lines = []
     for name, values in differences(study.arms).items():
         # A stem is a row of its own; what it is built of tells enough.
-        shown = {field: value for field, value in values.items() if "stem." not in field or field.endswith("units")}
+        shown = {
+            field: value
+            for field, value in values.items()
+            if "stem." not in field or field.endswith("units")
+        }
         lines.append(
-            [study.arms[name].title, ", ".join(f"`{field}` {_written(value)}" for field, value in shown.items())]
+            [
+                study.arms[name].title,
+                ", ".join(f"`{field}` {_written(value)}" for field, value in shown.items()),
+            ]
         )
     return table(["arm", "fields of its config"], lines)
 
@@ -178,7 +240,10 @@ def _written(value: Any) -> str:
 
 
 def _write_csv(path: Path, rows: Sequence[Row]) -> None:
-    with write_atomically(path) as partial, open(partial, "w", encoding="utf-8", newline="") as file:
+    with (
+        write_atomically(path) as partial,
+        open(partial, "w", encoding="utf-8", newline="") as file,
+    ):
         lines = csv.DictWriter(file, COLUMNS, extrasaction="ignore", restval="")
         lines.writeheader()
         lines.writerows(rows)
@@ -187,26 +252,38 @@ def _write_csv(path: Path, rows: Sequence[Row]) -> None:
 def _draw(path: Path, study: Study, rows: Sequence[Row]) -> None:
     """Arms of which nothing is known, or of which a run is lost, are not drawn."""
     lost = {row["arm"] for row in rows if row.get("diverged")}
-    kept = {name: arm for name, arm in study.arms.items() if name not in lost and percents(rows, name, "test")}
+    kept = {
+        name: arm
+        for name, arm in study.arms.items()
+        if name not in lost and percents(rows, name, "test")
+    }
     shots = next((row["shots"] for row in rows if row.get("shots")), 10)
     titles = {"fewshot": f"{shots}-shot accuracy", "test": "test accuracy"}
     if not kept:
         path.unlink(missing_ok=True)
     elif study.picture == "compute":
-        panels = {titles[metric]: _families(kept, rows, metric, "relative_compute") for metric in METRICS}
+        panels = {
+            titles[metric]: _families(kept, rows, metric, "relative_compute") for metric in METRICS
+        }
         label = f"compute relative to: {next(iter(study.arms.values())).title}"
         draw_accuracy_against_compute(path, panels, x_label=label, joined=True)
     elif study.picture == "data":
         curves = _families(kept, rows, study.metric, "train_images")
-        draw_accuracy_against_data(path, curves, x_label="training images", y_label=f"{titles[study.metric]}, %")
+        draw_accuracy_against_data(
+            path, curves, x_label="training images", y_label=f"{titles[study.metric]}, %"
+        )
     else:
-        arms = {arm.title: [*percents(rows, name, study.metric).values()] for name, arm in kept.items()}
+        arms = {
+            arm.title: [*percents(rows, name, study.metric).values()] for name, arm in kept.items()
+        }
         paper = {arm.title: arm.paper for arm in kept.values() if arm.paper is not None}
         label = {"x_label": f"{titles[study.metric]}, %", "published_label": study.paper_label}
         draw_means(path, arms, paper or None, title=study.title, **label)
 
 
-def _families(arms: Mapping[str, Arm], rows: Sequence[Row], metric: str, x: str) -> dict[str, list[Point]]:
+def _families(
+    arms: Mapping[str, Arm], rows: Sequence[Row], metric: str, x: str
+) -> dict[str, list[Point]]:
     families: dict[str, list[Point]] = {}
     for name, arm in arms.items():
         mean, deviation = with_deviation([*percents(rows, name, metric).values()])

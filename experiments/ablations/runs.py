@@ -1,4 +1,5 @@
-"""One run of an ablation: trains an arm from one seed, then measures it on the test set and with few examples.
+"""One run of an ablation: trains an arm from one seed, then measures it on the test set and with
+few examples.
 
 What a run leaves: all that `keras_vit.train` leaves but the checkpoints, and `measured.json`.
 """
@@ -49,27 +50,39 @@ def train_and_measure(config: Config, folder: Path) -> None:
     whole, test = make_sources(replace(data, held_out=0.0, train_share=1.0), config.run.seed)
     num_images = make_sources(data, config.run.seed)[0].num_examples
     model, step = trained(config, folder, len(whole.class_names), devices)
-    how = {"eval_crop": data.eval_crop, "batch_size": config.run.eval_batch_size, "devices": devices}
+    how = {
+        "eval_crop": data.eval_crop,
+        "batch_size": config.run.eval_batch_size,
+        "devices": devices,
+    }
     measured = {
         METRIC: accuracy(model, test, **how)["top1"] if data.held_out else results[VALIDATION],
         **few_examples(model, whole, test, how),
         "step": step,
         "train_images": num_images,
         "parameters": model.count_params(),
-        "images_per_second": statistics.median(value for _, value in read_metrics(folder)["train/images_per_second"]),
+        "images_per_second": statistics.median(
+            value for _, value in read_metrics(folder)["train/images_per_second"]
+        ),
     }
     write_json(folder / RESULT, measured)
     remove_checkpoints(folder)
 
 
 def remove_checkpoints(folder: Path) -> None:
-    """Removes those of a run that is measured: they are two or three times as large as the weights, which stay."""
+    """Removes those of a run that is measured: they are two or three times as large as the weights,
+    which stay.
+    """
     if METRIC in read_json(folder / RESULT):
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
 
 
-def trained(config: Config, folder: Path, num_classes: int, devices: Devices) -> tuple[keras.Model, int]:
-    """Returns the model that counts, and after which step: the last one, or the best where a part is held out."""
+def trained(
+    config: Config, folder: Path, num_classes: int, devices: Devices
+) -> tuple[keras.Model, int]:
+    """Returns the model that counts, and after which step: the last one, or the best where a part
+    is held out.
+    """
     best = Checkpoints(folder, best_metric=VALIDATION).best() if config.run.data.held_out else None
     row, shape = row_of(config.model, config.variant), (config.image_size, config.image_size, 3)
     weights = folder / "model.npz" if best is None else None
@@ -85,12 +98,16 @@ def trained(config: Config, folder: Path, num_classes: int, devices: Devices) ->
         return model, config.run.loop.total_steps
     checkpoints, prefix = Checkpoints(folder), "weights/"
     state = checkpoints.read(best).state
-    weights = {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
+    weights = {
+        name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)
+    }
     restore(model.layers, weights, origin=str(checkpoints.path(best)))
     return model, best
 
 
-def few_examples(model: keras.Model, train: Source, test: Source, how: dict[str, Any]) -> dict[str, Any]:
+def few_examples(
+    model: keras.Model, train: Source, test: Source, how: dict[str, Any]
+) -> dict[str, Any]:
     """Ridge regression on the features of few training images of each class, drawn ten times."""
     num_classes = len(train.class_names)
     count = min(train.num_examples, PER_CLASS * num_classes)

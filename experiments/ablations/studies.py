@@ -1,13 +1,18 @@
-"""The ablations of the paper as a table: which arms there are, what they differ in, and what the paper claims of them.
+"""The ablations of the paper as a table: which arms there are, what they differ in, and what the
+paper claims of them.
 
-What lives here: configs, derived from one base with `dataclasses.replace`, and claims as arithmetic on the accuracies
-of the arms. What does not: running them (`ablations.py`), and the page that is made of it (`ablations/report.py`).
+What lives here: configs, derived from one base with `dataclasses.replace`, and claims as arithmetic
+    on the accuracies
+of the arms. What does not: running them (`ablations.py`), and the page that is made of it
+    (`ablations/report.py`).
 
-Two sizes. `cifar10`: the small ViT of `configs/cifar10_scratch.py`, its crops, and the paper's optimizer; four epochs.
-`smoke`: tiny models on scikit-learn's digits, in seconds. In both a Transformer has the head and the positions of the
-base (mean of the patches, fixed positions), unless they are what is tried.
+Two sizes. `cifar10`: the small ViT of `configs/cifar10_scratch.py`, its crops, and the paper's
+optimizer; four epochs. `smoke`: tiny models on scikit-learn's digits, in seconds. In both a
+Transformer has the head and the positions of the base (mean of the patches, fixed positions),
+unless they are what is tried.
 
-Source: arXiv:2010.11929, Figures 4, 5, 8, 9 and 13, Tables 6 to 8, sections 3.2, B.1.1 and D.1 to D.6.
+Source: arXiv:2010.11929, Figures 4, 5, 8, 9 and 13, Tables 6 to 8, sections 3.2, B.1.1 and D.1 to
+    D.6.
 """
 
 import math
@@ -39,7 +44,9 @@ from keras_vit.variants import VIT_VARIANTS
 def _class_token(base: PretrainConfig, smoke: bool) -> Study:
     def arm(title: str, classifier: str, rate: float) -> Arm:
         options = {"classifier": classifier, "position_embedding": "learned_1d"}
-        return Arm(title=title, config=changed(base, options=options, optimizer={"learning_rate": rate}))
+        return Arm(
+            title=title, config=changed(base, options=options, optimizer={"learning_rate": rate})
+        )
 
     return Study(
         title="Class token or mean of the patches",
@@ -55,7 +62,9 @@ def _class_token(base: PretrainConfig, smoke: bool) -> Study:
             better("class_token", "gap", "At 8e-4 GAP is worse than the class token."),
             Claim(
                 words="At 3e-4 GAP is nearer to the class token than at 8e-4.",
-                value=lambda a: abs(a["gap"] - a["class_token"]) - abs(a["gap_low_rate"] - a["class_token"]),
+                value=lambda a: (
+                    abs(a["gap"] - a["class_token"]) - abs(a["gap_low_rate"] - a["class_token"])
+                ),
             ),
         ),
     )
@@ -63,12 +72,18 @@ def _class_token(base: PretrainConfig, smoke: bool) -> Study:
 
 def _positions(base: PretrainConfig, smoke: bool) -> Study:
     kinds = {"none": "none", "learned_1d": "1-D", "learned_2d": "2-D", "relative": "relative"}
-    places = {"stem": "at the stem", "every_layer": "in every layer", "shared": "in every layer, shared"}
+    places = {
+        "stem": "at the stem",
+        "every_layer": "in every layer",
+        "shared": "in every layer, shared",
+    }
     arms = {}
     for (kind, place), percent in {**POSITION_EMBEDDINGS, ("sincos2d", "stem"): None}.items():
         title = f"{kinds.get(kind, 'fixed sine-cosine')} {places[place] if kind.startswith('learned') else ''}".strip()
         options = {"classifier": "token", "position_embedding": kind, "position_placement": place}
-        arms[f"{kind}_{place}"] = Arm(title=title, config=changed(base, options=options), paper=percent)
+        arms[f"{kind}_{place}"] = Arm(
+            title=title, config=changed(base, options=options), paper=percent
+        )
     some = [name for name, arm in arms.items() if arm.paper is not None and name != "none_stem"]
     return Study(
         title="Position embeddings",
@@ -78,7 +93,8 @@ def _positions(base: PretrainConfig, smoke: bool) -> Study:
         arms=arms,
         claims=(
             Claim(
-                words="Without positions is the worst.", value=lambda a: min(a[name] for name in some) - a["none_stem"]
+                words="Without positions is the worst.",
+                value=lambda a: min(a[name] for name in some) - a["none_stem"],
             ),
             Claim(
                 words="Which ones and where matters less than whether there are any.",
@@ -95,9 +111,23 @@ def _positions(base: PretrainConfig, smoke: bool) -> Study:
 
 def _shape_arms(base: PretrainConfig, middle: Mapping[str, int]) -> dict[str, Arm]:
     """One field after the other, halved and grown, then all of them; the base is on every line."""
-    titles = {"depth": "Depth", "patch_size": "Patch size", "mlp_dim": "Width of the MLP", "width": "Width"}
-    times = {"depth": (1 / 2, 2, 4), "patch_size": (2, 1 / 2), "mlp_dim": (1 / 2, 2, 4), "width": (1 / 2, 2, 3)}
-    arms = {"base": Arm(title="base", config=changed(base, variant=middle), families=(*titles.values(), "All"))}
+    titles = {
+        "depth": "Depth",
+        "patch_size": "Patch size",
+        "mlp_dim": "Width of the MLP",
+        "width": "Width",
+    }
+    times = {
+        "depth": (1 / 2, 2, 4),
+        "patch_size": (2, 1 / 2),
+        "mlp_dim": (1 / 2, 2, 4),
+        "width": (1 / 2, 2, 3),
+    }
+    arms = {
+        "base": Arm(
+            title="base", config=changed(base, variant=middle), families=(*titles.values(), "All")
+        )
+    }
     for field, title in titles.items():
         for factor in times[field]:
             value = int(factor * middle[field])
@@ -109,7 +139,9 @@ def _shape_arms(base: PretrainConfig, middle: Mapping[str, int]) -> dict[str, Ar
         fields = {field: int(factor * value) for field, value in middle.items()}
         fields["patch_size"] = int((2 if factor < 1 else 1 / 2) * middle["patch_size"])
         title = f"all, {factor:g} times; patches of {fields['patch_size']}"
-        arms[f"all_x{factor:g}"] = Arm(title=title, config=changed(base, variant=fields), families=("All",))
+        arms[f"all_x{factor:g}"] = Arm(
+            title=title, config=changed(base, variant=fields), families=("All",)
+        )
     return arms
 
 
@@ -127,7 +159,8 @@ def _shape(base: PretrainConfig, smoke: bool) -> Study:
         title="The shape of a Transformer",
         source="arXiv:2010.11929, D.2, Figure 8",
         about="One thing changes, or all together, from a base of {depth} layers of width {width}, MLPs of {mlp_dim} "
-        "and patches of {patch_size} pixels. The paper's base has 8 layers of 1024, MLPs of 2048 and patches of 32 of "
+        "and patches of {patch_size} pixels. The paper's base has 8 layers of 1024, MLPs of 2048 "
+        "and patches of 32 of "
         "224 pixels; its other values are only plotted.".format(**middle),
         arms=arms,
         claims=(
@@ -155,12 +188,17 @@ def _optimizer(base: PretrainConfig, smoke: bool) -> Study:
         "options": {"momentum": 0.9},
         "learning_rate": 0.03 * base.run.batch_size / 256,
         "schedule": "staircase",
-        "schedule_options": {"boundaries": tuple(round(steps * part / 90) for part in (30, 60, 80))},
+        "schedule_options": {
+            "boundaries": tuple(round(steps * part / 90) for part in (30, 60, 80))
+        },
         "weight_decay": 1e-4 / (1 - 0.9),  # a term of the loss there: see configs/bit_pretrain.py
     }
     models = {"small": "ResNet50x1", "large": "ResNet152x2"}
     units = {"small": (1,), "large": (1, 1)} if smoke else {"small": (1, 1), "large": (2, 2)}
-    numbers = {(row.model, row.optimizer): row.accuracy for row in published(table="Table 7", dataset="average5")}
+    numbers = {
+        (row.model, row.optimizer): row.accuracy
+        for row in published(table="Table 7", dataset="average5")
+    }
     arms = {
         f"{rule}_{size}": Arm(
             title=f"{title}, {size} ResNet",
@@ -175,7 +213,8 @@ def _optimizer(base: PretrainConfig, smoke: bool) -> Study:
         title="Adam or SGD for ResNets",
         source="arXiv:2010.11929, D.1, Table 7",
         about="ResNets trained with Adam, as the base, and by BiT's rule (arXiv:1912.11370, 3.3): 0.03 for each 256 "
-        "images, momentum, a tenth after 30, 60 and 80 of 90 parts of the run. The paper's numbers are means over five "
+        "images, momentum, a tenth after 30, 60 and 80 of 90 parts of the run. The paper's numbers "
+        "are means over five "
         "data sets, fine-tuned after 7 epochs of JFT-300M; where its stairs then were is not said.",
         arms=arms,
         claims=(
@@ -193,7 +232,9 @@ def _axial(base: PretrainConfig, smoke: bool) -> Study:
         for axial, family in ((False, "ViT"), (True, "Axial ViT")):
             config = changed(base, variant={"patch_size": patch, "axial": axial})
             name = f"{'axial_' * axial}vit_{patch}"
-            arms[name] = Arm(title=f"{family}, patches of {patch}", config=config, families=(family,))
+            arms[name] = Arm(
+                title=f"{family}, patches of {patch}", config=config, families=(family,)
+            )
     for axial, family in ((False, "ResNet"), (True, "Axial ResNet")):
         config = as_resnet(base, (1, 1) if smoke else (2, 2), axial=axial)
         arms[f"{'axial_' * axial}resnet"] = Arm(title=family, config=config, families=(family,))
@@ -202,30 +243,41 @@ def _axial(base: PretrainConfig, smoke: bool) -> Study:
         title="Axial attention",
         source="arXiv:2010.11929, D.6, Figure 13",
         about="Attention along rows, then along columns, in place of attention among all patches, and in place of the "
-        "3 x 3 convolutions of a ResNet. The paper says that AxialResNet is slow in practice: see images/s.",
+        "3 x 3 convolutions of a ResNet. The paper says that AxialResNet is slow in practice: see "
+        "images/s.",
         arms=arms,
         claims=tuple(
-            better(f"axial_{name}", name, f"With axial attention it is better: {arms[name].title}.") for name in plain
+            better(f"axial_{name}", name, f"With axial attention it is better: {arms[name].title}.")
+            for name in plain
         ),
         picture="compute",
     )
 
 
 def _hybrid_arms(base: PretrainConfig, smoke: bool) -> dict[str, Arm]:
-    """The ResNet says what a level costs. The other two have the MLP that makes them cost the same."""
+    """The ResNet says what a level costs. The other two have the MLP that makes them cost the
+    same.
+    """
     stem = replace(VIT_VARIANTS["R50_ViT_B16"].stem, units=(1,))
     # Units of the ResNet; width and depth of the ViT; depth of the hybrid.
     levels = {
         "small": ((1, 1), 32, 2, 1) if smoke else ((1, 1), 64, 5, 2),
         "large": ((2, 2), 32, 4, 2) if smoke else ((3, 3), 96, 6, 4),
     }
-    models = {"small": ("ViT_B32", "R50_ViT_B32", "ResNet50x1"), "large": ("ViT_L32", "R50_ViT_L32", "ResNet50x2")}
-    rows = {row.model: row for row in published(table="Table 6", dataset="average5") if row.epochs == 7}
+    models = {
+        "small": ("ViT_B32", "R50_ViT_B32", "ResNet50x1"),
+        "large": ("ViT_L32", "R50_ViT_L32", "ResNet50x2"),
+    }
+    rows = {
+        row.model: row for row in published(table="Table 6", dataset="average5") if row.epochs == 7
+    }
     arms = {}
     for level, (units, width, depth, hybrid_depth) in levels.items():
         resnet = as_resnet(base, units)
         vit = changed(base, variant={"width": width, "depth": depth})
-        hybrid = changed(base, variant={"width": width, "depth": hybrid_depth, "patch_size": 1, "stem": stem})
+        hybrid = changed(
+            base, variant={"width": width, "depth": hybrid_depth, "patch_size": 1, "stem": stem}
+        )
         macs = Arm(title="", config=resnet).macs
         configs = {"ViT": with_macs(vit, macs), "Hybrid": with_macs(hybrid, macs), "ResNet": resnet}
         for (family, config), model in zip(configs.items(), models[level], strict=True):
@@ -244,17 +296,26 @@ def _hybrid(base: PretrainConfig, smoke: bool) -> Study:
         title="Hybrids at equal compute",
         source="arXiv:2010.11929, 4.4, Figure 5, Table 6",
         about="A ViT, a hybrid and a ResNet at equal compute, at two levels: the MLPs are as wide as that takes. The "
-        "paper's numbers are means over five data sets, fine-tuned after JFT-300M, of models at the compute in "
+        "paper's numbers are means over five data sets, fine-tuned after JFT-300M, of models at "
+        "the compute in "
         "brackets.",
         arms=_hybrid_arms(base, smoke),
         claims=(
-            better("hybrid_small", "vit_small", "At small compute the hybrid is better than the ViT."),
+            better(
+                "hybrid_small", "vit_small", "At small compute the hybrid is better than the ViT."
+            ),
             Claim(
                 words="At larger compute it is less ahead.",
-                value=lambda a: a["hybrid_small"] - a["vit_small"] - (a["hybrid_large"] - a["vit_large"]),
+                value=lambda a: (
+                    a["hybrid_small"] - a["vit_small"] - (a["hybrid_large"] - a["vit_large"])
+                ),
             ),
-            better("vit_small", "resnet_small", "At small compute the ViT is better than the ResNet."),
-            better("vit_large", "resnet_large", "At larger compute the ViT is better than the ResNet."),
+            better(
+                "vit_small", "resnet_small", "At small compute the ViT is better than the ResNet."
+            ),
+            better(
+                "vit_large", "resnet_large", "At larger compute the ViT is better than the ResNet."
+            ),
         ),
         picture="compute",
         paper_label="Table 6, %",
@@ -273,17 +334,26 @@ def _crop(base: PretrainConfig, smoke: bool) -> Study:
         warmup_steps=base.run.optimizer.warmup_steps,
         clip_norm=1.0,
     )
-    model = {name: getattr(start, name) for name in ("model", "variant", "model_options", "image_size")}
-    titles = {"inception": "Inception crop", "resize_crop": "resize, random crop", "resize": "resize only"}
+    model = {
+        name: getattr(start, name) for name in ("model", "variant", "model_options", "image_size")
+    }
+    titles = {
+        "inception": "Inception crop",
+        "resize_crop": "resize, random crop",
+        "resize": "resize only",
+    }
     arms = {}
     for crop, title in titles.items():
-        run = replace(base.run, optimizer=optimizer, data=replace(base.run.data, crop=crop, crop_area=0.05))
+        run = replace(
+            base.run, optimizer=optimizer, data=replace(base.run.data, crop=crop, crop_area=0.05)
+        )
         arms[crop] = Arm(title=title, config=FinetuneConfig(weights=START, run=run, **model))
     return Study(
         title="Crops in fine-tuning",
         source="arXiv:2010.11929, 4.1 and B.1.1",
         about="One model, which has learned drawn fractals, is fine-tuned with three policies. The paper describes the "
-        "random crop of BiT; its authors say that they ran Inception crops (google-research/vision_transformer, issue "
+        "random crop of BiT; its authors say that they ran Inception crops "
+        "(google-research/vision_transformer, issue "
         "53). Neither publishes a comparison.",
         arms=arms,
         metric="test",
@@ -323,15 +393,23 @@ def _data_size(base: PretrainConfig, smoke: bool) -> Study:
         "tenth is held out; the checkpoint that is best on it counts (early stopping).",
         arms=arms,
         claims=(
-            better(f"resnet_{least}", f"vit_{least}", "On the smallest share the ResNet is ahead of the ViT."),
+            better(
+                f"resnet_{least}",
+                f"vit_{least}",
+                "On the smallest share the ResNet is ahead of the ViT.",
+            ),
             better("vit_1", "resnet_1", "On all data the ViT is ahead of the ResNet."),
             Claim(
                 words="With more data the ViT catches up.",
-                value=lambda a: a[f"resnet_{least}"] - a[f"vit_{least}"] - (a["resnet_1"] - a["vit_1"]),
+                value=lambda a: (
+                    a[f"resnet_{least}"] - a[f"vit_{least}"] - (a["resnet_1"] - a["vit_1"])
+                ),
             ),
             Claim(
                 words="More data is worth more to the larger ViT.",
-                value=lambda a: a["vit_1"] - a[f"vit_{least}"] - (a["half_vit_1"] - a[f"half_vit_{least}"]),
+                value=lambda a: (
+                    a["vit_1"] - a[f"vit_{least}"] - (a["half_vit_1"] - a[f"half_vit_{least}"])
+                ),
             ),
         ),
         picture="data",
@@ -351,22 +429,29 @@ STUDIES: dict[str, Callable[[PretrainConfig, bool], Study]] = {
 
 
 def make_study(
-    name: str, size: str, data: Mapping[str, str] | None = None, changes: Mapping[str, str] | None = None
+    name: str,
+    size: str,
+    data: Mapping[str, str] | None = None,
+    changes: Mapping[str, str] | None = None,
 ) -> Study:
     """Returns a study.
 
     Args:
         name: A key of `STUDIES`.
         size: One of `SIZES`.
-        data: Fields of the data that are learned from, `kind` and `name`. Default: those of the recipe.
-        changes: Fields of the base by their dotted names, as of `keras_vit.train.recipes.with_fields`: what is derived
-            from them follows, such as the stairs of a learning rate from the length of the run.
+        data: Fields of the data that are learned from, `kind` and `name`. Default: those of the
+            recipe.
+        changes: Fields of the base by their dotted names, as of
+            `keras_vit.train.recipes.with_fields`: what is derived from them follows, such as the
+            stairs of a learning rate from the length of the run.
 
     Raises:
         ValueError: If there is no such study, size or field; names the nearest.
     """
     if name not in STUDIES:
-        raise ValueError(f"There is no study {name!r}.{did_you_mean(name, STUDIES)} All: {', '.join(STUDIES)}.")
+        raise ValueError(
+            f"There is no study {name!r}.{did_you_mean(name, STUDIES)} All: {', '.join(STUDIES)}."
+        )
     if size not in SIZES:
         raise ValueError(f"`--size` must be one of {', '.join(SIZES)}. Received: {size!r}.")
     return STUDIES[name](with_fields(make_base(size, data or {}), changes or {}), size == "smoke")

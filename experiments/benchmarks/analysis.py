@@ -1,12 +1,14 @@
-"""Attention distance and rollout beside a plain forward pass of the same model over the same images: time and memory.
+"""Attention distance and rollout beside a plain forward pass of the same model over the same
+images: time and memory.
 
     python experiments/benchmarks/analysis.py [--model=ViT_B16] [--images=128] [--repeats=5]
     KERAS_BACKEND=jax python experiments/benchmarks/analysis.py --measure=speed
 
-The analysis is one call of `summarize_attention` that keeps the rollout of every image. The forward pass is Keras's own
-`predict_on_batch`, in steps of as many images. Both are compiled before they are timed, and take turns in one run; read
-the ratio of the medians, not the seconds; on a busy machine, that of the time of the processors. With
-`--measure=memory` each runs in a process of its own: what counts is the largest resident memory.
+The analysis is one call of `summarize_attention` that keeps the rollout of every image. The forward
+pass is Keras's own `predict_on_batch`, in steps of as many images. Both are compiled before they
+are timed, and take turns in one run; read the ratio of the medians, not the seconds; on a busy
+machine, that of the time of the processors. With `--measure=memory` each runs in a process of its
+own: what counts is the largest resident memory.
 """
 
 import re
@@ -30,8 +32,12 @@ _IMAGES = flags.DEFINE_integer("images", 128, "How many.", lower_bound=1)
 _IMAGE_SIZE = flags.DEFINE_integer("image_size", 224, "Side in pixels.", lower_bound=1)
 _BATCH_SIZE = flags.DEFINE_integer("batch_size", 16, "Images of a step.", lower_bound=1)
 _REPEATS = flags.DEFINE_integer("repeats", 5, "Turns that each contestant takes.", lower_bound=1)
-_MEASURE = flags.DEFINE_multi_enum("measure", ["speed", "memory"], ["speed", "memory"], "What to measure.")
-_ONLY = flags.DEFINE_string("only", None, "One contestant, once; set in the processes that `memory` starts.")
+_MEASURE = flags.DEFINE_multi_enum(
+    "measure", ["speed", "memory"], ["speed", "memory"], "What to measure."
+)
+_ONLY = flags.DEFINE_string(
+    "only", None, "One contestant, once; set in the processes that `memory` starts."
+)
 
 FORWARD, ANALYSIS = "forward pass", "distance and rollout"
 
@@ -42,7 +48,11 @@ def main(_argv: list[str]) -> None:
         print("peak:", _peak_gb())
         return
     size = _IMAGE_SIZE.value
-    print(f"{_MODEL.value}, {_IMAGES.value} images of {size} x {size} pixels, steps of {_BATCH_SIZE.value}", flush=True)
+    print(
+        f"{_MODEL.value}, {_IMAGES.value} images of {size} x {size} pixels, steps of "
+        f"{_BATCH_SIZE.value}",
+        flush=True,
+    )
     if "speed" in _MEASURE.value:
         _speed()
     if "memory" in _MEASURE.value:
@@ -52,11 +62,17 @@ def main(_argv: list[str]) -> None:
 def _contestants() -> dict[str, Callable[[], object]]:
     size, batch_size = _IMAGE_SIZE.value, _BATCH_SIZE.value
     model = getattr(keras_vit, _MODEL.value)(weights=None, input_shape=(size, size, 3))
-    images = np.random.default_rng(0).uniform(-1, 1, (_IMAGES.value, size, size, 3)).astype("float32")
+    images = (
+        np.random.default_rng(0).uniform(-1, 1, (_IMAGES.value, size, size, 3)).astype("float32")
+    )
     starts = range(0, len(images), batch_size)
     return {
-        FORWARD: lambda: [model.predict_on_batch(images[start : start + batch_size]) for start in starts],
-        ANALYSIS: lambda: summarize_attention(model, images, batch_size=batch_size, num_rollouts=len(images)),
+        FORWARD: lambda: [
+            model.predict_on_batch(images[start : start + batch_size]) for start in starts
+        ],
+        ANALYSIS: lambda: summarize_attention(
+            model, images, batch_size=batch_size, num_rollouts=len(images)
+        ),
     }
 
 
@@ -73,23 +89,43 @@ def _speed() -> None:
     for place, clock in enumerate(clocks):
         turns = {name: [each[place] for each in values] for name, values in seconds.items()}
         for name, values in turns.items():
-            print(f"{name:<21} median {statistics.median(values):6.2f} s  fastest {min(values):6.2f} s  {clock}")
-        median, fastest = (kind(turns[ANALYSIS]) / kind(turns[FORWARD]) for kind in (statistics.median, min))
-        print(f"analysis over forward pass: {median:.2f} (of the fastest {fastest:.2f}) {clock}", flush=True)
+            print(
+                f"{name:<21} median {statistics.median(values):6.2f} s  fastest {min(values):6.2f} "
+                f"s  {clock}"
+            )
+        median, fastest = (
+            kind(turns[ANALYSIS]) / kind(turns[FORWARD]) for kind in (statistics.median, min)
+        )
+        print(
+            f"analysis over forward pass: {median:.2f} (of the fastest {fastest:.2f}) {clock}",
+            flush=True,
+        )
 
 
 def _memory() -> None:
     peaks = []
     for name in (FORWARD, ANALYSIS):
-        done = subprocess.run([sys.executable, *sys.argv, f"--only={name}"], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, *sys.argv, f"--only={name}"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         peaks.append(float(done.stdout.rpartition("peak:")[2]))
         print(f"{name:<21} {peaks[-1]:.2f} GB resident at most", flush=True)
-    print(f"memory of the analysis beyond that of the forward pass: {peaks[1] - peaks[0]:.2f} GB", flush=True)
+    print(
+        f"memory of the analysis beyond that of the forward pass: {peaks[1] - peaks[0]:.2f} GB",
+        flush=True,
+    )
 
 
 def _peak_gb() -> float:
-    """Of this program, on Linux. Not `getrusage`, which counts what the process was before: a copy of its parent."""
-    return int(re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024 / 1e9
+    """Of this program, on Linux. Not `getrusage`, which counts what the process was before: a copy
+    of its parent.
+    """
+    return (
+        int(re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024 / 1e9
+    )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,16 @@
-"""Every flavour of TFLite of a trained model: accuracy, agreement, size, and latency beside KerasHub's ViT of its size.
+"""Every flavour of TFLite of a trained model: accuracy, agreement, size, and latency beside
+KerasHub's ViT of its size.
 
-    python experiments/benchmarks/export.py --model=model.keras --data=FOLDER [--limit=1000] [--fixed_batch]
+    python experiments/benchmarks/export.py --model=model.keras --data=FOLDER [--limit=1000]
+    [--fixed_batch]
 
-FOLDER holds one folder for each class, in the order of the model's classes. The rival is KerasHub's `ViTBackbone` with
-a dense head: as many layers, heads and patches, as wide, with random weights, and converted by the same function. Every
-file of both is then run on one image at a time, in turns, in one process on two threads: read the ratio of the medians,
-not the milliseconds. A flavour that loses more than 0.5 points of accuracy is marked.
+FOLDER holds one folder for each class, in the order of the model's classes. The rival is KerasHub's
+`ViTBackbone` with
+a dense head: as many layers, heads and patches, as wide, with random weights, and converted by the
+    same function. Every
+file of both is then run on one image at a time, in turns, in one process on two threads: read the
+ratio of the medians, not the milliseconds. A flavour that loses more than 0.5 points of accuracy is
+marked.
 """
 
 import importlib.util
@@ -26,10 +31,16 @@ from keras_vit.export import FLAVOURS, Verdict, latest, take, tflite
 from keras_vit.writing import table
 
 _MODEL = flags.DEFINE_string("model", None, "A trained ViT, `model.keras`.", required=True)
-_DATA = flags.DEFINE_string("data", None, "Folder of one folder of images for each class.", required=True)
-_LIMIT = flags.DEFINE_integer("limit", 1000, "On how many images the files are judged, at most.", lower_bound=1)
+_DATA = flags.DEFINE_string(
+    "data", None, "Folder of one folder of images for each class.", required=True
+)
+_LIMIT = flags.DEFINE_integer(
+    "limit", 1000, "On how many images the files are judged, at most.", lower_bound=1
+)
 _REPEATS = flags.DEFINE_integer("repeats", 100, "Turns that each file takes.", lower_bound=1)
-_FIXED_BATCH = flags.DEFINE_bool("fixed_batch", False, "Files take one image, rather than any number.")
+_FIXED_BATCH = flags.DEFINE_bool(
+    "fixed_batch", False, "Files take one image, rather than any number."
+)
 _FLAVOURS = flags.DEFINE_list("flavours", list(FLAVOURS), "Which.")
 
 _MOST_POINTS_LOST = 0.5
@@ -40,17 +51,33 @@ def main(_argv: list[str]) -> None:
     model = _logits(keras.saving.load_model(_MODEL.value, compile=False))
     height, width = model.input_shape[1:3]
     source = sources.image_folder(_DATA.value)
-    print(f"{model.name}, {model.count_params():,} parameters, {height} x {width} pixels, {source.name}", flush=True)
+    print(
+        f"{model.name}, {model.count_params():,} parameters, {height} x {width} pixels, "
+        f"{source.name}",
+        flush=True,
+    )
     with tempfile.TemporaryDirectory() as name:
-        options = {"flavours": _FLAVOURS.value, "min_agreement": 0, "fixed_batch": _FIXED_BATCH.value}
-        verdicts = tflite(model, Path(name, "ours"), images=source, num_images=_LIMIT.value, **options)
+        options = {
+            "flavours": _FLAVOURS.value,
+            "min_agreement": 0,
+            "fixed_batch": _FIXED_BATCH.value,
+        }
+        verdicts = tflite(
+            model, Path(name, "ours"), images=source, num_images=_LIMIT.value, **options
+        )
         files = {"ours": latest(Path(name, "ours"))}
         if importlib.util.find_spec("keras_hub") is None:
-            print('KerasHub is absent, so nobody to compare latency with: pip install ".[benchmark]"')
+            print(
+                'KerasHub is absent, so nobody to compare latency with: pip install ".[benchmark]"'
+            )
         else:
             tflite(_rival(model), Path(name, "rival"), num_images=1, **options)
             files["keras-hub"] = latest(Path(name, "rival"))
-        paths = {(whose, flavour): files[whose] / f"{flavour}.tflite" for whose in files for flavour in _FLAVOURS.value}
+        paths = {
+            (whose, flavour): files[whose] / f"{flavour}.tflite"
+            for whose in files
+            for flavour in _FLAVOURS.value
+        }
         sizes = {key: path.stat().st_size for key, path in paths.items()}
         image = take(source, (height, width), 1).images
         latency = _latency_ms({key: _opened(path, image) for key, path in paths.items()})
@@ -82,7 +109,8 @@ def _rival(model: keras.Model) -> keras.Model:
     logits = keras.layers.Dense(classes, name="predictions")(backbone.output[:, 0])
     rival = keras.Model(backbone.input, logits, name="keras_hub_vit")
     rng = np.random.default_rng(0)
-    for weight in rival.weights:  # biases of zero would be left out of the file, and their sums be saved
+    # biases of zero would be left out of the file, and their sums be saved
+    for weight in rival.weights:
         weight.assign(weight + rng.normal(0, 0.02, weight.shape))
     print(f"{rival.name}, {rival.count_params():,} parameters", flush=True)
     return rival
@@ -109,14 +137,23 @@ def _latency_ms(files: dict[tuple[str, str], Callable[[], None]]) -> dict[tuple[
 
 
 def _accuracies(verdicts: list[Verdict]) -> str:
-    best = next((verdict for verdict in verdicts if verdict.name == "float32.tflite"), verdicts[0]).accuracy
+    best = next(
+        (verdict for verdict in verdicts if verdict.name == "float32.tflite"), verdicts[0]
+    ).accuracy
     rows = []
     for found in verdicts:
         gained = 100 * (found.accuracy - best)
         words = "not recommended" if gained < -_MOST_POINTS_LOST else ""
         errors = [f"{found.max_error:.2g}", f"{found.mean_error:.2g}"]
         rows.append(
-            [found.name, f"{found.accuracy:.2%}", f"{gained:+.2f}", f"{found.top1_agreement:.2%}", *errors, words]
+            [
+                found.name,
+                f"{found.accuracy:.2%}",
+                f"{gained:+.2f}",
+                f"{found.top1_agreement:.2%}",
+                *errors,
+                words,
+            ]
         )
     header = ["file", "accuracy", "points", "agreement", "max error", "mean error", ""]
     return f"{verdicts[0].num_images:,} images\n{table(header, rows)}"

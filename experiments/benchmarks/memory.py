@@ -1,16 +1,22 @@
-"""Memory of a training step or of inference, what saving it costs, and the largest batch that fits; beside timm.
+"""Memory of a training step or of inference, what saving it costs, and the largest batch that fits;
+beside timm.
 
-    python experiments/benchmarks/memory.py --output=runs/memory                     # ViT-B/16 at 224, 384, 512 px
-    python experiments/benchmarks/memory.py --output=runs/l16 --models=ViT_L16@384 --megabytes=40000
+    python experiments/benchmarks/memory.py --output=runs/memory                     # ViT-B/16 at
+    224, 384, 512 px python experiments/benchmarks/memory.py --output=runs/l16 --models=ViT_L16@384
+    --megabytes=40000
 
-Each contestant runs alone in a process of its own, with batches of 2 and of 8 images, and then where a line through
-those that were run meets --megabytes, until the largest batch that fits is known to 3 %: every batch that is named was
-run. What stays and what an image takes are those of the least and the largest of them; images/s are those of 8. On an
-accelerator memory is what was allocated there, else all that the process held at its peak, the framework included.
+Each contestant runs alone in a process of its own, with batches of 2 and of 8 images, and then
+where a line through those that were run meets --megabytes, until the largest batch that fits is
+known to 3 %: every batch that is named was run. What stays and what an image takes are those of the
+least and the largest of them; images/s are those of 8. On an accelerator memory is what was
+allocated there, else all that the process held at its peak, the framework included.
 
-    plain         nothing is asked for; keras_vit keeps what is dear to compute, timm has its fused attention
-    remat         blocks are computed twice: `remat=True` of a recipe, timm's `set_grad_checkpointing`
-    query_chunk   256 queries attend at a time: `keras_vit.ViT_B16(query_chunk=256)`; where there are more than these
+    plain         nothing is asked for; keras_vit keeps what is dear to compute, timm has its fused
+    attention
+    remat         blocks are computed twice: `remat=True` of a recipe, timm's
+        `set_grad_checkpointing`
+    query_chunk   256 queries attend at a time: `keras_vit.ViT_B16(query_chunk=256)`; where there
+        are more than these
 
 Leaves `memory.csv` and `memory.md` in the folder.
 """
@@ -30,10 +36,16 @@ from tqdm import tqdm
 from keras_vit.writing import table, write_text
 
 _OUTPUT = flags.DEFINE_string("output", None, "Folder of the results.", required=True)
-_MODELS = flags.DEFINE_list("models", ["ViT_B16@224", "ViT_B16@384", "ViT_B16@512"], "Names, @ a side in pixels.")
-_TASKS = flags.DEFINE_list("tasks", ["adamw", "inference"], "Steps with this optimizer, and forward passes.")
+_MODELS = flags.DEFINE_list(
+    "models", ["ViT_B16@224", "ViT_B16@384", "ViT_B16@512"], "Names, @ a side in pixels."
+)
+_TASKS = flags.DEFINE_list(
+    "tasks", ["adamw", "inference"], "Steps with this optimizer, and forward passes."
+)
 _PRECISION = flags.DEFINE_enum("precision", "float32", ["float32", "bfloat16"], "Of the products.")
-_MEGABYTES = flags.DEFINE_integer("megabytes", None, "Of the device; default: what is free on this machine now.")
+_MEGABYTES = flags.DEFINE_integer(
+    "megabytes", None, "Of the device; default: what is free on this machine now."
+)
 _SECONDS = flags.DEFINE_float("seconds", 3.0, "Least length of a turn.", lower_bound=0)
 
 _FIRST = (2, 8)  # images
@@ -89,7 +101,9 @@ def _cells() -> list[Cell]:
     cells = []
     for name in _MODELS.value:
         model, image_size = model_and_size(name)
-        cells += [Cell(model, image_size, _FIRST[0], _PRECISION.value, task) for task in _TASKS.value]
+        cells += [
+            Cell(model, image_size, _FIRST[0], _PRECISION.value, task) for task in _TASKS.value
+        ]
     return cells
 
 
@@ -109,7 +123,9 @@ def _row(rival: str, cell: Cell, budget: float) -> list[str]:
         tried[size] = _run(rival, replace(cell, batch_size=size))
     largest = max((size for size, result in tried.items() if _fits(result, budget)), default=0)
     found = (
-        [str(largest), f"{tried[largest].peak_mb:.0f}", f"{tried[largest].median:.2f}"] if largest else ["none", "", ""]
+        [str(largest), f"{tried[largest].peak_mb:.0f}", f"{tried[largest].median:.2f}"]
+        if largest
+        else ["none", "", ""]
     )
     least, most = min(tried), max(size for size, result in tried.items() if not result.absent)
     slope = (tried[most].peak_mb - tried[least].peak_mb) / (most - least)
@@ -118,7 +134,9 @@ def _row(rival: str, cell: Cell, budget: float) -> list[str]:
 
 
 def _next(tried: dict[int, Result], budget: float) -> int | None:
-    """Where a line through what was measured meets the budget; None once that is known well enough."""
+    """Where a line through what was measured meets the budget; None once that is known well
+    enough.
+    """
     seen = {size: result.peak_mb for size, result in tried.items() if not result.absent}
     fits = max((size for size in tried if _fits(tried[size], budget)), default=0)
     too_large = min((size for size in tried if not _fits(tried[size], budget)), default=_MOST + 1)

@@ -1,7 +1,8 @@
-"""Holds back TensorFlow's native log lines: each script imports this first. TF_CPP_MIN_LOG_LEVEL=0 shows them.
+"""Holds back TensorFlow's native log lines: each script imports this first. TF_CPP_MIN_LOG_LEVEL=0
+shows them.
 
-`command_line/native_logs.py` is the same for the other scripts: Python finds only what lies beside a script.
-Processes that a benchmark starts inherit the level.
+`command_line/native_logs.py` is the same for the other scripts: Python finds only what lies beside
+a script. Processes that a benchmark starts inherit the level.
 """
 
 import os

@@ -70,7 +70,9 @@ def _share(row: Row, cell: Sequence[Row]) -> float:
 
 
 def _best(rows: Sequence[Row]) -> dict[tuple[str, ...], dict[str, Row]]:
-    """(model, size, precision, task, "1" or "best") to the row of each rival: at batch 1, and at its best batch."""
+    """(model, size, precision, task, "1" or "best") to the row of each rival: at batch 1, and at
+    its best batch.
+    """
     groups: dict[tuple[str, ...], dict[str, Row]] = {}
     for row in rows:
         if not row["images_per_s"]:
@@ -105,13 +107,23 @@ def _summary(groups: dict[tuple[str, ...], dict[str, Row]]) -> str:
                 f"{ours['images_per_s']} ± {100 * float(ours['spread']):.0f} %",
                 f"{100 * _share(ours, list(best.values())):.0f} %",
                 f"{rival['rival']} {rival['images_per_s']}" if rival else "nobody",
-                f"**{float(ours['images_per_s']) / float(rival['images_per_s']):.2f}**" if rival else "",
+                f"**{float(ours['images_per_s']) / float(rival['images_per_s']):.2f}**"
+                if rival
+                else "",
                 ours["peak_mb"],
                 f"{lean:.0f}" if lean else "",
             ]
         )
     head = [
-        *("model", "task", "batch", "ours, images/s", "of the limit", "best rival, images/s", "ratio"),
+        *(
+            "model",
+            "task",
+            "batch",
+            "ours, images/s",
+            "of the limit",
+            "best rival, images/s",
+            "ratio",
+        ),
         *("our memory, MB", "the leanest rival's"),
     ]
     return "## At batch 1 and at each one's best batch\n\n" + table(head, found)
@@ -123,18 +135,38 @@ def _everything(rows: Sequence[Row]) -> str:
         here = [other for other in rows if other["cell"] == row["cell"]]
         figures = ["", "", row["absent"], "", ""]
         if row["images_per_s"]:
-            ours = next((float(o["images_per_s"]) for o in here if o["rival"] == OURS and o["images_per_s"]), None)
+            ours = next(
+                (
+                    float(o["images_per_s"])
+                    for o in here
+                    if o["rival"] == OURS and o["images_per_s"]
+                ),
+                None,
+            )
             rate = float(row["images_per_s"])
-            figures = [f"{rate:.4g} ± {100 * float(row['spread']):.1f} %", f"{ours / rate:.2f}" if ours else ""]
+            figures = [
+                f"{rate:.4g} ± {100 * float(row['spread']):.1f} %",
+                f"{ours / rate:.2f}" if ours else "",
+            ]
             figures += [f"{100 * _share(row, here):.0f} %", row["peak_mb"], row["ready_s"]]
         found.append([row["cell"], row["rival"], *figures])
-    head = ["cell", "who", "images/s", "ours over it", "of the limit", "memory, MB", "first step after, s"]
+    head = [
+        "cell",
+        "who",
+        "images/s",
+        "ours over it",
+        "of the limit",
+        "memory, MB",
+        "first step after, s",
+    ]
     return "## Everything\n\n" + table(head, found)
 
 
 def _draw(path: Path, groups: dict[tuple[str, ...], dict[str, Row]]) -> None:
     """For each cell a line: everybody's rate as a part of ours."""
-    keys = [key for key, best in sorted(groups.items(), reverse=True) if OURS in best and len(best) > 1]
+    keys = [
+        key for key, best in sorted(groups.items(), reverse=True) if OURS in best and len(best) > 1
+    ]
     rivals = sorted({rival for key in keys for rival in groups[key]} - {OURS})
     marks = "os^Dv*"
     with picture(path, 9.5, 1.6 + 0.32 * len(keys)) as figure:
@@ -142,14 +174,24 @@ def _draw(path: Path, groups: dict[tuple[str, ...], dict[str, Row]]) -> None:
         axes.axvline(1, color="black", linewidth=1)
         for index, rival in enumerate(rivals):
             points = [
-                (float(groups[key][rival]["images_per_s"]) / float(groups[key][OURS]["images_per_s"]), place)
+                (
+                    float(groups[key][rival]["images_per_s"])
+                    / float(groups[key][OURS]["images_per_s"]),
+                    place,
+                )
                 for place, key in enumerate(keys)
                 if rival in groups[key]
             ]
-            style = {"marker": marks[index % len(marks)], "color": COLORS[index % len(COLORS)], "linestyle": "none"}
+            style = {
+                "marker": marks[index % len(marks)],
+                "color": COLORS[index % len(COLORS)],
+                "linestyle": "none",
+            }
             axes.plot(*zip(*points, strict=True), label=rival, **style)
         names = [
-            f"{key[1]} {key[2]} px, {key[0]}, {key[3]}, {'batch 1' if key[4] == '1' else 'best batch'}" for key in keys
+            f"{key[1]} {key[2]} px, {key[0]}, {key[3]}, "
+            f"{'batch 1' if key[4] == '1' else 'best batch'}"
+            for key in keys
         ]
         axes.set_yticks(range(len(keys)), names)
         axes.set_ylim(-0.6, len(keys) - 0.4)

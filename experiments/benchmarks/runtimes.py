@@ -1,13 +1,16 @@
-"""One model in every form and runtime that it is exported to: latency of one image, images per second in batches of 16.
+"""One model in every form and runtime that it is exported to: latency of one image, images per
+second in batches of 16.
 
     pip install ".[tflite,onnx,openvino]"
-    python experiments/benchmarks/runtimes.py --output=runs/runtimes        # ViT-B/16; about half an hour on two cores
-    python experiments/benchmarks/runtimes.py --output=runs/small --model=ViT_Ti16 --seconds=2
+    python experiments/benchmarks/runtimes.py --output=runs/runtimes        # ViT-B/16; about half
+    an hour on two cores python experiments/benchmarks/runtimes.py --output=runs/small
+    --model=ViT_Ti16 --seconds=2
 
-Random weights: the same ones in all files. Each file is run in a process of its own, on all cores, in turns: read
-ratios, not milliseconds. p50 and p99 are over the single calls of all turns. Errors are those of 4 images, in units of
-the largest output of the model. Leaves the files, `runtimes.csv` and `runtimes.md` in the folder; files that are there
-already are not written again. A runtime that is not installed is named.
+Random weights: the same ones in all files. Each file is run in a process of its own, on all cores,
+in turns: read ratios, not milliseconds. p50 and p99 are over the single calls of all turns. Errors
+are those of 4 images, in units of the largest output of the model. Leaves the files, `runtimes.csv`
+and `runtimes.md` in the folder; files that are there already are not written again. A runtime that
+is not installed is named.
 
 ONNX of ViT-B/16 takes 9 GB of memory to write.
 """
@@ -30,14 +33,24 @@ from keras_vit.export import FLAVOURS
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
 from keras_vit.writing import table, write_text
 
-_OUTPUT = flags.DEFINE_string("output", None, "Folder of the files and of the results.", required=True)
-_MODEL = flags.DEFINE_enum("model", "ViT_B16", [*VIT_VARIANTS, *RESNET_VARIANTS], "A name in keras_vit.")
+_OUTPUT = flags.DEFINE_string(
+    "output", None, "Folder of the files and of the results.", required=True
+)
+_MODEL = flags.DEFINE_enum(
+    "model", "ViT_B16", [*VIT_VARIANTS, *RESNET_VARIANTS], "A name in keras_vit."
+)
 _IMAGE_SIZE = flags.DEFINE_integer("image_size", 224, "Side, in pixels.", lower_bound=16)
-_BATCH_SIZE = flags.DEFINE_integer("batch_size", 16, "Images of a batch, for throughput.", lower_bound=4)
+_BATCH_SIZE = flags.DEFINE_integer(
+    "batch_size", 16, "Images of a batch, for throughput.", lower_bound=4
+)
 _FORMS = flags.DEFINE_list("forms", [], "Names of rows, such as `LiteRT int8`; default: all.")
 _REPEATS = flags.DEFINE_integer("repeats", 4, "Turns that each takes.", lower_bound=1)
-_SECONDS = flags.DEFINE_float("seconds", 6.0, "Least length of a turn, for latency and for throughput each.")
-_THREADS = flags.DEFINE_integer("threads", os.cpu_count(), "Of runtimes that take a number; others use all cores.")
+_SECONDS = flags.DEFINE_float(
+    "seconds", 6.0, "Least length of a turn, for latency and for throughput each."
+)
+_THREADS = flags.DEFINE_integer(
+    "threads", os.cpu_count(), "Of runtimes that take a number; others use all cores."
+)
 
 
 @dataclass(frozen=True)
@@ -57,7 +70,10 @@ FORMS = {
     "Keras": Form("keras", "", "model.keras"),
     "SavedModel float32": Form("saved_model", "saved_model", option="float32"),
     "SavedModel bfloat16": Form("saved_model", "saved_model_bfloat16", option="bfloat16"),
-    **{f"LiteRT {name}": Form("litert", f"litert_{name}", f"{name}.tflite", name) for name in FLAVOURS},
+    **{
+        f"LiteRT {name}": Form("litert", f"litert_{name}", f"{name}.tflite", name)
+        for name in FLAVOURS
+    },
     "ONNX Runtime": Form("onnx", "onnx", "model.onnx"),
     "OpenVINO float32": Form("openvino", "openvino", "model.xml"),
     "OpenVINO bfloat16": Form("openvino bfloat16", "openvino", "model.xml"),
@@ -77,17 +93,30 @@ class Result:
 def main(_argv: list[str]) -> None:
     names = _FORMS.value or list(FORMS)
     if set(names) - set(FORMS):
-        raise app.UsageError(f"No such forms: {', '.join(sorted(set(names) - set(FORMS)))}. There are: {list(FORMS)}.")
+        raise app.UsageError(
+            f"No such forms: {', '.join(sorted(set(names) - set(FORMS)))}. There are: "
+            f"{list(FORMS)}."
+        )
     output = Path(_OUTPUT.value)
     output.mkdir(parents=True, exist_ok=True)
     images = _images()
     np.save(output / "images.npy", images)
     expected = _model(output).predict_on_batch(images)
-    refusals = {name: _write_file(output, FORMS[name]) for name in tqdm(names, desc="files", disable=None)}
+    refusals = {
+        name: _write_file(output, FORMS[name]) for name in tqdm(names, desc="files", disable=None)
+    }
     results = {name: Result(absent=refusal) for name, refusal in refusals.items()}
     _race(output, results, expected)
     rows = [_row(output, name, result) for name, result in results.items()]
-    head = ["form", "MB", "p50, ms", "p99, ms", f"images/s at {_BATCH_SIZE.value}", "peak MB", "error"]
+    head = [
+        "form",
+        "MB",
+        "p50, ms",
+        "p99, ms",
+        f"images/s at {_BATCH_SIZE.value}",
+        "peak MB",
+        "error",
+    ]
     write_text(output / "runtimes.md", table(head, rows) + "\n")
     with (output / "runtimes.csv").open("w", newline="") as file:
         csv.writer(file).writerows([head, *rows])
@@ -104,9 +133,12 @@ def _model(output: Path) -> keras.Model:
     if file.is_file():
         return keras.saving.load_model(file, compile=False)
     size = (_IMAGE_SIZE.value, _IMAGE_SIZE.value, 3)
-    model = getattr(keras_vit, _MODEL.value)(weights=None, input_shape=size, classifier_activation=None)
+    model = getattr(keras_vit, _MODEL.value)(
+        weights=None, input_shape=size, classifier_activation=None
+    )
     draws = np.random.default_rng(0)
-    for weight in model.weights:  # biases of zero would be left out of a file, and their sums be saved
+    # biases of zero would be left out of a file, and their sums be saved
+    for weight in model.weights:
         weight.assign(weight + draws.normal(0, 0.02, weight.shape))
     model.save(file)
     return model
@@ -122,9 +154,13 @@ def _write_file(output: Path, form: Form) -> str:
         if form.runtime == "saved_model":
             export.saved_model(model, folder, precision=form.option, images=images)
         elif form.runtime == "litert":
-            export.tflite(model, folder, flavours=[form.option], images=images, num_images=8, min_agreement=0)
+            export.tflite(
+                model, folder, flavours=[form.option], images=images, num_images=8, min_agreement=0
+            )
         else:
-            (export.onnx if form.runtime == "onnx" else export.openvino)(model, folder, images=images)
+            (export.onnx if form.runtime == "onnx" else export.openvino)(
+                model, folder, images=images
+            )
     except (ImportError, ValueError) as error:
         return str(error).splitlines()[0]
     return ""
@@ -138,7 +174,12 @@ def _race(output: Path, results: dict[str, Result], expected: np.ndarray) -> Non
                 result = results[name]
                 if not result.absent and name not in workers:
                     form = FORMS[name]
-                    arguments = [form.runtime, form.path(output), output / "images.npy", _THREADS.value]
+                    arguments = [
+                        form.runtime,
+                        form.path(output),
+                        output / "images.npy",
+                        _THREADS.value,
+                    ]
                     workers[name] = Worker("rivals.runtime_worker", *map(str, arguments))
                     _take_first(workers[name].answer(), result, expected)
                 if not result.absent:

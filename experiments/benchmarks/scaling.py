@@ -1,13 +1,18 @@
-"""Training steps of one worker and of several, each on a core of its own, and of 1 to 8 simulated JAX devices.
+"""Training steps of one worker and of several, each on a core of its own, and of 1 to 8 simulated
+JAX devices.
 
-    python experiments/benchmarks/scaling.py --output=runs/scaling                    # ViT-S/16, a batch of 16 each
-    python experiments/benchmarks/scaling.py --output=runs/scaling --measure=devices
+    python experiments/benchmarks/scaling.py --output=runs/scaling                    # ViT-S/16, a
+    batch of 16 each python experiments/benchmarks/scaling.py --output=runs/scaling
+    --measure=devices
 
-Workers are processes under MultiWorkerMirroredStrategy on this machine: what they send goes through memory, so this
-shows what the strategy costs, not a network. With one core for each, n workers have n times the processor of one; all
-take turns. Simulated devices share all cores, and the same global batch: there the ideal is an equal step.
+Workers are processes under MultiWorkerMirroredStrategy on this machine: what they send goes through
+memory, so this shows what the strategy costs, not a network. With one core for each, n workers have
+n times the processor of one; all
+take turns. Simulated devices share all cores, and the same global batch: there the ideal is an
+    equal step.
 
-Leaves `scaling.csv` and `scaling.md` in the folder. What a network adds is worked out in docs/scaling.md.
+Leaves `scaling.csv` and `scaling.md` in the folder. What a network adds is worked out in
+docs/scaling.md.
 """
 
 import csv
@@ -28,17 +33,23 @@ from absl import app, flags
 from keras_vit.writing import table
 
 _OUTPUT = flags.DEFINE_string("output", None, "Folder of the results.", required=True)
-_MEASURE = flags.DEFINE_multi_enum("measure", ["workers", "devices"], ["workers", "devices"], "What.")
+_MEASURE = flags.DEFINE_multi_enum(
+    "measure", ["workers", "devices"], ["workers", "devices"], "What."
+)
 _MODEL = flags.DEFINE_string("model", "ViT_S16", "A name in keras_vit.")
 _IMAGE_SIZE = flags.DEFINE_integer("image_size", 224, "Side, in pixels.", lower_bound=16)
-_BATCH_SIZE = flags.DEFINE_integer("batch_size", 16, "Images of each worker; of all simulated devices.", lower_bound=1)
+_BATCH_SIZE = flags.DEFINE_integer(
+    "batch_size", 16, "Images of each worker; of all simulated devices.", lower_bound=1
+)
 _STEPS = flags.DEFINE_integer("steps", 8, "Steps of a turn, after two to warm up.", lower_bound=1)
 _REPEATS = flags.DEFINE_integer("repeats", 3, "Turns.", lower_bound=1)
 _WORKERS = flags.DEFINE_list("workers", ["1", "2"], "Numbers of workers.")
 _DEVICES = flags.DEFINE_list("devices", ["1", "2", "4", "8"], "Numbers of simulated devices.")
 for _numbers in ("workers", "devices"):
     flags.register_validator(
-        _numbers, lambda texts: all(text.isdecimal() and int(text) for text in texts), "must be whole numbers from 1."
+        _numbers,
+        lambda texts: all(text.isdecimal() and int(text) for text in texts),
+        "must be whole numbers from 1.",
     )
 
 Contestant = tuple[str, int]  # "workers" or "devices", and how many
@@ -53,10 +64,16 @@ def main(_argv: list[str]) -> None:
         contestants += [("devices", int(count)) for count in _DEVICES.value]
     most = max((count for kind, count in contestants if kind == "workers"), default=1)
     if most > len(cores):
-        raise app.UsageError(f"{most} workers need {most} cores. There are {len(cores)}: name fewer with --workers.")
-    uneven = [count for kind, count in contestants if kind == "devices" and _BATCH_SIZE.value % count]
+        raise app.UsageError(
+            f"{most} workers need {most} cores. There are {len(cores)}: name fewer with --workers."
+        )
+    uneven = [
+        count for kind, count in contestants if kind == "devices" and _BATCH_SIZE.value % count
+    ]
     if uneven:
-        raise app.UsageError(f"{_BATCH_SIZE.value} images do not divide into {uneven[0]} devices: see --batch_size.")
+        raise app.UsageError(
+            f"{_BATCH_SIZE.value} images do not divide into {uneven[0]} devices: see --batch_size."
+        )
     seconds: dict[Contestant, list[float]] = {contestant: [] for contestant in contestants}
     for turn in range(_REPEATS.value):
         for kind, count in contestants[:: -1 if turn % 2 else 1]:
@@ -74,7 +91,9 @@ def _workers_step(cores: list[int]) -> float:
     addresses = [f"127.0.0.1:{port}" for port in _free_ports(len(cores))]
     processes = []
     for index, core in enumerate(cores):
-        config = json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}})
+        config = json.dumps(
+            {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+        )
         alone = {"TF_CONFIG": config} if len(cores) > 1 else {}
         processes.append(_start("multi_worker" if alone else "one", core=core, **alone))
     return _slowest(processes)
@@ -82,12 +101,28 @@ def _workers_step(cores: list[int]) -> float:
 
 def _devices_step(count: int) -> float:
     flag = f"--xla_force_host_platform_device_count={count}"
-    return _slowest([_start("mirrored" if count > 1 else "one", KERAS_BACKEND="jax", XLA_FLAGS=flag)])
+    return _slowest(
+        [_start("mirrored" if count > 1 else "one", KERAS_BACKEND="jax", XLA_FLAGS=flag)]
+    )
 
 
 def _start(kind: str, core: int | None = None, **environment: str) -> subprocess.Popen:
-    settings = [_MODEL.value, _IMAGE_SIZE.value, _BATCH_SIZE.value, _STEPS.value, -1 if core is None else core]
-    command = [sys.executable, "-W", "ignore", "-m", "rivals.scaling_worker", kind, *map(str, settings)]
+    settings = [
+        _MODEL.value,
+        _IMAGE_SIZE.value,
+        _BATCH_SIZE.value,
+        _STEPS.value,
+        -1 if core is None else core,
+    ]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "rivals.scaling_worker",
+        kind,
+        *map(str, settings),
+    ]
     folder = Path(__file__).parent
     return subprocess.Popen(
         command,
@@ -100,10 +135,15 @@ def _start(kind: str, core: int | None = None, **environment: str) -> subprocess
 
 
 def _slowest(processes: Sequence[subprocess.Popen]) -> float:
-    """Seconds of a step of the slowest. When one of them dies the others are ended: they would wait for it."""
+    """Seconds of a step of the slowest. When one of them dies the others are ended: they would wait
+    for it.
+    """
     with ThreadPoolExecutor(len(processes)) as threads:
         try:
-            return max(done.result() for done in as_completed(threads.submit(_step_of, each) for each in processes))
+            return max(
+                done.result()
+                for done in as_completed(threads.submit(_step_of, each) for each in processes)
+            )
         finally:
             for process in processes:
                 process.kill()
@@ -127,13 +167,30 @@ def _free_ports(count: int) -> list[int]:
 def _write(output: Path, seconds: dict[Contestant, list[float]]) -> None:
     rows = []
     for (kind, count), values in seconds.items():
-        step, first = statistics.median(values), statistics.median(seconds[kind, _first(kind, seconds)])
+        step, first = (
+            statistics.median(values),
+            statistics.median(seconds[kind, _first(kind, seconds)]),
+        )
         images = _BATCH_SIZE.value * (count if kind == "workers" else 1)
         speed = first / step * (count / _first(kind, seconds) if kind == "workers" else 1)
         rows.append(
-            [kind, count, f"{step:.3f}", f"{max(values) - min(values):.3f}", f"{images / step:.2f}", f"{speed:.2f}"]
+            [
+                kind,
+                count,
+                f"{step:.3f}",
+                f"{max(values) - min(values):.3f}",
+                f"{images / step:.2f}",
+                f"{speed:.2f}",
+            ]
         )
-    head = ["what", "number", "seconds a step", "largest less smallest", "images/s", "rate over the first's"]
+    head = [
+        "what",
+        "number",
+        "seconds a step",
+        "largest less smallest",
+        "images/s",
+        "rate over the first's",
+    ]
     (output / "scaling.md").write_text(table(head, rows) + "\n")
     with (output / "scaling.csv").open("w", newline="") as file:
         csv.writer(file).writerows([head, *rows])

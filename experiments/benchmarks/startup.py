@@ -1,11 +1,13 @@
-"""What an app waits for: import, build and restore, first answer, first training step; beside KerasHub and timm.
+"""What an app waits for: import, build and restore, first answer, first training step; beside
+KerasHub and timm.
 
-    python experiments/benchmarks/startup.py                        # ViT-B/16 and L/16: a quarter of an hour
-    python experiments/benchmarks/startup.py --models=ViT_S16 --repeats=2
+    python experiments/benchmarks/startup.py                        # ViT-B/16 and L/16: a quarter
+    of an hour python experiments/benchmarks/startup.py --models=ViT_S16 --repeats=2
 
-Every turn is a new process that reads a file which its own package wrote: npz, weights.h5, pth. They take turns, so
-that a busy machine hurts all alike: read ratios, not seconds. Files lie in memory after the first turn, which does not
-count. A rival that is not installed (`pip install ".[benchmark]"`) is named.
+Every turn is a new process that reads a file which its own package wrote: npz, weights.h5, pth.
+    They take turns, so
+that a busy machine hurts all alike: read ratios, not seconds. Files lie in memory after the first
+turn, which does not count. A rival that is not installed (`pip install ".[benchmark]"`) is named.
 
 Source of the rivals: keras-team/keras-hub; huggingface/pytorch-image-models.
 """
@@ -31,7 +33,9 @@ def main(_argv: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for model in _MODELS.value:
             rows += _rows(model, _race(model, folder))
-    print(table(["model", "phase", *(f"{rival}, s" for rival in STARTS), "ours / best rival"], rows))
+    print(
+        table(["model", "phase", *(f"{rival}, s" for rival in STARTS), "ours / best rival"], rows)
+    )
 
 
 def _race(model: str, folder: str) -> dict[str, list[dict]]:
@@ -48,7 +52,11 @@ def _rows(model: str, said: dict[str, list[dict]]) -> list[list[str]]:
     for rival, answers in said.items():
         for absent in {answer["absent"] for answer in answers if "absent" in answer}:
             print(f"{rival} is left out: {absent}")
-    there = {rival: answers for rival, answers in said.items() if not any("absent" in answer for answer in answers)}
+    there = {
+        rival: answers
+        for rival, answers in said.items()
+        if not any("absent" in answer for answer in answers)
+    }
     if not there:
         raise app.UsageError(f"Nobody could be measured on {model}: see above.")
     phases = list(next(iter(there.values()))[0])
@@ -62,7 +70,11 @@ def _rows(model: str, said: dict[str, list[dict]]) -> list[list[str]]:
     for phase in [*phases, "all"]:
         seconds = [f"{medians[rival][phase]:.2f}" if rival in medians else "" for rival in STARTS]
         others = [values[phase] for rival, values in medians.items() if rival != "keras_vit"]
-        ratio = f"{medians['keras_vit'][phase] / min(others):.2f}" if others and "keras_vit" in medians else ""
+        ratio = (
+            f"{medians['keras_vit'][phase] / min(others):.2f}"
+            if others and "keras_vit" in medians
+            else ""
+        )
         rows.append([model, phase, *seconds, ratio])
     return rows
 

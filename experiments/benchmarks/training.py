@@ -1,11 +1,12 @@
-"""Training speed beside its rivals: `fit` beside Keras's own and a bare loop, JPEG to batch beside timm's, fractals.
+"""Training speed beside its rivals: `fit` beside Keras's own and a bare loop, JPEG to batch beside
+timm's, fractals.
 
-    python experiments/benchmarks/training.py --photos=/data/photos    # everything; any folder of JPEGs
-    python experiments/benchmarks/training.py --measure=fit --repeats=9
+    python experiments/benchmarks/training.py --photos=/data/photos    # everything; any folder of
+    JPEGs python experiments/benchmarks/training.py --measure=fit --repeats=9
 
-Contestants take turns in one run, so that a busy machine hurts all alike: read ratios, not rates. timm runs in a
-separate process. If timm or torchvision is not installed (`pip install ".[benchmark]"`), its rows are omitted and
-named.
+Contestants take turns in one run, so that a busy machine hurts all alike: read ratios, not rates.
+timm runs in a separate process. If timm or torchvision is not installed
+(`pip install ".[benchmark]"`), its rows are omitted and named.
 """
 
 import importlib.util
@@ -34,7 +35,9 @@ from keras_vit.variants import VIT_VARIANTS
 _MEASURE = flags.DEFINE_multi_enum(
     "measure", ["fit", "input", "fractals"], ["fit", "input", "fractals"], "What to measure."
 )
-_PHOTOS = flags.DEFINE_string("photos", None, "A folder of JPEGs, in folders or not; needed for `input`.")
+_PHOTOS = flags.DEFINE_string(
+    "photos", None, "A folder of JPEGs, in folders or not; needed for `input`."
+)
 _REPEATS = flags.DEFINE_integer("repeats", 7, "Turns that each contestant takes.", lower_bound=1)
 _SECONDS = flags.DEFINE_float("seconds", 3.0, "Length of a turn of the input pipelines.")
 
@@ -43,10 +46,17 @@ Turn = Callable[[], float]  # takes a turn, returns a rate
 
 
 def main(_argv: list[str]) -> None:
-    print(f"Keras {keras.__version__}, TensorFlow {tf.__version__}, {os.cpu_count()} cores, {_REPEATS.value} turns\n")
+    print(
+        f"Keras {keras.__version__}, TensorFlow {tf.__version__}, {os.cpu_count()} cores, "
+        f"{_REPEATS.value} turns\n"
+    )
     print("| measured | contestant | median | best | ratio to the rival |\n|---|---|---|---|---|")
     if "fit" in _MEASURE.value:
-        contestants = {"Keras's `fit`": _keras_fit(), "our step in a bare loop": _bare_loop(), "our `fit`": _our_fit()}
+        contestants = {
+            "Keras's `fit`": _keras_fit(),
+            "our step in a bare loop": _bare_loop(),
+            "our `fit`": _our_fit(),
+        }
         _report("`fit`, small ViT, images/s", _race(contestants))
     if "input" in _MEASURE.value:
         _compare_input()
@@ -56,14 +66,23 @@ def main(_argv: list[str]) -> None:
 
 
 def _small() -> keras.Model:
-    changes = {"name": "small", "patch_size": 4, "width": 96, "depth": 6, "num_heads": 3, "mlp_dim": 192}
+    changes = {
+        "name": "small",
+        "patch_size": 4,
+        "width": 96,
+        "depth": 6,
+        "num_heads": 3,
+        "mlp_dim": 192,
+    }
     row = replace(VIT_VARIANTS["ViT_Ti16"], **changes)
     return vision_transformer(row, keras.Input((32, 32, 3)), classes=10, classifier="gap")
 
 
 def _learner() -> keras.Model:
     model = _small()
-    config = OptimizerConfig(name="adamw", weight_decay=0.05, warmup_steps=10, average_momentum=0.999)
+    config = OptimizerConfig(
+        name="adamw", weight_decay=0.05, warmup_steps=10, average_momentum=0.999
+    )
     return make_learner(model, make_optimizer(config, model, 10_000), batch_rows=64, clip_norm=1.0)
 
 
@@ -88,7 +107,9 @@ def _bare_loop() -> Turn:
 def _keras_fit() -> Turn:
     model = _small()
     rate = keras.optimizers.schedules.CosineDecay(0.0, 10_000, warmup_target=1e-3, warmup_steps=10)
-    optimizer = keras.optimizers.AdamW(rate, weight_decay=0.05, global_clipnorm=1.0, use_ema=True, ema_momentum=0.999)
+    optimizer = keras.optimizers.AdamW(
+        rate, weight_decay=0.05, global_clipnorm=1.0, use_ema=True, ema_momentum=0.999
+    )
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss, metrics=["accuracy"])
     return _fit(model)
@@ -108,7 +129,11 @@ def _fit(model: keras.Model, *weights: np.ndarray) -> Turn:
 
 def _batches(*weights: np.ndarray) -> tf.data.Dataset:
     draws = np.random.RandomState(0)
-    batch = (draws.normal(size=(64, 32, 32, 3)).astype("float32"), draws.randint(0, 10, 64), *weights)
+    batch = (
+        draws.normal(size=(64, 32, 32, 3)).astype("float32"),
+        draws.randint(0, 10, 64),
+        *weights,
+    )
     return tf.data.Dataset.from_tensors(batch).repeat()
 
 
@@ -121,22 +146,36 @@ def _compare_input() -> None:
     scale = transforms.scale_to(-1, 1)
     ours = {
         "default": ("published resize", [crop, flip, scale]),
-        "no colour jitter": ("antialiased", [transforms.inception_crop(224, antialias=True), flip, scale]),
-        "rand-m9-mstd0.5": ("RandAugment(2, 9)", [crop, flip, transforms.to_uint8, randaugment.rand_augment(2, 9)]),
+        "no colour jitter": (
+            "antialiased",
+            [transforms.inception_crop(224, antialias=True), flip, scale],
+        ),
+        "rand-m9-mstd0.5": (
+            "RandAugment(2, 9)",
+            [crop, flip, transforms.to_uint8, randaugment.rand_augment(2, 9)],
+        ),
     }
     has_rival = all(map(importlib.util.find_spec, ("timm", "torchvision")))
     if not has_rival:
-        print("| JPEG to 224 px | timm or torchvision is not installed: its rows are missing | | | |")
+        print(
+            "| JPEG to 224 px | timm or torchvision is not installed: its rows are missing | | | |"
+        )
     for rival, (name, chosen) in ours.items():
         contestants = {f"timm, {rival}": _timm(rival)} if has_rival else {}
         contestants[f"ours, {name}"] = _input(source, chosen)
         if rival == "default":
-            contestants["ours, published resize, uint8 batches"] = _input(source, [crop, flip, transforms.to_uint8])
+            contestants["ours, published resize, uint8 batches"] = _input(
+                source, [crop, flip, transforms.to_uint8]
+            )
         _report("JPEG to 224 px, images/s", _race(contestants))
 
 
 def _photos(folder: str) -> sources.Source:
-    paths = [str(path) for path in sorted(Path(folder).rglob("*")) if path.suffix.lower() in (".jpg", ".jpeg")]
+    paths = [
+        str(path)
+        for path in sorted(Path(folder).rglob("*"))
+        if path.suffix.lower() in (".jpg", ".jpeg")
+    ]
     if not paths:
         raise app.UsageError(f"No .jpg or .jpeg in {folder}.")
     files = tf.constant([Path(path).read_bytes() for path in paths])
@@ -204,7 +243,9 @@ def _report(title: str, rates: dict[str, list[float]]) -> None:
     rival = next(iter(medians.values()))
     for name, values in rates.items():
         print(
-            f"| {title} | {name} | {medians[name]:.0f} | {max(values):.0f} | {medians[name] / rival:.2f} |", flush=True
+            f"| {title} | {name} | {medians[name]:.0f} | {max(values):.0f} | "
+            f"{medians[name] / rival:.2f} |",
+            flush=True,
         )
 
 

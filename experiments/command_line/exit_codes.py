@@ -1,4 +1,6 @@
-"""What users can do something about becomes a line and an exit code: 1, or 75 if the same command goes on."""
+"""What users can do something about becomes a line and an exit code: 1, or 75 if the same command
+goes on.
+"""
 
 import sys
 from collections.abc import Callable

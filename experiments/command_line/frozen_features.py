@@ -1,8 +1,10 @@
-"""What few-shot and linear evaluation start from: the features of training and test sets, computed once and kept.
+"""What few-shot and linear evaluation start from: the features of training and test sets, computed
+once and kept.
 
-`--data` takes data sets, separated by commas, each a folder with `train/<class>` and `test/<class>` (or val), a folder
-of classes, of which a fifth is held out, or tfds:NAME:TRAIN:TEST, such as tfds:cifar100:train:test. `--model` is a name
-with `--weights` (a tag, a file, a URL, or `none` for random ones), or a file model.keras.
+`--data` takes data sets, separated by commas, each a folder with `train/<class>` and `test/<class>`
+(or val), a folder of classes, of which a fifth is held out, or tfds:NAME:TRAIN:TEST, such as
+tfds:cifar100:train:test. `--model` is a name with `--weights` (a tag, a file, a URL, or `none` for
+random ones), or a file model.keras.
 """
 
 import re
@@ -22,20 +24,36 @@ from keras_vit.evaluate.classifier import representation
 from keras_vit.keras_file import is_file
 from keras_vit.pixels import RANGES, describe_pixels
 
-_DATA = flags.DEFINE_list("data", None, "Folders, or tfds:NAME:TRAIN:TEST; separated by commas.", required=True)
-_MODEL = flags.DEFINE_string("model", "ViT_B16", "A name of `keras_vit.list_models()`, or a file model.keras.")
+_DATA = flags.DEFINE_list(
+    "data", None, "Folders, or tfds:NAME:TRAIN:TEST; separated by commas.", required=True
+)
+_MODEL = flags.DEFINE_string(
+    "model", "ViT_B16", "A name of `keras_vit.list_models()`, or a file model.keras."
+)
 _WEIGHTS = flags.DEFINE_string("weights", None, "Tag, file or URL; `none` are random ones.")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder for features and results.", required=True)
-_LAYER = flags.DEFINE_string("layer", "pre_logits", "pre_logits, class_token, patch_mean, or the name of a layer.")
-_IMAGE_SIZE = flags.DEFINE_integer("image_size", None, "Side in pixels. Default: that of the weights.", lower_bound=1)
+_LAYER = flags.DEFINE_string(
+    "layer", "pre_logits", "pre_logits, class_token, patch_mean, or the name of a layer."
+)
+_IMAGE_SIZE = flags.DEFINE_integer(
+    "image_size", None, "Side in pixels. Default: that of the weights.", lower_bound=1
+)
 _PIXELS = flags.DEFINE_enum(
     "pixels", None, [*RANGES], "Pixels that the model was trained on. Default: as its layers say."
 )
-_CROP = flags.DEFINE_enum("crop", "resize_crop", ["resize", "resize_crop", "resize_shorter"], "From file to square.")
+_CROP = flags.DEFINE_enum(
+    "crop", "resize_crop", ["resize", "resize_crop", "resize_shorter"], "From file to square."
+)
 _BATCH = flags.DEFINE_integer("batch_size", None, "Images of a step.", lower_bound=1)
-_PER_CLASS = flags.DEFINE_integer("per_class", 0, "Training images of each class at most; 0: all.", lower_bound=0)
-_DEVICES = flags.DEFINE_enum("devices", "auto", ["auto", "one", "mirrored", "tpu"], "Where to compute.")
-_PRECISION = flags.DEFINE_enum("precision", "float32", ["float32", "mixed_bfloat16", "mixed_float16"], "In which.")
+_PER_CLASS = flags.DEFINE_integer(
+    "per_class", 0, "Training images of each class at most; 0: all.", lower_bound=0
+)
+_DEVICES = flags.DEFINE_enum(
+    "devices", "auto", ["auto", "one", "mirrored", "tpu"], "Where to compute."
+)
+_PRECISION = flags.DEFINE_enum(
+    "precision", "float32", ["float32", "mixed_bfloat16", "mixed_float16"], "In which."
+)
 
 HELD_OUT = 0.2  # of a folder without a test set
 
@@ -61,14 +79,19 @@ def title() -> str:
 
 
 def frozen() -> Iterator[Frozen]:
-    """Yields the features of each data set; those that are in the folder already are not computed again."""
+    """Yields the features of each data set; those that are in the folder already are not computed
+    again.
+    """
     if not _DATA.value:
         raise ValueError("`--data` names no data set.")
     if not is_file(_MODEL.value):
         list_weights(_MODEL.value)  # tells of a model that there is not
-    pairs = {_short(words): _pair(words) for words in _DATA.value}  # a mistake is told before anything is computed
+    # a mistake is told before anything is computed
+    pairs = {_short(words): _pair(words) for words in _DATA.value}
     if len(pairs) < len(_DATA.value):
-        raise ValueError(f"Two data sets would be called the same: {', '.join(map(_short, _DATA.value))}.")
+        raise ValueError(
+            f"Two data sets would be called the same: {', '.join(map(_short, _DATA.value))}."
+        )
     devices = connect(DevicesConfig(kind=_DEVICES.value, precision=_PRECISION.value))
     size = None if _IMAGE_SIZE.value is None else (_IMAGE_SIZE.value,) * 2
     with devices.scope():
@@ -96,7 +119,10 @@ def _pair(words: str) -> tuple[Source, Source]:
     if words.startswith("tfds:"):
         name, train, test = _tfds_words(words)
         if _PER_CLASS.value:
-            raise ValueError(f"`--per_class` is for folders; of {words} take a part of the split, such as train[:10%].")
+            raise ValueError(
+                f"`--per_class` is for folders; of {words} take a part of the split, such as "
+                f"train[:10%]."
+            )
         return sources.tfds(name, train), sources.tfds(name, test)
     train, test = folders.training_and_test(words)
     if test is None:
@@ -107,7 +133,9 @@ def _pair(words: str) -> tuple[Source, Source]:
 def _thinned(source: Source, most: int) -> Source:
     """At most so many images of each class, drawn with seed 0."""
     order = np.random.default_rng(0).permutation(source.num_examples)
-    by_class = [order[source.labels[order] == label][:most] for label in range(len(source.class_names))]
+    by_class = [
+        order[source.labels[order] == label][:most] for label in range(len(source.class_names))
+    ]
     return source.subset(np.sort(np.concatenate(by_class)))
 
 
@@ -121,5 +149,8 @@ def _tfds_words(words: str) -> tuple[str, str, str]:
     part = r"([^:\[]+(?:\[[^\]]*\])?)"
     match = re.fullmatch(rf"tfds:([^:]+(?::[\d.*]+)?):{part}:{part}", words)
     if match is None:
-        raise ValueError(f"A data set of TensorFlow Datasets is written tfds:NAME:TRAIN:TEST. Received: {words!r}.")
+        raise ValueError(
+            f"A data set of TensorFlow Datasets is written tfds:NAME:TRAIN:TEST. Received: "
+            f"{words!r}."
+        )
     return match[1], match[2], match[3]

@@ -1,6 +1,8 @@
-"""Holds back TensorFlow's native log lines: each script imports this first. TF_CPP_MIN_LOG_LEVEL=0 shows them.
+"""Holds back TensorFlow's native log lines: each script imports this first. TF_CPP_MIN_LOG_LEVEL=0
+shows them.
 
-`benchmarks/native_logs.py` is the same for the scripts there: Python finds only what lies beside a script.
+`benchmarks/native_logs.py` is the same for the scripts there: Python finds only what lies beside a
+script.
 """
 
 import os

@@ -1,7 +1,9 @@
-"""Runs of one experiment, each a process in a folder of its own: started, watched, stopped, and gone on with.
+"""Runs of one experiment, each a process in a folder of its own: started, watched, stopped, and
+gone on with.
 
-What lives here: a `Trial`, which knows from its folder whether it is over; a `Pool`, which runs those that are not, as
-many at a time as memory allows; the plan in the folder of the experiment, so that no other one is mixed with it. What
+What lives here: a `Trial`, which knows from its folder whether it is over; a `Pool`, which runs
+those that are not, as many at a time as memory allows; the plan in the folder of the experiment, so
+that no other one is mixed with it. What
 does not: what is tried, and what is made of it (`sweep.py`, `ablations.py`).
 """
 
@@ -64,7 +66,9 @@ class Trial:
         return self.results().get(self.metric)
 
     def notes(self) -> dict[str, Any]:
-        """Returns what the pool wrote down: command, process, seconds, memory_gb, and `diverged`, a message."""
+        """Returns what the pool wrote down: command, process, seconds, memory_gb, and `diverged`, a
+        message.
+        """
         return read_json(self.folder / "trial.json")
 
     def is_over(self) -> bool:
@@ -72,13 +76,19 @@ class Trial:
 
     def row(self) -> dict[str, Any]:
         """Returns what is reported."""
-        notes = {name: self.notes().get(name) for name in ("diverged", "seconds", "memory_gb", "command")}
+        notes = {
+            name: self.notes().get(name) for name in ("diverged", "seconds", "memory_gb", "command")
+        }
         return {**self.tries, "accuracy": self.accuracy(), **notes}
 
 
 def data_of(*configs: RunConfig) -> str:
-    """Returns a hash of all data of these runs, for the plan: results on other data are not of the same experiment."""
-    whole = {(replace(config.data, held_out=0.0, train_share=1.0), config.seed) for config in configs}
+    """Returns a hash of all data of these runs, for the plan: results on other data are not of the
+    same experiment.
+    """
+    whole = {
+        (replace(config.data, held_out=0.0, train_share=1.0), config.seed) for config in configs
+    }
     parts = [data_sha256(make_sources(data, seed)) for data, seed in sorted(whole, key=repr)]
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
@@ -90,9 +100,12 @@ def claim(path: Path, plan: Plan, *, free: Collection[str] = ()) -> None:
     """
     plan = json.loads(json.dumps(plan, default=repr))
     path.parent.mkdir(parents=True, exist_ok=True)
-    with lock_folder(path.parent):  # two that begin at the same moment would both find the folder free
+    # two that begin at the same moment would both find the folder free
+    with lock_folder(path.parent):
         found = check_plan(path, plan, free=free)
-        write_json(path, {**found, "plan": plan, "process": [os.getpid(), psutil.Process().create_time()]})
+        write_json(
+            path, {**found, "plan": plan, "process": [os.getpid(), psutil.Process().create_time()]}
+        )
 
 
 def check_plan(path: Path, plan: Plan, *, free: Collection[str] = ()) -> dict[str, Any]:
@@ -109,23 +122,35 @@ def check_plan(path: Path, plan: Plan, *, free: Collection[str] = ()) -> dict[st
     folder, kind, plan = path.parent, path.stem, json.loads(json.dumps(plan, default=repr))
     found = read_json(path)
     if other := _alive(found.get("process")):
-        raise ValueError(f"Another {kind} is running in {folder}, as process {other.pid}. Wait for it, or stop it.")
-    # No run has begun: a mistake must not take the folder. Or there are runs alone: each knows its own config.
+        raise ValueError(
+            f"Another {kind} is running in {folder}, as process {other.pid}. Wait for it, or stop "
+            f"it."
+        )
+    # No run has begun: a mistake must not take the folder. Or there are runs alone: each knows its
+    # own config.
     if "plan" not in found or not any(folder.glob("*/*/config.json")):
         found = {"plan": plan}
     here, there = dict(flat(plan)), dict(flat(found["plan"]))
-    different = [name for name in sorted({*here, *there} - {*free}) if here.get(name) != there.get(name)]
+    different = [
+        name for name in sorted({*here, *there} - {*free}) if here.get(name) != there.get(name)
+    ]
     names = [name for name in different if not name.endswith(WHERE)]
     if names:
         lines = [f"  {name}: there {there.get(name)}, here {here.get(name)}" for name in names[:12]]
-        raise ValueError("\n".join([f"{folder} holds another {kind}:", *lines, "Choose another `--workdir`."]))
+        raise ValueError(
+            "\n".join([f"{folder} holds another {kind}:", *lines, "Choose another `--workdir`."])
+        )
     return found
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yields the leaves of nested mappings with their dotted names."""
     for name, value in tree.items():
-        yield from flat(value, f"{prefix}{name}.") if isinstance(value, dict) and value else [(prefix + name, value)]
+        yield from (
+            flat(value, f"{prefix}{name}.")
+            if isinstance(value, dict) and value
+            else [(prefix + name, value)]
+        )
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -139,13 +164,19 @@ def _alive(identity: Sequence[float] | None) -> psutil.Process | None:
     """Returns the process, if it is there still, and not another one with its number."""
     with suppress(psutil.NoSuchProcess):
         process = psutil.Process(int(identity[0])) if identity else None
-        if process and process.status() != psutil.STATUS_ZOMBIE and abs(process.create_time() - identity[1]) < 2:
+        if (
+            process
+            and process.status() != psutil.STATUS_ZOMBIE
+            and abs(process.create_time() - identity[1]) < 2
+        ):
             return process
     return None
 
 
 def _not_noted(trial: Trial) -> psutil.Process | None:
-    """Returns the process of a trial whose pool was killed before it could write down which one it is."""
+    """Returns the process of a trial whose pool was killed before it could write down which one it
+    is.
+    """
     for process in psutil.process_iter(["cmdline"]):
         if tuple(process.info["cmdline"] or ())[1:] == trial.command:
             return process
@@ -173,20 +204,29 @@ class Running:
             members = [self.process, *self.process.children(recursive=True)]
             self.memory = sum(member.memory_info().rss for member in members)
         self.most_memory = max(self.memory, self.most_memory)
-        path = self.trial.folder / "metrics.csv"  # there with its header before, and maybe with earlier measurements
+        # there with its header before, and maybe with earlier measurements
+        path = self.trial.folder / "metrics.csv"
         size = path.stat().st_size if path.exists() else 0
         self.has_trained, self.metrics_size = self.has_trained or 0 < self.metrics_size < size, size
 
     def outcome(self) -> str:
         """Returns the error that it ended with, or else its last line."""
-        text = (self.trial.folder / "log.txt").read_bytes()[self.log_start :].decode(errors="replace")
+        text = (
+            (self.trial.folder / "log.txt").read_bytes()[self.log_start :].decode(errors="replace")
+        )
         lines = [line for line in text.splitlines() if line.strip()][-20:] or ["no output."]
-        errors = [i for i, line in enumerate(lines) if line.partition(": ")[0].endswith(("Error", "Diverged"))]
+        errors = [
+            i
+            for i, line in enumerate(lines)
+            if line.partition(": ")[0].endswith(("Error", "Diverged"))
+        ]
         return "\n".join(lines[errors[-1] if errors else -1 :])
 
 
 class Pool:
-    """Runs trials, as many at a time as are allowed and fit into memory; the very first alone until it trains."""
+    """Runs trials, as many at a time as are allowed and fit into memory; the very first alone until
+    it trains.
+    """
 
     def __init__(self, parallel: int, workdir: Path, kind: str):
         self.parallel = parallel
@@ -203,7 +243,8 @@ class Pool:
             signal.signal(number, lambda got, _: self.asked_by.append(signal.Signals(got).name))
 
     def run(self, trials: Sequence[Trial], where: Path) -> None:
-        """Returns when all are over. After a signal or a failure all save; then it raises Stopped or OSError.
+        """Returns when all are over. After a signal or a failure all save; then it raises Stopped
+        or OSError.
 
         Args:
             trials: Those that are over already are left alone.
@@ -212,7 +253,8 @@ class Pool:
         for trial in trials:
             if left := _alive(trial.notes().get("process")) or _not_noted(trial):
                 print(
-                    f"{trial.name} still runs, though the {self.kind} was killed: waiting until it has saved.",
+                    f"{trial.name} still runs, though the {self.kind} was killed: waiting until it "
+                    f"has saved.",
                     flush=True,
                 )
                 left.terminate()
@@ -252,9 +294,15 @@ class Pool:
             # A session of its own: Ctrl-C in a terminal reaches it once, through us.
             streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
             log_start = log.tell()  # before the process may write
-            process = psutil.Popen([sys.executable, *trial.command], env=env, start_new_session=True, **streams)
-            self.running.append(Running(trial=trial, process=process, slot=slot, log_start=log_start))
-        write_json(trial.folder / "trial.json", {**notes, "process": [process.pid, process.create_time()]})
+            process = psutil.Popen(
+                [sys.executable, *trial.command], env=env, start_new_session=True, **streams
+            )
+            self.running.append(
+                Running(trial=trial, process=process, slot=slot, log_start=log_start)
+            )
+        write_json(
+            trial.folder / "trial.json", {**notes, "process": [process.pid, process.create_time()]}
+        )
 
     def _observe(self) -> None:
         signals = max(len(self.asked_by), int(bool(self.failures)))
@@ -277,7 +325,10 @@ class Pool:
         notes["memory_gb"] = round(max(notes.get("memory_gb", 0), running.most_memory / 1e9), 3)
         self.largest = max(self.largest, running.most_memory)
         if accuracy is not None:
-            print(f"{name} is finished: {trial.metric} {accuracy:.4f}, {notes['seconds']:.0f} s", flush=True)
+            print(
+                f"{name} is finished: {trial.metric} {accuracy:.4f}, {notes['seconds']:.0f} s",
+                flush=True,
+            )
         elif code == 1 and outcome.startswith("Diverged: "):
             notes["diverged"] = outcome.removeprefix("Diverged: ")
             print(f"{name} diverged: {notes['diverged']}", flush=True)
@@ -285,6 +336,12 @@ class Pool:
             print(f"{name} is stopped: {outcome}", flush=True)
             self.asked_by += [] if running.told else [f"a signal to {name}"]
         else:
-            of_memory = " Killed for want of memory? Try a smaller --parallel." if code == -signal.SIGKILL else ""
-            self.failures.append(f"{name}, code {code}: {outcome}{of_memory} See {trial.folder / 'log.txt'}.")
+            of_memory = (
+                " Killed for want of memory? Try a smaller --parallel."
+                if code == -signal.SIGKILL
+                else ""
+            )
+            self.failures.append(
+                f"{name}, code {code}: {outcome}{of_memory} See {trial.folder / 'log.txt'}."
+            )
         write_json(trial.folder / "trial.json", notes)

@@ -1,20 +1,25 @@
-"""CIFAR-10 from few labels: the second half of fractals_cifar10.py and of masked_patches.py:cifar10.
+"""CIFAR-10 from few labels: the second half of fractals_cifar10.py and of
+masked_patches.py:cifar10.
 
 No table of the paper: the question of arXiv:2010.11929, sections 4.3 and 4.6, in small.
 
-    python experiments/finetune.py --config=experiments/configs/cifar10_few_labels.py:finetune --workdir=runs/few \\
-        --config.weights=runs/fractals/model.npz --config.run.data.name=/data/cifar10 --config.run.seed=0
-    python experiments/pretrain.py --config=experiments/configs/cifar10_few_labels.py:scratch --workdir=runs/scratch \\
+    python experiments/finetune.py --config=experiments/configs/cifar10_few_labels.py:finetune
+    --workdir=runs/few \\
+        --config.weights=runs/fractals/model.npz --config.run.data.name=/data/cifar10
+        --config.run.seed=0
+    python experiments/pretrain.py --config=experiments/configs/cifar10_few_labels.py:scratch
+    --workdir=runs/scratch \\
         --config.run.data.name=/data/cifar10 --config.run.seed=0
 
-Words: `finetune` (the default) goes on from weights, `scratch` starts from random ones: the same model, images, labels,
-batches, optimizer and number of steps. `10percent` of the labels (the default) or `2percent`; which ones is a matter of
-the seed. `smoke` takes scikit-learn's digits, and less than a minute. Tested once, at the end, on all test images.
+Words: `finetune` (the default) goes on from weights, `scratch` starts from random ones: the same
+model, images, labels, batches, optimizer and number of steps. `10percent` of the labels (the
+default) or `2percent`; which ones is a matter of the seed. `smoke` takes scikit-learn's digits, and
+less than a minute. Tested once, at the end, on all test images.
 
 Hardware, time and score: experiments/README.md.
 
-Chosen here: Muon and not the paper's SGD, for a ViT does not learn well from random weights with SGD, and both starts
-are to have the same optimizer.
+Chosen here: Muon and not the paper's SGD, for a ViT does not learn well from random weights with
+SGD, and both starts are to have the same optimizer.
 """
 
 from dataclasses import replace
@@ -42,7 +47,9 @@ def get_config(arg: str = "") -> PretrainConfig | FinetuneConfig:
     run = RunConfig(
         data=DataConfig(kind="image_folder", name="cifar10", crop_area=0.6, train_share=share),
         batch_size=128,
-        optimizer=OptimizerConfig(name="muon", learning_rate=3e-3, warmup_steps=50, weight_decay=0.05),
+        optimizer=OptimizerConfig(
+            name="muon", learning_rate=3e-3, warmup_steps=50, weight_decay=0.05
+        ),
         loop=LoopConfig(total_steps=steps, log_every=50, checkpoint_every=200),
     )
     config = replace(load_config(str(Path(__file__).with_name("cifar10_scratch.py"))), run=run)

@@ -1,14 +1,18 @@
 """CIFAR-10 from scratch with a small ViT: 32 pixels, patches of 4.
 
-No table of the paper: from scratch on 50,000 images a ViT is below a ResNet of its size (arXiv:2010.11929, figure 4).
+No table of the paper: from scratch on 50,000 images a ViT is below a ResNet of its size
+    (arXiv:2010.11929, figure 4).
 
-    python experiments/pretrain.py --config=experiments/configs/cifar10_scratch.py --workdir=runs/cifar10 \\
-        --config.run.data.name=/data/cifar10                       # an image folder: train/<class>/*.jpg, test/
-    python experiments/pretrain.py --config=experiments/configs/cifar10_scratch.py:tfds --workdir=runs/cifar10
-    python experiments/pretrain.py --config=experiments/configs/cifar10_scratch.py:smoke --workdir=/tmp/smoke
+    python experiments/pretrain.py --config=experiments/configs/cifar10_scratch.py
+    --workdir=runs/cifar10 \\
+        --config.run.data.name=/data/cifar10                       # an image folder:
+        train/<class>/*.jpg, test/
+    python experiments/pretrain.py --config=experiments/configs/cifar10_scratch.py:tfds
+    --workdir=runs/cifar10 python experiments/pretrain.py
+    --config=experiments/configs/cifar10_scratch.py:smoke --workdir=/tmp/smoke
 
-Hardware: two CPU cores. Time and score: 35 minutes, 78.3 % of the 10,000 test images; see experiments/README.md.
-`smoke` takes scikit-learn's digits, and less than a minute.
+Hardware: two CPU cores. Time and score: 35 minutes, 78.3 % of the 10,000 test images; see
+experiments/README.md. `smoke` takes scikit-learn's digits, and less than a minute.
 """
 
 from keras_vit.train import (
@@ -37,17 +41,26 @@ def get_config(arg: str = "") -> PretrainConfig:
     )
     config = PretrainConfig(
         model="ViT_Ti16",
-        variant={"name": "ViT_Cifar", "patch_size": 4, "width": 96, "depth": 6, "num_heads": 2, "mlp_dim": 192},
-        # Mean of the patches and fixed positions as in arXiv:2205.01580: learned positions and a class token take many
-        # epochs to be of use. After 500 steps the model is at 46.9 % with fixed positions, at 39.9 % with learned ones.
-        # The exact GELU is one fused operation on CPUs, and faster than the tanh form.
+        variant={
+            "name": "ViT_Cifar",
+            "patch_size": 4,
+            "width": 96,
+            "depth": 6,
+            "num_heads": 2,
+            "mlp_dim": 192,
+        },
+        # Mean of the patches and fixed positions as in arXiv:2205.01580: learned positions and a
+        # class token take many epochs to be of use. After 500 steps the model is at 46.9 % with
+        # fixed positions, at 39.9 % with learned ones. The exact GELU is one fused operation on
+        # CPUs, and faster than the tanh form.
         model_options={"classifier": "gap", "position_embedding": "sincos2d", "gelu": "exact"},
         image_size=32,
         run=RunConfig(
             data=data,
             batch_size=BATCH_SIZE,
             optimizer=OptimizerConfig(
-                # After 500 steps: AdamW 45.8 % at a rate of 2e-3, 43.3 % at 4e-3; Muon 51.3 % at 2e-3, 53.7 % at 5e-3.
+                # After 500 steps: AdamW 45.8 % at a rate of 2e-3, 43.3 % at 4e-3; Muon 51.3 % at
+                # 2e-3, 53.7 % at 5e-3.
                 name="muon",
                 learning_rate=5e-3,
                 schedule="cosine",
@@ -56,7 +69,9 @@ def get_config(arg: str = "") -> PretrainConfig:
                 clip_norm=1.0,
                 average_momentum=0.999,
             ),
-            loop=LoopConfig(total_steps=STEPS, log_every=100, evaluate_every=1250, checkpoint_every=250),
+            loop=LoopConfig(
+                total_steps=STEPS, log_every=100, evaluate_every=1250, checkpoint_every=250
+            ),
         ),
     )
     return smoke_form(config) if words["size"] else config

@@ -1,34 +1,44 @@
-"""Fine-tuning as in the paper: a head of zeros, a higher resolution, SGD with momentum, cosine, no decay.
+"""Fine-tuning as in the paper: a head of zeros, a higher resolution, SGD with momentum, cosine, no
+decay.
 
-arXiv:2010.11929, table 4 and B.1.1. From any checkpoint, published or of your own. Words: data set and model; without
-a data set, an image folder of your own.
+arXiv:2010.11929, table 4 and B.1.1. From any checkpoint, published or of your own. Words: data set
+and model; without a data set, an image folder of your own.
 
-    python experiments/finetune.py --config=experiments/configs/finetune.py:cifar100,ViT_L16 --workdir=runs/cifar100
-    python experiments/sweep.py --config=experiments/configs/finetune.py:pets --workdir=runs/pets   # as the paper does
-    python experiments/finetune.py --config=experiments/configs/finetune.py --workdir=runs/mine \\
-        --config.run.data.name=/data/mine --config.weights=imagenet21k --config.model=ViT_B16 --config.image_size=384
-    python experiments/finetune.py --config=experiments/configs/finetune.py:cifar10_48px --workdir=runs/cifar10_48px \\
-        --config.run.data.name=/data/cifar10 --config.weights=runs/cifar10/model.npz   # of cifar10_scratch.py
-    python experiments/finetune.py --config=experiments/configs/finetune.py:smoke --workdir=/tmp/smoke2 \\
-        --config.weights=/tmp/smoke/model.npz      # what `cifar10_scratch.py:smoke` left; with a model word, what
+    python experiments/finetune.py --config=experiments/configs/finetune.py:cifar100,ViT_L16
+    --workdir=runs/cifar100 python experiments/sweep.py
+    --config=experiments/configs/finetune.py:pets --workdir=runs/pets   # as the paper does python
+    experiments/finetune.py --config=experiments/configs/finetune.py --workdir=runs/mine \\
+        --config.run.data.name=/data/mine --config.weights=imagenet21k --config.model=ViT_B16
+        --config.image_size=384
+    python experiments/finetune.py --config=experiments/configs/finetune.py:cifar10_48px
+    --workdir=runs/cifar10_48px \\
+        --config.run.data.name=/data/cifar10 --config.weights=runs/cifar10/model.npz   # of
+        cifar10_scratch.py
+    python experiments/finetune.py --config=experiments/configs/finetune.py:smoke
+    --workdir=/tmp/smoke2 \\
+        --config.weights=/tmp/smoke/model.npz      # what `cifar10_scratch.py:smoke` left; with a
+        model word, what
                                                    # `pretrain.py:smoke,<model>` left
 
-The named data sets come from TensorFlow Datasets; --config.run.data.kind=image_folder takes a folder. `vtab` is any one
-of VTAB's 19 tasks of 1000 images, in a folder; `experiments/vtab.py` does all 19. Weights are the published ones of
-ImageNet-21k where there are any.
+The named data sets come from TensorFlow Datasets; --config.run.data.kind=image_folder takes a
+folder. `vtab` is any one of VTAB's 19 tasks of 1000 images, in a folder; `experiments/vtab.py` does
+all 19. Weights are the published ones of ImageNet-21k where there are any.
 
-Hardware and time: the paper names none for fine-tuning. Score, after ImageNet-21k, at 384 pixels (table 5): ViT-B/16
-CIFAR-10 98.95, CIFAR-100 91.67, ImageNet 83.97, Flowers 99.38, Pets 94.43 %; ViT-L/16 99.16, 93.44, 85.15, 99.61,
-94.73 %. Ours: no such run has been made.
+Hardware and time: the paper names none for fine-tuning. Score, after ImageNet-21k, at 384 pixels
+(table 5): ViT-B/16 CIFAR-10 98.95, CIFAR-100 91.67, ImageNet 83.97, Flowers 99.38, Pets 94.43 %;
+ViT-L/16 99.16, 93.44, 85.15, 99.61, 94.73 %. Ours: no such run has been made.
 
 What the paper leaves open, and what is chosen here:
 
-- Learning rate: one of the grid, 0.01, which is VTAB's; `sweep.py` tries the grid of `get_sweep` on a held-out part of
-  train. Table 4 lists 0.06 on ImageNet for all; the text adds it for ResNets and hybrids, and so does `get_sweep`.
+- Learning rate: one of the grid, 0.01, which is VTAB's; `sweep.py` tries the grid of `get_sweep` on
+  a held-out part of train. Table 4 lists 0.06 on ImageNet for all; the text adds it for ResNets and
+  hybrids, and so does `get_sweep`.
 - Warm-up: 500 steps, 100 of 500 and 200 of 2500, as in the authors' code.
-- Crops: Inception crops, as the authors ran it, and evaluation resizes without cropping. The paper describes BiT's
+- Crops: Inception crops, as the authors ran it, and evaluation resizes without cropping. The paper
+  describes BiT's
   crops: `--config.run.data.crop=resize_crop`.
-- 384 pixels are no multiple of 14: ViT-H/14 takes 378, which is what its patches cover of 384 in the authors' code.
+- 384 pixels are no multiple of 14: ViT-H/14 takes 378, which is what its patches cover of 384 in
+  the authors' code.
 - Dropout: 0. The authors' runs with 0.0 and 0.1 have no winner.
 - Flowers: the 1020 images of `train`, not `validation` too, as in BiT.
 """
@@ -52,7 +62,9 @@ from keras_vit.variants import VIT_VARIANTS
 
 @dataclass(frozen=True)
 class Task:
-    """A row of table 4; `held_out` is the share of train that learning rates are chosen on (B.1.1)."""
+    """A row of table 4; `held_out` is the share of train that learning rates are chosen on
+    (B.1.1).
+    """
 
     steps: int
     warmup_steps: int
@@ -121,7 +133,10 @@ def _config(task: Task, model: str) -> FinetuneConfig:
                 clip_norm=1.0,
             ),
             loop=LoopConfig(
-                total_steps=task.steps, log_every=10, evaluate_every=task.steps // 5, checkpoint_every=task.steps // 5
+                total_steps=task.steps,
+                log_every=10,
+                evaluate_every=task.steps // 5,
+                checkpoint_every=task.steps // 5,
             ),
         ),
     )

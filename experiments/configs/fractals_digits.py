@@ -1,23 +1,30 @@
-"""From fractals to digits: what pre-training on drawn pictures is worth, without any data from outside.
+"""From fractals to digits: what pre-training on drawn pictures is worth, without any data from
+outside.
 
-No table of the paper: its data sets are large or private. The question is its own, in small: does a ViT that has seen
-labelled pictures of something else learn a small data set better (arXiv:2010.11929, section 4.3)? Fractals as the
-pictures: arXiv:2101.08515 and arXiv:2103.13023. Words: `pretrain` (the default), `finetune` or `scratch`.
+No table of the paper: its data sets are large or private. The question is its own, in small: does a
+ViT that has seen labelled pictures of something else learn a small data set better
+(arXiv:2010.11929, section 4.3)? Fractals as the
+pictures: arXiv:2101.08515 and arXiv:2103.13023. Words: `pretrain` (the default), `finetune` or
+    `scratch`.
 
-    python experiments/pretrain.py --config=experiments/configs/fractals_digits.py:pretrain --workdir=runs/fractals
-    python experiments/finetune.py --config=experiments/configs/fractals_digits.py:finetune --workdir=runs/from_fractals
-    python experiments/pretrain.py --config=experiments/configs/fractals_digits.py:scratch --workdir=runs/from_scratch
-    python experiments/pretrain.py --config=experiments/configs/fractals_digits.py:smoke --workdir=/tmp/smoke
-    python experiments/finetune.py --config=experiments/configs/fractals_digits.py:smoke,finetune --workdir=/tmp/smoke2
+    python experiments/pretrain.py --config=experiments/configs/fractals_digits.py:pretrain
+    --workdir=runs/fractals python experiments/finetune.py
+    --config=experiments/configs/fractals_digits.py:finetune --workdir=runs/from_fractals python
+    experiments/pretrain.py --config=experiments/configs/fractals_digits.py:scratch
+    --workdir=runs/from_scratch python experiments/pretrain.py
+    --config=experiments/configs/fractals_digits.py:smoke --workdir=/tmp/smoke python
+    experiments/finetune.py --config=experiments/configs/fractals_digits.py:smoke,finetune
+    --workdir=/tmp/smoke2
 
-`finetune` takes runs/fractals/model.npz; `scratch` learns the digits from random weights. The two see the same batches
-of the same 1437 digits for the same number of steps, at the same resolution, and are tested on 360 by other writers.
+`finetune` takes runs/fractals/model.npz; `scratch` learns the digits from random weights. The two
+see the same batches of the same 1437 digits for the same number of steps, at the same resolution,
+and are tested on 360 by other writers.
 
 Hardware: two CPU cores are enough. Time and score: not measured yet.
 
 Chosen here: `finetune` is the paper's (SGD, cosine, no decay), `scratch` is AdamW with decay, as in
-`cifar10_scratch.py`, for a ViT does not learn well from random weights with SGD. Digits are not mirrored, and crops
-keep 60 % of them.
+`cifar10_scratch.py`, for a ViT does not learn well from random weights with SGD. Digits are not
+mirrored, and crops keep 60 % of them.
 """
 
 from keras_vit.train import (
@@ -34,14 +41,25 @@ from keras_vit.train import (
 IMAGE_SIZE = 32
 MODEL = {
     "model": "ViT_Ti16",
-    "variant": {"name": "ViT_Fractals", "patch_size": 4, "width": 96, "depth": 6, "num_heads": 3, "mlp_dim": 192},
+    "variant": {
+        "name": "ViT_Fractals",
+        "patch_size": 4,
+        "width": 96,
+        "depth": 6,
+        "num_heads": 3,
+        "mlp_dim": 192,
+    },
     "model_options": {"classifier": "gap", "position_embedding": "sincos2d"},
     "image_size": IMAGE_SIZE,
 }
 FRACTALS = RunConfig(
-    data=DataConfig(kind="fractals", num_classes=200, images_per_class=500, image_size=IMAGE_SIZE, crop_area=0.6),
+    data=DataConfig(
+        kind="fractals", num_classes=200, images_per_class=500, image_size=IMAGE_SIZE, crop_area=0.6
+    ),
     batch_size=128,
-    optimizer=OptimizerConfig(name="adamw", learning_rate=1e-3, warmup_steps=300, weight_decay=0.05),
+    optimizer=OptimizerConfig(
+        name="adamw", learning_rate=1e-3, warmup_steps=300, weight_decay=0.05
+    ),
     loop=LoopConfig(total_steps=5000, evaluate_every=1000, checkpoint_every=500),
 )
 DIGITS = {
@@ -49,9 +67,14 @@ DIGITS = {
     "batch_size": 64,
     "loop": LoopConfig(total_steps=1000, evaluate_every=200, checkpoint_every=200),
 }
-FROM_FRACTALS = RunConfig(optimizer=OptimizerConfig(name="momentum", learning_rate=0.03, warmup_steps=100), **DIGITS)
+FROM_FRACTALS = RunConfig(
+    optimizer=OptimizerConfig(name="momentum", learning_rate=0.03, warmup_steps=100), **DIGITS
+)
 FROM_SCRATCH = RunConfig(
-    optimizer=OptimizerConfig(name="adamw", learning_rate=1e-3, warmup_steps=100, weight_decay=0.05), **DIGITS
+    optimizer=OptimizerConfig(
+        name="adamw", learning_rate=1e-3, warmup_steps=100, weight_decay=0.05
+    ),
+    **DIGITS,
 )
 WORDS = {"part": ("pretrain", "finetune", "scratch"), "size": ("smoke",)}
 
@@ -61,5 +84,7 @@ def get_config(arg: str = "") -> PretrainConfig | FinetuneConfig:
     if words["part"] == "finetune":
         config = FinetuneConfig(run=FROM_FRACTALS, weights="runs/fractals/model.npz", **MODEL)
     else:
-        config = PretrainConfig(run=FROM_SCRATCH if words["part"] == "scratch" else FRACTALS, **MODEL)
+        config = PretrainConfig(
+            run=FROM_SCRATCH if words["part"] == "scratch" else FRACTALS, **MODEL
+        )
     return smoke_form(config) if words["size"] else config

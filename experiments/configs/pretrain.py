@@ -2,32 +2,43 @@
 
 arXiv:2010.11929, table 3 and section 4.1. Words: data set, model, epochs, in any order.
 
-    python experiments/pretrain.py --config=experiments/configs/pretrain.py:imagenet,ViT_B16 --workdir=runs/imagenet_B16
-    python experiments/pretrain.py --config=experiments/configs/pretrain.py:imagenet21k,ViT_L16,30ep \\
-        --workdir=runs/imagenet21k_L16 --config.run.data.name=/data/imagenet21k     # a folder: train/<class>/*.jpg
+    python experiments/pretrain.py --config=experiments/configs/pretrain.py:imagenet,ViT_B16
+    --workdir=runs/imagenet_B16 python experiments/pretrain.py
+    --config=experiments/configs/pretrain.py:imagenet21k,ViT_L16,30ep \\
+        --workdir=runs/imagenet21k_L16 --config.run.data.name=/data/imagenet21k     # a folder:
+        train/<class>/*.jpg
     python experiments/pretrain.py --config=experiments/configs/pretrain.py:jft,R50_ViT_B16 \\
-        --workdir=runs/jft_R50_B16 --config.run.data.name=/data/like_jft            # the same; JFT-300M is not public
-    python experiments/pretrain.py --config=experiments/configs/pretrain.py:smoke,ViT_H14,jft --workdir=/tmp/smoke
+        --workdir=runs/jft_R50_B16 --config.run.data.name=/data/like_jft            # the same;
+        JFT-300M is not public
+    python experiments/pretrain.py --config=experiments/configs/pretrain.py:smoke,ViT_H14,jft
+    --workdir=/tmp/smoke
 
-ImageNet comes from TensorFlow Datasets; --config.run.data.kind=image_folder takes a folder. Where table 3 has two
-lengths the longer is the default. `smoke` takes scikit-learn's digits, and less than a minute.
+ImageNet comes from TensorFlow Datasets; --config.run.data.kind=image_folder takes a folder. Where
+table 3 has two lengths the longer is the default. `smoke` takes scikit-learn's digits, and less
+than a minute.
 
-Hardware and time, of the paper: TPUv3; L/16 on ImageNet-21k 230 core-days (30 days of 8 cores), L/16 on JFT-300M 680,
-H/14 on JFT-300M 2500. Score: after 300 epochs of ImageNet, validated at 224 pixels, B/32 69.19, B/16 74.79, L/32 66.90,
-L/16 72.59 % (the authors, github.com/google-research/vision_transformer); fine-tuned, see tables 5 and 6, and
+Hardware and time, of the paper: TPUv3; L/16 on ImageNet-21k 230 core-days (30 days of 8 cores),
+L/16 on JFT-300M 680, H/14 on JFT-300M 2500. Score: after 300 epochs of ImageNet, validated at 224
+pixels, B/32 69.19, B/16 74.79, L/32 66.90, L/16 72.59 % (the authors,
+github.com/google-research/vision_transformer); fine-tuned, see tables 5 and 6, and
 experiments/README.md. Ours: no such run has been made.
 
 What the paper leaves open, and what is chosen here:
 
-- Loss: sigmoid on all three, with the head's bias at -ln(classes). The authors say so of ImageNet-21k and JFT; on
-  ImageNet their later recipe (AugReg) has it too. `--config.run.loss=softmax` is the other.
+- Loss: sigmoid on all three, with the head's bias at -ln(classes). The authors say so of
+  ImageNet-21k and JFT; on ImageNet their later recipe (AugReg) has it too.
+  `--config.run.loss=softmax` is the other.
 - Label smoothing: 0. Section 4.3 says that it was tuned for the small sets, and to no value.
-- Weight decay: of kernels only, as in the authors' later code (big_vision). Their first code is said to have decayed
+- Weight decay: of kernels only, as in the authors' later code (big_vision). Their first code is
+  said to have decayed
   biases, norms and positions too: `--config.run.optimizer.decay=all`.
-- ResNets: post-activation, `ResNet50x1` and its kin, as the authors' later code has the paper's baselines.
-- Validation: ImageNet's; of the other two, 51,200 images are held out of `train`. As in big_vision the shorter side
-  becomes 256 pixels, and the middle 224 are taken. Duplicates of other test sets must be removed beforehand.
-- Models with a score in table 5 or 6 but no row in table 3 take the row of their nearest kin: `NOT_IN_TABLE_3`.
+- ResNets: post-activation, `ResNet50x1` and its kin, as the authors' later code has the paper's
+  baselines.
+- Validation: ImageNet's; of the other two, 51,200 images are held out of `train`. As in big_vision
+  the shorter side becomes 256 pixels, and the middle 224 are taken. Duplicates of other test sets
+  must be removed beforehand.
+- Models with a score in table 5 or 6 but no row in table 3 take the row of their nearest kin:
+  `NOT_IN_TABLE_3`.
 """
 
 from keras_vit.train import (
@@ -41,8 +52,8 @@ from keras_vit.train import (
 )
 from keras_vit.variants import VIT_VARIANTS
 
-# Training images. ImageNet (ILSVRC-2012): its own; ImageNet-21k: image-net.org, fall 2011; JFT-300M: configs of
-# github.com/google-research/scenic.
+# Training images. ImageNet (ILSVRC-2012): its own; ImageNet-21k: image-net.org, fall 2011;
+# JFT-300M: configs of github.com/google-research/scenic.
 NUM_IMAGES = {"imagenet": 1_281_167, "imagenet21k": 14_197_122, "jft": 303_021_387}
 HELD_OUT_IMAGES = 51_200
 BATCH_SIZE = 4096
@@ -118,7 +129,9 @@ def get_config(arg: str = "") -> PretrainConfig:
 
 
 def _row(words: dict[str, str]) -> tuple[str, str, int]:
-    """The key of the row that the words name: the first data set and the longest run, where they leave it open."""
+    """The key of the row that the words name: the first data set and the longest run, where they
+    leave it open.
+    """
     model = words["model"] or "ViT_B16"
     rows = [(data, epochs) for other, data, epochs in ROWS if other == model]
     fits = [
@@ -135,6 +148,8 @@ def _row(words: dict[str, str]) -> tuple[str, str, int]:
 
 def _data(data: str) -> DataConfig:
     if data == "imagenet":
-        return DataConfig(kind="tfds", name="imagenet2012", test="validation", eval_crop="resize_shorter")
+        return DataConfig(
+            kind="tfds", name="imagenet2012", test="validation", eval_crop="resize_shorter"
+        )
     held_out = HELD_OUT_IMAGES / NUM_IMAGES[data]
     return DataConfig(kind="image_folder", name=data, held_out=held_out, eval_crop="resize_shorter")

@@ -1,4 +1,6 @@
-"""What comes back for a photograph, and the two ways in which a request can fail. Nothing here knows a network."""
+"""What comes back for a photograph, and the two ways in which a request can fail. Nothing here
+knows a network.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 OK = "ok"
-# What the server says of a photograph it cannot read: empty, unsupported, too_large, damaged. What the client says:
+# What the server says of a photograph it cannot read: empty, unsupported, too_large, damaged. What
+# the client says:
 UNREADABLE = "unreadable"  # the file could not be read here, and was not sent
 REFUSED = "refused"  # the server will not answer this request, however often it is asked
 UNANSWERED = "unanswered"  # no answer came within the patience of the caller
@@ -49,8 +52,9 @@ def from_columns(columns: Mapping[str, Sequence], num_images: int) -> list[Answe
         num_images: B, as it was sent.
 
     Raises:
-        Refused: If outputs or rows are missing, so that nobody knows which answer belongs to which photograph; or they
-            hold something else than labels, finite scores, numbers of classes and a status.
+        Refused: If outputs or rows are missing, so that nobody knows which answer belongs to which
+            photograph; or they hold something else than labels, finite scores, numbers of classes
+            and a status.
 
     Example:
         >>> columns = {"labels": [["cat", "dog"]], "scores": [[0.9, 0.1]], "class_ids": [[3, 5]], "status": ["ok"]}
@@ -59,7 +63,9 @@ def from_columns(columns: Mapping[str, Sequence], num_images: int) -> list[Answe
     """
     missing = [name for name in COLUMNS if name not in columns]
     if missing:
-        raise Refused(f"The model gives {', '.join(sorted(columns))}; what is missing: {', '.join(missing)}.")
+        raise Refused(
+            f"The model gives {', '.join(sorted(columns))}; what is missing: {', '.join(missing)}."
+        )
     strange = [name for name in COLUMNS if not isinstance(columns[name], list)]
     if strange:
         raise Refused(f"These outputs are no lists of rows: {', '.join(strange)}.")
@@ -71,7 +77,9 @@ def from_columns(columns: Mapping[str, Sequence], num_images: int) -> list[Answe
 
 
 def _answer(labels: Any, scores: Any, class_ids: Any, status: Any) -> Answer:
-    is_right = isinstance(status, str) and all(isinstance(values, list) for values in (labels, scores, class_ids))
+    is_right = isinstance(status, str) and all(
+        isinstance(values, list) for values in (labels, scores, class_ids)
+    )
     if is_right:
         is_right = (
             len(labels) == len(scores) == len(class_ids)

@@ -1,7 +1,8 @@
 """A time by which an HTTP request must have ended, however slowly the other side sends.
 
-A timeout of `requests` is the time between two bytes: a server that sends one byte a second is waited for as long as it
-likes. So a timer closes the socket at the deadline, and the blocked read raises an error.
+A timeout of `requests` is the time between two bytes: a server that sends one byte a second is
+waited for as long as it likes. So a timer closes the socket at the deadline, and the blocked read
+raises an error.
 """
 
 import contextlib
@@ -11,7 +12,8 @@ import threading
 from requests.adapters import HTTPAdapter
 from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
 
-_here = threading.local()  # the deadline and the socket of a thread, whose session has one connection
+# the deadline and the socket of a thread, whose session has one connection
+_here = threading.local()
 
 
 class Deadline:

@@ -1,4 +1,6 @@
-"""Many jobs at once, their results in the order of the jobs, and never more in memory than was agreed."""
+"""Many jobs at once, their results in the order of the jobs, and never more in memory than was
+agreed.
+"""
 
 import queue
 import threading
@@ -11,15 +13,19 @@ from typing import TypeVar
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
-# One slow job must not stop the others: results of this many jobs for each thread may wait for it. They are small;
-# what is large, the photographs, is read by the thread that sends them, so there is one batch for each thread.
+# One slow job must not stop the others: results of this many jobs for each thread may wait for it.
+# They are small; what is large, the photographs, is read by the thread that sends them, so there is
+# one batch for each thread.
 _AHEAD = 16
 
 
-def in_order(jobs: Iterable[Job], work: Callable[[Job], Result], concurrency: int) -> Iterator[Result]:
+def in_order(
+    jobs: Iterable[Job], work: Callable[[Job], Result], concurrency: int
+) -> Iterator[Result]:
     """Does jobs in threads and gives their results in the order of the jobs.
 
-    The threads are daemons: unlike those of an executor, they do not hold up the end of a process that was interrupted.
+    The threads are daemons: unlike those of an executor, they do not hold up the end of a process
+        that was interrupted.
 
     Args:
         jobs: Taken as they are needed.

@@ -1,8 +1,9 @@
 """How long, and how often, a request is tried.
 
-Waits grow twofold and are drawn at random from zero up ("full jitter"): clients that failed together, because the
-server went away, do not come back together. Source: M. Brooker, "Exponential Backoff And Jitter", AWS Architecture
-Blog, 2015.
+Waits grow twofold and are drawn at random from zero up ("full jitter"): clients that failed
+together, because the
+server went away, do not come back together. Source: M. Brooker, "Exponential Backoff And Jitter",
+AWS Architecture Blog, 2015.
 """
 
 import random
@@ -79,7 +80,9 @@ def wait_s(retry: int, draw: float) -> float:
     return draw * min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** min(retry, 30))
 
 
-def ask(transport: Transport, files: Sequence[bytes], patience: Patience, stop: threading.Event) -> Reply:
+def ask(
+    transport: Transport, files: Sequence[bytes], patience: Patience, stop: threading.Event
+) -> Reply:
     """Asks until there is an answer, within the patience.
 
     Args:
@@ -97,14 +100,17 @@ def ask(transport: Transport, files: Sequence[bytes], patience: Patience, stop: 
     while True:
         begun = time.monotonic()
         try:
-            # What is left of the total is at least a millisecond: a deadline of zero is none at all to some.
+            # What is left of the total is at least a millisecond: a deadline of zero is none at all
+            # to some.
             left = max(1e-3, patience.total_s - (begun - start))
             answers = transport.ask(files, min(patience.deadline_s, left))
         except Passing as error:
             pause = wait_s(retry, random.random())
             passed = time.monotonic() - start
             if retry == patience.retries or passed + pause >= patience.total_s:
-                raise GaveUp(f"{error} (tried {retry + 1} times in {passed:.1f} s)", retry) from error
+                raise GaveUp(
+                    f"{error} (tried {retry + 1} times in {passed:.1f} s)", retry
+                ) from error
             if stop.wait(pause):
                 raise Stopped from error
             retry += 1

@@ -12,7 +12,8 @@ _SERVED = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")  # how JPEG and PNG begin
 
 
 def find_photographs(folder: Path) -> Found:
-    """Returns the photographs in a folder and in those within it, in the order of their names, and what is left out.
+    """Returns the photographs in a folder and in those within it, in the order of their names, and
+    what is left out.
 
     Raises:
         ValueError: If there is no such folder, or no photograph in it.
@@ -21,14 +22,17 @@ def find_photographs(folder: Path) -> Found:
         raise ValueError(f"There is no folder {folder}.")
     found = walk(folder)
     if not found.photos:
-        raise ValueError(f"No photos ({', '.join(SUFFIXES)}) in {folder}. {group_by_reason(found.left_out)}".rstrip())
+        raise ValueError(
+            f"No photos ({', '.join(SUFFIXES)}) in {folder}. {group_by_reason(found.left_out)}".rstrip()
+        )
     return found
 
 
 def as_served(file: bytes) -> bytes:
     """Returns a file as the server reads it: JPEG and PNG unchanged, others as PNG.
 
-    The server turns JPEG and PNG upright itself; others are turned here. What is empty stays so: the server says it.
+    The server turns JPEG and PNG upright itself; others are turned here. What is empty stays so:
+    the server says it.
 
     Raises:
         ValueError: If it is none of these and cannot be read; says why.

@@ -1,4 +1,6 @@
-"""What a run of the client leaves: a line for each photograph without an answer, a table, a CSV file."""
+"""What a run of the client leaves: a line for each photograph without an answer, a table, a CSV
+file.
+"""
 
 import csv
 from collections import Counter
@@ -40,7 +42,8 @@ class Summary:
         return self.statuses[OK] == self.num_images
 
     def lines(self, seconds: float, asked: int) -> list[str]:
-        """Returns the table at the end. Images per second are those that were answered: to refuse one takes no time.
+        """Returns the table at the end. Images per second are those that were answered: to refuse
+        one takes no time.
 
         Args:
             seconds: That the run took.
@@ -52,10 +55,15 @@ class Summary:
             rows.append(("not asked about", asked - self.num_images))
         rows += [("requests answered", len(self.latencies_s)), ("retries", self.retries)]
         table = [(name, f"{count:,}") for name, count in rows]
-        table += [("seconds", f"{seconds:.1f}"), ("images/s", f"{self.statuses[OK] / max(seconds, 1e-9):.1f}")]
+        table += [
+            ("seconds", f"{seconds:.1f}"),
+            ("images/s", f"{self.statuses[OK] / max(seconds, 1e-9):.1f}"),
+        ]
         table += [(f"latency p{part}, ms", words) for part, words in _percentiles(self.latencies_s)]
         if self.retries:
-            table += [(f"with retries p{part}, ms", words) for part, words in _percentiles(self.waits_s)]
+            table += [
+                (f"with retries p{part}, ms", words) for part, words in _percentiles(self.waits_s)
+            ]
         return [f"{name:<22} {value:>12}" for name, value in table]
 
 
@@ -71,13 +79,21 @@ class AnswerTable:
     def __init__(self, file: TextIO, *, root: Path, num_classes: int):
         self._rows, self._root = csv.writer(file), root
         self._nothing = [""] * 3 * num_classes
-        names = [f"{name}_{place}" for place in range(1, num_classes + 1) for name in ("label", "score", "class_id")]
+        names = [
+            f"{name}_{place}"
+            for place in range(1, num_classes + 1)
+            for name in ("label", "score", "class_id")
+        ]
         self._rows.writerow(["file", "status", "reason", *names])
 
     def add(self, path: Path, answer: Answer) -> None:
         """Writes a row; without an answer, the columns of the classes stay empty."""
         triples = zip(answer.labels, answer.scores, answer.class_ids, strict=True)
-        values = [value for triple in triples for value in triple] if answer.status == OK else self._nothing
+        values = (
+            [value for triple in triples for value in triple]
+            if answer.status == OK
+            else self._nothing
+        )
         # A name that is no UTF-8 is written as bytes in backslashes rather than ending the run.
         name = str(path.relative_to(self._root)).encode(errors="backslashreplace").decode()
         self._rows.writerow([name, answer.status, answer.reason, *values])

@@ -1,6 +1,7 @@
 """Two ways to the server: gRPC and REST. Both ask once, and say which kind of failure it was.
 
-A way is an object with `ask(files, timeout_s) -> answers` and `close()`. It may be used by many threads at once.
+A way is an object with `ask(files, timeout_s) -> answers` and `close()`. It may be used by many
+threads at once.
 """
 
 import base64
@@ -20,14 +21,17 @@ _CHANNEL = [
     # gRPC takes 4 MB by default: enough for labels, too little for a large batch of features.
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    # A host name with several addresses is several servers: all of them are used, not the first that answers.
+    # A host name with several addresses is several servers: all of them are used, not the first
+    # that answers.
     ("grpc.lb_policy_name", "round_robin"),
-    # A peer that vanished without a word (a machine without power, a firewall) is noticed within 40 s while a request
-    # is on its way. Pinging more often, or without one, makes servers hang up: "too many pings".
+    # A peer that vanished without a word (a machine without power, a firewall) is noticed within 40
+    # s while a request is on its way. Pinging more often, or without one, makes servers hang up:
+    # "too many pings".
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 0),
-    # After a failed connection gRPC waits for up to two minutes by default: longer than a restart takes.
+    # After a failed connection gRPC waits for up to two minutes by default: longer than a restart
+    # takes.
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.min_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 3_000),
@@ -64,7 +68,9 @@ class GrpcTransport:
 
     def __init__(self, server: str, *, model: str, label: str = ""):
         self._model, self._label = model, label
-        self._channel = grpc.insecure_channel(server if "://" in server else f"dns:///{server}", options=_CHANNEL)
+        self._channel = grpc.insecure_channel(
+            server if "://" in server else f"dns:///{server}", options=_CHANNEL
+        )
         self._predict: Callable = self._channel.unary_unary(
             _METHOD,
             request_serializer=PredictRequest.SerializeToString,
@@ -74,7 +80,9 @@ class GrpcTransport:
     def ask(self, files: Sequence[bytes], timeout_s: float) -> list[Answer]:
         """Asks once about some files; raises `Passing` or `Refused`."""
         try:
-            response = self._predict(predict_request(self._model, self._label, files), timeout=timeout_s)
+            response = self._predict(
+                predict_request(self._model, self._label, files), timeout=timeout_s
+            )
         except grpc.RpcError as error:
             words = f"{error.code().name}: {error.details()}"
             raise (Passing if error.code() in _PASSING else Refused)(words) from error
@@ -93,7 +101,8 @@ class RestTransport:
     """The REST interface of a server: a third more bytes than gRPC, and no need of it.
 
     Args:
-        server: `http://host:port` or `https://host`, with a path in front of `/v1` if a proxy wants one.
+        server: `http://host:port` or `https://host`, with a path in front of `/v1` if a proxy wants
+            one.
         model: Its name in `models.config`.
         label: A version label, or "".
     """
@@ -111,8 +120,16 @@ class RestTransport:
         with Deadline(timeout_s) as deadline:
             try:
                 response = self._session().post(self._url, json=body, timeout=timeout_s)
-            except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError) as error:
-                is_late = deadline.is_over or isinstance(error, requests.Timeout) or "timed out" in str(error)
+            except (
+                requests.ConnectionError,
+                requests.Timeout,
+                requests.exceptions.ChunkedEncodingError,
+            ) as error:
+                is_late = (
+                    deadline.is_over
+                    or isinstance(error, requests.Timeout)
+                    or "timed out" in str(error)
+                )
                 raise Passing(late if is_late else f"{type(error).__name__}: {error}") from error
             except requests.RequestException as error:
                 raise Refused(f"{type(error).__name__}: {error}") from error
@@ -129,7 +146,8 @@ class RestTransport:
     def _session(self) -> requests.Session:
         if not hasattr(self._sessions, "session"):
             session = requests.Session()
-            for scheme in ("http://", "https://"):  # the longest prefix counts, and these are mounted already
+            # the longest prefix counts, and these are mounted already
+            for scheme in ("http://", "https://"):
                 session.mount(scheme, DeadlineAdapter(pool_connections=1, pool_maxsize=1))
             self._sessions.session = session
         return self._sessions.session
@@ -145,7 +163,9 @@ def _outputs(response: requests.Response) -> dict[str, list]:
     try:
         outputs = response.json()["outputs"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise Refused(f"This is no answer of TensorFlow Serving: {response.text[:200]!r}.") from error
+        raise Refused(
+            f"This is no answer of TensorFlow Serving: {response.text[:200]!r}."
+        ) from error
     if not isinstance(outputs, dict):  # a single output comes without its name
         raise Refused("The model gives a single output; it is none that was exported with a head.")
     return outputs

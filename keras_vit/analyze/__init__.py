@@ -1,4 +1,6 @@
-"""What a model looks at, and what its embeddings have learned: numbers. `plots` and `trend_plots` draw them."""
+"""What a model looks at, and what its embeddings have learned: numbers. `plots` and `trend_plots`
+draw them.
+"""
 
 from keras_vit.analyze.attention import (
     AttentionSummary,

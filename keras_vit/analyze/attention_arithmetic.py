@@ -1,4 +1,5 @@
-"""What attention weights come to: how far they reach in pixels, and what of each token ends up where. Arrays alone.
+"""What attention weights come to: how far they reach in pixels, and what of each token ends up
+where. Arrays alone.
 
 Source: arXiv:2010.11929, appendix D.7 and D.8; attention rollout: arXiv:2005.00928.
 """
@@ -27,11 +28,13 @@ def distances_px(grid: tuple[int, int], patch_px: tuple[float, float]) -> np.nda
 def mean_distance(
     scores: np.ndarray, grid: tuple[int, int], patch_px: tuple[float, float], num_prefix_tokens: int
 ) -> np.ndarray:
-    """Returns the mean attention distance of each head in pixels, the paper's counterpart of a receptive field.
+    """Returns the mean attention distance of each head in pixels, the paper's counterpart of a
+    receptive field.
 
-    The distance from a patch to every other, weighted by attention, summed over the keys, mean over the queries. Rows
-    and columns of prefix tokens are left out, and the rest is not normalized again: what goes to the class token goes
-    nowhere.
+    The distance from a patch to every other, weighted by attention, summed over the keys, mean over
+    the queries. Rows
+    and columns of prefix tokens are left out, and the rest is not normalized again: what goes to
+    the class token goes nowhere.
 
     Args:
         scores: (..., A, N, N) attention weights, queries before keys, N = T + R * C.
@@ -56,7 +59,8 @@ def mean_distance(
     scores, length = np.asarray(scores), num_prefix_tokens + grid[0] * grid[1]
     if scores.shape[-2:] != (length, length):
         raise ValueError(
-            f"`scores` must be (..., {length}, {length}): {num_prefix_tokens} prefix tokens and a grid of {grid}. "
+            f"`scores` must be (..., {length}, {length}): {num_prefix_tokens} prefix tokens and a "
+            f"grid of {grid}. "
             f"Received: {scores.shape}."
         )
     patches = scores[..., num_prefix_tokens:, num_prefix_tokens:]
@@ -64,9 +68,11 @@ def mean_distance(
 
 
 def rollout(scores: np.ndarray) -> np.ndarray:
-    """Returns how much of each token at the start is in each token at the end, if attention and residuals mix them.
+    """Returns how much of each token at the start is in each token at the end, if attention and
+    residuals mix them.
 
-    In each layer the heads are averaged, the identity is added for the residual connection, and rows are made to sum to
+    In each layer the heads are averaged, the identity is added for the residual connection, and
+    rows are made to sum to
     1. The product of the layers, the last on the left, is the rollout.
 
     Args:
@@ -83,12 +89,14 @@ def rollout(scores: np.ndarray) -> np.ndarray:
         array([[0.75, 0.25],
                [0.  , 1.  ]])
 
-    Source: arXiv:2005.00928; arXiv:2010.11929, D.8. That the identity is added was said by the first author, at
-    google-research/vision_transformer.
+    Source: arXiv:2005.00928; arXiv:2010.11929, D.8. That the identity is added was said by the
+    first author, at google-research/vision_transformer.
     """
     scores = np.asarray(scores)
     if scores.ndim < 4 or scores.shape[-1] != scores.shape[-2] or not len(scores):
-        raise ValueError(f"`scores` must be (L, ..., A, N, N), L at least 1. Received: {scores.shape}.")
+        raise ValueError(
+            f"`scores` must be (L, ..., A, N, N), L at least 1. Received: {scores.shape}."
+        )
     mixing = scores.mean(axis=-3, dtype=np.float64) + np.eye(scores.shape[-1])
     mixing /= mixing.sum(axis=-1, keepdims=True)
     product = mixing[0]

@@ -1,8 +1,10 @@
-"""Small models that read the attention of another: the weights themselves, or what they come to over an image.
+"""Small models that read the attention of another: the weights themselves, or what they come to
+over an image.
 
-Nothing is recorded while a model runs. What its blocks are given is read off its graph (`attention_sites.py`), and the
-weights are computed again from that, in models of their own that share all variables. So a model that nobody analyses
-pays nothing, and one that is analysed stays as it is.
+Nothing is recorded while a model runs. What its blocks are given is read off its graph
+(`attention_sites.py`), and the weights are computed again from that, in models of their own that
+share all variables. So a model that nobody analyses pays nothing, and one that is analysed stays as
+it is.
 """
 
 import weakref
@@ -24,7 +26,8 @@ class AttentionReader(keras.layers.Layer):
         sites: Where they are.
 
     Input shape:   (B, H, W, C), what the model takes, or uint8.
-    Output shape:  a list of L times (B, A, N, N), and (B, N), the mean over the heads, or None; float32.
+    Output shape:  a list of L times (B, A, N, N), and (B, N), the mean over the heads, or None;
+        float32.
     """
 
     def __init__(self, sites: Sites):
@@ -37,7 +40,8 @@ class AttentionReader(keras.layers.Layer):
             given.append(pooled)
         self.pixels = sites.pixels
         self.before = list(sites.before)
-        self.tokens = keras.Model(sites.images, given)  # ends before the last block: its weights need no more
+        # ends before the last block: its weights need no more
+        self.tokens = keras.Model(sites.images, given)
         self.built = True
 
     def call(self, images):
@@ -46,13 +50,19 @@ class AttentionReader(keras.layers.Layer):
         for model in self.before:
             images = model(images, training=False)
         given = keras.tree.flatten(self.tokens(images, training=False))
-        scores = [block.attention_scores(tokens) for block, tokens in zip(self.blocks, given, strict=False)]
-        scores = [ops.cast(weights, "float32") for weights in keras.tree.flatten(scores)]  # an axial block has two
+        scores = [
+            block.attention_scores(tokens)
+            for block, tokens in zip(self.blocks, given, strict=False)
+        ]
+        # an axial block has two
+        scores = [ops.cast(weights, "float32") for weights in keras.tree.flatten(scores)]
         return scores, None if self.pooling is None else _pooling_weights(self.pooling, given[-1])
 
 
 def _pooling_weights(pooling: AttentionPooling, tokens):
-    probe = ops.broadcast_to(ops.cast(pooling.probe, tokens.dtype), (ops.shape(tokens)[0], 1, tokens.shape[-1]))
+    probe = ops.broadcast_to(
+        ops.cast(pooling.probe, tokens.dtype), (ops.shape(tokens)[0], 1, tokens.shape[-1])
+    )
     scores_BA1N = pooling.attention.attention_scores(probe, tokens)
     return ops.mean(ops.cast(scores_BA1N, "float32"), axis=1)[:, 0]
 
@@ -83,7 +93,8 @@ class AttentionSums(keras.Model):
         num_prefix_tokens: Tokens before the patches.
 
     Input shape:   (B, H, W, C).
-    Output shape:  mean distances (B, L, A); the rollout to what the classifier reads, (B, R * C); float32.
+    Output shape:  mean distances (B, L, A); the rollout to what the classifier reads, (B, R * C);
+        float32.
     """
 
     def __init__(self, sites: Sites, distances: np.ndarray, num_prefix_tokens: int):
@@ -94,20 +105,31 @@ class AttentionSums(keras.Model):
         self.length = num_prefix_tokens + num_patches
         padded = np.pad(distances / num_patches, ((num_prefix_tokens, 0), (num_prefix_tokens, 0)))
         # A weight, not a constant: it would be compiled into the program.
-        self.distances = self.add_weight(shape=(padded.size, 1), initializer="zeros", trainable=False, name="distances")
+        self.distances = self.add_weight(
+            shape=(padded.size, 1), initializer="zeros", trainable=False, name="distances"
+        )
         self.distances.assign(padded.reshape(-1, 1))
         if sites.reads == "token":
             self.read = np.eye(1, self.length, dtype="float32")
         else:
-            self.read = np.float32(np.arange(self.length) >= num_prefix_tokens)[None] / np.float32(num_patches)
+            self.read = np.float32(np.arange(self.length) >= num_prefix_tokens)[None] / np.float32(
+                num_patches
+            )
         self.built = True
 
     def call(self, images):
         scores, pooled = self.reader(images)
-        flow = ops.broadcast_to(self.read, (ops.shape(images)[0], self.length)) if pooled is None else pooled
-        for weights in reversed(scores):  # one row of the product of the layers: no matrix times matrix
+        flow = (
+            ops.broadcast_to(self.read, (ops.shape(images)[0], self.length))
+            if pooled is None
+            else pooled
+        )
+        # one row of the product of the layers: no matrix times matrix
+        for weights in reversed(scores):
             flow = _through(flow, ops.mean(weights, axis=1))
-        return ops.stack([self._distance(weights) for weights in scores], axis=1), flow[:, self.num_prefix_tokens :]
+        return ops.stack([self._distance(weights) for weights in scores], axis=1), flow[
+            :, self.num_prefix_tokens :
+        ]
 
     def _distance(self, scores):
         """(B, A): sum over the keys, mean over the queries; prefix tokens have distance 0."""
@@ -116,26 +138,40 @@ class AttentionSums(keras.Model):
 
 
 def _through(flow, mixing):
-    """The shares of tokens before a layer (B, N) from those behind it, which mixes by (B, N, N) and lets through."""
+    """The shares of tokens before a layer (B, N) from those behind it, which mixes by (B, N, N) and
+    lets through.
+    """
     flow = flow / (1.0 + ops.sum(mixing, axis=-1))
     return flow + ops.squeeze(ops.matmul(ops.expand_dims(flow, 1), mixing), axis=1)
 
 
 def computed(compiled: keras.Model, images: np.ndarray, rows: int) -> Any:
-    """Returns outputs for a batch that is filled up: another number of rows would be compiled again."""
+    """Returns outputs for a batch that is filled up: another number of rows would be compiled
+    again.
+    """
     filled = np.concatenate([images, np.repeat(images[-1:], rows - len(images), axis=0)])
-    return keras.tree.map_structure(lambda part: part[: len(images)], compiled.predict_on_batch(filled))
+    return keras.tree.map_structure(
+        lambda part: part[: len(images)], compiled.predict_on_batch(filled)
+    )
 
 
 # Tracing takes seconds, and the same model is asked about one photograph after the other.
-_KEPT: weakref.WeakKeyDictionary[keras.Model, dict[type, tuple[Any, keras.Model]]] = weakref.WeakKeyDictionary()
+_KEPT: weakref.WeakKeyDictionary[keras.Model, dict[type, tuple[Any, keras.Model]]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def compiled_once(
     model: keras.Model, kind: type, image_size: tuple[int, int], make: Callable[[], keras.Model]
 ) -> keras.Model:
-    """Returns what `make` gives, or gave before of this model and size, if the model is built as it was then."""
-    now = image_size, tuple(map(id, model.variables)), tuple(layer.dtype_policy.name for layer in model.layers)
+    """Returns what `make` gives, or gave before of this model and size, if the model is built as it
+    was then.
+    """
+    now = (
+        image_size,
+        tuple(map(id, model.variables)),
+        tuple(layer.dtype_policy.name for layer in model.layers),
+    )
     kept = _KEPT.setdefault(model, {})
     if kind not in kept or kept[kind][0] != now:
         kept[kind] = now, make()

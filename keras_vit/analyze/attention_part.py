@@ -1,4 +1,5 @@
-"""The part of the report on attention: where it goes over photos, where each head looks, and how far.
+"""The part of the report on attention: where it goes over photos, where each head looks, and how
+far.
 
 Source: arXiv:2010.11929, appendix D.7 and D.8; Figures 6, 7 (right), 11 and 14.
 """
@@ -27,18 +28,35 @@ def _overlays(subject: Subject, folder: Path) -> Section:
     seen = pixels_of(subject.model).from_centred(np.stack([shown.seen for shown in subject.shown]))
     maps = attention_rollout(subject.model, seen)
     headings = [shown.photo.heading(number) for number, shown in enumerate(subject.shown, start=1)]
-    draw_overlays(folder / "overlays.png", [shown.picture for shown in subject.shown], list(maps), headings)
-    rows = ([subject.shown[at[0]].photo.name, *at[1:], f"{share:.6g}"] for at, share in np.ndenumerate(maps))
+    draw_overlays(
+        folder / "overlays.png", [shown.picture for shown in subject.shown], list(maps), headings
+    )
+    rows = (
+        [subject.shown[at[0]].photo.name, *at[1:], f"{share:.6g}"]
+        for at, share in np.ndenumerate(maps)
+    )
     write_csv(folder / "rollout.csv", ["photo", "row", "column", "share"], rows)
-    said = [f"{heading}: most {_whereabouts(seen)}" for heading, seen in zip(headings, maps, strict=True)]
+    said = [
+        f"{heading}: most {_whereabouts(seen)}"
+        for heading, seen in zip(headings, maps, strict=True)
+    ]
     caption = (
-        "Each photo, and the same photo bright where the attention goes, dark where it does not. This is attention "
-        "rollout: the heads of a layer are averaged, the residual path counts as much as they do, and the layers are "
-        "multiplied; what comes out is how much of each patch arrives where the classifier reads. Each photo is scaled "
+        "Each photo, and the same photo bright where the attention goes, dark where it does not. "
+        "This is attention "
+        "rollout: the heads of a layer are averaged, the residual path counts as much as they do, "
+        "and the layers are "
+        "multiplied; what comes out is how much of each patch arrives where the classifier reads. "
+        "Each photo is scaled "
         "from its own darkest to its own brightest place."
     )
-    picture = Picture(path=folder / "overlays.png", alt=f"Attention over photos. {'; '.join(said)}.", caption=caption)
-    note = "Attention is not the reason for an answer: a patch may be looked at and count for little."
+    picture = Picture(
+        path=folder / "overlays.png",
+        alt=f"Attention over photos. {'; '.join(said)}.",
+        caption=caption,
+    )
+    note = (
+        "Attention is not the reason for an answer: a patch may be looked at and count for little."
+    )
     return Section("Where it looks", [picture, _shown_table(subject.shown), note])
 
 
@@ -47,7 +65,10 @@ def _shown_table(photos: Sequence[Shown]) -> Table:
     if not any(shown.photo.answer for shown in photos):
         return Table(["", "photo"], rows)
     answers = [(shown.photo.answer, shown.photo.share()) for shown in photos]
-    return Table(["", "photo", "answer", "probability"], [(*a, *b) for a, b in zip(rows, answers, strict=True)])
+    return Table(
+        ["", "photo", "answer", "probability"],
+        [(*a, *b) for a, b in zip(rows, answers, strict=True)],
+    )
 
 
 def _heads(subject: Subject, folder: Path) -> Section:
@@ -60,15 +81,23 @@ def _heads(subject: Subject, folder: Path) -> Section:
     heading = subject.shown[0].photo.heading(1)
     draw_head_maps(folder / "heads.png", subject.shown[0].picture, maps, heading)
     what = (
-        "from the class token to the patches" if num_prefix else "that each patch receives, the mean over all patches"
+        "from the class token to the patches"
+        if num_prefix
+        else "that each patch receives, the mean over all patches"
     )
     caption = (
-        f"The attention {what}: a row for each of {counted(len(maps), 'layer')}, a tile for each of "
-        f"{counted(maps.shape[1], 'head')}. Each tile is scaled to its own maximum: it shows where a head looks, not "
+        f"The attention {what}: a row for each of {counted(len(maps), 'layer')}, a tile for each "
+        f"of "
+        f"{counted(maps.shape[1], 'head')}. Each tile is scaled to its own maximum: it shows where "
+        f"a head looks, not "
         "how much."
     )
-    alt = f"Small maps of attention, {len(maps)} rows of {maps.shape[1]}, beside the photo {heading}."
-    return Section("Every head on one photo", [Picture(path=folder / "heads.png", alt=alt, caption=caption)])
+    alt = (
+        f"Small maps of attention, {len(maps)} rows of {maps.shape[1]}, beside the photo {heading}."
+    )
+    return Section(
+        "Every head on one photo", [Picture(path=folder / "heads.png", alt=alt, caption=caption)]
+    )
 
 
 def _distance(subject: Subject, folder: Path) -> Section:
@@ -77,12 +106,15 @@ def _distance(subject: Subject, folder: Path) -> Section:
     rows = ([found.layers[layer], head, f"{px:.4f}"] for (layer, head), px in np.ndenumerate(far))
     write_csv(folder / "attention_distance.csv", ["layer", "head", "distance_px"], rows)
     caption = (
-        "How far each head of each layer looks: the distance from a patch to what it attends to, weighted with the "
-        f"attention; mean over all patches of {counted(found.num_images, 'photo')}, in pixels of the image as the "
+        "How far each head of each layer looks: the distance from a patch to what it attends to, "
+        "weighted with the "
+        f"attention; mean over all patches of {counted(found.num_images, 'photo')}, in pixels of "
+        f"the image as the "
         "model sees it. What goes to a class token goes nowhere, as in Figure 7 of the paper."
     )
     alt = (
-        f"Attention distance against depth, a dot for each head: first layer {_range(far[0])}, last {_range(far[-1])}."
+        f"Attention distance against depth, a dot for each head: first layer {_range(far[0])}, "
+        f"last {_range(far[-1])}."
     )
     picture = Picture(path=folder / "attention_distance.png", alt=alt, caption=caption)
     numbers = [
@@ -101,5 +133,8 @@ def _whereabouts(seen: np.ndarray) -> str:
     """Where a map is highest, in words."""
     place = np.unravel_index(seen.argmax(), seen.shape)
     thirds = [(3 * int(at) + 1) // size for at, size in zip(place, seen.shape, strict=True)]
-    words = [("at the top", "", "at the bottom")[min(thirds[0], 2)], ("left", "", "right")[min(thirds[1], 2)]]
+    words = [
+        ("at the top", "", "at the bottom")[min(thirds[0], 2)],
+        ("left", "", "right")[min(thirds[1], 2)],
+    ]
     return " ".join(filter(None, words)) or "in the middle"

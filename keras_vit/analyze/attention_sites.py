@@ -1,4 +1,5 @@
-"""Where attention stands in a model: its blocks and what each is given, the grid of its patches, their size in pixels.
+"""Where attention stands in a model: its blocks and what each is given, the grid of its patches,
+their size in pixels.
 
 All of it is read from the graph of the model, which stays as it is.
 """
@@ -31,13 +32,16 @@ class Sites:
     """Where attention stands in a model.
 
     Attributes:
-        before: Models from the images to what the ViT is given, one after the other; () if it is not within another.
+        before: Models from the images to what the ViT is given, one after the other; () if it is
+            not within another.
         images: What the ViT is given.
         calls: (block, the tokens that it is given), the first block first.
         pooling: (the pooling layer, the tokens that it is given); None if all tokens come out.
         has_class_token: Whether there is one.
-        seen: The image that patches, or the stem, are computed from: behind what resizes it within the model.
-        cut: (what is cut into patches, the side of a patch); None where no layer of this package embeds patches.
+        seen: The image that patches, or the stem, are computed from: behind what resizes it within
+            the model.
+        cut: (what is cut into patches, the side of a patch); None where no layer of this package
+            embeds patches.
         pixels: Which pixels the model takes; None if it cannot be known.
     """
 
@@ -61,7 +65,8 @@ class Sites:
 
     @property
     def reads(self) -> str:
-        """What the classifier reads: "token", the class token; "patches", their mean; "pooled", by attention pooling.
+        """What the classifier reads: "token", the class token; "patches", their mean; "pooled", by
+        attention pooling.
 
         The maximum takes each number from another patch: that counts as "patches".
         """
@@ -98,7 +103,8 @@ class Sites:
     def _cut(self) -> tuple[keras.KerasTensor, int]:
         if self.cut is None:
             raise ValueError(
-                "The model has attention, but not one `PatchEmbedding` that says which token is which place. "
+                "The model has attention, but not one `PatchEmbedding` that says which token is "
+                "which place. "
                 "`attention_maps` needs none."
             )
         return self.cut
@@ -111,12 +117,15 @@ class Sites:
 
 
 def _stride(size: int, cells: int) -> float:
-    """Pixels per cell behind a stem, which halves the map some times and rounds up: the next power of 2."""
+    """Pixels per cell behind a stem, which halves the map some times and rounds up: the next power
+    of 2.
+    """
     return 2.0 ** math.ceil(math.log2(size / cells))
 
 
 def blocks_of(model: Any) -> list[Block]:
-    """Returns the encoder blocks of a functional model and of the models inside it, the first first.
+    """Returns the encoder blocks of a functional model and of the models inside it, the first
+    first.
 
     Example:
         >>> [block.name for block in blocks_of(keras_vit.ViT_Ti16(weights=None))][:2]
@@ -144,18 +153,29 @@ def find_attention(model: Any) -> Sites:
         raise ValueError(_why_there_is_none(model))
     if len(model.inputs) != 1 or len(model.inputs[0].shape) != 4:
         shapes = ", ".join(str(tensor.shape) for tensor in model.inputs)
-        raise ValueError(f"{model.name} must take images (B, H, W, C) and nothing else. Received: inputs {shapes}.")
+        raise ValueError(
+            f"{model.name} must take images (B, H, W, C) and nothing else. Received: inputs "
+            f"{shapes}."
+        )
     nodes = calls_of(model)
-    calls = tuple((block, node.input_tensors[0]) for node in nodes if (block := _block(node)) is not None)
+    calls = tuple(
+        (block, node.input_tensors[0]) for node in nodes if (block := _block(node)) is not None
+    )
     if not calls:
         return _find_inside(model, nodes)
     padding = [node.operation for node in nodes if _is(node, PadToPatches)]
     if padding:
         raise ValueError(
-            f"{model.name} pads its images (`pad=True`), so some of its patches show nothing, and attention to them "
-            "has no place in the image. Build it without `pad` at a size that its patches tile, and resize the images."
+            f"{model.name} pads its images (`pad=True`), so some of its patches show nothing, and "
+            f"attention to them "
+            "has no place in the image. Build it without `pad` at a size that its patches tile, "
+            "and resize the images."
         )
-    cuts = [(node.input_tensors[0], node.operation.patch_size) for node in nodes if _is(node, PatchEmbedding)]
+    cuts = [
+        (node.input_tensors[0], node.operation.patch_size)
+        for node in nodes
+        if _is(node, PatchEmbedding)
+    ]
     poolings = [(node.operation, node.input_tensors[0]) for node in nodes if _is(node, Pooling)]
     seen = _seen(cuts[0][0]) if cuts else model.inputs[0]
     return Sites(
@@ -174,7 +194,10 @@ def _find_inside(model: keras.Model, nodes: list) -> Sites:
     holders = [node for node in nodes if blocks_of(node.operation)]
     if len(holders) != 1:
         names = ", ".join(node.operation.name for node in holders)
-        raise ValueError(f"{model.name} applies models with attention {len(holders)} times: {names}. Pass one of them.")
+        raise ValueError(
+            f"{model.name} applies models with attention {len(holders)} times: {names}. Pass one "
+            f"of them."
+        )
     given, inner = holders[0].input_tensors[0], find_attention(holders[0].operation)
     return replace(
         inner,
@@ -188,10 +211,15 @@ def _why_there_is_none(model: Any) -> str:
         return f"`model` must be a Keras model. Received: {model!r}."
     if not has_graph(model):
         inside = [layer.name for layer in model.layers if blocks_of(layer)]
-        advice = f"Pass the one inside it: {', '.join(inside)}." if inside else "Build it from `keras.Input`."
+        advice = (
+            f"Pass the one inside it: {', '.join(inside)}."
+            if inside
+            else "Build it from `keras.Input`."
+        )
         return f"{model.name} is no functional model, so its graph cannot be read. {advice}"
     return (
-        f"{model.name} has no attention between patches: there is no `TransformerBlock` in it. Pass a ViT or a hybrid, "
+        f"{model.name} has no attention between patches: there is no `TransformerBlock` in it. "
+        f"Pass a ViT or a hybrid, "
         "and ask `has_attention` first where it may be neither."
     )
 
@@ -217,6 +245,8 @@ def _upstream(tensor: keras.KerasTensor) -> Iterator[keras.KerasTensor]:
 
 
 def _seen(cut: keras.KerasTensor) -> keras.KerasTensor:
-    """The last image before the patches: the last tensor with as many channels as the images, or the images."""
+    """The last image before the patches: the last tensor with as many channels as the images, or
+    the images.
+    """
     *tensors, images = _upstream(cut)
     return next((tensor for tensor in tensors if tensor.shape[-1] == images.shape[-1]), images)

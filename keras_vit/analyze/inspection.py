@@ -1,7 +1,7 @@
 """What a model looks at in photographs: the command `analyze`.
 
-Builds the model, reads the photographs as `predict` does, asks the model about each, and hands all of it to
-`keras_vit.analyze.report`, which computes, draws and writes.
+Builds the model, reads the photographs as `predict` does, asks the model about each, and hands all
+of it to `keras_vit.analyze.report`, which computes, draws and writes.
 """
 
 import os
@@ -37,7 +37,8 @@ from keras_vit.writing import to_one_line
 
 _IMAGENET_21K = 21843
 _LONGER_SIDE = 640  # pixels of a photo that is drawn
-_MOST_PHOTOS, _MOST_PAIRS = 16, 6_000_000  # of a step; there is a number for each pair of patches, in each head
+# of a step; there is a number for each pair of patches, in each head
+_MOST_PHOTOS, _MOST_PAIRS = 16, 6_000_000
 
 
 class Inspection(NamedTuple):
@@ -70,25 +71,27 @@ def inspect(
 ) -> Inspection:
     """Writes what a model looks at: `report.html` with all pictures, and every number as CSV.
 
-    All photos are analysed, and `num_shown` of them, from all over the folder, are drawn. Those that cannot be read are
-    named in the report and left out.
+    All photos are analysed, and `num_shown` of them, from all over the folder, are drawn. Those
+    that cannot be read are named in the report and left out.
 
     Args:
         model: Name of a model, or a file `model.keras`.
         images: Folder of photographs; those in folders below it too.
         output: Folder for the report; an earlier report there is replaced.
-        weights: Tag, file or URL; "none" for random ones. Of a file, the names of the classes are read from
-            `classes.txt` beside it, and the curves of its training from `metrics.csv`.
+        weights: Tag, file or URL; "none" for random ones. Of a file, the names of the classes are
+            read from `classes.txt` beside it, and the curves of its training from `metrics.csv`.
         image_size: (height, width) in pixels; default: that of the weights.
         pixels: As in `keras_vit.evaluate.classifier.build`.
         num_shown: How many photos are drawn.
         batch_size: Photos of a step; default: 16, fewer where there are many patches.
-        progress: Called with the number of photos that are done and of all, and with None at the end.
+        progress: Called with the number of photos that are done and of all, and with None at the
+            end.
 
     Raises:
         ImportError: If matplotlib is absent; the message says what to install.
         OSError: If the weights cannot be had, or the report cannot be written.
-        ValueError: If the model, the weights or the folder are not what they should be, or no photo can be read.
+        ValueError: If the model, the weights or the folder are not what they should be, or no photo
+            can be read.
     """
     check_can_draw()
     if num_shown < 1 or (batch_size is not None and batch_size < 1):
@@ -105,7 +108,9 @@ def inspect(
         folder=Path(images).expanduser(),
         size=size,
         taken=pixels_of(network),
-        names=classifier.class_names(model if weights is None else weights) if _has_classes(network) else None,
+        names=classifier.class_names(model if weights is None else weights)
+        if _has_classes(network)
+        else None,
         progress=progress,
     )
     attention, absent = _attend(network, size, reading, batch_size)
@@ -121,7 +126,10 @@ def inspect(
         ],
         curves=_curves(model if weights is None else weights),
         facts={"model": str(model)} | ({} if weights is None else {"weights": _whole(weights)}),
-        left_out=[(to_one_line(os.path.relpath(left.path, reading.folder)), left.reason) for left in left_out],
+        left_out=[
+            (to_one_line(os.path.relpath(left.path, reading.folder)), left.reason)
+            for left in left_out
+        ],
         absent=absent + ([Absent("Answers", _WITHOUT_ANSWERS)] if reading.names is None else []),
     )
     taken = describe_pixels(network, size) if is_file(model) else ""
@@ -132,7 +140,8 @@ _WITHOUT_ANSWERS = "The model ends before the classes, or was never trained to t
 
 
 def find_photos(images: str | os.PathLike, output: str | os.PathLike) -> Found:
-    """Returns the photos in a folder and in the folders below it, as `predict` finds them, without earlier reports.
+    """Returns the photos in a folder and in the folders below it, as `predict` finds them, without
+    earlier reports.
 
     Args:
         images: The folder.
@@ -152,11 +161,15 @@ def find_photos(images: str | os.PathLike, output: str | os.PathLike) -> Found:
     if not folder.is_dir():
         raise ValueError(f"{images} is a file. Expected a folder of photographs, of one or more.")
     found = predict.find_photos([folder])
-    drawn = [path for path in found.photos if path.name in FILES and path.parent.resolve() == report]
+    drawn = [
+        path for path in found.photos if path.name in FILES and path.parent.resolve() == report
+    ]
     photos = [path for path in found.photos if path not in drawn]
     if not photos:
         raise ValueError(f"No photos in {images} but the pictures of an earlier report.")
-    return Found(photos, found.left_out + [LeftOut(path, "a picture of an earlier report") for path in drawn])
+    return Found(
+        photos, found.left_out + [LeftOut(path, "a picture of an earlier report") for path in drawn]
+    )
 
 
 def _build(
@@ -172,28 +185,40 @@ def _build(
     found = source.load(source.find(str(model), weights))
     has_head = "predictions/bias" in found.arrays and not found.head_is_zero
     try:
-        return (classifier.build if has_head else classifier.representation)(model, weights, image_size)
+        return (classifier.build if has_head else classifier.representation)(
+            model, weights, image_size
+        )
     except ValueError as error:
         whole = Path(weights).with_name("model.keras")
         if not os.path.isfile(weights) or not whole.is_file():
             raise
-        raise ValueError(f"{error}\nBeside it lies a model that brings its own shape: --model={whole}") from error
+        raise ValueError(
+            f"{error}\nBeside it lies a model that brings its own shape: --model={whole}"
+        ) from error
 
 
 def _size_of(network: keras.Model, image_size: tuple[int, int] | None) -> tuple[int, int]:
     shapes = [tuple(tensor.shape) for tensor in network.inputs]
     if len(shapes) != 1 or len(shapes[0]) != 4 or shapes[0][-1] != 3:
-        raise ValueError(f"The model must take color images, (B, H, W, 3), and nothing else. It takes {shapes}.")
+        raise ValueError(
+            f"The model must take color images, (B, H, W, 3), and nothing else. It takes {shapes}."
+        )
     built = shapes[0][1:3]
-    if image_size is not None and any(side not in (None, asked) for side, asked in zip(built, image_size, strict=True)):
-        raise ValueError(f"The model was saved for {built[0]} x {built[1]} pixels: leave out the image size.")
+    if image_size is not None and any(
+        side not in (None, asked) for side, asked in zip(built, image_size, strict=True)
+    ):
+        raise ValueError(
+            f"The model was saved for {built[0]} x {built[1]} pixels: leave out the image size."
+        )
     if None in built and image_size is None:
         raise ValueError("The model takes images of any size: say which with the image size.")
     return image_size or built
 
 
 def _has_classes(network: keras.Model) -> bool:
-    """Whether it tells classes apart: a head that is all zeros, or an activation of another kind, does not."""
+    """Whether it tells classes apart: a head that is all zeros, or an activation of another kind,
+    does not.
+    """
     if not gives_classes(network) or last_activation(network) not in ("linear", "softmax"):
         return False
     head = head_of(network)
@@ -201,7 +226,9 @@ def _has_classes(network: keras.Model) -> bool:
 
 
 def _choose(files: Sequence[Path], size: tuple[int, int], count: int) -> dict[Path, np.ndarray]:
-    """Photos from all over the folder that can be read, in its order; another stands in for one that cannot."""
+    """Photos from all over the folder that can be read, in its order; another stands in for one
+    that cannot.
+    """
     spread = np.linspace(0, len(files) - 1, min(count, len(files))).round().astype(int).tolist()
     chosen, problem = {}, ""
     for number in [*spread, *(number for number in range(len(files)) if number not in spread)]:
@@ -212,7 +239,9 @@ def _choose(files: Sequence[Path], size: tuple[int, int], count: int) -> dict[Pa
         if len(chosen) == count:
             break
     if not chosen:
-        raise ValueError(f"None of the {len(files)} photographs can be read, such as {files[0]}: {problem}")
+        raise ValueError(
+            f"None of the {len(files)} photographs can be read, such as {files[0]}: {problem}"
+        )
     return dict(sorted(chosen.items()))
 
 
@@ -251,7 +280,9 @@ class _Reading:
     photos: list[Photo] = field(default_factory=list)
 
     def batches(self, count: int) -> Iterator[np.ndarray]:
-        """Yields (B, H, W, 3) float32 as the model takes them, B the count but for the last, of what can be read."""
+        """Yields (B, H, W, 3) float32 as the model takes them, B the count but for the last, of
+        what can be read.
+        """
         read: list[tuple[int, np.ndarray]] = []
         for number, file in enumerate(self.files):
             if number % count == 0:
@@ -262,7 +293,9 @@ class _Reading:
             if len(read) == count or (read and number == len(self.files) - 1):
                 images = self.taken.from_centred(np.stack([pixels for _, pixels in read]))
                 for (which, _), (answer, probability) in zip(read, self._ask(images), strict=True):
-                    self.photos[which] = self.photos[which]._replace(answer=answer, probability=probability)
+                    self.photos[which] = self.photos[which]._replace(
+                        answer=answer, probability=probability
+                    )
                 yield images
                 read = []
         self.progress(None, len(self.files))
@@ -299,13 +332,20 @@ def _in_own_aspect(file: Path) -> np.ndarray:
     height, width = pixels.shape[:2]
     scale = min(1.0, _LONGER_SIDE / max(height, width))
     smaller = max(1, round(scale * height)), max(1, round(scale * width))
-    resized = keras.ops.image.resize(pixels[None], smaller, antialias=True, data_format="channels_last")
+    resized = keras.ops.image.resize(
+        pixels[None], smaller, antialias=True, data_format="channels_last"
+    )
     return np.clip(keras.ops.convert_to_numpy(resized)[0], -1.0, 1.0)
 
 
 def _curves(weights: str | os.PathLike) -> Mapping[str, Sequence[tuple[int, float]]]:
-    """What a training of this package has logged beside the weights; another's file of that name is not read."""
-    if not os.path.isfile(weights) or not (folder := Path(weights).parent).joinpath("metrics.csv").is_file():
+    """What a training of this package has logged beside the weights; another's file of that name is
+    not read.
+    """
+    if (
+        not os.path.isfile(weights)
+        or not (folder := Path(weights).parent).joinpath("metrics.csv").is_file()
+    ):
         return {}
     try:
         return read_metrics(folder)
@@ -321,4 +361,8 @@ def _in_words(place: str | os.PathLike) -> str:
     """A name or a tag as it is; of a file, the folder too, for many are called model.keras."""
     if str(place).lower() == "none":
         return "random weights"
-    return "/".join(Path(place).absolute().parts[-2:]) if os.path.isfile(place) else without_secrets(str(place))
+    return (
+        "/".join(Path(place).absolute().parts[-2:])
+        if os.path.isfile(place)
+        else without_secrets(str(place))
+    )

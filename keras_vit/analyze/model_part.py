@@ -1,4 +1,5 @@
-"""The part of the report on the model itself: its size and cost, filters, positions, training, its place in Figure 5.
+"""The part of the report on the model itself: its size and cost, filters, positions, training, its
+place in Figure 5.
 
 Source: arXiv:2010.11929, section 4.5; Figures 5, 7 (left and centre) and 10.
 """
@@ -31,9 +32,14 @@ _JFT_EPOCHS = 7  # of most runs of Table 6
 
 
 def facts(subject: Subject) -> Table:
-    """Returns the size of a model and, where `keras_vit.cost` has its closed forms, what an image costs."""
+    """Returns the size of a model and, where `keras_vit.cost` has its closed forms, what an image
+    costs.
+    """
     size = subject.shown[0].seen.shape[:2]
-    rows = [*subject.facts.items(), ("image", f"{size[0]} x {size[1]} pixels {pixels_of(subject.model)}")]
+    rows = [
+        *subject.facts.items(),
+        ("image", f"{size[0]} x {size[1]} pixels {pixels_of(subject.model)}"),
+    ]
     rows.append(("parameters", f"{subject.model.count_params():,}"))
     if row := _row(subject):
         ends = _ends(subject)
@@ -41,13 +47,17 @@ def facts(subject: Subject) -> Table:
         peak = cost.activation_bytes(row, size, classifier=ends.get("classifier"))
         rows.append(("MACs", f"{_giga(macs)} per image, forward"))
         rows.append(("FLOPs", f"{_giga(cost.flops(macs))} per image, forward"))
-        rows.append(("activations", f"{peak / 2**20:,.1f} MiB in float32: estimated peak for one image"))
+        rows.append(
+            ("activations", f"{peak / 2**20:,.1f} MiB in float32: estimated peak for one image")
+        )
     if subject.variant:
         rows.append(("architecture", VARIANTS[subject.variant].source))
     if subject.attention is not None:
         (num_rows, columns), (height, width) = subject.attention.grid, subject.attention.patch_px
         rows.append(("grid", f"{num_rows} x {columns} patches of {height:g} x {width:g} pixels"))
-        rows.append(("attention", "{} layers of {} heads".format(*subject.attention.distance_px.shape)))
+        rows.append(
+            ("attention", "{} layers of {} heads".format(*subject.attention.distance_px.shape))
+        )
     return Table(["", ""], rows)
 
 
@@ -73,11 +83,19 @@ def _row(subject: Subject) -> ViTVariant | ResNetVariant | None:
 def _ends(subject: Subject) -> dict[str, Any]:
     """What `keras_vit.cost` asks of a model beside its variant."""
     layers = {layer.name: layer for layer in subject.model.layers}
-    options: dict[str, Any] = {"classes": layers["predictions"].units if "predictions" in layers else None}
+    options: dict[str, Any] = {
+        "classes": layers["predictions"].units if "predictions" in layers else None
+    }
     if subject.variant in RESNET_VARIANTS:
         return options
     options["representation_size"] = layers["pre_logits"].units if "pre_logits" in layers else None
-    return options | {"classifier": "token" if "class_token" in layers else "map" if "map_head" in layers else "gap"}
+    return options | {
+        "classifier": "token"
+        if "class_token" in layers
+        else "map"
+        if "map_head" in layers
+        else "gap"
+    }
 
 
 def write_filters(subject: Subject, folder: Path) -> Section | Absent:
@@ -92,19 +110,24 @@ def write_filters(subject: Subject, folder: Path) -> Section | Absent:
     write_csv(folder / "filter_components.csv", ["component", "explained"], rows)
     count, height, width = found.components.shape[:3]
     caption = (
-        f"The first {count} principal components of the filters that read the image, {height} x {width} pixels each, "
-        f"and the share of each in their variance; together {_percent(found.explained.sum())}. Trained filters look "
+        f"The first {count} principal components of the filters that read the image, {height} x "
+        f"{width} pixels each, "
+        f"and the share of each in their variance; together {_percent(found.explained.sum())}. "
+        f"Trained filters look "
         "like waves and edges, untrained ones like noise."
     )
     first = _percent(found.explained[0])
     alt = (
-        f"{count} small pictures, the principal components of the filters; the first explains {first} of the variance."
+        f"{count} small pictures, the principal components of the filters; the first explains "
+        f"{first} of the variance."
     )
     return Section(title, [Picture(path=folder / "filters.png", alt=alt, caption=caption)])
 
 
 def write_positions(subject: Subject, folder: Path) -> Section | Absent:
-    """Figure 7, centre; where positions are added before each block, as often as Figure 10 has panels."""
+    """Figure 7, centre; where positions are added before each block, as often as Figure 10 has
+    panels.
+    """
     title = "What its positions know of each other"
     names = list(_position_layers(subject.model))
     try:
@@ -113,26 +136,47 @@ def write_positions(subject: Subject, folder: Path) -> Section | Absent:
         return Absent(title, str(error))
     draw_similarity(folder / "positions.png", found)
     header = ["layer", "row", "column", "other_row", "other_column", "similarity"]
-    rows = ([name, *at, f"{value:.4f}"] for name, cosines in found.items() for at, value in np.ndenumerate(cosines))
+    rows = (
+        [name, *at, f"{value:.4f}"]
+        for name, cosines in found.items()
+        for at, value in np.ndenumerate(cosines)
+    )
     write_csv(folder / "position_similarity.csv", header, rows)
     caption = (
-        "A tile for each patch: the cosine similarity of its position embedding to that of every other patch. "
-        "Positions that a training has put in order are alike near each other, and in one row or column."
+        "A tile for each patch: the cosine similarity of its position embedding to that of every "
+        "other patch. "
+        "Positions that a training has put in order are alike near each other, and in one row or "
+        "column."
     )
     said = "; ".join(f"{name}: {_neighbours(cosines)}" for name, cosines in found.items())
     return Section(
-        title, [Picture(path=folder / "positions.png", alt=f"Tiles of similarities. {said}.", caption=caption)]
+        title,
+        [
+            Picture(
+                path=folder / "positions.png",
+                alt=f"Tiles of similarities. {said}.",
+                caption=caption,
+            )
+        ],
     )
 
 
 def write_training(subject: Subject, folder: Path) -> Section | Absent:
     """Loss and accuracy against steps."""
     title = "How it was trained"
-    curves = {name: curve for name, curve in subject.curves.items() if name.endswith(("loss", "accuracy")) and curve}
+    curves = {
+        name: curve
+        for name, curve in subject.curves.items()
+        if name.endswith(("loss", "accuracy")) and curve
+    }
     if not curves:
-        return Absent(title, "No metrics.csv of a training with this package lies beside the weights.")
+        return Absent(
+            title, "No metrics.csv of a training with this package lies beside the weights."
+        )
     draw_training_curve(folder / "training_curve.png", {subject.title: curves})
-    said = ", ".join(f"{name} {curve[-1][1]:.4g} at step {curve[-1][0]:,}" for name, curve in curves.items())
+    said = ", ".join(
+        f"{name} {curve[-1][1]:.4g} at step {curve[-1][0]:,}" for name, curve in curves.items()
+    )
     caption = "Loss and accuracy against steps, from the metrics.csv that lies beside the weights."
     alt = f"Curves of the training; last {said}."
     return Section(title, [Picture(path=folder / "training_curve.png", alt=alt, caption=caption)])
@@ -150,10 +194,15 @@ def write_compute(subject: Subject, folder: Path) -> Section | Absent:
         return Absent(title, f"Figure 5 of the paper has no {subject.variant}. {counted}")
     panels = {name: _marked(subject.variant, dataset) for name, dataset in _PANELS.items()}
     draw_accuracy_against_compute(folder / "compute.png", panels)
-    said = "; ".join(f"{run.accuracy} % on ImageNet for {run.exaflops:,} exaFLOPs, {run.epochs} epochs" for run in runs)
+    said = "; ".join(
+        f"{run.accuracy} % on ImageNet for {run.exaflops:,} exaFLOPs, {run.epochs} epochs"
+        for run in runs
+    )
     caption = (
-        f"Figure 5 of the paper, from its Table 6, with {subject.variant} marked: accuracy after fine-tuning against "
-        f"the compute of pre-training on JFT-300M. These are the paper's runs, not the weights at hand. {counted}"
+        f"Figure 5 of the paper, from its Table 6, with {subject.variant} marked: accuracy after "
+        f"fine-tuning against "
+        f"the compute of pre-training on JFT-300M. These are the paper's runs, not the weights at "
+        f"hand. {counted}"
     )
     alt = f"Accuracy against compute of ViTs, hybrids and ResNets. {subject.variant}: {said}."
     return Section(title, [Picture(path=folder / "compute.png", alt=alt, caption=caption)])
@@ -193,8 +242,16 @@ def _percent(share: float) -> str:
 def _neighbours(cosines: np.ndarray) -> str:
     """How alike next positions are, and the two that are farthest apart."""
     rows, columns = cosines.shape[:2]
-    near = [cosines[row, column, row, column + 1] for row in range(rows) for column in range(columns - 1)]
-    near += [cosines[row, column, row + 1, column] for row in range(rows - 1) for column in range(columns)]
+    near = [
+        cosines[row, column, row, column + 1]
+        for row in range(rows)
+        for column in range(columns - 1)
+    ]
+    near += [
+        cosines[row, column, row + 1, column]
+        for row in range(rows - 1)
+        for column in range(columns)
+    ]
     if not near:
         return "a single position"
     return f"next to each other {np.mean(near):.2f} on average, in opposite corners {cosines[0, 0, -1, -1]:.2f}"

@@ -1,8 +1,9 @@
 """A page that is one file: text, tables and pictures in HTML that a browser shows from the disk.
 
-Nothing is fetched: pictures stand in the page as data, the style too, and a rule of the page forbids the browser to ask
-anyone. It follows the reader's choice of light or dark, fits a phone, prints, and says in words what its pictures show.
-What stands on a page is the business of the callers.
+Nothing is fetched: pictures stand in the page as data, the style too, and a rule of the page
+forbids the browser to ask anyone. It follows the reader's choice of light or dark, fits a phone,
+prints, and says in words what its pictures show. What stands on a page is the business of the
+callers.
 """
 
 import base64
@@ -46,7 +47,8 @@ tbody th { font-weight: 500; }
   .scroll { overflow: visible; border: 0; } .picture img.large { max-width: 100%; } }
 """
 _PIXELS_OF_PICTURES, _PIXELS_OF_BROWSERS = 150, 96  # in an inch
-_LARGE = 420  # pixels on the screen: what is wider is not shrunk to a phone, but moves under the finger
+# pixels on the screen: what is wider is not shrunk to a phone, but moves under the finger
+_LARGE = 420
 _LONG = 32  # signs of a word that may be broken anywhere
 _NUMBER = re.compile(r"[-+−]?[\d.,]+(e[-+]?\d+)?( (%|px))?")
 
@@ -77,7 +79,8 @@ class Section:
 
 
 def page(title: str, lead: str, sections: Sequence[Section]) -> str:
-    """Returns a whole HTML page. All texts are plain: what looks like HTML in them is shown as it is written.
+    """Returns a whole HTML page. All texts are plain: what looks like HTML in them is shown as it
+    is written.
 
     Args:
         title: The heading, and the name of the browser's window.
@@ -104,22 +107,43 @@ def page(title: str, lead: str, sections: Sequence[Section]) -> str:
         f"<style>{_STYLE}</style>",
     ]
     names = [(f"part-{number}", section) for number, section in enumerate(sections, start=1)]
-    links = "".join(f'<li><a href="#{name}">{written(section.title)}</a></li>' for name, section in names)
-    body = ["<header>", f"<h1>{written(title)}</h1>", *([f"<p>{written(lead)}</p>"] if lead else [])]
+    links = "".join(
+        f'<li><a href="#{name}">{written(section.title)}</a></li>' for name, section in names
+    )
+    body = [
+        "<header>",
+        f"<h1>{written(title)}</h1>",
+        *([f"<p>{written(lead)}</p>"] if lead else []),
+    ]
     body += [f'<nav aria-label="Contents"><ul>{links}</ul></nav>'] if links else []
     body += ["</header>", "<main>"]
     for name, section in names:
-        body += [f'<section aria-labelledby="{name}">', f'<h2 id="{name}">{written(section.title)}</h2>']
+        body += [
+            f'<section aria-labelledby="{name}">',
+            f'<h2 id="{name}">{written(section.title)}</h2>',
+        ]
         body += [*map(_block, section.blocks), "</section>"]
-    lines = ["<!doctype html>", '<html lang="en">', "<head>", *head, "</head>", "<body>", *body, "</main>", "</body>"]
+    lines = [
+        "<!doctype html>",
+        '<html lang="en">',
+        "<head>",
+        *head,
+        "</head>",
+        "<body>",
+        *body,
+        "</main>",
+        "</body>",
+    ]
     return "\n".join([*lines, "</html>", ""])
 
 
 def written(text: str) -> str:
-    """Returns plain text as HTML that shows it: nothing in it is a tag, ends an attribute, or is invisible.
+    """Returns plain text as HTML that shows it: nothing in it is a tag, ends an attribute, or is
+    invisible.
 
-    Bytes of a file name that are no UTF-8 become escapes, line breaks spaces, and control characters the sign for what
-    cannot be shown; those that turn the direction of writing too, for they would turn the rest of the line.
+    Bytes of a file name that are no UTF-8 become escapes, line breaks spaces, and control
+    characters the sign for what cannot be shown; those that turn the direction of writing too, for
+    they would turn the rest of the line.
 
     Example:
         >>> written('<a href="x">\\udce9\\x07')
@@ -130,7 +154,17 @@ def written(text: str) -> str:
 
 
 def _is_hidden(sign: str) -> bool:
-    is_turning = unicodedata.bidirectional(sign) in ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
+    is_turning = unicodedata.bidirectional(sign) in (
+        "LRE",
+        "RLE",
+        "LRO",
+        "RLO",
+        "PDF",
+        "LRI",
+        "RLI",
+        "FSI",
+        "PDI",
+    )
     return is_turning or unicodedata.category(sign) in ("Cc", "Cn")
 
 
@@ -143,16 +177,24 @@ def _block(block: str | Table | Picture) -> str:
 def _figure(picture: Picture) -> Iterator[str]:
     pixels = picture.path.read_bytes()
     if not pixels.startswith(b"\x89PNG\r\n\x1a\n") or pixels[12:16] != b"IHDR":
-        raise ValueError(f"{picture.path} is no PNG. A page shows nothing else: save the picture as one.")
+        raise ValueError(
+            f"{picture.path} is no PNG. A page shows nothing else: save the picture as one."
+        )
     sides = (int.from_bytes(pixels[start : start + 4], "big") for start in (16, 20))
-    width, height = (max(1, round(side * _PIXELS_OF_BROWSERS / _PIXELS_OF_PICTURES)) for side in sides)
+    width, height = (
+        max(1, round(side * _PIXELS_OF_BROWSERS / _PIXELS_OF_PICTURES)) for side in sides
+    )
     yield "<figure>"
     name = f'role="region" tabindex="0" aria-label="{written(picture.caption or picture.alt)}"'
     large = ' class="large"' if width > _LARGE else ""
     data = base64.b64encode(pixels).decode("ascii")
     source = f'src="data:image/png;base64,{data}"'
     image = f'<img{large} width="{width}" height="{height}" alt="{written(picture.alt)}" {source}>'
-    yield f'<div class="scroll picture" {name}>{image}</div>' if large else f'<div class="scroll picture">{image}</div>'
+    yield (
+        f'<div class="scroll picture" {name}>{image}</div>'
+        if large
+        else f'<div class="scroll picture">{image}</div>'
+    )
     if picture.caption:
         yield f"<figcaption>{written(picture.caption)}</figcaption>"
     yield "</figure>"
@@ -160,7 +202,9 @@ def _figure(picture: Picture) -> Iterator[str]:
 
 def _table(table: Table) -> Iterator[str]:
     columns = [[row[place] for row in table.rows] for place in range(len(table.header))]
-    numeric = [any(column) and all(map(_NUMBER.fullmatch, filter(None, column))) for column in columns]
+    numeric = [
+        any(column) and all(map(_NUMBER.fullmatch, filter(None, column))) for column in columns
+    ]
     yield '<div class="scroll table" role="region" tabindex="0" aria-label="Table"><table>'
     if any(table.header):
         names = [_cell('th scope="col"', *cell) for cell in zip(table.header, numeric, strict=True)]

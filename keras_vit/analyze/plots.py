@@ -1,4 +1,5 @@
-"""Pictures of what is inside a model: attention, filters, positions. Draws what it is given, computes nothing.
+"""Pictures of what is inside a model: attention, filters, positions. Draws what it is given,
+computes nothing.
 
 How accuracy depends on steps, compute, data and choices is drawn in `trend_plots.py`.
 
@@ -24,9 +25,10 @@ _MOST_SMALL_TILES = 8  # the same, where there are more than three panels
 def overlay(photo: np.ndarray, attention: np.ndarray) -> np.ndarray:
     """Returns a photo that is bright where the attention is.
 
-    As the authors of the paper render it: the map is resized to the photo (Lanczos), blurred (Gaussian, by a patch),
-    and scaled from 0 to 1, so that the least attended place is black: what is seen is where attention is, not how much
-    of it. A map that is the same everywhere leaves the photo as it is.
+    As the authors of the paper render it: the map is resized to the photo (Lanczos), blurred
+        (Gaussian, by a patch),
+    and scaled from 0 to 1, so that the least attended place is black: what is seen is where
+    attention is, not how much of it. A map that is the same everywhere leaves the photo as it is.
 
     Args:
         photo: (H, W, 3) uint8, or float in [-1, 1]; (H, W) or (H, W, 1) if it is grey.
@@ -45,16 +47,21 @@ def overlay(photo: np.ndarray, attention: np.ndarray) -> np.ndarray:
         >>> lit[0, -1].round(2), lit[-1, 0].round(2)
         (array([1., 1., 1.]), array([0., 0., 0.]))
 
-    Source: arXiv:2010.11929 Figure 6; github.com/google-research/vision_transformer issue 27 for the rendering.
+    Source: arXiv:2010.11929 Figure 6; github.com/google-research/vision_transformer issue 27 for
+        the rendering.
     """
     pixels, attention = _pixels(photo), _maps(attention, 2, "a map (R, C)")
-    down, across = (_smoothing(old, new) for old, new in zip(attention.shape, pixels.shape[:2], strict=True))
+    down, across = (
+        _smoothing(old, new) for old, new in zip(attention.shape, pixels.shape[:2], strict=True)
+    )
     light = down @ (attention / (attention.max() or 1.0)) @ across.T
     spread = np.ptp(light)
     return pixels if spread < 1e-9 else pixels * ((light - light.min()) / spread)[:, :, None]
 
 
-def draw_overlays(path: Path, photos: Sequence[np.ndarray], maps: Sequence[np.ndarray], titles: Sequence[str]) -> None:
+def draw_overlays(
+    path: Path, photos: Sequence[np.ndarray], maps: Sequence[np.ndarray], titles: Sequence[str]
+) -> None:
     """Draws photos, each beside itself under its attention, as in Figures 6 and 14.
 
     The file appears whole or not at all.
@@ -66,18 +73,23 @@ def draw_overlays(path: Path, photos: Sequence[np.ndarray], maps: Sequence[np.nd
         titles: What stands above each: an answer, a label. A line break makes a second line.
 
     Raises:
-        ValueError: If there is no photo, their numbers differ, or shapes or values are none of a photo or a map.
+        ValueError: If there is no photo, their numbers differ, or shapes or values are none of a
+            photo or a map.
     """
     if not len(photos) or not len(photos) == len(maps) == len(titles):
         raise ValueError(
-            f"Every photo needs a map and a title, and there must be one. Received: {len(photos)} photos, "
+            f"Every photo needs a map and a title, and there must be one. Received: {len(photos)} "
+            f"photos, "
             f"{len(maps)} maps, {len(titles)} titles."
         )
     pairs = [_pair(photo, attention) for photo, attention in zip(photos, maps, strict=True)]
     columns = min(_PAIRS, len(pairs))
     rows = [pairs[start : start + columns] for start in range(0, len(pairs), columns)]
     width = 3.3 if columns > 1 else 4.4
-    heights = [width * float(np.clip(max(pair.shape[0] / pair.shape[1] for pair in row), 0.15, 1.2)) for row in rows]
+    heights = [
+        width * float(np.clip(max(pair.shape[0] / pair.shape[1] for pair in row), 0.15, 1.2))
+        for row in rows
+    ]
     above = 0.15 + 0.17 * max(len(title.splitlines()) for title in titles)
     with picture(path, width * columns, sum(heights) + above * len(rows), plain=True) as figure:
         panels = figure.subplots(len(rows), columns, squeeze=False, height_ratios=heights).ravel()
@@ -90,7 +102,9 @@ def draw_overlays(path: Path, photos: Sequence[np.ndarray], maps: Sequence[np.nd
 
 
 def _pair(photo: np.ndarray, attention: np.ndarray) -> np.ndarray:
-    """The photo, a gap, and the photo under its map; a small one enlarged, so that the map is smooth on it."""
+    """The photo, a gap, and the photo under its map; a small one enlarged, so that the map is
+    smooth on it.
+    """
     pixels = _pixels(photo)
     times = -(-_SMALLEST_PX // max(pixels.shape[:2]))
     pixels = pixels.repeat(times, axis=0).repeat(times, axis=1)
@@ -100,7 +114,8 @@ def _pair(photo: np.ndarray, attention: np.ndarray) -> np.ndarray:
 
 
 def draw_head_maps(path: Path, photo: np.ndarray, maps: np.ndarray, title: str = "") -> None:
-    """Draws one map for each layer and head, beside the photo they are of. The file appears whole or not at all.
+    """Draws one map for each layer and head, beside the photo they are of. The file appears whole
+    or not at all.
 
     Each map is scaled to its own maximum: what is seen is where a head looks, not how much.
 
@@ -117,7 +132,9 @@ def draw_head_maps(path: Path, photo: np.ndarray, maps: np.ndarray, title: str =
     most = maps.max(axis=(2, 3), keepdims=True)
     tiles = maps / np.where(most > 0, most, 1.0)
     mosaic, side = _mosaic(tiles, _gaps(tiles.shape)), 0.5 if tiles.shape[1] <= 12 else 0.4
-    width, height = (side * count for count in (tiles.shape[1], tiles.shape[0] * tiles.shape[2] / tiles.shape[3]))
+    width, height = (
+        side * count for count in (tiles.shape[1], tiles.shape[0] * tiles.shape[2] / tiles.shape[3])
+    )
     with picture(path, width + 3.6, max(height, 2.0) + 1.0, plain=True) as figure:
         figure.get_layout_engine().set(h_pad=0.12)
         left, right = figure.subplots(1, 2, width_ratios=[2.4, width + 0.6])
@@ -144,10 +161,20 @@ def draw_filters(path: Path, components: np.ndarray, explained: np.ndarray | Non
         ValueError: If the shapes are others, or a value is NaN or infinite.
     """
     tiles = np.asarray(components, np.float64)
-    if tiles.ndim != 4 or not tiles.size or tiles.shape[3] not in (1, 3) or not np.isfinite(tiles).all():
-        raise ValueError(f"Filters must be (K, P, P, 3), and finite numbers. Received: the shape {tiles.shape}.")
+    if (
+        tiles.ndim != 4
+        or not tiles.size
+        or tiles.shape[3] not in (1, 3)
+        or not np.isfinite(tiles).all()
+    ):
+        raise ValueError(
+            f"Filters must be (K, P, P, 3), and finite numbers. Received: the shape {tiles.shape}."
+        )
     if explained is not None and np.shape(explained) != tiles.shape[:1]:
-        raise ValueError(f"`explained` must have a share for each of {len(tiles)} filters. Received: {explained}.")
+        raise ValueError(
+            f"`explained` must have a share for each of {len(tiles)} filters. Received: "
+            f"{explained}."
+        )
     least, most = (choose(axis=(1, 2, 3), keepdims=True) for choose in (tiles.min, tiles.max))
     tiles = np.where(most > least, (tiles - least) / np.where(most > least, most - least, 1.0), 0.5)
     tiles = np.broadcast_to(tiles, (*tiles.shape[:3], 3))
@@ -158,7 +185,9 @@ def draw_filters(path: Path, components: np.ndarray, explained: np.ndarray | Non
     gaps = max(1, round((0.08 if explained is None else 0.25) * side)), max(1, round(0.08 * side))
     mosaic = _mosaic(padded.reshape(rows, columns, *tiles.shape[1:]), gaps, paper=1.0)
     width = max(0.95 * columns, 1.9)
-    with picture(path, width, width * mosaic.shape[0] / mosaic.shape[1] + 0.3, plain=True) as figure:
+    with picture(
+        path, width, width * mosaic.shape[0] / mosaic.shape[1] + 0.3, plain=True
+    ) as figure:
         panel = figure.subplots()
         panel.imshow(mosaic, interpolation="nearest")
         panel.set_axis_off()
@@ -170,20 +199,29 @@ def draw_filters(path: Path, components: np.ndarray, explained: np.ndarray | Non
             outline = [left, right, right, left, left], [top, top, bottom, bottom, top]
             panel.plot(*outline, color="#888888", linewidth=0.6, clip_on=False)
             if explained is not None:
-                style: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "va": "top", "fontsize": 8}
-                panel.annotate(f"{explained[number]:.1%}", ((left + right) / 2, bottom), (0, -2), **style)
+                style: dict[str, Any] = {
+                    "textcoords": "offset points",
+                    "ha": "center",
+                    "va": "top",
+                    "fontsize": 8,
+                }
+                panel.annotate(
+                    f"{explained[number]:.1%}", ((left + right) / 2, bottom), (0, -2), **style
+                )
 
 
 def draw_similarity(path: Path, similarities: Mapping[str, np.ndarray]) -> None:
-    """Draws for each patch how similar its position embedding is to all others: Figure 7, centre, and Figure 10.
+    """Draws for each patch how similar its position embedding is to all others: Figure 7, centre,
+    and Figure 10.
 
-    Of a grid with more than 16 rows or columns (8, if there are more than three panels) every second, third, ... patch
-    has its tile; each tile is whole.
+    Of a grid with more than 16 rows or columns (8, if there are more than three panels) every
+    second, third, ... patch has its tile; each tile is whole.
     The file appears whole or not at all.
 
     Args:
         path: Of the PNG.
-        similarities: Title to (R, C, R, C) from -1 to 1, as from `position_similarity`; several stand side by side.
+        similarities: Title to (R, C, R, C) from -1 to 1, as from `position_similarity`; several
+            stand side by side.
 
     Raises:
         ValueError: If there is none, a shape is another, or a value is not from -1 to 1.
@@ -191,12 +229,15 @@ def draw_similarity(path: Path, similarities: Mapping[str, np.ndarray]) -> None:
     if not similarities:
         raise ValueError("There is nothing to draw: `similarities` is empty.")
     columns, side, most = (
-        (len(similarities), 4.6, _MOST_TILES) if len(similarities) <= 3 else (4, 3.2, _MOST_SMALL_TILES)
+        (len(similarities), 4.6, _MOST_TILES)
+        if len(similarities) <= 3
+        else (4, 3.2, _MOST_SMALL_TILES)
     )
     shown = {title: _chosen_tiles(values, most) for title, values in similarities.items()}
     rows = -(-len(shown) // columns)
     height = side * max(
-        min(2.0, tiles.shape[0] * tiles.shape[2] / tiles.shape[1] / tiles.shape[3]) for tiles, _ in shown.values()
+        min(2.0, tiles.shape[0] * tiles.shape[2] / tiles.shape[1] / tiles.shape[3])
+        for tiles, _ in shown.values()
     )
     with picture(path, side * columns + 0.9, max(height + 0.4, 2.2) * rows, plain=True) as figure:
         panels = figure.subplots(rows, columns, squeeze=False).ravel()
@@ -204,24 +245,38 @@ def draw_similarity(path: Path, similarities: Mapping[str, np.ndarray]) -> None:
             panel.set_axis_off()
         for panel, (title, (tiles, numbers)) in zip(panels, shown.items(), strict=False):
             image = panel.imshow(
-                _mosaic(tiles, _gaps(tiles.shape)), cmap="viridis", vmin=-1, vmax=1, interpolation="nearest"
+                _mosaic(tiles, _gaps(tiles.shape)),
+                cmap="viridis",
+                vmin=-1,
+                vmax=1,
+                interpolation="nearest",
             )
             _number(panel, tiles.shape, "input patch column", "input patch row", numbers)
             _entitle(panel, title, size=11, length=44)
-        bar = figure.colorbar(image, ax=panels.tolist(), shrink=0.8 if rows == 1 else 0.5, aspect=25, pad=0.02)
+        bar = figure.colorbar(
+            image, ax=panels.tolist(), shrink=0.8 if rows == 1 else 0.5, aspect=25, pad=0.02
+        )
         bar.set_label("cosine similarity")
 
 
-def _chosen_tiles(values: np.ndarray, most: int) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
+def _chosen_tiles(
+    values: np.ndarray, most: int
+) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
     """The tiles that are drawn, and the rows and columns of the patches they belong to."""
     values = np.asarray(values, np.float64)
     if values.ndim != 4 or not values.size or values.shape[:2] != values.shape[2:]:
-        raise ValueError(f"Similarities must have the shape (R, C, R, C). Received: {values.shape}.")
+        raise ValueError(
+            f"Similarities must have the shape (R, C, R, C). Received: {values.shape}."
+        )
     if not (np.abs(values) < 1 + 1e-5).all():
-        raise ValueError("Similarities must be from -1 to 1: they are cosines. Received a value that is not, or NaN.")
+        raise ValueError(
+            "Similarities must be from -1 to 1: they are cosines. Received a value that is not, or "
+            "NaN."
+        )
     steps = [-(-side // most) for side in values.shape[:2]]
     rows, columns = (
-        np.arange((side - 1) % step // 2, side, step) for side, step in zip(values.shape, steps, strict=False)
+        np.arange((side - 1) % step // 2, side, step)
+        for side, step in zip(values.shape, steps, strict=False)
     )
     return values[np.ix_(rows, columns)], (rows, columns)
 
@@ -245,7 +300,14 @@ def draw_distance(path: Path, distance_px: np.ndarray, title: str = "") -> None:
     layers = np.arange(1, depth + 1)
     with picture(path, 6.2, 4.8) as figure:
         axes = figure.subplots()
-        axes.plot(layers, distances.mean(axis=1), color="#888888", linewidth=1.4, zorder=1, label="mean of the heads")
+        axes.plot(
+            layers,
+            distances.mean(axis=1),
+            color="#888888",
+            linewidth=1.4,
+            zorder=1,
+            label="mean of the heads",
+        )
         places, ranks = np.repeat(layers, heads), np.tile(np.arange(heads), depth)
         style: dict[str, Any] = {
             "cmap": "viridis",
@@ -253,7 +315,15 @@ def draw_distance(path: Path, distance_px: np.ndarray, title: str = "") -> None:
             "edgecolors": "white",
             "linewidths": 0.5,
         }
-        axes.scatter(places, distances.ravel(), s=38, c=ranks, zorder=2, label="a head, colored by its rank", **style)
+        axes.scatter(
+            places,
+            distances.ravel(),
+            s=38,
+            c=ranks,
+            zorder=2,
+            label="a head, colored by its rank",
+            **style,
+        )
         axes.set(xlabel="network depth (layer)", ylabel="mean attention distance (pixels)")
         axes.set(xlim=(0.4, depth + 0.6), ylim=(0, 1.08 * max(float(distances.max()), 1e-3)))
         axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
@@ -266,27 +336,39 @@ def _pixels(photo: np.ndarray) -> np.ndarray:
     photo = np.asarray(photo)
     photo = photo[:, :, None] if photo.ndim == 2 else photo
     if photo.ndim != 3 or photo.shape[2] not in (1, 3) or not photo.size:
-        raise ValueError(f"A photo must be (H, W, 3), or (H, W) if it is grey. Received: the shape {photo.shape}.")
+        raise ValueError(
+            f"A photo must be (H, W, 3), or (H, W) if it is grey. Received: the shape "
+            f"{photo.shape}."
+        )
     if photo.dtype == np.uint8:
         return np.repeat(photo, 3 // photo.shape[2], axis=2) / 255.0
-    if not (np.abs(photo) < 1.5).all():  # a little beyond 1: what sharpens when it resizes overshoots
+    # a little beyond 1: what sharpens when it resizes overshoots
+    if not (np.abs(photo) < 1.5).all():
         raise ValueError("A photo of floats must be in [-1, 1]. Give one from 0 to 255 as uint8.")
     return np.repeat(np.clip(photo / 2 + 0.5, 0.0, 1.0), 3 // photo.shape[2], axis=2)
 
 
 def _maps(values: np.ndarray, rank: int, what: str) -> np.ndarray:
     values = np.asarray(values, np.float64)
-    if values.ndim != rank or not values.size or not np.isfinite(values).all() or (values < 0).any():
+    if (
+        values.ndim != rank
+        or not values.size
+        or not np.isfinite(values).all()
+        or (values < 0).any()
+    ):
         raise ValueError(f"Expected {what}, finite and at least 0. Received: {_described(values)}.")
     return values
 
 
 def _described(values: np.ndarray) -> str:
-    return f"the shape {values.shape}" + (f", from {values.min():.3g} to {values.max():.3g}" if values.size else "")
+    return f"the shape {values.shape}" + (
+        f", from {values.min():.3g} to {values.max():.3g}" if values.size else ""
+    )
 
 
 def _smoothing(old: int, new: int) -> np.ndarray:
-    """The (new, old) matrix that resizes to `new` values (Lanczos) and blurs them (Gaussian, as wide as an old value).
+    """The (new, old) matrix that resizes to `new` values (Lanczos) and blurs them (Gaussian, as
+    wide as an old value).
 
     As Pillow does both: at an end the values there are taken alone, or are continued.
     """
@@ -296,7 +378,9 @@ def _smoothing(old: int, new: int) -> np.ndarray:
     resize /= resize.sum(axis=1, keepdims=True)
     margin = -(-3 * new // old)
     inside = np.clip(np.arange(-margin, new + margin), 0, new - 1)
-    blur = np.exp(-0.5 * ((np.arange(new)[:, None] - np.arange(-margin, new + margin)) * ratio) ** 2)
+    blur = np.exp(
+        -0.5 * ((np.arange(new)[:, None] - np.arange(-margin, new + margin)) * ratio) ** 2
+    )
     return (blur / blur.sum(axis=1, keepdims=True)) @ resize[inside]
 
 
@@ -306,11 +390,15 @@ def _gaps(tiles_shape: Sequence[int]) -> tuple[int, int]:
 
 
 def _mosaic(tiles: np.ndarray, gaps: tuple[int, int], paper: float = math.nan) -> np.ndarray:
-    """(rows, columns, R, C, ...) to one image, with paper between the tiles; NaN is drawn as such."""
+    """(rows, columns, R, C, ...) to one image, with paper between the tiles; NaN is drawn as
+    such.
+    """
     rows, columns, height, width, *rest = tiles.shape
     image = np.full((rows, height + gaps[0], columns, width + gaps[1], *rest), paper)
     image[:, :height, :, :width] = np.moveaxis(tiles, 1, 2)
-    return image.reshape(rows * (height + gaps[0]), columns * (width + gaps[1]), *rest)[: -gaps[0], : -gaps[1]]
+    return image.reshape(rows * (height + gaps[0]), columns * (width + gaps[1]), *rest)[
+        : -gaps[0], : -gaps[1]
+    ]
 
 
 def _number(

@@ -1,7 +1,8 @@
-"""What a model looks at and what its parts have learned, on one page: `report.html`, its pictures, its numbers as CSV.
+"""What a model looks at and what its parts have learned, on one page: `report.html`, its pictures,
+its numbers as CSV.
 
-What does not apply to a model is left out, and the page says why. How the model is built and photographs are read is
-the business of the caller.
+What does not apply to a model is left out, and the page says why. How the model is built and
+photographs are read is the business of the caller.
 """
 
 import os
@@ -39,9 +40,11 @@ FILES = {
 
 
 def write_report(subject: Subject, folder: str | os.PathLike) -> Path:
-    """Computes, draws and writes all that applies to a model, in place of an earlier report in the folder.
+    """Computes, draws and writes all that applies to a model, in place of an earlier report in the
+    folder.
 
-    Other files there are left alone. The page is written last, so that it is of the files beside it.
+    Other files there are left alone. The page is written last, so that it is of the files beside
+    it.
 
     Args:
         subject: Model and photos.
@@ -61,14 +64,28 @@ def write_report(subject: Subject, folder: str | os.PathLike) -> Path:
     for name in ("report.html", *FILES):
         (folder / name).unlink(missing_ok=True)
     parts = [*subject.absent, *write_attention(subject, folder)]
-    parts += [write(subject, folder) for write in (write_filters, write_positions, write_training, write_compute)]
+    parts += [
+        write(subject, folder)
+        for write in (write_filters, write_positions, write_training, write_compute)
+    ]
     _write_photos(subject.photos, folder / "photos.csv")
-    sections = [Section("The model", [facts(subject)]), *(part for part in parts if isinstance(part, Section))]
+    sections = [
+        Section("The model", [facts(subject)]),
+        *(part for part in parts if isinstance(part, Section)),
+    ]
     absent = [part for part in parts if isinstance(part, Absent)]
     sections += [Section("What is not here", [Table(["", "why"], absent)])] if absent else []
     unreadable = [(photo.name, photo.problem) for photo in subject.photos if photo.problem]
-    sections += [Section("Photos that could not be read", [Table(["photo", "why"], unreadable)])] if unreadable else []
-    sections += [Section("Left out", [Table(["file", "why"], subject.left_out)])] if subject.left_out else []
+    sections += (
+        [Section("Photos that could not be read", [Table(["photo", "why"], unreadable)])]
+        if unreadable
+        else []
+    )
+    sections += (
+        [Section("Left out", [Table(["file", "why"], subject.left_out)])]
+        if subject.left_out
+        else []
+    )
     files = [(name, text) for name, text in FILES.items() if (folder / name).exists()]
     sections += [Section("Files beside this page", [Table(["file", "what it is"], files)])]
     write_text(folder / "report.html", page(subject.title, _lead(subject), sections))
@@ -78,13 +95,22 @@ def write_report(subject: Subject, folder: str | os.PathLike) -> Path:
 def _lead(subject: Subject) -> str:
     unreadable = sum(bool(photo.problem) for photo in subject.photos)
     words = f"What the model looks at, on {counted(len(subject.photos) - unreadable, 'photo')}"
-    words += f", {len(subject.shown)} of them drawn" if len(subject.shown) < len(subject.photos) - unreadable else ""
+    words += (
+        f", {len(subject.shown)} of them drawn"
+        if len(subject.shown) < len(subject.photos) - unreadable
+        else ""
+    )
     return f"{words}; {unreadable} more could not be read." if unreadable else f"{words}."
 
 
 def _write_photos(photos: Sequence[Photo], path: Path) -> None:
     rows = (
-        [photo.name, photo.answer, f"{photo.probability:.6f}" if photo.answer else "", photo.problem]
+        [
+            photo.name,
+            photo.answer,
+            f"{photo.probability:.6f}" if photo.answer else "",
+            photo.problem,
+        ]
         for photo in photos
     )
     write_csv(path, ["photo", "answer", "probability", "problem"], rows)

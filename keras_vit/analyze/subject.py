@@ -1,4 +1,6 @@
-"""What a report is of: a model and its photographs. And how its parts say that they are absent, and write numbers."""
+"""What a report is of: a model and its photographs. And how its parts say that they are absent, and
+write numbers.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +19,8 @@ class Photo(NamedTuple):
 
     Attributes:
         name: As it is shown.
-        answer: The most likely class; empty where the model has no classes, or the photo could not be read.
+        answer: The most likely class; empty where the model has no classes, or the photo could not
+            be read.
         probability: Of that class; NaN where there is no answer.
         problem: Why it could not be read, or nothing.
     """
@@ -28,7 +31,8 @@ class Photo(NamedTuple):
     problem: str = ""
 
     def heading(self, number: int) -> str:
-        """Returns what stands above it in a picture, where not every sign can be drawn: the answer, or its name.
+        """Returns what stands above it in a picture, where not every sign can be drawn: the answer,
+        or its name.
 
         Example:
             >>> Photo("holiday/cat.jpg", "tabby", 0.93).heading(1), Photo("holiday/cat.jpg").heading(2)
@@ -70,7 +74,8 @@ class Subject:
         attention: Of all photos that could be read; None for a model without attention.
         photos: All of them.
         shown: Those that are drawn, at least one; of the first, every head.
-        curves: Metrics of its training, as from `keras_vit.train.logs.read_metrics`; empty if they are not known.
+        curves: Metrics of its training, as from `keras_vit.train.logs.read_metrics`; empty if they
+            are not known.
         facts: What the page begins with, by name.
         absent: What is already known not to apply: of which part, and why.
         left_out: Paths of the other files of the folder, with reasons.

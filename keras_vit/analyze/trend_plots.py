@@ -1,7 +1,9 @@
-"""Pictures of how accuracy depends on something: on steps, compute, data, or one choice among several.
+"""Pictures of how accuracy depends on something: on steps, compute, data, or one choice among
+several.
 
-Draws what it is given. All accuracies are in percent, as in `keras_vit.paper`; only `draw_training_curve` takes metrics
-as they are logged. The insides of a model are drawn in `plots.py`.
+Draws what it is given. All accuracies are in percent, as in `keras_vit.paper`; only
+`draw_training_curve` takes metrics as they are logged. The insides of a model are drawn in
+`plots.py`.
 
 Source: arXiv:2010.11929, Figures 4, 5, 8, 9, 12 and 13.
 """
@@ -49,7 +51,9 @@ class Point(NamedTuple):
     published: bool = False
 
 
-def draw_training_curve(path: Path, runs: Mapping[str, Mapping[str, Curve]], title: str = "") -> None:
+def draw_training_curve(
+    path: Path, runs: Mapping[str, Mapping[str, Curve]], title: str = ""
+) -> None:
     """Draws loss and accuracy against steps, of one run or of several: Figure 9.
 
     A run has one color in both panels; what was measured on training batches is dashed.
@@ -57,8 +61,9 @@ def draw_training_curve(path: Path, runs: Mapping[str, Mapping[str, Curve]], tit
 
     Args:
         path: Of the PNG.
-        runs: Name of a run to its metrics, as from `keras_vit.train.logs.read_metrics`: name of a metric to
-            (step, value) pairs. Drawn are those whose name ends in "loss" or "accuracy", such as "validation/loss".
+        runs: Name of a run to its metrics, as from `keras_vit.train.logs.read_metrics`: name of a
+            metric to (step, value) pairs. Drawn are those whose name ends in "loss" or "accuracy",
+            such as "validation/loss".
         title: What it is.
 
     Raises:
@@ -76,18 +81,33 @@ def draw_training_curve(path: Path, runs: Mapping[str, Mapping[str, Curve]], tit
             split, _, kind = name.rpartition("/")
             if kind in _CURVES and curve:
                 label = ", ".join(part for part in (_in_legend(run), split) if part)
-                label += f": last {curve[-1][1]:.1%}" if kind == "accuracy" else f": last {curve[-1][1]:.4g}"
-                lines.append(Line(kind, f"{run} {name}", curve, COLORS[number % len(COLORS)], label, split == "train"))
+                label += (
+                    f": last {curve[-1][1]:.1%}"
+                    if kind == "accuracy"
+                    else f": last {curve[-1][1]:.4g}"
+                )
+                lines.append(
+                    Line(
+                        kind,
+                        f"{run} {name}",
+                        curve,
+                        COLORS[number % len(COLORS)],
+                        label,
+                        split == "train",
+                    )
+                )
     if not lines:
         names = [name for metrics in runs.values() for name in metrics]
         raise ValueError(
-            f"No run has a metric whose name ends in {' or '.join(_CURVES)}. Received: {', '.join(names) or 'nothing'}."
+            f"No run has a metric whose name ends in {' or '.join(_CURVES)}. Received: "
+            f"{', '.join(names) or 'nothing'}."
         )
     draw_training(path, lines, drawable(title, 90))
 
 
 def published_compute(dataset: str) -> dict[str, list[Point]]:
-    """Returns Table 6 of the paper as points: "ViT", "Hybrid", "ResNet" to accuracy against exaFLOPs.
+    """Returns Table 6 of the paper as points: "ViT", "Hybrid", "ResNet" to accuracy against
+    exaFLOPs.
 
     Args:
         dataset: A column of Table 6, such as "imagenet", or "average5", the mean of five.
@@ -110,7 +130,9 @@ def published_compute(dataset: str) -> dict[str, list[Point]]:
         if models.count(row.model) > 1:
             label += f", {row.epochs} ep."
         family = "ViT" if is_vit else "Hybrid" if row.model in VIT_VARIANTS else "ResNet"
-        families[family].append(Point(row.exaflops or math.nan, row.accuracy, label=label, published=True))
+        families[family].append(
+            Point(row.exaflops or math.nan, row.accuracy, label=label, published=True)
+        )
     return families
 
 
@@ -149,7 +171,13 @@ def draw_accuracy_against_compute(
     """
     columns = min(3, max(1, len(panels)))
     rows = -(-max(1, len(panels)) // columns)
-    _check({f"{title}: {name}": points for title, each in panels.items() for name, points in each.items()})
+    _check(
+        {
+            f"{title}: {name}": points
+            for title, each in panels.items()
+            for name, points in each.items()
+        }
+    )
     styles = _styles(name for families in panels.values() for name in families)
     with picture(path, 6.3 * columns, 5.0 * rows + 0.6) as figure:
         axes = figure.subplots(rows, columns, squeeze=False).ravel()
@@ -163,9 +191,14 @@ def draw_accuracy_against_compute(
 
 
 def draw_accuracy_against_data(
-    path: Path, curves: Mapping[str, Sequence[Point]], *, x_label: str = "images", y_label: str = "accuracy, %"
+    path: Path,
+    curves: Mapping[str, Sequence[Point]],
+    *,
+    x_label: str = "images",
+    y_label: str = "accuracy, %",
 ) -> None:
-    """Draws accuracy against the number of images, on a logarithmic axis, a line for each model: Figure 4.
+    """Draws accuracy against the number of images, on a logarithmic axis, a line for each model:
+    Figure 4.
 
     The file appears whole or not at all.
 
@@ -200,7 +233,8 @@ def draw_means(
     x_label: str = "accuracy, %",
     published_label: str = "the paper's accuracy, %",
 ) -> None:
-    """Draws the arms of an ablation, one below the other: each seed, their mean, and their standard deviation (n - 1).
+    """Draws the arms of an ablation, one below the other: each seed, their mean, and their standard
+    deviation (n - 1).
 
     The paper's numbers stand beside, in a panel with an axis of its own: they are of other data.
     The file appears whole or not at all.
@@ -208,13 +242,15 @@ def draw_means(
     Args:
         path: Of the PNG.
         arms: Name of an arm to the accuracy of each of its seeds, in percent.
-        published: Name of an arm to the paper's accuracy, in percent; arms that the paper does not have are left out.
+        published: Name of an arm to the paper's accuracy, in percent; arms that the paper does not
+            have are left out.
         title: What it is.
         x_label: What was measured.
         published_label: What the paper measured.
 
     Raises:
-        ValueError: If there is no arm, one has no seed or a value that is not finite, or `published` names others.
+        ValueError: If there is no arm, one has no seed or a value that is not finite, or
+            `published` names others.
 
     Example:
         >>> draw_means(Path("means.png"), {"none": [61.2, 61.5], "learned_1d": [64.1, 64.3]}, {"none": 61.38})
@@ -224,13 +260,26 @@ def draw_means(
     _check_arms(arms, published or {})
     with picture(path, 10.5 if published else 8.0, 0.42 * len(arms) + 1.7) as figure:
         panels = figure.subplots(
-            1, 2 if published else 1, sharey=True, squeeze=False, width_ratios=[2, 1][: 1 + bool(published)]
+            1,
+            2 if published else 1,
+            sharey=True,
+            squeeze=False,
+            width_ratios=[2, 1][: 1 + bool(published)],
         )[0]
         _draw_arms(panels[0], arms, x_label)
         if published:
-            _draw_published(panels[1], [published.get(name, math.nan) for name in arms], published_label)
+            _draw_published(
+                panels[1], [published.get(name, math.nan) for name in arms], published_label
+            )
         if title.strip():
-            figure.suptitle(drawable(title, 80), fontsize=13, fontweight="bold", x=0.01, ha="left", parse_math=False)
+            figure.suptitle(
+                drawable(title, 80),
+                fontsize=13,
+                fontweight="bold",
+                x=0.01,
+                ha="left",
+                parse_math=False,
+            )
 
 
 def _draw_arms(panel: Any, arms: Mapping[str, Sequence[float]], x_label: str) -> None:
@@ -238,10 +287,25 @@ def _draw_arms(panel: Any, arms: Mapping[str, Sequence[float]], x_label: str) ->
         mean = float(np.mean(values))
         deviation = float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
         panel.plot(
-            values, [place + 0.22] * len(values), "o", color=COLORS[0], alpha=0.35, markersize=5, markeredgewidth=0
+            values,
+            [place + 0.22] * len(values),
+            "o",
+            color=COLORS[0],
+            alpha=0.35,
+            markersize=5,
+            markeredgewidth=0,
         )
         error = None if math.isnan(deviation) else deviation
-        panel.errorbar(mean, place, xerr=error, fmt="o", color=COLORS[0], markersize=8, capsize=4, linewidth=1.8)
+        panel.errorbar(
+            mean,
+            place,
+            xerr=error,
+            fmt="o",
+            color=COLORS[0],
+            markersize=8,
+            capsize=4,
+            linewidth=1.8,
+        )
         words = f"{mean:.2f}" if math.isnan(deviation) else f"{mean:.2f} ± {deviation:.2f}"
         _write_at_the_end(panel, place, words)
     names = [drawable(name, 44) for name in arms]
@@ -253,7 +317,12 @@ def _draw_arms(panel: Any, arms: Mapping[str, Sequence[float]], x_label: str) ->
 
 
 def _draw_published(panel: Any, values: Sequence[float], x_label: str) -> None:
-    style = {"color": COLORS[1], "markersize": 8, "markerfacecolor": "white", "markeredgewidth": 1.8}
+    style = {
+        "color": COLORS[1],
+        "markersize": 8,
+        "markerfacecolor": "white",
+        "markeredgewidth": 1.8,
+    }
     panel.plot(values, range(len(values)), "D", **style)
     for place, value in enumerate(values):
         _write_at_the_end(panel, place, "" if math.isnan(value) else f"{value:.2f}")
@@ -263,7 +332,15 @@ def _draw_published(panel: Any, values: Sequence[float], x_label: str) -> None:
 
 
 def _write_at_the_end(panel: Any, place: float, words: str) -> None:
-    panel.text(1.02, place, words, transform=panel.get_yaxis_transform(), va="center", fontsize=9.5, color="#444444")
+    panel.text(
+        1.02,
+        place,
+        words,
+        transform=panel.get_yaxis_transform(),
+        va="center",
+        fontsize=9.5,
+        color="#444444",
+    )
 
 
 def _check_arms(arms: Mapping[str, Sequence[float]], published: Mapping[str, float]) -> None:
@@ -275,8 +352,10 @@ def _check_arms(arms: Mapping[str, Sequence[float]], published: Mapping[str, flo
     unknown = [name for name in published if name not in arms]
     if empty or broken or unknown:
         raise ValueError(
-            "Every arm must have the finite accuracy of at least one seed, and `published` names arms. Without a seed: "
-            f"{_listed(empty)}; not finite: {_listed(broken)}; no arms: {_listed(unknown)}. Leave them out."
+            "Every arm must have the finite accuracy of at least one seed, and `published` names "
+            "arms. Without a seed: "
+            f"{_listed(empty)}; not finite: {_listed(broken)}; no arms: {_listed(unknown)}. Leave "
+            f"them out."
         )
 
 
@@ -291,7 +370,8 @@ def _check(curves: Mapping[str, Sequence[Point]]) -> None:
     ]
     if broken:
         raise ValueError(
-            "A point must have a finite accuracy, and an `x` above 0, whose axis is logarithmic. Leave out: "
+            "A point must have a finite accuracy, and an `x` above 0, whose axis is logarithmic. "
+            "Leave out: "
             f"{_listed(broken)}."
         )
 
@@ -312,7 +392,9 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _styles(names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """A color, a mark and a kind of line for each name: the first of them differ in color and mark, all in one."""
+    """A color, a mark and a kind of line for each name: the first of them differ in color and mark,
+    all in one.
+    """
     unique = list(dict.fromkeys(names))
     return {
         name: {
@@ -325,7 +407,11 @@ def _styles(names: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 
 def _draw_points(
-    panel: Any, families: Mapping[str, Sequence[Point]], styles: Mapping[str, dict[str, Any]], *, joined: bool
+    panel: Any,
+    families: Mapping[str, Sequence[Point]],
+    styles: Mapping[str, dict[str, Any]],
+    *,
+    joined: bool,
 ) -> None:
     panel.set_xscale("log")
     for name, points in families.items():
@@ -334,11 +420,25 @@ def _draw_points(
             if not shown:
                 continue
             style = styles[name] if joined else {**styles[name], "linestyle": "none"}
-            style |= {"markerfacecolor": "white" if is_published else style["color"], "markeredgewidth": 1.6}
-            x, accuracy, deviation = (np.array([point[place] for point in shown], float) for place in range(3))
+            style |= {
+                "markerfacecolor": "white" if is_published else style["color"],
+                "markeredgewidth": 1.6,
+            }
+            x, accuracy, deviation = (
+                np.array([point[place] for point in shown], float) for place in range(3)
+            )
             label = _in_legend(name) + ", as published" * is_published
             error = None if np.isnan(deviation).all() else np.nan_to_num(deviation)
-            panel.errorbar(x, accuracy, yerr=error, markersize=7, capsize=3, linewidth=1.6, label=label, **style)
+            panel.errorbar(
+                x,
+                accuracy,
+                yerr=error,
+                markersize=7,
+                capsize=3,
+                linewidth=1.6,
+                label=label,
+                **style,
+            )
 
 
 def _finish_points(
@@ -352,17 +452,31 @@ def _finish_points(
     for panel, points in zip(panels, everything, strict=True):
         if points:
             _finish_x(panel, sorted({point.x for point in points}), written)
-    handles = {name: mark for panel in panels for mark, name in zip(*panel.get_legend_handles_labels(), strict=True)}
+    handles = {
+        name: mark
+        for panel in panels
+        for mark, name in zip(*panel.get_legend_handles_labels(), strict=True)
+    }
     if handles:
         columns = min(len(handles), 2 * len(panels) + 1)
-        spell_plainly(figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns))
+        spell_plainly(
+            figure.legend(
+                handles.values(), handles.keys(), loc="outside lower center", ncols=columns
+            )
+        )
     figure.draw_without_rendering()
     for panel, points in zip(panels, everything, strict=True):
-        write_beside(panel, [(point.x, point.accuracy) for point in points], [point.label for point in points])
+        write_beside(
+            panel,
+            [(point.x, point.accuracy) for point in points],
+            [point.label for point in points],
+        )
 
 
 def _finish_x(panel: Any, values: Sequence[float], written: Callable[[float], str]) -> None:
-    """Numbers at the values themselves, where these are few and stand apart; else at 1, 2, 5, 10, ..."""
+    """Numbers at the values themselves, where these are few and stand apart; else at 1, 2, 5, 10,
+    ...
+    """
     panel.set_xlim(values[0] / 1.6, values[-1] * 1.6)
     apart = all(later > 1.4 * former for former, later in zip(values, values[1:], strict=False))
     if len(values) <= 6 and apart:

@@ -1,4 +1,5 @@
-"""The commands of `python -m keras_vit`: one module each, with its flags, its help text and the function it calls.
+"""The commands of `python -m keras_vit`: one module each, with its flags, its help text and the
+function it calls.
 
 A command imports what it needs when it runs, so that `--help` and `info` do not wait for Keras.
 """

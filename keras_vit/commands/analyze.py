@@ -21,13 +21,19 @@ from keras_vit.writing import group_by_reason, to_one_line
 
 def define(values: flags.FlagValues) -> None:
     flags.DEFINE_string("images", None, "Folder of photographs. Required.", flag_values=values)
-    flags.DEFINE_string("output", None, "Output folder for the report. Required.", flag_values=values)
+    flags.DEFINE_string(
+        "output", None, "Output folder for the report. Required.", flag_values=values
+    )
     define_model(values)
     define_weights(values, more=", or none for random weights")
     define_image_size(values)
     define_pixels(values)
     flags.DEFINE_integer(
-        "photos", 8, "Number of photos to draw; the statistics use all of them.", lower_bound=1, flag_values=values
+        "photos",
+        8,
+        "Number of photos to draw; the statistics use all of them.",
+        lower_bound=1,
+        flag_values=values,
     )
     batch = "Photos per step. Default: 16, fewer if there are many patches."
     flags.DEFINE_integer("batch_size", None, batch, lower_bound=1, flag_values=values)
@@ -52,7 +58,10 @@ def run(arguments: list[str], values: flags.FlagValues) -> int:
     )
     for photo in done.photos:
         if photo.problem:
-            print(f"cannot read {to_one_line(photo.name)}: {to_one_line(photo.problem)}", file=sys.stderr)
+            print(
+                f"cannot read {to_one_line(photo.name)}: {to_one_line(photo.problem)}",
+                file=sys.stderr,
+            )
     if done.left_out:
         print(group_by_reason(done.left_out), file=sys.stderr)
     print(*filter(None, [done.taken, done.report]), sep="\n")
@@ -67,9 +76,13 @@ COMMAND = Command(
     summary="report on one page what a model attends to in your photographs and what it has learned",
     example=f"{PROGRAM} analyze --images=holiday --output=report --model=ViT_B16 --weights=imagenet",
     details=(
-        "report.html in --output shows attention maps of some photos, the mean attention distance of each head,\n"
-        "patch filters, the similarity of position embeddings, and the cost of the model. The page is one file and\n"
-        "needs no network. All numbers are also written as CSV. Sections that do not apply, such as attention of a\n"
-        "ResNet, are omitted, and the page says so. Photos that cannot be read are listed and left out."
+        "report.html in --output shows attention maps of some photos, the mean attention distance "
+        "of each head,\n"
+        "patch filters, the similarity of position embeddings, and the cost of the model. The page "
+        "is one file and\n"
+        "needs no network. All numbers are also written as CSV. Sections that do not apply, such "
+        "as attention of a\n"
+        "ResNet, are omitted, and the page says so. Photos that cannot be read are listed and left "
+        "out."
     ),
 )

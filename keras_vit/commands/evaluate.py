@@ -17,11 +17,16 @@ from keras_vit.quiet import quiet_start
 
 def define(values: flags.FlagValues) -> None:
     flags.DEFINE_string(
-        "data", None, "Image folder with one folder per class, or tfds:NAME:SPLIT. Required.", flag_values=values
+        "data",
+        None,
+        "Image folder with one folder per class, or tfds:NAME:SPLIT. Required.",
+        flag_values=values,
     )
     define_model(values)
     define_weights(values)
-    flags.DEFINE_string("output", None, "Output folder for a report with tables and plots.", flag_values=values)
+    flags.DEFINE_string(
+        "output", None, "Output folder for a report with tables and plots.", flag_values=values
+    )
     flags.DEFINE_string("real", None, "File real.json of ImageNet ReaL.", flag_values=values)
     flags.DEFINE_bool("objectnet", False, "Treat --data as ObjectNet.", flag_values=values)
     define_image_size(values)
@@ -30,11 +35,15 @@ def define(values: flags.FlagValues) -> None:
     flags.DEFINE_enum("crop", "resize", ["resize", "resize_shorter"], crops, flag_values=values)
     batch = "Images per step. Default: 64 at 224 x 224 pixels, more if they are smaller."
     flags.DEFINE_integer("batch_size", None, batch, lower_bound=1, flag_values=values)
-    flags.DEFINE_bool("strict", False, "Stop at the first image that cannot be read.", flag_values=values)
+    flags.DEFINE_bool(
+        "strict", False, "Stop at the first image that cannot be read.", flag_values=values
+    )
     kinds = ["auto", "one", "mirrored", "multi_worker", "tpu"]
     flags.DEFINE_enum("devices", "auto", kinds, "Devices to run on.", flag_values=values)
     precisions = ["float32", "mixed_bfloat16", "mixed_float16"]
-    flags.DEFINE_enum("precision", "float32", precisions, "Numerical precision.", flag_values=values)
+    flags.DEFINE_enum(
+        "precision", "float32", precisions, "Numerical precision.", flag_values=values
+    )
 
 
 def run(arguments: list[str], values: flags.FlagValues) -> int:
@@ -69,9 +78,12 @@ COMMAND = Command(
     summary="measure the accuracy of a classifier on a test set; every image counts once",
     example=f"{PROGRAM} evaluate --data=imagenet/val --model=ViT_B16 --weights=imagenet --output=report",
     details=(
-        "--data contains one folder of images per class. Folder names are ImageNet's WordNet ids, the numbers of\n"
-        "ImageNet-v2, or the classes in classes.txt beside the weights. With --real=real.json the command measures\n"
-        "ImageNet ReaL. The results are followed by the model's published results. Images that cannot be read are\n"
+        "--data contains one folder of images per class. Folder names are ImageNet's WordNet ids, "
+        "the numbers of\n"
+        "ImageNet-v2, or the classes in classes.txt beside the weights. With --real=real.json the "
+        "command measures\n"
+        "ImageNet ReaL. The results are followed by the model's published results. Images that "
+        "cannot be read are\n"
         "listed and counted; with --strict the first one is an error."
     ),
 )

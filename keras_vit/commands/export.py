@@ -19,10 +19,16 @@ from keras_vit.quiet import quiet_start
 
 def define(values: flags.FlagValues) -> None:
     flags.DEFINE_string(
-        "output", None, "Folder of the model; the export adds a numbered version to it.", flag_values=values
+        "output",
+        None,
+        "Folder of the model; the export adds a numbered version to it.",
+        flag_values=values,
     )
     flags.DEFINE_string(
-        "check", None, "Exported folder, version or file to check. Exports nothing.", flag_values=values
+        "check",
+        None,
+        "Exported folder, version or file to check. Exports nothing.",
+        flag_values=values,
     )
     define_model(values)
     define_weights(values)
@@ -34,16 +40,37 @@ def define(values: flags.FlagValues) -> None:
     flags.DEFINE_integer("num_images", None, count, lower_bound=1, flag_values=values)
     define_image_size(values)
     define_pixels(values)
-    flags.DEFINE_enum("precision", "float32", ["float32", "bfloat16"], "Precision of a SavedModel.", flag_values=values)
-    flags.DEFINE_bool("attention", False, "Add an attention signature to a SavedModel.", flag_values=values)
-    flags.DEFINE_bool("any_size", False, "A SavedModel accepts images of any size.", flag_values=values)
-    flags.DEFINE_integer("top", 5, "Number of classes that a SavedModel returns.", lower_bound=1, flag_values=values)
-    flags.DEFINE_list("flavours", None, "TFLite flavours, listed above. Default: all.", flag_values=values)
-    flags.DEFINE_bool("fixed_batch", False, "TFLite accepts a batch of exactly one image.", flag_values=values)
-    flags.DEFINE_bool(
-        "preprocessing", False, "TFLite accepts pixels from 0 to 255 and scales them.", flag_values=values
+    flags.DEFINE_enum(
+        "precision",
+        "float32",
+        ["float32", "bfloat16"],
+        "Precision of a SavedModel.",
+        flag_values=values,
     )
-    agreement = "Minimum share of images on which a TFLite file must agree with the model to be written."
+    flags.DEFINE_bool(
+        "attention", False, "Add an attention signature to a SavedModel.", flag_values=values
+    )
+    flags.DEFINE_bool(
+        "any_size", False, "A SavedModel accepts images of any size.", flag_values=values
+    )
+    flags.DEFINE_integer(
+        "top", 5, "Number of classes that a SavedModel returns.", lower_bound=1, flag_values=values
+    )
+    flags.DEFINE_list(
+        "flavours", None, "TFLite flavours, listed above. Default: all.", flag_values=values
+    )
+    flags.DEFINE_bool(
+        "fixed_batch", False, "TFLite accepts a batch of exactly one image.", flag_values=values
+    )
+    flags.DEFINE_bool(
+        "preprocessing",
+        False,
+        "TFLite accepts pixels from 0 to 255 and scales them.",
+        flag_values=values,
+    )
+    agreement = (
+        "Minimum share of images on which a TFLite file must agree with the model to be written."
+    )
     flags.DEFINE_float("min_agreement", 0.95, agreement, 0.0, 1.0, flag_values=values)
 
 
@@ -55,8 +82,18 @@ def run(arguments: list[str], values: flags.FlagValues) -> int:
     with quiet_start():
         from keras_vit.export import delivery
     logging.set_verbosity(logging.WARNING)
-    names = ("precision", "attention", "any_size", "top", "fixed_batch", "preprocessing", "min_agreement")
-    options = {name: values[name].value for name in names} | ({"flavours": values.flavours} if values.flavours else {})
+    names = (
+        "precision",
+        "attention",
+        "any_size",
+        "top",
+        "fixed_batch",
+        "preprocessing",
+        "min_agreement",
+    )
+    options = {name: values[name].value for name in names} | (
+        {"flavours": values.flavours} if values.flavours else {}
+    )
     problems = delivery.deliver(
         values.model,
         values.output,
@@ -77,7 +114,9 @@ def _check_export(values: flags.FlagValues) -> int:
         from keras_vit.export import acceptance
     logging.set_verbosity(logging.WARNING)
     failed = 0
-    for checked in acceptance.check(values.check, images=values.images, num_images=values.num_images):
+    for checked in acceptance.check(
+        values.check, images=values.images, num_images=values.num_images
+    ):
         failed += bool(checked.problem)
         print(checked.text(), flush=True)
     return 1 if failed else 0
@@ -91,10 +130,14 @@ COMMAND = Command(
     summary="export a model as a SavedModel, TFLite, ONNX or OpenVINO, and check that it matches",
     example=f"{PROGRAM} export --model=ViT_B16 --format=saved_model,tflite --output=saved_models/vit_b16",
     details=(
-        "Each exported file is loaded in a process without Keras and compared with the model on --images.\n"
-        "TensorFlow Serving reads --output/1, --output/2 ...; the other formats are folders beside these. TFLite\n"
-        "flavours: float32, float16, dynamic_int8, int8, weight_only_int8. --check=FOLDER repeats the comparison,\n"
-        "later or on another machine. Files whose outputs differ are reported and not written, the others are, and\n"
+        "Each exported file is loaded in a process without Keras and compared with the model on "
+        "--images.\n"
+        "TensorFlow Serving reads --output/1, --output/2 ...; the other formats are folders beside "
+        "these. TFLite\n"
+        "flavours: float32, float16, dynamic_int8, int8, weight_only_int8. --check=FOLDER repeats "
+        "the comparison,\n"
+        "later or on another machine. Files whose outputs differ are reported and not written, the "
+        "others are, and\n"
         "the exit code is 1."
     ),
 )

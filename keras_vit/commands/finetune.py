@@ -11,9 +11,14 @@ from keras_vit.quiet import quiet_start
 
 def define(values: flags.FlagValues) -> None:
     flags.DEFINE_string(
-        "data", None, "Image folder: <class>/*, or train/<class>/* and test/<class>/*. Required.", flag_values=values
+        "data",
+        None,
+        "Image folder: <class>/*, or train/<class>/* and test/<class>/*. Required.",
+        flag_values=values,
     )
-    flags.DEFINE_string("output", None, "Output folder for the model and its report. Required.", flag_values=values)
+    flags.DEFINE_string(
+        "output", None, "Output folder for the model and its report. Required.", flag_values=values
+    )
     define_model(values)
     weights = "Weights of a named model: a tag, a file, a URL, or none for random weights."
     flags.DEFINE_string("weights", "imagenet21k", weights, flag_values=values)
@@ -24,8 +29,12 @@ def define(values: flags.FlagValues) -> None:
     flags.DEFINE_integer("steps", None, steps, lower_bound=1, flag_values=values)
     batch = "Images per step. Default: 512, or 32 without an accelerator; never more than there are images."
     flags.DEFINE_integer("batch_size", None, batch, lower_bound=1, flag_values=values)
-    flags.DEFINE_float("learning_rate", 0.01, "Peak learning rate.", lower_bound=0.0, flag_values=values)
-    flags.DEFINE_integer("seed", 0, "Random seed of order, crops and dropout.", lower_bound=0, flag_values=values)
+    flags.DEFINE_float(
+        "learning_rate", 0.01, "Peak learning rate.", lower_bound=0.0, flag_values=values
+    )
+    flags.DEFINE_integer(
+        "seed", 0, "Random seed of order, crops and dropout.", lower_bound=0, flag_values=values
+    )
 
 
 def run(arguments: list[str], values: flags.FlagValues) -> int:
@@ -64,9 +73,12 @@ COMMAND = Command(
     summary="fine-tune a model on your own images",
     example=f"{PROGRAM} finetune --data=flowers --output=flowers_vit --model=ViT_B16",
     details=(
-        "--data contains one folder of images per class; a tenth of each class is held out for validation. Or it\n"
-        "contains such folders in `train` and in `test`. The defaults are the paper's. report.md in --output\n"
-        "describes the result: accuracy, confusion matrix, errors, and how to use the model. If interrupted, rerun\n"
+        "--data contains one folder of images per class; a tenth of each class is held out for "
+        "validation. Or it\n"
+        "contains such folders in `train` and in `test`. The defaults are the paper's. report.md "
+        "in --output\n"
+        "describes the result: accuracy, confusion matrix, errors, and how to use the model. If "
+        "interrupted, rerun\n"
         "the same command to resume; SIGTERM and Ctrl-C save the state first (exit code 75)."
     ),
 )

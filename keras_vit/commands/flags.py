@@ -31,7 +31,9 @@ def define_weights(values: flags.FlagValues, more: str = "") -> None:
 
 def define_image_size(values: flags.FlagValues) -> None:
     """Adds `--image_size`; see `parse_size`."""
-    flags.DEFINE_string("image_size", None, f"{SIZE_FORMS} Default: the size of the weights.", flag_values=values)
+    flags.DEFINE_string(
+        "image_size", None, f"{SIZE_FORMS} Default: the size of the weights.", flag_values=values
+    )
 
 
 def define_pixels(values: flags.FlagValues) -> None:
@@ -54,7 +56,9 @@ def parse_size(text: str | None) -> tuple[int, int] | None:
         return None
     match = re.fullmatch(r"([1-9]\d*)(?:[,x]([1-9]\d*))?", text)
     if not match:
-        raise flags.IllegalFlagValueError(f"flag --image_size={text}: expected 384, or height,width such as 224,384")
+        raise flags.IllegalFlagValueError(
+            f"flag --image_size={text}: expected 384, or height,width such as 224,384"
+        )
     return int(match[1]), int(match[2] or match[1])
 
 
@@ -66,5 +70,7 @@ def show_progress(done: int | None, total: int) -> None:
 
 
 def default_weights(values: flags.FlagValues) -> str | None:
-    """Returns `--weights`. Default: imagenet for a named model; a file model.keras contains its weights."""
+    """Returns `--weights`. Default: imagenet for a named model; a file model.keras contains its
+    weights.
+    """
     return values.weights or (None if values.model.endswith(".keras") else "imagenet")

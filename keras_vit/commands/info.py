@@ -10,13 +10,21 @@ from keras_vit.commands.flags import SIZE_FORMS, parse_size
 def define(values: flags.FlagValues) -> None:
     flags.DEFINE_string("image_size", "224", SIZE_FORMS, flag_values=values)
     flags.DEFINE_integer(
-        "classes", 1000, "Number of classes; 0 for a model without a head.", lower_bound=0, flag_values=values
+        "classes",
+        1000,
+        "Number of classes; 0 for a model without a head.",
+        lower_bound=0,
+        flag_values=values,
     )
 
 
 def run(arguments: list[str], values: flags.FlagValues) -> int:
     size, classes = parse_size(values.image_size), values.classes or None
-    print(facts.model_card(arguments[0], size, classes) if arguments else facts.models_table(size, classes))
+    print(
+        facts.model_card(arguments[0], size, classes)
+        if arguments
+        else facts.models_table(size, classes)
+    )
     return 0
 
 

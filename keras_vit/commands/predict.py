@@ -20,7 +20,9 @@ from keras_vit.quiet import quiet_start
 def define(values: flags.FlagValues) -> None:
     define_model(values)
     define_weights(values)
-    flags.DEFINE_integer("top", 5, "Number of classes to print per photo.", lower_bound=1, flag_values=values)
+    flags.DEFINE_integer(
+        "top", 5, "Number of classes to print per photo.", lower_bound=1, flag_values=values
+    )
     kinds = "Output format: text; csv, one row per guess; json, one object per photo and line."
     flags.DEFINE_enum("format", "text", ["text", "csv", "json"], kinds, flag_values=values)
     define_image_size(values)
@@ -55,12 +57,18 @@ COMMAND = Command(
     summary="print the most likely classes of photographs, from files and folders",
     example=f"{PROGRAM} predict cat.jpg holiday/ --model=ViT_B16 --weights=imagenet",
     details=(
-        "Photographs are resized to the model's image size, not cropped. The names of your own classes are read\n"
-        "from classes.txt beside the weights or the file model.keras. Scores are softmax probabilities that add up\n"
-        "to 1. The 21,843 classes of ImageNet-21k overlap, so each has a sigmoid probability of its own. Photos\n"
-        "that cannot be read are reported and the others are still answered. --format=csv has the columns file,\n"
-        "rank, class, score, problem; --format=json writes one object per photo and line, with file, guesses and\n"
-        "problem. Predictions go to stdout, everything else to stderr. Exit codes: 0 if every photo was read, 1 if\n"
+        "Photographs are resized to the model's image size, not cropped. The names of your own "
+        "classes are read\n"
+        "from classes.txt beside the weights or the file model.keras. Scores are softmax "
+        "probabilities that add up\n"
+        "to 1. The 21,843 classes of ImageNet-21k overlap, so each has a sigmoid probability of "
+        "its own. Photos\n"
+        "that cannot be read are reported and the others are still answered. --format=csv has the "
+        "columns file,\n"
+        "rank, class, score, problem; --format=json writes one object per photo and line, with "
+        "file, guesses and\n"
+        "problem. Predictions go to stdout, everything else to stderr. Exit codes: 0 if every "
+        "photo was read, 1 if\n"
         "a photo or the model cannot be read, 2 for wrong flags."
     ),
 )

@@ -7,7 +7,9 @@ from keras_vit.quiet import quiet_start
 
 
 def define(values: flags.FlagValues) -> None:
-    flags.DEFINE_string("model", None, "Model that the file should contain. Required for a tag.", flag_values=values)
+    flags.DEFINE_string(
+        "model", None, "Model that the file should contain. Required for a tag.", flag_values=values
+    )
 
 
 def run(arguments: list[str], values: flags.FlagValues) -> int:
@@ -24,8 +26,10 @@ COMMAND = Command(
     summary="check that a checkpoint file is intact and that the Keras model reproduces it",
     example=f"{PROGRAM} verify ViT-B_16.npz --model=ViT_B16",
     details=(
-        "FILE is a path, a URL, or a tag of the catalog (with --model). The command runs an independent forward\n"
-        "pass in NumPy and compares it with the Keras model, layer by layer. The exit code is 0 if the verdict is\n"
+        "FILE is a path, a URL, or a tag of the catalog (with --model). The command runs an "
+        "independent forward\n"
+        "pass in NumPy and compares it with the Keras model, layer by layer. The exit code is 0 if "
+        "the verdict is\n"
         "VERIFIED, else 1."
     ),
 )

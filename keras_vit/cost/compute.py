@@ -1,10 +1,12 @@
 """Multiply-adds of a forward pass, FLOPs, and the exaFLOPs of a training run.
 
-Convention: one MAC is one multiplication with its addition inside a matrix product or a convolution, and one MAC is
-two FLOPs. Not counted: additions of biases, positions and shortcuts, normalizations, activations, softmax, pooling,
-the standardization of kernels, and the resampling of position tables. TensorFlow's profiler counts exactly as many
-FLOPs for `MatMul`, `BatchMatMulV2` and `Conv2D`, and for all operations together, at 224 pixels, 0.3 to 0.6 % more of
-ViTs and hybrids and 2.2 % more of a BiT, whose kernels are standardized.
+Convention: one MAC is one multiplication with its addition inside a matrix product or a
+    convolution, and one MAC is
+two FLOPs. Not counted: additions of biases, positions and shortcuts, normalizations, activations,
+softmax, pooling, the standardization of kernels, and the resampling of position tables.
+TensorFlow's profiler counts exactly as many FLOPs for `MatMul`, `BatchMatMulV2` and `Conv2D`, and
+for all operations together, at 224 pixels, 0.3 to 0.6 % more of ViTs and hybrids and 2.2 % more of
+a BiT, whose kernels are standardized.
 
 Table 6 of arXiv:2010.11929 is closed arithmetic too: see `pretraining_exaflops`.
 """
@@ -32,9 +34,11 @@ def macs(
 
     Args:
         variant, image_size, classes, representation_size, classifier, channels: See `parameters`.
-        position_embedding: See `parameters`; "relative" alone costs multiply-adds, those of queries and offsets.
-        count_padding: Whether a convolution's products with the zeros around its map count. TensorFlow's profiler
-            counts them; XLA does not, nor, by its numbers, does Table 6 of arXiv:2010.11929.
+        position_embedding: See `parameters`; "relative" alone costs multiply-adds, those of queries
+            and offsets.
+        count_padding: Whether a convolution's products with the zeros around its map count.
+            TensorFlow's profiler counts them; XLA does not, nor, by its numbers, does Table 6 of
+            arXiv:2010.11929.
 
     Raises:
         ValueError: As `parameters` does.
@@ -52,7 +56,9 @@ def macs(
         position_embedding=position_embedding,
     )
     if not isinstance(variant, ViTVariant):
-        return _trunk(variant, image_size, channels, count_padding) + variant.out_channels * (classes or 0)
+        return _trunk(variant, image_size, channels, count_padding) + variant.out_channels * (
+            classes or 0
+        )
     width, stem = variant.width, variant.stem
     rows, columns = grid_of(variant, image_size)
     patch_values = variant.patch_size**2 * (stem.out_channels if stem else channels)
@@ -81,7 +87,8 @@ def flops(macs: int) -> int:
 
 
 def training_exaflops(macs: int, images: int) -> float:
-    """Compute of a training run in 1e18 FLOPs: six per MAC and image seen, two forward and four backward.
+    """Compute of a training run in 1e18 FLOPs: six per MAC and image seen, two forward and four
+    backward.
 
     Args:
         macs: Of one image's forward pass.
@@ -102,13 +109,16 @@ def pretraining_exaflops(
     classes: int = JFT_CLASSES,
     image_size: Size = (224, 224),
 ) -> float:
-    """Compute of the paper's pre-training in 1e18 FLOPs; by default of that on JFT-300M, Table 6's last column.
+    """Compute of the paper's pre-training in 1e18 FLOPs; by default of that on JFT-300M, Table 6's
+    last column.
 
-    The model is the one that was pre-trained: a ViT or a hybrid has a tanh layer of its own width before the classes.
-    Products with zeros of padding do not count, as XLA counts; with them, ResNets would be 3.5 to 5 % above Table 6.
-    So the plain ViTs agree with it within 0.13 %, hybrids within 0.5 %, ResNets within 0.7 %. Apart stand three rows:
-    ViT-B/32 (printed 55, here 56.3) and ResNet50x1 (50, here 50.7), where one unit of the last digit is 2 %, and
-    R50+ViT-L/16 after 7 epochs, where 859 is printed and half of the printed 1668 of 14 epochs is 834 (here 832.8).
+    The model is the one that was pre-trained: a ViT or a hybrid has a tanh layer of its own width
+    before the classes. Products with zeros of padding do not count, as XLA counts; with them,
+    ResNets would be 3.5 to 5 % above Table 6. So the plain ViTs agree with it within 0.13 %,
+    hybrids within 0.5 %, ResNets within 0.7 %. Apart stand three rows: ViT-B/32 (printed 55, here
+    56.3) and ResNet50x1 (50, here 50.7), where one unit of the last digit is 2 %, and R50+ViT-L/16
+    after 7 epochs, where 859 is printed and half of the printed 1668 of 14 epochs is 834 (here
+    832.8).
 
     Args:
         variant: Row of `VIT_VARIANTS` or `RESNET_VARIANTS`.
@@ -122,9 +132,12 @@ def pretraining_exaflops(
         >>> round(pretraining_exaflops(VIT_VARIANTS["ViT_L16"], epochs=14))  # Table 6: 1567
         1567
 
-    Source: arXiv:2010.11929, Table 6 and section 4.1; 18,291 classes: arXiv:1912.11370 (BiT); the number of
+    Source: arXiv:2010.11929, Table 6 and section 4.1; 18,291 classes: arXiv:1912.11370 (BiT); the
+        number of
     images: a published configuration of Google's.
     """
     hidden = variant.width if isinstance(variant, ViTVariant) else None
-    per_image = macs(variant, image_size, classes=classes, representation_size=hidden, count_padding=False)
+    per_image = macs(
+        variant, image_size, classes=classes, representation_size=hidden, count_padding=False
+    )
     return training_exaflops(per_image, 1) * images * epochs

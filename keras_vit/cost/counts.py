@@ -31,15 +31,16 @@ def parameters(
         image_size: (rows, columns) in pixels; decides the size of position tables.
         classes: Outputs of the head. None for no head.
         representation_size: Width of the tanh layer before the head. None for no such layer.
-        classifier: "token" adds a class token and its position, "map" an attention pooling head, "gap" and "none"
+        classifier: "token" adds a class token and its position, "map" an attention pooling head,
+            "gap" and "none"
             nothing. Default: "token", but "gap" for an axial variant, which has no class token.
         position_embedding: "learned_1d", "learned_2d", "sincos2d", "relative" or "none".
         position_placement: "stem" or "shared", one table; "every_layer", one for each block.
         channels: Channels of the images.
 
     Raises:
-        ValueError: If patches do not divide the image, if options contradict each other, or if a ResNet is given one
-            that it does not have.
+        ValueError: If patches do not divide the image, if options contradict each other, or if a
+            ResNet is given one that it does not have.
 
     Example:
         >>> from keras_vit.variants import VIT_VARIANTS
@@ -58,21 +59,33 @@ def parameters(
         position_placement=position_placement,
     )
     if not isinstance(variant, ViTVariant):
-        return _trunk(variant, image_size, channels) + dense_parameters(variant.out_channels, classes)
+        return _trunk(variant, image_size, channels) + dense_parameters(
+            variant.out_channels, classes
+        )
     width, stem = variant.width, variant.stem
     patch_values = variant.patch_size**2 * (stem.out_channels if stem else channels)
-    embedding = (_trunk(stem, image_size, channels) if stem else 0) + dense_parameters(patch_values, width)
+    embedding = (_trunk(stem, image_size, channels) if stem else 0) + dense_parameters(
+        patch_values, width
+    )
     prefix = width * num_prefix_tokens(variant, classifier)
     tables = variant.depth if position_placement == "every_layer" else 1
     positions = tables * _table(variant, image_size, classifier, position_embedding)
     attentions = attentions_of_block(variant, image_size, classifier, position_embedding)
-    # A norm has a scale and a bias. There is one before each attention, before each MLP, and at the end.
+    # A norm has a scale and a bias. There is one before each attention, before each MLP, and at the
+    # end.
     mlp = dense_parameters(width, variant.mlp_dim) + dense_parameters(variant.mlp_dim, width)
-    blocks = variant.depth * sum(attention.parameters + mlp + 2 * 2 * width for attention in attentions) + 2 * width
-    pooling = (
-        4 * dense_parameters(width, width) + mlp + 3 * width if resolve_classifier(variant, classifier) == "map" else 0
+    blocks = (
+        variant.depth * sum(attention.parameters + mlp + 2 * 2 * width for attention in attentions)
+        + 2 * width
     )
-    head = dense_parameters(width, representation_size) + dense_parameters(representation_size or width, classes)
+    pooling = (
+        4 * dense_parameters(width, width) + mlp + 3 * width
+        if resolve_classifier(variant, classifier) == "map"
+        else 0
+    )
+    head = dense_parameters(width, representation_size) + dense_parameters(
+        representation_size or width, classes
+    )
     return embedding + prefix + positions + blocks + pooling + head
 
 
@@ -92,7 +105,9 @@ def _table(
 
 
 def _trunk(resnet: ResNetVariant, image_size: Size, channels: int) -> int:
-    """Kernels have no bias. Norms follow every convolution, or precede all but the root's and the projections'."""
+    """Kernels have no bias. Norms follow every convolution, or precede all but the root's and the
+    projections'.
+    """
     parts = list(parts_of_trunk(resnet, image_size, channels))
     convolutions = [part for part in parts if isinstance(part, Convolution)]
     if resnet.preactivation:

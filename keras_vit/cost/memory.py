@@ -1,13 +1,16 @@
 """Bytes of weights and of activations.
 
-Activations are those of a model of memory: every tensor of the graph that TensorFlow traces is kept until its last
-use, nothing is fused, overwritten or padded, a library's scratch space is not seen, and neither are the few numbers
-that a norm or a softmax keeps per token. The closed forms agree with the tensors alive in that graph within 0.5 %,
-and with the arrays that JAX keeps for a gradient within 2 %.
+Activations are those of a model of memory: every tensor of the graph that TensorFlow traces is kept
+until its last use, nothing is fused, overwritten or padded, a library's scratch space is not seen,
+and neither are the few numbers that a norm or a softmax keeps per token. The closed forms agree
+with the tensors alive in that graph within 0.5 %, and with the arrays that JAX keeps for a gradient
+within 2 %.
 
-What really runs needs less where a compiler fuses, more where it copies. Seen per image on a CPU, as a multiple of
-the closed form: TensorFlow, forward, 0.7 to 1.1 for ViTs and 1.4 to 1.7 for ResNets, whose convolutions copy maps;
-XLA, forward, 0.25 to 0.6 for ViTs and 1.7 for a ResNet; XLA, training, 0.6 to 1.1.
+What really runs needs less where a compiler fuses, more where it copies. Seen per image on a CPU,
+as a multiple of
+the closed form: TensorFlow, forward, 0.7 to 1.1 for ViTs and 1.4 to 1.7 for ResNets, whose
+convolutions copy maps; XLA, forward, 0.25 to 0.6 for ViTs and 1.7 for a ResNet; XLA, training, 0.6
+to 1.1.
 """
 
 import math
@@ -20,7 +23,8 @@ from keras_vit.options import Classifier, PositionEmbedding, Size, grid_of, reso
 from keras_vit.variants import ResNetVariant, ViTVariant
 
 _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
-# Tensors of the hidden layer's size that the two forms of GELU are made of: at once, and kept for the gradient.
+# Tensors of the hidden layer's size that the two forms of GELU are made of: at once, and kept for
+# the gradient.
 _GELU_ALIVE = {"tanh": 4, "exact": 3}
 _GELU_KEPT = {"tanh": 5, "exact": 3}
 
@@ -50,14 +54,16 @@ def activation_bytes(
 ) -> int:
     """Memory of activations for one image: the peak of a forward pass, or all that training keeps.
 
-    The peak of a forward pass is the largest of these moments: the softmax of an attention (its input, beside it the
-    shortcut; scores before and after), or before it the product of queries and keys, or the shift of relative scores;
-    GELU (tokens, and what it is made of); patches cut from their map, and made tokens; and in a trunk the root, its
-    pooling, and every norm of a residual unit.
+    The peak of a forward pass is the largest of these moments: the softmax of an attention (its
+    input, beside it the shortcut; scores before and after), or before it the product of queries and
+    keys, or the shift of relative scores; GELU (tokens, and what it is made of); patches cut from
+    their map, and made tokens; and in a trunk the root, its pooling, and every norm of a residual
+    unit.
 
-    Training keeps until the backward pass: the inputs of products, convolutions and maxima, three tensors for each
-    layer norm, two and a mask of bytes for each group norm with its ReLU, those of GELU and of the softmax. That is
-    what automatic differentiation asks for; a compiler may compute some of it twice instead.
+    Training keeps until the backward pass: the inputs of products, convolutions and maxima, three
+    tensors for each layer norm, two and a mask of bytes for each group norm with its ReLU, those of
+    GELU and of the softmax. That is what automatic differentiation asks for; a compiler may compute
+    some of it twice instead.
 
     Args:
         variant, image_size, classifier, position_embedding, channels: See `parameters`.
@@ -122,18 +128,23 @@ def _moments(
 
 
 def _attention_moments(attention: Attention, shortcut: int) -> Iterator[_Alive]:
-    """Beside the shortcut: what is attended to, then queries and keys, then scores and their softmax."""
+    """Beside the shortcut: what is attended to, then queries and keys, then scores and their
+    softmax.
+    """
     inside, scores = shortcut + attention.values, attention.scores
     yield _Alive(inside + 2 * attention.values + scores)
     yield _Alive(inside, 2 * scores)
     if attention.relative:
-        # Scores of content, and those of 2 N - 1 offsets padded to 2 N, before and after the first are cut off.
+        # Scores of content, and those of 2 N - 1 offsets padded to 2 N, before and after the first
+        # are cut off.
         surplus = attention.num_lines * attention.num_heads * (attention.length - 1)
         yield _Alive(inside + 5 * scores - surplus)
 
 
 def _trunk_moments(resnet: ResNetVariant, image_size: Size, channels: int) -> Iterator[_Alive]:
-    """A norm needs its input, one more tensor, and the means of its rows. A unit keeps its shortcut until it ends."""
+    """A norm needs its input, one more tensor, and the means of its rows. A unit keeps its shortcut
+    until it ends.
+    """
     shortcut = 0
     for part in parts_of_trunk(resnet, image_size, channels):
         if isinstance(part, Attention):
@@ -143,13 +154,16 @@ def _trunk_moments(resnet: ResNetVariant, image_size: Size, channels: int) -> It
         row_means = normalized // (part.cells_in if resnet.preactivation else part.cells_out)[1]
         norm = 2 * normalized + row_means
         if part.name == "conv_root":
-            yield _Alive(part.values_out + _pooled(part)) if resnet.preactivation else _Alive(0, norm)
+            yield (
+                _Alive(part.values_out + _pooled(part)) if resnet.preactivation else _Alive(0, norm)
+            )
         elif part.name == "conv_proj":
             yield _Alive(0 if resnet.preactivation else part.values_in, norm)
             shortcut = part.values_out
         elif part.name == "conv1" and shortcut:
             continue  # never the peak: the projection's is larger
-        elif part.name == "conv1" and resnet.preactivation:  # what is normalized is the shortcut itself
+        # what is normalized is the shortcut itself
+        elif part.name == "conv1" and resnet.preactivation:
             shortcut = part.values_in
             yield _Alive(shortcut, 2 * normalized, in_casting=row_means)
         else:
@@ -173,10 +187,13 @@ def _kept(
         yield from _trunk_kept(stem, image_size, channels)
     if not isinstance(variant, ViTVariant):
         return
-    yield _Alive(math.prod(map_size(variant, image_size)) * (stem.out_channels if stem else channels))  # patches
+    patches = math.prod(map_size(variant, image_size)) * (stem.out_channels if stem else channels)
+    yield _Alive(patches)
     count = tokens(variant, image_size, classifier=classifier)
     norm, mlp = _norm_kept(variant, count), _mlp_kept(variant, count)
-    for attention in variant.depth * attentions_of_block(variant, image_size, classifier, position_embedding):
+    for attention in variant.depth * attentions_of_block(
+        variant, image_size, classifier, position_embedding
+    ):
         yield from (norm, _attention_kept(attention), norm, mlp)
     yield norm
     if resolve_classifier(variant, classifier) == "map":
@@ -200,7 +217,9 @@ def _attention_kept(attention: Attention) -> _Alive:
 
 
 def _trunk_kept(resnet: ResNetVariant, image_size: Size, channels: int) -> Iterator[_Alive]:
-    """Every convolution keeps its input, which the projection shares; every norm two tensors, every ReLU a mask."""
+    """Every convolution keeps its input, which the projection shares; every norm two tensors, every
+    ReLU a mask.
+    """
 
     def norm(values: int, has_relu: bool = True) -> _Alive:
         return _Alive(0, 2 * values, values if has_relu else 0)
@@ -216,10 +235,18 @@ def _trunk_kept(resnet: ResNetVariant, image_size: Size, channels: int) -> Itera
             yield _Alive(_pooled(part))
         if not resnet.preactivation:
             yield norm(part.values_out, has_relu=not is_projection)
-        if part.name == "conv3" and resnet.axial or part.name in ("conv1", "conv2", "conv3") and resnet.preactivation:
+        if (
+            part.name == "conv3"
+            and resnet.axial
+            or part.name in ("conv1", "conv2", "conv3")
+            and resnet.preactivation
+        ):
             yield norm(part.values_in)
     if resnet.preactivation:
-        yield norm(math.prod(math.ceil(side / resnet.total_stride) for side in image_size) * resnet.out_channels)
+        yield norm(
+            math.prod(math.ceil(side / resnet.total_stride) for side in image_size)
+            * resnet.out_channels
+        )
 
 
 def _padded(convolution: Convolution) -> int:

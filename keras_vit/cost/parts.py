@@ -1,6 +1,7 @@
 """The parts of which a model is made, and what each costs by itself.
 
-What lives here: convolutions, attentions, and which of them a trunk and an encoder have at an image size. What does
+What lives here: convolutions, attentions, and which of them a trunk and an encoder have at an image
+    size. What does
 not: sums over them (`counts.py`, `compute.py`) and what is alive beside them (`memory.py`).
 """
 
@@ -21,7 +22,8 @@ def dense_parameters(inputs: int, outputs: int | None) -> int:
 
 
 class Convolution(NamedTuple):
-    """A convolution without biases, from `rows_in` x `columns_in` cells to the same number divided by the stride.
+    """A convolution without biases, from `rows_in` x `columns_in` cells to the same number divided
+    by the stride.
 
     Attributes:
         name: As in the model's variables.
@@ -29,7 +31,8 @@ class Convolution(NamedTuple):
         inputs, outputs: Channels.
         cells_in: Rows and columns of the input.
         stride: Along both axes.
-        is_centred: Whether size // 2 zeros lie before the first cell (BiT), or as TensorFlow's "same" has it.
+        is_centred: Whether size // 2 zeros lie before the first cell (BiT), or as TensorFlow's
+            "same" has it.
     """
 
     name: str
@@ -71,7 +74,8 @@ class Convolution(NamedTuple):
 
 
 class Attention(NamedTuple):
-    """Attention among the tokens of each of `num_lines` lines: all of an image, or a row or column of a grid.
+    """Attention among the tokens of each of `num_lines` lines: all of an image, or a row or column
+    of a grid.
 
     Attributes:
         num_lines: How many lines an image has.
@@ -95,7 +99,9 @@ class Attention(NamedTuple):
 
     @property
     def macs(self) -> int:
-        """Four projections per token; scores and weighted values per pair of tokens; queries times offsets."""
+        """Four projections per token; scores and weighted values per pair of tokens; queries times
+        offsets.
+        """
         per_token = 4 * self.width**2 + 2 * self.length * self.width
         offsets = (2 * self.length - 1) * self.width if self.relative else 0
         return self.num_lines * self.length * (per_token + offsets)
@@ -111,16 +117,23 @@ class Attention(NamedTuple):
         return self.num_lines * self.num_heads * self.length**2
 
 
-def parts_of_trunk(resnet: ResNetVariant, image_size: Size, channels: int) -> Iterator[Convolution | Attention]:
-    """All convolutions of a trunk in order. Every stride halves the map and rounds up, whatever the padding.
+def parts_of_trunk(
+    resnet: ResNetVariant, image_size: Size, channels: int
+) -> Iterator[Convolution | Attention]:
+    """All convolutions of a trunk in order. Every stride halves the map and rounds up, whatever the
+    padding.
 
-    In an axial trunk two attentions, along rows and along columns, stand in place of each 3 x 3 convolution.
+    In an axial trunk two attentions, along rows and along columns, stand in place of each 3 x 3
+    convolution.
 
     Raises:
         ValueError: If the trunk is axial and pre-activation, which is built nowhere.
     """
     if resnet.axial and resnet.preactivation:
-        raise ValueError("Axial units are post-activation. Received a row with `axial=True` and `preactivation=True`.")
+        raise ValueError(
+            "Axial units are post-activation. Received a row with `axial=True` and "
+            "`preactivation=True`."
+        )
     is_centred = resnet.preactivation
     root = Convolution("conv_root", 7, channels, resnet.width, image_size, 2, is_centred)
     yield root
@@ -146,7 +159,10 @@ def parts_of_trunk(resnet: ResNetVariant, image_size: Size, channels: int) -> It
 
 
 def attentions_of_block(
-    variant: ViTVariant, image_size: Size, classifier: Classifier | None, position_embedding: PositionEmbedding
+    variant: ViTVariant,
+    image_size: Size,
+    classifier: Classifier | None,
+    position_embedding: PositionEmbedding,
 ) -> tuple[Attention, ...]:
     """The attentions of one block, each of which an MLP follows: one, or two where it is axial."""
     (rows, columns), relative = grid_of(variant, image_size), position_embedding == "relative"
@@ -154,4 +170,6 @@ def attentions_of_block(
     if not variant.axial:
         length = num_prefix_tokens(variant, classifier) + rows * columns
         return (Attention(1, length, width, num_heads, relative),)
-    return Attention(rows, columns, width, num_heads, relative), Attention(columns, rows, width, num_heads, relative)
+    return Attention(rows, columns, width, num_heads, relative), Attention(
+        columns, rows, width, num_heads, relative
+    )

@@ -1,4 +1,6 @@
-"""What the closed forms read of a row besides its fields: tokens, and which options fit together."""
+"""What the closed forms read of a row besides its fields: tokens, and which options fit
+together.
+"""
 
 import math
 
@@ -17,7 +19,10 @@ from keras_vit.variants import ResNetVariant, ViTVariant
 
 
 def tokens(
-    variant: ViTVariant | ResNetVariant, image_size: Size = (224, 224), *, classifier: Classifier | None = None
+    variant: ViTVariant | ResNetVariant,
+    image_size: Size = (224, 224),
+    *,
+    classifier: Classifier | None = None,
 ) -> int:
     """Counts the tokens of the encoder, the class token included.
 
@@ -27,7 +32,8 @@ def tokens(
         classifier: See `parameters`.
 
     Raises:
-        ValueError: If patches do not divide the image, or if the variant is a ResNet, which has no tokens.
+        ValueError: If patches do not divide the image, or if the variant is a ResNet, which has no
+            tokens.
 
     Example:
         >>> from keras_vit.variants import VIT_VARIANTS
@@ -35,12 +41,16 @@ def tokens(
         1370
     """
     if not isinstance(variant, ViTVariant):
-        raise ValueError(f"A ResNet has no tokens. Received: variant={variant}. Give a row of `VIT_VARIANTS`.")
+        raise ValueError(
+            f"A ResNet has no tokens. Received: variant={variant}. Give a row of `VIT_VARIANTS`."
+        )
     return num_prefix_tokens(variant, classifier) + math.prod(grid_of(variant, image_size))
 
 
 def map_size(variant: ViTVariant, image_size: Size) -> Size:
-    """Rows and columns of what the patches are cut from. Halving and rounding up repeatedly is one division."""
+    """Rows and columns of what the patches are cut from. Halving and rounding up repeatedly is one
+    division.
+    """
     stride = variant.stem.total_stride if variant.stem else 1
     return math.ceil(image_size[0] / stride), math.ceil(image_size[1] / stride)
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 def files_sha256(paths: Iterable[str | os.PathLike]) -> str:
     """Returns a hash of the sizes and the times of change of files, in this order.
 
-    The files are not read, so that it is quick for millions. A file that is rewritten has another time; so has a copy,
-    unless it was copied with its times (`cp -p`, `rsync -a`).
+    The files are not read, so that it is quick for millions. A file that is rewritten has another
+    time; so has a copy, unless it was copied with its times (`cp -p`, `rsync -a`).
 
     Example:
         >>> before = files_sha256(["photo.jpg"])  # it is not there

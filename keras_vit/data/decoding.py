@@ -1,7 +1,8 @@
-"""Files to pixels, the right way up: JPEG and PNG with TensorFlow's operations, all others by `keras_vit.photos`.
+"""Files to pixels, the right way up: JPEG and PNG with TensorFlow's operations, all others by
+`keras_vit.photos`.
 
-JPEG and PNG are decoded in parallel and without Python, and inside exported graphs. The others are rare, and with one
-decoder for all commands all of them see the same picture.
+JPEG and PNG are decoded in parallel and without Python, and inside exported graphs. The others are
+rare, and with one decoder for all commands all of them see the same picture.
 """
 
 from collections.abc import Callable
@@ -13,16 +14,19 @@ from keras_vit.data import turning
 from keras_vit.data.png import decode_png
 from keras_vit.photos.pixels import read_pixels
 
-# libjpeg's slow transform decodes to the same bits as Pillow, and therefore as `predict` and PyTorch. TensorFlow's
-# default, INTEGER_FAST, differs by 1.2 levels on average and is not faster on processors with SIMD.
+# libjpeg's slow transform decodes to the same bits as Pillow, and therefore as `predict` and
+# PyTorch. TensorFlow's default, INTEGER_FAST, differs by 1.2 levels on average and is not faster on
+# processors with SIMD.
 _DCT_METHOD = "INTEGER_ACCURATE"
 _PNG_BEGINS = b"\x89PNG\r\n\x1a\n"
 
 
 def decode_file(file: tf.Tensor) -> tf.Tensor:
-    """Returns the pixels of a photo of any kind in `keras_vit.photos.FORMATS`, (H, W, 3) uint8, the right way up.
+    """Returns the pixels of a photo of any kind in `keras_vit.photos.FORMATS`, (H, W, 3) uint8, the
+    right way up.
 
-    Kinds other than JPEG and PNG are read by Python: within `tf.data`, not within a graph that is exported.
+    Kinds other than JPEG and PNG are read by Python: within `tf.data`, not within a graph that is
+        exported.
 
     Args:
         file: An encoded file, a scalar string.
@@ -34,7 +38,11 @@ def decode_file(file: tf.Tensor) -> tf.Tensor:
         >>> decode_file(tf.io.encode_png(tf.zeros((2, 5, 3), tf.uint8))).shape
         TensorShape([2, 5, 3])
     """
-    return tf.cond(turning.is_plain_jpeg(file), lambda: _decode_jpeg(file), _apart(lambda: _decode_others(file)))
+    return tf.cond(
+        turning.is_plain_jpeg(file),
+        lambda: _decode_jpeg(file),
+        _apart(lambda: _decode_others(file)),
+    )
 
 
 def decode_jpeg_or_png(file: tf.Tensor) -> tf.Tensor:
@@ -49,19 +57,25 @@ def decode_jpeg_or_png(file: tf.Tensor) -> tf.Tensor:
     """
 
     def of_others() -> tf.Tensor:
-        return tf.cond(tf.io.is_jpeg(file), lambda: _decode_turned(file, False), lambda: _decode_png(file, False))
+        return tf.cond(
+            tf.io.is_jpeg(file),
+            lambda: _decode_turned(file, False),
+            lambda: _decode_png(file, False),
+        )
 
     return tf.cond(turning.is_plain_jpeg(file), lambda: _decode_jpeg(file), of_others)
 
 
 def decode_window(file: tf.Tensor, window_of: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
-    """Returns a part of a photo, (h, w, 3) uint8: what decoding all of it and then cropping gives, bit for bit.
+    """Returns a part of a photo, (h, w, 3) uint8: what decoding all of it and then cropping gives,
+    bit for bit.
 
     Of a JPEG only the part is decoded.
 
     Args:
         file: An encoded file, a scalar string.
-        window_of: The shape of the photo, the right way up, to top, left, height and width of the part.
+        window_of: The shape of the photo, the right way up, to top, left, height and width of the
+            part.
 
     Example:
         >>> file = tf.io.encode_jpeg(tf.zeros((20, 50, 3), tf.uint8))
@@ -74,7 +88,10 @@ def decode_window(file: tf.Tensor, window_of: Callable[[tf.Tensor], tf.Tensor]) 
         return _decode_part(file, window_of(shape), shape)
 
     def of_jpeg() -> tf.Tensor:
-        orientation, stored = turning.orientation_of_jpeg(file, runs_python=True), tf.image.extract_jpeg_shape(file)
+        orientation, stored = (
+            turning.orientation_of_jpeg(file, runs_python=True),
+            tf.image.extract_jpeg_shape(file),
+        )
         shape = turning.upright_shape(stored, orientation)
         window = turning.stored_window(window_of(shape), shape, orientation)
         return turning.upright(_decode_part(file, window, stored), orientation)
@@ -102,21 +119,29 @@ def crop(pixels: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
 
 
 def _apart(branch: Callable[[], tf.Tensor]) -> Callable[[], tf.Tensor]:
-    """Keeps a branch from being inlined: inlined operations cost time even if the branch is not taken."""
+    """Keeps a branch from being inlined: inlined operations cost time even if the branch is not
+    taken.
+    """
     return tf.function(branch, autograph=False, experimental_attributes={"_noinline": True})
 
 
 def _decode_jpeg(file: tf.Tensor) -> tf.Tensor:
     """As it is stored."""
-    return tf.ensure_shape(tf.io.decode_jpeg(file, channels=3, dct_method=_DCT_METHOD), (None, None, 3))
+    return tf.ensure_shape(
+        tf.io.decode_jpeg(file, channels=3, dct_method=_DCT_METHOD), (None, None, 3)
+    )
 
 
 def _decode_turned(file: tf.Tensor, runs_python: bool) -> tf.Tensor:
-    return turning.upright(_decode_jpeg(file), turning.orientation_of_jpeg(file, runs_python=runs_python))
+    return turning.upright(
+        _decode_jpeg(file), turning.orientation_of_jpeg(file, runs_python=runs_python)
+    )
 
 
 def _decode_png(file: tf.Tensor, runs_python: bool) -> tf.Tensor:
-    return turning.upright(decode_png(file), turning.orientation_of_png(file, runs_python=runs_python))
+    return turning.upright(
+        decode_png(file), turning.orientation_of_png(file, runs_python=runs_python)
+    )
 
 
 def _decode_others(file: tf.Tensor) -> tf.Tensor:
@@ -132,7 +157,8 @@ def _decode_others(file: tf.Tensor) -> tf.Tensor:
 def _decode_part(jpeg: tf.Tensor, window: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
     """A window of the image as it is stored, in this shape.
 
-    Where a file stores colour for two columns at once, libjpeg blends each column with its neighbours, which the
+    Where a file stores colour for two columns at once, libjpeg blends each column with its
+    neighbours, which the
     outer columns of a window do not have: so one column more is decoded on each side.
     """
     top, left, height, width = tf.unstack(window)
@@ -149,11 +175,14 @@ def _decode_by_pillow(file: tf.Tensor) -> tf.Tensor:
             return tf.constant(_pixels(file.numpy()))
         except ValueError as error:  # as it is raised in a graph
             raise tf.errors.InvalidArgumentError(None, None, str(error)) from error
-    return tf.ensure_shape(tf.numpy_function(_pixels, [file], tf.uint8, stateful=False), (None, None, 3))
+    return tf.ensure_shape(
+        tf.numpy_function(_pixels, [file], tf.uint8, stateful=False), (None, None, 3)
+    )
 
 
 def _pixels(file: bytes) -> np.ndarray:
     try:
         return read_pixels(file)
-    except ImportError as error:  # of which TensorFlow makes an error that nobody expects of a photo
+    # of which TensorFlow makes an error that nobody expects of a photo
+    except ImportError as error:
         raise ValueError(str(error)) from error

@@ -1,18 +1,23 @@
 """Training images that a test set holds too: found, shown, dropped.
 
-What lives here: the search, its report, its picture. What does not: how examples are read and left out (`sources.py`).
+What lives here: the search, its report, its picture. What does not: how examples are read and left
+    out (`sources.py`).
 
 Three steps, each on what the one before left over:
-    1. Hash: the signs of 63 low frequencies of each image, and of its mirror image. Every image is read once, in
+    1. Hash: the signs of 63 low frequencies of each image, and of its mirror image. Every image is
+      read once, in
        parallel, and 8 bytes of it are kept.
     2. Candidates: pairs of hashes that differ in few bits, without comparing all with all.
-    3. Pixels: small copies of the candidates are compared in colour, so that what is merely alike stays.
+    3. Pixels: small copies of the candidates are compared in colour, so that what is merely alike
+      stays.
 
-Found are copies that were coded anew, resized, mirrored, brightened or tinted a little. Copies that were cropped,
+Found are copies that were coded anew, resized, mirrored, brightened or tinted a little. Copies that
+were cropped,
 shifted or turned are not: the hash sees the whole frame.
 
-Source: the pre-training data of arXiv:2010.11929 (section 4.1) are without the test images; the steps are ours. The
-hash is pHash (Zauner 2010), with signs for its bits; the search is multi-index hashing (arXiv:1307.2982).
+Source: the pre-training data of arXiv:2010.11929 (section 4.1) are without the test images; the
+steps are ours. The hash is pHash (Zauner 2010), with signs for its bits; the search is multi-index
+hashing (arXiv:1307.2982).
 """
 
 import itertools
@@ -27,26 +32,31 @@ import tensorflow as tf
 from keras_vit.data.sources import Source
 from keras_vit.data.transforms import decode
 
-# Copies of photographs (JPEG quality 30, half and double size, brighter) were at most 5 bits from their originals,
-# nearly all copies of images of 32 pixels at most 8. Unrelated images differ in about 32.
+# Copies of photographs (JPEG quality 30, half and double size, brighter) were at most 5 bits from
+# their originals, nearly all copies of images of 32 pixels at most 8. Unrelated images differ in
+# about 32.
 MAX_DISTANCE = 8
-# Copies of photographs stayed above 0.97. Between the two parts of CIFAR-10, every pair from here on showed the same
-# photograph to the eye; the first pair of different ones was at 0.933.
+# Copies of photographs stayed above 0.97. Between the two parts of CIFAR-10, every pair from here
+# on showed the same photograph to the eye; the first pair of different ones was at 0.933.
 MIN_SIMILARITY = 0.94
 
 _HASH_SIDE, _FREQUENCIES, _THUMBNAIL_SIDE, _PICTURE_SIDE = 32, 8, 16, 96
-# Rounding to whole grey levels moves a coefficient by less than this; below it there is nothing, so flat images agree.
+# Rounding to whole grey levels moves a coefficient by less than this; below it there is nothing, so
+# flat images agree.
 _FAINTEST = 1.0
 _NOISE = 4.0  # variance, in squared grey levels, that rounding and coding may add
 _COLOUR_WEIGHT = 0.02
 _BANDS, _BAND_BITS = 4, 16
-_LARGEST_DISTANCE = 15  # beyond it the search looks at a good part of all pairs, and chance finds some
+# beyond it the search looks at a good part of all pairs, and chance finds some
+_LARGEST_DISTANCE = 15
 _MAX_CANDIDATES = 64  # of one training image: thousands of flat images share one hash
 _BATCH_SIZE, _PAIRS_AT_ONCE, _PROBES_AT_ONCE = 256, 2**13, 2**20
 
 
 class DuplicatePair(NamedTuple):
-    """A training image and a test image that match: `distance` in bits of the hash, `similarity` of the pixels."""
+    """A training image and a test image that match: `distance` in bits of the hash, `similarity` of
+    the pixels.
+    """
 
     train_index: int
     test_index: int
@@ -63,8 +73,10 @@ class DuplicateReport:
 
     Attributes:
         pairs: Sorted by training index, then by test index.
-        unreadable: Places of the images, of either source, that could not be read and so were not compared.
-        num_crowded: Training images with so many candidates that only the nearest 64 were compared by pixels.
+        unreadable: Places of the images, of either source, that could not be read and so were not
+            compared.
+        num_crowded: Training images with so many candidates that only the nearest 64 were compared
+            by pixels.
     """
 
     train_name: str
@@ -83,38 +95,57 @@ class DuplicateReport:
         return tuple(sorted({pair.train_index for pair in self.pairs}))
 
     def doubtful_first(self) -> list[DuplicatePair]:
-        """Returns the pairs, the least similar first: if the search went wrong, it is there to see."""
+        """Returns the pairs, the least similar first: if the search went wrong, it is there to
+        see.
+        """
         return sorted(self.pairs, key=lambda pair: (pair.similarity, pair))
 
     def markdown(self, limit: int = 50) -> str:
-        """Returns totals, the least similar pairs, and what could not be read; no list is longer than `limit`."""
-        matched = ((len(self.train_indices), self.num_train), (len({pair[1] for pair in self.pairs}), self.num_test))
+        """Returns totals, the least similar pairs, and what could not be read; no list is longer
+        than `limit`.
+        """
+        matched = (
+            (len(self.train_indices), self.num_train),
+            (len({pair[1] for pair in self.pairs}), self.num_test),
+        )
         shares = [f"{count:,} of {total:,} ({count / total:.2%})" for count, total in matched]
         lines = [
             f"# Images of {self.test_name} in {self.train_name}\n",
-            f"{shares[0]} training images match {shares[1]} test images: {len(self.pairs):,} pairs, "
+            f"{shares[0]} training images match {shares[1]} test images: {len(self.pairs):,} "
+            f"pairs, "
             f"at most {self.max_distance} bits apart, similarity at least {self.min_similarity:g}.",
         ]
         if self.num_crowded:
-            lines.append(f"Of {self.num_crowded:,} training images only the nearest {_MAX_CANDIDATES} were compared.")
+            lines.append(
+                f"Of {self.num_crowded:,} training images only the nearest {_MAX_CANDIDATES} were "
+                f"compared."
+            )
         if self.pairs:
             lines += [
                 "\n| # | training image | test image | bits | similarity | mirrored |",
                 "|--:|---|---|--:|--:|---|",
             ]
-        lines += [_table_line(number, pair) for number, pair in enumerate(self.doubtful_first()[:limit], start=1)]
+        lines += [
+            _table_line(number, pair)
+            for number, pair in enumerate(self.doubtful_first()[:limit], start=1)
+        ]
         if len(self.pairs) > limit:
             lines.append(f"\n{len(self.pairs) - limit:,} more pairs, all at least as similar.")
         if self.unreadable:
-            lines.append(f"\n{len(self.unreadable):,} images could not be read and were not compared:\n")
+            lines.append(
+                f"\n{len(self.unreadable):,} images could not be read and were not compared:\n"
+            )
         lines += [f"- {place}" for place in self.unreadable[:limit]]
         return "\n".join([*lines, ""])
 
-    def write_contact_sheet(self, path: str | os.PathLike, train: Source, test: Source, limit: int = 50) -> None:
+    def write_contact_sheet(
+        self, path: str | os.PathLike, train: Source, test: Source, limit: int = 50
+    ) -> None:
         """Writes a picture of the pairs as a PNG file: people would rather look than read.
 
-        They come in the order of the table, five to a line: on the left the training image, beside it the test image,
-        turned round if it is mirrored. Each is squeezed into a square, as the search sees it.
+        They come in the order of the table, five to a line: on the left the training image, beside
+        it the test image, turned round if it is mirrored. Each is squeezed into a square, as the
+        search sees it.
 
         Raises:
             ValueError: If there is no pair to show, or if the report is about other sources.
@@ -122,19 +153,30 @@ class DuplicateReport:
         self.check_sources(train, test)
         shown = self.doubtful_first()[:limit]
         if not shown:
-            raise ValueError(f"No picture: the report has {len(self.pairs)} pairs, and limit={limit}.")
+            raise ValueError(
+                f"No picture: the report has {len(self.pairs)} pairs, and limit={limit}."
+            )
         indices = np.array([pair[:2] for pair in shown]).T
-        lefts, rights = (_thumbnails(*one, _PICTURE_SIDE) for one in zip((train, test), indices, strict=True))
+        lefts, rights = (
+            _thumbnails(*one, _PICTURE_SIDE) for one in zip((train, test), indices, strict=True)
+        )
         tiles = [lefts, _turned(rights, np.array([pair.mirrored for pair in shown]))]
         sheet = _tiled(np.concatenate(tiles, axis=2).round().astype(np.uint8))
         tf.io.write_file(os.fspath(path), tf.io.encode_png(sheet))
 
     def check_sources(self, *sources: Source) -> None:
-        """Raises ValueError unless the report is about these: the training source and, if given, the test source."""
-        searched = [(self.train_name, self.num_train), (self.test_name, self.num_test)][: len(sources)]
+        """Raises ValueError unless the report is about these: the training source and, if given,
+        the test source.
+        """
+        searched = [(self.train_name, self.num_train), (self.test_name, self.num_test)][
+            : len(sources)
+        ]
         given = [(source.name, source.num_examples) for source in sources]
         if given != searched:
-            raise ValueError(f"The report is about {searched} (name, examples), got {given}. Pass what was searched.")
+            raise ValueError(
+                f"The report is about {searched} (name, examples), got {given}. Pass what was "
+                f"searched."
+            )
 
 
 def find_duplicates(
@@ -145,7 +187,8 @@ def find_duplicates(
     min_similarity: float = MIN_SIMILARITY,
     progress: bool = True,
 ) -> DuplicateReport:
-    """Returns the training images that match a test image, by hash and by pixels. Every image is read once.
+    """Returns the training images that match a test image, by hash and by pixels. Every image is
+    read once.
 
     Args:
         train: Where duplicates are to be found.
@@ -181,7 +224,8 @@ def find_duplicates(
 
 
 def drop_duplicates(train: Source, report: DuplicateReport) -> Source:
-    """Returns the training source without the examples that were found; ValueError if the report is about another.
+    """Returns the training source without the examples that were found; ValueError if the report is
+    about another.
 
     Example:
         >>> drop_duplicates(train, find_duplicates(train, test))  # doctest: +SKIP
@@ -191,16 +235,21 @@ def drop_duplicates(train: Source, report: DuplicateReport) -> Source:
 
 
 def _check(train: Source, test: Source, max_distance: int, min_similarity: float) -> None:
-    wrong = [f"{source.name} has no examples" for source in (train, test) if source.num_examples < 1]
+    wrong = [
+        f"{source.name} has no examples" for source in (train, test) if source.num_examples < 1
+    ]
     if max_distance not in range(_LARGEST_DISTANCE + 1):
-        wrong.append(f"max_distance={max_distance}, expected an integer from 0 to {_LARGEST_DISTANCE}")
+        wrong.append(
+            f"max_distance={max_distance}, expected an integer from 0 to {_LARGEST_DISTANCE}"
+        )
     if not 0 < min_similarity < 1:
         wrong.append(f"min_similarity={min_similarity}, expected a number between 0 and 1")
     if wrong:
         raise ValueError(f"Cannot look for duplicates: {'; '.join(wrong)}.")
 
 
-# --- step 1: hashes --------------------------------------------------------------------------------------------------
+# --- step 1: hashes
+# --------------------------------------------------------------------------------------------------
 
 
 def _hashed(source: Source, progress: bool, num_views: int = 1) -> "_Groups":
@@ -209,11 +258,16 @@ def _hashed(source: Source, progress: bool, num_views: int = 1) -> "_Groups":
 
     found = np.zeros((num_views, source.num_examples), np.uint64)
     readable = np.zeros(source.num_examples, bool)
-    # Errors are dropped here and missed afterwards: an index that does not come back is an image that cannot be read.
-    # Each image brings its index along, so the order is free and one slow file does not hold up the others.
-    images = _small_images(source, tf.data.Dataset.range(source.num_examples), _HASH_SIDE, deterministic=False)
+    # Errors are dropped here and missed afterwards: an index that does not come back is an image
+    # that cannot be read. Each image brings its index along, so the order is free and one slow file
+    # does not hold up the others.
+    images = _small_images(
+        source, tf.data.Dataset.range(source.num_examples), _HASH_SIDE, deterministic=False
+    )
     batches = images.ignore_errors().batch(_BATCH_SIZE).prefetch(2)
-    with tqdm(desc=source.name, total=source.num_examples, unit="image", disable=not progress) as bar:
+    with tqdm(
+        desc=source.name, total=source.num_examples, unit="image", disable=not progress
+    ) as bar:
         for indices, batch in batches.as_numpy_iterator():
             found[:, indices] = _hash(batch)[:num_views]
             readable[indices] = True
@@ -221,23 +275,31 @@ def _hashed(source: Source, progress: bool, num_views: int = 1) -> "_Groups":
     return _Groups(source, found, readable)
 
 
-def _small_images(source: Source, indices: tf.data.Dataset, side: int, deterministic: bool = True) -> tf.data.Dataset:
+def _small_images(
+    source: Source, indices: tf.data.Dataset, side: int, deterministic: bool = True
+) -> tf.data.Dataset:
     """Returns (index, image), the image float32 (side, side, 3) on the scale of uint8."""
 
     def read(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         image = decode(source.read(index)[0], tf.constant([0, 0]))
-        # The area method averages all pixels, so that a copy of another size gives the same small image.
-        return index, tf.image.resize(tf.ensure_shape(image, (None, None, 3)), (side, side), method="area")
+        # The area method averages all pixels, so that a copy of another size gives the same small
+        # image.
+        return index, tf.image.resize(
+            tf.ensure_shape(image, (None, None, 3)), (side, side), method="area"
+        )
 
     return indices.map(read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=deterministic)
 
 
 def _hash(images: np.ndarray) -> np.ndarray:
-    """Returns uint64 (2, B) for (B, 32, 32, 3): hashes of the images as they are, and in a mirror."""
+    """Returns uint64 (2, B) for (B, 32, 32, 3): hashes of the images as they are, and in a
+    mirror.
+    """
     frequencies, positions = np.arange(_FREQUENCIES), np.arange(_HASH_SIDE) + 0.5
     # The cosine transform (type II), scaled so that noise stays as strong as it is in the pixels.
     waves = np.cos(np.pi * np.outer(frequencies, positions) / _HASH_SIDE) * np.sqrt(2 / _HASH_SIDE)
-    coefficients = waves @ (images @ np.array([0.299, 0.587, 0.114])) @ waves.T  # of the image in grey
+    # of the image in grey
+    coefficients = waves @ (images @ np.array([0.299, 0.587, 0.114])) @ waves.T
     # In a mirror, a cosine of odd frequency changes its sign.
     both = np.stack([coefficients, coefficients * np.where(frequencies % 2, -1, 1)])
     bits = both.reshape(2, -1, _FREQUENCIES**2) > _FAINTEST
@@ -245,14 +307,19 @@ def _hash(images: np.ndarray) -> np.ndarray:
     return np.packbits(bits, axis=-1).view(np.uint64)[..., 0]
 
 
-# --- step 2: candidates ----------------------------------------------------------------------------------------------
+# --- step 2: candidates
+# ----------------------------------------------------------------------------------------------
 
 
-def near_hashes(hashes: np.ndarray, others: np.ndarray, max_distance: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns all (position in hashes, position in others, distance) within a Hamming distance of 0 to 15 bits.
+def near_hashes(
+    hashes: np.ndarray, others: np.ndarray, max_distance: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns all (position in hashes, position in others, distance) within a Hamming distance of 0
+    to 15 bits.
 
-    Exact, without comparing all with all: of four bands of 16 bits one holds at most a quarter of the differing bits,
-    so hashes are compared only where a band agrees that far. At 8 bits, one in 350 of all pairs of random hashes does.
+    Exact, without comparing all with all: of four bands of 16 bits one holds at most a quarter of
+    the differing bits, so hashes are compared only where a band agrees that far. At 8 bits, one in
+    350 of all pairs of random hashes does.
 
     Example:
         >>> near_hashes(np.array([0, 255], np.uint64), np.array([7], np.uint64), 3)
@@ -263,10 +330,16 @@ def near_hashes(hashes: np.ndarray, others: np.ndarray, max_distance: int) -> tu
         # Not all four may be above their share, so the last ones need not reach as far.
         reach = max_distance // _BANDS - (band > max_distance % _BANDS)
         shift = np.uint64(band * _BAND_BITS)
-        keys, other_keys = ((values >> shift).astype(np.int64) % 2**_BAND_BITS for values in (hashes, others))
+        keys, other_keys = (
+            (values >> shift).astype(np.int64) % 2**_BAND_BITS for values in (hashes, others)
+        )
         order = np.argsort(keys, kind="stable")
         starts = np.searchsorted(keys[order], np.arange(2**_BAND_BITS + 1))
-        flips = (bits for count in range(reach + 1) for bits in itertools.combinations(range(_BAND_BITS), count))
+        flips = (
+            bits
+            for count in range(reach + 1)
+            for bits in itertools.combinations(range(_BAND_BITS), count)
+        )
         for mask in (sum(1 << bit for bit in bits) for bits in flips):
             for rows, columns in _same_key(order, starts, other_keys ^ mask):
                 near = _distances(hashes[rows], others[columns]) <= max_distance
@@ -275,24 +348,39 @@ def near_hashes(hashes: np.ndarray, others: np.ndarray, max_distance: int) -> tu
     return rows, columns, _distances(hashes[rows], others[columns])
 
 
-def _same_key(order: np.ndarray, starts: np.ndarray, probes: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields (rows, columns) with the key of the row equal to the probe of the column, some at a time."""
+def _same_key(
+    order: np.ndarray, starts: np.ndarray, probes: np.ndarray
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields (rows, columns) with the key of the row equal to the probe of the column, some at a
+    time.
+    """
     counts = starts[probes + 1] - starts[probes]
-    edges = np.searchsorted(np.cumsum(counts), np.arange(_PROBES_AT_ONCE, counts.sum(), _PROBES_AT_ONCE))
+    edges = np.searchsorted(
+        np.cumsum(counts), np.arange(_PROBES_AT_ONCE, counts.sum(), _PROBES_AT_ONCE)
+    )
     for columns in np.split(np.arange(len(probes)), edges):
-        yield order[_ranges(starts[probes[columns]], counts[columns])], np.repeat(columns, counts[columns])
+        yield (
+            order[_ranges(starts[probes[columns]], counts[columns])],
+            np.repeat(columns, counts[columns]),
+        )
 
 
 def _ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Returns `counts[0]` numbers from `starts[0]` on, `counts[1]` from `starts[1]` on, and so forth."""
+    """Returns `counts[0]` numbers from `starts[0]` on, `counts[1]` from `starts[1]` on, and so
+    forth.
+    """
     return np.arange(counts.sum()) + np.repeat(starts - (np.cumsum(counts) - counts), counts)
 
 
 def _distances(hashes: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Returns in how many bits they differ, summing the bits of all fields of 2, 4, then 8 bits at once."""
+    """Returns in how many bits they differ, summing the bits of all fields of 2, 4, then 8 bits at
+    once.
+    """
     bits = hashes ^ others
     bits = bits - ((bits >> np.uint64(1)) & np.uint64(0x5555555555555555))
-    bits = (bits & np.uint64(0x3333333333333333)) + ((bits >> np.uint64(2)) & np.uint64(0x3333333333333333))
+    bits = (bits & np.uint64(0x3333333333333333)) + (
+        (bits >> np.uint64(2)) & np.uint64(0x3333333333333333)
+    )
     bits = (bits + (bits >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
     return ((bits * np.uint64(0x0101010101010101)) >> np.uint64(56)).astype(np.int64)
 
@@ -305,18 +393,24 @@ class _Groups:
 
     def __init__(self, source: Source, hashes: np.ndarray, readable: np.ndarray) -> None:
         self.num_images = source.num_examples
-        self.unreadable = tuple(source.locate(index) for index in np.flatnonzero(~readable).tolist())
+        self.unreadable = tuple(
+            source.locate(index) for index in np.flatnonzero(~readable).tolist()
+        )
         members = np.flatnonzero(np.tile(readable, len(hashes)))
         self.order = members[np.argsort(hashes.ravel()[members], kind="stable")]
         ordered = hashes.ravel()[self.order]
-        self.hashes, self.starts, self.sizes = np.unique(ordered, return_index=True, return_counts=True)
+        self.hashes, self.starts, self.sizes = np.unique(
+            ordered, return_index=True, return_counts=True
+        )
 
 
 def _candidates(train: _Groups, test: _Groups, max_distance: int) -> tuple[np.ndarray, int]:
     """Returns int64 (4, pairs), and how many training images were crowded.
 
-    The rows: training index, in order, test index, whether mirrored, distance. Thousands of flat images, or of one
-    logo, on both sides would make millions of pairs that all say the same: each training image gets the 64 nearest.
+    The rows: training index, in order, test index, whether mirrored, distance. Thousands of flat
+        images, or of one
+    logo, on both sides would make millions of pairs that all say the same: each training image gets
+        the 64 nearest.
     """
     rows, columns, distances = near_hashes(train.hashes, test.hashes, max_distance)
     nearest = np.lexsort((distances, rows))
@@ -325,7 +419,8 @@ def _candidates(train: _Groups, test: _Groups, max_distance: int) -> tuple[np.nd
     before -= before[np.searchsorted(rows, rows)]  # since the first of the same training hash
     taken = np.clip(_MAX_CANDIDATES - before, 0, test.sizes[columns])
     crowded = np.unique(rows[taken < test.sizes[columns]])
-    # From pairs of groups to pairs of images: first each test image of a group, then each training image.
+    # From pairs of groups to pairs of images: first each test image of a group, then each training
+    # image.
     tests = test.order[_ranges(test.starts[columns], taken)]
     rows, distances = np.repeat(rows, taken), np.repeat(distances, taken)
     copies = train.sizes[rows]
@@ -335,22 +430,28 @@ def _candidates(train: _Groups, test: _Groups, max_distance: int) -> tuple[np.nd
     return pairs[:, np.argsort(trains, kind="stable")], int(train.sizes[crowded].sum())
 
 
-# --- step 3: pixels --------------------------------------------------------------------------------------------------
+# --- step 3: pixels
+# --------------------------------------------------------------------------------------------------
 
 
 def similarities(images: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Returns how alike small images are, pair by pair: 1 for equal ones, about 0 for unrelated ones.
+    """Returns how alike small images are, pair by pair: 1 for equal ones, about 0 for unrelated
+    ones.
 
-    The correlation of the pixels of (B, H, W, 3), on the scale of uint8, about their mean colour; about the mean grey,
-    any two objects in a blue sky are alike in that both are blue. Brightness does not change it, so a difference of the
-    mean colours is held against it: 30 grey levels cost 0.01 in a photograph, and nearly all where both are flat.
+    The correlation of the pixels of (B, H, W, 3), on the scale of uint8, about their mean colour;
+    about the mean grey, any two objects in a blue sky are alike in that both are blue. Brightness
+    does not change it, so a difference of the
+    mean colours is held against it: 30 grey levels cost 0.01 in a photograph, and nearly all where
+        both are flat.
 
     Example:
         >>> black, white = np.zeros((1, 16, 16, 3)), np.full((1, 16, 16, 3), 255.0)
         >>> similarities(np.concatenate([black, white]), np.concatenate([black, black])).round(2)
         array([1., 0.])
     """
-    images, others = (values.reshape(len(values), -1, 3).astype(np.float64) for values in (images, others))
+    images, others = (
+        values.reshape(len(values), -1, 3).astype(np.float64) for values in (images, others)
+    )
     means, other_means = images.mean(axis=1, keepdims=True), others.mean(axis=1, keepdims=True)
     images, others = images - means, others - other_means
     covariance = (images * others).mean(axis=(1, 2)) + _NOISE
@@ -359,18 +460,29 @@ def similarities(images: np.ndarray, others: np.ndarray) -> np.ndarray:
     return covariance / (np.sqrt(variances) + _COLOUR_WEIGHT * colour)
 
 
-def _verified(train: Source, test: Source, candidates: np.ndarray, min_similarity: float) -> list[DuplicatePair]:
-    """Returns the candidates that are alike in their pixels; of one that is so in both directions, the better."""
+def _verified(
+    train: Source, test: Source, candidates: np.ndarray, min_similarity: float
+) -> list[DuplicatePair]:
+    """Returns the candidates that are alike in their pixels; of one that is so in both directions,
+    the better.
+    """
     best: dict[tuple[int, ...], DuplicatePair] = {}
     for begin in range(0, candidates.shape[1], _PAIRS_AT_ONCE):
         chosen = candidates[:, begin : begin + _PAIRS_AT_ONCE]
-        lefts, rights = _thumbnails(train, chosen[0]), _turned(_thumbnails(test, chosen[1]), chosen[2])
+        lefts, rights = (
+            _thumbnails(train, chosen[0]),
+            _turned(_thumbnails(test, chosen[1]), chosen[2]),
+        )
         similarity = similarities(lefts, rights)
         alike = similarity >= min_similarity
-        for (row, column, mirrored, distance), value in zip(chosen.T[alike].tolist(), similarity[alike], strict=True):
+        for (row, column, mirrored, distance), value in zip(
+            chosen.T[alike].tolist(), similarity[alike], strict=True
+        ):
             places = train.locate(row), test.locate(column)
             pair = DuplicatePair(row, column, distance, float(value), bool(mirrored), *places)
-            best[row, column] = max(best.get((row, column), pair), pair, key=lambda one: one.similarity)
+            best[row, column] = max(
+                best.get((row, column), pair), pair, key=lambda one: one.similarity
+            )
     return [best[key] for key in sorted(best)]
 
 
@@ -381,7 +493,9 @@ def _turned(images: np.ndarray, mirrored: np.ndarray) -> np.ndarray:
 def _thumbnails(source: Source, indices: np.ndarray, side: int = _THUMBNAIL_SIDE) -> np.ndarray:
     """Returns float32 (len(indices), side, side, 3), reading no image twice."""
     different, positions = np.unique(indices, return_inverse=True)
-    small = _small_images(source, tf.data.Dataset.from_tensor_slices(different), side).batch(_BATCH_SIZE)
+    small = _small_images(source, tf.data.Dataset.from_tensor_slices(different), side).batch(
+        _BATCH_SIZE
+    )
     return np.concatenate([images for _, images in small.as_numpy_iterator()])[positions]
 
 
@@ -389,7 +503,9 @@ def _tiled(tiles: np.ndarray, num_columns: int = 5, margin: int = 4) -> np.ndarr
     """Returns one white sheet with the tiles, line by line."""
     num_rows = -(-len(tiles) // num_columns)
     room = ((0, num_rows * num_columns - len(tiles)), (0, margin), (0, margin), (0, 0))
-    grid = np.pad(~tiles, room).reshape(num_rows, num_columns, *(side + margin for side in tiles.shape[1:3]), 3)
+    grid = np.pad(~tiles, room).reshape(
+        num_rows, num_columns, *(side + margin for side in tiles.shape[1:3]), 3
+    )
     return ~np.concatenate(np.concatenate(grid, axis=1), axis=1)
 
 

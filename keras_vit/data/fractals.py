@@ -1,12 +1,15 @@
-"""Labelled pictures without a camera: random iterated function systems, one to a category, drawn on demand.
+"""Labelled pictures without a camera: random iterated function systems, one to a category, drawn on
+demand.
 
-A category is a system of two to eight affine maps; a picture of it is the set that the maps leave in place, found by
-the chaos game. Here are the search for systems, the drawing inside tf.data, and a sheet to look at. How often a
-picture is seen, and in which order, is decided elsewhere.
+A category is a system of two to eight affine maps; a picture of it is the set that the maps leave
+in place, found by the chaos game. Here are the search for systems, the drawing inside tf.data, and
+a sheet to look at. How often a picture is seen, and in which order, is decided elsewhere.
 
-Source: FractalDB, arXiv:2101.08515 (categories, weighted instances, filling rate); the maps are drawn by their
-singular values, after arXiv:2110.03091, so that all are contractive and three systems in four are usable. Other than in
-FractalDB an instance varies all parameters at once, and colours are random: they say nothing about the category.
+Source: FractalDB, arXiv:2101.08515 (categories, weighted instances, filling rate); the maps are
+drawn by their singular values, after arXiv:2110.03091, so that all are contractive and three
+systems in four are usable. Other than in
+FractalDB an instance varies all parameters at once, and colours are random: they say nothing about
+    the category.
 """
 
 import os
@@ -17,7 +20,8 @@ import numpy as np
 import tensorflow as tf
 
 LARGEST_NUM_MAPS = 8
-# An instance multiplies every parameter by 1 +- 0.1, which may lengthen a map by 0.1 * sqrt(2): 0.85 stays below 1.
+# An instance multiplies every parameter by 1 +- 0.1, which may lengthen a map by 0.1 * sqrt(2):
+# 0.85 stays below 1.
 LARGEST_STRETCH = 0.85
 WEIGHT_SPREAD = 0.1
 LARGEST_TURN = np.pi / 8
@@ -26,7 +30,8 @@ SMALLEST_SCALE, LARGEST_SCALE = 0.7, 0.98
 # Of the cells of a grid over the figure's bounding square: less is a few dots or a thread.
 SMALLEST_FILL = 0.2
 
-# Each chain starts at a fixed point, so it never leaves the figure: it settles in distribution alone.
+# Each chain starts at a fixed point, so it never leaves the figure: it settles in distribution
+# alone.
 _SETTLING_STEPS = 8
 _KEPT_STEPS = 16
 _FILL_GRID = 32
@@ -34,7 +39,8 @@ _CANDIDATES_AT_ONCE = 128
 _POINTS_PER_PIXEL = 2
 _NUM_SLOTS = 1024
 _NUM_TONES = 256
-_NUM_LOOKS = 21  # draws that are not for the chaos game: weights, turn, mirror, scale, place, colours
+# draws that are not for the chaos game: weights, turn, mirror, scale, place, colours
+_NUM_LOOKS = 21
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,13 +75,18 @@ def find_systems(num_classes: int, seed: int) -> Systems:
     Source: arXiv:2101.08515 section 3.2, with the singular values of arXiv:2110.03091 section 3.
     """
     if num_classes < 1 or seed < 0:
-        raise ValueError(f"Expected num_classes >= 1 and seed >= 0. Received: num_classes={num_classes}, seed={seed}.")
+        raise ValueError(
+            f"Expected num_classes >= 1 and seed >= 0. Received: num_classes={num_classes}, "
+            f"seed={seed}."
+        )
     found: list[Systems] = []
     while sum(len(systems.maps) for systems in found) < num_classes:
         generator = np.random.default_rng([seed, len(found)])
         candidates = _candidates(generator)
         usable = _fill(_chaos_game(candidates, generator)) >= SMALLEST_FILL
-        found.append(Systems(maps=candidates.maps[usable], probabilities=candidates.probabilities[usable]))
+        found.append(
+            Systems(maps=candidates.maps[usable], probabilities=candidates.probabilities[usable])
+        )
     return Systems(
         maps=np.concatenate([systems.maps for systems in found])[:num_classes],
         probabilities=np.concatenate([systems.probabilities for systems in found])[:num_classes],
@@ -90,8 +101,11 @@ def _candidates(generator: np.random.Generator) -> Systems:
     linear = _rotations(generator.uniform(-np.pi, np.pi, shape)) * stretches[:, :, None] * signs
     linear = linear @ _rotations(generator.uniform(-np.pi, np.pi, shape))
     offsets = generator.uniform(-1, 1, (*shape, 2, 1))
-    # The more a map covers, the more points it gets; those that cover next to nothing are still seen.
-    probabilities = np.where(np.arange(LARGEST_NUM_MAPS) < num_maps[:, None], stretches.prod(-1) + 0.02, 0)
+    # The more a map covers, the more points it gets; those that cover next to nothing are still
+    # seen.
+    probabilities = np.where(
+        np.arange(LARGEST_NUM_MAPS) < num_maps[:, None], stretches.prod(-1) + 0.02, 0
+    )
     probabilities /= probabilities.sum(-1, keepdims=True)
     return Systems(
         maps=np.concatenate([linear, offsets], axis=-1).astype(np.float32),
@@ -100,7 +114,9 @@ def _candidates(generator: np.random.Generator) -> Systems:
 
 
 def _stretches(generator: np.random.Generator, num_maps: np.ndarray) -> np.ndarray:
-    """Returns (C, M, 2), larger first: many maps must be small ones, or their copies cover each other."""
+    """Returns (C, M, 2), larger first: many maps must be small ones, or their copies cover each
+    other.
+    """
     size = generator.uniform(0.5, 1.5, (len(num_maps), LARGEST_NUM_MAPS, 1))
     narrowness = generator.uniform(0.3, 1, size.shape)
     size = np.minimum(size * 1.1 / np.sqrt(num_maps)[:, None, None], LARGEST_STRETCH)
@@ -129,16 +145,22 @@ def _chaos_game(systems: Systems, generator: np.random.Generator) -> np.ndarray:
 
 
 def _fill(points: np.ndarray) -> np.ndarray:
-    """Returns (C,): which share of the cells of a grid over the bounding square the points reach."""
+    """Returns (C,): which share of the cells of a grid over the bounding square the points
+    reach.
+    """
     low = points.min(-1, keepdims=True)
     extent = (points.max(-1, keepdims=True) - low).max(1, keepdims=True)
     cells = np.minimum((points - low) / extent * _FILL_GRID, _FILL_GRID - 1).astype(np.int64)
-    numbers = cells[:, 0] * _FILL_GRID + cells[:, 1] + np.arange(len(points))[:, None] * _FILL_GRID**2
+    numbers = (
+        cells[:, 0] * _FILL_GRID + cells[:, 1] + np.arange(len(points))[:, None] * _FILL_GRID**2
+    )
     counts = np.bincount(numbers.ravel(), minlength=len(points) * _FILL_GRID**2)
     return (counts.reshape(len(points), -1) > 0).mean(-1)
 
 
-def render(systems: Systems, index: tf.Tensor, *, seed: int, image_size: int) -> tuple[tf.Tensor, tf.Tensor]:
+def render(
+    systems: Systems, index: tf.Tensor, *, seed: int, image_size: int
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Draws picture number `index`, of category `index % C`.
 
     The weights of the system, turn, mirror image, size, place, colours and points follow from
@@ -168,18 +190,28 @@ def render(systems: Systems, index: tf.Tensor, *, seed: int, image_size: int) ->
     num_chains = image_size**2 // _KEPT_STEPS * _POINTS_PER_PIXEL
     num_draws = _NUM_LOOKS + (_SETTLING_STEPS + _KEPT_STEPS) * num_chains
     # One call for all draws, and by the same algorithm on every device.
-    draws = tf.random.stateless_uniform([num_draws], tf.stack([tf.cast(seed, tf.int64), index]), alg="philox")
+    draws = tf.random.stateless_uniform(
+        [num_draws], tf.stack([tf.cast(seed, tf.int64), index]), alg="philox"
+    )
     weights, turn, mirror, scale, place, colors = tf.split(draws[:_NUM_LOOKS], [6, 1, 2, 1, 2, 9])
-    maps = tf.gather(systems.maps, label) * tf.reshape(1 + WEIGHT_SPREAD * (2 * weights - 1), [2, 3])
-    choice = _choice(tf.gather(systems.probabilities, label), tf.reshape(draws[_NUM_LOOKS:], [-1, num_chains]))
+    maps = tf.gather(systems.maps, label) * tf.reshape(
+        1 + WEIGHT_SPREAD * (2 * weights - 1), [2, 3]
+    )
+    choice = _choice(
+        tf.gather(systems.probabilities, label), tf.reshape(draws[_NUM_LOOKS:], [-1, num_chains])
+    )
     points = _points(tf.gather(maps, choice), start=_fixed_point(maps[0]))
     points = _turned(points, LARGEST_TURN * (2 * turn - 1), mirror)
     scale = SMALLEST_SCALE + (LARGEST_SCALE - SMALLEST_SCALE) * scale
-    return _painted(_counts(_placed(points, scale, place), image_size), tf.reshape(colors, [3, 3])), label
+    return _painted(
+        _counts(_placed(points, scale, place), image_size), tf.reshape(colors, [3, 3])
+    ), label
 
 
 def _choice(probabilities: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
-    """Draws from [0, 1) to numbers of maps: a table of equal slots is faster than a search for each draw."""
+    """Draws from [0, 1) to numbers of maps: a table of equal slots is faster than a search for each
+    draw.
+    """
     middles = (np.arange(_NUM_SLOTS, dtype=np.float32) + 0.5) / _NUM_SLOTS
     slots = tf.searchsorted(tf.cumsum(probabilities), middles, side="right")
     return tf.gather(slots, tf.cast(draws * _NUM_SLOTS, tf.int32))
@@ -193,7 +225,9 @@ def _points(maps: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
     """Chosen maps (steps, chains, 2, 3) to points (2, kept steps * chains)."""
     x_and_y = start
     kept = []
-    for by_x, by_y, offset in [tf.unstack(step) for step in tf.unstack(tf.transpose(maps, [0, 3, 2, 1]))]:
+    for by_x, by_y, offset in [
+        tf.unstack(step) for step in tf.unstack(tf.transpose(maps, [0, 3, 2, 1]))
+    ]:
         x_and_y = by_x * x_and_y[0] + by_y * x_and_y[1] + offset
         kept.append(x_and_y)
     return tf.concat(kept[_SETTLING_STEPS:], axis=1)
@@ -206,7 +240,9 @@ def _turned(points: tf.Tensor, angle: tf.Tensor, mirror: tf.Tensor) -> tf.Tensor
 
 
 def _placed(points: tf.Tensor, scale: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
-    """The longer side becomes `scale` of the unit square; `place` says where in the room that is left."""
+    """The longer side becomes `scale` of the unit square; `place` says where in the room that is
+    left.
+    """
     low = tf.reduce_min(points, axis=1)
     extents = tf.reduce_max(points, axis=1) - low
     zoom = scale / tf.reduce_max(extents)
@@ -236,7 +272,12 @@ def _painted(counts: tf.Tensor, colors: tf.Tensor) -> tf.Tensor:
 
 
 def contact_sheet(
-    systems: Systems, *, seed: int, image_size: int = 64, num_categories: int = 8, num_instances: int = 8
+    systems: Systems,
+    *,
+    seed: int,
+    image_size: int = 64,
+    num_categories: int = 8,
+    num_instances: int = 8,
 ) -> np.ndarray:
     """Returns one picture, uint8 (H, W, 3), to look at: a row for each of the first categories.
 
@@ -250,18 +291,23 @@ def contact_sheet(
     num_classes = len(systems.maps)
     if not 1 <= num_categories <= num_classes or num_instances < 1:
         raise ValueError(
-            f"Expected num_categories from 1 to {num_classes}, the number of systems, and num_instances >= 1. "
+            f"Expected num_categories from 1 to {num_classes}, the number of systems, and "
+            f"num_instances >= 1. "
             f"Received: num_categories={num_categories}, num_instances={num_instances}."
         )
     indices = np.arange(num_categories)[:, None] + num_classes * np.arange(num_instances)
     pictures = tf.data.Dataset.from_tensor_slices(indices.ravel()).map(
         lambda index: render(systems, index, seed=seed, image_size=image_size)[0]
     )
-    grid = np.stack(list(pictures.as_numpy_iterator())).reshape(*indices.shape, image_size, image_size, 3)
+    grid = np.stack(list(pictures.as_numpy_iterator())).reshape(
+        *indices.shape, image_size, image_size, 3
+    )
     return grid.swapaxes(1, 2).reshape(num_categories * image_size, num_instances * image_size, 3)
 
 
-def write_contact_sheet(path: str | os.PathLike, systems: Systems, *, seed: int, **layout: int) -> None:
+def write_contact_sheet(
+    path: str | os.PathLike, systems: Systems, *, seed: int, **layout: int
+) -> None:
     """Writes `contact_sheet` as a PNG.
 
     Args:
@@ -280,4 +326,6 @@ def write_contact_sheet(path: str | os.PathLike, systems: Systems, *, seed: int,
     try:
         Path(path).write_bytes(png)
     except OSError as error:
-        raise ValueError(f"Cannot write '{path}': {error.strerror}. Expected a file in a writable folder.") from error
+        raise ValueError(
+            f"Cannot write '{path}': {error.strerror}. Expected a file in a writable folder."
+        ) from error

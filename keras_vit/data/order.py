@@ -1,21 +1,25 @@
-"""Which example stands where: every draw is a function of (seed, epoch, example), so no order has to be remembered.
+"""Which example stands where: every draw is a function of (seed, epoch, example), so no order has
+to be remembered.
 
-A run is one endless row of positions: position p is in epoch p // N, and an epoch is a permutation of the N examples,
-computed for each position by itself. A run starts at any step at once, and its batches do not depend on the number of
-threads or workers, nor on what was read before.
+A run is one endless row of positions: position p is in epoch p // N, and an epoch is a permutation
+of the N examples, computed for each position by itself. A run starts at any step at once, and its
+batches do not depend on the number of threads or workers, nor on what was read before.
 """
 
 import tensorflow as tf
 
-# Of the block cipher behind the permutation. TensorFlow's default of 4 mixes badly: of 1000 examples, one in seven
-# keeps its place from one epoch to the next, and neighbours stay together. From 8 on nothing of that is left.
+# Of the block cipher behind the permutation. TensorFlow's default of 4 mixes badly: of 1000
+# examples, one in seven keeps its place from one epoch to the next, and neighbours stay together.
+# From 8 on nothing of that is left.
 _ROUNDS = 16
 
 # Different uses of one seed must not draw alike.
 _ORDER, _EXAMPLE, _BATCH = 0, 1, 2
 
 
-def examples_at(positions: tf.Tensor, num_examples: int, *, seed: int, shuffle: bool = True) -> tuple:
+def examples_at(
+    positions: tf.Tensor, num_examples: int, *, seed: int, shuffle: bool = True
+) -> tuple:
     """Returns (epochs, indices) of positions.
 
     Args:
@@ -35,11 +39,15 @@ def examples_at(positions: tf.Tensor, num_examples: int, *, seed: int, shuffle: 
     epochs, indices = positions // num_examples, positions % num_examples
     if not shuffle:
         return epochs, indices
-    # `tf.random.experimental.index_shuffle` cannot take a seed for each index: it joins what it adds along the wrong
-    # axis (TensorFlow 2.21). The operation itself can.
-    seeds = tf.stack([tf.fill(tf.shape(epochs), tf.cast(seed, tf.int64)), epochs, tf.zeros_like(epochs)], axis=1)
+    # `tf.random.experimental.index_shuffle` cannot take a seed for each index: it joins what it
+    # adds along the wrong axis (TensorFlow 2.21). The operation itself can.
+    seeds = tf.stack(
+        [tf.fill(tf.shape(epochs), tf.cast(seed, tf.int64)), epochs, tf.zeros_like(epochs)], axis=1
+    )
     last = tf.constant(num_examples - 1, tf.int64)
-    return epochs, tf.raw_ops.RandomIndexShuffle(index=indices, seed=seeds, max_index=last, rounds=_ROUNDS)
+    return epochs, tf.raw_ops.RandomIndexShuffle(
+        index=indices, seed=seeds, max_index=last, rounds=_ROUNDS
+    )
 
 
 def example_seed(seed: int, epoch: tf.Tensor, index: tf.Tensor) -> tf.Tensor:

@@ -1,7 +1,8 @@
 """From a source to batches: training without an end, evaluation with each image once.
 
-Every batch is (images, labels, weights) and has the same number of rows; rows that only fill up have weight 0. A worker
-reads its own rows and no others, and N workers together read what one would have read.
+Every batch is (images, labels, weights) and has the same number of rows; rows that only fill up
+have weight 0. A worker reads its own rows and no others, and N workers together read what one would
+have read.
 """
 
 import atexit
@@ -20,8 +21,9 @@ from keras_vit.levels import to_pixels
 _BATCHES_AT_ONCE = 2
 _BATCHES_AHEAD = 2
 
-# An iterator that only the garbage collector can free, such as one in the traceback of an error, would be freed when
-# Python has shut down: it waits there, for ever, for threads that were in a `tf.numpy_function` (TensorFlow 2.21).
+# An iterator that only the garbage collector can free, such as one in the traceback of an error,
+# would be freed when Python has shut down: it waits there, for ever, for threads that were in a
+# `tf.numpy_function` (TensorFlow 2.21).
 atexit.register(gc.collect)
 
 
@@ -32,8 +34,8 @@ class Share:
     Attributes:
         rows: Of a whole batch, over all workers, filling included.
         num_workers, worker_index: Processes of the run, and which one this is.
-        num_parts: Into how many equal batches this worker's rows are cut: one for each of its replicas, on
-            TensorFlow; 1 where the framework does the cutting.
+        num_parts: Into how many equal batches this worker's rows are cut: one for each of its
+            replicas, on TensorFlow; 1 where the framework does the cutting.
     """
 
     rows: int
@@ -44,7 +46,8 @@ class Share:
     def __post_init__(self) -> None:
         if self.rows % (self.num_workers * self.num_parts):
             raise ValueError(
-                f"{self.rows} rows do not divide into {self.num_workers} workers with {self.num_parts} parts each. "
+                f"{self.rows} rows do not divide into {self.num_workers} workers with "
+                f"{self.num_parts} parts each. "
                 f"Use `padded_rows`."
             )
 
@@ -61,7 +64,9 @@ def padded_rows(batch_size: int, num_parts: int) -> int:
         12
     """
     if batch_size < 1 or num_parts < 1:
-        raise ValueError(f"Both must be at least 1. Received: batch_size={batch_size}, num_parts={num_parts}.")
+        raise ValueError(
+            f"Both must be at least 1. Received: batch_size={batch_size}, num_parts={num_parts}."
+        )
     return -(-batch_size // num_parts) * num_parts
 
 
@@ -78,7 +83,8 @@ def training_batches(
     unreadable: Unreadable | None = None,
     stamp: Callable[[], int] | None = None,
 ) -> tf.data.Dataset:
-    """Returns the batches of a run from a step on: the same from any step, on any number of threads and workers.
+    """Returns the batches of a run from a step on: the same from any step, on any number of threads
+    and workers.
 
     Args:
         source: The examples. Epochs follow each other without a seam; nothing is dropped.
@@ -88,12 +94,14 @@ def training_batches(
         share: What this process reads; default: all.
         start_step: Steps already done.
         total_steps: Where to end; None for never.
-        mixup_alpha: Above 0: each image is mixed with the one before it in the batch, and labels become (B, Y) float32.
+        mixup_alpha: Above 0: each image is mixed with the one before it in the batch, and labels
+            become (B, Y) float32.
         unreadable: Collects what cannot be read; default: a collector of its own, which logs.
         stamp: Called whenever a batch is ready.
 
     Returns:
-        Batches of (images (n, H, W, 3), labels (n,) int64 or (n, Y), weights (n,)), n = `share.local_rows` / num_parts.
+        Batches of (images (n, H, W, 3), labels (n,) int64 or (n, Y), weights (n,)), n =
+        `share.local_rows` / num_parts.
 
     Example:
         >>> from keras_vit.data import sources, transforms
@@ -111,7 +119,9 @@ def training_batches(
     def batch_of(step: tf.Tensor) -> Batch:
         positions = step * batch_size + rows % batch_size
         epochs, indices = order.examples_at(positions, source.num_examples, seed=seed)
-        images, labels, weights = read_batch(source, transforms, epochs, indices, seed=seed, unreadable=unreadable)
+        images, labels, weights = read_batch(
+            source, transforms, epochs, indices, seed=seed, unreadable=unreadable
+        )
         if num_before:
             labels = tf.one_hot(labels, len(source.class_names))
             # Where a partner could not be read, the image stays as it is.
@@ -137,7 +147,8 @@ def evaluation_batches(
 
     Args:
         source, transforms, batch_size, unreadable: As in `training_batches`.
-        share: What this process reads; default: all. Its rows may be more than `batch_size`, for the replicas' sake.
+        share: What this process reads; default: all. Its rows may be more than `batch_size`, for
+            the replicas' sake.
         start: Index of the first example.
 
     Returns:
@@ -157,14 +168,25 @@ def evaluation_batches(
     def batch_of(step: tf.Tensor) -> Batch:
         positions = start + step * share.rows + rows
         is_real = positions < source.num_examples
-        epochs, indices = order.examples_at(tf.where(is_real, positions, 0), source.num_examples, seed=0, shuffle=False)
-        images, labels, weights = read_batch(source, transforms, epochs, indices, seed=0, unreadable=unreadable)
+        epochs, indices = order.examples_at(
+            tf.where(is_real, positions, 0), source.num_examples, seed=0, shuffle=False
+        )
+        images, labels, weights = read_batch(
+            source, transforms, epochs, indices, seed=0, unreadable=unreadable
+        )
         return images, labels, weights * tf.cast(is_real, tf.float32)
 
-    return _finished(tf.data.Dataset.range(-(-(source.num_examples - start) // share.rows)), batch_of, share, None)
+    return _finished(
+        tf.data.Dataset.range(-(-(source.num_examples - start) // share.rows)),
+        batch_of,
+        share,
+        None,
+    )
 
 
-def _mixed(images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, coefficient: tf.Tensor) -> tuple:
+def _mixed(
+    images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, coefficient: tf.Tensor
+) -> tuple:
     is_uint8 = images.dtype == tf.uint8
     readable = tf.equal(weights[:-1], 1)
     partners = tf.where(readable[:, None, None, None], images[:-1], images[1:])
@@ -181,7 +203,10 @@ def _finished(
             return (*batch[:2], tf.identity(batch[2]))
 
     def cut(*batch: tf.Tensor) -> Batch:
-        return tuple(tf.reshape(x, (share.num_parts, x.shape[0] // share.num_parts, *x.shape[1:])) for x in batch)
+        return tuple(
+            tf.reshape(x, (share.num_parts, x.shape[0] // share.num_parts, *x.shape[1:]))
+            for x in batch
+        )
 
     batches = steps.map(batch_of, num_parallel_calls=_BATCHES_AT_ONCE, deterministic=True)
     batches = batches if stamp is None else batches.map(stamped)
@@ -189,5 +214,7 @@ def _finished(
         num_steps = steps.cardinality()
         batches = batches.map(cut).unbatch()
         if num_steps >= 0:
-            batches = batches.apply(tf.data.experimental.assert_cardinality(num_steps * share.num_parts))
+            batches = batches.apply(
+                tf.data.experimental.assert_cardinality(num_steps * share.num_parts)
+            )
     return batches.prefetch(_BATCHES_AHEAD * share.num_parts)

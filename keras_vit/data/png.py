@@ -1,6 +1,8 @@
-"""PNG files to pixels with TensorFlow's operations; transparent ones are laid on white, as `keras_vit.photos` does.
+"""PNG files to pixels with TensorFlow's operations; transparent ones are laid on white, as
+`keras_vit.photos` does.
 
-By itself TensorFlow drops transparency: what is seen then is the colour that an editor left under it, often black.
+By itself TensorFlow drops transparency: what is seen then is the colour that an editor left under
+    it, often black.
 """
 
 import tensorflow as tf
@@ -26,7 +28,9 @@ def decode_png(file: tf.Tensor) -> tf.Tensor:
 
 
 def _opaque(file: tf.Tensor) -> tf.Tensor:
-    """What TensorFlow writes where a file has no opacity: the largest number of its bit depth, so 15 beside 4 bits."""
+    """What TensorFlow writes where a file has no opacity: the largest number of its bit depth, so
+    15 beside 4 bits.
+    """
     header = tf.io.decode_raw(tf.strings.substr(file, 0, _BIT_DEPTH_AT + 1), tf.uint8)
     depth = tf.cast(tf.minimum(header[_BIT_DEPTH_AT], tf.constant(8, tf.uint8)), tf.int32)
     return tf.cast(tf.bitwise.left_shift(1, depth) - 1, tf.uint8)
@@ -34,7 +38,10 @@ def _opaque(file: tf.Tensor) -> tf.Tensor:
 
 def _on_white(pixels: tf.Tensor, opacity: tf.Tensor) -> tf.Tensor:
     """255 - (255 - pixels) * opacity / 255, rounded, in two bytes for each number."""
-    product = tf.cast(255 - pixels, tf.uint16) * tf.cast(opacity, tf.uint16) + tf.constant(128, tf.uint16)
+    product = tf.cast(255 - pixels, tf.uint16) * tf.cast(opacity, tf.uint16) + tf.constant(
+        128, tf.uint16
+    )
     eight = tf.constant(8, tf.uint16)
-    shade = tf.bitwise.right_shift(product + tf.bitwise.right_shift(product, eight), eight)  # Blinn's division by 255
+    # Blinn's division by 255
+    shade = tf.bitwise.right_shift(product + tf.bitwise.right_shift(product, eight), eight)
     return 255 - tf.cast(shade, tf.uint8)

@@ -1,4 +1,5 @@
-"""Data sets as TensorFlow Datasets lays them on the disk: which lie there, preparing the others, finding each record.
+"""Data sets as TensorFlow Datasets lays them on the disk: which lie there, preparing the others,
+finding each record.
 
 What an example is made of is the business of `sources.tfds`.
 """
@@ -39,8 +40,8 @@ def is_prepared(name: str, data_dir: str | os.PathLike | None = None) -> bool:
     """Returns whether a data set lies on the disk. Neither prepares it nor asks the network.
 
     Args:
-        name: As in `sources.tfds`. "clevr" is the version that the library would prepare and no other; "clevr:3.*.*"
-            is the highest 3 on the disk.
+        name: As in `sources.tfds`. "clevr" is the version that the library would prepare and no
+            other; "clevr:3.*.*" is the highest 3 on the disk.
         data_dir: Default: TFDS_DATA_DIR, or ~/tensorflow_datasets.
 
     Raises:
@@ -54,27 +55,32 @@ def is_prepared(name: str, data_dir: str | os.PathLike | None = None) -> bool:
 
 
 def prepare(name: str, data_dir: str | os.PathLike | None = None):
-    """Returns the builder of a data set that lies on the disk as TFRecords; downloads and prepares it if need be.
+    """Returns the builder of a data set that lies on the disk as TFRecords; downloads and prepares
+    it if need be.
 
     Args:
         name, data_dir: As in `is_prepared`.
 
     Raises:
-        ValueError: If there is no such data set, if it cannot be prepared here, or if it lies there in another format.
+        ValueError: If there is no such data set, if it cannot be prepared here, or if it lies there
+            in another format.
     """
     builder = _builder(name, data_dir)
     if not builder.data_path.exists():
         try:
             _check_online(builder)
             builder.download_and_prepare(file_format="tfrecord")
-        except Exception as error:  # whatever the network, the disk or the data set throws: the way out is the same
+        # whatever the network, the disk or the data set throws: the way out is the same
+        except Exception as error:
             raise ValueError(
-                f"{name} is not in {builder.data_dir} and cannot be prepared here: {type(error).__name__}: "
+                f"{name} is not in {builder.data_dir} and cannot be prepared here: "
+                f"{type(error).__name__}: "
                 f"{str(error)[:300]}. Prepare it on a machine with a network, and copy the folder."
             ) from error
     if builder.info.file_format is not None and builder.info.file_format.value != "tfrecord":
         raise ValueError(
-            f"{name} was prepared as {builder.info.file_format.value} in {builder.data_dir}; TFRecords are needed. "
+            f"{name} was prepared as {builder.info.file_format.value} in {builder.data_dir}; "
+            f"TFRecords are needed. "
             'Prepare it again: tfds.builder(...).download_and_prepare(file_format="tfrecord").'
         )
     return builder
@@ -90,13 +96,15 @@ def _builder(name: str, data_dir: str | os.PathLike | None):
             f"TensorFlow Datasets knows no {name!r}.{suggestion} "
             "An image folder of your own is read with `image_folder`."
         ) from error
-    except (ValueError, AssertionError) as error:  # the second is how it says that there is no such version
+    # the second is how it says that there is no such version
+    except (ValueError, AssertionError) as error:
         raise ValueError(f"TensorFlow Datasets knows no {name!r}: {str(error)[:300]}") from error
 
 
 def _check_online(builder) -> None:
     """Raises OSError at once where TensorFlow Datasets would try for minutes."""
-    if urllib.request.getproxies().keys() - {"no"}:  # a proxy knows names that we do not; NO_PROXY is none
+    # a proxy knows names that we do not; NO_PROXY is none
+    if urllib.request.getproxies().keys() - {"no"}:
         return
     hosts = {urllib.parse.urlsplit(url).hostname for url in builder.url_infos or ()}
     for host in sorted(host for host in hosts if host):
@@ -123,14 +131,24 @@ class Records:
         return f"{self.files[number]} at byte {start}"
 
     def reader(self) -> Callable[[tf.Tensor], tf.Tensor]:
-        """Returns the function from an index, a scalar int64 tensor, to a record, a scalar string; for tf.data."""
-        numbers, starts, lengths = (tf.constant(column, tf.int64) for column in zip(*self.places, strict=True))
-        paths, sizes = tf.constant(self.files), tf.constant([os.path.getsize(file) for file in self.files], tf.int64)
+        """Returns the function from an index, a scalar int64 tensor, to a record, a scalar string;
+        for tf.data.
+        """
+        numbers, starts, lengths = (
+            tf.constant(column, tf.int64) for column in zip(*self.places, strict=True)
+        )
+        paths, sizes = (
+            tf.constant(self.files),
+            tf.constant([os.path.getsize(file) for file in self.files], tf.int64),
+        )
 
         def read(index: tf.Tensor) -> tf.Tensor:
             start, length, number = starts[index], lengths[index], numbers[index]
             return tf.data.FixedLengthRecordDataset(
-                paths[number], record_bytes=length, header_bytes=start, footer_bytes=sizes[number] - start - length
+                paths[number],
+                record_bytes=length,
+                header_bytes=start,
+                footer_bytes=sizes[number] - start - length,
             ).get_single_element()
 
         return read
@@ -155,14 +173,18 @@ def records(builder, split: str) -> Records:
     places = []
     for number, instruction in enumerate(instructions):
         end = None if instruction.take < 0 else instruction.skip + instruction.take
-        places += [(number, *place) for place in _places_in(instruction.filename)[instruction.skip : end]]
+        places += [
+            (number, *place) for place in _places_in(instruction.filename)[instruction.skip : end]
+        ]
     if not places:
         raise ValueError(f"{name} {split} has no examples.")
     return Records(tuple(instruction.filename for instruction in instructions), tuple(places))
 
 
 def _places_in(path: str) -> list[tuple[int, int]]:
-    """(start, length) in bytes of every record of a TFRecord file: length (8), checksum (4), data, checksum (4)."""
+    """(start, length) in bytes of every record of a TFRecord file: length (8), checksum (4), data,
+    checksum (4).
+    """
     places, position, size = [], 0, os.path.getsize(path)
     with open(path, "rb") as file:
         while position < size:

@@ -1,17 +1,20 @@
 """RandAugment: a few distortions drawn from sixteen, all at one magnitude.
 
-The sixteen, their magnitudes and the grey that fills what they uncover are those of the code behind AugReg and the
-better plain ViT baselines. On whole numbers of pixels and levels they agree with Pillow, level for level. It differs
-from its source in this:
+The sixteen, their magnitudes and the grey that fills what they uncover are those of the code behind
+AugReg and the better plain ViT baselines. On whole numbers of pixels and levels they agree with
+Pillow, level for level. It differs from its source in this:
 
-- Lengths (translation, cutout) are fixed there, for images of 224 pixels. Here they grow and shrink with the image, so
-  that an image of 32 pixels is not pushed out of its own frame.
-- Posterizing keeps one bit to eight, solarizing starts at 0 to 256. Magnitudes beyond 10 ask for more.
+- Lengths (translation, cutout) are fixed there, for images of 224 pixels. Here they grow and shrink
+  with the image, so that an image of 32 pixels is not pushed out of its own frame.
+- Posterizing keeps one bit to eight, solarizing starts at 0 to 256. Magnitudes beyond 10 ask for
+  more.
 
-As there, a greater magnitude posterizes and solarizes less: at 10, Solarize leaves an image as it was.
+As there, a greater magnitude posterizes and solarizes less: at 10, Solarize leaves an image as it
+    was.
 
-An operation is a function `(image, draw) -> image`, image uint8 (H, W, 3), draw three floats in [0, 1): the first
-decides on the sign, the others where to cut out. Only the operation drawn runs. `tf.where` and tables of 256 levels
+An operation is a function `(image, draw) -> image`, image uint8 (H, W, 3), draw three floats in [0,
+1): the first decides on the sign, the others where to cut out. Only the operation drawn runs.
+`tf.where` and tables of 256 levels
 are avoided where arithmetic does the same: on bytes, both take several times as long.
 
 Source: arXiv:1909.13719; google-research/big_vision, pp/archive/autoaugment.py.
@@ -31,11 +34,14 @@ Operation = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 _GREY = 128
 _REFERENCE_SIZE = 224  # pixels; the lengths below are meant for it
-_MOST_LOOKED_UP = 3 * 2**20  # numbers of an image; tables of larger ones would weigh more than they save
+# numbers of an image; tables of larger ones would weigh more than they save
+_MOST_LOOKED_UP = 3 * 2**20
 # Pillow's weights of red, green and blue, in 1 / 65536: whole numbers, so their sums are exact.
 _LUMA = np.array([[19595], [38470], [7471]], np.float32)
 # One 3 by 3 kernel for each channel, in 1 / 13.
-_SMOOTH = np.tile(np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32)[..., None, None], (1, 1, 3, 1))
+_SMOOTH = np.tile(
+    np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32)[..., None, None], (1, 1, 3, 1)
+)
 
 
 def rand_augment(num_ops: int = 2, magnitude: float = 10) -> Transform:
@@ -58,13 +64,17 @@ def rand_augment(num_ops: int = 2, magnitude: float = 10) -> Transform:
         TensorShape([32, 32, 3])
     """
     if num_ops < 0 or magnitude < 0:
-        raise ValueError(f"`num_ops` and `magnitude` must not be negative. Received: {num_ops} and {magnitude}.")
+        raise ValueError(
+            f"`num_ops` and `magnitude` must not be negative. Received: {num_ops} and {magnitude}."
+        )
     choices = list(operations(magnitude).values())
 
     def transform(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         image = decode(image, seed)
         if image.dtype != tf.uint8:
-            raise ValueError(f"RandAugment needs uint8. Received: {image.dtype.name}. Put `to_uint8` before it.")
+            raise ValueError(
+                f"RandAugment needs uint8. Received: {image.dtype.name}. Put `to_uint8` before it."
+            )
         shape = image.shape
         draws = tf.random.stateless_uniform((num_ops, 4), seed)
         for number in range(num_ops):
@@ -119,7 +129,9 @@ def _solarize(image: tf.Tensor, draw: tf.Tensor, threshold: int) -> tf.Tensor:
 def _solarize_add(image: tf.Tensor, draw: tf.Tensor, addition: int) -> tf.Tensor:
     """Brightens the darker half of the levels."""
     pixels = tf.cast(image, tf.float32)
-    return tf.cast(tf.minimum(pixels + addition * tf.cast(pixels < 128, tf.float32), 255.0), tf.uint8)
+    return tf.cast(
+        tf.minimum(pixels + addition * tf.cast(pixels < 128, tf.float32), 255.0), tf.uint8
+    )
 
 
 def _brightness(image: tf.Tensor, draw: tf.Tensor, factor: float) -> tf.Tensor:
@@ -144,11 +156,15 @@ def _luma(pixels: tf.Tensor) -> tf.Tensor:
 
 def _blend(degenerate: tf.Tensor | float, pixels: tf.Tensor, factor: float) -> tf.Tensor:
     """Goes from a degenerate image, at factor 0, to the original, at 1, and past it."""
-    return tf.cast(tf.clip_by_value(degenerate + factor * (pixels - degenerate), 0.0, 255.0), tf.uint8)
+    return tf.cast(
+        tf.clip_by_value(degenerate + factor * (pixels - degenerate), 0.0, 255.0), tf.uint8
+    )
 
 
 def _sharpness(image: tf.Tensor, draw: tf.Tensor, factor: float) -> tf.Tensor:
-    """Blends with a smoothed image, whose pixels weigh their neighbours 1 and themselves 5. The border stays."""
+    """Blends with a smoothed image, whose pixels weigh their neighbours 1 and themselves 5. The
+    border stays.
+    """
     pixels = tf.cast(image, tf.float32)
     sums = tf.nn.depthwise_conv2d(pixels[tf.newaxis], _SMOOTH, (1, 1, 1, 1), "SAME")[0]
     sharp = _blend(tf.floor(sums / 13.0 + 0.5), pixels, factor)
@@ -158,14 +174,19 @@ def _sharpness(image: tf.Tensor, draw: tf.Tensor, factor: float) -> tf.Tensor:
 
 
 def _auto_contrast(image: tf.Tensor, draw: tf.Tensor) -> tf.Tensor:
-    """Stretches each channel from its darkest and brightest level to 0 and 255. Of one level only, it stays."""
+    """Stretches each channel from its darkest and brightest level to 0 and 255. Of one level only,
+    it stays.
+    """
     rows = _rows(tf.cast(image, tf.float32))
     lowest, highest = (
-        reduce(tf.reshape(reduce(rows, axis=0), (-1, 3)), axis=0) for reduce in (tf.reduce_min, tf.reduce_max)
+        reduce(tf.reshape(reduce(rows, axis=0), (-1, 3)), axis=0)
+        for reduce in (tf.reduce_min, tf.reduce_max)
     )
     span = highest - lowest
     start, factor = tf.where(span > 0, lowest, 0.0), tf.where(span > 0, 255.0, 1.0)
-    start, factor, span = (tf.tile(x, tf.shape(image)[1:2]) for x in (start, factor, tf.maximum(span, 1.0)))
+    start, factor, span = (
+        tf.tile(x, tf.shape(image)[1:2]) for x in (start, factor, tf.maximum(span, 1.0))
+    )
     # Whole numbers below 2^16 over ones below 2^8: no quotient is rounded across a whole number.
     return tf.reshape(tf.cast(tf.floor((rows - start) * factor / span), tf.uint8), tf.shape(image))
 
@@ -173,7 +194,9 @@ def _auto_contrast(image: tf.Tensor, draw: tf.Tensor) -> tf.Tensor:
 def _equalize(image: tf.Tensor, draw: tf.Tensor) -> tf.Tensor:
     """Spreads each channel so that its levels are about equally frequent."""
     places = _places(image)
-    counts = tf.raw_ops.DenseBincount(input=tf.reshape(places, [-1]), size=768, weights=tf.constant((), tf.int32))
+    counts = tf.raw_ops.DenseBincount(
+        input=tf.reshape(places, [-1]), size=768, weights=tf.constant((), tf.int32)
+    )
     counts = tf.reshape(counts, (3, 256))
     levels = tf.range(256)
     brightest = tf.reduce_max(tf.where(counts > 0, levels, 0), axis=1)
@@ -199,46 +222,67 @@ def _look_up(places: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
 
 
 def _cutout(image: tf.Tensor, draw: tf.Tensor, reach: float) -> tf.Tensor:
-    """Greys what is around a point anywhere in the image, up to `reach` of the image's sides away."""
+    """Greys what is around a point anywhere in the image, up to `reach` of the image's sides
+    away.
+    """
     sides = tf.shape(image)[:2]
     reaches = tf.cast(reach * tf.cast(sides, tf.float32), tf.int32)
     centre = tf.cast(draw[1:] * tf.cast(sides, tf.float32), tf.int32)
     begin, end = tf.maximum(centre - reaches, 0), tf.minimum(centre + reaches, sides)
     grey = tf.fill(tf.concat([end - begin, (3,)], axis=0), tf.constant(_GREY, tf.uint8))
-    return tf.raw_ops.TensorStridedSliceUpdate(input=image, begin=begin, end=end, strides=(1, 1), value=grey)
+    return tf.raw_ops.TensorStridedSliceUpdate(
+        input=image, begin=begin, end=end, strides=(1, 1), value=grey
+    )
 
 
 def _translate(image: tf.Tensor, draw: tf.Tensor, axis: int, reach: float) -> tf.Tensor:
     """Moves the image by whole pixels, `reach` of its side, one way or the other by chance."""
     shape, along = tf.shape(image), np.eye(3, dtype=np.int32)[axis]
     sign = 1.0 - 2.0 * tf.floor(2.0 * draw[0])
-    distance = tf.cast(tf.round(sign * min(reach, 1.0) * tf.cast(shape[axis], tf.float32)), tf.int32)
+    distance = tf.cast(
+        tf.round(sign * min(reach, 1.0) * tf.cast(shape[axis], tf.float32)), tf.int32
+    )
     before, after = tf.maximum(-distance, 0), tf.maximum(distance, 0)
     remains = tf.slice(image, after * along, shape - (before + after) * along)
-    grey = [tf.fill(shape * (1 - along) + side * along, tf.constant(_GREY, tf.uint8)) for side in (before, after)]
+    grey = [
+        tf.fill(shape * (1 - along) + side * along, tf.constant(_GREY, tf.uint8))
+        for side in (before, after)
+    ]
     return tf.concat([grey[0], remains, grey[1]], axis)
 
 
 def _either_way(transform_of: Callable[[float], np.ndarray], amount: float) -> Operation:
     """Turns or slants the image one way or the other by chance."""
-    return functools.partial(_warp, transforms=np.stack([transform_of(amount), transform_of(-amount)]))
+    return functools.partial(
+        _warp, transforms=np.stack([transform_of(amount), transform_of(-amount)])
+    )
 
 
 def _warp(image: tf.Tensor, draw: tf.Tensor, transforms: np.ndarray) -> tf.Tensor:
     which = tf.cast(2.0 * draw[0], tf.int32)
     if (image.shape.num_elements() or math.inf) > _MOST_LOOKED_UP:
-        return _projected(image, tf.gather(tf.constant(transforms, tf.float32), which), fill_value=_GREY)
-    # Of a known size, it is known which pixel goes where: to look that up takes a third of the time.
-    pixels = tf.concat([tf.reshape(image, (-1, 3)), tf.fill((1, 3), tf.constant(_GREY, tf.uint8))], axis=0)
+        return _projected(
+            image, tf.gather(tf.constant(transforms, tf.float32), which), fill_value=_GREY
+        )
+    # Of a known size, it is known which pixel goes where: to look that up takes a third of the
+    # time.
+    pixels = tf.concat(
+        [tf.reshape(image, (-1, 3)), tf.fill((1, 3), tf.constant(_GREY, tf.uint8))], axis=0
+    )
     sources = tf.gather(tf.constant(_sources(*image.shape[:2], transforms)), which)
     return tf.reshape(tf.gather(pixels, sources), image.shape)
 
 
 def _sources(height: int, width: int, transforms: np.ndarray) -> np.ndarray:
-    """For each transform and each pixel of its result: the number of the pixel that it comes from; the last: none."""
+    """For each transform and each pixel of its result: the number of the pixel that it comes from;
+    the last: none.
+    """
     with tf.init_scope():
         numbers = tf.reshape(tf.range(float(height * width)), (height, width, 1))
-        moved = [_projected(numbers, tf.constant(one, tf.float32), fill_value=height * width) for one in transforms]
+        moved = [
+            _projected(numbers, tf.constant(one, tf.float32), fill_value=height * width)
+            for one in transforms
+        ]
         return np.stack(moved).reshape(len(transforms), -1).astype(np.int32)
 
 

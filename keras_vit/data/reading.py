@@ -1,7 +1,8 @@
 """From indices to a batch of images, when some of the files cannot be read.
 
-An unreadable image takes its place in the batch with weight 0: it is not learned from, it is counted and named, and the
-others stay where they are. Batches in which all can be read cost nothing extra.
+An unreadable image takes its place in the batch with weight 0: it is not learned from, it is
+counted and named, and the others stay where they are. Batches in which all can be read cost nothing
+extra.
 """
 
 import os
@@ -29,18 +30,21 @@ MOST_UNREADABLE = 0.2
 
 
 class Unreadable:
-    """The images of a source that could not be read; all of them, or more than a fifth (and than ten), is an error.
+    """The images of a source that could not be read; all of them, or more than a fifth (and than
+    ten), is an error.
 
     Args:
         source: Whose they are.
         strict: Raise at the first one.
-        record: A file that keeps their places, one in a line, over all parts and workers of a run, each with a tab and
-            the reason behind it; None for none.
+        record: A file that keeps their places, one in a line, over all parts and workers of a run,
+            each with a tab and the reason behind it; None for none.
 
     Attributes:
-        places: Where they are, in the order in which they were met; line breaks and bytes that are no UTF-8 as escapes.
+        places: Where they are, in the order in which they were met; line breaks and bytes that are
+            no UTF-8 as escapes.
         reasons: Place to why it cannot be read.
-        fatal: With `strict`, what to say about the first one; tf.data wraps what is raised inside it.
+        fatal: With `strict`, what to say about the first one; tf.data wraps what is raised inside
+            it.
     """
 
     def __init__(self, source: Source, *, strict: bool = False, record: Path | None = None):
@@ -58,11 +62,16 @@ class Unreadable:
 
     def add(self, indices: np.ndarray) -> np.int64:
         """Takes the indices of a batch that could not be read. Returns their number."""
-        found = {to_one_line(place): place for place in (self.source.locate(int(index)) for index in indices)}
+        found = {
+            to_one_line(place): place
+            for place in (self.source.locate(int(index)) for index in indices)
+        }
         with self._lock:
             if found and self.strict:
                 name, place = next(iter(found.items()))
-                self._fail(f"{name} cannot be read: {_why(place)}. Replace it, or turn `strict` off.")
+                self._fail(
+                    f"{name} cannot be read: {_why(place)}. Replace it, or turn `strict` off."
+                )
             new = {name: _why(place) for name, place in found.items() if name not in self.reasons}
             self.reasons |= new
             self.places += new
@@ -72,7 +81,8 @@ class Unreadable:
         count = self.source.num_examples
         if len(self.places) >= count or len(self.places) > max(MOST_UNREADABLE * count, 10):
             self._fail(
-                f"{len(self.places)} of the {count} images of {self.source.name} could not be read. "
+                f"{len(self.places)} of the {count} images of {self.source.name} could not be "
+                f"read. "
                 f"Is the disk still there? The last: {self.places[-1]}."
             )
         for name, reason in new.items():
@@ -100,7 +110,9 @@ def read_record(record: Path) -> dict[str, str]:
 
 
 def _why(place: str) -> str:
-    """The reason of the reader of photos, which all commands give; TensorFlow's decoders refuse more than it does."""
+    """The reason of the reader of photos, which all commands give; TensorFlow's decoders refuse
+    more than it does.
+    """
     reason = why_not(place) if os.path.isfile(place) else ""
     return to_one_line(reason) or "not an image, or cut short"
 
@@ -111,7 +123,9 @@ def named(*collectors: Unreadable | None) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        fatal = [collector.fatal for collector in collectors if collector is not None and collector.fatal]
+        fatal = [
+            collector.fatal for collector in collectors if collector is not None and collector.fatal
+        ]
         if not fatal:
             raise
         raise ValueError(fatal[0]) from error
@@ -144,17 +158,20 @@ def read_batch(
     Args:
         source: Where they are.
         transforms: (image, seed) to image, applied in turn.
-        epochs, indices: (n,) int64. The draws of a transform depend on both, on `seed`, and on its place.
+        epochs, indices: (n,) int64. The draws of a transform depend on both, on `seed`, and on its
+            place.
         seed: Of the run.
         unreadable: Takes the indices of those that cannot be read.
         parallelism: Examples read at the same time.
 
     Returns:
-        images (n, H, W, 3), labels (n,) int64, weights (n,) float32: 0 where the image could not be read.
+        images (n, H, W, 3), labels (n,) int64, weights (n,) float32: 0 where the image could not be
+        read.
     """
     size = indices.shape[0]
 
-    @tf.function(input_signature=[tf.TensorSpec((), tf.int64)] * 2)  # traced once, though three graphs call it
+    # traced once, though three graphs call it
+    @tf.function(input_signature=[tf.TensorSpec((), tf.int64)] * 2)
     def one(epoch: tf.Tensor, index: tf.Tensor) -> Batch:
         image, label = source.read(index)
         key = example_seed(seed, epoch, index)
@@ -169,18 +186,32 @@ def read_batch(
     def at_once() -> Batch:
         batches = examples.map(one, num_parallel_calls=parallelism).batch(size)
         nothing = tf.data.Dataset.from_tensors(tuple(value[None][:0] for value in blank))
-        return batches.ignore_errors(log_warning=False).concatenate(nothing).take(1).get_single_element()
+        return (
+            batches.ignore_errors(log_warning=False)
+            .concatenate(nothing)
+            .take(1)
+            .get_single_element()
+        )
 
     def one_or_blank(epoch: tf.Tensor, index: tf.Tensor) -> Batch:
-        example = tf.data.Dataset.from_tensors((epoch, index)).map(one).ignore_errors(log_warning=False)
+        example = (
+            tf.data.Dataset.from_tensors((epoch, index)).map(one).ignore_errors(log_warning=False)
+        )
         return example.concatenate(tf.data.Dataset.from_tensors(blank)).take(1).get_single_element()
 
     def one_by_one() -> Batch:
-        batch = examples.map(one_or_blank, num_parallel_calls=parallelism).batch(size).get_single_element()
+        batch = (
+            examples.map(one_or_blank, num_parallel_calls=parallelism)
+            .batch(size)
+            .get_single_element()
+        )
         bad = tf.boolean_mask(indices, tf.equal(batch[2], 0))
         with tf.control_dependencies([tf.numpy_function(unreadable.add, [bad], tf.int64)]):
             return tuple(tf.identity(value) for value in batch)
 
     first_try = at_once()
     batch = tf.cond(tf.equal(tf.shape(first_try[2])[0], size), lambda: first_try, one_by_one)
-    return tuple(tf.ensure_shape(value, (size, *spec.shape)) for value, spec in zip(batch, shapes, strict=True))
+    return tuple(
+        tf.ensure_shape(value, (size, *spec.shape))
+        for value, spec in zip(batch, shapes, strict=True)
+    )

@@ -1,8 +1,10 @@
-"""Where examples come from: arrays, image folders, TensorFlow Datasets, scikit-learn's digits, fractals.
+"""Where examples come from: arrays, image folders, TensorFlow Datasets, scikit-learn's digits,
+fractals.
 
-A source says what its examples are and how to read one. It neither shuffles, nor decodes, nor batches: the order is
-the business of `order.py`, images of `transforms.py`, batches of `pipeline.py`. Every example has an index, so that a
-run can start at any step at once; TFRecord files are given one by a pass over their record headers.
+A source says what its examples are and how to read one. It neither shuffles, nor decodes, nor
+batches: the order is the business of `order.py`, images of `transforms.py`, batches of
+`pipeline.py`. Every example has an index, so that a run can start at any step at once; TFRecord
+files are given one by a pass over their record headers.
 """
 
 import hashlib
@@ -33,7 +35,8 @@ class Source:
             file) or uint8 (H, W, 3), the label a scalar int64. Runs inside tf.data, in parallel.
         locate: index to what a person would look for: a path, or "name[index]".
         labels: (num_examples,) int64, where they are known without reading the examples.
-        content: To a hash of what `locate` cannot tell apart: pixels of arrays, sizes and times of files.
+        content: To a hash of what `locate` cannot tell apart: pixels of arrays, sizes and times of
+            files.
         left_out: Files of the folder that are no examples, with reasons.
     """
 
@@ -48,7 +51,9 @@ class Source:
 
     def examples(self) -> tf.data.Dataset:
         """Returns (index, image, label) of every example once, in the order of the index."""
-        return tf.data.Dataset.range(self.num_examples).map(lambda index: (index, *self.read(index)))
+        return tf.data.Dataset.range(self.num_examples).map(
+            lambda index: (index, *self.read(index))
+        )
 
     def sha256(self) -> str:
         """Returns a hash of the classes, the labels, the places and the contents of the examples.
@@ -69,7 +74,9 @@ class Source:
         Raises:
             ValueError: If nothing remains.
         """
-        return self.subset(np.setdiff1d(np.arange(self.num_examples), np.fromiter(indices, np.int64)))
+        return self.subset(
+            np.setdiff1d(np.arange(self.num_examples), np.fromiter(indices, np.int64))
+        )
 
     def split(self, share: float, *, seed: int = 0) -> tuple["Source", "Source"]:
         """Returns a random part of the examples, and the others; both in the order of the index.
@@ -85,13 +92,16 @@ class Source:
             >>> [part.num_examples for part in digits("train").split(0.1)]
             [144, 1293]
         """
-        first = np.random.default_rng(seed).permutation(self.num_examples)[: round(share * self.num_examples)]
+        first = np.random.default_rng(seed).permutation(self.num_examples)[
+            : round(share * self.num_examples)
+        ]
         return self.subset(np.sort(first)), self.without(first)
 
     def split_by_class(self, share: float, *, seed: int = 0) -> tuple["Source", "Source"]:
         """Returns a random part of each class, and the others; both in the order of the index.
 
-        Of each class at least one example goes to either side, however few it has; a single one goes to the others.
+        Of each class at least one example goes to either side, however few it has; a single one
+        goes to the others.
 
         Args:
             share: Of the first part, from 0 to 1.
@@ -106,10 +116,13 @@ class Source:
             [[2, 1], [18, 2]]
         """
         if self.labels is None:
-            raise ValueError(f"The labels of {self.name} are not known before it is read. Use `split`.")
+            raise ValueError(
+                f"The labels of {self.name} are not known before it is read. Use `split`."
+            )
         if self.num_examples and np.bincount(self.labels).max() < 2:
             raise ValueError(
-                f"No class of {self.name} has more than one image, and an image cannot be both learned from and "
+                f"No class of {self.name} has more than one image, and an image cannot be both "
+                f"learned from and "
                 "measured on. Add images, or name others to measure on."
             )
         first = share_of_each_class(self.labels, share, seed=seed)
@@ -132,9 +145,14 @@ class Source:
 
         def read(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             image, label = self.read(index)
-            return image, tf.where(label < 0, label, lookup[tf.maximum(label, 0)])  # below 0: without a label
+            # below 0: without a label
+            return image, tf.where(label < 0, label, lookup[tf.maximum(label, 0)])
 
-        known = None if self.labels is None else np.where(self.labels < 0, self.labels, table[self.labels])
+        known = (
+            None
+            if self.labels is None
+            else np.where(self.labels < 0, self.labels, table[self.labels])
+        )
         return replace(self, class_names=tuple(class_names), read=read, labels=known)
 
     def subset(self, indices: Sequence[int] | np.ndarray) -> "Source":
@@ -149,7 +167,8 @@ class Source:
             raise ValueError(f"No example of {self.name} would remain.")
         if kept.min() < 0 or kept.max() >= self.num_examples:
             raise ValueError(
-                f"{self.name} has the examples 0 to {self.num_examples - 1}. Received: {kept.min()} to {kept.max()}."
+                f"{self.name} has the examples 0 to {self.num_examples - 1}. Received: "
+                f"{kept.min()} to {kept.max()}."
             )
         table = tf.constant(kept)
         return replace(
@@ -162,7 +181,8 @@ class Source:
 
 
 def share_of_each_class(labels: np.ndarray, share: float, *, seed: int) -> np.ndarray:
-    """Draws a share of the examples of each class, at least one and not all; returns their places, in ascending order.
+    """Draws a share of the examples of each class, at least one and not all; returns their places,
+    in ascending order.
 
     Args:
         labels: (N,) integers from 0. Of a class with a single example none is drawn.
@@ -175,14 +195,18 @@ def share_of_each_class(labels: np.ndarray, share: float, *, seed: int) -> np.nd
         [2, 1]
     """
     counts = np.bincount(labels)
-    taken = np.clip(np.round(share * counts).astype(int), 1, np.maximum(counts, 2) - 1) * (counts > 1)
+    taken = np.clip(np.round(share * counts).astype(int), 1, np.maximum(counts, 2) - 1) * (
+        counts > 1
+    )
     order = np.random.default_rng(seed).permutation(len(labels))
     by_class = order[np.argsort(labels[order], kind="stable")]
     rank = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
     return np.sort(by_class[rank < np.repeat(taken, counts)])
 
 
-def arrays(images: np.ndarray, labels: np.ndarray, class_names: Sequence[str] | None = None, name: str = "") -> Source:
+def arrays(
+    images: np.ndarray, labels: np.ndarray, class_names: Sequence[str] | None = None, name: str = ""
+) -> Source:
     """NumPy arrays.
 
     Args:
@@ -196,19 +220,33 @@ def arrays(images: np.ndarray, labels: np.ndarray, class_names: Sequence[str] | 
         ('0', '1')
     """
     images, labels = np.asarray(images), np.asarray(labels)
-    if images.dtype != np.uint8 or images.ndim not in (3, 4) or (images.ndim == 4 and images.shape[-1] not in (1, 3)):
+    if (
+        images.dtype != np.uint8
+        or images.ndim not in (3, 4)
+        or (images.ndim == 4 and images.shape[-1] not in (1, 3))
+    ):
         raise ValueError(
             "`images` must be uint8 of shape (N, H, W), (N, H, W, 1) or (N, H, W, 3). "
             f"Received: {images.dtype} of shape {images.shape}."
         )
-    if labels.shape != images.shape[:1] or not np.issubdtype(labels.dtype, np.integer) or not labels.size:
+    if (
+        labels.shape != images.shape[:1]
+        or not np.issubdtype(labels.dtype, np.integer)
+        or not labels.size
+    ):
         raise ValueError(
             f"`labels` must be {len(images)} integers, one for each image. "
             f"Received: {labels.dtype} of shape {labels.shape}."
         )
-    names = tuple(class_names) if class_names is not None else tuple(map(str, range(int(labels.max()) + 1)))
+    names = (
+        tuple(class_names)
+        if class_names is not None
+        else tuple(map(str, range(int(labels.max()) + 1)))
+    )
     if labels.min() < 0 or labels.max() >= len(names):
-        raise ValueError(f"Labels must be 0 to {len(names) - 1}. Received: {labels.min()} to {labels.max()}.")
+        raise ValueError(
+            f"Labels must be 0 to {len(names) - 1}. Received: {labels.min()} to {labels.max()}."
+        )
     images = images if images.ndim == 4 else images[..., None]
     all_images, all_labels = tf.constant(images), tf.constant(labels, tf.int64)
 
@@ -229,19 +267,23 @@ def arrays(images: np.ndarray, labels: np.ndarray, class_names: Sequence[str] | 
 
 
 def image_folder(path: str | os.PathLike, *, class_names: Sequence[str] | None = None) -> Source:
-    """A folder with one folder of photos for each class: `path/class/*.jpg`, and in folders below at any depth.
+    """A folder with one folder of photos for each class: `path/class/*.jpg`, and in folders below
+    at any depth.
 
-    Photos are those of `keras_vit.photos.walk`, which all commands read. Classes and files are in the order of their
-    names, so it is the same on every machine. A class folder without photos is left out, and so is a photo beside the
+    Photos are those of `keras_vit.photos.walk`, which all commands read. Classes and files are in
+    the order of their names, so it is the same on every machine. A class folder without photos is
+    left out, and so is a photo beside the
     class folders: `left_out` of the source names them.
 
     Args:
         path: The folder of the classes.
-        class_names: The classes of the source, in this order: those of the training set, for a test set. Of one that
-            the folder lacks there is no example; photos of others are left out. Default: the names of its folders.
+        class_names: The classes of the source, in this order: those of the training set, for a test
+            set. Of one that the folder lacks there is no example; photos of others are left out.
+            Default: the names of its folders.
 
     Raises:
-        ValueError: If the folder has no photos in class folders, or none of `class_names`; says what it has.
+        ValueError: If the folder has no photos in class folders, or none of `class_names`; says
+            what it has.
     """
     root = Path(path).expanduser()
     if not root.is_dir():
@@ -259,8 +301,14 @@ def image_folder(path: str | os.PathLike, *, class_names: Sequence[str] | None =
     left_out = [
         *found.left_out,
         *beside,
-        *_without_photos(root, [*of_class, *(left.path.name for left in found.left_out if left.path.parent == root)]),
-        *(LeftOut(root / name, f"not a class of the training set, {len(of_class[name]):,} photos") for name in unknown),
+        *_without_photos(
+            root,
+            [*of_class, *(left.path.name for left in found.left_out if left.path.parent == root)],
+        ),
+        *(
+            LeftOut(root / name, f"not a class of the training set, {len(of_class[name]):,} photos")
+            for name in unknown
+        ),
     ]
     flat = [file for name in names for file in of_class.get(name, ())]
     if not flat:
@@ -282,22 +330,27 @@ def image_folder(path: str | os.PathLike, *, class_names: Sequence[str] | None =
 
 def _without_photos(root: Path, known: Iterable[str]) -> list[LeftOut]:
     """Class folders that have no photos, and of which nothing else was said."""
-    names = {entry.name for entry in root.iterdir() if entry.is_dir() and not is_ignored(entry.name)} - set(known)
+    names = {
+        entry.name for entry in root.iterdir() if entry.is_dir() and not is_ignored(entry.name)
+    } - set(known)
     return [LeftOut(root / name, "a class folder without photos") for name in sorted(names)]
 
 
 def _nothing_in(root: Path, expected: Sequence[str], left_out: Sequence[LeftOut]) -> str:
     classes = f" of the classes {', '.join(expected[:10])}" if expected else ""
     return (
-        f"{root} has no photos ({', '.join(SUFFIXES)}){classes}. Expected: {root}/<class>/*.jpg, one folder for each "
+        f"{root} has no photos ({', '.join(SUFFIXES)}){classes}. Expected: {root}/<class>/*.jpg, "
+        f"one folder for each "
         f"class. {group_by_reason(left_out)}".rstrip()
     )
 
 
 def digits(split: str) -> Source:
-    """scikit-learn's handwritten digits, 8 x 8 pixels: "train" is the first 1437, "test" the last 360.
+    """scikit-learn's handwritten digits, 8 x 8 pixels: "train" is the first 1437, "test" the last
+    360.
 
-    They come with scikit-learn, so nothing is downloaded. The last ones were written by other people.
+    They come with scikit-learn, so nothing is downloaded. The last ones were written by other
+    people.
 
     Example:
         >>> digits("test").num_examples
@@ -313,8 +366,11 @@ def digits(split: str) -> Source:
     return arrays(pixels[parts[split]], labels[parts[split]], name=f"digits {split}")
 
 
-def fractals(num_classes: int, *, images_per_class: int = 1000, image_size: int = 64, seed: int = 0) -> Source:
-    """Pictures of random iterated function systems, drawn when they are read. See `keras_vit.data.fractals`.
+def fractals(
+    num_classes: int, *, images_per_class: int = 1000, image_size: int = 64, seed: int = 0
+) -> Source:
+    """Pictures of random iterated function systems, drawn when they are read. See
+    `keras_vit.data.fractals`.
 
     Args:
         num_classes: One system each.
@@ -350,13 +406,15 @@ def tfds(
 ) -> Source:
     """A data set of TensorFlow Datasets, such as `tfds("cifar10", "train[:98%]")`.
 
-    It is downloaded and prepared on first use. Its files must be TFRecords on a local disk: they are read at random.
+    It is downloaded and prepared on first use. Its files must be TFRecords on a local disk: they
+        are read at random.
 
     Args:
         name: With a configuration and a version if need be: "imagenet_v2/matched-frequency:3.0.0".
         split: Slices and sums as TensorFlow Datasets has them: "train[:800]+validation[:200]".
         data_dir: Default: TFDS_DATA_DIR, or ~/tensorflow_datasets.
-        label: The decoded example without its images to a scalar integer, where the label is to be worked out. Runs
+        label: The decoded example without its images to a scalar integer, where the label is to be
+            worked out. Runs
             inside tf.data. Default: the feature `label`.
         class_names: Of the labels. Default: those of the feature `label`.
 
@@ -369,7 +427,9 @@ def tfds(
     needed = ("image", "label") if label is None or class_names is None else ("image",)
     missing = [key for key in needed if key not in features]
     if missing:
-        raise ValueError(f"{name} has no {' and no '.join(missing)}. It has: {', '.join(features)}.")
+        raise ValueError(
+            f"{name} has no {' and no '.join(missing)}. It has: {', '.join(features)}."
+        )
     if class_names is None:
         class_names = features["label"].names or map(str, range(features["label"].num_classes))
     records = prepared.records(builder, split)
@@ -380,7 +440,9 @@ def tfds(
     def read(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         example = features.deserialize_example(read_record(index), decoders=decoders)
         facts = {key: value for key, value in example.items() if key not in decoders}
-        return example["image"], tf.cast(facts["label"] if label is None else label(facts), tf.int64)
+        return example["image"], tf.cast(
+            facts["label"] if label is None else label(facts), tf.int64
+        )
 
     return Source(
         name=f"{name} {split}",

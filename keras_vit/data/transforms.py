@@ -1,15 +1,17 @@
-"""What happens to one image on its way into a batch: decoding, cropping, resizing, flipping, scaling; then mixup.
+"""What happens to one image on its way into a batch: decoding, cropping, resizing, flipping,
+scaling; then mixup.
 
-A transform is a function `(image, seed) -> image`, and a pipeline is a plain list of them. `image` is an encoded file
-(a scalar string) or pixels (H, W, 3) from 0 to 255; every transform here takes either. `seed`, an int32 tensor of
-shape (2,), is all that a random transform draws from, so that an example looks the same on one thread, on ten, and
-after a run was interrupted; the others ignore it. Seeds come from `order.py`, more distortions from `randaugment.py`.
+A transform is a function `(image, seed) -> image`, and a pipeline is a plain list of them. `image`
+is an encoded file (a scalar string) or pixels (H, W, 3) from 0 to 255; every transform here takes
+either. `seed`, an int32 tensor of shape (2,), is all that a random transform draws from, so that an
+example looks the same on one thread, on ten, and after a run was interrupted; the others ignore it.
+Seeds come from `order.py`, more distortions from `randaugment.py`.
 
-Resizing returns float32, as in the released ViT code. big_vision cuts back to uint8 after each resize, which darkens
-an image by half a level; `to_uint8` rounds instead.
+Resizing returns float32, as in the released ViT code. big_vision cuts back to uint8 after each
+resize, which darkens an image by half a level; `to_uint8` rounds instead.
 
-Source: arXiv:2010.11929 section 4.1 and appendix B.1.1; arXiv:1912.11370 section 3.3; google-research/big_vision,
-pp/ops_image.py and utils.get_mixup.
+Source: arXiv:2010.11929 section 4.1 and appendix B.1.1; arXiv:1912.11370 section 3.3;
+google-research/big_vision, pp/ops_image.py and utils.get_mixup.
 """
 
 from collections.abc import Callable, Collection
@@ -46,7 +48,9 @@ def _three_channels(image: tf.Tensor) -> tf.Tensor:
     if image.shape.rank == 2:
         image = image[..., tf.newaxis]
     if image.shape.rank != 3 or image.shape[-1] not in (1, 3):
-        raise ValueError(f"An image must have the shape (H, W), (H, W, 1) or (H, W, 3). Received: {image.shape}.")
+        raise ValueError(
+            f"An image must have the shape (H, W), (H, W, 1) or (H, W, 3). Received: {image.shape}."
+        )
     return tf.tile(image, (1, 1, 3)) if image.shape[-1] == 1 else image
 
 
@@ -59,15 +63,16 @@ def inception_crop(
 ) -> Transform:
     """Cuts a random part out of the image and resizes it to a square.
 
-    Of a JPEG only the part is decoded. If no part within the limits is found, as in an image of one row, the whole
-    image is taken.
+    Of a JPEG only the part is decoded. If no part within the limits is found, as in an image of one
+    row, the whole image is taken.
 
     Args:
         size: Side of the result, in pixels.
         area: The least and the greatest part of the image's area.
         aspect_ratio: The least and the greatest width / height of the part.
-        antialias: False, as published, takes the nearest pixels on both sides however large the part. True averages
-            over all that fall into one, as Pillow and PyTorch do, and costs most of the pipeline's time.
+        antialias: False, as published, takes the nearest pixels on both sides however large the
+            part. True averages over all that fall into one, as Pillow and PyTorch do, and costs
+            most of the pipeline's time.
 
     Example:
         >>> inception_crop(224)(tf.zeros((500, 333, 3), tf.uint8), tf.constant([0, 1])).shape
@@ -99,7 +104,9 @@ def _inception_window(
     return tf.concat([begin[:2], extent[:2]], axis=0)
 
 
-def _crop(image: tf.Tensor, seed: tf.Tensor, window_of: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
+def _crop(
+    image: tf.Tensor, seed: tf.Tensor, window_of: Callable[[tf.Tensor], tf.Tensor]
+) -> tf.Tensor:
     """The part of an image that `window_of` names, given the image's shape."""
     image = tf.convert_to_tensor(image)
     if image.dtype == tf.string:
@@ -140,7 +147,9 @@ def resize_shorter(size: int, method: str = "area", *, antialias: bool = False) 
     Source: google-research/big_vision, pp/ops_image.py, resize_small.
     """
     if method not in _RESIZE_METHODS:
-        raise ValueError(f"`method` must be one of {', '.join(_RESIZE_METHODS)}. Received: {method!r}.")
+        raise ValueError(
+            f"`method` must be one of {', '.join(_RESIZE_METHODS)}. Received: {method!r}."
+        )
 
     def transform(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         pixels = decode(image, seed)
@@ -151,7 +160,9 @@ def resize_shorter(size: int, method: str = "area", *, antialias: bool = False) 
     return transform
 
 
-def _resize(image: tf.Tensor, sides: tuple[int, int] | tf.Tensor, method: str, antialias: bool) -> tf.Tensor:
+def _resize(
+    image: tf.Tensor, sides: tuple[int, int] | tf.Tensor, method: str, antialias: bool
+) -> tf.Tensor:
     # An image that has the size already comes back as it was, uint8 too: hence the cast.
     return tf.cast(tf.image.resize(image, sides, method, antialias=antialias), tf.float32)
 
@@ -175,7 +186,8 @@ def random_crop(size: int) -> Transform:
 
 
 def central_crop(size: int) -> Transform:
-    """Cuts a square out of the middle; an odd pixel is left over at the bottom or on the right. The dtype stays.
+    """Cuts a square out of the middle; an odd pixel is left over at the bottom or on the right. The
+    dtype stays.
 
     Raises:
         tf.errors.InvalidArgumentError: When an image is smaller than the square.
@@ -212,7 +224,8 @@ def flip_left_right(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 
 
 def scale_to(low: float, high: float) -> Transform:
-    """Scales pixels from [0, 255] to [low, high]; to [-1, 1] exactly as `keras_vit.preprocess_input` does.
+    """Scales pixels from [0, 255] to [low, high]; to [-1, 1] exactly as
+    `keras_vit.preprocess_input` does.
 
     Example:
         >>> scale_to(-1, 1)(tf.constant([[0, 51, 255]], tf.uint8), tf.constant([0, 0]))[0, :, 0].numpy().tolist()
@@ -223,7 +236,8 @@ def scale_to(low: float, high: float) -> Transform:
 
 
 def to_uint8(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Rounds to whole levels, 0 to 255: a quarter of the bytes, for batches that the model itself scales.
+    """Rounds to whole levels, 0 to 255: a quarter of the bytes, for batches that the model itself
+    scales.
 
     Example:
         >>> to_uint8(tf.constant([[-1.0, 0.6, 300.0]]), tf.constant([0, 0]))[0, :, 0].numpy().tolist()
@@ -234,7 +248,9 @@ def to_uint8(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 
 
 def _enlarge(size: int) -> Transform:
-    """BiT enlarges 128 to 160 if an image has fewer than 96 * 96 pixels, otherwise 384 to 448; R152x4, 480 to 512."""
+    """BiT enlarges 128 to 160 if an image has fewer than 96 * 96 pixels, otherwise 384 to 448;
+    R152x4, 480 to 512.
+    """
     large = 512 if size == 480 else round(size * 448 / 384)
 
     def transform(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
@@ -262,12 +278,13 @@ def train_crop(policy: str, size: int, *, smallest_area: float = 0.05) -> list[T
     """The transforms from a file to a square, for training.
 
     Args:
-        policy: "inception": `inception_crop`; pre-training, and what the released code did in fine-tuning too.
-            "resize_crop": a random square out of one larger by 7/6, or by 5/4 if the image has fewer than 96 * 96
-            pixels (448 to 384, 160 to 128; 512 to 480); fine-tuning as the paper describes it, after BiT-HyperRule.
-            "resize": the whole image.
+        policy: "inception": `inception_crop`; pre-training, and what the released code did in
+            fine-tuning too. "resize_crop": a random square out of one larger by 7/6, or by 5/4 if
+            the image has fewer than 96 * 96 pixels (448 to 384, 160 to 128; 512 to 480);
+            fine-tuning as the paper describes it, after BiT-HyperRule. "resize": the whole image.
         size: Side of the square, in pixels.
-        smallest_area: Part of the image that an Inception crop takes at least; the other policies have none.
+        smallest_area: Part of the image that an Inception crop takes at least; the other policies
+            have none.
 
     Raises:
         ValueError: If there is no such policy.
@@ -284,8 +301,9 @@ def eval_crop(policy: str, size: int | tuple[int, int]) -> list[Transform]:
     """The transforms from a file to a square, for evaluation.
 
     Args:
-        policy: "resize": the whole image, as in the paper. "resize_shorter": the middle of an image whose shorter side
-            is `size` * 256 / 224, as in AugReg; "resize_crop": of a square of that side, as in big_vision's few-shot.
+        policy: "resize": the whole image, as in the paper. "resize_shorter": the middle of an image
+            whose shorter side is `size` * 256 / 224, as in AugReg; "resize_crop": of a square of
+            that side, as in big_vision's few-shot.
         size: Side of the square, in pixels; "resize" also takes (height, width).
 
     Raises:
@@ -340,13 +358,16 @@ def mixup(
 
 
 def _mix(values: tf.Tensor, partners: tf.Tensor, coefficient: tf.Tensor) -> tf.Tensor:
-    return coefficient * tf.cast(values, tf.float32) + (1 - coefficient) * tf.cast(partners, tf.float32)
+    return coefficient * tf.cast(values, tf.float32) + (1 - coefficient) * tf.cast(
+        partners, tf.float32
+    )
 
 
 def mixup_coefficient(alpha: float, seed: tf.Tensor) -> tf.Tensor:
     """Draws max(a, 1 - a), a ~ Beta(alpha, alpha): an example keeps at least half of itself.
 
-    a = g / (g + h) of two Gamma(alpha) variates. For a small alpha both are mostly too small for a float, so they are
+    a = g / (g + h) of two Gamma(alpha) variates. For a small alpha both are mostly too small for a
+    float, so they are
     drawn as logarithms: log Gamma(alpha) is log Gamma(alpha + 1) + log(uniform) / alpha.
 
     Returns:
@@ -362,9 +383,15 @@ def mixup_coefficient(alpha: float, seed: tf.Tensor) -> tf.Tensor:
     Source: google-research/big_vision, utils.get_mixup; but for the logarithms.
     """
     if not alpha > 0:
-        raise ValueError(f"`alpha` must be positive. Received: {alpha}. For no mixup, leave it out.")
+        raise ValueError(
+            f"`alpha` must be positive. Received: {alpha}. For no mixup, leave it out."
+        )
     gamma_seed, uniform_seed = tf.unstack(tf.random.split(seed, 2))
-    log_gammas = tf.math.log(tf.random.stateless_gamma((2,), gamma_seed, alpha + 1.0, dtype=tf.float64))
+    log_gammas = tf.math.log(
+        tf.random.stateless_gamma((2,), gamma_seed, alpha + 1.0, dtype=tf.float64)
+    )
     # Uniform draws lie in [0, 1). Of the logarithm of 1 - u, none is infinite.
-    log_gammas += tf.math.log1p(-tf.random.stateless_uniform((2,), uniform_seed, dtype=tf.float64)) / alpha
+    log_gammas += (
+        tf.math.log1p(-tf.random.stateless_uniform((2,), uniform_seed, dtype=tf.float64)) / alpha
+    )
     return tf.cast(tf.sigmoid(tf.abs(log_gammas[0] - log_gammas[1])), tf.float32)

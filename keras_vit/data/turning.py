@@ -1,7 +1,9 @@
-"""Reading the EXIF orientation of JPEG and PNG files, and turning pixels upright, with TensorFlow's operations.
+"""Reading the EXIF orientation of JPEG and PNG files, and turning pixels upright, with TensorFlow's
+operations.
 
-The rules are those of `keras_vit.photos.exif`, to the letter: what runs on a server must see what `predict` sees. Work
-is bounded, whatever is in the file. Each function is traced once, not in every pipeline that decodes.
+The rules are those of `keras_vit.photos.exif`, to the letter: what runs on a server must see what
+`predict` sees. Work is bounded, whatever is in the file. Each function is traced once, not in every
+pipeline that decodes.
 """
 
 import numpy as np
@@ -21,7 +23,8 @@ _ENTRY = 6  # words: tag, type, two of the count, two of the value
 
 
 def is_plain_jpeg(file: tf.Tensor) -> tf.Tensor:
-    """Whether a file is a JPEG without EXIF, and so upright: four operations for most files, which need no more.
+    """Whether a file is a JPEG without EXIF, and so upright: four operations for most files, which
+    need no more.
 
     Example:
         >>> bool(is_plain_jpeg(tf.io.encode_jpeg(tf.zeros((2, 3, 3), tf.uint8))))
@@ -35,13 +38,16 @@ def orientation_of_jpeg(file: tf.Tensor, *, runs_python: bool = False) -> tf.Ten
 
     Args:
         file: Scalar string.
-        runs_python: Whether the graph may call Python, as those of `tf.data` do: they are built in a third of the time.
+        runs_python: Whether the graph may call Python, as those of `tf.data` do: they are built in
+            a third of the time.
 
     Example:
         >>> int(orientation_of_jpeg(tf.io.encode_jpeg(tf.zeros((2, 3, 3), tf.uint8))))
         1
     """
-    return (_by_python if runs_python else _of_segments)(tf.strings.substr(file, 0, MAX_HEAD + MAX_BLOCK))
+    return (_by_python if runs_python else _of_segments)(
+        tf.strings.substr(file, 0, MAX_HEAD + MAX_BLOCK)
+    )
 
 
 def orientation_of_png(file: tf.Tensor, *, runs_python: bool = False) -> tf.Tensor:
@@ -59,7 +65,9 @@ def orientation_of_png(file: tf.Tensor, *, runs_python: bool = False) -> tf.Tens
 
 
 def _holds(file: tf.Tensor, letters: str) -> tf.Tensor:
-    """Whether letters are anywhere in a file: quicker to see than where, and most files lack them."""
+    """Whether letters are anywhere in a file: quicker to see than where, and most files lack
+    them.
+    """
     return tf.size(tf.raw_ops.StringSplitV2(input=[file], sep=letters, maxsplit=1).values) > 1
 
 
@@ -72,12 +80,16 @@ def _by_python(file: tf.Tensor) -> tf.Tensor:
 
 @tf.function(input_signature=[tf.TensorSpec([], tf.string)], autograph=False)
 def _of_segments(file: tf.Tensor) -> tf.Tensor:
-    def is_going_on(place: tf.Tensor, first: tf.Tensor, second: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
+    def is_going_on(
+        place: tf.Tensor, first: tf.Tensor, second: tf.Tensor, length: tf.Tensor
+    ) -> tf.Tensor:
         is_segment = (second == 0xFE) | ((second >= 0xE0) & (second <= 0xEF))
         is_exif = (second == 0xE1) & (_part(file, place + 4, 6) == b"Exif\0\0")
         return (first == 0xFF) & ((second == 0xFF) | (is_segment & (length >= 2) & ~is_exif))
 
-    def step(place: tf.Tensor, _: tf.Tensor, second: tf.Tensor, length: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    def step(
+        place: tf.Tensor, _: tf.Tensor, second: tf.Tensor, length: tf.Tensor
+    ) -> tuple[tf.Tensor, ...]:
         return segment(tf.where(second == 0xFF, place + 1, place + 2 + length))
 
     def segment(place: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -85,10 +97,16 @@ def _of_segments(file: tf.Tensor) -> tf.Tensor:
         return place, first, second, high * 256 + low
 
     place, first, second, length = tf.while_loop(
-        is_going_on, step, segment(tf.constant(2)), maximum_iterations=MAX_SEGMENTS - 1, parallel_iterations=1
+        is_going_on,
+        step,
+        segment(tf.constant(2)),
+        maximum_iterations=MAX_SEGMENTS - 1,
+        parallel_iterations=1,
     )
     is_exif = (first == 0xFF) & (second == 0xE1) & (_part(file, place + 4, 6) == b"Exif\0\0")
-    return _in_block(_part(file, place + 10, tf.where(is_exif, tf.clip_by_value(length - 8, 0, MAX_BLOCK), 0)))
+    return _in_block(
+        _part(file, place + 10, tf.where(is_exif, tf.clip_by_value(length - 8, 0, MAX_BLOCK), 0))
+    )
 
 
 @tf.function(input_signature=[tf.TensorSpec([], tf.string)], autograph=False)
@@ -131,7 +149,8 @@ def _in_block(block: tf.Tensor) -> tf.Tensor:
     is_tiff = is_little | (tf.strings.substr(block, 0, 4) == b"MM\0*")
     num_words = tf.strings.length(block) // 2
     little, big = (
-        tf.io.decode_raw(block, tf.uint16, little_endian=order, fixed_length=MAX_BLOCK) for order in (True, False)
+        tf.io.decode_raw(block, tf.uint16, little_endian=order, fixed_length=MAX_BLOCK)
+        for order in (True, False)
     )
     words = tf.cast(tf.where(is_little, little, big), tf.int32)
     high, low = tf.where(is_little, words[3], words[2]), tf.where(is_little, words[2], words[3])
@@ -141,11 +160,15 @@ def _in_block(block: tf.Tensor) -> tf.Tensor:
     count = tf.where(is_here, tf.minimum(words[start], (num_words - start - 1) // _ENTRY), 0)
     entries = tf.reshape(words[start + 1 : start + 1 + _ENTRY * count], (-1, _ENTRY))
     found = tf.boolean_mask(entries, entries[:, 0] == _TAG)[:1]
-    value = tf.reduce_max(tf.where(found[:, 1] == _SHORT, found[:, 4], 0))  # of none the smallest number there is
+    # of none the smallest number there is
+    value = tf.reduce_max(tf.where(found[:, 1] == _SHORT, found[:, 4], 0))
     return tf.where((value >= 1) & (value <= 8), value, UPRIGHT)
 
 
-@tf.function(input_signature=[tf.TensorSpec([None, None, 3], tf.uint8), tf.TensorSpec([], tf.int32)], autograph=False)
+@tf.function(
+    input_signature=[tf.TensorSpec([None, None, 3], tf.uint8), tf.TensorSpec([], tf.int32)],
+    autograph=False,
+)
 def upright(pixels: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
     """Undoes the turning and mirroring of an orientation; upright pixels pass untouched.
 
@@ -176,7 +199,8 @@ def _is_upside_down(orientation: tf.Tensor) -> tf.Tensor:
 
 
 def upright_shape(shape: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
-    """Returns the shape, (height, width, channels), that an image of such a shape has when it is upright.
+    """Returns the shape, (height, width, channels), that an image of such a shape has when it is
+    upright.
 
     Example:
         >>> upright_shape(tf.constant([2, 5, 3]), tf.constant(6)).numpy().tolist()
@@ -200,4 +224,6 @@ def stored_window(window: tf.Tensor, shape: tf.Tensor, orientation: tf.Tensor) -
     top, left, height, width = tf.unstack(window)
     top = tf.where(_is_upside_down(orientation), shape[0] - top - height, top)
     left = tf.where(_is_mirrored(orientation), shape[1] - left - width, left)
-    return tf.where(orientation >= 5, tf.stack([left, top, width, height]), tf.stack([top, left, height, width]))
+    return tf.where(
+        orientation >= 5, tf.stack([left, top, width, height]), tf.stack([top, left, height, width])
+    )

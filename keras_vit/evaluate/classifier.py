@@ -1,4 +1,6 @@
-"""A trained model as its weights say: with their head and pooling, or without the head; the names of its classes."""
+"""A trained model as its weights say: with their head and pooling, or without the head; the names
+of its classes.
+"""
 
 import os
 from collections.abc import Mapping
@@ -27,16 +29,17 @@ def build(
     Args:
         model: Name of a model; or a file `model.keras`, which brings its weights.
         weights: Tag, file or URL.
-        image_size: (height, width) in pixels; default: that of the weights. A file needs it if its model takes images
-            of any size, and the model stays one of any size.
-        pixels: "0..255", "0..1" or "-1..1"; default: as `keras_vit.pixels.pixels_of` reads from the model.
+        image_size: (height, width) in pixels; default: that of the weights. A file needs it if its
+            model takes images of any size, and the model stays one of any size.
+        pixels: "0..255", "0..1" or "-1..1"; default: as `keras_vit.pixels.pixels_of` reads from the
+            model.
 
     Returns:
         A model that gives logits; of a `.keras` file, what was saved there, as a functional model.
 
     Raises:
-        ValueError: If the weights are unknown, damaged, without a trained head or of another model; if a file is
-            missing, or holds no model with one input of images and one output.
+        ValueError: If the weights are unknown, damaged, without a trained head or of another model;
+            if a file is missing, or holds no model with one input of images and one output.
         OSError: If the weights cannot be had.
     """
     built = _of_photographs(_build(model, weights, image_size))
@@ -60,7 +63,9 @@ def _build(
     else:
         arrays = source.load(found).arrays
         if "predictions/bias" not in arrays:
-            raise ValueError(f"{source.origin_of(found)} has no classification head, so it predicts nothing.")
+            raise ValueError(
+                f"{source.origin_of(found)} has no classification head, so it predicts nothing."
+            )
         options = {"classes": arrays["predictions/bias"].size, **_pooling_options(arrays)}
     shape = None if image_size is None else (*image_size, 3)
     build_model = getattr(applications, str(model))
@@ -73,7 +78,8 @@ def representation(
     image_size: tuple[int, int] | None = None,
     pixels: str | None = None,
 ) -> keras.Model:
-    """Builds all before the head: one vector for each image, after the tanh layer of pre-training where there is one.
+    """Builds all before the head: one vector for each image, after the tanh layer of pre-training
+    where there is one.
 
     Arguments and errors are those of `build`, but no head is needed.
 
@@ -99,7 +105,9 @@ def _representation(
     if weights is None:
         raise ValueError(_which_weights(model))
     if str(model) not in applications.list_models():
-        raise ValueError(f"There is no model {str(model)!r}. There are: {', '.join(applications.list_models())}.")
+        raise ValueError(
+            f"There is no model {str(model)!r}. There are: {', '.join(applications.list_models())}."
+        )
     is_resnet = str(model) in RESNET_VARIANTS
     default = "gap" if is_resnet else resolve_classifier(VIT_VARIANTS[str(model)], None)
     options: dict[str, Any] = {"pooling": _POOLING[default]}
@@ -112,7 +120,9 @@ def _representation(
             options["representation_size"] = pretrained.representation_size
     shape = (*(image_size or (224, 224)), 3)
     weights = None if weights == "none" else weights
-    return getattr(applications, str(model))(weights=weights, include_top=False, input_shape=shape, **options)
+    return getattr(applications, str(model))(
+        weights=weights, include_top=False, input_shape=shape, **options
+    )
 
 
 _POOLING = {"token": "token", "gap": "avg", "map": "map"}
@@ -134,8 +144,10 @@ def _of_photographs(network: keras.Model) -> keras.Model:
     channels = {tensor.shape[-1] for tensor in network.inputs if len(tensor.shape) == 4} - {3, None}
     if channels:
         raise ValueError(
-            f"{network.name} takes images of {channels.pop()} channels, and photographs are read with 3: red, green "
-            "and blue. Give it arrays of your own in Python: `model.predict(images)`, `keras_vit.evaluate`."
+            f"{network.name} takes images of {channels.pop()} channels, and photographs are read "
+            f"with 3: red, green "
+            "and blue. Give it arrays of your own in Python: `model.predict(images)`, "
+            "`keras_vit.evaluate`."
         )
     return network
 
@@ -145,7 +157,8 @@ def _which_weights(model: str | os.PathLike) -> str:
 
 
 def class_names(weights: str | os.PathLike) -> list[str]:
-    """Returns the class names that lie beside a file of weights, in `classes.txt`; none if there is no such file.
+    """Returns the class names that lie beside a file of weights, in `classes.txt`; none if there is
+    no such file.
 
     Example:
         >>> class_names("imagenet")

@@ -1,7 +1,9 @@
-"""Features on a disk that may be larger than memory: a folder that fills row by row, and survives a kill.
+"""Features on a disk that may be larger than memory: a folder that fills row by row, and survives a
+kill.
 
-When it is finished it holds `features.npy`, `labels.npy` and `indices.npy` for `numpy.load`, and `features.json`, which
-says what they are. Until then rows are appended, and `progress.json` says how many of them count.
+When it is finished it holds `features.npy`, `labels.npy` and `indices.npy` for `numpy.load`, and
+`features.json`, which says what they are. Until then rows are appended, and `progress.json` says
+how many of them count.
 """
 
 import io
@@ -20,7 +22,9 @@ _SECONDS_BETWEEN_SAVES = 10
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """Returns the fields of `keras_vit.evaluate.features.Features`, from a folder that was finished."""
+    """Returns the fields of `keras_vit.evaluate.features.Features`, from a folder that was
+    finished.
+    """
     try:
         record = json.loads((folder / "features.json").read_text(encoding="utf-8"))
         return {
@@ -32,7 +36,11 @@ def read(folder: Path) -> dict[str, Any]:
         }
     except FileNotFoundError as error:
         begun = (folder / "progress.json").exists()
-        hint = "Their extraction was not finished: run it again, it goes on." if begun else "Make them with `extract`."
+        hint = (
+            "Their extraction was not finished: run it again, it goes on."
+            if begun
+            else "Make them with `extract`."
+        )
         raise ValueError(f"There are no features in {folder}. {hint}") from error
 
 
@@ -50,13 +58,21 @@ class FeatureStore:
         folder.mkdir(parents=True, exist_ok=True)
         self.is_finished = (folder / "features.json").exists()
         if self.is_finished and is_chief:
-            self._remove_unfinished()  # the process that finished it may have been killed before it did
+            # the process that finished it may have been killed before it did
+            self._remove_unfinished()
         state = self._read("features.json" if self.is_finished else "progress.json")
         self.rows, self.next = state.get("rows", 0), state.get("next", 0)
-        other = [name for name, value in record.items() if state and state["record"].get(name) != value]
+        other = [
+            name for name, value in record.items() if state and state["record"].get(name) != value
+        ]
         if other:
-            there, here = ({name: values.get(name) for name in other} for values in (state["record"], record))
-            raise ValueError(f"{folder} holds other features: there {there}, here {here}. Choose another `output`.")
+            there, here = (
+                {name: values.get(name) for name in other} for values in (state["record"], record)
+            )
+            raise ValueError(
+                f"{folder} holds other features: there {there}, here {here}. Choose another "
+                f"`output`."
+            )
 
     def _read(self, name: str) -> dict[str, Any]:
         path = self.folder / name
@@ -85,10 +101,16 @@ class FeatureStore:
         """Removes what was written after the rows that count."""
         values, places = self._paths
         shape = _shape_of(values) if values.exists() else ()
-        sizes = {values: len(_header((0, *shape))) + self.rows * 4 * int(np.prod(shape)), places: 16 * self.rows}
+        sizes = {
+            values: len(_header((0, *shape))) + self.rows * 4 * int(np.prod(shape)),
+            places: 16 * self.rows,
+        }
         for path, size in sizes.items():
             if not path.exists() or path.stat().st_size < size:
-                raise ValueError(f"{path} is gone, or shorter than it was. Remove {self.folder}, and extract again.")
+                raise ValueError(
+                    f"{path} is gone, or shorter than it was. Remove {self.folder}, and extract "
+                    f"again."
+                )
             os.truncate(path, size)
 
     @property
@@ -126,12 +148,19 @@ class FeatureStore:
         if not self.rows:
             raise ValueError(f"No image of {source} could be read.")
         values, places = self._paths
-        for name, column in zip(("indices", "labels"), np.fromfile(places, "<i8").reshape(-1, 2).T, strict=True):
+        for name, column in zip(
+            ("indices", "labels"), np.fromfile(places, "<i8").reshape(-1, 2).T, strict=True
+        ):
             with write_atomically(self.folder / f"{name}.npy") as partial:
                 np.save(partial, column.astype(np.int64))
         with open(values, "r+b") as file:
             file.write(_header((self.rows, *_shape_of(values))))
-        described = {"record": self.record, "rows": self.rows, "source": source, "class_names": class_names}
+        described = {
+            "record": self.record,
+            "rows": self.rows,
+            "source": source,
+            "class_names": class_names,
+        }
         write_text(self.folder / "features.json", json.dumps(described, indent=1) + "\n")
         self._remove_unfinished()
 
@@ -141,9 +170,13 @@ class FeatureStore:
 
 
 def _header(shape: tuple[int, ...]) -> bytes:
-    """The beginning of an .npy file; as long for any number of rows, since NumPy leaves room for it."""
+    """The beginning of an .npy file; as long for any number of rows, since NumPy leaves room for
+    it.
+    """
     file = io.BytesIO()
-    np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    np.lib.format.write_array_header_1_0(
+        file, {"descr": "<f4", "fortran_order": False, "shape": shape}
+    )
     return file.getvalue()
 
 

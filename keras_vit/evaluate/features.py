@@ -1,4 +1,6 @@
-"""Representations of images: from any layer of a model, into memory, or into a folder (see `feature_store.py`)."""
+"""Representations of images: from any layer of a model, into memory, or into a folder (see
+`feature_store.py`).
+"""
 
 import hashlib
 import os
@@ -60,23 +62,27 @@ def extract(
     strict: bool = False,
     progress: bool = True,
 ) -> Features:
-    """Returns what a layer of a model gives for the images of a source. Images that cannot be read are left out.
+    """Returns what a layer of a model gives for the images of a source. Images that cannot be read
+    are left out.
 
     Args:
-        model: Of this package, or any functional model with a layer of that name; takes pixels in [-1, 1].
+        model: Of this package, or any functional model with a layer of that name; takes pixels in
+            [-1, 1].
         source: The images.
-        layer: "pre_logits": what the last layer reads, as in few-shot evaluation; "class_token": the class token, after
-            the last normalization; "patch_mean": the mean of the patch tokens, or of a ResNet's map; or the name of a
-            layer.
-        output: Folder for the features, if they are not to stay in memory. The same call on the same folder goes on
-            where it stopped, or returns what is there.
-        image_size, eval_crop, batch_size, devices, progress: As in `keras_vit.evaluate.outputs.outputs`.
+        layer: "pre_logits": what the last layer reads, as in few-shot evaluation; "class_token":
+            the class token, after the last normalization; "patch_mean": the mean of the patch
+            tokens, or of a ResNet's map; or the name of a layer.
+        output: Folder for the features, if they are not to stay in memory. The same call on the
+            same folder goes on where it stopped, or returns what is there.
+        image_size, eval_crop, batch_size, devices, progress: As in
+            `keras_vit.evaluate.outputs.outputs`.
         strict: An image that cannot be read is an error.
 
     Raises:
-        ValueError: If the model has no such layer, the folder holds other features, another process is filling it, or
-            no image could be read.
-        OSError: If the disk is full, or `output` cannot be written. Rows that were saved before are kept.
+        ValueError: If the model has no such layer, the folder holds other features, another process
+            is filling it, or no image could be read.
+        OSError: If the disk is full, or `output` cannot be written. Rows that were saved before are
+            kept.
 
     Example:
         >>> from keras_vit.data import sources
@@ -86,9 +92,20 @@ def extract(
         ((360, 192), [2, 3, 4])
     """
     reader = feature_model(model, layer)
-    options = {"image_size": image_size, "eval_crop": eval_crop, "batch_size": batch_size, "devices": devices}
+    options = {
+        "image_size": image_size,
+        "eval_crop": eval_crop,
+        "batch_size": batch_size,
+        "devices": devices,
+    }
     if output is None:
-        given = outputs(reader, source, unreadable=Unreadable(source, strict=strict), progress=progress, **options)
+        given = outputs(
+            reader,
+            source,
+            unreadable=Unreadable(source, strict=strict),
+            progress=progress,
+            **options,
+        )
         return _in_memory(given, source)
     record, folder = _record(model, source, layer, image_size, eval_crop), Path(output).expanduser()
     is_chief = devices is None or devices.is_chief
@@ -99,7 +116,9 @@ def extract(
     features = load(folder)
     if strict and len(features.indices) < source.num_examples:
         missing = source.num_examples - len(features.indices)
-        raise ValueError(f"{missing} images of {source.name} could not be read, see {folder / 'unreadable.txt'}.")
+        raise ValueError(
+            f"{missing} images of {source.name} could not be read, see {folder / 'unreadable.txt'}."
+        )
     return features
 
 
@@ -115,15 +134,24 @@ def _alone_until_finished(folder: Path) -> Iterator[None]:
 
 
 def _fill(
-    store: FeatureStore, reader: keras.Model, source: Source, strict: bool, progress: bool, options: dict[str, Any]
+    store: FeatureStore,
+    reader: keras.Model,
+    source: Source,
+    strict: bool,
+    progress: bool,
+    options: dict[str, Any],
 ) -> None:
     """Extracts the rows that are not in the folder yet."""
     devices = options["devices"]
     _check_same_start(store.next, devices)
     collector = Unreadable(source, strict=strict, record=store.folder / "unreadable.txt")
-    with explain_full_disk(store.folder, "The rows saved before are kept: the same call continues from them"):
+    with explain_full_disk(
+        store.folder, "The rows saved before are kept: the same call continues from them"
+    ):
         with store:
-            for part in outputs(reader, source, unreadable=collector, start=store.next, progress=progress, **options):
+            for part in outputs(
+                reader, source, unreadable=collector, start=store.next, progress=progress, **options
+            ):
                 store.append(part.values, part.labels, part.indices)
         store.finish(source.name, source.class_names)
     _check_same_start(0, devices)  # wait until the first worker has written the features
@@ -161,7 +189,9 @@ def _output_of(model: keras.Model, layer: str) -> keras.KerasTensor:
     if layer in LAYERS and "encoder_norm" in names:
         prefix = int("class_token" in names)
         if layer == "class_token" and not prefix:
-            raise ValueError(f'{model.name} has no class token. Use `layer="patch_mean"` or "pre_logits".')
+            raise ValueError(
+                f'{model.name} has no class token. Use `layer="patch_mean"` or "pre_logits".'
+            )
         pooling = TokenPooling("token" if layer == "class_token" else "avg", prefix)
         return pooling(model.get_layer("encoder_norm").output)
     if layer == "patch_mean" and {"avg_pool", "max_pool"} & {*names}:
@@ -170,10 +200,13 @@ def _output_of(model: keras.Model, layer: str) -> keras.KerasTensor:
     if layer in names:
         return model.get_layer(layer).output
     if layer == "class_token":
-        raise ValueError(f'{model.name} has no class token. Use `layer="patch_mean"` or "pre_logits".')
+        raise ValueError(
+            f'{model.name} has no class token. Use `layer="patch_mean"` or "pre_logits".'
+        )
     known = [name for name in (*LAYERS, *names) if name != layer]
     raise ValueError(
-        f"{model.name} has no layer {layer!r}.{did_you_mean(layer, known)} Its last ones: {', '.join(names[-6:])}."
+        f"{model.name} has no layer {layer!r}.{did_you_mean(layer, known)} Its last ones: "
+        f"{', '.join(names[-6:])}."
     )
 
 
@@ -199,7 +232,11 @@ def _in_memory(given: Iterable[Outputs], source: Source) -> Features:
 
 
 def _record(
-    model: keras.Model, source: Source, layer: str, image_size: int | tuple[int, int] | None, eval_crop: str
+    model: keras.Model,
+    source: Source,
+    layer: str,
+    image_size: int | tuple[int, int] | None,
+    eval_crop: str,
 ) -> dict[str, Any]:
     weights = hashlib.sha256()
     for variable in model.weights:
@@ -222,4 +259,7 @@ def _record(
 def _check_same_start(start: int, devices: Devices | None) -> None:
     starts = [start] if devices is None else devices.gather(start)
     if len(set(starts)) > 1:
-        raise ValueError(f"Workers would go on from images {starts}: `output` must be a folder that all of them see.")
+        raise ValueError(
+            f"Workers would go on from images {starts}: `output` must be a folder that all of them "
+            f"see."
+        )

@@ -1,13 +1,16 @@
 """Few-shot linear evaluation: how well k examples of each class suffice to tell the classes apart.
 
-What lives here: ridge regression from frozen features to targets of -1 and 1, in closed form and in float64. What does
+What lives here: ridge regression from frozen features to targets of -1 and 1, in closed form and in
+    float64. What does
 not: where the features come from, and logistic regression (`probe.py`).
 
-Draw k examples of each class, scale each feature to mean 0 and standard deviation 1 over them, append a constant
-feature, solve, and answer with the class of the largest output.
+Draw k examples of each class, scale each feature to mean 0 and standard deviation 1 over them,
+append a constant feature, solve, and answer with the class of the largest output.
 
-Source: arXiv:2010.11929 section 4.1 ("regularised least-squares regression ... to {-1, 1}^K targets"). The paper gives
-neither the ridge constant nor the scaling: both are those of `evaluators/fewshot_lsr.py` in google-research/big_vision.
+Source: arXiv:2010.11929 section 4.1 ("regularised least-squares regression ... to {-1, 1}^K
+    targets"). The paper gives
+neither the ridge constant nor the scaling: both are those of `evaluators/fewshot_lsr.py` in
+    google-research/big_vision.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +22,8 @@ import scipy.sparse
 
 from keras_vit.evaluate.labelled import blocks, check_finite, listed, refuse, wrong_arrays
 
-# big_vision, `evaluators/fewshot_lsr.py`: the constant feature, so large that its weight is almost free of the ridge.
+# big_vision, `evaluators/fewshot_lsr.py`: the constant feature, so large that its weight is almost
+# free of the ridge.
 BIAS = 100.0
 # big_vision, `evaluators/fewshot_lsr.py`: added to each standard deviation.
 STD_OFFSET = 1e-5
@@ -27,8 +31,9 @@ STD_OFFSET = 1e-5
 RIDGE = 2.0**10
 SHOTS = (1, 5, 10, 25)
 SEEDS = (0, 1, 2)
-# Before that constant was fixed, all of these were tried and one was selected: `l2_regs` of google-research/scenic
-# (`train_lib/transfer/fewshot_utils.py`) and of `common_fewshot.py` in google/uncertainty-baselines.
+# Before that constant was fixed, all of these were tried and one was selected: `l2_regs` of
+# google-research/scenic (`train_lib/transfer/fewshot_utils.py`) and of `common_fewshot.py` in
+# google/uncertainty-baselines.
 OLDER_SWEEP = tuple(2.0**exponent for exponent in range(-10, 20))
 
 
@@ -61,19 +66,23 @@ class FewshotResult:
         return self.accuracies.std(axis=2, ddof=1)
 
     def scores(self, ridges: Mapping[int, float] | None = None) -> dict[str, float]:
-        """Returns mean and standard deviation by name: "5shot", "5shot_std". A single seed has no deviation.
+        """Returns mean and standard deviation by name: "5shot", "5shot_std". A single seed has no
+        deviation.
 
         Args:
-            ridges: The constant for each number of shots, as from `select_ridge`. Default: the only one.
+            ridges: The constant for each number of shots, as from `select_ridge`. Default: the only
+                one.
 
         Raises:
-            ValueError: If there are several constants and none is chosen, or one is chosen that was not tried.
+            ValueError: If there are several constants and none is chosen, or one is chosen that was
+                not tried.
         """
         only = self.ridges[0] if len(self.ridges) == 1 else None
         chosen = dict.fromkeys(self.shots, only) if ridges is None else ridges
         if any(chosen.get(shots) not in self.ridges for shots in self.shots):
             raise ValueError(
-                f"`ridges` must name one of {listed(self.ridges)} for each of the shots {listed(self.shots)}, "
+                f"`ridges` must name one of {listed(self.ridges)} for each of the shots "
+                f"{listed(self.shots)}, "
                 f"as `select_ridge` does. Received: {ridges}."
             )
         scores = {}
@@ -98,8 +107,9 @@ def fewshot(
 ) -> FewshotResult:
     """Measures the accuracy of ridge regression from k examples of each class.
 
-    The features may be memory-mapped: of the training set only the drawn rows are read, the test set is read in
-    blocks. Where a class has fewer than k examples, big_vision takes what there is; here that is an error.
+    The features may be memory-mapped: of the training set only the drawn rows are read, the test
+    set is read in blocks. Where a class has fewer than k examples, big_vision takes what there is;
+    here that is an error.
 
     Args:
         train_features: (N, D) numbers.
@@ -112,8 +122,9 @@ def fewshot(
         ridges: Ridge constants. They share the draws, and for each draw one decomposition.
 
     Raises:
-        ValueError: If the arrays do not fit one another, a value that is used is NaN or infinite, a class has
-            too few examples, there is only one class, or shots, seeds or ridges repeat or make no sense.
+        ValueError: If the arrays do not fit one another, a value that is used is NaN or infinite, a
+            class has too few examples, there is only one class, or shots, seeds or ridges repeat or
+            make no sense.
 
     Example:
         >>> features, labels = np.repeat(np.eye(3), 30, axis=0), np.repeat([0, 1, 2], 30)
@@ -127,14 +138,25 @@ def fewshot(
     refuse(
         *_wrong_choices(shots, seeds, ridges),
         *wrong_arrays("train_", train, train_labels),
-        *wrong_arrays("test_", test, test_labels, width=train.shape[-1] if train.ndim == 2 else None),
+        *wrong_arrays(
+            "test_", test, test_labels, width=train.shape[-1] if train.ndim == 2 else None
+        ),
     )
     train_labels, test_labels = train_labels.astype(np.int64), test_labels.astype(np.int64)
-    names = range(max(train_labels.max(), test_labels.max()) + 1) if class_names is None else class_names
+    names = (
+        range(max(train_labels.max(), test_labels.max()) + 1)
+        if class_names is None
+        else class_names
+    )
     if len(names) > len(train):
-        raise ValueError(f"{len(names):,} classes cannot be learned from {len(train):,} examples. Labels count from 0.")
+        raise ValueError(
+            f"{len(names):,} classes cannot be learned from {len(train):,} examples. Labels count "
+            f"from 0."
+        )
     if len(names) < 2:
-        raise ValueError(f"There must be at least two classes to tell apart. Received: {listed(names)}.")
+        raise ValueError(
+            f"There must be at least two classes to tell apart. Received: {listed(names)}."
+        )
     refuse(*_wrong_labels(len(names), train_labels=train_labels, test_labels=test_labels))
     draws = [draw_shots(train_labels, max(shots), seed=seed, class_names=names) for seed in seeds]
     check_finite("train_features", train, np.unique(draws))
@@ -142,19 +164,25 @@ def fewshot(
     accuracies = np.empty((len(shots), len(ridges), len(seeds)))
     for column, drawn in enumerate(draws):
         for row, count in enumerate(shots):
-            # Sorted, to be read in the order of the file; and where all examples are drawn, all draws are one.
+            # Sorted, to be read in the order of the file; and where all examples are drawn, all
+            # draws are one.
             rows = np.sort(drawn[:, :count], axis=None)
             path = fit_ridge(train[rows], train_labels[rows], num_classes=len(names))
             accuracies[row, :, column] = (path.answers(test, ridges) == test_labels).mean(axis=1)
-    choices = {"shots": tuple(map(int, shots)), "ridges": tuple(map(float, ridges)), "seeds": tuple(map(int, seeds))}
+    choices = {
+        "shots": tuple(map(int, shots)),
+        "ridges": tuple(map(float, ridges)),
+        "seeds": tuple(map(int, seeds)),
+    }
     return FewshotResult(**choices, accuracies=accuracies)
 
 
 def draw_shots(labels: np.ndarray, shots: int, *, seed: int, class_names: Sequence) -> np.ndarray:
-    """Draws examples of each class: the first of a permutation of them, class after class, from one generator.
+    """Draws examples of each class: the first of a permutation of them, class after class, from one
+    generator.
 
-    So fewer shots are the first columns of more shots of the same seed. Of the same examples in the same order,
-    big_vision draws the same.
+    So fewer shots are the first columns of more shots of the same seed. Of the same examples in the
+    same order, big_vision draws the same.
 
     Args:
         labels: (N,) integers from 0.
@@ -174,12 +202,19 @@ def draw_shots(labels: np.ndarray, shots: int, *, seed: int, class_names: Sequen
                [1, 2]])
     """
     counts = np.bincount(labels, minlength=len(class_names))
-    few = [f"{name} ({count})" for name, count in zip(class_names, counts, strict=True) if count < shots]
+    few = [
+        f"{name} ({count})"
+        for name, count in zip(class_names, counts, strict=True)
+        if count < shots
+    ]
     if few:
         least = counts.min()
-        fewer = f"Every class has {least}: ask for no more shots than that, or add" if least else "Add"
+        fewer = (
+            f"Every class has {least}: ask for no more shots than that, or add" if least else "Add"
+        )
         raise ValueError(
-            f"{len(few)} of the {len(counts)} classes have fewer than {shots} training examples: {listed(few)}. "
+            f"{len(few)} of the {len(counts)} classes have fewer than {shots} training examples: "
+            f"{listed(few)}. "
             f"{fewer} examples."
         )
     members = np.split(np.argsort(labels, kind="stable"), np.cumsum(counts)[:-1])
@@ -189,7 +224,8 @@ def draw_shots(labels: np.ndarray, shots: int, *, seed: int, class_names: Sequen
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RidgePath:
-    """Ridge regression of the same examples for every ridge constant: they share one eigen-decomposition.
+    """Ridge regression of the same examples for every ridge constant: they share one
+    eigen-decomposition.
 
     The weights for the constant c are left (eigenvalues + c)^-1 right.
 
@@ -208,7 +244,8 @@ class RidgePath:
     right: np.ndarray
 
     def weights(self, ridge: float) -> np.ndarray:
-        """Returns (D + 1, Y): of the D scaled features, and of the constant feature in the last row.
+        """Returns (D + 1, Y): of the D scaled features, and of the constant feature in the last
+        row.
 
         Raises:
             ValueError: If `ridge` is not above 0.
@@ -217,17 +254,23 @@ class RidgePath:
         return (self.left / (self.eigenvalues + ridge)) @ self.right
 
     def answers(self, features: np.ndarray, ridges: Sequence[float]) -> np.ndarray:
-        """Returns the class with the largest output, for each constant and each of (M, D) features: (R, M) int64.
+        """Returns the class with the largest output, for each constant and each of (M, D) features:
+        (R, M) int64.
 
-        Of equal outputs the first counts. The features are read in blocks, so they may be memory-mapped.
+        Of equal outputs the first counts. The features are read in blocks, so they may be
+        memory-mapped.
         """
         width, num_classes = len(self.mean), self.right.shape[1]
         answers = np.empty((len(ridges), len(features)), np.int64)
         for few in blocks(np.arange(len(ridges)), width * num_classes):
-            weights = np.stack([self.weights(ridges[place]) for place in few], axis=1).reshape(width + 1, -1)
+            weights = np.stack([self.weights(ridges[place]) for place in few], axis=1).reshape(
+                width + 1, -1
+            )
             for rows in blocks(np.arange(len(features)), width + weights.shape[1]):
                 outputs = self._inputs(features[rows]) @ weights
-                answers[np.ix_(few, rows)] = outputs.reshape(len(outputs), -1, num_classes).argmax(axis=2).T
+                answers[np.ix_(few, rows)] = (
+                    outputs.reshape(len(outputs), -1, num_classes).argmax(axis=2).T
+                )
         return answers
 
     def _inputs(self, features: np.ndarray) -> np.ndarray:
@@ -237,17 +280,21 @@ class RidgePath:
         return inputs
 
 
-def fit_ridge(features: np.ndarray, labels: np.ndarray, *, num_classes: int, dual: bool | None = None) -> RidgePath:
+def fit_ridge(
+    features: np.ndarray, labels: np.ndarray, *, num_classes: int, dual: bool | None = None
+) -> RidgePath:
     """Solves ridge regression for every ridge constant at once.
 
-    Let X be the scaled features with the constant, and T the targets: 1 for the class of the example, -1 for the
-    others. Then the weights for the ridge constant c are (X' X + c)^-1 X' T, which equals X' (X X' + c)^-1 T.
+    Let X be the scaled features with the constant, and T the targets: 1 for the class of the
+    example, -1 for the others. Then the weights for the ridge constant c are (X' X + c)^-1 X' T,
+    which equals X' (X X' + c)^-1 T.
 
     Args:
         features: (N, D) numbers, finite.
         labels: (N,) integers from 0.
         num_classes: How many there are, Y.
-        dual: Whether the second form is used. Default: if N < D, so that the smaller matrix is decomposed.
+        dual: Whether the second form is used. Default: if N < D, so that the smaller matrix is
+            decomposed.
 
     Raises:
         ValueError: If features and labels do not fit, or a label is out of range.
@@ -257,7 +304,8 @@ def fit_ridge(features: np.ndarray, labels: np.ndarray, *, num_classes: int, dua
         >>> path.answers(np.array([[0.3], [1.9]]), ridges=[2.0**-10])
         array([[0, 1]])
 
-    Source: google-research/big_vision, `evaluators/fewshot_lsr.py`, for the two forms and the decomposition.
+    Source: google-research/big_vision, `evaluators/fewshot_lsr.py`, for the two forms and the
+        decomposition.
     """
     refuse(*wrong_arrays("", features, labels))
     refuse(*_wrong_labels(num_classes, labels=labels))
@@ -268,9 +316,10 @@ def fit_ridge(features: np.ndarray, labels: np.ndarray, *, num_classes: int, dua
     else:
         eigenvalues, left = scipy.linalg.eigh(inputs.T @ inputs, driver="evd")
         right = left.T @ (2.0 * _class_sums(inputs, labels, num_classes))
-    # The features have mean 0, so the constant is orthogonal to them, and the -1 in T = 2 onehot - 1 drops out above.
-    # The constant has an eigenvector of its own; kept apart, its huge eigenvalue costs the others no digits. (With
-    # equally many examples of each class its weight is the same for all classes and decides nothing.)
+    # The features have mean 0, so the constant is orthogonal to them, and the -1 in T = 2 onehot -
+    # 1 drops out above. The constant has an eigenvector of its own; kept apart, its huge eigenvalue
+    # costs the others no digits. (With equally many examples of each class its weight is the same
+    # for all classes and decides nothing.)
     target_sums = 2.0 * np.bincount(labels, minlength=num_classes) - len(labels)
     return RidgePath(
         mean=mean,
@@ -282,7 +331,9 @@ def fit_ridge(features: np.ndarray, labels: np.ndarray, *, num_classes: int, dua
 
 
 def _standardized(features: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns a scaled copy, mean and scale. By way of the first row, so that a constant feature becomes exactly 0."""
+    """Returns a scaled copy, mean and scale. By way of the first row, so that a constant feature
+    becomes exactly 0.
+    """
     inputs = features.astype(np.float64)
     first = inputs[0].copy()
     inputs -= first
@@ -294,7 +345,9 @@ def _standardized(features: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndar
 
 
 def _class_sums(matrix: np.ndarray, labels: np.ndarray, num_classes: int) -> np.ndarray:
-    """The sum of the rows of each class: from (N, K) to (K, Y). That is matrix' onehot, which is never built."""
+    """The sum of the rows of each class: from (N, K) to (K, Y). That is matrix' onehot, which is
+    never built.
+    """
     members = scipy.sparse.csr_array(
         (np.ones(len(labels)), labels, np.arange(len(labels) + 1)), shape=(len(labels), num_classes)
     )
@@ -302,11 +355,13 @@ def _class_sums(matrix: np.ndarray, labels: np.ndarray, num_classes: int) -> np.
 
 
 def select_ridge(results: Mapping[str, FewshotResult]) -> dict[int, float]:
-    """Chooses one ridge constant for each number of shots, the same for all data sets: that of the best mean rank.
+    """Chooses one ridge constant for each number of shots, the same for all data sets: that of the
+    best mean rank.
 
-    On each data set the constants are ranked by their mean accuracy over the seeds; equal ones share the mean of their
-    ranks. Of constants with the same mean rank the smallest is taken, as published. The choice sees the test sets:
-    that it is one choice for all of them is what keeps it from fitting each.
+    On each data set the constants are ranked by their mean accuracy over the seeds; equal ones
+    share the mean of their ranks. Of constants with the same mean rank the smallest is taken, as
+    published. The choice sees the test sets: that it is one choice for all of them is what keeps it
+        from fitting each.
 
     Args:
         results: By the name of the data set; all with the same shots and ridges.
@@ -320,27 +375,36 @@ def select_ridge(results: Mapping[str, FewshotResult]) -> dict[int, float]:
         >>> select_ridge({"pets": result})
         {5: 2.0}
 
-    Source: google-research/scenic, `train_lib/transfer/fewshot_utils.py`, where equal ones are ranked by their place.
+    Source: google-research/scenic, `train_lib/transfer/fewshot_utils.py`, where equal ones are
+        ranked by their place.
     """
     if not results:
         raise ValueError("There is no result to choose a ridge constant by.")
     name, first = next(iter(results.items()))
-    others = [other for other, one in results.items() if (one.shots, one.ridges) != (first.shots, first.ridges)]
+    others = [
+        other
+        for other, one in results.items()
+        if (one.shots, one.ridges) != (first.shots, first.ridges)
+    ]
     if others:
         raise ValueError(
             "All results must have the same shots and ridges, in the same order. "
             f"Not those of {name}: {listed(others)}."
         )
-    # Rounded: the same accuracies in another order of the seeds may differ in the last digit of their mean.
+    # Rounded: the same accuracies in another order of the seeds may differ in the last digit of
+    # their mean.
     means = np.round([result.mean for result in results.values()], 12)
     below = (means[..., :, None] > means[..., None, :]).sum(axis=-1)
     equal = (means[..., :, None] == means[..., None, :]).sum(axis=-1)
-    ranks = (2 * below + equal).sum(axis=0)  # twice the ranks, up to a constant: sums of integers compare exactly
+    # twice the ranks, up to a constant: sums of integers compare exactly
+    ranks = (2 * below + equal).sum(axis=0)
     ridges = np.where(ranks == ranks.max(axis=1, keepdims=True), first.ridges, np.inf).min(axis=1)
     return dict(zip(first.shots, ridges.tolist(), strict=True))
 
 
-def _wrong_choices(shots: Sequence = SHOTS, seeds: Sequence = SEEDS, ridges: Sequence = (RIDGE,)) -> Iterator[str]:
+def _wrong_choices(
+    shots: Sequence = SHOTS, seeds: Sequence = SEEDS, ridges: Sequence = (RIDGE,)
+) -> Iterator[str]:
     def whole(value: int, least: int) -> bool:
         return isinstance(value, int | np.integer) and value >= least
 

@@ -1,4 +1,5 @@
-"""What few-shot and linear evaluation ask of their arrays: features and labels that belong together.
+"""What few-shot and linear evaluation ask of their arrays: features and labels that belong
+together.
 
 Each check yields what is wrong, in words, so that one error can say all of it.
 """
@@ -16,7 +17,9 @@ def refuse(*problems: str) -> None:
         raise ValueError(" ".join(problems))
 
 
-def wrong_arrays(prefix: str, features: np.ndarray, labels: np.ndarray, width: int | None = None) -> Iterator[str]:
+def wrong_arrays(
+    prefix: str, features: np.ndarray, labels: np.ndarray, width: int | None = None
+) -> Iterator[str]:
     """Yields what is wrong with the form of features and labels.
 
     Args:
@@ -28,12 +31,14 @@ def wrong_arrays(prefix: str, features: np.ndarray, labels: np.ndarray, width: i
     fits = features.ndim == 2 and features.size and width in (None, features.shape[1])
     if not fits or features.dtype.kind not in "fiu":
         yield (
-            f"`{prefix}features` must be numbers of shape (examples, {width or 'width'}), at least one of each. "
+            f"`{prefix}features` must be numbers of shape (examples, {width or 'width'}), at least "
+            f"one of each. "
             f"Received: {features.dtype} of shape {features.shape}."
         )
     if labels.shape != features.shape[:1] or labels.dtype.kind not in "iu":
         yield (
-            f"`{prefix}labels` must be integers of shape {features.shape[:1]}, one for each row of `{prefix}features`. "
+            f"`{prefix}labels` must be integers of shape {features.shape[:1]}, one for each row of "
+            f"`{prefix}features`. "
             f"Received: {labels.dtype} of shape {labels.shape}."
         )
 
@@ -68,4 +73,7 @@ def listed(values: Iterable) -> str:
         '1, 2, cat'
     """
     words = [f"{value:g}" if isinstance(value, float) else str(value) for value in values]
-    return ", ".join(words[:10]) + (f" and {len(words) - 10:,} more" if len(words) > 10 else "") or "none"
+    return (
+        ", ".join(words[:10]) + (f" and {len(words) - 10:,} more" if len(words) > 10 else "")
+        or "none"
+    )

@@ -1,4 +1,6 @@
-"""How good a classifier is on a test set: numbers, the published ones beside them, and a page on what it gets wrong."""
+"""How good a classifier is on a test set: numbers, the published ones beside them, and a page on
+what it gets wrong.
+"""
 
 import os
 import re
@@ -41,7 +43,13 @@ _PUBLISHED_OF = {  # TensorFlow Datasets' names to those of `paper.py`
     "oxford_iiit_pet": "pets",
     "oxford_flowers102": "flowers102",
 }
-_NUM_IMAGES = {"imagenet": 50_000, "cifar10": 10_000, "cifar100": 10_000, "pets": 3669, "flowers102": 6149}
+_NUM_IMAGES = {
+    "imagenet": 50_000,
+    "cifar10": 10_000,
+    "cifar100": 10_000,
+    "pets": 3669,
+    "flowers102": 6149,
+}
 _WORDS = {
     "top1": "named correctly",
     "top5": "among the first five",
@@ -92,10 +100,11 @@ def measure(
 
     Args:
         model: Name of a model, or a file `model.keras`.
-        data: Folder of images, one folder for each class; a folder with such folders in `test` (or val, validation,
-            valid); or "tfds:NAME:SPLIT".
+        data: Folder of images, one folder for each class; a folder with such folders in `test` (or
+            val, validation, valid); or "tfds:NAME:SPLIT".
         weights: Tag, file or URL; of a file, class names are read from `classes.txt` beside it.
-        output: Folder for `report.md` with tables and pictures, `answers.csv` and `results.json`; None for none.
+        output: Folder for `report.md` with tables and pictures, `answers.csv` and `results.json`;
+            None for none.
         real: `real.json` of ImageNet ReaL; `data` is then the folder of the validation images.
         is_objectnet: `data` is ObjectNet's folder.
         pixels: As in `keras_vit.evaluate.classifier.build`.
@@ -103,7 +112,8 @@ def measure(
         devices: Where to compute, and in which precision; default: on what is there, in float32.
 
     Returns:
-        As `keras_vit.evaluate.accuracy.accuracy`, or `keras_vit.evaluate.label_sets.label_set_accuracy`.
+        As `keras_vit.evaluate.accuracy.accuracy`, or
+        `keras_vit.evaluate.label_sets.label_set_accuracy`.
 
     Raises:
         ValueError: If the model, the weights or the data are not what they should be.
@@ -112,19 +122,29 @@ def measure(
         check_can_draw()
     devices = devices or DevicesConfig()
     if is_file(model) and devices.precision != "float32":
-        raise ValueError(f"{model} computes in the precision that it was saved with: leave out `precision`.")
+        raise ValueError(
+            f"{model} computes in the precision that it was saved with: leave out `precision`."
+        )
     place = connect(devices)
     if output is not None and place.is_chief:
-        (Path(output).expanduser() / "unreadable.txt").unlink(missing_ok=True)  # of an earlier measurement
+        # of an earlier measurement
+        (Path(output).expanduser() / "unreadable.txt").unlink(missing_ok=True)
     with place.scope():
         network = classifier.build(model, weights, image_size, pixels)
     names = classifier.class_names(model if weights is None else weights)
-    test = find_test_set(data, network.output_shape[-1], names=names, real=real, is_objectnet=is_objectnet)
+    test = find_test_set(
+        data, network.output_shape[-1], names=names, real=real, is_objectnet=is_objectnet
+    )
     size = image_size or network.input_shape[1:3]
     taken = pixels_of(network)
     if place.is_chief and is_file(model):
         print(describe_pixels(network, size), flush=True)
-    options = {"image_size": image_size, "eval_crop": eval_crop, "batch_size": batch_size, "devices": place}
+    options = {
+        "image_size": image_size,
+        "eval_crop": eval_crop,
+        "batch_size": batch_size,
+        "devices": place,
+    }
     if isinstance(test.images, LabelSets):
         answers, reasons = None, {}
         prefix = "objectnet" if is_objectnet else "real"
@@ -133,7 +153,10 @@ def measure(
         record = None if output is None else _made(output) / "unreadable.txt"
         unreadable = Unreadable(test.images, strict=strict, record=record)
         answers = answer(network, test.images, unreadable=unreadable, **options)
-        numbers, reasons = answers.numbers(), unreadable.reasons | ({} if record is None else read_record(record))
+        numbers, reasons = (
+            answers.numbers(),
+            unreadable.reasons | ({} if record is None else read_record(record)),
+        )
     if place.is_chief:
         precision = " and ".join(sorted({step.compute_dtype for step in network.layers}))
         said = _Said(
@@ -160,8 +183,8 @@ def find_test_set(
 ) -> TestSet:
     """Returns the images of a test set with the classes of a model.
 
-    Folders named with WordNet ids, or with numbers, are ImageNet's classes for a model of 1000; folders with the names
-    of the model's own classes are put into its order.
+    Folders named with WordNet ids, or with numbers, are ImageNet's classes for a model of 1000;
+    folders with the names of the model's own classes are put into its order.
 
     Args:
         data, real, is_objectnet: As in `measure`.
@@ -173,12 +196,16 @@ def find_test_set(
     """
     text = os.fspath(data)
     if sum((text.startswith("tfds:"), real is not None, is_objectnet)) > 1:
-        raise ValueError("A data set of TensorFlow Datasets, `real` and ObjectNet are three test sets: name one.")
+        raise ValueError(
+            "A data set of TensorFlow Datasets, `real` and ObjectNet are three test sets: name one."
+        )
     if text.startswith("tfds:"):
         name, split = _tfds_words(text)
         if name.startswith("imagenet2012_real"):
             return TestSet(images=imagenet_real_tfds(split), published="imagenet_real")
-        return _with_published(sources.tfds(name, split), _PUBLISHED_OF.get(name.partition(":")[0], ""))
+        return _with_published(
+            sources.tfds(name, split), _PUBLISHED_OF.get(name.partition(":")[0], "")
+        )
     if real is not None:
         return TestSet(images=imagenet_real(data, real), published="imagenet_real")
     if is_objectnet:
@@ -188,7 +215,11 @@ def find_test_set(
     classes = source.class_names
     if num_classes == 1000 and all(is_wordnet_id(name) for name in classes):
         if len(classes) < num_classes:
-            logging.warning("%s has %d of ImageNet's 1,000 classes; answers may be any of them.", text, len(classes))
+            logging.warning(
+                "%s has %d of ImageNet's 1,000 classes; answers may be any of them.",
+                text,
+                len(classes),
+            )
         return _with_published(by_wordnet_id(source), "imagenet")
     if num_classes == 1000 and all(name.isdecimal() for name in classes):
         return TestSet(images=imagenet_v2(folder))
@@ -205,7 +236,9 @@ def _with_published(source: Source, dataset: str) -> TestSet:
 
 
 def published_rows(model: str, dataset: str, image_size: int) -> list[paper.Published]:
-    """Returns what is published of a model on a data set, the nearest resolution first; maybe nothing."""
+    """Returns what is published of a model on a data set, the nearest resolution first; maybe
+    nothing.
+    """
     return paper.published(model=model, dataset=dataset, image_size=image_size) if dataset else []
 
 
@@ -221,10 +254,14 @@ class _Said:
     reasons: dict[str, str]
 
     def rows(self) -> list[tuple[str, str]]:
-        return [(_WORDS[key], _written(key, value)) for key, value in _short(self.numbers).items()] + [
+        return [
+            (_WORDS[key], _written(key, value)) for key, value in _short(self.numbers).items()
+        ] + [
             (
-                f"published, {row.metric}" + (f", pre-trained on {row.pretrained_on}" if row.pretrained_on else ""),
-                f"{row.accuracy:.2f} % ({row.table}{f', {row.image_size} px' if row.image_size else ''})",
+                f"published, {row.metric}"
+                + (f", pre-trained on {row.pretrained_on}" if row.pretrained_on else ""),
+                f"{row.accuracy:.2f} % "
+                f"({row.table}{f', {row.image_size} px' if row.image_size else ''})",
             )
             for row in self.published
         ]
@@ -238,7 +275,9 @@ class _Said:
 
     def left_out(self) -> list[tuple[str, str]]:
         """Files of the test set's folder that were not measured, with reasons."""
-        return [(str(path), reason) for path, reason in self.test.source.left_out] + list(self.reasons.items())
+        return [(str(path), reason) for path, reason in self.test.source.left_out] + list(
+            self.reasons.items()
+        )
 
     def write(self, folder: Path, answers: Answers | None) -> None:
         write_json(folder / "results.json", self.numbers)
@@ -250,8 +289,13 @@ class _Said:
             plots.draw_calibration(folder / "calibration.png", *answers.calibration())
             write_answers(answers, folder / "answers.csv")
             page += ["## Classes", class_table(answers)]
-            page += ["![Which class is taken for which](confusion.png)"] * ("confusion.png" in pictures)
-            page += ["## Mistakes", "![Mistakes](errors.png)" if "errors.png" in pictures else "None."]
+            page += ["![Which class is taken for which](confusion.png)"] * (
+                "confusion.png" in pictures
+            )
+            page += [
+                "## Mistakes",
+                "![Mistakes](errors.png)" if "errors.png" in pictures else "None.",
+            ]
             page += ["## How sure it is, and how often right", "![Calibration](calibration.png)"]
             page += ["Every answer is in [answers.csv](answers.csv)."]
         if self.left_out():
@@ -264,7 +308,9 @@ class _Said:
 def _short(numbers: dict[str, float]) -> dict[str, float]:
     """Without the prefix that label sets give, and without what says nothing."""
     short = {key.rpartition("/")[2]: value for key, value in numbers.items()}
-    return {key: value for key, value in short.items() if value or key not in ("unreadable", "excluded")}
+    return {
+        key: value for key, value in short.items() if value or key not in ("unreadable", "excluded")
+    }
 
 
 def _written(key: str, value: float) -> str:
@@ -274,13 +320,17 @@ def _written(key: str, value: float) -> str:
 
 
 def _in_order(source: Source, names: Sequence[str]) -> Source:
-    """The same images with the classes of the model, in its order; a test set need not have all of them."""
+    """The same images with the classes of the model, in its order; a test set need not have all of
+    them.
+    """
     place = {name: number for number, name in enumerate(names)}
     unknown = [name for name in source.class_names if name not in place]
     if unknown:
         raise ValueError(
-            f"{len(unknown)} of the {len(source.class_names)} classes of {source.name} are none of the model's "
-            f"{len(names)}: {', '.join(unknown[:10])}. The model's are in classes.txt: {', '.join(names[:10])}."
+            f"{len(unknown)} of the {len(source.class_names)} classes of {source.name} are none of "
+            f"the model's "
+            f"{len(names)}: {', '.join(unknown[:10])}. The model's are in classes.txt: "
+            f"{', '.join(names[:10])}."
         )
     return source.relabelled([place[name] for name in source.class_names], names)
 
@@ -289,7 +339,9 @@ def _tfds_words(text: str) -> tuple[str, str]:
     """Name, with its version if need be, and split: which may have colons too, but in brackets."""
     match = re.fullmatch(r"tfds:([^:]+(?::[\d.*]+)?):([^:\[]+(?:\[.*)?)", text)
     if match is None:
-        raise ValueError(f"A data set of TensorFlow Datasets is written tfds:NAME:SPLIT. Received: {text!r}.")
+        raise ValueError(
+            f"A data set of TensorFlow Datasets is written tfds:NAME:SPLIT. Received: {text!r}."
+        )
     return match[1], match[2]
 
 

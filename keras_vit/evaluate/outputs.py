@@ -1,4 +1,5 @@
-"""What a model gives for the images of a source: each image once, for any size of the batch and any number of devices.
+"""What a model gives for the images of a source: each image once, for any size of the batch and any
+number of devices.
 
 All evaluations stand on this: what is counted is counted here.
 """
@@ -48,10 +49,11 @@ def outputs(
     start: int = 0,
     progress: bool = True,
 ) -> Iterator[Outputs]:
-    """Yields what a model gives for the images of a source, batch by batch; images that cannot be read are left out.
+    """Yields what a model gives for the images of a source, batch by batch; images that cannot be
+    read are left out.
 
-    Over several devices the model must have been made in their scope, and every worker must call this; every worker
-    gets all the outputs.
+    Over several devices the model must have been made in their scope, and every worker must call
+    this; every worker gets all the outputs.
 
     Args:
         model: Takes images (B, H, W, 3) and has one output. Pixels are given in the range of
@@ -59,14 +61,17 @@ def outputs(
         source: The images.
         image_size: Side in pixels, or (height, width); default: that of the model.
         eval_crop: "resize" (the whole image, as in the paper) or "resize_shorter" (the middle).
-        batch_size: Images of a step, over all devices; default: 64 of 224 x 224 pixels, as many more of smaller ones.
+        batch_size: Images of a step, over all devices; default: 64 of 224 x 224 pixels, as many
+            more of smaller ones.
         devices: From `keras_vit.devices.connect`; default: the one that Keras uses.
-        unreadable: Collects the images that cannot be read; default: a collector of its own, which logs.
+        unreadable: Collects the images that cannot be read; default: a collector of its own, which
+            logs.
         start: Index of the first image.
         progress: Show a bar on a terminal if it takes more than a moment.
 
     Raises:
-        ValueError: If the model is none that takes such pixels, or an image cannot be read and `unreadable` is strict.
+        ValueError: If the model is none that takes such pixels, or an image cannot be read and
+            `unreadable` is strict.
 
     Example:
         >>> from keras_vit.data import sources
@@ -112,7 +117,8 @@ def _check(model: keras.Model, image_size: int | tuple[int, int] | None) -> tupl
     shape = _input_shape(model)
     if len(model.inputs) != 1 or len(model.outputs) != 1:
         raise ValueError(
-            f"The model must have one input and one output. Received: {len(model.inputs)} and {len(model.outputs)}."
+            f"The model must have one input and one output. Received: {len(model.inputs)} and "
+            f"{len(model.outputs)}."
         )
     height, width, _ = shape
     if image_size is None:
@@ -121,7 +127,10 @@ def _check(model: keras.Model, image_size: int | tuple[int, int] | None) -> tupl
         return height, width
     size = (int(image_size),) * 2 if isinstance(image_size, numbers.Integral) else tuple(image_size)
     if min(size) < 1 or size != (height or size[0], width or size[1]):
-        raise ValueError(f"The model takes images of {height} x {width} pixels. Received: image_size={image_size}.")
+        raise ValueError(
+            f"The model takes images of {height} x {width} pixels. Received: "
+            f"image_size={image_size}."
+        )
     return size
 
 
@@ -130,13 +139,17 @@ def _input_shape(model: keras.Model) -> tuple:
     inputs = getattr(model, "inputs", None)
     if not inputs or not getattr(model, "operations", None):
         raise ValueError(
-            "The model must be a functional one: built from `keras.Input`. A Sequential model `m` becomes one with "
-            "`keras.Model(m.inputs[0], m.outputs[0])`, one of a class with `x = keras.Input((height, width, 3))` and "
+            "The model must be a functional one: built from `keras.Input`. A Sequential model `m` "
+            "becomes one with "
+            "`keras.Model(m.inputs[0], m.outputs[0])`, one of a class with `x = "
+            "keras.Input((height, width, 3))` and "
             "`keras.Model(x, m(x))`."
         )
     shape = inputs[0].shape[1:]
     if len(shape) != 3 or shape[2] != 3:
-        raise ValueError(f"The model must take images (B, H, W, 3). Received: inputs of shape {inputs[0].shape}.")
+        raise ValueError(
+            f"The model must take images (B, H, W, 3). Received: inputs of shape {inputs[0].shape}."
+        )
     return tuple(shape)
 
 
@@ -148,4 +161,11 @@ def _bar(total: int, start: int, *, shown: bool):
     from tqdm import tqdm
 
     hidden = None if shown else True  # None: shown on a terminal alone
-    return tqdm(total=total, initial=start, unit="image", disable=hidden, delay=_SECONDS_BEFORE_BAR, leave=False)
+    return tqdm(
+        total=total,
+        initial=start,
+        unit="image",
+        disable=hidden,
+        delay=_SECONDS_BEFORE_BAR,
+        leave=False,
+    )

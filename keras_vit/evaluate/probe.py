@@ -1,19 +1,23 @@
 """The linear probe: how well logistic regression tells the classes apart from frozen features.
 
-What lives here: the choice of the regularization, which sees the training set alone, and the solution in memory by
-scikit-learn. What does not: features larger than memory (`streaming_probe.py`), ridge regression from a few examples
-(`fewshot.py`), and where the features come from (`features.py`).
+What lives here: the choice of the regularization, which sees the training set alone, and the
+solution in memory by scikit-learn. What does not: features larger than memory
+(`streaming_probe.py`), ridge regression from a few examples (`fewshot.py`), and where the features
+come from (`features.py`).
 
-Each feature is scaled to mean 0 and standard deviation 1 over the training set. The weights W and biases b minimize
+Each feature is scaled to mean 0 and standard deviation 1 over the training set. The weights W and
+biases b minimize
 
     sum of the cross-entropies of softmax(x W + b)  +  regularization / 2 * sum of the squares of W
 
-A sum and not a mean: the regularization is the inverse variance of a Gaussian prior for the weights, so what was right
-for nine tenths of the examples is right for all of them. In scikit-learn's terms it is 1 / C.
+A sum and not a mean: the regularization is the inverse variance of a Gaussian prior for the
+weights, so what was right for nine tenths of the examples is right for all of them. In
+scikit-learn's terms it is 1 / C.
 
-Source: arXiv:2103.00020 appendix A.3 (logistic regression by L-BFGS on features, the L2 penalty from a logarithmic
-sweep on a validation set); dinov2@05c66df eval/log_regression.py (the sweep on a tenth of the training set, then all of
-it, in float64). The scaling is ours: with it one range of regularizations suits the features of any layer.
+Source: arXiv:2103.00020 appendix A.3 (logistic regression by L-BFGS on features, the L2 penalty
+from a logarithmic sweep on a validation set); dinov2@05c66df eval/log_regression.py (the sweep on a
+tenth of the training set, then all of it, in float64). The scaling is ours: with it one range of
+regularizations suits the features of any layer.
 """
 
 import warnings
@@ -32,8 +36,9 @@ from keras_vit.extras import absent
 # Two for each factor of ten: from next to none to one that only a million examples overcome.
 REGULARIZATIONS = tuple(10.0 ** (exponent / 2) for exponent in range(-4, 13))
 
-# Of the mean loss, on the largest component of its gradient. scikit-learn's default of 1e-4 ends early where features
-# tell the classes apart well: what is found then depends on where the search began.
+# Of the mean loss, on the largest component of its gradient. scikit-learn's default of 1e-4 ends
+# early where features tell the classes apart well: what is found then depends on where the search
+# began.
 _TOLERANCE = 1e-6
 _MAX_ITERATIONS = 10_000
 
@@ -45,13 +50,14 @@ class ProbeResult:
     Attributes:
         accuracy: On the test set, from 0 to 1.
         regularization: The one chosen. Of equally good ones, the strongest.
-        dev_accuracies: Regularization to accuracy on the part of the training set that was held out for the choice, the
-            strongest first. Empty if there was only one.
-        at_edge: Whether the choice fell on the strongest or the weakest: beyond it may lie a better one.
+        dev_accuracies: Regularization to accuracy on the part of the training set that was held out
+            for the choice, the strongest first. Empty if there was only one.
+        at_edge: Whether the choice fell on the strongest or the weakest: beyond it may lie a better
+            one.
         converged: Whether the optimum was reached at `regularization`, on the whole training set.
         kernel: (D, Y) float64, and
-        bias: (Y,) float64: logits = features @ kernel + bias, of features as they were given, not scaled. They fit into
-            `keras.layers.Dense`.
+        bias: (Y,) float64: logits = features @ kernel + bias, of features as they were given, not
+            scaled. They fit into `keras.layers.Dense`.
     """
 
     accuracy: float
@@ -63,9 +69,13 @@ class ProbeResult:
     bias: np.ndarray = field(repr=False)
 
     def scores(self) -> dict[str, float]:
-        """Returns the numbers by name: "probe" and "probe_regularization", and "probe_dev" if there was a choice."""
+        """Returns the numbers by name: "probe" and "probe_regularization", and "probe_dev" if there
+        was a choice.
+        """
         scores = {"probe": self.accuracy, "probe_regularization": self.regularization}
-        return scores | ({"probe_dev": self.dev_accuracies[self.regularization]} if self.dev_accuracies else {})
+        return scores | (
+            {"probe_dev": self.dev_accuracies[self.regularization]} if self.dev_accuracies else {}
+        )
 
 
 def linear_probe(
@@ -81,24 +91,27 @@ def linear_probe(
 ) -> ProbeResult:
     """Measures the accuracy of logistic regression on features, in memory and in float64.
 
-    The regularization is chosen on a part of the training set that is held out: the same share of each class. The
-    classifier is then fitted to the whole training set, and measured once on the test set.
+    The regularization is chosen on a part of the training set that is held out: the same share of
+    each class. The classifier is then fitted to the whole training set, and measured once on the
+    test set.
 
     Args:
         train_features: (N, D) numbers. In memory they are needed a second time, in float64.
         train_labels: (N,) integers from 0, at least two of each class.
         test_features: (M, D) numbers.
         test_labels: (M,) integers, of classes in the training set.
-        regularizations: Among which to choose; see the beginning of this file. With a single one nothing is held out,
-            and one example of each class is enough.
-        dev_share: Of each class that is held out, between 0 and 1; at least one example stands on either side.
+        regularizations: Among which to choose; see the beginning of this file. With a single one
+            nothing is held out, and one example of each class is enough.
+        dev_share: Of each class that is held out, between 0 and 1; at least one example stands on
+            either side.
         seed: Of the draw of these examples.
-        class_names: In the order of the labels. Default: the numbers, up to the largest training label.
+        class_names: In the order of the labels. Default: the numbers, up to the largest training
+            label.
 
     Raises:
         ImportError: If scikit-learn is absent; the message says what to install.
-        ValueError: If the arrays do not fit one another, a value is NaN or infinite, a class has too few examples,
-            or there is only one class.
+        ValueError: If the arrays do not fit one another, a value is NaN or infinite, a class has
+            too few examples, or there is only one class.
 
     Example:
         >>> features, labels = np.repeat(np.eye(3), 20, axis=0), np.repeat([0, 1, 2], 20)
@@ -107,8 +120,12 @@ def linear_probe(
     """
     _check_extra()
     arrays = (train_features, train_labels, test_features, test_labels)
-    examples = checked(arrays, regularizations=regularizations, dev_share=dev_share, class_names=class_names)
-    return measure(examples, partial(_solutions, examples), regularizations, dev_share=dev_share, seed=seed)
+    examples = checked(
+        arrays, regularizations=regularizations, dev_share=dev_share, class_names=class_names
+    )
+    return measure(
+        examples, partial(_solutions, examples), regularizations, dev_share=dev_share, seed=seed
+    )
 
 
 def _check_extra() -> None:
@@ -145,23 +162,29 @@ class Classifier:
         return float(right / len(rows))
 
 
-# Rows of the training set, and regularizations from the strongest to the weakest, to one classifier for each.
+# Rows of the training set, and regularizations from the strongest to the weakest, to one classifier
+# for each.
 Fit = Callable[[np.ndarray, Sequence[float]], Iterable[Classifier]]
 
 
 def measure(
     examples: Examples, fit: Fit, regularizations: Sequence[float], *, dev_share: float, seed: int
 ) -> ProbeResult:
-    """Chooses the regularization, fits the whole training set with it, and measures on the test set."""
+    """Chooses the regularization, fits the whole training set with it, and measures on the test
+    set.
+    """
     strongest_first = sorted(map(float, regularizations), reverse=True)
     features, labels = examples.train_features, examples.train_labels
     dev_accuracies, unfinished = {}, []
     if len(strongest_first) > 1:
         rest, dev = split_by_class(labels, dev_share, seed=seed)
-        for regularization, classifier in zip(strongest_first, fit(rest, strongest_first), strict=True):
+        for regularization, classifier in zip(
+            strongest_first, fit(rest, strongest_first), strict=True
+        ):
             dev_accuracies[regularization] = classifier.accuracy(features, labels, dev)
             unfinished += [] if classifier.converged else [f"{regularization:g}"]
-    chosen = max(dev_accuracies or strongest_first, key=lambda one: dev_accuracies.get(one, 0.0))  # the first of equals
+    # the first of equals
+    chosen = max(dev_accuracies or strongest_first, key=lambda one: dev_accuracies.get(one, 0.0))
     (classifier,) = fit(np.arange(len(labels)), [chosen])
     at_edge = bool(dev_accuracies) and chosen in (strongest_first[0], strongest_first[-1])
     _tell(chosen, strongest_first if at_edge else [], unfinished, classifier.converged)
@@ -177,20 +200,28 @@ def measure(
     )
 
 
-def _tell(chosen: float, edges: Sequence[float], unfinished: Sequence[str], converged: bool) -> None:
+def _tell(
+    chosen: float, edges: Sequence[float], unfinished: Sequence[str], converged: bool
+) -> None:
     if edges:
         logging.warning(
-            "The best regularization, %g, is the %s of those tried, %g to %g: a better one may lie beyond.",
+            "The best regularization, %g, is the %s of those tried, %g to %g: a better one may lie "
+            "beyond.",
             *(chosen, "strongest" if chosen == edges[0] else "weakest", edges[0], edges[-1]),
         )
     if unfinished:
-        logging.warning("The choice compares solutions short of the optimum at regularization %s.", unfinished)
+        logging.warning(
+            "The choice compares solutions short of the optimum at regularization %s.", unfinished
+        )
     if not converged:
-        logging.warning("The solution that is measured, at regularization %g, is short of the optimum.", chosen)
+        logging.warning(
+            "The solution that is measured, at regularization %g, is short of the optimum.", chosen
+        )
 
 
 def split_by_class(labels: np.ndarray, share: float, *, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the rows of the one part and of the other, in ascending order: a share of each class is the other.
+    """Returns the rows of the one part and of the other, in ascending order: a share of each class
+    is the other.
 
     At least one example of each class stands on either side, so there must be two.
 
@@ -204,17 +235,22 @@ def split_by_class(labels: np.ndarray, share: float, *, seed: int) -> tuple[np.n
 
 
 def moments(features: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns mean and standard deviation of each feature, (D,) float64, in one pass over blocks of rows.
+    """Returns mean and standard deviation of each feature, (D,) float64, in one pass over blocks of
+    rows.
 
-    A feature that varies by less than float32 can tell has the deviation 1, so that scaling makes it 0 and not noise.
+    A feature that varies by less than float32 can tell has the deviation 1, so that scaling makes
+    it 0 and not noise.
 
-    Source: Chan, Golub and LeVeque 1979, "Updating formulae and a pairwise algorithm for computing sample variances".
+    Source: Chan, Golub and LeVeque 1979, "Updating formulae and a pairwise algorithm for computing
+        sample variances".
     """
     count, mean, squares = 0, np.zeros(features.shape[1]), np.zeros(features.shape[1])
     for block in blocks(rows, features.shape[1]):
         values = features[block].astype(np.float64)
         own_mean, total = values.mean(axis=0), count + len(block)
-        squares += np.square(values - own_mean).sum(axis=0) + np.square(own_mean - mean) * (count * len(block) / total)
+        squares += np.square(values - own_mean).sum(axis=0) + np.square(own_mean - mean) * (
+            count * len(block) / total
+        )
         mean += (own_mean - mean) * (len(block) / total)
         count = total
     std = np.sqrt(squares / count)
@@ -226,16 +262,20 @@ def classifier_of(
 ) -> Classifier:
     """Turns weights for scaled features into weights for features as they were given.
 
-    The same added to the logits of all classes changes no answer, so it is taken out: both then have mean 0 over the
-    classes, as the optimum has.
+    The same added to the logits of all classes changes no answer, so it is taken out: both then
+    have mean 0 over the classes, as the optimum has.
     """
     mean, std = scaling
     kernel = (kernel - kernel.mean(axis=1, keepdims=True)) / std[:, None]
     return Classifier(kernel=kernel, bias=bias - bias.mean() - mean @ kernel, converged=converged)
 
 
-def _solutions(examples: Examples, rows: np.ndarray, regularizations: Sequence[float]) -> Iterator[Classifier]:
-    """From the strongest regularization to the weakest: each solution is where the search for the next begins."""
+def _solutions(
+    examples: Examples, rows: np.ndarray, regularizations: Sequence[float]
+) -> Iterator[Classifier]:
+    """From the strongest regularization to the weakest: each solution is where the search for the
+    next begins.
+    """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
 
@@ -243,8 +283,9 @@ def _solutions(examples: Examples, rows: np.ndarray, regularizations: Sequence[f
     inputs = examples.train_features[rows].astype(np.float64)
     inputs -= mean
     inputs /= std
-    # Of two classes scikit-learn fits the difference of the logits, w. The two columns are -w / 2 and w / 2, and their
-    # squares add up to half of that of w: so it takes twice the C to be the same problem.
+    # Of two classes scikit-learn fits the difference of the logits, w. The two columns are -w / 2
+    # and w / 2, and their squares add up to half of that of w: so it takes twice the C to be the
+    # same problem.
     pair = examples.num_classes == 2
     model = LogisticRegression(tol=_TOLERANCE, max_iter=_MAX_ITERATIONS, warm_start=True)
     for regularization in regularizations:
@@ -253,25 +294,33 @@ def _solutions(examples: Examples, rows: np.ndarray, regularizations: Sequence[f
             warnings.simplefilter("always", ConvergenceWarning)
             with _one_thread_for_scipy():
                 model.fit(inputs, examples.train_labels[rows])
-        others = [warning for warning in caught if not issubclass(warning.category, ConvergenceWarning)]
+        others = [
+            warning for warning in caught if not issubclass(warning.category, ConvergenceWarning)
+        ]
         for other in others:
             warnings.warn_explicit(other.message, other.category, other.filename, other.lineno)
         kernel, bias = model.coef_.T, model.intercept_
         if pair:
-            kernel, bias = np.concatenate([-kernel, kernel], axis=1) / 2, np.concatenate([-bias, bias]) / 2
+            kernel, bias = (
+                np.concatenate([-kernel, kernel], axis=1) / 2,
+                np.concatenate([-bias, bias]) / 2,
+            )
         yield classifier_of(kernel, bias, (mean, std), converged=len(others) == len(caught))
 
 
 def _one_thread_for_scipy() -> AbstractContextManager:
     """SciPy's wheels bring a BLAS of their own, for which L-BFGS has nothing but vectors.
 
-    Its threads and those of NumPy's BLAS, which has the matrices, keep each other from the cores while they wait: on a
-    busy machine of two cores scikit-learn's digits took more than ten times as long.
+    Its threads and those of NumPy's BLAS, which has the matrices, keep each other from the cores
+    while they wait: on a busy machine of two cores scikit-learn's digits took more than ten times
+        as long.
     """
     from threadpoolctl import ThreadpoolController
 
     controller = ThreadpoolController()
-    paths = [library["filepath"] for library in controller.info() if "scipy.libs" in library["filepath"]]
+    paths = [
+        library["filepath"] for library in controller.info() if "scipy.libs" in library["filepath"]
+    ]
     return controller.select(filepath=paths).limit(limits=1)
 
 
@@ -282,7 +331,8 @@ def checked(
     dev_share: float,
     class_names: Sequence[str] | None,
 ) -> Examples:
-    """Returns training features and labels, test features and labels; the arguments are those of `linear_probe`.
+    """Returns training features and labels, test features and labels; the arguments are those of
+    `linear_probe`.
 
     Raises:
         ValueError: If they do not fit one another.
@@ -291,11 +341,17 @@ def checked(
     refuse(
         *_wrong_choices(regularizations, dev_share),
         *wrong_arrays("train_", train, train_labels),
-        *wrong_arrays("test_", test, test_labels, width=train.shape[-1] if train.ndim == 2 else None),
+        *wrong_arrays(
+            "test_", test, test_labels, width=train.shape[-1] if train.ndim == 2 else None
+        ),
     )
     train_labels, test_labels = train_labels.astype(np.int64), test_labels.astype(np.int64)
     names = range(max(0, train_labels.max()) + 1) if class_names is None else class_names
-    refuse(*_wrong_labels(train_labels, test_labels, names, least=1 if len(regularizations) == 1 else 2))
+    refuse(
+        *_wrong_labels(
+            train_labels, test_labels, names, least=1 if len(regularizations) == 1 else 2
+        )
+    )
     check_finite("train_features", train, np.arange(len(train)))
     check_finite("test_features", test, np.arange(len(test)))
     return Examples(
@@ -315,7 +371,9 @@ def _wrong_choices(regularizations: Sequence[float], dev_share: float) -> Iterat
         yield f"`dev_share` must be between 0 and 1. Received: {dev_share}."
 
 
-def _wrong_labels(train: np.ndarray, test: np.ndarray, names: Sequence, *, least: int) -> Iterator[str]:
+def _wrong_labels(
+    train: np.ndarray, test: np.ndarray, names: Sequence, *, least: int
+) -> Iterator[str]:
     if len(names) < 2:
         yield f"There must be at least two classes to tell apart. Received: {listed(names)}."
     for name, labels in (("train_labels", train), ("test_labels", test)):
@@ -330,8 +388,13 @@ def _wrong_labels(train: np.ndarray, test: np.ndarray, names: Sequence, *, least
     counts = np.bincount(train[(0 <= train) & (train < len(names))], minlength=len(names))
     few = [f"{name} ({count})" for name, count in zip(names, counts, strict=True) if count < least]
     if few:
-        why = "one to learn from and one to choose the regularization by" if least == 2 else "one to learn from"
+        why = (
+            "one to learn from and one to choose the regularization by"
+            if least == 2
+            else "one to learn from"
+        )
         yield (
-            f"{len(few)} of the {len(names)} classes have too few training examples: {listed(few)}. "
+            f"{len(few)} of the {len(names)} classes have too few training examples: "
+            f"{listed(few)}. "
             f"Each needs {why}. Add examples, or leave the classes out and number the others anew."
         )

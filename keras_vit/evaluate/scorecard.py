@@ -26,7 +26,8 @@ def worst(card: Answers, count: int = MOST_MISTAKES) -> np.ndarray:
 
 
 def write_pictures(card: Answers, folder: Path) -> list[str]:
-    """Writes `confusion.png` and, if there are mistakes, `errors.png`; an older one is removed. Returns their names.
+    """Writes `confusion.png` and, if there are mistakes, `errors.png`; an older one is removed.
+    Returns their names.
 
     More classes than `MOST_CONFUSED` are not drawn against each other.
     """
@@ -52,11 +53,19 @@ def write_pictures(card: Answers, folder: Path) -> list[str]:
 
 
 def write_answers(card: Answers, path: Path) -> None:
-    """Writes every image with its class, the answer and its probability. The file appears whole or not at all."""
+    """Writes every image with its class, the answer and its probability. The file appears whole or
+    not at all.
+    """
     names = card.source.class_names
     answers = zip(card.indices, card.labels, card.answers, card.shares, strict=True)
     rows = (
-        [card.source.locate(int(index)), names[label], names[answer], f"{share:.6f}", int(label == answer)]
+        [
+            card.source.locate(int(index)),
+            names[label],
+            names[answer],
+            f"{share:.6f}",
+            int(label == answer),
+        ]
         for index, label, answer, share in answers
     )
     write_csv(path, ["image", "class", "answer", "probability", "right"], rows)
@@ -67,13 +76,16 @@ def headline(card: Answers) -> str:
     right, total = int((card.answers == card.labels).sum()), len(card.labels)
     low, high = _wilson(right, total)
     return (
-        f"**{right / total:.2%} of {total:,} images named correctly** ({right:,} right, {total - right:,} wrong; 95 % "
+        f"**{right / total:.2%} of {total:,} images named correctly** ({right:,} right, "
+        f"{total - right:,} wrong; 95 % "
         f"interval for so many images: {low:.1%} to {high:.1%})."
     )
 
 
 def class_table(card: Answers) -> str:
-    """Returns a table of the classes: how many are found, how many of the answers are right, what is mixed up."""
+    """Returns a table of the classes: how many are found, how many of the answers are right, what
+    is mixed up.
+    """
     names, num_classes = card.source.class_names, len(card.source.class_names)
     found, given, hits = (
         np.bincount(column, minlength=num_classes)
@@ -87,14 +99,24 @@ def class_table(card: Answers) -> str:
         note = f"The {MOST_CLASSES} of {num_classes:,} classes that are found least.\n\n"
     rows = []
     for number in shown.tolist():
-        others = np.bincount(card.answers[(card.labels == number) & (card.ranks > 0)], minlength=num_classes)
+        others = np.bincount(
+            card.answers[(card.labels == number) & (card.ranks > 0)], minlength=num_classes
+        )
         mixed = f"{names[others.argmax()]} ({others.max():,})" if others.any() else ""
         right = int(hits[number])
         rows.append(
-            [number, names[number], f"{found[number]:,}", _share(right, found[number]), _share(right, given[number])]
+            [
+                number,
+                names[number],
+                f"{found[number]:,}",
+                _share(right, found[number]),
+                _share(right, given[number]),
+            ]
             + [mixed]
         )
-    return note + table(["", "class", "images", "found", "answers that are right", "most often taken for"], rows)
+    return note + table(
+        ["", "class", "images", "found", "answers that are right", "most often taken for"], rows
+    )
 
 
 def _share(part: int, whole: int) -> str:

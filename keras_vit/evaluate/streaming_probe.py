@@ -1,13 +1,17 @@
-"""The linear probe on features that do not fit into memory: the question of `probe.py`, answered by batches.
+"""The linear probe on features that do not fit into memory: the question of `probe.py`, answered by
+batches.
 
-The sum of the losses that `probe.py` minimizes is divided by the number N of examples, which moves no optimum: the mean
-of the cross-entropies + regularization / (2 N) * the sum of the squared weights. A batch estimates the first term. The
-problem is convex, so Adam with a learning rate that falls to 0 ends where L-BFGS does, up to noise.
+The sum of the losses that `probe.py` minimizes is divided by the number N of examples, which moves
+no optimum: the mean of the cross-entropies + regularization / (2 N) * the sum of the squared
+weights. A batch estimates the first term. The problem is convex, so Adam with a learning rate that
+falls to 0 ends where L-BFGS does, up to noise.
 
-All regularizations are trained at once, each a head of one layer: the features are read as often as for a single one.
-Adam looks at each weight by itself and the heads share none, so each comes out as if it were alone.
+All regularizations are trained at once, each a head of one layer: the features are read as often as
+for a single one. Adam looks at each weight by itself and the heads share none, so each comes out as
+if it were alone.
 
-Source: dinov2@05c66df eval/linear.py, for many classifiers in one pass and about as many steps (12,500 of 1024 images).
+Source: dinov2@05c66df eval/linear.py, for many classifiers in one pass and about as many steps
+    (12,500 of 1024 images).
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,7 +36,8 @@ from keras_vit.evaluate.probe import (
 
 _BATCH_SIZE = 1024
 _LEARNING_RATE = 0.01
-# Of the mean loss, on the largest component of its gradient: scikit-learn's default, which batches can attain.
+# Of the mean loss, on the largest component of its gradient: scikit-learn's default, which batches
+# can attain.
 _TOLERANCE = 1e-4
 
 
@@ -49,10 +54,12 @@ def streaming_probe(
     num_steps: int = 10_000,
     progress: bool = True,
 ) -> ProbeResult:
-    """Measures the accuracy of logistic regression on features that may be memory-mapped, in float32.
+    """Measures the accuracy of logistic regression on features that may be memory-mapped, in
+    float32.
 
-    The same choice, the same optimum and the same result as `linear_probe`, but for the noise of training by batches.
-    Of the features, no more than a batch and a block are held in memory. They are read in random order, a row at a
+    The same choice, the same optimum and the same result as `linear_probe`, but for the noise of
+    training by batches. Of the features, no more than a batch and a block are held in memory. They
+    are read in random order, a row at a
     time: a disk that seeks slowly is better replaced by one that does not.
 
     Args:
@@ -60,9 +67,10 @@ def streaming_probe(
         train_labels: (N,) integers from 0.
         test_features: (M, D) numbers.
         test_labels: (M,) integers, of classes in the training set.
-        regularizations, dev_share, seed, class_names: As in `linear_probe`; the seed draws the order of the examples
-            as well.
-        num_steps: Of 1024 examples each, for the choice and once more for the chosen regularization.
+        regularizations, dev_share, seed, class_names: As in `linear_probe`; the seed draws the
+            order of the examples as well.
+        num_steps: Of 1024 examples each, for the choice and once more for the chosen
+            regularization.
         progress: Whether bars are shown on standard error.
 
     Raises:
@@ -75,7 +83,9 @@ def streaming_probe(
         1.0
     """
     arrays = (train_features, train_labels, test_features, test_labels)
-    examples = checked(arrays, regularizations=regularizations, dev_share=dev_share, class_names=class_names)
+    examples = checked(
+        arrays, regularizations=regularizations, dev_share=dev_share, class_names=class_names
+    )
     if num_steps < 1:
         raise ValueError(f"`num_steps` must be at least 1. Received: {num_steps}.")
     train = partial(_solutions, examples, seed=seed, num_steps=num_steps, progress=progress)
@@ -95,7 +105,11 @@ def _solutions(
     batches = _Batches(examples, rows, scaling, seed, num_steps)
     penalties = np.array(regularizations, np.float32) / len(rows)
     several = len(regularizations) > 1
-    label = f"{len(regularizations)} regularizations" if several else f"regularization {regularizations[0]:g}"
+    label = (
+        f"{len(regularizations)} regularizations"
+        if several
+        else f"regularization {regularizations[0]:g}"
+    )
     bar = _Bar(num_steps, label, shown=progress)
     with _on_one_device():
         heads = _heads(examples.train_features.shape[1], examples.num_classes, penalties, num_steps)
@@ -103,7 +117,8 @@ def _solutions(
     kernels, biases = (np.asarray(weights, np.float64) for weights in heads.get_weights())
     for index, regularization in enumerate(regularizations):
         kernel, bias = kernels[:, index], biases[index]
-        # That takes a look at all examples. A choice is not worth it: its winner is trained again, alone.
+        # That takes a look at all examples. A choice is not worth it: its winner is trained again,
+        # alone.
         flat = several or _slope(examples, rows, scaling, kernel, bias, regularization) < _TOLERANCE
         yield classifier_of(kernel, bias, scaling, converged=flat)
 
@@ -120,7 +135,9 @@ def _on_one_device() -> Iterator[None]:
 
 
 class _Batches(keras.utils.PyDataset):
-    """Scaled features and labels, a function of the step: an endless row of permutations, cut into batches."""
+    """Scaled features and labels, a function of the step: an endless row of permutations, cut into
+    batches.
+    """
 
     def __init__(
         self,
@@ -140,22 +157,32 @@ class _Batches(keras.utils.PyDataset):
         return self._num_steps
 
     def __getitem__(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        rows = np.sort(self._rows_of(step))  # in the order of the file: within a batch order is nothing
+        # in the order of the file: within a batch order is nothing
+        rows = np.sort(self._rows_of(step))
         inputs = (self._examples.train_features[rows] - self._mean) / self._std
         return inputs.astype(np.float32), self._examples.train_labels[rows].astype(np.int32)
 
     def _rows_of(self, step: int) -> np.ndarray:
-        epochs, places = np.divmod(np.arange(self._batch_size) + step * self._batch_size, len(self._rows))
-        return np.concatenate([self._permutation(epoch)[places[epochs == epoch]] for epoch in np.unique(epochs)])
+        epochs, places = np.divmod(
+            np.arange(self._batch_size) + step * self._batch_size, len(self._rows)
+        )
+        return np.concatenate(
+            [self._permutation(epoch)[places[epochs == epoch]] for epoch in np.unique(epochs)]
+        )
 
     def _permutation(self, epoch: int) -> np.ndarray:
         if epoch != self._epoch:
-            self._epoch, self._order = epoch, np.random.default_rng([self._seed, epoch]).permutation(self._rows)
+            self._epoch, self._order = (
+                epoch,
+                np.random.default_rng([self._seed, epoch]).permutation(self._rows),
+            )
         return self._order
 
 
 def _heads(width: int, num_classes: int, penalties: np.ndarray, num_steps: int) -> keras.Model:
-    """Scaled features (B, D) to logits (B, R, Y), all zero at first. In float32, whatever the policy."""
+    """Scaled features (B, D) to logits (B, R, Y), all zero at first. In float32, whatever the
+    policy.
+    """
     inputs = keras.Input((width,), dtype="float32")
     logits = keras.layers.EinsumDense(
         "bd,dry->bry",
@@ -167,7 +194,9 @@ def _heads(width: int, num_classes: int, penalties: np.ndarray, num_steps: int) 
     )(inputs)
     model = keras.Model(inputs, logits)
     schedule = keras.optimizers.schedules.CosineDecay(_LEARNING_RATE, num_steps)
-    model.compile(keras.optimizers.Adam(schedule), _CrossEntropies(dtype="float32"), auto_scale_loss=False)
+    model.compile(
+        keras.optimizers.Adam(schedule), _CrossEntropies(dtype="float32"), auto_scale_loss=False
+    )
     return model
 
 
@@ -176,7 +205,9 @@ class _CrossEntropies(keras.losses.Loss):
 
     def call(self, y_true, y_pred):
         labels = ops.broadcast_to(ops.cast(y_true, "int32")[:, None], ops.shape(y_pred)[:2])
-        return ops.sum(ops.sparse_categorical_crossentropy(labels, y_pred, from_logits=True), axis=1)
+        return ops.sum(
+            ops.sparse_categorical_crossentropy(labels, y_pred, from_logits=True), axis=1
+        )
 
 
 class _Bar(keras.callbacks.Callback):

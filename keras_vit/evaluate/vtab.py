@@ -1,8 +1,10 @@
-"""VTAB: one model is adapted to 19 tasks of 1000 images each, and measured on each; or to folders of your own so.
+"""VTAB: one model is adapted to 19 tasks of 1000 images each, and measured on each; or to folders
+of your own so.
 
-What lives here: which tasks, whether their data are there, and one task after the other, gone on with after a stop.
-What does not: how a model learns a task, which is a function that the caller passes; the tasks themselves
-(`vtab_tasks.py`); tables and picture (`vtab_report.py`).
+What lives here: which tasks, whether their data are there, and one task after the other, gone on
+    with after a stop.
+What does not: how a model learns a task, which is a function that the caller passes; the tasks
+themselves (`vtab_tasks.py`); tables and picture (`vtab_report.py`).
 
 Source: arXiv:1910.04867 (VTAB); arXiv:2010.11929, section 4.1 and Table 9.
 """
@@ -43,7 +45,8 @@ from keras_vit.evaluate.vtab_tasks import (
 from keras_vit.suggestions import did_you_mean
 from keras_vit.writing import write_text
 
-# Of a folder without a test set: as much as VTAB takes of EuroSAT and Resisc45, which have none either.
+# Of a folder without a test set: as much as VTAB takes of EuroSAT and Resisc45, which have none
+# either.
 HELD_OUT = 0.2
 _FOLDER = "folder:"
 _PLAN = "vtab.json"
@@ -80,10 +83,12 @@ Measure = Callable[[keras.Model, Source], Mapping[str, float]]
 
 
 def jobs(words: Sequence[str] = ("all",), data_dir: str | os.PathLike | None = None) -> list[Job]:
-    """Returns the tasks of these names: VTAB's in the order of Table 9, then your own. Downloads nothing.
+    """Returns the tasks of these names: VTAB's in the order of Table 9, then your own. Downloads
+    nothing.
 
-    A folder of your own takes the part of a task: 1000 of its training images, drawn at random but always the same,
-    800 and 200 (all of them, where there are fewer), and its whole test set; where it has none, a fifth of each class.
+    A folder of your own takes the part of a task: 1000 of its training images, drawn at random but
+    always the same, 800 and 200 (all of them, where there are fewer), and its whole test set; where
+    it has none, a fifth of each class.
 
     Args:
         words: Names of `TASKS`, of groups, "all", and "folder:PATH"; a folder is laid out as for
@@ -106,30 +111,37 @@ def jobs(words: Sequence[str] = ("all",), data_dir: str | os.PathLike | None = N
     _check_words(words, choices, is_empty=not (words or paths))
     wanted = {name for word in words for name in choices[word]}
     found = [_of_vtab(TASKS[name], data_dir) for name in TASKS if name in wanted]
-    found += [_of_folder(path) for path in dict.fromkeys(Path(path).expanduser().resolve() for path in paths)]
+    found += [
+        _of_folder(path)
+        for path in dict.fromkeys(Path(path).expanduser().resolve() for path in paths)
+    ]
     names = [job.name for job in found]
     if repeated := [job.data for job in found if names.count(job.name) > 1]:
         raise ValueError(
-            f"These folders would have names in common: {'; '.join(repeated)}. Run one of them in another folder."
+            f"These folders would have names in common: {'; '.join(repeated)}. Run one of them in "
+            f"another folder."
         )
     return found
 
 
-def _check_words(words: Sequence[str], choices: Mapping[str, Sequence[str]], *, is_empty: bool) -> None:
+def _check_words(
+    words: Sequence[str], choices: Mapping[str, Sequence[str]], *, is_empty: bool
+) -> None:
     mistakes = ["No task is named."] if is_empty else []
     for word in words:
         if word not in choices:
             mistakes.append(f"There is no task {word!r}.{did_you_mean(word, choices)}")
     if mistakes:
-        raise ValueError("\n".join([*mistakes, f"There are: {', '.join(choices)}, and folder:PATH."]))
+        raise ValueError(
+            "\n".join([*mistakes, f"There are: {', '.join(choices)}, and folder:PATH."])
+        )
 
 
 def _of_vtab(task: VtabTask, data_dir: str | os.PathLike | None) -> Job:
     is_there = is_prepared(task, data_dir)
     by_hand = _all_data(data_dir) / "downloads" / "manual"
-    has_files = by_hand.is_dir() and any(
-        by_hand.iterdir()
-    )  # whether they are the right ones is seen when it is prepared
+    # Whether they are the right ones is seen when it is prepared.
+    has_files = by_hand.is_dir() and any(by_hand.iterdir())
     return Job(
         name=task.name,
         title=task.title,
@@ -151,7 +163,9 @@ def _of_folder(path: Path) -> Job:
     training, test = folders.training_and_test(path)
     if test is None:
         test, training = training.split_by_class(HELD_OUT)
-    drawn = np.random.default_rng(0).permutation(training.num_examples)[: NUM_TRAIN + NUM_VALIDATION]
+    drawn = np.random.default_rng(0).permutation(training.num_examples)[
+        : NUM_TRAIN + NUM_VALIDATION
+    ]
     first = min(len(drawn) - 1, round(len(drawn) * NUM_TRAIN / (NUM_TRAIN + NUM_VALIDATION)))
     opened = TaskSources(
         train=training.subset(np.sort(drawn[:first])),
@@ -188,31 +202,34 @@ def vtab(
     skip_missing: bool = False,
     measure: Measure = accuracy,
 ) -> dict[str, float]:
-    """Adapts a model to each task and measures it, with a folder for each task and a report over all.
+    """Adapts a model to each task and measures it, with a folder for each task and a report over
+    all.
 
-    The same call on the same folder goes on where it stopped: a finished task (`<task>/result.json`) is not done again,
-    and `adapt` is given the folder in which it may have left something. Other tasks may be added by a later call. The
-    report, `vtab.md`, `vtab.csv` and `vtab.png`, is written anew whenever a task is finished. Before anything is
-    learned, all data sets are opened, and those that are missing downloaded and prepared.
+    The same call on the same folder goes on where it stopped: a finished task
+    (`<task>/result.json`) is not done again, and `adapt` is given the folder in which it may have
+    left something. Other tasks may be added by a later call. The report, `vtab.md`, `vtab.csv` and
+    `vtab.png`, is written anew whenever a task is finished. Before anything is learned, all data
+    sets are opened, and those that are missing downloaded and prepared.
 
     Args:
         tasks: From `jobs`.
-        adapt: (job, training images, folder of the task) to a model that gives logits; it must respect `flip` and
-            `crop` of the job.
+        adapt: (job, training images, folder of the task) to a model that gives logits; it must
+            respect `flip` and `crop` of the job.
         workdir: Folder of the run.
         title: Of the report: which model.
         plan: What the numbers depend on besides the tasks, by name. A folder takes one plan alone.
-        tune: Learn from the 800 and measure on the 200, for choosing a setting; no image of a test set is read.
-            Else learn from the 1000 and measure once on the whole test set.
+        tune: Learn from the 800 and measure on the 200, for choosing a setting; no image of a test
+            set is read. Else learn from the 1000 and measure once on the whole test set.
         skip_missing: Leave out tasks whose data cannot be had; the report says so.
         measure: (model, images) to numbers, "top1" and "images" among them.
 
     Returns:
-        Of all finished tasks in the folder: "vtab/<task>", "vtab/<group>" for each whole group of VTAB, and
-        "vtab/mean" if all 19 are there; shares.
+        Of all finished tasks in the folder: "vtab/<task>", "vtab/<group>" for each whole group of
+        VTAB, and "vtab/mean" if all 19 are there; shares.
 
     Raises:
-        ValueError: If data are missing, with what to do; if the folder holds another plan or results on other data.
+        ValueError: If data are missing, with what to do; if the folder holds another plan or
+            results on other data.
         ImportError: If matplotlib is absent; the message says what to install.
 
     Example:
@@ -261,8 +278,12 @@ def _check_plan(workdir: Path, plan: Mapping[str, str]) -> None:
     theirs = json.loads((workdir / _PLAN).read_text(encoding="utf-8"))
     different = [name for name in sorted({*plan, *theirs}) if plan.get(name) != theirs.get(name)]
     if different:
-        lines = [f"  {name}: there {theirs.get(name)}, here {plan.get(name)}" for name in different[:12]]
-        raise ValueError("\n".join([f"{workdir} holds another VTAB run:", *lines, "Choose another folder."]))
+        lines = [
+            f"  {name}: there {theirs.get(name)}, here {plan.get(name)}" for name in different[:12]
+        ]
+        raise ValueError(
+            "\n".join([f"{workdir} holds another VTAB run:", *lines, "Choose another folder."])
+        )
 
 
 def _is_finished(job: Job, folder: Path) -> bool:
@@ -271,7 +292,8 @@ def _is_finished(job: Job, folder: Path) -> bool:
     result = read_result(folder)
     if result.data != job.data:
         raise ValueError(
-            f"{folder} holds the result on other data. There: {result.data}. Here: {job.data}. Choose another folder "
+            f"{folder} holds the result on other data. There: {result.data}. Here: {job.data}. "
+            f"Choose another folder "
             "for the run, or remove this one."
         )
     return True
@@ -288,13 +310,21 @@ def _in_words(todo: Sequence[Job], count: int) -> str:
     lines += [f"  {kind}: {', '.join(titles)}" for kind, titles in kinds.items() if titles]
     whole_task = NUM_TRAIN + NUM_VALIDATION
     for job in todo:
-        if job.group == OWN and (count := job.sources().train_and_validation.num_examples) < whole_task:
-            lines += [f"  {job.title} has {count} images to learn from instead of {whole_task}: all are taken"]
+        if (
+            job.group == OWN
+            and (count := job.sources().train_and_validation.num_examples) < whole_task
+        ):
+            lines += [
+                f"  {job.title} has {count} images to learn from instead of {whole_task}: all are "
+                f"taken"
+            ]
     return "\n".join(lines)
 
 
 def _get_data(todo: Sequence[Job], skip_missing: bool) -> dict[str, str]:
-    """Opens everything once; downloads and prepares what is missing. Returns what cannot be had, with the reason."""
+    """Opens everything once; downloads and prepares what is missing. Returns what cannot be had,
+    with the reason.
+    """
     missing = {job.name: f"To be downloaded by hand. {job.by_hand}" for job in todo if job.by_hand}
     for job in todo:
         if missing and not skip_missing:
@@ -306,7 +336,9 @@ def _get_data(todo: Sequence[Job], skip_missing: bool) -> dict[str, str]:
                 missing[job.name] = str(error)
     if missing and not skip_missing:
         lines = [f"  {name}: {reason}" for name, reason in missing.items()]
-        way_out = "Put them there, name other tasks, or leave out what is missing with `skip_missing`."
+        way_out = (
+            "Put them there, name other tasks, or leave out what is missing with `skip_missing`."
+        )
         raise ValueError("\n".join(["Data are missing, and nothing was begun.", *lines, way_out]))
     return missing
 

@@ -1,19 +1,22 @@
-"""VTAB's 19 tasks: which data set of TensorFlow Datasets, which thousand of its examples, and what the label is.
+"""VTAB's 19 tasks: which data set of TensorFlow Datasets, which thousand of its examples, and what
+the label is.
 
-VTAB-1k learns from 800 examples, chooses by 200 others, learns from the 1000 together and is measured on the whole test
-set. The 800 are the first of the training set and the 200 the first of the validation set, as TensorFlow Datasets
-shuffled them when it wrote its files, which is the same everywhere. Where a data set comes without a validation or test
-set, VTAB cuts one off by per cent. It rounds down where TensorFlow Datasets rounds to the nearest; with the sizes of
-these data sets both give the same number.
+VTAB-1k learns from 800 examples, chooses by 200 others, learns from the 1000 together and is
+measured on the whole test set. The 800 are the first of the training set and the 200 the first of
+the validation set, as TensorFlow Datasets shuffled them when it wrote its files, which is the same
+everywhere. Where a data set comes without a validation or test set, VTAB cuts one off by per cent.
+It rounds down where TensorFlow Datasets rounds to the nearest; with the sizes of these data sets
+both give the same number.
 
-Versions are written with stars: any that matches is found on the disk, where a name without a version stands for the
-newest alone. They are the versions of VTAB's code but for three that can no longer be prepared, Pets 3, DMLab 2.0.0 and
-KITTI 3.1.0, where those that followed are taken too.
+Versions are written with stars: any that matches is found on the disk, where a name without a
+version stands for the newest alone. They are the versions of VTAB's code but for three that can no
+longer be prepared, Pets 3, DMLab 2.0.0 and KITTI 3.1.0, where those that followed are taken too.
 
-To prepare them takes opencv-python for Sun397, Retinopathy and KITTI, and scipy for Flowers102 and SVHN.
+To prepare them takes opencv-python for Sun397, Retinopathy and KITTI, and scipy for Flowers102 and
+SVHN.
 
-Source: arXiv:1910.04867; google-research/task_adaptation, data/, one file for each data set; flips and crops:
-arXiv:1912.11370 appendix F; titles and order: arXiv:2010.11929 table 9.
+Source: arXiv:1910.04867; google-research/task_adaptation, data/, one file for each data set; flips
+and crops: arXiv:1912.11370 appendix F; titles and order: arXiv:2010.11929 table 9.
 """
 
 import os
@@ -48,9 +51,11 @@ class VtabTask:
         validation: The split whose first 200 examples are those for validation.
         test: The split to measure on.
         num_classes: How many there are.
-        label: The decoded example without its images to its class, a scalar int64. Runs inside tf.data.
+        label: The decoded example without its images to its class, a scalar int64. Runs inside
+            tf.data.
         class_names: Of a label that is worked out; empty where the data set has them.
-        flip, crop: Whether training may mirror its images, and whether it may cut parts out of them.
+        flip, crop: Whether training may mirror its images, and whether it may cut parts out of
+            them.
         manual: What must be downloaded by hand, and where to put it; "" if nothing.
         pixel_scale: What the pixels must be multiplied by to reach from 0 to 255.
     """
@@ -77,11 +82,15 @@ def _number_of_objects(example: _Example) -> tf.Tensor:
 
 def _nearest_object(example: _Example) -> tf.Tensor:
     """The third of the pixel coordinates is the distance from the camera."""
-    return _step(tf.reduce_min(example["objects"]["pixel_coords"][:, 2]), (8.0, 8.5, 9.0, 9.5, 10.0))
+    return _step(
+        tf.reduce_min(example["objects"]["pixel_coords"][:, 2]), (8.0, 8.5, 9.0, 9.5, 10.0)
+    )
 
 
 def _nearest_vehicle(example: _Example) -> tf.Tensor:
-    """Types 0 to 2 are car, van and truck; a location is right, down and forward from the camera, in metres."""
+    """Types 0 to 2 are car, van and truck; a location is right, down and forward from the camera,
+    in metres.
+    """
     is_vehicle = example["objects"]["type"] < 3
     distances = tf.where(is_vehicle, example["objects"]["location"][:, 2], np.inf)
     return _step(tf.reduce_min(distances), (8.0, 20.0, 999.0))
@@ -101,7 +110,9 @@ _natural = partial(VtabTask, group="natural")
 _specialized = partial(VtabTask, group="specialized")
 _structured = partial(VtabTask, group="structured")
 # data/clevr.py. The test set comes without objects, so VTAB measures on the validation set.
-_clevr = partial(_structured, dataset="clevr:3.*.*", validation="train[90%:]", test="validation", crop=False)
+_clevr = partial(
+    _structured, dataset="clevr:3.*.*", validation="train[90%:]", test="validation", crop=False
+)
 # data/dsprites.py. Pixels are 0 and 1.
 _dsprites = partial(
     _structured,
@@ -114,28 +125,56 @@ _dsprites = partial(
     pixel_scale=255,
 )
 # data/smallnorb.py. Of each pair of images the first.
-_smallnorb = partial(_structured, dataset="smallnorb:2.*.*", validation="test[:50%]", test="test[50%:]")
+_smallnorb = partial(
+    _structured, dataset="smallnorb:2.*.*", validation="test[:50%]", test="test[50%:]"
+)
 
 _ALL = (
-    # data/caltech.py. The background is a class too. Which 30 images of a class TensorFlow Datasets takes for training
-    # depends on the order in which the file system lists them.
+    # data/caltech.py. The background is a class too. Which 30 images of a class TensorFlow Datasets
+    # takes for training depends on the order in which the file system lists them.
     _natural(
-        name="caltech101", title="Caltech101", dataset="caltech101:3.*.*", validation="train[90%:]", num_classes=102
+        name="caltech101",
+        title="Caltech101",
+        dataset="caltech101:3.*.*",
+        validation="train[90%:]",
+        num_classes=102,
     ),
     # data/cifar.py
-    _natural(name="cifar100", title="CIFAR-100", dataset="cifar100:3.*.*", validation="train[90%:]", num_classes=100),
+    _natural(
+        name="cifar100",
+        title="CIFAR-100",
+        dataset="cifar100:3.*.*",
+        validation="train[90%:]",
+        num_classes=100,
+    ),
     # data/dtd.py
     _natural(name="dtd", title="DTD", dataset="dtd:3.*.*", num_classes=47),
     # data/oxford_flowers102.py
-    _natural(name="flowers102", title="Flowers102", dataset="oxford_flowers102:2.*.*", num_classes=102),
+    _natural(
+        name="flowers102", title="Flowers102", dataset="oxford_flowers102:2.*.*", num_classes=102
+    ),
     # data/oxford_iiit_pet.py
-    _natural(name="pets", title="Pets", dataset="oxford_iiit_pet:4.*.*", validation="train[80%:]", num_classes=37),
+    _natural(
+        name="pets",
+        title="Pets",
+        dataset="oxford_iiit_pet:4.*.*",
+        validation="train[80%:]",
+        num_classes=37,
+    ),
     # data/sun397.py
     _natural(name="sun397", title="Sun397", dataset="sun397/tfds:4.*.*", num_classes=397),
     # data/svhn.py
-    _natural(name="svhn", title="SVHN", dataset="svhn_cropped:3.*.*", validation="train[90%:]", num_classes=10),
+    _natural(
+        name="svhn",
+        title="SVHN",
+        dataset="svhn_cropped:3.*.*",
+        validation="train[90%:]",
+        num_classes=10,
+    ),
     # data/patch_camelyon.py
-    _specialized(name="patch_camelyon", title="Camelyon", dataset="patch_camelyon:2.*.*", num_classes=2),
+    _specialized(
+        name="patch_camelyon", title="Camelyon", dataset="patch_camelyon:2.*.*", num_classes=2
+    ),
     # data/eurosat.py
     _specialized(
         name="eurosat",
@@ -181,8 +220,15 @@ _ALL = (
     ),
     # data/dmlab.py
     _structured(name="dmlab", title="DMLab", dataset="dmlab:2.*.*", num_classes=6, crop=False),
-    _dsprites(name="dsprites_location", title="dSpr-Loc", label=_sixteenth("label_x_position", 32), crop=False),
-    _dsprites(name="dsprites_orientation", title="dSpr-Ori", label=_sixteenth("label_orientation", 40)),
+    _dsprites(
+        name="dsprites_location",
+        title="dSpr-Loc",
+        label=_sixteenth("label_x_position", 32),
+        crop=False,
+    ),
+    _dsprites(
+        name="dsprites_orientation", title="dSpr-Ori", label=_sixteenth("label_orientation", 40)
+    ),
     # data/kitti.py
     _structured(
         name="kitti_distance",
@@ -237,7 +283,8 @@ def task_sources(task: VtabTask, data_dir: str | os.PathLike | None = None) -> T
         data_dir: The folder of all data sets. Default: TFDS_DATA_DIR, or ~/tensorflow_datasets.
 
     Raises:
-        ValueError: If the data set is not there and cannot be prepared, or is not the one that the task is about.
+        ValueError: If the data set is not there and cannot be prepared, or is not the one that the
+            task is about.
     """
     try:
         prepared.prepare(task.dataset, data_dir)
@@ -255,13 +302,21 @@ def task_sources(task: VtabTask, data_dir: str | os.PathLike | None = None) -> T
 
 def _source(task: VtabTask, split: str, data_dir: str | os.PathLike | None) -> Source:
     names = task.class_names or None
-    source = sources.tfds(task.dataset, split, data_dir=data_dir, label=task.label, class_names=names)
+    source = sources.tfds(
+        task.dataset, split, data_dir=data_dir, label=task.label, class_names=names
+    )
     if len(source.class_names) != task.num_classes:
         raise ValueError(
-            f"{task.title} has {task.num_classes} classes, {source.name} has {len(source.class_names)}. "
-            "Is it another data set under the same name? Move it away, and have the right one prepared."
+            f"{task.title} has {task.num_classes} classes, {source.name} has "
+            f"{len(source.class_names)}. "
+            "Is it another data set under the same name? Move it away, and have the right one "
+            "prepared."
         )
-    return source if task.pixel_scale == 1 else replace(source, read=_scaled(source.read, task.pixel_scale))
+    return (
+        source
+        if task.pixel_scale == 1
+        else replace(source, read=_scaled(source.read, task.pixel_scale))
+    )
 
 
 def _scaled(read: Callable, factor: int) -> Callable:
@@ -273,7 +328,8 @@ def _scaled(read: Callable, factor: int) -> Callable:
 
 
 def is_prepared(task: VtabTask, data_dir: str | os.PathLike | None = None) -> bool:
-    """Returns whether the data set of a task lies on the disk. Neither prepares it nor asks the network.
+    """Returns whether the data set of a task lies on the disk. Neither prepares it nor asks the
+    network.
 
     Example:
         >>> is_prepared(TASKS["clevr_count"], data_dir="an empty folder")

@@ -1,4 +1,5 @@
-"""A model as a file that others run: a SavedModel, TFLite, ONNX, OpenVINO; and the proof that it is still the model.
+"""A model as a file that others run: a SavedModel, TFLite, ONNX, OpenVINO; and the proof that it is
+still the model.
 
 `saved_model` and `tflite` are functions here, and modules of the same name hold them.
 """

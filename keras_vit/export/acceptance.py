@@ -1,4 +1,6 @@
-"""What was exported, loaded and run again, and compared with the model: the command `export --check`."""
+"""What was exported, loaded and run again, and compared with the model: the command
+`export --check`.
+"""
 
 import os
 from collections.abc import Iterator
@@ -54,10 +56,13 @@ class Checked:
         if self.verdict is not None:
             found = self.verdict
             lines.append(
-                f"        {found.top1_agreement:.1%} of {found.num_images} images have the same answer; "
+                f"        {found.top1_agreement:.1%} of {found.num_images} images have the same "
+                f"answer; "
                 f"outputs differ by {found.mean_error:.2g}, at most {found.max_error:.2g}"
             )
-            lines.append(f"        {found.size_bytes / 1e6:,.1f} MB, {found.latency_ms:.1f} ms an image")
+            lines.append(
+                f"        {found.size_bytes / 1e6:,.1f} MB, {found.latency_ms:.1f} ms an image"
+            )
         lines.append(f"        against {self.against}")
         if self.accepted:
             lines.append(f"        accepted when it was exported: {self.accepted}")
@@ -65,21 +70,27 @@ class Checked:
 
 
 def check(
-    folder: str | os.PathLike, *, images: str | os.PathLike | None = None, num_images: int | None = None
+    folder: str | os.PathLike,
+    *,
+    images: str | os.PathLike | None = None,
+    num_images: int | None = None,
 ) -> Iterator[Checked]:
-    """Yields the verdict on every file of an export: each is run in a fresh process that does not know this package.
+    """Yields the verdict on every file of an export: each is run in a fresh process that does not
+    know this package.
 
-    Files that are not what was written, by their checksums, are not run. Thresholds are those of the export, which lie
-    beside each file; there are no others.
+    Files that are not what was written, by their checksums, are not run. Thresholds are those of
+    the export, which lie beside each file; there are no others.
 
-    The model is built again from the weights that it was exported from, and both are asked about `images`. Where the
-    weights are not there any more, or have changed, or the export was made of a model in Python, the answers that the
-    model gave when it was exported are taken; they lie beside each export.
+    The model is built again from the weights that it was exported from, and both are asked about
+    `images`. Where the weights are not there any more, or have changed, or the export was made of a
+    model in Python, the answers that the model gave when it was exported are taken; they lie beside
+    each export.
 
     Args:
-        folder: Of the export: the latest versions of all its formats are checked; or one version, or one file.
-        images: As in `keras_vit.export.delivery.deliver`; default: those that the export was judged on, if they are
-            there. Images that set the ranges of an int8 file are left out.
+        folder: Of the export: the latest versions of all its formats are checked; or one version,
+            or one file.
+        images: As in `keras_vit.export.delivery.deliver`; default: those that the export was judged
+            on, if they are there. Images that set the ranges of an int8 file are left out.
         num_images: How many of them at most; default: as many as when it was exported.
 
     Raises:
@@ -91,7 +102,8 @@ def check(
 
 
 def find_exports(folder: str | os.PathLike) -> list[Path]:
-    """Returns SavedModels and files: of a folder of versions the latest of each format, of a version all.
+    """Returns SavedModels and files: of a folder of versions the latest of each format, of a
+    version all.
 
     Raises:
         ValueError: If there is none.
@@ -105,7 +117,8 @@ def find_exports(folder: str | os.PathLike) -> list[Path]:
         found = [path for base in bases if versions(base) for path in _in_version(latest(base))]
     if not found:
         raise ValueError(
-            f"There is no export in {folder}: no version with a SavedModel or {', '.join(MODEL_SUFFIXES)}."
+            f"There is no export in {folder}: no version with a SavedModel or "
+            f"{', '.join(MODEL_SUFFIXES)}."
         )
     return found
 
@@ -129,7 +142,9 @@ class _Model:
     expected: np.ndarray | None = None
 
 
-def _check(path: Path, images: str | os.PathLike | None, num_images: int | None, models: dict[str, _Model]) -> Checked:
+def _check(
+    path: Path, images: str | os.PathLike | None, num_images: int | None, models: dict[str, _Model]
+) -> Checked:
     against = "nothing"
     try:
         facts = read_facts(path)
@@ -139,7 +154,12 @@ def _check(path: Path, images: str | os.PathLike | None, num_images: int | None,
             shown = ", ".join(found[:_MOST_SHOWN]) + (
                 f" and {len(found) - _MOST_SHOWN} more" * (len(found) > _MOST_SHOWN)
             )
-            return Checked(path=path, verdict=None, against="its checksums", problem=f"not as it was exported: {shown}")
+            return Checked(
+                path=path,
+                verdict=None,
+                against="its checksums",
+                problem=f"not as it was exported: {shown}",
+            )
         asked = [facts.get(name) for name in ("judged_on", "num_images", "calibrated_on")]
         key = f"{facts['variables_sha256']} {facts['input']} {asked}"
         if key not in models:
@@ -147,21 +167,33 @@ def _check(path: Path, images: str | os.PathLike | None, num_images: int | None,
         model = models[key]
         if model.network is None:
             if images is not None:
-                raise ValueError(f"The model cannot be asked about {images}: {model.why_not}. Leave out --images.")
+                raise ValueError(
+                    f"The model cannot be asked about {images}: {model.why_not}. Leave out "
+                    f"--images."
+                )
             inputs, expected = read_reference(facts_folder(path), facts)
-            labels, against = None, f"its answers on {len(inputs)} images when it was exported; {model.why_not}"
+            labels, against = (
+                None,
+                f"its answers on {len(inputs)} images when it was exported; {model.why_not}",
+            )
         else:
             examples, expected = model.examples, model.expected
             levels = examples.pixels()
             taken = facts["input"]["dtype"] == "uint8"
-            inputs = levels if taken else pixels_of(model.network).from_levels(levels.astype(np.float32))
+            inputs = (
+                levels if taken else pixels_of(model.network).from_levels(levels.astype(np.float32))
+            )
             labels, against = examples.labels, f"the model on {len(inputs)} images: {examples.name}"
             if "judged" in facts and examples.fingerprint() != facts["judged"].get("sha256"):
                 against += "; they are others than those of the export"
         against += "" if has_list else "; it has no checksums, so it is an older one"
         verdict = judge(path, inputs, expected, labels=labels)
     except Exception as error:  # whatever is wrong with one file, the others are checked
-        words = str(error) if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {error}"
+        words = (
+            str(error)
+            if isinstance(error, OSError | ValueError)
+            else f"{type(error).__name__}: {error}"
+        )
         return Checked(path=path, verdict=None, against=against, problem=words)
     problem, accepted = _problem(verdict, facts["accepted"], path.stem)
     return Checked(path=path, verdict=verdict, against=against, problem=problem, accepted=accepted)
@@ -176,21 +208,34 @@ def _others(examples: Examples, calibrated_on: list[str]) -> Examples:
     others = ~np.isin(examples.fingerprints(), calibrated_on)
     if not others.any():
         raise ValueError(
-            f"All {len(others)} images of {examples.name} set the ranges of int8, so nothing can be judged on them. "
+            f"All {len(others)} images of {examples.name} set the ranges of int8, so nothing can "
+            f"be judged on them. "
             "Name other photographs with --images."
         )
     return examples.those(others)
 
 
-def _asked(facts: dict[str, Any], images: str | os.PathLike | None, num_images: int | None) -> _Model:
+def _asked(
+    facts: dict[str, Any], images: str | os.PathLike | None, num_images: int | None
+) -> _Model:
     network, why_not = _rebuilt(facts)
     if network is None:
         return _Model(why_not=why_not)
     chosen = images or facts.get("judged_on")
-    if images is None and chosen is not None and not os.path.exists(chosen) and not chosen.startswith("tfds:"):
+    if (
+        images is None
+        and chosen is not None
+        and not os.path.exists(chosen)
+        and not chosen.startswith("tfds:")
+    ):
         chosen = None
-    names, size = classifier.class_names(facts["weights"] or facts["model"]), tuple(facts["image_size"])
-    found = find_examples(chosen, network, names, num_images or facts.get("num_images", _NUM_IMAGES), size)
+    names, size = (
+        classifier.class_names(facts["weights"] or facts["model"]),
+        tuple(facts["image_size"]),
+    )
+    found = find_examples(
+        chosen, network, names, num_images or facts.get("num_images", _NUM_IMAGES), size
+    )
     examples = _others(found, facts.get("calibrated_on", []))
     expected = subject_of(network, size, names).answers(examples.pixels())
     return _Model(network=network, examples=examples, expected=expected)
@@ -199,24 +244,38 @@ def _asked(facts: dict[str, Any], images: str | os.PathLike | None, num_images: 
 def _rebuilt(facts: dict[str, Any]) -> tuple[keras.Model | None, str]:
     """The model that was exported, or why it cannot be had."""
     weights = facts.get("weights")
-    if "weights" not in facts or not isinstance(weights, str | None) or not is_size(facts.get("image_size")):
+    if (
+        "weights" not in facts
+        or not isinstance(weights, str | None)
+        or not is_size(facts.get("image_size"))
+    ):
         return None, "it was exported from Python"
     try:
-        network = classifier.build(facts["model"], weights, tuple(facts["image_size"]), facts.get("pixels"))
+        network = classifier.build(
+            facts["model"], weights, tuple(facts["image_size"]), facts.get("pixels")
+        )
     except Exception as error:  # whatever became of the file of the weights
         return None, f"it cannot be built again: {error or type(error).__name__}"
     if variables_sha256(network) != facts["variables_sha256"]:
-        return None, f"the weights in {weights or facts['model']} are others than those that were exported"
+        return (
+            None,
+            f"the weights in {weights or facts['model']} are others than those that were exported",
+        )
     return network, ""
 
 
 def _problem(verdict: Verdict, accepted: dict[str, Any], flavour: str) -> tuple[str, str]:
-    """Returns the reason why a file is refused, "" if it is accepted, and the thresholds in words."""
+    """Returns the reason why a file is refused, "" if it is accepted, and the thresholds in
+    words.
+    """
     problems, words = [], []
     bound, least = accepted.get("max_error"), accepted.get("top1_agreement")
     if isinstance(bound, dict):
         if flavour not in bound:
-            return f"its facts name no greatest error of {flavour!r}, only of {', '.join(bound)}", ""
+            return (
+                f"its facts name no greatest error of {flavour!r}, only of {', '.join(bound)}",
+                "",
+            )
         bound = bound[flavour]
     if bound is None:
         words.append("errors of any size, as an older version did")

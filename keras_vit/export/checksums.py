@@ -1,4 +1,5 @@
-"""SHA-256 of every file of an export, in the form of `sha256sum`: damage is found without running anything.
+"""SHA-256 of every file of an export, in the form of `sha256sum`: damage is found without running
+anything.
 
 cd VERSION && sha256sum -c SHA256SUMS                  files of TFLite, ONNX, OpenVINO
 cd VERSION && sha256sum -c assets.extra/SHA256SUMS     a SavedModel
@@ -22,7 +23,10 @@ def write_checksums(version: Path, place: Path) -> None:
         version: Folder of the version.
         place: Folder within it, for the list.
     """
-    lines = [f"{_sha256(path)}  {path.relative_to(version).as_posix()}\n" for path in sorted(_files(version))]
+    lines = [
+        f"{_sha256(path)}  {path.relative_to(version).as_posix()}\n"
+        for path in sorted(_files(version))
+    ]
     (place / FILE).write_text("".join(lines), encoding="utf-8")
 
 
@@ -32,18 +36,23 @@ def has_checksums(export: Path) -> bool:
 
 
 def listed_models(version: Path) -> list[Path]:
-    """Returns the model files that a version was written with, whether they are still there or not."""
+    """Returns the model files that a version was written with, whether they are still there or
+    not.
+    """
     try:
         names = [Path(name) for name in _read(version)]
     except (OSError, ValueError):
         return []
-    return [version / name for name in names if len(name.parts) == 1 and name.suffix in MODEL_SUFFIXES]
+    return [
+        version / name for name in names if len(name.parts) == 1 and name.suffix in MODEL_SUFFIXES
+    ]
 
 
 def damage(export: Path) -> list[str]:
     """Returns a description of the differences from the checksums; empty if nothing has changed.
 
-    Other models in the same folder are left out: each of them is checked on its own. Hidden files do not count.
+    Other models in the same folder are left out: each of them is checked on its own. Hidden files
+        do not count.
 
     Args:
         export: Folder of a SavedModel, or a file.
@@ -75,7 +84,11 @@ def damage(export: Path) -> list[str]:
 
 def _files(version: Path) -> Iterator[Path]:
     paths = (path for path in version.rglob("*") if not path.is_dir() and path.name != FILE)
-    return (path for path in paths if not any(part.startswith(".") for part in path.relative_to(version).parts))
+    return (
+        path
+        for path in paths
+        if not any(part.startswith(".") for part in path.relative_to(version).parts)
+    )
 
 
 def _read(place: Path) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """A model in every format that was asked for: the command `export`.
 
-output/1/, output/2/ ...            SavedModels, as TensorFlow Serving reads them: `output` is its model's base path
-output/tflite/1/, output/onnx/1/    other formats, in versions of their own
+output/1/, output/2/ ...            SavedModels, as TensorFlow Serving reads them: `output` is its
+model's base path output/tflite/1/, output/onnx/1/    other formats, in versions of their own
 """
 
 import os
@@ -31,7 +31,8 @@ from keras_vit.weights.download import without_secrets
 from keras_vit.writing import group_by_reason
 
 FORMATS = ("saved_model", "tflite", "onnx", "openvino")
-_CROPS = {"resize": "resize", "resize_small_crop": "resize_shorter"}  # the catalog's words, and the pipeline's
+# the catalog's words, and the pipeline's
+_CROPS = {"resize": "resize", "resize_small_crop": "resize_shorter"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +69,9 @@ class Wanted:
     def __post_init__(self):
         unknown = [name for name in self.formats if name not in FORMATS]
         if unknown or not self.formats:
-            raise ValueError(f"Formats are {', '.join(FORMATS)}. Received: {', '.join(unknown) or 'none'}.")
+            raise ValueError(
+                f"Formats are {', '.join(FORMATS)}. Received: {', '.join(unknown) or 'none'}."
+            )
 
 
 def deliver(
@@ -91,9 +94,11 @@ def deliver(
         model: Name of a model, or a file `model.keras`.
         output: Folder of the model; the SavedModel becomes its next integer version.
         wanted: What to deliver.
-        weights: Tag, file or URL; the names of the classes are read from `classes.txt` beside a file.
-        images: Folder of photographs, or of one folder for each class, or "tfds:NAME:SPLIT". All files are judged on
-            the same ones. If an int8 file is wanted, up to 100 of them, at most half, are set aside for its ranges, and
+        weights: Tag, file or URL; the names of the classes are read from `classes.txt` beside a
+            file.
+        images: Folder of photographs, or of one folder for each class, or "tfds:NAME:SPLIT". All
+            files are judged on the same ones. If an int8 file is wanted, up to 100 of them, at most
+            half, are set aside for its ranges, and
             no format is judged on these. Default: generated pictures, which say less.
         image_size: (height, width) in pixels; default: that of the weights.
         pixels: As in `keras_vit.evaluate.classifier.build`.
@@ -115,10 +120,16 @@ def deliver(
     names = classifier.class_names(model if weights is None else weights)
     examples = find_examples(images, network, names, num_images, size)
     calibration, judged = set_aside(examples, NUM_CALIBRATION_IMAGES if wanted.int8 else 0)
-    identity = _identity(model, weights, images, num_images, size) | ({} if pixels is None else {"pixels": pixels})
+    identity = _identity(model, weights, images, num_images, size) | (
+        {} if pixels is None else {"pixels": pixels}
+    )
     say(
         f"Judged on {examples.name}: {len(judged.images)} images, the same for every format."
-        + (f" {len(calibration.images)} others are set aside for the ranges of int8." if wanted.int8 else "")
+        + (
+            f" {len(calibration.images)} others are set aside for the ranges of int8."
+            if wanted.int8
+            else ""
+        )
     )
     shared = {
         "class_names": names,
@@ -130,7 +141,10 @@ def deliver(
         "image_size": size,
     }
     if images is None:
-        say("Name a folder of photographs with --images to have it judged, and int8 set, on what it will see.")
+        say(
+            "Name a folder of photographs with --images to have it judged, and int8 set, on what "
+            "it will see."
+        )
     output, problems = Path(output), []
     for name in wanted.formats:
         try:
@@ -150,9 +164,14 @@ def _reason(error: Exception) -> str:
 _MOST_LINES = 10  # of what a library says
 
 
-def _export(name: str, network: keras.Model, output: Path, wanted: Wanted, shared: dict[str, Any]) -> list[Verdict]:
+def _export(
+    name: str, network: keras.Model, output: Path, wanted: Wanted, shared: dict[str, Any]
+) -> list[Verdict]:
     if name == "tflite":
-        options = {key: getattr(wanted, key) for key in ("flavours", "fixed_batch", "preprocessing", "min_agreement")}
+        options = {
+            key: getattr(wanted, key)
+            for key in ("flavours", "fixed_batch", "preprocessing", "min_agreement")
+        }
         return tflite(network, output / name, **options, **shared)
     if name in ("onnx", "openvino"):
         return [{"onnx": onnx, "openvino": openvino}[name](network, output / name, **shared)]
@@ -185,16 +204,28 @@ def find_examples(
         return take(None, size, min(num_images, _MOST_GENERATED))
     text = os.fspath(images)
     if text.startswith("tfds:"):
-        return take(measure.find_test_set(text, network.output_shape[-1], names=names).source, size, num_images)
+        return take(
+            measure.find_test_set(text, network.output_shape[-1], names=names).source,
+            size,
+            num_images,
+        )
     files, left_out = predict.find_photos([text])
     if left_out:
         logging.warning("%s", group_by_reason(left_out))
-    if any(entry.is_dir() and not is_ignored(entry.name) for entry in Path(text).expanduser().glob("*")):
+    if any(
+        entry.is_dir() and not is_ignored(entry.name) for entry in Path(text).expanduser().glob("*")
+    ):
         try:
-            return take(measure.find_test_set(text, network.output_shape[-1], names=names).source, size, num_images)
+            return take(
+                measure.find_test_set(text, network.output_shape[-1], names=names).source,
+                size,
+                num_images,
+            )
         except ValueError as error:  # folders that are no classes of the model
             logging.warning("The photos are taken without labels. %s", error)
-    chosen = [files[i] for i in np.unique(np.linspace(0, len(files) - 1, num_images).round().astype(int))]
+    chosen = [
+        files[i] for i in np.unique(np.linspace(0, len(files) - 1, num_images).round().astype(int))
+    ]
     read = [_read(file, size) for file in chosen]
     kept = [image for image in read if image is not None]
     if not kept:
@@ -213,8 +244,12 @@ def _read(file: Path, size: tuple[int, int]) -> np.ndarray | None:
         return None
 
 
-def _crop(model: str | os.PathLike, weights: str | os.PathLike | None, size: tuple[int, int]) -> str:
-    """How the published evaluation of these weights cut its images; for a rectangle they are resized."""
+def _crop(
+    model: str | os.PathLike, weights: str | os.PathLike | None, size: tuple[int, int]
+) -> str:
+    """How the published evaluation of these weights cut its images; for a rectangle they are
+    resized.
+    """
     row = None if weights is None else source.find(str(model), weights).row
     return "resize" if row is None or size[0] != size[1] else _CROPS[row.transform]
 

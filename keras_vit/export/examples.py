@@ -11,8 +11,8 @@ from keras_vit.data.transforms import eval_crop, scale_to
 from keras_vit.levels import to_levels, to_pixels
 
 _BATCH = 16
-# Of pixels from 0 to 255: how far images differ at a place, in the mean over places. Photographs of one data set differ
-# by 50 to 70, digits by 60, generated pictures by 35.
+# Of pixels from 0 to 255: how far images differ at a place, in the mean over places. Photographs of
+# one data set differ by 50 to 70, digits by 60, generated pictures by 35.
 _LEAST_SPREAD = 2.0
 
 
@@ -32,7 +32,9 @@ class Examples:
 
     def __post_init__(self):
         if self.images.ndim != 4 or self.images.shape[-1] != 3 or not len(self.images):
-            raise ValueError(f"Images must have the shape (n, H, W, 3), n > 0. Received: {self.images.shape}.")
+            raise ValueError(
+                f"Images must have the shape (n, H, W, 3), n > 0. Received: {self.images.shape}."
+            )
         if self.images.dtype != np.float32 or np.abs(self.images).max() > 1.001:
             raise ValueError("Pixels must be float32 in [-1, 1], or uint8.")
 
@@ -54,19 +56,27 @@ class Examples:
         return hashlib.sha256("".join(self.fingerprints()).encode()).hexdigest()
 
     def are_alike(self) -> bool:
-        """Whether the images hardly differ, so that what holds for one of them proves little about others."""
+        """Whether the images hardly differ, so that what holds for one of them proves little about
+        others.
+        """
         return float(self.pixels().std(axis=0, dtype=np.float32).mean()) < _LEAST_SPREAD
 
 
 def take(
-    images: Examples | Source | np.ndarray | None, image_size: tuple[int, int], count: int, *, crop: str = "resize"
+    images: Examples | Source | np.ndarray | None,
+    image_size: tuple[int, int],
+    count: int,
+    *,
+    crop: str = "resize",
 ) -> Examples:
     """Returns up to `count` images of the size of a model.
 
     Args:
-        images: A source, of which images are taken from beginning to end, since those of a folder lie class by class;
-            or an array (n, H, W, 3) of uint8, or of floats in [-1, 1], of the right size; or examples; or None for
-            pictures of fractals: they are no photographs, but they have edges, colours and textures.
+        images: A source, of which images are taken from beginning to end, since those of a folder
+            lie class by class; or an array (n, H, W, 3) of uint8, or of floats in [-1, 1], of the
+            right size; or examples; or None for
+            pictures of fractals: they are no photographs, but they have edges, colours and
+                textures.
         image_size: (height, width) in pixels.
         count: How many at most.
         crop: How images of a source are cut, as in `keras_vit.data.transforms.eval_crop`.
@@ -81,14 +91,17 @@ def take(
     """
     if images is None:
         side = max(image_size)
-        drawn = take(fractals(count, images_per_class=1, image_size=side), image_size, count, crop=crop)
+        drawn = take(
+            fractals(count, images_per_class=1, image_size=side), image_size, count, crop=crop
+        )
         return Examples(images=drawn.images, labels=None, name=f"{count} generated pictures")
     if isinstance(images, Source):
         return _of_source(images.subset(_spread(images.num_examples, count)), image_size, crop)
     given = images if isinstance(images, Examples) else _of_array(np.asarray(images))
     if given.images.shape[1:3] != tuple(image_size):
         raise ValueError(
-            f"The images must have the size of the model, {image_size[0]} x {image_size[1]} pixels. "
+            f"The images must have the size of the model, {image_size[0]} x {image_size[1]} "
+            f"pixels. "
             f"Received: {given.images.shape[1]} x {given.images.shape[2]}."
         )
     chosen = _spread(len(given.images), count)
@@ -97,9 +110,11 @@ def take(
 
 
 def set_aside(examples: Examples, count: int) -> tuple[Examples, Examples]:
-    """Returns the images that set the ranges of int8, and the others, on which every file is judged.
+    """Returns the images that set the ranges of int8, and the others, on which every file is
+    judged.
 
-    Copies of an image count once, and are not judged if the image sets ranges. A single image is returned as both.
+    Copies of an image count once, and are not judged if the image sets ranges. A single image is
+    returned as both.
 
     Args:
         examples: All images.
@@ -131,8 +146,15 @@ def _of_array(images: np.ndarray) -> Examples:
 
 
 def _of_source(source: Source, image_size: tuple[int, int], crop: str) -> Examples:
-    batches = evaluation_batches(source, [*eval_crop(crop, image_size), scale_to(-1, 1)], batch_size=_BATCH)
+    batches = evaluation_batches(
+        source, [*eval_crop(crop, image_size), scale_to(-1, 1)], batch_size=_BATCH
+    )
     parts = [tuple(part.numpy() for part in batch) for batch in batches]
     images, labels, weights = (np.concatenate(column) for column in zip(*parts, strict=True))
-    read = weights > 0  # those that cannot be read have weight 0, like the rows that fill up the last batch
-    return Examples(images=images[read].astype(np.float32), labels=labels[read].astype(np.int64), name=source.name)
+    # those that cannot be read have weight 0, like the rows that fill up the last batch
+    read = weights > 0
+    return Examples(
+        images=images[read].astype(np.float32),
+        labels=labels[read].astype(np.int64),
+        name=source.name,
+    )

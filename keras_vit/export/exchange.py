@@ -1,14 +1,15 @@
 """A model as ONNX or OpenVINO: converted by Keras's exporters, judged by running the file.
 
-    PATH/1/model.onnx, or model.xml and model.bin   take `images`, give `logits`; the batch may have any length
-    PATH/1/labels.txt                               names of the classes, one a line
-    PATH/1/keras_vit.json                           package and weights, what goes in, how far it is from the model
-    PATH/1/reference.npz                            images and what the model gave, to check the file without the model
-    PATH/1/SHA256SUMS                               checksums of all files
+    PATH/1/model.onnx, or model.xml and model.bin   take `images`, give `logits`; the batch may have
+    any length PATH/1/labels.txt                               names of the classes, one a line
+    PATH/1/keras_vit.json                           package and weights, what goes in, how far it is
+    from the model PATH/1/reference.npz                            images and what the model gave,
+    to check the file without the model PATH/1/SHA256SUMS                               checksums of
+    all files
 
-That an exporter returns proves nothing: an operation that ONNX lacks is written all the same, and the file does not
-load. So each file is loaded by its own runtime, in a process without Keras, and compared with the model; if it differs,
-nothing is written.
+That an exporter returns proves nothing: an operation that ONNX lacks is written all the same, and
+the file does not load. So each file is loaded by its own runtime, in a process without Keras, and
+compared with the model; if it differs, nothing is written.
 
 Sources: onnx.ai/onnx/operators (which operations there are), docs.openvino.ai, "Precision Control".
 """
@@ -41,7 +42,8 @@ from keras_vit.quiet import quiet_conversion
 
 _TOLERANCE = 1e-4
 _LARGE_OUTPUT = 20.0  # heads give logits up to here
-_ONNX_MOST_BYTES = 2**31 - 2**24  # one protobuf message holds less than 2 GiB; the rest is for the graph
+# one protobuf message holds less than 2 GiB; the rest is for the graph
+_ONNX_MOST_BYTES = 2**31 - 2**24
 _OPENVINO_FACTS = {
     "compile_with": {"INFERENCE_PRECISION_HINT": "f32"},
     "compile_with_in_words": "Left to itself, OpenVINO computes in bfloat16 where the processor can, and is 0.01 to "
@@ -63,28 +65,33 @@ def onnx(
 ) -> Verdict:
     """Writes a model as `path/<next integer>/model.onnx`, with its labels and metadata beside it.
 
-    The file takes `images`, (B, H, W, 3) float32 as the model takes them, in batches of any length, and gives `logits`,
-    `probabilities` where the model ends in them, or `features` where it has no head. It holds less than 2 GiB, so
+    The file takes `images`, (B, H, W, 3) float32 as the model takes them, in batches of any length,
+    and gives `logits`, `probabilities` where the model ends in them, or `features` where it has no
+    head. It holds less than 2 GiB, so
     ViT_H14 is out of its reach. The conversion needs memory: 8 GB for ViT_B16, of 346 MB.
 
     Args:
         model: Functional, of one input (B, H, W, 3) and one output, in float32; stays as it is.
         path: Folder of all versions.
-        images: On which the file is judged. See `keras_vit.export.examples.take`; default: generated ones.
+        images: On which the file is judged. See `keras_vit.export.examples.take`; default:
+            generated ones.
         num_images: On how many of them, at most.
         calibration: Images that set the ranges of an int8 file of the same model; recorded, so that
             `export --check` leaves them out here too.
-        class_names: In the order of the classes; default: ImageNet's where their number tells, else numbers.
-        eval_crop: How images are brought to the size of the model, as in `keras_vit.data.transforms.eval_crop`.
-        image_size: Side in pixels, or (height, width); needed where the model takes any size: the file takes this one.
+        class_names: In the order of the classes; default: ImageNet's where their number tells, else
+            numbers.
+        eval_crop: How images are brought to the size of the model, as in
+            `keras_vit.data.transforms.eval_crop`.
+        image_size: Side in pixels, or (height, width); needed where the model takes any size: the
+            file takes this one.
         identity: What is known of the weights, for the metadata: the tag or file, its hash.
 
     Returns:
         How far the file is from the model.
 
     Raises:
-        ValueError: If the model or an argument does not fit, or what was written cannot be run, or is more than 1e-4
-            off in an output. Then there is no version.
+        ValueError: If the model or an argument does not fit, or what was written cannot be run, or
+            is more than 1e-4 off in an output. Then there is no version.
         ImportError: If tf2onnx or onnxruntime is absent.
 
     Example:
@@ -101,7 +108,8 @@ def onnx(
     num_bytes = 4 * model.count_params()
     if num_bytes > _ONNX_MOST_BYTES:
         raise ValueError(
-            f"The weights of {model.name} take {num_bytes / 2**30:.1f} GiB, and a file of ONNX holds less than 2. "
+            f"The weights of {model.name} take {num_bytes / 2**30:.1f} GiB, and a file of ONNX "
+            f"holds less than 2. "
             "Export it with `openvino` or `saved_model`."
         )
     taken = take(images, subject.image_size, num_images, crop=eval_crop)
@@ -121,14 +129,16 @@ def openvino(
     image_size: int | tuple[int, int] | None = None,
     identity: Mapping[str, Any] | None = None,
 ) -> Verdict:
-    """Writes a model for OpenVINO: `path/<next integer>/model.xml` and `.bin`, with its labels and metadata beside it.
+    """Writes a model for OpenVINO: `path/<next integer>/model.xml` and `.bin`, with its labels and
+    metadata beside it.
 
-    The file is judged in float32. Left to itself, OpenVINO computes in bfloat16 where the processor can, and is 0.01 to
-    0.05 off in a logit; compile it with `{"INFERENCE_PRECISION_HINT": "f32"}`, as `keras_vit.json` says too.
+    The file is judged in float32. Left to itself, OpenVINO computes in bfloat16 where the processor
+    can, and is 0.01 to 0.05 off in a logit; compile it with `{"INFERENCE_PRECISION_HINT": "f32"}`,
+    as `keras_vit.json` says too.
 
     Args:
-        model, path, images, num_images, calibration, class_names, eval_crop, image_size, identity: As in `onnx`; and
-            so is what the file takes and gives.
+        model, path, images, num_images, calibration, class_names, eval_crop, image_size, identity:
+            As in `onnx`; and so is what the file takes and gives.
 
     Returns:
         How far the file is from the model.
@@ -180,10 +190,14 @@ def _export(
     with new_version(path) as version:
         with quiet_conversion():
             write(named, version.folder / file_name, signature)
-        verdict = judge(version.folder / file_name, subject.inputs(levels), expected, labels=examples.labels)
+        verdict = judge(
+            version.folder / file_name, subject.inputs(levels), expected, labels=examples.labels
+        )
         _check_close(verdict, accepted)
         if subject.labels:
-            (version.folder / "labels.txt").write_text("\n".join([*subject.labels, ""]), encoding="utf-8")
+            (version.folder / "labels.txt").write_text(
+                "\n".join([*subject.labels, ""]), encoding="utf-8"
+            )
         numbers = {name: value for name, value in asdict(verdict).items() if name != "version"}
         described = describe(model, accepted={"max_error": accepted}, judged=examples, **known)
         described["input"] |= {"name": "images", "image_size": list(subject.image_size)}
@@ -195,9 +209,11 @@ def _export(
 
 
 def _accepted(expected: np.ndarray) -> float:
-    """The error that rounding explains: less than 1e-4 where all outputs are small, as probabilities of many classes.
+    """The error that rounding explains: less than 1e-4 where all outputs are small, as
+    probabilities of many classes.
 
-    It is a part of the largest output: a few millionths of it among models of this package, in either format.
+    It is a part of the largest output: a few millionths of it among models of this package, in
+        either format.
     """
     largest = float(np.abs(expected).max())
     return _TOLERANCE * max(min(1.0, largest), largest / _LARGE_OUTPUT)
@@ -206,8 +222,10 @@ def _accepted(expected: np.ndarray) -> float:
 def _check_close(verdict: Verdict, accepted: float) -> None:
     if verdict.max_error > accepted:
         raise ValueError(
-            f"{verdict.name} differs from the model by up to {verdict.max_error:.2g} in an output, and has the same "
-            f"highest one for {verdict.top1_agreement:.1%} of {verdict.num_images} images; rounding explains "
+            f"{verdict.name} differs from the model by up to {verdict.max_error:.2g} in an output, "
+            f"and has the same "
+            f"highest one for {verdict.top1_agreement:.1%} of {verdict.num_images} images; "
+            f"rounding explains "
             f"{accepted:.2g}. Nothing is written."
         )
 
@@ -234,10 +252,11 @@ def _write_onnx(model: keras.Model, path: Path, signature: list[tf.TensorSpec]) 
 
 
 def _take_means_in_stages(path: Path) -> None:
-    """Rewrites the means of group normalization, over rows, columns and channels, as three means, one after the other.
+    """Rewrites the means of group normalization, over rows, columns and channels, as three means,
+    one after the other.
 
-    ONNX Runtime adds up all numbers of a group in one float32, one by one: with the 25,000 of the root of a hybrid it
-    is 1e-3 off, in stages 1e-5.
+    ONNX Runtime adds up all numbers of a group in one float32, one by one: with the 25,000 of the
+    root of a hybrid it is 1e-3 off, in stages 1e-5.
     """
     import onnx
 
@@ -254,23 +273,31 @@ def _stages(node: Any, helper: Any) -> list[Any]:
     axes = known.get("axes", [])
     if node.op_type != "ReduceMean" or len(axes) < 2 or not known.get("keepdims", 1):
         return [node]
-    names = [node.input[0], *(f"{node.output[0]}/axis_{axis}" for axis in axes[:-1]), node.output[0]]
+    names = [
+        node.input[0],
+        *(f"{node.output[0]}/axis_{axis}" for axis in axes[:-1]),
+        node.output[0],
+    ]
     ends = zip(names[:-1], names[1:], axes, strict=True)
-    return [helper.make_node("ReduceMean", [start], [end], axes=[axis], keepdims=1) for start, end, axis in ends]
+    return [
+        helper.make_node("ReduceMean", [start], [end], axes=[axis], keepdims=1)
+        for start, end, axis in ends
+    ]
 
 
 @contextlib.contextmanager
 def _garbage_collected() -> Iterator[None]:
     """Collects garbage often.
 
-    tf2onnx copies its graph, weights and all, before each of its forty steps. A copy refers to itself, so only the
-    collector frees it; and that rarely looks at old objects where as many are alive as here, unless they are put aside.
-    With this, ViT_B16 takes 8 GB; without, more than 11.
+    tf2onnx copies its graph, weights and all, before each of its forty steps. A copy refers to
+    itself, so only the collector frees it; and that rarely looks at old objects where as many are
+    alive as here, unless they are put aside. With this, ViT_B16 takes 8 GB; without, more than 11.
     """
     thresholds, frozen = gc.get_threshold(), gc.get_freeze_count() > 0
     gc.collect()
     gc.freeze()
-    gc.collect()  # counts how many objects are not put aside: their number decides when old ones are looked at
+    # counts how many objects are not put aside: their number decides when old ones are looked at
+    gc.collect()
     gc.set_threshold(min(thresholds[0], 2000), 2, 2)
     try:
         yield
@@ -283,7 +310,9 @@ def _garbage_collected() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _erfc_converted() -> Iterator[None]:
-    """Lets tf2onnx convert Erfc, of which TensorFlow makes the exact GELU, where it cannot: 1.17 writes it as it is."""
+    """Lets tf2onnx convert Erfc, of which TensorFlow makes the exact GELU, where it cannot: 1.17
+    writes it as it is.
+    """
     from tf2onnx import constants, handler, onnx_opset  # noqa: F401 - the last brings the converters that there are
 
     opset = 9  # the first that has Erf
@@ -299,12 +328,16 @@ def _erfc_converted() -> Iterator[None]:
 
 
 def _convert_erfc(graph: Any, node: Any, **_: Any) -> None:
-    """erfc(x) = 1 - erf(x). For great x few digits are left, but GELU adds it to what is greater by far, or to zero."""
+    """erfc(x) = 1 - erf(x). For great x few digits are left, but GELU adds it to what is greater by
+    far, or to zero.
+    """
     kept = {"shapes": node.output_shapes, "dtypes": node.output_dtypes}
     graph.remove_node(node.name)
     one = graph.make_const(f"{node.name}/one", np.float32(1))
     erf = graph.make_node("Erf", node.input, op_name_scope=node.name, **kept)
-    graph.make_node("Sub", [one.output[0], erf.output[0]], name=node.name, outputs=node.output, **kept)
+    graph.make_node(
+        "Sub", [one.output[0], erf.output[0]], name=node.name, outputs=node.output, **kept
+    )
 
 
 # ── OpenVINO ──
@@ -336,8 +369,9 @@ def _write_openvino(model: keras.Model, path: Path, signature: list[tf.TensorSpe
 def _in_stages(node: Any) -> None:
     """Takes the mean of a group normalization along one axis after the other.
 
-    OpenVINO adds up all numbers of a group in one float32, one by one: with the 25,000 of the root of a hybrid it is
-    1e-3 off, in stages 1e-5. It joins means that follow each other directly; so each is reshaped before the next.
+    OpenVINO adds up all numbers of a group in one float32, one by one: with the 25,000 of the root
+    of a hybrid it is 1e-3 off, in stages 1e-5. It joins means that follow each other directly; so
+    each is reshaped before the next.
     """
     from openvino import opset13 as operations
 
@@ -352,7 +386,9 @@ def _in_stages(node: Any) -> None:
         return
     height, _, groups, channels = (shape[axis].get_length() for axis in range(1, 5))
     columns = operations.reduce_mean(data, integers(2))
-    columns = operations.reshape(columns, integers(-1, height, groups * channels), special_zero=False)
+    columns = operations.reshape(
+        columns, integers(-1, height, groups * channels), special_zero=False
+    )
     pixels = operations.reduce_mean(columns, integers(1))
     pixels = operations.reshape(pixels, integers(-1, groups, channels), special_zero=False)
     means = operations.reduce_mean(pixels, integers(2))

@@ -1,9 +1,11 @@
-"""JPEG and PNG bytes to pixels inside a graph, image by image: one that cannot be read costs only itself.
+"""JPEG and PNG bytes to pixels inside a graph, image by image: one that cannot be read costs only
+itself.
 
-What comes from strangers is looked at before it is decoded: a file of 60 kB can unfold into gigabytes, or keep a
-decoder busy for minutes. JPEG and PNG alone are read: TensorFlow has no operation for WebP, TIFF and HEIC, and its own
-for GIF and BMP give other pixels than the reader of all commands. Decoding, turning upright by EXIF and cropping are
-those of evaluation (`keras_vit.data`).
+What comes from strangers is looked at before it is decoded: a file of 60 kB can unfold into
+    gigabytes, or keep a
+decoder busy for minutes. JPEG and PNG alone are read: TensorFlow has no operation for WebP, TIFF
+and HEIC, and its own for GIF and BMP give other pixels than the reader of all commands. Decoding,
+turning upright by EXIF and cropping are those of evaluation (`keras_vit.data`).
 """
 
 import functools
@@ -18,16 +20,20 @@ from keras_vit.data.transforms import eval_crop as eval_crops
 STATUSES = ("ok", "empty", "unsupported", "too_large", "damaged")
 _OK, _EMPTY, _UNSUPPORTED, _TOO_LARGE, _DAMAGED = range(len(STATUSES))
 
-# 8192 x 8192: the largest cameras give 61 million pixels. Decoding takes 3 bytes for each, of a progressive JPEG 11.
+# 8192 x 8192: the largest cameras give 61 million pixels. Decoding takes 3 bytes for each, of a
+# progressive JPEG 11.
 MAX_PIXELS = 2**26
-# Each scan of a progressive JPEG goes over all pixels, and an empty one takes 12 bytes of the file. Encoders write
-# about 10; what splits everything that can be split stays below 100.
+# Each scan of a progressive JPEG goes over all pixels, and an empty one takes 12 bytes of the file.
+# Encoders write about 10; what splits everything that can be split stays below 100.
 _MAX_SCANS = 100
-# A compressed text (chunks zTXt and iTXt) of 8 kB unfolds into 8 MB, in a fifth of a second. Photographs have a few.
+# A compressed text (chunks zTXt and iTXt) of 8 kB unfolds into 8 MB, in a fifth of a second.
+# Photographs have a few.
 _MAX_TEXTS = 16
-_PARALLEL = 2  # images decoded at once: with `MAX_PIXELS` the bound of the memory that a request takes
+# images decoded at once: with `MAX_PIXELS` the bound of the memory that a request takes
+_PARALLEL = 2
 
-_PNG_BEGINS = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"  # the signature, and a header of 13 bytes as the first chunk
+# the signature, and a header of 13 bytes as the first chunk
+_PNG_BEGINS = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
 _JPEG_BEGINS = b"\xff\xd8\xff"
 _COMPRESSED_TEXT = b"TXt"
 
@@ -41,7 +47,11 @@ class _Limits:
 
 
 def read_images(
-    files: tf.Tensor, image_size: tuple[int, int], *, eval_crop: str = "resize", max_pixels: int = MAX_PIXELS
+    files: tf.Tensor,
+    image_size: tuple[int, int],
+    *,
+    eval_crop: str = "resize",
+    max_pixels: int = MAX_PIXELS,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Decodes and resizes files; works inside a graph and runs no Python there.
 
@@ -49,13 +59,16 @@ def read_images(
         files: (B,) string, B may be 0.
         image_size: (height, width) in pixels.
         eval_crop: Policy of `keras_vit.data.transforms.eval_crop`.
-        max_pixels: A file with more is not decoded. A graph that decodes takes up to 26 bytes for each.
+        max_pixels: A file with more is not decoded. A graph that decodes takes up to 26 bytes for
+            each.
 
     Returns:
-        Pixels (B, height, width, 3) float32 from 0 to 255, or 0 where there is nothing; (B,) string, one of `STATUSES`.
+        Pixels (B, height, width, 3) float32 from 0 to 255, or 0 where there is nothing; (B,)
+        string, one of `STATUSES`.
 
     Raises:
-        ValueError: If there is no such policy, it cannot give this size, or `max_pixels` is not positive.
+        ValueError: If there is no such policy, it cannot give this size, or `max_pixels` is not
+            positive.
 
     Example:
         >>> files = [tf.io.encode_png(tf.zeros((5, 7, 3), tf.uint8)), b"", b"%PDF-1.7", b"\\xff\\xd8\\xff\\xe0"]
@@ -83,26 +96,40 @@ def read_images(
     rows, codes, images = _survivors(files, read, blank)
     # What did not survive is in no row: it is damaged.
     codes = tf.tensor_scatter_nd_update(tf.fill([num_files], _DAMAGED), rows, codes)
-    pixels = tf.scatter_nd(rows, images, tf.concat([[num_files], tf.shape(blank, tf.int64)], axis=0))
-    return tf.ensure_shape(pixels, (files.shape[0], *blank.shape)), tf.gather(tf.constant(STATUSES), codes)
+    pixels = tf.scatter_nd(
+        rows, images, tf.concat([[num_files], tf.shape(blank, tf.int64)], axis=0)
+    )
+    return tf.ensure_shape(pixels, (files.shape[0], *blank.shape)), tf.gather(
+        tf.constant(STATUSES), codes
+    )
 
 
 def _limits(image_size: tuple[int, int], eval_crop: str, max_pixels: int) -> _Limits:
-    """Enlarging the shorter side of a thread of 1 x 65500 pixels would give billions, of 12 bytes."""
+    """Enlarging the shorter side of a thread of 1 x 65500 pixels would give billions, of 12
+    bytes.
+    """
     if eval_crop != "resize_shorter":
         return _Limits(pixels=max_pixels, aspect_ratio=max_pixels)
     side = round(max(image_size) * 256 / 224)
     return _Limits(pixels=max_pixels, aspect_ratio=max(1, MAX_PIXELS // (4 * side * side)))
 
 
-def _survivors(files: tf.Tensor, read: Callable, blank: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Rows (n, 1), codes (n,) and images (n, height, width, 3) of the files at which `read` did not fail.
+def _survivors(
+    files: tf.Tensor, read: Callable, blank: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Rows (n, 1), codes (n,) and images (n, height, width, 3) of the files at which `read` did not
+    fail.
 
-    `tf.data` can do without elements that fail; nothing else in a graph can. Its batch of all must have one element:
-    hence a first one that is taken off again.
+    `tf.data` can do without elements that fail; nothing else in a graph can. Its batch of all must
+    have one element: hence a first one that is taken off again.
     """
     first = tf.data.Dataset.from_tensors((tf.constant(-1, tf.int64), tf.constant(_OK), blank))
-    rest = tf.data.Dataset.from_tensor_slices(files).enumerate().map(read, num_parallel_calls=_PARALLEL).ignore_errors()
+    rest = (
+        tf.data.Dataset.from_tensor_slices(files)
+        .enumerate()
+        .map(read, num_parallel_calls=_PARALLEL)
+        .ignore_errors()
+    )
     batch = first.concatenate(rest).batch(tf.size(files, tf.int64) + 1)
     rows, codes, images = (part[1:] for part in batch.get_single_element())
     return rows[:, tf.newaxis], codes, images
@@ -142,14 +169,17 @@ def _png_code(file: tf.Tensor, limits: _Limits) -> tf.Tensor:
 
 
 def _num_scans(file: tf.Tensor) -> tf.Tensor:
-    """How many scans begin: FF DA, the length of the header in two bytes, of how many components the scan is.
+    """How many scans begin: FF DA, the length of the header in two bytes, of how many components
+    the scan is.
 
-    The length must fit the components. FF DA alone is there by chance a hundred times in 6 MB, such as the video behind
-    a "motion photo"; all five bytes never are.
+    The length must fit the components. FF DA alone is there by chance a hundred times in 6 MB, such
+    as the video behind a "motion photo"; all five bytes never are.
     """
     numbers = tf.io.decode_raw(file, tf.uint8)
     places = tf.where((numbers[:-4] == 0xFF) & (numbers[1:-3] == 0xDA))[:, 0]
-    high, low, components = (tf.cast(tf.gather(numbers, places + shift), tf.int32) for shift in (2, 3, 4))
+    high, low, components = (
+        tf.cast(tf.gather(numbers, places + shift), tf.int32) for shift in (2, 3, 4)
+    )
     is_scan = (high == 0) & (low == 6 + 2 * components) & (1 <= components) & (components <= 4)
     return tf.math.count_nonzero(is_scan)
 
@@ -162,7 +192,9 @@ def _count(file: tf.Tensor, pattern: bytes) -> tf.Tensor:
     return tf.math.count_nonzero(functools.reduce(tf.logical_and, hits))
 
 
-def _size_code(height: tf.Tensor, width: tf.Tensor, is_long: tf.Tensor, limits: _Limits) -> tf.Tensor:
+def _size_code(
+    height: tf.Tensor, width: tf.Tensor, is_long: tf.Tensor, limits: _Limits
+) -> tf.Tensor:
     shorter, longer = tf.minimum(height, width), tf.maximum(height, width)
     # The product of two sides below 2**32 may not fit into int64: so the quotient is compared.
     too_large = longer > limits.pixels // tf.maximum(shorter, 1)

@@ -1,4 +1,6 @@
-"""What an exported model says of itself: which package and which weights it comes from, and what it expects."""
+"""What an exported model says of itself: which package and which weights it comes from, and what it
+expects.
+"""
 
 import datetime
 import hashlib
@@ -39,11 +41,13 @@ def describe(
 
     Args:
         model: That is exported.
-        accepted: How far an export may be from the model: the greatest "max_error", the least "top1_agreement".
+        accepted: How far an export may be from the model: the greatest "max_error", the least
+            "top1_agreement".
         judged: The images on which export and model are compared.
         calibration: Those that were set aside for the ranges of int8.
         eval_crop: How images are brought to its size, as in `keras_vit.data.transforms.eval_crop`.
-        identity: What the caller knows of the weights: the model's name in the table, the tag or file, its hash.
+        identity: What the caller knows of the weights: the model's name in the table, the tag or
+            file, its hash.
 
     Example:
         >>> model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 48, 3), classes=10)
@@ -70,10 +74,16 @@ def describe(
             "resize_in_words": _RESIZED[eval_crop],
         },
         "accepted": dict(accepted),
-        "judged": {"images": judged.name, "num_images": len(judged.images), "sha256": judged.fingerprint()},
+        "judged": {
+            "images": judged.name,
+            "num_images": len(judged.images),
+            "sha256": judged.fingerprint(),
+        },
         "calibrated_on": [] if calibration is None else calibration.fingerprints(),
         "checksums": CHECKSUMS_FILE,
-        "made_with": {name: importlib.metadata.version(name) for name in ("keras-vit", "keras", "tensorflow")},
+        "made_with": {
+            name: importlib.metadata.version(name) for name in ("keras-vit", "keras", "tensorflow")
+        },
         "made_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
 
@@ -84,8 +94,12 @@ def write_facts(folder: Path, facts: Mapping[str, Any]) -> None:
 
 
 def as_json(facts: Mapping[str, Any]) -> bytes:
-    """Returns facts as UTF-8. Bytes of a path that are no UTF-8 become escapes, of which JSON makes the same path."""
-    return (json.dumps(facts, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
+    """Returns facts as UTF-8. Bytes of a path that are no UTF-8 become escapes, of which JSON makes
+    the same path.
+    """
+    return (json.dumps(facts, indent=2, ensure_ascii=False) + "\n").encode(
+        "utf-8", "backslashreplace"
+    )
 
 
 def facts_folder(export: Path) -> Path:
@@ -104,7 +118,9 @@ def read_facts(export: Path) -> dict[str, Any]:
         facts = json.loads(path.read_text(encoding="utf-8"))
         wrong = _wrong(facts)
     except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{export} was not exported by keras_vit, or its {path} is damaged: {error}") from error
+        raise ValueError(
+            f"{export} was not exported by keras_vit, or its {path} is damaged: {error}"
+        ) from error
     if wrong:
         raise ValueError(f"{path} is damaged: {'; '.join(wrong)}.")
     return facts
@@ -131,14 +147,19 @@ def _wrong(facts: Any) -> list[str]:
         and 0 <= accepted.get("top1_agreement", 0) <= 1,
         "judged": isinstance(judged, dict) and isinstance(judged.get("sha256", ""), str),
         "num_images": type(facts.get("num_images", 1)) is int and facts.get("num_images", 1) > 0,
-        "calibrated_on": isinstance(calibrated, list) and all(isinstance(word, str) for word in calibrated),
+        "calibrated_on": isinstance(calibrated, list)
+        and all(isinstance(word, str) for word in calibrated),
     }
     return [f"{name} is not as it was written" for name, is_right in rules.items() if not is_right]
 
 
 def is_size(value: Any) -> bool:
     """Returns whether a value out of JSON is [height, width] in pixels."""
-    return isinstance(value, list) and len(value) == 2 and all(type(side) is int and 0 < side < 2**16 for side in value)
+    return (
+        isinstance(value, list)
+        and len(value) == 2
+        and all(type(side) is int and 0 < side < 2**16 for side in value)
+    )
 
 
 def _is_number(value: Any) -> bool:
@@ -146,7 +167,9 @@ def _is_number(value: Any) -> bool:
 
 
 def variables_sha256(model: keras.Model) -> str:
-    """Returns a hash of all weights in their order: equal weights have equal hashes, whatever file they came from."""
+    """Returns a hash of all weights in their order: equal weights have equal hashes, whatever file
+    they came from.
+    """
     digest = hashlib.sha256()
     for weight in model.weights:
         digest.update(keras.ops.convert_to_numpy(weight.value).tobytes())
@@ -154,7 +177,8 @@ def variables_sha256(model: keras.Model) -> str:
 
 
 def labels_of(num_classes: int, class_names: Sequence[str] = ()) -> list[str]:
-    """Returns a name for each class: those that are given, else ImageNet's where the number tells, else numbers.
+    """Returns a name for each class: those that are given, else ImageNet's where the number tells,
+    else numbers.
 
     A name has one line, and a blank one becomes a number.
 
@@ -167,7 +191,10 @@ def labels_of(num_classes: int, class_names: Sequence[str] = ()) -> list[str]:
     """
     if class_names:
         if len(class_names) != num_classes:
-            raise ValueError(f"The model has {num_classes} classes. Received: {len(class_names)} names.")
+            raise ValueError(
+                f"The model has {num_classes} classes. Received: {len(class_names)} names."
+            )
         names = [to_one_line(" ".join(str(name).split())) for name in class_names]
-        return [name or f"class {index}" for index, name in enumerate(names)]  # TensorFlow reads no empty line
+        # TensorFlow reads no empty line
+        return [name or f"class {index}" for index, name in enumerate(names)]
     return imagenet_names(num_classes) or [f"class {index}" for index in range(num_classes)]

@@ -1,4 +1,6 @@
-"""What the model answered when it was exported, kept beside the export: so it can be checked without the model."""
+"""What the model answered when it was exported, kept beside the export: so it can be checked
+without the model.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,8 @@ _MOST_IMAGES = 8
 def write_reference(folder: Path, pixels: np.ndarray, outputs: np.ndarray) -> None:
     """Writes up to 8 images and what the model gives for them: those on which its answer is surest.
 
-    Rounding changes no answer there, so an export that agreed with the model on 95 % of all images agrees on these.
+    Rounding changes no answer there, so an export that agreed with the model on 95 % of all images
+    agrees on these.
 
     Args:
         folder: Where to write.
@@ -44,23 +47,38 @@ def read_reference(folder: Path, facts: dict[str, Any]) -> tuple[np.ndarray, np.
         ([[[[1.0, 1.0, 1.0]]]], [[1.0, 1.0]])
     """
     if not (folder / FILE).is_file():
-        raise ValueError(f"There is no {FILE} in {folder}, so nothing to compare with: export it again.")
+        raise ValueError(
+            f"There is no {FILE} in {folder}, so nothing to compare with: export it again."
+        )
     try:
         # NumPy leaves a file open that is no archive: so it is given one.
         with (folder / FILE).open("rb") as file, np.load(file, allow_pickle=False) as kept:
             pixels, outputs = kept["pixels"], kept["outputs"]
         _check(pixels, outputs, tuple(facts["input"]["image_size"]))
-    except Exception as error:  # zipfile, zlib and NumPy have a kind of error for every kind of damage
+    # zipfile, zlib and NumPy have a kind of error for every kind of damage
+    except Exception as error:
         raise ValueError(f"{folder / FILE} is damaged: {error or type(error).__name__}") from error
     if facts["input"]["dtype"] == "uint8":
         return pixels, outputs
-    return Pixels(*facts["input"]["range"], "as exported").from_levels(pixels.astype(np.float32)), outputs
+    return Pixels(*facts["input"]["range"], "as exported").from_levels(
+        pixels.astype(np.float32)
+    ), outputs
 
 
 def _check(pixels: np.ndarray, outputs: np.ndarray, image_size: tuple[int, int]) -> None:
     if pixels.dtype != np.uint8 or pixels.shape != (len(pixels), *image_size, 3) or not len(pixels):
-        raise ValueError(f"expected images (n, {image_size[0]}, {image_size[1]}, 3) uint8, received {pixels.shape}")
-    if outputs.dtype != np.float32 or outputs.ndim < 2 or len(outputs) != len(pixels) or not outputs.size:
-        raise ValueError(f"expected float32 outputs of {len(pixels)} images, received {outputs.shape}")
+        raise ValueError(
+            f"expected images (n, {image_size[0]}, {image_size[1]}, 3) uint8, received "
+            f"{pixels.shape}"
+        )
+    if (
+        outputs.dtype != np.float32
+        or outputs.ndim < 2
+        or len(outputs) != len(pixels)
+        or not outputs.size
+    ):
+        raise ValueError(
+            f"expected float32 outputs of {len(pixels)} images, received {outputs.shape}"
+        )
     if not np.isfinite(outputs).all():
         raise ValueError("it has outputs that are no numbers")

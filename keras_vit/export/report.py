@@ -1,4 +1,5 @@
-"""Verdicts for people: a table, a page and a picture that show what an export costs and what it saves.
+"""Verdicts for people: a table, a page and a picture that show what an export costs and what it
+saves.
 
 Nothing is measured here; see `verdicts.py`.
 """
@@ -12,14 +13,37 @@ from keras_vit.drawing import COLORS, MARKS, check_can_draw, drawable, picture, 
 from keras_vit.export.verdicts import Verdict
 from keras_vit.writing import cell, table, write_csv, write_text
 
-_NUMBERS = ("size_bytes", "num_images", "top1_agreement", "max_error", "mean_error", "latency_ms", "accuracy")
-_HEADER = ("file", "size, MB", "images", "top-1 agreement", "max error", "mean error", "latency, ms", "accuracy")
+_NUMBERS = (
+    "size_bytes",
+    "num_images",
+    "top1_agreement",
+    "max_error",
+    "mean_error",
+    "latency_ms",
+    "accuracy",
+)
+_HEADER = (
+    "file",
+    "size, MB",
+    "images",
+    "top-1 agreement",
+    "max error",
+    "mean error",
+    "latency, ms",
+    "accuracy",
+)
 
 
 def write_report(
-    folder: Path, verdicts: Sequence[Verdict], *, title: str, images_name: str, doubts: Sequence[str] = ()
+    folder: Path,
+    verdicts: Sequence[Verdict],
+    *,
+    title: str,
+    images_name: str,
+    doubts: Sequence[str] = (),
 ) -> None:
-    """Writes `report.md` and `report.csv`, and `report.png` if matplotlib is there. Each appears whole or not at all.
+    """Writes `report.md` and `report.csv`, and `report.png` if matplotlib is there. Each appears
+    whole or not at all.
 
     Args:
         folder: Where to; it must be there.
@@ -39,7 +63,12 @@ def write_report(
         'int8.tflite,452000,500,0.992,0.12,0.016,0.61,0.6425'
     """
     _check(verdicts)
-    page = [f"# {cell(title)}", table(_header(verdicts), _rows(verdicts)), _method(verdicts, images_name), *doubts]
+    page = [
+        f"# {cell(title)}",
+        table(_header(verdicts), _rows(verdicts)),
+        _method(verdicts, images_name),
+        *doubts,
+    ]
     _write_csv(folder / "report.csv", verdicts)
     if _can_draw():
         draw_trade(folder / "report.png", verdicts, title)
@@ -63,7 +92,9 @@ def text_table(verdicts: Sequence[Verdict]) -> str:
     _check(verdicts)
     lines = [_header(verdicts), *_rows(verdicts)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    aligned = [[words[0].ljust(widths[0]), *map(str.rjust, words[1:], widths[1:])] for words in lines]
+    aligned = [
+        [words[0].ljust(widths[0]), *map(str.rjust, words[1:], widths[1:])] for words in lines
+    ]
     return "\n".join("   ".join(words).rstrip() for words in aligned)
 
 
@@ -83,18 +114,31 @@ def draw_trade(path: Path, verdicts: Sequence[Verdict], title: str) -> None:
     columns = [agreements, latencies] if any(map(math.isfinite, latencies)) else [agreements]
     with picture(path, 5.5 * len(columns), 4.6) as figure:
         figure.get_layout_engine().set(wspace=0.06)
-        figure.suptitle(drawable(title, 45 * len(columns)), x=0.01, ha="left", fontweight="bold", parse_math=False)
+        figure.suptitle(
+            drawable(title, 45 * len(columns)),
+            x=0.01,
+            ha="left",
+            fontweight="bold",
+            parse_math=False,
+        )
         panels = figure.subplots(1, len(columns), squeeze=False)[0]
-        points = [_draw_points(panel, values, verdicts) for panel, values in zip(panels, columns, strict=True)]
+        points = [
+            _draw_points(panel, values, verdicts)
+            for panel, values in zip(panels, columns, strict=True)
+        ]
         _finish_agreement(panels[0], min(agreements))
         for panel in panels[1:]:
-            panel.set(ylim=(0, 1.15 * panel.get_ylim()[1]), ylabel="time for one image, milliseconds")
+            panel.set(
+                ylim=(0, 1.15 * panel.get_ylim()[1]), ylabel="time for one image, milliseconds"
+            )
         figure.draw_without_rendering()
         for panel, named in zip(panels, points, strict=True):
             write_beside(panel, list(named.values()), list(named))
 
 
-def _draw_points(panel: Any, values: Sequence[float], verdicts: Sequence[Verdict]) -> dict[str, tuple[float, float]]:
+def _draw_points(
+    panel: Any, values: Sequence[float], verdicts: Sequence[Verdict]
+) -> dict[str, tuple[float, float]]:
     """Returns where each file stands, as far as it could be drawn."""
     named = {}
     for number, (value, verdict) in enumerate(zip(values, verdicts, strict=True)):
@@ -107,7 +151,9 @@ def _draw_points(panel: Any, values: Sequence[float], verdicts: Sequence[Verdict
 
 
 def _finish_agreement(panel: Any, lowest: float) -> None:
-    """From the lowest to 100 %, though never so near that a hundredth of a percent looks like much."""
+    """From the lowest to 100 %, though never so near that a hundredth of a percent looks like
+    much.
+    """
     lowest = min(lowest, 99.0)
     margin = 0.12 * (100 - lowest)
     panel.set(ylim=(lowest - margin, 100 + margin), ylabel="same top-1 answer as the model")
@@ -126,7 +172,8 @@ def _check(verdicts: Sequence[Verdict]) -> None:
     counts = sorted({verdict.num_images for verdict in verdicts})
     if len(counts) != 1:
         raise ValueError(
-            f"A table needs verdicts about the same images. Received: {len(verdicts)} verdicts, about {counts} images."
+            f"A table needs verdicts about the same images. Received: {len(verdicts)} verdicts, "
+            f"about {counts} images."
         )
 
 
@@ -138,8 +185,17 @@ def _rows(verdicts: Sequence[Verdict]) -> list[list[str]]:
     rows = []
     for verdict in verdicts:
         latency = f"{verdict.latency_ms:.3g}" if math.isfinite(verdict.latency_ms) else "-"
-        row = [" ".join(verdict.name.split()), _three_digits(_megabytes(verdict)), f"{verdict.num_images:,}"]
-        row += [f"{verdict.top1_agreement:.2%}", f"{verdict.max_error:.2g}", f"{verdict.mean_error:.2g}", latency]
+        row = [
+            " ".join(verdict.name.split()),
+            _three_digits(_megabytes(verdict)),
+            f"{verdict.num_images:,}",
+        ]
+        row += [
+            f"{verdict.top1_agreement:.2%}",
+            f"{verdict.max_error:.2g}",
+            f"{verdict.mean_error:.2g}",
+            latency,
+        ]
         if _has_accuracy(verdicts):
             row.append("-" if verdict.accuracy is None else f"{verdict.accuracy:.2%}")
         rows.append(row)
@@ -153,14 +209,19 @@ def _has_accuracy(verdicts: Sequence[Verdict]) -> bool:
 def _method(verdicts: Sequence[Verdict], images_name: str) -> str:
     count = verdicts[0].num_images
     sentences = [
-        f"Each file and the model were given the same images: {cell(images_name)}, {count:,} in all, so that one image "
-        f"is {100 / count:.2g} points. Top-1 agreement is the share for which both have the same highest output; the "
+        f"Each file and the model were given the same images: {cell(images_name)}, {count:,} in "
+        f"all, so that one image "
+        f"is {100 / count:.2g} points. Top-1 agreement is the share for which both have the same "
+        f"highest output; the "
         "errors are absolute differences of the outputs.",
-        "Latency is the median time for one image, on two threads, in a process that has loaded neither Keras nor this "
+        "Latency is the median time for one image, on two threads, in a process that has loaded "
+        "neither Keras nor this "
         "package."
         if any(math.isfinite(verdict.latency_ms) for verdict in verdicts)
         else "",
-        "Accuracy is the share of images that the file names correctly." if _has_accuracy(verdicts) else "",
+        "Accuracy is the share of images that the file names correctly."
+        if _has_accuracy(verdicts)
+        else "",
     ]
     return " ".join(filter(None, sentences))
 
@@ -170,7 +231,9 @@ def _write_csv(path: Path, verdicts: Sequence[Verdict]) -> None:
     rows = []
     for verdict in verdicts:
         numbers = [getattr(verdict, name) for name in _NUMBERS]
-        rows.append([verdict.name, *("" if n is None or not math.isfinite(n) else n for n in numbers)])
+        rows.append(
+            [verdict.name, *("" if n is None or not math.isfinite(n) else n for n in numbers)]
+        )
     write_csv(path, ["file", *_NUMBERS], rows)
 
 

@@ -1,10 +1,12 @@
-"""A script: runs an exported file on images, in a process that knows neither Keras nor this package.
+"""A script: runs an exported file on images, in a process that knows neither Keras nor this
+package.
 
     python -I runner.py REQUEST.json
 
-`verdicts.py` writes the request and reads the answer. It stands alone, so that what it shows is true of the file and
-not of the process that wrote it: an export that needs Python code of the model fails here. `opened` is for other
-scripts that run files without Keras; they load this file by its path.
+`verdicts.py` writes the request and reads the answer. It stands alone, so that what it shows is
+true of the file and
+not of the process that wrote it: an export that needs Python code of the model fails here. `opened`
+is for other scripts that run files without Keras; they load this file by its path.
 """
 
 import contextlib
@@ -27,9 +29,12 @@ Run = Callable[[np.ndarray], np.ndarray]
 
 
 def main(request: Path) -> None:
-    """Reads {path, images, signature, batch_size, repeats, outputs}, writes the outputs and prints the latency."""
+    """Reads {path, images, signature, batch_size, repeats, outputs}, writes the outputs and prints
+    the latency.
+    """
     for name in _ABSENT:
-        sys.modules[name] = None  # importing it fails; TensorFlow would load Keras, and does without
+        # importing it fails; TensorFlow would load Keras, and does without
+        sys.modules[name] = None
     asked = json.loads(request.read_text(encoding="utf-8"))
     images = np.load(asked["images"])
     run = opened(Path(asked["path"]), asked["signature"])
@@ -37,7 +42,15 @@ def main(request: Path) -> None:
     np.save(asked["outputs"], np.concatenate([np.asarray(run(part), np.float32) for part in parts]))
     turns = asked["repeats"] + _WARM_UP if asked["repeats"] else 0
     seconds = [_seconds(run, images[turn % len(images) :][:1]) for turn in range(turns)]
-    print(json.dumps({"latency_ms": 1000 * float(np.median(seconds[_WARM_UP:])) if asked["repeats"] else None}))
+    print(
+        json.dumps(
+            {
+                "latency_ms": 1000 * float(np.median(seconds[_WARM_UP:]))
+                if asked["repeats"]
+                else None
+            }
+        )
+    )
 
 
 def _batches(images: np.ndarray, size: int) -> Iterator[np.ndarray]:
@@ -50,14 +63,17 @@ def _seconds(run: Run, images: np.ndarray) -> float:
     return time.perf_counter() - start
 
 
-def opened(path: Path, signature: str, *, num_threads: int = NUM_THREADS, openvino_precision: str = "f32") -> Run:
+def opened(
+    path: Path, signature: str, *, num_threads: int = NUM_THREADS, openvino_precision: str = "f32"
+) -> Run:
     """Returns what runs a file on images (B, H, W, 3), float32, and gives (B, classes).
 
     Args:
         path: Folder of a SavedModel, or a file of LiteRT, ONNX or OpenVINO.
         signature: Which one of a SavedModel.
         num_threads: Of the runtime. TensorFlow takes it only from the first who asks.
-        openvino_precision: "f32" or "bf16". Left to itself it computes in bfloat16 where the processor can: 0.01 off.
+        openvino_precision: "f32" or "bf16". Left to itself it computes in bfloat16 where the
+            processor can: 0.01 off.
 
     Raises:
         ValueError: It is no such file, or has no such signature.
@@ -65,7 +81,11 @@ def opened(path: Path, signature: str, *, num_threads: int = NUM_THREADS, openvi
     """
     if (path / "saved_model.pb").is_file():
         return _saved_model(path, signature, num_threads)
-    kinds = {".tflite": _litert, ".onnx": _onnxruntime, ".xml": functools.partial(_openvino, openvino_precision)}
+    kinds = {
+        ".tflite": _litert,
+        ".onnx": _onnxruntime,
+        ".xml": functools.partial(_openvino, openvino_precision),
+    }
     if path.suffix not in kinds:
         raise ValueError(f"{path} is no SavedModel, and no file {', '.join(kinds)}.")
     return kinds[path.suffix](path, num_threads)
@@ -77,7 +97,9 @@ def _saved_model(path: Path, signature: str, num_threads: int) -> Run:
     tf.config.threading.set_intra_op_parallelism_threads(num_threads)
     loaded = tf.saved_model.load(str(path))  # whoever holds a signature alone loses the variables
     if signature not in loaded.signatures:
-        raise ValueError(f"{path} has no signature {signature!r}, but {', '.join(loaded.signatures)}.")
+        raise ValueError(
+            f"{path} has no signature {signature!r}, but {', '.join(loaded.signatures)}."
+        )
     serve = loaded.signatures[signature]
     (name,) = serve.structured_input_signature[1]
 
@@ -132,9 +154,11 @@ def _openvino(precision: str, path: Path, num_threads: int) -> Run:
 
 @contextlib.contextmanager
 def unreported() -> Iterator[None]:
-    """OpenVINO tells its makers when it is imported and when it converts, over the network and unasked; not from tests.
+    """OpenVINO tells its makers when it is imported and when it converts, over the network and
+    unasked; not from tests.
 
-    It asks once in a process, when it is imported; processes that are started meanwhile are told so too.
+    It asks once in a process, when it is imported; processes that are started meanwhile are told so
+    too.
     """
     before = os.environ.get("CI")
     os.environ["CI"] = "true"
@@ -157,5 +181,8 @@ if __name__ == "__main__":
     try:
         main(Path(sys.argv[1]))
     except Exception as error:
-        print(json.dumps({"error": f"{type(error).__name__}: {error}", "extra": _extra_of(error)}), flush=True)
+        print(
+            json.dumps({"error": f"{type(error).__name__}: {error}", "extra": _extra_of(error)}),
+            flush=True,
+        )
         os._exit(1)  # without the words of runtimes that are taken down half-way

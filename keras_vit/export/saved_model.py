@@ -1,11 +1,14 @@
-"""A model as TensorFlow Serving wants it: a folder with a number, and in it a graph with named signatures.
+"""A model as TensorFlow Serving wants it: a folder with a number, and in it a graph with named
+signatures.
 
-    PATH/1/saved_model.pb, variables/              the graph and the weights; no Python code is needed to run them
-    PATH/1/assets/classes.txt                      names of the classes, one a line; the graph reads them from here
-    PATH/1/assets.extra/keras_vit.json             which package and weights, what goes in, how far it is from the model
-    PATH/1/assets.extra/reference.npz              images and what the model gave, to check the export without the model
-    PATH/1/assets.extra/SHA256SUMS                 checksums of all files
-    PATH/1/assets.extra/tf_serving_warmup_requests what the server asks before it says that it is ready
+    PATH/1/saved_model.pb, variables/              the graph and the weights; no Python code is
+    needed to run them PATH/1/assets/classes.txt                      names of the classes, one a
+    line; the graph reads them from here PATH/1/assets.extra/keras_vit.json             which
+    package and weights, what goes in, how far it is from the model
+    PATH/1/assets.extra/reference.npz              images and what the model gave, to check the
+    export without the model PATH/1/assets.extra/SHA256SUMS                 checksums of all files
+    PATH/1/assets.extra/tf_serving_warmup_requests what the server asks before it says that it is
+    ready
 
 The signatures are listed in `signatures.py`.
 """
@@ -33,9 +36,10 @@ from keras_vit.pixels import copy_declaration
 from keras_vit.quiet import quiet_conversion
 
 _POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
-# Greatest difference of an output, as a part of the greatest output (or of 1 where all are smaller). Measured: 1e-6 in
-# float32; in bfloat16, whose numbers have 8 bits, 1 % for ViT-B/16 and 2 % for R50+ViT-B/16. Deeper models have more. A
-# graph that computes something else is off by about 1.
+# Greatest difference of an output, as a part of the greatest output (or of 1 where all are
+# smaller). Measured: 1e-6 in float32; in bfloat16, whose numbers have 8 bits, 1 % for ViT-B/16 and
+# 2 % for R50+ViT-B/16. Deeper models have more. A graph that computes something else is off by
+# about 1.
 _TOLERANCES = {"float32": 1e-4, "bfloat16": 0.1}
 _EVAL_CROPS = ("resize", "resize_shorter")
 
@@ -60,23 +64,30 @@ def saved_model(
 ) -> Path:
     """Writes a model as the next version in a folder, whole or not at all; older versions stay.
 
-    Before it takes its place, the export is loaded in a process without Keras and compared with the model.
+    Before it takes its place, the export is loaded in a process without Keras and compared with the
+    model.
 
     Args:
         model: Functional, of one input (B, H, W, 3) and one output; stays as it is.
         path: Folder of all versions; its last part is the name by which a server knows the model.
-        class_names: In the order of the classes; default: ImageNet's where their number tells, else numbers.
-        eval_crop: How files are brought to the size of the model: "resize" (the whole image, as in the paper) or
-            "resize_shorter" (the middle, as in AugReg).
+        class_names: In the order of the classes; default: ImageNet's where their number tells, else
+            numbers.
+        eval_crop: How files are brought to the size of the model: "resize" (the whole image, as in
+            the paper) or "resize_shorter" (the middle, as in AugReg).
         top: Classes that `serving_default` names.
         attention: Add a signature for the attention weights of all layers.
-        precision: What the graph computes in: "float32" or "bfloat16", with the same float32 weights.
-        any_size: Take images of all sizes, and resize them in the graph. Files may have any size anyway.
-        image_size: Side in pixels, or (height, width), that images are resized to. Only for a model of any size, which
-            needs it; its other signatures take any size without resizing, unless `any_size`.
-        max_pixels: Files with more pixels are refused, unread; see `keras_vit.export.image_bytes.MAX_PIXELS`.
+        precision: What the graph computes in: "float32" or "bfloat16", with the same float32
+            weights.
+        any_size: Take images of all sizes, and resize them in the graph. Files may have any size
+            anyway.
+        image_size: Side in pixels, or (height, width), that images are resized to. Only for a model
+            of any size, which needs it; its other signatures take any size without resizing, unless
+            `any_size`.
+        max_pixels: Files with more pixels are refused, unread; see
+            `keras_vit.export.image_bytes.MAX_PIXELS`.
         identity: What is known of the weights, for the metadata: the tag or file, its hash.
-        images: To compare model and export on; default: generated pictures. See `keras_vit.export.examples.take`.
+        images: To compare model and export on; default: generated pictures. See
+            `keras_vit.export.examples.take`.
         num_images: On how many of them, at most.
         calibration: Images that set the ranges of an int8 file of the same model; recorded, so that
             `export --check` leaves them out here too.
@@ -86,7 +97,8 @@ def saved_model(
         The folder of the version, `path/<number>`.
 
     Raises:
-        ValueError: If the model or an argument does not fit, or the export gives something else than the model.
+        ValueError: If the model or an argument does not fit, or the export gives something else
+            than the model.
     """
     _check(eval_crop=eval_crop, top=top, precision=precision)
     subject = subject_of(model, image_size, class_names)
@@ -111,17 +123,32 @@ def saved_model(
             write_warmup(version.folder, Path(path).name, asked, image_size=size, jpeg=jpeg)
         accepted = {"max_error": _TOLERANCES[precision] * max(1.0, float(np.abs(expected).max()))}
         facts = metadata.describe(
-            model, accepted=accepted, judged=judged, calibration=calibration, eval_crop=eval_crop, identity=identity
+            model,
+            accepted=accepted,
+            judged=judged,
+            calibration=calibration,
+            eval_crop=eval_crop,
+            identity=identity,
         )
         facts["input"]["image_size"] = list(size)
         facts["precision"] = precision
-        facts["files"] = {"formats": ["JPEG", "PNG"], "max_pixels": max_pixels, "statuses": list(STATUSES)}
+        facts["files"] = {
+            "formats": ["JPEG", "PNG"],
+            "max_pixels": max_pixels,
+            "statuses": list(STATUSES),
+        }
         facts["signatures"] = {name: _words(function) for name, function in asked.items()}
         verdict = verdicts.judge(
-            version.folder, subject.inputs(levels), expected, labels=judged.labels, name="SavedModel"
+            version.folder,
+            subject.inputs(levels),
+            expected,
+            labels=judged.labels,
+            name="SavedModel",
         )
         _check_close(verdict, accepted["max_error"])
-        facts["parity"] = {name: value for name, value in asdict(verdict).items() if name != "version"}
+        facts["parity"] = {
+            name: value for name, value in asdict(verdict).items() if name != "version"
+        }
         extra = version.folder / metadata.EXTRA_FOLDER
         extra.mkdir(exist_ok=True)
         write_reference(extra, levels, expected)
@@ -131,7 +158,10 @@ def saved_model(
 
 
 def _check(*, eval_crop: str, top: int, precision: str) -> None:
-    for name, value, valid in (("precision", precision, tuple(_POLICIES)), ("eval_crop", eval_crop, _EVAL_CROPS)):
+    for name, value, valid in (
+        ("precision", precision, tuple(_POLICIES)),
+        ("eval_crop", eval_crop, _EVAL_CROPS),
+    ):
         if value not in valid:
             raise ValueError(f"`{name}` must be one of {', '.join(valid)}. Received: {value!r}.")
     if top < 1:
@@ -139,7 +169,8 @@ def _check(*, eval_crop: str, top: int, precision: str) -> None:
 
 
 def _computing_in(model: keras.Model, policy: str) -> keras.Model:
-    """The model, or one with its weights that computes in another precision; its head stays in float32, as in training.
+    """The model, or one with its weights that computes in another precision; its head stays in
+    float32, as in training.
 
     Weights are float32 in either.
     """
@@ -186,9 +217,12 @@ def _words(function: Callable) -> dict[str, dict[str, str]]:
 
 
 def _check_close(verdict: verdicts.Verdict, accepted: float) -> None:
-    """Raises a ValueError if the export is further from the model in float32 than rounding explains."""
+    """Raises a ValueError if the export is further from the model in float32 than rounding
+    explains.
+    """
     if verdict.max_error > accepted:
         raise ValueError(
-            f"The export gives outputs that are up to {verdict.max_error:.2g} off those of the model, and rounding "
+            f"The export gives outputs that are up to {verdict.max_error:.2g} off those of the "
+            f"model, and rounding "
             f"explains {accepted:.2g}. Nothing was written."
         )

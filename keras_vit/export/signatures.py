@@ -8,8 +8,8 @@
 | features | as predict | pre_logits (B, D), tokens (B, N, D); of a ResNet its map |
 | attention | as predict | attention (B, L, A, N, N) |
 
-B may be 0. In place of logits stand probabilities if the model ends in them, and features if it has no head: then
-serving_default gives features and status. All numbers are float32.
+B may be 0. In place of logits stand probabilities if the model ends in them, and features if it has
+no head: then serving_default gives features and status. All numbers are float32.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,8 @@ from keras_vit.evaluate.heads import gives_classes, last_activation
 from keras_vit.export.image_bytes import MAX_PIXELS, read_images
 from keras_vit.pixels import pixels_of
 
-_IMAGENET_21K = 21843  # its heads are trained with one sigmoid for each class, all others with a softmax
+# its heads are trained with one sigmoid for each class, all others with a softmax
+_IMAGENET_21K = 21843
 _PROBABILITIES = ("softmax", "sigmoid")
 
 Signatures = dict[str, Callable[..., dict[str, tf.Tensor]]]
@@ -42,16 +43,19 @@ def signatures(
     any_size: bool = False,
     max_pixels: int = MAX_PIXELS,
 ) -> tuple[tf.Module, Signatures]:
-    """Returns what `tf.saved_model.save` is to be given: what holds the variables, and the signatures.
+    """Returns what `tf.saved_model.save` is to be given: what holds the variables, and the
+    signatures.
 
     Args:
         model: Functional, of one input (B, H, W, 3) and one output.
-        image_size: (height, width) in pixels that files are brought to; that of the model unless it takes any.
+        image_size: (height, width) in pixels that files are brought to; that of the model unless it
+            takes any.
         class_file: Class names, one a line; not needed without a head.
         eval_crop: How files are brought to that size, as in `keras_vit.data.transforms.eval_crop`.
         top: Classes that serving_default names; fewer if there are fewer.
         attention: Whether there is a signature for it.
-        any_size: Whether images of all sizes are taken, and resized bilinearly without antialiasing to `image_size`.
+        any_size: Whether images of all sizes are taken, and resized bilinearly without antialiasing
+            to `image_size`.
         max_pixels: As in `keras_vit.export.image_bytes.read_images`.
 
     Raises:
@@ -71,13 +75,17 @@ def signatures(
     taken = _Images(model, image_size, any_size)
 
     def predict(images: tf.Tensor) -> dict[str, tf.Tensor]:
-        return _of_any_batch(lambda some: {kind: _float32(model(some, training=False))}, taken.sized(images))
+        return _of_any_batch(
+            lambda some: {kind: _float32(model(some, training=False))}, taken.sized(images)
+        )
 
     def predict_uint8(images: tf.Tensor) -> dict[str, tf.Tensor]:
         return predict(taken.scaled(taken.sized(images)))
 
     def answer_files(image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
-        images, status = read_images(image_bytes, image_size, eval_crop=eval_crop, max_pixels=max_pixels)
+        images, status = read_images(
+            image_bytes, image_size, eval_crop=eval_crop, max_pixels=max_pixels
+        )
         (outputs,) = predict(taken.scaled(images)).values()
         if kind == "features":
             return {"features": _where(status, outputs, 0.0), "status": status}
@@ -95,7 +103,8 @@ def signatures(
 
 
 def output_name(model: keras.Model) -> str:
-    """Returns what a model gives: "logits" or "probabilities" of classes; "features" where it has no head.
+    """Returns what a model gives: "logits" or "probabilities" of classes; "features" where it has
+    no head.
 
     Example:
         >>> output_name(keras_vit.ViT_Ti16(weights=None, classifier_activation=None))
@@ -128,11 +137,19 @@ class _Images:
 
 
 def _class_names(file: Path | None) -> tf.lookup.StaticHashTable:
-    """A table from class numbers to names, which reads its file whenever the model is loaded; others are called ""."""
+    """A table from class numbers to names, which reads its file whenever the model is loaded;
+    others are called "".
+    """
     if file is None:
-        raise ValueError("The model has a head: pass `class_file`, the names of its classes, one a line.")
+        raise ValueError(
+            "The model has a head: pass `class_file`, the names of its classes, one a line."
+        )
     lines = tf.lookup.TextFileInitializer(
-        str(file), tf.int64, tf.lookup.TextFileIndex.LINE_NUMBER, tf.string, tf.lookup.TextFileIndex.WHOLE_LINE
+        str(file),
+        tf.int64,
+        tf.lookup.TextFileIndex.LINE_NUMBER,
+        tf.string,
+        tf.lookup.TextFileIndex.WHOLE_LINE,
     )
     return tf.lookup.StaticHashTable(lines, default_value="")
 
@@ -146,7 +163,9 @@ def _scores(outputs: tf.Tensor, kind: str) -> tf.Tensor:
 def _best(
     scores: tf.Tensor, top: int, status: tf.Tensor, class_names: tf.lookup.StaticHashTable
 ) -> dict[str, tf.Tensor]:
-    """Of an image that could not be read the class is -1 and has no name; its score is 0, as JSON has no NaN."""
+    """Of an image that could not be read the class is -1 and has no name; its score is 0, as JSON
+    has no NaN.
+    """
     best = tf.math.top_k(scores, min(top, scores.shape[-1]))
     class_ids = _where(status, best.indices, -1)
     labels = class_names.lookup(tf.cast(class_ids, tf.int64))
@@ -161,7 +180,8 @@ def _where(status: tf.Tensor, values: tf.Tensor, otherwise: float) -> tf.Tensor:
 def _features(model: keras.Model, taken: _Images) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
     named = {"pre_logits": feature_model(model, "pre_logits").outputs[0], "tokens": _tokens(model)}
     named = {name: tensor for name, tensor in named.items() if tensor is not None}
-    if len(named) == 2 and len(named["pre_logits"].shape) != 2:  # nothing is pooled: those are the tokens
+    # nothing is pooled: those are the tokens
+    if len(named) == 2 and len(named["pre_logits"].shape) != 2:
         del named["pre_logits"]
     reader = keras.Model(model.inputs[0], list(named.values()))
 
@@ -186,15 +206,22 @@ def _attention(model: keras.Model, taken: _Images) -> Callable[[tf.Tensor], dict
     maps = AttentionMaps(find_attention(model))
 
     def attention(images: tf.Tensor) -> dict[str, tf.Tensor]:
-        return _of_any_batch(lambda some: {"attention": maps(some, training=False)}, taken.sized(images))
+        return _of_any_batch(
+            lambda some: {"attention": maps(some, training=False)}, taken.sized(images)
+        )
 
     return attention
 
 
-def _of_any_batch(answer: Callable[[tf.Tensor], dict[str, tf.Tensor]], images: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Answers about a blank image where there is none: to a batch of none, oneDNN gives convolutions a wrong shape."""
+def _of_any_batch(
+    answer: Callable[[tf.Tensor], dict[str, tf.Tensor]], images: tf.Tensor
+) -> dict[str, tf.Tensor]:
+    """Answers about a blank image where there is none: to a batch of none, oneDNN gives
+    convolutions a wrong shape.
+    """
     count = tf.shape(images)[0]
-    some = tf.pad(images, [[0, tf.cast(count == 0, tf.int32)], [0, 0], [0, 0], [0, 0]])  # else nothing is copied
+    # else nothing is copied
+    some = tf.pad(images, [[0, tf.cast(count == 0, tf.int32)], [0, 0], [0, 0], [0, 0]])
     answers = answer(tf.ensure_shape(some, images.shape))
     return {name: values[:count] for name, values in answers.items()}
 

@@ -1,4 +1,6 @@
-"""What is exported: a model that was looked at, the size of its images, its classes, and what it answers."""
+"""What is exported: a model that was looked at, the size of its images, its classes, and what it
+answers.
+"""
 
 import numbers
 from collections.abc import Sequence
@@ -34,15 +36,24 @@ class Subject:
         return pixels_of(self.model).from_levels(pixels.astype(np.float32))
 
     def answers(self, pixels: np.ndarray) -> np.ndarray:
-        """Returns what the model gives, in float32, on the processor: graphics cards round products to fewer digits."""
+        """Returns what the model gives, in float32, on the processor: graphics cards round products
+        to fewer digits.
+        """
         inputs = self.inputs(pixels)
         with tf.device("CPU:0"):
-            parts = [self.model(inputs[i : i + _BATCH], training=False) for i in range(0, len(inputs), _BATCH)]
-        return np.concatenate([keras.ops.convert_to_numpy(part) for part in parts]).astype(np.float32)
+            parts = [
+                self.model(inputs[i : i + _BATCH], training=False)
+                for i in range(0, len(inputs), _BATCH)
+            ]
+        return np.concatenate([keras.ops.convert_to_numpy(part) for part in parts]).astype(
+            np.float32
+        )
 
 
 def subject_of(
-    model: keras.Model, image_size: int | tuple[int, int] | None = None, class_names: Sequence[str] = ()
+    model: keras.Model,
+    image_size: int | tuple[int, int] | None = None,
+    class_names: Sequence[str] = (),
 ) -> Subject:
     """Looks at a model that is to be exported.
 
@@ -52,7 +63,8 @@ def subject_of(
         class_names: In the order of the classes; default: as `keras_vit.export.metadata.labels_of`.
 
     Raises:
-        ValueError: If the model cannot be exported, or takes other images, or has another number of classes.
+        ValueError: If the model cannot be exported, or takes other images, or has another number of
+            classes.
 
     Example:
         >>> subject = subject_of(keras_vit.ViT_Ti16(weights=None, input_shape=(32, 48, 3), classes=2), None, ["a", "b"])
@@ -60,7 +72,9 @@ def subject_of(
         ((32, 48), (3, 2))
     """
     if keras.backend.backend() != "tensorflow":
-        raise ValueError(f"Models are exported with Keras on TensorFlow. It runs on {keras.backend.backend()}.")
+        raise ValueError(
+            f"Models are exported with Keras on TensorFlow. It runs on {keras.backend.backend()}."
+        )
     shapes = [tuple(tensor.shape) for tensor in getattr(model, "inputs", None) or ()]
     if len(shapes) != 1 or len(shapes[0]) != 4 or shapes[0][3] != 3 or len(model.outputs) != 1:
         raise ValueError(
@@ -69,9 +83,13 @@ def subject_of(
         )
     size = _size(shapes[0][1:3], image_size)
     if output_name(model) != "features":
-        return Subject(model=model, image_size=size, labels=labels_of(model.outputs[0].shape[-1], class_names))
+        return Subject(
+            model=model, image_size=size, labels=labels_of(model.outputs[0].shape[-1], class_names)
+        )
     if class_names:
-        raise ValueError(f"{model.name} has no head, so no classes. Received: {len(class_names)} names.")
+        raise ValueError(
+            f"{model.name} has no head, so no classes. Received: {len(class_names)} names."
+        )
     return Subject(model=model, image_size=size, labels=[])
 
 
@@ -80,8 +98,10 @@ def check_float32(model: keras.Model) -> None:
     precisions = {layer.compute_dtype for layer in model.layers} - {"float32"}
     if precisions:
         raise ValueError(
-            f"The model must compute in float32. Received: layers that compute in {', '.join(sorted(precisions))}. "
-            "Build it under `keras.config.set_dtype_policy('float32')` and give it the same weights with `set_weights`."
+            f"The model must compute in float32. Received: layers that compute in "
+            f"{', '.join(sorted(precisions))}. "
+            "Build it under `keras.config.set_dtype_policy('float32')` and give it the same "
+            "weights with `set_weights`."
         )
 
 
@@ -90,10 +110,14 @@ def _size(shape: tuple, image_size: int | tuple[int, int] | None) -> tuple[int, 
     if image_size is None:
         if height is None or width is None:
             raise ValueError(
-                "The model takes images of any size: pass `image_size`, in pixels, for those of the export."
+                "The model takes images of any size: pass `image_size`, in pixels, for those of "
+                "the export."
             )
         return height, width
     size = (int(image_size),) * 2 if isinstance(image_size, numbers.Integral) else tuple(image_size)
     if len(size) != 2 or min(size) < 1 or size != (height or size[0], width or size[1]):
-        raise ValueError(f"The model takes images of {height} x {width} pixels. Received: image_size={image_size}.")
+        raise ValueError(
+            f"The model takes images of {height} x {width} pixels. Received: "
+            f"image_size={image_size}."
+        )
     return size

@@ -1,7 +1,7 @@
 """A model as the bytes of a `.tflite` file: one function for each kind of quantization.
 
-Nothing is judged or written here; see `tflite.py`. Only operations that are built into the runtime are allowed, so no
-file needs more than it.
+Nothing is judged or written here; see `tflite.py`. Only operations that are built into the runtime
+are allowed, so no file needs more than it.
 
 Source: ai.google.dev/edge/litert/conversion (post-training quantization, quantization debugger).
 """
@@ -23,9 +23,18 @@ from keras_vit.extras import absent
 from keras_vit.pixels import pixels_of
 from keras_vit.quiet import quiet_conversion
 
-# Of which layer normalization, group normalization, the residual sums and attention are made. BATCH_MATMUL is what has
-# no weights: the products of attention.
-_KEPT_IN_FLOAT = ("SQUARED_DIFFERENCE", "MEAN", "RSQRT", "MUL", "SUB", "ADD", "SOFTMAX", "BATCH_MATMUL")
+# Of which layer normalization, group normalization, the residual sums and attention are made.
+# BATCH_MATMUL is what has no weights: the products of attention.
+_KEPT_IN_FLOAT = (
+    "SQUARED_DIFFERENCE",
+    "MEAN",
+    "RSQRT",
+    "MUL",
+    "SUB",
+    "ADD",
+    "SOFTMAX",
+    "BATCH_MATMUL",
+)
 _MOST_BYTES = 2**31 - 2**24  # offsets in a file have 32 bits with a sign; the rest is for the graph
 
 
@@ -37,10 +46,13 @@ class Graph:
         model: Functional, of one input (B, H, W, 3) and one output, in float32.
         image_size: (height, width) in pixels; that of the model unless it takes any.
         fixed_batch: Whether the graph takes one image at a time, rather than any number.
-        takes_levels: Whether it takes uint8 from 0 to 255 and scales them, rather than what the model takes.
-        calibration: (n, H, W, 3), images as the graph takes them, by which the ranges of int8 are set.
-        folder: Empty; the graph is saved here once, and every conversion starts from it. A folder of the caller's,
-            since TensorFlow's temporary folders stay behind when a process is killed.
+        takes_levels: Whether it takes uint8 from 0 to 255 and scales them, rather than what the
+            model takes.
+        calibration: (n, H, W, 3), images as the graph takes them, by which the ranges of int8 are
+            set.
+        folder: Empty; the graph is saved here once, and every conversion starts from it. A folder
+            of the caller's, since TensorFlow's temporary folders stay behind when a process is
+            killed.
     """
 
     model: keras.Model
@@ -51,24 +63,34 @@ class Graph:
     folder: Path
 
     def converter(self) -> tf.lite.TFLiteConverter:
-        """Returns a converter with nothing but built-in operations, one named input and one named output."""
+        """Returns a converter with nothing but built-in operations, one named input and one named
+        output.
+        """
         converter = tf.lite.TFLiteConverter.from_saved_model(str(self._saved))
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
         return converter
 
     @functools.cached_property
     def _saved(self) -> Path:
-        name, shape = output_name(self.model), (1 if self.fixed_batch else None, *self.image_size, 3)
+        name, shape = (
+            output_name(self.model),
+            (1 if self.fixed_batch else None, *self.image_size, 3),
+        )
         pixels = pixels_of(self.model) if self.takes_levels else None
 
-        @tf.function(input_signature=[tf.TensorSpec(shape, tf.uint8 if self.takes_levels else tf.float32, "images")])
+        @tf.function(
+            input_signature=[
+                tf.TensorSpec(shape, tf.uint8 if self.takes_levels else tf.float32, "images")
+            ]
+        )
         def answer(images: tf.Tensor) -> dict[str, tf.Tensor]:
             if pixels is not None:
                 images = pixels.from_levels(tf.cast(images, tf.float32))
             return {name: self.model(images, training=False)}
 
         holder = tf.Module()
-        holder.model_variables = [variable.value for variable in self.model.variables]  # makes them constants
+        # makes them constants
+        holder.model_variables = [variable.value for variable in self.model.variables]
         tf.saved_model.save(holder, str(self.folder), signatures={"serving_default": answer})
         return self.folder
 
@@ -77,7 +99,10 @@ class Graph:
         """Of the file without quantization; another flavour starts from it too."""
         num_bytes = 4 * self.model.count_params()
         if num_bytes > _MOST_BYTES:
-            raise ValueError(f"the weights take {num_bytes / 2**30:.1f} GiB in float32, and a file holds less than 2")
+            raise ValueError(
+                f"the weights take {num_bytes / 2**30:.1f} GiB in float32, and a file holds less "
+                f"than 2"
+            )
         return self.converter().convert()
 
 
@@ -109,7 +134,9 @@ def convert(graph: Graph, flavour: str) -> bytes:
         raise
     except Exception as error:  # the converter raises bare `Exception`s too
         reason = "\n".join(str(error).strip().splitlines()[:10])
-        raise ValueError(f"No {flavour} file can be made of {graph.model.name}: {reason}") from error
+        raise ValueError(
+            f"No {flavour} file can be made of {graph.model.name}: {reason}"
+        ) from error
 
 
 def _float32(graph: Graph) -> bytes:
@@ -126,19 +153,23 @@ def _float16(graph: Graph) -> bytes:
 
 
 def _dynamic_int8(graph: Graph) -> bytes:
-    """Weights in int8; what they are multiplied with is rounded to int8 when it is known, image by image."""
+    """Weights in int8; what they are multiplied with is rounded to int8 when it is known, image by
+    image.
+    """
     converter = graph.converter()
     converter.optimizations = [tf.lite.Optimize.DEFAULT]
     return converter.convert()
 
 
 def _int8(graph: Graph) -> bytes:
-    """Weights and activations in int8, with ranges set beforehand; but norms, sums and attention stay in float.
+    """Weights and activations in int8, with ranges set beforehand; but norms, sums and attention
+    stay in float.
 
-    There the loss sits. Attention over many tokens gives most of them less than the 1/256 that int8 resolves: of a ViT
-    with 257 tokens, on 1000 to 2000 images of CIFAR-10, 94% of the answers are those of the model while softmax or the
-    products of attention are in int8, whatever else is in float. It is 97.6% with attention alone in float, and 99.4%
-    with norms and sums too. GELU in float changes nothing.
+    There the loss sits. Attention over many tokens gives most of them less than the 1/256 that int8
+    resolves: of a ViT with 257 tokens, on 1000 to 2000 images of CIFAR-10, 94% of the answers are
+    those of the model while softmax or the products of attention are in int8, whatever else is in
+    float. It is 97.6% with attention alone in float, and 99.4% with norms and sums too. GELU in
+    float changes nothing.
     """
     converter = graph.converter()
     converter.optimizations = [tf.lite.Optimize.DEFAULT]
@@ -149,8 +180,11 @@ def _int8(graph: Graph) -> bytes:
     converter.representative_dataset = samples
     options = tf.lite.experimental.QuantizationDebugOptions(denylisted_ops=list(_KEPT_IN_FLOAT))
     with warnings.catch_warnings():
-        # The debugger opens an interpreter, of which no use is made. It is the public way to name operations.
-        warnings.filterwarnings("ignore", r"\s*Warning: tf\.lite\.Interpreter is deprecated", UserWarning)
+        # The debugger opens an interpreter, of which no use is made. It is the public way to name
+        # operations.
+        warnings.filterwarnings(
+            "ignore", r"\s*Warning: tf\.lite\.Interpreter is deprecated", UserWarning
+        )
         debugger = tf.lite.experimental.QuantizationDebugger(
             converter=converter, debug_dataset=samples, debug_options=options
         )
@@ -158,14 +192,18 @@ def _int8(graph: Graph) -> bytes:
 
 
 def _weight_only_int8(graph: Graph) -> bytes:
-    """Weights in int8, which are made float32 again before they are used: nothing else is rounded."""
+    """Weights in int8, which are made float32 again before they are used: nothing else is
+    rounded.
+    """
     try:
         from ai_edge_quantizer import quantizer, recipe
     except ImportError as error:
         raise absent("tflite", "weight_only_int8 needs ai-edge-quantizer", error) from error
     silence = io.StringIO()  # it prints, and has bars
     with contextlib.redirect_stdout(silence), contextlib.redirect_stderr(silence):
-        made = quantizer.Quantizer(bytearray(graph.float32_bytes), recipe.weight_only_wi8_afp32()).quantize()
+        made = quantizer.Quantizer(
+            bytearray(graph.float32_bytes), recipe.weight_only_wi8_afp32()
+        ).quantize()
     return bytes(made.quantized_model)
 
 

@@ -1,11 +1,13 @@
-"""What a `.tflite` file carries beside its graph: names of the classes, what the pixels must be, where it comes from.
+"""What a `.tflite` file carries beside its graph: names of the classes, what the pixels must be,
+where it comes from.
 
-Two conventions, and a file follows both. A buffer called TFLITE_METADATA holds a FlatBuffer of TensorFlow's schema
-"M001", which the image classifiers of Android and iOS read. A zip archive behind the graph holds `labels.txt` and
-`keras_vit.json`: runtimes do not read so far, and every unzipper opens it.
+Two conventions, and a file follows both. A buffer called TFLITE_METADATA holds a FlatBuffer of
+TensorFlow's schema "M001", which the image classifiers of Android and iOS read. A zip archive
+behind the graph holds `labels.txt` and `keras_vit.json`: runtimes do not read so far, and every
+    unzipper opens it.
 
-Source: tensorflow/tflite-support 0.4.4, tensorflow_lite_support/metadata/metadata_schema.fbs. The numbers of fields are
-their places in its tables.
+Source: tensorflow/tflite-support 0.4.4, tensorflow_lite_support/metadata/metadata_schema.fbs. The
+numbers of fields are their places in its tables.
 """
 
 import io
@@ -35,8 +37,9 @@ def with_metadata(content: bytes, facts: Mapping[str, Any], labels: Sequence[str
 
     Args:
         content: Of a `.tflite` file with one input and one output.
-        facts: Ready for JSON, with "model", and "input": {"image_size", "range", "dtype"} and "output": {"name"}; see
-            `keras_vit.export.metadata.describe`. "licence" is written where the schema has a place for it.
+        facts: Ready for JSON, with "model", and "input": {"image_size", "range", "dtype"} and
+            "output": {"name"}; see `keras_vit.export.metadata.describe`. "licence" is written where
+            the schema has a place for it.
         labels: Names of the classes, without line breaks; empty if the model has none.
 
     Raises:
@@ -61,7 +64,8 @@ def _with_buffer(content: bytes, metadata: bytes) -> bytes:
         raise absent("tflite", _NEEDS, error) from error
     model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(content))
     for held in model.buffers:
-        # ai-edge-quantizer puts large buffers behind the graph, where they would not be found again.
+        # ai-edge-quantizer puts large buffers behind the graph, where they would not be found
+        # again.
         if held.offset > 1:
             held.data = np.frombuffer(content, np.uint8, held.size, held.offset)
             held.offset = held.size = 0
@@ -85,21 +89,33 @@ def _model_metadata(facts: Mapping[str, Any], labels: Sequence[str]) -> bytes:
             3: tables.offset(tables.vector([_output(tables, facts["output"]["name"], labels)])),
         }
     )
-    words = {0: facts["model"], 1: _description(facts["input"]), 5: facts.get("licence"), 7: _PARSER_VERSION}
-    fields = {number: tables.offset(tables.text(to_one_line(str(word)))) for number, word in words.items() if word}
+    words = {
+        0: facts["model"],
+        1: _description(facts["input"]),
+        5: facts.get("licence"),
+        7: _PARSER_VERSION,
+    }
+    fields = {
+        number: tables.offset(tables.text(to_one_line(str(word))))
+        for number, word in words.items()
+        if word
+    }
     return tables.finished(tables.table({**fields, 3: tables.offset(tables.vector([subgraph]))}))
 
 
 def _description(taken: Mapping[str, Any]) -> str:
     (height, width), (least, greatest) = taken["image_size"], taken["range"]
     return (
-        f"Classifies RGB images of {height} x {width} pixels, {taken['dtype']} from {least} to {greatest}. More is in "
+        f"Classifies RGB images of {height} x {width} pixels, {taken['dtype']} from {least} to "
+        f"{greatest}. More is in "
         f"{FILE}: open this file as a zip archive."
     )
 
 
 def _input(tables: "_Tables", taken: Mapping[str, Any]) -> int:
-    """TensorMetadata of images: `(pixel - mean) / std`, of pixels from 0 to 255, is what the graph takes."""
+    """TensorMetadata of images: `(pixel - mean) / std`, of pixels from 0 to 255, is what the graph
+    takes.
+    """
     least, greatest = taken["range"]
     std = 255 / (greatest - least)
     mean = -least * std
@@ -107,9 +123,13 @@ def _input(tables: "_Tables", taken: Mapping[str, Any]) -> int:
     size = tables.table({0: tables.uint32(width), 1: tables.uint32(height)})
     image = tables.table({0: tables.int8(_RGB), 1: tables.offset(size)})
     content = tables.table({0: tables.uint8(_IMAGE_PROPERTIES), 1: tables.offset(image)})
-    options = tables.table({0: tables.offset(tables.floats([mean])), 1: tables.offset(tables.floats([std]))})
+    options = tables.table(
+        {0: tables.offset(tables.floats([mean])), 1: tables.offset(tables.floats([std]))}
+    )
     unit = tables.table({0: tables.uint8(_NORMALIZATION_OPTIONS), 1: tables.offset(options)})
-    stats = tables.table({0: tables.offset(tables.floats([greatest])), 1: tables.offset(tables.floats([least]))})
+    stats = tables.table(
+        {0: tables.offset(tables.floats([greatest])), 1: tables.offset(tables.floats([least]))}
+    )
     name = tables.text("images")
     fields = {0: name, 3: content, 4: tables.vector([unit]), 5: stats}
     return tables.table({number: tables.offset(at) for number, at in fields.items()})

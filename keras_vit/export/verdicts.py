@@ -1,6 +1,7 @@
 """How far an exported file is from the model it was made of.
 
-The return value of an exporter proves nothing: a file is judged by loading and running it, in a process of its own.
+The return value of an exporter proves nothing: a file is judged by loading and running it, in a
+    process of its own.
 """
 
 import json
@@ -17,7 +18,8 @@ from keras_vit.extras import install
 
 _RUNNER = Path(__file__).with_name("runner.py")
 _BATCH = 8
-# TensorFlow's log lines are no answer, graphics cards round otherwise, and OpenVINO sends usage data unless this is CI.
+# TensorFlow's log lines are no answer, graphics cards round otherwise, and OpenVINO sends usage
+# data unless this is CI.
 _ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "CI": "true"}
 
 
@@ -27,7 +29,8 @@ class Outcome:
 
     Attributes:
         outputs: (n, ...) float32.
-        latency_ms: Median time for a batch of one, on two threads, in milliseconds; NaN if it was not asked for.
+        latency_ms: Median time for a batch of one, on two threads, in milliseconds; NaN if it was
+            not asked for.
     """
 
     outputs: np.ndarray
@@ -61,13 +64,16 @@ class Verdict:
     version: Path | None = None
 
 
-def run(path: str | os.PathLike, images: np.ndarray, *, signature: str = "predict", repeats: int = 0) -> Outcome:
+def run(
+    path: str | os.PathLike, images: np.ndarray, *, signature: str = "predict", repeats: int = 0
+) -> Outcome:
     """Runs an exported file on images, in a fresh process without Keras.
 
     Args:
         path: Folder of a SavedModel; or a file `.tflite`, `.onnx`, or `.xml` of OpenVINO.
         images: (n, ...) as the file takes them.
-        signature: Of a SavedModel; it must take one input. Of its outputs the first is returned that holds numbers, in
+        signature: Of a SavedModel; it must take one input. Of its outputs the first is returned
+            that holds numbers, in
             the order of their names: of `serving_default` the `class_ids`.
         repeats: How often to time a batch of one.
 
@@ -128,19 +134,29 @@ def judge(
         name: For the table; default: the name of the file.
 
     Raises:
-        ValueError: If the file cannot be run, or gives outputs of another shape; or outputs, of the file or of the
-            model, are no numbers.
+        ValueError: If the file cannot be run, or gives outputs of another shape; or outputs, of the
+            file or of the model, are no numbers.
     """
     outcome = run(path, images, repeats=repeats)
     given = outcome.outputs
     if given.shape != expected.shape:
-        raise ValueError(f"{path} gives outputs of shape {given.shape}, the model {expected.shape}.")
+        raise ValueError(
+            f"{path} gives outputs of shape {given.shape}, the model {expected.shape}."
+        )
     if not np.isfinite(expected).all():
-        raise ValueError(f"The model gives {np.sum(~np.isfinite(expected))} outputs that are no numbers.")
+        raise ValueError(
+            f"The model gives {np.sum(~np.isfinite(expected))} outputs that are no numbers."
+        )
     if not np.isfinite(given).all():
-        raise ValueError(f"{path} gives {np.isnan(given).sum()} NaN and {np.isinf(given).sum()} infinite outputs.")
+        raise ValueError(
+            f"{path} gives {np.isnan(given).sum()} NaN and {np.isinf(given).sum()} infinite "
+            f"outputs."
+        )
     errors = np.abs(given - expected)
-    answers, right = given.reshape(len(given), -1).argmax(1), expected.reshape(len(given), -1).argmax(1)
+    answers, right = (
+        given.reshape(len(given), -1).argmax(1),
+        expected.reshape(len(given), -1).argmax(1),
+    )
     return Verdict(
         name=name or Path(path).name,
         size_bytes=size_bytes(Path(path)),
@@ -154,8 +170,12 @@ def judge(
 
 
 def size_bytes(path: Path) -> int:
-    """Returns the size of a file, with the weights beside it where they are apart, or of all files in a folder."""
+    """Returns the size of a file, with the weights beside it where they are apart, or of all files
+    in a folder.
+    """
     if path.is_dir():
         return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     weights = path.with_suffix(".bin")
-    return path.stat().st_size + (weights.stat().st_size if path.suffix == ".xml" and weights.is_file() else 0)
+    return path.stat().st_size + (
+        weights.stat().st_size if path.suffix == ".xml" and weights.is_file() else 0
+    )

@@ -1,8 +1,9 @@
 """Numbered folders that appear whole or not at all, and are never overwritten.
 
-TensorFlow Serving watches a folder for subfolders with integer names and loads the greatest as soon as it is there:
-half a version would be served, or bring the server down. So a version is written beside its place, under a hidden name
-that the server passes over, and renamed when it is whole; a rename is atomic, and fails where a folder stands already.
+TensorFlow Serving watches a folder for subfolders with integer names and loads the greatest as soon
+as it is there: half a version would be served, or bring the server down. So a version is written
+beside its place, under a hidden name that the server passes over, and renamed when it is whole; a
+rename is atomic, and fails where a folder stands already.
 """
 
 import contextlib
@@ -20,9 +21,11 @@ import psutil
 
 _PARTIAL = ".partial-"
 _alive: set[str] = set()  # folders in which this process is at work
-_new_folder = threading.Lock()  # a thread that sweeps must not meet a folder that another has made and not yet noted
+# a thread that sweeps must not meet a folder that another has made and not yet noted
+_new_folder = threading.Lock()
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)  # what a rename says of a place that is taken
+# what a rename says of a place that is taken
+_TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -40,10 +43,11 @@ class Version:
 
 @contextlib.contextmanager
 def new_version(base: str | os.PathLike) -> Iterator[Version]:
-    """Gives a folder to write into; when the block ends without an error, it becomes `base/<next integer>`.
+    """Gives a folder to write into; when the block ends without an error, it becomes
+    `base/<next integer>`.
 
-    Several processes may write versions of one base at once: each gets a number of its own. What processes of this
-    machine left behind when they were killed is removed.
+    Several processes may write versions of one base at once: each gets a number of its own. What
+    processes of this machine left behind when they were killed is removed.
 
     Args:
         base: Folder of the versions; made if need be.
@@ -65,13 +69,15 @@ def new_version(base: str | os.PathLike) -> Iterator[Version]:
         with _folder_of_this_process(base, _PARTIAL) as folder:
             version = Version(folder=folder)
             yield version
-            version.folder.chmod(0o777 & ~_umask())  # `mkdtemp` lets nobody else in, and a server is somebody else
+            # `mkdtemp` lets nobody else in, and a server is somebody else
+            version.folder.chmod(0o777 & ~_umask())
             version.path = _put_in_place(version.folder, base)
 
 
 @contextlib.contextmanager
 def temporary_folder(prefix: str) -> Iterator[Path]:
-    """Gives a folder for what is needed for a moment; what killed processes left of the same prefix is removed.
+    """Gives a folder for what is needed for a moment; what killed processes left of the same prefix
+    is removed.
 
     Example:
         >>> with temporary_folder("keras_vit_example_") as folder:
@@ -88,7 +94,9 @@ def _folder_of_this_process(parent: Path, prefix: str) -> Iterator[Path]:
     """A folder whose name says whose it is, so that others know when it is of no use any more."""
     with _new_folder:
         _sweep(parent, prefix)
-        folder = Path(tempfile.mkdtemp(prefix=f"{prefix}{socket.gethostname()}-{os.getpid()}-", dir=parent))
+        folder = Path(
+            tempfile.mkdtemp(prefix=f"{prefix}{socket.gethostname()}-{os.getpid()}-", dir=parent)
+        )
         _alive.add(folder.name)
     try:
         yield folder
@@ -99,7 +107,9 @@ def _folder_of_this_process(parent: Path, prefix: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _disk_full_in_words(base: Path) -> Iterator[None]:
-    """Whatever a library raises when the disk is full, callers get one kind of error that says what was kept."""
+    """Whatever a library raises when the disk is full, callers get one kind of error that says what
+    was kept.
+    """
     try:
         yield
     except Exception as error:
@@ -107,15 +117,20 @@ def _disk_full_in_words(base: Path) -> Iterator[None]:
             raise
         kept = ", ".join(map(str, versions(base))) or "none"
         words = (
-            f"The disk is full: make room. Of the new version nothing is kept; versions that were there stay: {kept}"
+            f"The disk is full: make room. Of the new version nothing is kept; versions that were "
+            f"there stay: {kept}"
         )
         raise OSError(errno.ENOSPC, words, str(base)) from error
 
 
 def _says_disk_full(error: BaseException | None) -> bool:
-    """TensorFlow, the runtimes and the process that runs a file have kinds of their own, but pass on the words."""
+    """TensorFlow, the runtimes and the process that runs a file have kinds of their own, but pass
+    on the words.
+    """
     while error is not None:
-        if getattr(error, "errno", None) in _FULL or any(os.strerror(code) in str(error) for code in _FULL):
+        if getattr(error, "errno", None) in _FULL or any(
+            os.strerror(code) in str(error) for code in _FULL
+        ):
             return True
         error = error.__cause__ or error.__context__
     return False
@@ -142,7 +157,9 @@ def latest(base: str | os.PathLike) -> Path:
 
 def _check(base: Path) -> None:
     if _is_number(base.name):
-        raise ValueError(f"Name the folder of all versions, {base.parent}, not one of them ({base.name}).")
+        raise ValueError(
+            f"Name the folder of all versions, {base.parent}, not one of them ({base.name})."
+        )
     if base.exists() and not base.is_dir():
         raise ValueError(f"{base} is a file. Name a folder.")
 
@@ -164,11 +181,17 @@ def _put_in_place(folder: Path, base: Path) -> Path:
 
 
 def _sweep(parent: Path, prefix: str) -> None:
-    """Removes what processes of this machine left when they were killed; other machines may share the disk."""
+    """Removes what processes of this machine left when they were killed; other machines may share
+    the disk.
+    """
     mine = f"{prefix}{socket.gethostname()}-"
     for path in parent.glob(f"{prefix}*"):
         process = path.name.removeprefix(mine).split("-")[0]
-        if path.name.startswith(mine) and _is_number(process) and not _is_at_work(int(process), path.name):
+        if (
+            path.name.startswith(mine)
+            and _is_number(process)
+            and not _is_at_work(int(process), path.name)
+        ):
             shutil.rmtree(path, ignore_errors=True)
 
 

@@ -1,11 +1,13 @@
-"""Requests that TensorFlow Serving replays before it says that it is ready: else the first callers wait for it.
+"""Requests that TensorFlow Serving replays before it says that it is ready: else the first callers
+wait for it.
 
-The server reads them from a file of a fixed name beside the model. Its format, a `PredictionLog` in each record of a
-TFRecord file, is written here by hand: what is needed of it are six fields, and the package that has the rest,
-tensorflow-serving-api, is one more for whoever exports.
+The server reads them from a file of a fixed name beside the model. Its format, a `PredictionLog` in
+each record of a
+TFRecord file, is written here by hand: what is needed of it are six fields, and the package that
+has the rest, tensorflow-serving-api, is one more for whoever exports.
 
-Source: tensorflow/serving, apis/{prediction_log,predict,model}.proto (the numbers of the fields) and
-servables/tensorflow/saved_model_warmup_util.h (the place of the file).
+Source: tensorflow/serving, apis/{prediction_log,predict,model}.proto (the numbers of the fields)
+and servables/tensorflow/saved_model_warmup_util.h (the place of the file).
 """
 
 import os
@@ -18,7 +20,8 @@ import tensorflow as tf
 FILE = "assets.extra/tf_serving_warmup_requests"
 BATCH_SIZES = (1, 4)  # the first call of any size but one is slow, too
 
-# Numbers of fields: PredictionLog.predict_log.request is a PredictRequest, and an entry of a map has a key and a value.
+# Numbers of fields: PredictionLog.predict_log.request is a PredictRequest, and an entry of a map
+# has a key and a value.
 _PREDICT_LOG, _REQUEST = 6, 1
 _MODEL_SPEC, _INPUTS = 1, 2
 _NAME, _SIGNATURE_NAME = 1, 3
@@ -33,12 +36,14 @@ def write_warmup(
     image_size: tuple[int, int],
     jpeg: bytes,
 ) -> Path:
-    """Writes requests for every signature, in batches of 1 and of more, into the folder of a SavedModel.
+    """Writes requests for every signature, in batches of 1 and of more, into the folder of a
+    SavedModel.
 
     Args:
         folder: Of one version.
         model_name: By which the server knows the model.
-        signatures: Functions with an `input_signature` of one tensor, as `keras_vit.export.signatures` gives them.
+        signatures: Functions with an `input_signature` of one tensor, as
+            `keras_vit.export.signatures` gives them.
         image_size: (height, width) in pixels.
         jpeg: A photograph for the signature that takes files.
 
@@ -80,7 +85,9 @@ def prediction_log(model_name: str, signature: str, inputs: Mapping[str, Any]) -
     spec = _field(_NAME, model_name.encode()) + _field(_SIGNATURE_NAME, signature.encode())
     request = _field(_MODEL_SPEC, spec)
     for name, tensor in sorted(inputs.items()):
-        request += _field(_INPUTS, _field(_KEY, name.encode()) + _field(_VALUE, tensor.SerializeToString()))
+        request += _field(
+            _INPUTS, _field(_KEY, name.encode()) + _field(_VALUE, tensor.SerializeToString())
+        )
     return _field(_PREDICT_LOG, _field(_REQUEST, request))
 
 

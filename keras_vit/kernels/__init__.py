@@ -1,4 +1,6 @@
-"""How norms, GELU, softmax and the halves of the encoder block are computed; `choice.py` says which way, when."""
+"""How norms, GELU, softmax and the halves of the encoder block are computed; `choice.py` says which
+way, when.
+"""
 
 from keras_vit.kernels.choice import (
     first_token_suffices,

@@ -1,4 +1,5 @@
-"""Which implementation computes norms, softmax, GELU and the halves of a block. Nothing else chooses.
+"""Which implementation computes norms, softmax, GELU and the halves of a block. Nothing else
+chooses.
 
 | backend, mode | implementation |
 |---|---|
@@ -34,7 +35,8 @@ def gelu(x: Any, form: Gelu, *, training: bool | None = None, reproducible: bool
         x: Numbers.
         form: "exact", by the error function, or "tanh", its approximation, up to 5e-4 off.
         training: Whether a gradient will be asked for.
-        reproducible: Whether the same bits are needed in a graph and without: see `layers.quantized`.
+        reproducible: Whether the same bits are needed in a graph and without: see
+            `layers.quantized`.
 
     Example:
         >>> [round(float(y), 4) for y in gelu(keras.ops.array([-1.0, 0.0, 2.0]), "tanh")]
@@ -44,20 +46,32 @@ def gelu(x: Any, form: Gelu, *, training: bool | None = None, reproducible: bool
     """
     if training and _on_tensorflow() and for_training.compiles():
         return for_training.compiled_gelu(x, form)
-    return reference.reproducible_tanh_gelu(x) if reproducible and form == "tanh" else reference.gelu(x, form)
+    return (
+        reference.reproducible_tanh_gelu(x)
+        if reproducible and form == "tanh"
+        else reference.gelu(x, form)
+    )
 
 
 def layer_norm(
-    x: Any, gamma: Any, beta: Any, epsilon: float, *, training: bool | None = None, reproducible: bool = False
+    x: Any,
+    gamma: Any,
+    beta: Any,
+    epsilon: float,
+    *,
+    training: bool | None = None,
+    reproducible: bool = False,
 ) -> Any:
-    """Returns gamma * (x - mean) / sqrt(variance + epsilon) + beta over the last axis, in the dtype of `x`.
+    """Returns gamma * (x - mean) / sqrt(variance + epsilon) + beta over the last axis, in the dtype
+    of `x`.
 
     Args:
         x: (..., D).
         gamma, beta: Keras variables, (D,), used in float32 or wider.
         epsilon: Added to the variance.
         training: Whether a gradient will be asked for.
-        reproducible: Whether the same bits are needed in a graph and without: see `layers.quantized`.
+        reproducible: Whether the same bits are needed in a graph and without: see
+            `layers.quantized`.
 
     Example:
         >>> one, zero = keras.Variable([1.0, 1.0]), keras.Variable([0.0, 0.0])
@@ -68,13 +82,17 @@ def layer_norm(
         return reference.layer_norm(x, gamma, beta, epsilon)
     if not training and not reproducible and inference.has_one_pass_norm(x):
         return inference.one_pass_norm(x, gamma.value, beta.value, epsilon)
-    gamma, beta = (keras.ops.cast(weight, for_training.wide_dtype(x).name) for weight in (gamma, beta))
+    gamma, beta = (
+        keras.ops.cast(weight, for_training.wide_dtype(x).name) for weight in (gamma, beta)
+    )
     if training:
         return for_training.layer_norm(x, gamma, beta, epsilon)
     return inference.plain_norm(x, gamma, beta, epsilon, reproducible=reproducible)
 
 
-def group_norm(x: Any, gamma: Any, beta: Any, groups: int, epsilon: float, *, training: bool | None = None) -> Any:
+def group_norm(
+    x: Any, gamma: Any, beta: Any, groups: int, epsilon: float, *, training: bool | None = None
+) -> Any:
     """Standardizes groups of channels over all cells of a map, then scales and shifts each channel.
 
     Args:
@@ -89,26 +107,36 @@ def group_norm(x: Any, gamma: Any, beta: Any, groups: int, epsilon: float, *, tr
         >>> keras.ops.convert_to_numpy(group_norm(x, keras.ops.ones(4), keras.ops.zeros(4), 2, 1e-6)).ravel().round(3)
         array([-1.,  1.,  0.,  0.], dtype=float32)
     """
-    squared_difference = for_training.squared_difference if _on_tensorflow() else reference.squared_difference
+    squared_difference = (
+        for_training.squared_difference if _on_tensorflow() else reference.squared_difference
+    )
     values = keras.ops.cast(x, keras.backend.result_type(x.dtype, "float32"))
     gamma, beta = (keras.ops.cast(weight, values.dtype) for weight in (gamma, beta))
     mean, inverse = reference.group_statistics(values, groups, epsilon, squared_difference)
     if training and _on_tensorflow():
         return for_training.group_norm(
-            x, gamma, beta, mean, inverse, reference.mean_of_cells, lambda means: reference.over_groups(means, groups)
+            x,
+            gamma,
+            beta,
+            mean,
+            inverse,
+            reference.mean_of_cells,
+            lambda means: reference.over_groups(means, groups),
         )
     scale = inverse * gamma
     return keras.ops.cast(values * scale + (beta - mean * scale), x.dtype)
 
 
 def softmax(logits: Any) -> Any:
-    """Returns the softmax over the last axis, computed in float32 inside and returned in the dtype of the logits.
+    """Returns the softmax over the last axis, computed in float32 inside and returned in the dtype
+    of the logits.
 
     In 16 bits, probabilities over hundreds of keys lose their small members.
     """
     is_wide_inside = _on_tensorflow() and inference.has_narrow_softmax(logits)
     return keras.ops.cast(
-        reference.softmax(logits if is_wide_inside else keras.ops.cast(logits, "float32")), logits.dtype
+        reference.softmax(logits if is_wide_inside else keras.ops.cast(logits, "float32")),
+        logits.dtype,
     )
 
 
@@ -117,16 +145,24 @@ def map_in_turn(compute: Callable, parts: Iterable[Sequence[Any]]) -> list[Any]:
 
     XLA orders them by itself. TensorFlow would start all at once.
     """
-    return for_training.in_turns(compute, parts) if _on_tensorflow() else [compute(*part) for part in parts]
+    return (
+        for_training.in_turns(compute, parts)
+        if _on_tensorflow()
+        else [compute(*part) for part in parts]
+    )
 
 
 def has_fused_halves(block: Any, training: bool | None) -> bool:
-    """Returns whether `fused_attention` and `fused_mlp` can compute the halves of this `TransformerBlock`."""
+    """Returns whether `fused_attention` and `fused_mlp` can compute the halves of this
+    `TransformerBlock`.
+    """
     return bool(training) and _on_tensorflow() and halves.fits(block)
 
 
 def fused_attention(block: Any, own: Any, x: Any) -> Any:
-    """Returns MSA(LN(x)) for the tokens `own`: x itself, (B, N, D), or its first token, (B, 1, D)."""
+    """Returns MSA(LN(x)) for the tokens `own`: x itself, (B, N, D), or its first token, (B, 1,
+    D).
+    """
     return halves.attention(block, own, x)
 
 
@@ -138,7 +174,11 @@ def fused_mlp(block: Any, x: Any) -> Any:
 def first_token_suffices(x: Any, training: bool | None) -> bool:
     """Returns whether a block may compute its first token alone where no other is read.
 
-    In graphs of TensorFlow that train or predict. Elsewhere, in what is saved and exported too, a model is computed as
-    it is drawn.
+    In graphs of TensorFlow that train or predict. Elsewhere, in what is saved and exported too, a
+    model is computed as it is drawn.
     """
-    return _on_tensorflow() and for_training.is_in_graph(x) and (bool(training) or inference.predicts())
+    return (
+        _on_tensorflow()
+        and for_training.is_in_graph(x)
+        and (bool(training) or inference.predicts())
+    )

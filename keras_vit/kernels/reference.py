@@ -1,6 +1,7 @@
 """Norms, GELU and softmax in `keras.ops`, for any backend.
 
-Source: GELU: arXiv:1606.08415; layer normalization: arXiv:1607.06450; group normalization: arXiv:1803.08494.
+Source: GELU: arXiv:1606.08415; layer normalization: arXiv:1607.06450; group normalization:
+    arXiv:1803.08494.
 """
 
 import math
@@ -15,7 +16,8 @@ _SCALE = math.sqrt(2 / math.pi)
 
 def gelu(x: Any, form: str) -> Any:
     """See `choice.gelu`."""
-    # TensorFlow 2.21 makes one operation of product, bias and GELU only if "gelu" sorts behind the name of the product.
+    # TensorFlow 2.21 makes one operation of product, bias and GELU only if "gelu" sorts behind the
+    # name of the product.
     with keras.name_scope("gelu"):
         return keras.activations.gelu(x, approximate=form == "tanh")
 
@@ -32,14 +34,19 @@ def layer_norm(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
 
 
 def softmax(logits: Any) -> Any:
-    """Softmax over the last axis. Keras warns of a softmax over one key: that is 1, and its gradient 0."""
+    """Softmax over the last axis. Keras warns of a softmax over one key: that is 1, and its
+    gradient 0.
+    """
     return logits - logits + 1.0 if logits.shape[-1] == 1 else ops.softmax(logits, axis=-1)
 
 
-def group_statistics(x: Any, groups: int, epsilon: float, squared_difference: Callable) -> tuple[Any, Any]:
+def group_statistics(
+    x: Any, groups: int, epsilon: float, squared_difference: Callable
+) -> tuple[Any, Any]:
     """Returns mean and inverse deviation of each channel's group, (B, 1, 1, C) each.
 
-    They are taken of each channel first, then of the group, so that memory is read in its order: Keras's layer takes
+    They are taken of each channel first, then of the group, so that memory is read in its order:
+        Keras's layer takes
     1.1 to 3.5 times as long on a CPU.
     """
     means = mean_of_cells(x)  # of each channel
@@ -49,7 +56,9 @@ def group_statistics(x: Any, groups: int, epsilon: float, squared_difference: Ca
 
 
 def mean_of_cells(x: Any) -> Any:
-    """(B, H, W, C) to (B, 1, 1, C), row by row: TensorFlow adds float32 one by one, and many cells cost digits."""
+    """(B, H, W, C) to (B, 1, 1, C), row by row: TensorFlow adds float32 one by one, and many cells
+    cost digits.
+    """
     return ops.mean(ops.mean(x, 2, keepdims=True), 1, keepdims=True)
 
 

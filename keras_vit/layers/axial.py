@@ -1,15 +1,16 @@
 """Axial attention: along the rows of a grid, then along its columns.
 
-`AxialTransformerBlock` is a block of Axial-ViT: two `TransformerBlock`s, `row` and `column`, so two attentions and two
-MLPs. There is no class token, because a token outside the grid lies in no row: the classifier reads the mean.
-`AxialUnit` is a residual unit of AxialResNet: `row` and `column`, each a `MultiHeadDotProductAttention` of eight heads
-with biases, an output projection and a table of 2 L - 1 relative embeddings (L: the length of that axis before the
-stride), stand in place of the 3 x 3 convolution; nothing lies between the two. Its other convolutions, norms and
-activations are those of `StemUnit`. A stride is a 2 x 2 average after the attention, which therefore sees the larger
-map.
+`AxialTransformerBlock` is a block of Axial-ViT: two `TransformerBlock`s, `row` and `column`, so two
+attentions and two
+MLPs. There is no class token, because a token outside the grid lies in no row: the classifier reads
+the mean. `AxialUnit` is a residual unit of AxialResNet: `row` and `column`, each a
+`MultiHeadDotProductAttention` of eight heads with biases, an output projection and a table of 2 L -
+1 relative embeddings (L: the length of that axis before the stride), stand in place of the 3 x 3
+convolution; nothing lies between the two. Its other convolutions, norms and activations are those
+of `StemUnit`. A stride is a 2 x 2 average after the attention, which therefore sees the larger map.
 
-The paper gives the two ideas in one paragraph. The class token, the number of heads, the place of the stride and the
-norms are choices of this package; stride and heads are as in Axial-DeepLab.
+The paper gives the two ideas in one paragraph. The class token, the number of heads, the place of
+the stride and the norms are choices of this package; stride and heads are as in Axial-DeepLab.
 
 Source: arXiv:2010.11929, D.6; arXiv:1912.12180 (axial attention); arXiv:2003.07853 (Axial-DeepLab).
 """
@@ -29,20 +30,22 @@ from keras_vit.variants import AXIAL_HEADS, Gelu
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class AxialTransformerBlock(keras.layers.Layer):
-    """Attention and an MLP along each row of a grid of tokens, then attention and an MLP along each column.
+    """Attention and an MLP along each row of a grid of tokens, then attention and an MLP along each
+    column.
 
     Args:
         num_heads: Attention heads of each half. Must divide the token size.
         mlp_dim: Hidden size of both MLPs.
         grid: (R, C), rows and columns of the tokens.
-        norm_epsilon: Added to the variance by all layer normalizations. No default: it must match the checkpoint.
+        norm_epsilon: Added to the variance by all layer normalizations. No default: it must match
+            the checkpoint.
         gelu: "tanh" or "exact". No default: it must match the checkpoint.
         dropout_rate: After every dense layer but query, key and value.
         attention_dropout_rate: Of the attention probabilities.
-        drop_path_rate: Probability that a half is dropped, its attention and its MLP together, per example
-            (stochastic depth).
-        relative_positions: Whether each half learns relative embeddings along its axis: 2 C - 1 in the row half,
-            2 R - 1 in the column half. See `MultiHeadDotProductAttention`.
+        drop_path_rate: Probability that a half is dropped, its attention and its MLP together, per
+            example (stochastic depth).
+        relative_positions: Whether each half learns relative embeddings along its axis: 2 C - 1 in
+            the row half, 2 R - 1 in the column half. See `MultiHeadDotProductAttention`.
 
     Input shape:   (B, R * C, D), the grid in raster order, no other tokens.
     Output shape:  (B, R * C, D), same dtype as the input.
@@ -99,14 +102,17 @@ class AxialTransformerBlock(keras.layers.Layer):
         )
         # Not those of the halves: they take a row for an example.
         self._row_drop_path, self._column_drop_path = (
-            keras.layers.Dropout(drop_path_rate, noise_shape=(None, 1, 1), dtype=self.dtype_policy) for _ in range(2)
+            keras.layers.Dropout(drop_path_rate, noise_shape=(None, 1, 1), dtype=self.dtype_policy)
+            for _ in range(2)
         )
 
     def build(self, input_shape: tuple) -> None:
         if input_shape[1] != math.prod(self.grid):
             raise ValueError(
-                f"Expected {math.prod(self.grid)} tokens, those of a grid of {self.grid} and no other. Received: "
-                f"{input_shape[1]}. Build the block for the grid of the images, and leave out the class token."
+                f"Expected {math.prod(self.grid)} tokens, those of a grid of {self.grid} and no "
+                f"other. Received: "
+                f"{input_shape[1]}. Build the block for the grid of the images, and leave out the "
+                f"class token."
             )
         rows, columns = self.grid
         self.row.build((None, columns, input_shape[-1]))
@@ -131,20 +137,28 @@ class AxialTransformerBlock(keras.layers.Layer):
         return x + drop_path(y - x, training=training) if training and self.drop_path_rate else y
 
     def attention_scores(self, x):
-        """Returns the attention weights of the row half and of the column half, (B, A, N, N) each, for the input `x`.
+        """Returns the attention weights of the row half and of the column half, (B, A, N, N) each,
+        for the input `x`.
 
-        They are zero between tokens of different rows, and columns. Each half is a layer of attention by itself: its
-        weights times its values are its attention's output before the projection.
+        They are zero between tokens of different rows, and columns. Each half is a layer of
+        attention by itself: its weights times its values are its attention's output before the
+            projection.
         """
         rows, columns = self.grid
         by_row = self.row.attention_scores(self._to_rows(x))  # (B * R, A, C, C)
-        by_column = self.column.attention_scores(self._to_columns(self._after_rows(x)))  # (B * C, A, R, R)
+        # (B * C, A, R, R)
+        by_column = self.column.attention_scores(self._to_columns(self._after_rows(x)))
         by_row = ops.reshape(by_row, (-1, rows, self.num_heads, columns, columns))
         by_column = ops.reshape(by_column, (-1, columns, self.num_heads, rows, rows))
         shape = (-1, self.num_heads, rows * columns, rows * columns)
         return (
-            ops.reshape(ops.einsum("biajl,ik->baijkl", by_row, ops.eye(rows, dtype=by_row.dtype)), shape),
-            ops.reshape(ops.einsum("bjaik,jl->baijkl", by_column, ops.eye(columns, dtype=by_column.dtype)), shape),
+            ops.reshape(
+                ops.einsum("biajl,ik->baijkl", by_row, ops.eye(rows, dtype=by_row.dtype)), shape
+            ),
+            ops.reshape(
+                ops.einsum("bjaik,jl->baijkl", by_column, ops.eye(columns, dtype=by_column.dtype)),
+                shape,
+            ),
         )
 
     def _to_rows(self, x):  # (B, R * C, D) to (B * R, C, D)
@@ -185,19 +199,27 @@ class AxialTransformerBlock(keras.layers.Layer):
 
 
 def _checked_grid(grid: tuple[int, int]) -> tuple[int, int]:
-    if not isinstance(grid, (tuple, list)) or len(grid) != 2 or not all(isinstance(n, int) and n > 0 for n in grid):
-        raise ValueError(f"`grid` must be two positive integers, rows and columns. Received: {grid}.")
+    if (
+        not isinstance(grid, (tuple, list))
+        or len(grid) != 2
+        or not all(isinstance(n, int) and n > 0 for n in grid)
+    ):
+        raise ValueError(
+            f"`grid` must be two positive integers, rows and columns. Received: {grid}."
+        )
     return grid[0], grid[1]
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class AxialUnit(keras.layers.Layer):
-    """A post-activation bottleneck whose 3x3 convolution is attention along the rows, then along the columns.
+    """A post-activation bottleneck whose 3x3 convolution is attention along the rows, then along
+    the columns.
 
-    1x1 convolution, attention with relative positions, with a stride a 2x2 average ("same" padding, which does not
-    count), 1x1 convolution; each of the three with group normalization, at the same places as in `StemUnit`. The last
-    normalization starts with scale 0, so that the unit starts as its shortcut. The shortcut is projected, and
-    normalized, where its shape differs. The relative tables span the whole map, so its size must be fixed.
+    1x1 convolution, attention with relative positions, with a stride a 2x2 average ("same" padding,
+    which does not count), 1x1 convolution; each of the three with group normalization, at the same
+    places as in `StemUnit`. The last normalization starts with scale 0, so that the unit starts as
+    its shortcut. The shortcut is projected, and normalized, where its shape differs. The relative
+    tables span the whole map, so its size must be fixed.
 
     Args:
         filters: Channels of the bottleneck; the output has four times as many.
@@ -232,7 +254,9 @@ class AxialUnit(keras.layers.Layer):
         if strides not in (1, 2):
             raise ValueError(f"`strides` must be 1 or 2. Received: {strides}.")
         if filters % AXIAL_HEADS:
-            raise ValueError(f"`filters` must be a multiple of the {AXIAL_HEADS} heads. Received: {filters}.")
+            raise ValueError(
+                f"`filters` must be a multiple of the {AXIAL_HEADS} heads. Received: {filters}."
+            )
         self.filters = filters
         self.strides = strides
         self.norm_epsilon = norm_epsilon
@@ -243,7 +267,8 @@ class AxialUnit(keras.layers.Layer):
         batch, height, width, channels = input_shape
         if height is None or width is None:
             raise ValueError(
-                "The relative positions of axial attention need a fixed image size. Received: a map of "
+                "The relative positions of axial attention need a fixed image size. Received: a "
+                "map of "
                 f"{height} x {width} cells. Pass `input_shape` with integers."
             )
         conv, norm = unit_factories(self, "same")
@@ -254,7 +279,10 @@ class AxialUnit(keras.layers.Layer):
         self.conv3, self.gn3 = conv("conv3", wide[-1], 1, 1), norm("gn3", gamma_initializer="zeros")
         self.conv_proj = self.gn_proj = None
         if channels != wide[-1] or self.strides != 1:
-            self.conv_proj, self.gn_proj = conv("conv_proj", wide[-1], 1, self.strides), norm("gn_proj")
+            self.conv_proj, self.gn_proj = (
+                conv("conv_proj", wide[-1], 1, self.strides),
+                norm("gn_proj"),
+            )
             self.conv_proj.build(input_shape)
             self.gn_proj.build(wide)
         self.conv1.build(input_shape)
@@ -275,7 +303,9 @@ class AxialUnit(keras.layers.Layer):
         return unit_output_shape(input_shape, self.filters, self.strides)
 
     def call(self, x):
-        shortcut = x if self.conv_proj is None or self.gn_proj is None else self.gn_proj(self.conv_proj(x))
+        shortcut = (
+            x if self.conv_proj is None or self.gn_proj is None else self.gn_proj(self.conv_proj(x))
+        )
         y = ops.relu(self.gn1(self.conv1(x)))
         y = self._attend(self.column, self._attend(self.row, y, axis=2), axis=1)
         if self.strides == 2:

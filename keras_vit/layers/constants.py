@@ -1,8 +1,9 @@
 """Numbers that are no variables, in the files of Keras: what weights mean beside their values.
 
-`model.save_weights` writes variables alone. A position table of 16 rows may be of a grid of 4 by 4 or of 2 by 8, and
-weights are trained for one form of GELU: layers record this beside their variables, and `keras_vit.weights.keras_h5`
-reads it.
+`model.save_weights` writes variables alone. A position table of 16 rows may be of a grid of 4 by 4
+or of 2 by 8, and
+weights are trained for one form of GELU: layers record this beside their variables, and
+`keras_vit.weights.keras_h5` reads it.
 """
 
 import json
@@ -16,7 +17,8 @@ _NAME = "constants"
 
 
 def record(store: MutableMapping[str, Any], constants: Mapping[str, Any]) -> None:
-    """Adds the constants of a layer to what its `save_own_variables` stores: JSON behind its checksum.
+    """Adds the constants of a layer to what its `save_own_variables` stores: JSON behind its
+    checksum.
 
     Example:
         >>> store = {}
@@ -28,7 +30,9 @@ def record(store: MutableMapping[str, Any], constants: Mapping[str, Any]) -> Non
     store[_NAME] = np.frombuffer(b"%08x %s" % (zlib.crc32(text), text), np.uint8)
 
 
-def record_block(store: MutableMapping[str, Any], gelu: str, norm_epsilon: float, num_heads: int) -> None:
+def record_block(
+    store: MutableMapping[str, Any], gelu: str, norm_epsilon: float, num_heads: int
+) -> None:
     """Adds the constants of an encoder block, under the names that checkpoints have for them.
 
     Example:

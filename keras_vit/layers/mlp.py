@@ -80,7 +80,9 @@ class MlpBlock(keras.layers.Layer):
 
 
 def as_rows(x):
-    """(B, N, D) to (B * N, D). Of a product of two matrices TensorFlow makes one operation with bias and GELU."""
+    """(B, N, D) to (B * N, D). Of a product of two matrices TensorFlow makes one operation with
+    bias and GELU.
+    """
     return ops.reshape(x, (-1, x.shape[-1]))
 
 

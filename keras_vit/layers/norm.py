@@ -13,13 +13,16 @@ from keras_vit.layers import quantized
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class LayerNorm(keras.layers.Layer):
-    """Standardizes each token, then scales and shifts it: gamma * (x - mean) / sqrt(variance + epsilon) + beta.
+    """Standardizes each token, then scales and shifts it: gamma * (x - mean) / sqrt(variance +
+    epsilon) + beta.
 
-    Statistics are computed in float32 at least, and gamma and beta stay in their own dtype, whatever the policy. On
-    TensorFlow memory is passed less often than by Keras's layer, and only the input is kept for the gradient.
+    Statistics are computed in float32 at least, and gamma and beta stay in their own dtype,
+    whatever the policy. On TensorFlow memory is passed less often than by Keras's layer, and only
+    the input is kept for the gradient.
 
     Args:
-        epsilon: Added to the variance. No default: it must match the checkpoint (1e-6 for the published ones).
+        epsilon: Added to the variance. No default: it must match the checkpoint (1e-6 for the
+            published ones).
 
     Input shape:   (..., D).
     Output shape:  (..., D), in the compute dtype.
@@ -35,19 +38,27 @@ class LayerNorm(keras.layers.Layer):
 
     def build(self, input_shape: tuple) -> None:
         width = input_shape[-1]
-        self.gamma = self.add_weight(name="gamma", shape=(width,), initializer="ones", autocast=False)
-        self.beta = self.add_weight(name="beta", shape=(width,), initializer="zeros", autocast=False)
+        self.gamma = self.add_weight(
+            name="gamma", shape=(width,), initializer="ones", autocast=False
+        )
+        self.beta = self.add_weight(
+            name="beta", shape=(width,), initializer="zeros", autocast=False
+        )
 
     def compute_output_shape(self, input_shape: tuple) -> tuple:
         return tuple(input_shape)
 
     def quantize(self, mode: str, **_: Any) -> None:
-        """Called by `model.quantize`: nothing here is rounded, but the layers behind round what they are given."""
+        """Called by `model.quantize`: nothing here is rounded, but the layers behind round what
+        they are given.
+        """
         quantized.make_reproducible(self)
 
     def call(self, x, training=None):
         reproducible = quantized.is_reproducible(self)
-        return kernels.layer_norm(x, self.gamma, self.beta, self.epsilon, training=training, reproducible=reproducible)
+        return kernels.layer_norm(
+            x, self.gamma, self.beta, self.epsilon, training=training, reproducible=reproducible
+        )
 
     def get_build_config(self) -> dict | None:
         return quantized.build_config(self, super().get_build_config())
@@ -63,9 +74,9 @@ class LayerNorm(keras.layers.Layer):
 class GroupNorm(keras.layers.Layer):
     """Standardizes groups of channels over all cells of a map, then scales and shifts each channel.
 
-    Statistics are computed in float32 at least, and gamma and beta stay in their own dtype, whatever the policy. On a
-    CPU, Keras's layer takes 1.1 to 3.5 times as long. In training on TensorFlow only the input is kept for the
-    gradient.
+    Statistics are computed in float32 at least, and gamma and beta stay in their own dtype,
+    whatever the policy. On a CPU, Keras's layer takes 1.1 to 3.5 times as long. In training on
+    TensorFlow only the input is kept for the gradient.
 
     Args:
         groups: Number of groups; must divide the number of channels.
@@ -81,7 +92,9 @@ class GroupNorm(keras.layers.Layer):
         [-1.0, 1.0, 0.0, 0.0]
     """
 
-    def __init__(self, groups: int, *, epsilon: float, gamma_initializer: str = "ones", **kwargs: Any):
+    def __init__(
+        self, groups: int, *, epsilon: float, gamma_initializer: str = "ones", **kwargs: Any
+    ):
         super().__init__(**kwargs)
         self.groups = groups
         self.epsilon = epsilon
@@ -90,18 +103,29 @@ class GroupNorm(keras.layers.Layer):
     def build(self, input_shape: tuple) -> None:
         channels = input_shape[-1]
         if channels % self.groups:
-            raise ValueError(f"`groups` must divide the channels. Received: {self.groups} groups, {channels} channels.")
+            raise ValueError(
+                f"`groups` must divide the channels. Received: {self.groups} groups, {channels} "
+                f"channels."
+            )
         self.gamma = self.add_weight(
             name="gamma", shape=(channels,), initializer=self.gamma_initializer, autocast=False
         )
-        self.beta = self.add_weight(name="beta", shape=(channels,), initializer="zeros", autocast=False)
+        self.beta = self.add_weight(
+            name="beta", shape=(channels,), initializer="zeros", autocast=False
+        )
 
     def compute_output_shape(self, input_shape: tuple) -> tuple:
         return tuple(input_shape)
 
     def call(self, x, training=None):
-        return kernels.group_norm(x, self.gamma, self.beta, self.groups, self.epsilon, training=training)
+        return kernels.group_norm(
+            x, self.gamma, self.beta, self.groups, self.epsilon, training=training
+        )
 
     def get_config(self) -> dict:
-        config = {"groups": self.groups, "epsilon": self.epsilon, "gamma_initializer": self.gamma_initializer}
+        config = {
+            "groups": self.groups,
+            "epsilon": self.epsilon,
+            "gamma_initializer": self.gamma_initializer,
+        }
         return {**super().get_config(), **config}

@@ -45,11 +45,15 @@ class PatchExtract(keras.layers.Layer):
         side = self.patch_size
         rows, columns = _patch_grid(height, width, side)
         fixed = isinstance(rows, int) and isinstance(columns, int)
-        # Two rank-4 steps rather than one of rank 6, which mobile runtimes lack. Only the batch may be
-        # left to -1: with another unknown, a size that does not divide could pass in silence.
-        strips = ops.reshape(images, (-1 if fixed else batch * rows, side, columns, side * channels))
+        # Two rank-4 steps rather than one of rank 6, which mobile runtimes lack. Only the batch may
+        # be left to -1: with another unknown, a size that does not divide could pass in silence.
+        strips = ops.reshape(
+            images, (-1 if fixed else batch * rows, side, columns, side * channels)
+        )
         patches = ops.transpose(strips, (0, 2, 1, 3))
-        return ops.reshape(patches, (-1 if fixed else batch, rows * columns, side * side * channels))
+        return ops.reshape(
+            patches, (-1 if fixed else batch, rows * columns, side * side * channels)
+        )
 
     def get_config(self) -> dict:
         return {**super().get_config(), "patch_size": self.patch_size}
@@ -59,20 +63,23 @@ class PatchExtract(keras.layers.Layer):
 class PadToPatches(keras.layers.Layer):
     """Pads images with zeros, below and to the right, to the next size that patches tile.
 
-    Zero is the middle of pixels in [-1, 1]: gray. Where the patches tile an axis, nothing is added along it.
+    Zero is the middle of pixels in [-1, 1]: gray. Where the patches tile an axis, nothing is added
+    along it.
 
     Args:
         patch_size: Side of a patch, counted on the feature map after the halvings.
         num_halvings: Strided steps of a convolutional stem between the images and the patches.
 
     Input shape:   (B, H, W, C) float.
-    Output shape:  (B, H', W', C), same dtype as the input; without halvings H' = ceil(H / P) * P, and so W'.
+    Output shape:  (B, H', W', C), same dtype as the input; without halvings H' = ceil(H / P) * P,
+        and so W'.
 
     Example:
         >>> keras.ops.shape(PadToPatches(16)(keras.ops.ones((2, 225, 300, 3))))
         (2, 240, 304, 3)
 
-    Source: timm's `dynamic_img_pad` (layers/patch_embed.py) pads at the same places, with the same value.
+    Source: timm's `dynamic_img_pad` (layers/patch_embed.py) pads at the same places, with the same
+        value.
     """
 
     def __init__(self, patch_size: int, num_halvings: int = 0, **kwargs: Any):
@@ -88,13 +95,18 @@ class PadToPatches(keras.layers.Layer):
         _, height, width, channels = ops.shape(images)
         new_height, new_width = self._padded(height), self._padded(width)
         images = ops.pad(images, ((0, 0), (0, new_height - height), (0, new_width - width), (0, 0)))
-        return ops.reshape(images, (-1, new_height, new_width, channels))  # a padding that is open hides the channels
+        # a padding that is open hides the channels
+        return ops.reshape(images, (-1, new_height, new_width, channels))
 
     def _padded(self, size: Any) -> Any:
         return grid.padded(size, self.patch_size, self.num_halvings)
 
     def get_config(self) -> dict:
-        return {**super().get_config(), "patch_size": self.patch_size, "num_halvings": self.num_halvings}
+        return {
+            **super().get_config(),
+            "patch_size": self.patch_size,
+            "num_halvings": self.num_halvings,
+        }
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -131,9 +143,12 @@ class PatchEmbedding(keras.layers.Layer):
     def build(self, input_shape: tuple) -> None:
         channels = _image_shape(input_shape)[-1]
         if channels is None:
-            raise ValueError(f"The number of channels must be known. Received: input_shape={tuple(input_shape)}.")
+            raise ValueError(
+                f"The number of channels must be known. Received: input_shape={tuple(input_shape)}."
+            )
         self.input_spec = keras.layers.InputSpec(axes={-1: channels})
-        self._extract.build(input_shape)  # else Keras calls the model once more before the first prediction on JAX
+        # else Keras calls the model once more before the first prediction on JAX
+        self._extract.build(input_shape)
         self.kernel = self.add_weight(
             name="kernel",
             shape=(self.patch_size, self.patch_size, channels, self.width),
@@ -165,7 +180,10 @@ class PatchEmbedding(keras.layers.Layer):
 
 def _image_shape(shape: tuple) -> tuple:
     if len(shape) != 4:
-        raise ValueError(f"Images must have the shape (batch, height, width, channels). Received: {tuple(shape)}.")
+        raise ValueError(
+            f"Images must have the shape (batch, height, width, channels). Received: "
+            f"{tuple(shape)}."
+        )
     return tuple(shape)
 
 
@@ -176,4 +194,7 @@ def _patch_grid(height: Any, width: Any, patch_size: int) -> tuple[Any, Any]:
     for size in (height, width):
         if isinstance(size, int):
             grid.patch_grid((size, size), patch_size)
-    return None if height is None else height // patch_size, None if width is None else width // patch_size
+    return (
+        None if height is None else height // patch_size,
+        None if width is None else width // patch_size,
+    )

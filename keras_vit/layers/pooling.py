@@ -37,9 +37,14 @@ class TokenPooling(keras.layers.Layer):
     def __init__(self, mode: TokenPoolingMode, num_prefix_tokens: int, **kwargs: Any):
         super().__init__(**kwargs)
         if mode not in get_args(TokenPoolingMode):
-            raise ValueError(f"`mode` must be one of {get_args(TokenPoolingMode)}. Received: {mode!r}.")
+            raise ValueError(
+                f"`mode` must be one of {get_args(TokenPoolingMode)}. Received: {mode!r}."
+            )
         if mode == "token" and not num_prefix_tokens:
-            raise ValueError('`mode="token"` needs a class token, and there are no prefix tokens. Use "avg" or "max".')
+            raise ValueError(
+                '`mode="token"` needs a class token, and there are no prefix tokens. Use "avg" or '
+                '"max".'
+            )
         self.mode = mode
         self.num_prefix_tokens = num_prefix_tokens
 
@@ -53,7 +58,11 @@ class TokenPooling(keras.layers.Layer):
         return ops.mean(patches, axis=1) if self.mode == "avg" else ops.max(patches, axis=1)
 
     def get_config(self) -> dict:
-        return {**super().get_config(), "mode": self.mode, "num_prefix_tokens": self.num_prefix_tokens}
+        return {
+            **super().get_config(),
+            "mode": self.mode,
+            "num_prefix_tokens": self.num_prefix_tokens,
+        }
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -63,7 +72,8 @@ class AttentionPooling(keras.layers.Layer):
     Args:
         num_heads: Attention heads.
         mlp_dim: Hidden size of the MLP.
-        norm_epsilon: Added to the variance by layer normalization. No default: it must match the checkpoint.
+        norm_epsilon: Added to the variance by layer normalization. No default: it must match the
+            checkpoint.
         gelu: "tanh" or "exact". No default: it must match the checkpoint.
 
     Input shape:   (B, N, D).
@@ -76,7 +86,9 @@ class AttentionPooling(keras.layers.Layer):
     Source: arXiv:2106.04560; big_vision@0127fb6 models/vit.py.
     """
 
-    def __init__(self, num_heads: int, mlp_dim: int, *, norm_epsilon: float, gelu: Gelu, **kwargs: Any):
+    def __init__(
+        self, num_heads: int, mlp_dim: int, *, norm_epsilon: float, gelu: Gelu, **kwargs: Any
+    ):
         super().__init__(**kwargs)
         self.num_heads = num_heads
         self.mlp_dim = mlp_dim
@@ -89,8 +101,11 @@ class AttentionPooling(keras.layers.Layer):
 
     def build(self, input_shape: tuple) -> None:
         width = input_shape[-1]
-        # The fans of the (1, 1, D) probe are taken as xavier_uniform takes them in the reference: 1 and D.
-        self.probe = self.add_weight(name="probe", shape=(1, 1, width), initializer="glorot_uniform")
+        # The fans of the (1, 1, D) probe are taken as xavier_uniform takes them in the reference: 1
+        # and D.
+        self.probe = self.add_weight(
+            name="probe", shape=(1, 1, width), initializer="glorot_uniform"
+        )
         self.attention.build((input_shape[0], 1, width), tuple(input_shape))
         self.mlp_norm.build((input_shape[0], 1, width))
         self.mlp.build((input_shape[0], 1, width))

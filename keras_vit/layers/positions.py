@@ -17,7 +17,8 @@ from keras_vit.layers import constants
 
 PositionKind = Literal["learned_1d", "learned_2d", "sincos2d"]
 
-# Standard deviation of learned tables at the start: as in BERT; vision_transformer@c6de1e5 models_vit.py.
+# Standard deviation of learned tables at the start: as in BERT; vision_transformer@c6de1e5
+# models_vit.py.
 _STDDEV = 0.02
 
 
@@ -74,11 +75,15 @@ class AddPositionEmbs(keras.layers.Layer):
         width = tokens_shape[-1]
         divisor = {"learned_1d": 1, "learned_2d": 2, "sincos2d": 4}[self.kind]
         if width % divisor:
-            raise ValueError(f"The token size must be a multiple of {divisor} for {self.kind}. Received: {width}.")
+            raise ValueError(
+                f"The token size must be a multiple of {divisor} for {self.kind}. Received: "
+                f"{width}."
+            )
         length = self.num_prefix_tokens + self.grid[0] * self.grid[1]
         if patches_shape is None and tokens_shape[1] not in (None, length):
             raise ValueError(
-                f"Expected {length} tokens: {self.num_prefix_tokens} prefix tokens and a grid of {self.grid}. "
+                f"Expected {length} tokens: {self.num_prefix_tokens} prefix tokens and a grid of "
+                f"{self.grid}. "
                 f"Received: {tokens_shape[1]}. Pass `patches` where the image size varies."
             )
         if self.kind == "learned_1d":
@@ -87,13 +92,17 @@ class AddPositionEmbs(keras.layers.Layer):
             self.row_embedding = self._table("row_embedding", self.grid[0], width // 2)
             self.column_embedding = self._table("column_embedding", self.grid[1], width // 2)
             if self.num_prefix_tokens:
-                self.prefix_embedding = self._table("prefix_embedding", self.num_prefix_tokens, width)
+                self.prefix_embedding = self._table(
+                    "prefix_embedding", self.num_prefix_tokens, width
+                )
 
     def _table(self, name: str, length: int, width: int):
         initializer = keras.initializers.RandomNormal(stddev=_STDDEV)
         return self.add_weight(name=name, shape=(1, length, width), initializer=initializer)
 
-    def compute_output_shape(self, tokens_shape: tuple, patches_shape: tuple | None = None) -> tuple:
+    def compute_output_shape(
+        self, tokens_shape: tuple, patches_shape: tuple | None = None
+    ) -> tuple:
         return tuple(tokens_shape)
 
     def call(self, tokens, patches=None):
@@ -134,7 +143,10 @@ class AddPositionEmbs(keras.layers.Layer):
     def _resample(self, table, old: int, new: Any):
         if _known(new) and new == old:
             return table[0]
-        return ops.matmul(interpolation_matrix(old, new, self.interpolation, xp=ops), ops.cast(table[0], "float32"))
+        return ops.matmul(
+            interpolation_matrix(old, new, self.interpolation, xp=ops),
+            ops.cast(table[0], "float32"),
+        )
 
     def save_own_variables(self, store: Any) -> None:
         super().save_own_variables(store)
@@ -145,8 +157,10 @@ class AddPositionEmbs(keras.layers.Layer):
         grid = constants.recorded(store).get("grid", self.grid)
         if self.kind == "learned_1d" and tuple(grid) != self.grid:
             raise ValueError(
-                f"The stored position table is of {grid[0]} x {grid[1]} patches, that of the layer {self.name} of "
-                f"{self.grid[0]} x {self.grid[1]}. Pass the file as `weights` to the model, which resamples the table."
+                f"The stored position table is of {grid[0]} x {grid[1]} patches, that of the layer "
+                f"{self.name} of "
+                f"{self.grid[0]} x {self.grid[1]}. Pass the file as `weights` to the model, which "
+                f"resamples the table."
             )
         super().load_own_variables(constants.variables(store))
 
@@ -166,7 +180,9 @@ def _known(size: Any) -> bool:
 
 
 def _outer(by_row, by_column, rows: Any, columns: Any):
-    """(R, D/2) and (C, D/2) to (1, R * C, D): the column's half first, as in the published sine-cosine code."""
+    """(R, D/2) and (C, D/2) to (1, R * C, D): the column's half first, as in the published
+    sine-cosine code.
+    """
     half = by_row.shape[-1]
     by_column = ops.cast(by_column, by_row.dtype)
     across = ops.broadcast_to(by_column[None, :, :], (rows, columns, half))
@@ -175,8 +191,12 @@ def _outer(by_row, by_column, rows: Any, columns: Any):
 
 
 def _sincos(length: Any, width: int):
-    """(length, width): sines, then cosines, of the place times wave numbers from 1 down to 1/10000."""
+    """(length, width): sines, then cosines, of the place times wave numbers from 1 down to
+    1/10000.
+    """
     count = width // 2
     exponents = np.arange(count, dtype="float64") / max(count - 1, 1)
-    angles = ops.arange(length, dtype="float32")[:, None] * np.exp(-math.log(10_000.0) * exponents).astype("float32")
+    angles = ops.arange(length, dtype="float32")[:, None] * np.exp(
+        -math.log(10_000.0) * exponents
+    ).astype("float32")
     return ops.concatenate([ops.sin(angles), ops.cos(angles)], axis=-1)

@@ -1,8 +1,11 @@
-"""Quantized models: which Dense layers inside a layer are quantized, and which norms must give the same bits anywhere.
+"""Quantized models: which Dense layers inside a layer are quantized, and which norms must give the
+same bits anywhere.
 
-`model.quantize` changes the Dense layers that a block makes when it is built, and Keras's files hold the arguments of
-the block alone. Without this a quantized model would be built again with float32 kernels, into which its int8 kernels
-do not go. Keras saves `get_build_config` of each layer and builds with it again: there the modes belong.
+`model.quantize` changes the Dense layers that a block makes when it is built, and Keras's files
+hold the arguments of the block alone. Without this a quantized model would be built again with
+float32 kernels, into which its int8 kernels
+do not go. Keras saves `get_build_config` of each layer and builds with it again: there the modes
+    belong.
 """
 
 import weakref
@@ -16,13 +19,17 @@ _OPTIONS = ("dtype", "quantization_config")  # of a Dense layer: how it is quant
 
 
 def build_config(layer: keras.layers.Layer, config: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Returns what a layer is built with: Keras's own `config`, and how each Dense layer inside is quantized."""
+    """Returns what a layer is built with: Keras's own `config`, and how each Dense layer inside is
+    quantized.
+    """
     found = _modes(layer)
     return {**(config or {}), _NAME: found} if found else config
 
 
 def take(layer: keras.layers.Layer, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Leaves what `build_config` said of the Dense layers inside with those who make them; returns Keras's own part."""
+    """Leaves what `build_config` said of the Dense layers inside with those who make them; returns
+    Keras's own part.
+    """
     _leave(layer, config.get(_NAME, {}))
     return {name: value for name, value in config.items() if name != _NAME}
 
@@ -33,7 +40,9 @@ def hand_down(layer: keras.layers.Layer, name: str, inner: keras.layers.Layer) -
 
 
 def dense(maker: keras.layers.Layer, layer: keras.layers.Dense) -> keras.layers.Dense:
-    """Returns the unbuilt Dense layer that `maker` is about to build, quantized where it was when it was saved."""
+    """Returns the unbuilt Dense layer that `maker` is about to build, quantized where it was when
+    it was saved.
+    """
     plan = _plans.get(maker, {})
     if layer.name not in plan:
         return layer
@@ -43,10 +52,11 @@ def dense(maker: keras.layers.Layer, layer: keras.layers.Dense) -> keras.layers.
 def make_reproducible(layer: keras.layers.Layer) -> None:
     """Has a normalization in front of quantized layers give the same bits however it is called.
 
-    A quantized Dense layer rounds what it is given to 8 bits. TensorFlow computes the same formula to another last bit
-    one operation at a time, in a graph, and in `predict`. A number on the edge is then rounded the other way, by 1 %,
-    and the next blocks make more of it: without this, `model(x)` and `predict` of a ViT_Ti16 in int8 differ by 1 % of
-    the largest output, half of what int8 costs.
+    A quantized Dense layer rounds what it is given to 8 bits. TensorFlow computes the same formula
+    to another last bit one operation at a time, in a graph, and in `predict`. A number on the edge
+    is then rounded the other way, by 1 %,
+    and the next blocks make more of it: without this, `model(x)` and `predict` of a ViT_Ti16 in
+    int8 differ by 1 % of the largest output, half of what int8 costs.
     """
     _reproducible.add(layer)
 
@@ -57,7 +67,8 @@ def is_reproducible(layer: keras.layers.Layer) -> bool:
 
 
 _reproducible: weakref.WeakSet = weakref.WeakSet()
-_plans: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # of layers between `take` and their build
+# of layers between `take` and their build
+_plans: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 def _leave(layer: keras.layers.Layer, plan: Mapping[str, Any]) -> None:
@@ -73,11 +84,16 @@ def _leave(layer: keras.layers.Layer, plan: Mapping[str, Any]) -> None:
 
 def _below(plan: Mapping[str, Any], name: str) -> dict[str, Any]:
     """The part of a plan that is about the layers inside the layer `name`."""
-    return {path.removeprefix(f"{name}/"): how for path, how in plan.items() if path.startswith(f"{name}/")}
+    return {
+        path.removeprefix(f"{name}/"): how
+        for path, how in plan.items()
+        if path.startswith(f"{name}/")
+    }
 
 
 def _modes(layer: keras.layers.Layer) -> dict[str, dict[str, Any]]:
-    """{path: options} of the quantized Dense layers inside, which have the names of their attributes.
+    """{path: options} of the quantized Dense layers inside, which have the names of their
+    attributes.
 
     The path of a layer that is reproducible ends with a slash, that of `layer` itself is "".
     """
@@ -86,7 +102,9 @@ def _modes(layer: keras.layers.Layer) -> dict[str, dict[str, Any]]:
         if isinstance(inner, keras.layers.Dense):
             if inner.quantization_mode is not None:
                 config = inner.get_config()
-                found[name] = {option: config[option] for option in _OPTIONS if config.get(option) is not None}
+                found[name] = {
+                    option: config[option] for option in _OPTIONS if config.get(option) is not None
+                }
         elif isinstance(inner, keras.layers.Layer):
             found |= {f"{name}/{path}": how for path, how in _modes(inner).items()}
     return found

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import keras
 
-_BLOCK: contextvars.ContextVar[keras.layers.Layer | None] = contextvars.ContextVar("block", default=None)
+_BLOCK: contextvars.ContextVar[keras.layers.Layer | None] = contextvars.ContextVar(
+    "block", default=None
+)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,9 @@
 """Rematerialization of one block: its insides are computed again for the gradient.
 
-Keras's own `RematScope` fails in a TensorFlow graph (keyword arguments), and it would draw other dropout masks in the
-second computation. Here a block is called as a pure function of tensors alone: its weights, its seeds, its input.
+Keras's own `RematScope` fails in a TensorFlow graph (keyword arguments), and it would draw other
+dropout masks in the
+second computation. Here a block is called as a pure function of tensors alone: its weights, its
+    seeds, its input.
 """
 
 import contextvars
@@ -12,7 +14,8 @@ import keras
 
 
 class Remat(keras.layers.Layer):
-    """Calls a block so that its insides are computed again for the gradient, with the same dropout masks.
+    """Calls a block so that its insides are computed again for the gradient, with the same dropout
+    masks.
 
     Args:
         block: A built layer. It stays the owner of its variables.
@@ -44,7 +47,9 @@ class Remat(keras.layers.Layer):
             return (y, *new_values)
 
         context = contextvars.copy_context()  # for the second time: see `readout.py`
-        y, *new_values = keras.remat(partial(context.run, pure))(x, *(variable.value for variable in trainable))
+        y, *new_values = keras.remat(partial(context.run, pure))(
+            x, *(variable.value for variable in trainable)
+        )
         for variable, value in zip(others, new_values, strict=True):
             if variable.path.endswith("seed_generator_state"):  # the others are frozen weights
                 variable.assign(value)

@@ -32,9 +32,11 @@ class StdConv2D(keras.layers.Layer):
         filters: Output channels.
         kernel_size: Side of the square kernel.
         strides: Stride along both axes.
-        padding: "same" as in TensorFlow (hybrids), or "fixed": kernel_size // 2 zeros on every side (BiT).
+        padding: "same" as in TensorFlow (hybrids), or "fixed": kernel_size // 2 zeros on every side
+            (BiT).
         std_epsilon: Added to the standard deviation. No default: it must match the checkpoint.
-        variance_epsilon: Added to the variance, under the root. No default: it must match the checkpoint.
+        variance_epsilon: Added to the variance, under the root. No default: it must match the
+            checkpoint.
 
     Input shape:   (B, H, W, C) float.
     Output shape:  (B, ceil(H / strides), ceil(W / strides), filters), same dtype as the input.
@@ -58,7 +60,9 @@ class StdConv2D(keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         if padding not in get_args(Padding):
-            raise ValueError(f"`padding` must be one of {get_args(Padding)}. Received: {padding!r}.")
+            raise ValueError(
+                f"`padding` must be one of {get_args(Padding)}. Received: {padding!r}."
+            )
         self.filters = filters
         self.kernel_size = kernel_size
         self.strides = strides
@@ -83,11 +87,15 @@ class StdConv2D(keras.layers.Layer):
             return ops.zeros(self.compute_output_shape(tuple(x.shape)), x.dtype)
         kernel = ops.cast(self._standardized(), x.dtype)
         if self.padding == "same":
-            return ops.conv(x, kernel, strides=self.strides, padding="same", data_format="channels_last")
+            return ops.conv(
+                x, kernel, strides=self.strides, padding="same", data_format="channels_last"
+            )
         margin = self.kernel_size // 2
         if margin:
             x = ops.pad(x, ((0, 0), (margin, margin), (margin, margin), (0, 0)))
-        return ops.conv(x, kernel, strides=self.strides, padding="valid", data_format="channels_last")
+        return ops.conv(
+            x, kernel, strides=self.strides, padding="valid", data_format="channels_last"
+        )
 
     def _standardized(self):
         kernel = ops.convert_to_tensor(self.kernel)
@@ -121,7 +129,9 @@ class BiTMaxPool(keras.layers.Layer):
     def __init__(self, padding: PoolPadding = "ignored", **kwargs: Any):
         super().__init__(**kwargs)
         if padding not in get_args(PoolPadding):
-            raise ValueError(f"`padding` must be one of {get_args(PoolPadding)}. Received: {padding!r}.")
+            raise ValueError(
+                f"`padding` must be one of {get_args(PoolPadding)}. Received: {padding!r}."
+            )
         self.padding = padding
 
     def compute_output_shape(self, input_shape: tuple) -> tuple:
@@ -139,10 +149,11 @@ class BiTMaxPool(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class StemUnit(keras.layers.Layer):
-    """A post-activation bottleneck (ResNet v1.5): 1x1, 3x3 with the stride, 1x1, each with group normalization.
+    """A post-activation bottleneck (ResNet v1.5): 1x1, 3x3 with the stride, 1x1, each with group
+    normalization.
 
-    The last normalization starts with scale 0, so that the unit starts as its shortcut. The shortcut is
-    projected, and normalized, where its shape differs.
+    The last normalization starts with scale 0, so that the unit starts as its shortcut. The
+    shortcut is projected, and normalized, where its shape differs.
 
     Args:
         filters: Channels of the bottleneck; the output has four times as many.
@@ -185,11 +196,18 @@ class StemUnit(keras.layers.Layer):
         self.conv3, self.gn3 = conv("conv3", outputs, 1, 1), norm("gn3", gamma_initializer="zeros")
         self.conv_proj = self.gn_proj = None
         if input_shape[-1] != outputs or self.strides != 1:
-            self.conv_proj, self.gn_proj = conv("conv_proj", outputs, 1, self.strides), norm("gn_proj")
+            self.conv_proj, self.gn_proj = (
+                conv("conv_proj", outputs, 1, self.strides),
+                norm("gn_proj"),
+            )
             self.conv_proj.build(input_shape)
             self.gn_proj.build((None, None, None, outputs))
         shape = tuple(input_shape)
-        for layer_conv, layer_norm in ((self.conv1, self.gn1), (self.conv2, self.gn2), (self.conv3, self.gn3)):
+        for layer_conv, layer_norm in (
+            (self.conv1, self.gn1),
+            (self.conv2, self.gn2),
+            (self.conv3, self.gn3),
+        ):
             layer_conv.build(shape)
             shape = layer_conv.compute_output_shape(shape)
             layer_norm.build(shape)
@@ -199,7 +217,9 @@ class StemUnit(keras.layers.Layer):
         return unit_output_shape(input_shape, self.filters, self.strides)
 
     def call(self, x):
-        shortcut = x if self.conv_proj is None or self.gn_proj is None else self.gn_proj(self.conv_proj(x))
+        shortcut = (
+            x if self.conv_proj is None or self.gn_proj is None else self.gn_proj(self.conv_proj(x))
+        )
         y = ops.relu(self.gn1(self.conv1(x)))
         y = ops.relu(self.gn2(self.conv2(y)))
         return ops.relu(shortcut + self.gn3(self.conv3(y)))
@@ -256,7 +276,11 @@ class BiTUnit(keras.layers.Layer):
             self.conv_proj = conv("conv_proj", outputs, 1, self.strides)
             self.conv_proj.build(input_shape)
         shape = tuple(input_shape)
-        for layer_norm, layer_conv in ((self.gn1, self.conv1), (self.gn2, self.conv2), (self.gn3, self.conv3)):
+        for layer_norm, layer_conv in (
+            (self.gn1, self.conv1),
+            (self.gn2, self.conv2),
+            (self.gn3, self.conv3),
+        ):
             layer_norm.build(shape)
             layer_conv.build(shape)
             shape = layer_conv.compute_output_shape(shape)
@@ -292,7 +316,9 @@ def unit_factories(unit: keras.layers.Layer, padding: Padding):
         )
 
     def norm(name: str, **kwargs: Any) -> GroupNorm:
-        return GroupNorm(NUM_GROUPS, epsilon=unit.norm_epsilon, name=name, dtype=unit.dtype_policy, **kwargs)
+        return GroupNorm(
+            NUM_GROUPS, epsilon=unit.norm_epsilon, name=name, dtype=unit.dtype_policy, **kwargs
+        )
 
     return conv, norm
 

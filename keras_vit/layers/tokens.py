@@ -44,12 +44,15 @@ UNTOUCHED, MASKED, SWAPPED, KEPT = range(4)
 class MaskTokens(keras.layers.Layer):
     """Corrupts part of the patch tokens of each image, for masked patch prediction.
 
-    Of the corrupted tokens most become one learned token, some another token of the same image, and the rest stay as
-    they are: the model cannot know which of those it sees are right. Outside of training all images are corrupted in
-    the same places, the same every time, so that an evaluation does not depend on its batches.
+    Of the corrupted tokens most become one learned token, some another token of the same image, and
+    the rest stay as
+    they are: the model cannot know which of those it sees are right. Outside of training all images
+    are corrupted in the same places, the same every time, so that an evaluation does not depend on
+    its batches.
 
     Args:
-        rate: Share of the tokens that are corrupted; of N tokens exactly round(rate * N) in each image.
+        rate: Share of the tokens that are corrupted; of N tokens exactly round(rate * N) in each
+            image.
         mask_share: Share of the corrupted that become the mask token.
         swap_share: Share of the corrupted that become another token; what is left to 1 is kept.
         seed: Of the draws.
@@ -63,7 +66,8 @@ class MaskTokens(keras.layers.Layer):
         >>> keras.ops.convert_to_numpy(kinds > UNTOUCHED).sum(axis=1).tolist()
         [98, 98]
 
-    Source: arXiv:2010.11929, B.1.2: 50 %, of which 80 %, 10 % and 10 %. From where the other token comes is not said
+    Source: arXiv:2010.11929, B.1.2: 50 %, of which 80 %, 10 % and 10 %. From where the other token
+        comes is not said
     there: here from the same image.
     """
 
@@ -77,9 +81,15 @@ class MaskTokens(keras.layers.Layer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        if not (0 < rate <= 1 and mask_share >= 0 and swap_share >= 0 and mask_share + swap_share <= 1 + 1e-9):
+        if not (
+            0 < rate <= 1
+            and mask_share >= 0
+            and swap_share >= 0
+            and mask_share + swap_share <= 1 + 1e-9
+        ):
             raise ValueError(
-                "`rate` must be in (0, 1], and `mask_share` and `swap_share` shares that add up to 1 at most. "
+                "`rate` must be in (0, 1], and `mask_share` and `swap_share` shares that add up to "
+                "1 at most. "
                 f"Received: rate={rate}, mask_share={mask_share}, swap_share={swap_share}."
             )
         self.rate = rate
@@ -91,19 +101,24 @@ class MaskTokens(keras.layers.Layer):
     def build(self, input_shape: tuple) -> None:
         _, length, width = input_shape
         if length is None or length < 2:
-            raise ValueError(f"Two tokens at least, and a fixed number of them. Received: {tuple(input_shape)}.")
+            raise ValueError(
+                f"Two tokens at least, and a fixed number of them. Received: {tuple(input_shape)}."
+            )
         initializer = keras.initializers.RandomNormal(stddev=0.02)
         self.mask = self.add_weight(name="mask", shape=(1, 1, width), initializer=initializer)
 
     def plan(self, batch: Any, length: int, training: bool) -> tuple[Any, Any]:
-        """Draws (kinds, places), both (batch, N) int32: what is done with each token, and which other one it gets."""
+        """Draws (kinds, places), both (batch, N) int32: what is done with each token, and which
+        other one it gets.
+        """
         seeds = [self.seed_generator] * 3 if training else [1, 2, 3]
         order = keras.random.uniform((batch, length), dtype="float32", seed=seeds[0])
         corrupted = ops.argsort(ops.argsort(order, axis=-1), axis=-1) < round(self.rate * length)
         share = keras.random.uniform((batch, length), dtype="float32", seed=seeds[1])
         kinds = ops.where(share < self.mask_share + self.swap_share, SWAPPED, KEPT)
         kinds = ops.where(share < self.mask_share, MASKED, kinds)
-        step = keras.random.randint((batch, length), 1, length, dtype="int32", seed=seeds[2])  # never the token itself
+        # never the token itself
+        step = keras.random.randint((batch, length), 1, length, dtype="int32", seed=seeds[2])
         places = (ops.arange(length, dtype="int32") + step) % length
         return ops.cast(ops.where(corrupted, kinds, UNTOUCHED), "int32"), places
 
@@ -118,5 +133,10 @@ class MaskTokens(keras.layers.Layer):
         return ops.where(kind == MASKED, ops.cast(self.mask, tokens.dtype), corrupted), kinds
 
     def get_config(self) -> dict:
-        config = {"rate": self.rate, "mask_share": self.mask_share, "swap_share": self.swap_share, "seed": self.seed}
+        config = {
+            "rate": self.rate,
+            "mask_share": self.mask_share,
+            "swap_share": self.swap_share,
+            "seed": self.seed,
+        }
         return {**super().get_config(), **config}

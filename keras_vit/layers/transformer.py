@@ -22,8 +22,8 @@ from keras_vit.variants import Gelu
 class MultiHeadDotProductAttention(keras.layers.Layer):
     """Multi-head attention, with relative positions on request.
 
-    The four projections are Dense layers on flat (D, A * K) kernels, so that Glorot's fans are those of
-    the matrix that is multiplied.
+    The four projections are Dense layers on flat (D, A * K) kernels, so that Glorot's fans are
+    those of the matrix that is multiplied.
 
     Args:
         num_heads: Number of heads. Must divide the token size.
@@ -31,9 +31,11 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
         relative_positions: Number of tokens N for which to learn 2N - 1 relative embeddings, each
             used as a key with the content query (shared by the heads of this layer, prefix tokens
             counted as places 0, 1, ...); None for none.
-        query_chunk: How many queries attend at a time, for less memory where there are many: probabilities are
-            (B, A, query_chunk, N) at once, and are computed again for the gradient. The same numbers; not with
-            dropout of probabilities, relative positions, or a number of queries that is open. None: all at once.
+        query_chunk: How many queries attend at a time, for less memory where there are many:
+            probabilities are (B, A, query_chunk, N) at once, and are computed again for the
+            gradient. The same numbers; not with
+            dropout of probabilities, relative positions, or a number of queries that is open. None:
+                all at once.
 
     Call arguments:
         queries: (B, Q, D).
@@ -60,8 +62,10 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
         super().__init__(**kwargs)
         if query_chunk is not None and (query_chunk < 1 or dropout_rate or relative_positions):
             raise ValueError(
-                "`query_chunk` must be at least 1, and goes neither with dropout of attention probabilities nor with "
-                f"relative positions. Received: {query_chunk}, {dropout_rate}, {relative_positions}."
+                "`query_chunk` must be at least 1, and goes neither with dropout of attention "
+                "probabilities nor with "
+                f"relative positions. Received: {query_chunk}, {dropout_rate}, "
+                f"{relative_positions}."
             )
         self.num_heads = num_heads
         self.dropout_rate = dropout_rate
@@ -72,11 +76,18 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
     def build(self, queries_shape: tuple, values_shape: tuple | None = None) -> None:
         width = queries_shape[-1]
         if width % self.num_heads:
-            raise ValueError(f"`num_heads` must divide the token size. Received: {self.num_heads} heads, size {width}.")
+            raise ValueError(
+                f"`num_heads` must divide the token size. Received: {self.num_heads} heads, size "
+                f"{width}."
+            )
         if self.query_chunk is not None and queries_shape[1] is None:
-            raise ValueError("`query_chunk` needs a known number of queries: build the model for one image size.")
+            raise ValueError(
+                "`query_chunk` needs a known number of queries: build the model for one image size."
+            )
         for name in ("query", "key", "value", "out"):
-            dense = keras.layers.Dense(width, kernel_initializer="glorot_uniform", name=name, dtype=self.dtype_policy)
+            dense = keras.layers.Dense(
+                width, kernel_initializer="glorot_uniform", name=name, dtype=self.dtype_policy
+            )
             dense = quantized.dense(self, dense)
             dense.build((None, None, width))
             setattr(self, name, dense)
@@ -89,7 +100,9 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
             )
         keep_frozen(self)
 
-    def compute_output_shape(self, queries_shape: tuple, values_shape: tuple | None = None) -> tuple:
+    def compute_output_shape(
+        self, queries_shape: tuple, values_shape: tuple | None = None
+    ) -> tuple:
         return tuple(queries_shape)
 
     def call(self, queries, values=None, training=None):
@@ -104,7 +117,8 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
             starts = range(0, queries_BAQK.shape[2], self.query_chunk)
             chunks = [queries_BAQK[:, :, start : start + self.query_chunk] for start in starts]
             heads_BAQK = ops.concatenate(
-                kernels.map_in_turn(attend, [(chunk, keys_BAKN, values_BANK) for chunk in chunks]), axis=2
+                kernels.map_in_turn(attend, [(chunk, keys_BAKN, values_BANK) for chunk in chunks]),
+                axis=2,
             )
         heads_BQAK = ops.transpose(heads_BAQK, (0, 2, 1, 3))
         return as_tokens(self.out(ops.reshape(heads_BQAK, (-1, queries.shape[-1]))), like=queries)
@@ -112,20 +126,28 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
     def attention_scores(self, queries, values=None):
         """Returns softmax(q k^T / sqrt(K)), (B, A, Q, N), in the compute dtype."""
         values = queries if values is None else values
-        return self._scores(*self._queries_and_keys(*_rows_of_both(queries, values), queries, values))
+        return self._scores(
+            *self._queries_and_keys(*_rows_of_both(queries, values), queries, values)
+        )
 
     def of_first_token(self, x):
-        """What the first of the tokens x gets, (B, N, D) to (B, 1, D), without keys and values of all the others.
+        """What the first of the tokens x gets, (B, N, D) to (B, 1, D), without keys and values of
+        all the others.
 
-        Its query goes through the kernel of the keys instead, and what the heads see through that of the values. The
-        bias of the keys adds the same to each logit, so the softmax is the same without.
+        Its query goes through the kernel of the keys instead, and what the heads see through that
+        of the values. The bias of the keys adds the same to each logit, so the softmax is the same
+        without.
         """
-        queries_BAK = ops.reshape(self.query(x[:, 0]) * (self.head_dim**-0.5), (-1, self.num_heads, self.head_dim))
+        queries_BAK = ops.reshape(
+            self.query(x[:, 0]) * (self.head_dim**-0.5), (-1, self.num_heads, self.head_dim)
+        )
         keys_DAK, values_DAK = (
             ops.reshape(ops.cast(dense.kernel, x.dtype), (-1, self.num_heads, self.head_dim))
             for dense in (self.key, self.value)
         )
-        logits_BAN = ops.einsum("bad,bnd->ban", ops.einsum("bak,dak->bad", queries_BAK, keys_DAK), x)
+        logits_BAN = ops.einsum(
+            "bad,bnd->ban", ops.einsum("bak,dak->bad", queries_BAK, keys_DAK), x
+        )
         seen_BAD = ops.einsum("ban,bnd->bad", kernels.softmax(logits_BAN), x)
         heads = ops.reshape(ops.einsum("bad,dak->bak", seen_BAD, values_DAK), (-1, x.shape[-1]))
         return self.out(heads + ops.cast(self.value.bias, x.dtype))[:, None]
@@ -147,11 +169,15 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
 
     def _relative_logits(self, queries_BAQK, length: int):
         if queries_BAQK.shape[2] != length:
-            raise ValueError(f"Relative positions are for {length} tokens. Received: {queries_BAQK.shape[2]} tokens.")
+            raise ValueError(
+                f"Relative positions are for {length} tokens. Received: {queries_BAQK.shape[2]} "
+                f"tokens."
+            )
         table = ops.cast(self.relative_embedding, queries_BAQK.dtype)
         by_offset = ops.matmul(queries_BAQK, ops.transpose(table))  # (B, A, N, 2N - 1)
-        # Row p needs the columns of the offsets p - q, q = 0 ... N - 1: column N - 1 + p - q. Flip the offsets,
-        # then shift row p by N - 1 - p: pad one column, reshape, drop the first N - 1 numbers, reshape back.
+        # Row p needs the columns of the offsets p - q, q = 0 ... N - 1: column N - 1 + p - q. Flip
+        # the offsets, then shift row p by N - 1 - p: pad one column, reshape, drop the first N - 1
+        # numbers, reshape back.
         flipped = ops.flip(by_offset, axis=-1)
         padded = ops.pad(flipped, ((0, 0), (0, 0), (0, 0), (0, 1)))
         flat = ops.reshape(padded, (-1, self.num_heads, length * 2 * length))[:, :, length - 1 :]
@@ -199,7 +225,8 @@ class TransformerBlock(keras.layers.Layer):
         gelu: "tanh" or "exact". No default: it must match the checkpoint.
         dropout_rate: After every dense layer but query, key and value.
         attention_dropout_rate: Of the attention probabilities.
-        drop_path_rate: Probability that a residual branch is dropped, per example (stochastic depth).
+        drop_path_rate: Probability that a residual branch is dropped, per example (stochastic
+            depth).
         relative_positions, query_chunk: See `MultiHeadDotProductAttention`.
 
     Input shape:   (B, N, D).
@@ -251,7 +278,9 @@ class TransformerBlock(keras.layers.Layer):
         self.mlp_norm = norm(name="mlp_norm")
         self.mlp = MlpBlock(mlp_dim, gelu=gelu, dropout_rate=dropout_rate, name="mlp", dtype=policy)
         self._attention_dropout = keras.layers.Dropout(dropout_rate, dtype=policy)
-        drop_path = functools.partial(keras.layers.Dropout, drop_path_rate, noise_shape=(None, 1, 1), dtype=policy)
+        drop_path = functools.partial(
+            keras.layers.Dropout, drop_path_rate, noise_shape=(None, 1, 1), dtype=policy
+        )
         self._attention_drop_path = drop_path()
         self._mlp_drop_path = drop_path()
 
@@ -264,9 +293,12 @@ class TransformerBlock(keras.layers.Layer):
         return tuple(input_shape)
 
     def call(self, x, training=None):
-        own = x[:, :1] if self._needs_first_token_only(x, training) else x  # the tokens that this block computes
-        own = own + self._drop_attention(self._attend(own, x, training), training)  # equation 2: MSA(LN(z)) + z
-        return own + self._mlp_drop_path(self._expand(own, training), training=training)  # equation 3: MLP(LN(z)) + z
+        # the tokens that this block computes
+        own = x[:, :1] if self._needs_first_token_only(x, training) else x
+        # equation 2: MSA(LN(z)) + z
+        own = own + self._drop_attention(self._attend(own, x, training), training)
+        # equation 3: MLP(LN(z)) + z
+        return own + self._mlp_drop_path(self._expand(own, training), training=training)
 
     def _attend(self, own, x, training):
         """MSA(LN(x)), for the tokens `own`: x itself, (B, N, D), or its first token, (B, 1, D)."""
@@ -275,7 +307,11 @@ class TransformerBlock(keras.layers.Layer):
         normal = self.attention_norm(x, training=training)
         if own is x:
             return self.attention(normal, training=training)
-        if training or self.attention.key.quantization_mode or self.attention.value.quantization_mode:
+        if (
+            training
+            or self.attention.key.quantization_mode
+            or self.attention.value.quantization_mode
+        ):
             return self.attention(normal[:, :1], normal, training=training)
         return self.attention.of_first_token(normal)
 
@@ -286,11 +322,17 @@ class TransformerBlock(keras.layers.Layer):
         return self.mlp(self.mlp_norm(x, training=training), training=training)
 
     def _drop_attention(self, y, training):
-        return self._attention_drop_path(self._attention_dropout(y, training=training), training=training)
+        return self._attention_drop_path(
+            self._attention_dropout(y, training=training), training=training
+        )
 
     def _needs_first_token_only(self, x, training) -> bool:
-        """Not with dropout in training: a seed must draw the same numbers whoever reads the tokens."""
-        is_random = training and (self.dropout_rate or self.attention_dropout_rate or self.drop_path_rate)
+        """Not with dropout in training: a seed must draw the same numbers whoever reads the
+        tokens.
+        """
+        is_random = training and (
+            self.dropout_rate or self.attention_dropout_rate or self.drop_path_rate
+        )
         return (
             is_read_at_first_token(self)
             and self.relative_positions is None

@@ -1,8 +1,10 @@
-"""Models that read the class token alone: their last block computes no other token where that changes nothing.
+"""Models that read the class token alone: their last block computes no other token where that
+changes nothing.
 
-The class token of the last block needs one query and one row of the MLP; the rest is 7 % of the products of a ViT-B/16.
-All tokens stay in the graph of the model: a model that is made of its layers computes them, and gradients with respect
-to any of them are right.
+The class token of the last block needs one query and one row of the MLP; the rest is 7 % of the
+products of a ViT-B/16.
+All tokens stay in the graph of the model: a model that is made of its layers computes them, and
+gradients with respect to any of them are right.
 """
 
 from typing import Any
@@ -21,8 +23,8 @@ from keras_vit.layers.transformer import TransformerBlock
 class ClassTokenModel(keras.Model):
     """A functional model that tells its last block when nothing but the class token is read.
 
-    What the block makes of it is the business of `keras_vit.kernels.first_token_suffices`. The outputs are those of
-    `keras.Model(inputs, outputs)` up to rounding.
+    What the block makes of it is the business of `keras_vit.kernels.first_token_suffices`. The
+    outputs are those of `keras.Model(inputs, outputs)` up to rounding.
 
     Args:
         inputs, outputs, name: As of `keras.Model`.
@@ -39,7 +41,8 @@ class ClassTokenModel(keras.Model):
 
 
 def block_read_at_class_token(model: keras.Model) -> TransformerBlock | None:
-    """Returns the block of whose result only the class token reaches the outputs of a functional model, or None.
+    """Returns the block of whose result only the class token reaches the outputs of a functional
+    model, or None.
 
     Example:
         >>> block_read_at_class_token(keras_vit.ViT_Ti16(weights=None)).name
@@ -47,7 +50,9 @@ def block_read_at_class_token(model: keras.Model) -> TransformerBlock | None:
         >>> block_read_at_class_token(keras_vit.ViT_Ti16(weights=None, classifier="gap"))
     """
     calls = calls_of(model)
-    reads = [id(tensor) for call in calls for tensor in call.input_tensors] + [id(tensor) for tensor in model.outputs]
+    reads = [id(tensor) for call in calls for tensor in call.input_tensors] + [
+        id(tensor) for tensor in model.outputs
+    ]
     for call in calls:
         if isinstance(call.operation, TokenPooling) and call.operation.mode == "token":
             return _block_behind(call.input_tensors[0], reads)
@@ -58,7 +63,9 @@ def _block_behind(tokens: keras.KerasTensor, reads: list[int]) -> TransformerBlo
     """The block that these tokens come from, normalized or not, if nobody else reads them."""
     while reads.count(id(tokens)) == 1:
         call = maker_of(tokens)
-        operation: Any = call.operation.block if isinstance(call.operation, Remat) else call.operation
+        operation: Any = (
+            call.operation.block if isinstance(call.operation, Remat) else call.operation
+        )
         if isinstance(operation, TransformerBlock):
             return operation
         if not isinstance(operation, LayerNorm):

@@ -1,6 +1,7 @@
 """The two ends that all models share: where images come in, and the classification head.
 
-Source: arXiv:2010.11929, sections 3.1, 3.2 and B.1.1; keras-team/keras, keras/src/applications (checks of the input).
+Source: arXiv:2010.11929, sections 3.1, 3.2 and B.1.1; keras-team/keras, keras/src/applications
+    (checks of the input).
 """
 
 from collections.abc import Callable
@@ -16,34 +17,44 @@ _FEW = 4  # channels; a side of an image is longer
 def check_input_shape(shape: tuple) -> None:
     """Raises ValueError if `shape` is not (height, width, channels) of images."""
     if len(shape) != 3:
-        raise ValueError(f"`input_shape` must be a tuple of three integers. Received: input_shape={shape}")
+        raise ValueError(
+            f"`input_shape` must be a tuple of three integers. Received: input_shape={shape}"
+        )
     height, width, channels = shape
     is_first = isinstance(height, int) and 1 <= height <= _FEW
     if is_first and (channels is None or (isinstance(channels, int) and channels > _FEW)):
         raise ValueError(
             "`input_shape` is (height, width, channels): channels come last. "
-            f"Received: input_shape={shape}, which has them first. Use {(width, channels, height)}, and transpose the "
+            f"Received: input_shape={shape}, which has them first. Use "
+            f"{(width, channels, height)}, and transpose the "
             "images to match: `numpy.moveaxis(images, 1, -1)`."
         )
     if any(size is not None and (not isinstance(size, int) or size < 1) for size in shape):
-        raise ValueError(f"`input_shape` must hold positive integers, or None. Received: input_shape={shape}")
+        raise ValueError(
+            f"`input_shape` must hold positive integers, or None. Received: input_shape={shape}"
+        )
     if channels is None:
         raise ValueError(f"The number of channels must be known. Received: input_shape={shape}")
 
 
-def shape_of_images(input_tensor: keras.KerasTensor | None, input_shape: tuple | None, default: tuple) -> tuple:
+def shape_of_images(
+    input_tensor: keras.KerasTensor | None, input_shape: tuple | None, default: tuple
+) -> tuple:
     """Returns (height, width, channels): that of the tensor, or the one asked for, or the default.
 
     Raises:
-        ValueError: If the tensor is no Keras tensor, no batch of images, or of another shape than the one asked for.
+        ValueError: If the tensor is no Keras tensor, no batch of images, or of another shape than
+            the one asked for.
     """
     if input_tensor is not None:
         _check_symbolic(input_tensor)
         shape = tuple(input_tensor.shape[1:])
         if len(shape) != 3 or (input_shape is not None and tuple(input_shape) != shape):
             raise ValueError(
-                "`input_tensor` must be a batch of images, (batch, height, width, channels), and agree with "
-                f"`input_shape`. Received: a tensor of shape {tuple(input_tensor.shape)}, input_shape={input_shape}"
+                "`input_tensor` must be a batch of images, (batch, height, width, channels), and "
+                "agree with "
+                f"`input_shape`. Received: a tensor of shape {tuple(input_tensor.shape)}, "
+                f"input_shape={input_shape}"
             )
         check_input_shape(shape)
         return shape
@@ -53,10 +64,14 @@ def shape_of_images(input_tensor: keras.KerasTensor | None, input_shape: tuple |
 def _check_symbolic(input_tensor: object) -> None:
     if not keras.backend.is_keras_tensor(input_tensor):
         shape = getattr(input_tensor, "shape", None)
-        described = type(input_tensor).__name__ + ("" if shape is None else f" of shape {tuple(shape)}")
+        described = type(input_tensor).__name__ + (
+            "" if shape is None else f" of shape {tuple(shape)}"
+        )
         raise ValueError(
-            "`input_tensor` must be a Keras tensor, such as `keras.Input((224, 224, 3))` or the output of a layer: it "
-            f"says where images come in, and holds none. Received: {described}. Leave it out, and give images to the "
+            "`input_tensor` must be a Keras tensor, such as `keras.Input((224, 224, 3))` or the "
+            "output of a layer: it "
+            f"says where images come in, and holds none. Received: {described}. Leave it out, and "
+            f"give images to the "
             "model: `model.predict(images)`."
         )
 
@@ -73,7 +88,9 @@ def as_pixels(
 
 
 def source_inputs(images: keras.KerasTensor):
-    """The input, or inputs, that `images` was computed from; `images` itself where it is an input."""
+    """The input, or inputs, that `images` was computed from; `images` itself where it is an
+    input.
+    """
     sources = keras.utils.get_source_inputs(images)
     return sources[0] if len(sources) == 1 else sources
 
@@ -107,14 +124,18 @@ def classify(
     )(x)
 
 
-def replace_head(model: keras.Model, classes: int, classifier_activation: str | None = "softmax") -> keras.Model:
-    """Returns the model with a new, zero-initialized `predictions` layer in place of its whole head.
+def replace_head(
+    model: keras.Model, classes: int, classifier_activation: str | None = "softmax"
+) -> keras.Model:
+    """Returns the model with a new, zero-initialized `predictions` layer in place of its whole
+    head.
 
     The tanh layer of pre-training goes too, as in the paper's fine-tuning (B.1.1). All other layers
     are shared with the given model.
 
     Raises:
-        ValueError: If the model is none, or has no such layer, or `classes` is no number of classes.
+        ValueError: If the model is none, or has no such layer, or `classes` is no number of
+            classes.
 
     Example:
         >>> model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3))
@@ -131,10 +152,12 @@ def replace_head(model: keras.Model, classes: int, classifier_activation: str | 
     names = [layer.name for layer in model.layers]
     if "predictions" not in names:
         raise ValueError(
-            f"{model.name} has no layer `predictions` to replace. Its last layers: {names[-3:]}. A model "
+            f"{model.name} has no layer `predictions` to replace. Its last layers: {names[-3:]}. A "
+            f"model "
             "without a head (`include_top=False`, with `pooling`) gets one from Keras: "
             "`keras.Model(model.input, keras.layers.Dense("
-            f'{classes}, activation="softmax", kernel_initializer="zeros", name="predictions")(model.output))`.'
+            f'{classes}, activation="softmax", kernel_initializer="zeros", '
+            f'name="predictions")(model.output))`.'
         )
     features = model.get_layer("pre_logits" if "pre_logits" in names else "predictions").input
     outputs = classify(features, classes, activation=classifier_activation)

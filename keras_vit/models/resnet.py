@@ -1,4 +1,5 @@
-"""ResNets with group normalization: BiT, the paper's baselines, AxialResNet, and the trunk of the hybrids.
+"""ResNets with group normalization: BiT, the paper's baselines, AxialResNet, and the trunk of the
+hybrids.
 
 Random weights only; files are the business of `keras_vit.weights`.
 
@@ -32,8 +33,8 @@ def resnet_trunk(
 ) -> keras.KerasTensor:
     """Maps images (B, H, W, C) to the feature map of the last stage, (B, H / s, W / s, channels).
 
-    A BiT trunk ends with the normalization and ReLU that its last unit leaves to do. An axial trunk needs images of
-    a fixed size.
+    A BiT trunk ends with the normalization and ReLU that its last unit leaves to do. An axial trunk
+    needs images of a fixed size.
 
     Raises:
         ValueError: If the variant is axial, and the image size open or the units pre-activation.
@@ -44,7 +45,10 @@ def resnet_trunk(
         (None, 7, 7, 2048)
     """
     if variant.axial and variant.preactivation:
-        raise ValueError(f"Axial units are post-activation. {variant.name} has `axial=True` and `preactivation=True`.")
+        raise ValueError(
+            f"Axial units are post-activation. {variant.name} has `axial=True` and "
+            f"`preactivation=True`."
+        )
     constants = {"std_epsilon": variant.std_epsilon, "variance_epsilon": variant.variance_epsilon}
     norm = functools.partial(GroupNorm, NUM_GROUPS, epsilon=variant.norm_epsilon)
     root = functools.partial(StdConv2D, variant.width, 7, strides=2, name="conv_root", **constants)
@@ -82,7 +86,8 @@ def resnet(
     pool_padding: PoolPadding = "ignored",
     name: str | None = None,
 ) -> keras.Model:
-    """Builds a BiT ResNet, one of the paper's ResNet baselines or its AxialResNet, with random weights.
+    """Builds a BiT ResNet, one of the paper's ResNet baselines or its AxialResNet, with random
+    weights.
 
     Args:
         variant: A row of `keras_vit.variants.RESNET_VARIANTS`, or one like it.
@@ -91,7 +96,8 @@ def resnet(
         classes: Size of the final layer, which starts at zero; None for no such layer.
         classifier_activation: Activation of the final layer.
         head_bias: Start of the final layer's bias.
-        pool_padding: Of BiT's root: "ignored" as in big_vision, "zeros" as in big_transfer and timm.
+        pool_padding: Of BiT's root: "ignored" as in big_vision, "zeros" as in big_transfer and
+            timm.
         name: Name of the model.
 
     Returns:
@@ -102,13 +108,21 @@ def resnet(
         25549352
     """
     if pooling is not None and pooling not in get_args(MapPooling):
-        raise ValueError(f"`pooling` must be None or one of {get_args(MapPooling)}. Received: {pooling!r}.")
+        raise ValueError(
+            f"`pooling` must be None or one of {get_args(MapPooling)}. Received: {pooling!r}."
+        )
     if classes is not None and pooling is None:
-        raise ValueError("A classifier needs pooled features. Pass `pooling` or leave out `classes`.")
+        raise ValueError(
+            "A classifier needs pooled features. Pass `pooling` or leave out `classes`."
+        )
     images = keras.Input((224, 224, 3)) if images is None else images
     x = resnet_trunk(images, variant, pool_padding)
     if pooling is not None:
-        layer = keras.layers.GlobalAveragePooling2D if pooling == "avg" else keras.layers.GlobalMaxPooling2D
+        layer = (
+            keras.layers.GlobalAveragePooling2D
+            if pooling == "avg"
+            else keras.layers.GlobalMaxPooling2D
+        )
         x = layer(name=f"{pooling}_pool")(x)
     if classes is not None:
         x = classify(x, classes, activation=classifier_activation, bias=head_bias)

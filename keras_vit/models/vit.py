@@ -42,7 +42,9 @@ def embed_patches(images: keras.KerasTensor, variant: ViTVariant) -> keras.Keras
     """Maps images (B, H, W, C) to a grid of patch tokens, (B, rows, columns, D)."""
     if variant.stem is not None:
         images = resnet_trunk(images, variant.stem)
-    return PatchEmbedding(variant.patch_size, variant.width, flatten=False, name="embedding")(images)
+    return PatchEmbedding(variant.patch_size, variant.width, flatten=False, name="embedding")(
+        images
+    )
 
 
 @with_encoder_options
@@ -54,12 +56,14 @@ def encode_tokens(
     position_grid: tuple[int, int] | None = None,
     **options: Any,
 ) -> keras.KerasTensor:
-    """Maps a grid of patch tokens to the encoder's normalized output tokens: equations 1 to 4, without the last row.
+    """Maps a grid of patch tokens to the encoder's normalized output tokens: equations 1 to 4,
+    without the last row.
 
     Args:
         patches: (B, rows, columns, D); rows and columns may be None.
         variant: A row of `keras_vit.variants.VIT_VARIANTS`, or one like it.
-        class_token: Whether to prepend a class token. Default: unless the variant is axial, which cannot have one.
+        class_token: Whether to prepend a class token. Default: unless the variant is axial, which
+            cannot have one.
         position_grid: (rows, columns) of the position table; default: the grid of `patches`. Where
             the two differ, the table is resampled in the graph.
         **options: See `keras_vit.options.EncoderOptions`.
@@ -68,7 +72,8 @@ def encode_tokens(
         (B, T + rows * columns, D), T = 1 with a class token, else 0.
 
     Raises:
-        ValueError: If options contradict each other, or the variant (axial: no class token, a fixed grid).
+        ValueError: If options contradict each other, or the variant (axial: no class token, a fixed
+            grid).
     """
     o = EncoderOptions(**options)
     rows, columns, width = patches.shape[1:]
@@ -76,7 +81,9 @@ def encode_tokens(
     class_token = not variant.axial if class_token is None else class_token
     check_class_token(variant, class_token)
     _check_grid(variant, grid, o)
-    tokens = keras.layers.Reshape((-1 if None in grid else grid[0] * grid[1], width), name="flatten_patches")(patches)
+    tokens = keras.layers.Reshape(
+        (-1 if None in grid else grid[0] * grid[1], width), name="flatten_patches"
+    )(patches)
     if class_token:
         tokens = ClassToken(name="class_token")(tokens)
     add_positions = _position_adder(patches, position_grid or grid, int(class_token), o)
@@ -105,25 +112,46 @@ def encode_tokens(
     return LayerNorm(epsilon, name="encoder_norm")(tokens)  # equation 4, of all tokens
 
 
-def _check_grid(variant: ViTVariant, grid: tuple[int | None, int | None], options: EncoderOptions) -> None:
+def _check_grid(
+    variant: ViTVariant, grid: tuple[int | None, int | None], options: EncoderOptions
+) -> None:
     if variant.axial and options.query_chunk is not None:
-        raise ValueError(f"{variant.name} attends to few tokens at a time anyway. Leave out `query_chunk`.")
+        raise ValueError(
+            f"{variant.name} attends to few tokens at a time anyway. Leave out `query_chunk`."
+        )
     if variant.axial and None in grid:
-        raise ValueError(f"{variant.name} needs a fixed image size. Pass `input_shape` with integers.")
+        raise ValueError(
+            f"{variant.name} needs a fixed image size. Pass `input_shape` with integers."
+        )
     if options.position_embedding == "relative" and None in grid:
-        raise ValueError("Relative positions need a fixed image size. Pass `input_shape` with integers.")
+        raise ValueError(
+            "Relative positions need a fixed image size. Pass `input_shape` with integers."
+        )
 
 
 def _position_adder(
-    patches: keras.KerasTensor, position_grid: tuple[int, int], num_prefix_tokens: int, options: EncoderOptions
+    patches: keras.KerasTensor,
+    position_grid: tuple[int, int],
+    num_prefix_tokens: int,
+    options: EncoderOptions,
 ) -> Callable[[keras.KerasTensor, int], keras.KerasTensor]:
-    """Returns (tokens, block index) -> tokens, which adds the position table that belongs before that block."""
+    """Returns (tokens, block index) -> tokens, which adds the position table that belongs before
+    that block.
+    """
     kind, placement = options.position_embedding, options.position_placement
     if kind in WITHOUT_TABLE:
         return lambda tokens, index: tokens
     if None in position_grid:
-        raise ValueError("The position table needs a grid where the image size is open. Pass `position_grid`.")
-    table = partial(AddPositionEmbs, position_grid, num_prefix_tokens, kind=kind, interpolation=options.interpolation)
+        raise ValueError(
+            "The position table needs a grid where the image size is open. Pass `position_grid`."
+        )
+    table = partial(
+        AddPositionEmbs,
+        position_grid,
+        num_prefix_tokens,
+        kind=kind,
+        interpolation=options.interpolation,
+    )
     reference = () if tuple(patches.shape[1:3]) == tuple(position_grid) else (patches,)
     shared = None if placement == "every_layer" else table(name=_TABLE_NAMES[placement])
 
@@ -160,11 +188,12 @@ def vision_transformer(
         variant: A row of `keras_vit.variants.VIT_VARIANTS`, or one like it.
         images: (B, H, W, C) Keras tensor, pixels in [-1, 1]; default: a new input of 224 x 224 x 3.
             H and W may be None, but not for an axial variant.
-        pad: Whether images that the patches do not tile are padded, with zeros below and to the right.
+        pad: Whether images that the patches do not tile are padded, with zeros below and to the
+            right.
         classifier: What the classifier reads: "token", the class token (the paper's choice); "gap",
-            the mean of the patch tokens; "map", attention pooling; "none", nothing: tokens come out.
-            Only "token" has a class token. Default: "token"; "gap" for an axial variant, which can have no class
-            token.
+            the mean of the patch tokens; "map", attention pooling; "none", nothing: tokens come
+            out. Only "token" has a class token. Default: "token"; "gap" for an axial variant, which
+            can have no class token.
         pooling: With `classes=None`, how tokens become one vector: "token", "avg", "max", "map"
             or None for all tokens.
         classes: Size of the final layer, which starts at zero; None for no such layer.
@@ -208,7 +237,9 @@ def vision_transformer(
     mode = pooling if classes is None else POOLING_OF[classifier]
     outputs = tokens
     if mode is not None:
-        outputs = _pool(tokens, variant, mode, int(classifier == "token"), EncoderOptions(**options))
+        outputs = _pool(
+            tokens, variant, mode, int(classifier == "token"), EncoderOptions(**options)
+        )
     if classes is not None:
         outputs = classify(
             outputs,
@@ -234,7 +265,11 @@ def _check_tiling(variant: ViTVariant, image_size: tuple[int, int], pad: bool) -
 
 
 def _pool(
-    tokens: keras.KerasTensor, variant: ViTVariant, mode: Pooling, num_prefix_tokens: int, options: EncoderOptions
+    tokens: keras.KerasTensor,
+    variant: ViTVariant,
+    mode: Pooling,
+    num_prefix_tokens: int,
+    options: EncoderOptions,
 ) -> keras.KerasTensor:
     check("pooling", mode, Pooling)
     if mode != "map":

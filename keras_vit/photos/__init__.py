@@ -1,4 +1,6 @@
-"""Photos: which files are some, which are left out and why, and the pixels of one. NumPy and Pillow, no framework."""
+"""Photos: which files are some, which are left out and why, and the pixels of one. NumPy and
+Pillow, no framework.
+"""
 
 from keras_vit.photos.exif import orientation
 from keras_vit.photos.files import FORMATS, SUFFIXES, Found, LeftOut, is_ignored, is_photo, walk

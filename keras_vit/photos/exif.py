@@ -1,10 +1,11 @@
 """How a camera was held, as a photo notes it: EXIF orientation, read from the bytes of a file.
 
-It is read here rather than by Pillow, so that TensorFlow's operations (`keras_vit.data.turning`) can follow the same
-rules to the letter, on damaged files too. They are those of well-formed files: of a JPEG, the first segment "Exif"
-among the application segments that precede the tables, in its first 4 kB; of a PNG, the first chunk eXIf; in either,
-the first entry of the first directory with the tag 0x0112, a number of 16 bits, in the first 4 kB of EXIF. Whatever
-departs from that is an upright photo.
+It is read here rather than by Pillow, so that TensorFlow's operations (`keras_vit.data.turning`)
+can follow the same rules to the letter, on damaged files too. They are those of well-formed files:
+of a JPEG, the first segment "Exif" among the application segments that precede the tables, in its
+first 4 kB; of a PNG, the first chunk eXIf; in either, the first entry of the first directory with
+the tag 0x0112, a number of 16 bits, in the first 4 kB of EXIF. Whatever departs from that is an
+upright photo.
 
 Source: CIPA DC-008 (Exif 2.32), 4.5-4.6; PNG (third edition), 11.3.4.5; TIFF 6.0, section 2.
 """
@@ -15,7 +16,8 @@ UPRIGHT = 1
 MAX_HEAD = 4096  # bytes of a JPEG; EXIF is to be the first segment, or the one behind JFIF
 MAX_SEGMENTS = 64  # in these
 MAX_CHUNKS = 4096  # of a PNG; writers make one of each 8 kB, or of the whole picture
-MAX_BLOCK = 4096  # bytes of EXIF; the first directory stands at the beginning, previews and notes of makers behind
+# bytes of EXIF; the first directory stands at the beginning, previews and notes of makers behind
+MAX_BLOCK = 4096
 _TAG, _SHORT = 0x0112, 3
 _ENTRY = 6  # words: tag, type, two of the count, two of the value
 _PNG_BEGINS = b"\x89PNG\r\n\x1a\n"
@@ -34,7 +36,8 @@ def orientation(file: bytes) -> int:
 
 
 def orientation_in(block: bytes) -> int:
-    """Returns the orientation that a block of EXIF says: a TIFF header and its directories, with or without "Exif".
+    """Returns the orientation that a block of EXIF says: a TIFF header and its directories, with or
+    without "Exif".
 
     Example:
         >>> orientation_in(b"MM\\0*\\0\\0\\0\\x08\\0\\x01\\x01\\x12\\0\\x03\\0\\0\\0\\x01\\0\\x06\\0\\0")
@@ -50,7 +53,9 @@ def orientation_in(block: bytes) -> int:
         return UPRIGHT
     start //= 2
     count = min(words[start], (len(words) - start - 1) // _ENTRY)
-    for tag, kind, _, _, value, _ in words[start + 1 :][: _ENTRY * count].reshape(-1, _ENTRY).tolist():
+    for tag, kind, _, _, value, _ in (
+        words[start + 1 :][: _ENTRY * count].reshape(-1, _ENTRY).tolist()
+    ):
         if tag == _TAG:
             return value if kind == _SHORT and 1 <= value <= 8 else UPRIGHT
     return UPRIGHT
@@ -59,11 +64,17 @@ def orientation_in(block: bytes) -> int:
 def _of_jpeg(file: bytes) -> bytes:
     place = 2
     for _ in range(MAX_SEGMENTS):
-        if file[place : place + 2] == b"\xff\xff":  # a marker may be preceded by any number of these
+        # a marker may be preceded by any number of these
+        if file[place : place + 2] == b"\xff\xff":
             place += 1
             continue
         marker, length = file[place : place + 2], int.from_bytes(file[place + 2 : place + 4], "big")
-        if len(marker) < 2 or marker[0] != 0xFF or not (0xE0 <= marker[1] <= 0xEF or marker[1] == 0xFE) or length < 2:
+        if (
+            len(marker) < 2
+            or marker[0] != 0xFF
+            or not (0xE0 <= marker[1] <= 0xEF or marker[1] == 0xFE)
+            or length < 2
+        ):
             return b""
         if marker[1] == 0xE1 and file[place + 4 : place + 10] == b"Exif\0\0":
             return file[place + 10 : place + 2 + length]

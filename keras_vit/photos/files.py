@@ -1,9 +1,10 @@
 """Which files are photos, and which are left out, and why: the same for every command.
 
-A photo is a file whose suffix is in `FORMATS`, in capitals or not, at any depth below a folder. What systems leave
-behind is ignored: hidden files and folders (`._*`, `.DS_Store`), `__MACOSX`, `Thumbs.db`, `desktop.ini`. Everything
-else is left out and named with its reason. A link to a photo is a photo, a link to a folder is followed; no folder is
-read twice, so loops end.
+A photo is a file whose suffix is in `FORMATS`, in capitals or not, at any depth below a folder.
+What systems leave
+behind is ignored: hidden files and folders (`._*`, `.DS_Store`), `__MACOSX`, `Thumbs.db`,
+`desktop.ini`. Everything else is left out and named with its reason. A link to a photo is a photo,
+a link to a folder is followed; no folder is read twice, so loops end.
 """
 
 import os
@@ -70,7 +71,8 @@ def walk(folder: str | os.PathLike) -> Found:
     photos: list[str] = []
     left_out: list[tuple[str, str]] = []
     seen: set[tuple[int, int]] = set()
-    links = deque([os.fspath(folder)])  # folders that a link leads to wait, so that each is read where it really lies
+    # folders that a link leads to wait, so that each is read where it really lies
+    links = deque([os.fspath(folder)])
     while links:
         inside = [links.popleft()]
         while inside:
@@ -98,10 +100,17 @@ def walk(folder: str | os.PathLike) -> Found:
                     photos.append(entry.path)
                 else:
                     suffix = os.path.splitext(entry.name)[1].lower()
-                    left_out.append((entry.path, f"not a photo by its suffix, {suffix}" if suffix else "no suffix"))
+                    left_out.append(
+                        (
+                            entry.path,
+                            f"not a photo by its suffix, {suffix}" if suffix else "no suffix",
+                        )
+                    )
     photos.sort(key=lambda path: path.split(os.sep))
     left_out.sort(key=lambda pair: pair[0].split(os.sep))
-    return Found([Path(path) for path in photos], [LeftOut(Path(path), reason) for path, reason in left_out])
+    return Found(
+        [Path(path) for path in photos], [LeftOut(Path(path), reason) for path, reason in left_out]
+    )
 
 
 def _kind(entry: os.DirEntry) -> str:
@@ -113,5 +122,9 @@ def _kind(entry: os.DirEntry) -> str:
             return ""
         os.stat(entry.path)
     except OSError as error:
-        return f"a link that leads nowhere: {error.strerror}" if entry.is_symlink() else str(error.strerror)
+        return (
+            f"a link that leads nowhere: {error.strerror}"
+            if entry.is_symlink()
+            else str(error.strerror)
+        )
     return "neither a file nor a folder"

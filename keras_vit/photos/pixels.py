@@ -1,6 +1,8 @@
-"""One photo, of any kind that is read here, to its pixels: the right way up, RGB, eight bits, without transparency.
+"""One photo, of any kind that is read here, to its pixels: the right way up, RGB, eight bits,
+without transparency.
 
-`keras_vit.data.decoding` reads JPEG and PNG with TensorFlow's operations, to the same pixels, and leaves all others to
+`keras_vit.data.decoding` reads JPEG and PNG with TensorFlow's operations, to the same pixels, and
+leaves all others to
 this. The kind is told by the content of a file: a name may lie.
 """
 
@@ -23,8 +25,8 @@ _WITHOUT_RANGE = ("F", "I")
 def read_pixels(photo: str | os.PathLike | bytes) -> np.ndarray:
     """Reads a photo the right way up.
 
-    Grey, palette and CMYK pictures become RGB; of 16 bits the upper 8 are kept; what is transparent is laid on white;
-    of several frames the first is taken. Colour profiles are not applied.
+    Grey, palette and CMYK pictures become RGB; of 16 bits the upper 8 are kept; what is transparent
+    is laid on white; of several frames the first is taken. Colour profiles are not applied.
 
     Args:
         photo: A path, or the bytes of a file.
@@ -33,7 +35,8 @@ def read_pixels(photo: str | os.PathLike | bytes) -> np.ndarray:
         (H, W, 3) uint8, from 0 to 255.
 
     Raises:
-        ValueError: If it is no photo, or damaged, or its levels have no known range. Says what is wrong in one line.
+        ValueError: If it is no photo, or damaged, or its levels have no known range. Says what is
+            wrong in one line.
         ImportError: If it is HEIC and `pillow-heif` is absent; the message says what to install.
         OSError: If the file cannot be read from the disk.
 
@@ -53,7 +56,9 @@ def read_pixels(photo: str | os.PathLike | bytes) -> np.ndarray:
     except MemoryError:
         raise
     except Exception as error:  # Pillow has a kind of error for every kind of damage
-        reason = re.sub(r" <_io\.BytesIO.*>", "", " ".join(str(error).split())) or type(error).__name__
+        reason = (
+            re.sub(r" <_io\.BytesIO.*>", "", " ".join(str(error).split())) or type(error).__name__
+        )
         raise ValueError(reason) from error
 
 
@@ -74,10 +79,14 @@ def why_not(photo: str | os.PathLike | bytes) -> str:
 
 
 def _turn(image: Image.Image, file: bytes) -> int:
-    """What is left to undo: Pillow turns a TIFF when it reads it, libheif turns HEIC as its container says."""
+    """What is left to undo: Pillow turns a TIFF when it reads it, libheif turns HEIC as its
+    container says.
+    """
     if image.format in ("JPEG", "MPO", "PNG"):
         return exif.orientation(file)
-    return exif.orientation_in(image.info.get("exif", b"")) if image.format == "WEBP" else exif.UPRIGHT
+    return (
+        exif.orientation_in(image.info.get("exif", b"")) if image.format == "WEBP" else exif.UPRIGHT
+    )
 
 
 def _rgb(image: Image.Image) -> np.ndarray:
@@ -87,10 +96,16 @@ def _rgb(image: Image.Image) -> np.ndarray:
         return np.repeat((np.asarray(image) >> 8).astype(np.uint8)[..., None], 3, axis=-1)
     if image.mode in _WITHOUT_RANGE:
         kind = "floating-point numbers" if image.mode == "F" else "integers of 32 bits"
-        raise ValueError(f"its levels are {kind}, whose range is not known: save it with 8 or 16 bits")
-    if image.mode in ("RGB", "L", "CMYK", "YCbCr", "LAB", "HSV", "1") and "transparency" not in image.info:
+        raise ValueError(
+            f"its levels are {kind}, whose range is not known: save it with 8 or 16 bits"
+        )
+    if (
+        image.mode in ("RGB", "L", "CMYK", "YCbCr", "LAB", "HSV", "1")
+        and "transparency" not in image.info
+    ):
         return np.asarray(image.convert("RGB"))
-    rgba = np.asarray(image.convert("RGBA"))  # rather than "RGB": the transparency of a palette survives
+    # Rather than "RGB": the transparency of a palette survives.
+    rgba = np.asarray(image.convert("RGBA"))
     rgb, opacity = rgba[..., :3], rgba[..., 3:].astype(np.uint16)
     if opacity.min() == 255:
         return rgb

@@ -1,4 +1,6 @@
-"""Training: one `fit` on one device or many, checkpoints that a kill cannot hurt, the paper's optimization."""
+"""Training: one `fit` on one device or many, checkpoints that a kill cannot hurt, the paper's
+optimization.
+"""
 
 from keras_vit.devices import DevicesConfig
 from keras_vit.train.config import DataConfig, RunConfig

@@ -1,7 +1,9 @@
-"""The whole state of a run on disk: written atomically, verified when read, the last few kept and the best.
+"""The whole state of a run on disk: written atomically, verified when read, the last few kept and
+the best.
 
-A checkpoint is a folder `checkpoints/<step>/` with `state.npz` (every array) and `state.json` (step, hashes, metrics).
-It is written under another name and renamed when it is complete and on disk, so that a kill leaves the one before.
+A checkpoint is a folder `checkpoints/<step>/` with `state.npz` (every array) and `state.json`
+(step, hashes, metrics). It is written under another name and renamed when it is complete and on
+disk, so that a kill leaves the one before.
 """
 
 import hashlib
@@ -46,7 +48,9 @@ class Checkpoint:
 
 def state_of(learner: Learner, model: keras.Model) -> State:
     """Returns all that a run needs to go on: weights, optimizer, averages, seeds."""
-    return {name: keras.ops.convert_to_numpy(v.value) for name, v in _variables(learner, model).items()}
+    return {
+        name: keras.ops.convert_to_numpy(v.value) for name, v in _variables(learner, model).items()
+    }
 
 
 def restore_state(learner: Learner, model: keras.Model, state: State) -> None:
@@ -60,10 +64,12 @@ def restore_state(learner: Learner, model: keras.Model, state: State) -> None:
     stored = {name: array.shape for name, array in state.items()}
     if shapes != stored:
         names = sorted(name for name in {*shapes, *stored} if shapes.get(name) != stored.get(name))
-        lines = [f"  {name}: run {shapes.get(name)}, checkpoint {stored.get(name)}" for name in names[:8]]
+        lines = [
+            f"  {name}: run {shapes.get(name)}, checkpoint {stored.get(name)}" for name in names[:8]
+        ]
         raise ValueError(
-            f"The checkpoint is of another model or optimizer; {len(names)} of {len(shapes)} variables differ:\n"
-            + "\n".join(lines)
+            f"The checkpoint is of another model or optimizer; {len(names)} of {len(shapes)} "
+            f"variables differ:\n" + "\n".join(lines)
         )
     for name, variable in variables.items():
         variable.assign(state[name])
@@ -72,7 +78,9 @@ def restore_state(learner: Learner, model: keras.Model, state: State) -> None:
 def not_finite(learner: Learner, model: keras.Model) -> list[str]:
     """Returns the names of the variables in which there is NaN or infinity."""
     named = _variables(learner, model).items()
-    return _not_finite((name, keras.ops.convert_to_numpy(variable.value)) for name, variable in named)
+    return _not_finite(
+        (name, keras.ops.convert_to_numpy(variable.value)) for name, variable in named
+    )
 
 
 def _not_finite(arrays: Iterable[tuple[str, np.ndarray]]) -> list[str]:
@@ -80,7 +88,9 @@ def _not_finite(arrays: Iterable[tuple[str, np.ndarray]]) -> list[str]:
 
 
 def state_sha256(state: State) -> str:
-    """Returns the hash of names, types, shapes and bits of a state: equal if and only if the states are."""
+    """Returns the hash of names, types, shapes and bits of a state: equal if and only if the states
+    are.
+    """
     digest = hashlib.sha256()
     for name in sorted(state):
         array = np.ascontiguousarray(state[name])
@@ -91,7 +101,9 @@ def state_sha256(state: State) -> str:
 
 def _variables(learner: Learner, model: keras.Model) -> dict[str, keras.Variable]:
     # Seeds and optimizer variables are numbered: Keras numbers their names anew in every process.
-    named = {f"weights/{name}": variable for name, variable in named_variables(model.layers).items()}
+    named = {
+        f"weights/{name}": variable for name, variable in named_variables(model.layers).items()
+    }
     named |= {f"seeds/{number:03}": seed for number, seed in enumerate(learner.seeds)}
     variables = learner.optimizer.variables
     return named | {f"optimizer/{number:04}/{v.name}": v for number, v in enumerate(variables)}
@@ -103,13 +115,18 @@ class Checkpoints:
     Args:
         workdir: Of the run.
         keep: How many of the newest to keep.
-        best_metric: The checkpoint with the best value of it is kept too; None for none. Names that end in
-            "loss" or "error" are better when smaller.
+        best_metric: The checkpoint with the best value of it is kept too; None for none. Names that
+            end in "loss" or "error" are better when smaller.
         is_writer: Whether this process saves; it removes what an earlier one left half-written.
     """
 
     def __init__(
-        self, workdir: str | os.PathLike, *, keep: int = 2, best_metric: str | None = None, is_writer: bool = True
+        self,
+        workdir: str | os.PathLike,
+        *,
+        keep: int = 2,
+        best_metric: str | None = None,
+        is_writer: bool = True,
     ):
         if keep < 1:
             raise ValueError(f"`keep` must be at least 1. Received: {keep}.")
@@ -122,7 +139,9 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Returns the steps of complete checkpoints, oldest first."""
-        return sorted(int(path.name) for path in self.folder.iterdir() if re.fullmatch(r"\d{10}", path.name))
+        return sorted(
+            int(path.name) for path in self.folder.iterdir() if re.fullmatch(r"\d{10}", path.name)
+        )
 
     def path(self, step: int) -> Path:
         return self.folder / f"{step:010}"
@@ -134,15 +153,21 @@ class Checkpoints:
         metrics: Mapping[str, float] | None = None,
         window: Sequence[Sequence[float]] = (),
     ) -> Path:
-        """Writes a checkpoint, then removes those that are no longer kept. One of the same step stays as it is.
+        """Writes a checkpoint, then removes those that are no longer kept. One of the same step
+        stays as it is.
 
         Raises:
-            ValueError: If a number of the state or of the metrics is not finite. Nothing is written.
+            ValueError: If a number of the state or of the metrics is not finite. Nothing is
+                written.
             OSError: If the disk is full or not writable; older checkpoints are untouched.
         """
-        wrong = _not_finite([*state.items(), *((name, np.array(value)) for name, value in (metrics or {}).items())])
+        wrong = _not_finite(
+            [*state.items(), *((name, np.array(value)) for name, value in (metrics or {}).items())]
+        )
         if wrong:
-            raise ValueError(f"Not saved: there is NaN or infinity in {', '.join(wrong[:8])}, at step {step}.")
+            raise ValueError(
+                f"Not saved: there is NaN or infinity in {', '.join(wrong[:8])}, at step {step}."
+            )
         target = self.path(step)
         if target.exists():
             self._add_metrics(target, metrics or {})
@@ -186,7 +211,11 @@ class Checkpoints:
                 return replace(self.read(step), damaged=tuple(damaged))
             except (OSError, ValueError) as error:
                 damaged.append(f"{self.path(step)}: {error}")
-                logging.warning("Damaged checkpoint, going back to the one before: %s: %s", self.path(step), error)
+                logging.warning(
+                    "Damaged checkpoint, going back to the one before: %s: %s",
+                    self.path(step),
+                    error,
+                )
         if damaged:
             raise ValueError(
                 "No checkpoint of this run can be read:\n  "
@@ -218,7 +247,8 @@ class Checkpoints:
     def set_aside(self, after_step: int) -> None:
         """Renames checkpoints newer than `after_step`: the run is about to write those steps again.
 
-        What is no longer kept is removed: a process may have been killed between writing a checkpoint and that.
+        What is no longer kept is removed: a process may have been killed between writing a
+            checkpoint and that.
         """
         for step in self.steps():
             if step > after_step:
@@ -234,14 +264,20 @@ class Checkpoints:
             try:
                 metrics = _read_facts(self.path(step))["metrics"]
             except (OSError, ValueError) as error:
-                logging.warning("Damaged checkpoint, not compared with the others: %s: %s", self.path(step), error)
+                logging.warning(
+                    "Damaged checkpoint, not compared with the others: %s: %s",
+                    self.path(step),
+                    error,
+                )
                 continue
             if self.best_metric in metrics:
                 values[step] = metrics[self.best_metric]
         if not values:
             return None
         smaller_is_better = str(self.best_metric).endswith(("loss", "error"))
-        return min(values, key=lambda step: (values[step] if smaller_is_better else -values[step], step))
+        return min(
+            values, key=lambda step: (values[step] if smaller_is_better else -values[step], step)
+        )
 
     def _remove_old(self) -> None:
         steps = self.steps()

@@ -1,4 +1,6 @@
-"""The parts of a config that every procedure has: data, optimizer, devices, loop; and the row of a model."""
+"""The parts of a config that every procedure has: data, optimizer, devices, loop; and the row of a
+model.
+"""
 
 import dataclasses
 from collections.abc import Mapping
@@ -19,14 +21,16 @@ class DataConfig:
     """What to learn from, and how its images are changed.
 
     Attributes:
-        kind: "image_folder": `name` holds the folders `train` and `test`; "tfds": `name` is a data set of TensorFlow
-            Datasets, `train` and `test` its splits; "digits": scikit-learn's; "fractals": drawn on the fly; "given":
-            what the caller of `keras_vit.train.run.run` passes.
+        kind: "image_folder": `name` holds the folders `train` and `test`; "tfds": `name` is a data
+            set of TensorFlow Datasets, `train` and `test` its splits; "digits": scikit-learn's;
+            "fractals": drawn on the fly; "given": what the caller of `keras_vit.train.run.run`
+            passes.
         name: A folder, or a data set.
         train, test: Folders or splits. An empty `test` is no validation.
-        held_out: Share of the training set that is left out and validated on; the test set is not opened then. The
-            same examples whatever the seed of the run.
-        train_share: Share of the training set that is learned from, after `held_out`; drawn with the seed of the run.
+        held_out: Share of the training set that is left out and validated on; the test set is not
+            opened then. The same examples whatever the seed of the run.
+        train_share: Share of the training set that is learned from, after `held_out`; drawn with
+            the seed of the run.
         num_classes, images_per_class, image_size: Of fractals.
         crop: Crop policy of training: "inception", "resize_crop" or "resize".
         crop_area: Smallest part of the image that an Inception crop may take; 0.05 as published.
@@ -62,7 +66,8 @@ class DataConfig:
             raise ValueError(f"`kind` must be one of {', '.join(KINDS)}. Received: {self.kind!r}.")
         if self.kind in ("image_folder", "tfds") and not self.name:
             raise ValueError(
-                f"`data.name` is empty: name the {'folder' if self.kind == 'image_folder' else 'data set'}, for "
+                f"`data.name` is empty: name the "
+                f"{'folder' if self.kind == 'image_folder' else 'data set'}, for "
                 "example --config.data.name=/data/cifar10."
             )
         if not (0 <= self.held_out < 1 and 0 < self.train_share <= 1):
@@ -71,7 +76,10 @@ class DataConfig:
                 f"Received: held_out={self.held_out}, train_share={self.train_share}."
             )
         if self.crop != "inception" and self.crop_area != 0.05:
-            raise ValueError(f"`crop_area` is of Inception crops. Received: {self.crop_area}, crop={self.crop!r}.")
+            raise ValueError(
+                f"`crop_area` is of Inception crops. Received: {self.crop_area}, "
+                f"crop={self.crop!r}."
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,7 +90,8 @@ class RunConfig:
         data, optimizer, devices, loop: See there.
         batch_size: Examples of an update, over all devices.
         eval_batch_size: Examples of an evaluation step.
-        accumulation_steps: Micro-batches of an update, one after the other: less memory, the same result.
+        accumulation_steps: Micro-batches of an update, one after the other: less memory, the same
+            result.
         remat: Compute the insides of blocks twice: less memory, the same result.
         loss: "softmax" or "sigmoid".
         label_smoothing: See `keras_vit.train.losses`.
@@ -116,7 +125,9 @@ def flatten_config(config: Any, prefix: str = "") -> dict[str, str]:
         if dataclasses.is_dataclass(value):
             flat |= flatten_config(value, f"{prefix}{field.name}.")
         else:
-            flat[prefix + field.name] = repr(dict(value)) if isinstance(value, Mapping) else repr(value)
+            flat[prefix + field.name] = (
+                repr(dict(value)) if isinstance(value, Mapping) else repr(value)
+            )
     return flat
 
 
@@ -133,5 +144,7 @@ def row_of(model: str, changes: Mapping[str, Any]) -> ViTVariant | ResNetVariant
     fields = [field.name for field in dataclasses.fields(row)]
     unknown = [name for name in changes if name not in fields]
     if unknown:
-        raise ValueError(f"A {type(row).__name__} has no {', '.join(unknown)}. It has: {', '.join(fields)}.")
+        raise ValueError(
+            f"A {type(row).__name__} has no {', '.join(unknown)}. It has: {', '.join(fields)}."
+        )
     return replace(row, **changes) if changes else row

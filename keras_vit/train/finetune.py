@@ -1,7 +1,7 @@
 """Fine-tuning without a config: a model, a folder of images, a folder for what comes out.
 
-The defaults are the paper's (table 4, B.1.1), and BiT's where they depend on the amount of data; `finetune` says what
-they are. What is left in the folder is the business of `handover.py`.
+The defaults are the paper's (table 4, B.1.1), and BiT's where they depend on the amount of data;
+`finetune` says what they are. What is left in the folder is the business of `handover.py`.
 """
 
 import json
@@ -41,7 +41,8 @@ _PAPER_BATCH, _CPU_BATCH = 512, 32
 _PAPER_SIZE, _PRETRAINED_SIZE = 384, 224
 # Images of 384 pixels that are learned from at the same time; smaller ones are more.
 _ROWS, _CPU_ROWS = 16, 8
-_LARGE = 200_000_000  # parameters, from which on insides of blocks are computed twice to save memory
+# parameters, from which on insides of blocks are computed twice to save memory
+_LARGE = 200_000_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,36 +95,43 @@ def finetune(
     learning_rate: float = 0.01,
     seed: int = 0,
 ) -> Finetuned:
-    """Trains a model to tell your classes apart, and leaves the model and a report on it in `output`.
+    """Trains a model to tell your classes apart, and leaves the model and a report on it in
+    `output`.
 
-    As in the paper: the head is replaced by one layer of zeros, positions are resized, SGD with momentum 0.9 and a
-    cosine schedule, no weight decay, gradients clipped at norm 1, softmax; Inception crops and flips, and evaluation on
-    whole images. The same call on the same folder goes on where it stopped.
+    As in the paper: the head is replaced by one layer of zeros, positions are resized, SGD with
+    momentum 0.9 and a cosine schedule, no weight decay, gradients clipped at norm 1, softmax;
+    Inception crops and flips, and evaluation on whole images. The same call on the same folder goes
+    on where it stopped.
 
     Args:
-        model: A name of `keras_vit.list_models()`; or a model that this package built, also within another model that
-            scales its pixels, or a file `model.keras` of one: then its weights are where training starts, and it stays
-            as it is.
-        data: A folder, `data/<class>/*` or `data/train/<class>/*` with `data/test/<class>/*` (also val, validation,
-            valid), or a `keras_vit.data.sources.Source`.
-        output: Folder for what comes out: `report.md`, `model.keras`, `model.npz` (for `weights=`), `classes.txt` and
-            pictures.
-        weights: Of a named model: a tag, a file, a URL, or None for random ones. The default is also the tag
-            "augreg_in21k" of those models whose weights of ImageNet-21k are called so.
-        validation: What to measure on: a folder of the same classes, or a source. Default: the test set in `data`, or
-            a tenth of each class, at least one image, that is not learned from.
-        image_size: Side of the square images, in pixels. Default: 384 if the weights were trained at 224; else that of
-            the weights, or of the model that is given.
-        pixels: "0..255", "0..1" or "-1..1", of a model that is given; default: as `keras_vit.pixels.pixels_of` reads.
-        steps: Updates. Default: 500 for fewer than 20,000 images, 10,000 for fewer than 500,000, else 20,000. The
-            warm-up takes a fifth of them, at most 500.
-        batch_size: Images of an update. Default: 512, or 32 without an accelerator, but at most as many as there are,
-            rounded down to a power of two. They are computed in parts, so memory does not limit it.
-        learning_rate: The peak. It does not depend on the batch: clipped gradients make steps of the same length.
+        model: A name of `keras_vit.list_models()`; or a model that this package built, also within
+            another model that
+            scales its pixels, or a file `model.keras` of one: then its weights are where training
+            starts, and it stays as it is.
+        data: A folder, `data/<class>/*` or `data/train/<class>/*` with `data/test/<class>/*` (also
+            val, validation, valid), or a `keras_vit.data.sources.Source`.
+        output: Folder for what comes out: `report.md`, `model.keras`, `model.npz` (for `weights=`),
+            `classes.txt` and pictures.
+        weights: Of a named model: a tag, a file, a URL, or None for random ones. The default is
+            also the tag "augreg_in21k" of those models whose weights of ImageNet-21k are called so.
+        validation: What to measure on: a folder of the same classes, or a source. Default: the test
+            set in `data`, or a tenth of each class, at least one image, that is not learned from.
+        image_size: Side of the square images, in pixels. Default: 384 if the weights were trained
+            at 224; else that of the weights, or of the model that is given.
+        pixels: "0..255", "0..1" or "-1..1", of a model that is given; default: as
+            `keras_vit.pixels.pixels_of` reads.
+        steps: Updates. Default: 500 for fewer than 20,000 images, 10,000 for fewer than 500,000,
+            else 20,000. The warm-up takes a fifth of them, at most 500.
+        batch_size: Images of an update. Default: 512, or 32 without an accelerator, but at most as
+            many as there are, rounded down to a power of two. They are computed in parts, so memory
+            does not limit it.
+        learning_rate: The peak. It does not depend on the batch: clipped gradients make steps of
+            the same length.
         seed: Of order, crops and dropout.
 
     Raises:
-        ValueError: If model, weights, data, settings or folder do not fit; before anything long is begun.
+        ValueError: If model, weights, data, settings or folder do not fit; before anything long is
+            begun.
         ImportError: If matplotlib is absent; the message says what to install.
         OSError: If the weights cannot be had, or the folder cannot be written.
         keras_vit.train.Stopped: After SIGTERM or SIGINT, when the state is saved.
@@ -135,8 +143,9 @@ def finetune(
         >>> model = keras_vit.application(dataclasses.replace(VIT_VARIANTS["ViT_Ti16"], depth=1))
         >>> model = model(weights=None, input_shape=(32, 32, 3))
         >>> done = finetune(model, source, "cats", steps=2)
-        Fine-tuning vit_ti16 (787,048 parameters, weights: in memory, sha256 ...) at 32 x 32 pixels. It learns
-        from 18 images of 2 classes, 9 of each (arrays), and is measured on 2 others (10% of each class, held out). ...
+        Fine-tuning vit_ti16 (787,048 parameters, weights: in memory, sha256 ...) at 32 x 32 pixels.
+        It learns from 18 images of 2 classes, 9 of each (arrays), and is measured on 2 others (10%
+        of each class, held out). ...
         >>> done.model.output_shape, done.class_names
         ((None, 2), ('cat', 'dog'))
 
@@ -155,13 +164,20 @@ def finetune(
         validation=words,
     )
     folder = Path(output).expanduser()
-    if not isinstance(data, Source) and folder.resolve().is_relative_to(Path(data).expanduser().resolve()):
-        raise ValueError(f"{folder} lies in the data, where it would be taken for a class. Choose another `output`.")
+    if not isinstance(data, Source) and folder.resolve().is_relative_to(
+        Path(data).expanduser().resolve()
+    ):
+        raise ValueError(
+            f"{folder} lies in the data, where it would be taken for a class. Choose another "
+            f"`output`."
+        )
     order = Order(
         model=start.source,
         weights=None if start.is_file else start.weights,
         pixels=pixels,
-        data=None if isinstance(data, Source) or validation is not None else Path(data).expanduser().resolve(),
+        data=None
+        if isinstance(data, Source) or validation is not None
+        else Path(data).expanduser().resolve(),
         image_size=start.image_size,
         settings=settings,
         folder=folder.resolve(),
@@ -171,7 +187,10 @@ def finetune(
         and (folder / "results.json").exists()
         and (folder / "model.keras").exists()
     ):
-        print(f"{folder} holds this run, and it is finished. To run it again, name another folder.", flush=True)
+        print(
+            f"{folder} holds this run, and it is finished. To run it again, name another folder.",
+            flush=True,
+        )
         return _result(folder, training)
     plan = _plan(config, start, training, measured, data)
     print(plan, flush=True)
@@ -203,23 +222,34 @@ class _Start:
 
 
 def _start(
-    model: str | keras.Model, weights: str | os.PathLike | None, image_size: int | None, pixels: str | None = None
+    model: str | keras.Model,
+    weights: str | os.PathLike | None,
+    image_size: int | None,
+    pixels: str | None = None,
 ) -> _Start:
     if image_size is not None and image_size < 1:
         raise ValueError(f"`image_size` must be at least 1. Received: {image_size}.")
     if isinstance(model, str | os.PathLike) and not is_file(model):
         if pixels not in (None, "-1..1"):
-            raise ValueError(f"{model} takes pixels from -1 to 1: leave out `pixels`. Received: {pixels!r}.")
+            raise ValueError(
+                f"{model} takes pixels from -1 to 1: leave out `pixels`. Received: {pixels!r}."
+            )
         return _start_by_name(os.fspath(model), weights, image_size)
     if weights != "imagenet21k":
-        raise ValueError("A model that is given brings its weights: leave out `weights`, or pass the model's name.")
+        raise ValueError(
+            "A model that is given brings its weights: leave out `weights`, or pass the model's "
+            "name."
+        )
     path = None if isinstance(model, keras.Model) else Path(model).expanduser().resolve()
     given = model if path is None else load(path, any_size=True)
     if pixels is not None:
         declare(given, pixels)
     height, width = given.input_shape[1:3]
     if image_size is None and height != width:
-        raise ValueError(f"Images are square here. Received: a model of {height} x {width} pixels; pass `image_size`.")
+        raise ValueError(
+            f"Images are square here. Received: a model of {height} x {width} pixels; pass "
+            f"`image_size`."
+        )
     size = image_size or height or _PAPER_SIZE
     if path is not None:
         print(describe_pixels(given, (height or size, width or size)), flush=True)
@@ -249,15 +279,21 @@ def _start_by_name(model: str, weights: str | os.PathLike | None, image_size: in
             weights = weights if "://" in weights else str(Path(weights).resolve())
             pretrained = source.load(found)
             trained_size = pretrained.image_size and pretrained.image_size[0]
-            if "encoder_norm/gamma" in pretrained.arrays and "class_token/cls" not in pretrained.arrays:
+            if (
+                "encoder_norm/gamma" in pretrained.arrays
+                and "class_token/cls" not in pretrained.arrays
+            ):
                 options["classifier"] = "map" if "map_head/probe" in pretrained.arrays else "gap"
-    size = image_size or _default_size(row, _PAPER_SIZE if weights is not None else _PRETRAINED_SIZE, trained_size)
+    size = image_size or _default_size(
+        row, _PAPER_SIZE if weights is not None else _PRETRAINED_SIZE, trained_size
+    )
     return _Start(
         name=model,
         source=model,
         weights="none" if weights is None else without_secrets(weights),
         image_size=size,
-        parameters=cost.parameters(row, image_size=(size, size)),  # refuses a size that patches do not tile
+        # refuses a size that patches do not tile
+        parameters=cost.parameters(row, image_size=(size, size)),
         build=lambda num_classes: on_trunk(row, weights, size, num_classes, **options),
     )
 
@@ -266,7 +302,9 @@ def _default_size(row: Any, size: int, trained_size: int | None) -> int:
     """That of the weights, or the usual one; of patches that do not tile it, as many as fit in."""
     if trained_size not in (None, _PRETRAINED_SIZE):
         return trained_size
-    return size - size % row.patch_size if isinstance(row, ViTVariant) and row.stem is None else size
+    return (
+        size - size % row.patch_size if isinstance(row, ViTVariant) and row.stem is None else size
+    )
 
 
 def _data(
@@ -293,13 +331,24 @@ def _data(
 
 
 def _settings(
-    training: Source, start: _Start, steps: int | None, batch_size: int | None, learning_rate: float, seed: int
+    training: Source,
+    start: _Start,
+    steps: int | None,
+    batch_size: int | None,
+    learning_rate: float,
+    seed: int,
 ) -> RunConfig:
     fast = has_accelerator()
     steps = bit_hyperrule(training.num_examples).total_steps if steps is None else steps
     most = _PAPER_BATCH if fast else _CPU_BATCH
-    batch_size = min(most, 2 ** int(np.log2(training.num_examples))) if batch_size is None else batch_size
-    wrong = [f"`{name}` = {value}" for name, value in (("steps", steps), ("batch_size", batch_size)) if value < 1]
+    batch_size = (
+        min(most, 2 ** int(np.log2(training.num_examples))) if batch_size is None else batch_size
+    )
+    wrong = [
+        f"`{name}` = {value}"
+        for name, value in (("steps", steps), ("batch_size", batch_size))
+        if value < 1
+    ]
     if wrong:
         raise ValueError(f"Steps and batch must be at least 1. Received: {', '.join(wrong)}.")
     if learning_rate <= 0:
@@ -329,7 +378,9 @@ def _settings(
     )
 
 
-def _plan(config: TransferConfig, start: _Start, training: Source, measured: Source, data: Any) -> str:
+def _plan(
+    config: TransferConfig, start: _Start, training: Source, measured: Source, data: Any
+) -> str:
     """What is going to be done, in one paragraph."""
     settings, classes, parts = config.run, len(training.class_names), config.run.accumulation_steps
     rate, warmup = settings.optimizer.learning_rate, settings.optimizer.warmup_steps
@@ -340,10 +391,13 @@ def _plan(config: TransferConfig, start: _Start, training: Source, measured: Sou
         each = f", {few:,} of each" if few == many else f", {few:,} to {many:,} of each"
     images = settings.batch_size * settings.loop.total_steps
     sentences = [
-        f"Fine-tuning {start.name} ({start.parameters:,} parameters, weights: {start.weights}) at {start.image_size} x "
+        f"Fine-tuning {start.name} ({start.parameters:,} parameters, weights: {start.weights}) at "
+        f"{start.image_size} x "
         f"{start.image_size} pixels.",
-        f"It learns from {training.num_examples:,} images of {classes:,} classes{each} ({training.name}), and is "
-        f"measured on {measured.num_examples:,} others ({config.validation.partition(', ')[2] or measured.name}).",
+        f"It learns from {training.num_examples:,} images of {classes:,} classes{each} "
+        f"({training.name}), and is "
+        f"measured on {measured.num_examples:,} others "
+        f"({config.validation.partition(', ')[2] or measured.name}).",
         f"{settings.loop.total_steps:,} steps of {settings.batch_size:,} images"
         + (f", in {parts} parts" if parts > 1 else "")
         + f": each image {images / training.num_examples:.3g} times; the learning rate rises to {rate:g} over "
@@ -351,24 +405,33 @@ def _plan(config: TransferConfig, start: _Start, training: Source, measured: Sou
     ]
     if start.weights == "none":
         sentences.append(
-            "The weights are random: unless you have hundreds of thousands of images, published weights give a far "
+            "The weights are random: unless you have hundreds of thousands of images, published "
+            "weights give a far "
             "better model."
         )
     if not has_accelerator():
         sentences.append("There is no accelerator here: the bar will show how long it takes.")
     sentences.append(_unmeasured(training, measured))
     sentences.append(group_by_reason(dict.fromkeys((*training.left_out, *measured.left_out))))
-    return textwrap.fill(" ".join(filter(None, sentences)), 100, break_long_words=False, break_on_hyphens=False)
+    return textwrap.fill(
+        " ".join(filter(None, sentences)), 100, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _unmeasured(training: Source, measured: Source) -> str:
-    """What is learned without a number that says how well, in words; a class with a single photo, for one."""
+    """What is learned without a number that says how well, in words; a class with a single photo,
+    for one.
+    """
     if measured.labels is None:
         return ""
     counts = np.bincount(measured.labels[measured.labels >= 0], minlength=len(training.class_names))
     names = [name for name, count in zip(training.class_names, counts, strict=True) if not count]
     some = to_one_line(", ".join(names[:10])) + (", ..." if len(names) > 10 else "")
-    return f"Learned and not measured, for want of another photo: {some} ({len(names):,} classes)." if names else ""
+    return (
+        f"Learned and not measured, for want of another photo: {some} ({len(names):,} classes)."
+        if names
+        else ""
+    )
 
 
 def _short_name(training: Source) -> str:

@@ -1,4 +1,6 @@
-"""Fine-tuning by a recipe: a checkpoint, or a file `model.keras`, with a new head at any resolution."""
+"""Fine-tuning by a recipe: a checkpoint, or a file `model.keras`, with a new head at any
+resolution.
+"""
 
 import os
 from collections.abc import Callable, Mapping
@@ -22,8 +24,10 @@ class FinetuneConfig:
 
     Attributes:
         run: How to train.
-        weights: A tag of `keras_vit.list_weights(model)`, or a checkpoint file of any layout; "none" are random ones.
-        model: A name of `keras_vit.list_models()`; or a file `model.keras` of a model of this package, which brings its
+        weights: A tag of `keras_vit.list_weights(model)`, or a checkpoint file of any layout;
+            "none" are random ones.
+        model: A name of `keras_vit.list_models()`; or a file `model.keras` of a model of this
+            package, which brings its
             own weights, row and options: the three others are not read.
         variant: Fields of its row that differ, as in the run that made the checkpoint.
         model_options: Further arguments of the model, such as `classifier` and `dropout_rate`.
@@ -39,14 +43,18 @@ class FinetuneConfig:
 
     def __post_init__(self) -> None:
         if not self.weights:
-            raise ValueError("`weights` is empty: name a file or a tag, for example --config.weights=run/model.npz.")
+            raise ValueError(
+                "`weights` is empty: name a file or a tag, for example "
+                "--config.weights=run/model.npz."
+            )
 
 
 def run_finetuning(config: FinetuneConfig, workdir: str | os.PathLike) -> dict[str, float]:
     """Trains a checkpoint on; the same call on the same folder goes on where it stopped.
 
-    Arguments, results and errors are those of `keras_vit.train.pretrain.pretrain`. The whole head of the checkpoint is
-    dropped, the tanh layer of pre-training too, for one layer of zeros: training starts with logits of 0.
+    Arguments, results and errors are those of `keras_vit.train.pretrain.pretrain`. The whole head
+    of the checkpoint is dropped, the tanh layer of pre-training too, for one layer of zeros:
+    training starts with logits of 0.
 
     Source: arXiv:2010.11929, section 3.2 and B.1.1.
     """
@@ -56,9 +64,11 @@ def run_finetuning(config: FinetuneConfig, workdir: str | os.PathLike) -> dict[s
 
 
 def settle(config: FinetuneConfig) -> tuple[FinetuneConfig, Callable[[int], keras.Model]]:
-    """Returns the config as it is recorded, and what makes its model for a number of classes: one that gives logits.
+    """Returns the config as it is recorded, and what makes its model for a number of classes: one
+    that gives logits.
 
-    Of a file `model.keras` the weights are recorded as their hash, and the pixels that it takes are printed.
+    Of a file `model.keras` the weights are recorded as their hash, and the pixels that it takes are
+    printed.
 
     Raises:
         ValueError: If there is no such model, or it cannot be fine-tuned.
@@ -75,7 +85,8 @@ def settle(config: FinetuneConfig) -> tuple[FinetuneConfig, Callable[[int], kera
         return config, build_by_name
     if config.run.devices.precision != "float32":
         raise ValueError(
-            f"{config.model} computes in the precision that it was saved with: leave out the precision. "
+            f"{config.model} computes in the precision that it was saved with: leave out the "
+            f"precision. "
             f"Received: {config.run.devices.precision}."
         )
     given = load(config.model, any_size=True)
@@ -84,11 +95,17 @@ def settle(config: FinetuneConfig) -> tuple[FinetuneConfig, Callable[[int], kera
     digest = weights_sha256(with_new_head(given, size, 2))
 
     def build(num_classes: int) -> keras.Model:
-        return with_new_head(given, size, num_classes, bias=default_head_bias(config.run.loss, num_classes))
+        return with_new_head(
+            given, size, num_classes, bias=default_head_bias(config.run.loss, num_classes)
+        )
 
     return replace(config, weights=f"sha256 {digest}", variant={}, model_options={}), build
 
 
 def name_of(config: FinetuneConfig) -> str:
     """Returns what titles call the model."""
-    return Path(config.model).stem if is_file(config.model) else row_of(config.model, config.variant).name
+    return (
+        Path(config.model).stem
+        if is_file(config.model)
+        else row_of(config.model, config.variant).name
+    )

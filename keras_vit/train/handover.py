@@ -1,6 +1,8 @@
-"""What a fine-tuned model is handed over with: its files, pictures, and the parts of the report that say how to use it.
+"""What a fine-tuned model is handed over with: its files, pictures, and the parts of the report
+that say how to use it.
 
-Whatever the report says to type works as it stands: paths are absolute, and there is an example image in the folder.
+Whatever the report says to type works as it stands: paths are absolute, and there is an example
+    image in the folder.
 """
 
 import json
@@ -35,8 +37,10 @@ class Order:
     """What was asked for, with every default filled in.
 
     Attributes:
-        model: Name in the table of models, absolute path of a file `model.keras`, or None for a model in memory.
-        weights: Tag, absolute path, URL, or "none"; None for a file `model.keras`, which brings its own.
+        model: Name in the table of models, absolute path of a file `model.keras`, or None for a
+            model in memory.
+        weights: Tag, absolute path, URL, or "none"; None for a file `model.keras`, which brings its
+            own.
         pixels: Range that was declared for such a file, or None.
         data: Absolute path, or None if a command line cannot name the data.
         image_size: Side of the images, in pixels.
@@ -81,7 +85,8 @@ class Order:
 
 @dataclass(frozen=True, kw_only=True)
 class Handover:
-    """Called by `recipe.run` when the training is done: measures the model, and leaves all that belongs to it.
+    """Called by `recipe.run` when the training is done: measures the model, and leaves all that
+    belongs to it.
 
     Attributes:
         order: What was asked for.
@@ -103,7 +108,10 @@ class Handover:
         )
         pictures = write_pictures(card, folder)
         write_answers(card, folder / "answers.csv")
-        write_text(folder / "classes.txt", "".join(f"{' '.join(name.split())}\n" for name in source.class_names))
+        write_text(
+            folder / "classes.txt",
+            "".join(f"{' '.join(name.split())}\n" for name in source.class_names),
+        )
         with write_atomically(folder / "example.png") as partial:
             keras.utils.save_img(partial, read_pixels(source, int(card.indices[0])), scale=False)
         save_model(model, folder / "model.keras")
@@ -128,7 +136,9 @@ class Handover:
 
     def _uses(self) -> Sequence[str]:
         folder, size = self.order.folder, self.order.image_size
-        saved, names, photo = (json.dumps(str(folder / name)) for name in ("model.keras", "classes.txt", "example.png"))
+        saved, names, photo = (
+            json.dumps(str(folder / name)) for name in ("model.keras", "classes.txt", "example.png")
+        )
         return [
             self._predict(),
             f"""In Python:
@@ -161,7 +171,9 @@ keras.models.load_model({saved}).export({json.dumps(str(folder / "saved_model" /
 
 
 def save_model(model: keras.Model, path: Path) -> None:
-    """Writes a model that gives logits as one that gives probabilities. The file appears whole or not at all."""
+    """Writes a model that gives logits as one that gives probabilities. The file appears whole or
+    not at all.
+    """
     head = model.get_layer("predictions")
     classifier = replace_head(model, head.units, classifier_activation="softmax")
     classifier.get_layer("predictions").set_weights(head.get_weights())
@@ -174,5 +186,7 @@ def _unreadable(folder: Path) -> str:
     reasons = {place: reason for record in records for place, reason in read_record(record).items()}
     if not reasons:
         return "None."
-    lines = (f"- `{place}`" + (f": {reason}" if reason else "") for place, reason in reasons.items())
+    lines = (
+        f"- `{place}`" + (f": {reason}" if reason else "") for place, reason in reasons.items()
+    )
     return "\n".join([f"{len(reasons)}, left out:", "", *lines])

@@ -66,17 +66,26 @@ class Inputs:
         )
 
     def preview(self, count: int = 8) -> np.ndarray:
-        """Returns validation images from all over the source, (count, image_size, image_size, 3) uint8."""
+        """Returns validation images from all over the source, (count, image_size, image_size, 3)
+        uint8.
+        """
         return preview(self.validation or self.training, self.settings.data, self.image_size, count)
 
     def unreadable_places(self) -> list[str]:
         """Returns the images that could not be read, in words."""
         both = (self.unreadable, self.unreadable_validation)
-        return [place for collector in both if collector is not None for place in collector.recorded()]
+        return [
+            place for collector in both if collector is not None for place in collector.recorded()
+        ]
 
 
 def make_inputs(
-    training: Source, validation: Source | None, settings: RunConfig, image_size: int, workdir: Path, devices: Devices
+    training: Source,
+    validation: Source | None,
+    settings: RunConfig,
+    image_size: int,
+    workdir: Path,
+    devices: Devices,
 ) -> Inputs:
     """Returns the inputs of a run, which records images that cannot be read in its folder."""
 
@@ -90,14 +99,19 @@ def make_inputs(
         image_size=image_size,
         devices=devices,
         unreadable=collector(training, "unreadable_train.txt"),
-        unreadable_validation=None if validation is None else collector(validation, "unreadable_test.txt"),
+        unreadable_validation=None
+        if validation is None
+        else collector(validation, "unreadable_test.txt"),
     )
 
 
 def make_sources(data: DataConfig, seed: int) -> tuple[Source, Source | None]:
     """Returns the training set, and what to validate on or None. Their classes are the same."""
     if data.kind == "given":
-        raise ValueError("`kind='given'` is a record of data that were passed in Python: no recipe can name them.")
+        raise ValueError(
+            "`kind='given'` is a record of data that were passed in Python: no recipe can name "
+            "them."
+        )
     if data.held_out:
         validation, training = _training_source(data, seed).split(data.held_out)
     else:
@@ -138,7 +152,10 @@ def _validation_source(data: DataConfig, seed: int, class_names: tuple[str, ...]
 
 def _fractals(data: DataConfig, seed: int) -> Source:
     return sources.fractals(
-        data.num_classes, images_per_class=data.images_per_class, image_size=data.image_size, seed=seed
+        data.num_classes,
+        images_per_class=data.images_per_class,
+        image_size=data.image_size,
+        seed=seed,
     )
 
 
@@ -158,7 +175,9 @@ def training_transforms(data: DataConfig, image_size: int) -> list[Transform]:
 
 
 def evaluation_transforms(data: DataConfig, image_size: int) -> list[Transform]:
-    """Returns the transforms of validation. Levels are not rounded: `evaluate` and `predict` give the same scores."""
+    """Returns the transforms of validation. Levels are not rounded: `evaluate` and `predict` give
+    the same scores.
+    """
     return [*transforms.eval_crop(data.eval_crop, image_size), transforms.scale_to(-1, 1)]
 
 
@@ -170,8 +189,12 @@ def preview(source: Source, data: DataConfig, image_size: int, count: int = 8) -
     return next(iter(batches))[0].numpy()
 
 
-def drop_duplicates(training: Source, validation: Source, workdir: Path, devices: Devices) -> Source:
-    """Returns the training set without images that are in the validation set too, and writes which they were."""
+def drop_duplicates(
+    training: Source, validation: Source, workdir: Path, devices: Devices
+) -> Source:
+    """Returns the training set without images that are in the validation set too, and writes which
+    they were.
+    """
     report = duplicates.find_duplicates(training, validation, progress=devices.is_chief)
     if devices.is_chief:
         write_text(workdir / "duplicates.md", report.markdown())

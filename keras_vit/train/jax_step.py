@@ -1,4 +1,6 @@
-"""One training step on JAX: one program over all devices, so that sums over a batch are sums over all of it."""
+"""One training step on JAX: one program over all devices, so that sums over a batch are sums over
+all of it.
+"""
 
 from typing import Any
 
@@ -23,28 +25,48 @@ def train_step(learner: Any, state: tuple, data: tuple) -> tuple[dict[str, jax.A
     """
     trainable, others, optimizer_variables, metrics_variables = state
     optimizer = learner.optimizer
-    loss_scale = 1.0 if optimizer.loss_scale is None else optimizer_variables[_place(optimizer, optimizer.loss_scale)]
-    gradients, others, (loss, hits, weight) = _accumulated(learner, trainable, others, data, loss_scale)
+    loss_scale = (
+        1.0
+        if optimizer.loss_scale is None
+        else optimizer_variables[_place(optimizer, optimizer.loss_scale)]
+    )
+    gradients, others, (loss, hits, weight) = _accumulated(
+        learner, trainable, others, data, loss_scale
+    )
     gradients = optimizer.without_noise(gradients)
     examples, weight = weight, jnp.maximum(weight, 1e-12)
     to_mean = learner.batch_rows / (weight * loss_scale)
     norm = jnp.sqrt(sum(jnp.sum(jnp.square(g.astype("float32"))) for g in gradients)) * to_mean
     factor = (
-        to_mean if learner.clip_norm is None else to_mean * learner.clip_norm / jnp.maximum(norm, learner.clip_norm)
+        to_mean
+        if learner.clip_norm is None
+        else to_mean * learner.clip_norm / jnp.maximum(norm, learner.clip_norm)
     )
     gradients = [gradient * factor.astype(gradient.dtype) for gradient in gradients]
     finite = jnp.isfinite(norm)
-    trainable, optimizer_variables = _update(optimizer, trainable, optimizer_variables, gradients, finite)
+    trainable, optimizer_variables = _update(
+        optimizer, trainable, optimizer_variables, gradients, finite
+    )
     logs = {"loss": loss / weight, "accuracy": hits / weight, "gradient_norm": norm}
-    logs |= {"examples": examples, "finite": finite.astype("float32"), "loss_scale": jnp.asarray(loss_scale)}
+    logs |= {
+        "examples": examples,
+        "finite": finite.astype("float32"),
+        "loss_scale": jnp.asarray(loss_scale),
+    }
     return logs, (trainable, others, optimizer_variables, metrics_variables)
 
 
 def test_step(learner: Any, state: tuple, data: tuple) -> tuple[dict[str, jax.Array], tuple]:
     """Adds a batch to the metrics."""
     trainable, others, metrics_variables = state
-    variables = [*learner.trainable_variables, *learner.non_trainable_variables, *learner.metrics_variables]
-    with keras.StatelessScope(list(zip(variables, [*trainable, *others, *metrics_variables], strict=True))) as scope:
+    variables = [
+        *learner.trainable_variables,
+        *learner.non_trainable_variables,
+        *learner.metrics_variables,
+    ]
+    with keras.StatelessScope(
+        list(zip(variables, [*trainable, *others, *metrics_variables], strict=True))
+    ) as scope:
         logs = learner.count(data)
         new = [scope.get_current_value(v) for v in learner.metrics_variables]
     return logs, (trainable, others, new)
@@ -54,7 +76,9 @@ def _place(optimizer: Any, variable: keras.Variable) -> int:
     return next(index for index, other in enumerate(optimizer.variables) if other is variable)
 
 
-def _update(optimizer: Any, trainable: list, variables: list, gradients: list, finite: jax.Array) -> tuple[list, list]:
+def _update(
+    optimizer: Any, trainable: list, variables: list, gradients: list, finite: jax.Array
+) -> tuple[list, list]:
     new_trainable, new_variables = optimizer.stateless_apply(variables, gradients, trainable)
     if optimizer.loss_scale is None:
         return new_trainable, new_variables
@@ -62,16 +86,22 @@ def _update(optimizer: Any, trainable: list, variables: list, gradients: list, f
     with keras.StatelessScope(list(zip(optimizer.variables, keep, strict=True))) as scope:
         optimizer.move_loss_scale(finite)
         keep = [scope.get_current_value(v) for v in optimizer.variables]
-    return [jnp.where(finite, new, old) for new, old in zip(new_trainable, trainable, strict=True)], keep
+    return [
+        jnp.where(finite, new, old) for new, old in zip(new_trainable, trainable, strict=True)
+    ], keep
 
 
-def _accumulated(learner: Any, trainable: list, others: list, data: tuple, loss_scale: Any) -> tuple[list, list, Sums]:
+def _accumulated(
+    learner: Any, trainable: list, others: list, data: tuple, loss_scale: Any
+) -> tuple[list, list, Sums]:
     """Sums over micro-batches: gradients, per row of the whole batch, and `Sums`."""
     num_micro = learner.accumulation_steps
 
     def total(trainable: list, others: list, data: tuple) -> tuple:
         images, labels, weights = data
-        outputs, others = learner.stateless_call(trainable, others, learner.scaled(images), training=True)
+        outputs, others = learner.stateless_call(
+            trainable, others, learner.scaled(images), training=True
+        )
         losses, hits = learner.objective(labels, outputs)
         loss = jnp.sum(losses * weights)
         sums = (loss, jnp.sum(hits * weights), jnp.sum(weights))
@@ -86,7 +116,11 @@ def _accumulated(learner: Any, trainable: list, others: list, data: tuple, loss_
         gradients, others, sums = carry
         (_, (others, new_sums)), new = gradient_of(trainable, others, part)
         added = [old + more for old, more in zip(gradients, new, strict=True)]
-        return (added, others, tuple(old + more for old, more in zip(sums, new_sums, strict=True))), None
+        return (
+            added,
+            others,
+            tuple(old + more for old, more in zip(sums, new_sums, strict=True)),
+        ), None
 
     # Every num_micro-th example, so that a micro-batch lies on all devices.
     parts = jax.tree.map(lambda x: jnp.swapaxes(x.reshape(-1, num_micro, *x.shape[1:]), 0, 1), data)

@@ -1,4 +1,5 @@
-"""The model in training: a Keras model whose `fit` and `evaluate` count and clip exactly, on any number of devices.
+"""The model in training: a Keras model whose `fit` and `evaluate` count and clip exactly, on any
+number of devices.
 
 It shares all variables with the model that it was made from, which stays as it is.
 """
@@ -24,7 +25,8 @@ else:
 class Learner(keras.Model):
     """A functional model with a training step of its own. Made by `make_learner`.
 
-    Batches are (images, labels, weights). Images of type uint8 are scaled to [-1, 1] on the device. An example
+    Batches are (images, labels, weights). Images of type uint8 are scaled to [-1, 1] on the device.
+    An example
     of weight 0 is padding: it is neither learned from nor counted.
     """
 
@@ -47,7 +49,9 @@ class Learner(keras.Model):
         self.accumulation_steps = accumulation_steps
         self.clip_norm = clip_norm
         self.multi_worker = multi_worker
-        self.seeds = [v for v in self.non_trainable_variables if v.path.endswith("seed_generator_state")]
+        self.seeds = [
+            v for v in self.non_trainable_variables if v.path.endswith("seed_generator_state")
+        ]
         self.counts = {name: keras.metrics.Mean(name=name) for name in ("loss", "accuracy")}
         self.counts["examples"] = keras.metrics.Sum(name="examples")
         for metric in self.counts.values():
@@ -55,7 +59,11 @@ class Learner(keras.Model):
                 metric.build()
         # Loss scaling is the step's: Keras's cannot run under tf.distribute.
         self.compile(
-            optimizer=optimizer, loss=None, jit_compile=jit_compile, run_eagerly=run_eagerly, auto_scale_loss=False
+            optimizer=optimizer,
+            loss=None,
+            jit_compile=jit_compile,
+            run_eagerly=run_eagerly,
+            auto_scale_loss=False,
         )
         return self
 
@@ -70,7 +78,9 @@ class Learner(keras.Model):
         return step.test_step(self, *arguments)
 
     def _symbolic_build(self, *_: Any, **__: Any) -> None:
-        """All is built before. Keras would read a batch for this, and stumbles where replicas' parts differ."""
+        """All is built before. Keras would read a batch for this, and stumbles where replicas'
+        parts differ.
+        """
 
     _maybe_symbolic_build = _symbolic_build
 
@@ -90,7 +100,9 @@ class Learner(keras.Model):
         return to_pixels(ops.cast(images, "float32"))
 
     def for_keras(self, value: Any) -> Any:
-        """A scalar as `fit` can take it: over several workers, Keras reduces along axis 0 of what a step returns."""
+        """A scalar as `fit` can take it: over several workers, Keras reduces along axis 0 of what a
+        step returns.
+        """
         return ops.reshape(value, (1,)) if self.multi_worker else value
 
 
@@ -107,15 +119,19 @@ def make_learner(
     num_workers: int = 1,
     **options: Any,
 ) -> Learner:
-    """Returns the model in training. Call it in the scope of the devices, as for the model and the optimizer.
+    """Returns the model in training. Call it in the scope of the devices, as for the model and the
+    optimizer.
 
     Args:
         model: Gives logits (B, Y), activation none; or what `objective` takes.
         optimizer: From `make_optimizer`, for this model.
         batch_rows: Rows of a batch over all replicas, padding included.
-        objective: Labels and outputs to losses and hits; default: `keras_vit.train.losses.classification()`.
-        accumulation_steps: Micro-batches that a replica computes one after the other for one update.
-        remat: Keep only the inputs of blocks for the gradient: less memory, about a third more work.
+        objective: Labels and outputs to losses and hits; default:
+            `keras_vit.train.losses.classification()`.
+        accumulation_steps: Micro-batches that a replica computes one after the other for one
+            update.
+        remat: Keep only the inputs of blocks for the gradient: less memory, about a third more
+            work.
         clip_norm: Largest global norm of the gradient of the whole batch; None for no limit.
         num_replicas, num_workers: As of the devices.
         **options: `jit_compile`, `run_eagerly`, as in `keras.Model.compile`.
@@ -138,13 +154,22 @@ def make_learner(
     parts = num_replicas * accumulation_steps
     if batch_rows % parts:
         raise ValueError(
-            f"A batch of {batch_rows} rows does not divide into {num_replicas} replicas with {accumulation_steps} "
-            f"micro-batches each. Pad it to {-(-batch_rows // parts) * parts} rows of which some have weight 0."
+            f"A batch of {batch_rows} rows does not divide into {num_replicas} replicas with "
+            f"{accumulation_steps} "
+            f"micro-batches each. Pad it to {-(-batch_rows // parts) * parts} rows of which some "
+            f"have weight 0."
         )
-    if getattr(model.layers[-1], "activation", keras.activations.linear) is not keras.activations.linear:
-        raise ValueError("The loss needs logits. Build the model with `classifier_activation=None`.")
+    if (
+        getattr(model.layers[-1], "activation", keras.activations.linear)
+        is not keras.activations.linear
+    ):
+        raise ValueError(
+            "The loss needs logits. Build the model with `classifier_activation=None`."
+        )
     whole = rematerialize(model) if remat else model
-    learner = Learner(whole.inputs, whole.outputs if len(whole.outputs) > 1 else whole.outputs[0], name=model.name)
+    learner = Learner(
+        whole.inputs, whole.outputs if len(whole.outputs) > 1 else whole.outputs[0], name=model.name
+    )
     return learner.prepare(
         optimizer=optimizer,
         objective=objective or classification(),
@@ -159,11 +184,13 @@ def make_learner(
 
 @contextmanager
 def use_averaged_weights(learner: Learner) -> Iterator[None]:
-    """Inside, the weights are their averages, if averages are kept; afterwards they are what they were."""
+    """Inside, the weights are their averages, if averages are kept; afterwards they are what they
+    were.
+    """
     averages = learner.optimizer.averages
     variables = learner.trainable_variables if averages else []
-    # Copies: JAX would share the buffer with the average, and donate it. What is put back stays on the devices: from
-    # the host it would be sent to all workers, which must then all take part.
+    # Copies: JAX would share the buffer with the average, and donate it. What is put back stays on
+    # the devices: from the host it would be sent to all workers, which must then all take part.
     raw = [ops.copy(variable) for variable in variables]
     for variable, average in zip(variables, averages, strict=True):
         variable.assign(ops.copy(average))

@@ -1,8 +1,9 @@
 """What a run measured: rows of `metrics.csv`, and the same numbers for TensorBoard.
 
-The rows are the record that reports and plots are made from. They survive a kill at any moment, and a run that goes on
-from a checkpoint first forgets what it measured after it: whatever happened, each step is there once. Bars and lines on
-the terminal are the business of `progress.py`.
+The rows are the record that reports and plots are made from. They survive a kill at any moment, and
+a run that goes on
+from a checkpoint first forgets what it measured after it: whatever happened, each step is there
+once. Bars and lines on the terminal are the business of `progress.py`.
 """
 
 import errno
@@ -26,12 +27,14 @@ _SCALAR.plugin_data.plugin_name = "scalars"
 class MetricsLog:
     """Writes the metrics of a run into its folder, as `metrics.csv` and below `tensorboard/`.
 
-    One process writes: with several workers, the chief. The folder is one of this machine's file system. A TensorBoard
-    that is open while a run goes on from a checkpoint shows what was forgotten until it is restarted.
+    One process writes: with several workers, the chief. The folder is one of this machine's file
+    system. A TensorBoard that is open while a run goes on from a checkpoint shows what was
+    forgotten until it is restarted.
 
     Args:
         workdir: Folder of the run; made if it is absent.
-        resume_step: Step of the checkpoint the run goes on from: what is in the folder for later steps is removed. 0
+        resume_step: Step of the checkpoint the run goes on from: what is in the folder for later
+            steps is removed. 0
             for a new run: everything is removed, what was measured before the first step too.
 
     Raises:
@@ -56,19 +59,26 @@ class MetricsLog:
             self._rows = open(workdir / "metrics.csv", "ab", buffering=0)
             self._events = tf.summary.create_file_writer(str(workdir / "tensorboard"))
         except (OSError, tf.errors.OpError) as error:
-            reason = _reason(error) if isinstance(error, tf.errors.OpError) else error.strerror or str(error)
+            reason = (
+                _reason(error)
+                if isinstance(error, tf.errors.OpError)
+                else error.strerror or str(error)
+            )
             message = (
-                f"Cannot write to {workdir.resolve()}: {reason}. Choose another folder for the run, or make room and "
+                f"Cannot write to {workdir.resolve()}: {reason}. Choose another folder for the "
+                f"run, or make room and "
                 "run the same command: earlier rows and checkpoints are kept."
             )
             raise OSError(message) from error
 
     def write(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Adds what was measured at one step; when this returns, a kill of the process cannot take it away.
+        """Adds what was measured at one step; when this returns, a kill of the process cannot take
+        it away.
 
         Args:
             step: Updates done so far.
-            metrics: Name to number: a float, or a scalar array or tensor. NaN and infinities are written as such.
+            metrics: Name to number: a float, or a scalar array or tensor. NaN and infinities are
+                written as such.
 
         Raises:
             ValueError: If a name contains a comma or a line break. Nothing is written.
@@ -76,8 +86,12 @@ class MetricsLog:
         """
         values = {name: float(value) for name, value in metrics.items()}
         if wrong := [name for name in values if any(character in name for character in ",\r\n")]:
-            raise ValueError(f"Names of metrics must not contain commas or line breaks. Received: {wrong}.")
-        self._add_rows("".join(f"{int(step)},{name},{value!r}\n" for name, value in values.items()).encode())
+            raise ValueError(
+                f"Names of metrics must not contain commas or line breaks. Received: {wrong}."
+            )
+        self._add_rows(
+            "".join(f"{int(step)},{name},{value!r}\n" for name, value in values.items()).encode()
+        )
         try:
             self._add_events(step, values)
         except tf.errors.OpError as error:
@@ -95,7 +109,8 @@ class MetricsLog:
     def _add_events(self, step: int, values: Mapping[str, float]) -> None:
         with self._events.as_default(step=int(step)):  # flushes at its end
             for name, value in values.items():
-                # `tf.summary.scalar` needs the package TensorBoard; this does not. What is too large becomes infinite.
+                # `tf.summary.scalar` needs the package TensorBoard; this does not. What is too
+                # large becomes infinite.
                 number = tf.cast(tf.constant(value, tf.float64), tf.float32)
                 tf.summary.write(name, number, metadata=_SCALAR)
 
@@ -115,8 +130,8 @@ class MetricsLog:
 def read_metrics(workdir: str | os.PathLike) -> dict[str, list[tuple[int, float]]]:
     """Reads `metrics.csv` back: for each metric, its (step, value) in the order they were written.
 
-    Also while the run is going on, or after it was killed in the middle of a line. Floats come back bit for bit. Of two
-    values for one step, the later is returned.
+    Also while the run is going on, or after it was killed in the middle of a line. Floats come back
+    bit for bit. Of two values for one step, the later is returned.
 
     Raises:
         FileNotFoundError: If there is no `metrics.csv` in the folder.
@@ -141,7 +156,8 @@ def _reason(error: tf.errors.OpError) -> str:
 
 def _rows(path: Path) -> Iterator[tuple[str, int, str, float]]:
     """Each whole line after the header, and what it says."""
-    # A kill leaves at most one line unfinished, the last: it ends without a line break, or within a character.
+    # A kill leaves at most one line unfinished, the last: it ends without a line break, or within a
+    # character.
     text = path.read_bytes().rpartition(b"\n")[0].decode("utf-8", errors="replace")
     for number, line in enumerate(text.split("\n") if text else [], 1):
         if number == 1 and line + "\n" == _HEADER:
@@ -151,7 +167,8 @@ def _rows(path: Path) -> Iterator[tuple[str, int, str, float]]:
             row = line + "\n", int(step), name, float(value)
         except ValueError as error:
             message = (
-                f"Line {number} of {path} is not `step,metric,value`: {line!r}. If the file is damaged, remove the "
+                f"Line {number} of {path} is not `step,metric,value`: {line!r}. If the file is "
+                f"damaged, remove the "
                 "line; if it is something else, choose another folder for the run."
             )
             raise ValueError(message) from error
@@ -159,7 +176,9 @@ def _rows(path: Path) -> Iterator[tuple[str, int, str, float]]:
 
 
 def _forget_rows(path: Path, last_step: int) -> None:
-    """Leaves the header and the rows up to a step, in a file that is the old or the new one at any moment."""
+    """Leaves the header and the rows up to a step, in a file that is the old or the new one at any
+    moment.
+    """
     kept = [line for line, step, *_ in _rows(path) if step <= last_step] if path.exists() else []
     with write_atomically(path) as partial:
         partial.write_text(_HEADER + "".join(kept), encoding="utf-8")

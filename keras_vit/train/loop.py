@@ -1,7 +1,9 @@
-"""The loop: the only caller of `fit`. Checkpoints, resume, stopping, evaluation and logs hang on its callback.
+"""The loop: the only caller of `fit`. Checkpoints, resume, stopping, evaluation and logs hang on
+its callback.
 
-A run is one `fit` over the steps that are left. Nothing that it does depends on when it was started or stopped: the
-data are a function of the step (`keras_vit.data.order`), the rest is in the checkpoint.
+A run is one `fit` over the steps that are left. Nothing that it does depends on when it was started
+or stopped: the data are a function of the step (`keras_vit.data.order`), the rest is in the
+    checkpoint.
 """
 
 import functools
@@ -32,7 +34,8 @@ from keras_vit.train.progress import InputClock, ProgressBar, SilenceAlarm, memo
 from keras_vit.train.window import Window
 from keras_vit.writing import write_atomically
 
-# sysexits.h EX_TEMPFAIL: try again later. What a scheduler sees when a run was asked to stop and saved its state.
+# sysexits.h EX_TEMPFAIL: try again later. What a scheduler sees when a run was asked to stop and
+# saved its state.
 EXIT_STOPPED = 75
 
 Evaluator = Callable[[keras.Model], Mapping[str, float]]
@@ -45,7 +48,8 @@ class LoopConfig:
     Attributes:
         total_steps: The length of the run.
         log_every: Means over these steps go to the log and the bar.
-        evaluate_every: Validation, with the averaged weights where averages are kept. Always at the end.
+        evaluate_every: Validation, with the averaged weights where averages are kept. Always at the
+            end.
         checkpoint_every: Always at the end, and when the run is asked to stop.
         keep_checkpoints: The newest ones; the best by `best_metric` is kept too.
         best_metric: A metric of the validation.
@@ -59,12 +63,17 @@ class LoopConfig:
     best_metric: str = "validation/accuracy"
 
     def __post_init__(self) -> None:
-        numbers = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "best_metric"}
+        numbers = {
+            name: getattr(self, name) for name in self.__dataclass_fields__ if name != "best_metric"
+        }
         least = {"total_steps": 1, "log_every": 1, "keep_checkpoints": 1}
-        wrong = [f"`{name}` = {value}" for name, value in numbers.items() if value < least.get(name, 0)]
+        wrong = [
+            f"`{name}` = {value}" for name, value in numbers.items() if value < least.get(name, 0)
+        ]
         if wrong:
             raise ValueError(
-                f"Steps must not be negative, nor these 0: {', '.join(least)}. Received: {', '.join(wrong)}."
+                f"Steps must not be negative, nor these 0: {', '.join(least)}. Received: "
+                f"{', '.join(wrong)}."
             )
 
 
@@ -94,7 +103,8 @@ def train(
     Args:
         learner: From `make_learner`.
         model: The model that it was made from.
-        batches_from: (first step, stamp) to tf.data batches; see `keras_vit.data.pipeline.training_batches`.
+        batches_from: (first step, stamp) to tf.data batches; see
+            `keras_vit.data.pipeline.training_batches`.
         config: See `LoopConfig`.
         workdir: For checkpoints/, metrics.csv and tensorboard/.
         batch_size: Examples of a batch over all workers, for images per second.
@@ -108,14 +118,17 @@ def train(
 
     Raises:
         Stopped: After SIGTERM or SIGINT, when the state is saved.
-        Diverged: When the loss, the gradient, the state or a metric is not finite; names the step and the last good
-            checkpoint.
+        Diverged: When the loss, the gradient, the state or a metric is not finite; names the step
+            and the last good checkpoint.
         ValueError: If no image could be read, of the training set or of the validation set.
         OSError: If the last checkpoint or the metrics cannot be written.
         ConnectionError: When another worker cannot be reached any more.
     """
     checkpoints = Checkpoints(
-        workdir, keep=config.keep_checkpoints, best_metric=config.best_metric, is_writer=devices.is_chief
+        workdir,
+        keep=config.keep_checkpoints,
+        best_metric=config.best_metric,
+        is_writer=devices.is_chief,
     )
     found = _resume(learner, model, checkpoints, devices)
     start = 0 if found is None else found.step
@@ -138,7 +151,11 @@ def train(
     )
     if found is not None:
         run.metrics, run.window = dict(found.metrics), Window(found.window)
-    alarm = SilenceAlarm(functools.partial(print, file=sys.stderr, flush=True)) if devices.num_workers > 1 else None
+    alarm = (
+        SilenceAlarm(functools.partial(print, file=sys.stderr, flush=True))
+        if devices.num_workers > 1
+        else None
+    )
     run.hear = (lambda: None) if alarm is None else alarm.hear
     with _signals(run.ask_to_stop):
         try:
@@ -156,7 +173,8 @@ def train(
             if devices.num_workers == 1 or not is_of_a_lost_worker(error):
                 raise
             raise ConnectionError(
-                f"Step {run.step}: another worker of this run cannot be reached any more. End all of them, and start "
+                f"Step {run.step}: another worker of this run cannot be reached any more. End all "
+                f"of them, and start "
                 f"the same command on each again. {run.kept()}"
             ) from error
         finally:
@@ -168,13 +186,18 @@ def train(
     return {**run.metrics, "state_sha256": state_sha256(state_of(learner, model))}
 
 
-def _resume(learner: Learner, model: keras.Model, checkpoints: Checkpoints, devices: Devices) -> Checkpoint | None:
-    """Restores the newest checkpoint. Returns it without its arrays, which need not stay in memory."""
+def _resume(
+    learner: Learner, model: keras.Model, checkpoints: Checkpoints, devices: Devices
+) -> Checkpoint | None:
+    """Restores the newest checkpoint. Returns it without its arrays, which need not stay in
+    memory.
+    """
     found = checkpoints.latest()
     steps = devices.gather(0 if found is None else found.step)
     if len(set(steps)) > 1:
         raise OSError(
-            f"The workers see different checkpoints in {checkpoints.folder}: of steps {', '.join(map(str, steps))}. "
+            f"The workers see different checkpoints in {checkpoints.folder}: of steps "
+            f"{', '.join(map(str, steps))}. "
             "It must be one folder that all of them share."
         )
     if found is None:
@@ -210,10 +233,27 @@ class _Run(keras.callbacks.Callback):
     """What happens between two steps."""
 
     def __init__(
-        self, *, learner, model, config, checkpoints, log, bar, batch_size, devices, validation, evaluators, start
+        self,
+        *,
+        learner,
+        model,
+        config,
+        checkpoints,
+        log,
+        bar,
+        batch_size,
+        devices,
+        validation,
+        evaluators,
+        start,
     ):
         super().__init__()
-        self.learner, self.trained_model, self.config, self.checkpoints = learner, model, config, checkpoints
+        self.learner, self.trained_model, self.config, self.checkpoints = (
+            learner,
+            model,
+            config,
+            checkpoints,
+        )
         self.log, self.bar, self.batch_size, self.devices = log, bar, batch_size, devices
         self.validation, self.evaluators = validation, evaluators
         self.step = self._start = start
@@ -278,27 +318,33 @@ class _Run(keras.callbacks.Callback):
         self._save(must=True)
         self.devices.gather(self.step)  # nobody leaves while the chief is writing
         raise Stopped(
-            f"Stopped by {self.asked_by} after step {self.step} of {self.config.total_steps}. The state is saved in "
+            f"Stopped by {self.asked_by} after step {self.step} of {self.config.total_steps}. The "
+            f"state is saved in "
             f"{self.checkpoints.path(self.step)}: run the same command to go on."
         )
 
     def _is_stopping(self) -> bool:
         if self.devices.num_workers == 1:
             return self.asked_by is not None
-        # A step needs all workers, so they must leave after the same one. Whoever is asked leaves a wish, the chief
-        # names a step that nobody has begun: no worker is more than one ahead of another.
+        # A step needs all workers, so they must leave after the same one. Whoever is asked leaves a
+        # wish, the chief names a step that nobody has begun: no worker is more than one ahead of
+        # another.
         if self.asked_by:
             self._wish.touch()
         if self.devices.is_chief and self._wish.exists() and not self._last_step.exists():
             with write_atomically(self._last_step) as partial:
                 partial.write_text(str(self.step + 2), encoding="utf-8")
-        if not self._last_step.exists() or self.step < int(self._last_step.read_text(encoding="utf-8")):
+        if not self._last_step.exists() or self.step < int(
+            self._last_step.read_text(encoding="utf-8")
+        ):
             return False
         self.asked_by = self.asked_by or "another worker"
         return True
 
     def _check_finite(self, values: Mapping[str, float]) -> None:
-        """A step whose gradient overflows in float16 is skipped, as long as a smaller loss scale is left to try."""
+        """A step whose gradient overflows in float16 is skipped, as long as a smaller loss scale is
+        left to try.
+        """
         loss, norm = values["loss"], values["gradient_norm"]
         if not np.isfinite(loss) or (not np.isfinite(norm) and values["loss_scale"] <= 1.0):
             self._diverge(f"the loss is {loss}, the norm of the gradient {norm}")
@@ -314,8 +360,10 @@ class _Run(keras.callbacks.Callback):
         self._check_state()
         if self._start == 0 and self._examples == 0:
             raise ValueError(
-                f"No image of the {self.step} batches of this run could be read: nothing was learned, and no model is "
-                "written. Check the files that are named in unreadable_train.txt, in the folder of the run."
+                f"No image of the {self.step} batches of this run could be read: nothing was "
+                f"learned, and no model is "
+                "written. Check the files that are named in unreadable_train.txt, in the folder of "
+                "the run."
             )
         if not keras.ops.convert_to_numpy(self.learner.optimizer.iterations):
             self._diverge("the gradient of every step overflowed, so no weight was ever updated")
@@ -324,7 +372,8 @@ class _Run(keras.callbacks.Callback):
         steps = self.checkpoints.steps()
         last_good = self.checkpoints.path(steps[-1]) if steps else "none yet"
         raise Diverged(
-            f"Step {self.step}: {what}. Last good checkpoint: {last_good}. A lower learning rate, a longer warm-up or "
+            f"Step {self.step}: {what}. Last good checkpoint: {last_good}. A lower learning rate, "
+            f"a longer warm-up or "
             "clipping may help; the same command would do the same again."
         )
 
@@ -349,14 +398,19 @@ class _Run(keras.callbacks.Callback):
             self.log.write(self.step, values)
         except OSError as error:
             raise OSError(
-                f"Step {self.step}: the metrics could not be written: {error}. {self.kept()} Make room, and run the "
+                f"Step {self.step}: the metrics could not be written: {error}. {self.kept()} Make "
+                f"room, and run the "
                 "same command."
             ) from error
 
     def kept(self) -> str:
         """What a run that ends here goes on from."""
         steps = self.checkpoints.steps()
-        return f"The last checkpoint is whole: {self.checkpoints.path(steps[-1])}." if steps else "No checkpoint yet."
+        return (
+            f"The last checkpoint is whole: {self.checkpoints.path(steps[-1])}."
+            if steps
+            else "No checkpoint yet."
+        )
 
     def _evaluate(self) -> None:
         self._sync()
@@ -371,9 +425,15 @@ class _Run(keras.callbacks.Callback):
                 )
                 if self.asked_by and self.devices.num_workers == 1:
                     return  # not all was counted
-                self.metrics = {f"validation/{name}": float(np.ravel(value)[0]) for name, value in counted.items()}
+                self.metrics = {
+                    f"validation/{name}": float(np.ravel(value)[0])
+                    for name, value in counted.items()
+                }
             for name, evaluator in self.evaluators.items():
-                self.metrics |= {f"{name}/{key}": float(value) for key, value in evaluator(self.trained_model).items()}
+                self.metrics |= {
+                    f"{name}/{key}": float(value)
+                    for key, value in evaluator(self.trained_model).items()
+                }
         self._measured_at = self.step
         self._check_metrics()
         self._write(self.metrics)
@@ -384,10 +444,13 @@ class _Run(keras.callbacks.Callback):
     def _check_metrics(self) -> None:
         if self.metrics.get("validation/examples") == 0:
             raise ValueError(
-                "No image of the validation set could be read: there is nothing to measure. Check the files that are "
+                "No image of the validation set could be read: there is nothing to measure. Check "
+                "the files that are "
                 "named in unreadable_test.txt, in the folder of the run."
             )
-        if wrong := [f"{name} is {value}" for name, value in self.metrics.items() if not np.isfinite(value)]:
+        if wrong := [
+            f"{name} is {value}" for name, value in self.metrics.items() if not np.isfinite(value)
+        ]:
             self._diverge(f"of what was measured, {', '.join(wrong[:3])}")
 
     def _save(self, *, must: bool) -> None:
@@ -397,13 +460,19 @@ class _Run(keras.callbacks.Callback):
             return
         metrics = self.metrics if self._measured_at == self.step else {}
         try:
-            self.checkpoints.save(self.step, state_of(self.learner, self.trained_model), metrics, self.window.rows())
+            self.checkpoints.save(
+                self.step, state_of(self.learner, self.trained_model), metrics, self.window.rows()
+            )
         except OSError as error:
             message = f"Step {self.step}: no checkpoint could be written in {self.checkpoints.folder}: {error}."
             if must:
-                raise OSError(f"{message} Older checkpoints are whole: make room, and run the same command.") from error
+                raise OSError(
+                    f"{message} Older checkpoints are whole: make room, and run the same command."
+                ) from error
             logging.error(
-                "%s Older ones are whole; the next attempt is in %d steps.", message, self.config.checkpoint_every
+                "%s Older ones are whole; the next attempt is in %d steps.",
+                message,
+                self.config.checkpoint_every,
             )
 
     def _sync(self) -> None:

@@ -1,11 +1,12 @@
-"""Losses, one number per example: softmax and sigmoid cross-entropy, and the bias a head starts from.
+"""Losses, one number per example: softmax and sigmoid cross-entropy, and the bias a head starts
+from.
 
-The mean over the batch and the weights of padded examples are the business of the train step. Everything here is
-computed in float32, whatever the model computes in.
+The mean over the batch and the weights of padded examples are the business of the train step.
+Everything here is computed in float32, whatever the model computes in.
 
-The paper names no loss. Its authors pre-trained on ImageNet-21k and JFT-300M with the sigmoid loss, summed over the
-classes and not averaged (big_vision@0127fb6 utils.py, configs/vit_i21k.py), and fine-tuned with softmax
-(vision_transformer@c6de1e5 train.py).
+The paper names no loss. Its authors pre-trained on ImageNet-21k and JFT-300M with the sigmoid loss,
+summed over the classes and not averaged (big_vision@0127fb6 utils.py, configs/vit_i21k.py), and
+fine-tuned with softmax (vision_transformer@c6de1e5 train.py).
 """
 
 import math
@@ -45,8 +46,8 @@ def sigmoid_cross_entropy(labels: Any, logits: Any, *, label_smoothing: float = 
     """Computes the binary cross-entropies of all classes of each example, and sums them.
 
     A smoothed target is (1 - s) * target + s / Y, as for softmax and as in Google's Scenic. Keras's
-    `BinaryCrossentropy` takes s / 2 instead: with 21,843 classes and s = 0.1, a thousand classes' worth of targets for
-    an image that shows one. It also averages over the classes.
+    `BinaryCrossentropy` takes s / 2 instead: with 21,843 classes and s = 0.1, a thousand classes'
+    worth of targets for an image that shows one. It also averages over the classes.
 
     Args:
         labels: Class of each example as an integer (B,), or its targets (B, Y): several may be 1.
@@ -63,23 +64,32 @@ def sigmoid_cross_entropy(labels: Any, logits: Any, *, label_smoothing: float = 
         >>> print(round(float(sigmoid_cross_entropy(np.array([0]), np.zeros((1, 1000)))[0]), 3))
         693.147
 
-    Source: big_vision@0127fb6 utils.py; label smoothing: scenic model_lib/base_models/model_utils.py.
+    Source: big_vision@0127fb6 utils.py; label smoothing: scenic
+        model_lib/base_models/model_utils.py.
     """
     logits = ops.cast(logits, "float32")
     targets = _smooth(_targets(labels, logits), label_smoothing)
-    # Softplus of both signs: `softplus(x) - targets * x` would cancel where the model is right and sure.
-    return ops.sum(targets * ops.softplus(-logits) + (1.0 - targets) * ops.softplus(logits), axis=-1)
+    # Softplus of both signs: `softplus(x) - targets * x` would cancel where the model is right and
+    # sure.
+    return ops.sum(
+        targets * ops.softplus(-logits) + (1.0 - targets) * ops.softplus(logits), axis=-1
+    )
 
 
-LOSSES: dict[Loss, Callable[..., Any]] = {"softmax": softmax_cross_entropy, "sigmoid": sigmoid_cross_entropy}
+LOSSES: dict[Loss, Callable[..., Any]] = {
+    "softmax": softmax_cross_entropy,
+    "sigmoid": sigmoid_cross_entropy,
+}
 
 
-# Labels and what the model gave, to the loss and the success (0 to 1) of each example, both (B,) float32.
+# Labels and what the model gave, to the loss and the success (0 to 1) of each example, both (B,)
+# float32.
 Objective = Callable[[Any, Any], tuple[Any, Any]]
 
 
 def classification(loss: Loss = "softmax", *, label_smoothing: float = 0.0) -> Objective:
-    """Returns the objective of a classifier: its loss, and whether the largest logit is that of the largest label.
+    """Returns the objective of a classifier: its loss, and whether the largest logit is that of the
+    largest label.
 
     Args:
         loss: A key of `LOSSES`.
@@ -99,17 +109,21 @@ def classification(loss: Loss = "softmax", *, label_smoothing: float = 0.0) -> O
     def objective(labels: Any, logits: Any) -> tuple[Any, Any]:
         classes = labels if len(labels.shape) == 1 else ops.argmax(labels, axis=-1)
         hits = ops.equal(ops.cast(classes, "int32"), ops.cast(ops.argmax(logits, axis=-1), "int32"))
-        return LOSSES[loss](labels, logits, label_smoothing=label_smoothing), ops.cast(hits, "float32")
+        return LOSSES[loss](labels, logits, label_smoothing=label_smoothing), ops.cast(
+            hits, "float32"
+        )
 
     return objective
 
 
 def default_head_bias(loss: Loss, num_classes: int) -> float:
-    """Returns the bias from which the head of a pre-training starts: 0 for softmax, -ln(Y) for sigmoid.
+    """Returns the bias from which the head of a pre-training starts: 0 for softmax, -ln(Y) for
+    sigmoid.
 
-    With a kernel of zeros, every class then has a probability of 1 / (Y + 1). From 0 it would be 1/2, and the first
-    thousands of steps would go into saying no to all classes. The authors' constants are this number rounded: -10 for
-    the 21,843 classes of ImageNet-21k, -6.9 for the 1000 of ImageNet.
+    With a kernel of zeros, every class then has a probability of 1 / (Y + 1). From 0 it would be
+    1/2, and the first thousands of steps would go into saying no to all classes. The authors'
+    constants are this number rounded: -10 for the 21,843 classes of ImageNet-21k, -6.9 for the 1000
+        of ImageNet.
 
     Raises:
         ValueError: If there is no such loss, or no class.
@@ -136,8 +150,10 @@ def _targets(labels: Any, logits: Any) -> Any:
     # Compared, for a last axis of 1 would be broadcast without a word.
     if len(labels.shape) != 2 or labels.shape[-1] != num_classes:
         raise ValueError(
-            f"`labels` must be integers of shape (B,) or targets of shape (B, {num_classes}). Received: "
-            f"labels of shape {tuple(labels.shape)}, {keras.backend.standardize_dtype(labels.dtype)}, and logits of "
+            f"`labels` must be integers of shape (B,) or targets of shape (B, {num_classes}). "
+            f"Received: "
+            f"labels of shape {tuple(labels.shape)}, "
+            f"{keras.backend.standardize_dtype(labels.dtype)}, and logits of "
             f"shape {tuple(logits.shape)}."
         )
     return ops.cast(labels, "float32")
@@ -145,5 +161,7 @@ def _targets(labels: Any, logits: Any) -> Any:
 
 def _smooth(targets: Any, label_smoothing: float) -> Any:
     if not 0.0 <= label_smoothing <= 1.0:
-        raise ValueError(f"`label_smoothing` must lie between 0 and 1. Received: {label_smoothing}.")
+        raise ValueError(
+            f"`label_smoothing` must lie between 0 and 1. Received: {label_smoothing}."
+        )
     return targets * (1.0 - label_smoothing) + label_smoothing / targets.shape[-1]

@@ -1,7 +1,8 @@
-"""Masked patch prediction: the paper's self-supervision. Half of the patch embeddings are corrupted, and the model says
-what colours were there.
+"""Masked patch prediction: the paper's self-supervision. Half of the patch embeddings are
+corrupted, and the model says what colours were there.
 
-Labels are not used. What is learned is the trunk: fine-tuning from the checkpoint drops the mask token and the head.
+Labels are not used. What is learned is the trunk: fine-tuning from the checkpoint drops the mask
+    token and the head.
 
 Source: arXiv:2010.11929, section 4.6 and appendix B.1.2. The authors' code was never released.
 """
@@ -43,11 +44,12 @@ class MaskedPatchesConfig:
         run: How to train. Its loss, label smoothing and mixup must be left alone.
         model: A name of `keras_vit.list_models()`, of a ViT or a hybrid.
         variant: Fields of its row to change, such as {"patch_size": 4, "depth": 6}.
-        model_options: `classifier` ("token", or "gap" for a model without a class token, as axial ones are), and what
-            `keras_vit.models.vit.encode_tokens` takes, such as `dropout_rate` and `position_embedding`.
+        model_options: `classifier` ("token", or "gap" for a model without a class token, as axial
+            ones are), and what `keras_vit.models.vit.encode_tokens` takes, such as `dropout_rate`
+            and `position_embedding`.
         image_size: Side of the square images, in pixels.
-        target: "mean_color": one of 512 colours for each patch; "small_patch": one for each pixel of the patch brought
-            down to 4 x 4; "pixels": the patch itself, with the squared error.
+        target: "mean_color": one of 512 colours for each patch; "small_patch": one for each pixel
+            of the patch brought down to 4 x 4; "pixels": the patch itself, with the squared error.
         corruption: Share of the patches that are corrupted; 0.15 was slightly worse in the paper.
         mask_share, swap_share: See `keras_vit.layers.MaskTokens`.
     """
@@ -64,16 +66,25 @@ class MaskedPatchesConfig:
 
     def __post_init__(self) -> None:
         if self.target not in TARGETS:
-            raise ValueError(f"`target` must be one of {', '.join(TARGETS)}. Received: {self.target!r}.")
+            raise ValueError(
+                f"`target` must be one of {', '.join(TARGETS)}. Received: {self.target!r}."
+            )
         if self.run.loss != "softmax" or self.run.label_smoothing or self.run.data.mixup_alpha:
-            raise ValueError("Masked patches have a loss of their own: leave `loss`, `label_smoothing` and mixup out.")
+            raise ValueError(
+                "Masked patches have a loss of their own: leave `loss`, `label_smoothing` and "
+                "mixup out."
+            )
 
 
-def pretrain_masked_patches(config: MaskedPatchesConfig, workdir: str | os.PathLike) -> dict[str, float]:
-    """Trains a model to predict corrupted patches; the same call on the same folder goes on where it stopped.
+def pretrain_masked_patches(
+    config: MaskedPatchesConfig, workdir: str | os.PathLike
+) -> dict[str, float]:
+    """Trains a model to predict corrupted patches; the same call on the same folder goes on where
+    it stopped.
 
-    Arguments, results and errors are those of `keras_vit.train.pretrain.pretrain`. "accuracy" is the share of the
-    corrupted patches whose colour is right. `masked_patches.png` shows what the model sees and says.
+    Arguments, results and errors are those of `keras_vit.train.pretrain.pretrain`. "accuracy" is
+    the share of the corrupted patches whose colour is right. `masked_patches.png` shows what the
+    model sees and says.
     """
     row = row_of(config.model, config.variant)
     if not isinstance(row, ViTVariant):
@@ -82,7 +93,10 @@ def pretrain_masked_patches(config: MaskedPatchesConfig, workdir: str | os.PathL
     class_token = resolve_classifier(row, options.pop("classifier", None)) == "token"
     known = inspect.signature(encode_tokens).parameters
     if unknown := sorted(set(options) - set(known)):
-        raise ValueError(f"`model_options` has {', '.join(unknown)}. Valid: classifier, {', '.join([*known][3:])}.")
+        raise ValueError(
+            f"`model_options` has {', '.join(unknown)}. Valid: classifier, "
+            f"{', '.join([*known][3:])}."
+        )
 
     def build(_num_classes: int) -> keras.Model:
         return masked_patch_model(
@@ -90,7 +104,10 @@ def pretrain_masked_patches(config: MaskedPatchesConfig, workdir: str | os.PathL
             config.image_size,
             config.target,
             mask=MaskTokens(
-                config.corruption, mask_share=config.mask_share, swap_share=config.swap_share, name="mask_token"
+                config.corruption,
+                mask_share=config.mask_share,
+                swap_share=config.swap_share,
+                name="mask_token",
             ),
             class_token=class_token,
             **options,
@@ -101,7 +118,9 @@ def pretrain_masked_patches(config: MaskedPatchesConfig, workdir: str | os.PathL
         build=build,
         image_size=config.image_size,
         objective=masked_patch_objective(config.target),
-        preview=lambda model, images, folder: _draw(model, images, config.target, folder / "masked_patches.png"),
+        preview=lambda model, images, folder: _draw(
+            model, images, config.target, folder / "masked_patches.png"
+        ),
     )
     return run(config, workdir, procedure)
 
@@ -122,12 +141,14 @@ def masked_patch_model(
         image_size: Side of the square images, in pixels.
         target: See `MaskedPatchesConfig`.
         mask: What corrupts the tokens.
-        class_token: Whether the encoder has one, for the fine-tuning that follows. Default: unless it is axial.
+        class_token: Whether the encoder has one, for the fine-tuning that follows. Default: unless
+        it is axial.
         **encoder_options: Further arguments of `keras_vit.models.vit.encode_tokens`.
 
     Returns:
-        Images (B, H, W, 3) in [-1, 1] to predictions (B, N, K), targets (B, N, ...), and what was done with each patch,
-        (B, N): see `MaskTokens`. Targets are float32 whatever the model computes in.
+        Images (B, H, W, 3) in [-1, 1] to predictions (B, N, K), targets (B, N, ...), and what was
+        done with each patch, (B, N): see `MaskTokens`. Targets are float32 whatever the model
+        computes in.
 
     Example:
         >>> row = keras_vit.variants.VIT_VARIANTS["ViT_Ti16"]
@@ -144,13 +165,18 @@ def masked_patch_model(
     tokens, kinds = mask(ops.reshape(patches, (-1, rows * columns, variant.width)))
     patches = ops.reshape(tokens, (-1, rows, columns, variant.width))
     tokens = encode_tokens(patches, variant, class_token=class_token, **encoder_options)
-    head = keras.layers.Dense(num_outputs, kernel_initializer="zeros", dtype=full_precision(), name="patch_predictions")
+    head = keras.layers.Dense(
+        num_outputs, kernel_initializer="zeros", dtype=full_precision(), name="patch_predictions"
+    )
     predictions = head(tokens[:, int(class_token) :])
-    return keras.Model(images, [predictions, targets, kinds], name=f"{variant.name.lower()}_masked_patches")
+    return keras.Model(
+        images, [predictions, targets, kinds], name=f"{variant.name.lower()}_masked_patches"
+    )
 
 
 def masked_patch_objective(target: str) -> Objective:
-    """Returns the objective: the mean over the corrupted patches of an image, and the share of right colours.
+    """Returns the objective: the mean over the corrupted patches of an image, and the share of
+    right colours.
 
     Example:
         >>> outputs = ops.zeros((1, 4, 512)), ops.zeros((1, 4), "int32"), ops.ones((1, 4), "int32")
@@ -163,7 +189,9 @@ def masked_patch_objective(target: str) -> Objective:
         corrupted = ops.cast(kinds > UNTOUCHED, "float32")
         number = ops.maximum(ops.sum(corrupted, axis=-1), 1.0)
         losses, hits = TARGETS[target].score(targets, ops.cast(predictions, "float32"))  # (B, N)
-        return ops.sum(losses * corrupted, axis=-1) / number, ops.sum(hits * corrupted, axis=-1) / number
+        return ops.sum(losses * corrupted, axis=-1) / number, ops.sum(
+            hits * corrupted, axis=-1
+        ) / number
 
     return objective
 
@@ -205,7 +233,9 @@ def _cut(images: Any, side: int) -> Any:
 def _small(images: Any, side: int) -> Any:
     """Patches brought down to 4 x 4 by averaging: (B, N, 16, 3)."""
     if side % SMALL:
-        raise ValueError(f'target="small_patch" needs patches of a multiple of {SMALL} pixels. Received: {side}.')
+        raise ValueError(
+            f'target="small_patch" needs patches of a multiple of {SMALL} pixels. Received: {side}.'
+        )
     patches, block = _cut(images, side), side // SMALL
     blocks = ops.reshape(patches, (-1, patches.shape[1], SMALL, block, SMALL, block, 3))
     return ops.reshape(ops.mean(blocks, axis=(3, 5)), (-1, patches.shape[1], SMALL**2, 3))
@@ -213,7 +243,9 @@ def _small(images: Any, side: int) -> Any:
 
 def _score_color(targets: Any, predictions: Any) -> tuple[Any, Any]:
     losses = ops.sparse_categorical_crossentropy(targets, predictions, from_logits=True)
-    hits = ops.equal(ops.cast(ops.argmax(predictions, axis=-1), "int32"), ops.cast(targets, "int32"))
+    hits = ops.equal(
+        ops.cast(ops.argmax(predictions, axis=-1), "int32"), ops.cast(targets, "int32")
+    )
     return losses, ops.cast(hits, "float32")
 
 
@@ -223,7 +255,10 @@ def _score_small(targets: Any, predictions: Any) -> tuple[Any, Any]:
 
 
 def _score_pixels(targets: Any, predictions: Any) -> tuple[Any, Any]:
-    means = (ops.mean(ops.reshape(x, (-1, x.shape[1], x.shape[2] // 3, 3)), axis=2) for x in (targets, predictions))
+    means = (
+        ops.mean(ops.reshape(x, (-1, x.shape[1], x.shape[2] // 3, 3)), axis=2)
+        for x in (targets, predictions)
+    )
     hits = ops.equal(*map(color_classes, means))
     return ops.mean(ops.square(predictions - targets), axis=-1), ops.cast(hits, "float32")
 
@@ -236,7 +271,8 @@ class Target:
         num_outputs: Side of a patch, in pixels, to the number K of outputs.
         make: Images and side to the targets.
         score: Targets and predictions, both (B, N, ...), to losses and hits, (B, N).
-        paint: Outputs (B, N, K) and side to colours (B, N, p, p, 3) in [-1, 1], p whatever fits; NumPy.
+        paint: Outputs (B, N, K) and side to colours (B, N, p, p, 3) in [-1, 1], p whatever fits;
+            NumPy.
     """
 
     num_outputs: Callable[[int], int]
@@ -275,7 +311,9 @@ def _draw(model: keras.Model, images: np.ndarray, target: str, path: Path) -> No
     predictions = ops.convert_to_numpy(model(pixels, training=False)[0])
     grid = math.isqrt(predictions.shape[1])
     side = images.shape[1] // grid
-    kinds, places = map(ops.convert_to_numpy, model.get_layer("mask_token").plan(1, grid * grid, training=False))
+    kinds, places = map(
+        ops.convert_to_numpy, model.get_layer("mask_token").plan(1, grid * grid, training=False)
+    )
     cut = ops.convert_to_numpy(_cut(pixels, side))
     said = TARGETS[target].paint(predictions, side)
     times = side // said.shape[2]

@@ -1,4 +1,5 @@
-"""A new head, which starts at zero, on a trained trunk: of a checkpoint or of a model in memory; at any resolution.
+"""A new head, which starts at zero, on a trained trunk: of a checkpoint or of a model in memory; at
+any resolution.
 
 Source: arXiv:2010.11929, section 3.2 and B.1.1.
 """
@@ -43,23 +44,36 @@ def on_trunk(
         bias: Where its bias starts.
         **options: Further arguments of the model.
     """
-    classifier = "gap" if isinstance(row, ResNetVariant) else options.get("classifier") or resolve_classifier(row, None)
+    classifier = (
+        "gap"
+        if isinstance(row, ResNetVariant)
+        else options.get("classifier") or resolve_classifier(row, None)
+    )
     if classifier not in POOLING_OF:
-        raise ValueError(f"`classifier` must be one of {', '.join(POOLING_OF)}. Received: {classifier!r}.")
+        raise ValueError(
+            f"`classifier` must be one of {', '.join(POOLING_OF)}. Received: {classifier!r}."
+        )
     pooling = POOLING_OF[classifier]
     shape = (image_size, image_size, 3)
-    trunk = application(row)(weights=weights, include_top=False, pooling=pooling, input_shape=shape, **options)
-    return ClassTokenModel(trunk.input, classify(trunk.output, num_classes, bias=bias), name=trunk.name)
+    trunk = application(row)(
+        weights=weights, include_top=False, pooling=pooling, input_shape=shape, **options
+    )
+    return ClassTokenModel(
+        trunk.input, classify(trunk.output, num_classes, bias=bias), name=trunk.name
+    )
 
 
-def with_new_head(model: keras.Model, image_size: int, num_classes: int, *, bias: float = 0.0) -> keras.Model:
-    """Returns a copy of a model of this package that gives logits: its weights, another size, and a head of zeros.
+def with_new_head(
+    model: keras.Model, image_size: int, num_classes: int, *, bias: float = 0.0
+) -> keras.Model:
+    """Returns a copy of a model of this package that gives logits: its weights, another size, and a
+    head of zeros.
 
     The given model stays as it is.
 
     Args:
-        model: With a head, which is dropped whole, or with one vector for each image; also within a model that scales
-            pixels to [-1, 1] in front of it and has a head of its own.
+        model: With a head, which is dropped whole, or with one vector for each image; also within a
+            model that scales pixels to [-1, 1] in front of it and has a head of its own.
         image_size: Side of the square images, in pixels.
         num_classes: Of the new head.
         bias: Where its bias starts.
@@ -74,27 +88,38 @@ def with_new_head(model: keras.Model, image_size: int, num_classes: int, *, bias
     """
     trunk = _trunk(model)
     images = keras.Input((image_size, image_size, 3))
-    copy = keras.models.clone_model(trunk, input_tensors=images, clone_function=_at_size(trunk, image_size))
+    copy = keras.models.clone_model(
+        trunk, input_tensors=images, clone_function=_at_size(trunk, image_size)
+    )
     tables = [layer for layer in trunk.layers if isinstance(layer, AddPositionEmbs)]
     positions = (
-        PositionResize(checkpoint_grid=tables[0].grid, interpolation=tables[0].interpolation) if tables else None
+        PositionResize(checkpoint_grid=tables[0].grid, interpolation=tables[0].interpolation)
+        if tables
+        else None
     )
     restore(copy.layers, state(trunk.layers), positions=positions, origin=f"the model {model.name}")
-    return ClassTokenModel(copy.input, classify(copy.output, num_classes, bias=bias), name=model.name)
+    return ClassTokenModel(
+        copy.input, classify(copy.output, num_classes, bias=bias), name=model.name
+    )
 
 
 def _trunk(model: keras.Model) -> keras.Model:
-    """From pixels in [-1, 1] to what the head reads, behind what scales pixels; refuses what could not be saved."""
+    """From pixels in [-1, 1] to what the head reads, behind what scales pixels; refuses what could
+    not be saved.
+    """
     if not _has_layers_of_ours(model):
         raise ValueError(
-            f"{model.name} is no model of this package, and only such models are fine-tuned here. Train it with "
+            f"{model.name} is no model of this package, and only such models are fine-tuned here. "
+            f"Train it with "
             "Keras's own `fit`."
         )
     entry = find_entry(model)
     if abs(entry.low + 1) > 0.02 or abs(entry.high - 1) > 0.02:
         raise ValueError(
-            f"The first layer of {model.name} was trained on pixels from {entry.low:.3g} to {entry.high:.3g}, and "
-            "images are scaled to [-1, 1] here. Fine-tune it with Keras, or begin it with what scales pixels to "
+            f"The first layer of {model.name} was trained on pixels from {entry.low:.3g} to "
+            f"{entry.high:.3g}, and "
+            "images are scaled to [-1, 1] here. Fine-tune it with Keras, or begin it with what "
+            "scales pixels to "
             "[-1, 1], such as `keras.layers.Rescaling(1 / 127.5, offset=-1)`."
         )
     inner = entry.model
@@ -103,7 +128,8 @@ def _trunk(model: keras.Model) -> keras.Model:
     features = strip_head(inner) if head is None else inner.get_layer(head).input
     if isinstance(features, list) or len(features.shape) != 2:
         raise ValueError(
-            "The model must give one vector for each image. Build it with a head, or with `pooling`. "
+            "The model must give one vector for each image. Build it with a head, or with "
+            "`pooling`. "
             f"Received: a model whose last layers are {', '.join(names[-3:])}."
         )
     return keras.Model(entry.images, features, name=model.name)
@@ -111,11 +137,18 @@ def _trunk(model: keras.Model) -> keras.Model:
 
 def _has_layers_of_ours(model: keras.Model) -> bool:
     steps = [call.operation for call in calls_of(model)]
-    return any(_has_layers_of_ours(step) or type(step).__module__.startswith("keras_vit.") for step in steps)
+    return any(
+        _has_layers_of_ours(step) or type(step).__module__.startswith("keras_vit.")
+        for step in steps
+    )
 
 
-def _at_size(trunk: keras.Model, image_size: int) -> Callable[[keras.layers.Layer], keras.layers.Layer]:
-    """How a layer is made anew for another image size: position tables and the row of tokens depend on it."""
+def _at_size(
+    trunk: keras.Model, image_size: int
+) -> Callable[[keras.layers.Layer], keras.layers.Layer]:
+    """How a layer is made anew for another image size: position tables and the row of tokens depend
+    on it.
+    """
     names = [layer.name for layer in trunk.layers]
     grid = (0, 0)
     if "embedding" in names:
@@ -145,7 +178,9 @@ def _at_size(trunk: keras.Model, image_size: int) -> Callable[[keras.layers.Laye
 
 
 def weights_sha256(model: keras.Model) -> str:
-    """Returns the beginning of a hash of all weights in front of the head, which is the last layer."""
+    """Returns the beginning of a hash of all weights in front of the head, which is the last
+    layer.
+    """
     digest = hashlib.sha256()
     for name, array in sorted(state(model.layers[:-1]).items()):
         digest.update(name.encode() + np.ascontiguousarray(array).tobytes())

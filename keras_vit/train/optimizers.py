@@ -1,10 +1,12 @@
-"""The optimizer of a run: parameter groups, decay masks, learning rates by layer, averaging, loss scaling.
+"""The optimizer of a run: parameter groups, decay masks, learning rates by layer, averaging, loss
+scaling.
 
-What is *not* here: the reduction over replicas and the clipping of the reduced gradient. They belong to the training
-step, because Keras clips each replica's gradient before the sum, and the paper clips the sum.
+What is *not* here: the reduction over replicas and the clipping of the reduced gradient. They
+belong to the training step, because Keras clips each replica's gradient before the sum, and the
+paper clips the sum.
 
-Source: arXiv:2010.11929, tables 3 and 4; decoupled decay arXiv:1711.05101; layer-wise rates arXiv:2106.08254 (BEiT);
-Muon arXiv:2502.16982.
+Source: arXiv:2010.11929, tables 3 and 4; decoupled decay arXiv:1711.05101; layer-wise rates
+arXiv:2106.08254 (BEiT); Muon arXiv:2502.16982.
 """
 
 import re
@@ -20,8 +22,8 @@ from keras_vit.weights.restore import named_variables
 
 _CLIP = "set `clip_norm`, which clips the gradient of the whole batch"
 _AVERAGE = "set `average_momentum`, and the run evaluates with the average"
-# Arguments of Keras's optimizers that a run does not pass on: its training step does this itself, and on TensorFlow it
-# would ignore them.
+# Arguments of Keras's optimizers that a run does not pass on: its training step does this itself,
+# and on TensorFlow it would ignore them.
 REPLACED_OPTIONS = {
     "learning_rate": "set `learning_rate` and `schedule`",
     "weight_decay": "set `weight_decay` and `decay`",
@@ -49,14 +51,20 @@ class OptimizerConfig:
         schedule: See `keras_vit.train.schedules.learning_rate_schedule`.
         warmup_steps: Steps of linear warm-up, from 0.
         schedule_options: Further arguments of the schedule, such as `linear_end`.
-        weight_decay: Decoupled, and multiplied by the current learning rate; 0.03 to 0.3 in table 3.
-        decay: "kernels" (as the authors' later code) or "all" (as their first: biases, norms and positions too).
+        weight_decay: Decoupled, and multiplied by the current learning rate; 0.03 to 0.3 in table
+            3.
+        decay: "kernels" (as the authors' later code) or "all" (as their first: biases, norms and
+            positions too).
         clip_norm: Largest global norm of the gradient of the whole batch; None for no limit.
-        average_momentum: Keep a Polyak average with this momentum and evaluate with it; None for none.
+        average_momentum: Keep a Polyak average with this momentum and evaluate with it; None for
+            none.
         layer_decay: Factor on the learning rate from each layer to the one below; None for none.
-        frozen: Regular expressions; variables whose names contain a match do not move. Names are those
-            of checkpoints: "embedding/kernel", "encoderblock_3/attention/query/kernel", "head/bias".
-        options: Further arguments of the optimizer, such as `beta_2` or `momentum`; none of `REPLACED_OPTIONS`.
+        frozen: Regular expressions; variables whose names contain a match do not move. Names are
+            those
+            of checkpoints: "embedding/kernel", "encoderblock_3/attention/query/kernel",
+                "head/bias".
+        options: Further arguments of the optimizer, such as `beta_2` or `momentum`; none of
+            `REPLACED_OPTIONS`.
     """
 
     name: str = "adam"
@@ -74,17 +82,30 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         problems = [
-            (self.name not in OPTIMIZERS, f"`name` must be one of {', '.join(OPTIMIZERS)}. Received: {self.name!r}."),
-            (self.decay not in ("kernels", "all"), f'`decay` must be "kernels" or "all". Received: {self.decay!r}.'),
-            (self.learning_rate < 0, f"`learning_rate` must not be negative. Received: {self.learning_rate}."),
-            (self.weight_decay < 0, f"`weight_decay` must not be negative. Received: {self.weight_decay}."),
+            (
+                self.name not in OPTIMIZERS,
+                f"`name` must be one of {', '.join(OPTIMIZERS)}. Received: {self.name!r}.",
+            ),
+            (
+                self.decay not in ("kernels", "all"),
+                f'`decay` must be "kernels" or "all". Received: {self.decay!r}.',
+            ),
+            (
+                self.learning_rate < 0,
+                f"`learning_rate` must not be negative. Received: {self.learning_rate}.",
+            ),
+            (
+                self.weight_decay < 0,
+                f"`weight_decay` must not be negative. Received: {self.weight_decay}.",
+            ),
             (
                 self.clip_norm is not None and self.clip_norm <= 0,
                 f"`clip_norm` must be above 0, or None for no limit. Received: {self.clip_norm}.",
             ),
             (
                 self.average_momentum is not None and not 0 <= self.average_momentum < 1,
-                f"`average_momentum` must be in [0, 1), or None for none. Received: {self.average_momentum}.",
+                f"`average_momentum` must be in [0, 1), or None for none. Received: "
+                f"{self.average_momentum}.",
             ),
             (
                 self.layer_decay is not None and not 0 < self.layer_decay <= 1,
@@ -103,17 +124,20 @@ class OptimizerConfig:
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class Momentum(keras.optimizers.Optimizer):
-    """Stochastic gradient descent with momentum as the reference has it: the rate scales the finished velocity.
+    """Stochastic gradient descent with momentum as the reference has it: the rate scales the
+    finished velocity.
 
         velocity = momentum * velocity + gradient
         weight   = weight - rate * velocity
 
-    Keras puts the rate inside the velocity. The two differ while the rate moves, and then this one is the paper's.
+    Keras puts the rate inside the velocity. The two differ while the rate moves, and then this one
+    is the paper's.
 
     Args:
         learning_rate: A number or a schedule.
         momentum: 0.9 in the paper.
-        **kwargs: As of `keras.optimizers.Optimizer`: `weight_decay` is decoupled and multiplied by the rate.
+        **kwargs: As of `keras.optimizers.Optimizer`: `weight_decay` is decoupled and multiplied by
+            the rate.
 
     Example:
         >>> Momentum(0.03).momentum
@@ -122,7 +146,13 @@ class Momentum(keras.optimizers.Optimizer):
     Source: arXiv:2010.11929, table 4; `optax.sgd`, which the reference uses.
     """
 
-    def __init__(self, learning_rate: Any = 0.03, momentum: float = 0.9, name: str = "momentum", **kwargs: Any):
+    def __init__(
+        self,
+        learning_rate: Any = 0.03,
+        momentum: float = 0.9,
+        name: str = "momentum",
+        **kwargs: Any,
+    ):
         super().__init__(learning_rate=learning_rate, name=name, **kwargs)
         self.momentum = momentum
 
@@ -134,7 +164,8 @@ class Momentum(keras.optimizers.Optimizer):
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         velocity = self._velocities[self._get_variable_index(variable)]
-        # From the stored velocity, not from one read before the assignment: replicas each update their own copy.
+        # From the stored velocity, not from one read before the assignment: replicas each update
+        # their own copy.
         moved = ops.add(ops.multiply(ops.cast(velocity, gradient.dtype), self.momentum), gradient)
         self.assign(velocity, moved)
         self.assign_sub(variable, ops.multiply(ops.cast(learning_rate, gradient.dtype), moved))
@@ -144,9 +175,11 @@ class Momentum(keras.optimizers.Optimizer):
 
 
 class Averages(keras.optimizers.Optimizer):
-    """A running average of weights (Polyak), written as an optimizer whose gradients are the weights.
+    """A running average of weights (Polyak), written as an optimizer whose gradients are the
+    weights.
 
-    So it is updated as any optimizer updates its variables: on each replica its own copy, nothing sent.
+    So it is updated as any optimizer updates its variables: on each replica its own copy, nothing
+        sent.
 
     Args:
         momentum: Share of the old average that each step keeps; 0.9999 in the paper's table 2. The
@@ -158,8 +191,13 @@ class Averages(keras.optimizers.Optimizer):
         self.momentum = momentum
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        kept = ops.multiply(ops.cast(ops.not_equal(self.iterations, 0), variable.dtype), self.momentum)
-        self.assign(variable, ops.add(ops.multiply(kept, variable), ops.multiply(ops.subtract(1.0, kept), gradient)))
+        kept = ops.multiply(
+            ops.cast(ops.not_equal(self.iterations, 0), variable.dtype), self.momentum
+        )
+        self.assign(
+            variable,
+            ops.add(ops.multiply(kept, variable), ops.multiply(ops.subtract(1.0, kept), gradient)),
+        )
 
 
 class ParameterGroups(keras.optimizers.Optimizer):
@@ -169,9 +207,10 @@ class ParameterGroups(keras.optimizers.Optimizer):
         group_of: Variable to the name of its group.
         rules: Name of a group to its optimizer. Clipping is the training step's.
         average_momentum: See `Averages`; None keeps none.
-        without_gradient: Whether the true gradient of a variable is 0, so that what is computed is rounding noise.
-        initial_loss_scale: For float16: the loss is multiplied by it, and it moves as gradients overflow
-            or do not; None for the other precisions.
+        without_gradient: Whether the true gradient of a variable is 0, so that what is computed is
+            rounding noise.
+        initial_loss_scale: For float16: the loss is multiplied by it, and it moves as gradients
+            overflow or do not; None for the other precisions.
 
     Gradients that reach `apply` are reduced over replicas, clipped, and finite.
     """
@@ -186,7 +225,8 @@ class ParameterGroups(keras.optimizers.Optimizer):
         initial_loss_scale: float | None = None,
         name: str = "parameter_groups",
     ):
-        super().__init__(learning_rate=0.0, name=name)  # of its own it has none: see `learning_rates`
+        # of its own it has none: see `learning_rates`
+        super().__init__(learning_rate=0.0, name=name)
         self.group_of = group_of
         self.rules = dict(rules)
         self.average_momentum = average_momentum
@@ -202,17 +242,25 @@ class ParameterGroups(keras.optimizers.Optimizer):
         super().build(variables)
         names = [self.group_of(variable) for variable in variables]
         self._noise = [self.without_gradient(variable) for variable in variables]
-        self._members = {name: [i for i, other in enumerate(names) if other == name] for name in sorted(set(names))}
+        self._members = {
+            name: [i for i, other in enumerate(names) if other == name]
+            for name in sorted(set(names))
+        }
         for name, indices in self._members.items():
             self.rules[name].build([variables[i] for i in indices])
         if self._averager is not None:
             self.averages = [self.add_variable_from_reference(v, name="average") for v in variables]
             for average, variable in zip(self.averages, variables, strict=True):
-                average.assign(ops.copy(variable))  # JAX would share the buffer, and then donate it twice
+                # JAX would share the buffer, and then donate it twice
+                average.assign(ops.copy(variable))
             self._averager.build(self.averages)
         if self.initial_loss_scale is not None:
-            self.loss_scale = self.add_variable((), initializer="zeros", dtype="float32", name="loss_scale")
-            self.finite_steps = self.add_variable((), initializer="zeros", dtype="int32", name="finite_steps")
+            self.loss_scale = self.add_variable(
+                (), initializer="zeros", dtype="float32", name="loss_scale"
+            )
+            self.finite_steps = self.add_variable(
+                (), initializer="zeros", dtype="int32", name="finite_steps"
+            )
             self.loss_scale.assign(self.initial_loss_scale)
 
     @property
@@ -223,19 +271,33 @@ class ParameterGroups(keras.optimizers.Optimizer):
 
     def without_noise(self, gradients: Sequence) -> list:
         """Returns the gradients, with zeros where the true gradient is 0."""
-        return [ops.zeros_like(g) if noise else g for g, noise in zip(gradients, self._noise, strict=True)]
+        return [
+            ops.zeros_like(g) if noise else g
+            for g, noise in zip(gradients, self._noise, strict=True)
+        ]
 
     def parts(self, gradients: Sequence) -> Iterator[tuple[keras.optimizers.Optimizer, list, list]]:
-        """Yields (optimizer, its variables, its gradients); the averages come last, when the weights have moved."""
+        """Yields (optimizer, its variables, its gradients); the averages come last, when the
+        weights have moved.
+        """
         if len(gradients) != len(self._trainable_variables):
             raise ValueError(
-                f"This optimizer was built for {len(self._trainable_variables)} variables. Received "
+                f"This optimizer was built for {len(self._trainable_variables)} variables. "
+                f"Received "
                 f"{len(gradients)} gradients. Freeze before the optimizer is built."
             )
         for name, indices in self._members.items():
-            yield self.rules[name], [self._trainable_variables[i] for i in indices], [gradients[i] for i in indices]
+            yield (
+                self.rules[name],
+                [self._trainable_variables[i] for i in indices],
+                [gradients[i] for i in indices],
+            )
         if self._averager is not None:
-            yield self._averager, self.averages, [variable.value for variable in self._trainable_variables]
+            yield (
+                self._averager,
+                self.averages,
+                [variable.value for variable in self._trainable_variables],
+            )
 
     def apply(self, grads: Sequence, trainable_variables: Sequence | None = None) -> None:
         for rule, variables, gradients in self.parts(grads):
@@ -246,22 +308,31 @@ class ParameterGroups(keras.optimizers.Optimizer):
         """Halves the loss scale after an overflow; doubles it after 2000 steps without one."""
         steps = ops.where(finite, ops.add(self.finite_steps, 1), 0)
         grown = ops.greater_equal(steps, 2000)
-        scale = ops.where(finite, ops.where(grown, self.loss_scale * 2.0, self.loss_scale), self.loss_scale / 2.0)
+        scale = ops.where(
+            finite, ops.where(grown, self.loss_scale * 2.0, self.loss_scale), self.loss_scale / 2.0
+        )
         self.loss_scale.assign(ops.maximum(scale, 1.0))
         self.finite_steps.assign(ops.where(grown, 0, steps))
 
     def finalize_variable_values(self, var_list: list) -> None:
-        """Leaves the weights alone: Keras would end `fit` by overwriting them with their averages."""
+        """Leaves the weights alone: Keras would end `fit` by overwriting them with their
+        averages.
+        """
 
     def learning_rates(self, step: int) -> dict[str, float]:
         """Returns the learning rate of each group at a step."""
-        rates = {name: self.rules[name]._learning_rate for name in getattr(self, "_members", self.rules)}
+        rates = {
+            name: self.rules[name]._learning_rate for name in getattr(self, "_members", self.rules)
+        }
         return {name: float(rate(step) if callable(rate) else rate) for name, rate in rates.items()}
 
     def get_config(self) -> dict:
-        # Which variable is in which group is a function of the model, so the optimizer alone has no config; and nothing
-        # needs one: checkpoints hold its variables, and what users save is the model, not the learner.
-        raise NotImplementedError("An optimizer of parameter groups is made by `make_optimizer`, from its config.")
+        # Which variable is in which group is a function of the model, so the optimizer alone has no
+        # config; and nothing needs one: checkpoints hold its variables, and what users save is the
+        # model, not the learner.
+        raise NotImplementedError(
+            "An optimizer of parameter groups is made by `make_optimizer`, from its config."
+        )
 
 
 def _adam(**options: Any) -> keras.optimizers.Optimizer:
@@ -270,8 +341,11 @@ def _adam(**options: Any) -> keras.optimizers.Optimizer:
 
 
 def _muon(**options: Any) -> keras.optimizers.Optimizer:
-    """Matrices of the blocks by Muon, scaled so that Adam's rates fit; embedding, head, norms and biases by Adam."""
-    decay = options.pop("weight_decay", None)  # Keras's defaults are 0.1 for matrices and 0.004 for the rest
+    """Matrices of the blocks by Muon, scaled so that Adam's rates fit; embedding, head, norms and
+    biases by Adam.
+    """
+    # Keras's defaults are 0.1 for matrices and 0.004 for the rest
+    decay = options.pop("weight_decay", None)
     defaults = {"epsilon": 1e-8, "exclude_layers": ["predictions"], "adam_weight_decay": decay}
     return keras.optimizers.Muon(weight_decay=decay, **{**defaults, **options})
 
@@ -294,7 +368,8 @@ OPTIMIZERS: dict[str, Callable[..., keras.optimizers.Optimizer]] = {
 def make_optimizer(
     config: OptimizerConfig, model: keras.Model, total_steps: int, *, loss_scaling: bool = False
 ) -> ParameterGroups:
-    """Returns the optimizer of a run, built, with one group for each pair of learning rate and decay.
+    """Returns the optimizer of a run, built, with one group for each pair of learning rate and
+    decay.
 
     Freezes what `config.frozen` names: those variables of `model` stop being trainable.
 
@@ -317,7 +392,9 @@ def make_optimizer(
     named = named_variables(model.layers)
     _freeze(named, config.frozen)
     name_of = {id(variable): name for name, variable in named.items()}
-    multipliers = _multipliers(list(dict.fromkeys(name.split("/")[0] for name in named)), config.layer_decay)
+    multipliers = _multipliers(
+        list(dict.fromkeys(name.split("/")[0] for name in named)), config.layer_decay
+    )
 
     def group_of(variable: keras.Variable) -> str:
         name = name_of[id(variable)]
@@ -334,8 +411,8 @@ def make_optimizer(
         group_of,
         rules,
         average_momentum=config.average_momentum,
-        # Softmax does not see what is added to all keys. Adam would blow the rounding noise up to full steps, and no
-        # two devices round alike.
+        # Softmax does not see what is added to all keys. Adam would blow the rounding noise up to
+        # full steps, and no two devices round alike.
         without_gradient=lambda variable: name_of[id(variable)].endswith("/key/bias"),
         initial_loss_scale=2.0**15 if loss_scaling else None,
     )
@@ -343,7 +420,9 @@ def make_optimizer(
     return optimizer
 
 
-def _rule(config: OptimizerConfig, group: str, multiplier: float, total_steps: int) -> keras.optimizers.Optimizer:
+def _rule(
+    config: OptimizerConfig, group: str, multiplier: float, total_steps: int
+) -> keras.optimizers.Optimizer:
     options = dict(config.schedule_options)
     if config.schedule == "linear":
         options["linear_end"] = options.get("linear_end", 1e-5) * multiplier
@@ -354,28 +433,49 @@ def _rule(config: OptimizerConfig, group: str, multiplier: float, total_steps: i
         warmup_steps=config.warmup_steps,
         **options,
     )
-    decay = config.weight_decay if group.endswith("_decay") and not group.endswith("_no_decay") else None
-    return OPTIMIZERS[config.name](learning_rate=rate, weight_decay=decay, name=group, **config.options)
+    decay = (
+        config.weight_decay
+        if group.endswith("_decay") and not group.endswith("_no_decay")
+        else None
+    )
+    return OPTIMIZERS[config.name](
+        learning_rate=rate, weight_decay=decay, name=group, **config.options
+    )
 
 
 def _freeze(named: Mapping[str, keras.Variable], patterns: Iterable[str]) -> None:
-    unmatched = [pattern for pattern in patterns if not any(re.search(pattern, name) for name in named)]
+    unmatched = [
+        pattern for pattern in patterns if not any(re.search(pattern, name) for name in named)
+    ]
     if unmatched:
         raise ValueError(
-            f"`frozen` matches no variable: {', '.join(map(repr, unmatched))}. Names look like these: "
+            f"`frozen` matches no variable: {', '.join(map(repr, unmatched))}. Names look like "
+            f"these: "
             f"{', '.join(list(named)[:4])}, ..."
         )
     for name, variable in named.items():
         if any(re.search(pattern, name) for pattern in patterns):
             variable.trainable = False
     if not any(variable.trainable for variable in named.values()):
-        raise ValueError(f"Nothing is left to train: `frozen` matches every variable. Received: {list(patterns)}.")
+        raise ValueError(
+            f"Nothing is left to train: `frozen` matches every variable. Received: "
+            f"{list(patterns)}."
+        )
 
 
 def _multipliers(layers: list[str], layer_decay: float | None) -> dict[str, float]:
-    """Layer to factor: 1 for what follows the last block, and one `layer_decay` less for each block below."""
-    is_block = [re.fullmatch(r"encoderblock_\d+|block\d+_unit\d+", layer) is not None for layer in layers]
+    """Layer to factor: 1 for what follows the last block, and one `layer_decay` less for each block
+    below.
+    """
+    is_block = [
+        re.fullmatch(r"encoderblock_\d+|block\d+_unit\d+", layer) is not None for layer in layers
+    ]
     num_blocks = sum(is_block)
     depths = [sum(is_block[: index + 1]) for index in range(len(layers))]
-    depths = [d + (d == num_blocks and not block) for d, block in zip(depths, is_block, strict=True)]
-    return {layer: (layer_decay or 1.0) ** (max(depths) - d) for layer, d in zip(layers, depths, strict=True)}
+    depths = [
+        d + (d == num_blocks and not block) for d, block in zip(depths, is_block, strict=True)
+    ]
+    return {
+        layer: (layer_decay or 1.0) ** (max(depths) - d)
+        for layer, d in zip(layers, depths, strict=True)
+    }

@@ -19,7 +19,8 @@ class PretrainConfig:
         run: How to train.
         model: A name of `keras_vit.list_models()`.
         variant: Fields of its row to change, such as {"patch_size": 4, "depth": 6}.
-        model_options: Further arguments of the model, such as `classifier`, `representation_size`, `dropout_rate`.
+        model_options: Further arguments of the model, such as `classifier`, `representation_size`,
+            `dropout_rate`.
         image_size: Side of the square images, in pixels.
     """
 
@@ -31,11 +32,13 @@ class PretrainConfig:
 
 
 def pretrain(config: PretrainConfig, workdir: str | os.PathLike) -> dict[str, float]:
-    """Trains a model from random weights; the same call on the same folder goes on where it stopped.
+    """Trains a model from random weights; the same call on the same folder goes on where it
+    stopped.
 
     Args:
         config: See `PretrainConfig`.
-        workdir: For checkpoints, logs, `model.npz` (averaged where averages are kept), curve and report.
+        workdir: For checkpoints, logs, `model.npz` (averaged where averages are kept), curve and
+            report.
 
     Returns:
         The metrics of the last evaluation, and "state_sha256".
@@ -48,10 +51,17 @@ def pretrain(config: PretrainConfig, workdir: str | os.PathLike) -> dict[str, fl
     row = row_of(config.model, config.variant)
 
     def build(num_classes: int):
-        options = {"head_bias": default_head_bias(config.run.loss, num_classes), **config.model_options}
+        options = {
+            "head_bias": default_head_bias(config.run.loss, num_classes),
+            **config.model_options,
+        }
         shape = (config.image_size, config.image_size, 3)
         return application(row)(
-            weights=None, input_shape=shape, classes=num_classes, classifier_activation=None, **options
+            weights=None,
+            input_shape=shape,
+            classes=num_classes,
+            classifier_activation=None,
+            **options,
         )
 
     title = f"{row.name} on {config.run.data.name or config.run.data.kind}"

@@ -1,4 +1,6 @@
-"""What a person sees while a run goes on: a bar with speed, time left, waiting for input, and memory."""
+"""What a person sees while a run goes on: a bar with speed, time left, waiting for input, and
+memory.
+"""
 
 import sys
 import threading
@@ -18,8 +20,9 @@ _SECONDS_BETWEEN_LINES = 30  # in a log file a bar is one line each time
 class InputClock:
     """Measures which part of the time a step waits for its batch.
 
-    The input pipeline calls `stamp` when a batch is ready, before it is queued; the loop calls `begin` when it
-    asks for one and `end` when the step is done. Only what is ready after it was asked for was waited for.
+    The input pipeline calls `stamp` when a batch is ready, before it is queued; the loop calls
+    `begin` when it asks for one and `end` when the step is done. Only what is ready after it was
+    asked for was waited for.
     """
 
     def __init__(self) -> None:
@@ -35,7 +38,8 @@ class InputClock:
 
     def begin(self) -> None:
         now = time.perf_counter()
-        self._waited += now - self._ended  # some backends fetch the batch before they say that the step begins
+        # some backends fetch the batch before they say that the step begins
+        self._waited += now - self._ended
         self._begun = now
 
     def end(self) -> float:
@@ -60,7 +64,9 @@ class InputClock:
 
 
 def memory_in_use_gb() -> float:
-    """Returns the memory in use, in 10^9 bytes: that of the accelerator if it says, else of this process."""
+    """Returns the memory in use, in 10^9 bytes: that of the accelerator if it says, else of this
+    process.
+    """
     of_accelerator = memory_gb()
     return psutil.Process().memory_info().rss / 1e9 if of_accelerator is None else of_accelerator
 
@@ -68,7 +74,8 @@ def memory_in_use_gb() -> float:
 class SilenceAlarm:
     """Says it, once for each silence, when nothing has been heard of for long.
 
-    Of several workers that compute together one may die, and the others wait for it in native code for ever.
+    Of several workers that compute together one may die, and the others wait for it in native code
+    for ever.
 
     Args:
         say: Takes the sentence.
@@ -92,8 +99,10 @@ class SilenceAlarm:
         while not self._over:
             if not self._heard.wait(self._seconds):
                 self._say(
-                    f"No step has ended for {self._seconds:.0f} s. If another worker of this run has died, end this "
-                    "process too, and start the same command on all of them: it goes on from the last checkpoint."
+                    f"No step has ended for {self._seconds:.0f} s. If another worker of this run "
+                    f"has died, end this "
+                    "process too, and start the same command on all of them: it goes on from the "
+                    "last checkpoint."
                 )
                 self._heard.wait()
             self._heard.clear()

@@ -1,7 +1,9 @@
-"""Reading recipes: a config from a Python file, with changes from a command line, or in its smoke form.
+"""Reading recipes: a config from a Python file, with changes from a command line, or in its smoke
+form.
 
-A recipe is a Python file with a function `get_config(arg)` that returns a complete, frozen config. It is code, so that
-one recipe can be made of another with `dataclasses.replace`; a field is changed by its dotted name.
+A recipe is a Python file with a function `get_config(arg)` that returns a complete, frozen config.
+It is code, so that one recipe can be made of another with `dataclasses.replace`; a field is changed
+by its dotted name.
 """
 
 import ast
@@ -22,17 +24,19 @@ def load_config(recipe: str, overrides: Sequence[str] = ()) -> Any:
     """Returns the config of a recipe, with changes.
 
     Args:
-        recipe: "path/to/recipe.py" or "path/to/recipe.py:argument"; its `get_config(argument)` is called.
+        recipe: "path/to/recipe.py" or "path/to/recipe.py:argument"; its `get_config(argument)` is
+            called.
         overrides: "optimizer.learning_rate=0.003" and the like.
 
     Raises:
-        ValueError: If there is no such recipe or field; names the nearest fields. If a file `model.keras` is fine-tuned
-            and what it brings is given too.
+        ValueError: If there is no such recipe or field; names the nearest fields. If a file
+            `model.keras` is fine-tuned and what it brings is given too.
     """
     path, _, argument = recipe.partition(":")
     if not Path(path).is_file():
         raise ValueError(
-            f"There is no recipe {path}. Recipes are files such as experiments/configs/cifar10_scratch.py."
+            f"There is no recipe {path}. Recipes are files such as "
+            f"experiments/configs/cifar10_scratch.py."
         )
     get_config = runpy.run_path(path).get("get_config")
     if get_config is None:
@@ -46,14 +50,19 @@ def load_config(recipe: str, overrides: Sequence[str] = ()) -> Any:
         changes[name] = text
     config = with_fields(config, changes)
     if is_file(getattr(config, "model", "")):
-        brought = [name for name in changes if name.partition(".")[0] in ("weights", "variant", "model_options")]
+        brought = [
+            name
+            for name in changes
+            if name.partition(".")[0] in ("weights", "variant", "model_options")
+        ]
         if brought:
             raise ValueError(f"{config.model} brings its own: leave out {', '.join(brought)}.")
     return config
 
 
 def recipe_words(arg: str, valid: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Reads what stands after the colon of a recipe: words in any order, separated by commas, at most one of a kind.
+    """Reads what stands after the colon of a recipe: words in any order, separated by commas, at
+    most one of a kind.
 
     Args:
         arg: What `get_config` was given.
@@ -71,21 +80,26 @@ def recipe_words(arg: str, valid: Mapping[str, Sequence[str]]) -> dict[str, str]
     """
     words = [word.strip() for word in arg.split(",") if word.strip()]
     found = {kind: [word for word in words if word in choices] for kind, choices in valid.items()}
-    if sum(map(len, found.values())) < len(words) or any(len(chosen) > 1 for chosen in found.values()):
+    if sum(map(len, found.values())) < len(words) or any(
+        len(chosen) > 1 for chosen in found.values()
+    ):
         lines = "\n".join(f"  {kind}: {', '.join(choices)}" for kind, choices in valid.items())
         raise ValueError(
-            "This recipe takes words separated by commas, at most one from each line below, or nothing after the "
+            "This recipe takes words separated by commas, at most one from each line below, or "
+            "nothing after the "
             f"colon. Received: {arg!r}.\n{lines}"
         )
     return {kind: "".join(chosen) for kind, chosen in found.items()}
 
 
 def smoke_form(config: Any) -> Any:
-    """Returns the config of any recipe cut down to seconds: ten steps of a tiny model on data that needs no download.
+    """Returns the config of any recipe cut down to seconds: ten steps of a tiny model on data that
+    needs no download.
 
-    What is tried is the recipe's own: its optimizer, schedule, crops, augmentation and loss. The data are
-    scikit-learn's digits, or a few fractals where the recipe has fractals. A config with `weights` goes on, at a higher
-    resolution, from what the smoke form of a model of its family left in /tmp/smoke.
+    What is tried is the recipe's own: its optimizer, schedule, crops, augmentation and loss. The
+    data are scikit-learn's digits, or a few fractals where the recipe has fractals. A config with
+    `weights` goes on, at a higher resolution, from what the smoke form of a model of its family
+    left in /tmp/smoke.
 
     Args:
         config: Has the fields `run`, `model`, `variant`, `model_options` and `image_size`.
@@ -113,7 +127,9 @@ def smoke_form(config: Any) -> Any:
                 schedule_options=options,
                 average_momentum=None if optimizer.average_momentum is None else 0.9,
             ),
-            loop=replace(run.loop, total_steps=10, log_every=2, evaluate_every=5, checkpoint_every=4),
+            loop=replace(
+                run.loop, total_steps=10, log_every=2, evaluate_every=5, checkpoint_every=4
+            ),
         ),
         "variant": {"name": "Smoke", **config.variant, **tiny},
         "model_options": {
@@ -128,18 +144,28 @@ def smoke_form(config: Any) -> Any:
 
 
 def _embedded(data: DataConfig) -> DataConfig:
-    whole = replace(data, train="train", test="test", held_out=0.0, train_share=1.0, drop_duplicates=False)
+    whole = replace(
+        data, train="train", test="test", held_out=0.0, train_share=1.0, drop_duplicates=False
+    )
     if data.kind == "fractals":
         return replace(whole, num_classes=8, images_per_class=20)
     return replace(whole, kind="digits", name="", flip=False)
 
 
 def _tiny(model: str) -> tuple[dict[str, Any], int]:
-    """The fields that make a row tiny, and the pixels that a token or a cell of the result then covers."""
+    """The fields that make a row tiny, and the pixels that a token or a cell of the result then
+    covers.
+    """
     row = VARIANTS[model]
     if isinstance(row, ResNetVariant):
         return {"units": (1, 1)}, 8
-    fields: dict[str, Any] = {"patch_size": 4, "width": 32, "depth": 2, "num_heads": 2, "mlp_dim": 64}
+    fields: dict[str, Any] = {
+        "patch_size": 4,
+        "width": 32,
+        "depth": 2,
+        "num_heads": 2,
+        "mlp_dim": 64,
+    }
     if row.stem is None:
         return fields, 4
     stem = replace(row.stem, units=(1, 1)[: len(row.stem.units)])
@@ -147,11 +173,13 @@ def _tiny(model: str) -> tuple[dict[str, Any], int]:
 
 
 def with_fields(config: Any, changes: Mapping[str, str]) -> Any:
-    """Returns a config with fields changed, all at once: what they make together is what is checked.
+    """Returns a config with fields changed, all at once: what they make together is what is
+    checked.
 
     Args:
         config: A dataclass of dataclasses.
-        changes: {"optimizer.learning_rate": "0.003"}: values as Python writes them; other text is a string.
+        changes: {"optimizer.learning_rate": "0.003"}: values as Python writes them; other text is a
+            string.
 
     Example:
         >>> with_fields(LoopConfig(total_steps=10), {"log_every": "5"}).log_every
@@ -180,13 +208,19 @@ def _replaced(config: Any, values: Mapping[tuple[str, ...], Any], prefix: str) -
         old = config.get(head) if is_mapping else getattr(config, head)
         if (head,) in values:
             old = values[head,] if is_mapping else _of_its_type(prefix + head, old, values[head,])
-        below = {path[1:]: value for path, value in values.items() if path[0] == head and len(path) > 1}
+        below = {
+            path[1:]: value for path, value in values.items() if path[0] == head and len(path) > 1
+        }
         new[head] = _replaced(old, below, f"{prefix}{head}.") if below else old
     return {**config, **new} if is_mapping else replace(config, **new)
 
 
 def _of_its_type(name: str, old: Any, value: Any) -> Any:
-    value = float(value) if isinstance(old, float) and isinstance(value, int) and not isinstance(value, bool) else value
+    value = (
+        float(value)
+        if isinstance(old, float) and isinstance(value, int) and not isinstance(value, bool)
+        else value
+    )
     value = tuple(value) if isinstance(old, tuple) and isinstance(value, list) else value
     if old is not None and value is not None and type(value) is not type(old):
         raise ValueError(f"`{name}` is of type {type(old).__name__}. Received: {value!r}.")

@@ -1,7 +1,7 @@
 """A run on one page: `report.md` with its results, and the picture of its curves.
 
-Everything is made from `metrics.csv` and from what the caller says of the run, so a report can be made again at any
-time, also of a run that goes on or was killed. Nothing is measured here.
+Everything is made from `metrics.csv` and from what the caller says of the run, so a report can be
+made again at any time, also of a run that goes on or was killed. Nothing is measured here.
 """
 
 import math
@@ -17,21 +17,38 @@ from keras_vit.writing import cell, table, write_text
 
 Point = tuple[int, float]
 
-# The last part of a metric's name is its kind: "validation/loss" is a loss. Which of two values is the better one?
-_BETTER: dict[str, Callable[..., Point]] = {"loss": min, "error": min, "accuracy": max, "top1": max, "top5": max}
+# The last part of a metric's name is its kind: "validation/loss" is a loss. Which of two values is
+# the better one?
+_BETTER: dict[str, Callable[..., Point]] = {
+    "loss": min,
+    "error": min,
+    "accuracy": max,
+    "top1": max,
+    "top5": max,
+}
 _SHARES = ("accuracy", "top1", "top5")  # written in percent
 # What is said of a whole run, by metric: in words, from its values, and how it is written.
 _SPEED: dict[str, tuple[str, Callable[[list[float]], float], str]] = {
     "train/images_per_second": ("images per second, median", statistics.median, ",.1f"),
-    "train/input_bound": ("share of the time spent waiting for images, mean", statistics.fmean, ".1%"),
+    "train/input_bound": (
+        "share of the time spent waiting for images, mean",
+        statistics.fmean,
+        ".1%",
+    ),
     "train/memory_gb": ("memory, most, in GB", max, ".2f"),
 }
 
 
 def write_report(
-    workdir: str | os.PathLike, *, title: str, facts: Mapping[str, str], command: str, sections: Sequence[str] = ()
+    workdir: str | os.PathLike,
+    *,
+    title: str,
+    facts: Mapping[str, str],
+    command: str,
+    sections: Sequence[str] = (),
 ) -> Path:
-    """Writes `report.md` and `learning_curve.png` into the folder of a run, in place of earlier ones.
+    """Writes `report.md` and `learning_curve.png` into the folder of a run, in place of earlier
+    ones.
 
     Each appears whole or not at all.
 
@@ -61,10 +78,17 @@ def write_report(
     curves = read_metrics(workdir)
     picture = workdir / "learning_curve.png"
     drawn = _draw(curves, title, picture)
-    page = [f"# {cell(title)}", *([f"```sh\n{command}\n```"] if command else []), *sections, _results(curves)]
+    page = [
+        f"# {cell(title)}",
+        *([f"```sh\n{command}\n```"] if command else []),
+        *sections,
+        _results(curves),
+    ]
     page += [f"![{cell(title)}: its learning curve]({picture.name})"] * drawn
     page += [table(["fact", "value"], facts.items())] if facts else []
-    page += [f"Every number is in [metrics.csv](metrics.csv); `{_tensorboard(workdir)}` shows them live."]
+    page += [
+        f"Every number is in [metrics.csv](metrics.csv); `{_tensorboard(workdir)}` shows them live."
+    ]
     write_text(workdir / "report.md", "\n\n".join(page) + "\n")
     return workdir / "report.md"
 
@@ -92,7 +116,9 @@ def _results(curves: Mapping[str, Curve]) -> str:
 
 
 def _best(name: str, curve: Curve) -> Point | None:
-    """The first of the best finite points. Of a training batch the best is luck, and other metrics have none."""
+    """The first of the best finite points. Of a training batch the best is luck, and other metrics
+    have none.
+    """
     finite = [point for point in curve if math.isfinite(point[1])]
     choose = _BETTER.get(_kind(name)) if _split(name) != "train" else None
     return choose(finite, key=lambda point: point[1]) if choose and finite else None
@@ -120,7 +146,10 @@ def _draw(curves: Mapping[str, Curve], title: str, path: Path) -> bool:
     drawn = [name for name in curves if _kind(name) in TRAINING_PANELS]
     splits = list(dict.fromkeys(_split(name) for name in drawn))
     colors = {split: COLORS[number % len(COLORS)] for number, split in enumerate(splits)}
-    lines = [Line(_kind(name), name, curves[name], colors[_split(name)], _label(name, curves[name])) for name in drawn]
+    lines = [
+        Line(_kind(name), name, curves[name], colors[_split(name)], _label(name, curves[name]))
+        for name in drawn
+    ]
     if lines:
         draw_training(path, lines, title)
     return bool(lines)

@@ -1,4 +1,6 @@
-"""One run, from its config to its report: data, model, optimizer, devices, loop. All procedures share it."""
+"""One run, from its config to its report: data, model, optimizer, devices, loop. All procedures
+share it.
+"""
 
 import os
 import shlex
@@ -39,11 +41,12 @@ class Procedure:
         title: Of the report.
         build: Number of classes to a model that gives logits.
         image_size: Side of the square images, in pixels.
-        objective: Labels and the model's outputs to losses and hits; default: classification, as the config says.
-        preview: Model, validation images (8, H, W, 3) uint8, and the folder of the run; called at each evaluation, to
-            draw something that people can look at.
-        conclude: Model, validation set and folder; called at the end with the averaged weights, to leave more in the
-            folder. Returns sections for the report, in Markdown.
+        objective: Labels and the model's outputs to losses and hits; default: classification, as
+            the config says.
+        preview: Model, validation images (8, H, W, 3) uint8, and the folder of the run; called at
+            each evaluation, to draw something that people can look at.
+        conclude: Model, validation set and folder; called at the end with the averaged weights, to
+            leave more in the folder. Returns sections for the report, in Markdown.
         command: What to type to do the same again; default: the command line of this process.
     """
 
@@ -68,7 +71,8 @@ def run(
         config: The whole config, for `config.json`; its field `run` says how to train.
         workdir: Of the run. The same command on the same folder resumes it.
         procedure: What is trained.
-        data: What to learn from, and what to validate on or None; default: what `config.run.data` names.
+        data: What to learn from, and what to validate on or None; default: what `config.run.data`
+            names.
 
     Returns:
         As `keras_vit.train.loop.train`.
@@ -92,7 +96,8 @@ def run(
             learner = _make_learner(model, settings, procedure.objective, devices)
         # Now that the model could be made: a mistake must not take the folder.
         _agree(devices, lambda: claim(workdir, config, (training, validation), devices))
-        # Outside of the scope: inside, TensorFlow 2.21 cannot make NumPy arrays of the variables of several workers.
+        # Outside of the scope: inside, TensorFlow 2.21 cannot make NumPy arrays of the variables of
+        # several workers.
         inputs = make_inputs(training, validation, settings, procedure.image_size, workdir, devices)
         with named(inputs.unreadable, inputs.unreadable_validation):
             results = train(
@@ -107,7 +112,8 @@ def run(
                 validation=None if validation is None else inputs.validation_batches,
             )
         sections: Sequence[str] = ()
-        with use_averaged_weights(learner):  # by all workers: variables over several are assigned together
+        # by all workers: variables over several are assigned together
+        with use_averaged_weights(learner):
             if devices.is_chief:
                 save_checkpoint(model, workdir / "model.npz")
                 if procedure.conclude is not None:
@@ -116,7 +122,9 @@ def run(
             facts = {**_facts(inputs), **_figures(results), **_unreadable(inputs)}
             facts |= {name: value for name, value in recorded(config).items() if name != "recipe"}
             command = _command() if procedure.command is None else procedure.command
-            write_report(workdir, title=procedure.title, facts=facts, command=command, sections=sections)
+            write_report(
+                workdir, title=procedure.title, facts=facts, command=command, sections=sections
+            )
             write_json(workdir / "results.json", results)
             print(f"{workdir / 'report.md'}\n{workdir / 'model.npz'}")
         print(f"state sha256: {results['state_sha256']}", flush=True)
@@ -137,7 +145,9 @@ def _agree(devices: Devices, check: Callable[[], Any]) -> None:
         raise ValueError(f"Worker {answers.index(1)} refused to begin; its own message says why.")
 
 
-def _make_learner(model: keras.Model, settings: RunConfig, objective: Objective | None, devices: Devices) -> Learner:
+def _make_learner(
+    model: keras.Model, settings: RunConfig, objective: Objective | None, devices: Devices
+) -> Learner:
     optimizer = make_optimizer(
         settings.optimizer,
         model,
@@ -148,8 +158,11 @@ def _make_learner(model: keras.Model, settings: RunConfig, objective: Objective 
     return make_learner(
         model,
         optimizer,
-        batch_rows=padded_rows(settings.batch_size, devices.num_replicas * settings.accumulation_steps),
-        objective=objective or classification(settings.loss, label_smoothing=settings.label_smoothing),
+        batch_rows=padded_rows(
+            settings.batch_size, devices.num_replicas * settings.accumulation_steps
+        ),
+        objective=objective
+        or classification(settings.loss, label_smoothing=settings.label_smoothing),
         accumulation_steps=settings.accumulation_steps,
         remat=settings.remat,
         clip_norm=settings.optimizer.clip_norm,
@@ -159,7 +172,9 @@ def _make_learner(model: keras.Model, settings: RunConfig, objective: Objective 
     )
 
 
-def _evaluators(procedure: Procedure, inputs: Inputs, workdir: Path) -> dict[str, Callable[[keras.Model], dict]]:
+def _evaluators(
+    procedure: Procedure, inputs: Inputs, workdir: Path
+) -> dict[str, Callable[[keras.Model], dict]]:
     preview = procedure.preview
     if preview is None or not inputs.devices.is_chief:
         return {}
@@ -181,7 +196,10 @@ def _facts(inputs: Inputs) -> dict[str, str]:
 
 
 def _figures(results: Mapping[str, Any]) -> dict[str, str]:
-    return {name: f"{value:.6g}" if isinstance(value, float) else str(value) for name, value in results.items()}
+    return {
+        name: f"{value:.6g}" if isinstance(value, float) else str(value)
+        for name, value in results.items()
+    }
 
 
 def _unreadable(inputs: Inputs) -> dict[str, str]:

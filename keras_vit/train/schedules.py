@@ -1,10 +1,12 @@
-"""Learning rates over a run: linear warm-up, then one of five decays, and BiT's rule for fine-tuning.
+"""Learning rates over a run: linear warm-up, then one of five decays, and BiT's rule for
+fine-tuning.
 
-The optimizer asks for the rate of update `step`, counted from 0, so the first update of a warm-up has a rate of 0 and
-the last update of a run is `total_steps - 1`. That is how the authors' code counts too.
+The optimizer asks for the rate of update `step`, counted from 0, so the first update of a warm-up
+has a rate of 0 and the last update of a run is `total_steps - 1`. That is how the authors' code
+counts too.
 
-Source: vision_transformer@c6de1e5 utils.py ("linear", "cosine"); big_vision@0127fb6 utils.py and arXiv:2106.04560
-("rsqrt", cool-down); big_transfer@140de6e bit_hyperrule.py ("staircase").
+Source: vision_transformer@c6de1e5 utils.py ("linear", "cosine"); big_vision@0127fb6 utils.py and
+arXiv:2106.04560 ("rsqrt", cool-down); big_transfer@140de6e bit_hyperrule.py ("staircase").
 """
 
 import math
@@ -22,7 +24,8 @@ _STAIR = 0.1
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
-    """Linear warm-up from 0, times a decay, times a linear cool-down to 0. Made by `learning_rate_schedule`.
+    """Linear warm-up from 0, times a decay, times a linear cool-down to 0. Made by
+    `learning_rate_schedule`.
 
     Computed in float32, which counts exactly up to 16.7 million steps.
 
@@ -90,19 +93,21 @@ def learning_rate_schedule(
     """Makes the schedule of a run, for `learning_rate=` of any Keras optimizer.
 
     Args:
-        kind: "constant"; "linear" from `base_rate` to `linear_end`; "cosine" from `base_rate` to 0; "rsqrt", over
-            the square root of 1 + (steps since the warm-up) / `timescale`; "staircase", a tenth after each boundary.
+        kind: "constant"; "linear" from `base_rate` to `linear_end`; "cosine" from `base_rate` to 0;
+            "rsqrt", over the square root of 1 + (steps since the warm-up) / `timescale`;
+            "staircase", a tenth after each boundary.
         base_rate: The rate when warm-up ends and decay begins.
         total_steps: Updates in the run, those of the warm-up included.
         warmup_steps: Updates over which the rate rises from 0 to `base_rate`. 0 for none.
         linear_end: Rate at the end of "linear". The authors' 1e-5, not 0.
         timescale: For "rsqrt", in steps.
-        cooldown_steps: Last updates, over which the rate also falls linearly to 0. For "rsqrt", which at any time can
-            go on or be cooled down.
+        cooldown_steps: Last updates, over which the rate also falls linearly to 0. For "rsqrt",
+            which at any time can go on or be cooled down.
         boundaries: For "staircase", in steps.
 
     Returns:
-        A function of the step: an integer, an array of them (to plot it), or a tensor; its result is a float32 tensor.
+        A function of the step: an integer, an array of them (to plot it), or a tensor; its result
+            is a float32 tensor.
 
     Raises:
         ValueError: If the steps do not fit into each other; all that is wrong is named.
@@ -132,10 +137,13 @@ def _faults(schedule: WarmupSchedule) -> list[str]:
     boundaries = schedule.boundaries
     inside = all(warmup <= boundary < total for boundary in boundaries)
     faults = {
-        f"`kind` must be one of {tuple(_DECAYS)}, and is {schedule.kind!r}": schedule.kind not in _DECAYS,
-        f"`base_rate` must not be negative, and is {schedule.base_rate}": not schedule.base_rate >= 0,
+        f"`kind` must be one of {tuple(_DECAYS)}, and is {schedule.kind!r}": schedule.kind
+        not in _DECAYS,
+        f"`base_rate` must not be negative, and is {schedule.base_rate}": not schedule.base_rate
+        >= 0,
         f"`warmup_steps` must not be negative, and is {warmup}": warmup < 0,
-        f"`total_steps` must be more than `warmup_steps`, and they are {total} and {warmup}": total <= warmup,
+        f"`total_steps` must be more than `warmup_steps`, and they are {total} and {warmup}": total
+        <= warmup,
         f"`cooldown_steps` must fit after the warm-up into the {total - warmup} other steps, and is {cooldown}": (
             not 0 <= cooldown <= max(0, total - warmup)
         ),
@@ -155,7 +163,9 @@ def _constant(schedule: WarmupSchedule, step: Any) -> Any:
 
 
 def _linear(schedule: WarmupSchedule, step: Any) -> Any:
-    return schedule.linear_end + (schedule.base_rate - schedule.linear_end) * (1.0 - _progress(schedule, step))
+    return schedule.linear_end + (schedule.base_rate - schedule.linear_end) * (
+        1.0 - _progress(schedule, step)
+    )
 
 
 def _cosine(schedule: WarmupSchedule, step: Any) -> Any:
@@ -170,7 +180,8 @@ def _rsqrt(schedule: WarmupSchedule, step: Any) -> Any:
 def _staircase(schedule: WarmupSchedule, step: Any) -> Any:
     rate = _constant(schedule, step)
     for boundary in schedule.boundaries:
-        # The step of the boundary still has the old rate, as in BiT's code. big_vision is one step earlier.
+        # The step of the boundary still has the old rate, as in BiT's code. big_vision is one step
+        # earlier.
         rate = ops.where(step > float(boundary), rate * _STAIR, rate)
     return rate
 
@@ -192,9 +203,11 @@ _DECAYS: dict[Decay, Callable[[WarmupSchedule, Any], Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class BitHyperRule:
-    """What BiT's rule decides from the size of the training set; `boundaries` are those of "staircase".
+    """What BiT's rule decides from the size of the training set; `boundaries` are those of
+    "staircase".
 
-    The rest of the rule is the same for all: SGD with momentum 0.9, base rate 0.003, batches of 512, no weight decay.
+    The rest of the rule is the same for all: SGD with momentum 0.9, base rate 0.003, batches of
+        512, no weight decay.
     """
 
     total_steps: int
@@ -206,7 +219,8 @@ class BitHyperRule:
 def bit_hyperrule(num_examples: int) -> BitHyperRule:
     """Looks up how long BiT fine-tunes on so many images: a small, a medium or a large set.
 
-    The paper runs this rule for its ResNets beside its own fine-tuning, and reports the better of the two.
+    The paper runs this rule for its ResNets beside its own fine-tuning, and reports the better of
+    the two.
 
     Raises:
         ValueError: If there is no example.
@@ -221,7 +235,13 @@ def bit_hyperrule(num_examples: int) -> BitHyperRule:
     if num_examples < 1:
         raise ValueError(f"`num_examples` must be at least 1. Received: {num_examples}.")
     if num_examples < 20_000:
-        return BitHyperRule(total_steps=500, warmup_steps=100, boundaries=(200, 300, 400), mixup_alpha=0.0)
+        return BitHyperRule(
+            total_steps=500, warmup_steps=100, boundaries=(200, 300, 400), mixup_alpha=0.0
+        )
     if num_examples < 500_000:
-        return BitHyperRule(total_steps=10_000, warmup_steps=500, boundaries=(3_000, 6_000, 9_000), mixup_alpha=0.1)
-    return BitHyperRule(total_steps=20_000, warmup_steps=500, boundaries=(6_000, 12_000, 18_000), mixup_alpha=0.1)
+        return BitHyperRule(
+            total_steps=10_000, warmup_steps=500, boundaries=(3_000, 6_000, 9_000), mixup_alpha=0.1
+        )
+    return BitHyperRule(
+        total_steps=20_000, warmup_steps=500, boundaries=(6_000, 12_000, 18_000), mixup_alpha=0.1
+    )

@@ -1,8 +1,8 @@
 """One training step on TensorFlow, the same for one replica and for many.
 
-Keras 3 on tf.distribute clips the gradient of each replica before the sum, cannot accumulate there, and draws the same
-dropout masks on all replicas. Here gradients are accumulated over micro-batches, summed over replicas, divided by the
-weight of the whole batch, clipped, and then applied once.
+Keras 3 on tf.distribute clips the gradient of each replica before the sum, cannot accumulate there,
+and draws the same dropout masks on all replicas. Here gradients are accumulated over micro-batches,
+summed over replicas, divided by the weight of the whole batch, clipped, and then applied once.
 """
 
 import functools
@@ -12,7 +12,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-# Between workers. Left to itself TensorFlow sends all in one piece: 85 MB between two processes in 250 ms, not 120.
+# Between workers. Left to itself TensorFlow sends all in one piece: 85 MB between two processes in
+# 250 ms, not 120.
 _BYTES_PER_PACK = 2**22
 
 Sums = tuple[tf.Tensor, ...]  # over examples: weighted loss, weighted hits, weights
@@ -26,20 +27,29 @@ def train_step(learner: Any, data: tuple) -> dict[str, tf.Tensor]:
         data: images (B, H, W, C), labels (B,) or (B, Y), weights (B,): the part of this replica.
 
     Returns:
-        "loss", "accuracy", "gradient_norm" (before clipping), "examples" (the sum of their weights), "finite" (0
-        where the step was skipped), "loss_scale" (that of this step; 1 but for float16).
+        "loss", "accuracy", "gradient_norm" (before clipping), "examples" (the sum of their
+        weights), "finite" (0 where the step was skipped), "loss_scale" (that of this step; 1 but
+        for float16).
     """
     optimizer = learner.optimizer
-    loss_scale = tf.constant(1.0) if optimizer.loss_scale is None else optimizer.loss_scale.value * 1.0
+    loss_scale = (
+        tf.constant(1.0) if optimizer.loss_scale is None else optimizer.loss_scale.value * 1.0
+    )
     gradients, sums = _accumulated(learner, data, loss_scale)
     replica = tf.distribute.get_replica_context()
     gradients = optimizer.without_noise(gradients)
     packs = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=_BYTES_PER_PACK)
-    *gradients, loss, hits, weight = replica.all_reduce(tf.distribute.ReduceOp.SUM, [*gradients, *sums], packs)
+    *gradients, loss, hits, weight = replica.all_reduce(
+        tf.distribute.ReduceOp.SUM, [*gradients, *sums], packs
+    )
     examples, weight = weight, tf.maximum(weight, 1e-12)
     to_mean = learner.batch_rows / (weight * loss_scale)
     norm = tf.linalg.global_norm(gradients) * to_mean
-    factor = to_mean if learner.clip_norm is None else to_mean * learner.clip_norm / tf.maximum(norm, learner.clip_norm)
+    factor = (
+        to_mean
+        if learner.clip_norm is None
+        else to_mean * learner.clip_norm / tf.maximum(norm, learner.clip_norm)
+    )
     gradients = [gradient * tf.cast(factor, gradient.dtype) for gradient in gradients]
     finite = tf.math.is_finite(norm)
     replica.merge_call(_apply, args=(learner, gradients, finite))
@@ -48,7 +58,9 @@ def train_step(learner: Any, data: tuple) -> dict[str, tf.Tensor]:
     return {name: learner.for_keras(value) for name, value in logs.items()}
 
 
-def _apply(strategy: tf.distribute.Strategy, learner: Any, gradients: Sequence, finite: Any) -> None:
+def _apply(
+    strategy: tf.distribute.Strategy, learner: Any, gradients: Sequence, finite: Any
+) -> None:
     """Once, for all replicas."""
     optimizer = learner.optimizer
     if optimizer.loss_scale is None:
@@ -60,7 +72,9 @@ def _apply(strategy: tf.distribute.Strategy, learner: Any, gradients: Sequence, 
 
 
 def _update(strategy: tf.distribute.Strategy, optimizer: Any, gradients: Sequence) -> tf.Tensor:
-    """What Keras's `apply` does, but for the reduction: that was done, and Keras would do it again."""
+    """What Keras's `apply` does, but for the reduction: that was done, and Keras would do it
+    again.
+    """
     for rule, variables, new in optimizer.parts(gradients):
         rate = tf.convert_to_tensor(rule.learning_rate)
         if isinstance(rule, keras.optimizers.Nadam):
@@ -68,7 +82,9 @@ def _update(strategy: tf.distribute.Strategy, optimizer: Any, gradients: Sequenc
         step, moments = _step, [()] * len(new)
         if type(rule) is keras.optimizers.Adam and not rule.amsgrad:
             step = _adam_step
-            moments = [(m.value, v.value) for m, v in zip(rule._momentums, rule._velocities, strict=True)]
+            moments = [
+                (m.value, v.value) for m, v in zip(rule._momentums, rule._velocities, strict=True)
+            ]
         step = functools.partial(step, rule, rate)
         for variable, value, own in zip(variables, new, moments, strict=True):
             strategy.extended.update(variable.value, step, args=(value, *own), group=False)
@@ -78,13 +94,17 @@ def _update(strategy: tf.distribute.Strategy, optimizer: Any, gradients: Sequenc
 
 
 def _advance_product(rule: keras.optimizers.Nadam) -> None:
-    """The product of Nadam's momenta so far: Keras updates it in the method that also reduces the gradients."""
+    """The product of Nadam's momenta so far: Keras updates it in the method that also reduces the
+    gradients.
+    """
     product = rule._u_product.value
     schedule = 1.0 - 0.5 * 0.96 ** tf.cast(rule.iterations.value + 1, product.dtype)
     product.assign(product * rule.beta_1 * schedule)
 
 
-def _step(rule: keras.optimizers.Optimizer, rate: tf.Tensor, variable: tf.Variable, gradient: tf.Tensor) -> None:
+def _step(
+    rule: keras.optimizers.Optimizer, rate: tf.Tensor, variable: tf.Variable, gradient: tf.Tensor
+) -> None:
     _decay(rule, rate, variable)
     rule.update_step(gradient, variable, rate)
 
@@ -97,7 +117,9 @@ def _adam_step(
     momentum: tf.Variable,
     velocity: tf.Variable,
 ) -> None:
-    """As Keras's, in one operation of TensorFlow's in place of nine: a third less time, and no copies."""
+    """As Keras's, in one operation of TensorFlow's in place of nine: a third less time, and no
+    copies.
+    """
     _decay(rule, rate, variable)
     dtype = variable.dtype
     beta_1, beta_2 = (tf.cast(beta, dtype) for beta in (rule.beta_1, rule.beta_2))
@@ -123,7 +145,9 @@ def _decay(rule: keras.optimizers.Optimizer, rate: tf.Tensor, variable: tf.Varia
 
 
 def _accumulated(learner: Any, data: tuple, loss_scale: Any) -> tuple[list, Sums]:
-    """Sums over the micro-batches of this replica: gradients, per row of the whole batch, and `Sums`."""
+    """Sums over the micro-batches of this replica: gradients, per row of the whole batch, and
+    `Sums`.
+    """
     num_micro = learner.accumulation_steps
     if num_micro == 1:
         return _gradients(learner, data, loss_scale)
@@ -144,7 +168,11 @@ def _accumulated(learner: Any, data: tuple, loss_scale: Any) -> tuple[list, Sums
     )
     # One after the other: in parallel they would take the memory that they are there to save.
     _, gradients, sums = tf.while_loop(
-        lambda index, *_: index < num_micro, one_more, start, parallel_iterations=1, maximum_iterations=num_micro
+        lambda index, *_: index < num_micro,
+        one_more,
+        start,
+        parallel_iterations=1,
+        maximum_iterations=num_micro,
     )
     return gradients, sums
 
@@ -157,21 +185,26 @@ def _gradients(learner: Any, data: tuple, loss_scale: Any) -> tuple[list, Sums]:
         outputs = _with_own_masks(learner, lambda: learner(learner.scaled(images), training=True))
         losses, hits = learner.objective(labels, outputs)
         loss = tf.reduce_sum(losses * weights)
-        # By the whole batch: so that the number of replicas does not decide which steps overflow in float16.
+        # By the whole batch: so that the number of replicas does not decide which steps overflow in
+        # float16.
         target = loss * loss_scale / learner.batch_rows
     gradients = tape.gradient(target, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
     return gradients, (loss, tf.reduce_sum(hits * weights), tf.reduce_sum(weights))
 
 
 def _with_own_masks(learner: Any, forward: Callable[[], Any]) -> Any:
-    """Runs `forward` with seeds of this replica's own, and advances the seeds that are stored by as much.
+    """Runs `forward` with seeds of this replica's own, and advances the seeds that are stored by as
+    much.
 
     Keras keeps one seed for all replicas, so that all would draw the same masks.
     """
     replica = tf.distribute.get_replica_context().replica_id_in_sync_group
     seeds = learner.seeds
     before = [seed.value * 1 for seed in seeds]
-    shift = [tf.stack([tf.cast(replica, seed.dtype) * 1_000_003, tf.zeros((), seed.dtype)]) for seed in before]
+    shift = [
+        tf.stack([tf.cast(replica, seed.dtype) * 1_000_003, tf.zeros((), seed.dtype)])
+        for seed in before
+    ]
     own = [(seed, old + by) for seed, old, by in zip(seeds, before, shift, strict=True)]
     with keras.StatelessScope(state_mapping=own) as scope:
         outputs = forward()

@@ -14,7 +14,8 @@ class Means:
     """Of a window.
 
     Attributes:
-        metrics: Loss, accuracy and norm of the gradient; none of them if no image of the window could be read.
+        metrics: Loss, accuracy and norm of the gradient; none of them if no image of the window
+            could be read.
         steps: How many steps there were.
         seconds: How long they took.
     """
@@ -27,8 +28,8 @@ class Means:
 class Window:
     """Collects what each step measured until it is written.
 
-    A checkpoint keeps what is collected, so that a run that is resumed between two rows of metrics writes the same rows
-    as one that was never stopped.
+    A checkpoint keeps what is collected, so that a run that is resumed between two rows of metrics
+    writes the same rows as one that was never stopped.
 
     Args:
         rows: From a checkpoint.
@@ -45,18 +46,24 @@ class Window:
         self._rows: list[Row] = [tuple(map(float, row)) for row in rows]
 
     def add(self, values: Mapping[str, Any], *, seconds: float) -> None:
-        """Adds a step: "loss", "accuracy", "gradient_norm", and "examples", the images that were learned from."""
-        self._rows.append((*(values[name] for name in ("loss", "accuracy", "gradient_norm", "examples")), seconds))
+        """Adds a step: "loss", "accuracy", "gradient_norm", and "examples", the images that were
+        learned from.
+        """
+        self._rows.append(
+            (*(values[name] for name in ("loss", "accuracy", "gradient_norm", "examples")), seconds)
+        )
 
     def rows(self) -> list[Row]:
         """Returns what is collected. A gradient that overflowed is no number, and is kept as -1."""
-        return [tuple(number if np.isfinite(number) else -1.0 for number in row) for row in self._rows]
+        return [
+            tuple(number if np.isfinite(number) else -1.0 for number in row) for row in self._rows
+        ]
 
     def taken(self) -> Means:
         """Returns the means of the steps, and empties the window.
 
-        A batch of which no image could be read has no loss, and a gradient that overflowed has no norm: both are left
-        out.
+        A batch of which no image could be read has no loss, and a gradient that overflowed has no
+        norm: both are left out.
         """
         losses, accuracies, norms, examples, seconds = np.array(self._rows).T
         self._rows.clear()

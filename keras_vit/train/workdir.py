@@ -31,7 +31,8 @@ def check_folder(workdir: Path, config: Any, data: Sequence[Source | None] = ())
         data: What is learned from and what is validated on; nothing to leave them unchecked.
 
     Raises:
-        ValueError: If it holds a run with another config, or the data have changed since it was begun.
+        ValueError: If it holds a run with another config, or the data have changed since it was
+            begun.
         OSError: If it cannot be written.
     """
     path = workdir / "config.json"
@@ -44,33 +45,47 @@ def check_folder(workdir: Path, config: Any, data: Sequence[Source | None] = ())
         if not isinstance(theirs, dict) or not {"config", "versions"} <= theirs.keys():
             raise ValueError("it has other fields")
     except OSError as error:
-        raise OSError(f"Cannot write to {workdir}: {error.strerror}. Choose another folder for the run.") from error
+        raise OSError(
+            f"Cannot write to {workdir}: {error.strerror}. Choose another folder for the run."
+        ) from error
     except ValueError as error:
-        raise ValueError(f"{path} is not the config of a run: {error}. Choose another folder for the run.") from error
+        raise ValueError(
+            f"{path} is not the config of a run: {error}. Choose another folder for the run."
+        ) from error
     ours = recorded(config)
     there = {name: without_secrets(str(value)) for name, value in theirs["config"].items()}
     # Where it runs may change from one part of a run to the next; what it computes may not.
     where = ("devices.kind", "devices.names", "devices.jit_compile")
     different = [
-        name for name in sorted({*ours, *there}) if ours.get(name) != there.get(name) and not name.endswith(where)
+        name
+        for name in sorted({*ours, *there})
+        if ours.get(name) != there.get(name) and not name.endswith(where)
     ]
     if different:
-        lines = [f"  {name}: there {theirs['config'].get(name)}, here {ours.get(name)}" for name in different[:12]]
+        lines = [
+            f"  {name}: there {theirs['config'].get(name)}, here {ours.get(name)}"
+            for name in different[:12]
+        ]
         raise ValueError(
-            f"{workdir} holds a run with another config:\n" + "\n".join(lines) + "\nChoose another folder for the run."
+            f"{workdir} holds a run with another config:\n"
+            + "\n".join(lines)
+            + "\nChoose another folder for the run."
         )
     if data and theirs.get("data_sha256") != data_sha256(data):
         names = " and ".join(part.name for part in data if part is not None)
         raise ValueError(
             f"The data have changed since the run in {workdir} was begun: {names}. "
-            "Images were added, removed or replaced, or copied without their times of change. Restore them, or choose "
+            "Images were added, removed or replaced, or copied without their times of change. "
+            "Restore them, or choose "
             "another folder for the run."
         )
     return True
 
 
 def data_sha256(data: Sequence[Source | None]) -> str:
-    """Returns a hash of the examples of a run: of those that are learned from, and of those that are validated on."""
+    """Returns a hash of the examples of a run: of those that are learned from, and of those that
+    are validated on.
+    """
     parts = ["none" if part is None else part.sha256() for part in data]
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
@@ -83,10 +98,16 @@ def claim(workdir: Path, config: Any, data: Sequence[Source | None], devices: De
         theirs = json.loads(path.read_text(encoding="utf-8"))["versions"]
         changed = {name: version for name, version in ours.items() if theirs.get(name) != version}
         if changed:
-            logging.warning("This run was begun with other versions, so its bits may differ: now %s.", changed)
+            logging.warning(
+                "This run was begun with other versions, so its bits may differ: now %s.", changed
+            )
     elif devices.is_chief:
         with write_atomically(path) as partial:
-            record = {"config": recorded(config), "versions": ours, "data_sha256": data_sha256(data)}
+            record = {
+                "config": recorded(config),
+                "versions": ours,
+                "data_sha256": data_sha256(data),
+            }
             partial.write_text(json.dumps(record, indent=1), encoding="utf-8")
 
 

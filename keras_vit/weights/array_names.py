@@ -1,7 +1,9 @@
 """Which arrays a checkpoint of a model holds, by canonical name.
 
-What lives here: names, written out from the sources of the witness and from nothing that the models are built of. What
-does not: shapes (`witness.py` checks those that would go unnoticed) and the translation of names (`variables.py`).
+What lives here: names, written out from the sources of the witness and from nothing that the models
+    are built of. What
+does not: shapes (`witness.py` checks those that would go unnoticed) and the translation of names
+    (`variables.py`).
 """
 
 import re
@@ -10,7 +12,10 @@ from itertools import product
 
 from keras_vit.variants import ResNetVariant, ViTVariant
 
-_MIXER = ("MultiHeadDotProductAttention_0/{query,key,value,out}/{kernel,bias}", "MlpBlock_0/Dense_{0,1}/{kernel,bias}")
+_MIXER = (
+    "MultiHeadDotProductAttention_0/{query,key,value,out}/{kernel,bias}",
+    "MlpBlock_0/Dense_{0,1}/{kernel,bias}",
+)
 _BLOCK = ("LayerNorm_{0,1}/{scale,bias}", *_MIXER)
 _POOLING = ("probe", "LayerNorm_0/{scale,bias}", *_MIXER)
 _UNIT = ("conv{1,2,3}/kernel", "gn{1,2,3}/{scale,bias}")
@@ -25,8 +30,10 @@ def check_names(arrays: Iterable[str], variant: ViTVariant | ResNetVariant) -> N
     missing, unused = sorted(expected - arrays), sorted(arrays - expected)
     if missing or unused:
         raise ValueError(
-            f"The arrays are not those of {variant.name}. Missing ({len(missing)}): {', '.join(missing) or 'none'}. "
-            f"Unused ({len(unused)}): {', '.join(unused) or 'none'}. Choose the variant that the file was made for."
+            f"The arrays are not those of {variant.name}. Missing ({len(missing)}): "
+            f"{', '.join(missing) or 'none'}. "
+            f"Unused ({len(unused)}): {', '.join(unused) or 'none'}. Choose the variant that the "
+            f"file was made for."
         )
 
 
@@ -34,7 +41,10 @@ def unit_names(variant: ResNetVariant) -> list[list[str]]:
     """Units of each stage, counted from one; with two digits in BiT."""
     digits = "02d" if variant.preactivation else "d"
     stages = enumerate(variant.units, start=1)
-    return [[f"block{stage}/unit{unit:{digits}}" for unit in range(1, count + 1)] for stage, count in stages]
+    return [
+        [f"block{stage}/unit{unit:{digits}}" for unit in range(1, count + 1)]
+        for stage, count in stages
+    ]
 
 
 def _patterns(arrays: set[str], variant: ViTVariant | ResNetVariant) -> Iterator[str]:
@@ -44,7 +54,11 @@ def _patterns(arrays: set[str], variant: ViTVariant | ResNetVariant) -> Iterator
     if isinstance(variant, ViTVariant):
         yield from ("embedding/{kernel,bias}", "Transformer/posembed_input/pos_embedding")
         block = "encoderblock_{}/{{row,column}}" if variant.axial else "encoderblock_{}"
-        yield from (f"Transformer/{block.format(i)}/{pattern}" for i in range(variant.depth) for pattern in _BLOCK)
+        yield from (
+            f"Transformer/{block.format(i)}/{pattern}"
+            for i in range(variant.depth)
+            for pattern in _BLOCK
+        )
         yield "Transformer/encoder_norm/{scale,bias}"
         if _has(arrays, "MAPHead_0"):
             yield from (f"MAPHead_0/{pattern}" for pattern in _POOLING)
@@ -61,10 +75,17 @@ def _patterns(arrays: set[str], variant: ViTVariant | ResNetVariant) -> Iterator
 def _trunk_patterns(variant: ResNetVariant) -> Iterator[str]:
     yield "root_block/conv_root/kernel" if variant.preactivation else "conv_root/kernel"
     for units in unit_names(variant):
-        yield from (f"{unit}/{pattern}" for unit in units for pattern in (_AXIAL_UNIT if variant.axial else _UNIT))
+        yield from (
+            f"{unit}/{pattern}"
+            for unit in units
+            for pattern in (_AXIAL_UNIT if variant.axial else _UNIT)
+        )
         yield f"{units[0]}/conv_proj/kernel"
     if not variant.preactivation:
-        yield from ("gn_root/{scale,bias}", *(f"{units[0]}/gn_proj/{{scale,bias}}" for units in unit_names(variant)))
+        yield from (
+            "gn_root/{scale,bias}",
+            *(f"{units[0]}/gn_proj/{{scale,bias}}" for units in unit_names(variant)),
+        )
 
 
 def _expand(pattern: str) -> Iterator[str]:

@@ -1,24 +1,31 @@
-"""The table of published checkpoints: where each file lies and what a user must know before using it.
+"""The table of published checkpoints: where each file lies and what a user must know before using
+it.
 
-What lives here: one row per file and tag, and the grammar of AugReg's 52 268 file names. What does not: fetching
-(`download.py`), reading (`files.py`), array names (`layouts.py`, `dialects.py`).
+What lives here: one row per file and tag, and the grammar of AugReg's 52 268 file names. What does
+not: fetching (`download.py`), reading (`files.py`), array names (`layouts.py`, `dialects.py`).
 
 Tags:
-    `imagenet21k`: pre-trained on ImageNet-21k. The published classification head is all zeros and a tanh layer stands
-        before it. Zeros are reported for B/16, B/32, L/16, L/32 and H/14; for the others they are assumed.
-    `imagenet21k+imagenet2012`, `imagenet21k+imagenet2012_224`: the same, fine-tuned at 384 and at 224 pixels.
-    `augreg_in21k`: Google's recommended AugReg file, with a valid head; `augreg_in21k_ft_in1k_384`: its fine-tune.
-    `augreg_in21k_ft_in1k_224`: an ImageNet fine-tune at 224 pixels. Only file names that timm's tables attest are
-        listed; for S/32, B/32, B/8, L/16 and R26+S/32 they come from another pre-training run than `augreg_in21k`.
+    `imagenet21k`: pre-trained on ImageNet-21k. The published classification head is all zeros and a
+    tanh layer stands
+        before it. Zeros are reported for B/16, B/32, L/16, L/32 and H/14; for the others they are
+        assumed.
+    `imagenet21k+imagenet2012`, `imagenet21k+imagenet2012_224`: the same, fine-tuned at 384 and at
+    224 pixels. `augreg_in21k`: Google's recommended AugReg file, with a valid head;
+    `augreg_in21k_ft_in1k_384`: its fine-tune. `augreg_in21k_ft_in1k_224`: an ImageNet fine-tune at
+    224 pixels. Only file names that timm's tables attest are
+        listed; for S/32, B/32, B/8, L/16 and R26+S/32 they come from another pre-training run than
+        `augreg_in21k`.
     `sam`: trained on ImageNet alone with sharpness-aware minimisation.
     `bit_s`, `bit_m`, `bit_m_imagenet`, `bit_distilled_*`, `bit_teacher_*`: Big Transfer ResNets.
     `imagenet`: the 1000-class file that suits the model best, 224 pixels before 384; an alias.
-    Any AugReg file, and any other where its name tells, by Google's own name: folder and `.npz` may be left out.
+    Any AugReg file, and any other where its name tells, by Google's own name: folder and `.npz` may
+    be left out.
 
-Left out: the GSAM files, which pool by average, have no class token, and scored poorly when timm tried them; a URL
-reaches them. Google publishes no hashes; `download.py` pins one on first use.
-Sources (facts only): READMEs of google-research/vision_transformer and big_transfer, and the listing in
-`vit_jax.ipynb`; big_vision `models/vit.py` (B/8); timm 1.0.31 `vision_transformer*.py` (fine-tunes at 224).
+Left out: the GSAM files, which pool by average, have no class token, and scored poorly when timm
+tried them; a URL reaches them. Google publishes no hashes; `download.py` pins one on first use.
+Sources (facts only): READMEs of google-research/vision_transformer and big_transfer, and the
+listing in `vit_jax.ipynb`; big_vision `models/vit.py` (B/8); timm 1.0.31 `vision_transformer*.py`
+(fine-tunes at 224).
 """
 
 import dataclasses
@@ -52,16 +59,19 @@ class CatalogRow:
         tag: What `weights=` takes.
         url: Where the file lies, percent-encoded.
         bytes: Size of the file as listed, or None where no listing was found.
-        bytes_tolerance: The true size lies within `bytes` plus or minus this: one unit of the last digit listed.
+        bytes_tolerance: The true size lies within `bytes` plus or minus this: one unit of the last
+            digit listed.
         image_size: Side of the square image it was trained for, in pixels.
         classes: Outputs of the head.
-        dataset: Whose labels the head predicts: "imagenet2012", "imagenet21k" or an AugReg adaptation data set.
+        dataset: Whose labels the head predicts: "imagenet2012", "imagenet21k" or an AugReg
+            adaptation data set.
         head_is_valid: False if the head is all zeros, so that its predictions mean nothing.
         has_pre_logits: True if a tanh layer stands before the head.
         gelu: The form of GELU it was trained with; None for ResNets, which have none.
-        transform: How images were prepared for evaluation, before `x / 127.5 - 1`. "resize" (fine-tuned files): to
-            (`image_size`, `image_size`), bilinear without antialiasing. "resize_small_crop" (the others): the
-            shorter side to 8/7 of `image_size` (256 for 224) by area, then the central crop.
+        transform: How images were prepared for evaluation, before `x / 127.5 - 1`. "resize"
+            (fine-tuned files): to (`image_size`, `image_size`), bilinear without antialiasing.
+            "resize_small_crop" (the others): the shorter side to 8/7 of `image_size` (256 for 224)
+            by area, then the central crop.
         accuracy: Published ImageNet top-1 in percent, or None.
         accuracy_source: Where `accuracy` was published.
         sha256: Published hash, or None.
@@ -87,11 +97,14 @@ class CatalogRow:
 
     @property
     def file(self) -> str:
-        """Directory and name, such as "imagenet21k/ViT-B_16.npz": the name alone does not tell some files apart."""
+        """Directory and name, such as "imagenet21k/ViT-B_16.npz": the name alone does not tell some
+        files apart.
+        """
         return "/".join(unquote(self.url).rsplit("/", 2)[1:])
 
 
-# --- the files of the ViT paper: model → (name, size as listed) ---------------------------------------------------
+# --- the files of the ViT paper: model → (name, size as listed)
+# ---------------------------------------------------
 _IMAGENET21K = {
     "ViT_B16": ("ViT-B_16", "393.69 MiB"),
     "ViT_B32": ("ViT-B_32", "400.01 MiB"),
@@ -125,7 +138,8 @@ _SAM = {
     "ViT_S16": ("ViT-S_16", "252.57 MiB"),
 }
 
-# --- AugReg ----------------------------------------------------------------------------------------------------------
+# --- AugReg
+# ----------------------------------------------------------------------------------------------------------
 _AUGREG_NAMES = {
     "Ti_16": "ViT_Ti16",
     "S_32": "ViT_S32",
@@ -139,8 +153,10 @@ _AUGREG_NAMES = {
     "R50_L_32": "R50_ViT_L32",
 }
 
-# name: (run recommended by Google: augmentation, weight decay, dropout and stochastic depth; its size as listed;
-#        learning rate of its fine-tune at 384 and top-1 of that; run of the fine-tune at 224; its learning rate).
+# name: (run recommended by Google: augmentation, weight decay, dropout and stochastic depth; its
+# size as listed;
+#        learning rate of its fine-tune at 384 and top-1 of that; run of the fine-tune at 224; its
+# learning rate).
 _AUGREG = {
     "Ti_16": ("none 0.03 0.0", "37 MiB", "0.03", 78.22, "none 0.03 0.0", "0.03"),
     "S_32": ("none 0.1 0.0", "118 MiB", "0.01", 79.58, "light1 0.03 0.0", "0.03"),
@@ -155,7 +171,13 @@ _AUGREG = {
 }
 
 _LABELS = {"i1k": ("imagenet2012", 1000), "i21k": ("imagenet21k", 21843)}
-_ADAPTED_CLASSES = {"imagenet2012": 1000, "cifar100": 100, "oxford_iiit_pet": 37, "kitti": 4, "resisc45": 45}
+_ADAPTED_CLASSES = {
+    "imagenet2012": 1000,
+    "cifar100": 100,
+    "oxford_iiit_pet": 37,
+    "kitti": 4,
+    "resisc45": 45,
+}
 
 # Field by field, so that an error can say which one did not parse.
 _AUGREG_RUN = {
@@ -176,7 +198,8 @@ _AUGREG_ADAPTATION = {
 }
 _LOOKS_LIKE_AUGREG = re.compile(r"^augreg/|-i\w*k-|ep-lr_")
 
-# --- Big Transfer: accuracies of the `bit_m_imagenet` files ---------------------------------------------------------
+# --- Big Transfer: accuracies of the `bit_m_imagenet` files
+# ---------------------------------------------------------
 _BIT_ACCURACY = {
     "R50x1": (80.68, f"{_BIT_README} (a repetition of the fine-tuning)"),
     "R152x2": (85.15, f"{_BIT_README} (a repetition of the fine-tuning)"),
@@ -195,10 +218,12 @@ def lookup(model: str, tag: str) -> CatalogRow:
 
     Args:
         model: Public model name.
-        tag: One of `list_weights(model)`, or a file name as Google has it, with or without its folder and ".npz".
+        tag: One of `list_weights(model)`, or a file name as Google has it, with or without its
+            folder and ".npz".
 
     Raises:
-        ValueError: If the model or the tag is unknown, if a file name does not parse, or if it is another model's.
+        ValueError: If the model or the tag is unknown, if a file name does not parse, or if it is
+            another model's.
 
     Example:
         >>> lookup("ViT_B16", "sam").image_size
@@ -212,10 +237,19 @@ def lookup(model: str, tag: str) -> CatalogRow:
         row = _parse_augreg(tag)  # raises, and says what does not parse
     if row is not None:
         if row.model != model:
-            raise ValueError(f"'{tag}' is a file of {row.model}, not of {model}. Use {row.model}(weights='{tag}').")
+            raise ValueError(
+                f"'{tag}' is a file of {row.model}, not of {model}. Use "
+                f"{row.model}(weights='{tag}')."
+            )
         return row
-    valid = f"Valid tags: {', '.join(rows)}; or Google's name of a file." if rows else "No file of it was published."
-    raise ValueError(f"Unknown weights for {model}: '{tag}'.{did_you_mean(tag, rows)} {valid} {_OTHER_WAYS}")
+    valid = (
+        f"Valid tags: {', '.join(rows)}; or Google's name of a file."
+        if rows
+        else "No file of it was published."
+    )
+    raise ValueError(
+        f"Unknown weights for {model}: '{tag}'.{did_you_mean(tag, rows)} {valid} {_OTHER_WAYS}"
+    )
 
 
 def list_weights(model: str) -> list[str]:
@@ -244,8 +278,9 @@ def alternative_with_head(row: CatalogRow) -> str | None:
 def by_file_name(name: str | PathLike[str]) -> CatalogRow | None:
     """Return the row of a published file, from its name, path or URL; None if that does not tell.
 
-    "ViT-B_16.npz" alone does not tell: three directories hold a file of that name. With its directory it does. A URL
-    must be Google's: what lies elsewhere under the same name may be another file.
+    "ViT-B_16.npz" alone does not tell: three directories hold a file of that name. With its
+    directory it does. A URL must be Google's: what lies elsewhere under the same name may be
+    another file.
 
     Example:
         >>> by_file_name("downloads/sam/ViT-B_16.npz").tag
@@ -276,22 +311,34 @@ def files_named(file: str) -> list[CatalogRow]:
 
 def _rows_of(model: str) -> dict[str, CatalogRow]:
     if model not in _ROWS:
-        raise ValueError(f"Unknown model '{model}'.{did_you_mean(model, _ROWS)} Models: {', '.join(_ROWS)}.")
+        raise ValueError(
+            f"Unknown model '{model}'.{did_you_mean(model, _ROWS)} Models: {', '.join(_ROWS)}."
+        )
     return _ROWS[model]
 
 
-def _row(model: str, tag: str, path: str, size: str | None, *, bucket: str = _VIT_BUCKET, **facts: Any) -> CatalogRow:
+def _row(
+    model: str, tag: str, path: str, size: str | None, *, bucket: str = _VIT_BUCKET, **facts: Any
+) -> CatalogRow:
     """Make a row of an ImageNet classifier; `facts` say where it differs."""
     listed, tolerance = _size(size)
     usual = {"image_size": 224, "classes": 1000, "dataset": "imagenet2012", "transform": "resize"}
-    usual |= {"head_is_valid": True, "has_pre_logits": False, "gelu": "tanh" if bucket == _VIT_BUCKET else None}
+    usual |= {
+        "head_is_valid": True,
+        "has_pre_logits": False,
+        "gelu": "tanh" if bucket == _VIT_BUCKET else None,
+    }
     usual |= {"accuracy": None, "accuracy_source": None, **facts}
     url = f"{bucket}{quote(path)}.npz"
-    return CatalogRow(model=model, tag=tag, url=url, bytes=listed, bytes_tolerance=tolerance, **usual)
+    return CatalogRow(
+        model=model, tag=tag, url=url, bytes=listed, bytes_tolerance=tolerance, **usual
+    )
 
 
 def _size(listed: str | None) -> tuple[int | None, int]:
-    """Return bytes and their tolerance: one unit of the last digit, because the listing is rounded."""
+    """Return bytes and their tolerance: one unit of the last digit, because the listing is
+    rounded.
+    """
     if listed is None:
         return None, 0
     number, unit = listed.split()
@@ -316,7 +363,11 @@ def _paper_rows() -> Iterator[CatalogRow]:
 
 def _augreg_rows() -> Iterator[CatalogRow]:
     for name, (run, size, rate_384, accuracy, run_224, rate_224) in _AUGREG.items():
-        model, upstream, other = _AUGREG_NAMES[name], _augreg_path(name, run), _augreg_path(name, run_224)
+        model, upstream, other = (
+            _AUGREG_NAMES[name],
+            _augreg_path(name, run),
+            _augreg_path(name, run_224),
+        )
         yield _row(model, "augreg_in21k", upstream, size, **_PRETRAINED_21K)
         if rate_384:
             facts = {"image_size": 384, "accuracy": accuracy, "accuracy_source": _VIT_README}
@@ -335,14 +386,43 @@ def _bit_rows() -> Iterator[CatalogRow]:
     for model in (name for name in RESNET_VARIANTS if name.startswith("BiT_")):
         architecture = model.removeprefix("BiT_")
         accuracy, source = _BIT_ACCURACY.get(architecture, (None, None))
-        # 480 is what the released fine-tuning rule uses; timm evaluates all but R152x4 at 448. Any size runs.
+        # 480 is what the released fine-tuning rule uses; timm evaluates all but R152x4 at 448. Any
+        # size runs.
         tuned = {"image_size": 480, "accuracy": accuracy, "accuracy_source": source}
-        yield _row(model, "bit_s", f"BiT-S-{architecture}", None, bucket=_BIT_BUCKET, transform="resize_small_crop")
-        yield _row(model, "bit_m", f"BiT-M-{architecture}", None, bucket=_BIT_BUCKET, **_PRETRAINED_21K)
-        yield _row(model, "bit_m_imagenet", f"BiT-M-{architecture}-ILSVRC2012", None, bucket=_BIT_BUCKET, **tuned)
+        yield _row(
+            model,
+            "bit_s",
+            f"BiT-S-{architecture}",
+            None,
+            bucket=_BIT_BUCKET,
+            transform="resize_small_crop",
+        )
+        yield _row(
+            model, "bit_m", f"BiT-M-{architecture}", None, bucket=_BIT_BUCKET, **_PRETRAINED_21K
+        )
+        yield _row(
+            model,
+            "bit_m_imagenet",
+            f"BiT-M-{architecture}-ILSVRC2012",
+            None,
+            bucket=_BIT_BUCKET,
+            **tuned,
+        )
     for tag, model, name, image_size, accuracy in _DISTILLED:
-        facts = {"image_size": image_size, "accuracy": accuracy, "accuracy_source": accuracy and _BIT_README}
-        yield _row(model, tag, f"distill/{name}", None, bucket=_BIT_BUCKET, transform="resize_small_crop", **facts)
+        facts = {
+            "image_size": image_size,
+            "accuracy": accuracy,
+            "accuracy_source": accuracy and _BIT_README,
+        }
+        yield _row(
+            model,
+            tag,
+            f"distill/{name}",
+            None,
+            bucket=_BIT_BUCKET,
+            transform="resize_small_crop",
+            **facts,
+        )
 
 
 # What an alias stands for, best first.
@@ -356,8 +436,13 @@ def _by_model(rows: list[CatalogRow]) -> dict[str, dict[str, CatalogRow]]:
     table: dict[str, dict[str, CatalogRow]] = {}
     for model in VARIANTS:
         own = {row.tag: row for row in rows if row.model == model}
-        chosen = {alias: next((own[tag] for tag in tags if tag in own), None) for alias, tags in _ALIASES.items()}
-        table[model] = {alias: dataclasses.replace(row, tag=alias) for alias, row in chosen.items() if row} | own
+        chosen = {
+            alias: next((own[tag] for tag in tags if tag in own), None)
+            for alias, tags in _ALIASES.items()
+        }
+        table[model] = {
+            alias: dataclasses.replace(row, tag=alias) for alias, row in chosen.items() if row
+        } | own
     return table
 
 
@@ -370,7 +455,10 @@ def _parse_augreg(name: str) -> CatalogRow:
     if known:
         return known[0]
     if adapted:
-        dataset, image_size = adapted["adaptation data set"], int(adapted["resolution"].removeprefix("res_"))
+        dataset, image_size = (
+            adapted["adaptation data set"],
+            int(adapted["resolution"].removeprefix("res_")),
+        )
         facts = {"dataset": dataset, "classes": _ADAPTED_CLASSES[dataset], "image_size": image_size}
     else:
         dataset, classes = _LABELS[found["data set"]]
@@ -379,14 +467,24 @@ def _parse_augreg(name: str) -> CatalogRow:
 
 
 def _match(text: str, fields: dict[str, str], name: str) -> dict[str, str]:
-    """Split at the dashes and match field by field; one error names every field that did not parse."""
+    """Split at the dashes and match field by field; one error names every field that did not
+    parse.
+    """
     words = text.split("-")
     pairs = zip(fields.items(), words, strict=False)
-    wrong = [f"{field} {word!r} ({pattern})" for (field, pattern), word in pairs if not re.fullmatch(pattern, word)]
+    wrong = [
+        f"{field} {word!r} ({pattern})"
+        for (field, pattern), word in pairs
+        if not re.fullmatch(pattern, word)
+    ]
     if len(words) != len(fields):
-        wrong.append(f"{len(words)} fields in {text!r} instead of {len(fields)} ({', '.join(fields)})")
+        wrong.append(
+            f"{len(words)} fields in {text!r} instead of {len(fields)} ({', '.join(fields)})"
+        )
     if wrong:
-        raise ValueError(f"'{name}' is not the name of an AugReg file. Did not parse: {'; '.join(wrong)}.")
+        raise ValueError(
+            f"'{name}' is not the name of an AugReg file. Did not parse: {'; '.join(wrong)}."
+        )
     return dict(zip(fields, words, strict=True))
 
 

@@ -1,9 +1,11 @@
 """Foreign vocabularies ↔ canonical names: tables, read in both directions.
 
-What lives here: the tables, in which `{}` stands for the number of a block, and what must be found out to read them.
-What does not: Google's own spellings (`layouts.py`), ours (`variables.py`), files (`files.py`), models (`restore.py`).
-Nothing is modified in place. Transposed, split and reshaped arrays are views, so they need not be
-contiguous in memory; only the fused arrays of timm are copied, when they are written.
+What lives here: the tables, in which `{}` stands for the number of a block, and what must be found
+    out to read them.
+What does not: Google's own spellings (`layouts.py`), ours (`variables.py`), files (`files.py`),
+models (`restore.py`). Nothing is modified in place. Transposed, split and reshaped arrays are
+views, so they need not be contiguous in memory; only the fused arrays of timm are copied, when they
+are written.
 
 Source: timm 1.0.31 `vision_transformer.py`, `vision_transformer_hybrid.py`, `resnetv2.py`,
 `layers/attention_pool.py`; transformers 5.23.0 `models/vit/modeling_vit.py`.
@@ -62,7 +64,10 @@ _TIMM_VIT: Rows = (
 _TIMM_OLD: Rows = (("pre_logits.fc", "pre_logits", "dense"),)
 _TIMM_ROOT: Rows = (("conv", "conv_root", "conv"), ("norm", "gn_root", "norm"))
 _TIMM_UNITS: Rows = (
-    *((f"stages.{{}}.blocks.{{}}.conv{i}", f"block{{}}/unit{{}}/conv{i}", "conv") for i in (1, 2, 3)),
+    *(
+        (f"stages.{{}}.blocks.{{}}.conv{i}", f"block{{}}/unit{{}}/conv{i}", "conv")
+        for i in (1, 2, 3)
+    ),
     *((f"stages.{{}}.blocks.{{}}.norm{i}", f"block{{}}/unit{{}}/gn{i}", "norm") for i in (1, 2, 3)),
     ("stages.{}.blocks.{}.downsample.conv", "block{}/unit{}/conv_proj", "conv"),
     ("stages.{}.blocks.{}.downsample.norm", "block{}/unit{}/gn_proj", "norm"),
@@ -75,7 +80,10 @@ _HUGGINGFACE: Rows = (
     ("embeddings.position_embeddings", _POSITIONS, "array"),
     ("embeddings.patch_embeddings.projection", "embedding", "conv"),
     ("encoder.layer.{}.layernorm_before", f"{_BLOCK}/LayerNorm_0", "norm"),
-    *((f"encoder.layer.{{}}.attention.attention.{part}", f"{_ATTENTION}/{part}", "heads") for part in _QKV),
+    *(
+        (f"encoder.layer.{{}}.attention.attention.{part}", f"{_ATTENTION}/{part}", "heads")
+        for part in _QKV
+    ),
     ("encoder.layer.{}.attention.output.dense", f"{_ATTENTION}/out", "out"),
     ("encoder.layer.{}.layernorm_after", f"{_BLOCK}/LayerNorm_1", "norm"),
     ("encoder.layer.{}.intermediate.dense", f"{_BLOCK}/MlpBlock_0/Dense_0", "dense"),
@@ -147,15 +155,15 @@ def to_canonical(
 
     Args:
         arrays: The arrays of a file under the names of the file.
-        num_heads: Attention heads. timm and Hugging Face do not store them: None looks width and depth
-            up in the table of models.
-        grid: (rows, columns) of the position table. Needed only where a timm table may or may not have a
-            row for the class token (FlexiViT's have none, and get a row of zeros).
+        num_heads: Attention heads. timm and Hugging Face do not store them: None looks width and
+            depth up in the table of models.
+        grid: (rows, columns) of the position table. Needed only where a timm table may or may not
+            have a row for the class token (FlexiViT's have none, and get a row of zeros).
         dialect: Whose names they are; default: as `detect` finds.
 
     Raises:
-        ValueError: If dialect, head count or position table are ambiguous, if the checkpoint stands for
-            a computation that no model here has, or if arrays have the wrong rank or size.
+        ValueError: If dialect, head count or position table are ambiguous, if the checkpoint stands
+            for a computation that no model here has, or if arrays have the wrong rank or size.
 
     Example:
         >>> to_canonical({"patch_embed.proj.weight": np.zeros((192, 3, 16, 16))})["embedding/kernel"].shape
@@ -168,15 +176,19 @@ def to_canonical(
     else:
         plain = renaming.gather((name, name.removeprefix("vit."), x) for name, x in arrays.items())
         _refuse(plain)
-        result = renaming.read(plain, _reading_rules(plain, dialect), _find_num_heads(plain, num_heads))
+        result = renaming.read(
+            plain, _reading_rules(plain, dialect), _find_num_heads(plain, num_heads)
+        )
     return _with_class_row(result, grid, may_lack_row=dialect == "timm")
 
 
 def from_canonical(arrays: Mapping[str, np.ndarray], dialect: Dialect) -> dict[str, np.ndarray]:
     """Spells canonical arrays in a dialect: the inverse of `to_canonical`.
 
-    A ViT that averages its tokens is timm's with `global_pool="avg", class_token=False, fc_norm=False`.
-    Hugging Face gets its classic names: a ViTForImageClassification if there is a head, else a ViTModel.
+    A ViT that averages its tokens is timm's with
+    `global_pool="avg", class_token=False, fc_norm=False`.
+    Hugging Face gets its classic names: a ViTForImageClassification if there is a head, else a
+        ViTModel.
 
     Raises:
         ValueError: If the dialect cannot express an array; it says which dialects can.
@@ -188,38 +200,68 @@ def from_canonical(arrays: Mapping[str, np.ndarray], dialect: Dialect) -> dict[s
     if dialect == "google":
         return layouts.published(arrays)
     if dialect not in _FOREIGN:
-        raise ValueError(f"`dialect` must be one of google, timm, huggingface. Received: {dialect}.")
+        raise ValueError(
+            f"`dialect` must be one of google, timm, huggingface. Received: {dialect}."
+        )
     if problems := _inexpressible(arrays, dialect):
         able = ["google", *(other for other in _FOREIGN if not _inexpressible(arrays, other))]
         raise ValueError(
-            f"The dialect {dialect} cannot express this checkpoint: {listed(problems)}. Use {' or '.join(able)}."
+            f"The dialect {dialect} cannot express this checkpoint: {listed(problems)}. Use "
+            f"{' or '.join(able)}."
         )
     result = renaming.write(arrays, _writing_rules(arrays, dialect))
     if dialect == "timm" or not any(name.startswith("head/") for name in arrays):
         return result
-    return {name if name.startswith("classifier.") else f"vit.{name}": x for name, x in result.items()}
+    return {
+        name if name.startswith("classifier.") else f"vit.{name}": x for name, x in result.items()
+    }
 
 
-# PyTorch: dense kernels are (out, in), convolutions OIHW; a "pointwise" convolution is a dense layer here.
+# PyTorch: dense kernels are (out, in), convolutions OIHW; a "pointwise" convolution is a dense
+# layer here.
 _BIAS = Leaf(".bias", "/bias", (1, 1))
 _TORCH: dict[str, tuple[Leaf, ...]] = {
     "array": (Leaf("", "", (3, 3)),),
     "norm": (Leaf(".weight", "/scale", (1, 1)), _BIAS),
     "dense": (Leaf(".weight", "/kernel", (2, 2), lambda x, _: x.T, lambda x: x.T), _BIAS),
     "conv": (
-        Leaf(".weight", "/kernel", (4, 4), lambda x, _: x.transpose(2, 3, 1, 0), lambda x: x.transpose(3, 2, 0, 1)),
+        Leaf(
+            ".weight",
+            "/kernel",
+            (4, 4),
+            lambda x, _: x.transpose(2, 3, 1, 0),
+            lambda x: x.transpose(3, 2, 0, 1),
+        ),
         _BIAS,
     ),
     "pointwise": (
-        Leaf(".weight", "/kernel", (4, 2), lambda x, _: x.reshape(x.shape[:2]).T, lambda x: x.T[:, :, None, None]),
+        Leaf(
+            ".weight",
+            "/kernel",
+            (4, 2),
+            lambda x, _: x.reshape(x.shape[:2]).T,
+            lambda x: x.T[:, :, None, None],
+        ),
         _BIAS,
     ),
     "heads": (
-        Leaf(".weight", "/kernel", (2, 3), lambda x, heads: split_last(x.T, heads), lambda x: merge_last(x).T),
+        Leaf(
+            ".weight",
+            "/kernel",
+            (2, 3),
+            lambda x, heads: split_last(x.T, heads),
+            lambda x: merge_last(x).T,
+        ),
         Leaf(".bias", "/bias", (1, 2), split_first, merge_first),
     ),
     "out": (
-        Leaf(".weight", "/kernel", (2, 3), lambda x, heads: split_first(x.T, heads), lambda x: merge_first(x).T),
+        Leaf(
+            ".weight",
+            "/kernel",
+            (2, 3),
+            lambda x, heads: split_first(x.T, heads),
+            lambda x: merge_first(x).T,
+        ),
         _BIAS,
     ),
 }
@@ -227,7 +269,9 @@ _TORCH: dict[str, tuple[Leaf, ...]] = {
 
 def _timm_rules(family: str, more: Rows = ()) -> list[Rule]:
     if family == "bit":
-        return make_rules(_TIMM_BIT + _TIMM_HEAD, _TORCH) + make_rules(two_digits(_TIMM_UNITS), _TORCH, offset=1)
+        return make_rules(_TIMM_BIT + _TIMM_HEAD, _TORCH) + make_rules(
+            two_digits(_TIMM_UNITS), _TORCH, offset=1
+        )
     if family == "resnet":
         root = make_rules(_TIMM_ROOT, _TORCH, "stem.") + make_rules(_TIMM_HEAD, _TORCH)
         return root + make_rules(_TIMM_UNITS, _TORCH, offset=1)
@@ -240,7 +284,11 @@ def _timm_rules(family: str, more: Rows = ()) -> list[Rule]:
 def _timm_family(names: Iterable[str]) -> str:
     names = list(names)
     if any(name.startswith("patch_embed.backbone.") for name in names):
-        return "hybrid" if any(re.match(r"patch_embed\.backbone\.(stem|stages)\.", name) for name in names) else "stem"
+        return (
+            "hybrid"
+            if any(re.match(r"patch_embed\.backbone\.(stem|stages)\.", name) for name in names)
+            else "stem"
+        )
     if any(name.startswith(("stem.", "stages.")) for name in names):
         return "resnet" if any(name.startswith("stem.norm.") for name in names) else "bit"
     return "vit"
@@ -248,11 +296,19 @@ def _timm_family(names: Iterable[str]) -> str:
 
 def _reading_rules(names: Iterable[str], dialect: Dialect) -> list[Rule]:
     is_timm = dialect == "timm"
-    return _timm_rules(_timm_family(names), _TIMM_OLD) if is_timm else make_rules(_HUGGINGFACE + _STATE_DICT, _TORCH)
+    return (
+        _timm_rules(_timm_family(names), _TIMM_OLD)
+        if is_timm
+        else make_rules(_HUGGINGFACE + _STATE_DICT, _TORCH)
+    )
 
 
 def _writing_rules(names: Iterable[str], dialect: Dialect) -> list[Rule]:
-    return _timm_rules(layouts.family(names)) if dialect == "timm" else make_rules(_HUGGINGFACE, _TORCH)
+    return (
+        _timm_rules(layouts.family(names))
+        if dialect == "timm"
+        else make_rules(_HUGGINGFACE, _TORCH)
+    )
 
 
 def _refuse(arrays: Mapping[str, np.ndarray]) -> None:
@@ -261,17 +317,28 @@ def _refuse(arrays: Mapping[str, np.ndarray]) -> None:
         if names := [name for name in arrays if re.fullmatch(pattern, name)]:
             problems.append(f"{reason} ({listed(names, limit=4)})")
     if "classifier.weight" in arrays and "pooler.dense.weight" in arrays:
-        problems.append("a classifier beside a pooler, which it does not read (remove classifier.* or pooler.*)")
+        problems.append(
+            "a classifier beside a pooler, which it does not read (remove classifier.* or pooler.*)"
+        )
     if problems:
-        raise ValueError(f"No model here computes what this checkpoint stands for: {listed(problems)}.")
+        raise ValueError(
+            f"No model here computes what this checkpoint stands for: {listed(problems)}."
+        )
 
 
 def _inexpressible(arrays: Mapping[str, np.ndarray], dialect: Dialect) -> list[str]:
     problems = renaming.unknown_canonical(arrays, _writing_rules(arrays, dialect))
     if dialect == "huggingface":
-        problems += [f"{name} is missing, which it always has" for name in ("cls", _POSITIONS) if name not in arrays]
+        problems += [
+            f"{name} is missing, which it always has"
+            for name in ("cls", _POSITIONS)
+            if name not in arrays
+        ]
         if "head/kernel" in arrays and "pre_logits/kernel" in arrays:
-            problems.append("pre_logits/kernel beside head/kernel, because its classifier does not read the tanh layer")
+            problems.append(
+                "pre_logits/kernel beside head/kernel, because its classifier does not read the "
+                "tanh layer"
+            )
     return problems
 
 
@@ -282,20 +349,29 @@ def _find_num_heads(arrays: Mapping[str, np.ndarray], num_heads: int | None) -> 
         return 1
     widths = [x.shape[-1] for name, x in arrays.items() if re.fullmatch(_QUERIES, name)]
     width, depth = widths[0] if widths else None, len(widths)
-    heads = {row.num_heads for row in VIT_VARIANTS.values() if (row.width, row.depth) == (width, depth)}
+    heads = {
+        row.num_heads for row in VIT_VARIANTS.values() if (row.width, row.depth) == (width, depth)
+    }
     if len(heads) != 1:
         raise ValueError(
             "The head count is not in the file, and the table of models has "
-            f"{'none' if not heads else sorted(heads)} for width={width}, depth={depth}. Pass `num_heads`."
+            f"{'none' if not heads else sorted(heads)} for width={width}, depth={depth}. Pass "
+            f"`num_heads`."
         )
     return heads.pop()
 
 
 def _check_num_heads(arrays: Mapping[str, np.ndarray], num_heads: int | None) -> None:
-    queries = [x for name, x in arrays.items() if re.fullmatch(r"(Transformer|MAPHead_0)/.+/query/kernel", name)]
+    queries = [
+        x
+        for name, x in arrays.items()
+        if re.fullmatch(r"(Transformer|MAPHead_0)/.+/query/kernel", name)
+    ]
     found = {x.shape[1] for x in queries if x.ndim == 3}
     if num_heads is not None and found - {num_heads}:
-        raise ValueError(f"The checkpoint has {sorted(found)} attention heads. Received: num_heads={num_heads}.")
+        raise ValueError(
+            f"The checkpoint has {sorted(found)} attention heads. Received: num_heads={num_heads}."
+        )
 
 
 def _with_class_row(
@@ -307,11 +383,15 @@ def _with_class_row(
     rows, patches = table.shape[1], math.prod(grid) if grid else None
     if patches is None and may_lack_row and prefix and math.isqrt(rows) ** 2 == rows:
         raise ValueError(
-            f"It is not clear whether the {rows} rows of pos_embed are a square grid, or one row for the class token "
+            f"It is not clear whether the {rows} rows of pos_embed are a square grid, or one row "
+            f"for the class token "
             f"and a grid of {rows - 1}. Pass `grid`, the (rows, columns) of the position table."
         )
     if patches in (None, rows - prefix):
         return arrays
     if may_lack_row and patches == rows:
         return arrays | {_POSITIONS: np.concatenate([np.zeros_like(table[:, :1]), table], axis=1)}
-    raise ValueError(f"The position table must have {patches + prefix} rows for the grid {grid}. Received: {rows}.")
+    raise ValueError(
+        f"The position table must have {patches + prefix} rows for the grid {grid}. Received: "
+        f"{rows}."
+    )

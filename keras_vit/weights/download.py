@@ -1,15 +1,20 @@
 """Downloads: URL → local path. A file is fetched once, and it is the same file ever after.
 
-What lives here: where a file lies on this machine, how it gets there, and the checks of its size and hash. What does
+What lives here: where a file lies on this machine, how it gets there, and the checks of its size
+    and hash. What does
 not: which files exist (`catalog.py`) and what is in them (`files.py`).
 
 Places, in this order:
-    1. `KERAS_VIT_WEIGHTS`, a directory of files that were fetched by other means. A file there is used in place and
-       never changed. Catalog files lie there as `imagenet21k/ViT-B_16.npz` or, where that tells which file it is, as
-       `ViT-B_16.npz`; any other URL as `<host>/<path>`.
-    2. The cache, `<KERAS_HOME>/models/keras_vit/<host>/<path>`, where `KERAS_HOME` is `~/.keras` unless it is set.
-       Beside each file lies `<file>.sha256`, written when the file is first used and compared ever after.
-    3. The network. A download that ends early leaves nothing behind, and the next call starts again.
+    1. `KERAS_VIT_WEIGHTS`, a directory of files that were fetched by other means. A file there is
+      used in place and
+       never changed. Catalog files lie there as `imagenet21k/ViT-B_16.npz` or, where that tells
+       which file it is, as `ViT-B_16.npz`; any other URL as `<host>/<path>`.
+    2. The cache, `<KERAS_HOME>/models/keras_vit/<host>/<path>`, where `KERAS_HOME` is `~/.keras`
+      unless it is set.
+       Beside each file lies `<file>.sha256`, written when the file is first used and compared ever
+       after.
+    3. The network. A download that ends early leaves nothing behind, and the next call starts
+      again.
 """
 
 import contextlib
@@ -30,7 +35,9 @@ _GOOGLE_STORAGE = "storage.googleapis.com"
 _SCHEMES = ("https", "http", "gs", "file")
 _OTHER_KINDS = (".json", ".txt", ".csv")  # what may lie beside weights
 _USER = re.compile(r"(\w://)[^/?#\s]*@")
-_QUERY = re.compile(r"(?<=[?&])(?!(?:alt|dl|download|raw|ref|revision|version)=)[^\s&=?'\")]*=?[^\s&'\")]*")
+_QUERY = re.compile(
+    r"(?<=[?&])(?!(?:alt|dl|download|raw|ref|revision|version)=)[^\s&=?'\")]*=?[^\s&'\")]*"
+)
 _ADDRESS = re.compile(r"(?:\w+://|with url: /)[^\s'\")]*\?[^\s'\")]*")
 _CHUNK_BYTES = 2**20
 _TIMEOUT_SECONDS = 30
@@ -41,13 +48,15 @@ def fetch(source: CatalogRow | str, *, progress: bool = True) -> Path:
     """Return the local path of a published file, downloading it if need be.
 
     Args:
-        source: A row of the catalog, or a URL: `https://`, `http://`, `gs://bucket/path` or `file://`.
+        source: A row of the catalog, or a URL: `https://`, `http://`, `gs://bucket/path` or
+            `file://`.
         progress: Whether a download shows a bar on standard error.
 
     Raises:
-        ValueError: If the URL is malformed or the server has no such file, or if the file does not have the size or
-            the hash that it should have.
-        ConnectionError: If the server cannot be reached or breaks off. The message says which file to put where.
+        ValueError: If the URL is malformed or the server has no such file, or if the file does not
+            have the size or the hash that it should have.
+        ConnectionError: If the server cannot be reached or breaks off. The message says which file
+            to put where.
         OSError: If the cache cannot be written.
 
     Example:
@@ -72,7 +81,8 @@ def fetch(source: CatalogRow | str, *, progress: bool = True) -> Path:
 
 
 def https_url(url: str) -> str:
-    """Return the URL to ask: `gs://` becomes https, and the `+` in names of Google's files is percent-encoded.
+    """Return the URL to ask: `gs://` becomes https, and the `+` in names of Google's files is
+    percent-encoded.
 
     Example:
         >>> https_url("gs://vit_models/imagenet21k/R50+ViT-B_16.npz")
@@ -92,7 +102,8 @@ def https_url(url: str) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """Returns a text in which no URL shows its user, its password, or in its query what may be a signature.
+    """Returns a text in which no URL shows its user, its password, or in its query what may be a
+    signature.
 
     Example:
         >>> without_secrets("see https://me:secret@example.org/model.npz?download=1&token=secret")
@@ -102,7 +113,8 @@ def without_secrets(text: str) -> str:
 
 
 def cache_path(url: str) -> Path:
-    """Return where a URL is cached. No two share a path, but for http and https of the same address.
+    """Return where a URL is cached. No two share a path, but for http and https of the same
+    address.
 
     Example:
         >>> cache_path("gs://vit_models/sam/ViT-B_16.npz").parts[-5:]
@@ -113,10 +125,14 @@ def cache_path(url: str) -> Path:
 
 
 def _sub_path(url: str) -> Path:
-    """Return `<host>/<path>`. What is no plain name stays percent-encoded, so nothing leads upward or coincides."""
+    """Return `<host>/<path>`. What is no plain name stays percent-encoded, so nothing leads upward
+    or coincides.
+    """
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]  # without a password
-    names = [quote(unquote(name), safe="+=@ ") or "%" for name in (host, *parts.path[1:].split("/"))]
+    names = [
+        quote(unquote(name), safe="+=@ ") or "%" for name in (host, *parts.path[1:].split("/"))
+    ]
     names = [name if name.strip(".") else name.replace(".", "%2E") for name in names]
     if parts.query:
         # Signed URLs have queries that are too long for a name.
@@ -131,7 +147,8 @@ def _local_file(url: str) -> Path:
     return path
 
 
-# --- the offline directory -----------------------------------------------------------------------------------------
+# --- the offline directory
+# -----------------------------------------------------------------------------------------
 
 
 def _offline_file(url: str, row: CatalogRow | None) -> Path | None:
@@ -140,7 +157,9 @@ def _offline_file(url: str, row: CatalogRow | None) -> Path | None:
         return None
     root = Path(directory).expanduser()
     if not root.is_dir():
-        raise ValueError(f"KERAS_VIT_WEIGHTS='{directory}' is not a directory. Correct it, or unset it.")
+        raise ValueError(
+            f"KERAS_VIT_WEIGHTS='{directory}' is not a directory. Correct it, or unset it."
+        )
     certain = root / (row.file if row else _sub_path(url))
     if certain.is_file():
         return certain
@@ -148,7 +167,9 @@ def _offline_file(url: str, row: CatalogRow | None) -> Path | None:
 
 
 def _unsorted_file(root: Path, row: CatalogRow) -> Path | None:
-    """Return the file that lies in no subdirectory, unless its size says that it is another one of that name."""
+    """Return the file that lies in no subdirectory, unless its size says that it is another one of
+    that name.
+    """
     name = row.file.split("/")[1]
     path = root / name
     if not path.is_file():
@@ -161,7 +182,8 @@ def _unsorted_file(root: Path, row: CatalogRow) -> Path | None:
     if not _fits(size, row):
         return None
     raise ValueError(
-        f"'{path}' could be {row.file} or {' or '.join(namesakes)}. Move it to the subdirectory it is from."
+        f"'{path}' could be {row.file} or {' or '.join(namesakes)}. Move it to the subdirectory it "
+        f"is from."
     )
 
 
@@ -169,7 +191,8 @@ def _fits(size: int, row: CatalogRow) -> bool:
     return row.bytes is None or abs(size - row.bytes) <= row.bytes_tolerance
 
 
-# --- size and hash -------------------------------------------------------------------------------------------------
+# --- size and hash
+# -------------------------------------------------------------------------------------------------
 
 
 def _check(path: Path, row: CatalogRow | None) -> None:
@@ -177,18 +200,23 @@ def _check(path: Path, row: CatalogRow | None) -> None:
     again = "Delete it to download it again"
     wrong_size = _wrong_size(path, row)
     if wrong_size:
-        raise ValueError(f"'{path}' {wrong_size}. {again}, or pass its path as `weights` to use it as it is.")
+        raise ValueError(
+            f"'{path}' {wrong_size}. {again}, or pass its path as `weights` to use it as it is."
+        )
     try:
-        # Also of a file that was here before: an older version may have kept a login page, and somebody may have put
-        # half a file here.
+        # Also of a file that was here before: an older version may have kept a login page, and
+        # somebody may have put half a file here.
         _check_kind(path, path)
     except ValueError as error:
-        raise ValueError(f"{error} It is kept as '{path}': delete it to ask the server again.") from error
+        raise ValueError(
+            f"{error} It is kept as '{path}': delete it to ask the server again."
+        ) from error
     wrong_hash = _wrong_hash(path, _expected_hash(path, row))
     if wrong_hash:
         pin = _pin_path(path)
         raise ValueError(
-            f"'{path}' has changed: its {wrong_hash}. {again}. If it was replaced on purpose, delete '{pin}' as well."
+            f"'{path}' has changed: its {wrong_hash}. {again}. If it was replaced on purpose, "
+            f"delete '{pin}' as well."
         )
 
 
@@ -220,7 +248,9 @@ def _pin_path(path: Path) -> Path:
 
 
 def _read_pin(path: Path) -> str | None:
-    """Return the hash that was pinned on first use; the file has the form that `sha256sum --check` reads."""
+    """Return the hash that was pinned on first use; the file has the form that `sha256sum --check`
+    reads.
+    """
     pin = _pin_path(path)
     if not pin.exists():
         return None
@@ -231,14 +261,16 @@ def _read_pin(path: Path) -> str | None:
 
 
 def _pin(path: Path) -> None:
-    # A cache that somebody else filled may be read-only here: then nothing can be remembered, and nothing can change.
+    # A cache that somebody else filled may be read-only here: then nothing can be remembered, and
+    # nothing can change.
     with contextlib.suppress(OSError):
         if not _pin_path(path).exists():
             with files.replacing(_pin_path(path)) as stream:
                 stream.write(f"{_sha256(path)}  {path.name}\n".encode())
 
 
-# --- the network -----------------------------------------------------------------------------------------------------
+# --- the network
+# -----------------------------------------------------------------------------------------------------
 
 
 def _download(url: str, target: Path, row: CatalogRow | None, progress: bool) -> None:
@@ -253,24 +285,31 @@ def _download(url: str, target: Path, row: CatalogRow | None, progress: bool) ->
     except OSError as error:
         # The network's errors are OSErrors too, but without a number.
         if error.errno is None or isinstance(error, ConnectionError | TimeoutError):
-            what = f"Cannot download {without_secrets(url)}: {without_secrets(str(error))}. {advice}"
+            what = (
+                f"Cannot download {without_secrets(url)}: {without_secrets(str(error))}. {advice}"
+            )
             # What is chained is printed too.
             raise ConnectionError(what) from (error if url == without_secrets(url) else None)
         hint = "Set KERAS_HOME to a directory that can be written and has room."
-        raise OSError(error.errno, f"Cannot write '{target}': {error.strerror}. {hint} {advice}") from error
+        raise OSError(
+            error.errno, f"Cannot write '{target}': {error.strerror}. {hint} {advice}"
+        ) from error
 
 
 def _advice(url: str, target: Path, row: CatalogRow | None) -> str:
     directory = os.environ.get("KERAS_VIT_WEIGHTS") or "<directory>"
     offline = Path(directory) / (row.file if row else _sub_path(url))
     return (
-        f"To go on without the network: fetch {without_secrets(url)} on another machine and put it at '{target}', "
+        f"To go on without the network: fetch {without_secrets(url)} on another machine and put it "
+        f"at '{target}', "
         f"or at '{offline}' with the environment variable KERAS_VIT_WEIGHTS set to {directory}."
     )
 
 
 def _remove_stale_parts(target: Path) -> None:
-    """Remove what processes of other machines left behind; a younger part may belong to a download that is going on."""
+    """Remove what processes of other machines left behind; a younger part may belong to a download
+    that is going on.
+    """
     for part in target.parent.glob(f".partial-*-{glob.escape(target.name)}"):
         with contextlib.suppress(FileNotFoundError):
             if time.time() - part.stat().st_mtime > _STALE_SECONDS:
@@ -310,7 +349,9 @@ def _receive(url: str, stream: BinaryIO, bar: "_Progress", advice: str) -> None:
 
 
 def _check_download(url: str, path: Path, target: Path, row: CatalogRow | None) -> None:
-    """Check what arrived, still under its temporary name: without an announced length only the content tells."""
+    """Check what arrived, still under its temporary name: without an announced length only the
+    content tells.
+    """
     lead = f"{without_secrets(url)} did not give the expected file, and nothing was kept: "
     try:
         _check_kind(path, target)
@@ -318,21 +359,31 @@ def _check_download(url: str, path: Path, target: Path, row: CatalogRow | None) 
         raise ValueError(f"{lead}{error}") from error
     wrong_size = _wrong_size(path, row)
     if wrong_size:
-        raise ValueError(f"{lead}it {wrong_size}. Try again later, or fetch it yourself. {_advice(url, target, row)}")
+        raise ValueError(
+            f"{lead}it {wrong_size}. Try again later, or fetch it yourself. "
+            f"{_advice(url, target, row)}"
+        )
     wrong_hash = _wrong_hash(path, _expected_hash(target, row))
     if wrong_hash:
         pin = _pin_path(target)
-        raise ValueError(f"{lead}its {wrong_hash} for '{target}'. If the publisher has replaced it, delete '{pin}'.")
+        raise ValueError(
+            f"{lead}its {wrong_hash} for '{target}'. If the publisher has replaced it, delete "
+            f"'{pin}'."
+        )
 
 
 def _check_kind(path: Path, target: Path) -> None:
-    """Weights may have any name, for a URL may end in /download; what else is wanted must have a name that says so."""
+    """Weights may have any name, for a URL may end in /download; what else is wanted must have a
+    name that says so.
+    """
     if target.suffix not in _OTHER_KINDS:
         files.kind(path)
 
 
 class _Progress:
-    """What pooch drives while it downloads: it learns the announced length, and shows a bar if one is wanted."""
+    """What pooch drives while it downloads: it learns the announced length, and shows a bar if one
+    is wanted.
+    """
 
     def __init__(self, label: str, show: bool) -> None:
         self.total = 0
@@ -345,7 +396,9 @@ class _Progress:
 
         if self._bar is None:
             total = self.total or None
-            self._bar = tqdm(desc=self._label, total=total, unit="B", unit_scale=True, disable=not self._show)
+            self._bar = tqdm(
+                desc=self._label, total=total, unit="B", unit_scale=True, disable=not self._show
+            )
         self._bar.update(count)
 
     def reset(self) -> None:

@@ -1,6 +1,7 @@
 """Arrays of a file before they are read: what each claims to be, and how to read it.
 
-What lives here: the checks that need no data, the reading itself, and the checks of the data; the same for all kinds of
+What lives here: the checks that need no data, the reading itself, and the checks of the data; the
+    same for all kinds of
 file. What does not: the kinds (`npz.py`, `tensors.py`, `keras_h5.py`).
 """
 
@@ -16,7 +17,8 @@ import numpy as np
 
 from keras_vit.weights.refusal import bad, some
 
-# From what the arrays of a file claim to be, as arrays that take no memory, and its metadata: the names to read.
+# From what the arrays of a file claim to be, as arrays that take no memory, and its metadata: the
+# names to read.
 Choose = Callable[[dict[str, np.ndarray], dict[str, Any]], Collection[str]]
 
 
@@ -38,15 +40,21 @@ class Entry:
 
 
 def stand_ins(entries: Iterable[Entry]) -> dict[str, np.ndarray]:
-    """Returns for each entry an array of its shape that takes no memory, in the type that reading gives."""
+    """Returns for each entry an array of its shape that takes no memory, in the type that reading
+    gives.
+    """
     return {
-        entry.name: np.broadcast_to(np.zeros((), np.float32 if _is_half(entry.dtype) else entry.dtype), entry.shape)
+        entry.name: np.broadcast_to(
+            np.zeros((), np.float32 if _is_half(entry.dtype) else entry.dtype), entry.shape
+        )
         for entry in entries
     }
 
 
 def check(path: str | os.PathLike, entries: Collection[Entry]) -> None:
-    """Refuses arrays that are no numbers, names that come twice, and shapes that no array can have."""
+    """Refuses arrays that are no numbers, names that come twice, and shapes that no array can
+    have.
+    """
     if not entries:
         raise bad(path, "it holds no arrays")
     pickled = [entry.name for entry in entries if entry.dtype.hasobject]
@@ -55,7 +63,9 @@ def check(path: str | os.PathLike, entries: Collection[Entry]) -> None:
         raise bad(path, f"it holds pickled objects ({some(pickled)})", advice)
     strange = [f"{entry.name}: {entry.dtype}" for entry in entries if not _is_number(entry.dtype)]
     if strange:
-        raise bad(path, f"it holds types that are no numbers ({some(strange)})", "Save them as float32.")
+        raise bad(
+            path, f"it holds types that are no numbers ({some(strange)})", "Save them as float32."
+        )
     twice = [name for name, count in Counter(entry.name for entry in entries).items() if count > 1]
     if twice:
         raise bad(path, f"it holds several arrays of one name ({some(twice)})")
@@ -69,13 +79,16 @@ def check(path: str | os.PathLike, entries: Collection[Entry]) -> None:
 
 
 def read(
-    path: str | os.PathLike, entries: Collection[Entry], metadata: dict[str, Any], choose: Choose | None = None
+    path: str | os.PathLike,
+    entries: Collection[Entry],
+    metadata: dict[str, Any],
+    choose: Choose | None = None,
 ) -> dict[str, np.ndarray]:
     """Reads the chosen arrays, by default all. Half-precision floats become float32.
 
     Raises:
-        ValueError: If there is nothing to read, if types are no numbers, if `choose` refuses what the file claims to
-            hold, or if numbers are not finite.
+        ValueError: If there is nothing to read, if types are no numbers, if `choose` refuses what
+            the file claims to hold, or if numbers are not finite.
     """
     check(path, entries)
     if choose is not None:
@@ -93,17 +106,33 @@ def check_finite(path: str | os.PathLike, arrays: Mapping[str, np.ndarray]) -> N
 
     Sums first: one pass without a temporary; where a sum overflows, number by number.
     """
-    floats = {name: array for name, array in arrays.items() if array.dtype.kind == "f" and array.size}
+    floats = {
+        name: array for name, array in arrays.items() if array.dtype.kind == "f" and array.size
+    }
     with np.errstate(all="ignore"):
-        wrong = [name for name, array in floats.items() if not (np.isfinite(array.sum()) or np.isfinite(array).all())]
+        wrong = [
+            name
+            for name, array in floats.items()
+            if not (np.isfinite(array.sum()) or np.isfinite(array).all())
+        ]
     if wrong:
-        raise bad(path, f"it holds NaN or infinite values in {some(wrong)}", "Was its training run diverging?")
+        raise bad(
+            path,
+            f"it holds NaN or infinite values in {some(wrong)}",
+            "Was its training run diverging?",
+        )
     largest = float(np.finfo(np.float32).max)
     beyond = [
-        name for name, array in floats.items() if array.dtype.itemsize > 4 and max(array.max(), -array.min()) > largest
+        name
+        for name, array in floats.items()
+        if array.dtype.itemsize > 4 and max(array.max(), -array.min()) > largest
     ]
     if beyond:
-        raise bad(path, f"it holds numbers beyond the range of float32 in {some(beyond)}", "Save them as float32.")
+        raise bad(
+            path,
+            f"it holds numbers beyond the range of float32 in {some(beyond)}",
+            "Save them as float32.",
+        )
 
 
 def _is_half(dtype: np.dtype) -> bool:
@@ -112,7 +141,9 @@ def _is_half(dtype: np.dtype) -> bool:
 
 def _is_number(dtype: np.dtype) -> bool:
     # Longer floats have no place in a checkpoint, and their bytes differ from machine to machine.
-    is_bfloat16 = dtype.kind == "V" and dtype.itemsize == 2 and dtype.names is None and dtype.subdtype is None
+    is_bfloat16 = (
+        dtype.kind == "V" and dtype.itemsize == 2 and dtype.names is None and dtype.subdtype is None
+    )
     return is_bfloat16 or (dtype.kind in "biuf" and dtype.itemsize <= 8)
 
 

@@ -1,13 +1,14 @@
 """Files of arrays: path → {name: array} and back, for `.npz` and `.safetensors`.
 
-What lives here: telling the kinds apart, reading and writing whole files. What does not: the formats themselves
-(`npz.py`, `tensors.py`, `keras_h5.py`), names (`layouts.py`, `dialects.py`), fetching (`download.py`). Nothing is ever
-unpickled.
+What lives here: telling the kinds apart, reading and writing whole files. What does not: the
+formats themselves (`npz.py`, `tensors.py`, `keras_h5.py`), names (`layouts.py`, `dialects.py`),
+fetching (`download.py`). Nothing is ever unpickled.
 
-Metadata: a dict of JSON values. Google's files carry none; ours may hold "grid" (rows, columns) of the position table,
-"gelu" ("tanh" or "exact"), "layer_norm_epsilon", "image_size" (height, width) and "num_heads". In an npz they lie as
-JSON in the comment of the zip archive, which NumPy ignores; in safetensors in the header's `__metadata__`; files of
-Hugging Face have a `config.json` beside them instead.
+Metadata: a dict of JSON values. Google's files carry none; ours may hold "grid" (rows, columns) of
+the position table, "gelu" ("tanh" or "exact"), "layer_norm_epsilon", "image_size" (height, width)
+and "num_heads". In an npz they lie as JSON in the comment of the zip archive, which NumPy ignores;
+in safetensors in the header's `__metadata__`; files of Hugging Face have a `config.json` beside
+them instead.
 """
 
 import contextlib
@@ -28,7 +29,11 @@ from keras_vit.writing import write_atomically
 
 # What a file is when it is not a checkpoint, by its first bytes, and what to do about it.
 _STRANGERS = (
-    (b"\x80", "a pickle (an old PyTorch checkpoint)", "Pickles are never read. Save it as safetensors."),
+    (
+        b"\x80",
+        "a pickle (an old PyTorch checkpoint)",
+        "Pickles are never read. Save it as safetensors.",
+    ),
     (b"\x93NUMPY", "a single array (.npy)", "Save all arrays of the model with `numpy.savez`."),
     (b"version https://git-lfs", "a Git LFS pointer, not the file itself", "Run `git lfs pull`."),
     (b"<", "a web page (an error or a login form?)", "Download it again and look at the URL."),
@@ -56,18 +61,20 @@ class Checkpoint:
 def read(path: _PathLike, choose: Choose | None = None) -> Checkpoint:
     """Read the arrays of a checkpoint, or refuse the file as a whole.
 
-    The kind of file is told by its content. bfloat16, which NumPy stores as two raw bytes, and float16 become float32;
-    other types, such as an optimizer's step counter, stay as they are.
+    The kind of file is told by its content. bfloat16, which NumPy stores as two raw bytes, and
+    float16 become float32; other types, such as an optimizer's step counter, stay as they are.
 
     Args:
-        path: An `.npz` or `.safetensors` file, or a Hugging Face directory that holds `model.safetensors`.
-        choose: Says which arrays to read, by name, from arrays of their shapes and types that take no memory; or
-            raises ValueError; it gets the metadata too. Default: all.
+        path: An `.npz` or `.safetensors` file, or a Hugging Face directory that holds
+            `model.safetensors`.
+        choose: Says which arrays to read, by name, from arrays of their shapes and types that take
+            no memory; or raises ValueError; it gets the metadata too. Default: all.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If the file is empty, truncated, damaged or of another kind, or if it holds pickled objects, types
-            that are no numbers, numbers that are not finite, or metadata that are not valid.
+        ValueError: If the file is empty, truncated, damaged or of another kind, or if it holds
+            pickled objects, types that are no numbers, numbers that are not finite, or metadata
+            that are not valid.
     """
     path = _file_of(Path(path))
     if keras_h5.is_hdf5(path):
@@ -81,7 +88,8 @@ def read(path: _PathLike, choose: Choose | None = None) -> Checkpoint:
 
 
 def kind(path: _PathLike) -> str:
-    """Return "npz", "safetensors" or "h5", told by the content of a file, or say what the file is instead.
+    """Return "npz", "safetensors" or "h5", told by the content of a file, or say what the file is
+    instead.
 
     It looks at the beginning and the end only: good enough to see that a download is complete.
 
@@ -109,17 +117,19 @@ def kind(path: _PathLike) -> str:
 
 
 def write_npz(path: _PathLike, arrays: _Arrays, metadata: _Metadata | None = None) -> None:
-    """Write an uncompressed npz that plain `numpy.load(path)` reads; the same input gives the same bytes.
+    """Write an uncompressed npz that plain `numpy.load(path)` reads; the same input gives the same
+    bytes.
 
-    The file appears whole or not at all: an older file of that name stays until the new one is complete.
+    The file appears whole or not at all: an older file of that name stays until the new one is
+        complete.
 
     Args:
         arrays: Name to array of numbers; the order is kept.
         metadata: JSON values to travel with the arrays.
 
     Raises:
-        ValueError: If there are no arrays, if one does not hold numbers, or if the metadata is not valid or does not
-            fit.
+        ValueError: If there are no arrays, if one does not hold numbers, or if the metadata is not
+            valid or does not fit.
         OSError: If the file cannot be written.
     """
     arrays, metadata = _numbers(path, arrays), facts.check(path, metadata or {})
@@ -128,7 +138,8 @@ def write_npz(path: _PathLike, arrays: _Arrays, metadata: _Metadata | None = Non
 
 
 def write_safetensors(path: _PathLike, arrays: _Arrays, metadata: _Metadata | None = None) -> None:
-    """Write a safetensors file; the same input gives the same bytes, and the file appears whole or not at all.
+    """Write a safetensors file; the same input gives the same bytes, and the file appears whole or
+    not at all.
 
     Args and errors: as for `write_npz`.
     """
@@ -137,8 +148,12 @@ def write_safetensors(path: _PathLike, arrays: _Arrays, metadata: _Metadata | No
         tensors.write(stream, arrays, metadata)
 
 
-def write_huggingface(directory: _PathLike, arrays: _Arrays, metadata: _Metadata, config: _Metadata) -> None:
-    """Write `model.safetensors` and the `config.json` beside it, each whole or not at all; see `write_safetensors`."""
+def write_huggingface(
+    directory: _PathLike, arrays: _Arrays, metadata: _Metadata, config: _Metadata
+) -> None:
+    """Write `model.safetensors` and the `config.json` beside it, each whole or not at all; see
+    `write_safetensors`.
+    """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     write_safetensors(directory / "model.safetensors", arrays, metadata)
@@ -148,7 +163,9 @@ def write_huggingface(directory: _PathLike, arrays: _Arrays, metadata: _Metadata
 
 @contextlib.contextmanager
 def replacing(path: _PathLike) -> Iterator[BinaryIO]:
-    """Open a temporary file that takes the place of `path` when the block ends well, and vanishes when it does not."""
+    """Open a temporary file that takes the place of `path` when the block ends well, and vanishes
+    when it does not.
+    """
     with write_atomically(Path(path)) as partial, open(partial, "xb") as stream:
         yield stream
 
@@ -158,7 +175,9 @@ def _file_of(path: Path) -> Path:
         return path
     if (path / "model.safetensors").exists():
         return path / "model.safetensors"
-    advice = "Name a file, or a Hugging Face directory whose weights are not split over several files."
+    advice = (
+        "Name a file, or a Hugging Face directory whose weights are not split over several files."
+    )
     raise bad(path, "it is a directory without model.safetensors", advice)
 
 
@@ -166,7 +185,13 @@ def _numbers(path: _PathLike, arrays: _Arrays) -> dict[str, np.ndarray]:
     if not arrays:
         raise ValueError(f"There are no arrays to write to '{os.fspath(path)}'.")
     found = {name: np.asarray(array) for name, array in arrays.items()}
-    strange = [f"{name} ({array.dtype})" for name, array in found.items() if array.dtype.name not in tensors.TYPES]
+    strange = [
+        f"{name} ({array.dtype})"
+        for name, array in found.items()
+        if array.dtype.name not in tensors.TYPES
+    ]
     if strange:
-        raise ValueError(f"Only numbers can be written to '{os.fspath(path)}': {some(strange)}. Cast to float32.")
+        raise ValueError(
+            f"Only numbers can be written to '{os.fspath(path)}': {some(strange)}. Cast to float32."
+        )
     return found

@@ -1,7 +1,8 @@
-"""What a checkpoint file is: which one, whether it is the published one, in which layout, of which model.
+"""What a checkpoint file is: which one, whether it is the published one, in which layout, of which
+model.
 
-What lives here: looking at a file and putting it into words, for `verify`. What does not: reading and
-translating it (`model_file.py`), and computing with it.
+What lives here: looking at a file and putting it into words, for `verify`. What does not: reading
+and translating it (`model_file.py`), and computing with it.
 """
 
 import hashlib
@@ -104,7 +105,9 @@ def _find(file: str, model: str | None) -> tuple[Path, catalog.CatalogRow | None
         inside = path / "model.safetensors"
         return (inside if inside.exists() else path), catalog.by_file_name(file)
     if model is None:
-        raise ValueError(f"There is no file '{file}'. If it is a tag of the catalog, say whose: --model=ViT_B16.")
+        raise ValueError(
+            f"There is no file '{file}'. If it is a tag of the catalog, say whose: --model=ViT_B16."
+        )
     row = catalog.lookup(model, file)
     return download.fetch(row), row
 
@@ -131,7 +134,9 @@ def _counts(arrays: Mapping[str, np.ndarray], canonical: Mapping[str, np.ndarray
     parameters = sum(x.size for x in canonical.values())
     others = sum(x.size for x in arrays.values()) - parameters
     text = f"{len(arrays):,} with {parameters:,} parameters"
-    return text + (f", and {others:,} other numbers (of an optimizer, a text tower)" if others > 0 else "")
+    return text + (
+        f", and {others:,} other numbers (of an optimizer, a text tower)" if others > 0 else ""
+    )
 
 
 def _size_and_hash(path: Path, row: catalog.CatalogRow | None) -> tuple[Facts, list[str]]:
@@ -147,12 +152,18 @@ def _size_and_hash(path: Path, row: catalog.CatalogRow | None) -> tuple[Facts, l
     expected = {"published": row and row.sha256, "pinned on first use": _pinned(path)}
     known = {whose: other for whose, other in expected.items() if other}
     for whose, other in known.items():
-        facts.append(("", f"equal to the one {whose}" if other == digest else f"the one {whose}: {other}"))
+        facts.append(
+            ("", f"equal to the one {whose}" if other == digest else f"the one {whose}: {other}")
+        )
         doubts += [] if other == digest else [f"the sha256 is not the one {whose}"]
-    return facts + ([] if known else [("", "none is published or pinned to compare it with")]), doubts
+    return facts + (
+        [] if known else [("", "none is published or pinned to compare it with")]
+    ), doubts
 
 
 def _pinned(path: Path) -> str | None:
     """The hash beside the file, in the form in which `download.py` writes it."""
     pin = path.with_name(f"{path.name}.sha256")
-    return next(iter(pin.read_text(encoding="utf-8").lower().split()), None) if pin.exists() else None
+    return (
+        next(iter(pin.read_text(encoding="utf-8").lower().split()), None) if pin.exists() else None
+    )

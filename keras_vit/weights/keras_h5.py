@@ -1,11 +1,12 @@
 """Keras's own `.weights.h5` files, under our names.
 
-Keras addresses layers by class and order and records their names beside; the variables of a layer it only
-counts. Both are turned into names, so that such a file goes through the same strict restore, with the
-same resizing of positions, as every other. What else a reader must know, layers of this package record beside
-their variables (`layers/constants.py`).
+Keras addresses layers by class and order and records their names beside; the variables of a layer
+it only counts. Both are turned into names, so that such a file goes through the same strict
+restore, with the same resizing of positions, as every other. What else a reader must know, layers
+of this package record beside their variables (`layers/constants.py`).
 
-Source: keras-team/keras, keras/src/saving/saving_lib.py (the layout of the file); the HDF5 file format, II.A.
+Source: keras-team/keras, keras/src/saving/saving_lib.py (the layout of the file); the HDF5 file
+    format, II.A.
 """
 
 import os
@@ -46,11 +47,16 @@ def check_end(path: str | os.PathLike) -> None:
         raise _bad(path, "the HDF5 file is truncated or damaged")
     (end,) = struct.unpack_from("<Q", start, places[start[8]])
     if end > os.path.getsize(path):
-        raise _bad(path, f"the HDF5 file is truncated, it has {os.path.getsize(path)} of {end} bytes")
+        raise _bad(
+            path, f"the HDF5 file is truncated, it has {os.path.getsize(path)} of {end} bytes"
+        )
 
 
-def read(path: str | os.PathLike, choose: Choose | None = None) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Returns {our name: array} of a `.weights.h5` file that `model.save_weights` wrote, and its metadata.
+def read(
+    path: str | os.PathLike, choose: Choose | None = None
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Returns {our name: array} of a `.weights.h5` file that `model.save_weights` wrote, and its
+    metadata.
 
     Args:
         path: The file.
@@ -86,7 +92,9 @@ def _entries(path: str | os.PathLike, file: Any) -> tuple[list[Entry], dict[str,
     return list(_walk(path, _group(file, "layers"), "", known)), known
 
 
-def _walk(path: str | os.PathLike, group: Any, prefix: str, known: dict[str, Any]) -> Iterator[Entry]:
+def _walk(
+    path: str | os.PathLike, group: Any, prefix: str, known: dict[str, Any]
+) -> Iterator[Entry]:
     if prefix.count("/") > _MAX_DEPTH:
         raise ValueError("its groups are nested too deeply")
     for key in group:
@@ -105,7 +113,9 @@ def _walk(path: str | os.PathLike, group: Any, prefix: str, known: dict[str, Any
         for index, leaf in zip(numbers, _leaves(layer, len(numbers)), strict=True):
             dataset = _dataset(variables, index)
             load = partial(_one_sentence, path, _load, dataset)
-            yield Entry(name=f"{layer}/{leaf}", shape=dataset.shape, dtype=_dtype(dataset), load=load)
+            yield Entry(
+                name=f"{layer}/{leaf}", shape=dataset.shape, dtype=_dtype(dataset), load=load
+            )
         yield from _walk(path, child, f"{layer}/", known)
 
 
@@ -128,9 +138,18 @@ def _dataset(parent: Any, key: str) -> Any:
     if child.is_virtual or child.external:
         raise ValueError(f"{child.name} lies in another file")
     if child.chunks is None and child.id.get_storage_size() != child.size * child.dtype.itemsize:
-        raise ValueError(f"{child.name} has {child.id.get_storage_size()} bytes, too few for the shape {child.shape}")
-    if child.chunks is not None and np.prod(child.chunks, dtype=float) * child.dtype.itemsize > _MAX_CHUNK_BYTES:
-        raise ValueError(f"{child.name} is compressed in pieces of the shape {child.chunks}, which take much memory")
+        raise ValueError(
+            f"{child.name} has {child.id.get_storage_size()} bytes, too few for the shape "
+            f"{child.shape}"
+        )
+    if (
+        child.chunks is not None
+        and np.prod(child.chunks, dtype=float) * child.dtype.itemsize > _MAX_CHUNK_BYTES
+    ):
+        raise ValueError(
+            f"{child.name} is compressed in pieces of the shape {child.chunks}, which take much "
+            f"memory"
+        )
     return child
 
 
@@ -146,7 +165,11 @@ def _dtype(dataset: Any) -> np.dtype:
     import h5py
 
     # Text and references have types of NumPy's that look like numbers or objects.
-    if dataset.dtype.metadata or h5py.check_string_dtype(dataset.dtype) or h5py.check_enum_dtype(dataset.dtype):
+    if (
+        dataset.dtype.metadata
+        or h5py.check_string_dtype(dataset.dtype)
+        or h5py.check_enum_dtype(dataset.dtype)
+    ):
         return np.dtype(object) if dataset.dtype != np.dtype(bool) else dataset.dtype
     return dataset.dtype
 
@@ -179,7 +202,11 @@ def _leaves(layer: str, count: int) -> tuple[str, ...]:
     if own == "class_token":
         names: tuple[str, ...] = ("cls",)
     elif own.startswith("posembed"):
-        names = ("pos_embedding",) if count == 1 else ("row_embedding", "column_embedding", "prefix_embedding")
+        names = (
+            ("pos_embedding",)
+            if count == 1
+            else ("row_embedding", "column_embedding", "prefix_embedding")
+        )
     elif own == "map_head":
         names = ("probe",)
     elif own in ("attention", "row", "column"):

@@ -1,12 +1,14 @@
 """Google's checkpoint layouts: every spelling found in the published files ↔ one canonical form.
 
 What lives here: renaming and reshaping between dictionaries of NumPy arrays, and the recognition of
-a model by its shapes. What does not: reading files (`files.py`), foreign vocabularies (`dialects.py`).
-The canonical form has the names of the current linen code, group norms of shape (C,), a head kernel
-of shape (in, classes) and a position table of shape (1, prefix + N, D). Nothing is modified in place,
-and arrays are views of the given ones wherever NumPy can express the change as a view.
+a model by its shapes. What does not: reading files (`files.py`), foreign vocabularies
+(`dialects.py`). The canonical form has the names of the current linen code, group norms of shape
+(C,), a head kernel of shape (in, classes) and a position table of shape (1, prefix + N, D). Nothing
+is modified in place, and arrays are views of the given ones wherever NumPy can express the change
+as a view.
 
-Source: vision_transformer@c6de1e5 `models_vit.py`; big_vision@0127fb6 `models/vit.py`, `models/bit_paper.py`.
+Source: vision_transformer@c6de1e5 `models_vit.py`; big_vision@0127fb6 `models/vit.py`,
+    `models/bit_paper.py`.
 """
 
 import re
@@ -21,8 +23,8 @@ from keras_vit.weights.renaming import gather, listed, split_numbers
 
 _POSITIONS = "Transformer/posembed_input/pos_embedding"
 
-# wrapper -> what lies beside it and is no part of the image model: big_vision's timers; the text tower
-# of SigLIP with its temperature `t` and bias `b`. Optimiser slots, `opt/...`, never are.
+# wrapper -> what lies beside it and is no part of the image model: big_vision's timers; the text
+# tower of SigLIP with its temperature `t` and bias `b`. Optimiser slots, `opt/...`, never are.
 _WRAPPERS = {"opt/target/": None, "params/": r"chrono/", "img/": r"txt/|[tb]$"}
 
 # Before linen, Flax counted all modules of a block together; linen counts each class apart.
@@ -68,8 +70,9 @@ def canonical(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Brings a checkpoint of any Google layout to the canonical names and shapes.
 
     Wrappers (`opt/target/`, `params/`, `params/img/`) are taken off, and what lies beside them is
-    dropped: optimiser slots, timers, a text tower. Stacked blocks are split. A position table at the
-    root has no row for the class token, so a zero row is put before it where there is such a token.
+    dropped: optimiser slots, timers, a text tower. Stacked blocks are split. A position table at
+    the root has no row for the class token, so a zero row is put before it where there is such a
+    token.
     A name that no rule knows passes unchanged: who restores reports it.
 
     Args:
@@ -77,7 +80,8 @@ def canonical(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
     Raises:
         ValueError: If a block mixes both ways of counting modules, if two arrays end up under one
-            name, if stacked blocks disagree about the depth, or if a root position table is not (1, N, D).
+            name, if stacked blocks disagree about the depth, or if a root position table is not (1,
+            N, D).
 
     Example:
         >>> sorted(canonical({"opt/target/cls": np.zeros((1, 1, 4)), "opt/state/step": np.array(7)}))
@@ -86,11 +90,14 @@ def canonical(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     unstacked = _unstack(_unwrap(arrays))
     _check_counters(unstacked)
     has_class_token = "cls" in unstacked
-    return gather((name, _linen_name(name), _shape(name, x, has_class_token)) for name, x in unstacked.items())
+    return gather(
+        (name, _linen_name(name), _shape(name, x, has_class_token)) for name, x in unstacked.items()
+    )
 
 
 def names_of_model(names: Iterable[str]) -> list[str]:
-    """Returns the names that belong to the image model: no slots of an optimizer, timers, or text tower.
+    """Returns the names that belong to the image model: no slots of an optimizer, timers, or text
+    tower.
 
     Example:
         >>> names_of_model(["opt/target/cls", "opt/state/step"])
@@ -102,8 +109,8 @@ def names_of_model(names: Iterable[str]) -> list[str]:
 def published(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Spells canonical arrays as the published files do: the inverse of `canonical` for such files.
 
-    ViTs and hybrids: no wrapper, modules counted as before linen. BiT: `resnet/...`, with the head as
-    a 1x1 convolution of shape (1, 1, in, classes). Names that no rule knows pass unchanged.
+    ViTs and hybrids: no wrapper, modules counted as before linen. BiT: `resnet/...`, with the head
+    as a 1x1 convolution of shape (1, 1, in, classes). Names that no rule knows pass unchanged.
 
     Example:
         >>> list(published({"Transformer/encoderblock_0/MlpBlock_0/Dense_0/bias": np.zeros(4)}))
@@ -118,22 +125,26 @@ def published(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def is_google(arrays: Iterable[str]) -> bool:
-    """Whether the names are those of a Google layout, of whatever age and under whatever wrapper."""
+    """Whether the names are those of a Google layout, of whatever age and under whatever
+    wrapper.
+    """
     return any(_GOOGLE.fullmatch(name) for name in arrays)
 
 
 def family(names: Iterable[str]) -> Literal["vit", "stem", "hybrid", "resnet", "bit"]:
     """Tells the kind of model from its canonical names.
 
-    "stem" is a ViT on a convolutional root without residual units, "hybrid" one with units; "resnet"
-    is the trunk of the hybrids with a head of its own, "bit" the pre-activation ResNet.
+    "stem" is a ViT on a convolutional root without residual units, "hybrid" one with units;
+    "resnet" is the trunk of the hybrids with a head of its own, "bit" the pre-activation ResNet.
     """
     names = list(names)
     roots = {name.split("/")[0] for name in names}
     has_units = any(re.match(r"block\d+/unit\d+/", name) for name in names)
     if roots & {"Transformer", "embedding"}:
         return "hybrid" if has_units else "stem" if roots & {"conv_root", "gn_root"} else "vit"
-    if roots & {"root_block", "norm-pre-head"} or any(re.match(r"block\d+/unit0\d/", name) for name in names):
+    if roots & {"root_block", "norm-pre-head"} or any(
+        re.match(r"block\d+/unit0\d/", name) for name in names
+    ):
         return "bit"
     return "resnet" if has_units or roots & {"conv_root", "gn_root"} else "vit"
 
@@ -169,7 +180,9 @@ def identify(arrays: Mapping[str, np.ndarray]) -> str:
 
 def _unwrap(arrays: Mapping[str, Any]) -> dict[str, Any]:
     arrays = dict(arrays)
-    while found := [prefix for prefix in _WRAPPERS if any(name.startswith(prefix) for name in arrays)]:
+    while found := [
+        prefix for prefix in _WRAPPERS if any(name.startswith(prefix) for name in arrays)
+    ]:
         prefix, beside = found[0], _WRAPPERS[found[0]]
         arrays = gather(
             (name, name.removeprefix(prefix), x)
@@ -189,7 +202,9 @@ def _unstack(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
             f"Received: {shapes}. The file is damaged or not one model."
         )
     if any(depth > (_MAX_DEPTH,) for depth in depths.values()):
-        raise ValueError(f"Stacked blocks can be {_MAX_DEPTH}. Received: {max(depths.values())[0]}.")
+        raise ValueError(
+            f"Stacked blocks can be {_MAX_DEPTH}. Received: {max(depths.values())[0]}."
+        )
     entries = []
     for name, x in arrays.items():
         if name in depths:
@@ -209,10 +224,16 @@ def _check_counters(arrays: Iterable[str]) -> None:
                 blocks[block][0].add(module)
             elif module in _LINEN:
                 blocks[block][1].add(module)
-    mixed = [block + name for block, both in sorted(blocks.items()) if all(both) for name in sorted(both[0] | both[1])]
+    mixed = [
+        block + name
+        for block, both in sorted(blocks.items())
+        if all(both)
+        for name in sorted(both[0] | both[1])
+    ]
     if mixed:
         raise ValueError(
-            f"A block counts its modules in two ways at once: {listed(mixed)}. Expected either the names before "
+            f"A block counts its modules in two ways at once: {listed(mixed)}. Expected either the "
+            f"names before "
             f"linen ({', '.join(_PRE_LINEN)}) or those of linen ({', '.join(_LINEN)})."
         )
 
@@ -220,7 +241,9 @@ def _check_counters(arrays: Iterable[str]) -> None:
 def _linen_name(name: str) -> str:
     if name.startswith("resnet/"):
         # Some files of BiT number their convolutions.
-        return _rename(re.sub(r"/standardized_conv2d_\d+/", "/standardized_conv2d/", name), _BIT, fallback=name)
+        return _rename(
+            re.sub(r"/standardized_conv2d_\d+/", "/standardized_conv2d/", name), _BIT, fallback=name
+        )
     return _recount(_RENAMED.get(name, name), _PRE_LINEN)
 
 
@@ -241,7 +264,11 @@ def _shape(name: str, x: np.ndarray, has_class_token: bool) -> np.ndarray:
         return np.concatenate([np.zeros_like(x[:, :1]), x], axis=1) if has_class_token else x
     if _GROUP_NORM.fullmatch(name) and x.ndim == 4 and x.shape[:3] == (1, 1, 1):
         return x.reshape(-1)
-    if name in ("head/kernel", "resnet/head/conv2d/kernel") and x.ndim == 4 and x.shape[:2] == (1, 1):
+    if (
+        name in ("head/kernel", "resnet/head/conv2d/kernel")
+        and x.ndim == 4
+        and x.shape[:2] == (1, 1)
+    ):
         return x[0, 0]
     return x
 
@@ -267,12 +294,22 @@ def _resnet_facts(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
     preactivation = family(arrays) == "bit"
     root = "root_block/conv_root/kernel" if preactivation else "conv_root/kernel"
     axial = any(re.match(r"block\d+/unit\d+/row/", name) for name in arrays)
-    return {"units": _units(arrays), "width": _axis(arrays, root, -1), "preactivation": preactivation, "axial": axial}
+    return {
+        "units": _units(arrays),
+        "width": _axis(arrays, root, -1),
+        "preactivation": preactivation,
+        "axial": axial,
+    }
 
 
 def _row_facts(row: ViTVariant | ResNetVariant) -> dict[str, Any]:
     if isinstance(row, ResNetVariant):
-        return {"units": row.units, "width": row.width, "preactivation": row.preactivation, "axial": row.axial}
+        return {
+            "units": row.units,
+            "width": row.width,
+            "preactivation": row.preactivation,
+            "axial": row.axial,
+        }
     return {
         "width": row.width,
         "depth": row.depth,

@@ -1,6 +1,7 @@
 """Metadata of a checkpoint: the numbers that travel with its arrays, and the one check of them.
 
-What lives here: which keys there are, what each may be, and the `config.json` of Hugging Face in these terms. What does
+What lives here: which keys there are, what each may be, and the `config.json` of Hugging Face in
+    these terms. What does
 not: where a kind of file keeps them (`npz.py`, `tensors.py`, `keras_h5.py`).
 
 A key that is not in the table belongs to somebody else and passes unchanged.
@@ -19,7 +20,12 @@ from keras_vit.weights.refusal import bad
 
 _LARGEST_SIDE = 2**13  # of an image, in pixels
 _MAX_CONFIG_BYTES = 2**24
-_HUGGING_FACE_GELU = {"gelu": "exact", "gelu_new": "tanh", "gelu_fast": "tanh", "gelu_pytorch_tanh": "tanh"}
+_HUGGING_FACE_GELU = {
+    "gelu": "exact",
+    "gelu_new": "tanh",
+    "gelu_fast": "tanh",
+    "gelu_pytorch_tanh": "tanh",
+}
 
 
 def _is_count(value: Any, largest: int = _LARGEST_SIDE) -> bool:
@@ -31,7 +37,8 @@ def _is_pair(value: Any) -> bool:
 
 
 def _is_epsilon(value: Any) -> bool:
-    # Models compute in float32, where a smaller number is zero, and a norm of equal numbers then NaN.
+    # Models compute in float32, where a smaller number is zero, and a norm of equal numbers then
+    # NaN.
     return type(value) is float and float(np.finfo(np.float32).tiny) <= value < 1
 
 
@@ -39,7 +46,10 @@ _PAIR = f"two integers from 1 to {_LARGEST_SIDE}"
 _VALID: dict[str, tuple[Callable[[Any], bool], str]] = {
     "grid": (_is_pair, f"{_PAIR}: rows and columns"),
     "image_size": (_is_pair, f"{_PAIR}: height and width"),
-    "gelu": (lambda value: isinstance(value, str) and value in ("tanh", "exact"), '"tanh" or "exact"'),
+    "gelu": (
+        lambda value: isinstance(value, str) and value in ("tanh", "exact"),
+        '"tanh" or "exact"',
+    ),
     "layer_norm_epsilon": (_is_epsilon, "a number above 0 and below 1"),
     "num_heads": (_is_count, f"an integer from 1 to {_LARGEST_SIDE}"),
 }
@@ -61,8 +71,14 @@ def check(path: str | os.PathLike, metadata: Mapping[str, Any]) -> dict[str, Any
         if key in metadata and not is_valid(metadata[key])
     ]
     if wrong:
-        raise bad(path, f"in its metadata {', and '.join(wrong)}", "Export it again, or correct the metadata.")
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in metadata.items()}
+        raise bad(
+            path,
+            f"in its metadata {', and '.join(wrong)}",
+            "Export it again, or correct the metadata.",
+        )
+    return {
+        key: tuple(value) if isinstance(value, list) else value for key, value in metadata.items()
+    }
 
 
 def check_grid(grid: Any, name: str = "checkpoint_grid") -> None:
@@ -72,7 +88,9 @@ def check_grid(grid: Any, name: str = "checkpoint_grid") -> None:
         >>> check_grid((2, 8))
     """
     if not _is_pair(grid):
-        raise ValueError(f"`{name}` must be {_PAIR}, (rows, columns). Received: {_shortened(grid)}.")
+        raise ValueError(
+            f"`{name}` must be {_PAIR}, (rows, columns). Received: {_shortened(grid)}."
+        )
 
 
 def parse(text: str | bytes) -> Any:
@@ -92,7 +110,8 @@ def parse(text: str | bytes) -> Any:
 
 
 def of_config(path: Path) -> dict[str, Any]:
-    """Returns what the `config.json` of a Hugging Face ViT says; nothing if there is none, or if it is of other models.
+    """Returns what the `config.json` of a Hugging Face ViT says; nothing if there is none, or if it
+    is of other models.
 
     Raises:
         ValueError: If it is no JSON object, or if what it says is not valid.
@@ -101,7 +120,9 @@ def of_config(path: Path) -> dict[str, Any]:
         return {}
     config = _config(path)
     gelu = _gelu_of_config(path, config) if "hidden_act" in config else None
-    epsilon, size, patch = (config.get(key) for key in ("layer_norm_eps", "image_size", "patch_size"))
+    epsilon, size, patch = (
+        config.get(key) for key in ("layer_norm_eps", "image_size", "patch_size")
+    )
     if not any(key in config for key in ("hidden_act", "num_attention_heads", "layer_norm_eps")):
         return {}
     known = {
@@ -115,10 +136,14 @@ def of_config(path: Path) -> dict[str, Any]:
         return known
     patches = (patch, patch) if _is_count(patch) else patch
     if not _is_pair(patches):
-        raise bad(path, f"patch_size is {_shortened(patch)}, expected an integer", "Correct the file.")
+        raise bad(
+            path, f"patch_size is {_shortened(patch)}, expected an integer", "Correct the file."
+        )
     grid = tuple(side // step for side, step in zip(known["image_size"], patches, strict=True))
     if not all(grid):
-        raise bad(path, f"its patches of {patches} are larger than its images of {known['image_size']}")
+        raise bad(
+            path, f"its patches of {patches} are larger than its images of {known['image_size']}"
+        )
     return known | {"grid": grid}
 
 
@@ -126,13 +151,19 @@ def _gelu_of_config(path: Path, config: dict[str, Any]) -> str:
     activation = config["hidden_act"]
     if not isinstance(activation, str) or activation not in _HUGGING_FACE_GELU:
         valid = ", ".join(_HUGGING_FACE_GELU)
-        raise bad(path, f"hidden_act is {_shortened(activation)}", f"Only these are implemented: {valid}.")
+        raise bad(
+            path, f"hidden_act is {_shortened(activation)}", f"Only these are implemented: {valid}."
+        )
     return _HUGGING_FACE_GELU[activation]
 
 
 def _config(path: Path) -> dict[str, Any]:
     if path.stat().st_size > _MAX_CONFIG_BYTES:
-        raise bad(path, f"it has {path.stat().st_size} bytes, more than a description of a model", "Correct the file.")
+        raise bad(
+            path,
+            f"it has {path.stat().st_size} bytes, more than a description of a model",
+            "Correct the file.",
+        )
     try:
         config = parse(path.read_text(encoding="utf-8"))
     except ValueError as error:

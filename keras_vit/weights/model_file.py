@@ -1,7 +1,9 @@
-"""A file of weights, of any kind, to arrays under canonical names or ours: the checks that need to know models.
+"""A file of weights, of any kind, to arrays under canonical names or ours: the checks that need to
+know models.
 
-What a file claims to hold is looked at before anything is read: names must be somebody's, weights must be floats, and
-their size must be that of a model, so that no file can ask for more memory than the model that it is loaded into.
+What a file claims to hold is looked at before anything is read: names must be somebody's, weights
+must be floats, and their size must be that of a model, so that no file can ask for more memory than
+the model that it is loaded into.
 """
 
 import os
@@ -33,8 +35,8 @@ class ModelFile:
         arrays: {name: array}: canonical names, or, of a Keras file, ours.
         metadata: See `files.py`.
         dialect: "google", "timm", "huggingface" or "keras".
-        claimed: All that is in the file, under its own names, as arrays that take no memory; slots of an optimizer and
-            a text tower are not read.
+        claimed: All that is in the file, under its own names, as arrays that take no memory; slots
+            of an optimizer and a text tower are not read.
     """
 
     arrays: dict[str, np.ndarray]
@@ -67,10 +69,12 @@ def read(path: str | os.PathLike, parameters: int | None = None) -> ModelFile:
 
     Args:
         path: A file, or a Hugging Face directory.
-        parameters: Those of the model that the file is meant for; default: of the model whose shapes it has.
+        parameters: Those of the model that the file is meant for; default: of the model whose
+            shapes it has.
 
     Raises:
-        ValueError: If the file is damaged, unsafe, of an unknown layout, too large for the model, or not finite.
+        ValueError: If the file is damaged, unsafe, of an unknown layout, too large for the model,
+            or not finite.
     """
     if keras_h5.is_hdf5(path):
         seen = _Seen(dialect="keras")
@@ -86,19 +90,26 @@ def read(path: str | os.PathLike, parameters: int | None = None) -> ModelFile:
 
 
 def num_heads(arrays: Mapping[str, np.ndarray]) -> int | None:
-    """Returns the head count of our arrays by their width: all models of one width have the same."""
+    """Returns the head count of our arrays by their width: all models of one width have the
+    same.
+    """
     if "encoder_norm/gamma" not in arrays:
         return None
     width = arrays["encoder_norm/gamma"].size
     heads = {row.num_heads for row in VIT_VARIANTS.values() if row.width == width}
     if len(heads) != 1:
-        raise ValueError(f"The file does not tell its number of attention heads, and no model has the width {width}.")
+        raise ValueError(
+            f"The file does not tell its number of attention heads, and no model has the width "
+            f"{width}."
+        )
     return heads.pop()
 
 
 @dataclass(slots=True)
 class _Seen:
-    """What is known of a file before its arrays are read: all that are in it, and whose names they have."""
+    """What is known of a file before its arrays are read: all that are in it, and whose names they
+    have.
+    """
 
     dialect: Any = None
     claimed: dict[str, np.ndarray] = field(default_factory=dict)
@@ -120,18 +131,26 @@ def _choose(
     if integers:
         raise bad(path, f"its weights are no floats ({some(integers)})", "Save them as float32.")
     tables = [
-        f"{name}: {x.shape}" for name, x in belonging.items() if _TABLE.search(name) and _size(x) > _MAX_TABLE_BYTES
+        f"{name}: {x.shape}"
+        for name, x in belonging.items()
+        if _TABLE.search(name) and _size(x) > _MAX_TABLE_BYTES
     ]
     if tables:
         raise bad(path, f"its position tables are larger than any model's ({some(tables)})")
     size = sum(map(_size, belonging.values()))
     if size <= _ALWAYS_BYTES:
         return names
-    expected = 4 * (_parameters(belonging, metadata, seen.dialect) if parameters is None else parameters)
+    expected = 4 * (
+        _parameters(belonging, metadata, seen.dialect) if parameters is None else parameters
+    )
     if size > max(_LARGEST_RATIO * expected, _ALWAYS_BYTES):
         largest = max(belonging, key=lambda name: _size(belonging[name]))
         what = f"its arrays take {size / 1e6:,.0f} MB, and the model takes {expected / 1e6:,.0f} MB"
-        raise bad(path, f"{what}; the largest is {largest}: {belonging[largest].shape}", "Is it of another model?")
+        raise bad(
+            path,
+            f"{what}; the largest is {largest}: {belonging[largest].shape}",
+            "Is it of another model?",
+        )
     return names
 
 
@@ -140,7 +159,9 @@ def _size(x: np.ndarray) -> int:
 
 
 def _parameters(belonging: dict[str, np.ndarray], metadata: dict[str, Any], dialect: str) -> int:
-    """Those of the model whose shapes the arrays have. Tables tell nothing of it, and could be copied."""
+    """Those of the model whose shapes the arrays have. Tables tell nothing of it, and could be
+    copied.
+    """
     plain = {name: x for name, x in belonging.items() if not _TABLE.search(name)}
     if dialect == "keras":
         canonical = _from_keras(plain, metadata)
@@ -149,5 +170,7 @@ def _parameters(belonging: dict[str, np.ndarray], metadata: dict[str, Any], dial
     return parameters_of(VARIANTS[layouts.identify(canonical)])
 
 
-def _from_keras(arrays: Mapping[str, np.ndarray], metadata: dict[str, Any]) -> dict[str, np.ndarray]:
+def _from_keras(
+    arrays: Mapping[str, np.ndarray], metadata: dict[str, Any]
+) -> dict[str, np.ndarray]:
     return variables.from_keras(arrays, metadata.get("num_heads") or num_heads(arrays))

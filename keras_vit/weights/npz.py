@@ -1,10 +1,12 @@
 """The npz format: a zip archive of `.npy` files to entries and back. Nothing is ever unpickled.
 
-Metadata is JSON in the comment of the archive, which NumPy ignores. The comment is at the very end of the file and
-zip has no checksum of it, so each member carries one in a comment of its own: a comment that was cut off or damaged is
-noticed. Files from before this, and foreign comments, have no such mark.
+Metadata is JSON in the comment of the archive, which NumPy ignores. The comment is at the very end
+of the file and
+zip has no checksum of it, so each member carries one in a comment of its own: a comment that was
+cut off or damaged is noticed. Files from before this, and foreign comments, have no such mark.
 
-Sources: numpy.lib.format; PKWARE's APPNOTE 4.3.7 (local headers), 4.3.12 (the directory) and 4.3.16 (the end).
+Sources: numpy.lib.format; PKWARE's APPNOTE 4.3.7 (local headers), 4.3.12 (the directory) and 4.3.16
+    (the end).
 """
 
 import json
@@ -27,12 +29,21 @@ from keras_vit.weights.entries import Entry
 from keras_vit.weights.refusal import bad, some
 
 # RuntimeError: an encrypted archive; NotImplementedError, which is one: an unknown compression.
-_ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, struct.error, UnicodeDecodeError, RuntimeError, OverflowError)
+_ZIP_ERRORS = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    struct.error,
+    UnicodeDecodeError,
+    RuntimeError,
+    OverflowError,
+)
 _MAX_COMMENT_BYTES = 65535
 _MAX_DIRECTORY_BYTES = 2**23  # of 50,000 arrays
 _MAX_HEADER_BYTES = 2**14  # NumPy parses no header of more than 10,000
 _CHUNK_BYTES = 2**20
-_PARSING = threading.Lock()  # of Python literals: in two threads at once it fails now and then on Python 3.11
+# of Python literals: in two threads at once it fails now and then on Python 3.11
+_PARSING = threading.Lock()
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 _END = struct.Struct("<4s6xH8xH")
 _MANY = 0xFFFF  # members: the count is elsewhere
@@ -40,7 +51,9 @@ _MARK = re.compile(rb"metadata crc32 ([0-9a-f]{8})")
 
 
 def check_end(path: Path) -> tuple[int, bytes]:
-    """Returns the number of members of an archive and its comment, or refuses one whose end is missing."""
+    """Returns the number of members of an archive and its comment, or refuses one whose end is
+    missing.
+    """
     with open(path, "rb") as stream:
         size = stream.seek(0, 2)
         stream.seek(max(size - _MAX_COMMENT_BYTES - _END.size, 0))
@@ -72,15 +85,21 @@ def entries(path: Path) -> tuple[list[Entry], dict[str, Any]]:
         raise _damaged(path, error) from error
 
 
-def write(stream: BinaryIO, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any] | None) -> None:
-    """Writes an uncompressed npz that plain `numpy.load` reads; the same input gives the same bytes.
+def write(
+    stream: BinaryIO, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any] | None
+) -> None:
+    """Writes an uncompressed npz that plain `numpy.load` reads; the same input gives the same
+    bytes.
 
     Raises:
         ValueError: If the metadata does not fit.
     """
     comment = json.dumps(dict(metadata), sort_keys=True).encode() if metadata else b""
     if len(comment) > _MAX_COMMENT_BYTES:
-        raise ValueError(f"Metadata of an npz must fit in {_MAX_COMMENT_BYTES} bytes. Received: {len(comment)} bytes.")
+        raise ValueError(
+            f"Metadata of an npz must fit in {_MAX_COMMENT_BYTES} bytes. Received: {len(comment)} "
+            f"bytes."
+        )
     with zipfile.ZipFile(stream, "w") as archive:
         archive.comment = comment
         for name, array in arrays.items():
@@ -132,9 +151,13 @@ def _metadata(path: Path, comment: bytes, marks: list[bytes]) -> dict[str, Any]:
 def _refuse_strange_members(path: Path, names: list[str]) -> None:
     strange = [name for name in names if not name.endswith(".npy")]
     if any(name.endswith("data.pkl") for name in strange):
-        raise bad(path, "it is a PyTorch checkpoint", "Pickles are never read. Save it as safetensors.")
+        raise bad(
+            path, "it is a PyTorch checkpoint", "Pickles are never read. Save it as safetensors."
+        )
     if any(name.endswith(".weights.h5") for name in strange):
-        raise bad(path, "it is a Keras model (.keras)", "Load it with `keras.saving.load_model(path)`.")
+        raise bad(
+            path, "it is a Keras model (.keras)", "Load it with `keras.saving.load_model(path)`."
+        )
     if strange:
         raise bad(path, f"it is a zip archive with members that are no arrays ({some(strange)})")
 
@@ -146,7 +169,9 @@ def _entry(path: Path, file: BinaryIO, member: zipfile.ZipInfo) -> Entry:
     size = math.prod(shape)
     # Told by the header: the data of an array of objects, a pickle, is not even looked at.
     if not dtype.hasobject and header_bytes + size * dtype.itemsize != member.file_size:
-        raise zipfile.BadZipFile(f"{member.filename}: {size} numbers do not fit {member.file_size} bytes")
+        raise zipfile.BadZipFile(
+            f"{member.filename}: {size} numbers do not fit {member.file_size} bytes"
+        )
     load = partial(_load, path, member, header_bytes, shape, fortran, dtype)
     return Entry(name=member.filename.removesuffix(".npy"), shape=shape, dtype=dtype, load=load)
 
@@ -155,7 +180,11 @@ def _parse(head: bytes, member: zipfile.ZipInfo) -> tuple[tuple[int, ...], bool,
     stream = BytesIO(head)
     try:
         version = np.lib.format.read_magic(stream)
-        reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        reader = (
+            np.lib.format.read_array_header_1_0
+            if version == (1, 0)
+            else np.lib.format.read_array_header_2_0
+        )
         with _PARSING:
             shape, fortran, dtype = reader(stream)
         if any(type(side) is not int or side < 0 for side in shape):
@@ -166,7 +195,12 @@ def _parse(head: bytes, member: zipfile.ZipInfo) -> tuple[tuple[int, ...], bool,
 
 
 def _load(
-    path: Path, member: zipfile.ZipInfo, header_bytes: int, shape: tuple[int, ...], fortran: bool, dtype: np.dtype
+    path: Path,
+    member: zipfile.ZipInfo,
+    header_bytes: int,
+    shape: tuple[int, ...],
+    fortran: bool,
+    dtype: np.dtype,
 ) -> np.ndarray:
     try:
         with open(path, "rb") as file:
@@ -183,14 +217,18 @@ def _load(
 
 
 def _content(file: BinaryIO, member: zipfile.ZipInfo) -> Callable[[Any], None]:
-    """Returns what fills one buffer after the other with the content of a member, or raises EOFError."""
+    """Returns what fills one buffer after the other with the content of a member, or raises
+    EOFError.
+    """
     if member.header_offset < 0:
         raise zipfile.BadZipFile(f"{member.filename}: it begins before the file")
     file.seek(member.header_offset)
     signature, name_bytes, extra_bytes = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
     if signature != b"PK\x03\x04":
         raise zipfile.BadZipFile(f"{member.filename}: no local header")
-    if file.read(name_bytes) != member.orig_filename.encode("utf-8" if member.flag_bits & 0x800 else "cp437"):
+    if file.read(name_bytes) != member.orig_filename.encode(
+        "utf-8" if member.flag_bits & 0x800 else "cp437"
+    ):
         raise zipfile.BadZipFile(f"{member.filename}: it has another name in the directory")
     file.seek(extra_bytes, SEEK_CUR)
     if member.flag_bits & 0x1:

@@ -6,12 +6,15 @@ from collections.abc import Sequence
 AGAIN = "Download it again, or export it again."
 
 
-def bad(path: str | os.PathLike, what: str, advice: str = AGAIN, kind: str = "checkpoint") -> ValueError:
+def bad(
+    path: str | os.PathLike, what: str, advice: str = AGAIN, kind: str = "checkpoint"
+) -> ValueError:
     """Returns the error to raise.
 
     Example:
         >>> bad("model.npz", "it is empty (0 bytes)")
-        ValueError("Cannot read 'model.npz' as a checkpoint: it is empty (0 bytes). Download it again, or export it ...
+        ValueError("Cannot read 'model.npz' as a checkpoint: it is empty (0 bytes). Download it
+        again, or export it ...
     """
     return ValueError(f"Cannot read '{os.fspath(path)}' as a {kind}: {what}. {advice}")
 

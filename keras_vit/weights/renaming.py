@@ -1,8 +1,11 @@
-"""The engine behind `layouts.py`, `variables.py` and `dialects.py`: tables of names, read in both directions.
+"""The engine behind `layouts.py`, `variables.py` and `dialects.py`: tables of names, read in both
+directions.
 
-What lives here: rows become rules, rules turn a dictionary of arrays into another, and heads are split and merged. What
-does not: any name of any vocabulary. In a table `{}` stands for the number of a block, stage or unit. A name that no
-rule knows passes unchanged, and two arrays never end up under one name in silence.
+What lives here: rows become rules, rules turn a dictionary of arrays into another, and heads are
+    split and merged. What
+does not: any name of any vocabulary. In a table `{}` stands for the number of a block, stage or
+unit. A name that no rule knows passes unchanged, and two arrays never end up under one name in
+silence.
 """
 
 import re
@@ -23,7 +26,9 @@ Rows = tuple[Row, ...]
 
 
 class Leaf(NamedTuple):
-    """One array of a module: the ends of its two names, its two ranks (None: any), the change each way."""
+    """One array of a module: the ends of its two names, its two ranks (None: any), the change each
+    way.
+    """
 
     theirs: str
     canonical: str
@@ -33,7 +38,9 @@ class Leaf(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """One array on their side, and the canonical arrays that it stands for (several where it is fused)."""
+    """One array on their side, and the canonical arrays that it stands for (several where it is
+    fused).
+    """
 
     theirs: str
     canonical: tuple[str, ...]
@@ -47,7 +54,9 @@ class _Found(NamedTuple):
     numbers: tuple[int, ...]
 
 
-def make_rules(rows: Rows, leaves: Mapping[str, tuple[Leaf, ...]], prefix: str = "", offset: int = 0) -> list[Rule]:
+def make_rules(
+    rows: Rows, leaves: Mapping[str, tuple[Leaf, ...]], prefix: str = "", offset: int = 0
+) -> list[Rule]:
     """Makes one rule for each array of the modules in a table.
 
     Args:
@@ -59,16 +68,21 @@ def make_rules(rows: Rows, leaves: Mapping[str, tuple[Leaf, ...]], prefix: str =
     rules = []
     for theirs, canonical, kind, *fused in rows:
         for leaf in leaves[kind]:
-            names = tuple(canonical + part + leaf.canonical for part in (fused[0] if fused else ("",)))
+            names = tuple(
+                canonical + part + leaf.canonical for part in (fused[0] if fused else ("",))
+            )
             rules.append(Rule(prefix + theirs + leaf.theirs, names, leaf, offset))
     return rules
 
 
-def read(arrays: Mapping[str, np.ndarray], rules: Iterable[Rule], num_heads: int) -> dict[str, np.ndarray]:
+def read(
+    arrays: Mapping[str, np.ndarray], rules: Iterable[Rule], num_heads: int
+) -> dict[str, np.ndarray]:
     """Turns their arrays into canonical ones, as views.
 
     Raises:
-        ValueError: If arrays have a wrong rank or size (it lists them all), or if two meet under one name.
+        ValueError: If arrays have a wrong rank or size (it lists them all), or if two meet under
+            one name.
     """
     index = {rule.theirs: (rule.theirs, rule, 0) for rule in rules}
     entries, problems = [], []
@@ -77,15 +91,23 @@ def read(arrays: Mapping[str, np.ndarray], rules: Iterable[Rule], num_heads: int
             entries.append((name, name, x))
             continue
         rule = found.rule
-        targets = [target.format(*(number + rule.offset for number in found.numbers)) for target in rule.canonical]
+        targets = [
+            target.format(*(number + rule.offset for number in found.numbers))
+            for target in rule.canonical
+        ]
         try:
             _check_rank(x, rule.leaf.ranks[0])
             parts = np.split(x, len(targets)) if len(targets) > 1 else [x]
-            entries += [(name, to, rule.leaf.read(part, num_heads)) for to, part in zip(targets, parts, strict=True)]
+            entries += [
+                (name, to, rule.leaf.read(part, num_heads))
+                for to, part in zip(targets, parts, strict=True)
+            ]
         except ValueError as error:
             problems.append(f"{name} {x.shape} ({error})")
     if problems:
-        raise ValueError(f"Arrays of unexpected shape, read with num_heads={num_heads}: {listed(problems)}.")
+        raise ValueError(
+            f"Arrays of unexpected shape, read with num_heads={num_heads}: {listed(problems)}."
+        )
     return gather(entries)
 
 
@@ -113,11 +135,15 @@ def write(arrays: Mapping[str, np.ndarray], rules: Iterable[Rule]) -> dict[str, 
         else:
             fused[target, len(rule.canonical)][found.place] = rule.leaf.write(x)
     problems += [
-        f"{name} (of whose {n} parts {len(parts)} are here)" for (name, n), parts in fused.items() if len(parts) < n
+        f"{name} (of whose {n} parts {len(parts)} are here)"
+        for (name, n), parts in fused.items()
+        if len(parts) < n
     ]
     if problems:
         raise ValueError(f"Arrays of unexpected shape, or incomplete: {listed(problems)}.")
-    joined = {name: np.concatenate([parts[i] for i in range(n)]) for (name, n), parts in fused.items()}
+    joined = {
+        name: np.concatenate([parts[i] for i in range(n)]) for (name, n), parts in fused.items()
+    }
     return gather(entries + [(name, name, x) for name, x in joined.items()])
 
 
@@ -143,7 +169,9 @@ def gather(entries: Iterable[tuple[str, str, np.ndarray]]) -> dict[str, np.ndarr
     for old, new, x in entries:
         sources[new].append(old)
         result[new] = x
-    clashes = [f"{new} (from {', '.join(sorted(old))})" for new, old in sources.items() if len(old) > 1]
+    clashes = [
+        f"{new} (from {', '.join(sorted(old))})" for new, old in sources.items() if len(old) > 1
+    ]
     if clashes:
         raise ValueError(
             f"Several arrays of the checkpoint belong under one name: {listed(clashes)}. "
@@ -163,7 +191,8 @@ def split_numbers(name: str) -> tuple[str, tuple[str, ...]]:
 
 
 def listed(items: Iterable[str], limit: int = 12) -> str:
-    """Sorts and joins the items for a message; of a long list only the first, with the number of the rest.
+    """Sorts and joins the items for a message; of a long list only the first, with the number of
+    the rest.
 
     Example:
         >>> listed(["b", "a", "c"], limit=2)
@@ -201,7 +230,9 @@ def two_digits(rows: Rows) -> Rows:
 
 def _canonical_index(rules: Iterable[Rule]) -> dict[str, tuple[str, Rule, int]]:
     return {
-        name.replace("{:02d}", "{}"): (name, rule, place) for rule in rules for place, name in enumerate(rule.canonical)
+        name.replace("{:02d}", "{}"): (name, rule, place)
+        for rule in rules
+        for place, name in enumerate(rule.canonical)
     }
 
 

@@ -1,6 +1,7 @@
 """Arrays under our names into a model and back: strict, all or nothing.
 
-Knows names, shapes, position tables and the channels of images; knows no file and no foreign vocabulary.
+Knows names, shapes, position tables and the channels of images; knows no file and no foreign
+vocabulary.
 """
 
 import dataclasses
@@ -22,8 +23,9 @@ class PositionResize:
 
     Attributes:
         checkpoint_grid: (rows, columns) of the stored table; None where the file does not say, as
-            in published files: then a square if the number of rows can be that of one, else the model's own grid.
-            A table that could be of a square and has the length of the model's own oblong grid is refused.
+            in published files: then a square if the number of rows can be that of one, else the
+            model's own grid. A table that could be of a square and has the length of the model's
+            own oblong grid is refused.
         interpolation: See `keras_vit.grid.interpolation_matrix`.
     """
 
@@ -42,7 +44,10 @@ def named_variables(layers: Iterable[keras.layers.Layer]) -> dict[str, keras.Var
 
 def state(layers: Iterable[keras.layers.Layer]) -> dict[str, np.ndarray]:
     """Returns {our name: array} of layers."""
-    return {name: keras.ops.convert_to_numpy(variable.value) for name, variable in named_variables(layers).items()}
+    return {
+        name: keras.ops.convert_to_numpy(variable.value)
+        for name, variable in named_variables(layers).items()
+    }
 
 
 def restore(
@@ -68,7 +73,9 @@ def restore(
     """
     layers = list(layers)
     skipped = re.compile("|".join(f"(?:{pattern})" for pattern in skip) or r"(?!)")
-    variables = {name: v for name, v in named_variables(layers).items() if not skipped.fullmatch(name)}
+    variables = {
+        name: v for name, v in named_variables(layers).items() if not skipped.fullmatch(name)
+    }
     arrays = {name: array for name, array in arrays.items() if not skipped.fullmatch(name)}
     arrays = _fit_positions(layers, arrays, positions or PositionResize())
     arrays = _fit_channels(variables, arrays)
@@ -77,11 +84,13 @@ def restore(
         variable.assign(arrays[name])
 
 
-_STEMS = ("conv_root/kernel", "embedding/kernel")  # what sees the image: the first of them that there is
+# what sees the image: the first of them that there is
+_STEMS = ("conv_root/kernel", "embedding/kernel")
 
 
 def channels_of(arrays: Mapping[str, Any]) -> int | None:
-    """Returns how many channels the images of a model have, by its arrays or variables; None if they do not tell.
+    """Returns how many channels the images of a model have, by its arrays or variables; None if
+    they do not tell.
 
     Example:
         >>> channels_of({"embedding/kernel": np.zeros((16, 16, 1, 192))})
@@ -94,10 +103,11 @@ def channels_of(arrays: Mapping[str, Any]) -> int | None:
 def adapt_channels(kernel: np.ndarray, channels: int) -> np.ndarray:
     """Returns the kernel of a first layer, made for RGB, for images of another number of channels.
 
-    One channel gets the sum over red, green and blue: a gray image then gives what its three copies gave. Other numbers
-    get the three in turns, times 3 / channels, which keeps the size of what comes out. As it is for a convolution or
-    for patches. A standardized convolution (hybrids, ResNets) brings each filter to deviation 1 afterwards: it keeps
-    the direction of the filters and no factor, so a gray image gives about the same, and not exactly.
+    One channel gets the sum over red, green and blue: a gray image then gives what its three copies
+    gave. Other numbers get the three in turns, times 3 / channels, which keeps the size of what
+    comes out. As it is for a convolution or for patches. A standardized convolution (hybrids,
+    ResNets) brings each filter to deviation 1 afterwards: it keeps the direction of the filters and
+    no factor, so a gray image gives about the same, and not exactly.
 
     Args:
         kernel: (h, w, 3, D).
@@ -127,10 +137,16 @@ def _fit_channels(
     return {**arrays, name: adapt_channels(arrays[name], mine)}
 
 
-def _check(variables: Mapping[str, keras.Variable], arrays: Mapping[str, np.ndarray], origin: object) -> None:
+def _check(
+    variables: Mapping[str, keras.Variable], arrays: Mapping[str, np.ndarray], origin: object
+) -> None:
     missing = sorted(variables.keys() - arrays.keys())
     unexpected = sorted(arrays.keys() - variables.keys())
-    shapes = {name: (tuple(v.shape), arrays[name].shape) for name, v in variables.items() if name in arrays}
+    shapes = {
+        name: (tuple(v.shape), arrays[name].shape)
+        for name, v in variables.items()
+        if name in arrays
+    }
     misshaped = [
         f"{name}: the model needs {mine}, the checkpoint has {theirs}"
         for name, (mine, theirs) in sorted(shapes.items())
@@ -156,38 +172,61 @@ def _hints(missing: list[str], unexpected: list[str], shapes: Mapping[str, tuple
     mine, theirs = shapes.get("predictions/bias", (None, None))
     if mine != theirs and theirs:
         hints.append(
-            f"The checkpoint's head has {theirs[0]} classes: pass `classes={theirs[0]}` or `include_top=False`."
+            f"The checkpoint's head has {theirs[0]} classes: pass `classes={theirs[0]}` or "
+            f"`include_top=False`."
         )
     if "predictions/kernel" in missing:
-        hints.append("The checkpoint has no head: pass `include_top=False` and add a head of your own.")
+        hints.append(
+            "The checkpoint has no head: pass `include_top=False` and add a head of your own."
+        )
     if "pre_logits/kernel" in unexpected:
         hints.append("The checkpoint has a tanh layer: pass its width as `representation_size`.")
     if "class_token/cls" in missing or "class_token/cls" in unexpected:
         hints.append('With a class token use `classifier="token"`, without one "gap" or "map".')
-    channels = [shape[2] for shape in next((shapes[name] for name in _STEMS if name in shapes), ()) if len(shape) == 4]
+    channels = [
+        shape[2]
+        for shape in next((shapes[name] for name in _STEMS if name in shapes), ())
+        if len(shape) == 4
+    ]
     if len(set(channels)) == 2:
         hints.append(
-            f"The checkpoint is for images of {channels[1]} channels, and only those of 3 are made to fit others: pass "
+            f"The checkpoint is for images of {channels[1]} channels, and only those of 3 are made "
+            f"to fit others: pass "
             f"`input_shape=(height, width, {channels[1]})`."
         )
-    halves = [any(re.search(r"/(row|column)/", name) for name in names) for names in (missing, unexpected)]
+    halves = [
+        any(re.search(r"/(row|column)/", name) for name in names) for names in (missing, unexpected)
+    ]
     if any(halves) and not all(halves):
-        hints.append("One of the two is axial, the other is not: take the model that the checkpoint was made for.")
-    if any(name.endswith("/relative_embedding") and mine != theirs for name, (mine, theirs) in shapes.items()):
         hints.append(
-            "Relative positions belong to one image size: pass the `input_shape` that the checkpoint was trained at."
+            "One of the two is axial, the other is not: take the model that the checkpoint was "
+            "made for."
         )
     if any(
-        "posembed" in name and mine != theirs and mine[-1:] == theirs[-1:] for name, (mine, theirs) in shapes.items()
+        name.endswith("/relative_embedding") and mine != theirs
+        for name, (mine, theirs) in shapes.items()
     ):
-        hints.append("If the position table is not of a square image, pass its `checkpoint_grid=(rows, columns)`.")
+        hints.append(
+            "Relative positions belong to one image size: pass the `input_shape` that the "
+            "checkpoint was trained at."
+        )
+    if any(
+        "posembed" in name and mine != theirs and mine[-1:] == theirs[-1:]
+        for name, (mine, theirs) in shapes.items()
+    ):
+        hints.append(
+            "If the position table is not of a square image, pass its `checkpoint_grid=(rows, "
+            "columns)`."
+        )
     return hints
 
 
 def _fit_positions(
     layers: list[keras.layers.Layer], arrays: Mapping[str, np.ndarray], how: PositionResize
 ) -> dict[str, np.ndarray]:
-    """Resamples the tables that belong to another grid; whatever does not fit is left for the check to report."""
+    """Resamples the tables that belong to another grid; whatever does not fit is left for the check
+    to report.
+    """
     fitted = dict(arrays)
     for layer in layers:
         if not isinstance(layer, AddPositionEmbs):
@@ -200,16 +239,21 @@ def _fit_positions(
             stored = (arrays[rows].shape[1], arrays[columns].shape[1])
             if how.checkpoint_grid is not None and tuple(how.checkpoint_grid) != stored:
                 raise ValueError(
-                    f"The position tables of {layer.name} are {_of(stored)}, not {_of(how.checkpoint_grid)}."
+                    f"The position tables of {layer.name} are {_of(stored)}, not "
+                    f"{_of(how.checkpoint_grid)}."
                 )
             # Each half is a table of one axis: a grid of (length, 1).
             for name, length in ((rows, layer.grid[0]), (columns, layer.grid[1])):
                 old = (arrays[name].shape[1], 1)
-                fitted[name] = grid.resize_positions(arrays[name], old, (length, 1), how.interpolation)
+                fitted[name] = grid.resize_positions(
+                    arrays[name], old, (length, 1), how.interpolation
+                )
     return fitted
 
 
-def _fit_table(name: str, array: np.ndarray, layer: AddPositionEmbs, how: PositionResize) -> np.ndarray:
+def _fit_table(
+    name: str, array: np.ndarray, layer: AddPositionEmbs, how: PositionResize
+) -> np.ndarray:
     expected = tuple(layer.pos_embedding.shape)
     if array.ndim != 3 or array.shape[-1] != expected[-1]:
         return array
@@ -226,11 +270,15 @@ def _fit_table(name: str, array: np.ndarray, layer: AddPositionEmbs, how: Positi
     if old_grid is None:
         return array
     if tuple(old_grid) != layer.grid:
-        logging.info("%s: resized from %s to %s patches (%s).", name, old_grid, layer.grid, how.interpolation)
+        logging.info(
+            "%s: resized from %s to %s patches (%s).", name, old_grid, layer.grid, how.interpolation
+        )
     return grid.resize_positions(array, old_grid, layer.grid, how.interpolation)
 
 
-def _stored_grid(name: str, num_positions: int, model_grid: tuple[int, int]) -> tuple[int, int] | None:
+def _stored_grid(
+    name: str, num_positions: int, model_grid: tuple[int, int]
+) -> tuple[int, int] | None:
     fits = num_positions == model_grid[0] * model_grid[1]
     try:
         square = grid.square_grid(num_positions)
@@ -238,7 +286,8 @@ def _stored_grid(name: str, num_positions: int, model_grid: tuple[int, int]) -> 
         return model_grid if fits else None
     if fits and square != model_grid:
         raise ValueError(
-            f"{name} may be {_of(square)} or, as the model, {_of(model_grid)}, and the file does not say. Pass "
+            f"{name} may be {_of(square)} or, as the model, {_of(model_grid)}, and the file does "
+            f"not say. Pass "
             f"`checkpoint_grid={square}` or `checkpoint_grid={model_grid}`."
         )
     return square

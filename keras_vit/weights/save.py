@@ -19,14 +19,17 @@ from keras_vit.weights.restore import state
 Layout = Literal["google", "timm", "huggingface"]
 
 
-def save_checkpoint(model: keras.Model, path: str | os.PathLike, layout: Layout | None = None) -> None:
+def save_checkpoint(
+    model: keras.Model, path: str | os.PathLike, layout: Layout | None = None
+) -> None:
     """Writes the weights of a model as Google, timm or Hugging Face would.
 
     Loading the file again with `weights=path` gives the same bits. The file appears whole or not at
     all. The grid of positions, the image size and the form of GELU are recorded in it.
 
     timm builds its ViTs with the exact GELU: for a model with the tanh form pass it
-    `act_layer="gelu_tanh"`. An axial model can be written in Google's layout alone, under names that are ours.
+    `act_layer="gelu_tanh"`. An axial model can be written in Google's layout alone, under names
+    that are ours.
 
     Args:
         model: A model of this package, also after fine-tuning.
@@ -35,8 +38,8 @@ def save_checkpoint(model: keras.Model, path: str | os.PathLike, layout: Layout 
         layout: "google", "timm" or "huggingface"; default: by `path`.
 
     Raises:
-        ValueError: If the vocabulary has no name for a part of the model, or a weight is NaN or infinite; nothing is
-            written.
+        ValueError: If the vocabulary has no name for a part of the model, or a weight is NaN or
+            infinite; nothing is written.
 
     Example:
         >>> model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3), classes=10)
@@ -62,7 +65,8 @@ def save_checkpoint(model: keras.Model, path: str | os.PathLike, layout: Layout 
 
 
 def check_can_save(model: keras.Model, layout: Layout = "google") -> None:
-    """Raises ValueError if `save_checkpoint` could not save the model: before a long run, not after it.
+    """Raises ValueError if `save_checkpoint` could not save the model: before a long run, not after
+    it.
 
     Example:
         >>> check_can_save(keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Conv2D(2, 3, name="mine")]))
@@ -77,9 +81,14 @@ def _translated(model: keras.Model, facts: dict[str, Any], layout: Layout) -> di
     for suffix, kind in _CHANGED.items():
         if any(name.endswith(suffix) for name in arrays):
             raise ValueError(
-                f"A checkpoint holds plain weights, and the model has {kind} ({suffix}). Use Keras's own file, "
+                f"A checkpoint holds plain weights, and the model has {kind} ({suffix}). Use "
+                f"Keras's own file, "
                 '`model.save("model.keras")`, which holds them'
-                + (" merged: loaded again, the model is plain and can be saved here." if "LoRA" in kind else ".")
+                + (
+                    " merged: loaded again, the model is plain and can be saved here."
+                    if "LoRA" in kind
+                    else "."
+                )
             )
     return dialects.from_canonical(variables.from_keras(arrays, facts.get("num_heads")), layout)
 
@@ -97,7 +106,8 @@ def _layout_of(path: Path) -> Layout:
     layouts: dict[str, Layout] = {".npz": "google", ".safetensors": "timm", "": "huggingface"}
     if path.suffix not in layouts:
         raise ValueError(
-            f"Cannot tell the layout from the name {path.name!r}. Use *.npz (Google), *.safetensors (timm) or a folder "
+            f"Cannot tell the layout from the name {path.name!r}. Use *.npz (Google), "
+            f"*.safetensors (timm) or a folder "
             "(Hugging Face), or pass `layout`. For Keras's own format call `model.save_weights`."
         )
     return layouts[path.suffix]
@@ -112,7 +122,11 @@ def _facts(model: keras.Model) -> dict[str, Any]:
         if isinstance(layer, AddPositionEmbs):
             facts["grid"] = layer.grid
         if isinstance(layer, (TransformerBlock, AxialTransformerBlock)):
-            facts |= {"gelu": layer.gelu, "layer_norm_epsilon": layer.norm_epsilon, "num_heads": layer.num_heads}
+            facts |= {
+                "gelu": layer.gelu,
+                "layer_norm_epsilon": layer.norm_epsilon,
+                "num_heads": layer.num_heads,
+            }
     return facts
 
 

@@ -1,4 +1,5 @@
-"""What `weights=` may mean, and what it brings: a tag, a file or a URL becomes arrays under our names.
+"""What `weights=` may mean, and what it brings: a tag, a file or a URL becomes arrays under our
+names.
 
 Joins the catalog, the download, the reader and the dialects; knows no framework.
 """
@@ -41,7 +42,8 @@ class WeightsSource:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Origin:
-    """Where weights come from. As text it also names the model whose arrays they are, if that is another one.
+    """Where weights come from. As text it also names the model whose arrays they are, if that is
+    another one.
 
     Arrays are identified when the text is needed, which is for an error.
     """
@@ -55,7 +57,9 @@ class Origin:
             found = self.model if self.canonical is None else layouts.identify(self.canonical)
         except ValueError:
             found = self.model
-        return self.name if found == self.model else f"{self.name}, whose arrays are those of {found},"
+        return (
+            self.name if found == self.model else f"{self.name}, whose arrays are those of {found},"
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,7 +97,8 @@ def find(model: str, weights: str | os.PathLike, parameters: int | None = None) 
     Args:
         model: Public name of the model that asks.
         weights: Tag, file or URL.
-        parameters: Those of the model, which bound what is read; default: of the model's row of the table.
+        parameters: Those of the model, which bound what is read; default: of the model's row of the
+            table.
 
     Raises:
         ValueError: If it is neither a file, nor a URL, nor a tag of this model.
@@ -110,8 +115,10 @@ def find(model: str, weights: str | os.PathLike, parameters: int | None = None) 
     except ValueError as error:
         no_file = weights.endswith(_READABLE) or os.sep in weights
         raise ValueError(
-            "The `weights` argument should be either `None` (random initialization), `imagenet` (pre-training on "
-            "ImageNet), a tag of the catalog, a URL, or the path to the weights file to be loaded.  Received: "
+            "The `weights` argument should be either `None` (random initialization), `imagenet` "
+            "(pre-training on "
+            "ImageNet), a tag of the catalog, a URL, or the path to the weights file to be loaded. "
+            " Received: "
             f"weights={weights}" + (" (there is no such file)" if no_file else "") + f"\n{error}"
         ) from None
 
@@ -138,7 +145,8 @@ def _describe(source: WeightsSource, found: model_file.ModelFile) -> Pretrained:
     metadata, arrays = found.metadata, found.ours()
     if found.dialect == "keras" and "gelu" not in metadata and "encoder_norm/gamma" in arrays:
         logging.warning(
-            "%s does not record its form of GELU, its epsilons and its grid, as files of older versions: taken are the "
+            "%s does not record its form of GELU, its epsilons and its grid, as files of older "
+            "versions: taken are the "
             "published ones, and a square. Save it again.",
             origin_of(source),
         )
@@ -174,7 +182,11 @@ def _shapes(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 def _num_heads(found: model_file.ModelFile) -> int | None:
     """Of the encoder. Where a file has an axis for them, it is what counts."""
     for name, array in found.arrays.items():
-        if found.dialect != "keras" and name.startswith("Transformer/") and name.endswith("/query/kernel"):
+        if (
+            found.dialect != "keras"
+            and name.startswith("Transformer/")
+            and name.endswith("/query/kernel")
+        ):
             return array.shape[1] if array.ndim == 3 else None
     return found.metadata.get("num_heads")
 
@@ -193,15 +205,21 @@ def _table_grid(metadata: dict[str, Any], arrays: dict[str, np.ndarray]) -> tupl
 
 
 def check_heads(pretrained: Pretrained, model: str, num_heads: int) -> None:
-    """Refuses weights whose arrays fit the model, and were trained with another number of attention heads."""
+    """Refuses weights whose arrays fit the model, and were trained with another number of attention
+    heads.
+    """
     if pretrained.num_heads not in (None, num_heads):
         raise ValueError(
-            f"{pretrained.origin} was trained with {pretrained.num_heads} attention heads, and {model} has "
-            f"{num_heads}: the same arrays would compute something else. Take the model that it was made for."
+            f"{pretrained.origin} was trained with {pretrained.num_heads} attention heads, and "
+            f"{model} has "
+            f"{num_heads}: the same arrays would compute something else. Take the model that it "
+            f"was made for."
         )
 
 
-def check_grid(pretrained: Pretrained, grid_of: Callable[[tuple[int, int]], tuple[int, int]]) -> None:
+def check_grid(
+    pretrained: Pretrained, grid_of: Callable[[tuple[int, int]], tuple[int, int]]
+) -> None:
     """Refuses a file which says that it is of a grid and of images that do not belong together.
 
     Args:
@@ -212,14 +230,18 @@ def check_grid(pretrained: Pretrained, grid_of: Callable[[tuple[int, int]], tupl
         return
     try:
         expected = grid_of(pretrained.image_size)
-    except ValueError:  # images that the patches do not tile: of no use here, but of none to judge by
+    # images that the patches do not tile: of no use here, but of none to judge by
+    except ValueError:
         return
     stored, needed = math.prod(pretrained.grid), math.prod(expected)
-    # A table may be of another size than the images, but not of another order; nor is it much smaller.
+    # A table may be of another size than the images, but not of another order; nor is it much
+    # smaller.
     if pretrained.grid != expected and (stored == needed or stored * _LARGEST_ZOOM < needed):
         raise ValueError(
-            f"{pretrained.origin} says that its images of {pretrained.image_size} pixels, which have {expected} "
-            f"patches, are of a grid of {pretrained.grid}. Correct its metadata, or export it again."
+            f"{pretrained.origin} says that its images of {pretrained.image_size} pixels, which "
+            f"have {expected} "
+            f"patches, are of a grid of {pretrained.grid}. Correct its metadata, or export it "
+            f"again."
         )
 
 
@@ -227,7 +249,8 @@ def zero_head_message(source: WeightsSource) -> str:
     """What to say when `include_top=True` meets a head that was never trained."""
     alternative = source.row and catalog.alternative_with_head(source.row)
     return (
-        f"The classification head of {origin_of(source)} is all zeros (Google published its ImageNet-21k files so): "
+        f"The classification head of {origin_of(source)} is all zeros (Google published its "
+        f"ImageNet-21k files so): "
         "every class would get the same score. Use `include_top=False`"
         + (f', or `weights="{alternative}"`, which has a trained head' if alternative else "")
         + f'. Tags of {source.model} are listed by `keras_vit.list_weights("{source.model}")`.'

@@ -1,6 +1,7 @@
 """The safetensors format: a file of tensors to entries and back.
 
-Metadata is in the header's `__metadata__`, each value as JSON. The format has no checksum, so files that are written
+Metadata is in the header's `__metadata__`, each value as JSON. The format has no checksum, so files
+that are written
 here carry one of their own: of each array's name, type, shape and bytes, and of all metadata.
 
 Source: the safetensors specification.
@@ -28,13 +29,17 @@ TYPES = {
     **{f"uint{bits}": f"U{bits}" for bits in (64, 32, 16, 8)},
     "bool": "BOOL",
 }
-_READ = {code: np.dtype(name).newbyteorder("<") for name, code in TYPES.items()} | {"BF16": np.dtype("V2")}
+_READ = {code: np.dtype(name).newbyteorder("<") for name, code in TYPES.items()} | {
+    "BF16": np.dtype("V2")
+}
 _MAX_HEADER_BYTES = 2**23  # of 50,000 arrays
 _CHECKSUM, _WRITER = "crc32", "written_by"
 
 
 def check_end(path: Path) -> None:
-    """Refuses a file that is cut off. The library checks that the header is sound and that the arrays end the file."""
+    """Refuses a file that is cut off. The library checks that the header is sound and that the
+    arrays end the file.
+    """
     import safetensors
 
     with open(path, "rb") as file:
@@ -44,11 +49,14 @@ def check_end(path: Path) -> None:
     try:
         safetensors.safe_open(path, framework="np")
     except safetensors.SafetensorError as error:
-        raise bad(path, f"the safetensors file is truncated or damaged ({some([str(error)[:200]])})") from error
+        raise bad(
+            path, f"the safetensors file is truncated or damaged ({some([str(error)[:200]])})"
+        ) from error
 
 
 def entries(path: Path) -> tuple[list[Entry], dict[str, Any]]:
-    """Returns the arrays of a file, unread, and the metadata: its own, and that of a `config.json` beside it.
+    """Returns the arrays of a file, unread, and the metadata: its own, and that of a `config.json`
+    beside it.
 
     The library's own reader needs ml_dtypes for bfloat16, and is no faster.
 
@@ -60,37 +68,59 @@ def entries(path: Path) -> tuple[list[Entry], dict[str, Any]]:
         header_bytes = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(header_bytes))
     strings = header.pop("__metadata__", None) or {}
-    strange = [f"{name}: {entry['dtype']}" for name, entry in header.items() if entry["dtype"] not in _READ]
+    strange = [
+        f"{name}: {entry['dtype']}" for name, entry in header.items() if entry["dtype"] not in _READ
+    ]
     if strange:
-        raise bad(path, f"it holds types that are not read ({some(strange)})", "Save them as float32.")
+        raise bad(
+            path, f"it holds types that are not read ({some(strange)})", "Save them as float32."
+        )
     checksums = _checksums(path, header, strings)
     found = []
     for name, entry in header.items():
-        shape, dtype, start = tuple(entry["shape"]), _READ[entry["dtype"]], 8 + header_bytes + entry["data_offsets"][0]
+        shape, dtype, start = (
+            tuple(entry["shape"]),
+            _READ[entry["dtype"]],
+            8 + header_bytes + entry["data_offsets"][0],
+        )
         load = partial(_load, path, name, start, shape, dtype, checksums.get(name))
         found.append(Entry(name=name, shape=shape, dtype=dtype, load=load))
-    own = {key: _json_or_text(value) for key, value in strings.items() if key not in ("format", _CHECKSUM, _WRITER)}
+    own = {
+        key: _json_or_text(value)
+        for key, value in strings.items()
+        if key not in ("format", _CHECKSUM, _WRITER)
+    }
     return found, facts.of_config(path.with_name("config.json")) | facts.check(path, own)
 
 
-def write(stream: BinaryIO, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any] | None) -> None:
+def write(
+    stream: BinaryIO, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any] | None
+) -> None:
     """Writes a safetensors file; the same input gives the same bytes.
 
-    The header is made here because the library's own writer orders `__metadata__` at random. "format": "pt" is added to
-    it, without which Hugging Face's transformers refuse the file.
+    The header is made here because the library's own writer orders `__metadata__` at random.
+    "format": "pt" is added to it, without which Hugging Face's transformers refuse the file.
     """
     # Widest types first, so that every array starts at a multiple of its item size.
     order = sorted(arrays, key=lambda name: -arrays[name].dtype.itemsize)
-    strings = {key: json.dumps(value, sort_keys=True) for key, value in sorted((metadata or {}).items())}
+    strings = {
+        key: json.dumps(value, sort_keys=True) for key, value in sorted((metadata or {}).items())
+    }
     strings = {"format": "pt", **strings, _WRITER: "keras_vit"}
     header: dict[str, Any] = {}
     offset = 0
     for name in order:
         array, span = arrays[name], [offset, offset + arrays[name].nbytes]
-        header[name] = {"dtype": TYPES[array.dtype.name], "shape": list(array.shape), "data_offsets": span}
+        header[name] = {
+            "dtype": TYPES[array.dtype.name],
+            "shape": list(array.shape),
+            "data_offsets": span,
+        }
         offset = span[1]
     with ThreadPoolExecutor() as pool:
-        checksums = dict(zip(order, pool.map(lambda name: zlib.crc32(_bytes(arrays[name])), order), strict=True))
+        checksums = dict(
+            zip(order, pool.map(lambda name: zlib.crc32(_bytes(arrays[name])), order), strict=True)
+        )
     strings[_CHECKSUM] = json.dumps({**checksums, "": _header_checksum(header, strings, checksums)})
     text = json.dumps({"__metadata__": strings, **header}, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
@@ -100,10 +130,14 @@ def write(stream: BinaryIO, arrays: Mapping[str, np.ndarray], metadata: Mapping[
 
 
 def _bytes(array: np.ndarray) -> memoryview:
-    return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8).data
+    return (
+        np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8).data
+    )
 
 
-def _header_checksum(header: dict[str, Any], strings: dict[str, str], checksums: dict[str, int]) -> int:
+def _header_checksum(
+    header: dict[str, Any], strings: dict[str, str], checksums: dict[str, int]
+) -> int:
     return zlib.crc32(json.dumps([header, strings, checksums], sort_keys=True).encode())
 
 

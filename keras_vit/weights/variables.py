@@ -1,12 +1,13 @@
 """Canonical names ↔ the variables of our models: tables, read in both directions.
 
-What lives here: how a model of this package spells what a checkpoint holds. What does not: the spellings of others
-(`layouts.py`, `dialects.py`), models (`restore.py`). Nothing is modified in place, and arrays are views.
+What lives here: how a model of this package spells what a checkpoint holds. What does not: the
+spellings of others (`layouts.py`, `dialects.py`), models (`restore.py`). Nothing is modified in
+place, and arrays are views.
 
-No published file holds axial attention, so its names are made here after Google's: the two halves of a block are
-`Transformer/encoderblock_3/row/...` and `.../column/...`, each with the modules of a whole block; the two attentions of
-a residual unit are `block1/unit1/row/{query,key,value,out}` and `block1/unit1/column/...`, each with a
-`relative_embedding`.
+No published file holds axial attention, so its names are made here after Google's: the two halves
+of a block are `Transformer/encoderblock_3/row/...` and `.../column/...`, each with the modules of a
+whole block; the two attentions of a residual unit are `block1/unit1/row/{query,key,value,out}` and
+`block1/unit1/column/...`, each with a `relative_embedding`.
 """
 
 from collections.abc import Mapping
@@ -53,8 +54,16 @@ _VIT: Rows = (
     ("embedding", "embedding", "dense"),
     ("class_token/cls", "cls", "array"),
     ("mask_token/mask", "mask_token", "array"),
-    *((f"posembed_{p}/{table}", f"Transformer/posembed_{p}/{table}", "array") for p in _PLACES for table in _TABLES),
-    *(row for half in ("", "/row", "/column") for row in _block(f"encoderblock_{{}}{half}", f"{_BLOCK}{half}")),
+    *(
+        (f"posembed_{p}/{table}", f"Transformer/posembed_{p}/{table}", "array")
+        for p in _PLACES
+        for table in _TABLES
+    ),
+    *(
+        row
+        for half in ("", "/row", "/column")
+        for row in _block(f"encoderblock_{{}}{half}", f"{_BLOCK}{half}")
+    ),
     ("encoder_norm", "Transformer/encoder_norm", "norm"),
     ("map_head/probe", f"{_POOL}/probe", "array"),
     *((f"map_head/attention/{part}", f"{_POOL_ATTENTION}/{part}", "heads") for part in _QKV),
@@ -66,8 +75,14 @@ _VIT: Rows = (
 )
 _ROOT: Rows = (("conv_root", "conv_root", "dense"), ("gn_root", "gn_root", "norm"))
 _UNITS: Rows = (
-    *((f"block{{}}_unit{{}}/conv{i}", f"block{{}}/unit{{}}/conv{i}", "dense") for i in (1, 2, 3, "_proj")),
-    *((f"block{{}}_unit{{}}/gn{i}", f"block{{}}/unit{{}}/gn{i}", "norm") for i in (1, 2, 3, "_proj")),
+    *(
+        (f"block{{}}_unit{{}}/conv{i}", f"block{{}}/unit{{}}/conv{i}", "dense")
+        for i in (1, 2, 3, "_proj")
+    ),
+    *(
+        (f"block{{}}_unit{{}}/gn{i}", f"block{{}}/unit{{}}/gn{i}", "norm")
+        for i in (1, 2, 3, "_proj")
+    ),
 )
 _AXIAL: Rows = tuple(
     (f"block{{}}_unit{{}}/{part}", f"block{{}}/unit{{}}/{part}", kind)
@@ -78,7 +93,10 @@ _AXIAL: Rows = tuple(
         (f"{axis}/relative_embedding", "array"),
     )
 )
-_BIT: Rows = (("conv_root", "root_block/conv_root", "dense"), ("norm_pre_head", "norm-pre-head", "norm"))
+_BIT: Rows = (
+    ("conv_root", "root_block/conv_root", "dense"),
+    ("norm_pre_head", "norm-pre-head", "norm"),
+)
 
 # Ours: a convolution is no different from a dense layer.
 _OURS: dict[str, tuple[Leaf, ...]] = {
@@ -115,7 +133,8 @@ def to_keras(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def from_keras(arrays: Mapping[str, np.ndarray], num_heads: int | None) -> dict[str, np.ndarray]:
-    """Turns the variables of a Keras model, by path, into canonical arrays: the inverse of `to_keras`.
+    """Turns the variables of a Keras model, by path, into canonical arrays: the inverse of
+    `to_keras`.
 
     Args:
         arrays: The variables' values under their paths.
@@ -129,11 +148,18 @@ def from_keras(arrays: Mapping[str, np.ndarray], num_heads: int | None) -> dict[
         ['head/bias']
     """
     roots = {name.split("/")[0] for name in arrays}
-    rules = _rules(preactivation="norm_pre_head" in roots or ("conv_root" in roots and "gn_root" not in roots))
+    rules = _rules(
+        preactivation="norm_pre_head" in roots or ("conv_root" in roots and "gn_root" not in roots)
+    )
     if unknown := renaming.unknown_theirs(arrays, rules):
-        raise ValueError(f"These variables have no place in a checkpoint: {listed(unknown)}. Expected keras_vit's own.")
+        raise ValueError(
+            f"These variables have no place in a checkpoint: {listed(unknown)}. Expected "
+            f"keras_vit's own."
+        )
     if num_heads is None and any("attention/" in name for name in arrays):
-        raise ValueError("The model has attention, so `num_heads` must be an integer. Received: num_heads=None.")
+        raise ValueError(
+            "The model has attention, so `num_heads` must be an integer. Received: num_heads=None."
+        )
     return renaming.read(arrays, rules, 1 if num_heads is None else num_heads)
 
 

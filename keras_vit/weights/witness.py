@@ -1,16 +1,20 @@
 """The forward pass of every published model in plain NumPy, straight from a checkpoint's arrays.
 
-This is the second opinion behind `python -m keras_vit verify`: it shares no code with the Keras models, imports no
-framework, and is meant to be checked by reading. Names are canonical: those of the current Google linen code
-(`layouts.py` brings other spellings to that form). Everything is float32. Constants come from the variant, sizes
-from the arrays. Nothing is resized: the position tables must fit the images as they are. Left out: fixed,
-two-dimensional and per-block position embeddings, which no published checkpoint of these families holds.
+This is the second opinion behind `python -m keras_vit verify`: it shares no code with the Keras
+models, imports no
+framework, and is meant to be checked by reading. Names are canonical: those of the current Google
+linen code (`layouts.py` brings other spellings to that form). Everything is float32. Constants come
+from the variant, sizes
+from the arrays. Nothing is resized: the position tables must fit the images as they are. Left out:
+fixed, two-dimensional and per-block position embeddings, which no published checkpoint of these
+families holds.
 
-Letters: B batch, H W image or map, C channels, N tokens, D width, A heads, K head size, F MLP width, Y classes.
+Letters: B batch, H W image or map, C channels, N tokens, D width, A heads, K head size, F MLP
+    width, Y classes.
 
 Sources: arXiv:2010.11929 (ViT), equations 1-8, D.4, D.6; arXiv:1912.11370 (BiT), section 3.3;
-google-research/vision_transformer, models_vit.py and models_resnet.py; google-research/big_vision, models/vit.py
-(attention pooling) and bit_paper.py.
+google-research/vision_transformer, models_vit.py and models_resnet.py; google-research/big_vision,
+models/vit.py (attention pooling) and bit_paper.py.
 """
 
 import math
@@ -43,31 +47,37 @@ def forward(
 ) -> Arrays:
     """Returns every named activation of a model, in order, from the images to the logits.
 
-    The arrays decide what is computed: a class token (`cls`), attention pooling (`MAPHead_0`) or else global
-    average pooling; `pre_logits` and `head` where they are present.
+    The arrays decide what is computed: a class token (`cls`), attention pooling (`MAPHead_0`) or
+    else global average pooling; `pre_logits` and `head` where they are present.
 
     Args:
         arrays: Canonical name to array.
         images: (B, H, W, 3) float, pixels scaled to [-1, 1].
         variant: Row of `VIT_VARIANTS` or `RESNET_VARIANTS` that the arrays belong to.
-        gelu: Form of GELU, if the file was trained with another than the row says. Not for a ResNet.
+        gelu: Form of GELU, if the file was trained with another than the row says. Not for a
+            ResNet.
         norm_epsilon: Epsilon of layer normalization, likewise; of group normalization for a ResNet.
-        pool_fill: What surrounds the map in the max-pool of a pre-activation root: minus infinity as in
-            big_vision's bit_paper.py, or 0 as in the original BiT code. Other roots are not touched by it.
+        pool_fill: What surrounds the map in the max-pool of a pre-activation root: minus infinity
+            as in big_vision's bit_paper.py, or 0 as in the original BiT code. Other roots are not
+            touched by it.
 
     Returns:
-        ViT: a stem's "root", "block1", ...; "embedding" (B, N, D); "posembed_input" and "encoderblock_0", ...
-        (B, prefix + N, D); "encoder_norm"; "map_head" (B, D) if pooled by attention; "pre_logits", "logits" (B, Y).
-        ResNet: "root", "block1", ...; "norm_pre_head" if pre-activation; "pre_logits" (pooled); "logits".
+        ViT: a stem's "root", "block1", ...; "embedding" (B, N, D); "posembed_input" and
+        "encoderblock_0", ... (B, prefix + N, D); "encoder_norm"; "map_head" (B, D) if pooled by
+        attention; "pre_logits", "logits" (B, Y).
+        ResNet: "root", "block1", ...; "norm_pre_head" if pre-activation; "pre_logits" (pooled);
+            "logits".
 
     Raises:
-        ValueError: If arrays are missing or left over, or if the images do not fit the position table.
+        ValueError: If arrays are missing or left over, or if the images do not fit the position
+            table.
 
     Example:
         >>> from keras_vit.variants import VIT_VARIANTS
         >>> forward({}, np.zeros((1, 224, 224, 3)), VIT_VARIANTS["ViT_Ti16"])  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        ValueError: The arrays are not those of ViT_Ti16. Missing (197): Transformer/encoder_norm/bias, ...
+        ValueError: The arrays are not those of ViT_Ti16. Missing (197):
+            Transformer/encoder_norm/bias, ...
     """
     _check_images(images)
     check_names(arrays, variant)
@@ -77,18 +87,25 @@ def forward(
     if isinstance(variant, ViTVariant):
         return _vit(arrays, images.astype(np.float32), replace(variant, gelu=gelu or variant.gelu))
     if gelu is not None:
-        raise ValueError(f"`gelu` must be None for a ResNet, which has none. Received: gelu={gelu!r}.")
+        raise ValueError(
+            f"`gelu` must be None for a ResNet, which has none. Received: gelu={gelu!r}."
+        )
     return _resnet(arrays, images.astype(np.float32), variant, pool_fill)
 
 
 def _vit(arrays: Arrays, x: np.ndarray, variant: ViTVariant) -> Arrays:
-    """Equations 1-4 of the paper; a hybrid cuts its patches from the stem's feature map (section 3.1)."""
+    """Equations 1-4 of the paper; a hybrid cuts its patches from the stem's feature map (section
+    3.1).
+    """
     _check_sizes(arrays, x, variant)
     outputs: Arrays = {}
     if variant.stem:
         outputs = _trunk(arrays, x, variant.stem)
         x = next(reversed(outputs.values()))
-    x = convolve(x, arrays["embedding/kernel"], stride=variant.patch_size) + arrays["embedding/bias"]
+    x = (
+        convolve(x, arrays["embedding/kernel"], stride=variant.patch_size)
+        + arrays["embedding/bias"]
+    )
     grid = x.shape[1:3]
     x = outputs["embedding"] = x.reshape(len(x), -1, variant.width)
     if "cls" in arrays:
@@ -97,8 +114,12 @@ def _vit(arrays: Arrays, x: np.ndarray, variant: ViTVariant) -> Arrays:
     for index in range(variant.depth):
         name = f"encoderblock_{index}"
         p = _within(arrays, f"Transformer/{name}")
-        x = outputs[name] = axial_block(x, p, variant, grid) if variant.axial else transformer_block(x, p, variant)
-    x = outputs["encoder_norm"] = layer_norm(x, _within(arrays, "Transformer/encoder_norm"), variant.norm_epsilon)
+        x = outputs[name] = (
+            axial_block(x, p, variant, grid) if variant.axial else transformer_block(x, p, variant)
+        )
+    x = outputs["encoder_norm"] = layer_norm(
+        x, _within(arrays, "Transformer/encoder_norm"), variant.norm_epsilon
+    )
     head = _within(arrays, "MAPHead_0")
     if head:
         x = outputs["map_head"] = attention_pooling(x, head, variant)
@@ -112,18 +133,24 @@ def _vit(arrays: Arrays, x: np.ndarray, variant: ViTVariant) -> Arrays:
 
 
 def _resnet(arrays: Arrays, x: np.ndarray, variant: ResNetVariant, pool_fill: float) -> Arrays:
-    """Trunk, pooling, linear head; pre-activation needs one more norm, as its last unit ends in a sum."""
+    """Trunk, pooling, linear head; pre-activation needs one more norm, as its last unit ends in a
+    sum.
+    """
     outputs = _trunk(arrays, x, variant, pool_fill)
     x = next(reversed(outputs.values()))
     if variant.preactivation:
-        x = outputs["norm_pre_head"] = relu(group_norm(x, _within(arrays, "norm-pre-head"), variant.norm_epsilon))
+        x = outputs["norm_pre_head"] = relu(
+            group_norm(x, _within(arrays, "norm-pre-head"), variant.norm_epsilon)
+        )
     x = outputs["pre_logits"] = x.mean(axis=(1, 2))
     if "head/kernel" in arrays:
         outputs["logits"] = dense(x, _within(arrays, "head"))
     return outputs
 
 
-def _trunk(arrays: Arrays, x: np.ndarray, variant: ResNetVariant, pool_fill: float = -math.inf) -> Arrays:
+def _trunk(
+    arrays: Arrays, x: np.ndarray, variant: ResNetVariant, pool_fill: float = -math.inf
+) -> Arrays:
     """Root and stages. models_vit.py and models_resnet.py; bit_paper.py for pre-activation."""
     outputs: Arrays = {}
     if variant.preactivation:
@@ -143,7 +170,9 @@ def _trunk(arrays: Arrays, x: np.ndarray, variant: ResNetVariant, pool_fill: flo
 
 
 def transformer_block(x: np.ndarray, p: Arrays, variant: ViTVariant) -> np.ndarray:
-    """Equations 2 and 3: attention, then MLP, each normalized before and added after. (B, N, D) to the same."""
+    """Equations 2 and 3: attention, then MLP, each normalized before and added after. (B, N, D) to
+    the same.
+    """
     normed = layer_norm(x, _within(p, "LayerNorm_0"), variant.norm_epsilon)
     x = x + attention(normed, normed, _within(p, "MultiHeadDotProductAttention_0"))
     normed = layer_norm(x, _within(p, "LayerNorm_1"), variant.norm_epsilon)
@@ -151,20 +180,29 @@ def transformer_block(x: np.ndarray, p: Arrays, variant: ViTVariant) -> np.ndarr
 
 
 def axial_block(x: np.ndarray, p: Arrays, variant: ViTVariant, grid: tuple[int, ...]) -> np.ndarray:
-    """D.6: a block on each row of the grid by itself, then one on each column. (B, N, D) to the same."""
-    mixers = [partial(transformer_block, p=_within(p, half), variant=variant) for half in ("row", "column")]
+    """D.6: a block on each row of the grid by itself, then one on each column. (B, N, D) to the
+    same.
+    """
+    mixers = [
+        partial(transformer_block, p=_within(p, half), variant=variant)
+        for half in ("row", "column")
+    ]
     return along_axes(x.reshape(len(x), *grid, -1), *mixers).reshape(x.shape)
 
 
 def along_axes(x: np.ndarray, *mixers: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Every row of a grid (B, R, C, D) through one function of (B, N, D), then every column through another."""
+    """Every row of a grid (B, R, C, D) through one function of (B, N, D), then every column through
+    another.
+    """
     for mix in mixers:
         x = mix(x.reshape(-1, *x.shape[2:])).reshape(x.shape).swapaxes(1, 2)
     return x
 
 
 def attention(queries: np.ndarray, x: np.ndarray, p: Arrays) -> np.ndarray:
-    """Equations 5-8 and D.4: what each query finds in the tokens. (B, M, D) and (B, N, D) to (B, M, D)."""
+    """Equations 5-8 and D.4: what each query finds in the tokens. (B, M, D) and (B, N, D) to (B, M,
+    D).
+    """
     query_BMAK = np.tensordot(queries, p["query/kernel"], axes=1) + p["query/bias"]
     key_BNAK = np.tensordot(x, p["key/kernel"], axes=1) + p["key/bias"]
     value_BNAK = np.tensordot(x, p["value/kernel"], axes=1) + p["value/bias"]
@@ -174,7 +212,8 @@ def attention(queries: np.ndarray, x: np.ndarray, p: Arrays) -> np.ndarray:
         places, table = np.arange(x.shape[1]), p["relative_embedding"]
         if len(table) != 2 * len(places) - 1:
             raise ValueError(
-                f"The relative positions are for {len(table) // 2 + 1} tokens along an axis. Received: {len(places)}. "
+                f"The relative positions are for {len(table) // 2 + 1} tokens along an axis. "
+                f"Received: {len(places)}. "
                 "Give images of the size that the file was made for."
             )
         table_MNK = table[places[:, None] - places + len(places) - 1]
@@ -184,7 +223,9 @@ def attention(queries: np.ndarray, x: np.ndarray, p: Arrays) -> np.ndarray:
 
 
 def attention_pooling(x: np.ndarray, p: Arrays, variant: ViTVariant) -> np.ndarray:
-    """big_vision's MAPHead: one learned query attends to all tokens, then an MLP. (B, N, D) to (B, D)."""
+    """big_vision's MAPHead: one learned query attends to all tokens, then an MLP. (B, N, D) to (B,
+    D).
+    """
     probe = np.tile(p["probe"], (len(x), 1, 1))
     x = attention(probe, x, _within(p, "MultiHeadDotProductAttention_0"))
     normed = layer_norm(x, _within(p, "LayerNorm_0"), variant.norm_epsilon)
@@ -202,7 +243,9 @@ def dense(x: np.ndarray, p: Arrays) -> np.ndarray:
 
 
 def layer_norm(x: np.ndarray, p: Arrays, epsilon: float) -> np.ndarray:
-    """Mean 0 and variance 1 over the last axis, then scale and bias (arXiv:1607.06450, equation 4)."""
+    """Mean 0 and variance 1 over the last axis, then scale and bias (arXiv:1607.06450, equation
+    4).
+    """
     return _normalize(x, axis=-1, epsilon=epsilon) * p["scale"] + p["bias"]
 
 
@@ -213,7 +256,9 @@ def softmax(scores: np.ndarray) -> np.ndarray:
 
 
 def gelu(x: np.ndarray, form: str) -> np.ndarray:
-    """GELU (arXiv:1606.08415, section 2): the tanh form is JAX's default, the exact one PyTorch's."""
+    """GELU (arXiv:1606.08415, section 2): the tanh form is JAX's default, the exact one
+    PyTorch's.
+    """
     if form == "tanh":
         return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)))
     if form == "exact":
@@ -221,11 +266,14 @@ def gelu(x: np.ndarray, form: str) -> np.ndarray:
     raise ValueError(f'`gelu` must be "tanh" or "exact". Received: gelu={form!r}.')
 
 
-# NumPy has no erf. `erf(x) / x` is smooth in x squared, so a polynomial through the values of `math.erf` at the
-# Chebyshev points is exact to 1e-12 up to |x| = 5, beyond which erf differs from 1 by less than 2e-12.
+# NumPy has no erf. `erf(x) / x` is smooth in x squared, so a polynomial through the values of
+# `math.erf` at the Chebyshev points is exact to 1e-12 up to |x| = 5, beyond which erf differs from
+# 1 by less than 2e-12.
 _ERF_RANGE = 5.0
 _ERF_OVER_X = np.polynomial.Chebyshev.interpolate(
-    lambda squares: np.array([math.erf(root) / root for root in np.sqrt(squares)]), deg=36, domain=(0.0, _ERF_RANGE**2)
+    lambda squares: np.array([math.erf(root) / root for root in np.sqrt(squares)]),
+    deg=36,
+    domain=(0.0, _ERF_RANGE**2),
 )
 
 
@@ -235,41 +283,69 @@ def erf(x: np.ndarray) -> np.ndarray:
     return x * _ERF_OVER_X(x * x)
 
 
-def postactivation_unit(x: np.ndarray, p: Arrays, variant: ResNetVariant, stride: int) -> np.ndarray:
-    """ResNet-v1.5 bottleneck: norm after each convolution, ReLU after the sum (models_resnet.py). Axial: D.6."""
+def postactivation_unit(
+    x: np.ndarray, p: Arrays, variant: ResNetVariant, stride: int
+) -> np.ndarray:
+    """ResNet-v1.5 bottleneck: norm after each convolution, ReLU after the sum (models_resnet.py).
+    Axial: D.6.
+    """
     epsilon = variant.norm_epsilon
     shortcut = x
     if "conv_proj/kernel" in p:
-        shortcut = group_norm(std_conv(x, p["conv_proj/kernel"], variant, stride), _within(p, "gn_proj"), epsilon)
+        shortcut = group_norm(
+            std_conv(x, p["conv_proj/kernel"], variant, stride), _within(p, "gn_proj"), epsilon
+        )
     x = relu(group_norm(std_conv(x, p["conv1/kernel"], variant), _within(p, "gn1"), epsilon))
-    x = axial_attention(x, p, stride) if variant.axial else std_conv(x, p["conv2/kernel"], variant, stride)
+    x = (
+        axial_attention(x, p, stride)
+        if variant.axial
+        else std_conv(x, p["conv2/kernel"], variant, stride)
+    )
     x = relu(group_norm(x, _within(p, "gn2"), epsilon))
-    return relu(shortcut + group_norm(std_conv(x, p["conv3/kernel"], variant), _within(p, "gn3"), epsilon))
+    return relu(
+        shortcut + group_norm(std_conv(x, p["conv3/kernel"], variant), _within(p, "gn3"), epsilon)
+    )
 
 
 def axial_attention(x: np.ndarray, p: Arrays, stride: int) -> np.ndarray:
-    """Attention along rows, then columns; a stride is the mean of what lies in each window. (B, H, W, C)."""
+    """Attention along rows, then columns; a stride is the mean of what lies in each window. (B, H,
+    W, C).
+    """
     row, column = _within(p, "row"), _within(p, "column")
-    x = along_axes(x, lambda lines: attention(lines, lines, row), lambda lines: attention(lines, lines, column))
+    x = along_axes(
+        x, lambda lines: attention(lines, lines, row), lambda lines: attention(lines, lines, column)
+    )
     return np.nanmean(_windows(x, stride, stride, "same", fill=np.nan), axis=(4, 5))
 
 
 def preactivation_unit(x: np.ndarray, p: Arrays, variant: ResNetVariant, stride: int) -> np.ndarray:
-    """ResNet-v2 bottleneck: norm and ReLU before each convolution, nothing after the sum (bit_paper.py)."""
+    """ResNet-v2 bottleneck: norm and ReLU before each convolution, nothing after the sum
+    (bit_paper.py).
+    """
     epsilon = variant.norm_epsilon
     shortcut = x
     x = relu(group_norm(x, _within(p, "gn1"), epsilon))
     if "conv_proj/kernel" in p:
         shortcut = std_conv(x, p["conv_proj/kernel"], variant, stride)
     x = std_conv(x, p["conv1/kernel"], variant)
-    x = std_conv(relu(group_norm(x, _within(p, "gn2"), epsilon)), p["conv2/kernel"], variant, stride)
-    return shortcut + std_conv(relu(group_norm(x, _within(p, "gn3"), epsilon)), p["conv3/kernel"], variant)
+    x = std_conv(
+        relu(group_norm(x, _within(p, "gn2"), epsilon)), p["conv2/kernel"], variant, stride
+    )
+    return shortcut + std_conv(
+        relu(group_norm(x, _within(p, "gn3"), epsilon)), p["conv3/kernel"], variant
+    )
 
 
-def std_conv(x: np.ndarray, kernel: np.ndarray, variant: ResNetVariant, stride: int = 1) -> np.ndarray:
-    """Convolution with a standardized kernel (arXiv:1903.10520); pre-activation models pad alike on both sides."""
+def std_conv(
+    x: np.ndarray, kernel: np.ndarray, variant: ResNetVariant, stride: int = 1
+) -> np.ndarray:
+    """Convolution with a standardized kernel (arXiv:1903.10520); pre-activation models pad alike on
+    both sides.
+    """
     padding = kernel.shape[0] // 2 if variant.preactivation else "same"
-    return convolve(x, standardize(kernel, variant.std_epsilon, variant.variance_epsilon), stride, padding)
+    return convolve(
+        x, standardize(kernel, variant.std_epsilon, variant.variance_epsilon), stride, padding
+    )
 
 
 def standardize(kernel: np.ndarray, std_epsilon: float, variance_epsilon: float) -> np.ndarray:
@@ -280,23 +356,37 @@ def standardize(kernel: np.ndarray, std_epsilon: float, variance_epsilon: float)
 
 
 def group_norm(x: np.ndarray, p: Arrays, epsilon: float, groups: int = 32) -> np.ndarray:
-    """Mean 0 and variance 1 over the map and the channels of a group (arXiv:1803.08494). (B, H, W, C) to the same."""
+    """Mean 0 and variance 1 over the map and the channels of a group (arXiv:1803.08494). (B, H, W,
+    C) to the same.
+    """
     grouped = x.reshape(len(x), -1, groups, x.shape[-1] // groups)
-    return _normalize(grouped, axis=(1, 3), epsilon=epsilon).reshape(x.shape) * p["scale"] + p["bias"]
+    return (
+        _normalize(grouped, axis=(1, 3), epsilon=epsilon).reshape(x.shape) * p["scale"] + p["bias"]
+    )
 
 
-def convolve(x: np.ndarray, kernel: np.ndarray, stride: int = 1, padding: Padding = 0) -> np.ndarray:
-    """What deep learning calls a convolution. (B, H, W, C) and (size, size, C, out) to (B, H', W', out)."""
-    return np.tensordot(_windows(x, kernel.shape[0], stride, padding, fill=0.0), kernel, axes=((4, 5, 3), (0, 1, 2)))
+def convolve(
+    x: np.ndarray, kernel: np.ndarray, stride: int = 1, padding: Padding = 0
+) -> np.ndarray:
+    """What deep learning calls a convolution. (B, H, W, C) and (size, size, C, out) to (B, H', W',
+    out).
+    """
+    return np.tensordot(
+        _windows(x, kernel.shape[0], stride, padding, fill=0.0), kernel, axes=((4, 5, 3), (0, 1, 2))
+    )
 
 
-def max_pool(x: np.ndarray, size: int, stride: int, padding: Padding, fill: float = -math.inf) -> np.ndarray:
+def max_pool(
+    x: np.ndarray, size: int, stride: int, padding: Padding, fill: float = -math.inf
+) -> np.ndarray:
     """The largest value of each channel in every window. (B, H, W, C) to (B, H', W', C)."""
     return _windows(x, size, stride, padding, fill).max(axis=(4, 5))
 
 
 def same_padding(length: int, size: int, stride: int) -> tuple[int, int]:
-    """Padding before and after that makes ceil(length / stride) windows; an odd one goes after (XLA's "SAME")."""
+    """Padding before and after that makes ceil(length / stride) windows; an odd one goes after
+    (XLA's "SAME").
+    """
     total = max((math.ceil(length / stride) - 1) * stride + size - length, 0)
     return total // 2, total - total // 2
 
@@ -309,7 +399,9 @@ def _windows(x: np.ndarray, size: int, stride: int, padding: Padding, fill: floa
     else:
         rows = columns = (padding, padding)
     x = np.pad(x, ((0, 0), rows, columns, (0, 0)), constant_values=fill)
-    return np.lib.stride_tricks.sliding_window_view(x, (size, size), axis=(1, 2))[:, ::stride, ::stride]
+    return np.lib.stride_tricks.sliding_window_view(x, (size, size), axis=(1, 2))[
+        :, ::stride, ::stride
+    ]
 
 
 def _normalize(x: np.ndarray, axis: int | tuple[int, ...], epsilon: float) -> np.ndarray:
@@ -320,19 +412,26 @@ def _normalize(x: np.ndarray, axis: int | tuple[int, ...], epsilon: float) -> np
 
 def _within(arrays: Mapping[str, np.ndarray], scope: str) -> Arrays:
     """The arrays under a scope, named from there."""
-    return {name[len(scope) + 1 :]: array for name, array in arrays.items() if name.startswith(scope + "/")}
+    return {
+        name[len(scope) + 1 :]: array
+        for name, array in arrays.items()
+        if name.startswith(scope + "/")
+    }
 
 
 def _check_images(images: np.ndarray) -> None:
     if images.ndim != 4 or images.shape[-1] != 3 or not np.issubdtype(images.dtype, np.floating):
         raise ValueError(
-            "`images` must have shape (B, H, W, 3) and hold floating-point pixels scaled to [-1, 1]. "
+            "`images` must have shape (B, H, W, 3) and hold floating-point pixels scaled to [-1, "
+            "1]. "
             f"Received: shape={images.shape}, dtype={images.dtype}."
         )
 
 
 def _check_sizes(arrays: Arrays, images: np.ndarray, variant: ViTVariant) -> None:
-    """Refuses what would otherwise run and give plausible nonsense: another patch size, other heads, another grid."""
+    """Refuses what would otherwise run and give plausible nonsense: another patch size, other
+    heads, another grid.
+    """
     patch, heads = variant.patch_size, variant.num_heads
     table = arrays["Transformer/posembed_input/pos_embedding"]
     patches = table.shape[1] - ("cls" in arrays)
@@ -340,7 +439,8 @@ def _check_sizes(arrays: Arrays, images: np.ndarray, variant: ViTVariant) -> Non
     kernels = arrays["embedding/kernel"].shape[:2], arrays[f"Transformer/{block}/{_QUERY}"].shape[1]
     if kernels != ((patch, patch), heads):
         raise ValueError(
-            f"The arrays are not those of {variant.name}, which has patches of {(patch, patch)} and {heads} heads. "
+            f"The arrays are not those of {variant.name}, which has patches of {(patch, patch)} "
+            f"and {heads} heads. "
             f"Received: (patch, heads) = {kernels}. Choose the variant that the file was made for."
         )
     # A stem halves and rounds up several times, which is one division that rounds up.
@@ -349,7 +449,9 @@ def _check_sizes(arrays: Arrays, images: np.ndarray, variant: ViTVariant) -> Non
     grid = tuple(side // patch for side in sides)
     if any(side % patch for side in sides) or math.prod(grid) != patches:
         raise ValueError(
-            f"The images must be cut into exactly the {patches} patches of the position table. Received: "
-            f"image_size={images.shape[1:3]}, {variant.total_stride} pixels per patch, grid={grid}. "
+            f"The images must be cut into exactly the {patches} patches of the position table. "
+            f"Received: "
+            f"image_size={images.shape[1:3]}, {variant.total_stride} pixels per patch, "
+            f"grid={grid}. "
             "Resize the images, or the table (`keras_vit.grid`)."
         )

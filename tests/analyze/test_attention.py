@@ -1,4 +1,6 @@
-"""Attention: numbers worked out by hand, and the proof that the weights are those that the model computes with."""
+"""Attention: numbers worked out by hand, and the proof that the weights are those that the model
+computes with.
+"""
 
 import gc
 import json
@@ -44,7 +46,9 @@ def build(tiny_vit) -> Build:
     """A tiny model with random weights; its attention is far from uniform."""
 
     def built(**options) -> keras.Model:
-        model = keras_vit.application(tiny_vit)(weights=None, **{"input_shape": (*SIZE, 3), "classes": 3} | options)
+        model = keras_vit.application(tiny_vit)(
+            weights=None, **{"input_shape": (*SIZE, 3), "classes": 3} | options
+        )
         return sharpened(model)
 
     return built
@@ -64,7 +68,9 @@ def sharpened(model: keras.Model) -> keras.Model:
 def vit() -> keras.Model:
     """One for many tests: it is compiled once."""
     keras.utils.set_random_seed(0)
-    row = replace(VIT_VARIANTS["ViT_Ti16"], patch_size=8, width=16, depth=2, num_heads=2, mlp_dim=32)
+    row = replace(
+        VIT_VARIANTS["ViT_Ti16"], patch_size=8, width=16, depth=2, num_heads=2, mlp_dim=32
+    )
     return sharpened(keras_vit.application(row)(weights=None, input_shape=(*SIZE, 3), classes=3))
 
 
@@ -100,7 +106,9 @@ def test_uniform_attention_reaches_as_far_as_was_worked_out(grid, patch_px: floa
 def test_what_goes_to_the_class_token_goes_nowhere():
     """Rows and columns of prefix tokens are dropped, and the others not made to sum to 1 again."""
     uniform = np.full((1, 197, 197), 1 / 197)
-    np.testing.assert_allclose(mean_distance(uniform, (14, 14), (16.0, 16.0), 1), 116.49 * 196 / 197, atol=0.005)
+    np.testing.assert_allclose(
+        mean_distance(uniform, (14, 14), (16.0, 16.0), 1), 116.49 * 196 / 197, atol=0.005
+    )
     only_to_the_class_token = np.zeros((1, 197, 197))
     only_to_the_class_token[..., 0] = 1
     assert mean_distance(only_to_the_class_token, (14, 14), (16.0, 16.0), 1).tolist() == [0.0]
@@ -112,7 +120,10 @@ def test_a_head_that_looks_at_itself_has_distance_0():
 
 def test_distances_are_those_of_the_centres():
     distances = distances_px((14, 14), (16.0, 16.0))
-    assert distances.max() == pytest.approx(np.hypot(13, 13) * 16) and round(distances.max(), 1) == 294.2
+    assert (
+        distances.max() == pytest.approx(np.hypot(13, 13) * 16)
+        and round(distances.max(), 1) == 294.2
+    )
     assert (distances == distances.T).all() and not distances.diagonal().any()
     places = [(row * 8.0, column * 10.0) for row in range(2) for column in range(3)]
     by_hand = [[np.hypot(a - c, b - d) for c, d in places] for a, b in places]
@@ -122,18 +133,22 @@ def test_distances_are_those_of_the_centres():
 def test_the_mean_distance_of_a_grid_of_three_by_hand():
     scores = np.array([[[0.5, 0.25, 0.25], [0.0, 1.0, 0.0], [0.1, 0.9, 0.0]]])
     np.testing.assert_allclose(
-        mean_distance(scores, (1, 3), (99.0, 4.0), 0), [((0.25 * 4 + 0.25 * 8) + 0 + (0.1 * 8 + 0.9 * 4)) / 3]
+        mean_distance(scores, (1, 3), (99.0, 4.0), 0),
+        [((0.25 * 4 + 0.25 * 8) + 0 + (0.1 * 8 + 0.9 * 4)) / 3],
     )
 
 
 def test_weights_of_another_grid_are_refused():
-    with pytest.raises(ValueError, match=r"must be \(..., 7, 7\): 1 prefix tokens and a grid of \(2, 3\)"):
+    with pytest.raises(
+        ValueError, match=r"must be \(..., 7, 7\): 1 prefix tokens and a grid of \(2, 3\)"
+    ):
         mean_distance(np.zeros((1, 6, 6)), (2, 3), (16.0, 16.0), 1)
 
 
 def test_the_rollout_of_two_layers_by_hand():
     first, second = np.array([[1.0, 0.0], [0.5, 0.5]]), np.array([[0.0, 1.0], [0.0, 1.0]])
-    # Half of each is the identity: [[1, 0], [1/4, 3/4]] first, then [[1/2, 1/2], [0, 1]] on its left.
+    # Half of each is the identity: [[1, 0], [1/4, 3/4]] first, then [[1/2, 1/2], [0, 1]] on its
+    # left.
     expected = [[0.5 * 1 + 0.5 * 0.25, 0.5 * 0.75], [0.25, 0.75]]
     np.testing.assert_allclose(rollout(np.stack([first, second])[:, None]), expected)
 
@@ -144,7 +159,9 @@ def test_heads_are_averaged_and_rows_made_to_sum_to_1():
 
 
 def test_the_rollout_of_identities_is_the_identity():
-    np.testing.assert_allclose(rollout(np.tile(np.eye(5), (4, 2, 3, 1, 1))), np.tile(np.eye(5), (2, 1, 1)))
+    np.testing.assert_allclose(
+        rollout(np.tile(np.eye(5), (4, 2, 3, 1, 1))), np.tile(np.eye(5), (2, 1, 1))
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
@@ -193,7 +210,9 @@ def attended(block: TransformerBlock, x, scores: np.ndarray):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=() if name in ("ViT_Ti16", "ViT_B32", "R_ViT_Ti16") else pytest.mark.slow)
+        pytest.param(
+            name, marks=() if name in ("ViT_Ti16", "ViT_B32", "R_ViT_Ti16") else pytest.mark.slow
+        )
         for name in VIT_VARIANTS
     ],
 )
@@ -228,10 +247,14 @@ def test_these_weights_reproduce_what_each_block_of_each_model_gives(name: str):
 
 
 def by_hand(model: keras.Model, images: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Distances (L, A) and what all tokens are at the end, (B, N, N), from the weights; and the weights."""
+    """Distances (L, A) and what all tokens are at the end, (B, N, N), from the weights; and the
+    weights.
+    """
     maps, grid = attention_maps(model, images), grid_of_model(model, images.shape[1:3])
     num_prefix_tokens = maps.shape[-1] - grid[0] * grid[1]
-    distances = mean_distance(maps, grid, patch_px_of_model(model, images.shape[1:3]), num_prefix_tokens)
+    distances = mean_distance(
+        maps, grid, patch_px_of_model(model, images.shape[1:3]), num_prefix_tokens
+    )
     return distances.mean(axis=1), rollout(maps), maps
 
 
@@ -243,7 +266,10 @@ OPTIONS = {
     "all tokens, none of them for the class": {"include_top": False, "classifier": "none"},
     "mean beside a class token": {"include_top": False, "pooling": "avg"},
     "relative positions": {"position_embedding": "relative"},
-    "a table before each layer": {"position_placement": "every_layer", "position_embedding": "learned_2d"},
+    "a table before each layer": {
+        "position_placement": "every_layer",
+        "position_embedding": "learned_2d",
+    },
     "before classes, a tanh layer": {"representation_size": 7},
 }
 
@@ -253,7 +279,10 @@ def test_sums_in_the_graph_are_those_of_the_weights(build: Build, case: str):
     model = build(**OPTIONS[case])
     distances, tokens, maps = by_hand(model, PIXELS)
     num_prefix_tokens = 0 if OPTIONS[case].get("classifier") in ("gap", "none") else 1
-    assert maps.shape == (2, 5, 2, 24 + num_prefix_tokens, 24 + num_prefix_tokens) and maps.dtype == np.float32
+    assert (
+        maps.shape == (2, 5, 2, 24 + num_prefix_tokens, 24 + num_prefix_tokens)
+        and maps.dtype == np.float32
+    )
     reads_class_token = num_prefix_tokens and OPTIONS[case].get("pooling") != "avg"
     read = tokens[:, 0] if reads_class_token else tokens[:, num_prefix_tokens:].mean(axis=1)
     summary = summarize_attention(model, PIXELS, num_rollouts=3)
@@ -286,13 +315,17 @@ def test_attention_pooling_reads_tokens_in_its_own_shares(build: Build):
 
 def test_halves_of_axial_blocks_are_layers(tiny_vit):
     model = sharpened(
-        keras_vit.application(replace(tiny_vit, axial=True))(weights=None, input_shape=(*SIZE, 3), classes=3)
+        keras_vit.application(replace(tiny_vit, axial=True))(
+            weights=None, input_shape=(*SIZE, 3), classes=3
+        )
     )
     distances, tokens, maps = by_hand(model, PIXELS)
     row, column = (places[:, None] == places for places in np.divmod(np.arange(24), 6))
     assert not maps[::2, ..., ~row].any() and not maps[1::2, ..., ~column].any()
     summary = summarize_attention(model, PIXELS, num_rollouts=5)
-    assert summary.layers == tuple(f"encoderblock_{i}/{half}" for i in (0, 1) for half in ("row", "column"))
+    assert summary.layers == tuple(
+        f"encoderblock_{i}/{half}" for i in (0, 1) for half in ("row", "column")
+    )
     np.testing.assert_allclose(summary.distance_px, distances, rtol=1e-5)
     np.testing.assert_allclose(summary.rollouts, tokens.mean(axis=1).reshape(5, 4, 6), rtol=1e-4)
 
@@ -304,7 +337,10 @@ def test_sums_are_in_float32_where_the_model_is_not(build: Build, policy: str):
     keras.config.set_dtype_policy("float32")
     distances, _, maps = by_hand(model, PIXELS)
     half = {"mixed_bfloat16": "bfloat16", "mixed_float16": "float16"}[policy]
-    assert maps.dtype == np.float32 and (numpy_of(ops.cast(ops.cast(maps, half), "float32")) == maps).all()
+    assert (
+        maps.dtype == np.float32
+        and (numpy_of(ops.cast(ops.cast(maps, half), "float32")) == maps).all()
+    )
     summary = summarize_attention(model, PIXELS, num_rollouts=5)
     np.testing.assert_allclose(summary.distance_px, distances, rtol=1e-5)
     assert summary.rollouts.dtype == np.float32
@@ -314,7 +350,9 @@ def test_sums_are_in_float32_where_the_model_is_not(build: Build, policy: str):
 def test_a_model_from_a_file_gives_the_same(vit: keras.Model, tmp_path: Path):
     vit.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras")
-    np.testing.assert_allclose(attention_maps(again, IMAGES), attention_maps(vit, IMAGES), atol=1e-5)
+    np.testing.assert_allclose(
+        attention_maps(again, IMAGES), attention_maps(vit, IMAGES), atol=1e-5
+    )
 
 
 @pytest.mark.tensorflow
@@ -322,7 +360,9 @@ def test_a_model_that_saves_memory_in_training_gives_the_same(build: Build):
     from keras_vit.train.remat import rematerialize
 
     model = build(classifier="map")
-    found, expected = (summarize_attention(m, PIXELS, num_rollouts=5) for m in (rematerialize(model), model))
+    found, expected = (
+        summarize_attention(m, PIXELS, num_rollouts=5) for m in (rematerialize(model), model)
+    )
     assert found.layers == ("encoderblock_0", "encoderblock_1")
     np.testing.assert_allclose(found.distance_px, expected.distance_px, rtol=1e-5)
     np.testing.assert_allclose(found.rollouts, expected.rollouts, rtol=1e-5)
@@ -332,7 +372,9 @@ def test_a_model_that_saves_memory_in_training_gives_the_same(build: Build):
 
 
 def looks_at_what_is_bright(build: Build, classifier: str) -> keras.Model:
-    """Every token is a multiple of one vector, by the brightness of its patch, and every query asks for that vector."""
+    """Every token is a multiple of one vector, by the brightness of its patch, and every query asks
+    for that vector.
+    """
     model = build(classifier=classifier, position_embedding="none")
     bright = np.resize([1.0, -1.0], 16).astype("float32")
     kernel = model.get_layer("embedding").kernel
@@ -373,14 +415,21 @@ def test_batches_of_any_size_give_the_same(vit: keras.Model):
     expected = summarize_attention(vit, PIXELS, num_rollouts=4)
     same(summarize_attention(vit, PIXELS, batch_size=2, num_rollouts=4), expected)
     same(summarize_attention(vit, IMAGES, num_rollouts=4), expected)
-    same(summarize_attention(vit, PIXELS.astype("float64"), batch_size=99, num_rollouts=4), expected)
+    same(
+        summarize_attention(vit, PIXELS.astype("float64"), batch_size=99, num_rollouts=4), expected
+    )
     same(summarize_attention(vit, ops.convert_to_tensor(PIXELS), num_rollouts=4), expected)
     same(summarize_attention(vit, (PIXELS[i : i + 2] for i in (0, 2, 4)), num_rollouts=4), expected)
     same(summarize_attention(vit, [PIXELS[:1], PIXELS[:0], IMAGES[1:]], num_rollouts=4), expected)
-    same(summarize_attention(vit, [(PIXELS[:3],), [PIXELS[3:], np.zeros(2)]], num_rollouts=4), expected)
+    same(
+        summarize_attention(vit, [(PIXELS[:3],), [PIXELS[3:], np.zeros(2)]], num_rollouts=4),
+        expected,
+    )
     maps = attention_maps(vit, PIXELS)
     np.testing.assert_allclose(attention_maps(vit, IMAGES, batch_size=2), maps, atol=1e-5)
-    np.testing.assert_allclose(attention_rollout(vit, IMAGES, batch_size=2)[:4], expected.rollouts, rtol=1e-5)
+    np.testing.assert_allclose(
+        attention_rollout(vit, IMAGES, batch_size=2)[:4], expected.rollouts, rtol=1e-5
+    )
 
 
 def test_rows_that_only_fill_up_do_not_count(vit: keras.Model):
@@ -404,7 +453,10 @@ def test_a_data_set_of_the_package_gives_the_same(vit: keras.Model):
 
     source = sources.arrays(IMAGES, np.zeros(5, int), name="noise")
     batches = evaluation_batches(source, [to_uint8], batch_size=3)
-    same(summarize_attention(vit, batches, num_rollouts=5), summarize_attention(vit, IMAGES, num_rollouts=5))
+    same(
+        summarize_attention(vit, batches, num_rollouts=5),
+        summarize_attention(vit, IMAGES, num_rollouts=5),
+    )
 
 
 def test_memory_holds_one_batch_at_a_time(vit: keras.Model):
@@ -453,7 +505,8 @@ def test_a_bar_appears_only_where_it_is_asked_for(vit: keras.Model, monkeypatch,
 def test_distances_are_in_pixels_of_the_image_whatever_the_stem(tiny_vit):
     stem = replace(VIT_VARIANTS["R50_ViT_B16"].stem, units=(1, 1))
     build = keras_vit.application(replace(tiny_vit, stem=stem, patch_size=1))
-    odd = build(weights=None, input_shape=(33, 41, 3), classes=2)  # rounded up: cells of 8 pixels, the last one cut
+    # rounded up: cells of 8 pixels, the last one cut
+    odd = build(weights=None, input_shape=(33, 41, 3), classes=2)
     assert grid_of_model(odd) == (5, 6) and patch_px_of_model(odd) == (8.0, 8.0)
     images = RNG.integers(0, 256, (2, 33, 41, 3)).astype(np.uint8)
     found = summarize_attention(odd, images)
@@ -480,11 +533,19 @@ def test_grid_and_pixels_of_full_models(name: str, size, grid, patch: float):
 
 
 @pytest.mark.parametrize(
-    "stem", [None, pytest.param(replace(VIT_VARIANTS["R50_ViT_B16"].stem, units=(1, 1)), marks=pytest.mark.slow)]
+    "stem",
+    [
+        None,
+        pytest.param(
+            replace(VIT_VARIANTS["R50_ViT_B16"].stem, units=(1, 1)), marks=pytest.mark.slow
+        ),
+    ],
 )
 def test_a_model_for_any_size_is_analysed_at_each(tiny_vit, stem):
     row = replace(tiny_vit, stem=stem, patch_size=1 if stem else 8)
-    model = sharpened(keras_vit.application(row)(weights=None, input_shape=(None, None, 3), classes=2))
+    model = sharpened(
+        keras_vit.application(row)(weights=None, input_shape=(None, None, 3), classes=2)
+    )
     with pytest.raises(ValueError, match="any size: pass `image_size`"):
         grid_of_model(model)
     for size, grid in [((32, 48), (4, 6)), ((16, 24), (2, 3))]:
@@ -505,10 +566,17 @@ def test_a_model_inside_another_is_found(vit: keras.Model):
     other = keras.Sequential([vit, keras.layers.Dense(2)])
     outermost = keras.Sequential([outer, keras.layers.Softmax()])
     expected = summarize_attention(vit, PIXELS, num_rollouts=5)
-    for model, given in [(outer, IMAGES), (outer, IMAGES.astype("float32")), (other, PIXELS), (outermost, IMAGES)]:
+    for model, given in [
+        (outer, IMAGES),
+        (outer, IMAGES.astype("float32")),
+        (other, PIXELS),
+        (outermost, IMAGES),
+    ]:
         assert has_attention(model) and grid_of_model(model) == (4, 6)
         same(summarize_attention(model, given, num_rollouts=5), expected)
-    np.testing.assert_allclose(attention_maps(outer, IMAGES), attention_maps(vit, PIXELS), atol=1e-5)
+    np.testing.assert_allclose(
+        attention_maps(outer, IMAGES), attention_maps(vit, PIXELS), atol=1e-5
+    )
 
 
 @pytest.mark.tensorflow  # Keras's Rescaling needs it, on any backend
@@ -528,8 +596,12 @@ def test_a_layer_that_is_made_for_other_pixels_is_known(vit: keras.Model):
 
 @pytest.mark.tensorflow
 def test_of_a_model_whose_pixels_cannot_be_known_floats_are_taken_as_they_are(vit: keras.Model):
-    model = keras.Sequential([keras.Input((*SIZE, 3)), keras.layers.Rescaling(1.7, offset=-0.8), vit])
-    with pytest.raises(ValueError, match="cannot be known: declare it with `keras_vit.pixels.declare`"):
+    model = keras.Sequential(
+        [keras.Input((*SIZE, 3)), keras.layers.Rescaling(1.7, offset=-0.8), vit]
+    )
+    with pytest.raises(
+        ValueError, match="cannot be known: declare it with `keras_vit.pixels.declare`"
+    ):
         summarize_attention(model, IMAGES)
     same(summarize_attention(model, PIXELS), summarize_attention(vit, 1.7 * PIXELS - 0.8))
 
@@ -539,7 +611,10 @@ def test_resized_images_are_measured_as_the_vit_sees_them(build: Build):
     vit = build(input_shape=None, input_tensor=keras.layers.Resizing(*SIZE)(images))
     assert grid_of_model(vit) == (4, 6) and patch_px_of_model(vit) == (8.0, 8.0)
     outer = keras.Sequential([keras.Input((None, None, 3)), keras.layers.Resizing(*SIZE), build()])
-    assert grid_of_model(outer, (100, 30)) == (4, 6) and patch_px_of_model(outer, (100, 30)) == (8.0, 8.0)
+    assert grid_of_model(outer, (100, 30)) == (4, 6) and patch_px_of_model(outer, (100, 30)) == (
+        8.0,
+        8.0,
+    )
 
 
 def test_a_model_that_scales_pixels_takes_them_from_0_to_255(build: Build):
@@ -556,7 +631,9 @@ def test_a_model_with_two_inside_must_be_told_which(build: Build):
     images = keras.Input((*SIZE, 3))
     first, second = build(name="first"), build(name="second")
     model = keras.Model(images, keras.layers.Add()([first(images), second(images)]), name="both")
-    with pytest.raises(ValueError, match="both applies models with attention 2 times: first, second. Pass one"):
+    with pytest.raises(
+        ValueError, match="both applies models with attention 2 times: first, second. Pass one"
+    ):
         attention_maps(model, IMAGES)
 
 
@@ -564,7 +641,9 @@ def test_models_without_attention_are_refused_by_name(tiny_resnet):
     resnet = keras_vit.application(tiny_resnet(keras_vit.variants.RESNET_VARIANTS["BiT_R50x1"]))(
         weights=None, input_shape=(*SIZE, 3), classes=2
     )
-    assert not has_attention(resnet) and not has_attention(keras.Sequential([keras.layers.Dense(2)]))
+    assert not has_attention(resnet) and not has_attention(
+        keras.Sequential([keras.layers.Dense(2)])
+    )
     for function in (attention_maps, attention_rollout, summarize_attention):
         with pytest.raises(ValueError, match="tiny has no attention between patches"):
             function(resnet, IMAGES)
@@ -583,7 +662,9 @@ def test_a_model_whose_graph_is_hidden_names_what_can_be_passed(build: Build):
 
     model = Hidden(build(name="inner"))
     assert not has_attention(model)
-    with pytest.raises(ValueError, match="hidden is no functional model.*Pass the one inside it: inner"):
+    with pytest.raises(
+        ValueError, match="hidden is no functional model.*Pass the one inside it: inner"
+    ):
         summarize_attention(model, IMAGES)
 
 
@@ -593,7 +674,10 @@ def test_a_model_whose_graph_is_hidden_names_what_can_be_passed(build: Build):
 @pytest.mark.parametrize(
     ("images", "message"),
     [
-        (PIXELS[0], r"shape \(B, H, W, C\), and each \(32, 48, 3\).*Of one image, pass `image\[None\]`"),
+        (
+            PIXELS[0],
+            r"shape \(B, H, W, C\), and each \(32, 48, 3\).*Of one image, pass `image\[None\]`",
+        ),
         (PIXELS[:, :16], r"Received: the shape \(5, 16, 48, 3\). Resize them"),
         (PIXELS[..., :1], r"Received: the shape \(5, 32, 48, 1\)"),
         (IMAGES.astype("float32"), r"must be in \[-1, 1\]. Received: pixels from 0 to 255"),
@@ -603,7 +687,10 @@ def test_a_model_whose_graph_is_hidden_names_what_can_be_passed(build: Build):
         (PIXELS[:0], "no images"),
         ([], "no images"),
         ([PIXELS[0]], r"Received: the shape \(32, 48, 3\)"),
-        ([(PIXELS, np.zeros(5), np.ones(4))], r"One weight for each image, please. Received: \(4,\) for 5 images"),
+        (
+            [(PIXELS, np.zeros(5), np.ones(4))],
+            r"One weight for each image, please. Received: \(4,\) for 5 images",
+        ),
         ("photos", "must be an array .* Received: str"),
         (None, "must be an array .* Received: NoneType"),
         ({"image": PIXELS}, "must be an array .* Received: dict"),
@@ -621,17 +708,25 @@ def test_batches_have_a_size_already(vit: keras.Model):
     with pytest.raises(ValueError, match="`batch_size` must be at least 1. Received: 0"):
         summarize_attention(vit, IMAGES, batch_size=0)
     for function in (attention_maps, attention_rollout):
-        with pytest.raises(ValueError, match="must be one array .* Received: list. Batches are for `summarize"):
+        with pytest.raises(
+            ValueError, match="must be one array .* Received: list. Batches are for `summarize"
+        ):
             function(vit, [IMAGES])
 
 
-def test_weights_that_do_not_fit_into_memory_are_refused_before_they_are_computed(vit: keras.Model, monkeypatch):
+def test_weights_that_do_not_fit_into_memory_are_refused_before_they_are_computed(
+    vit: keras.Model, monkeypatch
+):
     many = np.broadcast_to(IMAGES[:1], (10**10, *SIZE, 3))
-    with pytest.raises(ValueError, match=r"100,000,000,000,000 bytes.*`summarize_attention` takes any number"):
+    with pytest.raises(
+        ValueError, match=r"100,000,000,000,000 bytes.*`summarize_attention` takes any number"
+    ):
         attention_maps(vit, many)
     monkeypatch.setattr(attention, "_free_bytes", lambda: 25_000.0)  # 10,000 bytes for each image
     assert attention_maps(vit, IMAGES[:2]).nbytes == 20_000
-    with pytest.raises(ValueError, match=r"take 30,000 bytes, and 25,000 are free: at most 2 images at once"):
+    with pytest.raises(
+        ValueError, match=r"take 30,000 bytes, and 25,000 are free: at most 2 images at once"
+    ):
         attention_maps(vit, IMAGES[:3])
 
 
@@ -648,7 +743,9 @@ def test_the_analysed_model_is_unchanged(build: Build):
     attention_maps(model, PIXELS)
     assert all(now is then for now, (then, _) in zip(model.variables, before, strict=True))
     assert all((numpy_of(variable) == value).all() for variable, value in before)
-    assert [(len(layer._inbound_nodes), len(layer._outbound_nodes)) for layer in model.operations] == calls
+    assert [
+        (len(layer._inbound_nodes), len(layer._outbound_nodes)) for layer in model.operations
+    ] == calls
     assert [sorted(vars(layer)) for layer in model.layers] == attributes
     assert json.dumps(model.get_config(), default=str) == config
     assert (model.predict_on_batch(PIXELS) == outputs).all()

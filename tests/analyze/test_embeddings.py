@@ -20,7 +20,9 @@ SIDES = (24, 40)  # pixels: a grid of 3 by 5
 
 @pytest.fixture
 def build(tiny_vit: ViTVariant) -> Callable[..., keras.Model]:
-    def build(variant: ViTVariant = tiny_vit, sides: tuple = SIDES, channels: int = 3, **options) -> keras.Model:
+    def build(
+        variant: ViTVariant = tiny_vit, sides: tuple = SIDES, channels: int = 3, **options
+    ) -> keras.Model:
         return vision_transformer(variant, keras.Input((*sides, channels)), classes=2, **options)
 
     return build
@@ -61,7 +63,9 @@ def test_planted_components_are_found(build):
 
 
 @pytest.mark.parametrize("patch_size", [8, 2])  # fewer filters than values, and more
-def test_components_are_the_eigenvectors_of_the_covariance(build, tiny_vit: ViTVariant, patch_size: int):
+def test_components_are_the_eigenvectors_of_the_covariance(
+    build, tiny_vit: ViTVariant, patch_size: int
+):
     model = build(replace(tiny_vit, patch_size=patch_size))
     kernel = keras.ops.convert_to_numpy(model.get_layer("embedding").kernel).astype(np.float64)
     values, vectors = np.linalg.eigh(np.cov(kernel.reshape(-1, 16)))
@@ -104,7 +108,9 @@ def test_of_a_convolutional_stem_it_is_the_root_that_meets_the_image(tiny_resnet
         row = replace(row, width=16, depth=1, num_heads=2, mlp_dim=8, stem=tiny_resnet(row.stem))
         model = vision_transformer(row, keras.Input((32, 32, 3)), classes=2)
     else:
-        model = resnet(tiny_resnet(RESNET_VARIANTS["BiT_R50x1"]), keras.Input((32, 32, 3)), classes=2)
+        model = resnet(
+            tiny_resnet(RESNET_VARIANTS["BiT_R50x1"]), keras.Input((32, 32, 3)), classes=2
+        )
     found = filter_components(model, 6)
     assert found.components.shape == (6, 7, 7, 3)
     # What the root answers to a single bright pixel is its kernel, standardized or not.
@@ -150,8 +156,12 @@ def test_filters_that_cannot_be_told_are_refused(build):
 @pytest.mark.parametrize("placement", ["stem", "shared", "every_layer"])
 def test_learned_positions_are_those_of_the_table(build, pooling: str, placement: str):
     model = build(classifier=pooling, position_placement=placement)
-    name = {"stem": "posembed_input", "shared": "posembed_shared", "every_layer": "posembed_0"}[placement]
-    table = keras.ops.convert_to_numpy(model.get_layer(name).pos_embedding)[0, int(pooling == "token") :]
+    name = {"stem": "posembed_input", "shared": "posembed_shared", "every_layer": "posembed_0"}[
+        placement
+    ]
+    table = keras.ops.convert_to_numpy(model.get_layer(name).pos_embedding)[
+        0, int(pooling == "token") :
+    ]
     found = position_similarity(model)
     assert found.shape == (3, 5, 3, 5) and found.dtype == np.float32
     np.testing.assert_allclose(found, by_hand(table.reshape(3, 5, 16)), atol=1e-6)
@@ -162,7 +172,10 @@ def test_learned_positions_are_those_of_the_table(build, pooling: str, placement
 def test_learned_rows_and_columns_are_halves_of_each_embedding(build):
     model = build(position_embedding="learned_2d")
     layer = model.get_layer("posembed_input")
-    by_row, by_column = (keras.ops.convert_to_numpy(each)[0] for each in (layer.row_embedding, layer.column_embedding))
+    by_row, by_column = (
+        keras.ops.convert_to_numpy(each)[0]
+        for each in (layer.row_embedding, layer.column_embedding)
+    )
     table = np.array([[np.concatenate([row, column]) for column in by_column] for row in by_row])
     np.testing.assert_allclose(position_similarity(model), by_hand(table), atol=1e-6)
 
@@ -181,7 +194,9 @@ def test_with_equal_lengths_the_cosine_is_the_mean_of_those_of_row_and_column(bu
 
 
 def test_of_sines_and_cosines_only_the_offset_matters(build):
-    """sin a sin b + cos a cos b = cos(a - b), summed over the wave numbers: nothing of a and b alone."""
+    """sin a sin b + cos a cos b = cos(a - b), summed over the wave numbers: nothing of a and b
+    alone.
+    """
     found = position_similarity(build(position_embedding="sincos2d"))
     waves = np.exp(-np.log(10_000.0) * np.arange(4) / 3)
     for row, column, other_row, other_column in np.ndindex(found.shape):
@@ -227,7 +242,9 @@ def test_the_precision_of_the_model_does_not_matter(build, kind: str):
 
 
 @pytest.mark.parametrize("kind", ["learned_1d", "learned_2d", "sincos2d"])
-def test_positions_of_a_model_in_a_model_from_a_file_and_of_any_size(build, tmp_path: Path, kind: str):
+def test_positions_of_a_model_in_a_model_from_a_file_and_of_any_size(
+    build, tmp_path: Path, kind: str
+):
     options = {"position_embedding": kind, "position_placement": "every_layer"}
     model = build(sides=(None, None), position_grid=(2, 3), **options)
     before = position_similarity(model, layer=1)

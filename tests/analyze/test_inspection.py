@@ -1,4 +1,6 @@
-"""The command `analyze`: which photos are read and how, which model is built, and what it is said to see."""
+"""The command `analyze`: which photos are read and how, which model is built, and what it is said
+to see.
+"""
 
 import csv
 from dataclasses import replace
@@ -24,11 +26,15 @@ from keras_vit.variants import VIT_VARIANTS  # noqa: E402
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("shallow")]
 
-ROW = replace(VIT_VARIANTS["ViT_Ti16"], name="tiny", patch_size=8, width=16, depth=2, num_heads=2, mlp_dim=32)
+ROW = replace(
+    VIT_VARIANTS["ViT_Ti16"], name="tiny", patch_size=8, width=16, depth=2, num_heads=2, mlp_dim=32
+)
 RED, GREEN = (250, 5, 5), (5, 250, 5)
 
 
-def save(path: Path, color: tuple[int, int, int] = RED, size: tuple[int, int] = (20, 30), **options) -> Path:
+def save(
+    path: Path, color: tuple[int, int, int] = RED, size: tuple[int, int] = (20, 30), **options
+) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", size, color).save(path, **options)
     return path
@@ -58,7 +64,8 @@ def subjects(monkeypatch: pytest.MonkeyPatch) -> list[Subject]:
     return seen
 
 
-# --- which photos ----------------------------------------------------------------------------------------------------
+# --- which photos
+# ----------------------------------------------------------------------------------------------------
 
 
 def test_photos_are_found_in_folders_below_and_hidden_ones_and_reports_are_not(tmp_path: Path):
@@ -68,10 +75,15 @@ def test_photos_are_found_in_folders_below_and_hidden_ones_and_reports_are_not(t
     save(images / "overlays.png")  # a photo of that name, if the report goes elsewhere
     (images / "notes.txt").write_text("no photo")
     (images / "folder.png").mkdir()
-    found = [path.relative_to(images).as_posix() for path in find_photos(images, tmp_path / "report").photos]
+    found = [
+        path.relative_to(images).as_posix()
+        for path in find_photos(images, tmp_path / "report").photos
+    ]
     assert found == ["a.png", "b.JPG", "cats/deep/y.bmp", "cats/x.webp", "overlays.png"]
     assert len(find_photos(images, images).photos) == 4
-    assert (images / "overlays.png", "a picture of an earlier report") in find_photos(images, images).left_out
+    assert (images / "overlays.png", "a picture of an earlier report") in find_photos(
+        images, images
+    ).left_out
     for name in report.FILES:
         (images / "report").mkdir(exist_ok=True)
         (images / "report" / name).write_bytes((images / "a.png").read_bytes())
@@ -79,13 +91,17 @@ def test_photos_are_found_in_folders_below_and_hidden_ones_and_reports_are_not(t
 
 
 def test_what_is_no_folder_of_photos_is_an_error(tmp_path: Path):
-    with pytest.raises(ValueError, match=r"There is no folder .*nowhere\. Expected a folder of photographs"):
+    with pytest.raises(
+        ValueError, match=r"There is no folder .*nowhere\. Expected a folder of photographs"
+    ):
         find_photos(tmp_path / "nowhere", "out")
     with pytest.raises(ValueError, match=r"a\.png is a file\. Expected a folder"):
         find_photos(save(tmp_path / "a.png"), "out")
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "notes.txt").touch()
-    with pytest.raises(ValueError, match=r"No photos \(\.jpg, .*\) in .*empty, nor in folders below. Left out, 1"):
+    with pytest.raises(
+        ValueError, match=r"No photos \(\.jpg, .*\) in .*empty, nor in folders below. Left out, 1"
+    ):
         find_photos(tmp_path / "empty", "out")
 
 
@@ -112,7 +128,9 @@ def test_every_photo_is_analysed_and_some_from_all_over_the_folder_are_drawn(
         np.testing.assert_allclose(shown.picture[..., 0], level, atol=1e-6)
 
 
-def test_a_photo_that_cannot_be_read_is_named_and_another_is_drawn(tiny: Path, tmp_path: Path, subjects: list[Subject]):
+def test_a_photo_that_cannot_be_read_is_named_and_another_is_drawn(
+    tiny: Path, tmp_path: Path, subjects: list[Subject]
+):
     images = tmp_path / "images"
     for name in ("b.png", "c.png", "d.png"):
         save(images / name)
@@ -122,16 +140,24 @@ def test_a_photo_that_cannot_be_read_is_named_and_another_is_drawn(tiny: Path, t
     assert [(photo.name, bool(photo.problem)) for photo in found.photos] == [
         *(("a.jpg", True), ("b.png", False), ("c.png", False), ("d.png", False), ("e.png", True)),
     ]
-    assert "cannot identify image file" in found.photos[0].problem and "BytesIO" not in found.photos[0].problem
+    assert (
+        "cannot identify image file" in found.photos[0].problem
+        and "BytesIO" not in found.photos[0].problem
+    )
     assert [shown.photo.name for shown in subjects[0].shown] == ["b.png", "c.png", "d.png"]
     assert subjects[0].attention.num_images == 3
     for name in ("b.png", "c.png", "d.png"):
         (images / name).write_bytes(b"")
-    with pytest.raises(ValueError, match=r"None of the 5 photographs can be read, such as .*a\.jpg: cannot identify"):
+    with pytest.raises(
+        ValueError,
+        match=r"None of the 5 photographs can be read, such as .*a\.jpg: cannot identify",
+    ):
         inspect(tiny, images, tmp_path / "out")
 
 
-def test_photos_are_shown_the_right_way_up_in_their_own_aspect(tiny: Path, tmp_path: Path, subjects: list[Subject]):
+def test_photos_are_shown_the_right_way_up_in_their_own_aspect(
+    tiny: Path, tmp_path: Path, subjects: list[Subject]
+):
     """EXIF 6: the camera was turned, and what is stored on the left is on top."""
     pixels = np.zeros((40, 60, 3), np.uint8)
     pixels[:, :30] = RED
@@ -149,7 +175,8 @@ def test_photos_are_shown_the_right_way_up_in_their_own_aspect(tiny: Path, tmp_p
     np.testing.assert_allclose(wide.picture, 1.0, atol=1e-5)
 
 
-# --- which model -----------------------------------------------------------------------------------------------------
+# --- which model
+# -----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -163,18 +190,26 @@ def test_the_answers_are_those_of_the_model_under_its_names(
     tiny: Path, images: Path, tmp_path: Path, subjects: list[Subject]
 ):
     model = keras.models.load_model(tiny)
-    pixels = np.stack([np.full((32, 32, 3), color, np.float32) / 127.5 - 1 for color in (RED, GREEN)])
+    pixels = np.stack(
+        [np.full((32, 32, 3), color, np.float32) / 127.5 - 1 for color in (RED, GREEN)]
+    )
     scores = keras.ops.convert_to_numpy(keras.ops.softmax(model(pixels)))
     found = inspect(tiny, images, tmp_path / "out").photos
-    assert [photo.answer for photo in found] == [f"class {number}" for number in scores.argmax(axis=1)]
-    np.testing.assert_allclose([photo.probability for photo in found], scores.max(axis=1), rtol=1e-5)
+    assert [photo.answer for photo in found] == [
+        f"class {number}" for number in scores.argmax(axis=1)
+    ]
+    np.testing.assert_allclose(
+        [photo.probability for photo in found], scores.max(axis=1), rtol=1e-5
+    )
     named = tmp_path / "named" / "model.keras"
     named.parent.mkdir()
     named.write_bytes(tiny.read_bytes())
     (named.parent / "classes.txt").write_text("one\ntwo\nthree\n")
     (named.parent / "metrics.csv").write_text("step,metric,value\n5,train/loss,0.5\n")
     found = inspect(named, images, tmp_path / "out").photos
-    assert [photo.answer for photo in found] == [("one", "two", "three")[number] for number in scores.argmax(axis=1)]
+    assert [photo.answer for photo in found] == [
+        ("one", "two", "three")[number] for number in scores.argmax(axis=1)
+    ]
     assert subjects[0].curves == {} and subjects[1].curves == {"train/loss": [(5, 0.5)]}
     assert (subjects[1].title, subjects[1].variant) == ("named/model.keras", "")
     (named.parent / "metrics.csv").write_text("epoch,loss\n1,0.5\n")  # another program's
@@ -182,42 +217,70 @@ def test_the_answers_are_those_of_the_model_under_its_names(
     assert subjects[2].curves == {}
 
 
-def test_probabilities_of_a_softmax_are_not_taken_for_logits(tiny: Path, images: Path, tmp_path: Path, subjects: list):
+def test_probabilities_of_a_softmax_are_not_taken_for_logits(
+    tiny: Path, images: Path, tmp_path: Path, subjects: list
+):
     model = keras.models.load_model(tiny)
     model.layers[-1].activation = keras.activations.softmax
     model.save(tmp_path / "softmax.keras")
-    found = [inspect(path, images, tmp_path / "out").photos for path in (tiny, tmp_path / "softmax.keras")]
+    found = [
+        inspect(path, images, tmp_path / "out").photos
+        for path in (tiny, tmp_path / "softmax.keras")
+    ]
     for one, other in zip(*found, strict=True):
-        assert one.answer == other.answer and one.probability == pytest.approx(other.probability, rel=1e-4)
+        assert one.answer == other.answer and one.probability == pytest.approx(
+            other.probability, rel=1e-4
+        )
 
 
-def test_a_head_that_was_never_trained_gives_no_answers(images: Path, tmp_path: Path, subjects: list[Subject]):
-    models.vision_transformer(ROW, keras.Input((32, 32, 3)), classes=3).save(tmp_path / "zero.keras")
-    models.vision_transformer(ROW, keras.Input((32, 32, 3)), pooling="token").save(tmp_path / "headless.keras")
+def test_a_head_that_was_never_trained_gives_no_answers(
+    images: Path, tmp_path: Path, subjects: list[Subject]
+):
+    models.vision_transformer(ROW, keras.Input((32, 32, 3)), classes=3).save(
+        tmp_path / "zero.keras"
+    )
+    models.vision_transformer(ROW, keras.Input((32, 32, 3)), pooling="token").save(
+        tmp_path / "headless.keras"
+    )
     for name in ("zero.keras", "headless.keras"):
-        assert [photo.answer for photo in inspect(tmp_path / name, images, tmp_path / "out").photos] == ["", ""]
+        assert [
+            photo.answer for photo in inspect(tmp_path / name, images, tmp_path / "out").photos
+        ] == ["", ""]
         assert "Answers" in [absent.part for absent in subjects[-1].absent]
 
 
-def test_random_weights_and_other_sizes_of_a_named_model(images: Path, tmp_path: Path, subjects: list[Subject]):
+def test_random_weights_and_other_sizes_of_a_named_model(
+    images: Path, tmp_path: Path, subjects: list[Subject]
+):
     inspect("ViT_Ti16", images, tmp_path / "out", weights="none", image_size=(32, 48))
     [subject] = subjects
     assert (subject.title, subject.variant) == ("ViT_Ti16, random weights", "ViT_Ti16")
     assert subject.attention.grid == (2, 3) and subject.shown[0].seen.shape == (32, 48, 3)
 
 
-def test_weights_with_and_without_a_trained_head(images: Path, tmp_path: Path, subjects: list[Subject]):
+def test_weights_with_and_without_a_trained_head(
+    images: Path, tmp_path: Path, subjects: list[Subject]
+):
     arrays = checkpoint(VIT_VARIANTS["ViT_Ti16"], image_size=32, classes=7)
     np.savez(tmp_path / "head.npz", **arrays)
-    np.savez(tmp_path / "zeros.npz", **{k: np.zeros_like(v) if k.startswith("head/") else v for k, v in arrays.items()})
-    np.savez(tmp_path / "none.npz", **{k: v for k, v in arrays.items() if not k.startswith("head/")})
+    np.savez(
+        tmp_path / "zeros.npz",
+        **{k: np.zeros_like(v) if k.startswith("head/") else v for k, v in arrays.items()},
+    )
+    np.savez(
+        tmp_path / "none.npz", **{k: v for k, v in arrays.items() if not k.startswith("head/")}
+    )
     for name, has_answers in (("head.npz", True), ("zeros.npz", False), ("none.npz", False)):
-        found = inspect("ViT_Ti16", images, tmp_path / "out", weights=tmp_path / name, image_size=(32, 32))
+        found = inspect(
+            "ViT_Ti16", images, tmp_path / "out", weights=tmp_path / name, image_size=(32, 32)
+        )
         assert [bool(photo.answer) for photo in found.photos] == [has_answers] * 2, name
         assert subjects[-1].attention.grid == (2, 2)
 
 
-def test_a_resnet_is_analysed_without_attention(images: Path, tmp_path: Path, subjects: list[Subject]):
+def test_a_resnet_is_analysed_without_attention(
+    images: Path, tmp_path: Path, subjects: list[Subject]
+):
     inspect("ResNet50x1", images, tmp_path / "out", weights="none", image_size=(32, 32))
     assert subjects[0].attention is None
     assert [absent.part for absent in subjects[0].absent] == ["Attention", "Answers"]
@@ -240,7 +303,9 @@ def test_a_resnet_is_analysed_without_attention(images: Path, tmp_path: Path, su
         ("tiny", {"batch_size": 0}, "At least one photo"),
     ],
 )
-def test_what_cannot_be_built_is_said(tiny: Path, images: Path, tmp_path: Path, model: str, options, message: str):
+def test_what_cannot_be_built_is_said(
+    tiny: Path, images: Path, tmp_path: Path, model: str, options, message: str
+):
     with pytest.raises(ValueError, match=message):
         inspect(tiny if model == "tiny" else model, images, tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
@@ -249,21 +314,28 @@ def test_what_cannot_be_built_is_said(tiny: Path, images: Path, tmp_path: Path, 
 def test_a_model_of_something_else_than_images_is_refused(images: Path, tmp_path: Path):
     keras.Sequential([keras.Input((10,)), keras.layers.Dense(2)]).save(tmp_path / "table.keras")
     with pytest.raises(
-        ValueError, match=r"must take images \(B, H, W, C\), and nothing else. It takes \[\(None, 10\)\]"
+        ValueError,
+        match=r"must take images \(B, H, W, C\), and nothing else. It takes \[\(None, 10\)\]",
     ):
         inspect(tmp_path / "table.keras", images, tmp_path / "out")
 
 
 def test_a_model_for_any_size_is_told_which(images: Path, tmp_path: Path, subjects: list[Subject]):
-    models.vision_transformer(ROW, keras.Input((None, None, 3)), classes=3).save(tmp_path / "any.keras")
+    models.vision_transformer(ROW, keras.Input((None, None, 3)), classes=3).save(
+        tmp_path / "any.keras"
+    )
     with pytest.raises(ValueError, match="takes images of any size: say which"):
         inspect(tmp_path / "any.keras", images, tmp_path / "out")
     inspect(tmp_path / "any.keras", images, tmp_path / "out", image_size=(16, 24))
     assert subjects[0].attention.grid == (2, 3)
 
 
-def test_weights_of_another_shape_name_the_model_beside_them(tiny: Path, images: Path, tmp_path: Path):
-    np.savez(tmp_path / "model.npz", **checkpoint(VIT_VARIANTS["ViT_Ti16"], image_size=32, classes=7))
+def test_weights_of_another_shape_name_the_model_beside_them(
+    tiny: Path, images: Path, tmp_path: Path
+):
+    np.savez(
+        tmp_path / "model.npz", **checkpoint(VIT_VARIANTS["ViT_Ti16"], image_size=32, classes=7)
+    )
     (tmp_path / "model.keras").write_bytes(tiny.read_bytes())
     with pytest.raises(ValueError, match=r"(?s)does not fit.*--model=.*model\.keras$"):
         inspect("ViT_S16", images, tmp_path / "out", weights=tmp_path / "model.npz")

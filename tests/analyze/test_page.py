@@ -1,4 +1,6 @@
-"""The page as a browser reads it: well-formed, complete in itself, and nothing in a text is more than text."""
+"""The page as a browser reads it: well-formed, complete in itself, and nothing in a text is more
+than text.
+"""
 
 import base64
 import re
@@ -58,7 +60,9 @@ def png(path: Path, width: int = 2, height: int = 3) -> Path:
         (b"IDAT", zlib.compress(b"\0" * (width + 1) * height)),
         (b"IEND", b""),
     ):
-        chunks += struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        chunks += (
+            struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        )
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunks)
     return path
 
@@ -66,7 +70,11 @@ def png(path: Path, width: int = 2, height: int = 3) -> Path:
 @pytest.fixture
 def full(tmp_path: Path) -> str:
     picture = png(tmp_path / "black.png")
-    blocks = [*ODD, *(Picture(path=picture, alt=text, caption=text) for text in ODD), Table(ODD, [ODD, ODD])]
+    blocks = [
+        *ODD,
+        *(Picture(path=picture, alt=text, caption=text) for text in ODD),
+        Table(ODD, [ODD, ODD]),
+    ]
     return page(ODD[0], ODD[1], [Section(text, blocks) for text in ODD])
 
 
@@ -76,7 +84,13 @@ def test_it_is_well_formed_and_has_what_a_page_needs(full: str):
     assert read.of("html") == [{"lang": "en"}]
     assert {"charset": "utf-8"} in read.of("meta")
     assert {"name": "viewport", "content": "width=device-width, initial-scale=1"} in read.of("meta")
-    assert [len(read.of(tag)) for tag in ("title", "main", "h1", "h2", "img")] == [1, 1, 1, len(ODD), len(ODD) ** 2]
+    assert [len(read.of(tag)) for tag in ("title", "main", "h1", "h2", "img")] == [
+        1,
+        1,
+        1,
+        len(ODD),
+        len(ODD) ** 2,
+    ]
     identifiers = [attributes["id"] for _, attributes in read.tags if "id" in attributes]
     assert len(identifiers) == len(set(identifiers))
     assert [link["href"] for link in read.of("a")] == [f"#{name}" for name in identifiers]
@@ -85,9 +99,18 @@ def test_it_is_well_formed_and_has_what_a_page_needs(full: str):
 
 def test_it_asks_nobody_for_anything(full: str):
     read = Reader(full)
-    assert "default-src 'none'" in next(meta["content"] for meta in read.of("meta") if "http-equiv" in meta)
-    assert {tag for tag, _ in read.tags}.isdisjoint(("script", "iframe", "object", "embed", "base", "form", "video"))
-    addresses = [value for _, each in read.tags for name, value in each.items() if name in ("src", "href", "srcset")]
+    assert "default-src 'none'" in next(
+        meta["content"] for meta in read.of("meta") if "http-equiv" in meta
+    )
+    assert {tag for tag, _ in read.tags}.isdisjoint(
+        ("script", "iframe", "object", "embed", "base", "form", "video")
+    )
+    addresses = [
+        value
+        for _, each in read.tags
+        for name, value in each.items()
+        if name in ("src", "href", "srcset")
+    ]
     assert addresses and all(address.startswith(("data:", "#")) for address in addresses)
     assert not re.search(r"url\(|@import|https?:|//", read_style(full))
     assert not any(name.startswith("on") for _, each in read.tags for name in each)
@@ -100,16 +123,21 @@ def read_style(text: str) -> str:
 def test_texts_are_shown_as_they_are(full: str):
     texts = Reader(full).texts
     for odd in ODD:
-        # Once in the contents, and in its heading; in each section in a paragraph, a caption, and three table cells.
+        # Once in the contents, and in its heading; in each section in a paragraph, a caption, and
+        # three table cells.
         assert texts.count(" ".join(odd.split())) >= 2 + 5 * len(ODD)
-    assert [image["alt"] for image in Reader(full).of("img")][: len(ODD)] == [" ".join(odd.split()) for odd in ODD]
+    assert [image["alt"] for image in Reader(full).of("img")][: len(ODD)] == [
+        " ".join(odd.split()) for odd in ODD
+    ]
 
 
 def test_a_picture_is_in_the_page_with_all_its_bytes(tmp_path: Path):
     path = png(tmp_path / "a name with <odd> signs.png", width=300, height=150)
     text = page("", "", [Section("one", [Picture(path=path, alt="black", caption="Black.")])])
     image = Reader(text).of("img")[0]
-    assert base64.b64decode(image["src"].removeprefix("data:image/png;base64,")) == path.read_bytes()
+    assert (
+        base64.b64decode(image["src"].removeprefix("data:image/png;base64,")) == path.read_bytes()
+    )
     # 150 pixels in an inch, of which a browser has 96.
     assert (image["width"], image["height"], image["alt"]) == ("192", "96", "black")
     assert "odd" not in text
@@ -139,15 +167,26 @@ def test_what_cannot_be_shown_is_seen_to_be_there(text: str, expected: str):
 
 
 def test_numbers_are_set_to_the_right_and_names_are_not():
-    rows = [["block 1", "3.5", "-1,024", "7 %", "", "12"], ["2", "", "1e-05", "−3 px", "", "about 12"]]
+    rows = [
+        ["block 1", "3.5", "-1,024", "7 %", "", "12"],
+        ["2", "", "1e-05", "−3 px", "", "about 12"],
+    ]
     read = Reader(page("", "", [Section("", [Table(["layer", "a", "b", "c", "d", "e"], rows)])]))
-    assert [cell.get("class") for cell in read.of("td")] == ["number", "number", "number", None, None] * 2
+    assert [cell.get("class") for cell in read.of("td")] == [
+        "number",
+        "number",
+        "number",
+        None,
+        None,
+    ] * 2
     assert [cell["scope"] for cell in read.of("th")] == ["col"] * 6 + ["row"] * 2
     assert read.of("th")[0].get("class") is None
 
 
 def test_a_long_word_may_be_broken_so_that_a_table_stays_narrow():
-    read = Reader(page("", "", [Section("", [Table(["a", "b"], [["x" * 33, "short words only " * 9]])])]))
+    read = Reader(
+        page("", "", [Section("", [Table(["a", "b"], [["x" * 33, "short words only " * 9]])])])
+    )
     assert [cell.get("class") for cell in read.of("th")[2:] + read.of("td")] == ["long", None]
 
 

@@ -1,4 +1,5 @@
-"""The page as readers see it: in Chromium, from the disk, without a network, on a desk and on a phone.
+"""The page as readers see it: in Chromium, from the disk, without a network, on a desk and on a
+phone.
 
 Chromium is driven over two pipes with its DevTools protocol, so nothing but the browser is needed.
 """
@@ -24,10 +25,15 @@ pytest.importorskip("matplotlib")
 from keras_vit.analyze.page import Picture, Section, Table, page  # noqa: E402
 from keras_vit.drawing import picture  # noqa: E402
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))),
+    None,
+)
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine: `apt-get install chromium` brings one"),
+    pytest.mark.skipif(
+        BROWSER is None, reason="no Chromium on this machine: `apt-get install chromium` brings one"
+    ),
 ]
 
 
@@ -38,7 +44,8 @@ def _with_pipes(commands: int, answers: int) -> list[str]:
     """
     code = (
         "import fcntl, os, sys\n"
-        "first, second = (fcntl.fcntl(int(number), fcntl.F_DUPFD, 10) for number in sys.argv[1:3])\n"
+        "first, second = (fcntl.fcntl(int(number), fcntl.F_DUPFD, 10) for number in "
+        "sys.argv[1:3])\n"
         "os.dup2(first, 3), os.dup2(second, 4)\n"
         "os.execv(sys.argv[3], sys.argv[3:])"
     )
@@ -53,7 +60,13 @@ class Browser:
 
         flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe"]
         self._process = subprocess.Popen(
-            [*_with_pipes(commands, answers), BROWSER, *flags, f"--user-data-dir={profile}", "about:blank"],
+            [
+                *_with_pipes(commands, answers),
+                BROWSER,
+                *flags,
+                f"--user-data-dir={profile}",
+                "about:blank",
+            ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -64,10 +77,18 @@ class Browser:
         self._numbers, self._rest, self.events = itertools.count(1), b"", []
         self._session = None
         target = self.send("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._session = self.send("Target.attachToTarget", targetId=target, flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Page", "Network", "Log", "Runtime"):
             self.send(f"{domain}.enable")
-        self.send("Network.emulateNetworkConditions", offline=True, latency=0, downloadThroughput=0, uploadThroughput=0)
+        self.send(
+            "Network.emulateNetworkConditions",
+            offline=True,
+            latency=0,
+            downloadThroughput=0,
+            uploadThroughput=0,
+        )
 
     def send(self, method: str, **parameters: Any) -> dict:
         number = next(self._numbers)
@@ -88,14 +109,22 @@ class Browser:
 
     def show(self, width: int, scheme: str = "light", media: str = "screen") -> None:
         self.send(
-            "Emulation.setDeviceMetricsOverride", width=width, height=844, deviceScaleFactor=1, mobile=width < 600
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=844,
+            deviceScaleFactor=1,
+            mobile=width < 600,
         )
         self.send(
-            "Emulation.setEmulatedMedia", media=media, features=[{"name": "prefers-color-scheme", "value": scheme}]
+            "Emulation.setEmulatedMedia",
+            media=media,
+            features=[{"name": "prefers-color-scheme", "value": scheme}],
         )
 
     def ask(self, expression: str) -> Any:
-        return self.send("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
+        return self.send("Runtime.evaluate", expression=expression, returnByValue=True)[
+            "result"
+        ].get("value")
 
     def screenshot(self, path: Path) -> bytes:
         shot = self.send("Page.captureScreenshot", captureBeyondViewport=True)["data"]
@@ -131,13 +160,23 @@ def written(tmp_path: Path) -> Path:
     for name, size in (("wide", (14, 4)), ("small", (2, 2))):
         with picture(tmp_path / f"{name}.png", *size) as figure:
             figure.subplots().plot(np.arange(5))
-    odd = ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "\udce9\u202e.jpg", "a" * 300, "猫.png"]
+    odd = [
+        "<script>alert(1)</script>",
+        '"><img src=x onerror=alert(1)>',
+        "\udce9\u202e.jpg",
+        "a" * 300,
+        "猫.png",
+    ]
     blocks = ["One paragraph. " * 40]
     blocks += [
-        Picture(path=tmp_path / f"{name}.png", alt=f"{name}: a line", caption=odd[1]) for name in ("wide", "small")
+        Picture(path=tmp_path / f"{name}.png", alt=f"{name}: a line", caption=odd[1])
+        for name in ("wide", "small")
     ]
     blocks += [
-        Table(["photo", *(f"a long heading {number}" for number in range(12))], [[name, *["1.5"] * 12] for name in odd])
+        Table(
+            ["photo", *(f"a long heading {number}" for number in range(12))],
+            [[name, *["1.5"] * 12] for name in odd],
+        )
     ]
     path = tmp_path / "a page #1.html"
     text = page(odd[0], odd[1], [Section(name, blocks) for name in odd])
@@ -147,16 +186,26 @@ def written(tmp_path: Path) -> Path:
 
 def complaints(browser: Browser) -> list[Any]:
     """What a console would show in red, or yellow."""
-    logged = [event["params"]["entry"]["text"] for event in browser.events if event["method"] == "Log.entryAdded"]
+    logged = [
+        event["params"]["entry"]["text"]
+        for event in browser.events
+        if event["method"] == "Log.entryAdded"
+    ]
     said = [
-        event["params"] for event in browser.events if event["method"].startswith(("Runtime.console", "Runtime.exc"))
+        event["params"]
+        for event in browser.events
+        if event["method"].startswith(("Runtime.console", "Runtime.exc"))
     ]
     return logged + said
 
 
 def requested(browser: Browser) -> list[str]:
     """Addresses that the page asked for, its own and what it carries left out."""
-    sent = [event["params"] for event in browser.events if event["method"] == "Network.requestWillBeSent"]
+    sent = [
+        event["params"]
+        for event in browser.events
+        if event["method"] == "Network.requestWillBeSent"
+    ]
     urls = [each["request"]["url"] for each in sent]
     return [url for url in urls if not url.startswith("data:")][1:]
 
@@ -172,12 +221,16 @@ def test_the_page_is_whole_quiet_and_as_wide_as_the_window(
     assert requested(browser) == []
     sizes = browser.ask("[...document.images].map(image => image.complete && image.naturalWidth)")
     assert len(sizes) == 10 and set(sizes) == {14 * 150, 2 * 150}
-    assert browser.ask("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    assert browser.ask(
+        "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+    )
     assert browser.ask("window.innerWidth") == width  # a phone widens what does not fit
     assert browser.ask("document.scripts.length") == 0
     assert browser.ask("document.querySelector('h1').textContent") == "<script>alert(1)</script>"
     red, green, blue = json.loads(
-        browser.ask("getComputedStyle(document.body).backgroundColor").replace("rgb(", "[").replace(")", "]")
+        browser.ask("getComputedStyle(document.body).backgroundColor")
+        .replace("rgb(", "[")
+        .replace(")", "]")
     )
     assert (red + green + blue > 600) == (scheme == "light")
     assert len(browser.screenshot(tmp_path / "page.png")) > 20_000
@@ -199,14 +252,18 @@ def test_a_contrast_that_can_be_read(browser: Browser, written: Path):
         browser.open(written)
         paper = luminance(browser.ask("getComputedStyle(document.body).backgroundColor"))
         for what in ("p", "a", "figcaption", "td", "h2"):
-            ink = luminance(browser.ask(f"getComputedStyle(document.querySelector('{what}')).color"))
+            ink = luminance(
+                browser.ask(f"getComputedStyle(document.querySelector('{what}')).color")
+            )
             light, dark = max(ink, paper), min(ink, paper)
             assert (light + 0.05) / (dark + 0.05) > 4.5, (scheme, what)
 
 
 def luminance(color: str) -> float:
     shares = [int(part) / 255 for part in color.removeprefix("rgb(").removesuffix(")").split(",")]
-    linear = [share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in shares]
+    linear = [
+        share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in shares
+    ]
     return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
 
 

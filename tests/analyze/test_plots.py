@@ -20,7 +20,16 @@ from keras_vit.analyze.plots import (  # noqa: E402
     overlay,
 )
 
-ODD = ["-v café", "🐱", "猫 cat", "a_{$x$}^2", "x" * 300, "line\nbreak\n\nand another", "$\\run %s$", ""]
+ODD = [
+    "-v café",
+    "🐱",
+    "猫 cat",
+    "a_{$x$}^2",
+    "x" * 300,
+    "line\nbreak\n\nand another",
+    "$\\run %s$",
+    "",
+]
 WHITE = np.full((60, 90, 3), 255, np.uint8)
 
 
@@ -63,7 +72,9 @@ def test_an_overlay_is_the_photo_times_the_map():
     photo, attention = random.integers(1, 256, (32, 48, 3), dtype=np.uint8), random.random((2, 3))
     light = overlay(np.full((32, 48, 3), 255, np.uint8), attention)
     np.testing.assert_allclose(overlay(photo, attention), light * photo / 255, atol=1e-12)
-    np.testing.assert_allclose(overlay(photo, 1e-6 * attention), overlay(photo, attention), atol=1e-9)
+    np.testing.assert_allclose(
+        overlay(photo, 1e-6 * attention), overlay(photo, attention), atol=1e-9
+    )
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(14, 14), (3, 7), (1, 300)])
@@ -98,7 +109,9 @@ def test_more_patches_than_pixels_are_averaged():
 
 
 def test_each_photo_stands_beside_its_overlay(tmp_path: Path):
-    """Upright and not mirrored: the hot patch is at the top right, and only there is the right half bright."""
+    """Upright and not mirrored: the hot patch is at the top right, and only there is the right half
+    bright.
+    """
     colors = [(200, 10, 30), (10, 200, 30), (30, 10, 200), (200, 200, 10)]
     photos = [np.full((224, 224, 3), color, np.uint8) for color in colors]
     draw_overlays(tmp_path / "o.png", photos, [hot(14, 14, 1, 12)] * 4, ["a"] * 4)
@@ -108,7 +121,9 @@ def test_each_photo_stands_beside_its_overlay(tmp_path: Path):
         top, left = rows.min(), columns.min()
         side = np.ptp(rows) + 1
         assert len(rows) > 0.9 * side**2 and side > 150  # the photo itself
-        overlaid = found[top : top + side, left + int(1.05 * side) : left + int(2.05 * side)].sum(axis=2)
+        overlaid = found[top : top + side, left + int(1.05 * side) : left + int(2.05 * side)].sum(
+            axis=2
+        )
         row, column = np.unravel_index(overlaid.argmax(), overlaid.shape)
         assert row < 0.25 * side and column > 0.7 * side
         assert overlaid[-side // 4 :, : side // 2].max() < 30
@@ -156,7 +171,9 @@ def test_photos_that_cannot_be_drawn_are_refused(tmp_path: Path):
 
 
 def test_every_head_of_every_layer_has_its_map(tmp_path: Path):
-    """In the map of a layer and a head one patch is the hottest, however hot: it is found there, row by row."""
+    """In the map of a layer and a head one patch is the hottest, however hot: it is found there,
+    row by row.
+    """
     layers, heads, rows, columns = 2, 3, 4, 5
     maps = np.full((layers, heads, rows, columns), 1e-6)
     places = {(layer, head): (layer + 2, head + 1) for layer, head in np.ndindex(layers, heads)}
@@ -164,7 +181,9 @@ def test_every_head_of_every_layer_has_its_map(tmp_path: Path):
         maps[(layer, head, *place)] = 10.0 ** (-layer - head)
     draw_head_maps(tmp_path / "h.png", np.full((8, 8, 3), 255, np.uint8), maps, "heads")
     found = pixels(tmp_path / "h.png")
-    dark, bright = ((np.abs(found - color).max(axis=-1) < 6) for color in ([0, 0, 4], [252, 255, 164]))
+    dark, bright = (
+        (np.abs(found - color).max(axis=-1) < 6) for color in ([0, 0, 4], [252, 255, 164])
+    )
     dark[:, : np.nonzero(dark.sum(axis=0) > 60)[0].min()] = False  # the labels on the left aside
     tiles = dark | bright
     left, right = np.nonzero(tiles.sum(axis=0) > 60)[0][[0, -1]]
@@ -174,7 +193,9 @@ def test_every_head_of_every_layer_has_its_map(tmp_path: Path):
         for other in np.ndindex(rows, columns):
             y = int(top + cell * (layer * (rows + 1) + other[0] + 0.5))
             x = int(left + cell * (head * (columns + 1) + other[1] + 0.5))
-            assert (bright[y, x], dark[y, x]) == ((True, False) if other == place else (False, True))
+            assert (bright[y, x], dark[y, x]) == (
+                (True, False) if other == place else (False, True)
+            )
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1, 1), (1, 16, 7, 7), (24, 1, 14, 7), (12, 3, 37, 37)])
@@ -185,7 +206,8 @@ def test_heads_of_any_number_are_drawn(tmp_path: Path, shape: tuple[int, ...]):
 
 def test_heads_of_another_shape_are_refused(tmp_path: Path):
     with pytest.raises(
-        ValueError, match=r"maps \(L, A, R, C\), finite and at least 0. Received: the shape \(2, 3, 4\)"
+        ValueError,
+        match=r"maps \(L, A, R, C\), finite and at least 0. Received: the shape \(2, 3, 4\)",
     ):
         draw_head_maps(tmp_path / "h.png", WHITE, np.ones((2, 3, 4)))
 
@@ -194,7 +216,9 @@ def test_heads_of_another_shape_are_refused(tmp_path: Path):
 
 
 def test_each_filter_is_scaled_from_black_to_white(tmp_path: Path):
-    """A filter whose left half is low, whatever its range, is drawn as black beside white; a constant one is grey."""
+    """A filter whose left half is low, whatever its range, is drawn as black beside white; a
+    constant one is grey.
+    """
     tile = np.where(np.arange(8) < 4, -1.0, 3.0)[None, :, None] * np.ones((8, 8, 3))
     draw_filters(tmp_path / "f.png", np.stack([1e-3 * tile, 1e3 * tile, 0 * tile]))
     found = pixels(tmp_path / "f.png")
@@ -226,7 +250,12 @@ def test_filters_of_any_number_are_drawn(tmp_path: Path, count: int, side: int, 
 
 
 def test_what_is_no_filter_is_refused(tmp_path: Path):
-    for components in (np.ones((2, 4, 4)), np.ones((2, 4, 4, 5)), np.full((1, 2, 2, 3), np.nan), np.ones((0, 4, 4, 3))):
+    for components in (
+        np.ones((2, 4, 4)),
+        np.ones((2, 4, 4, 5)),
+        np.full((1, 2, 2, 3), np.nan),
+        np.ones((0, 4, 4, 3)),
+    ):
         with pytest.raises(ValueError, match=r"must be \(K, P, P, 3\), and finite"):
             draw_filters(tmp_path / "f.png", components)
     with pytest.raises(ValueError, match="a share for each of 2 filters"):
@@ -237,13 +266,17 @@ def test_what_is_no_filter_is_refused(tmp_path: Path):
 
 
 def test_the_tile_of_a_patch_shows_its_similarities(tmp_path: Path):
-    """Only the patch itself is similar: the bright cell walks through the tiles, along its row, then down."""
+    """Only the patch itself is similar: the bright cell walks through the tiles, along its row,
+    then down.
+    """
     rows, columns = 2, 4
     similarity = np.eye(rows * columns).reshape(rows, columns, rows, columns) * 2 - 1
     draw_similarity(tmp_path / "s.png", {"eye": similarity})
     found = pixels(tmp_path / "s.png")
     found = found[:, :705]  # the color bar aside
-    dark, bright = ((np.abs(found - color).max(axis=-1) < 6) for color in ([68, 1, 84], [253, 231, 37]))
+    dark, bright = (
+        (np.abs(found - color).max(axis=-1) < 6) for color in ([68, 1, 84], [253, 231, 37])
+    )
     tiles = dark | bright
     top, left = (np.nonzero(tiles.any(axis=axis))[0].min() for axis in (1, 0))
     cell = (np.ptp(np.nonzero(tiles.any(axis=0))[0]) + 1) / (columns * (columns + 1) - 1)
@@ -256,7 +289,9 @@ def test_the_tile_of_a_patch_shows_its_similarities(tmp_path: Path):
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_several_similarities_stand_side_by_side(tmp_path: Path, count: int):
-    draw_similarity(tmp_path / "s.png", {f"{number} {ODD[4]}": cosines(3, 3) for number in range(count)})
+    draw_similarity(
+        tmp_path / "s.png", {f"{number} {ODD[4]}": cosines(3, 3) for number in range(count)}
+    )
     height, width = pixels(tmp_path / "s.png").shape[:2]
     assert width == {1: 825, 2: 1515, 5: 2055}[count] and height == {1: 750, 2: 750, 5: 1080}[count]
 
@@ -282,7 +317,9 @@ def test_what_is_no_similarity_is_refused(tmp_path: Path):
 
 
 def test_a_head_that_looks_farther_stands_higher(tmp_path: Path):
-    """One head in each of three layers, at 0, 50 and 100 pixels: from the lower left to the upper right."""
+    """One head in each of three layers, at 0, 50 and 100 pixels: from the lower left to the upper
+    right.
+    """
     draw_distance(tmp_path / "d.png", np.array([[0.0], [50.0], [100.0]]), "three")
     found = pixels(tmp_path / "d.png")[:-70]  # the legend aside
     rows, columns = (np.abs(found - [68, 1, 84]).max(axis=-1) < 6).nonzero()
@@ -319,12 +356,16 @@ DRAWN: dict[str, Callable[[Path], None]] = {
 
 @pytest.mark.parametrize("draw", DRAWN.values(), ids=DRAWN)
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path, draw: Callable[[Path], None]):
-    with pytest.raises(FileNotFoundError, match="There is no folder .*missing to draw p.png into. Make it first"):
+    with pytest.raises(
+        FileNotFoundError, match="There is no folder .*missing to draw p.png into. Make it first"
+    ):
         draw(tmp_path / "missing" / "p.png")
 
 
 @pytest.mark.parametrize("draw", DRAWN.values(), ids=DRAWN)
-def test_a_new_picture_takes_the_place_of_the_old_and_leaves_nothing_else(tmp_path: Path, draw: Callable[[Path], None]):
+def test_a_new_picture_takes_the_place_of_the_old_and_leaves_nothing_else(
+    tmp_path: Path, draw: Callable[[Path], None]
+):
     (tmp_path / "p.png").write_text("old")
     draw(tmp_path / "p.png")
     assert pixels(tmp_path / "p.png").std() > 0

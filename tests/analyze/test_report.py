@@ -1,4 +1,6 @@
-"""The report: what is written for which model, that its numbers are those of the model, and what it says is missing."""
+"""The report: what is written for which model, that its numbers are those of the model, and what it
+says is missing.
+"""
 
 import base64
 import csv
@@ -25,8 +27,16 @@ from keras_vit.analyze.report import FILES, write_report  # noqa: E402
 from keras_vit.analyze.subject import Absent, Photo, Shown, Subject  # noqa: E402
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant  # noqa: E402
 
-DOT = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg==")
-ATTENTION = {"overlays.png", "rollout.csv", "heads.png", "attention_distance.png", "attention_distance.csv"}
+DOT = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
+)
+ATTENTION = {
+    "overlays.png",
+    "rollout.csv",
+    "heads.png",
+    "attention_distance.png",
+    "attention_distance.csv",
+}
 FILTERS = {"filters.png", "filter_components.csv"}
 POSITIONS = {"positions.png", "position_similarity.csv"}
 CURVES = {"train/loss": [(1, 2.5), (2, 1.25)], "train/images_per_second": [(1, 9.0)]}
@@ -35,7 +45,15 @@ CURVES = {"train/loss": [(1, 2.5), (2, 1.25)], "train/images_per_second": [(1, 9
 @pytest.fixture(scope="module")
 def vit() -> keras.Model:
     """One for many tests: what is compiled for it is compiled once."""
-    row = replace(VIT_VARIANTS["ViT_Ti16"], name="tiny", patch_size=8, width=16, depth=2, num_heads=2, mlp_dim=32)
+    row = replace(
+        VIT_VARIANTS["ViT_Ti16"],
+        name="tiny",
+        patch_size=8,
+        width=16,
+        depth=2,
+        num_heads=2,
+        mlp_dim=32,
+    )
     return models.vision_transformer(row, keras.Input((32, 32, 3)), classes=5)
 
 
@@ -60,7 +78,9 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple]:
 
 
 def subject_of(model: keras.Model, names: Sequence[str] = ("a.png", "b.png"), **options) -> Subject:
-    """With photos that the model sees as they are, twice as large and twice as wide in their own aspect."""
+    """With photos that the model sees as they are, twice as large and twice as wide in their own
+    aspect.
+    """
     seen = images(len(names), *model.input_shape[1:3])
     photos = [Photo(name) for name in names]
     shown = [
@@ -68,7 +88,13 @@ def subject_of(model: keras.Model, names: Sequence[str] = ("a.png", "b.png"), **
         for photo, pixels in zip(photos, seen, strict=True)
     ]
     attention = summarize_attention(model, seen) if has_attention(model) else None
-    defaults = {"title": "tiny", "model": model, "attention": attention, "photos": photos, "shown": shown}
+    defaults = {
+        "title": "tiny",
+        "model": model,
+        "attention": attention,
+        "photos": photos,
+        "shown": shown,
+    }
     return Subject(**{**defaults, **options})
 
 
@@ -103,16 +129,23 @@ def test_a_vit_has_attention_filters_and_positions(vit: keras.Model, tmp_path: P
     assert path == tmp_path / "new" / "folder" / "report.html"
     assert files(path.parent) == ATTENTION | FILTERS | POSITIONS | {"training_curve.png"}
     read = Read(path)
-    assert len(read.pictures) == 6 and all(picture["alt"].endswith(".") for picture in read.pictures)
+    assert len(read.pictures) == 6 and all(
+        picture["alt"].endswith(".") for picture in read.pictures
+    )
     assert "train/loss 1.25 at step 2" in read.pictures[-1]["alt"]
     assert f"parameters {vit.count_params():,}" in read.text
-    assert "grid 4 x 4 patches of 8 x 8 pixels" in read.text and "attention 2 layers of 2 heads" in read.text
+    assert (
+        "grid 4 x 4 patches of 8 x 8 pixels" in read.text
+        and "attention 2 layers of 2 heads" in read.text
+    )
     assert "Accuracy against compute It is none of the named models." in read.text
     assert all(name in read.text for name in files(path.parent))
     assert "compute.png" not in read.text
 
 
-def test_the_cost_of_a_model_that_has_no_name_is_read_off_its_layers(vit: keras.Model, tmp_path: Path, undrawn: dict):
+def test_the_cost_of_a_model_that_has_no_name_is_read_off_its_layers(
+    vit: keras.Model, tmp_path: Path, undrawn: dict
+):
     """By hand: patches, two blocks of 17 tokens, the head."""
     block = 17 * (4 * 16 * 16 + 2 * 16 * 32) + 2 * 17 * 17 * 16
     macs = 16 * 8 * 8 * 3 * 16 + 2 * block + 16 * 5
@@ -124,7 +157,9 @@ def test_the_cost_of_a_model_that_has_no_name_is_read_off_its_layers(vit: keras.
 def test_every_number_of_the_attention_is_in_a_table(
     tiny_vit: ViTVariant, tmp_path: Path, undrawn: dict, classifier: str
 ):
-    model = models.vision_transformer(tiny_vit, keras.Input((32, 48, 3)), classes=5, classifier=classifier)
+    model = models.vision_transformer(
+        tiny_vit, keras.Input((32, 48, 3)), classes=5, classifier=classifier
+    )
     subject = subject_of(model, names=("a.png", "folder/b.png", "c.png"))
     write_report(subject, tmp_path)
     flow = attention_rollout(model, np.stack([shown.seen for shown in subject.shown]))
@@ -136,7 +171,12 @@ def test_every_number_of_the_attention_is_in_a_table(
     assert (last["row"], last["column"]) == ("3", "5")
     table = rows(tmp_path / "attention_distance.csv")
     assert [(row["layer"], row["head"]) for row in table] == [
-        *(("encoderblock_0", "0"), ("encoderblock_0", "1"), ("encoderblock_1", "0"), ("encoderblock_1", "1")),
+        *(
+            ("encoderblock_0", "0"),
+            ("encoderblock_0", "1"),
+            ("encoderblock_1", "0"),
+            ("encoderblock_1", "1"),
+        ),
     ]
     found = [float(row["distance_px"]) for row in table]
     np.testing.assert_allclose(found, subject.attention.distance_px.ravel(), atol=1e-4)
@@ -148,7 +188,9 @@ def test_the_heads_of_one_photo_are_those_of_what_the_classifier_reads(
     tiny_vit: ViTVariant, tmp_path: Path, undrawn: dict, classifier: str
 ):
     """With a class token its own row, else the mean of what the patches receive, whose sum is 1."""
-    model = models.vision_transformer(tiny_vit, keras.Input((32, 48, 3)), classes=5, classifier=classifier)
+    model = models.vision_transformer(
+        tiny_vit, keras.Input((32, 48, 3)), classes=5, classifier=classifier
+    )
     subject = subject_of(model)
     write_report(subject, tmp_path)
     photo, maps, heading = undrawn["heads.png"]
@@ -159,8 +201,12 @@ def test_the_heads_of_one_photo_are_those_of_what_the_classifier_reads(
     assert (maps.sum(axis=(2, 3)) < 0.999).all() == (classifier == "token")
 
 
-def test_filters_and_positions_are_written_as_numbers(tiny_vit: ViTVariant, tmp_path: Path, undrawn: dict):
-    model = models.vision_transformer(tiny_vit, keras.Input((32, 32, 3)), position_embedding="sincos2d", classes=5)
+def test_filters_and_positions_are_written_as_numbers(
+    tiny_vit: ViTVariant, tmp_path: Path, undrawn: dict
+):
+    model = models.vision_transformer(
+        tiny_vit, keras.Input((32, 32, 3)), position_embedding="sincos2d", classes=5
+    )
     write_report(subject_of(model), tmp_path)
     shares = [float(row["explained"]) for row in rows(tmp_path / "filter_components.csv")]
     assert len(shares) == 15  # of 16 filters, less their mean
@@ -168,7 +214,9 @@ def test_filters_and_positions_are_written_as_numbers(tiny_vit: ViTVariant, tmp_
     table = rows(tmp_path / "position_similarity.csv")
     assert len(table) == 16 * 16
     cosines = {
-        tuple(int(row[key]) for key in ("row", "column", "other_row", "other_column")): float(row["similarity"])
+        tuple(int(row[key]) for key in ("row", "column", "other_row", "other_column")): float(
+            row["similarity"]
+        )
         for row in table
     }
     assert cosines[2, 3, 2, 3] == 1.0
@@ -176,9 +224,13 @@ def test_filters_and_positions_are_written_as_numbers(tiny_vit: ViTVariant, tmp_
     assert cosines[0, 0, 0, 1] > cosines[0, 0, 3, 3]  # near and far
 
 
-def test_positions_before_every_block_have_a_picture_each(tiny_vit: ViTVariant, tmp_path: Path, undrawn: dict):
+def test_positions_before_every_block_have_a_picture_each(
+    tiny_vit: ViTVariant, tmp_path: Path, undrawn: dict
+):
     for placement, count in (("every_layer", 2), ("shared", 1)):
-        model = models.vision_transformer(tiny_vit, keras.Input((32, 32, 3)), classes=5, position_placement=placement)
+        model = models.vision_transformer(
+            tiny_vit, keras.Input((32, 32, 3)), classes=5, position_placement=placement
+        )
         read = Read(write_report(subject_of(model), tmp_path))
         table = rows(tmp_path / "position_similarity.csv")
         assert len(table) == count * 16 * 16 and len({row["layer"] for row in table}) == count
@@ -186,8 +238,12 @@ def test_positions_before_every_block_have_a_picture_each(tiny_vit: ViTVariant, 
 
 
 @pytest.mark.parametrize("kind", ["none", "relative"])
-def test_a_vit_without_added_positions_says_so(tiny_vit: ViTVariant, tmp_path: Path, undrawn: dict, kind: str):
-    model = models.vision_transformer(tiny_vit, keras.Input((32, 32, 3)), classes=5, position_embedding=kind)
+def test_a_vit_without_added_positions_says_so(
+    tiny_vit: ViTVariant, tmp_path: Path, undrawn: dict, kind: str
+):
+    model = models.vision_transformer(
+        tiny_vit, keras.Input((32, 32, 3)), classes=5, position_embedding=kind
+    )
     read = Read(write_report(subject_of(model), tmp_path))
     assert files(tmp_path) == ATTENTION | FILTERS
     assert f"What its positions know of each other {model.name} has " in read.text
@@ -196,7 +252,9 @@ def test_a_vit_without_added_positions_says_so(tiny_vit: ViTVariant, tmp_path: P
 def test_a_resnet_has_filters_and_says_what_it_does_not_have(
     tiny_resnet: Callable[[ResNetVariant], ResNetVariant], tmp_path: Path, undrawn: dict
 ):
-    model = models.resnet(tiny_resnet(RESNET_VARIANTS["BiT_R50x1"]), keras.Input((32, 32, 3)), classes=5)
+    model = models.resnet(
+        tiny_resnet(RESNET_VARIANTS["BiT_R50x1"]), keras.Input((32, 32, 3)), classes=5
+    )
     subject = subject_of(model, absent=[Absent("Attention", "It has no Transformer blocks.")])
     read = Read(write_report(subject, tmp_path))
     assert files(tmp_path) == FILTERS
@@ -210,7 +268,10 @@ def test_a_resnet_has_filters_and_says_what_it_does_not_have(
 
 
 def test_a_hybrid_is_read_through_its_stem(
-    tiny_vit: ViTVariant, tiny_resnet: Callable[[ResNetVariant], ResNetVariant], tmp_path: Path, undrawn: dict
+    tiny_vit: ViTVariant,
+    tiny_resnet: Callable[[ResNetVariant], ResNetVariant],
+    tmp_path: Path,
+    undrawn: dict,
 ):
     row = replace(tiny_vit, patch_size=1, stem=tiny_resnet(RESNET_VARIANTS["BiT_R50x1"]))
     model = models.vision_transformer(row, keras.Input((32, 64, 3)), classes=5)
@@ -221,7 +282,8 @@ def test_a_hybrid_is_read_through_its_stem(
 
 def test_a_named_model_stands_in_figure_5(tmp_path: Path, undrawn: dict):
     """Table 6: ViT-B/32, 7 epochs, 55 exaFLOPs, 80.73 % on ImageNet."""
-    row = replace(VIT_VARIANTS["ViT_B32"], width=24, depth=1, num_heads=2, mlp_dim=16)  # builds in an instant
+    # builds in an instant
+    row = replace(VIT_VARIANTS["ViT_B32"], width=24, depth=1, num_heads=2, mlp_dim=16)
     model = models.vision_transformer(row, keras.Input((32, 32, 3)), classes=1000)
     read = Read(write_report(subject_of(model, variant="ViT_B32"), tmp_path))
     [panels] = undrawn["compute.png"]
@@ -236,7 +298,11 @@ def test_a_named_model_stands_in_figure_5(tmp_path: Path, undrawn: dict):
 
 def test_answers_stand_above_the_photos_and_in_a_table(vit: keras.Model, tmp_path: Path):
     subject = subject_of(vit)
-    photos = [Photo("a.png", "a <b>cat</b>", 0.934), Photo("b.png", "$dog$", 0.5), Photo("c.png", problem="cut short")]
+    photos = [
+        Photo("a.png", "a <b>cat</b>", 0.934),
+        Photo("b.png", "$dog$", 0.5),
+        Photo("c.png", problem="cut short"),
+    ]
     shown = [replace(each, photo=photo) for each, photo in zip(subject.shown, photos, strict=False)]
     read = Read(write_report(replace(subject, photos=photos, shown=shown), tmp_path))
     assert "1. a.png a <b>cat</b> 93 % 2. b.png $dog$ 50 %" in read.text
@@ -251,10 +317,19 @@ def test_answers_stand_above_the_photos_and_in_a_table(vit: keras.Model, tmp_pat
 
 
 def test_names_of_any_kind_do_no_harm(vit: keras.Model, tmp_path: Path):
-    names = ["<script>alert(1)</script>.png", 'a "quoted", name.png', "m\udce9tro.png", "猫.png", "two\nlines.png"]
+    names = [
+        "<script>alert(1)</script>.png",
+        'a "quoted", name.png',
+        "m\udce9tro.png",
+        "猫.png",
+        "two\nlines.png",
+    ]
     names += ["$\\frac{$.png", "x" * 200 + ".png", "&lt;.png"]
     subject = subject_of(vit, names=names, title="<title>")
-    photos = [Photo(name, answer=name if number % 2 else "", probability=1.0) for number, name in enumerate(names)]
+    photos = [
+        Photo(name, answer=name if number % 2 else "", probability=1.0)
+        for number, name in enumerate(names)
+    ]
     shown = [replace(each, photo=photo) for each, photo in zip(subject.shown, photos, strict=True)]
     read = Read(write_report(replace(subject, photos=photos, shown=shown), tmp_path))
     for name in names:
@@ -264,14 +339,18 @@ def test_names_of_any_kind_do_no_harm(vit: keras.Model, tmp_path: Path):
     ]
 
 
-def test_an_earlier_report_is_replaced_and_other_files_are_not(vit: keras.Model, tmp_path: Path, undrawn: dict):
+def test_an_earlier_report_is_replaced_and_other_files_are_not(
+    vit: keras.Model, tmp_path: Path, undrawn: dict
+):
     for name in (*FILES, "report.html", "notes.txt", "holiday.png"):
         (tmp_path / name).write_text("old")
     write_report(subject_of(vit), tmp_path)
     assert files(tmp_path) == ATTENTION | FILTERS | POSITIONS | {"notes.txt", "holiday.png"}
-    assert [path.name for path in tmp_path.iterdir() if path.suffix != ".png" and path.read_bytes() == b"old"] == [
-        "notes.txt"
-    ]
+    assert [
+        path.name
+        for path in tmp_path.iterdir()
+        if path.suffix != ".png" and path.read_bytes() == b"old"
+    ] == ["notes.txt"]
 
 
 @pytest.mark.parametrize(

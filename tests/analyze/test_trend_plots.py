@@ -1,4 +1,6 @@
-"""Pictures of how accuracy depends on something: what the pixels and the points say. How they look is judged by eye."""
+"""Pictures of how accuracy depends on something: what the pixels and the points say. How they look
+is judged by eye.
+"""
 
 import math
 import warnings
@@ -22,7 +24,17 @@ from keras_vit.analyze.trend_plots import (  # noqa: E402
 from keras_vit.drawing import picture, write_beside  # noqa: E402
 
 BLUE, ORANGE, GREEN = (0, 114, 178), (213, 94, 0), (0, 158, 115)
-ODD = ["-v café", "🐱", "猫 cat", "a_{$x$}^2", "x" * 300, "line\nbreak", "$\\run %s$", "_hidden", ""]
+ODD = [
+    "-v café",
+    "🐱",
+    "猫 cat",
+    "a_{$x$}^2",
+    "x" * 300,
+    "line\nbreak",
+    "$\\run %s$",
+    "_hidden",
+    "",
+]
 
 
 def pixels(path: Path) -> np.ndarray:
@@ -44,7 +56,10 @@ def curve(last: float, steps: int = 10) -> list[tuple[int, float]]:
 
 
 def test_each_run_has_a_curve_in_each_panel(tmp_path: Path):
-    runs = {name: {"validation/loss": curve(1), "train/accuracy": curve(0.5)} for name in ("token", "gap")}
+    runs = {
+        name: {"validation/loss": curve(1), "train/accuracy": curve(0.5)}
+        for name in ("token", "gap")
+    }
     draw_training_curve(tmp_path / "t.png", runs, "Two heads")
     found = pixels(tmp_path / "t.png")
     for half in np.array_split(found, 2):
@@ -63,12 +78,16 @@ def test_runs_with_odd_names_and_values_are_drawn_without_a_warning(tmp_path: Pa
     values = [(step, math.nan if step % 7 == 3 else 0.5 * step) for step in range(points)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        draw_training_curve(tmp_path / "t.png", {name: {"train/loss": values} for name in ODD}, ODD[4])
+        draw_training_curve(
+            tmp_path / "t.png", {name: {"train/loss": values} for name in ODD}, ODD[4]
+        )
     assert pixels(tmp_path / "t.png").shape[1] == 1950  # the legend has a place of its own
 
 
 def test_a_run_without_a_curve_is_refused(tmp_path: Path):
-    with pytest.raises(ValueError, match="ends in loss or accuracy. Received: train/images_per_second"):
+    with pytest.raises(
+        ValueError, match="ends in loss or accuracy. Received: train/images_per_second"
+    ):
         draw_training_curve(tmp_path / "t.png", {"a": {"train/images_per_second": curve(1)}})
     with pytest.raises(ValueError, match="Received: nothing"):
         draw_training_curve(tmp_path / "t.png", {})
@@ -79,17 +98,27 @@ def test_a_run_without_a_curve_is_refused(tmp_path: Path):
 
 def test_the_published_points_are_those_of_table_6():
     families = published_compute("average5")
-    assert {name: len(points) for name, points in families.items()} == {"ViT": 6, "Hybrid": 5, "ResNet": 7}
+    assert {name: len(points) for name, points in families.items()} == {
+        "ViT": 6,
+        "Hybrid": 5,
+        "ResNet": 7,
+    }
     assert families["ViT"][-1] == Point(4262, 95.82, families["ViT"][-1].deviation, "H/14", True)
     labels = [point.label for points in families.values() for point in points]
-    assert labels[2:5] == ["L/32", "L/16, 7 ep.", "L/16, 14 ep."] and "R50+B/32" in labels and "R152x2, 7 ep." in labels
+    assert (
+        labels[2:5] == ["L/32", "L/16, 7 ep.", "L/16, 14 ep."]
+        and "R50+B/32" in labels
+        and "R152x2, 7 ep." in labels
+    )
     assert len(set(labels)) == len(labels) == 18
     with pytest.raises(ValueError, match="Table 6 has no vtab. It has: imagenet, imagenet_real"):
         published_compute("vtab")
 
 
 def test_more_compute_is_farther_right_and_more_accuracy_higher(tmp_path: Path):
-    """On a logarithmic axis 1, 10 and 100 are as far from each other as 50, 60 and 70 on a linear one."""
+    """On a logarithmic axis 1, 10 and 100 are as far from each other as 50, 60 and 70 on a linear
+    one.
+    """
     points = [Point(10.0**power, 50 + 10 * power) for power in (2, 0, 1)]
     draw_accuracy_against_compute(tmp_path / "c.png", {"one": {"ViT": points}})
     found = of_color(pixels(tmp_path / "c.png")[:-90], BLUE)
@@ -122,7 +151,10 @@ def test_a_family_has_one_color_in_all_panels(tmp_path: Path):
 def test_a_deviation_is_drawn_where_there_is_one(tmp_path: Path):
     heights = []
     for deviation in (math.nan, 0.0, 5.0):
-        curves = {"ViT": [Point(1e6, 50, deviation), Point(3e6, 60)], "ResNet": [Point(1e6, 30, math.nan)]}
+        curves = {
+            "ViT": [Point(1e6, 50, deviation), Point(3e6, 60)],
+            "ResNet": [Point(1e6, 30, math.nan)],
+        }
         draw_accuracy_against_data(tmp_path / "d.png", curves)
         found = of_color(pixels(tmp_path / "d.png")[:-90], BLUE)
         first = found[found[:, 1] < found[:, 1].min() + 20]
@@ -139,20 +171,38 @@ def test_a_deviation_is_drawn_where_there_is_one(tmp_path: Path):
         list(range(1, 8)),
     ],
 )
-def test_points_with_odd_names_and_sizes_are_drawn_without_a_warning(tmp_path: Path, values: list[float]):
+def test_points_with_odd_names_and_sizes_are_drawn_without_a_warning(
+    tmp_path: Path, values: list[float]
+):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        curves = {name: [Point(x, 50 + number, label=name) for x in values] for number, name in enumerate(ODD)}
-        draw_accuracy_against_data(tmp_path / "d.png", curves, x_label="images of 猫", y_label="top-1, %")
-        draw_accuracy_against_compute(tmp_path / "c.png", dict.fromkeys(ODD[-2:], curves), joined=True)
+        curves = {
+            name: [Point(x, 50 + number, label=name) for x in values]
+            for number, name in enumerate(ODD)
+        }
+        draw_accuracy_against_data(
+            tmp_path / "d.png", curves, x_label="images of 猫", y_label="top-1, %"
+        )
+        draw_accuracy_against_compute(
+            tmp_path / "c.png", dict.fromkeys(ODD[-2:], curves), joined=True
+        )
     assert pixels(tmp_path / "d.png").shape[1] == 1050
 
 
 def test_points_that_cannot_be_drawn_are_refused(tmp_path: Path):
-    for draw in (draw_accuracy_against_data, lambda path, curves: draw_accuracy_against_compute(path, {"a": curves})):
+    for draw in (
+        draw_accuracy_against_data,
+        lambda path, curves: draw_accuracy_against_compute(path, {"a": curves}),
+    ):
         with pytest.raises(ValueError, match="no point was given"):
             draw(tmp_path / "p.png", {"ViT": []})
-        for point in (Point(0, 50), Point(-1, 50), Point(math.nan, 50), Point(1, math.nan), Point(math.inf, 50)):
+        for point in (
+            Point(0, 50),
+            Point(-1, 50),
+            Point(math.nan, 50),
+            Point(1, math.nan),
+            Point(math.inf, 50),
+        ):
             with pytest.raises(ValueError, match=f"logarithmic. Leave out: .*ViT at {point.x}."):
                 draw(tmp_path / "p.png", {"ViT": [Point(1, 50), point]})
     with pytest.raises(ValueError, match="no point was given"):
@@ -175,7 +225,9 @@ def test_labels_lie_neither_on_each_other_nor_on_points_nor_outside(tmp_path: Pa
         dots = axes.transData.transform(places)
         inside = [axes.bbox.contains(*corner) for box in boxes for corner in box.corners()]
     assert len(boxes) == 18 and all(inside)
-    assert not [one for number, one in enumerate(boxes) for other in boxes[:number] if one.overlaps(other)]
+    assert not [
+        one for number, one in enumerate(boxes) for other in boxes[:number] if one.overlaps(other)
+    ]
     assert not [box for box in boxes for dot in dots if box.padded(6).contains(*dot)]
 
 
@@ -192,11 +244,15 @@ def test_the_arms_stand_in_their_order_each_at_its_mean(tmp_path: Path):
 
 
 def test_the_deviation_is_that_of_a_sample(tmp_path: Path):
-    """Of 40, 50 and 60 it is 10; an arm of one seed at the ends of that has the bar's ends above and below."""
+    """Of 40, 50 and 60 it is 10; an arm of one seed at the ends of that has the bar's ends above
+    and below.
+    """
     draw_means(tmp_path / "m.png", {"three": [40.0, 50.0, 60.0], "low": [40.0], "high": [60.0]})
     found = of_color(pixels(tmp_path / "m.png"), BLUE)
     three, low, high = (found[np.abs(found[:, 0] - row) < 20][:, 1] for row in _rows(found))
-    assert three.min() == pytest.approx(low.mean(), abs=3) and three.max() == pytest.approx(high.mean(), abs=3)
+    assert three.min() == pytest.approx(low.mean(), abs=3) and three.max() == pytest.approx(
+        high.mean(), abs=3
+    )
 
 
 def _rows(found: np.ndarray) -> list[float]:
@@ -230,7 +286,9 @@ def test_arms_that_cannot_be_drawn_are_refused(tmp_path: Path):
     with pytest.raises(ValueError, match="`arms` is empty"):
         draw_means(tmp_path / "m.png", {})
     with pytest.raises(ValueError, match="Without a seed: a; not finite: b, c; no arms: d"):
-        draw_means(tmp_path / "m.png", {"a": [], "b": [math.nan], "c": [1.0]}, {"c": math.inf, "d": 1.0})
+        draw_means(
+            tmp_path / "m.png", {"a": [], "b": [math.nan], "c": [1.0]}, {"c": math.inf, "d": 1.0}
+        )
 
 
 # Files
@@ -245,12 +303,16 @@ DRAWN: dict[str, Callable[[Path], None]] = {
 
 @pytest.mark.parametrize("draw", DRAWN.values(), ids=DRAWN)
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path, draw: Callable[[Path], None]):
-    with pytest.raises(FileNotFoundError, match="There is no folder .*missing to draw p.png into. Make it first"):
+    with pytest.raises(
+        FileNotFoundError, match="There is no folder .*missing to draw p.png into. Make it first"
+    ):
         draw(tmp_path / "missing" / "p.png")
 
 
 @pytest.mark.parametrize("draw", DRAWN.values(), ids=DRAWN)
-def test_a_new_picture_takes_the_place_of_the_old_and_leaves_nothing_else(tmp_path: Path, draw: Callable[[Path], None]):
+def test_a_new_picture_takes_the_place_of_the_old_and_leaves_nothing_else(
+    tmp_path: Path, draw: Callable[[Path], None]
+):
     (tmp_path / "p.png").write_text("old")
     draw(tmp_path / "p.png")
     assert pixels(tmp_path / "p.png").std() > 0

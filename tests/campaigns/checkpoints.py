@@ -1,10 +1,12 @@
-"""Damaged checkpoints of runs: each is read as it was, or passed over for the one before, with a reason of one line.
+"""Damaged checkpoints of runs: each is read as it was, or passed over for the one before, with a
+reason of one line.
 
     python tests/campaigns/checkpoints.py --seed=0 --count=2000
 
-A folder with two checkpoints is copied, and the newer one is cut, flipped, overwritten, shuffled, emptied, or given
-another state.json, with and without hashes that fit. It holds if reading gives exactly what was written; or the older
-one, with the newer one named as damaged; or, where both are damaged, a ValueError.
+A folder with two checkpoints is copied, and the newer one is cut, flipped, overwritten, shuffled,
+emptied, or given another state.json, with and without hashes that fit. It holds if reading gives
+exactly what was written; or the older one, with the newer one named as damaged; or, where both are
+damaged, a ValueError.
 """
 
 import argparse
@@ -37,7 +39,11 @@ def write_whole(folder: Path) -> dict[int, tuple]:
             "optimizer/0000/iterations": np.array(step),
             "weights/none": np.zeros((0, 3), "float32"),
         }
-        written[step] = (state, {"validation/accuracy": step / 10, "validation/loss": 1.5}, [[float(step), 0.5, 2.0]])
+        written[step] = (
+            state,
+            {"validation/accuracy": step / 10, "validation/loss": 1.5},
+            [[float(step), 0.5, 2.0]],
+        )
         run.save(step, *written[step])
     return written
 
@@ -47,7 +53,18 @@ def write_whole(folder: Path) -> dict[int, tuple]:
 
 def damage(rng, path: Path) -> str:
     """Changes one file of a checkpoint. Returns what was done."""
-    kinds = (cut, extend, flip_bits, overwrite, remove, empty, delete, swap_states, change_fact, change_fact_and_hash)
+    kinds = (
+        cut,
+        extend,
+        flip_bits,
+        overwrite,
+        remove,
+        empty,
+        delete,
+        swap_states,
+        change_fact,
+        change_fact_and_hash,
+    )
     kind = kinds[rng.integers(len(kinds))]
     kind(rng, path / ("state.npz", "state.json")[rng.integers(2)])
     return kind.__name__
@@ -159,7 +176,11 @@ def judge(rng, whole: Path, folder: Path, written) -> tuple[str, str, str]:
     if found.step == STEPS[1]:
         return done, "held", "unharmed"
     told = len(found.damaged) == 1 and str(newest) in found.damaged[0]
-    return done, "held" if told else "fell", "the one before" if told else f"named as damaged: {found.damaged}"
+    return (
+        done,
+        "held" if told else "fell",
+        "the one before" if told else f"named as damaged: {found.damaged}",
+    )
 
 
 def main() -> None:
@@ -178,7 +199,9 @@ def main() -> None:
             done, verdict, end = judge(rng, Path(temporary) / "whole", folder, written)
             shutil.rmtree(folder)
             counted[verdict] += 1
-            counted[end.splitlines()[0] if verdict == "fell" else end.split(":")[0].split("\n")[0]] += 1
+            counted[
+                end.splitlines()[0] if verdict == "fell" else end.split(":")[0].split("\n")[0]
+            ] += 1
             if verdict == "fell":
                 print(f"FELL --seed={options.seed} number {number}: {done}: {end}", flush=True)
     print(f"tried {options.count}, held {counted['held']}, fell {counted['fell']}")

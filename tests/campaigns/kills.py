@@ -1,15 +1,19 @@
-"""Commands that are killed at each of their file operations: the same command again comes to the same end.
+"""Commands that are killed at each of their file operations: the same command again comes to the
+same end.
 
     python tests/campaigns/kills.py --seed=0 --count=1000
     python tests/campaigns/kills.py --commands=pretrain,sweep --count=20
 
-Each command runs twice without a kill; files that are the same both times are what its result is compared by, of the
-others the names. It is then killed just before its first operation, before the second, and so on (`traced.py` says
-what an operation is), and once more in the midst of each file that it writes, as soon as any file is longer than some
-number of bytes. `--count` of all these moments are drawn. A kill holds if
+Each command runs twice without a kill; files that are the same both times are what its result is
+compared by, of the others the names. It is then killed just before its first operation, before the
+second, and so on (`traced.py` says what an operation is), and once more in the midst of each file
+that it writes, as soon as any file is longer than some number of bytes. `--count` of all these
+moments are drawn. A kill holds if
 
-1. nothing that has its own name is half written: JSON, arrays, pictures, weights and exports are whole;
-2. the same command again ends with exit code 0, and with the files of a run that was not killed, no more and no fewer,
+1. nothing that has its own name is half written: JSON, arrays, pictures, weights and exports are
+  whole;
+2. the same command again ends with exit code 0, and with the files of a run that was not killed, no
+  more and no fewer,
    of the same contents; times and speeds are left out;
 3. temporary files and folders are gone.
 """
@@ -42,7 +46,9 @@ TIMED = (
 
 @dataclass(frozen=True)
 class Moment:
-    """When a command is killed: before an operation, or as soon as a file is longer than `bytes` after it."""
+    """When a command is killed: before an operation, or as soon as a file is longer than `bytes`
+    after it.
+    """
 
     command: str
     number: int
@@ -56,7 +62,9 @@ class Moment:
 
 @dataclass(frozen=True)
 class Expected:
-    """What an uninterrupted run leaves: its operations, its files, and which of them are the same each time."""
+    """What an uninterrupted run leaves: its operations, its files, and which of them are the same
+    each time.
+    """
 
     operations: list[str]
     files: Mapping[str, str]
@@ -68,7 +76,9 @@ class Expected:
         lines = [f"left: {name}" for name in sorted(found.keys() - self.files.keys())]
         lines += [f"missing: {name}" for name in sorted(self.files.keys() - found.keys())]
         return lines + [
-            f"another {name}" for name in sorted(self.same & found.keys()) if found[name] != self.files[name]
+            f"another {name}"
+            for name in sorted(self.same & found.keys())
+            if found[name] != self.files[name]
         ]
 
 
@@ -79,7 +89,9 @@ def expected(base: Path, command: str) -> Expected:
         root = traced.empty(base / "root")
         done = traced.started(base, command).wait()
         if done.code or traced.problems(root):
-            raise RuntimeError(f"{command} fails without a kill: {done.output} {traced.problems(root)}")
+            raise RuntimeError(
+                f"{command} fails without a kill: {done.output} {traced.problems(root)}"
+            )
         runs.append((done.operations(), traced.contents(root)))
     (operations, files), (_, again) = runs
     same = {name for name in files if files[name] == again.get(name) and not name.endswith(TIMED)}
@@ -119,8 +131,12 @@ def prepared() -> Iterator[Path]:
 
 
 def parsed(description: str | None, count: int) -> argparse.Namespace:
-    """Reads the flags that all campaigns against commands share; `count` is the default of `--count`."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Reads the flags that all campaigns against commands share; `count` is the default of
+    `--count`.
+    """
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=count)
     parser.add_argument("--commands", default=",".join(COMMANDS))
@@ -135,14 +151,20 @@ def main() -> int:
         goals = {command: expected(base, command) for command in options.commands.split(",")}
         for command, goal in goals.items():
             every += moments(rng, command, goal.operations)
-            print(f"{command}: {len(goal.operations)} operations; by name alone: {_by_name(goal)}", flush=True)
+            print(
+                f"{command}: {len(goal.operations)} operations; by name alone: {_by_name(goal)}",
+                flush=True,
+            )
         chosen = np.sort(rng.permutation(len(every))[: options.count])
         for moment in tqdm([every[place] for place in chosen], disable=None):
             if wrong := fall(base, moment, goals[moment.command]):
                 fell += 1
                 print(f"FELL {moment}: {'; '.join(wrong)}", flush=True)
     counted = Counter(every[place].command for place in chosen)
-    print(", ".join(f"{command} {number}" for command, number in counted.items()), f"of {len(every)} moments")
+    print(
+        ", ".join(f"{command} {number}" for command, number in counted.items()),
+        f"of {len(every)} moments",
+    )
     print(f"tried {len(chosen)}, held {len(chosen) - fell}, fell {fell}")
     return int(fell > 0)
 

@@ -2,9 +2,10 @@
 
     python tests/campaigns/metadata.py --seed=0 --count=200
 
-Metadata are written into npz files (with and without checksum), safetensors, Hugging Face configs and .weights.h5
-files, past the package's own writers. What is valid is decided here, apart from the package. It holds if valid metadata
-load with exactly their values, and others, or an argument `checkpoint_grid` of that kind, raise a ValueError of one
+Metadata are written into npz files (with and without checksum), safetensors, Hugging Face configs
+and .weights.h5 files, past the package's own writers. What is valid is decided here, apart from the
+package. It holds if valid metadata load with exactly their values, and others, or an argument
+`checkpoint_grid` of that kind, raise a ValueError of one
 line. One in twenty models is built and called: its numbers must be finite.
 """
 
@@ -26,13 +27,52 @@ import keras_vit
 from keras_vit.variants import VIT_VARIANTS
 from keras_vit.weights import files, source
 
-ROW = replace(VIT_VARIANTS["ViT_Ti16"], name="small", patch_size=8, width=16, depth=2, num_heads=2, mlp_dim=32)
+ROW = replace(
+    VIT_VARIANTS["ViT_Ti16"], name="small", patch_size=8, width=16, depth=2, num_heads=2, mlp_dim=32
+)
 PLACES = ("npz", "npz without a checksum", "safetensors", "config", "h5", "argument")
-TRUE = {"grid": [2, 8], "image_size": [16, 64], "gelu": "exact", "layer_norm_epsilon": 1e-5, "num_heads": 2}
+TRUE = {
+    "grid": [2, 8],
+    "image_size": [16, 64],
+    "gelu": "exact",
+    "layer_norm_epsilon": 1e-5,
+    "num_heads": 2,
+}
 GELUS = {"gelu": "exact", "gelu_new": "tanh"}  # as transformers names them
 INTEGERS = (0, 1, 2, 3, 4, 8, 16, 64, 8192, 8193, -1, -8, 2**31, 2**63, 10**400)
-FLOATS = (0.0, -0.0, 1e-12, 1e-6, 1e-5, 0.5, 1.0, -1e-6, 1e-38, 1e-46, 1e308, 2.0, math.nan, math.inf, -math.inf)
-TEXTS = ("", "tanh", "exact", "Tanh", "relu", "2", "[2, 8]", "2x8", "1e-6", "\0", "\n", "é", "🙂", "a" * 10_000)
+FLOATS = (
+    0.0,
+    -0.0,
+    1e-12,
+    1e-6,
+    1e-5,
+    0.5,
+    1.0,
+    -1e-6,
+    1e-38,
+    1e-46,
+    1e308,
+    2.0,
+    math.nan,
+    math.inf,
+    -math.inf,
+)
+TEXTS = (
+    "",
+    "tanh",
+    "exact",
+    "Tanh",
+    "relu",
+    "2",
+    "[2, 8]",
+    "2x8",
+    "1e-6",
+    "\0",
+    "\n",
+    "é",
+    "🙂",
+    "a" * 10_000,
+)
 
 
 # ---- metadata
@@ -45,7 +85,9 @@ def anything(rng, depth=0):
         lambda: FLOATS[rng.integers(len(FLOATS))],
         lambda: TEXTS[rng.integers(len(TEXTS))],
         lambda: (None, True, False)[rng.integers(3)],
-        lambda: [int(number) for number in rng.choice([0, 1, 2, 4, 8, 16, 64, 8192, -2], rng.integers(4))],
+        lambda: [
+            int(number) for number in rng.choice([0, 1, 2, 4, 8, 16, 64, 8192, -2], rng.integers(4))
+        ],
         lambda: list(TRUE.values())[rng.integers(len(TRUE))],
         lambda: [anything(rng, depth + 1) for _ in range(rng.integers(4))] if depth < 3 else [],
         lambda: {"a": anything(rng, depth + 1)} if depth < 3 else {},
@@ -62,7 +104,11 @@ def some_metadata(rng):
 
 
 def is_pair(value):
-    return isinstance(value, list) and len(value) == 2 and all(type(n) is int and 1 <= n <= 8192 for n in value)
+    return (
+        isinstance(value, list)
+        and len(value) == 2
+        and all(type(n) is int and 1 <= n <= 8192 for n in value)
+    )
 
 
 def is_valid(key, value):
@@ -79,7 +125,9 @@ def is_valid(key, value):
 
 
 def fits_model(metadata):
-    """Whether what is valid by itself is true of the model: 16 positions, two heads, patches of 8 pixels."""
+    """Whether what is valid by itself is true of the model: 16 positions, two heads, patches of 8
+    pixels.
+    """
     rows, columns = metadata.get("grid", [4, 4])
     if rows * columns != 16 or metadata.get("num_heads", 2) != 2:
         return False
@@ -87,7 +135,9 @@ def fits_model(metadata):
     if height % 8 or width % 8:
         return False
     cells = (height // 8, width // 8)
-    contradicts = cells != (rows, columns) and (cells[0] * cells[1] == 16 or cells[0] * cells[1] > 64 * 16)
+    contradicts = cells != (rows, columns) and (
+        cells[0] * cells[1] == 16 or cells[0] * cells[1] > 64 * 16
+    )
     return not ("grid" in metadata and contradicts)
 
 
@@ -110,7 +160,9 @@ def write(place, folder, metadata, arrays):
     elif place == "safetensors":
         import safetensors.numpy
 
-        safetensors.numpy.save_file(arrays["timm"], path, {key: json.dumps(value) for key, value in metadata.items()})
+        safetensors.numpy.save_file(
+            arrays["timm"], path, {key: json.dumps(value) for key, value in metadata.items()}
+        )
     elif place == "config":
         import safetensors.numpy
 
@@ -123,7 +175,9 @@ def write(place, folder, metadata, arrays):
         shutil.copy(arrays["h5"], path)
         with h5py.File(path, "r+") as file:
             places = []
-            file.visit(lambda name: places.append(name) if name.endswith("vars/constants") else None)
+            file.visit(
+                lambda name: places.append(name) if name.endswith("vars/constants") else None
+            )
             for name in places:
                 del file[name]
                 file[name] = np.frombuffer(b"%08x %s" % (zlib.crc32(text), text), np.uint8)
@@ -131,7 +185,9 @@ def write(place, folder, metadata, arrays):
 
 
 def as_config(rng, metadata):
-    """The same facts in the words of Hugging Face, and what they mean here; or None if they mean nothing valid."""
+    """The same facts in the words of Hugging Face, and what they mean here; or None if they mean
+    nothing valid.
+    """
     activations = {"tanh": "gelu_new", "exact": "gelu"}
     gelu = metadata.get("gelu", "tanh")
     config = {
@@ -149,7 +205,10 @@ def meaning_of_config(config):
         return {}  # of another kind of models
     size, patch = config.get("image_size"), config.get("patch_size")
     size = [size, size] if type(size) is int and 1 <= size <= 8192 else size
-    named = {"layer_norm_epsilon": config.get("layer_norm_eps"), "num_heads": config.get("num_attention_heads")}
+    named = {
+        "layer_norm_epsilon": config.get("layer_norm_eps"),
+        "num_heads": config.get("num_attention_heads"),
+    }
     named |= {"image_size": size}
     known = {key: value for key, value in named.items() if value is not None}
     if "hidden_act" in config:
@@ -160,7 +219,9 @@ def meaning_of_config(config):
         return None
     if patch is not None and size is not None:
         patches = [patch, patch] if type(patch) is int and 1 <= patch <= 8192 else patch
-        if not is_pair(patches) or any(side < step for side, step in zip(size, patches, strict=True)):
+        if not is_pair(patches) or any(
+            side < step for side, step in zip(size, patches, strict=True)
+        ):
             return None
         known["grid"] = [side // step for side, step in zip(size, patches, strict=True)]
     return known
@@ -174,7 +235,9 @@ def judge(rng, place, folder, arrays):
     if place == "argument":
         grid = anything(rng)
         return judge_error(
-            lambda: keras_vit.application(ROW)(weights=None, input_shape=(16, 64, 3), checkpoint_grid=grid),
+            lambda: keras_vit.application(ROW)(
+                weights=None, input_shape=(16, 64, 3), checkpoint_grid=grid
+            ),
             is_pair(grid) or grid is None or "nothing",
             grid,
         )
@@ -186,7 +249,8 @@ def judge(rng, place, folder, arrays):
     path = write(place, folder, metadata, arrays)
     valid = expected is not None
     found = []
-    # A valid grid that the table is not of is refused when names are known; other facts with the model.
+    # A valid grid that the table is not of is refused when names are known; other facts with the
+    # model.
     verdict, why = judge_error(
         lambda: found.append(source.load(source.find("small", path, 10_000))),
         (valid and _fits_table(place, expected)) or (None if valid else "nothing"),
@@ -201,7 +265,9 @@ def judge(rng, place, folder, arrays):
 
 
 def _fits_table(place, metadata):
-    """timm's and Hugging Face's kernels have no axis of heads, and no row of the table is of this width."""
+    """timm's and Hugging Face's kernels have no axis of heads, and no row of the table is of this
+    width.
+    """
     if place in ("safetensors", "config") and "num_heads" not in metadata:
         return False
     return math.prod(metadata.get("grid", [4, 4])) == 16 and metadata.get("num_heads", 2) == 2
@@ -215,7 +281,11 @@ def judge_error(call, may_pass, what):
         message = str(error)
         if "\n" in message or not message.isprintable() or len(message) > 1500:
             return "fell", f"the message is not one sentence: {message[:300]!r}"
-        return ("fell", f"refused, though it is valid: {message[:300]}") if may_pass is True else ("held", "refused")
+        return (
+            ("fell", f"refused, though it is valid: {message[:300]}")
+            if may_pass is True
+            else ("held", "refused")
+        )
     except Exception as error:
         return "fell", f"{type(error).__name__}: {str(error)[:200]} of {str(what)[:300]}"
     return ("fell", f"accepted {str(what)[:300]}") if may_pass == "nothing" else ("held", "used")
@@ -229,14 +299,18 @@ def differences(expected, found):
         "layer_norm_epsilon": found.norm_epsilon,
         "num_heads": found.num_heads,
     }
-    return [f"{key} is {mine[key]}" for key in mine if key in expected and mine[key] != expected[key]]
+    return [
+        f"{key} is {mine[key]}" for key in mine if key in expected and mine[key] != expected[key]
+    ]
 
 
 def build(path, expected):
     options = {} if "image_size" in expected else {"input_shape": (16, 64, 3)}
     found = []
     verdict, why = judge_error(
-        lambda: found.append(keras_vit.application(ROW)(weights=path, classes=5, **options)), None, expected
+        lambda: found.append(keras_vit.application(ROW)(weights=path, classes=5, **options)),
+        None,
+        expected,
     )
     if not found:
         return verdict, why
@@ -248,12 +322,22 @@ def build(path, expected):
         "layer_norm_epsilon", block.norm_epsilon
     ):
         return "fell", f"another block of {expected}"
-    numbers = model.predict_on_batch(np.zeros((1, *size, 3), "float32")) if max(size) <= 128 else np.zeros(1)
-    return ("held", "built") if np.isfinite(numbers).all() else ("fell", f"a model of NaN of {expected}")
+    numbers = (
+        model.predict_on_batch(np.zeros((1, *size, 3), "float32"))
+        if max(size) <= 128
+        else np.zeros(1)
+    )
+    return (
+        ("held", "built")
+        if np.isfinite(numbers).all()
+        else ("fell", f"a model of NaN of {expected}")
+    )
 
 
 def prepare(folder):
-    model = keras_vit.application(ROW)(weights=None, input_shape=(16, 64, 3), classes=5, gelu="exact")
+    model = keras_vit.application(ROW)(
+        weights=None, input_shape=(16, 64, 3), classes=5, gelu="exact"
+    )
     rng = np.random.default_rng(0)
     for weight in model.weights:
         weight.assign(rng.standard_normal(weight.shape))
@@ -261,7 +345,9 @@ def prepare(folder):
     model.save_weights(arrays["h5"])
     for layout in ("google", "timm", "huggingface"):
         keras_vit.save_checkpoint(model, folder / layout, layout)
-        arrays[layout] = {name: np.ascontiguousarray(x) for name, x in files.read(folder / layout).arrays.items()}
+        arrays[layout] = {
+            name: np.ascontiguousarray(x) for name, x in files.read(folder / layout).arrays.items()
+        }
     return arrays
 
 

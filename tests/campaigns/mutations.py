@@ -1,9 +1,11 @@
-"""Faults put into the package one at a time: each must be noticed by the tests that run before a commit.
+"""Faults put into the package one at a time: each must be noticed by the tests that run before a
+commit.
 
     python tests/campaigns/mutations.py [--only=SUBSTRING] [--count=N] [--seed=S]
 
-Each row of `mutation_table.py` replaces one piece of text in a copy of the package and runs the named tests there,
-without the slow ones. A test that fails counts only if it passes on the copy as it is. The exit code is 1 if a fault
+Each row of `mutation_table.py` replaces one piece of text in a copy of the package and runs the
+named tests there, without the slow ones. A test that fails counts only if it passes on the copy as
+it is. The exit code is 1 if a fault
 survived, 2 if the table does not fit the package any more: a piece of text must occur exactly once.
 """
 
@@ -30,7 +32,9 @@ WARM = hasattr(os, "fork") and sys.platform == "linux"
 
 
 class Copy:
-    """A copy of the package in a temporary folder, into which faults are put and taken out again."""
+    """A copy of the package in a temporary folder, into which faults are put and taken out
+    again.
+    """
 
     def __init__(self) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="mutations_"))
@@ -58,7 +62,9 @@ class Copy:
         """Runs tests, and returns the first that fails, or None."""
         log = self.root / "tmp" / "log.txt"
         arguments = ["-x", "-q", "--tb=line", "-p", "no:cacheprovider", "-m", QUICK, *tests]
-        code = (self._forked if WARM and backend == "tensorflow" else self._started)(arguments, backend, log)
+        code = (self._forked if WARM and backend == "tensorflow" else self._started)(
+            arguments, backend, log
+        )
         output = log.read_text(encoding="utf-8", errors="replace")
         if code == 0:
             return None
@@ -72,7 +78,11 @@ class Copy:
         return f"(the process ended with {code})"
 
     def _environment(self, backend: str) -> dict[str, str]:
-        ours = {"KERAS_BACKEND": backend, "PYTHONPATH": str(self.root), "TMPDIR": str(self.root / "tmp")}
+        ours = {
+            "KERAS_BACKEND": backend,
+            "PYTHONPATH": str(self.root),
+            "TMPDIR": str(self.root / "tmp"),
+        }
         environment = {**os.environ, **ours, "TF_CPP_MIN_LOG_LEVEL": "3", "MPLBACKEND": "agg"}
         environment.pop("KERAS_VIT_TESTS_WARM", None)
         return environment
@@ -81,7 +91,12 @@ class Copy:
         command = [sys.executable, "-m", "pytest", *arguments]
         with open(log, "wb") as out:
             process = subprocess.Popen(
-                command, cwd=self.root, env=self._environment(backend), stdout=out, stderr=out, start_new_session=True
+                command,
+                cwd=self.root,
+                env=self._environment(backend),
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
             )
             try:
                 return process.wait(HUNG_SECONDS)
@@ -91,7 +106,9 @@ class Copy:
                 _end_session(process.pid)
 
     def _forked(self, arguments: Sequence[str], backend: str, log: Path) -> int | None:
-        """The same in a fork of this process, which has imported TensorFlow: that takes longer than most tests."""
+        """The same in a fork of this process, which has imported TensorFlow: that takes longer than
+        most tests.
+        """
         _import_once()
         process = os.fork()
         if not process:
@@ -111,7 +128,9 @@ class Copy:
 
 
 def _import_once() -> None:
-    """What no fault is put into, and what the tests do not want to set up before it is imported: Keras is not there."""
+    """What no fault is put into, and what the tests do not want to set up before it is imported:
+    Keras is not there.
+    """
     if "tensorflow" not in sys.modules:
         os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "MPLBACKEND": "agg"}
         import matplotlib.backends.backend_agg  # noqa: F401
@@ -122,7 +141,9 @@ def _import_once() -> None:
         import tensorflow  # noqa: F401
 
 
-def _run_tests(arguments: Sequence[str], root: Path, environment: dict[str, str], log: Path) -> None:
+def _run_tests(
+    arguments: Sequence[str], root: Path, environment: dict[str, str], log: Path
+) -> None:
     """Turns a fork into a process that runs tests, and ends it."""
     code = 3
     try:
@@ -162,27 +183,46 @@ def check_table(mutations: Sequence, root: Path = ROOT) -> None:
         path = root / row.file
         found = path.read_text(encoding="utf-8").count(row.old) if path.exists() else -1
         if found != 1:
-            words = "there is no such file" if found < 0 else f"its text occurs {found} times, expected once"
+            words = (
+                "there is no such file"
+                if found < 0
+                else f"its text occurs {found} times, expected once"
+            )
             wrong.append(f"{row.file}: {words}: {row.old!r}")
-        wrong += [f"{row.file}: no test file {t}" for t in row.tests if not (root / t.partition("::")[0]).exists()]
+        wrong += [
+            f"{row.file}: no test file {t}"
+            for t in row.tests
+            if not (root / t.partition("::")[0]).exists()
+        ]
         if row.old == row.new:
             wrong.append(f"{row.file}: nothing changes: {row.old!r}")
     if wrong:
-        print("The table of mutations does not fit the package; mend its rows:", *wrong, sep="\n  ", file=sys.stderr)
+        print(
+            "The table of mutations does not fit the package; mend its rows:",
+            *wrong,
+            sep="\n  ",
+            file=sys.stderr,
+        )
         raise SystemExit(2)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", default="", help="rows with this in their file, text or tests")
-    parser.add_argument("--count", type=int, default=0, help="how many rows, drawn with --seed; 0: all, in order")
+    parser.add_argument(
+        "--count", type=int, default=0, help="how many rows, drawn with --seed; 0: all, in order"
+    )
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
 
     from mutation_table import MUTATIONS
 
     check_table(MUTATIONS)
-    chosen = [row for row in MUTATIONS if options.only in " ".join((row.file, row.old, row.new, *row.tests))]
+    chosen = [
+        row
+        for row in MUTATIONS
+        if options.only in " ".join((row.file, row.old, row.new, *row.tests))
+    ]
     if options.count:
         chosen = random.Random(options.seed).sample(chosen, min(options.count, len(chosen)))
     copy, sound, survived = Copy(), set(), 0
@@ -197,7 +237,12 @@ def main() -> None:
             sound.add((failed, row.backend))
         survived += failed is None
         change = f"{' '.join(row.old.split())} => {' '.join(row.new.split())}"
-        print(f"caught {row.file}: {change} -> {failed}" if failed else f"SURVIVED {row.file}: {change}", flush=True)
+        print(
+            f"caught {row.file}: {change} -> {failed}"
+            if failed
+            else f"SURVIVED {row.file}: {change}",
+            flush=True,
+        )
     print(f"tried {len(chosen)}, caught {len(chosen) - survived}, survived {survived}")
     raise SystemExit(int(survived > 0))
 

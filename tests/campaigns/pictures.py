@@ -2,11 +2,13 @@
 
     python tests/campaigns/pictures.py --seed=0 --count=200
 
-JPEG, PNG, GIF, BMP, WebP and TIFF files of many kinds, some of them held sideways, are cut, flipped, spliced, and given
-another size in the header. Each is read as `predict` reads it, as training and evaluation do, and JPEG and PNG as the
-signature of exported models does. It holds if all that read it give the same pixels, and all that do not give a reason;
-nothing else may be raised. Kinds other than JPEG and PNG have one decoder: all commands must read the same of them.
-"some" counts the files that some readers accept and others refuse: their decoders forgive different damage.
+JPEG, PNG, GIF, BMP, WebP and TIFF files of many kinds, some of them held sideways, are cut,
+flipped, spliced, and given another size in the header. Each is read as `predict` reads it, as
+training and evaluation do, and JPEG and PNG as the signature of exported models does. It holds if
+all that read it give the same pixels, and all that do not give a reason;
+nothing else may be raised. Kinds other than JPEG and PNG have one decoder: all commands must read
+the same of them. "some" counts the files that some readers accept and others refuse: their decoders
+forgive different damage.
 """
 
 import argparse
@@ -30,7 +32,8 @@ from keras_vit.export.image_bytes import STATUSES, read_images
 
 SIZE = (32, 32)
 MAX_PIXELS = 2**22  # a bomb is refused before it is unpacked, as on a server
-TOLERANCE = 3.0  # levels; decoders round differently where colours are stored at half the resolution
+# levels; decoders round differently where colours are stored at half the resolution
+TOLERANCE = 3.0
 SERVED = ("JPEG", "PNG")
 _ORIENTATION = 0x0112  # EXIF's
 
@@ -42,16 +45,46 @@ def whole_files(rng: np.random.Generator) -> list[tuple[str, bytes]]:
     """Format and content."""
     noise = rng.integers(0, 256, (40, 56, 4)).astype(np.uint8)
     smooth = np.array(Image.fromarray(noise[:5, :7, :3]).resize((56, 40), Image.Resampling.BICUBIC))
-    rgb, grey, palette = Image.fromarray(smooth), Image.fromarray(smooth[..., 0]), Image.fromarray(smooth).quantize(16)
+    rgb, grey, palette = (
+        Image.fromarray(smooth),
+        Image.fromarray(smooth[..., 0]),
+        Image.fromarray(smooth).quantize(16),
+    )
     clear = Image.fromarray(np.dstack([smooth, noise[..., 3]]))
     deep = Image.fromarray(smooth[..., 0].astype(np.uint16) * 257)
-    jpeg = [(rgb, {}), (rgb, {"progressive": True}), (rgb, {"subsampling": 0, "quality": 95}), (grey, {})]
+    jpeg = [
+        (rgb, {}),
+        (rgb, {"progressive": True}),
+        (rgb, {"subsampling": 0, "quality": 95}),
+        (grey, {}),
+    ]
     jpeg += [(Image.fromarray(noise[..., :3]), {"subsampling": 0})]
-    png = [(rgb, {}), (clear, {}), (grey, {}), (deep, {}), (palette, {}), (palette, {"transparency": 3})]
+    png = [
+        (rgb, {}),
+        (clear, {}),
+        (grey, {}),
+        (deep, {}),
+        (palette, {}),
+        (palette, {"transparency": 3}),
+    ]
     png += [(clear.convert("LA"), {}), (grey.convert("1"), {}), (Image.fromarray(noise), {})]
-    files = [("JPEG", image, options) for image, options in jpeg] + [("PNG", image, options) for image, options in png]
-    files += [("GIF", palette, {}), ("BMP", rgb, {}), ("WEBP", rgb, {"quality": 90}), ("WEBP", rgb, {"lossless": True})]
-    tiff = [(rgb, {}), (clear, {}), (deep, {}), (palette, {}), (rgb, {"compression": "tiff_lzw"}), (grey, {})]
+    files = [("JPEG", image, options) for image, options in jpeg] + [
+        ("PNG", image, options) for image, options in png
+    ]
+    files += [
+        ("GIF", palette, {}),
+        ("BMP", rgb, {}),
+        ("WEBP", rgb, {"quality": 90}),
+        ("WEBP", rgb, {"lossless": True}),
+    ]
+    tiff = [
+        (rgb, {}),
+        (clear, {}),
+        (deep, {}),
+        (palette, {}),
+        (rgb, {"compression": "tiff_lzw"}),
+        (grey, {}),
+    ]
     files += [("TIFF", image, options) for image, options in tiff]
     for kind in ("JPEG", "PNG", "WEBP", "TIFF"):
         exif = Image.Exif()
@@ -126,7 +159,14 @@ def as_it_is(file: bytes, _: np.random.Generator) -> bytes:
 
 
 DAMAGE = (
-    *(flipped, flipped_in_the_header, flipped_with_right_checksums, cut, without_a_part, with_junk_inside),
+    *(
+        flipped,
+        flipped_in_the_header,
+        flipped_with_right_checksums,
+        cut,
+        without_a_part,
+        with_junk_inside,
+    ),
     *(with_junk_behind, of_another_size, as_it_is),
 )
 
@@ -176,22 +216,30 @@ def fall(kind: str, damage: str, path: Path, outcomes: Counter) -> str:
         except Exception as error:  # that is what must not be
             problems.append(f"{name} raises {type(error).__name__}: {error}")
     read = {name: pixels for name, pixels in found.items() if isinstance(pixels, np.ndarray)}
-    problems += [f"{name} gives no reason" for name in found.keys() - read.keys() if not found[name].strip()]
+    problems += [
+        f"{name} gives no reason" for name in found.keys() - read.keys() if not found[name].strip()
+    ]
     for (one, pixels), (other, others) in itertools.combinations(read.items(), 2):
         difference = np.abs(pixels - others).max()
         if not difference <= TOLERANCE:
             problems.append(f"{one} and {other} differ by {difference:.0f} levels")
     if kind not in SERVED and 0 < len(read) < len(readers):
-        problems.append(f"not read by { ({name: found[name] for name in found.keys() - read.keys()}) }")
+        problems.append(
+            f"not read by { ({name: found[name] for name in found.keys() - read.keys()}) }"
+        )
     if damage == as_it_is.__name__ and len(read) < len(readers):
-        problems.append(f"whole, and not read: { ({name: found[name] for name in found.keys() - read.keys()}) }")
+        problems.append(
+            f"whole, and not read: { ({name: found[name] for name in found.keys() - read.keys()}) }"
+        )
     outcomes["all" if len(read) == len(readers) else "none" if not read else "some"] += 1
     return "; ".join(problems)
 
 
 def main() -> int:
     """Returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=200)
     options = parser.parse_args()
@@ -207,7 +255,9 @@ def main() -> int:
             path.write_bytes(damage(content, rng))
             problem = fall(kind, damage.__name__, path, outcomes)
             if problem:
-                falls.append(f"seed {options.seed}, number {number}, {kind} {damage.__name__}: {problem}")
+                falls.append(
+                    f"seed {options.seed}, number {number}, {kind} {damage.__name__}: {problem}"
+                )
             path.unlink()
     print(*falls, sep="\n", end="\n" if falls else "")
     print(f"read by all {outcomes['all']}, by some {outcomes['some']}, by none {outcomes['none']}")

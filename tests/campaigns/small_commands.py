@@ -1,8 +1,10 @@
-"""The commands of the package and of the experiments in their smallest form, for campaigns that interrupt them.
+"""The commands of the package and of the experiments in their smallest form, for campaigns that
+interrupt them.
 
-Each is called as a user calls it, and ends with its exit code. It reads what `inputs` has written, and writes into
-`out` below its root. What is set apart from a user's call: the runs of a sweep and of an ablation are forked from the
-warm server, features are saved after each batch, and there is an ablation of one tiny arm.
+Each is called as a user calls it, and ends with its exit code. It reads what `inputs` has written,
+and writes into `out` below its root. What is set apart from a user's call: the runs of a sweep and
+of an ablation are forked from the warm server, features are saved after each batch, and there is an
+ablation of one tiny arm.
 """
 
 import contextlib
@@ -109,11 +111,15 @@ def _finetune(inputs: Path, out: Path) -> None:
 
 def _sweep(inputs: Path, out: Path) -> None:
     _fork_trials(inputs / "processes")
-    _recipe("sweep.py", "short", "--learning_rates=0.01", "--held_out=0.25", "--seeds=1")(inputs, out)
+    _recipe("sweep.py", "short", "--learning_rates=0.01", "--held_out=0.25", "--seeds=1")(
+        inputs, out
+    )
 
 
 _ABLATION = ["--study=tiny", "--size=smoke"]
-_ABLATION += [f"--config.run.loop.{name}=1" for name in ("log_every", "evaluate_every", "checkpoint_every")]
+_ABLATION += [
+    f"--config.run.loop.{name}=1" for name in ("log_every", "evaluate_every", "checkpoint_every")
+]
 _ABLATION += ["--config.run.loop.total_steps=3"]
 
 
@@ -132,21 +138,30 @@ def _ablation(arguments: Sequence[str]) -> None:
 
     def tiny(base: Any, smoke: bool) -> Study:
         config = studies.changed(base, data={"held_out": 0.25, "crop": "resize", "crop_area": 0.05})
-        return Study(title="Tiny", source="none", about="One arm.", arms={"tiny": Arm(title="tiny", config=config)})
+        return Study(
+            title="Tiny",
+            source="none",
+            about="One arm.",
+            arms={"tiny": Arm(title="tiny", config=config)},
+        )
 
     studies.STUDIES["tiny"] = tiny
     _script("ablations.py", arguments)
 
 
 def _fork_trials(notes: Path) -> None:
-    """Starts the runs of an experiment as forks, in milliseconds; they survive the process that started them."""
+    """Starts the runs of an experiment as forks, in milliseconds; they survive the process that
+    started them.
+    """
     import psutil
     import warm
 
     notes.mkdir(exist_ok=True)
 
     class Forked(psutil.Process):
-        def __init__(self, command: list[str], *, start_new_session: bool, stdin: int, **options: Any):
+        def __init__(
+            self, command: list[str], *, start_new_session: bool, stdin: int, **options: Any
+        ):
             sys.audit("subprocess.Popen", command[0], command, None, None)
             self._forked = warm.Popen([command[0], __file__, "trial", *command[1:]], **options)
             super().__init__(self._forked.pid)
@@ -163,7 +178,9 @@ def _fork_trials(notes: Path) -> None:
             self._forked.terminate()
 
     def processes(_: Sequence[str]) -> Iterator[psutil.Process]:
-        """Records the command of each fork: the process table shows the server's command line instead."""
+        """Records the command of each fork: the process table shows the server's command line
+        instead.
+        """
         for note in notes.iterdir():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process = psutil.Process(int(note.name))
@@ -189,7 +206,13 @@ def _features(inputs: Path, out: Path) -> None:
 
     feature_store._SECONDS_BETWEEN_SAVES = -1
     model = keras.models.load_model(inputs / "model.keras")
-    extract(model, sources.image_folder(inputs / "images" / "train"), output=out, batch_size=2, progress=False)
+    extract(
+        model,
+        sources.image_folder(inputs / "images" / "train"),
+        output=out,
+        batch_size=2,
+        progress=False,
+    )
 
 
 def _checkpoint(name: str) -> Callable[[Path, Path], Any]:
@@ -218,7 +241,12 @@ def _export(format_: str) -> Callable[[Path, Path], Any]:
 
         options = ["--flavours=float32"] if format_ == "tflite" else []
         folder = out if format_ == "saved_model" else out.parent / "models"
-        chosen = [f"--model={inputs / 'model.keras'}", f"--format={format_}", f"--output={folder}", "--num_images=4"]
+        chosen = [
+            f"--model={inputs / 'model.keras'}",
+            f"--format={format_}",
+            f"--output={folder}",
+            "--num_images=4",
+        ]
         return cli.main(["export", *chosen, *options])
 
     return run

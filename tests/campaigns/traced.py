@@ -1,13 +1,16 @@
-"""Commands in processes of their own that are traced, and interrupted at an operation on a file; and what they leave.
+"""Commands in processes of their own that are traced, and interrupted at an operation on a file;
+and what they leave.
 
-An operation is whatever Python does to a file below the root of the command that changes something (open to write,
-mkdir, rename, remove, truncate, chmod), and each start of a process. What TensorFlow does by itself (event files,
-SavedModels, the code that AutoGraph generates) is between two operations.
+An operation is whatever Python does to a file below the root of the command that changes something
+(open to write, mkdir, rename, remove, truncate, chmod), and each start of a process. What
+TensorFlow does by itself (event files, SavedModels, the code that AutoGraph generates) is between
+two operations.
 
     started(base, "pretrain").wait()                     the process and its operations
     started(base, "pretrain", kill=7).wait()             SIGKILL just before operation 7
-    started(base, "pretrain", kill=7, bytes=100)         killed as soon as a file grows beyond 100 bytes after it
-    started(base, "pretrain", full=7, pages=1)           from operation 7 on the disk has room for one page
+    started(base, "pretrain", kill=7, bytes=100)         killed as soon as a file grows beyond 100
+    bytes after it started(base, "pretrain", full=7, pages=1)           from operation 7 on the disk
+    has room for one page
 """
 
 import ctypes
@@ -30,7 +33,16 @@ from typing import Any
 import small_commands  # also the path of the tests
 import warm
 
-CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "os.chmod", "os.link", "os.symlink")
+CHANGES = (
+    "os.mkdir",
+    "os.rename",
+    "os.remove",
+    "os.rmdir",
+    "os.truncate",
+    "os.chmod",
+    "os.link",
+    "os.symlink",
+)
 PAGE = 4096
 ROOM = 64 * 2**20  # bytes that no small command needs
 _TIMES = ("seconds", "memory_gb", "process", "images_per_second", "created", "date_saved")
@@ -72,7 +84,12 @@ def prepare(base: Path) -> None:
         servers = base / str(os.getpid())
         servers.mkdir()
         os.environ[warm.FOLDER] = str(servers)
-    os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow", "MPLBACKEND": "agg", "CI": "true"}
+    os.environ |= {
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "KERAS_BACKEND": "tensorflow",
+        "MPLBACKEND": "agg",
+        "CI": "true",
+    }
     (base / "inputs").mkdir()
     line = [sys.executable, small_commands.__file__, "inputs", str(base / "inputs")]
     done = warm.run(line, capture_output=True, text=True)
@@ -93,8 +110,18 @@ def started(base: Path, command: str, root: Path | None = None, **plan: int) -> 
     """Starts a command in `base/root`, or in a folder that is given."""
     root, log = root or base / "root", base / f"operations_{time.monotonic_ns()}"
     log.touch()
-    line = [sys.executable, __file__, command, str(base / "inputs"), str(root), str(log), json.dumps(plan)]
-    process = warm.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+    line = [
+        sys.executable,
+        __file__,
+        command,
+        str(base / "inputs"),
+        str(root),
+        str(log),
+        json.dumps(plan),
+    ]
+    process = warm.Popen(
+        line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    )
     return Started(root, process, log)
 
 
@@ -102,7 +129,8 @@ def started(base: Path, command: str, root: Path | None = None, **plan: int) -> 
 
 
 def contents(root: Path) -> dict[str, str]:
-    """Returns a digest for each file and empty folder, by its name, without what tells of times and processes.
+    """Returns a digest for each file and empty folder, by its name, without what tells of times and
+    processes.
 
     Of the versions of an export there is the newest alone.
     """
@@ -111,7 +139,9 @@ def contents(root: Path) -> dict[str, str]:
         name = path.relative_to(root).as_posix()
         if path.is_file() and not (_is_tensorflows(name) or _is_old_version(root, name)):
             found[_plain(name)] = _digest(path)
-        elif path.is_dir() and not (any(path.iterdir()) or _is_kerass(name) or _is_old_version(root, name)):
+        elif path.is_dir() and not (
+            any(path.iterdir()) or _is_kerass(name) or _is_old_version(root, name)
+        ):
             found[f"{_plain(name)}/"] = ""
     return found
 
@@ -121,22 +151,34 @@ def problems(root: Path) -> list[str]:
     found = []
     for path in sorted(root.rglob("*")):
         names = path.relative_to(root).parts
-        if path.is_file() and not any(name.startswith((".", "keras_vit_")) for name in names) and names[0] != "tmp":
+        if (
+            path.is_file()
+            and not any(name.startswith((".", "keras_vit_")) for name in names)
+            and names[0] != "tmp"
+        ):
             try:
                 _check(path)
             except Exception as error:
                 found.append(f"not whole: {'/'.join(names)}: {type(error).__name__} {error}"[:300])
-    return found + [f"not whole: {path.name}: {damage}" for path in _versions(root) for damage in _damage(path)]
+    return found + [
+        f"not whole: {path.name}: {damage}" for path in _versions(root) for damage in _damage(path)
+    ]
 
 
 def _versions(root: Path) -> list[Path]:
     folders = [path for path in root.glob("models/**/*") if path.is_dir() and path.name.isdigit()]
-    return [path for path in folders if not any(name.startswith(".") for name in path.relative_to(root).parts)]
+    return [
+        path
+        for path in folders
+        if not any(name.startswith(".") for name in path.relative_to(root).parts)
+    ]
 
 
 def _is_old_version(root: Path, name: str) -> bool:
     found = re.match(r"(models/(?:\w+/)?)(\d+)/", name)
-    return bool(found) and any(int(path.name) > int(found[2]) for path in (root / found[1]).glob("[0-9]*"))
+    return bool(found) and any(
+        int(path.name) > int(found[2]) for path in (root / found[1]).glob("[0-9]*")
+    )
 
 
 def _plain(name: str) -> str:
@@ -151,7 +193,9 @@ def _digest(path: Path) -> str:
             data = json.dumps(_without_times(json.loads(data)), sort_keys=True).encode()
         if path.suffix in (".npz", ".keras"):
             with zipfile.ZipFile(path) as archive:
-                data = b"".join(name.encode() + archive.read(name) for name in sorted(archive.namelist()))
+                data = b"".join(
+                    name.encode() + archive.read(name) for name in sorted(archive.namelist())
+                )
     except (ValueError, zipfile.BadZipFile):
         pass  # it differs from what is whole
     if path.name == "metrics.csv":
@@ -162,7 +206,9 @@ def _digest(path: Path) -> str:
 
 def _without_times(content: Any) -> Any:
     if isinstance(content, Mapping):
-        return {name: _without_times(value) for name, value in content.items() if name not in _TIMES}
+        return {
+            name: _without_times(value) for name, value in content.items() if name not in _TIMES
+        }
     return [_without_times(value) for value in content] if isinstance(content, list) else content
 
 
@@ -188,7 +234,9 @@ def _check(path: Path) -> None:
     elif path.suffix == ".safetensors":
         data = path.read_bytes()
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+        ends = [
+            entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"
+        ]
         if 8 + int.from_bytes(data[:8], "little") + max(ends) != len(data):
             raise ValueError("its end is missing")
     elif path.suffix in (".md", ".csv", ".txt") and path.name != "metrics.csv":
@@ -224,7 +272,8 @@ def mount(root: Path) -> None:
 
 def unmount(root: Path) -> None:
     """Takes such a disk away, with all that is on it."""
-    ctypes.CDLL(None).umount2(os.fsencode(root), 2)  # MNT_DETACH: a process may still have a file open
+    # MNT_DETACH: a process may still have a file open
+    ctypes.CDLL(None).umount2(os.fsencode(root), 2)
 
 
 def resize(root: Path, size: int) -> None:
@@ -247,7 +296,9 @@ def _mount(root: Path, flags: int, size: int) -> None:
 
 
 def changed_path(event: str, arguments: tuple) -> str | None:
-    """Returns what an audit event changes: a path, or "" for the start of a process; None if it changes nothing."""
+    """Returns what an audit event changes: a path, or "" for the start of a process; None if it
+    changes nothing.
+    """
     if event == "subprocess.Popen":
         return ""
     if event == "open":
@@ -258,7 +309,11 @@ def changed_path(event: str, arguments: tuple) -> str | None:
         return _absolute(path, -1)
     if event not in CHANGES:
         return None
-    folders = [each for each in arguments[1:] if isinstance(each, int) and event in ("os.remove", "os.rmdir")]
+    folders = [
+        each
+        for each in arguments[1:]
+        if isinstance(each, int) and event in ("os.remove", "os.rmdir")
+    ]
     return _absolute(arguments[0], folders[0] if folders else -1)
 
 
@@ -266,7 +321,11 @@ def _absolute(path: Any, folder: int) -> str:
     if isinstance(path, int):
         return os.readlink(f"/proc/self/fd/{path}") if path > 2 else ""
     path = os.fsdecode(path)
-    return os.path.join(os.readlink(f"/proc/self/fd/{folder}"), path) if folder >= 0 else os.path.abspath(path)
+    return (
+        os.path.join(os.readlink(f"/proc/self/fd/{folder}"), path)
+        if folder >= 0
+        else os.path.abspath(path)
+    )
 
 
 def _hook(root: Path, log: int, plan: Mapping[str, int]) -> Any:
@@ -274,7 +333,11 @@ def _hook(root: Path, log: int, plan: Mapping[str, int]) -> Any:
 
     def hook(event: str, arguments: tuple) -> None:
         nonlocal count, inside
-        if inside or os.getpid() != owner or (event != "open" and event not in (*CHANGES, "subprocess.Popen")):
+        if (
+            inside
+            or os.getpid() != owner
+            or (event != "open" and event not in (*CHANGES, "subprocess.Popen"))
+        ):
             return
         inside = True
         try:
@@ -286,7 +349,9 @@ def _hook(root: Path, log: int, plan: Mapping[str, int]) -> Any:
             if count == plan.get("full"):
                 resize(root, used(root) + PAGE * max(plan["pages"], int(not used(root))))
             count += 1
-            os.write(log, f"{event} {path.removeprefix(str(root))}\n".encode(errors="backslashreplace"))
+            os.write(
+                log, f"{event} {path.removeprefix(str(root))}\n".encode(errors="backslashreplace")
+            )
         finally:
             inside = False
 
@@ -294,12 +359,18 @@ def _hook(root: Path, log: int, plan: Mapping[str, int]) -> Any:
 
 
 def _is_tensorflows(path: str) -> bool:
-    """Whether it is code that AutoGraph has generated, which a kill leaves in the folder for temporary files."""
-    return os.path.basename(path) == "tmp" or os.path.basename(path).startswith("__autograph_generated_file")
+    """Whether it is code that AutoGraph has generated, which a kill leaves in the folder for
+    temporary files.
+    """
+    return os.path.basename(path) == "tmp" or os.path.basename(path).startswith(
+        "__autograph_generated_file"
+    )
 
 
 def _is_kerass(name: str) -> bool:
-    """Whether it is the folder for temporary files, or one that Keras makes there when it saves: it is empty."""
+    """Whether it is the folder for temporary files, or one that Keras makes there when it saves: it
+    is empty.
+    """
     return re.fullmatch(r"tmp(/tmp\w{8}(/assets)?)?", name) is not None
 
 
@@ -311,7 +382,9 @@ def _kill(grow: int | None) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def _become(command: str, inputs: Path, root: Path, log: Path, plan: Mapping[str, int]) -> int | None:
+def _become(
+    command: str, inputs: Path, root: Path, log: Path, plan: Mapping[str, int]
+) -> int | None:
     import tempfile
 
     os.environ["TMPDIR"] = tempfile.tempdir = str(root / "tmp")
@@ -320,7 +393,9 @@ def _become(command: str, inputs: Path, root: Path, log: Path, plan: Mapping[str
     while time.monotonic_ns() < plan.get("start", 0):
         time.sleep(0.001)
     sys.addaudithook(_hook(root, written, plan))
-    return small_commands.COMMANDS[command](inputs, root / ("models" if command == "saved_model" else "out"))
+    return small_commands.COMMANDS[command](
+        inputs, root / ("models" if command == "saved_model" else "out")
+    )
 
 
 if __name__ == "__main__":

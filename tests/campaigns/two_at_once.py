@@ -1,14 +1,17 @@
-"""Two of the same command at once in the same folder: both end well, or one is refused with a sentence.
+"""Two of the same command at once in the same folder: both end well, or one is refused with a
+sentence.
 
     python tests/campaigns/two_at_once.py --seed=0 --count=40
     python tests/campaigns/two_at_once.py --commands=pretrain,npz --count=10
 
-The second begins after the first, by 0 to 1.2 times the seconds that the command takes; the delay is drawn, and the
-commands take turns. It holds if
+The second begins after the first, by 0 to 1.2 times the seconds that the command takes; the delay
+is drawn, and the commands take turns. It holds if
 
-1. each ends with exit code 0, or with 1 and a sentence that names the other, without a traceback, and at least one of
+1. each ends with exit code 0, or with 1 and a sentence that names the other, without a traceback,
+  and at least one of
    them with 0;
-2. the folder then holds the result of a single run (see `kills.py`): the same complete files, and no temporary
+2. the folder then holds the result of a single run (see `kills.py`): the same complete files, and
+  no temporary
    ones. Exporters that both end well have written two versions.
 """
 
@@ -54,7 +57,10 @@ def main() -> int:
             tried[command] += 1
             if wrong := fall(base, command, share * seconds[command], goals[command]):
                 fell += 1
-                print(f"FELL {command}, the second after {share:.2f} of the time: {'; '.join(wrong)}", flush=True)
+                print(
+                    f"FELL {command}, the second after {share:.2f} of the time: {'; '.join(wrong)}",
+                    flush=True,
+                )
     print(", ".join(f"{command} {times}" for command, times in tried.items()))
     print(f"tried {options.count}, held {options.count - fell}, fell {fell}")
     return int(fell > 0)

@@ -1,12 +1,14 @@
-"""Damaged and hostile files of weights: each loads as what it was, or is refused in one sentence, in little memory.
+"""Damaged and hostile files of weights: each loads as what it was, or is refused in one sentence,
+in little memory.
 
     python tests/campaigns/weights_files.py --seed=0 --count=200
 
-Files of all kinds (npz, safetensors, .weights.h5, Hugging Face folders) of a small model are cut, flipped, overwritten,
-shuffled, and given claims of any size. Each is read in a process of its own, so that a crash counts as a fall. It holds
-if reading gives exactly the arrays and the metadata of the whole file, or a ValueError or an OSError of one line; if
-names or shapes differ, the strict restore refuses them. HDF5 and foreign safetensors have no checksum of numbers: where
-nothing but numbers changed in such a file, the line "unseen" counts it.
+Files of all kinds (npz, safetensors, .weights.h5, Hugging Face folders) of a small model are cut,
+flipped, overwritten, shuffled, and given claims of any size. Each is read in a process of its own,
+so that a crash counts as a fall. It holds if reading gives exactly the arrays and the metadata of
+the whole file, or a ValueError or an OSError of one line; if
+names or shapes differ, the strict restore refuses them. HDF5 and foreign safetensors have no
+checksum of numbers: where nothing but numbers changed in such a file, the line "unseen" counts it.
 """
 
 import argparse
@@ -31,11 +33,20 @@ import keras_vit
 from keras_vit.variants import VIT_VARIANTS
 from keras_vit.weights import source
 
-ROW = replace(VIT_VARIANTS["ViT_Ti16"], name="small", patch_size=8, width=16, depth=2, num_heads=2, mlp_dim=32)
+ROW = replace(
+    VIT_VARIANTS["ViT_Ti16"], name="small", patch_size=8, width=16, depth=2, num_heads=2, mlp_dim=32
+)
 LIMIT_BYTES = 10**9
 SECONDS = 120
 # What numbers are stored in, and whether a change of them can be noticed.
-KINDS = {"npz": True, "deflated": True, "safetensors": True, "foreign": False, "h5": False, "folder": True}
+KINDS = {
+    "npz": True,
+    "deflated": True,
+    "safetensors": True,
+    "foreign": False,
+    "h5": False,
+    "folder": True,
+}
 HUGE = (0, 1, 255, 2**16 - 1, 2**31 - 1, 2**32 - 1, 2**40, 2**62, 2**63, 2**64 - 1)
 
 
@@ -46,7 +57,9 @@ def write_whole(folder: Path) -> dict[str, Path]:
     """One file of each kind, all of the same model."""
     import safetensors.numpy
 
-    model = keras_vit.application(ROW)(weights=None, input_shape=(16, 64, 3), classes=5, gelu="exact")
+    model = keras_vit.application(ROW)(
+        weights=None, input_shape=(16, 64, 3), classes=5, gelu="exact"
+    )
     rng = np.random.default_rng(0)
     for weight in model.weights:
         weight.assign(rng.standard_normal(weight.shape))
@@ -60,7 +73,9 @@ def write_whole(folder: Path) -> dict[str, Path]:
         np.savez_compressed(folder / "deflated.npz", **arrays)
     os.replace(folder / "deflated.npz", files["deflated"])
     metadata = {"num_heads": "2", "grid": "[2, 8]"}
-    safetensors.numpy.save_file(safetensors.numpy.load_file(files["safetensors"]), files["foreign"], metadata)
+    safetensors.numpy.save_file(
+        safetensors.numpy.load_file(files["safetensors"]), files["foreign"], metadata
+    )
     return files
 
 
@@ -85,7 +100,9 @@ def flip_bits(rng, data):
 def overwrite(rng, data):
     size = int(2 ** rng.uniform(0, 10))
     (place,) = _places(rng, len(data), 1)
-    piece = (rng.bytes(size), bytes(size), b"\xff" * size, b"{" * size, b"[" * size)[rng.integers(5)]
+    piece = (rng.bytes(size), bytes(size), b"\xff" * size, b"{" * size, b"[" * size)[
+        rng.integers(5)
+    ]
     return data[:place] + piece + data[place + size :]
 
 
@@ -122,7 +139,15 @@ def move(rng, data):
 
 def become_other(rng, data):
     others = (
-        *(b"", b"\n", b"<!DOCTYPE html><html>Please log in</html>", b"{}", b"[" * 10**6, b"5", pickle.dumps({"a": 1})),
+        *(
+            b"",
+            b"\n",
+            b"<!DOCTYPE html><html>Please log in</html>",
+            b"{}",
+            b"[" * 10**6,
+            b"5",
+            pickle.dumps({"a": 1}),
+        ),
         *(data[: 2 ** int(rng.integers(10))], data * 2, b"PK" + data, data[::-1], rng.bytes(1000)),
     )
     return others[rng.integers(len(others))]
@@ -132,10 +157,24 @@ def _places(rng, size, count):
     """Half of them near the ends, where formats keep what they say of the rest."""
     near = [int(min(2 ** rng.uniform(0, 14), size - 1)) for _ in range(count)]
     far = [int(rng.integers(size)) for _ in range(count)]
-    return [(start, size - start - 1, place, place)[rng.integers(4)] for start, place in zip(near, far, strict=True)]
+    return [
+        (start, size - start - 1, place, place)[rng.integers(4)]
+        for start, place in zip(near, far, strict=True)
+    ]
 
 
-CHANGES = (cut, extend, flip_bits, overwrite, write_number, change_digits, remove, insert, move, become_other)
+CHANGES = (
+    cut,
+    extend,
+    flip_bits,
+    overwrite,
+    write_number,
+    change_digits,
+    remove,
+    insert,
+    move,
+    become_other,
+)
 
 
 def claim_npz(rng, path, whole):
@@ -144,7 +183,9 @@ def claim_npz(rng, path, whole):
         arrays = dict(arrays)
     name, shape = _claim(rng, arrays)
     header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": "<f4", "fortran_order": False, "shape": shape}
+    )
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for other, array in arrays.items():
             content = io.BytesIO()
@@ -181,7 +222,9 @@ def claim_h5(rng, path, whole):
     shutil.copy(whole, path)
     with h5py.File(path, "r+") as file:
         datasets = []
-        file.visititems(lambda name, item: datasets.append(name) if isinstance(item, h5py.Dataset) else None)
+        file.visititems(
+            lambda name, item: datasets.append(name) if isinstance(item, h5py.Dataset) else None
+        )
         place = datasets[rng.integers(len(datasets))]
         _, shape = _claim(rng, {place: file[place]})
         del file[place]
@@ -236,12 +279,16 @@ def judge(path: Path, kind: str, expected: source.Pretrained) -> tuple[str, str]
         return "held", "refused"
     except BaseException as error:
         return "fell", f"{type(error).__name__}: {str(error)[:300]}"
-    if {name: x.shape for name, x in found.arrays.items()} != {name: x.shape for name, x in expected.arrays.items()}:
+    if {name: x.shape for name, x in found.arrays.items()} != {
+        name: x.shape for name, x in expected.arrays.items()
+    }:
         return "held", "refused by restore"
     for fact in ("image_size", "grid", "num_heads", "gelu", "norm_epsilon", "representation_size"):
         if getattr(found, fact) != getattr(expected, fact):
             return "fell", f"{fact} is {getattr(found, fact)}, not {getattr(expected, fact)}"
-    changed = [name for name, x in expected.arrays.items() if not np.array_equal(x, found.arrays[name])]
+    changed = [
+        name for name, x in expected.arrays.items() if not np.array_equal(x, found.arrays[name])
+    ]
     if not changed:
         return "held", "as it was"
     return ("fell" if KINDS[kind] else "unseen"), f"other numbers in {', '.join(changed[:3])}"
@@ -275,7 +322,12 @@ def try_one(path: Path, kind: str, expected: source.Pretrained) -> tuple[str, st
         text = stream.read()
     _, status = os.waitpid(child, 0)
     if not text:
-        return "fell", f"the process ended with {signal.Signals(status & 127).name if status & 127 else status}", 0
+        return (
+            "fell",
+            f"the process ended with "
+            f"{signal.Signals(status & 127).name if status & 127 else status}",
+            0,
+        )
     verdict, why, peak = json.loads(text)
     if peak > LIMIT_BYTES:
         return "fell", f"reading took {peak / 1e6:,.0f} MB ({verdict}: {why})", peak
@@ -301,7 +353,9 @@ def main(seed: int, count: int) -> int:
     for reason, times in sorted(reasons.items()):
         print(f"{times:6,} {reason}")
     print(f"largest peak of memory: {largest / 1e6:,.0f} MB")
-    print(f"tried {count}, held {results['held']}, fell {results['fell']}, unseen {results['unseen']}")
+    print(
+        f"tried {count}, held {results['held']}, fell {results['fell']}, unseen {results['unseen']}"
+    )
     return 1 if results["fell"] else 0
 
 

@@ -1,4 +1,6 @@
-"""Files of every kind to pixels inside tf.data, against the reader of all commands; parts against wholes."""
+"""Files of every kind to pixels inside tf.data, against the reader of all commands; parts against
+wholes.
+"""
 
 import numpy as np
 import pytest
@@ -30,9 +32,13 @@ def test_a_part_is_cut_out_of_the_upright_photo(kind: str):
         height, width = rng.integers(1, 42), rng.integers(1, 58)
         windows.append([rng.integers(0, 42 - height), rng.integers(0, 58 - width), height, width])
     parts = tf.data.Dataset.from_tensor_slices((files, np.array(windows, np.int32)))
-    parts = parts.map(lambda file, window: decode_window(file, lambda _: window)).as_numpy_iterator()
+    parts = parts.map(
+        lambda file, window: decode_window(file, lambda _: window)
+    ).as_numpy_iterator()
     for file, (top, left, height, width), part in zip(files, windows, parts, strict=True):
-        np.testing.assert_array_equal(part, read_pixels(file)[top : top + height, left : left + width])
+        np.testing.assert_array_equal(
+            part, read_pixels(file)[top : top + height, left : left + width]
+        )
 
 
 def test_the_window_is_drawn_for_the_upright_shape():
@@ -43,7 +49,13 @@ def test_the_window_is_drawn_for_the_upright_shape():
 
 
 def test_what_is_exported_runs_no_python():
-    graph = tf.function(decode_jpeg_or_png, input_signature=[tf.TensorSpec([], tf.string)]).get_concrete_function()
+    graph = tf.function(
+        decode_jpeg_or_png, input_signature=[tf.TensorSpec([], tf.string)]
+    ).get_concrete_function()
     names = {node.op for node in graph.graph.as_graph_def().node}
-    names |= {node.op for function in graph.graph.as_graph_def().library.function for node in function.node_def}
+    names |= {
+        node.op
+        for function in graph.graph.as_graph_def().library.function
+        for node in function.node_def
+    }
     assert "DecodeJpeg" in names and not any("PyFunc" in name for name in names)

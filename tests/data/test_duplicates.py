@@ -1,4 +1,6 @@
-"""Duplicates: copies are found whatever was done to them, nothing else is, and the search misses no pair of hashes."""
+"""Duplicates: copies are found whatever was done to them, nothing else is, and the search misses no
+pair of hashes.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,11 +22,15 @@ def _source(images: list[bytes] | np.ndarray, name: str = "pictures") -> Source:
         return tf.constant(images)[index], index
 
     locate = f"{name}[{{}}]".format
-    return Source(name=name, class_names=("any",), num_examples=len(images), read=read, locate=locate)
+    return Source(
+        name=name, class_names=("any",), num_examples=len(images), read=read, locate=locate
+    )
 
 
 def _fields(num_images: int, seed: int, height: int = 64, width: int = 80) -> np.ndarray:
-    """Smooth random fields in colour: like photographs, they have more to them the coarser one looks."""
+    """Smooth random fields in colour: like photographs, they have more to them the coarser one
+    looks.
+    """
     random = np.random.default_rng(seed)
     images = np.zeros((num_images, height, width, 3))
     for side in (3, 5, 9, 17):
@@ -39,7 +45,11 @@ def _jpeg(image: np.ndarray, quality: int = 95) -> bytes:
 
 def _resized(image: np.ndarray, factor: float) -> np.ndarray:
     size = [round(side * factor) for side in image.shape[:2]]
-    return np.clip(tf.image.resize(image, size, method="bicubic", antialias=True), 0, 255).round().astype(np.uint8)
+    return (
+        np.clip(tf.image.resize(image, size, method="bicubic", antialias=True), 0, 255)
+        .round()
+        .astype(np.uint8)
+    )
 
 
 def _brightened(image: np.ndarray) -> np.ndarray:
@@ -72,7 +82,10 @@ def test_every_kind_of_copy_is_found_and_nothing_else(kind: str):
 
 
 def test_no_two_of_many_different_images_match():
-    train, test = _source(_fields(400, seed=3, height=32, width=32)), _source(_fields(200, seed=4, height=32, width=32))
+    train, test = (
+        _source(_fields(400, seed=3, height=32, width=32)),
+        _source(_fields(200, seed=4, height=32, width=32)),
+    )
     assert find_duplicates(train, test, progress=False).pairs == ()
 
 
@@ -88,14 +101,22 @@ def test_images_in_memory_match_encoded_ones():
 
 
 def test_what_is_alike_but_not_the_same_stays():
-    sky = np.broadcast_to(np.linspace(150, 220, 64)[:, None, None] * [0.5, 0.8, 1], (64, 64, 3)).astype(np.uint8)
+    sky = np.broadcast_to(
+        np.linspace(150, 220, 64)[:, None, None] * [0.5, 0.8, 1], (64, 64, 3)
+    ).astype(np.uint8)
     scenes = np.stack([sky] * 2)
     scenes[0, 30:36, 12:40] = 60  # two objects, each alone in the same blue sky
     scenes[1, 28:40, 30:38] = 70
-    assert find_duplicates(_source(scenes[:1]), _source(scenes[1:]), max_distance=15, progress=False).pairs == ()
+    assert (
+        find_duplicates(
+            _source(scenes[:1]), _source(scenes[1:]), max_distance=15, progress=False
+        ).pairs
+        == ()
+    )
 
 
-# --- hashes and their search -----------------------------------------------------------------------------------------
+# --- hashes and their search
+# -----------------------------------------------------------------------------------------
 
 
 def test_the_hash_is_the_signs_of_the_cosine_transform():
@@ -120,12 +141,17 @@ def _random_hashes(random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]
 def _crowded_hashes(random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Around few centres, so that many pairs are near, and some equal."""
     centres = random.integers(0, 2**64, 3, np.uint64)
-    return tuple(random.choice(centres, count) ^ _flips(random, count, range(10)) for count in (300, 200))
+    return tuple(
+        random.choice(centres, count) ^ _flips(random, count, range(10)) for count in (300, 200)
+    )
 
 
 def _spread_hashes(random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """One against many that differ from it in few bits, as evenly over the four bands as can be."""
-    places = [[16 * (bit % 4) + random.integers(4) + 4 * (bit // 4) for bit in range(count)] for count in range(17)]
+    places = [
+        [16 * (bit % 4) + random.integers(4) + 4 * (bit // 4) for bit in range(count)]
+        for count in range(17)
+    ]
     others = [sum(1 << int(place) for place in some) for some in places * 5]
     return np.zeros(1, np.uint64), np.array(others, np.uint64)
 
@@ -138,13 +164,18 @@ def _one_band_hashes(random: np.random.Generator) -> tuple[np.ndarray, np.ndarra
 
 def _flips(random: np.random.Generator, count: int, num_bits: range) -> np.ndarray:
     return np.array(
-        [sum(1 << int(bit) for bit in random.permutation(64)[: random.choice(num_bits)]) for _ in range(count)],
+        [
+            sum(1 << int(bit) for bit in random.permutation(64)[: random.choice(num_bits)])
+            for _ in range(count)
+        ],
         np.uint64,
     )
 
 
 @pytest.mark.parametrize("max_distance", [0, 1, 3, 4, 6, 8, 11, 15])
-@pytest.mark.parametrize("kind", [_random_hashes, _crowded_hashes, _spread_hashes, _one_band_hashes])
+@pytest.mark.parametrize(
+    "kind", [_random_hashes, _crowded_hashes, _spread_hashes, _one_band_hashes]
+)
 def test_the_search_finds_what_comparing_all_with_all_finds(kind: Callable, max_distance: int):
     hashes, others = kind(np.random.default_rng(max_distance))
     distances = np.array([[int(one ^ other).bit_count() for other in others] for one in hashes])
@@ -168,7 +199,8 @@ def test_nothing_is_near_nothing(num_hashes: int, num_others: int):
     assert [len(values) for values in found] == [0, 0, 0]
 
 
-# --- pixels ----------------------------------------------------------------------------------------------------------
+# --- pixels
+# ----------------------------------------------------------------------------------------------------------
 
 
 def test_similarity_is_the_correlation_where_images_are_rich_and_equally_bright():
@@ -191,7 +223,9 @@ def test_flat_images_are_alike_if_their_colours_are():
 
 
 def test_flat_images_match_those_of_their_colour():
-    colours = np.array([[0] * 3, [255] * 3, [128] * 3, [200, 30, 30], [30, 30, 200], [30, 140, 30]], np.uint8)
+    colours = np.array(
+        [[0] * 3, [255] * 3, [128] * 3, [200, 30, 30], [30, 30, 200], [30, 140, 30]], np.uint8
+    )
     train = _source(np.broadcast_to(colours[:, None, None], (6, 40, 30, 3)))
     test = _source(np.broadcast_to(colours[:3, None, None], (3, 64, 64, 3)))
     report = find_duplicates(train, test, progress=False)
@@ -210,24 +244,34 @@ def test_crowds_of_equal_images_are_found_without_comparing_all_with_all():
 
 def test_the_nearest_of_a_crowd_are_compared(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(duplicates, "_MAX_CANDIDATES", 2)
-    test = duplicates._Groups(_source([b""] * 4), np.array([[7, 3, 0, 1]] * 2, np.uint64), np.array([True] * 4))
-    train = duplicates._Groups(_source([b""] * 2), np.array([[0, 0]], np.uint64), np.array([True] * 2))
+    test = duplicates._Groups(
+        _source([b""] * 4), np.array([[7, 3, 0, 1]] * 2, np.uint64), np.array([True] * 4)
+    )
+    train = duplicates._Groups(
+        _source([b""] * 2), np.array([[0, 0]], np.uint64), np.array([True] * 2)
+    )
     pairs, num_crowded = duplicates._candidates(train, test, 8)
     assert pairs.T.tolist() == [[0, 2, 0, 0], [0, 2, 1, 0], [1, 2, 0, 0], [1, 2, 1, 0]]
     assert num_crowded == 2
 
 
-# --- what cannot be read ---------------------------------------------------------------------------------------------
+# --- what cannot be read
+# ---------------------------------------------------------------------------------------------
 
 
 def test_unreadable_images_are_named_and_the_others_searched():
     good = _jpeg(_fields(1, seed=8)[0])
     report = find_duplicates(
-        _source([good[:300], b"", good], "train"), _source([good, b"no image"], "test"), progress=False
+        _source([good[:300], b"", good], "train"),
+        _source([good, b"no image"], "test"),
+        progress=False,
     )
     assert report.unreadable == ("train[0]", "train[1]", "test[1]")
     assert [pair[:2] for pair in report.pairs] == [(2, 0)]
-    assert "3 images could not be read and were not compared:\n\n- train[0]\n- train[1]\n" in report.markdown(limit=2)
+    assert (
+        "3 images could not be read and were not compared:\n\n- train[0]\n- train[1]\n"
+        in report.markdown(limit=2)
+    )
 
 
 def test_missing_files_are_unreadable(tmp_path: Path):
@@ -237,7 +281,9 @@ def test_missing_files_are_unreadable(tmp_path: Path):
     def read(index):
         return tf.io.read_file(tf.constant(paths)[index]), index
 
-    files = Source(name="files", class_names=("any",), num_examples=2, read=read, locate=paths.__getitem__)
+    files = Source(
+        name="files", class_names=("any",), num_examples=2, read=read, locate=paths.__getitem__
+    )
     report = find_duplicates(files, files, progress=False)
     assert report.unreadable == (paths[1], paths[1])
     assert report.train_indices == (0,)
@@ -248,7 +294,8 @@ def test_nothing_readable_is_a_report_too():
     assert (report.pairs, report.unreadable) == ((), ("pictures[0]", "test[0]"))
 
 
-# --- report and picture ----------------------------------------------------------------------------------------------
+# --- report and picture
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -264,7 +311,9 @@ def searched() -> tuple[Source, Source, DuplicateReport]:
 def test_the_report_counts_and_lists_the_doubtful_first(searched):
     *_, report = searched
     text = report.markdown(limit=2)
-    assert text.startswith("# Images of test in a|train\n\n3 of 4 (75.00%) training images match 3 of 3 (100.00%) test")
+    assert text.startswith(
+        "# Images of test in a|train\n\n3 of 4 (75.00%) training images match 3 of 3 (100.00%) test"
+    )
     assert "3 pairs, at most 8 bits apart, similarity at least 0.94." in text
     least = min(pair.similarity for pair in report.pairs)
     assert f"| 1 | a\\|train[3] | test[2] | 0 | {least:.3f} |  |" in text
@@ -275,7 +324,10 @@ def test_the_report_counts_and_lists_the_doubtful_first(searched):
 
 def test_a_report_of_nothing_says_so(searched):
     empty = replace(searched[2], pairs=())
-    assert "0 of 4 (0.00%) training images match 0 of 3 (0.00%) test images: 0 pairs" in empty.markdown()
+    assert (
+        "0 of 4 (0.00%) training images match 0 of 3 (0.00%) test images: 0 pairs"
+        in empty.markdown()
+    )
     assert "|--" not in empty.markdown()
 
 
@@ -288,7 +340,8 @@ def test_the_picture_shows_pairs_side_by_side_and_turns_mirrored_ones(searched, 
     assert (picture[:, 3 * 196 :] == 255).all()
     for number, pair in enumerate(report.doubtful_first()):
         left, right = (picture[:96, number * 196 + side * 96 :][:, :96] for side in (0, 1))
-        # One of the three is brighter by a tenth and ten grey levels; different images are 50 apart and more.
+        # One of the three is brighter by a tenth and ten grey levels; different images are 50 apart
+        # and more.
         assert np.abs(left - right).mean() < (40 if pair.train_index == 3 else 10)
         assert left.std() > 10
 
@@ -298,7 +351,11 @@ def test_the_picture_has_as_many_lines_as_it_needs(searched, tmp_path: Path):
     many = replace(report, pairs=report.pairs * 4)
     for limit, num_lines in ((5, 1), (6, 2), (50, 3)):
         many.write_contact_sheet(tmp_path / "pairs.png", train, test, limit)
-        assert tf.io.decode_png(tf.io.read_file(str(tmp_path / "pairs.png"))).shape == (100 * num_lines, 980, 3)
+        assert tf.io.decode_png(tf.io.read_file(str(tmp_path / "pairs.png"))).shape == (
+            100 * num_lines,
+            980,
+            3,
+        )
 
 
 def test_duplicates_are_dropped(searched):
@@ -316,24 +373,29 @@ def test_bars_are_shown_only_if_wanted(capsys: pytest.CaptureFixture):
     assert "some pictures: 100%" in capsys.readouterr().err
 
 
-# --- errors ----------------------------------------------------------------------------------------------------------
+# --- errors
+# ----------------------------------------------------------------------------------------------------------
 
 
 def test_all_wrong_arguments_are_named_at_once():
     empty, images = _source([], "nothing"), _source(_fields(1, seed=12))
     with pytest.raises(
-        ValueError, match="nothing has no examples; nothing has no examples; max_distance=16, expected .*"
+        ValueError,
+        match="nothing has no examples; nothing has no examples; max_distance=16, expected .*",
     ):
         find_duplicates(empty, empty, max_distance=16)
     with pytest.raises(
-        ValueError, match="max_distance=-1, expected an integer from 0 to 15; min_similarity=1, expected"
+        ValueError,
+        match="max_distance=-1, expected an integer from 0 to 15; min_similarity=1, expected",
     ):
         find_duplicates(images, images, max_distance=-1, min_similarity=1)
 
 
 def test_a_report_about_other_sources_is_refused(searched, tmp_path: Path):
     train, test, report = searched
-    with pytest.raises(ValueError, match=r"about \[\('a\|train', 4\)\] \(name, examples\), got \[\('test', 3\)\]"):
+    with pytest.raises(
+        ValueError, match=r"about \[\('a\|train', 4\)\] \(name, examples\), got \[\('test', 3\)\]"
+    ):
         drop_duplicates(test, report)
     with pytest.raises(ValueError, match="Pass what was searched"):
         report.write_contact_sheet(tmp_path / "pairs.png", test, train)

@@ -72,13 +72,27 @@ def test_odd_names_are_names(tmp_path: Path):
             ["data/1.png", "data/2.png"],
             "has no photos .* one folder for each class. Left out, 2: a photo outside the cl",
         ),
-        (["data/cat/1.png"], "has photos of a single class, cat: there is nothing to tell apart. Add another"),
-        (["data/cat/1.png", "data/dog/"], "single class, cat: .*Left out, 1: a class folder without photos .1: dog"),
-        (["data/train/a/1.png", "data/train/b/1.png", "data/test/c/1.png"], "test has no photos .*of the classes a, b"),
-        (["data/train/a/1.png", "data/test/c/"], "(?s)train has photos of a single class, a:.*test has no photos"),
+        (
+            ["data/cat/1.png"],
+            "has photos of a single class, cat: there is nothing to tell apart. Add another",
+        ),
+        (
+            ["data/cat/1.png", "data/dog/"],
+            "single class, cat: .*Left out, 1: a class folder without photos .1: dog",
+        ),
+        (
+            ["data/train/a/1.png", "data/train/b/1.png", "data/test/c/1.png"],
+            "test has no photos .*of the classes a, b",
+        ),
+        (
+            ["data/train/a/1.png", "data/test/c/"],
+            "(?s)train has photos of a single class, a:.*test has no photos",
+        ),
     ],
 )
-def test_other_folders_are_refused_with_what_is_expected(tmp_path: Path, made: list[str], message: str):
+def test_other_folders_are_refused_with_what_is_expected(
+    tmp_path: Path, made: list[str], message: str
+):
     for name in made:
         path = tmp_path / name
         images(path, *()) if name.endswith("/") else images(path.parent, path.name)
@@ -103,7 +117,10 @@ def test_what_cannot_be_learned_from_is_left_out_with_its_reason(tmp_path: Path)
     training, test = training_and_test(tmp_path)
     assert training.class_names == test.class_names == ("cat", "dog")
     assert (training.num_examples, test.num_examples) == (3, 1)
-    found = {str(left.path.relative_to(tmp_path)): left.reason for left in (*training.left_out, *test.left_out)}
+    found = {
+        str(left.path.relative_to(tmp_path)): left.reason
+        for left in (*training.left_out, *test.left_out)
+    }
     assert found == {
         "train/cat/notes.txt": "not a photo by its suffix, .txt",
         "train/dog/no suffix": "no suffix",

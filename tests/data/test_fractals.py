@@ -1,4 +1,6 @@
-"""Pictures that follow from their number alone, lie on the attractor, and show their category by shape."""
+"""Pictures that follow from their number alone, lie on the attractor, and show their category by
+shape.
+"""
 
 import importlib
 from pathlib import Path
@@ -7,18 +9,23 @@ import numpy as np
 import pytest
 
 tf = pytest.importorskip("tensorflow")
-# By name, not by a statement at the top: where TensorFlow is out of reach, the line above has ended the import.
+# By name, not by a statement at the top: where TensorFlow is out of reach, the line above has ended
+# the import.
 fractals = importlib.import_module("keras_vit.data.fractals")
 
 pytestmark = pytest.mark.tensorflow
 
 GASKET = fractals.Systems(
-    maps=np.float32([[[[0.5, 0, x], [0, 0.5, y]] for x, y in ((0, 0), (0.5, 0), (0, 0.5), (9, 9))]]),
+    maps=np.float32(
+        [[[[0.5, 0, x], [0, 0.5, y]] for x, y in ((0, 0), (0.5, 0), (0, 0.5), (9, 9))]]
+    ),
     probabilities=np.float32(
         [[1 / 3, 1 / 3, 1 / 3, 0]]
     ),  # the last map is padding: a point that took it would stand out
 )
-MIRRORS = [(slice(None, None, down), slice(None, None, right)) for down in (1, -1) for right in (1, -1)]
+MIRRORS = [
+    (slice(None, None, down), slice(None, None, right)) for down in (1, -1) for right in (1, -1)
+]
 
 
 @pytest.fixture(scope="module")
@@ -28,14 +35,24 @@ def systems():
 
 @pytest.fixture
 def unvaried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An instance is its category as it stands and fills the image; only the mirror image and colours are drawn."""
-    for name, value in (("WEIGHT_SPREAD", 0), ("LARGEST_TURN", 0), ("SMALLEST_SCALE", 1), ("LARGEST_SCALE", 1)):
+    """An instance is its category as it stands and fills the image; only the mirror image and
+    colours are drawn.
+    """
+    for name, value in (
+        ("WEIGHT_SPREAD", 0),
+        ("LARGEST_TURN", 0),
+        ("SMALLEST_SCALE", 1),
+        ("LARGEST_SCALE", 1),
+    ):
         monkeypatch.setattr(fractals, name, value)
 
 
-def _draw(systems, indices, parallel_calls: int = 2, image_size: int = 64) -> tuple[np.ndarray, np.ndarray]:
+def _draw(
+    systems, indices, parallel_calls: int = 2, image_size: int = 64
+) -> tuple[np.ndarray, np.ndarray]:
     examples = tf.data.Dataset.from_tensor_slices(np.int64(indices)).map(
-        lambda index: fractals.render(systems, index, seed=5, image_size=image_size), num_parallel_calls=parallel_calls
+        lambda index: fractals.render(systems, index, seed=5, image_size=image_size),
+        num_parallel_calls=parallel_calls,
     )
     images, labels = zip(*examples.as_numpy_iterator(), strict=True)
     return np.stack(images), np.stack(labels)
@@ -51,7 +68,9 @@ def _figure(image: np.ndarray) -> np.ndarray:
 def _thick(mask: np.ndarray) -> np.ndarray:
     padded = np.pad(mask, 1)
     rows, columns = mask.shape
-    return np.any([padded[i : i + rows, j : j + columns] for i in range(3) for j in range(3)], axis=0)
+    return np.any(
+        [padded[i : i + rows, j : j + columns] for i in range(3) for j in range(3)], axis=0
+    )
 
 
 def test_the_same_seed_finds_the_same_systems_and_more_classes_come_after_them():
@@ -105,7 +124,8 @@ def test_a_picture_is_the_same_whatever_is_drawn_beside_it(systems):
 
 def test_another_index_or_another_seed_is_another_picture(systems):
     pictures = [
-        fractals.render(systems, index, seed=seed, image_size=32)[0] for index, seed in ((0, 0), (8, 0), (0, 1))
+        fractals.render(systems, index, seed=seed, image_size=32)[0]
+        for index, seed in ((0, 0), (8, 0), (0, 1))
     ]
     assert len({picture.numpy().tobytes() for picture in pictures}) == 3
 
@@ -118,19 +138,25 @@ def test_sierpinskis_gasket_is_where_arithmetic_puts_it(unvaried):
     missed = [(gasket[mirror] & ~figure).sum() / gasket.sum() for mirror in MIRRORS]
     mirror = MIRRORS[np.argmin(missed)]
     assert min(missed) < 0.02
-    # A point may cross the border of its pixel, never the holes: they are half of the square and more.
+    # A point may cross the border of its pixel, never the holes: they are half of the square and
+    # more.
     holes = ~_thick(gasket[mirror])
     assert holes.mean() > 0.5
     assert not (figure & holes).any()
 
 
 def test_what_is_drawn_lies_on_the_attractor(unvaried, systems):
-    """Against one long chain in plain NumPy. Either may miss what the other just reaches, hence the pixel of room."""
+    """Against one long chain in plain NumPy. Either may miss what the other just reaches, hence the
+    pixel of room.
+    """
     images, _ = _draw(systems, range(8))
     for image, maps, probabilities in zip(images, systems.maps, systems.probabilities, strict=True):
         figure, expected = _cropped(_figure(image)), _cropped(_attractor(maps, probabilities))
         shares = [
-            min((figure & _thick(other)).sum() / figure.sum(), (other & _thick(figure)).sum() / other.sum())
+            min(
+                (figure & _thick(other)).sum() / figure.sum(),
+                (other & _thick(figure)).sum() / other.sum(),
+            )
             for other in (_fitted(expected[mirror], figure.shape) for mirror in MIRRORS)
         ]
         assert max(shares) > 0.97
@@ -139,7 +165,9 @@ def test_what_is_drawn_lies_on_the_attractor(unvaried, systems):
 def _attractor(maps: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
     generator = np.random.default_rng(0)
     point, points = np.zeros(2), []
-    for choice in generator.choice(len(maps), size=20000, p=probabilities / probabilities.sum(dtype=np.float64)):
+    for choice in generator.choice(
+        len(maps), size=20000, p=probabilities / probabilities.sum(dtype=np.float64)
+    ):
         point = maps[choice, :, :2] @ point + maps[choice, :, 2]
         points.append(point)
     points = np.array(points[100:])
@@ -179,7 +207,9 @@ def test_the_shape_gives_away_the_category_and_the_colour_does_not(systems):
 
 
 def test_a_contact_sheet_has_a_row_for_each_category(systems):
-    sheet = fractals.contact_sheet(systems, seed=5, image_size=16, num_categories=3, num_instances=2)
+    sheet = fractals.contact_sheet(
+        systems, seed=5, image_size=16, num_categories=3, num_instances=2
+    )
     assert sheet.shape == (48, 32, 3) and sheet.dtype == np.uint8
     np.testing.assert_array_equal(sheet[32:48, 16:32], _draw(systems, [8 + 2], image_size=16)[0][0])
 
@@ -194,18 +224,23 @@ def test_a_contact_sheet_is_written_as_a_png(systems, tmp_path: Path):
 
 def test_a_contact_sheet_that_cannot_be_written_is_refused(systems, tmp_path: Path):
     layout = {"image_size": 8, "num_categories": 1, "num_instances": 1}
-    with pytest.raises(ValueError, match="Cannot write '.*missing/sheet.png': No such file.*writable folder"):
+    with pytest.raises(
+        ValueError, match="Cannot write '.*missing/sheet.png': No such file.*writable folder"
+    ):
         fractals.write_contact_sheet(tmp_path / "missing" / "sheet.png", systems, seed=0, **layout)
     with pytest.raises(ValueError, match="Is a directory"):
         fractals.write_contact_sheet(tmp_path, systems, seed=0, **layout)
 
 
 def test_impossible_requests_are_refused(systems):
-    with pytest.raises(ValueError, match="num_classes >= 1 and seed >= 0. Received: num_classes=0, seed=-1"):
+    with pytest.raises(
+        ValueError, match="num_classes >= 1 and seed >= 0. Received: num_classes=0, seed=-1"
+    ):
         fractals.find_systems(0, seed=-1)
     with pytest.raises(ValueError, match="image_size >= 8. Received: image_size=7"):
         fractals.render(systems, 0, seed=0, image_size=7)
     with pytest.raises(
-        ValueError, match="from 1 to 8, .* num_instances >= 1. Received: num_categories=9, num_inst.*=0"
+        ValueError,
+        match="from 1 to 8, .* num_instances >= 1. Received: num_categories=9, num_inst.*=0",
     ):
         fractals.contact_sheet(systems, seed=0, num_categories=9, num_instances=0)

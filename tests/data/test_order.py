@@ -10,8 +10,12 @@ from keras_vit.data import order  # noqa: E402
 pytestmark = pytest.mark.tensorflow
 
 
-def indices(count: int, num_examples: int, seed: int = 0, **options) -> tuple[np.ndarray, np.ndarray]:
-    epochs, found = order.examples_at(tf.range(count, dtype=tf.int64), num_examples, seed=seed, **options)
+def indices(
+    count: int, num_examples: int, seed: int = 0, **options
+) -> tuple[np.ndarray, np.ndarray]:
+    epochs, found = order.examples_at(
+        tf.range(count, dtype=tf.int64), num_examples, seed=seed, **options
+    )
     return epochs.numpy(), found.numpy()
 
 
@@ -62,11 +66,18 @@ def test_without_shuffling_the_index_counts_up():
 
 def test_seeds_are_all_different():
     seeds = [
-        order.place_seed(order.example_seed(seed, tf.constant(epoch, tf.int64), tf.constant(index, tf.int64)), place)
+        order.place_seed(
+            order.example_seed(seed, tf.constant(epoch, tf.int64), tf.constant(index, tf.int64)),
+            place,
+        )
         for seed in range(2)
         for epoch in range(3)
         for index in range(5)
         for place in range(2)
     ]
-    seeds += [order.batch_seed(seed, tf.constant(step, tf.int64)) for seed in range(2) for step in range(3)]
+    seeds += [
+        order.batch_seed(seed, tf.constant(step, tf.int64))
+        for seed in range(2)
+        for step in range(3)
+    ]
     assert len({tuple(seed.numpy().tolist()) for seed in seeds}) == len(seeds)

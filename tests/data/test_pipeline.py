@@ -1,4 +1,6 @@
-"""Batches: the same from any step, for any number of threads and workers; each image counted once."""
+"""Batches: the same from any step, for any number of threads and workers; each image counted
+once.
+"""
 
 import subprocess
 import sys
@@ -40,7 +42,11 @@ def check_same(found: list, expected: list) -> None:
 
 @pytest.mark.parametrize(
     ("steps", "drawn", "mixup_alpha"),
-    [((1, 8), DRAWN, 0.0), ((4,), DRAWN, 0.2), pytest.param((4,), AUGMENTED, 0.2, marks=pytest.mark.slow)],
+    [
+        ((1, 8), DRAWN, 0.0),
+        ((4,), DRAWN, 0.2),
+        pytest.param((4,), AUGMENTED, 0.2, marks=pytest.mark.slow),
+    ],
 )
 def test_a_run_can_begin_at_any_step(source, steps: tuple, drawn: list, mixup_alpha: float):
     whole = batches(source, drawn, mixup_alpha=mixup_alpha)
@@ -53,13 +59,21 @@ def test_the_number_of_threads_changes_nothing(source, monkeypatch):
     monkeypatch.setattr(pipeline, "_BATCHES_AT_ONCE", 1)
     read_batch = pipeline.read_batch
     for parallelism in (1, 7):
-        monkeypatch.setattr(pipeline, "read_batch", lambda *a, p=parallelism, **o: read_batch(*a, **o, parallelism=p))
+        monkeypatch.setattr(
+            pipeline,
+            "read_batch",
+            lambda *a, p=parallelism, **o: read_batch(*a, **o, parallelism=p),
+        )
         check_same(batches(source, mixup_alpha=0.2), whole)
 
 
 @pytest.mark.parametrize(
     ("num_workers", "mixup_alpha"),
-    [(2, 0.0), (3, 0.2), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((2, 0.2), (3, 0.0)))],
+    [
+        (2, 0.0),
+        (3, 0.2),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((2, 0.2), (3, 0.0))),
+    ],
 )
 def test_workers_together_read_what_one_reads(source, num_workers: int, mixup_alpha: float):
     whole = batches(source, mixup_alpha=mixup_alpha)
@@ -71,7 +85,10 @@ def test_workers_together_read_what_one_reads(source, num_workers: int, mixup_al
         )
         for index in range(num_workers)
     ]
-    joined = [tuple(np.concatenate(parts) for parts in zip(*step, strict=True)) for step in zip(*shares, strict=True)]
+    joined = [
+        tuple(np.concatenate(parts) for parts in zip(*step, strict=True))
+        for step in zip(*shares, strict=True)
+    ]
     check_same(joined, whole)
 
 
@@ -79,7 +96,13 @@ def test_a_workers_rows_are_cut_for_its_replicas(source):
     whole = batches(source)
     cut = batches(source, share=pipeline.Share(rows=6, num_parts=3))
     assert len(cut) == 27 and cut[0][0].shape == (2, 16, 16, 3)
-    check_same([tuple(np.concatenate(p) for p in zip(*cut[i : i + 3], strict=True)) for i in range(0, 27, 3)], whole)
+    check_same(
+        [
+            tuple(np.concatenate(p) for p in zip(*cut[i : i + 3], strict=True))
+            for i in range(0, 27, 3)
+        ],
+        whole,
+    )
 
 
 def test_epochs_follow_each_other_without_a_seam(source):
@@ -110,7 +133,9 @@ def test_mixup_mixes_each_image_with_the_one_before(source):
         shares.append(share)
         expected = share * scaled + (1 - share) * np.roll(scaled, 1, axis=0)
         np.testing.assert_allclose(mixed, expected, atol=2e-3)
-        np.testing.assert_allclose(targets, share * one_hot + (1 - share) * np.roll(one_hot, 1, axis=0), atol=1e-6)
+        np.testing.assert_allclose(
+            targets, share * one_hot + (1 - share) * np.roll(one_hot, 1, axis=0), atol=1e-6
+        )
     assert len(np.unique(shares)) == len(shares) > 1  # drawn anew for each batch
 
 
@@ -153,14 +178,20 @@ def test_unreadable_images_weigh_nothing_and_are_named(folder_with_bad_files):
         found = list(pipeline.evaluation_batches(source, chosen, batch_size=5, unreadable=bad))
         assert sum(float(tf.reduce_sum(weights)) for *_, weights in found) == 9
     assert sorted(place[-6:] for place in bad.places) == ["03.jpg", "04.jpg", "08.jpg"]
-    assert all(image.any() for images, _, weights in found for image in images.numpy()[weights.numpy() == 1])
+    assert all(
+        image.any()
+        for images, _, weights in found
+        for image in images.numpy()[weights.numpy() == 1]
+    )
 
 
 def test_bad_files_are_remembered_by_the_next_part_of_a_run(folder_with_bad_files, tmp_path):
     chosen, record = [transforms.resize(16)], tmp_path / "unreadable.txt"
     for _ in range(2):
         bad = reading.Unreadable(folder_with_bad_files, record=record)
-        list(pipeline.evaluation_batches(folder_with_bad_files, chosen, batch_size=5, unreadable=bad))
+        list(
+            pipeline.evaluation_batches(folder_with_bad_files, chosen, batch_size=5, unreadable=bad)
+        )
     assert [place[-6:] for place in sorted(reading.Unreadable(folder_with_bad_files, record=record).places)] == [
         "03.jpg", "04.jpg", "08.jpg",
     ]  # fmt: skip
@@ -178,7 +209,10 @@ def test_bad_files_move_no_other_image(folder_with_bad_files):
 
 def test_mixup_leaves_the_partner_of_a_bad_image_alone(folder_with_bad_files):
     for images, labels, weights in batches(
-        folder_with_bad_files, [transforms.inception_crop(16), transforms.to_uint8], mixup_alpha=0.5, total_steps=2
+        folder_with_bad_files,
+        [transforms.inception_crop(16), transforms.to_uint8],
+        mixup_alpha=0.5,
+        total_steps=2,
     ):
         good = labels[weights == 1]
         np.testing.assert_allclose(good.sum(-1), 1, atol=1e-6)
@@ -191,14 +225,22 @@ def test_a_disk_that_is_gone_ends_the_run(folder_with_bad_files, monkeypatch):
         tf.io.gfile.remove(path)
     bad = reading.Unreadable(folder_with_bad_files)
     with pytest.raises(tf.errors.InvalidArgumentError, match="Is the disk still there"):
-        list(pipeline.evaluation_batches(folder_with_bad_files, [transforms.resize(16)], batch_size=6, unreadable=bad))
+        list(
+            pipeline.evaluation_batches(
+                folder_with_bad_files, [transforms.resize(16)], batch_size=6, unreadable=bad
+            )
+        )
     assert "12 of the 12 images" in bad.fatal
 
 
 def test_strict_names_the_first_bad_file(folder_with_bad_files):
     bad = reading.Unreadable(folder_with_bad_files, strict=True)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"\.jpg cannot be read: "):
-        list(pipeline.evaluation_batches(folder_with_bad_files, [transforms.resize(16)], batch_size=5, unreadable=bad))
+        list(
+            pipeline.evaluation_batches(
+                folder_with_bad_files, [transforms.resize(16)], batch_size=5, unreadable=bad
+            )
+        )
 
 
 def test_a_batch_is_stamped_when_it_is_ready(source):
@@ -243,9 +285,13 @@ print("the end", flush=True)
 @pytest.mark.slow
 @pytest.mark.parametrize("ours", [True, False])
 def test_a_process_ends_though_images_are_being_read(ours):
-    """Without us it hangs or crashes (TensorFlow 2.21): when that case fails, the call at exit can go."""
+    """Without us it hangs or crashes (TensorFlow 2.21): when that case fails, the call at exit can
+    go.
+    """
     command = [sys.executable, "-c", END_OF_A_SCRIPT.format(ours=ours)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
     assert process.stdout.readline() == "the end\n"
     if ours:
         assert process.wait(HUNG_SECONDS) == 0

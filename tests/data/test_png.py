@@ -1,4 +1,6 @@
-"""PNG files of every kind, against Pillow, and the three ways in which this package reads them against each other."""
+"""PNG files of every kind, against Pillow, and the three ways in which this package reads them
+against each other.
+"""
 
 import io
 from pathlib import Path
@@ -33,16 +35,31 @@ def _kinds() -> dict[str, tuple[Image.Image, dict]]:
         "palette with a clear colour": (many, {"transparency": 3}),
         "palette with opacities": (many, {"transparency": bytes(range(200))}),
         "grey with a clear level": (grey, {"transparency": int(PIXELS[0, 0, 0])}),
-        "RGB with a clear colour": (rgb, {"transparency": tuple(int(level) for level in PIXELS[0, 0, :3])}),
+        "RGB with a clear colour": (
+            rgb,
+            {"transparency": tuple(int(level) for level in PIXELS[0, 0, :3])},
+        ),
         "one bit with a clear level": (grey.convert("1"), {"transparency": 0}),
-        "opaque RGBA": (Image.fromarray(np.dstack([PIXELS[..., :3], np.full(SIZE, 255, np.uint8)])), {}),
-        "nothing but clear": (Image.fromarray(np.dstack([PIXELS[..., :3], np.zeros(SIZE, np.uint8)])), {}),
+        "opaque RGBA": (
+            Image.fromarray(np.dstack([PIXELS[..., :3], np.full(SIZE, 255, np.uint8)])),
+            {},
+        ),
+        "nothing but clear": (
+            Image.fromarray(np.dstack([PIXELS[..., :3], np.zeros(SIZE, np.uint8)])),
+            {},
+        ),
     }
     for bits in (1, 2, 4):
         colours = rgb.quantize(2**bits)
         kinds[f"palette of {bits} bits"] = (colours, {"bits": bits})
-        kinds[f"palette of {bits} bits with a clear colour"] = (colours, {"bits": bits, "transparency": 1})
-    kinds["palette of 4 bits with opacities"] = (few, {"bits": 4, "transparency": bytes(range(0, 160, 10))})
+        kinds[f"palette of {bits} bits with a clear colour"] = (
+            colours,
+            {"bits": bits, "transparency": 1},
+        )
+    kinds["palette of 4 bits with opacities"] = (
+        few,
+        {"bits": 4, "transparency": bytes(range(0, 160, 10))},
+    )
     return kinds
 
 
@@ -67,7 +84,9 @@ def test_pixels_are_those_of_pillow_on_white(kind: str, tmp_path: Path):
     served, status = read_images(tf.constant([file]), SIZE)
     assert status.numpy().tolist() == [b"ok"]
     np.testing.assert_array_equal(served[0], expected)
-    np.testing.assert_allclose(read_photo(tmp_path / "a.png", SIZE), expected / 127.5 - 1, atol=1e-6)
+    np.testing.assert_allclose(
+        read_photo(tmp_path / "a.png", SIZE), expected / 127.5 - 1, atol=1e-6
+    )
 
 
 def test_training_sees_white_too():

@@ -1,4 +1,6 @@
-"""Data sets on the disk: found in any version that will do, read record by record, refused with the way out."""
+"""Data sets on the disk: found in any version that will do, read record by record, refused with the
+way out.
+"""
 
 import numpy as np
 import pytest
@@ -35,12 +37,16 @@ def folder(tmp_path_factory):
     """Marks 2.1.0 in three files, though the library would prepare 2.0.0."""
     path = tmp_path_factory.mktemp("tfds")
     in_three = tfds.download.DownloadConfig(num_shards=3)
-    Marks(data_dir=path, version="2.1.0").download_and_prepare(file_format="tfrecord", download_config=in_three)
+    Marks(data_dir=path, version="2.1.0").download_and_prepare(
+        file_format="tfrecord", download_config=in_three
+    )
     return path
 
 
 def test_a_version_with_stars_finds_what_is_on_the_disk(folder, tmp_path):
-    assert prepared.is_prepared("marks:2.*.*", folder) and prepared.is_prepared("marks:2.1.0", folder)
+    assert prepared.is_prepared("marks:2.*.*", folder) and prepared.is_prepared(
+        "marks:2.1.0", folder
+    )
     assert not prepared.is_prepared("marks", folder)  # the library's own: 2.0.0
     assert not prepared.is_prepared("marks:2.*.*", tmp_path)
     assert str(prepared.prepare("marks:2.*.*", folder).info.version) == "2.1.0"
@@ -58,12 +64,19 @@ def test_what_is_known_of_a_data_set_is_not_taken_for_the_data(tmp_path, monkeyp
         raise OSError("no network")
 
     known = prepared.prepare("marks", tmp_path / "there").data_path
-    monkeypatch.setattr(tfds.core.DatasetInfo, "initialize_from_bucket", lambda self: self.read_from_directory(known))
+    monkeypatch.setattr(
+        tfds.core.DatasetInfo,
+        "initialize_from_bucket",
+        lambda self: self.read_from_directory(known),
+    )
     monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", no_network)
     here = tmp_path / "here"
     assert tfds.builder("marks", data_dir=here).info.splits
     assert not prepared.is_prepared("marks", here)
-    with pytest.raises(ValueError, match="marks is not in .* cannot be prepared here: OSError: no network. Prepare it"):
+    with pytest.raises(
+        ValueError,
+        match="marks is not in .* cannot be prepared here: OSError: no network. Prepare it",
+    ):
         prepared.prepare("marks", here)
 
 
@@ -72,7 +85,10 @@ def test_what_is_known_of_a_data_set_is_not_taken_for_the_data(tmp_path, monkeyp
     [
         ("marcs:2.*.*", "knows no 'marcs:2.*.*'. Did you mean marks"),
         ("marks:7.*.*", "knows no 'marks:7.*.*': .*only: 2.0.0, 2.1.0"),
-        ("eurosat/infrared:2.*.*", "knows no 'eurosat/infrared:2.*.*': .*BuilderConfig infrared not found"),
+        (
+            "eurosat/infrared:2.*.*",
+            "knows no 'eurosat/infrared:2.*.*': .*BuilderConfig infrared not found",
+        ),
     ],
 )
 def test_what_there_is_not_is_said(name, message, tmp_path):
@@ -85,7 +101,9 @@ def test_another_format_is_refused(tmp_path):
     pytest.importorskip("array_record")
     Marks(data_dir=tmp_path).download_and_prepare(file_format="array_record")
     assert prepared.is_prepared("marks", tmp_path)
-    with pytest.raises(ValueError, match="marks was prepared as array_record in .*; TFRecords are needed"):
+    with pytest.raises(
+        ValueError, match="marks was prepared as array_record in .*; TFRecords are needed"
+    ):
         prepared.prepare("marks", tmp_path)
 
 
@@ -96,11 +114,17 @@ def test_records_are_those_that_tensorflow_reads(split, folder):
     read = found.reader()
     ours = [bytes(read(tf.constant(index, tf.int64)).numpy()) for index in range(len(found))]
     train, test = (
-        [*tf.data.TFRecordDataset(sorted(map(str, folder.rglob(f"*-{part}.tfrecord-*")))).as_numpy_iterator()]
+        [
+            *tf.data.TFRecordDataset(
+                sorted(map(str, folder.rglob(f"*-{part}.tfrecord-*")))
+            ).as_numpy_iterator()
+        ]
         for part in ("train", "test")
     )
     assert len(train) == 10 and len(test) == 3
-    assert ours == {"train": train, "test": test, "train[2:9]": train[2:9]}.get(split, train[:1] + test[1:])
+    assert ours == {"train": train, "test": test, "train[2:9]": train[2:9]}.get(
+        split, train[:1] + test[1:]
+    )
 
 
 def test_a_place_is_a_file_and_a_byte(folder):
@@ -113,7 +137,9 @@ def test_a_place_is_a_file_and_a_byte(folder):
 def test_a_split_that_there_is_not_is_said_with_the_sizes_of_the_others(folder):
     builder = prepared.prepare("marks:2.*.*", folder)
     for split in ("validation", "train[:11]"):
-        with pytest.raises(ValueError, match=rf"has no split '{split[:5]}.*It has: train \(10\), test \(3\)"):
+        with pytest.raises(
+            ValueError, match=rf"has no split '{split[:5]}.*It has: train \(10\), test \(3\)"
+        ):
             prepared.records(builder, split)
     with pytest.raises(ValueError, match="marks/2.1.0 train.3:3. has no examples"):
         prepared.records(builder, "train[3:3]")

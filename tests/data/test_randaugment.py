@@ -11,7 +11,17 @@ tf = pytest.importorskip("tensorflow")
 from keras_vit.data import randaugment  # noqa: E402
 
 NAMES = (
-    *("AutoContrast", "Equalize", "Invert", "Rotate", "Posterize", "Solarize", "Color", "Contrast", "Brightness"),
+    *(
+        "AutoContrast",
+        "Equalize",
+        "Invert",
+        "Rotate",
+        "Posterize",
+        "Solarize",
+        "Color",
+        "Contrast",
+        "Brightness",
+    ),
     *("Sharpness", "ShearX", "ShearY", "TranslateX", "TranslateY", "Cutout", "SolarizeAdd"),
 )
 MAGNITUDES = [0, 4, 9, 10, 15, 20, 30]
@@ -53,7 +63,17 @@ def test_the_sixteen():
 @pytest.mark.parametrize("magnitude", MAGNITUDES)
 @pytest.mark.parametrize(
     "name",
-    ["AutoContrast", "Equalize", "Invert", "Posterize", "Solarize", "Color", "Contrast", "Brightness", "Sharpness"],
+    [
+        "AutoContrast",
+        "Equalize",
+        "Invert",
+        "Posterize",
+        "Solarize",
+        "Color",
+        "Contrast",
+        "Brightness",
+        "Sharpness",
+    ],
 )
 def test_levels_are_those_of_pillow(name, magnitude):
     for image in (NOISE, SMOOTH, SMOOTH[:1], SMOOTH[:2, :2]):
@@ -81,7 +101,11 @@ def affine(image, a, b, c, d, e, f):
     coefficients = (a, b, c + 0.5 * (1 - a - b), d, e, f + 0.5 * (1 - d - e))
     return np.asarray(
         Image.fromarray(image).transform(
-            image.shape[1::-1], Image.Transform.AFFINE, coefficients, Image.Resampling.NEAREST, fillcolor=(128,) * 3
+            image.shape[1::-1],
+            Image.Transform.AFFINE,
+            coefficients,
+            Image.Resampling.NEAREST,
+            fillcolor=(128,) * 3,
         )
     )
 
@@ -93,7 +117,9 @@ def affine(image, a, b, c, d, e, f):
 def test_moves_are_those_of_pillow(name, magnitude, draw, sign):
     level, height, width = sign * magnitude / 10, 56, 112
     expected = {
-        "Rotate": lambda: np.asarray(Image.fromarray(NOISE).rotate(30 * level, fillcolor=(128,) * 3)),
+        "Rotate": lambda: np.asarray(
+            Image.fromarray(NOISE).rotate(30 * level, fillcolor=(128,) * 3)
+        ),
         "ShearX": lambda: affine(NOISE, 1, 0.3 * level, 0, 0, 1, 0),
         "ShearY": lambda: affine(NOISE, 1, 0, 0, 0.3 * level, 1, 0),
         "TranslateX": lambda: affine(NOISE, 1, 0, 100 * level * width / 224, 0, 1, 0),
@@ -111,10 +137,12 @@ def test_a_translation_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("magnitude", "rows", "columns"), [(10, (18, 38), (8, 48)), (20, (8, 48), (0, 68)), (0, (0, 0), (0, 0))]
+    ("magnitude", "rows", "columns"),
+    [(10, (18, 38), (8, 48)), (20, (8, 48), (0, 68)), (0, (0, 0), (0, 0))],
 )
 def test_cutout_by_hand(magnitude, rows, columns):
-    # The centre is drawn at 0.5 and 0.25: row 28 of 56, column 28 of 112. At 10, it reaches 40 / 224 of the sides.
+    # The centre is drawn at 0.5 and 0.25: row 28 of 56, column 28 of 112. At 10, it reaches 40 /
+    # 224 of the sides.
     expected = NOISE.copy()
     expected[slice(*rows), slice(*columns)] = 128
     np.testing.assert_array_equal(operate("Cutout", magnitude, NOISE), expected)
@@ -143,7 +171,10 @@ def test_every_operation_is_drawn_as_often():
             outcomes[operate(name, 7, image, draw).tobytes()] = name
     transform = randaugment.rand_augment(1, 7)
     # Cutouts are all different, so what is not in the table is one.
-    drawn = [outcomes.get(transform(image, tf.constant([5, i])).numpy().tobytes(), "Cutout") for i in range(480)]
+    drawn = [
+        outcomes.get(transform(image, tf.constant([5, i])).numpy().tobytes(), "Cutout")
+        for i in range(480)
+    ]
     counts = [drawn.count(name) for name in NAMES]
     # 30 of 480 each, with a standard error of 5.3.
     assert min(counts) >= 30 - 4 * 5.3 and max(counts) <= 30 + 4 * 5.3
@@ -165,9 +196,12 @@ def test_the_same_eagerly_and_in_tf_data_however_parallel(is_static):
     eager = [transform(images[i % 2], tf.constant([3, i])).numpy() for i in range(40)]
     shape = NOISE.shape if is_static else (None, None, 3)
     for calls in (None, tf.data.AUTOTUNE):
-        dataset = tf.data.Dataset.from_generator(lambda: images * 20, output_signature=tf.TensorSpec(shape, tf.uint8))
+        dataset = tf.data.Dataset.from_generator(
+            lambda: images * 20, output_signature=tf.TensorSpec(shape, tf.uint8)
+        )
         mapped = dataset.enumerate().map(
-            lambda i, image: transform(image, tf.stack([3, tf.cast(i, tf.int32)])), num_parallel_calls=calls
+            lambda i, image: transform(image, tf.stack([3, tf.cast(i, tf.int32)])),
+            num_parallel_calls=calls,
         )
         assert mapped.element_spec == tf.TensorSpec(shape, tf.uint8)
         for got, expected in zip(mapped.as_numpy_iterator(), eager, strict=True):
@@ -176,7 +210,10 @@ def test_the_same_eagerly_and_in_tf_data_however_parallel(is_static):
 
 def test_draws_follow_the_seed_alone():
     transform = randaugment.rand_augment()
-    first, again = ([transform(NOISE, tf.constant([1, i])).numpy().tobytes() for i in range(20)] for _ in range(2))
+    first, again = (
+        [transform(NOISE, tf.constant([1, i])).numpy().tobytes() for i in range(20)]
+        for _ in range(2)
+    )
     assert first == again
     assert len(set(first)) > 15
 
@@ -193,18 +230,24 @@ def test_files_are_decoded():
 
 
 def test_scaled_pixels_are_refused():
-    with pytest.raises(ValueError, match="RandAugment needs uint8. Received: float32. Put `to_uint8` before it"):
+    with pytest.raises(
+        ValueError, match="RandAugment needs uint8. Received: float32. Put `to_uint8` before it"
+    ):
         randaugment.rand_augment()(NOISE.astype("float32"), tf.constant([0, 0]))
 
 
 @pytest.mark.parametrize(("num_ops", "magnitude"), [(-1, 10), (2, -0.5)])
 def test_negative_arguments_are_refused(num_ops, magnitude):
-    with pytest.raises(ValueError, match=f"must not be negative. Received: {num_ops} and {magnitude}"):
+    with pytest.raises(
+        ValueError, match=f"must not be negative. Received: {num_ops} and {magnitude}"
+    ):
         randaugment.rand_augment(num_ops, magnitude)
 
 
 @pytest.mark.parametrize("draw", [ONE_WAY, OTHER_WAY], ids=["one way", "other way"])
-@pytest.mark.parametrize("magnitude", [9, *(pytest.param(each, marks=pytest.mark.slow) for each in (4, 30))])
+@pytest.mark.parametrize(
+    "magnitude", [9, *(pytest.param(each, marks=pytest.mark.slow) for each in (4, 30))]
+)
 @pytest.mark.parametrize("name", ["Rotate", "ShearX", "ShearY"])
 def test_an_image_whose_size_is_known_is_turned_as_one_whose_size_is_not(name, magnitude, draw):
     operation = randaugment.operations(magnitude)[name]

@@ -1,4 +1,5 @@
-"""Images that cannot be read: counted once each, whatever their files are called, and when they are too many.
+"""Images that cannot be read: counted once each, whatever their files are called, and when they are
+too many.
 
 Batches are in test_pipeline.py.
 """
@@ -61,7 +62,9 @@ def test_a_file_of_any_name_is_counted_once_over_all_parts_of_a_run(folder: Path
     assert record.read_text(encoding="utf-8").count("\n") == len(bad)
     assert Unreadable(source, record=record).places == second.places
     assert any(place.endswith(r"two\nlines.png") for place in second.places)
-    assert set(read_record(record).values()) == set(second.reasons.values()) == {"the file is empty"}
+    assert (
+        set(read_record(record).values()) == set(second.reasons.values()) == {"the file is empty"}
+    )
 
 
 def test_a_record_that_is_no_text_ends_nothing(folder: Path, tmp_path: Path):
@@ -81,10 +84,13 @@ def test_a_fifth_may_be_unreadable_and_ten_anyway(count: int, most: int):
     assert len(found.places) == most and found.fatal is None
     if most < count:
         with pytest.raises(
-            ValueError, match=rf"{most + 1} of the {count} images of grey could not be read. Is the disk"
+            ValueError,
+            match=rf"{most + 1} of the {count} images of grey could not be read. Is the disk",
         ):
             found.add(np.array([most]))
-        assert found.fatal.startswith(f"{most + 1} of the {count}") and found.places[-1] in found.fatal
+        assert (
+            found.fatal.startswith(f"{most + 1} of the {count}") and found.places[-1] in found.fatal
+        )
 
 
 def test_places_are_kept_in_a_file_once_over_all_parts_and_workers(tmp_path: Path):
@@ -97,7 +103,8 @@ def test_places_are_kept_in_a_file_once_over_all_parts_and_workers(tmp_path: Pat
     again = Unreadable(grey, record=record)
     again.add(np.array([7, 3]))
     lines = [line.partition("\t") for line in record.read_text().splitlines()]
-    assert [place for place, _, _ in lines] == [*places[:2], *places[1:]]  # what two workers met at the same time
+    # what two workers met at the same time
+    assert [place for place, _, _ in lines] == [*places[:2], *places[1:]]
     assert {reason for _, _, reason in lines} == {"not an image, or cut short"}
     assert Unreadable(grey).recorded() == []
 
@@ -106,10 +113,14 @@ def test_with_strict_the_first_ends_it_in_plain_words():
     found, others = Unreadable(source(100), strict=True), Unreadable(source(100))
     assert found.add(np.array([], int)) == 0
     with pytest.raises(
-        ValueError, match="cannot be read: not an image, or cut short. Replace it, or turn `strict` off"
+        ValueError,
+        match="cannot be read: not an image, or cut short. Replace it, or turn `strict` off",
     ):
         found.add(np.array([4]))
-    with pytest.raises(ValueError, match="^" + re.escape(found.fatal)) as raised, named(None, others, found):
+    with (
+        pytest.raises(ValueError, match="^" + re.escape(found.fatal)) as raised,
+        named(None, others, found),
+    ):
         raise RuntimeError("what tf.data makes of it")
     assert isinstance(raised.value.__cause__, RuntimeError)
     with pytest.raises(RuntimeError, match="of another kind"), named(others):

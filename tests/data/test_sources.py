@@ -62,7 +62,10 @@ def test_a_test_folder_takes_the_classes_of_the_training_folder(tmp_path):
     assert [(left.path.name, left.reason) for left in part.left_out] == [
         ("b", "not a class of the training set, 1 photos")
     ]
-    with pytest.raises(ValueError, match="has no photos .* of the classes c, d. Expected: .* Left out, 2: not a class"):
+    with pytest.raises(
+        ValueError,
+        match="has no photos .* of the classes c, d. Expected: .* Left out, 2: not a class",
+    ):
         sources.image_folder(tmp_path / "test", class_names=("c", "d"))
 
 
@@ -94,8 +97,18 @@ def test_arrays_are_examples():
         (np.zeros((2, 8, 8, 2), "uint8"), [0, 1], None, "must be uint8 of shape"),
         (np.zeros((2, 8, 8), "uint8"), [0, 1, 2], None, "`labels` must be 2 integers"),
         (np.zeros((2, 8, 8), "uint8"), [0.0, 1.0], None, "`labels` must be 2 integers"),
-        (np.zeros((2, 8, 8), "uint8"), [0, 2], ("a", "b"), "Labels must be 0 to 1. Received: 0 to 2"),
-        (np.zeros((2, 8, 8), "uint8"), [-1, 1], ("a", "b"), "Labels must be 0 to 1. Received: -1 to 1"),
+        (
+            np.zeros((2, 8, 8), "uint8"),
+            [0, 2],
+            ("a", "b"),
+            "Labels must be 0 to 1. Received: 0 to 2",
+        ),
+        (
+            np.zeros((2, 8, 8), "uint8"),
+            [-1, 1],
+            ("a", "b"),
+            "Labels must be 0 to 1. Received: -1 to 1",
+        ),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused(images, labels, names, message):
@@ -137,7 +150,9 @@ def test_fractals_are_labelled_by_their_system():
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """A data set of TensorFlow Datasets, written to disk by its own writer: 7 training and 3 test images."""
+    """A data set of TensorFlow Datasets, written to disk by its own writer: 7 training and 3 test
+    images.
+    """
     tfds = pytest.importorskip("tensorflow_datasets")
     folder = tmp_path_factory.mktemp("tfds")
 
@@ -202,12 +217,19 @@ def test_a_label_that_is_worked_out(built):
         given, given_label = read(plain, index)
         assert (pixels == given).all() and label == 2 * given_label
     assert ours.read(tf.constant(0, tf.int64))[1].dtype == tf.int64
-    assert sources.tfds("shapes", "train", data_dir=built, label=count_letters).class_names == ("disc", "square")
+    assert sources.tfds("shapes", "train", data_dir=built, label=count_letters).class_names == (
+        "disc",
+        "square",
+    )
 
 
 def test_a_label_gets_no_image_and_no_image_is_decoded(tmp_path):
     tfds = pytest.importorskip("tensorflow_datasets")
-    features = {"image": tfds.features.Image(), "mask": tfds.features.Image(), "size": tfds.features.Scalar(np.int64)}
+    features = {
+        "image": tfds.features.Image(),
+        "mask": tfds.features.Image(),
+        "size": tfds.features.Scalar(np.int64),
+    }
 
     class Masked(tfds.core.GeneratorBasedBuilder):
         VERSION = tfds.core.Version("1.0.0")
@@ -219,7 +241,10 @@ def test_a_label_gets_no_image_and_no_image_is_decoded(tmp_path):
             return {"train": self._generate_examples()}
 
         def _generate_examples(self):
-            yield 0, {"image": io.BytesIO(b"not an image"), "mask": io.BytesIO(b"nor this"), "size": 3}
+            yield (
+                0,
+                {"image": io.BytesIO(b"not an image"), "mask": io.BytesIO(b"nor this"), "size": 3},
+            )
 
     Masked(data_dir=tmp_path).download_and_prepare(file_format="tfrecord")
     seen = []
@@ -228,7 +253,9 @@ def test_a_label_gets_no_image_and_no_image_is_decoded(tmp_path):
         seen.append(sorted(facts))
         return facts["size"]
 
-    source = sources.tfds("masked", "train", data_dir=tmp_path, label=size_of, class_names=[*map(str, range(4))])
+    source = sources.tfds(
+        "masked", "train", data_dir=tmp_path, label=size_of, class_names=[*map(str, range(4))]
+    )
     image, label = source.read(tf.constant(0, tf.int64))
     assert image.numpy() == b"not an image" and label == 3 and seen == [["size"]]
     for options in ({}, {"label": size_of}, {"class_names": ("a", "b")}):
@@ -237,7 +264,9 @@ def test_a_label_gets_no_image_and_no_image_is_decoded(tmp_path):
 
 
 def test_an_unknown_name_or_split_is_said(built):
-    with pytest.raises(ValueError, match="TensorFlow Datasets knows no 'cifar11'. Did you mean cifar10"):
+    with pytest.raises(
+        ValueError, match="TensorFlow Datasets knows no 'cifar11'. Did you mean cifar10"
+    ):
         sources.tfds("cifar11", "train", data_dir=built)
     with pytest.raises(ValueError, match="has no split 'validation'. It has: "):
         sources.tfds("shapes", "validation", data_dir=built)
@@ -256,7 +285,8 @@ def test_a_data_set_that_is_not_there_fails_at_once_offline(tmp_path, monkeypatc
     monkeypatch.setattr(urllib.request, "getproxies", dict)
     monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", prepare)
     with pytest.raises(
-        ValueError, match="(?s)mnist is not in .* and cannot be prepared here: gaierror.*copy the folder"
+        ValueError,
+        match="(?s)mnist is not in .* and cannot be prepared here: gaierror.*copy the folder",
     ):
         sources.tfds("mnist", "train", data_dir=tmp_path)
 
@@ -292,17 +322,23 @@ def test_a_split_by_class_leaves_some_of_each_on_both_sides():
     assert np.bincount(rest.labels).tolist() == [36, 1, 13]
     places = [s.locate(index) for s in (part, rest) for index in range(s.num_examples)]
     assert sorted(places) == sorted(f"all[{index}]" for index in range(57))
-    assert [int(part.read(tf.constant(index, tf.int64))[1]) for index in range(7)] == part.labels.tolist()
+    assert [
+        int(part.read(tf.constant(index, tf.int64))[1]) for index in range(7)
+    ] == part.labels.tolist()
     again, other = source.split_by_class(0.1), source.split_by_class(0.1, seed=1)
     assert [again[0].locate(i) for i in range(7)] == [part.locate(i) for i in range(7)]
     assert [other[0].locate(i) for i in range(7)] != [part.locate(i) for i in range(7)]
 
 
 def test_the_image_of_a_class_of_one_is_learned_from():
-    source = sources.arrays(np.zeros((4, 4, 4), np.uint8), np.array([0, 3, 0, 1]), ["many", "one", "none", "other"])
+    source = sources.arrays(
+        np.zeros((4, 4, 4), np.uint8), np.array([0, 3, 0, 1]), ["many", "one", "none", "other"]
+    )
     measured, learned = source.split_by_class(0.1)
     assert measured.labels.tolist() == [0] and sorted(learned.labels.tolist()) == [0, 1, 3]
-    with pytest.raises(ValueError, match="No class of arrays has more than one image, and an image cannot be both"):
+    with pytest.raises(
+        ValueError, match="No class of arrays has more than one image, and an image cannot be both"
+    ):
         source.subset([0, 1]).split_by_class(0.1)
     unknown = sources.fractals(2, images_per_class=4)
     with pytest.raises(ValueError, match="The labels of .* are not known before it is read"):

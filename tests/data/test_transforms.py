@@ -1,4 +1,6 @@
-"""Transforms against Pillow, NumPy and hand computation; and the same on every path through tf.data."""
+"""Transforms against Pillow, NumPy and hand computation; and the same on every path through
+tf.data.
+"""
 
 import io
 import math
@@ -29,7 +31,14 @@ ALL = {
     "to_uint8": transforms.to_uint8,
 }
 RANDOM = ("inception_crop", "random_crop", "flip_left_right")
-SQUARE = ("inception_crop", "inception_crop antialiased", "resize", "resize antialiased", "random_crop", "central_crop")
+SQUARE = (
+    "inception_crop",
+    "inception_crop antialiased",
+    "resize",
+    "resize antialiased",
+    "random_crop",
+    "central_crop",
+)
 
 
 def encoded(pixels, file_format="PNG", mode=None, **options):
@@ -54,12 +63,18 @@ def seeds(count):
 
 @pytest.mark.parametrize("name", ALL)
 def test_the_same_eagerly_and_in_tf_data_however_parallel(name):
-    files = [encoded(NOISE, "JPEG"), encoded(NOISE), encoded(NOISE[:20, :, 0], "JPEG"), encoded(NOISE[:, :19], "BMP")]
+    files = [
+        encoded(NOISE, "JPEG"),
+        encoded(NOISE),
+        encoded(NOISE[:20, :, 0], "JPEG"),
+        encoded(NOISE[:, :19], "BMP"),
+    ]
     eager = [ALL[name](files[i % 4], tf.constant([3, i])).numpy() for i in range(12)]
     dataset = tf.data.Dataset.from_tensor_slices(files).repeat(3).enumerate()
     for calls in (None, tf.data.AUTOTUNE):
         mapped = dataset.map(
-            lambda i, file: ALL[name](file, tf.stack([3, tf.cast(i, tf.int32)])), num_parallel_calls=calls
+            lambda i, file: ALL[name](file, tf.stack([3, tf.cast(i, tf.int32)])),
+            num_parallel_calls=calls,
         )
         for got, expected in zip(mapped.as_numpy_iterator(), eager, strict=True):
             np.testing.assert_array_equal(got, expected)
@@ -67,16 +82,24 @@ def test_the_same_eagerly_and_in_tf_data_however_parallel(name):
 
 @pytest.mark.parametrize("name", ALL)
 def test_shapes_are_known_before_anything_runs(name):
-    dataset = tf.data.Dataset.from_tensors(encoded(NOISE, "JPEG")).map(lambda file: ALL[name](file, SEED))
-    assert dataset.element_spec.shape.as_list() == ([16, 16, 3] if name in SQUARE else [None, None, 3])
+    dataset = tf.data.Dataset.from_tensors(encoded(NOISE, "JPEG")).map(
+        lambda file: ALL[name](file, SEED)
+    )
+    assert dataset.element_spec.shape.as_list() == (
+        [16, 16, 3] if name in SQUARE else [None, None, 3]
+    )
 
 
-@pytest.mark.parametrize("name", [name for name in ALL if name not in ("random_crop", "central_crop")])
+@pytest.mark.parametrize(
+    "name", [name for name in ALL if name not in ("random_crop", "central_crop")]
+)
 @pytest.mark.parametrize("shape", [(1, 1), (1, 40), (3, 2)])
 @pytest.mark.parametrize("file_format", ["PNG", "JPEG", None])
 def test_tiny_images(name, shape, file_format):
     pixels = NOISE[: shape[0], : shape[1]]
-    image = ALL[name](tf.constant(pixels) if file_format is None else encoded(pixels, file_format), SEED)
+    image = ALL[name](
+        tf.constant(pixels) if file_format is None else encoded(pixels, file_format), SEED
+    )
     assert np.isfinite(image.numpy().astype("float32")).all()
     if name.startswith("resize_shorter"):
         assert min(image.shape[:2]) == 16
@@ -86,7 +109,9 @@ def test_tiny_images(name, shape, file_format):
 
 @pytest.mark.parametrize("name", RANDOM)
 def test_draws_follow_the_seed_alone(name):
-    first, again = ([ALL[name](NOISE, seed).numpy().tobytes() for seed in seeds(8)] for _ in range(2))
+    first, again = (
+        [ALL[name](NOISE, seed).numpy().tobytes() for seed in seeds(8)] for _ in range(2)
+    )
     assert first == again
     assert len(set(first)) > 1
 
@@ -144,13 +169,16 @@ def test_pixels_pass_and_grey_ones_get_three_channels(dtype):
 
 @pytest.mark.parametrize("shape", [(4, 5, 2), (4, 5, 4), (2, 4, 5, 3), (4,)])
 def test_other_shapes_are_refused(shape):
-    with pytest.raises(ValueError, match=r"\(H, W\), \(H, W, 1\) or \(H, W, 3\)\. Received: \(4,|Received: \(2, 4"):
+    with pytest.raises(
+        ValueError, match=r"\(H, W\), \(H, W, 1\) or \(H, W, 3\)\. Received: \(4,|Received: \(2, 4"
+    ):
         transforms.decode(tf.zeros(shape), SEED)
 
 
 @pytest.mark.parametrize("name", ["decode", "inception_crop"])
 @pytest.mark.parametrize(
-    ("file", "message"), [(b"", "empty"), (b"text", "cannot identify image"), (b"\xff\xd8\xff", "JPEG")]
+    ("file", "message"),
+    [(b"", "empty"), (b"text", "cannot identify image"), (b"\xff\xd8\xff", "JPEG")],
 )
 def test_what_is_no_image_is_refused(name, file, message):
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
@@ -177,7 +205,9 @@ def bilinear(image, height, width):
         places = (np.arange(size) + 0.5) * image.shape[axis] / size - 0.5
         below = np.floor(places).astype(int)
         weights = np.expand_dims(places - below, (1, 2) if axis == 0 else (0, 2))
-        lower, upper = (np.take(image, np.clip(below + k, 0, image.shape[axis] - 1), axis) for k in (0, 1))
+        lower, upper = (
+            np.take(image, np.clip(below + k, 0, image.shape[axis] - 1), axis) for k in (0, 1)
+        )
         image = (1 - weights) * lower + weights * upper
     return image
 
@@ -192,9 +222,13 @@ def test_resizing_is_bilinear_with_half_pixel_centres(size):
 
 @pytest.mark.parametrize("size", [16, 100])
 def test_resizing_antialiased_is_that_of_pillow(size):
-    expected = np.asarray(Image.fromarray(NOISE).resize((size, size), Image.Resampling.BILINEAR), float)
+    expected = np.asarray(
+        Image.fromarray(NOISE).resize((size, size), Image.Resampling.BILINEAR), float
+    )
     # Pillow computes in integers and rounds after each axis.
-    np.testing.assert_allclose(transforms.resize(size, antialias=True)(NOISE, SEED), expected, atol=1.1)
+    np.testing.assert_allclose(
+        transforms.resize(size, antialias=True)(NOISE, SEED), expected, atol=1.1
+    )
 
 
 def test_resizing_to_the_size_it_has_gives_float_too():
@@ -209,7 +243,12 @@ def inception_windows(count, **options):
     for seed in seeds(count):
         part = crop(image, seed).numpy()
         height, width = ((part[32, 32, k] - part[31, 31, k]) * 64 for k in (0, 1))
-        yield part[31, 31, 0] + 0.5 - 31.5 * height / 64, part[31, 31, 1] + 0.5 - 31.5 * width / 64, height, width
+        yield (
+            part[31, 31, 0] + 0.5 - 31.5 * height / 64,
+            part[31, 31, 1] + 0.5 - 31.5 * width / 64,
+            height,
+            width,
+        )
 
 
 def test_inception_crops_keep_to_their_limits_and_cover_them():
@@ -219,8 +258,14 @@ def test_inception_crops_keep_to_their_limits_and_cover_them():
     assert area.min() > 0.05 * 0.98 and area.max() < 1.001
     assert aspect_ratio.min() > 0.75 * 0.97 and aspect_ratio.max() < 4 / 3 * 1.03
     assert area.min() < 0.07 and area.max() > 0.9
-    assert top.min() > -0.1 and (top + height).max() < 300.1 and left.min() > -0.1 and (left + width).max() < 400.1
-    # The ratio is uniform: of 600, each quarter of the range holds a quarter, +- 0.071 at 4 standard errors.
+    assert (
+        top.min() > -0.1
+        and (top + height).max() < 300.1
+        and left.min() > -0.1
+        and (left + width).max() < 400.1
+    )
+    # The ratio is uniform: of 600, each quarter of the range holds a quarter, +- 0.071 at 4
+    # standard errors.
     quarters, _ = np.histogram(np.clip(aspect_ratio, 0.75, 1.333), np.linspace(0.75, 4 / 3, 5))
     np.testing.assert_allclose(quarters / 600, 0.25, atol=0.075)
 
@@ -239,7 +284,8 @@ def test_an_inception_crop_is_resized_bilinearly():
 
 
 @pytest.mark.parametrize(
-    ("height", "width", "expected"), [(500, 333, (384, 256)), (333, 500, (256, 384)), (3, 2, (384, 256))]
+    ("height", "width", "expected"),
+    [(500, 333, (384, 256)), (333, 500, (256, 384)), (3, 2, (384, 256))],
 )
 def test_the_shorter_side_gets_the_size_and_the_other_follows(height, width, expected):
     image = transforms.resize_shorter(256)(tf.zeros((height, width, 3), tf.uint8), SEED)
@@ -283,7 +329,9 @@ def test_images_smaller_than_the_crop_are_refused(crop, shape):
     message = r"A crop of 20 by 20 needs an image of at least that. Put resize_shorter\(20\) or more before"
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         crop(NOISE[: shape[0], : shape[1]], SEED)
-    dataset = tf.data.Dataset.from_tensors(encoded(NOISE[: shape[0], : shape[1]])).map(lambda file: crop(file, SEED))
+    dataset = tf.data.Dataset.from_tensors(encoded(NOISE[: shape[0], : shape[1]])).map(
+        lambda file: crop(file, SEED)
+    )
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         next(iter(dataset))
 
@@ -310,7 +358,9 @@ def test_scaling_to_other_ranges():
 
 
 def test_whole_levels_are_rounded_and_clipped():
-    image = transforms.to_uint8(np.array([[-0.6, 0.49, 0.51, 127.6, 254.7, 300.0]], "float32"), SEED)
+    image = transforms.to_uint8(
+        np.array([[-0.6, 0.49, 0.51, 127.6, 254.7, 300.0]], "float32"), SEED
+    )
     assert image.dtype == tf.uint8
     assert image[0, :, 0].numpy().tolist() == [0, 0, 1, 128, 255, 255]
 
@@ -321,7 +371,9 @@ def apply(steps, image):
     return image.numpy()
 
 
-@pytest.mark.parametrize(("policy", "size"), [(p, s) for p in ("inception", "resize_crop", "resize") for s in (48, 96)])
+@pytest.mark.parametrize(
+    ("policy", "size"), [(p, s) for p in ("inception", "resize_crop", "resize") for s in (48, 96)]
+)
 def test_every_policy_for_training_gives_the_square(policy, size):
     image = apply(transforms.train_crop(policy, size), encoded(NOISE, "JPEG"))
     assert (image.shape, image.dtype) == ((size, size, 3), np.float32)
@@ -373,7 +425,9 @@ def test_an_unknown_policy_is_refused(crop, valid):
 def test_mixup_by_hand(dtype):
     images = np.array([[[[10, 20, 30]]], [[[50, 60, 70]]]], dtype)
     labels = np.eye(2, dtype="float32")
-    mixed_images, mixed_labels = transforms.mixup(images, labels, images[::-1], labels[::-1], tf.constant(0.75))
+    mixed_images, mixed_labels = transforms.mixup(
+        images, labels, images[::-1], labels[::-1], tf.constant(0.75)
+    )
     assert mixed_images.dtype == mixed_labels.dtype == tf.float32
     assert mixed_images.numpy().reshape(2, 3).tolist() == [[20, 30, 40], [40, 50, 60]]
     assert mixed_labels.numpy().tolist() == [[0.75, 0.25], [0.25, 0.75]]
@@ -387,14 +441,20 @@ def coefficients(alpha, count):
 
 
 @pytest.mark.parametrize(
-    "alpha", [0.1, pytest.param(0.2, marks=pytest.mark.slow), pytest.param(1.0, marks=pytest.mark.slow), 8.0]
+    "alpha",
+    [
+        0.1,
+        pytest.param(0.2, marks=pytest.mark.slow),
+        pytest.param(1.0, marks=pytest.mark.slow),
+        8.0,
+    ],
 )
 def test_the_coefficient_has_the_moments_of_beta(alpha):
     count = 4000
     drawn = coefficients(alpha, count)
     assert drawn.dtype == np.float32 and drawn.min() >= 0.5 and drawn.max() <= 1
-    # max(a, 1 - a) - 1/2 = |a - 1/2|: its square averages to the variance of Beta(alpha, alpha), itself to the mean
-    # absolute deviation, 4 ** -alpha / (alpha B(alpha, alpha)).
+    # max(a, 1 - a) - 1/2 = |a - 1/2|: its square averages to the variance of Beta(alpha, alpha),
+    # itself to the mean absolute deviation, 4 ** -alpha / (alpha B(alpha, alpha)).
     variance = 1 / (4 * (2 * alpha + 1))
     deviation = 4**-alpha / alpha * math.gamma(2 * alpha) / math.gamma(alpha) ** 2
     for values, expected in [((drawn - 0.5) ** 2, variance), (drawn - 0.5, deviation)]:
@@ -405,11 +465,14 @@ def test_the_coefficient_has_the_moments_of_beta(alpha):
 def test_a_tiny_alpha_gives_numbers(alpha):
     drawn = coefficients(alpha, 200)
     assert ((drawn >= 0.5) & (drawn <= 1)).all()
-    assert drawn.mean() > 0.97  # 1 - alpha log 2 for small alpha: the mean deviation above, expanded
+    # 1 - alpha log 2 for small alpha: the mean deviation above, expanded
+    assert drawn.mean() > 0.97
 
 
 def test_the_coefficient_follows_the_seed_eagerly_and_in_tf_data():
-    eager = [float(transforms.mixup_coefficient(1.0, tf.constant([11, number]))) for number in range(5)]
+    eager = [
+        float(transforms.mixup_coefficient(1.0, tf.constant([11, number]))) for number in range(5)
+    ]
     assert eager == coefficients(1.0, 5).tolist()
     assert len(set(eager)) == 5
 

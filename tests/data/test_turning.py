@@ -1,4 +1,6 @@
-"""TensorFlow's operations follow the rules of `keras_vit.photos.exif` to the letter, on damaged files too."""
+"""TensorFlow's operations follow the rules of `keras_vit.photos.exif` to the letter, on damaged
+files too.
+"""
 
 import numpy as np
 import pytest
@@ -26,9 +28,13 @@ def test_pixels_shapes_and_windows_are_turned_alike(held: int):
     shape = turning.upright_shape(tf.constant(stored.shape), tf.constant(held))
     assert shape.numpy().tolist() == list(expected.shape)
     top, left, height, width = 1, 2, 3, 2
-    window = turning.stored_window(tf.constant([top, left, height, width]), shape, tf.constant(held)).numpy()
+    window = turning.stored_window(
+        tf.constant([top, left, height, width]), shape, tf.constant(held)
+    ).numpy()
     part = stored[window[0] : window[0] + window[2], window[1] : window[1] + window[3]]
-    np.testing.assert_array_equal(exif.upright(part, held), expected[top : top + height, left : left + width])
+    np.testing.assert_array_equal(
+        exif.upright(part, held), expected[top : top + height, left : left + width]
+    )
 
 
 def damaged(file: bytes, rng: np.random.Generator) -> bytes:

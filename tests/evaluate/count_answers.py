@@ -1,4 +1,5 @@
-"""Run as a script by test_accuracy.py: counts over the devices that are named, prints one line of JSON.
+"""Run as a script by test_accuracy.py: counts over the devices that are named, prints one line of
+JSON.
 
 python count_answers.py KIND
 """
@@ -40,7 +41,10 @@ def folder_of(count: int, folder: Path) -> sources.Source:
     return replace(sources.image_folder(folder), class_names=NAMES)  # of one image too
 
 
-kind, changes = sys.argv[1], {"patch_size": 8, "width": 16, "depth": 2, "num_heads": 2, "mlp_dim": 32}
+kind, changes = (
+    sys.argv[1],
+    {"patch_size": 8, "width": 16, "depth": 2, "num_heads": 2, "mlp_dim": 32},
+)
 if kind == "mirrored" and keras.backend.backend() == "tensorflow":
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)

@@ -25,7 +25,9 @@ SCRIPT = Path(__file__).parent / "count_answers.py"
 def classifier(num_classes: int = 7, size: int = 8, activation: str | None = None) -> keras.Model:
     pixels = keras.Input((size, size, 3))
     kernel = keras.initializers.RandomNormal(stddev=0.3, seed=1)
-    head = keras.layers.Dense(num_classes, kernel_initializer=kernel, activation=activation, name="predictions")
+    head = keras.layers.Dense(
+        num_classes, kernel_initializer=kernel, activation=activation, name="predictions"
+    )
     model = keras.Model(pixels, head(keras.layers.Flatten()(pixels)))
     declare(model, "-1..1")
     return model
@@ -34,21 +36,31 @@ def classifier(num_classes: int = 7, size: int = 8, activation: str | None = Non
 def noise(count: int, num_classes: int = 7) -> sources.Source:
     rng = np.random.default_rng(count)
     images = rng.integers(0, 256, (count, 8, 8, 3)).astype(np.uint8)
-    return sources.arrays(images, rng.integers(0, num_classes, count), list("abcdefghijk"[:num_classes]), name="noise")
+    return sources.arrays(
+        images, rng.integers(0, num_classes, count), list("abcdefghijk"[:num_classes]), name="noise"
+    )
 
 
 def by_hand(model: keras.Model, source: sources.Source) -> dict[str, float]:
     """One image at a time, in plain Python."""
     top1 = top5 = loss = 0.0
     for _, image, label in source.examples().as_numpy_iterator():
-        logits = model.predict(image[None] / np.float32(127.5) - np.float32(1), verbose=0)[0].astype(float)
+        logits = model.predict(image[None] / np.float32(127.5) - np.float32(1), verbose=0)[
+            0
+        ].astype(float)
         probabilities = np.exp(logits) / np.exp(logits).sum()
         order = sorted(range(len(logits)), key=lambda number: -logits[number])
         top1 += order[0] == label
         top5 += label in order[:5]
         loss -= np.log(probabilities[label])
     total = source.num_examples
-    return {"top1": top1 / total, "top5": top5 / total, "loss": loss / total, "images": total, "unreadable": 0}
+    return {
+        "top1": top1 / total,
+        "top5": top5 / total,
+        "loss": loss / total,
+        "images": total,
+        "unreadable": 0,
+    }
 
 
 @pytest.mark.parametrize(
@@ -86,15 +98,21 @@ def check(found: dict, expected: dict) -> None:
 
 @pytest.mark.slow
 def test_two_replicas_count_what_one_counts(on_one_device):
-    assert {numbers["images"] for numbers in on_one_device.values()} == {1, 3, 32}  # of 33, one cannot be read
+    # of 33, one cannot be read
+    assert {numbers["images"] for numbers in on_one_device.values()} == {1, 3, 32}
     check(counted(start(SCRIPT, "mirrored"))[0], on_one_device)
 
 
 @pytest.mark.slow
 def test_each_of_two_workers_gets_all_the_answers(on_one_device):
     addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
-    configs = [{"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}} for index in range(2)]
-    for found in counted(*(start(SCRIPT, "multi_worker", TF_CONFIG=json.dumps(config)) for config in configs)):
+    configs = [
+        {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+        for index in range(2)
+    ]
+    for found in counted(
+        *(start(SCRIPT, "multi_worker", TF_CONFIG=json.dumps(config)) for config in configs)
+    ):
         check(found, on_one_device)
 
 
@@ -111,7 +129,8 @@ def test_ranks_and_losses_are_those_worked_out_by_hand():
     answers, shares, ranks, losses = judge(LOGS, np.array([2, 2, 1, 1]))
     assert answers.tolist() == [0, 2, 0, 2]
     np.testing.assert_allclose(shares, [0.5, 0.8, 0.4, 0.5])
-    assert ranks.tolist() == [2, 0, 1, 2]  # of equals, the lowest class comes first, as in the answers
+    # of equals, the lowest class comes first, as in the answers
+    assert ranks.tolist() == [2, 0, 1, 2]
     np.testing.assert_allclose(losses, -np.log([0.2, 0.8, 0.4, 0.25]))
 
 
@@ -137,7 +156,8 @@ def test_confusion_and_classes_are_those_counted_by_hand():
 
 
 def test_the_calibration_error_is_the_one_worked_out_by_hand():
-    # In halves: 0.4 and 0.5 are in the first (it ends at 0.5, with it), right once of two; 0.9 and 1.0, both right.
+    # In halves: 0.4 and 0.5 are in the first (it ends at 0.5, with it), right once of two; 0.9 and
+    # 1.0, both right.
     found = answers_of([0, 0, 0, 0], [0, 1, 0, 0], [0.4, 0.5, 0.9, 1.0])
     confidence, right, counts = found.calibration(2)
     np.testing.assert_allclose(confidence, [0.45, 0.95])
@@ -167,7 +187,15 @@ def test_what_cannot_be_read_is_named_and_counted_unless_it_must_not_be(folder: 
     found = answer(classifier(), source, batch_size=4)
     assert found.unreadable == (str(folder / "c" / "1.png"),)
     assert found.numbers()["images"] == 20 and found.numbers()["unreadable"] == 1
-    assert 7 not in found.indices and found.confusion().sum(axis=1).tolist() == [3, 3, 2, 3, 3, 3, 3]
+    assert 7 not in found.indices and found.confusion().sum(axis=1).tolist() == [
+        3,
+        3,
+        2,
+        3,
+        3,
+        3,
+        3,
+    ]
     with pytest.raises(ValueError, match=r"1\.png cannot be read: "):
         accuracy(classifier(), source, strict=True)
 
@@ -198,7 +226,9 @@ def test_a_model_of_sigmoids_is_an_error():
 
 
 def test_a_single_output_is_an_error_that_says_how_to_give_two():
-    with pytest.raises(ValueError, match=r"gives one number for each image.*Concatenate\(\)\(\[1 - p, p\]\)"):
+    with pytest.raises(
+        ValueError, match=r"gives one number for each image.*Concatenate\(\)\(\[1 - p, p\]\)"
+    ):
         accuracy(classifier(num_classes=1, activation="sigmoid"), noise(3, num_classes=2))
     with pytest.raises(ValueError, match="gives one number for each image"):
         log_probabilities(classifier(num_classes=1), np.zeros((1, 1)))
@@ -221,7 +251,9 @@ def test_pixels_reach_the_model_once_scaled():
     pixels = np.stack([image for _, image, _ in noise(3).examples().as_numpy_iterator()])
     np.testing.assert_allclose(values, (pixels / 127.5 - 1).reshape(3, -1), atol=2e-7)
     declare(plain, "0..1")
-    np.testing.assert_allclose(next(outputs(plain, noise(3))).values, (pixels / 255.0).reshape(3, -1), atol=2e-7)
+    np.testing.assert_allclose(
+        next(outputs(plain, noise(3))).values, (pixels / 255.0).reshape(3, -1), atol=2e-7
+    )
     images = keras.Input((8, 8, 3))
     for scale in (lambda x: keras.ops.divide(x, 255.0), keras.layers.Rescaling(1 / 255)):
         scaled = keras.Model(images, keras.layers.Flatten()(scale(images)))
@@ -245,7 +277,11 @@ def test_a_size_that_the_model_does_not_take_is_an_error():
         next(outputs(keras.Model(images, keras.layers.ReLU()(images)), noise(3)))
     with pytest.raises(ValueError, match="gives squares"):
         wide = keras.Input((6, 10, 3))
-        next(outputs(keras.Model(wide, keras.layers.ReLU()(wide)), noise(3), eval_crop="resize_shorter"))
+        next(
+            outputs(
+                keras.Model(wide, keras.layers.ReLU()(wide)), noise(3), eval_crop="resize_shorter"
+            )
+        )
 
 
 @pytest.mark.parametrize("start", [0, 1, 10, 32, 33])
@@ -254,12 +290,17 @@ def test_outputs_can_start_anywhere(start: int):
     assert [int(i) for part in parts for i in part.indices] == list(range(start, 33))
     whole = np.concatenate([part.values for part in outputs(classifier(), noise(33), batch_size=8)])
     if parts:
-        np.testing.assert_allclose(np.concatenate([part.values for part in parts]), whole[start:], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            np.concatenate([part.values for part in parts]), whole[start:], rtol=1e-5, atol=1e-6
+        )
 
 
 def test_a_softmax_counts_as_one_wherever_it_stands():
     logits = classifier()
-    images, expected = keras.Input((8, 8, 3)), accuracy(classifier(activation="softmax"), noise(20))["loss"]
+    images, expected = (
+        keras.Input((8, 8, 3)),
+        accuracy(classifier(activation="softmax"), noise(20))["loss"],
+    )
     layer = keras.Model(logits.input, keras.layers.Softmax()(logits.output))
     operation = keras.Model(logits.input, keras.ops.softmax(logits.output))
     outer = keras.Model(images, layer(images))
@@ -298,7 +339,12 @@ def test_an_image_without_a_label_is_an_error():
 
 def test_what_is_no_functional_model_of_images_is_an_error():
     with pytest.raises(ValueError, match="must be a functional one"):
-        accuracy(keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Flatten(), keras.layers.Dense(7)]), noise(3))
+        accuracy(
+            keras.Sequential(
+                [keras.Input((8, 8, 3)), keras.layers.Flatten(), keras.layers.Dense(7)]
+            ),
+            noise(3),
+        )
     grey = keras.Input((8, 8, 1))
     with pytest.raises(ValueError, match=r"must take images \(B, H, W, 3\)"):
         accuracy(keras.Model(grey, keras.layers.Dense(7)(keras.layers.Flatten()(grey))), noise(3))

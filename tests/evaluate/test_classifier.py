@@ -19,10 +19,13 @@ TI16 = replace(VIT_VARIANTS["ViT_Ti16"], depth=2)  # as `shallow` has it
 
 
 @pytest.mark.parametrize(
-    ("classifier", "layer"), [("token", "class_token"), ("gap", "encoder_norm"), ("map", "map_head")]
+    ("classifier", "layer"),
+    [("token", "class_token"), ("gap", "encoder_norm"), ("map", "map_head")],
 )
 def test_a_model_is_built_with_the_head_of_its_file(classifier: str, layer: str, tmp_path: Path):
-    np.savez(tmp_path / "file.npz", **checkpoint(TI16, image_size=32, classes=7, classifier=classifier))
+    np.savez(
+        tmp_path / "file.npz", **checkpoint(TI16, image_size=32, classes=7, classifier=classifier)
+    )
     model = build("ViT_Ti16", tmp_path / "file.npz", (48, 32))
     assert model.input_shape == (None, 48, 32, 3)
     assert model.output_shape == (None, 7)
@@ -50,7 +53,9 @@ def test_names_are_read_beside_the_weights(tmp_path: Path):
 
 
 def test_a_saved_model_is_loaded_as_it_is(tmp_path: Path):
-    saved = keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Flatten(), keras.layers.Dense(3, "softmax")])
+    saved = keras.Sequential(
+        [keras.Input((8, 8, 3)), keras.layers.Flatten(), keras.layers.Dense(3, "softmax")]
+    )
     saved.save(tmp_path / "model.keras")
     pixels = np.ones((1, 8, 8, 3), "float32")
     np.testing.assert_allclose(build(tmp_path / "model.keras")(pixels), saved(pixels), rtol=1e-6)
@@ -62,7 +67,9 @@ def test_a_saved_model_is_loaded_as_it_is(tmp_path: Path):
         build(tmp_path / "model.keras", "imagenet")
 
 
-@pytest.mark.parametrize("options", [{}, {"classifier": "gap"}, {"classifier": "map"}, {"representation_size": 24}])
+@pytest.mark.parametrize(
+    "options", [{}, {"classifier": "gap"}, {"classifier": "map"}, {"representation_size": 24}]
+)
 def test_what_stands_before_the_head_is_what_the_head_reads(options: dict, tmp_path: Path):
     arrays = checkpoint(TI16, image_size=32, classes=7, **options)
     np.savez(tmp_path / "file.npz", **arrays)
@@ -73,7 +80,9 @@ def test_what_stands_before_the_head_is_what_the_head_reads(options: dict, tmp_p
     assert vectors.shape == (2, options.get("representation_size", 192))
     np.testing.assert_allclose(vectors, expected, rtol=1e-5, atol=1e-6)
     kernel, bias = whole.get_layer("predictions").get_weights()
-    np.testing.assert_allclose(np.asarray(vectors) @ kernel + bias, whole(pixels), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        np.asarray(vectors) @ kernel + bias, whole(pixels), rtol=1e-4, atol=1e-4
+    )
 
 
 def test_a_file_without_a_head_has_a_representation(tmp_path: Path):
@@ -87,5 +96,7 @@ def test_a_file_without_a_head_has_a_representation(tmp_path: Path):
 def test_a_model_of_gray_images_is_not_for_photographs(tiny_vit, tmp_path):
     model = application(tiny_vit)(weights=None, input_shape=(32, 32, 1), classes=3)
     model.save(tmp_path / "model.keras")
-    with pytest.raises(ValueError, match="takes images of 1 channels, and photographs are read with 3"):
+    with pytest.raises(
+        ValueError, match="takes images of 1 channels, and photographs are read with 3"
+    ):
         build(tmp_path / "model.keras")

@@ -1,4 +1,6 @@
-"""A folder that fills with features: what counts, what is on the disk and when, and what is left at the end."""
+"""A folder that fills with features: what counts, what is on the disk and when, and what is left at
+the end.
+"""
 
 import json
 import sys
@@ -16,7 +18,8 @@ from keras_vit.evaluate.feature_store import FeatureStore, read  # noqa: E402
 pytestmark = pytest.mark.tensorflow
 
 VALUES = np.arange(21, dtype="float32").reshape(7, 3)
-LABELS, INDICES = np.array([0, 1, 2, 0, 1, 2, 0]), np.array([0, 1, 2, 4, 5, 6, 9])  # 3, 7 and 8 could not be read
+# 3, 7 and 8 could not be read
+LABELS, INDICES = np.array([0, 1, 2, 0, 1, 2, 0]), np.array([0, 1, 2, 4, 5, 6, 9])
 
 
 def store(folder: Path, *, is_chief: bool = True, **record) -> FeatureStore:
@@ -54,7 +57,9 @@ def test_rows_come_back_and_only_what_is_finished_is_left(tmp_path: Path):
         read(tmp_path / "absent")
 
 
-def test_what_a_process_left_that_was_killed_after_it_had_finished_is_removed(tmp_path: Path, monkeypatch):
+def test_what_a_process_left_that_was_killed_after_it_had_finished_is_removed(
+    tmp_path: Path, monkeypatch
+):
     with store(tmp_path) as some:
         fill(some, 0, 7)
     with monkeypatch.context() as killed:
@@ -94,7 +99,9 @@ def test_rows_that_counted_and_are_gone_are_noticed(tmp_path: Path, name: str):
         store(tmp_path).__enter__()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="tells files by their descriptors as Linux does")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="tells files by their descriptors as Linux does"
+)
 def test_rows_are_on_the_disk_before_they_count(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(feature_store, "_SECONDS_BETWEEN_SAVES", -1)  # after each batch
     events = recorded_writes.record(monkeypatch)
@@ -107,14 +114,24 @@ def test_rows_are_on_the_disk_before_they_count(tmp_path: Path, monkeypatch):
             assert (tmp_path / "places.partial").stat().st_size == 16 * stop
     events.clear()
     some.finish("mine", ("a", "b", "c"))
-    assert [name for kind, name in events if kind == "renamed"] == ["indices.npy", "labels.npy", "features.json"]
+    assert [name for kind, name in events if kind == "renamed"] == [
+        "indices.npy",
+        "labels.npy",
+        "features.json",
+    ]
 
 
 def test_saves_are_far_apart_while_images_come(tmp_path: Path, monkeypatch):
     now = [100.0]
     monkeypatch.setattr(feature_store.time, "monotonic", lambda: now[0])
     with store(tmp_path) as some:
-        for start, seconds, saved in ((0, 9, False), (1, 10, False), (2, 11, True), (3, 12, False), (4, 22, True)):
+        for start, seconds, saved in (
+            (0, 9, False),
+            (1, 10, False),
+            (2, 11, True),
+            (3, 12, False),
+            (4, 22, True),
+        ):
             (tmp_path / "progress.json").unlink(missing_ok=True)
             now[0] = 100.0 + seconds
             fill(some, start, start + 1)
@@ -131,7 +148,9 @@ def test_another_worker_writes_nothing(tmp_path: Path):
 def test_features_of_something_else_are_refused_and_none_is_an_error(tmp_path: Path):
     with store(tmp_path, size=224) as some:
         fill(some, 0, 4)
-    with pytest.raises(ValueError, match="holds other features: there {'size': 224}, here {'size': 384}"):
+    with pytest.raises(
+        ValueError, match="holds other features: there {'size': 224}, here {'size': 384}"
+    ):
         store(tmp_path, size=384)
     with store(tmp_path / "empty") as nothing:
         nothing.append(VALUES[:0], LABELS[:0], INDICES[:0])

@@ -1,4 +1,6 @@
-"""Features: those that the model computes, one row for each image, in memory and on disk, also after a kill."""
+"""Features: those that the model computes, one row for each image, in memory and on disk, also
+after a kill.
+"""
 
 import os
 import signal
@@ -32,7 +34,9 @@ LABELS = RNG.integers(0, 3, 23)
 @pytest.fixture(scope="module")
 def model() -> keras.Model:
     keras.utils.set_random_seed(0)
-    return keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3), representation_size=20, classes=5)
+    return keras_vit.ViT_Ti16(
+        weights=None, input_shape=(32, 32, 3), representation_size=20, classes=5
+    )
 
 
 @pytest.fixture
@@ -47,7 +51,8 @@ def tokens(model: keras.Model) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    "batch_size", [pytest.param(1, marks=pytest.mark.slow), 7, pytest.param(128, marks=pytest.mark.slow)]
+    "batch_size",
+    [pytest.param(1, marks=pytest.mark.slow), 7, pytest.param(128, marks=pytest.mark.slow)],
 )
 def test_each_layer_gives_what_predict_gives(model, source, batch_size: int):
     all_tokens = tokens(model)
@@ -78,7 +83,9 @@ def test_resnets_and_models_without_a_head_have_features_too():
 
 def test_the_mean_of_patches_of_a_gap_model_is_what_its_head_reads(source):
     model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3), classifier="gap")
-    mean, read = (extract(model, source, layer=layer).values for layer in ("patch_mean", "pre_logits"))
+    mean, read = (
+        extract(model, source, layer=layer).values for layer in ("patch_mean", "pre_logits")
+    )
     np.testing.assert_allclose(mean, read, atol=1e-6)
 
 
@@ -97,7 +104,9 @@ def test_a_folder_holds_what_memory_would(model, source, tmp_path: Path):
 
 def test_what_is_finished_is_not_computed_again(model, source, tmp_path: Path, monkeypatch):
     first = extract(model, source, output=tmp_path)
-    monkeypatch.setattr("keras_vit.evaluate.features.outputs", lambda *_, **__: pytest.fail("computed again"))
+    monkeypatch.setattr(
+        "keras_vit.evaluate.features.outputs", lambda *_, **__: pytest.fail("computed again")
+    )
     again = extract(model, source, output=tmp_path)
     assert (again.values == first.values).all()
 
@@ -115,7 +124,9 @@ def test_a_folder_with_other_features_is_refused(model, source, tmp_path: Path):
     with pytest.raises(ValueError, match="images_sha256"):
         extract(model, sources.arrays(IMAGES[:5], LABELS[:5], name="noise"), output=tmp_path)
     keras.utils.set_random_seed(7)
-    other = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3), representation_size=20, classes=5)
+    other = keras_vit.ViT_Ti16(
+        weights=None, input_shape=(32, 32, 3), representation_size=20, classes=5
+    )
     with pytest.raises(ValueError, match="weights_sha256"):
         extract(other, source, output=tmp_path)
 
@@ -124,8 +135,12 @@ class Killed(Exception):
     pass
 
 
-@pytest.mark.parametrize("after", [pytest.param(1, marks=pytest.mark.slow), 3, pytest.param(4, marks=pytest.mark.slow)])
-def test_an_extraction_goes_on_behind_the_rows_that_were_saved(model, source, tmp_path: Path, monkeypatch, after: int):
+@pytest.mark.parametrize(
+    "after", [pytest.param(1, marks=pytest.mark.slow), 3, pytest.param(4, marks=pytest.mark.slow)]
+)
+def test_an_extraction_goes_on_behind_the_rows_that_were_saved(
+    model, source, tmp_path: Path, monkeypatch, after: int
+):
     """As after a kill: more was written than is said to count, and that is cut off."""
     whole = extract(model, source, output=tmp_path / "whole", batch_size=5)
     monkeypatch.setattr(feature_store, "_SECONDS_BETWEEN_SAVES", -1)  # after each batch
@@ -172,7 +187,9 @@ def folder(tmp_path: Path) -> Path:
     for name in ("a", "b"):
         (tmp_path / "images" / name).mkdir(parents=True)
         for number in range(20):
-            keras.utils.save_img(tmp_path / "images" / name / f"{number:02}.png", IMAGES[number], scale=False)
+            keras.utils.save_img(
+                tmp_path / "images" / name / f"{number:02}.png", IMAGES[number], scale=False
+            )
     return tmp_path / "images"
 
 
@@ -186,7 +203,9 @@ def test_images_that_cannot_be_read_are_left_out_and_named(model, folder: Path, 
         assert features.indices.tolist() == expected and features.values.shape == (38, 20)
         assert (features.labels == (np.array(expected) >= 20)).all()
     lines = (tmp_path / "features" / "unreadable.txt").read_text().splitlines()
-    assert [line.partition("\t")[0] for line in lines] == [str(folder / "a" / name) for name in ("00.png", "19.png")]
+    assert [line.partition("\t")[0] for line in lines] == [
+        str(folder / "a" / name) for name in ("00.png", "19.png")
+    ]
     with pytest.raises(ValueError, match=r"00\.png cannot be read: "):
         extract(model, source, strict=True)
 
@@ -215,7 +234,11 @@ print("done", found.values.shape)
 @pytest.mark.slow
 def test_a_killed_process_goes_on_and_ends_with_the_same_bits(tmp_path: Path):
     def start(folder: str) -> subprocess.Popen:
-        return warm.Popen([sys.executable, "-c", SCRIPT, str(tmp_path / folder)], stdout=subprocess.PIPE, text=True)
+        return warm.Popen(
+            [sys.executable, "-c", SCRIPT, str(tmp_path / folder)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
 
     assert "done (1000, 192)" in start("whole").communicate(timeout=HUNG_SECONDS)[0]
     process, deadline = start("killed"), time.monotonic() + HUNG_SECONDS
@@ -241,7 +264,9 @@ def test_other_pixels_labels_or_precision_are_other_features(model, source, tmp_
             extract(model, other, output=tmp_path)
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
-        half = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3), representation_size=20, classes=5)
+        half = keras_vit.ViT_Ti16(
+            weights=None, input_shape=(32, 32, 3), representation_size=20, classes=5
+        )
     finally:
         keras.config.set_dtype_policy("float32")
     half.set_weights(model.get_weights())
@@ -256,7 +281,11 @@ def test_a_head_of_another_name_is_left_out_too():
     for output in (head, keras.layers.Softmax()(head)):
         assert feature_model(keras.Model(images, output), "pre_logits").output_shape == (None, 6)
     trunk = keras_vit.ViT_Ti16(
-        weights=None, include_top=False, pooling="token", representation_size=20, input_shape=(32, 32, 3)
+        weights=None,
+        include_top=False,
+        pooling="token",
+        representation_size=20,
+        input_shape=(32, 32, 3),
     )
     assert feature_model(trunk, "pre_logits").output_shape == (None, 20)
 

@@ -1,4 +1,6 @@
-"""Few-shot evaluation: the published figures, other ways to solve the same equations, and what must not matter."""
+"""Few-shot evaluation: the published figures, other ways to solve the same equations, and what must
+not matter.
+"""
 
 import json
 import statistics
@@ -20,7 +22,9 @@ from keras_vit.evaluate.fewshot import (  # noqa: E402
     select_ridge,
 )
 
-REFERENCE = json.loads((Path(__file__).parents[1] / "golden" / "fewshot_reference.json").read_text())["cases"]
+REFERENCE = json.loads(
+    (Path(__file__).parents[1] / "golden" / "fewshot_reference.json").read_text()
+)["cases"]
 RIDGES = (2.0**-10, 1.0, 2.0**10, 2.0**19)
 SHAPES = [(5, 3), (20, 50), (49, 50), (50, 50), (51, 50), (200, 50), (8, 120)]  # (examples, width)
 
@@ -34,7 +38,12 @@ def reference_data(seed, n_per, k, d, ntest, spread, **_):
     test_labels = draw.integers(0, k, ntest)
     test = centres[test_labels] + draw.normal(size=(ntest, d))
     scale = np.exp(draw.normal(size=d) * 1.5)
-    return (train * scale).astype(np.float32), train_labels, (test * scale).astype(np.float32), test_labels
+    return (
+        (train * scale).astype(np.float32),
+        train_labels,
+        (test * scale).astype(np.float32),
+        test_labels,
+    )
 
 
 def clouds(num_classes=4, per_class=30, width=12, num_test=300, spread=1.0, seed=0):
@@ -42,7 +51,9 @@ def clouds(num_classes=4, per_class=30, width=12, num_test=300, spread=1.0, seed
     centres = draw.normal(size=(num_classes, width)) * spread
     labels = draw.permutation(np.repeat(np.arange(num_classes), per_class))
     test_labels = draw.integers(0, num_classes, num_test)
-    train, test = (centres[these] + draw.normal(size=(len(these), width)) for these in (labels, test_labels))
+    train, test = (
+        centres[these] + draw.normal(size=(len(these), width)) for these in (labels, test_labels)
+    )
     return train.astype(np.float32), labels, test.astype(np.float32), test_labels
 
 
@@ -61,16 +72,21 @@ def equations(features, labels, num_classes=4):
 
 
 def least_squares(inputs, targets, ridge):
-    """Ridge regression as an ordinary one, with sqrt(ridge) times the identity below the examples."""
+    """Ridge regression as an ordinary one, with sqrt(ridge) times the identity below the
+    examples.
+    """
     width = inputs.shape[1]
     rows = np.vstack([inputs, np.sqrt(ridge) * np.eye(width)])
-    return np.linalg.lstsq(rows, np.vstack([targets, np.zeros((width, targets.shape[1]))]), rcond=None)[0]
+    return np.linalg.lstsq(
+        rows, np.vstack([targets, np.zeros((width, targets.shape[1]))]), rcond=None
+    )[0]
 
 
 def assert_equal_weights(found, expected, tolerance=1e-8):
     assert found.shape == expected.shape
     assert np.abs(found - expected).max() <= tolerance * np.abs(expected).max()
-    np.testing.assert_allclose(found[-1], expected[-1], rtol=tolerance, atol=1e-15)  # the constant's, far smaller
+    # the constant's, far smaller
+    np.testing.assert_allclose(found[-1], expected[-1], rtol=tolerance, atol=1e-15)
 
 
 @pytest.mark.parametrize("case", REFERENCE, ids=["5 per class", "25 per class"])
@@ -81,15 +97,20 @@ def test_the_published_evaluator_is_reproduced(case):
     result = fewshot(train, labels, test, test_labels, shots=(case["n_per"],), ridges=ridges)
     right = np.rint(result.accuracies[0, :, 0] * case["ntest"]).astype(int)
     published = np.rint(np.array(list(case["accuracy"].values())) * case["ntest"]).astype(int)
-    np.testing.assert_allclose(result.accuracies[0], np.repeat(right[:, None] / case["ntest"], 3, axis=1), atol=1e-15)
+    np.testing.assert_allclose(
+        result.accuracies[0], np.repeat(right[:, None] / case["ntest"], 3, axis=1), atol=1e-15
+    )
     assert exponents == [-10, 0, 5, 10, 15, 19]
     assert right[3:].tolist() == published[3:].tolist()
     np.testing.assert_allclose(result.mean[0, 3:], list(case["accuracy"].values())[3:], atol=1e-7)
-    # The smaller constants leave small eigenvalues to the rounding of the published float32: a few images of 2000.
+    # The smaller constants leave small eigenvalues to the rounding of the published float32: a few
+    # images of 2000.
     assert np.abs(right - published).max() <= 4
     # In float64 there is nothing left to chance: every answer is that of least squares.
     inputs, targets = equations(train.astype(np.float64), labels, case["k"])
-    scaled = (test - train.mean(axis=0, dtype=np.float64)) / (train.std(axis=0, dtype=np.float64) + 1e-5)
+    scaled = (test - train.mean(axis=0, dtype=np.float64)) / (
+        train.std(axis=0, dtype=np.float64) + 1e-5
+    )
     scaled = np.column_stack([scaled, np.full(len(test), 100.0)])
     answers = fit_ridge(train, labels, num_classes=case["k"]).answers(test, ridges)
     for ridge, found, count in zip(ridges, answers, right, strict=True):
@@ -99,10 +120,12 @@ def test_the_published_evaluator_is_reproduced(case):
 
 @pytest.mark.parametrize("case", REFERENCE, ids=["5 per class", "25 per class"])
 def test_what_float64_changes_is_the_rounding_of_the_published_float32(case):
-    """The same equations as the published evaluator computes them, in single precision and compiled by XLA.
+    """The same equations as the published evaluator computes them, in single precision and compiled
+    by XLA.
 
-    All twelve figures were equal to the image where this was written. On another processor XLA rounds otherwise: up
-    to 5 of the 2000 images were classified otherwise there, about as many as in float64.
+    All twelve figures were equal to the image where this was written. On another processor XLA
+    rounds otherwise: up to 5 of the 2000 images were classified otherwise there, about as many as
+        in float64.
     """
     jax = pytest.importorskip("jax")
     train, labels, test, test_labels = reference_data(**case)
@@ -112,12 +135,16 @@ def test_what_float64_changes_is_the_rounding_of_the_published_float32(case):
     def answers(train, targets, test):
         mean, deviation = train.mean(axis=0), train.std(axis=0) + 1e-5
         one = ((0, 0), (0, 1))
-        train, test = (jax.numpy.pad((x - mean) / deviation, one, constant_values=100.0) for x in (train, test))
+        train, test = (
+            jax.numpy.pad((x - mean) / deviation, one, constant_values=100.0) for x in (train, test)
+        )
         is_dual = train.shape[0] < train.shape[1]
         values, vectors = jax.numpy.linalg.eigh(train @ train.T if is_dual else train.T @ train)
         left = train.T @ vectors if is_dual else vectors
         right = vectors.T @ (targets if is_dual else train.T @ targets)
-        return jax.lax.map(lambda ridge: (test @ ((left * (1 / (values + ridge))) @ right)).argmax(axis=1), ridges)
+        return jax.lax.map(
+            lambda ridge: (test @ ((left * (1 / (values + ridge))) @ right)).argmax(axis=1), ridges
+        )
 
     targets = 2 * np.eye(case["k"], dtype=np.float32)[labels] - 1
     found = (np.asarray(answers(train, targets, test)) == test_labels).sum(axis=1)
@@ -154,17 +181,24 @@ def test_weights_are_those_of_least_squares(shape, ridge):
 def test_weights_are_those_of_scikit_learn(shape, ridge):
     linear = pytest.importorskip("sklearn.linear_model")
     features, labels = uneven(*shape)
-    theirs = linear.Ridge(alpha=ridge, fit_intercept=False, solver="svd").fit(*equations(features, labels))
+    theirs = linear.Ridge(alpha=ridge, fit_intercept=False, solver="svd").fit(
+        *equations(features, labels)
+    )
     assert_equal_weights(fit_ridge(features, labels, num_classes=4).weights(ridge), theirs.coef_.T)
 
 
 def test_two_examples_by_hand():
-    """Features -1 and 1, so the scaled ones are -s and s with s = 1 / (1 + 1e-5); T = [[1, -1], [-1, 1]]."""
+    """Features -1 and 1, so the scaled ones are -s and s with s = 1 / (1 + 1e-5); T = [[1, -1],
+    [-1, 1]].
+    """
     path = fit_ridge(np.array([[-1.0], [1.0]]), np.array([0, 1]), num_classes=2)
     scaled = 1 / (1 + 1e-5)
     weight = -2 * scaled / (2 * scaled**2 + 3.0)
-    np.testing.assert_allclose(path.weights(3.0), [[weight, -weight], [0.0, 0.0]], rtol=1e-12, atol=1e-15)
-    assert path.answers(np.array([[-0.1], [0.2], [0.0]]), [3.0]).tolist() == [[0, 1, 0]]  # a tie: the first
+    np.testing.assert_allclose(
+        path.weights(3.0), [[weight, -weight], [0.0, 0.0]], rtol=1e-12, atol=1e-15
+    )
+    # a tie: the first
+    assert path.answers(np.array([[-0.1], [0.2], [0.0]]), [3.0]).tolist() == [[0, 1, 0]]
 
 
 def test_an_offset_of_the_features_changes_nothing():
@@ -186,7 +220,8 @@ def test_the_scale_of_the_features_changes_next_to_nothing():
     before, after = (fit_ridge(train * factor, labels, num_classes=4) for factor in (1, 64))
     assert (after.answers(test * 64, RIDGES) == before.answers(test, RIDGES)).mean() > 0.999
     np.testing.assert_allclose(after.weights(1.0), before.weights(1.0), atol=1e-4)
-    assert np.abs(after.weights(1.0) - before.weights(1.0)).max() > 1e-9  # by the 1e-5 that is added to the deviation
+    # by the 1e-5 that is added to the deviation
+    assert np.abs(after.weights(1.0) - before.weights(1.0)).max() > 1e-9
 
 
 def test_the_order_of_the_training_examples_changes_nothing_when_all_are_used():
@@ -239,7 +274,9 @@ def test_a_class_of_exactly_k_examples_is_taken_whole():
 
 def test_each_shot_count_and_seed_is_the_regression_of_its_draw():
     train, labels, test, test_labels = clouds(spread=0.5)
-    result = fewshot(train, labels, test, test_labels, shots=(10, 2), seeds=(4, 9), ridges=(1.0, 64.0))
+    result = fewshot(
+        train, labels, test, test_labels, shots=(10, 2), seeds=(4, 9), ridges=(1.0, 64.0)
+    )
     assert (result.shots, result.seeds, result.ridges) == ((10, 2), (4, 9), (1.0, 64.0))
     for row, shots in enumerate((10, 2)):
         for column, seed in enumerate((4, 9)):
@@ -287,12 +324,23 @@ def test_mean_and_deviation_are_those_of_the_statistics_module():
 
 
 def test_scores_have_names():
-    accuracies = np.array([[[0.25, 0.5, 0.75], [0.5, 0.5, 0.5]], [[0.5, 0.5, 0.5], [0.5, 0.75, 1.0]]])
+    accuracies = np.array(
+        [[[0.25, 0.5, 0.75], [0.5, 0.5, 0.5]], [[0.5, 0.5, 0.5], [0.5, 0.75, 1.0]]]
+    )
     result = FewshotResult(shots=(1, 5), ridges=(1.0, 2.0), seeds=(0, 1, 2), accuracies=accuracies)
-    assert result.scores({1: 1.0, 5: 2.0}) == {"1shot": 0.5, "1shot_std": 0.25, "5shot": 0.75, "5shot_std": 0.25}
-    single = FewshotResult(shots=(1, 5), ridges=(1.0,), seeds=(0,), accuracies=accuracies[:, :1, :1])
+    assert result.scores({1: 1.0, 5: 2.0}) == {
+        "1shot": 0.5,
+        "1shot_std": 0.25,
+        "5shot": 0.75,
+        "5shot_std": 0.25,
+    }
+    single = FewshotResult(
+        shots=(1, 5), ridges=(1.0,), seeds=(0,), accuracies=accuracies[:, :1, :1]
+    )
     assert single.scores() == {"1shot": 0.25, "5shot": 0.5} and np.isnan(single.std).all()
-    with pytest.raises(ValueError, match="must name one of 1, 2 for each of the shots 1, 5, as `select_ridge` does"):
+    with pytest.raises(
+        ValueError, match="must name one of 1, 2 for each of the shots 1, 5, as `select_ridge` does"
+    ):
         result.scores()
     with pytest.raises(ValueError, match="Received: {1: 1.0}"):
         result.scores({1: 1.0})
@@ -304,13 +352,16 @@ def result_of(*rows, ridges=(1.0, 2.0, 4.0, 8.0), shots=None):
     """Mean accuracies: one row for each number of shots, one column for each ridge constant."""
     accuracies = np.array(rows)[..., None] + np.array([-0.05, 0.0, 0.05])
     return FewshotResult(
-        shots=shots or tuple(range(1, 1 + len(rows))), ridges=ridges, seeds=(0, 1, 2), accuracies=accuracies
+        shots=shots or tuple(range(1, 1 + len(rows))),
+        ridges=ridges,
+        seeds=(0, 1, 2),
+        accuracies=accuracies,
     )
 
 
 def test_the_ridge_constant_has_the_best_mean_rank():
-    # 1 shot. Ranks, the worst is 1: pets 1, 3.5, 3.5, 2; cars 3.5, 1, 2, 3.5. Means 2.25, 2.25, 2.75, 2.75: so 4.
-    # 2 shots: pets 1, 2, 3, 4; cars 4, 3, 1, 2. Means 2.5, 2.5, 2, 3: so 8.
+    # 1 shot. Ranks, the worst is 1: pets 1, 3.5, 3.5, 2; cars 3.5, 1, 2, 3.5. Means 2.25, 2.25,
+    # 2.75, 2.75: so 4. 2 shots: pets 1, 2, 3, 4; cars 4, 3, 1, 2. Means 2.5, 2.5, 2, 3: so 8.
     pets = result_of([0.5, 0.7, 0.7, 0.6], [0.1, 0.2, 0.3, 0.4])
     cars = result_of([0.9, 0.8, 0.85, 0.9], [0.9, 0.8, 0.1, 0.2])
     assert select_ridge({"pets": pets, "cars": cars}) == {1: 4.0, 2: 8.0}
@@ -318,18 +369,23 @@ def test_the_ridge_constant_has_the_best_mean_rank():
 
 def test_equal_constants_share_the_mean_of_their_ranks():
     def chosen(pets, cars):
-        return select_ridge({"pets": result_of(pets, ridges=(1, 2, 4)), "cars": result_of(cars, ridges=(1, 2, 4))})[1]
+        return select_ridge(
+            {"pets": result_of(pets, ridges=(1, 2, 4)), "cars": result_of(cars, ridges=(1, 2, 4))}
+        )[1]
 
-    # 1, 2.5, 2.5 and 3, 1, 2: means 2, 1.75, 2.25. If both were second, 1 and 4 would be equal, and 1 chosen.
+    # 1, 2.5, 2.5 and 3, 1, 2: means 2, 1.75, 2.25. If both were second, 1 and 4 would be equal, and
+    # 1 chosen.
     assert chosen([0.2, 0.3, 0.3], [0.3, 0.1, 0.2]) == 4
     # 3, 1, 2 and 1.5, 1.5, 3: means 2.25, 1.25, 2.5. If both of the latter were second, the same.
     assert chosen([0.3, 0.1, 0.2], [0.2, 0.2, 0.3]) == 4
-    # 1, 2.5, 2.5 and 3, 2, 1: means 2, 2.25, 1.75. Ranked by place, 2 and 3 for the equal ones, all would be 2.
+    # 1, 2.5, 2.5 and 3, 2, 1: means 2, 2.25, 1.75. Ranked by place, 2 and 3 for the equal ones, all
+    # would be 2.
     assert chosen([0.2, 0.3, 0.3], [0.3, 0.2, 0.1]) == 2
 
 
 def test_a_large_gain_on_one_data_set_counts_as_one_rank():
-    # Ranks 1, 2, 3 twice and 3, 2, 1 once: means 5/3, 2, 7/3. By mean accuracy the first constant would win.
+    # Ranks 1, 2, 3 twice and 3, 2, 1 once: means 5/3, 2, 7/3. By mean accuracy the first constant
+    # would win.
     small = result_of([0.1, 0.2, 0.3], ridges=(1.0, 2.0, 4.0))
     large = result_of([0.99, 0.5, 0.1], ridges=(1.0, 2.0, 4.0))
     assert select_ridge({"dtd": small, "pets": small, "cars": large}) == {1: 4.0}
@@ -347,19 +403,28 @@ def test_of_equal_constants_the_smallest_is_chosen_in_whatever_order_they_were_t
 def test_selection_agrees_with_scipys_ranks():
     stats = pytest.importorskip("scipy.stats")
     means = np.random.default_rng(0).integers(0, 6, (5, 3, 30)) / 10
-    results = {str(number): result_of(*rows, ridges=OLDER_SWEEP) for number, rows in enumerate(means)}
+    results = {
+        str(number): result_of(*rows, ridges=OLDER_SWEEP) for number, rows in enumerate(means)
+    }
     ranks = stats.rankdata(means, axis=2).mean(axis=0)
     expected = {shots: OLDER_SWEEP[ranks[shots - 1].argmax()] for shots in (1, 2, 3)}
     assert select_ridge(results) == expected
-    assert set(results["0"].scores(expected)) == {f"{shots}shot{end}" for shots in (1, 2, 3) for end in ("", "_std")}
+    assert set(results["0"].scores(expected)) == {
+        f"{shots}shot{end}" for shots in (1, 2, 3) for end in ("", "_std")
+    }
 
 
 def test_results_that_cannot_be_compared_are_refused():
     with pytest.raises(ValueError, match="There is no result"):
         select_ridge({})
     one = result_of([0.5, 0.6], ridges=(1.0, 2.0))
-    others = {"b": result_of([0.5, 0.6], ridges=(1.0, 4.0)), "c": result_of([0.5, 0.6], ridges=(1.0, 2.0), shots=(5,))}
-    with pytest.raises(ValueError, match="must have the same shots and ridges.* Not those of a: b, c"):
+    others = {
+        "b": result_of([0.5, 0.6], ridges=(1.0, 4.0)),
+        "c": result_of([0.5, 0.6], ridges=(1.0, 2.0), shots=(5,)),
+    }
+    with pytest.raises(
+        ValueError, match="must have the same shots and ridges.* Not those of a: b, c"
+    ):
         select_ridge({"a": one, **others, "d": one})
 
 
@@ -369,27 +434,60 @@ FEATURES, LABELS, TEST, TEST_LABELS = clouds(num_classes=3, per_class=30, width=
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"train_features": FEATURES[0]}, r"`train_features` must be numbers of shape \(examples, width\).*\(4,\)"),
-        ({"train_features": FEATURES[:0]}, r"`train_features` must be .* at least one of each. .*\(0, 4\)"),
-        ({"test_features": TEST[:, :0]}, r"`test_features` must be numbers of shape \(examples, 4\).*\(6, 0\)"),
-        ({"test_features": TEST[:, :3]}, r"`test_features` must be numbers of shape \(examples, 4\).*\(6, 3\)"),
+        (
+            {"train_features": FEATURES[0]},
+            r"`train_features` must be numbers of shape \(examples, width\).*\(4,\)",
+        ),
+        (
+            {"train_features": FEATURES[:0]},
+            r"`train_features` must be .* at least one of each. .*\(0, 4\)",
+        ),
+        (
+            {"test_features": TEST[:, :0]},
+            r"`test_features` must be numbers of shape \(examples, 4\).*\(6, 0\)",
+        ),
+        (
+            {"test_features": TEST[:, :3]},
+            r"`test_features` must be numbers of shape \(examples, 4\).*\(6, 3\)",
+        ),
         ({"test_features": TEST.astype(complex)}, "`test_features` must be numbers.* complex128"),
         ({"test_features": TEST.astype(str)}, "`test_features` must be numbers"),
-        ({"train_labels": LABELS[1:]}, r"`train_labels` must be integers of shape \(90,\).*\(89,\)"),
-        ({"test_labels": TEST_LABELS[:, None]}, r"`test_labels` must be integers of shape \(6,\).*\(6, 1\)"),
-        ({"test_labels": TEST_LABELS.astype(float)}, "`test_labels` must be integers.* Received: float64"),
+        (
+            {"train_labels": LABELS[1:]},
+            r"`train_labels` must be integers of shape \(90,\).*\(89,\)",
+        ),
+        (
+            {"test_labels": TEST_LABELS[:, None]},
+            r"`test_labels` must be integers of shape \(6,\).*\(6, 1\)",
+        ),
+        (
+            {"test_labels": TEST_LABELS.astype(float)},
+            "`test_labels` must be integers.* Received: float64",
+        ),
         ({"train_labels": LABELS == 1}, "`train_labels` must be integers.* Received: bool"),
         ({"train_labels": LABELS - 1}, "`train_labels` must be 0 to 2. Received: -1 to 1."),
-        ({"class_names": ["cat", "dog"]}, "`train_labels` must be 0 to 1. Received: 0 to 2. `test_labels` must be"),
-        ({"train_labels": LABELS * 0, "test_labels": TEST_LABELS * 0}, "at least two classes to .* Received: 0."),
+        (
+            {"class_names": ["cat", "dog"]},
+            "`train_labels` must be 0 to 1. Received: 0 to 2. `test_labels` must be",
+        ),
+        (
+            {"train_labels": LABELS * 0, "test_labels": TEST_LABELS * 0},
+            "at least two classes to .* Received: 0.",
+        ),
         ({"class_names": []}, "at least two classes to tell apart. Received: none."),
         ({"class_names": ["cat"]}, "at least two classes to tell apart. Received: cat."),
-        ({"shots": (5, 31)}, r"3 of the 3 classes have fewer than 31 training examples: 0 \(30\), 1 \(30\), 2 \(30\)"),
+        (
+            {"shots": (5, 31)},
+            r"3 of the 3 classes have fewer than 31 training examples: 0 \(30\), 1 \(30\), 2 \(30\)",
+        ),
         (
             {"class_names": ["cat", "dog", "bat", "eel"]},
             r"1 of the 4 classes .* than 25 .*: eel \(0\). Add examples",
         ),
-        ({"test_labels": TEST_LABELS + 1}, r"1 of the 4 classes have fewer than 25 training examples: 3 \(0\)"),
+        (
+            {"test_labels": TEST_LABELS + 1},
+            r"1 of the 4 classes have fewer than 25 training examples: 3 \(0\)",
+        ),
         ({"shots": ()}, r"`shots` must be different integers, at least 1. Received: \[\]"),
         ({"shots": (0, 1)}, r"`shots` must be different integers, at least 1. Received: \[0, 1\]"),
         ({"shots": (1, 5, 1)}, r"`shots` must be different integers.*\[1, 5, 1\]"),
@@ -423,7 +521,9 @@ def test_what_makes_no_sense_is_refused(changes, message):
 
 def test_long_lists_are_cut():
     labels = np.arange(25)
-    with pytest.raises(ValueError, match=r"25 of the 25 classes .* 9 \(1\) and 15 more. Every class has 1"):
+    with pytest.raises(
+        ValueError, match=r"25 of the 25 classes .* 9 \(1\) and 15 more. Every class has 1"
+    ):
         draw_shots(labels, 2, seed=0, class_names=range(25))
 
 
@@ -432,7 +532,9 @@ def test_the_first_row_that_is_not_finite_is_named(value, monkeypatch):
     monkeypatch.setattr(labelled, "_BLOCK", 40)  # ten rows at once
     train, test = FEATURES.copy(), np.repeat(TEST, 5, axis=0)
     test[[17, 25], 2] = value
-    with pytest.raises(ValueError, match="Row 17 of `test_features` has values that are NaN or infinite"):
+    with pytest.raises(
+        ValueError, match="Row 17 of `test_features` has values that are NaN or infinite"
+    ):
         fewshot(train, LABELS, test, np.repeat(TEST_LABELS, 5))
     rows = np.sort(draw_shots(LABELS, 25, seed=0, class_names="abc"), axis=None)
     train[rows[[40, 50]], 0] = value
@@ -441,7 +543,10 @@ def test_the_first_row_that_is_not_finite_is_named(value, monkeypatch):
 
 
 def test_a_regression_of_what_does_not_fit_is_refused():
-    with pytest.raises(ValueError, match=r"`labels` must be integers of shape \(90,\), one for each row of `features`"):
+    with pytest.raises(
+        ValueError,
+        match=r"`labels` must be integers of shape \(90,\), one for each row of `features`",
+    ):
         fit_ridge(FEATURES, LABELS[1:], num_classes=3)
     with pytest.raises(ValueError, match="`labels` must be 0 to 1. Received: 0 to 2"):
         fit_ridge(FEATURES, LABELS, num_classes=2)
@@ -457,7 +562,10 @@ def test_training_rows_that_are_not_drawn_are_not_looked_at():
     features[others] = np.nan
     assert (
         len(others)
-        and (fewshot(features, LABELS, TEST, TEST_LABELS, shots=(1, 5)).accuracies == before.accuracies).all()
+        and (
+            fewshot(features, LABELS, TEST, TEST_LABELS, shots=(1, 5)).accuracies
+            == before.accuracies
+        ).all()
     )
 
 
@@ -466,8 +574,15 @@ def test_any_kind_of_number_will_do_and_nothing_is_modified(kind):
     draw = np.random.default_rng(0)
     train, test = (draw.integers(0, 200, (size, 6)) for size in (120, 40))
     labels, test_labels = np.repeat(np.arange(4), 30), draw.integers(0, 4, 40)
-    expected = fewshot(train.astype(np.float32), labels, test.astype(np.float32), test_labels).accuracies
-    arrays = [train.astype(kind), labels.astype(np.uint64), test.astype(kind), test_labels.astype(np.uint8)]
+    expected = fewshot(
+        train.astype(np.float32), labels, test.astype(np.float32), test_labels
+    ).accuracies
+    arrays = [
+        train.astype(kind),
+        labels.astype(np.uint64),
+        test.astype(kind),
+        test_labels.astype(np.uint8),
+    ]
     for array in arrays:
         array.setflags(write=False)
     assert (fewshot(*arrays).accuracies == expected).all()
@@ -479,7 +594,9 @@ def test_memory_mapped_features_give_the_same_bits(tmp_path):
     train, labels, test, test_labels = clouds(spread=0.5)
     np.save(tmp_path / "train.npy", train)
     np.save(tmp_path / "test.npy", test)
-    mapped, mapped_test = (np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in ("train", "test"))
+    mapped, mapped_test = (
+        np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in ("train", "test")
+    )
     assert isinstance(mapped, np.memmap)
     expected = fewshot(train, labels, test, test_labels, ridges=RIDGES).accuracies
     found = fewshot(mapped, labels, mapped_test, test_labels, ridges=RIDGES).accuracies
@@ -488,7 +605,8 @@ def test_memory_mapped_features_give_the_same_bits(tmp_path):
 
 def test_a_large_test_set_is_never_copied(tmp_path):
     train, labels, _, _ = clouds(width=1024, num_test=1)
-    test = np.lib.format.open_memmap(tmp_path / "test.npy", "w+", np.float32, (30_000, 1024))  # 123 MB of zeros
+    # 123 MB of zeros
+    test = np.lib.format.open_memmap(tmp_path / "test.npy", "w+", np.float32, (30_000, 1024))
     tracemalloc.start()
     try:
         fewshot(train, labels, test, np.zeros(len(test), int), shots=(25,), seeds=(0,))

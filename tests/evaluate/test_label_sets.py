@@ -1,4 +1,6 @@
-"""Several right classes for an image, or none: against counts by hand and the formula of ReaL's authors."""
+"""Several right classes for an image, or none: against counts by hand and the formula of ReaL's
+authors.
+"""
 
 import dataclasses
 
@@ -22,13 +24,16 @@ def images_of(shades: list[int]) -> sources.Source:
 
 
 def nearest_shade(num_classes: int = 20) -> keras.Model:
-    """Prefers the class whose number is nearest to the shade p: -(p - c)² is p·2c - c² but for what all c share."""
+    """Prefers the class whose number is nearest to the shade p: -(p - c)² is p·2c - c² but for what
+    all c share.
+    """
     pixels = keras.Input((8, 8, 3))
     levels = keras.layers.Rescaling(127.5, 127.5)(pixels)
     dense = keras.layers.Dense(num_classes)
     model = keras.Model(pixels, dense(keras.layers.GlobalAveragePooling2D()(levels)))
     classes = np.arange(num_classes)
-    dense.set_weights([np.outer([1, 0, 0], 2 * classes), -(classes**2)])  # the three channels are equal
+    # the three channels are equal
+    dense.set_weights([np.outer([1, 0, 0], 2 * classes), -(classes**2)])
     return model
 
 
@@ -37,7 +42,9 @@ RIGHT = ((3,), (4, 12), (), (7, 19), (1, 2), ())
 
 
 def test_an_image_is_counted_by_its_set_and_left_out_without_one():
-    found = label_set_accuracy(nearest_shade(), LabelSets(source=images_of(SHADES), right=RIGHT), batch_size=3)
+    found = label_set_accuracy(
+        nearest_shade(), LabelSets(source=images_of(SHADES), right=RIGHT), batch_size=3
+    )
     # 3 and 12 are right at once; 7 is among the five nearest to 9; 1 and 2 are far from 18.
     assert found == {
         "real/top1": 2 / 4,
@@ -52,9 +59,15 @@ def test_an_image_is_counted_by_its_set_and_left_out_without_one():
 def test_top_1_is_what_the_authors_of_real_compute(batch_size):
     generator = np.random.default_rng(0)
     shades = generator.integers(0, 20, 37).tolist()
-    right = tuple(tuple(generator.choice(20, size=generator.integers(0, 9), replace=False).tolist()) for _ in range(37))
+    right = tuple(
+        tuple(generator.choice(20, size=generator.integers(0, 9), replace=False).tolist())
+        for _ in range(37)
+    )
     found = label_set_accuracy(
-        nearest_shade(), LabelSets(source=images_of(shades), right=right), batch_size=batch_size, prefix="x"
+        nearest_shade(),
+        LabelSets(source=images_of(shades), right=right),
+        batch_size=batch_size,
+        prefix="x",
     )
     # google-research/reassessed-imagenet, README.md, with the shade for the prediction.
     is_correct = [prediction in right[i] for i, prediction in enumerate(shades) if right[i]]
@@ -67,7 +80,9 @@ def test_only_allowed_classes_are_answers():
     sets = LabelSets(source=images_of([3, 3]), right=((5,), (0,)), allowed=(0, 5, 6))
     found = label_set_accuracy(nearest_shade(), sets, prefix="part")
     assert (found["part/top1"], found["part/top5"]) == (0.5, 1.0)
-    found = label_set_accuracy(nearest_shade(), LabelSets(source=sets.source, right=sets.right), prefix="all")
+    found = label_set_accuracy(
+        nearest_shade(), LabelSets(source=sets.source, right=sets.right), prefix="all"
+    )
     assert (found["all/top1"], found["all/top5"]) == (0.0, 0.5)
 
 
@@ -84,7 +99,9 @@ def test_ranks_do_not_depend_on_scale_or_on_how_rows_are_put_together():
     right = [(row, row + 7) for row in range(30)]
     ranks = best_ranks(values, right)
     assert (best_ranks(np.exp(values / 3), right) == ranks).all()
-    assert [best_ranks(values[row : row + 1], right[row : row + 1])[0] for row in range(30)] == ranks.tolist()
+    assert [
+        best_ranks(values[row : row + 1], right[row : row + 1])[0] for row in range(30)
+    ] == ranks.tolist()
     alone = np.array([best_ranks(values, [(labels[side],) for labels in right]) for side in (0, 1)])
     assert (alone.min(axis=0) == ranks).all()
 
@@ -93,7 +110,10 @@ def test_of_many_equal_values_the_lowest_class_comes_first():
     values = np.random.default_rng(2).integers(0, 4, (20, 1000)).astype("float32")
     right = [(50 * row + 3,) for row in range(20)]
     by_hand = [
-        sum(other > row[label] or (other == row[label] and place < label) for place, other in enumerate(row))
+        sum(
+            other > row[label] or (other == row[label] and place < label)
+            for place, other in enumerate(row)
+        )
         for row, (label,) in zip(values, right, strict=True)
     ]
     assert best_ranks(values, right).tolist() == by_hand
@@ -107,10 +127,14 @@ def test_ranks_of_nan_are_refused():
 def test_an_unreadable_image_is_left_out_and_counted(tmp_path):
     (tmp_path / "class 0").mkdir()
     for number, shade in enumerate([2, 3, 4]):
-        keras.utils.save_img(tmp_path / "class 0" / f"{number}.png", np.full((8, 8, 3), shade), scale=False)
+        keras.utils.save_img(
+            tmp_path / "class 0" / f"{number}.png", np.full((8, 8, 3), shade), scale=False
+        )
     (tmp_path / "class 0" / "1.png").write_bytes(b"no image")
     folder = sources.image_folder(tmp_path)
-    sets = LabelSets(source=dataclasses.replace(folder, class_names=tuple(NAMES)), right=((2,), (3,), (3,)))
+    sets = LabelSets(
+        source=dataclasses.replace(folder, class_names=tuple(NAMES)), right=((2,), (3,), (3,))
+    )
     found = label_set_accuracy(nearest_shade(), sets)
     assert (found["real/top1"], found["real/images"], found["real/unreadable"]) == (0.5, 2, 1)
     with pytest.raises(ValueError, match=r"1\.png cannot be read: cannot identify image file"):
@@ -119,7 +143,9 @@ def test_an_unreadable_image_is_left_out_and_counted(tmp_path):
 
 def test_a_model_with_other_classes_is_refused():
     sets = LabelSets(source=images_of([1]), right=((1,),))
-    with pytest.raises(ValueError, match="shades is about 20 classes: .* The model gives, for each image: 10. Take"):
+    with pytest.raises(
+        ValueError, match="shades is about 20 classes: .* The model gives, for each image: 10. Take"
+    ):
         label_set_accuracy(nearest_shade(10), sets)
     pixels = keras.Input((8, 8, 3))
     with pytest.raises(ValueError, match="The model gives, for each image: 8 x 8 x 3"):

@@ -1,4 +1,6 @@
-"""The command `evaluate`: which images are measured on in which order of classes, and what is said of it."""
+"""The command `evaluate`: which images are measured on in which order of classes, and what is said
+of it.
+"""
 
 import csv
 import json
@@ -36,13 +38,18 @@ def colors(tmp_path: Path) -> Path:
 
 
 def model_of(path: Path, order: list[str], classes: int = 3) -> Path:
-    """A saved model that says which colour is strongest, with its classes in the order that is given."""
+    """A saved model that says which colour is strongest, with its classes in the order that is
+    given.
+    """
     channels = {"red": 0, "green": 1, "blue": 2}
     kernel = np.zeros((3, classes), np.float32)
     for place, name in enumerate(order):
         kernel[channels[name], place] = 3.0
     images = keras.Input((8, 8, 3))
-    head, centred = keras.layers.Dense(classes, name="predictions"), keras.layers.Rescaling(1 / 127.5, offset=-1)
+    head, centred = (
+        keras.layers.Dense(classes, name="predictions"),
+        keras.layers.Rescaling(1 / 127.5, offset=-1),
+    )
     model = keras.Model(images, head(keras.layers.GlobalAveragePooling2D()(centred(images))))
     head.set_weights([kernel, np.zeros(classes, np.float32)])
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -54,12 +61,21 @@ def test_it_counts_says_and_writes(colors: Path, tmp_path: Path, capsys: pytest.
     model = model_of(tmp_path / "model.keras", ["blue", "green", "red"])  # as the folders: by name
     (colors / "blue" / "broken.png").write_bytes(b"no image")
     found = measure(model, colors, output=tmp_path / "report")
-    assert found["top1"] == pytest.approx(6 / 7) and (found["images"], found["unreadable"]) == (7, 1)
+    assert found["top1"] == pytest.approx(6 / 7) and (found["images"], found["unreadable"]) == (
+        7,
+        1,
+    )
     said = " ".join(capsys.readouterr().out.split())
-    assert "named correctly 85.71 %" in said and "could not be read 1" in said and "images 7" in said
+    assert (
+        "named correctly 85.71 %" in said and "could not be read 1" in said and "images 7" in said
+    )
     assert json.loads((tmp_path / "report" / "results.json").read_text()) == found
     page = (tmp_path / "report" / "report.md").read_text()
-    assert "**85.71% of 7 images named correctly**" in page and "| green | 3 | 66.7% |" in page and "broken.png" in page
+    assert (
+        "**85.71% of 7 images named correctly**" in page
+        and "| green | 3 | 66.7% |" in page
+        and "broken.png" in page
+    )
     for picture in ("confusion.png", "calibration.png", "errors.png"):
         assert f"]({picture})" in page and (tmp_path / "report" / picture).stat().st_size > 5000
     with open(tmp_path / "report" / "answers.csv", encoding="utf-8", newline="") as file:
@@ -67,7 +83,9 @@ def test_it_counts_says_and_writes(colors: Path, tmp_path: Path, capsys: pytest.
     assert [row["answer"] for row in rows if row["right"] == "0"] == ["red"] and len(rows) == 7
 
 
-def test_the_classes_of_the_model_decide_the_order(colors: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
+def test_the_classes_of_the_model_decide_the_order(
+    colors: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+):
     """The folders are sorted by name; the model's classes are not."""
     model = model_of(tmp_path / "model" / "model.keras", ["red", "blue", "green"])
     assert measure(model, colors)["top1"] < 0.5  # nobody told
@@ -95,7 +113,8 @@ def test_wordnet_ids_and_numbers_are_imagenet_s_for_a_model_of_a_thousand(tmp_pa
     for name in ("n01443537", "n01440764"):
         save(tmp_path / "ids" / name / "1.png", (1, 2, 3))
     assert find_test_set(tmp_path / "ids", 1000).source.labels.tolist() == [0, 1]
-    assert len(find_test_set(tmp_path / "ids", 2).source.class_names) == 2  # two classes like any others
+    # two classes like any others
+    assert len(find_test_set(tmp_path / "ids", 2).source.class_names) == 2
     for name in ("10", "9"):
         save(tmp_path / "numbers" / name / "1.png", (1, 2, 3))
     assert find_test_set(tmp_path / "numbers", 1000).source.labels.tolist() == [10, 9]
@@ -108,7 +127,9 @@ def test_real_labels_are_measured_with(tmp_path: Path, capsys: pytest.CaptureFix
     test = find_test_set(tmp_path / "val", 1000, real=tmp_path / "real.json")
     assert isinstance(test.images, LabelSets) and test.published == "imagenet_real"
     model = model_of(tmp_path / "ViT_B16.keras", ["red", "green", "blue"], classes=1000)
-    found = measure(model, tmp_path / "val", real=tmp_path / "real.json", output=tmp_path / "report")
+    found = measure(
+        model, tmp_path / "val", real=tmp_path / "real.json", output=tmp_path / "report"
+    )
     assert (found["real/top1"], found["real/images"], found["real/excluded"]) == (0.5, 2, 1)
     said = " ".join(capsys.readouterr().out.split())
     assert "named correctly 50.00 %" in said and "without a right class, not counted 1" in said
@@ -117,7 +138,9 @@ def test_real_labels_are_measured_with(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_published_numbers_are_those_of_the_model_and_the_data():
-    assert [row.accuracy for row in published_rows("ViT_L16", "pets", 384) if row.table == "Table 5"] == [
+    assert [
+        row.accuracy for row in published_rows("ViT_L16", "pets", 384) if row.table == "Table 5"
+    ] == [
         *(93.64, 94.73, 97.11),
     ]
     assert published_rows("ViT_Ti16", "pets", 384) == published_rows("ViT_L16", "", 384) == []
@@ -131,7 +154,9 @@ def test_a_data_set_of_tfds_is_named_with_its_split(text: str):
 
 def test_the_number_of_classes_must_fit(colors: Path, tmp_path: Path):
     model = model_of(tmp_path / "model.keras", ["red"], classes=5)
-    with pytest.raises(ValueError, match="gives 5 values for each image, and .*colors has 3 classes"):
+    with pytest.raises(
+        ValueError, match="gives 5 values for each image, and .*colors has 3 classes"
+    ):
         measure(model, colors)
 
 
@@ -165,7 +190,13 @@ def test_published_numbers_need_the_whole_test_set(tmp_path: Path):
 @pytest.mark.parametrize(
     # As TensorFlow Datasets counts the splits that the papers measure on.
     ("dataset", "count"),
-    [("imagenet", 50_000), ("cifar10", 10_000), ("cifar100", 10_000), ("pets", 3669), ("flowers102", 6149)],
+    [
+        ("imagenet", 50_000),
+        ("cifar10", 10_000),
+        ("cifar100", 10_000),
+        ("pets", 3669),
+        ("flowers102", 6149),
+    ],
 )
 def test_the_test_sets_of_the_papers_are_known_by_their_size(dataset: str, count: int):
     for number, published in ((count, dataset), (count - 1, ""), (count + 1, "")):

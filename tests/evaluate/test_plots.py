@@ -32,7 +32,8 @@ def test_a_confusion_is_drawn_for_few_and_for_many_classes(tmp_path: Path, num_c
     rows, columns = np.nonzero(dark)
     middle = columns < found.shape[1] * 0.8  # the color bar aside
     order = np.argsort(rows[middle])
-    assert np.corrcoef(rows[middle][order], columns[middle][order])[0, 1] > 0.7  # along the diagonal
+    # along the diagonal
+    assert np.corrcoef(rows[middle][order], columns[middle][order])[0, 1] > 0.7
     assert {path.name for path in tmp_path.iterdir()} == {"c.png"}
 
 
@@ -42,7 +43,9 @@ def test_odd_names_are_drawn_without_a_warning(tmp_path: Path):
         warnings.simplefilter("error")
         draw_confusion(tmp_path / "c.png", counts, ODD)
         small = [np.zeros((4, 9, 3), np.uint8)] * 7
-        draw_mistakes(tmp_path / "m.png", small, list(range(7)), list(range(7))[::-1], [0.9] * 7, ODD)
+        draw_mistakes(
+            tmp_path / "m.png", small, list(range(7)), list(range(7))[::-1], [0.9] * 7, ODD
+        )
     assert min(pixels(tmp_path / "m.png").shape[:2]) > 300
 
 
@@ -59,7 +62,9 @@ def test_every_mistake_is_in_the_picture(tmp_path: Path):
     assert all((found == color).all(axis=-1).sum() > 10_000 for color in colors)
 
 
-def test_nothing_is_left_of_a_picture_that_could_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_nothing_is_left_of_a_picture_that_could_not_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError):
         draw_confusion(tmp_path / "c.png", np.eye(2, dtype=int), ["a", "b"])

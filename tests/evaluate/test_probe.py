@@ -1,4 +1,6 @@
-"""The linear probe: the optimum found in other ways, what the choice may see, and what is refused."""
+"""The linear probe: the optimum found in other ways, what the choice may see, and what is
+refused.
+"""
 
 import logging
 import sys
@@ -25,7 +27,8 @@ def clouds(num_classes=3, per_class=20, width=4, spread=1.0, seed=0):
     labels = draw.permutation(np.repeat(np.arange(num_classes), per_class))
     test_labels = draw.integers(0, num_classes, 300)
     train, test = (
-        (centres[these] + draw.normal(size=(len(these), width))) * scale + offset for these in (labels, test_labels)
+        (centres[these] + draw.normal(size=(len(these), width))) * scale + offset
+        for these in (labels, test_labels)
     )
     return train, labels, test, test_labels
 
@@ -35,7 +38,12 @@ def digits():
     images, labels = pytest.importorskip("sklearn.datasets").load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(labels))
     train, test = order[:1437], order[1437:]
-    return images[train].astype(np.float32), labels[train], images[test].astype(np.float32), labels[test]
+    return (
+        images[train].astype(np.float32),
+        labels[train],
+        images[test].astype(np.float32),
+        labels[test],
+    )
 
 
 def objective(kernel, bias, features, labels, regularization):
@@ -51,7 +59,10 @@ def test_the_gradient_is_zero_at_the_optimum(num_classes, regularization):
     features, labels, *test = clouds(num_classes)
     result = linear_probe(features, labels, *test, regularizations=(regularization,))
     std = features.std(axis=0)
-    errors = scipy.special.softmax(features @ result.kernel + result.bias, axis=1) - np.eye(num_classes)[labels]
+    errors = (
+        scipy.special.softmax(features @ result.kernel + result.bias, axis=1)
+        - np.eye(num_classes)[labels]
+    )
     scaled = (features - features.mean(axis=0)) / std
     gradient = scaled.T @ errors + regularization * result.kernel * std[:, None]
     assert result.converged
@@ -69,11 +80,15 @@ def test_a_general_minimizer_finds_the_same_weights(num_classes):
         return objective(weights[:-1], weights[-1], features, labels, 2.0)
 
     start = np.zeros((3, num_classes))
-    found = scipy.optimize.minimize(lambda flat: loss(flat.reshape(start.shape)), start.ravel(), method="BFGS")
+    found = scipy.optimize.minimize(
+        lambda flat: loss(flat.reshape(start.shape)), start.ravel(), method="BFGS"
+    )
     weights = found.x.reshape(start.shape)
     assert found.fun == pytest.approx(loss(np.vstack([result.kernel, result.bias])), abs=1e-6)
     np.testing.assert_allclose(result.kernel, weights[:-1], atol=1e-3)
-    np.testing.assert_allclose(result.bias - result.bias.mean(), weights[-1] - weights[-1].mean(), atol=1e-3)
+    np.testing.assert_allclose(
+        result.bias - result.bias.mean(), weights[-1] - weights[-1].mean(), atol=1e-3
+    )
 
 
 def test_handwritten_digits():
@@ -115,13 +130,18 @@ def test_the_scale_of_the_features_does_not_matter():
     found = linear_probe(train, labels, test, test_labels, regularizations=(1.0, 100.0))
     factor, offset = np.array([1e-3, 1.0, 50.0, -7.0]), np.array([0.0, 5.0, -3.0, 1.0])
     scaled = linear_probe(
-        train * factor + offset, labels, test * factor + offset, test_labels, regularizations=(1.0, 100.0)
+        train * factor + offset,
+        labels,
+        test * factor + offset,
+        test_labels,
+        regularizations=(1.0, 100.0),
     )
     assert scaled.scores() == found.scores()
     np.testing.assert_allclose(scaled.kernel * factor[:, None], found.kernel, rtol=1e-2, atol=1e-4)
 
 
-# --- the choice ------------------------------------------------------------------------------------------------------
+# --- the choice
+# ------------------------------------------------------------------------------------------------------
 
 
 def rare():
@@ -131,7 +151,8 @@ def rare():
 
 
 def test_the_choice_by_hand():
-    # Held out are nine and one. The strongest answers with the frequent class: right on nine of ten.
+    # Held out are nine and one. The strongest answers with the frequent class: right on nine of
+    # ten.
     result = linear_probe(*rare(), regularizations=(0.01, 0.1, 1e6))
     assert result.dev_accuracies == {1e6: 0.9, 0.1: 1.0, 0.01: 1.0}
     assert result.regularization == 0.1  # the stronger of two that are equally good
@@ -139,7 +160,8 @@ def test_the_choice_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("regularizations", "which"), [((0.1, 0.01), "0.1, is the strongest"), ((1e6, 1e5, 0.1), "0.1, is the weakest")]
+    ("regularizations", "which"),
+    [((0.1, 0.01), "0.1, is the strongest"), ((1e6, 1e5, 0.1), "0.1, is the weakest")],
 )
 def test_a_choice_at_the_edge_is_reported(regularizations, which, caplog):
     with caplog.at_level(logging.WARNING, "absl"):
@@ -153,7 +175,10 @@ def test_the_test_set_has_no_part_in_the_choice():
     garbage = linear_probe(train, labels, -100 * test, (test_labels + 1) % 3)
     assert list(found.dev_accuracies) == sorted(REGULARIZATIONS, reverse=True)
     assert garbage.accuracy != found.accuracy
-    assert (garbage.regularization, garbage.dev_accuracies) == (found.regularization, found.dev_accuracies)
+    assert (garbage.regularization, garbage.dev_accuracies) == (
+        found.regularization,
+        found.dev_accuracies,
+    )
     np.testing.assert_array_equal(garbage.kernel, found.kernel)
 
 
@@ -161,9 +186,13 @@ def test_what_is_held_out_is_not_learned_from():
     train, labels, test, test_labels = clouds()
     rest, dev = split_by_class(labels, 0.3, seed=0)
     train[dev[0]] *= 1e4  # if the scale knew of it, all others would be alike
-    found = linear_probe(train, labels, test, test_labels, regularizations=(10.0, 1.0), dev_share=0.3)
+    found = linear_probe(
+        train, labels, test, test_labels, regularizations=(10.0, 1.0), dev_share=0.3
+    )
     for regularization, accuracy in found.dev_accuracies.items():
-        alone = linear_probe(train[rest], labels[rest], train[dev], labels[dev], regularizations=(regularization,))
+        alone = linear_probe(
+            train[rest], labels[rest], train[dev], labels[dev], regularizations=(regularization,)
+        )
         assert accuracy == pytest.approx(alone.accuracy, abs=1e-12)
         assert accuracy > 0.6
 
@@ -186,7 +215,9 @@ def test_the_winner_is_fitted_to_all_of_the_training_set():
 def test_where_the_search_begins_does_not_matter():
     """One after the other each begins at the solution before; alone it begins at zero."""
     train, labels, *test = digits()
-    examples = module.checked((train, labels, *test), regularizations=(1.0,), dev_share=0.1, class_names=None)
+    examples = module.checked(
+        (train, labels, *test), regularizations=(1.0,), dev_share=0.1, class_names=None
+    )
     rows, path = np.arange(len(labels)), (1000.0, 100.0, 10.0, 1.0)
     for regularization, found in zip(path, module._solutions(examples, rows, path), strict=True):
         (alone,) = module._solutions(examples, rows, (regularization,))
@@ -194,18 +225,25 @@ def test_where_the_search_begins_does_not_matter():
         assert found.accuracy(*test, np.arange(360)) == alone.accuracy(*test, np.arange(360))
 
 
-@pytest.mark.parametrize(("share", "expected"), [(0.1, [10, 1, 1, 1]), (0.5, [50, 4, 2, 1]), (0.99, [99, 6, 2, 1])])
+@pytest.mark.parametrize(
+    ("share", "expected"), [(0.1, [10, 1, 1, 1]), (0.5, [50, 4, 2, 1]), (0.99, [99, 6, 2, 1])]
+)
 def test_every_class_is_held_out_by_its_share(share, expected):
     counts = [100, 7, 3, 2]
     labels = np.random.default_rng(0).permutation(np.repeat(np.arange(4), counts))
     rest, dev = split_by_class(labels, share, seed=3)
     assert np.bincount(labels[dev]).tolist() == expected
     assert np.bincount(labels[rest]).tolist() == (np.array(counts) - expected).tolist()
-    assert sorted([*rest, *dev]) == list(range(112)) and rest.tolist() == sorted(rest) and dev.tolist() == sorted(dev)
+    assert (
+        sorted([*rest, *dev]) == list(range(112))
+        and rest.tolist() == sorted(rest)
+        and dev.tolist() == sorted(dev)
+    )
     assert not np.array_equal(dev, split_by_class(labels, share, seed=4)[1])
 
 
-# --- numbers ---------------------------------------------------------------------------------------------------------
+# --- numbers
+# ---------------------------------------------------------------------------------------------------------
 
 
 def test_mean_and_deviation_do_not_depend_on_the_blocks(monkeypatch):
@@ -222,7 +260,11 @@ def test_a_feature_that_does_not_vary_has_no_say():
     constant = np.full((len(train), 1), np.float32(0.1))
     found = linear_probe(train, labels, test, test_labels, regularizations=(1.0,))
     other = linear_probe(
-        np.hstack([train, constant]), labels, np.hstack([test, 0 * test[:, :1]]), test_labels, regularizations=(1.0,)
+        np.hstack([train, constant]),
+        labels,
+        np.hstack([test, 0 * test[:, :1]]),
+        test_labels,
+        regularizations=(1.0,),
     )
     assert other.accuracy == found.accuracy
     np.testing.assert_allclose(other.kernel[-1], 0.0, atol=1e-12)
@@ -250,7 +292,8 @@ def test_other_warnings_of_scikit_learn_are_passed_on(monkeypatch):
         assert linear_probe(*clouds(), regularizations=(1.0,)).converged
 
 
-# --- what is refused -------------------------------------------------------------------------------------------------
+# --- what is refused
+# -------------------------------------------------------------------------------------------------
 
 
 def test_what_to_install_is_said(monkeypatch):
@@ -277,21 +320,63 @@ def spoilt(row, value):
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ({"train_features": lambda values: values[:0]}, "`train_features` must be numbers .* at least one of each"),
-        ({"test_features": lambda values: values[:, :0]}, "`test_features` must be numbers of shape .examples, 4."),
-        ({"test_features": lambda values: values[:, :3]}, r"of shape \(examples, 4\).* Received: .*\(300, 3\)"),
-        ({"train_features": lambda values: values[:, 0]}, r"`train_features` .* Received: float64 of shape \(60,\)"),
+        (
+            {"train_features": lambda values: values[:0]},
+            "`train_features` must be numbers .* at least one of each",
+        ),
+        (
+            {"test_features": lambda values: values[:, :0]},
+            "`test_features` must be numbers of shape .examples, 4.",
+        ),
+        (
+            {"test_features": lambda values: values[:, :3]},
+            r"of shape \(examples, 4\).* Received: .*\(300, 3\)",
+        ),
+        (
+            {"train_features": lambda values: values[:, 0]},
+            r"`train_features` .* Received: float64 of shape \(60,\)",
+        ),
         ({"train_features": lambda values: values.astype(str)}, "`train_features` must be numbers"),
-        ({"train_labels": lambda values: values[:-1]}, r"`train_labels` must be integers of shape \(60,\)"),
-        ({"test_labels": lambda values: values[:, None]}, r"`test_labels` must be integers of shape \(300,\)"),
-        ({"train_labels": lambda values: values / 1}, "`train_labels` must be integers .* Received: float64"),
-        ({"train_labels": lambda values: values - 1}, "`train_labels` must be classes .* Received: -1 to 1"),
-        ({"test_labels": lambda values: values + 1}, "`test_labels` must be classes of the training set, 0 to 2"),
-        ({"train_labels": lambda values: 0 * values}, "at least two classes to tell apart. Received: 0"),
-        ({"train_labels": lambda values: 2 * values}, r"2 of the 5 classes have too few .* 1 \(0\), 3 \(0\)"),
-        ({"train_labels": lambda values: 10**9 * values}, "2,000,000,001 classes cannot be learned from 60 examples"),
-        ({"train_features": spoilt(17, np.nan)}, "Row 17 of `train_features` has values that are NaN or infinite"),
-        ({"test_features": spoilt(299, -np.inf)}, "Row 299 of `test_features` has values that are NaN or infinite"),
+        (
+            {"train_labels": lambda values: values[:-1]},
+            r"`train_labels` must be integers of shape \(60,\)",
+        ),
+        (
+            {"test_labels": lambda values: values[:, None]},
+            r"`test_labels` must be integers of shape \(300,\)",
+        ),
+        (
+            {"train_labels": lambda values: values / 1},
+            "`train_labels` must be integers .* Received: float64",
+        ),
+        (
+            {"train_labels": lambda values: values - 1},
+            "`train_labels` must be classes .* Received: -1 to 1",
+        ),
+        (
+            {"test_labels": lambda values: values + 1},
+            "`test_labels` must be classes of the training set, 0 to 2",
+        ),
+        (
+            {"train_labels": lambda values: 0 * values},
+            "at least two classes to tell apart. Received: 0",
+        ),
+        (
+            {"train_labels": lambda values: 2 * values},
+            r"2 of the 5 classes have too few .* 1 \(0\), 3 \(0\)",
+        ),
+        (
+            {"train_labels": lambda values: 10**9 * values},
+            "2,000,000,001 classes cannot be learned from 60 examples",
+        ),
+        (
+            {"train_features": spoilt(17, np.nan)},
+            "Row 17 of `train_features` has values that are NaN or infinite",
+        ),
+        (
+            {"test_features": spoilt(299, -np.inf)},
+            "Row 299 of `test_features` has values that are NaN or infinite",
+        ),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused(parts, message):
@@ -303,13 +388,28 @@ def test_arrays_that_do_not_fit_are_refused(parts, message):
     ("options", "message"),
     [
         ({"regularizations": ()}, "`regularizations` must be different finite numbers above 0"),
-        ({"regularizations": (1.0, 0.0)}, "`regularizations` must be different finite numbers above 0"),
-        ({"regularizations": (1.0, np.nan)}, "`regularizations` must be different finite numbers above 0"),
-        ({"regularizations": (1.0, 1)}, "`regularizations` must be different finite numbers above 0"),
+        (
+            {"regularizations": (1.0, 0.0)},
+            "`regularizations` must be different finite numbers above 0",
+        ),
+        (
+            {"regularizations": (1.0, np.nan)},
+            "`regularizations` must be different finite numbers above 0",
+        ),
+        (
+            {"regularizations": (1.0, 1)},
+            "`regularizations` must be different finite numbers above 0",
+        ),
         ({"dev_share": 0.0}, "`dev_share` must be between 0 and 1. Received: 0.0"),
         ({"dev_share": 1.0}, "`dev_share` must be between 0 and 1. Received: 1.0"),
-        ({"class_names": ("ant", "bee")}, "`train_labels` must be classes of the training set, 0 to 1"),
-        ({"class_names": ("ant", "bee", "cow", "dog")}, r"1 of the 4 classes have too few .*: dog \(0\)"),
+        (
+            {"class_names": ("ant", "bee")},
+            "`train_labels` must be classes of the training set, 0 to 1",
+        ),
+        (
+            {"class_names": ("ant", "bee", "cow", "dog")},
+            r"1 of the 4 classes have too few .*: dog \(0\)",
+        ),
     ],
 )
 def test_choices_that_make_no_sense_are_refused(options, message):
@@ -320,7 +420,10 @@ def test_choices_that_make_no_sense_are_refused(options, message):
 def test_a_single_example_is_enough_where_there_is_no_choice():
     train, labels, *test = clouds()
     kept = np.append(np.flatnonzero(labels != 2), np.flatnonzero(labels == 2)[0])
-    with pytest.raises(ValueError, match=r"too few training examples: cow \(1\). Each needs one to learn from and one"):
+    with pytest.raises(
+        ValueError,
+        match=r"too few training examples: cow \(1\). Each needs one to learn from and one",
+    ):
         linear_probe(train[kept], labels[kept], *test, class_names=("ant", "bee", "cow"))
     assert linear_probe(train[kept], labels[kept], *test, regularizations=(1.0,)).converged
 

@@ -27,7 +27,9 @@ NAMES = ["cat", "dog", "a|b"]
 
 def card_of(labels: list[int], answers: list[int], shares: list[float] | None = None) -> Answers:
     images = np.random.default_rng(0).integers(0, 256, (len(labels), 8, 8, 3)).astype(np.uint8)
-    return made_of(sources.arrays(images, np.array(labels), NAMES, name="all"), labels, answers, shares)
+    return made_of(
+        sources.arrays(images, np.array(labels), NAMES, name="all"), labels, answers, shares
+    )
 
 
 def made_of(source: sources.Source, labels, answers, shares=None) -> Answers:

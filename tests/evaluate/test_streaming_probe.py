@@ -1,4 +1,6 @@
-"""The probe by batches: the optimum of the probe in memory, on either backend, in memory that does not grow."""
+"""The probe by batches: the optimum of the probe in memory, on either backend, in memory that does
+not grow.
+"""
 
 import json
 import logging
@@ -17,17 +19,23 @@ from keras_vit.evaluate import labelled, probe  # noqa: E402
 from keras_vit.evaluate.probe import linear_probe  # noqa: E402
 from keras_vit.evaluate.streaming_probe import streaming_probe  # noqa: E402
 
-module = sys.modules["keras_vit.evaluate.streaming_probe"]  # the package gives the function under this name
+# the package gives the function under this name
+module = sys.modules["keras_vit.evaluate.streaming_probe"]
 
 
 def clouds(num_classes=4, num_train=600, width=10):
     """Features that depend on one another, with scales and offsets of their own; float32."""
     draw = np.random.default_rng(0)
-    centres, mixture = draw.normal(size=(num_classes, width)), np.eye(width) + 0.2 * draw.normal(size=(width, width))
+    centres, mixture = (
+        draw.normal(size=(num_classes, width)),
+        np.eye(width) + 0.2 * draw.normal(size=(width, width)),
+    )
     scale, offset = np.exp(draw.normal(size=width)), 10 * draw.normal(size=width)
     labels, test_labels = np.arange(num_train) % num_classes, draw.integers(0, num_classes, 1000)
     train, test = (
-        ((centres[these] + draw.normal(size=(len(these), width))) @ mixture * scale + offset).astype(np.float32)
+        (
+            (centres[these] + draw.normal(size=(len(these), width))) @ mixture * scale + offset
+        ).astype(np.float32)
         for these in (labels, test_labels)
     )
     return train, labels, test, test_labels
@@ -49,7 +57,9 @@ def test_the_optimum_is_that_of_the_probe_in_memory(num_classes, regularization)
     arrays = clouds(num_classes)
     found = streamed(*arrays, regularizations=(regularization,), num_steps=1000)
     assert found.converged
-    assert_same_optimum(found, linear_probe(*arrays, regularizations=(regularization,)), tolerance=0.01)
+    assert_same_optimum(
+        found, linear_probe(*arrays, regularizations=(regularization,)), tolerance=0.01
+    )
 
 
 def test_batches_smaller_than_the_training_set_lead_there_too(monkeypatch):
@@ -67,7 +77,8 @@ def test_handwritten_digits():
     found = streamed(*arrays, regularizations=(10.0, 1e3, 1e5), num_steps=1000)
     assert found.scores().keys() == expected.scores().keys()
     assert found.regularization == expected.regularization == 10.0
-    assert found.accuracy == pytest.approx(323 / 360, abs=1.5 / 360)  # the last ones were written by other people
+    # the last ones were written by other people
+    assert found.accuracy == pytest.approx(323 / 360, abs=1.5 / 360)
     for regularization, accuracy in expected.dev_accuracies.items():
         assert abs(found.dev_accuracies[regularization] - accuracy) <= 1.5 / 142
 
@@ -84,7 +95,9 @@ def test_heads_that_are_trained_together_do_not_know_of_each_other():
 
 def test_a_run_is_that_of_its_seed(monkeypatch):
     monkeypatch.setattr(module, "_BATCH_SIZE", 64)
-    first, again, other = (streamed(*clouds(), seed=seed, regularizations=(1.0,), num_steps=20) for seed in (0, 0, 1))
+    first, again, other = (
+        streamed(*clouds(), seed=seed, regularizations=(1.0,), num_steps=20) for seed in (0, 0, 1)
+    )
     np.testing.assert_array_equal(first.kernel, again.kernel)
     assert np.abs(first.kernel - other.kernel).max() > 1e-6
 
@@ -94,7 +107,8 @@ def test_the_policy_of_the_process_does_not_matter():
     keras.config.set_dtype_policy("mixed_float16")
     found = streamed(*clouds(), regularizations=(1.0,), num_steps=20)
     np.testing.assert_array_equal(found.kernel, expected.kernel)
-    assert type(module._heads(3, 2, np.ones(1), 10).optimizer) is keras.optimizers.Adam  # which scales no losses
+    # which scales no losses
+    assert type(module._heads(3, 2, np.ones(1), 10).optimizer) is keras.optimizers.Adam
 
 
 @pytest.mark.slow  # two imports of Keras
@@ -114,10 +128,13 @@ print(json.dumps(streamed(*clouds(), regularizations=(10.0,), num_steps=200).ker
     environment = os.environ | {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
     done = warm.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    np.testing.assert_allclose(np.array(json.loads(done.stdout)), expected.kernel, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(
+        np.array(json.loads(done.stdout)), expected.kernel, rtol=1e-3, atol=1e-5
+    )
 
 
-# --- reading ---------------------------------------------------------------------------------------------------------
+# --- reading
+# ---------------------------------------------------------------------------------------------------------
 
 
 class Recorder:
@@ -136,19 +153,35 @@ def reading(num_rows, num_steps, monkeypatch):
     monkeypatch.setattr(module, "_BATCH_SIZE", 8)
     features, labels = Recorder(np.arange(40.0)[:, None]), np.arange(40)
     examples = probe.Examples(
-        train_features=features, train_labels=labels, test_features=features, test_labels=labels, num_classes=40
+        train_features=features,
+        train_labels=labels,
+        test_features=features,
+        test_labels=labels,
+        num_classes=40,
     )
     scaling = np.array([3.0]), np.array([2.0])
-    return features, module._Batches(examples, np.arange(3, 3 + num_rows), scaling, seed=0, num_steps=num_steps)
+    return features, module._Batches(
+        examples, np.arange(3, 3 + num_rows), scaling, seed=0, num_steps=num_steps
+    )
 
 
 def test_an_epoch_reads_every_row_once_and_in_ascending_order(monkeypatch):
-    features, batches = reading(30, 15, monkeypatch)  # 15 batches are 4 epochs, whose ends are within batches
+    # 15 batches are 4 epochs, whose ends are within batches
+    features, batches = reading(30, 15, monkeypatch)
     given = [batches[step] for step in range(len(batches))]
-    assert len(given) == 15 and all(asked == sorted(asked) and len(asked) == 8 for asked in features.asked)
-    assert all((2 * inputs[:, 0] + 3 == labels).all() and inputs.dtype == np.float32 for inputs, labels in given)
-    assert np.bincount(np.concatenate(features.asked), minlength=40).tolist() == [0] * 3 + [4] * 30 + [0] * 7
-    np.testing.assert_array_equal(batches[7][1], given[7][1])  # any step can be asked for at any time
+    assert len(given) == 15 and all(
+        asked == sorted(asked) and len(asked) == 8 for asked in features.asked
+    )
+    assert all(
+        (2 * inputs[:, 0] + 3 == labels).all() and inputs.dtype == np.float32
+        for inputs, labels in given
+    )
+    assert (
+        np.bincount(np.concatenate(features.asked), minlength=40).tolist()
+        == [0] * 3 + [4] * 30 + [0] * 7
+    )
+    # any step can be asked for at any time
+    np.testing.assert_array_equal(batches[7][1], given[7][1])
 
 
 def test_every_epoch_has_an_order_of_its_own(monkeypatch):
@@ -157,7 +190,9 @@ def test_every_epoch_has_an_order_of_its_own(monkeypatch):
     firsts = [tuple(features.asked[step]) for step in (0, 4, 8)]
     assert len({*firsts, tuple(range(3, 11))}) == 4
     for epoch in range(3):
-        assert sorted(np.concatenate(features.asked[4 * epoch : 4 * epoch + 4])) == list(range(3, 35))
+        assert sorted(np.concatenate(features.asked[4 * epoch : 4 * epoch + 4])) == list(
+            range(3, 35)
+        )
 
 
 @pytest.mark.slow
@@ -165,20 +200,28 @@ def test_memory_does_not_grow_with_the_training_set(tmp_path, monkeypatch):
     monkeypatch.setattr(labelled, "_BLOCK", 2**18)
     peaks = {}
     for num_rows in (4_000, 16_000):
-        written = np.lib.format.open_memmap(tmp_path / "features.npy", "w+", np.float32, (num_rows, 512))
+        written = np.lib.format.open_memmap(
+            tmp_path / "features.npy", "w+", np.float32, (num_rows, 512)
+        )
         labels = np.arange(num_rows) % 2
         written[:] = labels[:, None]
         del written
         features = np.load(tmp_path / "features.npy", mmap_mode="r")
         tracemalloc.start()
-        assert streamed(features, labels, features, labels, regularizations=(1.0, 10.0), num_steps=5).accuracy == 1.0
+        assert (
+            streamed(
+                features, labels, features, labels, regularizations=(1.0, 10.0), num_steps=5
+            ).accuracy
+            == 1.0
+        )
         peaks[num_rows] = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     added, added_features = peaks[16_000] - peaks[4_000], 12_000 * 512 * 4
     assert added < 0.1 * added_features  # an index and a label for each row
 
 
-# --- what is said ----------------------------------------------------------------------------------------------------
+# --- what is said
+# ----------------------------------------------------------------------------------------------------
 
 
 def test_too_few_steps_are_reported(caplog):
@@ -191,7 +234,9 @@ def test_bars_are_shown_if_asked_for(capsys):
     arrays = clouds(num_train=40)
     streaming_probe(*arrays, regularizations=(1.0, 10.0), num_steps=7)
     shown = capsys.readouterr().err
-    assert "2 regularizations: 100%" in shown and "regularization 10: 100%" in shown and "7/7" in shown
+    assert (
+        "2 regularizations: 100%" in shown and "regularization 10: 100%" in shown and "7/7" in shown
+    )
     streamed(*arrays, regularizations=(1.0,), num_steps=7)
     assert "regularization" not in capsys.readouterr().err
 
@@ -200,7 +245,9 @@ def test_what_does_not_fit_is_refused():
     train, labels, test, test_labels = clouds()
     with pytest.raises(ValueError, match="`num_steps` must be at least 1. Received: 0"):
         streamed(train, labels, test, test_labels, num_steps=0)
-    with pytest.raises(ValueError, match="`regularizations` must be different .* `test_labels` must be integers"):
+    with pytest.raises(
+        ValueError, match="`regularizations` must be different .* `test_labels` must be integers"
+    ):
         streamed(train, labels, test, test_labels[:-1], regularizations=(0.0,))
     train[599, 3] = np.nan
     with pytest.raises(ValueError, match="Row 599 of `train_features`"):

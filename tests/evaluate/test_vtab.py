@@ -1,6 +1,8 @@
-"""VTAB's runner: which images are learned from, what is done again after a stop, and what the report claims.
+"""VTAB's runner: which images are learned from, what is done again after a stop, and what the
+report claims.
 
-Nothing is trained here: `adapt` and `measure` are stand-ins that take notes. `tests/test_vtab_script.py` trains.
+Nothing is trained here: `adapt` and `measure` are stand-ins that take notes.
+    `tests/test_vtab_script.py` trains.
 """
 
 import csv
@@ -66,15 +68,23 @@ def test_tasks_are_named_by_themselves_by_groups_and_all_together(tmp_path):
         "dmlab",
     ]
     location = jobs(["dsprites_location"], tmp_path)[0]
-    assert (location.title, location.group, location.flip, location.crop) == ("dSpr-Loc", "structured", False, False)
+    assert (location.title, location.group, location.flip, location.crop) == (
+        "dSpr-Loc",
+        "structured",
+        False,
+        False,
+    )
 
 
 def test_an_unknown_task_is_answered_with_its_neighbours(tmp_path):
     with pytest.raises(
-        ValueError, match=r"no task 'clevr_cuont'. Did you mean clevr_count[^\n]*\nThere is no task 'Natur'"
+        ValueError,
+        match=r"no task 'clevr_cuont'. Did you mean clevr_count[^\n]*\nThere is no task 'Natur'",
     ):
         jobs(["clevr_cuont", "pets", "Natur"], tmp_path)
-    with pytest.raises(ValueError, match="There are: caltech101, .*structured, all, and folder:PATH"):
+    with pytest.raises(
+        ValueError, match="There are: caltech101, .*structured, all, and folder:PATH"
+    ):
         jobs(["qqq"], tmp_path)
     with pytest.raises(ValueError, match="No task is named"):
         jobs([], tmp_path)
@@ -84,7 +94,13 @@ def test_of_a_large_folder_a_thousand_images_are_learned_from(tmp_path):
     touch(tmp_path / "my birds" / "train", finch=700, wren=500)
     touch(tmp_path / "my birds" / "test", finch=3, wren=4)
     (job,) = jobs([f"folder:{tmp_path}/my birds"])
-    assert (job.name, job.title, job.group, job.flip, job.crop) == ("own_my_birds", "my birds", "own", True, True)
+    assert (job.name, job.title, job.group, job.flip, job.crop) == (
+        "own_my_birds",
+        "my birds",
+        "own",
+        True,
+        True,
+    )
     opened = job.sources()
     parts = [opened.train, opened.validation, opened.train_and_validation, opened.test]
     assert [part.num_examples for part in parts] == [800, 200, 1000, 7]
@@ -123,7 +139,9 @@ def test_two_folders_of_one_name_are_refused(tmp_path):
 
 
 class Notes:
-    """Stand-ins for training and measuring, and what they were asked. A model is only a name here."""
+    """Stand-ins for training and measuring, and what they were asked. A model is only a name
+    here.
+    """
 
     def __init__(self, stop_at: str = "", accuracy: float = 0.5):
         self.adapted: list[tuple[str, int, Path]] = []
@@ -149,26 +167,53 @@ def job_of(name: str, **changes) -> Job:
         def read(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             pytest.fail("The runner itself reads no image.")
 
-        return replace(sources.arrays(np.zeros((count, 4, 4), np.uint8), np.zeros(count, int)), read=read)
+        return replace(
+            sources.arrays(np.zeros((count, 4, 4), np.uint8), np.zeros(count, int)), read=read
+        )
 
-    opened = TaskSources(train=unread(8), validation=unread(2), train_and_validation=unread(10), test=unread(5))
+    opened = TaskSources(
+        train=unread(8), validation=unread(2), train_and_validation=unread(10), test=unread(5)
+    )
     task = TASKS[name]
-    fields = {"data": f"{name} 1.0", "flip": True, "crop": True, "sources": lambda: opened, "is_on_disk": True}
-    return Job(**{"name": name, "title": task.title, "group": task.group, **fields, "by_hand": "", **changes})
+    fields = {
+        "data": f"{name} 1.0",
+        "flip": True,
+        "crop": True,
+        "sources": lambda: opened,
+        "is_on_disk": True,
+    }
+    return Job(
+        **{
+            "name": name,
+            "title": task.title,
+            "group": task.group,
+            **fields,
+            "by_hand": "",
+            **changes,
+        }
+    )
 
 
 def run(notes: Notes, workdir: Path, *tasks: Job, plan: dict = PLAN, **options) -> dict[str, float]:
-    return vtab(tasks, notes.adapt, workdir, title="ViT", plan=plan, measure=notes.measure, **options)
+    return vtab(
+        tasks, notes.adapt, workdir, title="ViT", plan=plan, measure=notes.measure, **options
+    )
 
 
 def stamps(workdir: Path) -> dict[str, tuple[bytes, int]]:
-    return {path.parent.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in workdir.glob("*/result.json")}
+    return {
+        path.parent.name: (path.read_bytes(), path.stat().st_mtime_ns)
+        for path in workdir.glob("*/result.json")
+    }
 
 
 def test_the_thousand_are_learned_from_and_the_test_set_is_measured_once(tmp_path):
     notes = Notes(accuracy=0.25)
     found = run(notes, tmp_path, job_of("pets"), job_of("clevr_count"))
-    assert notes.adapted == [("pets", 10, tmp_path / "pets"), ("clevr_count", 10, tmp_path / "clevr_count")]
+    assert notes.adapted == [
+        ("pets", 10, tmp_path / "pets"),
+        ("clevr_count", 10, tmp_path / "clevr_count"),
+    ]
     assert notes.measured == [("pets", 5), ("clevr_count", 5)]
     assert found == {"vtab/pets": 0.25, "vtab/clevr_count": 0.25}
     result = json.loads((tmp_path / "pets" / "result.json").read_text())
@@ -183,7 +228,9 @@ def test_to_choose_a_setting_the_test_set_stays_closed(tmp_path):
     run(notes, tmp_path, sealed, tune=True)
     assert notes.adapted[0][1] == 8 and notes.measured == [("pets", 2)]
     assert "measured on 200 others" in (tmp_path / "vtab.md").read_text()
-    with pytest.raises(ValueError, match="holds another VTAB run:\n  measured on: there validation, here test"):
+    with pytest.raises(
+        ValueError, match="holds another VTAB run:\n  measured on: there validation, here test"
+    ):
         run(notes, tmp_path, job)
 
 
@@ -216,7 +263,8 @@ def test_another_setting_needs_another_folder(tmp_path):
     run(Notes(), tmp_path, job_of("dmlab"))
     other, notes = {"steps": "500", "learning rate": "0.01", "crop": "resize"}, Notes()
     with pytest.raises(
-        ValueError, match="crop: there None, here resize\n  steps: there 2500, here 500\nChoose another"
+        ValueError,
+        match="crop: there None, here resize\n  steps: there 2500, here 500\nChoose another",
     ):
         run(notes, tmp_path, job_of("pets"), plan=other)
     assert not notes.adapted
@@ -224,7 +272,9 @@ def test_another_setting_needs_another_folder(tmp_path):
 
 def test_other_data_are_not_taken_for_finished(tmp_path):
     run(Notes(), tmp_path, job_of("dmlab"))
-    with pytest.raises(ValueError, match="dmlab holds the result on other data. There: dmlab 1.0. Here: dmlab 2.0"):
+    with pytest.raises(
+        ValueError, match="dmlab holds the result on other data. There: dmlab 1.0. Here: dmlab 2.0"
+    ):
         run(Notes(), tmp_path, job_of("dmlab", data="dmlab 2.0"))
 
 
@@ -252,11 +302,14 @@ def unprepared(reason: str):
 
 
 def test_what_is_fetched_by_hand_is_said_before_anything_runs(tmp_path, capsys):
-    """In an empty folder, and without a network: the tests' own has none, and asking it fails the test."""
+    """In an empty folder, and without a network: the tests' own has none, and asking it fails the
+    test.
+    """
     notes = Notes()
     tasks = [job_of("pets"), *jobs(["specialized"], tmp_path / "data")]
     with pytest.raises(
-        ValueError, match=r"(?s)nothing was begun.*resisc45: To be .*NWPU-RESISC45.*retinopathy:.*kaggle"
+        ValueError,
+        match=r"(?s)nothing was begun.*resisc45: To be .*NWPU-RESISC45.*retinopathy:.*kaggle",
     ):
         run(notes, tmp_path / "run", *tasks)
     assert not notes.adapted and not (tmp_path / "run").exists()
@@ -274,8 +327,13 @@ def test_where_files_lie_they_are_tried(tmp_path):
 
 def test_data_that_cannot_be_had_stop_everything_before_it_begins(tmp_path):
     notes = Notes()
-    tasks = [job_of("pets"), job_of("dmlab", is_on_disk=False, sources=unprepared("no network here"))]
-    with pytest.raises(ValueError, match="dmlab: no network here\nPut them there, name other tasks, or leave out"):
+    tasks = [
+        job_of("pets"),
+        job_of("dmlab", is_on_disk=False, sources=unprepared("no network here")),
+    ]
+    with pytest.raises(
+        ValueError, match="dmlab: no network here\nPut them there, name other tasks, or leave out"
+    ):
         run(notes, tmp_path / "run", *tasks)
     assert not notes.adapted
 
@@ -290,7 +348,10 @@ def test_a_gap_is_left_only_on_request_and_is_recorded(tmp_path):
     for _ in range(2):  # the second time nothing is left to do
         assert run(notes, tmp_path, *tasks, skip_missing=True) == {"vtab/pets": 0.5}
         page = (tmp_path / "vtab.md").read_text()
-        assert "- `resisc45`: To be downloaded by hand. The .rar from elsewhere.\n- `dmlab`: no network here" in page
+        assert (
+            "- `resisc45`: To be downloaded by hand. The .rar from elsewhere.\n- `dmlab`: no "
+            "network here" in page
+        )
         assert "Not named in the last call: `caltech101`, `cifar100`" in page
     assert [name for name, _, _ in notes.adapted] == ["pets"]
     with pytest.raises(ValueError, match="Nothing is left to do. .*The .rar from elsewhere"):
@@ -300,7 +361,9 @@ def test_a_gap_is_left_only_on_request_and_is_recorded(tmp_path):
 def test_a_small_folder_of_your_own_is_said_to_be_small(tmp_path, capsys):
     touch(tmp_path / "pets", cat=20, dog=10)
     run(Notes(), tmp_path / "run", *jobs([f"folder:{tmp_path}/pets"]))
-    assert "pets has 24 images to learn from instead of 1000: all are taken" in capsys.readouterr().out
+    assert (
+        "pets has 24 images to learn from instead of 1000: all are taken" in capsys.readouterr().out
+    )
     assert "which is fewer: pets from 24" in (tmp_path / "run" / "vtab.md").read_text()
 
 
@@ -324,7 +387,9 @@ def whole_vtab() -> list[Result]:
 
 
 def test_the_score_is_the_mean_of_the_nineteen():
-    """With the paper's values for ViT-H/14: 77.6 is printed in Table 9; groups are added up by hand."""
+    """With the paper's values for ViT-H/14: 77.6 is printed in Table 9; groups are added up by
+    hand.
+    """
     found = summary(whole_vtab())
     assert found["vtab/mean"] == pytest.approx(0.7763, abs=2e-4) and len(found) == 19 + 4
     assert found["vtab/natural"] == pytest.approx(606.8 / 7 / 100)
@@ -336,13 +401,25 @@ def test_the_score_is_the_mean_of_the_nineteen():
 def test_your_own_tasks_are_not_part_of_the_score():
     both = [*whole_vtab(), result_of("own_pets", 10.0)]
     assert summary(both)["vtab/mean"] == summary(whole_vtab())["vtab/mean"]
-    assert [(mean.group, mean.ours, dict(mean.paper)) for mean in means(both)][-1] == ("own", 10.0, {})
+    assert [(mean.group, mean.ours, dict(mean.paper)) for mean in means(both)][-1] == (
+        "own",
+        10.0,
+        {},
+    )
     assert summary([result_of("own_pets", 10.0)]) == {"vtab/own_pets": 0.1}
 
 
 def test_of_some_tasks_no_mean_of_vtab_is_claimed():
-    some = [result_of("pets", 90.0), result_of("clevr_count", 60.0), result_of("dsprites_location", 45.0)]
-    assert summary(some) == {"vtab/pets": 0.9, "vtab/clevr_count": 0.6, "vtab/dsprites_location": 0.45}
+    some = [
+        result_of("pets", 90.0),
+        result_of("clevr_count", 60.0),
+        result_of("dsprites_location", 45.0),
+    ]
+    assert summary(some) == {
+        "vtab/pets": 0.9,
+        "vtab/clevr_count": 0.6,
+        "vtab/dsprites_location": 0.45,
+    }
     everything, natural, structured = means(some)
     assert everything.title == "VTAB (3 of 19 tasks)" and not everything.is_whole
     assert everything.ours == pytest.approx(65.0)
@@ -385,7 +462,9 @@ def test_the_tables_have_a_row_for_each_task(tmp_path):
     rows = [line for line in page.splitlines() if line.startswith("| ")]
     assert "| DTD | natural | 1,000 | 6,149 | 80.00 | 75.2 | 74.3 | 74.1 |" in rows
     assert r"| a\|b | own | 120 | 4,999 (2 unreadable) | 43.22 | - | - | - |" in rows
-    assert [row.split(" | ")[0] for row in rows].index("| DTD") < [row.split(" | ")[0] for row in rows].index("| DMLab")
+    assert [row.split(" | ")[0] for row in rows].index("| DTD") < [
+        row.split(" | ")[0] for row in rows
+    ].index("| DMLab")
     assert "| learning rate | 0.01 |" in rows
     with open(tmp_path / "vtab.csv", newline="") as file:
         header, *lines = csv.reader(file)
@@ -429,9 +508,15 @@ def test_the_picture_has_figure_2_above_and_the_tasks_below(drawn, tmp_path):
     assert bars(tasks) == [*VIT_H.values(), 12.0]
     dots = [line.get_ydata() for line in tasks.lines]
     assert len(dots) == 3 and list(dots[0][:19]) == list(VIT_H.values()) and np.isnan(dots[0][19])
-    assert [text.get_text() for text in tasks.get_xticklabels()] == [*(t.title for t in TASKS.values()), "own_pets"]
+    assert [text.get_text() for text in tasks.get_xticklabels()] == [
+        *(t.title for t in TASKS.values()),
+        "own_pets",
+    ]
     names = [
-        text.get_text() for text in drawn[0].findobj(match=lambda artist: type(artist).__name__ == "Legend")[0].texts
+        text.get_text()
+        for text in drawn[0]
+        .findobj(match=lambda artist: type(artist).__name__ == "Legend")[0]
+        .texts
     ]
     assert names == [
         "this run",
@@ -444,7 +529,11 @@ def test_the_picture_has_figure_2_above_and_the_tasks_below(drawn, tmp_path):
 
 def test_panels_are_those_that_have_a_task(drawn, tmp_path):
     write(tmp_path / "some", result_of("pets", 0.0), result_of("dtd", 4.0))
-    assert [panel.get_title() for panel in drawn[0].axes] == ["VTAB (2 of 19 tasks)", "Natural (2 of 7 tasks)", ""]
+    assert [panel.get_title() for panel in drawn[0].axes] == [
+        "VTAB (2 of 19 tasks)",
+        "Natural (2 of 7 tasks)",
+        "",
+    ]
     write(tmp_path / "own", result_of("own_$a^b$", 0.0))
     assert len(drawn[1].axes) == 1
 

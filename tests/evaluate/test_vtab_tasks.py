@@ -1,4 +1,5 @@
-"""VTAB's tasks: their labels by hand, and their examples from small data sets that the real builders' formats lay down.
+"""VTAB's tasks: their labels by hand, and their examples from small data sets that the real
+builders' formats lay down.
 
 In the small data sets every image shows a number, its code, from which all else about it follows.
 """
@@ -24,7 +25,8 @@ from keras_vit.paper import VTAB_GROUPS, vtab_scores  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
 
-# Table 9 of arXiv:2010.11929: its columns, with the number of classes as VTAB's tests have it (task_adaptation, data/).
+# Table 9 of arXiv:2010.11929: its columns, with the number of classes as VTAB's tests have it
+# (task_adaptation, data/).
 COLUMNS = {
     "Caltech101": 102,
     "CIFAR-100": 100,
@@ -51,7 +53,11 @@ COLUMNS = {
 def test_the_tasks_are_the_columns_of_table_9():
     assert {task.title: task.num_classes for task in TASKS.values()} == COLUMNS
     assert [task.title for task in TASKS.values()] == list(COLUMNS)
-    assert list(TASKS) == [task.name for task in TASKS.values()] == list(vtab_scores("ViT_H14", "jft300m"))
+    assert (
+        list(TASKS)
+        == [task.name for task in TASKS.values()]
+        == list(vtab_scores("ViT_H14", "jft300m"))
+    )
     groups = [task.group for task in TASKS.values()]
     assert groups == ["natural"] * 7 + ["specialized"] * 4 + ["structured"] * 8
     assert all(TASKS[name].group == group for group, names in VTAB_GROUPS.items() for name in names)
@@ -65,18 +71,31 @@ def test_flips_and_crops_are_off_where_bit_turns_them_off():
     assert {task.title for task in TASKS.values() if not task.crop} == without_crop
 
 
-# The places of the 800, the 200 and the test set in their splits: VTAB's formulas in whole numbers, with the sizes that
-# its tests state; those of Caltech101 also with one image fewer, as later versions have it.
+# The places of the 800, the 200 and the test set in their splits: VTAB's formulas in whole numbers,
+# with the sizes that its tests state; those of Caltech101 also with one image fewer, as later
+# versions have it.
 PLACES = {
     "caltech101": ({"train": 3060, "test": 6084}, "train 2754-2954", "test 0-6084"),
     "caltech101 3.0.1": ({"train": 3059, "test": 6085}, "train 2753-2953", "test 0-6085"),
     "cifar100": ({"train": 50_000, "test": 10_000}, "train 45000-45200", "test 0-10000"),
     "dtd": ({"train": 1880, "validation": 1880, "test": 1880}, "validation 0-200", "test 0-1880"),
-    "flowers102": ({"train": 1020, "validation": 1020, "test": 6149}, "validation 0-200", "test 0-6149"),
+    "flowers102": (
+        {"train": 1020, "validation": 1020, "test": 6149},
+        "validation 0-200",
+        "test 0-6149",
+    ),
     "pets": ({"train": 3680, "test": 3669}, "train 2944-3144", "test 0-3669"),
-    "sun397": ({"train": 76_128, "validation": 10_875, "test": 21_750}, "validation 0-200", "test 0-21750"),
+    "sun397": (
+        {"train": 76_128, "validation": 10_875, "test": 21_750},
+        "validation 0-200",
+        "test 0-21750",
+    ),
     "svhn": ({"train": 73_257, "test": 26_032}, "train 65931-66131", "test 0-26032"),
-    "patch_camelyon": ({"train": 262_144, "validation": 32_768, "test": 32_768}, "validation 0-200", "test 0-32768"),
+    "patch_camelyon": (
+        {"train": 262_144, "validation": 32_768, "test": 32_768},
+        "validation 0-200",
+        "test 0-32768",
+    ),
     "eurosat": ({"train": 27_000}, "train 16200-16400", "train 21600-27000"),
     "resisc45": ({"train": 31_500}, "train 18900-19100", "train 25200-31500"),
     "diabetic_retinopathy": (
@@ -84,12 +103,28 @@ PLACES = {
         "validation 0-200",
         "test 0-42670",
     ),
-    "clevr_count": ({"train": 70_000, "validation": 15_000}, "train 63000-63200", "validation 0-15000"),
-    "clevr_distance": ({"train": 70_000, "validation": 15_000}, "train 63000-63200", "validation 0-15000"),
-    "dmlab": ({"train": 65_550, "validation": 22_628, "test": 22_735}, "validation 0-200", "test 0-22735"),
+    "clevr_count": (
+        {"train": 70_000, "validation": 15_000},
+        "train 63000-63200",
+        "validation 0-15000",
+    ),
+    "clevr_distance": (
+        {"train": 70_000, "validation": 15_000},
+        "train 63000-63200",
+        "validation 0-15000",
+    ),
+    "dmlab": (
+        {"train": 65_550, "validation": 22_628, "test": 22_735},
+        "validation 0-200",
+        "test 0-22735",
+    ),
     "dsprites_location": ({"train": 737_280}, "train 589824-590024", "train 663552-737280"),
     "dsprites_orientation": ({"train": 737_280}, "train 589824-590024", "train 663552-737280"),
-    "kitti_distance": ({"train": 6347, "validation": 423, "test": 711}, "validation 0-200", "test 0-711"),
+    "kitti_distance": (
+        {"train": 6347, "validation": 423, "test": 711},
+        "validation 0-200",
+        "test 0-711",
+    ),
     "smallnorb_azimuth": ({"train": 24_300, "test": 24_300}, "test 0-200", "test 12150-24300"),
     "smallnorb_elevation": ({"train": 24_300, "test": 24_300}, "test 0-200", "test 12150-24300"),
 }
@@ -113,7 +148,11 @@ def test_every_task_has_its_places_tested():
 def places(split: str, sizes: dict[str, int]) -> tuple[str, int, int]:
     infos = {name: SimpleNamespace(num_examples=size) for name, size in sizes.items()}
     (found,) = tfds.core.ReadInstruction.from_spec(split).to_absolute(infos)
-    return found.splitname, found.from_ or 0, sizes[found.splitname] if found.to is None else found.to
+    return (
+        found.splitname,
+        found.from_ or 0,
+        sizes[found.splitname] if found.to is None else found.to,
+    )
 
 
 @pytest.mark.parametrize("task", TASKS.values(), ids=list(TASKS))
@@ -123,10 +162,18 @@ def test_tensorflow_datasets_has_what_a_task_asks_for(task, tmp_path):
     assert isinstance(features["image"], tfds.features.Image)
     assert bool(task.manual) == bool(builder.MANUAL_DOWNLOAD_INSTRUCTIONS)
     if task.manual:
-        address = next(word for word in task.manual.split() if word.startswith("https://")).rstrip(",")
+        address = next(word for word in task.manual.split() if word.startswith("https://")).rstrip(
+            ","
+        )
         assert address in builder.MANUAL_DOWNLOAD_INSTRUCTIONS
-    values = {"smallnorb_azimuth": ("label_azimuth", 18), "smallnorb_elevation": ("label_elevation", 9)}
-    values |= {"dsprites_location": ("label_x_position", 32), "dsprites_orientation": ("label_orientation", 40)}
+    values = {
+        "smallnorb_azimuth": ("label_azimuth", 18),
+        "smallnorb_elevation": ("label_elevation", 9),
+    }
+    values |= {
+        "dsprites_location": ("label_x_position", 32),
+        "dsprites_orientation": ("label_orientation", 40),
+    }
     if "objects" not in features:
         key, count = values.get(task.name, ("label", task.num_classes))
         assert features[key].num_classes == count
@@ -146,7 +193,11 @@ GIVEN = [name for name, task in TASKS.items() if task.group != "structured"] + [
 @pytest.mark.parametrize("name", GIVEN)
 def test_a_label_that_the_data_set_has_is_taken_as_it_is(name):
     last = TASKS[name].num_classes - 1
-    example = {"label": tf.constant(last, tf.int64), "coarse_label": tf.constant(0), "species": tf.constant(1)}
+    example = {
+        "label": tf.constant(last, tf.int64),
+        "coarse_label": tf.constant(0),
+        "species": tf.constant(1),
+    }
     assert label_of(name, example) == last
 
 
@@ -173,7 +224,18 @@ def test_objects_are_counted_from_three(count, label):
 
 @pytest.mark.parametrize(
     ("nearest", "label"),
-    [(7.5, 0), (8.0, 0), (8.001, 1), (8.5, 1), (8.501, 2), (9.0, 2), (9.001, 3), (9.5, 3), (9.501, 4), (10.0, 4)]
+    [
+        (7.5, 0),
+        (8.0, 0),
+        (8.001, 1),
+        (8.5, 1),
+        (8.501, 2),
+        (9.0, 2),
+        (9.001, 3),
+        (9.5, 3),
+        (9.501, 4),
+        (10.0, 4),
+    ]
     + [(10.001, 5), (14.0, 5)],
 )
 def test_the_nearest_object_decides_and_a_threshold_belongs_to_the_nearer_side(nearest, label):
@@ -185,7 +247,9 @@ def street(objects: list[tuple[int, float]]) -> dict:
     return {
         "objects": {
             "type": tf.constant([kind for kind, _ in objects], tf.int64),
-            "location": tf.reshape(tf.constant([[30.0, 1.0, ahead] for _, ahead in objects], tf.float32), (-1, 3)),
+            "location": tf.reshape(
+                tf.constant([[30.0, 1.0, ahead] for _, ahead in objects], tf.float32), (-1, 3)
+            ),
         }
     }
 
@@ -212,16 +276,28 @@ def test_the_nearest_vehicle_decides(objects, label):
 
 
 def test_positions_are_grouped_by_two_and_orientations_by_three_and_two():
-    places_ = [label_of("dsprites_location", {"label_x_position": tf.constant(x, tf.int64)}) for x in range(32)]
+    places_ = [
+        label_of("dsprites_location", {"label_x_position": tf.constant(x, tf.int64)})
+        for x in range(32)
+    ]
     assert places_ == np.repeat(range(16), 2).tolist()
-    turns = [label_of("dsprites_orientation", {"label_orientation": tf.constant(o, tf.int64)}) for o in range(40)]
+    turns = [
+        label_of("dsprites_orientation", {"label_orientation": tf.constant(o, tf.int64)})
+        for o in range(40)
+    ]
     assert turns == np.repeat(range(16), [3, 2] * 8).tolist()
 
 
 def test_views_of_small_norb_are_labels_as_they_are():
     view = {"label_azimuth": tf.constant(17, tf.int64), "label_elevation": tf.constant(8, tf.int64)}
-    assert label_of("smallnorb_azimuth", view) == 17 and TASKS["smallnorb_azimuth"].class_names[17] == "340°"
-    assert label_of("smallnorb_elevation", view) == 8 and TASKS["smallnorb_elevation"].class_names[8] == "70°"
+    assert (
+        label_of("smallnorb_azimuth", view) == 17
+        and TASKS["smallnorb_azimuth"].class_names[17] == "340°"
+    )
+    assert (
+        label_of("smallnorb_elevation", view) == 8
+        and TASKS["smallnorb_elevation"].class_names[8] == "70°"
+    )
 
 
 NUM_CODES = 240
@@ -245,7 +321,10 @@ def clevr(code: int) -> dict:
     return {
         "image": png(code),
         "file_name": str(code),
-        "objects": [{**kinds, **spot, "pixel_coords": [7.0, 7.0, distance]} for distance in reversed(distances)],
+        "objects": [
+            {**kinds, **spot, "pixel_coords": [7.0, 7.0, distance]}
+            for distance in reversed(distances)
+        ],
         "question_answer": [{"question": "How many?", "answer": "Some."}],
     }
 
@@ -254,13 +333,24 @@ def kitti(code: int) -> dict:
     traffic = ([("Car", 5.0)], [("Van", 15.0)], [("Truck", 40.0)], [])[code % 4]
     walkers = [] if code % 8 == 7 else [("Pedestrian", 1.0)]  # code 7: an empty street
     box = tfds.features.BBox(0.0, 0.0, 1.0, 1.0)
-    rest = {"truncated": 0.0, "occluded": 0, "alpha": 0.0, "bbox": box, "dimensions": [1.0] * 3, "rotation_y": 0.0}
-    objects = [{**rest, "type": kind, "location": [0.0, 0.0, ahead]} for kind, ahead in walkers + traffic]
+    rest = {
+        "truncated": 0.0,
+        "occluded": 0,
+        "alpha": 0.0,
+        "bbox": box,
+        "dimensions": [1.0] * 3,
+        "rotation_y": 0.0,
+    }
+    objects = [
+        {**rest, "type": kind, "location": [0.0, 0.0, ahead]} for kind, ahead in walkers + traffic
+    ]
     return {"image": png(code), "image/file_name": str(code), "objects": objects}
 
 
 def dsprites(code: int) -> dict:
-    values = {f"value_{key}": 0.0 for key in ("shape", "scale", "orientation", "x_position", "y_position")}
+    values = {
+        f"value_{key}": 0.0 for key in ("shape", "scale", "orientation", "x_position", "y_position")
+    }
     labels = {"label_shape": 0, "label_scale": 0, "label_y_position": 0}
     return {
         **values,
@@ -285,9 +375,16 @@ def smallnorb(code: int) -> dict:
     }
 
 
-# Name, version (not always the one that the library prepares today), configuration, an example, sizes of the splits.
+# Name, version (not always the one that the library prepares today), configuration, an example,
+# sizes of the splits.
 SMALL = (
-    ("caltech101", "3.0.2", None, lambda code: labelled(code, 102, "image/file_name"), {"train": 2100, "test": 30}),
+    (
+        "caltech101",
+        "3.0.2",
+        None,
+        lambda code: labelled(code, 102, "image/file_name"),
+        {"train": 2100, "test": 30},
+    ),
     ("eurosat", "2.0.0", "rgb", lambda code: labelled(code, 10, "filename"), {"train": 1400}),
     ("clevr", "3.1.0", None, clevr, {"train": 2100, "validation": 30}),
     ("kitti", "3.1.0", None, kitti, {"train": 810, "validation": 210, "test": 30}),
@@ -305,11 +402,15 @@ def folder(tmp_path_factory):
     """Small data sets, laid down by the library in the features of its own builders."""
     path = tmp_path_factory.mktemp("tfds")
     for name, version, config, example_of, sizes in SMALL:
-        lay_down(path, name, version, config, [example_of(code) for code in range(NUM_CODES)], sizes)
+        lay_down(
+            path, name, version, config, [example_of(code) for code in range(NUM_CODES)], sizes
+        )
     return path
 
 
-def lay_down(path, name: str, version: str, config: str | None, examples: list[dict], sizes: dict[str, int]) -> None:
+def lay_down(
+    path, name: str, version: str, config: str | None, examples: list[dict], sizes: dict[str, int]
+) -> None:
     real = tfds.builder_cls(name)
     with tfds.core.registered.skip_registration():
 
@@ -330,7 +431,10 @@ def lay_down(path, name: str, version: str, config: str | None, examples: list[d
 
 def fresh(example: dict) -> dict:
     """Files are read once."""
-    return {key: io.BytesIO(value) if isinstance(value, bytes) else value for key, value in example.items()}
+    return {
+        key: io.BytesIO(value) if isinstance(value, bytes) else value
+        for key, value in example.items()
+    }
 
 
 def code_in(image: np.ndarray) -> int:
@@ -344,7 +448,9 @@ def code_in(image: np.ndarray) -> int:
 
 def read_all(source: Source) -> list[tuple[int, int]]:
     """(code, label) of every example."""
-    examples = source.examples().map(lambda index, image, label: (decode(image, tf.constant([0, 0])), label))
+    examples = source.examples().map(
+        lambda index, image, label: (decode(image, tf.constant([0, 0])), label)
+    )
     return [(code_in(image), int(label)) for image, label in examples.as_numpy_iterator()]
 
 
@@ -371,7 +477,9 @@ def test_a_task_is_read_from_the_disk(name, folder):
     parts = (found.train, found.validation, found.train_and_validation, found.test)
     assert [part.num_examples for part in parts] == [800, 200, 1000, num_test]
     assert all(len(part.class_names) == task.num_classes for part in parts)
-    train, validation, both, test = ([part.locate(index) for index in range(part.num_examples)] for part in parts)
+    train, validation, both, test = (
+        [part.locate(index) for index in range(part.num_examples)] for part in parts
+    )
     assert both == train + validation
     assert not set(train) & set(validation) and not set(both) & set(test)
     examples = read_all(found.train_and_validation.subset(range(0, 1000, 37)))
@@ -383,7 +491,11 @@ def test_a_task_is_read_from_the_disk(name, folder):
 
 @pytest.mark.parametrize(
     ("name", "validation"),
-    [("caltech101", "train[1890:2090]"), ("eurosat", "train[840:1040]"), ("kitti_distance", "validation[:200]")],
+    [
+        ("caltech101", "train[1890:2090]"),
+        ("eurosat", "train[840:1040]"),
+        ("kitti_distance", "validation[:200]"),
+    ],
 )
 def test_the_two_hundred_are_those_that_tensorflow_datasets_counts_out(name, validation, folder):
     task = TASKS[name]
@@ -424,7 +536,9 @@ def test_data_that_are_fetched_by_hand_are_said_to_be(tmp_path, monkeypatch):
 
 
 def test_another_data_set_under_the_same_name_is_refused(folder):
-    with pytest.raises(ValueError, match="EuroSAT has 12 classes, eurosat/rgb.* has 10. Is it another data set"):
+    with pytest.raises(
+        ValueError, match="EuroSAT has 12 classes, eurosat/rgb.* has 10. Is it another data set"
+    ):
         task_sources(replace(TASKS["eurosat"], num_classes=12), folder)
 
 

@@ -1,10 +1,13 @@
-"""A script: runs signatures of a SavedModel through TensorFlow's C API, without Keras or TensorFlow's Python.
+"""A script: runs signatures of a SavedModel through TensorFlow's C API, without Keras or
+TensorFlow's Python.
 
     python -I c_api.py REQUEST.pickle
 
-TensorFlow Serving loads models by the same C++ code. `test_c_api.py` writes the request and reads the answer:
+TensorFlow Serving loads models by the same C++ code. `test_c_api.py` writes the request and reads
+the answer:
 
-    {"folder": str, "answers": str, "runs": [{"inputs": {"op:0": array}, "outputs": {name: "op:0"}}]}
+    {"folder": str, "answers": str, "runs": [{"inputs": {"op:0": array}, "outputs": {name:
+    "op:0"}}]}
 """
 
 import ctypes
@@ -33,7 +36,13 @@ def library() -> ctypes.CDLL:
     (folder,) = importlib.util.find_spec("tensorflow").submodule_search_locations
     tf = ctypes.CDLL(str(Path(folder, "libtensorflow_cc.so.2")))
     for name in (
-        *("TF_NewStatus", "TF_NewGraph", "TF_NewSessionOptions", "TF_LoadSessionFromSavedModel", "TF_AllocateTensor"),
+        *(
+            "TF_NewStatus",
+            "TF_NewGraph",
+            "TF_NewSessionOptions",
+            "TF_LoadSessionFromSavedModel",
+            "TF_AllocateTensor",
+        ),
         *("TF_GraphOperationByName", "TF_TensorData", "TF_StringGetDataPointer"),
     ):
         getattr(tf, name).restype = Pointer
@@ -53,7 +62,9 @@ class Session:
         options = Pointer(self.tf.TF_NewSessionOptions())
         tags = (ctypes.c_char_p * 1)(b"serve")
         self.session = Pointer(
-            self.tf.TF_LoadSessionFromSavedModel(options, None, folder.encode(), tags, 1, self.graph, None, self.status)
+            self.tf.TF_LoadSessionFromSavedModel(
+                options, None, folder.encode(), tags, 1, self.graph, None, self.status
+            )
         )
         self.check()
 
@@ -71,7 +82,9 @@ class Session:
             *(None, 0, None, self.status),
         )
         self.check()
-        found = {name: self.array(Pointer(answer)) for name, answer in zip(outputs, answers, strict=True)}
+        found = {
+            name: self.array(Pointer(answer)) for name, answer in zip(outputs, answers, strict=True)
+        }
         for tensor in [*tensors, *answers]:
             self.tf.TF_DeleteTensor(Pointer(tensor))
         return found
@@ -86,7 +99,11 @@ class Session:
     def tensor(self, array: np.ndarray) -> int:
         """A new tensor; bytes in an array of objects become strings."""
         is_string = array.dtype == object
-        dtype = STRING if is_string else next(key for key, value in DTYPES.items() if value == array.dtype)
+        dtype = (
+            STRING
+            if is_string
+            else next(key for key, value in DTYPES.items() if value == array.dtype)
+        )
         shape = (ctypes.c_int64 * array.ndim)(*array.shape)
         num_bytes = array.size * STRING_BYTES if is_string else array.nbytes
         tensor = self.tf.TF_AllocateTensor(dtype, shape, array.ndim, ctypes.c_size_t(num_bytes))
@@ -109,7 +126,9 @@ class Session:
             return np.frombuffer(content, DTYPES[dtype]).reshape(shape)
         strings = [Pointer(data + place * STRING_BYTES) for place in range(size)]
         contents = [
-            ctypes.string_at(self.tf.TF_StringGetDataPointer(string), self.tf.TF_StringGetSize(string))
+            ctypes.string_at(
+                self.tf.TF_StringGetDataPointer(string), self.tf.TF_StringGetSize(string)
+            )
             for string in strings
         ]
         return np.array(contents, object).reshape(shape)

@@ -1,4 +1,6 @@
-"""The check of an export: whatever is damaged, it says FAILED and why, and goes on with the next file."""
+"""The check of an export: whatever is damaged, it says FAILED and why, and goes on with the next
+file.
+"""
 
 import json
 from collections.abc import Callable
@@ -30,12 +32,16 @@ def version(tmp_path: Path, tiny_vit, monkeypatch) -> Path:
     (folder / "model.onnx").write_bytes(b"graph")
     (folder / "labels.txt").write_text("cat\n")
     judged = Examples(images=np.zeros((1, 32, 32, 3), np.float32), labels=None, name="one")
-    metadata.write_facts(folder, metadata.describe(model, accepted={"max_error": 1e-4}, judged=judged))
+    metadata.write_facts(
+        folder, metadata.describe(model, accepted={"max_error": 1e-4}, judged=judged)
+    )
     write_checksums(folder, folder)
 
     def judged(path: Path, images: np.ndarray, expected: np.ndarray, **_: Any) -> Verdict:
         numbers = {"top1_agreement": 1.0, "max_error": 0.0, "mean_error": 0.0, "latency_ms": 1.0}
-        return Verdict(name=path.name, size_bytes=1, num_images=len(images), accuracy=None, **numbers)
+        return Verdict(
+            name=path.name, size_bytes=1, num_images=len(images), accuracy=None, **numbers
+        )
 
     monkeypatch.setattr(acceptance, "judge", judged)
     return folder
@@ -51,11 +57,15 @@ def test_what_is_as_it_was_written_passes(version: Path):
     assert _problem(version) == ""
 
 
-@pytest.mark.parametrize("name", ["model.onnx", "labels.txt", "keras_vit.json", "reference.npz", "SHA256SUMS"])
+@pytest.mark.parametrize(
+    "name", ["model.onnx", "labels.txt", "keras_vit.json", "reference.npz", "SHA256SUMS"]
+)
 def test_any_damage_to_any_file_fails(version: Path, name: str):
     path, whole, rng = version / name, (version / name).read_bytes(), np.random.default_rng(0)
     for place in rng.integers(0, len(whole), 20):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << rng.integers(8)]) + whole[place + 1 :])
+        path.write_bytes(
+            whole[:place] + bytes([whole[place] ^ 1 << rng.integers(8)]) + whole[place + 1 :]
+        )
         assert _problem(version), place
     for damaged in (b"", whole[: len(whole) // 2], whole + b"x"):
         path.write_bytes(damaged)
@@ -97,9 +107,15 @@ def _set(name: str, value: Any) -> Callable[[dict], Any]:
     [
         *(lambda _, value=value: value for value in (5, None, [], "x", {})),
         *(_set("input", value) for value in (5, {}, None, [1])),
-        *(_set("input.image_size", value) for value in ([32], "32", [0, 32], [32, 10**9], [32.0, 32], None)),
+        *(
+            _set("input.image_size", value)
+            for value in ([32], "32", [0, 32], [32, 10**9], [32.0, 32], None)
+        ),
         *(_set("input.range", value) for value in ([0, 2], "x", None)),
-        *(_set("accepted", value) for value in ({}, 5, {"max_error": float("nan")}, {"max_error": "x"})),
+        *(
+            _set("accepted", value)
+            for value in ({}, 5, {"max_error": float("nan")}, {"max_error": "x"})
+        ),
         *(_set("accepted", {"max_error": value}) for value in (-1, True, {"a": None}, [1])),
         *(_set("accepted", {"top1_agreement": value}) for value in (2, "x", None)),
         *(_set("calibrated_on", value) for value in (5, [5])),
@@ -121,11 +137,16 @@ def test_facts_of_another_form_fail_with_a_reason(version: Path, change: Callabl
         {"pixels": np.zeros((0, 32, 32, 3), np.uint8), "outputs": np.zeros((0, 7), np.float32)},
         {"pixels": np.zeros((3, 32, 31, 3), np.uint8), "outputs": np.zeros((3, 7), np.float32)},
         {"pixels": np.zeros((3, 32, 32, 3), np.float32), "outputs": np.zeros((3, 7), np.float32)},
-        {"pixels": np.zeros((3, 32, 32, 3), np.uint8), "outputs": np.full((3, 7), np.nan, np.float32)},
+        {
+            "pixels": np.zeros((3, 32, 32, 3), np.uint8),
+            "outputs": np.full((3, 7), np.nan, np.float32),
+        },
         {"pixels": np.zeros((3, 32, 32, 3), np.uint8), "outputs": np.array([{}, {}, {}])},
     ],
 )
-def test_a_reference_of_another_form_fails_with_a_reason(version: Path, arrays: dict[str, np.ndarray]):
+def test_a_reference_of_another_form_fails_with_a_reason(
+    version: Path, arrays: dict[str, np.ndarray]
+):
     np.savez(version / "reference.npz", **arrays)
     write_checksums(version, version)
     assert "reference.npz is damaged" in _problem(version)
@@ -145,17 +166,32 @@ def test_a_reference_that_cannot_be_read_fails_with_a_reason(version: Path, cont
         ({"max_error": 0.1, "top1_agreement": 0.9}, 0.89, 0.1, "agrees on 89.0%, less than 90.0%"),
         ({"max_error": 0.1, "top1_agreement": 0.5}, 0.5, 0.2, "differs by 0.2, more than 0.1"),
         ({"max_error": {"model": 0.3}}, 0.0, 0.2, ""),
-        ({"max_error": {"other": 0.3}}, 1.0, 0.0, "name no greatest error of 'model', only of other"),
+        (
+            {"max_error": {"other": 0.3}},
+            1.0,
+            0.0,
+            "name no greatest error of 'model', only of other",
+        ),
         ({"top1_agreement": 0.5}, 0.5, 9.0, ""),
     ],
 )
 def test_what_is_accepted_is_what_was_recorded_and_nothing_else(
-    version: Path, monkeypatch, accepted: dict[str, Any], agreement: float, error: float, problem: str
+    version: Path,
+    monkeypatch,
+    accepted: dict[str, Any],
+    agreement: float,
+    error: float,
+    problem: str,
 ):
     facts = json.loads((version / "keras_vit.json").read_text()) | {"accepted": accepted}
     metadata.write_facts(version, facts)
     write_checksums(version, version)
-    numbers = {"top1_agreement": agreement, "max_error": error, "mean_error": 0.0, "latency_ms": 1.0}
+    numbers = {
+        "top1_agreement": agreement,
+        "max_error": error,
+        "mean_error": 0.0,
+        "latency_ms": 1.0,
+    }
     found = Verdict(name="model.onnx", size_bytes=1, num_images=100, accuracy=None, **numbers)
     monkeypatch.setattr(acceptance, "judge", lambda *_, **__: found)
     said = _problem(version)
@@ -182,8 +218,12 @@ def test_whatever_ends_the_check_of_one_file_the_next_is_checked(version: Path, 
     assert _problem(version) == "ZeroDivisionError: by zero"
 
 
-@pytest.mark.parametrize("identity", [{"weights": "a.npz"}, {"weights": 5}, {"weights": None, "image_size": "x"}])
-def test_what_a_caller_said_of_the_weights_may_have_any_form(version: Path, identity: dict[str, Any]):
+@pytest.mark.parametrize(
+    "identity", [{"weights": "a.npz"}, {"weights": 5}, {"weights": None, "image_size": "x"}]
+)
+def test_what_a_caller_said_of_the_weights_may_have_any_form(
+    version: Path, identity: dict[str, Any]
+):
     facts = json.loads((version / "keras_vit.json").read_text()) | identity
     metadata.write_facts(version, facts)
     write_checksums(version, version)

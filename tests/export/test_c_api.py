@@ -1,4 +1,5 @@
-"""Every signature through TensorFlow's C API, in a process without Keras and without TensorFlow's Python.
+"""Every signature through TensorFlow's C API, in a process without Keras and without TensorFlow's
+Python.
 
 TensorFlow Serving loads and runs a model with the same C++ code.
 """
@@ -28,11 +29,25 @@ RNG = np.random.default_rng(0)
 LEVELS = RNG.integers(0, 256, (3, *SIZE, 3)).astype(np.uint8)
 PIXELS = LEVELS / np.float32(127.5) - np.float32(1)
 NAMES = ["tench", "goldfish", "été", "a b", "ß", "six", "last"]
-FILES = [tf.io.encode_png(LEVELS[0]).numpy(), b"", b"\xff\xd8\xff\xe0", tf.io.encode_png(LEVELS[1]).numpy(), b"junk"]
+FILES = [
+    tf.io.encode_png(LEVELS[0]).numpy(),
+    b"",
+    b"\xff\xd8\xff\xe0",
+    tf.io.encode_png(LEVELS[1]).numpy(),
+    b"junk",
+]
 
 
 def build() -> keras.Model:
-    row = replace(VIT_VARIANTS["ViT_Ti16"], name="tiny", patch_size=8, width=16, depth=1, num_heads=2, mlp_dim=32)
+    row = replace(
+        VIT_VARIANTS["ViT_Ti16"],
+        name="tiny",
+        patch_size=8,
+        width=16,
+        depth=1,
+        num_heads=2,
+        mlp_dim=32,
+    )
     model = keras_vit.application(row)(
         weights=None, input_shape=(*SIZE, 3), classes=len(NAMES), classifier_activation=None
     )
@@ -51,8 +66,12 @@ def answers_of(folder: Path, asked: list[tuple[str, np.ndarray]]) -> list[dict[s
         outputs = {key: tensor.name for key, tensor in known[name].outputs.items()}
         runs.append({"inputs": {taken.name: given}, "outputs": outputs})
     request, answers = folder.parent / "request.pickle", folder.parent / "answers.pickle"
-    request.write_bytes(pickle.dumps({"folder": str(folder), "answers": str(answers), "runs": runs}))
-    done = subprocess.run([sys.executable, "-I", str(SCRIPT), str(request)], capture_output=True, text=True)
+    request.write_bytes(
+        pickle.dumps({"folder": str(folder), "answers": str(answers), "runs": runs})
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", str(SCRIPT), str(request)], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return pickle.loads(answers.read_bytes())
 
@@ -91,9 +110,16 @@ def test_every_signature_gives_what_the_model_gives(exported):
     probabilities = np.exp(logits[:2]) / np.exp(logits[:2]).sum(axis=1, keepdims=True)
     best = np.argsort(-probabilities, axis=1)[:, :5]
     assert files["status"].tolist() == [b"ok", b"empty", b"damaged", b"ok", b"unsupported"]
-    assert files["class_ids"][[0, 3]].tolist() == best.tolist() and (files["class_ids"][[1, 2, 4]] == -1).all()
-    assert files["labels"][[0, 3]].tolist() == [[NAMES[index].encode() for index in row] for row in best]
-    np.testing.assert_allclose(files["scores"][[0, 3]], np.take_along_axis(probabilities, best, axis=1), atol=1e-5)
+    assert (
+        files["class_ids"][[0, 3]].tolist() == best.tolist()
+        and (files["class_ids"][[1, 2, 4]] == -1).all()
+    )
+    assert files["labels"][[0, 3]].tolist() == [
+        [NAMES[index].encode() for index in row] for row in best
+    ]
+    np.testing.assert_allclose(
+        files["scores"][[0, 3]], np.take_along_axis(probabilities, best, axis=1), atol=1e-5
+    )
 
 
 def test_a_batch_may_be_empty_or_hold_one(exported):

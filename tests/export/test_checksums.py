@@ -1,4 +1,6 @@
-"""Checksums of an export: every byte of every file counts, and the tool of the system reads the list."""
+"""Checksums of an export: every byte of every file counts, and the tool of the system reads the
+list.
+"""
 
 import shutil
 import subprocess
@@ -12,7 +14,12 @@ from keras_vit.export.checksums import FILE, damage, has_checksums, write_checks
 @pytest.fixture
 def version(tmp_path: Path) -> Path:
     """Two models in one folder, with what belongs to both."""
-    for name, text in {"a.tflite": "one", "b.tflite": "two", "labels.txt": "cat\n", "keras_vit.json": "{}"}.items():
+    for name, text in {
+        "a.tflite": "one",
+        "b.tflite": "two",
+        "labels.txt": "cat\n",
+        "keras_vit.json": "{}",
+    }.items():
         (tmp_path / name).write_text(text)
     write_checksums(tmp_path, tmp_path)
     return tmp_path
@@ -50,7 +57,12 @@ def test_any_bit_of_a_list_counts(version: Path):
 
 @pytest.mark.skipif(shutil.which("sha256sum") is None, reason="the system has no sha256sum")
 def test_the_tool_of_the_system_reads_the_list(version: Path):
-    assert subprocess.run(["sha256sum", "--check", "--strict", FILE], cwd=version, capture_output=True).returncode == 0
+    assert (
+        subprocess.run(
+            ["sha256sum", "--check", "--strict", FILE], cwd=version, capture_output=True
+        ).returncode
+        == 0
+    )
 
 
 def test_the_list_of_a_saved_model_lies_within_its_extra_files(tmp_path: Path):

@@ -1,4 +1,6 @@
-"""The command `export`: several formats in one go, and the check that what was delivered is the model."""
+"""The command `export`: several formats in one go, and the check that what was delivered is the
+model.
+"""
 
 import contextlib
 import io
@@ -24,7 +26,9 @@ SIZE, NAMES = 32, ["ant", "bee", "cat"]
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint whose answers differ from image to image, with the names of its classes beside it."""
+    """A checkpoint whose answers differ from image to image, with the names of its classes beside
+    it.
+    """
     keras.utils.set_random_seed(1)
     model = keras_vit.ViT_Ti16(weights=None, input_shape=(SIZE, SIZE, 3), classes=3)
     head = model.get_layer("predictions")
@@ -37,7 +41,9 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Twelve pictures in three folders, in three formats, of as many sizes; one more cannot be read."""
+    """Twelve pictures in three folders, in three formats, of as many sizes; one more cannot be
+    read.
+    """
     folder, generator = tmp_path_factory.mktemp("photos"), np.random.default_rng(3)
     for number in range(12):
         coarse = generator.uniform(0, 255, (1, 4, 5, 3))
@@ -50,11 +56,17 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def delivered(weights: Path, photos: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def delivered(
+    weights: Path, photos: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, str]:
     output = tmp_path_factory.mktemp("saved_models") / "mine"
     code, said = _export(
         *("--model=ViT_Ti16", f"--weights={weights}", f"--image_size={SIZE}", f"--images={photos}"),
-        *("--format=saved_model,tflite,onnx", "--flavours=float32,dynamic_int8", f"--output={output}"),
+        *(
+            "--format=saved_model,tflite,onnx",
+            "--flavours=float32,dynamic_int8",
+            f"--output={output}",
+        ),
     )
     assert code == 0
     return output, said
@@ -70,12 +82,21 @@ def _export(*flags: str) -> tuple[int, str]:
 def _edit(facts: Path, old: str, new: str) -> None:
     """Edits what an export says of itself, as its maker might."""
     facts.write_text(facts.read_text().replace(old, new))
-    write_checksums(facts.parent.parent if facts.parent.name == "assets.extra" else facts.parent, facts.parent)
+    write_checksums(
+        facts.parent.parent if facts.parent.name == "assets.extra" else facts.parent, facts.parent
+    )
 
 
-def test_every_format_is_there_and_was_judged_on_the_images_that_can_be_read(delivered: tuple[Path, str]):
+def test_every_format_is_there_and_was_judged_on_the_images_that_can_be_read(
+    delivered: tuple[Path, str],
+):
     output, said = delivered
-    files = ["1/saved_model.pb", "tflite/1/float32.tflite", "tflite/1/dynamic_int8.tflite", "onnx/1/model.onnx"]
+    files = [
+        "1/saved_model.pb",
+        "tflite/1/float32.tflite",
+        "tflite/1/dynamic_int8.tflite",
+        "onnx/1/model.onnx",
+    ]
     assert [name for name in files if not (output / name).is_file()] == []
     assert ": 12 images, the same for every format." in said
     rows = [line.split() for line in said.splitlines() if line.split()[:1] and "%" in line]
@@ -88,16 +109,26 @@ def test_the_check_passes_and_says_against_what(delivered: tuple[Path, str], pho
     code, said = _export(f"--check={delivered[0]}")
     assert code == 0, said
     assert said.count("OK ") == 4
-    assert said.count("against the model on 12 images: ") == 4  # on the images that the export was judged on
+    # on the images that the export was judged on
+    assert said.count("against the model on 12 images: ") == 4
 
 
 def _facts(output: Path) -> dict[str, dict]:
-    return {str(path.relative_to(output)): json.loads(path.read_text()) for path in output.rglob("keras_vit.json")}
+    return {
+        str(path.relative_to(output)): json.loads(path.read_text())
+        for path in output.rglob("keras_vit.json")
+    }
 
 
-def test_with_int8_every_format_is_judged_on_the_images_that_set_no_ranges(weights: Path, photos: Path, tmp_path: Path):
-    """Of twelve images six set ranges; the table and the facts of each format are about the six others."""
-    wanted = delivery.Wanted(formats=("saved_model", "tflite", "onnx"), flavours=("int8", "float32"), min_agreement=0)
+def test_with_int8_every_format_is_judged_on_the_images_that_set_no_ranges(
+    weights: Path, photos: Path, tmp_path: Path
+):
+    """Of twelve images six set ranges; the table and the facts of each format are about the six
+    others.
+    """
+    wanted = delivery.Wanted(
+        formats=("saved_model", "tflite", "onnx"), flavours=("int8", "float32"), min_agreement=0
+    )
     said: list[str] = []
     options = {"weights": weights, "images": photos, "image_size": (SIZE, SIZE), "say": said.append}
     assert delivery.deliver("ViT_Ti16", tmp_path, wanted, **options) == []
@@ -117,7 +148,13 @@ def test_with_int8_every_format_is_judged_on_the_images_that_set_no_ranges(weigh
 def test_the_check_takes_as_many_images_as_the_export_and_says_so_if_they_are_others(
     weights: Path, photos: Path, tmp_path: Path
 ):
-    options = {"weights": weights, "images": photos, "image_size": (SIZE, SIZE), "num_images": 5, "say": lambda _: None}
+    options = {
+        "weights": weights,
+        "images": photos,
+        "image_size": (SIZE, SIZE),
+        "num_images": 5,
+        "say": lambda _: None,
+    }
     delivery.deliver("ViT_Ti16", tmp_path, **options)
     (same,) = acceptance.check(tmp_path)
     assert same.verdict.num_images == 5 and "others than those" not in same.against
@@ -131,7 +168,9 @@ def test_the_check_has_the_thresholds_of_the_export(delivered: tuple[Path, str],
     shutil.copytree(delivered[0], folder)
     for name, facts in _facts(folder).items():
         bound = facts["accepted"]["max_error"]
-        facts["accepted"]["max_error"] = dict.fromkeys(bound, 0.0) if isinstance(bound, dict) else 0.0
+        facts["accepted"]["max_error"] = (
+            dict.fromkeys(bound, 0.0) if isinstance(bound, dict) else 0.0
+        )
         (folder / name).write_text(json.dumps(facts))
         version = (folder / name).parent
         write_checksums(version.parent if version.name == "assets.extra" else version, version)
@@ -148,7 +187,9 @@ def test_a_failed_check_is_an_exit_code(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_a_file_that_is_not_the_model_any_more_fails(delivered: tuple[Path, str], tmp_path: Path):
-    """The int8 file under the name of float32: of another hash, and further off than float32 may be."""
+    """The int8 file under the name of float32: of another hash, and further off than float32 may
+    be.
+    """
     folder = tmp_path / "mine"
     shutil.copytree(delivered[0] / "tflite" / "1", folder / "1")
     shutil.copyfile(folder / "1" / "dynamic_int8.tflite", folder / "1" / "float32.tflite")
@@ -161,14 +202,17 @@ def test_a_file_that_is_not_the_model_any_more_fails(delivered: tuple[Path, str]
     assert right.problem == "" and "more than" in wrong.problem
 
 
-def test_a_damaged_file_fails_and_the_others_are_checked(delivered: tuple[Path, str], tmp_path: Path):
+def test_a_damaged_file_fails_and_the_others_are_checked(
+    delivered: tuple[Path, str], tmp_path: Path
+):
     folder = tmp_path / "mine"
     shutil.copytree(delivered[0], folder)
     variables = next((folder / "1" / "variables").glob("variables.data*"))
     variables.write_bytes(variables.read_bytes()[: variables.stat().st_size // 2])
     (folder / "onnx" / "1" / "model.onnx").write_bytes(b"rubbish")
     checked = list(acceptance.check(folder))
-    assert [each.problem != "" for each in checked] == [True, True, False, False]  # the SavedModel, ONNX, two of TFLite
+    # the SavedModel, ONNX, two of TFLite
+    assert [each.problem != "" for each in checked] == [True, True, False, False]
     assert all("is changed" in each.problem for each in checked[:2])
     assert checked[0].text().startswith("FAILED") and checked[2].text().startswith("OK ")
     for version, place in (("1", "1/assets.extra"), ("onnx/1", "onnx/1")):
@@ -176,7 +220,9 @@ def test_a_damaged_file_fails_and_the_others_are_checked(delivered: tuple[Path, 
     assert all("cannot be run" in each.problem for each in list(acceptance.check(folder))[:2])
 
 
-def test_without_the_weights_the_answers_of_then_are_taken(delivered: tuple[Path, str], weights: Path, tmp_path: Path):
+def test_without_the_weights_the_answers_of_then_are_taken(
+    delivered: tuple[Path, str], weights: Path, tmp_path: Path
+):
     folder = tmp_path / "mine"
     shutil.copytree(delivered[0], folder)
     for facts in folder.rglob("keras_vit.json"):
@@ -188,19 +234,25 @@ def test_without_the_weights_the_answers_of_then_are_taken(delivered: tuple[Path
     assert all("cannot be asked about" in each.problem for each in asked)
 
 
-def test_other_weights_under_the_same_name_are_found_out(delivered: tuple[Path, str], weights: Path, tmp_path: Path):
+def test_other_weights_under_the_same_name_are_found_out(
+    delivered: tuple[Path, str], weights: Path, tmp_path: Path
+):
     model = keras_vit.ViT_Ti16(weights=weights, input_shape=(SIZE, SIZE, 3), classes=3)
     model.get_layer("predictions").bias.assign([0.0, 0.1, 0.0])
     keras_vit.save_checkpoint(model, tmp_path / "mine.npz")
     shutil.copytree(delivered[0] / "1", tmp_path / "1")
-    _edit(tmp_path / "1" / "assets.extra" / "keras_vit.json", str(weights), str(tmp_path / "mine.npz"))
+    _edit(
+        tmp_path / "1" / "assets.extra" / "keras_vit.json", str(weights), str(tmp_path / "mine.npz")
+    )
     (checked,) = acceptance.check(tmp_path / "1")
     assert checked.problem == ""
     assert "are others than those that were exported" in checked.against
 
 
 @pytest.mark.slow
-def test_one_format_that_fails_does_not_keep_back_the_others(weights: Path, photos: Path, tmp_path: Path, monkeypatch):
+def test_one_format_that_fails_does_not_keep_back_the_others(
+    weights: Path, photos: Path, tmp_path: Path, monkeypatch
+):
     monkeypatch.setitem(sys.modules, "tf2onnx", None)
     wanted = delivery.Wanted(formats=("onnx", "saved_model"))
     options = {"weights": weights, "images": photos, "image_size": (SIZE, SIZE)}
@@ -213,14 +265,22 @@ def test_one_format_that_fails_does_not_keep_back_the_others(weights: Path, phot
     ("flags", "said"),
     [
         ((), "--output=FOLDER must be given"),
-        (("--output=x", "--format=pickle"), "Formats are saved_model, tflite, onnx, openvino. Received: pickle"),
+        (
+            ("--output=x", "--format=pickle"),
+            "Formats are saved_model, tflite, onnx, openvino. Received: pickle",
+        ),
         (("--output=x", "--model=ViT_B17"), "ViT_B17"),
         (("--check=nowhere",), "There is no export in nowhere"),
         (("--output=x", "--weights=gone.npz"), "there is no such file"),
     ],
 )
 def test_what_is_asked_wrongly_is_said_in_a_line(flags: tuple[str, ...], said: str, tmp_path: Path):
-    done = warm.run([sys.executable, "-m", "keras_vit", "export", *flags], capture_output=True, text=True, cwd=tmp_path)
+    done = warm.run(
+        [sys.executable, "-m", "keras_vit", "export", *flags],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
     assert done.returncode in (1, 2) and said in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,6 @@
-"""A format that fails, in whatever way, costs only itself, and what is said of the others is right."""
+"""A format that fails, in whatever way, costs only itself, and what is said of the others is
+right.
+"""
 
 import dataclasses
 from pathlib import Path
@@ -19,7 +21,13 @@ pytestmark = pytest.mark.tensorflow
 
 
 def _verdict(version: Path) -> Verdict:
-    numbers = {"top1_agreement": 1.0, "max_error": 0.0, "mean_error": 0.0, "latency_ms": 1.0, "accuracy": None}
+    numbers = {
+        "top1_agreement": 1.0,
+        "max_error": 0.0,
+        "mean_error": 0.0,
+        "latency_ms": 1.0,
+        "accuracy": None,
+    }
     return Verdict(name="model", size_bytes=1, num_images=1, version=version, **numbers)
 
 
@@ -30,7 +38,11 @@ def deliver(tiny_vit, tmp_path: Path, monkeypatch):
     monkeypatch.setattr(delivery.classifier, "build", lambda *_: model)
     images = Examples(images=np.zeros((2, 32, 32, 3), np.float32), labels=None, name="two")
     monkeypatch.setattr(delivery, "find_examples", lambda *_: images)
-    parity = {name: value for name, value in dataclasses.asdict(_verdict(tmp_path)).items() if name != "version"}
+    parity = {
+        name: value
+        for name, value in dataclasses.asdict(_verdict(tmp_path)).items()
+        if name != "version"
+    }
     monkeypatch.setattr(delivery, "read_facts", lambda _: {"parity": parity})
 
     def exporter(format_: str, error: BaseException | None, others: int):
@@ -52,7 +64,9 @@ def deliver(tiny_vit, tmp_path: Path, monkeypatch):
             monkeypatch.setattr(delivery, name, exporter(name, errors.get(name), others))
         said: list[str] = []
         wanted = delivery.Wanted(formats=delivery.FORMATS)
-        return delivery.deliver("ViT_Ti16", tmp_path / "out", wanted, num_images=2, say=said.append), said
+        return delivery.deliver(
+            "ViT_Ti16", tmp_path / "out", wanted, num_images=2, say=said.append
+        ), said
 
     return delivered
 
@@ -69,18 +83,27 @@ def deliver(tiny_vit, tmp_path: Path, monkeypatch):
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_whatever_ends_one_format_the_others_are_delivered(deliver, tmp_path: Path, error: Exception):
+def test_whatever_ends_one_format_the_others_are_delivered(
+    deliver, tmp_path: Path, error: Exception
+):
     problems, said = deliver({"saved_model": error, "onnx": error})
     assert [problem.split(":")[0] for problem in problems] == ["saved_model", "onnx"]
-    assert all("Traceback" not in problem and len(problem.splitlines()) <= 10 for problem in problems)
+    assert all(
+        "Traceback" not in problem and len(problem.splitlines()) <= 10 for problem in problems
+    )
     assert [path.parent.name for path in tmp_path.rglob("model")] == ["1", "1"]
-    assert [line for line in said if "out/tflite/1" in line] and [line for line in said if "out/openvino/1" in line]
+    assert [line for line in said if "out/tflite/1" in line] and [
+        line for line in said if "out/openvino/1" in line
+    ]
 
 
 def test_a_full_disk_is_said_in_a_sentence(deliver):
     error = tf.errors.ResourceExhaustedError(None, None, "/x/variables; No space left on device")
     problems, _ = deliver({"saved_model": error})
-    assert len(problems) == 1 and "The disk is full: make room. Of the new version nothing is kept" in problems[0]
+    assert (
+        len(problems) == 1
+        and "The disk is full: make room. Of the new version nothing is kept" in problems[0]
+    )
 
 
 def test_the_version_that_is_named_is_the_own_one_and_not_the_latest(deliver):

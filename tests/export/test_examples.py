@@ -18,7 +18,9 @@ def test_images_of_a_source_come_from_all_its_parts(tmp_path: Path):
     examples = take(sources.arrays(images, grey.astype(np.int64)), (4, 6), 10)
     assert examples.images.shape == (10, 4, 6, 3)
     assert examples.labels is not None and sorted(set(examples.labels)) == list(range(10))
-    np.testing.assert_allclose(examples.images[:, 0, 0, 0], examples.labels * 20 / 127.5 - 1, atol=1e-6)
+    np.testing.assert_allclose(
+        examples.images[:, 0, 0, 0], examples.labels * 20 / 127.5 - 1, atol=1e-6
+    )
     np.testing.assert_array_equal(examples.pixels()[:, 0, 0, 0], examples.labels * 20)
 
 
@@ -26,7 +28,9 @@ def test_an_image_that_cannot_be_read_is_left_out(tmp_path: Path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         for number in range(3):
-            keras.utils.save_img(tmp_path / name / f"{number}.png", np.full((8, 8, 3), 60), scale=False)
+            keras.utils.save_img(
+                tmp_path / name / f"{number}.png", np.full((8, 8, 3), 60), scale=False
+            )
     (tmp_path / "a" / "0.png").write_bytes(b"rubbish")
     examples = take(sources.image_folder(tmp_path), (8, 8), 6)
     assert examples.labels is not None and examples.labels.tolist() == [0, 0, 1, 1, 1]

@@ -1,4 +1,6 @@
-"""ONNX and OpenVINO: each file is run by its own runtime here too, and everything that may be wrong with it."""
+"""ONNX and OpenVINO: each file is run by its own runtime here too, and everything that may be wrong
+with it.
+"""
 
 import dataclasses
 import gc
@@ -35,7 +37,9 @@ IMAGES = RNG.uniform(-1, 1, (5, *SIZE, 3)).astype(np.float32)
 
 
 def answering(model: keras.Model) -> keras.Model:
-    """The head of a new model is all zeros: then any two of them agree. Here it gives logits of about 3."""
+    """The head of a new model is all zeros: then any two of them agree. Here it gives logits of
+    about 3.
+    """
     for variable in model.layers[-1].trainable_variables:
         variable.assign(RNG.normal(size=variable.shape) * 3 / variable.shape[0] ** 0.5)
     return model
@@ -44,14 +48,21 @@ def answering(model: keras.Model) -> keras.Model:
 @pytest.fixture
 def build(tiny_vit) -> Callable[..., keras.Model]:
     def build(**options) -> keras.Model:
-        defaults = {"weights": None, "input_shape": (*SIZE, 3), "classes": 7, "classifier_activation": None}
+        defaults = {
+            "weights": None,
+            "input_shape": (*SIZE, 3),
+            "classes": 7,
+            "classifier_activation": None,
+        }
         return answering(keras_vit.application(tiny_vit)(**(defaults | options)))
 
     return build
 
 
 def run_onnx(folder: Path, images: np.ndarray) -> dict[str, np.ndarray]:
-    session = onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        folder / "model.onnx", providers=["CPUExecutionProvider"]
+    )
     given = session.run(None, {"images": images})
     return dict(zip([output.name for output in session.get_outputs()], given, strict=True))
 
@@ -70,13 +81,17 @@ FORMATS = {"onnx": (onnx, run_onnx), "openvino": (openvino, run_openvino)}
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_version_holds_the_model_its_labels_and_what_it_says_of_itself(build, tmp_path: Path, name: str, capfd):
+def test_a_version_holds_the_model_its_labels_and_what_it_says_of_itself(
+    build, tmp_path: Path, name: str, capfd
+):
     export, run = FORMATS[name]
     model = build(gelu="exact")
     weights, expected = model.get_weights(), model.predict_on_batch(IMAGES)
     # What the conversion says goes to no one: neither words nor warnings, which are errors here.
     capfd.readouterr()
-    verdict = export(model, tmp_path / "vit", class_names=[*"abcdefg"], identity={"weights": "of my own"})
+    verdict = export(
+        model, tmp_path / "vit", class_names=[*"abcdefg"], identity={"weights": "of my own"}
+    )
     assert capfd.readouterr() == ("", "")
     folder = tmp_path / "vit" / "1"
     files = {"onnx": {"model.onnx"}, "openvino": {"model.xml", "model.bin"}}[name]
@@ -88,7 +103,10 @@ def test_a_version_holds_the_model_its_labels_and_what_it_says_of_itself(build, 
     }
     assert (folder / "labels.txt").read_text() == "a\nb\nc\nd\ne\nf\ng\n"
     said = json.loads((folder / "keras_vit.json").read_text())
-    assert said["weights"] == "of my own" and said["output"] == {"name": "logits", "shape": [None, 7]}
+    assert said["weights"] == "of my own" and said["output"] == {
+        "name": "logits",
+        "shape": [None, 7],
+    }
     assert (said["input"]["image_size"], said["input"]["range"]) == ([*SIZE], [-1, 1])
     assert said["parity"]["max_error"] == verdict.max_error < 1e-5
     assert verdict.top1_agreement == 1 and verdict.latency_ms > 0 and verdict.accuracy is None
@@ -100,15 +118,20 @@ def test_a_version_holds_the_model_its_labels_and_what_it_says_of_itself(build, 
         np.testing.assert_allclose(given[1], expected[:count], atol=1e-5)
     # The model is as it was.
     assert all((now == then).all() for now, then in zip(model.get_weights(), weights, strict=True))
-    assert (model.predict_on_batch(IMAGES) == expected).all() and model.output_names == ["predictions"]
+    assert (model.predict_on_batch(IMAGES) == expected).all() and model.output_names == [
+        "predictions"
+    ]
 
 
-def test_openvino_left_to_itself_may_be_far_off_and_the_metadata_says_how_to_be_exact(build, tmp_path: Path):
+def test_openvino_left_to_itself_may_be_far_off_and_the_metadata_says_how_to_be_exact(
+    build, tmp_path: Path
+):
     model = build()
     openvino(model, tmp_path)
     hasty = runtime.Core().compile_model(tmp_path / "1" / "model.xml", "CPU")
     expected = model.predict_on_batch(IMAGES)
-    if hasty.get_property("INFERENCE_PRECISION_HINT") != runtime.Type.f32:  # as the processor has it
+    # as the processor has it
+    if hasty.get_property("INFERENCE_PRECISION_HINT") != runtime.Type.f32:
         assert np.abs(hasty(IMAGES)[0] - expected).max() > 1e-3
     np.testing.assert_allclose(run_openvino(tmp_path / "1", IMAGES)["logits"], expected, atol=1e-5)
 
@@ -122,20 +145,29 @@ def test_images_of_the_callers_are_judged_and_their_labels_counted(build, tmp_pa
     labels = np.where(np.arange(20) < 5, (answers + 1) % 10, answers)  # a quarter is wrong
     verdict = openvino(model, tmp_path, images=sources.arrays(levels, labels, name="noise"))
     assert verdict.num_images == 20 and verdict.accuracy == pytest.approx(0.75)
-    assert "noise" in json.loads((tmp_path / "1" / "keras_vit.json").read_text())["judged"]["images"]
+    assert (
+        "noise" in json.loads((tmp_path / "1" / "keras_vit.json").read_text())["judged"]["images"]
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_kind_of_model_is_exported(build, tiny_vit, tiny_resnet, tmp_path: Path, name: str):
     stem = dataclasses.replace(VIT_VARIANTS["R50_ViT_B16"].stem, units=(1, 1))
-    shape = {"weights": None, "input_shape": (*SIZE, 3), "classes": 7, "classifier_activation": None}
+    shape = {
+        "weights": None,
+        "input_shape": (*SIZE, 3),
+        "classes": 7,
+        "classifier_activation": None,
+    }
     axial = dataclasses.replace(tiny_vit, name="axial", axial=True)
     models = {
         "gap": build(classifier="gap", gelu="exact"),
         "map": build(classifier="map"),
         "tanh layer": build(representation_size=9),
-        "hybrid": answering(keras_vit.application(dataclasses.replace(tiny_vit, stem=stem, patch_size=1))(**shape)),
+        "hybrid": answering(
+            keras_vit.application(dataclasses.replace(tiny_vit, stem=stem, patch_size=1))(**shape)
+        ),
         "bit": answering(keras_vit.application(tiny_resnet(RESNET_VARIANTS["BiT_R50x1"]))(**shape)),
         "axial": answering(keras_vit.application(axial)(**shape)),
         "any size": build(input_shape=(None, None, 3)),
@@ -184,7 +216,8 @@ def test_models_of_real_size_are_exported(tmp_path: Path, name: str, model_name:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:In the future `np.object`:FutureWarning")  # of tf2onnx, when it is imported
+# of tf2onnx, when it is imported
+@pytest.mark.filterwarnings("ignore:In the future `np.object`:FutureWarning")
 def test_what_keras_alone_writes_of_exact_gelu_does_not_load(build, tmp_path: Path, caplog):
     """When this fails, Keras and tf2onnx can do without `_erfc_converted`."""
     model, path = build(gelu="exact"), tmp_path / "plain.onnx"
@@ -224,11 +257,15 @@ def background() -> tuple[keras.Model, np.ndarray, np.ndarray]:
     Where the same number is added again and again, it is rounded to the same side.
     """
     images = keras.Input((112, 112, 64))
-    model = keras.Model(images, {"logits": keras.layers.GroupNormalization(32, epsilon=1e-6)(images)})
+    model = keras.Model(
+        images, {"logits": keras.layers.GroupNormalization(32, epsilon=1e-6)(images)}
+    )
     pixels = RNG.normal(0, 2, (2, 112, 112, 64)).astype(np.float32)
     pixels[RNG.uniform(size=(2, 112, 112)) < 0.9] = RNG.normal(0, 2, 64)
     exact = pixels.astype(np.float64).reshape(2, -1, 32, 2)
-    exact = (exact - exact.mean((1, 3), keepdims=True)) / np.sqrt(exact.var((1, 3), keepdims=True) + 1e-6)
+    exact = (exact - exact.mean((1, 3), keepdims=True)) / np.sqrt(
+        exact.var((1, 3), keepdims=True) + 1e-6
+    )
     return model, pixels, exact.reshape(pixels.shape)
 
 
@@ -261,7 +298,9 @@ def test_openvino_normalizes_groups_of_many_numbers_exactly(tmp_path: Path):
     assert {path.name for path in tmp_path.iterdir()} == {"model.xml", "model.bin"}
     assert error(tmp_path / "model.xml") < 1e-5
     with unreported():
-        model.export(str(tmp_path / "plain.xml"), format="openvino", verbose=False, input_signature=LARGE)
+        model.export(
+            str(tmp_path / "plain.xml"), format="openvino", verbose=False, input_signature=LARGE
+        )
     assert error(tmp_path / "plain.xml") > 5e-5
 
 
@@ -276,14 +315,18 @@ def test_a_file_that_answers_differently_is_not_left(build, tmp_path: Path, monk
         write(keras.Model(other.inputs[0], {"logits": other.outputs[0]}), path, signature)
 
     monkeypatch.setattr(exchange, f"_write_{name}", write_other)
-    with pytest.raises(ValueError, match=r"model\.\w+ differs from the model by up to \d.*Nothing is written"):
+    with pytest.raises(
+        ValueError, match=r"model\.\w+ differs from the model by up to \d.*Nothing is written"
+    ):
         FORMATS[name][0](build(), tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_file_that_does_not_load_is_not_left(build, tmp_path: Path, monkeypatch, name: str):
-    monkeypatch.setattr(exchange, f"_write_{name}", lambda model, path, signature: path.write_bytes(b"no model"))
+    monkeypatch.setattr(
+        exchange, f"_write_{name}", lambda model, path, signature: path.write_bytes(b"no model")
+    )
     with pytest.raises(ValueError, match=r"model\.\w+ cannot be run"):
         FORMATS[name][0](build(), tmp_path)
     assert not list(tmp_path.iterdir())
@@ -293,10 +336,18 @@ def test_what_rounding_explains_depends_on_the_largest_output():
     assert exchange._accepted(np.array([[3.0, -20.0]])) == pytest.approx(1e-4)
     assert exchange._accepted(np.array([[0.01, 0.002]])) == pytest.approx(1e-6)
     assert exchange._accepted(np.array([[100.0, -200.0]])) == pytest.approx(1e-3)
-    numbers = {"size_bytes": 1, "num_images": 2, "top1_agreement": 1.0, "mean_error": 0.0, "latency_ms": 1.0}
+    numbers = {
+        "size_bytes": 1,
+        "num_images": 2,
+        "top1_agreement": 1.0,
+        "mean_error": 0.0,
+        "latency_ms": 1.0,
+    }
     verdict = Verdict(name="model.onnx", max_error=5e-5, accuracy=None, **numbers)
     exchange._check_close(verdict, 1e-4)
-    with pytest.raises(ValueError, match="differs from the model by up to 5e-05 .* rounding explains 1e-06"):
+    with pytest.raises(
+        ValueError, match="differs from the model by up to 5e-05 .* rounding explains 1e-06"
+    ):
         exchange._check_close(verdict, 1e-6)
 
 
@@ -309,24 +360,40 @@ def test_what_is_no_such_model_is_refused_before_anything_is_written(build, tmp_
     model = build()
     refused(build(input_shape=(None, None, 3)), "images of any size: pass `image_size`, in pixels")
     refused(model, r"takes images of 32 x 48 pixels. Received: image_size=32\.", image_size=32)
-    refused(model, r"takes images of 32 x 48 pixels. Received: image_size=\(32, 32\)", image_size=(32, 32))
+    refused(
+        model,
+        r"takes images of 32 x 48 pixels. Received: image_size=\(32, 32\)",
+        image_size=(32, 32),
+    )
     refused(build(input_shape=(None, 48, 3)), "takes images of None x 48", image_size=(32, 32))
     refused(model, "The model has 7 classes. Received: 2 names", class_names=["a", "b"])
-    refused(build(include_top=False), "no head, so no classes. Received: 1 names", class_names=["a"])
-    refused(keras.Sequential([keras.layers.Dense(2)]), r"must be a functional one.*Received: inputs of shape \[\]")
+    refused(
+        build(include_top=False), "no head, so no classes. Received: 1 names", class_names=["a"]
+    )
+    refused(
+        keras.Sequential([keras.layers.Dense(2)]),
+        r"must be a functional one.*Received: inputs of shape \[\]",
+    )
     refused("ViT_B16", "must be a functional one that takes images")
     refused(keras.Model(model.inputs[0], [model.outputs[0]] * 2), "has one output")
     vector = keras.Input((3,))
-    refused(keras.Model(vector, keras.layers.Dense(2)(vector)), r"takes images \(B, H, W, 3\).*\(None, 3\)")
+    refused(
+        keras.Model(vector, keras.layers.Dense(2)(vector)),
+        r"takes images \(B, H, W, 3\).*\(None, 3\)",
+    )
     keras.config.set_dtype_policy("mixed_bfloat16")
-    refused(build(), "must compute in float32. Received: layers that compute in bfloat16.*set_dtype_policy")
+    refused(
+        build(),
+        "must compute in float32. Received: layers that compute in bfloat16.*set_dtype_policy",
+    )
     assert not (tmp_path / "new").exists()
 
 
 def test_weights_that_one_message_cannot_hold_are_refused(build, tmp_path: Path, monkeypatch):
     monkeypatch.setattr(exchange, "_ONNX_MOST_BYTES", 4 * build().count_params() - 1)
     with pytest.raises(
-        ValueError, match="take 0.0 GiB, and a file of ONNX holds less than 2. Export it with `openvino`"
+        ValueError,
+        match="take 0.0 GiB, and a file of ONNX holds less than 2. Export it with `openvino`",
     ):
         onnx(build(), tmp_path)
     largest = [name for name, row in VIT_VARIANTS.items() if 4 * parameters(row) > 2**31 - 2**24]

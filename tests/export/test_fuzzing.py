@@ -1,6 +1,8 @@
-"""Ten thousand damaged files in mixed batches: no crash, no memory that grows, and every good image is answered right.
+"""Ten thousand damaged files in mixed batches: no crash, no memory that grows, and every good image
+is answered right.
 
-The file is also the script that asks them, in a process of its own: a crash there is a failure here.
+The file is also the script that asks them, in a process of its own: a crash there is a failure
+    here.
 """
 
 import ctypes
@@ -44,8 +46,15 @@ def seeds(rng: np.random.Generator) -> list[bytes]:
     """Whole files of every kind that a mutation starts from."""
     noise = rng.integers(0, 256, (40, 56, 3)).astype(np.uint8)
     smooth = np.broadcast_to(np.arange(56, dtype=np.uint8)[None, :, None] * 4, noise.shape)
-    files = [encoded(kind, pixels) for kind in ("JPEG", "PNG", "GIF", "BMP") for pixels in (noise, smooth)]
-    files += [encoded("JPEG", noise, progressive=True), encoded("JPEG", noise[..., 0], subsampling=2)]
+    files = [
+        encoded(kind, pixels)
+        for kind in ("JPEG", "PNG", "GIF", "BMP")
+        for pixels in (noise, smooth)
+    ]
+    files += [
+        encoded("JPEG", noise, progressive=True),
+        encoded("JPEG", noise[..., 0], subsampling=2),
+    ]
     files += [encoded("PNG", noise[..., 0]), encoded("PNG", np.dstack([noise, noise[..., :1]]))]
     palette, ink = io.BytesIO(), io.BytesIO()
     Image.fromarray(noise).convert("P").save(palette, "PNG")
@@ -103,32 +112,51 @@ def as_it_is(file: bytes, _: np.random.Generator) -> bytes:
 
 
 MUTATIONS: list[Callable[[bytes, np.random.Generator], bytes]] = [
-    *(flipped, flipped_in_the_header, cut, without_a_part, with_a_part_twice, with_junk_inside, of_another_size),
+    *(
+        flipped,
+        flipped_in_the_header,
+        cut,
+        without_a_part,
+        with_a_part_twice,
+        with_junk_inside,
+        of_another_size,
+    ),
     *(nothing_known, as_it_is),
 ]
 
 
 def resident_megabytes() -> float:
-    """What is in use: memory that was freed, and that the C library keeps for later, is given back first."""
+    """What is in use: memory that was freed, and that the C library keeps for later, is given back
+    first.
+    """
     ctypes.CDLL(None).malloc_trim(0)
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize() / MEGABYTE
 
 
 def peak_megabytes() -> float:
-    """Of this program. Not `getrusage`, which counts what the process was before: a copy of its parent."""
-    return int(re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024 / MEGABYTE
+    """Of this program. Not `getrusage`, which counts what the process was before: a copy of its
+    parent.
+    """
+    return (
+        int(re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())[1])
+        * 1024
+        / MEGABYTE
+    )
 
 
 def ask_all(folder: str, num_files: int) -> dict:
-    """Asks a model about damaged files with good ones between them, all of it twice; returns what came of it."""
+    """Asks a model about damaged files with good ones between them, all of it twice; returns what
+    came of it.
+    """
     loaded = tf.saved_model.load(folder)
 
     def ask(files: list[bytes]) -> dict[str, np.ndarray]:
         answers = loaded.signatures["serving_default"](image_bytes=tf.constant(files, tf.string))
         return {name: values.numpy() for name, values in answers.items()}
 
-    # What threads and caches take comes with the first pass. The second asks the same again, so nothing new is kept.
+    # What threads and caches take comes with the first pass. The second asks the same again, so
+    # nothing new is kept.
     first, second = (one_pass(ask, num_files, np.random.default_rng(0)) for _ in range(2))
     wrong = first["wrong"] + second["wrong"]
     return {**second, "wrong": wrong, "first_mb": first["memory_mb"], "peak_mb": peak_megabytes()}
@@ -140,7 +168,10 @@ def one_pass(ask: Callable, num_files: int, rng: np.random.Generator) -> dict:
     alone = {name: np.concatenate([ask([file])[name] for file in good]) for name in ask(good)}
     counts, wrong, memory = dict.fromkeys(STATUSES, 0), 0, []
     for _ in range(0, num_files, BATCH):
-        files = [MUTATIONS[rng.integers(len(MUTATIONS))](whole[rng.integers(len(whole))], rng) for _ in range(BATCH)]
+        files = [
+            MUTATIONS[rng.integers(len(MUTATIONS))](whole[rng.integers(len(whole))], rng)
+            for _ in range(BATCH)
+        ]
         places = np.sort(rng.integers(0, BATCH + 1, len(good))) + np.arange(len(good))
         for place, file in zip(places, good, strict=True):
             files.insert(place, file)
@@ -151,12 +182,20 @@ def one_pass(ask: Callable, num_files: int, rng: np.random.Generator) -> dict:
         for status in answers["status"][others]:
             counts[status.decode()] += 1
         memory.append(resident_megabytes())
-    return {"counts": counts, "wrong": wrong, "memory_mb": float(np.median(memory[-len(memory) // 4 :]))}
+    return {
+        "counts": counts,
+        "wrong": wrong,
+        "memory_mb": float(np.median(memory[-len(memory) // 4 :])),
+    }
 
 
 def is_right(found: dict[str, np.ndarray], alone: dict[str, np.ndarray]) -> bool:
     texts = all((found[name] == alone[name]).all() for name in ("status", "labels", "class_ids"))
-    return texts and np.allclose(found["scores"], alone["scores"], atol=1e-5) and (found["status"] == b"ok").all()
+    return (
+        texts
+        and np.allclose(found["scores"], alone["scores"], atol=1e-5)
+        and (found["status"] == b"ok").all()
+    )
 
 
 def is_consistent(found: dict[str, np.ndarray]) -> bool:
@@ -164,12 +203,22 @@ def is_consistent(found: dict[str, np.ndarray]) -> bool:
     is_ok = found["status"] == b"ok"
     nothing = (found["class_ids"][~is_ok] == -1).all() and (found["labels"][~is_ok] == b"").all()
     sums = found["scores"].sum(axis=1)
-    return bool(nothing and np.allclose(sums, is_ok, atol=1e-4) and (found["class_ids"][is_ok] >= 0).all())
+    return bool(
+        nothing and np.allclose(sums, is_ok, atol=1e-4) and (found["class_ids"][is_ok] >= 0).all()
+    )
 
 
 @pytest.fixture
 def exported(tmp_path: Path) -> Path:
-    row = replace(VIT_VARIANTS["ViT_Ti16"], name="tiny", patch_size=8, width=16, depth=1, num_heads=2, mlp_dim=32)
+    row = replace(
+        VIT_VARIANTS["ViT_Ti16"],
+        name="tiny",
+        patch_size=8,
+        width=16,
+        depth=1,
+        num_heads=2,
+        mlp_dim=32,
+    )
     model = keras_vit.application(row)(weights=None, input_shape=(32, 32, 3), classes=3)
     kernel = model.get_layer("predictions").kernel
     kernel.assign(np.random.default_rng(0).normal(size=kernel.shape))
@@ -188,7 +237,8 @@ def test_ten_thousand_damaged_files_cost_only_themselves(exported: Path):
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["wrong"] == 0, found
     assert sum(found["counts"].values()) == NUM_FILES
-    assert min(found["counts"].values()) > 50, found  # every kind of damage was there, and files that survived it
+    # every kind of damage was there, and files that survived it
+    assert min(found["counts"].values()) > 50, found
     assert found["memory_mb"] - found["first_mb"] < 50, found
     assert found["peak_mb"] - found["memory_mb"] < BYTES_PER_PIXEL * MAX_PIXELS / MEGABYTE, found
 

@@ -33,7 +33,9 @@ def encoded(kind: str, pixels: np.ndarray = NOISE, mode: str | None = None, **op
 def png_header(width: int, height: int) -> bytes:
     """Signature and first chunk of a PNG, with a right checksum."""
     chunk = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + chunk + struct.pack(">I", zlib.crc32(chunk))
+    return (
+        b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + chunk + struct.pack(">I", zlib.crc32(chunk))
+    )
 
 
 def jpeg_of_size(width: int, height: int) -> bytes:
@@ -59,7 +61,9 @@ def graph(size: tuple[int, int], **options) -> Callable:
     return tf.function(lambda files: read_images(files, size, **options), input_signature=taking)
 
 
-def read(files: list[bytes], size: tuple[int, int] = SIZE, **options) -> tuple[np.ndarray, list[str]]:
+def read(
+    files: list[bytes], size: tuple[int, int] = SIZE, **options
+) -> tuple[np.ndarray, list[str]]:
     """In a graph, as it is exported."""
     pixels, status = graph(size, **options)(tf.constant(files, tf.string))
     return pixels.numpy(), [text.decode() for text in status.numpy()]
@@ -107,13 +111,16 @@ def test_four_inks_are_read_or_refused_but_never_crash():
 
 
 @pytest.mark.parametrize(("policy", "size"), [("resize", (24, 40)), ("resize_shorter", (32, 32))])
-def test_other_sizes_are_brought_to_that_of_the_model_as_in_evaluation(policy: str, size: tuple[int, int]):
+def test_other_sizes_are_brought_to_that_of_the_model_as_in_evaluation(
+    policy: str, size: tuple[int, int]
+):
     large = RNG.integers(0, 256, (90, 130, 3)).astype(np.uint8)
     files = [encoded("PNG", large), encoded("JPEG", large, progressive=True)]
     pixels, status = read(files, size, eval_crop=policy)
     assert status == ["ok", "ok"]
     for file, found in zip(files, pixels, strict=True):
-        expected = np.asarray(Image.open(io.BytesIO(file)))  # decoded by Pillow, then cropped as for evaluation
+        # decoded by Pillow, then cropped as for evaluation
+        expected = np.asarray(Image.open(io.BytesIO(file)))
         for transform in eval_crop(policy, size):
             expected = transform(expected, tf.constant([0, 0]))
         np.testing.assert_allclose(found, expected, atol=1e-4)
@@ -189,7 +196,9 @@ def test_many_scans_are_read_and_very_many_are_not():
 
 
 def test_a_photograph_with_a_video_behind_it_is_read():
-    """A "motion photo" of 8 MB: what begins a scan is in the video by chance, more than a hundred times."""
+    """A "motion photo" of 8 MB: what begins a scan is in the video by chance, more than a hundred
+    times.
+    """
     video = np.random.default_rng(0).integers(0, 256, 8_000_000).astype(np.uint8).tobytes()
     assert video.count(b"\xff\xda") > 100
     for photo in (JPEG, encoded("JPEG", progressive=True)):

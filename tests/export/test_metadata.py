@@ -34,7 +34,9 @@ def test_the_facts_are_ready_for_json_and_say_what_goes_in():
     assert facts["input"]["image_size"] == [32, 48]
     assert facts["input"]["range"] == [-1, 1]
     assert "8/7" in facts["input"]["resize_in_words"]
-    assert describe(_model(include_preprocessing=True), accepted={}, judged=JUDGED)["input"]["range"] == [0, 255]
+    assert describe(_model(include_preprocessing=True), accepted={}, judged=JUDGED)["input"][
+        "range"
+    ] == [0, 255]
 
 
 def test_the_hash_is_that_of_the_weights_and_of_nothing_else():
@@ -61,6 +63,11 @@ def test_blank_names_become_numbers_and_what_is_no_text_becomes_escapes():
 
 
 def test_a_path_that_is_no_utf_8_comes_back_from_the_facts(tmp_path: Path):
-    facts = describe(_model(), accepted={"max_error": 1.0}, judged=JUDGED, identity={"judged_on": "photos\udce9\u2028"})
+    facts = describe(
+        _model(),
+        accepted={"max_error": 1.0},
+        judged=JUDGED,
+        identity={"judged_on": "photos\udce9\u2028"},
+    )
     write_facts(tmp_path, facts)
     assert read_facts(tmp_path / "model.onnx")["judged_on"] == "photos\udce9\u2028"

@@ -1,4 +1,6 @@
-"""A model as a SavedModel on the disk: what is there, whether it is the model, and what happens when it goes wrong."""
+"""A model as a SavedModel on the disk: what is there, whether it is the model, and what happens
+when it goes wrong.
+"""
 
 import io
 import json
@@ -34,11 +36,18 @@ NAMES = ["tench", "goldfish", "great white shark", "été", "a b", "ß", "last"]
 RNG = np.random.default_rng(0)
 LEVELS = RNG.integers(0, 256, (3, *SIZE, 3)).astype(np.uint8)
 PIXELS = LEVELS / np.float32(127.5) - np.float32(1)
-ROW = replace(VIT_VARIANTS["ViT_Ti16"], name="tiny", patch_size=8, width=16, depth=1, num_heads=2, mlp_dim=32)
+ROW = replace(
+    VIT_VARIANTS["ViT_Ti16"], name="tiny", patch_size=8, width=16, depth=1, num_heads=2, mlp_dim=32
+)
 
 
 def build(**options) -> keras.Model:
-    given = {"input_shape": (*SIZE, 3), "classes": CLASSES, "classifier_activation": None, **options}
+    given = {
+        "input_shape": (*SIZE, 3),
+        "classes": CLASSES,
+        "classifier_activation": None,
+        **options,
+    }
     model = keras_vit.application(ROW)(weights=None, **given)
     if "predictions" in [layer.name for layer in model.layers]:  # a new head is all zeros
         kernel = model.get_layer("predictions").kernel
@@ -58,7 +67,14 @@ def facts_of(version: Path) -> dict:
 def unjudged(monkeypatch) -> None:
     """Spares the process in which an export is compared, where a test is of something else."""
     verdict = verdicts.Verdict(
-        name="", size_bytes=0, num_images=8, top1_agreement=1, max_error=0, mean_error=0, latency_ms=0, accuracy=None
+        name="",
+        size_bytes=0,
+        num_images=8,
+        top1_agreement=1,
+        max_error=0,
+        mean_error=0,
+        latency_ms=0,
+        accuracy=None,
     )
     monkeypatch.setattr(verdicts, "judge", lambda *_, **__: verdict)
 
@@ -68,7 +84,9 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[keras.Model, Pat
     """A classifier and its export."""
     model = build()
     identity = {"tag": "augreg", "sha256": "0" * 64}
-    return model, saved_model(model, tmp_path_factory.mktemp("m") / "vit", class_names=NAMES, identity=identity)
+    return model, saved_model(
+        model, tmp_path_factory.mktemp("m") / "vit", class_names=NAMES, identity=identity
+    )
 
 
 # ── what is there ──
@@ -98,7 +116,9 @@ def test_the_metadata_say_what_it_is_and_how_near(exported):
     assert (facts["model"], facts["tag"], facts["sha256"]) == ("tiny", "augreg", "0" * 64)
     assert facts["input"]["image_size"] == [*SIZE] and facts["input"]["range"] == [-1, 1]
     assert facts["files"]["max_pixels"] == 2**26 and "damaged" in facts["files"]["statuses"]
-    assert facts["precision"] == "float32" and facts["made_with"]["keras-vit"] == keras_vit.__version__
+    assert (
+        facts["precision"] == "float32" and facts["made_with"]["keras-vit"] == keras_vit.__version__
+    )
     assert facts["parameters"] == model.count_params()
     assert 0 < facts["parity"]["max_error"] < 1e-5 and facts["parity"]["top1_agreement"] == 1
     assert facts["parity"]["max_error"] < facts["accepted"]["max_error"] < 1e-2
@@ -114,7 +134,9 @@ def test_the_reference_checks_the_export_without_the_model(exported):
     with np.load(version / "assets.extra" / "reference.npz") as reference:
         pixels, outputs = reference["pixels"], reference["outputs"]
     assert pixels.shape == (8, *SIZE, 3) and pixels.dtype == np.uint8
-    np.testing.assert_allclose(outputs, outputs_of(model, pixels / np.float32(127.5) - 1), atol=1e-5)
+    np.testing.assert_allclose(
+        outputs, outputs_of(model, pixels / np.float32(127.5) - 1), atol=1e-5
+    )
     found = verdicts.run(version, pixels, signature="predict_uint8").outputs
     np.testing.assert_allclose(found, outputs, atol=1e-5)
 
@@ -125,7 +147,9 @@ def test_the_reference_checks_the_export_without_the_model(exported):
 def test_loaded_without_keras_every_float_signature_is_the_model(exported):
     model, version = exported
     tokens = keras.Model(model.input, model.get_layer("encoder_norm").output)
-    np.testing.assert_allclose(verdicts.run(version, PIXELS).outputs, outputs_of(model, PIXELS), atol=1e-5)
+    np.testing.assert_allclose(
+        verdicts.run(version, PIXELS).outputs, outputs_of(model, PIXELS), atol=1e-5
+    )
     features = verdicts.run(version, PIXELS, signature="features").outputs  # the first of the two
     candidates = outputs_of(tokens, PIXELS)
     expected = candidates if features.ndim == 3 else candidates[:, 0]
@@ -138,7 +162,9 @@ def test_files_of_photographs_are_answered_like_their_pixels(exported):
     Image.fromarray(LEVELS[0]).save(buffer, "JPEG")
     decoded = np.asarray(Image.open(buffer))[None] / np.float32(127.5) - 1
     loaded = tf.saved_model.load(str(version))
-    answer = loaded.signatures["serving_default"](image_bytes=tf.constant([buffer.getvalue(), buffer.getvalue()[:99]]))
+    answer = loaded.signatures["serving_default"](
+        image_bytes=tf.constant([buffer.getvalue(), buffer.getvalue()[:99]])
+    )
     logits = outputs_of(model, decoded)[0]
     probabilities = np.exp(logits) / np.exp(logits).sum()
     assert answer["status"].numpy().tolist() == [b"ok", b"damaged"]
@@ -156,7 +182,8 @@ def test_bfloat16_is_near_the_model_and_keeps_its_weights(tmp_path: Path):
     assert found.dtype == tf.float32
     np.testing.assert_allclose(found, outputs_of(model, PIXELS), atol=0.05 * np.abs(found).max())
     assert {variable.dtype for variable in loaded.model_variables} == {tf.float32}
-    assert {layer.compute_dtype for layer in model.layers} == {"float32"}  # the model stays as it is
+    # the model stays as it is
+    assert {layer.compute_dtype for layer in model.layers} == {"float32"}
 
 
 @pytest.mark.usefixtures("unjudged")
@@ -186,7 +213,10 @@ def test_images_to_compare_on_may_be_given(tmp_path: Path):
         version = saved_model(build(), tmp_path / "vit", images=given, warmup=False)
         with np.load(version / "assets.extra" / "reference.npz") as reference:
             pixels = reference["pixels"]
-        assert version.name == str(number) and not (version / "assets.extra" / "tf_serving_warmup_requests").exists()
+        assert (
+            version.name == str(number)
+            and not (version / "assets.extra" / "tf_serving_warmup_requests").exists()
+        )
         if number < 3:
             np.testing.assert_array_equal(pixels, LEVELS)
         else:
@@ -207,7 +237,9 @@ def test_an_export_that_is_not_the_model_is_not_written(tmp_path: Path, monkeypa
         kernel.assign(kept)
 
     monkeypatch.setattr(tf.saved_model, "save", save)
-    with pytest.raises(ValueError, match="up to .* off those of the model, and rounding explains .* Nothing was"):
+    with pytest.raises(
+        ValueError, match="up to .* off those of the model, and rounding explains .* Nothing was"
+    ):
         saved_model(build(), tmp_path / "vit")
     assert not list((tmp_path / "vit").iterdir())
 
@@ -215,15 +247,27 @@ def test_an_export_that_is_not_the_model_is_not_written(tmp_path: Path, monkeypa
 @pytest.mark.parametrize(
     ("model_options", "options", "message"),
     [
-        ({}, {"precision": "float16"}, "`precision` must be one of float32, bfloat16. Received: 'float16'"),
-        ({}, {"eval_crop": "middle"}, "`eval_crop` must be one of resize, resize_shorter. Received: 'middle'"),
+        (
+            {},
+            {"precision": "float16"},
+            "`precision` must be one of float32, bfloat16. Received: 'float16'",
+        ),
+        (
+            {},
+            {"eval_crop": "middle"},
+            "`eval_crop` must be one of resize, resize_shorter. Received: 'middle'",
+        ),
         ({}, {"eval_crop": "resize_shorter"}, r"gives squares. Received: size=\(32, 48\)"),
         ({}, {"top": 0}, "`top` must be at least 1. Received: 0"),
         ({}, {"max_pixels": 0}, "`max_pixels` must be positive"),
         ({}, {"image_size": 48}, "takes images of 32 x 48 pixels. Received: image_size=48"),
         ({}, {"class_names": ["one"]}, "has 7 classes. Received: 1 names"),
         ({"input_shape": (None, None, 3)}, {}, "of any size: pass `image_size`"),
-        ({"include_top": False}, {"class_names": ["one"]}, "has no head, so no classes. Received: 1 names"),
+        (
+            {"include_top": False},
+            {"class_names": ["one"]},
+            "has no head, so no classes. Received: 1 names",
+        ),
         ({"input_shape": (*SIZE, 4)}, {}, r"takes images \(B, H, W, 3\)"),
     ],
 )
@@ -263,7 +307,9 @@ def kill_when(process: subprocess.Popen, has_come: Callable[[], bool]) -> None:
     """Kills the process and what it started, as soon as something has come."""
     deadline = time.monotonic() + HUNG_SECONDS
     while not has_come():
-        assert process.poll() is None and time.monotonic() < deadline, "It ended before the moment came."
+        assert process.poll() is None and time.monotonic() < deadline, (
+            "It ended before the moment came."
+        )
         time.sleep(0.002)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
@@ -285,7 +331,9 @@ def partial_folders(base: Path) -> list[Path]:
 )
 def test_a_killed_export_leaves_no_version(tmp_path: Path, file: str):
     base = tmp_path / "vit"
-    kill_when(start(base), lambda: any((folder / file).exists() for folder in partial_folders(base)))
+    kill_when(
+        start(base), lambda: any((folder / file).exists() for folder in partial_folders(base))
+    )
     assert not versions(base)
     assert all(path.name.startswith(".") for path in base.iterdir())
 
@@ -297,11 +345,15 @@ def test_several_exporters_at_once_do_not_collide_and_a_killed_one_costs_nobody(
     kill_when(processes[0], lambda: len(partial_folders(base)) > 0)
     assert [process.wait(timeout=HUNG_SECONDS) for process in processes[1:]] == [0, 0]
     assert versions(base) == [1, 2]
-    files = [sorted(path.relative_to(base / name) for path in (base / name).rglob("*")) for name in "12"]
+    files = [
+        sorted(path.relative_to(base / name) for path in (base / name).rglob("*")) for name in "12"
+    ]
     assert files[0] == files[1]
     for name in "12":
         with np.load(base / name / "assets.extra" / "reference.npz") as reference:
-            verdict = verdicts.judge(base / name, reference["pixels"] / np.float32(127.5) - 1, reference["outputs"])
+            verdict = verdicts.judge(
+                base / name, reference["pixels"] / np.float32(127.5) - 1, reference["outputs"]
+            )
         assert verdict.max_error < 1e-5
 
 
@@ -331,12 +383,25 @@ saved_model(model, base, image_size=json.loads(size))
         ("BiT_R50x1", (None, None, 3), [128, 128]),
     ],
 )
-def test_models_of_real_size_are_exported(tmp_path: Path, name: str, shape: tuple, size: list | None):
-    command = [sys.executable, "-c", REAL, name, str(tmp_path / "real"), json.dumps(shape), json.dumps(size)]
+def test_models_of_real_size_are_exported(
+    tmp_path: Path, name: str, shape: tuple, size: list | None
+):
+    command = [
+        sys.executable,
+        "-c",
+        REAL,
+        name,
+        str(tmp_path / "real"),
+        json.dumps(shape),
+        json.dumps(size),
+    ]
     done = warm.run(command, capture_output=True, text=True, timeout=HUNG_SECONDS)
     assert done.returncode == 0, done.stderr[-2000:]
     facts = facts_of(latest(tmp_path / "real"))
-    # Fifty convolutions with random weights add up what the order of summation rounds away: 3e-5 of 3.4 was measured.
-    assert facts["parity"]["max_error"] < (1e-4 if name.startswith("BiT") else 1e-5), facts["parity"]
+    # Fifty convolutions with random weights add up what the order of summation rounds away: 3e-5 of
+    # 3.4 was measured.
+    assert facts["parity"]["max_error"] < (1e-4 if name.startswith("BiT") else 1e-5), facts[
+        "parity"
+    ]
     assert facts["parity"]["top1_agreement"] == 1
     assert facts["input"]["image_size"] == (size or [*shape[:2]])

@@ -1,4 +1,6 @@
-"""What an exported model can be asked, after it was saved and loaded again. The witness is the Keras model."""
+"""What an exported model can be asked, after it was saved and loaded again. The witness is the
+Keras model.
+"""
 
 import io
 from collections.abc import Callable, Mapping
@@ -60,7 +62,12 @@ def class_file(folder: Path, names: list[str] = NAMES) -> Path:
 
 
 def build_tiny(row, **options) -> keras.Model:
-    given = {"input_shape": (*SIZE, 3), "classes": CLASSES, "classifier_activation": None, **options}
+    given = {
+        "input_shape": (*SIZE, 3),
+        "classes": CLASSES,
+        "classifier_activation": None,
+        **options,
+    }
     return with_answers(keras_vit.application(row)(weights=None, **given))
 
 
@@ -71,12 +78,16 @@ def build(tiny_vit) -> Build:
 
 @pytest.fixture
 def traced(tmp_path: Path) -> Callable[..., Ask]:
-    """Gives a function that asks the signatures of a model, which are not saved: that takes a while."""
+    """Gives a function that asks the signatures of a model, which are not saved: that takes a
+    while.
+    """
 
     def trace(model: keras.Model, names: list[str] = NAMES, **options) -> Ask:
         file = class_file(tmp_path, names)
         _, asked = signatures(model, **{"image_size": SIZE, "class_file": file, **options})
-        return asking(asked, {name: function.input_signature[0] for name, function in asked.items()})
+        return asking(
+            asked, {name: function.input_signature[0] for name, function in asked.items()}
+        )
 
     return trace
 
@@ -85,14 +96,24 @@ def traced(tmp_path: Path) -> Callable[..., Ask]:
 def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[keras.Model, Ask, Path]:
     """A classifier; what asks it after it was saved and loaded; where it is."""
     folder = tmp_path_factory.mktemp("saved")
-    row = replace(VIT_VARIANTS["ViT_Ti16"], name="tiny", patch_size=8, width=16, depth=2, num_heads=2, mlp_dim=32)
+    row = replace(
+        VIT_VARIANTS["ViT_Ti16"],
+        name="tiny",
+        patch_size=8,
+        width=16,
+        depth=2,
+        num_heads=2,
+        mlp_dim=32,
+    )
     model = build_tiny(row)
     file = class_file(folder)
     holder, asked = signatures(model, image_size=SIZE, class_file=file, attention=True, top=3)
     tf.saved_model.save(holder, str(folder / "model"), signatures=asked)
     file.unlink()  # what it needs is in the folder
     loaded = tf.saved_model.load(str(folder / "model"))
-    inputs = {name: function.structured_input_signature[1] for name, function in loaded.signatures.items()}
+    inputs = {
+        name: function.structured_input_signature[1] for name, function in loaded.signatures.items()
+    }
     model.loaded = loaded  # whoever holds the signatures alone loses the variables
     specs = {name: next(iter(given.values())) for name, given in inputs.items()}
     return model, asking(loaded.signatures, specs), folder / "model"
@@ -182,7 +203,9 @@ def test_probabilities_of_the_model_are_scores_as_they_are(build: Build, traced,
 
 def test_heads_of_imagenet_21k_have_one_sigmoid_for_each_class(build: Build, traced):
     model = build(classes=21843)
-    answer = traced(model, names=[str(index) for index in range(21843)])("serving_default", [png(LEVELS[0])])
+    answer = traced(model, names=[str(index) for index in range(21843)])(
+        "serving_default", [png(LEVELS[0])]
+    )
     logits = np.sort(keras.ops.convert_to_numpy(model(PIXELS))[0])[::-1][:5]
     close(answer["scores"][0], 1 / (1 + np.exp(-logits)))
 
@@ -209,11 +232,16 @@ def test_a_model_that_gives_tokens_has_no_pre_logits(build: Build, traced):
 
 
 @pytest.mark.parametrize("name", ["BiT_R50x1", "ResNet50x1"])
-def test_the_tokens_of_a_resnet_are_its_map(build: Build, traced, tiny_resnet, tmp_path: Path, name: str):
+def test_the_tokens_of_a_resnet_are_its_map(
+    build: Build, traced, tiny_resnet, tmp_path: Path, name: str
+):
     model = build(tiny_resnet(RESNET_VARIANTS[name]))
     answer = traced(model)("features", PIXELS)
     close(answer["pre_logits"], answer["tokens"].mean(axis=(1, 2)))
-    close(answer["pre_logits"] @ model.get_layer("predictions").kernel.numpy(), model(PIXELS) - model.weights[-1])
+    close(
+        answer["pre_logits"] @ model.get_layer("predictions").kernel.numpy(),
+        model(PIXELS) - model.weights[-1],
+    )
     with pytest.raises(ValueError, match="no attention between patches"):
         signatures(model, image_size=SIZE, class_file=class_file(tmp_path), attention=True)
 
@@ -228,7 +256,8 @@ def test_a_hybrid_and_attention_pooling_are_exported_too(build: Build, traced, t
     # oneDNN gives convolutions of no images the shape of their input.
     assert ask("predict_uint8", LEVELS[:0])["logits"].shape == (0, CLASSES)
     assert (
-        ask("features", PIXELS[:0])["tokens"].shape[0] == 0 and ask("attention", PIXELS[:0])["attention"].shape[0] == 0
+        ask("features", PIXELS[:0])["tokens"].shape[0] == 0
+        and ask("attention", PIXELS[:0])["attention"].shape[0] == 0
     )
     assert ask("serving_default", [])["labels"].shape == (0, 5)
 
@@ -257,7 +286,10 @@ def test_on_request_images_of_any_size_are_resized_in_the_graph(build: Build, tr
     # A picture has the same answer as its file.
     logits = ask("predict_uint8", large)["logits"]
     answer = ask("serving_default", [png(image) for image in large])
-    close(answer["scores"], np.sort(keras.ops.convert_to_numpy(keras.ops.softmax(logits)))[:, ::-1][:, :5])
+    close(
+        answer["scores"],
+        np.sort(keras.ops.convert_to_numpy(keras.ops.softmax(logits)))[:, ::-1][:, :5],
+    )
 
 
 def test_a_model_of_any_size_stays_one(build: Build, traced):
@@ -281,10 +313,19 @@ def test_the_end_of_a_model_is_known(build: Build):
     assert output_name(logits) == "logits"
     assert output_name(build(classifier_activation="softmax")) == "probabilities"
     assert output_name(build(include_top=False, pooling="avg")) == "features"
-    assert output_name(keras.Model(logits.input, keras.layers.Softmax()(logits.output))) == "probabilities"
-    assert output_name(keras.Model(logits.input, keras.ops.softmax(logits.output))) == "probabilities"
-    assert output_name(keras.Model(logits.input, keras.ops.sigmoid(logits.output))) == "probabilities"
-    assert output_name(keras.Model(logits.input, logits.get_layer("predictions").input)) == "features"
+    assert (
+        output_name(keras.Model(logits.input, keras.layers.Softmax()(logits.output)))
+        == "probabilities"
+    )
+    assert (
+        output_name(keras.Model(logits.input, keras.ops.softmax(logits.output))) == "probabilities"
+    )
+    assert (
+        output_name(keras.Model(logits.input, keras.ops.sigmoid(logits.output))) == "probabilities"
+    )
+    assert (
+        output_name(keras.Model(logits.input, logits.get_layer("predictions").input)) == "features"
+    )
 
 
 def test_a_head_needs_names(build: Build):

@@ -22,7 +22,8 @@ from keras_vit.export.tflite_flavours import Graph, convert
 
 pytestmark = pytest.mark.tensorflow
 
-module = importlib.import_module("keras_vit.export.tflite")  # `keras_vit.export.tflite` is the function
+# `keras_vit.export.tflite` is the function
+module = importlib.import_module("keras_vit.export.tflite")
 LEVELS = np.random.default_rng(0).integers(0, 256, (12, 32, 32, 3)).astype("uint8")
 MORE_LEVELS = np.random.default_rng(1).integers(0, 256, (20, 32, 32, 3)).astype("uint8")
 PIXELS = LEVELS / np.float32(127.5) - np.float32(1)
@@ -32,7 +33,12 @@ NAMES = ["cat", "dog", "cow", "hen", "bee", "emu", "ant"]
 @pytest.fixture
 def build(tiny_vit) -> Callable[..., keras.Model]:
     def built(**options) -> keras.Model:
-        defaults = {"weights": None, "input_shape": (32, 32, 3), "classes": 7, "classifier_activation": None}
+        defaults = {
+            "weights": None,
+            "input_shape": (32, 32, 3),
+            "classes": 7,
+            "classifier_activation": None,
+        }
         model = keras_vit.application(tiny_vit)(**{**defaults, **options})
         head = model.get_layer("predictions").kernel
         head.assign(np.random.default_rng(0).normal(0, 1, head.shape).astype("float32"))
@@ -47,7 +53,12 @@ def spoiled(model: keras.Model, *flavours: str) -> Callable[[Graph, str], bytes]
 
     def converted(graph: Graph, flavour: str) -> bytes:
         if flavour in flavours:
-            graph = Graph(**{**{name: getattr(graph, name) for name in Graph.__annotations__}, "model": contrary})
+            graph = Graph(
+                **{
+                    **{name: getattr(graph, name) for name in Graph.__annotations__},
+                    "model": contrary,
+                }
+            )
         return convert(graph, "float32")
 
     return converted
@@ -64,13 +75,20 @@ def answers(file: Path, images: np.ndarray) -> np.ndarray:
 
 def test_all_flavours_are_written_and_judged(build, tmp_path: Path):
     model = build()
-    verdicts = tflite(model, tmp_path / "vit", images=MORE_LEVELS, class_names=NAMES, min_agreement=0.5)
+    verdicts = tflite(
+        model, tmp_path / "vit", images=MORE_LEVELS, class_names=NAMES, min_agreement=0.5
+    )
     assert [verdict.name for verdict in verdicts] == [f"{flavour}.tflite" for flavour in FLAVOURS]
-    assert {verdict.num_images for verdict in verdicts} == {10}  # the other half set the ranges of int8
+    # the other half set the ranges of int8
+    assert {verdict.num_images for verdict in verdicts} == {10}
     folder, expected = tmp_path / "vit" / "1", model.predict(PIXELS, verbose=0)
     for verdict, bound in zip(verdicts, (1e-5, 0.01, 0.05, 0.2, 0.05), strict=True):
         file = folder / verdict.name
-        assert verdict.size_bytes == file.stat().st_size and verdict.latency_ms > 0 and verdict.accuracy is None
+        assert (
+            verdict.size_bytes == file.stat().st_size
+            and verdict.latency_ms > 0
+            and verdict.accuracy is None
+        )
         assert np.abs(answers(file, PIXELS) - expected).max() < bound * np.abs(expected).max()
         assert verdict.max_error < bound * np.abs(expected).max() and verdict.top1_agreement > 0.5
         with zipfile.ZipFile(file) as zipped:
@@ -84,7 +102,12 @@ def test_all_flavours_are_written_and_judged(build, tmp_path: Path):
 
 def test_a_file_says_of_itself_what_it_takes(build, tmp_path: Path):
     identity = {"weights": "a.npz", "licence": "Apache-2.0"}
-    options = {"flavours": ["float32"], "images": LEVELS[:2], "eval_crop": "resize_shorter", "identity": identity}
+    options = {
+        "flavours": ["float32"],
+        "images": LEVELS[:2],
+        "eval_crop": "resize_shorter",
+        "identity": identity,
+    }
     tflite(build(), tmp_path / "vit", **options)
     tflite(build(include_preprocessing=True), tmp_path / "vit", **options)
     tflite(build(), tmp_path / "vit", preprocessing=True, fixed_batch=True, **options)
@@ -94,8 +117,15 @@ def test_a_file_says_of_itself_what_it_takes(build, tmp_path: Path):
             facts = json.loads(zipped.read("keras_vit.json"))
         beside = json.loads((tmp_path / "vit" / str(number) / "keras_vit.json").read_text())
         assert beside == {key: value for key, value in facts.items() if key != "flavour"}
-        assert facts["weights"] == "a.npz" and facts["licence"] == "Apache-2.0" and len(facts["variables_sha256"]) == 64
-        assert facts["accepted"]["top1_agreement"] == 0.95 and 0 < facts["accepted"]["max_error"]["float32"] < 0.1
+        assert (
+            facts["weights"] == "a.npz"
+            and facts["licence"] == "Apache-2.0"
+            and len(facts["variables_sha256"]) == 64
+        )
+        assert (
+            facts["accepted"]["top1_agreement"] == 0.95
+            and 0 < facts["accepted"]["max_error"]["float32"] < 0.1
+        )
         assert facts["input"]["resize"] == "resize_shorter"
         assert facts["input"]["image_size"] == [32, 32] and facts["output"]["name"] == "logits"
         found.append((facts["input"]["dtype"], facts["input"]["range"], facts["output"]["shape"]))
@@ -108,7 +138,9 @@ def test_a_file_says_of_itself_what_it_takes(build, tmp_path: Path):
 
 def test_a_file_can_take_pixels_as_they_are(build, tmp_path: Path):
     model = build()
-    (verdict,) = tflite(model, tmp_path / "vit", flavours="float32", images=LEVELS, preprocessing=True)
+    (verdict,) = tflite(
+        model, tmp_path / "vit", flavours="float32", images=LEVELS, preprocessing=True
+    )
     file = tmp_path / "vit" / "1" / "float32.tflite"
     np.testing.assert_allclose(answers(file, LEVELS), model.predict(PIXELS, verbose=0), atol=1e-5)
     assert verdict.max_error < 1e-5 and verdict.num_images == 12
@@ -117,15 +149,21 @@ def test_a_file_can_take_pixels_as_they_are(build, tmp_path: Path):
 def test_large_weights_are_found_again(tiny_vit, tmp_path: Path):
     # Then ai-edge-quantizer writes them behind the graph, by their places in the file.
     row = replace(tiny_vit, width=128, mlp_dim=512)
-    model = keras_vit.application(row)(weights=None, input_shape=(32, 32, 3), include_top=False, pooling="token")
-    (verdict,) = tflite(model, tmp_path / "vit", flavours=["weight_only_int8"], images=LEVELS, min_agreement=0)
+    model = keras_vit.application(row)(
+        weights=None, input_shape=(32, 32, 3), include_top=False, pooling="token"
+    )
+    (verdict,) = tflite(
+        model, tmp_path / "vit", flavours=["weight_only_int8"], images=LEVELS, min_agreement=0
+    )
     assert model.count_params() < verdict.size_bytes < 2 * model.count_params()
     assert verdict.max_error < 0.1
     given = answers(tmp_path / "vit" / "1" / "weight_only_int8.tflite", PIXELS)
     np.testing.assert_allclose(given, model.predict(PIXELS, verbose=0), atol=0.1)
 
 
-def test_what_the_model_gave_lies_beside_the_files_for_the_images_of_which_it_is_surest(build, tmp_path: Path):
+def test_what_the_model_gave_lies_beside_the_files_for_the_images_of_which_it_is_surest(
+    build, tmp_path: Path
+):
     model = build()
     outputs = model.predict(PIXELS, verbose=0)
     margins = [sorted(row)[-1] - sorted(row)[-2] for row in outputs.tolist()]
@@ -139,7 +177,8 @@ def test_what_the_model_gave_lies_beside_the_files_for_the_images_of_which_it_is
 def test_accuracy_is_counted_where_labels_are_known(build, tmp_path: Path):
     model = build()
     right = model.predict(PIXELS, verbose=0).argmax(1)
-    labels = np.where(np.arange(12) % 4 == 0, (right + 1) % 7, right)  # 3 of 12 are called something else
+    # 3 of 12 are called something else
+    labels = np.where(np.arange(12) % 4 == 0, (right + 1) % 7, right)
     source = sources.arrays(LEVELS, labels, NAMES)
     (verdict,) = tflite(model, tmp_path / "vit", flavours=["float32"], images=source)
     assert verdict.accuracy == 0.75 and verdict.top1_agreement == 1.0
@@ -174,16 +213,17 @@ def test_a_model_of_any_size_is_told_which(build, tmp_path: Path):
 
 def test_no_image_both_sets_ranges_and_is_judged():
     for total, count, expected in [(12, 100, 6), (250, 100, 100), (5, 100, 2), (7, 0, 0)]:
-        images = np.linspace(-1, 1, total, dtype="float32")[:, None, None, None] * np.ones((1, 1, 1, 3), "float32")
+        images = np.linspace(-1, 1, total, dtype="float32")[:, None, None, None] * np.ones(
+            (1, 1, 1, 3), "float32"
+        )
         labels = np.arange(total)
         calibration, judged = set_aside(Examples(images=images, labels=labels, name="all"), count)
         if expected:
             assert len(calibration.labels) == expected
             assert sorted([*calibration.labels, *judged.labels]) == labels.tolist()
             gaps = np.diff(calibration.labels)
-            assert (
-                gaps.max(initial=0) - gaps.min(initial=total) <= 1
-            )  # spread over all, since folders lie class by class
+            # Spread over all, since folders lie class by class.
+            assert gaps.max(initial=0) - gaps.min(initial=total) <= 1
         else:
             assert judged.labels.tolist() == labels.tolist()
         for part in (calibration, judged):
@@ -199,15 +239,23 @@ def test_a_copy_of_an_image_that_sets_ranges_is_not_judged():
 
 def test_int8_on_too_few_images_is_refused_and_the_others_are_written(build, tmp_path: Path):
     few = np.repeat(LEVELS, 4, axis=0)  # 48, of which 12 differ
-    with pytest.raises(ValueError, match="at least 8 different images .* as many others .*Received: 6 and 6"):
+    with pytest.raises(
+        ValueError, match="at least 8 different images .* as many others .*Received: 6 and 6"
+    ):
         tflite(build(), tmp_path / "vit", flavours=["int8", "float32"], images=few)
     assert [path.name for path in (tmp_path / "vit" / "1").glob("*.tflite")] == ["float32.tflite"]
 
 
-def test_int8_on_images_that_hardly_differ_is_refused_and_the_report_says_why(build, tmp_path: Path):
+def test_int8_on_images_that_hardly_differ_is_refused_and_the_report_says_why(
+    build, tmp_path: Path
+):
     alike = np.full((40, 32, 32, 3), 7, np.uint8)
-    alike[np.arange(40), 0, np.arange(40) % 32] += np.arange(40, dtype=np.uint8)[:, None]  # no two are equal
-    with pytest.raises(ValueError, match="int8: images that were given hardly differ, so ranges that they set fit no"):
+    # no two are equal
+    alike[np.arange(40), 0, np.arange(40) % 32] += np.arange(40, dtype=np.uint8)[:, None]
+    with pytest.raises(
+        ValueError,
+        match="int8: images that were given hardly differ, so ranges that they set fit no",
+    ):
         tflite(build(), tmp_path / "vit", flavours=["int8", "float32"], images=alike)
     assert "The images hardly differ" in (tmp_path / "vit" / "1" / "report.md").read_text()
     tflite(build(), tmp_path / "all", flavours=["int8"], images=alike, min_agreement=0)
@@ -219,21 +267,29 @@ def test_generated_pictures_differ_enough(count: int):
     assert not take(None, (32, 32), count).are_alike()
 
 
-def test_a_file_that_is_further_off_than_rounding_explains_is_refused(build, tmp_path: Path, monkeypatch):
+def test_a_file_that_is_further_off_than_rounding_explains_is_refused(
+    build, tmp_path: Path, monkeypatch
+):
     model = build()
-    moved = keras.Model(model.inputs[0], model.outputs[0] + 0.1 * keras.ops.sin(100 * model.outputs[0]), name="tiny")
+    moved = keras.Model(
+        model.inputs[0], model.outputs[0] + 0.1 * keras.ops.sin(100 * model.outputs[0]), name="tiny"
+    )
 
     def converted(graph: Graph, flavour: str) -> bytes:
         return convert(replace(graph, model=moved), flavour)
 
     monkeypatch.setattr(module, "convert", converted)
-    with pytest.raises(ValueError, match="agrees with the model on .*of which rounding explains 0.0"):
+    with pytest.raises(
+        ValueError, match="agrees with the model on .*of which rounding explains 0.0"
+    ):
         tflite(model, tmp_path / "vit", flavours=["float32"], images=LEVELS, min_agreement=0.5)
     assert list((tmp_path / "vit").iterdir()) == []
 
 
 def test_one_image_is_enough(build, tmp_path: Path):
-    (verdict,) = tflite(build(), tmp_path / "vit", flavours=["int8"], images=LEVELS[:1], min_agreement=0)
+    (verdict,) = tflite(
+        build(), tmp_path / "vit", flavours=["int8"], images=LEVELS[:1], min_agreement=0
+    )
     assert verdict.num_images == 1
 
 
@@ -244,21 +300,35 @@ def test_a_refused_file_costs_only_itself(build, tmp_path: Path, monkeypatch):
     model = build()
     monkeypatch.setattr(module, "convert", spoiled(model, "dynamic_int8"))
     with pytest.raises(ValueError) as raised:
-        tflite(model, tmp_path / "vit", flavours=["float32", "dynamic_int8", "float16"], images=LEVELS)
+        tflite(
+            model, tmp_path / "vit", flavours=["float32", "dynamic_int8", "float16"], images=LEVELS
+        )
     message, folder = str(raised.value), tmp_path / "vit" / "1"
     assert "tiny must agree with it on 95.0% of the images" in message
-    assert "- dynamic_int8: agrees with the model on 0.0% of 12 images; errors up to" in message and "MB" in message
+    assert (
+        "- dynamic_int8: agrees with the model on 0.0% of 12 images; errors up to" in message
+        and "MB" in message
+    )
     assert f"The others are in {folder}" in message and "float16" not in message
-    assert sorted(path.name for path in folder.glob("*.tflite")) == ["float16.tflite", "float32.tflite"]
+    assert sorted(path.name for path in folder.glob("*.tflite")) == [
+        "float16.tflite",
+        "float32.tflite",
+    ]
     rows = list(csv.DictReader((folder / "report.csv").read_text().splitlines()))
-    assert [row["file"] for row in rows] == ["float32.tflite", "dynamic_int8, refused", "float16.tflite"]
+    assert [row["file"] for row in rows] == [
+        "float32.tflite",
+        "dynamic_int8, refused",
+        "float16.tflite",
+    ]
     assert rows[1]["top1_agreement"] == "0.0"
 
 
 def test_if_all_are_refused_nothing_is_written(build, tmp_path: Path, monkeypatch):
     model = build()
     monkeypatch.setattr(module, "convert", spoiled(model, "float32"))
-    with pytest.raises(ValueError, match="(?s)- float32: agrees with the model on 0.0%.*Nothing is written"):
+    with pytest.raises(
+        ValueError, match="(?s)- float32: agrees with the model on 0.0%.*Nothing is written"
+    ):
         tflite(model, tmp_path / "vit", flavours=["float32"], images=LEVELS)
     assert list((tmp_path / "vit").iterdir()) == []
 
@@ -266,7 +336,9 @@ def test_if_all_are_refused_nothing_is_written(build, tmp_path: Path, monkeypatc
 def test_without_a_threshold_all_are_written(build, tmp_path: Path, monkeypatch):
     model = build()
     monkeypatch.setattr(module, "convert", spoiled(model, "float32"))
-    (verdict,) = tflite(model, tmp_path / "vit", flavours=["float32"], images=LEVELS, min_agreement=0)
+    (verdict,) = tflite(
+        model, tmp_path / "vit", flavours=["float32"], images=LEVELS, min_agreement=0
+    )
     assert verdict.top1_agreement == 0 and (tmp_path / "vit" / "1" / "float32.tflite").is_file()
 
 
@@ -295,7 +367,9 @@ def test_a_file_that_cannot_be_made_costs_only_itself(build, tmp_path: Path, mon
         ({"images": LEVELS[:, :16]}, "32 x 32 pixels. Received: 16 x 32"),
     ],
 )
-def test_arguments_that_do_not_fit_are_refused_before_anything_is_written(build, tmp_path: Path, options, message):
+def test_arguments_that_do_not_fit_are_refused_before_anything_is_written(
+    build, tmp_path: Path, options, message
+):
     with pytest.raises(ValueError, match=message):
         tflite(build(), tmp_path / "vit", **options)
     assert not (tmp_path / "vit").exists()
@@ -310,7 +384,9 @@ def test_models_that_do_not_fit_are_refused(build, tmp_path: Path):
 
 
 @pytest.mark.parametrize("package", ["ai_edge_litert", "ai_edge_quantizer"])
-def test_what_is_missing_is_named_with_what_to_install(build, tmp_path: Path, monkeypatch, package: str):
+def test_what_is_missing_is_named_with_what_to_install(
+    build, tmp_path: Path, monkeypatch, package: str
+):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ImportError, match="pip install .*ai-edge-litert"):
         tflite(build(), tmp_path / "vit", images=LEVELS)
@@ -323,10 +399,18 @@ def test_what_is_missing_is_named_with_what_to_install(build, tmp_path: Path, mo
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "size"), [("ViT_B16", (224, 224)), ("R50_ViT_B16", (160, 224))])
 def test_models_of_real_size_can_be_exported(tmp_path: Path, name: str, size: tuple[int, int]):
-    model = getattr(keras_vit, name)(weights=None, input_shape=(*size, 3), classes=10, classifier_activation=None)
+    model = getattr(keras_vit, name)(
+        weights=None, input_shape=(*size, 3), classes=10, classifier_activation=None
+    )
     head = model.get_layer("predictions").kernel
     # Logits of about 1, as a trained model has them: what rounding costs grows with them.
     head.assign(np.random.default_rng(0).normal(0, 0.04, head.shape).astype("float32"))
-    verdicts = tflite(model, tmp_path / "vit", flavours=["float32", "dynamic_int8"], num_images=4, min_agreement=0.75)
+    verdicts = tflite(
+        model,
+        tmp_path / "vit",
+        flavours=["float32", "dynamic_int8"],
+        num_images=4,
+        min_agreement=0.75,
+    )
     assert verdicts[0].max_error < 1e-3 and verdicts[0].top1_agreement == 1.0
     assert verdicts[1].size_bytes < 0.3 * verdicts[0].size_bytes

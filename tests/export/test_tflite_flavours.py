@@ -1,4 +1,6 @@
-"""Every flavour of every kind of model: what it gives, what it is made of, and what cannot be made."""
+"""Every flavour of every kind of model: what it gives, what it is made of, and what cannot be
+made.
+"""
 
 import functools
 import sys
@@ -18,12 +20,20 @@ from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS, ResNetVariant
 pytestmark = pytest.mark.tensorflow
 
 RNG = np.random.default_rng(0)
-# The greatest error, as a part of the greatest output. Of int8 it is that of a model with random weights, on the images
-# that set its ranges.
-BOUNDS = {"float32": 1e-5, "float16": 5e-3, "dynamic_int8": 0.06, "int8": 0.25, "weight_only_int8": 0.06}
+# The greatest error, as a part of the greatest output. Of int8 it is that of a model with random
+# weights, on the images that set its ranges.
+BOUNDS = {
+    "float32": 1e-5,
+    "float16": 5e-3,
+    "dynamic_int8": 0.06,
+    "int8": 0.25,
+    "weight_only_int8": 0.06,
+}
 
 
-TINY = replace(VIT_VARIANTS["ViT_Ti16"], name="tiny", patch_size=8, width=16, depth=1, num_heads=2, mlp_dim=32)
+TINY = replace(
+    VIT_VARIANTS["ViT_Ti16"], name="tiny", patch_size=8, width=16, depth=1, num_heads=2, mlp_dim=32
+)
 
 
 def cut(row: ResNetVariant) -> ResNetVariant:
@@ -48,7 +58,13 @@ def build(kind: str = "token", shape: tuple = (32, 32, 3), **options) -> keras.M
     """A model of a kind; no weight is zero, so that none can be left out."""
     if kind in ("gap", "map"):
         options["classifier"] = kind
-    options = {"weights": None, "input_shape": shape, "classes": 7, "classifier_activation": None, **options}
+    options = {
+        "weights": None,
+        "input_shape": shape,
+        "classes": 7,
+        "classifier_activation": None,
+        **options,
+    }
     keras.utils.set_random_seed(0)
     model, generator = keras_vit.application(ROWS[kind])(**options), np.random.default_rng(0)
     for variable in model.weights:
@@ -60,8 +76,15 @@ def build(kind: str = "token", shape: tuple = (32, 32, 3), **options) -> keras.M
 def graph_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Graph]:
     def graph(model: keras.Model, size: tuple[int, int] = (32, 32), **options) -> Graph:
         images = np.random.default_rng(1).uniform(-1, 1, (6, *size, 3)).astype("float32")
-        defaults = {"image_size": size, "fixed_batch": False, "takes_levels": False, "calibration": images}
-        return Graph(model=model, **{**defaults, **options}, folder=tmp_path_factory.mktemp("graph"))
+        defaults = {
+            "image_size": size,
+            "fixed_batch": False,
+            "takes_levels": False,
+            "calibration": images,
+        }
+        return Graph(
+            model=model, **{**defaults, **options}, folder=tmp_path_factory.mktemp("graph")
+        )
 
     return graph
 
@@ -105,7 +128,8 @@ def check(content: bytes, graph: Graph, flavour: str) -> None:
     assert given.dtype == np.float32 and given.shape == expected.shape == (6, 7)
     assert np.abs(given - expected).max() <= BOUNDS[flavour] * np.abs(expected).max()
     assert np.abs(expected).max() > 0.05
-    # Names of custom operations and of those that need TensorFlow have small letters: Custom..., Flex...
+    # Names of custom operations and of those that need TensorFlow have small letters: Custom...,
+    # Flex...
     assert all(name.isupper() for name, _ in operations(content))
 
 
@@ -115,7 +139,12 @@ def test_every_flavour_gives_what_the_model_gives(flavour: str, file_of_wide, wi
 
 
 @pytest.mark.parametrize(
-    "kind", ["exact", "map", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("tanh", "gap", "hybrid", "BiT"))]
+    "kind",
+    [
+        "exact",
+        "map",
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("tanh", "gap", "hybrid", "BiT")),
+    ],
 )
 def test_every_kind_of_model_can_be_converted(kind: str, graph_of):
     graph = graph_of(build(kind))
@@ -132,7 +161,9 @@ def test_every_kind_of_model_has_all_flavours(kind: str, graph_of):
     assert run(convert(graph, "int8"), graph.calibration).shape == (6, 7)
 
 
-@pytest.mark.parametrize("shape", [pytest.param((32, 48, 3), marks=pytest.mark.slow), (None, None, 3)])
+@pytest.mark.parametrize(
+    "shape", [pytest.param((32, 48, 3), marks=pytest.mark.slow), (None, None, 3)]
+)
 def test_any_shape_of_images_can_be_converted(shape: tuple, graph_of):
     graph = graph_of(build(shape=shape), (32, 48))
     check(convert(graph, "float32"), graph, "float32")
@@ -158,7 +189,11 @@ def test_of_int8_the_products_with_weights_are_int8_and_sums_and_statistics_floa
 
 def test_of_the_other_kinds_of_int8_nothing_is_computed_from_int8_activations(file_of_wide):
     for flavour in ("dynamic_int8", "weight_only_int8"):
-        taken = {types[0] for name, types in operations(file_of_wide(flavour)) if name == "FULLY_CONNECTED"}
+        taken = {
+            types[0]
+            for name, types in operations(file_of_wide(flavour))
+            if name == "FULLY_CONNECTED"
+        }
         assert taken == {np.float32}
 
 
@@ -202,16 +237,22 @@ def test_the_model_stays_as_it_is_and_nothing_is_printed(capsys, graph_of):
 
 def test_what_cannot_be_made_says_why(monkeypatch, graph_of):
     graph = graph_of(build())
-    with pytest.raises(ValueError, match="The flavours are float32, .*weight_only_int8. Received: 'int4'"):
+    with pytest.raises(
+        ValueError, match="The flavours are float32, .*weight_only_int8. Received: 'int4'"
+    ):
         convert(graph, "int4")
     monkeypatch.setattr(tflite_flavours, "_MOST_BYTES", 1000)
-    with pytest.raises(ValueError, match="No float32 file can be made of tiny: the weights take .* less than 2"):
+    with pytest.raises(
+        ValueError, match="No float32 file can be made of tiny: the weights take .* less than 2"
+    ):
         convert(graph, "float32")
 
 
 def test_an_operation_that_is_not_built_in_is_refused_by_name(graph_of):
     images = keras.Input((8, 8, 3))
-    model = keras.Model(images, keras.ops.mean(keras.ops.erfinv(keras.ops.tanh(images)), (1, 2)), name="odd")
+    model = keras.Model(
+        images, keras.ops.mean(keras.ops.erfinv(keras.ops.tanh(images)), (1, 2)), name="odd"
+    )
     with pytest.raises(ValueError, match="(?s)No float32 file can be made of odd: .*[Ee]rfinv"):
         convert(graph_of(model, (8, 8)), "float32")
 

@@ -1,4 +1,6 @@
-"""What a `.tflite` file carries: read back with zipfile, and by a reader of FlatBuffers that is written out here."""
+"""What a `.tflite` file carries: read back with zipfile, and by a reader of FlatBuffers that is
+written out here.
+"""
 
 import io
 import json
@@ -63,10 +65,11 @@ def test_without_classes_there_are_no_labels(bare: bytes):
     assert output.text(0) == "features" and not output.has(6)
 
 
-# Places of the fields in tables of metadata_schema.fbs, counted once more: ModelMetadata (name, description, version,
-# subgraph_metadata, author, license, associated_files, min_parser_version), SubGraphMetadata (name, description,
-# input_tensor_metadata, output_tensor_metadata), TensorMetadata (name, description, dimension_names, content,
-# process_units, stats, associated_files). A union takes two places: its kind, and its table.
+# Places of the fields in tables of metadata_schema.fbs, counted once more: ModelMetadata (name,
+# description, version, subgraph_metadata, author, license, associated_files, min_parser_version),
+# SubGraphMetadata (name, description, input_tensor_metadata, output_tensor_metadata),
+# TensorMetadata (name, description, dimension_names, content, process_units, stats,
+# associated_files). A union takes two places: its kind, and its table.
 
 
 def test_the_schema_of_tensorflow_is_followed(bare: bytes):
@@ -83,7 +86,9 @@ def test_the_schema_of_tensorflow_is_followed(bare: bytes):
 
 
 @pytest.mark.parametrize(("least", "mean", "std"), [(-1, 127.5, 127.5), (0, 0.0, 1.0)])
-def test_pixels_less_the_mean_over_std_are_what_the_file_takes(bare: bytes, least: int, mean: float, std: float):
+def test_pixels_less_the_mean_over_std_are_what_the_file_takes(
+    bare: bytes, least: int, mean: float, std: float
+):
     greatest = 1 if least else 255
     facts = {**FACTS, "input": {**TAKEN, "range": [least, greatest]}}
     model = Table.root(buffers(with_metadata(bare, facts, LABELS))["TFLITE_METADATA"])
@@ -96,7 +101,8 @@ def test_pixels_less_the_mean_over_std_are_what_the_file_takes(bare: bytes, leas
     assert content.number(0, "<B") == 2  # ImageProperties
     image = content.table(1)
     assert image.number(0, "<b") == 1  # RGB
-    assert (image.table(1).number(0, "<I"), image.table(1).number(1, "<I")) == (6, 4)  # width, then height
+    # width, then height
+    assert (image.table(1).number(0, "<I"), image.table(1).number(1, "<I")) == (6, 4)
 
 
 def test_what_is_missing_is_named_with_what_to_install(bare: bytes, monkeypatch):
@@ -154,11 +160,16 @@ class Table:
     def tables(self, field: int) -> list["Table"]:
         at, length = self._vector(field)
         places = [at + 4 * index for index in range(length)]
-        return [Table(self.buffer, place + struct.unpack_from("<I", self.buffer, place)[0]) for place in places]
+        return [
+            Table(self.buffer, place + struct.unpack_from("<I", self.buffer, place)[0])
+            for place in places
+        ]
 
 
 def buffers(content: bytes) -> dict[str, bytes]:
-    """The named buffers of a `.tflite` file: Model has its buffers in place 4 and its metadata in place 6."""
+    """The named buffers of a `.tflite` file: Model has its buffers in place 4 and its metadata in
+    place 6.
+    """
     model = Table.root(content)
     held = model.tables(4)
     return {entry.text(0): held[entry.number(1, "<I")].content(0) for entry in model.tables(6)}

@@ -48,7 +48,9 @@ def test_files_are_passed_as_they_are_and_the_first_numbers_by_name_come_back(tm
         input_signature=[spec],
     )
     tf.saved_model.save(module, tmp_path / "model", signatures={"serving_default": module.answer})
-    outcome = run(tmp_path / "model", np.array([b"ab\xff\x00c", b""]), signature="serving_default", repeats=1)
+    outcome = run(
+        tmp_path / "model", np.array([b"ab\xff\x00c", b""]), signature="serving_default", repeats=1
+    )
     assert outcome.outputs.tolist() == [-5, 0]
 
 
@@ -64,11 +66,15 @@ def test_a_verdict_counts_by_hand(tmp_path: Path):
     gaps = np.abs(EXPECTED[:3, 0] - EXPECTED[:3, 1])
     assert verdict.max_error == pytest.approx(gaps.max(), abs=1e-4)
     assert verdict.mean_error == pytest.approx(2 * gaps.sum() / 22, abs=1e-4)
-    assert verdict.size_bytes == sum(path.stat().st_size for path in (tmp_path / "model").rglob("*") if path.is_file())
+    assert verdict.size_bytes == sum(
+        path.stat().st_size for path in (tmp_path / "model").rglob("*") if path.is_file()
+    )
 
 
 @pytest.mark.parametrize("shift", [-0.5, 0.5])
-def test_an_answer_that_is_too_low_is_as_wrong_as_one_that_is_too_high(tmp_path: Path, shift: float):
+def test_an_answer_that_is_too_low_is_as_wrong_as_one_that_is_too_high(
+    tmp_path: Path, shift: float
+):
     verdict = judge(_save(tmp_path / "model"), IMAGES, EXPECTED + np.float32(shift), repeats=1)
     assert verdict.max_error == pytest.approx(0.5, abs=1e-4) == verdict.mean_error
 
@@ -95,10 +101,15 @@ def test_outputs_of_another_shape_are_no_answer(tmp_path: Path):
 def test_a_file_that_leans_on_python_of_its_maker_is_found_out(tmp_path: Path):
     """A `tf.numpy_function` lives in the process that made it: that one would never notice."""
     made = _save(
-        tmp_path / "model", lambda x: tf.ensure_shape(tf.numpy_function(lambda x: x, [_sums(x)], tf.float32), (None, 2))
+        tmp_path / "model",
+        lambda x: tf.ensure_shape(
+            tf.numpy_function(lambda x: x, [_sums(x)], tf.float32), (None, 2)
+        ),
     )
     loaded = tf.saved_model.load(made)
-    np.testing.assert_allclose(loaded.signatures["predict"](tf.constant(IMAGES))["logits"], EXPECTED, atol=1e-5)
+    np.testing.assert_allclose(
+        loaded.signatures["predict"](tf.constant(IMAGES))["logits"], EXPECTED, atol=1e-5
+    )
     with pytest.raises(ValueError, match="cannot be run: .*"):
         run(made, IMAGES)
 

@@ -1,4 +1,6 @@
-"""Version folders: whole or not at all, numbered, never overwritten, whoever else writes or is killed."""
+"""Version folders: whole or not at all, numbered, never overwritten, whoever else writes or is
+killed.
+"""
 
 import errno
 import os
@@ -88,7 +90,9 @@ def test_twenty_writers_at_once_get_twenty_versions(tmp_path: Path):
     with ThreadPoolExecutor(20) as pool:
         paths = list(pool.map(lambda number: _write(base, str(number)), range(20)))
     assert versions(base) == list(range(1, 21))
-    assert [path.joinpath("file").read_text() for path in paths] == [str(number) for number in range(20)]
+    assert [path.joinpath("file").read_text() for path in paths] == [
+        str(number) for number in range(20)
+    ]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGKILL")
@@ -113,7 +117,9 @@ def _process(base: Path, seconds: float) -> subprocess.Popen:
     return warm.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-def test_what_an_exporter_of_the_same_number_left_is_removed_and_what_is_in_work_stays(tmp_path: Path):
+def test_what_an_exporter_of_the_same_number_left_is_removed_and_what_is_in_work_stays(
+    tmp_path: Path,
+):
     """In a container every process may have the number 7."""
     base = tmp_path / "vit"
     with new_version(base) as version:
@@ -125,7 +131,9 @@ def test_what_an_exporter_of_the_same_number_left_is_removed_and_what_is_in_work
     assert versions(base) == [1, 2]
 
 
-def test_temporary_folders_that_were_left_are_removed_by_whoever_needs_one(tmp_path: Path, monkeypatch):
+def test_temporary_folders_that_were_left_are_removed_by_whoever_needs_one(
+    tmp_path: Path, monkeypatch
+):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     code = """
 import os, sys, tempfile
@@ -157,15 +165,21 @@ def _caused_by_the_disk() -> None:
     [
         lambda: _ends_with(OSError(errno.ENOSPC, "No space left on device", "x")),
         lambda: _ends_with(OSError(errno.EDQUOT, "Disk quota exceeded")),
-        lambda: _ends_with(tf.errors.ResourceExhaustedError(None, None, "/x/1; No space left on device")),
-        lambda: _ends_with(ValueError("x cannot be run: OSError: [Errno 28] No space left on device")),
+        lambda: _ends_with(
+            tf.errors.ResourceExhaustedError(None, None, "/x/1; No space left on device")
+        ),
+        lambda: _ends_with(
+            ValueError("x cannot be run: OSError: [Errno 28] No space left on device")
+        ),
         _caused_by_the_disk,
     ],
 )
 def test_a_full_disk_is_one_kind_of_error_that_says_what_is_kept(tmp_path: Path, fails):
     base = tmp_path / "vit"
     _write(base)
-    with pytest.raises(OSError, match="The disk is full: make room.*nothing is kept.*stay: 1") as raised:
+    with pytest.raises(
+        OSError, match="The disk is full: make room.*nothing is kept.*stay: 1"
+    ) as raised:
         with new_version(base):
             fails()
     assert raised.value.errno == errno.ENOSPC and raised.value.__cause__ is not None
@@ -182,7 +196,10 @@ def test_a_server_that_is_somebody_else_may_read_a_version(tmp_path: Path):
 
 
 def test_a_version_or_a_file_is_no_base(tmp_path: Path):
-    with pytest.raises(ValueError, match="Name the folder of all versions"), new_version(tmp_path / "vit" / "1"):
+    with (
+        pytest.raises(ValueError, match="Name the folder of all versions"),
+        new_version(tmp_path / "vit" / "1"),
+    ):
         pass
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="is a file"), new_version(tmp_path / "file"):

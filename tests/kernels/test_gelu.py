@@ -17,7 +17,9 @@ def _value(x: np.ndarray, form: str) -> np.ndarray:
 
 
 def _numpy(x) -> np.ndarray:
-    return keras.ops.convert_to_numpy(keras.ops.cast(x, "float64" if keras.backend.backend() != "jax" else "float32"))
+    return keras.ops.convert_to_numpy(
+        keras.ops.cast(x, "float64" if keras.backend.backend() != "jax" else "float32")
+    )
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -50,7 +52,9 @@ def test_the_gradient_in_training_is_the_slope(form, dtype):
     expected = tf.cast(upstream, "float64").numpy() * slope
     # 16 bits are widened first, so that a number is rounded once: half a unit in its last place.
     tolerance = {"float64": 1e-8, "float32": 3e-5, "bfloat16": 2**-8, "float16": 2**-10}[dtype]
-    np.testing.assert_allclose(tf.cast(found, "float64"), expected, rtol=tolerance, atol=tolerance / 10)
+    np.testing.assert_allclose(
+        tf.cast(found, "float64"), expected, rtol=tolerance, atol=tolerance / 10
+    )
 
 
 @pytest.mark.tensorflow
@@ -82,8 +86,15 @@ def _fused(function, *arguments) -> set[bytes]:
     finally:
         context.disable_run_metadata()
     graphs = [graph.post_optimization_graph for graph in graphs]
-    nodes = [node for graph in graphs for part in (graph, *graph.library.function) for node in _nodes(part)]
-    found = {name for node in nodes if "FusedMatMul" in node.op for name in node.attr["fused_ops"].list.s}
+    nodes = [
+        node
+        for graph in graphs
+        for part in (graph, *graph.library.function)
+        for node in _nodes(part)
+    ]
+    found = {
+        name for node in nodes if "FusedMatMul" in node.op for name in node.attr["fused_ops"].list.s
+    }
     if not found:
         pytest.skip("This TensorFlow fuses nothing into its products.")
     return found
@@ -113,5 +124,7 @@ def test_tensorflow_still_needs_gelu_to_be_named_behind_the_product():
     first, second = keras.layers.Dense(64), keras.layers.Dense(32)
     first.build((None, 32))
     second.build((None, 64))
-    found = _fused(tf.function(lambda x: second(tf.nn.gelu(first(x), approximate=True))), tf.ones((10, 32)))
+    found = _fused(
+        tf.function(lambda x: second(tf.nn.gelu(first(x), approximate=True))), tf.ones((10, 32))
+    )
     assert found == {b"BiasAdd"}

@@ -39,10 +39,14 @@ def _everything(block: TransformerBlock, x) -> dict[str, np.ndarray]:
         return [y, *tape.gradient(loss, [x, *variables])]
 
     names = ["y", "x", *(weight.path for weight in block.trainable_weights)]
-    return dict(zip(names, (tf.cast(value, tf.float32).numpy() for value in compute(x)), strict=True))
+    return dict(
+        zip(names, (tf.cast(value, tf.float32).numpy() for value in compute(x)), strict=True)
+    )
 
 
-@pytest.mark.parametrize("options", [{"gelu": "tanh"}, {"gelu": "exact"}, {"query_chunk": 3}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"gelu": "tanh"}, {"gelu": "exact"}, {"query_chunk": 3}], ids=str
+)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "mixed_bfloat16"])
 @pytest.mark.parametrize("part_size", [50, pytest.param(2**22, marks=pytest.mark.slow)])
 def test_numbers_and_gradients_are_those_of_the_plain_block(options, dtype, part_size, monkeypatch):
@@ -50,7 +54,8 @@ def test_numbers_and_gradients_are_those_of_the_plain_block(options, dtype, part
 
     from keras_vit.kernels.tensorflow import halves, products
 
-    monkeypatch.setattr(products, "_PART_SIZE", part_size)  # 50 numbers: each of the 4 images by itself
+    # 50 numbers: each of the 4 images by itself
+    monkeypatch.setattr(products, "_PART_SIZE", part_size)
     block = _block(dtype, **options)
     x = tf.constant(np.random.default_rng(1).standard_normal((4, 7, 24)).astype("float32"))
     assert halves.fits(block)
@@ -60,7 +65,8 @@ def test_numbers_and_gradients_are_those_of_the_plain_block(options, dtype, part
     largest = max(np.abs(values).max() for values in expected.values())
     tolerance = {"float32": 1e-5, "float64": 1e-6, "mixed_bfloat16": 2**-5}[dtype]
     for name, values in expected.items():
-        scale = largest if name.endswith("key/bias") else np.abs(values).max()  # its true gradient is 0
+        # its true gradient is 0
+        scale = largest if name.endswith("key/bias") else np.abs(values).max()
         assert np.abs(found[name] - values).max() <= tolerance * scale, name
         assert np.abs(values).max() > 0
 
@@ -74,7 +80,9 @@ def _peak_megabytes(is_lean: bool) -> float:
 
 @pytest.mark.slow
 def test_a_step_takes_less_memory():
-    """Six blocks, 8 images of 500 tokens, width 64: probabilities of 32 MB, hidden layers of 8 MB and more of them."""
+    """Six blocks, 8 images of 500 tokens, width 64: probabilities of 32 MB, hidden layers of 8 MB
+    and more of them.
+    """
     assert _peak_megabytes(is_lean=True) < _peak_megabytes(is_lean=False) - 150
 
 
@@ -98,11 +106,15 @@ def _train_one_step(is_lean: bool) -> None:
         return [tf.reduce_sum(gradient) for gradient in tape.gradient(x, variables)]
 
     step(tf.ones((8, 500, 64)))
-    print(int(re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024 / 1e6)
+    print(
+        int(re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024 / 1e6
+    )
 
 
 @pytest.mark.parametrize(
-    "options", [{"dropout_rate": 0.1}, {"attention_dropout_rate": 0.1}, {"relative_positions": 7}], ids=str
+    "options",
+    [{"dropout_rate": 0.1}, {"attention_dropout_rate": 0.1}, {"relative_positions": 7}],
+    ids=str,
 )
 def test_what_it_cannot_do_is_left_to_the_plain_block(options):
     from keras_vit.kernels.tensorflow import halves

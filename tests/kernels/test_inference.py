@@ -1,4 +1,6 @@
-"""In `predict` on TensorFlow norms and softmax are oneDNN's, each one operation; whatever is saved has plain ones."""
+"""In `predict` on TensorFlow norms and softmax are oneDNN's, each one operation; whatever is saved
+has plain ones.
+"""
 
 import keras
 import numpy as np
@@ -15,11 +17,15 @@ WIDTH = 48
 
 @pytest.fixture
 def uses(monkeypatch) -> list[bool]:
-    """What was decided, each time that a norm was traced. Where the operation is missing these tests say nothing."""
+    """What was decided, each time that a norm was traced. Where the operation is missing these
+    tests say nothing.
+    """
     if not (inference._norm_works(tf.float32) and inference._norm_works(tf.bfloat16)):
         pytest.skip("This TensorFlow has no layer normalization of oneDNN's for this processor.")
     decided, has = [], inference.has_one_pass_norm
-    monkeypatch.setattr(inference, "has_one_pass_norm", lambda x: decided.append(answer := has(x)) or answer)
+    monkeypatch.setattr(
+        inference, "has_one_pass_norm", lambda x: decided.append(answer := has(x)) or answer
+    )
     return decided
 
 
@@ -83,7 +89,9 @@ def test_all_replicas_of_a_strategy_use_it(uses, two_replicas):
         model = _model()
     uses.clear()
     x = _tokens(8, 5)
-    np.testing.assert_allclose(model.predict(x, batch_size=4, verbose=0), _expected(model, x), atol=2e-6)
+    np.testing.assert_allclose(
+        model.predict(x, batch_size=4, verbose=0), _expected(model, x), atol=2e-6
+    )
     assert uses and all(uses)
 
 
@@ -103,9 +111,15 @@ def test_what_is_saved_has_public_operations_alone(uses, tmp_path):
     model.export(tmp_path / "saved", verbose=False)
     assert uses and not any(uses)
     served = tf.saved_model.load(tmp_path / "saved").signatures["serving_default"]
-    operations = {node.op for function in served.graph.as_graph_def().library.function for node in function.node_def}
+    operations = {
+        node.op
+        for function in served.graph.as_graph_def().library.function
+        for node in function.node_def
+    }
     assert "Rsqrt" in operations and not [name for name in operations if name.startswith("_Mkl")]
-    np.testing.assert_allclose(next(iter(served(tf.constant(x)).values())), _expected(model, x), atol=2e-6)
+    np.testing.assert_allclose(
+        next(iter(served(tf.constant(x)).values())), _expected(model, x), atol=2e-6
+    )
 
 
 def test_in_training_a_norm_that_is_frozen_still_has_a_gradient(uses):
@@ -143,7 +157,9 @@ def softmax_uses(monkeypatch) -> list[bool]:
     if not inference._softmax_works():
         pytest.skip("This TensorFlow's softmax of bfloat16 computes in bfloat16 on this processor.")
     decided, has = [], inference.has_narrow_softmax
-    monkeypatch.setattr(inference, "has_narrow_softmax", lambda x: decided.append(answer := has(x)) or answer)
+    monkeypatch.setattr(
+        inference, "has_narrow_softmax", lambda x: decided.append(answer := has(x)) or answer
+    )
     return decided
 
 
@@ -158,14 +174,18 @@ def _attention(length: int, dtype: str) -> keras.Model:
 
 @pytest.mark.parametrize("length", [1, 2, 197])
 @pytest.mark.parametrize("dtype", ["bfloat16", "mixed_bfloat16"])
-def test_a_softmax_of_bfloat16_gives_the_same_bits_without_its_casts(softmax_uses, monkeypatch, dtype, length):
+def test_a_softmax_of_bfloat16_gives_the_same_bits_without_its_casts(
+    softmax_uses, monkeypatch, dtype, length
+):
     x = _tokens(3, length)
     softmax_uses.clear()
     narrow = _attention(length, dtype).predict_on_batch(x)
     assert any(softmax_uses)
     monkeypatch.setattr(inference, "has_narrow_softmax", lambda logits: False)
     wide = _attention(length, dtype).predict_on_batch(x)
-    np.testing.assert_array_equal(*(np.asarray(tf.cast(found, tf.float32)) for found in (narrow, wide)))
+    np.testing.assert_array_equal(
+        *(np.asarray(tf.cast(found, tf.float32)) for found in (narrow, wide))
+    )
 
 
 def test_a_softmax_is_of_float32_in_float32_and_in_what_is_saved(softmax_uses, tmp_path):
@@ -176,7 +196,11 @@ def test_a_softmax_is_of_float32_in_float32_and_in_what_is_saved(softmax_uses, t
     model.export(tmp_path / "saved", verbose=False)
     assert softmax_uses and not any(softmax_uses)
     served = tf.saved_model.load(tmp_path / "saved").signatures["serving_default"]
-    nodes = [node for function in served.graph.as_graph_def().library.function for node in function.node_def]
+    nodes = [
+        node
+        for function in served.graph.as_graph_def().library.function
+        for node in function.node_def
+    ]
     types = {node.attr["T"].type for node in nodes if node.op == "Softmax"}
     assert types == {tf.float32.as_datatype_enum}
 

@@ -73,7 +73,10 @@ def test_variables_are_those_of_two_blocks():
     block = _block(name="encoderblock_3")
     block.build((None, 6, 8))
     paths = [weight.path for weight in block.weights]
-    assert "encoderblock_3/row/attention/query/kernel" in paths and "encoderblock_3/column/mlp/dense_1/bias" in paths
+    assert (
+        "encoderblock_3/row/attention/query/kernel" in paths
+        and "encoderblock_3/column/mlp/dense_1/bias" in paths
+    )
     one = TransformerBlock(2, 12, **CONSTANTS)
     one.build((None, 6, 8))
     assert block.count_params() == 2 * one.count_params()
@@ -87,7 +90,9 @@ def _weights(layer) -> dict[str, np.ndarray]:
 
 
 def _within(p, scope):
-    return {name.removeprefix(f"{scope}/"): x for name, x in p.items() if name.startswith(f"{scope}/")}
+    return {
+        name.removeprefix(f"{scope}/"): x for name, x in p.items() if name.startswith(f"{scope}/")
+    }
 
 
 def _norm(x, p):
@@ -105,7 +110,9 @@ def _attention(x, p, num_heads):
         logits = np.empty((length, length))
         for i in range(length):
             for j in range(length):
-                key = k[j, part] + (p["relative_embedding"][i - j + length - 1] if "relative_embedding" in p else 0)
+                key = k[j, part] + (
+                    p["relative_embedding"][i - j + length - 1] if "relative_embedding" in p else 0
+                )
                 logits[i, j] = q[i, part] @ key / math.sqrt(size)
         exponentials = np.exp(logits)
         weights.append(exponentials / exponentials.sum(-1, keepdims=True))
@@ -136,7 +143,8 @@ def _axial(x, p, grid):
 
 @pytest.mark.parametrize("relative", [False, True])
 @pytest.mark.parametrize(
-    "grid", [(2, 3), *(pytest.param(grid, marks=pytest.mark.once) for grid in ((4, 1), (1, 3), (3, 3)))]
+    "grid",
+    [(2, 3), *(pytest.param(grid, marks=pytest.mark.once) for grid in ((4, 1), (1, 3), (3, 3)))],
 )
 def test_block_equals_two_blocks_by_hand(grid, relative):
     count = math.prod(grid)
@@ -147,11 +155,17 @@ def test_block_equals_two_blocks_by_hand(grid, relative):
         assert p["row/attention/relative_embedding"].shape == (2 * grid[1] - 1, 4)
         assert p["column/attention/relative_embedding"].shape == (2 * grid[0] - 1, 4)
     by_hand = [_axial(image.astype("float64"), p, grid) for image in x]
-    np.testing.assert_allclose(_numpy(block(x)), np.stack([y for y, _ in by_hand]), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        _numpy(block(x)), np.stack([y for y, _ in by_hand]), rtol=1e-4, atol=1e-4
+    )
     row, column = block.attention_scores(x)
     assert row.shape == column.shape == (3, 2, count, count)
-    np.testing.assert_allclose(_numpy(row), np.stack([scores[0] for _, scores in by_hand]), atol=1e-5)
-    np.testing.assert_allclose(_numpy(column), np.stack([scores[1] for _, scores in by_hand]), atol=1e-5)
+    np.testing.assert_allclose(
+        _numpy(row), np.stack([scores[0] for _, scores in by_hand]), atol=1e-5
+    )
+    np.testing.assert_allclose(
+        _numpy(column), np.stack([scores[1] for _, scores in by_hand]), atol=1e-5
+    )
 
 
 def test_scores_times_values_are_what_each_half_attends_to():
@@ -160,7 +174,11 @@ def test_scores_times_values_are_what_each_half_attends_to():
     after_rows = _numpy(block.row(x.reshape(2 * rows, columns, 8))).reshape(2, 6, 8)
     by_column = after_rows.reshape(2, rows, columns, 8).swapaxes(1, 2).reshape(2 * columns, rows, 8)
     halves = (
-        (block.row, x, _numpy(block.row.attention(block.row.attention_norm(x.reshape(-1, columns, 8))))),
+        (
+            block.row,
+            x,
+            _numpy(block.row.attention(block.row.attention_norm(x.reshape(-1, columns, 8)))),
+        ),
         (
             block.column,
             after_rows,
@@ -172,14 +190,17 @@ def test_scores_times_values_are_what_each_half_attends_to():
     for scores, (half, tokens, attended) in zip(block.attention_scores(x), halves, strict=True):
         values = keras.ops.reshape(half.attention.value(half.attention_norm(tokens)), (2, 6, 2, 4))
         mixed = keras.ops.reshape(keras.ops.einsum("baqn,bnak->bqak", scores, values), (2, 6, 8))
-        np.testing.assert_allclose(_numpy(half.attention.out(mixed)), attended.reshape(2, 6, 8), atol=1e-5)
+        np.testing.assert_allclose(
+            _numpy(half.attention.out(mixed)), attended.reshape(2, 6, 8), atol=1e-5
+        )
         np.testing.assert_allclose(_numpy(keras.ops.sum(scores, -1)), 1, atol=1e-6)
 
 
 def _moved(function, x, place):
     """(R, C): where the result of `function` moves when the token at `place` does."""
     changed = x.copy()
-    changed.reshape(1, *GRID, -1)[0, *place, 0] += 1  # of all features alike: the norm would take it away
+    # of all features alike: the norm would take it away
+    changed.reshape(1, *GRID, -1)[0, *place, 0] += 1
     return np.abs(function(changed) - function(x)).max(axis=-1).reshape(GRID) > 1e-5
 
 
@@ -195,7 +216,9 @@ def test_a_token_reaches_its_row_and_then_every_row():
     np.testing.assert_array_equal(with_scores[1], places[:, None] % 3 == places % 3)
 
 
-@pytest.mark.parametrize(("grid", "half", "other"), [((1, 5), "row", "column"), ((5, 1), "column", "row")])
+@pytest.mark.parametrize(
+    ("grid", "half", "other"), [((1, 5), "row", "column"), ((5, 1), "column", "row")]
+)
 def test_on_one_line_it_is_dense_attention(grid, half, other):
     """The other half then attends to single tokens, one weight of 1."""
     block, x = _built(_block(grid), (5, 8)), _random(2, 5, 8)
@@ -235,7 +258,11 @@ def _copy(block):
 def test_options_reach_both_halves():
     block = _block(dropout_rate=0.1, attention_dropout_rate=0.2)
     for half in (block.row, block.column):
-        assert (half.dropout_rate, half.attention_dropout_rate, half.drop_path_rate) == (0.1, 0.2, 0.0)
+        assert (half.dropout_rate, half.attention_dropout_rate, half.drop_path_rate) == (
+            0.1,
+            0.2,
+            0.0,
+        )
         assert (half.norm_epsilon, half.gelu) == (1e-6, "tanh")
 
 
@@ -273,12 +300,16 @@ def test_unit_equals_its_formula(strides, shape):
     for image in x.astype("float64"):
         y = np.maximum(_group_norm(_std_conv(image, p["conv1/kernel"]), _within(p, "gn1")), 0)
         y = np.stack([_attention(row, _within(p, "row"), 8)[0] for row in y])
-        y = np.stack([_attention(column, _within(p, "column"), 8)[0] for column in y.swapaxes(0, 1)]).swapaxes(0, 1)
+        y = np.stack(
+            [_attention(column, _within(p, "column"), 8)[0] for column in y.swapaxes(0, 1)]
+        ).swapaxes(0, 1)
         y = np.maximum(_group_norm(_average(y) if strides == 2 else y, _within(p, "gn2")), 0)
         y = _group_norm(_std_conv(y, p["conv3/kernel"]), _within(p, "gn3"))
         shortcut = image
         if "conv_proj/kernel" in p:
-            shortcut = _group_norm(_std_conv(image[::strides, ::strides], p["conv_proj/kernel"]), _within(p, "gn_proj"))
+            shortcut = _group_norm(
+                _std_conv(image[::strides, ::strides], p["conv_proj/kernel"]), _within(p, "gn_proj")
+            )
         expected.append(np.maximum(shortcut + y, 0))
     np.testing.assert_allclose(_numpy(unit(x)), np.stack(expected), rtol=1e-3, atol=1e-3)
 
@@ -300,7 +331,10 @@ def test_unit_has_tables_as_long_as_its_map():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: _block()(np.zeros((1, 7, 8))), r"Expected 6 tokens, those of a grid of \(2, 3\).*Received: 7.*class"),
+        (
+            lambda: _block()(np.zeros((1, 7, 8))),
+            r"Expected 6 tokens, those of a grid of \(2, 3\).*Received: 7.*class",
+        ),
         (lambda: _block((2, None)), r"`grid` must be two positive integers.*\(2, None\)"),
         (lambda: _block((0, 3)), "`grid` must be two positive integers"),
         (lambda: _block(6), "`grid` must be two positive integers, rows and columns. Received: 6"),
@@ -310,7 +344,10 @@ def test_unit_has_tables_as_long_as_its_map():
             lambda: AxialUnit(32, strides=1, **UNIT)(keras.Input((None, 4, 8))),
             "need a fixed image size. Received: a map of None x 4 cells",
         ),
-        (lambda: _built(AxialUnit(32, strides=1, **UNIT), (3, 4, 16))(_random(1, 4, 4, 16)), "fixed|for 3 tokens"),
+        (
+            lambda: _built(AxialUnit(32, strides=1, **UNIT), (3, 4, 16))(_random(1, 4, 4, 16)),
+            "fixed|for 3 tokens",
+        ),
     ],
 )
 def test_wrong_arguments_say_what_is_right(make, message):

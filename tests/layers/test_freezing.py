@@ -48,7 +48,9 @@ def test_keras_still_trains_what_a_frozen_layer_makes():
 
 
 def test_a_block_that_is_thawed_is_trained_whole():
-    block = TransformerBlock(num_heads=2, mlp_dim=8, norm_epsilon=1e-6, gelu="tanh", trainable=False)
+    block = TransformerBlock(
+        num_heads=2, mlp_dim=8, norm_epsilon=1e-6, gelu="tanh", trainable=False
+    )
     block.build((None, 3, 4))
     assert block.trainable_weights == []
     block.trainable = True

@@ -24,7 +24,13 @@ def _layer(epsilon: float, width: int, **options) -> LayerNorm:
 
 
 def test_norm_keeps_the_layer_contract(tmp_path):
-    check_layer(lambda **k: LayerNorm(1e-6, **k), (2, 5, 8), output_shape=(2, 5, 8), num_weights=2, tmp_path=tmp_path)
+    check_layer(
+        lambda **k: LayerNorm(1e-6, **k),
+        (2, 5, 8),
+        output_shape=(2, 5, 8),
+        num_weights=2,
+        tmp_path=tmp_path,
+    )
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -40,7 +46,9 @@ def test_norm_is_what_its_formula_says(training, offset):
 def test_epsilon_is_in_the_square_root():
     x = np.array([[1e-3, -1e-3]], "float32")
     expected = 1e-3 / np.sqrt(1e-6 + 1e-6)
-    np.testing.assert_allclose(keras.ops.convert_to_numpy(LayerNorm(1e-6)(x)), [[expected, -expected]], rtol=1e-5)
+    np.testing.assert_allclose(
+        keras.ops.convert_to_numpy(LayerNorm(1e-6)(x)), [[expected, -expected]], rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -53,7 +61,10 @@ def test_statistics_of_16_bits_are_taken_in_32(training):
     gamma, beta = (keras.ops.convert_to_numpy(weight) for weight in (layer.gamma, layer.beta))
     expected = _witness(keras.ops.convert_to_numpy(keras.ops.cast(x, "float32")), gamma, beta, 1e-6)
     np.testing.assert_allclose(
-        keras.ops.convert_to_numpy(keras.ops.cast(found, "float32")), expected, rtol=2**-8, atol=1e-5
+        keras.ops.convert_to_numpy(keras.ops.cast(found, "float32")),
+        expected,
+        rtol=2**-8,
+        atol=1e-5,
     )
 
 
@@ -106,10 +117,14 @@ def test_group_norm_keeps_the_layer_contract(tmp_path):
 @pytest.mark.parametrize("offset", [0, 1000])
 @pytest.mark.parametrize("groups", [1, 4, 16])
 def test_group_norm_is_what_its_formula_says(training, offset, groups):
-    """Channels of a group differ in mean and deviation, so that a statistic of channels alone would be another."""
+    """Channels of a group differ in mean and deviation, so that a statistic of channels alone would
+    be another.
+    """
     layer = _group_layer(groups, 16)
     rng = np.random.default_rng(0)
-    x = (rng.normal(size=(3, 5, 4, 16)) * rng.uniform(0.5, 2, 16) + rng.normal(size=16) + offset).astype("float32")
+    x = (
+        rng.normal(size=(3, 5, 4, 16)) * rng.uniform(0.5, 2, 16) + rng.normal(size=16) + offset
+    ).astype("float32")
     found = keras.ops.convert_to_numpy(layer(x, training=training))
     gamma, beta = (keras.ops.convert_to_numpy(weight) for weight in (layer.gamma, layer.beta))
     expected = _group_witness(x, groups, gamma, beta, 1e-6)
@@ -118,7 +133,9 @@ def test_group_norm_is_what_its_formula_says(training, offset, groups):
 
 @pytest.mark.parametrize("training", [False, True])
 def test_group_norm_of_many_cells_loses_no_digits(training):
-    """Added one by one, as TensorFlow does over two axes at once, they are 5e-6 off, and 50 layers make 2e-4 of it."""
+    """Added one by one, as TensorFlow does over two axes at once, they are 5e-6 off, and 50 layers
+    make 2e-4 of it.
+    """
     layer = _group_layer(4, 8)
     layer.gamma.assign(np.ones(8))
     layer.beta.assign(np.zeros(8))
@@ -129,7 +146,9 @@ def test_group_norm_of_many_cells_loses_no_digits(training):
 
 def test_a_group_norm_that_starts_at_zero_gives_zero():
     layer = GroupNorm(2, epsilon=1e-6, gamma_initializer="zeros")
-    assert not keras.ops.convert_to_numpy(layer(np.random.default_rng(0).normal(size=(1, 3, 3, 4)))).any()
+    assert not keras.ops.convert_to_numpy(
+        layer(np.random.default_rng(0).normal(size=(1, 3, 3, 4)))
+    ).any()
 
 
 def test_groups_that_do_not_divide_the_channels_are_refused():
@@ -144,7 +163,9 @@ def test_group_statistics_of_16_bits_are_taken_in_32(training):
     found = layer(x, training=training)
     assert keras.backend.standardize_dtype(found.dtype) == "bfloat16"
     gamma, beta = (keras.ops.convert_to_numpy(weight) for weight in (layer.gamma, layer.beta))
-    expected = _group_witness(keras.ops.convert_to_numpy(keras.ops.cast(x, "float32")), 2, gamma, beta, 1e-6)
+    expected = _group_witness(
+        keras.ops.convert_to_numpy(keras.ops.cast(x, "float32")), 2, gamma, beta, 1e-6
+    )
     numbers = keras.ops.convert_to_numpy(keras.ops.cast(found, "float32"))
     np.testing.assert_allclose(numbers, expected, rtol=2**-8, atol=1e-4)
 
@@ -156,15 +177,17 @@ def test_the_gradient_of_group_norm_in_training_is_that_of_the_formula(dtype):
 
     layer = _group_layer(4, 16, dtype=dtype)
     rng = np.random.default_rng(0)
-    x = tf.constant(rng.normal(size=(3, 5, 4, 16)) * rng.uniform(0.5, 2, 16) + rng.normal(size=16), dtype)
+    x = tf.constant(
+        rng.normal(size=(3, 5, 4, 16)) * rng.uniform(0.5, 2, 16) + rng.normal(size=16), dtype
+    )
     _check_gradient(layer, x, atol=1e-4 if dtype == "float32" else 1e-12)
 
 
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("kind", ["layer", "group"])
 def test_frozen_into_constants_it_keeps_its_epsilon(kind):
-    """TensorFlow 2.21 makes one operation of a norm written as x * scale + (beta - mean * scale), with constants, and
-    puts in an epsilon of 0.001, whatever it was."""
+    """TensorFlow 2.21 makes one operation of a norm written as x * scale + (beta - mean * scale),
+    with constants, and puts in an epsilon of 0.001, whatever it was."""
     import tensorflow as tf
     from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
@@ -173,7 +196,13 @@ def test_frozen_into_constants_it_keeps_its_epsilon(kind):
     x = np.random.default_rng(0).normal(0, 1e-3, shape).astype("float32")
     gamma, beta = (keras.ops.convert_to_numpy(weight) for weight in (layer.gamma, layer.beta))
     sine = np.sin(x)
-    expected = _witness(sine, gamma, beta, 1e-6) if kind == "layer" else _group_witness(sine, 16, gamma, beta, 1e-6)
-    traced = tf.function(lambda x: tf.tanh(layer(tf.sin(x)))).get_concrete_function(tf.TensorSpec(shape))
+    expected = (
+        _witness(sine, gamma, beta, 1e-6)
+        if kind == "layer"
+        else _group_witness(sine, 16, gamma, beta, 1e-6)
+    )
+    traced = tf.function(lambda x: tf.tanh(layer(tf.sin(x)))).get_concrete_function(
+        tf.TensorSpec(shape)
+    )
     (found,) = convert_variables_to_constants_v2(traced)(tf.constant(x))
     np.testing.assert_allclose(found, np.tanh(expected), atol=1e-3)

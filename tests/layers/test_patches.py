@@ -45,19 +45,26 @@ def test_embedding_equals_a_convolution(shape):
     layer.bias.assign(np.arange(7.0))
     convolved = keras.ops.conv(x, layer.kernel, strides=16, padding="valid") + layer.bias
     np.testing.assert_allclose(
-        keras.ops.convert_to_numpy(layer(x)), keras.ops.convert_to_numpy(convolved), rtol=1e-5, atol=1e-5
+        keras.ops.convert_to_numpy(layer(x)),
+        keras.ops.convert_to_numpy(convolved),
+        rtol=1e-5,
+        atol=1e-5,
     )
 
 
 def test_the_kernel_starts_with_unit_gain():
     layer = PatchEmbedding(8, 512)
     layer.build((None, 16, 16, 3))
-    assert np.std(keras.ops.convert_to_numpy(layer.kernel)) == pytest.approx((8 * 8 * 3) ** -0.5, rel=0.02)
+    assert np.std(keras.ops.convert_to_numpy(layer.kernel)) == pytest.approx(
+        (8 * 8 * 3) ** -0.5, rel=0.02
+    )
     assert not keras.ops.convert_to_numpy(layer.bias).any()
 
 
 def test_a_size_that_does_not_divide_names_its_neighbours():
-    with pytest.raises(ValueError, match=r"multiple of 16.*\(225, 230\).*Use \(224, 224\) or \(240, 240\)"):
+    with pytest.raises(
+        ValueError, match=r"multiple of 16.*\(225, 230\).*Use \(224, 224\) or \(240, 240\)"
+    ):
         PatchExtract(16)(np.zeros((1, 225, 230, 3)))
 
 
@@ -73,7 +80,8 @@ def test_open_sizes_that_do_not_divide_fail_at_run_time():
     inputs = keras.Input((None, None, 3))
     model = keras.Model(inputs, PatchEmbedding(16, 5)(inputs))
     with pytest.raises(Exception, match="(?i)multiple of 16|reshape|shape"):
-        # 16 images of 17 rows hold as many pixel rows as 17 strips: only the explicit batch notices.
+        # 16 images of 17 rows hold as many pixel rows as 17 strips: only the explicit batch
+        # notices.
         model.predict_on_batch(np.zeros((16, 17, 16, 3)))
 
 
@@ -96,7 +104,10 @@ def test_padding_is_zeros_below_and_to_the_right_and_no_more_than_patches_need(n
     np.testing.assert_array_equal(given[:, :13, :16], images)
     assert not given[:, 13:].any() and not given[:, :, 16:].any()
     rows, columns = grid.patch_grid(given.shape[1:3], 4, num_halvings)
-    assert (rows, columns) == (math.ceil(13 / 4 / 2**num_halvings), math.ceil(16 / 4 / 2**num_halvings))
+    assert (rows, columns) == (
+        math.ceil(13 / 4 / 2**num_halvings),
+        math.ceil(16 / 4 / 2**num_halvings),
+    )
     with pytest.raises(ValueError, match="multiple"):
         grid.patch_grid((given.shape[1] - 2**num_halvings, given.shape[2]), 4, num_halvings)
 
@@ -106,4 +117,6 @@ def test_padding_of_open_sizes_is_that_of_known_ones():
     inputs = keras.Input((None, None, 3))
     model = keras.Model(inputs, PadToPatches(4)(inputs))
     assert model.output_shape == (None, None, None, 3)
-    np.testing.assert_array_equal(model.predict_on_batch(images), keras.ops.convert_to_numpy(PadToPatches(4)(images)))
+    np.testing.assert_array_equal(
+        model.predict_on_batch(images), keras.ops.convert_to_numpy(PadToPatches(4)(images))
+    )

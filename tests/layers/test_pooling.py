@@ -11,7 +11,11 @@ CONSTANTS = {"norm_epsilon": 1e-6, "gelu": "tanh"}
 @pytest.mark.parametrize("mode", ["token", "avg", "max"])
 def test_token_pooling_keeps_the_layer_contract(mode, tmp_path):
     check_layer(
-        lambda **k: TokenPooling(mode, 1, **k), (2, 5, 8), output_shape=(2, 8), num_weights=0, tmp_path=tmp_path
+        lambda **k: TokenPooling(mode, 1, **k),
+        (2, 5, 8),
+        output_shape=(2, 8),
+        num_weights=0,
+        tmp_path=tmp_path,
     )
 
 
@@ -35,7 +39,9 @@ def test_attention_pooling_ignores_the_order_of_tokens():
     layer = AttentionPooling(2, 12, **CONSTANTS)
     x = np.random.default_rng(0).standard_normal((2, 5, 8)).astype("float32")
     np.testing.assert_allclose(
-        keras.ops.convert_to_numpy(layer(x)), keras.ops.convert_to_numpy(layer(x[:, ::-1])), atol=1e-5
+        keras.ops.convert_to_numpy(layer(x)),
+        keras.ops.convert_to_numpy(layer(x[:, ::-1])),
+        atol=1e-5,
     )
 
 

@@ -67,7 +67,10 @@ def test_open_sizes_are_resized_in_the_compiled_graph(kind):
     layer = AddPositionEmbs((2, 2), 1, kind=kind)
     model = keras.Model([tokens, images], layer(tokens, images))
     for grid in ((2, 2), (4, 3)):
-        x, y = np.zeros((2, 1 + grid[0] * grid[1], 8), "float32"), np.zeros((2, *grid, 3), "float32")
+        x, y = (
+            np.zeros((2, 1 + grid[0] * grid[1], 8), "float32"),
+            np.zeros((2, *grid, 3), "float32"),
+        )
         eager = keras.ops.convert_to_numpy(layer(x, y))
         np.testing.assert_allclose(model.predict([x, y], verbose=0), eager, atol=1e-6)
 

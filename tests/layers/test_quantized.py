@@ -1,4 +1,6 @@
-"""Keras's own tools on our models: quantization, kept in files and equal however a model is called; LoRA; freezing."""
+"""Keras's own tools on our models: quantization, kept in files and equal however a model is called;
+LoRA; freezing.
+"""
 
 import dataclasses
 import warnings
@@ -21,7 +23,9 @@ def build(kind: str, tiny_vit) -> keras.Model:
     """A model of one block, whose answers differ from image to image."""
     row = dataclasses.replace(tiny_vit, depth=1)
     if kind == "axial":
-        model = keras_vit.application(dataclasses.replace(row, axial=True))(**SHAPE, position_embedding="relative")
+        model = keras_vit.application(dataclasses.replace(row, axial=True))(
+            **SHAPE, position_embedding="relative"
+        )
     elif kind == "axial unit":
         small = dataclasses.replace(RESNET_VARIANTS["AxialResNet50"], name="t", units=(1,))
         model = keras_vit.application(small)(**SHAPE)
@@ -49,11 +53,16 @@ def quantize(model: keras.Model, mode: str) -> None:
     ("kind", "mode"),
     [
         *((kind, "int8") for kind in ("tanh", "map")),
-        *(pytest.param(kind, "int8", marks=pytest.mark.slow) for kind in ("exact", "axial", "axial unit", "hybrid")),
+        *(
+            pytest.param(kind, "int8", marks=pytest.mark.slow)
+            for kind in ("exact", "axial", "axial unit", "hybrid")
+        ),
         *(pytest.param("tanh", mode, marks=pytest.mark.slow) for mode in ("int4", "float8")),
     ],
 )
-def test_a_quantized_model_is_the_same_once_it_was_saved(tiny_vit, tmp_path: Path, kind: str, mode: str):
+def test_a_quantized_model_is_the_same_once_it_was_saved(
+    tiny_vit, tmp_path: Path, kind: str, mode: str
+):
     model = build(kind, tiny_vit)
     exact = keras.ops.convert_to_numpy(model(IMAGES))
     quantize(model, mode)
@@ -62,7 +71,9 @@ def test_a_quantized_model_is_the_same_once_it_was_saved(tiny_vit, tmp_path: Pat
     np.testing.assert_allclose(keras.ops.convert_to_numpy(model(IMAGES)), given, atol=1e-6)
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
-    np.testing.assert_array_equal(keras.ops.convert_to_numpy(loaded(IMAGES)), keras.ops.convert_to_numpy(model(IMAGES)))
+    np.testing.assert_array_equal(
+        keras.ops.convert_to_numpy(loaded(IMAGES)), keras.ops.convert_to_numpy(model(IMAGES))
+    )
     loaded.save(tmp_path / "again.keras")
     again = keras.models.load_model(tmp_path / "again.keras")
     assert [weight.dtype for weight in again.weights] == [weight.dtype for weight in model.weights]
@@ -71,7 +82,9 @@ def test_a_quantized_model_is_the_same_once_it_was_saved(tiny_vit, tmp_path: Pat
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("form", ["tanh", "exact"])
 def test_what_a_quantized_layer_rounds_has_the_same_bits_in_a_graph_and_without(form: str):
-    """Else numbers on an edge are rounded the other way; blocks behind make 1 % of the output of it."""
+    """Else numbers on an edge are rounded the other way; blocks behind make 1 % of the output of
+    it.
+    """
     import tensorflow as tf
 
     x = tf.constant(RNG.standard_normal((50, 64)), tf.float32)
@@ -90,10 +103,13 @@ def test_what_a_quantized_layer_rounds_has_the_same_bits_in_a_graph_and_without(
 @pytest.mark.tensorflow
 @pytest.mark.slow
 def test_int8_of_twelve_blocks_is_the_same_called_and_predicted():
-    model = keras_vit.ViT_Ti16(weights=None, input_shape=(64, 64, 3), include_top=False, pooling="token")
+    model = keras_vit.ViT_Ti16(
+        weights=None, input_shape=(64, 64, 3), include_top=False, pooling="token"
+    )
     quantize(model, "int8")
     images = RNG.uniform(-1, 1, (4, 64, 64, 3)).astype("float32")
-    np.testing.assert_allclose(model(images), model.predict(images, verbose=0), atol=1e-5)  # outputs up to 3.5
+    # outputs up to 3.5
+    np.testing.assert_allclose(model(images), model.predict(images, verbose=0), atol=1e-5)
 
 
 @pytest.mark.tensorflow
@@ -108,7 +124,8 @@ def test_lora_trains_alone_and_is_merged_into_what_is_saved(tiny_vit, tmp_path: 
     dense = [layer for layer in model._flatten_layers() if layer.name in ("query", "value")]
     for layer in dense:
         layer.enable_lora(2)
-    np.testing.assert_allclose(model.predict(IMAGES, verbose=0), exact, atol=1e-6)  # the second factor starts at zero
+    # the second factor starts at zero
+    np.testing.assert_allclose(model.predict(IMAGES, verbose=0), exact, atol=1e-6)
     assert len(model.trainable_weights) == 2 * len(dense) > 0
     model.compile(keras.optimizers.SGD(1.0), "sparse_categorical_crossentropy")
     model.fit(IMAGES, labels, epochs=2, shuffle=False, verbose=0)
@@ -119,11 +136,15 @@ def test_lora_trains_alone_and_is_merged_into_what_is_saved(tiny_vit, tmp_path: 
         np.testing.assert_array_equal(keras.ops.convert_to_numpy(weight), then)
     model.save(tmp_path / "model.keras")
     np.testing.assert_allclose(
-        keras.models.load_model(tmp_path / "model.keras").predict(IMAGES, verbose=0), given, atol=1e-6
+        keras.models.load_model(tmp_path / "model.keras").predict(IMAGES, verbose=0),
+        given,
+        atol=1e-6,
     )
 
 
-def test_what_has_no_place_in_a_checkpoint_is_refused_with_the_way_that_works(tiny_vit, tmp_path: Path):
+def test_what_has_no_place_in_a_checkpoint_is_refused_with_the_way_that_works(
+    tiny_vit, tmp_path: Path
+):
     for change, message in (
         (lambda dense: dense.enable_lora(2), r"layers with LoRA \(lora_kernel_a\).*model\.keras"),
         (lambda dense: dense.quantize("int8"), r"quantized layers \(kernel_scale\).*model\.keras"),

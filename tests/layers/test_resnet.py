@@ -10,7 +10,9 @@ BIT = {"norm_epsilon": 1e-5, "std_epsilon": 0.0, "variance_epsilon": 1e-10}
 CONV = {"std_epsilon": 1e-5, "variance_epsilon": 0.0}
 
 
-@pytest.mark.parametrize(("padding", "strides", "side"), [("same", 2, 4), ("fixed", 2, 4), ("fixed", 1, 7)])
+@pytest.mark.parametrize(
+    ("padding", "strides", "side"), [("same", 2, 4), ("fixed", 2, 4), ("fixed", 1, 7)]
+)
 def test_convolution_keeps_the_layer_contract(padding, strides, side, tmp_path):
     check_layer(
         lambda **k: StdConv2D(6, 3, strides=strides, padding=padding, **CONV, **k),
@@ -24,11 +26,17 @@ def test_convolution_keeps_the_layer_contract(padding, strides, side, tmp_path):
 @pytest.mark.parametrize("padding", ["ignored", "zeros"])
 def test_max_pool_keeps_the_layer_contract(padding, tmp_path):
     check_layer(
-        lambda **k: BiTMaxPool(padding, **k), (2, 7, 8, 5), output_shape=(2, 4, 4, 5), num_weights=0, tmp_path=tmp_path
+        lambda **k: BiTMaxPool(padding, **k),
+        (2, 7, 8, 5),
+        output_shape=(2, 4, 4, 5),
+        num_weights=0,
+        tmp_path=tmp_path,
     )
 
 
-@pytest.mark.parametrize(("strides", "channels", "num_weights"), [(1, 128, 9), (1, 64, 12), (2, 128, 12)])
+@pytest.mark.parametrize(
+    ("strides", "channels", "num_weights"), [(1, 128, 9), (1, 64, 12), (2, 128, 12)]
+)
 def test_stem_unit_keeps_the_layer_contract(strides, channels, num_weights, tmp_path):
     check_layer(
         lambda **k: StemUnit(32, strides=strides, **STEM, **k),
@@ -39,7 +47,9 @@ def test_stem_unit_keeps_the_layer_contract(strides, channels, num_weights, tmp_
     )
 
 
-@pytest.mark.parametrize(("strides", "channels", "num_weights"), [(1, 128, 9), (1, 64, 10), (2, 128, 10)])
+@pytest.mark.parametrize(
+    ("strides", "channels", "num_weights"), [(1, 128, 9), (1, 64, 10), (2, 128, 10)]
+)
 def test_bit_unit_keeps_the_layer_contract(strides, channels, num_weights, tmp_path):
     check_layer(
         lambda **k: BiTUnit(32, strides=strides, **BIT, **k),
@@ -51,7 +61,8 @@ def test_bit_unit_keeps_the_layer_contract(strides, channels, num_weights, tmp_p
 
 
 @pytest.mark.parametrize(
-    "constants", [{"std_epsilon": 0.5, "variance_epsilon": 0.0}, {"std_epsilon": 0.0, "variance_epsilon": 0.25}]
+    "constants",
+    [{"std_epsilon": 0.5, "variance_epsilon": 0.0}, {"std_epsilon": 0.0, "variance_epsilon": 0.25}],
 )
 def test_the_kernel_is_standardized_per_output_channel(constants):
     layer = StdConv2D(4, 3, padding="fixed", **constants)
@@ -60,9 +71,14 @@ def test_the_kernel_is_standardized_per_output_channel(constants):
     kernel = keras.ops.convert_to_numpy(layer.kernel).astype("float64")
     mean, std = kernel.mean((0, 1, 2)), kernel.std((0, 1, 2))
     scale = std + 0.5 if constants["std_epsilon"] else np.sqrt(std**2 + 0.25)
-    expected = keras.ops.conv(np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0))), ((kernel - mean) / scale).astype("float32"))
+    expected = keras.ops.conv(
+        np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0))), ((kernel - mean) / scale).astype("float32")
+    )
     np.testing.assert_allclose(
-        keras.ops.convert_to_numpy(layer(x)), keras.ops.convert_to_numpy(expected), rtol=1e-4, atol=1e-5
+        keras.ops.convert_to_numpy(layer(x)),
+        keras.ops.convert_to_numpy(expected),
+        rtol=1e-4,
+        atol=1e-5,
     )
 
 
@@ -107,7 +123,8 @@ def test_stem_unit_ends_with_relu_and_bit_unit_does_not():
 def test_kernels_are_standardized_in_float32_under_mixed_precision():
     layer = StdConv2D(4, 3, dtype="mixed_float16", std_epsilon=1e-5, variance_epsilon=0.0)
     layer.build((None, 5, 5, 2))
-    layer.kernel.assign(1e-5 * np.random.default_rng(0).standard_normal((3, 3, 2, 4)))  # squares vanish in float16
+    # squares vanish in float16
+    layer.kernel.assign(1e-5 * np.random.default_rng(0).standard_normal((3, 3, 2, 4)))
     output = keras.ops.convert_to_numpy(layer(np.ones((1, 5, 5, 2), "float16")))
     assert np.isfinite(output).all()
     assert output.any()
@@ -122,5 +139,12 @@ def test_an_unknown_padding_lists_the_valid_ones():
 
 @pytest.mark.parametrize(("padding", "strides"), [("same", 2), ("fixed", 2), ("same", 1)])
 def test_a_batch_of_none_has_the_shape_that_was_promised(padding: str, strides: int):
-    layer = StdConv2D(8, 3, strides=strides, padding=padding, std_epsilon=1e-5, variance_epsilon=0.0)
-    assert tuple(layer(keras.ops.zeros((0, 9, 12, 3))).shape) == (0, -(-9 // strides), -(-12 // strides), 8)
+    layer = StdConv2D(
+        8, 3, strides=strides, padding=padding, std_epsilon=1e-5, variance_epsilon=0.0
+    )
+    assert tuple(layer(keras.ops.zeros((0, 9, 12, 3))).shape) == (
+        0,
+        -(-9 // strides),
+        -(-12 // strides),
+        8,
+    )

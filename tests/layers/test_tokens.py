@@ -8,7 +8,13 @@ from keras_vit.layers.tokens import KEPT, MASKED, SWAPPED, UNTOUCHED
 
 
 def test_class_token_keeps_the_layer_contract(tmp_path):
-    check_layer(lambda **k: ClassToken(**k), (2, 6, 5), output_shape=(2, 7, 5), num_weights=1, tmp_path=tmp_path)
+    check_layer(
+        lambda **k: ClassToken(**k),
+        (2, 6, 5),
+        output_shape=(2, 7, 5),
+        num_weights=1,
+        tmp_path=tmp_path,
+    )
 
 
 def test_the_token_comes_first_and_starts_at_zero():
@@ -77,12 +83,17 @@ def test_masked_tokens_can_be_saved_trained_and_computed_in_half_precision(tmp_p
     x = np.random.RandomState(0).normal(size=(3, 10, 4)).astype("float32")
     expected = [keras.ops.convert_to_numpy(output) for output in model(x)]
     model.save(tmp_path / "layer.keras")
-    for output, loaded in zip(expected, keras.saving.load_model(tmp_path / "layer.keras")(x), strict=True):
+    for output, loaded in zip(
+        expected, keras.saving.load_model(tmp_path / "layer.keras")(x), strict=True
+    ):
         np.testing.assert_array_equal(keras.ops.convert_to_numpy(loaded), output)
     assert [weight.path for weight in layer.trainable_weights] == ["mask_token/mask"]
     half = MaskTokens(dtype="mixed_bfloat16")
     tokens, kinds = half(x)
-    assert (keras.backend.standardize_dtype(tokens.dtype), half.mask.dtype) == ("bfloat16", "float32")
+    assert (keras.backend.standardize_dtype(tokens.dtype), half.mask.dtype) == (
+        "bfloat16",
+        "float32",
+    )
     assert keras.backend.standardize_dtype(kinds.dtype) == "int32"
 
 

@@ -17,11 +17,17 @@ CONSTANTS = {"norm_epsilon": 1e-6, "gelu": "tanh"}
 @pytest.mark.parametrize("gelu", ["tanh", "exact"])
 def test_mlp_keeps_the_layer_contract(gelu, tmp_path):
     check_layer(
-        lambda **k: MlpBlock(12, gelu=gelu, **k), (2, 5, 8), output_shape=(2, 5, 8), num_weights=4, tmp_path=tmp_path
+        lambda **k: MlpBlock(12, gelu=gelu, **k),
+        (2, 5, 8),
+        output_shape=(2, 5, 8),
+        num_weights=4,
+        tmp_path=tmp_path,
     )
 
 
-@pytest.mark.parametrize(("options", "num_weights"), [({}, 8), ({"relative_positions": 5}, 9), ({"query_chunk": 2}, 8)])
+@pytest.mark.parametrize(
+    ("options", "num_weights"), [({}, 8), ({"relative_positions": 5}, 9), ({"query_chunk": 2}, 8)]
+)
 def test_attention_keeps_the_layer_contract(options, num_weights, tmp_path):
     check_layer(
         lambda **k: MultiHeadDotProductAttention(2, **options, **k),
@@ -44,7 +50,8 @@ def test_attention_of_few_queries_keeps_the_layer_contract(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "num_weights"), [({}, 16), ({"relative_positions": 5}, 17), ({"query_chunk": 2}, 16)]
+    ("options", "num_weights"),
+    [({}, 16), ({"relative_positions": 5}, 17), ({"query_chunk": 2}, 16)],
 )
 def test_block_keeps_the_layer_contract(options, num_weights, tmp_path):
     check_layer(
@@ -57,7 +64,10 @@ def test_block_keeps_the_layer_contract(options, num_weights, tmp_path):
 
 
 def _numpy(layer) -> dict[str, np.ndarray]:
-    return {w.path.split("/", 1)[1]: keras.ops.convert_to_numpy(w).astype("float64") for w in layer.weights}
+    return {
+        w.path.split("/", 1)[1]: keras.ops.convert_to_numpy(w).astype("float64")
+        for w in layer.weights
+    }
 
 
 def _softmax(x):
@@ -105,7 +115,9 @@ def test_mlp_equals_its_formula(gelu):
     if gelu == "exact":
         active = hidden * 0.5 * (1 + np.vectorize(math.erf)(hidden / math.sqrt(2)))
     else:
-        active = hidden * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (hidden + 0.044715 * hidden**3)))
+        active = (
+            hidden * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (hidden + 0.044715 * hidden**3)))
+        )
     expected = active @ p["dense_1/kernel"] + p["dense_1/bias"]
     np.testing.assert_allclose(keras.ops.convert_to_numpy(layer(x)), expected, rtol=1e-4, atol=1e-6)
 
@@ -131,7 +143,9 @@ def _gradients(layer: keras.layers.Layer, x: np.ndarray) -> list[np.ndarray]:
     values = [weight.value for weight in layer.trainable_weights]
 
     def loss(values):
-        outputs, _ = layer.stateless_call(values, [w.value for w in layer.non_trainable_weights], x, training=True)
+        outputs, _ = layer.stateless_call(
+            values, [w.value for w in layer.non_trainable_weights], x, training=True
+        )
         return keras.ops.sum(keras.ops.sin(outputs))
 
     if keras.backend.backend() == "jax":
@@ -153,21 +167,28 @@ def _gradients(layer: keras.layers.Layer, x: np.ndarray) -> list[np.ndarray]:
 @pytest.mark.parametrize("query_chunk", [1, 2, 5, 100])
 def test_attention_in_chunks_of_queries_is_attention(query_chunk):
     x = np.random.default_rng(0).standard_normal((2, 5, 8)).astype("float32")
-    whole, chunked = (MultiHeadDotProductAttention(2, query_chunk=size) for size in (None, query_chunk))
+    whole, chunked = (
+        MultiHeadDotProductAttention(2, query_chunk=size) for size in (None, query_chunk)
+    )
     whole.build(x.shape)
     chunked.build(x.shape)
     chunked.set_weights(whole.get_weights())
     for training in (False, True):
         found, expected = (layer(x, training=training) for layer in (chunked, whole))
         np.testing.assert_allclose(
-            keras.ops.convert_to_numpy(found), keras.ops.convert_to_numpy(expected), rtol=1e-5, atol=1e-6
+            keras.ops.convert_to_numpy(found),
+            keras.ops.convert_to_numpy(expected),
+            rtol=1e-5,
+            atol=1e-6,
         )
     for found, expected in zip(_gradients(chunked, x), _gradients(whole, x), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def _peak_megabytes(query_chunk: int | None) -> float:
-    """Of a process that lets 8 images of 1000 tokens attend with 8 heads: probabilities of 256 MB."""
+    """Of a process that lets 8 images of 1000 tokens attend with 8 heads: probabilities of 256
+    MB.
+    """
     code = f"""
 import re, keras, numpy
 from keras_vit.layers import MultiHeadDotProductAttention
@@ -177,26 +198,36 @@ keras.Model(images, layer(images)).predict_on_batch(numpy.ones((8, 1000, 64), "f
 print(int(re.search(r"VmHWM:\\s*(\\d+) kB", open("/proc/self/status").read())[1]) * 1024 / 1e6)
 """
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=HUNG_SECONDS
+        [sys.executable, "-W", "ignore", "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=HUNG_SECONDS,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return float(done.stdout.split()[-1])
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of a process is read from Linux's /proc")
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(),
+    reason="the peak of a process is read from Linux's /proc",
+)
 def test_chunks_of_queries_take_less_memory():
     assert _peak_megabytes(100) < _peak_megabytes(None) - 150
 
 
 def test_glorot_fans_are_those_of_the_flat_matrix():
-    """Keras's own attention layer, before 2026-04, started queries, keys and values six times too small."""
+    """Keras's own attention layer, before 2026-04, started queries, keys and values six times too
+    small.
+    """
     block = TransformerBlock(12, 3072, **CONSTANTS)
     block.build((None, 5, 768))
     for name in ("query", "key", "value", "out"):
         kernel = keras.ops.convert_to_numpy(getattr(block.attention, name).kernel)
         assert np.abs(kernel).max() == pytest.approx(math.sqrt(6 / (768 + 768)), rel=1e-3)
-    assert np.std(keras.ops.convert_to_numpy(block.mlp.dense_0.bias)) == pytest.approx(1e-6, rel=0.1)
+    assert np.std(keras.ops.convert_to_numpy(block.mlp.dense_0.bias)) == pytest.approx(
+        1e-6, rel=0.1
+    )
 
 
 def test_dropout_follows_every_dense_layer_but_query_key_value(monkeypatch):
@@ -208,10 +239,19 @@ def test_dropout_follows_every_dense_layer_but_query_key_value(monkeypatch):
         return dropout(self, inputs, training=training)
 
     monkeypatch.setattr(keras.layers.Dropout, "call", spy)
-    block = TransformerBlock(2, 12, **CONSTANTS, dropout_rate=0.1, attention_dropout_rate=0.2, drop_path_rate=0.3)
+    block = TransformerBlock(
+        2, 12, **CONSTANTS, dropout_rate=0.1, attention_dropout_rate=0.2, drop_path_rate=0.3
+    )
     block(np.zeros((4, 5, 8), "float32"), training=True)
     tokens, hidden, scores = (4, 5, 8), (4 * 5, 12), (4, 2, 5, 5)
-    assert rates == [(0.2, scores), (0.1, tokens), (0.3, tokens), (0.1, hidden), (0.1, tokens), (0.3, tokens)]
+    assert rates == [
+        (0.2, scores),
+        (0.1, tokens),
+        (0.3, tokens),
+        (0.1, hidden),
+        (0.1, tokens),
+        (0.3, tokens),
+    ]
 
 
 def test_stochastic_depth_drops_whole_examples_and_keeps_the_expectation():
@@ -227,14 +267,20 @@ def test_stochastic_depth_drops_whole_examples_and_keeps_the_expectation():
 
 
 def test_no_randomness_in_inference():
-    block = TransformerBlock(2, 12, **CONSTANTS, dropout_rate=0.5, attention_dropout_rate=0.5, drop_path_rate=0.5)
+    block = TransformerBlock(
+        2, 12, **CONSTANTS, dropout_rate=0.5, attention_dropout_rate=0.5, drop_path_rate=0.5
+    )
     x = keras.random.normal((2, 5, 8))
-    np.testing.assert_array_equal(keras.ops.convert_to_numpy(block(x)), keras.ops.convert_to_numpy(block(x)))
+    np.testing.assert_array_equal(
+        keras.ops.convert_to_numpy(block(x)), keras.ops.convert_to_numpy(block(x))
+    )
 
 
 def test_softmax_is_computed_in_float32_under_mixed_precision():
     layer = MultiHeadDotProductAttention(1, dtype="mixed_bfloat16")
-    scores = layer(np.zeros((1, 300, 4))) is not None and layer.attention_scores(keras.ops.zeros((1, 300, 4)))
+    scores = layer(np.zeros((1, 300, 4))) is not None and layer.attention_scores(
+        keras.ops.zeros((1, 300, 4))
+    )
     total = keras.ops.sum(keras.ops.cast(scores, "float32"), axis=-1)
     np.testing.assert_allclose(keras.ops.convert_to_numpy(total), 1, atol=5e-3)
 
@@ -242,16 +288,28 @@ def test_softmax_is_computed_in_float32_under_mixed_precision():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: MultiHeadDotProductAttention(3)(np.zeros((1, 2, 8))), "must divide the token size.*3 heads, size 8"),
+        (
+            lambda: MultiHeadDotProductAttention(3)(np.zeros((1, 2, 8))),
+            "must divide the token size.*3 heads, size 8",
+        ),
         (lambda: MlpBlock(4, gelu="relu"), '"tanh" or "exact". Received: \'relu\''),
         (
             lambda: MultiHeadDotProductAttention(2, relative_positions=4)(np.zeros((1, 5, 8))),
             "for 4 tokens. Received: 5",
         ),
         (lambda: MultiHeadDotProductAttention(2, query_chunk=0), "must be at least 1.*Received: 0"),
-        (lambda: TransformerBlock(2, 8, query_chunk=4, attention_dropout_rate=0.1, **CONSTANTS), "neither.*0.1"),
-        (lambda: MultiHeadDotProductAttention(2, query_chunk=4, relative_positions=3), "nor with relative.*3"),
-        (lambda: MultiHeadDotProductAttention(2, query_chunk=4).build((None, None, 8)), "one image size"),
+        (
+            lambda: TransformerBlock(2, 8, query_chunk=4, attention_dropout_rate=0.1, **CONSTANTS),
+            "neither.*0.1",
+        ),
+        (
+            lambda: MultiHeadDotProductAttention(2, query_chunk=4, relative_positions=3),
+            "nor with relative.*3",
+        ),
+        (
+            lambda: MultiHeadDotProductAttention(2, query_chunk=4).build((None, None, 8)),
+            "one image size",
+        ),
     ],
 )
 def test_wrong_arguments_say_what_is_right(make, message):

@@ -1,4 +1,6 @@
-"""The class token computed alone is the one among all tokens, and what nobody reads is not computed."""
+"""The class token computed alone is the one among all tokens, and what nobody reads is not
+computed.
+"""
 
 import gc
 import math
@@ -25,14 +27,20 @@ def build(row, **options) -> keras.Model:
     keras.utils.set_random_seed(0)
     model = vision_transformer(row, keras.Input((*SIZE, 3)), classes=5, **options)
     draws = np.random.default_rng(1)
-    model.set_weights([weight + 0.3 * draws.normal(size=weight.shape) for weight in model.get_weights()])
+    model.set_weights(
+        [weight + 0.3 * draws.normal(size=weight.shape) for weight in model.get_weights()]
+    )
     return model
 
 
 def reading_all(model: keras.Model, **more) -> keras.Model:
-    """The same with a head that takes the class token from all, as anybody would who knows of no other way."""
+    """The same with a head that takes the class token from all, as anybody would who knows of no
+    other way.
+    """
     tokens = model.get_layer("encoder_norm").output
-    return keras.Model(model.input, {"logits": model.get_layer("predictions")(tokens[:, 0]), **more})
+    return keras.Model(
+        model.input, {"logits": model.get_layer("predictions")(tokens[:, 0]), **more}
+    )
 
 
 def products_of_images(graph) -> int:
@@ -47,10 +55,15 @@ def products_of_images(graph) -> int:
     for operation in alive:
         if operation.type in ("MatMul", "BatchMatMulV2"):
             turned = operation.get_attr("transpose_a" if operation.type == "MatMul" else "adj_x")
-            total += operation.inputs[0].shape[-2 if turned else -1] * math.prod(operation.outputs[0].shape)
+            total += operation.inputs[0].shape[-2 if turned else -1] * math.prod(
+                operation.outputs[0].shape
+            )
         elif operation.type == "Einsum":
             axes = operation.get_attr("equation").decode().split("->")[0].split(",")
-            shapes = [dict(zip(names, x.shape, strict=True)) for names, x in zip(axes, operation.inputs, strict=True)]
+            shapes = [
+                dict(zip(names, x.shape, strict=True))
+                for names, x in zip(axes, operation.inputs, strict=True)
+            ]
             total += math.prod((shapes[0] | shapes[1]).values())
     return total // BATCH
 
@@ -70,11 +83,13 @@ def gradients(model: keras.Model):
 
 
 def saved(row, dense: int, attention: int) -> int:
-    """By hand: the last block's queries, what the heads give and the MLP, and its attention, for all tokens but one.
+    """By hand: the last block's queries, what the heads give and the MLP, and its attention, for
+    all tokens but one.
 
     Args:
         row: Of the model.
-        dense, attention: How often each product of the forward pass is made, in a like form, until all is done.
+        dense, attention: How often each product of the forward pass is made, in a like form, until
+            all is done.
     """
     of_rows = 2 * row.width**2 + 2 * row.width * row.mlp_dim
     return (TOKENS - 1) * (dense * of_rows + attention * TOKENS * row.width)
@@ -100,7 +115,9 @@ def test_predict_gives_what_a_model_gives_that_reads_all(tiny_vit, options, poli
     model = build(tiny_vit, **options)
     expected = keras.ops.convert_to_numpy(model(IMAGES))  # without a graph
     found = model.predict_on_batch(IMAGES)
-    tolerance = {"float32": 1e-5, "float64": 1e-6, "mixed_bfloat16": 0.05}[policy] * np.abs(expected).max()
+    tolerance = {"float32": 1e-5, "float64": 1e-6, "mixed_bfloat16": 0.05}[policy] * np.abs(
+        expected
+    ).max()
     np.testing.assert_allclose(found, expected, atol=tolerance)
     tokens = keras.Model(model.input, [model.output, model.get_layer("encoder_norm").output])
     again, all_tokens = tokens.predict_on_batch(IMAGES)
@@ -125,7 +142,9 @@ def test_adapted_and_quantized_products_are_used_as_they_are(tiny_vit, kind, nam
         dense.enable_lora(2)
         dense.lora_kernel_b.assign(np.random.default_rng(2).normal(size=dense.lora_kernel_b.shape))
     expected = keras.ops.convert_to_numpy(model(IMAGES))
-    np.testing.assert_allclose(model.predict_on_batch(IMAGES), expected, atol=1e-5 * np.abs(expected).max())
+    np.testing.assert_allclose(
+        model.predict_on_batch(IMAGES), expected, atol=1e-5 * np.abs(expected).max()
+    )
 
 
 def test_predict_computes_of_the_last_block_what_is_read(tiny_vit):
@@ -135,13 +154,17 @@ def test_predict_computes_of_the_last_block_what_is_read(tiny_vit):
         graph = model.predict_function.get_concrete_function([(tf.constant(IMAGES),)]).graph
         counts[name] = products_of_images(graph)
     width = tiny_vit.width
-    of_keys_and_values = 2 * TOKENS * width**2 - 2 * width**2  # all of them, for one row through each kernel
-    in_attention = -2 * TOKENS * width * (tiny_vit.num_heads - 1)  # tokens are longer than a head's part of them
+    # all of them, for one row through each kernel
+    of_keys_and_values = 2 * TOKENS * width**2 - 2 * width**2
+    # tokens are longer than a head's part of them
+    in_attention = -2 * TOKENS * width * (tiny_vit.num_heads - 1)
     expected = saved(tiny_vit, dense=1, attention=2) + of_keys_and_values + in_attention
     assert counts["all"] - counts["alone"] == expected > 0
 
 
-@pytest.mark.parametrize("options", [{}, {"query_chunk": 3}, {"attention_dropout_rate": 1e-12}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"query_chunk": 3}, {"attention_dropout_rate": 1e-12}], ids=str
+)
 def test_training_gives_the_gradients_of_a_model_that_reads_all(tiny_vit, options):
     model = build(tiny_vit, **options)
     (graph, found), (whole, expected) = gradients(model), gradients(reading_all(model))
@@ -150,14 +173,17 @@ def test_training_gives_the_gradients_of_a_model_that_reads_all(tiny_vit, option
     for weight, one, other in zip(model.trainable_weights, found, expected, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6 * largest, err_msg=weight.path)
     difference = products_of_images(whole) - products_of_images(graph)
-    if not options:  # forward, and twice back; of an attention the logits once more, and twice two gradients
+    # forward, and twice back; of an attention the logits once more, and twice two gradients
+    if not options:
         assert difference == saved(tiny_vit, dense=3, attention=2 + 5)
     else:
         assert (difference > 0) == ("query_chunk" in options)
 
 
 @pytest.mark.parametrize(
-    "options", [{"dropout_rate": 0.5}, {"attention_dropout_rate": 0.5}, {"stochastic_depth_rate": 0.5}], ids=str
+    "options",
+    [{"dropout_rate": 0.5}, {"attention_dropout_rate": 0.5}, {"stochastic_depth_rate": 0.5}],
+    ids=str,
 )
 def test_what_is_drawn_is_drawn_for_all_tokens(tiny_vit, options):
     """Else a seed would give other numbers than it gave."""
@@ -173,17 +199,24 @@ def test_what_is_drawn_is_drawn_for_all_tokens(tiny_vit, options):
 
 
 def test_relative_positions_and_other_poolings_read_all(tiny_vit):
-    for options in ({"position_embedding": "relative"}, {"classifier": "gap"}, {"classifier": "map"}):
+    for options in (
+        {"position_embedding": "relative"},
+        {"classifier": "gap"},
+        {"classifier": "map"},
+    ):
         model = build(tiny_vit, **options)
         expected = keras.ops.convert_to_numpy(model(IMAGES))
-        np.testing.assert_allclose(model.predict_on_batch(IMAGES), expected, atol=1e-5 * np.abs(expected).max())
+        np.testing.assert_allclose(
+            model.predict_on_batch(IMAGES), expected, atol=1e-5 * np.abs(expected).max()
+        )
 
 
 def test_a_graph_that_is_traced_elsewhere_holds_the_plain_model(tiny_vit):
     """What is saved, exported or counted is the model as it is drawn."""
     model = build(tiny_vit)
     graphs = [
-        tf.function(each).get_concrete_function(tf.constant(IMAGES)).graph for each in (model, reading_all(model))
+        tf.function(each).get_concrete_function(tf.constant(IMAGES)).graph
+        for each in (model, reading_all(model))
     ]
     assert products_of_images(graphs[0]) == products_of_images(graphs[1])
 
@@ -191,7 +224,9 @@ def test_a_graph_that_is_traced_elsewhere_holds_the_plain_model(tiny_vit):
 def test_nothing_is_held_longer_than_its_graph(tiny_vit):
     model = build(tiny_vit)
     model.predict_on_batch(IMAGES)
-    graph = weakref.ref(model.predict_function.get_concrete_function([(tf.constant(IMAGES),)]).graph)
+    graph = weakref.ref(
+        model.predict_function.get_concrete_function([(tf.constant(IMAGES),)]).graph
+    )
     assert graph() is not None
     del model
     keras.backend.clear_session()
@@ -214,7 +249,9 @@ def test_the_class_token_is_computed_alone_after_saving_cloning_and_nesting(tiny
     nested.predict_on_batch(IMAGES)
     model.predict_on_batch(IMAGES)
     counts = [
-        products_of_images(each.predict_function.get_concrete_function([(tf.constant(IMAGES),)]).graph)
+        products_of_images(
+            each.predict_function.get_concrete_function([(tf.constant(IMAGES),)]).graph
+        )
         for each in (model, nested)
     ]
     assert counts[0] == counts[1]
@@ -224,4 +261,7 @@ def test_a_block_that_somebody_else_reads_computes_all_tokens(tiny_vit):
     model = build(tiny_vit)
     tokens = model.get_layer("encoderblock_1").output
     assert block_read_at_class_token(ClassTokenModel(model.input, [model.output, tokens])) is None
-    assert block_read_at_class_token(keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])) is None
+    assert (
+        block_read_at_class_token(keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)]))
+        is None
+    )

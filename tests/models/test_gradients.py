@@ -1,4 +1,6 @@
-"""The gradient with respect to any token of any layer, on every backend, in training and in inference."""
+"""The gradient with respect to any token of any layer, on every backend, in training and in
+inference.
+"""
 
 import keras
 import numpy as np
@@ -10,7 +12,8 @@ from keras_vit.models.class_token import ClassTokenModel
 
 SIZE, BATCH = (16, 24), 2
 IMAGES = np.random.default_rng(0).normal(size=(BATCH, *SIZE, 3)).astype("float32")
-WEIGHTS = np.random.default_rng(1).normal(size=(BATCH, 5)).astype("float32")  # of the logits in the loss
+# of the logits in the loss
+WEIGHTS = np.random.default_rng(1).normal(size=(BATCH, 5)).astype("float32")
 LAYERS = ("posembed_input", "encoderblock_0", "encoderblock_1", "encoder_norm", "pooled")
 
 
@@ -18,7 +21,9 @@ LAYERS = ("posembed_input", "encoderblock_0", "encoderblock_1", "encoder_norm", 
 def model(tiny_vit) -> keras.Model:
     model = vision_transformer(tiny_vit, keras.Input((*SIZE, 3)), classes=5)
     draws = np.random.default_rng(2)
-    model.set_weights([weight + 0.3 * draws.normal(size=weight.shape) for weight in model.get_weights()])
+    model.set_weights(
+        [weight + 0.3 * draws.normal(size=weight.shape) for weight in model.get_weights()]
+    )
     return model
 
 

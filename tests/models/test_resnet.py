@@ -14,7 +14,12 @@ NAMES = [*OPEN, "AxialResNet50"]
 @pytest.mark.parametrize("name", OPEN)
 @pytest.mark.parametrize(
     ("options", "shape"),
-    [({"pooling": None}, (2, 4, 6, 512)), ({}, (2, 512)), ({"pooling": "max"}, (2, 512)), ({"classes": 5}, (2, 5))],
+    [
+        ({"pooling": None}, (2, 4, 6, 512)),
+        ({}, (2, 512)),
+        ({"pooling": "max"}, (2, 512)),
+        ({"classes": 5}, (2, 5)),
+    ],
 )
 def test_output_shapes(name, options, shape, tiny_resnet):
     model = resnet(tiny_resnet(RESNET_VARIANTS[name]), keras.Input((None, None, 3)), **options)
@@ -22,16 +27,22 @@ def test_output_shapes(name, options, shape, tiny_resnet):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", pytest.param("mixed_float16", marks=pytest.mark.once)])
+@pytest.mark.parametrize(
+    "policy", ["mixed_bfloat16", pytest.param("mixed_float16", marks=pytest.mark.once)]
+)
 def test_the_head_is_in_float32_under_mixed_precision(name, policy, tiny_resnet):
     keras.config.set_dtype_policy(policy)
     model = resnet(tiny_resnet(RESNET_VARIANTS[name]), keras.Input((32, 32, 3)), classes=5)
     assert keras.backend.standardize_dtype(model.output.dtype) == "float32"
-    assert keras.backend.standardize_dtype(model.get_layer("pool_root").output.dtype) == policy.split("_")[1]
+    assert (
+        keras.backend.standardize_dtype(model.get_layer("pool_root").output.dtype)
+        == policy.split("_")[1]
+    )
 
 
 @pytest.mark.parametrize(
-    ("options", "message"), [({"pooling": "token"}, "'avg', 'max'"), ({"pooling": None, "classes": 3}, "pooled")]
+    ("options", "message"),
+    [({"pooling": "token"}, "'avg', 'max'"), ({"pooling": None, "classes": 3}, "pooled")],
 )
 def test_options_that_contradict_are_errors(options, message, tiny_resnet):
     with pytest.raises(ValueError, match=message):
@@ -39,14 +50,23 @@ def test_options_that_contradict_are_errors(options, message, tiny_resnet):
 
 
 def test_each_kind_of_unit_where_it_belongs(tiny_resnet):
-    for name, unit in (("BiT_R50x1", "BiTUnit"), ("ResNet50x1", "StemUnit"), ("AxialResNet50", "AxialUnit")):
+    for name, unit in (
+        ("BiT_R50x1", "BiTUnit"),
+        ("ResNet50x1", "StemUnit"),
+        ("AxialResNet50", "AxialUnit"),
+    ):
         model = resnet(tiny_resnet(RESNET_VARIANTS[name]), keras.Input((32, 32, 3)))
         assert type(model.get_layer("block2_unit1")).__name__ == unit
 
 
 @pytest.mark.parametrize(
     ("options", "shape"),
-    [({"pooling": None}, (2, 4, 6, 512)), ({}, (2, 512)), ({"pooling": "max"}, (2, 512)), ({"classes": 5}, (2, 5))],
+    [
+        ({"pooling": None}, (2, 4, 6, 512)),
+        ({}, (2, 512)),
+        ({"pooling": "max"}, (2, 512)),
+        ({"classes": 5}, (2, 5)),
+    ],
 )
 def test_an_axial_resnet_has_a_fixed_size_of_any_shape(options, shape, tiny_resnet):
     """Cells at an edge are averaged over what there is: 31 x 48 pixels, 8 x 12 cells, 4 x 6."""

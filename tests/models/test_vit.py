@@ -50,9 +50,11 @@ def test_every_kind_of_position_at_every_place(kind, placement, tiny_vit):
     model = vision_transformer(
         tiny_vit, keras.Input((32, 16, 3)), position_embedding=kind, position_placement=placement
     )
-    tables = {"stem": 1, "every_layer": 2, "shared": 1}[placement] * {"learned_1d": 1, "learned_2d": 3, "sincos2d": 0}[
-        kind
-    ]
+    tables = {"stem": 1, "every_layer": 2, "shared": 1}[placement] * {
+        "learned_1d": 1,
+        "learned_2d": 3,
+        "sincos2d": 0,
+    }[kind]
     assert sum("posembed" in weight.path for weight in model.weights) == tables
     assert model(_images(2, 32, 16, 3)).shape == (2, 9, 16)
 
@@ -62,7 +64,9 @@ def test_a_shared_table_is_added_before_every_block(tiny_vit):
     options = {"classifier": "none", "position_embedding": "learned_1d"}
     outputs = {}
     for placement in ("stem", "shared"):
-        model = vision_transformer(tiny_vit, keras.Input((32, 32, 3)), position_placement=placement, **options)
+        model = vision_transformer(
+            tiny_vit, keras.Input((32, 32, 3)), position_placement=placement, **options
+        )
         for weight in model.weights:
             weight.assign(np.zeros(weight.shape))
         table = next(w for w in model.weights if "posembed" in w.path)
@@ -74,10 +78,14 @@ def test_a_shared_table_is_added_before_every_block(tiny_vit):
 
 def test_rectangles_and_open_sizes_agree(tiny_vit):
     fixed = _randomize(vision_transformer(tiny_vit, keras.Input((16, 40, 3)), classes=5))
-    open_ = vision_transformer(tiny_vit, keras.Input((None, None, 3)), classes=5, position_grid=(2, 5))
+    open_ = vision_transformer(
+        tiny_vit, keras.Input((None, None, 3)), classes=5, position_grid=(2, 5)
+    )
     open_.set_weights(fixed.get_weights())
     images = _images(2, 16, 40, 3)
-    np.testing.assert_allclose(open_.predict(images, verbose=0), fixed.predict(images, verbose=0), atol=1e-5)
+    np.testing.assert_allclose(
+        open_.predict(images, verbose=0), fixed.predict(images, verbose=0), atol=1e-5
+    )
     assert open_.predict(_images(2, 48, 24, 3), verbose=0).shape == (2, 5)
 
 
@@ -91,7 +99,9 @@ def test_a_hybrid_takes_rectangles_and_open_sizes(name):
     open_ = vision_transformer(row, keras.Input((None, None, 3)), classes=5, position_grid=grid)
     open_.set_weights(fixed.get_weights())
     images = _images(2, 64, 32, 3)
-    np.testing.assert_allclose(open_.predict(images, verbose=0), fixed.predict(images, verbose=0), rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(
+        open_.predict(images, verbose=0), fixed.predict(images, verbose=0), rtol=1e-3, atol=1e-4
+    )
 
 
 def test_the_head_starts_at_zero_and_its_bias_where_it_is_told(tiny_vit):
@@ -100,19 +110,30 @@ def test_the_head_starts_at_zero_and_its_bias_where_it_is_told(tiny_vit):
 
 
 def test_stochastic_depth_grows_linearly(tiny_vit):
-    model = vision_transformer(replace(tiny_vit, depth=5), keras.Input((32, 32, 3)), stochastic_depth_rate=0.2)
+    model = vision_transformer(
+        replace(tiny_vit, depth=5), keras.Input((32, 32, 3)), stochastic_depth_rate=0.2
+    )
     rates = [model.get_layer(f"encoderblock_{i}").drop_path_rate for i in range(5)]
     np.testing.assert_allclose(rates, [0, 0.05, 0.1, 0.15, 0.2])
 
 
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", pytest.param("mixed_float16", marks=pytest.mark.once)])
+@pytest.mark.parametrize(
+    "policy", ["mixed_bfloat16", pytest.param("mixed_float16", marks=pytest.mark.once)]
+)
 def test_the_head_is_in_float32_under_mixed_precision(policy, tiny_vit):
     keras.config.set_dtype_policy(policy)
-    model = vision_transformer(tiny_vit, keras.Input((32, 32, 3)), classes=5, classifier_activation="softmax")
+    model = vision_transformer(
+        tiny_vit, keras.Input((32, 32, 3)), classes=5, classifier_activation="softmax"
+    )
     output = model(_images(2, 32, 32, 3))
     assert keras.backend.standardize_dtype(output.dtype) == "float32"
-    assert keras.backend.standardize_dtype(model.get_layer("encoder_norm").output.dtype) == policy.split("_")[1]
-    assert {keras.backend.standardize_dtype(weight.dtype) for weight in model.weights} == {"float32"}
+    assert (
+        keras.backend.standardize_dtype(model.get_layer("encoder_norm").output.dtype)
+        == policy.split("_")[1]
+    )
+    assert {keras.backend.standardize_dtype(weight.dtype) for weight in model.weights} == {
+        "float32"
+    }
 
 
 def test_the_seams_compose_to_the_whole(tiny_vit):
@@ -123,13 +144,18 @@ def test_the_seams_compose_to_the_whole(tiny_vit):
     whole = vision_transformer(tiny_vit, keras.Input((32, 32, 3)))
     whole.set_weights(parts.get_weights())
     x = _images(2, 32, 32, 3)
-    np.testing.assert_array_equal(keras.ops.convert_to_numpy(parts(x)), keras.ops.convert_to_numpy(whole(x)))
+    np.testing.assert_array_equal(
+        keras.ops.convert_to_numpy(parts(x)), keras.ops.convert_to_numpy(whole(x))
+    )
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"classifier": "cls"}, "`classifier` must be one of .*'token', 'gap', 'map', 'none'.*'cls'"),
+        (
+            {"classifier": "cls"},
+            "`classifier` must be one of .*'token', 'gap', 'map', 'none'.*'cls'",
+        ),
         ({"pooling": "mean"}, "`pooling` must be one of"),
         ({"pooling": "token", "classifier": "gap"}, "needs a class token"),
         ({"classes": 5, "classifier": "none"}, "returns tokens"),
@@ -150,13 +176,18 @@ def test_relative_positions_need_a_fixed_size(tiny_vit):
 
 
 def test_a_size_that_does_not_divide_names_its_neighbours():
-    with pytest.raises(ValueError, match=r"Received: image_size=\(384, 384\), patch_size=14.*\(378, 378\) or"):
+    with pytest.raises(
+        ValueError, match=r"Received: image_size=\(384, 384\), patch_size=14.*\(378, 378\) or"
+    ):
         vision_transformer(VIT_VARIANTS["ViT_H14"], keras.Input((384, 384, 3)))
 
 
 def test_the_reference_file_has_the_parameters_that_we_build():
     case = next(case for case in reference_cases("vit") if case["name"] == "ViT-Ti/16")
-    assert vision_transformer(VIT_VARIANTS["ViT_Ti16"], classes=1000).count_params() == case["parameters"]
+    assert (
+        vision_transformer(VIT_VARIANTS["ViT_Ti16"], classes=1000).count_params()
+        == case["parameters"]
+    )
 
 
 # Axial attention.
@@ -167,10 +198,14 @@ def tiny_axial(tiny_vit):
     return replace(tiny_vit, axial=True)
 
 
-@pytest.mark.parametrize("position_embedding", ["learned_1d", "learned_2d", "sincos2d", "relative", "none"])
+@pytest.mark.parametrize(
+    "position_embedding", ["learned_1d", "learned_2d", "sincos2d", "relative", "none"]
+)
 def test_an_axial_vit_has_every_kind_of_position(position_embedding, tiny_axial):
     shape = (32, 48, 3)
-    model = vision_transformer(tiny_axial, keras.Input(shape), classes=5, position_embedding=position_embedding)
+    model = vision_transformer(
+        tiny_axial, keras.Input(shape), classes=5, position_embedding=position_embedding
+    )
     blocks = [layer for layer in model.layers if isinstance(layer, AxialTransformerBlock)]
     assert [block.grid for block in blocks] == [(4, 6)] * 2
     assert blocks[0].relative_positions is (position_embedding == "relative")
@@ -187,17 +222,25 @@ def test_an_axial_vit_has_two_blocks_for_one_and_no_class_token(tiny_axial, tiny
     assert count(tiny_axial) == count(tiny_vit, classifier="gap") + 2 * half
 
 
-@pytest.mark.parametrize(("classifier", "pooling"), [(None, None), ("gap", "max"), ("map", "map"), ("none", None)])
+@pytest.mark.parametrize(
+    ("classifier", "pooling"), [(None, None), ("gap", "max"), ("map", "map"), ("none", None)]
+)
 def test_an_axial_vit_pools_what_is_there(classifier, pooling, tiny_axial):
-    model = vision_transformer(tiny_axial, keras.Input((32, 32, 3)), classifier=classifier, pooling=pooling)
+    model = vision_transformer(
+        tiny_axial, keras.Input((32, 32, 3)), classifier=classifier, pooling=pooling
+    )
     assert model.output_shape == ((None, 16, 16) if pooling is None else (None, 16))
 
 
 @pytest.mark.once
 def test_an_axial_vit_on_a_stem(tiny_axial):
-    """A hybrid's grid is that of its stem's map; and an axial stem has eight heads, whatever the blocks have."""
+    """A hybrid's grid is that of its stem's map; and an axial stem has eight heads, whatever the
+    blocks have.
+    """
     stem = replace(RESNET_VARIANTS["AxialResNet50"], units=(1, 1))
-    model = vision_transformer(replace(tiny_axial, patch_size=2, stem=stem), keras.Input((32, 64, 3)), classes=5)
+    model = vision_transformer(
+        replace(tiny_axial, patch_size=2, stem=stem), keras.Input((32, 64, 3)), classes=5
+    )
     assert model.get_layer("encoderblock_1").grid == (2, 4)
     assert model(_images(2, 32, 64, 3)).shape == (2, 5)
 
@@ -205,7 +248,10 @@ def test_an_axial_vit_on_a_stem(tiny_axial):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"classifier": "token"}, 'tiny attends along rows and columns.*class token lies in none.*"gap"`, "map" or'),
+        (
+            {"classifier": "token"},
+            'tiny attends along rows and columns.*class token lies in none.*"gap"`, "map" or',
+        ),
         ({"shape": (None, None, 3)}, "tiny needs a fixed image size. Pass `input_shape`"),
         ({"shape": (None, 32, 3)}, "fixed image size"),
         ({"pooling": "token"}, "needs a class token"),
@@ -218,26 +264,40 @@ def test_what_an_axial_vit_cannot_have(options, message, tiny_axial):
         vision_transformer(tiny_axial, keras.Input(shape), **options)
 
 
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", pytest.param("mixed_float16", marks=pytest.mark.once)])
+@pytest.mark.parametrize(
+    "policy", ["mixed_bfloat16", pytest.param("mixed_float16", marks=pytest.mark.once)]
+)
 def test_an_axial_vit_in_mixed_precision(policy, tiny_axial):
     keras.config.set_dtype_policy(policy)
     model = vision_transformer(tiny_axial, keras.Input((32, 32, 3)), classes=5)
     assert keras.backend.standardize_dtype(model.output.dtype) == "float32"
-    scores = model.get_layer("encoderblock_0").attention_scores(keras.ops.zeros((1, 16, 16), policy.split("_")[1]))
-    assert [keras.backend.standardize_dtype(half.dtype) for half in scores] == [policy.split("_")[1]] * 2
+    scores = model.get_layer("encoderblock_0").attention_scores(
+        keras.ops.zeros((1, 16, 16), policy.split("_")[1])
+    )
+    assert [keras.backend.standardize_dtype(half.dtype) for half in scores] == [
+        policy.split("_")[1]
+    ] * 2
 
 
 def test_stochastic_depth_of_an_axial_vit_grows_linearly(tiny_axial):
-    model = vision_transformer(replace(tiny_axial, depth=3), keras.Input((32, 32, 3)), stochastic_depth_rate=0.2)
-    np.testing.assert_allclose([model.get_layer(f"encoderblock_{i}").drop_path_rate for i in range(3)], [0, 0.1, 0.2])
+    model = vision_transformer(
+        replace(tiny_axial, depth=3), keras.Input((32, 32, 3)), stochastic_depth_rate=0.2
+    )
+    np.testing.assert_allclose(
+        [model.get_layer(f"encoderblock_{i}").drop_path_rate for i in range(3)], [0, 0.1, 0.2]
+    )
 
 
 def test_an_axial_vit_saved_and_loaded_is_the_same(tiny_axial, tmp_path):
-    model = _randomize(vision_transformer(tiny_axial, keras.Input((32, 48, 3)), classes=5, dropout_rate=0.1))
+    model = _randomize(
+        vision_transformer(tiny_axial, keras.Input((32, 48, 3)), classes=5, dropout_rate=0.1)
+    )
     model.save(tmp_path / "model.keras")
     images = _images(2, 32, 48, 3)
     again = keras.models.load_model(tmp_path / "model.keras")
-    np.testing.assert_array_equal(again.predict(images, verbose=0), model.predict(images, verbose=0))
+    np.testing.assert_array_equal(
+        again.predict(images, verbose=0), model.predict(images, verbose=0)
+    )
 
 
 def test_tokens_are_dropped_once_before_the_first_block(tiny_vit):

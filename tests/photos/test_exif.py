@@ -27,7 +27,9 @@ def test_pixels_are_turned_as_pillow_turns_them(held: int):
 @pytest.mark.parametrize("order", ["<", ">"])
 def test_both_orders_of_bytes_are_read(order: str):
     head = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(f"{order}I", 8)
-    entries = struct.pack(f"{order}HHI4s", 0x010F, 2, 4, b"abc\0") + struct.pack(f"{order}HHIH2x", 0x0112, 3, 1, 6)
+    entries = struct.pack(f"{order}HHI4s", 0x010F, 2, 4, b"abc\0") + struct.pack(
+        f"{order}HHIH2x", 0x0112, 3, 1, 6
+    )
     assert orientation_in(head + struct.pack(f"{order}H", 2) + entries) == 6
     assert orientation_in(b"Exif\0\0" + head + struct.pack(f"{order}H", 2) + entries) == 6
     assert orientation_in(head + struct.pack(f"{order}H", 2) + entries[:-1]) == 1  # cut short
@@ -46,6 +48,8 @@ def test_other_segments_may_come_first():
     assert orientation(file[:place] + comment * 5 + file[place:]) == 1  # it is not far behind
 
 
-@pytest.mark.parametrize("file", [b"", b"\xff\xd8\xff", b"\xff\xd8\xff\xe1", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"II*\0"])
+@pytest.mark.parametrize(
+    "file", [b"", b"\xff\xd8\xff", b"\xff\xd8\xff\xe1", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"II*\0"]
+)
 def test_what_is_no_photo_is_upright(file: bytes):
     assert orientation(file) == orientation_in(file) == 1

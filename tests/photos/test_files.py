@@ -26,7 +26,10 @@ def found(root: Path) -> tuple[list[str], dict[str, str]]:
 def test_photos_of_all_formats_are_found_at_any_depth_in_the_order_of_their_names(tmp_path: Path):
     suffixes = [suffix for suffixes in FORMATS.values() for suffix in suffixes]
     make(
-        tmp_path, *(f"a/{'b/' * depth}x{suffix.upper()}" for depth, suffix in enumerate(suffixes)), "a.jpg", "a b/1.png"
+        tmp_path,
+        *(f"a/{'b/' * depth}x{suffix.upper()}" for depth, suffix in enumerate(suffixes)),
+        "a.jpg",
+        "a b/1.png",
     )
     photos, left_out = found(tmp_path)
     assert len(photos) == len(suffixes) + 2 and left_out == {}
@@ -46,7 +49,12 @@ def test_what_systems_leave_behind_is_neither_read_nor_counted(tmp_path: Path):
         "1.jpg",
     )
     assert found(tmp_path) == (["1.jpg"], {})
-    assert is_ignored("__MACOSX") and not is_ignored("macosx.jpg") and is_photo("A.JFIF") and not is_photo("jpg")
+    assert (
+        is_ignored("__MACOSX")
+        and not is_ignored("macosx.jpg")
+        and is_photo("A.JFIF")
+        and not is_photo("jpg")
+    )
 
 
 def test_a_folder_with_the_name_of_a_photo_is_a_folder(tmp_path: Path):
@@ -86,7 +94,14 @@ def test_links_are_followed_once_and_loops_end(tmp_path: Path):
 
 
 def test_names_may_be_anything(tmp_path: Path):
-    names = ["a\nb.jpg", "tab\t.png", "é 猫.gif", "-v.bmp", "x" * 200 + ".webp", os.fsdecode(b"\xff\xfe.jpg")]
+    names = [
+        "a\nb.jpg",
+        "tab\t.png",
+        "é 猫.gif",
+        "-v.bmp",
+        "x" * 200 + ".webp",
+        os.fsdecode(b"\xff\xfe.jpg"),
+    ]
     make(tmp_path, *names)
     assert sorted(found(tmp_path)[0]) == sorted(names)
 
@@ -96,7 +111,10 @@ def test_a_folder_that_may_not_be_read_is_named(tmp_path: Path):
     make(tmp_path, "closed/1.jpg", "2.jpg")
     (tmp_path / "closed").chmod(0)
     try:
-        assert found(tmp_path) == (["2.jpg"], {"closed": "the folder cannot be read: Permission denied"})
+        assert found(tmp_path) == (
+            ["2.jpg"],
+            {"closed": "the folder cannot be read: Permission denied"},
+        )
     finally:
         (tmp_path / "closed").chmod(0o700)
 

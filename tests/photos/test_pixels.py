@@ -35,7 +35,9 @@ def test_heic_is_turned_as_its_container_says(held: int):
     exif = Image.Exif()
     exif[0x0112] = held  # alone it counts for nothing, as the standard has it
     upright.save(written, "HEIF", quality=100, chroma=444, exif=exif)
-    np.testing.assert_allclose(read_pixels(written.getvalue()).astype(int), np.asarray(upright), atol=12)
+    np.testing.assert_allclose(
+        read_pixels(written.getvalue()).astype(int), np.asarray(upright), atol=12
+    )
     file = photo("heic", held)
     assert read_pixels(file).shape == (24, 40, 3)
     assert np.abs(read_pixels(file).astype(int) - np.asarray(upright)).mean() < 3
@@ -89,7 +91,10 @@ def test_a_name_may_lie(tmp_path: Path):
         (b"text", "cannot identify image file"),
         (photo("png", 1)[:60], "truncated|broken|Truncated"),
         (photo("jpg", 1)[:-200], "image file is truncated .*"),
-        (encoded(Image.fromarray(np.ones((2, 2), np.float32)), "TIFF"), "its levels are floating-point numbers, whose"),
+        (
+            encoded(Image.fromarray(np.ones((2, 2), np.float32)), "TIFF"),
+            "its levels are floating-point numbers, whose",
+        ),
         (
             encoded(Image.fromarray(np.ones((2, 2), np.int32)), "TIFF"),
             "its levels are integers of 32 bits, whose range",

@@ -1,4 +1,6 @@
-"""An exported model, photographs, and servers that stand in for TensorFlow Serving: processes that can be killed."""
+"""An exported model, photographs, and servers that stand in for TensorFlow Serving: processes that
+can be killed.
+"""
 
 import csv
 import dataclasses
@@ -55,11 +57,17 @@ class Server:
 
     def address(self, transport: str) -> str:
         """What `--server` is given."""
-        return f"127.0.0.1:{self.grpc_port}" if transport == "grpc" else f"http://127.0.0.1:{self.rest_port}"
+        return (
+            f"127.0.0.1:{self.grpc_port}"
+            if transport == "grpc"
+            else f"http://127.0.0.1:{self.rest_port}"
+        )
 
     def get(self, path: str) -> bytes:
         """The answer to a GET request."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.rest_port}{path}", timeout=HUNG_SECONDS) as response:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{self.rest_port}{path}", timeout=HUNG_SECONDS
+        ) as response:
             return response.read()
 
     def _is_up(self) -> bool:
@@ -71,12 +79,21 @@ class Server:
 
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All versions of a tiny ViT as `keras_vit.export` writes them, with a head that is not all zeros."""
+    """All versions of a tiny ViT as `keras_vit.export` writes them, with a head that is not all
+    zeros.
+    """
     from keras_vit.export import (
         saved_model,  # on other backends than TensorFlow, this folder is skipped
     )
 
-    changes = {"name": "ViT_Tiny", "patch_size": 8, "width": 16, "depth": 2, "num_heads": 2, "mlp_dim": 32}
+    changes = {
+        "name": "ViT_Tiny",
+        "patch_size": 8,
+        "width": 16,
+        "depth": 2,
+        "num_heads": 2,
+        "mlp_dim": 32,
+    }
     row = dataclasses.replace(VIT_VARIANTS["ViT_Ti16"], **changes, source="test")
     options = {"input_shape": (32, 32, 3), "classes": 7, "classifier_activation": None}
     model = keras_vit.application(row)(weights=None, **options)
@@ -90,12 +107,16 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def config_file(model_folder: Path) -> Path:
-    """A `models.config` with that model, which has a label too, and with one that takes no files."""
+    """A `models.config` with that model, which has a label too, and with one that takes no
+    files.
+    """
     import tensorflow as tf
 
     path, numbers = model_folder.parent / "models.config", model_folder.with_name("numbers")
     doubler = tf.Module()
-    doubler.double = tf.function(lambda x: {"doubled": 2 * x}, input_signature=[tf.TensorSpec([None], name="x")])
+    doubler.double = tf.function(
+        lambda x: {"doubled": 2 * x}, input_signature=[tf.TensorSpec([None], name="x")]
+    )
     tf.saved_model.save(doubler, str(numbers / "1"), signatures={"predict": doubler.double})
     stable = 'version_labels { key: "stable" value: 1 }'
     models = [f'config {{ name: "{MODEL}" base_path: "{model_folder}" {stable} }}']
@@ -133,24 +154,37 @@ def direct(model_folder: Path) -> Callable[[bytes], dict[str, np.ndarray]]:
 
     def answer(file: bytes) -> dict[str, np.ndarray]:
         assert loaded is not None  # a signature does not keep alive what it was loaded with
-        return {name: value.numpy()[0] for name, value in asked(image_bytes=tf.constant([file])).items()}
+        return {
+            name: value.numpy()[0] for name, value in asked(image_bytes=tf.constant([file])).items()
+        }
 
     return answer
 
 
 @pytest.fixture
 def start_client() -> Iterator[Callable[..., subprocess.Popen]]:
-    """Starts the client as a user does; what is left of it ends with the test, so that the next one is not blamed."""
+    """Starts the client as a user does; what is left of it ends with the test, so that the next one
+    is not blamed.
+    """
     started: list[subprocess.Popen] = []
 
-    def start(images: Path, address: str, *options: str, warnings: str = "error") -> subprocess.Popen:
+    def start(
+        images: Path, address: str, *options: str, warnings: str = "error"
+    ) -> subprocess.Popen:
         script = str(ROOT / "experiments" / "serving" / "client.py")
-        command = [sys.executable, script, f"--images={images}", f"--server={address}", f"--model={MODEL}"]
+        command = [
+            sys.executable,
+            script,
+            f"--images={images}",
+            f"--server={address}",
+            f"--model={MODEL}",
+        ]
         command += ["--deadline_s=60", *options]  # the machine may be busy with other things
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         environment = {**os.environ, "PYTHONWARNINGS": warnings}
-        # Whoever starts the tests in the background of a shell has them ignore SIGINT, and their children with them.
-        # Not with `preexec_fn`: where another test has used JAX, that makes it warn of a fork.
+        # Whoever starts the tests in the background of a shell has them ignore SIGINT, and their
+        # children with them. Not with `preexec_fn`: where another test has used JAX, that makes it
+        # warn of a fork.
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             started.append(subprocess.Popen(command, env=environment, **streams))
@@ -165,7 +199,9 @@ def start_client() -> Iterator[Callable[..., subprocess.Popen]]:
 
 
 @pytest.fixture
-def client(start_client: Callable[..., subprocess.Popen]) -> Callable[..., subprocess.CompletedProcess]:
+def client(
+    start_client: Callable[..., subprocess.Popen],
+) -> Callable[..., subprocess.CompletedProcess]:
     """Runs the client to its end."""
 
     def run(images: Path, address: str, *options: str) -> subprocess.CompletedProcess:

@@ -1,14 +1,16 @@
-"""A server with the interfaces of TensorFlow Serving, as a process that can be killed: for clients, not for users.
+"""A server with the interfaces of TensorFlow Serving, as a process that can be killed: for clients,
+not for users.
 
     python stand_in.py --model_config_file=models.config --port=8500 --rest_api_port=8501
 
-It reads the same `models.config`, with version policies and labels, looks for new versions every second, and answers
-from the exported SavedModel. gRPC is the servicer that tensorflow-serving-api generates; REST follows the server's
-documented JSON. It has no batching, no metrics and none of the server's own code: what it shows is that client,
-requests and exports fit together, not how the server behaves.
+It reads the same `models.config`, with version policies and labels, looks for new versions every
+second, and answers from the exported SavedModel. gRPC is the servicer that tensorflow-serving-api
+generates; REST follows the server's documented JSON. It has no batching, no metrics and none of the
+server's own code: what it shows is that client, requests and exports fit together, not how the
+server behaves.
 
-Images can ask for trouble, by a comment in the JPEG: `stand-in:slow` sleeps first, `stand-in:busy` is turned away, and
-`-once` behind either does so the first time only.
+Images can ask for trouble, by a comment in the JPEG: `stand-in:slow` sleeps first, `stand-in:busy`
+is turned away, and `-once` behind either does so the first time only.
 """
 
 import argparse
@@ -61,14 +63,20 @@ class Models:
 
     def refresh(self) -> None:
         """Reads the config again, loads what is new, and forgets what is not wanted any more."""
-        config = text_format.Parse(self._config_file.read_text(encoding="utf-8"), ModelServerConfig())
+        config = text_format.Parse(
+            self._config_file.read_text(encoding="utf-8"), ModelServerConfig()
+        )
         configs = {model.name: model for model in config.model_config_list.config}
-        wanted = {(name, version) for name, model in configs.items() for version in _versions(model)}
+        wanted = {
+            (name, version) for name, model in configs.items() for version in _versions(model)
+        }
         for name, version in wanted - self._loaded.keys():
             loaded = tf.saved_model.load(f"{configs[name].base_path}/{version}")
             self._loaded = {**self._loaded, (name, version): loaded.signatures}
         self._configs = configs
-        self._loaded = {key: signatures for key, signatures in self._loaded.items() if key in wanted}
+        self._loaded = {
+            key: signatures for key, signatures in self._loaded.items() if key in wanted
+        }
 
     def signatures(self, name: str, *, version: int = 0, label: str = "") -> Mapping:
         """The signatures of a version: that of a label, that of a number, or the newest."""
@@ -79,7 +87,10 @@ class Models:
                 raise Failure("INVALID_ARGUMENT", f"Unrecognized servable version label: {label}")
             version = labels[label]
         if not served or (version and version not in served):
-            raise Failure("NOT_FOUND", f"Servable not found for request: {name}, version {version or 'latest'}")
+            raise Failure(
+                "NOT_FOUND",
+                f"Servable not found for request: {name}, version {version or 'latest'}",
+            )
         return self._loaded[name, version or served[-1]]
 
     def statuses(self, name: str) -> list[dict]:
@@ -99,17 +110,24 @@ class Desk:
         self._counts = Counter(requests=0, now=0, most_at_once=0)
         self._troubled: set[bytes] = set()
 
-    def predict(self, signatures: Mapping, name: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def predict(
+        self, signatures: Mapping, name: str, inputs: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
         """Runs a signature, as a session would."""
         if name not in signatures:
             raise Failure("INVALID_ARGUMENT", f'Serving signature key "{name}" not found.')
         _, expected = signatures[name].structured_input_signature
         if set(expected) != set(inputs):
-            raise Failure("INVALID_ARGUMENT", f"input size does not match signature: {set(inputs)}, {set(expected)}")
+            raise Failure(
+                "INVALID_ARGUMENT",
+                f"input size does not match signature: {set(inputs)}, {set(expected)}",
+            )
         with self._counted():
             self._trouble(inputs)
             try:
-                tensors = {key: tf.constant(value, expected[key].dtype) for key, value in inputs.items()}
+                tensors = {
+                    key: tf.constant(value, expected[key].dtype) for key, value in inputs.items()
+                }
                 return {key: tensor.numpy() for key, tensor in signatures[name](**tensors).items()}
             except (tf.errors.InvalidArgumentError, ValueError, TypeError) as error:
                 raise Failure("INVALID_ARGUMENT", str(error)) from error
@@ -152,7 +170,9 @@ class Servicer(prediction_service_pb2_grpc.PredictionServiceServicer):
         """Answers one request; numbers come in either of the two forms that the server knows."""
         spec = request.model_spec
         try:
-            found = self._desk.models.signatures(spec.name, version=spec.version.value, label=spec.version_label)
+            found = self._desk.models.signatures(
+                spec.name, version=spec.version.value, label=spec.version_label
+            )
             inputs = {key: tf.make_ndarray(tensor) for key, tensor in request.inputs.items()}
             outputs = self._desk.predict(found, spec.signature_name or "serving_default", inputs)
         except Failure as failure:
@@ -195,21 +215,36 @@ class Handler(BaseHTTPRequestHandler):
         try:
             asked = json.loads(body)
             name = asked.get("signature_name", "serving_default")
-            (only,) = signatures[name].structured_input_signature[1] if name in signatures else ("",)
+            (only,) = (
+                signatures[name].structured_input_signature[1] if name in signatures else ("",)
+            )
             in_rows = "instances" in asked
             inputs = {only: asked["instances"]} if in_rows else asked["inputs"]
-            arrays = {key: np.array([_decoded(value) for value in values]) for key, values in inputs.items()}
+            arrays = {
+                key: np.array([_decoded(value) for value in values])
+                for key, values in inputs.items()
+            }
         except (ValueError, KeyError, AttributeError, TypeError, binascii.Error) as error:
             raise Failure("INVALID_ARGUMENT", f"JSON Parse error: {error}") from error
-        arrays = {key: value.astype(object) if value.dtype.kind == "S" else value for key, value in arrays.items()}
-        outputs = {key: _plain(value) for key, value in self.desk.predict(signatures, name, arrays).items()}
+        arrays = {
+            key: value.astype(object) if value.dtype.kind == "S" else value
+            for key, value in arrays.items()
+        }
+        outputs = {
+            key: _plain(value) for key, value in self.desk.predict(signatures, name, arrays).items()
+        }
         if not in_rows:
             return {"outputs": outputs if len(outputs) > 1 else next(iter(outputs.values()))}
-        return {"predictions": [dict(zip(outputs, row, strict=True)) for row in zip(*outputs.values(), strict=True)]}
+        return {
+            "predictions": [
+                dict(zip(outputs, row, strict=True)) for row in zip(*outputs.values(), strict=True)
+            ]
+        }
 
     def _send(self, code: int, content: dict) -> None:
         body = json.dumps(content, indent=1).encode()
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the caller may have given up
+        # the caller may have given up
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.send_response(code)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
@@ -229,7 +264,11 @@ class HttpServer(ThreadingHTTPServer):
 
 def _versions(model: ModelConfig) -> list[int]:
     base = Path(model.base_path)
-    there = sorted(int(path.name) for path in base.iterdir() if path.name.isdigit()) if base.is_dir() else []
+    there = (
+        sorted(int(path.name) for path in base.iterdir() if path.name.isdigit())
+        if base.is_dir()
+        else []
+    )
     policy = model.model_version_policy
     kind = policy.WhichOneof("policy_choice")
     if kind == "specific":
@@ -253,7 +292,11 @@ def _decoded(value):
 
 
 def _plain(value: np.ndarray) -> list:
-    return np.vectorize(bytes.decode, otypes=[object])(value).tolist() if value.dtype == object else value.tolist()
+    return (
+        np.vectorize(bytes.decode, otypes=[object])(value).tolist()
+        if value.dtype == object
+        else value.tolist()
+    )
 
 
 def main() -> None:
@@ -270,7 +313,9 @@ def main() -> None:
     prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(Servicer(desk), server)
     server.add_insecure_port(f"127.0.0.1:{options.port}")
     server.start()
-    threading.Thread(target=HttpServer(("127.0.0.1", options.rest_api_port), Handler).serve_forever).start()
+    threading.Thread(
+        target=HttpServer(("127.0.0.1", options.rest_api_port), Handler).serve_forever
+    ).start()
     while True:
         time.sleep(1)
         models.refresh()

@@ -1,4 +1,6 @@
-"""The client as a user starts it, against servers that stand in for TensorFlow Serving and run the exported model."""
+"""The client as a user starts it, against servers that stand in for TensorFlow Serving and run the
+exported model.
+"""
 
 import http.server
 import itertools
@@ -50,7 +52,10 @@ def linked(folder: Path, originals: list[Path], count: int) -> None:
     """A large folder that takes no room: names for files that are there already."""
     folder.mkdir()
     for number in range(count):
-        os.link(originals[number % len(originals)], folder / f"{number:06}_{originals[number % len(originals)].name}")
+        os.link(
+            originals[number % len(originals)],
+            folder / f"{number:06}_{originals[number % len(originals)].name}",
+        )
 
 
 def reported(process: subprocess.CompletedProcess) -> dict[str, float]:
@@ -65,25 +70,45 @@ def is_equal(row: Mapping[str, str], expected: Mapping[str, np.ndarray]) -> bool
     labels = [row[f"label_{place}"] for place in places]
     ids = [int(row[f"class_id_{place}"]) for place in places]
     scores = [float(row[f"score_{place}"]) for place in places]
-    same = labels == [label.decode() for label in expected["labels"]] and ids == expected["class_ids"].tolist()
+    same = (
+        labels == [label.decode() for label in expected["labels"]]
+        and ids == expected["class_ids"].tolist()
+    )
     return row["status"] == "ok" and same and np.allclose(scores, expected["scores"], atol=1e-5)
 
 
 @BOTH
-def test_each_photograph_has_the_answer_of_a_direct_call(transport, server, client, direct, rows, tmp_path):
-    paths = save_photographs(tmp_path / "images" / "b", range(21)) + save_photographs(tmp_path / "images", [99])
+def test_each_photograph_has_the_answer_of_a_direct_call(
+    transport, server, client, direct, rows, tmp_path
+):
+    paths = save_photographs(tmp_path / "images" / "b", range(21)) + save_photographs(
+        tmp_path / "images", [99]
+    )
     photograph(50).save(tmp_path / "images" / "a LAST.PNG")
     result = client(
-        tmp_path / "images", server.address(transport), "--batch_size=4", f"--output={tmp_path / 'answers.csv'}"
+        tmp_path / "images",
+        server.address(transport),
+        "--batch_size=4",
+        f"--output={tmp_path / 'answers.csv'}",
     )
     assert result.returncode == 0, result.stderr
     answers = rows(tmp_path / "answers.csv")
     expected = sorted([*paths, tmp_path / "images" / "a LAST.PNG"])
-    assert [row["file"] for row in answers] == [str(path.relative_to(tmp_path / "images")) for path in expected]
-    assert all(is_equal(row, direct(path.read_bytes())) for row, path in zip(answers, expected, strict=True))
+    assert [row["file"] for row in answers] == [
+        str(path.relative_to(tmp_path / "images")) for path in expected
+    ]
+    assert all(
+        is_equal(row, direct(path.read_bytes()))
+        for row, path in zip(answers, expected, strict=True)
+    )
     assert len({row["score_1"] for row in answers}) == len(paths) + 1  # they do differ
     table = reported(result)
-    assert (table["images"], table["ok"], table["requests answered"], table["retries"]) == (23, 23, 6, 0)
+    assert (table["images"], table["ok"], table["requests answered"], table["retries"]) == (
+        23,
+        23,
+        6,
+        0,
+    )
     assert 0 < table["latency p50, ms"] <= table["latency p95, ms"] <= table["latency p99, ms"]
 
 
@@ -94,7 +119,9 @@ def test_one_bad_image_costs_only_itself(transport, server, client, direct, rows
     for name, (content, _) in BAD.items():
         (images / name).write_bytes(content)
     (images / "gone.jpg").symlink_to(tmp_path / "nowhere")
-    result = client(images, server.address(transport), "--batch_size=16", f"--output={tmp_path / 'answers.csv'}")
+    result = client(
+        images, server.address(transport), "--batch_size=16", f"--output={tmp_path / 'answers.csv'}"
+    )
     assert result.returncode == 1
     statuses = {name: status for name, (_, status) in BAD.items()}
     assert "(1: gone.jpg)" in result.stdout + result.stderr  # a link that leads nowhere is left out
@@ -118,26 +145,43 @@ def test_a_busy_server_is_asked_again_until_it_answers(transport, server, client
 
 
 @BOTH
-def test_a_request_beyond_its_deadline_is_tried_again_and_then_reported(transport, server, client, rows, tmp_path):
+def test_a_request_beyond_its_deadline_is_tried_again_and_then_reported(
+    transport, server, client, rows, tmp_path
+):
     images = tmp_path / "images"
     save_photographs(images, range(200, 204))
     photograph(204).save(images / "once.jpg", comment=f"stand-in:slow-once {transport}".encode())
     photograph(205).save(images / "ever.jpg", comment=b"stand-in:slow")
-    options = ["--batch_size=1", "--deadline_s=2", "--retries=1", f"--output={tmp_path / 'answers.csv'}"]
+    options = [
+        "--batch_size=1",
+        "--deadline_s=2",
+        "--retries=1",
+        f"--output={tmp_path / 'answers.csv'}",
+    ]
     result = client(images, server.address(transport), *options)
     assert result.returncode == 1
     statuses = {row["file"]: row["status"] for row in rows(tmp_path / "answers.csv")}
-    assert [name for name, status in statuses.items() if status != "ok"] == ["ever.jpg"], result.stdout
-    assert re.search(r"ever\.jpg: unanswered \(.*(DEADLINE_EXCEEDED|Timeout).*tried 2 times", result.stdout)
+    assert [name for name, status in statuses.items() if status != "ok"] == ["ever.jpg"], (
+        result.stdout
+    )
+    assert re.search(
+        r"ever\.jpg: unanswered \(.*(DEADLINE_EXCEEDED|Timeout).*tried 2 times", result.stdout
+    )
 
 
 @BOTH
-def test_what_the_server_refuses_is_told_once_and_nothing_is_sent(transport, server, client, tmp_path):
+def test_what_the_server_refuses_is_told_once_and_nothing_is_sent(
+    transport, server, client, tmp_path
+):
     save_photographs(tmp_path, range(3))
     asked = json.loads(server.get("/stand_in/statistics"))["requests"]
     output = tmp_path / "answers.csv"
     result = client(tmp_path, server.address(transport), "--model=unknown", f"--output={output}")
-    assert result.returncode == 1 and "Servable not found" in result.stderr and "unknown" in result.stderr
+    assert (
+        result.returncode == 1
+        and "Servable not found" in result.stderr
+        and "unknown" in result.stderr
+    )
     result = client(tmp_path, server.address(transport), "--label=canary")
     assert result.returncode == 1 and "Unrecognized servable version label: canary" in result.stderr
     result = client(tmp_path, server.address(transport), "--model=numbers")
@@ -203,7 +247,9 @@ def test_a_folder_without_photographs_is_an_error(client, tmp_path):
 
 
 @BOTH
-def test_a_photograph_that_lies_on_its_side_is_turned(transport, server, client, direct, rows, tmp_path):
+def test_a_photograph_that_lies_on_its_side_is_turned(
+    transport, server, client, direct, rows, tmp_path
+):
     images = tmp_path / "images"
     images.mkdir()
     exif = Image.Exif()
@@ -221,12 +267,16 @@ def test_a_photograph_that_lies_on_its_side_is_turned(transport, server, client,
 
 
 @BOTH
-def test_an_interrupted_client_ends_soon_with_its_report(transport, server, start_client, rows, tmp_path):
+def test_an_interrupted_client_ends_soon_with_its_report(
+    transport, server, start_client, rows, tmp_path
+):
     images, output = tmp_path / "images", tmp_path / "answers.csv"
     linked(images, save_photographs(tmp_path / "originals", range(300, 320)), 20_000)
     # Threads that are cut off in the middle of a request leave their sockets to the system.
     options = [f"--output={output}", "--batch_size=1"]
-    process = start_client(images, server.address(transport), *options, warnings="error,ignore::ResourceWarning")
+    process = start_client(
+        images, server.address(transport), *options, warnings="error,ignore::ResourceWarning"
+    )
     wait_for(lambda: output.exists() and output.stat().st_size > 30_000)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=HUNG_SECONDS)  # all 20,000 would take minutes
@@ -235,17 +285,30 @@ def test_an_interrupted_client_ends_soon_with_its_report(transport, server, star
     table = reported(subprocess.CompletedProcess([], 130, out, err))
     assert 0 < answered < 20_000
     assert table["ok"] + table["not asked about"] == 20_000
-    assert answered - 1 <= table["ok"] <= answered  # the interrupt may come between the table and the count
+    # the interrupt may come between the table and the count
+    assert answered - 1 <= table["ok"] <= answered
 
 
 def test_the_health_check_of_the_composition_tells_whether_the_model_is_there(server):
     yaml = pytest.importorskip("yaml")
     compose = yaml.safe_load((SERVING / "compose.yaml").read_text(encoding="utf-8"))
-    script = compose["services"]["cpu"]["healthcheck"]["test"][-1].replace("8501", str(server.rest_port))
-    assert subprocess.run(["bash", "-c", script.replace("vit_b16", "tiny")], timeout=HUNG_SECONDS).returncode == 0
+    script = compose["services"]["cpu"]["healthcheck"]["test"][-1].replace(
+        "8501", str(server.rest_port)
+    )
+    assert (
+        subprocess.run(
+            ["bash", "-c", script.replace("vit_b16", "tiny")], timeout=HUNG_SECONDS
+        ).returncode
+        == 0
+    )
     assert subprocess.run(["bash", "-c", script], timeout=HUNG_SECONDS).returncode != 0
     away = script.replace(str(server.rest_port), str(free_ports(1)[0]))
-    assert subprocess.run(["bash", "-c", away], stderr=subprocess.DEVNULL, timeout=HUNG_SECONDS).returncode != 0
+    assert (
+        subprocess.run(
+            ["bash", "-c", away], stderr=subprocess.DEVNULL, timeout=HUNG_SECONDS
+        ).returncode
+        != 0
+    )
 
 
 def wait_for(condition: Callable[[], object]) -> None:
@@ -258,7 +321,9 @@ def wait_for(condition: Callable[[], object]) -> None:
 
 @pytest.mark.slow
 @BOTH
-def test_nothing_is_lost_in_two_minutes_of_32_requests_at_once(transport, own_server, client, direct, rows, tmp_path):
+def test_nothing_is_lost_in_two_minutes_of_32_requests_at_once(
+    transport, own_server, client, direct, rows, tmp_path
+):
     originals = save_photographs(tmp_path / "originals", range(400, 600))
     for name, (content, _) in BAD.items():
         originals.append(tmp_path / "originals" / name)
@@ -275,7 +340,10 @@ def test_nothing_is_lost_in_two_minutes_of_32_requests_at_once(transport, own_se
         answers = rows(output)
         assert [row["file"] for row in answers] == sorted(path.name for path in images.iterdir())
         check(answers, expected, result)
-        seconds, retries = seconds + reported(result)["seconds"], retries + reported(result)["retries"]
+        seconds, retries = (
+            seconds + reported(result)["seconds"],
+            retries + reported(result)["retries"],
+        )
         if seconds >= 120:
             break
     at_once = json.loads(own_server.get("/stand_in/statistics"))["most_at_once"]
@@ -285,7 +353,9 @@ def test_nothing_is_lost_in_two_minutes_of_32_requests_at_once(transport, own_se
 
 @pytest.mark.slow
 @BOTH
-def test_a_killed_server_that_comes_back_costs_nothing(transport, own_server, start_client, direct, rows, tmp_path):
+def test_a_killed_server_that_comes_back_costs_nothing(
+    transport, own_server, start_client, direct, rows, tmp_path
+):
     originals = save_photographs(tmp_path / "originals", range(600, 650))
     expected = {path.name: direct(path.read_bytes()) for path in originals}
     images, output = tmp_path / "images", tmp_path / "answers.csv"
@@ -305,13 +375,17 @@ def test_a_killed_server_that_comes_back_costs_nothing(transport, own_server, st
 
 
 def check(
-    answers: list[Mapping[str, str]], expected: Mapping[str, Mapping], result: subprocess.CompletedProcess
+    answers: list[Mapping[str, str]],
+    expected: Mapping[str, Mapping],
+    result: subprocess.CompletedProcess,
 ) -> None:
     """Every photograph has one answer, that of a direct call; every bad one has its line."""
     good, bad = [], []
     for row in answers:
         (bad if row["file"].partition("_")[2] in BAD else good).append(row)
-    wrong = [row["file"] for row in good if not is_equal(row, expected[row["file"].partition("_")[2]])]
+    wrong = [
+        row["file"] for row in good if not is_equal(row, expected[row["file"].partition("_")[2]])
+    ]
     assert wrong == []
     assert all(row["status"] == BAD[row["file"].partition("_")[2]][1] for row in bad)
     told = re.findall(r"/(\d{6}_\S+): (\w+)(?: \(.*\))?$", result.stdout, re.MULTILINE)

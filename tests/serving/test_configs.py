@@ -1,4 +1,6 @@
-"""The files that the server is started with: that they parse, fit each other and what they are meant for."""
+"""The files that the server is started with: that they parse, fit each other and what they are
+meant for.
+"""
 
 import re
 import shlex
@@ -21,8 +23,9 @@ from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig 
 pytestmark = pytest.mark.tensorflow
 
 FOLDER = Path(__file__).parents[2] / "experiments" / "serving"
-# tensorflow-serving-api has no messages for the next two files; so their fields are written down here, with types and
-# numbers. Sources: tensorflow/serving, tensorflow_serving/servables/tensorflow/session_bundle_config.proto and
+# tensorflow-serving-api has no messages for the next two files; so their fields are written down
+# here, with types and numbers. Sources: tensorflow/serving,
+# tensorflow_serving/servables/tensorflow/session_bundle_config.proto and
 # tensorflow_serving/config/monitoring_config.proto.
 INT64, STRING, BOOL, MESSAGE = 3, 9, 8, 11
 OPTIONAL, REPEATED = 1, 3
@@ -52,7 +55,9 @@ FLAGS = """
 
 def parsed(name: str, kind: str):
     """A file as the server reads it; unknown fields and wrong types are errors."""
-    file = descriptor_pb2.FileDescriptorProto(name="serving.proto", package="serving", syntax="proto3")
+    file = descriptor_pb2.FileDescriptorProto(
+        name="serving.proto", package="serving", syntax="proto3"
+    )
     for message, fields in MESSAGES.items():
         made = file.message_type.add(name=message)
         for field, number, type_, label, type_name in fields:
@@ -81,7 +86,11 @@ def compose() -> dict:
 
 def test_the_models_are_served_in_their_newest_version():
     (model,) = models((FOLDER / "models.config").read_text(encoding="utf-8"))
-    assert (model.name, model.base_path, model.model_platform) == ("vit_b16", "/models/vit_b16", "tensorflow")
+    assert (model.name, model.base_path, model.model_platform) == (
+        "vit_b16",
+        "/models/vit_b16",
+        "tensorflow",
+    )
     assert model.model_version_policy.latest.num_versions == 1
 
 
@@ -89,9 +98,17 @@ def test_the_lines_for_going_back_and_for_labels_work_when_they_are_uncommented(
     text = (FOLDER / "models.config").read_text(encoding="utf-8")
     newest = "    model_version_policy { latest { num_versions: 1 } }"
     assert text.count(newest) == 1
-    back = re.sub(r"# (model_version_policy \{ specific \{ versions: 1 \} \})", r"\1", text.replace(newest, ""))
+    back = re.sub(
+        r"# (model_version_policy \{ specific \{ versions: 1 \} \})",
+        r"\1",
+        text.replace(newest, ""),
+    )
     assert list(models(back)[0].model_version_policy.specific.versions) == [1]
-    both = re.sub(r"# (model_version_policy.*versions: 2 \} \}|version_labels)", r"\1", text.replace(newest, ""))
+    both = re.sub(
+        r"# (model_version_policy.*versions: 2 \} \}|version_labels)",
+        r"\1",
+        text.replace(newest, ""),
+    )
     assert list(models(both)[0].model_version_policy.specific.versions) == [1, 2]
     assert dict(models(both)[0].version_labels) == {"stable": 1, "canary": 2}
 
@@ -115,14 +132,17 @@ def test_a_misspelt_field_would_be_noticed(tmp_path, monkeypatch):
 
 def test_metrics_are_on():
     monitoring = json_format.MessageToDict(parsed("monitoring.config", "MonitoringConfig"))
-    assert monitoring == {"prometheusConfig": {"enable": True, "path": "/monitoring/prometheus/metrics"}}
+    assert monitoring == {
+        "prometheusConfig": {"enable": True, "path": "/monitoring/prometheus/metrics"}
+    }
 
 
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
 def test_the_composition_starts_the_pinned_official_image_with_files_that_exist(compose, kind):
     service = compose["services"][kind]
     assert re.fullmatch(
-        rf"tensorflow/serving:\$\{{TF_SERVING_VERSION:-\d+\.\d+\.\d+\}}{'-gpu' * (kind == 'gpu')}", service["image"]
+        rf"tensorflow/serving:\$\{{TF_SERVING_VERSION:-\d+\.\d+\.\d+\}}{'-gpu' * (kind == 'gpu')}",
+        service["image"],
     )
     assert service["profiles"] == [kind] and service["restart"] == "unless-stopped"
     assert all(volume.endswith(":ro") for volume in service["volumes"])
@@ -137,7 +157,10 @@ def test_the_composition_starts_the_pinned_official_image_with_files_that_exist(
 
 
 def test_only_one_of_the_two_asks_for_a_gpu(compose):
-    reserved = {name: "reservations" in service["deploy"]["resources"] for name, service in compose["services"].items()}
+    reserved = {
+        name: "reservations" in service["deploy"]["resources"]
+        for name, service in compose["services"].items()
+    }
     assert reserved == {"cpu": False, "gpu": True}
 
 

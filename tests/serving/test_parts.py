@@ -68,8 +68,12 @@ class Waits(threading.Event):
         return self.is_set()
 
 
-def asked(line: Line, waits: threading.Event, *, retries: int = 20, total_s: float = 1000.0) -> patience.Reply:
-    return patience.ask(line, [b""], patience.Patience(deadline_s=7.0, retries=retries, total_s=total_s), waits)
+def asked(
+    line: Line, waits: threading.Event, *, retries: int = 20, total_s: float = 1000.0
+) -> patience.Reply:
+    return patience.ask(
+        line, [b""], patience.Patience(deadline_s=7.0, retries=retries, total_s=total_s), waits
+    )
 
 
 def test_what_may_go_well_the_next_time_is_tried_again():
@@ -111,7 +115,8 @@ def test_waits_are_spread_from_zero_to_a_bound_that_doubles():
     bounds = np.minimum(10.0, 0.2 * 2.0 ** np.arange(8))
     shares = np.array(lists) / bounds
     assert shares.min() >= 0 and shares.max() <= 1
-    assert np.allclose(shares.mean(axis=0), 0.5, atol=0.1)  # 0.5 if uniform; deviation of the mean 0.017
+    # 0.5 if uniform; deviation of the mean 0.017
+    assert np.allclose(shares.mean(axis=0), 0.5, atol=0.1)
     assert (shares.std(axis=0) > 0.2).all()
 
 
@@ -157,7 +162,11 @@ def test_a_request_is_what_tensorflow_would_write():
     files = [b"\xff\xd8\x00", b"", b"x" * 100_000]
     request = tensor_protos.predict_request("vit", "stable", files)
     spec = request.model_spec
-    assert (spec.name, spec.signature_name, spec.version_label) == ("vit", "serving_default", "stable")
+    assert (spec.name, spec.signature_name, spec.version_label) == (
+        "vit",
+        "serving_default",
+        "stable",
+    )
     assert request.inputs["image_bytes"] == tf.make_tensor_proto(files, tf.string)
 
 
@@ -168,14 +177,17 @@ def test_numbers_are_read_in_both_forms_that_servers_write(kind):
     as_bytes = tf.make_tensor_proto(array)
     assert as_bytes.tensor_content and tensor_protos.to_list(as_bytes) == array.tolist()
     one_by_one = tensor_protos.TensorProto(dtype=as_bytes.dtype, tensor_shape=as_bytes.tensor_shape)
-    {"float32": one_by_one.float_val, "int32": one_by_one.int_val, "int64": one_by_one.int64_val}[kind].extend(
-        array.ravel().tolist()
-    )
+    {"float32": one_by_one.float_val, "int32": one_by_one.int_val, "int64": one_by_one.int64_val}[
+        kind
+    ].extend(array.ravel().tolist())
     assert tensor_protos.to_list(one_by_one) == array.tolist()
 
 
 def test_strings_are_read():
-    assert tensor_protos.to_list(tf.make_tensor_proto([["Bär", ""], ["x", "y"]])) == [["Bär", ""], ["x", "y"]]
+    assert tensor_protos.to_list(tf.make_tensor_proto([["Bär", ""], ["x", "y"]])) == [
+        ["Bär", ""],
+        ["x", "y"],
+    ]
 
 
 def test_tensors_that_are_incomplete_or_of_another_type_are_errors():
@@ -192,7 +204,9 @@ def test_outputs_and_rows_that_are_missing_are_refused():
     assert from_columns(columns, 1) == [Answer("ok", ("a",), (1.0,), (0,))]
     with pytest.raises(Refused, match="2 images were sent"):
         from_columns(columns, 2)
-    with pytest.raises(Refused, match="gives features, status; what is missing: labels, scores, class_ids"):
+    with pytest.raises(
+        Refused, match="gives features, status; what is missing: labels, scores, class_ids"
+    ):
         from_columns({"features": [[0.0]], "status": ["ok"]}, 1)
 
 
@@ -245,7 +259,9 @@ def test_a_server_that_sends_slowly_is_left_at_the_deadline(quick_head: bool, sa
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Slow) as server:
         server.quick_head, server.says_length, server.was_patient = quick_head, says_length, []
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        transport = transports.RestTransport(f"http://127.0.0.1:{server.server_address[1]}", model="m")
+        transport = transports.RestTransport(
+            f"http://127.0.0.1:{server.server_address[1]}", model="m"
+        )
         for _ in range(2):  # the second on a connection of its own
             with pytest.raises(Passing, match="Timeout: no whole answer within 0.3 s"):
                 transport.ask([b""], 0.3)
@@ -271,11 +287,29 @@ class Canned(http.server.BaseHTTPRequestHandler):
 
 
 def test_answers_of_another_form_are_refused_one_by_one_and_the_connection_stays_of_use():
-    strange = [b"", b"null", b"5", b"[]", b'"x"', b"{}", b'{"outputs": 5}', b'{"outputs": {}}', b"[" * 100_000, b"\xff"]
-    strange += [json.dumps({"outputs": {**GOOD, "scores": 5}}).encode(), b'{"outputs": {"labels": [NaN]}}']
+    strange = [
+        b"",
+        b"null",
+        b"5",
+        b"[]",
+        b'"x"',
+        b"{}",
+        b'{"outputs": 5}',
+        b'{"outputs": {}}',
+        b"[" * 100_000,
+        b"\xff",
+    ]
+    strange += [
+        json.dumps({"outputs": {**GOOD, "scores": 5}}).encode(),
+        b'{"outputs": {"labels": [NaN]}}',
+    ]
     good = json.dumps({"outputs": GOOD}).encode()
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Canned) as server:
-        server.answers = [*((200, body) for body in strange), (400, b'{"error": ["two\\nlines"]}'), (200, good)]
+        server.answers = [
+            *((200, body) for body in strange),
+            (400, b'{"error": ["two\\nlines"]}'),
+            (200, good),
+        ]
         threading.Thread(target=server.serve_forever, daemon=True).start()
         transport = transports.RestTransport(f"http://127.0.0.1:{server.server_port}", model="m")
         for _ in range(len(strange) + 1):
@@ -328,10 +362,16 @@ def test_photographs_are_found_in_order_whatever_their_ending_looks_like(tmp_pat
 def test_the_client_waits_for_neither_tensorflow_nor_keras():
     code = (
         f"import sys; sys.path.append({str(SERVING)!r}); import photographs, transports; "
-        "print([name for name in ('tensorflow.python', 'keras', 'keras_vit.layers') if name in sys.modules])"
+        "print([name for name in ('tensorflow.python', 'keras', 'keras_vit.layers') if name in "
+        "sys.modules])"
     )
-    environment = os.environ | {"KERAS_VIT_IMPORT": "parts"}  # as the client says before it imports anything
+    # as the client says before it imports anything
+    environment = os.environ | {"KERAS_VIT_IMPORT": "parts"}
     result = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=HUNG_SECONDS
+        [sys.executable, "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=HUNG_SECONDS,
     )
     assert result.stdout.strip() == "[]", result.stderr

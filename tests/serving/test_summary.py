@@ -26,7 +26,8 @@ def lines(summary: Summary, seconds: float, asked: int) -> dict[str, str]:
 
 
 def test_every_status_is_counted_by_itself():
-    statuses = [*STATUSES, UNREADABLE, REFUSED, UNANSWERED]  # those of the server's model, and those of the client
+    # those of the server's model, and those of the client
+    statuses = [*STATUSES, UNREADABLE, REFUSED, UNANSWERED]
     assert statuses[0] == OK and len(set(statuses)) == 8
     summary = Summary()
     for count, status in enumerate(statuses, start=1):
@@ -67,7 +68,9 @@ def test_a_row_has_the_classes_best_first_or_stays_empty(tmp_path: Path):
     table = AnswerTable(file, root=tmp_path, num_classes=2)
     table.add(tmp_path / "a" / "1.jpg", Answer(OK, ("cat", "dog"), (0.75, 0.25), (3, 5)))
     table.add(tmp_path / "2.jpg", Answer("damaged", ("cat", "dog"), (0.0, 0.0), (-1, -1)))
-    table.add(tmp_path / os.fsdecode(b"na\xefve.jpg"), Answer(REFUSED, reason="NOT_FOUND: no model"))
+    table.add(
+        tmp_path / os.fsdecode(b"na\xefve.jpg"), Answer(REFUSED, reason="NOT_FOUND: no model")
+    )
     header, *rows = csv.reader(io.StringIO(file.getvalue()))
     assert header == [
         "file",

@@ -22,7 +22,14 @@ from keras_vit.train import (  # noqa: E402
 
 config = PretrainConfig(
     model="ViT_Ti16",
-    variant={"name": "tiny", "patch_size": 4, "width": 16, "depth": 2, "num_heads": 2, "mlp_dim": 32},
+    variant={
+        "name": "tiny",
+        "patch_size": 4,
+        "width": 16,
+        "depth": 2,
+        "num_heads": 2,
+        "mlp_dim": 32,
+    },
     model_options={"dropout_rate": 0.1, "stochastic_depth_rate": 0.1},
     image_size=16,
     run=RunConfig(
@@ -30,7 +37,9 @@ config = PretrainConfig(
         batch_size=30,
         eval_batch_size=100,
         accumulation_steps=2,
-        optimizer=OptimizerConfig(name="adamw", weight_decay=0.1, warmup_steps=3, average_momentum=0.9),
+        optimizer=OptimizerConfig(
+            name="adamw", weight_decay=0.1, warmup_steps=3, average_momentum=0.9
+        ),
         devices=DevicesConfig(kind=os.environ.get("KIND", "auto")),
         loop=LoopConfig(
             total_steps=int(sys.argv[2]) if len(sys.argv) > 2 else 150,

@@ -81,12 +81,14 @@ def changed(facts: dict, name: str) -> object:
     """Another value of the same type."""
     if isinstance(facts[name], str):
         return facts[name][::-1]
-    return {int: lambda value: value + 1, dict: lambda _: {"loss": 0.25}, list: lambda _: [[1.0]]}[type(facts[name])](
-        facts[name]
-    )
+    return {int: lambda value: value + 1, dict: lambda _: {"loss": 0.25}, list: lambda _: [[1.0]]}[
+        type(facts[name])
+    ](facts[name])
 
 
-@pytest.mark.parametrize("name", ["step", "metrics", "window", "state_sha256", "file_sha256", "sha256"])
+@pytest.mark.parametrize(
+    "name", ["step", "metrics", "window", "state_sha256", "file_sha256", "sha256"]
+)
 def test_a_changed_fact_is_seen(tmp_path, name: str):
     checkpoints = Checkpoints(tmp_path, best_metric="loss")
     checkpoints.save(1, state(1), {"loss": 0.5})
@@ -94,7 +96,11 @@ def test_a_changed_fact_is_seen(tmp_path, name: str):
     facts = json.loads(path.read_text())
     path.write_text(json.dumps({**facts, name: changed(facts, name)}))
     found = checkpoints.latest()
-    assert found.step == 1 and len(found.damaged) == 1 and "state.json is not what was written" in found.damaged[0]
+    assert (
+        found.step == 1
+        and len(found.damaged) == 1
+        and "state.json is not what was written" in found.damaged[0]
+    )
     assert checkpoints.best() == 1
 
 
@@ -137,7 +143,9 @@ def test_a_crash_between_two_renames_cannot_lose_the_last(tmp_path, monkeypatch)
     assert Checkpoints(tmp_path).latest().step == 1
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="tells files by their descriptors as Linux does")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="tells files by their descriptors as Linux does"
+)
 def test_all_is_on_the_disk_before_it_takes_its_name(tmp_path, monkeypatch):
     checkpoints = Checkpoints(tmp_path)
     events = recorded_writes.record(monkeypatch)
@@ -158,7 +166,9 @@ def test_what_was_measured_first_stays(tmp_path):
     assert checkpoints.latest().metrics == {"validation/accuracy": 0.5}
 
 
-@pytest.mark.parametrize(("metric", "best"), [("top1_error", 2), ("validation/loss", 2), ("validation/top1", 1)])
+@pytest.mark.parametrize(
+    ("metric", "best"), [("top1_error", 2), ("validation/loss", 2), ("validation/top1", 1)]
+)
 def test_of_equals_the_earliest_is_the_best(tmp_path, metric: str, best: int):
     checkpoints = Checkpoints(tmp_path, keep=9, best_metric=metric)
     for step, value in enumerate([0.9, 0.1, 0.9, 0.1], start=1):
@@ -177,7 +187,9 @@ def test_what_is_newer_is_set_aside_and_nothing_else(tmp_path):
     ]
 
 
-def test_an_old_checkpoint_that_a_killed_process_did_not_remove_is_removed_when_the_run_continues(tmp_path):
+def test_an_old_checkpoint_that_a_killed_process_did_not_remove_is_removed_when_the_run_continues(
+    tmp_path,
+):
     for step in (1, 2):
         Checkpoints(tmp_path, keep=9).save(step, state(step))
     checkpoints = Checkpoints(tmp_path, keep=1)

@@ -1,4 +1,6 @@
-"""Configs: what is wrong with one is said before anything runs, and a field is changed by its name."""
+"""Configs: what is wrong with one is said before anything runs, and a field is changed by its
+name.
+"""
 
 import dataclasses
 from dataclasses import replace
@@ -70,7 +72,8 @@ def test_values_are_read_as_python_writes_them(config, name: str, text: str, val
 
 def test_an_unknown_field_names_its_neighbours(config):
     with pytest.raises(
-        ValueError, match=r"no field 'run.optimizer.learning_rte'. Did you mean run.optimizer.learning_rate"
+        ValueError,
+        match=r"no field 'run.optimizer.learning_rte'. Did you mean run.optimizer.learning_rate",
     ):
         with_field(config, "run.optimizer.learning_rte", "1")
     with pytest.raises(ValueError, match=r"no field 'learning_rate'.*run.optimizer.learning_rate"):
@@ -78,7 +81,12 @@ def test_an_unknown_field_names_its_neighbours(config):
 
 
 def test_changes_are_checked_together(config):
-    changes = {"run.data.kind": "image_folder", "run.data.name": "/data/pets", "variant": "{}", "variant.depth": "3"}
+    changes = {
+        "run.data.kind": "image_folder",
+        "run.data.name": "/data/pets",
+        "variant": "{}",
+        "variant.depth": "3",
+    }
     for order in (changes, dict(reversed(changes.items()))):
         changed = with_fields(config, order)
         assert (changed.run.data.kind, changed.run.data.name, changed.variant) == (
@@ -119,7 +127,9 @@ def test_words_of_a_recipe_come_in_any_order():
     assert recipe_words("smoke,ViT_L16", VALID) == {"model": "ViT_L16", "size": "smoke"}
 
 
-@pytest.mark.parametrize("arg", ["smok", "ViT_B16,ViT_L16", "smoke,smoke", "smoke,vit_b16", "smoke ViT_B16"])
+@pytest.mark.parametrize(
+    "arg", ["smok", "ViT_B16,ViT_L16", "smoke,smoke", "smoke,vit_b16", "smoke ViT_B16"]
+)
 def test_a_word_too_many_lists_the_valid_ones(arg: str):
     with pytest.raises(ValueError) as caught:
         recipe_words(arg, VALID)
@@ -135,14 +145,29 @@ def test_the_smoke_form_keeps_what_is_tried():
         average_momentum=0.9999,
         weight_decay=0.3,
     )
-    data = DataConfig(name="/nowhere", held_out=0.001, rand_augment_ops=2, mixup_alpha=0.2, drop_duplicates=True)
-    run = RunConfig(data=data, loop=LoopConfig(total_steps=500), optimizer=optimizer, loss="sigmoid", batch_size=4096)
-    config = PretrainConfig(model="R50_ViT_B16", model_options={"representation_size": 768}, run=run)
+    data = DataConfig(
+        name="/nowhere", held_out=0.001, rand_augment_ops=2, mixup_alpha=0.2, drop_duplicates=True
+    )
+    run = RunConfig(
+        data=data,
+        loop=LoopConfig(total_steps=500),
+        optimizer=optimizer,
+        loss="sigmoid",
+        batch_size=4096,
+    )
+    config = PretrainConfig(
+        model="R50_ViT_B16", model_options={"representation_size": 768}, run=run
+    )
     small = smoke_form(config)
-    assert small.run.data == DataConfig(kind="digits", flip=False, rand_augment_ops=2, mixup_alpha=0.2)
+    assert small.run.data == DataConfig(
+        kind="digits", flip=False, rand_augment_ops=2, mixup_alpha=0.2
+    )
     assert (small.run.loss, small.run.optimizer.weight_decay) == ("sigmoid", 0.3)
     assert small.run.optimizer.schedule_options == {"boundaries": (3, 4, 5, 6)}
-    assert (small.run.optimizer.average_momentum, small.model_options) == (0.9, {"representation_size": 32})
+    assert (small.run.optimizer.average_momentum, small.model_options) == (
+        0.9,
+        {"representation_size": 32},
+    )
     assert small.run.loop.total_steps == 10 and small.variant["stem"].units == (1, 1)
     # Fine-tuning has another resolution, so that positions are resized.
     tuned = smoke_form(FinetuneConfig(model="R50_ViT_B16", weights="imagenet21k", run=run))
@@ -162,7 +187,9 @@ def test_every_recipe_is_complete(recipe: str, argument: str):
 
 
 def test_overrides_come_after_the_recipe():
-    config = load_config(f"{CONFIGS}/cifar10_scratch.py:smoke", ["run.batch_size=8", "image_size=24"])
+    config = load_config(
+        f"{CONFIGS}/cifar10_scratch.py:smoke", ["run.batch_size=8", "image_size=24"]
+    )
     assert (config.run.batch_size, config.image_size) == (8, 24)
     with pytest.raises(ValueError, match="written name=value. Received: 'run.batch_size'"):
         load_config(f"{CONFIGS}/cifar10_scratch.py", ["run.batch_size"])
@@ -185,16 +212,22 @@ def test_a_recipe_that_is_none_is_said(tmp_path):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: DataConfig(kind="folder", name="x"), "`kind` must be one of image_folder, tfds, digits, fractals"),
+        (
+            lambda: DataConfig(kind="folder", name="x"),
+            "`kind` must be one of image_folder, tfds, digits, fractals",
+        ),
         (lambda: DataConfig(), "`data.name` is empty: name the folder"),
         (lambda: DataConfig(kind="tfds"), "`data.name` is empty: name the data set"),
         (
-            lambda: RunConfig(data=DataConfig(kind="digits"), loop=LoopConfig(total_steps=1), batch_size=0),
+            lambda: RunConfig(
+                data=DataConfig(kind="digits"), loop=LoopConfig(total_steps=1), batch_size=0
+            ),
             "`batch_size` = 0",
         ),
         (
             lambda: FinetuneConfig(
-                weights="", run=RunConfig(data=DataConfig(kind="digits"), loop=LoopConfig(total_steps=1))
+                weights="",
+                run=RunConfig(data=DataConfig(kind="digits"), loop=LoopConfig(total_steps=1)),
             ),
             "`weights` is empty",
         ),

@@ -1,4 +1,6 @@
-"""Fine-tuning without a config, on the folders that people have; and the handover that it ends with."""
+"""Fine-tuning without a config, on the folders that people have; and the handover that it ends
+with.
+"""
 
 import csv
 import json
@@ -31,7 +33,9 @@ from keras_vit.variants import VIT_VARIANTS  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
 
-ROW = replace(VIT_VARIANTS["ViT_Ti16"], name="tiny", patch_size=8, width=16, depth=1, num_heads=2, mlp_dim=32)
+ROW = replace(
+    VIT_VARIANTS["ViT_Ti16"], name="tiny", patch_size=8, width=16, depth=1, num_heads=2, mlp_dim=32
+)
 CLASSES = ["-v café", "plain", "x" * 200, "猫 cat", "🐱"]
 
 
@@ -78,15 +82,33 @@ def test_the_folder_of_a_stranger_just_works(stranger):
     files = {path.name for path in output.iterdir()}
     files -= {"errors.png", "saved_model"}  # of luck; of the test that runs what the report says
     assert files == {
-        *("answers.csv", "checkpoints", "classes.txt", "config.json", "confusion.png", "example.png"),
-        *("learning_curve.png", "metrics.csv", "model.keras", "model.npz", "report.md", "results.json", "tensorboard"),
+        *(
+            "answers.csv",
+            "checkpoints",
+            "classes.txt",
+            "config.json",
+            "confusion.png",
+            "example.png",
+        ),
+        *(
+            "learning_curve.png",
+            "metrics.csv",
+            "model.keras",
+            "model.npz",
+            "report.md",
+            "results.json",
+            "tensorboard",
+        ),
         "unreadable_train.txt",
     }
     assert (output / "classes.txt").read_text(encoding="utf-8").split("\n")[:-1] == CLASSES
     page = done.report.read_text(encoding="utf-8")
     assert f"1, left out:\n\n- `{data}/plain/broken.jpg`" in page
     words = " ".join(page.split())
-    assert "Left out, 2: not a photo by its suffix, .svg (1: a.svg); not a photo by its suffix, .txt (1:" in words
+    assert (
+        "Left out, 2: not a photo by its suffix, .svg (1: a.svg); not a photo by its suffix, .txt "
+        "(1:" in words
+    )
     assert "26 images of 5 classes, 5 to 6 of each" in page and "measured on 5 others" in page
 
 
@@ -102,7 +124,9 @@ def test_the_model_gives_probabilities_and_its_weights_are_those_of_the_checkpoi
     assert found.shape == (1, 5) and found.dtype == np.float32
     np.testing.assert_allclose(found.sum(), 1, rtol=1e-5)
     loaded = keras.models.load_model(output / "model.keras").predict(image, verbose=0)
-    again = keras_vit.application(ROW)(weights=output / "model.npz", classes=5, input_shape=(32, 32, 3))
+    again = keras_vit.application(ROW)(
+        weights=output / "model.npz", classes=5, input_shape=(32, 32, 3)
+    )
     for other in (loaded, again.predict(image, verbose=0)):
         np.testing.assert_allclose(other, found, rtol=1e-5)
 
@@ -112,14 +136,19 @@ def test_the_accuracy_is_that_of_the_answers(stranger):
     with open(output / "answers.csv", encoding="utf-8", newline="") as file:
         answers = list(csv.DictReader(file))
     assert sorted(answer["class"] for answer in answers) == sorted(CLASSES)
-    assert done.accuracy == pytest.approx(sum(answer["class"] == answer["answer"] for answer in answers) / 5)
+    assert done.accuracy == pytest.approx(
+        sum(answer["class"] == answer["answer"] for answer in answers) / 5
+    )
 
 
 def test_the_same_call_again_says_that_it_is_finished(stranger, capsys: pytest.CaptureFixture):
     done, output, data = stranger
     before = (output / "model.npz").stat().st_mtime_ns
     again = module.finetune(tiny(), data, output, steps=6)
-    assert "holds this run, and it is finished. To run it again, name another folder" in capsys.readouterr().out
+    assert (
+        "holds this run, and it is finished. To run it again, name another folder"
+        in capsys.readouterr().out
+    )
     assert (again.accuracy, again.class_names) == (done.accuracy, done.class_names)
     assert (output / "model.npz").stat().st_mtime_ns == before
 
@@ -127,7 +156,8 @@ def test_the_same_call_again_says_that_it_is_finished(stranger, capsys: pytest.C
 def test_the_folder_of_another_run_is_refused(stranger):
     _, output, data = stranger
     with pytest.raises(
-        ValueError, match="holds a run with another config:\n  run.loop.*\n.*\n?.*Choose another folder"
+        ValueError,
+        match="holds a run with another config:\n  run.loop.*\n.*\n?.*Choose another folder",
     ):
         module.finetune(tiny(), data, output, steps=7)
     other = tiny()
@@ -145,7 +175,9 @@ def test_what_the_report_says_to_type_works(stranger, tmp_path: Path):
     said = []
     for language, code in blocks:
         ran = warm.run(
-            [sys.executable, *shlex.split(code)[1:]] if language == "sh" else [sys.executable, "-c", code],
+            [sys.executable, *shlex.split(code)[1:]]
+            if language == "sh"
+            else [sys.executable, "-c", code],
             cwd=tmp_path,
             env=environment,
             capture_output=True,
@@ -158,12 +190,17 @@ def test_what_the_report_says_to_type_works(stranger, tmp_path: Path):
     served = keras.layers.TFSMLayer(str(output / "saved_model" / "1"), call_endpoint="serve")
     image = read_photo(output / "example.png", (32, 32))[None]
     np.testing.assert_allclose(
-        keras.ops.convert_to_numpy(served(image)), done.model.predict(image, verbose=0), rtol=1e-4, atol=1e-6
+        keras.ops.convert_to_numpy(served(image)),
+        done.model.predict(image, verbose=0),
+        rtol=1e-4,
+        atol=1e-6,
     )
 
 
 @pytest.mark.slow
-def test_a_run_that_was_stopped_ends_as_one_that_was_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_run_that_was_stopped_ends_as_one_that_was_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     whole = module.finetune(tiny(), some(), tmp_path / "whole", steps=6)
     act = loop._Run.on_train_batch_end
 
@@ -177,11 +214,16 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(tmp_path: Path, monkeyp
         module.finetune(tiny(), some(), tmp_path / "parts", steps=6)
     monkeypatch.undo()
     parts = module.finetune(tiny(), some(), tmp_path / "parts", steps=6)
-    states = [json.loads((tmp_path / n / "results.json").read_text())["state_sha256"] for n in ("whole", "parts")]
+    states = [
+        json.loads((tmp_path / n / "results.json").read_text())["state_sha256"]
+        for n in ("whole", "parts")
+    ]
     assert states[0] == states[1] and parts.accuracy == whole.accuracy
 
 
-def plan_of(monkeypatch: pytest.MonkeyPatch, model, data, output: Path, *, fast: bool = False, **options):
+def plan_of(
+    monkeypatch: pytest.MonkeyPatch, model, data, output: Path, *, fast: bool = False, **options
+):
     """The settings that a run would have, without running it."""
     seen = []
 
@@ -200,20 +242,33 @@ def plan_of(monkeypatch: pytest.MonkeyPatch, model, data, output: Path, *, fast:
 
 
 @pytest.mark.parametrize(("images", "steps", "warmup"), [(2_000, 500, 100), (23_000, 10_000, 500)])
-def test_the_defaults_follow_the_size_of_the_data(tmp_path: Path, monkeypatch, images: int, steps: int, warmup: int):
+def test_the_defaults_follow_the_size_of_the_data(
+    tmp_path: Path, monkeypatch, images: int, steps: int, warmup: int
+):
     source = sources.arrays(np.zeros((images, 1, 1), np.uint8), np.arange(images) % 4)
     config, (training, measured) = plan_of(monkeypatch, tiny(), source, tmp_path, fast=True)
     run, optimizer = config.run, config.run.optimizer
     assert (run.loop.total_steps, optimizer.warmup_steps, run.batch_size) == (steps, warmup, 512)
-    assert (optimizer.name, optimizer.schedule, optimizer.learning_rate) == ("momentum", "cosine", 0.01)
-    assert (optimizer.weight_decay, optimizer.clip_norm, run.loss, run.data.crop) == (0.0, 1.0, "softmax", "inception")
+    assert (optimizer.name, optimizer.schedule, optimizer.learning_rate) == (
+        "momentum",
+        "cosine",
+        0.01,
+    )
+    assert (optimizer.weight_decay, optimizer.clip_norm, run.loss, run.data.crop) == (
+        0.0,
+        1.0,
+        "softmax",
+        "inception",
+    )
     assert run.data.eval_crop == "resize" and run.data.flip
     assert (training.num_examples, measured.num_examples) == (images * 9 // 10, images // 10)
 
 
 def test_batches_are_small_where_data_or_machine_are(tmp_path: Path, monkeypatch):
     batches = [
-        plan_of(monkeypatch, tiny(), some(count), tmp_path / f"{count}{fast}", fast=fast)[0].run.batch_size
+        plan_of(monkeypatch, tiny(), some(count), tmp_path / f"{count}{fast}", fast=fast)[
+            0
+        ].run.batch_size
         for count, fast in ((400, False), (400, True), (20, True), (4, False))
     ]
     assert batches == [32, 256, 16, 2]  # of 360, 360, 18 and 2 images to learn from
@@ -221,7 +276,9 @@ def test_batches_are_small_where_data_or_machine_are(tmp_path: Path, monkeypatch
 
 def test_large_images_are_learned_from_in_parts(tmp_path: Path, monkeypatch):
     parts = {
-        size: plan_of(monkeypatch, tiny(size), some(1000), tmp_path / str(size), fast=True)[0].run.accumulation_steps
+        size: plan_of(monkeypatch, tiny(size), some(1000), tmp_path / str(size), fast=True)[
+            0
+        ].run.accumulation_steps
         for size in (32, 384)
     }
     assert parts == {32: 1, 384: 32}  # 16 of 512 images at a time
@@ -247,7 +304,9 @@ def test_the_size_is_the_paper_s_unless_the_weights_have_another(
 
 def test_weights_of_a_file_keep_their_size_and_their_pooling(tmp_path: Path, monkeypatch):
     row = VIT_VARIANTS["ViT_Ti16"]
-    model = keras_vit.application(row)(weights=None, input_shape=(48, 48, 3), classes=2, classifier="gap")
+    model = keras_vit.application(row)(
+        weights=None, input_shape=(48, 48, 3), classes=2, classifier="gap"
+    )
     keras_vit.save_checkpoint(model, tmp_path / "gap.npz")
     monkeypatch.chdir(tmp_path)
     config, _ = plan_of(monkeypatch, "ViT_Ti16", some(), tmp_path / "out", weights="gap.npz")
@@ -255,7 +314,9 @@ def test_weights_of_a_file_keep_their_size_and_their_pooling(tmp_path: Path, mon
     assert module._start("ViT_Ti16", "gap.npz", None).build(3).output_shape == (None, 3)
 
 
-def test_random_weights_are_advised_against(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture):
+def test_random_weights_are_advised_against(
+    tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture
+):
     plan_of(monkeypatch, "ViT_Ti16", some(), tmp_path, weights=None, image_size=32)
     said = " ".join(capsys.readouterr().out.split())
     assert "The weights are random: unless you have hundreds of thousands of images" in said
@@ -266,7 +327,8 @@ def test_a_validation_set_may_be_given(tmp_path: Path, monkeypatch):
     _, (training, measured) = plan_of(monkeypatch, tiny(), some(20), tmp_path, validation=some(4))
     assert (training.num_examples, measured.num_examples) == (20, 4)
     with pytest.raises(
-        ValueError, match="The classes of some are not those of some. Received: 0, 1, 2; expected: 0, 1"
+        ValueError,
+        match="The classes of some are not those of some. Received: 0, 1, 2; expected: 0, 1",
     ):
         module.finetune(tiny(), some(20), tmp_path / "other", validation=some(6, classes=3))
 
@@ -281,7 +343,8 @@ def test_a_validation_set_may_be_given(tmp_path: Path, monkeypatch):
         (
             "ViT_B16",
             {"weights": None, "image_size": 50},
-            "The image size must be a multiple of 16 pixels along each axis. Received: image_size=.50, 50.",
+            "The image size must be a multiple of 16 pixels along each axis. Received: "
+            "image_size=.50, 50.",
         ),
         ("ViT_Ti16", {"weights": None, "steps": 0}, "Received: `steps` = 0"),
         ("ViT_Ti16", {"weights": None, "batch_size": 0}, "Received: `batch_size` = 0"),
@@ -289,33 +352,42 @@ def test_a_validation_set_may_be_given(tmp_path: Path, monkeypatch):
         ("ViT_Ti16", {"weights": None, "image_size": 0}, "`image_size` must be at least 1"),
     ],
 )
-def test_mistakes_are_said_before_the_folder_is_made(tmp_path: Path, model: str, options: dict, message: str):
+def test_mistakes_are_said_before_the_folder_is_made(
+    tmp_path: Path, model: str, options: dict, message: str
+):
     with pytest.raises(ValueError, match=message):
         module.finetune(model, some(), tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
 
 
 def test_weights_of_a_model_in_memory_are_not_ignored(tmp_path: Path):
-    with pytest.raises(ValueError, match="A model that is given brings its weights: leave out `weights`"):
+    with pytest.raises(
+        ValueError, match="A model that is given brings its weights: leave out `weights`"
+    ):
         module.finetune(tiny(), some(), tmp_path, weights=None)
 
 
 def test_another_package_s_model_is_refused_at_once(tmp_path: Path):
     images = keras.Input((32, 32, 3))
     features = keras.layers.GlobalAveragePooling2D()(keras.layers.Conv2D(4, 3, name="mine")(images))
-    with pytest.raises(ValueError, match="is no model of this package, and only such models are fine-tuned here"):
+    with pytest.raises(
+        ValueError, match="is no model of this package, and only such models are fine-tuned here"
+    ):
         module.finetune(keras.Model(images, features), some(), tmp_path)
 
 
 def test_a_model_of_a_file_goes_on_from_its_weights(tmp_path: Path, capsys: pytest.CaptureFixture):
     model, given = tiny(), keras.Input((32, 32, 3))
-    keras.Model(given, model(keras.layers.Rescaling(1 / 127.5, offset=-1)(given))).save(tmp_path / "model.keras")
+    keras.Model(given, model(keras.layers.Rescaling(1 / 127.5, offset=-1)(given))).save(
+        tmp_path / "model.keras"
+    )
     start = module._start(str(tmp_path / "model.keras"), "imagenet21k", None)
     assert (start.source, start.image_size) == (str(tmp_path / "model.keras"), 32)
     assert "takes pixels from 0 to 255 (its layer `rescaling" in capsys.readouterr().out
     pixels = np.random.default_rng(0).uniform(-1, 1, (2, 32, 32, 3)).astype("float32")
     found, expected = (
-        keras.Model(each.input, each.get_layer("predictions").input)(pixels) for each in (start.build(3), model)
+        keras.Model(each.input, each.get_layer("predictions").input)(pixels)
+        for each in (start.build(3), model)
     )
     np.testing.assert_allclose(found, expected, atol=1e-5)
     with pytest.raises(ValueError, match="There is no file"):
@@ -324,7 +396,9 @@ def test_a_model_of_a_file_goes_on_from_its_weights(tmp_path: Path, capsys: pyte
 
 def test_a_mistake_does_not_take_the_folder(tmp_path: Path, monkeypatch):
     monkeypatch.setenv("KERAS_VIT_WEIGHTS", str(tmp_path / "weights"))
-    monkeypatch.setattr(module.source, "load", lambda *_: (_ for _ in ()).throw(OSError("no network")))
+    monkeypatch.setattr(
+        module.source, "load", lambda *_: (_ for _ in ()).throw(OSError("no network"))
+    )
     with pytest.raises(OSError, match="no network"):
         module.finetune("ViT_Ti16", some(), tmp_path / "out", image_size=32, steps=2)
     assert not (tmp_path / "out" / "config.json").exists()
@@ -352,16 +426,31 @@ def test_a_single_class_is_refused(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("steps", "log", "evaluate", "checkpoint", "warmup"),
-    [(4, 1, 1, 20, 0), (101, 2, 21, 20, 20), (500, 10, 100, 50, 100), (20_000, 400, 4000, 100, 500)],
+    [
+        (4, 1, 1, 20, 0),
+        (101, 2, 21, 20, 20),
+        (500, 10, 100, 50, 100),
+        (20_000, 400, 4000, 100, 500),
+    ],
 )
-def test_when_things_happen_follows_the_length(tmp_path: Path, monkeypatch, steps, log, evaluate, checkpoint, warmup):
+def test_when_things_happen_follows_the_length(
+    tmp_path: Path, monkeypatch, steps, log, evaluate, checkpoint, warmup
+):
     run = plan_of(monkeypatch, tiny(), some(), tmp_path, steps=steps)[0].run
     loop = run.loop
-    found = (loop.total_steps, loop.log_every, loop.evaluate_every, loop.checkpoint_every, run.optimizer.warmup_steps)
+    found = (
+        loop.total_steps,
+        loop.log_every,
+        loop.evaluate_every,
+        loop.checkpoint_every,
+        run.optimizer.warmup_steps,
+    )
     assert found == (steps, log, evaluate, checkpoint, warmup) and loop.keep_checkpoints == 1
 
 
-def test_blocks_are_computed_twice_from_two_hundred_million_parameters_on(tmp_path: Path, monkeypatch):
+def test_blocks_are_computed_twice_from_two_hundred_million_parameters_on(
+    tmp_path: Path, monkeypatch
+):
     found = {
         model: plan_of(monkeypatch, model, some(), tmp_path / model, weights=None)[0].run.remat
         for model in ("ViT_B16", "ViT_L16", "ViT_H14")  # 87, 304, 632 million
@@ -369,8 +458,12 @@ def test_blocks_are_computed_twice_from_two_hundred_million_parameters_on(tmp_pa
     assert found == {"ViT_B16": False, "ViT_L16": True, "ViT_H14": True}
 
 
-@pytest.mark.parametrize(("size", "fast", "rows"), [(384, True, 16), (192, True, 64), (32, True, 512), (384, False, 8)])
-def test_as_many_are_measured_at_once_as_are_learned_from(tmp_path: Path, monkeypatch, size, fast, rows):
+@pytest.mark.parametrize(
+    ("size", "fast", "rows"), [(384, True, 16), (192, True, 64), (32, True, 512), (384, False, 8)]
+)
+def test_as_many_are_measured_at_once_as_are_learned_from(
+    tmp_path: Path, monkeypatch, size, fast, rows
+):
     run = plan_of(monkeypatch, tiny(size), some(1000), tmp_path, fast=fast)[0].run
     assert run.eval_batch_size == rows and run.accumulation_steps == -(-run.batch_size // rows)
 
@@ -380,14 +473,22 @@ def test_other_labels_or_names_are_other_data(tmp_path: Path, monkeypatch):
     labels = np.arange(8) % 2
     found = {
         sources.arrays(images, given, names).sha256()
-        for given, names in ((labels, ["a", "b"]), (1 - labels, ["a", "b"]), (labels, ["a", "c"]), (labels, ["b", "a"]))
+        for given, names in (
+            (labels, ["a", "b"]),
+            (1 - labels, ["a", "b"]),
+            (labels, ["a", "c"]),
+            (labels, ["b", "a"]),
+        )
     }
     assert len(found) == 4
 
 
 def test_other_data_are_another_run(tmp_path: Path, monkeypatch):
     """Also of the same labels; the folder of a finished run does not answer for them."""
-    pixels, labels = np.random.RandomState(0).randint(0, 256, (20, 8, 8, 3)).astype("uint8"), np.arange(20) % 2
+    pixels, labels = (
+        np.random.RandomState(0).randint(0, 256, (20, 8, 8, 3)).astype("uint8"),
+        np.arange(20) % 2,
+    )
     model, folder = tiny(), tmp_path / "out"
     config, _ = plan_of(monkeypatch, model, sources.arrays(pixels, labels), folder, steps=2)
     test, training = sources.arrays(pixels, labels).split_by_class(0.1)
@@ -395,6 +496,11 @@ def test_other_data_are_another_run(tmp_path: Path, monkeypatch):
     for name in ("results.json", "model.keras"):
         (folder / name).write_text("finished")
     monkeypatch.setattr(module, "_result", lambda folder, training: "the old model")
-    assert module.finetune(model, sources.arrays(pixels, labels), folder, steps=2) == "the old model"
-    with pytest.raises(ValueError, match="The data have changed since the run in .*out was begun: arrays and arrays"):
+    assert (
+        module.finetune(model, sources.arrays(pixels, labels), folder, steps=2) == "the old model"
+    )
+    with pytest.raises(
+        ValueError,
+        match="The data have changed since the run in .*out was begun: arrays and arrays",
+    ):
         module.finetune(model, sources.arrays(255 - pixels, labels), folder, steps=2)

@@ -28,9 +28,17 @@ def order(**fields) -> Order:
         optimizer=OptimizerConfig(learning_rate=0.01),
         batch_size=64,
     )
-    standard = {"model": "ViT_B16", "weights": "imagenet21k", "data": Path("/d d"), "image_size": 384, "seed": 0}
+    standard = {
+        "model": "ViT_B16",
+        "weights": "imagenet21k",
+        "data": Path("/d d"),
+        "image_size": 384,
+        "seed": 0,
+    }
     standard |= {"settings": settings, "folder": Path("/o/it's")}
-    return Order(**{name: value for name, value in {**standard, **fields}.items() if name != "seed"})
+    return Order(
+        **{name: value for name, value in {**standard, **fields}.items() if name != "seed"}
+    )
 
 
 def test_the_command_of_a_model_of_a_file_has_its_pixels_and_no_weights():
@@ -44,8 +52,20 @@ def test_the_command_has_every_flag_and_quotes_what_shells_would_split():
     assert words[:4] == ["python", "-m", "keras_vit", "finetune"]
     flags = dict(word.removeprefix("--").split("=", 1) for word in words[4:])
     assert flags == {
-        **{"data": "/d d", "output": "/o/it's", "model": "ViT_B16", "weights": "imagenet21k", "image_size": "384"},
-        **{"steps": "500", "batch_size": "64", "learning_rate": "0.01", "seed": "0", "pixels": "-1..1"},
+        **{
+            "data": "/d d",
+            "output": "/o/it's",
+            "model": "ViT_B16",
+            "weights": "imagenet21k",
+            "image_size": "384",
+        },
+        **{
+            "steps": "500",
+            "batch_size": "64",
+            "learning_rate": "0.01",
+            "seed": "0",
+            "pixels": "-1..1",
+        },
     }
     values = cli.flags.FlagValues()
     cli.COMMANDS["finetune"].define(values)
@@ -66,7 +86,15 @@ def test_what_was_left_out_is_named_once(tmp_path: Path):
 
 
 def test_a_model_that_cannot_be_saved_whole_leaves_the_old_one(tmp_path: Path, monkeypatch):
-    row = replace(VIT_VARIANTS["ViT_Ti16"], name="tiny", patch_size=8, width=16, depth=1, num_heads=2, mlp_dim=32)
+    row = replace(
+        VIT_VARIANTS["ViT_Ti16"],
+        name="tiny",
+        patch_size=8,
+        width=16,
+        depth=1,
+        num_heads=2,
+        mlp_dim=32,
+    )
     logits = with_new_head(keras_vit.application(row)(weights=None, input_shape=(16, 16, 3)), 16, 3)
     (tmp_path / "model.keras").write_text("old")
 
@@ -81,20 +109,36 @@ def test_a_model_that_cannot_be_saved_whole_leaves_the_old_one(tmp_path: Path, m
     assert (tmp_path / "model.keras").read_text() == "old"
 
 
-def test_the_python_in_the_report_names_the_three_best_best_first(tmp_path: Path, monkeypatch, capsys):
+def test_the_python_in_the_report_names_the_three_best_best_first(
+    tmp_path: Path, monkeypatch, capsys
+):
     """The code as it is printed, with a model that gives known probabilities."""
     given = np.array([[0.1, 0.4, 0.05, 0.25, 0.2]])
     (tmp_path / "classes.txt").write_text("a\nb\nc\nd\ne\n", encoding="utf-8")
-    code = next(block for block in Handover(order=order(folder=tmp_path), plan="")._uses() if "argsort" in block)
+    code = next(
+        block
+        for block in Handover(order=order(folder=tmp_path), plan="")._uses()
+        if "argsort" in block
+    )
     code = code.partition("```python\n")[2].removesuffix("```")
-    monkeypatch.setattr(keras.models, "load_model", lambda path: SimpleNamespace(predict=lambda images: given))
+    monkeypatch.setattr(
+        keras.models, "load_model", lambda path: SimpleNamespace(predict=lambda images: given)
+    )
     monkeypatch.setattr("keras_vit.predict.read_photo", lambda path, size: np.zeros((*size, 3)))
     exec(compile(code, "report", "exec"), {})
     assert capsys.readouterr().out.split("\n")[:3] == ["40.0%  b", "25.0%  d", "20.0%  e"]
 
 
 def test_the_saved_model_is_the_softmax_of_the_logits(tmp_path: Path):
-    row = replace(VIT_VARIANTS["ViT_Ti16"], name="tiny", patch_size=8, width=16, depth=1, num_heads=2, mlp_dim=32)
+    row = replace(
+        VIT_VARIANTS["ViT_Ti16"],
+        name="tiny",
+        patch_size=8,
+        width=16,
+        depth=1,
+        num_heads=2,
+        mlp_dim=32,
+    )
     logits = with_new_head(keras_vit.application(row)(weights=None, input_shape=(16, 16, 3)), 16, 3)
     logits.get_layer("predictions").kernel.assign(np.random.default_rng(0).normal(size=(16, 3)))
     save_model(logits, tmp_path / "model.keras")

@@ -1,4 +1,6 @@
-"""N devices are one: the same thirty steps on one device, replicas, workers, micro-batches, with rematerialization."""
+"""N devices are one: the same thirty steps on one device, replicas, workers, micro-batches, with
+rematerialization.
+"""
 
 import os
 import subprocess
@@ -28,7 +30,9 @@ pytestmark = pytest.mark.tensorflow
 SCRIPT = Path(__file__).parent / "thirty_steps.py"
 
 
-def start(output: Path, *arguments: str, backend: str = "tensorflow", **environment: str) -> subprocess.Popen:
+def start(
+    output: Path, *arguments: str, backend: str = "tensorflow", **environment: str
+) -> subprocess.Popen:
     env = {**os.environ, "KERAS_BACKEND": backend, **environment}
     command = [sys.executable, str(SCRIPT), str(output), *arguments]
     return warm.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -39,7 +43,9 @@ def finish(*processes: subprocess.Popen) -> None:
     assert [process.returncode for process in processes] == [0] * len(processes), outputs[0][-3000:]
 
 
-def thirty_steps(folder: Path, *arguments: str, backend: str = "tensorflow", **environment: str) -> dict:
+def thirty_steps(
+    folder: Path, *arguments: str, backend: str = "tensorflow", **environment: str
+) -> dict:
     output = folder / f"{backend}-{'-'.join(arguments)}.npz"
     finish(start(output, *arguments, backend=backend, **environment))
     return dict(np.load(output))
@@ -57,7 +63,8 @@ def on_one_device(folder: Path) -> dict:
 
 def check_same(found: dict, expected: dict, tolerance: float) -> None:
     assert found.keys() == expected.keys()
-    assert expected["losses"][-1, 0] < expected["losses"][0, 0]  # it learned, so there was something to differ in
+    # it learned, so there was something to differ in
+    assert expected["losses"][-1, 0] < expected["losses"][0, 0]
     for name, values in expected.items():
         error = np.abs(found[name] - values).max() / max(np.abs(values).max(), 1e-12)
         assert error <= tolerance, (name, error)
@@ -65,9 +72,16 @@ def check_same(found: dict, expected: dict, tolerance: float) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("mirrored", "2"), pytest.param(("mirrored", "4"), marks=pytest.mark.slow), ("accumulation",), ("remat",)],
+    [
+        ("mirrored", "2"),
+        pytest.param(("mirrored", "4"), marks=pytest.mark.slow),
+        ("accumulation",),
+        ("remat",),
+    ],
 )
-def test_replicas_accumulation_and_remat_equal_one_device(folder: Path, on_one_device: dict, arguments: tuple):
+def test_replicas_accumulation_and_remat_equal_one_device(
+    folder: Path, on_one_device: dict, arguments: tuple
+):
     check_same(thirty_steps(folder, *arguments), on_one_device, 1e-5)
 
 
@@ -76,7 +90,9 @@ def test_two_workers_equal_one_device(folder: Path, on_one_device: dict):
     workers = ", ".join(f'"127.0.0.1:{port}"' for port in free_ports(2))
     config = '{"cluster": {"worker": [%s]}, "task": {"type": "worker", "index": %d}}'
     output = folder / "workers.npz"
-    finish(*(start(output, "multi_worker", TF_CONFIG=config % (workers, index)) for index in range(2)))
+    finish(
+        *(start(output, "multi_worker", TF_CONFIG=config % (workers, index)) for index in range(2))
+    )
     check_same(dict(np.load(output)), on_one_device, 1e-5)
 
 
@@ -111,7 +127,9 @@ def test_two_jax_processes_equal_one(folder: Path, on_jax: dict):
 
 @pytest.mark.parametrize("backend", ["tensorflow", pytest.param("jax", marks=pytest.mark.slow)])
 def test_float16_scales_its_loss_and_learns(folder: Path, backend: str):
-    found = thirty_steps(folder, "mirrored", "2", backend=backend, PRECISION="mixed_float16", DROPOUT="0.1")
+    found = thirty_steps(
+        folder, "mirrored", "2", backend=backend, PRECISION="mixed_float16", DROPOUT="0.1"
+    )
     assert np.isfinite(found["losses"][:, 0]).all()
     assert found["losses"][-5:, 0].mean() < found["losses"][:5, 0].mean() - 0.1
 
@@ -126,7 +144,9 @@ def data(num_batches: int = 8, batch_size: int = 16) -> tuple[np.ndarray, np.nda
 
 
 def tiny(row, seed: int = 0, **options) -> keras.Model:
-    return with_random_weights(vision_transformer(row, keras.Input((32, 32, 3)), classes=10, **options), seed)
+    return with_random_weights(
+        vision_transformer(row, keras.Input((32, 32, 3)), classes=10, **options), seed
+    )
 
 
 def with_random_weights(model: keras.Model, seed: int = 0) -> keras.Model:
@@ -138,27 +158,44 @@ def with_random_weights(model: keras.Model, seed: int = 0) -> keras.Model:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["vit", "hybrid", "bit", "resnet", "axial_resnet"])
-def test_two_replicas_give_the_bits_of_two_micro_batches(tiny_vit, tiny_resnet, two_replicas, kind: str):
+def test_two_replicas_give_the_bits_of_two_micro_batches(
+    tiny_vit, tiny_resnet, two_replicas, kind: str
+):
     """Of a convolutional model too, where Adam makes large differences of any rounding.
 
-    One operation after the other: in graphs, TensorFlow fuses others inside the loop over micro-batches than outside.
+    One operation after the other: in graphs, TensorFlow fuses others inside the loop over
+        micro-batches than outside.
     """
     rows = {"bit": "BiT_R50x1", "resnet": "ResNet50x1", "axial_resnet": "AxialResNet50"}
     stem = tiny_resnet(RESNET_VARIANTS["ResNet50x1"])
     images, labels = data(2)
 
-    def weights(strategy: tf.distribute.Strategy, num_replicas: int, accumulation_steps: int) -> list[np.ndarray]:
+    def weights(
+        strategy: tf.distribute.Strategy, num_replicas: int, accumulation_steps: int
+    ) -> list[np.ndarray]:
         with strategy.scope():
             if kind in rows:
                 row = tiny_resnet(RESNET_VARIANTS[rows[kind]])
                 model = with_random_weights(resnet(row, keras.Input((32, 32, 3)), classes=10))
             else:
-                model = tiny(replace(tiny_vit, patch_size=1, stem=stem) if kind == "hybrid" else tiny_vit)
+                model = tiny(
+                    replace(tiny_vit, patch_size=1, stem=stem) if kind == "hybrid" else tiny_vit
+                )
             config = OptimizerConfig(learning_rate=1e-2, schedule="constant", weight_decay=0.1)
-            options = {"num_replicas": num_replicas, "accumulation_steps": accumulation_steps, "run_eagerly": True}
-            learner = make_learner(model, make_optimizer(config, model, 2), batch_rows=16, clip_norm=1.0, **options)
-        batches = tf.data.Dataset.from_tensor_slices((images, labels, np.ones(len(images), "float32")))
-        batches = strategy.distribute_datasets_from_function(lambda _: batches.batch(16 // num_replicas))
+            options = {
+                "num_replicas": num_replicas,
+                "accumulation_steps": accumulation_steps,
+                "run_eagerly": True,
+            }
+            learner = make_learner(
+                model, make_optimizer(config, model, 2), batch_rows=16, clip_norm=1.0, **options
+            )
+        batches = tf.data.Dataset.from_tensor_slices(
+            (images, labels, np.ones(len(images), "float32"))
+        )
+        batches = strategy.distribute_datasets_from_function(
+            lambda _: batches.batch(16 // num_replicas)
+        )
         learner.fit(batches, steps_per_epoch=2, verbose=0, shuffle=False)
         return [np.array(variable) for variable in model.trainable_variables]
 
@@ -169,7 +206,9 @@ def test_two_replicas_give_the_bits_of_two_micro_batches(tiny_vit, tiny_resnet, 
 
 @pytest.mark.slow
 def test_plain_keras_clips_each_replica(tiny_vit, two_replicas):
-    """Why the step is ours. When this fails, Keras is mended, and the step may become Keras's again."""
+    """Why the step is ours. When this fails, Keras is mended, and the step may become Keras's
+    again.
+    """
     images, labels = data()
 
     def weights(strategy: tf.distribute.Strategy) -> list[np.ndarray]:
@@ -197,7 +236,9 @@ def test_replicas_draw_their_own_dropout_masks(tiny_vit, two_replicas):
     def logits():
         from keras_vit.train.tensorflow_step import _with_own_masks
 
-        return two_replicas.run(lambda: _with_own_masks(learner, lambda: learner(image, training=True)))
+        return two_replicas.run(
+            lambda: _with_own_masks(learner, lambda: learner(image, training=True))
+        )
 
     first, second = (value.numpy() for value in two_replicas.experimental_local_results(logits()))
     assert np.abs(first - second).max() > 1e-3
@@ -215,7 +256,11 @@ def test_replicas_draw_their_own_dropout_masks(tiny_vit, two_replicas):
     ],
 )
 def test_remat_gives_the_same_gradients(tiny_vit, dropout_rate: float, axial: bool):
-    model = tiny(replace(tiny_vit, axial=axial), dropout_rate=dropout_rate, stochastic_depth_rate=dropout_rate)
+    model = tiny(
+        replace(tiny_vit, axial=axial),
+        dropout_rate=dropout_rate,
+        stochastic_depth_rate=dropout_rate,
+    )
     images, labels = data(1)
     before = [variable.numpy() for variable in model.non_trainable_variables]
 
@@ -229,12 +274,16 @@ def test_remat_gives_the_same_gradients(tiny_vit, dropout_rate: float, axial: bo
                 loss = tf.reduce_mean(softmax_cross_entropy(labels, which(images, training=True)))
             return tape.gradient(loss, [variable.value for variable in model.trainable_variables])
 
-        return [g.numpy() for g in compute()], [variable.numpy() for variable in model.non_trainable_variables]
+        return [g.numpy() for g in compute()], [
+            variable.numpy() for variable in model.non_trainable_variables
+        ]
 
     plain, seeds = gradients(model)
     again, seeds_again = gradients(rematerialize(model))
     largest = max(np.abs(a).max() for a in plain)
-    for a, b in zip(plain, again, strict=True):  # a key's bias has the gradient 0: what is there is others' rounding
+    for a, b in zip(
+        plain, again, strict=True
+    ):  # a key's bias has the gradient 0: what is there is others' rounding
         np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-6 * np.abs(a).max() + 1e-7 * largest)
     for a, b in zip(seeds, seeds_again, strict=True):
         assert (a == b).all()
@@ -246,7 +295,9 @@ def loss_scale_at_rest(row, strategy: tf.distribute.Strategy) -> float:
     num_replicas = strategy.num_replicas_in_sync
     with strategy.scope():
         model = tiny(row)
-        optimizer = make_optimizer(OptimizerConfig(name="momentum", learning_rate=0.0), model, 40, loss_scaling=True)
+        optimizer = make_optimizer(
+            OptimizerConfig(name="momentum", learning_rate=0.0), model, 40, loss_scaling=True
+        )
         learner = make_learner(model, optimizer, batch_rows=8, num_replicas=num_replicas)
     optimizer.loss_scale.assign(2.0**28)
     batches = tf.data.Dataset.from_tensor_slices((images, labels, np.ones(8, "float32")))
@@ -269,7 +320,9 @@ def test_an_example_of_weight_0_is_not_there(tiny_vit):
 
     def trained(rows: int, weights: list[float]) -> list[np.ndarray]:
         model = tiny(tiny_vit)
-        learner = make_learner(model, make_optimizer(OptimizerConfig(), model, 10), batch_rows=rows, clip_norm=1.0)
+        learner = make_learner(
+            model, make_optimizer(OptimizerConfig(), model, 10), batch_rows=rows, clip_norm=1.0
+        )
         learner.train_on_batch(images[:rows], labels[:rows], np.array(weights, "float32"))
         return [np.array(variable) for variable in model.trainable_variables]
 
@@ -278,7 +331,9 @@ def test_an_example_of_weight_0_is_not_there(tiny_vit):
 
 
 def test_what_a_batch_gave_is_counted_over_its_examples_alone():
-    """Of a step and of an evaluation: weight 0 is filling; the last rows would change every mean."""
+    """Of a step and of an evaluation: weight 0 is filling; the last rows would change every
+    mean.
+    """
     images = keras.Input((2,))
     model = keras.Model(images, keras.layers.Dense(2, name="predictions")(images))
     kernel = np.array([[1.0, 0.0], [0.0, 1.0]], "float32")
@@ -296,8 +351,12 @@ def test_what_a_batch_gave_is_counted_over_its_examples_alone():
     for clip_norm in (None, 0.1):
         model.set_weights([kernel, np.zeros(2, "float32")])
         config = OptimizerConfig(name="sgd", learning_rate=1.0, schedule="constant")
-        learner = make_learner(model, make_optimizer(config, model, 9), batch_rows=4, clip_norm=clip_norm)
-        evaluated = learner.evaluate(rows, labels, sample_weight=weights, verbose=0, return_dict=True)
+        learner = make_learner(
+            model, make_optimizer(config, model, 9), batch_rows=4, clip_norm=clip_norm
+        )
+        evaluated = learner.evaluate(
+            rows, labels, sample_weight=weights, verbose=0, return_dict=True
+        )
         assert evaluated == pytest.approx({**expected, "examples": 3}, rel=1e-5)
         logs = learner.train_on_batch(rows, labels, weights, return_dict=True)
         assert {name: float(logs[name]) for name in expected} == pytest.approx(expected, rel=1e-5)
@@ -309,7 +368,9 @@ def test_what_a_batch_gave_is_counted_over_its_examples_alone():
 
 def test_a_gradient_that_is_short_enough_is_not_made_longer():
     images = keras.Input((1,))
-    model = keras.Model(images, keras.layers.Dense(2, name="predictions", kernel_initializer="zeros")(images))
+    model = keras.Model(
+        images, keras.layers.Dense(2, name="predictions", kernel_initializer="zeros")(images)
+    )
     config = OptimizerConfig(name="sgd", learning_rate=1.0, schedule="constant")
     learner = make_learner(model, make_optimizer(config, model, 9), batch_rows=1, clip_norm=5.0)
     learner.train_on_batch(np.ones((1, 1), "float32"), np.array([0]), np.ones(1, "float32"))
@@ -319,12 +380,17 @@ def test_a_gradient_that_is_short_enough_is_not_made_longer():
 def test_evaluation_draws_nothing():
     images = keras.Input((4,))
     dropped = keras.layers.Dropout(0.5)(images)
-    model = keras.Model(images, keras.layers.Dense(2, name="predictions", kernel_initializer="ones")(dropped))
+    model = keras.Model(
+        images, keras.layers.Dense(2, name="predictions", kernel_initializer="ones")(dropped)
+    )
     learner = make_learner(model, make_optimizer(OptimizerConfig(), model, 1), batch_rows=8)
     model.get_layer("predictions").kernel.assign(np.array([[1.0, -1.0]] * 4))
     rows, labels = np.ones((8, 4), "float32"), np.zeros(8, int)
-    found = learner.evaluate(rows, labels, sample_weight=np.ones(8, "float32"), verbose=0, return_dict=True)
-    assert found["loss"] == pytest.approx(np.log1p(np.exp(-8.0)), rel=1e-4)  # logits 4 and -4 of each
+    found = learner.evaluate(
+        rows, labels, sample_weight=np.ones(8, "float32"), verbose=0, return_dict=True
+    )
+    # logits 4 and -4 of each
+    assert found["loss"] == pytest.approx(np.log1p(np.exp(-8.0)), rel=1e-4)
 
 
 def test_pixels_are_scaled_as_the_models_expect():
@@ -362,8 +428,12 @@ def test_accumulation_compiles_under_xla(tiny_vit):
     found = []
     for options in ({"accumulation_steps": 2, "jit_compile": True}, {"jit_compile": False}):
         model = tiny(tiny_vit)
-        learner = make_learner(model, make_optimizer(OptimizerConfig(), model, 10), batch_rows=8, **options)
-        found.append(learner.train_on_batch(images, labels, np.ones(8, "float32"), return_dict=True))
+        learner = make_learner(
+            model, make_optimizer(OptimizerConfig(), model, 10), batch_rows=8, **options
+        )
+        found.append(
+            learner.train_on_batch(images, labels, np.ones(8, "float32"), return_dict=True)
+        )
     assert found[0]["loss"] == pytest.approx(found[1]["loss"], rel=1e-5)
     assert found[0]["gradient_norm"] == pytest.approx(found[1]["gradient_norm"], rel=1e-4)
 
@@ -372,7 +442,9 @@ def test_accumulation_compiles_under_xla(tiny_vit):
 def test_what_is_frozen_stays_under_remat(tiny_vit, precision: str):
     keras.config.set_dtype_policy(precision)
     model = tiny(tiny_vit)
-    optimizer = make_optimizer(OptimizerConfig(learning_rate=0.1, frozen=("encoderblock_0/",)), model, 10)
+    optimizer = make_optimizer(
+        OptimizerConfig(learning_rate=0.1, frozen=("encoderblock_0/",)), model, 10
+    )
     before = [np.array(variable) for variable in model.non_trainable_variables]
     learner = make_learner(model, optimizer, batch_rows=4, remat=True)
     images, labels = data(1, 4)
@@ -386,7 +458,9 @@ def test_what_is_frozen_stays_under_remat(tiny_vit, precision: str):
 def test_what_does_not_divide_is_said(tiny_vit):
     model = tiny(tiny_vit)
     optimizer = make_optimizer(OptimizerConfig(), model, 10)
-    with pytest.raises(ValueError, match="does not divide into 4 replicas with 1 micro-batches each. Pad it to 12"):
+    with pytest.raises(
+        ValueError, match="does not divide into 4 replicas with 1 micro-batches each. Pad it to 12"
+    ):
         make_learner(model, optimizer, batch_rows=10, num_replicas=4)
     with pytest.raises(ValueError, match="`loss` must be one of softmax, sigmoid"):
         classification("hinge")

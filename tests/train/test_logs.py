@@ -28,11 +28,15 @@ def steps_of(workdir: Path) -> list[int]:
 
 def events_of(workdir: Path, tag: str = "train/loss") -> list[tuple[int, float]]:
     """As TensorBoard reads them, without its own forgetting."""
-    events = event_accumulator.EventAccumulator(str(workdir / "tensorboard"), purge_orphaned_data=False)
+    events = event_accumulator.EventAccumulator(
+        str(workdir / "tensorboard"), purge_orphaned_data=False
+    )
     events.Reload()
     if tag not in events.Tags()["tensors"]:
         return []
-    return [(event.step, float(tf.make_ndarray(event.tensor_proto))) for event in events.Tensors(tag)]
+    return [
+        (event.step, float(tf.make_ndarray(event.tensor_proto))) for event in events.Tensors(tag)
+    ]
 
 
 def test_the_file_is_one_header_and_one_row_per_value(tmp_path: Path):
@@ -58,12 +62,17 @@ print(len(read_metrics(sys.argv[1])["train/loss"]), step)
 """
 
 
-@pytest.mark.parametrize("name_length", [1, 500])  # TensorBoard's file is full first, or metrics.csv
+# TensorBoard's file is full first, or metrics.csv
+@pytest.mark.parametrize("name_length", [1, 500])
 def test_a_full_disk_is_one_sentence_and_rows_before_it_are_whole(tmp_path: Path, name_length: int):
-    """A limit on the size of files fails as a full disk does: in the system call, after part of the bytes."""
+    """A limit on the size of files fails as a full disk does: in the system call, after part of the
+    bytes.
+    """
     limit = 4000 if name_length == 1 else 3000
     command = [sys.executable, "-c", FULL_DISK, str(tmp_path), str(limit), str(name_length)]
-    done = warm.run(command, env={**os.environ, "KERAS_BACKEND": "tensorflow"}, capture_output=True, text=True)
+    done = warm.run(
+        command, env={**os.environ, "KERAS_BACKEND": "tensorflow"}, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     failure, counts = done.stdout.splitlines()
     assert failure.startswith("OSError: ") and failure.endswith("File too large"), failure
@@ -78,7 +87,17 @@ def test_the_folder_is_made(tmp_path: Path):
 
 
 def test_floats_come_back_bit_for_bit(tmp_path: Path):
-    values = [0.1, 1 / 3, -0.0, 5e-324, 1.7976931348623157e308, 1e-5, 2**53 + 1.0, math.inf, -math.inf]
+    values = [
+        0.1,
+        1 / 3,
+        -0.0,
+        5e-324,
+        1.7976931348623157e308,
+        1e-5,
+        2**53 + 1.0,
+        math.inf,
+        -math.inf,
+    ]
     values += [float(value) for value in np.random.default_rng(0).normal(size=50)]
     with MetricsLog(tmp_path, resume_step=0) as log:
         for step, value in enumerate(values):
@@ -110,7 +129,9 @@ def test_a_row_is_on_disk_before_the_log_is_closed(tmp_path: Path):
 
 
 def test_a_kill_at_any_byte_loses_at_most_the_line_it_hit(tmp_path: Path):
-    whole = "step,metric,value\n5,a/loss,1.25\n5,a/größe,2.5\n10,a/loss,nan\n10,a/größe,inf\n".encode()
+    whole = (
+        "step,metric,value\n5,a/loss,1.25\n5,a/größe,2.5\n10,a/loss,nan\n10,a/größe,inf\n".encode()
+    )
     for length in range(len(whole) + 1):
         (tmp_path / "metrics.csv").write_bytes(whole[:length])
         rows = sum(len(curve) for curve in read_metrics(tmp_path).values())
@@ -166,7 +187,8 @@ def test_the_times_of_earlier_events_are_kept(tmp_path: Path):
 def test_events_cut_by_a_kill_are_read_up_to_the_cut(tmp_path: Path):
     write_steps(tmp_path, [10, 20, 30])
     [path] = (tmp_path / "tensorboard").glob("*.tfevents.*")
-    os.truncate(path, path.stat().st_size - 5)  # within the last record, the validation loss of step 30
+    # within the last record, the validation loss of step 30
+    os.truncate(path, path.stat().st_size - 5)
     write_steps(tmp_path, [40], resume_step=30)
     assert [step for step, _ in sorted(events_of(tmp_path))] == [10, 20, 30, 40]
     assert [step for step, _ in sorted(events_of(tmp_path, "validation/loss"))] == [10, 20, 40]
@@ -208,7 +230,10 @@ def test_the_table_of_somebody_else_is_not_touched(tmp_path: Path):
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match=f"Cannot write to {tmp_path}/file/run: Not a directory. Choose another folder"):
+    with pytest.raises(
+        OSError,
+        match=f"Cannot write to {tmp_path}/file/run: Not a directory. Choose another folder",
+    ):
         MetricsLog(tmp_path / "file" / "run", resume_step=0)
 
 

@@ -102,7 +102,9 @@ def test_ten_kills_change_no_bit(tmp_path: Path, uninterrupted: str):
 
 
 @pytest.mark.slow
-def test_a_jax_run_that_is_stopped_changes_no_bit(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory):
+def test_a_jax_run_that_is_stopped_changes_no_bit(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+):
     jax = {"KERAS_BACKEND": "jax"}
     whole = sha256(start(tmp_path_factory.mktemp("whole"), "30", **jax))
     process = start(tmp_path, "30", **jax)
@@ -127,7 +129,10 @@ def test_sigterm_saves_and_exits_with_its_own_code(tmp_path: Path, uninterrupted
 
 def start_workers(*workdirs: Path, steps: int = 150) -> list[subprocess.Popen]:
     cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(len(workdirs))]}
-    configs = [{"cluster": cluster, "task": {"type": "worker", "index": index}} for index in range(len(workdirs))]
+    configs = [
+        {"cluster": cluster, "task": {"type": "worker", "index": index}}
+        for index in range(len(workdirs))
+    ]
     return [
         start(workdir, str(steps), TF_CONFIG=json.dumps(config), KIND="multi_worker")
         for workdir, config in zip(workdirs, configs, strict=True)
@@ -149,7 +154,8 @@ def test_a_killed_worker_changes_no_bit(tmp_path: Path, two_workers: list[str], 
     workers[victim].send_signal(signal.SIGKILL)
     workers[victim].communicate()
     try:
-        output = workers[1 - victim].communicate(timeout=20)[0]  # it may notice, or wait for the other for ever
+        # it may notice, or wait for the other for ever
+        output = workers[1 - victim].communicate(timeout=20)[0]
         assert workers[1 - victim].returncode
         assert "another worker of this run cannot be reached any more" in output, output[-3000:]
     except subprocess.TimeoutExpired:
@@ -170,7 +176,9 @@ def test_a_worker_that_is_asked_to_stop_stops_all_after_the_same_step(tmp_path: 
     # One that does not see the checkpoint of the others would train another model beside them.
     workers = start_workers(tmp_path, tmp_path / "elsewhere")
     outputs = [worker.communicate(timeout=HUNG_SECONDS)[0] for worker in workers]
-    assert all("It must be one folder that all of them share" in output for output in outputs), outputs
+    assert all("It must be one folder that all of them share" in output for output in outputs), (
+        outputs
+    )
 
 
 # In one process from here on.
@@ -191,12 +199,15 @@ class Loop:
         keras.utils.set_random_seed(0)
         self.workdir = workdir
         images = keras.Input((16, 16, 3))
-        if row is None:  # linear, for what no model changes: traced in a tenth of the time; its dropout has a seed
+        # linear, for what no model changes: traced in a tenth of the time; its dropout has a seed
+        if row is None:
             dropped = keras.layers.Dropout(0.1)(keras.layers.Flatten()(images))
             self.model = keras.Model(images, keras.layers.Dense(10, name="predictions")(dropped))
         else:
             self.model = vision_transformer(row, images, classes=10, dropout_rate=0.1)
-        self.config = LoopConfig(**{"total_steps": 6, "log_every": 2, "checkpoint_every": 2, **loop})
+        self.config = LoopConfig(
+            **{"total_steps": 6, "log_every": 2, "checkpoint_every": 2, **loop}
+        )
         optimizer = make_optimizer(OptimizerConfig(average_momentum=0.9), self.model, 6)
         self.learner = make_learner(self.model, optimizer, batch_rows=8)
         self.source, self.unreadable = sources.digits("train"), None
@@ -230,7 +241,9 @@ def test_a_run_writes_what_it_measured(tmp_path):
     assert [step for step, _ in metrics["validation/accuracy"]] == [3, 6]
     assert results["validation/examples"] == 360 and results["mine/answer"] == 42
     assert all(0 <= value <= 1 for _, value in metrics["train/input_bound"])
-    assert all(value > 0 for _, value in metrics["train/images_per_second"] + metrics["train/memory_gb"])
+    assert all(
+        value > 0 for _, value in metrics["train/images_per_second"] + metrics["train/memory_gb"]
+    )
     assert Checkpoints(tmp_path).steps() == [4, 6]
 
 
@@ -269,8 +282,12 @@ def test_a_stop_does_not_wait_for_an_evaluation(tmp_path):
                 os.kill(os.getpid(), signal.SIGTERM)
             return batch
 
-        counted = batches.map(lambda *batch: tf.py_function(stop, batch, [part.dtype for part in batch]))
-        shaped = counted.map(lambda *b: tuple(tf.ensure_shape(x, s) for x, s in zip(b, shapes, strict=True)))
+        counted = batches.map(
+            lambda *batch: tf.py_function(stop, batch, [part.dtype for part in batch])
+        )
+        shaped = counted.map(
+            lambda *b: tuple(tf.ensure_shape(x, s) for x, s in zip(b, shapes, strict=True))
+        )
         return shaped.prefetch(0)
 
     shapes = [(10, 16, 16, 3), (10,), (10,)]
@@ -316,7 +333,9 @@ def test_not_a_number_names_the_step_and_the_last_good_checkpoint(tmp_path):
         return batches(first_step, stamp).enumerate().map(poison)
 
     loop.batches = poisoned
-    with pytest.raises(Diverged, match=r"Step 5: the loss is nan.*Last good checkpoint: .*0000000004"):
+    with pytest.raises(
+        Diverged, match=r"Step 5: the loss is nan.*Last good checkpoint: .*0000000004"
+    ):
         loop.run()
     assert Checkpoints(tmp_path).steps() == [2, 4]
 
@@ -325,7 +344,9 @@ def in_float16(loop: "Loop", row) -> "Loop":
     """The same loop with a loss scale."""
     keras.config.set_dtype_policy("mixed_float16")
     loop.model = vision_transformer(row, keras.Input((16, 16, 3)), classes=10)
-    loop.model.get_layer("predictions").kernel.assign(np.random.RandomState(0).normal(size=(16, 10)) * 0.1)
+    loop.model.get_layer("predictions").kernel.assign(
+        np.random.RandomState(0).normal(size=(16, 10)) * 0.1
+    )
     made = make_optimizer(OptimizerConfig(), loop.model, loop.config.total_steps, loss_scaling=True)
     loop.learner = make_learner(loop.model, made, batch_rows=8)
     return loop
@@ -347,7 +368,9 @@ def test_a_last_update_that_is_not_a_number_is_not_written(tmp_path):
     loop = Loop(tmp_path, total_steps=3, checkpoint_every=1)
     for rule in loop.learner.optimizer.rules.values():
         rule._learning_rate = InfiniteAtLast()
-    with pytest.raises(Diverged, match=r"Step 3: \d+ variables of the run hold NaN or infinity.*0000000002"):
+    with pytest.raises(
+        Diverged, match=r"Step 3: \d+ variables of the run hold NaN or infinity.*0000000002"
+    ):
         loop.run()
     assert Checkpoints(tmp_path).steps() == [1, 2]
     assert Checkpoints(tmp_path).latest().step == 2
@@ -359,7 +382,9 @@ def test_in_float16_a_loss_that_is_not_a_number_ends_the_run(tiny_vit, tmp_path)
     batches = loop.batches
 
     def poisoned(first_step, stamp):
-        return batches(first_step, stamp).map(lambda images, *rest: (tf.cast(images, tf.float32) * np.nan, *rest))
+        return batches(first_step, stamp).map(
+            lambda images, *rest: (tf.cast(images, tf.float32) * np.nan, *rest)
+        )
 
     loop.batches = poisoned
     with pytest.raises(Diverged, match="Step 1: the loss is nan.*Last good checkpoint: none yet"):
@@ -371,11 +396,14 @@ def test_in_float16_gradients_may_overflow_until_the_loss_scale_is_1(tiny_vit, t
     loop = in_float16(Loop(tmp_path, total_steps=12), tiny_vit)
     loop.learner.optimizer.loss_scale.assign(2.0**20)
     loop.run()
-    assert 2.0**10 < float(loop.learner.optimizer.loss_scale.numpy()) < 2.0**20  # halved, and not in every step
+    # halved, and not in every step
+    assert 2.0**10 < float(loop.learner.optimizer.loss_scale.numpy()) < 2.0**20
     assert "inf" not in written(tmp_path) and "nan" not in written(tmp_path)
     loop = in_float16(Loop(tmp_path / "never", total_steps=3), tiny_vit)
     loop.learner.optimizer.loss_scale.assign(2.0**60)
-    with pytest.raises(Diverged, match="the gradient of every step overflowed, so no weight was ever updated"):
+    with pytest.raises(
+        Diverged, match="the gradient of every step overflowed, so no weight was ever updated"
+    ):
         loop.run()
     assert Checkpoints(tmp_path / "never").steps() == [2]
 
@@ -400,7 +428,11 @@ def test_no_image_is_no_result(tmp_path, count):
     loop = Loop(tmp_path / "run", total_steps=2, checkpoint_every=0, log_every=1)
     loop.source = nothing_readable(tmp_path / "data", count)
     loop.unreadable = Unreadable(loop.source)
-    message = "4 of the 4 images of .* could not be read" if count == 4 else "No image of the 2 batches of this run"
+    message = (
+        "4 of the 4 images of .* could not be read"
+        if count == 4
+        else "No image of the 2 batches of this run"
+    )
     with pytest.raises(ValueError, match=message), named(loop.unreadable):
         loop.run()
     assert "train/loss" not in written(tmp_path / "run")
@@ -413,7 +445,9 @@ def test_no_validation_image_is_no_result(tmp_path):
     bad = Unreadable(source)
     with pytest.raises(ValueError, match="4 of the 4 images of .* could not be read"), named(bad):
         Loop(tmp_path / "run").run(
-            validation=lambda: pipeline.evaluation_batches(source, resized, batch_size=2, unreadable=bad)
+            validation=lambda: pipeline.evaluation_batches(
+                source, resized, batch_size=2, unreadable=bad
+            )
         )
     assert "validation" not in written(tmp_path / "run")
 
@@ -426,7 +460,8 @@ def test_rows_after_a_stop_are_those_of_a_run_that_was_not_stopped(tmp_path):
         raise InterruptedError
 
     Loop(tmp_path / "whole", log_every=3).run()
-    with pytest.raises(InterruptedError):  # after step 5; there is a row of step 3, and a checkpoint of step 4
+    # after step 5; there is a row of step 3, and a checkpoint of step 4
+    with pytest.raises(InterruptedError):
         Loop(tmp_path / "stopped", log_every=3, evaluate_every=5).run(evaluators={"mine": end})
     assert Checkpoints(tmp_path / "stopped").steps()[-1] == 4
     Loop(tmp_path / "stopped", log_every=3).run()
@@ -448,7 +483,9 @@ def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
 
     full.calls = 0
     monkeypatch.setattr(np, "savez", full)
-    with pytest.raises(OSError, match="Step 6: no checkpoint could be written.*No space left.*make room"):
+    with pytest.raises(
+        OSError, match="Step 6: no checkpoint could be written.*No space left.*make room"
+    ):
         loop.run()
     monkeypatch.undo()
     assert Checkpoints(tmp_path).steps() == [2]
@@ -471,7 +508,11 @@ def test_a_file_in_place_of_the_folder_is_an_error(tmp_path):
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"total_steps": 0}, "`total_steps` = 0"), ({"log_every": 0}, "`log_every` = 0"), ({"evaluate_every": -1}, "-1")],
+    [
+        ({"total_steps": 0}, "`total_steps` = 0"),
+        ({"log_every": 0}, "`log_every` = 0"),
+        ({"evaluate_every": -1}, "-1"),
+    ],
 )
 def test_bad_lengths_are_named(options, message):
     with pytest.raises(ValueError, match=message):
@@ -491,7 +532,9 @@ def test_a_row_is_the_mean_of_the_steps_since_the_row_before(tmp_path, monkeypat
         expected = {2: (each[1] + each[2]) / 2, 4: (each[3] + each[4]) / 2, 5: each[5]}
         assert some == pytest.approx(expected, rel=1e-5)
     # 8 images in half a second.
-    assert rows_of(tmp_path / "some", "train/images_per_second") == pytest.approx({2: 16, 4: 16, 5: 16})
+    assert rows_of(tmp_path / "some", "train/images_per_second") == pytest.approx(
+        {2: 16, 4: 16, 5: 16}
+    )
     # The schedule counts updates from 0, the log from 1; the run has six, as in `Loop`.
     cosine = {step: 1e-3 * 0.5 * (1 + np.cos(np.pi * (step - 1) / 6)) for step in range(1, 6)}
     assert rows_of(tmp_path / "each", "train/learning_rate") == pytest.approx(cosine, rel=1e-5)
@@ -501,19 +544,25 @@ def test_averages_are_evaluated_and_the_weights_are_as_before(tmp_path):
     loop, seen = Loop(tmp_path, evaluate_every=0), []
 
     def look(model: keras.Model) -> dict[str, float]:
-        seen.append(([value.copy() for value in model.get_weights()], [v.numpy() for v in loop.averages]))
+        seen.append(
+            ([value.copy() for value in model.get_weights()], [v.numpy() for v in loop.averages])
+        )
         return {"looked": 1.0}
 
     loop.averages = loop.learner.optimizer.averages
     loop.run(evaluators={"mine": look})
     [(evaluated, averages)] = seen  # at the end, and only there
     weights = [variable.numpy() for variable in loop.model.trainable_variables]
-    assert len(averages) == len(weights) and any((a != w).any() for a, w in zip(averages, weights, strict=True))
+    assert len(averages) == len(weights) and any(
+        (a != w).any() for a, w in zip(averages, weights, strict=True)
+    )
     for average in averages:
         assert any(value.shape == average.shape and (value == average).all() for value in evaluated)
     stored = Checkpoints(tmp_path).latest().state
     for number, variable in enumerate(loop.model.trainable_variables):
-        name = next(name for name in stored if name.startswith("weights/") and name.endswith(variable.path))
+        name = next(
+            name for name in stored if name.startswith("weights/") and name.endswith(variable.path)
+        )
         assert (stored[name] == weights[number]).all()
 
 
@@ -521,7 +570,10 @@ def test_a_checkpoint_has_the_metrics_of_its_own_step(tmp_path):
     options = {"evaluate_every": 4, "checkpoint_every": 2, "keep_checkpoints": 9}
     Loop(tmp_path, **options).run(evaluators={"mine": lambda model: {"answer": 42.0}})
     folder = tmp_path / "checkpoints"
-    found = {int(path.parent.name): json.loads(path.read_text())["metrics"] for path in folder.glob("*/state.json")}
+    found = {
+        int(path.parent.name): json.loads(path.read_text())["metrics"]
+        for path in folder.glob("*/state.json")
+    }
     assert found == {2: {}, 4: {"mine/answer": 42.0}, 6: {"mine/answer": 42.0}}
 
 
@@ -537,7 +589,9 @@ def test_going_on_sets_aside_what_is_newer(tmp_path):
     newest = tmp_path / "checkpoints" / "0000000006" / "state.json"
     newest.write_text("{")
     Loop(tmp_path, keep_checkpoints=9, total_steps=4).run()
-    assert Checkpoints(tmp_path).steps() == [2, 4] and newest.parent.with_suffix(".damaged").is_dir()
+    assert (
+        Checkpoints(tmp_path).steps() == [2, 4] and newest.parent.with_suffix(".damaged").is_dir()
+    )
 
 
 def test_a_second_signal_is_not_caught():
@@ -556,7 +610,9 @@ def test_a_second_signal_is_not_caught():
 class Between:
     """What `_Run` reads of the rest: nothing is trained."""
 
-    def __init__(self, workdir: Path, devices: Devices, loss_scale: float | None = None, start: int = 0):
+    def __init__(
+        self, workdir: Path, devices: Devices, loss_scale: float | None = None, start: int = 0
+    ):
         learner = SimpleNamespace(optimizer=SimpleNamespace(loss_scale=loss_scale))
         checkpoints = Checkpoints(workdir, is_writer=devices.is_chief)
         config = LoopConfig(total_steps=1000)
@@ -583,7 +639,10 @@ def test_workers_leave_after_a_step_that_none_has_begun(tmp_path):
     (tmp_path / "stop").touch()
     (tmp_path / "stop_after").write_text("1")  # of an earlier part of the run
     chief, other = (
-        Between(tmp_path, Devices(kind="multi_worker", num_replicas=2, num_workers=2, worker_index=index))
+        Between(
+            tmp_path,
+            Devices(kind="multi_worker", num_replicas=2, num_workers=2, worker_index=index),
+        )
         for index in range(2)
     )
     assert not chief.stops_at(1) and not other.stops_at(1)
@@ -598,13 +657,19 @@ def test_workers_leave_after_a_step_that_none_has_begun(tmp_path):
 
 def test_how_often_things_happen_by_default():
     config = LoopConfig(total_steps=1)
-    assert (config.log_every, config.evaluate_every, config.checkpoint_every, config.keep_checkpoints) == (
+    assert (
+        config.log_every,
+        config.evaluate_every,
+        config.checkpoint_every,
+        config.keep_checkpoints,
+    ) == (
         50,
         0,
         1000,
         2,
     )
-    assert config.best_metric == "validation/accuracy" and EXIT_STOPPED == 75  # EX_TEMPFAIL of sysexits.h
+    # EX_TEMPFAIL of sysexits.h
+    assert config.best_metric == "validation/accuracy" and EXIT_STOPPED == 75
 
 
 @pytest.mark.slow
@@ -629,15 +694,23 @@ def test_evaluation_counts_each_image_once(tiny_vit, two_replicas, tmp_path):
                 num_replicas=devices.num_replicas,
             )
         for count in (1, 3, 33, 10_000):
-            source = sources.arrays(images[:count], labels[:count], class_names=list(map(str, range(10))))
+            source = sources.arrays(
+                images[:count], labels[:count], class_names=list(map(str, range(10)))
+            )
             for batch_size in (1, 7, 128) if count < 10_000 else (128,):
                 rows = pipeline.padded_rows(min(batch_size, count), devices.num_replicas)
                 share = pipeline.Share(rows=rows, num_parts=devices.local_parts)
-                batches = pipeline.evaluation_batches(source, [], batch_size=batch_size, share=share)
+                batches = pipeline.evaluation_batches(
+                    source, [], batch_size=batch_size, share=share
+                )
                 steps = int(batches.cardinality()) // devices.local_parts
-                logs = learner.evaluate(devices.distribute(batches), steps=steps, verbose=0, return_dict=True)
+                logs = learner.evaluate(
+                    devices.distribute(batches), steps=steps, verbose=0, return_dict=True
+                )
                 found[devices.num_replicas, count, batch_size] = logs
-    logits = np.concatenate([model.predict(part / 127.5 - 1.0, verbose=0) for part in np.split(images, 10)])
+    logits = np.concatenate(
+        [model.predict(part / 127.5 - 1.0, verbose=0) for part in np.split(images, 10)]
+    )
     hits = logits.argmax(-1) == labels
     losses = np.log(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1)) + logits.max(-1)
     losses -= logits[np.arange(len(labels)), labels]

@@ -58,7 +58,8 @@ def test_softmax_of_a_hand_computed_example():
 
 
 def test_sigmoid_of_a_hand_computed_example():
-    # Odds of 1, 3 and 1/4, so that the classes have probabilities of 1/2, 3/4 and 1/5; the first two are there.
+    # Odds of 1, 3 and 1/4, so that the classes have probabilities of 1/2, 3/4 and 1/5; the first
+    # two are there.
     logits = np.log([[1.0, 3.0, 0.25]])
     expected = -math.log(1 / 2) - math.log(3 / 4) - math.log(4 / 5)
     found = numbers(sigmoid_cross_entropy(np.array([[1.0, 1.0, 0.0]]), logits))
@@ -68,7 +69,10 @@ def test_sigmoid_of_a_hand_computed_example():
 @BOTH
 def test_integers_equal_their_one_hot_targets(name):
     labels = np.array([3, 0, 6, 6])
-    given = [LOSSES[name](kind, some_logits(), label_smoothing=0.2) for kind in (labels, np.eye(7)[labels])]
+    given = [
+        LOSSES[name](kind, some_logits(), label_smoothing=0.2)
+        for kind in (labels, np.eye(7)[labels])
+    ]
     np.testing.assert_array_equal(*map(numbers, given))
     np.testing.assert_array_equal(
         *(numbers(LOSSES[name](labels.astype(kind), some_logits())) for kind in ("uint8", "int64"))
@@ -78,14 +82,18 @@ def test_integers_equal_their_one_hot_targets(name):
 @BOTH
 def test_a_batch_is_its_examples_one_by_one(name):
     whole = numbers(LOSSES[name](some_targets(), some_logits()))
-    parts = [numbers(LOSSES[name](some_targets()[i : i + 1], some_logits()[i : i + 1])) for i in range(4)]
+    parts = [
+        numbers(LOSSES[name](some_targets()[i : i + 1], some_logits()[i : i + 1])) for i in range(4)
+    ]
     assert whole.shape == (4,)
     np.testing.assert_allclose(whole, np.concatenate(parts), rtol=1e-6)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
 def test_softmax_smooths_as_keras_does(smoothing):
-    reference = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=smoothing, reduction=None)
+    reference = keras.losses.CategoricalCrossentropy(
+        from_logits=True, label_smoothing=smoothing, reduction=None
+    )
     np.testing.assert_allclose(
         numbers(softmax_cross_entropy(some_targets(), some_logits(), label_smoothing=smoothing)),
         numbers(reference(some_targets(), some_logits())),
@@ -104,7 +112,9 @@ def test_sigmoid_is_the_sum_of_what_keras_averages():
 
 def test_sigmoid_smooths_as_keras_does_where_the_definitions_meet():
     """Two classes: s / Y = s / 2."""
-    reference = keras.losses.BinaryCrossentropy(from_logits=True, label_smoothing=0.3, reduction=None)
+    reference = keras.losses.BinaryCrossentropy(
+        from_logits=True, label_smoothing=0.3, reduction=None
+    )
     targets, logits = some_targets(classes=2), some_logits(classes=2)
     np.testing.assert_allclose(
         numbers(sigmoid_cross_entropy(targets, logits, label_smoothing=0.3)),
@@ -116,7 +126,9 @@ def test_sigmoid_smooths_as_keras_does_where_the_definitions_meet():
 def test_sigmoid_spreads_the_share_over_all_classes():
     # s = 0.2 over four classes: the target 1 becomes 0.85, the target 0 becomes 0.05.
     smooth = numbers(sigmoid_cross_entropy(np.array([1]), some_logits(1, 4), label_smoothing=0.2))
-    by_hand = numbers(sigmoid_cross_entropy(np.array([[0.05, 0.85, 0.05, 0.05]]), some_logits(1, 4)))
+    by_hand = numbers(
+        sigmoid_cross_entropy(np.array([[0.05, 0.85, 0.05, 0.05]]), some_logits(1, 4))
+    )
     np.testing.assert_allclose(smooth, by_hand, rtol=1e-6)
 
 
@@ -135,7 +147,9 @@ def test_extreme_logits_have_a_finite_loss():
     np.testing.assert_allclose(numbers(softmax_cross_entropy(np.array([0]), logits)), [0.0])
     np.testing.assert_allclose(numbers(softmax_cross_entropy(np.array([1]), logits)), [2e4])
     np.testing.assert_allclose(numbers(sigmoid_cross_entropy(np.array([0]), logits)), [math.log(2)])
-    np.testing.assert_allclose(numbers(sigmoid_cross_entropy(np.array([1]), logits)), [2e4 + math.log(2)])
+    np.testing.assert_allclose(
+        numbers(sigmoid_cross_entropy(np.array([1]), logits)), [2e4 + math.log(2)]
+    )
 
 
 def test_a_sure_and_right_answer_keeps_its_small_loss():
@@ -147,7 +161,9 @@ def test_a_sure_and_right_answer_keeps_its_small_loss():
 @BOTH
 def test_the_gradient_is_probability_minus_target_at_every_size(name):
     """At 0 too, where a head begins and where a loss made of |x| and max(x, 0) has a kink."""
-    logits = np.array([[1e4, -1e4, 0.0], [0.0, 0.0, 0.0], [-1e4, -1e4, 1e4], [1.0, -2.0, 3.0]], "float32")
+    logits = np.array(
+        [[1e4, -1e4, 0.0], [0.0, 0.0, 0.0], [-1e4, -1e4, 1e4], [1.0, -2.0, 3.0]], "float32"
+    )
     labels = np.array([1, 2, 0, 0])
     exponents = np.exp(np.minimum(logits.astype("float64") - logits.max(axis=1, keepdims=True), 0))
     softmax = exponents / exponents.sum(axis=1, keepdims=True)
@@ -177,9 +193,13 @@ def test_compiled_as_in_the_open(name):
 
 
 @BOTH
-@pytest.mark.parametrize("labels", [np.zeros((4, 1)), np.zeros(4), np.zeros((4, 1), "int32"), np.zeros((4, 7, 1))])
+@pytest.mark.parametrize(
+    "labels", [np.zeros((4, 1)), np.zeros(4), np.zeros((4, 1), "int32"), np.zeros((4, 7, 1))]
+)
 def test_labels_that_do_not_fit_are_refused(name, labels):
-    with pytest.raises(ValueError, match=r"\(B,\) or targets of shape \(B, 7\).*logits of shape \(4, 7\)"):
+    with pytest.raises(
+        ValueError, match=r"\(B,\) or targets of shape \(B, 7\).*logits of shape \(4, 7\)"
+    ):
         LOSSES[name](labels, some_logits())
 
 
@@ -199,7 +219,8 @@ def test_the_bias_of_the_head_is_the_authors():
 def test_a_head_with_the_bias_expects_about_one_class():
     bias = default_head_bias("sigmoid", 1000)
     loss = numbers(sigmoid_cross_entropy(np.array([5]), np.full((1, 1000), bias)))
-    # One class that is there, at -ln(1/1001), and 999 that are not, at -ln(1000/1001): 6.909 + 0.999.
+    # One class that is there, at -ln(1/1001), and 999 that are not, at -ln(1000/1001): 6.909 +
+    # 0.999.
     np.testing.assert_allclose(loss, [7.9072554], rtol=1e-5)
 
 

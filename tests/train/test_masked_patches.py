@@ -1,4 +1,6 @@
-"""Masked patch prediction against NumPy: targets, what the loss sees, where it starts, and what fine-tuning takes."""
+"""Masked patch prediction against NumPy: targets, what the loss sees, where it starts, and what
+fine-tuning takes.
+"""
 
 import dataclasses
 import math
@@ -32,7 +34,9 @@ from keras_vit.train.optimizers import make_optimizer  # noqa: E402
 pytestmark = pytest.mark.tensorflow
 
 SIDE, SIZE = 8, 32
-IMAGES = np.random.RandomState(0).randint(0, 256, (5, 4, 4, 3)).repeat(8, 1).repeat(8, 2).astype("uint8")
+IMAGES = (
+    np.random.RandomState(0).randint(0, 256, (5, 4, 4, 3)).repeat(8, 1).repeat(8, 2).astype("uint8")
+)
 IMAGES = (IMAGES * 0.8 + np.random.RandomState(1).uniform(0, 51, (5, 32, 32, 3))).astype("uint8")
 PIXELS = IMAGES.astype("float32") / 127.5 - 1
 
@@ -43,13 +47,17 @@ def row(tiny_vit):
 
 
 def build(row, target: str = "mean_color", **options) -> keras.Model:
-    return masked_patch_model(row, SIZE, target, mask=MaskTokens(seed=0, name="mask_token"), **options)
+    return masked_patch_model(
+        row, SIZE, target, mask=MaskTokens(seed=0, name="mask_token"), **options
+    )
 
 
 def patches_by_hand() -> np.ndarray:
     """(B, N, P, P, 3), cut out one by one."""
     places = [(row, column) for row in range(0, SIZE, SIDE) for column in range(0, SIZE, SIDE)]
-    return np.stack([PIXELS[:, row : row + SIDE, column : column + SIDE] for row, column in places], axis=1)
+    return np.stack(
+        [PIXELS[:, row : row + SIDE, column : column + SIDE] for row, column in places], axis=1
+    )
 
 
 def class_by_hand(color: np.ndarray) -> int:
@@ -60,7 +68,9 @@ def class_by_hand(color: np.ndarray) -> int:
 
 def test_targets_equal_those_of_a_plain_loop(row):
     cut = patches_by_hand()
-    mean = [[class_by_hand(patch.mean((0, 1), dtype="float64")) for patch in image] for image in cut]
+    mean = [
+        [class_by_hand(patch.mean((0, 1), dtype="float64")) for patch in image] for image in cut
+    ]
     small = cut.reshape(5, 16, 4, 2, 4, 2, 3).mean((3, 5), dtype="float64").reshape(5, 16, 16, 3)
     expected = {
         "mean_color": np.array(mean),
@@ -79,7 +89,9 @@ def test_every_color_is_its_own_class():
     assert color_classes(class_colors(np.arange(512))).numpy().tolist() == list(range(512))
 
 
-@pytest.mark.parametrize(("target", "start"), [("mean_color", math.log(512)), ("small_patch", math.log(512))])
+@pytest.mark.parametrize(
+    ("target", "start"), [("mean_color", math.log(512)), ("small_patch", math.log(512))]
+)
 def test_the_loss_starts_at_chance(row, target, start):
     losses, _ = masked_patch_objective(target)(None, build(row, target)(PIXELS, training=True))
     np.testing.assert_allclose(losses, start, rtol=1e-6)
@@ -89,21 +101,36 @@ def test_the_squared_error_starts_at_that_of_grey(row):
     model = build(row, "pixels")
     _, targets, kinds = outputs = model(PIXELS)
     losses, _ = masked_patch_objective("pixels")(None, outputs)
-    expected = [np.square(t.numpy()[k.numpy() > 0]).mean() for t, k in zip(targets, kinds, strict=True)]
+    expected = [
+        np.square(t.numpy()[k.numpy() > 0]).mean() for t, k in zip(targets, kinds, strict=True)
+    ]
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_only_corrupted_patches_count(row, target):
-    predictions, targets, kinds = (keras.ops.convert_to_numpy(output) for output in build(row, target)(PIXELS))
+    predictions, targets, kinds = (
+        keras.ops.convert_to_numpy(output) for output in build(row, target)(PIXELS)
+    )
     predictions = np.random.RandomState(2).normal(size=predictions.shape).astype("float32")
     objective = masked_patch_objective(target)
     losses, hits = map(np.array, objective(None, (predictions, targets, kinds)))
-    elsewhere = predictions + 10 * np.random.RandomState(3).normal(size=predictions.shape) * (kinds == 0)[..., None]
+    elsewhere = (
+        predictions
+        + 10 * np.random.RandomState(3).normal(size=predictions.shape) * (kinds == 0)[..., None]
+    )
     again = objective(None, (elsewhere.astype("float32"), targets, kinds))
     np.testing.assert_allclose(again, (losses, hits), rtol=1e-5)
-    there = predictions + 10 * np.random.RandomState(3).normal(size=predictions.shape) * (kinds > 0)[..., None]
-    assert np.abs(np.array(objective(None, (there.astype("float32"), targets, kinds))[0]) - losses).min() > 0.1
+    there = (
+        predictions
+        + 10 * np.random.RandomState(3).normal(size=predictions.shape) * (kinds > 0)[..., None]
+    )
+    assert (
+        np.abs(
+            np.array(objective(None, (there.astype("float32"), targets, kinds))[0]) - losses
+        ).min()
+        > 0.1
+    )
 
 
 def test_the_loss_of_an_image_is_the_mean_of_its_corrupted_patches(row):
@@ -113,22 +140,30 @@ def test_the_loss_of_an_image_is_the_mean_of_its_corrupted_patches(row):
     losses, hits = masked_patch_objective("mean_color")(None, (logits, targets, kinds))
     for image in range(5):
         corrupted = np.flatnonzero(kinds[image])
-        expected = -np.mean([log_softmax[image, place, targets[image, place]] for place in corrupted])
+        expected = -np.mean(
+            [log_softmax[image, place, targets[image, place]] for place in corrupted]
+        )
         assert float(losses[image]) == pytest.approx(expected, rel=1e-5)
         right = [logits[image, place].argmax() == targets[image, place] for place in corrupted]
         assert float(hits[image]) == pytest.approx(np.mean(right))
 
 
-@pytest.mark.parametrize("precision", ["float32", pytest.param("mixed_bfloat16", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "precision", ["float32", pytest.param("mixed_bfloat16", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("target", TARGETS)
 def test_it_learns(row, target, precision):
     keras.config.set_dtype_policy(precision)
     model = build(row, target, position_embedding="sincos2d", class_token=False)
     config = OptimizerConfig(name="adam", learning_rate=1e-2, schedule="constant")
     learner = make_learner(
-        model, make_optimizer(config, model, 30), batch_rows=5, objective=masked_patch_objective(target)
+        model,
+        make_optimizer(config, model, 30),
+        batch_rows=5,
+        objective=masked_patch_objective(target),
     )
-    of_one_color = np.broadcast_to(IMAGES[:, :1, :1], IMAGES.shape)  # what is left of an image tells what was there
+    # what is left of an image tells what was there
+    of_one_color = np.broadcast_to(IMAGES[:, :1, :1], IMAGES.shape)
     batch = of_one_color, np.zeros(5, "int64"), np.ones(5, "float32")
     losses = [learner.train_on_batch(*batch, return_dict=True)["loss"] for _ in range(30)]
     assert losses[-1] < 0.7 * losses[0]
@@ -141,10 +176,15 @@ def test_fine_tuning_takes_the_trunk_and_nothing_else(row, tmp_path):
         variable.assign(np.random.RandomState(index).normal(size=variable.shape) * 0.1)
     keras_vit.save_checkpoint(model, tmp_path / "masked.npz")
     trunk = keras_vit.application(row)(
-        weights=tmp_path / "masked.npz", include_top=False, input_shape=(SIZE, SIZE, 3), pooling="token"
+        weights=tmp_path / "masked.npz",
+        include_top=False,
+        input_shape=(SIZE, SIZE, 3),
+        pooling="token",
     )
     for name in ("embedding", "encoderblock_1", "encoder_norm", "posembed_input", "class_token"):
-        for mine, theirs in zip(trunk.get_layer(name).weights, model.get_layer(name).weights, strict=True):
+        for mine, theirs in zip(
+            trunk.get_layer(name).weights, model.get_layer(name).weights, strict=True
+        ):
             np.testing.assert_array_equal(np.array(mine), np.array(theirs))
     assert not {"mask_token", "patch_predictions"} & {layer.name for layer in trunk.layers}
 
@@ -155,8 +195,17 @@ def config_of(**changes) -> MaskedPatchesConfig:
         batch_size=16,
         loop=LoopConfig(total_steps=4, log_every=2, evaluate_every=2, checkpoint_every=2),
     )
-    variant = {"name": "tiny", "patch_size": 4, "width": 16, "depth": 2, "num_heads": 2, "mlp_dim": 32}
-    return MaskedPatchesConfig(**{"run": run, "model": "ViT_Ti16", "variant": variant, "image_size": 16, **changes})
+    variant = {
+        "name": "tiny",
+        "patch_size": 4,
+        "width": 16,
+        "depth": 2,
+        "num_heads": 2,
+        "mlp_dim": 32,
+    }
+    return MaskedPatchesConfig(
+        **{"run": run, "model": "ViT_Ti16", "variant": variant, "image_size": 16, **changes}
+    )
 
 
 def test_a_run_leaves_a_picture_and_a_checkpoint(tmp_path):

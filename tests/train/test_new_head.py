@@ -23,7 +23,9 @@ from keras_vit.weights.restore import state  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
 
-ROW = replace(VIT_VARIANTS["ViT_Ti16"], name="tiny", patch_size=8, width=16, depth=2, num_heads=2, mlp_dim=32)
+ROW = replace(
+    VIT_VARIANTS["ViT_Ti16"], name="tiny", patch_size=8, width=16, depth=2, num_heads=2, mlp_dim=32
+)
 
 
 def trained(image_size: int = 32, row=ROW, **options) -> keras.Model:
@@ -41,7 +43,9 @@ def images(size: int, count: int = 3) -> np.ndarray:
 
 
 def published_resize(table: np.ndarray, old: int, new: int) -> np.ndarray:
-    """The routine of the published code: the class token aside, `scipy.ndimage.zoom` of order 1 over the grid."""
+    """The routine of the published code: the class token aside, `scipy.ndimage.zoom` of order 1
+    over the grid.
+    """
     token, patches = table[:, :1], table[0, 1:].reshape(old, old, -1)
     zoomed = scipy_ndimage.zoom(patches, (new / old, new / old, 1), order=1)
     return np.concatenate([token, zoomed.reshape(1, new * new, -1)], axis=1)
@@ -62,7 +66,9 @@ def test_positions_are_resized_as_published(way: str, large: keras.Model, tmp_pa
     old, new = state(large.layers), state(model.layers)
     table = new["posembed_input/pos_embedding"]
     assert table.shape == (1, 1 + 24 * 24, 16) and table.dtype == np.float32
-    np.testing.assert_allclose(table, published_resize(old["posembed_input/pos_embedding"], 14, 24), atol=1e-6)
+    np.testing.assert_allclose(
+        table, published_resize(old["posembed_input/pos_embedding"], 14, 24), atol=1e-6
+    )
     # Everything else is as it was, but for the head, the tanh layer too.
     kept = {name for name in old if not name.startswith(("posembed", "predictions", "pre_logits"))}
     assert kept == {name for name in new if not name.startswith(("posembed", "predictions"))}
@@ -70,7 +76,9 @@ def test_positions_are_resized_as_published(way: str, large: keras.Model, tmp_pa
 
 
 @pytest.mark.parametrize("way", ["file", "memory"])
-def test_training_starts_with_logits_of_zero_and_the_loss_of_guessing(way: str, large: keras.Model, tmp_path: Path):
+def test_training_starts_with_logits_of_zero_and_the_loss_of_guessing(
+    way: str, large: keras.Model, tmp_path: Path
+):
     if way == "file":
         keras_vit.save_checkpoint(large, tmp_path / "tiny.npz")
         model = on_trunk(ROW, tmp_path / "tiny.npz", 48, 5)
@@ -83,12 +91,16 @@ def test_training_starts_with_logits_of_zero_and_the_loss_of_guessing(way: str, 
 
 
 @pytest.mark.parametrize(("loss", "bias"), [("softmax", 0.0), ("sigmoid", -math.log(5))])
-def test_a_new_head_starts_where_its_loss_wants_it(loss: str, bias: float, large: keras.Model, tmp_path, monkeypatch):
+def test_a_new_head_starts_where_its_loss_wants_it(
+    loss: str, bias: float, large: keras.Model, tmp_path, monkeypatch
+):
     module, built = sys.modules["keras_vit.train.finetune_recipe"], []
     keras_vit.save_checkpoint(large, tmp_path / "tiny.npz")
     monkeypatch.setattr(module, "row_of", lambda *_: ROW)
     monkeypatch.setattr(
-        module, "run", lambda config, workdir, procedure: built.append((procedure.build(5), procedure.image_size))
+        module,
+        "run",
+        lambda config, workdir, procedure: built.append((procedure.build(5), procedure.image_size)),
     )
     run = RunConfig(data=DataConfig(kind="digits"), loop=LoopConfig(total_steps=1), loss=loss)
     config = FinetuneConfig(run=run, weights=str(tmp_path / "tiny.npz"), image_size=48)
@@ -98,7 +110,9 @@ def test_a_new_head_starts_where_its_loss_wants_it(loss: str, bias: float, large
     assert size == 48 and not kernel.any()
     np.testing.assert_allclose(found, [bias] * 5, rtol=1e-6)
     copy = with_new_head(large, 48, 5, bias=bias)
-    np.testing.assert_allclose(copy.get_layer("predictions").get_weights()[1], [bias] * 5, rtol=1e-6)
+    np.testing.assert_allclose(
+        copy.get_layer("predictions").get_weights()[1], [bias] * 5, rtol=1e-6
+    )
     assert FinetuneConfig(run=run, weights="x").image_size == 384  # arXiv:2010.11929, B.1.1
 
 
@@ -109,7 +123,9 @@ def test_the_model_that_is_given_stays_as_it_is():
     for variable in copy.trainable_variables:
         variable.assign(variable + 1.0)
     after = state(model.layers)
-    assert before.keys() == after.keys() and all((before[name] == after[name]).all() for name in before)
+    assert before.keys() == after.keys() and all(
+        (before[name] == after[name]).all() for name in before
+    )
 
 
 @pytest.mark.parametrize(
@@ -129,10 +145,16 @@ def test_the_model_that_is_given_stays_as_it_is():
 def test_features_are_those_of_the_model(options: dict):
     model = trained(**options)
     copy = with_new_head(model, 32, 2)
-    features = model.get_layer("predictions").input if "predictions" in state_names(model) else model.output
+    features = (
+        model.get_layer("predictions").input
+        if "predictions" in state_names(model)
+        else model.output
+    )
     expected = keras.Model(model.input, features)(images(32))
     found = keras.Model(copy.input, copy.get_layer("predictions").input)(images(32))
-    np.testing.assert_allclose(*map(keras.ops.convert_to_numpy, (found, expected)), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        *map(keras.ops.convert_to_numpy, (found, expected)), rtol=1e-5, atol=1e-6
+    )
 
 
 def state_names(model: keras.Model) -> set[str]:
@@ -145,7 +167,9 @@ def test_networks_with_convolutions_take_another_size(name: str):
         row = replace(RESNET_VARIANTS[name], name="tiny", units=(1, 1))
     else:
         stem = replace(VIT_VARIANTS[name].stem, units=(1, 1))
-        row = replace(VIT_VARIANTS[name], name="tiny", width=16, depth=1, num_heads=2, mlp_dim=32, stem=stem)
+        row = replace(
+            VIT_VARIANTS[name], name="tiny", width=16, depth=1, num_heads=2, mlp_dim=32, stem=stem
+        )
     model = with_new_head(trained(row=row, image_size=64), 128, 3)
     assert model.input_shape == (None, 128, 128, 3) and model.output_shape == (None, 3)
     assert not keras.ops.convert_to_numpy(model(images(128, 1))).any()
@@ -169,12 +193,18 @@ def test_an_axial_vit_takes_another_size(way: str, tmp_path: Path):
 
 
 def test_an_axial_resnet_keeps_its_size():
-    model = trained(row=replace(RESNET_VARIANTS["AxialResNet50"], name="tiny", units=(1, 1)), image_size=48)
+    model = trained(
+        row=replace(RESNET_VARIANTS["AxialResNet50"], name="tiny", units=(1, 1)), image_size=48
+    )
     features = keras.Model(model.input, model.get_layer("avg_pool").output)
     copy = with_new_head(model, 48, 5)
     found = keras.Model(copy.input, copy.get_layer("avg_pool").output)
-    np.testing.assert_allclose(*(keras.ops.convert_to_numpy(part(images(48))) for part in (features, found)), rtol=1e-5)
-    with pytest.raises(ValueError, match=r"belong to one image size.*image_size=64, a model of \(48, 48\)"):
+    np.testing.assert_allclose(
+        *(keras.ops.convert_to_numpy(part(images(48))) for part in (features, found)), rtol=1e-5
+    )
+    with pytest.raises(
+        ValueError, match=r"belong to one image size.*image_size=64, a model of \(48, 48\)"
+    ):
         with_new_head(model, 64, 5)
 
 
@@ -201,44 +231,62 @@ def test_what_scales_pixels_in_front_is_left_out(way: str):
 
 
 def test_a_recipe_begins_from_a_file_of_keras(tmp_path: Path, capsys: pytest.CaptureFixture):
-    """What the recipe says of weights, row and options is dropped; the hash tells two files of one name apart."""
+    """What the recipe says of weights, row and options is dropped; the hash tells two files of one
+    name apart.
+    """
     plain = trained(include_top=False, pooling="token", classes=1000)
     file = tmp_path / "pets.keras"
     in_front(keras.layers.Rescaling(1 / 127.5, offset=-1), plain).save(file)
     run = RunConfig(data=DataConfig(kind="digits"), loop=LoopConfig(total_steps=1))
-    config = FinetuneConfig(run=run, model=str(file), weights="imagenet21k", variant={"depth": 9}, image_size=48)
+    config = FinetuneConfig(
+        run=run, model=str(file), weights="imagenet21k", variant={"depth": 9}, image_size=48
+    )
     recorded, build = settle(config)
     assert "takes pixels from 0 to 255" in capsys.readouterr().out
     model = build(5)
     assert model.input_shape == (None, 48, 48, 3) and not keras.ops.any(model(images(48)))
     old, new = state(plain.layers), state(model.layers)
-    np.testing.assert_array_equal(*(each["encoderblock_1/mlp/dense_1/kernel"] for each in (old, new)))
+    np.testing.assert_array_equal(
+        *(each["encoderblock_1/mlp/dense_1/kernel"] for each in (old, new))
+    )
     assert recorded.variant == {} and recorded.weights.startswith("sha256 ")
     plain.get_layer("embedding").bias.assign_add(keras.ops.ones(16))
     in_front(keras.layers.Rescaling(1 / 127.5, offset=-1), plain).save(file)
     assert settle(config)[0].weights != recorded.weights
     halves = replace(config, run=replace(run, devices=DevicesConfig(precision="mixed_bfloat16")))
-    with pytest.raises(ValueError, match=r"saved with: leave out the precision. Received: mixed_bfloat16"):
+    with pytest.raises(
+        ValueError, match=r"saved with: leave out the precision. Received: mixed_bfloat16"
+    ):
         settle(halves)
 
 
 def test_what_a_file_of_keras_brings_is_not_given_again():
     recipe = str(Path(__file__).parents[2] / "experiments/configs/finetune.py")
     assert load_config(recipe, ["model=pets.keras"]).model == "pets.keras"
-    with pytest.raises(ValueError, match=r"pets\.keras brings its own: leave out weights, variant\.depth"):
+    with pytest.raises(
+        ValueError, match=r"pets\.keras brings its own: leave out weights, variant\.depth"
+    ):
         load_config(recipe, ["model=pets.keras", "weights=x.npz", "variant.depth=3"])
 
 
 def test_a_trunk_that_was_trained_on_other_pixels_is_refused():
-    model = in_front(keras.layers.Rescaling(1 / 255), trained(include_top=False, pooling="token", classes=1000))
-    with pytest.raises(ValueError, match=r"was trained on pixels from 0 to 1, and images are scaled to \[-1, 1\]"):
+    model = in_front(
+        keras.layers.Rescaling(1 / 255), trained(include_top=False, pooling="token", classes=1000)
+    )
+    with pytest.raises(
+        ValueError, match=r"was trained on pixels from 0 to 1, and images are scaled to \[-1, 1\]"
+    ):
         with_new_head(model, 32, 2)
 
 
 @pytest.mark.parametrize(
     ("options", "size", "message"),
     [
-        ({"include_top": False}, 32, "must give one vector for each image. Build it with a head, or with `pooling`"),
+        (
+            {"include_top": False},
+            32,
+            "must give one vector for each image. Build it with a head, or with `pooling`",
+        ),
         ({}, 33, "The image size must be a multiple of 8 pixels"),
         ({"position_embedding": "relative"}, 48, "Relative positions belong to one image size"),
     ],

@@ -60,7 +60,9 @@ def test_silence_is_said_once_until_something_is_heard():
     said = queue.Queue()
     alarm = progress.SilenceAlarm(said.put, seconds=0.05)
     try:
-        assert "No step has ended for 0 s. If another worker of this run has died" in said.get(timeout=HUNG_SECONDS)
+        assert "No step has ended for 0 s. If another worker of this run has died" in said.get(
+            timeout=HUNG_SECONDS
+        )
         with pytest.raises(queue.Empty):
             said.get(timeout=0.3)  # six silences long
         alarm.hear()
@@ -106,5 +108,10 @@ def test_a_bar_shows_speed_input_and_memory(capsys):
     bar.step()
     bar.close()
     shown = capsys.readouterr().err
-    assert "loss=2.5" in shown and "images/s=100" in shown and "input-bound=7%" in shown and "memory=1.2 GB" in shown
+    assert (
+        "loss=2.5" in shown
+        and "images/s=100" in shown
+        and "input-bound=7%" in shown
+        and "memory=1.2 GB" in shown
+    )
     assert "2/2" in shown

@@ -38,12 +38,17 @@ def count(pixels: np.ndarray, color: tuple[int, int, int]) -> int:
 
 
 def curve(steps: int = 200) -> dict[int, dict[str, float]]:
-    """A run as it would be: noisy in training, measured on held-out images at every twentieth row."""
+    """A run as it would be: noisy in training, measured on held-out images at every twentieth
+    row.
+    """
     random = np.random.default_rng(0)
     rows: dict[int, dict[str, float]] = {}
     for step in range(10, 10 * steps + 1, 10):
         loss = 0.3 + 2 * math.exp(-step / 400)
-        rows[step] = {"train/loss": loss + random.normal(0, 0.1), "train/learning_rate": 1e-3 * math.exp(-step / 900)}
+        rows[step] = {
+            "train/loss": loss + random.normal(0, 0.1),
+            "train/learning_rate": 1e-3 * math.exp(-step / 900),
+        }
         rows[step] |= {"train/accuracy": 1 - loss / 2.5}
         if step % 200 == 0:
             rows[step] |= {"validation/loss": loss + 0.2, "validation/accuracy": 0.9 - loss / 2.5}
@@ -53,7 +58,12 @@ def curve(steps: int = 200) -> dict[int, dict[str, float]]:
 @pytest.fixture(scope="module")
 def whole_run(tmp_path_factory) -> Path:
     workdir = tmp_path_factory.mktemp("whole_run")
-    page_of(workdir, curve(), facts={"Keras": "3.15.1", "devices": "2 CPUs"}, command="python a.py \\\n  --b")
+    page_of(
+        workdir,
+        curve(),
+        facts={"Keras": "3.15.1", "devices": "2 CPUs"},
+        command="python a.py \\\n  --b",
+    )
     return workdir
 
 
@@ -68,13 +78,29 @@ def test_the_page_has_the_title_the_command_the_facts_and_the_picture(whole_run:
 
 def test_the_results_are_the_last_and_the_best_of_each_metric(tmp_path: Path):
     rows = {
-        10: {"train/loss": 2.5, "validation/loss": 2.0, "validation/accuracy": 0.25, "real/top1": 0.5},
-        1020: {"train/loss": 0.123456, "validation/loss": 1.0, "validation/accuracy": 0.75, "real/top1": 0.5},
-        2030: {"train/loss": 0.5, "validation/loss": 1.5, "validation/accuracy": 0.70125, "calibration/error": 0.03},
+        10: {
+            "train/loss": 2.5,
+            "validation/loss": 2.0,
+            "validation/accuracy": 0.25,
+            "real/top1": 0.5,
+        },
+        1020: {
+            "train/loss": 0.123456,
+            "validation/loss": 1.0,
+            "validation/accuracy": 0.75,
+            "real/top1": 0.5,
+        },
+        2030: {
+            "train/loss": 0.5,
+            "validation/loss": 1.5,
+            "validation/accuracy": 0.70125,
+            "calibration/error": 0.03,
+        },
     }
     page = page_of(tmp_path, rows)
     assert "| metric | last | at step | best | at step |" in page
-    assert "| train/loss | 0.5 | 2,030 |  |  |" in page  # the best of the training batches would be luck
+    # the best of the training batches would be luck
+    assert "| train/loss | 0.5 | 2,030 |  |  |" in page
     assert "| validation/loss | 1.5 | 2,030 | 1 | 1,020 |" in page
     assert "| validation/accuracy | 70.12% | 2,030 | 75.00% | 1,020 |" in page
     assert "| real/top1 | 50.00% | 1,020 | 50.00% | 10 |" in page
@@ -94,7 +120,8 @@ def test_the_speed_is_of_the_whole_run(tmp_path: Path):
         for step, speed, wait, most in zip((1, 2, 3), speeds, waits, memory, strict=True)
     }
     page = page_of(tmp_path, rows)
-    assert "| images per second, median | 1,000.0 |" in page  # the first, which compiles, does not count as the mean's
+    # the first, which compiles, does not count as the mean's
+    assert "| images per second, median | 1,000.0 |" in page
     assert "| share of the time spent waiting for images, mean | 33.3% |" in page
     assert "| memory, most, in GB | 2.50 |" in page
     assert "learning_curve.png" not in page and not (tmp_path / "learning_curve.png").exists()
@@ -107,14 +134,19 @@ def test_the_picture_shows_both_curves(whole_run: Path):
 
 
 def test_without_validation_there_is_one_curve(tmp_path: Path):
-    rows = {step: {k: v for k, v in row.items() if k.startswith("train/")} for step, row in curve().items()}
+    rows = {
+        step: {k: v for k, v in row.items() if k.startswith("train/")}
+        for step, row in curve().items()
+    }
     page_of(tmp_path, rows)
     pixels = pixels_of(tmp_path)
     assert count(pixels, TRAIN_BLUE) > 2000 and count(pixels, VALIDATION_ORANGE) == 0
 
 
 def test_one_row_is_one_visible_point_in_each_panel(tmp_path: Path):
-    page = page_of(tmp_path, {1: {"train/loss": 2.0, "train/accuracy": 0.5, "train/learning_rate": 0.0}})
+    page = page_of(
+        tmp_path, {1: {"train/loss": 2.0, "train/accuracy": 0.5, "train/learning_rate": 0.0}}
+    )
     assert "| train/loss | 2 | 1 |  |  |" in page
     pixels = pixels_of(tmp_path)
     in_panels = [count(part[:, -200:], TRAIN_BLUE) for part in np.split(pixels, [520, 940])]
@@ -137,12 +169,17 @@ def test_what_is_not_finite_is_marked_and_never_best(tmp_path: Path, broken, ste
     [line] = [line for line in page.splitlines() if line.startswith("| validation/loss")]
     assert (f" {broken:.4g} |" in line) == (steps == 20)
     assert line.endswith("| 1.25 | 150 |") == (steps == 20)
-    assert count(pixels_of(tmp_path), (0, 0, 0)) > 500 and count(pixels_of(tmp_path), TRAIN_BLUE) > 500
+    assert (
+        count(pixels_of(tmp_path), (0, 0, 0)) > 500 and count(pixels_of(tmp_path), TRAIN_BLUE) > 500
+    )
 
 
 def test_a_run_that_only_diverged_has_a_page_too(tmp_path: Path):
     page = page_of(tmp_path, {1: {"train/loss": math.nan, "validation/accuracy": math.nan}})
-    assert "| train/loss | nan | 1 |  |  |" in page and "| validation/accuracy | nan | 1 |  |  |" in page
+    assert (
+        "| train/loss | nan | 1 |  |  |" in page
+        and "| validation/accuracy | nan | 1 |  |  |" in page
+    )
     assert pixels_of(tmp_path).std() > 1
 
 

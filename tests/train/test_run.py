@@ -1,4 +1,6 @@
-"""Whole runs through the scripts, as a user starts them: pre-train, fine-tune from it, and what can go wrong."""
+"""Whole runs through the scripts, as a user starts them: pre-train, fine-tune from it, and what can
+go wrong.
+"""
 
 import json
 import os
@@ -42,9 +44,17 @@ pytestmark = pytest.mark.tensorflow
 ROOT = Path(__file__).parents[2]
 
 
-def script(name: str, recipe: str, workdir: Path, *options: str, **environment: str) -> subprocess.CompletedProcess:
+def script(
+    name: str, recipe: str, workdir: Path, *options: str, **environment: str
+) -> subprocess.CompletedProcess:
     recipe = f"--config={ROOT}/experiments/configs/{recipe}"
-    command = [sys.executable, f"{ROOT}/experiments/{name}.py", recipe, f"--workdir={workdir}", *options]
+    command = [
+        sys.executable,
+        f"{ROOT}/experiments/{name}.py",
+        recipe,
+        f"--workdir={workdir}",
+        *options,
+    ]
     env = {**os.environ, "KERAS_BACKEND": "tensorflow", **environment}
     return warm.run(command, env=env, capture_output=True, text=True, timeout=HUNG_SECONDS)
 
@@ -60,20 +70,34 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_run_leaves_what_people_look_for(pretrained: Path):
     names = {path.name for path in pretrained.iterdir()}
-    files = {"checkpoints", "config.json", "learning_curve.png", "metrics.csv", "model.npz", "report.md", "tensorboard"}
+    files = {
+        "checkpoints",
+        "config.json",
+        "learning_curve.png",
+        "metrics.csv",
+        "model.npz",
+        "report.md",
+        "tensorboard",
+    }
     files |= {"results.json"}
     assert names == files
     config = json.loads((pretrained / "config.json").read_text())
     assert config["config"]["run.seed"] == "0" and config["versions"]["Keras"]
     report = (pretrained / "report.md").read_text()
-    assert "pretrain.py" in report and "cifar10_scratch.py:smoke" in report and "state_sha256" in report
+    assert (
+        "pretrain.py" in report
+        and "cifar10_scratch.py:smoke" in report
+        and "state_sha256" in report
+    )
     assert "unreadable images" in report and "digits train, 1437 examples" in report
     with Image.open(pretrained / "learning_curve.png") as picture:
         assert picture.size[0] > 300
 
 
 def test_the_weights_can_be_fine_tuned_at_another_size(pretrained: Path, tmp_path):
-    done = script("finetune", "finetune.py:smoke", tmp_path, f"--config.weights={pretrained}/model.npz")
+    done = script(
+        "finetune", "finetune.py:smoke", tmp_path, f"--config.weights={pretrained}/model.npz"
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     with np.load(tmp_path / "model.npz") as arrays:
         assert arrays["head/kernel"].shape == (32, 10)
@@ -85,7 +109,11 @@ def test_a_folder_of_images_with_one_broken_file(tmp_path):
             folder = tmp_path / "data" / split / label
             folder.mkdir(parents=True)
             for number in range(6):
-                pixels = np.random.RandomState(number).randint(0, 256, (20 + number, 30, 3)).astype("uint8")
+                pixels = (
+                    np.random.RandomState(number)
+                    .randint(0, 256, (20 + number, 30, 3))
+                    .astype("uint8")
+                )
                 Image.fromarray(pixels).save(folder / f"{number}.jpg")
     broken = tmp_path / "data" / "train" / "cat" / "3.jpg"
     broken.write_bytes(broken.read_bytes()[:300])
@@ -95,7 +123,11 @@ def test_a_folder_of_images_with_one_broken_file(tmp_path):
     assert f"1: {broken}" in (tmp_path / "run" / "report.md").read_text()
     assert str(broken) in done.stderr
     strict = script(
-        "pretrain", "cifar10_scratch.py:smoke", tmp_path / "strict", *options, "--config.run.data.strict=True"
+        "pretrain",
+        "cifar10_scratch.py:smoke",
+        tmp_path / "strict",
+        *options,
+        "--config.run.data.strict=True",
     )
     assert strict.returncode == 1
     assert f"{broken} cannot be read: " in strict.stderr
@@ -108,11 +140,17 @@ def test_training_images_of_the_test_set_are_dropped(tmp_path):
             folder = tmp_path / "data" / split / label
             folder.mkdir(parents=True)
             for number in range(first, first + 6):
-                pixels = np.random.RandomState(number + shift).randint(0, 256, (6, 6, 3)).astype("uint8")
+                pixels = (
+                    np.random.RandomState(number + shift).randint(0, 256, (6, 6, 3)).astype("uint8")
+                )
                 Image.fromarray(pixels).resize((40, 40)).save(folder / f"{number}.png")
     options = ("--config.run.data.kind=image_folder", f"--config.run.data.name={tmp_path}/data")
     done = script(
-        "pretrain", "cifar10_scratch.py:smoke", tmp_path / "run", *options, "--config.run.data.drop_duplicates=True"
+        "pretrain",
+        "cifar10_scratch.py:smoke",
+        tmp_path / "run",
+        *options,
+        "--config.run.data.drop_duplicates=True",
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "10 examples" in (tmp_path / "run" / "report.md").read_text()
@@ -122,7 +160,11 @@ def test_training_images_of_the_test_set_are_dropped(tmp_path):
 
 @pytest.mark.slow
 def test_a_batch_that_replicas_do_not_divide_is_filled_up(tmp_path):
-    options = ["--config.run.batch_size=10", "--config.run.accumulation_steps=4", "--config.run.loop.total_steps=3"]
+    options = [
+        "--config.run.batch_size=10",
+        "--config.run.accumulation_steps=4",
+        "--config.run.loop.total_steps=3",
+    ]
     done = script("pretrain", "cifar10_scratch.py:smoke", tmp_path, *options)
     assert done.returncode == 0, done.stderr[-3000:]
 
@@ -131,9 +173,21 @@ def test_a_batch_that_replicas_do_not_divide_is_filled_up(tmp_path):
     ("name", "options", "message"),
     [
         ("finetune", [], "is a recipe for another script: it makes a PretrainConfig"),
-        ("pretrain", ["--config.run.optimizer.learning_rat=1"], "Did you mean run.optimizer.learning_rate"),
-        ("pretrain", ["--config.run.data.kind=image_folder", "--config.run.data.name=/nowhere"], "There is no folder"),
-        ("pretrain", ["--config.model=ViT_B17"], "There is no model 'ViT_B17'. Did you mean ViT_B16"),
+        (
+            "pretrain",
+            ["--config.run.optimizer.learning_rat=1"],
+            "Did you mean run.optimizer.learning_rate",
+        ),
+        (
+            "pretrain",
+            ["--config.run.data.kind=image_folder", "--config.run.data.name=/nowhere"],
+            "There is no folder",
+        ),
+        (
+            "pretrain",
+            ["--config.model=ViT_B17"],
+            "There is no model 'ViT_B17'. Did you mean ViT_B16",
+        ),
         ("pretrain", ["--config.variant.breadth=3"], "has no breadth. It has: name, patch_size"),
         ("pretrain", ["--config.run.data.crop=centre"], "centre"),
     ],
@@ -154,7 +208,9 @@ def test_a_folder_in_which_another_process_trains_is_refused(pretrained: Path):
     before = {path: path.stat().st_mtime_ns for path in pretrained.rglob("*")}
     with lock_folder(pretrained):
         done = script("pretrain", "cifar10_scratch.py:smoke", pretrained)
-    assert done.returncode == 1 and "ValueError: Another run is going on in" in done.stderr, done.stderr
+    assert done.returncode == 1 and "ValueError: Another run is going on in" in done.stderr, (
+        done.stderr
+    )
     assert "Traceback" not in done.stderr
     assert {path: path.stat().st_mtime_ns for path in pretrained.rglob("*") if path.is_file()} == {
         path: time for path, time in before.items() if path.is_file()
@@ -187,7 +243,9 @@ def replace_one(folder: Path) -> None:
 CHANGES = {
     "nothing": lambda folder: None,
     "an image is replaced": replace_one,
-    "an image is added": lambda folder: shutil.copy2(folder / "cat" / "1.png", folder / "dog" / "9.png"),
+    "an image is added": lambda folder: shutil.copy2(
+        folder / "cat" / "1.png", folder / "dog" / "9.png"
+    ),
     "an image is removed": lambda folder: (folder / "dog" / "2.png").unlink(),
     "an image is moved": lambda folder: (folder / "dog" / "2.png").rename(folder / "cat" / "7.png"),
 }
@@ -195,11 +253,16 @@ CHANGES = {
 
 @pytest.mark.parametrize("part", ["train", "test"])
 @pytest.mark.parametrize("change", CHANGES)
-def test_the_folder_of_a_run_is_refused_when_the_data_have_changed(tmp_path: Path, change: str, part: str):
+def test_the_folder_of_a_run_is_refused_when_the_data_have_changed(
+    tmp_path: Path, change: str, part: str
+):
     for name in ("train", "test"):
         two_classes(tmp_path / name)
     data = DataConfig(kind="image_folder", name=str(tmp_path))
-    config, chief = RunConfig(data=data, loop=LoopConfig(total_steps=2)), Devices(kind="one", num_replicas=1)
+    config, chief = (
+        RunConfig(data=data, loop=LoopConfig(total_steps=2)),
+        Devices(kind="one", num_replicas=1),
+    )
     (tmp_path / "run").mkdir()
     workdir.claim(tmp_path / "run", config, make_sources(data, seed=0), chief)
     CHANGES[change](tmp_path / part)
@@ -207,7 +270,9 @@ def test_the_folder_of_a_run_is_refused_when_the_data_have_changed(tmp_path: Pat
     if change == "nothing":
         assert workdir.check_folder(tmp_path / "run", config, found)
         return
-    with pytest.raises(ValueError, match=f"The data have changed since the run in {tmp_path}/run was begun"):
+    with pytest.raises(
+        ValueError, match=f"The data have changed since the run in {tmp_path}/run was begun"
+    ):
         workdir.claim(tmp_path / "run", config, found, chief)
     other_worker = replace(chief, num_workers=2, worker_index=1)  # whose files may be copies
     workdir.claim(tmp_path / "run", config, found, other_worker)
@@ -239,7 +304,9 @@ def test_a_run_that_was_stopped_does_not_go_on_with_other_data(tmp_path: Path, n
     config = "cifar10_scratch.py:smoke" if name == "pretrain" else "masked_patches.py:smoke"
     done = script(name, config, tmp_path / "run", *options)
     assert done.returncode == 0, done.stderr[-3000:]
-    shutil.copy2(tmp_path / "data" / "train" / "cat" / "1.png", tmp_path / "data" / "train" / "dog" / "9.png")
+    shutil.copy2(
+        tmp_path / "data" / "train" / "cat" / "1.png", tmp_path / "data" / "train" / "dog" / "9.png"
+    )
     again = script(name, config, tmp_path / "run", *options)
     assert again.returncode == 1 and "Traceback" not in again.stderr
     assert f"The data have changed since the run in {tmp_path}/run was begun" in again.stderr
@@ -259,7 +326,8 @@ def test_a_folder_without_a_test_set_is_told_how_to_go_without(tmp_path):
         Image.new("RGB", (8, 8)).save(folder / "1.png")
     data = DataConfig(kind="image_folder", name=str(tmp_path))
     with pytest.raises(
-        ValueError, match="to validate with. Name another with .* or go without: --config.run.data.test="
+        ValueError,
+        match="to validate with. Name another with .* or go without: --config.run.data.test=",
     ):
         make_sources(data, seed=0)
     data = DataConfig(kind="image_folder", name=str(tmp_path), test="")
@@ -275,7 +343,14 @@ def test_the_weights_that_are_left_are_the_averages(tmp_path, tiny_vit, monkeypa
 
     def build(num_classes: int) -> keras.Model:
         built = keras_vit.application(tiny_vit)
-        models.append(built(weights=None, input_shape=(16, 16, 3), classes=num_classes, classifier_activation=None))
+        models.append(
+            built(
+                weights=None,
+                input_shape=(16, 16, 3),
+                classes=num_classes,
+                classifier_activation=None,
+            )
+        )
         return models[-1]
 
     models: list[keras.Model] = []
@@ -292,13 +367,20 @@ def test_the_weights_that_are_left_are_the_averages(tmp_path, tiny_vit, monkeypa
     assert not models[0].get_layer("predictions").get_weights()[1].any()  # given back
     with np.load(tmp_path / "model.npz") as arrays:
         assert (arrays["head/bias"] == 1).all() and arrays["head/bias"].shape == (10,)
-    assert json.loads((tmp_path / "results.json").read_text()) == {"validation/accuracy": 0.5, "state_sha256": "0"}
+    assert json.loads((tmp_path / "results.json").read_text()) == {
+        "validation/accuracy": 0.5,
+        "state_sha256": "0",
+    }
 
 
 def test_images_are_changed_as_the_config_says(monkeypatch):
     chosen = []
-    monkeypatch.setattr(inputs.transforms, "train_crop", lambda *a, **k: chosen.append((a, k)) or ["crop"])
-    monkeypatch.setattr(inputs.transforms, "eval_crop", lambda *a: chosen.append((a, {})) or ["middle"])
+    monkeypatch.setattr(
+        inputs.transforms, "train_crop", lambda *a, **k: chosen.append((a, k)) or ["crop"]
+    )
+    monkeypatch.setattr(
+        inputs.transforms, "eval_crop", lambda *a: chosen.append((a, {})) or ["middle"]
+    )
     monkeypatch.setattr(inputs, "rand_augment", lambda *a: chosen.append((a, {})) or "augment")
     plain = DataConfig(kind="digits", crop_area=0.3, flip=False, eval_crop="resize_shorter")
     rich = replace(plain, flip=True, rand_augment_ops=3, rand_augment_magnitude=15.0)
@@ -310,38 +392,51 @@ def test_images_are_changed_as_the_config_says(monkeypatch):
     assert chosen == [crop, crop, ((3, 15.0), {}), (("resize_shorter", 24), {})]
 
 
-@pytest.mark.parametrize(("each", "kept"), [(5, 1), (19, 1), (20, 2), (99, 9), (100, 10), (5000, 10)])
+@pytest.mark.parametrize(
+    ("each", "kept"), [(5, 1), (19, 1), (20, 2), (99, 9), (100, 10), (5000, 10)]
+)
 def test_of_fractals_a_tenth_is_unseen_but_at_least_one_and_at_most_ten(each: int, kept: int):
     data = DataConfig(kind="fractals", num_classes=2, images_per_class=each, image_size=8)
     train, test = make_sources(data, seed=0)
     assert (train.num_examples, test.num_examples) == (2 * (each - kept), 2 * kept)
     whole, absent = make_sources(replace(data, test=""), seed=0)
     assert whole.num_examples == 2 * each and absent is None
-    places = [{part.locate(index) for index in (0, part.num_examples - 1)} for part in (train, test)]
+    places = [
+        {part.locate(index) for index in (0, part.num_examples - 1)} for part in (train, test)
+    ]
     assert not places[0] & places[1]
 
 
 def test_where_a_run_computes_may_change_but_not_what(tmp_path, caplog):
     def config(**devices) -> RunConfig:
         return RunConfig(
-            data=DataConfig(kind="digits"), loop=LoopConfig(total_steps=1), devices=DevicesConfig(**devices)
+            data=DataConfig(kind="digits"),
+            loop=LoopConfig(total_steps=1),
+            devices=DevicesConfig(**devices),
         )
 
     one = Devices(kind="one", num_replicas=1)
     assert not workdir.check_folder(tmp_path, config())
-    workdir.claim(tmp_path, config(), (), Devices(kind="x", num_replicas=2, num_workers=2, worker_index=1))
+    workdir.claim(
+        tmp_path, config(), (), Devices(kind="x", num_replicas=2, num_workers=2, worker_index=1)
+    )
     assert not (tmp_path / "config.json").exists()  # the chief writes it
     workdir.claim(tmp_path, config(), (), one)
     for free in ({"kind": "one"}, {"names": ("CPU:1",)}, {"jit_compile": False}):
         assert workdir.check_folder(tmp_path, config(**free))
-    with pytest.raises(ValueError, match="devices.precision: there 'float32', here 'mixed_bfloat16'"):
+    with pytest.raises(
+        ValueError, match="devices.precision: there 'float32', here 'mixed_bfloat16'"
+    ):
         workdir.check_folder(tmp_path, config(precision="mixed_bfloat16"))
     assert not caplog.records
     record = json.loads((tmp_path / "config.json").read_text())
     record["versions"]["Keras"] = "3.0.0"
     (tmp_path / "config.json").write_text(json.dumps(record))
     workdir.claim(tmp_path, config(), (), one)
-    assert "begun with other versions, so its bits may differ" in caplog.text and "Keras" in caplog.text
+    assert (
+        "begun with other versions, so its bits may differ" in caplog.text
+        and "Keras" in caplog.text
+    )
     assert json.loads((tmp_path / "config.json").read_text()) == record
 
 
@@ -349,7 +444,16 @@ def test_images_to_look_at_are_from_all_over_the_source():
     shades = np.arange(40, dtype="uint8").reshape(-1, 1, 1, 1) * np.ones((1, 4, 4, 3), "uint8")
     source = sources.arrays(shades, np.zeros(40, int), ["one"])
     seen = inputs.preview(source, DataConfig(kind="given"), 4)
-    assert seen.shape == (8, 4, 4, 3) and seen[:, 0, 0, 0].tolist() == [0, 6, 11, 17, 22, 28, 33, 39]
+    assert seen.shape == (8, 4, 4, 3) and seen[:, 0, 0, 0].tolist() == [
+        0,
+        6,
+        11,
+        17,
+        22,
+        28,
+        33,
+        39,
+    ]
 
 
 def test_rows_take_changes():
@@ -366,9 +470,12 @@ def test_what_is_held_out_is_validated_on_and_the_test_set_is_left_alone(tmp_pat
     data = DataConfig(kind="digits", held_out=0.1)
     train_source, dev = inputs.make_sources(data, seed=0)
     assert (train_source.num_examples, dev.num_examples) == (1293, 144)
-    places = {part.locate(index) for part in (train_source, dev) for index in range(part.num_examples)}
+    places = {
+        part.locate(index) for part in (train_source, dev) for index in range(part.num_examples)
+    }
     assert len(places) == 1437 and all("train" in place for place in places)
-    # The same examples are held out in every run, whatever its seed; what is learned from is drawn anew.
+    # The same examples are held out in every run, whatever its seed; what is learned from is drawn
+    # anew.
     few = [inputs.make_sources(replace(data, train_share=0.1), seed=seed) for seed in (0, 1)]
     assert [[part.locate(index) for index in range(144)] for _, part in few] == [
         [dev.locate(index) for index in range(144)]

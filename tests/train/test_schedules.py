@@ -33,7 +33,8 @@ def rates(schedule: WarmupSchedule, steps) -> np.ndarray:
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
-        # Steps 0, 1, 2, 3, 4 of the warm-up; 8 and 12 are a quarter and a half of the way down; 20 is the end.
+        # Steps 0, 1, 2, 3, 4 of the warm-up; 8 and 12 are a quarter and a half of the way down; 20
+        # is the end.
         ("constant", [0, 0.2, 0.4, 0.6, 0.8, 0.8, 0.8, 0.8]),
         ("linear", [0, 0.2, 0.4, 0.6, 0.8, 0.6000025, 0.400005, 1e-5]),
         ("cosine", [0, 0.2, 0.4, 0.6, 0.8, 0.4 + 0.2 * math.sqrt(2), 0.4, 0]),
@@ -55,7 +56,9 @@ def test_a_trajectory_by_hand(kind, expected):
 )
 def test_a_long_run_keeps_its_precision(kind, rate):
     """The last step of 517,900, the seven epochs of JFT-300M, differs from the one before it."""
-    schedule = learning_rate_schedule(kind, base_rate=3e-3, total_steps=517_900, warmup_steps=10_000)
+    schedule = learning_rate_schedule(
+        kind, base_rate=3e-3, total_steps=517_900, warmup_steps=10_000
+    )
     steps = [10_000, 10_001, 263_950, 517_898, 517_899]
     expected = [rate((517_900 - step) / 507_900) for step in steps]
     np.testing.assert_allclose(rates(schedule, steps), expected, rtol=1e-5, atol=1e-9)
@@ -63,7 +66,9 @@ def test_a_long_run_keeps_its_precision(kind, rate):
 
 @EVERY_KIND
 def test_the_paths_into_it_give_one_number(kind):
-    """Python integers, arrays of either size, and a compiled function of an int64 step as an optimizer has it."""
+    """Python integers, arrays of either size, and a compiled function of an int64 step as an
+    optimizer has it.
+    """
     schedule, steps = schedule_of(kind), range(21)
     whole = rates(schedule, steps)
     if ON_TENSORFLOW:
@@ -97,15 +102,21 @@ def test_cooldown_is_the_same_decay_until_it_begins():
     without = learning_rate_schedule("rsqrt", **STEPS, timescale=3.0)
     steps = np.arange(21)
     shares = np.array([1.0] * 16 + [0.8, 0.6, 0.4, 0.2, 0.0])
-    np.testing.assert_allclose(rates(schedule_of("rsqrt"), steps), rates(without, steps) * shares, rtol=1e-6)
+    np.testing.assert_allclose(
+        rates(schedule_of("rsqrt"), steps), rates(without, steps) * shares, rtol=1e-6
+    )
 
 
 def test_a_step_on_the_boundary_still_has_the_old_rate():
-    np.testing.assert_allclose(rates(schedule_of("staircase"), [8, 9, 12, 13]), [0.8, 0.08, 0.08, 0.008], rtol=1e-6)
+    np.testing.assert_allclose(
+        rates(schedule_of("staircase"), [8, 9, 12, 13]), [0.8, 0.08, 0.08, 0.008], rtol=1e-6
+    )
 
 
 def test_an_optimizer_asks_for_step_zero_first():
-    """Plain gradient descent on gradients of 1 adds the rates up: 0 + 0.2 + 0.4 after three updates."""
+    """Plain gradient descent on gradients of 1 adds the rates up: 0 + 0.2 + 0.4 after three
+    updates.
+    """
     optimizer = keras.optimizers.SGD(schedule_of("cosine"))
     weight = keras.Variable(0.0)
     for _ in range(3):
@@ -135,11 +146,17 @@ def test_a_saved_optimizer_keeps_its_schedule(kind):
         ({"timescale": 0}, "must be positive, and is 0.0"),
         ({"cooldown_steps": 17}, "into the 16 other steps, and is 17"),
         ({"cooldown_steps": -1}, "and is -1"),
-        ({"boundaries": (8,)}, "for \"staircase\", which needs them: kind='cosine', boundaries=.8."),
+        (
+            {"boundaries": (8,)},
+            "for \"staircase\", which needs them: kind='cosine', boundaries=.8.",
+        ),
         ({"kind": "staircase"}, r"which needs them: kind='staircase', boundaries=\[\]"),
         ({"kind": "staircase", "boundaries": (12, 8)}, r"must rise.*\[12, 8\]"),
         ({"kind": "staircase", "boundaries": (8, 8)}, r"must rise.*\[8, 8\]"),
-        ({"kind": "staircase", "boundaries": (2,)}, r"between warm-up \(4\) and end \(20\), and are \[2\]"),
+        (
+            {"kind": "staircase", "boundaries": (2,)},
+            r"between warm-up \(4\) and end \(20\), and are \[2\]",
+        ),
         ({"kind": "staircase", "boundaries": (20,)}, r"and are \[20\]"),
         ({"kind": "step"}, r"'linear', 'cosine', 'rsqrt', 'staircase'\), and is 'step'"),
         ({"warmup_steps": 30, "base_rate": -1}, "`base_rate`.*`total_steps`"),

@@ -24,7 +24,10 @@ def test_a_batch_without_a_readable_image_has_no_loss():
     window.add(step(4.0), seconds=1.0)
     window.add(step(0.0, norm=0.0, examples=0.0), seconds=1.0)
     means = window.taken()
-    assert means.metrics == {"train/loss": 4.0, "train/accuracy": 0.4, "train/gradient_norm": 1.0} and means.steps == 2
+    assert (
+        means.metrics == {"train/loss": 4.0, "train/accuracy": 0.4, "train/gradient_norm": 1.0}
+        and means.steps == 2
+    )
     window.add(step(0.0, examples=0.0), seconds=1.0)
     assert window.taken().metrics == {}
 

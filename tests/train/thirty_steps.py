@@ -1,4 +1,5 @@
-"""Run as a script by test_learner.py: thirty steps of a small ViT somewhere, then losses and weights as an .npz.
+"""Run as a script by test_learner.py: thirty steps of a small ViT somewhere, then losses and
+weights as an .npz.
 
     python thirty_steps.py OUTPUT.npz MODE [NUM_DEVICES]
 
@@ -38,7 +39,9 @@ class Losses(keras.callbacks.Callback):
         self.values = []
 
     def on_train_batch_end(self, batch, logs=None):
-        self.values.append([float(np.ravel(logs[name])[0]) for name in ("loss", "accuracy", "gradient_norm")])
+        self.values.append(
+            [float(np.ravel(logs[name])[0]) for name in ("loss", "accuracy", "gradient_norm")]
+        )
 
 
 if MODE == "mirrored" and not ON_JAX:
@@ -46,7 +49,9 @@ if MODE == "mirrored" and not ON_JAX:
     tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], virtual)
 kind = MODE if MODE in ("mirrored", "multi_worker") else "one"
 names = tuple(f"CPU:{i}" for i in range(NUM_DEVICES)) if MODE == "mirrored" else ()
-devices = connect(DevicesConfig(kind=kind, names=names, precision=os.environ.get("PRECISION", "float32")))
+devices = connect(
+    DevicesConfig(kind=kind, names=names, precision=os.environ.get("PRECISION", "float32"))
+)
 
 changes = {"name": "tiny", "patch_size": 8, "width": 16, "depth": 2, "num_heads": 2, "mlp_dim": 32}
 row = replace(VIT_VARIANTS["ViT_Ti16"], **changes)
@@ -64,7 +69,9 @@ with devices.scope():
     model = vision_transformer(row, keras.Input((32, 32, 3)), classes=10, dropout_rate=dropout_rate)
     for name, variable in named_variables(model.layers).items():
         variable.assign(draws.normal(size=variable.shape) * 0.2 + name.endswith("/gamma"))
-    config = OptimizerConfig(name="adamw", learning_rate=1e-2, weight_decay=0.1, warmup_steps=5, average_momentum=0.9)
+    config = OptimizerConfig(
+        name="adamw", learning_rate=1e-2, weight_decay=0.1, warmup_steps=5, average_momentum=0.9
+    )
     optimizer = make_optimizer(config, model, STEPS)
     learner = make_learner(
         model,
@@ -77,13 +84,29 @@ with devices.scope():
         num_workers=devices.num_workers,
     )
     batches = pipeline.training_batches(
-        source, [transforms.flip_left_right], batch_size=BATCH_SIZE, seed=1, share=share, mixup_alpha=0.4
+        source,
+        [transforms.flip_left_right],
+        batch_size=BATCH_SIZE,
+        seed=1,
+        share=share,
+        mixup_alpha=0.4,
     )
     losses = Losses()
     learner.fit(
-        devices.distribute(batches), steps_per_epoch=STEPS, epochs=1, verbose=0, shuffle=False, callbacks=[losses]
+        devices.distribute(batches),
+        steps_per_epoch=STEPS,
+        epochs=1,
+        verbose=0,
+        shuffle=False,
+        callbacks=[losses],
     )
 if devices.is_chief:
-    values = {name: keras.ops.convert_to_numpy(v.value) for name, v in named_variables(model.layers).items()}
-    values |= {f"average {i}": keras.ops.convert_to_numpy(v.value) for i, v in enumerate(optimizer.averages)}
+    values = {
+        name: keras.ops.convert_to_numpy(v.value)
+        for name, v in named_variables(model.layers).items()
+    }
+    values |= {
+        f"average {i}": keras.ops.convert_to_numpy(v.value)
+        for i, v in enumerate(optimizer.averages)
+    }
     np.savez(OUTPUT, losses=np.array(losses.values), **values)

@@ -1,4 +1,6 @@
-"""The catalog against arithmetic: sizes from parameter counts, URLs from their grammar, file names field by field."""
+"""The catalog against arithmetic: sizes from parameter counts, URLs from their grammar, file names
+field by field.
+"""
 
 import dataclasses
 import re
@@ -20,7 +22,8 @@ MODELS = [*VIT_VARIANTS, *RESNET_VARIANTS]
 ROWS = [lookup(model, tag) for model in MODELS for tag in list_weights(model)]
 LISTED = [row for row in ROWS if row.bytes]
 
-# Width, depth, and what the patch embedding or the trunk makes of an image: counted by hand from the layouts.
+# Width, depth, and what the patch embedding or the trunk makes of an image: counted by hand from
+# the layouts.
 SIZES = {"Ti": (192, 12), "S": (384, 12), "B": (768, 12), "L": (1024, 24), "H": (1280, 32)}
 RUN = "B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0"
 
@@ -34,7 +37,12 @@ def trunk_parameters(units: tuple[int, ...]) -> int:
     for stage, count in enumerate(units):
         width = 64 * 2**stage
         for unit in range(count):
-            total += channels * width + 9 * width * width + 4 * width * width + 2 * (width + width + 4 * width)
+            total += (
+                channels * width
+                + 9 * width * width
+                + 4 * width * width
+                + 2 * (width + width + 4 * width)
+            )
             if unit == 0:
                 total += channels * 4 * width + 2 * 4 * width
             channels = 4 * width
@@ -44,7 +52,12 @@ def trunk_parameters(units: tuple[int, ...]) -> int:
 def parameters(row: CatalogRow) -> int:
     stem, size, patch = re.fullmatch(r"(?:(R\d*)_)?ViT_(Ti|S|B|L|H)(\d+)", row.model).groups()
     width, depth = SIZES[size]
-    units = {None: None, "R": (), "R26": (2, 2, 2, 2), "R50": (3, 4, 9) if patch == "16" else (3, 4, 6, 3)}[stem]
+    units = {
+        None: None,
+        "R": (),
+        "R26": (2, 2, 2, 2),
+        "R50": (3, 4, 9) if patch == "16" else (3, 4, 6, 3),
+    }[stem]
     stride = 32 if stem == "R" else int(patch)
     if units is None:
         embedding = int(patch) ** 2 * 3 * width + width
@@ -60,7 +73,14 @@ def parameters(row: CatalogRow) -> int:
 
 def test_every_model_is_listed_or_known_to_have_no_file():
     without = [model for model in MODELS if not list_weights(model)]
-    baselines = ["ResNet50x1", "ResNet50x2", "ResNet101x1", "ResNet152x1", "ResNet152x2", "ResNet200x3"]
+    baselines = [
+        "ResNet50x1",
+        "ResNet50x2",
+        "ResNet101x1",
+        "ResNet152x1",
+        "ResNet152x2",
+        "ResNet200x3",
+    ]
     axial = ["AxialViT_B32", "AxialViT_B16"], ["AxialResNet50"]
     assert without == ["R50_ViT_B32", "R50_ViT_L16", *axial[0], *baselines, *axial[1]]
 
@@ -75,11 +95,17 @@ def test_parameter_counts_of_this_test_are_the_published_ones():
 def test_listed_size_agrees_with_the_parameters(row):
     copies = 3 if row.file == "sam/ViT-S_16.npz" else 1  # with both moments of the optimiser
     expected = 4 * parameters(row) * copies
-    assert 0 <= row.bytes + row.bytes_tolerance - expected <= 0.002 * expected + 2 * row.bytes_tolerance
+    assert (
+        0
+        <= row.bytes + row.bytes_tolerance - expected
+        <= 0.002 * expected + 2 * row.bytes_tolerance
+    )
 
 
 def test_every_file_with_two_decimals_agrees_within_two_per_mille():
-    precise = [row for row in LISTED if row.bytes_tolerance < 2**20 // 50 and "S_16" not in row.file]
+    precise = [
+        row for row in LISTED if row.bytes_tolerance < 2**20 // 50 and "S_16" not in row.file
+    ]
     assert len(precise) >= 12
     assert all(abs(row.bytes / (4 * parameters(row)) - 1) < 0.002 for row in precise)
 
@@ -151,7 +177,15 @@ def test_head_of_original_imagenet21k_file_is_not_valid():
 
 
 def test_bit_has_its_own_tags():
-    tags = ["imagenet", "imagenet21k", "bit_s", "bit_m", "bit_m_imagenet", "bit_distilled_224", "bit_distilled_160"]
+    tags = [
+        "imagenet",
+        "imagenet21k",
+        "bit_s",
+        "bit_m",
+        "bit_m_imagenet",
+        "bit_distilled_224",
+        "bit_distilled_160",
+    ]
     assert list_weights("BiT_R50x1") == tags
     assert lookup("BiT_R50x1", "imagenet21k").file == "bit_models/BiT-M-R50x1.npz"
     assert lookup("BiT_R152x4", "imagenet").file == "bit_models/BiT-M-R152x4-ILSVRC2012.npz"
@@ -198,7 +232,10 @@ def test_unlisted_augreg_pre_training_is_read_from_its_name(data, classes):
         (RUN.replace("B_16", "B_17"), "model 'B_17'"),
         (RUN.replace("-sd_0.0", ""), "7 fields .* instead of 8"),
         (f"{RUN}--imagenet2012-steps_20k-lr_0.01", "3 fields .* instead of 4"),
-        (f"{RUN}--cifar10-steps_20k-lr_0.01-res_256", "adaptation data set 'cifar10'.*resolution 'res_256'"),
+        (
+            f"{RUN}--cifar10-steps_20k-lr_0.01-res_256",
+            "adaptation data set 'cifar10'.*resolution 'res_256'",
+        ),
         (f"{RUN}--", "1 fields in ''"),
     ],
 )
@@ -213,13 +250,18 @@ def test_augreg_name_of_another_model_is_refused():
 
 
 def test_unknown_tag_lists_the_valid_ones_and_the_closest():
-    with pytest.raises(ValueError, match=r"'imagnet'. Did you mean imagenet.*Valid tags: imagenet, .*sam") as error:
+    with pytest.raises(
+        ValueError, match=r"'imagnet'. Did you mean imagenet.*Valid tags: imagenet, .*sam"
+    ) as error:
         lookup("ViT_B16", "imagnet")
     assert all(tag in str(error.value) for tag in list_weights("ViT_B16"))
 
 
 def test_model_without_files_says_so():
-    with pytest.raises(ValueError, match=r"Unknown weights for R50_ViT_L16: 'imagenet'.*No file of it was published"):
+    with pytest.raises(
+        ValueError,
+        match=r"Unknown weights for R50_ViT_L16: 'imagenet'.*No file of it was published",
+    ):
         lookup("R50_ViT_L16", "imagenet")
 
 
@@ -234,7 +276,9 @@ def test_alternative_with_head_is_an_imagenet21k_file_with_a_valid_head():
     assert alternative_with_head(lookup("ViT_L32", "imagenet21k")) is None
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if row.tag not in ("imagenet", "imagenet21k")], ids=row_id)
+@pytest.mark.parametrize(
+    "row", [row for row in ROWS if row.tag not in ("imagenet", "imagenet21k")], ids=row_id
+)
 def test_row_is_found_by_its_url_and_by_its_path(row):
     assert by_file_name(row.url) == row
     assert by_file_name(f"anywhere/{row.file}") == row
@@ -242,12 +286,18 @@ def test_row_is_found_by_its_url_and_by_its_path(row):
 
 def test_bare_name_that_three_directories_share_does_not_tell():
     assert by_file_name("ViT-B_16.npz") is None
-    assert [row.tag for row in files_named("ViT-B_16.npz")] == ["imagenet21k", "imagenet21k+imagenet2012", "sam"]
+    assert [row.tag for row in files_named("ViT-B_16.npz")] == [
+        "imagenet21k",
+        "imagenet21k+imagenet2012",
+        "sam",
+    ]
 
 
 def test_bare_name_that_is_unique_tells():
     assert by_file_name("ViT-H_14.npz") == lookup("ViT_H14", "imagenet21k")
-    assert by_file_name("/data/ViT-B_16-224.npz") == lookup("ViT_B16", "imagenet21k+imagenet2012_224")
+    assert by_file_name("/data/ViT-B_16-224.npz") == lookup(
+        "ViT_B16", "imagenet21k+imagenet2012_224"
+    )
 
 
 def test_unlisted_augreg_file_is_found_by_its_path():

@@ -1,4 +1,6 @@
-"""Foreign vocabularies and ours: every row there and back, and the arithmetic that a renaming must keep."""
+"""Foreign vocabularies and ours: every row there and back, and the arithmetic that a renaming must
+keep.
+"""
 
 import random
 from dataclasses import replace
@@ -25,7 +27,9 @@ from keras_vit.weights.variables import from_keras, to_keras
 
 # Axial attention is in no vocabulary but ours; Hugging Face's ViT has a plain patch embedding.
 TIMM_ROWS = [name for name, row in VARIANTS.items() if not row.axial]
-HUGGINGFACE_ROWS = [name for name in TIMM_ROWS if name in VIT_VARIANTS and VARIANTS[name].stem is None]
+HUGGINGFACE_ROWS = [
+    name for name in TIMM_ROWS if name in VIT_VARIANTS and VARIANTS[name].stem is None
+]
 EVERY_ROW = [("google", name) for name in VARIANTS] + [("timm", name) for name in TIMM_ROWS]
 EVERY_ROW += [("huggingface", name) for name in HUGGINGFACE_ROWS]
 
@@ -67,7 +71,9 @@ def test_every_row_is_tested():
             from_canonical(numbered(name), "huggingface")
 
 
-@pytest.mark.parametrize("options", [{"classifier": "gap"}, {"classifier": "map"}, {"classes": None}])
+@pytest.mark.parametrize(
+    "options", [{"classifier": "gap"}, {"classifier": "map"}, {"classes": None}]
+)
 @pytest.mark.parametrize("dialect", ["google", "timm"])
 def test_other_heads_there_and_back(dialect, options):
     arrays = tiny(**options)
@@ -92,7 +98,9 @@ def test_order_of_the_names_does_not_matter(dialect, seed):
 def test_reading_copies_nothing(dialect):
     foreign = from_canonical(tiny(), dialect)
     received = to_keras(to_canonical(foreign, 2))
-    assert all(any(np.shares_memory(x, source) for source in foreign.values()) for x in received.values())
+    assert all(
+        any(np.shares_memory(x, source) for source in foreign.values()) for x in received.values()
+    )
 
 
 @pytest.mark.parametrize("dialect", ["google", "timm", "huggingface"])
@@ -155,7 +163,11 @@ def test_timm_attention_pooling():
 def test_timm_hybrid():
     shapes = shapes_of(from_canonical(numbered("R26_ViT_S32"), "timm"))
     unit = "patch_embed.backbone.stages.0.blocks.0."
-    assert {name: shape for name, shape in shapes.items() if name.startswith((unit, "patch_embed.backbone.stem"))} == {
+    assert {
+        name: shape
+        for name, shape in shapes.items()
+        if name.startswith((unit, "patch_embed.backbone.stem"))
+    } == {
         "patch_embed.backbone.stem.conv.weight": (4, 3, 7, 7),
         "patch_embed.backbone.stem.norm.weight": (4,),
         "patch_embed.backbone.stem.norm.bias": (4,),
@@ -246,7 +258,9 @@ def test_huggingface_base_model_has_a_pooler_and_no_prefix():
 
 def test_huggingface_base_model_with_prefix_is_read():
     foreign = from_canonical(tiny(classes=None), "huggingface")
-    assert_same(to_canonical({f"vit.{name}": x for name, x in foreign.items()}, 2), tiny(classes=None))
+    assert_same(
+        to_canonical({f"vit.{name}": x for name, x in foreign.items()}, 2), tiny(classes=None)
+    )
 
 
 def test_huggingface_state_dict_is_read():
@@ -286,8 +300,13 @@ def canonical_attention(arrays, prefix, x_MD, context_ND):
         kernel, bias = arrays[f"{prefix}/{part}/kernel"], arrays[f"{prefix}/{part}/bias"]
         return np.einsum("nd,dak->ank", x, kernel) + bias[:, None]
 
-    y_AMK = attention(project(x_MD, "query"), project(context_ND, "key"), project(context_ND, "value"))
-    return np.einsum("amk,akd->md", y_AMK, arrays[f"{prefix}/out/kernel"]) + arrays[f"{prefix}/out/bias"]
+    y_AMK = attention(
+        project(x_MD, "query"), project(context_ND, "key"), project(context_ND, "value")
+    )
+    return (
+        np.einsum("amk,akd->md", y_AMK, arrays[f"{prefix}/out/kernel"])
+        + arrays[f"{prefix}/out/bias"]
+    )
 
 
 def torch_linear(arrays, name, x):
@@ -298,7 +317,9 @@ def test_timm_attention_computes_the_same():
     arrays, x = tiny(), values((5, 6), seed=99)
     foreign = from_canonical(arrays, "timm")
     # As timm: rows of qkv are (3, heads, head size).
-    qkv_3ANK = torch_linear(foreign, "blocks.0.attn.qkv", x).reshape(5, 3, 2, 3).transpose(1, 2, 0, 3)
+    qkv_3ANK = (
+        torch_linear(foreign, "blocks.0.attn.qkv", x).reshape(5, 3, 2, 3).transpose(1, 2, 0, 3)
+    )
     y = attention(*qkv_3ANK).transpose(1, 0, 2).reshape(5, 6)
     expected = torch_linear(foreign, "blocks.0.attn.proj", y)
     received = canonical_attention(arrays, f"{BLOCK}/MultiHeadDotProductAttention_0", x, x)
@@ -309,8 +330,14 @@ def test_huggingface_attention_computes_the_same():
     arrays, x = tiny(), values((5, 6), seed=99)
     foreign = from_canonical(arrays, "huggingface")
     layer = "vit.encoder.layer.0.attention"
-    parts = [torch_linear(foreign, f"{layer}.attention.{part}", x) for part in ("query", "key", "value")]
-    y = attention(*(part.reshape(5, 2, 3).transpose(1, 0, 2) for part in parts)).transpose(1, 0, 2).reshape(5, 6)
+    parts = [
+        torch_linear(foreign, f"{layer}.attention.{part}", x) for part in ("query", "key", "value")
+    ]
+    y = (
+        attention(*(part.reshape(5, 2, 3).transpose(1, 0, 2) for part in parts))
+        .transpose(1, 0, 2)
+        .reshape(5, 6)
+    )
     expected = torch_linear(foreign, f"{layer}.output.dense", y)
     received = canonical_attention(arrays, f"{BLOCK}/MultiHeadDotProductAttention_0", x, x)
     np.testing.assert_allclose(received, expected, rtol=1e-5, atol=1e-5)
@@ -319,9 +346,15 @@ def test_huggingface_attention_computes_the_same():
 def test_timm_attention_pooling_computes_the_same():
     arrays, x = tiny(classifier="map"), values((4, 6), seed=99)
     foreign = from_canonical(arrays, "timm")
-    query_A1K = torch_linear(foreign, "attn_pool.q", foreign["attn_pool.latent"][0]).reshape(1, 2, 3).swapaxes(0, 1)
+    query_A1K = (
+        torch_linear(foreign, "attn_pool.q", foreign["attn_pool.latent"][0])
+        .reshape(1, 2, 3)
+        .swapaxes(0, 1)
+    )
     kv_2ANK = torch_linear(foreign, "attn_pool.kv", x).reshape(4, 2, 2, 3).transpose(1, 2, 0, 3)
-    expected = torch_linear(foreign, "attn_pool.proj", attention(query_A1K, *kv_2ANK).swapaxes(0, 1).reshape(1, 6))
+    expected = torch_linear(
+        foreign, "attn_pool.proj", attention(query_A1K, *kv_2ANK).swapaxes(0, 1).reshape(1, 6)
+    )
     probe = arrays["MAPHead_0/probe"][0]
     received = canonical_attention(arrays, "MAPHead_0/MultiHeadDotProductAttention_0", probe, x)
     np.testing.assert_allclose(received, expected, rtol=1e-5, atol=1e-5)
@@ -329,11 +362,21 @@ def test_timm_attention_pooling_computes_the_same():
 
 def test_our_flat_attention_computes_the_same():
     arrays, x = tiny(), values((5, 6), seed=99)
-    ours = {path.removeprefix("encoderblock_0/attention/"): y for path, y in to_keras(arrays).items()}
-    parts = [x @ ours[f"{part}/kernel"] + ours[f"{part}/bias"] for part in ("query", "key", "value")]
-    y = attention(*(part.reshape(5, 2, 3).transpose(1, 0, 2) for part in parts)).transpose(1, 0, 2).reshape(5, 6)
+    ours = {
+        path.removeprefix("encoderblock_0/attention/"): y for path, y in to_keras(arrays).items()
+    }
+    parts = [
+        x @ ours[f"{part}/kernel"] + ours[f"{part}/bias"] for part in ("query", "key", "value")
+    ]
+    y = (
+        attention(*(part.reshape(5, 2, 3).transpose(1, 0, 2) for part in parts))
+        .transpose(1, 0, 2)
+        .reshape(5, 6)
+    )
     received = canonical_attention(arrays, f"{BLOCK}/MultiHeadDotProductAttention_0", x, x)
-    np.testing.assert_allclose(received, y @ ours["out/kernel"] + ours["out/bias"], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        received, y @ ours["out/kernel"] + ours["out/bias"], rtol=1e-5, atol=1e-5
+    )
 
 
 def test_timm_convolution_computes_the_same():
@@ -341,7 +384,9 @@ def test_timm_convolution_computes_the_same():
     foreign = from_canonical(arrays, "timm")
     patch_HWC = values((8, 8, 3), seed=99)
     # A patch is one application of the kernel: PyTorch sums over channel, row, column.
-    expected = np.einsum("ihw,ihw->", patch_HWC.transpose(2, 0, 1), foreign["patch_embed.proj.weight"][4])
+    expected = np.einsum(
+        "ihw,ihw->", patch_HWC.transpose(2, 0, 1), foreign["patch_embed.proj.weight"][4]
+    )
     received = np.einsum("hwi,hwio->o", patch_HWC, arrays["embedding/kernel"])[4]
     np.testing.assert_allclose(received, expected, rtol=1e-5)
 
@@ -362,12 +407,21 @@ def test_timm_mlp_and_head_compute_the_same():
 def test_heads_are_found_by_width_and_depth(dialect, name):
     row = VIT_VARIANTS[name]
     shapes = array_shapes(replace(row, mlp_dim=1, patch_size=1), image_size=14)
-    arrays = {key: np.broadcast_to(np.float32(0), shape) for key, shape in shapes.items() if "query" in key}
+    arrays = {
+        key: np.broadcast_to(np.float32(0), shape)
+        for key, shape in shapes.items()
+        if "query" in key
+    }
     # Queries alone tell, so nothing large is joined.
-    names = {"timm": "blocks.{}.attn.qkv", "huggingface": "encoder.layer.{}.attention.attention.query"}
+    names = {
+        "timm": "blocks.{}.attn.qkv",
+        "huggingface": "encoder.layer.{}.attention.attention.query",
+    }
     rows = 3 if dialect == "timm" else 1
     foreign = {
-        names[dialect].format(i) + ".weight": np.broadcast_to(np.float32(0), (rows * row.width, row.width))
+        names[dialect].format(i) + ".weight": np.broadcast_to(
+            np.float32(0), (rows * row.width, row.width)
+        )
         for i in range(row.depth)
     }
     received = to_canonical(foreign)
@@ -388,7 +442,9 @@ def test_attention_pooling_alone_needs_the_head_count():
 
 @pytest.mark.parametrize("num_heads", [0, 4])
 def test_heads_that_do_not_divide_are_refused(num_heads):
-    with pytest.raises(ValueError, match=rf"num_heads={num_heads}: blocks\.0\.attn\.proj\.weight \(6, 6\)"):
+    with pytest.raises(
+        ValueError, match=rf"num_heads={num_heads}: blocks\.0\.attn\.proj\.weight \(6, 6\)"
+    ):
         to_canonical(from_canonical(tiny(), "timm"), num_heads)
 
 
@@ -405,7 +461,9 @@ def flexible(rows):
 
 
 def test_table_that_may_lack_a_class_row_is_ambiguous():
-    with pytest.raises(ValueError, match=r"the 9 rows of pos_embed are a square grid, .* grid of 8\. Pass `grid`"):
+    with pytest.raises(
+        ValueError, match=r"the 9 rows of pos_embed are a square grid, .* grid of 8\. Pass `grid`"
+    ):
         to_canonical(flexible(9), 2)
 
 
@@ -419,7 +477,9 @@ def test_table_without_class_row_gets_a_row_of_zeros():
 
 def test_table_with_class_row_stays_when_the_grid_says_so():
     foreign = flexible(9)
-    np.testing.assert_array_equal(to_canonical(foreign, 2, grid=(2, 4))[POSITIONS], foreign["pos_embed"])
+    np.testing.assert_array_equal(
+        to_canonical(foreign, 2, grid=(2, 4))[POSITIONS], foreign["pos_embed"]
+    )
 
 
 @pytest.mark.parametrize("dialect", ["google", "timm", "huggingface"])
@@ -450,7 +510,8 @@ def test_dialects_are_detected(names, dialect):
 
 def test_nobodys_names_are_listed():
     with pytest.raises(
-        ValueError, match=r"Fitting: none\. Received 2 names: model\.layer1\.bias, model\.layer1\.weight"
+        ValueError,
+        match=r"Fitting: none\. Received 2 names: model\.layer1\.bias, model\.layer1\.weight",
     ):
         detect({"model.layer1.weight": 0, "model.layer1.bias": 0})
 
@@ -471,15 +532,23 @@ def test_unknown_names_pass_when_reading(dialect):
 
 def test_old_tanh_layer_of_timm_is_read():
     arrays = tiny(representation_size=7)
-    foreign = from_canonical({name: x for name, x in arrays.items() if "pre_logits" not in name}, "timm")
-    foreign |= {"pre_logits.fc.weight": arrays["pre_logits/kernel"].T, "pre_logits.fc.bias": arrays["pre_logits/bias"]}
+    foreign = from_canonical(
+        {name: x for name, x in arrays.items() if "pre_logits" not in name}, "timm"
+    )
+    foreign |= {
+        "pre_logits.fc.weight": arrays["pre_logits/kernel"].T,
+        "pre_logits.fc.bias": arrays["pre_logits/bias"],
+    }
     assert_same(to_canonical(foreign, 2), arrays)
 
 
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("fc_norm.weight", r"fc_norm normalises after pooling.*a different computation \(fc_norm\.weight\)"),
+        (
+            "fc_norm.weight",
+            r"fc_norm normalises after pooling.*a different computation \(fc_norm\.weight\)",
+        ),
         ("dist_token", "a distilled DeiT"),
         ("head_dist.weight", "a distilled DeiT"),
         ("reg_token", "register tokens"),
@@ -494,7 +563,9 @@ def test_other_computations_of_timm_are_refused(name, reason):
         to_canonical(from_canonical(tiny(), "timm") | {name: values((6,))}, 2)
 
 
-@pytest.mark.parametrize("name", ["deit.embeddings.distillation_token", "distillation_classifier.weight"])
+@pytest.mark.parametrize(
+    "name", ["deit.embeddings.distillation_token", "distillation_classifier.weight"]
+)
 def test_distilled_deit_of_huggingface_is_refused(name):
     with pytest.raises(ValueError, match="a distilled DeiT"):
         to_canonical(from_canonical(tiny(), "huggingface") | {name: values((6,))}, 2)
@@ -507,14 +578,18 @@ def test_huggingface_classifier_beside_a_pooler_is_refused():
 
 
 def test_all_reasons_are_given_at_once():
-    foreign = from_canonical(tiny(), "timm") | {"reg_token": values((6,)), "fc_norm.bias": values((6,))}
+    foreign = from_canonical(tiny(), "timm") | {
+        "reg_token": values((6,)),
+        "fc_norm.bias": values((6,)),
+    }
     with pytest.raises(ValueError, match=r"fc_norm\.bias.*reg_token"):
         to_canonical(foreign, 2)
 
 
 def test_timm_cannot_have_a_tanh_layer():
     with pytest.raises(
-        ValueError, match=r"timm cannot express .*: pre_logits/bias, pre_logits/kernel\. Use google or huggingface\."
+        ValueError,
+        match=r"timm cannot express .*: pre_logits/bias, pre_logits/kernel\. Use google or huggingface\.",
     ):
         from_canonical(tiny(classes=None, representation_size=6), "timm")
 
@@ -529,33 +604,46 @@ def test_timm_cannot_have_a_tanh_layer():
     ],
 )
 def test_our_extensions_fit_only_google(dialect, name):
-    with pytest.raises(ValueError, match=rf"{dialect} cannot express this checkpoint: {name}\. Use google\."):
+    with pytest.raises(
+        ValueError, match=rf"{dialect} cannot express this checkpoint: {name}\. Use google\."
+    ):
         from_canonical(tiny() | {name: values((2, 6))}, dialect)
 
 
 def test_huggingface_cannot_have_a_head_behind_a_tanh_layer():
-    with pytest.raises(ValueError, match=r"huggingface cannot .*: pre_logits/kernel beside head/kernel.*Use google\."):
+    with pytest.raises(
+        ValueError,
+        match=r"huggingface cannot .*: pre_logits/kernel beside head/kernel.*Use google\.",
+    ):
         from_canonical(tiny(representation_size=6), "huggingface")
 
 
 def test_huggingface_cannot_do_without_class_token_and_positions():
     arrays = {name: x for name, x in tiny(classifier="gap").items() if name != POSITIONS}
-    with pytest.raises(ValueError, match=rf"{POSITIONS} is missing, .*cls is missing, .*Use google or timm\."):
+    with pytest.raises(
+        ValueError, match=rf"{POSITIONS} is missing, .*cls is missing, .*Use google or timm\."
+    ):
         from_canonical(arrays, "huggingface")
 
 
 def test_huggingface_cannot_have_attention_pooling():
-    with pytest.raises(ValueError, match=r"MAPHead_0/LayerNorm_0/bias, .* and \d+ more\. Use google or timm\."):
+    with pytest.raises(
+        ValueError, match=r"MAPHead_0/LayerNorm_0/bias, .* and \d+ more\. Use google or timm\."
+    ):
         from_canonical(tiny(classifier="map"), "huggingface")
 
 
 def test_unknown_dialect_is_refused():
-    with pytest.raises(ValueError, match="`dialect` must be one of google, timm, huggingface. Received: keras"):
+    with pytest.raises(
+        ValueError, match="`dialect` must be one of google, timm, huggingface. Received: keras"
+    ):
         from_canonical(tiny(), "keras")
 
 
 def test_timm_cannot_have_a_part_of_a_fused_array():
     arrays = tiny()
     del arrays[f"{BLOCK}/MultiHeadDotProductAttention_0/key/bias"]
-    with pytest.raises(ValueError, match=r"blocks\.0\.attn\.qkv\.bias \(of whose 3 parts 2 are here\)"):
+    with pytest.raises(
+        ValueError, match=r"blocks\.0\.attn\.qkv\.bias \(of whose 3 parts 2 are here\)"
+    ):
         from_canonical(arrays, "timm")

@@ -1,4 +1,6 @@
-"""Downloads from a real HTTP server on 127.0.0.1 that behaves, breaks off, stalls, refuses and lies on demand."""
+"""Downloads from a real HTTP server on 127.0.0.1 that behaves, breaks off, stalls, refuses and lies
+on demand.
+"""
 
 import dataclasses
 import hashlib
@@ -171,7 +173,9 @@ def put(path: Path, content: bytes = CONTENT) -> Path:
 
 
 def put_empty(path: Path, size: int) -> Path:
-    """A file of any size that takes no room: a zip archive without members, at the end of a hole."""
+    """A file of any size that takes no room: a zip archive without members, at the end of a
+    hole.
+    """
     put(path, b"PK")
     with open(path, "r+b") as stream:
         stream.seek(size - 22)
@@ -179,7 +183,8 @@ def put_empty(path: Path, size: int) -> Path:
     return path
 
 
-# --- the way it should be --------------------------------------------------------------------------------------------
+# --- the way it should be
+# --------------------------------------------------------------------------------------------
 
 
 def test_file_is_downloaded_into_the_cache(server, home):
@@ -240,13 +245,17 @@ def test_files_of_one_directory_stay_together(server):
     assert get(server.url("repo/config.json")).parent == weights.parent
 
 
-# --- URLs and paths --------------------------------------------------------------------------------------------------
+# --- URLs and paths
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("url", "expected"),
     [
-        ("gs://vit_models/sam/ViT-B_16.npz", "https://storage.googleapis.com/vit_models/sam/ViT-B_16.npz"),
+        (
+            "gs://vit_models/sam/ViT-B_16.npz",
+            "https://storage.googleapis.com/vit_models/sam/ViT-B_16.npz",
+        ),
         (
             "gs://vit_models/imagenet21k+imagenet2012/R50+ViT-B_16.npz",
             "https://storage.googleapis.com/vit_models/imagenet21k%2Bimagenet2012/R50%2BViT-B_16.npz",
@@ -265,10 +274,13 @@ def test_url_to_ask(url, expected):
 
 
 @pytest.mark.parametrize(
-    "url", ["ftp://host/file", "model.npz", "/model.npz", "https://", "https://host/dir/", "gs:///x"]
+    "url",
+    ["ftp://host/file", "model.npz", "/model.npz", "https://", "https://host/dir/", "gs:///x"],
 )
 def test_what_is_no_url_of_a_file_is_refused(url):
-    with pytest.raises(ValueError, match=r"Not the URL of a file: .*https://, http://, gs://, file://"):
+    with pytest.raises(
+        ValueError, match=r"Not the URL of a file: .*https://, http://, gs://, file://"
+    ):
         get(url)
 
 
@@ -300,7 +312,9 @@ def test_cache_path_of_google_s_files_reads_as_on_their_server(home):
 def test_cache_is_in_the_home_directory_by_default(monkeypatch):
     monkeypatch.delenv("KERAS_HOME")
     monkeypatch.setenv("HOME", "/home/me")
-    assert cache_path("gs://b/x.npz") == Path("/home/me/.keras/models/keras_vit/storage.googleapis.com/b/x.npz")
+    assert cache_path("gs://b/x.npz") == Path(
+        "/home/me/.keras/models/keras_vit/storage.googleapis.com/b/x.npz"
+    )
 
 
 @pytest.mark.parametrize(
@@ -327,10 +341,13 @@ def test_local_file_url_of_nothing_is_file_not_found(tmp_path):
         get((tmp_path / "nowhere.npz").as_uri())
 
 
-# --- downloads that fail ---------------------------------------------------------------------------------------------
+# --- downloads that fail
+# ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["truncated", "truncated_without_length", "missing", "broken", "busy"])
+@pytest.mark.parametrize(
+    "mode", ["truncated", "truncated_without_length", "missing", "broken", "busy"]
+)
 def test_failed_download_leaves_nothing_and_the_next_one_works(server, home, mode):
     server.mode = mode
     with pytest.raises((ConnectionError, ValueError)):
@@ -342,19 +359,29 @@ def test_failed_download_leaves_nothing_and_the_next_one_works(server, home, mod
 
 def test_download_that_breaks_off_is_a_connection_error(server):
     server.mode = "truncated"
-    with pytest.raises(ConnectionError, match=r"Cannot download http://127.*500.*To go on without the network"):
+    with pytest.raises(
+        ConnectionError, match=r"Cannot download http://127.*500.*To go on without the network"
+    ):
         get(server.url())
 
 
 def test_truncation_without_a_length_is_seen_in_the_content(server):
     server.mode = "truncated_without_length"
-    with pytest.raises(ValueError, match=r"model.npz did not give the expected file, and nothing was kept.*truncated"):
+    with pytest.raises(
+        ValueError,
+        match=r"model.npz did not give the expected file, and nothing was kept.*truncated",
+    ):
         get(server.url())
 
 
 def test_truncation_without_a_length_is_seen_by_the_catalog_s_size(server, home):
-    server.mode, server.content = "without_length", b"PK".ljust(1978, b"\0") + b"PK\x05\x06" + bytes(18)
-    with pytest.raises(ValueError, match=rf"it has 2000 bytes, but .*model has {len(CONTENT)} \(give or take 0\)"):
+    server.mode, server.content = (
+        "without_length",
+        b"PK".ljust(1978, b"\0") + b"PK\x05\x06" + bytes(18),
+    )
+    with pytest.raises(
+        ValueError, match=rf"it has 2000 bytes, but .*model has {len(CONTENT)} \(give or take 0\)"
+    ):
         get(row(server.url("weights/model")))
     assert everything_under(home) == []
 
@@ -376,7 +403,9 @@ def test_missing_file_on_the_server_is_a_value_error_with_the_url(server):
 @pytest.mark.parametrize(("mode", "status"), [("broken", 503), ("busy", 429)])
 def test_server_in_trouble_is_a_connection_error(server, mode, status):
     server.mode = mode
-    with pytest.raises(ConnectionError, match=rf"Cannot download http://127.*: {status} .*To go on"):
+    with pytest.raises(
+        ConnectionError, match=rf"Cannot download http://127.*: {status} .*To go on"
+    ):
         get(server.url())
 
 
@@ -389,13 +418,17 @@ def test_web_page_instead_of_the_file_is_refused(server, home):
 
 def test_file_of_another_size_than_listed_is_refused(server, home):
     wrong = row(server.url(), bytes=12345, bytes_tolerance=10)
-    with pytest.raises(ValueError, match=rf"it has {len(CONTENT)} bytes, but .* has 12345 \(give or take 10\)"):
+    with pytest.raises(
+        ValueError, match=rf"it has {len(CONTENT)} bytes, but .* has 12345 \(give or take 10\)"
+    ):
         get(wrong)
     assert everything_under(home) == []
 
 
 def test_file_of_another_hash_than_published_is_refused(server, home):
-    with pytest.raises(ValueError, match=rf"sha256 is {SHA256}, expected {'0' * 64} for '.*model.npz'"):
+    with pytest.raises(
+        ValueError, match=rf"sha256 is {SHA256}, expected {'0' * 64} for '.*model.npz'"
+    ):
         get(row(server.url(), sha256="0" * 64))
     assert everything_under(home) == []
 
@@ -407,7 +440,10 @@ def test_no_connection_says_which_file_to_put_where(dead_url):
     message = str(caught.value)
     assert f"fetch {url} on another machine" in message
     assert f"put it at '{cache_path(url)}'" in message
-    assert f"'{Path('<directory>', 'sam', 'ViT-B_16.npz')}' with the environment variable KERAS_VIT_WEIGHTS" in message
+    assert (
+        f"'{Path('<directory>', 'sam', 'ViT-B_16.npz')}' with the environment variable "
+        f"KERAS_VIT_WEIGHTS" in message
+    )
 
 
 def test_no_connection_names_the_offline_directory_that_is_set(dead_url, offline):
@@ -427,7 +463,9 @@ def test_following_the_advice_works(server):
 def test_unwritable_cache_is_an_os_error_that_names_the_variables(server, tmp_path, monkeypatch):
     # A file where a directory should be: it stops root as well, unlike permissions.
     monkeypatch.setenv("KERAS_HOME", str(put(tmp_path / "file")))
-    with pytest.raises(NotADirectoryError, match=r"Cannot write .*Set KERAS_HOME .* KERAS_VIT_WEIGHTS"):
+    with pytest.raises(
+        NotADirectoryError, match=r"Cannot write .*Set KERAS_HOME .* KERAS_VIT_WEIGHTS"
+    ):
         get(server.url())
     assert server.requests == []
 
@@ -439,14 +477,17 @@ def test_cache_without_permission_is_a_permission_error(server, home):
         get(server.url())
 
 
-# --- hashes, sizes and files that are there already -------------------------------------------------------------------
+# --- hashes, sizes and files that are there already
+# -------------------------------------------------------------------
 
 
 def test_file_that_changed_after_its_first_use_is_refused(server):
     path = get(server.url())
     path.write_bytes(npz_bytes(2.0))
     found = hashlib.sha256(npz_bytes(2.0)).hexdigest()
-    with pytest.raises(ValueError, match=rf"'{path}' has changed: .* {found}, expected {SHA256}. Delete it"):
+    with pytest.raises(
+        ValueError, match=rf"'{path}' has changed: .* {found}, expected {SHA256}. Delete it"
+    ):
         get(server.url())
 
 
@@ -461,7 +502,9 @@ def test_second_download_must_have_the_pinned_hash(server):
     path = get(server.url())
     path.unlink()
     server.content = npz_bytes(2.0)
-    with pytest.raises(ValueError, match=rf"expected {SHA256} for '{path}'. If the publisher.* delete '.*sha256'"):
+    with pytest.raises(
+        ValueError, match=rf"expected {SHA256} for '{path}'. If the publisher.* delete '.*sha256'"
+    ):
         get(server.url())
     assert everything_under(path.parent) == ["model.npz.sha256"]
 
@@ -496,7 +539,8 @@ def test_half_a_file_in_the_cache_is_refused_and_not_pinned(server):
 def test_file_in_the_cache_of_another_size_than_listed_is_refused(server):
     put(cache_path(server.url()), npz_bytes() + b"\0")
     with pytest.raises(
-        ValueError, match=rf"has {len(CONTENT) + 1} bytes, but .* has {len(CONTENT)}.*Delete it to down"
+        ValueError,
+        match=rf"has {len(CONTENT) + 1} bytes, but .* has {len(CONTENT)}.*Delete it to down",
     ):
         get(row(server.url()))
 
@@ -507,7 +551,10 @@ def test_size_within_the_listing_s_rounding_is_accepted(server):
 
 def test_leftovers_of_killed_processes_are_removed_but_young_ones_are_not(server):
     directory = cache_path(server.url()).parent
-    old, young = put(directory / ".partial-00000000-1-model.npz"), put(directory / ".partial-00000000-2-model.npz")
+    old, young = (
+        put(directory / ".partial-00000000-1-model.npz"),
+        put(directory / ".partial-00000000-2-model.npz"),
+    )
     other = put(directory / ".partial-00000000-1-other.npz")
     long_ago = time.time() - 2 * 24 * 3600
     os.utime(old, (long_ago, long_ago))
@@ -516,7 +563,8 @@ def test_leftovers_of_killed_processes_are_removed_but_young_ones_are_not(server
     assert [path.exists() for path in (old, young, other)] == [False, True, True]
 
 
-# --- the offline directory -------------------------------------------------------------------------------------------
+# --- the offline directory
+# -------------------------------------------------------------------------------------------
 
 
 def test_offline_directory_comes_before_the_cache_and_the_network(server, offline):
@@ -561,7 +609,8 @@ def test_offline_file_of_any_other_url_lies_under_its_host(offline):
 def test_offline_file_is_checked_for_its_size(offline):
     put(offline / "ViT-H_14.npz")
     with pytest.raises(
-        ValueError, match=rf"ViT-H_14.npz' has {len(CONTENT)} bytes, but imagenet21k/ViT-H_14.npz has 26"
+        ValueError,
+        match=rf"ViT-H_14.npz' has {len(CONTENT)} bytes, but imagenet21k/ViT-H_14.npz has 26",
     ):
         get(catalog.lookup("ViT_H14", "imagenet21k"))
 
@@ -577,7 +626,9 @@ def test_offline_file_whose_size_says_it_is_another_directory_s_is_passed_over(s
     sam = catalog.lookup("ViT_B16", "sam")
     put_empty(offline / "ViT-B_16.npz", sam.bytes)
     assert get(sam) == offline / "ViT-B_16.npz"
-    wanted = dataclasses.replace(catalog.lookup("ViT_B16", "imagenet21k"), url=server.url("imagenet21k/ViT-B_16.npz"))
+    wanted = dataclasses.replace(
+        catalog.lookup("ViT_B16", "imagenet21k"), url=server.url("imagenet21k/ViT-B_16.npz")
+    )
     server.mode = "missing"
     with pytest.raises(ValueError, match="The server answered 404"):
         get(wanted)
@@ -586,7 +637,10 @@ def test_offline_file_whose_size_says_it_is_another_directory_s_is_passed_over(s
 def test_offline_file_that_could_be_two_is_refused(offline):
     wanted = catalog.lookup("ViT_L32", "imagenet21k+imagenet2012")
     put_empty(offline / "ViT-L_32.npz", wanted.bytes)
-    with pytest.raises(ValueError, match=r"could be imagenet21k\+imagenet2012/ViT-L_32.npz or sam/ViT-L_32.npz. Move"):
+    with pytest.raises(
+        ValueError,
+        match=r"could be imagenet21k\+imagenet2012/ViT-L_32.npz or sam/ViT-L_32.npz. Move",
+    ):
         get(wanted)
     path = put_empty(offline / "sam" / "ViT-L_32.npz", wanted.bytes)
     assert get(catalog.lookup("ViT_L32", "sam")) == path
@@ -603,7 +657,8 @@ def test_offline_directory_that_does_not_exist_is_refused(monkeypatch, tmp_path)
         get("https://example.org/model.npz")
 
 
-# --- two at once -----------------------------------------------------------------------------------------------------
+# --- two at once
+# -----------------------------------------------------------------------------------------------------
 
 
 def test_two_downloads_of_one_file_at_once_do_not_harm_each_other(server):
@@ -624,7 +679,8 @@ def test_killed_process_leaves_no_file_under_the_final_name(server, home):
     server.mode = "stalled"
     code = (
         "import sys, types\n"
-        "for name, path in (('keras_vit', sys.argv[1]), ('keras_vit.weights', sys.argv[1] + '/weights')):\n"
+        "for name, path in (('keras_vit', sys.argv[1]), ('keras_vit.weights', sys.argv[1] + "
+        "'/weights')):\n"
         "    sys.modules[name] = types.ModuleType(name)\n"
         "    sys.modules[name].__path__ = [path]\n"
         "from keras_vit.weights.download import fetch\n"
@@ -645,19 +701,23 @@ def test_killed_process_leaves_no_file_under_the_final_name(server, home):
     assert get(server.url()).read_bytes() == CONTENT
 
 
-# --- URLs without the name of a format --------------------------------------------------------------------------------
+# --- URLs without the name of a format
+# --------------------------------------------------------------------------------
 
 
 PAGE = b"<!DOCTYPE html><html>Please log in</html>"
 
 
 @pytest.mark.parametrize(
-    "path", ["models/download", "models/42", "file.bin", "weights.h5", "model.npz?token=1", "get.npz.part"]
+    "path",
+    ["models/download", "models/42", "file.bin", "weights.h5", "model.npz?token=1", "get.npz.part"],
 )
 def test_login_page_under_any_name_is_refused_and_asked_for_again(server, home, path):
     server.content = PAGE
     for _ in range(2):
-        with pytest.raises(ValueError, match=r"did not give the expected file, and nothing was kept: .*a web page"):
+        with pytest.raises(
+            ValueError, match=r"did not give the expected file, and nothing was kept: .*a web page"
+        ):
             get(server.url(path))
     assert everything_under(home) == []
     server.content = CONTENT
@@ -677,7 +737,9 @@ def test_file_of_any_kind_of_weights_is_kept_under_any_name(server, tmp_path):
 
 @pytest.mark.parametrize("format", ["npz", "h5", "safetensors"])
 @pytest.mark.parametrize("path", ["model", "model.npz"])
-def test_file_without_its_last_bytes_is_not_pinned_when_no_length_was_announced(server, home, tmp_path, format, path):
+def test_file_without_its_last_bytes_is_not_pinned_when_no_length_was_announced(
+    server, home, tmp_path, format, path
+):
     file = tmp_path / f"model.{format}"
     if format == "npz":
         files.write_npz(file, {"x": np.zeros(3)}, {"gelu": "exact", "grid": [2, 8]})
@@ -700,18 +762,23 @@ def test_file_without_its_last_bytes_is_not_pinned_when_no_length_was_announced(
 def test_page_that_an_older_version_kept_and_pinned_is_refused_with_its_place(server):
     path = put(cache_path(server.url("models/download")), PAGE)
     path.with_name("download.sha256").write_text(f"{hashlib.sha256(PAGE).hexdigest()}  download\n")
-    with pytest.raises(ValueError, match=rf"a web page.*kept as '{path}': delete it to ask the server again"):
+    with pytest.raises(
+        ValueError, match=rf"a web page.*kept as '{path}': delete it to ask the server again"
+    ):
         get(server.url("models/download"))
 
 
-# --- passwords --------------------------------------------------------------------------------------------------------
+# --- passwords
+# --------------------------------------------------------------------------------------------------------
 
 
 SECRET = "s3cr3t"
 
 
 @pytest.mark.parametrize("mode", ["missing", "broken", "truncated", "whole", "nobody"])
-@pytest.mark.parametrize("form", ["http://me:{secret}@{rest}/model", "http://{rest}/model?sig={secret}&download=1"])
+@pytest.mark.parametrize(
+    "form", ["http://me:{secret}@{rest}/model", "http://{rest}/model?sig={secret}&download=1"]
+)
 def test_no_message_shows_a_password(server, dead_url, capfd, mode, form):
     server.content, server.mode = PAGE * 20, mode if mode != "nobody" else "whole"
     rest = (dead_url if mode == "nobody" else server.url("")).split("/")[2]

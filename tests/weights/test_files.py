@@ -1,4 +1,6 @@
-"""Files against NumPy, safetensors and ml_dtypes, which know nothing of us; and every way to be a bad file."""
+"""Files against NumPy, safetensors and ml_dtypes, which know nothing of us; and every way to be a
+bad file.
+"""
 
 import io
 import json
@@ -23,7 +25,13 @@ ARRAYS = {
     "Transformer/encoderblock_0/LayerNorm_0/scale": np.ones(3, "float32"),
     "opt/step": np.array(7, dtype="int64"),
 }
-METADATA = {"grid": (2, 3), "gelu": "tanh", "layer_norm_epsilon": 1e-6, "image_size": (32, 48), "num_heads": 3}
+METADATA = {
+    "grid": (2, 3),
+    "gelu": "tanh",
+    "layer_norm_epsilon": 1e-6,
+    "image_size": (32, 48),
+    "num_heads": 3,
+}
 
 
 @pytest.fixture
@@ -50,7 +58,8 @@ class Trap:
         return (os.mkdir, (str(self.mark),))
 
 
-# --- reading npz -----------------------------------------------------------------------------------------------------
+# --- reading npz
+# -----------------------------------------------------------------------------------------------------
 
 
 def test_npz_of_numpy_is_read_with_names_order_types_and_scalars(npz):
@@ -99,7 +108,10 @@ def test_bfloat16_stored_as_void_becomes_float32(tmp_path, shape):
 
 def test_float16_becomes_float32(tmp_path):
     np.savez(tmp_path / "model.npz", kernel=np.array([0.1, -2], "float16"))
-    same(read(tmp_path / "model.npz").arrays, {"kernel": np.array([0.1, -2], "float16").astype("float32")})
+    same(
+        read(tmp_path / "model.npz").arrays,
+        {"kernel": np.array([0.1, -2], "float16").astype("float32")},
+    )
 
 
 @pytest.mark.parametrize(
@@ -122,7 +134,9 @@ def test_pickled_objects_are_refused_by_name_and_never_unpickled(tmp_path):
     mark = tmp_path / "unpickled"
     trap = np.array([Trap(mark)], dtype=object)
     np.savez(tmp_path / "model.npz", good=np.zeros(2), first=trap, second=trap)
-    with pytest.raises(ValueError, match=r"model.npz.*pickled objects \(first, second\).*never read"):
+    with pytest.raises(
+        ValueError, match=r"model.npz.*pickled objects \(first, second\).*never read"
+    ):
         read(tmp_path / "model.npz")
     assert not mark.exists()
     with np.load(tmp_path / "model.npz", allow_pickle=True) as plain:  # the trap works
@@ -130,7 +144,8 @@ def test_pickled_objects_are_refused_by_name_and_never_unpickled(tmp_path):
     assert mark.exists()
 
 
-# --- files that are bad ----------------------------------------------------------------------------------------------
+# --- files that are bad
+# ----------------------------------------------------------------------------------------------
 
 
 def test_missing_file_is_a_file_not_found_error(tmp_path):
@@ -277,13 +292,16 @@ def test_long_list_of_names_is_shortened(tmp_path):
         read(tmp_path / "model.npz")
 
 
-# --- safetensors and Hugging Face ------------------------------------------------------------------------------------
+# --- safetensors and Hugging Face
+# ------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def hugging_face(tmp_path):
     safetensors.numpy.save_file(
-        {"vit.layernorm.weight": np.ones(3, "float32")}, tmp_path / "model.safetensors", {"format": "pt"}
+        {"vit.layernorm.weight": np.ones(3, "float32")},
+        tmp_path / "model.safetensors",
+        {"format": "pt"},
     )
     config = {
         "hidden_act": "gelu",
@@ -310,7 +328,9 @@ def test_safetensors_bfloat16_becomes_float32(tmp_path):
 
 
 def test_safetensors_float8_is_refused(tmp_path):
-    safetensors.numpy.save_file({"kernel": np.ones(2, ml_dtypes.float8_e4m3fn)}, tmp_path / "model.safetensors")
+    safetensors.numpy.save_file(
+        {"kernel": np.ones(2, ml_dtypes.float8_e4m3fn)}, tmp_path / "model.safetensors"
+    )
     with pytest.raises(ValueError, match=r"types that are not read \(kernel: F8_E4M3\)"):
         read(tmp_path / "model.safetensors")
 
@@ -363,7 +383,9 @@ def test_metadata_in_the_file_wins_over_the_config(hugging_face):
 
 
 def test_config_without_an_activation_says_the_rest(hugging_face):
-    (hugging_face / "config.json").write_text(json.dumps({"layer_norm_eps": 1e-5, "num_attention_heads": 3}))
+    (hugging_face / "config.json").write_text(
+        json.dumps({"layer_norm_eps": 1e-5, "num_attention_heads": 3})
+    )
     assert read(hugging_face).metadata == {"layer_norm_epsilon": 1e-5, "num_heads": 3}
 
 
@@ -391,11 +413,14 @@ def test_directory_without_weights_is_refused(tmp_path):
 
 def test_sharded_directory_is_refused(tmp_path):
     (tmp_path / "model.safetensors.index.json").touch()
-    with pytest.raises(ValueError, match=r"directory without model.safetensors.*not split over several files"):
+    with pytest.raises(
+        ValueError, match=r"directory without model.safetensors.*not split over several files"
+    ):
         read(tmp_path)
 
 
-# --- writing ---------------------------------------------------------------------------------------------------------
+# --- writing
+# ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("write", [write_npz, write_safetensors])
@@ -428,7 +453,12 @@ def test_foreign_zip_comment_is_no_metadata(npz, comment):
 
 def test_safetensors_is_read_by_the_library_with_its_metadata(tmp_path):
     path = tmp_path / "model.safetensors"
-    arrays = {"flag": np.array([True]), "odd": np.zeros(3, "int8"), "fortran": np.asfortranarray(np.eye(3)), **ARRAYS}
+    arrays = {
+        "flag": np.array([True]),
+        "odd": np.zeros(3, "int8"),
+        "fortran": np.asfortranarray(np.eye(3)),
+        **ARRAYS,
+    }
     write_safetensors(path, arrays, METADATA)
     found = safetensors.numpy.load_file(path)
     same({name: found[name] for name in arrays}, arrays)
@@ -448,9 +478,17 @@ def test_safetensors_data_is_aligned(tmp_path):
 
 
 def test_hugging_face_directory_is_written_and_read_back(tmp_path):
-    config = {"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6, "image_size": [32, 48], "patch_size": 16}
+    config = {
+        "hidden_act": "gelu_pytorch_tanh",
+        "layer_norm_eps": 1e-6,
+        "image_size": [32, 48],
+        "patch_size": 16,
+    }
     files.write_huggingface(tmp_path / "new" / "model", ARRAYS, {"num_heads": 3}, config)
-    assert sorted(path.name for path in (tmp_path / "new" / "model").iterdir()) == ["config.json", "model.safetensors"]
+    assert sorted(path.name for path in (tmp_path / "new" / "model").iterdir()) == [
+        "config.json",
+        "model.safetensors",
+    ]
     checkpoint = read(tmp_path / "new" / "model")
     same({name: checkpoint.arrays[name] for name in ARRAYS}, ARRAYS)
     assert checkpoint.metadata == {
@@ -471,7 +509,9 @@ def test_bytes_do_not_depend_on_the_day_or_on_the_order_of_metadata(tmp_path, wr
 
 
 @pytest.mark.parametrize("write", [write_npz, write_safetensors])
-@pytest.mark.parametrize("array", [np.array([{}]), np.array(["x"]), np.zeros(2, ml_dtypes.bfloat16)])
+@pytest.mark.parametrize(
+    "array", [np.array([{}]), np.array(["x"]), np.zeros(2, ml_dtypes.bfloat16)]
+)
 def test_only_numbers_are_written(tmp_path, write, array):
     with pytest.raises(ValueError, match=r"Only numbers can be written to '.*model': odd \("):
         write(tmp_path / "model", {"good": np.zeros(2), "odd": array})
@@ -511,7 +551,9 @@ def test_interruption_leaves_the_older_file_and_nothing_else(tmp_path):
     with pytest.raises(KeyboardInterrupt), files.replacing(path) as stream:
         stream.write(b"newer")
         raise KeyboardInterrupt
-    assert [(entry.name, entry.read_bytes()) for entry in tmp_path.iterdir()] == [("model", b"older")]
+    assert [(entry.name, entry.read_bytes()) for entry in tmp_path.iterdir()] == [
+        ("model", b"older")
+    ]
 
 
 def test_replacing_keeps_the_usual_permissions(tmp_path):
@@ -521,7 +563,8 @@ def test_replacing_keeps_the_usual_permissions(tmp_path):
     assert (tmp_path / "model").stat().st_mode == (tmp_path / "usual").stat().st_mode
 
 
-# --- damage that the formats alone would not notice ------------------------------------------------------------------
+# --- damage that the formats alone would not notice
+# ------------------------------------------------------------------
 
 
 def test_npz_that_lost_its_last_bytes_is_refused(tmp_path):
@@ -572,7 +615,10 @@ def test_metadata_of_older_files_without_a_checksum_is_read(npz):
 
 
 def test_two_arrays_of_one_name_are_refused(tmp_path):
-    with pytest.warns(UserWarning, match="Duplicate name"), zipfile.ZipFile(tmp_path / "model.npz", "w") as archive:
+    with (
+        pytest.warns(UserWarning, match="Duplicate name"),
+        zipfile.ZipFile(tmp_path / "model.npz", "w") as archive,
+    ):
         for value in (1.0, 2.0):
             member = io.BytesIO()
             np.lib.format.write_array(member, np.full(3, value))
@@ -581,7 +627,8 @@ def test_two_arrays_of_one_name_are_refused(tmp_path):
         read(tmp_path / "model.npz")
 
 
-# --- files that ask for more than they are ---------------------------------------------------------------------------
+# --- files that ask for more than they are
+# ---------------------------------------------------------------------------
 
 
 def peak_of(call):
@@ -606,15 +653,25 @@ def test_compressed_arrays_are_read_piece_by_piece(tmp_path):
 
 
 def test_nothing_is_read_of_what_is_not_chosen(tmp_path):
-    np.savez_compressed(path := tmp_path / "model.npz", kernel=np.zeros(10**7, "float32"), bias=np.ones(3, "float32"))
+    np.savez_compressed(
+        path := tmp_path / "model.npz",
+        kernel=np.zeros(10**7, "float32"),
+        bias=np.ones(3, "float32"),
+    )
     claimed = {}
 
     def choose(found, metadata):
         claimed.update({name: (x.shape, x.dtype) for name, x in found.items()})
         return ["bias"]
 
-    assert peak_of(lambda: same(read(path, choose).arrays, {"bias": np.ones(3, "float32")})) < 4 * 10**6
-    assert claimed == {"kernel": ((10**7,), np.dtype("float32")), "bias": ((3,), np.dtype("float32"))}
+    assert (
+        peak_of(lambda: same(read(path, choose).arrays, {"bias": np.ones(3, "float32")}))
+        < 4 * 10**6
+    )
+    assert claimed == {
+        "kernel": ((10**7,), np.dtype("float32")),
+        "bias": ((3,), np.dtype("float32")),
+    }
 
 
 def test_array_header_of_many_bytes_is_not_read(tmp_path):
@@ -643,22 +700,45 @@ def test_safetensors_header_of_many_bytes_is_not_read(tmp_path):
 
 @pytest.mark.parametrize("shape", [[2**40, 2**40], [0, 2**62], [2**63]])
 def test_shapes_that_no_array_can_have_are_refused(tmp_path, shape):
-    header = json.dumps({"kernel": {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}}).encode()
+    header = json.dumps(
+        {"kernel": {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}}
+    ).encode()
     (tmp_path / "model").write_bytes(struct.pack("<Q", len(header)) + header)
     refuses(tmp_path / "model", "Cannot read")
 
 
-# --- metadata --------------------------------------------------------------------------------------------------------
+# --- metadata
+# --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        *(("grid", value) for value in ("words", 5, [], [2], [2, 3, 4], [2, 0], [-2, 3], [2.0, 3.0], ["2", "3"], None)),
+        *(
+            ("grid", value)
+            for value in (
+                "words",
+                5,
+                [],
+                [2],
+                [2, 3, 4],
+                [2, 0],
+                [-2, 3],
+                [2.0, 3.0],
+                ["2", "3"],
+                None,
+            )
+        ),
         *(("grid", value) for value in ([True, True], [10**30, 1], {"rows": 2}, [[2], [3]])),
-        *(("image_size", value) for value in (224, "224", [224], [0, 224], [224, None], [10**9, 10**9])),
+        *(
+            ("image_size", value)
+            for value in (224, "224", [224], [0, 224], [224, None], [10**9, 10**9])
+        ),
         *(("gelu", value) for value in ("relu", "", None, 1, True, ["tanh"], {"tanh": 1})),
-        *(("layer_norm_epsilon", value) for value in (-1.0, 0.0, 1.0, "x", None, [1e-6], True, 1e-60, 1e300, 10**400)),
+        *(
+            ("layer_norm_epsilon", value)
+            for value in (-1.0, 0.0, 1.0, "x", None, [1e-6], True, 1e-60, 1e300, 10**400)
+        ),
         *(("layer_norm_epsilon", value) for value in (float("nan"), float("inf"))),
         *(("num_heads", value) for value in (0, -3, 3.0, "3", None, [3], True, 10**30)),
     ],
@@ -670,7 +750,8 @@ def test_metadata_of_other_types_or_values_is_refused_in_one_sentence(tmp_path, 
     safetensors.numpy.save_file(ARRAYS, tmp_path / "model.safetensors", strings)
     for path in (npz, tmp_path / "model.safetensors"):
         with pytest.raises(
-            ValueError, match=rf"Cannot read '.*' as a checkpoint: in its metadata {key} is .*, expected "
+            ValueError,
+            match=rf"Cannot read '.*' as a checkpoint: in its metadata {key} is .*, expected ",
         ) as caught:
             read(path)
         assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
@@ -682,7 +763,8 @@ def test_metadata_of_other_types_or_values_is_refused_in_one_sentence(tmp_path, 
 
 def test_all_that_is_wrong_with_metadata_is_said_at_once(tmp_path):
     with pytest.raises(
-        ValueError, match="grid is 5, expected two integers .*, and num_heads is 0, expected an integer"
+        ValueError,
+        match="grid is 5, expected two integers .*, and num_heads is 0, expected an integer",
     ):
         write_npz(tmp_path / "model.npz", ARRAYS, {"num_heads": 0, "grid": 5})
 
@@ -690,10 +772,15 @@ def test_all_that_is_wrong_with_metadata_is_said_at_once(tmp_path):
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "1" * 10_000])
 def test_metadata_nested_without_end_is_no_metadata(tmp_path, text):
     safetensors.numpy.save_file(ARRAYS, tmp_path / "model.safetensors", {"note": text})
-    same(dict(sorted(read(tmp_path / "model.safetensors").arrays.items())), dict(sorted(ARRAYS.items())))
+    same(
+        dict(sorted(read(tmp_path / "model.safetensors").arrays.items())),
+        dict(sorted(ARRAYS.items())),
+    )
 
 
-@pytest.mark.parametrize("text", ["5", "[1]", '"hidden_act"', "null", "true", "[" * 100_000, "\xff", ""])
+@pytest.mark.parametrize(
+    "text", ["5", "[1]", '"hidden_act"', "null", "true", "[" * 100_000, "\xff", ""]
+)
 def test_config_that_is_no_json_object_is_refused(hugging_face, text):
     (hugging_face / "config.json").write_text(text, encoding="latin-1")
     with pytest.raises(ValueError, match=r"Cannot read '.*config\.json' as a checkpoint: it is no"):
@@ -713,7 +800,9 @@ def test_config_that_is_no_json_object_is_refused(hugging_face, text):
 def test_config_of_other_types_or_values_is_refused_in_one_sentence(hugging_face, key, value):
     config = json.loads((hugging_face / "config.json").read_text())
     (hugging_face / "config.json").write_text(json.dumps({**config, key: value}))
-    with pytest.raises(ValueError, match=r"Cannot read '.*config\.json' as a checkpoint: .*(is|are) ") as caught:
+    with pytest.raises(
+        ValueError, match=r"Cannot read '.*config\.json' as a checkpoint: .*(is|are) "
+    ) as caught:
         read(hugging_face)
     assert "\n" not in str(caught.value)
 

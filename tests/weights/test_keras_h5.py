@@ -38,9 +38,13 @@ def test_every_variable_of_a_vit_comes_back_under_its_name(options, tiny_vit, tm
 
 
 @pytest.mark.parametrize("position_embedding", ["learned_1d", "relative"])
-def test_every_variable_of_an_axial_vit_comes_back_under_its_name(position_embedding, tiny_vit, tmp_path):
+def test_every_variable_of_an_axial_vit_comes_back_under_its_name(
+    position_embedding, tiny_vit, tmp_path
+):
     row = replace(tiny_vit, axial=True)
-    model = vision_transformer(row, keras.Input((32, 48, 3)), classes=3, position_embedding=position_embedding)
+    model = vision_transformer(
+        row, keras.Input((32, 48, 3)), classes=3, position_embedding=position_embedding
+    )
     model.save_weights(tmp_path / "model.weights.h5")
     _same(keras_h5.read(tmp_path / "model.weights.h5")[0], model)
 
@@ -77,7 +81,8 @@ def test_another_hdf5_file_is_an_error(tmp_path):
         keras_h5.read(path)
 
 
-# --- what is no variable ---------------------------------------------------------------------------------------------
+# --- what is no variable
+# ---------------------------------------------------------------------------------------------
 
 
 def _randomized(model):
@@ -111,10 +116,13 @@ def test_positions_of_an_oblong_grid_are_not_taken_for_those_of_a_square(build, 
     images = np.random.default_rng(1).standard_normal((2, 16, 64, 3)).astype("float32")
     again = build(weights=path)
     np.testing.assert_array_equal(
-        again.get_layer("posembed_input").get_weights(), model.get_layer("posembed_input").get_weights()
+        again.get_layer("posembed_input").get_weights(),
+        model.get_layer("posembed_input").get_weights(),
     )
     np.testing.assert_array_equal(again.predict_on_batch(images), model.predict_on_batch(images))
-    larger = build(weights=path, input_shape=(32, 64, 3)).get_layer("posembed_input").get_weights()[0]
+    larger = (
+        build(weights=path, input_shape=(32, 64, 3)).get_layer("posembed_input").get_weights()[0]
+    )
     table = model.get_layer("posembed_input").get_weights()[0]
     np.testing.assert_array_equal(larger, resize_positions(table, (2, 8), (4, 8)))
 
@@ -122,7 +130,12 @@ def test_positions_of_an_oblong_grid_are_not_taken_for_those_of_a_square(build, 
 def test_constants_come_back_with_the_variables(build, tmp_path):
     model = _randomized(build(weights=None, gelu="exact", norm_epsilon=1e-3))
     model.save_weights(path := tmp_path / "model.weights.h5")
-    assert keras_h5.read(path)[1] == {"grid": (2, 8), "gelu": "exact", "layer_norm_epsilon": 1e-3, "num_heads": 2}
+    assert keras_h5.read(path)[1] == {
+        "grid": (2, 8),
+        "gelu": "exact",
+        "layer_norm_epsilon": 1e-3,
+        "num_heads": 2,
+    }
     block = build(weights=path).get_layer("encoderblock_1")
     assert (block.gelu, block.norm_epsilon) == ("exact", 1e-3)
 
@@ -136,7 +149,8 @@ def test_a_file_without_constants_is_read_with_a_warning(build, tmp_path, caplog
         again = build(weights=path, input_shape=(32, 32, 3))
     assert "does not record its form of GELU" in caplog.text
     np.testing.assert_array_equal(
-        again.get_layer("posembed_input").get_weights(), model.get_layer("posembed_input").get_weights()
+        again.get_layer("posembed_input").get_weights(),
+        model.get_layer("posembed_input").get_weights(),
     )
     with pytest.raises(ValueError, match=r"may be of 4 x 4 patches or.*2 x 8.*checkpoint_grid"):
         build(weights=path)
@@ -149,7 +163,9 @@ def test_keras_s_own_loading_refuses_a_table_of_another_grid(build, tmp_path):
     # Keras warns of what contains the layer, too.
     with (
         warnings.catch_warnings(action="ignore"),
-        pytest.raises(ValueError, match="of 2 x 8 patches, that of the layer posembed_input of 4 x 4"),
+        pytest.raises(
+            ValueError, match="of 2 x 8 patches, that of the layer posembed_input of 4 x 4"
+        ),
     ):
         build(weights=None, input_shape=(32, 32, 3)).load_weights(path)
 
@@ -158,7 +174,9 @@ def test_whole_keras_files_hold_constants_too(build, tmp_path):
     model = _randomized(build(weights=None))
     model.save(tmp_path / "model.keras")
     for mine, again in zip(
-        model.get_weights(), keras.models.load_model(tmp_path / "model.keras").get_weights(), strict=True
+        model.get_weights(),
+        keras.models.load_model(tmp_path / "model.keras").get_weights(),
+        strict=True,
     ):
         np.testing.assert_array_equal(mine, again)
 
@@ -168,13 +186,20 @@ def test_weights_of_another_number_of_heads_are_refused(target, tiny_vit, tmp_pa
     """Kernels have the same shape whatever the number of heads."""
     build = keras_vit.application(replace(tiny_vit, num_heads=4))
     four = _randomized(build(weights=None, input_shape=(32, 32, 3), classes=5))
-    save = four.save_weights if target.endswith(".h5") else functools.partial(keras_vit.save_checkpoint, four)
+    save = (
+        four.save_weights
+        if target.endswith(".h5")
+        else functools.partial(keras_vit.save_checkpoint, four)
+    )
     save(tmp_path / target)
     with pytest.raises(ValueError, match="trained with 4 attention heads, and tiny has 2"):
-        keras_vit.application(tiny_vit)(weights=tmp_path / target, input_shape=(32, 32, 3), classes=5)
+        keras_vit.application(tiny_vit)(
+            weights=tmp_path / target, input_shape=(32, 32, 3), classes=5
+        )
 
 
-# --- files that are bad ----------------------------------------------------------------------------------------------
+# --- files that are bad
+# ----------------------------------------------------------------------------------------------
 
 
 def _changed(path, change):
@@ -221,7 +246,8 @@ def test_what_keras_would_not_write_is_refused_in_one_sentence(change, build, tm
     build(weights=None).save_weights(path := tmp_path / "model.weights.h5")
     _changed(path, change)
     with pytest.raises(
-        ValueError, match=r"Cannot read '.*model\.weights\.h5' as a (Keras weights file|checkpoint): "
+        ValueError,
+        match=r"Cannot read '.*model\.weights\.h5' as a (Keras weights file|checkpoint): ",
     ) as caught:
         keras_h5.read(path)
     assert "\n" not in str(caught.value)

@@ -17,13 +17,37 @@ POSITIONS = "Transformer/posembed_input/pos_embedding"
 BLOCK = (
     ("LayerNorm_0/scale", "LayerNorm_0/scale", (6,)),
     ("LayerNorm_0/bias", "LayerNorm_0/bias", (6,)),
-    ("MultiHeadDotProductAttention_1/query/kernel", "MultiHeadDotProductAttention_0/query/kernel", (6, 2, 3)),
-    ("MultiHeadDotProductAttention_1/query/bias", "MultiHeadDotProductAttention_0/query/bias", (2, 3)),
-    ("MultiHeadDotProductAttention_1/key/kernel", "MultiHeadDotProductAttention_0/key/kernel", (6, 2, 3)),
+    (
+        "MultiHeadDotProductAttention_1/query/kernel",
+        "MultiHeadDotProductAttention_0/query/kernel",
+        (6, 2, 3),
+    ),
+    (
+        "MultiHeadDotProductAttention_1/query/bias",
+        "MultiHeadDotProductAttention_0/query/bias",
+        (2, 3),
+    ),
+    (
+        "MultiHeadDotProductAttention_1/key/kernel",
+        "MultiHeadDotProductAttention_0/key/kernel",
+        (6, 2, 3),
+    ),
     ("MultiHeadDotProductAttention_1/key/bias", "MultiHeadDotProductAttention_0/key/bias", (2, 3)),
-    ("MultiHeadDotProductAttention_1/value/kernel", "MultiHeadDotProductAttention_0/value/kernel", (6, 2, 3)),
-    ("MultiHeadDotProductAttention_1/value/bias", "MultiHeadDotProductAttention_0/value/bias", (2, 3)),
-    ("MultiHeadDotProductAttention_1/out/kernel", "MultiHeadDotProductAttention_0/out/kernel", (2, 3, 6)),
+    (
+        "MultiHeadDotProductAttention_1/value/kernel",
+        "MultiHeadDotProductAttention_0/value/kernel",
+        (6, 2, 3),
+    ),
+    (
+        "MultiHeadDotProductAttention_1/value/bias",
+        "MultiHeadDotProductAttention_0/value/bias",
+        (2, 3),
+    ),
+    (
+        "MultiHeadDotProductAttention_1/out/kernel",
+        "MultiHeadDotProductAttention_0/out/kernel",
+        (2, 3, 6),
+    ),
     ("MultiHeadDotProductAttention_1/out/bias", "MultiHeadDotProductAttention_0/out/bias", (6,)),
     ("LayerNorm_2/scale", "LayerNorm_1/scale", (6,)),
     ("LayerNorm_2/bias", "LayerNorm_1/bias", (6,)),
@@ -49,14 +73,30 @@ BIT = (
     ("resnet/root_block/standardized_conv2d/kernel", "root_block/conv_root/kernel", (7, 7, 3, 4)),
     ("resnet/block1/unit01/a/group_norm/gamma", "block1/unit01/gn1/scale", (4,)),
     ("resnet/block1/unit01/a/group_norm/beta", "block1/unit01/gn1/bias", (4,)),
-    ("resnet/block1/unit01/a/standardized_conv2d/kernel", "block1/unit01/conv1/kernel", (1, 1, 4, 2)),
-    ("resnet/block1/unit01/a/proj/standardized_conv2d/kernel", "block1/unit01/conv_proj/kernel", (1, 1, 4, 8)),
+    (
+        "resnet/block1/unit01/a/standardized_conv2d/kernel",
+        "block1/unit01/conv1/kernel",
+        (1, 1, 4, 2),
+    ),
+    (
+        "resnet/block1/unit01/a/proj/standardized_conv2d/kernel",
+        "block1/unit01/conv_proj/kernel",
+        (1, 1, 4, 8),
+    ),
     ("resnet/block1/unit01/b/group_norm/gamma", "block1/unit01/gn2/scale", (2,)),
     ("resnet/block1/unit01/b/group_norm/beta", "block1/unit01/gn2/bias", (2,)),
-    ("resnet/block1/unit01/b/standardized_conv2d/kernel", "block1/unit01/conv2/kernel", (3, 3, 2, 2)),
+    (
+        "resnet/block1/unit01/b/standardized_conv2d/kernel",
+        "block1/unit01/conv2/kernel",
+        (3, 3, 2, 2),
+    ),
     ("resnet/block1/unit01/c/group_norm/gamma", "block1/unit01/gn3/scale", (2,)),
     ("resnet/block1/unit01/c/group_norm/beta", "block1/unit01/gn3/bias", (2,)),
-    ("resnet/block1/unit01/c/standardized_conv2d/kernel", "block1/unit01/conv3/kernel", (1, 1, 2, 8)),
+    (
+        "resnet/block1/unit01/c/standardized_conv2d/kernel",
+        "block1/unit01/conv3/kernel",
+        (1, 1, 2, 8),
+    ),
     ("resnet/group_norm/gamma", "norm-pre-head/scale", (8,)),
     ("resnet/group_norm/beta", "norm-pre-head/bias", (8,)),
     ("resnet/head/conv2d/bias", "head/bias", (4,)),
@@ -91,7 +131,9 @@ def bit():
     file = {old: values(shape, seed) for seed, (old, _, shape) in enumerate(BIT)}
     today = {new: file[old] for old, new, _ in BIT}
     kernel = values((8, 4))
-    return file | {"resnet/head/conv2d/kernel": kernel.reshape(1, 1, 8, 4)}, today | {"head/kernel": kernel}
+    return file | {"resnet/head/conv2d/kernel": kernel.reshape(1, 1, 8, 4)}, today | {
+        "head/kernel": kernel
+    }
 
 
 def assert_same(received, expected):
@@ -134,16 +176,25 @@ def test_optimizer_state_beside_bare_names_is_dropped():
 def test_training_checkpoint_of_big_vision_loses_wrapper_slots_and_timers():
     file = {f"params/{name}": x for name, x in linen().items()}
     file |= {f"opt/0/mu/{name}": x for name, x in linen().items()}
-    assert_same(canonical(file | {"opt/0/count": np.array(3), "chrono/accum_train_time": np.array(1.5)}), linen())
+    assert_same(
+        canonical(file | {"opt/0/count": np.array(3), "chrono/accum_train_time": np.array(1.5)}),
+        linen(),
+    )
 
 
 def test_image_tower_loses_its_text_tower():
     file = {f"params/img/{name}": x for name, x in linen().items()}
-    file |= {"params/txt/Embed_0/embedding": values((9, 6)), "params/t": values((1,)), "params/b": values((1,))}
+    file |= {
+        "params/txt/Embed_0/embedding": values((9, 6)),
+        "params/t": values((1,)),
+        "params/b": values((1,)),
+    }
     assert_same(canonical(file), linen())
 
 
-@pytest.mark.parametrize("wrapper", ["params/", "params/img/", "opt/target/params/", "params/opt/target/"])
+@pytest.mark.parametrize(
+    "wrapper", ["params/", "params/img/", "opt/target/params/", "params/opt/target/"]
+)
 def test_wrappers_wrap_any_layout(wrapper):
     assert_same(canonical({wrapper + name: x for name, x in before_linen().items()}), linen())
     published_bit, today = bit()
@@ -182,14 +233,19 @@ def test_position_table_in_the_encoder_stays_whole():
     np.testing.assert_array_equal(canonical(file)[POSITIONS], table)
 
 
-@pytest.mark.parametrize("norm", ["gn_root", "block1/unit1/gn3", "block1/unit1/gn_proj", "norm-pre-head"])
+@pytest.mark.parametrize(
+    "norm", ["gn_root", "block1/unit1/gn3", "block1/unit1/gn_proj", "norm-pre-head"]
+)
 def test_group_norms_of_four_axes_become_vectors(norm):
     vector = values((8,))
     assert_same(canonical({f"{norm}/scale": vector.reshape(1, 1, 1, 8)}), {f"{norm}/scale": vector})
 
 
 def test_hybrid_names_are_canonical():
-    file = {"conv_root/kernel": values((7, 7, 3, 4)), "block1/unit2/conv1/kernel": values((1, 1, 8, 2))}
+    file = {
+        "conv_root/kernel": values((7, 7, 3, 4)),
+        "block1/unit2/conv1/kernel": values((1, 1, 8, 2)),
+    }
     assert_same(canonical(file), file)
 
 
@@ -209,12 +265,18 @@ def test_numbered_convolutions_of_bit():
 
 def test_bit_of_big_vision():
     _, today = bit()
-    file = {name: x.reshape(1, 1, 1, -1) if "gn" in name or "norm" in name else x for name, x in today.items()}
+    file = {
+        name: x.reshape(1, 1, 1, -1) if "gn" in name or "norm" in name else x
+        for name, x in today.items()
+    }
     assert_same(canonical(file), today)
 
 
 def test_attention_pooling_has_no_counters_to_change():
-    file = {"MAPHead_0/LayerNorm_0/scale": values((6,)), "MAPHead_0/MlpBlock_0/Dense_0/bias": values((8,))}
+    file = {
+        "MAPHead_0/LayerNorm_0/scale": values((6,)),
+        "MAPHead_0/MlpBlock_0/Dense_0/bias": values((8,)),
+    }
     assert_same(canonical(file), file)
     assert_same(published(file), file)
 
@@ -224,14 +286,20 @@ def test_attention_pooling_has_no_counters_to_change():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_order_of_the_file_does_not_matter(seed):
-    for file in (before_linen(), bit()[0], {f"opt/target/{name}": x for name, x in linen().items()}):
+    for file in (
+        before_linen(),
+        bit()[0],
+        {f"opt/target/{name}": x for name, x in linen().items()},
+    ):
         names = list(file)
         random.Random(seed).shuffle(names)
         assert_same(canonical({name: file[name] for name in names}), canonical(file))
 
 
 def test_input_is_not_modified():
-    file = {f"params/{name}": x for name, x in before_linen().items()} | {"opt/0/count": np.array(3)}
+    file = {f"params/{name}": x for name, x in before_linen().items()} | {
+        "opt/0/count": np.array(3)
+    }
     copies = {name: x.copy() for name, x in file.items()}
     canonical(file)
     published(linen())
@@ -240,9 +308,13 @@ def test_input_is_not_modified():
 
 @pytest.mark.parametrize("file", [before_linen(), bit()[0]], ids=["ViT", "BiT"])
 def test_nothing_is_copied(file):
-    assert all(any(np.shares_memory(x, source) for source in file.values()) for x in canonical(file).values())
     assert all(
-        any(np.shares_memory(x, source) for source in file.values()) for x in published(canonical(file)).values()
+        any(np.shares_memory(x, source) for source in file.values())
+        for x in canonical(file).values()
+    )
+    assert all(
+        any(np.shares_memory(x, source) for source in file.values())
+        for x in published(canonical(file)).values()
     )
 
 
@@ -253,7 +325,10 @@ def test_stacked_blocks_are_views():
 
 
 def test_unknown_names_pass_unchanged():
-    file = {"resnet/block1/unit01/d/standardized_conv2d_3/kernel": values((1,)), "extra/thing": values((2,))}
+    file = {
+        "resnet/block1/unit01/d/standardized_conv2d_3/kernel": values((1,)),
+        "extra/thing": values((2,)),
+    }
     assert_same(canonical(linen() | file), linen() | file)
     assert_same(published(file), file)
 
@@ -265,7 +340,9 @@ def test_published_files_come_back_as_they_were(file):
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_canonical_arrays_come_back_as_they_were(name):
-    arrays = {key: values(shape, seed) for seed, (key, shape) in enumerate(small(VARIANTS[name]).items())}
+    arrays = {
+        key: values(shape, seed) for seed, (key, shape) in enumerate(small(VARIANTS[name]).items())
+    }
     spelt = published(arrays)
     assert len(spelt) == len(arrays)
     assert_same(canonical(spelt), arrays)
@@ -279,20 +356,25 @@ def test_mixed_counters_are_refused():
     block = "Transformer/encoderblock_1/"
     file[f"{block}MlpBlock_3/Dense_0/bias"] = file.pop(f"{block}MlpBlock_0/Dense_0/bias")
     with pytest.raises(
-        ValueError, match=r"two ways at once: Transformer/encoderblock_1/LayerNorm_1, .*encoderblock_1/MlpB"
+        ValueError,
+        match=r"two ways at once: Transformer/encoderblock_1/LayerNorm_1, .*encoderblock_1/MlpB",
     ):
         canonical(file)
 
 
 def test_blocks_may_differ_in_their_counters():
-    file = {f"Transformer/encoderblock_{i}/{row[i]}": values(row[2]) for i in (0, 1) for row in BLOCK}
+    file = {
+        f"Transformer/encoderblock_{i}/{row[i]}": values(row[2]) for i in (0, 1) for row in BLOCK
+    }
     assert len(canonical(file)) == 2 * len(BLOCK)
 
 
 def test_two_arrays_for_one_name_are_refused():
     file, _ = bit()
     name = "resnet/root_block/standardized_conv2d"
-    with pytest.raises(ValueError, match=rf"root_block/conv_root/kernel \(from {name}/kernel, {name}_5/kernel\)"):
+    with pytest.raises(
+        ValueError, match=rf"root_block/conv_root/kernel \(from {name}/kernel, {name}_5/kernel\)"
+    ):
         canonical(file | {f"{name}_5/kernel": file[f"{name}/kernel"]})
 
 
@@ -310,13 +392,16 @@ def test_wrapped_and_bare_names_together_are_refused():
 def test_stacked_blocks_of_unequal_depth_are_refused(shape):
     stack = "Transformer/encoderblock/LayerNorm_0"
     with pytest.raises(
-        ValueError, match=rf"leading axis.*{stack}/bias \(2, 6\), {stack}/scale \({'3, 6' if shape else ''}\)"
+        ValueError,
+        match=rf"leading axis.*{stack}/bias \(2, 6\), {stack}/scale \({'3, 6' if shape else ''}\)",
     ):
         canonical({f"{stack}/bias": np.zeros((2, 6)), f"{stack}/scale": np.zeros(shape)})
 
 
 def test_root_position_table_on_a_grid_is_refused():
-    with pytest.raises(ValueError, match=r"`pos_embedding` must have the shape \(1, N, D\). Received: \(2, 2, 6\)"):
+    with pytest.raises(
+        ValueError, match=r"`pos_embedding` must have the shape \(1, N, D\). Received: \(2, 2, 6\)"
+    ):
         canonical({"pos_embedding": values((2, 2, 6)), "cls": values((1, 1, 6))})
 
 
@@ -339,7 +424,13 @@ def test_google_names_are_recognized(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["blocks.0.norm1.weight", "encoderblock_0/attention/query/kernel", "block1_unit1/gn1/gamma", "resnet.stem"]
+    "name",
+    [
+        "blocks.0.norm1.weight",
+        "encoderblock_0/attention/query/kernel",
+        "block1_unit1/gn1/gamma",
+        "resnet.stem",
+    ],
 )
 def test_other_names_are_not_taken_for_google(name):
     assert not is_google([name])
@@ -347,7 +438,10 @@ def test_other_names_are_not_taken_for_google(name):
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_row_is_identified_by_its_shapes(name):
-    arrays = {key: np.broadcast_to(np.float32(0), shape) for key, shape in array_shapes(VARIANTS[name]).items()}
+    arrays = {
+        key: np.broadcast_to(np.float32(0), shape)
+        for key, shape in array_shapes(VARIANTS[name]).items()
+    }
     assert identify(arrays) == name
 
 
@@ -363,23 +457,32 @@ def test_every_row_is_identified_by_its_shapes(name):
 )
 def test_head_and_image_size_play_no_part_in_identification(options):
     shapes = array_shapes(VIT_VARIANTS["ViT_B16"], **options)
-    assert identify({key: np.broadcast_to(np.float32(0), shape) for key, shape in shapes.items()}) == "ViT_B16"
+    assert (
+        identify({key: np.broadcast_to(np.float32(0), shape) for key, shape in shapes.items()})
+        == "ViT_B16"
+    )
 
 
 def test_unknown_vit_is_described_with_its_nearest_rows():
     row = replace(VIT_VARIANTS["ViT_B16"], depth=3)
-    arrays = {key: np.broadcast_to(np.float32(0), shape) for key, shape in array_shapes(row).items()}
+    arrays = {
+        key: np.broadcast_to(np.float32(0), shape) for key, shape in array_shapes(row).items()
+    }
     with pytest.raises(
-        ValueError, match=r"width=768, depth=3, num_heads=12, mlp_dim=3072.*Nearest rows: ViT_B16 \(width"
+        ValueError,
+        match=r"width=768, depth=3, num_heads=12, mlp_dim=3072.*Nearest rows: ViT_B16 \(width",
     ):
         identify(arrays)
 
 
 def test_unknown_resnet_is_described_with_its_nearest_rows():
     row = replace(RESNET_VARIANTS["BiT_R50x1"], units=(3, 4, 6, 4))
-    arrays = {key: np.broadcast_to(np.float32(0), shape) for key, shape in array_shapes(row).items()}
+    arrays = {
+        key: np.broadcast_to(np.float32(0), shape) for key, shape in array_shapes(row).items()
+    }
     with pytest.raises(
-        ValueError, match=r"units=\(3, 4, 6, 4\), width=64, preactivation=True.*Nearest rows: BiT_R50x1"
+        ValueError,
+        match=r"units=\(3, 4, 6, 4\), width=64, preactivation=True.*Nearest rows: BiT_R50x1",
     ):
         identify(arrays)
 

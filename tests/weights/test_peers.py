@@ -1,4 +1,6 @@
-"""The same checkpoint in timm, in Hugging Face Transformers and here. Skipped where torch is absent."""
+"""The same checkpoint in timm, in Hugging Face Transformers and here. Skipped where torch is
+absent.
+"""
 
 import numpy as np
 import pytest
@@ -43,7 +45,9 @@ def _assert_close(ours, theirs, tolerance=1e-4):
     assert (ours.argmax(1) == theirs.argmax(1)).all()
 
 
-@pytest.mark.parametrize(("name", "peer", "options", "peer_options"), MODELS, ids=[row[0] for row in MODELS])
+@pytest.mark.parametrize(
+    ("name", "peer", "options", "peer_options"), MODELS, ids=[row[0] for row in MODELS]
+)
 def test_timm_reads_the_same_npz(name, peer, options, peer_options, tmp_path):
     timm = import_timm()
     path = _published(name, tmp_path / "published.npz")
@@ -51,7 +55,9 @@ def test_timm_reads_the_same_npz(name, peer, options, peer_options, tmp_path):
     theirs.load_pretrained(str(path))
     if name in VIT_VARIANTS:
         options = {"gelu": "exact", **options}
-    ours = getattr(keras_vit, name)(weights=path, input_shape=(224, 224, 3), classifier_activation=None, **options)
+    ours = getattr(keras_vit, name)(
+        weights=path, input_shape=(224, 224, 3), classifier_activation=None, **options
+    )
     images = synthetic_images(224, 224)
     _assert_close(ours.predict(images, verbose=0), _timm_logits(theirs, images))
 
@@ -64,7 +70,12 @@ def test_timm_resizes_positions_of_an_npz_its_own_way(size, tmp_path):
     theirs.load_pretrained(str(path))
     images = synthetic_images(*size)
     expected = _timm_logits(theirs, images)
-    options = {"weights": path, "input_shape": (*size, 3), "classifier_activation": None, "gelu": "exact"}
+    options = {
+        "weights": path,
+        "input_shape": (*size, 3),
+        "classifier_activation": None,
+        "gelu": "exact",
+    }
     ours = keras_vit.ViT_Ti16(interpolation="bilinear_half_pixel", **options)
     _assert_close(ours.predict(images, verbose=0), expected)
     published = keras_vit.ViT_Ti16(**options).predict(images, verbose=0)
@@ -80,8 +91,12 @@ def test_timm_resizes_positions_of_a_state_dict_its_own_way(size, tmp_path):
 
     table = np.random.default_rng(0).standard_normal((1, 197, 8)).astype("float32")
     new = (size[0] // 16, size[1] // 16)
-    theirs = resample_abs_pos_embed(torch.from_numpy(table), new_size=list(new), old_size=[14, 14]).numpy()
-    np.testing.assert_allclose(resize_positions(table, (14, 14), new, "bicubic_antialias"), theirs, atol=1e-5)
+    theirs = resample_abs_pos_embed(
+        torch.from_numpy(table), new_size=list(new), old_size=[14, 14]
+    ).numpy()
+    np.testing.assert_allclose(
+        resize_positions(table, (14, 14), new, "bicubic_antialias"), theirs, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize(
@@ -99,7 +114,9 @@ def test_timm_loads_what_we_save(name, peer, options, tmp_path):
     if name in VIT_VARIANTS:
         options = {"gelu": "exact", **options}
     path = _published(name, tmp_path / "published.npz")
-    ours = getattr(keras_vit, name)(weights=path, input_shape=(224, 224, 3), classifier_activation=None, **options)
+    ours = getattr(keras_vit, name)(
+        weights=path, input_shape=(224, 224, 3), classifier_activation=None, **options
+    )
     keras_vit.save_checkpoint(ours, tmp_path / "model.safetensors")
     theirs = timm.create_model(peer, num_classes=1000)
     theirs.load_state_dict(load_file(tmp_path / "model.safetensors"), strict=True)
@@ -111,7 +128,9 @@ def test_timm_loads_what_we_save(name, peer, options, tmp_path):
 def test_transformers_load_what_we_save(gelu, tmp_path):
     transformers = pytest.importorskip("transformers")
     path = _published("ViT_Ti16", tmp_path / "published.npz")
-    ours = keras_vit.ViT_Ti16(weights=path, input_shape=(224, 224, 3), classifier_activation=None, gelu=gelu)
+    ours = keras_vit.ViT_Ti16(
+        weights=path, input_shape=(224, 224, 3), classifier_activation=None, gelu=gelu
+    )
     keras_vit.save_checkpoint(ours, tmp_path / "folder")
     theirs, report = transformers.ViTForImageClassification.from_pretrained(
         tmp_path / "folder", output_loading_info=True
@@ -121,7 +140,9 @@ def test_transformers_load_what_we_save(gelu, tmp_path):
     with torch.no_grad():
         logits = theirs.eval()(torch.from_numpy(images.transpose(0, 3, 1, 2).copy())).logits.numpy()
     _assert_close(ours.predict(images, verbose=0), logits)
-    again = keras_vit.ViT_Ti16(weights=tmp_path / "folder", input_shape=(224, 224, 3), classifier_activation=None)
+    again = keras_vit.ViT_Ti16(
+        weights=tmp_path / "folder", input_shape=(224, 224, 3), classifier_activation=None
+    )
     assert again.get_layer("encoderblock_0").gelu == gelu
     np.testing.assert_array_equal(again.predict(images, verbose=0), ours.predict(images, verbose=0))
 

@@ -18,7 +18,15 @@ from keras_vit.weights.renaming import (
 LEAVES = {
     "plain": (Leaf(".w", "/kernel"), Leaf(".b", "/bias")),
     "turned": (Leaf(".w", "/kernel", (2, 2), lambda x, _: x.T, lambda x: x.T),),
-    "heads": (Leaf(".w", "/kernel", (1, 2), lambda x, num_heads: x.reshape(num_heads, -1), lambda x: x.reshape(-1)),),
+    "heads": (
+        Leaf(
+            ".w",
+            "/kernel",
+            (1, 2),
+            lambda x, num_heads: x.reshape(num_heads, -1),
+            lambda x: x.reshape(-1),
+        ),
+    ),
 }
 RULES = make_rules(
     (
@@ -56,13 +64,17 @@ def test_reading_splits_a_fused_array_in_order():
 
 def test_writing_joins_a_fused_array_whatever_the_order_of_its_parts():
     right, left = np.array([[3], [4]]), np.array([[1], [2]])
-    arrays = write({"encoderblock_3/right/kernel": right, "encoderblock_3/left/kernel": left}, RULES)
+    arrays = write(
+        {"encoderblock_3/right/kernel": right, "encoderblock_3/left/kernel": left}, RULES
+    )
     np.testing.assert_array_equal(arrays["blocks.2.both.w"], [1, 2, 3, 4])
 
 
 def test_reading_copies_nothing():
     fused = vector(1, 2, 3, 4)
-    assert all(np.shares_memory(x, fused) for x in read({"blocks.0.both.w": fused}, RULES, 2).values())
+    assert all(
+        np.shares_memory(x, fused) for x in read({"blocks.0.both.w": fused}, RULES, 2).values()
+    )
 
 
 def test_unknown_names_pass_both_ways():
@@ -76,17 +88,26 @@ def test_unknown_names_are_told():
 
 
 def test_numbers_are_taken_as_they_are_spelt():
-    # Otherwise `unit1` and `unit01` would end up under one name, or one would come back as the other.
+    # Otherwise `unit1` and `unit01` would end up under one name, or one would come back as the
+    # other.
     rules = make_rules((("unit{}", "unit{:02d}", "plain"),), LEAVES)
-    assert unknown_canonical(["unit01/bias", "unit1/bias", "unit11/bias", "unit011/bias"], rules) == [
+    assert unknown_canonical(
+        ["unit01/bias", "unit1/bias", "unit11/bias", "unit011/bias"], rules
+    ) == [
         "unit1/bias",
         "unit011/bias",
     ]
 
 
 def test_wrong_ranks_are_all_reported():
-    arrays = {"turned.w": vector(1), "blocks.4.both.w": np.zeros((2, 2)), "blocks.5.both.w": vector(1, 2)}
-    with pytest.raises(ValueError, match=r"blocks\.4\.both\.w \(2, 2\) \(expected 1 axes\), turned\.w \(1,\)"):
+    arrays = {
+        "turned.w": vector(1),
+        "blocks.4.both.w": np.zeros((2, 2)),
+        "blocks.5.both.w": vector(1, 2),
+    }
+    with pytest.raises(
+        ValueError, match=r"blocks\.4\.both\.w \(2, 2\) \(expected 1 axes\), turned\.w \(1,\)"
+    ):
         read(arrays, RULES, 1)
 
 
@@ -124,7 +145,11 @@ def test_reading_refuses_two_arrays_under_one_name():
 @pytest.mark.parametrize(
     ("name", "template", "numbers"),
     [
-        ("Transformer/encoderblock_11/LayerNorm_0/bias", "Transformer/encoderblock_{}/LayerNorm_0/bias", ("11",)),
+        (
+            "Transformer/encoderblock_11/LayerNorm_0/bias",
+            "Transformer/encoderblock_{}/LayerNorm_0/bias",
+            ("11",),
+        ),
         ("Transformer/posembed_3/pos_embedding", "Transformer/posembed_{}/pos_embedding", ("3",)),
         ("block4/unit03/conv2/kernel", "block{}/unit{}/conv2/kernel", ("4", "03")),
         ("block4_unit3/gn1/gamma", "block{}_unit{}/gn1/gamma", ("4", "3")),

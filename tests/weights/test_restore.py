@@ -14,7 +14,10 @@ def model(tiny_vit):
 
 def _random_state(model, seed=1):
     rng = np.random.default_rng(seed)
-    return {name: rng.standard_normal(array.shape).astype("float32") for name, array in state(model.layers).items()}
+    return {
+        name: rng.standard_normal(array.shape).astype("float32")
+        for name, array in state(model.layers).items()
+    }
 
 
 def _assert_state(model, arrays):
@@ -54,7 +57,10 @@ def test_every_mismatch_is_in_one_error_and_nothing_is_loaded(model):
         restore(model.layers, arrays, origin="a.npz")
     message = str(error.value)
     assert message.startswith("a.npz does not fit the model; nothing was loaded.")
-    assert "2 missing from the checkpoint:\n  class_token/cls\n  encoderblock_0/mlp/dense_0/bias" in message
+    assert (
+        "2 missing from the checkpoint:\n  class_token/cls\n  encoderblock_0/mlp/dense_0/bias"
+        in message
+    )
     assert "1 unexpected in the checkpoint:\n  encoderblock_2/mlp/dense_0/bias" in message
     assert "encoder_norm/beta: the model needs (16,), the checkpoint has (3,)" in message
     _assert_state(model, before)
@@ -63,10 +69,18 @@ def test_every_mismatch_is_in_one_error_and_nothing_is_loaded(model):
 @pytest.mark.parametrize(
     ("change", "hint"),
     [
-        (lambda a: a.update({"predictions/kernel": np.zeros((7, 9)), "predictions/bias": np.zeros(9)}), "classes=9"),
+        (
+            lambda a: a.update(
+                {"predictions/kernel": np.zeros((7, 9)), "predictions/bias": np.zeros(9)}
+            ),
+            "classes=9",
+        ),
         (lambda a: [a.pop("predictions/kernel"), a.pop("predictions/bias")], "include_top=False"),
         (lambda a: a.pop("class_token/cls"), 'classifier="token"'),
-        (lambda a: a.update({"posembed_input/pos_embedding": np.zeros((1, 9, 16))}), "checkpoint_grid"),
+        (
+            lambda a: a.update({"posembed_input/pos_embedding": np.zeros((1, 9, 16))}),
+            "checkpoint_grid",
+        ),
     ],
 )
 def test_common_mismatches_come_with_advice(change, hint, model):
@@ -92,21 +106,30 @@ def test_square_tables_are_resized_as_published(tiny_vit, model):
     arrays = _random_state(model)
     restore(large.layers, arrays)
     table = arrays["posembed_input/pos_embedding"][0]
-    expected = scipy.ndimage.zoom(table[1:].reshape(4, 4, 16), (6 / 4, 8 / 4, 1), order=1).reshape(48, 16)
+    expected = scipy.ndimage.zoom(table[1:].reshape(4, 4, 16), (6 / 4, 8 / 4, 1), order=1).reshape(
+        48, 16
+    )
     resized = state(large.layers)["posembed_input/pos_embedding"][0]
     np.testing.assert_array_equal(resized[0], table[0])
     np.testing.assert_allclose(resized[1:], expected, atol=1e-6)
 
 
 def test_a_table_that_may_be_of_two_grids_is_refused_until_one_is_told(tiny_vit, model):
-    """4 x 4 as of all published files, or 2 x 8 as of the model: either guess would be wrong in silence."""
+    """4 x 4 as of all published files, or 2 x 8 as of the model: either guess would be wrong in
+    silence.
+    """
     wide = vision_transformer(tiny_vit, keras.Input((16, 64, 3)), classes=5, representation_size=7)
     arrays, before = _random_state(model), state(wide.layers)
-    with pytest.raises(ValueError, match=r"4 x 4 patches or.*2 x 8 patches.*`checkpoint_grid=\(4, 4\)` or.*\(2, 8\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"4 x 4 patches or.*2 x 8 patches.*`checkpoint_grid=\(4, 4\)` or.*\(2, 8\)",
+    ):
         restore(wide.layers, arrays)
     _assert_state(wide, before)
     restore(wide.layers, arrays, positions=PositionResize(checkpoint_grid=(4, 4)))
-    assert not np.allclose(state(wide.layers)["posembed_input/pos_embedding"], arrays["posembed_input/pos_embedding"])
+    assert not np.allclose(
+        state(wide.layers)["posembed_input/pos_embedding"], arrays["posembed_input/pos_embedding"]
+    )
     restore(wide.layers, arrays, positions=PositionResize(checkpoint_grid=(2, 8)))
     np.testing.assert_array_equal(
         state(wide.layers)["posembed_input/pos_embedding"], arrays["posembed_input/pos_embedding"]
@@ -122,7 +145,9 @@ def test_a_rectangular_table_is_resized_from_its_stated_grid(tiny_vit):
     restore(square.layers, arrays, positions=PositionResize(checkpoint_grid=(2, 5)))
     table = arrays["posembed_input/pos_embedding"][0, 1:].reshape(2, 5, 16)
     corners = state(square.layers)["posembed_input/pos_embedding"][0, 1:].reshape(4, 4, 16)
-    np.testing.assert_allclose(corners[[0, 0, 3, 3], [0, 3, 0, 3]], table[[0, 0, 1, 1], [0, 4, 0, 4]], atol=1e-6)
+    np.testing.assert_allclose(
+        corners[[0, 0, 3, 3], [0, 3, 0, 3]], table[[0, 0, 1, 1], [0, 4, 0, 4]], atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("size", [(32, 32), (48, 48)])
@@ -137,7 +162,9 @@ def test_a_grid_that_the_table_is_not_of_is_refused(tiny_vit, size):
 def test_a_grid_that_two_dimensional_tables_are_not_of_is_refused(tiny_vit):
     model = vision_transformer(tiny_vit, keras.Input((32, 48, 3)), position_embedding="learned_2d")
     with pytest.raises(ValueError, match="are of 4 x 6 patches, not of 6 x 4 patches"):
-        restore(model.layers, _random_state(model), positions=PositionResize(checkpoint_grid=(6, 4)))
+        restore(
+            model.layers, _random_state(model), positions=PositionResize(checkpoint_grid=(6, 4))
+        )
 
 
 def test_halves_of_a_two_dimensional_table_are_resized_alone(tiny_vit):
@@ -148,7 +175,9 @@ def test_halves_of_a_two_dimensional_table_are_resized_alone(tiny_vit):
     arrays = _random_state(small)
     restore(large.layers, arrays)
     after = state(large.layers)
-    np.testing.assert_array_equal(after["posembed_input/column_embedding"], arrays["posembed_input/column_embedding"])
+    np.testing.assert_array_equal(
+        after["posembed_input/column_embedding"], arrays["posembed_input/column_embedding"]
+    )
     expected = scipy.ndimage.zoom(arrays["posembed_input/row_embedding"][0], (6 / 4, 1), order=1)
     np.testing.assert_allclose(after["posembed_input/row_embedding"][0], expected, atol=1e-6)
 

@@ -80,13 +80,19 @@ def test_resnets_there_and_back(name, target, tmp_path, tiny_resnet):
     ids=str,
 )
 def test_every_option_there_and_back(options, tmp_path):
-    model = _randomized(keras_vit.ViT_Ti16(weights=None, input_shape=(32, 48, 3), classes=5, **options))
+    model = _randomized(
+        keras_vit.ViT_Ti16(weights=None, input_shape=(32, 48, 3), classes=5, **options)
+    )
     keras_vit.save_checkpoint(model, tmp_path / "model.npz")
-    _assert_same_bits(model, keras_vit.ViT_Ti16(weights=tmp_path / "model.npz", classes=5, **options))
+    _assert_same_bits(
+        model, keras_vit.ViT_Ti16(weights=tmp_path / "model.npz", classes=5, **options)
+    )
 
 
 def test_the_file_says_what_a_reader_must_know(tmp_path):
-    model = _randomized(keras_vit.ViT_Ti16(weights=None, input_shape=SHAPE, classes=5, gelu="exact"))
+    model = _randomized(
+        keras_vit.ViT_Ti16(weights=None, input_shape=SHAPE, classes=5, gelu="exact")
+    )
     keras_vit.save_checkpoint(model, tmp_path / "model.npz")
     again = keras_vit.ViT_Ti16(weights=tmp_path / "model.npz", classes=5)
     assert again.input_shape == (None, *SHAPE)
@@ -102,7 +108,9 @@ def test_google_files_have_the_names_of_the_published_ones(tmp_path):
 
 
 def test_a_hugging_face_folder_has_its_config(tmp_path):
-    keras_vit.save_checkpoint(keras_vit.ViT_Ti16(weights=None, input_shape=SHAPE, classes=5), tmp_path / "folder")
+    keras_vit.save_checkpoint(
+        keras_vit.ViT_Ti16(weights=None, input_shape=SHAPE, classes=5), tmp_path / "folder"
+    )
     config = json.loads((tmp_path / "folder" / "config.json").read_text())
     assert config["hidden_act"] == "gelu_pytorch_tanh"
     assert config["layer_norm_eps"] == 1e-6
@@ -118,7 +126,9 @@ def test_a_hugging_face_folder_has_its_config(tmp_path):
         ({}, "model.pth", r"\*.npz"),
     ],
 )
-def test_what_a_vocabulary_cannot_say_is_an_error_and_nothing_is_written(options, target, message, tiny_vit, tmp_path):
+def test_what_a_vocabulary_cannot_say_is_an_error_and_nothing_is_written(
+    options, target, message, tiny_vit, tmp_path
+):
     model = vision_transformer(tiny_vit, keras.Input((32, 32, 3)), **options)
     with pytest.raises(ValueError, match=message):
         keras_vit.save_checkpoint(model, tmp_path / target)
@@ -127,7 +137,9 @@ def test_what_a_vocabulary_cannot_say_is_an_error_and_nothing_is_written(options
 
 def test_an_unknown_layout_lists_the_valid_ones(tiny_vit, tmp_path):
     with pytest.raises(ValueError, match="'google', 'timm', 'huggingface'.*'jax'"):
-        keras_vit.save_checkpoint(vision_transformer(tiny_vit, keras.Input((32, 32, 3))), tmp_path / "a", "jax")
+        keras_vit.save_checkpoint(
+            vision_transformer(tiny_vit, keras.Input((32, 32, 3))), tmp_path / "a", "jax"
+        )
 
 
 def test_heads_of_unusual_models_are_recorded(tmp_path):
@@ -137,7 +149,9 @@ def test_heads_of_unusual_models_are_recorded(tmp_path):
     keras_vit.save_checkpoint(model, tmp_path / "model.safetensors")
     read = files.read(tmp_path / "model.safetensors")
     arrays = dialects.to_canonical(read.arrays, read.metadata["num_heads"], read.metadata["grid"])
-    assert arrays["Transformer/encoderblock_0/MultiHeadDotProductAttention_0/query/kernel"].shape == (192, 32, 6)
+    assert arrays[
+        "Transformer/encoderblock_0/MultiHeadDotProductAttention_0/query/kernel"
+    ].shape == (192, 32, 6)
 
 
 # Axial models, which no published file holds.
@@ -148,12 +162,18 @@ def _axial(tiny_vit, **changes):
 
 
 @pytest.mark.parametrize("target", ["model.npz", "model.weights.h5"])
-@pytest.mark.parametrize("options", [{}, {"position_embedding": "relative"}, {"classifier": "map"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"position_embedding": "relative"}, {"classifier": "map"}], ids=str
+)
 def test_an_axial_vit_there_and_back(options, target, tiny_vit, tmp_path):
     build = keras_vit.application(_axial(tiny_vit))
     model = _randomized(build(weights=None, input_shape=SHAPE, classes=5, **options))
     path = tmp_path / target
-    (model.save_weights if target.endswith(".h5") else functools.partial(keras_vit.save_checkpoint, model))(path)
+    (
+        model.save_weights
+        if target.endswith(".h5")
+        else functools.partial(keras_vit.save_checkpoint, model)
+    )(path)
     _assert_same_bits(model, build(weights=path, input_shape=SHAPE, classes=5, **options))
 
 
@@ -171,14 +191,19 @@ def test_an_axial_vit_at_another_size_resizes_its_positions(tiny_vit, tmp_path):
 
 
 @pytest.mark.parametrize("stem", [False, True])
-def test_relative_positions_of_axial_models_belong_to_one_size(stem, tiny_vit, tmp_path, tiny_resnet):
+def test_relative_positions_of_axial_models_belong_to_one_size(
+    stem, tiny_vit, tmp_path, tiny_resnet
+):
     row = tiny_resnet(RESNET_VARIANTS["AxialResNet50"]) if stem else _axial(tiny_vit)
     options = {} if stem else {"position_embedding": "relative"}
     build = keras_vit.application(row)
     model = _randomized(build(weights=None, input_shape=SHAPE, classes=5, **options))
     keras_vit.save_checkpoint(model, tmp_path / "model.npz")
     assert build(weights=tmp_path / "model.npz", classes=5, **options).input_shape == (None, *SHAPE)
-    with pytest.raises(ValueError, match=r"(?s)row/\S*relative_embedding.*belong to one image size: pass the `input_"):
+    with pytest.raises(
+        ValueError,
+        match=r"(?s)row/\S*relative_embedding.*belong to one image size: pass the `input_",
+    ):
         build(weights=tmp_path / "model.npz", classes=5, input_shape=(48, 64, 3), **options)
 
 
@@ -195,7 +220,11 @@ def test_an_axial_stem_keeps_its_own_head_count(tiny_vit, tmp_path, tiny_resnet)
 def test_axial_models_are_in_no_vocabulary_but_ours(kind, layout, tiny_vit, tmp_path, tiny_resnet):
     images = keras.Input(SHAPE)
     resnet_row = tiny_resnet(RESNET_VARIANTS["AxialResNet50"])
-    model = vision_transformer(_axial(tiny_vit), images) if kind == "vit" else resnet(resnet_row, images)
+    model = (
+        vision_transformer(_axial(tiny_vit), images)
+        if kind == "vit"
+        else resnet(resnet_row, images)
+    )
     with pytest.raises(ValueError, match=f"dialect {layout} cannot express.*column/.*Use google"):
         keras_vit.save_checkpoint(model, tmp_path / "model", layout)
     assert not list(tmp_path.iterdir())
@@ -225,6 +254,8 @@ def test_weights_that_are_no_numbers_are_not_saved(number, tmp_path):
     model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3), classes=2)
     kernel = model.get_layer("predictions").kernel
     kernel.assign(np.full(kernel.shape, number))
-    with pytest.raises(ValueError, match=r"is not written: 1 of \d+ arrays hold NaN or infinity .head/kernel"):
+    with pytest.raises(
+        ValueError, match=r"is not written: 1 of \d+ arrays hold NaN or infinity .head/kernel"
+    ):
         keras_vit.save_checkpoint(model, tmp_path / "model.npz")
     assert not list(tmp_path.iterdir())

@@ -23,7 +23,10 @@ def test_ours_and_back_is_the_identity(name):
     ours = to_keras(arrays)
     assert len(ours) == len(arrays)
     assert_each_number_once(ours, arrays)
-    assert not any(path.startswith(("Transformer", "root_block", "norm-pre")) or "/unit" in path for path in ours)
+    assert not any(
+        path.startswith(("Transformer", "root_block", "norm-pre")) or "/unit" in path
+        for path in ours
+    )
     assert_same(from_keras(ours, heads_of(name)), arrays)
 
 
@@ -61,7 +64,9 @@ def test_our_names_of_a_vit():
 
 def test_our_names_of_attention_pooling():
     ours = to_keras(tiny(classifier="map"))
-    assert {path for path in ours if path.startswith("map_head/") and "/attention/" not in path} == {
+    assert {
+        path for path in ours if path.startswith("map_head/") and "/attention/" not in path
+    } == {
         "map_head/probe",
         "map_head/mlp_norm/gamma",
         "map_head/mlp_norm/beta",
@@ -75,12 +80,21 @@ def test_our_names_of_attention_pooling():
 
 def test_our_names_of_a_hybrid():
     ours = to_keras(numbered("R50_ViT_B16"))
-    assert {path for path in ours if path.startswith(("conv_root", "gn_root", "block1_unit1/", "block3_unit9/"))} == {
+    assert {
+        path
+        for path in ours
+        if path.startswith(("conv_root", "gn_root", "block1_unit1/", "block3_unit9/"))
+    } == {
         "conv_root/kernel",
         "gn_root/gamma",
         "gn_root/beta",
         *(f"block{unit}/conv{i}/kernel" for unit in ("1_unit1", "3_unit9") for i in (1, 2, 3)),
-        *(f"block{unit}/gn{i}/{v}" for unit in ("1_unit1", "3_unit9") for i in (1, 2, 3) for v in ("gamma", "beta")),
+        *(
+            f"block{unit}/gn{i}/{v}"
+            for unit in ("1_unit1", "3_unit9")
+            for i in (1, 2, 3)
+            for v in ("gamma", "beta")
+        ),
         "block1_unit1/conv_proj/kernel",
         "block1_unit1/gn_proj/gamma",
         "block1_unit1/gn_proj/beta",
@@ -89,7 +103,12 @@ def test_our_names_of_a_hybrid():
 
 def test_our_names_of_bit():
     ours = to_keras(numbered("BiT_R101x1"))
-    assert {"conv_root/kernel", "norm_pre_head/gamma", "block3_unit23/gn1/beta", "predictions/kernel"} <= set(ours)
+    assert {
+        "conv_root/kernel",
+        "norm_pre_head/gamma",
+        "block3_unit23/gn1/beta",
+        "predictions/kernel",
+    } <= set(ours)
     assert not any(path.startswith(("gn_root", "root_block")) for path in ours)
 
 
@@ -120,8 +139,14 @@ def test_unknown_names_pass_to_our_side():
 
 
 def test_unknown_names_of_ours_are_refused():
-    with pytest.raises(ValueError, match=r"no place in a checkpoint: adapter/kernel, block1_unit01/conv1/kernel\. "):
-        from_keras(to_keras(tiny()) | {"adapter/kernel": values((1,)), "block1_unit01/conv1/kernel": values((1,))}, 2)
+    with pytest.raises(
+        ValueError, match=r"no place in a checkpoint: adapter/kernel, block1_unit01/conv1/kernel\. "
+    ):
+        from_keras(
+            to_keras(tiny())
+            | {"adapter/kernel": values((1,)), "block1_unit01/conv1/kernel": values((1,))},
+            2,
+        )
 
 
 def test_our_attention_needs_the_head_count():
@@ -140,14 +165,18 @@ def test_our_names_of_axial_models():
     assert_same(
         {path: ours[path] for path in ours if path.startswith("encoderblock_3/row/mlp/dense_0/")},
         {
-            f"encoderblock_3/row/mlp/dense_0/{x}": arrays[f"Transformer/encoderblock_3/row/MlpBlock_0/Dense_0/{x}"]
+            f"encoderblock_3/row/mlp/dense_0/{x}": arrays[
+                f"Transformer/encoderblock_3/row/MlpBlock_0/Dense_0/{x}"
+            ]
             for x in ("kernel", "bias")
         },
     )
     units = numbered("AxialResNet50")
     ours = to_keras(units)
     query = ours["block4_unit3/column/query/kernel"]
-    np.testing.assert_array_equal(units["block4/unit3/column/query/kernel"][:, 7, 0], query[:, 7 * query.shape[1] // 8])
+    np.testing.assert_array_equal(
+        units["block4/unit3/column/query/kernel"][:, 7, 0], query[:, 7 * query.shape[1] // 8]
+    )
     assert "block1_unit1/row/relative_embedding" in ours and "block1_unit1/conv2/kernel" not in ours
 
 
@@ -159,7 +188,10 @@ def test_axial_names_are_those_of_files_of_ours():
 
 def test_the_heads_of_a_unit_are_not_those_of_the_model():
     """An axial unit has eight heads whatever the model around it has."""
-    ours = {"block1_unit1/row/query/kernel": values((16, 16)), "encoderblock_0/attention/query/kernel": values((6, 6))}
+    ours = {
+        "block1_unit1/row/query/kernel": values((16, 16)),
+        "encoderblock_0/attention/query/kernel": values((6, 6)),
+    }
     arrays = from_keras(ours, 3)
     assert {name: x.shape for name, x in arrays.items()} == {
         "block1/unit1/row/query/kernel": (16, 8, 2),

@@ -1,4 +1,5 @@
-"""The packages that ours is measured against: each is run in a process of its own, and may be absent.
+"""The packages that ours is measured against: each is run in a process of its own, and may be
+absent.
 
 cells.py            what is measured: a model, a size, a batch, a precision, a task
 on_keras.py         ours, KerasHub and vit-keras

@@ -48,15 +48,19 @@ def model_and_size(name: str) -> tuple[str, int]:
     """("ViT_B16", 384) of "ViT_B16@384"; where no side is named, 224 pixels."""
     model, at, size = name.partition("@")
     if model not in SHAPES or (at and not size.isdecimal()):
-        raise ValueError(f"{name} is none of {', '.join(SHAPES)}, with @ and a side in pixels or without.")
+        raise ValueError(
+            f"{name} is none of {', '.join(SHAPES)}, with @ and a side in pixels or without."
+        )
     return model, int(size or 224)
 
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One measurement. Precision bfloat16 means bfloat16 weights in inference, and float32 weights in training.
+    """One measurement. Precision bfloat16 means bfloat16 weights in inference, and float32 weights
+    in training.
 
-    `saving` is how memory is saved: "remat", blocks computed twice; "query_chunk", 256 queries at a time.
+    `saving` is how memory is saved: "remat", blocks computed twice; "query_chunk", 256 queries at a
+    time.
     """
 
     model: str
@@ -69,7 +73,9 @@ class Cell:
     def __post_init__(self) -> None:
         for name, there_are in (("precision", get_args(Precision)), ("task", get_args(Task))):
             if getattr(self, name) not in there_are:
-                raise ValueError(f"No such {name}: {getattr(self, name)}. There are: {', '.join(there_are)}.")
+                raise ValueError(
+                    f"No such {name}: {getattr(self, name)}. There are: {', '.join(there_are)}."
+                )
         if self.batch_size < 1:
             raise ValueError(f"A batch of {self.batch_size} images cannot be measured.")
 

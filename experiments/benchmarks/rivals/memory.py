@@ -6,7 +6,9 @@ from pathlib import Path
 
 
 def peak_megabytes() -> float:
-    """On an accelerator what was allocated there; else what this process held, the framework included; Linux only."""
+    """On an accelerator what was allocated there; else what this process held, the framework
+    included; Linux only.
+    """
     if "torch" in sys.modules and sys.modules["torch"].cuda.is_available():
         return sys.modules["torch"].cuda.max_memory_allocated() / 1e6
     if "jax" in sys.modules and sys.modules["jax"].default_backend() != "cpu":
@@ -16,9 +18,17 @@ def peak_megabytes() -> float:
 
 def available_megabytes() -> float:
     """What other processes could still take."""
-    return int(re.search(r"MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text())[1]) * 1024 / 1e6
+    return (
+        int(re.search(r"MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text())[1])
+        * 1024
+        / 1e6
+    )
 
 
 def _status(name: str) -> float:
     """Not `getrusage`, which counts what the process was before: a copy of its parent."""
-    return int(re.search(rf"{name}:\s*(\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024 / 1e6
+    return (
+        int(re.search(rf"{name}:\s*(\d+) kB", Path("/proc/self/status").read_text())[1])
+        * 1024
+        / 1e6
+    )

@@ -25,7 +25,9 @@ class Block(nn.Module):
     @nn.compact
     def __call__(self, tokens: jax.Array) -> jax.Array:
         x = nn.LayerNorm(dtype=self.dtype)(tokens)
-        tokens += nn.MultiHeadDotProductAttention(self.shape.num_heads, dtype=self.dtype, deterministic=True)(x, x)
+        tokens += nn.MultiHeadDotProductAttention(
+            self.shape.num_heads, dtype=self.dtype, deterministic=True
+        )(x, x)
         x = nn.Dense(self.shape.mlp_dim, dtype=self.dtype)(nn.LayerNorm(dtype=self.dtype)(tokens))
         return tokens + nn.Dense(self.shape.width, dtype=self.dtype)(nn.gelu(x))
 
@@ -43,7 +45,9 @@ class ViT(nn.Module):
         x = x.reshape(x.shape[0], -1, self.shape.width)
         token = self.param("cls", nn.initializers.zeros, (1, 1, self.shape.width)).astype(x.dtype)
         x = jnp.concatenate([jnp.tile(token, (x.shape[0], 1, 1)), x], axis=1)
-        x += self.param("positions", nn.initializers.normal(0.02), (1, *x.shape[1:])).astype(x.dtype)
+        x += self.param("positions", nn.initializers.normal(0.02), (1, *x.shape[1:])).astype(
+            x.dtype
+        )
         for _ in range(self.shape.depth):
             x = Block(self.shape, self.dtype)(x)
         x = nn.LayerNorm(dtype=self.dtype)(x)[:, 0]
@@ -57,20 +61,26 @@ def step(rival: str, cell: Cell) -> Callable[[], object]:
     dtype = jnp.dtype(cell.precision)
     model = ViT(cell.shape, dtype)
     draws = np.random.default_rng(0)
-    images = jnp.asarray(draws.uniform(-1, 1, (cell.batch_size, cell.image_size, cell.image_size, 3)), jnp.float32)
+    images = jnp.asarray(
+        draws.uniform(-1, 1, (cell.batch_size, cell.image_size, cell.image_size, 3)), jnp.float32
+    )
     weights = jax.jit(model.init)(jax.random.key(0), images[:1])
     if not cell.trains:
         weights = jax.tree.map(lambda weight: weight.astype(dtype), weights)
         forward = jax.jit(model.apply)
         return lambda: jax.block_until_ready(forward(weights, images))
     labels = jnp.asarray(draws.integers(0, NUM_CLASSES, cell.batch_size))
-    optimizer = optax.adamw(1e-3, weight_decay=0.1) if cell.task == "adamw" else optax.sgd(1e-3, 0.9)
+    optimizer = (
+        optax.adamw(1e-3, weight_decay=0.1) if cell.task == "adamw" else optax.sgd(1e-3, 0.9)
+    )
     state = [weights, optimizer.init(weights)]
 
     @functools.partial(jax.jit, donate_argnums=(0, 1))
     def update(weights: Any, slots: Any) -> tuple:
         def loss(weights: Any) -> jax.Array:
-            return optax.softmax_cross_entropy_with_integer_labels(model.apply(weights, images), labels).mean()
+            return optax.softmax_cross_entropy_with_integer_labels(
+                model.apply(weights, images), labels
+            ).mean()
 
         changes, slots = optimizer.update(jax.grad(loss)(weights), slots, weights)
         return optax.apply_updates(weights, changes), slots

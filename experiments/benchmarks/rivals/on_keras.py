@@ -1,4 +1,6 @@
-"""Keras models: ours, KerasHub's and vit-keras's. Each is used as its users would: `predict_on_batch`, `compile`."""
+"""Keras models: ours, KerasHub's and vit-keras's. Each is used as its users would:
+`predict_on_batch`, `compile`.
+"""
 
 import time
 from collections.abc import Callable
@@ -18,9 +20,13 @@ def step(rival: str, cell: Cell) -> Callable[[], object]:
     keras.config.set_dtype_policy(sixteen if cell.precision == "bfloat16" else "float32")
     if cell.saving and rival != "keras_vit":
         raise Absent("it has no such option")
-    model = {"keras_vit": our_model, "keras-hub": keras_hub_model, "vit-keras": _vit_keras_model}[rival](cell)
+    model = {"keras_vit": our_model, "keras-hub": keras_hub_model, "vit-keras": _vit_keras_model}[
+        rival
+    ](cell)
     draws = np.random.default_rng(0)
-    images = draws.uniform(-1, 1, (cell.batch_size, cell.image_size, cell.image_size, 3)).astype("float32")
+    images = draws.uniform(-1, 1, (cell.batch_size, cell.image_size, cell.image_size, 3)).astype(
+        "float32"
+    )
     if not cell.trains:
         return lambda: model.predict_on_batch(images)
     labels = draws.integers(0, NUM_CLASSES, cell.batch_size)
@@ -51,7 +57,9 @@ def keras_hub_model(cell: Cell) -> keras.Model:
         hidden_dim=shape.width,
         mlp_dim=shape.mlp_dim,
     )
-    return keras_hub.models.ViTImageClassifier(backbone=backbone, num_classes=NUM_CLASSES, preprocessor=None)
+    return keras_hub.models.ViTImageClassifier(
+        backbone=backbone, num_classes=NUM_CLASSES, preprocessor=None
+    )
 
 
 def _vit_keras_model(cell: Cell) -> keras.Model:
@@ -61,18 +69,26 @@ def _vit_keras_model(cell: Cell) -> keras.Model:
         raise Absent("it has no model of this size")
     build = getattr(vit, cell.shape.vit_keras)
     return build(
-        image_size=cell.image_size, pretrained=False, pretrained_top=False, classes=NUM_CLASSES, activation="linear"
+        image_size=cell.image_size,
+        pretrained=False,
+        pretrained_top=False,
+        classes=NUM_CLASSES,
+        activation="linear",
     )
 
 
-def trainer(rival: str, model: keras.Model, cell: Cell) -> Callable[[np.ndarray, np.ndarray], object]:
+def trainer(
+    rival: str, model: keras.Model, cell: Cell
+) -> Callable[[np.ndarray, np.ndarray], object]:
     """Returns what trains on one batch of images and labels, (B,)."""
     if rival == "keras_vit":
         learner = _learner(model, cell)
         weights = np.ones(cell.batch_size, "float32")
         return lambda images, labels: learner.train_on_batch(images, labels, weights)
     optimizer = (
-        keras.optimizers.AdamW(1e-3, weight_decay=0.1) if cell.task == "adamw" else keras.optimizers.SGD(1e-3, 0.9)
+        keras.optimizers.AdamW(1e-3, weight_decay=0.1)
+        if cell.task == "adamw"
+        else keras.optimizers.SGD(1e-3, 0.9)
     )
     model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     return model.train_on_batch
@@ -83,7 +99,9 @@ def _learner(model: keras.Model, cell: Cell) -> keras.Model:
     from keras_vit.train.optimizers import OptimizerConfig, make_optimizer
 
     name = "adamw" if cell.task == "adamw" else "momentum"
-    config = OptimizerConfig(name=name, learning_rate=1e-3, weight_decay=0.1 if name == "adamw" else 0.0)
+    config = OptimizerConfig(
+        name=name, learning_rate=1e-3, weight_decay=0.1 if name == "adamw" else 0.0
+    )
     optimizer = make_optimizer(config, model, 10_000)
     return make_learner(model, optimizer, batch_rows=cell.batch_size, remat=cell.saving == "remat")
 

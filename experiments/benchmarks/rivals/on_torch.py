@@ -35,7 +35,11 @@ def step(rival: str, cell: Cell) -> Callable[[], object]:
 def timm_model(cell: Cell, checkpoint: str = "") -> torch.nn.Module:
     import timm
 
-    options = {"img_size": cell.image_size, "num_classes": NUM_CLASSES, "checkpoint_path": checkpoint}
+    options = {
+        "img_size": cell.image_size,
+        "num_classes": NUM_CLASSES,
+        "checkpoint_path": checkpoint,
+    }
     return timm.create_model(cell.shape.timm, pretrained=False, **options)
 
 
@@ -51,7 +55,11 @@ def trainer(
     forward = torch.compile(model) if compiled else model
 
     def train(images: torch.Tensor, labels: torch.Tensor) -> None:
-        with torch.autocast(DEVICE, torch.bfloat16) if cell.precision == "bfloat16" else contextlib.nullcontext():
+        with (
+            torch.autocast(DEVICE, torch.bfloat16)
+            if cell.precision == "bfloat16"
+            else contextlib.nullcontext()
+        ):
             loss = torch.nn.functional.cross_entropy(_logits(forward(images)), labels)
         loss.backward()
         optimizer.step()

@@ -46,7 +46,9 @@ class Result:
 
 
 class Worker:
-    """A process of a module of this folder, which answers in lines of JSON; `end` it, or use it in a `with`."""
+    """A process of a module of this folder, which answers in lines of JSON; `end` it, or use it in
+    a `with`.
+    """
 
     def __init__(self, module: str, *arguments: str, **environment: str):
         command = [sys.executable, "-W", "ignore", "-m", module, *arguments]
@@ -90,10 +92,14 @@ class Worker:
         return self.answer()
 
 
-def race(cell: Cell, rivals: Sequence[str], *, repeats: int, seconds: float, **environment: str) -> dict[str, Result]:
-    """Measures all of `rivals` on a cell, each `repeats` times, every other time in the opposite order.
+def race(
+    cell: Cell, rivals: Sequence[str], *, repeats: int, seconds: float, **environment: str
+) -> dict[str, Result]:
+    """Measures all of `rivals` on a cell, each `repeats` times, every other time in the opposite
+    order.
 
-    Processes stay alive between their turns where memory allows it for all of them; else each turn starts a new one.
+    Processes stay alive between their turns where memory allows it for all of them; else each turn
+    starts a new one.
 
     Args:
         cell: What to compute.

@@ -40,7 +40,14 @@ def main(kind: str, model: str, *numbers: str) -> None:
     batch = (images, draws.integers(0, 1000, batch_size), np.ones(batch_size, "float32"))
     batches = devices.distribute(tf.data.Dataset.from_tensors(batch).repeat())
     watch = _Watch(keras)
-    learner.fit(batches, steps_per_epoch=num_steps + 2, epochs=1, verbose=0, shuffle=False, callbacks=[watch.callback])
+    learner.fit(
+        batches,
+        steps_per_epoch=num_steps + 2,
+        epochs=1,
+        verbose=0,
+        shuffle=False,
+        callbacks=[watch.callback],
+    )
     print(statistics.median(watch.seconds[2:]))
 
 

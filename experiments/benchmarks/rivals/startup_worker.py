@@ -1,4 +1,5 @@
-"""A process that starts as an app would: imports, builds a ViT, restores it, answers one image, takes one step.
+"""A process that starts as an app would: imports, builds a ViT, restores it, answers one image,
+takes one step.
 
     python -m rivals.startup_worker RIVAL MODEL FOLDER     # from the folder of this one's
 
@@ -102,7 +103,11 @@ def timm(cell: Cell, file: Path, watch: Watch) -> None:
     watch.ends("first step")
 
 
-STARTS = {"keras_vit": (keras_vit, "npz"), "keras-hub": (keras_hub, "weights.h5"), "timm": (timm, "pth")}
+STARTS = {
+    "keras_vit": (keras_vit, "npz"),
+    "keras-hub": (keras_hub, "weights.h5"),
+    "timm": (timm, "pth"),
+}
 
 
 def main(rival: str, model_name: str, folder: str) -> None:

@@ -1,4 +1,5 @@
-"""timm's input pipeline, in a process of its own: measures for as long as it is asked to. See training.py.
+"""timm's input pipeline, in a process of its own: measures for as long as it is asked to. See
+training.py.
 
 python timm_input.py FOLDER TRANSFORM     # then one line on standard input for each turn: seconds
 """
@@ -21,7 +22,11 @@ def main(folder: str, name: str) -> None:
     import torch
     from PIL import Image
 
-    files = [path.read_bytes() for path in sorted(Path(folder).rglob("*")) if path.suffix.lower() in (".jpg", ".jpeg")]
+    files = [
+        path.read_bytes()
+        for path in sorted(Path(folder).rglob("*"))
+        if path.suffix.lower() in (".jpg", ".jpeg")
+    ]
     transform = timm.data.create_transform(224, is_training=True, **TRANSFORMS[name])
 
     class Photos(torch.utils.data.Dataset):

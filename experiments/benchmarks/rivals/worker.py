@@ -2,9 +2,9 @@
 
     python -m rivals.worker RIVAL CELL     # CELL as JSON, from the folder of this one's
 
-It answers in lines of JSON. First: {"ready_s": seconds until a step was done} or {"absent": why}. Then, to
-"turn SECONDS" on standard input: {"images_per_s": ..., "peak_mb": ...}; to "limit": {"gflop_per_s": ...} of a matrix
-product.
+It answers in lines of JSON. First: {"ready_s": seconds until a step was done} or {"absent": why}.
+Then, to "turn SECONDS" on standard input: {"images_per_s": ..., "peak_mb": ...}; to "limit":
+{"gflop_per_s": ...} of a matrix product.
 """
 
 import importlib
@@ -55,7 +55,9 @@ def main(rival: str, cell_text: str) -> None:
 
 
 def import_tensorflow_alone() -> None:
-    """Imports TensorFlow without JAX, which it would load wherever it is installed: 110 MB that it never uses."""
+    """Imports TensorFlow without JAX, which it would load wherever it is installed: 110 MB that it
+    never uses.
+    """
     if importlib.util.find_spec("tensorflow") and "jax" not in sys.modules:
         sys.modules["jax"] = None  # importing it fails
         importlib.import_module("tensorflow")

@@ -1,1 +1,3 @@
-"""What TensorFlow computes in its own operations, where that takes less time or memory than `keras.ops`."""
+"""What TensorFlow computes in its own operations, where that takes less time or memory than
+`keras.ops`.
+"""

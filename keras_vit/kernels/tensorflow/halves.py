@@ -1,8 +1,10 @@
-"""The encoder block in training with TensorFlow: the same numbers, and less that is kept for the gradient.
+"""The encoder block in training with TensorFlow: the same numbers, and less that is kept for the
+gradient.
 
-Kept are the input of each half, queries, keys, values, what the heads give, and the hidden layer before GELU.
-Normalized tokens, probabilities and GELU are computed again on the way back: they are cheap beside the products.
-`keras_vit.train.remat` keeps less still, for a third more compute.
+Kept are the input of each half, queries, keys, values, what the heads give, and the hidden layer
+before GELU.
+Normalized tokens, probabilities and GELU are computed again on the way back: they are cheap beside
+the products. `keras_vit.train.remat` keeps less still, for a third more compute.
 """
 
 from typing import Any
@@ -17,7 +19,14 @@ from keras_vit.kernels.tensorflow.training import compiles, wide_dtype
 def fits(block: Any) -> bool:
     """Whether nothing random and nothing special lies within the halves of a `TransformerBlock`."""
     attention, mlp = block.attention, block.mlp
-    dense = (attention.query, attention.key, attention.value, attention.out, mlp.dense_0, mlp.dense_1)
+    dense = (
+        attention.query,
+        attention.key,
+        attention.value,
+        attention.out,
+        mlp.dense_0,
+        mlp.dense_1,
+    )
     return (
         not attention.dropout_rate
         and not mlp.dropout_rate
@@ -29,11 +38,15 @@ def fits(block: Any) -> bool:
 
 
 def attention(block: Any, own: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-    """What the first half adds to `own`, which are the tokens x, (B, N, D), or the first of them, (B, 1, D)."""
+    """What the first half adds to `own`, which are the tokens x, (B, N, D), or the first of them,
+    (B, 1, D).
+    """
     layer = block.attention
     to_attended = (layer.key, layer.value)
     if own is x:
-        queries, *attended = _normalized_products(block.attention_norm, x, layer.query, *to_attended)
+        queries, *attended = _normalized_products(
+            block.attention_norm, x, layer.query, *to_attended
+        )
     else:
         (queries,) = _normalized_products(block.attention_norm, own, layer.query)
         attended = _normalized_products(block.attention_norm, x, *to_attended)
@@ -47,13 +60,17 @@ def attention(block: Any, own: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
 def mlp(block: Any, x: tf.Tensor) -> tf.Tensor:
     """What the second half adds to the tokens: (B, N, D) to (B, N, D)."""
     (hidden,) = _normalized_products(block.mlp_norm, x, block.mlp.dense_0)
-    return tf.reshape(products.gelu_product(hidden, block.mlp.gelu, *_weights(block.mlp.dense_1)), tf.shape(x))
+    return tf.reshape(
+        products.gelu_product(hidden, block.mlp.gelu, *_weights(block.mlp.dense_1)), tf.shape(x)
+    )
 
 
 def _normalized_products(norm: Any, x: tf.Tensor, *layers: keras.layers.Dense) -> list[tf.Tensor]:
     gamma, beta = (tf.cast(weight.value, wide_dtype(x)) for weight in (norm.gamma, norm.beta))
     weights = [weight for layer in layers for weight in _weights(layer)]
-    return products.norm_products(tf.reshape(x, (-1, x.shape[-1])), gamma, beta, norm.epsilon, weights)
+    return products.norm_products(
+        tf.reshape(x, (-1, x.shape[-1])), gamma, beta, norm.epsilon, weights
+    )
 
 
 def _weights(layer: keras.layers.Dense) -> tuple[tf.Tensor, tf.Tensor]:
@@ -63,4 +80,6 @@ def _weights(layer: keras.layers.Dense) -> tuple[tf.Tensor, tf.Tensor]:
 def _heads(rows: tf.Tensor, x: tf.Tensor, layer: Any) -> tf.Tensor:
     """(B * N, D) to (B, A, N, K)."""
     batch, length = (known or tf.shape(x)[axis] for axis, known in enumerate(x.shape[:2]))
-    return tf.transpose(tf.reshape(rows, (batch, length, layer.num_heads, layer.head_dim)), (0, 2, 1, 3))
+    return tf.transpose(
+        tf.reshape(rows, (batch, length, layer.num_heads, layer.head_dim)), (0, 2, 1, 3)
+    )

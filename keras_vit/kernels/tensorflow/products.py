@@ -1,7 +1,10 @@
-"""Products of two matrices that keep what they are computed from, where that is smaller or kept anyway.
+"""Products of two matrices that keep what they are computed from, where that is smaller or kept
+anyway.
 
-Each computes again on the way back what lies before its product: a layer normalization, GELU, the probabilities of an
-attention. All three are cheap beside the product. Weights may be wider than tokens: they are cast for each product.
+Each computes again on the way back what lies before its product: a layer normalization, GELU, the
+    probabilities of an
+attention. All three are cheap beside the product. Weights may be wider than tokens: they are cast
+    for each product.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +28,9 @@ _PART_SIZE = 2**21
 def norm_products(
     x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float, weights: list[tf.Tensor]
 ) -> list[tf.Tensor]:
-    """Returns norm(x) @ kernel + bias for each kernel and bias in `weights`, (M, D) to (M, F); keeps x."""
+    """Returns norm(x) @ kernel + bias for each kernel and bias in `weights`, (M, D) to (M, F);
+    keeps x.
+    """
 
     @tf.custom_gradient
     def products(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, *weights: tf.Tensor) -> Any:
@@ -37,13 +42,20 @@ def norm_products(
             normal = (wide(after(upstream[0], x)) - mean) * inverse
             tokens = tf.cast(normal * gamma + beta, x.dtype)
             narrow = [tf.cast(after(upstream[0], kernel), x.dtype) for kernel in kernels]
-            to_tokens = tf.add_n([tf.matmul(u, k, transpose_b=True) for u, k in zip(upstream, narrow, strict=True)])
+            to_tokens = tf.add_n(
+                [tf.matmul(u, k, transpose_b=True) for u, k in zip(upstream, narrow, strict=True)]
+            )
             to_weights = []
             for u, kernel, bias in zip(upstream, kernels, biases, strict=True):
-                to_weights += [tf.cast(tf.matmul(tokens, u, transpose_a=True), kernel.dtype), _to_bias(u, bias)]
+                to_weights += [
+                    tf.cast(tf.matmul(tokens, u, transpose_a=True), kernel.dtype),
+                    _to_bias(u, bias),
+                ]
             return *through_norm(to_tokens, normal, inverse, gamma), *to_weights
 
-        return [_product(tokens, kernel, bias) for kernel, bias in zip(kernels, biases, strict=True)], gradients
+        return [
+            _product(tokens, kernel, bias) for kernel, bias in zip(kernels, biases, strict=True)
+        ], gradients
 
     return products(x, gamma, beta, *weights)
 
@@ -72,7 +84,8 @@ def attention_product(
     bias: tf.Tensor,
     query_chunk: int | None = None,
 ) -> tf.Tensor:
-    """Returns what the heads give, side by side, @ kernel + bias; keeps queries, keys, values and what they give.
+    """Returns what the heads give, side by side, @ kernel + bias; keeps queries, keys, values and
+    what they give.
 
     Args:
         queries: (B, A, N, K), scaled.
@@ -87,17 +100,27 @@ def attention_product(
     """
 
     @tf.custom_gradient
-    def product(queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> Any:
+    def product(
+        queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor
+    ) -> Any:
         parts = in_turns(_attend, _parts(query_chunk, [queries], [keys, values]))
         heads_BNAK = tf.transpose(tf.concat(parts, 2 if query_chunk else 0), (0, 2, 1, 3))
         rows = tf.reshape(heads_BNAK, (-1, kernel.shape[0]))
 
         def gradients(upstream: tf.Tensor) -> tuple:
-            to_rows = tf.matmul(upstream, tf.cast(after(upstream, kernel), rows.dtype), transpose_b=True)
+            to_rows = tf.matmul(
+                upstream, tf.cast(after(upstream, kernel), rows.dtype), transpose_b=True
+            )
             to_kernel = tf.cast(tf.matmul(rows, upstream, transpose_a=True), kernel.dtype)
-            # Over keys probability times gradient sums up to what a sum over the head gives: arXiv:2205.14135, B.2
-            sums = tf.reduce_sum(tf.reshape(wide(to_rows) * wide(rows), tf.shape(heads_BNAK)), -1, keepdims=True)
-            to_heads, sums = (tf.transpose(x, (0, 2, 1, 3)) for x in (tf.reshape(to_rows, tf.shape(heads_BNAK)), sums))
+            # Over keys probability times gradient sums up to what a sum over the head gives:
+            # arXiv:2205.14135, B.2
+            sums = tf.reduce_sum(
+                tf.reshape(wide(to_rows) * wide(rows), tf.shape(heads_BNAK)), -1, keepdims=True
+            )
+            to_heads, sums = (
+                tf.transpose(x, (0, 2, 1, 3))
+                for x in (tf.reshape(to_rows, tf.shape(heads_BNAK)), sums)
+            )
             by_query = [after(upstream, queries), to_heads, sums]
             found = in_turns(_through_attention, _parts(query_chunk, by_query, [keys, values]))
             to_queries, to_keys, to_values = zip(*found, strict=True)
@@ -115,11 +138,16 @@ def attention_product(
 def _parts(
     query_chunk: int | None, by_query: Sequence[tf.Tensor], by_key: Sequence[tf.Tensor]
 ) -> Iterator[tuple[tf.Tensor, ...]]:
-    """Some queries at a time; or some images, where their number is known: along the first axis a part is no copy."""
+    """Some queries at a time; or some images, where their number is known: along the first axis a
+    part is no copy.
+    """
     batch, num_heads, length, _ = by_query[0].shape
     if query_chunk and length:
         sizes = [min(query_chunk, length - start) for start in range(0, length, query_chunk)]
-        return ((*parts, *by_key) for parts in zip(*(tf.split(x, sizes, 2) for x in by_query), strict=True))
+        return (
+            (*parts, *by_key)
+            for parts in zip(*(tf.split(x, sizes, 2) for x in by_query), strict=True)
+        )
     count = 1
     if batch and num_heads and length:
         wanted = batch * num_heads * length**2 / _PART_SIZE
@@ -141,7 +169,9 @@ def _through_attention(
     """
     scores = tf.nn.softmax(wide(tf.matmul(queries, keys, transpose_b=True)))
     to_values = tf.matmul(tf.cast(scores, values.dtype), upstream, transpose_a=True)
-    to_logits = tf.cast(scores * (wide(tf.matmul(upstream, values, transpose_b=True)) - sums), values.dtype)
+    to_logits = tf.cast(
+        scores * (wide(tf.matmul(upstream, values, transpose_b=True)) - sums), values.dtype
+    )
     return tf.matmul(to_logits, keys), tf.matmul(to_logits, queries, transpose_a=True), to_values
 
 

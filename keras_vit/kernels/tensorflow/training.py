@@ -1,9 +1,10 @@
 """GELU and normalizations for training with TensorFlow: they keep less, and pass memory less often.
 
-TensorFlow makes GELU and its gradient of two dozen operations, each a pass over the largest tensor of a block, and
-keeps five such tensors; of a layer normalization it keeps three. Here each keeps its input. GELU is compiled by XLA
-where a processor trains, one pass forward and one backward, while the products stay with oneDNN, which beats XLA at
-them. 16-bit numbers are widened inside, so they are rounded once.
+TensorFlow makes GELU and its gradient of two dozen operations, each a pass over the largest tensor
+of a block, and keeps five such tensors; of a layer normalization it keeps three. Here each keeps
+its input. GELU is compiled by XLA where a processor trains, one pass forward and one backward,
+while the products stay with oneDNN, which beats XLA at them. 16-bit numbers are widened inside, so
+they are rounded once.
 """
 
 import functools
@@ -19,8 +20,12 @@ _CUBIC = 0.044715
 
 @functools.cache
 def compiles() -> bool:
-    """Whether a processor trains. A GPU's XLA may be incomplete, and for a TPU all is compiled anyway."""
-    return not any(device.device_type in ("GPU", "TPU") for device in tf.config.list_logical_devices())
+    """Whether a processor trains. A GPU's XLA may be incomplete, and for a TPU all is compiled
+    anyway.
+    """
+    return not any(
+        device.device_type in ("GPU", "TPU") for device in tf.config.list_logical_devices()
+    )
 
 
 def compiled_gelu(x: tf.Tensor, form: str) -> tf.Tensor:
@@ -76,10 +81,15 @@ def group_norm(
         def gradients(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             upstream, centred = wide(upstream), wide(x) - mean
             to_beta, to_gamma = over_cells(upstream), over_cells(upstream * centred) * inverse
-            slope, offset = over_groups(to_gamma * gamma) * inverse**2, over_groups(to_beta * gamma) * inverse
+            slope, offset = (
+                over_groups(to_gamma * gamma) * inverse**2,
+                over_groups(to_beta * gamma) * inverse,
+            )
             to_x = upstream * scale - centred * slope - offset
             cells = tf.cast(tf.shape(x)[1] * tf.shape(x)[2], upstream.dtype)
-            to_gamma, to_beta = (cells * tf.reduce_sum(each, (0, 1, 2)) for each in (to_gamma, to_beta))
+            to_gamma, to_beta = (
+                cells * tf.reduce_sum(each, (0, 1, 2)) for each in (to_gamma, to_beta)
+            )
             return tf.cast(to_x, x.dtype), to_gamma, to_beta
 
         return tf.cast(wide(x) * scale + (beta - mean * scale), x.dtype), gradients
@@ -92,7 +102,9 @@ squared_difference = tf.math.squared_difference
 
 
 def standardized(x: tf.Tensor, epsilon: float) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns mean and inverse deviation of the last axis, (..., 1), and x standardized; in float32 or wider."""
+    """Returns mean and inverse deviation of the last axis, (..., 1), and x standardized; in float32
+    or wider.
+    """
     values = wide(x)
     mean = tf.reduce_mean(values, -1, keepdims=True)
     variance = tf.reduce_mean(squared_difference(values, mean), -1, keepdims=True)
@@ -103,10 +115,15 @@ def standardized(x: tf.Tensor, epsilon: float) -> tuple[tf.Tensor, tf.Tensor, tf
 def through_norm(
     upstream: tf.Tensor, normal: tf.Tensor, inverse: tf.Tensor, gamma: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Gradients of x, gamma and beta, from that of what layer normalization gives; `normal` is x standardized."""
+    """Gradients of x, gamma and beta, from that of what layer normalization gives; `normal` is x
+    standardized.
+    """
     dtype, upstream = upstream.dtype, wide(upstream)
     inner = upstream * gamma
-    mean, slope = tf.reduce_mean(inner, -1, keepdims=True), tf.reduce_mean(inner * normal, -1, keepdims=True)
+    mean, slope = (
+        tf.reduce_mean(inner, -1, keepdims=True),
+        tf.reduce_mean(inner * normal, -1, keepdims=True),
+    )
     along = list(range(upstream.shape.rank - 1))
     to_x = tf.cast(inverse * (inner - mean - normal * slope), dtype)
     return to_x, tf.reduce_sum(upstream * normal, along), tf.reduce_sum(upstream, along)
@@ -114,7 +131,9 @@ def through_norm(
 
 @functools.cache
 def gelu_functions(form: str) -> tuple[Callable, Callable]:
-    """(x -> gelu(x), (x, upstream) -> upstream * gelu'(x)), compiled; once, so that all layers share them."""
+    """(x -> gelu(x), (x, upstream) -> upstream * gelu'(x)), compiled; once, so that all layers
+    share them.
+    """
     derivative = {"tanh": _tanh_derivative, "exact": _exact_derivative}[form]
     compiler = functools.partial(tf.function, jit_compile=True, reduce_retracing=True)
 
@@ -139,7 +158,9 @@ def wide_dtype(x: tf.Tensor) -> tf.DType:
 
 
 def in_turns(compute: Callable, parts: Iterable[Sequence[tf.Tensor]]) -> list:
-    """[compute(*part) for each part], one after the other: TensorFlow would begin with all, and hold too much."""
+    """[compute(*part) for each part], one after the other: TensorFlow would begin with all, and
+    hold too much.
+    """
     results = []
     for first, *others in parts:
         first = after(tf.nest.flatten(results[-1])[0], first) if results else first
@@ -148,7 +169,9 @@ def in_turns(compute: Callable, parts: Iterable[Sequence[tf.Tensor]]) -> list:
 
 
 def after(earlier: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-    """x, not before `earlier` is there: else TensorFlow merges what is computed again with its first computation."""
+    """x, not before `earlier` is there: else TensorFlow merges what is computed again with its
+    first computation.
+    """
     with tf.control_dependencies([earlier]):
         return tf.identity(x)
 
@@ -159,4 +182,6 @@ def _tanh_derivative(x: tf.Tensor) -> tf.Tensor:
 
 
 def _exact_derivative(x: tf.Tensor) -> tf.Tensor:
-    return 0.5 * (1 + tf.math.erf(x * math.sqrt(0.5))) + x * tf.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+    return 0.5 * (1 + tf.math.erf(x * math.sqrt(0.5))) + x * tf.exp(-0.5 * x * x) / math.sqrt(
+        2 * math.pi
+    )
