@@ -34,7 +34,7 @@ def has_narrow_softmax(logits: tf.Tensor) -> bool:
     """Whether `tf.nn.softmax` of these bfloat16 logits is as that of float32, rounded once, where
     this is asked.
     """
-    return predicts() and compiles() and logits.dtype == tf.bfloat16 and _softmax_works()
+    return logits.dtype == tf.bfloat16 and predicts() and compiles() and _softmax_works()
 
 
 def one_pass_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) -> tf.Tensor:

@@ -105,7 +105,7 @@ def standardized(x: tf.Tensor, epsilon: float) -> tuple[tf.Tensor, tf.Tensor, tf
     """Returns mean and inverse deviation of the last axis, (..., 1), and x standardized; in float32
     or wider.
     """
-    values = wide(x)
+    values = tf.cast(x, wide_dtype(x))
     mean = tf.reduce_mean(values, -1, keepdims=True)
     variance = tf.reduce_mean(squared_difference(values, mean), -1, keepdims=True)
     inverse = tf.math.rsqrt(variance + epsilon)
