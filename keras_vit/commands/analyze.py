@@ -71,8 +71,6 @@ def run(arguments: list[str], values: flags.FlagValues) -> int:
 COMMAND = Command(
     run=run,
     define=define,
-    arguments="",
-    counts=(0, 0),
     summary="report on one page what a model attends to in your photographs and what it has learned",
     example=f"{PROGRAM} analyze --images=holiday --output=report --model=ViT_B16 --weights=imagenet",
     details=(

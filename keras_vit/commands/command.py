@@ -15,17 +15,17 @@ class Command:
     Attributes:
         run: Takes the positional arguments and the flags, returns the exit code.
         define: Adds the flags.
-        arguments: What the positional arguments are called.
-        counts: How few and how many of them there may be.
         summary: One line for the overview.
-        example: A whole command line.
-        details: For `--help`.
+        example: A complete command line.
+        details: Text of `--help`.
+        arguments: Names of the positional arguments; "" for none.
+        counts: Smallest and largest number of positional arguments.
     """
 
     run: Callable[[list[str], flags.FlagValues], int]
     define: Callable[[flags.FlagValues], None]
-    arguments: str
-    counts: tuple[int, float]
     summary: str
     example: str
     details: str
+    arguments: str = ""
+    counts: tuple[int, float] = (0, 0)

@@ -73,8 +73,6 @@ def run(arguments: list[str], values: flags.FlagValues) -> int:
 COMMAND = Command(
     run=run,
     define=define,
-    arguments="",
-    counts=(0, 0),
     summary="measure the accuracy of a classifier on a test set; every image counts once",
     example=f"{PROGRAM} evaluate --data=imagenet/val --model=ViT_B16 --weights=imagenet --output=report",
     details=(

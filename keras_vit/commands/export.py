@@ -125,8 +125,6 @@ def _check_export(values: flags.FlagValues) -> int:
 COMMAND = Command(
     run=run,
     define=define,
-    arguments="",
-    counts=(0, 0),
     summary="export a model as a SavedModel, TFLite, ONNX or OpenVINO, and check that it matches",
     example=f"{PROGRAM} export --model=ViT_B16 --format=saved_model,tflite --output=saved_models/vit_b16",
     details=(

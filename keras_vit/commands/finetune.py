@@ -68,8 +68,6 @@ def run(arguments: list[str], values: flags.FlagValues) -> int:
 COMMAND = Command(
     run=run,
     define=define,
-    arguments="",
-    counts=(0, 0),
     summary="fine-tune a model on your own images",
     example=f"{PROGRAM} finetune --data=flowers --output=flowers_vit --model=ViT_B16",
     details=(

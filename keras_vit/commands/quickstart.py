@@ -20,8 +20,6 @@ def run(arguments: list[str], values: flags.FlagValues) -> int:
 COMMAND = Command(
     run=run,
     define=define,
-    arguments="",
-    counts=(0, 0),
     summary="pre-train, fine-tune, export and query a small model in minutes, without a download",
     example=f"{PROGRAM} quickstart",
     details="Pre-trains on fractals, fine-tunes on the digits of scikit-learn, exports the model and queries it.",
