@@ -105,7 +105,7 @@ def smoke_form(config: Any) -> Any:
         config: Has the fields `run`, `model`, `variant`, `model_options` and `image_size`.
 
     Example:
-        >>> from keras_vit.train import PretrainConfig
+        >>> from keras_vit.train import LoopConfig, PretrainConfig, RunConfig
         >>> run = RunConfig(data=DataConfig(name="/data/pets"), loop=LoopConfig(total_steps=500))
         >>> small = smoke_form(PretrainConfig(model="ViT_L16", run=run))
         >>> small.image_size, small.variant["width"], small.run.data.kind
@@ -182,6 +182,7 @@ def with_fields(config: Any, changes: Mapping[str, str]) -> Any:
             string.
 
     Example:
+        >>> from keras_vit.train import LoopConfig
         >>> with_fields(LoopConfig(total_steps=10), {"log_every": "5"}).log_every
         5
     """
