@@ -1,9 +1,8 @@
-"""README.md and docs/: their Python runs and prints what they say, their commands and links exist,
-lines are short.
+"""README.md and docs/: Python runs and prints what the page shows; commands and links exist.
 
 Published weights cannot be downloaded in a test. `ViT_B16` and others are replaced by models with
-the same arguments, a small MLP, few blocks and random weights, so the blocks show that calls and
-shapes are right and not what a published model predicts.
+the same arguments, a small MLP, few blocks and random weights. The blocks therefore test calls and
+shapes, not the predictions of a published model.
 """
 
 import contextlib
@@ -53,9 +52,7 @@ def photo(path: Path, seed: int) -> None:
 
 @pytest.fixture
 def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
-    """A folder with what the pages read: photos, a folder of classes, labels, a fine-tuned model;
-    small models.
-    """
+    """A folder with the files that the pages read, and small models under the published names."""
     page = request.getfixturevalue("page")
     # The page on analysis prints all layers and heads, others the width.
     change = {"depth": 12, "width": 36} if page.name == "analysis.md" else {"depth": 1}
@@ -203,7 +200,9 @@ def anchors(page: Path) -> list[str]:
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize(
+    "page", [page for page in LINKING if page.name != "CONTRIBUTING.md"], ids=name_of
+)
 def test_prose_is_at_most_100_columns_wide(page: Path):
     prose = re.sub(
         r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
