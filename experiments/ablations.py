@@ -4,30 +4,28 @@ table and a picture.
     python experiments/ablations.py --list
     python experiments/ablations.py --study=positions --data=/data/cifar10 --workdir=runs/positions
     ... [--data=tfds] [--seeds=3] [--parallel=1] [--config.<field>=value ...]
-    python experiments/ablations.py --study=positions --size=smoke --workdir=/tmp/positions     #
-    tiny, on digits
+    python experiments/ablations.py --study=positions --size=smoke --workdir=/tmp/positions     # tiny, on digits
 
     class_token   class token or mean of the patches, and their learning rates     D.3, Figure 9
     positions     which position embeddings, and where                              D.4, Table 8
     shape         depth, width, MLP, patches, all: against compute                  D.2, Figure 8
     optimizer     Adam or SGD for ResNets                                           D.1, Table 7
     axial         axial attention in a ViT and in a ResNet                          D.6, Figure 13
-    hybrid        ViT, hybrid and ResNet at equal compute                           4.4, Figure 5,
-    Table 6 crop          three crop policies in fine-tuning                                B.1.1
+    hybrid        ViT, hybrid and ResNet at equal compute                           4.4, Figure 5, Table 6
+    crop          three crop policies in fine-tuning                                B.1.1
     data_size     ViT and ResNet on nested shares of the training set               4.3, Figure 4
 
 Each run is trained by `keras_vit.train`, tested at its end on the whole test set, and measured by
-few-shot regression
-on its frozen features. Results: `ablation.md` (means, deviations, the paper's numbers, its claims
-and whether they hold here), `ablation.png`, `ablation.csv` (every run with its command) and
-`ablation.json`.
+few-shot regression on its frozen features. Results: `ablation.md` (means, deviations, the paper's
+numbers, its claims and whether they hold here), `ablation.png`, `ablation.csv` (every run with its
+command) and `ablation.json`.
 
 Each run is a process in a folder of its own, `<arm>/seed_<n>`, with its output in `log.txt`. The
 same command goes on where it stopped, and repeats no finished run; more `--seeds` may be asked for,
 another study needs another folder. SIGTERM is passed on to the runs; when they have saved, the exit
 code is 75. A run that diverges is reported, and its arm has no mean. `--only=<arm>/seed_<n>` is a
 single run, in this process: on another machine, say. `--config.` changes a field in every arm; what
-    a study varies it refuses. `--parallel`: as in `sweep.py`.
+a study varies it refuses. `--parallel`: as in `sweep.py`.
 
 Time: `--size=cifar10` is meant for a night on two CPU cores: one to six hours for the three seeds
 of a study. `--list` estimates it from compute, and from the 375 images a second of the small ViT of

@@ -1,10 +1,8 @@
 """Accuracy of several checkpoints on several test sets, one table with the published numbers beside
 ours.
 
-    python experiments/evaluate.py
-    --checkpoints=ViT_B16=imagenet,ViT_L16=L_16.npz,flowers_vit/model.keras \
-        --data=/data/imagenet/val,real:/data/imagenet/val:real.json,/data/imagenetv2
-        --workdir=runs/evaluation
+    python experiments/evaluate.py --checkpoints=ViT_B16=imagenet,ViT_L16=L_16.npz,flowers_vit/model.keras \
+        --data=/data/imagenet/val,real:/data/imagenet/val:real.json,/data/imagenetv2 --workdir=runs/evaluation
 
 A checkpoint is NAME=WEIGHTS (a tag, a file or a URL) or a file model.keras. A test set is a folder
 of classes (or one with `test` in it), real:FOLDER:real.json for ImageNet ReaL, objectnet:FOLDER, or

@@ -1,8 +1,7 @@
 """Few-shot linear evaluation: ridge regression on frozen features of k images of each class, in
 closed form.
 
-    python experiments/fewshot.py --model=ViT_B16 --weights=imagenet21k --data=/data/pets,/data/dtd
-    --workdir=runs/few
+    python experiments/fewshot.py --model=ViT_B16 --weights=imagenet21k --data=/data/pets,/data/dtd --workdir=runs/few
     ... [--shots=1,5,10,25] [--seeds=0,1,2] [--ridge=1024 | --ridge=sweep] [--layer=pre_logits] [--image_size=224]
 
 As in the paper (section 4.1; the constants are those of big_vision): features in front of the head,
@@ -12,7 +11,7 @@ and one is chosen for all data sets by its mean rank, as was done before that co
 
 Features are kept in the folder; the same command computes none twice, and goes on after a kill.
 What comes out: `fewshot.md`, `fewshot.csv`, `fewshot.png`. What `--data` and `--model` take: see
-    `command_line/frozen_features.py`.
+`command_line/frozen_features.py`.
 """
 
 import csv

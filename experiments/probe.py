@@ -1,20 +1,17 @@
 """A linear probe: logistic regression on the frozen features of a model, its regularization chosen
 on held-out images.
 
-    python experiments/probe.py --model=ViT_B16 --weights=imagenet21k --data=/data/pets,/data/dtd
-    --workdir=runs/probe
+    python experiments/probe.py --model=ViT_B16 --weights=imagenet21k --data=/data/pets,/data/dtd --workdir=runs/probe
     ... [--dev_share=0.1] [--seed=0] [--streaming] [--layer=pre_logits] [--image_size=224]
 
 A share of each class of the training set is held out to choose the regularization; the winner is
 fitted to the whole training set and measured once on the test set. With `--streaming` the features
-stay on the disk and are read in
-batches, for sets that do not fit in memory. The paper itself has no such figures: its linear
-    evaluation is few-shot.
+stay on the disk and are read in batches, for sets that do not fit in memory. The paper itself has
+no such figures: its linear evaluation is few-shot.
 
 Features are kept in the folder; the same command computes none twice, and goes on after a kill.
 What comes out: `probe.md`, `probe.csv`, and `DATA.npz` with the kernel and the bias for a Dense
-    layer. What `--data` and `--model`
-take: see `command_line/frozen_features.py`.
+layer. What `--data` and `--model` take: see `command_line/frozen_features.py`.
 """
 
 import csv

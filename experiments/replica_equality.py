@@ -1,17 +1,15 @@
 """The same training run on one device, on replicas and in micro-batches: largest differences in
 losses and weights.
 
-    python experiments/replica_equality.py [--models=bit,hybrid]
-    [--optimizers=momentum:1e-2,adam:1e-3] [--steps=12,30] python experiments/replica_equality.py
-    --optimizers=adam:1e-2 --smooth python experiments/replica_equality.py --optimizers=adam:1e-2
-    --steps=12 --eager
+    python experiments/replica_equality.py [--models=bit,hybrid] [--optimizers=momentum:1e-2,adam:1e-3] [--steps=12,30]
+    python experiments/replica_equality.py --optimizers=adam:1e-2 --smooth
+    python experiments/replica_equality.py --optimizers=adam:1e-2 --steps=12 --eager
 
 Small models of each kind train in float32 on images of noise, 32 pixels, in batches of 16, from the
 package's random weights, with the gradient clipped at norm 1. Replicas are virtual CPU devices. A
-difference is relative to the largest
-value: of all losses, and of each weight array after the last step; the table shows the largest of
-all arrays. In the last column both runs add the same sums over eight rows, so it shows what
-distribution changes beyond rounding.
+difference is relative to the largest value: of all losses, and of each weight array after the last
+step; the table shows the largest of all arrays. In the last column both runs add the same sums over
+eight rows, so it shows what distribution changes beyond rounding.
 
 With `--smooth` softplus replaces ReLU and a mean the maximum of the root: the gradients of ReLU and
 of a maximum jump. With `--eager` TensorFlow fuses no operations; in graphs it fuses others inside a

@@ -1,13 +1,12 @@
 """Fine-tuning as the paper does it: a learning rate chosen without the test set, then three runs,
 tested once each.
 
-    python experiments/sweep.py --config=experiments/configs/finetune.py:cifar10
-    --workdir=runs/sweep
+    python experiments/sweep.py --config=experiments/configs/finetune.py:cifar10 --workdir=runs/sweep
     ... [--learning_rates=0.001,0.003] [--held_out=0.02] [--seeds=3] [--parallel=2] [--config.<field>=value ...]
 
 1. One run for each learning rate, on the training set without a held-out part; the rate that is
-  best on that part when
-   its run ends wins, the smaller of equals. The test set is not opened. A run that diverges loses.
+  best on that part when its run ends wins, the smaller of equals. The test set is not opened. A run
+  that diverges loses.
 2. The winner on the whole training set, once for each seed; each run is evaluated on the test set
   when it ends.
 

@@ -4,15 +4,14 @@ and measured on each.
     python experiments/vtab.py --model=ViT_L16 --weights=imagenet21k --workdir=runs/vtab
     ... [--tasks=natural,clevr_count,folder:/data/pets] [--data_dir=/data/tfds] [--skip_missing] [--tune]
         [--config.<field>=value ...]
-    python experiments/vtab.py --model=pets.keras --workdir=runs/vtab   # a model of this package,
-    saved by Keras python experiments/vtab.py --smoke --tasks=folder:/data/pets --workdir=/tmp/vtab
-     # ten steps of a tiny model
+    python experiments/vtab.py --model=pets.keras --workdir=runs/vtab   # a model of this package, saved by Keras
+    python experiments/vtab.py --smoke --tasks=folder:/data/pets --workdir=/tmp/vtab   # ten steps of a tiny model
 
 The setting is that of `configs/finetune.py:vtab`: 2500 steps of 512 images at 384 pixels, SGD at
 0.01. Where a flip or a crop would change the label there are none, as in BiT. Each task is learned
 from 1000 images and measured once on its whole test set; with `--tune` from 800, measured on the
 other 200, and no test set is read: that is how the paper chose its setting. A folder of your own,
-    `folder:PATH`, is treated as a task; without a test set, a fifth of it becomes one.
+`folder:PATH`, is treated as a task; without a test set, a fifth of it becomes one.
 
 Data come from TensorFlow Datasets, and are downloaded where they are missing, before anything is
 learned. Those of Resisc45 and of Retinopathy must be fetched by hand; without `--skip_missing`

@@ -1,9 +1,8 @@
 """The paper's results as data: the published number that stands beside ours.
 
 What lives here: tables 2, 5, 6, 7, 8 and 9 of arXiv:2010.11929 (version 2) and a few numbers of its
-    text and of its
-authors, laid out as printed, under our names. What does not: what this package measured, and other
-    papers' tables.
+text and of its authors, laid out as printed, under our names. What does not: what this package
+measured, and other papers' tables.
 
 Pre-training data: `imagenet`, `imagenet21k`, `jft300m`. Data sets: the same `imagenet` (its
 validation images) and `imagenet21k`, `imagenet_real` (cleaned-up labels), `cifar10`, `cifar100`,
@@ -11,14 +10,12 @@ validation images) and `imagenet21k`, `imagenet_real` (cleaned-up labels), `cifa
 and `average5`, the mean of `AVERAGE_5`.
 
 Where the paper disagrees with itself, the numbers are left as printed:
-    ViT-H/14 on JFT-300M, tables 5 and 6: ImageNet 88.04 and 88.08, ReaL 90.33 and 90.36, CIFAR-100
-    94.55 and 94.71,
-        Pets 97.56 and 97.11, Flowers 99.68 and 99.71. All else that both have agrees; ViT-L/16 is
-        that of 14 epochs.
+    ViT-H/14 on JFT-300M, tables 5 and 6: ImageNet 88.04 and 88.08, ReaL 90.33 and 90.36, CIFAR-100 94.55 and 94.71,
+        Pets 97.56 and 97.11, Flowers 99.68 and 99.71. All else that both have agrees; ViT-L/16 is that of 14 epochs.
     ViT-L/16, tables 2 and 5: also at the same resolution they are separate runs, up to 0.21 apart.
     R50+ViT-L/16 for 7 epochs, table 6: 859 exaFLOPs, where half of the 1668 of 14 epochs is 834.
 Only plotted, so not here: the groups of BiT-L, VIVI and S4L in Figure 2, and Figures 4, 8, 9, 12
-    and 13.
+and 13.
 """
 
 import math

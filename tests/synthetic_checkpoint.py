@@ -6,7 +6,7 @@ arrays and images. So a full-size model of ours can be compared with them althou
 is stored here. Changing the order or the kind of any random draw below makes those figures useless.
 
 All names are canonical: those of the current Google linen code, group normalization vectors
-    one-dimensional.
+one-dimensional.
 
 Example:
     >>> from keras_vit.variants import VIT_VARIANTS

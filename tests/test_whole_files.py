@@ -81,18 +81,15 @@ def test_weights_are_on_the_disk_before_they_take_their_name(
 def test_no_script_draws_under_the_final_name():
     root = Path(__file__).parents[1]
     code = [path for name in ("keras_vit", "experiments") for path in (root / name).rglob("*.py")]
-    lines = [
-        line.strip() for path in code for line in path.read_text(encoding="utf-8").splitlines()
+    calls = [
+        call
+        for path in code
+        for call in re.findall(
+            r"^(?! *\.\.\.).*(?:savefig|save_img)\(\s*\S+", path.read_text(encoding="utf-8"), re.M
+        )
     ]
-    drawn = [
-        line
-        for line in lines
-        if re.search(r"savefig\(|save_img\(", line) and not line.startswith("...")
-    ]
-    assert (
-        len(drawn) > 3
-        and [line for line in drawn if not re.search(r"(savefig|save_img)\(partial\b", line)] == []
-    )
+    assert len(calls) > 3
+    assert not [call for call in calls if not re.search(r"\(\s*partial\b", call)]
 
 
 def test_what_is_in_a_cell_ends_neither_the_cell_nor_the_row():

@@ -16,8 +16,8 @@ from keras_vit.writing import _MARK, to_one_line, write_atomically, write_json
 _KILLED = """
 import os, sys
 from pathlib import Path
-from keras_vit.writing import whole
-with whole(Path(sys.argv[1])) as partial:
+from keras_vit.writing import write_atomically
+with write_atomically(Path(sys.argv[1])) as partial:
     partial.write_text("half")
     os._exit(9)
 """

@@ -1,16 +1,13 @@
 """Every flavour of TFLite of a trained model: accuracy, agreement, size, and latency beside
 KerasHub's ViT of its size.
 
-    python experiments/benchmarks/export.py --model=model.keras --data=FOLDER [--limit=1000]
-    [--fixed_batch]
+    python experiments/benchmarks/export.py --model=model.keras --data=FOLDER [--limit=1000] [--fixed_batch]
 
 FOLDER holds one folder for each class, in the order of the model's classes. The rival is KerasHub's
-`ViTBackbone` with
-a dense head: as many layers, heads and patches, as wide, with random weights, and converted by the
-    same function. Every
-file of both is then run on one image at a time, in turns, in one process on two threads: read the
-ratio of the medians, not the milliseconds. A flavour that loses more than 0.5 points of accuracy is
-marked.
+`ViTBackbone` with a dense head: as many layers, heads and patches, as wide, with random weights,
+and converted by the same function. Every file of both is then run on one image at a time, in turns,
+in one process on two threads: read the ratio of the medians, not the milliseconds. A flavour that
+loses more than 0.5 points of accuracy is marked.
 """
 
 import importlib.util

@@ -1,9 +1,8 @@
 """Memory of a training step or of inference, what saving it costs, and the largest batch that fits;
 beside timm.
 
-    python experiments/benchmarks/memory.py --output=runs/memory                     # ViT-B/16 at
-    224, 384, 512 px python experiments/benchmarks/memory.py --output=runs/l16 --models=ViT_L16@384
-    --megabytes=40000
+    python experiments/benchmarks/memory.py --output=runs/memory                     # ViT-B/16 at 224, 384, 512 px
+    python experiments/benchmarks/memory.py --output=runs/l16 --models=ViT_L16@384 --megabytes=40000
 
 Each contestant runs alone in a process of its own, with batches of 2 and of 8 images, and then
 where a line through those that were run meets --megabytes, until the largest batch that fits is
@@ -11,12 +10,9 @@ known to 3 %: every batch that is named was run. What stays and what an image ta
 least and the largest of them; images/s are those of 8. On an accelerator memory is what was
 allocated there, else all that the process held at its peak, the framework included.
 
-    plain         nothing is asked for; keras_vit keeps what is dear to compute, timm has its fused
-    attention
-    remat         blocks are computed twice: `remat=True` of a recipe, timm's
-        `set_grad_checkpointing`
-    query_chunk   256 queries attend at a time: `keras_vit.ViT_B16(query_chunk=256)`; where there
-        are more than these
+    plain         nothing is asked for; keras_vit keeps what is dear to compute, timm has its fused attention
+    remat         blocks are computed twice: `remat=True` of a recipe, timm's `set_grad_checkpointing`
+    query_chunk   256 queries attend at a time: `keras_vit.ViT_B16(query_chunk=256)`; where there are more than these
 
 Leaves `memory.csv` and `memory.md` in the folder.
 """

@@ -1,18 +1,15 @@
 """Inference and training steps beside every other ViT that is installed, in turns, with memory and
 share of the limit.
 
-    python experiments/benchmarks/models.py --output=runs/benchmark                     #
-    everything: hours on two cores python experiments/benchmarks/models.py --output=runs/b16
-    --models=ViT_B16 --tasks=inference --batch_sizes=16 KERAS_BACKEND=jax python
-    experiments/benchmarks/models.py --output=runs/gpu --batch_sizes=1,128
+    python experiments/benchmarks/models.py --output=runs/benchmark                     # everything: hours on two cores
+    python experiments/benchmarks/models.py --output=runs/b16 --models=ViT_B16 --tasks=inference --batch_sizes=16
+    KERAS_BACKEND=jax python experiments/benchmarks/models.py --output=runs/gpu --batch_sizes=1,128
 
 Each rival runs in a process of its own, on the device that its framework finds; in each cell they
-take turns, so that
-a busy machine hurts all alike: read ratios, not rates. Leaves `benchmark.csv`, `benchmark.md` and
-`benchmark.png` in the folder, written anew after each cell; a run that was stopped goes on where it
-was. All who are in a cell have run
-beside each other: a cell to which a rival comes later, or which one missed that is installed now,
-    is run anew.
+take turns, so that a busy machine hurts all alike: read ratios, not rates. Leaves `benchmark.csv`,
+`benchmark.md` and `benchmark.png` in the folder, written anew after each cell; a run that was
+stopped goes on where it was. All who are in a cell have run beside each other: a cell to which a
+rival comes later, or which one missed that is installed now, is run anew.
 
 The limit is the best product of two matrices of 4096 x 4096 that any of their frameworks reached in
 the same turns, and a share of it counts the multiply-adds of the model, three times in training,

@@ -2,9 +2,8 @@
 second in batches of 16.
 
     pip install ".[tflite,onnx,openvino]"
-    python experiments/benchmarks/runtimes.py --output=runs/runtimes        # ViT-B/16; about half
-    an hour on two cores python experiments/benchmarks/runtimes.py --output=runs/small
-    --model=ViT_Ti16 --seconds=2
+    python experiments/benchmarks/runtimes.py --output=runs/runtimes        # ViT-B/16; about half an hour on two cores
+    python experiments/benchmarks/runtimes.py --output=runs/small --model=ViT_Ti16 --seconds=2
 
 Random weights: the same ones in all files. Each file is run in a process of its own, on all cores,
 in turns: read ratios, not milliseconds. p50 and p99 are over the single calls of all turns. Errors

@@ -1,15 +1,13 @@
 """Training steps of one worker and of several, each on a core of its own, and of 1 to 8 simulated
 JAX devices.
 
-    python experiments/benchmarks/scaling.py --output=runs/scaling                    # ViT-S/16, a
-    batch of 16 each python experiments/benchmarks/scaling.py --output=runs/scaling
-    --measure=devices
+    python experiments/benchmarks/scaling.py --output=runs/scaling                    # ViT-S/16, a batch of 16 each
+    python experiments/benchmarks/scaling.py --output=runs/scaling --measure=devices
 
 Workers are processes under MultiWorkerMirroredStrategy on this machine: what they send goes through
 memory, so this shows what the strategy costs, not a network. With one core for each, n workers have
-n times the processor of one; all
-take turns. Simulated devices share all cores, and the same global batch: there the ideal is an
-    equal step.
+n times the processor of one; all take turns. Simulated devices share all cores, and the same global
+batch: there the ideal is an equal step.
 
 Leaves `scaling.csv` and `scaling.md` in the folder. What a network adds is worked out in
 docs/scaling.md.

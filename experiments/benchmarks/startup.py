@@ -1,13 +1,13 @@
 """What an app waits for: import, build and restore, first answer, first training step; beside
 KerasHub and timm.
 
-    python experiments/benchmarks/startup.py                        # ViT-B/16 and L/16: a quarter
-    of an hour python experiments/benchmarks/startup.py --models=ViT_S16 --repeats=2
+    python experiments/benchmarks/startup.py                        # ViT-B/16 and L/16: a quarter of an hour
+    python experiments/benchmarks/startup.py --models=ViT_S16 --repeats=2
 
 Every turn is a new process that reads a file which its own package wrote: npz, weights.h5, pth.
-    They take turns, so
-that a busy machine hurts all alike: read ratios, not seconds. Files lie in memory after the first
-turn, which does not count. A rival that is not installed (`pip install ".[benchmark]"`) is named.
+They take turns, so that a busy machine hurts all alike: read ratios, not seconds. Files lie in
+memory after the first turn, which does not count. A rival that is not installed (`pip install
+".[benchmark]"`) is named.
 
 Source of the rivals: keras-team/keras-hub; huggingface/pytorch-image-models.
 """

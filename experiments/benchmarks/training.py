@@ -1,12 +1,12 @@
 """Training speed beside its rivals: `fit` beside Keras's own and a bare loop, JPEG to batch beside
 timm's, fractals.
 
-    python experiments/benchmarks/training.py --photos=/data/photos    # everything; any folder of
-    JPEGs python experiments/benchmarks/training.py --measure=fit --repeats=9
+    python experiments/benchmarks/training.py --photos=/data/photos    # everything; any folder of JPEGs
+    python experiments/benchmarks/training.py --measure=fit --repeats=9
 
 Contestants take turns in one run, so that a busy machine hurts all alike: read ratios, not rates.
-timm runs in a separate process. If timm or torchvision is not installed
-(`pip install ".[benchmark]"`), its rows are omitted and named.
+timm runs in a separate process. If timm or torchvision is not installed (`pip install
+".[benchmark]"`), its rows are omitted and named.
 """
 
 import importlib.util

@@ -3,26 +3,22 @@ published ViTs.
 
 arXiv:2106.10270 ("How to train your ViT?"), sections 3.3 and 3.4;
 github.com/google-research/big_vision, vit_i1k.py and vit_i21k.py. Its grid is 7 augmentations x 2
-regularisations x 2 weight decays, 28 settings for each model and data set.
-Words: data set, model, epochs, and those of the grid, such as `medium1,reg,wd0.03`.
+regularisations x 2 weight decays, 28 settings for each model and data set. Words: data set, model,
+epochs, and those of the grid, such as `medium1,reg,wd0.03`.
 
-    python experiments/pretrain.py --config=experiments/configs/augreg.py:imagenet,ViT_S16
-    --workdir=runs/S16 python experiments/pretrain.py
-    --config=experiments/configs/augreg.py:imagenet21k,ViT_B16,30ep,light1,reg,wd0.03 \\
-        --workdir=runs/B16 --config.run.data.name=/data/imagenet21k                 # a folder:
-        train/<class>/*.jpg
-    python experiments/pretrain.py --config=experiments/configs/augreg.py:smoke,strong2
-    --workdir=/tmp/smoke
+    python experiments/pretrain.py --config=experiments/configs/augreg.py:imagenet,ViT_S16 --workdir=runs/S16
+    python experiments/pretrain.py --config=experiments/configs/augreg.py:imagenet21k,ViT_B16,30ep,light1,reg,wd0.03 \\
+        --workdir=runs/B16 --config.run.data.name=/data/imagenet21k                 # a folder: train/<class>/*.jpg
+    python experiments/pretrain.py --config=experiments/configs/augreg.py:smoke,strong2 --workdir=/tmp/smoke
 
 `reg` is a dropout of 0.1 and a stochastic depth of 0.1, `noreg` neither. Without words of the grid:
 the augmentation that the authors recommend for the model, no regularisation, a decay of 0.1.
 
 Hardware and time: TPUs; the paper counts more than 50,000 trained models together. Score, best of
-    the grid after 300
-epochs of ImageNet, validated at 224 pixels: L/16 75.72, B/16 79.84, S/16 79.00, B/32 74.42, S/32
-72.07, Ti/16 72.59 %. Fine-tuned at 384: after ImageNet B/16 81.63, S/16 80.70 %; after 300 epochs
-of ImageNet-21k L/16 85.59, B/16 85.49, S/16 83.73, B/32 83.59, Ti/16 78.22, R50+L/32 85.99 %. Ours:
-no such run has been made.
+the grid after 300 epochs of ImageNet, validated at 224 pixels: L/16 75.72, B/16 79.84, S/16 79.00,
+B/32 74.42, S/32 72.07, Ti/16 72.59 %. Fine-tuned at 384: after ImageNet B/16 81.63, S/16 80.70 %;
+after 300 epochs of ImageNet-21k L/16 85.59, B/16 85.49, S/16 83.73, B/32 83.59, Ti/16 78.22,
+R50+L/32 85.99 %. Ours: no such run has been made.
 
 What the sources leave open, and what is chosen here:
 

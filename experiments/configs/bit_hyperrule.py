@@ -1,17 +1,13 @@
 """BiT-HyperRule: fine-tuning a ResNet with what the size of the data set says, and nothing to tune.
 
 arXiv:1912.11370 (BiT), section 3.3; arXiv:2010.11929, B.1.1: the paper runs it for its ResNets
-beside its own sweep,
-and reports the better of the two. Words: data set and model.
+beside its own sweep, and reports the better of the two. Words: data set and model.
 
-    python experiments/finetune.py --config=experiments/configs/bit_hyperrule.py:cifar10,BiT_R50x1
-    --workdir=runs/bit python experiments/finetune.py
-    --config=experiments/configs/bit_hyperrule.py:pets,ResNet50x1 --workdir=runs/pets \\
+    python experiments/finetune.py --config=experiments/configs/bit_hyperrule.py:cifar10,BiT_R50x1 --workdir=runs/bit
+    python experiments/finetune.py --config=experiments/configs/bit_hyperrule.py:pets,ResNet50x1 --workdir=runs/pets \\
         --config.weights=runs/jft_R50x1/model.npz
-    python experiments/finetune.py --config=experiments/configs/bit_hyperrule.py:smoke
-    --workdir=/tmp/smoke2 \\
-        --config.weights=/tmp/smoke/model.npz                      # what `bit_pretrain.py:smoke`
-        left
+    python experiments/finetune.py --config=experiments/configs/bit_hyperrule.py:smoke --workdir=/tmp/smoke2 \\
+        --config.weights=/tmp/smoke/model.npz                      # what `bit_pretrain.py:smoke` left
 
 Below 20,000 images 500 steps, below 500,000 10,000, else 20,000; a tenth of the learning rate after
 3/10, 6/10 and 9/10 of them (2/5, 3/5, 4/5 of 500); mixup from 20,000 images on. Another data set:
@@ -19,8 +15,8 @@ see `keras_vit.train.schedules.bit_hyperrule`. Hardware and time: not in the pap
 R152x4 (arXiv:2010.11929, table 2) ImageNet 87.54 +- 0.02, CIFAR-10 99.37 +- 0.06, CIFAR-100 93.51
 +- 0.08, Pets 96.62 +- 0.23, Flowers 99.63 +- 0.03 %; its weights are not public. Those of BiT-M
 are: after fine-tuning on ImageNet R50x1 80.68, R152x2 85.15 % (a repetition,
-    github.com/google-research/big_transfer), R152x4 85.39 % (the BiT paper). Ours: no such run has
-    been made.
+github.com/google-research/big_transfer), R152x4 85.39 % (the BiT paper). Ours: no such run has been
+made.
 
 What the sources do not agree on, and what is chosen here:
 

@@ -3,13 +3,10 @@
 arXiv:1912.11370 (BiT), section 3.3; arXiv:2010.11929, table 7 and D.1. Words: data set and model.
 BiT-S is `imagenet`, BiT-M `imagenet21k`, BiT-L `jft`.
 
-    python experiments/pretrain.py --config=experiments/configs/bit_pretrain.py:imagenet,BiT_R50x1
-    --workdir=runs/bit_s python experiments/pretrain.py
-    --config=experiments/configs/bit_pretrain.py:imagenet21k,BiT_R101x3 \\
-        --workdir=runs/bit_m --config.run.data.name=/data/imagenet21k               # a folder:
-        train/<class>/*.jpg
-    python experiments/pretrain.py --config=experiments/configs/bit_pretrain.py:smoke
-    --workdir=/tmp/smoke
+    python experiments/pretrain.py --config=experiments/configs/bit_pretrain.py:imagenet,BiT_R50x1 --workdir=runs/bit_s
+    python experiments/pretrain.py --config=experiments/configs/bit_pretrain.py:imagenet21k,BiT_R101x3 \\
+        --workdir=runs/bit_m --config.run.data.name=/data/imagenet21k               # a folder: train/<class>/*.jpg
+    python experiments/pretrain.py --config=experiments/configs/bit_pretrain.py:smoke --workdir=/tmp/smoke
 
 Hardware and time: BiT-L R152x4 9900 TPUv3-core-days (arXiv:2010.11929, table 2); R50x1 on ImageNet
 "~32min on v3-128" with cosine instead of the staircase (big_vision, bit_i1k.py). Score: fine-tuned
@@ -19,9 +16,8 @@ run has been made.
 What the papers leave open, and what is chosen here:
 
 - Weight decay: BiT's 1e-4 is taken as a term of the loss, whose gradient the momentum of 0.9 adds
-  up ten times over.
-  Ours acts beside the momentum, so it is ten times as large: 1e-3, times the learning rate.
-  big_vision's recipes for BiT have this ratio too. It is of kernels only.
+  up ten times over. Ours acts beside the momentum, so it is ten times as large: 1e-3, times the
+  learning rate. big_vision's recipes for BiT have this ratio too. It is of kernels only.
 - Loss: softmax on ImageNet, sigmoid on the other two (multi-label), as in big_vision.
 - Clipping: none; big_vision's recipes clip at 1.
 - The paper's own SGD runs on JFT (table 7) lasted 7 epochs. Where the stairs then were is not said,

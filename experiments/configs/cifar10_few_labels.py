@@ -3,12 +3,9 @@ masked_patches.py:cifar10.
 
 No table of the paper: the question of arXiv:2010.11929, sections 4.3 and 4.6, in small.
 
-    python experiments/finetune.py --config=experiments/configs/cifar10_few_labels.py:finetune
-    --workdir=runs/few \\
-        --config.weights=runs/fractals/model.npz --config.run.data.name=/data/cifar10
-        --config.run.seed=0
-    python experiments/pretrain.py --config=experiments/configs/cifar10_few_labels.py:scratch
-    --workdir=runs/scratch \\
+    python experiments/finetune.py --config=experiments/configs/cifar10_few_labels.py:finetune --workdir=runs/few \\
+        --config.weights=runs/fractals/model.npz --config.run.data.name=/data/cifar10 --config.run.seed=0
+    python experiments/pretrain.py --config=experiments/configs/cifar10_few_labels.py:scratch --workdir=runs/scratch \\
         --config.run.data.name=/data/cifar10 --config.run.seed=0
 
 Words: `finetune` (the default) goes on from weights, `scratch` starts from random ones: the same

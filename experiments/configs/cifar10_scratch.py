@@ -1,15 +1,12 @@
 """CIFAR-10 from scratch with a small ViT: 32 pixels, patches of 4.
 
 No table of the paper: from scratch on 50,000 images a ViT is below a ResNet of its size
-    (arXiv:2010.11929, figure 4).
+(arXiv:2010.11929, figure 4).
 
-    python experiments/pretrain.py --config=experiments/configs/cifar10_scratch.py
-    --workdir=runs/cifar10 \\
-        --config.run.data.name=/data/cifar10                       # an image folder:
-        train/<class>/*.jpg, test/
-    python experiments/pretrain.py --config=experiments/configs/cifar10_scratch.py:tfds
-    --workdir=runs/cifar10 python experiments/pretrain.py
-    --config=experiments/configs/cifar10_scratch.py:smoke --workdir=/tmp/smoke
+    python experiments/pretrain.py --config=experiments/configs/cifar10_scratch.py --workdir=runs/cifar10 \\
+        --config.run.data.name=/data/cifar10                       # an image folder: train/<class>/*.jpg, test/
+    python experiments/pretrain.py --config=experiments/configs/cifar10_scratch.py:tfds --workdir=runs/cifar10
+    python experiments/pretrain.py --config=experiments/configs/cifar10_scratch.py:smoke --workdir=/tmp/smoke
 
 Hardware: two CPU cores. Time and score: 35 minutes, 78.3 % of the 10,000 test images; see
 experiments/README.md. `smoke` takes scikit-learn's digits, and less than a minute.

@@ -4,20 +4,14 @@ decay.
 arXiv:2010.11929, table 4 and B.1.1. From any checkpoint, published or of your own. Words: data set
 and model; without a data set, an image folder of your own.
 
-    python experiments/finetune.py --config=experiments/configs/finetune.py:cifar100,ViT_L16
-    --workdir=runs/cifar100 python experiments/sweep.py
-    --config=experiments/configs/finetune.py:pets --workdir=runs/pets   # as the paper does python
-    experiments/finetune.py --config=experiments/configs/finetune.py --workdir=runs/mine \\
-        --config.run.data.name=/data/mine --config.weights=imagenet21k --config.model=ViT_B16
-        --config.image_size=384
-    python experiments/finetune.py --config=experiments/configs/finetune.py:cifar10_48px
-    --workdir=runs/cifar10_48px \\
-        --config.run.data.name=/data/cifar10 --config.weights=runs/cifar10/model.npz   # of
-        cifar10_scratch.py
-    python experiments/finetune.py --config=experiments/configs/finetune.py:smoke
-    --workdir=/tmp/smoke2 \\
-        --config.weights=/tmp/smoke/model.npz      # what `cifar10_scratch.py:smoke` left; with a
-        model word, what
+    python experiments/finetune.py --config=experiments/configs/finetune.py:cifar100,ViT_L16 --workdir=runs/cifar100
+    python experiments/sweep.py --config=experiments/configs/finetune.py:pets --workdir=runs/pets   # as the paper does
+    python experiments/finetune.py --config=experiments/configs/finetune.py --workdir=runs/mine \\
+        --config.run.data.name=/data/mine --config.weights=imagenet21k --config.model=ViT_B16 --config.image_size=384
+    python experiments/finetune.py --config=experiments/configs/finetune.py:cifar10_48px --workdir=runs/cifar10_48px \\
+        --config.run.data.name=/data/cifar10 --config.weights=runs/cifar10/model.npz   # of cifar10_scratch.py
+    python experiments/finetune.py --config=experiments/configs/finetune.py:smoke --workdir=/tmp/smoke2 \\
+        --config.weights=/tmp/smoke/model.npz      # what `cifar10_scratch.py:smoke` left; with a model word, what
                                                    # `pretrain.py:smoke,<model>` left
 
 The named data sets come from TensorFlow Datasets; --config.run.data.kind=image_folder takes a
@@ -35,8 +29,7 @@ What the paper leaves open, and what is chosen here:
   hybrids, and so does `get_sweep`.
 - Warm-up: 500 steps, 100 of 500 and 200 of 2500, as in the authors' code.
 - Crops: Inception crops, as the authors ran it, and evaluation resizes without cropping. The paper
-  describes BiT's
-  crops: `--config.run.data.crop=resize_crop`.
+  describes BiT's crops: `--config.run.data.crop=resize_crop`.
 - 384 pixels are no multiple of 14: ViT-H/14 takes 378, which is what its patches cover of 384 in
   the authors' code.
 - Dropout: 0. The authors' runs with 0.0 and 0.1 have no winner.

@@ -2,19 +2,16 @@
 few photos?
 
 No table of the paper, whose pre-training sets are large or private: the question of
-arXiv:2010.11929, section 4.3, in
-small. Fractals as the pictures: arXiv:2101.08515 and arXiv:2103.13023. This is the first half; the
-second is cifar10_few_labels.py.
+arXiv:2010.11929, section 4.3, in small. Fractals as the pictures: arXiv:2101.08515 and
+arXiv:2103.13023. This is the first half; the second is cifar10_few_labels.py.
 
-    python experiments/pretrain.py --config=experiments/configs/fractals_cifar10.py
-    --workdir=runs/fractals python experiments/finetune.py
-    --config=experiments/configs/cifar10_few_labels.py:finetune --workdir=runs/few \\
+    python experiments/pretrain.py --config=experiments/configs/fractals_cifar10.py --workdir=runs/fractals
+    python experiments/finetune.py --config=experiments/configs/cifar10_few_labels.py:finetune --workdir=runs/few \\
         --config.weights=runs/fractals/model.npz --config.run.data.name=/data/cifar10
-    python experiments/pretrain.py --config=experiments/configs/fractals_cifar10.py:smoke
-    --workdir=/tmp/smoke
+    python experiments/pretrain.py --config=experiments/configs/fractals_cifar10.py:smoke --workdir=/tmp/smoke
 
 Hardware, time and score: experiments/README.md. `long` is ten times as many steps, of ten times as
-    many fractals.
+many fractals.
 
 Chosen here: the model of cifar10_scratch.py, 32 pixels, Muon.
 """

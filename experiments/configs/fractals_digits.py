@@ -3,18 +3,14 @@ outside.
 
 No table of the paper: its data sets are large or private. The question is its own, in small: does a
 ViT that has seen labelled pictures of something else learn a small data set better
-(arXiv:2010.11929, section 4.3)? Fractals as the
-pictures: arXiv:2101.08515 and arXiv:2103.13023. Words: `pretrain` (the default), `finetune` or
-    `scratch`.
+(arXiv:2010.11929, section 4.3)? Fractals as the pictures: arXiv:2101.08515 and arXiv:2103.13023.
+Words: `pretrain` (the default), `finetune` or `scratch`.
 
-    python experiments/pretrain.py --config=experiments/configs/fractals_digits.py:pretrain
-    --workdir=runs/fractals python experiments/finetune.py
-    --config=experiments/configs/fractals_digits.py:finetune --workdir=runs/from_fractals python
-    experiments/pretrain.py --config=experiments/configs/fractals_digits.py:scratch
-    --workdir=runs/from_scratch python experiments/pretrain.py
-    --config=experiments/configs/fractals_digits.py:smoke --workdir=/tmp/smoke python
-    experiments/finetune.py --config=experiments/configs/fractals_digits.py:smoke,finetune
-    --workdir=/tmp/smoke2
+    python experiments/pretrain.py --config=experiments/configs/fractals_digits.py:pretrain --workdir=runs/fractals
+    python experiments/finetune.py --config=experiments/configs/fractals_digits.py:finetune --workdir=runs/from_fractals
+    python experiments/pretrain.py --config=experiments/configs/fractals_digits.py:scratch --workdir=runs/from_scratch
+    python experiments/pretrain.py --config=experiments/configs/fractals_digits.py:smoke --workdir=/tmp/smoke
+    python experiments/finetune.py --config=experiments/configs/fractals_digits.py:smoke,finetune --workdir=/tmp/smoke2
 
 `finetune` takes runs/fractals/model.npz; `scratch` learns the digits from random weights. The two
 see the same batches of the same 1437 digits for the same number of steps, at the same resolution,

@@ -1,25 +1,20 @@
 """Self-supervision by masked patch prediction: arXiv:2010.11929, section 4.6 and B.1.2.
 
-    python experiments/masked_patches.py --config=experiments/configs/masked_patches.py
-    --workdir=runs/masked \\
-        --config.run.data.name=/data/imagenet                # an image folder: train/<class>/*.jpg;
-        labels are not used
+    python experiments/masked_patches.py --config=experiments/configs/masked_patches.py --workdir=runs/masked \\
+        --config.run.data.name=/data/imagenet                # an image folder: train/<class>/*.jpg; labels are not used
     python experiments/masked_patches.py --config=experiments/configs/masked_patches.py:cifar10 \\
         --workdir=runs/masked --config.run.data.name=/data/cifar10
-    python experiments/masked_patches.py --config=experiments/configs/masked_patches.py:smoke
-    --workdir=/tmp/smoke
+    python experiments/masked_patches.py --config=experiments/configs/masked_patches.py:smoke --workdir=/tmp/smoke
 
 Then fine-tune as from any checkpoint; the mask token and the head stay behind:
 
-    python experiments/finetune.py --config=experiments/configs/finetune.py:imagenet
-    --workdir=runs/from_masked \\
+    python experiments/finetune.py --config=experiments/configs/finetune.py:imagenet --workdir=runs/from_masked \\
         --config.weights=runs/masked/model.npz
 
 The paper: ViT-B/16 on JFT-300M, 1M steps of 4096 images, Adam, rate 2e-4, 10,000 steps of warm-up,
 cosine. Fine-tuned on ImageNet it reaches 79.9 %; from scratch 77.9 %, after supervised pre-training
-on ImageNet-21k 84.0 %. More than
-100,000 steps gained little, and ImageNet in place of JFT was as good: hence 100,000 steps here;
-    `1M` is its length.
+on ImageNet-21k 84.0 %. More than 100,000 steps gained little, and ImageNet in place of JFT was as
+good: hence 100,000 steps here; `1M` is its length.
 
 Words: `small_patch` and `pixels`, the two other targets (the last was slightly worse); `15percent`,
 as in BERT (worse by a little than 50); `1M`; `cifar10`, a small model for two CPU cores; `smoke`,

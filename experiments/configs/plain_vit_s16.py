@@ -2,20 +2,16 @@
 
 arXiv:2205.01580 ("Better plain ViT baselines for ImageNet-1k"), table 1;
 github.com/google-research/big_vision, vit_s16_i1k.py. Batches of 1024, fixed sine-cosine positions,
-the average of the patches, RandAugment and mixup.
-Words: `90ep` (the default), `150ep` or `300ep`.
+the average of the patches, RandAugment and mixup. Words: `90ep` (the default), `150ep` or `300ep`.
 
-    python experiments/pretrain.py --config=experiments/configs/plain_vit_s16.py
-    --workdir=runs/plain_S16 python experiments/pretrain.py
-    --config=experiments/configs/plain_vit_s16.py:300ep --workdir=runs/plain_S16_300ep \\
-        --config.run.data.kind=image_folder --config.run.data.name=/data/imagenet
-        --config.run.data.train=train
-    python experiments/pretrain.py --config=experiments/configs/plain_vit_s16.py:smoke
-    --workdir=/tmp/smoke
+    python experiments/pretrain.py --config=experiments/configs/plain_vit_s16.py --workdir=runs/plain_S16
+    python experiments/pretrain.py --config=experiments/configs/plain_vit_s16.py:300ep --workdir=runs/plain_S16_300ep \\
+        --config.run.data.kind=image_folder --config.run.data.name=/data/imagenet --config.run.data.train=train
+    python experiments/pretrain.py --config=experiments/configs/plain_vit_s16.py:smoke --workdir=/tmp/smoke
 
 Hardware and time: 6.5 hours for 90 epochs on a TPUv3-8. Score: 76.5 / 78.5 / 80.0 % on ImageNet's
-    validation set (ReaL
-83.1 / 84.5 / 85.4, ImageNet-v2 64.2 / 66.4 / 68.3 %). Ours: no such run has been made.
+validation set (ReaL 83.1 / 84.5 / 85.4, ImageNet-v2 64.2 / 66.4 / 68.3 %). Ours: no such run has
+been made.
 
 What differs, or stands in the code alone: Adam's first moments are bfloat16 there, float32 here;
 the weight decay of 1e-4 there is 0.1 here, times the learning rate, of kernels only; the last 1 %

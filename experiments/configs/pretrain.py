@@ -2,16 +2,12 @@
 
 arXiv:2010.11929, table 3 and section 4.1. Words: data set, model, epochs, in any order.
 
-    python experiments/pretrain.py --config=experiments/configs/pretrain.py:imagenet,ViT_B16
-    --workdir=runs/imagenet_B16 python experiments/pretrain.py
-    --config=experiments/configs/pretrain.py:imagenet21k,ViT_L16,30ep \\
-        --workdir=runs/imagenet21k_L16 --config.run.data.name=/data/imagenet21k     # a folder:
-        train/<class>/*.jpg
+    python experiments/pretrain.py --config=experiments/configs/pretrain.py:imagenet,ViT_B16 --workdir=runs/imagenet_B16
+    python experiments/pretrain.py --config=experiments/configs/pretrain.py:imagenet21k,ViT_L16,30ep \\
+        --workdir=runs/imagenet21k_L16 --config.run.data.name=/data/imagenet21k     # a folder: train/<class>/*.jpg
     python experiments/pretrain.py --config=experiments/configs/pretrain.py:jft,R50_ViT_B16 \\
-        --workdir=runs/jft_R50_B16 --config.run.data.name=/data/like_jft            # the same;
-        JFT-300M is not public
-    python experiments/pretrain.py --config=experiments/configs/pretrain.py:smoke,ViT_H14,jft
-    --workdir=/tmp/smoke
+        --workdir=runs/jft_R50_B16 --config.run.data.name=/data/like_jft            # the same; JFT-300M is not public
+    python experiments/pretrain.py --config=experiments/configs/pretrain.py:smoke,ViT_H14,jft --workdir=/tmp/smoke
 
 ImageNet comes from TensorFlow Datasets; --config.run.data.kind=image_folder takes a folder. Where
 table 3 has two lengths the longer is the default. `smoke` takes scikit-learn's digits, and less
@@ -30,8 +26,7 @@ What the paper leaves open, and what is chosen here:
   `--config.run.loss=softmax` is the other.
 - Label smoothing: 0. Section 4.3 says that it was tuned for the small sets, and to no value.
 - Weight decay: of kernels only, as in the authors' later code (big_vision). Their first code is
-  said to have decayed
-  biases, norms and positions too: `--config.run.optimizer.decay=all`.
+  said to have decayed biases, norms and positions too: `--config.run.optimizer.decay=all`.
 - ResNets: post-activation, `ResNet50x1` and its kin, as the authors' later code has the paper's
   baselines.
 - Validation: ImageNet's; of the other two, 51,200 images are held out of `train`. As in big_vision

@@ -1,17 +1,15 @@
 """Asks a server about all photographs in a folder: a table of answers, and how fast they came.
 
-    python experiments/serving/client.py --images=DIR [--server=localhost:8500] [--model=vit_b16]
-    [--output=answers.csv] python experiments/serving/client.py --images=DIR
-    --server=http://localhost:8501
+    python experiments/serving/client.py --images=DIR [--server=localhost:8500] [--model=vit_b16] [--output=answers.csv]
+    python experiments/serving/client.py --images=DIR --server=http://localhost:8501
 
 `--server=http://...` speaks REST, anything else gRPC. `README.md` beside this file tells how a
 server comes up.
 
 Photographs are sent in batches, `--concurrency` of them at once; no more than that is in memory. A
 request that fails because the server is away, busy or late is repeated, within `--retries` and
-`--total_s`. A photograph that cannot
-be read costs only itself: a line with its path and what is wrong with it. The answers are in the
-order of the files' names.
+`--total_s`. A photograph that cannot be read costs only itself: a line with its path and what is
+wrong with it. The answers are in the order of the files' names.
 
 Exit codes: 0 all photographs were answered, 1 not all were or the server could not be asked, 130
 interrupted; what had been answered by then is in the output.

@@ -2,11 +2,11 @@
 framework.
 
 What lives here: arithmetic on integers. What does not: the numbers themselves (`variants.py`), and
-    anything measured.
+anything measured.
 
     rows.py         what is read from a row; the options of a model; its tokens
-    parts.py        convolutions and attentions, what each costs by itself; which of them a model
-    has counts.py       numbers that are trained
+    parts.py        convolutions and attentions, what each costs by itself; which of them a model has
+    counts.py       numbers that are trained
     compute.py      multiply-adds, FLOPs, exaFLOPs of a training run
     memory.py       weights and activations in bytes
 """

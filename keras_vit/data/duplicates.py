@@ -1,19 +1,16 @@
 """Training images that a test set holds too: found, shown, dropped.
 
 What lives here: the search, its report, its picture. What does not: how examples are read and left
-    out (`sources.py`).
+out (`sources.py`).
 
 Three steps, each on what the one before left over:
-    1. Hash: the signs of 63 low frequencies of each image, and of its mirror image. Every image is
-      read once, in
+    1. Hash: the signs of 63 low frequencies of each image, and of its mirror image. Every image is read once, in
        parallel, and 8 bytes of it are kept.
     2. Candidates: pairs of hashes that differ in few bits, without comparing all with all.
-    3. Pixels: small copies of the candidates are compared in colour, so that what is merely alike
-      stays.
+    3. Pixels: small copies of the candidates are compared in colour, so that what is merely alike stays.
 
 Found are copies that were coded anew, resized, mirrored, brightened or tinted a little. Copies that
-were cropped,
-shifted or turned are not: the hash sees the whole frame.
+were cropped, shifted or turned are not: the hash sees the whole frame.
 
 Source: the pre-training data of arXiv:2010.11929 (section 4.1) are without the test images; the
 steps are ours. The hash is pHash (Zauner 2010), with signs for its bits; the search is multi-index

@@ -2,8 +2,7 @@
 of WordNet ids.
 
 What lives here: which image lies where, and which of the 1000 classes it shows. ImageNet itself,
-    v2, A, R and Sketch
-are also data sets of TensorFlow Datasets with these classes in this order:
+v2, A, R and Sketch are also data sets of TensorFlow Datasets with these classes in this order:
 `sources.tfds("imagenet_v2/topimages", "test")`, `sources.tfds("imagenet_a", "test")`;
 `by_wordnet_id` gives their classes readable names.
 """

@@ -1,11 +1,10 @@
 """A model as ONNX or OpenVINO: converted by Keras's exporters, judged by running the file.
 
-    PATH/1/model.onnx, or model.xml and model.bin   take `images`, give `logits`; the batch may have
-    any length PATH/1/labels.txt                               names of the classes, one a line
-    PATH/1/keras_vit.json                           package and weights, what goes in, how far it is
-    from the model PATH/1/reference.npz                            images and what the model gave,
-    to check the file without the model PATH/1/SHA256SUMS                               checksums of
-    all files
+    PATH/1/model.onnx, or model.xml and model.bin   take `images`, give `logits`; the batch may have any length
+    PATH/1/labels.txt                               names of the classes, one a line
+    PATH/1/keras_vit.json                           package and weights, what goes in, how far it is from the model
+    PATH/1/reference.npz                            images and what the model gave, to check the file without the model
+    PATH/1/SHA256SUMS                               checksums of all files
 
 That an exporter returns proves nothing: an operation that ONNX lacks is written all the same, and
 the file does not load. So each file is loaded by its own runtime, in a process without Keras, and

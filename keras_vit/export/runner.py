@@ -4,9 +4,9 @@ package.
     python -I runner.py REQUEST.json
 
 `verdicts.py` writes the request and reads the answer. It stands alone, so that what it shows is
-true of the file and
-not of the process that wrote it: an export that needs Python code of the model fails here. `opened`
-is for other scripts that run files without Keras; they load this file by its path.
+true of the file and not of the process that wrote it: an export that needs Python code of the model
+fails here. `opened` is for other scripts that run files without Keras; they load this file by its
+path.
 """
 
 import contextlib

@@ -1,14 +1,12 @@
 """A model as TensorFlow Serving wants it: a folder with a number, and in it a graph with named
 signatures.
 
-    PATH/1/saved_model.pb, variables/              the graph and the weights; no Python code is
-    needed to run them PATH/1/assets/classes.txt                      names of the classes, one a
-    line; the graph reads them from here PATH/1/assets.extra/keras_vit.json             which
-    package and weights, what goes in, how far it is from the model
-    PATH/1/assets.extra/reference.npz              images and what the model gave, to check the
-    export without the model PATH/1/assets.extra/SHA256SUMS                 checksums of all files
-    PATH/1/assets.extra/tf_serving_warmup_requests what the server asks before it says that it is
-    ready
+    PATH/1/saved_model.pb, variables/              the graph and the weights; no Python code is needed to run them
+    PATH/1/assets/classes.txt                      names of the classes, one a line; the graph reads them from here
+    PATH/1/assets.extra/keras_vit.json             which package and weights, what goes in, how far it is from the model
+    PATH/1/assets.extra/reference.npz              images and what the model gave, to check the export without the model
+    PATH/1/assets.extra/SHA256SUMS                 checksums of all files
+    PATH/1/assets.extra/tf_serving_warmup_requests what the server asks before it says that it is ready
 
 The signatures are listed in `signatures.py`.
 """

@@ -5,21 +5,16 @@ What lives here: one row per file and tag, and the grammar of AugReg's 52 268 fi
 not: fetching (`download.py`), reading (`files.py`), array names (`layouts.py`, `dialects.py`).
 
 Tags:
-    `imagenet21k`: pre-trained on ImageNet-21k. The published classification head is all zeros and a
-    tanh layer stands
-        before it. Zeros are reported for B/16, B/32, L/16, L/32 and H/14; for the others they are
-        assumed.
-    `imagenet21k+imagenet2012`, `imagenet21k+imagenet2012_224`: the same, fine-tuned at 384 and at
-    224 pixels. `augreg_in21k`: Google's recommended AugReg file, with a valid head;
-    `augreg_in21k_ft_in1k_384`: its fine-tune. `augreg_in21k_ft_in1k_224`: an ImageNet fine-tune at
-    224 pixels. Only file names that timm's tables attest are
-        listed; for S/32, B/32, B/8, L/16 and R26+S/32 they come from another pre-training run than
-        `augreg_in21k`.
+    `imagenet21k`: pre-trained on ImageNet-21k. The published classification head is all zeros and a tanh layer stands
+        before it. Zeros are reported for B/16, B/32, L/16, L/32 and H/14; for the others they are assumed.
+    `imagenet21k+imagenet2012`, `imagenet21k+imagenet2012_224`: the same, fine-tuned at 384 and at 224 pixels.
+    `augreg_in21k`: Google's recommended AugReg file, with a valid head; `augreg_in21k_ft_in1k_384`: its fine-tune.
+    `augreg_in21k_ft_in1k_224`: an ImageNet fine-tune at 224 pixels. Only file names that timm's tables attest are
+        listed; for S/32, B/32, B/8, L/16 and R26+S/32 they come from another pre-training run than `augreg_in21k`.
     `sam`: trained on ImageNet alone with sharpness-aware minimisation.
     `bit_s`, `bit_m`, `bit_m_imagenet`, `bit_distilled_*`, `bit_teacher_*`: Big Transfer ResNets.
     `imagenet`: the 1000-class file that suits the model best, 224 pixels before 384; an alias.
-    Any AugReg file, and any other where its name tells, by Google's own name: folder and `.npz` may
-    be left out.
+    Any AugReg file, and any other where its name tells, by Google's own name: folder and `.npz` may be left out.
 
 Left out: the GSAM files, which pool by average, have no class token, and scored poorly when timm
 tried them; a URL reaches them. Google publishes no hashes; `download.py` pins one on first use.

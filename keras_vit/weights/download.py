@@ -1,20 +1,15 @@
 """Downloads: URL → local path. A file is fetched once, and it is the same file ever after.
 
 What lives here: where a file lies on this machine, how it gets there, and the checks of its size
-    and hash. What does
-not: which files exist (`catalog.py`) and what is in them (`files.py`).
+and hash. What does not: which files exist (`catalog.py`) and what is in them (`files.py`).
 
 Places, in this order:
-    1. `KERAS_VIT_WEIGHTS`, a directory of files that were fetched by other means. A file there is
-      used in place and
-       never changed. Catalog files lie there as `imagenet21k/ViT-B_16.npz` or, where that tells
-       which file it is, as `ViT-B_16.npz`; any other URL as `<host>/<path>`.
-    2. The cache, `<KERAS_HOME>/models/keras_vit/<host>/<path>`, where `KERAS_HOME` is `~/.keras`
-      unless it is set.
-       Beside each file lies `<file>.sha256`, written when the file is first used and compared ever
-       after.
-    3. The network. A download that ends early leaves nothing behind, and the next call starts
-      again.
+    1. `KERAS_VIT_WEIGHTS`, a directory of files that were fetched by other means. A file there is used in place and
+       never changed. Catalog files lie there as `imagenet21k/ViT-B_16.npz` or, where that tells which file it is, as
+       `ViT-B_16.npz`; any other URL as `<host>/<path>`.
+    2. The cache, `<KERAS_HOME>/models/keras_vit/<host>/<path>`, where `KERAS_HOME` is `~/.keras` unless it is set.
+       Beside each file lies `<file>.sha256`, written when the file is first used and compared ever after.
+    3. The network. A download that ends early leaves nothing behind, and the next call starts again.
 """
 
 import contextlib

@@ -9,8 +9,8 @@ Before an operation the disk is cut down to what is on it, and up to three pages
 TensorFlow and HDF5 write meets it too. `--count` of all operations are drawn. It holds if
 
 1. the exit code is 1, and what is printed says that the disk is full and what was kept, without a
-  traceback; or it is 0
-   and the result is that of a disk with room: what was missing was not needed, or came later;
+  traceback; or it is 0 and the result is that of a disk with room: what was missing was not needed,
+  or came later;
 2. nothing that has its own name is half written;
 3. when there is room, the same command ends with exit code 0 and the result of an uninterrupted run
   (see `kills.py`).

@@ -13,8 +13,7 @@ moments are drawn. A kill holds if
 1. nothing that has its own name is half written: JSON, arrays, pictures, weights and exports are
   whole;
 2. the same command again ends with exit code 0, and with the files of a run that was not killed, no
-  more and no fewer,
-   of the same contents; times and speeds are left out;
+  more and no fewer, of the same contents; times and speeds are left out;
 3. temporary files and folders are gone.
 """
 

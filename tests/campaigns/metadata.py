@@ -5,8 +5,8 @@
 Metadata are written into npz files (with and without checksum), safetensors, Hugging Face configs
 and .weights.h5 files, past the package's own writers. What is valid is decided here, apart from the
 package. It holds if valid metadata load with exactly their values, and others, or an argument
-`checkpoint_grid` of that kind, raise a ValueError of one
-line. One in twenty models is built and called: its numbers must be finite.
+`checkpoint_grid` of that kind, raise a ValueError of one line. One in twenty models is built and
+called: its numbers must be finite.
 """
 
 import argparse

@@ -5,8 +5,8 @@ commit.
 
 Each row of `mutation_table.py` replaces one piece of text in a copy of the package and runs the
 named tests there, without the slow ones. A test that fails counts only if it passes on the copy as
-it is. The exit code is 1 if a fault
-survived, 2 if the table does not fit the package any more: a piece of text must occur exactly once.
+it is. The exit code is 1 if a fault survived, 2 if the table does not fit the package any more: a
+piece of text must occur exactly once.
 """
 
 import argparse

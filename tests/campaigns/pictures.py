@@ -5,10 +5,10 @@
 JPEG, PNG, GIF, BMP, WebP and TIFF files of many kinds, some of them held sideways, are cut,
 flipped, spliced, and given another size in the header. Each is read as `predict` reads it, as
 training and evaluation do, and JPEG and PNG as the signature of exported models does. It holds if
-all that read it give the same pixels, and all that do not give a reason;
-nothing else may be raised. Kinds other than JPEG and PNG have one decoder: all commands must read
-the same of them. "some" counts the files that some readers accept and others refuse: their decoders
-forgive different damage.
+all that read it give the same pixels, and all that do not give a reason; nothing else may be
+raised. Kinds other than JPEG and PNG have one decoder: all commands must read the same of them.
+"some" counts the files that some readers accept and others refuse: their decoders forgive different
+damage.
 """
 
 import argparse

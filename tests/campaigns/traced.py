@@ -8,9 +8,8 @@ two operations.
 
     started(base, "pretrain").wait()                     the process and its operations
     started(base, "pretrain", kill=7).wait()             SIGKILL just before operation 7
-    started(base, "pretrain", kill=7, bytes=100)         killed as soon as a file grows beyond 100
-    bytes after it started(base, "pretrain", full=7, pages=1)           from operation 7 on the disk
-    has room for one page
+    started(base, "pretrain", kill=7, bytes=100)         killed as soon as a file grows beyond 100 bytes after it
+    started(base, "pretrain", full=7, pages=1)           from operation 7 on the disk has room for one page
 """
 
 import ctypes

@@ -8,11 +8,9 @@ The second begins after the first, by 0 to 1.2 times the seconds that the comman
 is drawn, and the commands take turns. It holds if
 
 1. each ends with exit code 0, or with 1 and a sentence that names the other, without a traceback,
-  and at least one of
-   them with 0;
+  and at least one of them with 0;
 2. the folder then holds the result of a single run (see `kills.py`): the same complete files, and
-  no temporary
-   ones. Exporters that both end well have written two versions.
+  no temporary ones. Exporters that both end well have written two versions.
 """
 
 import sys

@@ -6,9 +6,9 @@ in little memory.
 Files of all kinds (npz, safetensors, .weights.h5, Hugging Face folders) of a small model are cut,
 flipped, overwritten, shuffled, and given claims of any size. Each is read in a process of its own,
 so that a crash counts as a fall. It holds if reading gives exactly the arrays and the metadata of
-the whole file, or a ValueError or an OSError of one line; if
-names or shapes differ, the strict restore refuses them. HDF5 and foreign safetensors have no
-checksum of numbers: where nothing but numbers changed in such a file, the line "unseen" counts it.
+the whole file, or a ValueError or an OSError of one line; if names or shapes differ, the strict
+restore refuses them. HDF5 and foreign safetensors have no checksum of numbers: where nothing but
+numbers changed in such a file, the line "unseen" counts it.
 """
 
 import argparse

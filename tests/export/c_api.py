@@ -6,8 +6,7 @@ TensorFlow's Python.
 TensorFlow Serving loads models by the same C++ code. `test_c_api.py` writes the request and reads
 the answer:
 
-    {"folder": str, "answers": str, "runs": [{"inputs": {"op:0": array}, "outputs": {name:
-    "op:0"}}]}
+    {"folder": str, "answers": str, "runs": [{"inputs": {"op:0": array}, "outputs": {name: "op:0"}}]}
 """
 
 import ctypes

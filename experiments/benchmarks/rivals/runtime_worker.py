@@ -1,8 +1,7 @@
 """A process that runs one exported file, or the model itself, for as long as it is asked to. See
 runtimes.py.
 
-    python -m rivals.runtime_worker RUNTIME PATH IMAGES.npy THREADS     # from the folder of this
-    one's
+    python -m rivals.runtime_worker RUNTIME PATH IMAGES.npy THREADS     # from the folder of this one's
 
 It answers in lines of JSON. First {"outputs": what it gave for 4 of the images} or {"absent": why};
 then to "turn BATCH_SIZE SECONDS" on standard input {"seconds": [one for each call], "peak_mb":
