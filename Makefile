@@ -18,7 +18,7 @@ $(shell rm -f $(VENV)/.installed-*)
 endif
 
 # Tests of floors 0-3 that depend on the backend, and so run on JAX too. `make test-all` adds those of the analyses.
-ON_JAX := layers models test_applications.py test_cost_measured.py test_imagenet.py test_parameter_counts.py \
+ON_JAX := kernels layers models test_applications.py test_cost_measured.py test_imagenet.py test_parameter_counts.py \
     test_reference.py test_repository.py test_round_trips.py $(addprefix weights/test_,keras_h5.py model_file.py restore.py variables.py)
 ALSO_ON_JAX := $(addprefix analyze/test_,attention.py embeddings.py report.py) weights/test_save.py
 # Most of the time on JAX goes into compiling small programs. Kept, a second run takes a third of the time; compiled
@@ -29,6 +29,11 @@ UNOPTIMIZED := --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=
 # Two files run side by side on two cores, and tiny models gain nothing from a second thread: a tenth of the time.
 ONE_THREAD := TF_NUM_INTRAOP_THREADS=1 TF_NUM_INTEROP_THREADS=1 OMP_NUM_THREADS=1
 UNASKED := not network and not accelerator
+# The processes of pytest grow with every file. `make test-all` starts new ones half-way to save memory.
+FIRST_HALF := $(addprefix tests/,analyze data evaluate export kernels layers models photos serving)
+tensorflow := tests
+tensorflow_1 := $(FIRST_HALF)
+tensorflow_2 := tests $(FIRST_HALF:%=--ignore=%)
 
 .PHONY: help quickstart test test-all profile lint style format wheel clean
 .NOTPARALLEL: # two installations into one environment
@@ -40,28 +45,30 @@ quickstart: $(VENV)/.installed-quickstart ## install what it needs, then the fir
 	@$(BIN)/python -m keras_vit quickstart
 
 test: style ## what to run before each commit: linters, every contract on TensorFlow, floors 0-3 on JAX
-	$(call run_tests,not slow and $(UNASKED),$(ON_JAX))
+	$(call run_tests,not slow and $(UNASKED),$(ON_JAX),,tensorflow)
 
 # In the order of the files: what fails after half an hour fails again. `make test` shuffles.
 test-all: style ## the same, and the long campaigns at full length
-	$(call run_tests,$(UNASKED),$(ON_JAX) $(ALSO_ON_JAX),-p no:randomly)
+	$(call run_tests,$(UNASKED),$(ON_JAX) $(ALSO_ON_JAX),-p no:randomly,tensorflow_1 tensorflow_2)
 
 profile: $(VENV)/.installed-test ## where the time and the memory of test-all go, as a table
 	@$(MAKE) --no-print-directory test-all PROFILE=$(VENV)/profile
-	@$(BIN)/python tests/profiler.py $(VENV)/profile/tensorflow $(VENV)/profile/jax
+	@$(BIN)/python tests/profiler.py $(VENV)/profile/tensorflow_1 $(VENV)/profile/tensorflow_2 $(VENV)/profile/jax
 
 # Most tests keep one core busy, so two run at a time; a worker that has none left takes half of the other's. JAX and the
 # check of types take what those two leave of the processor while they wait for servers and killed processes. What failed
 # is named once more at the very end, where whoever reads the last lines of a long log finds it.
-# $(1): which marks run; $(2): which tests run on JAX; $(3): more for pytest.
+# $(1): which marks run; $(2): which tests run on JAX; $(3): more for pytest; $(4): the variables above whose tests run
+# on TensorFlow, one after the other.
 define run_tests
 @echo "Tests on TensorFlow, and beside them on JAX and the check of types:"
 @nice -n 10 $(BIN)/basedpyright > $(VENV)/types.log 2>&1 & types=$$!; \
 KERAS_BACKEND=jax XLA_FLAGS="$(UNOPTIMIZED)" $(JAX_CACHE) nice -n 10 $(BIN)/python -m pytest -q -m "$(1)" $(3) $(2:%=tests/%) \
     $(PROFILE:%=--profile=%/jax) > $(VENV)/jax-tests.log 2>&1 & jax=$$!; \
-$(ONE_THREAD) KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q -m "$(1)" $(3) -n 2 --dist worksteal \
-    $(PROFILE:%=--profile=%/tensorflow) 2>&1 | tee $(VENV)/tensorflow-tests.log; on_tensorflow=$$?; \
-wait $$jax; on_jax=$$?; [ $$on_jax = 0 ] || cat $(VENV)/jax-tests.log; \
+on_tensorflow=0; rm -f $(VENV)/tensorflow-tests.log; \
+$(foreach part,$(4),$(ONE_THREAD) KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q -m "$(1)" $(3) -n 2 --dist worksteal \
+    $($(part)) $(PROFILE:%=--profile=%/$(part)) 2>&1 | tee -a $(VENV)/tensorflow-tests.log || on_tensorflow=1; \
+)wait $$jax; on_jax=$$?; [ $$on_jax = 0 ] || cat $(VENV)/jax-tests.log; \
 wait $$types; of_types=$$?; cat $(VENV)/types.log; \
 for half in jax tensorflow; do \
     echo "Tests on $$half:"; grep -E "^(FAILED|ERROR|INTERNALERROR|Using --randomly|[0-9]+ (passed|failed|skipped|errors?))" \
