@@ -20,9 +20,9 @@ few-shot regression on its frozen features. Results: `ablation.md` (means, devia
 numbers, its claims and whether they hold here), `ablation.png`, `ablation.csv` (every run with its
 command) and `ablation.json`.
 
-Each run is a process in a folder of its own, `<arm>/seed_<n>`, with its output in `log.txt`. The
-same command goes on where it stopped, and repeats no finished run; more `--seeds` may be asked for,
-another study needs another folder. SIGTERM is passed on to the runs; when they have saved, the exit
+Each run is a process with its own folder, `<arm>/seed_<n>`; its output is in `log.txt`. If
+interrupted, rerun the same command to resume; finished runs are not repeated. You can add `--seeds`
+later. Use another folder for another study. SIGTERM is passed on to the runs; when they have saved, the exit
 code is 75. A run that diverges is reported, and its arm has no mean. `--only=<arm>/seed_<n>` is a
 single run, in this process: on another machine, say. `--config.` changes a field in every arm; what
 a study varies it refuses. `--parallel`: as in `sweep.py`.
