@@ -29,11 +29,13 @@ UNOPTIMIZED := --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=
 # Two files run side by side on two cores, and tiny models gain nothing from a second thread: a tenth of the time.
 ONE_THREAD := TF_NUM_INTRAOP_THREADS=1 TF_NUM_INTEROP_THREADS=1 OMP_NUM_THREADS=1
 UNASKED := not network and not accelerator
-# The processes of pytest grow with every file. `make test-all` starts new ones half-way to save memory.
-FIRST_HALF := $(addprefix tests/,analyze data evaluate export kernels layers models photos serving)
+# The processes of pytest grow with every file. `make test-all` starts new ones twice to save memory.
+LIGHT := $(addprefix tests/,analyze data evaluate kernels layers models photos serving)
 tensorflow := tests
-tensorflow_1 := $(FIRST_HALF)
-tensorflow_2 := tests $(FIRST_HALF:%=--ignore=%)
+tensorflow_1 := $(LIGHT)
+tensorflow_2 := tests/export
+tensorflow_3 := tests $(patsubst %,--ignore=%,$(LIGHT) tests/export)
+PARTS := tensorflow_1 tensorflow_2 tensorflow_3
 
 .PHONY: help quickstart test test-all profile lint style format wheel clean
 .NOTPARALLEL: # two installations into one environment
@@ -49,11 +51,11 @@ test: style ## what to run before each commit: linters, every contract on Tensor
 
 # In the order of the files: what fails after half an hour fails again. `make test` shuffles.
 test-all: style ## the same, and the long campaigns at full length
-	$(call run_tests,$(UNASKED),$(ON_JAX) $(ALSO_ON_JAX),-p no:randomly,tensorflow_1 tensorflow_2)
+	$(call run_tests,$(UNASKED),$(ON_JAX) $(ALSO_ON_JAX),-p no:randomly,$(PARTS))
 
 profile: $(VENV)/.installed-test ## where the time and the memory of test-all go, as a table
 	@$(MAKE) --no-print-directory test-all PROFILE=$(VENV)/profile
-	@$(BIN)/python tests/profiler.py $(VENV)/profile/tensorflow_1 $(VENV)/profile/tensorflow_2 $(VENV)/profile/jax
+	@$(BIN)/python tests/profiler.py $(addprefix $(VENV)/profile/,$(PARTS) jax)
 
 # Most tests keep one core busy, so two run at a time; a worker that has none left takes half of the other's. JAX and the
 # check of types take what those two leave of the processor while they wait for servers and killed processes. What failed

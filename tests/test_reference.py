@@ -47,7 +47,15 @@ def _arrays(case):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.slow if name in LARGE else ())
+        # On JAX, of the large ones a hybrid and a resized one, which has every part of the third.
+        pytest.param(
+            name,
+            marks=()
+            if name not in LARGE
+            else (pytest.mark.slow, pytest.mark.once)
+            if name == "ViT-B/16 with pre_logits"
+            else pytest.mark.slow,
+        )
         for name in sorted(CASES.keys() - UNNAMED)
     ],
 )

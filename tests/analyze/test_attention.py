@@ -210,8 +210,14 @@ def attended(block: TransformerBlock, x, scores: np.ndarray):
 @pytest.mark.parametrize(
     "name",
     [
+        # One of each kind on JAX too.
         pytest.param(
-            name, marks=() if name in ("ViT_Ti16", "ViT_B32", "R_ViT_Ti16") else pytest.mark.slow
+            name,
+            marks=()
+            if name in ("ViT_Ti16", "ViT_B32", "R_ViT_Ti16")
+            else pytest.mark.slow
+            if name in ("R50_ViT_B16", "AxialViT_B32")
+            else (pytest.mark.slow, pytest.mark.once),
         )
         for name in VIT_VARIANTS
     ],

@@ -376,10 +376,8 @@ saved_model(model, base, image_size=json.loads(size))
     ("name", "shape", "size"),
     [
         ("ViT_B16", (224, 224, 3), None),
-        ("R50_ViT_B16", (224, 224, 3), None),
-        ("ViT_Ti16", (160, 288, 3), None),
+        ("R26_ViT_S32", (224, 288, 3), None),
         ("ViT_Ti16", (None, None, 3), [160, 288]),
-        ("AxialViT_B32", (224, 224, 3), None),
         ("BiT_R50x1", (None, None, 3), [128, 128]),
     ],
 )

@@ -12,6 +12,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+import warm
 from ai_edge_litert.interpreter import Interpreter
 
 import keras_vit
@@ -396,21 +397,30 @@ def test_what_is_missing_is_named_with_what_to_install(
 # ── models of real size ──
 
 
+# In a process of its own: a conversion holds several copies of the weights.
+REAL = """
+import json, sys
+import numpy as np
+import keras_vit
+from keras_vit.export.tflite import tflite
+name, folder, size = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+model = getattr(keras_vit, name)(
+    weights=None, input_shape=(*size, 3), classes=10, classifier_activation=None
+)
+head = model.get_layer("predictions").kernel
+# Logits of about 1, as a trained model has them: what rounding costs grows with them.
+head.assign(np.random.default_rng(0).normal(0, 0.04, head.shape).astype("float32"))
+plain, rounded = tflite(
+    model, folder, flavours=["float32", "dynamic_int8"], num_images=4, min_agreement=0.75
+)
+assert plain.max_error < 1e-3 and plain.top1_agreement == 1.0, plain
+assert rounded.size_bytes < 0.3 * plain.size_bytes, rounded
+"""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "size"), [("ViT_B16", (224, 224)), ("R50_ViT_B16", (160, 224))])
+@pytest.mark.parametrize(("name", "size"), [("ViT_B16", (224, 224)), ("R26_ViT_S32", (160, 224))])
 def test_models_of_real_size_can_be_exported(tmp_path: Path, name: str, size: tuple[int, int]):
-    model = getattr(keras_vit, name)(
-        weights=None, input_shape=(*size, 3), classes=10, classifier_activation=None
-    )
-    head = model.get_layer("predictions").kernel
-    # Logits of about 1, as a trained model has them: what rounding costs grows with them.
-    head.assign(np.random.default_rng(0).normal(0, 0.04, head.shape).astype("float32"))
-    verdicts = tflite(
-        model,
-        tmp_path / "vit",
-        flavours=["float32", "dynamic_int8"],
-        num_images=4,
-        min_agreement=0.75,
-    )
-    assert verdicts[0].max_error < 1e-3 and verdicts[0].top1_agreement == 1.0
-    assert verdicts[1].size_bytes < 0.3 * verdicts[0].size_bytes
+    command = [sys.executable, "-c", REAL, name, str(tmp_path / "vit"), json.dumps(size)]
+    done = warm.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
