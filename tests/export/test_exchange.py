@@ -202,9 +202,7 @@ assert abs(verdict.size_bytes / (4 * model.count_params()) - 1) < 0.03, verdict
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "model_name"), [("onnx", "R_ViT_Ti16"), ("openvino", "ViT_Ti16")]
-)
+@pytest.mark.parametrize(("name", "model_name"), [("onnx", "R_ViT_Ti16"), ("openvino", "ViT_Ti16")])
 def test_models_of_real_size_are_exported(tmp_path: Path, name: str, model_name: str):
     """The smallest of the published sizes: tf2onnx takes 9 GB for ViT-B/16."""
     command = [sys.executable, "-c", REAL, name, model_name, str(tmp_path)]
