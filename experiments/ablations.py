@@ -22,10 +22,10 @@ command) and `ablation.json`.
 
 Each run is a process with its own folder, `<arm>/seed_<n>`; its output is in `log.txt`. If
 interrupted, rerun the same command to resume; finished runs are not repeated. You can add `--seeds`
-later. Use another folder for another study. SIGTERM is passed on to the runs; when they have saved, the exit
-code is 75. A run that diverges is reported, and its arm has no mean. `--only=<arm>/seed_<n>` is a
-single run, in this process: on another machine, say. `--config.` changes a field in every arm; what
-a study varies it refuses. `--parallel`: as in `sweep.py`.
+later. Use another folder for another study. SIGTERM is passed on to the runs; when they have saved,
+the exit code is 75. A run that diverges is reported, and its arm has no mean.
+`--only=<arm>/seed_<n>` is a single run, in this process: on another machine, say. `--config.`
+changes a field in every arm; what a study varies it refuses. `--parallel`: as in `sweep.py`.
 
 Time: `--size=cifar10` is meant for a night on two CPU cores: one to six hours for the three seeds
 of a study. `--list` estimates it from compute, and from the 375 images a second of the small ViT of

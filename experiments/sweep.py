@@ -119,8 +119,7 @@ def make_plan(config: Any) -> Plan:
         if get_sweep is None:
             raise ValueError(
                 f"{path} does not say what to sweep: it has no function `get_sweep(arg)`. Say it "
-                f"with both "
-                "--learning_rates=0.001,0.003,0.01,0.03 and --held_out=0.02, for example."
+                "with both --learning_rates=0.001,0.003,0.01,0.03 and --held_out=0.02, for example."
             )
         given = {
             **get_sweep(argument),

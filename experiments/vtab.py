@@ -99,8 +99,7 @@ def main() -> None:
     if devices.num_workers > 1:
         raise ValueError(
             f"Received: {devices.description}. Tasks are learned on one machine each: start a "
-            f"process on every "
-            "machine, each with its own --tasks; they may share the --workdir."
+            "process on every machine, each with its own --tasks; they may share the --workdir."
         )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)  # while a task is learned, the training has its own
@@ -140,7 +139,7 @@ def make_config() -> FinetuneConfig:
     changed = [override.partition("=")[0] for override in OVERRIDES]
     if taken := [name for name in changed if name in OURS]:
         raise ValueError(
-            f"The tasks say what is learned from and measured on: leave out "
+            "The tasks say what is learned from and measured on: leave out "
             f"--config.{', --config.'.join(taken)}."
         )
     words = ["vtab", *[_MODEL.value] * (not of_file), *["smoke"] * _SMOKE.value]
@@ -196,8 +195,8 @@ def for_task(config: FinetuneConfig, job: Job, train: Source) -> FinetuneConfig:
 
 
 def remove_checkpoints(workdir: Path) -> None:
-    """Those of finished tasks: they are twice or three times as large as the weights, which
-    stay.
+    """Those of finished tasks: they are twice or three times as large as the
+    weights, which stay.
     """
     for result in workdir.glob("*/result.json"):
         shutil.rmtree(result.with_name("checkpoints"), ignore_errors=True)

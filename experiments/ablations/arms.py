@@ -121,8 +121,8 @@ class Study:
 
 
 def make_base(size: str, data: Mapping[str, str]) -> PretrainConfig:
-    """What all arms have in common: the rows of Table 3 for JFT-300M, with the rate of
-    ResNet-50.
+    """What all arms have in common: the rows of Table 3 for JFT-300M, with the
+    rate of ResNet-50.
     """
     config = load_config(str(CONFIGS / "cifar10_scratch.py"))
     config = smoke_form(config) if size == "smoke" else config

@@ -2,9 +2,8 @@
 and a picture.
 
 Everything is made from rows, one for each run: "arm" and "seed", and what has come of it so far. A
-    run that diverged
-takes its arm out of the claims, and is named in the table: a mean over the others would be of lucky
-    runs.
+run that diverged takes its arm out of the claims, and is named in the table: a mean over the others
+would be of lucky runs.
 """
 
 import csv
@@ -166,10 +165,8 @@ def _page(study: Study, rows: Sequence[Row], command: str) -> list[str]:
     many = f"mean and sample deviation over {seeds} seeds" if seeds > 1 else "one seed"
     page += [
         f"Accuracy in %, {many}. Few-shot: ridge regression on the frozen features of {shots} "
-        f"training images of each "
-        "class, the mean of ten draws. Compute: multiply-adds of one image beside those of the "
-        "first arm; exaFLOPs of "
-        "the training of one run, counted.",
+        "training images of each class, the mean of ten draws. Compute: multiply-adds of one image "
+        "beside those of the first arm; exaFLOPs of the training of one run, counted.",
         _arms(study, rows, shots),
     ]
     if study.claims:

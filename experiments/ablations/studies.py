@@ -2,9 +2,8 @@
 paper claims of them.
 
 What lives here: configs, derived from one base with `dataclasses.replace`, and claims as arithmetic
-    on the accuracies
-of the arms. What does not: running them (`ablations.py`), and the page that is made of it
-    (`ablations/report.py`).
+on the accuracies of the arms. What does not: running them (`ablations.py`), and the page that is
+made of it (`ablations/report.py`).
 
 Two sizes. `cifar10`: the small ViT of `configs/cifar10_scratch.py`, its crops, and the paper's
 optimizer; four epochs. `smoke`: tiny models on scikit-learn's digits, in seconds. In both a
@@ -214,8 +213,8 @@ def _optimizer(base: PretrainConfig, smoke: bool) -> Study:
         source="arXiv:2010.11929, D.1, Table 7",
         about="ResNets trained with Adam, as the base, and by BiT's rule (arXiv:1912.11370, 3.3): 0.03 for each 256 "
         "images, momentum, a tenth after 30, 60 and 80 of 90 parts of the run. The paper's numbers "
-        "are means over five "
-        "data sets, fine-tuned after 7 epochs of JFT-300M; where its stairs then were is not said.",
+        "are means over five data sets, fine-tuned after 7 epochs of JFT-300M; where its stairs "
+        "then were is not said.",
         arms=arms,
         claims=(
             better("adam_small", "sgd_small", "Adam is better than SGD: smaller ResNet."),
@@ -255,8 +254,8 @@ def _axial(base: PretrainConfig, smoke: bool) -> Study:
 
 
 def _hybrid_arms(base: PretrainConfig, smoke: bool) -> dict[str, Arm]:
-    """The ResNet says what a level costs. The other two have the MLP that makes them cost the
-    same.
+    """The ResNet says what a level costs. The other two have the MLP that makes them
+    cost the same.
     """
     stem = replace(VIT_VARIANTS["R50_ViT_B16"].stem, units=(1,))
     # Units of the ResNet; width and depth of the ViT; depth of the hybrid.
@@ -297,8 +296,7 @@ def _hybrid(base: PretrainConfig, smoke: bool) -> Study:
         source="arXiv:2010.11929, 4.4, Figure 5, Table 6",
         about="A ViT, a hybrid and a ResNet at equal compute, at two levels: the MLPs are as wide as that takes. The "
         "paper's numbers are means over five data sets, fine-tuned after JFT-300M, of models at "
-        "the compute in "
-        "brackets.",
+        "the compute in brackets.",
         arms=_hybrid_arms(base, smoke),
         claims=(
             better(
@@ -353,8 +351,7 @@ def _crop(base: PretrainConfig, smoke: bool) -> Study:
         source="arXiv:2010.11929, 4.1 and B.1.1",
         about="One model, which has learned drawn fractals, is fine-tuned with three policies. The paper describes the "
         "random crop of BiT; its authors say that they ran Inception crops "
-        "(google-research/vision_transformer, issue "
-        "53). Neither publishes a comparison.",
+        "(google-research/vision_transformer, issue 53). Neither publishes a comparison.",
         arms=arms,
         metric="test",
         start=start,

@@ -130,8 +130,8 @@ def _row(rival: str, cell: Cell, budget: float) -> list[str]:
 
 
 def _next(tried: dict[int, Result], budget: float) -> int | None:
-    """Where a line through what was measured meets the budget; None once that is known well
-    enough.
+    """Where a line through what was measured meets the budget; None once that is
+    known well enough.
     """
     seen = {size: result.peak_mb for size, result in tried.items() if not result.absent}
     fits = max((size for size in tried if _fits(tried[size], budget)), default=0)

@@ -32,8 +32,7 @@ def main(expected: type, procedure: Callable[[Any, str], Any]) -> None:
         if not isinstance(config, expected):
             raise ValueError(
                 f"{_CONFIG.value} is a recipe for another script: it makes a "
-                f"{type(config).__name__}, and this one "
-                f"takes a {expected.__name__}."
+                f"{type(config).__name__}, and this one takes a {expected.__name__}."
             )
         procedure(config, _WORKDIR.value)
 

@@ -3,8 +3,8 @@ gone on with.
 
 What lives here: a `Trial`, which knows from its folder whether it is over; a `Pool`, which runs
 those that are not, as many at a time as memory allows; the plan in the folder of the experiment, so
-that no other one is mixed with it. What
-does not: what is tried, and what is made of it (`sweep.py`, `ablations.py`).
+that no other one is mixed with it. What does not: what is tried, and what is made of it
+(`sweep.py`, `ablations.py`).
 """
 
 import hashlib

@@ -55,8 +55,8 @@ from keras_vit.variants import VIT_VARIANTS
 
 @dataclass(frozen=True)
 class Task:
-    """A row of table 4; `held_out` is the share of train that learning rates are chosen on
-    (B.1.1).
+    """A row of table 4; `held_out` is the share of train that learning rates are
+    chosen on (B.1.1).
     """
 
     steps: int

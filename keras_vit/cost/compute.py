@@ -1,12 +1,11 @@
 """Multiply-adds of a forward pass, FLOPs, and the exaFLOPs of a training run.
 
 Convention: one MAC is one multiplication with its addition inside a matrix product or a
-    convolution, and one MAC is
-two FLOPs. Not counted: additions of biases, positions and shortcuts, normalizations, activations,
-softmax, pooling, the standardization of kernels, and the resampling of position tables.
-TensorFlow's profiler counts exactly as many FLOPs for `MatMul`, `BatchMatMulV2` and `Conv2D`, and
-for all operations together, at 224 pixels, 0.3 to 0.6 % more of ViTs and hybrids and 2.2 % more of
-a BiT, whose kernels are standardized.
+convolution, and one MAC is two FLOPs. Not counted: additions of biases, positions and shortcuts,
+normalizations, activations, softmax, pooling, the standardization of kernels, and the resampling of
+position tables. TensorFlow's profiler counts exactly as many FLOPs for `MatMul`, `BatchMatMulV2`
+and `Conv2D`, and for all operations together, at 224 pixels, 0.3 to 0.6 % more of ViTs and hybrids
+and 2.2 % more of a BiT, whose kernels are standardized.
 
 Table 6 of arXiv:2010.11929 is closed arithmetic too: see `pretraining_exaflops`.
 """
@@ -133,8 +132,7 @@ def pretraining_exaflops(
         1567
 
     Source: arXiv:2010.11929, Table 6 and section 4.1; 18,291 classes: arXiv:1912.11370 (BiT); the
-        number of
-    images: a published configuration of Google's.
+        number of images: a published configuration of Google's.
     """
     hidden = variant.width if isinstance(variant, ViTVariant) else None
     per_image = macs(

@@ -32,8 +32,8 @@ def parameters(
         classes: Outputs of the head. None for no head.
         representation_size: Width of the tanh layer before the head. None for no such layer.
         classifier: "token" adds a class token and its position, "map" an attention pooling head,
-            "gap" and "none"
-            nothing. Default: "token", but "gap" for an axial variant, which has no class token.
+            "gap" and "none" nothing. Default: "token", but "gap" for an axial variant, which has no
+            class token.
         position_embedding: "learned_1d", "learned_2d", "sincos2d", "relative" or "none".
         position_placement: "stem" or "shared", one table; "every_layer", one for each block.
         channels: Channels of the images.

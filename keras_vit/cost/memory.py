@@ -7,10 +7,9 @@ with the tensors alive in that graph within 0.5 %, and with the arrays that JAX 
 within 2 %.
 
 What really runs needs less where a compiler fuses, more where it copies. Seen per image on a CPU,
-as a multiple of
-the closed form: TensorFlow, forward, 0.7 to 1.1 for ViTs and 1.4 to 1.7 for ResNets, whose
-convolutions copy maps; XLA, forward, 0.25 to 0.6 for ViTs and 1.7 for a ResNet; XLA, training, 0.6
-to 1.1.
+as a multiple of the closed form: TensorFlow, forward, 0.7 to 1.1 for ViTs and 1.4 to 1.7 for
+ResNets, whose convolutions copy maps; XLA, forward, 0.25 to 0.6 for ViTs and 1.7 for a ResNet; XLA,
+training, 0.6 to 1.1.
 """
 
 import math

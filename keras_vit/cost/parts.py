@@ -1,8 +1,8 @@
 """The parts of which a model is made, and what each costs by itself.
 
 What lives here: convolutions, attentions, and which of them a trunk and an encoder have at an image
-    size. What does
-not: sums over them (`counts.py`, `compute.py`) and what is alive beside them (`memory.py`).
+size. What does not: sums over them (`counts.py`, `compute.py`) and what is alive beside them
+(`memory.py`).
 """
 
 import math

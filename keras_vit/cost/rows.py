@@ -1,5 +1,5 @@
-"""What the closed forms read of a row besides its fields: tokens, and which options fit
-together.
+"""What the closed forms read of a row besides its fields: tokens, and which
+options fit together.
 """
 
 import math

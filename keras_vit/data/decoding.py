@@ -26,7 +26,7 @@ def decode_file(file: tf.Tensor) -> tf.Tensor:
     right way up.
 
     Kinds other than JPEG and PNG are read by Python: within `tf.data`, not within a graph that is
-        exported.
+    exported.
 
     Args:
         file: An encoded file, a scalar string.
@@ -158,8 +158,8 @@ def _decode_part(jpeg: tf.Tensor, window: tf.Tensor, shape: tf.Tensor) -> tf.Ten
     """A window of the image as it is stored, in this shape.
 
     Where a file stores colour for two columns at once, libjpeg blends each column with its
-    neighbours, which the
-    outer columns of a window do not have: so one column more is decoded on each side.
+    neighbours, which the outer columns of a window do not have: so one column more is decoded on
+    each side.
     """
     top, left, height, width = tf.unstack(window)
     before = tf.minimum(left, 1)

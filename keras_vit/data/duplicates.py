@@ -13,8 +13,8 @@ Found are copies that were coded anew, resized, mirrored, brightened or tinted a
 were cropped, shifted or turned are not: the hash sees the whole frame.
 
 Source: the pre-training data of arXiv:2010.11929 (section 4.1) are without the test images; the
-steps are ours. The hash is pHash (Zauner 2010), with signs for its bits; the search is multi-index
-hashing (arXiv:1307.2982).
+    steps are ours. The hash is pHash (Zauner 2010), with signs for its bits; the search is
+    multi-index hashing (arXiv:1307.2982).
 """
 
 import itertools
@@ -92,8 +92,8 @@ class DuplicateReport:
         return tuple(sorted({pair.train_index for pair in self.pairs}))
 
     def doubtful_first(self) -> list[DuplicatePair]:
-        """Returns the pairs, the least similar first: if the search went wrong, it is there to
-        see.
+        """Returns the pairs, the least similar first: if the search went wrong, it is
+        there to see.
         """
         return sorted(self.pairs, key=lambda pair: (pair.similarity, pair))
 
@@ -109,8 +109,8 @@ class DuplicateReport:
         lines = [
             f"# Images of {self.test_name} in {self.train_name}\n",
             f"{shares[0]} training images match {shares[1]} test images: {len(self.pairs):,} "
-            f"pairs, "
-            f"at most {self.max_distance} bits apart, similarity at least {self.min_similarity:g}.",
+            f"pairs, at most {self.max_distance} bits apart, similarity at least "
+            f"{self.min_similarity:g}.",
         ]
         if self.num_crowded:
             lines.append(
@@ -289,8 +289,8 @@ def _small_images(
 
 
 def _hash(images: np.ndarray) -> np.ndarray:
-    """Returns uint64 (2, B) for (B, 32, 32, 3): hashes of the images as they are, and in a
-    mirror.
+    """Returns uint64 (2, B) for (B, 32, 32, 3): hashes of the images as they are, and
+    in a mirror.
     """
     frequencies, positions = np.arange(_FREQUENCIES), np.arange(_HASH_SIDE) + 0.5
     # The cosine transform (type II), scaled so that noise stays as strong as it is in the pixels.
@@ -405,9 +405,8 @@ def _candidates(train: _Groups, test: _Groups, max_distance: int) -> tuple[np.nd
     """Returns int64 (4, pairs), and how many training images were crowded.
 
     The rows: training index, in order, test index, whether mirrored, distance. Thousands of flat
-        images, or of one
-    logo, on both sides would make millions of pairs that all say the same: each training image gets
-        the 64 nearest.
+    images, or of one logo, on both sides would make millions of pairs that all say the same: each
+    training image gets the 64 nearest.
     """
     rows, columns, distances = near_hashes(train.hashes, test.hashes, max_distance)
     nearest = np.lexsort((distances, rows))
@@ -437,9 +436,8 @@ def similarities(images: np.ndarray, others: np.ndarray) -> np.ndarray:
 
     The correlation of the pixels of (B, H, W, 3), on the scale of uint8, about their mean colour;
     about the mean grey, any two objects in a blue sky are alike in that both are blue. Brightness
-    does not change it, so a difference of the
-    mean colours is held against it: 30 grey levels cost 0.01 in a photograph, and nearly all where
-        both are flat.
+    does not change it, so a difference of the mean colours is held against it: 30 grey levels cost
+    0.01 in a photograph, and nearly all where both are flat.
 
     Example:
         >>> black, white = np.zeros((1, 16, 16, 3)), np.full((1, 16, 16, 3), 255.0)

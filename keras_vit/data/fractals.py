@@ -6,10 +6,9 @@ in place, found by the chaos game. Here are the search for systems, the drawing 
 a sheet to look at. How often a picture is seen, and in which order, is decided elsewhere.
 
 Source: FractalDB, arXiv:2101.08515 (categories, weighted instances, filling rate); the maps are
-drawn by their singular values, after arXiv:2110.03091, so that all are contractive and three
-systems in four are usable. Other than in
-FractalDB an instance varies all parameters at once, and colours are random: they say nothing about
-    the category.
+    drawn by their singular values, after arXiv:2110.03091, so that all are contractive and three
+    systems in four are usable. Other than in FractalDB an instance varies all parameters at once,
+    and colours are random: they say nothing about the category.
 """
 
 import os
@@ -145,8 +144,8 @@ def _chaos_game(systems: Systems, generator: np.random.Generator) -> np.ndarray:
 
 
 def _fill(points: np.ndarray) -> np.ndarray:
-    """Returns (C,): which share of the cells of a grid over the bounding square the points
-    reach.
+    """Returns (C,): which share of the cells of a grid over the bounding square
+    the points reach.
     """
     low = points.min(-1, keepdims=True)
     extent = (points.max(-1, keepdims=True) - low).max(1, keepdims=True)

@@ -2,7 +2,7 @@
 `keras_vit.photos` does.
 
 By itself TensorFlow drops transparency: what is seen then is the colour that an editor left under
-    it, often black.
+it, often black.
 """
 
 import tensorflow as tf

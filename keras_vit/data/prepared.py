@@ -93,8 +93,8 @@ def _builder(name: str, data_dir: str | os.PathLike | None):
     except tfds.core.registered.DatasetNotFoundError as error:
         suggestion = did_you_mean(name.split(":")[0].split("/")[0], tfds.list_builders())
         raise ValueError(
-            f"TensorFlow Datasets knows no {name!r}.{suggestion} "
-            "An image folder of your own is read with `image_folder`."
+            f"TensorFlow Datasets knows no {name!r}.{suggestion} An image folder of your own is "
+            "read with `image_folder`."
         ) from error
     # the second is how it says that there is no such version
     except (ValueError, AssertionError) as error:

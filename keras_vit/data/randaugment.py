@@ -10,12 +10,12 @@ Pillow, level for level. It differs from its source in this:
   more.
 
 As there, a greater magnitude posterizes and solarizes less: at 10, Solarize leaves an image as it
-    was.
+was.
 
 An operation is a function `(image, draw) -> image`, image uint8 (H, W, 3), draw three floats in [0,
 1): the first decides on the sign, the others where to cut out. Only the operation drawn runs.
-`tf.where` and tables of 256 levels
-are avoided where arithmetic does the same: on bytes, both take several times as long.
+`tf.where` and tables of 256 levels are avoided where arithmetic does the same: on bytes, both take
+several times as long.
 
 Source: arXiv:1909.13719; google-research/big_vision, pp/archive/autoaugment.py.
 """
@@ -222,8 +222,8 @@ def _look_up(places: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
 
 
 def _cutout(image: tf.Tensor, draw: tf.Tensor, reach: float) -> tf.Tensor:
-    """Greys what is around a point anywhere in the image, up to `reach` of the image's sides
-    away.
+    """Greys what is around a point anywhere in the image, up to `reach` of the
+    image's sides away.
     """
     sides = tf.shape(image)[:2]
     reaches = tf.cast(reach * tf.cast(sides, tf.float32), tf.int32)

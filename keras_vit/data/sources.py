@@ -122,8 +122,7 @@ class Source:
         if self.num_examples and np.bincount(self.labels).max() < 2:
             raise ValueError(
                 f"No class of {self.name} has more than one image, and an image cannot be both "
-                f"learned from and "
-                "measured on. Add images, or name others to measure on."
+                "learned from and measured on. Add images, or name others to measure on."
             )
         first = share_of_each_class(self.labels, share, seed=seed)
         return self.subset(first), self.without(first)
@@ -272,8 +271,7 @@ def image_folder(path: str | os.PathLike, *, class_names: Sequence[str] | None =
 
     Photos are those of `keras_vit.photos.walk`, which all commands read. Classes and files are in
     the order of their names, so it is the same on every machine. A class folder without photos is
-    left out, and so is a photo beside the
-    class folders: `left_out` of the source names them.
+    left out, and so is a photo beside the class folders: `left_out` of the source names them.
 
     Args:
         path: The folder of the classes.
@@ -407,15 +405,14 @@ def tfds(
     """A data set of TensorFlow Datasets, such as `tfds("cifar10", "train[:98%]")`.
 
     It is downloaded and prepared on first use. Its files must be TFRecords on a local disk: they
-        are read at random.
+    are read at random.
 
     Args:
         name: With a configuration and a version if need be: "imagenet_v2/matched-frequency:3.0.0".
         split: Slices and sums as TensorFlow Datasets has them: "train[:800]+validation[:200]".
         data_dir: Default: TFDS_DATA_DIR, or ~/tensorflow_datasets.
         label: The decoded example without its images to a scalar integer, where the label is to be
-            worked out. Runs
-            inside tf.data. Default: the feature `label`.
+            worked out. Runs inside tf.data. Default: the feature `label`.
         class_names: Of the labels. Default: those of the feature `label`.
 
     Raises:

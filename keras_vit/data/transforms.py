@@ -11,7 +11,7 @@ Resizing returns float32, as in the released ViT code. big_vision cuts back to u
 resize, which darkens an image by half a level; `to_uint8` rounds instead.
 
 Source: arXiv:2010.11929 section 4.1 and appendix B.1.1; arXiv:1912.11370 section 3.3;
-google-research/big_vision, pp/ops_image.py and utils.get_mixup.
+    google-research/big_vision, pp/ops_image.py and utils.get_mixup.
 """
 
 from collections.abc import Callable, Collection
@@ -367,8 +367,8 @@ def mixup_coefficient(alpha: float, seed: tf.Tensor) -> tf.Tensor:
     """Draws max(a, 1 - a), a ~ Beta(alpha, alpha): an example keeps at least half of itself.
 
     a = g / (g + h) of two Gamma(alpha) variates. For a small alpha both are mostly too small for a
-    float, so they are
-    drawn as logarithms: log Gamma(alpha) is log Gamma(alpha + 1) + log(uniform) / alpha.
+    float, so they are drawn as logarithms: log Gamma(alpha) is log Gamma(alpha + 1) + log(uniform)
+    / alpha.
 
     Returns:
         Scalar float32 in [0.5, 1].

@@ -65,8 +65,8 @@ def orientation_of_png(file: tf.Tensor, *, runs_python: bool = False) -> tf.Tens
 
 
 def _holds(file: tf.Tensor, letters: str) -> tf.Tensor:
-    """Whether letters are anywhere in a file: quicker to see than where, and most files lack
-    them.
+    """Whether letters are anywhere in a file: quicker to see than where, and most
+    files lack them.
     """
     return tf.size(tf.raw_ops.StringSplitV2(input=[file], sep=letters, maxsplit=1).values) > 1
 

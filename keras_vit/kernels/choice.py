@@ -160,8 +160,8 @@ def has_fused_halves(block: Any, training: bool | None) -> bool:
 
 
 def fused_attention(block: Any, own: Any, x: Any) -> Any:
-    """Returns MSA(LN(x)) for the tokens `own`: x itself, (B, N, D), or its first token, (B, 1,
-    D).
+    """Returns MSA(LN(x)) for the tokens `own`: x itself, (B, N, D), or its first token,
+    (B, 1, D).
     """
     return halves.attention(block, own, x)
 

@@ -46,8 +46,7 @@ def group_statistics(
     """Returns mean and inverse deviation of each channel's group, (B, 1, 1, C) each.
 
     They are taken of each channel first, then of the group, so that memory is read in its order:
-        Keras's layer takes
-    1.1 to 3.5 times as long on a CPU.
+    Keras's layer takes 1.1 to 3.5 times as long on a CPU.
     """
     means = mean_of_cells(x)  # of each channel
     mean = over_groups(means, groups)

@@ -1,13 +1,13 @@
 """Axial attention: along the rows of a grid, then along its columns.
 
 `AxialTransformerBlock` is a block of Axial-ViT: two `TransformerBlock`s, `row` and `column`, so two
-attentions and two
-MLPs. There is no class token, because a token outside the grid lies in no row: the classifier reads
-the mean. `AxialUnit` is a residual unit of AxialResNet: `row` and `column`, each a
-`MultiHeadDotProductAttention` of eight heads with biases, an output projection and a table of 2 L -
-1 relative embeddings (L: the length of that axis before the stride), stand in place of the 3 x 3
-convolution; nothing lies between the two. Its other convolutions, norms and activations are those
-of `StemUnit`. A stride is a 2 x 2 average after the attention, which therefore sees the larger map.
+attentions and two MLPs. There is no class token, because a token outside the grid lies in no row:
+the classifier reads the mean. `AxialUnit` is a residual unit of AxialResNet: `row` and `column`,
+each a `MultiHeadDotProductAttention` of eight heads with biases, an output projection and a table
+of 2 L - 1 relative embeddings (L: the length of that axis before the stride), stand in place of the
+3 x 3 convolution; nothing lies between the two. Its other convolutions, norms and activations are
+those of `StemUnit`. A stride is a 2 x 2 average after the attention, which therefore sees the
+larger map.
 
 The paper gives the two ideas in one paragraph. The class token, the number of heads, the place of
 the stride and the norms are choices of this package; stride and heads are as in Axial-DeepLab.
@@ -142,7 +142,7 @@ class AxialTransformerBlock(keras.layers.Layer):
 
         They are zero between tokens of different rows, and columns. Each half is a layer of
         attention by itself: its weights times its values are its attention's output before the
-            projection.
+        projection.
         """
         rows, columns = self.grid
         by_row = self.row.attention_scores(self._to_rows(x))  # (B * R, A, C, C)
@@ -268,8 +268,7 @@ class AxialUnit(keras.layers.Layer):
         if height is None or width is None:
             raise ValueError(
                 "The relative positions of axial attention need a fixed image size. Received: a "
-                "map of "
-                f"{height} x {width} cells. Pass `input_shape` with integers."
+                f"map of {height} x {width} cells. Pass `input_shape` with integers."
             )
         conv, norm = unit_factories(self, "same")
         narrow, wide = (batch, None, None, self.filters), (batch, None, None, 4 * self.filters)

@@ -1,9 +1,8 @@
 """Numbers that are no variables, in the files of Keras: what weights mean beside their values.
 
 `model.save_weights` writes variables alone. A position table of 16 rows may be of a grid of 4 by 4
-or of 2 by 8, and
-weights are trained for one form of GELU: layers record this beside their variables, and
-`keras_vit.weights.keras_h5` reads it.
+or of 2 by 8, and weights are trained for one form of GELU: layers record this beside their
+variables, and `keras_vit.weights.keras_h5` reads it.
 """
 
 import json

@@ -7,9 +7,8 @@ def keep_frozen(layer: keras.layers.Layer) -> None:
     """Freezes what a frozen layer has made inside; called at the end of its build.
 
     Keras stores `trainable` with each layer. When a model is loaded or cloned, a layer is frozen
-    first and then makes
-    the layers inside, which Keras 3.15 leaves trainable: a frozen model would be trained, without a
-        word.
+    first and then makes the layers inside, which Keras 3.15 leaves trainable: a frozen model would
+    be trained, without a word.
 
     Example:
         >>> block = keras_vit.layers.MlpBlock(8, gelu="tanh", trainable=False)

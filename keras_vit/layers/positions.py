@@ -42,7 +42,7 @@ class AddPositionEmbs(keras.layers.Layer):
         patches: (B, rows, columns, ...), any map that shows the grid of this call; needed only
             where the image size may differ from that of `grid`.
 
-    Output shape:  that of `tokens`, same dtype.
+    Output shape: that of `tokens`, same dtype.
 
     Raises:
         ValueError: If the number of tokens is not T + rows * columns.
@@ -158,9 +158,8 @@ class AddPositionEmbs(keras.layers.Layer):
         if self.kind == "learned_1d" and tuple(grid) != self.grid:
             raise ValueError(
                 f"The stored position table is of {grid[0]} x {grid[1]} patches, that of the layer "
-                f"{self.name} of "
-                f"{self.grid[0]} x {self.grid[1]}. Pass the file as `weights` to the model, which "
-                f"resamples the table."
+                f"{self.name} of {self.grid[0]} x {self.grid[1]}. Pass the file as `weights` to "
+                "the model, which resamples the table."
             )
         super().load_own_variables(constants.variables(store))
 
@@ -191,8 +190,8 @@ def _outer(by_row, by_column, rows: Any, columns: Any):
 
 
 def _sincos(length: Any, width: int):
-    """(length, width): sines, then cosines, of the place times wave numbers from 1 down to
-    1/10000.
+    """(length, width): sines, then cosines, of the place times wave numbers from 1
+    down to 1/10000.
     """
     count = width // 2
     exponents = np.arange(count, dtype="float64") / max(count - 1, 1)

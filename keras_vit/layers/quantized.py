@@ -3,9 +3,8 @@ same bits anywhere.
 
 `model.quantize` changes the Dense layers that a block makes when it is built, and Keras's files
 hold the arguments of the block alone. Without this a quantized model would be built again with
-float32 kernels, into which its int8 kernels
-do not go. Keras saves `get_build_config` of each layer and builds with it again: there the modes
-    belong.
+float32 kernels, into which its int8 kernels do not go. Keras saves `get_build_config` of each layer
+and builds with it again: there the modes belong.
 """
 
 import weakref
@@ -54,9 +53,9 @@ def make_reproducible(layer: keras.layers.Layer) -> None:
 
     A quantized Dense layer rounds what it is given to 8 bits. TensorFlow computes the same formula
     to another last bit one operation at a time, in a graph, and in `predict`. A number on the edge
-    is then rounded the other way, by 1 %,
-    and the next blocks make more of it: without this, `model(x)` and `predict` of a ViT_Ti16 in
-    int8 differ by 1 % of the largest output, half of what int8 costs.
+    is then rounded the other way, by 1 %, and the next blocks make more of it: without this,
+    `model(x)` and `predict` of a ViT_Ti16 in int8 differ by 1 % of the largest output, half of what
+    int8 costs.
     """
     _reproducible.add(layer)
 

@@ -1,9 +1,8 @@
 """Rematerialization of one block: its insides are computed again for the gradient.
 
 Keras's own `RematScope` fails in a TensorFlow graph (keyword arguments), and it would draw other
-dropout masks in the
-second computation. Here a block is called as a pure function of tensors alone: its weights, its
-    seeds, its input.
+dropout masks in the second computation. Here a block is called as a pure function of tensors alone:
+its weights, its seeds, its input.
 """
 
 import contextvars

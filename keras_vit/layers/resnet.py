@@ -4,7 +4,7 @@
 pre-activation unit of Big Transfer. They share no code on purpose: each reads like its source.
 
 Source: arXiv:1903.10520 (weight standardization), arXiv:1912.11370 (BiT);
-vision_transformer@c6de1e5 models_resnet.py; big_transfer@140de6e bit_tf2/models.py.
+    vision_transformer@c6de1e5 models_resnet.py; big_transfer@140de6e bit_tf2/models.py.
 """
 
 import math

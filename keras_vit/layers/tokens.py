@@ -45,10 +45,9 @@ class MaskTokens(keras.layers.Layer):
     """Corrupts part of the patch tokens of each image, for masked patch prediction.
 
     Of the corrupted tokens most become one learned token, some another token of the same image, and
-    the rest stay as
-    they are: the model cannot know which of those it sees are right. Outside of training all images
-    are corrupted in the same places, the same every time, so that an evaluation does not depend on
-    its batches.
+    the rest stay as they are: the model cannot know which of those it sees are right. Outside of
+    training all images are corrupted in the same places, the same every time, so that an evaluation
+    does not depend on its batches.
 
     Args:
         rate: Share of the tokens that are corrupted; of N tokens exactly round(rate * N) in each
@@ -67,8 +66,7 @@ class MaskTokens(keras.layers.Layer):
         [98, 98]
 
     Source: arXiv:2010.11929, B.1.2: 50 %, of which 80 %, 10 % and 10 %. From where the other token
-        comes is not said
-    there: here from the same image.
+        comes is not said there: here from the same image.
     """
 
     def __init__(

@@ -33,15 +33,14 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
             counted as places 0, 1, ...); None for none.
         query_chunk: How many queries attend at a time, for less memory where there are many:
             probabilities are (B, A, query_chunk, N) at once, and are computed again for the
-            gradient. The same numbers; not with
-            dropout of probabilities, relative positions, or a number of queries that is open. None:
-                all at once.
+            gradient. The same numbers; not with dropout of probabilities, relative positions, or a
+            number of queries that is open. None: all at once.
 
     Call arguments:
         queries: (B, Q, D).
         values: (B, N, D); default: the queries.
 
-    Output shape:  (B, Q, D), same dtype as the input.
+    Output shape: (B, Q, D), same dtype as the input.
 
     Example:
         >>> keras.ops.shape(MultiHeadDotProductAttention(3)(keras.ops.zeros((2, 197, 192))))
@@ -63,9 +62,8 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
         if query_chunk is not None and (query_chunk < 1 or dropout_rate or relative_positions):
             raise ValueError(
                 "`query_chunk` must be at least 1, and goes neither with dropout of attention "
-                "probabilities nor with "
-                f"relative positions. Received: {query_chunk}, {dropout_rate}, "
-                f"{relative_positions}."
+                f"probabilities nor with relative positions. Received: {query_chunk}, "
+                f"{dropout_rate}, {relative_positions}."
             )
         self.num_heads = num_heads
         self.dropout_rate = dropout_rate
@@ -327,8 +325,8 @@ class TransformerBlock(keras.layers.Layer):
         )
 
     def _needs_first_token_only(self, x, training) -> bool:
-        """Not with dropout in training: a seed must draw the same numbers whoever reads the
-        tokens.
+        """Not with dropout in training: a seed must draw the same numbers whoever
+        reads the tokens.
         """
         is_random = training and (
             self.dropout_rate or self.attention_dropout_rate or self.drop_path_rate

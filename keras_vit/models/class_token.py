@@ -2,9 +2,8 @@
 changes nothing.
 
 The class token of the last block needs one query and one row of the MLP; the rest is 7 % of the
-products of a ViT-B/16.
-All tokens stay in the graph of the model: a model that is made of its layers computes them, and
-gradients with respect to any of them are right.
+products of a ViT-B/16. All tokens stay in the graph of the model: a model that is made of its
+layers computes them, and gradients with respect to any of them are right.
 """
 
 from typing import Any

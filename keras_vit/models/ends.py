@@ -24,10 +24,9 @@ def check_input_shape(shape: tuple) -> None:
     is_first = isinstance(height, int) and 1 <= height <= _FEW
     if is_first and (channels is None or (isinstance(channels, int) and channels > _FEW)):
         raise ValueError(
-            "`input_shape` is (height, width, channels): channels come last. "
-            f"Received: input_shape={shape}, which has them first. Use "
-            f"{(width, channels, height)}, and transpose the "
-            "images to match: `numpy.moveaxis(images, 1, -1)`."
+            "`input_shape` is (height, width, channels): channels come last. Received: "
+            f"input_shape={shape}, which has them first. Use {(width, channels, height)}, and "
+            "transpose the images to match: `numpy.moveaxis(images, 1, -1)`."
         )
     if any(size is not None and (not isinstance(size, int) or size < 1) for size in shape):
         raise ValueError(
@@ -52,9 +51,8 @@ def shape_of_images(
         if len(shape) != 3 or (input_shape is not None and tuple(input_shape) != shape):
             raise ValueError(
                 "`input_tensor` must be a batch of images, (batch, height, width, channels), and "
-                "agree with "
-                f"`input_shape`. Received: a tensor of shape {tuple(input_tensor.shape)}, "
-                f"input_shape={input_shape}"
+                "agree with `input_shape`. Received: a tensor of shape "
+                f"{tuple(input_tensor.shape)}, input_shape={input_shape}"
             )
         check_input_shape(shape)
         return shape
@@ -69,10 +67,8 @@ def _check_symbolic(input_tensor: object) -> None:
         )
         raise ValueError(
             "`input_tensor` must be a Keras tensor, such as `keras.Input((224, 224, 3))` or the "
-            "output of a layer: it "
-            f"says where images come in, and holds none. Received: {described}. Leave it out, and "
-            f"give images to the "
-            "model: `model.predict(images)`."
+            "output of a layer: it says where images come in, and holds none. Received: "
+            f"{described}. Leave it out, and give images to the model: `model.predict(images)`."
         )
 
 
@@ -88,8 +84,8 @@ def as_pixels(
 
 
 def source_inputs(images: keras.KerasTensor):
-    """The input, or inputs, that `images` was computed from; `images` itself where it is an
-    input.
+    """The input, or inputs, that `images` was computed from; `images` itself where it
+    is an input.
     """
     sources = keras.utils.get_source_inputs(images)
     return sources[0] if len(sources) == 1 else sources

@@ -194,8 +194,8 @@ def vision_transformer(
             the mean of the patch tokens; "map", attention pooling; "none", nothing: tokens come
             out. Only "token" has a class token. Default: "token"; "gap" for an axial variant, which
             can have no class token.
-        pooling: With `classes=None`, how tokens become one vector: "token", "avg", "max", "map"
-            or None for all tokens.
+        pooling: With `classes=None`, how tokens become one vector: "token", "avg", "max", "map" or
+            None for all tokens.
         classes: Size of the final layer, which starts at zero; None for no such layer.
         classifier_activation: Activation of the final layer.
         representation_size: Width of the tanh layer of the paper's pre-training; None for none.

@@ -248,7 +248,7 @@ class Checkpoints:
         """Renames checkpoints newer than `after_step`: the run is about to write those steps again.
 
         What is no longer kept is removed: a process may have been killed between writing a
-            checkpoint and that.
+        checkpoint and that.
         """
         for step in self.steps():
             if step > after_step:

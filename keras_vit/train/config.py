@@ -66,9 +66,9 @@ class DataConfig:
             raise ValueError(f"`kind` must be one of {', '.join(KINDS)}. Received: {self.kind!r}.")
         if self.kind in ("image_folder", "tfds") and not self.name:
             raise ValueError(
-                f"`data.name` is empty: name the "
-                f"{'folder' if self.kind == 'image_folder' else 'data set'}, for "
-                "example --config.data.name=/data/cifar10."
+                "`data.name` is empty: name the "
+                f"{'folder' if self.kind == 'image_folder' else 'data set'}, for example "
+                "--config.data.name=/data/cifar10."
             )
         if not (0 <= self.held_out < 1 and 0 < self.train_share <= 1):
             raise ValueError(

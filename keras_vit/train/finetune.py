@@ -105,9 +105,8 @@ def finetune(
 
     Args:
         model: A name of `keras_vit.list_models()`; or a model that this package built, also within
-            another model that
-            scales its pixels, or a file `model.keras` of one: then its weights are where training
-            starts, and it stays as it is.
+            another model that scales its pixels, or a file `model.keras` of one: then its weights
+            are where training starts, and it stays as it is.
         data: A folder, `data/<class>/*` or `data/train/<class>/*` with `data/test/<class>/*` (also
             val, validation, valid), or a `keras_vit.data.sources.Source`.
         output: Folder for what comes out: `report.md`, `model.keras`, `model.npz` (for `weights=`),
@@ -392,11 +391,9 @@ def _plan(
     images = settings.batch_size * settings.loop.total_steps
     sentences = [
         f"Fine-tuning {start.name} ({start.parameters:,} parameters, weights: {start.weights}) at "
-        f"{start.image_size} x "
-        f"{start.image_size} pixels.",
+        f"{start.image_size} x {start.image_size} pixels.",
         f"It learns from {training.num_examples:,} images of {classes:,} classes{each} "
-        f"({training.name}), and is "
-        f"measured on {measured.num_examples:,} others "
+        f"({training.name}), and is measured on {measured.num_examples:,} others "
         f"({config.validation.partition(', ')[2] or measured.name}).",
         f"{settings.loop.total_steps:,} steps of {settings.batch_size:,} images"
         + (f", in {parts} parts" if parts > 1 else "")
@@ -406,8 +403,7 @@ def _plan(
     if start.weights == "none":
         sentences.append(
             "The weights are random: unless you have hundreds of thousands of images, published "
-            "weights give a far "
-            "better model."
+            "weights give a far better model."
         )
     if not has_accelerator():
         sentences.append("There is no accelerator here: the bar will show how long it takes.")

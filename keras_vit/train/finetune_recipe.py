@@ -27,8 +27,7 @@ class FinetuneConfig:
         weights: A tag of `keras_vit.list_weights(model)`, or a checkpoint file of any layout;
             "none" are random ones.
         model: A name of `keras_vit.list_models()`; or a file `model.keras` of a model of this
-            package, which brings its
-            own weights, row and options: the three others are not read.
+            package, which brings its own weights, row and options: the three others are not read.
         variant: Fields of its row that differ, as in the run that made the checkpoint.
         model_options: Further arguments of the model, such as `classifier` and `dropout_rate`.
         image_size: Side of the square images, in pixels; positions are resized as published.

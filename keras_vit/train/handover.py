@@ -2,7 +2,7 @@
 that say how to use it.
 
 Whatever the report says to type works as it stands: paths are absolute, and there is an example
-    image in the folder.
+image in the folder.
 """
 
 import json

@@ -26,8 +26,7 @@ class Learner(keras.Model):
     """A functional model with a training step of its own. Made by `make_learner`.
 
     Batches are (images, labels, weights). Images of type uint8 are scaled to [-1, 1] on the device.
-    An example
-    of weight 0 is padding: it is neither learned from nor counted.
+    An example of weight 0 is padding: it is neither learned from nor counted.
     """
 
     def prepare(
@@ -155,9 +154,8 @@ def make_learner(
     if batch_rows % parts:
         raise ValueError(
             f"A batch of {batch_rows} rows does not divide into {num_replicas} replicas with "
-            f"{accumulation_steps} "
-            f"micro-batches each. Pad it to {-(-batch_rows // parts) * parts} rows of which some "
-            f"have weight 0."
+            f"{accumulation_steps} micro-batches each. Pad it to {-(-batch_rows // parts) * parts} "
+            "rows of which some have weight 0."
         )
     if (
         getattr(model.layers[-1], "activation", keras.activations.linear)

@@ -1,9 +1,8 @@
 """What a run measured: rows of `metrics.csv`, and the same numbers for TensorBoard.
 
 The rows are the record that reports and plots are made from. They survive a kill at any moment, and
-a run that goes on
-from a checkpoint first forgets what it measured after it: whatever happened, each step is there
-once. Bars and lines on the terminal are the business of `progress.py`.
+a run that goes on from a checkpoint first forgets what it measured after it: whatever happened,
+each step is there once. Bars and lines on the terminal are the business of `progress.py`.
 """
 
 import errno
@@ -34,8 +33,8 @@ class MetricsLog:
     Args:
         workdir: Folder of the run; made if it is absent.
         resume_step: Step of the checkpoint the run goes on from: what is in the folder for later
-            steps is removed. 0
-            for a new run: everything is removed, what was measured before the first step too.
+            steps is removed. 0 for a new run: everything is removed, what was measured before the
+            first step too.
 
     Raises:
         OSError: If the folder cannot be written.
@@ -66,8 +65,7 @@ class MetricsLog:
             )
             message = (
                 f"Cannot write to {workdir.resolve()}: {reason}. Choose another folder for the "
-                f"run, or make room and "
-                "run the same command: earlier rows and checkpoints are kept."
+                "run, or make room and run the same command: earlier rows and checkpoints are kept."
             )
             raise OSError(message) from error
 
@@ -168,8 +166,8 @@ def _rows(path: Path) -> Iterator[tuple[str, int, str, float]]:
         except ValueError as error:
             message = (
                 f"Line {number} of {path} is not `step,metric,value`: {line!r}. If the file is "
-                f"damaged, remove the "
-                "line; if it is something else, choose another folder for the run."
+                "damaged, remove the line; if it is something else, choose another folder for the "
+                "run."
             )
             raise ValueError(message) from error
         yield row

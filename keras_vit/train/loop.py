@@ -3,7 +3,7 @@ its callback.
 
 A run is one `fit` over the steps that are left. Nothing that it does depends on when it was started
 or stopped: the data are a function of the step (`keras_vit.data.order`), the rest is in the
-    checkpoint.
+checkpoint.
 """
 
 import functools
@@ -174,8 +174,7 @@ def train(
                 raise
             raise ConnectionError(
                 f"Step {run.step}: another worker of this run cannot be reached any more. End all "
-                f"of them, and start "
-                f"the same command on each again. {run.kept()}"
+                f"of them, and start the same command on each again. {run.kept()}"
             ) from error
         finally:
             bar.close()
@@ -189,16 +188,15 @@ def train(
 def _resume(
     learner: Learner, model: keras.Model, checkpoints: Checkpoints, devices: Devices
 ) -> Checkpoint | None:
-    """Restores the newest checkpoint. Returns it without its arrays, which need not stay in
-    memory.
+    """Restores the newest checkpoint. Returns it without its arrays, which need not
+    stay in memory.
     """
     found = checkpoints.latest()
     steps = devices.gather(0 if found is None else found.step)
     if len(set(steps)) > 1:
         raise OSError(
             f"The workers see different checkpoints in {checkpoints.folder}: of steps "
-            f"{', '.join(map(str, steps))}. "
-            "It must be one folder that all of them share."
+            f"{', '.join(map(str, steps))}. It must be one folder that all of them share."
         )
     if found is None:
         return None
@@ -319,8 +317,7 @@ class _Run(keras.callbacks.Callback):
         self.devices.gather(self.step)  # nobody leaves while the chief is writing
         raise Stopped(
             f"Stopped by {self.asked_by} after step {self.step} of {self.config.total_steps}. The "
-            f"state is saved in "
-            f"{self.checkpoints.path(self.step)}: run the same command to go on."
+            f"state is saved in {self.checkpoints.path(self.step)}: run the same command to go on."
         )
 
     def _is_stopping(self) -> bool:
@@ -361,9 +358,8 @@ class _Run(keras.callbacks.Callback):
         if self._start == 0 and self._examples == 0:
             raise ValueError(
                 f"No image of the {self.step} batches of this run could be read: nothing was "
-                f"learned, and no model is "
-                "written. Check the files that are named in unreadable_train.txt, in the folder of "
-                "the run."
+                "learned, and no model is written. Check the files that are named in "
+                "unreadable_train.txt, in the folder of the run."
             )
         if not keras.ops.convert_to_numpy(self.learner.optimizer.iterations):
             self._diverge("the gradient of every step overflowed, so no weight was ever updated")
@@ -373,8 +369,7 @@ class _Run(keras.callbacks.Callback):
         last_good = self.checkpoints.path(steps[-1]) if steps else "none yet"
         raise Diverged(
             f"Step {self.step}: {what}. Last good checkpoint: {last_good}. A lower learning rate, "
-            f"a longer warm-up or "
-            "clipping may help; the same command would do the same again."
+            "a longer warm-up or clipping may help; the same command would do the same again."
         )
 
     def _write_window(self) -> None:
@@ -399,8 +394,7 @@ class _Run(keras.callbacks.Callback):
         except OSError as error:
             raise OSError(
                 f"Step {self.step}: the metrics could not be written: {error}. {self.kept()} Make "
-                f"room, and run the "
-                "same command."
+                "room, and run the same command."
             ) from error
 
     def kept(self) -> str:
@@ -445,8 +439,7 @@ class _Run(keras.callbacks.Callback):
         if self.metrics.get("validation/examples") == 0:
             raise ValueError(
                 "No image of the validation set could be read: there is nothing to measure. Check "
-                "the files that are "
-                "named in unreadable_test.txt, in the folder of the run."
+                "the files that are named in unreadable_test.txt, in the folder of the run."
             )
         if wrong := [
             f"{name} is {value}" for name, value in self.metrics.items() if not np.isfinite(value)

@@ -123,7 +123,7 @@ def default_head_bias(loss: Loss, num_classes: int) -> float:
     With a kernel of zeros, every class then has a probability of 1 / (Y + 1). From 0 it would be
     1/2, and the first thousands of steps would go into saying no to all classes. The authors'
     constants are this number rounded: -10 for the 21,843 classes of ImageNet-21k, -6.9 for the 1000
-        of ImageNet.
+    of ImageNet.
 
     Raises:
         ValueError: If there is no such loss, or no class.
@@ -151,10 +151,9 @@ def _targets(labels: Any, logits: Any) -> Any:
     if len(labels.shape) != 2 or labels.shape[-1] != num_classes:
         raise ValueError(
             f"`labels` must be integers of shape (B,) or targets of shape (B, {num_classes}). "
-            f"Received: "
-            f"labels of shape {tuple(labels.shape)}, "
-            f"{keras.backend.standardize_dtype(labels.dtype)}, and logits of "
-            f"shape {tuple(logits.shape)}."
+            f"Received: labels of shape {tuple(labels.shape)}, "
+            f"{keras.backend.standardize_dtype(labels.dtype)}, and logits of shape "
+            f"{tuple(logits.shape)}."
         )
     return ops.cast(labels, "float32")
 

@@ -2,7 +2,7 @@
 corrupted, and the model says what colours were there.
 
 Labels are not used. What is learned is the trunk: fine-tuning from the checkpoint drops the mask
-    token and the head.
+token and the head.
 
 Source: arXiv:2010.11929, section 4.6 and appendix B.1.2. The authors' code was never released.
 """
@@ -142,7 +142,7 @@ def masked_patch_model(
         target: See `MaskedPatchesConfig`.
         mask: What corrupts the tokens.
         class_token: Whether the encoder has one, for the fine-tuning that follows. Default: unless
-        it is axial.
+            it is axial.
         **encoder_options: Further arguments of `keras_vit.models.vit.encode_tokens`.
 
     Returns:

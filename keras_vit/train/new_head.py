@@ -110,17 +110,15 @@ def _trunk(model: keras.Model) -> keras.Model:
     if not _has_layers_of_ours(model):
         raise ValueError(
             f"{model.name} is no model of this package, and only such models are fine-tuned here. "
-            f"Train it with "
-            "Keras's own `fit`."
+            "Train it with Keras's own `fit`."
         )
     entry = find_entry(model)
     if abs(entry.low + 1) > 0.02 or abs(entry.high - 1) > 0.02:
         raise ValueError(
             f"The first layer of {model.name} was trained on pixels from {entry.low:.3g} to "
-            f"{entry.high:.3g}, and "
-            "images are scaled to [-1, 1] here. Fine-tune it with Keras, or begin it with what "
-            "scales pixels to "
-            "[-1, 1], such as `keras.layers.Rescaling(1 / 127.5, offset=-1)`."
+            f"{entry.high:.3g}, and images are scaled to [-1, 1] here. Fine-tune it with Keras, or "
+            "begin it with what scales pixels to [-1, 1], such as `keras.layers.Rescaling(1 / "
+            "127.5, offset=-1)`."
         )
     inner = entry.model
     names = [layer.name for layer in inner.layers]
@@ -178,8 +176,8 @@ def _at_size(
 
 
 def weights_sha256(model: keras.Model) -> str:
-    """Returns the beginning of a hash of all weights in front of the head, which is the last
-    layer.
+    """Returns the beginning of a hash of all weights in front of the head, which is
+    the last layer.
     """
     digest = hashlib.sha256()
     for name, array in sorted(state(model.layers[:-1]).items()):

@@ -6,7 +6,7 @@ belong to the training step, because Keras clips each replica's gradient before 
 paper clips the sum.
 
 Source: arXiv:2010.11929, tables 3 and 4; decoupled decay arXiv:1711.05101; layer-wise rates
-arXiv:2106.08254 (BEiT); Muon arXiv:2502.16982.
+    arXiv:2106.08254 (BEiT); Muon arXiv:2502.16982.
 """
 
 import re
@@ -60,9 +60,8 @@ class OptimizerConfig:
             none.
         layer_decay: Factor on the learning rate from each layer to the one below; None for none.
         frozen: Regular expressions; variables whose names contain a match do not move. Names are
-            those
-            of checkpoints: "embedding/kernel", "encoderblock_3/attention/query/kernel",
-                "head/bias".
+            those of checkpoints: "embedding/kernel", "encoderblock_3/attention/query/kernel",
+            "head/bias".
         options: Further arguments of the optimizer, such as `beta_2` or `momentum`; none of
             `REPLACED_OPTIONS`.
     """
@@ -179,7 +178,7 @@ class Averages(keras.optimizers.Optimizer):
     weights.
 
     So it is updated as any optimizer updates its variables: on each replica its own copy, nothing
-        sent.
+    sent.
 
     Args:
         momentum: Share of the old average that each step keeps; 0.9999 in the paper's table 2. The
@@ -283,8 +282,7 @@ class ParameterGroups(keras.optimizers.Optimizer):
         if len(gradients) != len(self._trainable_variables):
             raise ValueError(
                 f"This optimizer was built for {len(self._trainable_variables)} variables. "
-                f"Received "
-                f"{len(gradients)} gradients. Freeze before the optimizer is built."
+                f"Received {len(gradients)} gradients. Freeze before the optimizer is built."
             )
         for name, indices in self._members.items():
             yield (
@@ -315,8 +313,8 @@ class ParameterGroups(keras.optimizers.Optimizer):
         self.finite_steps.assign(ops.where(grown, 0, steps))
 
     def finalize_variable_values(self, var_list: list) -> None:
-        """Leaves the weights alone: Keras would end `fit` by overwriting them with their
-        averages.
+        """Leaves the weights alone: Keras would end `fit` by overwriting them
+        with their averages.
         """
 
     def learning_rates(self, step: int) -> dict[str, float]:

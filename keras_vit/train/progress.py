@@ -100,9 +100,8 @@ class SilenceAlarm:
             if not self._heard.wait(self._seconds):
                 self._say(
                     f"No step has ended for {self._seconds:.0f} s. If another worker of this run "
-                    f"has died, end this "
-                    "process too, and start the same command on all of them: it goes on from the "
-                    "last checkpoint."
+                    "has died, end this process too, and start the same command on all of them: it "
+                    "goes on from the last checkpoint."
                 )
                 self._heard.wait()
             self._heard.clear()

@@ -86,8 +86,7 @@ def recipe_words(arg: str, valid: Mapping[str, Sequence[str]]) -> dict[str, str]
         lines = "\n".join(f"  {kind}: {', '.join(choices)}" for kind, choices in valid.items())
         raise ValueError(
             "This recipe takes words separated by commas, at most one from each line below, or "
-            "nothing after the "
-            f"colon. Received: {arg!r}.\n{lines}"
+            f"nothing after the colon. Received: {arg!r}.\n{lines}"
         )
     return {kind: "".join(chosen) for kind, chosen in found.items()}
 

@@ -6,7 +6,7 @@ has a rate of 0 and the last update of a run is `total_steps - 1`. That is how t
 counts too.
 
 Source: vision_transformer@c6de1e5 utils.py ("linear", "cosine"); big_vision@0127fb6 utils.py and
-arXiv:2106.04560 ("rsqrt", cool-down); big_transfer@140de6e bit_hyperrule.py ("staircase").
+    arXiv:2106.04560 ("rsqrt", cool-down); big_transfer@140de6e bit_hyperrule.py ("staircase").
 """
 
 import math
@@ -207,7 +207,7 @@ class BitHyperRule:
     "staircase".
 
     The rest of the rule is the same for all: SGD with momentum 0.9, base rate 0.003, batches of
-        512, no weight decay.
+    512, no weight decay.
     """
 
     total_steps: int

@@ -72,8 +72,8 @@ def _apply(
 
 
 def _update(strategy: tf.distribute.Strategy, optimizer: Any, gradients: Sequence) -> tf.Tensor:
-    """What Keras's `apply` does, but for the reduction: that was done, and Keras would do it
-    again.
+    """What Keras's `apply` does, but for the reduction: that was done, and Keras would
+    do it again.
     """
     for rule, variables, new in optimizer.parts(gradients):
         rate = tf.convert_to_tensor(rule.learning_rate)

@@ -74,10 +74,9 @@ def check_folder(workdir: Path, config: Any, data: Sequence[Source | None] = ())
     if data and theirs.get("data_sha256") != data_sha256(data):
         names = " and ".join(part.name for part in data if part is not None)
         raise ValueError(
-            f"The data have changed since the run in {workdir} was begun: {names}. "
-            "Images were added, removed or replaced, or copied without their times of change. "
-            "Restore them, or choose "
-            "another folder for the run."
+            f"The data have changed since the run in {workdir} was begun: {names}. Images were "
+            "added, removed or replaced, or copied without their times of change. Restore them, or "
+            "choose another folder for the run."
         )
     return True
 

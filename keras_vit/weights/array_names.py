@@ -1,9 +1,8 @@
 """Which arrays a checkpoint of a model holds, by canonical name.
 
 What lives here: names, written out from the sources of the witness and from nothing that the models
-    are built of. What
-does not: shapes (`witness.py` checks those that would go unnoticed) and the translation of names
-    (`variables.py`).
+are built of. What does not: shapes (`witness.py` checks those that would go unnoticed) and the
+translation of names (`variables.py`).
 """
 
 import re

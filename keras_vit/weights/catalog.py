@@ -331,8 +331,8 @@ def _row(
 
 
 def _size(listed: str | None) -> tuple[int | None, int]:
-    """Return bytes and their tolerance: one unit of the last digit, because the listing is
-    rounded.
+    """Return bytes and their tolerance: one unit of the last digit, because the
+    listing is rounded.
     """
     if listed is None:
         return None, 0
@@ -462,8 +462,8 @@ def _parse_augreg(name: str) -> CatalogRow:
 
 
 def _match(text: str, fields: dict[str, str], name: str) -> dict[str, str]:
-    """Split at the dashes and match field by field; one error names every field that did not
-    parse.
+    """Split at the dashes and match field by field; one error names every field that
+    did not parse.
     """
     words = text.split("-")
     pairs = zip(fields.items(), words, strict=False)

@@ -1,14 +1,13 @@
 """Foreign vocabularies ↔ canonical names: tables, read in both directions.
 
 What lives here: the tables, in which `{}` stands for the number of a block, and what must be found
-    out to read them.
-What does not: Google's own spellings (`layouts.py`), ours (`variables.py`), files (`files.py`),
-models (`restore.py`). Nothing is modified in place. Transposed, split and reshaped arrays are
-views, so they need not be contiguous in memory; only the fused arrays of timm are copied, when they
-are written.
+out to read them. What does not: Google's own spellings (`layouts.py`), ours (`variables.py`), files
+(`files.py`), models (`restore.py`). Nothing is modified in place. Transposed, split and reshaped
+arrays are views, so they need not be contiguous in memory; only the fused arrays of timm are
+copied, when they are written.
 
 Source: timm 1.0.31 `vision_transformer.py`, `vision_transformer_hybrid.py`, `resnetv2.py`,
-`layers/attention_pool.py`; transformers 5.23.0 `models/vit/modeling_vit.py`.
+    `layers/attention_pool.py`; transformers 5.23.0 `models/vit/modeling_vit.py`.
 """
 
 import math
@@ -185,10 +184,9 @@ def to_canonical(
 def from_canonical(arrays: Mapping[str, np.ndarray], dialect: Dialect) -> dict[str, np.ndarray]:
     """Spells canonical arrays in a dialect: the inverse of `to_canonical`.
 
-    A ViT that averages its tokens is timm's with
-    `global_pool="avg", class_token=False, fc_norm=False`.
-    Hugging Face gets its classic names: a ViTForImageClassification if there is a head, else a
-        ViTModel.
+    A ViT that averages its tokens is timm's with `global_pool="avg", class_token=False,
+    fc_norm=False`. Hugging Face gets its classic names: a ViTForImageClassification if there is a
+    head, else a ViTModel.
 
     Raises:
         ValueError: If the dialect cannot express an array; it says which dialects can.
@@ -356,7 +354,7 @@ def _find_num_heads(arrays: Mapping[str, np.ndarray], num_heads: int | None) -> 
         raise ValueError(
             "The head count is not in the file, and the table of models has "
             f"{'none' if not heads else sorted(heads)} for width={width}, depth={depth}. Pass "
-            f"`num_heads`."
+            "`num_heads`."
         )
     return heads.pop()
 
@@ -384,8 +382,8 @@ def _with_class_row(
     if patches is None and may_lack_row and prefix and math.isqrt(rows) ** 2 == rows:
         raise ValueError(
             f"It is not clear whether the {rows} rows of pos_embed are a square grid, or one row "
-            f"for the class token "
-            f"and a grid of {rows - 1}. Pass `grid`, the (rows, columns) of the position table."
+            f"for the class token and a grid of {rows - 1}. Pass `grid`, the (rows, columns) of "
+            "the position table."
         )
     if patches in (None, rows - prefix):
         return arrays

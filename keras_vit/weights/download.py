@@ -296,8 +296,8 @@ def _advice(url: str, target: Path, row: CatalogRow | None) -> str:
     offline = Path(directory) / (row.file if row else _sub_path(url))
     return (
         f"To go on without the network: fetch {without_secrets(url)} on another machine and put it "
-        f"at '{target}', "
-        f"or at '{offline}' with the environment variable KERAS_VIT_WEIGHTS set to {directory}."
+        f"at '{target}', or at '{offline}' with the environment variable KERAS_VIT_WEIGHTS set to "
+        f"{directory}."
     )
 
 

@@ -1,8 +1,7 @@
 """Arrays of a file before they are read: what each claims to be, and how to read it.
 
 What lives here: the checks that need no data, the reading itself, and the checks of the data; the
-    same for all kinds of
-file. What does not: the kinds (`npz.py`, `tensors.py`, `keras_h5.py`).
+same for all kinds of file. What does not: the kinds (`npz.py`, `tensors.py`, `keras_h5.py`).
 """
 
 import math
@@ -52,8 +51,8 @@ def stand_ins(entries: Iterable[Entry]) -> dict[str, np.ndarray]:
 
 
 def check(path: str | os.PathLike, entries: Collection[Entry]) -> None:
-    """Refuses arrays that are no numbers, names that come twice, and shapes that no array can
-    have.
+    """Refuses arrays that are no numbers, names that come twice, and shapes that no
+    array can have.
     """
     if not entries:
         raise bad(path, "it holds no arrays")

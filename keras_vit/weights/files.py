@@ -121,7 +121,7 @@ def write_npz(path: _PathLike, arrays: _Arrays, metadata: _Metadata | None = Non
     bytes.
 
     The file appears whole or not at all: an older file of that name stays until the new one is
-        complete.
+    complete.
 
     Args:
         arrays: Name to array of numbers; the order is kept.

@@ -72,8 +72,7 @@ def canonical(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     Wrappers (`opt/target/`, `params/`, `params/img/`) are taken off, and what lies beside them is
     dropped: optimiser slots, timers, a text tower. Stacked blocks are split. A position table at
     the root has no row for the class token, so a zero row is put before it where there is such a
-    token.
-    A name that no rule knows passes unchanged: who restores reports it.
+    token. A name that no rule knows passes unchanged: who restores reports it.
 
     Args:
         arrays: The arrays of a file under the names of the file.
@@ -125,8 +124,8 @@ def published(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def is_google(arrays: Iterable[str]) -> bool:
-    """Whether the names are those of a Google layout, of whatever age and under whatever
-    wrapper.
+    """Whether the names are those of a Google layout, of whatever age and
+    under whatever wrapper.
     """
     return any(_GOOGLE.fullmatch(name) for name in arrays)
 
@@ -233,8 +232,7 @@ def _check_counters(arrays: Iterable[str]) -> None:
     if mixed:
         raise ValueError(
             f"A block counts its modules in two ways at once: {listed(mixed)}. Expected either the "
-            f"names before "
-            f"linen ({', '.join(_PRE_LINEN)}) or those of linen ({', '.join(_LINEN)})."
+            f"names before linen ({', '.join(_PRE_LINEN)}) or those of linen ({', '.join(_LINEN)})."
         )
 
 

@@ -1,8 +1,7 @@
 """Metadata of a checkpoint: the numbers that travel with its arrays, and the one check of them.
 
 What lives here: which keys there are, what each may be, and the `config.json` of Hugging Face in
-    these terms. What does
-not: where a kind of file keeps them (`npz.py`, `tensors.py`, `keras_h5.py`).
+these terms. What does not: where a kind of file keeps them (`npz.py`, `tensors.py`, `keras_h5.py`).
 
 A key that is not in the table belongs to somebody else and passes unchanged.
 """

@@ -90,8 +90,8 @@ def read(path: str | os.PathLike, parameters: int | None = None) -> ModelFile:
 
 
 def num_heads(arrays: Mapping[str, np.ndarray]) -> int | None:
-    """Returns the head count of our arrays by their width: all models of one width have the
-    same.
+    """Returns the head count of our arrays by their width: all models of one width
+    have the same.
     """
     if "encoder_norm/gamma" not in arrays:
         return None

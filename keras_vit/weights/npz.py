@@ -1,12 +1,12 @@
 """The npz format: a zip archive of `.npy` files to entries and back. Nothing is ever unpickled.
 
 Metadata is JSON in the comment of the archive, which NumPy ignores. The comment is at the very end
-of the file and
-zip has no checksum of it, so each member carries one in a comment of its own: a comment that was
-cut off or damaged is noticed. Files from before this, and foreign comments, have no such mark.
+of the file and zip has no checksum of it, so each member carries one in a comment of its own: a
+comment that was cut off or damaged is noticed. Files from before this, and foreign comments, have
+no such mark.
 
 Sources: numpy.lib.format; PKWARE's APPNOTE 4.3.7 (local headers), 4.3.12 (the directory) and 4.3.16
-    (the end).
+(the end).
 """
 
 import json

@@ -2,10 +2,9 @@
 directions.
 
 What lives here: rows become rules, rules turn a dictionary of arrays into another, and heads are
-    split and merged. What
-does not: any name of any vocabulary. In a table `{}` stands for the number of a block, stage or
-unit. A name that no rule knows passes unchanged, and two arrays never end up under one name in
-silence.
+split and merged. What does not: any name of any vocabulary. In a table `{}` stands for the number
+of a block, stage or unit. A name that no rule knows passes unchanged, and two arrays never end up
+under one name in silence.
 """
 
 import re

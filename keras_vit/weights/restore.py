@@ -63,8 +63,8 @@ def restore(
     Args:
         layers: The layers of a built model.
         arrays: {our name: array}.
-        skip: Regular expressions of names, matched whole, that may be absent on either side and
-            are not assigned, such as `("predictions/.*", "pre_logits/.*")`.
+        skip: Regular expressions of names, matched whole, that may be absent on either side and are
+            not assigned, such as `("predictions/.*", "pre_logits/.*")`.
         positions: How a position table of another size is fitted.
         origin: What the error messages call the source of the arrays, as text.
 
@@ -191,8 +191,7 @@ def _hints(missing: list[str], unexpected: list[str], shapes: Mapping[str, tuple
     if len(set(channels)) == 2:
         hints.append(
             f"The checkpoint is for images of {channels[1]} channels, and only those of 3 are made "
-            f"to fit others: pass "
-            f"`input_shape=(height, width, {channels[1]})`."
+            f"to fit others: pass `input_shape=(height, width, {channels[1]})`."
         )
     halves = [
         any(re.search(r"/(row|column)/", name) for name in names) for names in (missing, unexpected)
@@ -287,8 +286,7 @@ def _stored_grid(
     if fits and square != model_grid:
         raise ValueError(
             f"{name} may be {_of(square)} or, as the model, {_of(model_grid)}, and the file does "
-            f"not say. Pass "
-            f"`checkpoint_grid={square}` or `checkpoint_grid={model_grid}`."
+            f"not say. Pass `checkpoint_grid={square}` or `checkpoint_grid={model_grid}`."
         )
     return square
 

@@ -107,8 +107,8 @@ def _layout_of(path: Path) -> Layout:
     if path.suffix not in layouts:
         raise ValueError(
             f"Cannot tell the layout from the name {path.name!r}. Use *.npz (Google), "
-            f"*.safetensors (timm) or a folder "
-            "(Hugging Face), or pass `layout`. For Keras's own format call `model.save_weights`."
+            "*.safetensors (timm) or a folder (Hugging Face), or pass `layout`. For Keras's own "
+            "format call `model.save_weights`."
         )
     return layouts[path.suffix]
 

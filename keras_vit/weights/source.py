@@ -116,9 +116,8 @@ def find(model: str, weights: str | os.PathLike, parameters: int | None = None) 
         no_file = weights.endswith(_READABLE) or os.sep in weights
         raise ValueError(
             "The `weights` argument should be either `None` (random initialization), `imagenet` "
-            "(pre-training on "
-            "ImageNet), a tag of the catalog, a URL, or the path to the weights file to be loaded. "
-            " Received: "
+            "(pre-training on ImageNet), a tag of the catalog, a URL, or the path to the weights "
+            "file to be loaded.  Received: "
             f"weights={weights}" + (" (there is no such file)" if no_file else "") + f"\n{error}"
         ) from None
 
@@ -146,8 +145,7 @@ def _describe(source: WeightsSource, found: model_file.ModelFile) -> Pretrained:
     if found.dialect == "keras" and "gelu" not in metadata and "encoder_norm/gamma" in arrays:
         logging.warning(
             "%s does not record its form of GELU, its epsilons and its grid, as files of older "
-            "versions: taken are the "
-            "published ones, and a square. Save it again.",
+            "versions: taken are the published ones, and a square. Save it again.",
             origin_of(source),
         )
     size = metadata.get("image_size")
@@ -211,9 +209,8 @@ def check_heads(pretrained: Pretrained, model: str, num_heads: int) -> None:
     if pretrained.num_heads not in (None, num_heads):
         raise ValueError(
             f"{pretrained.origin} was trained with {pretrained.num_heads} attention heads, and "
-            f"{model} has "
-            f"{num_heads}: the same arrays would compute something else. Take the model that it "
-            f"was made for."
+            f"{model} has {num_heads}: the same arrays would compute something else. Take the "
+            "model that it was made for."
         )
 
 
@@ -239,9 +236,8 @@ def check_grid(
     if pretrained.grid != expected and (stored == needed or stored * _LARGEST_ZOOM < needed):
         raise ValueError(
             f"{pretrained.origin} says that its images of {pretrained.image_size} pixels, which "
-            f"have {expected} "
-            f"patches, are of a grid of {pretrained.grid}. Correct its metadata, or export it "
-            f"again."
+            f"have {expected} patches, are of a grid of {pretrained.grid}. Correct its metadata, "
+            "or export it again."
         )
 
 

@@ -1,8 +1,8 @@
 """The safetensors format: a file of tensors to entries and back.
 
 Metadata is in the header's `__metadata__`, each value as JSON. The format has no checksum, so files
-that are written
-here carry one of their own: of each array's name, type, shape and bytes, and of all metadata.
+that are written here carry one of their own: of each array's name, type, shape and bytes, and of
+all metadata.
 
 Source: the safetensors specification.
 """

@@ -1,16 +1,14 @@
 """The forward pass of every published model in plain NumPy, straight from a checkpoint's arrays.
 
 This is the second opinion behind `python -m keras_vit verify`: it shares no code with the Keras
-models, imports no
-framework, and is meant to be checked by reading. Names are canonical: those of the current Google
-linen code (`layouts.py` brings other spellings to that form). Everything is float32. Constants come
-from the variant, sizes
-from the arrays. Nothing is resized: the position tables must fit the images as they are. Left out:
-fixed, two-dimensional and per-block position embeddings, which no published checkpoint of these
-families holds.
+models, imports no framework, and is meant to be checked by reading. Names are canonical: those of
+the current Google linen code (`layouts.py` brings other spellings to that form). Everything is
+float32. Constants come from the variant, sizes from the arrays. Nothing is resized: the position
+tables must fit the images as they are. Left out: fixed, two-dimensional and per-block position
+embeddings, which no published checkpoint of these families holds.
 
 Letters: B batch, H W image or map, C channels, N tokens, D width, A heads, K head size, F MLP
-    width, Y classes.
+width, Y classes.
 
 Sources: arXiv:2010.11929 (ViT), equations 1-8, D.4, D.6; arXiv:1912.11370 (BiT), section 3.3;
 google-research/vision_transformer, models_vit.py and models_resnet.py; google-research/big_vision,
@@ -63,8 +61,8 @@ def forward(
 
     Returns:
         ViT: a stem's "root", "block1", ...; "embedding" (B, N, D); "posembed_input" and
-        "encoderblock_0", ... (B, prefix + N, D); "encoder_norm"; "map_head" (B, D) if pooled by
-        attention; "pre_logits", "logits" (B, Y).
+            "encoderblock_0", ... (B, prefix + N, D); "encoder_norm"; "map_head" (B, D) if pooled by
+            attention; "pre_logits", "logits" (B, Y).
         ResNet: "root", "block1", ...; "norm_pre_head" if pre-activation; "pre_logits" (pooled);
             "logits".
 
@@ -243,8 +241,8 @@ def dense(x: np.ndarray, p: Arrays) -> np.ndarray:
 
 
 def layer_norm(x: np.ndarray, p: Arrays, epsilon: float) -> np.ndarray:
-    """Mean 0 and variance 1 over the last axis, then scale and bias (arXiv:1607.06450, equation
-    4).
+    """Mean 0 and variance 1 over the last axis, then scale and bias
+    (arXiv:1607.06450, equation 4).
     """
     return _normalize(x, axis=-1, epsilon=epsilon) * p["scale"] + p["bias"]
 
@@ -256,8 +254,8 @@ def softmax(scores: np.ndarray) -> np.ndarray:
 
 
 def gelu(x: np.ndarray, form: str) -> np.ndarray:
-    """GELU (arXiv:1606.08415, section 2): the tanh form is JAX's default, the exact one
-    PyTorch's.
+    """GELU (arXiv:1606.08415, section 2): the tanh form is JAX's default, the
+    exact one PyTorch's.
     """
     if form == "tanh":
         return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)))

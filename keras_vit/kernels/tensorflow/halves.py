@@ -2,9 +2,8 @@
 gradient.
 
 Kept are the input of each half, queries, keys, values, what the heads give, and the hidden layer
-before GELU.
-Normalized tokens, probabilities and GELU are computed again on the way back: they are cheap beside
-the products. `keras_vit.train.remat` keeps less still, for a third more compute.
+before GELU. Normalized tokens, probabilities and GELU are computed again on the way back: they are
+cheap beside the products. `keras_vit.train.remat` keeps less still, for a third more compute.
 """
 
 from typing import Any

@@ -2,9 +2,8 @@
 anyway.
 
 Each computes again on the way back what lies before its product: a layer normalization, GELU, the
-    probabilities of an
-attention. All three are cheap beside the product. Weights may be wider than tokens: they are cast
-    for each product.
+probabilities of an attention. All three are cheap beside the product. Weights may be wider than
+tokens: they are cast for each product.
 """
 
 from collections.abc import Iterator, Sequence
