@@ -49,7 +49,8 @@ class Checkpoint:
 def state_of(learner: Learner, model: keras.Model) -> State:
     """Returns all that a run needs to go on: weights, optimizer, averages, seeds."""
     return {
-        name: keras.ops.convert_to_numpy(v.value) for name, v in _variables(learner, model).items()
+        name: keras.ops.convert_to_numpy(v.value)
+        for name, v in _name_variables(learner, model).items()
     }
 
 
@@ -59,7 +60,7 @@ def restore_state(learner: Learner, model: keras.Model, state: State) -> None:
     Raises:
         ValueError: If names or shapes differ.
     """
-    variables = _variables(learner, model)
+    variables = _name_variables(learner, model)
     shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
     stored = {name: array.shape for name, array in state.items()}
     if shapes != stored:
@@ -75,15 +76,15 @@ def restore_state(learner: Learner, model: keras.Model, state: State) -> None:
         variable.assign(state[name])
 
 
-def not_finite(learner: Learner, model: keras.Model) -> list[str]:
+def find_not_finite(learner: Learner, model: keras.Model) -> list[str]:
     """Returns the names of the variables in which there is NaN or infinity."""
-    named = _variables(learner, model).items()
-    return _not_finite(
+    named = _name_variables(learner, model).items()
+    return _find_not_finite(
         (name, keras.ops.convert_to_numpy(variable.value)) for name, variable in named
     )
 
 
-def _not_finite(arrays: Iterable[tuple[str, np.ndarray]]) -> list[str]:
+def _find_not_finite(arrays: Iterable[tuple[str, np.ndarray]]) -> list[str]:
     return [name for name, array in arrays if not np.isfinite(array).all()]
 
 
@@ -99,7 +100,7 @@ def state_sha256(state: State) -> str:
     return digest.hexdigest()
 
 
-def _variables(learner: Learner, model: keras.Model) -> dict[str, keras.Variable]:
+def _name_variables(learner: Learner, model: keras.Model) -> dict[str, keras.Variable]:
     # Seeds and optimizer variables are numbered: Keras numbers their names anew in every process.
     named = {
         f"weights/{name}": variable for name, variable in named_variables(model.layers).items()
@@ -161,7 +162,7 @@ class Checkpoints:
                 written.
             OSError: If the disk is full or not writable; older checkpoints are untouched.
         """
-        wrong = _not_finite(
+        wrong = _find_not_finite(
             [*state.items(), *((name, np.array(value)) for name, value in (metrics or {}).items())]
         )
         if wrong:
@@ -240,7 +241,7 @@ class Checkpoints:
                 state = {name: archive[name] for name in archive.files}
         except (EOFError, KeyError, TypeError, zipfile.BadZipFile) as error:
             raise ValueError(f"state.npz is not an archive of arrays: {error}") from error
-        if wrong := _not_finite(state.items()):
+        if wrong := _find_not_finite(state.items()):
             raise ValueError(f"there is NaN or infinity in {', '.join(wrong[:3])}")
         return Checkpoint(step=step, state=state, metrics=facts["metrics"], window=facts["window"])
 

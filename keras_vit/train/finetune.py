@@ -25,7 +25,7 @@ from keras_vit.pixels import declare, describe_pixels
 from keras_vit.train.config import DataConfig, RunConfig, row_of
 from keras_vit.train.handover import Handover, Order
 from keras_vit.train.loop import LoopConfig
-from keras_vit.train.new_head import on_trunk, weights_sha256, with_new_head
+from keras_vit.train.new_head import build_on_trunk, copy_with_new_head, weights_sha256
 from keras_vit.train.optimizers import OptimizerConfig
 from keras_vit.train.run import Procedure, run
 from keras_vit.train.schedules import bit_hyperrule
@@ -151,9 +151,9 @@ def finetune(
     Source: arXiv:2010.11929, table 4 and B.1.1; number of steps: arXiv:1912.11370, section 3.3.
     """
     check_can_draw()
-    start = _start(model, weights, image_size, pixels)
-    training, measured, words = _data(data, validation)
-    settings = _settings(training, start, steps, batch_size, learning_rate, seed)
+    start = _find_start(model, weights, image_size, pixels)
+    training, measured, words = _load_data(data, validation)
+    settings = _make_settings(training, start, steps, batch_size, learning_rate, seed)
     config = TransferConfig(
         run=settings,
         model=start.name,
@@ -190,8 +190,8 @@ def finetune(
             f"{folder} holds this run, and it is finished. To run it again, name another folder.",
             flush=True,
         )
-        return _result(folder, training)
-    plan = _plan(config, start, training, measured, data)
+        return _load_result(folder, training)
+    plan = _describe_plan(config, start, training, measured, data)
     print(plan, flush=True)
     procedure = Procedure(
         title=f"{start.name} fine-tuned on {_short_name(training)}",
@@ -201,7 +201,7 @@ def finetune(
         command=order.command(),
     )
     run(config, folder, procedure, data=(training, measured))
-    return _result(folder, training)
+    return _load_result(folder, training)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,7 +220,7 @@ class _Start:
         return self.source is not None and is_file(self.source)
 
 
-def _start(
+def _find_start(
     model: str | keras.Model,
     weights: str | os.PathLike | None,
     image_size: int | None,
@@ -233,7 +233,7 @@ def _start(
             raise ValueError(
                 f"{model} takes pixels from -1 to 1: leave out `pixels`. Received: {pixels!r}."
             )
-        return _start_by_name(os.fspath(model), weights, image_size)
+        return _find_start_by_name(os.fspath(model), weights, image_size)
     if weights != "imagenet21k":
         raise ValueError(
             "A model that is given brings its weights: leave out `weights`, or pass the model's "
@@ -252,7 +252,7 @@ def _start(
     size = image_size or height or _PAPER_SIZE
     if path is not None:
         print(describe_pixels(given, (height or size, width or size)), flush=True)
-    copy = with_new_head(given, size, 2)
+    copy = copy_with_new_head(given, size, 2)
     check_can_save(copy)
     return _Start(
         name=given.name,
@@ -260,11 +260,13 @@ def _start(
         weights=f"{'in memory' if path is None else path}, sha256 {weights_sha256(copy)}",
         image_size=size,
         parameters=given.count_params(),
-        build=lambda num_classes: with_new_head(given, size, num_classes),
+        build=lambda num_classes: copy_with_new_head(given, size, num_classes),
     )
 
 
-def _start_by_name(model: str, weights: str | os.PathLike | None, image_size: int | None) -> _Start:
+def _find_start_by_name(
+    model: str, weights: str | os.PathLike | None, image_size: int | None
+) -> _Start:
     row, options, trained_size = row_of(model, {}), {}, None
     if weights is not None:
         weights = os.fspath(weights)
@@ -283,7 +285,7 @@ def _start_by_name(model: str, weights: str | os.PathLike | None, image_size: in
                 and "class_token/cls" not in pretrained.arrays
             ):
                 options["classifier"] = "map" if "map_head/probe" in pretrained.arrays else "gap"
-    size = image_size or _default_size(
+    size = image_size or _choose_size(
         row, _PAPER_SIZE if weights is not None else _PRETRAINED_SIZE, trained_size
     )
     return _Start(
@@ -293,11 +295,11 @@ def _start_by_name(model: str, weights: str | os.PathLike | None, image_size: in
         image_size=size,
         # refuses a size that patches do not tile
         parameters=cost.parameters(row, image_size=(size, size)),
-        build=lambda num_classes: on_trunk(row, weights, size, num_classes, **options),
+        build=lambda num_classes: build_on_trunk(row, weights, size, num_classes, **options),
     )
 
 
-def _default_size(row: Any, size: int, trained_size: int | None) -> int:
+def _choose_size(row: Any, size: int, trained_size: int | None) -> int:
     """That of the weights, or the usual one; of patches that do not tile it, as many as fit in."""
     if trained_size not in (None, _PRETRAINED_SIZE):
         return trained_size
@@ -306,7 +308,7 @@ def _default_size(row: Any, size: int, trained_size: int | None) -> int:
     )
 
 
-def _data(
+def _load_data(
     data: str | os.PathLike | Source, validation: str | os.PathLike | Source | None
 ) -> tuple[Source, Source, str]:
     """What to learn from, what to measure on, and the second in words."""
@@ -329,7 +331,7 @@ def _data(
     return training, test, f"{test.num_examples:,} of {test.name}"
 
 
-def _settings(
+def _make_settings(
     training: Source,
     start: _Start,
     steps: int | None,
@@ -377,7 +379,7 @@ def _settings(
     )
 
 
-def _plan(
+def _describe_plan(
     config: TransferConfig, start: _Start, training: Source, measured: Source, data: Any
 ) -> str:
     """What is going to be done, in one paragraph."""
@@ -407,14 +409,14 @@ def _plan(
         )
     if not has_accelerator():
         sentences.append("There is no accelerator here: the bar will show how long it takes.")
-    sentences.append(_unmeasured(training, measured))
+    sentences.append(_describe_unmeasured(training, measured))
     sentences.append(group_by_reason(dict.fromkeys((*training.left_out, *measured.left_out))))
     return textwrap.fill(
         " ".join(filter(None, sentences)), 100, break_long_words=False, break_on_hyphens=False
     )
 
 
-def _unmeasured(training: Source, measured: Source) -> str:
+def _describe_unmeasured(training: Source, measured: Source) -> str:
     """What is learned without a number that says how well, in words; a class with a single photo,
     for one.
     """
@@ -435,7 +437,7 @@ def _short_name(training: Source) -> str:
     return path.parent.name if path.name.lower() in folders.TRAINING else path.name
 
 
-def _result(folder: Path, training: Source) -> Finetuned:
+def _load_result(folder: Path, training: Source) -> Finetuned:
     results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     return Finetuned(
         model=keras.models.load_model(folder / "model.keras"),

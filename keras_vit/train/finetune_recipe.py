@@ -14,7 +14,7 @@ from keras_vit.keras_file import is_file, load
 from keras_vit.pixels import describe_pixels
 from keras_vit.train.config import RunConfig, row_of
 from keras_vit.train.losses import default_head_bias
-from keras_vit.train.new_head import on_trunk, weights_sha256, with_new_head
+from keras_vit.train.new_head import build_on_trunk, copy_with_new_head, weights_sha256
 from keras_vit.train.run import Procedure, run
 
 
@@ -79,7 +79,9 @@ def settle(config: FinetuneConfig) -> tuple[FinetuneConfig, Callable[[int], kera
 
         def build_by_name(num_classes: int) -> keras.Model:
             bias = default_head_bias(config.run.loss, num_classes)
-            return on_trunk(row, weights, size, num_classes, bias=bias, **config.model_options)
+            return build_on_trunk(
+                row, weights, size, num_classes, bias=bias, **config.model_options
+            )
 
         return config, build_by_name
     if config.run.devices.precision != "float32":
@@ -91,10 +93,10 @@ def settle(config: FinetuneConfig) -> tuple[FinetuneConfig, Callable[[int], kera
     given = load(config.model, any_size=True)
     height, width = given.input_shape[1:3]
     print(describe_pixels(given, (height or size, width or size)), flush=True)
-    digest = weights_sha256(with_new_head(given, size, 2))
+    digest = weights_sha256(copy_with_new_head(given, size, 2))
 
     def build(num_classes: int) -> keras.Model:
-        return with_new_head(
+        return copy_with_new_head(
             given, size, num_classes, bias=default_head_bias(config.run.loss, num_classes)
         )
 

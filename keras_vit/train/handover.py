@@ -126,21 +126,21 @@ class Handover:
             "## Mistakes",
             mistakes if "errors.png" in pictures else "None.",
             "## Images that could not be read",
-            _unreadable(folder),
+            _list_unreadable(folder),
             "## Use it",
-            *self._uses(),
+            *self._format_usage(),
             "## Files",
             table(["file", "what it is"], [[f"`{name}`", text] for name, text in FILES.items()]),
             "## Training",
         ]
 
-    def _uses(self) -> Sequence[str]:
+    def _format_usage(self) -> Sequence[str]:
         folder, size = self.order.folder, self.order.image_size
         saved, names, photo = (
             json.dumps(str(folder / name)) for name in ("model.keras", "classes.txt", "example.png")
         )
         return [
-            self._predict(),
+            self._format_predict_command(),
             f"""In Python:
 
 ```python
@@ -164,7 +164,7 @@ keras.models.load_model({saved}).export({json.dumps(str(folder / "saved_model" /
 ```""",
         ]
 
-    def _predict(self) -> str:
+    def _format_predict_command(self) -> str:
         command = ["python", "-m", "keras_vit", "predict", str(self.order.folder / "example.png")]
         command += [f"--model={self.order.folder / 'model.keras'}"]
         return f"On the command line:\n\n```sh\n{shlex.join(command)}\n```"
@@ -181,7 +181,7 @@ def save_model(model: keras.Model, path: Path) -> None:
         classifier.save(partial)
 
 
-def _unreadable(folder: Path) -> str:
+def _list_unreadable(folder: Path) -> str:
     records = [folder / f"unreadable_{part}.txt" for part in ("train", "test")]
     reasons = {place: reason for record in records for place, reason in read_record(record).items()}
     if not reasons:

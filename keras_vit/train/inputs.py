@@ -46,7 +46,7 @@ class Inputs:
             training_transforms(settings.data, self.image_size),
             batch_size=settings.batch_size,
             seed=settings.seed,
-            share=_share(settings.batch_size, settings.accumulation_steps, self.devices),
+            share=_make_share(settings.batch_size, settings.accumulation_steps, self.devices),
             start_step=start_step,
             total_steps=settings.loop.total_steps,
             mixup_alpha=settings.data.mixup_alpha,
@@ -61,7 +61,7 @@ class Inputs:
             self.validation,
             evaluation_transforms(self.settings.data, self.image_size),
             batch_size=batch_size,
-            share=_share(min(batch_size, self.validation.num_examples), 1, self.devices),
+            share=_make_share(min(batch_size, self.validation.num_examples), 1, self.devices),
             unreadable=self.unreadable_validation,
         )
 
@@ -89,7 +89,7 @@ def make_inputs(
 ) -> Inputs:
     """Returns the inputs of a run, which records images that cannot be read in its folder."""
 
-    def collector(source: Source, name: str) -> Unreadable:
+    def make_collector(source: Source, name: str) -> Unreadable:
         return Unreadable(source, strict=settings.data.strict, record=workdir / name)
 
     return Inputs(
@@ -98,10 +98,10 @@ def make_inputs(
         settings=settings,
         image_size=image_size,
         devices=devices,
-        unreadable=collector(training, "unreadable_train.txt"),
+        unreadable=make_collector(training, "unreadable_train.txt"),
         unreadable_validation=None
         if validation is None
-        else collector(validation, "unreadable_test.txt"),
+        else make_collector(validation, "unreadable_test.txt"),
     )
 
 
@@ -113,27 +113,29 @@ def make_sources(data: DataConfig, seed: int) -> tuple[Source, Source | None]:
             "them."
         )
     if data.held_out:
-        validation, training = _training_source(data, seed).split(data.held_out)
+        validation, training = _make_training_source(data, seed).split(data.held_out)
     else:
-        training = _training_source(data, seed)
-        validation = _validation_source(data, seed, training.class_names) if data.test else None
+        training = _make_training_source(data, seed)
+        validation = (
+            _make_validation_source(data, seed, training.class_names) if data.test else None
+        )
     if data.train_share < 1:
         training, _ = training.split(data.train_share, seed=seed)
     return training, validation
 
 
-def _training_source(data: DataConfig, seed: int) -> Source:
+def _make_training_source(data: DataConfig, seed: int) -> Source:
     if data.kind == "image_folder":
         return sources.image_folder(Path(data.name).expanduser() / data.train)
     if data.kind == "tfds":
         return sources.tfds(data.name, data.train)
     if data.kind == "digits":
         return sources.digits("train")
-    whole = _fractals(data, seed)
-    return whole.subset(np.arange(_first_unseen(data, whole))) if data.test else whole
+    whole = _make_fractals(data, seed)
+    return whole.subset(np.arange(_count_training_fractals(data, whole))) if data.test else whole
 
 
-def _validation_source(data: DataConfig, seed: int, class_names: tuple[str, ...]) -> Source:
+def _make_validation_source(data: DataConfig, seed: int, class_names: tuple[str, ...]) -> Source:
     if data.kind == "image_folder":
         folder = Path(data.name).expanduser() / data.test
         if not folder.is_dir():
@@ -146,11 +148,11 @@ def _validation_source(data: DataConfig, seed: int, class_names: tuple[str, ...]
         return sources.tfds(data.name, data.test)
     if data.kind == "digits":
         return sources.digits("test")
-    whole = _fractals(data, seed)
-    return whole.subset(np.arange(_first_unseen(data, whole), whole.num_examples))
+    whole = _make_fractals(data, seed)
+    return whole.subset(np.arange(_count_training_fractals(data, whole), whole.num_examples))
 
 
-def _fractals(data: DataConfig, seed: int) -> Source:
+def _make_fractals(data: DataConfig, seed: int) -> Source:
     return sources.fractals(
         data.num_classes,
         images_per_class=data.images_per_class,
@@ -159,7 +161,7 @@ def _fractals(data: DataConfig, seed: int) -> Source:
     )
 
 
-def _first_unseen(data: DataConfig, whole: Source) -> int:
+def _count_training_fractals(data: DataConfig, whole: Source) -> int:
     """Instances that training never sees: a tenth of what one of each class has, at most 10."""
     return whole.num_examples - data.num_classes * max(1, min(10, data.images_per_class // 10))
 
@@ -201,7 +203,7 @@ def drop_duplicates(
     return duplicates.drop_duplicates(training, report) if report.pairs else training
 
 
-def _share(batch_size: int, accumulation_steps: int, devices: Devices) -> Share:
+def _make_share(batch_size: int, accumulation_steps: int, devices: Devices) -> Share:
     return Share(
         rows=padded_rows(batch_size, devices.num_replicas * accumulation_steps),
         num_workers=devices.num_workers,

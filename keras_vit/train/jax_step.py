@@ -28,12 +28,12 @@ def train_step(learner: Any, state: tuple, data: tuple) -> tuple[dict[str, jax.A
     loss_scale = (
         1.0
         if optimizer.loss_scale is None
-        else optimizer_variables[_place(optimizer, optimizer.loss_scale)]
+        else optimizer_variables[_find_index(optimizer, optimizer.loss_scale)]
     )
-    gradients, others, (loss, hits, weight) = _accumulated(
+    gradients, others, (loss, hits, weight) = _accumulate(
         learner, trainable, others, data, loss_scale
     )
-    gradients = optimizer.without_noise(gradients)
+    gradients = optimizer.zero_noise(gradients)
     examples, weight = weight, jnp.maximum(weight, 1e-12)
     to_mean = learner.batch_rows / (weight * loss_scale)
     norm = jnp.sqrt(sum(jnp.sum(jnp.square(g.astype("float32"))) for g in gradients)) * to_mean
@@ -72,7 +72,7 @@ def test_step(learner: Any, state: tuple, data: tuple) -> tuple[dict[str, jax.Ar
     return logs, (trainable, others, new)
 
 
-def _place(optimizer: Any, variable: keras.Variable) -> int:
+def _find_index(optimizer: Any, variable: keras.Variable) -> int:
     return next(index for index, other in enumerate(optimizer.variables) if other is variable)
 
 
@@ -91,13 +91,13 @@ def _update(
     ], keep
 
 
-def _accumulated(
+def _accumulate(
     learner: Any, trainable: list, others: list, data: tuple, loss_scale: Any
 ) -> tuple[list, list, Sums]:
     """Sums over micro-batches: gradients, per row of the whole batch, and `Sums`."""
     num_micro = learner.accumulation_steps
 
-    def total(trainable: list, others: list, data: tuple) -> tuple:
+    def compute_loss(trainable: list, others: list, data: tuple) -> tuple:
         images, labels, weights = data
         outputs, others = learner.stateless_call(
             trainable, others, learner.scaled(images), training=True
@@ -107,12 +107,12 @@ def _accumulated(
         sums = (loss, jnp.sum(hits * weights), jnp.sum(weights))
         return loss * loss_scale / learner.batch_rows, (others, sums)
 
-    gradient_of = jax.value_and_grad(total, has_aux=True)
+    gradient_of = jax.value_and_grad(compute_loss, has_aux=True)
     if num_micro == 1:
         (_, (others, sums)), gradients = gradient_of(trainable, others, data)
         return gradients, others, sums
 
-    def one_more(carry: tuple, part: tuple) -> tuple:
+    def add_one(carry: tuple, part: tuple) -> tuple:
         gradients, others, sums = carry
         (_, (others, new_sums)), new = gradient_of(trainable, others, part)
         added = [old + more for old, more in zip(gradients, new, strict=True)]
@@ -125,5 +125,5 @@ def _accumulated(
     # Every num_micro-th example, so that a micro-batch lies on all devices.
     parts = jax.tree.map(lambda x: jnp.swapaxes(x.reshape(-1, num_micro, *x.shape[1:]), 0, 1), data)
     start = ([jnp.zeros_like(value) for value in trainable], others, (jnp.zeros(()),) * 3)
-    (gradients, others, sums), _ = ops.scan(one_more, start, parts)
+    (gradients, others, sums), _ = ops.scan(add_one, start, parts)
     return gradients, others, sums

@@ -59,7 +59,7 @@ class MetricsLog:
             self._events = tf.summary.create_file_writer(str(workdir / "tensorboard"))
         except (OSError, tf.errors.OpError) as error:
             reason = (
-                _reason(error)
+                _extract_reason(error)
                 if isinstance(error, tf.errors.OpError)
                 else error.strerror or str(error)
             )
@@ -93,7 +93,7 @@ class MetricsLog:
         try:
             self._add_events(step, values)
         except tf.errors.OpError as error:
-            raise OSError(f"TensorBoard's file: {_reason(error)}") from error
+            raise OSError(f"TensorBoard's file: {_extract_reason(error)}") from error
 
     def _add_rows(self, rows: bytes) -> None:
         size = os.fstat(self._rows.fileno()).st_size
@@ -142,17 +142,17 @@ def read_metrics(workdir: str | os.PathLike) -> dict[str, list[tuple[int, float]
         [(10, nan)]
     """
     curves: dict[str, dict[int, float]] = {}
-    for _, step, name, value in _rows(Path(workdir) / "metrics.csv"):
+    for _, step, name, value in _parse_rows(Path(workdir) / "metrics.csv"):
         curves.setdefault(name, {})[step] = value
     return {name: list(curve.items()) for name, curve in curves.items()}
 
 
-def _reason(error: tf.errors.OpError) -> str:
+def _extract_reason(error: tf.errors.OpError) -> str:
     """What the system said, out of the lines that TensorFlow makes of it."""
     return error.message.splitlines()[0].rpartition("; ")[2]
 
 
-def _rows(path: Path) -> Iterator[tuple[str, int, str, float]]:
+def _parse_rows(path: Path) -> Iterator[tuple[str, int, str, float]]:
     """Each whole line after the header, and what it says."""
     # A kill leaves at most one line unfinished, the last: it ends without a line break, or within a
     # character.
@@ -177,7 +177,9 @@ def _forget_rows(path: Path, last_step: int) -> None:
     """Leaves the header and the rows up to a step, in a file that is the old or the new one at any
     moment.
     """
-    kept = [line for line, step, *_ in _rows(path) if step <= last_step] if path.exists() else []
+    kept = (
+        [line for line, step, *_ in _parse_rows(path) if step <= last_step] if path.exists() else []
+    )
     with write_atomically(path) as partial:
         partial.write_text(_HEADER + "".join(kept), encoding="utf-8")
 
@@ -187,14 +189,14 @@ def _forget_events(folder: Path, last_step: int) -> None:
     for path in sorted(folder.glob("*.tfevents.*")):
         partial = folder / "partial"  # TensorBoard would read whatever has "tfevents" in its name
         with tf.io.TFRecordWriter(str(partial)) as writer:
-            for record in _whole_records(path):
+            for record in _read_whole_records(path):
                 event = tf.compat.v1.Event.FromString(record)
                 if event.step <= last_step or not event.HasField("summary"):
                     writer.write(record)
         os.replace(partial, path)
 
 
-def _whole_records(path: Path) -> Iterator[bytes]:
+def _read_whole_records(path: Path) -> Iterator[bytes]:
     try:
         yield from tf.data.TFRecordDataset(str(path)).as_numpy_iterator()
     except tf.errors.DataLossError:

@@ -23,7 +23,7 @@ from keras_vit.devices import Devices, is_of_a_lost_worker
 from keras_vit.train.checkpoints import (
     Checkpoint,
     Checkpoints,
-    not_finite,
+    find_not_finite,
     restore_state,
     state_of,
     state_sha256,
@@ -157,7 +157,7 @@ def train(
         else None
     )
     run.hear = (lambda: None) if alarm is None else alarm.hear
-    with _signals(run.ask_to_stop):
+    with _SignalHandlers(run.ask_to_stop):
         try:
             if start < config.total_steps:
                 learner.fit(
@@ -206,7 +206,7 @@ def _resume(
     return replace(found, state={})
 
 
-class _signals:
+class _SignalHandlers:
     """While it lasts, SIGTERM and SIGINT call `stop` once; a second one does what it always did."""
 
     def __init__(self, stop: Callable[[str], None]):
@@ -348,7 +348,7 @@ class _Run(keras.callbacks.Callback):
 
     def _check_state(self) -> None:
         """On all workers: if one raised alone, the others would wait."""
-        if wrong := not_finite(self.learner, self.trained_model):
+        if wrong := find_not_finite(self.learner, self.trained_model):
             names = ", ".join(wrong[:3])
             self._diverge(f"{len(wrong)} variables of the run hold NaN or infinity ({names})")
 
@@ -374,7 +374,7 @@ class _Run(keras.callbacks.Callback):
 
     def _write_window(self) -> None:
         rates = self.learner.optimizer.learning_rates(self.step - 1)
-        means = self.window.taken()
+        means = self.window.take_means()
         values = {
             **means.metrics,
             "train/learning_rate": max(rates.values()),

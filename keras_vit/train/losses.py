@@ -38,7 +38,7 @@ def softmax_cross_entropy(labels: Any, logits: Any, *, label_smoothing: float = 
         6.908
     """
     logits = ops.cast(logits, "float32")
-    targets = _smooth(_targets(labels, logits), label_smoothing)
+    targets = _smooth(_to_targets(labels, logits), label_smoothing)
     return -ops.sum(targets * ops.log_softmax(logits), axis=-1)
 
 
@@ -68,7 +68,7 @@ def sigmoid_cross_entropy(labels: Any, logits: Any, *, label_smoothing: float = 
         model_lib/base_models/model_utils.py.
     """
     logits = ops.cast(logits, "float32")
-    targets = _smooth(_targets(labels, logits), label_smoothing)
+    targets = _smooth(_to_targets(labels, logits), label_smoothing)
     # Softplus of both signs: `softplus(x) - targets * x` would cancel where the model is right and
     # sure.
     return ops.sum(
@@ -141,7 +141,7 @@ def default_head_bias(loss: Loss, num_classes: int) -> float:
     return -math.log(num_classes) if loss == "sigmoid" else 0.0
 
 
-def _targets(labels: Any, logits: Any) -> Any:
+def _to_targets(labels: Any, logits: Any) -> Any:
     """Labels of either kind to (B, Y) float32."""
     labels = ops.convert_to_tensor(labels)
     num_classes = logits.shape[-1]

@@ -224,19 +224,19 @@ def class_colors(classes: np.ndarray) -> np.ndarray:
     return (levels + 0.5) / (LEVELS / 2) - 1
 
 
-def _cut(images: Any, side: int) -> Any:
+def _cut_patches(images: Any, side: int) -> Any:
     """(B, H, W, 3) to (B, N, side, side, 3), float32."""
     patches = PatchExtract(side, dtype="float32")(images)
     return ops.reshape(patches, (-1, patches.shape[1], side, side, 3))
 
 
-def _small(images: Any, side: int) -> Any:
+def _downsize_patches(images: Any, side: int) -> Any:
     """Patches brought down to 4 x 4 by averaging: (B, N, 16, 3)."""
     if side % SMALL:
         raise ValueError(
             f'target="small_patch" needs patches of a multiple of {SMALL} pixels. Received: {side}.'
         )
-    patches, block = _cut(images, side), side // SMALL
+    patches, block = _cut_patches(images, side), side // SMALL
     blocks = ops.reshape(patches, (-1, patches.shape[1], SMALL, block, SMALL, block, 3))
     return ops.reshape(ops.mean(blocks, axis=(3, 5)), (-1, patches.shape[1], SMALL**2, 3))
 
@@ -284,13 +284,13 @@ class Target:
 TARGETS: dict[str, Target] = {
     "mean_color": Target(
         num_outputs=lambda side: NUM_COLORS,
-        make=lambda images, side: color_classes(ops.mean(_cut(images, side), axis=(2, 3))),
+        make=lambda images, side: color_classes(ops.mean(_cut_patches(images, side), axis=(2, 3))),
         score=_score_color,
         paint=lambda outputs, side: class_colors(outputs.argmax(-1))[:, :, None, None],
     ),
     "small_patch": Target(
         num_outputs=lambda side: SMALL**2 * NUM_COLORS,
-        make=lambda images, side: color_classes(_small(images, side)),
+        make=lambda images, side: color_classes(_downsize_patches(images, side)),
         score=_score_small,
         paint=lambda outputs, side: class_colors(
             outputs.reshape(*outputs.shape[:2], SMALL, SMALL, NUM_COLORS).argmax(-1)
@@ -314,7 +314,7 @@ def _draw(model: keras.Model, images: np.ndarray, target: str, path: Path) -> No
     kinds, places = map(
         ops.convert_to_numpy, model.get_layer("mask_token").plan(1, grid * grid, training=False)
     )
-    cut = ops.convert_to_numpy(_cut(pixels, side))
+    cut = ops.convert_to_numpy(_cut_patches(pixels, side))
     said = TARGETS[target].paint(predictions, side)
     times = side // said.shape[2]
     said = said.repeat(times, axis=2).repeat(times, axis=3)
@@ -325,10 +325,12 @@ def _draw(model: keras.Model, images: np.ndarray, target: str, path: Path) -> No
         "predicted": np.where(where > UNTOUCHED, said, cut),
         "predicted, all": said,
     }
-    draw_rows(path, {name: _joined(patches, grid) / 2 + 0.5 for name, patches in rows.items()})
+    draw_rows(
+        path, {name: _join_patches(patches, grid) / 2 + 0.5 for name, patches in rows.items()}
+    )
 
 
-def _joined(patches: np.ndarray, grid: int) -> np.ndarray:
+def _join_patches(patches: np.ndarray, grid: int) -> np.ndarray:
     """(B, N, p, p, 3) to (B, H, W, 3)."""
     count, _, side, _, channels = patches.shape
     patches = patches.reshape(count, grid, grid, side, side, channels)

@@ -25,7 +25,7 @@ from keras_vit.variants import ResNetVariant, ViTVariant
 from keras_vit.weights.restore import PositionResize, restore, state
 
 
-def on_trunk(
+def build_on_trunk(
     row: ViTVariant | ResNetVariant,
     weights: str | os.PathLike | None,
     image_size: int,
@@ -63,7 +63,7 @@ def on_trunk(
     )
 
 
-def with_new_head(
+def copy_with_new_head(
     model: keras.Model, image_size: int, num_classes: int, *, bias: float = 0.0
 ) -> keras.Model:
     """Returns a copy of a model of this package that gives logits: its weights, another size, and a
@@ -83,13 +83,13 @@ def with_new_head(
 
     Example:
         >>> model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3))
-        >>> with_new_head(model, 48, num_classes=3).output_shape
+        >>> copy_with_new_head(model, 48, num_classes=3).output_shape
         (None, 3)
     """
-    trunk = _trunk(model)
+    trunk = _extract_trunk(model)
     images = keras.Input((image_size, image_size, 3))
     copy = keras.models.clone_model(
-        trunk, input_tensors=images, clone_function=_at_size(trunk, image_size)
+        trunk, input_tensors=images, clone_function=_make_clone_function(trunk, image_size)
     )
     tables = [layer for layer in trunk.layers if isinstance(layer, AddPositionEmbs)]
     positions = (
@@ -103,11 +103,11 @@ def with_new_head(
     )
 
 
-def _trunk(model: keras.Model) -> keras.Model:
+def _extract_trunk(model: keras.Model) -> keras.Model:
     """From pixels in [-1, 1] to what the head reads, behind what scales pixels; refuses what could
     not be saved.
     """
-    if not _has_layers_of_ours(model):
+    if not _has_own_layers(model):
         raise ValueError(
             f"{model.name} is no model of this package, and only such models are fine-tuned here. "
             "Train it with Keras's own `fit`."
@@ -133,15 +133,14 @@ def _trunk(model: keras.Model) -> keras.Model:
     return keras.Model(entry.images, features, name=model.name)
 
 
-def _has_layers_of_ours(model: keras.Model) -> bool:
+def _has_own_layers(model: keras.Model) -> bool:
     steps = [call.operation for call in calls_of(model)]
     return any(
-        _has_layers_of_ours(step) or type(step).__module__.startswith("keras_vit.")
-        for step in steps
+        _has_own_layers(step) or type(step).__module__.startswith("keras_vit.") for step in steps
     )
 
 
-def _at_size(
+def _make_clone_function(
     trunk: keras.Model, image_size: int
 ) -> Callable[[keras.layers.Layer], keras.layers.Layer]:
     """How a layer is made anew for another image size: position tables and the row of tokens depend

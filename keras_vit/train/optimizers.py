@@ -268,7 +268,7 @@ class ParameterGroups(keras.optimizers.Optimizer):
         parts += [] if self._averager is None or not self._averager.built else [self._averager]
         return [*super().variables, *(variable for part in parts for variable in part.variables)]
 
-    def without_noise(self, gradients: Sequence) -> list:
+    def zero_noise(self, gradients: Sequence) -> list:
         """Returns the gradients, with zeros where the true gradient is 0."""
         return [
             ops.zeros_like(g) if noise else g
@@ -333,12 +333,12 @@ class ParameterGroups(keras.optimizers.Optimizer):
         )
 
 
-def _adam(**options: Any) -> keras.optimizers.Optimizer:
+def _make_adam(**options: Any) -> keras.optimizers.Optimizer:
     """Epsilon is JAX's; Keras has 1e-7."""
     return keras.optimizers.Adam(**{"epsilon": 1e-8, **options})
 
 
-def _muon(**options: Any) -> keras.optimizers.Optimizer:
+def _make_muon(**options: Any) -> keras.optimizers.Optimizer:
     """Matrices of the blocks by Muon, scaled so that Adam's rates fit; embedding, head, norms and
     biases by Adam.
     """
@@ -350,10 +350,10 @@ def _muon(**options: Any) -> keras.optimizers.Optimizer:
 
 # "adam" and "adamw" are one rule: decay is decoupled here, and as much as the config says.
 OPTIMIZERS: dict[str, Callable[..., keras.optimizers.Optimizer]] = {
-    "adam": _adam,
-    "adamw": _adam,
+    "adam": _make_adam,
+    "adamw": _make_adam,
     "momentum": Momentum,
-    "muon": _muon,
+    "muon": _make_muon,
     "adafactor": keras.optimizers.Adafactor,
     "lamb": keras.optimizers.Lamb,
     "lion": keras.optimizers.Lion,
@@ -390,7 +390,7 @@ def make_optimizer(
     named = named_variables(model.layers)
     _freeze(named, config.frozen)
     name_of = {id(variable): name for name, variable in named.items()}
-    multipliers = _multipliers(
+    multipliers = _compute_multipliers(
         list(dict.fromkeys(name.split("/")[0] for name in named)), config.layer_decay
     )
 
@@ -404,7 +404,7 @@ def make_optimizer(
         group = group_of(variable)
         if group not in rules:
             multiplier = multipliers[name_of[id(variable)].split("/")[0]]
-            rules[group] = _rule(config, group, multiplier, total_steps)
+            rules[group] = _make_rule(config, group, multiplier, total_steps)
     optimizer = ParameterGroups(
         group_of,
         rules,
@@ -418,7 +418,7 @@ def make_optimizer(
     return optimizer
 
 
-def _rule(
+def _make_rule(
     config: OptimizerConfig, group: str, multiplier: float, total_steps: int
 ) -> keras.optimizers.Optimizer:
     options = dict(config.schedule_options)
@@ -461,7 +461,7 @@ def _freeze(named: Mapping[str, keras.Variable], patterns: Iterable[str]) -> Non
         )
 
 
-def _multipliers(layers: list[str], layer_decay: float | None) -> dict[str, float]:
+def _compute_multipliers(layers: list[str], layer_decay: float | None) -> dict[str, float]:
     """Layer to factor: 1 for what follows the last block, and one `layer_decay` less for each block
     below.
     """

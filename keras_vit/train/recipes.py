@@ -111,14 +111,14 @@ def smoke_form(config: Any) -> Any:
         (16, 32, 'digits')
     """
     run, optimizer = config.run, config.run.optimizer
-    tiny, stride = _tiny(config.model)
+    tiny, stride = _shrink_row(config.model)
     options = dict(optimizer.schedule_options)
     if "boundaries" in options:
         options["boundaries"] = tuple(range(3, 9))[: len(options["boundaries"])]
     small = {
         "run": replace(
             run,
-            data=_embedded(run.data),
+            data=_shrink_data(run.data),
             batch_size=32,
             optimizer=replace(
                 optimizer,
@@ -142,7 +142,7 @@ def smoke_form(config: Any) -> Any:
     return replace(config, **small)
 
 
-def _embedded(data: DataConfig) -> DataConfig:
+def _shrink_data(data: DataConfig) -> DataConfig:
     whole = replace(
         data, train="train", test="test", held_out=0.0, train_share=1.0, drop_duplicates=False
     )
@@ -151,7 +151,7 @@ def _embedded(data: DataConfig) -> DataConfig:
     return replace(whole, kind="digits", name="", flip=False)
 
 
-def _tiny(model: str) -> tuple[dict[str, Any], int]:
+def _shrink_row(model: str) -> tuple[dict[str, Any], int]:
     """The fields that make a row tiny, and the pixels that a token or a cell of the result then
     covers.
     """
@@ -185,37 +185,37 @@ def with_fields(config: Any, changes: Mapping[str, str]) -> Any:
         >>> with_fields(LoopConfig(total_steps=10), {"log_every": "5"}).log_every
         5
     """
-    known, mappings = flatten_config(config), _mappings(config)
+    known, mappings = flatten_config(config), _find_mappings(config)
     for name in changes:
         if name not in known and name.rpartition(".")[0] not in mappings:
             suggestion = did_you_mean(name, known, 4) or f" It has: {', '.join(known)}."
             raise ValueError(f"The config has no field {name!r}.{suggestion}")
-    values = {tuple(name.split(".")): _value(text) for name, text in changes.items()}
-    return _replaced(config, values, "")
+    values = {tuple(name.split(".")): _parse_value(text) for name, text in changes.items()}
+    return _replace_fields(config, values, "")
 
 
-def _value(text: str) -> Any:
+def _parse_value(text: str) -> Any:
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return text
 
 
-def _replaced(config: Any, values: Mapping[tuple[str, ...], Any], prefix: str) -> Any:
+def _replace_fields(config: Any, values: Mapping[tuple[str, ...], Any], prefix: str) -> Any:
     is_mapping = isinstance(config, Mapping)
     new = {}
     for head in dict.fromkeys(path[0] for path in values):
         old = config.get(head) if is_mapping else getattr(config, head)
         if (head,) in values:
-            old = values[head,] if is_mapping else _of_its_type(prefix + head, old, values[head,])
+            old = values[head,] if is_mapping else _check_type(prefix + head, old, values[head,])
         below = {
             path[1:]: value for path, value in values.items() if path[0] == head and len(path) > 1
         }
-        new[head] = _replaced(old, below, f"{prefix}{head}.") if below else old
+        new[head] = _replace_fields(old, below, f"{prefix}{head}.") if below else old
     return {**config, **new} if is_mapping else replace(config, **new)
 
 
-def _of_its_type(name: str, old: Any, value: Any) -> Any:
+def _check_type(name: str, old: Any, value: Any) -> Any:
     value = (
         float(value)
         if isinstance(old, float) and isinstance(value, int) and not isinstance(value, bool)
@@ -227,12 +227,12 @@ def _of_its_type(name: str, old: Any, value: Any) -> Any:
     return value
 
 
-def _mappings(config: Any, prefix: str = "") -> list[str]:
+def _find_mappings(config: Any, prefix: str = "") -> list[str]:
     found = []
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if isinstance(value, Mapping):
             found.append(prefix + field.name)
         elif dataclasses.is_dataclass(value):
-            found += _mappings(value, f"{prefix}{field.name}.")
+            found += _find_mappings(value, f"{prefix}{field.name}.")
     return found

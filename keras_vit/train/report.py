@@ -82,27 +82,27 @@ def write_report(
         f"# {cell(title)}",
         *([f"```sh\n{command}\n```"] if command else []),
         *sections,
-        _results(curves),
+        _format_results(curves),
     ]
     page += [f"![{cell(title)}: its learning curve]({picture.name})"] * drawn
     page += [table(["fact", "value"], facts.items())] if facts else []
     page += [
-        f"Every number is in [metrics.csv](metrics.csv); `{_tensorboard(workdir)}` shows them live."
+        f"Every number is in [metrics.csv](metrics.csv); `{_make_tensorboard_command(workdir)}` shows them live."
     ]
     write_text(workdir / "report.md", "\n\n".join(page) + "\n")
     return workdir / "report.md"
 
 
-def _tensorboard(workdir: Path) -> str:
+def _make_tensorboard_command(workdir: Path) -> str:
     return shlex.join(["tensorboard", f"--logdir={(workdir / 'tensorboard').resolve()}"])
 
 
-def _results(curves: Mapping[str, Curve]) -> str:
+def _format_results(curves: Mapping[str, Curve]) -> str:
     """The last and the best value of every metric, then the speed of the run."""
     if not curves:
         return "Nothing has been measured."
     metrics = [
-        [name, *_point(name, curve[-1]), *_point(name, _best(name, curve))]
+        [name, *_format_point(name, curve[-1]), *_format_point(name, _find_best(name, curve))]
         for name, curve in curves.items()
         if name not in _SPEED
     ]
@@ -115,39 +115,45 @@ def _results(curves: Mapping[str, Curve]) -> str:
     return "\n\n".join(tables + ([table(["the whole run", ""], speed)] if speed else []))
 
 
-def _best(name: str, curve: Curve) -> Point | None:
+def _find_best(name: str, curve: Curve) -> Point | None:
     """The first of the best finite points. Of a training batch the best is luck, and other metrics
     have none.
     """
     finite = [point for point in curve if math.isfinite(point[1])]
-    choose = _BETTER.get(_kind(name)) if _split(name) != "train" else None
+    choose = _BETTER.get(_kind_of(name)) if _split_of(name) != "train" else None
     return choose(finite, key=lambda point: point[1]) if choose and finite else None
 
 
-def _point(name: str, point: Point | None) -> tuple[str, str]:
+def _format_point(name: str, point: Point | None) -> tuple[str, str]:
     """The value and its step, as they are written everywhere."""
     if point is None:
         return "", ""
     step, value = point
-    share = _kind(name) in _SHARES and math.isfinite(value)
+    share = _kind_of(name) in _SHARES and math.isfinite(value)
     return f"{value:.2%}" if share else f"{value:.4g}", f"{step:,}"
 
 
-def _split(name: str) -> str:
+def _split_of(name: str) -> str:
     return name.rpartition("/")[0]
 
 
-def _kind(name: str) -> str:
+def _kind_of(name: str) -> str:
     return name.rpartition("/")[2]
 
 
 def _draw(curves: Mapping[str, Curve], title: str, path: Path) -> bool:
     """A split has one color in all panels. Says whether there was something to draw."""
-    drawn = [name for name in curves if _kind(name) in TRAINING_PANELS]
-    splits = list(dict.fromkeys(_split(name) for name in drawn))
+    drawn = [name for name in curves if _kind_of(name) in TRAINING_PANELS]
+    splits = list(dict.fromkeys(_split_of(name) for name in drawn))
     colors = {split: COLORS[number % len(COLORS)] for number, split in enumerate(splits)}
     lines = [
-        Line(_kind(name), name, curves[name], colors[_split(name)], _label(name, curves[name]))
+        Line(
+            _kind_of(name),
+            name,
+            curves[name],
+            colors[_split_of(name)],
+            _make_label(name, curves[name]),
+        )
         for name in drawn
     ]
     if lines:
@@ -155,9 +161,9 @@ def _draw(curves: Mapping[str, Curve], title: str, path: Path) -> bool:
     return bool(lines)
 
 
-def _label(name: str, curve: Curve) -> str | None:
-    if _kind(name) == "learning_rate":
+def _make_label(name: str, curve: Curve) -> str | None:
+    if _kind_of(name) == "learning_rate":
         return None
-    last, best = curve[-1], _best(name, curve)
-    words = f"{_split(name) or name}: last {_point(name, last)[0]}"
-    return f"{words}, best {' at '.join(_point(name, best))}" if best else words
+    last, best = curve[-1], _find_best(name, curve)
+    words = f"{_split_of(name) or name}: last {_format_point(name, last)[0]}"
+    return f"{words}, best {' at '.join(_format_point(name, best))}" if best else words

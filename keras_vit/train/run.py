@@ -27,7 +27,7 @@ from keras_vit.train.loop import train
 from keras_vit.train.losses import Objective, classification
 from keras_vit.train.optimizers import make_optimizer
 from keras_vit.train.report import write_report
-from keras_vit.train.workdir import check_folder, claim, recorded, versions
+from keras_vit.train.workdir import check_folder, claim, describe_config, versions
 from keras_vit.weights.download import without_secrets
 from keras_vit.weights.save import save_checkpoint
 from keras_vit.writing import write_json
@@ -108,7 +108,7 @@ def run(
                 workdir,
                 batch_size=settings.batch_size,
                 devices=devices,
-                evaluators=_evaluators(procedure, inputs, workdir),
+                evaluators=_make_evaluators(procedure, inputs, workdir),
                 validation=None if validation is None else inputs.validation_batches,
             )
         sections: Sequence[str] = ()
@@ -119,9 +119,15 @@ def run(
                 if procedure.conclude is not None:
                     sections = procedure.conclude(model, validation, workdir)
         if devices.is_chief:
-            facts = {**_facts(inputs), **_figures(results), **_unreadable(inputs)}
-            facts |= {name: value for name, value in recorded(config).items() if name != "recipe"}
-            command = _command() if procedure.command is None else procedure.command
+            facts = {
+                **_collect_facts(inputs),
+                **_format_results(results),
+                **_describe_unreadable(inputs),
+            }
+            facts |= {
+                name: value for name, value in describe_config(config).items() if name != "recipe"
+            }
+            command = _make_command() if procedure.command is None else procedure.command
             write_report(
                 workdir, title=procedure.title, facts=facts, command=command, sections=sections
             )
@@ -172,7 +178,7 @@ def _make_learner(
     )
 
 
-def _evaluators(
+def _make_evaluators(
     procedure: Procedure, inputs: Inputs, workdir: Path
 ) -> dict[str, Callable[[keras.Model], dict]]:
     preview = procedure.preview
@@ -186,7 +192,7 @@ def _evaluators(
     return {"preview": draw}
 
 
-def _facts(inputs: Inputs) -> dict[str, str]:
+def _collect_facts(inputs: Inputs) -> dict[str, str]:
     training, validation = inputs.training, inputs.validation
     facts = {"training set": f"{training.name}, {training.num_examples} examples"}
     if validation is not None:
@@ -195,17 +201,17 @@ def _facts(inputs: Inputs) -> dict[str, str]:
     return {**facts, "devices": inputs.devices.description, **versions()}
 
 
-def _figures(results: Mapping[str, Any]) -> dict[str, str]:
+def _format_results(results: Mapping[str, Any]) -> dict[str, str]:
     return {
         name: f"{value:.6g}" if isinstance(value, float) else str(value)
         for name, value in results.items()
     }
 
 
-def _unreadable(inputs: Inputs) -> dict[str, str]:
+def _describe_unreadable(inputs: Inputs) -> dict[str, str]:
     places = inputs.unreadable_places()
     return {"unreadable images": f"{len(places)}: {', '.join(places[:20])}" if places else "none"}
 
 
-def _command() -> str:
+def _make_command() -> str:
     return without_secrets(shlex.join(["python", *sys.argv]))

@@ -127,12 +127,12 @@ def learning_rate_schedule(
         cooldown_steps=int(cooldown_steps),
         boundaries=[int(boundary) for boundary in boundaries],
     )
-    if faults := _faults(schedule):
+    if faults := _find_faults(schedule):
         raise ValueError(f"This is no learning rate schedule: {'; '.join(faults)}.")
     return schedule
 
 
-def _faults(schedule: WarmupSchedule) -> list[str]:
+def _find_faults(schedule: WarmupSchedule) -> list[str]:
     total, warmup, cooldown = schedule.total_steps, schedule.warmup_steps, schedule.cooldown_steps
     boundaries = schedule.boundaries
     inside = all(warmup <= boundary < total for boundary in boundaries)
@@ -164,12 +164,12 @@ def _constant(schedule: WarmupSchedule, step: Any) -> Any:
 
 def _linear(schedule: WarmupSchedule, step: Any) -> Any:
     return schedule.linear_end + (schedule.base_rate - schedule.linear_end) * (
-        1.0 - _progress(schedule, step)
+        1.0 - _compute_progress(schedule, step)
     )
 
 
 def _cosine(schedule: WarmupSchedule, step: Any) -> Any:
-    return schedule.base_rate * 0.5 * (1.0 + ops.cos(math.pi * _progress(schedule, step)))
+    return schedule.base_rate * 0.5 * (1.0 + ops.cos(math.pi * _compute_progress(schedule, step)))
 
 
 def _rsqrt(schedule: WarmupSchedule, step: Any) -> Any:
@@ -186,7 +186,7 @@ def _staircase(schedule: WarmupSchedule, step: Any) -> Any:
     return rate
 
 
-def _progress(schedule: WarmupSchedule, step: Any) -> Any:
+def _compute_progress(schedule: WarmupSchedule, step: Any) -> Any:
     """0 until the end of the warm-up, then rising to 1 at the end of the run."""
     since_warmup = step - float(schedule.warmup_steps)
     return ops.clip(since_warmup / float(schedule.total_steps - schedule.warmup_steps), 0.0, 1.0)

@@ -35,9 +35,9 @@ def train_step(learner: Any, data: tuple) -> dict[str, tf.Tensor]:
     loss_scale = (
         tf.constant(1.0) if optimizer.loss_scale is None else optimizer.loss_scale.value * 1.0
     )
-    gradients, sums = _accumulated(learner, data, loss_scale)
+    gradients, sums = _accumulate(learner, data, loss_scale)
     replica = tf.distribute.get_replica_context()
-    gradients = optimizer.without_noise(gradients)
+    gradients = optimizer.zero_noise(gradients)
     packs = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=_BYTES_PER_PACK)
     *gradients, loss, hits, weight = replica.all_reduce(
         tf.distribute.ReduceOp.SUM, [*gradients, *sums], packs
@@ -144,20 +144,20 @@ def _decay(rule: keras.optimizers.Optimizer, rate: tf.Tensor, variable: tf.Varia
         variable.assign_sub(variable * tf.cast(rule.weight_decay * rate, variable.dtype))
 
 
-def _accumulated(learner: Any, data: tuple, loss_scale: Any) -> tuple[list, Sums]:
+def _accumulate(learner: Any, data: tuple, loss_scale: Any) -> tuple[list, Sums]:
     """Sums over the micro-batches of this replica: gradients, per row of the whole batch, and
     `Sums`.
     """
     num_micro = learner.accumulation_steps
     if num_micro == 1:
-        return _gradients(learner, data, loss_scale)
+        return _compute_gradients(learner, data, loss_scale)
     rows = learner.rows_per_replica // num_micro
     # Cut beforehand: XLA gives a slice with a moving start the size of the whole.
     parts = tf.nest.map_structure(lambda x: tf.reshape(x, (num_micro, rows, *x.shape[1:])), data)
 
-    def one_more(index: tf.Tensor, gradients: list, sums: Sums) -> tuple:
+    def add_one(index: tf.Tensor, gradients: list, sums: Sums) -> tuple:
         part = tf.nest.map_structure(lambda x: tf.gather(x, index), parts)
-        new_gradients, new_sums = _gradients(learner, part, loss_scale)
+        new_gradients, new_sums = _compute_gradients(learner, part, loss_scale)
         added = [old + new for old, new in zip(gradients, new_gradients, strict=True)]
         return index + 1, added, tuple(old + new for old, new in zip(sums, new_sums, strict=True))
 
@@ -169,7 +169,7 @@ def _accumulated(learner: Any, data: tuple, loss_scale: Any) -> tuple[list, Sums
     # One after the other: in parallel they would take the memory that they are there to save.
     _, gradients, sums = tf.while_loop(
         lambda index, *_: index < num_micro,
-        one_more,
+        add_one,
         start,
         parallel_iterations=1,
         maximum_iterations=num_micro,
@@ -177,12 +177,14 @@ def _accumulated(learner: Any, data: tuple, loss_scale: Any) -> tuple[list, Sums
     return gradients, sums
 
 
-def _gradients(learner: Any, data: tuple, loss_scale: Any) -> tuple[list, Sums]:
+def _compute_gradients(learner: Any, data: tuple, loss_scale: Any) -> tuple[list, Sums]:
     images, labels, weights = data
     variables = [variable.value for variable in learner.trainable_variables]
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(variables)
-        outputs = _with_own_masks(learner, lambda: learner(learner.scaled(images), training=True))
+        outputs = _call_with_own_masks(
+            learner, lambda: learner(learner.scaled(images), training=True)
+        )
         losses, hits = learner.objective(labels, outputs)
         loss = tf.reduce_sum(losses * weights)
         # By the whole batch: so that the number of replicas does not decide which steps overflow in
@@ -192,7 +194,7 @@ def _gradients(learner: Any, data: tuple, loss_scale: Any) -> tuple[list, Sums]:
     return gradients, (loss, tf.reduce_sum(hits * weights), tf.reduce_sum(weights))
 
 
-def _with_own_masks(learner: Any, forward: Callable[[], Any]) -> Any:
+def _call_with_own_masks(learner: Any, forward: Callable[[], Any]) -> Any:
     """Runs `forward` with seeds of this replica's own, and advances the seeds that are stored by as
     much.
 

@@ -38,7 +38,7 @@ class Window:
         >>> window = Window()
         >>> window.add({"loss": 2.0, "accuracy": 0.5, "gradient_norm": 1.0, "examples": 8.0}, seconds=0.1)
         >>> window.add({"loss": 1.0, "accuracy": 1.0, "gradient_norm": float("inf"), "examples": 8.0}, seconds=0.3)
-        >>> window.taken().metrics
+        >>> window.take_means().metrics
         {'train/loss': 1.5, 'train/accuracy': 0.75, 'train/gradient_norm': 1.0}
     """
 
@@ -59,7 +59,7 @@ class Window:
             tuple(number if np.isfinite(number) else -1.0 for number in row) for row in self._rows
         ]
 
-    def taken(self) -> Means:
+    def take_means(self) -> Means:
         """Returns the means of the steps, and empties the window.
 
         A batch of which no image could be read has no loss, and a gradient that overflowed has no

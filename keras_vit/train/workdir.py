@@ -52,7 +52,7 @@ def check_folder(workdir: Path, config: Any, data: Sequence[Source | None] = ())
         raise ValueError(
             f"{path} is not the config of a run: {error}. Choose another folder for the run."
         ) from error
-    ours = recorded(config)
+    ours = describe_config(config)
     there = {name: without_secrets(str(value)) for name, value in theirs["config"].items()}
     # Where it runs may change from one part of a run to the next; what it computes may not.
     where = ("devices.kind", "devices.names", "devices.jit_compile")
@@ -103,14 +103,14 @@ def claim(workdir: Path, config: Any, data: Sequence[Source | None], devices: De
     elif devices.is_chief:
         with write_atomically(path) as partial:
             record = {
-                "config": recorded(config),
+                "config": describe_config(config),
                 "versions": ours,
                 "data_sha256": data_sha256(data),
             }
             partial.write_text(json.dumps(record, indent=1), encoding="utf-8")
 
 
-def recorded(config: Any) -> dict[str, str]:
+def describe_config(config: Any) -> dict[str, str]:
     """Returns the fields of a config as they are written down, without passwords."""
     facts = {"recipe": type(config).__name__, **flatten_config(config)}
     return {name: without_secrets(value) for name, value in facts.items()}

@@ -121,7 +121,7 @@ def test_what_is_not_a_number_is_neither_written_nor_read(tmp_path, number: floa
     with pytest.raises(ValueError, match="NaN or infinity in loss"):
         checkpoints.save(2, state(2), {"loss": number})
     assert checkpoints.steps() == [1]
-    monkeypatch.setattr("keras_vit.train.checkpoints._not_finite", lambda arrays: [])
+    monkeypatch.setattr("keras_vit.train.checkpoints._find_not_finite", lambda arrays: [])
     checkpoints.save(2, poisoned)  # as if another program had
     monkeypatch.undo()
     found = checkpoints.latest()

@@ -234,10 +234,10 @@ def test_replicas_draw_their_own_dropout_masks(tiny_vit, two_replicas):
 
     @tf.function
     def logits():
-        from keras_vit.train.tensorflow_step import _with_own_masks
+        from keras_vit.train.tensorflow_step import _call_with_own_masks
 
         return two_replicas.run(
-            lambda: _with_own_masks(learner, lambda: learner(image, training=True))
+            lambda: _call_with_own_masks(learner, lambda: learner(image, training=True))
         )
 
     first, second = (value.numpy() for value in two_replicas.experimental_local_results(logits()))

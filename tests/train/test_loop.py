@@ -31,7 +31,15 @@ from keras_vit.models import vision_transformer  # noqa: E402
 from keras_vit.train.checkpoints import Checkpoints  # noqa: E402
 from keras_vit.train.learner import make_learner  # noqa: E402
 from keras_vit.train.logs import read_metrics  # noqa: E402
-from keras_vit.train.loop import EXIT_STOPPED, Diverged, LoopConfig, Stopped, _Run, _signals, train  # noqa: E402
+from keras_vit.train.loop import (  # noqa: E402
+    EXIT_STOPPED,
+    Diverged,
+    LoopConfig,
+    Stopped,
+    _Run,
+    _SignalHandlers,
+    train,
+)
 from keras_vit.train.optimizers import OptimizerConfig, make_optimizer  # noqa: E402
 from keras_vit.variants import ViTVariant  # noqa: E402
 
@@ -598,7 +606,7 @@ def test_a_second_signal_is_not_caught():
     asked = []
     before = signal.signal(signal.SIGTERM, lambda *_: asked.append("before"))
     try:
-        with _signals(asked.append):
+        with _SignalHandlers(asked.append):
             os.kill(os.getpid(), signal.SIGTERM)
             os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)

@@ -280,7 +280,7 @@ def test_no_gradient_that_reaches_the_optimizer_is_rounding_noise(
 
     keys = {name for name in named_variables(model.layers) if name.endswith("/key/bias")}
     assert noisy(*pairs) == keys
-    assert not noisy(*map(optimizer.without_noise, pairs))
+    assert not noisy(*map(optimizer.zero_noise, pairs))
 
 
 def test_the_loss_scale_halves_with_each_overflow_and_doubles_after_2000_steps_without():

@@ -110,7 +110,9 @@ def test_the_results_are_the_last_and_the_best_of_each_metric(tmp_path: Path):
 @pytest.mark.parametrize("kind", report._BETTER)
 def test_every_kind_knows_its_better_direction(kind):
     expected = {"loss": 20, "error": 20, "accuracy": 30, "top1": 30, "top5": 30}[kind]
-    assert report._best(f"validation/{kind}", [(10, 0.5), (20, 0.25), (30, 0.75)])[0] == expected
+    assert (
+        report._find_best(f"validation/{kind}", [(10, 0.5), (20, 0.25), (30, 0.75)])[0] == expected
+    )
 
 
 def test_the_speed_is_of_the_whole_run(tmp_path: Path):

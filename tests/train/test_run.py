@@ -466,7 +466,7 @@ def test_what_is_held_out_is_validated_on_and_the_test_set_is_left_alone(tmp_pat
     def touched(*_):
         raise AssertionError("the test set was opened")
 
-    monkeypatch.setattr(inputs, "_validation_source", touched)
+    monkeypatch.setattr(inputs, "_make_validation_source", touched)
     data = DataConfig(kind="digits", held_out=0.1)
     train_source, dev = inputs.make_sources(data, seed=0)
     assert (train_source.num_examples, dev.num_examples) == (1293, 144)
@@ -494,7 +494,7 @@ def test_shares_of_the_training_set_are_checked():
 def test_no_password_is_recorded(tmp_path):
     run = RunConfig(data=DataConfig(kind="digits"), loop=LoopConfig(total_steps=1))
     config = FinetuneConfig(run=run, weights="https://me:secret@example.org/model.npz?token=secret")
-    recorded = workdir.recorded(config)
+    recorded = workdir.describe_config(config)
     assert recorded["weights"] == "'https://***@example.org/model.npz?***'"
     assert recorded.keys() == {"recipe", *flatten_config(config)}
     # The config of a run that was begun when they were recorded is that of the same run.
