@@ -1,5 +1,5 @@
-"""Pre-trains without labels:
-`--config=experiments/configs/masked_patches.py[:argument] --workdir=FOLDER`.
+"""Pre-trains without labels: `--config=experiments/configs/masked_patches.py[:argument]
+--workdir=FOLDER`.
 
 The same command on the same folder goes on where it stopped. SIGTERM saves and exits with code 75.
 """

@@ -1,5 +1,5 @@
-"""Trains a model from scratch:
-`--config=experiments/configs/<recipe>.py[:argument] --workdir=FOLDER`.
+"""Trains a model from scratch: `--config=experiments/configs/<recipe>.py[:argument]
+--workdir=FOLDER`.
 
 The same command on the same folder goes on where it stopped. SIGTERM saves and exits with code 75.
 """

@@ -203,7 +203,7 @@ def remove_checkpoints(workdir: Path) -> None:
 
 
 def _stop(number: int, _: object) -> NoReturn:
-    raise Stopped(f"Stopped by {signal.Signals(number).name}: run the same command to go on.")
+    raise Stopped(f"Stopped by {signal.Signals(number).name}: rerun the same command to resume.")
 
 
 if __name__ == "__main__":

@@ -614,7 +614,7 @@ def test_a_study_that_was_killed_and_stopped_gives_what_one_in_a_row_gives(tmp_p
 
     gone_on = ablations(*study, f"--workdir={tmp_path}/broken")
     assert gone_on.returncode == 0, gone_on.stderr[-3000:]
-    assert "Going on from step" in (second / "log.txt").read_text()
+    assert "Resuming from step" in (second / "log.txt").read_text()
     in_a_row = ablations(*study, f"--workdir={tmp_path}/whole")
     assert in_a_row.returncode == 0, in_a_row.stderr[-3000:]
     assert len(results(tmp_path / "whole")) == 3 and results(tmp_path / "whole") == results(

@@ -179,8 +179,8 @@ def test_a_signal_reaches_the_run_which_saves(story: Story):
     assert story.stopped.returncode == 75, (story.workdir.parent / "stopped.txt").read_text()
     log = (story.workdir / "trials" / "lr_0.003" / "log.txt").read_text()
     assert "Stopped by SIGTERM after step" in log
-    assert "Going on from step" in log  # in the next sweep
-    assert "run the same command to go on" in (story.workdir.parent / "stopped.txt").read_text()
+    assert "Resuming from step" in log  # in the next sweep
+    assert "rerun the same command to resume" in (story.workdir.parent / "stopped.txt").read_text()
 
 
 @pytest.mark.slow

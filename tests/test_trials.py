@@ -172,7 +172,7 @@ def test_a_signal_is_passed_on_and_the_rest_does_not_begin(make, tmp_path, monke
     )
     try:
         pool.catch_signals()
-        with pytest.raises(Stopped, match="Stopped by SIGINT: run the same command to go on"):
+        with pytest.raises(Stopped, match="Stopped by SIGINT: rerun the same command to resume"):
             pool.run([patient, never], tmp_path)
     finally:
         for number, handler in before.items():

@@ -215,7 +215,7 @@ def story(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Story:
 def test_a_killed_run_goes_on_from_its_checkpoint(story: Story):
     assert not story.had_result
     assert (
-        f"Going on from step {int(''.join(filter(str.isdigit, story.checkpoint)))} of 200"
+        f"Resuming from step {int(''.join(filter(str.isdigit, story.checkpoint)))} of 200"
         in story.stopped.stderr
     )
     assert "3 tasks, 1 finished before." in story.stopped.stdout

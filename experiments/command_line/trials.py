@@ -273,7 +273,7 @@ class Pool:
         if self.failures:
             raise ChildProcessError("\n".join(self.failures))
         if self.asked_by:
-            raise Stopped(f"Stopped by {self.asked_by[0]}: run the same command to go on.")
+            raise Stopped(f"Stopped by {self.asked_by[0]}: rerun the same command to resume.")
 
     def _has_room(self) -> bool:
         if not self.running or len(self.running) >= self.parallel or not self.largest:

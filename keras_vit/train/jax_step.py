@@ -1,6 +1,4 @@
-"""One training step on JAX: one program over all devices, so that sums over a batch are sums over
-all of it.
-"""
+"""The training step on JAX: one program over all devices, so sums cover the whole batch."""
 
 from typing import Any
 
@@ -9,19 +7,19 @@ import jax.numpy as jnp
 import keras
 from keras import ops
 
-Sums = tuple[jax.Array, ...]  # over examples: weighted loss, weighted hits, weights
+Sums = tuple[jax.Array, ...]  # sums over examples: weighted loss, weighted hits, weights
 
 
 def train_step(learner: Any, state: tuple, data: tuple) -> tuple[dict[str, jax.Array], tuple]:
-    """Updates the weights from a batch. As `tensorflow_step.train_step`, without state of its own.
+    """Computes the state after an update. A stateless form of `tensorflow_step.train_step`.
 
     Args:
         learner: A `keras_vit.train.learner.Learner`.
-        state: Keras's: trainable, other, optimizer and metrics variables.
-        data: images (B, H, W, C), labels (B,) or (B, Y), weights (B,): the whole batch.
+        state: Trainable, other, optimizer and metrics variables, in Keras's order.
+        data: Images (B, H, W, C), labels (B,) or (B, Y), and weights (B,) of the whole batch.
 
     Returns:
-        The logs and the new state.
+        The metrics that `tensorflow_step.train_step` returns, and the new state.
     """
     trainable, others, optimizer_variables, metrics_variables = state
     optimizer = learner.optimizer
@@ -94,7 +92,10 @@ def _update(
 def _accumulate(
     learner: Any, trainable: list, others: list, data: tuple, loss_scale: Any
 ) -> tuple[list, list, Sums]:
-    """Sums over micro-batches: gradients, per row of the whole batch, and `Sums`."""
+    """Returns gradients, the new other variables, and `Sums`, accumulated over micro-batches.
+
+    The gradients are divided by the number of rows of the whole batch.
+    """
     num_micro = learner.accumulation_steps
 
     def compute_loss(trainable: list, others: list, data: tuple) -> tuple:
@@ -122,7 +123,7 @@ def _accumulate(
             tuple(old + more for old, more in zip(sums, new_sums, strict=True)),
         ), None
 
-    # Every num_micro-th example, so that a micro-batch lies on all devices.
+    # A micro-batch takes every num_micro-th example, so that it is spread over all devices.
     parts = jax.tree.map(lambda x: jnp.swapaxes(x.reshape(-1, num_micro, *x.shape[1:]), 0, 1), data)
     start = ([jnp.zeros_like(value) for value in trainable], others, (jnp.zeros(()),) * 3)
     (gradients, others, sums), _ = ops.scan(add_one, start, parts)

@@ -495,7 +495,7 @@ def test_other_data_are_another_run(tmp_path: Path, monkeypatch):
     workdir.claim(folder, config, (training, test), Devices(kind="one", num_replicas=1))
     for name in ("results.json", "model.keras"):
         (folder / name).write_text("finished")
-    monkeypatch.setattr(module, "_result", lambda folder, training: "the old model")
+    monkeypatch.setattr(module, "_load_result", lambda folder, training: "the old model")
     assert (
         module.finetune(model, sources.arrays(pixels, labels), folder, steps=2) == "the old model"
     )

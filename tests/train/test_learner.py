@@ -459,7 +459,8 @@ def test_what_does_not_divide_is_said(tiny_vit):
     model = tiny(tiny_vit)
     optimizer = make_optimizer(OptimizerConfig(), model, 10)
     with pytest.raises(
-        ValueError, match="does not divide into 4 replicas with 1 micro-batches each. Pad it to 12"
+        ValueError,
+        match="is not divisible into 4 replicas with 1 micro-batches each. Pad it to 12",
     ):
         make_learner(model, optimizer, batch_rows=10, num_replicas=4)
     with pytest.raises(ValueError, match="`loss` must be one of softmax, sigmoid"):

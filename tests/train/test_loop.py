@@ -131,7 +131,9 @@ def test_sigterm_saves_and_exits_with_its_own_code(tmp_path: Path, uninterrupted
     process.send_signal(signal.SIGTERM)
     output = process.communicate(timeout=HUNG_SECONDS)[0]
     assert process.returncode == EXIT_STOPPED == 75, output[-2000:]
-    assert "Stopped by SIGTERM after step" in output and "run the same command to go on" in output
+    assert (
+        "Stopped by SIGTERM after step" in output and "Rerun the same command to resume" in output
+    )
     assert sha256(start(tmp_path)) == uninterrupted
 
 
@@ -165,7 +167,7 @@ def test_a_killed_worker_changes_no_bit(tmp_path: Path, two_workers: list[str], 
         # it may notice, or wait for the other for ever
         output = workers[1 - victim].communicate(timeout=20)[0]
         assert workers[1 - victim].returncode
-        assert "another worker of this run cannot be reached any more" in output, output[-3000:]
+        assert "another worker of this run is no longer reachable" in output, output[-3000:]
     except subprocess.TimeoutExpired:
         workers[1 - victim].kill()
         workers[1 - victim].communicate()
@@ -377,7 +379,7 @@ def test_a_last_update_that_is_not_a_number_is_not_written(tmp_path):
     for rule in loop.learner.optimizer.rules.values():
         rule._learning_rate = InfiniteAtLast()
     with pytest.raises(
-        Diverged, match=r"Step 3: \d+ variables of the run hold NaN or infinity.*0000000002"
+        Diverged, match=r"Step 3: \d+ variables of the run contain NaN or infinity.*0000000002"
     ):
         loop.run()
     assert Checkpoints(tmp_path).steps() == [1, 2]
@@ -418,7 +420,7 @@ def test_in_float16_gradients_may_overflow_until_the_loss_scale_is_1(tiny_vit, t
 
 @pytest.mark.parametrize("number", [np.nan, pytest.param(-np.inf, marks=pytest.mark.slow)])
 def test_a_metric_that_is_not_a_number_is_no_result(tmp_path, number):
-    with pytest.raises(Diverged, match="of what was measured, mine/answer is (nan|-inf)"):
+    with pytest.raises(Diverged, match="among the metrics, mine/answer is (nan|-inf)"):
         Loop(tmp_path).run(evaluators={"mine": lambda model: {"answer": number}})
     assert Checkpoints(tmp_path).steps() == [2, 4] and "mine/answer" not in written(tmp_path)
 
@@ -492,7 +494,7 @@ def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
     full.calls = 0
     monkeypatch.setattr(np, "savez", full)
     with pytest.raises(
-        OSError, match="Step 6: no checkpoint could be written.*No space left.*make room"
+        OSError, match="Step 6: no checkpoint could be written.*No space left.*Make room"
     ):
         loop.run()
     monkeypatch.undo()
