@@ -119,7 +119,7 @@ def test_the_python_in_the_report_names_the_three_best_best_first(
     (tmp_path / "classes.txt").write_text("a\nb\nc\nd\ne\n", encoding="utf-8")
     code = next(
         block
-        for block in Handover(order=order(folder=tmp_path), plan="")._uses()
+        for block in Handover(order=order(folder=tmp_path), plan="")._format_usage()
         if "argsort" in block
     )
     code = code.partition("```python\n")[2].removesuffix("```")
