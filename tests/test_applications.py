@@ -20,7 +20,7 @@ def _file(tmp_path, name="ViT_Ti16", change=None, **options):
         if name in VIT_VARIANTS
         else {"classes": 5, **options}
     )
-    arrays = layouts.published(checkpoint((VIT_VARIANTS | RESNET_VARIANTS)[name], **options))
+    arrays = layouts.to_published(checkpoint((VIT_VARIANTS | RESNET_VARIANTS)[name], **options))
     if change is not None:
         change(arrays)
     path = tmp_path / f"{name}.npz"

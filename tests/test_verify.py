@@ -40,7 +40,7 @@ def layers_of(lines: list[str]) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("sound") / "ti16.npz"
-    np.savez(path, **layouts.published(checkpoint(TI16, **SMALL)))
+    np.savez(path, **layouts.to_published(checkpoint(TI16, **SMALL)))
     return path
 
 
@@ -77,7 +77,7 @@ def test_the_report_says_what_the_file_is(sound: Path, sound_report: Report):
 
 
 def write_optimizer(folder: Path) -> Path:
-    arrays = layouts.published(checkpoint(TI16, **SMALL))
+    arrays = layouts.to_published(checkpoint(TI16, **SMALL))
     slots = {
         f"opt/state/param_states/{name}/grad_ema": x for name, x in arrays.items() if "bias" in name
     }
@@ -145,7 +145,7 @@ def write_keras(folder: Path) -> Path:
 def write_hybrid(folder: Path) -> Path:
     np.savez(
         folder / "file.npz",
-        **layouts.published(checkpoint(VIT_VARIANTS["R_ViT_Ti16"], image_size=64, classes=7)),
+        **layouts.to_published(checkpoint(VIT_VARIANTS["R_ViT_Ti16"], image_size=64, classes=7)),
     )
     return folder / "file.npz"
 
@@ -250,7 +250,7 @@ def test_a_swap_of_rows_and_columns_is_found(
 def test_residual_networks_are_verified(name: str, tmp_path: Path):
     row = (VIT_VARIANTS | RESNET_VARIANTS)[name]
     options = {"image_size": 64} if name in VIT_VARIANTS or row.axial else {}
-    arrays = layouts.published(checkpoint(row, classes=7, **options))
+    arrays = layouts.to_published(checkpoint(row, classes=7, **options))
     files.write_npz(tmp_path / "file.npz", arrays, {"image_size": (64, 64)})
     verdict, lines = report(tmp_path / "file.npz", name)
     assert verdict, "\n".join(lines)
@@ -345,7 +345,7 @@ def test_a_tag_is_found_in_the_offline_directory(tmp_path: Path, monkeypatch: py
     row = catalog.lookup("ViT_Ti16", "imagenet")
     path = tmp_path / row.file
     path.parent.mkdir()
-    np.savez(path, **layouts.published(checkpoint(TI16)))
+    np.savez(path, **layouts.to_published(checkpoint(TI16)))
     monkeypatch.setenv("KERAS_VIT_WEIGHTS", str(tmp_path))
     verdict, lines = report("imagenet", "ViT_Ti16")
     assert verdict

@@ -25,7 +25,7 @@ _AXIAL_UNIT = ("conv{1,3}/kernel", "gn{1,2,3}/{scale,bias}", *_AXES)
 def check_names(arrays: Iterable[str], variant: ViTVariant | ResNetVariant) -> None:
     """Raises ValueError if an array is missing or left over; it names them all."""
     arrays = set(arrays)
-    expected = {name for pattern in _patterns(arrays, variant) for name in _expand(pattern)}
+    expected = {name for pattern in _list_patterns(arrays, variant) for name in _expand(pattern)}
     missing, unused = sorted(expected - arrays), sorted(arrays - expected)
     if missing or unused:
         raise ValueError(
@@ -46,10 +46,10 @@ def unit_names(variant: ResNetVariant) -> list[list[str]]:
     ]
 
 
-def _patterns(arrays: set[str], variant: ViTVariant | ResNetVariant) -> Iterator[str]:
+def _list_patterns(arrays: set[str], variant: ViTVariant | ResNetVariant) -> Iterator[str]:
     """All that the pass will read. What is optional is read whole or not at all."""
     trunk = variant.stem if isinstance(variant, ViTVariant) else variant
-    yield from _trunk_patterns(trunk) if trunk else ()
+    yield from _list_trunk_patterns(trunk) if trunk else ()
     if isinstance(variant, ViTVariant):
         yield from ("embedding/{kernel,bias}", "Transformer/posembed_input/pos_embedding")
         block = "encoderblock_{}/{{row,column}}" if variant.axial else "encoderblock_{}"
@@ -71,7 +71,7 @@ def _patterns(arrays: set[str], variant: ViTVariant | ResNetVariant) -> Iterator
         yield "head/{kernel,bias}"
 
 
-def _trunk_patterns(variant: ResNetVariant) -> Iterator[str]:
+def _list_trunk_patterns(variant: ResNetVariant) -> Iterator[str]:
     yield "root_block/conv_root/kernel" if variant.preactivation else "conv_root/kernel"
     for units in unit_names(variant):
         yield from (

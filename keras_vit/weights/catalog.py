@@ -312,11 +312,11 @@ def _rows_of(model: str) -> dict[str, CatalogRow]:
     return _ROWS[model]
 
 
-def _row(
+def _make_row(
     model: str, tag: str, path: str, size: str | None, *, bucket: str = _VIT_BUCKET, **facts: Any
 ) -> CatalogRow:
     """Make a row of an ImageNet classifier; `facts` say where it differs."""
-    listed, tolerance = _size(size)
+    listed, tolerance = _parse_size(size)
     usual = {"image_size": 224, "classes": 1000, "dataset": "imagenet2012", "transform": "resize"}
     usual |= {
         "head_is_valid": True,
@@ -330,7 +330,7 @@ def _row(
     )
 
 
-def _size(listed: str | None) -> tuple[int | None, int]:
+def _parse_size(listed: str | None) -> tuple[int | None, int]:
     """Return bytes and their tolerance: one unit of the last digit, because the
     listing is rounded.
     """
@@ -344,47 +344,47 @@ def _size(listed: str | None) -> tuple[int | None, int]:
 _PRETRAINED_21K = {"classes": 21843, "dataset": "imagenet21k", "transform": "resize_small_crop"}
 
 
-def _paper_rows() -> Iterator[CatalogRow]:
+def _make_paper_rows() -> Iterator[CatalogRow]:
     for model, (name, size) in _IMAGENET21K.items():
         facts = {**_PRETRAINED_21K, "head_is_valid": False, "has_pre_logits": True}
-        yield _row(model, "imagenet21k", f"imagenet21k/{name}", size, **facts)
+        yield _make_row(model, "imagenet21k", f"imagenet21k/{name}", size, **facts)
     for model, name, size, image_size, accuracy, source in _FINE_TUNED:
         tag = "imagenet21k+imagenet2012" + ("" if image_size == 384 else f"_{image_size}")
         facts = {"image_size": image_size, "accuracy": accuracy, "accuracy_source": source}
-        yield _row(model, tag, f"imagenet21k+imagenet2012/{name}", size, **facts)
+        yield _make_row(model, tag, f"imagenet21k+imagenet2012/{name}", size, **facts)
     for model, (name, size) in _SAM.items():
-        yield _row(model, "sam", f"sam/{name}", size, transform="resize_small_crop")
+        yield _make_row(model, "sam", f"sam/{name}", size, transform="resize_small_crop")
 
 
-def _augreg_rows() -> Iterator[CatalogRow]:
+def _make_augreg_rows() -> Iterator[CatalogRow]:
     for name, (run, size, rate_384, accuracy, run_224, rate_224) in _AUGREG.items():
         model, upstream, other = (
             _AUGREG_NAMES[name],
-            _augreg_path(name, run),
-            _augreg_path(name, run_224),
+            _make_augreg_path(name, run),
+            _make_augreg_path(name, run_224),
         )
-        yield _row(model, "augreg_in21k", upstream, size, **_PRETRAINED_21K)
+        yield _make_row(model, "augreg_in21k", upstream, size, **_PRETRAINED_21K)
         if rate_384:
             facts = {"image_size": 384, "accuracy": accuracy, "accuracy_source": _VIT_README}
             path = f"{upstream}--imagenet2012-steps_20k-lr_{rate_384}-res_384"
-            yield _row(model, "augreg_in21k_ft_in1k_384", path, None, **facts)
+            yield _make_row(model, "augreg_in21k_ft_in1k_384", path, None, **facts)
         path = f"{other}--imagenet2012-steps_20k-lr_{rate_224}-res_224"
-        yield _row(model, "augreg_in21k_ft_in1k_224", path, None)
+        yield _make_row(model, "augreg_in21k_ft_in1k_224", path, None)
 
 
-def _augreg_path(name: str, run: str) -> str:
+def _make_augreg_path(name: str, run: str) -> str:
     augmentation, decay, rate = run.split()
     return f"augreg/{name}-i21k-300ep-lr_0.001-aug_{augmentation}-wd_{decay}-do_{rate}-sd_{rate}"
 
 
-def _bit_rows() -> Iterator[CatalogRow]:
+def _make_bit_rows() -> Iterator[CatalogRow]:
     for model in (name for name in RESNET_VARIANTS if name.startswith("BiT_")):
         architecture = model.removeprefix("BiT_")
         accuracy, source = _BIT_ACCURACY.get(architecture, (None, None))
         # 480 is what the released fine-tuning rule uses; timm evaluates all but R152x4 at 448. Any
         # size runs.
         tuned = {"image_size": 480, "accuracy": accuracy, "accuracy_source": source}
-        yield _row(
+        yield _make_row(
             model,
             "bit_s",
             f"BiT-S-{architecture}",
@@ -392,10 +392,10 @@ def _bit_rows() -> Iterator[CatalogRow]:
             bucket=_BIT_BUCKET,
             transform="resize_small_crop",
         )
-        yield _row(
+        yield _make_row(
             model, "bit_m", f"BiT-M-{architecture}", None, bucket=_BIT_BUCKET, **_PRETRAINED_21K
         )
-        yield _row(
+        yield _make_row(
             model,
             "bit_m_imagenet",
             f"BiT-M-{architecture}-ILSVRC2012",
@@ -409,7 +409,7 @@ def _bit_rows() -> Iterator[CatalogRow]:
             "accuracy": accuracy,
             "accuracy_source": accuracy and _BIT_README,
         }
-        yield _row(
+        yield _make_row(
             model,
             tag,
             f"distill/{name}",
@@ -427,7 +427,7 @@ _ALIASES = {
 }
 
 
-def _by_model(rows: list[CatalogRow]) -> dict[str, dict[str, CatalogRow]]:
+def _group_by_model(rows: list[CatalogRow]) -> dict[str, dict[str, CatalogRow]]:
     table: dict[str, dict[str, CatalogRow]] = {}
     for model in VARIANTS:
         own = {row.tag: row for row in rows if row.model == model}
@@ -458,7 +458,7 @@ def _parse_augreg(name: str) -> CatalogRow:
     else:
         dataset, classes = _LABELS[found["data set"]]
         facts = {"dataset": dataset, "classes": classes, "transform": "resize_small_crop"}
-    return _row(model, stem, f"augreg/{stem}", None, **facts)
+    return _make_row(model, stem, f"augreg/{stem}", None, **facts)
 
 
 def _match(text: str, fields: dict[str, str], name: str) -> dict[str, str]:
@@ -483,5 +483,5 @@ def _match(text: str, fields: dict[str, str], name: str) -> dict[str, str]:
     return dict(zip(fields, words, strict=True))
 
 
-_FILES = [*_paper_rows(), *_augreg_rows(), *_bit_rows()]
-_ROWS = _by_model(_FILES)
+_FILES = [*_make_paper_rows(), *_make_augreg_rows(), *_make_bit_rows()]
+_ROWS = _group_by_model(_FILES)

@@ -23,13 +23,13 @@ from keras_vit.weights.renaming import (
     Leaf,
     Rows,
     Rule,
-    listed,
+    join_sorted,
     make_rules,
     merge_first,
     merge_last,
     split_first,
     split_last,
-    two_digits,
+    use_two_digits,
 )
 
 Dialect = Literal["google", "timm", "huggingface"]
@@ -137,7 +137,7 @@ def detect(arrays: Iterable[str]) -> Dialect:
         return found[0]
     raise ValueError(
         "The names of a checkpoint must be those of one dialect: google, timm or huggingface. "
-        f"Fitting: {' and '.join(found) or 'none'}. Received {len(names)} names: {listed(names)}."
+        f"Fitting: {' and '.join(found) or 'none'}. Received {len(names)} names: {join_sorted(names)}."
     )
 
 
@@ -170,15 +170,15 @@ def to_canonical(
     """
     dialect = dialect or detect(arrays)
     if dialect == "google":
-        result = layouts.canonical(arrays)
+        result = layouts.to_canonical(arrays)
         _check_num_heads(result, num_heads)
     else:
         plain = renaming.gather((name, name.removeprefix("vit."), x) for name, x in arrays.items())
         _refuse(plain)
         result = renaming.read(
-            plain, _reading_rules(plain, dialect), _find_num_heads(plain, num_heads)
+            plain, _make_reading_rules(plain, dialect), _find_num_heads(plain, num_heads)
         )
-    return _with_class_row(result, grid, may_lack_row=dialect == "timm")
+    return _add_class_row(result, grid, may_lack_row=dialect == "timm")
 
 
 def from_canonical(arrays: Mapping[str, np.ndarray], dialect: Dialect) -> dict[str, np.ndarray]:
@@ -196,18 +196,18 @@ def from_canonical(arrays: Mapping[str, np.ndarray], dialect: Dialect) -> dict[s
         ['head.bias']
     """
     if dialect == "google":
-        return layouts.published(arrays)
+        return layouts.to_published(arrays)
     if dialect not in _FOREIGN:
         raise ValueError(
             f"`dialect` must be one of google, timm, huggingface. Received: {dialect}."
         )
-    if problems := _inexpressible(arrays, dialect):
-        able = ["google", *(other for other in _FOREIGN if not _inexpressible(arrays, other))]
+    if problems := _find_inexpressible(arrays, dialect):
+        able = ["google", *(other for other in _FOREIGN if not _find_inexpressible(arrays, other))]
         raise ValueError(
-            f"The dialect {dialect} cannot express this checkpoint: {listed(problems)}. Use "
+            f"The dialect {dialect} cannot express this checkpoint: {join_sorted(problems)}. Use "
             f"{' or '.join(able)}."
         )
-    result = renaming.write(arrays, _writing_rules(arrays, dialect))
+    result = renaming.write(arrays, _make_writing_rules(arrays, dialect))
     if dialect == "timm" or not any(name.startswith("head/") for name in arrays):
         return result
     return {
@@ -265,10 +265,10 @@ _TORCH: dict[str, tuple[Leaf, ...]] = {
 }
 
 
-def _timm_rules(family: str, more: Rows = ()) -> list[Rule]:
+def _make_timm_rules(family: str, more: Rows = ()) -> list[Rule]:
     if family == "bit":
         return make_rules(_TIMM_BIT + _TIMM_HEAD, _TORCH) + make_rules(
-            two_digits(_TIMM_UNITS), _TORCH, offset=1
+            use_two_digits(_TIMM_UNITS), _TORCH, offset=1
         )
     if family == "resnet":
         root = make_rules(_TIMM_ROOT, _TORCH, "stem.") + make_rules(_TIMM_HEAD, _TORCH)
@@ -279,7 +279,7 @@ def _timm_rules(family: str, more: Rows = ()) -> list[Rule]:
     return rules + root + make_rules(_TIMM_UNITS, _TORCH, backbone, offset=1)
 
 
-def _timm_family(names: Iterable[str]) -> str:
+def _detect_timm_family(names: Iterable[str]) -> str:
     names = list(names)
     if any(name.startswith("patch_embed.backbone.") for name in names):
         return (
@@ -292,18 +292,18 @@ def _timm_family(names: Iterable[str]) -> str:
     return "vit"
 
 
-def _reading_rules(names: Iterable[str], dialect: Dialect) -> list[Rule]:
+def _make_reading_rules(names: Iterable[str], dialect: Dialect) -> list[Rule]:
     is_timm = dialect == "timm"
     return (
-        _timm_rules(_timm_family(names), _TIMM_OLD)
+        _make_timm_rules(_detect_timm_family(names), _TIMM_OLD)
         if is_timm
         else make_rules(_HUGGINGFACE + _STATE_DICT, _TORCH)
     )
 
 
-def _writing_rules(names: Iterable[str], dialect: Dialect) -> list[Rule]:
+def _make_writing_rules(names: Iterable[str], dialect: Dialect) -> list[Rule]:
     return (
-        _timm_rules(layouts.family(names))
+        _make_timm_rules(layouts.family(names))
         if dialect == "timm"
         else make_rules(_HUGGINGFACE, _TORCH)
     )
@@ -313,19 +313,19 @@ def _refuse(arrays: Mapping[str, np.ndarray]) -> None:
     problems = []
     for pattern, reason in _REFUSED.items():
         if names := [name for name in arrays if re.fullmatch(pattern, name)]:
-            problems.append(f"{reason} ({listed(names, limit=4)})")
+            problems.append(f"{reason} ({join_sorted(names, limit=4)})")
     if "classifier.weight" in arrays and "pooler.dense.weight" in arrays:
         problems.append(
             "a classifier beside a pooler, which it does not read (remove classifier.* or pooler.*)"
         )
     if problems:
         raise ValueError(
-            f"No model here computes what this checkpoint stands for: {listed(problems)}."
+            f"No model here computes what this checkpoint stands for: {join_sorted(problems)}."
         )
 
 
-def _inexpressible(arrays: Mapping[str, np.ndarray], dialect: Dialect) -> list[str]:
-    problems = renaming.unknown_canonical(arrays, _writing_rules(arrays, dialect))
+def _find_inexpressible(arrays: Mapping[str, np.ndarray], dialect: Dialect) -> list[str]:
+    problems = renaming.find_unknown_canonical(arrays, _make_writing_rules(arrays, dialect))
     if dialect == "huggingface":
         problems += [
             f"{name} is missing, which it always has"
@@ -372,7 +372,7 @@ def _check_num_heads(arrays: Mapping[str, np.ndarray], num_heads: int | None) ->
         )
 
 
-def _with_class_row(
+def _add_class_row(
     arrays: dict[str, np.ndarray], grid: tuple[int, int] | None, may_lack_row: bool
 ) -> dict[str, np.ndarray]:
     table, prefix = arrays.get(_POSITIONS), int("cls" in arrays)

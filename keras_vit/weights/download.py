@@ -60,9 +60,9 @@ def fetch(source: CatalogRow | str, *, progress: bool = True) -> Path:
     """
     url = https_url(source.url if isinstance(source, CatalogRow) else source)
     if urlsplit(url).scheme == "file":
-        return _local_file(url)
+        return _find_local_file(url)
     row = source if isinstance(source, CatalogRow) else catalog.by_file_name(url)
-    offline = _offline_file(url, row)
+    offline = _find_offline_file(url, row)
     if offline:
         _check(offline, row)
         return offline
@@ -135,7 +135,7 @@ def _sub_path(url: str) -> Path:
     return Path(*names)
 
 
-def _local_file(url: str) -> Path:
+def _find_local_file(url: str) -> Path:
     path = Path(url2pathname(urlsplit(url).path))
     if not path.exists():
         raise FileNotFoundError(f"'{without_secrets(url)}' names '{path}', which does not exist.")
@@ -146,7 +146,7 @@ def _local_file(url: str) -> Path:
 # -----------------------------------------------------------------------------------------
 
 
-def _offline_file(url: str, row: CatalogRow | None) -> Path | None:
+def _find_offline_file(url: str, row: CatalogRow | None) -> Path | None:
     directory = os.environ.get("KERAS_VIT_WEIGHTS")
     if not directory:
         return None
@@ -158,10 +158,10 @@ def _offline_file(url: str, row: CatalogRow | None) -> Path | None:
     certain = root / (row.file if row else _sub_path(url))
     if certain.is_file():
         return certain
-    return _unsorted_file(root, row) if row else None
+    return _find_unsorted_file(root, row) if row else None
 
 
-def _unsorted_file(root: Path, row: CatalogRow) -> Path | None:
+def _find_unsorted_file(root: Path, row: CatalogRow) -> Path | None:
     """Return the file that lies in no subdirectory, unless its size says that it is another one of
     that name.
     """
@@ -193,7 +193,7 @@ def _fits(size: int, row: CatalogRow) -> bool:
 def _check(path: Path, row: CatalogRow | None) -> None:
     """Check a file that is already here."""
     again = "Delete it to download it again"
-    wrong_size = _wrong_size(path, row)
+    wrong_size = _describe_wrong_size(path, row)
     if wrong_size:
         raise ValueError(
             f"'{path}' {wrong_size}. {again}, or pass its path as `weights` to use it as it is."
@@ -206,7 +206,7 @@ def _check(path: Path, row: CatalogRow | None) -> None:
         raise ValueError(
             f"{error} It is kept as '{path}': delete it to ask the server again."
         ) from error
-    wrong_hash = _wrong_hash(path, _expected_hash(path, row))
+    wrong_hash = _describe_wrong_hash(path, _find_expected_hash(path, row))
     if wrong_hash:
         pin = _pin_path(path)
         raise ValueError(
@@ -215,14 +215,14 @@ def _check(path: Path, row: CatalogRow | None) -> None:
         )
 
 
-def _wrong_size(path: Path, row: CatalogRow | None) -> str | None:
+def _describe_wrong_size(path: Path, row: CatalogRow | None) -> str | None:
     size = path.stat().st_size
     if row is None or _fits(size, row):
         return None
     return f"has {size} bytes, but {row.file} has {row.bytes} (give or take {row.bytes_tolerance})"
 
 
-def _wrong_hash(path: Path, expected: str | None) -> str | None:
+def _describe_wrong_hash(path: Path, expected: str | None) -> str | None:
     if expected is None:
         return None
     digest = _sha256(path)
@@ -234,7 +234,7 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _expected_hash(path: Path, row: CatalogRow | None) -> str | None:
+def _find_expected_hash(path: Path, row: CatalogRow | None) -> str | None:
     return (row and row.sha256) or _read_pin(path)
 
 
@@ -270,7 +270,7 @@ def _pin(path: Path) -> None:
 
 def _download(url: str, target: Path, row: CatalogRow | None, progress: bool) -> None:
     """Download under a temporary name, check, and move into place."""
-    advice = _advice(url, target, row)
+    advice = _make_advice(url, target, row)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         _remove_stale_parts(target)
@@ -291,7 +291,7 @@ def _download(url: str, target: Path, row: CatalogRow | None, progress: bool) ->
         ) from error
 
 
-def _advice(url: str, target: Path, row: CatalogRow | None) -> str:
+def _make_advice(url: str, target: Path, row: CatalogRow | None) -> str:
     directory = os.environ.get("KERAS_VIT_WEIGHTS") or "<directory>"
     offline = Path(directory) / (row.file if row else _sub_path(url))
     return (
@@ -352,13 +352,13 @@ def _check_download(url: str, path: Path, target: Path, row: CatalogRow | None) 
         _check_kind(path, target)
     except ValueError as error:
         raise ValueError(f"{lead}{error}") from error
-    wrong_size = _wrong_size(path, row)
+    wrong_size = _describe_wrong_size(path, row)
     if wrong_size:
         raise ValueError(
             f"{lead}it {wrong_size}. Try again later, or fetch it yourself. "
-            f"{_advice(url, target, row)}"
+            f"{_make_advice(url, target, row)}"
         )
-    wrong_hash = _wrong_hash(path, _expected_hash(target, row))
+    wrong_hash = _describe_wrong_hash(path, _find_expected_hash(target, row))
     if wrong_hash:
         pin = _pin_path(target)
         raise ValueError(
@@ -372,7 +372,7 @@ def _check_kind(path: Path, target: Path) -> None:
     name that says so.
     """
     if target.suffix not in _OTHER_KINDS:
-        files.kind(path)
+        files.detect_kind(path)
 
 
 class _Progress:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.weights.refusal import bad, some
+from keras_vit.weights.refusal import join_first, make_error
 
 # From what the arrays of a file claim to be, as arrays that take no memory, and its metadata: the
 # names to read.
@@ -38,7 +38,7 @@ class Entry:
     load: Callable[[], np.ndarray]
 
 
-def stand_ins(entries: Iterable[Entry]) -> dict[str, np.ndarray]:
+def make_stand_ins(entries: Iterable[Entry]) -> dict[str, np.ndarray]:
     """Returns for each entry an array of its shape that takes no memory, in the type that reading
     gives.
     """
@@ -55,26 +55,28 @@ def check(path: str | os.PathLike, entries: Collection[Entry]) -> None:
     array can have.
     """
     if not entries:
-        raise bad(path, "it holds no arrays")
+        raise make_error(path, "it holds no arrays")
     pickled = [entry.name for entry in entries if entry.dtype.hasobject]
     if pickled:
         advice = "Pickles are never read: they can run code. Save plain arrays with `numpy.savez(path, **arrays)`."
-        raise bad(path, f"it holds pickled objects ({some(pickled)})", advice)
+        raise make_error(path, f"it holds pickled objects ({join_first(pickled)})", advice)
     strange = [f"{entry.name}: {entry.dtype}" for entry in entries if not _is_number(entry.dtype)]
     if strange:
-        raise bad(
-            path, f"it holds types that are no numbers ({some(strange)})", "Save them as float32."
+        raise make_error(
+            path,
+            f"it holds types that are no numbers ({join_first(strange)})",
+            "Save them as float32.",
         )
     twice = [name for name, count in Counter(entry.name for entry in entries).items() if count > 1]
     if twice:
-        raise bad(path, f"it holds several arrays of one name ({some(twice)})")
+        raise make_error(path, f"it holds several arrays of one name ({join_first(twice)})")
     impossible = [
         f"{entry.name}: {len(entry.shape)} axes"
         for entry in entries
         if len(entry.shape) > 32 or math.prod(max(side, 1) for side in entry.shape) > 2**56
     ]
     if impossible:
-        raise bad(path, f"it holds arrays of impossible shape ({some(impossible)})")
+        raise make_error(path, f"it holds arrays of impossible shape ({join_first(impossible)})")
 
 
 def read(
@@ -91,11 +93,11 @@ def read(
     """
     check(path, entries)
     if choose is not None:
-        chosen = set(choose(stand_ins(entries), metadata))
+        chosen = set(choose(make_stand_ins(entries), metadata))
         entries = [entry for entry in entries if entry.name in chosen]
     # Copies and checksums leave the interpreter free, so that two cores halve the time.
     with ThreadPoolExecutor() as pool:
-        arrays = dict(pool.map(lambda entry: (entry.name, _widened(entry.load())), entries))
+        arrays = dict(pool.map(lambda entry: (entry.name, _widen(entry.load())), entries))
     check_finite(path, arrays)
     return arrays
 
@@ -115,9 +117,9 @@ def check_finite(path: str | os.PathLike, arrays: Mapping[str, np.ndarray]) -> N
             if not (np.isfinite(array.sum()) or np.isfinite(array).all())
         ]
     if wrong:
-        raise bad(
+        raise make_error(
             path,
-            f"it holds NaN or infinite values in {some(wrong)}",
+            f"it holds NaN or infinite values in {join_first(wrong)}",
             "Was its training run diverging?",
         )
     largest = float(np.finfo(np.float32).max)
@@ -127,9 +129,9 @@ def check_finite(path: str | os.PathLike, arrays: Mapping[str, np.ndarray]) -> N
         if array.dtype.itemsize > 4 and max(array.max(), -array.min()) > largest
     ]
     if beyond:
-        raise bad(
+        raise make_error(
             path,
-            f"it holds numbers beyond the range of float32 in {some(beyond)}",
+            f"it holds numbers beyond the range of float32 in {join_first(beyond)}",
             "Save them as float32.",
         )
 
@@ -146,7 +148,7 @@ def _is_number(dtype: np.dtype) -> bool:
     return is_bfloat16 or (dtype.kind in "biuf" and dtype.itemsize <= 8)
 
 
-def _widened(array: np.ndarray) -> np.ndarray:
+def _widen(array: np.ndarray) -> np.ndarray:
     if array.dtype.kind == "V" and array.dtype.itemsize == 2:
         # bfloat16 is the upper half of a float32. `asarray`: a shifted 0-d array is a scalar.
         wide = np.asarray(array.view(np.uint16)).astype(np.uint32)

@@ -24,7 +24,7 @@ import numpy as np
 from keras_vit.weights import entries, keras_h5, npz, tensors
 from keras_vit.weights import metadata as facts
 from keras_vit.weights.entries import Choose
-from keras_vit.weights.refusal import AGAIN, bad, some
+from keras_vit.weights.refusal import AGAIN, join_first, make_error
 from keras_vit.writing import write_atomically
 
 # What a file is when it is not a checkpoint, by its first bytes, and what to do about it.
@@ -78,16 +78,16 @@ def read(path: _PathLike, choose: Choose | None = None) -> Checkpoint:
     """
     path = _file_of(Path(path))
     if keras_h5.is_hdf5(path):
-        raise bad(
+        raise make_error(
             path,
             "it is an HDF5 file, neither .npz nor .safetensors",
             "Keras weights are loaded with `model.load_weights(path)`.",
         )
-    unread, metadata = (npz if kind(path) == "npz" else tensors).entries(path)
+    unread, metadata = (npz if detect_kind(path) == "npz" else tensors).list_entries(path)
     return Checkpoint(arrays=entries.read(path, unread, metadata, choose), metadata=metadata)
 
 
-def kind(path: _PathLike) -> str:
+def detect_kind(path: _PathLike) -> str:
     """Return "npz", "safetensors" or "h5", told by the content of a file, or say what the file is
     instead.
 
@@ -99,7 +99,7 @@ def kind(path: _PathLike) -> str:
     with open(path := Path(path), "rb") as stream:
         head = stream.read(64)
     if not head:
-        raise bad(path, "it is empty (0 bytes)")
+        raise make_error(path, "it is empty (0 bytes)")
     if head.startswith(b"PK"):
         npz.check_end(path)
         return "npz"
@@ -112,8 +112,10 @@ def kind(path: _PathLike) -> str:
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     for start, what, advice in _STRANGERS:
         if text.startswith(start):
-            raise bad(path, f"it is {what}, neither .npz nor .safetensors", advice)
-    raise bad(path, f"it is neither .npz nor .safetensors; it begins with {head[:8]!r}", AGAIN)
+            raise make_error(path, f"it is {what}, neither .npz nor .safetensors", advice)
+    raise make_error(
+        path, f"it is neither .npz nor .safetensors; it begins with {head[:8]!r}", AGAIN
+    )
 
 
 def write_npz(path: _PathLike, arrays: _Arrays, metadata: _Metadata | None = None) -> None:
@@ -132,7 +134,7 @@ def write_npz(path: _PathLike, arrays: _Arrays, metadata: _Metadata | None = Non
             valid or does not fit.
         OSError: If the file cannot be written.
     """
-    arrays, metadata = _numbers(path, arrays), facts.check(path, metadata or {})
+    arrays, metadata = _check_numbers(path, arrays), facts.check(path, metadata or {})
     with replacing(path) as stream:
         npz.write(stream, arrays, metadata)
 
@@ -143,7 +145,7 @@ def write_safetensors(path: _PathLike, arrays: _Arrays, metadata: _Metadata | No
 
     Args and errors: as for `write_npz`.
     """
-    arrays, metadata = _numbers(path, arrays), facts.check(path, metadata or {})
+    arrays, metadata = _check_numbers(path, arrays), facts.check(path, metadata or {})
     with replacing(path) as stream:
         tensors.write(stream, arrays, metadata)
 
@@ -178,10 +180,10 @@ def _file_of(path: Path) -> Path:
     advice = (
         "Name a file, or a Hugging Face directory whose weights are not split over several files."
     )
-    raise bad(path, "it is a directory without model.safetensors", advice)
+    raise make_error(path, "it is a directory without model.safetensors", advice)
 
 
-def _numbers(path: _PathLike, arrays: _Arrays) -> dict[str, np.ndarray]:
+def _check_numbers(path: _PathLike, arrays: _Arrays) -> dict[str, np.ndarray]:
     if not arrays:
         raise ValueError(f"There are no arrays to write to '{os.fspath(path)}'.")
     found = {name: np.asarray(array) for name, array in arrays.items()}
@@ -192,6 +194,6 @@ def _numbers(path: _PathLike, arrays: _Arrays) -> dict[str, np.ndarray]:
     ]
     if strange:
         raise ValueError(
-            f"Only numbers can be written to '{os.fspath(path)}': {some(strange)}. Cast to float32."
+            f"Only numbers can be written to '{os.fspath(path)}': {join_first(strange)}. Cast to float32."
         )
     return found

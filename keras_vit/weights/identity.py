@@ -73,12 +73,12 @@ def examine(file: str, model: str | None = None) -> Identity:
     path, row = _find(file, model)
     arrays, canonical, layout = _read(path)
     identified = layouts.identify(canonical)
-    facts, doubts = _size_and_hash(path, row)
+    facts, doubts = _check_size_and_hash(path, row)
     if row and row.model != identified:
         doubts.append(f"{row.file} is a file of {row.model}")
     facts += [
         ("layout", layout),
-        ("arrays", _counts(arrays, canonical)),
+        ("arrays", _describe_counts(arrays, canonical)),
         ("model", f"{identified}, told by the shapes"),
     ]
     return Identity(path=path, model=identified, facts=facts, doubts=doubts, canonical=canonical)
@@ -115,11 +115,11 @@ def _find(file: str, model: str | None) -> tuple[Path, catalog.CatalogRow | None
 def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], str]:
     """The entries of the file, the arrays under canonical names, and the name of the layout."""
     found = model_file.read(path)
-    layout = "Keras weights" if found.dialect == "keras" else _layout(found.claimed)
+    layout = "Keras weights" if found.dialect == "keras" else _describe_layout(found.claimed)
     return found.claimed, found.canonical(), layout
 
 
-def _layout(arrays: Mapping[str, np.ndarray]) -> str:
+def _describe_layout(arrays: Mapping[str, np.ndarray]) -> str:
     dialect = dialects.detect(arrays)
     if dialect != "google":
         return {"timm": "timm", "huggingface": "Hugging Face"}[dialect]
@@ -130,7 +130,7 @@ def _layout(arrays: Mapping[str, np.ndarray]) -> str:
     return ", ".join(["Google", *marks])
 
 
-def _counts(arrays: Mapping[str, np.ndarray], canonical: Mapping[str, np.ndarray]) -> str:
+def _describe_counts(arrays: Mapping[str, np.ndarray], canonical: Mapping[str, np.ndarray]) -> str:
     parameters = sum(x.size for x in canonical.values())
     others = sum(x.size for x in arrays.values()) - parameters
     text = f"{len(arrays):,} with {parameters:,} parameters"
@@ -139,7 +139,7 @@ def _counts(arrays: Mapping[str, np.ndarray], canonical: Mapping[str, np.ndarray
     )
 
 
-def _size_and_hash(path: Path, row: catalog.CatalogRow | None) -> tuple[Facts, list[str]]:
+def _check_size_and_hash(path: Path, row: catalog.CatalogRow | None) -> tuple[Facts, list[str]]:
     size, doubts = path.stat().st_size, []
     text = f"{size:,} bytes ({size / _MIB:.1f} MiB)"
     if row and row.bytes is not None:
@@ -149,7 +149,7 @@ def _size_and_hash(path: Path, row: catalog.CatalogRow | None) -> tuple[Facts, l
     with open(path, "rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     facts = [("size", text), ("sha256", digest)]
-    expected = {"published": row and row.sha256, "pinned on first use": _pinned(path)}
+    expected = {"published": row and row.sha256, "pinned on first use": _read_pin(path)}
     known = {whose: other for whose, other in expected.items() if other}
     for whose, other in known.items():
         facts.append(
@@ -161,7 +161,7 @@ def _size_and_hash(path: Path, row: catalog.CatalogRow | None) -> tuple[Facts, l
     ), doubts
 
 
-def _pinned(path: Path) -> str | None:
+def _read_pin(path: Path) -> str | None:
     """The hash beside the file, in the form in which `download.py` writes it."""
     pin = path.with_name(f"{path.name}.sha256")
     return (

@@ -20,7 +20,7 @@ import numpy as np
 
 from keras_vit.weights import entries, metadata
 from keras_vit.weights.entries import Choose, Entry
-from keras_vit.weights.refusal import bad, some
+from keras_vit.weights.refusal import join_first, make_error
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _CONSTANTS = "constants"
@@ -44,10 +44,10 @@ def check_end(path: str | os.PathLike) -> None:
         start = stream.read(64)
     places = {0: 40, 1: 44, 2: 28, 3: 28}
     if len(start) < 64 or start[8] not in places:
-        raise _bad(path, "the HDF5 file is truncated or damaged")
+        raise _make_error(path, "the HDF5 file is truncated or damaged")
     (end,) = struct.unpack_from("<Q", start, places[start[8]])
     if end > os.path.getsize(path):
-        raise _bad(
+        raise _make_error(
             path, f"the HDF5 file is truncated, it has {os.path.getsize(path)} of {end} bytes"
         )
 
@@ -68,28 +68,28 @@ def read(
     import h5py
 
     check_end(path)
-    with _one_sentence(path, h5py.File, path, "r") as file:
-        found, known = _one_sentence(path, _entries, path, file)
+    with _call_or_refuse(path, h5py.File, path, "r") as file:
+        found, known = _call_or_refuse(path, _list_entries, path, file)
         known = metadata.check(path, known)
         return entries.read(path, found, known, choose), known
 
 
-def _bad(path: str | os.PathLike, what: str) -> ValueError:
-    return bad(path, what, _ADVICE, "Keras weights file")
+def _make_error(path: str | os.PathLike, what: str) -> ValueError:
+    return make_error(path, what, _ADVICE, "Keras weights file")
 
 
-def _one_sentence(path: str | os.PathLike, call: Callable, *arguments: Any) -> Any:
+def _call_or_refuse(path: str | os.PathLike, call: Callable, *arguments: Any) -> Any:
     try:
         return call(*arguments)
     except Exception as error:  # HDF5 meets damage with errors of many kinds
-        raise _bad(path, some([" ".join(str(error).split())[:300]])) from error
+        raise _make_error(path, join_first([" ".join(str(error).split())[:300]])) from error
 
 
-def _entries(path: str | os.PathLike, file: Any) -> tuple[list[Entry], dict[str, Any]]:
+def _list_entries(path: str | os.PathLike, file: Any) -> tuple[list[Entry], dict[str, Any]]:
     if "layers" not in file:
         raise ValueError(f"it has no group `layers`, only {sorted(file)[:5]}")
     known: dict[str, Any] = {}
-    return list(_walk(path, _group(file, "layers"), "", known)), known
+    return list(_walk(path, _open_group(file, "layers"), "", known)), known
 
 
 def _walk(
@@ -100,39 +100,39 @@ def _walk(
     for key in group:
         if key == "vars":
             continue
-        child = _group(group, key)
+        child = _open_group(group, key)
         if "vars" not in child:
             raise ValueError(f"its group {child.name} has no variables")
-        variables = _group(child, "vars")
+        variables = _open_group(child, "vars")
         name = variables.attrs.get("name")
         if not isinstance(name, str):
             raise ValueError("it records no layer names, as files of old Keras versions")
         layer = prefix + name
         _collect(known, variables)
         numbers = sorted((index for index in variables if index != _CONSTANTS), key=int)
-        for index, leaf in zip(numbers, _leaves(layer, len(numbers)), strict=True):
-            dataset = _dataset(variables, index)
-            load = partial(_one_sentence, path, _load, dataset)
+        for index, leaf in zip(numbers, _name_variables(layer, len(numbers)), strict=True):
+            dataset = _open_dataset(variables, index)
+            load = partial(_call_or_refuse, path, _load, dataset)
             yield Entry(
-                name=f"{layer}/{leaf}", shape=dataset.shape, dtype=_dtype(dataset), load=load
+                name=f"{layer}/{leaf}", shape=dataset.shape, dtype=_dtype_of(dataset), load=load
             )
         yield from _walk(path, child, f"{layer}/", known)
 
 
-def _group(parent: Any, key: str) -> Any:
+def _open_group(parent: Any, key: str) -> Any:
     import h5py
 
-    child = _linked(parent, key)
+    child = _follow_link(parent, key)
     if not isinstance(child, h5py.Group):
         raise ValueError(f"{child.name} is no group")
     return child
 
 
-def _dataset(parent: Any, key: str) -> Any:
+def _open_dataset(parent: Any, key: str) -> Any:
     """The dataset of that name, whose numbers are all in this file."""
     import h5py
 
-    child = _linked(parent, key)
+    child = _follow_link(parent, key)
     if not isinstance(child, h5py.Dataset) or child.shape is None:
         raise ValueError(f"{child.name} is no array")
     if child.is_virtual or child.external:
@@ -153,7 +153,7 @@ def _dataset(parent: Any, key: str) -> Any:
     return child
 
 
-def _linked(parent: Any, key: str) -> Any:
+def _follow_link(parent: Any, key: str) -> Any:
     import h5py
 
     if not isinstance(parent.get(key, getlink=True), h5py.HardLink):
@@ -161,7 +161,7 @@ def _linked(parent: Any, key: str) -> Any:
     return parent[key]
 
 
-def _dtype(dataset: Any) -> np.dtype:
+def _dtype_of(dataset: Any) -> np.dtype:
     import h5py
 
     # Text and references have types of NumPy's that look like numbers or objects.
@@ -185,7 +185,7 @@ def _collect(known: dict[str, Any], variables: Any) -> None:
     """Adds what a layer recorded of itself: all layers of a model say the same."""
     if _CONSTANTS not in variables:
         return
-    dataset = _dataset(variables, _CONSTANTS)
+    dataset = _open_dataset(variables, _CONSTANTS)
     if dataset.dtype != np.uint8 or not 9 < dataset.size < _MAX_CONSTANTS_BYTES:
         raise ValueError(f"{dataset.name} is no text")
     checksum, text = _load(dataset).tobytes().split(b" ", 1)
@@ -196,7 +196,7 @@ def _collect(known: dict[str, Any], variables: Any) -> None:
             raise ValueError(f"its layers disagree about {key}: {known[key]} and {value}")
 
 
-def _leaves(layer: str, count: int) -> tuple[str, ...]:
+def _name_variables(layer: str, count: int) -> tuple[str, ...]:
     """The names of the variables of a layer, in the order in which its `build` makes them."""
     own = layer.split("/")[-1]
     if own == "class_token":

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant
-from keras_vit.weights.renaming import gather, listed, split_numbers
+from keras_vit.weights.renaming import gather, join_sorted, split_numbers
 
 _POSITIONS = "Transformer/posembed_input/pos_embedding"
 
@@ -66,7 +66,7 @@ _GROUP_NORM = re.compile(r"(.*/)?(gn\w+|norm-pre-head)/(scale|bias)")
 _GOOGLE = re.compile(r"(.*/)?(Transformer/.+|block\d+/unit\d+/.+|root_block/.+)")
 
 
-def canonical(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def to_canonical(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Brings a checkpoint of any Google layout to the canonical names and shapes.
 
     Wrappers (`opt/target/`, `params/`, `params/img/`) are taken off, and what lies beside them is
@@ -83,14 +83,15 @@ def canonical(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
             N, D).
 
     Example:
-        >>> sorted(canonical({"opt/target/cls": np.zeros((1, 1, 4)), "opt/state/step": np.array(7)}))
+        >>> sorted(to_canonical({"opt/target/cls": np.zeros((1, 1, 4)), "opt/state/step": np.array(7)}))
         ['cls']
     """
     unstacked = _unstack(_unwrap(arrays))
     _check_counters(unstacked)
     has_class_token = "cls" in unstacked
     return gather(
-        (name, _linen_name(name), _shape(name, x, has_class_token)) for name, x in unstacked.items()
+        (name, _to_linen_name(name), _fix_shape(name, x, has_class_token))
+        for name, x in unstacked.items()
     )
 
 
@@ -105,14 +106,14 @@ def names_of_model(names: Iterable[str]) -> list[str]:
     return list(_unwrap({name: name for name in names}).values())
 
 
-def published(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Spells canonical arrays as the published files do: the inverse of `canonical` for such files.
+def to_published(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Spells canonical arrays as the published files do: the inverse of `to_canonical` for such files.
 
     ViTs and hybrids: no wrapper, modules counted as before linen. BiT: `resnet/...`, with the head
     as a 1x1 convolution of shape (1, 1, in, classes). Names that no rule knows pass unchanged.
 
     Example:
-        >>> list(published({"Transformer/encoderblock_0/MlpBlock_0/Dense_0/bias": np.zeros(4)}))
+        >>> list(to_published({"Transformer/encoderblock_0/MlpBlock_0/Dense_0/bias": np.zeros(4)}))
         ['Transformer/encoderblock_0/MlpBlock_3/Dense_0/bias']
     """
     if family(arrays) != "bit":
@@ -164,12 +165,12 @@ def identify(arrays: Mapping[str, np.ndarray]) -> str:
     """
     is_resnet = family(arrays) in ("resnet", "bit")
     rows = RESNET_VARIANTS if is_resnet else VIT_VARIANTS
-    found = _resnet_facts(arrays) if is_resnet else _vit_facts(arrays)
-    table = {name: _row_facts(row) for name, row in rows.items()}
+    found = _read_resnet_facts(arrays) if is_resnet else _read_vit_facts(arrays)
+    table = {name: _list_row_facts(row) for name, row in rows.items()}
     for name, facts in table.items():
         if facts == found:
             return name
-    nearest = sorted(table, key=lambda name: _distance(table[name], found))[:3]
+    nearest = sorted(table, key=lambda name: _compute_distance(table[name], found))[:3]
     raise ValueError(
         f"No model of the table has the shapes of this checkpoint. Found: {_describe(found)}. "
         f"Nearest rows: {'; '.join(f'{name} ({_describe(table[name])})' for name in nearest)}. "
@@ -195,7 +196,7 @@ def _unstack(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     prefix = "Transformer/encoderblock/"
     depths = {name: np.shape(x)[:1] for name, x in arrays.items() if name.startswith(prefix)}
     if () in depths.values() or len(set(depths.values())) > 1:
-        shapes = listed(f"{name} {np.shape(arrays[name])}" for name in depths)
+        shapes = join_sorted(f"{name} {np.shape(arrays[name])}" for name in depths)
         raise ValueError(
             "Stacked blocks must all have the depth as their leading axis. "
             f"Received: {shapes}. The file is damaged or not one model."
@@ -231,12 +232,12 @@ def _check_counters(arrays: Iterable[str]) -> None:
     ]
     if mixed:
         raise ValueError(
-            f"A block counts its modules in two ways at once: {listed(mixed)}. Expected either the "
+            f"A block counts its modules in two ways at once: {join_sorted(mixed)}. Expected either the "
             f"names before linen ({', '.join(_PRE_LINEN)}) or those of linen ({', '.join(_LINEN)})."
         )
 
 
-def _linen_name(name: str) -> str:
+def _to_linen_name(name: str) -> str:
     if name.startswith("resnet/"):
         # Some files of BiT number their convolutions.
         return _rename(
@@ -255,7 +256,7 @@ def _recount(name: str, counters: dict[str, str]) -> str:
     return match[1] + counters.get(match[2], match[2]) + match[3] if match else name
 
 
-def _shape(name: str, x: np.ndarray, has_class_token: bool) -> np.ndarray:
+def _fix_shape(name: str, x: np.ndarray, has_class_token: bool) -> np.ndarray:
     if name == _ROOT_POSITIONS:
         if x.ndim != 3 or x.shape[0] != 1:
             raise ValueError(f"`{name}` must have the shape (1, N, D). Received: {x.shape}.")
@@ -271,36 +272,36 @@ def _shape(name: str, x: np.ndarray, has_class_token: bool) -> np.ndarray:
     return x
 
 
-def _vit_facts(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def _read_vit_facts(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
     axial = any(re.match(r"Transformer/encoderblock_\d+/row/", name) for name in arrays)
     block = "Transformer/encoderblock_0/" + "row/" * axial
     patch = _shape_of(arrays, "embedding/kernel")[:2]
     has_stem = family(arrays) != "vit"
     return {
-        "width": _axis(arrays, "embedding/kernel", -1),
+        "width": _axis_of(arrays, "embedding/kernel", -1),
         "depth": len({match[1] for name in arrays if (match := _IN_BLOCK.fullmatch(name))}),
-        "num_heads": _axis(arrays, f"{block}MultiHeadDotProductAttention_0/query/kernel", 1),
-        "mlp_dim": _axis(arrays, f"{block}MlpBlock_0/Dense_0/kernel", -1),
+        "num_heads": _axis_of(arrays, f"{block}MultiHeadDotProductAttention_0/query/kernel", 1),
+        "mlp_dim": _axis_of(arrays, f"{block}MlpBlock_0/Dense_0/kernel", -1),
         "patch_size": patch[0] if len(set(patch)) == 1 else patch or None,
-        "stem_units": _units(arrays) if has_stem else None,
-        "stem_width": _axis(arrays, "conv_root/kernel", -1),
+        "stem_units": _count_units(arrays) if has_stem else None,
+        "stem_width": _axis_of(arrays, "conv_root/kernel", -1),
         "axial": axial,
     }
 
 
-def _resnet_facts(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def _read_resnet_facts(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
     preactivation = family(arrays) == "bit"
     root = "root_block/conv_root/kernel" if preactivation else "conv_root/kernel"
     axial = any(re.match(r"block\d+/unit\d+/row/", name) for name in arrays)
     return {
-        "units": _units(arrays),
-        "width": _axis(arrays, root, -1),
+        "units": _count_units(arrays),
+        "width": _axis_of(arrays, root, -1),
         "preactivation": preactivation,
         "axial": axial,
     }
 
 
-def _row_facts(row: ViTVariant | ResNetVariant) -> dict[str, Any]:
+def _list_row_facts(row: ViTVariant | ResNetVariant) -> dict[str, Any]:
     if isinstance(row, ResNetVariant):
         return {
             "units": row.units,
@@ -320,7 +321,7 @@ def _row_facts(row: ViTVariant | ResNetVariant) -> dict[str, Any]:
     }
 
 
-def _units(arrays: Iterable[str]) -> tuple[int, ...]:
+def _count_units(arrays: Iterable[str]) -> tuple[int, ...]:
     units = defaultdict(set)
     for name in arrays:
         if match := re.match(r"block(\d+)/unit(\d+)/", name):
@@ -332,12 +333,12 @@ def _shape_of(arrays: Mapping[str, np.ndarray], name: str) -> tuple[int, ...]:
     return arrays[name].shape if name in arrays else ()
 
 
-def _axis(arrays: Mapping[str, np.ndarray], name: str, axis: int) -> int | None:
+def _axis_of(arrays: Mapping[str, np.ndarray], name: str, axis: int) -> int | None:
     shape = _shape_of(arrays, name)
     return shape[axis] if len(shape) > axis and shape else None
 
 
-def _distance(row: dict[str, Any], found: dict[str, Any]) -> tuple[int, int]:
+def _compute_distance(row: dict[str, Any], found: dict[str, Any]) -> tuple[int, int]:
     return sum(row[fact] != found[fact] for fact in row), abs(row["width"] - (found["width"] or 0))
 
 

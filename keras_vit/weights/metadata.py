@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.weights.refusal import bad
+from keras_vit.weights.refusal import make_error
 
 _LARGEST_SIDE = 2**13  # of an image, in pixels
 _MAX_CONFIG_BYTES = 2**24
@@ -65,12 +65,12 @@ def check(path: str | os.PathLike, metadata: Mapping[str, Any]) -> dict[str, Any
         {'grid': (2, 3), 'num_heads': 3}
     """
     wrong = [
-        f"{key} is {_shortened(metadata[key])}, expected {expected}"
+        f"{key} is {_shorten(metadata[key])}, expected {expected}"
         for key, (is_valid, expected) in _VALID.items()
         if key in metadata and not is_valid(metadata[key])
     ]
     if wrong:
-        raise bad(
+        raise make_error(
             path,
             f"in its metadata {', and '.join(wrong)}",
             "Export it again, or correct the metadata.",
@@ -87,9 +87,7 @@ def check_grid(grid: Any, name: str = "checkpoint_grid") -> None:
         >>> check_grid((2, 8))
     """
     if not _is_pair(grid):
-        raise ValueError(
-            f"`{name}` must be {_PAIR}, (rows, columns). Received: {_shortened(grid)}."
-        )
+        raise ValueError(f"`{name}` must be {_PAIR}, (rows, columns). Received: {_shorten(grid)}.")
 
 
 def parse(text: str | bytes) -> Any:
@@ -108,7 +106,7 @@ def parse(text: str | bytes) -> Any:
         raise ValueError("nested too deeply") from None
 
 
-def of_config(path: Path) -> dict[str, Any]:
+def read_config(path: Path) -> dict[str, Any]:
     """Returns what the `config.json` of a Hugging Face ViT says; nothing if there is none, or if it
     is of other models.
 
@@ -117,8 +115,8 @@ def of_config(path: Path) -> dict[str, Any]:
     """
     if not path.exists():
         return {}
-    config = _config(path)
-    gelu = _gelu_of_config(path, config) if "hidden_act" in config else None
+    config = _read_json(path)
+    gelu = _parse_gelu(path, config) if "hidden_act" in config else None
     epsilon, size, patch = (
         config.get(key) for key in ("layer_norm_eps", "image_size", "patch_size")
     )
@@ -135,30 +133,30 @@ def of_config(path: Path) -> dict[str, Any]:
         return known
     patches = (patch, patch) if _is_count(patch) else patch
     if not _is_pair(patches):
-        raise bad(
-            path, f"patch_size is {_shortened(patch)}, expected an integer", "Correct the file."
+        raise make_error(
+            path, f"patch_size is {_shorten(patch)}, expected an integer", "Correct the file."
         )
     grid = tuple(side // step for side, step in zip(known["image_size"], patches, strict=True))
     if not all(grid):
-        raise bad(
+        raise make_error(
             path, f"its patches of {patches} are larger than its images of {known['image_size']}"
         )
     return known | {"grid": grid}
 
 
-def _gelu_of_config(path: Path, config: dict[str, Any]) -> str:
+def _parse_gelu(path: Path, config: dict[str, Any]) -> str:
     activation = config["hidden_act"]
     if not isinstance(activation, str) or activation not in _HUGGING_FACE_GELU:
         valid = ", ".join(_HUGGING_FACE_GELU)
-        raise bad(
-            path, f"hidden_act is {_shortened(activation)}", f"Only these are implemented: {valid}."
+        raise make_error(
+            path, f"hidden_act is {_shorten(activation)}", f"Only these are implemented: {valid}."
         )
     return _HUGGING_FACE_GELU[activation]
 
 
-def _config(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, Any]:
     if path.stat().st_size > _MAX_CONFIG_BYTES:
-        raise bad(
+        raise make_error(
             path,
             f"it has {path.stat().st_size} bytes, more than a description of a model",
             "Correct the file.",
@@ -166,13 +164,13 @@ def _config(path: Path) -> dict[str, Any]:
     try:
         config = parse(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise bad(path, f"it is not JSON ({error})") from error
+        raise make_error(path, f"it is not JSON ({error})") from error
     if not isinstance(config, dict):
-        raise bad(path, f"it is no JSON object but {_shortened(config)}")
+        raise make_error(path, f"it is no JSON object but {_shorten(config)}")
     return config
 
 
-def _shortened(value: Any) -> str:
+def _shorten(value: Any) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     try:

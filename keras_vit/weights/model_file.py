@@ -18,7 +18,7 @@ import numpy as np
 from keras_vit import cost
 from keras_vit.variants import VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant
 from keras_vit.weights import dialects, files, keras_h5, layouts, variables
-from keras_vit.weights.refusal import bad, some
+from keras_vit.weights.refusal import join_first, make_error
 
 # Twice the size is that of float64; the rest is for a head of many classes.
 _LARGEST_RATIO = 2.25
@@ -46,7 +46,11 @@ class ModelFile:
 
     def canonical(self) -> dict[str, np.ndarray]:
         """Returns the arrays under canonical names."""
-        return _from_keras(self.arrays, self.metadata) if self.dialect == "keras" else self.arrays
+        return (
+            _convert_from_keras(self.arrays, self.metadata)
+            if self.dialect == "keras"
+            else self.arrays
+        )
 
     def ours(self) -> dict[str, np.ndarray]:
         """Returns the arrays under our names."""
@@ -89,7 +93,7 @@ def read(path: str | os.PathLike, parameters: int | None = None) -> ModelFile:
     return ModelFile(arrays=arrays, metadata=metadata, dialect=seen.dialect, claimed=seen.claimed)
 
 
-def num_heads(arrays: Mapping[str, np.ndarray]) -> int | None:
+def find_num_heads(arrays: Mapping[str, np.ndarray]) -> int | None:
     """Returns the head count of our arrays by their width: all models of one width
     have the same.
     """
@@ -129,24 +133,28 @@ def _choose(
     belonging = {name: found[name] for name in names}
     integers = [f"{name}: {x.dtype}" for name, x in belonging.items() if x.dtype.kind != "f"]
     if integers:
-        raise bad(path, f"its weights are no floats ({some(integers)})", "Save them as float32.")
+        raise make_error(
+            path, f"its weights are no floats ({join_first(integers)})", "Save them as float32."
+        )
     tables = [
         f"{name}: {x.shape}"
         for name, x in belonging.items()
-        if _TABLE.search(name) and _size(x) > _MAX_TABLE_BYTES
+        if _TABLE.search(name) and _size_of(x) > _MAX_TABLE_BYTES
     ]
     if tables:
-        raise bad(path, f"its position tables are larger than any model's ({some(tables)})")
-    size = sum(map(_size, belonging.values()))
+        raise make_error(
+            path, f"its position tables are larger than any model's ({join_first(tables)})"
+        )
+    size = sum(map(_size_of, belonging.values()))
     if size <= _ALWAYS_BYTES:
         return names
     expected = 4 * (
-        _parameters(belonging, metadata, seen.dialect) if parameters is None else parameters
+        _count_parameters(belonging, metadata, seen.dialect) if parameters is None else parameters
     )
     if size > max(_LARGEST_RATIO * expected, _ALWAYS_BYTES):
-        largest = max(belonging, key=lambda name: _size(belonging[name]))
+        largest = max(belonging, key=lambda name: _size_of(belonging[name]))
         what = f"its arrays take {size / 1e6:,.0f} MB, and the model takes {expected / 1e6:,.0f} MB"
-        raise bad(
+        raise make_error(
             path,
             f"{what}; the largest is {largest}: {belonging[largest].shape}",
             "Is it of another model?",
@@ -154,23 +162,25 @@ def _choose(
     return names
 
 
-def _size(x: np.ndarray) -> int:
+def _size_of(x: np.ndarray) -> int:
     return x.size * x.dtype.itemsize
 
 
-def _parameters(belonging: dict[str, np.ndarray], metadata: dict[str, Any], dialect: str) -> int:
+def _count_parameters(
+    belonging: dict[str, np.ndarray], metadata: dict[str, Any], dialect: str
+) -> int:
     """Those of the model whose shapes the arrays have. Tables tell nothing of it, and could be
     copied.
     """
     plain = {name: x for name, x in belonging.items() if not _TABLE.search(name)}
     if dialect == "keras":
-        canonical = _from_keras(plain, metadata)
+        canonical = _convert_from_keras(plain, metadata)
     else:
         canonical = dialects.to_canonical(plain, metadata.get("num_heads"), None)
     return parameters_of(VARIANTS[layouts.identify(canonical)])
 
 
-def _from_keras(
+def _convert_from_keras(
     arrays: Mapping[str, np.ndarray], metadata: dict[str, Any]
 ) -> dict[str, np.ndarray]:
-    return variables.from_keras(arrays, metadata.get("num_heads") or num_heads(arrays))
+    return variables.from_keras(arrays, metadata.get("num_heads") or find_num_heads(arrays))

@@ -26,7 +26,7 @@ import numpy as np
 
 from keras_vit.weights import metadata as facts
 from keras_vit.weights.entries import Entry
-from keras_vit.weights.refusal import bad, some
+from keras_vit.weights.refusal import join_first, make_error
 
 # RuntimeError: an encrypted archive; NotImplementedError, which is one: an unknown compression.
 _ZIP_ERRORS = (
@@ -65,10 +65,10 @@ def check_end(path: Path) -> tuple[int, bytes]:
         _, count, comment_bytes = _END.unpack_from(tail, place)
         if place + _END.size + comment_bytes == len(tail):
             return count, tail[place + _END.size :]
-    raise bad(path, "it is an npz archive whose end is missing: truncated")
+    raise make_error(path, "it is an npz archive whose end is missing: truncated")
 
 
-def entries(path: Path) -> tuple[list[Entry], dict[str, Any]]:
+def list_entries(path: Path) -> tuple[list[Entry], dict[str, Any]]:
     """Returns the arrays of an archive, unread, and the metadata.
 
     Raises:
@@ -76,13 +76,13 @@ def entries(path: Path) -> tuple[list[Entry], dict[str, Any]]:
     """
     count, comment = check_end(path)
     try:
-        members = _directory(path, count, comment)
+        members = _read_directory(path, count, comment)
         _refuse_strange_members(path, [member.filename for member in members])
         with open(path, "rb") as file:
-            found = [_entry(path, file, member) for member in members]
-        return found, _metadata(path, comment, [member.comment for member in members])
+            found = [_make_entry(path, file, member) for member in members]
+        return found, _parse_metadata(path, comment, [member.comment for member in members])
     except _ZIP_ERRORS as error:
-        raise _damaged(path, error) from error
+        raise _make_damage_error(path, error) from error
 
 
 def write(
@@ -111,13 +111,13 @@ def write(
                 np.lib.format.write_array(target, array, allow_pickle=False)
 
 
-def _damaged(path: Path, error: Exception) -> ValueError:
-    return bad(path, f"the npz archive is truncated or damaged ({some([str(error)])})")
+def _make_damage_error(path: Path, error: Exception) -> ValueError:
+    return make_error(path, f"the npz archive is truncated or damaged ({join_first([str(error)])})")
 
 
-def _directory(path: Path, count: int, comment: bytes) -> list[zipfile.ZipInfo]:
+def _read_directory(path: Path, count: int, comment: bytes) -> list[zipfile.ZipInfo]:
     try:
-        with _Frugal(FileIO(path)) as file, zipfile.ZipFile(file) as archive:
+        with _LimitedReader(FileIO(path)) as file, zipfile.ZipFile(file) as archive:
             members, read = archive.infolist(), archive.comment
     except ValueError as error:  # an offset before the file
         raise zipfile.BadZipFile(str(error)) from error
@@ -128,7 +128,7 @@ def _directory(path: Path, count: int, comment: bytes) -> list[zipfile.ZipInfo]:
     return members
 
 
-class _Frugal(BufferedReader):
+class _LimitedReader(BufferedReader):
     """A file of which `zipfile` reads no directory of any size."""
 
     def read(self, size: int | None = -1, /) -> bytes:
@@ -137,7 +137,7 @@ class _Frugal(BufferedReader):
         return super().read(size)
 
 
-def _metadata(path: Path, comment: bytes, marks: list[bytes]) -> dict[str, Any]:
+def _parse_metadata(path: Path, comment: bytes, marks: list[bytes]) -> dict[str, Any]:
     promised = {int(match[1], 16) for mark in marks if (match := _MARK.fullmatch(mark))}
     if promised - {zlib.crc32(comment)}:
         raise zipfile.BadZipFile("its metadata is missing or changed")
@@ -151,20 +151,22 @@ def _metadata(path: Path, comment: bytes, marks: list[bytes]) -> dict[str, Any]:
 def _refuse_strange_members(path: Path, names: list[str]) -> None:
     strange = [name for name in names if not name.endswith(".npy")]
     if any(name.endswith("data.pkl") for name in strange):
-        raise bad(
+        raise make_error(
             path, "it is a PyTorch checkpoint", "Pickles are never read. Save it as safetensors."
         )
     if any(name.endswith(".weights.h5") for name in strange):
-        raise bad(
+        raise make_error(
             path, "it is a Keras model (.keras)", "Load it with `keras.saving.load_model(path)`."
         )
     if strange:
-        raise bad(path, f"it is a zip archive with members that are no arrays ({some(strange)})")
+        raise make_error(
+            path, f"it is a zip archive with members that are no arrays ({join_first(strange)})"
+        )
 
 
-def _entry(path: Path, file: BinaryIO, member: zipfile.ZipInfo) -> Entry:
+def _make_entry(path: Path, file: BinaryIO, member: zipfile.ZipInfo) -> Entry:
     head = bytearray(min(_MAX_HEADER_BYTES, member.file_size))
-    _content(file, member)(head)
+    _open_content(file, member)(head)
     shape, fortran, dtype, header_bytes = _parse(bytes(head), member)
     size = math.prod(shape)
     # Told by the header: the data of an array of objects, a pickle, is not even looked at.
@@ -204,7 +206,7 @@ def _load(
 ) -> np.ndarray:
     try:
         with open(path, "rb") as file:
-            fill = _content(file, member)
+            fill = _open_content(file, member)
             header, flat = bytearray(header_bytes), np.empty(math.prod(shape), dtype)
             data = flat.view(np.uint8).data
             fill(header)
@@ -212,11 +214,11 @@ def _load(
         if zlib.crc32(data, zlib.crc32(header)) != member.CRC:
             raise zipfile.BadZipFile(f"{member.filename}: bad checksum")
     except _ZIP_ERRORS as error:
-        raise _damaged(path, error) from error
+        raise _make_damage_error(path, error) from error
     return flat.reshape(shape, order="F" if fortran else "C")
 
 
-def _content(file: BinaryIO, member: zipfile.ZipInfo) -> Callable[[Any], None]:
+def _open_content(file: BinaryIO, member: zipfile.ZipInfo) -> Callable[[Any], None]:
     """Returns what fills one buffer after the other with the content of a member, or raises
     EOFError.
     """

@@ -6,24 +6,24 @@ from collections.abc import Sequence
 AGAIN = "Download it again, or export it again."
 
 
-def bad(
+def make_error(
     path: str | os.PathLike, what: str, advice: str = AGAIN, kind: str = "checkpoint"
 ) -> ValueError:
     """Returns the error to raise.
 
     Example:
-        >>> bad("model.npz", "it is empty (0 bytes)")
+        >>> make_error("model.npz", "it is empty (0 bytes)")
         ValueError("Cannot read 'model.npz' as a checkpoint: it is empty (0 bytes). Download it
         again, or export it ...
     """
     return ValueError(f"Cannot read '{os.fspath(path)}' as a {kind}: {what}. {advice}")
 
 
-def some(names: Sequence[str]) -> str:
+def join_first(names: Sequence[str]) -> str:
     """Joins the first five names for a message; control characters are escaped.
 
     Example:
-        >>> some(["a", "b"])
+        >>> join_first(["a", "b"])
         'a, b'
     """
     shown = ", ".join(name if name.isprintable() else ascii(name) for name in names[:5])

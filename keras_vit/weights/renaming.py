@@ -105,7 +105,7 @@ def read(
             problems.append(f"{name} {x.shape} ({error})")
     if problems:
         raise ValueError(
-            f"Arrays of unexpected shape, read with num_heads={num_heads}: {listed(problems)}."
+            f"Arrays of unexpected shape, read with num_heads={num_heads}: {join_sorted(problems)}."
         )
     return gather(entries)
 
@@ -116,7 +116,7 @@ def write(arrays: Mapping[str, np.ndarray], rules: Iterable[Rule]) -> dict[str, 
     Raises:
         ValueError: If arrays have a wrong rank, or if parts of a fused array are missing.
     """
-    index = _canonical_index(rules)
+    index = _index_canonical(rules)
     entries, fused, problems = [], defaultdict(dict), []
     for name, x in arrays.items():
         if (found := _find(name, index)) is None:
@@ -139,22 +139,22 @@ def write(arrays: Mapping[str, np.ndarray], rules: Iterable[Rule]) -> dict[str, 
         if len(parts) < n
     ]
     if problems:
-        raise ValueError(f"Arrays of unexpected shape, or incomplete: {listed(problems)}.")
+        raise ValueError(f"Arrays of unexpected shape, or incomplete: {join_sorted(problems)}.")
     joined = {
         name: np.concatenate([parts[i] for i in range(n)]) for (name, n), parts in fused.items()
     }
     return gather(entries + [(name, name, x) for name, x in joined.items()])
 
 
-def unknown_theirs(names: Iterable[str], rules: Iterable[Rule]) -> list[str]:
+def find_unknown_theirs(names: Iterable[str], rules: Iterable[Rule]) -> list[str]:
     """The names on their side that no rule knows."""
     index = {rule.theirs: (rule.theirs, rule, 0) for rule in rules}
     return [name for name in names if _find(name, index) is None]
 
 
-def unknown_canonical(names: Iterable[str], rules: Iterable[Rule]) -> list[str]:
+def find_unknown_canonical(names: Iterable[str], rules: Iterable[Rule]) -> list[str]:
     """The canonical names that no rule knows."""
-    index = _canonical_index(rules)
+    index = _index_canonical(rules)
     return [name for name in names if _find(name, index) is None]
 
 
@@ -173,7 +173,7 @@ def gather(entries: Iterable[tuple[str, str, np.ndarray]]) -> dict[str, np.ndarr
     ]
     if clashes:
         raise ValueError(
-            f"Several arrays of the checkpoint belong under one name: {listed(clashes)}. "
+            f"Several arrays of the checkpoint belong under one name: {join_sorted(clashes)}. "
             "The file mixes layouts; keep one array for each name."
         )
     return result
@@ -189,12 +189,12 @@ def split_numbers(name: str) -> tuple[str, tuple[str, ...]]:
     return _NUMBER.sub("{}", name), tuple(_NUMBER.findall(name))
 
 
-def listed(items: Iterable[str], limit: int = 12) -> str:
+def join_sorted(items: Iterable[str], limit: int = 12) -> str:
     """Sorts and joins the items for a message; of a long list only the first, with the number of
     the rest.
 
     Example:
-        >>> listed(["b", "a", "c"], limit=2)
+        >>> join_sorted(["b", "a", "c"], limit=2)
         'a, b and 1 more'
     """
     items = sorted(items)
@@ -222,12 +222,12 @@ def merge_last(x: np.ndarray) -> np.ndarray:
     return x.reshape(x.shape[0], -1)
 
 
-def two_digits(rows: Rows) -> Rows:
+def use_two_digits(rows: Rows) -> Rows:
     """The rows with the canonical number of a unit in two digits, as BiT counts them."""
     return tuple((row[0], row[1].replace("unit{}", "unit{:02d}"), row[2]) for row in rows)
 
 
-def _canonical_index(rules: Iterable[Rule]) -> dict[str, tuple[str, Rule, int]]:
+def _index_canonical(rules: Iterable[Rule]) -> dict[str, tuple[str, Rule, int]]:
     return {
         name.replace("{:02d}", "{}"): (name, rule, place)
         for rule in rules

@@ -162,11 +162,13 @@ def _check(
     ):
         if names:
             parts.append(f"{len(names)} {title}:\n  " + "\n  ".join(names))
-    parts.extend(_hints(missing, unexpected, shapes))
+    parts.extend(_make_hints(missing, unexpected, shapes))
     raise ValueError("\n".join(parts))
 
 
-def _hints(missing: list[str], unexpected: list[str], shapes: Mapping[str, tuple]) -> list[str]:
+def _make_hints(
+    missing: list[str], unexpected: list[str], shapes: Mapping[str, tuple]
+) -> list[str]:
     """What to do about the mismatches that people meet most."""
     hints = []
     mine, theirs = shapes.get("predictions/bias", (None, None))
@@ -238,8 +240,8 @@ def _fit_positions(
             stored = (arrays[rows].shape[1], arrays[columns].shape[1])
             if how.checkpoint_grid is not None and tuple(how.checkpoint_grid) != stored:
                 raise ValueError(
-                    f"The position tables of {layer.name} are {_of(stored)}, not "
-                    f"{_of(how.checkpoint_grid)}."
+                    f"The position tables of {layer.name} are {_format_grid(stored)}, not "
+                    f"{_format_grid(how.checkpoint_grid)}."
                 )
             # Each half is a table of one axis: a grid of (length, 1).
             for name, length in ((rows, layer.grid[0]), (columns, layer.grid[1])):
@@ -258,12 +260,12 @@ def _fit_table(
         return array
     num_patches = array.shape[1] - layer.num_prefix_tokens
     if how.checkpoint_grid is None:
-        old_grid = _stored_grid(name, num_patches, layer.grid)
+        old_grid = _find_stored_grid(name, num_patches, layer.grid)
     else:
         old_grid = how.checkpoint_grid
         if num_patches != old_grid[0] * old_grid[1]:
             raise ValueError(
-                f"{name} has {num_patches} rows for patches, and is not {_of(old_grid)}. Pass the "
+                f"{name} has {num_patches} rows for patches, and is not {_format_grid(old_grid)}. Pass the "
                 "`checkpoint_grid` that it was trained with."
             )
     if old_grid is None:
@@ -275,7 +277,7 @@ def _fit_table(
     return grid.resize_positions(array, old_grid, layer.grid, how.interpolation)
 
 
-def _stored_grid(
+def _find_stored_grid(
     name: str, num_positions: int, model_grid: tuple[int, int]
 ) -> tuple[int, int] | None:
     fits = num_positions == model_grid[0] * model_grid[1]
@@ -285,11 +287,11 @@ def _stored_grid(
         return model_grid if fits else None
     if fits and square != model_grid:
         raise ValueError(
-            f"{name} may be {_of(square)} or, as the model, {_of(model_grid)}, and the file does "
+            f"{name} may be {_format_grid(square)} or, as the model, {_format_grid(model_grid)}, and the file does "
             f"not say. Pass `checkpoint_grid={square}` or `checkpoint_grid={model_grid}`."
         )
     return square
 
 
-def _of(a_grid: tuple[int, int]) -> str:
+def _format_grid(a_grid: tuple[int, int]) -> str:
     return f"of {a_grid[0]} x {a_grid[1]} patches"

@@ -49,8 +49,8 @@ def save_checkpoint(
     layout = layout if layout is not None else _layout_of(path)
     if layout not in get_args(Layout):
         raise ValueError(f"`layout` must be one of {get_args(Layout)}. Received: {layout!r}.")
-    facts = _facts(model)
-    arrays = _translated(model, facts, layout)
+    facts = _collect_facts(model)
+    arrays = _translate(model, facts, layout)
     if wrong := [name for name, array in arrays.items() if not np.isfinite(array).all()]:
         raise ValueError(
             f"{path} is not written: {len(wrong)} of {len(arrays)} arrays hold NaN or infinity "
@@ -61,7 +61,7 @@ def save_checkpoint(
     elif path.suffix == ".safetensors":
         files.write_safetensors(path, arrays, facts)
     else:
-        files.write_huggingface(path, arrays, facts, _huggingface_config(model, facts))
+        files.write_huggingface(path, arrays, facts, _make_huggingface_config(model, facts))
 
 
 def check_can_save(model: keras.Model, layout: Layout = "google") -> None:
@@ -73,10 +73,10 @@ def check_can_save(model: keras.Model, layout: Layout = "google") -> None:
         Traceback (most recent call last):
         ValueError: These variables have no place in a checkpoint: mine/bias, mine/kernel...
     """
-    _translated(model, _facts(model), layout)
+    _translate(model, _collect_facts(model), layout)
 
 
-def _translated(model: keras.Model, facts: dict[str, Any], layout: Layout) -> dict[str, np.ndarray]:
+def _translate(model: keras.Model, facts: dict[str, Any], layout: Layout) -> dict[str, np.ndarray]:
     arrays = state(model.layers)
     for suffix, kind in _CHANGED.items():
         if any(name.endswith(suffix) for name in arrays):
@@ -113,7 +113,7 @@ def _layout_of(path: Path) -> Layout:
     return layouts[path.suffix]
 
 
-def _facts(model: keras.Model) -> dict[str, Any]:
+def _collect_facts(model: keras.Model) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     height, width = model.input_shape[1:3]
     if height and width:
@@ -130,7 +130,7 @@ def _facts(model: keras.Model) -> dict[str, Any]:
     return facts
 
 
-def _huggingface_config(model: keras.Model, facts: dict[str, Any]) -> dict[str, Any]:
+def _make_huggingface_config(model: keras.Model, facts: dict[str, Any]) -> dict[str, Any]:
     blocks = [layer for layer in model.layers if isinstance(layer, TransformerBlock)]
     kernel = model.get_layer("embedding").kernel
     classifier = next((layer for layer in model.layers if layer.name == "predictions"), None)

@@ -159,12 +159,12 @@ def _describe(source: WeightsSource, found: model_file.ModelFile) -> Pretrained:
         origin=Origin(
             name=origin_of(source),
             model=source.model,
-            canonical=None if found.dialect == "keras" else _shapes(found.arrays),
+            canonical=None if found.dialect == "keras" else _keep_shapes(found.arrays),
         ),
         image_size=(size[0], size[1]) if size else None,
-        grid=_table_grid(metadata, arrays),
+        grid=_find_grid(metadata, arrays),
         grid_is_known="grid" in metadata or source.row is not None,
-        num_heads=_num_heads(found),
+        num_heads=_find_num_heads(found),
         gelu=gelu or ("exact" if found.dialect in ("timm", "huggingface") else "tanh"),
         norm_epsilon=metadata.get("layer_norm_epsilon"),
         representation_size=None if tanh_bias is None else tanh_bias.shape[0],
@@ -172,12 +172,12 @@ def _describe(source: WeightsSource, found: model_file.ModelFile) -> Pretrained:
     )
 
 
-def _shapes(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _keep_shapes(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The same names and shapes, which take no memory."""
     return {name: np.broadcast_to(np.float32(0), x.shape) for name, x in arrays.items()}
 
 
-def _num_heads(found: model_file.ModelFile) -> int | None:
+def _find_num_heads(found: model_file.ModelFile) -> int | None:
     """Of the encoder. Where a file has an axis for them, it is what counts."""
     for name, array in found.arrays.items():
         if (
@@ -189,7 +189,7 @@ def _num_heads(found: model_file.ModelFile) -> int | None:
     return found.metadata.get("num_heads")
 
 
-def _table_grid(metadata: dict[str, Any], arrays: dict[str, np.ndarray]) -> tuple[int, int] | None:
+def _find_grid(metadata: dict[str, Any], arrays: dict[str, np.ndarray]) -> tuple[int, int] | None:
     """The grid that the file records, or that of the square image that its table must be of."""
     if "grid" in metadata:
         return metadata["grid"]

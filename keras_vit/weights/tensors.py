@@ -20,7 +20,7 @@ import numpy as np
 
 from keras_vit.weights import metadata as facts
 from keras_vit.weights.entries import Entry
-from keras_vit.weights.refusal import bad, some
+from keras_vit.weights.refusal import join_first, make_error
 
 # NumPy's names of the types that both formats hold → safetensors' names.
 TYPES = {
@@ -45,16 +45,18 @@ def check_end(path: Path) -> None:
     with open(path, "rb") as file:
         header_bytes = int.from_bytes(file.read(8), "little")
     if header_bytes > _MAX_HEADER_BYTES:
-        raise bad(path, f"the safetensors file is damaged (its header claims {header_bytes} bytes)")
+        raise make_error(
+            path, f"the safetensors file is damaged (its header claims {header_bytes} bytes)"
+        )
     try:
         safetensors.safe_open(path, framework="np")
     except safetensors.SafetensorError as error:
-        raise bad(
-            path, f"the safetensors file is truncated or damaged ({some([str(error)[:200]])})"
+        raise make_error(
+            path, f"the safetensors file is truncated or damaged ({join_first([str(error)[:200]])})"
         ) from error
 
 
-def entries(path: Path) -> tuple[list[Entry], dict[str, Any]]:
+def list_entries(path: Path) -> tuple[list[Entry], dict[str, Any]]:
     """Returns the arrays of a file, unread, and the metadata: its own, and that of a `config.json`
     beside it.
 
@@ -72,10 +74,12 @@ def entries(path: Path) -> tuple[list[Entry], dict[str, Any]]:
         f"{name}: {entry['dtype']}" for name, entry in header.items() if entry["dtype"] not in _READ
     ]
     if strange:
-        raise bad(
-            path, f"it holds types that are not read ({some(strange)})", "Save them as float32."
+        raise make_error(
+            path,
+            f"it holds types that are not read ({join_first(strange)})",
+            "Save them as float32.",
         )
-    checksums = _checksums(path, header, strings)
+    checksums = _read_checksums(path, header, strings)
     found = []
     for name, entry in header.items():
         shape, dtype, start = (
@@ -86,11 +90,11 @@ def entries(path: Path) -> tuple[list[Entry], dict[str, Any]]:
         load = partial(_load, path, name, start, shape, dtype, checksums.get(name))
         found.append(Entry(name=name, shape=shape, dtype=dtype, load=load))
     own = {
-        key: _json_or_text(value)
+        key: _parse_json_or_text(value)
         for key, value in strings.items()
         if key not in ("format", _CHECKSUM, _WRITER)
     }
-    return found, facts.of_config(path.with_name("config.json")) | facts.check(path, own)
+    return found, facts.read_config(path.with_name("config.json")) | facts.check(path, own)
 
 
 def write(
@@ -119,37 +123,48 @@ def write(
         offset = span[1]
     with ThreadPoolExecutor() as pool:
         checksums = dict(
-            zip(order, pool.map(lambda name: zlib.crc32(_bytes(arrays[name])), order), strict=True)
+            zip(
+                order,
+                pool.map(lambda name: zlib.crc32(_view_bytes(arrays[name])), order),
+                strict=True,
+            )
         )
-    strings[_CHECKSUM] = json.dumps({**checksums, "": _header_checksum(header, strings, checksums)})
+    strings[_CHECKSUM] = json.dumps(
+        {**checksums, "": _compute_header_checksum(header, strings, checksums)}
+    )
     text = json.dumps({"__metadata__": strings, **header}, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     stream.write(len(text).to_bytes(8, "little") + text)
     for name in order:
-        stream.write(_bytes(arrays[name]))
+        stream.write(_view_bytes(arrays[name]))
 
 
-def _bytes(array: np.ndarray) -> memoryview:
+def _view_bytes(array: np.ndarray) -> memoryview:
     return (
         np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8).data
     )
 
 
-def _header_checksum(
+def _compute_header_checksum(
     header: dict[str, Any], strings: dict[str, str], checksums: dict[str, int]
 ) -> int:
     return zlib.crc32(json.dumps([header, strings, checksums], sort_keys=True).encode())
 
 
-def _checksums(path: Path, header: dict[str, Any], strings: dict[str, str]) -> dict[str, int]:
+def _read_checksums(path: Path, header: dict[str, Any], strings: dict[str, str]) -> dict[str, int]:
     """The checksum of each array, where the file has them: that of the header must fit."""
     if not {_CHECKSUM, _WRITER} & strings.keys():
         return {}
     others = {key: value for key, value in strings.items() if key != _CHECKSUM}
-    checksums = _json_or_text(strings.get(_CHECKSUM, ""))
+    checksums = _parse_json_or_text(strings.get(_CHECKSUM, ""))
     own = checksums.pop("", None) if isinstance(checksums, dict) else None
-    if own != _header_checksum(header, others, checksums) or checksums.keys() != header.keys():
-        raise bad(path, "the safetensors file is damaged (bad checksum of its header)")
+    if (
+        own != _compute_header_checksum(header, others, checksums)
+        or checksums.keys() != header.keys()
+    ):
+        raise make_error(
+            path, "the safetensors file is damaged (make_error checksum of its header)"
+        )
     return checksums
 
 
@@ -161,13 +176,15 @@ def _load(
     with open(path, "rb") as file:
         file.seek(start)
         if file.readinto(data) != flat.nbytes:
-            raise bad(path, "the safetensors file ends early")
+            raise make_error(path, "the safetensors file ends early")
     if checksum is not None and zlib.crc32(data) != checksum:
-        raise bad(path, f"the safetensors file is damaged (bad checksum of {some([name])})")
+        raise make_error(
+            path, f"the safetensors file is damaged (make_error checksum of {join_first([name])})"
+        )
     return flat.reshape(shape)
 
 
-def _json_or_text(value: str) -> Any:
+def _parse_json_or_text(value: str) -> Any:
     try:
         return facts.parse(value)
     except ValueError:

@@ -20,13 +20,13 @@ from keras_vit.weights.renaming import (
     Leaf,
     Rows,
     Rule,
-    listed,
+    join_sorted,
     make_rules,
     merge_first,
     merge_last,
     split_first,
     split_last,
-    two_digits,
+    use_two_digits,
 )
 
 _BLOCK = "Transformer/encoderblock_{}"
@@ -35,7 +35,7 @@ _POOL_ATTENTION = f"{_POOL}/MultiHeadDotProductAttention_0"
 _QKV = ("query", "key", "value")
 
 
-def _block(ours: str, canonical: str) -> Rows:
+def _make_block_rows(ours: str, canonical: str) -> Rows:
     """The rows of a block, or of one half of an axial block."""
     attention = f"{canonical}/MultiHeadDotProductAttention_0"
     return (
@@ -62,7 +62,7 @@ _VIT: Rows = (
     *(
         row
         for half in ("", "/row", "/column")
-        for row in _block(f"encoderblock_{{}}{half}", f"{_BLOCK}{half}")
+        for row in _make_block_rows(f"encoderblock_{{}}{half}", f"{_BLOCK}{half}")
     ),
     ("encoder_norm", "Transformer/encoder_norm", "norm"),
     ("map_head/probe", f"{_POOL}/probe", "array"),
@@ -129,7 +129,7 @@ def to_keras(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         >>> list(to_keras({"Transformer/encoder_norm/scale": np.ones(4)}))
         ['encoder_norm/gamma']
     """
-    return renaming.write(arrays, _rules(preactivation=layouts.family(arrays) == "bit"))
+    return renaming.write(arrays, _make_rules(preactivation=layouts.family(arrays) == "bit"))
 
 
 def from_keras(arrays: Mapping[str, np.ndarray], num_heads: int | None) -> dict[str, np.ndarray]:
@@ -148,12 +148,12 @@ def from_keras(arrays: Mapping[str, np.ndarray], num_heads: int | None) -> dict[
         ['head/bias']
     """
     roots = {name.split("/")[0] for name in arrays}
-    rules = _rules(
+    rules = _make_rules(
         preactivation="norm_pre_head" in roots or ("conv_root" in roots and "gn_root" not in roots)
     )
-    if unknown := renaming.unknown_theirs(arrays, rules):
+    if unknown := renaming.find_unknown_theirs(arrays, rules):
         raise ValueError(
-            f"These variables have no place in a checkpoint: {listed(unknown)}. Expected "
+            f"These variables have no place in a checkpoint: {join_sorted(unknown)}. Expected "
             f"keras_vit's own."
         )
     if num_heads is None and any("attention/" in name for name in arrays):
@@ -163,6 +163,6 @@ def from_keras(arrays: Mapping[str, np.ndarray], num_heads: int | None) -> dict[
     return renaming.read(arrays, rules, 1 if num_heads is None else num_heads)
 
 
-def _rules(preactivation: bool) -> list[Rule]:
-    trunk = _BIT + two_digits(_UNITS) if preactivation else _ROOT + _UNITS + _AXIAL
+def _make_rules(preactivation: bool) -> list[Rule]:
+    trunk = _BIT + use_two_digits(_UNITS) if preactivation else _ROOT + _UNITS + _AXIAL
     return make_rules(_VIT + trunk, _OURS)

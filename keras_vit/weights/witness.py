@@ -83,22 +83,24 @@ def forward(
     if norm_epsilon is not None:
         variant = replace(variant, norm_epsilon=norm_epsilon)
     if isinstance(variant, ViTVariant):
-        return _vit(arrays, images.astype(np.float32), replace(variant, gelu=gelu or variant.gelu))
+        return _run_vit(
+            arrays, images.astype(np.float32), replace(variant, gelu=gelu or variant.gelu)
+        )
     if gelu is not None:
         raise ValueError(
             f"`gelu` must be None for a ResNet, which has none. Received: gelu={gelu!r}."
         )
-    return _resnet(arrays, images.astype(np.float32), variant, pool_fill)
+    return _run_resnet(arrays, images.astype(np.float32), variant, pool_fill)
 
 
-def _vit(arrays: Arrays, x: np.ndarray, variant: ViTVariant) -> Arrays:
+def _run_vit(arrays: Arrays, x: np.ndarray, variant: ViTVariant) -> Arrays:
     """Equations 1-4 of the paper; a hybrid cuts its patches from the stem's feature map (section
     3.1).
     """
     _check_sizes(arrays, x, variant)
     outputs: Arrays = {}
     if variant.stem:
-        outputs = _trunk(arrays, x, variant.stem)
+        outputs = _run_trunk(arrays, x, variant.stem)
         x = next(reversed(outputs.values()))
     x = (
         convolve(x, arrays["embedding/kernel"], stride=variant.patch_size)
@@ -111,42 +113,42 @@ def _vit(arrays: Arrays, x: np.ndarray, variant: ViTVariant) -> Arrays:
     x = outputs["posembed_input"] = x + arrays["Transformer/posembed_input/pos_embedding"]
     for index in range(variant.depth):
         name = f"encoderblock_{index}"
-        p = _within(arrays, f"Transformer/{name}")
+        p = _select(arrays, f"Transformer/{name}")
         x = outputs[name] = (
             axial_block(x, p, variant, grid) if variant.axial else transformer_block(x, p, variant)
         )
     x = outputs["encoder_norm"] = layer_norm(
-        x, _within(arrays, "Transformer/encoder_norm"), variant.norm_epsilon
+        x, _select(arrays, "Transformer/encoder_norm"), variant.norm_epsilon
     )
-    head = _within(arrays, "MAPHead_0")
+    head = _select(arrays, "MAPHead_0")
     if head:
         x = outputs["map_head"] = attention_pooling(x, head, variant)
     else:
         x = x[:, 0] if "cls" in arrays else x.mean(axis=1)
     if "pre_logits/kernel" in arrays:
-        x = outputs["pre_logits"] = np.tanh(dense(x, _within(arrays, "pre_logits")))
+        x = outputs["pre_logits"] = np.tanh(dense(x, _select(arrays, "pre_logits")))
     if "head/kernel" in arrays:
-        outputs["logits"] = dense(x, _within(arrays, "head"))
+        outputs["logits"] = dense(x, _select(arrays, "head"))
     return outputs
 
 
-def _resnet(arrays: Arrays, x: np.ndarray, variant: ResNetVariant, pool_fill: float) -> Arrays:
+def _run_resnet(arrays: Arrays, x: np.ndarray, variant: ResNetVariant, pool_fill: float) -> Arrays:
     """Trunk, pooling, linear head; pre-activation needs one more norm, as its last unit ends in a
     sum.
     """
-    outputs = _trunk(arrays, x, variant, pool_fill)
+    outputs = _run_trunk(arrays, x, variant, pool_fill)
     x = next(reversed(outputs.values()))
     if variant.preactivation:
         x = outputs["norm_pre_head"] = relu(
-            group_norm(x, _within(arrays, "norm-pre-head"), variant.norm_epsilon)
+            group_norm(x, _select(arrays, "norm-pre-head"), variant.norm_epsilon)
         )
     x = outputs["pre_logits"] = x.mean(axis=(1, 2))
     if "head/kernel" in arrays:
-        outputs["logits"] = dense(x, _within(arrays, "head"))
+        outputs["logits"] = dense(x, _select(arrays, "head"))
     return outputs
 
 
-def _trunk(
+def _run_trunk(
     arrays: Arrays, x: np.ndarray, variant: ResNetVariant, pool_fill: float = -math.inf
 ) -> Arrays:
     """Root and stages. models_vit.py and models_resnet.py; bit_paper.py for pre-activation."""
@@ -156,13 +158,13 @@ def _trunk(
         x = max_pool(x, size=3, stride=2, padding=1, fill=pool_fill)
     else:
         x = std_conv(x, arrays["conv_root/kernel"], variant, stride=2)
-        x = relu(group_norm(x, _within(arrays, "gn_root"), variant.norm_epsilon))
+        x = relu(group_norm(x, _select(arrays, "gn_root"), variant.norm_epsilon))
         x = max_pool(x, size=3, stride=2, padding="same")
     outputs["root"] = x
     unit = preactivation_unit if variant.preactivation else postactivation_unit
     for stage, names in enumerate(unit_names(variant), start=1):
         for index, name in enumerate(names):
-            x = unit(x, _within(arrays, name), variant, stride=2 if stage > 1 and index == 0 else 1)
+            x = unit(x, _select(arrays, name), variant, stride=2 if stage > 1 and index == 0 else 1)
         outputs[f"block{stage}"] = x
     return outputs
 
@@ -171,10 +173,10 @@ def transformer_block(x: np.ndarray, p: Arrays, variant: ViTVariant) -> np.ndarr
     """Equations 2 and 3: attention, then MLP, each normalized before and added after. (B, N, D) to
     the same.
     """
-    normed = layer_norm(x, _within(p, "LayerNorm_0"), variant.norm_epsilon)
-    x = x + attention(normed, normed, _within(p, "MultiHeadDotProductAttention_0"))
-    normed = layer_norm(x, _within(p, "LayerNorm_1"), variant.norm_epsilon)
-    return x + mlp(normed, _within(p, "MlpBlock_0"), variant.gelu)
+    normed = layer_norm(x, _select(p, "LayerNorm_0"), variant.norm_epsilon)
+    x = x + attention(normed, normed, _select(p, "MultiHeadDotProductAttention_0"))
+    normed = layer_norm(x, _select(p, "LayerNorm_1"), variant.norm_epsilon)
+    return x + mlp(normed, _select(p, "MlpBlock_0"), variant.gelu)
 
 
 def axial_block(x: np.ndarray, p: Arrays, variant: ViTVariant, grid: tuple[int, ...]) -> np.ndarray:
@@ -182,7 +184,7 @@ def axial_block(x: np.ndarray, p: Arrays, variant: ViTVariant, grid: tuple[int, 
     same.
     """
     mixers = [
-        partial(transformer_block, p=_within(p, half), variant=variant)
+        partial(transformer_block, p=_select(p, half), variant=variant)
         for half in ("row", "column")
     ]
     return along_axes(x.reshape(len(x), *grid, -1), *mixers).reshape(x.shape)
@@ -225,14 +227,14 @@ def attention_pooling(x: np.ndarray, p: Arrays, variant: ViTVariant) -> np.ndarr
     D).
     """
     probe = np.tile(p["probe"], (len(x), 1, 1))
-    x = attention(probe, x, _within(p, "MultiHeadDotProductAttention_0"))
-    normed = layer_norm(x, _within(p, "LayerNorm_0"), variant.norm_epsilon)
-    return (x + mlp(normed, _within(p, "MlpBlock_0"), variant.gelu))[:, 0]
+    x = attention(probe, x, _select(p, "MultiHeadDotProductAttention_0"))
+    normed = layer_norm(x, _select(p, "LayerNorm_0"), variant.norm_epsilon)
+    return (x + mlp(normed, _select(p, "MlpBlock_0"), variant.gelu))[:, 0]
 
 
 def mlp(x: np.ndarray, p: Arrays, gelu_form: str) -> np.ndarray:
     """Two dense layers with GELU between them (section 3.1). (B, N, D) to (B, N, F) and back."""
-    return dense(gelu(dense(x, _within(p, "Dense_0")), gelu_form), _within(p, "Dense_1"))
+    return dense(gelu(dense(x, _select(p, "Dense_0")), gelu_form), _select(p, "Dense_1"))
 
 
 def dense(x: np.ndarray, p: Arrays) -> np.ndarray:
@@ -291,17 +293,17 @@ def postactivation_unit(
     shortcut = x
     if "conv_proj/kernel" in p:
         shortcut = group_norm(
-            std_conv(x, p["conv_proj/kernel"], variant, stride), _within(p, "gn_proj"), epsilon
+            std_conv(x, p["conv_proj/kernel"], variant, stride), _select(p, "gn_proj"), epsilon
         )
-    x = relu(group_norm(std_conv(x, p["conv1/kernel"], variant), _within(p, "gn1"), epsilon))
+    x = relu(group_norm(std_conv(x, p["conv1/kernel"], variant), _select(p, "gn1"), epsilon))
     x = (
         axial_attention(x, p, stride)
         if variant.axial
         else std_conv(x, p["conv2/kernel"], variant, stride)
     )
-    x = relu(group_norm(x, _within(p, "gn2"), epsilon))
+    x = relu(group_norm(x, _select(p, "gn2"), epsilon))
     return relu(
-        shortcut + group_norm(std_conv(x, p["conv3/kernel"], variant), _within(p, "gn3"), epsilon)
+        shortcut + group_norm(std_conv(x, p["conv3/kernel"], variant), _select(p, "gn3"), epsilon)
     )
 
 
@@ -309,11 +311,11 @@ def axial_attention(x: np.ndarray, p: Arrays, stride: int) -> np.ndarray:
     """Attention along rows, then columns; a stride is the mean of what lies in each window. (B, H,
     W, C).
     """
-    row, column = _within(p, "row"), _within(p, "column")
+    row, column = _select(p, "row"), _select(p, "column")
     x = along_axes(
         x, lambda lines: attention(lines, lines, row), lambda lines: attention(lines, lines, column)
     )
-    return np.nanmean(_windows(x, stride, stride, "same", fill=np.nan), axis=(4, 5))
+    return np.nanmean(_make_windows(x, stride, stride, "same", fill=np.nan), axis=(4, 5))
 
 
 def preactivation_unit(x: np.ndarray, p: Arrays, variant: ResNetVariant, stride: int) -> np.ndarray:
@@ -322,15 +324,15 @@ def preactivation_unit(x: np.ndarray, p: Arrays, variant: ResNetVariant, stride:
     """
     epsilon = variant.norm_epsilon
     shortcut = x
-    x = relu(group_norm(x, _within(p, "gn1"), epsilon))
+    x = relu(group_norm(x, _select(p, "gn1"), epsilon))
     if "conv_proj/kernel" in p:
         shortcut = std_conv(x, p["conv_proj/kernel"], variant, stride)
     x = std_conv(x, p["conv1/kernel"], variant)
     x = std_conv(
-        relu(group_norm(x, _within(p, "gn2"), epsilon)), p["conv2/kernel"], variant, stride
+        relu(group_norm(x, _select(p, "gn2"), epsilon)), p["conv2/kernel"], variant, stride
     )
     return shortcut + std_conv(
-        relu(group_norm(x, _within(p, "gn3"), epsilon)), p["conv3/kernel"], variant
+        relu(group_norm(x, _select(p, "gn3"), epsilon)), p["conv3/kernel"], variant
     )
 
 
@@ -370,7 +372,9 @@ def convolve(
     out).
     """
     return np.tensordot(
-        _windows(x, kernel.shape[0], stride, padding, fill=0.0), kernel, axes=((4, 5, 3), (0, 1, 2))
+        _make_windows(x, kernel.shape[0], stride, padding, fill=0.0),
+        kernel,
+        axes=((4, 5, 3), (0, 1, 2)),
     )
 
 
@@ -378,7 +382,7 @@ def max_pool(
     x: np.ndarray, size: int, stride: int, padding: Padding, fill: float = -math.inf
 ) -> np.ndarray:
     """The largest value of each channel in every window. (B, H, W, C) to (B, H', W', C)."""
-    return _windows(x, size, stride, padding, fill).max(axis=(4, 5))
+    return _make_windows(x, size, stride, padding, fill).max(axis=(4, 5))
 
 
 def same_padding(length: int, size: int, stride: int) -> tuple[int, int]:
@@ -389,7 +393,9 @@ def same_padding(length: int, size: int, stride: int) -> tuple[int, int]:
     return total // 2, total - total // 2
 
 
-def _windows(x: np.ndarray, size: int, stride: int, padding: Padding, fill: float) -> np.ndarray:
+def _make_windows(
+    x: np.ndarray, size: int, stride: int, padding: Padding, fill: float
+) -> np.ndarray:
     """A view of all square windows of a padded map: (B, H', W', C, size, size)."""
     _, height, width, _ = x.shape
     if padding == "same":
@@ -408,7 +414,7 @@ def _normalize(x: np.ndarray, axis: int | tuple[int, ...], epsilon: float) -> np
     return centred / np.sqrt(np.square(centred).mean(axis=axis, keepdims=True) + epsilon)
 
 
-def _within(arrays: Mapping[str, np.ndarray], scope: str) -> Arrays:
+def _select(arrays: Mapping[str, np.ndarray], scope: str) -> Arrays:
     """The arrays under a scope, named from there."""
     return {
         name[len(scope) + 1 :]: array

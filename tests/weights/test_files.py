@@ -18,7 +18,7 @@ import pytest
 import safetensors.numpy
 
 from keras_vit.weights import files
-from keras_vit.weights.files import Checkpoint, kind, read, write_npz, write_safetensors
+from keras_vit.weights.files import Checkpoint, detect_kind, read, write_npz, write_safetensors
 
 ARRAYS = {
     "head/kernel": np.arange(6, dtype="float32").reshape(2, 3),
@@ -92,7 +92,7 @@ def test_empty_array_is_read(tmp_path):
 def test_kind_is_told_by_content_not_by_extension(npz, tmp_path):
     npz.rename(tmp_path / "model.safetensors")
     same(read(tmp_path / "model.safetensors").arrays, ARRAYS)
-    assert kind(tmp_path / "model.safetensors") == "npz"
+    assert detect_kind(tmp_path / "model.safetensors") == "npz"
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
@@ -318,7 +318,7 @@ def test_safetensors_of_the_library_is_read(tmp_path):
     safetensors.numpy.save_file(ARRAYS, tmp_path / "model.bin")
     found = read(tmp_path / "model.bin")
     same({name: found.arrays[name] for name in ARRAYS}, ARRAYS)
-    assert kind(tmp_path / "model.bin") == "safetensors"
+    assert detect_kind(tmp_path / "model.bin") == "safetensors"
 
 
 def test_safetensors_bfloat16_becomes_float32(tmp_path):
@@ -344,7 +344,7 @@ def test_truncated_safetensors_is_refused_wherever_it_ends(tmp_path):
         with pytest.raises(ValueError, match="Cannot read '.*model.safetensors"):
             read(path)
     with pytest.raises(ValueError, match="safetensors file is truncated or damaged"):
-        kind(path)
+        detect_kind(path)
 
 
 def test_safetensors_with_a_damaged_header_is_refused(tmp_path):
