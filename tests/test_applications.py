@@ -124,7 +124,8 @@ def test_an_axial_vit_takes_the_options_of_others(small_axial):
 def test_axial_models_have_no_published_weights(name):
     assert keras_vit.list_weights(name) == []
     with pytest.raises(
-        ValueError, match=f"Unknown weights for {name}: 'imagenet'.*No file of it was published"
+        ValueError,
+        match=f"Unknown weights for {name}: 'imagenet'.*No file of this model was published",
     ):
         getattr(keras_vit, name)()
 
@@ -246,7 +247,7 @@ def test_channels_first_is_refused():
 
 @pytest.mark.once
 def test_a_model_without_published_files_says_so():
-    with pytest.raises(ValueError, match="(?s)No file of it was published"):
+    with pytest.raises(ValueError, match="(?s)No file of this model was published"):
         keras_vit.R50_ViT_L16()
     assert keras_vit.list_weights("R50_ViT_L16") == []
 
@@ -355,7 +356,7 @@ def test_a_head_of_zeros_is_refused(tmp_path):
         ("ViT_S16", {}, "embedding/kernel: the model needs .*384.*the checkpoint has .*192"),
         ("R_ViT_Ti16", {}, "conv_root/kernel"),
         ("ViT_Ti16", {"classes": 1000}, "classes=5"),
-        pytest.param("BiT_R50x1", {}, "does not fit the model", marks=pytest.mark.once),
+        pytest.param("BiT_R50x1", {}, "does not match the model", marks=pytest.mark.once),
     ],
 )
 def test_a_file_of_another_model_is_an_error_that_lists_everything(

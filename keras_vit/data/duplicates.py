@@ -246,7 +246,6 @@ def _check(train: Source, test: Source, max_distance: int, min_similarity: float
 
 
 # --- step 1: hashes
-# --------------------------------------------------------------------------------------------------
 
 
 def _hashed(source: Source, progress: bool, num_views: int = 1) -> "_Groups":
@@ -305,7 +304,6 @@ def _hash(images: np.ndarray) -> np.ndarray:
 
 
 # --- step 2: candidates
-# ----------------------------------------------------------------------------------------------
 
 
 def near_hashes(
@@ -427,7 +425,6 @@ def _candidates(train: _Groups, test: _Groups, max_distance: int) -> tuple[np.nd
 
 
 # --- step 3: pixels
-# --------------------------------------------------------------------------------------------------
 
 
 def similarities(images: np.ndarray, others: np.ndarray) -> np.ndarray:

@@ -1,9 +1,9 @@
-"""Keras's own `.weights.h5` files, under our names.
+"""Keras's `.weights.h5` files, read under our names.
 
-Keras addresses layers by class and order and records their names beside; the variables of a layer
-it only counts. Both are turned into names, so that such a file goes through the same strict
-restore, with the same resizing of positions, as every other. What else a reader must know, layers
-of this package record beside their variables (`layers/constants.py`).
+Keras addresses layers by class and order, and stores their names as attributes; it numbers the
+variables of a layer. Both are converted to names, so that such a file is restored like any other,
+with the same checks and the same resizing of positions. Layers of this package store the constants
+that a reader needs beside their variables (`layers/constants.py`).
 
 Source: keras-team/keras, keras/src/saving/saving_lib.py (the layout of the file); the HDF5 file
     format, II.A.
@@ -31,7 +31,7 @@ _ADVICE = "Write it again with `model.save_weights`, or load a whole `.keras` fi
 
 
 def is_hdf5(path: str | os.PathLike) -> bool:
-    """Tells by its first bytes whether a file is HDF5."""
+    """Returns whether a file is HDF5, by its first bytes."""
     if os.path.isdir(path):
         return False
     with open(path, "rb") as stream:
@@ -39,7 +39,7 @@ def is_hdf5(path: str | os.PathLike) -> bool:
 
 
 def check_end(path: str | os.PathLike) -> None:
-    """Refuses a file that is cut off: shorter than it says in its first bytes."""
+    """Raises ValueError for a truncated file, which is shorter than its header states."""
     with open(path, "rb") as stream:
         start = stream.read(64)
     places = {0: 40, 1: 44, 2: 28, 3: 28}
@@ -55,15 +55,14 @@ def check_end(path: str | os.PathLike) -> None:
 def read(
     path: str | os.PathLike, choose: Choose | None = None
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Returns {our name: array} of a `.weights.h5` file that `model.save_weights` wrote, and its
-    metadata.
+    """Reads a file of `model.save_weights`. Returns {our name: array} and the metadata.
 
     Args:
         path: The file.
         choose: See `keras_vit.weights.entries.read`.
 
     Raises:
-        ValueError: If the file is damaged, or is no weights file of a current Keras.
+        ValueError: If the file is damaged, or not a weights file of a current Keras.
     """
     import h5py
 
@@ -81,7 +80,7 @@ def _make_error(path: str | os.PathLike, what: str) -> ValueError:
 def _call_or_refuse(path: str | os.PathLike, call: Callable, *arguments: Any) -> Any:
     try:
         return call(*arguments)
-    except Exception as error:  # HDF5 meets damage with errors of many kinds
+    except Exception as error:  # damaged files cause errors of many types in HDF5
         raise _make_error(path, join_first([" ".join(str(error).split())[:300]])) from error
 
 
@@ -106,7 +105,7 @@ def _walk(
         variables = _open_group(child, "vars")
         name = variables.attrs.get("name")
         if not isinstance(name, str):
-            raise ValueError("it records no layer names, as files of old Keras versions")
+            raise ValueError("it has no layer names, like files of old Keras versions")
         layer = prefix + name
         _collect(known, variables)
         numbers = sorted((index for index in variables if index != _CONSTANTS), key=int)
@@ -124,19 +123,19 @@ def _open_group(parent: Any, key: str) -> Any:
 
     child = _follow_link(parent, key)
     if not isinstance(child, h5py.Group):
-        raise ValueError(f"{child.name} is no group")
+        raise ValueError(f"{child.name} is not a group")
     return child
 
 
 def _open_dataset(parent: Any, key: str) -> Any:
-    """The dataset of that name, whose numbers are all in this file."""
+    """Opens a dataset, and checks that all its numbers are stored in this file."""
     import h5py
 
     child = _follow_link(parent, key)
     if not isinstance(child, h5py.Dataset) or child.shape is None:
-        raise ValueError(f"{child.name} is no array")
+        raise ValueError(f"{child.name} is not an array")
     if child.is_virtual or child.external:
-        raise ValueError(f"{child.name} lies in another file")
+        raise ValueError(f"{child.name} is stored in another file")
     if child.chunks is None and child.id.get_storage_size() != child.size * child.dtype.itemsize:
         raise ValueError(
             f"{child.name} has {child.id.get_storage_size()} bytes, too few for the shape "
@@ -147,8 +146,8 @@ def _open_dataset(parent: Any, key: str) -> Any:
         and np.prod(child.chunks, dtype=float) * child.dtype.itemsize > _MAX_CHUNK_BYTES
     ):
         raise ValueError(
-            f"{child.name} is compressed in pieces of the shape {child.chunks}, which take much "
-            f"memory"
+            f"{child.name} is compressed in chunks of shape {child.chunks}, which take too much "
+            "memory"
         )
     return child
 
@@ -157,14 +156,14 @@ def _follow_link(parent: Any, key: str) -> Any:
     import h5py
 
     if not isinstance(parent.get(key, getlink=True), h5py.HardLink):
-        raise ValueError(f"{parent.name}/{key} is missing, or lies elsewhere")
+        raise ValueError(f"{parent.name}/{key} is missing, or stored in another place")
     return parent[key]
 
 
 def _dtype_of(dataset: Any) -> np.dtype:
     import h5py
 
-    # Text and references have types of NumPy's that look like numbers or objects.
+    # h5py maps text, references and enums to NumPy types that look like numbers or objects.
     if (
         dataset.dtype.metadata
         or h5py.check_string_dtype(dataset.dtype)
@@ -182,12 +181,12 @@ def _load(dataset: Any) -> np.ndarray:
 
 
 def _collect(known: dict[str, Any], variables: Any) -> None:
-    """Adds what a layer recorded of itself: all layers of a model say the same."""
+    """Adds the constants that a layer stored, and checks that all layers agree."""
     if _CONSTANTS not in variables:
         return
     dataset = _open_dataset(variables, _CONSTANTS)
     if dataset.dtype != np.uint8 or not 9 < dataset.size < _MAX_CONSTANTS_BYTES:
-        raise ValueError(f"{dataset.name} is no text")
+        raise ValueError(f"{dataset.name} is not a text")
     checksum, text = _load(dataset).tobytes().split(b" ", 1)
     if checksum != b"%08x" % zlib.crc32(text):
         raise ValueError(f"bad checksum of {dataset.name}")
@@ -197,7 +196,7 @@ def _collect(known: dict[str, Any], variables: Any) -> None:
 
 
 def _name_variables(layer: str, count: int) -> tuple[str, ...]:
-    """The names of the variables of a layer, in the order in which its `build` makes them."""
+    """Returns the names of the variables of a layer, in the order in which `build` creates them."""
     own = layer.split("/")[-1]
     if own == "class_token":
         names: tuple[str, ...] = ("cls",)

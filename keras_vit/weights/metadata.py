@@ -1,9 +1,7 @@
-"""Metadata of a checkpoint: the numbers that travel with its arrays, and the one check of them.
+"""The metadata of a checkpoint: its keys and their checks; the `config.json` of Hugging Face.
 
-What lives here: which keys there are, what each may be, and the `config.json` of Hugging Face in
-these terms. What does not: where a kind of file keeps them (`npz.py`, `tensors.py`, `keras_h5.py`).
-
-A key that is not in the table belongs to somebody else and passes unchanged.
+`npz.py`, `tensors.py` and `keras_h5.py` store metadata in their formats. Keys that are not in the
+table belong to other programs and are kept unchanged.
 """
 
 import json
@@ -36,8 +34,7 @@ def _is_pair(value: Any) -> bool:
 
 
 def _is_epsilon(value: Any) -> bool:
-    # Models compute in float32, where a smaller number is zero, and a norm of equal numbers then
-    # NaN.
+    # In float32 a smaller number may be 0, and the norm of equal numbers would then be NaN.
     return type(value) is float and float(np.finfo(np.float32).tiny) <= value < 1
 
 
@@ -55,10 +52,11 @@ _VALID: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def check(path: str | os.PathLike, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the metadata with lists as tuples, or refuses the file that has them.
+    """Checks the metadata of a file, and returns it with lists as tuples.
 
     Raises:
-        ValueError: If a value is of another type or size than its key allows; it lists them all.
+        ValueError: If values have a type or size that their keys do not allow. The message lists
+            all of them.
 
     Example:
         >>> check("model.npz", {"grid": [2, 3], "num_heads": 3})
@@ -81,7 +79,7 @@ def check(path: str | os.PathLike, metadata: Mapping[str, Any]) -> dict[str, Any
 
 
 def check_grid(grid: Any, name: str = "checkpoint_grid") -> None:
-    """Refuses an argument that is no grid.
+    """Raises ValueError if an argument is not a grid.
 
     Example:
         >>> check_grid((2, 8))
@@ -91,10 +89,10 @@ def check_grid(grid: Any, name: str = "checkpoint_grid") -> None:
 
 
 def parse(text: str | bytes) -> Any:
-    """Returns what a JSON text says.
+    """Parses a JSON text.
 
     Raises:
-        ValueError: If it is no JSON, or nested too deeply.
+        ValueError: If it is not JSON, or nested too deeply.
 
     Example:
         >>> parse('{"grid": [2, 3]}')
@@ -107,11 +105,12 @@ def parse(text: str | bytes) -> Any:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Returns what the `config.json` of a Hugging Face ViT says; nothing if there is none, or if it
-    is of other models.
+    """Returns the metadata in the `config.json` of a Hugging Face ViT.
+
+    Returns an empty dict if there is no such file, or if it has no fields of a transformer.
 
     Raises:
-        ValueError: If it is no JSON object, or if what it says is not valid.
+        ValueError: If it is not a JSON object, or if its values are not valid.
     """
     if not path.exists():
         return {}
@@ -158,7 +157,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     if path.stat().st_size > _MAX_CONFIG_BYTES:
         raise make_error(
             path,
-            f"it has {path.stat().st_size} bytes, more than a description of a model",
+            f"it has {path.stat().st_size} bytes, too many for the config of a model",
             "Correct the file.",
         )
     try:
@@ -166,7 +165,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise make_error(path, f"it is not JSON ({error})") from error
     if not isinstance(config, dict):
-        raise make_error(path, f"it is no JSON object but {_shorten(config)}")
+        raise make_error(path, f"it is not a JSON object but {_shorten(config)}")
     return config
 
 

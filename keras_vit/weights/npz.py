@@ -1,9 +1,9 @@
 """The npz format: a zip archive of `.npy` files to entries and back. Nothing is ever unpickled.
 
-Metadata is JSON in the comment of the archive, which NumPy ignores. The comment is at the very end
-of the file and zip has no checksum of it, so each member carries one in a comment of its own: a
-comment that was cut off or damaged is noticed. Files from before this, and foreign comments, have
-no such mark.
+Metadata is JSON in the comment of the archive, which NumPy ignores. The comment is at the end of
+the file, and zip has no checksum of it. Therefore the comment of each member contains a checksum of
+it, so that a truncated or damaged comment is detected. Older files and files of other programs have
+no such checksum.
 
 Sources: numpy.lib.format; PKWARE's APPNOTE 4.3.7 (local headers), 4.3.12 (the directory) and 4.3.16
 (the end).
@@ -28,7 +28,7 @@ from keras_vit.weights import metadata as facts
 from keras_vit.weights.entries import Entry
 from keras_vit.weights.refusal import join_first, make_error
 
-# RuntimeError: an encrypted archive; NotImplementedError, which is one: an unknown compression.
+# RuntimeError: an encrypted archive. NotImplementedError, a subclass: an unknown compression.
 _ZIP_ERRORS = (
     zipfile.BadZipFile,
     zlib.error,
@@ -39,20 +39,22 @@ _ZIP_ERRORS = (
     OverflowError,
 )
 _MAX_COMMENT_BYTES = 65535
-_MAX_DIRECTORY_BYTES = 2**23  # of 50,000 arrays
-_MAX_HEADER_BYTES = 2**14  # NumPy parses no header of more than 10,000
+_MAX_DIRECTORY_BYTES = 2**23  # for about 50,000 arrays
+_MAX_HEADER_BYTES = 2**14  # NumPy refuses headers of more than 10,000 bytes
 _CHUNK_BYTES = 2**20
-# of Python literals: in two threads at once it fails now and then on Python 3.11
+# Parsing Python literals in two threads at once sometimes fails on Python 3.11.
 _PARSING = threading.Lock()
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 _END = struct.Struct("<4s6xH8xH")
-_MANY = 0xFFFF  # members: the count is elsewhere
+_MANY = 0xFFFF  # this count of members means that the true count is in another record
 _MARK = re.compile(rb"metadata crc32 ([0-9a-f]{8})")
 
 
 def check_end(path: Path) -> tuple[int, bytes]:
-    """Returns the number of members of an archive and its comment, or refuses one whose end is
-    missing.
+    """Returns the number of members of an archive and its comment.
+
+    Raises:
+        ValueError: If the end of the archive is missing.
     """
     with open(path, "rb") as stream:
         size = stream.seek(0, 2)
@@ -69,10 +71,10 @@ def check_end(path: Path) -> tuple[int, bytes]:
 
 
 def list_entries(path: Path) -> tuple[list[Entry], dict[str, Any]]:
-    """Returns the arrays of an archive, unread, and the metadata.
+    """Returns the entries of an archive, whose data are not yet read, and the metadata.
 
     Raises:
-        ValueError: If the archive is damaged, or of something else.
+        ValueError: If the archive is damaged, or contains something else.
     """
     count, comment = check_end(path)
     try:
@@ -88,11 +90,10 @@ def list_entries(path: Path) -> tuple[list[Entry], dict[str, Any]]:
 def write(
     stream: BinaryIO, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any] | None
 ) -> None:
-    """Writes an uncompressed npz that plain `numpy.load` reads; the same input gives the same
-    bytes.
+    """Writes an uncompressed npz that `numpy.load` reads. Equal inputs give equal bytes.
 
     Raises:
-        ValueError: If the metadata does not fit.
+        ValueError: If the metadata is too large.
     """
     comment = json.dumps(dict(metadata), sort_keys=True).encode() if metadata else b""
     if len(comment) > _MAX_COMMENT_BYTES:
@@ -103,7 +104,7 @@ def write(
     with zipfile.ZipFile(stream, "w") as archive:
         archive.comment = comment
         for name, array in arrays.items():
-            # A fixed date and a fixed system: no byte may depend on when or where it is written.
+            # Fixed date and system: the bytes must not depend on the time or the machine.
             member = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
             member.create_system, member.external_attr = 3, 0o644 << 16
             member.comment = b"metadata crc32 %08x" % zlib.crc32(comment) if comment else b""
@@ -129,7 +130,7 @@ def _read_directory(path: Path, count: int, comment: bytes) -> list[zipfile.ZipI
 
 
 class _LimitedReader(BufferedReader):
-    """A file of which `zipfile` reads no directory of any size."""
+    """A file that limits the size of the directory that `zipfile` reads into memory."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is not None and size > _MAX_DIRECTORY_BYTES:
@@ -160,7 +161,7 @@ def _refuse_strange_members(path: Path, names: list[str]) -> None:
         )
     if strange:
         raise make_error(
-            path, f"it is a zip archive with members that are no arrays ({join_first(strange)})"
+            path, f"it is a zip archive with members that are not arrays ({join_first(strange)})"
         )
 
 
@@ -169,7 +170,7 @@ def _make_entry(path: Path, file: BinaryIO, member: zipfile.ZipInfo) -> Entry:
     _open_content(file, member)(head)
     shape, fortran, dtype, header_bytes = _parse(bytes(head), member)
     size = math.prod(shape)
-    # Told by the header: the data of an array of objects, a pickle, is not even looked at.
+    # Checked from the header: the data of an object array, a pickle, is never read.
     if not dtype.hasobject and header_bytes + size * dtype.itemsize != member.file_size:
         raise zipfile.BadZipFile(
             f"{member.filename}: {size} numbers do not fit {member.file_size} bytes"
@@ -192,7 +193,7 @@ def _parse(head: bytes, member: zipfile.ZipInfo) -> tuple[tuple[int, ...], bool,
         if any(type(side) is not int or side < 0 for side in shape):
             raise ValueError(f"shape {shape}")
         return shape, bool(fortran), dtype, stream.tell()
-    except Exception as error:  # NumPy's parser meets damage with errors of many kinds
+    except Exception as error:  # damaged headers cause errors of many types in NumPy's parser
         raise zipfile.BadZipFile(f"{member.filename}: {str(error)[:200]}") from error
 
 
@@ -219,8 +220,9 @@ def _load(
 
 
 def _open_content(file: BinaryIO, member: zipfile.ZipInfo) -> Callable[[Any], None]:
-    """Returns what fills one buffer after the other with the content of a member, or raises
-    EOFError.
+    """Returns a function that fills a buffer with the next bytes of a member.
+
+    The function raises EOFError if the file ends early.
     """
     if member.header_offset < 0:
         raise zipfile.BadZipFile(f"{member.filename}: it begins before the file")
@@ -248,7 +250,7 @@ def _fill(file: Any, buffer: Any) -> None:
 
 
 def _inflate(file: BinaryIO, inflater: Any, buffer: Any) -> None:
-    """Piece by piece: what is compressed may be a thousand times its size in the file."""
+    """Decompresses in chunks: content may be a thousand times larger than its compressed form."""
     place = 0
     while place < len(buffer):
         compressed = inflater.unconsumed_tail or file.read(_CHUNK_BYTES)

@@ -1,4 +1,4 @@
-"""The refusal of a file that is no checkpoint: what it is, and what to do about it."""
+"""The error for a file that is not a checkpoint: the reason, and what to do."""
 
 import os
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ AGAIN = "Download it again, or export it again."
 def make_error(
     path: str | os.PathLike, what: str, advice: str = AGAIN, kind: str = "checkpoint"
 ) -> ValueError:
-    """Returns the error to raise.
+    """Returns the error for a file that cannot be read.
 
     Example:
         >>> make_error("model.npz", "it is empty (0 bytes)")
@@ -20,7 +20,7 @@ def make_error(
 
 
 def join_first(names: Sequence[str]) -> str:
-    """Joins the first five names for a message; control characters are escaped.
+    """Joins the first five names for a message, with control characters escaped.
 
     Example:
         >>> join_first(["a", "b"])

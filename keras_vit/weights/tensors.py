@@ -1,7 +1,7 @@
 """The safetensors format: a file of tensors to entries and back.
 
-Metadata is in the header's `__metadata__`, each value as JSON. The format has no checksum, so files
-that are written here carry one of their own: of each array's name, type, shape and bytes, and of
+Metadata is in `__metadata__` of the header, each value as JSON. The format has no checksum, so
+files that are written here contain their own: of name, type, shape and bytes of each array, and of
 all metadata.
 
 Source: the safetensors specification.
@@ -22,7 +22,7 @@ from keras_vit.weights import metadata as facts
 from keras_vit.weights.entries import Entry
 from keras_vit.weights.refusal import join_first, make_error
 
-# NumPy's names of the types that both formats hold → safetensors' names.
+# NumPy's names of the types in both formats → safetensors' names.
 TYPES = {
     **{f"float{bits}": f"F{bits}" for bits in (64, 32, 16)},
     **{f"int{bits}": f"I{bits}" for bits in (64, 32, 16, 8)},
@@ -32,13 +32,14 @@ TYPES = {
 _READ = {code: np.dtype(name).newbyteorder("<") for name, code in TYPES.items()} | {
     "BF16": np.dtype("V2")
 }
-_MAX_HEADER_BYTES = 2**23  # of 50,000 arrays
+_MAX_HEADER_BYTES = 2**23  # for about 50,000 arrays
 _CHECKSUM, _WRITER = "crc32", "written_by"
 
 
 def check_end(path: Path) -> None:
-    """Refuses a file that is cut off. The library checks that the header is sound and that the
-    arrays end the file.
+    """Raises ValueError for a truncated file.
+
+    The library checks the header, and that the file ends with the last array.
     """
     import safetensors
 
@@ -57,13 +58,13 @@ def check_end(path: Path) -> None:
 
 
 def list_entries(path: Path) -> tuple[list[Entry], dict[str, Any]]:
-    """Returns the arrays of a file, unread, and the metadata: its own, and that of a `config.json`
-    beside it.
+    """Returns the entries of a file, whose data are not yet read, and the metadata.
 
-    The library's own reader needs ml_dtypes for bfloat16, and is no faster.
+    The metadata include those of a `config.json` in the same directory. The reader of the library
+    is not used: it needs ml_dtypes for bfloat16, and is not faster.
 
     Raises:
-        ValueError: If the file is damaged, or holds types that are not read.
+        ValueError: If the file is damaged, or contains unsupported types.
     """
     check_end(path)
     with open(path, "rb") as file:
@@ -76,7 +77,7 @@ def list_entries(path: Path) -> tuple[list[Entry], dict[str, Any]]:
     if strange:
         raise make_error(
             path,
-            f"it holds types that are not read ({join_first(strange)})",
+            f"it contains unsupported types ({join_first(strange)})",
             "Save them as float32.",
         )
     checksums = _read_checksums(path, header, strings)
@@ -100,10 +101,10 @@ def list_entries(path: Path) -> tuple[list[Entry], dict[str, Any]]:
 def write(
     stream: BinaryIO, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any] | None
 ) -> None:
-    """Writes a safetensors file; the same input gives the same bytes.
+    """Writes a safetensors file. Equal inputs give equal bytes.
 
-    The header is made here because the library's own writer orders `__metadata__` at random.
-    "format": "pt" is added to it, without which Hugging Face's transformers refuse the file.
+    The writer of the library is not used, because it orders `__metadata__` at random. Hugging
+    Face's transformers require "format": "pt" in the metadata.
     """
     # Widest types first, so that every array starts at a multiple of its item size.
     order = sorted(arrays, key=lambda name: -arrays[name].dtype.itemsize)
@@ -152,7 +153,7 @@ def _compute_header_checksum(
 
 
 def _read_checksums(path: Path, header: dict[str, Any], strings: dict[str, str]) -> dict[str, int]:
-    """The checksum of each array, where the file has them: that of the header must fit."""
+    """Returns the checksums of the arrays, if the file has any, and checks that of the header."""
     if not {_CHECKSUM, _WRITER} & strings.keys():
         return {}
     others = {key: value for key, value in strings.items() if key != _CHECKSUM}

@@ -238,7 +238,9 @@ def test_position_table_in_the_encoder_stays_whole():
 )
 def test_group_norms_of_four_axes_become_vectors(norm):
     vector = values((8,))
-    assert_same(to_canonical({f"{norm}/scale": vector.reshape(1, 1, 1, 8)}), {f"{norm}/scale": vector})
+    assert_same(
+        to_canonical({f"{norm}/scale": vector.reshape(1, 1, 1, 8)}), {f"{norm}/scale": vector}
+    )
 
 
 def test_hybrid_names_are_canonical():
@@ -357,7 +359,7 @@ def test_mixed_counters_are_refused():
     file[f"{block}MlpBlock_3/Dense_0/bias"] = file.pop(f"{block}MlpBlock_0/Dense_0/bias")
     with pytest.raises(
         ValueError,
-        match=r"two ways at once: Transformer/encoderblock_1/LayerNorm_1, .*encoderblock_1/MlpB",
+        match=r"numbered in both ways: Transformer/encoderblock_1/LayerNorm_1, .*encoderblock_1/MlpB",
     ):
         to_canonical(file)
 
