@@ -41,7 +41,7 @@ def decode_file(file: tf.Tensor) -> tf.Tensor:
     return tf.cond(
         turning.is_plain_jpeg(file),
         lambda: _decode_jpeg(file),
-        _apart(lambda: _decode_others(file)),
+        _prevent_inlining(lambda: _decode_others(file)),
     )
 
 
@@ -56,14 +56,14 @@ def decode_jpeg_or_png(file: tf.Tensor) -> tf.Tensor:
         TensorShape([2, 5, 3])
     """
 
-    def of_others() -> tf.Tensor:
+    def decode_others() -> tf.Tensor:
         return tf.cond(
             tf.io.is_jpeg(file),
             lambda: _decode_turned(file, False),
             lambda: _decode_png(file, False),
         )
 
-    return tf.cond(turning.is_plain_jpeg(file), lambda: _decode_jpeg(file), of_others)
+    return tf.cond(turning.is_plain_jpeg(file), lambda: _decode_jpeg(file), decode_others)
 
 
 def decode_window(file: tf.Tensor, window_of: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
@@ -83,11 +83,11 @@ def decode_window(file: tf.Tensor, window_of: Callable[[tf.Tensor], tf.Tensor]) 
         TensorShape([10, 30, 3])
     """
 
-    def of_plain() -> tf.Tensor:
+    def decode_plain() -> tf.Tensor:
         shape = tf.image.extract_jpeg_shape(file)
         return _decode_part(file, window_of(shape), shape)
 
-    def of_jpeg() -> tf.Tensor:
+    def decode_jpeg() -> tf.Tensor:
         orientation, stored = (
             turning.orientation_of_jpeg(file, runs_python=True),
             tf.image.extract_jpeg_shape(file),
@@ -96,14 +96,16 @@ def decode_window(file: tf.Tensor, window_of: Callable[[tf.Tensor], tf.Tensor]) 
         window = turning.stored_window(window_of(shape), shape, orientation)
         return turning.upright(_decode_part(file, window, stored), orientation)
 
-    def of_others() -> tf.Tensor:
+    def decode_others() -> tf.Tensor:
         pixels = _decode_others(file)
         return crop(pixels, window_of(tf.shape(pixels)))
 
-    def of_all_but_plain() -> tf.Tensor:
-        return tf.cond(tf.io.is_jpeg(file), of_jpeg, of_others)
+    def decode_all_but_plain() -> tf.Tensor:
+        return tf.cond(tf.io.is_jpeg(file), decode_jpeg, decode_others)
 
-    part = tf.cond(turning.is_plain_jpeg(file), of_plain, _apart(of_all_but_plain))
+    part = tf.cond(
+        turning.is_plain_jpeg(file), decode_plain, _prevent_inlining(decode_all_but_plain)
+    )
     return tf.ensure_shape(part, (None, None, 3))
 
 
@@ -118,7 +120,7 @@ def crop(pixels: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
     return pixels[top : top + height, left : left + width]
 
 
-def _apart(branch: Callable[[], tf.Tensor]) -> Callable[[], tf.Tensor]:
+def _prevent_inlining(branch: Callable[[], tf.Tensor]) -> Callable[[], tf.Tensor]:
     """Keeps a branch from being inlined: inlined operations cost time even if the branch is not
     taken.
     """
@@ -147,11 +149,11 @@ def _decode_png(file: tf.Tensor, runs_python: bool) -> tf.Tensor:
 def _decode_others(file: tf.Tensor) -> tf.Tensor:
     """What is no plain JPEG; may run Python."""
 
-    def of_others() -> tf.Tensor:
+    def decode_others() -> tf.Tensor:
         is_png = tf.strings.substr(file, 0, len(_PNG_BEGINS)) == _PNG_BEGINS
         return tf.cond(is_png, lambda: _decode_png(file, True), lambda: _decode_by_pillow(file))
 
-    return tf.cond(tf.io.is_jpeg(file), lambda: _decode_turned(file, True), of_others)
+    return tf.cond(tf.io.is_jpeg(file), lambda: _decode_turned(file, True), decode_others)
 
 
 def _decode_part(jpeg: tf.Tensor, window: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
@@ -172,15 +174,15 @@ def _decode_part(jpeg: tf.Tensor, window: tf.Tensor, shape: tf.Tensor) -> tf.Ten
 def _decode_by_pillow(file: tf.Tensor) -> tf.Tensor:
     if tf.executing_eagerly():
         try:
-            return tf.constant(_pixels(file.numpy()))
+            return tf.constant(_read_pixels(file.numpy()))
         except ValueError as error:  # as it is raised in a graph
             raise tf.errors.InvalidArgumentError(None, None, str(error)) from error
     return tf.ensure_shape(
-        tf.numpy_function(_pixels, [file], tf.uint8, stateful=False), (None, None, 3)
+        tf.numpy_function(_read_pixels, [file], tf.uint8, stateful=False), (None, None, 3)
     )
 
 
-def _pixels(file: bytes) -> np.ndarray:
+def _read_pixels(file: bytes) -> np.ndarray:
     try:
         return read_pixels(file)
     # of which TensorFlow makes an error that nobody expects of a photo

@@ -123,7 +123,7 @@ class DuplicateReport:
                 "|--:|---|---|--:|--:|---|",
             ]
         lines += [
-            _table_line(number, pair)
+            _format_row(number, pair)
             for number, pair in enumerate(self.doubtful_first()[:limit], start=1)
         ]
         if len(self.pairs) > limit:
@@ -155,10 +155,11 @@ class DuplicateReport:
             )
         indices = np.array([pair[:2] for pair in shown]).T
         lefts, rights = (
-            _thumbnails(*one, _PICTURE_SIDE) for one in zip((train, test), indices, strict=True)
+            _make_thumbnails(*one, _PICTURE_SIDE)
+            for one in zip((train, test), indices, strict=True)
         )
-        tiles = [lefts, _turned(rights, np.array([pair.mirrored for pair in shown]))]
-        sheet = _tiled(np.concatenate(tiles, axis=2).round().astype(np.uint8))
+        tiles = [lefts, _mirror(rights, np.array([pair.mirrored for pair in shown]))]
+        sheet = _tile(np.concatenate(tiles, axis=2).round().astype(np.uint8))
         tf.io.write_file(os.fspath(path), tf.io.encode_png(sheet))
 
     def check_sources(self, *sources: Source) -> None:
@@ -205,8 +206,11 @@ def find_duplicates(
         (0, 1, 2)
     """
     _check(train, test, max_distance, min_similarity)
-    train_groups, test_groups = _hashed(train, progress), _hashed(test, progress, num_views=2)
-    candidates, num_crowded = _candidates(train_groups, test_groups, max_distance)
+    train_groups, test_groups = (
+        _hash_source(train, progress),
+        _hash_source(test, progress, num_views=2),
+    )
+    candidates, num_crowded = _find_candidates(train_groups, test_groups, max_distance)
     return DuplicateReport(
         train_name=train.name,
         test_name=test.name,
@@ -214,7 +218,7 @@ def find_duplicates(
         num_test=test.num_examples,
         max_distance=max_distance,
         min_similarity=min_similarity,
-        pairs=tuple(_verified(train, test, candidates, min_similarity)),
+        pairs=tuple(_verify(train, test, candidates, min_similarity)),
         unreadable=train_groups.unreadable + test_groups.unreadable,
         num_crowded=num_crowded,
     )
@@ -248,7 +252,7 @@ def _check(train: Source, test: Source, max_distance: int, min_similarity: float
 # --- step 1: hashes
 
 
-def _hashed(source: Source, progress: bool, num_views: int = 1) -> "_Groups":
+def _hash_source(source: Source, progress: bool, num_views: int = 1) -> "_Groups":
     """Returns the images by their hashes: as they are and, as the second view, in a mirror."""
     from tqdm import tqdm
 
@@ -257,7 +261,7 @@ def _hashed(source: Source, progress: bool, num_views: int = 1) -> "_Groups":
     # Errors are dropped here and missed afterwards: an index that does not come back is an image
     # that cannot be read. Each image brings its index along, so the order is free and one slow file
     # does not hold up the others.
-    images = _small_images(
+    images = _make_small_images(
         source, tf.data.Dataset.range(source.num_examples), _HASH_SIDE, deterministic=False
     )
     batches = images.ignore_errors().batch(_BATCH_SIZE).prefetch(2)
@@ -271,7 +275,7 @@ def _hashed(source: Source, progress: bool, num_views: int = 1) -> "_Groups":
     return _Groups(source, found, readable)
 
 
-def _small_images(
+def _make_small_images(
     source: Source, indices: tf.data.Dataset, side: int, deterministic: bool = True
 ) -> tf.data.Dataset:
     """Returns (index, image), the image float32 (side, side, 3) on the scale of uint8."""
@@ -336,14 +340,14 @@ def near_hashes(
             for bits in itertools.combinations(range(_BAND_BITS), count)
         )
         for mask in (sum(1 << bit for bit in bits) for bits in flips):
-            for rows, columns in _same_key(order, starts, other_keys ^ mask):
-                near = _distances(hashes[rows], others[columns]) <= max_distance
+            for rows, columns in _find_equal_keys(order, starts, other_keys ^ mask):
+                near = _compute_distances(hashes[rows], others[columns]) <= max_distance
                 found.append(rows[near] * len(others) + columns[near])
     rows, columns = np.divmod(np.unique(np.concatenate(found)), max(len(others), 1))
-    return rows, columns, _distances(hashes[rows], others[columns])
+    return rows, columns, _compute_distances(hashes[rows], others[columns])
 
 
-def _same_key(
+def _find_equal_keys(
     order: np.ndarray, starts: np.ndarray, probes: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields (rows, columns) with the key of the row equal to the probe of the column, some at a
@@ -355,19 +359,19 @@ def _same_key(
     )
     for columns in np.split(np.arange(len(probes)), edges):
         yield (
-            order[_ranges(starts[probes[columns]], counts[columns])],
+            order[_make_ranges(starts[probes[columns]], counts[columns])],
             np.repeat(columns, counts[columns]),
         )
 
 
-def _ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+def _make_ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Returns `counts[0]` numbers from `starts[0]` on, `counts[1]` from `starts[1]` on, and so
     forth.
     """
     return np.arange(counts.sum()) + np.repeat(starts - (np.cumsum(counts) - counts), counts)
 
 
-def _distances(hashes: np.ndarray, others: np.ndarray) -> np.ndarray:
+def _compute_distances(hashes: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Returns in how many bits they differ, summing the bits of all fields of 2, 4, then 8 bits at
     once.
     """
@@ -399,7 +403,7 @@ class _Groups:
         )
 
 
-def _candidates(train: _Groups, test: _Groups, max_distance: int) -> tuple[np.ndarray, int]:
+def _find_candidates(train: _Groups, test: _Groups, max_distance: int) -> tuple[np.ndarray, int]:
     """Returns int64 (4, pairs), and how many training images were crowded.
 
     The rows: training index, in order, test index, whether mirrored, distance. Thousands of flat
@@ -415,10 +419,10 @@ def _candidates(train: _Groups, test: _Groups, max_distance: int) -> tuple[np.nd
     crowded = np.unique(rows[taken < test.sizes[columns]])
     # From pairs of groups to pairs of images: first each test image of a group, then each training
     # image.
-    tests = test.order[_ranges(test.starts[columns], taken)]
+    tests = test.order[_make_ranges(test.starts[columns], taken)]
     rows, distances = np.repeat(rows, taken), np.repeat(distances, taken)
     copies = train.sizes[rows]
-    trains = train.order[_ranges(train.starts[rows], copies)]
+    trains = train.order[_make_ranges(train.starts[rows], copies)]
     mirrored, tests = np.divmod(np.repeat(tests, copies), test.num_images)
     pairs = np.stack([trains, tests, mirrored, np.repeat(distances, copies)])
     return pairs[:, np.argsort(trains, kind="stable")], int(train.sizes[crowded].sum())
@@ -452,7 +456,7 @@ def similarities(images: np.ndarray, others: np.ndarray) -> np.ndarray:
     return covariance / (np.sqrt(variances) + _COLOUR_WEIGHT * colour)
 
 
-def _verified(
+def _verify(
     train: Source, test: Source, candidates: np.ndarray, min_similarity: float
 ) -> list[DuplicatePair]:
     """Returns the candidates that are alike in their pixels; of one that is so in both directions,
@@ -462,8 +466,8 @@ def _verified(
     for begin in range(0, candidates.shape[1], _PAIRS_AT_ONCE):
         chosen = candidates[:, begin : begin + _PAIRS_AT_ONCE]
         lefts, rights = (
-            _thumbnails(train, chosen[0]),
-            _turned(_thumbnails(test, chosen[1]), chosen[2]),
+            _make_thumbnails(train, chosen[0]),
+            _mirror(_make_thumbnails(test, chosen[1]), chosen[2]),
         )
         similarity = similarities(lefts, rights)
         alike = similarity >= min_similarity
@@ -478,20 +482,22 @@ def _verified(
     return [best[key] for key in sorted(best)]
 
 
-def _turned(images: np.ndarray, mirrored: np.ndarray) -> np.ndarray:
+def _mirror(images: np.ndarray, mirrored: np.ndarray) -> np.ndarray:
     return np.where(mirrored.astype(bool)[:, None, None, None], images[:, :, ::-1], images)
 
 
-def _thumbnails(source: Source, indices: np.ndarray, side: int = _THUMBNAIL_SIDE) -> np.ndarray:
+def _make_thumbnails(
+    source: Source, indices: np.ndarray, side: int = _THUMBNAIL_SIDE
+) -> np.ndarray:
     """Returns float32 (len(indices), side, side, 3), reading no image twice."""
     different, positions = np.unique(indices, return_inverse=True)
-    small = _small_images(source, tf.data.Dataset.from_tensor_slices(different), side).batch(
+    small = _make_small_images(source, tf.data.Dataset.from_tensor_slices(different), side).batch(
         _BATCH_SIZE
     )
     return np.concatenate([images for _, images in small.as_numpy_iterator()])[positions]
 
 
-def _tiled(tiles: np.ndarray, num_columns: int = 5, margin: int = 4) -> np.ndarray:
+def _tile(tiles: np.ndarray, num_columns: int = 5, margin: int = 4) -> np.ndarray:
     """Returns one white sheet with the tiles, line by line."""
     num_rows = -(-len(tiles) // num_columns)
     room = ((0, num_rows * num_columns - len(tiles)), (0, margin), (0, margin), (0, 0))
@@ -501,7 +507,7 @@ def _tiled(tiles: np.ndarray, num_columns: int = 5, margin: int = 4) -> np.ndarr
     return ~np.concatenate(np.concatenate(grid, axis=1), axis=1)
 
 
-def _table_line(number: int, pair: DuplicatePair) -> str:
+def _format_row(number: int, pair: DuplicatePair) -> str:
     places = [place.replace("|", "\\|") for place in (pair.train_place, pair.test_place)]
     figures = [str(pair.distance), f"{pair.similarity:.3f}", "yes" if pair.mirrored else ""]
     return f"| {number} | {' | '.join(places + figures)} |"

@@ -34,12 +34,12 @@ def training_and_test(path: str | os.PathLike) -> tuple[Source, Source | None]:
     """
     root = Path(path).expanduser().resolve()
     if not root.exists():
-        raise ValueError(f"There is no folder {root}. {_expected(root)}")
+        raise ValueError(f"There is no folder {root}. {_describe_expected(root)}")
     if not root.is_dir():
-        raise ValueError(f"{root} is a file. {_expected(root)}")
-    folders = _folders_in(root)
+        raise ValueError(f"{root} is a file. {_describe_expected(root)}")
+    folders = _list_folders(root)
     training = next(
-        (folders[name] for name in TRAINING if name in folders and _holds_classes(folders[name])),
+        (folders[name] for name in TRAINING if name in folders and _has_classes(folders[name])),
         None,
     )
     test = (
@@ -47,10 +47,10 @@ def training_and_test(path: str | os.PathLike) -> tuple[Source, Source | None]:
         if training is None
         else next((folders[name] for name in MEASURING if name in folders), None)
     )
-    learned, problem = _tried(lambda: _to_learn_from(training or root))
+    learned, problem = _try(lambda: _open_training(training or root))
     names = None if learned is None else learned.class_names
     measured, other = (
-        (None, "") if test is None else _tried(lambda: image_folder(test, class_names=names))
+        (None, "") if test is None else _try(lambda: image_folder(test, class_names=names))
     )
     if problem or other:
         raise ValueError("\n".join(filter(None, (problem, other))))
@@ -66,19 +66,19 @@ def to_measure_on(path: str | os.PathLike) -> Path:
     """
     root = Path(path).expanduser().resolve()
     if not root.is_dir():
-        raise ValueError(f"There is no folder {root}. {_expected(root)}")
-    inside = _folders_in(root)
+        raise ValueError(f"There is no folder {root}. {_describe_expected(root)}")
+    inside = _list_folders(root)
     return next(
-        (inside[name] for name in MEASURING if name in inside and _holds_classes(inside[name])),
+        (inside[name] for name in MEASURING if name in inside and _has_classes(inside[name])),
         root,
     )
 
 
-def _expected(root: Path) -> str:
+def _describe_expected(root: Path) -> str:
     return f"Expected {root}/<class>/*.jpg, or {root}/train/<class>/*.jpg and {root}/test/<class>/*.jpg."
 
 
-def _folders_in(root: Path) -> dict[str, Path]:
+def _list_folders(root: Path) -> dict[str, Path]:
     """By their names in small letters."""
     entries = (
         entry for entry in sorted(root.iterdir()) if entry.is_dir() and not is_ignored(entry.name)
@@ -86,7 +86,7 @@ def _folders_in(root: Path) -> dict[str, Path]:
     return {entry.name.lower(): entry for entry in entries}
 
 
-def _tried(find: Callable[[], Source]) -> tuple[Source | None, str]:
+def _try(find: Callable[[], Source]) -> tuple[Source | None, str]:
     """A source, or what is wrong with it: so that all that is wrong can be said at once."""
     try:
         return find(), ""
@@ -94,7 +94,7 @@ def _tried(find: Callable[[], Source]) -> tuple[Source | None, str]:
         return None, str(error)
 
 
-def _to_learn_from(root: Path) -> Source:
+def _open_training(root: Path) -> Source:
     source = image_folder(root)
     if len(source.class_names) == 1:
         raise ValueError(
@@ -105,7 +105,7 @@ def _to_learn_from(root: Path) -> Source:
     return source
 
 
-def _holds_classes(folder: Path) -> bool:
+def _has_classes(folder: Path) -> bool:
     """Whether it is a folder of classes and no class: a stray photo among several folders does not
     make it one.
     """

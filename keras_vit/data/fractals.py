@@ -81,8 +81,8 @@ def find_systems(num_classes: int, seed: int) -> Systems:
     found: list[Systems] = []
     while sum(len(systems.maps) for systems in found) < num_classes:
         generator = np.random.default_rng([seed, len(found)])
-        candidates = _candidates(generator)
-        usable = _fill(_chaos_game(candidates, generator)) >= SMALLEST_FILL
+        candidates = _draw_candidates(generator)
+        usable = _compute_fill(_run_chaos_game(candidates, generator)) >= SMALLEST_FILL
         found.append(
             Systems(maps=candidates.maps[usable], probabilities=candidates.probabilities[usable])
         )
@@ -92,13 +92,15 @@ def find_systems(num_classes: int, seed: int) -> Systems:
     )
 
 
-def _candidates(generator: np.random.Generator) -> Systems:
+def _draw_candidates(generator: np.random.Generator) -> Systems:
     shape = (_CANDIDATES_AT_ONCE, LARGEST_NUM_MAPS)
     num_maps = generator.integers(2, LARGEST_NUM_MAPS, size=shape[:1], endpoint=True)
-    stretches = _stretches(generator, num_maps)
+    stretches = _draw_stretches(generator, num_maps)
     signs = generator.choice([-1.0, 1.0], size=(*shape, 1, 2))
-    linear = _rotations(generator.uniform(-np.pi, np.pi, shape)) * stretches[:, :, None] * signs
-    linear = linear @ _rotations(generator.uniform(-np.pi, np.pi, shape))
+    linear = (
+        _make_rotations(generator.uniform(-np.pi, np.pi, shape)) * stretches[:, :, None] * signs
+    )
+    linear = linear @ _make_rotations(generator.uniform(-np.pi, np.pi, shape))
     offsets = generator.uniform(-1, 1, (*shape, 2, 1))
     # The more a map covers, the more points it gets; those that cover next to nothing are still
     # seen.
@@ -112,7 +114,7 @@ def _candidates(generator: np.random.Generator) -> Systems:
     )
 
 
-def _stretches(generator: np.random.Generator, num_maps: np.ndarray) -> np.ndarray:
+def _draw_stretches(generator: np.random.Generator, num_maps: np.ndarray) -> np.ndarray:
     """Returns (C, M, 2), larger first: many maps must be small ones, or their copies cover each
     other.
     """
@@ -122,13 +124,13 @@ def _stretches(generator: np.random.Generator, num_maps: np.ndarray) -> np.ndarr
     return np.concatenate([size, size * narrowness], axis=-1)
 
 
-def _rotations(angles: np.ndarray) -> np.ndarray:
+def _make_rotations(angles: np.ndarray) -> np.ndarray:
     cosines, sines = np.cos(angles), np.sin(angles)
     return np.stack([np.stack([cosines, -sines], -1), np.stack([sines, cosines], -1)], -2)
 
 
-def _chaos_game(systems: Systems, generator: np.random.Generator) -> np.ndarray:
-    """Returns (C, 2, points): a plain witness of `_points`, for many systems at once."""
+def _run_chaos_game(systems: Systems, generator: np.random.Generator) -> np.ndarray:
+    """Returns (C, 2, points): a plain witness of `_compute_points`, for many systems at once."""
     rows = np.arange(len(systems.maps))[:, None]
     cumulative = systems.probabilities.cumsum(-1)
     first = systems.maps[:, 0]
@@ -143,7 +145,7 @@ def _chaos_game(systems: Systems, generator: np.random.Generator) -> np.ndarray:
     return np.concatenate(kept[_SETTLING_STEPS:], axis=-1)
 
 
-def _fill(points: np.ndarray) -> np.ndarray:
+def _compute_fill(points: np.ndarray) -> np.ndarray:
     """Returns (C,): which share of the cells of a grid over the bounding square
     the points reach.
     """
@@ -196,18 +198,18 @@ def render(
     maps = tf.gather(systems.maps, label) * tf.reshape(
         1 + WEIGHT_SPREAD * (2 * weights - 1), [2, 3]
     )
-    choice = _choice(
+    choice = _choose_maps(
         tf.gather(systems.probabilities, label), tf.reshape(draws[_NUM_LOOKS:], [-1, num_chains])
     )
-    points = _points(tf.gather(maps, choice), start=_fixed_point(maps[0]))
-    points = _turned(points, LARGEST_TURN * (2 * turn - 1), mirror)
+    points = _compute_points(tf.gather(maps, choice), start=_find_fixed_point(maps[0]))
+    points = _turn(points, LARGEST_TURN * (2 * turn - 1), mirror)
     scale = SMALLEST_SCALE + (LARGEST_SCALE - SMALLEST_SCALE) * scale
-    return _painted(
-        _counts(_placed(points, scale, place), image_size), tf.reshape(colors, [3, 3])
+    return _paint(
+        _count_points(_place(points, scale, place), image_size), tf.reshape(colors, [3, 3])
     ), label
 
 
-def _choice(probabilities: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
+def _choose_maps(probabilities: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
     """Draws from [0, 1) to numbers of maps: a table of equal slots is faster than a search for each
     draw.
     """
@@ -216,11 +218,11 @@ def _choice(probabilities: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
     return tf.gather(slots, tf.cast(draws * _NUM_SLOTS, tf.int32))
 
 
-def _fixed_point(map_: tf.Tensor) -> tf.Tensor:
+def _find_fixed_point(map_: tf.Tensor) -> tf.Tensor:
     return tf.linalg.solve(tf.eye(2) - map_[:, :2], map_[:, 2:])
 
 
-def _points(maps: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
+def _compute_points(maps: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
     """Chosen maps (steps, chains, 2, 3) to points (2, kept steps * chains)."""
     x_and_y = start
     kept = []
@@ -232,13 +234,13 @@ def _points(maps: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
     return tf.concat(kept[_SETTLING_STEPS:], axis=1)
 
 
-def _turned(points: tf.Tensor, angle: tf.Tensor, mirror: tf.Tensor) -> tf.Tensor:
+def _turn(points: tf.Tensor, angle: tf.Tensor, mirror: tf.Tensor) -> tf.Tensor:
     rotation = tf.stack([tf.cos(angle), -tf.sin(angle), tf.sin(angle), tf.cos(angle)])
     signs = tf.where(mirror < 0.5, -1.0, 1.0)
     return signs[:, None] * tf.matmul(tf.reshape(rotation, [2, 2]), points)
 
 
-def _placed(points: tf.Tensor, scale: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
+def _place(points: tf.Tensor, scale: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
     """The longer side becomes `scale` of the unit square; `place` says where in the room that is
     left.
     """
@@ -249,7 +251,7 @@ def _placed(points: tf.Tensor, scale: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
     return zoom * (points - low[:, None]) + start[:, None]
 
 
-def _counts(points: tf.Tensor, image_size: int) -> tf.Tensor:
+def _count_points(points: tf.Tensor, image_size: int) -> tf.Tensor:
     """Returns (H, W) int32: how many points of the unit square fell on each pixel."""
     columns_and_rows = tf.clip_by_value(tf.cast(points * image_size, tf.int32), 0, image_size - 1)
     pixels = columns_and_rows[1] * image_size + columns_and_rows[0]
@@ -257,7 +259,7 @@ def _counts(points: tf.Tensor, image_size: int) -> tf.Tensor:
     return tf.reshape(counts, [image_size, image_size])
 
 
-def _painted(counts: tf.Tensor, colors: tf.Tensor) -> tf.Tensor:
+def _paint(counts: tf.Tensor, colors: tf.Tensor) -> tf.Tensor:
     """A gradient between two colours by density, on a background that is darker than both."""
     counts = tf.minimum(counts, _NUM_TONES - 1)
     background = 0.35 * colors[:1]

@@ -116,7 +116,7 @@ def training_batches(
     rows = tf.range(first - num_before, first + share.local_rows, dtype=tf.int64)
     is_real = tf.cast(rows[num_before:] < batch_size, tf.float32)
 
-    def batch_of(step: tf.Tensor) -> Batch:
+    def make_batch(step: tf.Tensor) -> Batch:
         positions = step * batch_size + rows % batch_size
         epochs, indices = order.examples_at(positions, source.num_examples, seed=seed)
         images, labels, weights = read_batch(
@@ -126,12 +126,12 @@ def training_batches(
             labels = tf.one_hot(labels, len(source.class_names))
             # Where a partner could not be read, the image stays as it is.
             coefficient = mixup_coefficient(mixup_alpha, order.batch_seed(seed, step))
-            images, labels = _mixed(images, labels, weights, coefficient)
+            images, labels = _mix(images, labels, weights, coefficient)
             weights = weights[1:]
         return images, labels, weights * is_real
 
     steps = tf.data.Dataset.range(start_step, tf.int64.max if total_steps is None else total_steps)
-    return _finished(steps, batch_of, share, stamp)
+    return _make_dataset(steps, make_batch, share, stamp)
 
 
 def evaluation_batches(
@@ -165,7 +165,7 @@ def evaluation_batches(
     first = share.worker_index * share.local_rows
     rows = tf.range(first, first + share.local_rows, dtype=tf.int64)
 
-    def batch_of(step: tf.Tensor) -> Batch:
+    def make_batch(step: tf.Tensor) -> Batch:
         positions = start + step * share.rows + rows
         is_real = positions < source.num_examples
         epochs, indices = order.examples_at(
@@ -176,17 +176,15 @@ def evaluation_batches(
         )
         return images, labels, weights * tf.cast(is_real, tf.float32)
 
-    return _finished(
+    return _make_dataset(
         tf.data.Dataset.range(-(-(source.num_examples - start) // share.rows)),
-        batch_of,
+        make_batch,
         share,
         None,
     )
 
 
-def _mixed(
-    images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, coefficient: tf.Tensor
-) -> tuple:
+def _mix(images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, coefficient: tf.Tensor) -> tuple:
     is_uint8 = images.dtype == tf.uint8
     readable = tf.equal(weights[:-1], 1)
     partners = tf.where(readable[:, None, None, None], images[:-1], images[1:])
@@ -195,10 +193,10 @@ def _mixed(
     return (to_pixels(images) if is_uint8 else images), labels
 
 
-def _finished(
-    steps: tf.data.Dataset, batch_of: Callable, share: Share, stamp: Callable[[], int] | None
+def _make_dataset(
+    steps: tf.data.Dataset, make_batch: Callable, share: Share, stamp: Callable[[], int] | None
 ) -> tf.data.Dataset:
-    def stamped(*batch: tf.Tensor) -> Batch:
+    def call_stamp(*batch: tf.Tensor) -> Batch:
         with tf.control_dependencies([tf.numpy_function(stamp, [], tf.int64)]):
             return (*batch[:2], tf.identity(batch[2]))
 
@@ -208,8 +206,8 @@ def _finished(
             for x in batch
         )
 
-    batches = steps.map(batch_of, num_parallel_calls=_BATCHES_AT_ONCE, deterministic=True)
-    batches = batches if stamp is None else batches.map(stamped)
+    batches = steps.map(make_batch, num_parallel_calls=_BATCHES_AT_ONCE, deterministic=True)
+    batches = batches if stamp is None else batches.map(call_stamp)
     if share.num_parts > 1:
         num_steps = steps.cardinality()
         batches = batches.map(cut).unbatch()

@@ -23,11 +23,13 @@ def decode_png(file: tf.Tensor) -> tf.Tensor:
     """
     pixels = tf.io.decode_png(file, channels=4)
     opacity = pixels[..., 3:]
-    is_opaque = tf.reduce_all(opacity == _opaque(file))
-    return tf.cond(is_opaque, lambda: pixels[..., :3], lambda: _on_white(pixels[..., :3], opacity))
+    is_opaque = tf.reduce_all(opacity == _find_opaque_level(file))
+    return tf.cond(
+        is_opaque, lambda: pixels[..., :3], lambda: _blend_with_white(pixels[..., :3], opacity)
+    )
 
 
-def _opaque(file: tf.Tensor) -> tf.Tensor:
+def _find_opaque_level(file: tf.Tensor) -> tf.Tensor:
     """What TensorFlow writes where a file has no opacity: the largest number of its bit depth, so
     15 beside 4 bits.
     """
@@ -36,7 +38,7 @@ def _opaque(file: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.bitwise.left_shift(1, depth) - 1, tf.uint8)
 
 
-def _on_white(pixels: tf.Tensor, opacity: tf.Tensor) -> tf.Tensor:
+def _blend_with_white(pixels: tf.Tensor, opacity: tf.Tensor) -> tf.Tensor:
     """255 - (255 - pixels) * opacity / 255, rounded, in two bytes for each number."""
     product = tf.cast(255 - pixels, tf.uint16) * tf.cast(opacity, tf.uint16) + tf.constant(
         128, tf.uint16

@@ -51,7 +51,7 @@ def is_prepared(name: str, data_dir: str | os.PathLike | None = None) -> bool:
         >>> is_prepared("mnist:3.*.*", data_dir="an empty folder")
         False
     """
-    return _builder(name, data_dir).data_path.exists()
+    return _make_builder(name, data_dir).data_path.exists()
 
 
 def prepare(name: str, data_dir: str | os.PathLike | None = None):
@@ -65,7 +65,7 @@ def prepare(name: str, data_dir: str | os.PathLike | None = None):
         ValueError: If there is no such data set, if it cannot be prepared here, or if it lies there
             in another format.
     """
-    builder = _builder(name, data_dir)
+    builder = _make_builder(name, data_dir)
     if not builder.data_path.exists():
         try:
             _check_online(builder)
@@ -86,7 +86,7 @@ def prepare(name: str, data_dir: str | os.PathLike | None = None):
     return builder
 
 
-def _builder(name: str, data_dir: str | os.PathLike | None):
+def _make_builder(name: str, data_dir: str | os.PathLike | None):
     tfds = library()
     try:
         return tfds.builder(name, data_dir=data_dir, try_gcs=False)
@@ -174,14 +174,14 @@ def records(builder, split: str) -> Records:
     for number, instruction in enumerate(instructions):
         end = None if instruction.take < 0 else instruction.skip + instruction.take
         places += [
-            (number, *place) for place in _places_in(instruction.filename)[instruction.skip : end]
+            (number, *place) for place in _find_places(instruction.filename)[instruction.skip : end]
         ]
     if not places:
         raise ValueError(f"{name} {split} has no examples.")
     return Records(tuple(instruction.filename for instruction in instructions), tuple(places))
 
 
-def _places_in(path: str) -> list[tuple[int, int]]:
+def _find_places(path: str) -> list[tuple[int, int]]:
     """(start, length) in bytes of every record of a TFRecord file: length (8), checksum (4), data,
     checksum (4).
     """

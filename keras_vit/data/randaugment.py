@@ -100,15 +100,15 @@ def operations(magnitude: float) -> dict[str, Operation]:
         "AutoContrast": _auto_contrast,
         "Equalize": _equalize,
         "Invert": lambda image, draw: 255 - image,
-        "Rotate": _either_way(_rotation, angle),
+        "Rotate": _make_two_way(_make_rotation, angle),
         "Posterize": functools.partial(_posterize, num_bits=min(max(int(4 * level), 1), 8)),
         "Solarize": functools.partial(_solarize, threshold=min(int(256 * level), 256)),
         "Color": functools.partial(_color, factor=factor),
         "Contrast": functools.partial(_contrast, factor=factor),
         "Brightness": functools.partial(_brightness, factor=factor),
         "Sharpness": functools.partial(_sharpness, factor=factor),
-        "ShearX": _either_way(lambda slope: _transform([[1, slope], [0, 1]]), slope),
-        "ShearY": _either_way(lambda slope: _transform([[1, 0], [slope, 1]]), slope),
+        "ShearX": _make_two_way(lambda slope: _make_transform([[1, slope], [0, 1]]), slope),
+        "ShearY": _make_two_way(lambda slope: _make_transform([[1, 0], [slope, 1]]), slope),
         "TranslateX": functools.partial(_translate, axis=1, reach=100 * level / _REFERENCE_SIZE),
         "TranslateY": functools.partial(_translate, axis=0, reach=100 * level / _REFERENCE_SIZE),
         "Cutout": functools.partial(_cutout, reach=40 * level / _REFERENCE_SIZE),
@@ -140,15 +140,15 @@ def _brightness(image: tf.Tensor, draw: tf.Tensor, factor: float) -> tf.Tensor:
 
 def _color(image: tf.Tensor, draw: tf.Tensor, factor: float) -> tf.Tensor:
     pixels = tf.cast(image, tf.float32)
-    return _blend(_luma(pixels), pixels, factor)
+    return _blend(_compute_luma(pixels), pixels, factor)
 
 
 def _contrast(image: tf.Tensor, draw: tf.Tensor, factor: float) -> tf.Tensor:
     pixels = tf.cast(image, tf.float32)
-    return _blend(tf.floor(tf.reduce_mean(_luma(pixels)) + 0.5), pixels, factor)
+    return _blend(tf.floor(tf.reduce_mean(_compute_luma(pixels)) + 0.5), pixels, factor)
 
 
-def _luma(pixels: tf.Tensor) -> tf.Tensor:
+def _compute_luma(pixels: tf.Tensor) -> tf.Tensor:
     """Brightness as the eye sees it, in three equal channels: to broadcast one takes longer."""
     luma = tf.reshape(tf.reshape(pixels, (-1, 3)) @ np.tile(_LUMA, (1, 3)), tf.shape(pixels))
     return tf.floor((luma + 32768.0) / 65536.0)
@@ -177,7 +177,7 @@ def _auto_contrast(image: tf.Tensor, draw: tf.Tensor) -> tf.Tensor:
     """Stretches each channel from its darkest and brightest level to 0 and 255. Of one level only,
     it stays.
     """
-    rows = _rows(tf.cast(image, tf.float32))
+    rows = _to_rows(tf.cast(image, tf.float32))
     lowest, highest = (
         reduce(tf.reshape(reduce(rows, axis=0), (-1, 3)), axis=0)
         for reduce in (tf.reduce_min, tf.reduce_max)
@@ -193,7 +193,7 @@ def _auto_contrast(image: tf.Tensor, draw: tf.Tensor) -> tf.Tensor:
 
 def _equalize(image: tf.Tensor, draw: tf.Tensor) -> tf.Tensor:
     """Spreads each channel so that its levels are about equally frequent."""
-    places = _places(image)
+    places = _compute_places(image)
     counts = tf.raw_ops.DenseBincount(
         input=tf.reshape(places, [-1]), size=768, weights=tf.constant((), tf.int32)
     )
@@ -206,13 +206,13 @@ def _equalize(image: tf.Tensor, draw: tf.Tensor) -> tf.Tensor:
     return _look_up(places, tf.where(step > 0, tf.minimum(spread, 255), levels))
 
 
-def _places(image: tf.Tensor) -> tf.Tensor:
+def _compute_places(image: tf.Tensor) -> tf.Tensor:
     """Where the levels of the three channels stand in a table of three times 256."""
     starts = tf.tile(tf.constant((0, 256, 512)), tf.shape(image)[1:2])
-    return tf.reshape(_rows(tf.cast(image, tf.int32)) + starts, tf.shape(image))
+    return tf.reshape(_to_rows(tf.cast(image, tf.int32)) + starts, tf.shape(image))
 
 
-def _rows(image: tf.Tensor) -> tf.Tensor:
+def _to_rows(image: tf.Tensor) -> tf.Tensor:
     """(H, W, 3) to (H, 3 W): what is done to channels takes a third of the time along rows."""
     return tf.reshape(image, (tf.shape(image)[0], -1))
 
@@ -251,7 +251,7 @@ def _translate(image: tf.Tensor, draw: tf.Tensor, axis: int, reach: float) -> tf
     return tf.concat([grey[0], remains, grey[1]], axis)
 
 
-def _either_way(transform_of: Callable[[float], np.ndarray], amount: float) -> Operation:
+def _make_two_way(transform_of: Callable[[float], np.ndarray], amount: float) -> Operation:
     """Turns or slants the image one way or the other by chance."""
     return functools.partial(
         _warp, transforms=np.stack([transform_of(amount), transform_of(-amount)])
@@ -261,7 +261,7 @@ def _either_way(transform_of: Callable[[float], np.ndarray], amount: float) -> O
 def _warp(image: tf.Tensor, draw: tf.Tensor, transforms: np.ndarray) -> tf.Tensor:
     which = tf.cast(2.0 * draw[0], tf.int32)
     if (image.shape.num_elements() or math.inf) > _MOST_LOOKED_UP:
-        return _projected(
+        return _project(
             image, tf.gather(tf.constant(transforms, tf.float32), which), fill_value=_GREY
         )
     # Of a known size, it is known which pixel goes where: to look that up takes a third of the
@@ -269,25 +269,25 @@ def _warp(image: tf.Tensor, draw: tf.Tensor, transforms: np.ndarray) -> tf.Tenso
     pixels = tf.concat(
         [tf.reshape(image, (-1, 3)), tf.fill((1, 3), tf.constant(_GREY, tf.uint8))], axis=0
     )
-    sources = tf.gather(tf.constant(_sources(*image.shape[:2], transforms)), which)
+    sources = tf.gather(tf.constant(_find_sources(*image.shape[:2], transforms)), which)
     return tf.reshape(tf.gather(pixels, sources), image.shape)
 
 
-def _sources(height: int, width: int, transforms: np.ndarray) -> np.ndarray:
+def _find_sources(height: int, width: int, transforms: np.ndarray) -> np.ndarray:
     """For each transform and each pixel of its result: the number of the pixel that it comes from;
     the last: none.
     """
     with tf.init_scope():
         numbers = tf.reshape(tf.range(float(height * width)), (height, width, 1))
         moved = [
-            _projected(numbers, tf.constant(one, tf.float32), fill_value=height * width)
+            _project(numbers, tf.constant(one, tf.float32), fill_value=height * width)
             for one in transforms
         ]
         return np.stack(moved).reshape(len(transforms), -1).astype(np.int32)
 
 
-def _projected(image: tf.Tensor, transform: tf.Tensor, fill_value: int) -> tf.Tensor:
-    """`transform` is (8, 3), as `_transform` gives it."""
+def _project(image: tf.Tensor, transform: tf.Tensor, fill_value: int) -> tf.Tensor:
+    """`transform` is (8, 3), as `_make_transform` gives it."""
     sides = tf.shape(image)[:2]
     height, width = tf.unstack(tf.cast(sides, tf.float32))
     return tf.raw_ops.ImageProjectiveTransformV3(
@@ -299,12 +299,12 @@ def _projected(image: tf.Tensor, transform: tf.Tensor, fill_value: int) -> tf.Te
     )[0]
 
 
-def _rotation(angle: float) -> np.ndarray:
+def _make_rotation(angle: float) -> np.ndarray:
     cos, sin = math.cos(angle), math.sin(angle)
-    return _transform([[cos, -sin], [sin, cos]], is_centred=True)
+    return _make_transform([[cos, -sin], [sin, cos]], is_centred=True)
 
 
-def _transform(matrix: ArrayLike, is_centred: bool = False) -> np.ndarray:
+def _make_transform(matrix: ArrayLike, is_centred: bool = False) -> np.ndarray:
     """Where a pixel (x, y) of the result comes from: (a x + b y + c, d x + e y + f).
 
     Args:

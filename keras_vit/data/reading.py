@@ -70,9 +70,11 @@ class Unreadable:
             if found and self.strict:
                 name, place = next(iter(found.items()))
                 self._fail(
-                    f"{name} cannot be read: {_why(place)}. Replace it, or turn `strict` off."
+                    f"{name} cannot be read: {_explain(place)}. Replace it, or turn `strict` off."
                 )
-            new = {name: _why(place) for name, place in found.items() if name not in self.reasons}
+            new = {
+                name: _explain(place) for name, place in found.items() if name not in self.reasons
+            }
             self.reasons |= new
             self.places += new
             if new and self.record is not None:
@@ -109,7 +111,7 @@ def read_record(record: Path) -> dict[str, str]:
     return {place: reason for place, _, reason in pairs}
 
 
-def _why(place: str) -> str:
+def _explain(place: str) -> str:
     """The reason of the reader of photos, which all commands give; TensorFlow's decoders refuse
     more than it does.
     """
@@ -118,7 +120,7 @@ def _why(place: str) -> str:
 
 
 @contextmanager
-def named(*collectors: Unreadable | None) -> Iterator[None]:
+def explain_unreadable(*collectors: Unreadable | None) -> Iterator[None]:
     """Turns what tf.data makes of an unreadable image into a plain ValueError that names it."""
     try:
         yield
@@ -172,7 +174,7 @@ def read_batch(
 
     # traced once, though three graphs call it
     @tf.function(input_signature=[tf.TensorSpec((), tf.int64)] * 2)
-    def one(epoch: tf.Tensor, index: tf.Tensor) -> Batch:
+    def read_one(epoch: tf.Tensor, index: tf.Tensor) -> Batch:
         image, label = source.read(index)
         key = example_seed(seed, epoch, index)
         for place, transform in enumerate(transforms):
@@ -180,11 +182,11 @@ def read_batch(
         return image, label, tf.constant(1.0)
 
     examples = tf.data.Dataset.from_tensor_slices((epochs, indices))
-    shapes = one.get_concrete_function().structured_outputs
+    shapes = read_one.get_concrete_function().structured_outputs
     blank = tuple(tf.zeros([side or 1 for side in spec.shape], spec.dtype) for spec in shapes)
 
-    def at_once() -> Batch:
-        batches = examples.map(one, num_parallel_calls=parallelism).batch(size)
+    def read_together() -> Batch:
+        batches = examples.map(read_one, num_parallel_calls=parallelism).batch(size)
         nothing = tf.data.Dataset.from_tensors(tuple(value[None][:0] for value in blank))
         return (
             batches.ignore_errors(log_warning=False)
@@ -193,15 +195,17 @@ def read_batch(
             .get_single_element()
         )
 
-    def one_or_blank(epoch: tf.Tensor, index: tf.Tensor) -> Batch:
+    def read_one_or_blank(epoch: tf.Tensor, index: tf.Tensor) -> Batch:
         example = (
-            tf.data.Dataset.from_tensors((epoch, index)).map(one).ignore_errors(log_warning=False)
+            tf.data.Dataset.from_tensors((epoch, index))
+            .map(read_one)
+            .ignore_errors(log_warning=False)
         )
         return example.concatenate(tf.data.Dataset.from_tensors(blank)).take(1).get_single_element()
 
-    def one_by_one() -> Batch:
+    def read_separately() -> Batch:
         batch = (
-            examples.map(one_or_blank, num_parallel_calls=parallelism)
+            examples.map(read_one_or_blank, num_parallel_calls=parallelism)
             .batch(size)
             .get_single_element()
         )
@@ -209,8 +213,8 @@ def read_batch(
         with tf.control_dependencies([tf.numpy_function(unreadable.add, [bad], tf.int64)]):
             return tuple(tf.identity(value) for value in batch)
 
-    first_try = at_once()
-    batch = tf.cond(tf.equal(tf.shape(first_try[2])[0], size), lambda: first_try, one_by_one)
+    first_try = read_together()
+    batch = tf.cond(tf.equal(tf.shape(first_try[2])[0], size), lambda: first_try, read_separately)
     return tuple(
         tf.ensure_shape(value, (size, *spec.shape))
         for value, spec in zip(batch, shapes, strict=True)

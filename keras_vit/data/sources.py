@@ -299,7 +299,7 @@ def image_folder(path: str | os.PathLike, *, class_names: Sequence[str] | None =
     left_out = [
         *found.left_out,
         *beside,
-        *_without_photos(
+        *_list_empty_classes(
             root,
             [*of_class, *(left.path.name for left in found.left_out if left.path.parent == root)],
         ),
@@ -310,7 +310,9 @@ def image_folder(path: str | os.PathLike, *, class_names: Sequence[str] | None =
     ]
     flat = [file for name in names for file in of_class.get(name, ())]
     if not flat:
-        raise ValueError(_nothing_in(root, () if class_names is None else names, left_out))
+        raise ValueError(
+            _describe_missing_photos(root, () if class_names is None else names, left_out)
+        )
     counts = [len(of_class.get(name, ())) for name in names]
     labels = np.repeat(np.arange(len(names), dtype=np.int64), counts)
     all_paths, all_labels = tf.constant([os.fsencode(file) for file in flat]), tf.constant(labels)
@@ -326,7 +328,7 @@ def image_folder(path: str | os.PathLike, *, class_names: Sequence[str] | None =
     )
 
 
-def _without_photos(root: Path, known: Iterable[str]) -> list[LeftOut]:
+def _list_empty_classes(root: Path, known: Iterable[str]) -> list[LeftOut]:
     """Class folders that have no photos, and of which nothing else was said."""
     names = {
         entry.name for entry in root.iterdir() if entry.is_dir() and not is_ignored(entry.name)
@@ -334,7 +336,9 @@ def _without_photos(root: Path, known: Iterable[str]) -> list[LeftOut]:
     return [LeftOut(root / name, "a class folder without photos") for name in sorted(names)]
 
 
-def _nothing_in(root: Path, expected: Sequence[str], left_out: Sequence[LeftOut]) -> str:
+def _describe_missing_photos(
+    root: Path, expected: Sequence[str], left_out: Sequence[LeftOut]
+) -> str:
     classes = f" of the classes {', '.join(expected[:10])}" if expected else ""
     return (
         f"{root} has no photos ({', '.join(SUFFIXES)}){classes}. Expected: {root}/<class>/*.jpg, "

@@ -40,11 +40,11 @@ def decode(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """
     image = tf.convert_to_tensor(image)
     if image.dtype != tf.string:
-        return _three_channels(image)
+        return _to_three_channels(image)
     return decode_file(image)
 
 
-def _three_channels(image: tf.Tensor) -> tf.Tensor:
+def _to_three_channels(image: tf.Tensor) -> tf.Tensor:
     if image.shape.rank == 2:
         image = image[..., tf.newaxis]
     if image.shape.rank != 3 or image.shape[-1] not in (1, 3):
@@ -82,13 +82,15 @@ def inception_crop(
     """
 
     def transform(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        part = _crop(image, seed, lambda shape: _inception_window(shape, seed, area, aspect_ratio))
+        part = _crop(
+            image, seed, lambda shape: _draw_inception_window(shape, seed, area, aspect_ratio)
+        )
         return _resize(part, (size, size), "bilinear", antialias)
 
     return transform
 
 
-def _inception_window(
+def _draw_inception_window(
     shape: tf.Tensor, seed: tf.Tensor, area: tuple[float, float], aspect_ratio: tuple[float, float]
 ) -> tf.Tensor:
     """Top, left, height, width."""
@@ -179,7 +181,7 @@ def random_crop(size: int) -> Transform:
     """
 
     def transform(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        pixels = _at_least(decode(image, seed), size)
+        pixels = _check_size(decode(image, seed), size)
         return tf.image.stateless_random_crop(pixels, (size, size, 3), seed)
 
     return transform
@@ -198,14 +200,14 @@ def central_crop(size: int) -> Transform:
     """
 
     def transform(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        pixels = _at_least(decode(image, seed), size)
+        pixels = _check_size(decode(image, seed), size)
         top, left = tf.unstack((tf.shape(pixels)[:2] - size) // 2)
         return tf.ensure_shape(pixels[top : top + size, left : left + size], (size, size, 3))
 
     return transform
 
 
-def _at_least(pixels: tf.Tensor, size: int) -> tf.Tensor:
+def _check_size(pixels: tf.Tensor, size: int) -> tf.Tensor:
     sides = tf.shape(pixels)[:2]
     message = f"A crop of {size} by {size} needs an image of at least that. Put resize_shorter({size}) or more before."
     with tf.control_dependencies([tf.debugging.assert_greater_equal(sides, size, message=message)]):

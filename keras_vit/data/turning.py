@@ -30,7 +30,7 @@ def is_plain_jpeg(file: tf.Tensor) -> tf.Tensor:
         >>> bool(is_plain_jpeg(tf.io.encode_jpeg(tf.zeros((2, 3, 3), tf.uint8))))
         True
     """
-    return tf.io.is_jpeg(file) & ~_holds(tf.strings.substr(file, 0, MAX_HEAD), "Exif\0\0")
+    return tf.io.is_jpeg(file) & ~_contains(tf.strings.substr(file, 0, MAX_HEAD), "Exif\0\0")
 
 
 def orientation_of_jpeg(file: tf.Tensor, *, runs_python: bool = False) -> tf.Tensor:
@@ -45,7 +45,7 @@ def orientation_of_jpeg(file: tf.Tensor, *, runs_python: bool = False) -> tf.Ten
         >>> int(orientation_of_jpeg(tf.io.encode_jpeg(tf.zeros((2, 3, 3), tf.uint8))))
         1
     """
-    return (_by_python if runs_python else _of_segments)(
+    return (_read_by_python if runs_python else _read_from_segments)(
         tf.strings.substr(file, 0, MAX_HEAD + MAX_BLOCK)
     )
 
@@ -60,18 +60,18 @@ def orientation_of_png(file: tf.Tensor, *, runs_python: bool = False) -> tf.Tens
         >>> int(orientation_of_png(tf.io.encode_png(tf.zeros((2, 3, 3), tf.uint8))))
         1
     """
-    find = _by_python if runs_python else _of_chunks
-    return tf.cond(_holds(file, "eXIf"), lambda: find(file), lambda: tf.constant(UPRIGHT))
+    find = _read_by_python if runs_python else _read_from_chunks
+    return tf.cond(_contains(file, "eXIf"), lambda: find(file), lambda: tf.constant(UPRIGHT))
 
 
-def _holds(file: tf.Tensor, letters: str) -> tf.Tensor:
+def _contains(file: tf.Tensor, letters: str) -> tf.Tensor:
     """Whether letters are anywhere in a file: quicker to see than where, and most
     files lack them.
     """
     return tf.size(tf.raw_ops.StringSplitV2(input=[file], sep=letters, maxsplit=1).values) > 1
 
 
-def _by_python(file: tf.Tensor) -> tf.Tensor:
+def _read_by_python(file: tf.Tensor) -> tf.Tensor:
     def read(content: bytes | np.ndarray) -> np.int32:  # eager TensorFlow wraps it
         return np.int32(orientation(content if isinstance(content, bytes) else content.item()))
 
@@ -79,70 +79,72 @@ def _by_python(file: tf.Tensor) -> tf.Tensor:
 
 
 @tf.function(input_signature=[tf.TensorSpec([], tf.string)], autograph=False)
-def _of_segments(file: tf.Tensor) -> tf.Tensor:
+def _read_from_segments(file: tf.Tensor) -> tf.Tensor:
     def is_going_on(
         place: tf.Tensor, first: tf.Tensor, second: tf.Tensor, length: tf.Tensor
     ) -> tf.Tensor:
         is_segment = (second == 0xFE) | ((second >= 0xE0) & (second <= 0xEF))
-        is_exif = (second == 0xE1) & (_part(file, place + 4, 6) == b"Exif\0\0")
+        is_exif = (second == 0xE1) & (_slice(file, place + 4, 6) == b"Exif\0\0")
         return (first == 0xFF) & ((second == 0xFF) | (is_segment & (length >= 2) & ~is_exif))
 
     def step(
         place: tf.Tensor, _: tf.Tensor, second: tf.Tensor, length: tf.Tensor
     ) -> tuple[tf.Tensor, ...]:
-        return segment(tf.where(second == 0xFF, place + 1, place + 2 + length))
+        return read_segment(tf.where(second == 0xFF, place + 1, place + 2 + length))
 
-    def segment(place: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        first, second, high, low = tf.unstack(_bytes(_part(file, place, 4), 4))
+    def read_segment(place: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        first, second, high, low = tf.unstack(_decode_bytes(_slice(file, place, 4), 4))
         return place, first, second, high * 256 + low
 
     place, first, second, length = tf.while_loop(
         is_going_on,
         step,
-        segment(tf.constant(2)),
+        read_segment(tf.constant(2)),
         maximum_iterations=MAX_SEGMENTS - 1,
         parallel_iterations=1,
     )
-    is_exif = (first == 0xFF) & (second == 0xE1) & (_part(file, place + 4, 6) == b"Exif\0\0")
-    return _in_block(
-        _part(file, place + 10, tf.where(is_exif, tf.clip_by_value(length - 8, 0, MAX_BLOCK), 0))
+    is_exif = (first == 0xFF) & (second == 0xE1) & (_slice(file, place + 4, 6) == b"Exif\0\0")
+    return _read_block(
+        _slice(file, place + 10, tf.where(is_exif, tf.clip_by_value(length - 8, 0, MAX_BLOCK), 0))
     )
 
 
 @tf.function(input_signature=[tf.TensorSpec([], tf.string)], autograph=False)
-def _of_chunks(file: tf.Tensor) -> tf.Tensor:
+def _read_from_chunks(file: tf.Tensor) -> tf.Tensor:
     size = tf.cast(tf.strings.length(file), tf.int64)
 
     def is_going_on(place: tf.Tensor, _: tf.Tensor, kind: tf.Tensor) -> tf.Tensor:
         return (place < size) & (kind != b"eXIf") & (kind != b"IEND")
 
-    def chunk(place: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        head = _part(file, tf.cast(tf.minimum(place, size), tf.int32), 8)
-        length = tf.reduce_sum(tf.cast(_bytes(head, 4), tf.int64) * [1 << 24, 1 << 16, 1 << 8, 1])
-        return place, length, _part(head, 4, 4)
+    def read_chunk(place: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        head = _slice(file, tf.cast(tf.minimum(place, size), tf.int32), 8)
+        length = tf.reduce_sum(
+            tf.cast(_decode_bytes(head, 4), tf.int64) * [1 << 24, 1 << 16, 1 << 8, 1]
+        )
+        return place, length, _slice(head, 4, 4)
 
     place, length, kind = tf.while_loop(
         is_going_on,
-        lambda place, length, _: chunk(place + 12 + length),
-        chunk(tf.constant(8, tf.int64)),
+        lambda place, length, _: read_chunk(place + 12 + length),
+        read_chunk(tf.constant(8, tf.int64)),
         maximum_iterations=MAX_CHUNKS - 1,
         parallel_iterations=1,
     )
     length = tf.cast(tf.where(kind == b"eXIf", tf.minimum(length, MAX_BLOCK), 0), tf.int32)
-    return _in_block(_part(file, tf.cast(tf.minimum(place, size), tf.int32) + 8, length))
+    return _read_block(_slice(file, tf.cast(tf.minimum(place, size), tf.int32) + 8, length))
 
 
-def _part(file: tf.Tensor, place: tf.Tensor | int, length: tf.Tensor | int) -> tf.Tensor:
+def _slice(file: tf.Tensor, place: tf.Tensor | int, length: tf.Tensor | int) -> tf.Tensor:
     """Bytes of a file, fewer where it ends."""
     return tf.strings.substr(file, tf.minimum(place, tf.strings.length(file)), length)
 
 
-def _bytes(text: tf.Tensor, count: int) -> tf.Tensor:
+def _decode_bytes(text: tf.Tensor, count: int) -> tf.Tensor:
     """The first bytes as int32, 0 beyond the end."""
     return tf.cast(tf.io.decode_raw(text, tf.uint8, fixed_length=count), tf.int32)
 
 
-def _in_block(block: tf.Tensor) -> tf.Tensor:
+def _read_block(block: tf.Tensor) -> tf.Tensor:
     """What a block of EXIF says: it consists of words of two bytes, in one order or the other."""
     block = tf.strings.regex_replace(block, "^Exif\\x00\\x00", "", replace_global=False)
     is_little = tf.strings.substr(block, 0, 4) == b"II*\0"
@@ -182,12 +184,12 @@ def upright(pixels: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
         [[3, 1], [4, 2]]
     """
 
-    def turned() -> tf.Tensor:
+    def turn() -> tf.Tensor:
         image = tf.cond(orientation >= 5, lambda: tf.transpose(pixels, (1, 0, 2)), lambda: pixels)
         mirrored = tf.cond(_is_mirrored(orientation), lambda: image[:, ::-1], lambda: image)
         return tf.cond(_is_upside_down(orientation), lambda: mirrored[::-1], lambda: mirrored)
 
-    return tf.cond(orientation == UPRIGHT, lambda: pixels, turned)
+    return tf.cond(orientation == UPRIGHT, lambda: pixels, turn)
 
 
 def _is_mirrored(orientation: tf.Tensor) -> tf.Tensor:

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 from keras_vit.data.pipeline import padded_rows
-from keras_vit.data.reading import named
+from keras_vit.data.reading import explain_unreadable
 from keras_vit.data.sources import Source
 from keras_vit.devices import Devices, connect
 from keras_vit.drawing import check_can_draw
@@ -99,7 +99,7 @@ def run(
         # Outside of the scope: inside, TensorFlow 2.21 cannot convert the variables of several
         # workers to NumPy arrays.
         inputs = make_inputs(training, validation, settings, procedure.image_size, workdir, devices)
-        with named(inputs.unreadable, inputs.unreadable_validation):
+        with explain_unreadable(inputs.unreadable, inputs.unreadable_validation):
             results = train(
                 learner,
                 model,

@@ -127,7 +127,7 @@ def adapt_channels(kernel: np.ndarray, channels: int) -> np.ndarray:
 def _fit_channels(
     variables: Mapping[str, keras.Variable], arrays: Mapping[str, np.ndarray]
 ) -> Mapping[str, np.ndarray]:
-    """Adapts the first kernel if it was trained on RGB. The meaning of other channels is unknown."""
+    """Adapts the first kernel if it was trained on RGB; other channels have no known meaning."""
     mine, theirs = channels_of(variables), channels_of(arrays)
     if mine is None or theirs != 3 or mine == 3:
         return arrays

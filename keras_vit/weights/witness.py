@@ -187,7 +187,7 @@ def axial_block(x: np.ndarray, p: Arrays, variant: ViTVariant, grid: tuple[int, 
 
 
 def along_axes(x: np.ndarray, *mixers: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Applies a function of (B, N, D) to each row of a grid (B, R, C, D), another to each column."""
+    """Applies one function to each row of a grid (B, R, C, D), and another to each column."""
     for mix in mixers:
         x = mix(x.reshape(-1, *x.shape[2:])).reshape(x.shape).swapaxes(1, 2)
     return x
@@ -222,7 +222,7 @@ def attention_pooling(x: np.ndarray, p: Arrays, variant: ViTVariant) -> np.ndarr
 
 
 def mlp(x: np.ndarray, p: Arrays, gelu_form: str) -> np.ndarray:
-    """Two dense layers with GELU between them (section 3.1). (B, N, D) to (B, N, F) to (B, N, D)."""
+    """Two dense layers with GELU between them (section 3.1). (B, N, D) to (B, N, F) and back."""
     return dense(gelu(dense(x, _select(p, "Dense_0")), gelu_form), _select(p, "Dense_1"))
 
 

@@ -250,7 +250,7 @@ def test_the_nearest_of_a_crowd_are_compared(monkeypatch: pytest.MonkeyPatch):
     train = duplicates._Groups(
         _source([b""] * 2), np.array([[0, 0]], np.uint64), np.array([True] * 2)
     )
-    pairs, num_crowded = duplicates._candidates(train, test, 8)
+    pairs, num_crowded = duplicates._find_candidates(train, test, 8)
     assert pairs.T.tolist() == [[0, 2, 0, 0], [0, 2, 1, 0], [1, 2, 0, 0], [1, 2, 1, 0]]
     assert num_crowded == 2
 

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.data import sources
-from keras_vit.data.reading import Unreadable, named, read_pixels, read_record
+from keras_vit.data.reading import Unreadable, explain_unreadable, read_pixels, read_record
 from keras_vit.data.sources import image_folder
 
 pytestmark = pytest.mark.tensorflow
@@ -119,11 +119,11 @@ def test_with_strict_the_first_ends_it_in_plain_words():
         found.add(np.array([4]))
     with (
         pytest.raises(ValueError, match="^" + re.escape(found.fatal)) as raised,
-        named(None, others, found),
+        explain_unreadable(None, others, found),
     ):
         raise RuntimeError("what tf.data makes of it")
     assert isinstance(raised.value.__cause__, RuntimeError)
-    with pytest.raises(RuntimeError, match="of another kind"), named(others):
+    with pytest.raises(RuntimeError, match="of another kind"), explain_unreadable(others):
         raise RuntimeError("of another kind")
 
 

@@ -25,7 +25,7 @@ pytest.importorskip("sklearn")
 from free_ports import free_ports  # noqa: E402
 
 from keras_vit.data import pipeline, sources, transforms  # noqa: E402
-from keras_vit.data.reading import Unreadable, named  # noqa: E402
+from keras_vit.data.reading import Unreadable, explain_unreadable  # noqa: E402
 from keras_vit.devices import Devices  # noqa: E402
 from keras_vit.models import vision_transformer  # noqa: E402
 from keras_vit.train.checkpoints import Checkpoints  # noqa: E402
@@ -443,7 +443,7 @@ def test_no_image_is_no_result(tmp_path, count):
         if count == 4
         else "No image of the 2 batches of this run"
     )
-    with pytest.raises(ValueError, match=message), named(loop.unreadable):
+    with pytest.raises(ValueError, match=message), explain_unreadable(loop.unreadable):
         loop.run()
     assert "train/loss" not in written(tmp_path / "run")
     assert Checkpoints(tmp_path / "run").steps() == []
@@ -453,7 +453,10 @@ def test_no_validation_image_is_no_result(tmp_path):
     source = nothing_readable(tmp_path / "data", 4)
     resized = [transforms.resize(16), transforms.to_uint8]
     bad = Unreadable(source)
-    with pytest.raises(ValueError, match="4 of the 4 images of .* could not be read"), named(bad):
+    with (
+        pytest.raises(ValueError, match="4 of the 4 images of .* could not be read"),
+        explain_unreadable(bad),
+    ):
         Loop(tmp_path / "run").run(
             validation=lambda: pipeline.evaluation_batches(
                 source, resized, batch_size=2, unreadable=bad
