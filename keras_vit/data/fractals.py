@@ -1,14 +1,13 @@
-"""Labelled pictures without a camera: random iterated function systems, one to a category, drawn on
-demand.
+"""An endless labelled data set: images of random iterated function systems, drawn on demand.
 
-A category is a system of two to eight affine maps; a picture of it is the set that the maps leave
-in place, found by the chaos game. Here are the search for systems, the drawing inside tf.data, and
-a sheet to look at. How often a picture is seen, and in which order, is decided elsewhere.
+A category is a system of two to eight affine maps. An image shows the invariant set of the maps,
+computed by the chaos game. This module searches for systems, draws images inside tf.data, and draws
+a contact sheet.
 
-Source: FractalDB, arXiv:2101.08515 (categories, weighted instances, filling rate); the maps are
-    drawn by their singular values, after arXiv:2110.03091, so that all are contractive and three
-    systems in four are usable. Other than in FractalDB an instance varies all parameters at once,
-    and colours are random: they say nothing about the category.
+Source: FractalDB, arXiv:2101.08515 (categories, weighted instances, filling rate). The maps are
+    drawn by their singular values, as in arXiv:2110.03091, so that all are contractive and three of
+    four systems are usable. Unlike in FractalDB, an instance varies all parameters at once, and its
+    colours are random and independent of the category.
 """
 
 import os
@@ -19,18 +18,19 @@ import numpy as np
 import tensorflow as tf
 
 LARGEST_NUM_MAPS = 8
-# An instance multiplies every parameter by 1 +- 0.1, which may lengthen a map by 0.1 * sqrt(2):
-# 0.85 stays below 1.
+# An instance multiplies each parameter by 1 +- 0.1, which may raise the norm of a map by 0.1 *
+# sqrt(2). With 0.85 it stays below 1.
 LARGEST_STRETCH = 0.85
 WEIGHT_SPREAD = 0.1
 LARGEST_TURN = np.pi / 8
 # The longer side of the figure, as a share of the image.
 SMALLEST_SCALE, LARGEST_SCALE = 0.7, 0.98
-# Of the cells of a grid over the figure's bounding square: less is a few dots or a thread.
+# Share of the cells of a grid over the bounding square of the figure. Sparser figures are a few
+# dots or a thin line.
 SMALLEST_FILL = 0.2
 
-# Each chain starts at a fixed point, so it never leaves the figure: it settles in distribution
-# alone.
+# Each chain starts at a fixed point, so all its points belong to the figure. The first steps only
+# approach the stationary distribution.
 _SETTLING_STEPS = 8
 _KEPT_STEPS = 16
 _FILL_GRID = 32
@@ -38,17 +38,17 @@ _CANDIDATES_AT_ONCE = 128
 _POINTS_PER_PIXEL = 2
 _NUM_SLOTS = 1024
 _NUM_TONES = 256
-# draws that are not for the chaos game: weights, turn, mirror, scale, place, colours
+# Random numbers for weights, rotation, mirroring, scale, position and colours.
 _NUM_LOOKS = 21
 
 
 @dataclass(frozen=True, kw_only=True)
 class Systems:
-    """The iterated function systems of C categories, with room for M maps each.
+    """The iterated function systems of C categories, with at most M maps each.
 
     Attributes:
-        maps: (C, M, 2, 3) float32. A map takes (x, y) to `map[:, :2] @ (x, y) + map[:, 2]`.
-        probabilities: (C, M) float32, rows sum to 1. 0 where a system has fewer maps than M.
+        maps: (C, M, 2, 3) float32. A map sends (x, y) to `map[:, :2] @ (x, y) + map[:, 2]`.
+        probabilities: (C, M) float32. Rows sum to 1; unused maps have probability 0.
     """
 
     maps: np.ndarray
@@ -56,12 +56,12 @@ class Systems:
 
 
 def find_systems(num_classes: int, seed: int) -> Systems:
-    """Draws random systems, and keeps those whose picture is not too empty.
+    """Draws random systems, and keeps those whose image is not too sparse.
 
-    Category k depends on `seed` and k alone: more classes are the same ones and then others.
+    Category k depends only on `seed` and k, so a larger `num_classes` only adds categories.
 
     Args:
-        num_classes: How many categories.
+        num_classes: Number of categories.
         seed: 0 or greater.
 
     Raises:
@@ -102,8 +102,8 @@ def _draw_candidates(generator: np.random.Generator) -> Systems:
     )
     linear = linear @ _make_rotations(generator.uniform(-np.pi, np.pi, shape))
     offsets = generator.uniform(-1, 1, (*shape, 2, 1))
-    # The more a map covers, the more points it gets; those that cover next to nothing are still
-    # seen.
+    # The number of points of a map is proportional to its area. The constant keeps tiny maps
+    # visible.
     probabilities = np.where(
         np.arange(LARGEST_NUM_MAPS) < num_maps[:, None], stretches.prod(-1) + 0.02, 0
     )
@@ -115,8 +115,9 @@ def _draw_candidates(generator: np.random.Generator) -> Systems:
 
 
 def _draw_stretches(generator: np.random.Generator, num_maps: np.ndarray) -> np.ndarray:
-    """Returns (C, M, 2), larger first: many maps must be small ones, or their copies cover each
-    other.
+    """Returns singular values (C, M, 2), larger first.
+
+    They are smaller for systems with many maps, whose copies would otherwise overlap.
     """
     size = generator.uniform(0.5, 1.5, (len(num_maps), LARGEST_NUM_MAPS, 1))
     narrowness = generator.uniform(0.3, 1, size.shape)
@@ -130,7 +131,7 @@ def _make_rotations(angles: np.ndarray) -> np.ndarray:
 
 
 def _run_chaos_game(systems: Systems, generator: np.random.Generator) -> np.ndarray:
-    """Returns (C, 2, points): a plain witness of `_compute_points`, for many systems at once."""
+    """Returns points (C, 2, points) of many systems, as `_compute_points` does for one."""
     rows = np.arange(len(systems.maps))[:, None]
     cumulative = systems.probabilities.cumsum(-1)
     first = systems.maps[:, 0]
@@ -146,9 +147,7 @@ def _run_chaos_game(systems: Systems, generator: np.random.Generator) -> np.ndar
 
 
 def _compute_fill(points: np.ndarray) -> np.ndarray:
-    """Returns (C,): which share of the cells of a grid over the bounding square
-    the points reach.
-    """
+    """Returns the share of the cells of a grid over the bounding square with points, (C,)."""
     low = points.min(-1, keepdims=True)
     extent = (points.max(-1, keepdims=True) - low).max(1, keepdims=True)
     cells = np.minimum((points - low) / extent * _FILL_GRID, _FILL_GRID - 1).astype(np.int64)
@@ -162,16 +161,16 @@ def _compute_fill(points: np.ndarray) -> np.ndarray:
 def render(
     systems: Systems, index: tf.Tensor, *, seed: int, image_size: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Draws picture number `index`, of category `index % C`.
+    """Draws the image with number `index`, of category `index % C`.
 
-    The weights of the system, turn, mirror image, size, place, colours and points follow from
-    (`seed`, `index`), whatever is drawn before or beside it. There is no last picture.
+    The weights of the system, rotation, mirroring, size, position, colours and points depend only
+    on (`seed`, `index`). `index` has no upper limit.
 
     Args:
         systems: From `find_systems`.
         index: Scalar integer.
-        seed: Of the instances; the categories come with `systems`.
-        image_size: Side of the picture in pixels, 8 or more.
+        seed: Seed of the instances. The categories are those of `systems`.
+        image_size: Side of the image in pixels, 8 or more.
 
     Returns:
         image, uint8 (image_size, image_size, 3), and label, int64 ().
@@ -190,7 +189,7 @@ def render(
     label = tf.math.floormod(index, len(systems.maps))
     num_chains = image_size**2 // _KEPT_STEPS * _POINTS_PER_PIXEL
     num_draws = _NUM_LOOKS + (_SETTLING_STEPS + _KEPT_STEPS) * num_chains
-    # One call for all draws, and by the same algorithm on every device.
+    # One call for all draws, with the same algorithm on all devices.
     draws = tf.random.stateless_uniform(
         [num_draws], tf.stack([tf.cast(seed, tf.int64), index]), alg="philox"
     )
@@ -210,9 +209,7 @@ def render(
 
 
 def _choose_maps(probabilities: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
-    """Draws from [0, 1) to numbers of maps: a table of equal slots is faster than a search for each
-    draw.
-    """
+    """Converts draws from [0, 1) to map numbers by a table, which is faster than searching."""
     middles = (np.arange(_NUM_SLOTS, dtype=np.float32) + 0.5) / _NUM_SLOTS
     slots = tf.searchsorted(tf.cumsum(probabilities), middles, side="right")
     return tf.gather(slots, tf.cast(draws * _NUM_SLOTS, tf.int32))
@@ -223,7 +220,7 @@ def _find_fixed_point(map_: tf.Tensor) -> tf.Tensor:
 
 
 def _compute_points(maps: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
-    """Chosen maps (steps, chains, 2, 3) to points (2, kept steps * chains)."""
+    """Applies chosen maps (steps, chains, 2, 3). Returns points (2, kept steps * chains)."""
     x_and_y = start
     kept = []
     for by_x, by_y, offset in [
@@ -241,8 +238,9 @@ def _turn(points: tf.Tensor, angle: tf.Tensor, mirror: tf.Tensor) -> tf.Tensor:
 
 
 def _place(points: tf.Tensor, scale: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
-    """The longer side becomes `scale` of the unit square; `place` says where in the room that is
-    left.
+    """Scales the longer side to `scale` of the unit square, and moves the figure by `place`.
+
+    `place` is relative to the remaining space, from 0 to 1.
     """
     low = tf.reduce_min(points, axis=1)
     extents = tf.reduce_max(points, axis=1) - low
@@ -252,7 +250,7 @@ def _place(points: tf.Tensor, scale: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
 
 
 def _count_points(points: tf.Tensor, image_size: int) -> tf.Tensor:
-    """Returns (H, W) int32: how many points of the unit square fell on each pixel."""
+    """Returns the number of points of the unit square in each pixel, (H, W) int32."""
     columns_and_rows = tf.clip_by_value(tf.cast(points * image_size, tf.int32), 0, image_size - 1)
     pixels = columns_and_rows[1] * image_size + columns_and_rows[0]
     counts = tf.math.unsorted_segment_sum(tf.ones_like(pixels), pixels, image_size**2)
@@ -260,10 +258,10 @@ def _count_points(points: tf.Tensor, image_size: int) -> tf.Tensor:
 
 
 def _paint(counts: tf.Tensor, colors: tf.Tensor) -> tf.Tensor:
-    """A gradient between two colours by density, on a background that is darker than both."""
+    """Colours pixels by density with a gradient of two colours, on a darker background."""
     counts = tf.minimum(counts, _NUM_TONES - 1)
     background = 0.35 * colors[:1]
-    # The brightest of red, green and blue is 1: every figure stands out.
+    # Shift both colours so that their largest channel is 1, for contrast with the background.
     sparse, dense = tf.split(colors[1:] + 1 - tf.reduce_max(colors[1:], axis=1, keepdims=True), 2)
     tones = np.arange(_NUM_TONES, dtype=np.float32)[:, None]
     tone = np.log1p(tones) / tf.math.log1p(tf.cast(tf.reduce_max(counts), tf.float32))
@@ -280,10 +278,10 @@ def contact_sheet(
     num_categories: int = 8,
     num_instances: int = 8,
 ) -> np.ndarray:
-    """Returns one picture, uint8 (H, W, 3), to look at: a row for each of the first categories.
+    """Returns an image, uint8 (H, W, 3), with a row of instances for each of the first categories.
 
     Raises:
-        ValueError: If there are fewer categories than rows, or none of either is asked for.
+        ValueError: If there are fewer than `num_categories` systems, or a number is less than 1.
 
     Example:
         >>> contact_sheet(find_systems(4, seed=0), seed=0, image_size=16, num_categories=4, num_instances=2).shape
@@ -293,8 +291,8 @@ def contact_sheet(
     if not 1 <= num_categories <= num_classes or num_instances < 1:
         raise ValueError(
             f"Expected num_categories from 1 to {num_classes}, the number of systems, and "
-            f"num_instances >= 1. "
-            f"Received: num_categories={num_categories}, num_instances={num_instances}."
+            f"num_instances >= 1. Received: num_categories={num_categories}, "
+            f"num_instances={num_instances}."
         )
     indices = np.arange(num_categories)[:, None] + num_classes * np.arange(num_instances)
     pictures = tf.data.Dataset.from_tensor_slices(indices.ravel()).map(
@@ -309,13 +307,13 @@ def contact_sheet(
 def write_contact_sheet(
     path: str | os.PathLike, systems: Systems, *, seed: int, **layout: int
 ) -> None:
-    """Writes `contact_sheet` as a PNG.
+    """Writes the image of `contact_sheet` as a PNG file.
 
     Args:
-        path: The file, in a folder that exists.
+        path: The file, in an existing folder.
         systems: From `find_systems`.
-        seed: Of the instances.
-        **layout: As of `contact_sheet`.
+        seed: Seed of the instances.
+        **layout: Further arguments of `contact_sheet`.
 
     Raises:
         ValueError: If the file cannot be written.

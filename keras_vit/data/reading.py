@@ -1,8 +1,7 @@
-"""From indices to a batch of images, when some of the files cannot be read.
+"""Reads a batch of images by indices, also if some files are unreadable.
 
-An unreadable image takes its place in the batch with weight 0: it is not learned from, it is
-counted and named, and the others stay where they are. Batches in which all can be read cost nothing
-extra.
+An unreadable image keeps its row in the batch with weight 0, and is counted and logged. The other
+rows do not change. Batches without unreadable images have no extra cost.
 """
 
 import os
@@ -25,26 +24,26 @@ from keras_vit.writing import to_one_line
 Batch = tuple[tf.Tensor, tf.Tensor, tf.Tensor]  # images, labels, weights
 
 
-# More than a few bad files is another fault: a disk that is gone, a folder of something else.
+# A larger share of unreadable images indicates another problem, such as a missing disk.
 MOST_UNREADABLE = 0.2
 
 
 class Unreadable:
-    """The images of a source that could not be read; all of them, or more than a fifth (and than
-    ten), is an error.
+    """Collects the images of a source that cannot be read.
+
+    It raises an error if all images are unreadable, or more than a fifth of them and more than ten.
 
     Args:
-        source: Whose they are.
-        strict: Raise at the first one.
-        record: A file that keeps their places, one in a line, over all parts and workers of a run,
-            each with a tab and the reason behind it; None for none.
+        source: The source of the images.
+        strict: Whether to raise an error for the first unreadable image.
+        record: A file that lists the images over all parts and workers of a run: one per line, with
+            a tab and the reason after the name. None for no file.
 
     Attributes:
-        places: Where they are, in the order in which they were met; line breaks and bytes that are
-            no UTF-8 as escapes.
-        reasons: Place to why it cannot be read.
-        fatal: With `strict`, what to say about the first one; tf.data wraps what is raised inside
-            it.
+        places: Names of the images in the order of reading. Line breaks and bytes that are not
+            UTF-8 are escaped.
+        reasons: Reason for each name.
+        fatal: Message of the raised error, because tf.data wraps errors that are raised inside it.
     """
 
     def __init__(self, source: Source, *, strict: bool = False, record: Path | None = None):
@@ -57,11 +56,11 @@ class Unreadable:
         self._lock = threading.Lock()
 
     def recorded(self) -> list[str]:
-        """Returns the places in the file; those of other workers too."""
+        """Returns the names in the file, including those of other workers."""
         return [] if self.record is None else list(read_record(self.record))
 
     def add(self, indices: np.ndarray) -> np.int64:
-        """Takes the indices of a batch that could not be read. Returns their number."""
+        """Adds the unreadable indices of a batch. Returns their number."""
         found = {
             to_one_line(place): place
             for place in (self.source.locate(int(index)) for index in indices)
@@ -70,7 +69,7 @@ class Unreadable:
             if found and self.strict:
                 name, place = next(iter(found.items()))
                 self._fail(
-                    f"{name} cannot be read: {_explain(place)}. Replace it, or turn `strict` off."
+                    f"{name} cannot be read: {_explain(place)}. Replace it, or disable `strict`."
                 )
             new = {
                 name: _explain(place) for name, place in found.items() if name not in self.reasons
@@ -84,8 +83,7 @@ class Unreadable:
         if len(self.places) >= count or len(self.places) > max(MOST_UNREADABLE * count, 10):
             self._fail(
                 f"{len(self.places)} of the {count} images of {self.source.name} could not be "
-                f"read. "
-                f"Is the disk still there? The last: {self.places[-1]}."
+                f"read. Check that the disk is mounted. The last: {self.places[-1]}."
             )
         for name, reason in new.items():
             logging.warning("Left out: %s: %s (%d so far).", name, reason, len(self.places))
@@ -97,7 +95,7 @@ class Unreadable:
 
 
 def read_record(record: Path) -> dict[str, str]:
-    """Returns the places that such a file names, with the reasons; none if there is no file.
+    """Reads the file of an `Unreadable`: {name: reason}. Empty if there is no file.
 
     Example:
         >>> _ = Path("unreadable.txt").write_text("cat.jpg\\tthe file is empty\\n")
@@ -112,16 +110,17 @@ def read_record(record: Path) -> dict[str, str]:
 
 
 def _explain(place: str) -> str:
-    """The reason of the reader of photos, which all commands give; TensorFlow's decoders refuse
-    more than it does.
+    """Returns the reason that the reader of photos gives, as in all commands.
+
+    TensorFlow's decoders also refuse files that this reader accepts.
     """
     reason = why_not(place) if os.path.isfile(place) else ""
-    return to_one_line(reason) or "not an image, or cut short"
+    return to_one_line(reason) or "not an image, or truncated"
 
 
 @contextmanager
 def explain_unreadable(*collectors: Unreadable | None) -> Iterator[None]:
-    """Turns what tf.data makes of an unreadable image into a plain ValueError that names it."""
+    """Replaces tf.data's error for an unreadable image by a ValueError that names the image."""
     try:
         yield
     except Exception as error:
@@ -134,7 +133,7 @@ def explain_unreadable(*collectors: Unreadable | None) -> Iterator[None]:
 
 
 def read_pixels(source: Source, index: int) -> np.ndarray:
-    """Returns an image as it lies in the source, (H, W, 3) uint8.
+    """Returns an image of a source without transforms, (H, W, 3) uint8.
 
     Example:
         >>> from keras_vit.data import sources
@@ -158,21 +157,20 @@ def read_batch(
     """Reads and transforms the examples of a batch.
 
     Args:
-        source: Where they are.
-        transforms: (image, seed) to image, applied in turn.
-        epochs, indices: (n,) int64. The draws of a transform depend on both, on `seed`, and on its
-            place.
-        seed: Of the run.
-        unreadable: Takes the indices of those that cannot be read.
-        parallelism: Examples read at the same time.
+        source: The source of the examples.
+        transforms: Functions from (image, seed) to image, applied in order.
+        epochs, indices: (n,) int64. The random numbers of a transform depend on both, on `seed` and
+            on its position in `transforms`.
+        seed: Seed of the run.
+        unreadable: Collects the unreadable images.
+        parallelism: Number of examples that are read in parallel.
 
     Returns:
-        images (n, H, W, 3), labels (n,) int64, weights (n,) float32: 0 where the image could not be
-        read.
+        images (n, H, W, 3), labels (n,) int64, weights (n,) float32: 0 for unreadable images.
     """
     size = indices.shape[0]
 
-    # traced once, though three graphs call it
+    # A tf.function, so that it is traced once for three graphs.
     @tf.function(input_signature=[tf.TensorSpec((), tf.int64)] * 2)
     def read_one(epoch: tf.Tensor, index: tf.Tensor) -> Batch:
         image, label = source.read(index)

@@ -1,9 +1,8 @@
-"""Reading the EXIF orientation of JPEG and PNG files, and turning pixels upright, with TensorFlow's
-operations.
+"""Reads the EXIF orientation of JPEG and PNG files and turns pixels upright, in TensorFlow.
 
-The rules are those of `keras_vit.photos.exif`, to the letter: what runs on a server must see what
-`predict` sees. Work is bounded, whatever is in the file. Each function is traced once, not in every
-pipeline that decodes.
+The rules are exactly those of `keras_vit.photos.exif`, so that an exported model on a server and
+`predict` see the same image. The work is bounded for any file content. Each function is traced
+once, not in each pipeline.
 """
 
 import numpy as np
@@ -23,8 +22,7 @@ _ENTRY = 6  # words: tag, type, two of the count, two of the value
 
 
 def is_plain_jpeg(file: tf.Tensor) -> tf.Tensor:
-    """Whether a file is a JPEG without EXIF, and so upright: four operations for most files, which
-    need no more.
+    """Returns whether a file is a JPEG without EXIF, which is upright. It takes four operations.
 
     Example:
         >>> bool(is_plain_jpeg(tf.io.encode_jpeg(tf.zeros((2, 3, 3), tf.uint8))))
@@ -38,8 +36,8 @@ def orientation_of_jpeg(file: tf.Tensor, *, runs_python: bool = False) -> tf.Ten
 
     Args:
         file: Scalar string.
-        runs_python: Whether the graph may call Python, as those of `tf.data` do: they are built in
-            a third of the time.
+        runs_python: Whether the graph may call Python, as in `tf.data`. Such a graph is built in a
+            third of the time.
 
     Example:
         >>> int(orientation_of_jpeg(tf.io.encode_jpeg(tf.zeros((2, 3, 3), tf.uint8))))
@@ -65,14 +63,12 @@ def orientation_of_png(file: tf.Tensor, *, runs_python: bool = False) -> tf.Tens
 
 
 def _contains(file: tf.Tensor, letters: str) -> tf.Tensor:
-    """Whether letters are anywhere in a file: quicker to see than where, and most
-    files lack them.
-    """
+    """Returns whether a file contains letters. This is faster than finding their position."""
     return tf.size(tf.raw_ops.StringSplitV2(input=[file], sep=letters, maxsplit=1).values) > 1
 
 
 def _read_by_python(file: tf.Tensor) -> tf.Tensor:
-    def read(content: bytes | np.ndarray) -> np.int32:  # eager TensorFlow wraps it
+    def read(content: bytes | np.ndarray) -> np.int32:  # in eager mode, an array of bytes
         return np.int32(orientation(content if isinstance(content, bytes) else content.item()))
 
     return tf.ensure_shape(tf.numpy_function(read, [file], tf.int32, stateful=False), ())
@@ -135,17 +131,17 @@ def _read_from_chunks(file: tf.Tensor) -> tf.Tensor:
 
 
 def _slice(file: tf.Tensor, place: tf.Tensor | int, length: tf.Tensor | int) -> tf.Tensor:
-    """Bytes of a file, fewer where it ends."""
+    """Returns bytes of a file, fewer at its end."""
     return tf.strings.substr(file, tf.minimum(place, tf.strings.length(file)), length)
 
 
 def _decode_bytes(text: tf.Tensor, count: int) -> tf.Tensor:
-    """The first bytes as int32, 0 beyond the end."""
+    """Returns the first bytes as int32, with 0 after the end."""
     return tf.cast(tf.io.decode_raw(text, tf.uint8, fixed_length=count), tf.int32)
 
 
 def _read_block(block: tf.Tensor) -> tf.Tensor:
-    """What a block of EXIF says: it consists of words of two bytes, in one order or the other."""
+    """Returns the orientation in a block of EXIF: words of two bytes, in either byte order."""
     block = tf.strings.regex_replace(block, "^Exif\\x00\\x00", "", replace_global=False)
     is_little = tf.strings.substr(block, 0, 4) == b"II*\0"
     is_tiff = is_little | (tf.strings.substr(block, 0, 4) == b"MM\0*")
@@ -162,7 +158,7 @@ def _read_block(block: tf.Tensor) -> tf.Tensor:
     count = tf.where(is_here, tf.minimum(words[start], (num_words - start - 1) // _ENTRY), 0)
     entries = tf.reshape(words[start + 1 : start + 1 + _ENTRY * count], (-1, _ENTRY))
     found = tf.boolean_mask(entries, entries[:, 0] == _TAG)[:1]
-    # of none the smallest number there is
+    # If there is no entry, the maximum is the smallest int32, which is out of range.
     value = tf.reduce_max(tf.where(found[:, 1] == _SHORT, found[:, 4], 0))
     return tf.where((value >= 1) & (value <= 8), value, UPRIGHT)
 
@@ -172,7 +168,7 @@ def _read_block(block: tf.Tensor) -> tf.Tensor:
     autograph=False,
 )
 def upright(pixels: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
-    """Undoes the turning and mirroring of an orientation; upright pixels pass untouched.
+    """Turns pixels with an EXIF orientation upright.
 
     Args:
         pixels: (H, W, 3) uint8.
@@ -201,8 +197,7 @@ def _is_upside_down(orientation: tf.Tensor) -> tf.Tensor:
 
 
 def upright_shape(shape: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
-    """Returns the shape, (height, width, channels), that an image of such a shape has when it is
-    upright.
+    """Returns the shape (height, width, channels) of an image after it is turned upright.
 
     Example:
         >>> upright_shape(tf.constant([2, 5, 3]), tf.constant(6)).numpy().tolist()
@@ -212,11 +207,11 @@ def upright_shape(shape: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
 
 
 def stored_window(window: tf.Tensor, shape: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
-    """Returns where a window of the upright image lies in the image as it is stored.
+    """Converts a window of the upright image to the corresponding window of the stored image.
 
     Args:
         window: (4,): top, left, height, width.
-        shape: Of the upright image.
+        shape: Shape of the upright image.
         orientation: Scalar int32, 1 to 8.
 
     Example:
