@@ -55,14 +55,14 @@ def macs(
         position_embedding=position_embedding,
     )
     if not isinstance(variant, ViTVariant):
-        return _trunk(variant, image_size, channels, count_padding) + variant.out_channels * (
+        return _count_trunk(variant, image_size, channels, count_padding) + variant.out_channels * (
             classes or 0
         )
     width, stem = variant.width, variant.stem
     rows, columns = grid_of(variant, image_size)
     patch_values = variant.patch_size**2 * (stem.out_channels if stem else channels)
     embedding = rows * columns * patch_values * width
-    embedding += _trunk(stem, image_size, channels, count_padding) if stem else 0
+    embedding += _count_trunk(stem, image_size, channels, count_padding) if stem else 0
     count, mlp = tokens(variant, image_size, classifier=classifier), 2 * width * variant.mlp_dim
     attentions = attentions_of_block(variant, image_size, classifier, position_embedding)
     blocks = variant.depth * sum(attention.macs + count * mlp for attention in attentions)
@@ -73,7 +73,9 @@ def macs(
     return embedding + blocks + pooling + head
 
 
-def _trunk(resnet: ResNetVariant, image_size: Size, channels: int, count_padding: bool) -> int:
+def _count_trunk(
+    resnet: ResNetVariant, image_size: Size, channels: int, count_padding: bool
+) -> int:
     return sum(
         part.macs(count_padding) if isinstance(part, Convolution) else part.macs
         for part in parts_of_trunk(resnet, image_size, channels)

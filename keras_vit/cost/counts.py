@@ -59,17 +59,17 @@ def parameters(
         position_placement=position_placement,
     )
     if not isinstance(variant, ViTVariant):
-        return _trunk(variant, image_size, channels) + dense_parameters(
+        return _count_trunk(variant, image_size, channels) + dense_parameters(
             variant.out_channels, classes
         )
     width, stem = variant.width, variant.stem
     patch_values = variant.patch_size**2 * (stem.out_channels if stem else channels)
-    embedding = (_trunk(stem, image_size, channels) if stem else 0) + dense_parameters(
+    embedding = (_count_trunk(stem, image_size, channels) if stem else 0) + dense_parameters(
         patch_values, width
     )
     prefix = width * num_prefix_tokens(variant, classifier)
     tables = variant.depth if position_placement == "every_layer" else 1
-    positions = tables * _table(variant, image_size, classifier, position_embedding)
+    positions = tables * _count_table(variant, image_size, classifier, position_embedding)
     attentions = attentions_of_block(variant, image_size, classifier, position_embedding)
     # A norm has a scale and a bias. There is one before each attention, before each MLP, and at the
     # end.
@@ -89,7 +89,7 @@ def parameters(
     return embedding + prefix + positions + blocks + pooling + head
 
 
-def _table(
+def _count_table(
     variant: ViTVariant,
     image_size: Size,
     classifier: Classifier | None,
@@ -104,7 +104,7 @@ def _table(
     return 0
 
 
-def _trunk(resnet: ResNetVariant, image_size: Size, channels: int) -> int:
+def _count_trunk(resnet: ResNetVariant, image_size: Size, channels: int) -> int:
     """Kernels have no bias. Norms follow every convolution, or precede all but the root's and the
     projections'.
     """

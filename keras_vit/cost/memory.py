@@ -82,7 +82,7 @@ def activation_bytes(
     check_options(variant, classifier=classifier, position_embedding=position_embedding)
     narrow = _itemsize(dtype)
     wide, is_cast = max(narrow, 4), narrow < 4
-    tensors = _kept if training else _moments
+    tensors = _list_kept if training else _list_moments
     found = [
         narrow * alive.values + wide * (alive.in_float32 + is_cast * alive.in_casting) + alive.masks
         for alive in tensors(variant, image_size, classifier, position_embedding, channels)
@@ -102,7 +102,7 @@ class _Alive(NamedTuple):
     in_casting: int = 0
 
 
-def _moments(
+def _list_moments(
     variant: ViTVariant | ResNetVariant,
     image_size: Size,
     classifier: Classifier | None,
@@ -114,7 +114,7 @@ def _moments(
     image = math.prod(image_size) * channels
     yield _Alive(image, image)  # as it comes, and in the compute dtype
     if stem:
-        yield from _trunk_moments(stem, image_size, channels)
+        yield from _list_trunk_moments(stem, image_size, channels)
     if not isinstance(variant, ViTVariant):
         return
     source = math.prod(map_size(variant, image_size)) * (stem.out_channels if stem else channels)
@@ -123,10 +123,10 @@ def _moments(
     yield _Alive(source + math.prod(grid_of(variant, image_size)) * variant.width)
     yield _Alive(count * (variant.width + _GELU_ALIVE[variant.gelu] * variant.mlp_dim))
     for attention in attentions_of_block(variant, image_size, classifier, position_embedding):
-        yield from _attention_moments(attention, shortcut=attention.values)
+        yield from _list_attention_moments(attention, shortcut=attention.values)
 
 
-def _attention_moments(attention: Attention, shortcut: int) -> Iterator[_Alive]:
+def _list_attention_moments(attention: Attention, shortcut: int) -> Iterator[_Alive]:
     """Beside the shortcut: what is attended to, then queries and keys, then scores and their
     softmax.
     """
@@ -140,21 +140,23 @@ def _attention_moments(attention: Attention, shortcut: int) -> Iterator[_Alive]:
         yield _Alive(inside + 5 * scores - surplus)
 
 
-def _trunk_moments(resnet: ResNetVariant, image_size: Size, channels: int) -> Iterator[_Alive]:
+def _list_trunk_moments(resnet: ResNetVariant, image_size: Size, channels: int) -> Iterator[_Alive]:
     """A norm needs its input, one more tensor, and the means of its rows. A unit keeps its shortcut
     until it ends.
     """
     shortcut = 0
     for part in parts_of_trunk(resnet, image_size, channels):
         if isinstance(part, Attention):
-            yield from _attention_moments(part, shortcut)
+            yield from _list_attention_moments(part, shortcut)
             continue
         normalized = part.values_in if resnet.preactivation else part.values_out
         row_means = normalized // (part.cells_in if resnet.preactivation else part.cells_out)[1]
         norm = 2 * normalized + row_means
         if part.name == "conv_root":
             yield (
-                _Alive(part.values_out + _pooled(part)) if resnet.preactivation else _Alive(0, norm)
+                _Alive(part.values_out + _count_pooled(part))
+                if resnet.preactivation
+                else _Alive(0, norm)
             )
         elif part.name == "conv_proj":
             yield _Alive(0 if resnet.preactivation else part.values_in, norm)
@@ -173,7 +175,7 @@ def _trunk_moments(resnet: ResNetVariant, image_size: Size, channels: int) -> It
             shortcut = 0
 
 
-def _kept(
+def _list_kept(
     variant: ViTVariant | ResNetVariant,
     image_size: Size,
     classifier: Classifier | None,
@@ -183,79 +185,79 @@ def _kept(
     """What is kept for the backward pass, part by part."""
     stem = variant.stem if isinstance(variant, ViTVariant) else variant
     if stem:
-        yield from _trunk_kept(stem, image_size, channels)
+        yield from _list_trunk_kept(stem, image_size, channels)
     if not isinstance(variant, ViTVariant):
         return
     patches = math.prod(map_size(variant, image_size)) * (stem.out_channels if stem else channels)
     yield _Alive(patches)
     count = tokens(variant, image_size, classifier=classifier)
-    norm, mlp = _norm_kept(variant, count), _mlp_kept(variant, count)
+    norm, mlp = _count_norm_kept(variant, count), _count_mlp_kept(variant, count)
     for attention in variant.depth * attentions_of_block(
         variant, image_size, classifier, position_embedding
     ):
-        yield from (norm, _attention_kept(attention), norm, mlp)
+        yield from (norm, _count_attention_kept(attention), norm, mlp)
     yield norm
     if resolve_classifier(variant, classifier) == "map":
         # Tokens, keys and values; of the one query itself and what it becomes; the softmax twice.
         yield _Alive((3 * count + 2) * variant.width, 2 * variant.num_heads * count)
-        yield from (_norm_kept(variant, 1), _mlp_kept(variant, 1))
+        yield from (_count_norm_kept(variant, 1), _count_mlp_kept(variant, 1))
 
 
-def _norm_kept(variant: ViTVariant, num_tokens: int) -> _Alive:
+def _count_norm_kept(variant: ViTVariant, num_tokens: int) -> _Alive:
     return _Alive(0, 3 * num_tokens * variant.width)
 
 
-def _mlp_kept(variant: ViTVariant, num_tokens: int) -> _Alive:
+def _count_mlp_kept(variant: ViTVariant, num_tokens: int) -> _Alive:
     """The inputs of both layers, and GELU's own."""
     return _Alive(num_tokens * (variant.width + (1 + _GELU_KEPT[variant.gelu]) * variant.mlp_dim))
 
 
-def _attention_kept(attention: Attention) -> _Alive:
+def _count_attention_kept(attention: Attention) -> _Alive:
     """What is attended to, queries, keys, values, and what is projected; the softmax twice."""
     return _Alive(5 * attention.values, 2 * attention.scores)
 
 
-def _trunk_kept(resnet: ResNetVariant, image_size: Size, channels: int) -> Iterator[_Alive]:
+def _list_trunk_kept(resnet: ResNetVariant, image_size: Size, channels: int) -> Iterator[_Alive]:
     """Every convolution keeps its input, which the projection shares; every norm two tensors, every
     ReLU a mask.
     """
 
-    def norm(values: int, has_relu: bool = True) -> _Alive:
+    def count_norm(values: int, has_relu: bool = True) -> _Alive:
         return _Alive(0, 2 * values, values if has_relu else 0)
 
     for part in parts_of_trunk(resnet, image_size, channels):
         if isinstance(part, Attention):
-            yield _attention_kept(part)
+            yield _count_attention_kept(part)
             continue
         is_projection = part.name == "conv_proj"
         if not is_projection:
-            yield _Alive(_padded(part))
+            yield _Alive(_count_padded(part))
         if part.name == "conv_root":
-            yield _Alive(_pooled(part))
+            yield _Alive(_count_pooled(part))
         if not resnet.preactivation:
-            yield norm(part.values_out, has_relu=not is_projection)
+            yield count_norm(part.values_out, has_relu=not is_projection)
         if (
             part.name == "conv3"
             and resnet.axial
             or part.name in ("conv1", "conv2", "conv3")
             and resnet.preactivation
         ):
-            yield norm(part.values_in)
+            yield count_norm(part.values_in)
     if resnet.preactivation:
-        yield norm(
+        yield count_norm(
             math.prod(math.ceil(side / resnet.total_stride) for side in image_size)
             * resnet.out_channels
         )
 
 
-def _padded(convolution: Convolution) -> int:
+def _count_padded(convolution: Convolution) -> int:
     """Numbers in the input of a convolution, with BiT's zeros around it."""
     margin = 2 * (convolution.size // 2) if convolution.is_centred else 0
     rows, columns = convolution.cells_in
     return (rows + margin) * (columns + margin) * convolution.inputs
 
 
-def _pooled(root: Convolution) -> int:
+def _count_pooled(root: Convolution) -> int:
     """Numbers in the map that the root's maximum is taken of, with BiT's cells around it."""
     rows, columns = root.cells_out
     margin = 2 if root.is_centred else 0

@@ -62,9 +62,9 @@ class Convolution(NamedTuple):
     def macs(self, count_padding: bool = True) -> int:
         if count_padding:
             return self.parameters * math.prod(self.cells_out)
-        return self.inputs * self.outputs * math.prod(map(self._taps, self.cells_in))
+        return self.inputs * self.outputs * math.prod(map(self._count_taps, self.cells_in))
 
-    def _taps(self, length: int) -> int:
+    def _count_taps(self, length: int) -> int:
         """How often a tap of the kernel lies on one of the `length` cells, along one axis."""
         num_places = math.ceil(length / self.stride)
         overhang = max((num_places - 1) * self.stride + self.size - length, 0)

@@ -24,7 +24,7 @@ if keras.backend.backend() == "tensorflow":
     from keras_vit.kernels.tensorflow import training as for_training
 
 
-def _on_tensorflow() -> bool:
+def _is_on_tensorflow() -> bool:
     return keras.backend.backend() == "tensorflow"
 
 
@@ -44,7 +44,7 @@ def gelu(x: Any, form: Gelu, *, training: bool | None = None, reproducible: bool
 
     Source: arXiv:1606.08415 (Hendrycks & Gimpel).
     """
-    if training and _on_tensorflow() and for_training.compiles():
+    if training and _is_on_tensorflow() and for_training.compiles():
         return for_training.compiled_gelu(x, form)
     return (
         reference.reproducible_tanh_gelu(x)
@@ -78,7 +78,7 @@ def layer_norm(
         >>> keras.ops.convert_to_numpy(layer_norm(keras.ops.array([[1.0, 3.0]]), one, zero, 1e-6)).round(3).tolist()
         [[-1.0, 1.0]]
     """
-    if not _on_tensorflow():
+    if not _is_on_tensorflow():
         return reference.layer_norm(x, gamma, beta, epsilon)
     if not training and not reproducible and inference.has_one_pass_norm(x):
         return inference.one_pass_norm(x, gamma.value, beta.value, epsilon)
@@ -108,12 +108,12 @@ def group_norm(
         array([-1.,  1.,  0.,  0.], dtype=float32)
     """
     squared_difference = (
-        for_training.squared_difference if _on_tensorflow() else reference.squared_difference
+        for_training.squared_difference if _is_on_tensorflow() else reference.squared_difference
     )
     values = keras.ops.cast(x, keras.backend.result_type(x.dtype, "float32"))
     gamma, beta = (keras.ops.cast(weight, values.dtype) for weight in (gamma, beta))
     mean, inverse = reference.group_statistics(values, groups, epsilon, squared_difference)
-    if training and _on_tensorflow():
+    if training and _is_on_tensorflow():
         return for_training.group_norm(
             x,
             gamma,
@@ -133,7 +133,7 @@ def softmax(logits: Any) -> Any:
 
     In 16 bits, probabilities over hundreds of keys lose their small members.
     """
-    is_wide_inside = _on_tensorflow() and inference.has_narrow_softmax(logits)
+    is_wide_inside = _is_on_tensorflow() and inference.has_narrow_softmax(logits)
     return keras.ops.cast(
         reference.softmax(logits if is_wide_inside else keras.ops.cast(logits, "float32")),
         logits.dtype,
@@ -146,8 +146,8 @@ def map_in_turn(compute: Callable, parts: Iterable[Sequence[Any]]) -> list[Any]:
     XLA orders them by itself. TensorFlow would start all at once.
     """
     return (
-        for_training.in_turns(compute, parts)
-        if _on_tensorflow()
+        for_training.map_in_turn(compute, parts)
+        if _is_on_tensorflow()
         else [compute(*part) for part in parts]
     )
 
@@ -156,7 +156,7 @@ def has_fused_halves(block: Any, training: bool | None) -> bool:
     """Returns whether `fused_attention` and `fused_mlp` can compute the halves of this
     `TransformerBlock`.
     """
-    return bool(training) and _on_tensorflow() and halves.fits(block)
+    return bool(training) and _is_on_tensorflow() and halves.fits(block)
 
 
 def fused_attention(block: Any, own: Any, x: Any) -> Any:
@@ -178,7 +178,7 @@ def first_token_suffices(x: Any, training: bool | None) -> bool:
     model is computed as it is drawn.
     """
     return (
-        _on_tensorflow()
+        _is_on_tensorflow()
         and for_training.is_in_graph(x)
         and (bool(training) or inference.predicts())
     )

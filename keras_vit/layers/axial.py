@@ -23,7 +23,7 @@ from keras import ops
 
 from keras_vit.layers import quantized
 from keras_vit.layers.freezing import keep_frozen
-from keras_vit.layers.resnet import unit_config, unit_factories, unit_output_shape
+from keras_vit.layers.resnet import make_unit_factories, unit_config, unit_output_shape
 from keras_vit.layers.transformer import MultiHeadDotProductAttention, TransformerBlock
 from keras_vit.variants import AXIAL_HEADS, Gelu
 
@@ -78,7 +78,7 @@ class AxialTransformerBlock(keras.layers.Layer):
         super().__init__(**kwargs)
         self.num_heads = num_heads
         self.mlp_dim = mlp_dim
-        self.grid: tuple[int, int] = _checked_grid(grid)
+        self.grid: tuple[int, int] = _check_grid(grid)
         self.norm_epsilon = norm_epsilon
         self.gelu = gelu
         self.dropout_rate = dropout_rate
@@ -123,16 +123,18 @@ class AxialTransformerBlock(keras.layers.Layer):
         return tuple(input_shape)
 
     def call(self, x, training=None):
-        x = self._residual(self._row_drop_path, x, self._after_rows(x, training), training)
-        return self._residual(self._column_drop_path, x, self._after_columns(x, training), training)
+        x = self._add_residual(self._row_drop_path, x, self._attend_rows(x, training), training)
+        return self._add_residual(
+            self._column_drop_path, x, self._attend_columns(x, training), training
+        )
 
-    def _after_rows(self, x, training=None):
+    def _attend_rows(self, x, training=None):
         return self._from_rows(self.row(self._to_rows(x), training=training))
 
-    def _after_columns(self, x, training=None):
+    def _attend_columns(self, x, training=None):
         return self._from_columns(self.column(self._to_columns(x), training=training))
 
-    def _residual(self, drop_path, x, y, training):
+    def _add_residual(self, drop_path, x, y, training):
         """`y` itself, but in training with stochastic depth."""
         return x + drop_path(y - x, training=training) if training and self.drop_path_rate else y
 
@@ -147,7 +149,7 @@ class AxialTransformerBlock(keras.layers.Layer):
         rows, columns = self.grid
         by_row = self.row.attention_scores(self._to_rows(x))  # (B * R, A, C, C)
         # (B * C, A, R, R)
-        by_column = self.column.attention_scores(self._to_columns(self._after_rows(x)))
+        by_column = self.column.attention_scores(self._to_columns(self._attend_rows(x)))
         by_row = ops.reshape(by_row, (-1, rows, self.num_heads, columns, columns))
         by_column = ops.reshape(by_column, (-1, columns, self.num_heads, rows, rows))
         shape = (-1, self.num_heads, rows * columns, rows * columns)
@@ -178,10 +180,10 @@ class AxialTransformerBlock(keras.layers.Layer):
         return ops.reshape(x, (-1, rows * columns, x.shape[-1]))
 
     def get_build_config(self) -> dict | None:
-        return quantized.build_config(self, super().get_build_config())
+        return quantized.add_modes(self, super().get_build_config())
 
     def build_from_config(self, config: dict) -> None:
-        super().build_from_config(quantized.take(self, config))
+        super().build_from_config(quantized.store_plan(self, config))
 
     def get_config(self) -> dict:
         names = (
@@ -198,7 +200,7 @@ class AxialTransformerBlock(keras.layers.Layer):
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
 
-def _checked_grid(grid: tuple[int, int]) -> tuple[int, int]:
+def _check_grid(grid: tuple[int, int]) -> tuple[int, int]:
     if (
         not isinstance(grid, (tuple, list))
         or len(grid) != 2
@@ -270,17 +272,23 @@ class AxialUnit(keras.layers.Layer):
                 "The relative positions of axial attention need a fixed image size. Received: a "
                 f"map of {height} x {width} cells. Pass `input_shape` with integers."
             )
-        conv, norm = unit_factories(self, "same")
+        make_conv, make_norm = make_unit_factories(self, "same")
         narrow, wide = (batch, None, None, self.filters), (batch, None, None, 4 * self.filters)
-        self.conv1, self.gn1 = conv("conv1", self.filters, 1, 1), norm("gn1")
-        self.row, self.column = self._attention("row", width), self._attention("column", height)
-        self.gn2 = norm("gn2")
-        self.conv3, self.gn3 = conv("conv3", wide[-1], 1, 1), norm("gn3", gamma_initializer="zeros")
+        self.conv1, self.gn1 = make_conv("conv1", self.filters, 1, 1), make_norm("gn1")
+        self.row, self.column = (
+            self._make_attention("row", width),
+            self._make_attention("column", height),
+        )
+        self.gn2 = make_norm("gn2")
+        self.conv3, self.gn3 = (
+            make_conv("conv3", wide[-1], 1, 1),
+            make_norm("gn3", gamma_initializer="zeros"),
+        )
         self.conv_proj = self.gn_proj = None
         if channels != wide[-1] or self.strides != 1:
             self.conv_proj, self.gn_proj = (
-                conv("conv_proj", wide[-1], 1, self.strides),
-                norm("gn_proj"),
+                make_conv("conv_proj", wide[-1], 1, self.strides),
+                make_norm("gn_proj"),
             )
             self.conv_proj.build(input_shape)
             self.gn_proj.build(wide)
@@ -290,11 +298,11 @@ class AxialUnit(keras.layers.Layer):
             layer.build(shape)
         keep_frozen(self)
 
-    def _attention(self, name: str, length: int) -> MultiHeadDotProductAttention:
+    def _make_attention(self, name: str, length: int) -> MultiHeadDotProductAttention:
         attention = MultiHeadDotProductAttention(
             AXIAL_HEADS, relative_positions=length, name=name, dtype=self.dtype_policy
         )
-        quantized.hand_down(self, name, attention)
+        quantized.pass_plan(self, name, attention)
         attention.build((None, length, self.filters))
         return attention
 
@@ -320,10 +328,10 @@ class AxialUnit(keras.layers.Layer):
         return ops.transpose(ops.reshape(attention(lines), (-1, *x.shape[1:])), order)
 
     def get_build_config(self) -> dict | None:
-        return quantized.build_config(self, super().get_build_config())
+        return quantized.add_modes(self, super().get_build_config())
 
     def build_from_config(self, config: dict) -> None:
-        super().build_from_config(quantized.take(self, config))
+        super().build_from_config(quantized.store_plan(self, config))
 
     def get_config(self) -> dict:
         return {**super().get_config(), **unit_config(self)}

@@ -36,17 +36,17 @@ def record_block(
 
     Example:
         >>> record_block(store := {}, "tanh", 1e-6, 3)
-        >>> recorded(store)
+        >>> read(store)
         {'gelu': 'tanh', 'layer_norm_epsilon': 1e-06, 'num_heads': 3}
     """
     record(store, {"gelu": gelu, "layer_norm_epsilon": float(norm_epsilon), "num_heads": num_heads})
 
 
-def recorded(store: Mapping[str, Any]) -> dict[str, Any]:
+def read(store: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the constants in a store; none in files from before they were recorded.
 
     Example:
-        >>> recorded({"0": np.zeros(3)})
+        >>> read({"0": np.zeros(3)})
         {}
     """
     if _NAME not in store:
@@ -54,11 +54,11 @@ def recorded(store: Mapping[str, Any]) -> dict[str, Any]:
     return json.loads(np.asarray(store[_NAME]).tobytes().split(b" ", 1)[1])
 
 
-def variables(store: Mapping[str, Any]) -> dict[str, Any]:
+def select_variables(store: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what is left of a store without its constants, for `load_own_variables`.
 
     Example:
-        >>> list(variables({"0": np.zeros(3), "constants": np.zeros(9, "uint8")}))
+        >>> list(select_variables({"0": np.zeros(3), "constants": np.zeros(9, "uint8")}))
         ['0']
     """
     return {name: store[name] for name in store.keys() if name != _NAME}  # noqa: SIM118, a store of Keras is no dict

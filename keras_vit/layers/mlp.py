@@ -52,9 +52,9 @@ class MlpBlock(keras.layers.Layer):
             bias_initializer=keras.initializers.RandomNormal(stddev=1e-6),
             dtype=self.dtype_policy,
         )
-        self.dense_0 = quantized.dense(self, dense(self.mlp_dim, name="dense_0"))
+        self.dense_0 = quantized.apply_plan(self, dense(self.mlp_dim, name="dense_0"))
         self.dense_0.build(input_shape)
-        self.dense_1 = quantized.dense(self, dense(input_shape[-1], name="dense_1"))
+        self.dense_1 = quantized.apply_plan(self, dense(input_shape[-1], name="dense_1"))
         self.dense_1.build((*input_shape[:-1], self.mlp_dim))
         keep_frozen(self)
 
@@ -69,10 +69,10 @@ class MlpBlock(keras.layers.Layer):
         return self._output_dropout(as_tokens(self.dense_1(hidden), like=x), training=training)
 
     def get_build_config(self) -> dict | None:
-        return quantized.build_config(self, super().get_build_config())
+        return quantized.add_modes(self, super().get_build_config())
 
     def build_from_config(self, config: dict) -> None:
-        super().build_from_config(quantized.take(self, config))
+        super().build_from_config(quantized.store_plan(self, config))
 
     def get_config(self) -> dict:
         config = {"mlp_dim": self.mlp_dim, "gelu": self.gelu, "dropout_rate": self.dropout_rate}

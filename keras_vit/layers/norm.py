@@ -61,10 +61,10 @@ class LayerNorm(keras.layers.Layer):
         )
 
     def get_build_config(self) -> dict | None:
-        return quantized.build_config(self, super().get_build_config())
+        return quantized.add_modes(self, super().get_build_config())
 
     def build_from_config(self, config: dict) -> None:
-        super().build_from_config(quantized.take(self, config))
+        super().build_from_config(quantized.store_plan(self, config))
 
     def get_config(self) -> dict:
         return {**super().get_config(), "epsilon": self.epsilon}

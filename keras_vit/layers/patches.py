@@ -35,15 +35,15 @@ class PatchExtract(keras.layers.Layer):
         self.patch_size = patch_size
 
     def compute_output_shape(self, input_shape: tuple) -> tuple:
-        batch, height, width, channels = _image_shape(input_shape)
+        batch, height, width, channels = _check_image_shape(input_shape)
         pixels = None if channels is None else self.patch_size**2 * channels
-        rows, columns = _patch_grid(height, width, self.patch_size)
+        rows, columns = _compute_patch_grid(height, width, self.patch_size)
         return batch, None if rows is None or columns is None else rows * columns, pixels
 
     def call(self, images):
         batch, height, width, channels = ops.shape(images)
         side = self.patch_size
-        rows, columns = _patch_grid(height, width, side)
+        rows, columns = _compute_patch_grid(height, width, side)
         fixed = isinstance(rows, int) and isinstance(columns, int)
         # Two rank-4 steps rather than one of rank 6, which mobile runtimes lack. Only the batch may
         # be left to -1: with another unknown, a size that does not divide could pass in silence.
@@ -88,17 +88,17 @@ class PadToPatches(keras.layers.Layer):
         self.num_halvings = num_halvings
 
     def compute_output_shape(self, input_shape: tuple) -> tuple:
-        batch, height, width, channels = _image_shape(input_shape)
-        return batch, *(size and self._padded(size) for size in (height, width)), channels
+        batch, height, width, channels = _check_image_shape(input_shape)
+        return batch, *(size and self._pad_size(size) for size in (height, width)), channels
 
     def call(self, images):
         _, height, width, channels = ops.shape(images)
-        new_height, new_width = self._padded(height), self._padded(width)
+        new_height, new_width = self._pad_size(height), self._pad_size(width)
         images = ops.pad(images, ((0, 0), (0, new_height - height), (0, new_width - width), (0, 0)))
         # a padding that is open hides the channels
         return ops.reshape(images, (-1, new_height, new_width, channels))
 
-    def _padded(self, size: Any) -> Any:
+    def _pad_size(self, size: Any) -> Any:
         return grid.padded(size, self.patch_size, self.num_halvings)
 
     def get_config(self) -> dict:
@@ -141,7 +141,7 @@ class PatchEmbedding(keras.layers.Layer):
         self._extract = PatchExtract(patch_size, dtype=self.dtype_policy)
 
     def build(self, input_shape: tuple) -> None:
-        channels = _image_shape(input_shape)[-1]
+        channels = _check_image_shape(input_shape)[-1]
         if channels is None:
             raise ValueError(
                 f"The number of channels must be known. Received: input_shape={tuple(input_shape)}."
@@ -157,8 +157,8 @@ class PatchEmbedding(keras.layers.Layer):
         self.bias = self.add_weight(name="bias", shape=(self.width,), initializer="zeros")
 
     def compute_output_shape(self, input_shape: tuple) -> tuple:
-        batch, height, width, _ = _image_shape(input_shape)
-        rows, columns = _patch_grid(height, width, self.patch_size)
+        batch, height, width, _ = _check_image_shape(input_shape)
+        rows, columns = _compute_patch_grid(height, width, self.patch_size)
         if not self.flatten:
             return batch, rows, columns, self.width
         return batch, None if rows is None or columns is None else rows * columns, self.width
@@ -169,7 +169,7 @@ class PatchEmbedding(keras.layers.Layer):
         if self.flatten:
             return tokens
         batch, height, width, _ = ops.shape(images)
-        rows, columns = _patch_grid(height, width, self.patch_size)
+        rows, columns = _compute_patch_grid(height, width, self.patch_size)
         fixed = isinstance(rows, int) and isinstance(columns, int)
         return ops.reshape(tokens, (-1 if fixed else batch, rows, columns, self.width))
 
@@ -178,7 +178,7 @@ class PatchEmbedding(keras.layers.Layer):
         return {**super().get_config(), **config}
 
 
-def _image_shape(shape: tuple) -> tuple:
+def _check_image_shape(shape: tuple) -> tuple:
     if len(shape) != 4:
         raise ValueError(
             f"Images must have the shape (batch, height, width, channels). Received: "
@@ -187,7 +187,7 @@ def _image_shape(shape: tuple) -> tuple:
     return tuple(shape)
 
 
-def _patch_grid(height: Any, width: Any, patch_size: int) -> tuple[Any, Any]:
+def _compute_patch_grid(height: Any, width: Any, patch_size: int) -> tuple[Any, Any]:
     """The grid where the size is known; tensors, or None, where it is not."""
     if isinstance(height, int) and isinstance(width, int):
         return grid.patch_grid((height, width), patch_size)

@@ -121,10 +121,10 @@ class AttentionPooling(keras.layers.Layer):
         return (x + self.mlp(self.mlp_norm(x, training=training), training=training))[:, 0]
 
     def get_build_config(self) -> dict | None:
-        return quantized.build_config(self, super().get_build_config())
+        return quantized.add_modes(self, super().get_build_config())
 
     def build_from_config(self, config: dict) -> None:
-        super().build_from_config(quantized.take(self, config))
+        super().build_from_config(quantized.store_plan(self, config))
 
     def get_config(self) -> dict:
         names = ("num_heads", "mlp_dim", "norm_epsilon", "gelu")

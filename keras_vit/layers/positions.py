@@ -87,16 +87,16 @@ class AddPositionEmbs(keras.layers.Layer):
                 f"Received: {tokens_shape[1]}. Pass `patches` where the image size varies."
             )
         if self.kind == "learned_1d":
-            self.pos_embedding = self._table("pos_embedding", length, width)
+            self.pos_embedding = self._add_table("pos_embedding", length, width)
         elif self.kind == "learned_2d":
-            self.row_embedding = self._table("row_embedding", self.grid[0], width // 2)
-            self.column_embedding = self._table("column_embedding", self.grid[1], width // 2)
+            self.row_embedding = self._add_table("row_embedding", self.grid[0], width // 2)
+            self.column_embedding = self._add_table("column_embedding", self.grid[1], width // 2)
             if self.num_prefix_tokens:
-                self.prefix_embedding = self._table(
+                self.prefix_embedding = self._add_table(
                     "prefix_embedding", self.num_prefix_tokens, width
                 )
 
-    def _table(self, name: str, length: int, width: int):
+    def _add_table(self, name: str, length: int, width: int):
         initializer = keras.initializers.RandomNormal(stddev=_STDDEV)
         return self.add_weight(name=name, shape=(1, length, width), initializer=initializer)
 
@@ -107,19 +107,22 @@ class AddPositionEmbs(keras.layers.Layer):
 
     def call(self, tokens, patches=None):
         rows, columns = self.grid if patches is None else ops.shape(patches)[1:3]
-        table = ops.cast(self._positions(rows, columns, tokens.shape[-1]), tokens.dtype)
+        table = ops.cast(self._compute_positions(rows, columns, tokens.shape[-1]), tokens.dtype)
         return tokens + table
 
-    def _positions(self, rows: Any, columns: Any, width: int):
+    def _compute_positions(self, rows: Any, columns: Any, width: int):
         """(1, T + rows * columns, D) for the grid of this call."""
         if self.kind == "learned_1d":
-            return self._learned_1d(rows, columns, width)
+            return self._resample_learned_1d(rows, columns, width)
         if self.kind == "learned_2d":
             by_row = self._resample(self.row_embedding, self.grid[0], rows)
             by_column = self._resample(self.column_embedding, self.grid[1], columns)
         else:
-            by_row, by_column = _sincos(rows, width // 2), _sincos(columns, width // 2)
-        patches = _outer(by_row, by_column, rows, columns)
+            by_row, by_column = (
+                _compute_sincos(rows, width // 2),
+                _compute_sincos(columns, width // 2),
+            )
+        patches = _combine_axes(by_row, by_column, rows, columns)
         if not self.num_prefix_tokens:
             return patches
         if self.kind == "learned_2d":
@@ -128,8 +131,8 @@ class AddPositionEmbs(keras.layers.Layer):
             prefix = ops.zeros((1, self.num_prefix_tokens, width), dtype=patches.dtype)
         return ops.concatenate([prefix, patches], axis=1)
 
-    def _learned_1d(self, rows: Any, columns: Any, width: int):
-        if _known(rows) and _known(columns) and (rows, columns) == self.grid:
+    def _resample_learned_1d(self, rows: Any, columns: Any, width: int):
+        if _is_known(rows) and _is_known(columns) and (rows, columns) == self.grid:
             return self.pos_embedding
         prefix = self.pos_embedding[:, : self.num_prefix_tokens]
         patches = ops.cast(self.pos_embedding[0, self.num_prefix_tokens :], "float32")
@@ -141,7 +144,7 @@ class AddPositionEmbs(keras.layers.Layer):
         return ops.concatenate([prefix, patches], axis=1)
 
     def _resample(self, table, old: int, new: Any):
-        if _known(new) and new == old:
+        if _is_known(new) and new == old:
             return table[0]
         return ops.matmul(
             interpolation_matrix(old, new, self.interpolation, xp=ops),
@@ -154,14 +157,14 @@ class AddPositionEmbs(keras.layers.Layer):
 
     def load_own_variables(self, store: Any) -> None:
         # Tables of one length may be of two grids, and Keras compares lengths.
-        grid = constants.recorded(store).get("grid", self.grid)
+        grid = constants.read(store).get("grid", self.grid)
         if self.kind == "learned_1d" and tuple(grid) != self.grid:
             raise ValueError(
                 f"The stored position table is of {grid[0]} x {grid[1]} patches, that of the layer "
                 f"{self.name} of {self.grid[0]} x {self.grid[1]}. Pass the file as `weights` to "
                 "the model, which resamples the table."
             )
-        super().load_own_variables(constants.variables(store))
+        super().load_own_variables(constants.select_variables(store))
 
     def get_config(self) -> dict:
         config = {
@@ -173,12 +176,12 @@ class AddPositionEmbs(keras.layers.Layer):
         return {**super().get_config(), **config}
 
 
-def _known(size: Any) -> bool:
+def _is_known(size: Any) -> bool:
     """False for the scalar tensor that stands for an open size inside a graph."""
     return isinstance(size, int)
 
 
-def _outer(by_row, by_column, rows: Any, columns: Any):
+def _combine_axes(by_row, by_column, rows: Any, columns: Any):
     """(R, D/2) and (C, D/2) to (1, R * C, D): the column's half first, as in the published
     sine-cosine code.
     """
@@ -189,7 +192,7 @@ def _outer(by_row, by_column, rows: Any, columns: Any):
     return ops.reshape(ops.concatenate([across, down], axis=-1), (1, -1, 2 * half))
 
 
-def _sincos(length: Any, width: int):
+def _compute_sincos(length: Any, width: int):
     """(length, width): sines, then cosines, of the place times wave numbers from 1
     down to 1/10000.
     """

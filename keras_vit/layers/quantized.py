@@ -17,28 +17,28 @@ _NAME = "quantized"  # beside Keras's own `input_shape`
 _OPTIONS = ("dtype", "quantization_config")  # of a Dense layer: how it is quantized
 
 
-def build_config(layer: keras.layers.Layer, config: dict[str, Any] | None) -> dict[str, Any] | None:
+def add_modes(layer: keras.layers.Layer, config: dict[str, Any] | None) -> dict[str, Any] | None:
     """Returns what a layer is built with: Keras's own `config`, and how each Dense layer inside is
     quantized.
     """
-    found = _modes(layer)
+    found = _find_modes(layer)
     return {**(config or {}), _NAME: found} if found else config
 
 
-def take(layer: keras.layers.Layer, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Leaves what `build_config` said of the Dense layers inside with those who make them; returns
+def store_plan(layer: keras.layers.Layer, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Leaves what `add_modes` said of the Dense layers inside with those who make them; returns
     Keras's own part.
     """
-    _leave(layer, config.get(_NAME, {}))
+    _store_plan(layer, config.get(_NAME, {}))
     return {name: value for name, value in config.items() if name != _NAME}
 
 
-def hand_down(layer: keras.layers.Layer, name: str, inner: keras.layers.Layer) -> None:
+def pass_plan(layer: keras.layers.Layer, name: str, inner: keras.layers.Layer) -> None:
     """Leaves with `inner`, which `layer` makes as it is built, the part that is about it."""
-    _leave(inner, _below(_plans.get(layer, {}), name))
+    _store_plan(inner, _select_plan(_plans.get(layer, {}), name))
 
 
-def dense(maker: keras.layers.Layer, layer: keras.layers.Dense) -> keras.layers.Dense:
+def apply_plan(maker: keras.layers.Layer, layer: keras.layers.Dense) -> keras.layers.Dense:
     """Returns the unbuilt Dense layer that `maker` is about to build, quantized where it was when
     it was saved.
     """
@@ -66,11 +66,11 @@ def is_reproducible(layer: keras.layers.Layer) -> bool:
 
 
 _reproducible: weakref.WeakSet = weakref.WeakSet()
-# of layers between `take` and their build
+# of layers between `store_plan` and their build
 _plans: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
-def _leave(layer: keras.layers.Layer, plan: Mapping[str, Any]) -> None:
+def _store_plan(layer: keras.layers.Layer, plan: Mapping[str, Any]) -> None:
     if not plan:
         return
     _plans[layer] = plan
@@ -78,10 +78,10 @@ def _leave(layer: keras.layers.Layer, plan: Mapping[str, Any]) -> None:
         make_reproducible(layer)
     for name, inner in vars(layer).items():
         if isinstance(inner, keras.layers.Layer):
-            _leave(inner, _below(plan, name))
+            _store_plan(inner, _select_plan(plan, name))
 
 
-def _below(plan: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _select_plan(plan: Mapping[str, Any], name: str) -> dict[str, Any]:
     """The part of a plan that is about the layers inside the layer `name`."""
     return {
         path.removeprefix(f"{name}/"): how
@@ -90,7 +90,7 @@ def _below(plan: Mapping[str, Any], name: str) -> dict[str, Any]:
     }
 
 
-def _modes(layer: keras.layers.Layer) -> dict[str, dict[str, Any]]:
+def _find_modes(layer: keras.layers.Layer) -> dict[str, dict[str, Any]]:
     """{path: options} of the quantized Dense layers inside, which have the names of their
     attributes.
 
@@ -105,5 +105,5 @@ def _modes(layer: keras.layers.Layer) -> dict[str, dict[str, Any]]:
                     option: config[option] for option in _OPTIONS if config.get(option) is not None
                 }
         elif isinstance(inner, keras.layers.Layer):
-            found |= {f"{name}/{path}": how for path, how in _modes(inner).items()}
+            found |= {f"{name}/{path}": how for path, how in _find_modes(inner).items()}
     return found

@@ -85,7 +85,7 @@ class StdConv2D(keras.layers.Layer):
     def call(self, x):
         if x.shape[0] == 0:  # oneDNN gives such a batch the shape of the input
             return ops.zeros(self.compute_output_shape(tuple(x.shape)), x.dtype)
-        kernel = ops.cast(self._standardized(), x.dtype)
+        kernel = ops.cast(self._standardize_kernel(), x.dtype)
         if self.padding == "same":
             return ops.conv(
                 x, kernel, strides=self.strides, padding="same", data_format="channels_last"
@@ -97,7 +97,7 @@ class StdConv2D(keras.layers.Layer):
             x, kernel, strides=self.strides, padding="valid", data_format="channels_last"
         )
 
-    def _standardized(self):
+    def _standardize_kernel(self):
         kernel = ops.convert_to_tensor(self.kernel)
         centred = kernel - ops.mean(kernel, axis=(0, 1, 2), keepdims=True)
         variance = ops.mean(ops.square(centred), axis=(0, 1, 2), keepdims=True)
@@ -189,16 +189,19 @@ class StemUnit(keras.layers.Layer):
         self.variance_epsilon = variance_epsilon
 
     def build(self, input_shape: tuple) -> None:
-        conv, norm = unit_factories(self, "same")
+        make_conv, make_norm = make_unit_factories(self, "same")
         filters, outputs = self.filters, 4 * self.filters
-        self.conv1, self.gn1 = conv("conv1", filters, 1, 1), norm("gn1")
-        self.conv2, self.gn2 = conv("conv2", filters, 3, self.strides), norm("gn2")
-        self.conv3, self.gn3 = conv("conv3", outputs, 1, 1), norm("gn3", gamma_initializer="zeros")
+        self.conv1, self.gn1 = make_conv("conv1", filters, 1, 1), make_norm("gn1")
+        self.conv2, self.gn2 = make_conv("conv2", filters, 3, self.strides), make_norm("gn2")
+        self.conv3, self.gn3 = (
+            make_conv("conv3", outputs, 1, 1),
+            make_norm("gn3", gamma_initializer="zeros"),
+        )
         self.conv_proj = self.gn_proj = None
         if input_shape[-1] != outputs or self.strides != 1:
             self.conv_proj, self.gn_proj = (
-                conv("conv_proj", outputs, 1, self.strides),
-                norm("gn_proj"),
+                make_conv("conv_proj", outputs, 1, self.strides),
+                make_norm("gn_proj"),
             )
             self.conv_proj.build(input_shape)
             self.gn_proj.build((None, None, None, outputs))
@@ -266,14 +269,14 @@ class BiTUnit(keras.layers.Layer):
         self.variance_epsilon = variance_epsilon
 
     def build(self, input_shape: tuple) -> None:
-        conv, norm = unit_factories(self, "fixed")
+        make_conv, make_norm = make_unit_factories(self, "fixed")
         filters, outputs = self.filters, 4 * self.filters
-        self.gn1, self.conv1 = norm("gn1"), conv("conv1", filters, 1, 1)
-        self.gn2, self.conv2 = norm("gn2"), conv("conv2", filters, 3, self.strides)
-        self.gn3, self.conv3 = norm("gn3"), conv("conv3", outputs, 1, 1)
+        self.gn1, self.conv1 = make_norm("gn1"), make_conv("conv1", filters, 1, 1)
+        self.gn2, self.conv2 = make_norm("gn2"), make_conv("conv2", filters, 3, self.strides)
+        self.gn3, self.conv3 = make_norm("gn3"), make_conv("conv3", outputs, 1, 1)
         self.conv_proj = None
         if input_shape[-1] != outputs or self.strides != 1:
-            self.conv_proj = conv("conv_proj", outputs, 1, self.strides)
+            self.conv_proj = make_conv("conv_proj", outputs, 1, self.strides)
             self.conv_proj.build(input_shape)
         shape = tuple(input_shape)
         for layer_norm, layer_conv in (
@@ -300,10 +303,10 @@ class BiTUnit(keras.layers.Layer):
         return {**super().get_config(), **unit_config(self)}
 
 
-def unit_factories(unit: keras.layers.Layer, padding: Padding):
+def make_unit_factories(unit: keras.layers.Layer, padding: Padding):
     """Makers of the convolutions and normalizations of a unit, with its constants and its dtype."""
 
-    def conv(name: str, filters: int, kernel_size: int, strides: int) -> StdConv2D:
+    def make_conv(name: str, filters: int, kernel_size: int, strides: int) -> StdConv2D:
         return StdConv2D(
             filters,
             kernel_size,
@@ -315,12 +318,12 @@ def unit_factories(unit: keras.layers.Layer, padding: Padding):
             dtype=unit.dtype_policy,
         )
 
-    def norm(name: str, **kwargs: Any) -> GroupNorm:
+    def make_norm(name: str, **kwargs: Any) -> GroupNorm:
         return GroupNorm(
             NUM_GROUPS, epsilon=unit.norm_epsilon, name=name, dtype=unit.dtype_policy, **kwargs
         )
 
-    return conv, norm
+    return make_conv, make_norm
 
 
 def unit_output_shape(input_shape: tuple, filters: int, strides: int) -> tuple:

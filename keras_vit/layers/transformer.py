@@ -86,7 +86,7 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
             dense = keras.layers.Dense(
                 width, kernel_initializer="glorot_uniform", name=name, dtype=self.dtype_policy
             )
-            dense = quantized.dense(self, dense)
+            dense = quantized.apply_plan(self, dense)
             dense.build((None, None, width))
             setattr(self, name, dense)
         self.head_dim = width // self.num_heads
@@ -105,9 +105,11 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
 
     def call(self, queries, values=None, training=None):
         values = queries if values is None else values
-        query_rows, value_rows = _rows_of_both(queries, values)
-        queries_BAQK, keys_BAKN = self._queries_and_keys(query_rows, value_rows, queries, values)
-        values_BANK = self._heads(self.value(value_rows), values)
+        query_rows, value_rows = _to_rows(queries, values)
+        queries_BAQK, keys_BAKN = self._compute_queries_and_keys(
+            query_rows, value_rows, queries, values
+        )
+        values_BANK = self._to_heads(self.value(value_rows), values)
         if self.query_chunk is None:
             heads_BAQK = self._attend(queries_BAQK, keys_BAKN, values_BANK, training)
         else:
@@ -124,11 +126,11 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
     def attention_scores(self, queries, values=None):
         """Returns softmax(q k^T / sqrt(K)), (B, A, Q, N), in the compute dtype."""
         values = queries if values is None else values
-        return self._scores(
-            *self._queries_and_keys(*_rows_of_both(queries, values), queries, values)
+        return self._compute_scores(
+            *self._compute_queries_and_keys(*_to_rows(queries, values), queries, values)
         )
 
-    def of_first_token(self, x):
+    def attend_from_first_token(self, x):
         """What the first of the tokens x gets, (B, N, D) to (B, 1, D), without keys and values of
         all the others.
 
@@ -150,22 +152,26 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
         heads = ops.reshape(ops.einsum("bad,dak->bak", seen_BAD, values_DAK), (-1, x.shape[-1]))
         return self.out(heads + ops.cast(self.value.bias, x.dtype))[:, None]
 
-    def _queries_and_keys(self, query_rows, value_rows, queries, values):
+    def _compute_queries_and_keys(self, query_rows, value_rows, queries, values):
         """(B, A, Q, K) and (B, A, K, N)."""
-        queries_BAQK = self._heads(self.query(query_rows) * (self.head_dim**-0.5), queries)
-        return queries_BAQK, ops.transpose(self._split(self.key(value_rows), values), (0, 2, 3, 1))
+        queries_BAQK = self._to_heads(self.query(query_rows) * (self.head_dim**-0.5), queries)
+        return queries_BAQK, ops.transpose(
+            self._split_heads(self.key(value_rows), values), (0, 2, 3, 1)
+        )
 
     def _attend(self, queries_BAQK, keys_BAKN, values_BANK, training=None):
-        scores_BAQN = self._dropout(self._scores(queries_BAQK, keys_BAKN), training=training)
+        scores_BAQN = self._dropout(
+            self._compute_scores(queries_BAQK, keys_BAKN), training=training
+        )
         return ops.matmul(scores_BAQN, values_BANK)
 
-    def _scores(self, queries_BAQK, keys_BAKN):
+    def _compute_scores(self, queries_BAQK, keys_BAKN):
         logits = ops.matmul(queries_BAQK, keys_BAKN)
         if self.relative_positions is not None:
-            logits = logits + self._relative_logits(queries_BAQK, self.relative_positions)
+            logits = logits + self._compute_relative_logits(queries_BAQK, self.relative_positions)
         return kernels.softmax(logits)
 
-    def _relative_logits(self, queries_BAQK, length: int):
+    def _compute_relative_logits(self, queries_BAQK, length: int):
         if queries_BAQK.shape[2] != length:
             raise ValueError(
                 f"Relative positions are for {length} tokens. Received: {queries_BAQK.shape[2]} "
@@ -182,18 +188,18 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
         flat = flat[:, :, : length * (2 * length - 1)]
         return ops.reshape(flat, (-1, self.num_heads, length, 2 * length - 1))[:, :, :, :length]
 
-    def _split(self, rows, like):
+    def _split_heads(self, rows, like):
         """(B * N, D) to (B, N, A, K)."""
         return ops.reshape(rows, (*batch_and_length(like), self.num_heads, self.head_dim))
 
-    def _heads(self, rows, like):
-        return ops.transpose(self._split(rows, like), (0, 2, 1, 3))
+    def _to_heads(self, rows, like):
+        return ops.transpose(self._split_heads(rows, like), (0, 2, 1, 3))
 
     def get_build_config(self) -> dict | None:
-        return quantized.build_config(self, super().get_build_config())
+        return quantized.add_modes(self, super().get_build_config())
 
     def build_from_config(self, config: dict) -> None:
-        super().build_from_config(quantized.take(self, config))
+        super().build_from_config(quantized.store_plan(self, config))
 
     def get_config(self) -> dict:
         config = {
@@ -205,7 +211,7 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
         return {**super().get_config(), **config}
 
 
-def _rows_of_both(queries, values):
+def _to_rows(queries, values):
     """One array where they are the same: a gradient would keep each."""
     query_rows = as_rows(queries)
     return query_rows, query_rows if values is queries else as_rows(values)
@@ -296,7 +302,7 @@ class TransformerBlock(keras.layers.Layer):
         # equation 2: MSA(LN(z)) + z
         own = own + self._drop_attention(self._attend(own, x, training), training)
         # equation 3: MLP(LN(z)) + z
-        return own + self._mlp_drop_path(self._expand(own, training), training=training)
+        return own + self._mlp_drop_path(self._apply_mlp(own, training), training=training)
 
     def _attend(self, own, x, training):
         """MSA(LN(x)), for the tokens `own`: x itself, (B, N, D), or its first token, (B, 1, D)."""
@@ -311,9 +317,9 @@ class TransformerBlock(keras.layers.Layer):
             or self.attention.value.quantization_mode
         ):
             return self.attention(normal[:, :1], normal, training=training)
-        return self.attention.of_first_token(normal)
+        return self.attention.attend_from_first_token(normal)
 
-    def _expand(self, x, training):
+    def _apply_mlp(self, x, training):
         """MLP(LN(x))."""
         if kernels.has_fused_halves(self, training):
             return kernels.fused_mlp(self, x)
@@ -347,13 +353,13 @@ class TransformerBlock(keras.layers.Layer):
         constants.record_block(store, self.gelu, self.norm_epsilon, self.num_heads)
 
     def load_own_variables(self, store: Any) -> None:
-        super().load_own_variables(constants.variables(store))
+        super().load_own_variables(constants.select_variables(store))
 
     def get_build_config(self) -> dict | None:
-        return quantized.build_config(self, super().get_build_config())
+        return quantized.add_modes(self, super().get_build_config())
 
     def build_from_config(self, config: dict) -> None:
-        super().build_from_config(quantized.take(self, config))
+        super().build_from_config(quantized.store_plan(self, config))
 
     def get_config(self) -> dict:
         names = (

@@ -54,11 +54,11 @@ def block_read_at_class_token(model: keras.Model) -> TransformerBlock | None:
     ]
     for call in calls:
         if isinstance(call.operation, TokenPooling) and call.operation.mode == "token":
-            return _block_behind(call.input_tensors[0], reads)
+            return _find_block_before(call.input_tensors[0], reads)
     return None
 
 
-def _block_behind(tokens: keras.KerasTensor, reads: list[int]) -> TransformerBlock | None:
+def _find_block_before(tokens: keras.KerasTensor, reads: list[int]) -> TransformerBlock | None:
     """The block that these tokens come from, normalized or not, if nobody else reads them."""
     while reads.count(id(tokens)) == 1:
         call = maker_of(tokens)

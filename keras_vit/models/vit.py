@@ -86,7 +86,7 @@ def encode_tokens(
     )(patches)
     if class_token:
         tokens = ClassToken(name="class_token")(tokens)
-    add_positions = _position_adder(patches, position_grid or grid, int(class_token), o)
+    add_positions = _make_position_adder(patches, position_grid or grid, int(class_token), o)
     epsilon = variant.norm_epsilon if o.norm_epsilon is None else o.norm_epsilon
     relative = o.position_embedding == "relative"
     if variant.axial:
@@ -129,7 +129,7 @@ def _check_grid(
         )
 
 
-def _position_adder(
+def _make_position_adder(
     patches: keras.KerasTensor,
     position_grid: tuple[int, int],
     num_prefix_tokens: int,

@@ -43,14 +43,14 @@ def attention(block: Any, own: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
     layer = block.attention
     to_attended = (layer.key, layer.value)
     if own is x:
-        queries, *attended = _normalized_products(
+        queries, *attended = _multiply_normalized(
             block.attention_norm, x, layer.query, *to_attended
         )
     else:
-        (queries,) = _normalized_products(block.attention_norm, own, layer.query)
-        attended = _normalized_products(block.attention_norm, x, *to_attended)
-    queries = _heads(queries * layer.head_dim**-0.5, own, layer)
-    keys, values = (_heads(rows, x, layer) for rows in attended)
+        (queries,) = _multiply_normalized(block.attention_norm, own, layer.query)
+        attended = _multiply_normalized(block.attention_norm, x, *to_attended)
+    queries = _split_heads(queries * layer.head_dim**-0.5, own, layer)
+    keys, values = (_split_heads(rows, x, layer) for rows in attended)
     kernel, bias = _weights(layer.out)
     rows = products.attention_product(queries, keys, values, kernel, bias, layer.query_chunk)
     return tf.reshape(rows, tf.shape(own))
@@ -58,13 +58,13 @@ def attention(block: Any, own: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
 
 def mlp(block: Any, x: tf.Tensor) -> tf.Tensor:
     """What the second half adds to the tokens: (B, N, D) to (B, N, D)."""
-    (hidden,) = _normalized_products(block.mlp_norm, x, block.mlp.dense_0)
+    (hidden,) = _multiply_normalized(block.mlp_norm, x, block.mlp.dense_0)
     return tf.reshape(
         products.gelu_product(hidden, block.mlp.gelu, *_weights(block.mlp.dense_1)), tf.shape(x)
     )
 
 
-def _normalized_products(norm: Any, x: tf.Tensor, *layers: keras.layers.Dense) -> list[tf.Tensor]:
+def _multiply_normalized(norm: Any, x: tf.Tensor, *layers: keras.layers.Dense) -> list[tf.Tensor]:
     gamma, beta = (tf.cast(weight.value, wide_dtype(x)) for weight in (norm.gamma, norm.beta))
     weights = [weight for layer in layers for weight in _weights(layer)]
     return products.norm_products(
@@ -76,7 +76,7 @@ def _weights(layer: keras.layers.Dense) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.convert_to_tensor(layer.kernel.value), tf.convert_to_tensor(layer.bias.value)
 
 
-def _heads(rows: tf.Tensor, x: tf.Tensor, layer: Any) -> tf.Tensor:
+def _split_heads(rows: tf.Tensor, x: tf.Tensor, layer: Any) -> tf.Tensor:
     """(B * N, D) to (B, A, N, K)."""
     batch, length = (known or tf.shape(x)[axis] for axis, known in enumerate(x.shape[:2]))
     return tf.transpose(

@@ -12,7 +12,7 @@ import functools
 
 import tensorflow as tf
 
-from keras_vit.kernels.tensorflow.training import compiles, standardized, wide_dtype
+from keras_vit.kernels.tensorflow.training import compiles, standardize, wide_dtype
 
 # Keras's functions of `predict` and `predict_on_batch`; with XLA, which has no such operation, one
 # lies inside.
@@ -42,10 +42,11 @@ def one_pass_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: floa
     x.
     """
     if x.dtype == gamma.dtype:
-        return _operation(x, gamma, beta, epsilon)
+        return _apply_onednn_norm(x, gamma, beta, epsilon)
     wide = wide_dtype(x)
     return tf.cast(
-        _operation(tf.cast(x, wide), tf.cast(gamma, wide), tf.cast(beta, wide), epsilon), x.dtype
+        _apply_onednn_norm(tf.cast(x, wide), tf.cast(gamma, wide), tf.cast(beta, wide), epsilon),
+        x.dtype,
     )
 
 
@@ -55,14 +56,16 @@ def plain_norm(
     """See `choice.layer_norm`; of plain operations, which may be saved. `gamma` and `beta` are
     float32 or wider.
     """
-    mean, inverse, normal = standardized(x, epsilon)
+    mean, inverse, normal = standardize(x, epsilon)
     # of two products in a row TensorFlow's graphs choose the order: so the first is a quotient
     if reproducible:
         normal = (tf.cast(x, gamma.dtype) - mean) / tf.math.reciprocal(inverse)
     return tf.cast(normal * gamma + beta, x.dtype)
 
 
-def _operation(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) -> tf.Tensor:
+def _apply_onednn_norm(
+    x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float
+) -> tf.Tensor:
     graph = tf.compat.v1.get_default_graph()
     gamma, beta = tf.convert_to_tensor(gamma), tf.convert_to_tensor(beta)
     attributes = {
@@ -89,16 +92,16 @@ def _norm_works(dtype: tf.DType) -> bool:
     """
 
     @tf.function(autograph=False)
-    def both_ways(
+    def compute_both(
         tokens: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        _, _, normal = standardized(tokens, 1e-6)
-        return tf.cast(_operation(tokens, gamma, beta, 1e-6), normal.dtype), 2 * normal + 1
+        _, _, normal = standardize(tokens, 1e-6)
+        return tf.cast(_apply_onednn_norm(tokens, gamma, beta, 1e-6), normal.dtype), 2 * normal + 1
 
     try:
         with tf.init_scope():
             tokens = tf.reshape(tf.range(48, dtype=tf.float32) ** 1.5 / 16, (3, 16))
-            given, expected = both_ways(
+            given, expected = compute_both(
                 *(tf.cast(x, dtype) for x in (tokens, tf.fill([16], 2), tf.fill([16], 1)))
             )
             return bool(tf.reduce_all(tf.abs(given - expected) < 0.02))
@@ -113,12 +116,12 @@ def _softmax_works() -> bool:
     """
 
     @tf.function(autograph=False)
-    def both_ways(logits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def compute_both(logits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return tf.cast(tf.nn.softmax(logits), tf.float32), tf.nn.softmax(
             tf.cast(logits, tf.float32)
         )
 
     with tf.init_scope():
         logits = tf.sin(tf.reshape(tf.range(4096, dtype=tf.float32), (1, 1, 4, 1024)))
-        given, expected = both_ways(tf.cast(logits, tf.bfloat16))
+        given, expected = compute_both(tf.cast(logits, tf.bfloat16))
         return bool(tf.reduce_all(tf.abs(given / expected - 1) <= 2**-8))

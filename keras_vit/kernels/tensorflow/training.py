@@ -30,7 +30,7 @@ def compiles() -> bool:
 
 def compiled_gelu(x: tf.Tensor, form: str) -> tf.Tensor:
     """See `choice.gelu`."""
-    value, slope = gelu_functions(form)
+    value, slope = make_gelu_functions(form)
 
     @tf.custom_gradient
     def gelu(x: tf.Tensor) -> Any:
@@ -44,10 +44,10 @@ def layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) 
 
     @tf.custom_gradient
     def norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> Any:
-        mean, inverse, normal = standardized(x, epsilon)
+        mean, inverse, normal = standardize(x, epsilon)
 
         def gradients(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            return through_norm(upstream, (wide(x) - mean) * inverse, inverse, gamma)
+            return compute_norm_gradients(upstream, (widen(x) - mean) * inverse, inverse, gamma)
 
         return tf.cast(normal * gamma + beta, x.dtype), gradients
 
@@ -79,7 +79,7 @@ def group_norm(
         scale = inverse * gamma
 
         def gradients(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            upstream, centred = wide(upstream), wide(x) - mean
+            upstream, centred = widen(upstream), widen(x) - mean
             to_beta, to_gamma = over_cells(upstream), over_cells(upstream * centred) * inverse
             slope, offset = (
                 over_groups(to_gamma * gamma) * inverse**2,
@@ -92,7 +92,7 @@ def group_norm(
             )
             return tf.cast(to_x, x.dtype), to_gamma, to_beta
 
-        return tf.cast(wide(x) * scale + (beta - mean * scale), x.dtype), gradients
+        return tf.cast(widen(x) * scale + (beta - mean * scale), x.dtype), gradients
 
     return norm(x, gamma, beta)
 
@@ -101,8 +101,8 @@ is_in_graph = tf.is_symbolic_tensor
 squared_difference = tf.math.squared_difference
 
 
-def standardized(x: tf.Tensor, epsilon: float) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns mean and inverse deviation of the last axis, (..., 1), and x standardized; in float32
+def standardize(x: tf.Tensor, epsilon: float) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Returns mean and inverse deviation of the last axis, (..., 1), and x standardize; in float32
     or wider.
     """
     values = tf.cast(x, wide_dtype(x))
@@ -112,13 +112,13 @@ def standardized(x: tf.Tensor, epsilon: float) -> tuple[tf.Tensor, tf.Tensor, tf
     return mean, inverse, (values - mean) * inverse
 
 
-def through_norm(
+def compute_norm_gradients(
     upstream: tf.Tensor, normal: tf.Tensor, inverse: tf.Tensor, gamma: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Gradients of x, gamma and beta, from that of what layer normalization gives; `normal` is x
-    standardized.
+    standardize.
     """
-    dtype, upstream = upstream.dtype, wide(upstream)
+    dtype, upstream = upstream.dtype, widen(upstream)
     inner = upstream * gamma
     mean, slope = (
         tf.reduce_mean(inner, -1, keepdims=True),
@@ -130,7 +130,7 @@ def through_norm(
 
 
 @functools.cache
-def gelu_functions(form: str) -> tuple[Callable, Callable]:
+def make_gelu_functions(form: str) -> tuple[Callable, Callable]:
     """(x -> gelu(x), (x, upstream) -> upstream * gelu'(x)), compiled; once, so that all layers
     share them.
     """
@@ -139,16 +139,16 @@ def gelu_functions(form: str) -> tuple[Callable, Callable]:
 
     @compiler
     def value(x: tf.Tensor) -> tf.Tensor:
-        return tf.cast(tf.nn.gelu(wide(x), approximate=form == "tanh"), x.dtype)
+        return tf.cast(tf.nn.gelu(widen(x), approximate=form == "tanh"), x.dtype)
 
     @compiler
     def slope(x: tf.Tensor, upstream: tf.Tensor) -> tf.Tensor:
-        return tf.cast(wide(upstream) * derivative(wide(x)), x.dtype)
+        return tf.cast(widen(upstream) * derivative(widen(x)), x.dtype)
 
     return value, slope
 
 
-def wide(x: tf.Tensor) -> tf.Tensor:
+def widen(x: tf.Tensor) -> tf.Tensor:
     return tf.cast(x, wide_dtype(x))
 
 
@@ -157,18 +157,18 @@ def wide_dtype(x: tf.Tensor) -> tf.DType:
     return tf.float32 if x.dtype.size < 4 else x.dtype
 
 
-def in_turns(compute: Callable, parts: Iterable[Sequence[tf.Tensor]]) -> list:
+def map_in_turn(compute: Callable, parts: Iterable[Sequence[tf.Tensor]]) -> list:
     """[compute(*part) for each part], one after the other: TensorFlow would begin with all, and
     hold too much.
     """
     results = []
     for first, *others in parts:
-        first = after(tf.nest.flatten(results[-1])[0], first) if results else first
+        first = order_after(tf.nest.flatten(results[-1])[0], first) if results else first
         results.append(compute(first, *others))
     return results
 
 
-def after(earlier: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+def order_after(earlier: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
     """x, not before `earlier` is there: else TensorFlow merges what is computed again with its
     first computation.
     """
