@@ -199,11 +199,11 @@ def test_preprocessing_inside_equals_preprocessing_outside(tmp_path):
         ),
         (
             {"weights": "imagenet", "input_shape": (3, 224, 224)},
-            r"channels come last.*Use \(224, 224, 3\)",
+            r"with channels last.*Use \(224, 224, 3\)",
         ),
         (
             {"weights": None, "input_shape": (1, None, None)},
-            r"channels come last.*Use \(None, None, 1\)",
+            r"with channels last.*Use \(None, None, 1\)",
         ),
         (
             {"weights": None, "input_tensor": np.zeros((1, 32, 32, 3))},

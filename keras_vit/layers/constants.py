@@ -1,8 +1,8 @@
-"""Numbers that are no variables, in the files of Keras: what weights mean beside their values.
+"""Constants of layers in Keras's weights files, stored beside the variables.
 
-`model.save_weights` writes variables alone. A position table of 16 rows may be of a grid of 4 by 4
-or of 2 by 8, and weights are trained for one form of GELU: layers record this beside their
-variables, and `keras_vit.weights.keras_h5` reads it.
+`model.save_weights` writes only variables. But a position table of 16 rows may belong to a grid of
+4 by 4 or of 2 by 8, and weights are trained for one form of GELU. Layers store such constants, and
+`keras_vit.weights.keras_h5` reads them.
 """
 
 import json
@@ -16,8 +16,7 @@ _NAME = "constants"
 
 
 def record(store: MutableMapping[str, Any], constants: Mapping[str, Any]) -> None:
-    """Adds the constants of a layer to what its `save_own_variables` stores: JSON behind its
-    checksum.
+    """Adds the constants of a layer to the store of `save_own_variables`: a checksum, then JSON.
 
     Example:
         >>> store = {}
@@ -32,7 +31,7 @@ def record(store: MutableMapping[str, Any], constants: Mapping[str, Any]) -> Non
 def record_block(
     store: MutableMapping[str, Any], gelu: str, norm_epsilon: float, num_heads: int
 ) -> None:
-    """Adds the constants of an encoder block, under the names that checkpoints have for them.
+    """Adds the constants of an encoder block, under the names of the metadata of checkpoints.
 
     Example:
         >>> record_block(store := {}, "tanh", 1e-6, 3)
@@ -43,7 +42,7 @@ def record_block(
 
 
 def read(store: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the constants in a store; none in files from before they were recorded.
+    """Returns the constants in a store. Files of older versions have none.
 
     Example:
         >>> read({"0": np.zeros(3)})
@@ -55,7 +54,7 @@ def read(store: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def select_variables(store: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what is left of a store without its constants, for `load_own_variables`.
+    """Returns a store without its constants, for `load_own_variables`.
 
     Example:
         >>> list(select_variables({"0": np.zeros(3), "constants": np.zeros(9, "uint8")}))

@@ -1,4 +1,4 @@
-"""The MLP of the encoder block, and the shapes of its products.
+"""The MLP of the encoder block, and reshapes of tokens for its matrix products.
 
 Source: arXiv:2010.11929, section 3.1, equation 3.
 """
@@ -23,7 +23,7 @@ class MlpBlock(keras.layers.Layer):
         mlp_dim: Hidden size.
         gelu: "tanh" (Google's checkpoints) or "exact" (timm's and Hugging Face's). No default: it
             must match the checkpoint.
-        dropout_rate: After the GELU and after the second layer.
+        dropout_rate: Dropout after the GELU and after the second layer.
 
     Input shape:   (B, N, D).
     Output shape:  (B, N, D), same dtype as the input.
@@ -80,18 +80,19 @@ class MlpBlock(keras.layers.Layer):
 
 
 def as_rows(x):
-    """(B, N, D) to (B * N, D). Of a product of two matrices TensorFlow makes one operation with
-    bias and GELU.
+    """Reshapes (B, N, D) to (B * N, D).
+
+    TensorFlow fuses a product of two matrices with bias and GELU into one operation.
     """
     return ops.reshape(x, (-1, x.shape[-1]))
 
 
 def as_tokens(rows, like):
-    """(B * N, F) to (B, N, F); B and N are those of `like`."""
+    """Reshapes (B * N, F) to (B, N, F), with the B and N of `like`."""
     return ops.reshape(rows, (*batch_and_length(like), rows.shape[-1]))
 
 
 def batch_and_length(x):
-    """For a reshape: -1 for an open batch, so that a known length stays known."""
+    """Returns batch size and length for a reshape, with -1 for the batch if the length is known."""
     length = x.shape[1]
     return (-1, length) if length is not None else tuple(ops.shape(x)[:2])

@@ -1,7 +1,8 @@
-"""Weight-standardized convolutions and the two residual units made of them.
+"""Weight-standardized convolutions, and the residual units of hybrids, ResNets and BiT.
 
-`StemUnit` is the post-activation unit of the hybrids and of the paper's own ResNets, `BiTUnit` the
-pre-activation unit of Big Transfer. They share no code on purpose: each reads like its source.
+`StemUnit` is the post-activation unit of the hybrids and of the paper's ResNets, `BiTUnit` the
+pre-activation unit of Big Transfer. They deliberately share no code, so that each can be compared
+with its source.
 
 Source: arXiv:1903.10520 (weight standardization), arXiv:1912.11370 (BiT);
     vision_transformer@c6de1e5 models_resnet.py; big_transfer@140de6e bit_tf2/models.py.
@@ -24,19 +25,19 @@ NUM_GROUPS = 32
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class StdConv2D(keras.layers.Layer):
-    """A 2-D convolution whose kernel has mean 0 and deviation 1 per output channel, without a bias.
+    """A 2-D convolution without bias whose kernel is standardized to mean 0 and deviation 1.
 
-    The kernel is standardized in float32 whatever the compute dtype.
+    Each output channel of the kernel is standardized, in float32 for any compute dtype.
 
     Args:
         filters: Output channels.
         kernel_size: Side of the square kernel.
         strides: Stride along both axes.
-        padding: "same" as in TensorFlow (hybrids), or "fixed": kernel_size // 2 zeros on every side
+        padding: "same" as in TensorFlow (hybrids), or "fixed": kernel_size // 2 zeros on each side
             (BiT).
         std_epsilon: Added to the standard deviation. No default: it must match the checkpoint.
-        variance_epsilon: Added to the variance, under the root. No default: it must match the
-            checkpoint.
+        variance_epsilon: Added to the variance before the square root. No default: it must match
+            the checkpoint.
 
     Input shape:   (B, H, W, C) float.
     Output shape:  (B, ceil(H / strides), ceil(W / strides), filters), same dtype as the input.
@@ -83,7 +84,7 @@ class StdConv2D(keras.layers.Layer):
         return batch, *(size and -(-size // self.strides) for size in (height, width)), self.filters
 
     def call(self, x):
-        if x.shape[0] == 0:  # oneDNN gives such a batch the shape of the input
+        if x.shape[0] == 0:  # for an empty batch, oneDNN returns the shape of the input
             return ops.zeros(self.compute_output_shape(tuple(x.shape)), x.dtype)
         kernel = ops.cast(self._standardize_kernel(), x.dtype)
         if self.padding == "same":
@@ -110,11 +111,11 @@ class StdConv2D(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class BiTMaxPool(keras.layers.Layer):
-    """The 3x3 maximum with stride 2 of BiT's root, on maps with one cell of padding on every side.
+    """The 3x3 max-pooling with stride 2 of BiT's root, with one cell of padding on each side.
 
     Args:
-        padding: "ignored", padding never is the maximum (big_vision); or "zeros", it counts as zero
-            (big_transfer and timm). The map has not been through an activation, so the two differ.
+        padding: "ignored": padding is never the maximum (big_vision). "zeros": padding counts as 0
+            (big_transfer and timm). The results differ, because the map may be negative.
 
     Input shape:   (B, H, W, C) float.
     Output shape:  (B, ceil(H / 2), ceil(W / 2), C), same dtype as the input.
@@ -149,11 +150,11 @@ class BiTMaxPool(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class StemUnit(keras.layers.Layer):
-    """A post-activation bottleneck (ResNet v1.5): 1x1, 3x3 with the stride, 1x1, each with group
-    normalization.
+    """A post-activation bottleneck (ResNet v1.5): convolutions 1x1, 3x3 with the stride, and 1x1.
 
-    The last normalization starts with scale 0, so that the unit starts as its shortcut. The
-    shortcut is projected, and normalized, where its shape differs.
+    Each convolution is followed by group normalization. The scale of the last normalization is
+    initialized to 0, so that the unit initially equals its shortcut. The shortcut is projected and
+    normalized if its shape differs.
 
     Args:
         filters: Channels of the bottleneck; the output has four times as many.
@@ -233,7 +234,7 @@ class StemUnit(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class BiTUnit(keras.layers.Layer):
-    """A pre-activation bottleneck (ResNet v2): normalization and ReLU come before each convolution.
+    """A pre-activation bottleneck (ResNet v2): normalization and ReLU before each convolution.
 
     Args:
         filters: Channels of the bottleneck; the output has four times as many.
@@ -304,7 +305,9 @@ class BiTUnit(keras.layers.Layer):
 
 
 def make_unit_factories(unit: keras.layers.Layer, padding: Padding):
-    """Makers of the convolutions and normalizations of a unit, with its constants and its dtype."""
+    """Returns functions that create convolutions and norms with the constants and dtype
+    of a unit.
+    """
 
     def make_conv(name: str, filters: int, kernel_size: int, strides: int) -> StdConv2D:
         return StdConv2D(
@@ -327,12 +330,12 @@ def make_unit_factories(unit: keras.layers.Layer, padding: Padding):
 
 
 def unit_output_shape(input_shape: tuple, filters: int, strides: int) -> tuple:
-    """Returns the shape behind a bottleneck, whatever is in it."""
+    """Returns the output shape of a bottleneck."""
     batch, height, width, _ = input_shape
     return batch, *(size and -(-size // strides) for size in (height, width)), 4 * filters
 
 
 def unit_config(unit: keras.layers.Layer) -> dict:
-    """Returns the arguments that all residual units have."""
+    """Returns the arguments that all residual units share."""
     names = ("filters", "strides", "norm_epsilon", "std_epsilon", "variance_epsilon")
     return {name: getattr(unit, name) for name in names}

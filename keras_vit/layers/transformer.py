@@ -20,25 +20,25 @@ from keras_vit.variants import Gelu
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class MultiHeadDotProductAttention(keras.layers.Layer):
-    """Multi-head attention, with relative positions on request.
+    """Multi-head attention, optionally with relative positions.
 
-    The four projections are Dense layers on flat (D, A * K) kernels, so that Glorot's fans are
-    those of the matrix that is multiplied.
+    The four projections are Dense layers with kernels (D, A * K), so that Glorot initialization
+    uses the fans of these matrices.
 
     Args:
         num_heads: Number of heads. Must divide the token size.
-        dropout_rate: Of the attention probabilities; 0 in every published configuration.
-        relative_positions: Number of tokens N for which to learn 2N - 1 relative embeddings, each
-            used as a key with the content query (shared by the heads of this layer, prefix tokens
-            counted as places 0, 1, ...); None for none.
-        query_chunk: How many queries attend at a time, for less memory where there are many:
-            probabilities are (B, A, query_chunk, N) at once, and are computed again for the
-            gradient. The same numbers; not with dropout of probabilities, relative positions, or a
-            number of queries that is open. None: all at once.
+        dropout_rate: Dropout of the attention probabilities; 0 in all published configurations.
+        relative_positions: Number of tokens N. If given, 2N - 1 relative embeddings are learned and
+            used as keys for the content queries. All heads of the layer share them, and prefix
+            tokens have the positions 0, 1, ... None for no relative positions.
+        query_chunk: Number of queries per chunk, to save memory: probabilities of one chunk, (B, A,
+            query_chunk, N), are in memory at a time, and are recomputed for the gradient. The
+            result does not change. It cannot be combined with dropout of probabilities, relative
+            positions, or an open number of queries. None for no chunks.
 
     Call arguments:
         queries: (B, Q, D).
-        values: (B, N, D); default: the queries.
+        values: (B, N, D). Default: the queries.
 
     Output shape: (B, Q, D), same dtype as the input.
 
@@ -61,9 +61,10 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
         super().__init__(**kwargs)
         if query_chunk is not None and (query_chunk < 1 or dropout_rate or relative_positions):
             raise ValueError(
-                "`query_chunk` must be at least 1, and goes neither with dropout of attention "
-                f"probabilities nor with relative positions. Received: {query_chunk}, "
-                f"{dropout_rate}, {relative_positions}."
+                "`query_chunk` must be at least 1, and cannot be combined with dropout of "
+                "attention probabilities or with relative positions. Received: query_chunk="
+                f"{query_chunk}, dropout_rate={dropout_rate}, relative_positions="
+                f"{relative_positions}."
             )
         self.num_heads = num_heads
         self.dropout_rate = dropout_rate
@@ -80,7 +81,7 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
             )
         if self.query_chunk is not None and queries_shape[1] is None:
             raise ValueError(
-                "`query_chunk` needs a known number of queries: build the model for one image size."
+                "`query_chunk` needs a known number of queries. Build the model for one image size."
             )
         for name in ("query", "key", "value", "out"):
             dense = keras.layers.Dense(
@@ -131,12 +132,12 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
         )
 
     def attend_from_first_token(self, x):
-        """What the first of the tokens x gets, (B, N, D) to (B, 1, D), without keys and values of
-        all the others.
+        """Computes attention for the first token of x, (B, N, D) to (B, 1, D).
 
-        Its query goes through the kernel of the keys instead, and what the heads see through that
-        of the values. The bias of the keys adds the same to each logit, so the softmax is the same
-        without.
+        Keys and values of the tokens are not computed. Instead, the query is multiplied by the
+        kernel of the keys, and the weighted mean of the tokens by the kernel of the values. The
+        bias of the keys is left out: it adds the same number to all logits, which does not change
+        the softmax.
         """
         queries_BAK = ops.reshape(
             self.query(x[:, 0]) * (self.head_dim**-0.5), (-1, self.num_heads, self.head_dim)
@@ -153,7 +154,7 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
         return self.out(heads + ops.cast(self.value.bias, x.dtype))[:, None]
 
     def _compute_queries_and_keys(self, query_rows, value_rows, queries, values):
-        """(B, A, Q, K) and (B, A, K, N)."""
+        """Returns scaled queries (B, A, Q, K) and transposed keys (B, A, K, N)."""
         queries_BAQK = self._to_heads(self.query(query_rows) * (self.head_dim**-0.5), queries)
         return queries_BAQK, ops.transpose(
             self._split_heads(self.key(value_rows), values), (0, 2, 3, 1)
@@ -174,8 +175,8 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
     def _compute_relative_logits(self, queries_BAQK, length: int):
         if queries_BAQK.shape[2] != length:
             raise ValueError(
-                f"Relative positions are for {length} tokens. Received: {queries_BAQK.shape[2]} "
-                f"tokens."
+                f"The relative positions are for {length} tokens. Received: "
+                f"{queries_BAQK.shape[2]} tokens."
             )
         table = ops.cast(self.relative_embedding, queries_BAQK.dtype)
         by_offset = ops.matmul(queries_BAQK, ops.transpose(table))  # (B, A, N, 2N - 1)
@@ -189,7 +190,7 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
         return ops.reshape(flat, (-1, self.num_heads, length, 2 * length - 1))[:, :, :, :length]
 
     def _split_heads(self, rows, like):
-        """(B * N, D) to (B, N, A, K)."""
+        """Reshapes (B * N, D) to (B, N, A, K)."""
         return ops.reshape(rows, (*batch_and_length(like), self.num_heads, self.head_dim))
 
     def _to_heads(self, rows, like):
@@ -212,7 +213,7 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
 
 
 def _to_rows(queries, values):
-    """One array where they are the same: a gradient would keep each."""
+    """Reshapes queries and values to rows, once if they are equal: a gradient would store both."""
     query_rows = as_rows(queries)
     return query_rows, query_rows if values is queries else as_rows(values)
 
@@ -227,8 +228,8 @@ class TransformerBlock(keras.layers.Layer):
         norm_epsilon: Added to the variance by both layer normalizations. No default: it must match
             the checkpoint (1e-6 for the published ones).
         gelu: "tanh" or "exact". No default: it must match the checkpoint.
-        dropout_rate: After every dense layer but query, key and value.
-        attention_dropout_rate: Of the attention probabilities.
+        dropout_rate: Dropout after each dense layer except query, key and value.
+        attention_dropout_rate: Dropout of the attention probabilities.
         drop_path_rate: Probability that a residual branch is dropped, per example (stochastic
             depth).
         relative_positions, query_chunk: See `MultiHeadDotProductAttention`.
@@ -297,7 +298,7 @@ class TransformerBlock(keras.layers.Layer):
         return tuple(input_shape)
 
     def call(self, x, training=None):
-        # the tokens that this block computes
+        # `own` are the tokens whose results are computed.
         own = x[:, :1] if self._needs_first_token_only(x, training) else x
         # equation 2: MSA(LN(z)) + z
         own = own + self._drop_attention(self._attend(own, x, training), training)
@@ -305,7 +306,7 @@ class TransformerBlock(keras.layers.Layer):
         return own + self._mlp_drop_path(self._apply_mlp(own, training), training=training)
 
     def _attend(self, own, x, training):
-        """MSA(LN(x)), for the tokens `own`: x itself, (B, N, D), or its first token, (B, 1, D)."""
+        """Computes MSA(LN(x)) for the tokens `own`: all of x, (B, N, D), or the first, (B, 1, D)."""
         if kernels.has_fused_halves(self, training):
             return kernels.fused_attention(self, own, x)
         normal = self.attention_norm(x, training=training)
@@ -320,7 +321,7 @@ class TransformerBlock(keras.layers.Layer):
         return self.attention.attend_from_first_token(normal)
 
     def _apply_mlp(self, x, training):
-        """MLP(LN(x))."""
+        """Computes MLP(LN(x))."""
         if kernels.has_fused_halves(self, training):
             return kernels.fused_mlp(self, x)
         return self.mlp(self.mlp_norm(x, training=training), training=training)
@@ -331,8 +332,9 @@ class TransformerBlock(keras.layers.Layer):
         )
 
     def _needs_first_token_only(self, x, training) -> bool:
-        """Not with dropout in training: a seed must draw the same numbers whoever
-        reads the tokens.
+        """Returns whether to compute only the first token.
+
+        Not with dropout in training: the draws of a seed must not depend on which tokens are read.
         """
         is_random = training and (
             self.dropout_rate or self.attention_dropout_rate or self.drop_path_rate

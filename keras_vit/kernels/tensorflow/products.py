@@ -1,9 +1,8 @@
-"""Products of two matrices that keep what they are computed from, where that is smaller or kept
-anyway.
+"""Matrix products that recompute their inputs for the gradient instead of storing them.
 
-Each computes again on the way back what lies before its product: a layer normalization, GELU, the
-probabilities of an attention. All three are cheap beside the product. Weights may be wider than
-tokens: they are cast for each product.
+The recomputed operation before the product is a layer normalization, GELU, or the probabilities of
+an attention. All three are cheap compared with the product. Weights may be wider than tokens: they
+are cast for each product.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,15 +19,16 @@ from keras_vit.kernels.tensorflow.training import (
     widen,
 )
 
-# Numbers in the logits of one part of a batch: 8 MB in float32.
+# Size of the logits of a part of a batch, in numbers: 8 MB in float32.
 _PART_SIZE = 2**21
 
 
 def norm_products(
     x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float, weights: list[tf.Tensor]
 ) -> list[tf.Tensor]:
-    """Returns norm(x) @ kernel + bias for each kernel and bias in `weights`, (M, D) to (M, F);
-    keeps x.
+    """Computes norm(x) @ kernel + bias for each kernel and bias in `weights`, (M, D) to (M, F).
+
+    Only x is stored for the gradient.
     """
 
     @tf.custom_gradient
@@ -60,7 +60,7 @@ def norm_products(
 
 
 def gelu_product(x: tf.Tensor, form: str, kernel: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-    """Returns gelu(x) @ kernel + bias, (M, F) to (M, D); keeps x."""
+    """Computes gelu(x) @ kernel + bias, (M, F) to (M, D). Only x is stored for the gradient."""
     value, slope = make_gelu_functions(form)
 
     @tf.custom_gradient
@@ -89,8 +89,9 @@ def attention_product(
     bias: tf.Tensor,
     query_chunk: int | None = None,
 ) -> tf.Tensor:
-    """Returns what the heads give, side by side, @ kernel + bias; keeps queries, keys, values and
-    what they give.
+    """Computes attention and its output projection.
+
+    Queries, keys, values and the outputs of the heads are stored for the gradient.
 
     Args:
         queries: (B, A, N, K), scaled.
@@ -98,7 +99,7 @@ def attention_product(
         values: (B, A, N, K).
         kernel: (A * K, D).
         bias: (D,).
-        query_chunk: How many queries at a time; None: all, of some images at a time.
+        query_chunk: Number of queries per chunk. None: all queries, of a part of the images.
 
     Returns:
         (B * N, D).
@@ -117,8 +118,8 @@ def attention_product(
                 upstream, tf.cast(order_after(upstream, kernel), rows.dtype), transpose_b=True
             )
             to_kernel = tf.cast(tf.matmul(rows, upstream, transpose_a=True), kernel.dtype)
-            # Over keys probability times gradient sums up to what a sum over the head gives:
-            # arXiv:2205.14135, B.2
+            # The sum over keys of probability times gradient equals a sum over the head dimension:
+            # arXiv:2205.14135, B.2.
             sums = tf.reduce_sum(
                 tf.reshape(widen(to_rows) * widen(rows), tf.shape(heads_BNAK)), -1, keepdims=True
             )
@@ -145,8 +146,9 @@ def attention_product(
 def _split_parts(
     query_chunk: int | None, by_query: Sequence[tf.Tensor], by_key: Sequence[tf.Tensor]
 ) -> Iterator[tuple[tf.Tensor, ...]]:
-    """Some queries at a time; or some images, where their number is known: along the first axis a
-    part is no copy.
+    """Splits tensors into chunks of queries, or into parts of the batch if its size is known.
+
+    Splitting the first axis makes no copies.
     """
     batch, num_heads, length, _ = by_query[0].shape
     if query_chunk and length:
@@ -170,9 +172,10 @@ def _attend(queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor) -> tf.Tensor
 def _compute_attention_gradients(
     queries: tf.Tensor, upstream: tf.Tensor, sums: tf.Tensor, keys: tf.Tensor, values: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Gradients of queries, keys and values from that of softmax(queries keys^T) values.
+    """Returns the gradients of queries, keys and values.
 
-    `sums`: of upstream times what the heads gave, (B, A, N, 1).
+    `upstream` is the gradient of softmax(queries keys^T) values, `sums` the sum of upstream times
+    the outputs of the heads, (B, A, N, 1).
     """
     scores = tf.nn.softmax(widen(tf.matmul(queries, keys, transpose_b=True)))
     to_values = tf.matmul(tf.cast(scores, values.dtype), upstream, transpose_a=True)

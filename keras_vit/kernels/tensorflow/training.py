@@ -1,10 +1,10 @@
-"""GELU and normalizations for training with TensorFlow: they keep less, and pass memory less often.
+"""GELU and normalizations for training with TensorFlow, with less memory and fewer passes over it.
 
-TensorFlow makes GELU and its gradient of two dozen operations, each a pass over the largest tensor
-of a block, and keeps five such tensors; of a layer normalization it keeps three. Here each keeps
-its input. GELU is compiled by XLA where a processor trains, one pass forward and one backward,
-while the products stay with oneDNN, which beats XLA at them. 16-bit numbers are widened inside, so
-they are rounded once.
+TensorFlow computes GELU and its gradient with two dozen operations, each a pass over the largest
+tensor of a block, and stores five such tensors; for a layer normalization it stores three. Here
+each operation stores only its input. On a CPU, XLA compiles GELU to one pass forward and one
+backward, while oneDNN computes the products, which is faster than XLA. 16-bit numbers are computed
+in float32, so they are rounded once.
 """
 
 import functools
@@ -20,8 +20,9 @@ _CUBIC = 0.044715
 
 @functools.cache
 def compiles() -> bool:
-    """Whether a processor trains. A GPU's XLA may be incomplete, and for a TPU all is compiled
-    anyway.
+    """Returns whether to compile with XLA: on a CPU alone.
+
+    XLA for a GPU may be incompletely installed, and a TPU compiles everything.
     """
     return not any(
         device.device_type in ("GPU", "TPU") for device in tf.config.list_logical_devices()
@@ -29,7 +30,7 @@ def compiles() -> bool:
 
 
 def compiled_gelu(x: tf.Tensor, form: str) -> tf.Tensor:
-    """See `choice.gelu`."""
+    """Computes `choice.gelu` with XLA."""
     value, slope = make_gelu_functions(form)
 
     @tf.custom_gradient
@@ -40,7 +41,7 @@ def compiled_gelu(x: tf.Tensor, form: str) -> tf.Tensor:
 
 
 def layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) -> tf.Tensor:
-    """See `choice.layer_norm`. `gamma` and `beta` are float32 or wider."""
+    """Computes `choice.layer_norm`. `gamma` and `beta` are float32 or wider."""
 
     @tf.custom_gradient
     def norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> Any:
@@ -63,14 +64,17 @@ def group_norm(
     over_cells: Callable,
     over_groups: Callable,
 ) -> tf.Tensor:
-    """See `choice.group_norm`; keeps x. The gradient of x goes through its statistics too.
+    """Computes `choice.group_norm`. Only x is stored for the gradient.
+
+    The gradient of x includes the dependence of the statistics on x.
 
     Args:
         x: (B, H, W, C).
         gamma, beta: (C,), float32 or wider, like the next two.
-        mean, inverse: Of each channel's group: mean and inverse deviation, (B, 1, 1, C).
-        over_cells: (B, H, W, C) to (B, 1, 1, C): the mean of each channel.
-        over_groups: (B, 1, 1, C) to the same: the mean of each channel's group.
+        mean, inverse: Mean and inverse deviation of the group of each channel, (B, 1, 1, C).
+        over_cells: Function that returns the mean of each channel, (B, H, W, C) to (B, 1, 1, C).
+        over_groups: Function that replaces the value of each channel by the mean of its group, (B,
+            1, 1, C).
     """
     mean, inverse = tf.stop_gradient(mean), tf.stop_gradient(inverse)
 
@@ -102,8 +106,9 @@ squared_difference = tf.math.squared_difference
 
 
 def standardize(x: tf.Tensor, epsilon: float) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns mean and inverse deviation of the last axis, (..., 1), and x standardize; in float32
-    or wider.
+    """Returns mean and inverse deviation of the last axis, (..., 1), and the standardized x.
+
+    All are float32 or wider.
     """
     values = tf.cast(x, wide_dtype(x))
     mean = tf.reduce_mean(values, -1, keepdims=True)
@@ -115,8 +120,9 @@ def standardize(x: tf.Tensor, epsilon: float) -> tuple[tf.Tensor, tf.Tensor, tf.
 def compute_norm_gradients(
     upstream: tf.Tensor, normal: tf.Tensor, inverse: tf.Tensor, gamma: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Gradients of x, gamma and beta, from that of what layer normalization gives; `normal` is x
-    standardize.
+    """Returns the gradients of x, gamma and beta of a layer normalization.
+
+    `upstream` is the gradient of its result, `normal` the standardized x.
     """
     dtype, upstream = upstream.dtype, widen(upstream)
     inner = upstream * gamma
@@ -131,8 +137,9 @@ def compute_norm_gradients(
 
 @functools.cache
 def make_gelu_functions(form: str) -> tuple[Callable, Callable]:
-    """(x -> gelu(x), (x, upstream) -> upstream * gelu'(x)), compiled; once, so that all layers
-    share them.
+    """Returns compiled functions x -> gelu(x) and (x, upstream) -> upstream * gelu'(x).
+
+    They are cached, so that all layers share them.
     """
     derivative = {"tanh": _tanh_derivative, "exact": _exact_derivative}[form]
     compiler = functools.partial(tf.function, jit_compile=True, reduce_retracing=True)
@@ -153,13 +160,14 @@ def widen(x: tf.Tensor) -> tf.Tensor:
 
 
 def wide_dtype(x: tf.Tensor) -> tf.DType:
-    """What is summed over tokens of this type: float32, or their own where that is wider."""
+    """Returns the dtype for sums over tensors of this dtype: float32 or wider."""
     return tf.float32 if x.dtype.size < 4 else x.dtype
 
 
 def map_in_turn(compute: Callable, parts: Iterable[Sequence[tf.Tensor]]) -> list:
-    """[compute(*part) for each part], one after the other: TensorFlow would begin with all, and
-    hold too much.
+    """Returns [compute(*part) for each part], computed sequentially.
+
+    In parallel, as TensorFlow would compute them, they would need more memory.
     """
     results = []
     for first, *others in parts:
@@ -169,8 +177,9 @@ def map_in_turn(compute: Callable, parts: Iterable[Sequence[tf.Tensor]]) -> list
 
 
 def order_after(earlier: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-    """x, not before `earlier` is there: else TensorFlow merges what is computed again with its
-    first computation.
+    """Returns x, but not before `earlier` is computed.
+
+    Without this order, TensorFlow would merge a recomputation with the first computation.
     """
     with tf.control_dependencies([earlier]):
         return tf.identity(x)
