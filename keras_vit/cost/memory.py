@@ -216,7 +216,7 @@ def _count_mlp_kept(variant: ViTVariant, num_tokens: int) -> _Alive:
 
 
 def _count_attention_kept(attention: Attention) -> _Alive:
-    """Counts the input, queries, keys, values, the input of the projection, and the softmax twice."""
+    """Counts input, queries, keys, values, input of the projection, and the softmax twice."""
     return _Alive(5 * attention.values, 2 * attention.scores)
 
 

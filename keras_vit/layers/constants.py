@@ -60,4 +60,4 @@ def select_variables(store: Mapping[str, Any]) -> dict[str, Any]:
         >>> list(select_variables({"0": np.zeros(3), "constants": np.zeros(9, "uint8")}))
         ['0']
     """
-    return {name: store[name] for name in store.keys() if name != _NAME}  # noqa: SIM118, a store of Keras is no dict
+    return {name: store[name] for name in store.keys() if name != _NAME}  # noqa: SIM118, a store of Keras is not a dict

@@ -306,7 +306,7 @@ class TransformerBlock(keras.layers.Layer):
         return own + self._mlp_drop_path(self._apply_mlp(own, training), training=training)
 
     def _attend(self, own, x, training):
-        """Computes MSA(LN(x)) for the tokens `own`: all of x, (B, N, D), or the first, (B, 1, D)."""
+        """Computes MSA(LN(x)) for the tokens `own`: all of x (B, N, D), or the first (B, 1, D)."""
         if kernels.has_fused_halves(self, training):
             return kernels.fused_attention(self, own, x)
         normal = self.attention_norm(x, training=training)
