@@ -209,7 +209,10 @@ def test_preprocessing_inside_equals_preprocessing_outside(tmp_path):
             {"weights": None, "input_tensor": np.zeros((1, 32, 32, 3))},
             r"ndarray of shape \(1, 32, 32, 3\)",
         ),
-        ({"weights": None, "input_tensor": "images"}, "must be a symbolic Keras tensor.*Received: str"),
+        (
+            {"weights": None, "input_tensor": "images"},
+            "must be a symbolic Keras tensor.*Received: str",
+        ),
         (
             {"weights": "imagenet", "classifier_activation": "relu"},
             "Only `None` and `softmax` activations",

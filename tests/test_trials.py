@@ -129,13 +129,13 @@ def test_a_run_that_fails_ends_all_and_is_told_with_its_error(make, tmp_path):
     failing, never = make("failing", FAILS), make("never")
     with pytest.raises(
         ChildProcessError,
-        match="failing, code 1: ValueError: no such data\nor others See .*log.txt",
+        match="failing failed with exit code 1: ValueError: no such data\nor others See .*log.txt",
     ):
         run(tmp_path, failing, never)
     assert not never.folder.exists() and not failing.is_over()
     with pytest.raises(
         ChildProcessError,
-        match="killed, code -9: .* Killed for want of memory.* smaller --parallel",
+        match="killed failed with exit code -9: .* killed because memory ran out.* smaller --parallel",
     ):
         run(tmp_path, make("killed", IS_KILLED))
 
@@ -291,7 +291,7 @@ def test_a_run_of_a_killed_experiment_is_waited_for(make, tmp_path, capsys):
     with left.stdout as output:
         assert b"after step 7" in output.read()
     assert (
-        "one still runs, though the sweep was killed: waiting until it has saved"
+        "one still runs, though the sweep was killed. Waiting until it has saved"
         in capsys.readouterr().out
     )
     assert trial.accuracy() == 0.75 and trial.results()["saved"]  # before it began
@@ -302,12 +302,12 @@ def test_the_process_of_a_run_is_found_by_its_command_if_it_was_not_noted(make):
     trial.folder.mkdir(parents=True)
     with subprocess.Popen([sys.executable, *trial.command], stdout=subprocess.PIPE) as left:
         left.stdout.readline()  # it is ready
-        assert trials._not_noted(trial).pid == left.pid
+        assert trials._find_unrecorded(trial).pid == left.pid
         finished = make("left", code=FINISHES)
-        process = trials._not_noted(finished)
+        process = trials._find_unrecorded(finished)
         left.terminate()
         assert left.wait() == 75
-    assert process is None and trials._not_noted(trial) is None
+    assert process is None and trials._find_unrecorded(trial) is None
 
 
 def test_each_signal_is_passed_on_once(make, tmp_path):

@@ -172,7 +172,7 @@ def test_a_batch_that_replicas_do_not_divide_is_filled_up(tmp_path):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("finetune", [], "is a recipe for another script: it makes a PretrainConfig"),
+        ("finetune", [], "is a recipe for another script: it returns a PretrainConfig"),
         (
             "pretrain",
             ["--config.run.optimizer.learning_rat=1"],
