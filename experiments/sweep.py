@@ -22,7 +22,7 @@ a GPU, TensorFlow is told to allocate memory as needed (TF_FORCE_GPU_ALLOW_GROWT
 XLA_PYTHON_CLIENT_PREALLOCATE=false yourself.
 
 Source: arXiv:2010.11929, table 4 and B.1.1. The paper holds out 10 % of Pets and Flowers, 2 % of
-CIFAR, and 1 % of ImageNet.
+    CIFAR, and 1 % of ImageNet.
 """
 
 import json

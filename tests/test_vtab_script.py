@@ -356,4 +356,4 @@ def test_a_file_of_keras_is_fine_tuned_on_the_tasks(data: Path, tmp_path: Path):
         f"--model={tmp_path}/own.keras",
         "--weights=none",
     )
-    assert twice.returncode == 1 and "brings its own weights: leave out --weights" in twice.stderr
+    assert twice.returncode == 1 and "contains its weights: leave out --weights" in twice.stderr

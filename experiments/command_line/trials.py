@@ -128,8 +128,8 @@ def check_plan(path: Path, plan: Plan, *, free: Collection[str] = ()) -> dict[st
     found = read_json(path)
     if other := _alive(found.get("process")):
         raise ValueError(
-            f"Another {kind} is running in {folder}, as process {other.pid}. Wait until it "
-            f"ends, or stop it."
+            f"Another {kind} is running in {folder}, as process {other.pid}. Wait until it ends, "
+            "or stop it."
         )
     # If no run has started, the folder stays free: a wrong command must not occupy it. Without a
     # plan the folder holds single runs only, and each checks its own config.
