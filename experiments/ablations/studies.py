@@ -26,10 +26,10 @@ from ablations.arms import (
     Arm,
     Claim,
     Study,
-    make_resnet,
     better,
     change_config,
     make_base,
+    make_resnet,
     match_macs,
 )
 from keras_vit.paper import POSITION_EMBEDDINGS, published
@@ -50,8 +50,10 @@ def _class_token(base: PretrainConfig, smoke: bool) -> Study:
     return Study(
         title="Class token or mean of the patches",
         source="arXiv:2010.11929, D.3, Figure 9",
-        about="Compares a classifier on the class token with one on the mean of the patches (GAP), at the learning "
-        "rates of Figure 9. Position embeddings are learned, as in the paper.",
+        about=(
+            "Compares a classifier on the class token with one on the mean of the patches (GAP), "
+            "at the learning rates of Figure 9. Position embeddings are learned, as in the paper."
+        ),
         arms={
             "class_token": arm("class token, rate 8e-4", "token", 8e-4),
             "gap": arm("GAP, rate 8e-4", "gap", 8e-4),
@@ -87,8 +89,10 @@ def _positions(base: PretrainConfig, smoke: bool) -> Study:
     return Study(
         title="Position embeddings",
         source="arXiv:2010.11929, D.4, Table 8",
-        about="Compares kinds of position embeddings and the places where they are added, with the class token as in "
-        "the paper. The last arm, fixed positions, is not in Table 8.",
+        about=(
+            "Compares kinds of position embeddings and the places where they are added, with the "
+            "class token as in the paper. The last arm, fixed positions, is not in Table 8."
+        ),
         arms=arms,
         claims=(
             Claim(
@@ -109,7 +113,7 @@ def _positions(base: PretrainConfig, smoke: bool) -> Study:
 
 
 def _shape_arms(base: PretrainConfig, middle: Mapping[str, int]) -> dict[str, Arm]:
-    """Returns arms with one field scaled at a time, then all of them. The base is on every curve."""
+    """Returns arms with one field scaled at a time, then all. The base is on every curve."""
     titles = {
         "depth": "Depth",
         "patch_size": "Patch size",
@@ -159,11 +163,12 @@ def _shape(base: PretrainConfig, smoke: bool) -> Study:
     return Study(
         title="The shape of a Transformer",
         source="arXiv:2010.11929, D.2, Figure 8",
-        about="One dimension changes at a time, then all together, from a base of {depth} layers of width {width}, "
-        "MLPs of width {mlp_dim} and patches of {patch_size} pixels. The paper's base has 8 layers "
-        "of width 1024, MLPs of width 2048 and patches of 32 pixels, on images of 224 pixels; the "
-        "paper only plots its other "
-        "values.".format(**middle),
+        about=(
+            "One dimension changes at a time, then all together, from a base of {depth} layers of "
+            "width {width}, MLPs of width {mlp_dim} and patches of {patch_size} pixels. The "
+            "paper's base has 8 layers of width 1024, MLPs of width 2048 and patches of 32 pixels, "
+            "on images of 224 pixels; the paper only plots its other values."
+        ).format(**middle),
         arms=arms,
         claims=(
             Claim(
@@ -214,10 +219,13 @@ def _optimizer(base: PretrainConfig, smoke: bool) -> Study:
     return Study(
         title="Adam or SGD for ResNets",
         source="arXiv:2010.11929, D.1, Table 7",
-        about="Compares ResNets trained with Adam, like the base, and by BiT's rule (arXiv:1912.11370, 3.3): SGD with "
-        "momentum, a learning rate of 0.03 per 256 images, divided by 10 after 30/90, 60/90 and "
-        "80/90 of the run. The paper's numbers are means over five data sets, fine-tuned after 7 "
-        "epochs of JFT-300M; it does not name the steps of its schedule.",
+        about=(
+            "Compares ResNets trained with Adam, like the base, and by BiT's rule "
+            "(arXiv:1912.11370, 3.3): SGD with momentum, a learning rate of 0.03 per 256 images, "
+            "divided by 10 after 30/90, 60/90 and 80/90 of the run. The paper's numbers are means "
+            "over five data sets, fine-tuned after 7 epochs of JFT-300M; it does not name the "
+            "steps of its schedule."
+        ),
         arms=arms,
         claims=(
             better("adam_small", "sgd_small", "Adam is better than SGD: smaller ResNet."),
@@ -244,8 +252,11 @@ def _axial(base: PretrainConfig, smoke: bool) -> Study:
     return Study(
         title="Axial attention",
         source="arXiv:2010.11929, D.6, Figure 13",
-        about="Attention along rows, then along columns, replaces attention among all patches, and the 3 x 3 "
-        "convolutions of a ResNet. The paper reports that AxialResNet is slow in practice; see the column images/s.",
+        about=(
+            "Attention along rows, then along columns, replaces attention among all patches, and "
+            "the 3 x 3 convolutions of a ResNet. The paper reports that AxialResNet is slow in "
+            "practice; see the column images/s."
+        ),
         arms=arms,
         claims=tuple(
             better(f"axial_{name}", name, f"Axial attention improves it: {arms[name].title}.")
@@ -300,9 +311,11 @@ def _hybrid(base: PretrainConfig, smoke: bool) -> Study:
     return Study(
         title="Hybrids at equal compute",
         source="arXiv:2010.11929, 4.4, Figure 5, Table 6",
-        about="Compares a ViT, a hybrid and a ResNet at equal compute, at two levels; the widths of the MLPs are "
-        "chosen to match the compute. The paper's numbers are means over five data sets, "
-        "fine-tuned after JFT-300M, of models with the compute in brackets.",
+        about=(
+            "Compares a ViT, a hybrid and a ResNet at equal compute, at two levels; the widths of "
+            "the MLPs are chosen to match the compute. The paper's numbers are means over five "
+            "data sets, fine-tuned after JFT-300M, of models with the compute in brackets."
+        ),
         arms=_hybrid_arms(base, smoke),
         claims=(
             better(
@@ -355,9 +368,12 @@ def _crop(base: PretrainConfig, smoke: bool) -> Study:
     return Study(
         title="Crops in fine-tuning",
         source="arXiv:2010.11929, 4.1 and B.1.1",
-        about="One model, pre-trained on fractals, is fine-tuned with three crop policies. The paper describes the "
-        "random crop of BiT; its authors state that they used Inception crops "
-        "(google-research/vision_transformer, issue 53). Neither source publishes a comparison.",
+        about=(
+            "One model, pre-trained on fractals, is fine-tuned with three crop policies. The paper "
+            "describes the random crop of BiT; its authors state that they used Inception crops "
+            "(google-research/vision_transformer, issue 53). Neither source publishes a "
+            "comparison."
+        ),
         arms=arms,
         metric="test",
         start=start,
@@ -394,8 +410,11 @@ def _data_size(base: PretrainConfig, smoke: bool) -> Study:
     return Study(
         title="Size of the training set",
         source="arXiv:2010.11929, 4.3, Figure 4",
-        about="Trains with equal steps and settings on nested shares of the training set, without further "
-        "regularization. A tenth of the set is held out, and the best checkpoint on it is measured (early stopping).",
+        about=(
+            "Trains with equal steps and settings on nested shares of the training set, without "
+            "further regularization. A tenth of the set is held out, and the best checkpoint on it "
+            "is measured (early stopping)."
+        ),
         arms=arms,
         claims=(
             better(
