@@ -80,7 +80,8 @@ def _positions(base: PretrainConfig, smoke: bool) -> Study:
     }
     arms = {}
     for (kind, place), percent in {**POSITION_EMBEDDINGS, ("sincos2d", "stem"): None}.items():
-        title = f"{kinds.get(kind, 'fixed sine-cosine')} {places[place] if kind.startswith('learned') else ''}".strip()
+        where = places[place] if kind.startswith("learned") else ""
+        title = f"{kinds.get(kind, 'fixed sine-cosine')} {where}".strip()
         options = {"classifier": "token", "position_embedding": kind, "position_placement": place}
         arms[f"{kind}_{place}"] = Arm(
             title=title, config=change_config(base, options=options), paper=percent

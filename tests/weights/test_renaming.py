@@ -5,13 +5,13 @@ import pytest
 
 from keras_vit.weights.renaming import (
     Leaf,
+    find_unknown_canonical,
+    find_unknown_theirs,
     gather,
-    listed,
+    join_sorted,
     make_rules,
     read,
     split_numbers,
-    unknown_canonical,
-    unknown_theirs,
     write,
 )
 
@@ -83,15 +83,15 @@ def test_unknown_names_pass_both_ways():
 
 
 def test_unknown_names_are_told():
-    assert unknown_theirs(["blocks.0.one.w", "blocks.0.two.w"], RULES) == ["blocks.0.two.w"]
-    assert unknown_canonical(["sideways/kernel", "sideways/bias"], RULES) == ["sideways/bias"]
+    assert find_unknown_theirs(["blocks.0.one.w", "blocks.0.two.w"], RULES) == ["blocks.0.two.w"]
+    assert find_unknown_canonical(["sideways/kernel", "sideways/bias"], RULES) == ["sideways/bias"]
 
 
 def test_numbers_are_taken_as_they_are_spelt():
     # Otherwise `unit1` and `unit01` would end up under one name, or one would come back as the
     # other.
     rules = make_rules((("unit{}", "unit{:02d}", "plain"),), LEAVES)
-    assert unknown_canonical(
+    assert find_unknown_canonical(
         ["unit01/bias", "unit1/bias", "unit11/bias", "unit011/bias"], rules
     ) == [
         "unit1/bias",
@@ -164,5 +164,5 @@ def test_only_numbers_of_blocks_and_units_are_split_off(name, template, numbers)
 
 
 def test_long_lists_are_cut():
-    assert listed("dcba", limit=3) == "a, b, c and 1 more"
-    assert listed(["b", "a"]) == "a, b"
+    assert join_sorted("dcba", limit=3) == "a, b, c and 1 more"
+    assert join_sorted(["b", "a"]) == "a, b"
