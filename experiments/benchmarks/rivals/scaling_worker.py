@@ -1,6 +1,6 @@
-"""A worker of `scaling.py`: trains for some steps and prints the median seconds of one.
+"""A process of `scaling.py` that trains for some steps and prints the median seconds per step.
 
-python -m rivals.scaling_worker KIND MODEL IMAGE_SIZE BATCH_SIZE STEPS CORE     # CORE -1: all
+python -m rivals.scaling_worker KIND MODEL IMAGE_SIZE BATCH_SIZE STEPS CORE     # CORE -1: all cores
 """
 
 import os
@@ -52,7 +52,7 @@ def main(kind: str, model: str, *numbers: str) -> None:
 
 
 class _Watch:
-    """Notes the seconds of each step of `fit`."""
+    """Records the seconds of each step of `fit`."""
 
     def __init__(self, keras):
         self.seconds: list[float] = []
