@@ -232,8 +232,9 @@ class BitHyperRule:
 def bit_hyperrule(num_examples: int) -> BitHyperRule:
     """Returns BiT's fine-tuning schedule for a training set of a given size.
 
-    The rule distinguishes small, medium and large training sets. The paper fine-tunes its ResNets
-    by this rule and by its own settings, and reports the better result.
+    Training sets with fewer than 20,000 examples are small, with fewer than 500,000 medium, others
+    large. The paper fine-tunes its ResNets by this rule and by its own settings, and reports the
+    better result.
 
     Raises:
         ValueError: If `num_examples` is less than 1.

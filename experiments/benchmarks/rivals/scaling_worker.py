@@ -1,6 +1,8 @@
-"""A process of `scaling.py` that trains for some steps and prints the median seconds per step.
+"""A process of `scaling.py` that trains as one of several workers, or on simulated devices.
 
-python -m rivals.scaling_worker KIND MODEL IMAGE_SIZE BATCH_SIZE STEPS CORE     # CORE -1: all cores
+    python -m rivals.scaling_worker KIND MODEL IMAGE_SIZE BATCH_SIZE STEPS CORE
+
+It prints the median seconds per step. CORE is the number of the CPU core to use; -1 uses all.
 """
 
 import os
