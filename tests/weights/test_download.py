@@ -436,8 +436,8 @@ def test_no_connection_says_which_file_to_put_where(dead_url):
     with pytest.raises(ConnectionError) as caught:
         get(row(url))
     message = str(caught.value)
-    assert f"fetch {url} on another machine" in message
-    assert f"put it at '{cache_path(url)}'" in message
+    assert f"download {url} on another machine" in message
+    assert f"copy it to '{cache_path(url)}'" in message
     assert (
         f"'{Path('<directory>', 'sam', 'ViT-B_16.npz')}' with the environment variable "
         f"KERAS_VIT_WEIGHTS" in message
@@ -445,7 +445,7 @@ def test_no_connection_says_which_file_to_put_where(dead_url):
 
 
 def test_no_connection_names_the_offline_directory_that_is_set(dead_url, offline):
-    with pytest.raises(ConnectionError, match=f"or at '{offline}/sam/ViT-B_16.npz'"):
+    with pytest.raises(ConnectionError, match=f"or to '{offline}/sam/ViT-B_16.npz'"):
         get(row(dead_url))
 
 
@@ -454,7 +454,7 @@ def test_following_the_advice_works(server):
     server.mode = "broken"
     with pytest.raises(ConnectionError) as caught:
         get(url)
-    put(Path(str(caught.value).split("put it at '")[1].split("'")[0]))
+    put(Path(str(caught.value).split("copy it to '")[1].split("'")[0]))
     assert get(url).read_bytes() == CONTENT
 
 
