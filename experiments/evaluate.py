@@ -1,19 +1,18 @@
-"""Accuracy of several checkpoints on several test sets, one table with the published numbers beside
-ours.
+"""Measures several checkpoints on several test sets; one table, with the published accuracies.
 
     python experiments/evaluate.py --checkpoints=ViT_B16=imagenet,ViT_L16=L_16.npz,flowers_vit/model.keras \
         --data=/data/imagenet/val,real:/data/imagenet/val:real.json,/data/imagenetv2 --workdir=runs/evaluation
 
 A checkpoint is NAME=WEIGHTS (a tag, a file or a URL) or a file model.keras. A test set is a folder
-of classes (or one with `test` in it), real:FOLDER:real.json for ImageNet ReaL, objectnet:FOLDER, or
-tfds:NAME:SPLIT. Every image is counted once. What was measured is kept in the folder, one report
-for each checkpoint and test set; the table is `evaluation.md`, and `evaluation.csv`.
+of classes (or one with a subfolder `test`), real:FOLDER:real.json for ImageNet ReaL,
+objectnet:FOLDER, or tfds:NAME:SPLIT. Every image counts once. Measurements are stored in the
+folder, one report for each checkpoint and test set, and are not repeated. The table is written to
+`evaluation.md` and `evaluation.csv`.
 
-arXiv:2010.11929, tables 2 and 5, measured checkpoints that were fine-tuned: `sweep.py` makes them,
-`vtab.py` does VTAB.
+Tables 2 and 5 of arXiv:2010.11929 report fine-tuned checkpoints. `sweep.py` fine-tunes as the paper
+does; `vtab.py` evaluates on VTAB.
 """
 
-import csv
 import hashlib
 import json
 import os
@@ -32,39 +31,39 @@ from command_line.exit_codes import exit_code
 from keras_vit.devices import DevicesConfig
 from keras_vit.evaluate.measure import measure
 from keras_vit.pixels import RANGES
-from keras_vit.writing import table, write_atomically, write_text
+from keras_vit.writing import table, write_csv, write_text
 
 _CHECKPOINTS = flags.DEFINE_list(
-    "checkpoints", None, "NAME=WEIGHTS, or model.keras; with commas.", required=True
+    "checkpoints", None, "NAME=WEIGHTS or model.keras, separated by commas.", required=True
 )
 _DATA = flags.DEFINE_list("data", None, "Test sets, separated by commas.", required=True)
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder for the reports.", required=True)
 _PIXELS = flags.DEFINE_enum(
-    "pixels", None, [*RANGES], "Of files model.keras. Default: as their layers say."
+    "pixels", None, [*RANGES], "Pixel range of files model.keras. Default: from their layers."
 )
 _CROP = flags.DEFINE_enum(
-    "crop", "resize", ["resize", "resize_crop", "resize_shorter"], "From file to square."
+    "crop", "resize", ["resize", "resize_crop", "resize_shorter"], "How images become square."
 )
-_BATCH = flags.DEFINE_integer("batch_size", None, "Images of a step.", lower_bound=1)
-_STRICT = flags.DEFINE_bool("strict", False, "An image that cannot be read is an error.")
+_BATCH = flags.DEFINE_integer("batch_size", None, "Images per step.", lower_bound=1)
+_STRICT = flags.DEFINE_bool("strict", False, "Fail if an image cannot be read.")
 _DEVICES = flags.DEFINE_enum(
-    "devices", "auto", ["auto", "one", "mirrored", "tpu"], "Where to compute."
+    "devices", "auto", ["auto", "one", "mirrored", "tpu"], "Devices to compute on."
 )
 _PRECISION = flags.DEFINE_enum(
-    "precision", "float32", ["float32", "mixed_bfloat16", "mixed_float16"], "In which."
+    "precision", "float32", ["float32", "mixed_bfloat16", "mixed_float16"], "Dtype policy."
 )
 
-_LONGEST_NAME = 200  # bytes of the name of a folder; file systems take 255
+_LONGEST_NAME = 200  # bytes of the name of a folder; file systems allow 255
 
 
 def main() -> None:
-    """Measures what has not been measured yet, and writes the table after each."""
+    """Runs the missing measurements, and writes the table after each."""
     workdir, rows = Path(_WORKDIR.value).expanduser(), []
     pairs = [(checkpoint, data) for checkpoint in _CHECKPOINTS.value for data in _DATA.value]
     if not pairs:
-        raise ValueError("`--checkpoints` and `--data` must name at least one each.")
-    for checkpoint, data in pairs:  # a mistake is told before anything is computed
-        _model(checkpoint), _test_set(data)
+        raise ValueError("`--checkpoints` and `--data` must each name at least one.")
+    for checkpoint, data in pairs:  # raises errors before anything is computed
+        _parse_checkpoint(checkpoint), _parse_test_set(data)
     for checkpoint, data in pairs:
         asked = {
             "checkpoint": checkpoint,
@@ -74,13 +73,17 @@ def main() -> None:
         }
         asked |= {} if _PIXELS.value is None else {"pixels": _PIXELS.value}
         rows.append(
-            [checkpoint, data, *_measured(asked, workdir / _folder_name(f"{checkpoint}--{data}"))]
+            [
+                checkpoint,
+                data,
+                *_measure_once(asked, workdir / _make_folder_name(f"{checkpoint}--{data}")),
+            ]
         )
-        _report(workdir, rows)
+        _write_report(workdir, rows)
     print(workdir / "evaluation.md", flush=True)
 
 
-def _folder_name(words: str) -> str:
+def _make_folder_name(words: str) -> str:
     name = re.sub(r"[^\w.=-]+", "_", words).strip("_")
     encoded, third = os.fsencode(name), _LONGEST_NAME // 3
     if len(encoded) <= _LONGEST_NAME:
@@ -90,19 +93,23 @@ def _folder_name(words: str) -> str:
     return f"{start}_{digest}_{end}"
 
 
-def _measured(asked: dict[str, str], folder: Path) -> tuple[dict[str, float], list[str]]:
-    """The numbers, and what is published, in words."""
+def _measure_once(
+    asked: dict[str, str], folder: Path
+) -> tuple[dict[str, float], list[tuple[str, str]]]:
+    """Returns the measurements, from the folder if they exist, and the published accuracies: pairs
+    of a description and a number.
+    """
     path = folder / "asked.json"
     there = json.loads(path.read_text(encoding="utf-8")) if path.exists() else asked
     if there != asked:
         raise ValueError(
-            f"{folder} holds another measurement, {there}. Asked for: {asked}. Use another "
-            f"`--workdir`."
+            f"{folder} holds a measurement with other settings. There: {there}. Here: {asked}. "
+            f"Choose another `--workdir`."
         )
     if not path.exists():
         measure(
-            **_model(asked["checkpoint"]),
-            **_test_set(asked["data"]),
+            **_parse_checkpoint(asked["checkpoint"]),
+            **_parse_test_set(asked["data"]),
             output=folder,
             eval_crop=_CROP.value,
             batch_size=_BATCH.value,
@@ -115,31 +122,33 @@ def _measured(asked: dict[str, str], folder: Path) -> tuple[dict[str, float], li
         count for name, count in numbers.items() if name.rpartition("/")[2] == "unreadable"
     ):
         raise ValueError(
-            f"{folder} was measured without unreadable images. Replace them, and remove that "
-            f"folder."
+            f"{folder} was measured without unreadable images, which `--strict` forbids. Replace "
+            f"the images and remove that folder."
         )
     page = (folder / "report.md").read_text(encoding="utf-8")
     return numbers, re.findall(r"^\| published, top-1, ([^|]*) \| ([^|]*) \|$", page, re.MULTILINE)
 
 
-def _model(words: str) -> dict[str, Any]:
+def _parse_checkpoint(words: str) -> dict[str, Any]:
+    """Returns the arguments of `measure` that name the model."""
     if words.endswith(".keras"):
         return {"model": words, "pixels": _PIXELS.value}
     name, equals, weights = words.partition("=")
     if not equals or not weights:
         raise ValueError(
-            f"A checkpoint is written NAME=WEIGHTS, or is a file model.keras. Received: {words!r}."
+            f"A checkpoint must be NAME=WEIGHTS or a file model.keras. Received: {words!r}."
         )
     return {"model": name, "weights": weights}
 
 
-def _test_set(words: str) -> dict[str, Any]:
+def _parse_test_set(words: str) -> dict[str, Any]:
+    """Returns the arguments of `measure` that name the test set."""
     kind, colon, rest = words.partition(":")
     if colon and kind == "real":
         folder, _, labels = rest.rpartition(":")
         if not folder or not labels:
             raise ValueError(
-                f"ImageNet ReaL is written real:FOLDER:real.json. Received: {words!r}."
+                f"ImageNet ReaL must be given as real:FOLDER:real.json. Received: {words!r}."
             )
         return {"data": folder, "real": labels}
     return (
@@ -147,7 +156,7 @@ def _test_set(words: str) -> dict[str, Any]:
     )
 
 
-def _report(workdir: Path, rows: Sequence[Sequence[Any]]) -> None:
+def _write_report(workdir: Path, rows: Sequence[Sequence[Any]]) -> None:
     header = ["checkpoint", "test set", "images", "top-1", "top-5", "published top-1"]
     lines = []
     for checkpoint, data, numbers, published in rows:
@@ -160,17 +169,15 @@ def _report(workdir: Path, rows: Sequence[Sequence[Any]]) -> None:
         workdir / "evaluation.md",
         "\n\n".join(["# Evaluation", command, table(header, lines)]) + "\n",
     )
-    with (
-        write_atomically(workdir / "evaluation.csv") as partial,
-        open(partial, "w", encoding="utf-8", newline="") as file,
-    ):
-        names = list(dict.fromkeys(name for _, _, numbers, _ in rows for name in numbers))
-        out = csv.DictWriter(file, ["checkpoint", "data", *names])
-        out.writeheader()
-        out.writerows(
-            {"checkpoint": checkpoint, "data": data, **numbers}
+    names = list(dict.fromkeys(name for _, _, numbers, _ in rows for name in numbers))
+    write_csv(
+        workdir / "evaluation.csv",
+        ["checkpoint", "data", *names],
+        [
+            [checkpoint, data, *(numbers.get(name, "") for name in names)]
             for checkpoint, data, numbers, _ in rows
-        )
+        ],
+    )
 
 
 if __name__ == "__main__":

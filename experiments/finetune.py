@@ -1,6 +1,8 @@
-"""Fine-tunes a checkpoint: `--config=experiments/configs/<recipe>.py[:argument] --workdir=FOLDER`.
+"""Fine-tunes a checkpoint.
 
-The same command on the same folder goes on where it stopped. SIGTERM saves and exits with code 75.
+    python experiments/finetune.py --config=experiments/configs/RECIPE.py[:ARGUMENT] --workdir=FOLDER
+
+If interrupted, rerun the same command to resume. SIGTERM saves a checkpoint and exits with code 75.
 """
 
 import command_line.native_logs

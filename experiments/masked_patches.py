@@ -1,7 +1,9 @@
-"""Pre-trains without labels:
-`--config=experiments/configs/masked_patches.py[:argument] --workdir=FOLDER`.
+"""Pre-trains a model without labels, by masked patch prediction.
 
-The same command on the same folder goes on where it stopped. SIGTERM saves and exits with code 75.
+    python experiments/masked_patches.py --workdir=FOLDER \\
+        --config=experiments/configs/masked_patches.py[:ARGUMENT]
+
+If interrupted, rerun the same command to resume. SIGTERM saves a checkpoint and exits with code 75.
 """
 
 import command_line.native_logs

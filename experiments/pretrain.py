@@ -1,7 +1,8 @@
-"""Trains a model from scratch:
-`--config=experiments/configs/<recipe>.py[:argument] --workdir=FOLDER`.
+"""Trains a model from scratch.
 
-The same command on the same folder goes on where it stopped. SIGTERM saves and exits with code 75.
+    python experiments/pretrain.py --config=experiments/configs/RECIPE.py[:ARGUMENT] --workdir=FOLDER
+
+If interrupted, rerun the same command to resume. SIGTERM saves a checkpoint and exits with code 75.
 """
 
 import command_line.native_logs

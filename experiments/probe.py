@@ -1,20 +1,19 @@
-"""A linear probe: logistic regression on the frozen features of a model, its regularization chosen
-on held-out images.
+"""A linear probe: logistic regression on the frozen features of a model.
 
     python experiments/probe.py --model=ViT_B16 --weights=imagenet21k --data=/data/pets,/data/dtd --workdir=runs/probe
     ... [--dev_share=0.1] [--seed=0] [--streaming] [--layer=pre_logits] [--image_size=224]
 
-A share of each class of the training set is held out to choose the regularization; the winner is
-fitted to the whole training set and measured once on the test set. With `--streaming` the features
-stay on the disk and are read in batches, for sets that do not fit in memory. The paper itself has
-no such figures: its linear evaluation is few-shot.
+A share of each class of the training set is held out to choose the regularization. The classifier
+is then fitted to the whole training set and measured once on the test set. With `--streaming` the
+features stay on disk and are read in batches, for sets that do not fit into memory. The paper
+reports no such numbers: its linear evaluation is few-shot.
 
-Features are kept in the folder; the same command computes none twice, and goes on after a kill.
-What comes out: `probe.md`, `probe.csv`, and `DATA.npz` with the kernel and the bias for a Dense
-layer. What `--data` and `--model` take: see `command_line/frozen_features.py`.
+Features are stored in the folder and never computed twice; if interrupted, rerun the same command
+to resume. The results are written to `probe.md` and `probe.csv`; `DATA.npz` holds the kernel and
+the bias for a Dense layer. For the values of `--data` and `--model` see
+`command_line/frozen_features.py`.
 """
 
-import csv
 import shlex
 import sys
 from collections.abc import Mapping
@@ -27,16 +26,16 @@ from command_line import frozen_features
 from command_line.exit_codes import exit_code
 
 from keras_vit.evaluate import ProbeResult, linear_probe, streaming_probe
-from keras_vit.writing import table, write_atomically, write_text
+from keras_vit.writing import table, write_atomically, write_csv, write_text
 
-_DEV_SHARE = flags.DEFINE_float("dev_share", 0.1, "Of each class, held out to choose on.")
-_SEED = flags.DEFINE_integer("seed", 0, "Of that draw, and of the batches.")
-_STREAMING = flags.DEFINE_bool("streaming", False, "Leave the features on the disk.")
+_DEV_SHARE = flags.DEFINE_float("dev_share", 0.1, "Held-out share of each class.")
+_SEED = flags.DEFINE_integer("seed", 0, "Seed of the held-out images and of the batches.")
+_STREAMING = flags.DEFINE_bool("streaming", False, "Read the features from disk in batches.")
 flags.adopt_module_key_flags(frozen_features)  # so that --help shows them
 
 
 def main() -> None:
-    """Evaluates on every data set, and reports after each."""
+    """Evaluates on every data set, and writes the report after each."""
     results: dict[str, ProbeResult] = {}
     probe = streaming_probe if _STREAMING.value else linear_probe
     for data in frozen_features.frozen():
@@ -49,15 +48,15 @@ def main() -> None:
         result = results[data.name] = probe(*arrays, **options)
         with write_atomically(frozen_features.workdir() / f"{data.name}.npz") as partial:
             np.savez(partial, kernel=result.kernel, bias=result.bias)
-        report(results)
+        write_report(results)
     print((frozen_features.workdir() / "probe.md").read_text(encoding="utf-8"))
 
 
-def report(results: Mapping[str, ProbeResult]) -> None:
-    """Writes what there is so far."""
+def write_report(results: Mapping[str, ProbeResult]) -> None:
+    """Writes the report of the results so far."""
     folder = frozen_features.workdir()
     rows = [
-        [name, f"{100 * one.accuracy:.2f}", f"{one.regularization:g}", *_notes(one)]
+        [name, f"{100 * one.accuracy:.2f}", f"{one.regularization:g}", _describe_notes(one)]
         for name, one in results.items()
     ]
     page = [
@@ -66,22 +65,20 @@ def report(results: Mapping[str, ProbeResult]) -> None:
         table(["data", "test accuracy in %", "regularization", "notes"], rows),
         f"The regularization was chosen on {_DEV_SHARE.value:.0%} of each class of the training "
         f"set:",
-        *(_choice(name, one) for name, one in results.items()),
+        *(_make_choice_table(name, one) for name, one in results.items()),
     ]
     write_text(folder / "probe.md", "\n\n".join(page) + "\n")
-    with (
-        write_atomically(folder / "probe.csv") as partial,
-        open(partial, "w", encoding="utf-8", newline="") as file,
-    ):
-        lines = csv.writer(file)
-        lines.writerow(["data", "regularization", "dev_accuracy", "test_accuracy"])
-        for name, one in results.items():
-            for regularization, accuracy in one.dev_accuracies.items():
-                test = f"{one.accuracy:.6f}" if regularization == one.regularization else ""
-                lines.writerow([name, f"{regularization:g}", f"{accuracy:.6f}", test])
+    lines = []
+    for name, one in results.items():
+        for regularization, accuracy in one.dev_accuracies.items():
+            test = f"{one.accuracy:.6f}" if regularization == one.regularization else ""
+            lines.append([name, f"{regularization:g}", f"{accuracy:.6f}", test])
+    write_csv(
+        folder / "probe.csv", ["data", "regularization", "dev_accuracy", "test_accuracy"], lines
+    )
 
 
-def _choice(name: str, one: ProbeResult) -> str:
+def _make_choice_table(name: str, one: ProbeResult) -> str:
     header = [name, *(f"{regularization:g}" for regularization in one.dev_accuracies)]
     return table(
         header,
@@ -89,11 +86,10 @@ def _choice(name: str, one: ProbeResult) -> str:
     )
 
 
-def _notes(one: ProbeResult) -> list[str]:
-    notes = ["at the edge of those tried"] * one.at_edge + ["short of the optimum"] * (
-        not one.converged
-    )
-    return [", ".join(notes)]
+def _describe_notes(one: ProbeResult) -> str:
+    notes = ["at the edge of the grid"] * one.at_edge
+    notes += ["not converged"] * (not one.converged)
+    return ", ".join(notes)
 
 
 if __name__ == "__main__":

@@ -1,19 +1,20 @@
-"""The same training run on one device, on replicas and in micro-batches: largest differences in
-losses and weights.
+"""Compares training on one device, on replicas and in micro-batches: differences of losses and
+weights.
 
     python experiments/replica_equality.py [--models=bit,hybrid] [--optimizers=momentum:1e-2,adam:1e-3] [--steps=12,30]
     python experiments/replica_equality.py --optimizers=adam:1e-2 --smooth
     python experiments/replica_equality.py --optimizers=adam:1e-2 --steps=12 --eager
 
-Small models of each kind train in float32 on images of noise, 32 pixels, in batches of 16, from the
-package's random weights, with the gradient clipped at norm 1. Replicas are virtual CPU devices. A
-difference is relative to the largest value: of all losses, and of each weight array after the last
-step; the table shows the largest of all arrays. In the last column both runs add the same sums over
-eight rows, so it shows what distribution changes beyond rounding.
+Small models of each kind are trained from random weights in float32 on noise images of 32 pixels,
+in batches of 16, with gradients clipped at norm 1. Replicas are virtual CPU devices. The table
+shows two relative differences: of the losses, relative to the largest loss, and of the weights
+after the last step, relative to the largest value of each array, as the maximum over all arrays.
+The last column compares two runs that add the same sums over eight rows, and so shows what
+distribution changes beyond rounding.
 
-With `--smooth` softplus replaces ReLU and a mean the maximum of the root: the gradients of ReLU and
-of a maximum jump. With `--eager` TensorFlow fuses no operations; in graphs it fuses others inside a
-loop over micro-batches than outside.
+`--smooth` replaces ReLU with softplus and the max pooling of the root with average pooling, as the
+gradients of ReLU and of the maximum are discontinuous. With `--eager` TensorFlow fuses no
+operations; in graphs it fuses different operations inside a loop over micro-batches than outside.
 """
 
 import re
@@ -40,7 +41,7 @@ from keras_vit.writing import table
 BATCH_SIZE, IMAGE_SIZE, CLASSES = 16, 32, 10
 
 
-def _small(row: ViTVariant | ResNetVariant) -> ViTVariant | ResNetVariant:
+def _shrink(row: ViTVariant | ResNetVariant) -> ViTVariant | ResNetVariant:
     if isinstance(row, ResNetVariant):
         return replace(row, units=(1, 1))
     stem = row.stem and replace(row.stem, units=(1, 1))
@@ -50,23 +51,23 @@ def _small(row: ViTVariant | ResNetVariant) -> ViTVariant | ResNetVariant:
 
 
 MODELS: Mapping[str, ViTVariant | ResNetVariant] = {
-    "vit": _small(VIT_VARIANTS["ViT_B16"]),
-    "axial_vit": _small(VIT_VARIANTS["AxialViT_B16"]),
-    "hybrid": _small(VIT_VARIANTS["R50_ViT_B16"]),
-    "bit": _small(RESNET_VARIANTS["BiT_R50x1"]),
-    "resnet": _small(RESNET_VARIANTS["ResNet50x1"]),
-    "axial_resnet": _small(RESNET_VARIANTS["AxialResNet50"]),
+    "vit": _shrink(VIT_VARIANTS["ViT_B16"]),
+    "axial_vit": _shrink(VIT_VARIANTS["AxialViT_B16"]),
+    "hybrid": _shrink(VIT_VARIANTS["R50_ViT_B16"]),
+    "bit": _shrink(RESNET_VARIANTS["BiT_R50x1"]),
+    "resnet": _shrink(RESNET_VARIANTS["ResNet50x1"]),
+    "axial_resnet": _shrink(RESNET_VARIANTS["AxialResNet50"]),
 }
 
-_MODELS = flags.DEFINE_list("models", list(MODELS), f"Which models: {', '.join(MODELS)}.")
+_MODELS = flags.DEFINE_list("models", list(MODELS), f"Models, of {', '.join(MODELS)}.")
 _OPTIMIZERS = flags.DEFINE_list(
     "optimizers",
     ["momentum:1e-2", "adam:1e-3", "adam:1e-2"],
-    "NAME:RATE, a name as in `OptimizerConfig` and a constant rate.",
+    "NAME:RATE, a name of `OptimizerConfig` and a constant learning rate.",
 )
-_STEPS = flags.DEFINE_list("steps", ["12", "30"], "After how many steps to compare.")
-_SMOOTH = flags.DEFINE_bool("smooth", False, "Softplus in place of ReLU, means in place of maxima.")
-_EAGER = flags.DEFINE_bool("eager", False, "Without graphs, so that nothing is fused.")
+_STEPS = flags.DEFINE_list("steps", ["12", "30"], "Numbers of steps after which to compare.")
+_SMOOTH = flags.DEFINE_bool("smooth", False, "Replace ReLU with softplus, max with mean pooling.")
+_EAGER = flags.DEFINE_bool("eager", False, "Run eagerly, so that no operations are fused.")
 
 flags.register_validator(
     "models", lambda names: set(names) <= set(MODELS), f"must be of {', '.join(MODELS)}."
@@ -85,7 +86,7 @@ flags.register_validator(
 
 @dataclass(frozen=True)
 class Way:
-    """How the batch is divided."""
+    """A way to divide the batch."""
 
     replicas: int = 1
     micro_batches: int = 1
@@ -99,7 +100,7 @@ WAYS = {
 
 
 class Record(keras.callbacks.Callback):
-    """Losses of all steps, and the weights after some of them."""
+    """Records the losses of all steps, and the weights after some steps."""
 
     def __init__(self, steps: list[int]):
         super().__init__()
@@ -117,11 +118,11 @@ class Record(keras.callbacks.Callback):
 
 def main() -> None:
     steps = sorted(map(int, _STEPS.value))
-    optimizers = [_optimizer(text) for text in _OPTIMIZERS.value]
+    optimizers = [_parse_optimizer(text) for text in _OPTIMIZERS.value]
     virtual = [tf.config.LogicalDeviceConfiguration()] * max(way.replicas for way in WAYS.values())
     tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], virtual)
     if _SMOOTH.value:
-        _smooth()
+        _make_smooth()
     rows = []
     for name in _MODELS.value:
         for optimizer in optimizers:
@@ -136,15 +137,15 @@ def main() -> None:
     )
 
 
-def _smooth() -> None:
-    """Replaces what the models call of Keras."""
+def _make_smooth() -> None:
+    """Replaces the functions and layers of Keras that the models use."""
     keras.ops.relu = keras.ops.softplus
     keras.ops.max_pool = keras.ops.average_pool
     keras.layers.ReLU.call = lambda self, inputs: keras.ops.softplus(inputs)
     keras.layers.MaxPooling2D = keras.layers.AveragePooling2D
 
 
-def _optimizer(text: str) -> OptimizerConfig:
+def _parse_optimizer(text: str) -> OptimizerConfig:
     name, _, rate = text.partition(":")
     return OptimizerConfig(name=name, learning_rate=float(rate), schedule="constant")
 
@@ -157,7 +158,10 @@ def _compare(name: str, optimizer: OptimizerConfig, steps: list[int]) -> list[li
         (others["2 replicas"], others["2 micro-batches"])
     ]
     first = [name, optimizer.name, f"{optimizer.learning_rate:g}"]
-    return [[*first, str(count), *(_difference(*pair, count) for pair in pairs)] for count in steps]
+    return [
+        [*first, str(count), *(_format_difference(*pair, count) for pair in pairs)]
+        for count in steps
+    ]
 
 
 def _train(name: str, config: OptimizerConfig, steps: list[int], way: Way) -> Record:
@@ -175,7 +179,7 @@ def _train(name: str, config: OptimizerConfig, steps: list[int], way: Way) -> Re
     source = sources.arrays(images, np.arange(len(images)) % CLASSES)
     share = pipeline.Share(rows=BATCH_SIZE, num_parts=devices.local_parts)
     with devices.scope():
-        model = _model(MODELS[name])
+        model = _build(MODELS[name])
         learner = make_learner(
             model,
             make_optimizer(config, model, steps[-1]),
@@ -197,25 +201,28 @@ def _train(name: str, config: OptimizerConfig, steps: list[int], way: Way) -> Re
     return record
 
 
-def _model(row: ViTVariant | ResNetVariant) -> keras.Model:
+def _build(row: ViTVariant | ResNetVariant) -> keras.Model:
     images = keras.Input((IMAGE_SIZE, IMAGE_SIZE, 3))
     if isinstance(row, ResNetVariant):
-        # A mean cannot ignore padding.
+        # average pooling cannot ignore the padding
         return resnet(
             row, images, classes=CLASSES, pool_padding="zeros" if _SMOOTH.value else "ignored"
         )
     return vision_transformer(row, images, classes=CLASSES)
 
 
-def _difference(found: Record, expected: Record, steps: int) -> str:
-    losses = _relative(np.array(found.losses[:steps]), np.array(expected.losses[:steps]))
+def _format_difference(found: Record, expected: Record, steps: int) -> str:
+    losses = _compute_relative_error(
+        np.array(found.losses[:steps]), np.array(expected.losses[:steps])
+    )
     weights = max(
-        _relative(a, b) for a, b in zip(found.weights[steps], expected.weights[steps], strict=True)
+        _compute_relative_error(a, b)
+        for a, b in zip(found.weights[steps], expected.weights[steps], strict=True)
     )
     return f"{losses:.1e}, {weights:.1e}"
 
 
-def _relative(found: np.ndarray, expected: np.ndarray) -> float:
+def _compute_relative_error(found: np.ndarray, expected: np.ndarray) -> float:
     return float(np.abs(found - expected).max() / max(np.abs(expected).max(), 1e-12))
 
 

@@ -1,29 +1,28 @@
-"""Fine-tuning as the paper does it: a learning rate chosen without the test set, then three runs,
-tested once each.
+"""Fine-tuning as in the paper: chooses the learning rate on held-out images, then runs three seeds.
 
     python experiments/sweep.py --config=experiments/configs/finetune.py:cifar10 --workdir=runs/sweep
     ... [--learning_rates=0.001,0.003] [--held_out=0.02] [--seeds=3] [--parallel=2] [--config.<field>=value ...]
 
-1. One run for each learning rate, on the training set without a held-out part; the rate that is
-  best on that part when its run ends wins, the smaller of equals. The test set is not opened. A run
-  that diverges loses.
-2. The winner on the whole training set, once for each seed; each run is evaluated on the test set
-  when it ends.
+1. One run for each learning rate, on the training set without its held-out part. The rate with the
+  highest accuracy on that part at the end of its run wins; of equals, the smaller one. A run that
+  diverges cannot win. The test set is not opened.
+2. One run for each seed with the winning rate, on the whole training set. Each is evaluated on the
+  test set once, at its end.
 
-Grid and held-out share are those of the recipe's `get_sweep(arg)`, if no flags say otherwise. Each
-run is a process in a folder of its own, `trials/lr_0.003` or `final/seed_0`, with its output in
-`log.txt`. The same command goes on where it stopped, and repeats no finished run; another grid
-needs another folder. SIGTERM is passed on to the runs; when they have saved, the exit code is 75.
-The results are in `sweep.md`, `sweep.png` and `sweep.json`.
+The grid and the held-out share are those of the recipe's `get_sweep(arg)`, unless flags set them.
+Each run is a process with its own folder, `trials/lr_0.003` or `final/seed_0`; its output is in
+`log.txt`. If interrupted, rerun the same command to resume; finished runs are not repeated. Another
+grid needs another folder. SIGTERM is passed on to the runs; when they have saved, the exit code is
+75. The results are written to `sweep.md`, `sweep.png` and `sweep.json`.
 
-`--parallel` starts further runs while there is memory for what the largest was seen to take (memory
-of the machine: in a container with less, choose a smaller number). Memory of GPUs is not watched.
-With CUDA_VISIBLE_DEVICES=0,1 each of several runs gets one of these GPUs; where they share one,
-TensorFlow is told not to take all of its memory (TF_FORCE_GPU_ALLOW_GROWTH), and JAX must be told
-by you (XLA_PYTHON_CLIENT_PREALLOCATE=false).
+`--parallel` starts another run while the machine has enough free memory for the largest run so far.
+In a container with less memory than the machine, choose a smaller number. GPU memory is not
+monitored. With CUDA_VISIBLE_DEVICES=0,1 each parallel run gets one of these GPUs. Where runs share
+a GPU, TensorFlow is told to allocate memory as needed (TF_FORCE_GPU_ALLOW_GROWTH); for JAX, set
+XLA_PYTHON_CLIENT_PREALLOCATE=false yourself.
 
-arXiv:2010.11929, table 4 and B.1.1; held out there: 10 % of Pets and Flowers, 2 % of CIFAR, 1 % of
-ImageNet.
+Source: arXiv:2010.11929, table 4 and B.1.1. The paper holds out 10 % of Pets and Flowers, 2 % of
+    CIFAR, and 1 % of ImageNet.
 """
 
 import json
@@ -46,12 +45,12 @@ from matplotlib.figure import Figure
 from keras_vit.train import Diverged
 from keras_vit.writing import write_atomically, write_json, write_text
 
-_RATES = flags.DEFINE_list("learning_rates", None, "The grid; default: the recipe's `get_sweep`.")
+_RATES = flags.DEFINE_list("learning_rates", None, "The grid. Default: the recipe's `get_sweep`.")
 _HELD_OUT = flags.DEFINE_float(
-    "held_out", None, "Share of train to choose on; default: the recipe's `get_sweep`."
+    "held_out", None, "Held-out share of the training set. Default: the recipe's `get_sweep`."
 )
-_SEEDS = flags.DEFINE_integer("seeds", 3, "Runs of the winner.")
-_PARALLEL = flags.DEFINE_integer("parallel", 1, "Runs at a time, where memory allows.")
+_SEEDS = flags.DEFINE_integer("seeds", 3, "Number of runs with the winning learning rate.")
+_PARALLEL = flags.DEFINE_integer("parallel", 1, "Maximum number of parallel runs.")
 flags.adopt_module_key_flags(run_recipe)  # so that --help shows them
 
 SCRIPTS = {"FinetuneConfig": "finetune.py", "PretrainConfig": "pretrain.py"}
@@ -60,34 +59,36 @@ OVERRIDES = [arg for arg in sys.argv if arg.lstrip("-").startswith("config.")]
 
 
 def main(config: Any, workdir: str) -> None:
-    """Does what is left of the sweep in `workdir`."""
+    """Runs the sweep in `workdir`, or the rest of it."""
     plan, folder = make_plan(config), Path(workdir).expanduser()
     claim(folder / "sweep.json", plan)
     pool = Pool(_PARALLEL.value, folder, "sweep")
     pool.catch_signals()
     grid = [
-        _trial(plan, folder / "trials" / f"lr_{rate!r}", rate) for rate in plan["learning_rates"]
+        _make_trial(plan, folder / "trials" / f"lr_{rate!r}", rate)
+        for rate in plan["learning_rates"]
     ]
     pool.run(grid, folder / "trials")
     _write_report(folder, plan, grid)
     winner = choose(grid)
     if winner is None:
         raise Diverged(
-            f"All learning rates diverged, see {folder / 'sweep.md'}. Try smaller ones in another "
+            f"All learning rates diverged; see {folder / 'sweep.md'}. Try smaller ones in another "
             f"folder."
         )
     rate = winner.tries["learning_rate"]
     print(
-        f"The winner is {rate!r}: {winner.accuracy():.2%} on the held-out part. Now on the whole "
-        f"training set."
+        f"The winner is {rate!r}: {winner.accuracy():.2%} on the held-out part. Next: training on "
+        f"the whole training set."
     )
     seeds = range(config.run.seed, config.run.seed + plan["seeds"])
-    final = [_trial(plan, folder / "final" / f"seed_{seed}", rate, seed) for seed in seeds]
+    final = [_make_trial(plan, folder / "final" / f"seed_{seed}", rate, seed) for seed in seeds]
     pool.run(final, folder / "final")
     for trial in final:
-        if trial.accuracy() is None:  # a mean over the others would be of lucky runs
+        if trial.accuracy() is None:  # a mean over the other runs alone would be biased
             raise Diverged(
-                f"{trial.folder}, though its learning rate has won. {trial.notes()['diverged']}"
+                f"{trial.folder} diverged with the winning learning rate. "
+                f"{trial.notes()['diverged']}"
             )
     print(
         f"Test accuracy: {_write_report(folder, plan, grid, final)}\n{folder / 'sweep.md'}",
@@ -96,8 +97,8 @@ def main(config: Any, workdir: str) -> None:
 
 
 def choose(grid: Sequence[Trial]) -> Trial | None:
-    """Returns the best trial, of equals that with the smaller learning rate, or None if all
-    diverged.
+    """Returns the trial with the highest accuracy (of equals, the one with the smaller learning
+    rate), or None if all diverged.
     """
     finished = [trial for trial in grid if trial.accuracy() is not None]
     return max(
@@ -106,21 +107,24 @@ def choose(grid: Sequence[Trial]) -> Trial | None:
 
 
 def make_plan(config: Any) -> Plan:
-    """Reads the flags; an error names everything that is wrong with them."""
+    """Reads the flags.
+
+    Raises:
+        ValueError: Lists all faults of the flags.
+    """
     kind, (path, _, argument) = type(config).__name__, flags.FLAGS.config.partition(":")
     if kind not in SCRIPTS:
         raise ValueError(
-            f"A sweep takes a recipe that makes a {' or a '.join(SCRIPTS)}. This one makes a "
-            f"{kind}."
+            f"A sweep takes a recipe that returns a {' or a '.join(SCRIPTS)}. Received: a recipe "
+            f"that returns a {kind}."
         )
     given = {"learning_rates": _RATES.value, "held_out": _HELD_OUT.value}
     if None in given.values():
         get_sweep = runpy.run_path(path).get("get_sweep")
         if get_sweep is None:
             raise ValueError(
-                f"{path} does not say what to sweep: it has no function `get_sweep(arg)`. Say it "
-                f"with both "
-                "--learning_rates=0.001,0.003,0.01,0.03 and --held_out=0.02, for example."
+                f"{path} has no function `get_sweep(arg)`. Set both the grid and the held-out "
+                "share, for example --learning_rates=0.001,0.003,0.01,0.03 and --held_out=0.02."
             )
         given = {
             **get_sweep(argument),
@@ -130,12 +134,12 @@ def make_plan(config: Any) -> Plan:
         given["learning_rates"] = sorted(float(word) for word in given["learning_rates"])
     except ValueError as error:
         raise ValueError(
-            f"Learning rates are numbers, such as --learning_rates=0.001,0.003: {error}."
+            f"Learning rates must be numbers, such as --learning_rates=0.001,0.003: {error}."
         ) from error
-    if mistakes := _mistakes(config, given["learning_rates"], given["held_out"]):
-        raise ValueError("\n".join(mistakes))
-    # Not the test set, which nothing opens before the winner is known; the final runs record
-    # theirs.
+    if faults := _find_faults(config, given["learning_rates"], given["held_out"]):
+        raise ValueError("\n".join(faults))
+    # Without the test set, which must not be opened before the winner is known; the final runs
+    # record theirs.
     training = data_of(replace(config.run, data=replace(config.run.data, test="")))
     plan = {
         **given,
@@ -147,29 +151,29 @@ def make_plan(config: Any) -> Plan:
     return json.loads(json.dumps(plan, default=repr))
 
 
-def _mistakes(config: Any, rates: Sequence[float], held_out: float) -> list[str]:
+def _find_faults(config: Any, rates: Sequence[float], held_out: float) -> list[str]:
     changed = [arg.lstrip("-").removeprefix("config.").partition("=")[0] for arg in OVERRIDES]
     unusable = [rate for rate in rates if not 0 < rate < float("inf")]
     has_repeated, is_share = len(set(rates)) < len(rates), 0 < held_out < 1
-    mistakes = {
+    faults = {
         "The grid is empty: name a learning rate, such as --learning_rates=0.001,0.003.": not rates,
-        f"Learning rates must be finite, and greater than 0. Received: {unusable}.": unusable,
-        f"Each learning rate is tried once: leave out the repeated ones of {rates}.": has_repeated,
+        f"Learning rates must be finite and greater than 0. Received: {unusable}.": unusable,
+        f"Learning rates must differ from each other. Received: {rates}.": has_repeated,
         f"`--held_out` must be between 0 and 1, such as 0.02. Received: {held_out}.": not is_share,
         f"`--seeds` must be at least 1. Received: {_SEEDS.value}.": _SEEDS.value < 1,
         f"`--parallel` must be at least 1. Received: {_PARALLEL.value}.": _PARALLEL.value < 1,
-        "There is no test set to report on: name one with --config.run.data.test=NAME.": not config.run.data.test,
+        "A sweep needs a test set: name one with --config.run.data.test=NAME.": not config.run.data.test,
     }
-    mistakes |= {
+    faults |= {
         f"The sweep sets `{name}` itself: use {flag}.": name in changed
         for name, flag in SWEPT.items()
     }
-    return [message for message, is_made in mistakes.items() if is_made]
+    return [message for message, is_present in faults.items() if is_present]
 
 
-def _trial(plan: Plan, folder: Path, rate: float, seed: int | None = None) -> Trial:
-    """Without a seed, a run of the grid; with one, a run that is evaluated on the test set, and at
-    its end alone.
+def _make_trial(plan: Plan, folder: Path, rate: float, seed: int | None = None) -> Trial:
+    """Returns a run of the grid, or, with a seed, a final run, which is evaluated only at its end
+    and on the test set.
     """
     changes = {
         "run.optimizer.learning_rate": rate,
@@ -191,8 +195,11 @@ def _trial(plan: Plan, folder: Path, rate: float, seed: int | None = None) -> Tr
 def _write_report(
     folder: Path, plan: Plan, grid: Sequence[Trial], final: Sequence[Trial] = ()
 ) -> str:
-    """Writes sweep.json, sweep.png and sweep.md, with the test as soon as there is one. Returns
-    that in words.
+    """Writes sweep.json, sweep.png and sweep.md, with the test accuracy once the final runs are
+    finished.
+
+    Returns:
+        The test accuracy as text; empty before the final runs.
     """
     values, winner = [trial.accuracy() for trial in final], choose(grid)
     results = {"winner": winner and winner.tries["learning_rate"], "test": None}
@@ -214,28 +221,28 @@ def _write_report(
         _draw(results, f"test: {in_words}").savefig(partial)
     steps = plan["config"]["run"]["loop"]["total_steps"]
     sections += [
-        f"The learning rate, chosen on a share of {plan['held_out']:.4g} of the training set, held "
-        f"out:"
+        f"Accuracy on the held-out part, a share of {plan['held_out']:.4g} of the training set, by "
+        f"learning rate:"
     ]
     sections += [
-        _table("learning_rate", results["grid"], steps, results["winner"]),
+        _make_table("learning_rate", results["grid"], steps, results["winner"]),
         "![](sweep.png)",
     ]
     if final:
         sections += [
-            f"The winner, {results['winner']!r}, on the whole training set; each run was tested "
-            f"once:"
+            f"Test accuracy of the winner, {results['winner']!r}, after training on the whole "
+            f"training set, by seed:"
         ]
-        sections += [_table("seed", results["final"], steps)]
+        sections += [_make_table("seed", results["final"], steps)]
     sections += [
-        "Seconds are of the whole process. Commands are in each run's `trial.json`, its output in "
-        "`log.txt`."
+        "Seconds count the whole process. The folder of each run holds its command (`trial.json`) "
+        "and its output (`log.txt`)."
     ]
     write_text(folder / "sweep.md", "\n\n".join(sections) + "\n")
     return in_words
 
 
-def _table(
+def _make_table(
     name: str, rows: Sequence[Mapping[str, Any]], steps: int, winner: float | None = None
 ) -> str:
     lines = [f"| {name.replace('_', ' ')} | accuracy | steps | seconds |", "|---|---|---|---|"]
@@ -251,7 +258,7 @@ def _table(
 
 
 def _draw(results: Mapping[str, Any], test_in_words: str) -> Figure:
-    """Accuracy on the held-out part by learning rate; the test as a band."""
+    """Plots the accuracy on the held-out part by learning rate; the test accuracy as a band."""
     figure = Figure(figsize=(8, 5), dpi=150, layout="constrained")
     axes = figure.subplots()
     curve = {row["learning_rate"]: row["accuracy"] for row in results["grid"]}

@@ -1,5 +1,4 @@
-"""VTAB-1k as in the paper: a model is fine-tuned on 19 tasks of 1000 images each in one setting,
-and measured on each.
+"""VTAB-1k as in the paper: fine-tunes a model on 19 tasks of 1000 images, with one setting for all.
 
     python experiments/vtab.py --model=ViT_L16 --weights=imagenet21k --workdir=runs/vtab
     ... [--tasks=natural,clevr_count,folder:/data/pets] [--data_dir=/data/tfds] [--skip_missing] [--tune]
@@ -7,27 +6,27 @@ and measured on each.
     python experiments/vtab.py --model=pets.keras --workdir=runs/vtab   # a model of this package, saved by Keras
     python experiments/vtab.py --smoke --tasks=folder:/data/pets --workdir=/tmp/vtab   # ten steps of a tiny model
 
-The setting is that of `configs/finetune.py:vtab`: 2500 steps of 512 images at 384 pixels, SGD at
-0.01. Where a flip or a crop would change the label there are none, as in BiT. Each task is learned
-from 1000 images and measured once on its whole test set; with `--tune` from 800, measured on the
-other 200, and no test set is read: that is how the paper chose its setting. A folder of your own,
-`folder:PATH`, is treated as a task; without a test set, a fifth of it becomes one.
+The setting is that of `configs/finetune.py:vtab`: 2500 steps of 512 images at 384 pixels, SGD with
+a learning rate of 0.01. As in BiT, flips and crops are disabled where they would change the label.
+Each task trains on 1000 images and is measured once on its whole test set. With `--tune` it trains
+on 800 and is measured on the other 200, and no test set is read; this is how the paper chose its
+setting. `folder:PATH`, a folder of your own, is treated as a task; if it has no test set, a fifth
+of it becomes one.
 
-Data come from TensorFlow Datasets, and are downloaded where they are missing, before anything is
-learned. Those of Resisc45 and of Retinopathy must be fetched by hand; without `--skip_missing`
-nothing begins before they are there.
+Data come from TensorFlow Datasets. Missing data are downloaded before training starts. Resisc45 and
+Retinopathy must be downloaded by hand; `--skip_missing` skips tasks without data.
 
-The same command goes on where it stopped: finished tasks are kept, the one that was interrupted
-goes on from its checkpoint. Other tasks may be added to the same folder, another setting may not.
-SIGTERM saves and exits with code 75. The results are in `vtab.md`, `vtab.csv` and `vtab.png`; each
-task has a folder with its weights (`model.npz`) and its learning curve. Checkpoints of finished
-tasks are removed.
+If interrupted, rerun the same command to resume: finished tasks are kept, and the interrupted one
+continues from its checkpoint. You can add tasks to the same folder, but not change the setting.
+SIGTERM saves a checkpoint and exits with code 75. The results are written to `vtab.md`, `vtab.csv`
+and `vtab.png`. The folder of each task holds its weights (`model.npz`) and its learning curve.
+Checkpoints of finished tasks are removed.
 
-Memory: 512 images of 384 pixels at once are for many accelerators.
+Memory: 512 images of 384 pixels at once need many accelerators.
 `--config.run.accumulation_steps=64` computes 8 at a time, with the same result;
-`--config.run.eval_batch_size=64` does so for the measurement.
+`--config.run.eval_batch_size=64` measures in smaller batches.
 
-arXiv:2010.11929, Table 4, B.1.1, Table 9; flips and crops: arXiv:1912.11370, appendix F.
+Source: arXiv:2010.11929, Table 4, B.1.1, Table 9; flips and crops: arXiv:1912.11370, appendix F.
 """
 
 import shutil
@@ -62,18 +61,18 @@ _MODEL = flags.DEFINE_string(
     "model", "ViT_B16", "A name of `keras_vit.list_models()`, or a file model.keras."
 )
 _WEIGHTS = flags.DEFINE_string(
-    "weights", None, "Tag, file or URL; `none` are random ones. Default: the recipe's."
+    "weights", None, "Tag, file or URL; `none`: random weights. Default: the recipe's."
 )
-_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run.", required=True)
-_TASKS = flags.DEFINE_list("tasks", ["all"], "Tasks, groups, `all`, and folder:PATH.")
-_DATA_DIR = flags.DEFINE_string("data_dir", None, "Of TensorFlow Datasets; default: its own.")
+_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the results.", required=True)
+_TASKS = flags.DEFINE_list("tasks", ["all"], "Tasks, groups, `all` or folder:PATH; with commas.")
+_DATA_DIR = flags.DEFINE_string(
+    "data_dir", None, "Folder of TensorFlow Datasets. Default: its own default."
+)
 _TUNE = flags.DEFINE_bool(
-    "tune", False, "Learn from the 800 and measure on the 200; the test sets stay closed."
+    "tune", False, "Train on 800 images, measure on the other 200; test sets are not read."
 )
-_SKIP_MISSING = flags.DEFINE_bool(
-    "skip_missing", False, "Leave out tasks whose data cannot be had."
-)
-_SMOKE = flags.DEFINE_bool("smoke", False, "Ten steps of a tiny model, to try the rest.")
+_SKIP_MISSING = flags.DEFINE_bool("skip_missing", False, "Skip tasks whose data are missing.")
+_SMOKE = flags.DEFINE_bool("smoke", False, "A quick check: ten steps of a tiny model.")
 
 RECIPE = Path(__file__).with_name("configs") / "finetune.py"
 OVERRIDES = [
@@ -81,29 +80,28 @@ OVERRIDES = [
     for arg in sys.argv
     if arg.lstrip("-").startswith("config.")
 ]
-# What each task sets itself, and what may change from one part of a run to the next.
+# Fields that each task sets.
 OURS = tuple(
     f"run.data.{name}" for name in ("kind", "name", "train", "test", "held_out", "train_share")
 )
+# Fields that may change when a run is resumed.
 WHERE = ("run.devices.kind", "run.devices.names", "run.devices.jit_compile")
 
 
 def main() -> None:
-    """Does what is left of VTAB in the folder."""
+    """Runs the tasks that the folder does not hold yet."""
     config, tasks = make_config(), jobs(_TASKS.value, _DATA_DIR.value)
     config, build = settle(config)
     if not is_file(config.model) and config.weights != "none":
-        # a mistake is told before the data are downloaded
-        source.find(config.model, config.weights)
+        source.find(config.model, config.weights)  # raises errors before data are downloaded
     devices = connect(config.run.devices)
     if devices.num_workers > 1:
         raise ValueError(
-            f"Received: {devices.description}. Tasks are learned on one machine each: start a "
-            f"process on every "
-            "machine, each with its own --tasks; they may share the --workdir."
+            f"Each task must run on one machine. Received: {devices.description}. Start one "
+            "process on each machine, with its own --tasks; they may share the --workdir."
         )
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _stop)  # while a task is learned, the training has its own
+        signal.signal(number, _stop)  # during training its own handlers replace this one
     data = config.run.data
     found = vtab(
         tasks,
@@ -131,16 +129,16 @@ def main() -> None:
 
 
 def make_config() -> FinetuneConfig:
-    """The paper's setting for VTAB, with what the command line changes."""
+    """Returns the paper's setting for VTAB, with the changes of the command line."""
     of_file = is_file(_MODEL.value)
     if not of_file:
         row_of(_MODEL.value, {})
     elif _WEIGHTS.value:
-        raise ValueError(f"{_MODEL.value} brings its own weights: leave out --weights.")
+        raise ValueError(f"{_MODEL.value} contains its weights: leave out --weights.")
     changed = [override.partition("=")[0] for override in OVERRIDES]
     if taken := [name for name in changed if name in OURS]:
         raise ValueError(
-            f"The tasks say what is learned from and measured on: leave out "
+            "The tasks set the training and test data: leave out "
             f"--config.{', --config.'.join(taken)}."
         )
     words = ["vtab", *[_MODEL.value] * (not of_file), *["smoke"] * _SMOKE.value]
@@ -157,12 +155,14 @@ def adapt(
     train: Source,
     folder: Path,
 ) -> keras.Model:
-    """Fine-tunes on a task, from the checkpoint in its folder if there is one. Returns a model that
-    gives logits.
+    """Fine-tunes on a task; resumes from the checkpoint in its folder, if there is one.
+
+    Returns:
+        The model, with logits as output.
     """
     remove_checkpoints(folder.parent)
     keras.utils.clear_session(free_memory=True)
-    config = for_task(config, job, train)
+    config = set_task(config, job, train)
     if not (check_folder(folder, config, (train, None)) and (folder / "results.json").exists()):
         procedure = Procedure(
             title=f"{name_of(config)} on {job.title}", build=build, image_size=config.image_size
@@ -178,14 +178,14 @@ def adapt(
     return model
 
 
-def for_task(config: FinetuneConfig, job: Job, train: Source) -> FinetuneConfig:
-    """The same setting, with the data of a task, and without the flips and crops that would change
-    its labels.
+def set_task(config: FinetuneConfig, job: Job, train: Source) -> FinetuneConfig:
+    """Returns the setting with the data of a task, without flips and crops that would change its
+    labels.
     """
     data = replace(
         config.run.data,
         kind="given",
-        name=f"{job.data}; learned from {train.num_examples}",
+        name=f"{job.data}; learned from {train.num_examples}",  # part of config.json
         test="",
         flip=config.run.data.flip and job.flip,
         **({} if job.crop else {"crop": "resize", "crop_area": 0.05}),
@@ -196,15 +196,15 @@ def for_task(config: FinetuneConfig, job: Job, train: Source) -> FinetuneConfig:
 
 
 def remove_checkpoints(workdir: Path) -> None:
-    """Those of finished tasks: they are twice or three times as large as the weights, which
-    stay.
+    """Removes the checkpoints of finished tasks. They are two to three times as large as the
+    weights, which are kept.
     """
     for result in workdir.glob("*/result.json"):
         shutil.rmtree(result.with_name("checkpoints"), ignore_errors=True)
 
 
 def _stop(number: int, _: object) -> NoReturn:
-    raise Stopped(f"Stopped by {signal.Signals(number).name}: run the same command to go on.")
+    raise Stopped(f"Stopped by {signal.Signals(number).name}: rerun the same command to resume.")
 
 
 if __name__ == "__main__":

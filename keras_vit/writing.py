@@ -31,7 +31,7 @@ def write_atomically(path: Path) -> Iterator[Path]:
         >>> Path("classes.txt").read_text(), partial.exists()
         ('cat', False)
     """
-    _sweep(path.parent)
+    remove_partial_files(path.parent)
     partial = path.with_name(f"{_MARK}{os.getpid()}.{next(_numbers)}-{path.name}")
     _at_work.add(partial.name)
     try:
@@ -72,7 +72,11 @@ _numbers = itertools.count()  # two threads may write the same file
 _at_work: set[str] = set()  # what this process writes
 
 
-def _sweep(folder: Path) -> None:
+def remove_partial_files(folder: Path) -> None:
+    """Removes what processes that were killed on this machine left half written in a folder.
+
+    Every write into a folder does so. Call it where a resumed run may write nothing more.
+    """
     for left in folder.glob(f"{_MARK}*"):
         process = left.name.removeprefix(_MARK).partition("-")[0].partition(".")[0]
         if process.isdigit() and not _is_written(int(process), left.name):

@@ -45,7 +45,7 @@ sys.path.append(str(ROOT / "experiments"))  # where a script finds what lies bes
 
 from ablations import runs  # noqa: E402
 from ablations.arms import Arm, Claim, Study, better  # noqa: E402
-from ablations.report import differences, verdict, with_deviation, write_report  # noqa: E402
+from ablations.report import find_differences, verdict, with_deviation, write_report  # noqa: E402
 from ablations.runs import train_and_measure  # noqa: E402
 from ablations.studies import STUDIES, make_study  # noqa: E402
 from command_line.trials import claim  # noqa: E402
@@ -98,7 +98,7 @@ def test_every_study_is_tested():
 @pytest.mark.parametrize(("name", "size"), EACH)
 def test_arms_differ_in_what_is_tried_and_in_nothing_else(name: str, size: str):
     fields = {
-        field for values in differences(study_of(name, size).arms).values() for field in values
+        field for values in find_differences(study_of(name, size).arms).values() for field in values
     }
     whole = tuple(may for may in VARIED[name] if may.endswith("."))
     wrong = [field for field in fields - VARIED[name] if not field.startswith(whole or "nothing")]
@@ -116,7 +116,10 @@ def test_what_differs_is_seen_by_the_comparison_itself():
     config = config_of("class_token", "gap")
     other = replace(config, run=replace(config.run, batch_size=64))
     arms = {"one": Arm(title="one", config=config), "other": Arm(title="other", config=other)}
-    assert differences(arms) == {"one": {"run.batch_size": 128}, "other": {"run.batch_size": 64}}
+    assert find_differences(arms) == {
+        "one": {"run.batch_size": 128},
+        "other": {"run.batch_size": 64},
+    }
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -267,7 +270,7 @@ def test_few_examples_are_ten_of_each_class_or_five_of_many_drawn_ten_times(
         return SimpleNamespace(values=np.eye(num_classes)[part.labels], labels=part.labels)
 
     monkeypatch.setattr(runs, "extract", extract)
-    found = runs.few_examples(None, train, test, {"batch_size": 7})
+    found = runs.measure_fewshot(None, train, test, {"batch_size": 7})
     assert asked == [(drawn_of, {"batch_size": 7}), (num_classes, {"batch_size": 7})]
     assert (found["shots"], found["fewshot/accuracy"], found["fewshot/draws"]) == (
         shots,
@@ -290,10 +293,10 @@ def test_the_best_checkpoint_counts_where_a_part_is_held_out_and_the_last_weight
             step, arrays | {"seeds/000": np.zeros(2)}, {"validation/accuracy": accuracy}
         )
     keras_vit.save_checkpoint(model, tmp_path / "model.npz")
-    found, step = runs.trained(config, tmp_path, 10, one)
+    found, step = runs.load_trained(config, tmp_path, 10, one)
     assert step == 4 and {float(value.max()) for value in found.get_weights()} == {4.0}
     config = replace(config, run=replace(config.run, data=replace(config.run.data, held_out=0.0)))
-    found, step = runs.trained(config, tmp_path, 10, one)
+    found, step = runs.load_trained(config, tmp_path, 10, one)
     assert step == config.run.loop.total_steps and {
         float(value.max()) for value in found.get_weights()
     } == {6.0}
@@ -451,7 +454,7 @@ def test_a_verdict_is_of_the_means_and_its_deviation_of_the_seeds():
         ([0.60, 0.64], [0.61, 0.61], "yes, within the noise: +1.00 ± 2.83 points"),
         ([0.60, 0.61], [0.61, 0.60], "no, within the noise: +0.00 ± 1.41 points"),
         ([0.61], [0.60], "yes: +1.00 points"),
-        ([0.60, None], [0.60, 0.60], "cannot be told: A ViT is not finished"),
+        ([0.60, None], [0.60, 0.60], "not decided: A ViT is not finished"),
     ],
 )
 def test_verdicts_in_words(vit: list, resnet: list, words: str):
@@ -464,7 +467,7 @@ def test_a_run_that_diverged_is_reported_and_not_averaged_away(tmp_path: Path):
     page = write_report(tmp_path, toy((CLAIM,)), rows, "python a.py").read_text()
     assert "70.00 ± 10.00" in page
     assert "diverged in 1 of 3; the others 50.00, 52.00" in page and "51.00" not in page
-    assert "cannot be told: A ResNet diverged" in page
+    assert "not decided: A ResNet diverged" in page
     assert "- A ResNet, seed 2: Step 7: the loss is nan." in page
     with open(tmp_path / "ablation.csv", newline="") as file:
         lines = list(csv.DictReader(file))
@@ -610,11 +613,11 @@ def test_a_study_that_was_killed_and_stopped_gives_what_one_in_a_row_gives(tmp_p
     left = Path(next(iter(finished))).with_name("checkpoints")
     left.mkdir()
     page = (tmp_path / "broken" / "ablation.md").read_text()
-    assert "not yet" in page and "cannot be told: GAP, rate " in page
+    assert "not yet" in page and "not decided: GAP, rate " in page
 
     gone_on = ablations(*study, f"--workdir={tmp_path}/broken")
     assert gone_on.returncode == 0, gone_on.stderr[-3000:]
-    assert "Going on from step" in (second / "log.txt").read_text()
+    assert "Resuming from step" in (second / "log.txt").read_text()
     in_a_row = ablations(*study, f"--workdir={tmp_path}/whole")
     assert in_a_row.returncode == 0, in_a_row.stderr[-3000:]
     assert len(results(tmp_path / "whole")) == 3 and results(tmp_path / "whole") == results(
@@ -681,7 +684,7 @@ def test_early_stopping_takes_the_checkpoint_that_is_best_on_the_held_out_part(t
 
 
 MISTAKES = {
-    "nothing": ([], "Which study? Say --study=NAME, one of: class_token, positions"),
+    "nothing": ([], "`--study` is missing: --study=NAME, one of class_token, positions"),
     "study": (
         ["--study=positios", "--size=smoke", "--workdir={}"],
         "There is no study 'positios'. Did you mean positions",
@@ -693,11 +696,11 @@ MISTAKES = {
     "no data": (["--study=crop", "--workdir={}"], "`--data` is missing"),
     "data": (
         ["--study=crop", "--size=smoke", "--workdir={}", "--data=tfds"],
-        "a smoke learns scikit-learn's digits",
+        "which trains on scikit-learn's digits",
     ),
     "varied": (
         ["--study=shape", "--size=smoke", "--workdir={}", "--config.variant.depth=3"],
-        "`variant.depth` is what the arms differ in",
+        "`variant.depth` must not be changed: the arms differ in it",
     ),
     "seed": (
         ["--study=shape", "--size=smoke", "--workdir={}", "--config.run.seed=3"],
@@ -709,7 +712,7 @@ MISTAKES = {
     ),
     "run": (
         ["--study=crop", "--size=smoke", "--workdir={}", "--only=crops/seed_0"],
-        "A run is named <arm>/seed_<n>",
+        "`--only` must be <arm>/seed_<n>",
     ),
 }
 

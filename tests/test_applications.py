@@ -20,7 +20,7 @@ def _file(tmp_path, name="ViT_Ti16", change=None, **options):
         if name in VIT_VARIANTS
         else {"classes": 5, **options}
     )
-    arrays = layouts.published(checkpoint((VIT_VARIANTS | RESNET_VARIANTS)[name], **options))
+    arrays = layouts.to_published(checkpoint((VIT_VARIANTS | RESNET_VARIANTS)[name], **options))
     if change is not None:
         change(arrays)
     path = tmp_path / f"{name}.npz"
@@ -124,7 +124,8 @@ def test_an_axial_vit_takes_the_options_of_others(small_axial):
 def test_axial_models_have_no_published_weights(name):
     assert keras_vit.list_weights(name) == []
     with pytest.raises(
-        ValueError, match=f"Unknown weights for {name}: 'imagenet'.*No file of it was published"
+        ValueError,
+        match=f"Unknown weights for {name}: 'imagenet'.*No file of this model was published",
     ):
         getattr(keras_vit, name)()
 
@@ -198,17 +199,20 @@ def test_preprocessing_inside_equals_preprocessing_outside(tmp_path):
         ),
         (
             {"weights": "imagenet", "input_shape": (3, 224, 224)},
-            r"channels come last.*Use \(224, 224, 3\)",
+            r"with channels last.*Use \(224, 224, 3\)",
         ),
         (
             {"weights": None, "input_shape": (1, None, None)},
-            r"channels come last.*Use \(None, None, 1\)",
+            r"with channels last.*Use \(None, None, 1\)",
         ),
         (
             {"weights": None, "input_tensor": np.zeros((1, 32, 32, 3))},
             r"ndarray of shape \(1, 32, 32, 3\)",
         ),
-        ({"weights": None, "input_tensor": "images"}, "must be a Keras tensor.*Received: str"),
+        (
+            {"weights": None, "input_tensor": "images"},
+            "must be a symbolic Keras tensor.*Received: str",
+        ),
         (
             {"weights": "imagenet", "classifier_activation": "relu"},
             "Only `None` and `softmax` activations",
@@ -246,7 +250,7 @@ def test_channels_first_is_refused():
 
 @pytest.mark.once
 def test_a_model_without_published_files_says_so():
-    with pytest.raises(ValueError, match="(?s)No file of it was published"):
+    with pytest.raises(ValueError, match="(?s)No file of this model was published"):
         keras_vit.R50_ViT_L16()
     assert keras_vit.list_weights("R50_ViT_L16") == []
 
@@ -355,7 +359,7 @@ def test_a_head_of_zeros_is_refused(tmp_path):
         ("ViT_S16", {}, "embedding/kernel: the model needs .*384.*the checkpoint has .*192"),
         ("R_ViT_Ti16", {}, "conv_root/kernel"),
         ("ViT_Ti16", {"classes": 1000}, "classes=5"),
-        pytest.param("BiT_R50x1", {}, "does not fit the model", marks=pytest.mark.once),
+        pytest.param("BiT_R50x1", {}, "does not match the model", marks=pytest.mark.once),
     ],
 )
 def test_a_file_of_another_model_is_an_error_that_lists_everything(

@@ -196,14 +196,14 @@ print(row[7], len(sizes))
 @pytest.mark.slow
 def test_start_up_is_measured_by_phases():
     words = _run_other("startup.py", "--models=ViT_Ti16", "--repeats=1")
-    assert "keras_vit is left out" not in words
+    assert "keras_vit is omitted" not in words
     for phase in ("import", "build and restore", "first answer", "first step", "all"):
         assert f"| ViT_Ti16 | {phase} | " in words
 
 
 def test_when_a_worker_dies_nobody_waits_for_the_others(monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
-    slowest = importlib.import_module("scaling")._slowest
+    slowest = importlib.import_module("scaling")._wait_for_slowest
     lines = ["import time; time.sleep(600)", "raise SystemExit('out of memory')"]
     processes = [
         subprocess.Popen(

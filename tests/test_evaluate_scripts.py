@@ -165,7 +165,7 @@ def test_fewshot_gives_the_numbers_known_beforehand(few: Fewshot):
     )
     assert "# Few-shot: " in few.first.page and "right/model.keras, pre_logits\n" in few.first.page
     assert "over 3 draws of the images" in few.first.page
-    assert "| data | 1 of each class | 5 of each class |" in few.first.page
+    assert "| data | 1 per class | 5 per class |" in few.first.page
     colors = [row for row in rows(few.first.table) if row["data"] == "colors"]
     assert [(row["shots"], row["ridge"], row["seed"]) for row in colors] == [
         (shots, "1024", seed) for shots in "15" for seed in "012"
@@ -245,7 +245,7 @@ def test_the_probe_gives_the_numbers_known_beforehand(probe: Probe):
     assert {row["dev_accuracy"] for row in colors} == {"1.000000"} and colors[0][
         "regularization"
     ] == "1e+06"
-    assert "| colors | 90.00 | 1e+06 | at the edge of those tried |" in probe.page
+    assert "| colors | 90.00 | 1e+06 | at the edge of the grid |" in probe.page
     assert "| shades | 100.00 | " in probe.page and "chosen on 10% of each class" in probe.page
     assert (
         len([row for row in probe.table if row["data"] == "shades" and row["test_accuracy"]]) == 1
@@ -309,9 +309,9 @@ FROZEN_MISTAKES = {
     "a folder": ("probe", "{root}/absent", [], "There is no folder"),
     "two of a name": (
         *("probe", "{root}/colors,{root}/right/../colors", []),
-        "Two data sets would be called the same: colors, ",
+        "must have different short names. Received: colors, ",
     ),
-    "no data": ("fewshot", "", [], "`--data` names no data set"),
+    "no data": ("fewshot", "", [], "`--data` is empty"),
     "few images": (
         *("fewshot", "{root}/colors", ["--per_class=4", "--shots=1,5"]),
         "3 of the 3 classes have fewer than 5 training examples: blue (4), green (4), red (4)",
@@ -320,20 +320,20 @@ FROZEN_MISTAKES = {
         "fewshot",
         "{root}/colors",
         ["--ridge=much"],
-        "`--ridge` is a number, or `sweep`. Received: 'much'",
+        "`--ridge` must be a number or `sweep`. Received: 'much'",
     ),
-    "shots": ("fewshot", "{root}/colors", ["--shots=1,few"], "`--shots` takes whole numbers"),
+    "shots": ("fewshot", "{root}/colors", ["--shots=1,few"], "`--shots` must be integers"),
     "words": (
         "probe",
         "tfds:cifar100",
         [],
-        "is written tfds:NAME:TRAIN:TEST. Received: 'tfds:cifar100'",
+        "must have the form tfds:NAME:TRAIN:TEST. Received: 'tfds:cifar100'",
     ),
     "a part": (
         "probe",
         "tfds:cifar100:train:test",
         ["--per_class=4"],
-        "`--per_class` is for folders",
+        "`--per_class` works for folders only",
     ),
 }
 
@@ -412,7 +412,9 @@ def test_nothing_is_measured_again(evaluation: Evaluation):
 def test_only_what_would_give_other_numbers_is_refused_in_the_same_folder(evaluation: Evaluation):
     said = refused("evaluate", *evaluation.options, "--crop=resize_shorter")
     assert (
-        "holds another measurement, " in said and "'resize'" in said and "'resize_shorter'" in said
+        "holds a measurement with other settings" in said
+        and "'resize'" in said
+        and "'resize_shorter'" in said
     )
     said = refused("evaluate", *evaluation.options, "--strict")
     assert "damaged was measured without unreadable images" in said
@@ -468,17 +470,17 @@ def test_reassessed_labels_and_what_is_published(root: Path, tmp_path: Path):
 EVALUATE_MISTAKES = {
     "no weights": (
         *("ViT_B16", "{root}/colors"),
-        "is written NAME=WEIGHTS, or is a file model.keras. Received: 'ViT_B16'",
+        "must be NAME=WEIGHTS or a file model.keras. Received: 'ViT_B16'",
     ),
     "no file": ("{root}/absent.keras", "{root}/colors", "There is no file"),
     "no real.json": (
         "{model}",
         "{root}/colors,real:{root}/colors",
-        "is written real:FOLDER:real.json",
+        "must be given as real:FOLDER:real.json",
     ),
     "no folder": ("{model}", "{root}/absent", "There is no folder"),
     "other classes": ("{model}", "{root}/four", "The model gives 3 values for each image, and"),
-    "no data": ("{model}", "", "`--checkpoints` and `--data` must name at least one each"),
+    "no data": ("{model}", "", "`--checkpoints` and `--data` must each name at least one"),
 }
 
 

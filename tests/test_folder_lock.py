@@ -112,7 +112,7 @@ def test_what_one_worker_refuses_all_refuse():
 
     with pytest.raises(ValueError, match="The data have changed"):
         run._agree(workers([1, 0], 0), refuse)
-    with pytest.raises(ValueError, match="Worker 0 refused to begin; its own message says why"):
+    with pytest.raises(ValueError, match="Worker 0 could not start the run. See the error"):
         run._agree(workers([1, 0], 1), lambda: None)
     done = SimpleNamespace(times=0)
     run._agree(workers([0, 0], 1), lambda: setattr(done, "times", done.times + 1))

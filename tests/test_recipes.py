@@ -130,7 +130,7 @@ def test_every_row_of_table_3_has_its_recipe_and_no_other_has():
         try:
             config_of("pretrain.py", model, data, epochs)
         except ValueError as error:
-            assert f"The paper has no such run of {model}. There are: " in str(error)
+            assert f"The paper has no such run of {model}. Its runs of this model: " in str(error)
         else:
             accepted.add((model, data, int(epochs.removesuffix("ep"))))
     in_table_3 = {run[:3] for run in runs_of_table_3()}

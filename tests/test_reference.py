@@ -63,7 +63,7 @@ def test_a_published_file_gives_the_published_logits(name, tmp_path):
     """Through the front door, from a file in the spelling of the published ones."""
     case = CASES[name]
     path, size = tmp_path / "published.npz", case["image_size"]
-    np.savez(path, **layouts.published(_arrays(case)))
+    np.savez(path, **layouts.to_published(_arrays(case)))
     options = {"classifier": case["classifier"]} if "classifier" in case else {}
     build = getattr(keras_vit, case["variant"])
     model = build(weights=path, input_shape=(size, size, 3), classifier_activation=None, **options)

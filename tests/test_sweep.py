@@ -179,8 +179,8 @@ def test_a_signal_reaches_the_run_which_saves(story: Story):
     assert story.stopped.returncode == 75, (story.workdir.parent / "stopped.txt").read_text()
     log = (story.workdir / "trials" / "lr_0.003" / "log.txt").read_text()
     assert "Stopped by SIGTERM after step" in log
-    assert "Going on from step" in log  # in the next sweep
-    assert "run the same command to go on" in (story.workdir.parent / "stopped.txt").read_text()
+    assert "Resuming from step" in log  # in the next sweep
+    assert "rerun the same command to resume" in (story.workdir.parent / "stopped.txt").read_text()
 
 
 @pytest.mark.slow
@@ -197,7 +197,7 @@ def test_the_test_set_is_not_opened_before_the_winner_is_known(story: Story):
     assert story.without_test.returncode == 1
     assert "The winner is" in story.without_test.stdout
     assert (
-        "seed_0, code 1: ValueError: " in story.without_test.stderr
+        "seed_0 failed with exit code 1: ValueError: " in story.without_test.stderr
         and "wolf" in story.without_test.stderr
     )
     assert "Traceback" not in story.without_test.stderr
@@ -305,7 +305,7 @@ words = [word for word in sys.argv if not word.startswith("--config.")]
 flags.FLAGS(words)
 sys.argv[0] = "experiments/sweep.py"
 plan = {{"kind": "FinetuneConfig", "held_out": 0.25}}
-grid, final = (sweep._trial(plan, Path("w", *where), 0.003, *seed) for where, seed in ((["a"], []), (["b"], [4])))
+grid, final = (sweep._make_trial(plan, Path("w", *where), 0.003, *seed) for where, seed in ((["a"], []), (["b"], [4])))
 print(json.dumps([[*each.command, each.name, each.tries] for each in (grid, final)]))
 """
 
@@ -384,12 +384,12 @@ def test_all_mistakes_are_named_at_once(recipe: Path, tmp_path: Path):
     done = sweep(recipe, tmp_path / "sweep", *options, "--config.run.optimizer.learning_rate=1")
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr[-3000:]
     for message in (
-        "Learning rates must be finite, and greater than 0. Received: [-1.0]",
-        "Each learning rate is tried once",
+        "Learning rates must be finite and greater than 0. Received: [-1.0]",
+        "Learning rates must differ from each other",
         "`--held_out` must be between 0 and 1",
         "`--seeds` must be at least 1",
         "`--parallel` must be at least 1",
-        "There is no test set to report on: name one with --config.run.data.test=NAME",
+        "A sweep needs a test set: name one with --config.run.data.test=NAME",
         "The sweep sets `run.optimizer.learning_rate` itself: use --learning_rates",
     ):
         assert message in done.stderr
@@ -405,11 +405,11 @@ def test_all_mistakes_are_named_at_once(recipe: Path, tmp_path: Path):
         ),
         (
             ["--learning_rates=fast", "--held_out=0.1"],
-            "Learning rates are numbers, such as --learning_rates=",
+            "Learning rates must be numbers, such as --learning_rates=",
         ),
         (
             ["--held_out=0.1"],
-            "has no function `get_sweep(arg)`. Say it with both --learning_rates=",
+            "has no function `get_sweep(arg)`. Set both the grid",
         ),
     ],
 )

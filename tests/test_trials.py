@@ -24,6 +24,7 @@ from command_line import trials  # noqa: E402
 from command_line.trials import Pool, Running, Trial  # noqa: E402
 
 from keras_vit.train import Stopped  # noqa: E402
+from keras_vit.writing import _MARK  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
 
@@ -105,6 +106,18 @@ def test_what_has_finished_is_left_alone(make, tmp_path, capsys):
     assert (trial.folder / "results.json").stat().st_mtime_ns == written
 
 
+def test_a_half_written_note_of_a_finished_run_is_removed(make, tmp_path):
+    """The experiment was killed while it noted the run, which went on and finished."""
+    trial = make("one")
+    run(tmp_path, trial)
+    ended = subprocess.Popen([sys.executable, "-S", "-c", ""])
+    ended.wait()
+    left = trial.folder / f"{_MARK}{ended.pid}.2-trial.json"
+    left.touch()
+    run(tmp_path, trial)
+    assert not left.exists()
+
+
 def test_a_result_without_the_number_is_none(make):
     trial = make("one")
     trial.folder.mkdir(parents=True)
@@ -129,13 +142,13 @@ def test_a_run_that_fails_ends_all_and_is_told_with_its_error(make, tmp_path):
     failing, never = make("failing", FAILS), make("never")
     with pytest.raises(
         ChildProcessError,
-        match="failing, code 1: ValueError: no such data\nor others See .*log.txt",
+        match="failing failed with exit code 1: ValueError: no such data\nor others See .*log.txt",
     ):
         run(tmp_path, failing, never)
     assert not never.folder.exists() and not failing.is_over()
     with pytest.raises(
         ChildProcessError,
-        match="killed, code -9: .* Killed for want of memory.* smaller --parallel",
+        match="killed failed with exit code -9: .* killed because memory ran out.* smaller --parallel",
     ):
         run(tmp_path, make("killed", IS_KILLED))
 
@@ -172,7 +185,7 @@ def test_a_signal_is_passed_on_and_the_rest_does_not_begin(make, tmp_path, monke
     )
     try:
         pool.catch_signals()
-        with pytest.raises(Stopped, match="Stopped by SIGINT: run the same command to go on"):
+        with pytest.raises(Stopped, match="Stopped by SIGINT: rerun the same command to resume"):
             pool.run([patient, never], tmp_path)
     finally:
         for number, handler in before.items():
@@ -291,7 +304,7 @@ def test_a_run_of_a_killed_experiment_is_waited_for(make, tmp_path, capsys):
     with left.stdout as output:
         assert b"after step 7" in output.read()
     assert (
-        "one still runs, though the sweep was killed: waiting until it has saved"
+        "one still runs, though the sweep was killed. Waiting until it has saved"
         in capsys.readouterr().out
     )
     assert trial.accuracy() == 0.75 and trial.results()["saved"]  # before it began
@@ -302,12 +315,12 @@ def test_the_process_of_a_run_is_found_by_its_command_if_it_was_not_noted(make):
     trial.folder.mkdir(parents=True)
     with subprocess.Popen([sys.executable, *trial.command], stdout=subprocess.PIPE) as left:
         left.stdout.readline()  # it is ready
-        assert trials._not_noted(trial).pid == left.pid
+        assert trials._find_unrecorded(trial).pid == left.pid
         finished = make("left", code=FINISHES)
-        process = trials._not_noted(finished)
+        process = trials._find_unrecorded(finished)
         left.terminate()
         assert left.wait() == 75
-    assert process is None and trials._not_noted(trial) is None
+    assert process is None and trials._find_unrecorded(trial) is None
 
 
 def test_each_signal_is_passed_on_once(make, tmp_path):

@@ -40,7 +40,7 @@ def layers_of(lines: list[str]) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("sound") / "ti16.npz"
-    np.savez(path, **layouts.published(checkpoint(TI16, **SMALL)))
+    np.savez(path, **layouts.to_published(checkpoint(TI16, **SMALL)))
     return path
 
 
@@ -70,14 +70,14 @@ def test_the_report_says_what_the_file_is(sound: Path, sound_report: Report):
     assert f"{sound.stat().st_size:,} bytes" in text
     assert hashlib.sha256(sound.read_bytes()).hexdigest() in text
     assert "Google, modules counted as before linen" in text
-    assert "ViT_Ti16, told by the shapes" in text
+    assert "ViT_Ti16, identified by the shapes" in text
     assert "32 x 32 pixels, 2 x 2 patches, 5 positions" in text
     assert "7 classes; reads the class token" in text
     assert "GELU in its tanh form, layer norm epsilon 1e-06" in text
 
 
 def write_optimizer(folder: Path) -> Path:
-    arrays = layouts.published(checkpoint(TI16, **SMALL))
+    arrays = layouts.to_published(checkpoint(TI16, **SMALL))
     slots = {
         f"opt/state/param_states/{name}/grad_ema": x for name, x in arrays.items() if "bias" in name
     }
@@ -145,7 +145,7 @@ def write_keras(folder: Path) -> Path:
 def write_hybrid(folder: Path) -> Path:
     np.savez(
         folder / "file.npz",
-        **layouts.published(checkpoint(VIT_VARIANTS["R_ViT_Ti16"], image_size=64, classes=7)),
+        **layouts.to_published(checkpoint(VIT_VARIANTS["R_ViT_Ti16"], image_size=64, classes=7)),
     )
     return folder / "file.npz"
 
@@ -165,7 +165,7 @@ SLOT_NUMBERS = sum(x.size for name, x in checkpoint(TI16, **SMALL).items() if "b
         (write_timm, "GELU in its exact form, layer norm epsilon 1e-06", "logits"),
         (write_hugging_face, "GELU in its exact form, layer norm epsilon 1e-12", "logits"),
         (write_keras, "Keras weights", "logits"),
-        (write_hybrid, "R_ViT_Ti16, told by the shapes", "root"),
+        (write_hybrid, "R_ViT_Ti16, identified by the shapes", "root"),
     ],
 )
 def test_files_of_all_kinds_are_verified(
@@ -219,8 +219,8 @@ def test_axial_models_are_verified(name, size, layers, kind, small_axial, tmp_pa
     verdict, lines = report(path)
     assert verdict, "\n".join(lines)
     assert layers_of(lines).keys() == {*layers, "logits"}
-    assert f"{name}, told by the shapes" in "\n".join(lines)
-    assert ("axial attention under names of ours" in "\n".join(lines)) is (kind == "npz")
+    assert f"{name}, identified by the shapes" in "\n".join(lines)
+    assert ("axial attention under keras_vit's names" in "\n".join(lines)) is (kind == "npz")
 
 
 def test_a_swap_of_rows_and_columns_is_found(
@@ -250,7 +250,7 @@ def test_a_swap_of_rows_and_columns_is_found(
 def test_residual_networks_are_verified(name: str, tmp_path: Path):
     row = (VIT_VARIANTS | RESNET_VARIANTS)[name]
     options = {"image_size": 64} if name in VIT_VARIANTS or row.axial else {}
-    arrays = layouts.published(checkpoint(row, classes=7, **options))
+    arrays = layouts.to_published(checkpoint(row, classes=7, **options))
     files.write_npz(tmp_path / "file.npz", arrays, {"image_size": (64, 64)})
     verdict, lines = report(tmp_path / "file.npz", name)
     assert verdict, "\n".join(lines)
@@ -323,7 +323,7 @@ def test_a_file_under_a_published_name_must_be_that_file(sound: Path, tmp_path: 
     verdict, lines = report(path)
     assert not verdict
     assert (
-        "the size is not that of sam/ViT-B_16.npz; sam/ViT-B_16.npz is a file of ViT_B16"
+        "the size differs from that of sam/ViT-B_16.npz; sam/ViT-B_16.npz is a file of ViT_B16"
         in lines[-1]
     )
 
@@ -337,7 +337,7 @@ def test_a_file_must_have_the_hash_that_was_pinned(sound: Path, tmp_path: Path):
     verdict, lines = report(path)
     assert not verdict
     assert lines[-1].startswith(
-        "FAILED: the sha256 is not the one pinned on first use; otherwise the Keras model equals"
+        "FAILED: the sha256 differs from the one pinned on first use; otherwise the Keras model equals"
     )
 
 
@@ -345,7 +345,7 @@ def test_a_tag_is_found_in_the_offline_directory(tmp_path: Path, monkeypatch: py
     row = catalog.lookup("ViT_Ti16", "imagenet")
     path = tmp_path / row.file
     path.parent.mkdir()
-    np.savez(path, **layouts.published(checkpoint(TI16)))
+    np.savez(path, **layouts.to_published(checkpoint(TI16)))
     monkeypatch.setenv("KERAS_VIT_WEIGHTS", str(tmp_path))
     verdict, lines = report("imagenet", "ViT_Ti16")
     assert verdict

@@ -215,7 +215,7 @@ def story(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Story:
 def test_a_killed_run_goes_on_from_its_checkpoint(story: Story):
     assert not story.had_result
     assert (
-        f"Going on from step {int(''.join(filter(str.isdigit, story.checkpoint)))} of 200"
+        f"Resuming from step {int(''.join(filter(str.isdigit, story.checkpoint)))} of 200"
         in story.stopped.stderr
     )
     assert "3 tasks, 1 finished before." in story.stopped.stdout
@@ -356,4 +356,4 @@ def test_a_file_of_keras_is_fine_tuned_on_the_tasks(data: Path, tmp_path: Path):
         f"--model={tmp_path}/own.keras",
         "--weights=none",
     )
-    assert twice.returncode == 1 and "brings its own weights: leave out --weights" in twice.stderr
+    assert twice.returncode == 1 and "contains its weights: leave out --weights" in twice.stderr

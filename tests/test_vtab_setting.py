@@ -32,7 +32,7 @@ config = vtab.make_config()
 found = {{"config": flatten_config(config)}}
 for flip, crop in ((True, True), (True, False), (False, True)):
     job = SimpleNamespace(data="dtd:3.0.1", flip=flip, crop=crop)
-    found[f"{{flip}}-{{crop}}"] = flatten_config(vtab.for_task(config, job, SimpleNamespace(num_examples=1000)))
+    found[f"{{flip}}-{{crop}}"] = flatten_config(vtab.set_task(config, job, SimpleNamespace(num_examples=1000)))
 for name, files in (("done", ["result.json", "checkpoints/1", "model.npz"]), ("begun", ["checkpoints/1"])):
     for file in files:
         path = Path(sys.argv[1].partition("=")[2], name, file)

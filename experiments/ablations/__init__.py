@@ -1,7 +1,7 @@
-"""Ablations of the paper. `ablations.py`, beside this folder, runs them.
+"""Ablations of the paper. `../ablations.py` runs them.
 
-arms.py     what a study consists of: arms, each a config, and claims; the base that all arms have
-in common studies.py  the eight studies, and their smallest form
-runs.py     one run: trains an arm from one seed and measures it
-report.py   tables, claims and pictures of the runs
+arms.py     `Study`, `Arm` and `Claim`; the base config of all arms
+studies.py  the eight studies, each in two sizes
+runs.py     one run: trains an arm with one seed and measures it
+report.py   tables, verdicts on claims, and plots of the runs
 """

@@ -1,9 +1,8 @@
-"""What an ablation consists of: arms, each a config; claims, arithmetic on their accuracies; and
-the one base of all.
+"""The parts of an ablation: arms, each a config; claims about their accuracies; the base config.
 
-What lives here: the dataclasses, and how one config is made of another. What does not: which
-studies there are (`ablations/studies.py`), what is made of their runs (`ablations/report.py`), and
-running them (`ablations.py`).
+What lives here: the dataclasses, and functions that derive one config from another. What does not:
+the studies (`ablations/studies.py`), the report (`ablations/report.py`), and the script that runs
+them (`ablations.py`).
 """
 
 from collections.abc import Callable, Mapping
@@ -30,19 +29,19 @@ SIZES = ("cifar10", "smoke")
 STEPS = 1600  # of 128 images: 4.1 epochs of CIFAR-10
 WARMUP_STEPS = 100
 SMOKE_STEPS = 60
-START = "start"  # stands for the weights of the run that all arms go on from
+START = "start"  # name of the run whose weights all arms of a study start from
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """One cell of an ablation.
+    """One arm of an ablation.
 
     Attributes:
-        title: For tables and pictures.
-        config: Of its runs, but for the seed.
-        families: The lines of the picture that it is a point of, if compute or data is on its axis.
+        title: Title in tables and plots.
+        config: Config of its runs, except for the seed.
+        families: The curves that contain it, in plots against compute or data.
         paper: The paper's number in percent, or None.
-        paper_of: What that is of, where it is not obvious.
+        paper_of: The model that the paper's number belongs to, if it differs from the arm's.
     """
 
     title: str
@@ -53,7 +52,7 @@ class Arm:
 
     @property
     def macs(self) -> int:
-        """Multiply-adds of one image; the head is left out, as it depends on the data."""
+        """Multiply-adds per image, without the head, which depends on the data."""
         row, size = row_of(self.config.model, self.config.variant), self.config.image_size
         counted = ("classifier", "position_embedding")
         options = {
@@ -70,12 +69,12 @@ class Arm:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """What the paper says of the arms.
+    """A claim of the paper about the arms.
 
     Attributes:
-        words: The claim.
-        value: Accuracies to a number that is above 0 if the claim holds.
-        unit: Of that number.
+        words: The claim as text.
+        value: Maps accuracies to a number, which is greater than 0 if the claim holds.
+        unit: Unit of that number.
     """
 
     words: str
@@ -84,7 +83,7 @@ class Claim:
 
 
 def better(one: str, other: str, words: str) -> Claim:
-    """The claim that one arm is better than another."""
+    """Returns the claim that one arm is better than another."""
     return Claim(words=words, value=lambda a: a[one] - a[other])
 
 
@@ -93,16 +92,15 @@ class Study:
     """An ablation.
 
     Attributes:
-        title: For people.
-        source: Where the paper has it.
-        about: What is asked, and how this differs from the paper.
-        arms: Name to arm, in the order of the table; compute is relative to the first.
-        claims: What the paper says.
-        picture: "means", "compute" or "data": what accuracy is drawn against.
-        metric: "fewshot" or "test": the accuracy that is drawn, where it is one: that which the
-            paper has.
-        paper_label: What the paper's numbers of the arms are.
-        start: Of the run whose weights all arms go on from, if there is one.
+        title: Title of the report.
+        source: Section, figure and table of the paper.
+        about: The question, and the differences from the paper.
+        arms: Arms by name, in the order of the table; compute is relative to the first.
+        claims: Claims of the paper.
+        picture: Kind of plot: "means", "compute" or "data".
+        metric: "fewshot" or "test": the accuracy in plots that show one, as in the paper.
+        paper_label: Table heading of the paper's numbers; "" if there are none.
+        start: Config of the run whose weights all arms start from, or None.
     """
 
     title: str
@@ -116,12 +114,12 @@ class Study:
     start: PretrainConfig | None = None
 
     def relative_compute(self, name: str) -> float:
-        """MACs of an arm over those of the first."""
+        """Returns the ratio of an arm's MACs to those of the first arm."""
         return self.arms[name].macs / next(iter(self.arms.values())).macs
 
 
 def make_base(size: str, data: Mapping[str, str]) -> PretrainConfig:
-    """What all arms have in common: the rows of Table 3 for JFT-300M, with the rate of
+    """Returns the config that all arms derive from: Table 3 for JFT-300M, with the learning rate of
     ResNet-50.
     """
     config = load_config(str(CONFIGS / "cifar10_scratch.py"))
@@ -149,7 +147,7 @@ def make_base(size: str, data: Mapping[str, str]) -> PretrainConfig:
     return replace(config, run=run, variant={**config.variant, "name": "ViT_Ablation"})
 
 
-def changed(
+def change_config(
     config: PretrainConfig,
     *,
     variant: Any = (),
@@ -157,7 +155,7 @@ def changed(
     optimizer: Any = (),
     data: Any = (),
 ) -> PretrainConfig:
-    """The same config with these fields changed."""
+    """Returns the config with changes: pairs or a mapping from field to value for each part."""
     run = config.run
     run = replace(
         run,
@@ -172,8 +170,8 @@ def changed(
     )
 
 
-def as_resnet(base: PretrainConfig, units: tuple[int, ...], **variant: Any) -> PretrainConfig:
-    """A ResNet of the paper with fewer units, trained as the base."""
+def make_resnet(base: PretrainConfig, units: tuple[int, ...], **variant: Any) -> PretrainConfig:
+    """Returns the config of a ResNet of the paper with fewer units, trained like the base."""
     return replace(
         base,
         model="ResNet50x1",
@@ -182,17 +180,21 @@ def as_resnet(base: PretrainConfig, units: tuple[int, ...], **variant: Any) -> P
     )
 
 
-def with_macs(config: PretrainConfig, macs: int) -> PretrainConfig:
-    """The same Transformer with such an MLP that it costs as much as `macs` says."""
+def match_macs(config: PretrainConfig, macs: int) -> PretrainConfig:
+    """Returns the config of a Transformer with its MLP width changed so that it has `macs` MACs.
 
-    def costs(mlp_dim: int) -> int:
-        return Arm(title="", config=changed(config, variant={"mlp_dim": mlp_dim})).macs
+    Raises:
+        ValueError: If it has more MACs even with an MLP of width 1.
+    """
 
-    one = costs(1)
-    mlp_dim = 1 + round((macs - one) / (costs(2) - one))
+    def count_macs(mlp_dim: int) -> int:
+        return Arm(title="", config=change_config(config, variant={"mlp_dim": mlp_dim})).macs
+
+    one = count_macs(1)
+    mlp_dim = 1 + round((macs - one) / (count_macs(2) - one))
     if mlp_dim < 1:
         raise ValueError(
-            f"This Transformer costs {one:,} MACs with an MLP of width 1, which is more than "
-            f"{macs:,}."
+            f"The Transformer must have at most {macs:,} MACs. With an MLP of width 1 it has "
+            f"{one:,}."
         )
-    return changed(config, variant={"mlp_dim": mlp_dim})
+    return change_config(config, variant={"mlp_dim": mlp_dim})

@@ -1,13 +1,10 @@
-"""What is made of the runs of an ablation: means and deviations beside the paper's, claims, a page
-and a picture.
+"""Report of an ablation: means and standard deviations beside the paper's numbers, verdicts on the
+paper's claims, a CSV table and a plot.
 
-Everything is made from rows, one for each run: "arm" and "seed", and what has come of it so far. A
-    run that diverged
-takes its arm out of the claims, and is named in the table: a mean over the others would be of lucky
-    runs.
+The input is rows, one for each run: "arm", "seed", and the measurements so far. If a run diverged,
+the table says so and no claim about its arm is judged: a mean over the other runs would be biased.
 """
 
-import csv
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -23,7 +20,7 @@ from keras_vit.analyze.trend_plots import (
     draw_accuracy_against_data,
     draw_means,
 )
-from keras_vit.writing import table, write_atomically, write_text
+from keras_vit.writing import table, write_csv, write_text
 
 Row = Mapping[str, Any]
 METRICS = {"fewshot": "fewshot/accuracy", "test": "test/accuracy"}
@@ -44,18 +41,18 @@ COLUMNS = (
 
 
 def percents(rows: Sequence[Row], arm: str, metric: str) -> dict[int, float]:
-    """Returns seed to accuracy, in percent, of the runs of an arm that have one."""
+    """Returns the accuracies of an arm in percent by seed, of the runs that are finished."""
     found = {row["seed"]: row.get(METRICS[metric]) for row in rows if row["arm"] == arm}
     return {seed: 100 * value for seed, value in found.items() if value is not None}
 
 
 def with_deviation(values: Sequence[float]) -> tuple[float, float | None]:
-    """Returns mean and sample deviation; one value has none."""
+    """Returns mean and sample standard deviation, which is None for a single value."""
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
 
 
 def cell(rows: Sequence[Row], arm: str, metric: str) -> str:
-    """Returns what the table says of an arm: its mean and deviation only if no run is lost."""
+    """Returns the table cell of an arm: its mean and standard deviation, if no run diverged."""
     runs = [row for row in rows if row["arm"] == arm]
     values = percents(runs, arm, metric)
     lost = sum(bool(row.get("diverged")) for row in runs)
@@ -69,17 +66,17 @@ def cell(rows: Sequence[Row], arm: str, metric: str) -> str:
     if not values:
         return "not yet"
     mean, deviation = with_deviation([*values.values()])
-    return _number(mean, deviation) + (
+    return _format_number(mean, deviation) + (
         f" ({len(values)} of {len(runs)} runs)" if len(values) < len(runs) else ""
     )
 
 
 def verdict(claim: Claim, study: Study, rows: Sequence[Row], metric: str) -> dict[str, Any]:
-    """Returns whether a claim holds: of the means of its arms over the seeds.
+    """Judges a claim by the means of its arms over the seeds.
 
     Returns:
-        "holds", "value" and "deviation" (over the seeds, each on its own; both None where it cannot
-        be told), and all of it in "words".
+        "holds", "value", "deviation" (standard deviation of the value over the seeds), and "words",
+        the verdict as text. The first three are None if an arm has no mean.
     """
     by_arm = {name: percents(rows, name, metric) for name in study.arms}
     seeds = sorted({row["seed"] for row in rows})
@@ -91,9 +88,7 @@ def verdict(claim: Claim, study: Study, rows: Sequence[Row], metric: str) -> dic
     except KeyError as missing:
         name = missing.args[0]
         lost = any(row.get("diverged") for row in rows if row["arm"] == name)
-        words = (
-            f"cannot be told: {study.arms[name].title} {'diverged' if lost else 'is not finished'}"
-        )
+        words = f"not decided: {study.arms[name].title} {'diverged' if lost else 'is not finished'}"
         return {"holds": None, "value": None, "deviation": None, "words": words}
     each = [
         claim.value({name: values[seed] for name, values in complete.items()}) for seed in seeds
@@ -101,12 +96,12 @@ def verdict(claim: Claim, study: Study, rows: Sequence[Row], metric: str) -> dic
     deviation = with_deviation(each)[1]
     is_noise = deviation is not None and abs(value) <= deviation
     answer = ("yes" if value > 0 else "no") + (", within the noise" if is_noise else "")
-    words = f"{answer}: {_number(value, deviation, '+')} {claim.unit}"
+    words = f"{answer}: {_format_number(value, deviation, '+')} {claim.unit}"
     return {"holds": value > 0, "value": value, "deviation": deviation, "words": words}
 
 
-def differences(arms: Mapping[str, Arm]) -> dict[str, dict[str, Any]]:
-    """Returns for each arm the fields of its config that are not the same in all arms, with their
+def find_differences(arms: Mapping[str, Arm]) -> dict[str, dict[str, Any]]:
+    """Returns for each arm the fields of its config that differ between the arms, with their
     values.
     """
     leaves = {name: flat(asdict(arm.config)) for name, arm in arms.items()}
@@ -124,27 +119,28 @@ def differences(arms: Mapping[str, Arm]) -> dict[str, dict[str, Any]]:
     }
 
 
-def with_compute(study: Study, row: Row) -> Row:
-    """The row of a run with what it costs."""
+def add_compute(study: Study, row: Row) -> Row:
+    """Returns the row of a run with its compute."""
     arm = study.arms[row["arm"]]
     return {**row, "exaflops": arm.exaflops, "relative_compute": study.relative_compute(row["arm"])}
 
 
 def write_report(folder: Path, study: Study, rows: Sequence[Row], command: str) -> Path:
-    """Writes `ablation.md`, `ablation.csv` and `ablation.png`, of all that there is so far. Each
-    appears whole.
+    """Writes `ablation.md`, `ablation.csv` and `ablation.png` from the results so far. Each file is
+    written atomically.
 
     Returns:
         The path of the page.
     """
-    rows = [with_compute(study, row) for row in rows]
-    _write_csv(folder / "ablation.csv", rows)
+    rows = [add_compute(study, row) for row in rows]
+    lines = [[row.get(column, "") for column in COLUMNS] for row in rows]
+    write_csv(folder / "ablation.csv", COLUMNS, lines)
     _draw(folder / "ablation.png", study, rows)
-    write_text(folder / "ablation.md", "\n\n".join(_page(study, rows, command)) + "\n")
+    write_text(folder / "ablation.md", "\n\n".join(_make_page(study, rows, command)) + "\n")
     return folder / "ablation.md"
 
 
-def claims_of(study: Study, rows: Sequence[Row]) -> list[dict[str, Any]]:
+def judge_claims(study: Study, rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Returns each claim with its verdicts."""
     return [
         {
@@ -155,44 +151,46 @@ def claims_of(study: Study, rows: Sequence[Row]) -> list[dict[str, Any]]:
     ]
 
 
-def _number(mean: float, deviation: float | None, sign: str = "") -> str:
+def _format_number(mean: float, deviation: float | None, sign: str = "") -> str:
     return f"{mean:{sign}.2f}" + ("" if deviation is None else f" ± {deviation:.2f}")
 
 
-def _page(study: Study, rows: Sequence[Row], command: str) -> list[str]:
+def _make_page(study: Study, rows: Sequence[Row], command: str) -> list[str]:
     seeds, lost = len({row["seed"] for row in rows}), [row for row in rows if row.get("diverged")]
     shots = next((row["shots"] for row in rows if row.get("shots")), 10)
     page = [f"# {study.title}", f"```sh\n{command}\n```", f"{study.about} ({study.source}.)"]
-    many = f"mean and sample deviation over {seeds} seeds" if seeds > 1 else "one seed"
+    many = f"mean and sample standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
     page += [
         f"Accuracy in %, {many}. Few-shot: ridge regression on the frozen features of {shots} "
-        f"training images of each "
-        "class, the mean of ten draws. Compute: multiply-adds of one image beside those of the "
-        "first arm; exaFLOPs of "
-        "the training of one run, counted.",
-        _arms(study, rows, shots),
+        "training images per class, the mean of ten draws. Compute: multiply-adds per image, "
+        "relative to the first arm; exaFLOPs of the training of one run, calculated from them.",
+        _make_arm_table(study, rows, shots),
     ]
     if study.claims:
         header = ["the paper's claim", f"{shots}-shot", "test"]
         verdicts = [
             [each["claim"], *(each[metric]["words"] for metric in METRICS)]
-            for each in claims_of(study, rows)
+            for each in judge_claims(study, rows)
         ]
         page += [table(header, verdicts)]
-        page += ["Within the noise: not further from 0 than its deviation over the seeds."] * (
+        page += ["Within the noise: at most one standard deviation over the seeds from 0."] * (
             seeds > 1
         )
-    page += [f"![{study.title}](ablation.png)", "What the arms differ in:", _differences(study)]
+    page += [
+        f"![{study.title}](ablation.png)",
+        "Differences between the arms:",
+        _make_difference_table(study),
+    ]
     if lost:
         lines = [
             f"- {study.arms[row['arm']].title}, seed {row['seed']}: {row['diverged']}"
             for row in lost
         ]
-        page += ["Diverged:", "\n".join(lines)]
-    return [*page, "Every run with its seconds and its command is in [ablation.csv](ablation.csv)."]
+        page += ["Diverged runs:", "\n".join(lines)]
+    return [*page, "[ablation.csv](ablation.csv) lists every run with its time and its command."]
 
 
-def _arms(study: Study, rows: Sequence[Row], shots: int) -> str:
+def _make_arm_table(study: Study, rows: Sequence[Row], shots: int) -> str:
     header = ["arm", "parameters", "compute", "exaFLOPs", "images/s", f"{shots}-shot", "test"]
     header += [study.paper_label] * bool(study.paper_label)
     lines = []
@@ -207,20 +205,20 @@ def _arms(study: Study, rows: Sequence[Row], shots: int) -> str:
             f"{study.relative_compute(name):.2f}",
         ]
         line += [f"{arm.exaflops:.2g}", speed, *(cell(rows, name, metric) for metric in METRICS)]
-        lines.append(line + [_published(arm)] * bool(study.paper_label))
+        lines.append(line + [_format_published(arm)] * bool(study.paper_label))
     return table(header, lines)
 
 
-def _published(arm: Arm) -> str:
+def _format_published(arm: Arm) -> str:
     if arm.paper is None:
         return "-"
     return f"{arm.paper:g}" + (f" ({arm.paper_of})" if arm.paper_of else "")
 
 
-def _differences(study: Study) -> str:
+def _make_difference_table(study: Study) -> str:
     lines = []
-    for name, values in differences(study.arms).items():
-        # A stem is a row of its own; what it is built of tells enough.
+    for name, values in find_differences(study.arms).items():
+        # of the many fields of a stem, only the units are of interest
         shown = {
             field: value
             for field, value in values.items()
@@ -229,28 +227,18 @@ def _differences(study: Study) -> str:
         lines.append(
             [
                 study.arms[name].title,
-                ", ".join(f"`{field}` {_written(value)}" for field, value in shown.items()),
+                ", ".join(f"`{field}` {_format_value(value)}" for field, value in shown.items()),
             ]
         )
     return table(["arm", "fields of its config"], lines)
 
 
-def _written(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _write_csv(path: Path, rows: Sequence[Row]) -> None:
-    with (
-        write_atomically(path) as partial,
-        open(partial, "w", encoding="utf-8", newline="") as file,
-    ):
-        lines = csv.DictWriter(file, COLUMNS, extrasaction="ignore", restval="")
-        lines.writeheader()
-        lines.writerows(rows)
-
-
 def _draw(path: Path, study: Study, rows: Sequence[Row]) -> None:
-    """Arms of which nothing is known, or of which a run is lost, are not drawn."""
+    """Draws all arms except those without results and those with a diverged run."""
     lost = {row["arm"] for row in rows if row.get("diverged")}
     kept = {
         name: arm
@@ -263,12 +251,13 @@ def _draw(path: Path, study: Study, rows: Sequence[Row]) -> None:
         path.unlink(missing_ok=True)
     elif study.picture == "compute":
         panels = {
-            titles[metric]: _families(kept, rows, metric, "relative_compute") for metric in METRICS
+            titles[metric]: _group_points(kept, rows, metric, "relative_compute")
+            for metric in METRICS
         }
         label = f"compute relative to: {next(iter(study.arms.values())).title}"
         draw_accuracy_against_compute(path, panels, x_label=label, joined=True)
     elif study.picture == "data":
-        curves = _families(kept, rows, study.metric, "train_images")
+        curves = _group_points(kept, rows, study.metric, "train_images")
         draw_accuracy_against_data(
             path, curves, x_label="training images", y_label=f"{titles[study.metric]}, %"
         )
@@ -281,9 +270,10 @@ def _draw(path: Path, study: Study, rows: Sequence[Row]) -> None:
         draw_means(path, arms, paper or None, title=study.title, **label)
 
 
-def _families(
+def _group_points(
     arms: Mapping[str, Arm], rows: Sequence[Row], metric: str, x: str
 ) -> dict[str, list[Point]]:
+    """Returns the points of each family of arms, sorted by `x`, a key of the rows."""
     families: dict[str, list[Point]] = {}
     for name, arm in arms.items():
         mean, deviation = with_deviation([*percents(rows, name, metric).values()])

@@ -1,7 +1,7 @@
-"""One run of an ablation: trains an arm from one seed, then measures it on the test set and with
-few examples.
+"""One run of an ablation: trains an arm with one seed, then measures its test and few-shot
+accuracy.
 
-What a run leaves: all that `keras_vit.train` leaves but the checkpoints, and `measured.json`.
+A run leaves the files of `keras_vit.train` except the checkpoints, and `measured.json`.
 """
 
 import shutil
@@ -30,13 +30,13 @@ from keras_vit.writing import write_json
 RESULT, METRIC = "measured.json", "test/accuracy"
 PROCEDURES = {PretrainConfig: pretrain, FinetuneConfig: run_finetuning}
 VALIDATION = "validation/accuracy"
-FEW_CLASSES = 20  # up to which 10 examples of each are drawn instead of 5
+FEW_CLASSES = 20  # with at most so many classes, 10 examples per class are drawn instead of 5
 DRAWS = tuple(range(10))
-PER_CLASS = 100  # images, about so many, from which few are drawn
+PER_CLASS = 100  # approximate number of images per class that examples are drawn from
 
 
 def train_and_measure(config: Config, folder: Path) -> None:
-    """Does what is left of a run; the same call on the same folder goes on where it stopped.
+    """Performs a run. If interrupted, the same call resumes it.
 
     Raises:
         As `keras_vit.train.pretrain`.
@@ -49,7 +49,7 @@ def train_and_measure(config: Config, folder: Path) -> None:
     data, devices = config.run.data, connect(config.run.devices)
     whole, test = make_sources(replace(data, held_out=0.0, train_share=1.0), config.run.seed)
     num_images = make_sources(data, config.run.seed)[0].num_examples
-    model, step = trained(config, folder, len(whole.class_names), devices)
+    model, step = load_trained(config, folder, len(whole.class_names), devices)
     how = {
         "eval_crop": data.eval_crop,
         "batch_size": config.run.eval_batch_size,
@@ -57,7 +57,7 @@ def train_and_measure(config: Config, folder: Path) -> None:
     }
     measured = {
         METRIC: accuracy(model, test, **how)["top1"] if data.held_out else results[VALIDATION],
-        **few_examples(model, whole, test, how),
+        **measure_fewshot(model, whole, test, how),
         "step": step,
         "train_images": num_images,
         "parameters": model.count_params(),
@@ -70,18 +70,18 @@ def train_and_measure(config: Config, folder: Path) -> None:
 
 
 def remove_checkpoints(folder: Path) -> None:
-    """Removes those of a run that is measured: they are two or three times as large as the weights,
-    which stay.
+    """Removes the checkpoints of a measured run. They are two to three times as large as the
+    weights, which are kept.
     """
     if METRIC in read_json(folder / RESULT):
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
 
 
-def trained(
+def load_trained(
     config: Config, folder: Path, num_classes: int, devices: Devices
 ) -> tuple[keras.Model, int]:
-    """Returns the model that counts, and after which step: the last one, or the best where a part
-    is held out.
+    """Returns the model to measure and its step: the best checkpoint if a part of the training set
+    is held out, else the last one.
     """
     best = Checkpoints(folder, best_metric=VALIDATION).best() if config.run.data.held_out else None
     row, shape = row_of(config.model, config.variant), (config.image_size, config.image_size, 3)
@@ -105,10 +105,12 @@ def trained(
     return model, best
 
 
-def few_examples(
+def measure_fewshot(
     model: keras.Model, train: Source, test: Source, how: dict[str, Any]
 ) -> dict[str, Any]:
-    """Ridge regression on the features of few training images of each class, drawn ten times."""
+    """Measures ridge regression on the features of few training images per class,
+    drawn ten times.
+    """
     num_classes = len(train.class_names)
     count = min(train.num_examples, PER_CLASS * num_classes)
     chosen = np.sort(np.random.default_rng(0).permutation(train.num_examples)[:count])

@@ -1,15 +1,13 @@
-"""The ablations of the paper as a table: which arms there are, what they differ in, and what the
-paper claims of them.
+"""The studies: the ablations of the paper, with their arms and the paper's claims about them.
 
 What lives here: configs, derived from one base with `dataclasses.replace`, and claims as arithmetic
-    on the accuracies
-of the arms. What does not: running them (`ablations.py`), and the page that is made of it
-    (`ablations/report.py`).
+on the accuracies of the arms. What does not: the script that runs them (`ablations.py`), and the
+report (`ablations/report.py`).
 
-Two sizes. `cifar10`: the small ViT of `configs/cifar10_scratch.py`, its crops, and the paper's
-optimizer; four epochs. `smoke`: tiny models on scikit-learn's digits, in seconds. In both a
-Transformer has the head and the positions of the base (mean of the patches, fixed positions),
-unless they are what is tried.
+There are two sizes. `cifar10`: the small ViT and the crops of `configs/cifar10_scratch.py`, with
+the paper's optimizer, for four epochs. `smoke`: tiny models on scikit-learn's digits, in seconds.
+In both, Transformers have the head and the positions of the base (mean of the patches, fixed
+positions), unless the study varies them.
 
 Source: arXiv:2010.11929, Figures 4, 5, 8, 9 and 13, Tables 6 to 8, sections 3.2, B.1.1 and D.1 to
     D.6.
@@ -28,11 +26,11 @@ from ablations.arms import (
     Arm,
     Claim,
     Study,
-    as_resnet,
     better,
-    changed,
+    change_config,
     make_base,
-    with_macs,
+    make_resnet,
+    match_macs,
 )
 from keras_vit.paper import POSITION_EMBEDDINGS, published
 from keras_vit.suggestions import did_you_mean
@@ -45,14 +43,17 @@ def _class_token(base: PretrainConfig, smoke: bool) -> Study:
     def arm(title: str, classifier: str, rate: float) -> Arm:
         options = {"classifier": classifier, "position_embedding": "learned_1d"}
         return Arm(
-            title=title, config=changed(base, options=options, optimizer={"learning_rate": rate})
+            title=title,
+            config=change_config(base, options=options, optimizer={"learning_rate": rate}),
         )
 
     return Study(
         title="Class token or mean of the patches",
         source="arXiv:2010.11929, D.3, Figure 9",
-        about="A classifier on the class token and one on the mean of the patches (GAP), at the learning rates of "
-        "Figure 9. Positions are learned, as in the paper.",
+        about=(
+            "Compares a classifier on the class token with one on the mean of the patches (GAP), "
+            "at the learning rates of Figure 9. Position embeddings are learned, as in the paper."
+        ),
         arms={
             "class_token": arm("class token, rate 8e-4", "token", 8e-4),
             "gap": arm("GAP, rate 8e-4", "gap", 8e-4),
@@ -61,7 +62,7 @@ def _class_token(base: PretrainConfig, smoke: bool) -> Study:
         claims=(
             better("class_token", "gap", "At 8e-4 GAP is worse than the class token."),
             Claim(
-                words="At 3e-4 GAP is nearer to the class token than at 8e-4.",
+                words="GAP is closer to the class token at 3e-4 than at 8e-4.",
                 value=lambda a: (
                     abs(a["gap"] - a["class_token"]) - abs(a["gap_low_rate"] - a["class_token"])
                 ),
@@ -79,25 +80,28 @@ def _positions(base: PretrainConfig, smoke: bool) -> Study:
     }
     arms = {}
     for (kind, place), percent in {**POSITION_EMBEDDINGS, ("sincos2d", "stem"): None}.items():
-        title = f"{kinds.get(kind, 'fixed sine-cosine')} {places[place] if kind.startswith('learned') else ''}".strip()
+        where = places[place] if kind.startswith("learned") else ""
+        title = f"{kinds.get(kind, 'fixed sine-cosine')} {where}".strip()
         options = {"classifier": "token", "position_embedding": kind, "position_placement": place}
         arms[f"{kind}_{place}"] = Arm(
-            title=title, config=changed(base, options=options), paper=percent
+            title=title, config=change_config(base, options=options), paper=percent
         )
     some = [name for name, arm in arms.items() if arm.paper is not None and name != "none_stem"]
     return Study(
         title="Position embeddings",
         source="arXiv:2010.11929, D.4, Table 8",
-        about="Which positions, and where they are added, with the class token as in the paper. The last arm, fixed "
-        "positions, is not in Table 8.",
+        about=(
+            "Compares kinds of position embeddings and the places where they are added, with the "
+            "class token as in the paper. The last arm, fixed positions, is not in Table 8."
+        ),
         arms=arms,
         claims=(
             Claim(
-                words="Without positions is the worst.",
+                words="A model without position embeddings is worst.",
                 value=lambda a: min(a[name] for name in some) - a["none_stem"],
             ),
             Claim(
-                words="Which ones and where matters less than whether there are any.",
+                words="Kind and place matter less than having position embeddings at all.",
                 value=lambda a: (
                     fmean(a[name] for name in some)
                     - a["none_stem"]
@@ -110,7 +114,7 @@ def _positions(base: PretrainConfig, smoke: bool) -> Study:
 
 
 def _shape_arms(base: PretrainConfig, middle: Mapping[str, int]) -> dict[str, Arm]:
-    """One field after the other, halved and grown, then all of them; the base is on every line."""
+    """Returns arms with one field scaled at a time, then all. The base is on every curve."""
     titles = {
         "depth": "Depth",
         "patch_size": "Patch size",
@@ -125,13 +129,15 @@ def _shape_arms(base: PretrainConfig, middle: Mapping[str, int]) -> dict[str, Ar
     }
     arms = {
         "base": Arm(
-            title="base", config=changed(base, variant=middle), families=(*titles.values(), "All")
+            title="base",
+            config=change_config(base, variant=middle),
+            families=(*titles.values(), "All"),
         )
     }
     for field, title in titles.items():
         for factor in times[field]:
             value = int(factor * middle[field])
-            config = changed(base, variant={**middle, field: value})
+            config = change_config(base, variant={**middle, field: value})
             arms[f"{field}_x{factor:g}"] = Arm(
                 title=f"{title[0].lower()}{title[1:]} {value}", config=config, families=(title,)
             )
@@ -140,7 +146,7 @@ def _shape_arms(base: PretrainConfig, middle: Mapping[str, int]) -> dict[str, Ar
         fields["patch_size"] = int((2 if factor < 1 else 1 / 2) * middle["patch_size"])
         title = f"all, {factor:g} times; patches of {fields['patch_size']}"
         arms[f"all_x{factor:g}"] = Arm(
-            title=title, config=changed(base, variant=fields), families=("All",)
+            title=title, config=change_config(base, variant=fields), families=("All",)
         )
     return arms
 
@@ -158,24 +164,26 @@ def _shape(base: PretrainConfig, smoke: bool) -> Study:
     return Study(
         title="The shape of a Transformer",
         source="arXiv:2010.11929, D.2, Figure 8",
-        about="One thing changes, or all together, from a base of {depth} layers of width {width}, MLPs of {mlp_dim} "
-        "and patches of {patch_size} pixels. The paper's base has 8 layers of 1024, MLPs of 2048 "
-        "and patches of 32 of "
-        "224 pixels; its other values are only plotted.".format(**middle),
+        about=(
+            "One dimension changes at a time, then all together, from a base of {depth} layers of "
+            "width {width}, MLPs of width {mlp_dim} and patches of {patch_size} pixels. The "
+            "paper's base has 8 layers of width 1024, MLPs of width 2048 and patches of 32 pixels, "
+            "on images of 224 pixels; the paper only plots its other values."
+        ).format(**middle),
         arms=arms,
         claims=(
             Claim(
-                words="Depth gains more than width.",
+                words="Scaling the depth gains more than scaling the width.",
                 value=lambda a: gain(a, "depth_x4") - gain(a, "width_x3"),
                 unit=each,
             ),
             Claim(
-                words="Width gains least.",
+                words="Scaling the width gains least.",
                 value=lambda a: min(gain(a, name) for name in others) - gain(a, "width_x3"),
                 unit=each,
             ),
             better("patch_size_x0.5", "base", "Smaller patches are better."),
-            better("all_x1.5", "base", "Growing all together is better."),
+            better("all_x1.5", "base", "Scaling all dimensions together is better."),
         ),
         picture="compute",
     )
@@ -191,7 +199,7 @@ def _optimizer(base: PretrainConfig, smoke: bool) -> Study:
         "schedule_options": {
             "boundaries": tuple(round(steps * part / 90) for part in (30, 60, 80))
         },
-        "weight_decay": 1e-4 / (1 - 0.9),  # a term of the loss there: see configs/bit_pretrain.py
+        "weight_decay": 1e-4 / (1 - 0.9),  # BiT adds it to the loss: see configs/bit_pretrain.py
     }
     models = {"small": "ResNet50x1", "large": "ResNet152x2"}
     units = {"small": (1,), "large": (1, 1)} if smoke else {"small": (1, 1), "large": (2, 2)}
@@ -202,7 +210,7 @@ def _optimizer(base: PretrainConfig, smoke: bool) -> Study:
     arms = {
         f"{rule}_{size}": Arm(
             title=f"{title}, {size} ResNet",
-            config=changed(as_resnet(base, units[size]), optimizer=fields),
+            config=change_config(make_resnet(base, units[size]), optimizer=fields),
             paper=numbers[model, rule],
             paper_of=model,
         )
@@ -212,10 +220,13 @@ def _optimizer(base: PretrainConfig, smoke: bool) -> Study:
     return Study(
         title="Adam or SGD for ResNets",
         source="arXiv:2010.11929, D.1, Table 7",
-        about="ResNets trained with Adam, as the base, and by BiT's rule (arXiv:1912.11370, 3.3): 0.03 for each 256 "
-        "images, momentum, a tenth after 30, 60 and 80 of 90 parts of the run. The paper's numbers "
-        "are means over five "
-        "data sets, fine-tuned after 7 epochs of JFT-300M; where its stairs then were is not said.",
+        about=(
+            "Compares ResNets trained with Adam, like the base, and by BiT's rule "
+            "(arXiv:1912.11370, 3.3): SGD with momentum, a learning rate of 0.03 per 256 images, "
+            "divided by 10 after 30/90, 60/90 and 80/90 of the run. The paper's numbers are means "
+            "over five data sets, fine-tuned after 7 epochs of JFT-300M; it does not name the "
+            "steps of its schedule."
+        ),
         arms=arms,
         claims=(
             better("adam_small", "sgd_small", "Adam is better than SGD: smaller ResNet."),
@@ -230,24 +241,26 @@ def _axial(base: PretrainConfig, smoke: bool) -> Study:
     arms = {}
     for patch in (4, 2) if smoke else (8, 4):
         for axial, family in ((False, "ViT"), (True, "Axial ViT")):
-            config = changed(base, variant={"patch_size": patch, "axial": axial})
+            config = change_config(base, variant={"patch_size": patch, "axial": axial})
             name = f"{'axial_' * axial}vit_{patch}"
             arms[name] = Arm(
                 title=f"{family}, patches of {patch}", config=config, families=(family,)
             )
     for axial, family in ((False, "ResNet"), (True, "Axial ResNet")):
-        config = as_resnet(base, (1, 1) if smoke else (2, 2), axial=axial)
+        config = make_resnet(base, (1, 1) if smoke else (2, 2), axial=axial)
         arms[f"{'axial_' * axial}resnet"] = Arm(title=family, config=config, families=(family,))
     plain = [name for name in arms if not name.startswith("axial")]
     return Study(
         title="Axial attention",
         source="arXiv:2010.11929, D.6, Figure 13",
-        about="Attention along rows, then along columns, in place of attention among all patches, and in place of the "
-        "3 x 3 convolutions of a ResNet. The paper says that AxialResNet is slow in practice: see "
-        "images/s.",
+        about=(
+            "Attention along rows, then along columns, replaces attention among all patches, and "
+            "the 3 x 3 convolutions of a ResNet. The paper reports that AxialResNet is slow in "
+            "practice; see the column images/s."
+        ),
         arms=arms,
         claims=tuple(
-            better(f"axial_{name}", name, f"With axial attention it is better: {arms[name].title}.")
+            better(f"axial_{name}", name, f"Axial attention improves it: {arms[name].title}.")
             for name in plain
         ),
         picture="compute",
@@ -255,8 +268,8 @@ def _axial(base: PretrainConfig, smoke: bool) -> Study:
 
 
 def _hybrid_arms(base: PretrainConfig, smoke: bool) -> dict[str, Arm]:
-    """The ResNet says what a level costs. The other two have the MLP that makes them cost the
-    same.
+    """Returns the arms. The ResNet sets the compute of a level; the MLPs of the other two are
+    scaled to match it.
     """
     stem = replace(VIT_VARIANTS["R50_ViT_B16"].stem, units=(1,))
     # Units of the ResNet; width and depth of the ViT; depth of the hybrid.
@@ -273,13 +286,17 @@ def _hybrid_arms(base: PretrainConfig, smoke: bool) -> dict[str, Arm]:
     }
     arms = {}
     for level, (units, width, depth, hybrid_depth) in levels.items():
-        resnet = as_resnet(base, units)
-        vit = changed(base, variant={"width": width, "depth": depth})
-        hybrid = changed(
+        resnet = make_resnet(base, units)
+        vit = change_config(base, variant={"width": width, "depth": depth})
+        hybrid = change_config(
             base, variant={"width": width, "depth": hybrid_depth, "patch_size": 1, "stem": stem}
         )
         macs = Arm(title="", config=resnet).macs
-        configs = {"ViT": with_macs(vit, macs), "Hybrid": with_macs(hybrid, macs), "ResNet": resnet}
+        configs = {
+            "ViT": match_macs(vit, macs),
+            "Hybrid": match_macs(hybrid, macs),
+            "ResNet": resnet,
+        }
         for (family, config), model in zip(configs.items(), models[level], strict=True):
             arms[f"{family.lower()}_{level}"] = Arm(
                 title=f"{family}, {level}",
@@ -295,17 +312,18 @@ def _hybrid(base: PretrainConfig, smoke: bool) -> Study:
     return Study(
         title="Hybrids at equal compute",
         source="arXiv:2010.11929, 4.4, Figure 5, Table 6",
-        about="A ViT, a hybrid and a ResNet at equal compute, at two levels: the MLPs are as wide as that takes. The "
-        "paper's numbers are means over five data sets, fine-tuned after JFT-300M, of models at "
-        "the compute in "
-        "brackets.",
+        about=(
+            "Compares a ViT, a hybrid and a ResNet at equal compute, at two levels; the widths of "
+            "the MLPs are chosen to match the compute. The paper's numbers are means over five "
+            "data sets, fine-tuned after JFT-300M, of models with the compute in brackets."
+        ),
         arms=_hybrid_arms(base, smoke),
         claims=(
             better(
                 "hybrid_small", "vit_small", "At small compute the hybrid is better than the ViT."
             ),
             Claim(
-                words="At larger compute it is less ahead.",
+                words="At larger compute the hybrid's lead over the ViT is smaller.",
                 value=lambda a: (
                     a["hybrid_small"] - a["vit_small"] - (a["hybrid_large"] - a["vit_large"])
                 ),
@@ -325,7 +343,7 @@ def _hybrid(base: PretrainConfig, smoke: bool) -> Study:
 def _crop(base: PretrainConfig, smoke: bool) -> Study:
     start = load_config(str(CONFIGS / "fractals_cifar10.py"))
     start = smoke_form(start) if smoke else start
-    # Table 4: SGD, cosine, no decay, the gradient clipped at 1; its largest rate for CIFAR-10.
+    # Table 4: SGD, cosine, no decay, gradient clipping at 1; the largest of its rates for CIFAR-10
     optimizer = OptimizerConfig(
         name="momentum",
         options={"momentum": 0.9},
@@ -351,10 +369,12 @@ def _crop(base: PretrainConfig, smoke: bool) -> Study:
     return Study(
         title="Crops in fine-tuning",
         source="arXiv:2010.11929, 4.1 and B.1.1",
-        about="One model, which has learned drawn fractals, is fine-tuned with three policies. The paper describes the "
-        "random crop of BiT; its authors say that they ran Inception crops "
-        "(google-research/vision_transformer, issue "
-        "53). Neither publishes a comparison.",
+        about=(
+            "One model, pre-trained on fractals, is fine-tuned with three crop policies. The paper "
+            "describes the random crop of BiT; its authors state that they used Inception crops "
+            "(google-research/vision_transformer, issue 53). Neither source publishes a "
+            "comparison."
+        ),
         arms=arms,
         metric="test",
         start=start,
@@ -362,20 +382,22 @@ def _crop(base: PretrainConfig, smoke: bool) -> Study:
 
 
 def _data_size_arms(base: PretrainConfig, smoke: bool) -> dict[str, Arm]:
-    """Early stopping needs checkpoints where there are evaluations: the best of sixteen counts."""
+    """Returns the arms. Every evaluation has a checkpoint, as early stopping selects the best of
+    sixteen.
+    """
     every = base.run.loop.total_steps // (4 if smoke else 16)
     loop = replace(base.run.loop, evaluate_every=every, checkpoint_every=every)
     base = replace(base, run=replace(base.run, loop=loop))
     half = {name: base.variant[name] // 2 for name in ("width", "mlp_dim")}
     models = {
         "vit": ("ViT", base),
-        "half_vit": ("ViT of half the width", changed(base, variant=half)),
-        "resnet": ("ResNet", as_resnet(base, (1,) if smoke else (3, 3))),
+        "half_vit": ("ViT of half the width", change_config(base, variant=half)),
+        "resnet": ("ResNet", make_resnet(base, (1,) if smoke else (3, 3))),
     }
     return {
         f"{model}_{part}": Arm(
             title=f"{title}, {'all' if part == 1 else f'1/{part}'}",
-            config=changed(config, data={"held_out": 0.1, "train_share": 1 / part}),
+            config=change_config(config, data={"held_out": 0.1, "train_share": 1 / part}),
             families=(title,),
         )
         for model, (title, config) in models.items()
@@ -387,26 +409,29 @@ def _data_size(base: PretrainConfig, smoke: bool) -> Study:
     arms = _data_size_arms(base, smoke)
     least = "9" if smoke else "27"
     return Study(
-        title="How much data",
+        title="Size of the training set",
         source="arXiv:2010.11929, 4.3, Figure 4",
-        about="The same steps and settings on nested shares of the training set, without further regularization. A "
-        "tenth is held out; the checkpoint that is best on it counts (early stopping).",
+        about=(
+            "Trains with equal steps and settings on nested shares of the training set, without "
+            "further regularization. A tenth of the set is held out, and the best checkpoint on it "
+            "is measured (early stopping)."
+        ),
         arms=arms,
         claims=(
             better(
                 f"resnet_{least}",
                 f"vit_{least}",
-                "On the smallest share the ResNet is ahead of the ViT.",
+                "On the smallest share the ResNet is better than the ViT.",
             ),
-            better("vit_1", "resnet_1", "On all data the ViT is ahead of the ResNet."),
+            better("vit_1", "resnet_1", "On all data the ViT is better than the ResNet."),
             Claim(
-                words="With more data the ViT catches up.",
+                words="With more data the ViT's deficit becomes smaller.",
                 value=lambda a: (
                     a[f"resnet_{least}"] - a[f"vit_{least}"] - (a["resnet_1"] - a["vit_1"])
                 ),
             ),
             Claim(
-                words="More data is worth more to the larger ViT.",
+                words="The larger ViT gains more from more data.",
                 value=lambda a: (
                     a["vit_1"] - a[f"vit_{least}"] - (a["half_vit_1"] - a[f"half_vit_{least}"])
                 ),
@@ -439,14 +464,13 @@ def make_study(
     Args:
         name: A key of `STUDIES`.
         size: One of `SIZES`.
-        data: Fields of the data that are learned from, `kind` and `name`. Default: those of the
-            recipe.
-        changes: Fields of the base by their dotted names, as of
-            `keras_vit.train.recipes.with_fields`: what is derived from them follows, such as the
-            stairs of a learning rate from the length of the run.
+        data: Fields `kind` and `name` of the training data. Default: those of the recipe.
+        changes: Changed fields of the base by their dotted names, as in
+            `keras_vit.train.recipes.with_fields`. Derived values follow them, such as the steps of
+            a learning-rate schedule from the length of the run.
 
     Raises:
-        ValueError: If there is no such study, size or field; names the nearest.
+        ValueError: If the study, the size or a field is unknown; suggests the closest names.
     """
     if name not in STUDIES:
         raise ValueError(

@@ -1,14 +1,13 @@
-"""Attention distance and rollout beside a plain forward pass of the same model over the same
-images: time and memory.
+"""Time and memory of attention distance and rollout, compared with a plain forward pass.
 
     python experiments/benchmarks/analysis.py [--model=ViT_B16] [--images=128] [--repeats=5]
     KERAS_BACKEND=jax python experiments/benchmarks/analysis.py --measure=speed
 
-The analysis is one call of `summarize_attention` that keeps the rollout of every image. The forward
-pass is Keras's own `predict_on_batch`, in steps of as many images. Both are compiled before they
-are timed, and take turns in one run; read the ratio of the medians, not the seconds; on a busy
-machine, that of the time of the processors. With `--measure=memory` each runs in a process of its
-own: what counts is the largest resident memory.
+Both process the same images with the same model. The analysis is one call of `summarize_attention`
+that keeps the rollout of every image; the forward pass is Keras's `predict_on_batch`, with the same
+batch size. Both are compiled before they are timed, and are measured alternately. Compare ratios of
+medians rather than seconds, and on a busy machine those of the CPU time. With `--measure=memory`
+each runs in its own process, and its peak resident memory is reported.
 """
 
 import re
@@ -28,15 +27,15 @@ import keras_vit
 from keras_vit.analyze.attention import summarize_attention
 
 _MODEL = flags.DEFINE_string("model", "ViT_B16", "Name of the model; its weights are random.")
-_IMAGES = flags.DEFINE_integer("images", 128, "How many.", lower_bound=1)
+_IMAGES = flags.DEFINE_integer("images", 128, "Number of images.", lower_bound=1)
 _IMAGE_SIZE = flags.DEFINE_integer("image_size", 224, "Side in pixels.", lower_bound=1)
-_BATCH_SIZE = flags.DEFINE_integer("batch_size", 16, "Images of a step.", lower_bound=1)
-_REPEATS = flags.DEFINE_integer("repeats", 5, "Turns that each contestant takes.", lower_bound=1)
+_BATCH_SIZE = flags.DEFINE_integer("batch_size", 16, "Images per step.", lower_bound=1)
+_REPEATS = flags.DEFINE_integer("repeats", 5, "Measurements of each contestant.", lower_bound=1)
 _MEASURE = flags.DEFINE_multi_enum(
     "measure", ["speed", "memory"], ["speed", "memory"], "What to measure."
 )
 _ONLY = flags.DEFINE_string(
-    "only", None, "One contestant, once; set in the processes that `memory` starts."
+    "only", None, "Run one contestant once; set in the processes that `memory` starts."
 )
 
 FORWARD, ANALYSIS = "forward pass", "distance and rollout"
@@ -44,8 +43,8 @@ FORWARD, ANALYSIS = "forward pass", "distance and rollout"
 
 def main(_argv: list[str]) -> None:
     if _ONLY.value:
-        _contestants()[_ONLY.value]()
-        print("peak:", _peak_gb())
+        _make_contestants()[_ONLY.value]()
+        print("peak:", _read_peak_gb())
         return
     size = _IMAGE_SIZE.value
     print(
@@ -54,12 +53,12 @@ def main(_argv: list[str]) -> None:
         flush=True,
     )
     if "speed" in _MEASURE.value:
-        _speed()
+        _measure_speed()
     if "memory" in _MEASURE.value:
-        _memory()
+        _measure_memory()
 
 
-def _contestants() -> dict[str, Callable[[], object]]:
+def _make_contestants() -> dict[str, Callable[[], object]]:
     size, batch_size = _IMAGE_SIZE.value, _BATCH_SIZE.value
     model = getattr(keras_vit, _MODEL.value)(weights=None, input_shape=(size, size, 3))
     images = (
@@ -76,9 +75,9 @@ def _contestants() -> dict[str, Callable[[], object]]:
     }
 
 
-def _speed() -> None:
-    contestants = _contestants()
-    clocks = {"on the clock": time.perf_counter, "of all processors": time.process_time}
+def _measure_speed() -> None:
+    contestants = _make_contestants()
+    clocks = {"wall time": time.perf_counter, "CPU time": time.process_time}
     seconds: dict[str, list[np.ndarray]] = {name: [] for name in contestants}
     for turn in range(_REPEATS.value + 1):
         for name in list(contestants)[:: 1 if turn % 2 else -1]:
@@ -102,7 +101,7 @@ def _speed() -> None:
         )
 
 
-def _memory() -> None:
+def _measure_memory() -> None:
     peaks = []
     for name in (FORWARD, ANALYSIS):
         done = subprocess.run(
@@ -112,16 +111,16 @@ def _memory() -> None:
             check=True,
         )
         peaks.append(float(done.stdout.rpartition("peak:")[2]))
-        print(f"{name:<21} {peaks[-1]:.2f} GB resident at most", flush=True)
+        print(f"{name:<21} {peaks[-1]:.2f} GB peak resident memory", flush=True)
     print(
-        f"memory of the analysis beyond that of the forward pass: {peaks[1] - peaks[0]:.2f} GB",
+        f"additional peak memory of the analysis: {peaks[1] - peaks[0]:.2f} GB",
         flush=True,
     )
 
 
-def _peak_gb() -> float:
-    """Of this program, on Linux. Not `getrusage`, which counts what the process was before: a copy
-    of its parent.
+def _read_peak_gb() -> float:
+    """Returns the peak resident memory of this process; Linux only. `getrusage` would include the
+    memory of the parent process, which a child is a copy of before it starts its program.
     """
     return (
         int(re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024 / 1e9

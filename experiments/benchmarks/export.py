@@ -1,13 +1,12 @@
-"""Every flavour of TFLite of a trained model: accuracy, agreement, size, and latency beside
-KerasHub's ViT of its size.
+"""Accuracy, agreement, size and latency of all TFLite flavours of a model, compared with KerasHub.
 
     python experiments/benchmarks/export.py --model=model.keras --data=FOLDER [--limit=1000] [--fixed_batch]
 
 FOLDER holds one folder for each class, in the order of the model's classes. The rival is KerasHub's
-`ViTBackbone` with a dense head: as many layers, heads and patches, as wide, with random weights,
-and converted by the same function. Every file of both is then run on one image at a time, in turns,
-in one process on two threads: read the ratio of the medians, not the milliseconds. A flavour that
-loses more than 0.5 points of accuracy is marked.
+`ViTBackbone` with a dense head, with the same numbers of layers, heads and patches, the same width,
+and random weights, converted by the same function. All files of both run on one image at a time,
+alternately, in one process with two threads. Compare ratios of medians rather than milliseconds. A
+flavour that loses more than 0.5 points of accuracy is marked.
 """
 
 import importlib.util
@@ -29,23 +28,23 @@ from keras_vit.writing import table
 
 _MODEL = flags.DEFINE_string("model", None, "A trained ViT, `model.keras`.", required=True)
 _DATA = flags.DEFINE_string(
-    "data", None, "Folder of one folder of images for each class.", required=True
+    "data", None, "Folder with one folder of images per class.", required=True
 )
 _LIMIT = flags.DEFINE_integer(
-    "limit", 1000, "On how many images the files are judged, at most.", lower_bound=1
+    "limit", 1000, "Maximum number of images to measure accuracy on.", lower_bound=1
 )
-_REPEATS = flags.DEFINE_integer("repeats", 100, "Turns that each file takes.", lower_bound=1)
+_REPEATS = flags.DEFINE_integer("repeats", 100, "Measurements of each file.", lower_bound=1)
 _FIXED_BATCH = flags.DEFINE_bool(
-    "fixed_batch", False, "Files take one image, rather than any number."
+    "fixed_batch", False, "Export files for one image instead of any number of images."
 )
-_FLAVOURS = flags.DEFINE_list("flavours", list(FLAVOURS), "Which.")
+_FLAVOURS = flags.DEFINE_list("flavours", list(FLAVOURS), "Flavours to export.")
 
 _MOST_POINTS_LOST = 0.5
 _NUM_THREADS = 2
 
 
 def main(_argv: list[str]) -> None:
-    model = _logits(keras.saving.load_model(_MODEL.value, compile=False))
+    model = _remove_softmax(keras.saving.load_model(_MODEL.value, compile=False))
     height, width = model.input_shape[1:3]
     source = sources.image_folder(_DATA.value)
     print(
@@ -64,11 +63,9 @@ def main(_argv: list[str]) -> None:
         )
         files = {"ours": latest(Path(name, "ours"))}
         if importlib.util.find_spec("keras_hub") is None:
-            print(
-                'KerasHub is absent, so nobody to compare latency with: pip install ".[benchmark]"'
-            )
+            print('KerasHub is not installed, its latency is omitted: pip install ".[benchmark]"')
         else:
-            tflite(_rival(model), Path(name, "rival"), num_images=1, **options)
+            tflite(_build_rival(model), Path(name, "rival"), num_images=1, **options)
             files["keras-hub"] = latest(Path(name, "rival"))
         paths = {
             (whose, flavour): files[whose] / f"{flavour}.tflite"
@@ -77,19 +74,19 @@ def main(_argv: list[str]) -> None:
         }
         sizes = {key: path.stat().st_size for key, path in paths.items()}
         image = take(source, (height, width), 1).images
-        latency = _latency_ms({key: _opened(path, image) for key, path in paths.items()})
-    print(_accuracies(verdicts))
-    print(f"\n{_latencies(sizes, latency)}")
+        latency = _measure_latency_ms({key: _load(path, image) for key, path in paths.items()})
+    print(_make_accuracy_table(verdicts))
+    print(f"\n{_make_latency_table(sizes, latency)}")
 
 
-def _logits(model: keras.Model) -> keras.Model:
-    """Probabilities hide how far the answers are apart."""
+def _remove_softmax(model: keras.Model) -> keras.Model:
+    """Returns the model with logits as output, as probabilities near 0 and 1 hide differences."""
     model.get_layer("predictions").activation = keras.activations.linear
     return model
 
 
-def _rival(model: keras.Model) -> keras.Model:
-    """KerasHub's ViT with as many layers, heads and patches, as wide as ours."""
+def _build_rival(model: keras.Model) -> keras.Model:
+    """Returns KerasHub's ViT with the layers, heads, patches and width of `model`."""
     import keras_hub
 
     blocks = [layer for layer in model.layers if layer.name.startswith("encoderblock_")]
@@ -106,14 +103,15 @@ def _rival(model: keras.Model) -> keras.Model:
     logits = keras.layers.Dense(classes, name="predictions")(backbone.output[:, 0])
     rival = keras.Model(backbone.input, logits, name="keras_hub_vit")
     rng = np.random.default_rng(0)
-    # biases of zero would be left out of the file, and their sums be saved
+    # the converter would remove biases of zero together with their additions
     for weight in rival.weights:
         weight.assign(weight + rng.normal(0, 0.02, weight.shape))
     print(f"{rival.name}, {rival.count_params():,} parameters", flush=True)
     return rival
 
 
-def _opened(path: Path, image: np.ndarray) -> Callable[[], None]:
+def _load(path: Path, image: np.ndarray) -> Callable[[], None]:
+    """Returns a function that runs the file on the image."""
     from ai_edge_litert.interpreter import Interpreter
 
     interpreter = Interpreter(model_path=str(path), num_threads=_NUM_THREADS)
@@ -122,18 +120,20 @@ def _opened(path: Path, image: np.ndarray) -> Callable[[], None]:
     return interpreter.invoke
 
 
-def _latency_ms(files: dict[tuple[str, str], Callable[[], None]]) -> dict[tuple[str, str], float]:
+def _measure_latency_ms(
+    files: dict[tuple[str, str], Callable[[], None]],
+) -> dict[tuple[str, str], float]:
     milliseconds: dict[tuple[str, str], list[float]] = {key: [] for key in files}
     for turn in range(_REPEATS.value + 2):
         for key in list(files)[:: 1 if turn % 2 else -1]:
             start = time.perf_counter()
             files[key]()
-            if turn >= 2:  # the first ones prepare
+            if turn >= 2:  # the first two are warm-up
                 milliseconds[key].append(1000 * (time.perf_counter() - start))
     return {key: statistics.median(values) for key, values in milliseconds.items()}
 
 
-def _accuracies(verdicts: list[Verdict]) -> str:
+def _make_accuracy_table(verdicts: list[Verdict]) -> str:
     best = next(
         (verdict for verdict in verdicts if verdict.name == "float32.tflite"), verdicts[0]
     ).accuracy
@@ -156,7 +156,9 @@ def _accuracies(verdicts: list[Verdict]) -> str:
     return f"{verdicts[0].num_images:,} images\n{table(header, rows)}"
 
 
-def _latencies(sizes: dict[tuple[str, str], int], latency: dict[tuple[str, str], float]) -> str:
+def _make_latency_table(
+    sizes: dict[tuple[str, str], int], latency: dict[tuple[str, str], float]
+) -> str:
     header, rows = ["flavour"], [[flavour] for flavour in _FLAVOURS.value]
     names = list(dict.fromkeys(whose for whose, _ in latency))
     for whose in names:

@@ -1,23 +1,25 @@
-"""Memory of a training step or of inference, what saving it costs, and the largest batch that fits;
-beside timm.
+"""Memory of training and inference, the cost of saving it, and the largest batch; ours and timm.
 
     python experiments/benchmarks/memory.py --output=runs/memory                     # ViT-B/16 at 224, 384, 512 px
     python experiments/benchmarks/memory.py --output=runs/l16 --models=ViT_L16@384 --megabytes=40000
 
-Each contestant runs alone in a process of its own, with batches of 2 and of 8 images, and then
-where a line through those that were run meets --megabytes, until the largest batch that fits is
-known to 3 %: every batch that is named was run. What stays and what an image takes are those of the
-least and the largest of them; images/s are those of 8. On an accelerator memory is what was
-allocated there, else all that the process held at its peak, the framework included.
+Each contestant runs alone in its own process, first with batches of 2 and of 8 images. A line
+through the measurements then predicts the largest batch that fits into --megabytes; predicted
+batches are run until that batch is known to 3 %. All reported batches were run. "fixed" and "an
+image" come from a line through the smallest and the largest batch that ran; "images/s" is the speed
+at a batch of 8. On an accelerator, memory is the peak allocation there; on a CPU, it is the peak of
+the whole process, framework included.
 
-    plain         nothing is asked for; keras_vit keeps what is dear to compute, timm has its fused attention
-    remat         blocks are computed twice: `remat=True` of a recipe, timm's `set_grad_checkpointing`
-    query_chunk   256 queries attend at a time: `keras_vit.ViT_B16(query_chunk=256)`; where there are more than these
+    plain         the defaults: keras_vit keeps results that are expensive to recompute; timm uses
+                  its fused attention
+    remat         recomputes blocks in the backward pass: `remat=True` of a recipe, timm's
+                  `set_grad_checkpointing`
+    query_chunk   attends with 256 queries at a time, `keras_vit.ViT_B16(query_chunk=256)`; only for
+                  images with at least so many patches
 
-Leaves `memory.csv` and `memory.md` in the folder.
+Writes `memory.csv` and `memory.md` to the folder.
 """
 
-import csv
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,25 +31,27 @@ from rivals.memory import available_megabytes
 from rivals.racing import Result, race
 from tqdm import tqdm
 
-from keras_vit.writing import table, write_text
+from keras_vit.writing import table, write_csv, write_text
 
 _OUTPUT = flags.DEFINE_string("output", None, "Folder of the results.", required=True)
 _MODELS = flags.DEFINE_list(
-    "models", ["ViT_B16@224", "ViT_B16@384", "ViT_B16@512"], "Names, @ a side in pixels."
+    "models", ["ViT_B16@224", "ViT_B16@384", "ViT_B16@512"], "Models as NAME@SIDE, in pixels."
 )
 _TASKS = flags.DEFINE_list(
-    "tasks", ["adamw", "inference"], "Steps with this optimizer, and forward passes."
+    "tasks", ["adamw", "inference"], "Training steps with an optimizer, or `inference`."
 )
-_PRECISION = flags.DEFINE_enum("precision", "float32", ["float32", "bfloat16"], "Of the products.")
+_PRECISION = flags.DEFINE_enum(
+    "precision", "float32", ["float32", "bfloat16"], "Dtype of matrix products."
+)
 _MEGABYTES = flags.DEFINE_integer(
-    "megabytes", None, "Of the device; default: what is free on this machine now."
+    "megabytes", None, "Memory of the device. Default: the free memory of this machine."
 )
-_SECONDS = flags.DEFINE_float("seconds", 3.0, "Least length of a turn.", lower_bound=0)
+_SECONDS = flags.DEFINE_float("seconds", 3.0, "Minimum time of a measurement.", lower_bound=0)
 
 _FIRST = (2, 8)  # images
-_GROWTH = 4  # from one batch to the next, at most: what is far away is not on the line
-_CLOSE = 0.03  # a batch that is larger by no more than this part is not tried
-_MOST = 4096  # images; nobody's step is larger
+_GROWTH = 4  # maximum ratio of one batch to the previous one: the line is not reliable far away
+_CLOSE = 0.03  # batches within this relative distance of the largest fitting one are not tried
+_MOST = 4096  # images, the maximum batch
 HEAD = [
     "model",
     "task",
@@ -72,7 +76,7 @@ CONTESTANTS = [
 def main(_argv: list[str]) -> None:
     budget = _MEGABYTES.value or available_megabytes()
     try:
-        asked = _cells()
+        asked = _make_cells()
     except ValueError as error:
         raise app.UsageError(str(error)) from None
     cells = [
@@ -85,15 +89,14 @@ def main(_argv: list[str]) -> None:
     output.mkdir(parents=True, exist_ok=True)
     rows: list[list[str]] = []
     for rival, cell in tqdm(cells, unit="row", disable=None):
-        rows.append(_row(rival, cell, budget))
+        rows.append(_measure_row(rival, cell, budget))
         title = f"{budget:.0f} MB, {_PRECISION.value}"
         write_text(output / "memory.md", f"{title}\n\n{table(HEAD, rows)}\n")
-        with (output / "memory.csv").open("w", newline="") as file:
-            csv.writer(file).writerows([HEAD, *rows])
+        write_csv(output / "memory.csv", HEAD, rows)
     print((output / "memory.md").read_text())
 
 
-def _cells() -> list[Cell]:
+def _make_cells() -> list[Cell]:
     cells = []
     for name in _MODELS.value:
         model, image_size = model_and_size(name)
@@ -109,13 +112,13 @@ def _can_save(saving: str, cell: Cell) -> bool:
     return cell.trains or not saving
 
 
-def _row(rival: str, cell: Cell, budget: float) -> list[str]:
+def _measure_row(rival: str, cell: Cell, budget: float) -> list[str]:
     names = [f"{cell.model} {cell.image_size} px", cell.task, rival, cell.saving or "plain"]
     tried = {size: _run(rival, replace(cell, batch_size=size)) for size in _FIRST}
     absent = next((result.absent for result in tried.values() if result.absent), "")
     if absent:
         return [*names, *[""] * 5, absent]
-    while (size := _next(tried, budget)) is not None:
+    while (size := _choose_next(tried, budget)) is not None:
         tried[size] = _run(rival, replace(cell, batch_size=size))
     largest = max((size for size, result in tried.items() if _fits(result, budget)), default=0)
     found = (
@@ -129,14 +132,14 @@ def _row(rival: str, cell: Cell, budget: float) -> list[str]:
     return [*names, f"{fixed:.0f}", f"{slope:.0f}", f"{tried[_FIRST[-1]].median:.2f}", *found]
 
 
-def _next(tried: dict[int, Result], budget: float) -> int | None:
-    """Where a line through what was measured meets the budget; None once that is known well
-    enough.
+def _choose_next(tried: dict[int, Result], budget: float) -> int | None:
+    """Returns the batch at which a line through the measurements reaches the budget, or None once
+    the largest fitting batch is known to 3 %.
     """
     seen = {size: result.peak_mb for size, result in tried.items() if not result.absent}
     fits = max((size for size in tried if _fits(tried[size], budget)), default=0)
     too_large = min((size for size in tried if not _fits(tried[size], budget)), default=_MOST + 1)
-    if too_large in tried and too_large not in seen:  # it died, and did not say how much it took
+    if too_large in tried and too_large not in seen:  # it crashed before it reported its memory
         guess = (fits + too_large) // 2
     else:
         low, high = (fits, too_large) if fits and too_large in seen else sorted(seen)[-2:]

@@ -1,24 +1,24 @@
-"""Inference and training steps beside every other ViT that is installed, in turns, with memory and
-share of the limit.
+"""Speed and memory of inference and training, compared with all other ViTs that are installed.
 
-    python experiments/benchmarks/models.py --output=runs/benchmark                     # everything: hours on two cores
+    python experiments/benchmarks/models.py --output=runs/benchmark     # everything: hours on two cores
     python experiments/benchmarks/models.py --output=runs/b16 --models=ViT_B16 --tasks=inference --batch_sizes=16
     KERAS_BACKEND=jax python experiments/benchmarks/models.py --output=runs/gpu --batch_sizes=1,128
 
-Each rival runs in a process of its own, on the device that its framework finds; in each cell they
-take turns, so that a busy machine hurts all alike: read ratios, not rates. Leaves `benchmark.csv`,
-`benchmark.md` and `benchmark.png` in the folder, written anew after each cell; a run that was
-stopped goes on where it was. All who are in a cell have run beside each other: a cell to which a
-rival comes later, or which one missed that is installed now, is run anew.
+A cell is one combination of model, task, precision and batch size. Each rival runs in its own
+process, on the device that its framework finds. In each cell all rivals are measured alternately,
+so that load on the machine affects all of them equally: compare ratios rather than rates. Writes
+`benchmark.csv`, `benchmark.md` and `benchmark.png` to the folder after each cell. If interrupted,
+rerun the same command to resume. All rivals of a cell are measured together: if a rival is added,
+or a missing one has been installed, the whole cell is measured again.
 
-The limit is the best product of two matrices of 4096 x 4096 that any of their frameworks reached in
-the same turns, and a share of it counts the multiply-adds of the model, three times in training,
-over that. A rival that is not installed is named in the tables; `pip install ".[benchmark]"` has
-all of them.
+The limit is the fastest product of two 4096 x 4096 matrices that any of the frameworks reached in
+the same cell. The share of the limit is the FLOP/s of the model's products (in training, three
+times those of inference), divided by the limit. The tables name rivals that are not installed; `pip
+install ".[benchmark]"` installs all of them.
 
-Source of the rivals: keras-team/keras-hub; faustomorales/vit-keras;
+Sources of the rivals: keras-team/keras-hub; faustomorales/vit-keras;
 huggingface/pytorch-image-models, eager and `torch.compile`; huggingface/transformers; a ViT in Flax
-in the way of google-research/vision_transformer.
+modelled on google-research/vision_transformer.
 """
 
 import csv
@@ -33,34 +33,38 @@ from rivals.cells import NEEDS, SHAPES, Cell, model_and_size
 from rivals.racing import race
 from tqdm import tqdm
 
+from keras_vit.writing import write_csv
+
 _OUTPUT = flags.DEFINE_string("output", None, "Folder of the results.", required=True)
 _MODELS = flags.DEFINE_list(
-    "models", [*SHAPES, "ViT_B16@384", "ViT_B16@512"], "Which; @ a side in pixels, else 224 x 224."
+    "models",
+    [*SHAPES, "ViT_B16@384", "ViT_B16@512"],
+    "NAME or NAME@SIDE; default side: 224 pixels.",
 )
 _TASKS = flags.DEFINE_list(
-    "tasks", ["inference", "adamw", "sgd"], "Forward passes, and steps with these optimizers."
+    "tasks", ["inference", "adamw", "sgd"], "`inference`, or training steps with an optimizer."
 )
-_PRECISIONS = flags.DEFINE_list("precisions", ["float32", "bfloat16"], "Of the products.")
+_PRECISIONS = flags.DEFINE_list("precisions", ["float32", "bfloat16"], "Dtypes of matrix products.")
 _BATCH_SIZES = flags.DEFINE_list(
-    "batch_sizes", ["1", "16"], "Images; the tables name each rival's best."
+    "batch_sizes", ["1", "16"], "Images per batch; tables show each rival's best batch size."
 )
 flags.register_validator(
     "batch_sizes", lambda sizes: all(map(str.isdecimal, sizes)), "must be whole numbers."
 )
-_RIVALS = flags.DEFINE_list("rivals", list(NEEDS), "Who takes part.")
-_REPEATS = flags.DEFINE_integer("repeats", 5, "Turns that each takes.", lower_bound=1)
-_SECONDS = flags.DEFINE_float("seconds", 3.0, "Least length of a turn.", lower_bound=0)
+_RIVALS = flags.DEFINE_list("rivals", list(NEEDS), "Packages to measure.")
+_REPEATS = flags.DEFINE_integer("repeats", 5, "Measurements of each rival.", lower_bound=1)
+_SECONDS = flags.DEFINE_float("seconds", 3.0, "Minimum time of a measurement.", lower_bound=0)
 
 
 def main(_argv: list[str]) -> None:
     try:
-        cells = _cells()
+        cells = _make_cells()
     except ValueError as error:
         raise app.UsageError(str(error)) from None
     unknown = set(_RIVALS.value) - set(NEEDS)
     if unknown:
         raise app.UsageError(
-            f"No such rivals: {', '.join(sorted(unknown))}. There are: {', '.join(NEEDS)}."
+            f"`--rivals` must be of {', '.join(NEEDS)}. Received: {', '.join(sorted(unknown))}."
         )
     output = Path(_OUTPUT.value)
     output.mkdir(parents=True, exist_ok=True)
@@ -74,12 +78,12 @@ def main(_argv: list[str]) -> None:
         rivals = [rival for rival in NEEDS if rival in settled.union(_RIVALS.value)]
         results = race(cell, rivals, repeats=_REPEATS.value, seconds=_SECONDS.value)
         known = [row for row in known if row["cell"] != str(cell)]
-        known += [report.row(cell, rival, result) for rival, result in results.items()]
-        _write(file, known)
-        for line in report.lines(known, str(cell)):
+        known += [report.make_row(cell, rival, result) for rival, result in results.items()]
+        write_csv(file, list(known[0]), [list(row.values()) for row in known])
+        for line in report.make_lines(known, str(cell)):
             tqdm.write(f"    {line}")
-        report.write(output, known)
-    report.write(output, known)
+        report.write_report(output, known)
+    report.write_report(output, known)
     print(
         f"\n{(output / 'benchmark.md').read_text()}\nIn {output}: benchmark.csv, benchmark.md, "
         f"benchmark.png"
@@ -87,14 +91,14 @@ def main(_argv: list[str]) -> None:
 
 
 def _is_settled(row: report.Row) -> bool:
-    """Whether a line of an earlier run still holds; not so where a package was missing that is
-    there now.
+    """Whether a row of an earlier run is still valid: not if its package was missing then and is
+    installed now.
     """
     was_missing = row["absent"].startswith("No module named")
     return not (was_missing and all(map(importlib.util.find_spec, NEEDS[row["rival"]])))
 
 
-def _cells() -> list[Cell]:
+def _make_cells() -> list[Cell]:
     cells = []
     for name in _MODELS.value:
         model, image_size = model_and_size(name)
@@ -112,15 +116,6 @@ def _read(file: Path) -> list[dict[str, str]]:
         return []
     with file.open(newline="") as lines:
         return list(csv.DictReader(lines))
-
-
-def _write(file: Path, rows: list[dict[str, str]]) -> None:
-    part = file.with_suffix(".part")
-    with part.open("w", newline="") as lines:
-        writer = csv.DictWriter(lines, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    part.replace(file)
 
 
 if __name__ == "__main__":

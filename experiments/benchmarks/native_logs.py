@@ -1,12 +1,12 @@
-"""Holds back TensorFlow's native log lines: each script imports this first. TF_CPP_MIN_LOG_LEVEL=0
-shows them.
+"""Suppresses TensorFlow's native log lines; each script imports this first.
 
-`command_line/native_logs.py` is the same for the other scripts: Python finds only what lies beside
-a script. Processes that a benchmark starts inherit the level.
+TF_CPP_MIN_LOG_LEVEL=0 shows them. Processes that a benchmark starts inherit the level. The scripts
+of the parent folder have their own copy, `command_line/native_logs.py`, as Python searches only the
+folder of the script.
 """
 
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow reads it once, while it is loaded
 
-import keras_vit  # noqa: F401 - it loads Keras, and holds back what TensorFlow writes before it reads the level
+import keras_vit  # noqa: F401 - hides the lines that TensorFlow prints before it reads the level

@@ -1,4 +1,4 @@
-"""The results of `models.py` as rows of a CSV, as tables and as a picture."""
+"""Results of `models.py`: rows of a CSV file, tables and a plot."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -16,8 +16,8 @@ OURS = "keras_vit"
 Row = dict[str, str]
 
 
-def row(cell: Cell, rival: str, result: Result) -> Row:
-    """One line of the CSV: numbers as text, "" where nothing was measured."""
+def make_row(cell: Cell, rival: str, result: Result) -> Row:
+    """Returns a row of the CSV file: numbers as text, "" for missing ones."""
     found = result.rates and not result.absent
     return {
         "cell": str(cell),
@@ -32,46 +32,48 @@ def row(cell: Cell, rival: str, result: Result) -> Row:
         "peak_mb": f"{result.peak_mb:.0f}" if found else "",
         "ready_s": f"{result.ready_s:.1f}" if found else "",
         "limit_gflop_per_s": f"{median(result.limits):.0f}" if found else "",
-        "gflop_per_image": f"{_gigaflops(cell):.2f}",
+        "gflop_per_image": f"{_count_gigaflops(cell):.2f}",
         "turns": str(len(result.rates)),
         "absent": result.absent,
     }
 
 
-def _gigaflops(cell: Cell) -> float:
-    """A backward pass takes twice the products of a forward pass."""
+def _count_gigaflops(cell: Cell) -> float:
     macs = cost.macs(VIT_VARIANTS[cell.model], (cell.image_size, cell.image_size))
+    # a backward pass takes twice the products of a forward pass
     return cost.flops(macs) * (3 if cell.trains else 1) / 1e9
 
 
-def lines(rows: Sequence[Row], cell: str) -> Iterable[str]:
-    """What to show while it runs: a line for each rival of a cell."""
+def make_lines(rows: Sequence[Row], cell: str) -> Iterable[str]:
+    """Yields one line for each rival of a cell, to show progress."""
     here = [row for row in rows if row["cell"] == cell]
     for row in here:
         if row["absent"] or not row["images_per_s"]:
             yield f"{row['rival']:14} {row['absent'] or 'not measured'}"
             continue
         text = f"{float(row['images_per_s']):8.2f} images/s ± {100 * float(row['spread']):.1f} %"
-        yield f"{row['rival']:14} {text}, {100 * _share(row, here):.0f} % of the limit, {row['peak_mb']} MB"
+        share = f"{100 * _compute_share(row, here):.0f} % of the limit"
+        yield f"{row['rival']:14} {text}, {share}, {row['peak_mb']} MB"
 
 
-def write(folder: Path, rows: Sequence[Row]) -> None:
+def write_report(folder: Path, rows: Sequence[Row]) -> None:
     """Writes benchmark.md and benchmark.png."""
-    groups = _best(rows)
-    parts = [_summary(groups), _everything(rows)]
+    groups = _select_best(rows)
+    parts = [_make_summary(groups), _make_full_table(rows)]
     write_text(folder / "benchmark.md", "\n\n".join(parts) + "\n")
     if any(OURS in best and len(best) > 1 for best in groups.values()):
         _draw(folder / "benchmark.png", groups)
 
 
-def _share(row: Row, cell: Sequence[Row]) -> float:
+def _compute_share(row: Row, cell: Sequence[Row]) -> float:
+    """Returns the share of the limit that a rival of the cell reaches."""
     limit = max(float(other["limit_gflop_per_s"]) for other in cell if other["limit_gflop_per_s"])
     return float(row["images_per_s"]) * float(row["gflop_per_image"]) / limit
 
 
-def _best(rows: Sequence[Row]) -> dict[tuple[str, ...], dict[str, Row]]:
-    """(model, size, precision, task, "1" or "best") to the row of each rival: at batch 1, and at
-    its best batch.
+def _select_best(rows: Sequence[Row]) -> dict[tuple[str, ...], dict[str, Row]]:
+    """Maps (task, model, size, precision, "1" or "best") to the row of each rival: at batch size 1,
+    and at its best batch size.
     """
     groups: dict[tuple[str, ...], dict[str, Row]] = {}
     for row in rows:
@@ -82,7 +84,7 @@ def _best(rows: Sequence[Row]) -> dict[tuple[str, ...], dict[str, Row]]:
             kept = groups.setdefault(key, {}).get(row["rival"])
             if kept is None or float(kept["images_per_s"]) < float(row["images_per_s"]):
                 groups[key][row["rival"]] = row
-    # Where batch 1 is all there is, or the best for us, one line says it.
+    # "best" is omitted if it equals "1" for all rivals
     return {
         key: best
         for key, best in groups.items()
@@ -90,7 +92,7 @@ def _best(rows: Sequence[Row]) -> dict[tuple[str, ...], dict[str, Row]]:
     }
 
 
-def _summary(groups: dict[tuple[str, ...], dict[str, Row]]) -> str:
+def _make_summary(groups: dict[tuple[str, ...], dict[str, Row]]) -> str:
     found = []
     for (task, model, size, precision, _), best in sorted(groups.items()):
         if OURS not in best:
@@ -105,8 +107,8 @@ def _summary(groups: dict[tuple[str, ...], dict[str, Row]]) -> str:
                 f"{task}, {precision}",
                 ours["batch_size"],
                 f"{ours['images_per_s']} ± {100 * float(ours['spread']):.0f} %",
-                f"{100 * _share(ours, list(best.values())):.0f} %",
-                f"{rival['rival']} {rival['images_per_s']}" if rival else "nobody",
+                f"{100 * _compute_share(ours, list(best.values())):.0f} %",
+                f"{rival['rival']} {rival['images_per_s']}" if rival else "none",
                 f"**{float(ours['images_per_s']) / float(rival['images_per_s']):.2f}**"
                 if rival
                 else "",
@@ -120,16 +122,16 @@ def _summary(groups: dict[tuple[str, ...], dict[str, Row]]) -> str:
             "task",
             "batch",
             "ours, images/s",
-            "of the limit",
+            "share of the limit",
             "best rival, images/s",
-            "ratio",
+            "ours / best rival",
         ),
-        *("our memory, MB", "the leanest rival's"),
+        *("our memory, MB", "least memory of a rival, MB"),
     ]
-    return "## At batch 1 and at each one's best batch\n\n" + table(head, found)
+    return "## At batch size 1 and at the best batch size of each\n\n" + table(head, found)
 
 
-def _everything(rows: Sequence[Row]) -> str:
+def _make_full_table(rows: Sequence[Row]) -> str:
     found = []
     for row in rows:
         here = [other for other in rows if other["cell"] == row["cell"]]
@@ -148,22 +150,22 @@ def _everything(rows: Sequence[Row]) -> str:
                 f"{rate:.4g} ± {100 * float(row['spread']):.1f} %",
                 f"{ours / rate:.2f}" if ours else "",
             ]
-            figures += [f"{100 * _share(row, here):.0f} %", row["peak_mb"], row["ready_s"]]
+            figures += [f"{100 * _compute_share(row, here):.0f} %", row["peak_mb"], row["ready_s"]]
         found.append([row["cell"], row["rival"], *figures])
     head = [
         "cell",
-        "who",
+        "rival",
         "images/s",
-        "ours over it",
-        "of the limit",
+        "ours / rival",
+        "share of the limit",
         "memory, MB",
-        "first step after, s",
+        "time to first step, s",
     ]
-    return "## Everything\n\n" + table(head, found)
+    return "## All measurements\n\n" + table(head, found)
 
 
 def _draw(path: Path, groups: dict[tuple[str, ...], dict[str, Row]]) -> None:
-    """For each cell a line: everybody's rate as a part of ours."""
+    """Draws one line for each cell: the rates of all rivals relative to ours."""
     keys = [
         key for key, best in sorted(groups.items(), reverse=True) if OURS in best and len(best) > 1
     ]
@@ -196,6 +198,6 @@ def _draw(path: Path, groups: dict[tuple[str, ...], dict[str, Row]]) -> None:
         axes.set_yticks(range(len(keys)), names)
         axes.set_ylim(-0.6, len(keys) - 0.4)
         axes.set_xlim(left=0)
-        axes.set_xlabel("images per second, as a part of ours")
-        axes.set_title("Left of the line: slower than keras_vit")
+        axes.set_xlabel("images per second, relative to keras_vit")
+        axes.set_title("Speed of other packages (below 1: slower than keras_vit)")
         figure.legend(loc="outside lower center", ncols=min(len(rivals), 6))

@@ -1,20 +1,19 @@
-"""One model in every form and runtime that it is exported to: latency of one image, images per
-second in batches of 16.
+"""Latency and throughput of one model in all export formats and runtimes.
 
     pip install ".[tflite,onnx,openvino]"
-    python experiments/benchmarks/runtimes.py --output=runs/runtimes        # ViT-B/16; about half an hour on two cores
+    python experiments/benchmarks/runtimes.py --output=runs/runtimes     # ViT-B/16: half an hour on two cores
     python experiments/benchmarks/runtimes.py --output=runs/small --model=ViT_Ti16 --seconds=2
 
-Random weights: the same ones in all files. Each file is run in a process of its own, on all cores,
-in turns: read ratios, not milliseconds. p50 and p99 are over the single calls of all turns. Errors
-are those of 4 images, in units of the largest output of the model. Leaves the files, `runtimes.csv`
-and `runtimes.md` in the folder; files that are there already are not written again. A runtime that
-is not installed is named.
+All files have the same random weights. Each file runs in its own process, on all cores. All are
+measured alternately: compare ratios rather than milliseconds. Latency is that of one image, its p50
+and p99 over all calls; throughput is that of batches of 16. Errors are the largest on 4 images,
+relative to the largest output of the model. Writes the exported files, `runtimes.csv` and
+`runtimes.md` to the folder; existing exported files are not written again. The table names runtimes
+that are not installed.
 
-ONNX of ViT-B/16 takes 9 GB of memory to write.
+The export of ViT-B/16 to ONNX needs 9 GB of memory.
 """
 
-import csv
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,31 +29,38 @@ from tqdm import tqdm
 import keras_vit
 from keras_vit.export import FLAVOURS
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
-from keras_vit.writing import table, write_text
+from keras_vit.writing import table, write_csv, write_text
 
 _OUTPUT = flags.DEFINE_string(
     "output", None, "Folder of the files and of the results.", required=True
 )
 _MODEL = flags.DEFINE_enum(
-    "model", "ViT_B16", [*VIT_VARIANTS, *RESNET_VARIANTS], "A name in keras_vit."
+    "model", "ViT_B16", [*VIT_VARIANTS, *RESNET_VARIANTS], "Name of the model in keras_vit."
 )
 _IMAGE_SIZE = flags.DEFINE_integer("image_size", 224, "Side, in pixels.", lower_bound=16)
 _BATCH_SIZE = flags.DEFINE_integer(
-    "batch_size", 16, "Images of a batch, for throughput.", lower_bound=4
+    "batch_size", 16, "Images per batch, for throughput.", lower_bound=4
 )
-_FORMS = flags.DEFINE_list("forms", [], "Names of rows, such as `LiteRT int8`; default: all.")
-_REPEATS = flags.DEFINE_integer("repeats", 4, "Turns that each takes.", lower_bound=1)
+_FORMS = flags.DEFINE_list("forms", [], "Rows, such as `LiteRT int8`. Default: all.")
+_REPEATS = flags.DEFINE_integer("repeats", 4, "Measurements of each form.", lower_bound=1)
 _SECONDS = flags.DEFINE_float(
-    "seconds", 6.0, "Least length of a turn, for latency and for throughput each."
+    "seconds", 6.0, "Minimum time of a measurement of latency or throughput."
 )
 _THREADS = flags.DEFINE_integer(
-    "threads", os.cpu_count(), "Of runtimes that take a number; others use all cores."
+    "threads", os.cpu_count(), "Threads of the runtimes that can be limited; others use all cores."
 )
 
 
 @dataclass(frozen=True)
 class Form:
-    """A file and what runs it: its runtime, a folder of versions, a file, what it was asked."""
+    """An exported file and its runtime.
+
+    Attributes:
+        runtime: Name of the runtime, as in `rivals/runtime_worker.py`.
+        folder: Folder of versions in the output folder; "" for the output folder itself.
+        file: Name of the file; "" if the version folder is loaded.
+        option: Precision or flavour of the export.
+    """
 
     runtime: str
     folder: str
@@ -81,7 +87,9 @@ FORMS = {
 
 @dataclass
 class Result:
-    """What a form gave, and its seconds for each call by batch size."""
+    """Measurements of a form: seconds of each call by batch size, memory, error, and why it is
+    absent, or "".
+    """
 
     seconds: dict[int, list[float]] = field(default_factory=dict)
     peak_mb: float = 0.0
@@ -93,20 +101,20 @@ def main(_argv: list[str]) -> None:
     names = _FORMS.value or list(FORMS)
     if set(names) - set(FORMS):
         raise app.UsageError(
-            f"No such forms: {', '.join(sorted(set(names) - set(FORMS)))}. There are: "
-            f"{list(FORMS)}."
+            f"`--forms` must be of {list(FORMS)}. Received: "
+            f"{', '.join(sorted(set(names) - set(FORMS)))}."
         )
     output = Path(_OUTPUT.value)
     output.mkdir(parents=True, exist_ok=True)
-    images = _images()
+    images = _draw_images()
     np.save(output / "images.npy", images)
-    expected = _model(output).predict_on_batch(images)
+    expected = _load_or_build(output).predict_on_batch(images)
     refusals = {
         name: _write_file(output, FORMS[name]) for name in tqdm(names, desc="files", disable=None)
     }
     results = {name: Result(absent=refusal) for name, refusal in refusals.items()}
     _race(output, results, expected)
-    rows = [_row(output, name, result) for name, result in results.items()]
+    rows = [_make_row(output, name, result) for name, result in results.items()]
     head = [
         "form",
         "MB",
@@ -117,17 +125,16 @@ def main(_argv: list[str]) -> None:
         "error",
     ]
     write_text(output / "runtimes.md", table(head, rows) + "\n")
-    with (output / "runtimes.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([head, *rows])
+    write_csv(output / "runtimes.csv", head, rows)
     print(f"\n{table(head, rows)}\n\nIn {output}: runtimes.csv, runtimes.md and the files")
 
 
-def _images() -> np.ndarray:
+def _draw_images() -> np.ndarray:
     size = (_BATCH_SIZE.value, _IMAGE_SIZE.value, _IMAGE_SIZE.value, 3)
     return np.random.default_rng(0).uniform(-1, 1, size).astype("float32")
 
 
-def _model(output: Path) -> keras.Model:
+def _load_or_build(output: Path) -> keras.Model:
     file = output / "model.keras"
     if file.is_file():
         return keras.saving.load_model(file, compile=False)
@@ -136,7 +143,7 @@ def _model(output: Path) -> keras.Model:
         weights=None, input_shape=size, classifier_activation=None
     )
     draws = np.random.default_rng(0)
-    # biases of zero would be left out of a file, and their sums be saved
+    # converters would remove biases of zero together with their additions
     for weight in model.weights:
         weight.assign(weight + draws.normal(0, 0.02, weight.shape))
     model.save(file)
@@ -144,10 +151,10 @@ def _model(output: Path) -> keras.Model:
 
 
 def _write_file(output: Path, form: Form) -> str:
-    """Writes what is not there; returns why it could not, or ""."""
+    """Exports the model, unless the file exists. Returns the reason of a failure, or ""."""
     if form.path(output).exists():
         return ""
-    model, folder, images = _model(output), output / form.folder, _images()[:8]
+    model, folder, images = _load_or_build(output), output / form.folder, _draw_images()[:8]
     export = keras_vit.export
     try:
         if form.runtime == "saved_model":
@@ -205,7 +212,7 @@ def _take_turn(worker: Worker, result: Result) -> None:
         result.peak_mb = max(result.peak_mb, found["peak_mb"])
 
 
-def _row(output: Path, name: str, result: Result) -> list[str]:
+def _make_row(output: Path, name: str, result: Result) -> list[str]:
     if result.absent:
         return [name, *[""] * 5, result.absent]
     path = FORMS[name].path(output)

@@ -1,15 +1,15 @@
-"""What an app waits for: import, build and restore, first answer, first training step; beside
+"""Startup time: import, building and restoring, first prediction, first training step; ours,
 KerasHub and timm.
 
-    python experiments/benchmarks/startup.py                        # ViT-B/16 and L/16: a quarter of an hour
+    python experiments/benchmarks/startup.py     # ViT-B/16 and L/16: a quarter of an hour
     python experiments/benchmarks/startup.py --models=ViT_S16 --repeats=2
 
-Every turn is a new process that reads a file which its own package wrote: npz, weights.h5, pth.
-They take turns, so that a busy machine hurts all alike: read ratios, not seconds. Files lie in
-memory after the first turn, which does not count. A rival that is not installed (`pip install
-".[benchmark]"`) is named.
+Every measurement is a new process that reads a file written by the same package: npz, weights.h5 or
+pth. The packages are measured alternately, so that load on the machine affects all of them equally:
+compare ratios rather than seconds. After the first measurement, which does not count, the files are
+cached in memory. Rivals that are not installed (`pip install ".[benchmark]"`) are named.
 
-Source of the rivals: keras-team/keras-hub; huggingface/pytorch-image-models.
+Sources of the rivals: keras-team/keras-hub; huggingface/pytorch-image-models.
 """
 
 import statistics
@@ -24,22 +24,22 @@ from tqdm import tqdm
 
 from keras_vit.writing import table
 
-_MODELS = flags.DEFINE_list("models", ["ViT_B16", "ViT_L16"], "Names in keras_vit.")
-_REPEATS = flags.DEFINE_integer("repeats", 5, "Turns that each takes.", lower_bound=1)
+_MODELS = flags.DEFINE_list("models", ["ViT_B16", "ViT_L16"], "Names of models in keras_vit.")
+_REPEATS = flags.DEFINE_integer("repeats", 5, "Measurements of each package.", lower_bound=1)
 
 
 def main(_argv: list[str]) -> None:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for model in _MODELS.value:
-            rows += _rows(model, _race(model, folder))
+            rows += _make_rows(model, _race(model, folder))
     print(
         table(["model", "phase", *(f"{rival}, s" for rival in STARTS), "ours / best rival"], rows)
     )
 
 
 def _race(model: str, folder: str) -> dict[str, list[dict]]:
-    """What each rival's processes said, without the first."""
+    """Returns the answers of each rival's processes, without the first."""
     said: dict[str, list[dict]] = {rival: [] for rival in STARTS}
     for turn in tqdm(range(_REPEATS.value + 1), desc=model, unit="turn", disable=None):
         for rival in list(STARTS)[:: -1 if turn % 2 else 1]:
@@ -48,17 +48,17 @@ def _race(model: str, folder: str) -> dict[str, list[dict]]:
     return {rival: answers[1:] for rival, answers in said.items()}
 
 
-def _rows(model: str, said: dict[str, list[dict]]) -> list[list[str]]:
+def _make_rows(model: str, said: dict[str, list[dict]]) -> list[list[str]]:
     for rival, answers in said.items():
         for absent in {answer["absent"] for answer in answers if "absent" in answer}:
-            print(f"{rival} is left out: {absent}")
+            print(f"{rival} is omitted: {absent}")
     there = {
         rival: answers
         for rival, answers in said.items()
         if not any("absent" in answer for answer in answers)
     }
     if not there:
-        raise app.UsageError(f"Nobody could be measured on {model}: see above.")
+        raise app.UsageError(f"No package could be measured on {model}; see the messages above.")
     phases = list(next(iter(there.values()))[0])
     medians = {
         rival: {phase: statistics.median(answer[phase] for answer in answers) for phase in phases}

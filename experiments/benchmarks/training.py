@@ -1,12 +1,12 @@
-"""Training speed beside its rivals: `fit` beside Keras's own and a bare loop, JPEG to batch beside
-timm's, fractals.
+"""Training speed: `fit` compared with Keras's and a bare loop, the input pipeline with timm's.
 
-    python experiments/benchmarks/training.py --photos=/data/photos    # everything; any folder of JPEGs
+    python experiments/benchmarks/training.py --photos=/data/photos     # everything; any folder of JPEGs
     python experiments/benchmarks/training.py --measure=fit --repeats=9
 
-Contestants take turns in one run, so that a busy machine hurts all alike: read ratios, not rates.
-timm runs in a separate process. If timm or torchvision is not installed (`pip install
-".[benchmark]"`), its rows are omitted and named.
+The contestants are measured alternately, so that load on the machine affects all of them equally:
+compare ratios rather than rates. timm runs in a separate process. If timm or torchvision is not
+installed (`pip install ".[benchmark]"`), its rows are omitted, with a message. The speed of drawing
+fractals has no rival.
 """
 
 import importlib.util
@@ -36,36 +36,36 @@ _MEASURE = flags.DEFINE_multi_enum(
     "measure", ["fit", "input", "fractals"], ["fit", "input", "fractals"], "What to measure."
 )
 _PHOTOS = flags.DEFINE_string(
-    "photos", None, "A folder of JPEGs, in folders or not; needed for `input`."
+    "photos", None, "Folder of JPEGs, searched with its subfolders; required by `input`."
 )
-_REPEATS = flags.DEFINE_integer("repeats", 7, "Turns that each contestant takes.", lower_bound=1)
-_SECONDS = flags.DEFINE_float("seconds", 3.0, "Length of a turn of the input pipelines.")
+_REPEATS = flags.DEFINE_integer("repeats", 7, "Measurements of each contestant.", lower_bound=1)
+_SECONDS = flags.DEFINE_float("seconds", 3.0, "Time of a measurement of the input pipelines.")
 
 BATCH_SIZE, STEPS = 50, 60
-Turn = Callable[[], float]  # takes a turn, returns a rate
+Turn = Callable[[], float]  # measures once and returns a rate
 
 
 def main(_argv: list[str]) -> None:
     print(
         f"Keras {keras.__version__}, TensorFlow {tf.__version__}, {os.cpu_count()} cores, "
-        f"{_REPEATS.value} turns\n"
+        f"{_REPEATS.value} measurements\n"
     )
     print("| measured | contestant | median | best | ratio to the rival |\n|---|---|---|---|---|")
     if "fit" in _MEASURE.value:
         contestants = {
-            "Keras's `fit`": _keras_fit(),
-            "our step in a bare loop": _bare_loop(),
-            "our `fit`": _our_fit(),
+            "Keras's `fit`": _prepare_keras_fit(),
+            "our step in a bare loop": _prepare_bare_loop(),
+            "our `fit`": _prepare_our_fit(),
         }
         _report("`fit`, small ViT, images/s", _race(contestants))
     if "input" in _MEASURE.value:
         _compare_input()
     if "fractals" in _MEASURE.value:
         source = sources.fractals(1000, image_size=64)
-        _report("fractals at 64 px, images/s", _race({"ours": _input(source, [])}))
+        _report("fractals at 64 px, images/s", _race({"ours": _prepare_input(source, [])}))
 
 
-def _small() -> keras.Model:
+def _build() -> keras.Model:
     changes = {
         "name": "small",
         "patch_size": 4,
@@ -78,21 +78,22 @@ def _small() -> keras.Model:
     return vision_transformer(row, keras.Input((32, 32, 3)), classes=10, classifier="gap")
 
 
-def _learner() -> keras.Model:
-    model = _small()
+def _make_learner() -> keras.Model:
+    model = _build()
     config = OptimizerConfig(
         name="adamw", weight_decay=0.05, warmup_steps=10, average_momentum=0.999
     )
     return make_learner(model, make_optimizer(config, model, 10_000), batch_rows=64, clip_norm=1.0)
 
 
-def _our_fit() -> Turn:
-    return _fit(_learner(), np.ones(64, "float32"))
+def _prepare_our_fit() -> Turn:
+    return _prepare_fit(_make_learner(), np.ones(64, "float32"))
 
 
-def _bare_loop() -> Turn:
-    """Nothing but the compiled step: no metrics, callbacks or epochs."""
-    step, batches = tf.function(_learner().train_step), iter(_batches(np.ones(64, "float32")))
+def _prepare_bare_loop() -> Turn:
+    """Returns a loop over the compiled step alone, without metrics, callbacks and epochs."""
+    step = tf.function(_make_learner().train_step)
+    batches = iter(_make_batches(np.ones(64, "float32")))
 
     def turn() -> float:
         start = time.perf_counter()
@@ -104,20 +105,20 @@ def _bare_loop() -> Turn:
     return turn
 
 
-def _keras_fit() -> Turn:
-    model = _small()
+def _prepare_keras_fit() -> Turn:
+    model = _build()
     rate = keras.optimizers.schedules.CosineDecay(0.0, 10_000, warmup_target=1e-3, warmup_steps=10)
     optimizer = keras.optimizers.AdamW(
         rate, weight_decay=0.05, global_clipnorm=1.0, use_ema=True, ema_momentum=0.999
     )
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss, metrics=["accuracy"])
-    return _fit(model)
+    return _prepare_fit(model)
 
 
-def _fit(model: keras.Model, *weights: np.ndarray) -> Turn:
-    """A run is one call of `fit`: short turns would measure the start of the call."""
-    batches = _batches(*weights)
+def _prepare_fit(model: keras.Model, *weights: np.ndarray) -> Turn:
+    """Returns one call of `fit` with enough steps that its start does not matter."""
+    batches = _make_batches(*weights)
 
     def turn() -> float:
         start = time.perf_counter()
@@ -127,7 +128,7 @@ def _fit(model: keras.Model, *weights: np.ndarray) -> Turn:
     return turn
 
 
-def _batches(*weights: np.ndarray) -> tf.data.Dataset:
+def _make_batches(*weights: np.ndarray) -> tf.data.Dataset:
     draws = np.random.RandomState(0)
     batch = (
         draws.normal(size=(64, 32, 32, 3)).astype("float32"),
@@ -139,9 +140,9 @@ def _batches(*weights: np.ndarray) -> tf.data.Dataset:
 
 def _compare_input() -> None:
     if not _PHOTOS.value:
-        print("\n`input` needs --photos=FOLDER, a folder of JPEGs.\n")
+        print("\n`input` is omitted: it needs --photos=FOLDER, a folder of JPEGs.\n")
         return
-    source = _photos(_PHOTOS.value)
+    source = _read_photos(_PHOTOS.value)
     crop, flip = transforms.inception_crop(224), transforms.flip_left_right
     scale = transforms.scale_to(-1, 1)
     ours = {
@@ -158,26 +159,27 @@ def _compare_input() -> None:
     has_rival = all(map(importlib.util.find_spec, ("timm", "torchvision")))
     if not has_rival:
         print(
-            "| JPEG to 224 px | timm or torchvision is not installed: its rows are missing | | | |"
+            "| JPEG to 224 px | timm or torchvision is not installed: its rows are omitted | | | |"
         )
     for rival, (name, chosen) in ours.items():
-        contestants = {f"timm, {rival}": _timm(rival)} if has_rival else {}
-        contestants[f"ours, {name}"] = _input(source, chosen)
+        contestants = {f"timm, {rival}": _start_timm(rival)} if has_rival else {}
+        contestants[f"ours, {name}"] = _prepare_input(source, chosen)
         if rival == "default":
-            contestants["ours, published resize, uint8 batches"] = _input(
+            contestants["ours, published resize, uint8 batches"] = _prepare_input(
                 source, [crop, flip, transforms.to_uint8]
             )
         _report("JPEG to 224 px, images/s", _race(contestants))
 
 
-def _photos(folder: str) -> sources.Source:
+def _read_photos(folder: str) -> sources.Source:
+    """Returns the JPEGs of a folder, kept in memory."""
     paths = [
         str(path)
         for path in sorted(Path(folder).rglob("*"))
         if path.suffix.lower() in (".jpg", ".jpeg")
     ]
     if not paths:
-        raise app.UsageError(f"No .jpg or .jpeg in {folder}.")
+        raise app.UsageError(f"--photos must contain .jpg or .jpeg files. {folder} has none.")
     files = tf.constant([Path(path).read_bytes() for path in paths])
     zero = tf.constant(0, tf.int64)
     return sources.Source(
@@ -189,15 +191,15 @@ def _photos(folder: str) -> sources.Source:
     )
 
 
-def _input(source: sources.Source, chosen: list) -> Turn:
+def _prepare_input(source: sources.Source, chosen: list) -> Turn:
     batches = iter(pipeline.training_batches(source, chosen, batch_size=BATCH_SIZE, seed=0))
     for _ in range(4):
         next(batches)
-    return lambda: _rate(batches)
+    return lambda: _measure_rate(batches)
 
 
-def _rate(batches: Iterator) -> float:
-    for _ in range(5):  # what was made while the others had their turns
+def _measure_rate(batches: Iterator) -> float:
+    for _ in range(5):  # batches that were prefetched while the others were measured
         next(batches)
     start, images = time.perf_counter(), 0
     while time.perf_counter() - start < _SECONDS.value:
@@ -206,7 +208,7 @@ def _rate(batches: Iterator) -> float:
     return images / (time.perf_counter() - start)
 
 
-def _timm(name: str) -> Turn:
+def _start_timm(name: str) -> Turn:
     command = [
         sys.executable,
         "-W",
@@ -217,7 +219,7 @@ def _timm(name: str) -> Turn:
     ]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     if process.stdout.readline().strip() != "ready":
-        raise RuntimeError("timm's pipeline did not start; its message is above.")
+        raise RuntimeError("timm's pipeline did not start; see its message above.")
 
     def turn() -> float:
         process.stdin.write(f"{_SECONDS.value}\n")
@@ -230,7 +232,7 @@ def _timm(name: str) -> Turn:
 def _race(contestants: dict[str, Turn]) -> dict[str, list[float]]:
     rates: dict[str, list[float]] = {name: [] for name in contestants}
     for turn in range(_REPEATS.value + 1):
-        # Every other turn the other way round: whoever comes second finds a warmer machine.
+        # reverse the order every other time, as later contestants find a warmer machine
         for name in list(contestants)[:: 1 if turn % 2 else -1]:
             rate = contestants[name]()
             if turn:  # the first turn compiles

@@ -1,5 +1,5 @@
-"""What users can do something about becomes a line and an exit code: 1, or 75 if the same command
-goes on.
+"""Exit codes of the scripts: 1 for errors that users can resolve, 75 for a stopped run that the
+same command resumes.
 """
 
 import sys
@@ -12,7 +12,7 @@ from keras_vit.train import EXIT_STOPPED, Diverged, Stopped
 
 
 def exit_code(procedure: Callable[[], Any]) -> int:
-    """Runs a procedure and returns the exit code."""
+    """Runs a procedure and returns the exit code; prints expected errors as one line."""
     logging.set_verbosity(logging.WARNING)
     try:
         procedure()

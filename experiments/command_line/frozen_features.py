@@ -1,10 +1,9 @@
-"""What few-shot and linear evaluation start from: the features of training and test sets, computed
-once and kept.
+"""Flags and features for few-shot and linear evaluation; features are computed once and stored.
 
-`--data` takes data sets, separated by commas, each a folder with `train/<class>` and `test/<class>`
-(or val), a folder of classes, of which a fifth is held out, or tfds:NAME:TRAIN:TEST, such as
-tfds:cifar100:train:test. `--model` is a name with `--weights` (a tag, a file, a URL, or `none` for
-random ones), or a file model.keras.
+`--data` takes data sets, separated by commas. Each is a folder with `train/<class>` and
+`test/<class>` (or `val/<class>`); a folder of classes, of which a fifth is held out as test set; or
+tfds:NAME:TRAIN:TEST, such as tfds:cifar100:train:test. `--model` takes a model name, with
+`--weights` (a tag, a file, a URL, or `none` for random weights), or a file model.keras.
 """
 
 import re
@@ -25,37 +24,37 @@ from keras_vit.keras_file import is_file
 from keras_vit.pixels import RANGES, describe_pixels
 
 _DATA = flags.DEFINE_list(
-    "data", None, "Folders, or tfds:NAME:TRAIN:TEST; separated by commas.", required=True
+    "data", None, "Folders or tfds:NAME:TRAIN:TEST, separated by commas.", required=True
 )
 _MODEL = flags.DEFINE_string(
     "model", "ViT_B16", "A name of `keras_vit.list_models()`, or a file model.keras."
 )
-_WEIGHTS = flags.DEFINE_string("weights", None, "Tag, file or URL; `none` are random ones.")
+_WEIGHTS = flags.DEFINE_string("weights", None, "Tag, file or URL; `none`: random weights.")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder for features and results.", required=True)
 _LAYER = flags.DEFINE_string(
-    "layer", "pre_logits", "pre_logits, class_token, patch_mean, or the name of a layer."
+    "layer", "pre_logits", "Features: pre_logits, class_token, patch_mean, or a layer's name."
 )
 _IMAGE_SIZE = flags.DEFINE_integer(
     "image_size", None, "Side in pixels. Default: that of the weights.", lower_bound=1
 )
 _PIXELS = flags.DEFINE_enum(
-    "pixels", None, [*RANGES], "Pixels that the model was trained on. Default: as its layers say."
+    "pixels", None, [*RANGES], "Pixel range of the model. Default: derived from its layers."
 )
 _CROP = flags.DEFINE_enum(
-    "crop", "resize_crop", ["resize", "resize_crop", "resize_shorter"], "From file to square."
+    "crop", "resize_crop", ["resize", "resize_crop", "resize_shorter"], "How images become square."
 )
-_BATCH = flags.DEFINE_integer("batch_size", None, "Images of a step.", lower_bound=1)
+_BATCH = flags.DEFINE_integer("batch_size", None, "Images per step.", lower_bound=1)
 _PER_CLASS = flags.DEFINE_integer(
-    "per_class", 0, "Training images of each class at most; 0: all.", lower_bound=0
+    "per_class", 0, "Maximum number of training images per class; 0: all.", lower_bound=0
 )
 _DEVICES = flags.DEFINE_enum(
-    "devices", "auto", ["auto", "one", "mirrored", "tpu"], "Where to compute."
+    "devices", "auto", ["auto", "one", "mirrored", "tpu"], "Devices to compute on."
 )
 _PRECISION = flags.DEFINE_enum(
-    "precision", "float32", ["float32", "mixed_bfloat16", "mixed_float16"], "In which."
+    "precision", "float32", ["float32", "mixed_bfloat16", "mixed_float16"], "Dtype policy."
 )
 
-HELD_OUT = 0.2  # of a folder without a test set
+HELD_OUT = 0.2  # share of each class that becomes the test set, if a folder has none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,24 +72,27 @@ def workdir() -> Path:
 
 
 def title() -> str:
-    """Returns what is evaluated, in words."""
+    """Returns a title for reports: model, weights and layer."""
     weights = "" if _WEIGHTS.value is None else f" from {_WEIGHTS.value}"
     return f"{_MODEL.value}{weights}, {_LAYER.value}"
 
 
 def frozen() -> Iterator[Frozen]:
-    """Yields the features of each data set; those that are in the folder already are not computed
-    again.
+    """Yields the features of each data set. Features that `--workdir` already holds are not
+    computed again.
+
+    Raises:
+        ValueError: If a flag is wrong; before anything is computed.
     """
     if not _DATA.value:
-        raise ValueError("`--data` names no data set.")
+        raise ValueError("`--data` is empty: name at least one data set.")
     if not is_file(_MODEL.value):
-        list_weights(_MODEL.value)  # tells of a model that there is not
-    # a mistake is told before anything is computed
-    pairs = {_short(words): _pair(words) for words in _DATA.value}
+        list_weights(_MODEL.value)  # raises an error if the model is unknown
+    pairs = {_get_short_name(words): _make_sources(words) for words in _DATA.value}
     if len(pairs) < len(_DATA.value):
+        names = ", ".join(map(_get_short_name, _DATA.value))
         raise ValueError(
-            f"Two data sets would be called the same: {', '.join(map(_short, _DATA.value))}."
+            f"The data sets of `--data` must have different short names. Received: {names}."
         )
     devices = connect(DevicesConfig(kind=_DEVICES.value, precision=_PRECISION.value))
     size = None if _IMAGE_SIZE.value is None else (_IMAGE_SIZE.value,) * 2
@@ -115,23 +117,24 @@ def frozen() -> Iterator[Frozen]:
         yield Frozen(name=name, train=train, test=test)
 
 
-def _pair(words: str) -> tuple[Source, Source]:
+def _make_sources(words: str) -> tuple[Source, Source]:
+    """Returns training and test set."""
     if words.startswith("tfds:"):
-        name, train, test = _tfds_words(words)
+        name, train, test = _split_tfds_words(words)
         if _PER_CLASS.value:
             raise ValueError(
-                f"`--per_class` is for folders; of {words} take a part of the split, such as "
-                f"train[:10%]."
+                f"`--per_class` works for folders only. Received: {words}. Name a part of the "
+                f"split instead, such as train[:10%]."
             )
         return sources.tfds(name, train), sources.tfds(name, test)
     train, test = folders.training_and_test(words)
     if test is None:
         test, train = train.split_by_class(HELD_OUT)
-    return (_thinned(train, _PER_CLASS.value) if _PER_CLASS.value else train), test
+    return (_draw_per_class(train, _PER_CLASS.value) if _PER_CLASS.value else train), test
 
 
-def _thinned(source: Source, most: int) -> Source:
-    """At most so many images of each class, drawn with seed 0."""
+def _draw_per_class(source: Source, most: int) -> Source:
+    """Returns at most `most` images of each class, drawn with seed 0."""
     order = np.random.default_rng(0).permutation(source.num_examples)
     by_class = [
         order[source.labels[order] == label][:most] for label in range(len(source.class_names))
@@ -139,18 +142,19 @@ def _thinned(source: Source, most: int) -> Source:
     return source.subset(np.sort(np.concatenate(by_class)))
 
 
-def _short(words: str) -> str:
+def _get_short_name(words: str) -> str:
     if words.startswith("tfds:"):
-        return _tfds_words(words)[0].replace("/", "_").replace(":", "_")
+        return _split_tfds_words(words)[0].replace("/", "_").replace(":", "_")
     return Path(words).expanduser().resolve().name
 
 
-def _tfds_words(words: str) -> tuple[str, str, str]:
+def _split_tfds_words(words: str) -> tuple[str, str, str]:
+    """Returns name, training split and test split."""
     part = r"([^:\[]+(?:\[[^\]]*\])?)"
     match = re.fullmatch(rf"tfds:([^:]+(?::[\d.*]+)?):{part}:{part}", words)
     if match is None:
         raise ValueError(
-            f"A data set of TensorFlow Datasets is written tfds:NAME:TRAIN:TEST. Received: "
+            f"A data set of TensorFlow Datasets must have the form tfds:NAME:TRAIN:TEST. Received: "
             f"{words!r}."
         )
     return match[1], match[2], match[3]

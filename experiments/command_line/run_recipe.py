@@ -1,6 +1,4 @@
-"""The command line of the scripts: `--config`, `--workdir`, and one `--config.<field>=value` for
-each change.
-"""
+"""The flags of scripts that run a recipe: `--config`, `--workdir` and `--config.<field>=value`."""
 
 import sys
 from collections.abc import Callable
@@ -12,14 +10,17 @@ from command_line.exit_codes import exit_code
 from keras_vit.train import load_config
 
 _CONFIG = flags.DEFINE_string(
-    "config", None, "A recipe: path.py or path.py:argument.", required=True
+    "config", None, "The recipe: path.py or path.py:argument.", required=True
 )
-_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run.", required=True)
+_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the results.", required=True)
 
 
 def main(expected: type, procedure: Callable[[Any, str], Any]) -> None:
-    """Runs `procedure(config, workdir)`, and turns what users can do something about into a line
-    and an exit code.
+    """Reads the flags and runs `procedure(config, workdir)`.
+
+    Args:
+        expected: Class of the config; another one is an error.
+        procedure: Errors that users can resolve end it with one line and an exit code.
     """
     overrides = [
         arg.lstrip("-").removeprefix("config.")
@@ -31,9 +32,8 @@ def main(expected: type, procedure: Callable[[Any, str], Any]) -> None:
         config = load_config(_CONFIG.value, overrides)
         if not isinstance(config, expected):
             raise ValueError(
-                f"{_CONFIG.value} is a recipe for another script: it makes a "
-                f"{type(config).__name__}, and this one "
-                f"takes a {expected.__name__}."
+                f"{_CONFIG.value} is a recipe for another script: it returns a "
+                f"{type(config).__name__}. This script takes a {expected.__name__}."
             )
         procedure(config, _WORKDIR.value)
 

@@ -1,10 +1,9 @@
-"""Runs of one experiment, each a process in a folder of its own: started, watched, stopped, and
-gone on with.
+"""Processes of an experiment: started, monitored, stopped and resumed, each in its own folder.
 
-What lives here: a `Trial`, which knows from its folder whether it is over; a `Pool`, which runs
-those that are not, as many at a time as memory allows; the plan in the folder of the experiment, so
-that no other one is mixed with it. What
-does not: what is tried, and what is made of it (`sweep.py`, `ablations.py`).
+What lives here: `Trial`, a run whose folder shows whether it is finished; `Pool`, which runs the
+unfinished trials, as many in parallel as memory allows; the plan file, which prevents two
+experiments from sharing a folder. What does not: the definition of the trials, and the reports
+(`sweep.py`, `ablations.py`).
 """
 
 import hashlib
@@ -27,26 +26,28 @@ from keras_vit.folder_lock import lock_folder
 from keras_vit.train import EXIT_STOPPED, RunConfig, Stopped
 from keras_vit.train.inputs import make_sources
 from keras_vit.train.workdir import data_sha256
-from keras_vit.writing import write_json
+from keras_vit.writing import remove_partial_files, write_json
 
 POLL_SECONDS = 0.5
 MEMORY_MARGIN = 1.2
-WHERE = ("run.devices.kind", "run.devices.names", "run.devices.jit_compile")  # as in a run: free
+# fields that may differ when an experiment is resumed, as in a single run
+WHERE = ("run.devices.kind", "run.devices.names", "run.devices.jit_compile")
 
-Plan = Mapping[str, Any]  # what makes one experiment different from another, as JSON gives it back
+Plan = Mapping[str, Any]  # what distinguishes experiments; only values that JSON preserves
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """A run of its own. Its folder knows how far it is.
+    """One run of an experiment. Its state is read from its folder.
 
     Attributes:
-        name: For people.
-        folder: Of the run.
-        command: What runs it, after `python`. It exits with 75 if it was stopped and can go on.
-        tries: What tells it from the others.
-        result: The file that is in the folder when the run is over.
-        metric: The number in that file.
+        name: Name in messages.
+        folder: Folder of the run.
+        command: Arguments of `python` that start it. Its exit code is 75 if it was stopped and can
+            be resumed.
+        tries: The settings that distinguish it from the other trials.
+        result: Name of the JSON file that the finished run leaves in its folder.
+        metric: Key of the accuracy in that file.
     """
 
     name: str
@@ -57,25 +58,26 @@ class Trial:
     metric: str = "validation/accuracy"
 
     def results(self) -> dict[str, Any]:
-        """Returns what the run measured: nothing before its end."""
+        """Returns the measurements of the run; empty before it is finished."""
         found = read_json(self.folder / self.result)
         return found if self.metric in found else {}
 
     def accuracy(self) -> float | None:
-        """Returns the value of the evaluation at the end, or None before it."""
+        """Returns the accuracy of the finished run, or None before."""
         return self.results().get(self.metric)
 
     def notes(self) -> dict[str, Any]:
-        """Returns what the pool wrote down: command, process, seconds, memory_gb, and `diverged`, a
+        """Returns the record of the pool: command, process, seconds, memory_gb, and `diverged`, a
         message.
         """
         return read_json(self.folder / "trial.json")
 
     def is_over(self) -> bool:
+        """Whether the run has finished or diverged."""
         return self.accuracy() is not None or "diverged" in self.notes()
 
     def row(self) -> dict[str, Any]:
-        """Returns what is reported."""
+        """Returns the row of the trial in a report."""
         notes = {
             name: self.notes().get(name) for name in ("diverged", "seconds", "memory_gb", "command")
         }
@@ -83,8 +85,8 @@ class Trial:
 
 
 def data_of(*configs: RunConfig) -> str:
-    """Returns a hash of all data of these runs, for the plan: results on other data are not of the
-    same experiment.
+    """Returns a hash of all data of these runs. It is part of the plan, as results on other data
+    belong to another experiment.
     """
     whole = {
         (replace(config.data, held_out=0.0, train_share=1.0), config.seed) for config in configs
@@ -100,7 +102,7 @@ def claim(path: Path, plan: Plan, *, free: Collection[str] = ()) -> None:
     """
     plan = json.loads(json.dumps(plan, default=repr))
     path.parent.mkdir(parents=True, exist_ok=True)
-    # two that begin at the same moment would both find the folder free
+    # without the lock, two that start at the same moment would both find the folder free
     with lock_folder(path.parent):
         found = check_plan(path, plan, free=free)
         write_json(
@@ -109,25 +111,28 @@ def claim(path: Path, plan: Plan, *, free: Collection[str] = ()) -> None:
 
 
 def check_plan(path: Path, plan: Plan, *, free: Collection[str] = ()) -> dict[str, Any]:
-    """Returns what is known in the folder of an experiment, if it is free for this plan.
+    """Checks that a folder can be used for this plan.
 
     Args:
-        path: "sweep.json" in the folder: the experiment is called after it.
-        plan: What may not change.
-        free: Dotted names in the plan that may.
+        path: Plan file in the folder, such as "sweep.json"; messages name the experiment by it.
+        plan: The plan, which must equal the one in the folder.
+        free: Dotted names of entries in the plan that may differ.
+
+    Returns:
+        The content of the plan file.
 
     Raises:
-        ValueError: If the folder holds another plan, or somebody works on it.
+        ValueError: If the folder holds another plan, or another process works on it.
     """
     folder, kind, plan = path.parent, path.stem, json.loads(json.dumps(plan, default=repr))
     found = read_json(path)
     if other := _alive(found.get("process")):
         raise ValueError(
-            f"Another {kind} is running in {folder}, as process {other.pid}. Wait for it, or stop "
-            f"it."
+            f"Another {kind} is running in {folder}, as process {other.pid}. Wait until it ends, "
+            "or stop it."
         )
-    # No run has begun: a mistake must not take the folder. Or there are runs alone: each knows its
-    # own config.
+    # If no run has started, the folder stays free: a wrong command must not occupy it. Without a
+    # plan the folder holds single runs only, and each checks its own config.
     if "plan" not in found or not any(folder.glob("*/*/config.json")):
         found = {"plan": plan}
     here, there = dict(flat(plan)), dict(flat(found["plan"]))
@@ -154,14 +159,14 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Returns what is in a JSON file: nothing, if it is absent or was cut short."""
+    """Returns the content of a JSON file; empty if the file is absent or incomplete."""
     with suppress(FileNotFoundError, ValueError):
         return json.loads(path.read_text(encoding="utf-8"))
     return {}
 
 
 def _alive(identity: Sequence[float] | None) -> psutil.Process | None:
-    """Returns the process, if it is there still, and not another one with its number."""
+    """Returns the process if it still runs, and None if another process has its number now."""
     with suppress(psutil.NoSuchProcess):
         process = psutil.Process(int(identity[0])) if identity else None
         if (
@@ -173,9 +178,9 @@ def _alive(identity: Sequence[float] | None) -> psutil.Process | None:
     return None
 
 
-def _not_noted(trial: Trial) -> psutil.Process | None:
-    """Returns the process of a trial whose pool was killed before it could write down which one it
-    is.
+def _find_unrecorded(trial: Trial) -> psutil.Process | None:
+    """Returns the process of a trial whose pool was killed before it could record the number of the
+    process.
     """
     for process in psutil.process_iter(["cmdline"]):
         if tuple(process.info["cmdline"] or ())[1:] == trial.command:
@@ -185,32 +190,34 @@ def _not_noted(trial: Trial) -> psutil.Process | None:
 
 @dataclass(kw_only=True)
 class Running:
-    """A trial while it runs."""
+    """A trial whose process runs."""
 
     trial: Trial
     process: psutil.Popen
     slot: int
     log_start: int
     started: float = field(default_factory=time.monotonic)
-    told: int = 0  # signals passed on
-    memory: int = 0  # bytes; of child processes too
+    told: int = 0  # number of signals passed on
+    memory: int = 0  # bytes, child processes included
     most_memory: int = 0
     metrics_size: int = 0
     has_trained: bool = False
 
     def observe(self) -> None:
-        """Looks at its memory, and whether it trains yet: before that, its memory says nothing."""
+        """Updates its memory, and whether it has started to train: before that, its memory does not
+        count.
+        """
         with suppress(psutil.Error):
             members = [self.process, *self.process.children(recursive=True)]
             self.memory = sum(member.memory_info().rss for member in members)
         self.most_memory = max(self.memory, self.most_memory)
-        # there with its header before, and maybe with earlier measurements
+        # exists before training starts, with its header and the rows of earlier parts
         path = self.trial.folder / "metrics.csv"
         size = path.stat().st_size if path.exists() else 0
         self.has_trained, self.metrics_size = self.has_trained or 0 < self.metrics_size < size, size
 
     def outcome(self) -> str:
-        """Returns the error that it ended with, or else its last line."""
+        """Returns the error at the end of the log, or else the last line."""
         text = (
             (self.trial.folder / "log.txt").read_bytes()[self.log_start :].decode(errors="replace")
         )
@@ -224,36 +231,41 @@ class Running:
 
 
 class Pool:
-    """Runs trials, as many at a time as are allowed and fit into memory; the very first alone until
-    it trains.
+    """Runs trials, at most `parallel` at a time and as many as fit into memory. The first one runs
+    alone until it trains, which shows how much memory a trial takes.
     """
 
     def __init__(self, parallel: int, workdir: Path, kind: str):
         self.parallel = parallel
-        self.kind = kind  # "sweep": for messages
-        self.asked_by: list[str] = []  # grows with each signal to stop
+        self.kind = kind  # name in messages, such as "sweep"
+        self.asked_by: list[str] = []  # one name for each signal to stop
         self.failures: list[str] = []
         self.running: list[Running] = []
         seen = [read_json(path).get("memory_gb", 0) for path in workdir.glob("*/*/trial.json")]
         self.largest = 1e9 * max(seen, default=0)
 
     def catch_signals(self) -> None:
-        """From now on SIGTERM and SIGINT are passed on to the runs."""
+        """Passes SIGTERM and SIGINT on to the runs from now on."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda got, _: self.asked_by.append(signal.Signals(got).name))
 
     def run(self, trials: Sequence[Trial], where: Path) -> None:
-        """Returns when all are over. After a signal or a failure all save; then it raises Stopped
-        or OSError.
+        """Runs all trials that are not over, and returns when all are.
 
         Args:
-            trials: Those that are over already are left alone.
-            where: What they are called together.
+            trials: Trials that are over are not run again.
+            where: Name of the trials in messages.
+
+        Raises:
+            Stopped: After a signal, when all running trials have saved.
+            ChildProcessError: If a trial failed, when all other running trials have saved.
         """
         for trial in trials:
-            if left := _alive(trial.notes().get("process")) or _not_noted(trial):
+            # of one that is over, nothing is written again
+            remove_partial_files(trial.folder)
+            if left := _alive(trial.notes().get("process")) or _find_unrecorded(trial):
                 print(
-                    f"{trial.name} still runs, though the {self.kind} was killed: waiting until it "
+                    f"{trial.name} still runs, though the {self.kind} was killed. Waiting until it "
                     f"has saved.",
                     flush=True,
                 )
@@ -268,12 +280,12 @@ class Pool:
                 time.sleep(POLL_SECONDS)
                 self._observe()
         finally:
-            for running in self.running:  # after an error of our own
+            for running in self.running:  # none is left, unless this loop raised an error
                 running.process.terminate()
         if self.failures:
             raise ChildProcessError("\n".join(self.failures))
         if self.asked_by:
-            raise Stopped(f"Stopped by {self.asked_by[0]}: run the same command to go on.")
+            raise Stopped(f"Stopped by {self.asked_by[0]}: rerun the same command to resume.")
 
     def _has_room(self) -> bool:
         if not self.running or len(self.running) >= self.parallel or not self.largest:
@@ -291,9 +303,9 @@ class Pool:
         notes = {**trial.notes(), "command": shlex.join(["python", *trial.command])}
         print(f"{trial.name} starts: {notes['command']}", flush=True)
         with open(trial.folder / "log.txt", "ab") as log:
-            # A session of its own: Ctrl-C in a terminal reaches it once, through us.
+            # in a new session, so that Ctrl-C in a terminal reaches the run once, through us
             streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
-            log_start = log.tell()  # before the process may write
+            log_start = log.tell()  # before the process writes
             process = psutil.Popen(
                 [sys.executable, *trial.command], env=env, start_new_session=True, **streams
             )
@@ -318,7 +330,7 @@ class Pool:
                 running.process.terminate()
 
     def _settle(self, running: Running) -> None:
-        """Writes down what became of a trial."""
+        """Records how a trial ended."""
         trial, code, outcome = running.trial, running.process.returncode, running.outcome()
         notes, name, accuracy = trial.notes(), trial.name, trial.accuracy()
         notes["seconds"] = round(notes.get("seconds", 0) + time.monotonic() - running.started, 1)
@@ -333,15 +345,16 @@ class Pool:
             notes["diverged"] = outcome.removeprefix("Diverged: ")
             print(f"{name} diverged: {notes['diverged']}", flush=True)
         elif code == EXIT_STOPPED or running.told:
-            print(f"{name} is stopped: {outcome}", flush=True)
+            print(f"{name} was stopped: {outcome}", flush=True)
             self.asked_by += [] if running.told else [f"a signal to {name}"]
         else:
             of_memory = (
-                " Killed for want of memory? Try a smaller --parallel."
+                " If it was killed because memory ran out, choose a smaller --parallel."
                 if code == -signal.SIGKILL
                 else ""
             )
             self.failures.append(
-                f"{name}, code {code}: {outcome}{of_memory} See {trial.folder / 'log.txt'}."
+                f"{name} failed with exit code {code}: {outcome}{of_memory} See "
+                f"{trial.folder / 'log.txt'}."
             )
         write_json(trial.folder / "trial.json", notes)

@@ -1,37 +1,36 @@
-"""AugReg: pre-training with a choice of augmentation and regularisation, the recipe behind most
-published ViTs.
+"""AugReg: pre-training with chosen augmentation and regularization, as most published ViTs.
 
 arXiv:2106.10270 ("How to train your ViT?"), sections 3.3 and 3.4;
-github.com/google-research/big_vision, vit_i1k.py and vit_i21k.py. Its grid is 7 augmentations x 2
-regularisations x 2 weight decays, 28 settings for each model and data set. Words: data set, model,
-epochs, and those of the grid, such as `medium1,reg,wd0.03`.
+github.com/google-research/big_vision, vit_i1k.py and vit_i21k.py. Its grid has 7 augmentations x 2
+regularizations x 2 weight decays, 28 settings for each model and data set. Words: data set, model,
+epochs, and settings of the grid, such as `medium1,reg,wd0.03`.
 
     python experiments/pretrain.py --config=experiments/configs/augreg.py:imagenet,ViT_S16 --workdir=runs/S16
     python experiments/pretrain.py --config=experiments/configs/augreg.py:imagenet21k,ViT_B16,30ep,light1,reg,wd0.03 \\
         --workdir=runs/B16 --config.run.data.name=/data/imagenet21k                 # a folder: train/<class>/*.jpg
     python experiments/pretrain.py --config=experiments/configs/augreg.py:smoke,strong2 --workdir=/tmp/smoke
 
-`reg` is a dropout of 0.1 and a stochastic depth of 0.1, `noreg` neither. Without words of the grid:
-the augmentation that the authors recommend for the model, no regularisation, a decay of 0.1.
+`reg` sets dropout and stochastic depth to 0.1; `noreg` sets both to 0. Defaults: the augmentation
+that the authors recommend for the model, no regularization, a weight decay of 0.1.
 
-Hardware and time: TPUs; the paper counts more than 50,000 trained models together. Score, best of
+Hardware and time: TPUs; the paper reports more than 50,000 trained models in total. Score, best of
 the grid after 300 epochs of ImageNet, validated at 224 pixels: L/16 75.72, B/16 79.84, S/16 79.00,
 B/32 74.42, S/32 72.07, Ti/16 72.59 %. Fine-tuned at 384: after ImageNet B/16 81.63, S/16 80.70 %;
 after 300 epochs of ImageNet-21k L/16 85.59, B/16 85.49, S/16 83.73, B/32 83.59, Ti/16 78.22,
 R50+L/32 85.99 %. Ours: no such run has been made.
 
-What the sources leave open, and what is chosen here:
+Choices where the sources are silent:
 
-- Loss: sigmoid, with the head's bias at -ln(classes), as in big_vision.
-- Head: linear on ImageNet-21k. On ImageNet the paper tried both; as in big_vision it has the tanh
-  layer here.
-- Pooling: the class token, as the published files have it. big_vision's later recipe for
-  ImageNet-21k averages patches.
-- Hybrids: the authors recommend no augmentation for them; ours is that of the ViT with the same
-  Transformer.
-- Weight decay is of kernels only, and multiplied by the learning rate.
-- ImageNet: 99 % of train, as in big_vision; its validation set. ImageNet-21k: 51,200 images are
-  held out.
+- Loss: sigmoid, with the bias of the head initialized to -ln(classes), as in big_vision.
+- Head: linear on ImageNet-21k. On ImageNet the paper tried both; this recipe has the tanh layer, as
+  in big_vision.
+- Pooling: the class token, as in the published files. big_vision's later recipe for ImageNet-21k
+  averages the patches.
+- Hybrids: the authors recommend no augmentation for them. This recipe uses that of the ViT with the
+  same Transformer.
+- Weight decay: applied to kernels only, and multiplied by the learning rate.
+- Data: on ImageNet, 99 % of `train`, as in big_vision, and the validation set. On ImageNet-21k,
+  51,200 images are held out.
 """
 
 from dataclasses import replace
@@ -48,11 +47,12 @@ from keras_vit.train import (
 from keras_vit.variants import VIT_VARIANTS
 
 BATCH_SIZE = 4096
-NUM_IMAGES = {"imagenet": 1_268_355, "imagenet21k": 14_145_922}  # without 1 %, without 51,200
+# training images, without the held-out 1 % and 51,200 images
+NUM_IMAGES = {"imagenet": 1_268_355, "imagenet21k": 14_145_922}
 EPOCHS = {"imagenet": (300,), "imagenet21k": (30, 300)}
 
-# Operations and magnitude of RandAugment, alpha of mixup. "light1" is not nothing: some operations
-# have no magnitude.
+# Number of operations and magnitude of RandAugment, and alpha of mixup. "light1" does augment, as
+# some operations have no magnitude.
 AUGMENTATIONS = {
     "none": (0, 0, 0.0),
     "light1": (2, 0, 0.0),
@@ -64,8 +64,8 @@ AUGMENTATIONS = {
 }
 REGULARIZATIONS = {"noreg": 0.0, "reg": 0.1}
 WEIGHT_DECAYS = {"wd0.1": 0.1, "wd0.03": 0.03}
-# Model to what the authors recommend on ImageNet and on ImageNet-21k, between the best of 30 and
-# that of 300 epochs.
+# Augmentations that the authors recommend on ImageNet and on ImageNet-21k, there a compromise
+# between the best ones for 30 and for 300 epochs.
 RECOMMENDED = {
     "ViT_Ti16": ("light1", "none"),
     "ViT_S32": ("medium1", "none"),

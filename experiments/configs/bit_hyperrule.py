@@ -1,30 +1,31 @@
-"""BiT-HyperRule: fine-tuning a ResNet with what the size of the data set says, and nothing to tune.
+"""BiT-HyperRule: fine-tunes a ResNet with settings derived from the size of the data set.
 
-arXiv:1912.11370 (BiT), section 3.3; arXiv:2010.11929, B.1.1: the paper runs it for its ResNets
-beside its own sweep, and reports the better of the two. Words: data set and model.
+arXiv:1912.11370 (BiT), section 3.3; arXiv:2010.11929, B.1.1: for its ResNets the paper runs both
+this rule and its own sweep, and reports the better result. Words: data set and model.
 
     python experiments/finetune.py --config=experiments/configs/bit_hyperrule.py:cifar10,BiT_R50x1 --workdir=runs/bit
     python experiments/finetune.py --config=experiments/configs/bit_hyperrule.py:pets,ResNet50x1 --workdir=runs/pets \\
         --config.weights=runs/jft_R50x1/model.npz
     python experiments/finetune.py --config=experiments/configs/bit_hyperrule.py:smoke --workdir=/tmp/smoke2 \\
-        --config.weights=/tmp/smoke/model.npz                      # what `bit_pretrain.py:smoke` left
+        --config.weights=/tmp/smoke/model.npz     # written by `bit_pretrain.py:smoke`
 
-Below 20,000 images 500 steps, below 500,000 10,000, else 20,000; a tenth of the learning rate after
-3/10, 6/10 and 9/10 of them (2/5, 3/5, 4/5 of 500); mixup from 20,000 images on. Another data set:
-see `keras_vit.train.schedules.bit_hyperrule`. Hardware and time: not in the papers. Score: BiT-L
-R152x4 (arXiv:2010.11929, table 2) ImageNet 87.54 +- 0.02, CIFAR-10 99.37 +- 0.06, CIFAR-100 93.51
-+- 0.08, Pets 96.62 +- 0.23, Flowers 99.63 +- 0.03 %; its weights are not public. Those of BiT-M
-are: after fine-tuning on ImageNet R50x1 80.68, R152x2 85.15 % (a repetition,
-github.com/google-research/big_transfer), R152x4 85.39 % (the BiT paper). Ours: no such run has been
+The rule sets the number of steps, the steps of the learning-rate schedule, and mixup: see
+`keras_vit.train.schedules.bit_hyperrule`, which you can call for another data set.
+
+Hardware and time: not in the papers. Score, in %: BiT-L R152x4, whose weights are not public,
+reaches 87.54 +- 0.02 on ImageNet, 99.37 +- 0.06 on CIFAR-10, 93.51 +- 0.08 on CIFAR-100, 96.62 +-
+0.23 on Pets and 99.63 +- 0.03 on Flowers (arXiv:2010.11929, table 2). BiT-M, whose weights are
+public, reaches on ImageNet: R50x1 80.68, R152x2 85.15 (a reproduction,
+github.com/google-research/big_transfer), R152x4 85.39 (the BiT paper). Ours: no such run has been
 made.
 
-What the sources do not agree on, and what is chosen here:
+Choices where the sources differ:
 
-- Crops, as in the BiT paper: 160 pixels to 128 for CIFAR, 448 to 384 for the others, 512 to 480 for
-  R152x4. The released code takes 512 to 480 for all models.
-- Flips: every other image, by chance. The released code flips all of them, always.
-- Mixup mixes with the image before in the batch, and keeps at least half of an image; the released
-  code takes the batch backwards, and any share.
+- Crops: as in the BiT paper, from 160 to 128 pixels for CIFAR, from 448 to 384 for the others, and
+  from 512 to 480 for R152x4. The released code crops from 512 to 480 for all models.
+- Flips: each image with probability 1/2. The released code flips every image.
+- Mixup: mixes each image with the previous one in the batch, with a weight of at least 1/2. The
+  released code mixes with the reversed batch, with any weight.
 """
 
 from dataclasses import replace
@@ -41,7 +42,7 @@ from keras_vit.train import (
 from keras_vit.train.schedules import bit_hyperrule
 from keras_vit.variants import RESNET_VARIANTS
 
-# Training images, and whether they have fewer than 96 * 96 pixels.
+# Number of training images, and whether they have fewer than 96 * 96 pixels.
 DATA_SETS = {
     "imagenet": (1_281_167, False),
     "cifar100": (50_000, True),

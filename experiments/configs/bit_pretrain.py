@@ -1,7 +1,7 @@
-"""Pre-training BiT, the ResNets that the paper compares with: SGD, a staircase, 90 or 40 epochs.
+"""Pre-training of BiT, the ResNets that the paper compares with: SGD with a step schedule.
 
 arXiv:1912.11370 (BiT), section 3.3; arXiv:2010.11929, table 7 and D.1. Words: data set and model.
-BiT-S is `imagenet`, BiT-M `imagenet21k`, BiT-L `jft`.
+`imagenet` (90 epochs) trains BiT-S, `imagenet21k` (90 epochs) BiT-M, and `jft` (40 epochs) BiT-L.
 
     python experiments/pretrain.py --config=experiments/configs/bit_pretrain.py:imagenet,BiT_R50x1 --workdir=runs/bit_s
     python experiments/pretrain.py --config=experiments/configs/bit_pretrain.py:imagenet21k,BiT_R101x3 \\
@@ -9,20 +9,21 @@ BiT-S is `imagenet`, BiT-M `imagenet21k`, BiT-L `jft`.
     python experiments/pretrain.py --config=experiments/configs/bit_pretrain.py:smoke --workdir=/tmp/smoke
 
 Hardware and time: BiT-L R152x4 9900 TPUv3-core-days (arXiv:2010.11929, table 2); R50x1 on ImageNet
-"~32min on v3-128" with cosine instead of the staircase (big_vision, bit_i1k.py). Score: fine-tuned
-with `bit_hyperrule.py`, BiT-L R152x4 87.54 +- 0.02 % on ImageNet (the same table). Ours: no such
-run has been made.
+"~32min on v3-128" with a cosine schedule (big_vision, bit_i1k.py). Score: fine-tuned with
+`bit_hyperrule.py`, BiT-L R152x4 87.54 +- 0.02 % on ImageNet (the same table). Ours: no such run has
+been made.
 
-What the papers leave open, and what is chosen here:
+Choices where the papers are silent:
 
-- Weight decay: BiT's 1e-4 is taken as a term of the loss, whose gradient the momentum of 0.9 adds
-  up ten times over. Ours acts beside the momentum, so it is ten times as large: 1e-3, times the
-  learning rate. big_vision's recipes for BiT have this ratio too. It is of kernels only.
+- Weight decay: BiT's 1e-4 is read as a term of the loss. A momentum of 0.9 accumulates its gradient
+  tenfold. The weight decay of this package bypasses the momentum, so it is ten times as large,
+  1e-3, multiplied by the learning rate. big_vision's recipes for BiT have the same ratio. It
+  applies to kernels only.
 - Loss: softmax on ImageNet, sigmoid on the other two (multi-label), as in big_vision.
-- Clipping: none; big_vision's recipes clip at 1.
-- The paper's own SGD runs on JFT (table 7) lasted 7 epochs. Where the stairs then were is not said,
-  so they are not here.
-- Validation and sizes of the data sets are those of `pretrain.py`.
+- Gradient clipping: none. big_vision's recipes clip at 1.
+- The paper's own SGD runs on JFT (table 7) take 7 epochs. The steps of their schedule are not
+  published, so they are not included.
+- Validation sets and sizes of the data sets: as in `pretrain.py`.
 """
 
 from dataclasses import replace
@@ -44,7 +45,7 @@ BATCH_SIZE = 4096
 LEARNING_RATE = 0.03 * BATCH_SIZE / 256
 MOMENTUM = 0.9
 WEIGHT_DECAY = 1e-4 / (1 - MOMENTUM)
-# Epochs, and those after which the learning rate is a tenth.
+# Epochs, and the epochs after which the learning rate is divided by 10.
 LENGTHS = {
     "imagenet": (90, (30, 60, 80)),
     "imagenet21k": (90, (30, 60, 80)),

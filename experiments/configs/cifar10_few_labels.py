@@ -1,22 +1,23 @@
-"""CIFAR-10 from few labels: the second half of fractals_cifar10.py and of
-masked_patches.py:cifar10.
+"""CIFAR-10 with few labels, from pre-trained or from random weights.
 
-No table of the paper: the question of arXiv:2010.11929, sections 4.3 and 4.6, in small.
+The second part of the experiments `fractals_cifar10.py` and `masked_patches.py:cifar10`. It asks
+the question of arXiv:2010.11929, sections 4.3 and 4.6, on a small scale; no table of the paper
+corresponds to it.
 
     python experiments/finetune.py --config=experiments/configs/cifar10_few_labels.py:finetune --workdir=runs/few \\
         --config.weights=runs/fractals/model.npz --config.run.data.name=/data/cifar10 --config.run.seed=0
     python experiments/pretrain.py --config=experiments/configs/cifar10_few_labels.py:scratch --workdir=runs/scratch \\
         --config.run.data.name=/data/cifar10 --config.run.seed=0
 
-Words: `finetune` (the default) goes on from weights, `scratch` starts from random ones: the same
-model, images, labels, batches, optimizer and number of steps. `10percent` of the labels (the
-default) or `2percent`; which ones is a matter of the seed. `smoke` takes scikit-learn's digits, and
-less than a minute. Tested once, at the end, on all test images.
+Words: `finetune` (the default) starts from pre-trained weights, `scratch` from random ones. Both
+have the same model, images, labels, batches, optimizer and number of steps. `10percent` (the
+default) or `2percent` of the labels, drawn by the seed. `smoke` trains on scikit-learn's digits in
+less than a minute. The model is tested once, at the end, on all test images.
 
 Hardware, time and score: experiments/README.md.
 
-Chosen here: Muon and not the paper's SGD, for a ViT does not learn well from random weights with
-SGD, and both starts are to have the same optimizer.
+Choices: Muon instead of the paper's SGD, as a ViT does not train well from random weights with SGD,
+and both starts must have the same optimizer.
 """
 
 from dataclasses import replace

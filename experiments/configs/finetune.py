@@ -1,8 +1,7 @@
-"""Fine-tuning as in the paper: a head of zeros, a higher resolution, SGD with momentum, cosine, no
-decay.
+"""Fine-tuning as in the paper: head of zeros, higher resolution, SGD with a cosine schedule.
 
-arXiv:2010.11929, table 4 and B.1.1. From any checkpoint, published or of your own. Words: data set
-and model; without a data set, an image folder of your own.
+arXiv:2010.11929, table 4 and B.1.1. Starts from any checkpoint, published or your own. Words: data
+set and model; without a data set, an image folder of your own.
 
     python experiments/finetune.py --config=experiments/configs/finetune.py:cifar100,ViT_L16 --workdir=runs/cifar100
     python experiments/sweep.py --config=experiments/configs/finetune.py:pets --workdir=runs/pets   # as the paper does
@@ -11,29 +10,30 @@ and model; without a data set, an image folder of your own.
     python experiments/finetune.py --config=experiments/configs/finetune.py:cifar10_48px --workdir=runs/cifar10_48px \\
         --config.run.data.name=/data/cifar10 --config.weights=runs/cifar10/model.npz   # of cifar10_scratch.py
     python experiments/finetune.py --config=experiments/configs/finetune.py:smoke --workdir=/tmp/smoke2 \\
-        --config.weights=/tmp/smoke/model.npz      # what `cifar10_scratch.py:smoke` left; with a model word, what
-                                                   # `pretrain.py:smoke,<model>` left
+        --config.weights=/tmp/smoke/model.npz     # written by `cifar10_scratch.py:smoke`, or, with a word for the
+                                                  # model, by `pretrain.py:smoke,<model>`
 
-The named data sets come from TensorFlow Datasets; --config.run.data.kind=image_folder takes a
-folder. `vtab` is any one of VTAB's 19 tasks of 1000 images, in a folder; `experiments/vtab.py` does
-all 19. Weights are the published ones of ImageNet-21k where there are any.
+The named data sets are read from TensorFlow Datasets, or, with --config.run.data.kind=image_folder,
+from a folder. `vtab` is any one of VTAB's 19 tasks of 1000 images, in a folder;
+`experiments/vtab.py` runs all 19. The weights are the published ones of ImageNet-21k, if there are
+any.
 
 Hardware and time: the paper names none for fine-tuning. Score, after ImageNet-21k, at 384 pixels
 (table 5): ViT-B/16 CIFAR-10 98.95, CIFAR-100 91.67, ImageNet 83.97, Flowers 99.38, Pets 94.43 %;
 ViT-L/16 99.16, 93.44, 85.15, 99.61, 94.73 %. Ours: no such run has been made.
 
-What the paper leaves open, and what is chosen here:
+Choices where the paper is silent:
 
-- Learning rate: one of the grid, 0.01, which is VTAB's; `sweep.py` tries the grid of `get_sweep` on
-  a held-out part of train. Table 4 lists 0.06 on ImageNet for all; the text adds it for ResNets and
-  hybrids, and so does `get_sweep`.
-- Warm-up: 500 steps, 100 of 500 and 200 of 2500, as in the authors' code.
-- Crops: Inception crops, as the authors ran it, and evaluation resizes without cropping. The paper
+- Learning rate: 0.01, the one of the grid that the paper uses for VTAB. `sweep.py` tries the grid
+  of `get_sweep` on a held-out part of the training set. Table 4 lists 0.06 on ImageNet for all
+  models, while the text adds it only for ResNets and hybrids, as `get_sweep` does.
+- Warm-up: 500 steps, but 100 of 500 and 200 of 2500, as in the authors' code.
+- Crops: Inception crops, as used by the authors; evaluation resizes without cropping. The paper
   describes BiT's crops: `--config.run.data.crop=resize_crop`.
-- 384 pixels are no multiple of 14: ViT-H/14 takes 378, which is what its patches cover of 384 in
-  the authors' code.
-- Dropout: 0. The authors' runs with 0.0 and 0.1 have no winner.
-- Flowers: the 1020 images of `train`, not `validation` too, as in BiT.
+- Image size of ViT-H/14: 378 pixels, as 384 is not a multiple of 14. In the authors' code its
+  patches cover 378 of 384 pixels.
+- Dropout: 0. Of the authors' runs with 0.0 and 0.1 neither is better.
+- Flowers: the 1020 images of `train`, without those of `validation`, as in BiT.
 """
 
 from dataclasses import dataclass, replace
@@ -55,8 +55,8 @@ from keras_vit.variants import VIT_VARIANTS
 
 @dataclass(frozen=True)
 class Task:
-    """A row of table 4; `held_out` is the share of train that learning rates are chosen on
-    (B.1.1).
+    """A row of table 4; `held_out` is the share of the training set that learning rates are chosen
+    on (B.1.1).
     """
 
     steps: int
@@ -90,16 +90,16 @@ WORDS = {"data": (*TABLE_4, SMALL), "model": tuple(keras_vit.list_models()), "si
 def get_config(arg: str = "") -> FinetuneConfig:
     words = recipe_words(arg, WORDS)
     model = words["model"] or "ViT_B16"
-    config = _config(TABLE_4.get(words["data"], YOURS), model)
+    config = _make_config(TABLE_4.get(words["data"], YOURS), model)
     if words["data"] == SMALL and words["model"]:
-        raise ValueError(f"`{SMALL}` has a model of its own. Received: {arg!r}.")
+        raise ValueError(f"`{SMALL}` must not be combined with a model. Received: {arg!r}.")
     if words["data"] == SMALL or (words["size"] and not words["model"]):
-        config = _from_cifar10_scratch(config)
+        config = _use_cifar10_scratch(config)
     return smoke_form(config) if words["size"] else config
 
 
 def get_sweep(arg: str = "") -> dict:
-    """The learning rates to try, and the share of train that they are tried on."""
+    """Returns the learning rates to try, and the held-out share of the training set."""
     words = recipe_words(arg, WORDS)
     task = TABLE_4.get(words["data"], YOURS)
     row = VIT_VARIANTS.get(words["model"] or "ViT_B16")
@@ -108,7 +108,7 @@ def get_sweep(arg: str = "") -> dict:
     return {"learning_rates": rates, "held_out": task.held_out}
 
 
-def _config(task: Task, model: str) -> FinetuneConfig:
+def _make_config(task: Task, model: str) -> FinetuneConfig:
     is_published = "imagenet21k" in keras_vit.list_weights(model)
     return FinetuneConfig(
         model=model,
@@ -135,7 +135,8 @@ def _config(task: Task, model: str) -> FinetuneConfig:
     )
 
 
-def _from_cifar10_scratch(config: FinetuneConfig) -> FinetuneConfig:
+def _use_cifar10_scratch(config: FinetuneConfig) -> FinetuneConfig:
+    """Returns the config for the model of `cifar10_scratch.py` at 48 pixels."""
     small = load_config(str(Path(__file__).with_name("cifar10_scratch.py")))
     data = replace(FOLDER, name="cifar10", crop_area=0.6)
     return replace(

@@ -1,19 +1,19 @@
-"""From fractals to CIFAR-10: does a small ViT that has seen only drawn pictures learn faster from
-few photos?
+"""Pre-training on drawn fractals, for fine-tuning on CIFAR-10 with few labels.
 
-No table of the paper, whose pre-training sets are large or private: the question of
-arXiv:2010.11929, section 4.3, in small. Fractals as the pictures: arXiv:2101.08515 and
-arXiv:2103.13023. This is the first half; the second is cifar10_few_labels.py.
+It asks the question of arXiv:2010.11929, section 4.3, on a small scale: how much pre-training helps
+when images are few. No table of the paper corresponds to it, as the paper's pre-training sets are
+large or private. Fractals are from arXiv:2101.08515 and arXiv:2103.13023. `cifar10_few_labels.py`
+fine-tunes the model.
 
     python experiments/pretrain.py --config=experiments/configs/fractals_cifar10.py --workdir=runs/fractals
     python experiments/finetune.py --config=experiments/configs/cifar10_few_labels.py:finetune --workdir=runs/few \\
         --config.weights=runs/fractals/model.npz --config.run.data.name=/data/cifar10
     python experiments/pretrain.py --config=experiments/configs/fractals_cifar10.py:smoke --workdir=/tmp/smoke
 
-Hardware, time and score: experiments/README.md. `long` is ten times as many steps, of ten times as
-many fractals.
+Hardware, time and score: experiments/README.md. `long` trains for ten times as many steps, on ten
+times as many fractals.
 
-Chosen here: the model of cifar10_scratch.py, 32 pixels, Muon.
+Choices: the model of `cifar10_scratch.py`, images of 32 pixels, Muon.
 """
 
 from dataclasses import replace

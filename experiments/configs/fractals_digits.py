@@ -1,10 +1,9 @@
-"""From fractals to digits: what pre-training on drawn pictures is worth, without any data from
-outside.
+"""Pre-training on drawn fractals and fine-tuning on scikit-learn's digits; needs no other data.
 
-No table of the paper: its data sets are large or private. The question is its own, in small: does a
-ViT that has seen labelled pictures of something else learn a small data set better
-(arXiv:2010.11929, section 4.3)? Fractals as the pictures: arXiv:2101.08515 and arXiv:2103.13023.
-Words: `pretrain` (the default), `finetune` or `scratch`.
+It asks the question of arXiv:2010.11929, section 4.3, on a small scale: does pre-training on other
+labelled images help on a small data set? No table of the paper corresponds to it, as the paper's
+data sets are large or private. Fractals are from arXiv:2101.08515 and arXiv:2103.13023. Words:
+`pretrain` (the default), `finetune` or `scratch`.
 
     python experiments/pretrain.py --config=experiments/configs/fractals_digits.py:pretrain --workdir=runs/fractals
     python experiments/finetune.py --config=experiments/configs/fractals_digits.py:finetune --workdir=runs/from_fractals
@@ -12,15 +11,15 @@ Words: `pretrain` (the default), `finetune` or `scratch`.
     python experiments/pretrain.py --config=experiments/configs/fractals_digits.py:smoke --workdir=/tmp/smoke
     python experiments/finetune.py --config=experiments/configs/fractals_digits.py:smoke,finetune --workdir=/tmp/smoke2
 
-`finetune` takes runs/fractals/model.npz; `scratch` learns the digits from random weights. The two
-see the same batches of the same 1437 digits for the same number of steps, at the same resolution,
-and are tested on 360 by other writers.
+`finetune` starts from runs/fractals/model.npz, `scratch` from random weights. Both train on the
+same batches of the same 1437 digits for the same number of steps, at the same resolution, and are
+tested on 360 digits by other writers.
 
 Hardware: two CPU cores are enough. Time and score: not measured yet.
 
-Chosen here: `finetune` is the paper's (SGD, cosine, no decay), `scratch` is AdamW with decay, as in
-`cifar10_scratch.py`, for a ViT does not learn well from random weights with SGD. Digits are not
-mirrored, and crops keep 60 % of them.
+Choices: `finetune` follows the paper (SGD, cosine, no weight decay); `scratch` uses AdamW with
+weight decay, as a ViT does not train well from random weights with SGD. Digits are not flipped, and
+crops keep at least 60 % of their area.
 """
 
 from keras_vit.train import (

@@ -1,22 +1,20 @@
-"""Fine-tuning on ImageNet at 512 pixels (518 for ViT-H/14), evaluated with averaged weights: table
-2's ImageNet column.
+"""Fine-tuning on ImageNet at 512 pixels (518 for ViT-H/14) with averaged weights, as in table 2.
 
 arXiv:2010.11929, table 2 and section 4.1. Words: `ViT_L16` (the default) or `ViT_H14`.
 
     python experiments/finetune.py --config=experiments/configs/imagenet_512px.py:ViT_L16 --workdir=runs/L16_512px
     python experiments/finetune.py --config=experiments/configs/imagenet_512px.py:ViT_H14 --workdir=runs/H14_518px
     python experiments/finetune.py --config=experiments/configs/imagenet_512px.py:smoke --workdir=/tmp/smoke2 \\
-        --config.weights=/tmp/smoke/model.npz                      # what `pretrain.py:smoke,ViT_L16` left
+        --config.weights=/tmp/smoke/model.npz     # written by `pretrain.py:smoke,ViT_L16`
 
-All but the resolution and the average is `finetune.py:imagenet`. Hardware and time: not in the
-paper. Score: ViT-L/16 85.30 +- 0.02 % after ImageNet-21k, whose weights are published; after
-JFT-300M ViT-L/16 87.76 +- 0.03, ViT-H/14 88.55 +- 0.04 %. For ViT-H/14 after ImageNet-21k there is
-only table 5's 85.13 %, at a lower resolution and without an average. Ours: no such run has been
-made.
+Everything except the resolution and the averaging is as in `finetune.py:imagenet`. Hardware and
+time: not in the paper. Score: ViT-L/16 85.30 +- 0.02 % after ImageNet-21k, whose weights are
+published; after JFT-300M ViT-L/16 87.76 +- 0.03, ViT-H/14 88.55 +- 0.04 %. For ViT-H/14 after
+ImageNet-21k the paper only reports the 85.13 % of table 5, at a lower resolution and without
+averaging. Ours: no such run has been made.
 
-What the paper leaves open: whether the average starts from the first weights (here it does, so it
-counts what the warm-up made; after 20,000 steps that has a share of exp(-2) = 14 %), and the
-learning rate, see `finetune.py`.
+Choices where the paper is silent: the average starts from the first weights, which therefore have a
+share of exp(-2) = 14 % after 20,000 steps. For the learning rate see `finetune.py`.
 """
 
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Self-supervision by masked patch prediction: arXiv:2010.11929, section 4.6 and B.1.2.
+"""Self-supervised pre-training by masked patch prediction: arXiv:2010.11929, 4.6 and B.1.2.
 
     python experiments/masked_patches.py --config=experiments/configs/masked_patches.py --workdir=runs/masked \\
         --config.run.data.name=/data/imagenet                # an image folder: train/<class>/*.jpg; labels are not used
@@ -6,25 +6,26 @@
         --workdir=runs/masked --config.run.data.name=/data/cifar10
     python experiments/masked_patches.py --config=experiments/configs/masked_patches.py:smoke --workdir=/tmp/smoke
 
-Then fine-tune as from any checkpoint; the mask token and the head stay behind:
+Then fine-tune as from any other checkpoint; the mask token and the head are not used:
 
     python experiments/finetune.py --config=experiments/configs/finetune.py:imagenet --workdir=runs/from_masked \\
         --config.weights=runs/masked/model.npz
 
-The paper: ViT-B/16 on JFT-300M, 1M steps of 4096 images, Adam, rate 2e-4, 10,000 steps of warm-up,
-cosine. Fine-tuned on ImageNet it reaches 79.9 %; from scratch 77.9 %, after supervised pre-training
-on ImageNet-21k 84.0 %. More than 100,000 steps gained little, and ImageNet in place of JFT was as
-good: hence 100,000 steps here; `1M` is its length.
+The paper pre-trains ViT-B/16 on JFT-300M for 1M steps of 4096 images with Adam, a learning rate of
+2e-4, 10,000 warm-up steps and a cosine schedule. Fine-tuned on ImageNet it reaches 79.9 %, compared
+with 77.9 % from scratch and 84.0 % after supervised pre-training on ImageNet-21k. In the paper more
+than 100,000 steps gained little, and ImageNet instead of JFT was as good; this recipe therefore
+takes 100,000 steps of ImageNet. `1M` selects the paper's length.
 
-Words: `small_patch` and `pixels`, the two other targets (the last was slightly worse); `15percent`,
-as in BERT (worse by a little than 50); `1M`; `cifar10`, a small model for two CPU cores; `smoke`,
-scikit-learn's digits in half a minute.
+Words: `small_patch` or `pixels`, the paper's other targets (`pixels` was slightly worse);
+`15percent` of the patches, as in BERT (slightly worse than 50 %); `1M`; `cifar10`, a small model
+for two CPU cores; `smoke`, scikit-learn's digits in half a minute.
 
-Hardware: TPU v3-32 or 8 GPUs. Time and score: not run by us at full size; `cifar10` was, on two CPU
-cores: see experiments/README.md.
+Hardware: TPU v3-32 or 8 GPUs. Time and score: not measured at full size; for `cifar10` on two CPU
+cores see experiments/README.md.
 
-Chosen here, where the paper is silent: weight decay 0.1, as in its JFT runs; colours in 8 equal
-bins for each channel; "another patch" from the same image.
+Choices where the paper is silent: a weight decay of 0.1, as in its JFT runs; colors in 8 equal bins
+per channel; "another patch" is one of the same image.
 """
 
 from dataclasses import replace
@@ -70,12 +71,12 @@ def get_config(arg: str = "") -> MaskedPatchesConfig:
             ),
         ),
     )
-    config = _for_cifar10(config) if words["data"] else config
+    config = _use_cifar10(config) if words["data"] else config
     return smoke_form(config) if words["size"] else config
 
 
-def _for_cifar10(config: MaskedPatchesConfig) -> MaskedPatchesConfig:
-    """The model of cifar10_scratch.py, its optimizer, and minutes on two cores."""
+def _use_cifar10(config: MaskedPatchesConfig) -> MaskedPatchesConfig:
+    """Returns the config with model and optimizer of `cifar10_scratch.py`, for two CPU cores."""
     small = load_config(str(Path(__file__).with_name("cifar10_scratch.py")))
     return replace(
         config,

@@ -1,4 +1,4 @@
-"""ViT-S/16 on ImageNet from scratch, the short way: 76.5 % after 90 epochs, 80.0 % after 300.
+"""ViT-S/16 on ImageNet from scratch in a short time: 76.5 % after 90 epochs, 80.0 % after 300.
 
 arXiv:2205.01580 ("Better plain ViT baselines for ImageNet-1k"), table 1;
 github.com/google-research/big_vision, vit_s16_i1k.py. Batches of 1024, fixed sine-cosine positions,
@@ -13,9 +13,9 @@ Hardware and time: 6.5 hours for 90 epochs on a TPUv3-8. Score: 76.5 / 78.5 / 80
 validation set (ReaL 83.1 / 84.5 / 85.4, ImageNet-v2 64.2 / 66.4 / 68.3 %). Ours: no such run has
 been made.
 
-What differs, or stands in the code alone: Adam's first moments are bfloat16 there, float32 here;
-the weight decay of 1e-4 there is 0.1 here, times the learning rate, of kernels only; the last 1 %
-of train is left out.
+Differences from the source: Adam's first moments are float32 instead of bfloat16; the weight decay
+of 1e-4 is written as 0.1, as it is multiplied by the learning rate. As in its code, weight decay
+applies to kernels only, and the last 1 % of the training set is not used.
 """
 
 from keras_vit.train import (

@@ -1,6 +1,6 @@
-"""Pre-training as in the paper: every row of table 3, for ViTs, ResNets and hybrids.
+"""Pre-training as in the paper: all rows of table 3, for ViTs, ResNets and hybrids.
 
-arXiv:2010.11929, table 3 and section 4.1. Words: data set, model, epochs, in any order.
+arXiv:2010.11929, table 3 and section 4.1. Words: data set, model and epochs, in any order.
 
     python experiments/pretrain.py --config=experiments/configs/pretrain.py:imagenet,ViT_B16 --workdir=runs/imagenet_B16
     python experiments/pretrain.py --config=experiments/configs/pretrain.py:imagenet21k,ViT_L16,30ep \\
@@ -9,9 +9,9 @@ arXiv:2010.11929, table 3 and section 4.1. Words: data set, model, epochs, in an
         --workdir=runs/jft_R50_B16 --config.run.data.name=/data/like_jft            # the same; JFT-300M is not public
     python experiments/pretrain.py --config=experiments/configs/pretrain.py:smoke,ViT_H14,jft --workdir=/tmp/smoke
 
-ImageNet comes from TensorFlow Datasets; --config.run.data.kind=image_folder takes a folder. Where
-table 3 has two lengths the longer is the default. `smoke` takes scikit-learn's digits, and less
-than a minute.
+ImageNet is read from TensorFlow Datasets, or, with --config.run.data.kind=image_folder, from a
+folder. If table 3 has two lengths, the longer one is the default. `smoke` trains on scikit-learn's
+digits in less than a minute.
 
 Hardware and time, of the paper: TPUv3; L/16 on ImageNet-21k 230 core-days (30 days of 8 cores),
 L/16 on JFT-300M 680, H/14 on JFT-300M 2500. Score: after 300 epochs of ImageNet, validated at 224
@@ -19,20 +19,20 @@ pixels, B/32 69.19, B/16 74.79, L/32 66.90, L/16 72.59 % (the authors,
 github.com/google-research/vision_transformer); fine-tuned, see tables 5 and 6, and
 experiments/README.md. Ours: no such run has been made.
 
-What the paper leaves open, and what is chosen here:
+Choices where the paper is silent:
 
-- Loss: sigmoid on all three, with the head's bias at -ln(classes). The authors say so of
-  ImageNet-21k and JFT; on ImageNet their later recipe (AugReg) has it too.
-  `--config.run.loss=softmax` is the other.
-- Label smoothing: 0. Section 4.3 says that it was tuned for the small sets, and to no value.
-- Weight decay: of kernels only, as in the authors' later code (big_vision). Their first code is
-  said to have decayed biases, norms and positions too: `--config.run.optimizer.decay=all`.
-- ResNets: post-activation, `ResNet50x1` and its kin, as the authors' later code has the paper's
-  baselines.
-- Validation: ImageNet's; of the other two, 51,200 images are held out of `train`. As in big_vision
-  the shorter side becomes 256 pixels, and the middle 224 are taken. Duplicates of other test sets
-  must be removed beforehand.
-- Models with a score in table 5 or 6 but no row in table 3 take the row of their nearest kin:
+- Loss: sigmoid on all three data sets, with the bias of the head initialized to -ln(classes). The
+  authors state this for ImageNet-21k and JFT, and their later recipe (AugReg) uses it on ImageNet
+  too. The alternative is `--config.run.loss=softmax`.
+- Label smoothing: 0. According to section 4.3 it was tuned for the small sets; no value is given.
+- Weight decay: applied to kernels only, as in the authors' later code (big_vision). Their first
+  code is said to have decayed biases, norms and positions too: `--config.run.optimizer.decay=all`.
+- ResNets: with post-activation, `ResNet50x1` and its relatives, as the paper's baselines in the
+  authors' later code.
+- Validation: the validation set of ImageNet; of the other two data sets, 51,200 images are held out
+  of `train`. As in big_vision, the shorter side is resized to 256 pixels and the central 224 are
+  cropped. Duplicates of other test sets must be removed beforehand.
+- Models with a score in table 5 or 6 but no row in table 3 use the row of the most similar model:
   `NOT_IN_TABLE_3`.
 """
 
@@ -91,19 +91,19 @@ WORDS = {
 
 def get_config(arg: str = "") -> PretrainConfig:
     words = recipe_words(arg, WORDS)
-    model, data, epochs = _row(words)
+    model, data, epochs = _find_row(words)
     rate, decay, dropout = ROWS[model, data, epochs]
     steps = epochs * NUM_IMAGES[data] // BATCH_SIZE
     on_imagenet = data == "imagenet"
     config = PretrainConfig(
         model=model,
-        # The tanh layer of pre-training and dropout are of Transformers, with or without a stem.
+        # only Transformers, with or without a stem, have the tanh layer and dropout
         model_options={"representation_size": VIT_VARIANTS[model].width, "dropout_rate": dropout}
         if model in VIT_VARIANTS
         else {},
         image_size=224,
         run=RunConfig(
-            data=_data(data),
+            data=_make_data_config(data),
             batch_size=BATCH_SIZE,
             loss="sigmoid",
             optimizer=OptimizerConfig(
@@ -123,9 +123,9 @@ def get_config(arg: str = "") -> PretrainConfig:
     return smoke_form(config) if words["size"] else config
 
 
-def _row(words: dict[str, str]) -> tuple[str, str, int]:
-    """The key of the row that the words name: the first data set and the longest run, where they
-    leave it open.
+def _find_row(words: dict[str, str]) -> tuple[str, str, int]:
+    """Returns the key of the row that the words name. Defaults: the first data set and the longest
+    run.
     """
     model = words["model"] or "ViT_B16"
     rows = [(data, epochs) for other, data, epochs in ROWS if other == model]
@@ -136,12 +136,14 @@ def _row(words: dict[str, str]) -> tuple[str, str, int]:
     ]
     if not fits:
         lengths = ", ".join(f"{data},{epochs}ep" for data, epochs in rows)
-        raise ValueError(f"The paper has no such run of {model}. There are: {lengths}.")
+        raise ValueError(
+            f"The paper has no such run of {model}. Its runs of this model: {lengths}."
+        )
     number, epochs = min(fits)
     return model, WORDS["data"][number], -epochs
 
 
-def _data(data: str) -> DataConfig:
+def _make_data_config(data: str) -> DataConfig:
     if data == "imagenet":
         return DataConfig(
             kind="tfds", name="imagenet2012", test="validation", eval_crop="resize_shorter"

@@ -1,12 +1,10 @@
-"""What a model costs: parameters, multiply-adds, memory. Closed forms over a variant's numbers, no
-framework.
+"""The cost of a model: parameters, multiply-adds and memory, from closed forms.
 
-What lives here: arithmetic on integers. What does not: the numbers themselves (`variants.py`), and
-anything measured.
+It needs only the row of a model in `variants.py`, and no framework. Nothing is measured.
 
-    rows.py         what is read from a row; the options of a model; its tokens
-    parts.py        convolutions and attentions, what each costs by itself; which of them a model has
-    counts.py       numbers that are trained
+    rows.py         tokens of a model; checks of its options
+    parts.py        convolutions and attentions of a model, and the cost of each
+    counts.py       parameters
     compute.py      multiply-adds, FLOPs, exaFLOPs of a training run
     memory.py       weights and activations in bytes
 """

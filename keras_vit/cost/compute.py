@@ -1,14 +1,13 @@
 """Multiply-adds of a forward pass, FLOPs, and the exaFLOPs of a training run.
 
-Convention: one MAC is one multiplication with its addition inside a matrix product or a
-    convolution, and one MAC is
-two FLOPs. Not counted: additions of biases, positions and shortcuts, normalizations, activations,
-softmax, pooling, the standardization of kernels, and the resampling of position tables.
-TensorFlow's profiler counts exactly as many FLOPs for `MatMul`, `BatchMatMulV2` and `Conv2D`, and
-for all operations together, at 224 pixels, 0.3 to 0.6 % more of ViTs and hybrids and 2.2 % more of
-a BiT, whose kernels are standardized.
+Convention: a MAC is a multiplication with its addition inside a matrix product or a convolution,
+and counts as two FLOPs. Not counted are additions of biases, positions and shortcuts,
+normalizations, activations, softmax, pooling, the standardization of kernels, and the resampling of
+position tables. TensorFlow's profiler counts the same FLOPs for `MatMul`, `BatchMatMulV2` and
+`Conv2D`. For all operations at 224 pixels it counts 0.3 to 0.6 % more for ViTs and hybrids, and 2.2
+% more for a BiT, whose kernels are standardized.
 
-Table 6 of arXiv:2010.11929 is closed arithmetic too: see `pretraining_exaflops`.
+Table 6 of arXiv:2010.11929 follows from closed forms too, see `pretraining_exaflops`.
 """
 
 from keras_vit.cost.parts import Convolution, attentions_of_block, parts_of_trunk
@@ -30,15 +29,14 @@ def macs(
     channels: int = 3,
     count_padding: bool = True,
 ) -> int:
-    """Counts the multiply-adds of one image's forward pass, under the convention of this module.
+    """Counts the multiply-adds of a forward pass for one image, by the convention of this module.
 
     Args:
         variant, image_size, classes, representation_size, classifier, channels: See `parameters`.
-        position_embedding: See `parameters`; "relative" alone costs multiply-adds, those of queries
-            and offsets.
-        count_padding: Whether a convolution's products with the zeros around its map count.
-            TensorFlow's profiler counts them; XLA does not, nor, by its numbers, does Table 6 of
-            arXiv:2010.11929.
+        position_embedding: See `parameters`. Only "relative" adds multiply-adds, for the products
+            of queries and relative embeddings.
+        count_padding: Whether to count the products of convolutions with padding. TensorFlow's
+            profiler counts them; XLA and the numbers of Table 6 of arXiv:2010.11929 do not.
 
     Raises:
         ValueError: As `parameters` does.
@@ -56,25 +54,27 @@ def macs(
         position_embedding=position_embedding,
     )
     if not isinstance(variant, ViTVariant):
-        return _trunk(variant, image_size, channels, count_padding) + variant.out_channels * (
+        return _count_trunk(variant, image_size, channels, count_padding) + variant.out_channels * (
             classes or 0
         )
     width, stem = variant.width, variant.stem
     rows, columns = grid_of(variant, image_size)
     patch_values = variant.patch_size**2 * (stem.out_channels if stem else channels)
     embedding = rows * columns * patch_values * width
-    embedding += _trunk(stem, image_size, channels, count_padding) if stem else 0
+    embedding += _count_trunk(stem, image_size, channels, count_padding) if stem else 0
     count, mlp = tokens(variant, image_size, classifier=classifier), 2 * width * variant.mlp_dim
     attentions = attentions_of_block(variant, image_size, classifier, position_embedding)
     blocks = variant.depth * sum(attention.macs + count * mlp for attention in attentions)
-    # One query against all tokens: its own projections and MLP, keys and values of every token.
+    # One query and all tokens: projections and MLP of the query, keys and values of all tokens.
     is_map = resolve_classifier(variant, classifier) == "map"
     pooling = 2 * width**2 + 2 * count * (width**2 + width) + mlp if is_map else 0
     head = width * (representation_size or 0) + (representation_size or width) * (classes or 0)
     return embedding + blocks + pooling + head
 
 
-def _trunk(resnet: ResNetVariant, image_size: Size, channels: int, count_padding: bool) -> int:
+def _count_trunk(
+    resnet: ResNetVariant, image_size: Size, channels: int, count_padding: bool
+) -> int:
     return sum(
         part.macs(count_padding) if isinstance(part, Convolution) else part.macs
         for part in parts_of_trunk(resnet, image_size, channels)
@@ -82,17 +82,18 @@ def _trunk(resnet: ResNetVariant, image_size: Size, channels: int, count_padding
 
 
 def flops(macs: int) -> int:
-    """FLOPs of a number of multiply-adds: two each."""
+    """Returns the FLOPs of a number of multiply-adds, two each."""
     return 2 * macs
 
 
 def training_exaflops(macs: int, images: int) -> float:
-    """Compute of a training run in 1e18 FLOPs: six per MAC and image seen, two forward and four
-    backward.
+    """Returns the compute of a training run in 1e18 FLOPs.
+
+    Each MAC and image costs six FLOPs, two in the forward and four in the backward pass.
 
     Args:
-        macs: Of one image's forward pass.
-        images: Images seen: those of the data set times the epochs.
+        macs: Multiply-adds of a forward pass for one image.
+        images: Number of images in all epochs together.
 
     Example:
         >>> round(training_exaflops(17_563_828_224, 7 * 303_021_387), 1)  # ViT-B/16, seven epochs of JFT-300M
@@ -109,21 +110,20 @@ def pretraining_exaflops(
     classes: int = JFT_CLASSES,
     image_size: Size = (224, 224),
 ) -> float:
-    """Compute of the paper's pre-training in 1e18 FLOPs; by default of that on JFT-300M, Table 6's
-    last column.
+    """Returns the compute of the paper's pre-training in 1e18 FLOPs.
 
-    The model is the one that was pre-trained: a ViT or a hybrid has a tanh layer of its own width
-    before the classes. Products with zeros of padding do not count, as XLA counts; with them,
-    ResNets would be 3.5 to 5 % above Table 6. So the plain ViTs agree with it within 0.13 %,
-    hybrids within 0.5 %, ResNets within 0.7 %. Apart stand three rows: ViT-B/32 (printed 55, here
-    56.3) and ResNet50x1 (50, here 50.7), where one unit of the last digit is 2 %, and R50+ViT-L/16
-    after 7 epochs, where 859 is printed and half of the printed 1668 of 14 epochs is 834 (here
-    832.8).
+    By default it is the pre-training on JFT-300M, the last column of Table 6. ViTs and hybrids have
+    a tanh layer of the same width before the classes. Products with padding are not counted, as in
+    XLA; with them, ResNets would be 3.5 to 5 % above Table 6. Plain ViTs agree with the table
+    within 0.13 %, hybrids within 0.5 %, ResNets within 0.7 %. Three rows are exceptions: ViT-B/32
+    (printed 55, here 56.3) and ResNet50x1 (printed 50, here 50.7), where one unit of the last digit
+    is 2 %, and R50+ViT-L/16 after 7 epochs: 859 is printed, but half of the printed 1668 for 14
+    epochs is 834 (here 832.8).
 
     Args:
         variant: Row of `VIT_VARIANTS` or `RESNET_VARIANTS`.
-        epochs: How often each image is seen.
-        images: Of the data set. Default: those of JFT-300M.
+        epochs: Number of epochs.
+        images: Number of images of the data set. Default: JFT-300M.
         classes: Outputs of the head. Default: those of JFT-300M.
         image_size: (rows, columns) in pixels.
 
@@ -133,8 +133,7 @@ def pretraining_exaflops(
         1567
 
     Source: arXiv:2010.11929, Table 6 and section 4.1; 18,291 classes: arXiv:1912.11370 (BiT); the
-        number of
-    images: a published configuration of Google's.
+        number of images: a published configuration of Google's.
     """
     hidden = variant.width if isinstance(variant, ViTVariant) else None
     per_image = macs(

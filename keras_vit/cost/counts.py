@@ -1,4 +1,4 @@
-"""How many numbers of a model are trained."""
+"""The number of trainable parameters of a model."""
 
 from keras_vit.cost.parts import Convolution, attentions_of_block, dense_parameters, parts_of_trunk
 from keras_vit.cost.rows import check_options, num_prefix_tokens
@@ -24,23 +24,23 @@ def parameters(
     position_placement: PositionPlacement = "stem",
     channels: int = 3,
 ) -> int:
-    """Counts the trainable numbers of a model.
+    """Counts the trainable parameters of a model.
 
     Args:
         variant: Row of `VIT_VARIANTS` or `RESNET_VARIANTS`.
-        image_size: (rows, columns) in pixels; decides the size of position tables.
+        image_size: (rows, columns) in pixels, which determines the size of position tables.
         classes: Outputs of the head. None for no head.
         representation_size: Width of the tanh layer before the head. None for no such layer.
         classifier: "token" adds a class token and its position, "map" an attention pooling head,
-            "gap" and "none"
-            nothing. Default: "token", but "gap" for an axial variant, which has no class token.
+            "gap" and "none" nothing. Default: "token", but "gap" for an axial variant, which has no
+            class token.
         position_embedding: "learned_1d", "learned_2d", "sincos2d", "relative" or "none".
-        position_placement: "stem" or "shared", one table; "every_layer", one for each block.
-        channels: Channels of the images.
+        position_placement: "stem" or "shared": one table; "every_layer": a table per block.
+        channels: Number of channels of the images.
 
     Raises:
-        ValueError: If patches do not divide the image, if options contradict each other, or if a
-            ResNet is given one that it does not have.
+        ValueError: If the image size is not a multiple of the patch size, if options contradict
+            each other, or if a ResNet does not have an option.
 
     Example:
         >>> from keras_vit.variants import VIT_VARIANTS
@@ -59,19 +59,19 @@ def parameters(
         position_placement=position_placement,
     )
     if not isinstance(variant, ViTVariant):
-        return _trunk(variant, image_size, channels) + dense_parameters(
+        return _count_trunk(variant, image_size, channels) + dense_parameters(
             variant.out_channels, classes
         )
     width, stem = variant.width, variant.stem
     patch_values = variant.patch_size**2 * (stem.out_channels if stem else channels)
-    embedding = (_trunk(stem, image_size, channels) if stem else 0) + dense_parameters(
+    embedding = (_count_trunk(stem, image_size, channels) if stem else 0) + dense_parameters(
         patch_values, width
     )
     prefix = width * num_prefix_tokens(variant, classifier)
     tables = variant.depth if position_placement == "every_layer" else 1
-    positions = tables * _table(variant, image_size, classifier, position_embedding)
+    positions = tables * _count_table(variant, image_size, classifier, position_embedding)
     attentions = attentions_of_block(variant, image_size, classifier, position_embedding)
-    # A norm has a scale and a bias. There is one before each attention, before each MLP, and at the
+    # A norm has a scale and a bias. There is one before each attention and each MLP, and one at the
     # end.
     mlp = dense_parameters(width, variant.mlp_dim) + dense_parameters(variant.mlp_dim, width)
     blocks = (
@@ -89,13 +89,13 @@ def parameters(
     return embedding + prefix + positions + blocks + pooling + head
 
 
-def _table(
+def _count_table(
     variant: ViTVariant,
     image_size: Size,
     classifier: Classifier | None,
     position_embedding: PositionEmbedding,
 ) -> int:
-    """Numbers in one position table. Relative embeddings are part of attention."""
+    """Counts the numbers in a position table. Relative embeddings are counted in attention."""
     (rows, columns), prefix = grid_of(variant, image_size), num_prefix_tokens(variant, classifier)
     if position_embedding == "learned_1d":
         return (prefix + rows * columns) * variant.width
@@ -104,9 +104,11 @@ def _table(
     return 0
 
 
-def _trunk(resnet: ResNetVariant, image_size: Size, channels: int) -> int:
-    """Kernels have no bias. Norms follow every convolution, or precede all but the root's and the
-    projections'.
+def _count_trunk(resnet: ResNetVariant, image_size: Size, channels: int) -> int:
+    """Counts the parameters of a trunk: kernels without bias, and norms.
+
+    A norm follows each convolution. With pre-activation, a norm precedes each convolution except
+    the root and the projections.
     """
     parts = list(parts_of_trunk(resnet, image_size, channels))
     convolutions = [part for part in parts if isinstance(part, Convolution)]
@@ -115,6 +117,6 @@ def _trunk(resnet: ResNetVariant, image_size: Size, channels: int) -> int:
         normalized = sum(inside) + resnet.out_channels
     else:
         normalized = sum(conv.outputs for conv in convolutions)
-    if resnet.axial:  # attention is normalized too, once along both axes
+    if resnet.axial:  # a norm follows the two attentions
         normalized += sum(conv.outputs for conv in convolutions if conv.name == "conv1")
     return sum(part.parameters for part in parts) + 2 * normalized

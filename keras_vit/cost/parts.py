@@ -1,8 +1,6 @@
-"""The parts of which a model is made, and what each costs by itself.
+"""The convolutions and attentions of a model at an image size, and the cost of each.
 
-What lives here: convolutions, attentions, and which of them a trunk and an encoder have at an image
-    size. What does
-not: sums over them (`counts.py`, `compute.py`) and what is alive beside them (`memory.py`).
+`counts.py` and `compute.py` add up the parts; `memory.py` computes peaks of memory.
 """
 
 import math
@@ -17,22 +15,21 @@ AXIAL_RESNET_HEADS = 8
 
 
 def dense_parameters(inputs: int, outputs: int | None) -> int:
-    """Those of a dense layer with biases; none where there is no layer."""
+    """Returns the parameters of a dense layer with biases, 0 if there is no layer."""
     return (inputs + 1) * (outputs or 0)
 
 
 class Convolution(NamedTuple):
-    """A convolution without biases, from `rows_in` x `columns_in` cells to the same number divided
-    by the stride.
+    """A convolution without biases.
 
     Attributes:
-        name: As in the model's variables.
+        name: Name in the variables of the model.
         size: Side of the kernel.
-        inputs, outputs: Channels.
+        inputs, outputs: Number of channels.
         cells_in: Rows and columns of the input.
-        stride: Along both axes.
-        is_centred: Whether size // 2 zeros lie before the first cell (BiT), or as TensorFlow's
-            "same" has it.
+        stride: Stride along both axes.
+        is_centred: Whether there are size // 2 zeros before the first cell (BiT). If not, padding
+            is that of TensorFlow's "same".
     """
 
     name: str
@@ -62,10 +59,10 @@ class Convolution(NamedTuple):
     def macs(self, count_padding: bool = True) -> int:
         if count_padding:
             return self.parameters * math.prod(self.cells_out)
-        return self.inputs * self.outputs * math.prod(map(self._taps, self.cells_in))
+        return self.inputs * self.outputs * math.prod(map(self._count_taps, self.cells_in))
 
-    def _taps(self, length: int) -> int:
-        """How often a tap of the kernel lies on one of the `length` cells, along one axis."""
+    def _count_taps(self, length: int) -> int:
+        """Counts the pairs of kernel taps and cells along an axis, without padding."""
         num_places = math.ceil(length / self.stride)
         overhang = max((num_places - 1) * self.stride + self.size - length, 0)
         before = self.size // 2 if self.is_centred else overhang // 2
@@ -74,15 +71,14 @@ class Convolution(NamedTuple):
 
 
 class Attention(NamedTuple):
-    """Attention among the tokens of each of `num_lines` lines: all of an image, or a row or column
-    of a grid.
+    """Attention among the tokens of each line: all tokens of an image, or a row or column.
 
     Attributes:
-        num_lines: How many lines an image has.
+        num_lines: Number of lines of an image.
         length: Tokens of a line.
         width: Size of a token.
-        num_heads: Heads.
-        relative: Whether each offset has an embedding, shared by the heads.
+        num_heads: Number of heads.
+        relative: Whether there are relative embeddings, shared by the heads.
     """
 
     num_lines: int
@@ -93,14 +89,14 @@ class Attention(NamedTuple):
 
     @property
     def parameters(self) -> int:
-        """Queries, keys, values, output; the offsets."""
+        """Parameters of queries, keys, values and output, and the relative embeddings."""
         offsets = (2 * self.length - 1) * (self.width // self.num_heads)
         return 4 * dense_parameters(self.width, self.width) + (offsets if self.relative else 0)
 
     @property
     def macs(self) -> int:
-        """Four projections per token; scores and weighted values per pair of tokens; queries times
-        offsets.
+        """Multiply-adds of four projections per token, of scores and weighted values per pair of
+        tokens, and of queries and relative embeddings.
         """
         per_token = 4 * self.width**2 + 2 * self.length * self.width
         offsets = (2 * self.length - 1) * self.width if self.relative else 0
@@ -108,31 +104,30 @@ class Attention(NamedTuple):
 
     @property
     def values(self) -> int:
-        """Numbers in all tokens."""
+        """Number of values in all tokens."""
         return self.num_lines * self.length * self.width
 
     @property
     def scores(self) -> int:
-        """Numbers in the attention weights of all lines and heads."""
+        """Number of values in the attention weights of all lines and heads."""
         return self.num_lines * self.num_heads * self.length**2
 
 
 def parts_of_trunk(
     resnet: ResNetVariant, image_size: Size, channels: int
 ) -> Iterator[Convolution | Attention]:
-    """All convolutions of a trunk in order. Every stride halves the map and rounds up, whatever the
-    padding.
+    """Yields the convolutions of a trunk in order.
 
-    In an axial trunk two attentions, along rows and along columns, stand in place of each 3 x 3
-    convolution.
+    Each stride halves the map and rounds up, for any padding. In an axial trunk, two attentions
+    along rows and columns replace each 3 x 3 convolution.
 
     Raises:
-        ValueError: If the trunk is axial and pre-activation, which is built nowhere.
+        ValueError: If the trunk is axial and pre-activation, which no model is.
     """
     if resnet.axial and resnet.preactivation:
         raise ValueError(
-            "Axial units are post-activation. Received a row with `axial=True` and "
-            "`preactivation=True`."
+            "Axial units are post-activation. Received: a row with `axial=True` and "
+            "`preactivation=True`. Set one of them to False."
         )
     is_centred = resnet.preactivation
     root = Convolution("conv_root", 7, channels, resnet.width, image_size, 2, is_centred)
@@ -164,7 +159,7 @@ def attentions_of_block(
     classifier: Classifier | None,
     position_embedding: PositionEmbedding,
 ) -> tuple[Attention, ...]:
-    """The attentions of one block, each of which an MLP follows: one, or two where it is axial."""
+    """Returns the attentions of a block: one, or two if it is axial. An MLP follows each."""
     (rows, columns), relative = grid_of(variant, image_size), position_embedding == "relative"
     width, num_heads = variant.width, variant.num_heads
     if not variant.axial:

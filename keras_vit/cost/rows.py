@@ -1,6 +1,4 @@
-"""What the closed forms read of a row besides its fields: tokens, and which options fit
-together.
-"""
+"""The number of tokens of a model, and checks of its options."""
 
 import math
 
@@ -24,7 +22,7 @@ def tokens(
     *,
     classifier: Classifier | None = None,
 ) -> int:
-    """Counts the tokens of the encoder, the class token included.
+    """Counts the tokens of the encoder, including the class token.
 
     Args:
         variant: Row of `VIT_VARIANTS`.
@@ -32,8 +30,8 @@ def tokens(
         classifier: See `parameters`.
 
     Raises:
-        ValueError: If patches do not divide the image, or if the variant is a ResNet, which has no
-            tokens.
+        ValueError: If the image size is not a multiple of the patch size, or the variant is a
+            ResNet, which has no tokens.
 
     Example:
         >>> from keras_vit.variants import VIT_VARIANTS
@@ -42,21 +40,22 @@ def tokens(
     """
     if not isinstance(variant, ViTVariant):
         raise ValueError(
-            f"A ResNet has no tokens. Received: variant={variant}. Give a row of `VIT_VARIANTS`."
+            f"A ResNet has no tokens. Received: variant={variant}. Pass a row of `VIT_VARIANTS`."
         )
     return num_prefix_tokens(variant, classifier) + math.prod(grid_of(variant, image_size))
 
 
 def map_size(variant: ViTVariant, image_size: Size) -> Size:
-    """Rows and columns of what the patches are cut from. Halving and rounding up repeatedly is one
-    division.
+    """Returns rows and columns of the image or map from which patches are taken.
+
+    Repeated halving with rounding up equals one division with rounding up.
     """
     stride = variant.stem.total_stride if variant.stem else 1
     return math.ceil(image_size[0] / stride), math.ceil(image_size[1] / stride)
 
 
 def num_prefix_tokens(variant: ViTVariant, classifier: Classifier | None) -> int:
-    """1 with a class token, else 0."""
+    """Returns 1 with a class token, else 0."""
     return int(resolve_classifier(variant, classifier) == "token")
 
 
@@ -69,7 +68,7 @@ def check_options(
     position_embedding: PositionEmbedding = "learned_1d",
     position_placement: PositionPlacement = "stem",
 ) -> None:
-    """Raises ValueError where no model can be built with these options."""
+    """Raises ValueError if no model can be built with these options."""
     EncoderOptions(position_embedding=position_embedding, position_placement=position_placement)
     if isinstance(variant, ViTVariant):
         check_head(resolve_classifier(variant, classifier), classes, representation_size)

@@ -1,8 +1,8 @@
-"""Examples, from where they lie to a batch on its way into a model.
+"""Data: sources of labelled images, transforms, and batches.
 
-`sources` says where they are, `transforms` and `randaugment` change an image, `pipeline` makes
-batches; `fractals` draws an unlimited pre-training set, `duplicates` finds training images that are
-in the test set too.
+`sources` reads examples, `transforms` and `randaugment` change an image, `pipeline` makes batches,
+`fractals` draws an endless labelled pre-training set, and `duplicates` finds training images that
+are also in the test set.
 """
 
 from keras_vit.data import duplicates, fractals, pipeline, randaugment, sources, transforms

@@ -1,4 +1,4 @@
-"""What tells data apart that have the same names: sizes and times of files."""
+"""A hash of the sizes and modification times of files, to detect changed data."""
 
 import hashlib
 import os
@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 
 def files_sha256(paths: Iterable[str | os.PathLike]) -> str:
-    """Returns a hash of the sizes and the times of change of files, in this order.
+    """Returns a hash of the sizes and modification times of files, in this order.
 
-    The files are not read, so that it is quick for millions. A file that is rewritten has another
-    time; so has a copy, unless it was copied with its times (`cp -p`, `rsync -a`).
+    The files are not read, so it is fast for millions of files. Rewriting a file changes its time;
+    copying does too, unless times are preserved (`cp -p`, `rsync -a`).
 
     Example:
-        >>> before = files_sha256(["photo.jpg"])  # it is not there
+        >>> before = files_sha256(["photo.jpg"])  # an absent file
         >>> open("photo.jpg", "wb").close()
         >>> files_sha256(["photo.jpg"]) == before
         False

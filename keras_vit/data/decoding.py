@@ -1,8 +1,7 @@
-"""Files to pixels, the right way up: JPEG and PNG with TensorFlow's operations, all others by
-`keras_vit.photos`.
+"""Decodes photos to upright pixels: JPEG and PNG with TensorFlow, others with `keras_vit.photos`.
 
-JPEG and PNG are decoded in parallel and without Python, and inside exported graphs. The others are
-rare, and with one decoder for all commands all of them see the same picture.
+JPEG and PNG are decoded in parallel and without Python, also in exported graphs. The other formats
+are rare. All commands use this decoder, so they read the same pixels.
 """
 
 from collections.abc import Callable
@@ -14,25 +13,27 @@ from keras_vit.data import turning
 from keras_vit.data.png import decode_png
 from keras_vit.photos.pixels import read_pixels
 
-# libjpeg's slow transform decodes to the same bits as Pillow, and therefore as `predict` and
-# PyTorch. TensorFlow's default, INTEGER_FAST, differs by 1.2 levels on average and is not faster on
+# With libjpeg's slow transform, pixels equal those of Pillow, and so of `predict` and PyTorch.
+# TensorFlow's default, INTEGER_FAST, differs by 1.2 levels on average, and is not faster on
 # processors with SIMD.
 _DCT_METHOD = "INTEGER_ACCURATE"
 _PNG_BEGINS = b"\x89PNG\r\n\x1a\n"
 
 
 def decode_file(file: tf.Tensor) -> tf.Tensor:
-    """Returns the pixels of a photo of any kind in `keras_vit.photos.FORMATS`, (H, W, 3) uint8, the
-    right way up.
+    """Decodes a photo of any format in `keras_vit.photos.FORMATS` to upright pixels.
 
-    Kinds other than JPEG and PNG are read by Python: within `tf.data`, not within a graph that is
-        exported.
+    Formats other than JPEG and PNG are decoded in Python, which works in `tf.data` but not in an
+    exported graph.
 
     Args:
         file: An encoded file, a scalar string.
 
+    Returns:
+        (H, W, 3) uint8.
+
     Raises:
-        tf.errors.InvalidArgumentError: If the file is damaged, or no photo.
+        tf.errors.InvalidArgumentError: If the file is damaged, or not a photo.
 
     Example:
         >>> decode_file(tf.io.encode_png(tf.zeros((2, 5, 3), tf.uint8))).shape
@@ -41,12 +42,12 @@ def decode_file(file: tf.Tensor) -> tf.Tensor:
     return tf.cond(
         turning.is_plain_jpeg(file),
         lambda: _decode_jpeg(file),
-        _apart(lambda: _decode_others(file)),
+        _prevent_inlining(lambda: _decode_others(file)),
     )
 
 
 def decode_jpeg_or_png(file: tf.Tensor) -> tf.Tensor:
-    """Returns the pixels of a JPEG or a PNG, (H, W, 3) uint8, the right way up; runs no Python.
+    """Decodes a JPEG or a PNG to upright pixels, (H, W, 3) uint8, without Python.
 
     Raises:
         tf.errors.InvalidArgumentError: If the file is damaged, or neither.
@@ -56,25 +57,25 @@ def decode_jpeg_or_png(file: tf.Tensor) -> tf.Tensor:
         TensorShape([2, 5, 3])
     """
 
-    def of_others() -> tf.Tensor:
+    def decode_others() -> tf.Tensor:
         return tf.cond(
             tf.io.is_jpeg(file),
             lambda: _decode_turned(file, False),
             lambda: _decode_png(file, False),
         )
 
-    return tf.cond(turning.is_plain_jpeg(file), lambda: _decode_jpeg(file), of_others)
+    return tf.cond(turning.is_plain_jpeg(file), lambda: _decode_jpeg(file), decode_others)
 
 
 def decode_window(file: tf.Tensor, window_of: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
-    """Returns a part of a photo, (h, w, 3) uint8: what decoding all of it and then cropping gives,
-    bit for bit.
+    """Decodes a part of a photo, (h, w, 3) uint8.
 
-    Of a JPEG only the part is decoded.
+    The result equals decoding the whole photo and cropping, but only this part of a JPEG is
+    decoded.
 
     Args:
         file: An encoded file, a scalar string.
-        window_of: The shape of the photo, the right way up, to top, left, height and width of the
+        window_of: Function from the shape of the upright photo to (top, left, height, width) of the
             part.
 
     Example:
@@ -83,11 +84,11 @@ def decode_window(file: tf.Tensor, window_of: Callable[[tf.Tensor], tf.Tensor]) 
         TensorShape([10, 30, 3])
     """
 
-    def of_plain() -> tf.Tensor:
+    def decode_plain() -> tf.Tensor:
         shape = tf.image.extract_jpeg_shape(file)
         return _decode_part(file, window_of(shape), shape)
 
-    def of_jpeg() -> tf.Tensor:
+    def decode_jpeg() -> tf.Tensor:
         orientation, stored = (
             turning.orientation_of_jpeg(file, runs_python=True),
             tf.image.extract_jpeg_shape(file),
@@ -96,19 +97,21 @@ def decode_window(file: tf.Tensor, window_of: Callable[[tf.Tensor], tf.Tensor]) 
         window = turning.stored_window(window_of(shape), shape, orientation)
         return turning.upright(_decode_part(file, window, stored), orientation)
 
-    def of_others() -> tf.Tensor:
+    def decode_others() -> tf.Tensor:
         pixels = _decode_others(file)
         return crop(pixels, window_of(tf.shape(pixels)))
 
-    def of_all_but_plain() -> tf.Tensor:
-        return tf.cond(tf.io.is_jpeg(file), of_jpeg, of_others)
+    def decode_all_but_plain() -> tf.Tensor:
+        return tf.cond(tf.io.is_jpeg(file), decode_jpeg, decode_others)
 
-    part = tf.cond(turning.is_plain_jpeg(file), of_plain, _apart(of_all_but_plain))
+    part = tf.cond(
+        turning.is_plain_jpeg(file), decode_plain, _prevent_inlining(decode_all_but_plain)
+    )
     return tf.ensure_shape(part, (None, None, 3))
 
 
 def crop(pixels: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
-    """Returns the part of an image, (H, W, 3), that top, left, height and width name.
+    """Returns the window (top, left, height, width) of an image (H, W, 3).
 
     Example:
         >>> crop(tf.zeros((4, 5, 3)), tf.constant([1, 1, 2, 3])).shape
@@ -118,15 +121,13 @@ def crop(pixels: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
     return pixels[top : top + height, left : left + width]
 
 
-def _apart(branch: Callable[[], tf.Tensor]) -> Callable[[], tf.Tensor]:
-    """Keeps a branch from being inlined: inlined operations cost time even if the branch is not
-    taken.
-    """
+def _prevent_inlining(branch: Callable[[], tf.Tensor]) -> Callable[[], tf.Tensor]:
+    """Prevents inlining of a branch: inlined operations cost time even if they do not run."""
     return tf.function(branch, autograph=False, experimental_attributes={"_noinline": True})
 
 
 def _decode_jpeg(file: tf.Tensor) -> tf.Tensor:
-    """As it is stored."""
+    """Decodes a JPEG without applying its orientation."""
     return tf.ensure_shape(
         tf.io.decode_jpeg(file, channels=3, dct_method=_DCT_METHOD), (None, None, 3)
     )
@@ -145,21 +146,20 @@ def _decode_png(file: tf.Tensor, runs_python: bool) -> tf.Tensor:
 
 
 def _decode_others(file: tf.Tensor) -> tf.Tensor:
-    """What is no plain JPEG; may run Python."""
+    """Decodes a file that is not a JPEG without EXIF. May run Python."""
 
-    def of_others() -> tf.Tensor:
+    def decode_others() -> tf.Tensor:
         is_png = tf.strings.substr(file, 0, len(_PNG_BEGINS)) == _PNG_BEGINS
         return tf.cond(is_png, lambda: _decode_png(file, True), lambda: _decode_by_pillow(file))
 
-    return tf.cond(tf.io.is_jpeg(file), lambda: _decode_turned(file, True), of_others)
+    return tf.cond(tf.io.is_jpeg(file), lambda: _decode_turned(file, True), decode_others)
 
 
 def _decode_part(jpeg: tf.Tensor, window: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
-    """A window of the image as it is stored, in this shape.
+    """Decodes a window of a JPEG without applying its orientation.
 
-    Where a file stores colour for two columns at once, libjpeg blends each column with its
-    neighbours, which the
-    outer columns of a window do not have: so one column more is decoded on each side.
+    If colours are subsampled horizontally, libjpeg interpolates each column with its neighbours,
+    which are missing at the edges of a window. Therefore one more column is decoded on each side.
     """
     top, left, height, width = tf.unstack(window)
     before = tf.minimum(left, 1)
@@ -172,17 +172,16 @@ def _decode_part(jpeg: tf.Tensor, window: tf.Tensor, shape: tf.Tensor) -> tf.Ten
 def _decode_by_pillow(file: tf.Tensor) -> tf.Tensor:
     if tf.executing_eagerly():
         try:
-            return tf.constant(_pixels(file.numpy()))
-        except ValueError as error:  # as it is raised in a graph
+            return tf.constant(_read_pixels(file.numpy()))
+        except ValueError as error:  # raise the same type as in a graph
             raise tf.errors.InvalidArgumentError(None, None, str(error)) from error
     return tf.ensure_shape(
-        tf.numpy_function(_pixels, [file], tf.uint8, stateful=False), (None, None, 3)
+        tf.numpy_function(_read_pixels, [file], tf.uint8, stateful=False), (None, None, 3)
     )
 
 
-def _pixels(file: bytes) -> np.ndarray:
+def _read_pixels(file: bytes) -> np.ndarray:
     try:
         return read_pixels(file)
-    # of which TensorFlow makes an error that nobody expects of a photo
-    except ImportError as error:
+    except ImportError as error:  # TensorFlow would convert it to another type
         raise ValueError(str(error)) from error

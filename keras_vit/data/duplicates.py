@@ -1,20 +1,19 @@
-"""Training images that a test set holds too: found, shown, dropped.
+"""Finds, reports and drops training images that are also in a test set.
 
-What lives here: the search, its report, its picture. What does not: how examples are read and left
-out (`sources.py`).
+The search has three steps, each on the results of the previous one:
+    1. Hash: the signs of 63 low frequencies of each image, and of its mirror image. Each image is
+       read once, in parallel, and 8 bytes of it are stored.
+    2. Candidates: pairs of hashes that differ in few bits, without comparing all pairs.
+    3. Pixels: small copies of the candidates are compared in colour, to keep similar but different
+       images.
 
-Three steps, each on what the one before left over:
-    1. Hash: the signs of 63 low frequencies of each image, and of its mirror image. Every image is read once, in
-       parallel, and 8 bytes of it are kept.
-    2. Candidates: pairs of hashes that differ in few bits, without comparing all with all.
-    3. Pixels: small copies of the candidates are compared in colour, so that what is merely alike stays.
+The search finds copies that were re-encoded, resized, mirrored, or slightly brightened or tinted.
+It does not find copies that were cropped, shifted or rotated, because the hash depends on the whole
+frame.
 
-Found are copies that were coded anew, resized, mirrored, brightened or tinted a little. Copies that
-were cropped, shifted or turned are not: the hash sees the whole frame.
-
-Source: the pre-training data of arXiv:2010.11929 (section 4.1) are without the test images; the
-steps are ours. The hash is pHash (Zauner 2010), with signs for its bits; the search is multi-index
-hashing (arXiv:1307.2982).
+Source: the pre-training data of arXiv:2010.11929 (section 4.1) do not contain the test images; the
+    steps are ours. The hash is pHash (Zauner 2010), with signs as bits; the search is multi-index
+    hashing (arXiv:1307.2982).
 """
 
 import itertools
@@ -29,30 +28,31 @@ import tensorflow as tf
 from keras_vit.data.sources import Source
 from keras_vit.data.transforms import decode
 
-# Copies of photographs (JPEG quality 30, half and double size, brighter) were at most 5 bits from
-# their originals, nearly all copies of images of 32 pixels at most 8. Unrelated images differ in
-# about 32.
+# Copies of photographs (JPEG quality 30, half and double size, brighter) differed from their
+# originals in at most 5 bits; nearly all copies of images of 32 pixels in at most 8. Unrelated
+# images differ in about 32 bits.
 MAX_DISTANCE = 8
-# Copies of photographs stayed above 0.97. Between the two parts of CIFAR-10, every pair from here
-# on showed the same photograph to the eye; the first pair of different ones was at 0.933.
+# Copies of photographs were above 0.97. Of CIFAR-10's training and test images, all pairs at or
+# above this value showed the same photograph; the most similar different images were at 0.933.
 MIN_SIMILARITY = 0.94
 
 _HASH_SIDE, _FREQUENCIES, _THUMBNAIL_SIDE, _PICTURE_SIDE = 32, 8, 16, 96
-# Rounding to whole grey levels moves a coefficient by less than this; below it there is nothing, so
-# flat images agree.
+# Rounding to whole grey levels changes a coefficient by less than this. Smaller coefficients count
+# as 0, so that hashes of uniform images are equal.
 _FAINTEST = 1.0
-_NOISE = 4.0  # variance, in squared grey levels, that rounding and coding may add
+_NOISE = 4.0  # variance, in squared grey levels, that rounding and compression may add
 _COLOUR_WEIGHT = 0.02
 _BANDS, _BAND_BITS = 4, 16
-# beyond it the search looks at a good part of all pairs, and chance finds some
+# With a larger distance the search compares a large part of all pairs, and finds random matches.
 _LARGEST_DISTANCE = 15
-_MAX_CANDIDATES = 64  # of one training image: thousands of flat images share one hash
+_MAX_CANDIDATES = 64  # per training image: thousands of uniform images may share a hash
 _BATCH_SIZE, _PAIRS_AT_ONCE, _PROBES_AT_ONCE = 256, 2**13, 2**20
 
 
 class DuplicatePair(NamedTuple):
-    """A training image and a test image that match: `distance` in bits of the hash, `similarity` of
-    the pixels.
+    """A training image and a test image that match.
+
+    `distance` is in bits of the hash, `similarity` is that of the pixels.
     """
 
     train_index: int
@@ -66,14 +66,13 @@ class DuplicatePair(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class DuplicateReport:
-    """What `find_duplicates` found.
+    """The result of `find_duplicates`.
 
     Attributes:
-        pairs: Sorted by training index, then by test index.
-        unreadable: Places of the images, of either source, that could not be read and so were not
-            compared.
-        num_crowded: Training images with so many candidates that only the nearest 64 were compared
-            by pixels.
+        pairs: Pairs, sorted by training index, then by test index.
+        unreadable: Names of the images of both sources that could not be read and compared.
+        num_crowded: Number of training images with so many candidates that only the nearest 64 were
+            compared by pixels.
     """
 
     train_name: str
@@ -88,18 +87,17 @@ class DuplicateReport:
 
     @property
     def train_indices(self) -> tuple[int, ...]:
-        """The training examples to drop, in order, each once."""
+        """The indices of the training examples to drop, in ascending order."""
         return tuple(sorted({pair.train_index for pair in self.pairs}))
 
     def doubtful_first(self) -> list[DuplicatePair]:
-        """Returns the pairs, the least similar first: if the search went wrong, it is there to
-        see.
-        """
+        """Returns the pairs with the least similar first, since wrong matches would be there."""
         return sorted(self.pairs, key=lambda pair: (pair.similarity, pair))
 
     def markdown(self, limit: int = 50) -> str:
-        """Returns totals, the least similar pairs, and what could not be read; no list is longer
-        than `limit`.
+        """Returns a report in Markdown: totals, the least similar pairs, and unreadable images.
+
+        Each list has at most `limit` entries.
         """
         matched = (
             (len(self.train_indices), self.num_train),
@@ -109,13 +107,13 @@ class DuplicateReport:
         lines = [
             f"# Images of {self.test_name} in {self.train_name}\n",
             f"{shares[0]} training images match {shares[1]} test images: {len(self.pairs):,} "
-            f"pairs, "
-            f"at most {self.max_distance} bits apart, similarity at least {self.min_similarity:g}.",
+            f"pairs, at most {self.max_distance} bits apart, similarity at least "
+            f"{self.min_similarity:g}.",
         ]
         if self.num_crowded:
             lines.append(
-                f"Of {self.num_crowded:,} training images only the nearest {_MAX_CANDIDATES} were "
-                f"compared."
+                f"For {self.num_crowded:,} training images only the nearest {_MAX_CANDIDATES} "
+                "candidates were compared."
             )
         if self.pairs:
             lines += [
@@ -123,7 +121,7 @@ class DuplicateReport:
                 "|--:|---|---|--:|--:|---|",
             ]
         lines += [
-            _table_line(number, pair)
+            _format_row(number, pair)
             for number, pair in enumerate(self.doubtful_first()[:limit], start=1)
         ]
         if len(self.pairs) > limit:
@@ -138,32 +136,36 @@ class DuplicateReport:
     def write_contact_sheet(
         self, path: str | os.PathLike, train: Source, test: Source, limit: int = 50
     ) -> None:
-        """Writes a picture of the pairs as a PNG file: people would rather look than read.
+        """Writes a picture of the pairs as a PNG file.
 
-        They come in the order of the table, five to a line: on the left the training image, beside
-        it the test image, turned round if it is mirrored. Each is squeezed into a square, as the
-        search sees it.
+        The pairs are in the order of the table, five per line. The training image is on the left,
+        the test image on the right, mirrored back if the match is mirrored. Images are resized to
+        squares, as in the search.
 
         Raises:
-            ValueError: If there is no pair to show, or if the report is about other sources.
+            ValueError: If there are no pairs, or the report is about other sources.
         """
         self.check_sources(train, test)
         shown = self.doubtful_first()[:limit]
         if not shown:
             raise ValueError(
-                f"No picture: the report has {len(self.pairs)} pairs, and limit={limit}."
+                f"There is no pair to draw: the report has {len(self.pairs)} pairs, and "
+                f"limit={limit}."
             )
         indices = np.array([pair[:2] for pair in shown]).T
         lefts, rights = (
-            _thumbnails(*one, _PICTURE_SIDE) for one in zip((train, test), indices, strict=True)
+            _make_thumbnails(*one, _PICTURE_SIDE)
+            for one in zip((train, test), indices, strict=True)
         )
-        tiles = [lefts, _turned(rights, np.array([pair.mirrored for pair in shown]))]
-        sheet = _tiled(np.concatenate(tiles, axis=2).round().astype(np.uint8))
+        tiles = [lefts, _mirror(rights, np.array([pair.mirrored for pair in shown]))]
+        sheet = _tile(np.concatenate(tiles, axis=2).round().astype(np.uint8))
         tf.io.write_file(os.fspath(path), tf.io.encode_png(sheet))
 
     def check_sources(self, *sources: Source) -> None:
-        """Raises ValueError unless the report is about these: the training source and, if given,
-        the test source.
+        """Raises ValueError unless the report is about these sources.
+
+        Args:
+            *sources: The training source, and optionally the test source.
         """
         searched = [(self.train_name, self.num_train), (self.test_name, self.num_test)][
             : len(sources)
@@ -171,8 +173,8 @@ class DuplicateReport:
         given = [(source.name, source.num_examples) for source in sources]
         if given != searched:
             raise ValueError(
-                f"The report is about {searched} (name, examples), got {given}. Pass what was "
-                f"searched."
+                f"The report is about {searched} (name, examples). Received: {given}. Pass the "
+                "sources that were searched."
             )
 
 
@@ -184,15 +186,14 @@ def find_duplicates(
     min_similarity: float = MIN_SIMILARITY,
     progress: bool = True,
 ) -> DuplicateReport:
-    """Returns the training images that match a test image, by hash and by pixels. Every image is
-    read once.
+    """Finds the training images that match a test image, by hash and by pixels.
 
     Args:
-        train: Where duplicates are to be found.
-        test: What they may be duplicates of.
-        max_distance: Bits, of 63, in which hashes may differ; 0 to 15.
-        min_similarity: Least similarity of the pixels, between 0 and 1.
-        progress: Whether bars are shown on standard error.
+        train: The training images.
+        test: The test images.
+        max_distance: Largest number of differing bits, of 63; 0 to 15.
+        min_similarity: Smallest similarity of the pixels, between 0 and 1.
+        progress: Whether to show progress bars on standard error.
 
     Raises:
         ValueError: If a source is empty, or a setting out of range.
@@ -205,8 +206,11 @@ def find_duplicates(
         (0, 1, 2)
     """
     _check(train, test, max_distance, min_similarity)
-    train_groups, test_groups = _hashed(train, progress), _hashed(test, progress, num_views=2)
-    candidates, num_crowded = _candidates(train_groups, test_groups, max_distance)
+    train_groups, test_groups = (
+        _hash_source(train, progress),
+        _hash_source(test, progress, num_views=2),
+    )
+    candidates, num_crowded = _find_candidates(train_groups, test_groups, max_distance)
     return DuplicateReport(
         train_name=train.name,
         test_name=test.name,
@@ -214,15 +218,17 @@ def find_duplicates(
         num_test=test.num_examples,
         max_distance=max_distance,
         min_similarity=min_similarity,
-        pairs=tuple(_verified(train, test, candidates, min_similarity)),
+        pairs=tuple(_verify(train, test, candidates, min_similarity)),
         unreadable=train_groups.unreadable + test_groups.unreadable,
         num_crowded=num_crowded,
     )
 
 
 def drop_duplicates(train: Source, report: DuplicateReport) -> Source:
-    """Returns the training source without the examples that were found; ValueError if the report is
-    about another.
+    """Returns the training source without the duplicates of a report.
+
+    Raises:
+        ValueError: If the report is about another source.
 
     Example:
         >>> drop_duplicates(train, find_duplicates(train, test))  # doctest: +SKIP
@@ -246,19 +252,19 @@ def _check(train: Source, test: Source, max_distance: int, min_similarity: float
 
 
 # --- step 1: hashes
-# --------------------------------------------------------------------------------------------------
 
 
-def _hashed(source: Source, progress: bool, num_views: int = 1) -> "_Groups":
-    """Returns the images by their hashes: as they are and, as the second view, in a mirror."""
+def _hash_source(source: Source, progress: bool, num_views: int = 1) -> "_Groups":
+    """Groups the images by their hashes, and with two views also by those of
+    their mirror images.
+    """
     from tqdm import tqdm
 
     found = np.zeros((num_views, source.num_examples), np.uint64)
     readable = np.zeros(source.num_examples, bool)
-    # Errors are dropped here and missed afterwards: an index that does not come back is an image
-    # that cannot be read. Each image brings its index along, so the order is free and one slow file
-    # does not hold up the others.
-    images = _small_images(
+    # Errors are ignored: an image whose index is missing afterwards is unreadable. Each image
+    # carries its index, so a slow file does not delay the others.
+    images = _make_small_images(
         source, tf.data.Dataset.range(source.num_examples), _HASH_SIDE, deterministic=False
     )
     batches = images.ignore_errors().batch(_BATCH_SIZE).prefetch(2)
@@ -272,15 +278,14 @@ def _hashed(source: Source, progress: bool, num_views: int = 1) -> "_Groups":
     return _Groups(source, found, readable)
 
 
-def _small_images(
+def _make_small_images(
     source: Source, indices: tf.data.Dataset, side: int, deterministic: bool = True
 ) -> tf.data.Dataset:
-    """Returns (index, image), the image float32 (side, side, 3) on the scale of uint8."""
+    """Returns (index, image) pairs, with images float32 (side, side, 3) from 0 to 255."""
 
     def read(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         image = decode(source.read(index)[0], tf.constant([0, 0]))
-        # The area method averages all pixels, so that a copy of another size gives the same small
-        # image.
+        # The area method averages all pixels, so a copy of another size has the same small image.
         return index, tf.image.resize(
             tf.ensure_shape(image, (None, None, 3)), (side, side), method="area"
         )
@@ -289,34 +294,30 @@ def _small_images(
 
 
 def _hash(images: np.ndarray) -> np.ndarray:
-    """Returns uint64 (2, B) for (B, 32, 32, 3): hashes of the images as they are, and in a
-    mirror.
-    """
+    """Returns the hashes of images (B, 32, 32, 3) and of their mirror images, uint64 (2, B)."""
     frequencies, positions = np.arange(_FREQUENCIES), np.arange(_HASH_SIDE) + 0.5
-    # The cosine transform (type II), scaled so that noise stays as strong as it is in the pixels.
+    # The cosine transform (type II), scaled so that noise keeps its variance.
     waves = np.cos(np.pi * np.outer(frequencies, positions) / _HASH_SIDE) * np.sqrt(2 / _HASH_SIDE)
-    # of the image in grey
-    coefficients = waves @ (images @ np.array([0.299, 0.587, 0.114])) @ waves.T
-    # In a mirror, a cosine of odd frequency changes its sign.
+    coefficients = waves @ (images @ np.array([0.299, 0.587, 0.114])) @ waves.T  # of grey images
+    # Mirroring changes the sign of the cosines of odd frequency.
     both = np.stack([coefficients, coefficients * np.where(frequencies % 2, -1, 1)])
     bits = both.reshape(2, -1, _FREQUENCIES**2) > _FAINTEST
-    bits[..., 0] = False  # the mean: brightness, which tells nothing
+    bits[..., 0] = False  # the mean: brightness does not identify an image
     return np.packbits(bits, axis=-1).view(np.uint64)[..., 0]
 
 
 # --- step 2: candidates
-# ----------------------------------------------------------------------------------------------
 
 
 def near_hashes(
     hashes: np.ndarray, others: np.ndarray, max_distance: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns all (position in hashes, position in others, distance) within a Hamming distance of 0
-    to 15 bits.
+    """Returns (positions in `hashes`, positions in `others`, distances) of all pairs of hashes
+    within a Hamming distance of 0 to 15 bits.
 
-    Exact, without comparing all with all: of four bands of 16 bits one holds at most a quarter of
-    the differing bits, so hashes are compared only where a band agrees that far. At 8 bits, one in
-    350 of all pairs of random hashes does.
+    The result is exact, without comparing all pairs: one of four bands of 16 bits has at most a
+    quarter of the differing bits, so only hashes with such a band are compared. At 8 bits, this is
+    one in 350 of all pairs of random hashes.
 
     Example:
         >>> near_hashes(np.array([0, 255], np.uint64), np.array([7], np.uint64), 3)
@@ -324,7 +325,7 @@ def near_hashes(
     """
     found = [np.empty(0, np.int64)]
     for band in range(_BANDS):
-        # Not all four may be above their share, so the last ones need not reach as far.
+        # Not all four bands can exceed their share, so the last ones need a smaller distance.
         reach = max_distance // _BANDS - (band > max_distance % _BANDS)
         shift = np.uint64(band * _BAND_BITS)
         keys, other_keys = (
@@ -338,18 +339,18 @@ def near_hashes(
             for bits in itertools.combinations(range(_BAND_BITS), count)
         )
         for mask in (sum(1 << bit for bit in bits) for bits in flips):
-            for rows, columns in _same_key(order, starts, other_keys ^ mask):
-                near = _distances(hashes[rows], others[columns]) <= max_distance
+            for rows, columns in _find_equal_keys(order, starts, other_keys ^ mask):
+                near = _compute_distances(hashes[rows], others[columns]) <= max_distance
                 found.append(rows[near] * len(others) + columns[near])
     rows, columns = np.divmod(np.unique(np.concatenate(found)), max(len(others), 1))
-    return rows, columns, _distances(hashes[rows], others[columns])
+    return rows, columns, _compute_distances(hashes[rows], others[columns])
 
 
-def _same_key(
+def _find_equal_keys(
     order: np.ndarray, starts: np.ndarray, probes: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields (rows, columns) with the key of the row equal to the probe of the column, some at a
-    time.
+    """Yields (rows, columns), in chunks, where the key of the row equals the probe
+    of the column.
     """
     counts = starts[probes + 1] - starts[probes]
     edges = np.searchsorted(
@@ -357,22 +358,18 @@ def _same_key(
     )
     for columns in np.split(np.arange(len(probes)), edges):
         yield (
-            order[_ranges(starts[probes[columns]], counts[columns])],
+            order[_make_ranges(starts[probes[columns]], counts[columns])],
             np.repeat(columns, counts[columns]),
         )
 
 
-def _ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Returns `counts[0]` numbers from `starts[0]` on, `counts[1]` from `starts[1]` on, and so
-    forth.
-    """
+def _make_ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Concatenates the ranges of `counts[i]` numbers from `starts[i]` on."""
     return np.arange(counts.sum()) + np.repeat(starts - (np.cumsum(counts) - counts), counts)
 
 
-def _distances(hashes: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Returns in how many bits they differ, summing the bits of all fields of 2, 4, then 8 bits at
-    once.
-    """
+def _compute_distances(hashes: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Returns the Hamming distances. Bits are summed in fields of 2, 4, then 8 bits in parallel."""
     bits = hashes ^ others
     bits = bits - ((bits >> np.uint64(1)) & np.uint64(0x5555555555555555))
     bits = (bits & np.uint64(0x3333333333333333)) + (
@@ -383,9 +380,9 @@ def _distances(hashes: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 class _Groups:
-    """Images of equal hash: those of group g are `order[starts[g] : starts[g] + sizes[g]]`.
+    """Images grouped by hash: group g is `order[starts[g] : starts[g] + sizes[g]]`.
 
-    The mirrored view of image i of n counts as i + n. What could not be read is in no group.
+    The mirror image of image i of n has the number i + n. Unreadable images are in no group.
     """
 
     def __init__(self, source: Source, hashes: np.ndarray, readable: np.ndarray) -> None:
@@ -401,45 +398,40 @@ class _Groups:
         )
 
 
-def _candidates(train: _Groups, test: _Groups, max_distance: int) -> tuple[np.ndarray, int]:
-    """Returns int64 (4, pairs), and how many training images were crowded.
+def _find_candidates(train: _Groups, test: _Groups, max_distance: int) -> tuple[np.ndarray, int]:
+    """Returns candidate pairs, int64 (4, pairs), and the number of crowded training images.
 
-    The rows: training index, in order, test index, whether mirrored, distance. Thousands of flat
-        images, or of one
-    logo, on both sides would make millions of pairs that all say the same: each training image gets
-        the 64 nearest.
+    The rows are: training index (ascending), test index, whether mirrored, distance. Thousands of
+    uniform images, or of one logo, in both sources would make millions of redundant pairs, so each
+    training image gets at most its 64 nearest.
     """
     rows, columns, distances = near_hashes(train.hashes, test.hashes, max_distance)
     nearest = np.lexsort((distances, rows))
     rows, columns, distances = rows[nearest], columns[nearest], distances[nearest]
     before = np.cumsum(test.sizes[columns]) - test.sizes[columns]
-    before -= before[np.searchsorted(rows, rows)]  # since the first of the same training hash
+    before -= before[np.searchsorted(rows, rows)]  # counted from the first of this training hash
     taken = np.clip(_MAX_CANDIDATES - before, 0, test.sizes[columns])
     crowded = np.unique(rows[taken < test.sizes[columns]])
-    # From pairs of groups to pairs of images: first each test image of a group, then each training
-    # image.
-    tests = test.order[_ranges(test.starts[columns], taken)]
+    # Expand pairs of groups to pairs of images: first the test images, then the training images.
+    tests = test.order[_make_ranges(test.starts[columns], taken)]
     rows, distances = np.repeat(rows, taken), np.repeat(distances, taken)
     copies = train.sizes[rows]
-    trains = train.order[_ranges(train.starts[rows], copies)]
+    trains = train.order[_make_ranges(train.starts[rows], copies)]
     mirrored, tests = np.divmod(np.repeat(tests, copies), test.num_images)
     pairs = np.stack([trains, tests, mirrored, np.repeat(distances, copies)])
     return pairs[:, np.argsort(trains, kind="stable")], int(train.sizes[crowded].sum())
 
 
 # --- step 3: pixels
-# --------------------------------------------------------------------------------------------------
 
 
 def similarities(images: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Returns how alike small images are, pair by pair: 1 for equal ones, about 0 for unrelated
-    ones.
+    """Returns the similarity of pairs of small images: 1 if equal, about 0 if unrelated.
 
-    The correlation of the pixels of (B, H, W, 3), on the scale of uint8, about their mean colour;
-    about the mean grey, any two objects in a blue sky are alike in that both are blue. Brightness
-    does not change it, so a difference of the
-    mean colours is held against it: 30 grey levels cost 0.01 in a photograph, and nearly all where
-        both are flat.
+    It is the correlation of the pixels of (B, H, W, 3), from 0 to 255, relative to the mean colour.
+    (Relative to the mean grey, any two objects in a blue sky would be similar.) A correlation does
+    not depend on brightness, so a difference of the mean colours lowers the result: 30 grey levels
+    by 0.01 in a photograph, and by nearly 1 if both images are uniform.
 
     Example:
         >>> black, white = np.zeros((1, 16, 16, 3)), np.full((1, 16, 16, 3), 255.0)
@@ -457,18 +449,19 @@ def similarities(images: np.ndarray, others: np.ndarray) -> np.ndarray:
     return covariance / (np.sqrt(variances) + _COLOUR_WEIGHT * colour)
 
 
-def _verified(
+def _verify(
     train: Source, test: Source, candidates: np.ndarray, min_similarity: float
 ) -> list[DuplicatePair]:
-    """Returns the candidates that are alike in their pixels; of one that is so in both directions,
-    the better.
+    """Returns the candidates with similar pixels.
+
+    If a pair matches as it is and mirrored, the more similar match is returned.
     """
     best: dict[tuple[int, ...], DuplicatePair] = {}
     for begin in range(0, candidates.shape[1], _PAIRS_AT_ONCE):
         chosen = candidates[:, begin : begin + _PAIRS_AT_ONCE]
         lefts, rights = (
-            _thumbnails(train, chosen[0]),
-            _turned(_thumbnails(test, chosen[1]), chosen[2]),
+            _make_thumbnails(train, chosen[0]),
+            _mirror(_make_thumbnails(test, chosen[1]), chosen[2]),
         )
         similarity = similarities(lefts, rights)
         alike = similarity >= min_similarity
@@ -483,21 +476,23 @@ def _verified(
     return [best[key] for key in sorted(best)]
 
 
-def _turned(images: np.ndarray, mirrored: np.ndarray) -> np.ndarray:
+def _mirror(images: np.ndarray, mirrored: np.ndarray) -> np.ndarray:
     return np.where(mirrored.astype(bool)[:, None, None, None], images[:, :, ::-1], images)
 
 
-def _thumbnails(source: Source, indices: np.ndarray, side: int = _THUMBNAIL_SIDE) -> np.ndarray:
-    """Returns float32 (len(indices), side, side, 3), reading no image twice."""
+def _make_thumbnails(
+    source: Source, indices: np.ndarray, side: int = _THUMBNAIL_SIDE
+) -> np.ndarray:
+    """Returns small images, float32 (len(indices), side, side, 3). Each image is read once."""
     different, positions = np.unique(indices, return_inverse=True)
-    small = _small_images(source, tf.data.Dataset.from_tensor_slices(different), side).batch(
+    small = _make_small_images(source, tf.data.Dataset.from_tensor_slices(different), side).batch(
         _BATCH_SIZE
     )
     return np.concatenate([images for _, images in small.as_numpy_iterator()])[positions]
 
 
-def _tiled(tiles: np.ndarray, num_columns: int = 5, margin: int = 4) -> np.ndarray:
-    """Returns one white sheet with the tiles, line by line."""
+def _tile(tiles: np.ndarray, num_columns: int = 5, margin: int = 4) -> np.ndarray:
+    """Arranges tiles in rows on a white image."""
     num_rows = -(-len(tiles) // num_columns)
     room = ((0, num_rows * num_columns - len(tiles)), (0, margin), (0, margin), (0, 0))
     grid = np.pad(~tiles, room).reshape(
@@ -506,7 +501,7 @@ def _tiled(tiles: np.ndarray, num_columns: int = 5, margin: int = 4) -> np.ndarr
     return ~np.concatenate(np.concatenate(grid, axis=1), axis=1)
 
 
-def _table_line(number: int, pair: DuplicatePair) -> str:
+def _format_row(number: int, pair: DuplicatePair) -> str:
     places = [place.replace("|", "\\|") for place in (pair.train_place, pair.test_place)]
     figures = [str(pair.distance), f"{pair.similarity:.3f}", "yes" if pair.mirrored else ""]
     return f"| {number} | {' | '.join(places + figures)} |"

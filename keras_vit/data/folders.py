@@ -1,8 +1,4 @@
-"""How a folder of images is laid out: with a test set of its own, or one folder for each class and
-no more.
-
-What lives here: telling one from the other. Reading the images is the business of `sources.py`.
-"""
+"""Layouts of image folders: class folders alone, or a training set and a test set."""
 
 import os
 from collections.abc import Callable
@@ -13,33 +9,33 @@ from keras_vit.photos import is_ignored, is_photo
 from keras_vit.writing import group_by_reason
 
 TRAINING = ("train", "training")
-# What to measure on, the first that is there. Nothing is chosen by it, so it may be the test set.
+# Names of the evaluation set, in order of preference. It may be the test set, because nothing is
+# selected by its results.
 MEASURING = ("test", "val", "validation", "valid")
 
 
 def training_and_test(path: str | os.PathLike) -> tuple[Source, Source | None]:
-    """Returns the training images of a folder, and its test images, or None if it has no test set.
+    """Returns the training set of a folder, and its test set or None.
 
-    Either `path/train/<class>/*` and `path/test/<class>/*` (or val, validation, valid), or
-    `path/<class>/*`. The names of the two folders may be written in capitals. A class may be called
-    "train", if its images lie in it.
+    The layout is either `path/train/<class>/*` and `path/test/<class>/*` (or val, validation,
+    valid), or `path/<class>/*`. The case of these two names is ignored. A class may be named
+    "train" if its images are directly in that folder.
 
-    A class folder without photos is left out, and so are, of the test set, classes that the
-    training set lacks. `left_out` of the sources names them.
+    Class folders without photos are left out, and so are classes of the test set that are not in
+    the training set. `left_out` of the sources lists them.
 
     Raises:
-        ValueError: If there is no such folder, or nothing can be learned from it: it has fewer than
-            two classes with photos, or its test set has none of them. Says all that is wrong at
-            once.
+        ValueError: If there is no such folder, if it has fewer than two classes with photos, or if
+            its test set has none of these classes. The message lists all problems.
     """
     root = Path(path).expanduser().resolve()
     if not root.exists():
-        raise ValueError(f"There is no folder {root}. {_expected(root)}")
+        raise ValueError(f"There is no folder {root}. {_describe_expected(root)}")
     if not root.is_dir():
-        raise ValueError(f"{root} is a file. {_expected(root)}")
-    folders = _folders_in(root)
+        raise ValueError(f"{root} is a file. {_describe_expected(root)}")
+    folders = _list_folders(root)
     training = next(
-        (folders[name] for name in TRAINING if name in folders and _holds_classes(folders[name])),
+        (folders[name] for name in TRAINING if name in folders and _has_classes(folders[name])),
         None,
     )
     test = (
@@ -47,10 +43,10 @@ def training_and_test(path: str | os.PathLike) -> tuple[Source, Source | None]:
         if training is None
         else next((folders[name] for name in MEASURING if name in folders), None)
     )
-    learned, problem = _tried(lambda: _to_learn_from(training or root))
+    learned, problem = _try(lambda: _open_training(training or root))
     names = None if learned is None else learned.class_names
     measured, other = (
-        (None, "") if test is None else _tried(lambda: image_folder(test, class_names=names))
+        (None, "") if test is None else _try(lambda: image_folder(test, class_names=names))
     )
     if problem or other:
         raise ValueError("\n".join(filter(None, (problem, other))))
@@ -58,56 +54,56 @@ def training_and_test(path: str | os.PathLike) -> tuple[Source, Source | None]:
 
 
 def to_measure_on(path: str | os.PathLike) -> Path:
-    """Returns the folder of the classes to measure on: `path/test` (or val, validation, valid) if
-    that holds some.
+    """Returns the folder to evaluate on: `path/test` (or val, validation, valid) if it contains
+    classes, else `path`.
 
     Raises:
         ValueError: If there is no such folder.
     """
     root = Path(path).expanduser().resolve()
     if not root.is_dir():
-        raise ValueError(f"There is no folder {root}. {_expected(root)}")
-    inside = _folders_in(root)
+        raise ValueError(f"There is no folder {root}. {_describe_expected(root)}")
+    inside = _list_folders(root)
     return next(
-        (inside[name] for name in MEASURING if name in inside and _holds_classes(inside[name])),
+        (inside[name] for name in MEASURING if name in inside and _has_classes(inside[name])),
         root,
     )
 
 
-def _expected(root: Path) -> str:
+def _describe_expected(root: Path) -> str:
     return f"Expected {root}/<class>/*.jpg, or {root}/train/<class>/*.jpg and {root}/test/<class>/*.jpg."
 
 
-def _folders_in(root: Path) -> dict[str, Path]:
-    """By their names in small letters."""
+def _list_folders(root: Path) -> dict[str, Path]:
+    """Returns the folders in a folder by their names in lower case."""
     entries = (
         entry for entry in sorted(root.iterdir()) if entry.is_dir() and not is_ignored(entry.name)
     )
     return {entry.name.lower(): entry for entry in entries}
 
 
-def _tried(find: Callable[[], Source]) -> tuple[Source | None, str]:
-    """A source, or what is wrong with it: so that all that is wrong can be said at once."""
+def _try(find: Callable[[], Source]) -> tuple[Source | None, str]:
+    """Returns a source, or None and the error message, so that several errors can be reported."""
     try:
         return find(), ""
     except ValueError as error:
         return None, str(error)
 
 
-def _to_learn_from(root: Path) -> Source:
+def _open_training(root: Path) -> Source:
     source = image_folder(root)
     if len(source.class_names) == 1:
         raise ValueError(
-            f"{root} has photos of a single class, {source.class_names[0]}: there is nothing to "
-            f"tell apart. Add "
-            f"another. {group_by_reason(source.left_out)}".rstrip()
+            f"{root} has photos of a single class, {source.class_names[0]}. Training needs two or "
+            f"more classes. {group_by_reason(source.left_out)}".rstrip()
         )
     return source
 
 
-def _holds_classes(folder: Path) -> bool:
-    """Whether it is a folder of classes and no class: a stray photo among several folders does not
-    make it one.
+def _has_classes(folder: Path) -> bool:
+    """Returns whether a folder contains class folders, and is not a class itself.
+
+    A folder with photos counts as a folder of classes if it also contains several folders.
     """
     entries = [entry for entry in folder.iterdir() if not is_ignored(entry.name)]
     num_folders = sum(map(Path.is_dir, entries))

@@ -1,15 +1,13 @@
-"""Labelled pictures without a camera: random iterated function systems, one to a category, drawn on
-demand.
+"""An endless labelled data set: images of random iterated function systems, drawn on demand.
 
-A category is a system of two to eight affine maps; a picture of it is the set that the maps leave
-in place, found by the chaos game. Here are the search for systems, the drawing inside tf.data, and
-a sheet to look at. How often a picture is seen, and in which order, is decided elsewhere.
+A category is a system of two to eight affine maps. An image shows the invariant set of the maps,
+computed by the chaos game. This module searches for systems, draws images inside tf.data, and draws
+a contact sheet.
 
-Source: FractalDB, arXiv:2101.08515 (categories, weighted instances, filling rate); the maps are
-drawn by their singular values, after arXiv:2110.03091, so that all are contractive and three
-systems in four are usable. Other than in
-FractalDB an instance varies all parameters at once, and colours are random: they say nothing about
-    the category.
+Source: FractalDB, arXiv:2101.08515 (categories, weighted instances, filling rate). The maps are
+    drawn by their singular values, as in arXiv:2110.03091, so that all are contractive and three of
+    four systems are usable. Unlike in FractalDB, an instance varies all parameters at once, and its
+    colours are random and independent of the category.
 """
 
 import os
@@ -20,18 +18,19 @@ import numpy as np
 import tensorflow as tf
 
 LARGEST_NUM_MAPS = 8
-# An instance multiplies every parameter by 1 +- 0.1, which may lengthen a map by 0.1 * sqrt(2):
-# 0.85 stays below 1.
+# An instance multiplies each parameter by 1 +- 0.1, which may raise the norm of a map by 0.1 *
+# sqrt(2). With 0.85 it stays below 1.
 LARGEST_STRETCH = 0.85
 WEIGHT_SPREAD = 0.1
 LARGEST_TURN = np.pi / 8
 # The longer side of the figure, as a share of the image.
 SMALLEST_SCALE, LARGEST_SCALE = 0.7, 0.98
-# Of the cells of a grid over the figure's bounding square: less is a few dots or a thread.
+# Share of the cells of a grid over the bounding square of the figure. Sparser figures are a few
+# dots or a thin line.
 SMALLEST_FILL = 0.2
 
-# Each chain starts at a fixed point, so it never leaves the figure: it settles in distribution
-# alone.
+# Each chain starts at a fixed point, so all its points belong to the figure. The first steps only
+# approach the stationary distribution.
 _SETTLING_STEPS = 8
 _KEPT_STEPS = 16
 _FILL_GRID = 32
@@ -39,17 +38,17 @@ _CANDIDATES_AT_ONCE = 128
 _POINTS_PER_PIXEL = 2
 _NUM_SLOTS = 1024
 _NUM_TONES = 256
-# draws that are not for the chaos game: weights, turn, mirror, scale, place, colours
+# Random numbers for weights, rotation, mirroring, scale, position and colours.
 _NUM_LOOKS = 21
 
 
 @dataclass(frozen=True, kw_only=True)
 class Systems:
-    """The iterated function systems of C categories, with room for M maps each.
+    """The iterated function systems of C categories, with at most M maps each.
 
     Attributes:
-        maps: (C, M, 2, 3) float32. A map takes (x, y) to `map[:, :2] @ (x, y) + map[:, 2]`.
-        probabilities: (C, M) float32, rows sum to 1. 0 where a system has fewer maps than M.
+        maps: (C, M, 2, 3) float32. A map sends (x, y) to `map[:, :2] @ (x, y) + map[:, 2]`.
+        probabilities: (C, M) float32. Rows sum to 1; unused maps have probability 0.
     """
 
     maps: np.ndarray
@@ -57,12 +56,12 @@ class Systems:
 
 
 def find_systems(num_classes: int, seed: int) -> Systems:
-    """Draws random systems, and keeps those whose picture is not too empty.
+    """Draws random systems, and keeps those whose image is not too sparse.
 
-    Category k depends on `seed` and k alone: more classes are the same ones and then others.
+    Category k depends only on `seed` and k, so a larger `num_classes` only adds categories.
 
     Args:
-        num_classes: How many categories.
+        num_classes: Number of categories.
         seed: 0 or greater.
 
     Raises:
@@ -82,8 +81,8 @@ def find_systems(num_classes: int, seed: int) -> Systems:
     found: list[Systems] = []
     while sum(len(systems.maps) for systems in found) < num_classes:
         generator = np.random.default_rng([seed, len(found)])
-        candidates = _candidates(generator)
-        usable = _fill(_chaos_game(candidates, generator)) >= SMALLEST_FILL
+        candidates = _draw_candidates(generator)
+        usable = _compute_fill(_run_chaos_game(candidates, generator)) >= SMALLEST_FILL
         found.append(
             Systems(maps=candidates.maps[usable], probabilities=candidates.probabilities[usable])
         )
@@ -93,16 +92,18 @@ def find_systems(num_classes: int, seed: int) -> Systems:
     )
 
 
-def _candidates(generator: np.random.Generator) -> Systems:
+def _draw_candidates(generator: np.random.Generator) -> Systems:
     shape = (_CANDIDATES_AT_ONCE, LARGEST_NUM_MAPS)
     num_maps = generator.integers(2, LARGEST_NUM_MAPS, size=shape[:1], endpoint=True)
-    stretches = _stretches(generator, num_maps)
+    stretches = _draw_stretches(generator, num_maps)
     signs = generator.choice([-1.0, 1.0], size=(*shape, 1, 2))
-    linear = _rotations(generator.uniform(-np.pi, np.pi, shape)) * stretches[:, :, None] * signs
-    linear = linear @ _rotations(generator.uniform(-np.pi, np.pi, shape))
+    linear = (
+        _make_rotations(generator.uniform(-np.pi, np.pi, shape)) * stretches[:, :, None] * signs
+    )
+    linear = linear @ _make_rotations(generator.uniform(-np.pi, np.pi, shape))
     offsets = generator.uniform(-1, 1, (*shape, 2, 1))
-    # The more a map covers, the more points it gets; those that cover next to nothing are still
-    # seen.
+    # The number of points of a map is proportional to its area. The constant keeps tiny maps
+    # visible.
     probabilities = np.where(
         np.arange(LARGEST_NUM_MAPS) < num_maps[:, None], stretches.prod(-1) + 0.02, 0
     )
@@ -113,9 +114,10 @@ def _candidates(generator: np.random.Generator) -> Systems:
     )
 
 
-def _stretches(generator: np.random.Generator, num_maps: np.ndarray) -> np.ndarray:
-    """Returns (C, M, 2), larger first: many maps must be small ones, or their copies cover each
-    other.
+def _draw_stretches(generator: np.random.Generator, num_maps: np.ndarray) -> np.ndarray:
+    """Returns singular values (C, M, 2), larger first.
+
+    They are smaller for systems with many maps, whose copies would otherwise overlap.
     """
     size = generator.uniform(0.5, 1.5, (len(num_maps), LARGEST_NUM_MAPS, 1))
     narrowness = generator.uniform(0.3, 1, size.shape)
@@ -123,13 +125,13 @@ def _stretches(generator: np.random.Generator, num_maps: np.ndarray) -> np.ndarr
     return np.concatenate([size, size * narrowness], axis=-1)
 
 
-def _rotations(angles: np.ndarray) -> np.ndarray:
+def _make_rotations(angles: np.ndarray) -> np.ndarray:
     cosines, sines = np.cos(angles), np.sin(angles)
     return np.stack([np.stack([cosines, -sines], -1), np.stack([sines, cosines], -1)], -2)
 
 
-def _chaos_game(systems: Systems, generator: np.random.Generator) -> np.ndarray:
-    """Returns (C, 2, points): a plain witness of `_points`, for many systems at once."""
+def _run_chaos_game(systems: Systems, generator: np.random.Generator) -> np.ndarray:
+    """Returns points (C, 2, points) of many systems, as `_compute_points` does for one."""
     rows = np.arange(len(systems.maps))[:, None]
     cumulative = systems.probabilities.cumsum(-1)
     first = systems.maps[:, 0]
@@ -144,10 +146,8 @@ def _chaos_game(systems: Systems, generator: np.random.Generator) -> np.ndarray:
     return np.concatenate(kept[_SETTLING_STEPS:], axis=-1)
 
 
-def _fill(points: np.ndarray) -> np.ndarray:
-    """Returns (C,): which share of the cells of a grid over the bounding square the points
-    reach.
-    """
+def _compute_fill(points: np.ndarray) -> np.ndarray:
+    """Returns the share of the cells of a grid over the bounding square with points, (C,)."""
     low = points.min(-1, keepdims=True)
     extent = (points.max(-1, keepdims=True) - low).max(1, keepdims=True)
     cells = np.minimum((points - low) / extent * _FILL_GRID, _FILL_GRID - 1).astype(np.int64)
@@ -161,16 +161,16 @@ def _fill(points: np.ndarray) -> np.ndarray:
 def render(
     systems: Systems, index: tf.Tensor, *, seed: int, image_size: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Draws picture number `index`, of category `index % C`.
+    """Draws the image with number `index`, of category `index % C`.
 
-    The weights of the system, turn, mirror image, size, place, colours and points follow from
-    (`seed`, `index`), whatever is drawn before or beside it. There is no last picture.
+    The weights of the system, rotation, mirroring, size, position, colours and points depend only
+    on (`seed`, `index`). `index` has no upper limit.
 
     Args:
         systems: From `find_systems`.
         index: Scalar integer.
-        seed: Of the instances; the categories come with `systems`.
-        image_size: Side of the picture in pixels, 8 or more.
+        seed: Seed of the instances. The categories are those of `systems`.
+        image_size: Side of the image in pixels, 8 or more.
 
     Returns:
         image, uint8 (image_size, image_size, 3), and label, int64 ().
@@ -189,7 +189,7 @@ def render(
     label = tf.math.floormod(index, len(systems.maps))
     num_chains = image_size**2 // _KEPT_STEPS * _POINTS_PER_PIXEL
     num_draws = _NUM_LOOKS + (_SETTLING_STEPS + _KEPT_STEPS) * num_chains
-    # One call for all draws, and by the same algorithm on every device.
+    # One call for all draws, with the same algorithm on all devices.
     draws = tf.random.stateless_uniform(
         [num_draws], tf.stack([tf.cast(seed, tf.int64), index]), alg="philox"
     )
@@ -197,32 +197,30 @@ def render(
     maps = tf.gather(systems.maps, label) * tf.reshape(
         1 + WEIGHT_SPREAD * (2 * weights - 1), [2, 3]
     )
-    choice = _choice(
+    choice = _choose_maps(
         tf.gather(systems.probabilities, label), tf.reshape(draws[_NUM_LOOKS:], [-1, num_chains])
     )
-    points = _points(tf.gather(maps, choice), start=_fixed_point(maps[0]))
-    points = _turned(points, LARGEST_TURN * (2 * turn - 1), mirror)
+    points = _compute_points(tf.gather(maps, choice), start=_find_fixed_point(maps[0]))
+    points = _turn(points, LARGEST_TURN * (2 * turn - 1), mirror)
     scale = SMALLEST_SCALE + (LARGEST_SCALE - SMALLEST_SCALE) * scale
-    return _painted(
-        _counts(_placed(points, scale, place), image_size), tf.reshape(colors, [3, 3])
+    return _paint(
+        _count_points(_place(points, scale, place), image_size), tf.reshape(colors, [3, 3])
     ), label
 
 
-def _choice(probabilities: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
-    """Draws from [0, 1) to numbers of maps: a table of equal slots is faster than a search for each
-    draw.
-    """
+def _choose_maps(probabilities: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
+    """Converts draws from [0, 1) to map numbers by a table, which is faster than searching."""
     middles = (np.arange(_NUM_SLOTS, dtype=np.float32) + 0.5) / _NUM_SLOTS
     slots = tf.searchsorted(tf.cumsum(probabilities), middles, side="right")
     return tf.gather(slots, tf.cast(draws * _NUM_SLOTS, tf.int32))
 
 
-def _fixed_point(map_: tf.Tensor) -> tf.Tensor:
+def _find_fixed_point(map_: tf.Tensor) -> tf.Tensor:
     return tf.linalg.solve(tf.eye(2) - map_[:, :2], map_[:, 2:])
 
 
-def _points(maps: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
-    """Chosen maps (steps, chains, 2, 3) to points (2, kept steps * chains)."""
+def _compute_points(maps: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
+    """Applies chosen maps (steps, chains, 2, 3). Returns points (2, kept steps * chains)."""
     x_and_y = start
     kept = []
     for by_x, by_y, offset in [
@@ -233,15 +231,16 @@ def _points(maps: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
     return tf.concat(kept[_SETTLING_STEPS:], axis=1)
 
 
-def _turned(points: tf.Tensor, angle: tf.Tensor, mirror: tf.Tensor) -> tf.Tensor:
+def _turn(points: tf.Tensor, angle: tf.Tensor, mirror: tf.Tensor) -> tf.Tensor:
     rotation = tf.stack([tf.cos(angle), -tf.sin(angle), tf.sin(angle), tf.cos(angle)])
     signs = tf.where(mirror < 0.5, -1.0, 1.0)
     return signs[:, None] * tf.matmul(tf.reshape(rotation, [2, 2]), points)
 
 
-def _placed(points: tf.Tensor, scale: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
-    """The longer side becomes `scale` of the unit square; `place` says where in the room that is
-    left.
+def _place(points: tf.Tensor, scale: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
+    """Scales the longer side to `scale` of the unit square, and moves the figure by `place`.
+
+    `place` is relative to the remaining space, from 0 to 1.
     """
     low = tf.reduce_min(points, axis=1)
     extents = tf.reduce_max(points, axis=1) - low
@@ -250,19 +249,19 @@ def _placed(points: tf.Tensor, scale: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
     return zoom * (points - low[:, None]) + start[:, None]
 
 
-def _counts(points: tf.Tensor, image_size: int) -> tf.Tensor:
-    """Returns (H, W) int32: how many points of the unit square fell on each pixel."""
+def _count_points(points: tf.Tensor, image_size: int) -> tf.Tensor:
+    """Returns the number of points of the unit square in each pixel, (H, W) int32."""
     columns_and_rows = tf.clip_by_value(tf.cast(points * image_size, tf.int32), 0, image_size - 1)
     pixels = columns_and_rows[1] * image_size + columns_and_rows[0]
     counts = tf.math.unsorted_segment_sum(tf.ones_like(pixels), pixels, image_size**2)
     return tf.reshape(counts, [image_size, image_size])
 
 
-def _painted(counts: tf.Tensor, colors: tf.Tensor) -> tf.Tensor:
-    """A gradient between two colours by density, on a background that is darker than both."""
+def _paint(counts: tf.Tensor, colors: tf.Tensor) -> tf.Tensor:
+    """Colours pixels by density with a gradient of two colours, on a darker background."""
     counts = tf.minimum(counts, _NUM_TONES - 1)
     background = 0.35 * colors[:1]
-    # The brightest of red, green and blue is 1: every figure stands out.
+    # Shift both colours so that their largest channel is 1, for contrast with the background.
     sparse, dense = tf.split(colors[1:] + 1 - tf.reduce_max(colors[1:], axis=1, keepdims=True), 2)
     tones = np.arange(_NUM_TONES, dtype=np.float32)[:, None]
     tone = np.log1p(tones) / tf.math.log1p(tf.cast(tf.reduce_max(counts), tf.float32))
@@ -279,10 +278,10 @@ def contact_sheet(
     num_categories: int = 8,
     num_instances: int = 8,
 ) -> np.ndarray:
-    """Returns one picture, uint8 (H, W, 3), to look at: a row for each of the first categories.
+    """Returns an image, uint8 (H, W, 3), with a row of instances for each of the first categories.
 
     Raises:
-        ValueError: If there are fewer categories than rows, or none of either is asked for.
+        ValueError: If there are fewer than `num_categories` systems, or a number is less than 1.
 
     Example:
         >>> contact_sheet(find_systems(4, seed=0), seed=0, image_size=16, num_categories=4, num_instances=2).shape
@@ -292,8 +291,8 @@ def contact_sheet(
     if not 1 <= num_categories <= num_classes or num_instances < 1:
         raise ValueError(
             f"Expected num_categories from 1 to {num_classes}, the number of systems, and "
-            f"num_instances >= 1. "
-            f"Received: num_categories={num_categories}, num_instances={num_instances}."
+            f"num_instances >= 1. Received: num_categories={num_categories}, "
+            f"num_instances={num_instances}."
         )
     indices = np.arange(num_categories)[:, None] + num_classes * np.arange(num_instances)
     pictures = tf.data.Dataset.from_tensor_slices(indices.ravel()).map(
@@ -308,13 +307,13 @@ def contact_sheet(
 def write_contact_sheet(
     path: str | os.PathLike, systems: Systems, *, seed: int, **layout: int
 ) -> None:
-    """Writes `contact_sheet` as a PNG.
+    """Writes the image of `contact_sheet` as a PNG file.
 
     Args:
-        path: The file, in a folder that exists.
+        path: The file, in an existing folder.
         systems: From `find_systems`.
-        seed: Of the instances.
-        **layout: As of `contact_sheet`.
+        seed: Seed of the instances.
+        **layout: Further arguments of `contact_sheet`.
 
     Raises:
         ValueError: If the file cannot be written.

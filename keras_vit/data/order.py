@@ -1,35 +1,34 @@
-"""Which example stands where: every draw is a function of (seed, epoch, example), so no order has
-to be remembered.
+"""The order of training examples, and random seeds, as functions of (seed, epoch, example).
 
-A run is one endless row of positions: position p is in epoch p // N, and an epoch is a permutation
-of the N examples, computed for each position by itself. A run starts at any step at once, and its
-batches do not depend on the number of threads or workers, nor on what was read before.
+A run is an endless sequence of positions. Position p is in epoch p // N, and each epoch is a
+permutation of the N examples, computed separately for each position. So a run can start at any step
+without reading earlier ones, and its batches do not depend on the number of threads or workers.
 """
 
 import tensorflow as tf
 
-# Of the block cipher behind the permutation. TensorFlow's default of 4 mixes badly: of 1000
-# examples, one in seven keeps its place from one epoch to the next, and neighbours stay together.
-# From 8 on nothing of that is left.
+# Rounds of the block cipher behind the permutation. TensorFlow's default of 4 mixes badly: of 1000
+# examples, one in seven keeps its position in the next epoch, and neighbours stay together. With 8
+# or more, neither happens.
 _ROUNDS = 16
 
-# Different uses of one seed must not draw alike.
+# Different uses of a seed must draw different numbers.
 _ORDER, _EXAMPLE, _BATCH = 0, 1, 2
 
 
 def examples_at(
     positions: tf.Tensor, num_examples: int, *, seed: int, shuffle: bool = True
 ) -> tuple:
-    """Returns (epochs, indices) of positions.
+    """Returns the epochs and the example indices of positions.
 
     Args:
         positions: (n,) int64, from 0.
-        num_examples: N, the examples of an epoch.
-        seed: Other seeds give other permutations.
-        shuffle: False: in the order of the index.
+        num_examples: N, the number of examples in an epoch.
+        seed: Seed of the permutations.
+        shuffle: If False, examples are in the order of the index.
 
     Returns:
-        Two (n,) int64: the epoch, and the index of the example, 0 to N - 1.
+        Two tensors (n,) int64: the epochs, and the indices of the examples, 0 to N - 1.
 
     Example:
         >>> epochs, indices = examples_at(tf.range(6, dtype=tf.int64), 3, seed=0)
@@ -39,8 +38,8 @@ def examples_at(
     epochs, indices = positions // num_examples, positions % num_examples
     if not shuffle:
         return epochs, indices
-    # `tf.random.experimental.index_shuffle` cannot take a seed for each index: it joins what it
-    # adds along the wrong axis (TensorFlow 2.21). The operation itself can.
+    # `tf.random.experimental.index_shuffle` does not accept a seed per index, because it
+    # concatenates along the wrong axis (TensorFlow 2.21). The raw operation does.
     seeds = tf.stack(
         [tf.fill(tf.shape(epochs), tf.cast(seed, tf.int64)), epochs, tf.zeros_like(epochs)], axis=1
     )
@@ -57,10 +56,10 @@ def example_seed(seed: int, epoch: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
 
 
 def place_seed(seed: tf.Tensor, place: int) -> tf.Tensor:
-    """Returns the (2,) int32 seed of the transform at a place of the list, for an example."""
+    """Returns the (2,) int32 seed of a transform, from the seed of an example and its list index."""
     return tf.random.experimental.stateless_fold_in(seed, tf.constant(place, tf.int32))
 
 
 def batch_seed(seed: int, step: tf.Tensor) -> tf.Tensor:
-    """Returns the (2,) int32 seed of what is drawn once for a batch."""
+    """Returns the (2,) int32 seed of the draws that a batch shares."""
     return tf.random.experimental.stateless_fold_in(tf.constant([seed, _BATCH], tf.int32), step)

@@ -1,8 +1,8 @@
-"""From a source to batches: training without an end, evaluation with each image once.
+"""Batches of a source: endless for training, each image once for evaluation.
 
-Every batch is (images, labels, weights) and has the same number of rows; rows that only fill up
-have weight 0. A worker reads its own rows and no others, and N workers together read what one would
-have read.
+A batch is (images, labels, weights). All batches have the same number of rows; padding rows have
+weight 0. A worker reads only its own rows, and N workers together read the rows that a single
+worker would read.
 """
 
 import atexit
@@ -21,9 +21,8 @@ from keras_vit.levels import to_pixels
 _BATCHES_AT_ONCE = 2
 _BATCHES_AHEAD = 2
 
-# An iterator that only the garbage collector can free, such as one in the traceback of an error,
-# would be freed when Python has shut down: it waits there, for ever, for threads that were in a
-# `tf.numpy_function` (TensorFlow 2.21).
+# An iterator in a reference cycle, such as the traceback of an error, would be freed after Python
+# has shut down. There it would wait forever for threads in a `tf.numpy_function` (TensorFlow 2.21).
 atexit.register(gc.collect)
 
 
@@ -32,10 +31,10 @@ class Share:
     """The rows of each batch that this process reads.
 
     Attributes:
-        rows: Of a whole batch, over all workers, filling included.
-        num_workers, worker_index: Processes of the run, and which one this is.
-        num_parts: Into how many equal batches this worker's rows are cut: one for each of its
-            replicas, on TensorFlow; 1 where the framework does the cutting.
+        rows: Rows of a whole batch over all workers, including padding.
+        num_workers, worker_index: Number of processes of the run, and index of this one.
+        num_parts: Number of equal batches into which the rows of this worker are split: one per
+            replica on TensorFlow; 1 if the framework splits batches.
     """
 
     rows: int
@@ -46,9 +45,8 @@ class Share:
     def __post_init__(self) -> None:
         if self.rows % (self.num_workers * self.num_parts):
             raise ValueError(
-                f"{self.rows} rows do not divide into {self.num_workers} workers with "
-                f"{self.num_parts} parts each. "
-                f"Use `padded_rows`."
+                f"{self.rows} rows are not divisible into {self.num_workers} workers with "
+                f"{self.num_parts} parts each. Use `padded_rows`."
             )
 
     @property
@@ -57,7 +55,7 @@ class Share:
 
 
 def padded_rows(batch_size: int, num_parts: int) -> int:
-    """Returns the smallest multiple of `num_parts` that holds a batch.
+    """Returns the smallest multiple of `num_parts` that is not less than the batch size.
 
     Example:
         >>> padded_rows(10, 4)
@@ -65,7 +63,8 @@ def padded_rows(batch_size: int, num_parts: int) -> int:
     """
     if batch_size < 1 or num_parts < 1:
         raise ValueError(
-            f"Both must be at least 1. Received: batch_size={batch_size}, num_parts={num_parts}."
+            "`batch_size` and `num_parts` must be at least 1. Received: "
+            f"batch_size={batch_size}, num_parts={num_parts}."
         )
     return -(-batch_size // num_parts) * num_parts
 
@@ -83,21 +82,23 @@ def training_batches(
     unreadable: Unreadable | None = None,
     stamp: Callable[[], int] | None = None,
 ) -> tf.data.Dataset:
-    """Returns the batches of a run from a step on: the same from any step, on any number of threads
+    """Returns the training batches of a run from a given step on.
+
+    A batch depends on the seed and the step alone, not on the first step or the number of threads
     and workers.
 
     Args:
-        source: The examples. Epochs follow each other without a seam; nothing is dropped.
-        transforms: (image, seed) to image, applied in turn.
+        source: The examples. A batch may span two epochs; no example is dropped.
+        transforms: Functions from (image, seed) to image, applied in order.
         batch_size: Examples of a batch, over all workers.
-        seed: Of the order and of every draw.
-        share: What this process reads; default: all.
-        start_step: Steps already done.
-        total_steps: Where to end; None for never.
-        mixup_alpha: Above 0: each image is mixed with the one before it in the batch, and labels
+        seed: Seed of the order and of all random transforms.
+        share: Rows that this process reads. Default: all.
+        start_step: Number of steps already done.
+        total_steps: Last step, or None for endless batches.
+        mixup_alpha: If above 0, each image is mixed with the previous one in the batch, and labels
             become (B, Y) float32.
-        unreadable: Collects what cannot be read; default: a collector of its own, which logs.
-        stamp: Called whenever a batch is ready.
+        unreadable: Collects unreadable images. Default: a new collector, which logs them.
+        stamp: Function that is called whenever a batch is ready.
 
     Returns:
         Batches of (images (n, H, W, 3), labels (n,) int64 or (n, Y), weights (n,)), n =
@@ -112,11 +113,11 @@ def training_batches(
     share = Share(rows=batch_size) if share is None else share
     unreadable = Unreadable(source) if unreadable is None else unreadable
     first = share.worker_index * share.local_rows
-    num_before = int(mixup_alpha > 0)  # the partner of a worker's first row may be another worker's
+    num_before = int(mixup_alpha > 0)  # the partner of the first row may belong to another worker
     rows = tf.range(first - num_before, first + share.local_rows, dtype=tf.int64)
     is_real = tf.cast(rows[num_before:] < batch_size, tf.float32)
 
-    def batch_of(step: tf.Tensor) -> Batch:
+    def make_batch(step: tf.Tensor) -> Batch:
         positions = step * batch_size + rows % batch_size
         epochs, indices = order.examples_at(positions, source.num_examples, seed=seed)
         images, labels, weights = read_batch(
@@ -124,14 +125,14 @@ def training_batches(
         )
         if num_before:
             labels = tf.one_hot(labels, len(source.class_names))
-            # Where a partner could not be read, the image stays as it is.
+            # An image whose partner is unreadable is not mixed.
             coefficient = mixup_coefficient(mixup_alpha, order.batch_seed(seed, step))
-            images, labels = _mixed(images, labels, weights, coefficient)
+            images, labels = _mix(images, labels, weights, coefficient)
             weights = weights[1:]
         return images, labels, weights * is_real
 
     steps = tf.data.Dataset.range(start_step, tf.int64.max if total_steps is None else total_steps)
-    return _finished(steps, batch_of, share, stamp)
+    return _make_dataset(steps, make_batch, share, stamp)
 
 
 def evaluation_batches(
@@ -143,16 +144,16 @@ def evaluation_batches(
     unreadable: Unreadable | None = None,
     start: int = 0,
 ) -> tf.data.Dataset:
-    """Returns every example once, in order; the last batch is filled up with rows of weight 0.
+    """Returns batches with each example once, in order. The last batch is padded with weight 0.
 
     Args:
         source, transforms, batch_size, unreadable: As in `training_batches`.
-        share: What this process reads; default: all. Its rows may be more than `batch_size`, for
-            the replicas' sake.
+        share: Rows that this process reads. Default: all. `share.rows` may exceed `batch_size`, so
+            that it is divisible by the number of replicas.
         start: Index of the first example.
 
     Returns:
-        Batches as those of `training_batches`. Every worker has equally many.
+        Batches like those of `training_batches`. All workers have the same number of batches.
 
     Example:
         >>> from keras_vit.data import sources, transforms
@@ -165,7 +166,7 @@ def evaluation_batches(
     first = share.worker_index * share.local_rows
     rows = tf.range(first, first + share.local_rows, dtype=tf.int64)
 
-    def batch_of(step: tf.Tensor) -> Batch:
+    def make_batch(step: tf.Tensor) -> Batch:
         positions = start + step * share.rows + rows
         is_real = positions < source.num_examples
         epochs, indices = order.examples_at(
@@ -176,17 +177,15 @@ def evaluation_batches(
         )
         return images, labels, weights * tf.cast(is_real, tf.float32)
 
-    return _finished(
+    return _make_dataset(
         tf.data.Dataset.range(-(-(source.num_examples - start) // share.rows)),
-        batch_of,
+        make_batch,
         share,
         None,
     )
 
 
-def _mixed(
-    images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, coefficient: tf.Tensor
-) -> tuple:
+def _mix(images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, coefficient: tf.Tensor) -> tuple:
     is_uint8 = images.dtype == tf.uint8
     readable = tf.equal(weights[:-1], 1)
     partners = tf.where(readable[:, None, None, None], images[:-1], images[1:])
@@ -195,10 +194,10 @@ def _mixed(
     return (to_pixels(images) if is_uint8 else images), labels
 
 
-def _finished(
-    steps: tf.data.Dataset, batch_of: Callable, share: Share, stamp: Callable[[], int] | None
+def _make_dataset(
+    steps: tf.data.Dataset, make_batch: Callable, share: Share, stamp: Callable[[], int] | None
 ) -> tf.data.Dataset:
-    def stamped(*batch: tf.Tensor) -> Batch:
+    def call_stamp(*batch: tf.Tensor) -> Batch:
         with tf.control_dependencies([tf.numpy_function(stamp, [], tf.int64)]):
             return (*batch[:2], tf.identity(batch[2]))
 
@@ -208,8 +207,8 @@ def _finished(
             for x in batch
         )
 
-    batches = steps.map(batch_of, num_parallel_calls=_BATCHES_AT_ONCE, deterministic=True)
-    batches = batches if stamp is None else batches.map(stamped)
+    batches = steps.map(make_batch, num_parallel_calls=_BATCHES_AT_ONCE, deterministic=True)
+    batches = batches if stamp is None else batches.map(call_stamp)
     if share.num_parts > 1:
         num_steps = steps.cardinality()
         batches = batches.map(cut).unbatch()

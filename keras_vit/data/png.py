@@ -1,8 +1,7 @@
-"""PNG files to pixels with TensorFlow's operations; transparent ones are laid on white, as
-`keras_vit.photos` does.
+"""Decodes PNG files with TensorFlow. Transparent pixels are blended with white.
 
-By itself TensorFlow drops transparency: what is seen then is the colour that an editor left under
-    it, often black.
+`keras_vit.photos` does the same. TensorFlow itself drops transparency, which reveals the stored
+colours of transparent pixels, often black.
 """
 
 import tensorflow as tf
@@ -23,21 +22,24 @@ def decode_png(file: tf.Tensor) -> tf.Tensor:
     """
     pixels = tf.io.decode_png(file, channels=4)
     opacity = pixels[..., 3:]
-    is_opaque = tf.reduce_all(opacity == _opaque(file))
-    return tf.cond(is_opaque, lambda: pixels[..., :3], lambda: _on_white(pixels[..., :3], opacity))
+    is_opaque = tf.reduce_all(opacity == _find_opaque_level(file))
+    return tf.cond(
+        is_opaque, lambda: pixels[..., :3], lambda: _blend_with_white(pixels[..., :3], opacity)
+    )
 
 
-def _opaque(file: tf.Tensor) -> tf.Tensor:
-    """What TensorFlow writes where a file has no opacity: the largest number of its bit depth, so
-    15 beside 4 bits.
+def _find_opaque_level(file: tf.Tensor) -> tf.Tensor:
+    """Returns the opacity that TensorFlow assigns to a file without transparency.
+
+    It is the largest number of the bit depth, such as 15 for 4 bits.
     """
     header = tf.io.decode_raw(tf.strings.substr(file, 0, _BIT_DEPTH_AT + 1), tf.uint8)
     depth = tf.cast(tf.minimum(header[_BIT_DEPTH_AT], tf.constant(8, tf.uint8)), tf.int32)
     return tf.cast(tf.bitwise.left_shift(1, depth) - 1, tf.uint8)
 
 
-def _on_white(pixels: tf.Tensor, opacity: tf.Tensor) -> tf.Tensor:
-    """255 - (255 - pixels) * opacity / 255, rounded, in two bytes for each number."""
+def _blend_with_white(pixels: tf.Tensor, opacity: tf.Tensor) -> tf.Tensor:
+    """Computes 255 - (255 - pixels) * opacity / 255, rounded, in uint16."""
     product = tf.cast(255 - pixels, tf.uint16) * tf.cast(opacity, tf.uint16) + tf.constant(
         128, tf.uint16
     )

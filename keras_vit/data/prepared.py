@@ -1,7 +1,6 @@
-"""Data sets as TensorFlow Datasets lays them on the disk: which lie there, preparing the others,
-finding each record.
+"""Data sets of TensorFlow Datasets on disk: their preparation, and access to records by index.
 
-What an example is made of is the business of `sources.tfds`.
+`sources.tfds` reads examples from the records.
 """
 
 import os
@@ -31,17 +30,17 @@ def library():
     try:
         import tensorflow_datasets
     except ImportError as error:
-        needs = f"This source needs TensorFlow Datasets: {install('train')}. Image folders need nothing."
+        needs = f"This source needs TensorFlow Datasets: {install('train')}. Image folders do not."
         raise ValueError(needs) from error
     return tensorflow_datasets
 
 
 def is_prepared(name: str, data_dir: str | os.PathLike | None = None) -> bool:
-    """Returns whether a data set lies on the disk. Neither prepares it nor asks the network.
+    """Returns whether a data set is on disk. It neither prepares the data set nor uses the network.
 
     Args:
-        name: As in `sources.tfds`. "clevr" is the version that the library would prepare and no
-            other; "clevr:3.*.*" is the highest 3 on the disk.
+        name: As in `sources.tfds`. "clevr" is the version that the library would prepare;
+            "clevr:3.*.*" is the highest version 3 on disk.
         data_dir: Default: TFDS_DATA_DIR, or ~/tensorflow_datasets.
 
     Raises:
@@ -51,59 +50,58 @@ def is_prepared(name: str, data_dir: str | os.PathLike | None = None) -> bool:
         >>> is_prepared("mnist:3.*.*", data_dir="an empty folder")
         False
     """
-    return _builder(name, data_dir).data_path.exists()
+    return _make_builder(name, data_dir).data_path.exists()
 
 
 def prepare(name: str, data_dir: str | os.PathLike | None = None):
-    """Returns the builder of a data set that lies on the disk as TFRecords; downloads and prepares
-    it if need be.
+    """Returns the builder of a data set. Downloads and prepares it as TFRecords if necessary.
 
     Args:
         name, data_dir: As in `is_prepared`.
 
     Raises:
-        ValueError: If there is no such data set, if it cannot be prepared here, or if it lies there
-            in another format.
+        ValueError: If there is no such data set, if it cannot be prepared, or if it is on disk in
+            another format.
     """
-    builder = _builder(name, data_dir)
+    builder = _make_builder(name, data_dir)
     if not builder.data_path.exists():
         try:
             _check_online(builder)
             builder.download_and_prepare(file_format="tfrecord")
-        # whatever the network, the disk or the data set throws: the way out is the same
+        # The network, the disk and the data set raise many types, and the advice is the same.
         except Exception as error:
             raise ValueError(
                 f"{name} is not in {builder.data_dir} and cannot be prepared here: "
-                f"{type(error).__name__}: "
-                f"{str(error)[:300]}. Prepare it on a machine with a network, and copy the folder."
+                f"{type(error).__name__}: {str(error)[:300]}. Prepare it on a machine with a "
+                "network, and copy the folder."
             ) from error
     if builder.info.file_format is not None and builder.info.file_format.value != "tfrecord":
         raise ValueError(
-            f"{name} was prepared as {builder.info.file_format.value} in {builder.data_dir}; "
-            f"TFRecords are needed. "
-            'Prepare it again: tfds.builder(...).download_and_prepare(file_format="tfrecord").'
+            f"{name} was prepared as {builder.info.file_format.value} in {builder.data_dir}. "
+            "Expected TFRecords. Prepare it again: "
+            'tfds.builder(...).download_and_prepare(file_format="tfrecord").'
         )
     return builder
 
 
-def _builder(name: str, data_dir: str | os.PathLike | None):
+def _make_builder(name: str, data_dir: str | os.PathLike | None):
     tfds = library()
     try:
         return tfds.builder(name, data_dir=data_dir, try_gcs=False)
     except tfds.core.registered.DatasetNotFoundError as error:
         suggestion = did_you_mean(name.split(":")[0].split("/")[0], tfds.list_builders())
         raise ValueError(
-            f"TensorFlow Datasets knows no {name!r}.{suggestion} "
-            "An image folder of your own is read with `image_folder`."
+            f"TensorFlow Datasets has no {name!r}.{suggestion} To read your own image folder, use "
+            "`image_folder`."
         ) from error
-    # the second is how it says that there is no such version
+    # AssertionError is raised for an unknown version.
     except (ValueError, AssertionError) as error:
-        raise ValueError(f"TensorFlow Datasets knows no {name!r}: {str(error)[:300]}") from error
+        raise ValueError(f"TensorFlow Datasets has no {name!r}: {str(error)[:300]}") from error
 
 
 def _check_online(builder) -> None:
-    """Raises OSError at once where TensorFlow Datasets would try for minutes."""
-    # a proxy knows names that we do not; NO_PROXY is none
+    """Raises OSError immediately if offline. TensorFlow Datasets would retry for minutes."""
+    # A proxy resolves host names itself. The key "no", from NO_PROXY, is not a proxy.
     if urllib.request.getproxies().keys() - {"no"}:
         return
     hosts = {urllib.parse.urlsplit(url).hostname for url in builder.url_infos or ()}
@@ -113,11 +111,11 @@ def _check_online(builder) -> None:
 
 @dataclass(frozen=True)
 class Records:
-    """The records of a split, found by their index.
+    """The records of a split, accessible by index.
 
     Attributes:
         files: Paths of the TFRecord files.
-        places: Of each record: its file, as an index of `files`, and start and length in bytes.
+        places: For each record, the index of its file, and its start and length in bytes.
     """
 
     files: tuple[str, ...]
@@ -131,8 +129,8 @@ class Records:
         return f"{self.files[number]} at byte {start}"
 
     def reader(self) -> Callable[[tf.Tensor], tf.Tensor]:
-        """Returns the function from an index, a scalar int64 tensor, to a record, a scalar string;
-        for tf.data.
+        """Returns a function for tf.data from an index, a scalar int64, to a record, a scalar
+        string.
         """
         numbers, starts, lengths = (
             tf.constant(column, tf.int64) for column in zip(*self.places, strict=True)
@@ -155,35 +153,36 @@ class Records:
 
 
 def records(builder, split: str) -> Records:
-    """Returns where the records of a split stand, from a pass over the headers of its files.
+    """Finds the records of a split by a pass over the record headers in its files.
 
     Args:
         builder: From `prepare`.
         split: As in `sources.tfds`.
 
     Raises:
-        ValueError: If there is no such split, if it is empty, or if a file is cut short.
+        ValueError: If there is no such split, if it is empty, or if a file is truncated.
     """
     name, splits = builder.info.full_name, builder.info.splits
     try:
         instructions = splits[split].file_instructions
     except (KeyError, ValueError, AssertionError) as error:
         sizes = ", ".join(f"{part} ({splits[part].num_examples})" for part in splits)
-        raise ValueError(f"{name} has no split {split!r}. It has: {sizes}.") from error
+        raise ValueError(f"{name} has no split {split!r}. Splits: {sizes}.") from error
     places = []
     for number, instruction in enumerate(instructions):
         end = None if instruction.take < 0 else instruction.skip + instruction.take
         places += [
-            (number, *place) for place in _places_in(instruction.filename)[instruction.skip : end]
+            (number, *place) for place in _find_places(instruction.filename)[instruction.skip : end]
         ]
     if not places:
         raise ValueError(f"{name} {split} has no examples.")
     return Records(tuple(instruction.filename for instruction in instructions), tuple(places))
 
 
-def _places_in(path: str) -> list[tuple[int, int]]:
-    """(start, length) in bytes of every record of a TFRecord file: length (8), checksum (4), data,
-    checksum (4).
+def _find_places(path: str) -> list[tuple[int, int]]:
+    """Returns (start, length) in bytes of the data of each record in a TFRecord file.
+
+    A record consists of length (8 bytes), checksum (4), data, checksum (4).
     """
     places, position, size = [], 0, os.path.getsize(path)
     with open(path, "rb") as file:
@@ -192,7 +191,7 @@ def _places_in(path: str) -> list[tuple[int, int]]:
             header = file.read(8)
             length = struct.unpack("<Q", header)[0] if len(header) == 8 else size
             if position + 16 + length > size:
-                raise ValueError(f"{path} is cut short at byte {size}. Prepare the data set again.")
+                raise ValueError(f"{path} is truncated at byte {size}. Prepare the data set again.")
             places.append((position + 12, length))
             position += 16 + length
     return places

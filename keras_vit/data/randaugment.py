@@ -1,21 +1,21 @@
-"""RandAugment: a few distortions drawn from sixteen, all at one magnitude.
+"""RandAugment: random operations, drawn from sixteen, at a common magnitude.
 
-The sixteen, their magnitudes and the grey that fills what they uncover are those of the code behind
-AugReg and the better plain ViT baselines. On whole numbers of pixels and levels they agree with
-Pillow, level for level. It differs from its source in this:
+The operations, their magnitudes and the grey fill value are those of the code of AugReg and of
+"Better plain ViT baselines". For integer pixels and levels the results equal Pillow's. Differences
+from the source:
 
-- Lengths (translation, cutout) are fixed there, for images of 224 pixels. Here they grow and shrink
-  with the image, so that an image of 32 pixels is not pushed out of its own frame.
-- Posterizing keeps one bit to eight, solarizing starts at 0 to 256. Magnitudes beyond 10 ask for
-  more.
+- In the source, lengths (translation, cutout) are constants for images of 224 pixels. Here they
+  scale with the image, so that an image of 32 pixels is not moved out of its frame.
+- Posterize is limited to 1 to 8 bits, and the threshold of Solarize to 0 to 256. Magnitudes above
+  10 would exceed these limits.
 
-As there, a greater magnitude posterizes and solarizes less: at 10, Solarize leaves an image as it
-    was.
+As in the source, a greater magnitude posterizes and solarizes less: at 10, Solarize does not change
+the image.
 
-An operation is a function `(image, draw) -> image`, image uint8 (H, W, 3), draw three floats in [0,
-1): the first decides on the sign, the others where to cut out. Only the operation drawn runs.
-`tf.where` and tables of 256 levels
-are avoided where arithmetic does the same: on bytes, both take several times as long.
+An operation is a function `(image, draw) -> image`. `image` is uint8 (H, W, 3). `draw` is three
+floats in [0, 1): the first selects a sign, the others the position of Cutout. Only the drawn
+operation runs. `tf.where` and tables of 256 levels are avoided where arithmetic computes the same:
+on bytes they take several times as long.
 
 Source: arXiv:1909.13719; google-research/big_vision, pp/archive/autoaugment.py.
 """
@@ -33,25 +33,26 @@ from keras_vit.data.transforms import Transform, decode
 Operation = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 _GREY = 128
-_REFERENCE_SIZE = 224  # pixels; the lengths below are meant for it
-# numbers of an image; tables of larger ones would weigh more than they save
+_REFERENCE_SIZE = 224  # pixels: image size for the lengths below
+# Largest size of an image, in numbers, for which lookup tables are made. Larger tables would use
+# too much memory.
 _MOST_LOOKED_UP = 3 * 2**20
-# Pillow's weights of red, green and blue, in 1 / 65536: whole numbers, so their sums are exact.
+# Pillow's weights of red, green and blue, in units of 1 / 65536: their sums are exact.
 _LUMA = np.array([[19595], [38470], [7471]], np.float32)
-# One 3 by 3 kernel for each channel, in 1 / 13.
+# A 3 by 3 kernel for each channel, in units of 1 / 13.
 _SMOOTH = np.tile(
     np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32)[..., None, None], (1, 1, 3, 1)
 )
 
 
 def rand_augment(num_ops: int = 2, magnitude: float = 10) -> Transform:
-    """Distorts an image by `num_ops` operations, each drawn from all sixteen with equal chances.
+    """Returns a transform that applies `num_ops` operations, drawn uniformly from the sixteen.
 
-    Belongs after the crop and `to_uint8`, before scaling.
+    Use it after the crop and `to_uint8`, and before scaling.
 
     Args:
-        num_ops: How many, one after the other.
-        magnitude: 0 to 10, or beyond: AugReg goes to 20.
+        num_ops: Number of operations.
+        magnitude: 0 to 10, or more: AugReg uses up to 20.
 
     Returns:
         A transform from a file or uint8 (H, W, 3) to uint8 (H, W, 3).
@@ -87,7 +88,7 @@ def rand_augment(num_ops: int = 2, magnitude: float = 10) -> Transform:
 
 
 def operations(magnitude: float) -> dict[str, Operation]:
-    """The sixteen operations at one magnitude, by name.
+    """Returns the sixteen operations at a magnitude, by name.
 
     Example:
         >>> operations(10)["Invert"](tf.constant([[[0, 100, 255]]], tf.uint8), tf.zeros(3)).numpy().tolist()
@@ -100,15 +101,15 @@ def operations(magnitude: float) -> dict[str, Operation]:
         "AutoContrast": _auto_contrast,
         "Equalize": _equalize,
         "Invert": lambda image, draw: 255 - image,
-        "Rotate": _either_way(_rotation, angle),
+        "Rotate": _make_two_way(_make_rotation, angle),
         "Posterize": functools.partial(_posterize, num_bits=min(max(int(4 * level), 1), 8)),
         "Solarize": functools.partial(_solarize, threshold=min(int(256 * level), 256)),
         "Color": functools.partial(_color, factor=factor),
         "Contrast": functools.partial(_contrast, factor=factor),
         "Brightness": functools.partial(_brightness, factor=factor),
         "Sharpness": functools.partial(_sharpness, factor=factor),
-        "ShearX": _either_way(lambda slope: _transform([[1, slope], [0, 1]]), slope),
-        "ShearY": _either_way(lambda slope: _transform([[1, 0], [slope, 1]]), slope),
+        "ShearX": _make_two_way(lambda slope: _make_transform([[1, slope], [0, 1]]), slope),
+        "ShearY": _make_two_way(lambda slope: _make_transform([[1, 0], [slope, 1]]), slope),
         "TranslateX": functools.partial(_translate, axis=1, reach=100 * level / _REFERENCE_SIZE),
         "TranslateY": functools.partial(_translate, axis=0, reach=100 * level / _REFERENCE_SIZE),
         "Cutout": functools.partial(_cutout, reach=40 * level / _REFERENCE_SIZE),
@@ -121,13 +122,13 @@ def _posterize(image: tf.Tensor, draw: tf.Tensor, num_bits: int) -> tf.Tensor:
 
 
 def _solarize(image: tf.Tensor, draw: tf.Tensor, threshold: int) -> tf.Tensor:
-    """Inverts what is not below the threshold."""
+    """Inverts the levels at or above the threshold."""
     pixels = tf.cast(image, tf.float32)
     return tf.cast(tf.abs(pixels - 255.0 * tf.cast(pixels >= threshold, tf.float32)), tf.uint8)
 
 
 def _solarize_add(image: tf.Tensor, draw: tf.Tensor, addition: int) -> tf.Tensor:
-    """Brightens the darker half of the levels."""
+    """Adds a constant to the levels below 128."""
     pixels = tf.cast(image, tf.float32)
     return tf.cast(
         tf.minimum(pixels + addition * tf.cast(pixels < 128, tf.float32), 255.0), tf.uint8
@@ -140,44 +141,46 @@ def _brightness(image: tf.Tensor, draw: tf.Tensor, factor: float) -> tf.Tensor:
 
 def _color(image: tf.Tensor, draw: tf.Tensor, factor: float) -> tf.Tensor:
     pixels = tf.cast(image, tf.float32)
-    return _blend(_luma(pixels), pixels, factor)
+    return _blend(_compute_luma(pixels), pixels, factor)
 
 
 def _contrast(image: tf.Tensor, draw: tf.Tensor, factor: float) -> tf.Tensor:
     pixels = tf.cast(image, tf.float32)
-    return _blend(tf.floor(tf.reduce_mean(_luma(pixels)) + 0.5), pixels, factor)
+    return _blend(tf.floor(tf.reduce_mean(_compute_luma(pixels)) + 0.5), pixels, factor)
 
 
-def _luma(pixels: tf.Tensor) -> tf.Tensor:
-    """Brightness as the eye sees it, in three equal channels: to broadcast one takes longer."""
+def _compute_luma(pixels: tf.Tensor) -> tf.Tensor:
+    """Returns the luma in three equal channels, which is faster than broadcasting one channel."""
     luma = tf.reshape(tf.reshape(pixels, (-1, 3)) @ np.tile(_LUMA, (1, 3)), tf.shape(pixels))
     return tf.floor((luma + 32768.0) / 65536.0)
 
 
 def _blend(degenerate: tf.Tensor | float, pixels: tf.Tensor, factor: float) -> tf.Tensor:
-    """Goes from a degenerate image, at factor 0, to the original, at 1, and past it."""
+    """Interpolates from a degenerate image, at factor 0, to the original, at 1, and beyond."""
     return tf.cast(
         tf.clip_by_value(degenerate + factor * (pixels - degenerate), 0.0, 255.0), tf.uint8
     )
 
 
 def _sharpness(image: tf.Tensor, draw: tf.Tensor, factor: float) -> tf.Tensor:
-    """Blends with a smoothed image, whose pixels weigh their neighbours 1 and themselves 5. The
-    border stays.
+    """Blends with a smoothed image. The kernel is 5 at the centre and 1 around it.
+
+    Pixels at the border are not changed.
     """
     pixels = tf.cast(image, tf.float32)
     sums = tf.nn.depthwise_conv2d(pixels[tf.newaxis], _SMOOTH, (1, 1, 1, 1), "SAME")[0]
     sharp = _blend(tf.floor(sums / 13.0 + 0.5), pixels, factor)
-    # An image of one row has a first, no inner and no last one.
+    # An image of one row has a first row, but no inner and no last row.
     sharp = tf.concat([image[:, :1], sharp[:, 1:-1], image[:, 1:][:, -1:]], axis=1)
     return tf.concat([image[:1], sharp[1:-1], image[1:][-1:]], axis=0)
 
 
 def _auto_contrast(image: tf.Tensor, draw: tf.Tensor) -> tf.Tensor:
-    """Stretches each channel from its darkest and brightest level to 0 and 255. Of one level only,
-    it stays.
+    """Stretches each channel so that its smallest and largest levels become 0 and 255.
+
+    A channel with a single level is not changed.
     """
-    rows = _rows(tf.cast(image, tf.float32))
+    rows = _to_rows(tf.cast(image, tf.float32))
     lowest, highest = (
         reduce(tf.reshape(reduce(rows, axis=0), (-1, 3)), axis=0)
         for reduce in (tf.reduce_min, tf.reduce_max)
@@ -187,13 +190,13 @@ def _auto_contrast(image: tf.Tensor, draw: tf.Tensor) -> tf.Tensor:
     start, factor, span = (
         tf.tile(x, tf.shape(image)[1:2]) for x in (start, factor, tf.maximum(span, 1.0))
     )
-    # Whole numbers below 2^16 over ones below 2^8: no quotient is rounded across a whole number.
+    # Integers below 2^16 divided by integers below 2^8: rounding never crosses an integer.
     return tf.reshape(tf.cast(tf.floor((rows - start) * factor / span), tf.uint8), tf.shape(image))
 
 
 def _equalize(image: tf.Tensor, draw: tf.Tensor) -> tf.Tensor:
-    """Spreads each channel so that its levels are about equally frequent."""
-    places = _places(image)
+    """Equalizes the histogram of each channel."""
+    places = _compute_places(image)
     counts = tf.raw_ops.DenseBincount(
         input=tf.reshape(places, [-1]), size=768, weights=tf.constant((), tf.int32)
     )
@@ -206,14 +209,14 @@ def _equalize(image: tf.Tensor, draw: tf.Tensor) -> tf.Tensor:
     return _look_up(places, tf.where(step > 0, tf.minimum(spread, 255), levels))
 
 
-def _places(image: tf.Tensor) -> tf.Tensor:
-    """Where the levels of the three channels stand in a table of three times 256."""
+def _compute_places(image: tf.Tensor) -> tf.Tensor:
+    """Returns the positions of the levels in a table of 3 x 256 entries, one part per channel."""
     starts = tf.tile(tf.constant((0, 256, 512)), tf.shape(image)[1:2])
-    return tf.reshape(_rows(tf.cast(image, tf.int32)) + starts, tf.shape(image))
+    return tf.reshape(_to_rows(tf.cast(image, tf.int32)) + starts, tf.shape(image))
 
 
-def _rows(image: tf.Tensor) -> tf.Tensor:
-    """(H, W, 3) to (H, 3 W): what is done to channels takes a third of the time along rows."""
+def _to_rows(image: tf.Tensor) -> tf.Tensor:
+    """Reshapes (H, W, 3) to (H, 3 W): operations on channels take a third of the time on rows."""
     return tf.reshape(image, (tf.shape(image)[0], -1))
 
 
@@ -222,8 +225,9 @@ def _look_up(places: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
 
 
 def _cutout(image: tf.Tensor, draw: tf.Tensor, reach: float) -> tf.Tensor:
-    """Greys what is around a point anywhere in the image, up to `reach` of the image's sides
-    away.
+    """Fills a rectangle around a random point with grey.
+
+    It extends by `reach` of the sides of the image in each direction.
     """
     sides = tf.shape(image)[:2]
     reaches = tf.cast(reach * tf.cast(sides, tf.float32), tf.int32)
@@ -236,7 +240,7 @@ def _cutout(image: tf.Tensor, draw: tf.Tensor, reach: float) -> tf.Tensor:
 
 
 def _translate(image: tf.Tensor, draw: tf.Tensor, axis: int, reach: float) -> tf.Tensor:
-    """Moves the image by whole pixels, `reach` of its side, one way or the other by chance."""
+    """Moves the image by `reach` of its side, in whole pixels, in a random direction."""
     shape, along = tf.shape(image), np.eye(3, dtype=np.int32)[axis]
     sign = 1.0 - 2.0 * tf.floor(2.0 * draw[0])
     distance = tf.cast(
@@ -251,8 +255,8 @@ def _translate(image: tf.Tensor, draw: tf.Tensor, axis: int, reach: float) -> tf
     return tf.concat([grey[0], remains, grey[1]], axis)
 
 
-def _either_way(transform_of: Callable[[float], np.ndarray], amount: float) -> Operation:
-    """Turns or slants the image one way or the other by chance."""
+def _make_two_way(transform_of: Callable[[float], np.ndarray], amount: float) -> Operation:
+    """Returns an operation that applies a transform with the amount or its negative at random."""
     return functools.partial(
         _warp, transforms=np.stack([transform_of(amount), transform_of(-amount)])
     )
@@ -261,33 +265,34 @@ def _either_way(transform_of: Callable[[float], np.ndarray], amount: float) -> O
 def _warp(image: tf.Tensor, draw: tf.Tensor, transforms: np.ndarray) -> tf.Tensor:
     which = tf.cast(2.0 * draw[0], tf.int32)
     if (image.shape.num_elements() or math.inf) > _MOST_LOOKED_UP:
-        return _projected(
+        return _project(
             image, tf.gather(tf.constant(transforms, tf.float32), which), fill_value=_GREY
         )
-    # Of a known size, it is known which pixel goes where: to look that up takes a third of the
+    # For a static size the source of each pixel is a constant table, which takes a third of the
     # time.
     pixels = tf.concat(
         [tf.reshape(image, (-1, 3)), tf.fill((1, 3), tf.constant(_GREY, tf.uint8))], axis=0
     )
-    sources = tf.gather(tf.constant(_sources(*image.shape[:2], transforms)), which)
+    sources = tf.gather(tf.constant(_find_sources(*image.shape[:2], transforms)), which)
     return tf.reshape(tf.gather(pixels, sources), image.shape)
 
 
-def _sources(height: int, width: int, transforms: np.ndarray) -> np.ndarray:
-    """For each transform and each pixel of its result: the number of the pixel that it comes from;
-    the last: none.
+def _find_sources(height: int, width: int, transforms: np.ndarray) -> np.ndarray:
+    """Returns the number of the source pixel for each transform and each pixel of its result.
+
+    `height * width` means that there is none.
     """
     with tf.init_scope():
         numbers = tf.reshape(tf.range(float(height * width)), (height, width, 1))
         moved = [
-            _projected(numbers, tf.constant(one, tf.float32), fill_value=height * width)
+            _project(numbers, tf.constant(one, tf.float32), fill_value=height * width)
             for one in transforms
         ]
         return np.stack(moved).reshape(len(transforms), -1).astype(np.int32)
 
 
-def _projected(image: tf.Tensor, transform: tf.Tensor, fill_value: int) -> tf.Tensor:
-    """`transform` is (8, 3), as `_transform` gives it."""
+def _project(image: tf.Tensor, transform: tf.Tensor, fill_value: int) -> tf.Tensor:
+    """Applies a transform (8, 3) of `_make_transform` to an image."""
     sides = tf.shape(image)[:2]
     height, width = tf.unstack(tf.cast(sides, tf.float32))
     return tf.raw_ops.ImageProjectiveTransformV3(
@@ -299,20 +304,20 @@ def _projected(image: tf.Tensor, transform: tf.Tensor, fill_value: int) -> tf.Te
     )[0]
 
 
-def _rotation(angle: float) -> np.ndarray:
+def _make_rotation(angle: float) -> np.ndarray:
     cos, sin = math.cos(angle), math.sin(angle)
-    return _transform([[cos, -sin], [sin, cos]], is_centred=True)
+    return _make_transform([[cos, -sin], [sin, cos]], is_centred=True)
 
 
-def _transform(matrix: ArrayLike, is_centred: bool = False) -> np.ndarray:
-    """Where a pixel (x, y) of the result comes from: (a x + b y + c, d x + e y + f).
+def _make_transform(matrix: ArrayLike, is_centred: bool = False) -> np.ndarray:
+    """Returns a transform: the source of pixel (x, y) is (a x + b y + c, d x + e y + f).
 
     Args:
         matrix: ((a, b), (d, e)).
-        is_centred: Whether the middle of the image stays in place. If not, its first pixel does.
+        is_centred: Whether the centre of the image is fixed. If not, its first pixel is.
 
     Returns:
-        (8, 3): a to f and two zeros, each as its parts of width, height and 1.
+        (8, 3): a to f and two zeros, each as coefficients of width, height and 1.
     """
     matrix = np.asarray(matrix, float)
     pivot = (np.eye(2) - matrix) / 2 * is_centred

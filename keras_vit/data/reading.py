@@ -1,8 +1,7 @@
-"""From indices to a batch of images, when some of the files cannot be read.
+"""Reads a batch of images by indices, also if some files are unreadable.
 
-An unreadable image takes its place in the batch with weight 0: it is not learned from, it is
-counted and named, and the others stay where they are. Batches in which all can be read cost nothing
-extra.
+An unreadable image keeps its row in the batch with weight 0, and is counted and logged. The other
+rows do not change. Batches without unreadable images have no extra cost.
 """
 
 import os
@@ -25,26 +24,26 @@ from keras_vit.writing import to_one_line
 Batch = tuple[tf.Tensor, tf.Tensor, tf.Tensor]  # images, labels, weights
 
 
-# More than a few bad files is another fault: a disk that is gone, a folder of something else.
+# A larger share of unreadable images indicates another problem, such as a missing disk.
 MOST_UNREADABLE = 0.2
 
 
 class Unreadable:
-    """The images of a source that could not be read; all of them, or more than a fifth (and than
-    ten), is an error.
+    """Collects the images of a source that cannot be read.
+
+    It raises an error if all images are unreadable, or more than a fifth of them and more than ten.
 
     Args:
-        source: Whose they are.
-        strict: Raise at the first one.
-        record: A file that keeps their places, one in a line, over all parts and workers of a run,
-            each with a tab and the reason behind it; None for none.
+        source: The source of the images.
+        strict: Whether to raise an error for the first unreadable image.
+        record: A file that lists the images over all parts and workers of a run: one per line, with
+            a tab and the reason after the name. None for no file.
 
     Attributes:
-        places: Where they are, in the order in which they were met; line breaks and bytes that are
-            no UTF-8 as escapes.
-        reasons: Place to why it cannot be read.
-        fatal: With `strict`, what to say about the first one; tf.data wraps what is raised inside
-            it.
+        places: Names of the images in the order of reading. Line breaks and bytes that are not
+            UTF-8 are escaped.
+        reasons: Reason for each name.
+        fatal: Message of the raised error, because tf.data wraps errors that are raised inside it.
     """
 
     def __init__(self, source: Source, *, strict: bool = False, record: Path | None = None):
@@ -57,11 +56,11 @@ class Unreadable:
         self._lock = threading.Lock()
 
     def recorded(self) -> list[str]:
-        """Returns the places in the file; those of other workers too."""
+        """Returns the names in the file, including those of other workers."""
         return [] if self.record is None else list(read_record(self.record))
 
     def add(self, indices: np.ndarray) -> np.int64:
-        """Takes the indices of a batch that could not be read. Returns their number."""
+        """Adds the unreadable indices of a batch. Returns their number."""
         found = {
             to_one_line(place): place
             for place in (self.source.locate(int(index)) for index in indices)
@@ -70,9 +69,11 @@ class Unreadable:
             if found and self.strict:
                 name, place = next(iter(found.items()))
                 self._fail(
-                    f"{name} cannot be read: {_why(place)}. Replace it, or turn `strict` off."
+                    f"{name} cannot be read: {_explain(place)}. Replace it, or disable `strict`."
                 )
-            new = {name: _why(place) for name, place in found.items() if name not in self.reasons}
+            new = {
+                name: _explain(place) for name, place in found.items() if name not in self.reasons
+            }
             self.reasons |= new
             self.places += new
             if new and self.record is not None:
@@ -82,8 +83,7 @@ class Unreadable:
         if len(self.places) >= count or len(self.places) > max(MOST_UNREADABLE * count, 10):
             self._fail(
                 f"{len(self.places)} of the {count} images of {self.source.name} could not be "
-                f"read. "
-                f"Is the disk still there? The last: {self.places[-1]}."
+                f"read. Check that the disk is mounted. The last: {self.places[-1]}."
             )
         for name, reason in new.items():
             logging.warning("Left out: %s: %s (%d so far).", name, reason, len(self.places))
@@ -95,7 +95,7 @@ class Unreadable:
 
 
 def read_record(record: Path) -> dict[str, str]:
-    """Returns the places that such a file names, with the reasons; none if there is no file.
+    """Reads the file of an `Unreadable`: {name: reason}. Empty if there is no file.
 
     Example:
         >>> _ = Path("unreadable.txt").write_text("cat.jpg\\tthe file is empty\\n")
@@ -109,17 +109,18 @@ def read_record(record: Path) -> dict[str, str]:
     return {place: reason for place, _, reason in pairs}
 
 
-def _why(place: str) -> str:
-    """The reason of the reader of photos, which all commands give; TensorFlow's decoders refuse
-    more than it does.
+def _explain(place: str) -> str:
+    """Returns the reason that the reader of photos gives, as in all commands.
+
+    TensorFlow's decoders also refuse files that this reader accepts.
     """
     reason = why_not(place) if os.path.isfile(place) else ""
-    return to_one_line(reason) or "not an image, or cut short"
+    return to_one_line(reason) or "not an image, or truncated"
 
 
 @contextmanager
-def named(*collectors: Unreadable | None) -> Iterator[None]:
-    """Turns what tf.data makes of an unreadable image into a plain ValueError that names it."""
+def explain_unreadable(*collectors: Unreadable | None) -> Iterator[None]:
+    """Replaces tf.data's error for an unreadable image by a ValueError that names the image."""
     try:
         yield
     except Exception as error:
@@ -132,7 +133,7 @@ def named(*collectors: Unreadable | None) -> Iterator[None]:
 
 
 def read_pixels(source: Source, index: int) -> np.ndarray:
-    """Returns an image as it lies in the source, (H, W, 3) uint8.
+    """Returns an image of a source without transforms, (H, W, 3) uint8.
 
     Example:
         >>> from keras_vit.data import sources
@@ -156,23 +157,22 @@ def read_batch(
     """Reads and transforms the examples of a batch.
 
     Args:
-        source: Where they are.
-        transforms: (image, seed) to image, applied in turn.
-        epochs, indices: (n,) int64. The draws of a transform depend on both, on `seed`, and on its
-            place.
-        seed: Of the run.
-        unreadable: Takes the indices of those that cannot be read.
-        parallelism: Examples read at the same time.
+        source: The source of the examples.
+        transforms: Functions from (image, seed) to image, applied in order.
+        epochs, indices: (n,) int64. The random numbers of a transform depend on both, on `seed` and
+            on its position in `transforms`.
+        seed: Seed of the run.
+        unreadable: Collects the unreadable images.
+        parallelism: Number of examples that are read in parallel.
 
     Returns:
-        images (n, H, W, 3), labels (n,) int64, weights (n,) float32: 0 where the image could not be
-        read.
+        images (n, H, W, 3), labels (n,) int64, weights (n,) float32: 0 for unreadable images.
     """
     size = indices.shape[0]
 
-    # traced once, though three graphs call it
+    # A tf.function, so that it is traced once for three graphs.
     @tf.function(input_signature=[tf.TensorSpec((), tf.int64)] * 2)
-    def one(epoch: tf.Tensor, index: tf.Tensor) -> Batch:
+    def read_one(epoch: tf.Tensor, index: tf.Tensor) -> Batch:
         image, label = source.read(index)
         key = example_seed(seed, epoch, index)
         for place, transform in enumerate(transforms):
@@ -180,11 +180,11 @@ def read_batch(
         return image, label, tf.constant(1.0)
 
     examples = tf.data.Dataset.from_tensor_slices((epochs, indices))
-    shapes = one.get_concrete_function().structured_outputs
+    shapes = read_one.get_concrete_function().structured_outputs
     blank = tuple(tf.zeros([side or 1 for side in spec.shape], spec.dtype) for spec in shapes)
 
-    def at_once() -> Batch:
-        batches = examples.map(one, num_parallel_calls=parallelism).batch(size)
+    def read_together() -> Batch:
+        batches = examples.map(read_one, num_parallel_calls=parallelism).batch(size)
         nothing = tf.data.Dataset.from_tensors(tuple(value[None][:0] for value in blank))
         return (
             batches.ignore_errors(log_warning=False)
@@ -193,15 +193,17 @@ def read_batch(
             .get_single_element()
         )
 
-    def one_or_blank(epoch: tf.Tensor, index: tf.Tensor) -> Batch:
+    def read_one_or_blank(epoch: tf.Tensor, index: tf.Tensor) -> Batch:
         example = (
-            tf.data.Dataset.from_tensors((epoch, index)).map(one).ignore_errors(log_warning=False)
+            tf.data.Dataset.from_tensors((epoch, index))
+            .map(read_one)
+            .ignore_errors(log_warning=False)
         )
         return example.concatenate(tf.data.Dataset.from_tensors(blank)).take(1).get_single_element()
 
-    def one_by_one() -> Batch:
+    def read_separately() -> Batch:
         batch = (
-            examples.map(one_or_blank, num_parallel_calls=parallelism)
+            examples.map(read_one_or_blank, num_parallel_calls=parallelism)
             .batch(size)
             .get_single_element()
         )
@@ -209,8 +211,8 @@ def read_batch(
         with tf.control_dependencies([tf.numpy_function(unreadable.add, [bad], tf.int64)]):
             return tuple(tf.identity(value) for value in batch)
 
-    first_try = at_once()
-    batch = tf.cond(tf.equal(tf.shape(first_try[2])[0], size), lambda: first_try, one_by_one)
+    first_try = read_together()
+    batch = tf.cond(tf.equal(tf.shape(first_try[2])[0], size), lambda: first_try, read_separately)
     return tuple(
         tf.ensure_shape(value, (size, *spec.shape))
         for value, spec in zip(batch, shapes, strict=True)

@@ -1,10 +1,8 @@
-"""Where examples come from: arrays, image folders, TensorFlow Datasets, scikit-learn's digits,
-fractals.
+"""Sources of labelled images: arrays, image folders, TensorFlow Datasets, digits, fractals.
 
-A source says what its examples are and how to read one. It neither shuffles, nor decodes, nor
-batches: the order is the business of `order.py`, images of `transforms.py`, batches of
-`pipeline.py`. Every example has an index, so that a run can start at any step at once; TFRecord
-files are given one by a pass over their record headers.
+A source describes its examples and reads one by its index, so that a run can start at any step
+without reading earlier examples. It does not shuffle (`order.py`), decode (`transforms.py`) or
+batch (`pipeline.py`). For TFRecord files, a pass over the record headers creates the index.
 """
 
 import hashlib
@@ -25,19 +23,20 @@ from keras_vit.writing import group_by_reason
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Examples that are found by their index, 0 to `num_examples` - 1.
+    """A set of labelled images, accessible by index from 0 to `num_examples` - 1.
 
     Attributes:
-        name: For messages and reports.
-        class_names: Their order is that of the labels.
-        num_examples: How many there are.
-        read: index, a scalar int64 tensor, to (image, label): the image a scalar string (an encoded
-            file) or uint8 (H, W, 3), the label a scalar int64. Runs inside tf.data, in parallel.
-        locate: index to what a person would look for: a path, or "name[index]".
-        labels: (num_examples,) int64, where they are known without reading the examples.
-        content: To a hash of what `locate` cannot tell apart: pixels of arrays, sizes and times of
+        name: Name for messages and reports.
+        class_names: Class names in the order of the labels.
+        num_examples: Number of examples.
+        read: Function from an index, a scalar int64 tensor, to (image, label). The image is a
+            scalar string (an encoded file) or uint8 (H, W, 3), the label a scalar int64. It runs
+            inside tf.data, in parallel.
+        locate: Function from an index to a name for users: a path, or "name[index]".
+        labels: (num_examples,) int64, or None if they are not known before reading.
+        content: Function that returns a hash of the pixels of arrays, or of the sizes and times of
             files.
-        left_out: Files of the folder that are no examples, with reasons.
+        left_out: Files of the folder that are not examples, with reasons.
     """
 
     name: str
@@ -50,15 +49,15 @@ class Source:
     left_out: tuple[LeftOut, ...] = ()
 
     def examples(self) -> tf.data.Dataset:
-        """Returns (index, image, label) of every example once, in the order of the index."""
+        """Returns (index, image, label) of each example, in the order of the index."""
         return tf.data.Dataset.range(self.num_examples).map(
             lambda index: (index, *self.read(index))
         )
 
     def sha256(self) -> str:
-        """Returns a hash of the classes, the labels, the places and the contents of the examples.
+        """Returns a hash of the classes, and of the labels, names and contents of the examples.
 
-        What a run, a result or a feature was made from: with other data it is another.
+        Runs, results and features record it, to detect other data.
         """
         labels = np.full(self.num_examples, -1) if self.labels is None else self.labels
         digest = hashlib.sha256(repr(self.class_names).encode(errors="surrogateescape"))
@@ -69,21 +68,21 @@ class Source:
         return digest.hexdigest()
 
     def without(self, indices: Iterable[int]) -> "Source":
-        """Returns the other examples, in the same order.
+        """Returns a source without the examples of these indices, in the same order.
 
         Raises:
-            ValueError: If nothing remains.
+            ValueError: If no example remains.
         """
         return self.subset(
             np.setdiff1d(np.arange(self.num_examples), np.fromiter(indices, np.int64))
         )
 
     def split(self, share: float, *, seed: int = 0) -> tuple["Source", "Source"]:
-        """Returns a random part of the examples, and the others; both in the order of the index.
+        """Returns a random part of the examples, and the remaining ones, both in index order.
 
         Args:
-            share: Of the first part, from 0 to 1.
-            seed: Of the draw.
+            share: Share of the first part, from 0 to 1.
+            seed: Seed of the draw.
 
         Raises:
             ValueError: If one of the parts would be empty.
@@ -98,14 +97,14 @@ class Source:
         return self.subset(np.sort(first)), self.without(first)
 
     def split_by_class(self, share: float, *, seed: int = 0) -> tuple["Source", "Source"]:
-        """Returns a random part of each class, and the others; both in the order of the index.
+        """Returns a random part of each class, and the remaining examples, both in index order.
 
-        Of each class at least one example goes to either side, however few it has; a single one
-        goes to the others.
+        Of each class with two or more examples, at least one is in each part. The only example of a
+        class is in the second part.
 
         Args:
-            share: Of the first part, from 0 to 1.
-            seed: Of the draw.
+            share: Share of the first part, from 0 to 1.
+            seed: Seed of the draw.
 
         Raises:
             ValueError: If the labels are not known, or no class has two examples.
@@ -117,13 +116,12 @@ class Source:
         """
         if self.labels is None:
             raise ValueError(
-                f"The labels of {self.name} are not known before it is read. Use `split`."
+                f"The labels of {self.name} are not known before reading it. Use `split`."
             )
         if self.num_examples and np.bincount(self.labels).max() < 2:
             raise ValueError(
-                f"No class of {self.name} has more than one image, and an image cannot be both "
-                f"learned from and "
-                "measured on. Add images, or name others to measure on."
+                f"No class of {self.name} has more than one image, so none can be held out for "
+                "evaluation. Add images, or provide other images to evaluate on."
             )
         first = share_of_each_class(self.labels, share, seed=seed)
         return self.subset(first), self.without(first)
@@ -132,8 +130,8 @@ class Source:
         """Returns the same examples with other classes.
 
         Args:
-            labels: For each class of this source, its place in `class_names`.
-            class_names: The classes of the new one.
+            labels: For each class of this source, its index in `class_names`.
+            class_names: The classes of the new source.
 
         Example:
             >>> cats = arrays(np.zeros((2, 8, 8), "uint8"), np.array([1, 0]), ["cat", "lynx"])
@@ -145,7 +143,7 @@ class Source:
 
         def read(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             image, label = self.read(index)
-            # below 0: without a label
+            # a label below 0 means that there is no label
             return image, tf.where(label < 0, label, lookup[tf.maximum(label, 0)])
 
         known = (
@@ -156,7 +154,7 @@ class Source:
         return replace(self, class_names=tuple(class_names), read=read, labels=known)
 
     def subset(self, indices: Sequence[int] | np.ndarray) -> "Source":
-        """Returns the examples of these indices, in this order, renumbered.
+        """Returns a source of the examples with these indices, in this order.
 
         Example:
             >>> digits("train").subset([5, 3]).num_examples
@@ -181,13 +179,15 @@ class Source:
 
 
 def share_of_each_class(labels: np.ndarray, share: float, *, seed: int) -> np.ndarray:
-    """Draws a share of the examples of each class, at least one and not all; returns their places,
-    in ascending order.
+    """Draws a share of the examples of each class, at least one and not all.
 
     Args:
-        labels: (N,) integers from 0. Of a class with a single example none is drawn.
-        share: From 0 to 1.
-        seed: Of the draw.
+        labels: (N,) integers from 0. From a class with a single example none is drawn.
+        share: Share from 0 to 1.
+        seed: Seed of the draw.
+
+    Returns:
+        Indices of the drawn examples, in ascending order.
 
     Example:
         >>> labels = np.repeat([0, 1], [20, 3])
@@ -207,13 +207,13 @@ def share_of_each_class(labels: np.ndarray, share: float, *, seed: int) -> np.nd
 def arrays(
     images: np.ndarray, labels: np.ndarray, class_names: Sequence[str] | None = None, name: str = ""
 ) -> Source:
-    """NumPy arrays.
+    """Returns a source of NumPy arrays.
 
     Args:
         images: (N, H, W), (N, H, W, 1) or (N, H, W, 3) uint8.
         labels: (N,) integers from 0.
-        class_names: Default: the numbers.
-        name: Default: "arrays".
+        class_names: Class names. Default: the numbers as strings.
+        name: Name of the source. Default: "arrays".
 
     Example:
         >>> arrays(np.zeros((2, 8, 8), "uint8"), np.array([0, 1])).class_names
@@ -235,7 +235,7 @@ def arrays(
         or not labels.size
     ):
         raise ValueError(
-            f"`labels` must be {len(images)} integers, one for each image. "
+            f"`labels` must be {len(images)} integers, one per image. "
             f"Received: {labels.dtype} of shape {labels.shape}."
         )
     names = (
@@ -267,23 +267,22 @@ def arrays(
 
 
 def image_folder(path: str | os.PathLike, *, class_names: Sequence[str] | None = None) -> Source:
-    """A folder with one folder of photos for each class: `path/class/*.jpg`, and in folders below
-    at any depth.
+    """Returns a source of a folder with one folder of photos per class: `path/<class>/*.jpg`.
 
-    Photos are those of `keras_vit.photos.walk`, which all commands read. Classes and files are in
-    the order of their names, so it is the same on every machine. A class folder without photos is
-    left out, and so is a photo beside the
-    class folders: `left_out` of the source names them.
+    Photos may be in nested folders at any depth. They are found by `keras_vit.photos.walk`, as in
+    all commands. Classes and files are sorted by name, so the order is the same on all machines.
+    Class folders without photos and photos outside the class folders are left out; `left_out` of
+    the source lists them.
 
     Args:
         path: The folder of the classes.
-        class_names: The classes of the source, in this order: those of the training set, for a test
-            set. Of one that the folder lacks there is no example; photos of others are left out.
-            Default: the names of its folders.
+        class_names: The classes of the source in this order, such as those of the training set. A
+            class without a folder has no examples; photos of other classes are left out. Default:
+            the names of the folders.
 
     Raises:
-        ValueError: If the folder has no photos in class folders, or none of `class_names`; says
-            what it has.
+        ValueError: If the folder has no photos in class folders, or none of `class_names`. The
+            message lists what was left out.
     """
     root = Path(path).expanduser()
     if not root.is_dir():
@@ -301,7 +300,7 @@ def image_folder(path: str | os.PathLike, *, class_names: Sequence[str] | None =
     left_out = [
         *found.left_out,
         *beside,
-        *_without_photos(
+        *_list_empty_classes(
             root,
             [*of_class, *(left.path.name for left in found.left_out if left.path.parent == root)],
         ),
@@ -312,7 +311,9 @@ def image_folder(path: str | os.PathLike, *, class_names: Sequence[str] | None =
     ]
     flat = [file for name in names for file in of_class.get(name, ())]
     if not flat:
-        raise ValueError(_nothing_in(root, () if class_names is None else names, left_out))
+        raise ValueError(
+            _describe_missing_photos(root, () if class_names is None else names, left_out)
+        )
     counts = [len(of_class.get(name, ())) for name in names]
     labels = np.repeat(np.arange(len(names), dtype=np.int64), counts)
     all_paths, all_labels = tf.constant([os.fsencode(file) for file in flat]), tf.constant(labels)
@@ -328,29 +329,29 @@ def image_folder(path: str | os.PathLike, *, class_names: Sequence[str] | None =
     )
 
 
-def _without_photos(root: Path, known: Iterable[str]) -> list[LeftOut]:
-    """Class folders that have no photos, and of which nothing else was said."""
+def _list_empty_classes(root: Path, known: Iterable[str]) -> list[LeftOut]:
+    """Returns the class folders without photos, except those that are listed already."""
     names = {
         entry.name for entry in root.iterdir() if entry.is_dir() and not is_ignored(entry.name)
     } - set(known)
     return [LeftOut(root / name, "a class folder without photos") for name in sorted(names)]
 
 
-def _nothing_in(root: Path, expected: Sequence[str], left_out: Sequence[LeftOut]) -> str:
+def _describe_missing_photos(
+    root: Path, expected: Sequence[str], left_out: Sequence[LeftOut]
+) -> str:
     classes = f" of the classes {', '.join(expected[:10])}" if expected else ""
     return (
         f"{root} has no photos ({', '.join(SUFFIXES)}){classes}. Expected: {root}/<class>/*.jpg, "
-        f"one folder for each "
-        f"class. {group_by_reason(left_out)}".rstrip()
+        f"one folder for each class. {group_by_reason(left_out)}".rstrip()
     )
 
 
 def digits(split: str) -> Source:
-    """scikit-learn's handwritten digits, 8 x 8 pixels: "train" is the first 1437, "test" the last
-    360.
+    """Returns scikit-learn's handwritten digits: "train" is the first 1437, "test" the last 360.
 
-    They come with scikit-learn, so nothing is downloaded. The last ones were written by other
-    people.
+    The images have 8 x 8 pixels. They are part of scikit-learn, so nothing is downloaded. The test
+    digits were written by other people than the training digits.
 
     Example:
         >>> digits("test").num_examples
@@ -369,14 +370,15 @@ def digits(split: str) -> Source:
 def fractals(
     num_classes: int, *, images_per_class: int = 1000, image_size: int = 64, seed: int = 0
 ) -> Source:
-    """Pictures of random iterated function systems, drawn when they are read. See
-    `keras_vit.data.fractals`.
+    """Returns a source of fractals, which are drawn when they are read.
+
+    See `keras_vit.data.fractals`.
 
     Args:
-        num_classes: One system each.
+        num_classes: Number of classes, with one iterated function system each.
         images_per_class: Instances of each system in an epoch.
         image_size: Side in pixels.
-        seed: Other seeds give other systems and other instances.
+        seed: Seed of the systems and instances.
 
     Example:
         >>> fractals(10, images_per_class=100).num_examples
@@ -404,23 +406,23 @@ def tfds(
     label: Callable[[Mapping[str, tf.Tensor]], tf.Tensor] | None = None,
     class_names: Sequence[str] | None = None,
 ) -> Source:
-    """A data set of TensorFlow Datasets, such as `tfds("cifar10", "train[:98%]")`.
+    """Returns a source of TensorFlow Datasets, such as `tfds("cifar10", "train[:98%]")`.
 
-    It is downloaded and prepared on first use. Its files must be TFRecords on a local disk: they
-        are read at random.
+    The data set is downloaded and prepared at the first use. Its files must be TFRecords on a local
+    disk, because they are read in random order.
 
     Args:
-        name: With a configuration and a version if need be: "imagenet_v2/matched-frequency:3.0.0".
-        split: Slices and sums as TensorFlow Datasets has them: "train[:800]+validation[:200]".
+        name: Name, with configuration and version if necessary:
+            "imagenet_v2/matched-frequency:3.0.0".
+        split: Slices and sums in the syntax of TensorFlow Datasets: "train[:800]+validation[:200]".
         data_dir: Default: TFDS_DATA_DIR, or ~/tensorflow_datasets.
-        label: The decoded example without its images to a scalar integer, where the label is to be
-            worked out. Runs
+        label: Function from the decoded example without its images to a scalar integer, which runs
             inside tf.data. Default: the feature `label`.
-        class_names: Of the labels. Default: those of the feature `label`.
+        class_names: Class names of the labels. Default: those of the feature `label`.
 
     Raises:
-        ValueError: If there is no such data set or split, if it cannot be prepared here, or if its
-            examples have no image and label.
+        ValueError: If there is no such data set or split, if it cannot be prepared, or if its
+            examples have no image or label.
     """
     builder, images = prepared.prepare(name, data_dir), prepared.library().features.Image
     features = builder.info.features
@@ -428,7 +430,7 @@ def tfds(
     missing = [key for key in needed if key not in features]
     if missing:
         raise ValueError(
-            f"{name} has no {' and no '.join(missing)}. It has: {', '.join(features)}."
+            f"{name} has no {' and no '.join(missing)}. Features: {', '.join(features)}."
         )
     if class_names is None:
         class_names = features["label"].names or map(str, range(features["label"].num_classes))

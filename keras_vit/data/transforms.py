@@ -1,17 +1,16 @@
-"""What happens to one image on its way into a batch: decoding, cropping, resizing, flipping,
-scaling; then mixup.
+"""Transforms of an image: decoding, cropping, resizing, flipping, scaling; mixup of a batch.
 
-A transform is a function `(image, seed) -> image`, and a pipeline is a plain list of them. `image`
-is an encoded file (a scalar string) or pixels (H, W, 3) from 0 to 255; every transform here takes
-either. `seed`, an int32 tensor of shape (2,), is all that a random transform draws from, so that an
-example looks the same on one thread, on ten, and after a run was interrupted; the others ignore it.
-Seeds come from `order.py`, more distortions from `randaugment.py`.
+A transform is a function `(image, seed) -> image`, and a pipeline is a list of them. `image` is an
+encoded file (a scalar string) or pixels (H, W, 3) from 0 to 255; each transform accepts both.
+`seed` is an int32 tensor of shape (2,), see `order.py`. Random transforms draw only from it, so
+their results do not depend on the number of threads or on interruptions; other transforms ignore
+it. `randaugment.py` contains further transforms.
 
-Resizing returns float32, as in the released ViT code. big_vision cuts back to uint8 after each
+Resizing returns float32, as in the released ViT code. big_vision truncates to uint8 after each
 resize, which darkens an image by half a level; `to_uint8` rounds instead.
 
 Source: arXiv:2010.11929 section 4.1 and appendix B.1.1; arXiv:1912.11370 section 3.3;
-google-research/big_vision, pp/ops_image.py and utils.get_mixup.
+    google-research/big_vision, pp/ops_image.py and utils.get_mixup.
 """
 
 from collections.abc import Callable, Collection
@@ -24,15 +23,15 @@ Transform = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 def decode(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Turns an encoded file into pixels; pixels pass, grey ones with three equal channels.
+    """Decodes a file to upright pixels, and converts grey pixels to three channels.
 
-    Reads all kinds of photos in `keras_vit.photos.FORMATS`, the right way up, see `decoding.py`.
+    It reads all formats of `keras_vit.photos.FORMATS`, see `decoding.py`.
 
     Returns:
-        (H, W, 3): uint8 from a file, otherwise the dtype of the input.
+        (H, W, 3): uint8 for a file, otherwise the dtype of the input.
 
     Raises:
-        ValueError: If pixels have neither one channel nor three.
+        ValueError: If pixels do not have one or three channels.
 
     Example:
         >>> decode(tf.io.encode_png(tf.zeros((2, 3, 1), tf.uint8)), tf.constant([0, 0])).shape
@@ -40,11 +39,11 @@ def decode(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """
     image = tf.convert_to_tensor(image)
     if image.dtype != tf.string:
-        return _three_channels(image)
+        return _to_three_channels(image)
     return decode_file(image)
 
 
-def _three_channels(image: tf.Tensor) -> tf.Tensor:
+def _to_three_channels(image: tf.Tensor) -> tf.Tensor:
     if image.shape.rank == 2:
         image = image[..., tf.newaxis]
     if image.shape.rank != 3 or image.shape[-1] not in (1, 3):
@@ -61,18 +60,18 @@ def inception_crop(
     aspect_ratio: tuple[float, float] = (3 / 4, 4 / 3),
     antialias: bool = False,
 ) -> Transform:
-    """Cuts a random part out of the image and resizes it to a square.
+    """Returns a transform that crops a random part of the image and resizes it to a square.
 
-    Of a JPEG only the part is decoded. If no part within the limits is found, as in an image of one
-    row, the whole image is taken.
+    Only this part of a JPEG is decoded. If no part within the limits is found, as in an image of
+    one row, the whole image is used.
 
     Args:
         size: Side of the result, in pixels.
-        area: The least and the greatest part of the image's area.
-        aspect_ratio: The least and the greatest width / height of the part.
-        antialias: False, as published, takes the nearest pixels on both sides however large the
-            part. True averages over all that fall into one, as Pillow and PyTorch do, and costs
-            most of the pipeline's time.
+        area: Smallest and largest share of the image area.
+        aspect_ratio: Smallest and largest width / height of the part.
+        antialias: If False, as published, resizing interpolates between the nearest pixels. If
+            True, it averages over all pixels, like Pillow and PyTorch, which takes most of the time
+            of the pipeline.
 
     Example:
         >>> inception_crop(224)(tf.zeros((500, 333, 3), tf.uint8), tf.constant([0, 1])).shape
@@ -82,16 +81,18 @@ def inception_crop(
     """
 
     def transform(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        part = _crop(image, seed, lambda shape: _inception_window(shape, seed, area, aspect_ratio))
+        part = _crop(
+            image, seed, lambda shape: _draw_inception_window(shape, seed, area, aspect_ratio)
+        )
         return _resize(part, (size, size), "bilinear", antialias)
 
     return transform
 
 
-def _inception_window(
+def _draw_inception_window(
     shape: tf.Tensor, seed: tf.Tensor, area: tuple[float, float], aspect_ratio: tuple[float, float]
 ) -> tf.Tensor:
-    """Top, left, height, width."""
+    """Draws a window: top, left, height, width."""
     begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
         shape,
         tf.zeros((1, 0, 4)),
@@ -107,7 +108,7 @@ def _inception_window(
 def _crop(
     image: tf.Tensor, seed: tf.Tensor, window_of: Callable[[tf.Tensor], tf.Tensor]
 ) -> tf.Tensor:
-    """The part of an image that `window_of` names, given the image's shape."""
+    """Crops the window that `window_of` returns for the shape of the image."""
     image = tf.convert_to_tensor(image)
     if image.dtype == tf.string:
         return decode_window(image, window_of)
@@ -116,7 +117,9 @@ def _crop(
 
 
 def resize(size: int | tuple[int, int], *, antialias: bool = False) -> Transform:
-    """Stretches the image to a square, or to (height, width), bilinearly. The paper's evaluation.
+    """Returns a transform that resizes the image bilinearly to a square or to (height, width).
+
+    It is the paper's transform for evaluation.
 
     Example:
         >>> resize(384)(tf.zeros((500, 333, 3), tf.uint8), tf.constant([0, 0])).shape
@@ -130,15 +133,15 @@ _RESIZE_METHODS = ("area", "bilinear", "bicubic")
 
 
 def resize_shorter(size: int, method: str = "area", *, antialias: bool = False) -> Transform:
-    """Brings the shorter side to `size` and the other in proportion, rounded.
+    """Returns a transform that resizes the shorter side to `size` and keeps the aspect ratio.
 
     Args:
-        size: Length of the shorter side, in pixels.
+        size: Length of the shorter side, in pixels. The longer side is rounded.
         method: "area", "bilinear" or "bicubic".
-        antialias: Without effect on "area", which averages anyway.
+        antialias: Whether to average over all pixels. "area" always does.
 
     Raises:
-        ValueError: If the method is none of the three.
+        ValueError: If `method` is not one of the three.
 
     Example:
         >>> resize_shorter(256)(tf.zeros((500, 333, 3), tf.uint8), tf.constant([0, 0])).shape
@@ -163,12 +166,12 @@ def resize_shorter(size: int, method: str = "area", *, antialias: bool = False) 
 def _resize(
     image: tf.Tensor, sides: tuple[int, int] | tf.Tensor, method: str, antialias: bool
 ) -> tf.Tensor:
-    # An image that has the size already comes back as it was, uint8 too: hence the cast.
+    # If the size does not change, `tf.image.resize` keeps the dtype, so cast.
     return tf.cast(tf.image.resize(image, sides, method, antialias=antialias), tf.float32)
 
 
 def random_crop(size: int) -> Transform:
-    """Cuts out a square anywhere in the image. The dtype stays.
+    """Returns a transform that crops a square at a random position. The dtype is kept.
 
     Raises:
         tf.errors.InvalidArgumentError: When an image is smaller than the square.
@@ -179,15 +182,16 @@ def random_crop(size: int) -> Transform:
     """
 
     def transform(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        pixels = _at_least(decode(image, seed), size)
+        pixels = _check_size(decode(image, seed), size)
         return tf.image.stateless_random_crop(pixels, (size, size, 3), seed)
 
     return transform
 
 
 def central_crop(size: int) -> Transform:
-    """Cuts a square out of the middle; an odd pixel is left over at the bottom or on the right. The
-    dtype stays.
+    """Returns a transform that crops the central square. The dtype is kept.
+
+    If the margin is odd, the bottom or right margin is larger by one pixel.
 
     Raises:
         tf.errors.InvalidArgumentError: When an image is smaller than the square.
@@ -198,22 +202,25 @@ def central_crop(size: int) -> Transform:
     """
 
     def transform(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        pixels = _at_least(decode(image, seed), size)
+        pixels = _check_size(decode(image, seed), size)
         top, left = tf.unstack((tf.shape(pixels)[:2] - size) // 2)
         return tf.ensure_shape(pixels[top : top + size, left : left + size], (size, size, 3))
 
     return transform
 
 
-def _at_least(pixels: tf.Tensor, size: int) -> tf.Tensor:
+def _check_size(pixels: tf.Tensor, size: int) -> tf.Tensor:
     sides = tf.shape(pixels)[:2]
-    message = f"A crop of {size} by {size} needs an image of at least that. Put resize_shorter({size}) or more before."
+    message = (
+        f"A crop of {size} by {size} pixels needs an image of at least this size. Apply "
+        f"resize_shorter({size}), or a larger one, before it."
+    )
     with tf.control_dependencies([tf.debugging.assert_greater_equal(sides, size, message=message)]):
         return tf.identity(pixels)
 
 
 def flip_left_right(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Mirrors every other image, by chance.
+    """Flips an image horizontally with a probability of 1/2.
 
     Example:
         >>> image = tf.constant([[[1.0], [2.0]]])
@@ -224,8 +231,9 @@ def flip_left_right(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 
 
 def scale_to(low: float, high: float) -> Transform:
-    """Scales pixels from [0, 255] to [low, high]; to [-1, 1] exactly as
-    `keras_vit.preprocess_input` does.
+    """Returns a transform that scales pixels from [0, 255] to [low, high].
+
+    To [-1, 1] it equals `keras_vit.preprocess_input` exactly.
 
     Example:
         >>> scale_to(-1, 1)(tf.constant([[0, 51, 255]], tf.uint8), tf.constant([0, 0]))[0, :, 0].numpy().tolist()
@@ -236,8 +244,7 @@ def scale_to(low: float, high: float) -> Transform:
 
 
 def to_uint8(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Rounds to whole levels, 0 to 255: a quarter of the bytes, for batches that the model itself
-    scales.
+    """Rounds pixels to uint8, a quarter of the bytes, for batches that are scaled on the device.
 
     Example:
         >>> to_uint8(tf.constant([[-1.0, 0.6, 300.0]]), tf.constant([0, 0]))[0, :, 0].numpy().tolist()
@@ -248,8 +255,10 @@ def to_uint8(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 
 
 def _enlarge(size: int) -> Transform:
-    """BiT enlarges 128 to 160 if an image has fewer than 96 * 96 pixels, otherwise 384 to 448;
-    R152x4, 480 to 512.
+    """Returns BiT's resize before a crop of `size`.
+
+    Images of fewer than 96 * 96 pixels are resized by 160 / 128, others by 448 / 384; for a crop of
+    480 (R152x4), to 512.
     """
     large = 512 if size == 480 else round(size * 448 / 384)
 
@@ -275,16 +284,16 @@ _EVAL_CROPS: dict[str, Callable[[int], list[Transform]]] = {
 
 
 def train_crop(policy: str, size: int, *, smallest_area: float = 0.05) -> list[Transform]:
-    """The transforms from a file to a square, for training.
+    """Returns the transforms from a file to a square, for training.
 
     Args:
-        policy: "inception": `inception_crop`; pre-training, and what the released code did in
-            fine-tuning too. "resize_crop": a random square out of one larger by 7/6, or by 5/4 if
-            the image has fewer than 96 * 96 pixels (448 to 384, 160 to 128; 512 to 480);
-            fine-tuning as the paper describes it, after BiT-HyperRule. "resize": the whole image.
+        policy: "inception": `inception_crop`, for pre-training, and in the released code also for
+            fine-tuning. "resize_crop": a random crop after a resize to a square that is larger by
+            7/6, or by 5/4 if the image has fewer than 96 * 96 pixels (448 to 384, 160 to 128; 512
+            to 480), for fine-tuning as in the paper and BiT-HyperRule. "resize": the whole image.
         size: Side of the square, in pixels.
-        smallest_area: Part of the image that an Inception crop takes at least; the other policies
-            have none.
+        smallest_area: Smallest share of the image area in an Inception crop. Other policies ignore
+            it.
 
     Raises:
         ValueError: If there is no such policy.
@@ -298,16 +307,17 @@ def train_crop(policy: str, size: int, *, smallest_area: float = 0.05) -> list[T
 
 
 def eval_crop(policy: str, size: int | tuple[int, int]) -> list[Transform]:
-    """The transforms from a file to a square, for evaluation.
+    """Returns the transforms from a file to a square, for evaluation.
 
     Args:
-        policy: "resize": the whole image, as in the paper. "resize_shorter": the middle of an image
-            whose shorter side is `size` * 256 / 224, as in AugReg; "resize_crop": of a square of
-            that side, as in big_vision's few-shot.
-        size: Side of the square, in pixels; "resize" also takes (height, width).
+        policy: "resize": the whole image, as in the paper. "resize_shorter": the central crop after
+            a resize of the shorter side to `size` * 256 / 224, as in AugReg. "resize_crop": the
+            central crop after a resize to a square of that side, as in big_vision's few-shot
+            evaluation.
+        size: Side of the square, in pixels. "resize" also accepts (height, width).
 
     Raises:
-        ValueError: If there is no such policy, or it cannot give this size.
+        ValueError: If there is no such policy, or it does not support this size.
 
     Example:
         >>> len(eval_crop("resize_shorter", 224))
@@ -335,12 +345,12 @@ def mixup(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Mixes each example with its partner: coefficient * x + (1 - coefficient) * partner.
 
-    The partners are an argument because those of a batch may have been read elsewhere.
+    The partners are arguments because another worker may have the partner of the first row.
 
     Args:
         images: (B, H, W, 3).
         labels: (B, Y), one-hot.
-        rolled_images, rolled_labels: The partners: in big_vision `tf.roll(images, 1, axis=0)`.
+        rolled_images, rolled_labels: The partners; in big_vision `tf.roll(images, 1, axis=0)`.
         coefficient: Scalar, one for the batch.
 
     Returns:
@@ -364,11 +374,11 @@ def _mix(values: tf.Tensor, partners: tf.Tensor, coefficient: tf.Tensor) -> tf.T
 
 
 def mixup_coefficient(alpha: float, seed: tf.Tensor) -> tf.Tensor:
-    """Draws max(a, 1 - a), a ~ Beta(alpha, alpha): an example keeps at least half of itself.
+    """Draws max(a, 1 - a), a ~ Beta(alpha, alpha), so that the weight of an example is at least
+    1/2.
 
-    a = g / (g + h) of two Gamma(alpha) variates. For a small alpha both are mostly too small for a
-    float, so they are
-    drawn as logarithms: log Gamma(alpha) is log Gamma(alpha + 1) + log(uniform) / alpha.
+    a = g / (g + h) for two Gamma(alpha) variates. For a small alpha both usually underflow, so
+    their logarithms are drawn: log Gamma(alpha) is log Gamma(alpha + 1) + log(uniform) / alpha.
 
     Returns:
         Scalar float32 in [0.5, 1].
@@ -380,17 +390,17 @@ def mixup_coefficient(alpha: float, seed: tf.Tensor) -> tf.Tensor:
         >>> bool(mixup_coefficient(0.2, tf.constant([0, 0])) >= 0.5)
         True
 
-    Source: google-research/big_vision, utils.get_mixup; but for the logarithms.
+    Source: google-research/big_vision, utils.get_mixup; the logarithms are ours.
     """
     if not alpha > 0:
         raise ValueError(
-            f"`alpha` must be positive. Received: {alpha}. For no mixup, leave it out."
+            f"`alpha` must be positive. Received: {alpha}. To disable mixup, do not call this."
         )
     gamma_seed, uniform_seed = tf.unstack(tf.random.split(seed, 2))
     log_gammas = tf.math.log(
         tf.random.stateless_gamma((2,), gamma_seed, alpha + 1.0, dtype=tf.float64)
     )
-    # Uniform draws lie in [0, 1). Of the logarithm of 1 - u, none is infinite.
+    # Uniform draws u are in [0, 1), so log(1 - u) is always finite.
     log_gammas += (
         tf.math.log1p(-tf.random.stateless_uniform((2,), uniform_seed, dtype=tf.float64)) / alpha
     )

@@ -1,9 +1,8 @@
-"""Reading the EXIF orientation of JPEG and PNG files, and turning pixels upright, with TensorFlow's
-operations.
+"""Reads the EXIF orientation of JPEG and PNG files and turns pixels upright, in TensorFlow.
 
-The rules are those of `keras_vit.photos.exif`, to the letter: what runs on a server must see what
-`predict` sees. Work is bounded, whatever is in the file. Each function is traced once, not in every
-pipeline that decodes.
+The rules are exactly those of `keras_vit.photos.exif`, so that an exported model on a server and
+`predict` see the same image. The work is bounded for any file content. Each function is traced
+once, not in each pipeline.
 """
 
 import numpy as np
@@ -23,14 +22,13 @@ _ENTRY = 6  # words: tag, type, two of the count, two of the value
 
 
 def is_plain_jpeg(file: tf.Tensor) -> tf.Tensor:
-    """Whether a file is a JPEG without EXIF, and so upright: four operations for most files, which
-    need no more.
+    """Returns whether a file is a JPEG without EXIF, which is upright. It takes four operations.
 
     Example:
         >>> bool(is_plain_jpeg(tf.io.encode_jpeg(tf.zeros((2, 3, 3), tf.uint8))))
         True
     """
-    return tf.io.is_jpeg(file) & ~_holds(tf.strings.substr(file, 0, MAX_HEAD), "Exif\0\0")
+    return tf.io.is_jpeg(file) & ~_contains(tf.strings.substr(file, 0, MAX_HEAD), "Exif\0\0")
 
 
 def orientation_of_jpeg(file: tf.Tensor, *, runs_python: bool = False) -> tf.Tensor:
@@ -38,14 +36,14 @@ def orientation_of_jpeg(file: tf.Tensor, *, runs_python: bool = False) -> tf.Ten
 
     Args:
         file: Scalar string.
-        runs_python: Whether the graph may call Python, as those of `tf.data` do: they are built in
-            a third of the time.
+        runs_python: Whether the graph may call Python, as in `tf.data`. Such a graph is built in a
+            third of the time.
 
     Example:
         >>> int(orientation_of_jpeg(tf.io.encode_jpeg(tf.zeros((2, 3, 3), tf.uint8))))
         1
     """
-    return (_by_python if runs_python else _of_segments)(
+    return (_read_by_python if runs_python else _read_from_segments)(
         tf.strings.substr(file, 0, MAX_HEAD + MAX_BLOCK)
     )
 
@@ -60,90 +58,90 @@ def orientation_of_png(file: tf.Tensor, *, runs_python: bool = False) -> tf.Tens
         >>> int(orientation_of_png(tf.io.encode_png(tf.zeros((2, 3, 3), tf.uint8))))
         1
     """
-    find = _by_python if runs_python else _of_chunks
-    return tf.cond(_holds(file, "eXIf"), lambda: find(file), lambda: tf.constant(UPRIGHT))
+    find = _read_by_python if runs_python else _read_from_chunks
+    return tf.cond(_contains(file, "eXIf"), lambda: find(file), lambda: tf.constant(UPRIGHT))
 
 
-def _holds(file: tf.Tensor, letters: str) -> tf.Tensor:
-    """Whether letters are anywhere in a file: quicker to see than where, and most files lack
-    them.
-    """
+def _contains(file: tf.Tensor, letters: str) -> tf.Tensor:
+    """Returns whether a file contains letters. This is faster than finding their position."""
     return tf.size(tf.raw_ops.StringSplitV2(input=[file], sep=letters, maxsplit=1).values) > 1
 
 
-def _by_python(file: tf.Tensor) -> tf.Tensor:
-    def read(content: bytes | np.ndarray) -> np.int32:  # eager TensorFlow wraps it
+def _read_by_python(file: tf.Tensor) -> tf.Tensor:
+    def read(content: bytes | np.ndarray) -> np.int32:  # in eager mode, an array of bytes
         return np.int32(orientation(content if isinstance(content, bytes) else content.item()))
 
     return tf.ensure_shape(tf.numpy_function(read, [file], tf.int32, stateful=False), ())
 
 
 @tf.function(input_signature=[tf.TensorSpec([], tf.string)], autograph=False)
-def _of_segments(file: tf.Tensor) -> tf.Tensor:
+def _read_from_segments(file: tf.Tensor) -> tf.Tensor:
     def is_going_on(
         place: tf.Tensor, first: tf.Tensor, second: tf.Tensor, length: tf.Tensor
     ) -> tf.Tensor:
         is_segment = (second == 0xFE) | ((second >= 0xE0) & (second <= 0xEF))
-        is_exif = (second == 0xE1) & (_part(file, place + 4, 6) == b"Exif\0\0")
+        is_exif = (second == 0xE1) & (_slice(file, place + 4, 6) == b"Exif\0\0")
         return (first == 0xFF) & ((second == 0xFF) | (is_segment & (length >= 2) & ~is_exif))
 
     def step(
         place: tf.Tensor, _: tf.Tensor, second: tf.Tensor, length: tf.Tensor
     ) -> tuple[tf.Tensor, ...]:
-        return segment(tf.where(second == 0xFF, place + 1, place + 2 + length))
+        return read_segment(tf.where(second == 0xFF, place + 1, place + 2 + length))
 
-    def segment(place: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        first, second, high, low = tf.unstack(_bytes(_part(file, place, 4), 4))
+    def read_segment(place: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        first, second, high, low = tf.unstack(_decode_bytes(_slice(file, place, 4), 4))
         return place, first, second, high * 256 + low
 
     place, first, second, length = tf.while_loop(
         is_going_on,
         step,
-        segment(tf.constant(2)),
+        read_segment(tf.constant(2)),
         maximum_iterations=MAX_SEGMENTS - 1,
         parallel_iterations=1,
     )
-    is_exif = (first == 0xFF) & (second == 0xE1) & (_part(file, place + 4, 6) == b"Exif\0\0")
-    return _in_block(
-        _part(file, place + 10, tf.where(is_exif, tf.clip_by_value(length - 8, 0, MAX_BLOCK), 0))
+    is_exif = (first == 0xFF) & (second == 0xE1) & (_slice(file, place + 4, 6) == b"Exif\0\0")
+    return _read_block(
+        _slice(file, place + 10, tf.where(is_exif, tf.clip_by_value(length - 8, 0, MAX_BLOCK), 0))
     )
 
 
 @tf.function(input_signature=[tf.TensorSpec([], tf.string)], autograph=False)
-def _of_chunks(file: tf.Tensor) -> tf.Tensor:
+def _read_from_chunks(file: tf.Tensor) -> tf.Tensor:
     size = tf.cast(tf.strings.length(file), tf.int64)
 
     def is_going_on(place: tf.Tensor, _: tf.Tensor, kind: tf.Tensor) -> tf.Tensor:
         return (place < size) & (kind != b"eXIf") & (kind != b"IEND")
 
-    def chunk(place: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        head = _part(file, tf.cast(tf.minimum(place, size), tf.int32), 8)
-        length = tf.reduce_sum(tf.cast(_bytes(head, 4), tf.int64) * [1 << 24, 1 << 16, 1 << 8, 1])
-        return place, length, _part(head, 4, 4)
+    def read_chunk(place: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        head = _slice(file, tf.cast(tf.minimum(place, size), tf.int32), 8)
+        length = tf.reduce_sum(
+            tf.cast(_decode_bytes(head, 4), tf.int64) * [1 << 24, 1 << 16, 1 << 8, 1]
+        )
+        return place, length, _slice(head, 4, 4)
 
     place, length, kind = tf.while_loop(
         is_going_on,
-        lambda place, length, _: chunk(place + 12 + length),
-        chunk(tf.constant(8, tf.int64)),
+        lambda place, length, _: read_chunk(place + 12 + length),
+        read_chunk(tf.constant(8, tf.int64)),
         maximum_iterations=MAX_CHUNKS - 1,
         parallel_iterations=1,
     )
     length = tf.cast(tf.where(kind == b"eXIf", tf.minimum(length, MAX_BLOCK), 0), tf.int32)
-    return _in_block(_part(file, tf.cast(tf.minimum(place, size), tf.int32) + 8, length))
+    return _read_block(_slice(file, tf.cast(tf.minimum(place, size), tf.int32) + 8, length))
 
 
-def _part(file: tf.Tensor, place: tf.Tensor | int, length: tf.Tensor | int) -> tf.Tensor:
-    """Bytes of a file, fewer where it ends."""
+def _slice(file: tf.Tensor, place: tf.Tensor | int, length: tf.Tensor | int) -> tf.Tensor:
+    """Returns bytes of a file, fewer at its end."""
     return tf.strings.substr(file, tf.minimum(place, tf.strings.length(file)), length)
 
 
-def _bytes(text: tf.Tensor, count: int) -> tf.Tensor:
-    """The first bytes as int32, 0 beyond the end."""
+def _decode_bytes(text: tf.Tensor, count: int) -> tf.Tensor:
+    """Returns the first bytes as int32, with 0 after the end."""
     return tf.cast(tf.io.decode_raw(text, tf.uint8, fixed_length=count), tf.int32)
 
 
-def _in_block(block: tf.Tensor) -> tf.Tensor:
-    """What a block of EXIF says: it consists of words of two bytes, in one order or the other."""
+def _read_block(block: tf.Tensor) -> tf.Tensor:
+    """Returns the orientation in a block of EXIF: words of two bytes, in either byte order."""
     block = tf.strings.regex_replace(block, "^Exif\\x00\\x00", "", replace_global=False)
     is_little = tf.strings.substr(block, 0, 4) == b"II*\0"
     is_tiff = is_little | (tf.strings.substr(block, 0, 4) == b"MM\0*")
@@ -160,7 +158,7 @@ def _in_block(block: tf.Tensor) -> tf.Tensor:
     count = tf.where(is_here, tf.minimum(words[start], (num_words - start - 1) // _ENTRY), 0)
     entries = tf.reshape(words[start + 1 : start + 1 + _ENTRY * count], (-1, _ENTRY))
     found = tf.boolean_mask(entries, entries[:, 0] == _TAG)[:1]
-    # of none the smallest number there is
+    # If there is no entry, the maximum is the smallest int32, which is out of range.
     value = tf.reduce_max(tf.where(found[:, 1] == _SHORT, found[:, 4], 0))
     return tf.where((value >= 1) & (value <= 8), value, UPRIGHT)
 
@@ -170,7 +168,7 @@ def _in_block(block: tf.Tensor) -> tf.Tensor:
     autograph=False,
 )
 def upright(pixels: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
-    """Undoes the turning and mirroring of an orientation; upright pixels pass untouched.
+    """Turns pixels with an EXIF orientation upright.
 
     Args:
         pixels: (H, W, 3) uint8.
@@ -182,12 +180,12 @@ def upright(pixels: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
         [[3, 1], [4, 2]]
     """
 
-    def turned() -> tf.Tensor:
+    def turn() -> tf.Tensor:
         image = tf.cond(orientation >= 5, lambda: tf.transpose(pixels, (1, 0, 2)), lambda: pixels)
         mirrored = tf.cond(_is_mirrored(orientation), lambda: image[:, ::-1], lambda: image)
         return tf.cond(_is_upside_down(orientation), lambda: mirrored[::-1], lambda: mirrored)
 
-    return tf.cond(orientation == UPRIGHT, lambda: pixels, turned)
+    return tf.cond(orientation == UPRIGHT, lambda: pixels, turn)
 
 
 def _is_mirrored(orientation: tf.Tensor) -> tf.Tensor:
@@ -199,8 +197,7 @@ def _is_upside_down(orientation: tf.Tensor) -> tf.Tensor:
 
 
 def upright_shape(shape: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
-    """Returns the shape, (height, width, channels), that an image of such a shape has when it is
-    upright.
+    """Returns the shape (height, width, channels) of an image after it is turned upright.
 
     Example:
         >>> upright_shape(tf.constant([2, 5, 3]), tf.constant(6)).numpy().tolist()
@@ -210,11 +207,11 @@ def upright_shape(shape: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
 
 
 def stored_window(window: tf.Tensor, shape: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
-    """Returns where a window of the upright image lies in the image as it is stored.
+    """Converts a window of the upright image to the corresponding window of the stored image.
 
     Args:
         window: (4,): top, left, height, width.
-        shape: Of the upright image.
+        shape: Shape of the upright image.
         orientation: Scalar int32, 1 to 8.
 
     Example:

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 from keras_vit.data.pipeline import Share, evaluation_batches, padded_rows
-from keras_vit.data.reading import Unreadable, named
+from keras_vit.data.reading import Unreadable, explain_unreadable
 from keras_vit.data.sources import Source
 from keras_vit.data.transforms import eval_crop as eval_crops
 from keras_vit.data.transforms import scale_to
@@ -103,7 +103,7 @@ def outputs(
     )
     bar = _bar(source.num_examples, start, shown=progress and devices.is_chief)
     forward, first = devices.forward(model), start
-    with named(unreadable), bar:
+    with explain_unreadable(unreadable), bar:
         for batch in devices.distribute(batches):
             values, labels, weights = forward(batch)
             kept = np.flatnonzero(weights > 0)

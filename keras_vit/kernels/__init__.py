@@ -1,5 +1,6 @@
-"""How norms, GELU, softmax and the halves of the encoder block are computed; `choice.py` says which
-way, when.
+"""Implementations of norms, GELU, softmax and the halves of the encoder block.
+
+`choice.py` selects the implementation.
 """
 
 from keras_vit.kernels.choice import (

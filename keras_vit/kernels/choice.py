@@ -1,14 +1,13 @@
-"""Which implementation computes norms, softmax, GELU and the halves of a block. Nothing else
-chooses.
+"""Selects the implementation of norms, softmax, GELU and the halves of a block.
 
 | backend, mode | implementation |
 |---|---|
 | JAX, PyTorch | `reference.py`, in `keras.ops`; compilers fuse it |
 | TensorFlow, training | `tensorflow/training.py` and `tensorflow/halves.py`: less memory is kept for the gradient |
 | TensorFlow, `predict` on a CPU | `tensorflow/inference.py`: oneDNN's operations, which pass memory less often |
-| TensorFlow, anything else | plain operations, the only ones that are saved and exported |
+| TensorFlow, otherwise | plain operations, the only ones that are saved and exported |
 
-All implementations of a function give the same numbers up to rounding.
+All implementations of a function agree up to rounding.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -24,18 +23,18 @@ if keras.backend.backend() == "tensorflow":
     from keras_vit.kernels.tensorflow import training as for_training
 
 
-def _on_tensorflow() -> bool:
+def _is_on_tensorflow() -> bool:
     return keras.backend.backend() == "tensorflow"
 
 
 def gelu(x: Any, form: Gelu, *, training: bool | None = None, reproducible: bool = False) -> Any:
-    """Returns x * P(X <= x), X normally distributed; any shape, same dtype as the input.
+    """Computes x * P(X <= x) for a normally distributed X.
 
     Args:
-        x: Numbers.
-        form: "exact", by the error function, or "tanh", its approximation, up to 5e-4 off.
-        training: Whether a gradient will be asked for.
-        reproducible: Whether the same bits are needed in a graph and without: see
+        x: Tensor of any shape. The result has the same shape and dtype.
+        form: "exact", with the error function, or "tanh", an approximation with errors up to 5e-4.
+        training: Whether a gradient will be computed.
+        reproducible: Whether the results must be equal in graphs and in eager mode, see
             `layers.quantized`.
 
     Example:
@@ -44,7 +43,7 @@ def gelu(x: Any, form: Gelu, *, training: bool | None = None, reproducible: bool
 
     Source: arXiv:1606.08415 (Hendrycks & Gimpel).
     """
-    if training and _on_tensorflow() and for_training.compiles():
+    if training and _is_on_tensorflow() and for_training.compiles():
         return for_training.compiled_gelu(x, form)
     return (
         reference.reproducible_tanh_gelu(x)
@@ -62,15 +61,14 @@ def layer_norm(
     training: bool | None = None,
     reproducible: bool = False,
 ) -> Any:
-    """Returns gamma * (x - mean) / sqrt(variance + epsilon) + beta over the last axis, in the dtype
-    of `x`.
+    """Computes gamma * (x - mean) / sqrt(variance + epsilon) + beta over the last axis.
 
     Args:
-        x: (..., D).
+        x: (..., D). The result has the same shape and dtype.
         gamma, beta: Keras variables, (D,), used in float32 or wider.
         epsilon: Added to the variance.
-        training: Whether a gradient will be asked for.
-        reproducible: Whether the same bits are needed in a graph and without: see
+        training: Whether a gradient will be computed.
+        reproducible: Whether the results must be equal in graphs and in eager mode, see
             `layers.quantized`.
 
     Example:
@@ -78,7 +76,7 @@ def layer_norm(
         >>> keras.ops.convert_to_numpy(layer_norm(keras.ops.array([[1.0, 3.0]]), one, zero, 1e-6)).round(3).tolist()
         [[-1.0, 1.0]]
     """
-    if not _on_tensorflow():
+    if not _is_on_tensorflow():
         return reference.layer_norm(x, gamma, beta, epsilon)
     if not training and not reproducible and inference.has_one_pass_norm(x):
         return inference.one_pass_norm(x, gamma.value, beta.value, epsilon)
@@ -93,14 +91,14 @@ def layer_norm(
 def group_norm(
     x: Any, gamma: Any, beta: Any, groups: int, epsilon: float, *, training: bool | None = None
 ) -> Any:
-    """Standardizes groups of channels over all cells of a map, then scales and shifts each channel.
+    """Standardizes groups of channels over a map, then scales and shifts each channel.
 
     Args:
         x: (B, H, W, C).
         gamma, beta: (C,), used in float32 or wider.
-        groups: Their number.
+        groups: Number of groups.
         epsilon: Added to the variance.
-        training: Whether a gradient will be asked for.
+        training: Whether a gradient will be computed.
 
     Example:
         >>> x = keras.ops.reshape(keras.ops.array([1.0, 3.0, 5.0, 5.0]), (1, 1, 1, 4))
@@ -108,12 +106,12 @@ def group_norm(
         array([-1.,  1.,  0.,  0.], dtype=float32)
     """
     squared_difference = (
-        for_training.squared_difference if _on_tensorflow() else reference.squared_difference
+        for_training.squared_difference if _is_on_tensorflow() else reference.squared_difference
     )
     values = keras.ops.cast(x, keras.backend.result_type(x.dtype, "float32"))
     gamma, beta = (keras.ops.cast(weight, values.dtype) for weight in (gamma, beta))
     mean, inverse = reference.group_statistics(values, groups, epsilon, squared_difference)
-    if training and _on_tensorflow():
+    if training and _is_on_tensorflow():
         return for_training.group_norm(
             x,
             gamma,
@@ -128,12 +126,12 @@ def group_norm(
 
 
 def softmax(logits: Any) -> Any:
-    """Returns the softmax over the last axis, computed in float32 inside and returned in the dtype
-    of the logits.
+    """Computes the softmax over the last axis in float32, and returns it in the dtype of the
+    logits.
 
-    In 16 bits, probabilities over hundreds of keys lose their small members.
+    In 16 bits, small probabilities over hundreds of keys would be lost.
     """
-    is_wide_inside = _on_tensorflow() and inference.has_narrow_softmax(logits)
+    is_wide_inside = _is_on_tensorflow() and inference.has_narrow_softmax(logits)
     return keras.ops.cast(
         reference.softmax(logits if is_wide_inside else keras.ops.cast(logits, "float32")),
         logits.dtype,
@@ -141,44 +139,40 @@ def softmax(logits: Any) -> Any:
 
 
 def map_in_turn(compute: Callable, parts: Iterable[Sequence[Any]]) -> list[Any]:
-    """Returns [compute(*part) for each part], one after the other, so that the parts share memory.
+    """Returns [compute(*part) for each part], computed sequentially to save memory.
 
-    XLA orders them by itself. TensorFlow would start all at once.
+    XLA orders the parts itself. TensorFlow would compute them in parallel.
     """
     return (
-        for_training.in_turns(compute, parts)
-        if _on_tensorflow()
+        for_training.map_in_turn(compute, parts)
+        if _is_on_tensorflow()
         else [compute(*part) for part in parts]
     )
 
 
 def has_fused_halves(block: Any, training: bool | None) -> bool:
-    """Returns whether `fused_attention` and `fused_mlp` can compute the halves of this
-    `TransformerBlock`.
-    """
-    return bool(training) and _on_tensorflow() and halves.fits(block)
+    """Returns whether `fused_attention` and `fused_mlp` support this `TransformerBlock`."""
+    return bool(training) and _is_on_tensorflow() and halves.fits(block)
 
 
 def fused_attention(block: Any, own: Any, x: Any) -> Any:
-    """Returns MSA(LN(x)) for the tokens `own`: x itself, (B, N, D), or its first token, (B, 1,
-    D).
-    """
+    """Computes MSA(LN(x)) for the tokens `own`: all of x, (B, N, D), or the first, (B, 1, D)."""
     return halves.attention(block, own, x)
 
 
 def fused_mlp(block: Any, x: Any) -> Any:
-    """Returns MLP(LN(x)), (B, N, D)."""
+    """Computes MLP(LN(x)), (B, N, D)."""
     return halves.mlp(block, x)
 
 
 def first_token_suffices(x: Any, training: bool | None) -> bool:
-    """Returns whether a block may compute its first token alone where no other is read.
+    """Returns whether a block may compute only its first token if no other token is read.
 
-    In graphs of TensorFlow that train or predict. Elsewhere, in what is saved and exported too, a
-    model is computed as it is drawn.
+    This is the case in TensorFlow graphs for training and `predict`. Elsewhere, also in saved and
+    exported models, all tokens are computed.
     """
     return (
-        _on_tensorflow()
+        _is_on_tensorflow()
         and for_training.is_in_graph(x)
         and (bool(training) or inference.predicts())
     )

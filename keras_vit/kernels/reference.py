@@ -16,14 +16,17 @@ _SCALE = math.sqrt(2 / math.pi)
 
 def gelu(x: Any, form: str) -> Any:
     """See `choice.gelu`."""
-    # TensorFlow 2.21 makes one operation of product, bias and GELU only if "gelu" sorts behind the
-    # name of the product.
+    # TensorFlow 2.21 fuses product, bias and GELU only if the name "gelu" sorts after the name of
+    # the product.
     with keras.name_scope("gelu"):
         return keras.activations.gelu(x, approximate=form == "tanh")
 
 
 def reproducible_tanh_gelu(x: Any) -> Any:
-    """The tanh form without a power or a product of three, which TensorFlow's graphs rewrite."""
+    """Computes the tanh form without a power or a product of three factors.
+
+    TensorFlow's graph optimizer would rewrite these, and change the rounding.
+    """
     inner = x * (_SCALE + 0.044715 * _SCALE * ops.square(x))
     return x * (0.5 + 0.5 * ops.tanh(inner))
 
@@ -34,8 +37,10 @@ def layer_norm(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
 
 
 def softmax(logits: Any) -> Any:
-    """Softmax over the last axis. Keras warns of a softmax over one key: that is 1, and its
-    gradient 0.
+    """Computes the softmax over the last axis.
+
+    For a single key the result is 1 and its gradient 0; it is computed without Keras's softmax,
+    which would print a warning.
     """
     return logits - logits + 1.0 if logits.shape[-1] == 1 else ops.softmax(logits, axis=-1)
 
@@ -43,27 +48,28 @@ def softmax(logits: Any) -> Any:
 def group_statistics(
     x: Any, groups: int, epsilon: float, squared_difference: Callable
 ) -> tuple[Any, Any]:
-    """Returns mean and inverse deviation of each channel's group, (B, 1, 1, C) each.
+    """Returns mean and inverse deviation of the group of each channel, (B, 1, 1, C) each.
 
-    They are taken of each channel first, then of the group, so that memory is read in its order:
-        Keras's layer takes
-    1.1 to 3.5 times as long on a CPU.
+    They are computed per channel first, then per group, so that memory is read sequentially.
+    Keras's layer takes 1.1 to 3.5 times as long on a CPU.
     """
-    means = mean_of_cells(x)  # of each channel
+    means = mean_of_cells(x)  # per channel
     mean = over_groups(means, groups)
     inside = mean_of_cells(squared_difference(x, means))
     return mean, ops.rsqrt(over_groups(inside + ops.square(means - mean), groups) + epsilon)
 
 
 def mean_of_cells(x: Any) -> Any:
-    """(B, H, W, C) to (B, 1, 1, C), row by row: TensorFlow adds float32 one by one, and many cells
-    cost digits.
+    """Returns the mean of each channel, (B, H, W, C) to (B, 1, 1, C).
+
+    It is computed by rows first: TensorFlow adds float32 numbers one by one, which loses digits for
+    many cells.
     """
     return ops.mean(ops.mean(x, 2, keepdims=True), 1, keepdims=True)
 
 
 def over_groups(means: Any, groups: int) -> Any:
-    """(B, 1, 1, C) to the same: each channel gets the mean of its group."""
+    """Replaces the value of each channel by the mean of its group, (B, 1, 1, C)."""
     channels = means.shape[-1]
     size = channels // groups
     of_groups = ops.mean(ops.reshape(means, (-1, groups, size)), -1, keepdims=True)
@@ -71,5 +77,5 @@ def over_groups(means: Any, groups: int) -> Any:
 
 
 def squared_difference(x: Any, y: Any) -> Any:
-    """(x - y) ** 2. TensorFlow has an operation for it that keeps no difference in memory."""
+    """Computes (x - y) ** 2. On TensorFlow an operation without a temporary tensor replaces it."""
     return ops.square(x - y)

@@ -1,4 +1,4 @@
-"""The parts of the models, each a Keras layer that can be built, tested and saved alone."""
+"""The Keras layers of the models. Each can be built, tested and saved alone."""
 
 from keras_vit.layers.axial import AxialTransformerBlock, AxialUnit
 from keras_vit.layers.norm import GroupNorm, LayerNorm

@@ -1,16 +1,18 @@
 """Axial attention: along the rows of a grid, then along its columns.
 
-`AxialTransformerBlock` is a block of Axial-ViT: two `TransformerBlock`s, `row` and `column`, so two
-attentions and two
-MLPs. There is no class token, because a token outside the grid lies in no row: the classifier reads
-the mean. `AxialUnit` is a residual unit of AxialResNet: `row` and `column`, each a
-`MultiHeadDotProductAttention` of eight heads with biases, an output projection and a table of 2 L -
-1 relative embeddings (L: the length of that axis before the stride), stand in place of the 3 x 3
-convolution; nothing lies between the two. Its other convolutions, norms and activations are those
-of `StemUnit`. A stride is a 2 x 2 average after the attention, which therefore sees the larger map.
+`AxialTransformerBlock` is a block of Axial-ViT. It contains two `TransformerBlock`s, `row` and
+`column`, so two attentions and two MLPs. There is no class token, because a token outside the grid
+belongs to no row: the classifier reads the mean.
 
-The paper gives the two ideas in one paragraph. The class token, the number of heads, the place of
-the stride and the norms are choices of this package; stride and heads are as in Axial-DeepLab.
+`AxialUnit` is a residual unit of AxialResNet. Two attentions, `row` and `column`, directly follow
+each other and replace the 3 x 3 convolution. Each is a `MultiHeadDotProductAttention` of eight
+heads with biases, an output projection and a table of 2 L - 1 relative embeddings, where L is the
+length of that axis before the stride. Other convolutions, norms and activations are those of
+`StemUnit`. A stride is a 2 x 2 average after the attention.
+
+The paper describes both in one paragraph. The absence of a class token, the number of heads, the
+position of the stride and the norms are choices of this package; stride and heads are as in
+Axial-DeepLab.
 
 Source: arXiv:2010.11929, D.6; arXiv:1912.12180 (axial attention); arXiv:2003.07853 (Axial-DeepLab).
 """
@@ -23,15 +25,14 @@ from keras import ops
 
 from keras_vit.layers import quantized
 from keras_vit.layers.freezing import keep_frozen
-from keras_vit.layers.resnet import unit_config, unit_factories, unit_output_shape
+from keras_vit.layers.resnet import make_unit_factories, unit_config, unit_output_shape
 from keras_vit.layers.transformer import MultiHeadDotProductAttention, TransformerBlock
 from keras_vit.variants import AXIAL_HEADS, Gelu
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class AxialTransformerBlock(keras.layers.Layer):
-    """Attention and an MLP along each row of a grid of tokens, then attention and an MLP along each
-    column.
+    """Attention and MLP along each row of a grid of tokens, then along each column.
 
     Args:
         num_heads: Attention heads of each half. Must divide the token size.
@@ -40,10 +41,10 @@ class AxialTransformerBlock(keras.layers.Layer):
         norm_epsilon: Added to the variance by all layer normalizations. No default: it must match
             the checkpoint.
         gelu: "tanh" or "exact". No default: it must match the checkpoint.
-        dropout_rate: After every dense layer but query, key and value.
-        attention_dropout_rate: Of the attention probabilities.
-        drop_path_rate: Probability that a half is dropped, its attention and its MLP together, per
-            example (stochastic depth).
+        dropout_rate: Dropout after each dense layer except query, key and value.
+        attention_dropout_rate: Dropout of the attention probabilities.
+        drop_path_rate: Probability that a half is dropped, attention and MLP together, per example
+            (stochastic depth).
         relative_positions: Whether each half learns relative embeddings along its axis: 2 C - 1 in
             the row half, 2 R - 1 in the column half. See `MultiHeadDotProductAttention`.
 
@@ -78,7 +79,7 @@ class AxialTransformerBlock(keras.layers.Layer):
         super().__init__(**kwargs)
         self.num_heads = num_heads
         self.mlp_dim = mlp_dim
-        self.grid: tuple[int, int] = _checked_grid(grid)
+        self.grid: tuple[int, int] = _check_grid(grid)
         self.norm_epsilon = norm_epsilon
         self.gelu = gelu
         self.dropout_rate = dropout_rate
@@ -100,7 +101,7 @@ class AxialTransformerBlock(keras.layers.Layer):
             )
             for name, length in (("row", columns), ("column", rows))
         )
-        # Not those of the halves: they take a row for an example.
+        # Not in the halves, where each row would be dropped separately.
         self._row_drop_path, self._column_drop_path = (
             keras.layers.Dropout(drop_path_rate, noise_shape=(None, 1, 1), dtype=self.dtype_policy)
             for _ in range(2)
@@ -109,10 +110,9 @@ class AxialTransformerBlock(keras.layers.Layer):
     def build(self, input_shape: tuple) -> None:
         if input_shape[1] != math.prod(self.grid):
             raise ValueError(
-                f"Expected {math.prod(self.grid)} tokens, those of a grid of {self.grid} and no "
-                f"other. Received: "
-                f"{input_shape[1]}. Build the block for the grid of the images, and leave out the "
-                f"class token."
+                f"Expected {math.prod(self.grid)} tokens of a grid of {self.grid}, without prefix "
+                f"tokens. Received: {input_shape[1]}. Build the block for the grid of the images, "
+                "and leave out the class token."
             )
         rows, columns = self.grid
         self.row.build((None, columns, input_shape[-1]))
@@ -123,31 +123,32 @@ class AxialTransformerBlock(keras.layers.Layer):
         return tuple(input_shape)
 
     def call(self, x, training=None):
-        x = self._residual(self._row_drop_path, x, self._after_rows(x, training), training)
-        return self._residual(self._column_drop_path, x, self._after_columns(x, training), training)
+        x = self._add_residual(self._row_drop_path, x, self._attend_rows(x, training), training)
+        return self._add_residual(
+            self._column_drop_path, x, self._attend_columns(x, training), training
+        )
 
-    def _after_rows(self, x, training=None):
+    def _attend_rows(self, x, training=None):
         return self._from_rows(self.row(self._to_rows(x), training=training))
 
-    def _after_columns(self, x, training=None):
+    def _attend_columns(self, x, training=None):
         return self._from_columns(self.column(self._to_columns(x), training=training))
 
-    def _residual(self, drop_path, x, y, training):
-        """`y` itself, but in training with stochastic depth."""
+    def _add_residual(self, drop_path, x, y, training):
+        """Returns `y`, except in training with stochastic depth."""
         return x + drop_path(y - x, training=training) if training and self.drop_path_rate else y
 
     def attention_scores(self, x):
-        """Returns the attention weights of the row half and of the column half, (B, A, N, N) each,
-        for the input `x`.
+        """Returns the attention weights of both halves for the input `x`, (B, A, N, N) each.
 
-        They are zero between tokens of different rows, and columns. Each half is a layer of
-        attention by itself: its weights times its values are its attention's output before the
-            projection.
+        Those of the row half are 0 between tokens of different rows, and those of the column half
+        between tokens of different columns. In each half, weights times values is the output of the
+        attention before the projection.
         """
         rows, columns = self.grid
         by_row = self.row.attention_scores(self._to_rows(x))  # (B * R, A, C, C)
         # (B * C, A, R, R)
-        by_column = self.column.attention_scores(self._to_columns(self._after_rows(x)))
+        by_column = self.column.attention_scores(self._to_columns(self._attend_rows(x)))
         by_row = ops.reshape(by_row, (-1, rows, self.num_heads, columns, columns))
         by_column = ops.reshape(by_column, (-1, columns, self.num_heads, rows, rows))
         shape = (-1, self.num_heads, rows * columns, rows * columns)
@@ -178,10 +179,10 @@ class AxialTransformerBlock(keras.layers.Layer):
         return ops.reshape(x, (-1, rows * columns, x.shape[-1]))
 
     def get_build_config(self) -> dict | None:
-        return quantized.build_config(self, super().get_build_config())
+        return quantized.add_modes(self, super().get_build_config())
 
     def build_from_config(self, config: dict) -> None:
-        super().build_from_config(quantized.take(self, config))
+        super().build_from_config(quantized.store_plan(self, config))
 
     def get_config(self) -> dict:
         names = (
@@ -198,7 +199,7 @@ class AxialTransformerBlock(keras.layers.Layer):
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
 
-def _checked_grid(grid: tuple[int, int]) -> tuple[int, int]:
+def _check_grid(grid: tuple[int, int]) -> tuple[int, int]:
     if (
         not isinstance(grid, (tuple, list))
         or len(grid) != 2
@@ -212,14 +213,14 @@ def _checked_grid(grid: tuple[int, int]) -> tuple[int, int]:
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class AxialUnit(keras.layers.Layer):
-    """A post-activation bottleneck whose 3x3 convolution is attention along the rows, then along
-    the columns.
+    """A post-activation bottleneck with axial attention instead of the 3x3 convolution.
 
-    1x1 convolution, attention with relative positions, with a stride a 2x2 average ("same" padding,
-    which does not count), 1x1 convolution; each of the three with group normalization, at the same
-    places as in `StemUnit`. The last normalization starts with scale 0, so that the unit starts as
-    its shortcut. The shortcut is projected, and normalized, where its shape differs. The relative
-    tables span the whole map, so its size must be fixed.
+    It consists of a 1x1 convolution, attention along rows and columns with relative positions, a
+    2x2 average if the stride is 2 ("same" padding, which is not averaged), and a 1x1 convolution.
+    Group normalizations are at the same places as in `StemUnit`. The scale of the last one is
+    initialized to 0, so that the unit initially equals its shortcut. The shortcut is projected and
+    normalized if its shape differs. The relative tables cover the whole map, so its size must be
+    fixed.
 
     Args:
         filters: Channels of the bottleneck; the output has four times as many.
@@ -268,20 +269,25 @@ class AxialUnit(keras.layers.Layer):
         if height is None or width is None:
             raise ValueError(
                 "The relative positions of axial attention need a fixed image size. Received: a "
-                "map of "
-                f"{height} x {width} cells. Pass `input_shape` with integers."
+                f"map of {height} x {width} cells. Pass `input_shape` with integers."
             )
-        conv, norm = unit_factories(self, "same")
+        make_conv, make_norm = make_unit_factories(self, "same")
         narrow, wide = (batch, None, None, self.filters), (batch, None, None, 4 * self.filters)
-        self.conv1, self.gn1 = conv("conv1", self.filters, 1, 1), norm("gn1")
-        self.row, self.column = self._attention("row", width), self._attention("column", height)
-        self.gn2 = norm("gn2")
-        self.conv3, self.gn3 = conv("conv3", wide[-1], 1, 1), norm("gn3", gamma_initializer="zeros")
+        self.conv1, self.gn1 = make_conv("conv1", self.filters, 1, 1), make_norm("gn1")
+        self.row, self.column = (
+            self._make_attention("row", width),
+            self._make_attention("column", height),
+        )
+        self.gn2 = make_norm("gn2")
+        self.conv3, self.gn3 = (
+            make_conv("conv3", wide[-1], 1, 1),
+            make_norm("gn3", gamma_initializer="zeros"),
+        )
         self.conv_proj = self.gn_proj = None
         if channels != wide[-1] or self.strides != 1:
             self.conv_proj, self.gn_proj = (
-                conv("conv_proj", wide[-1], 1, self.strides),
-                norm("gn_proj"),
+                make_conv("conv_proj", wide[-1], 1, self.strides),
+                make_norm("gn_proj"),
             )
             self.conv_proj.build(input_shape)
             self.gn_proj.build(wide)
@@ -291,11 +297,11 @@ class AxialUnit(keras.layers.Layer):
             layer.build(shape)
         keep_frozen(self)
 
-    def _attention(self, name: str, length: int) -> MultiHeadDotProductAttention:
+    def _make_attention(self, name: str, length: int) -> MultiHeadDotProductAttention:
         attention = MultiHeadDotProductAttention(
             AXIAL_HEADS, relative_positions=length, name=name, dtype=self.dtype_policy
         )
-        quantized.hand_down(self, name, attention)
+        quantized.pass_plan(self, name, attention)
         attention.build((None, length, self.filters))
         return attention
 
@@ -314,17 +320,17 @@ class AxialUnit(keras.layers.Layer):
         return ops.relu(shortcut + self.gn3(self.conv3(y)))
 
     def _attend(self, attention: MultiHeadDotProductAttention, x, axis: int):
-        """Attention along one axis of a map (B, H, W, C)."""
+        """Applies attention along one axis of a map (B, H, W, C)."""
         order = (0, 1, 2, 3) if axis == 2 else (0, 2, 1, 3)
         x = ops.transpose(x, order)
         lines = ops.reshape(x, (-1, *x.shape[2:]))
         return ops.transpose(ops.reshape(attention(lines), (-1, *x.shape[1:])), order)
 
     def get_build_config(self) -> dict | None:
-        return quantized.build_config(self, super().get_build_config())
+        return quantized.add_modes(self, super().get_build_config())
 
     def build_from_config(self, config: dict) -> None:
-        super().build_from_config(quantized.take(self, config))
+        super().build_from_config(quantized.store_plan(self, config))
 
     def get_config(self) -> dict:
         return {**super().get_config(), **unit_config(self)}

@@ -1,9 +1,8 @@
-"""Numbers that are no variables, in the files of Keras: what weights mean beside their values.
+"""Constants of layers in Keras's weights files, stored beside the variables.
 
-`model.save_weights` writes variables alone. A position table of 16 rows may be of a grid of 4 by 4
-or of 2 by 8, and
-weights are trained for one form of GELU: layers record this beside their variables, and
-`keras_vit.weights.keras_h5` reads it.
+`model.save_weights` writes only variables. But a position table of 16 rows may belong to a grid of
+4 by 4 or of 2 by 8, and weights are trained for one form of GELU. Layers store such constants, and
+`keras_vit.weights.keras_h5` reads them.
 """
 
 import json
@@ -17,8 +16,7 @@ _NAME = "constants"
 
 
 def record(store: MutableMapping[str, Any], constants: Mapping[str, Any]) -> None:
-    """Adds the constants of a layer to what its `save_own_variables` stores: JSON behind its
-    checksum.
+    """Adds the constants of a layer to the store of `save_own_variables`: a checksum, then JSON.
 
     Example:
         >>> store = {}
@@ -33,21 +31,21 @@ def record(store: MutableMapping[str, Any], constants: Mapping[str, Any]) -> Non
 def record_block(
     store: MutableMapping[str, Any], gelu: str, norm_epsilon: float, num_heads: int
 ) -> None:
-    """Adds the constants of an encoder block, under the names that checkpoints have for them.
+    """Adds the constants of an encoder block, under the names of the metadata of checkpoints.
 
     Example:
         >>> record_block(store := {}, "tanh", 1e-6, 3)
-        >>> recorded(store)
+        >>> read(store)
         {'gelu': 'tanh', 'layer_norm_epsilon': 1e-06, 'num_heads': 3}
     """
     record(store, {"gelu": gelu, "layer_norm_epsilon": float(norm_epsilon), "num_heads": num_heads})
 
 
-def recorded(store: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the constants in a store; none in files from before they were recorded.
+def read(store: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the constants in a store. Files of older versions have none.
 
     Example:
-        >>> recorded({"0": np.zeros(3)})
+        >>> read({"0": np.zeros(3)})
         {}
     """
     if _NAME not in store:
@@ -55,11 +53,11 @@ def recorded(store: Mapping[str, Any]) -> dict[str, Any]:
     return json.loads(np.asarray(store[_NAME]).tobytes().split(b" ", 1)[1])
 
 
-def variables(store: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what is left of a store without its constants, for `load_own_variables`.
+def select_variables(store: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a store without its constants, for `load_own_variables`.
 
     Example:
-        >>> list(variables({"0": np.zeros(3), "constants": np.zeros(9, "uint8")}))
+        >>> list(select_variables({"0": np.zeros(3), "constants": np.zeros(9, "uint8")}))
         ['0']
     """
-    return {name: store[name] for name in store.keys() if name != _NAME}  # noqa: SIM118, a store of Keras is no dict
+    return {name: store[name] for name in store.keys() if name != _NAME}  # noqa: SIM118, a store of Keras is not a dict

@@ -1,4 +1,4 @@
-"""The MLP of the encoder block, and the shapes of its products.
+"""The MLP of the encoder block, and reshapes of tokens for its matrix products.
 
 Source: arXiv:2010.11929, section 3.1, equation 3.
 """
@@ -23,7 +23,7 @@ class MlpBlock(keras.layers.Layer):
         mlp_dim: Hidden size.
         gelu: "tanh" (Google's checkpoints) or "exact" (timm's and Hugging Face's). No default: it
             must match the checkpoint.
-        dropout_rate: After the GELU and after the second layer.
+        dropout_rate: Dropout after the GELU and after the second layer.
 
     Input shape:   (B, N, D).
     Output shape:  (B, N, D), same dtype as the input.
@@ -52,9 +52,9 @@ class MlpBlock(keras.layers.Layer):
             bias_initializer=keras.initializers.RandomNormal(stddev=1e-6),
             dtype=self.dtype_policy,
         )
-        self.dense_0 = quantized.dense(self, dense(self.mlp_dim, name="dense_0"))
+        self.dense_0 = quantized.apply_plan(self, dense(self.mlp_dim, name="dense_0"))
         self.dense_0.build(input_shape)
-        self.dense_1 = quantized.dense(self, dense(input_shape[-1], name="dense_1"))
+        self.dense_1 = quantized.apply_plan(self, dense(input_shape[-1], name="dense_1"))
         self.dense_1.build((*input_shape[:-1], self.mlp_dim))
         keep_frozen(self)
 
@@ -69,10 +69,10 @@ class MlpBlock(keras.layers.Layer):
         return self._output_dropout(as_tokens(self.dense_1(hidden), like=x), training=training)
 
     def get_build_config(self) -> dict | None:
-        return quantized.build_config(self, super().get_build_config())
+        return quantized.add_modes(self, super().get_build_config())
 
     def build_from_config(self, config: dict) -> None:
-        super().build_from_config(quantized.take(self, config))
+        super().build_from_config(quantized.store_plan(self, config))
 
     def get_config(self) -> dict:
         config = {"mlp_dim": self.mlp_dim, "gelu": self.gelu, "dropout_rate": self.dropout_rate}
@@ -80,18 +80,19 @@ class MlpBlock(keras.layers.Layer):
 
 
 def as_rows(x):
-    """(B, N, D) to (B * N, D). Of a product of two matrices TensorFlow makes one operation with
-    bias and GELU.
+    """Reshapes (B, N, D) to (B * N, D).
+
+    TensorFlow fuses a product of two matrices with bias and GELU into one operation.
     """
     return ops.reshape(x, (-1, x.shape[-1]))
 
 
 def as_tokens(rows, like):
-    """(B * N, F) to (B, N, F); B and N are those of `like`."""
+    """Reshapes (B * N, F) to (B, N, F), with the B and N of `like`."""
     return ops.reshape(rows, (*batch_and_length(like), rows.shape[-1]))
 
 
 def batch_and_length(x):
-    """For a reshape: -1 for an open batch, so that a known length stays known."""
+    """Returns batch size and length for a reshape, with -1 for the batch if the length is known."""
     length = x.shape[1]
     return (-1, length) if length is not None else tuple(ops.shape(x)[:2])

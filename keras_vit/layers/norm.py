@@ -13,12 +13,11 @@ from keras_vit.layers import quantized
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class LayerNorm(keras.layers.Layer):
-    """Standardizes each token, then scales and shifts it: gamma * (x - mean) / sqrt(variance +
-    epsilon) + beta.
+    """Layer normalization: gamma * (x - mean) / sqrt(variance + epsilon) + beta.
 
-    Statistics are computed in float32 at least, and gamma and beta stay in their own dtype,
-    whatever the policy. On TensorFlow memory is passed less often than by Keras's layer, and only
-    the input is kept for the gradient.
+    Statistics are computed in float32 or wider. gamma and beta are not cast to the compute dtype.
+    On TensorFlow, this layer needs fewer passes over memory than Keras's, and stores only its input
+    for the gradient.
 
     Args:
         epsilon: Added to the variance. No default: it must match the checkpoint (1e-6 for the
@@ -49,8 +48,9 @@ class LayerNorm(keras.layers.Layer):
         return tuple(input_shape)
 
     def quantize(self, mode: str, **_: Any) -> None:
-        """Called by `model.quantize`: nothing here is rounded, but the layers behind round what
-        they are given.
+        """Marks the layer as reproducible. `model.quantize` calls it.
+
+        The norm itself is not quantized, but the next layers round its outputs.
         """
         quantized.make_reproducible(self)
 
@@ -61,10 +61,10 @@ class LayerNorm(keras.layers.Layer):
         )
 
     def get_build_config(self) -> dict | None:
-        return quantized.build_config(self, super().get_build_config())
+        return quantized.add_modes(self, super().get_build_config())
 
     def build_from_config(self, config: dict) -> None:
-        super().build_from_config(quantized.take(self, config))
+        super().build_from_config(quantized.store_plan(self, config))
 
     def get_config(self) -> dict:
         return {**super().get_config(), "epsilon": self.epsilon}

@@ -1,4 +1,4 @@
-"""From an image to patches, and from patches to tokens.
+"""Patches of images and their embedding as tokens.
 
 Source: arXiv:2010.11929, section 3.1.
 """
@@ -13,7 +13,7 @@ from keras_vit import grid
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class PatchExtract(keras.layers.Layer):
-    """Cuts an image into square patches that do not overlap, in raster order.
+    """Splits an image into square patches without overlap, in raster order.
 
     Args:
         patch_size: Side of a patch, in pixels. Must divide both sides of the image.
@@ -23,7 +23,7 @@ class PatchExtract(keras.layers.Layer):
         channels last. Same dtype as the input.
 
     Raises:
-        ValueError: If the patches do not tile the image.
+        ValueError: If the image size is not a multiple of the patch size.
 
     Example:
         >>> keras.ops.shape(PatchExtract(16)(keras.ops.zeros((2, 224, 384, 3))))
@@ -35,18 +35,18 @@ class PatchExtract(keras.layers.Layer):
         self.patch_size = patch_size
 
     def compute_output_shape(self, input_shape: tuple) -> tuple:
-        batch, height, width, channels = _image_shape(input_shape)
+        batch, height, width, channels = _check_image_shape(input_shape)
         pixels = None if channels is None else self.patch_size**2 * channels
-        rows, columns = _patch_grid(height, width, self.patch_size)
+        rows, columns = _compute_patch_grid(height, width, self.patch_size)
         return batch, None if rows is None or columns is None else rows * columns, pixels
 
     def call(self, images):
         batch, height, width, channels = ops.shape(images)
         side = self.patch_size
-        rows, columns = _patch_grid(height, width, side)
+        rows, columns = _compute_patch_grid(height, width, side)
         fixed = isinstance(rows, int) and isinstance(columns, int)
-        # Two rank-4 steps rather than one of rank 6, which mobile runtimes lack. Only the batch may
-        # be left to -1: with another unknown, a size that does not divide could pass in silence.
+        # Two steps of rank 4 instead of one of rank 6, which mobile runtimes do not support. Use -1
+        # only for the batch: with another unknown size, an indivisible size would not raise.
         strips = ops.reshape(
             images, (-1 if fixed else batch * rows, side, columns, side * channels)
         )
@@ -61,14 +61,13 @@ class PatchExtract(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class PadToPatches(keras.layers.Layer):
-    """Pads images with zeros, below and to the right, to the next size that patches tile.
+    """Pads images with zeros at the bottom and right to the next multiple of the patch size.
 
-    Zero is the middle of pixels in [-1, 1]: gray. Where the patches tile an axis, nothing is added
-    along it.
+    Zero is gray for pixels in [-1, 1]. An axis whose size is already a multiple is not padded.
 
     Args:
-        patch_size: Side of a patch, counted on the feature map after the halvings.
-        num_halvings: Strided steps of a convolutional stem between the images and the patches.
+        patch_size: Side of a patch, in cells of the feature map after the halvings.
+        num_halvings: Number of strided steps of a convolutional stem before the patches.
 
     Input shape:   (B, H, W, C) float.
     Output shape:  (B, H', W', C), same dtype as the input; without halvings H' = ceil(H / P) * P,
@@ -88,17 +87,17 @@ class PadToPatches(keras.layers.Layer):
         self.num_halvings = num_halvings
 
     def compute_output_shape(self, input_shape: tuple) -> tuple:
-        batch, height, width, channels = _image_shape(input_shape)
-        return batch, *(size and self._padded(size) for size in (height, width)), channels
+        batch, height, width, channels = _check_image_shape(input_shape)
+        return batch, *(size and self._pad_size(size) for size in (height, width)), channels
 
     def call(self, images):
         _, height, width, channels = ops.shape(images)
-        new_height, new_width = self._padded(height), self._padded(width)
+        new_height, new_width = self._pad_size(height), self._pad_size(width)
         images = ops.pad(images, ((0, 0), (0, new_height - height), (0, new_width - width), (0, 0)))
-        # a padding that is open hides the channels
+        # With an open size, `pad` loses the static number of channels.
         return ops.reshape(images, (-1, new_height, new_width, channels))
 
-    def _padded(self, size: Any) -> Any:
+    def _pad_size(self, size: Any) -> Any:
         return grid.padded(size, self.patch_size, self.num_halvings)
 
     def get_config(self) -> dict:
@@ -111,20 +110,20 @@ class PadToPatches(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class PatchEmbedding(keras.layers.Layer):
-    """Maps every patch of an image linearly to a token.
+    """Maps each patch of an image linearly to a token.
 
-    The same numbers as a convolution whose stride is its kernel size, done as one matrix product.
+    It equals a convolution whose stride is its kernel size, computed as one matrix product.
 
     Args:
         patch_size: Side of a patch, in pixels. Must divide both sides of the image.
         width: Size of a token.
-        flatten: True for a sequence of tokens, False for the grid of tokens.
+        flatten: Whether to return a sequence of tokens instead of a grid of tokens.
 
     Input shape:   (B, H, W, C) float.
     Output shape:  (B, N, D), N = (H / P) * (W / P); with `flatten=False` (B, H / P, W / P, D).
 
     Raises:
-        ValueError: If the patches do not tile the image.
+        ValueError: If the image size is not a multiple of the patch size.
 
     Example:
         >>> keras.ops.shape(PatchEmbedding(16, 192)(keras.ops.zeros((2, 224, 224, 3))))
@@ -141,13 +140,13 @@ class PatchEmbedding(keras.layers.Layer):
         self._extract = PatchExtract(patch_size, dtype=self.dtype_policy)
 
     def build(self, input_shape: tuple) -> None:
-        channels = _image_shape(input_shape)[-1]
+        channels = _check_image_shape(input_shape)[-1]
         if channels is None:
             raise ValueError(
                 f"The number of channels must be known. Received: input_shape={tuple(input_shape)}."
             )
         self.input_spec = keras.layers.InputSpec(axes={-1: channels})
-        # else Keras calls the model once more before the first prediction on JAX
+        # Otherwise Keras calls the model once more before the first prediction on JAX.
         self._extract.build(input_shape)
         self.kernel = self.add_weight(
             name="kernel",
@@ -157,8 +156,8 @@ class PatchEmbedding(keras.layers.Layer):
         self.bias = self.add_weight(name="bias", shape=(self.width,), initializer="zeros")
 
     def compute_output_shape(self, input_shape: tuple) -> tuple:
-        batch, height, width, _ = _image_shape(input_shape)
-        rows, columns = _patch_grid(height, width, self.patch_size)
+        batch, height, width, _ = _check_image_shape(input_shape)
+        rows, columns = _compute_patch_grid(height, width, self.patch_size)
         if not self.flatten:
             return batch, rows, columns, self.width
         return batch, None if rows is None or columns is None else rows * columns, self.width
@@ -169,7 +168,7 @@ class PatchEmbedding(keras.layers.Layer):
         if self.flatten:
             return tokens
         batch, height, width, _ = ops.shape(images)
-        rows, columns = _patch_grid(height, width, self.patch_size)
+        rows, columns = _compute_patch_grid(height, width, self.patch_size)
         fixed = isinstance(rows, int) and isinstance(columns, int)
         return ops.reshape(tokens, (-1 if fixed else batch, rows, columns, self.width))
 
@@ -178,7 +177,7 @@ class PatchEmbedding(keras.layers.Layer):
         return {**super().get_config(), **config}
 
 
-def _image_shape(shape: tuple) -> tuple:
+def _check_image_shape(shape: tuple) -> tuple:
     if len(shape) != 4:
         raise ValueError(
             f"Images must have the shape (batch, height, width, channels). Received: "
@@ -187,8 +186,8 @@ def _image_shape(shape: tuple) -> tuple:
     return tuple(shape)
 
 
-def _patch_grid(height: Any, width: Any, patch_size: int) -> tuple[Any, Any]:
-    """The grid where the size is known; tensors, or None, where it is not."""
+def _compute_patch_grid(height: Any, width: Any, patch_size: int) -> tuple[Any, Any]:
+    """Returns the grid of patches. For an unknown size, its entries are tensors or None."""
     if isinstance(height, int) and isinstance(width, int):
         return grid.patch_grid((height, width), patch_size)
     for size in (height, width):

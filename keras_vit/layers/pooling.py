@@ -1,4 +1,4 @@
-"""From tokens to one vector per image.
+"""Pooling of tokens to one vector per image.
 
 Source: arXiv:2010.11929, sections 3.1 and D.3; attention pooling: arXiv:2106.04560, section 3.3.
 """
@@ -20,11 +20,11 @@ TokenPoolingMode = Literal["token", "avg", "max"]
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class TokenPooling(keras.layers.Layer):
-    """Takes the class token, or the mean or maximum of the patch tokens.
+    """Returns the class token, or the mean or maximum of the patch tokens.
 
     Args:
         mode: "token", "avg" or "max".
-        num_prefix_tokens: Tokens before the patches; they take no part in "avg" and "max".
+        num_prefix_tokens: Number of tokens before the patches, which "avg" and "max" ignore.
 
     Input shape:   (B, T + N, D).
     Output shape:  (B, D), same dtype as the input.
@@ -42,7 +42,7 @@ class TokenPooling(keras.layers.Layer):
             )
         if mode == "token" and not num_prefix_tokens:
             raise ValueError(
-                '`mode="token"` needs a class token, and there are no prefix tokens. Use "avg" or '
+                '`mode="token"` needs a class token, but `num_prefix_tokens` is 0. Use "avg" or '
                 '"max".'
             )
         self.mode = mode
@@ -101,8 +101,7 @@ class AttentionPooling(keras.layers.Layer):
 
     def build(self, input_shape: tuple) -> None:
         width = input_shape[-1]
-        # The fans of the (1, 1, D) probe are taken as xavier_uniform takes them in the reference: 1
-        # and D.
+        # For the shape (1, 1, D) the fans are 1 and D, as for xavier_uniform in the reference.
         self.probe = self.add_weight(
             name="probe", shape=(1, 1, width), initializer="glorot_uniform"
         )
@@ -121,10 +120,10 @@ class AttentionPooling(keras.layers.Layer):
         return (x + self.mlp(self.mlp_norm(x, training=training), training=training))[:, 0]
 
     def get_build_config(self) -> dict | None:
-        return quantized.build_config(self, super().get_build_config())
+        return quantized.add_modes(self, super().get_build_config())
 
     def build_from_config(self, config: dict) -> None:
-        super().build_from_config(quantized.take(self, config))
+        super().build_from_config(quantized.store_plan(self, config))
 
     def get_config(self) -> dict:
         names = ("num_heads", "mlp_dim", "norm_epsilon", "gelu")

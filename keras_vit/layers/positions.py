@@ -1,6 +1,6 @@
 """Position embeddings that are added to tokens: learned 1-D, learned 2-D, fixed sine-cosine.
 
-Relative positions act inside attention, so they live in `transformer.py`.
+Relative positions are part of attention, in `transformer.py`.
 
 Source: arXiv:2010.11929, sections 3.1, 3.2 and D.4.
 """
@@ -17,32 +17,32 @@ from keras_vit.layers import constants
 
 PositionKind = Literal["learned_1d", "learned_2d", "sincos2d"]
 
-# Standard deviation of learned tables at the start: as in BERT; vision_transformer@c6de1e5
+# Initial standard deviation of learned tables, as in BERT and vision_transformer@c6de1e5
 # models_vit.py.
 _STDDEV = 0.02
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class AddPositionEmbs(keras.layers.Layer):
-    """Adds to each token an embedding of its place.
+    """Adds a position embedding to each token.
 
-    The table belongs to one grid. At another image size it is resampled inside the graph, as it is
-    when a checkpoint is restored at another size; rows of prefix tokens are left alone.
+    The table belongs to one grid. For another image size it is resampled in the graph, as when a
+    checkpoint is restored at another size. Rows of prefix tokens are not resampled.
 
     Args:
-        grid: (rows, columns) of patches that the table is made for.
-        num_prefix_tokens: Tokens before the patches, such as the class token.
-        kind: "learned_1d", one vector per token (the paper's choice); "learned_2d", D/2 numbers for
-            the row and D/2 for the column, and a vector of its own for each prefix token;
-            "sincos2d", fixed, zero for prefix tokens.
+        grid: (rows, columns) of patches of the table.
+        num_prefix_tokens: Number of tokens before the patches, such as the class token.
+        kind: "learned_1d": a vector per token (the paper's choice). "learned_2d": D/2 numbers for
+            the row and D/2 for the column, and a separate vector for each prefix token. "sincos2d":
+            fixed, zero for prefix tokens.
         interpolation: See `keras_vit.grid.interpolation_matrix`.
 
     Call arguments:
         tokens: (B, T + N, D).
-        patches: (B, rows, columns, ...), any map that shows the grid of this call; needed only
-            where the image size may differ from that of `grid`.
+        patches: (B, rows, columns, ...), any tensor with the grid of this call. It is needed only
+            if the image size may differ from that of `grid`.
 
-    Output shape:  that of `tokens`, same dtype.
+    Output shape: that of `tokens`, same dtype.
 
     Raises:
         ValueError: If the number of tokens is not T + rows * columns.
@@ -83,20 +83,20 @@ class AddPositionEmbs(keras.layers.Layer):
         if patches_shape is None and tokens_shape[1] not in (None, length):
             raise ValueError(
                 f"Expected {length} tokens: {self.num_prefix_tokens} prefix tokens and a grid of "
-                f"{self.grid}. "
-                f"Received: {tokens_shape[1]}. Pass `patches` where the image size varies."
+                f"{self.grid}. Received: {tokens_shape[1]}. Pass `patches` if the image size "
+                "varies."
             )
         if self.kind == "learned_1d":
-            self.pos_embedding = self._table("pos_embedding", length, width)
+            self.pos_embedding = self._add_table("pos_embedding", length, width)
         elif self.kind == "learned_2d":
-            self.row_embedding = self._table("row_embedding", self.grid[0], width // 2)
-            self.column_embedding = self._table("column_embedding", self.grid[1], width // 2)
+            self.row_embedding = self._add_table("row_embedding", self.grid[0], width // 2)
+            self.column_embedding = self._add_table("column_embedding", self.grid[1], width // 2)
             if self.num_prefix_tokens:
-                self.prefix_embedding = self._table(
+                self.prefix_embedding = self._add_table(
                     "prefix_embedding", self.num_prefix_tokens, width
                 )
 
-    def _table(self, name: str, length: int, width: int):
+    def _add_table(self, name: str, length: int, width: int):
         initializer = keras.initializers.RandomNormal(stddev=_STDDEV)
         return self.add_weight(name=name, shape=(1, length, width), initializer=initializer)
 
@@ -107,19 +107,22 @@ class AddPositionEmbs(keras.layers.Layer):
 
     def call(self, tokens, patches=None):
         rows, columns = self.grid if patches is None else ops.shape(patches)[1:3]
-        table = ops.cast(self._positions(rows, columns, tokens.shape[-1]), tokens.dtype)
+        table = ops.cast(self._compute_positions(rows, columns, tokens.shape[-1]), tokens.dtype)
         return tokens + table
 
-    def _positions(self, rows: Any, columns: Any, width: int):
-        """(1, T + rows * columns, D) for the grid of this call."""
+    def _compute_positions(self, rows: Any, columns: Any, width: int):
+        """Returns the embeddings for the grid of this call, (1, T + rows * columns, D)."""
         if self.kind == "learned_1d":
-            return self._learned_1d(rows, columns, width)
+            return self._resample_learned_1d(rows, columns, width)
         if self.kind == "learned_2d":
             by_row = self._resample(self.row_embedding, self.grid[0], rows)
             by_column = self._resample(self.column_embedding, self.grid[1], columns)
         else:
-            by_row, by_column = _sincos(rows, width // 2), _sincos(columns, width // 2)
-        patches = _outer(by_row, by_column, rows, columns)
+            by_row, by_column = (
+                _compute_sincos(rows, width // 2),
+                _compute_sincos(columns, width // 2),
+            )
+        patches = _combine_axes(by_row, by_column, rows, columns)
         if not self.num_prefix_tokens:
             return patches
         if self.kind == "learned_2d":
@@ -128,8 +131,8 @@ class AddPositionEmbs(keras.layers.Layer):
             prefix = ops.zeros((1, self.num_prefix_tokens, width), dtype=patches.dtype)
         return ops.concatenate([prefix, patches], axis=1)
 
-    def _learned_1d(self, rows: Any, columns: Any, width: int):
-        if _known(rows) and _known(columns) and (rows, columns) == self.grid:
+    def _resample_learned_1d(self, rows: Any, columns: Any, width: int):
+        if _is_known(rows) and _is_known(columns) and (rows, columns) == self.grid:
             return self.pos_embedding
         prefix = self.pos_embedding[:, : self.num_prefix_tokens]
         patches = ops.cast(self.pos_embedding[0, self.num_prefix_tokens :], "float32")
@@ -141,7 +144,7 @@ class AddPositionEmbs(keras.layers.Layer):
         return ops.concatenate([prefix, patches], axis=1)
 
     def _resample(self, table, old: int, new: Any):
-        if _known(new) and new == old:
+        if _is_known(new) and new == old:
             return table[0]
         return ops.matmul(
             interpolation_matrix(old, new, self.interpolation, xp=ops),
@@ -153,16 +156,15 @@ class AddPositionEmbs(keras.layers.Layer):
         constants.record(store, {"grid": self.grid})
 
     def load_own_variables(self, store: Any) -> None:
-        # Tables of one length may be of two grids, and Keras compares lengths.
-        grid = constants.recorded(store).get("grid", self.grid)
+        # Tables of different grids may have the same length, which is all that Keras compares.
+        grid = constants.read(store).get("grid", self.grid)
         if self.kind == "learned_1d" and tuple(grid) != self.grid:
             raise ValueError(
                 f"The stored position table is of {grid[0]} x {grid[1]} patches, that of the layer "
-                f"{self.name} of "
-                f"{self.grid[0]} x {self.grid[1]}. Pass the file as `weights` to the model, which "
-                f"resamples the table."
+                f"{self.name} of {self.grid[0]} x {self.grid[1]}. Pass the file as `weights` to "
+                "the model instead, which resamples the table."
             )
-        super().load_own_variables(constants.variables(store))
+        super().load_own_variables(constants.select_variables(store))
 
     def get_config(self) -> dict:
         config = {
@@ -174,14 +176,15 @@ class AddPositionEmbs(keras.layers.Layer):
         return {**super().get_config(), **config}
 
 
-def _known(size: Any) -> bool:
-    """False for the scalar tensor that stands for an open size inside a graph."""
+def _is_known(size: Any) -> bool:
+    """Returns whether a size is static. Open sizes are scalar tensors in a graph."""
     return isinstance(size, int)
 
 
-def _outer(by_row, by_column, rows: Any, columns: Any):
-    """(R, D/2) and (C, D/2) to (1, R * C, D): the column's half first, as in the published
-    sine-cosine code.
+def _combine_axes(by_row, by_column, rows: Any, columns: Any):
+    """Combines (R, D/2) and (C, D/2) to (1, R * C, D).
+
+    The half of the column comes first, as in the published sine-cosine code.
     """
     half = by_row.shape[-1]
     by_column = ops.cast(by_column, by_row.dtype)
@@ -190,10 +193,8 @@ def _outer(by_row, by_column, rows: Any, columns: Any):
     return ops.reshape(ops.concatenate([across, down], axis=-1), (1, -1, 2 * half))
 
 
-def _sincos(length: Any, width: int):
-    """(length, width): sines, then cosines, of the place times wave numbers from 1 down to
-    1/10000.
-    """
+def _compute_sincos(length: Any, width: int):
+    """Returns (length, width): sines, then cosines, with wave numbers from 1 to 1/10000."""
     count = width // 2
     exponents = np.arange(count, dtype="float64") / max(count - 1, 1)
     angles = ops.arange(length, dtype="float32")[:, None] * np.exp(

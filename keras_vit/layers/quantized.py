@@ -1,11 +1,10 @@
-"""Quantized models: which Dense layers inside a layer are quantized, and which norms must give the
-same bits anywhere.
+"""Saving and loading of quantized models: quantization modes of inner Dense layers.
 
-`model.quantize` changes the Dense layers that a block makes when it is built, and Keras's files
-hold the arguments of the block alone. Without this a quantized model would be built again with
-float32 kernels, into which its int8 kernels
-do not go. Keras saves `get_build_config` of each layer and builds with it again: there the modes
-    belong.
+`model.quantize` changes the Dense layers inside a block, but Keras's files contain only the
+arguments of the block. A loaded block would have float32 kernels, which do not match the stored
+int8 kernels. Therefore the modes are stored in `get_build_config`, which Keras saves, and uses to
+build the layer again. The module also marks the norms before quantized layers, which must be
+reproducible bit by bit.
 """
 
 import weakref
@@ -14,35 +13,33 @@ from typing import Any
 
 import keras
 
-_NAME = "quantized"  # beside Keras's own `input_shape`
-_OPTIONS = ("dtype", "quantization_config")  # of a Dense layer: how it is quantized
+_NAME = "quantized"  # key in the build config, beside Keras's `input_shape`
+_OPTIONS = ("dtype", "quantization_config")  # arguments of Dense that describe its quantization
 
 
-def build_config(layer: keras.layers.Layer, config: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Returns what a layer is built with: Keras's own `config`, and how each Dense layer inside is
-    quantized.
-    """
-    found = _modes(layer)
+def add_modes(layer: keras.layers.Layer, config: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Returns Keras's build config with the quantization of each inner Dense layer added."""
+    found = _find_modes(layer)
     return {**(config or {}), _NAME: found} if found else config
 
 
-def take(layer: keras.layers.Layer, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Leaves what `build_config` said of the Dense layers inside with those who make them; returns
-    Keras's own part.
+def store_plan(layer: keras.layers.Layer, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Stores the modes of a build config for the layers that create the Dense layers.
+
+    Returns:
+        The build config without the modes.
     """
-    _leave(layer, config.get(_NAME, {}))
+    _store_plan(layer, config.get(_NAME, {}))
     return {name: value for name, value in config.items() if name != _NAME}
 
 
-def hand_down(layer: keras.layers.Layer, name: str, inner: keras.layers.Layer) -> None:
-    """Leaves with `inner`, which `layer` makes as it is built, the part that is about it."""
-    _leave(inner, _below(_plans.get(layer, {}), name))
+def pass_plan(layer: keras.layers.Layer, name: str, inner: keras.layers.Layer) -> None:
+    """Stores the modes for `inner`, which `layer` creates in its `build`."""
+    _store_plan(inner, _select_plan(_plans.get(layer, {}), name))
 
 
-def dense(maker: keras.layers.Layer, layer: keras.layers.Dense) -> keras.layers.Dense:
-    """Returns the unbuilt Dense layer that `maker` is about to build, quantized where it was when
-    it was saved.
-    """
+def apply_plan(maker: keras.layers.Layer, layer: keras.layers.Dense) -> keras.layers.Dense:
+    """Returns an unbuilt Dense layer of `maker`, quantized if it was quantized when saved."""
     plan = _plans.get(maker, {})
     if layer.name not in plan:
         return layer
@@ -50,28 +47,27 @@ def dense(maker: keras.layers.Layer, layer: keras.layers.Dense) -> keras.layers.
 
 
 def make_reproducible(layer: keras.layers.Layer) -> None:
-    """Has a normalization in front of quantized layers give the same bits however it is called.
+    """Marks a normalization before quantized layers, whose results must be equal in all modes.
 
-    A quantized Dense layer rounds what it is given to 8 bits. TensorFlow computes the same formula
-    to another last bit one operation at a time, in a graph, and in `predict`. A number on the edge
-    is then rounded the other way, by 1 %,
-    and the next blocks make more of it: without this, `model(x)` and `predict` of a ViT_Ti16 in
-    int8 differ by 1 % of the largest output, half of what int8 costs.
+    A quantized Dense layer rounds its inputs to 8 bits. TensorFlow's results differ in the last bit
+    between eager mode, graphs and `predict`. An input near a rounding boundary may then differ by 1
+    %, and later blocks amplify the difference. Without this mark, `model(x)` and `predict` of a
+    ViT_Ti16 in int8 differ by 1 % of the largest output, half of the error of int8 itself.
     """
     _reproducible.add(layer)
 
 
 def is_reproducible(layer: keras.layers.Layer) -> bool:
-    """Returns whether `make_reproducible` was called, now or before the layer was saved."""
+    """Returns whether `make_reproducible` was called, also if before the layer was saved."""
     return layer in _reproducible
 
 
 _reproducible: weakref.WeakSet = weakref.WeakSet()
-# of layers between `take` and their build
+# Modes of the inner layers, from `store_plan` to the build of each layer.
 _plans: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
-def _leave(layer: keras.layers.Layer, plan: Mapping[str, Any]) -> None:
+def _store_plan(layer: keras.layers.Layer, plan: Mapping[str, Any]) -> None:
     if not plan:
         return
     _plans[layer] = plan
@@ -79,11 +75,11 @@ def _leave(layer: keras.layers.Layer, plan: Mapping[str, Any]) -> None:
         make_reproducible(layer)
     for name, inner in vars(layer).items():
         if isinstance(inner, keras.layers.Layer):
-            _leave(inner, _below(plan, name))
+            _store_plan(inner, _select_plan(plan, name))
 
 
-def _below(plan: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The part of a plan that is about the layers inside the layer `name`."""
+def _select_plan(plan: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Returns the part of a plan for the layers inside the layer `name`."""
     return {
         path.removeprefix(f"{name}/"): how
         for path, how in plan.items()
@@ -91,11 +87,11 @@ def _below(plan: Mapping[str, Any], name: str) -> dict[str, Any]:
     }
 
 
-def _modes(layer: keras.layers.Layer) -> dict[str, dict[str, Any]]:
-    """{path: options} of the quantized Dense layers inside, which have the names of their
-    attributes.
+def _find_modes(layer: keras.layers.Layer) -> dict[str, dict[str, Any]]:
+    """Returns {path: options} of the quantized Dense layers inside a layer.
 
-    The path of a layer that is reproducible ends with a slash, that of `layer` itself is "".
+    Paths consist of attribute names. The path of a reproducible layer ends with a slash; that of
+    `layer` itself is "".
     """
     found: dict[str, dict[str, Any]] = {"": {}} if layer in _reproducible else {}
     for name, inner in vars(layer).items():
@@ -106,5 +102,5 @@ def _modes(layer: keras.layers.Layer) -> dict[str, dict[str, Any]]:
                     option: config[option] for option in _OPTIONS if config.get(option) is not None
                 }
         elif isinstance(inner, keras.layers.Layer):
-            found |= {f"{name}/{path}": how for path, how in _modes(inner).items()}
+            found |= {f"{name}/{path}": how for path, how in _find_modes(inner).items()}
     return found

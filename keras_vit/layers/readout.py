@@ -1,4 +1,4 @@
-"""Which block of a running model is read at its first token alone."""
+"""The block of a running model of which only the first token is read."""
 
 import contextlib
 import contextvars
@@ -13,7 +13,7 @@ _BLOCK: contextvars.ContextVar[keras.layers.Layer | None] = contextvars.ContextV
 
 @contextlib.contextmanager
 def read_at_first_token(block: keras.layers.Layer | None) -> Iterator[None]:
-    """Tells a block, for as long as this lasts, that only the first token of its result is read.
+    """Marks a block, inside the context, as one of which only the first token is read.
 
     Example:
         >>> block = keras.layers.Identity()
@@ -31,5 +31,5 @@ def read_at_first_token(block: keras.layers.Layer | None) -> Iterator[None]:
 
 
 def is_read_at_first_token(block: keras.layers.Layer) -> bool:
-    """Returns whether the model that is running reads nothing but the first token of this block."""
+    """Returns whether the running model reads only the first token of this block."""
     return _BLOCK.get() is block

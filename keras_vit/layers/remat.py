@@ -1,9 +1,8 @@
-"""Rematerialization of one block: its insides are computed again for the gradient.
+"""Rematerialization of a block: its intermediate results are recomputed for the gradient.
 
-Keras's own `RematScope` fails in a TensorFlow graph (keyword arguments), and it would draw other
-dropout masks in the
-second computation. Here a block is called as a pure function of tensors alone: its weights, its
-    seeds, its input.
+Keras's `RematScope` fails in a TensorFlow graph (keyword arguments), and draws other dropout masks
+in the second computation. Here a block is called as a pure function of its weights, its seeds and
+its input.
 """
 
 import contextvars
@@ -14,11 +13,10 @@ import keras
 
 
 class Remat(keras.layers.Layer):
-    """Calls a block so that its insides are computed again for the gradient, with the same dropout
-    masks.
+    """Calls a block and recomputes it for the gradient, with the same dropout masks.
 
     Args:
-        block: A built layer. It stays the owner of its variables.
+        block: A built layer, which owns the variables.
 
     Example:
         >>> from keras_vit.layers import MlpBlock
@@ -40,17 +38,19 @@ class Remat(keras.layers.Layer):
         if not training:
             return self.block(x, training=training)
         trainable, others = self.block.trainable_variables, self.block.non_trainable_variables
-        other_values = [variable.value * 1 for variable in others]  # copies: the seeds move on
+        other_values = [
+            variable.value * 1 for variable in others
+        ]  # copies: seeds are updated below
 
         def pure(x: Any, *values: Any) -> Any:
             y, new_values = self.block.stateless_call(list(values), other_values, x, training=True)
             return (y, *new_values)
 
-        context = contextvars.copy_context()  # for the second time: see `readout.py`
+        context = contextvars.copy_context()  # the recomputation needs the mark of `readout.py`
         y, *new_values = keras.remat(partial(context.run, pure))(
             x, *(variable.value for variable in trainable)
         )
         for variable, value in zip(others, new_values, strict=True):
-            if variable.path.endswith("seed_generator_state"):  # the others are frozen weights
+            if variable.path.endswith("seed_generator_state"):  # other variables are frozen weights
                 variable.assign(value)
         return y

@@ -1,10 +1,11 @@
-"""Weight-standardized convolutions and the two residual units made of them.
+"""Weight-standardized convolutions, and the residual units of hybrids, ResNets and BiT.
 
-`StemUnit` is the post-activation unit of the hybrids and of the paper's own ResNets, `BiTUnit` the
-pre-activation unit of Big Transfer. They share no code on purpose: each reads like its source.
+`StemUnit` is the post-activation unit of the hybrids and of the paper's ResNets, `BiTUnit` the
+pre-activation unit of Big Transfer. They deliberately share no code, so that each can be compared
+with its source.
 
 Source: arXiv:1903.10520 (weight standardization), arXiv:1912.11370 (BiT);
-vision_transformer@c6de1e5 models_resnet.py; big_transfer@140de6e bit_tf2/models.py.
+    vision_transformer@c6de1e5 models_resnet.py; big_transfer@140de6e bit_tf2/models.py.
 """
 
 import math
@@ -24,19 +25,19 @@ NUM_GROUPS = 32
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class StdConv2D(keras.layers.Layer):
-    """A 2-D convolution whose kernel has mean 0 and deviation 1 per output channel, without a bias.
+    """A 2-D convolution without bias whose kernel is standardized to mean 0 and deviation 1.
 
-    The kernel is standardized in float32 whatever the compute dtype.
+    Each output channel of the kernel is standardized, in float32 for any compute dtype.
 
     Args:
         filters: Output channels.
         kernel_size: Side of the square kernel.
         strides: Stride along both axes.
-        padding: "same" as in TensorFlow (hybrids), or "fixed": kernel_size // 2 zeros on every side
+        padding: "same" as in TensorFlow (hybrids), or "fixed": kernel_size // 2 zeros on each side
             (BiT).
         std_epsilon: Added to the standard deviation. No default: it must match the checkpoint.
-        variance_epsilon: Added to the variance, under the root. No default: it must match the
-            checkpoint.
+        variance_epsilon: Added to the variance before the square root. No default: it must match
+            the checkpoint.
 
     Input shape:   (B, H, W, C) float.
     Output shape:  (B, ceil(H / strides), ceil(W / strides), filters), same dtype as the input.
@@ -83,9 +84,9 @@ class StdConv2D(keras.layers.Layer):
         return batch, *(size and -(-size // self.strides) for size in (height, width)), self.filters
 
     def call(self, x):
-        if x.shape[0] == 0:  # oneDNN gives such a batch the shape of the input
+        if x.shape[0] == 0:  # for an empty batch, oneDNN returns the shape of the input
             return ops.zeros(self.compute_output_shape(tuple(x.shape)), x.dtype)
-        kernel = ops.cast(self._standardized(), x.dtype)
+        kernel = ops.cast(self._standardize_kernel(), x.dtype)
         if self.padding == "same":
             return ops.conv(
                 x, kernel, strides=self.strides, padding="same", data_format="channels_last"
@@ -97,7 +98,7 @@ class StdConv2D(keras.layers.Layer):
             x, kernel, strides=self.strides, padding="valid", data_format="channels_last"
         )
 
-    def _standardized(self):
+    def _standardize_kernel(self):
         kernel = ops.convert_to_tensor(self.kernel)
         centred = kernel - ops.mean(kernel, axis=(0, 1, 2), keepdims=True)
         variance = ops.mean(ops.square(centred), axis=(0, 1, 2), keepdims=True)
@@ -110,11 +111,11 @@ class StdConv2D(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class BiTMaxPool(keras.layers.Layer):
-    """The 3x3 maximum with stride 2 of BiT's root, on maps with one cell of padding on every side.
+    """The 3x3 max-pooling with stride 2 of BiT's root, with one cell of padding on each side.
 
     Args:
-        padding: "ignored", padding never is the maximum (big_vision); or "zeros", it counts as zero
-            (big_transfer and timm). The map has not been through an activation, so the two differ.
+        padding: "ignored": padding is never the maximum (big_vision). "zeros": padding counts as 0
+            (big_transfer and timm). The results differ, because the map may be negative.
 
     Input shape:   (B, H, W, C) float.
     Output shape:  (B, ceil(H / 2), ceil(W / 2), C), same dtype as the input.
@@ -149,11 +150,11 @@ class BiTMaxPool(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class StemUnit(keras.layers.Layer):
-    """A post-activation bottleneck (ResNet v1.5): 1x1, 3x3 with the stride, 1x1, each with group
-    normalization.
+    """A post-activation bottleneck (ResNet v1.5): convolutions 1x1, 3x3 with the stride, and 1x1.
 
-    The last normalization starts with scale 0, so that the unit starts as its shortcut. The
-    shortcut is projected, and normalized, where its shape differs.
+    Each convolution is followed by group normalization. The scale of the last normalization is
+    initialized to 0, so that the unit initially equals its shortcut. The shortcut is projected and
+    normalized if its shape differs.
 
     Args:
         filters: Channels of the bottleneck; the output has four times as many.
@@ -189,16 +190,19 @@ class StemUnit(keras.layers.Layer):
         self.variance_epsilon = variance_epsilon
 
     def build(self, input_shape: tuple) -> None:
-        conv, norm = unit_factories(self, "same")
+        make_conv, make_norm = make_unit_factories(self, "same")
         filters, outputs = self.filters, 4 * self.filters
-        self.conv1, self.gn1 = conv("conv1", filters, 1, 1), norm("gn1")
-        self.conv2, self.gn2 = conv("conv2", filters, 3, self.strides), norm("gn2")
-        self.conv3, self.gn3 = conv("conv3", outputs, 1, 1), norm("gn3", gamma_initializer="zeros")
+        self.conv1, self.gn1 = make_conv("conv1", filters, 1, 1), make_norm("gn1")
+        self.conv2, self.gn2 = make_conv("conv2", filters, 3, self.strides), make_norm("gn2")
+        self.conv3, self.gn3 = (
+            make_conv("conv3", outputs, 1, 1),
+            make_norm("gn3", gamma_initializer="zeros"),
+        )
         self.conv_proj = self.gn_proj = None
         if input_shape[-1] != outputs or self.strides != 1:
             self.conv_proj, self.gn_proj = (
-                conv("conv_proj", outputs, 1, self.strides),
-                norm("gn_proj"),
+                make_conv("conv_proj", outputs, 1, self.strides),
+                make_norm("gn_proj"),
             )
             self.conv_proj.build(input_shape)
             self.gn_proj.build((None, None, None, outputs))
@@ -230,7 +234,7 @@ class StemUnit(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class BiTUnit(keras.layers.Layer):
-    """A pre-activation bottleneck (ResNet v2): normalization and ReLU come before each convolution.
+    """A pre-activation bottleneck (ResNet v2): normalization and ReLU before each convolution.
 
     Args:
         filters: Channels of the bottleneck; the output has four times as many.
@@ -266,14 +270,14 @@ class BiTUnit(keras.layers.Layer):
         self.variance_epsilon = variance_epsilon
 
     def build(self, input_shape: tuple) -> None:
-        conv, norm = unit_factories(self, "fixed")
+        make_conv, make_norm = make_unit_factories(self, "fixed")
         filters, outputs = self.filters, 4 * self.filters
-        self.gn1, self.conv1 = norm("gn1"), conv("conv1", filters, 1, 1)
-        self.gn2, self.conv2 = norm("gn2"), conv("conv2", filters, 3, self.strides)
-        self.gn3, self.conv3 = norm("gn3"), conv("conv3", outputs, 1, 1)
+        self.gn1, self.conv1 = make_norm("gn1"), make_conv("conv1", filters, 1, 1)
+        self.gn2, self.conv2 = make_norm("gn2"), make_conv("conv2", filters, 3, self.strides)
+        self.gn3, self.conv3 = make_norm("gn3"), make_conv("conv3", outputs, 1, 1)
         self.conv_proj = None
         if input_shape[-1] != outputs or self.strides != 1:
-            self.conv_proj = conv("conv_proj", outputs, 1, self.strides)
+            self.conv_proj = make_conv("conv_proj", outputs, 1, self.strides)
             self.conv_proj.build(input_shape)
         shape = tuple(input_shape)
         for layer_norm, layer_conv in (
@@ -300,10 +304,12 @@ class BiTUnit(keras.layers.Layer):
         return {**super().get_config(), **unit_config(self)}
 
 
-def unit_factories(unit: keras.layers.Layer, padding: Padding):
-    """Makers of the convolutions and normalizations of a unit, with its constants and its dtype."""
+def make_unit_factories(unit: keras.layers.Layer, padding: Padding):
+    """Returns functions that create convolutions and norms with the constants and dtype
+    of a unit.
+    """
 
-    def conv(name: str, filters: int, kernel_size: int, strides: int) -> StdConv2D:
+    def make_conv(name: str, filters: int, kernel_size: int, strides: int) -> StdConv2D:
         return StdConv2D(
             filters,
             kernel_size,
@@ -315,21 +321,21 @@ def unit_factories(unit: keras.layers.Layer, padding: Padding):
             dtype=unit.dtype_policy,
         )
 
-    def norm(name: str, **kwargs: Any) -> GroupNorm:
+    def make_norm(name: str, **kwargs: Any) -> GroupNorm:
         return GroupNorm(
             NUM_GROUPS, epsilon=unit.norm_epsilon, name=name, dtype=unit.dtype_policy, **kwargs
         )
 
-    return conv, norm
+    return make_conv, make_norm
 
 
 def unit_output_shape(input_shape: tuple, filters: int, strides: int) -> tuple:
-    """Returns the shape behind a bottleneck, whatever is in it."""
+    """Returns the output shape of a bottleneck."""
     batch, height, width, _ = input_shape
     return batch, *(size and -(-size // strides) for size in (height, width)), 4 * filters
 
 
 def unit_config(unit: keras.layers.Layer) -> dict:
-    """Returns the arguments that all residual units have."""
+    """Returns the arguments that all residual units share."""
     names = ("filters", "strides", "norm_epsilon", "std_epsilon", "variance_epsilon")
     return {name: getattr(unit, name) for name in names}

@@ -1,4 +1,4 @@
-"""Learned tokens that are put among the patch tokens, or in their place.
+"""The class token, and the mask token of masked patch prediction.
 
 Source: arXiv:2010.11929, section 3.1 and appendix B.1.2.
 """
@@ -11,7 +11,7 @@ from keras import ops
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class ClassToken(keras.layers.Layer):
-    """Prepends one learned token to every sequence; it starts at zero.
+    """Prepends a learned token to each sequence. It is initialized to zeros.
 
     Input shape:   (B, N, D).
     Output shape:  (B, 1 + N, D), same dtype as the input.
@@ -36,7 +36,7 @@ class ClassToken(keras.layers.Layer):
         return ops.concatenate([token, tokens], axis=1)
 
 
-# What `MaskTokens` did with a token.
+# Kinds of tokens that `MaskTokens` returns.
 UNTOUCHED, MASKED, SWAPPED, KEPT = range(4)
 
 
@@ -44,31 +44,29 @@ UNTOUCHED, MASKED, SWAPPED, KEPT = range(4)
 class MaskTokens(keras.layers.Layer):
     """Corrupts part of the patch tokens of each image, for masked patch prediction.
 
-    Of the corrupted tokens most become one learned token, some another token of the same image, and
-    the rest stay as
-    they are: the model cannot know which of those it sees are right. Outside of training all images
-    are corrupted in the same places, the same every time, so that an evaluation does not depend on
-    its batches.
+    Most corrupted tokens are replaced by a learned mask token, some by another token of the same
+    image, and the rest are kept, so that the model cannot know which tokens are correct. Outside of
+    training, all images are corrupted at the same fixed places, so that an evaluation does not
+    depend on its batches.
 
     Args:
-        rate: Share of the tokens that are corrupted; of N tokens exactly round(rate * N) in each
-            image.
-        mask_share: Share of the corrupted that become the mask token.
-        swap_share: Share of the corrupted that become another token; what is left to 1 is kept.
-        seed: Of the draws.
+        rate: Share of corrupted tokens: exactly round(rate * N) of N tokens in each image.
+        mask_share: Share of the corrupted tokens that are replaced by the mask token.
+        swap_share: Share of the corrupted tokens that are replaced by another token. The remaining
+            corrupted tokens are kept.
+        seed: Seed of the draws.
 
     Input shape:   (B, N, D), N fixed and at least 2.
-    Output shape:  tokens (B, N, D), same dtype as the input; what was done with each, (B, N) int32:
-        `UNTOUCHED`, `MASKED`, `SWAPPED` or `KEPT`.
+    Output shape:  tokens (B, N, D), same dtype as the input; kinds (B, N) int32: `UNTOUCHED`,
+        `MASKED`, `SWAPPED` or `KEPT`.
 
     Example:
         >>> tokens, kinds = MaskTokens(0.5, seed=0)(keras.ops.ones((2, 196, 192)), training=True)
         >>> keras.ops.convert_to_numpy(kinds > UNTOUCHED).sum(axis=1).tolist()
         [98, 98]
 
-    Source: arXiv:2010.11929, B.1.2: 50 %, of which 80 %, 10 % and 10 %. From where the other token
-        comes is not said
-    there: here from the same image.
+    Source: arXiv:2010.11929, B.1.2: 50 %, of which 80 %, 10 % and 10 %. The paper does not say
+        which other token is used; we use one of the same image.
     """
 
     def __init__(
@@ -89,8 +87,8 @@ class MaskTokens(keras.layers.Layer):
         ):
             raise ValueError(
                 "`rate` must be in (0, 1], and `mask_share` and `swap_share` shares that add up to "
-                "1 at most. "
-                f"Received: rate={rate}, mask_share={mask_share}, swap_share={swap_share}."
+                f"1 at most. Received: rate={rate}, mask_share={mask_share}, "
+                f"swap_share={swap_share}."
             )
         self.rate = rate
         self.mask_share = mask_share
@@ -102,14 +100,16 @@ class MaskTokens(keras.layers.Layer):
         _, length, width = input_shape
         if length is None or length < 2:
             raise ValueError(
-                f"Two tokens at least, and a fixed number of them. Received: {tuple(input_shape)}."
+                "`MaskTokens` needs a fixed number of tokens, at least 2. Received: input_shape="
+                f"{tuple(input_shape)}."
             )
         initializer = keras.initializers.RandomNormal(stddev=0.02)
         self.mask = self.add_weight(name="mask", shape=(1, 1, width), initializer=initializer)
 
     def plan(self, batch: Any, length: int, training: bool) -> tuple[Any, Any]:
-        """Draws (kinds, places), both (batch, N) int32: what is done with each token, and which
-        other one it gets.
+        """Draws (kinds, places), both (batch, N) int32.
+
+        `kinds` is the kind of each token, `places` the index of the token that may replace it.
         """
         seeds = [self.seed_generator] * 3 if training else [1, 2, 3]
         order = keras.random.uniform((batch, length), dtype="float32", seed=seeds[0])
@@ -117,7 +117,7 @@ class MaskTokens(keras.layers.Layer):
         share = keras.random.uniform((batch, length), dtype="float32", seed=seeds[1])
         kinds = ops.where(share < self.mask_share + self.swap_share, SWAPPED, KEPT)
         kinds = ops.where(share < self.mask_share, MASKED, kinds)
-        # never the token itself
+        # Steps from 1 to N - 1, so that a token is never replaced by itself.
         step = keras.random.randint((batch, length), 1, length, dtype="int32", seed=seeds[2])
         places = (ops.arange(length, dtype="int32") + step) % length
         return ops.cast(ops.where(corrupted, kinds, UNTOUCHED), "int32"), places

@@ -20,28 +20,27 @@ from keras_vit.variants import Gelu
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class MultiHeadDotProductAttention(keras.layers.Layer):
-    """Multi-head attention, with relative positions on request.
+    """Multi-head attention, optionally with relative positions.
 
-    The four projections are Dense layers on flat (D, A * K) kernels, so that Glorot's fans are
-    those of the matrix that is multiplied.
+    The four projections are Dense layers with kernels (D, A * K), so that Glorot initialization
+    uses the fans of these matrices.
 
     Args:
         num_heads: Number of heads. Must divide the token size.
-        dropout_rate: Of the attention probabilities; 0 in every published configuration.
-        relative_positions: Number of tokens N for which to learn 2N - 1 relative embeddings, each
-            used as a key with the content query (shared by the heads of this layer, prefix tokens
-            counted as places 0, 1, ...); None for none.
-        query_chunk: How many queries attend at a time, for less memory where there are many:
-            probabilities are (B, A, query_chunk, N) at once, and are computed again for the
-            gradient. The same numbers; not with
-            dropout of probabilities, relative positions, or a number of queries that is open. None:
-                all at once.
+        dropout_rate: Dropout of the attention probabilities; 0 in all published configurations.
+        relative_positions: Number of tokens N. If given, 2N - 1 relative embeddings are learned and
+            used as keys for the content queries. All heads of the layer share them, and prefix
+            tokens have the positions 0, 1, ... None for no relative positions.
+        query_chunk: Number of queries per chunk, to save memory: probabilities of one chunk, (B, A,
+            query_chunk, N), are in memory at a time, and are recomputed for the gradient. The
+            result does not change. It cannot be combined with dropout of probabilities, relative
+            positions, or an open number of queries. None for no chunks.
 
     Call arguments:
         queries: (B, Q, D).
-        values: (B, N, D); default: the queries.
+        values: (B, N, D). Default: the queries.
 
-    Output shape:  (B, Q, D), same dtype as the input.
+    Output shape: (B, Q, D), same dtype as the input.
 
     Example:
         >>> keras.ops.shape(MultiHeadDotProductAttention(3)(keras.ops.zeros((2, 197, 192))))
@@ -62,9 +61,9 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
         super().__init__(**kwargs)
         if query_chunk is not None and (query_chunk < 1 or dropout_rate or relative_positions):
             raise ValueError(
-                "`query_chunk` must be at least 1, and goes neither with dropout of attention "
-                "probabilities nor with "
-                f"relative positions. Received: {query_chunk}, {dropout_rate}, "
+                "`query_chunk` must be at least 1, and cannot be combined with dropout of "
+                "attention probabilities or with relative positions. Received: query_chunk="
+                f"{query_chunk}, dropout_rate={dropout_rate}, relative_positions="
                 f"{relative_positions}."
             )
         self.num_heads = num_heads
@@ -82,13 +81,13 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
             )
         if self.query_chunk is not None and queries_shape[1] is None:
             raise ValueError(
-                "`query_chunk` needs a known number of queries: build the model for one image size."
+                "`query_chunk` needs a known number of queries. Build the model for one image size."
             )
         for name in ("query", "key", "value", "out"):
             dense = keras.layers.Dense(
                 width, kernel_initializer="glorot_uniform", name=name, dtype=self.dtype_policy
             )
-            dense = quantized.dense(self, dense)
+            dense = quantized.apply_plan(self, dense)
             dense.build((None, None, width))
             setattr(self, name, dense)
         self.head_dim = width // self.num_heads
@@ -107,9 +106,11 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
 
     def call(self, queries, values=None, training=None):
         values = queries if values is None else values
-        query_rows, value_rows = _rows_of_both(queries, values)
-        queries_BAQK, keys_BAKN = self._queries_and_keys(query_rows, value_rows, queries, values)
-        values_BANK = self._heads(self.value(value_rows), values)
+        query_rows, value_rows = _to_rows(queries, values)
+        queries_BAQK, keys_BAKN = self._compute_queries_and_keys(
+            query_rows, value_rows, queries, values
+        )
+        values_BANK = self._to_heads(self.value(value_rows), values)
         if self.query_chunk is None:
             heads_BAQK = self._attend(queries_BAQK, keys_BAKN, values_BANK, training)
         else:
@@ -126,17 +127,17 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
     def attention_scores(self, queries, values=None):
         """Returns softmax(q k^T / sqrt(K)), (B, A, Q, N), in the compute dtype."""
         values = queries if values is None else values
-        return self._scores(
-            *self._queries_and_keys(*_rows_of_both(queries, values), queries, values)
+        return self._compute_scores(
+            *self._compute_queries_and_keys(*_to_rows(queries, values), queries, values)
         )
 
-    def of_first_token(self, x):
-        """What the first of the tokens x gets, (B, N, D) to (B, 1, D), without keys and values of
-        all the others.
+    def attend_from_first_token(self, x):
+        """Computes attention for the first token of x, (B, N, D) to (B, 1, D).
 
-        Its query goes through the kernel of the keys instead, and what the heads see through that
-        of the values. The bias of the keys adds the same to each logit, so the softmax is the same
-        without.
+        Keys and values of the tokens are not computed. Instead, the query is multiplied by the
+        kernel of the keys, and the weighted mean of the tokens by the kernel of the values. The
+        bias of the keys is left out: it adds the same number to all logits, which does not change
+        the softmax.
         """
         queries_BAK = ops.reshape(
             self.query(x[:, 0]) * (self.head_dim**-0.5), (-1, self.num_heads, self.head_dim)
@@ -152,26 +153,30 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
         heads = ops.reshape(ops.einsum("bad,dak->bak", seen_BAD, values_DAK), (-1, x.shape[-1]))
         return self.out(heads + ops.cast(self.value.bias, x.dtype))[:, None]
 
-    def _queries_and_keys(self, query_rows, value_rows, queries, values):
-        """(B, A, Q, K) and (B, A, K, N)."""
-        queries_BAQK = self._heads(self.query(query_rows) * (self.head_dim**-0.5), queries)
-        return queries_BAQK, ops.transpose(self._split(self.key(value_rows), values), (0, 2, 3, 1))
+    def _compute_queries_and_keys(self, query_rows, value_rows, queries, values):
+        """Returns scaled queries (B, A, Q, K) and transposed keys (B, A, K, N)."""
+        queries_BAQK = self._to_heads(self.query(query_rows) * (self.head_dim**-0.5), queries)
+        return queries_BAQK, ops.transpose(
+            self._split_heads(self.key(value_rows), values), (0, 2, 3, 1)
+        )
 
     def _attend(self, queries_BAQK, keys_BAKN, values_BANK, training=None):
-        scores_BAQN = self._dropout(self._scores(queries_BAQK, keys_BAKN), training=training)
+        scores_BAQN = self._dropout(
+            self._compute_scores(queries_BAQK, keys_BAKN), training=training
+        )
         return ops.matmul(scores_BAQN, values_BANK)
 
-    def _scores(self, queries_BAQK, keys_BAKN):
+    def _compute_scores(self, queries_BAQK, keys_BAKN):
         logits = ops.matmul(queries_BAQK, keys_BAKN)
         if self.relative_positions is not None:
-            logits = logits + self._relative_logits(queries_BAQK, self.relative_positions)
+            logits = logits + self._compute_relative_logits(queries_BAQK, self.relative_positions)
         return kernels.softmax(logits)
 
-    def _relative_logits(self, queries_BAQK, length: int):
+    def _compute_relative_logits(self, queries_BAQK, length: int):
         if queries_BAQK.shape[2] != length:
             raise ValueError(
-                f"Relative positions are for {length} tokens. Received: {queries_BAQK.shape[2]} "
-                f"tokens."
+                f"The relative positions are for {length} tokens. Received: "
+                f"{queries_BAQK.shape[2]} tokens."
             )
         table = ops.cast(self.relative_embedding, queries_BAQK.dtype)
         by_offset = ops.matmul(queries_BAQK, ops.transpose(table))  # (B, A, N, 2N - 1)
@@ -184,18 +189,18 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
         flat = flat[:, :, : length * (2 * length - 1)]
         return ops.reshape(flat, (-1, self.num_heads, length, 2 * length - 1))[:, :, :, :length]
 
-    def _split(self, rows, like):
-        """(B * N, D) to (B, N, A, K)."""
+    def _split_heads(self, rows, like):
+        """Reshapes (B * N, D) to (B, N, A, K)."""
         return ops.reshape(rows, (*batch_and_length(like), self.num_heads, self.head_dim))
 
-    def _heads(self, rows, like):
-        return ops.transpose(self._split(rows, like), (0, 2, 1, 3))
+    def _to_heads(self, rows, like):
+        return ops.transpose(self._split_heads(rows, like), (0, 2, 1, 3))
 
     def get_build_config(self) -> dict | None:
-        return quantized.build_config(self, super().get_build_config())
+        return quantized.add_modes(self, super().get_build_config())
 
     def build_from_config(self, config: dict) -> None:
-        super().build_from_config(quantized.take(self, config))
+        super().build_from_config(quantized.store_plan(self, config))
 
     def get_config(self) -> dict:
         config = {
@@ -207,8 +212,8 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
         return {**super().get_config(), **config}
 
 
-def _rows_of_both(queries, values):
-    """One array where they are the same: a gradient would keep each."""
+def _to_rows(queries, values):
+    """Reshapes queries and values to rows, once if they are equal: a gradient would store both."""
     query_rows = as_rows(queries)
     return query_rows, query_rows if values is queries else as_rows(values)
 
@@ -223,8 +228,8 @@ class TransformerBlock(keras.layers.Layer):
         norm_epsilon: Added to the variance by both layer normalizations. No default: it must match
             the checkpoint (1e-6 for the published ones).
         gelu: "tanh" or "exact". No default: it must match the checkpoint.
-        dropout_rate: After every dense layer but query, key and value.
-        attention_dropout_rate: Of the attention probabilities.
+        dropout_rate: Dropout after each dense layer except query, key and value.
+        attention_dropout_rate: Dropout of the attention probabilities.
         drop_path_rate: Probability that a residual branch is dropped, per example (stochastic
             depth).
         relative_positions, query_chunk: See `MultiHeadDotProductAttention`.
@@ -293,15 +298,15 @@ class TransformerBlock(keras.layers.Layer):
         return tuple(input_shape)
 
     def call(self, x, training=None):
-        # the tokens that this block computes
+        # `own` are the tokens whose results are computed.
         own = x[:, :1] if self._needs_first_token_only(x, training) else x
         # equation 2: MSA(LN(z)) + z
         own = own + self._drop_attention(self._attend(own, x, training), training)
         # equation 3: MLP(LN(z)) + z
-        return own + self._mlp_drop_path(self._expand(own, training), training=training)
+        return own + self._mlp_drop_path(self._apply_mlp(own, training), training=training)
 
     def _attend(self, own, x, training):
-        """MSA(LN(x)), for the tokens `own`: x itself, (B, N, D), or its first token, (B, 1, D)."""
+        """Computes MSA(LN(x)) for the tokens `own`: all of x (B, N, D), or the first (B, 1, D)."""
         if kernels.has_fused_halves(self, training):
             return kernels.fused_attention(self, own, x)
         normal = self.attention_norm(x, training=training)
@@ -313,10 +318,10 @@ class TransformerBlock(keras.layers.Layer):
             or self.attention.value.quantization_mode
         ):
             return self.attention(normal[:, :1], normal, training=training)
-        return self.attention.of_first_token(normal)
+        return self.attention.attend_from_first_token(normal)
 
-    def _expand(self, x, training):
-        """MLP(LN(x))."""
+    def _apply_mlp(self, x, training):
+        """Computes MLP(LN(x))."""
         if kernels.has_fused_halves(self, training):
             return kernels.fused_mlp(self, x)
         return self.mlp(self.mlp_norm(x, training=training), training=training)
@@ -327,8 +332,9 @@ class TransformerBlock(keras.layers.Layer):
         )
 
     def _needs_first_token_only(self, x, training) -> bool:
-        """Not with dropout in training: a seed must draw the same numbers whoever reads the
-        tokens.
+        """Returns whether to compute only the first token.
+
+        Not with dropout in training: the draws of a seed must not depend on which tokens are read.
         """
         is_random = training and (
             self.dropout_rate or self.attention_dropout_rate or self.drop_path_rate
@@ -349,13 +355,13 @@ class TransformerBlock(keras.layers.Layer):
         constants.record_block(store, self.gelu, self.norm_epsilon, self.num_heads)
 
     def load_own_variables(self, store: Any) -> None:
-        super().load_own_variables(constants.variables(store))
+        super().load_own_variables(constants.select_variables(store))
 
     def get_build_config(self) -> dict | None:
-        return quantized.build_config(self, super().get_build_config())
+        return quantized.add_modes(self, super().get_build_config())
 
     def build_from_config(self, config: dict) -> None:
-        super().build_from_config(quantized.take(self, config))
+        super().build_from_config(quantized.store_plan(self, config))
 
     def get_config(self) -> dict:
         names = (

@@ -1,4 +1,4 @@
-"""Whole models with random weights."""
+"""Complete models with random weights."""
 
 from keras_vit.models.resnet import resnet
 from keras_vit.models.vit import embed_patches, encode_tokens, vision_transformer

@@ -1,10 +1,8 @@
-"""Models that read the class token alone: their last block computes no other token where that
-changes nothing.
+"""Models that read only the class token: their last block skips the other tokens if possible.
 
-The class token of the last block needs one query and one row of the MLP; the rest is 7 % of the
-products of a ViT-B/16.
-All tokens stay in the graph of the model: a model that is made of its layers computes them, and
-gradients with respect to any of them are right.
+The class token of the last block needs one query and one row of the MLP. The other tokens of this
+block are 7 % of the products of a ViT-B/16. All tokens stay in the graph of the model, so models
+built from its layers compute all of them, and gradients with respect to any token are correct.
 """
 
 from typing import Any
@@ -21,13 +19,13 @@ from keras_vit.layers.transformer import TransformerBlock
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class ClassTokenModel(keras.Model):
-    """A functional model that tells its last block when nothing but the class token is read.
+    """A functional model that marks its last block if only its class token is read.
 
-    What the block makes of it is the business of `keras_vit.kernels.first_token_suffices`. The
-    outputs are those of `keras.Model(inputs, outputs)` up to rounding.
+    `keras_vit.kernels.first_token_suffices` decides whether the block then computes only this
+    token. The outputs equal those of `keras.Model(inputs, outputs)` up to rounding.
 
     Args:
-        inputs, outputs, name: As of `keras.Model`.
+        inputs, outputs, name: Arguments of `keras.Model`.
 
     Example:
         >>> trunk = keras_vit.ViT_Ti16(weights=None, include_top=False, pooling="token", input_shape=(32, 32, 3))
@@ -41,8 +39,7 @@ class ClassTokenModel(keras.Model):
 
 
 def block_read_at_class_token(model: keras.Model) -> TransformerBlock | None:
-    """Returns the block of whose result only the class token reaches the outputs of a functional
-    model, or None.
+    """Returns the block of which a functional model reads only the class token, or None.
 
     Example:
         >>> block_read_at_class_token(keras_vit.ViT_Ti16(weights=None)).name
@@ -55,12 +52,15 @@ def block_read_at_class_token(model: keras.Model) -> TransformerBlock | None:
     ]
     for call in calls:
         if isinstance(call.operation, TokenPooling) and call.operation.mode == "token":
-            return _block_behind(call.input_tensors[0], reads)
+            return _find_block_before(call.input_tensors[0], reads)
     return None
 
 
-def _block_behind(tokens: keras.KerasTensor, reads: list[int]) -> TransformerBlock | None:
-    """The block that these tokens come from, normalized or not, if nobody else reads them."""
+def _find_block_before(tokens: keras.KerasTensor, reads: list[int]) -> TransformerBlock | None:
+    """Returns the block that computes these tokens, if no other operation reads them.
+
+    A layer normalization may follow the block.
+    """
     while reads.count(id(tokens)) == 1:
         call = maker_of(tokens)
         operation: Any = (

@@ -1,4 +1,4 @@
-"""The two ends that all models share: where images come in, and the classification head.
+"""The input and the classification head of all models.
 
 Source: arXiv:2010.11929, sections 3.1, 3.2 and B.1.1; keras-team/keras, keras/src/applications
     (checks of the input).
@@ -11,7 +11,7 @@ import keras
 from keras_vit.levels import to_pixels
 from keras_vit.models.class_token import ClassTokenModel
 
-_FEW = 4  # channels; a side of an image is longer
+_FEW = 4  # most channels of an image; its sides are longer
 
 
 def check_input_shape(shape: tuple) -> None:
@@ -24,14 +24,13 @@ def check_input_shape(shape: tuple) -> None:
     is_first = isinstance(height, int) and 1 <= height <= _FEW
     if is_first and (channels is None or (isinstance(channels, int) and channels > _FEW)):
         raise ValueError(
-            "`input_shape` is (height, width, channels): channels come last. "
-            f"Received: input_shape={shape}, which has them first. Use "
-            f"{(width, channels, height)}, and transpose the "
-            "images to match: `numpy.moveaxis(images, 1, -1)`."
+            "`input_shape` must be (height, width, channels), with channels last. Received: "
+            f"input_shape={shape}, with channels first. Use {(width, channels, height)}, and "
+            "transpose the images: `numpy.moveaxis(images, 1, -1)`."
         )
     if any(size is not None and (not isinstance(size, int) or size < 1) for size in shape):
         raise ValueError(
-            f"`input_shape` must hold positive integers, or None. Received: input_shape={shape}"
+            f"`input_shape` must contain positive integers, or None. Received: input_shape={shape}"
         )
     if channels is None:
         raise ValueError(f"The number of channels must be known. Received: input_shape={shape}")
@@ -40,11 +39,11 @@ def check_input_shape(shape: tuple) -> None:
 def shape_of_images(
     input_tensor: keras.KerasTensor | None, input_shape: tuple | None, default: tuple
 ) -> tuple:
-    """Returns (height, width, channels): that of the tensor, or the one asked for, or the default.
+    """Returns (height, width, channels) of the tensor, else `input_shape`, else the default.
 
     Raises:
-        ValueError: If the tensor is no Keras tensor, no batch of images, or of another shape than
-            the one asked for.
+        ValueError: If the tensor is not a Keras tensor, not a batch of images, or has another shape
+            than `input_shape`.
     """
     if input_tensor is not None:
         _check_symbolic(input_tensor)
@@ -52,9 +51,8 @@ def shape_of_images(
         if len(shape) != 3 or (input_shape is not None and tuple(input_shape) != shape):
             raise ValueError(
                 "`input_tensor` must be a batch of images, (batch, height, width, channels), and "
-                "agree with "
-                f"`input_shape`. Received: a tensor of shape {tuple(input_tensor.shape)}, "
-                f"input_shape={input_shape}"
+                "agree with `input_shape`. Received: a tensor of shape "
+                f"{tuple(input_tensor.shape)}, input_shape={input_shape}"
             )
         check_input_shape(shape)
         return shape
@@ -68,29 +66,25 @@ def _check_symbolic(input_tensor: object) -> None:
             "" if shape is None else f" of shape {tuple(shape)}"
         )
         raise ValueError(
-            "`input_tensor` must be a Keras tensor, such as `keras.Input((224, 224, 3))` or the "
-            "output of a layer: it "
-            f"says where images come in, and holds none. Received: {described}. Leave it out, and "
-            f"give images to the "
-            "model: `model.predict(images)`."
+            "`input_tensor` must be a symbolic Keras tensor, such as `keras.Input((224, 224, 3))` "
+            f"or the output of a layer. Received: {described}. To classify images, leave it out "
+            "and call `model.predict(images)`."
         )
 
 
 def as_pixels(
     input_tensor: keras.KerasTensor | None, shape: tuple, include_preprocessing: bool
 ) -> tuple[keras.KerasTensor, keras.KerasTensor]:
-    """Returns the images as given, and as pixels in [-1, 1]."""
+    """Returns the input images, and the same images scaled to [-1, 1]."""
     images = keras.Input(shape) if input_tensor is None else input_tensor
     if not include_preprocessing:
         return images, images
-    # Not `keras.layers.Rescaling`: it imports TensorFlow whatever the backend.
+    # Not `keras.layers.Rescaling`, which imports TensorFlow on all backends.
     return images, to_pixels(images)
 
 
 def source_inputs(images: keras.KerasTensor):
-    """The input, or inputs, that `images` was computed from; `images` itself where it is an
-    input.
-    """
+    """Returns the input, or the list of inputs, from which `images` is computed."""
     sources = keras.utils.get_source_inputs(images)
     return sources[0] if len(sources) == 1 else sources
 
@@ -108,10 +102,10 @@ def classify(
     Args:
         features: (B, D).
         classes: Number of classes.
-        representation_size: Width of a tanh layer before the final one, as in the paper's
-            pre-training; None for none, as in its fine-tuning.
-        activation: Activation of the final layer, fused into it.
-        bias: Start of the final layer's bias; its kernel starts at zero.
+        representation_size: Width of a tanh layer before the final layer, as in the paper's
+            pre-training. None for no such layer, as in its fine-tuning.
+        activation: Activation of the final layer.
+        bias: Initial bias of the final layer. Its kernel is initialized to zeros.
     """
     x = features if representation_size is None else pre_logits(features, representation_size)
     return keras.layers.Dense(
@@ -127,15 +121,14 @@ def classify(
 def replace_head(
     model: keras.Model, classes: int, classifier_activation: str | None = "softmax"
 ) -> keras.Model:
-    """Returns the model with a new, zero-initialized `predictions` layer in place of its whole
-    head.
+    """Returns the model with a new `predictions` layer of zeros instead of its head.
 
-    The tanh layer of pre-training goes too, as in the paper's fine-tuning (B.1.1). All other layers
-    are shared with the given model.
+    The new layer also replaces the tanh layer of pre-training, as in the paper's fine-tuning
+    (B.1.1). All other layers are shared with the given model.
 
     Raises:
-        ValueError: If the model is none, or has no such layer, or `classes` is no number of
-            classes.
+        ValueError: If `model` is not a model or has no layer `predictions`, or `classes` is not an
+            integer of at least 1.
 
     Example:
         >>> model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3))
@@ -152,9 +145,8 @@ def replace_head(
     names = [layer.name for layer in model.layers]
     if "predictions" not in names:
         raise ValueError(
-            f"{model.name} has no layer `predictions` to replace. Its last layers: {names[-3:]}. A "
-            f"model "
-            "without a head (`include_top=False`, with `pooling`) gets one from Keras: "
+            f"{model.name} has no layer `predictions` to replace. Its last layers: {names[-3:]}. "
+            "To add a head to a model without one (`include_top=False`, with `pooling`), use "
             "`keras.Model(model.input, keras.layers.Dense("
             f'{classes}, activation="softmax", kernel_initializer="zeros", '
             f'name="predictions")(model.output))`.'
@@ -165,13 +157,13 @@ def replace_head(
 
 
 def pre_logits(features: keras.KerasTensor, representation_size: int) -> keras.KerasTensor:
-    """The tanh layer of the paper's pre-training head, (B, D) to (B, representation_size)."""
+    """Adds the tanh layer of the paper's pre-training, (B, D) to (B, representation_size)."""
     return keras.layers.Dense(
         representation_size, activation="tanh", kernel_initializer="lecun_normal", name="pre_logits"
     )(features)
 
 
 def full_precision() -> str | None:
-    """float32 where the global policy computes in 16 bits, else the policy itself."""
+    """Returns "float32" if the global policy computes in 16 bits, else None for the policy."""
     compute_dtype = keras.config.dtype_policy().compute_dtype
     return "float32" if compute_dtype in ("float16", "bfloat16") else None

@@ -1,7 +1,6 @@
-"""ResNets with group normalization: BiT, the paper's baselines, AxialResNet, and the trunk of the
-hybrids.
+"""ResNets with group normalization: BiT, the paper's baselines, AxialResNet, trunk of the hybrids.
 
-Random weights only; files are the business of `keras_vit.weights`.
+Models have random weights; `keras_vit.weights` loads files.
 
 Source: arXiv:2010.11929, sections 3.1, 4.1 and D.6; arXiv:1912.11370, section 3.3.
 """
@@ -33,11 +32,12 @@ def resnet_trunk(
 ) -> keras.KerasTensor:
     """Maps images (B, H, W, C) to the feature map of the last stage, (B, H / s, W / s, channels).
 
-    A BiT trunk ends with the normalization and ReLU that its last unit leaves to do. An axial trunk
-    needs images of a fixed size.
+    A BiT trunk ends with the normalization and ReLU after its last pre-activation unit. An axial
+    trunk needs a fixed image size.
 
     Raises:
-        ValueError: If the variant is axial, and the image size open or the units pre-activation.
+        ValueError: If the variant is axial, and the image size is open or the units are
+            pre-activation.
 
     Example:
         >>> trunk = resnet_trunk(keras.Input((224, 224, 3)), RESNET_VARIANTS["ResNet50x1"])
@@ -47,7 +47,7 @@ def resnet_trunk(
     if variant.axial and variant.preactivation:
         raise ValueError(
             f"Axial units are post-activation. {variant.name} has `axial=True` and "
-            f"`preactivation=True`."
+            "`preactivation=True`. Set one of them to False."
         )
     constants = {"std_epsilon": variant.std_epsilon, "variance_epsilon": variant.variance_epsilon}
     norm = functools.partial(GroupNorm, NUM_GROUPS, epsilon=variant.norm_epsilon)
@@ -86,22 +86,23 @@ def resnet(
     pool_padding: PoolPadding = "ignored",
     name: str | None = None,
 ) -> keras.Model:
-    """Builds a BiT ResNet, one of the paper's ResNet baselines or its AxialResNet, with random
-    weights.
+    """Builds a BiT ResNet, a ResNet baseline of the paper or an AxialResNet, with random weights.
 
     Args:
-        variant: A row of `keras_vit.variants.RESNET_VARIANTS`, or one like it.
-        images: (B, H, W, C) Keras tensor, pixels in [-1, 1]; default: a new input of 224 x 224 x 3.
+        variant: A row of `keras_vit.variants.RESNET_VARIANTS`, or a similar one.
+        images: (B, H, W, C) Keras tensor, pixels in [-1, 1]. Default: a new input of 224 x 224 x 3.
         pooling: "avg", "max", or None for the feature map.
-        classes: Size of the final layer, which starts at zero; None for no such layer.
+        classes: Number of outputs of the final layer, which is initialized to zeros. None for no
+            such layer.
         classifier_activation: Activation of the final layer.
-        head_bias: Start of the final layer's bias.
-        pool_padding: Of BiT's root: "ignored" as in big_vision, "zeros" as in big_transfer and
-            timm.
+        head_bias: Initial bias of the final layer.
+        pool_padding: Padding in BiT's root: "ignored" as in big_vision, "zeros" as in big_transfer
+            and timm.
         name: Name of the model.
 
     Returns:
-        A functional model: images to (B, classes), (B, channels) or (B, H / 32, W / 32, channels).
+        A functional model from images to (B, classes), (B, channels) or (B, H / 32, W / 32,
+        channels).
 
     Example:
         >>> resnet(RESNET_VARIANTS["BiT_R50x1"], classes=1000).count_params()

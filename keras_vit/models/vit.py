@@ -1,7 +1,7 @@
 """The Vision Transformer, with or without a convolutional stem, assembled from layers.
 
-Random weights only; files are the business of `keras_vit.weights`. The two seams are functions:
-`embed_patches` (image to patch tokens) and `encode_tokens` (patch tokens to representation).
+Models have random weights; `keras_vit.weights` loads files. `embed_patches` maps images to patch
+tokens, `encode_tokens` maps patch tokens to output tokens.
 
 Source: arXiv:2010.11929, sections 3.1, D.3, D.4 and D.6; vision_transformer@c6de1e5 models_vit.py.
 """
@@ -56,24 +56,25 @@ def encode_tokens(
     position_grid: tuple[int, int] | None = None,
     **options: Any,
 ) -> keras.KerasTensor:
-    """Maps a grid of patch tokens to the encoder's normalized output tokens: equations 1 to 4,
-    without the last row.
+    """Maps a grid of patch tokens to the normalized output tokens of the encoder.
+
+    These are equations 1 to 4 of the paper, with all tokens in equation 4.
 
     Args:
-        patches: (B, rows, columns, D); rows and columns may be None.
-        variant: A row of `keras_vit.variants.VIT_VARIANTS`, or one like it.
-        class_token: Whether to prepend a class token. Default: unless the variant is axial, which
-            cannot have one.
-        position_grid: (rows, columns) of the position table; default: the grid of `patches`. Where
-            the two differ, the table is resampled in the graph.
+        patches: (B, rows, columns, D). `rows` and `columns` may be None.
+        variant: A row of `keras_vit.variants.VIT_VARIANTS`, or a similar one.
+        class_token: Whether to prepend a class token. Default: True, except for axial variants,
+            which cannot have one.
+        position_grid: (rows, columns) of the position table. Default: the grid of `patches`. If the
+            two differ, the table is resampled in the graph.
         **options: See `keras_vit.options.EncoderOptions`.
 
     Returns:
         (B, T + rows * columns, D), T = 1 with a class token, else 0.
 
     Raises:
-        ValueError: If options contradict each other, or the variant (axial: no class token, a fixed
-            grid).
+        ValueError: If options contradict each other or the variant. Axial variants need a fixed
+            grid and have no class token.
     """
     o = EncoderOptions(**options)
     rows, columns, width = patches.shape[1:]
@@ -86,7 +87,7 @@ def encode_tokens(
     )(patches)
     if class_token:
         tokens = ClassToken(name="class_token")(tokens)
-    add_positions = _position_adder(patches, position_grid or grid, int(class_token), o)
+    add_positions = _make_position_adder(patches, position_grid or grid, int(class_token), o)
     epsilon = variant.norm_epsilon if o.norm_epsilon is None else o.norm_epsilon
     relative = o.position_embedding == "relative"
     if variant.axial:
@@ -105,11 +106,11 @@ def encode_tokens(
             gelu=o.gelu or variant.gelu,
             dropout_rate=o.dropout_rate,
             attention_dropout_rate=o.attention_dropout_rate,
-            # Linear in depth, from 0 to the full rate, as in arXiv:1603.09382.
+            # The rate increases linearly with depth, from 0 to its maximum, as in arXiv:1603.09382.
             drop_path_rate=o.stochastic_depth_rate * index / max(variant.depth - 1, 1),
             name=f"encoderblock_{index}",
         )(tokens)
-    return LayerNorm(epsilon, name="encoder_norm")(tokens)  # equation 4, of all tokens
+    return LayerNorm(epsilon, name="encoder_norm")(tokens)  # equation 4, for all tokens
 
 
 def _check_grid(
@@ -117,7 +118,8 @@ def _check_grid(
 ) -> None:
     if variant.axial and options.query_chunk is not None:
         raise ValueError(
-            f"{variant.name} attends to few tokens at a time anyway. Leave out `query_chunk`."
+            f"{variant.name} has axial attention, which does not support `query_chunk`. Leave it "
+            "out."
         )
     if variant.axial and None in grid:
         raise ValueError(
@@ -129,21 +131,19 @@ def _check_grid(
         )
 
 
-def _position_adder(
+def _make_position_adder(
     patches: keras.KerasTensor,
     position_grid: tuple[int, int],
     num_prefix_tokens: int,
     options: EncoderOptions,
 ) -> Callable[[keras.KerasTensor, int], keras.KerasTensor]:
-    """Returns (tokens, block index) -> tokens, which adds the position table that belongs before
-    that block.
-    """
+    """Returns a function (tokens, block index) -> tokens that adds positions before that block."""
     kind, placement = options.position_embedding, options.position_placement
     if kind in WITHOUT_TABLE:
         return lambda tokens, index: tokens
     if None in position_grid:
         raise ValueError(
-            "The position table needs a grid where the image size is open. Pass `position_grid`."
+            "With an open image size, the position table needs a grid. Pass `position_grid`."
         )
     table = partial(
         AddPositionEmbs,
@@ -185,30 +185,33 @@ def vision_transformer(
     """Builds a ViT or a hybrid with random weights.
 
     Args:
-        variant: A row of `keras_vit.variants.VIT_VARIANTS`, or one like it.
-        images: (B, H, W, C) Keras tensor, pixels in [-1, 1]; default: a new input of 224 x 224 x 3.
-            H and W may be None, but not for an axial variant.
-        pad: Whether images that the patches do not tile are padded, with zeros below and to the
-            right.
-        classifier: What the classifier reads: "token", the class token (the paper's choice); "gap",
-            the mean of the patch tokens; "map", attention pooling; "none", nothing: tokens come
-            out. Only "token" has a class token. Default: "token"; "gap" for an axial variant, which
-            can have no class token.
-        pooling: With `classes=None`, how tokens become one vector: "token", "avg", "max", "map"
-            or None for all tokens.
-        classes: Size of the final layer, which starts at zero; None for no such layer.
+        variant: A row of `keras_vit.variants.VIT_VARIANTS`, or a similar one.
+        images: (B, H, W, C) Keras tensor, pixels in [-1, 1]. Default: a new input of 224 x 224 x 3.
+            H and W may be None, except for an axial variant.
+        pad: Whether to pad images with zeros at the bottom and right to a multiple of the patch
+            size.
+        classifier: Input of the classifier: "token", the class token (the paper's choice); "gap",
+            the mean of the patch tokens; "map", attention pooling; "none", no classifier. Only
+            "token" has a class token. Default: "token", but "gap" for an axial variant, which
+            cannot have a class token.
+        pooling: With `classes=None`, the pooling of tokens to one vector: "token", "avg", "max" or
+            "map"; None for all tokens.
+        classes: Number of outputs of the final layer, which is initialized to zeros. None for no
+            such layer.
         classifier_activation: Activation of the final layer.
-        representation_size: Width of the tanh layer of the paper's pre-training; None for none.
-        head_bias: Start of the final layer's bias (the paper's pre-training used -10).
-        position_grid: (rows, columns) of the position table; default: that of `images`.
+        representation_size: Width of the tanh layer of the paper's pre-training. None for no such
+            layer.
+        head_bias: Initial bias of the final layer (the paper's pre-training used -10).
+        position_grid: (rows, columns) of the position table. Default: the grid of `images`.
         name: Name of the model.
         **options: See `keras_vit.options.EncoderOptions`.
 
     Returns:
-        A functional model: images to (B, classes), (B, D) or (B, T + N, D).
+        A functional model from images to (B, classes), (B, D) or (B, T + N, D).
 
     Raises:
-        ValueError: If the patches do not tile the image, or two options contradict each other.
+        ValueError: If the image size is not a multiple of the patch size, or options contradict
+            each other.
 
     Example:
         >>> vision_transformer(VIT_VARIANTS["ViT_Ti16"], classes=1000).count_params()
@@ -257,11 +260,11 @@ def vision_transformer(
 
 
 def _check_tiling(variant: ViTVariant, image_size: tuple[int, int], pad: bool) -> None:
-    """Names the valid sizes where the patches do not tile the image."""
+    """Raises ValueError with the valid sizes if the image size is not a multiple of the patches."""
     try:
         grid_of(variant, image_size, pad)
     except ValueError as error:
-        raise ValueError(f"{error} `pad=True` pads them inside the model.") from None
+        raise ValueError(f"{error} Or pass `pad=True` to pad images inside the model.") from None
 
 
 def _pool(

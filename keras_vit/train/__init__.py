@@ -1,5 +1,7 @@
-"""Training: one `fit` on one device or many, checkpoints that a kill cannot hurt, the paper's
-optimization.
+"""Pre-training, fine-tuning and masked patch prediction, on one device or several.
+
+Runs resume from their last checkpoint, which stays intact if the process is killed at any moment.
+The optimization is the paper's.
 """
 
 from keras_vit.devices import DevicesConfig

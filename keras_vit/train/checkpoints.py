@@ -1,9 +1,9 @@
-"""The whole state of a run on disk: written atomically, verified when read, the last few kept and
-the best.
+"""Checkpoints: the whole state of a run, written atomically and verified when read.
 
 A checkpoint is a folder `checkpoints/<step>/` with `state.npz` (every array) and `state.json`
-(step, hashes, metrics). It is written under another name and renamed when it is complete and on
-disk, so that a kill leaves the one before.
+(step, hashes, metrics). It is written under a temporary name and renamed when it is complete and on
+disk, so that a killed process leaves the previous checkpoint intact. The newest checkpoints and the
+best one are kept.
 """
 
 import hashlib
@@ -29,14 +29,14 @@ State = dict[str, np.ndarray]
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A state that was read.
+    """The content of a checkpoint.
 
     Attributes:
-        step: Updates done.
+        step: Number of updates before it was saved.
         state: {name: array}.
-        metrics: What was measured at that step.
-        window: The steps since the last row of metrics; see `keras_vit.train.window`.
-        damaged: Newer checkpoints that could not be read, with the reason.
+        metrics: Results of the evaluation at that step, if there was one.
+        window: Values of the steps since the last row of metrics; see `keras_vit.train.window`.
+        damaged: Newer checkpoints that could not be read, each with the reason.
     """
 
     step: int
@@ -47,19 +47,20 @@ class Checkpoint:
 
 
 def state_of(learner: Learner, model: keras.Model) -> State:
-    """Returns all that a run needs to go on: weights, optimizer, averages, seeds."""
+    """Returns the state that a run needs to resume: weights, optimizer, averages, seeds."""
     return {
-        name: keras.ops.convert_to_numpy(v.value) for name, v in _variables(learner, model).items()
+        name: keras.ops.convert_to_numpy(v.value)
+        for name, v in _name_variables(learner, model).items()
     }
 
 
 def restore_state(learner: Learner, model: keras.Model, state: State) -> None:
-    """Assigns a state, if it is that of this model and this optimizer.
+    """Assigns a state to the variables of a model and its optimizer.
 
     Raises:
-        ValueError: If names or shapes differ.
+        ValueError: If names or shapes differ. Nothing is assigned then.
     """
-    variables = _variables(learner, model)
+    variables = _name_variables(learner, model)
     shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
     stored = {name: array.shape for name, array in state.items()}
     if shapes != stored:
@@ -68,29 +69,27 @@ def restore_state(learner: Learner, model: keras.Model, state: State) -> None:
             f"  {name}: run {shapes.get(name)}, checkpoint {stored.get(name)}" for name in names[:8]
         ]
         raise ValueError(
-            f"The checkpoint is of another model or optimizer; {len(names)} of {len(shapes)} "
-            f"variables differ:\n" + "\n".join(lines)
+            f"The checkpoint belongs to another model or optimizer: {len(names)} of {len(shapes)} "
+            "variables differ:\n" + "\n".join(lines)
         )
     for name, variable in variables.items():
         variable.assign(state[name])
 
 
-def not_finite(learner: Learner, model: keras.Model) -> list[str]:
-    """Returns the names of the variables in which there is NaN or infinity."""
-    named = _variables(learner, model).items()
-    return _not_finite(
+def find_not_finite(learner: Learner, model: keras.Model) -> list[str]:
+    """Returns the names of the variables that contain NaN or infinity."""
+    named = _name_variables(learner, model).items()
+    return _find_not_finite(
         (name, keras.ops.convert_to_numpy(variable.value)) for name, variable in named
     )
 
 
-def _not_finite(arrays: Iterable[tuple[str, np.ndarray]]) -> list[str]:
+def _find_not_finite(arrays: Iterable[tuple[str, np.ndarray]]) -> list[str]:
     return [name for name, array in arrays if not np.isfinite(array).all()]
 
 
 def state_sha256(state: State) -> str:
-    """Returns the hash of names, types, shapes and bits of a state: equal if and only if the states
-    are.
-    """
+    """Returns the SHA-256 of the names, dtypes, shapes and bytes of a state."""
     digest = hashlib.sha256()
     for name in sorted(state):
         array = np.ascontiguousarray(state[name])
@@ -99,8 +98,8 @@ def state_sha256(state: State) -> str:
     return digest.hexdigest()
 
 
-def _variables(learner: Learner, model: keras.Model) -> dict[str, keras.Variable]:
-    # Seeds and optimizer variables are numbered: Keras numbers their names anew in every process.
+def _name_variables(learner: Learner, model: keras.Model) -> dict[str, keras.Variable]:
+    # Seeds and optimizer variables get numbers, because their names in Keras depend on the process.
     named = {
         f"weights/{name}": variable for name, variable in named_variables(model.layers).items()
     }
@@ -110,14 +109,15 @@ def _variables(learner: Learner, model: keras.Model) -> dict[str, keras.Variable
 
 
 class Checkpoints:
-    """The checkpoints of a run.
+    """The checkpoints in the folder of a run.
 
     Args:
-        workdir: Of the run.
-        keep: How many of the newest to keep.
-        best_metric: The checkpoint with the best value of it is kept too; None for none. Names that
-            end in "loss" or "error" are better when smaller.
-        is_writer: Whether this process saves; it removes what an earlier one left half-written.
+        workdir: Folder of the run.
+        keep: Number of newest checkpoints to keep.
+        best_metric: Metric whose best checkpoint is kept too; None to keep the newest alone. Lower
+            is better for names that end in "loss" or "error".
+        is_writer: Whether this process saves. If so, it removes incomplete checkpoints of killed
+            processes.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Checkpoints:
             shutil.rmtree(leftover, ignore_errors=True)
 
     def steps(self) -> list[int]:
-        """Returns the steps of complete checkpoints, oldest first."""
+        """Returns the steps of the complete checkpoints, in ascending order."""
         return sorted(
             int(path.name) for path in self.folder.iterdir() if re.fullmatch(r"\d{10}", path.name)
         )
@@ -153,20 +153,21 @@ class Checkpoints:
         metrics: Mapping[str, float] | None = None,
         window: Sequence[Sequence[float]] = (),
     ) -> Path:
-        """Writes a checkpoint, then removes those that are no longer kept. One of the same step
-        stays as it is.
+        """Writes a checkpoint, then removes those that are no longer kept.
+
+        If there is a checkpoint of this step already, only its missing metrics are added.
 
         Raises:
-            ValueError: If a number of the state or of the metrics is not finite. Nothing is
-                written.
-            OSError: If the disk is full or not writable; older checkpoints are untouched.
+            ValueError: If the state or the metrics contain NaN or infinity. Nothing is written.
+            OSError: If the disk is full or not writable. Older checkpoints are kept.
         """
-        wrong = _not_finite(
+        wrong = _find_not_finite(
             [*state.items(), *((name, np.array(value)) for name, value in (metrics or {}).items())]
         )
         if wrong:
             raise ValueError(
-                f"Not saved: there is NaN or infinity in {', '.join(wrong[:8])}, at step {step}."
+                f"The checkpoint of step {step} is not saved: NaN or infinity in "
+                f"{', '.join(wrong[:8])}."
             )
         target = self.path(step)
         if target.exists():
@@ -193,7 +194,7 @@ class Checkpoints:
         return target
 
     def _add_metrics(self, path: Path, metrics: Mapping[str, float]) -> None:
-        """A run that was stopped at a step is evaluated there when it goes on."""
+        """Adds metrics to a checkpoint without any: a stopped run is evaluated when it resumes."""
         facts = _read_facts(path)
         if metrics and not facts["metrics"]:
             new = path / ".state.json"
@@ -201,9 +202,12 @@ class Checkpoints:
             os.replace(new, path / "state.json")
 
     def latest(self) -> Checkpoint | None:
-        """Returns the newest checkpoint that is whole, or None if there is none.
+        """Returns the newest intact checkpoint, or None if there are no checkpoints.
 
-        A damaged one is set aside as `<step>.damaged`, and named in the log and in the result.
+        Newer damaged checkpoints are named in the log and in the result.
+
+        Raises:
+            ValueError: If there are checkpoints, and all of them are damaged.
         """
         damaged: list[str] = []
         for step in reversed(self.steps()):
@@ -212,7 +216,7 @@ class Checkpoints:
             except (OSError, ValueError) as error:
                 damaged.append(f"{self.path(step)}: {error}")
                 logging.warning(
-                    "Damaged checkpoint, going back to the one before: %s: %s",
+                    "The checkpoint is damaged; trying the previous one: %s: %s",
                     self.path(step),
                     error,
                 )
@@ -220,35 +224,35 @@ class Checkpoints:
             raise ValueError(
                 "No checkpoint of this run can be read:\n  "
                 + "\n  ".join(damaged)
-                + "\nRestore one from a backup, or start anew in another folder."
+                + "\nRestore one from a backup, or start a new run in another folder."
             )
         return None
 
     def read(self, step: int) -> Checkpoint:
-        """Returns a checkpoint.
+        """Returns the checkpoint of a step.
 
         Raises:
             OSError: If it cannot be read.
-            ValueError: If it is not what was written.
+            ValueError: If its content differs from what was written, or is not finite.
         """
         path = self.path(step)
         facts = _read_facts(path)
         if _file_sha256(path / "state.npz") != facts["file_sha256"]:
-            raise ValueError("state.npz is not what was written (its hash differs)")
+            raise ValueError("state.npz was changed after it was written (its hash differs)")
         try:
             with np.load(path / "state.npz", allow_pickle=False) as archive:
                 state = {name: archive[name] for name in archive.files}
         except (EOFError, KeyError, TypeError, zipfile.BadZipFile) as error:
             raise ValueError(f"state.npz is not an archive of arrays: {error}") from error
-        if wrong := _not_finite(state.items()):
-            raise ValueError(f"there is NaN or infinity in {', '.join(wrong[:3])}")
+        if wrong := _find_not_finite(state.items()):
+            raise ValueError(f"state.npz has NaN or infinity in {', '.join(wrong[:3])}")
         return Checkpoint(step=step, state=state, metrics=facts["metrics"], window=facts["window"])
 
     def set_aside(self, after_step: int) -> None:
-        """Renames checkpoints newer than `after_step`: the run is about to write those steps again.
+        """Renames checkpoints newer than `after_step`, which the run will write again.
 
-        What is no longer kept is removed: a process may have been killed between writing a
-            checkpoint and that.
+        Also removes checkpoints that are no longer kept: a process may have been killed after it
+        wrote a checkpoint and before it removed an old one.
         """
         for step in self.steps():
             if step > after_step:
@@ -258,14 +262,14 @@ class Checkpoints:
         self._remove_old()
 
     def best(self) -> int | None:
-        """Returns the step of the best checkpoint, or None if no metric was recorded."""
+        """Returns the step of the best checkpoint, or None if none has the metric."""
         values = {}
         for step in self.steps():
             try:
                 metrics = _read_facts(self.path(step))["metrics"]
             except (OSError, ValueError) as error:
                 logging.warning(
-                    "Damaged checkpoint, not compared with the others: %s: %s",
+                    "The checkpoint is damaged and cannot be the best one: %s: %s",
                     self.path(step),
                     error,
                 )
@@ -282,7 +286,7 @@ class Checkpoints:
     def _remove_old(self) -> None:
         steps = self.steps()
         for step in {*steps[: -self.keep]} - {self.best()}:
-            # Renamed first: a folder that is half removed must not look like a checkpoint.
+            # Rename first, so that a partly removed folder never looks like a checkpoint.
             leaving = self.folder / f".writing-{step:010}-old"
             shutil.rmtree(leaving, ignore_errors=True)
             os.rename(self.path(step), leaving)
@@ -318,12 +322,12 @@ _FIELDS = {"step": int, "metrics": dict, "window": list, "state_sha256": str, "f
 
 
 def _read_facts(folder: Path) -> dict[str, Any]:
-    """The content of `state.json`, if its hash and its step match."""
+    """Reads `state.json` and checks its hash, its fields and its step."""
     facts = json.loads((folder / "state.json").read_bytes())
     if not isinstance(facts, dict) or facts.pop("sha256", None) != _sha256_of(facts):
-        raise ValueError("state.json is not what was written (its hash differs)")
+        raise ValueError("state.json was changed after it was written (its hash differs)")
     if any(type(facts.get(name)) is not kind for name, kind in _FIELDS.items()):
-        raise ValueError("state.json has other fields than those of a checkpoint")
+        raise ValueError("state.json does not have the fields of a checkpoint")
     if facts["step"] != int(folder.name):
         raise ValueError(f"it was written for step {facts['step']}")
     return facts

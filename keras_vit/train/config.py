@@ -1,6 +1,4 @@
-"""The parts of a config that every procedure has: data, optimizer, devices, loop; and the row of a
-model.
-"""
+"""The parts that all configs share: data, optimizer, devices, loop; and rows of the model table."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -18,28 +16,28 @@ KINDS = ("image_folder", "tfds", "digits", "fractals", "given")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataConfig:
-    """What to learn from, and how its images are changed.
+    """The data of a run, and the transforms of its images.
 
     Attributes:
-        kind: "image_folder": `name` holds the folders `train` and `test`; "tfds": `name` is a data
-            set of TensorFlow Datasets, `train` and `test` its splits; "digits": scikit-learn's;
-            "fractals": drawn on the fly; "given": what the caller of `keras_vit.train.run.run`
-            passes.
+        kind: "image_folder": the folder `name` contains the folders `train` and `test`; "tfds":
+            `name` is a data set of TensorFlow Datasets, with the splits `train` and `test`;
+            "digits": scikit-learn's digits; "fractals": fractals drawn on demand; "given": the
+            sources that are passed to `keras_vit.train.run.run`.
         name: A folder, or a data set.
-        train, test: Folders or splits. An empty `test` is no validation.
-        held_out: Share of the training set that is left out and validated on; the test set is not
-            opened then. The same examples whatever the seed of the run.
-        train_share: Share of the training set that is learned from, after `held_out`; drawn with
-            the seed of the run.
-        num_classes, images_per_class, image_size: Of fractals.
-        crop: Crop policy of training: "inception", "resize_crop" or "resize".
-        crop_area: Smallest part of the image that an Inception crop may take; 0.05 as published.
-        eval_crop: Of evaluation: "resize" or "resize_shorter".
-        flip: Random flips from left to right.
-        rand_augment_ops, rand_augment_magnitude: RandAugment; 0 operations is none.
-        mixup_alpha: 0 is none.
-        drop_duplicates: Leave out training images that are in the test set too.
-        strict: An image that cannot be read ends the run, instead of being left out.
+        train, test: Folders or splits. If `test` is empty, there is no validation.
+        held_out: Share of the training set that is used for validation instead of training. The
+            test set is then not opened. The examples do not depend on the seed of the run.
+        train_share: Share of the remaining training set that is used for training, drawn with the
+            seed of the run.
+        num_classes, images_per_class, image_size: Size of the set, and of its images, for fractals.
+        crop: Crop of training: "inception", "resize_crop" or "resize".
+        crop_area: Smallest share of the image area in an Inception crop; 0.05 as published.
+        eval_crop: Crop of evaluation: "resize" or "resize_shorter".
+        flip: Whether to flip images horizontally at random.
+        rand_augment_ops, rand_augment_magnitude: RandAugment; 0 operations disable it.
+        mixup_alpha: Parameter of mixup; 0 disables it.
+        drop_duplicates: Whether to leave out training images that are also in the test set.
+        strict: Whether an unreadable image ends the run. If not, it is left out.
     """
 
     kind: str = "image_folder"
@@ -66,9 +64,9 @@ class DataConfig:
             raise ValueError(f"`kind` must be one of {', '.join(KINDS)}. Received: {self.kind!r}.")
         if self.kind in ("image_folder", "tfds") and not self.name:
             raise ValueError(
-                f"`data.name` is empty: name the "
-                f"{'folder' if self.kind == 'image_folder' else 'data set'}, for "
-                "example --config.data.name=/data/cifar10."
+                "`data.name` is empty: name the "
+                f"{'folder' if self.kind == 'image_folder' else 'data set'}, for example "
+                "--config.run.data.name=/data/cifar10."
             )
         if not (0 <= self.held_out < 1 and 0 < self.train_share <= 1):
             raise ValueError(
@@ -77,25 +75,24 @@ class DataConfig:
             )
         if self.crop != "inception" and self.crop_area != 0.05:
             raise ValueError(
-                f"`crop_area` is of Inception crops. Received: {self.crop_area}, "
-                f"crop={self.crop!r}."
+                '`crop_area` applies to crop="inception" alone. Received: '
+                f"crop_area={self.crop_area}, crop={self.crop!r}."
             )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunConfig:
-    """How to train, whatever the model.
+    """The settings of a run that do not depend on the model.
 
     Attributes:
-        data, optimizer, devices, loop: See there.
-        batch_size: Examples of an update, over all devices.
-        eval_batch_size: Examples of an evaluation step.
-        accumulation_steps: Micro-batches of an update, one after the other: less memory, the same
-            result.
-        remat: Compute the insides of blocks twice: less memory, the same result.
+        data, optimizer, devices, loop: Configs of these parts.
+        batch_size: Examples per update, over all devices.
+        eval_batch_size: Examples per evaluation step.
+        accumulation_steps: Number of micro-batches per update: less memory, the same result.
+        remat: Whether to recompute the blocks for the gradient: less memory, the same result.
         loss: "softmax" or "sigmoid".
-        label_smoothing: See `keras_vit.train.losses`.
-        seed: Of weights, order, augmentation and dropout.
+        label_smoothing: Share of each target that is spread over all classes.
+        seed: Seed of weights, order, augmentation and dropout.
     """
 
     data: DataConfig
@@ -114,11 +111,13 @@ class RunConfig:
         names = ("batch_size", "eval_batch_size", "accumulation_steps")
         wrong = [f"`{name}` = {getattr(self, name)}" for name in names if getattr(self, name) < 1]
         if wrong:
-            raise ValueError(f"These must be at least 1. Received: {', '.join(wrong)}.")
+            raise ValueError(
+                f"{', '.join(names)} must be at least 1. Received: {', '.join(wrong)}."
+            )
 
 
 def flatten_config(config: Any, prefix: str = "") -> dict[str, str]:
-    """Returns {"optimizer.learning_rate": "0.001", ...} of a config."""
+    """Returns the fields of a config by dotted name: {"optimizer.learning_rate": "0.001", ...}."""
     flat: dict[str, str] = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
@@ -132,19 +131,20 @@ def flatten_config(config: Any, prefix: str = "") -> dict[str, str]:
 
 
 def row_of(model: str, changes: Mapping[str, Any]) -> ViTVariant | ResNetVariant:
-    """Returns a row of the table of models, with changes.
+    """Returns a row of the table of models, with some fields changed.
 
     Raises:
-        ValueError: If there is no such model or field; names the nearest.
+        ValueError: If there is no such model or field. The message suggests valid names.
     """
     if model not in VARIANTS:
-        suggestion = did_you_mean(model, VARIANTS) or f" There are: {', '.join(VARIANTS)}."
+        suggestion = did_you_mean(model, VARIANTS) or f" Models: {', '.join(VARIANTS)}."
         raise ValueError(f"There is no model {model!r}.{suggestion}")
     row = VARIANTS[model]
     fields = [field.name for field in dataclasses.fields(row)]
     unknown = [name for name in changes if name not in fields]
     if unknown:
         raise ValueError(
-            f"A {type(row).__name__} has no {', '.join(unknown)}. It has: {', '.join(fields)}."
+            f"A {type(row).__name__} has no field {', '.join(unknown)}. Fields: "
+            f"{', '.join(fields)}."
         )
     return replace(row, **changes) if changes else row

@@ -1,7 +1,7 @@
-"""Fine-tuning without a config: a model, a folder of images, a folder for what comes out.
+"""The function `finetune`: fine-tuning without a config.
 
-The defaults are the paper's (table 4, B.1.1), and BiT's where they depend on the amount of data;
-`finetune` says what they are. What is left in the folder is the business of `handover.py`.
+The defaults are the paper's (table 4, B.1.1), and BiT's where they depend on the amount of data.
+`handover.py` writes the output.
 """
 
 import json
@@ -25,7 +25,7 @@ from keras_vit.pixels import declare, describe_pixels
 from keras_vit.train.config import DataConfig, RunConfig, row_of
 from keras_vit.train.handover import Handover, Order
 from keras_vit.train.loop import LoopConfig
-from keras_vit.train.new_head import on_trunk, weights_sha256, with_new_head
+from keras_vit.train.new_head import build_on_trunk, copy_with_new_head, weights_sha256
 from keras_vit.train.optimizers import OptimizerConfig
 from keras_vit.train.run import Procedure, run
 from keras_vit.train.schedules import bit_hyperrule
@@ -39,21 +39,21 @@ from keras_vit.writing import group_by_reason, to_one_line
 HELD_OUT = 0.1
 _PAPER_BATCH, _CPU_BATCH = 512, 32
 _PAPER_SIZE, _PRETRAINED_SIZE = 384, 224
-# Images of 384 pixels that are learned from at the same time; smaller ones are more.
+# Images of 384 pixels per micro-batch; of smaller images a micro-batch contains more.
 _ROWS, _CPU_ROWS = 16, 8
-# parameters, from which on insides of blocks are computed twice to save memory
+# Models with more parameters recompute their blocks for the gradient, to save memory.
 _LARGE = 200_000_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TransferConfig:
-    """What a run of `finetune` is recorded as: settled, with nothing left to defaults.
+    """The recorded config of a run of `finetune`, with all defaults resolved.
 
     Attributes:
-        run: How to train.
-        model, weights: Their names; "none" are random weights.
+        run: Settings of the run.
+        model, weights: Names of the model and its weights; "none" for random weights.
         image_size: Side of the square images, in pixels.
-        training, validation: What is learned from and measured on, in words.
+        training, validation: Descriptions of the training and the validation data.
     """
 
     run: RunConfig
@@ -66,12 +66,12 @@ class TransferConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Finetuned:
-    """What came out of `finetune`.
+    """The result of `finetune`.
 
     Attributes:
-        model: Pixels in [-1, 1] to probabilities, (B, H, W, 3) to (B, Y).
-        class_names: Y of them, in the order of the probabilities.
-        accuracy: Share of the validation images that it names correctly.
+        model: Model from pixels in [-1, 1] (B, H, W, 3) to probabilities (B, Y).
+        class_names: The Y class names, in the order of the probabilities.
+        accuracy: Share of the validation images that are classified correctly.
         report: Path of `report.md`.
     """
 
@@ -95,47 +95,47 @@ def finetune(
     learning_rate: float = 0.01,
     seed: int = 0,
 ) -> Finetuned:
-    """Trains a model to tell your classes apart, and leaves the model and a report on it in
-    `output`.
+    """Fine-tunes a model on labelled images, and writes the model and a report into `output`.
 
-    As in the paper: the head is replaced by one layer of zeros, positions are resized, SGD with
-    momentum 0.9 and a cosine schedule, no weight decay, gradients clipped at norm 1, softmax;
-    Inception crops and flips, and evaluation on whole images. The same call on the same folder goes
-    on where it stopped.
+    The method is the paper's. The head is replaced by one layer of zeros, and positions are
+    resized. The optimizer is SGD with momentum 0.9, a cosine schedule, no weight decay and
+    gradients clipped at norm 1; the loss is softmax. Training images are cropped (Inception crops)
+    and flipped; evaluation uses whole images. The same call on the same folder resumes the run.
 
     Args:
-        model: A name of `keras_vit.list_models()`; or a model that this package built, also within
-            another model that
-            scales its pixels, or a file `model.keras` of one: then its weights are where training
-            starts, and it stays as it is.
+        model: A name of `keras_vit.list_models()`, a model that this package built, or a file
+            `model.keras` of such a model. The model may be nested in another model that scales its
+            pixels. Training starts from its weights; the model itself is not modified.
         data: A folder, `data/<class>/*` or `data/train/<class>/*` with `data/test/<class>/*` (also
             val, validation, valid), or a `keras_vit.data.sources.Source`.
-        output: Folder for what comes out: `report.md`, `model.keras`, `model.npz` (for `weights=`),
-            `classes.txt` and pictures.
-        weights: Of a named model: a tag, a file, a URL, or None for random ones. The default is
-            also the tag "augreg_in21k" of those models whose weights of ImageNet-21k are called so.
-        validation: What to measure on: a folder of the same classes, or a source. Default: the test
-            set in `data`, or a tenth of each class, at least one image, that is not learned from.
+        output: Folder for the results: `report.md`, `model.keras`, `model.npz` (for `weights=`),
+            `classes.txt` and figures.
+        weights: Weights of a named model: a tag, a file, a URL, or None for random weights. The
+            default also selects "augreg_in21k", for models whose ImageNet-21k weights have that
+            tag.
+        validation: Data to evaluate on: a folder with the same classes, or a source. Default: the
+            test set in `data`; without one, a tenth of each class, at least one image, is held out.
         image_size: Side of the square images, in pixels. Default: 384 if the weights were trained
-            at 224; else that of the weights, or of the model that is given.
-        pixels: "0..255", "0..1" or "-1..1", of a model that is given; default: as
-            `keras_vit.pixels.pixels_of` reads.
-        steps: Updates. Default: 500 for fewer than 20,000 images, 10,000 for fewer than 500,000,
-            else 20,000. The warm-up takes a fifth of them, at most 500.
-        batch_size: Images of an update. Default: 512, or 32 without an accelerator, but at most as
-            many as there are, rounded down to a power of two. They are computed in parts, so memory
-            does not limit it.
-        learning_rate: The peak. It does not depend on the batch: clipped gradients make steps of
-            the same length.
-        seed: Of order, crops and dropout.
+            at 224; otherwise the size of the weights or of the given model.
+        pixels: Range of the pixels of a given model: "0..255", "0..1" or "-1..1". Default: detected
+            by `keras_vit.pixels.pixels_of`.
+        steps: Number of updates. Default: `keras_vit.train.schedules.bit_hyperrule`, which is 500
+            for fewer than 20,000 images, 10,000 for fewer than 500,000, else 20,000. The warm-up
+            takes a fifth of them, at most 500.
+        batch_size: Images per update. Default: 512, or 32 without an accelerator, but at most the
+            number of images, rounded down to a power of two. A batch is computed in micro-batches,
+            so memory does not limit it.
+        learning_rate: Peak learning rate. It does not depend on the batch size, because gradients
+            are clipped to the same norm.
+        seed: Seed of order, crops and dropout.
 
     Raises:
-        ValueError: If model, weights, data, settings or folder do not fit; before anything long is
-            begun.
-        ImportError: If matplotlib is absent; the message says what to install.
-        OSError: If the weights cannot be had, or the folder cannot be written.
+        ValueError: If model, weights, data, settings and folder do not match. These checks run
+            before the training.
+        ImportError: If matplotlib is not installed. The message says what to install.
+        OSError: If the weights cannot be loaded, or the folder cannot be written.
         keras_vit.train.Stopped: After SIGTERM or SIGINT, when the state is saved.
-        keras_vit.train.Diverged: If the loss is not a number any more.
+        keras_vit.train.Diverged: If the loss, a gradient, a weight or a metric is not finite.
 
     Example:
         >>> images = np.random.default_rng(0).integers(0, 256, (20, 32, 32, 3)).astype("uint8")
@@ -144,7 +144,7 @@ def finetune(
         >>> model = model(weights=None, input_shape=(32, 32, 3))
         >>> done = finetune(model, source, "cats", steps=2)
         Fine-tuning vit_ti16 (787,048 parameters, weights: in memory, sha256 ...) at 32 x 32 pixels.
-        It learns from 18 images of 2 classes, 9 of each (arrays), and is measured on 2 others (10%
+        Training on 18 images of 2 classes, 9 per class (arrays); validation on 2 other images (10%
         of each class, held out). ...
         >>> done.model.output_shape, done.class_names
         ((None, 2), ('cat', 'dog'))
@@ -152,9 +152,9 @@ def finetune(
     Source: arXiv:2010.11929, table 4 and B.1.1; number of steps: arXiv:1912.11370, section 3.3.
     """
     check_can_draw()
-    start = _start(model, weights, image_size, pixels)
-    training, measured, words = _data(data, validation)
-    settings = _settings(training, start, steps, batch_size, learning_rate, seed)
+    start = _find_start(model, weights, image_size, pixels)
+    training, measured, words = _load_data(data, validation)
+    settings = _make_settings(training, start, steps, batch_size, learning_rate, seed)
     config = TransferConfig(
         run=settings,
         model=start.name,
@@ -168,8 +168,8 @@ def finetune(
         Path(data).expanduser().resolve()
     ):
         raise ValueError(
-            f"{folder} lies in the data, where it would be taken for a class. Choose another "
-            f"`output`."
+            f"{folder} is inside the data folder, where it would be read as a class. Choose "
+            "another `output`."
         )
     order = Order(
         model=start.source,
@@ -188,11 +188,12 @@ def finetune(
         and (folder / "model.keras").exists()
     ):
         print(
-            f"{folder} holds this run, and it is finished. To run it again, name another folder.",
+            f"{folder} already contains this run, and it is finished. To repeat it, choose another "
+            "folder.",
             flush=True,
         )
-        return _result(folder, training)
-    plan = _plan(config, start, training, measured, data)
+        return _load_result(folder, training)
+    plan = _describe_plan(config, start, training, measured, data)
     print(plan, flush=True)
     procedure = Procedure(
         title=f"{start.name} fine-tuned on {_short_name(training)}",
@@ -202,15 +203,15 @@ def finetune(
         command=order.command(),
     )
     run(config, folder, procedure, data=(training, measured))
-    return _result(folder, training)
+    return _load_result(folder, training)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Start:
-    """Where training starts: what is known of the model, and how it is made."""
+    """The model from which training starts: its description, and a function that builds it."""
 
     name: str
-    source: str | None  # of the model on a command line: its name, or the path of its file
+    source: str | None  # the name or the file of the model, as on a command line
     weights: str
     image_size: int
     parameters: int
@@ -221,7 +222,7 @@ class _Start:
         return self.source is not None and is_file(self.source)
 
 
-def _start(
+def _find_start(
     model: str | keras.Model,
     weights: str | os.PathLike | None,
     image_size: int | None,
@@ -232,13 +233,13 @@ def _start(
     if isinstance(model, str | os.PathLike) and not is_file(model):
         if pixels not in (None, "-1..1"):
             raise ValueError(
-                f"{model} takes pixels from -1 to 1: leave out `pixels`. Received: {pixels!r}."
+                f"{model} takes pixels from -1 to 1. Leave out `pixels`. Received: {pixels!r}."
             )
-        return _start_by_name(os.fspath(model), weights, image_size)
+        return _find_start_by_name(os.fspath(model), weights, image_size)
     if weights != "imagenet21k":
         raise ValueError(
-            "A model that is given brings its weights: leave out `weights`, or pass the model's "
-            "name."
+            "A model in memory or in a file contains its weights. Leave out `weights`, or pass the "
+            f"name of a model. Received: weights={weights!r}."
         )
     path = None if isinstance(model, keras.Model) else Path(model).expanduser().resolve()
     given = model if path is None else load(path, any_size=True)
@@ -247,13 +248,13 @@ def _start(
     height, width = given.input_shape[1:3]
     if image_size is None and height != width:
         raise ValueError(
-            f"Images are square here. Received: a model of {height} x {width} pixels; pass "
-            f"`image_size`."
+            f"`finetune` uses square images, so pass `image_size`. Received: a model of {height} x "
+            f"{width} pixels."
         )
     size = image_size or height or _PAPER_SIZE
     if path is not None:
         print(describe_pixels(given, (height or size, width or size)), flush=True)
-    copy = with_new_head(given, size, 2)
+    copy = copy_with_new_head(given, size, 2)
     check_can_save(copy)
     return _Start(
         name=given.name,
@@ -261,11 +262,13 @@ def _start(
         weights=f"{'in memory' if path is None else path}, sha256 {weights_sha256(copy)}",
         image_size=size,
         parameters=given.count_params(),
-        build=lambda num_classes: with_new_head(given, size, num_classes),
+        build=lambda num_classes: copy_with_new_head(given, size, num_classes),
     )
 
 
-def _start_by_name(model: str, weights: str | os.PathLike | None, image_size: int | None) -> _Start:
+def _find_start_by_name(
+    model: str, weights: str | os.PathLike | None, image_size: int | None
+) -> _Start:
     row, options, trained_size = row_of(model, {}), {}, None
     if weights is not None:
         weights = os.fspath(weights)
@@ -284,7 +287,7 @@ def _start_by_name(model: str, weights: str | os.PathLike | None, image_size: in
                 and "class_token/cls" not in pretrained.arrays
             ):
                 options["classifier"] = "map" if "map_head/probe" in pretrained.arrays else "gap"
-    size = image_size or _default_size(
+    size = image_size or _choose_size(
         row, _PAPER_SIZE if weights is not None else _PRETRAINED_SIZE, trained_size
     )
     return _Start(
@@ -292,14 +295,14 @@ def _start_by_name(model: str, weights: str | os.PathLike | None, image_size: in
         source=model,
         weights="none" if weights is None else without_secrets(weights),
         image_size=size,
-        # refuses a size that patches do not tile
+        # raises an error if the image size is not a multiple of the patch size
         parameters=cost.parameters(row, image_size=(size, size)),
-        build=lambda num_classes: on_trunk(row, weights, size, num_classes, **options),
+        build=lambda num_classes: build_on_trunk(row, weights, size, num_classes, **options),
     )
 
 
-def _default_size(row: Any, size: int, trained_size: int | None) -> int:
-    """That of the weights, or the usual one; of patches that do not tile it, as many as fit in."""
+def _choose_size(row: Any, size: int, trained_size: int | None) -> int:
+    """Returns the size of the weights, or the usual one, rounded down to whole patches."""
     if trained_size not in (None, _PRETRAINED_SIZE):
         return trained_size
     return (
@@ -307,13 +310,15 @@ def _default_size(row: Any, size: int, trained_size: int | None) -> int:
     )
 
 
-def _data(
+def _load_data(
     data: str | os.PathLike | Source, validation: str | os.PathLike | Source | None
 ) -> tuple[Source, Source, str]:
-    """What to learn from, what to measure on, and the second in words."""
+    """Returns the training set, the validation set, and a description of the validation set."""
     training, test = (data, None) if isinstance(data, Source) else folders.training_and_test(data)
     if len(training.class_names) < 2:
-        raise ValueError(f"{training.name} has a single class: there is nothing to tell apart.")
+        raise ValueError(
+            f"{training.name} has a single class. Fine-tuning needs two or more classes."
+        )
     if isinstance(validation, Source):
         test = validation
     elif validation is not None:
@@ -324,13 +329,13 @@ def _data(
         return training, test, f"{test.num_examples:,}, {HELD_OUT:.0%} of each class, held out"
     if test.class_names != training.class_names:
         raise ValueError(
-            f"The classes of {test.name} are not those of {training.name}. Received: "
-            f"{', '.join(test.class_names[:10])}; expected: {', '.join(training.class_names[:10])}."
+            f"{test.name} has other classes than {training.name}. Expected: "
+            f"{', '.join(training.class_names[:10])}. Received: {', '.join(test.class_names[:10])}."
         )
     return training, test, f"{test.num_examples:,} of {test.name}"
 
 
-def _settings(
+def _make_settings(
     training: Source,
     start: _Start,
     steps: int | None,
@@ -350,7 +355,9 @@ def _settings(
         if value < 1
     ]
     if wrong:
-        raise ValueError(f"Steps and batch must be at least 1. Received: {', '.join(wrong)}.")
+        raise ValueError(
+            f"`steps` and `batch_size` must be at least 1. Received: {', '.join(wrong)}."
+        )
     if learning_rate <= 0:
         raise ValueError(f"`learning_rate` must be above 0. Received: {learning_rate}.")
     rows = max(1, int((_ROWS if fast else _CPU_ROWS) * (_PAPER_SIZE / start.image_size) ** 2))
@@ -378,60 +385,51 @@ def _settings(
     )
 
 
-def _plan(
+def _describe_plan(
     config: TransferConfig, start: _Start, training: Source, measured: Source, data: Any
 ) -> str:
-    """What is going to be done, in one paragraph."""
+    """Describes the fine-tuning in one paragraph."""
     settings, classes, parts = config.run, len(training.class_names), config.run.accumulation_steps
     rate, warmup = settings.optimizer.learning_rate, settings.optimizer.warmup_steps
     each = ""
     if training.labels is not None:
         counts = np.bincount(training.labels, minlength=classes)
         few, many = counts.min(), counts.max()
-        each = f", {few:,} of each" if few == many else f", {few:,} to {many:,} of each"
+        each = f", {few:,} per class" if few == many else f", {few:,} to {many:,} per class"
     images = settings.batch_size * settings.loop.total_steps
     sentences = [
         f"Fine-tuning {start.name} ({start.parameters:,} parameters, weights: {start.weights}) at "
-        f"{start.image_size} x "
-        f"{start.image_size} pixels.",
-        f"It learns from {training.num_examples:,} images of {classes:,} classes{each} "
-        f"({training.name}), and is "
-        f"measured on {measured.num_examples:,} others "
+        f"{start.image_size} x {start.image_size} pixels.",
+        f"Training on {training.num_examples:,} images of {classes:,} classes{each} "
+        f"({training.name}); validation on {measured.num_examples:,} other images "
         f"({config.validation.partition(', ')[2] or measured.name}).",
         f"{settings.loop.total_steps:,} steps of {settings.batch_size:,} images"
-        + (f", in {parts} parts" if parts > 1 else "")
-        + f": each image {images / training.num_examples:.3g} times; the learning rate rises to {rate:g} over "
-        f"{warmup:,} steps, then falls to 0 along a cosine.",
+        + (f", in {parts} micro-batches" if parts > 1 else "")
+        + f", which is {images / training.num_examples:.3g} epochs. The learning rate rises to "
+        f"{rate:g} over {warmup:,} steps, then falls to 0 along a cosine.",
     ]
     if start.weights == "none":
         sentences.append(
             "The weights are random: unless you have hundreds of thousands of images, published "
-            "weights give a far "
-            "better model."
+            "weights give a much better model."
         )
     if not has_accelerator():
-        sentences.append("There is no accelerator here: the bar will show how long it takes.")
-    sentences.append(_unmeasured(training, measured))
+        sentences.append("No accelerator was found; the progress bar shows the remaining time.")
+    sentences.append(_describe_unmeasured(training, measured))
     sentences.append(group_by_reason(dict.fromkeys((*training.left_out, *measured.left_out))))
     return textwrap.fill(
         " ".join(filter(None, sentences)), 100, break_long_words=False, break_on_hyphens=False
     )
 
 
-def _unmeasured(training: Source, measured: Source) -> str:
-    """What is learned without a number that says how well, in words; a class with a single photo,
-    for one.
-    """
+def _describe_unmeasured(training: Source, measured: Source) -> str:
+    """Describes the classes without a validation image, such as those with a single photo."""
     if measured.labels is None:
         return ""
     counts = np.bincount(measured.labels[measured.labels >= 0], minlength=len(training.class_names))
     names = [name for name, count in zip(training.class_names, counts, strict=True) if not count]
     some = to_one_line(", ".join(names[:10])) + (", ..." if len(names) > 10 else "")
-    return (
-        f"Learned and not measured, for want of another photo: {some} ({len(names):,} classes)."
-        if names
-        else ""
-    )
+    return f"Classes without a validation image, {len(names):,}: {some}." if names else ""
 
 
 def _short_name(training: Source) -> str:
@@ -439,7 +437,7 @@ def _short_name(training: Source) -> str:
     return path.parent.name if path.name.lower() in folders.TRAINING else path.name
 
 
-def _result(folder: Path, training: Source) -> Finetuned:
+def _load_result(folder: Path, training: Source) -> Finetuned:
     results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     return Finetuned(
         model=keras.models.load_model(folder / "model.keras"),

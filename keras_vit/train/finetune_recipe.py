@@ -1,6 +1,4 @@
-"""Fine-tuning by a recipe: a checkpoint, or a file `model.keras`, with a new head at any
-resolution.
-"""
+"""Fine-tuning of a checkpoint or a file `model.keras` by a recipe, at any resolution."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -14,24 +12,24 @@ from keras_vit.keras_file import is_file, load
 from keras_vit.pixels import describe_pixels
 from keras_vit.train.config import RunConfig, row_of
 from keras_vit.train.losses import default_head_bias
-from keras_vit.train.new_head import on_trunk, weights_sha256, with_new_head
+from keras_vit.train.new_head import build_on_trunk, copy_with_new_head, weights_sha256
 from keras_vit.train.run import Procedure, run
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FinetuneConfig:
-    """A model that goes on learning.
+    """The config of a fine-tuning.
 
     Attributes:
-        run: How to train.
-        weights: A tag of `keras_vit.list_weights(model)`, or a checkpoint file of any layout;
-            "none" are random ones.
-        model: A name of `keras_vit.list_models()`; or a file `model.keras` of a model of this
-            package, which brings its
-            own weights, row and options: the three others are not read.
-        variant: Fields of its row that differ, as in the run that made the checkpoint.
+        run: Settings of the run.
+        weights: A tag of `keras_vit.list_weights(model)`, a checkpoint file of any layout, or
+            "none" for random weights.
+        model: A name of `keras_vit.list_models()`, or a file `model.keras` of a model of this
+            package. Such a file contains its own weights, row and options: `weights`, `variant` and
+            `model_options` are then ignored.
+        variant: Fields to change in the row of the model, as in the run that wrote the checkpoint.
         model_options: Further arguments of the model, such as `classifier` and `dropout_rate`.
-        image_size: Side of the square images, in pixels; positions are resized as published.
+        image_size: Side of the square images, in pixels. Positions are resized as in the paper.
     """
 
     run: RunConfig
@@ -50,11 +48,11 @@ class FinetuneConfig:
 
 
 def run_finetuning(config: FinetuneConfig, workdir: str | os.PathLike) -> dict[str, float]:
-    """Trains a checkpoint on; the same call on the same folder goes on where it stopped.
+    """Fine-tunes a checkpoint. The same call on the same folder resumes the run.
 
-    Arguments, results and errors are those of `keras_vit.train.pretrain.pretrain`. The whole head
-    of the checkpoint is dropped, the tanh layer of pre-training too, for one layer of zeros:
-    training starts with logits of 0.
+    Arguments, results and errors are those of `keras_vit.train.pretrain.pretrain`. One layer of
+    zeros replaces the head of the checkpoint, including the tanh layer of pre-training, so training
+    starts with logits of 0.
 
     Source: arXiv:2010.11929, section 3.2 and B.1.1.
     """
@@ -64,11 +62,10 @@ def run_finetuning(config: FinetuneConfig, workdir: str | os.PathLike) -> dict[s
 
 
 def settle(config: FinetuneConfig) -> tuple[FinetuneConfig, Callable[[int], keras.Model]]:
-    """Returns the config as it is recorded, and what makes its model for a number of classes: one
-    that gives logits.
+    """Returns the config as it is recorded, and a function from the number of classes to the model.
 
-    Of a file `model.keras` the weights are recorded as their hash, and the pixels that it takes are
-    printed.
+    The model returns logits. For a file `model.keras`, the recorded weights are their hash, and the
+    range of its pixels is printed.
 
     Raises:
         ValueError: If there is no such model, or it cannot be fine-tuned.
@@ -80,22 +77,24 @@ def settle(config: FinetuneConfig) -> tuple[FinetuneConfig, Callable[[int], kera
 
         def build_by_name(num_classes: int) -> keras.Model:
             bias = default_head_bias(config.run.loss, num_classes)
-            return on_trunk(row, weights, size, num_classes, bias=bias, **config.model_options)
+            return build_on_trunk(
+                row, weights, size, num_classes, bias=bias, **config.model_options
+            )
 
         return config, build_by_name
     if config.run.devices.precision != "float32":
         raise ValueError(
-            f"{config.model} computes in the precision that it was saved with: leave out the "
-            f"precision. "
+            f"{config.model} computes in the precision that it was saved with. Leave out "
+            "`precision`. "
             f"Received: {config.run.devices.precision}."
         )
     given = load(config.model, any_size=True)
     height, width = given.input_shape[1:3]
     print(describe_pixels(given, (height or size, width or size)), flush=True)
-    digest = weights_sha256(with_new_head(given, size, 2))
+    digest = weights_sha256(copy_with_new_head(given, size, 2))
 
     def build(num_classes: int) -> keras.Model:
-        return with_new_head(
+        return copy_with_new_head(
             given, size, num_classes, bias=default_head_bias(config.run.loss, num_classes)
         )
 
@@ -103,7 +102,7 @@ def settle(config: FinetuneConfig) -> tuple[FinetuneConfig, Callable[[int], kera
 
 
 def name_of(config: FinetuneConfig) -> str:
-    """Returns what titles call the model."""
+    """Returns the name of the model for titles."""
     return (
         Path(config.model).stem
         if is_file(config.model)

@@ -1,8 +1,7 @@
-"""What a fine-tuned model is handed over with: its files, pictures, and the parts of the report
-that say how to use it.
+"""The output of `finetune`: the files of the model, and report sections that show how to use them.
 
-Whatever the report says to type works as it stands: paths are absolute, and there is an example
-    image in the folder.
+The commands in the report work without changes: paths are absolute, and the folder contains an
+example image.
 """
 
 import json
@@ -24,28 +23,28 @@ from keras_vit.writing import table, write_atomically, write_text
 
 FILES = {
     "model.keras": "the model, for `keras.models.load_model`: pixels in [-1, 1] to probabilities (softmax)",
-    "model.npz": "its weights, for `weights=` at any size and for `--weights=`",
-    "classes.txt": "the class names, one on a line, in the order of the probabilities",
-    "answers.csv": "every validation image with its class, the answer and its probability",
-    "example.png": "a validation image to try the model with",
-    "checkpoints": "the state of the run, to go on from; not needed any more when it is finished",
+    "model.npz": "its weights, for `weights=` at any image size and for `--weights=`",
+    "classes.txt": "the class names, one per line, in the order of the probabilities",
+    "answers.csv": "each validation image with its class, the prediction and its probability",
+    "example.png": "a validation image to try the model",
+    "checkpoints": "the state of the run, to resume it; not needed after the run has finished",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """What was asked for, with every default filled in.
+    """The arguments of a fine-tuning, with all defaults resolved.
 
     Attributes:
         model: Name in the table of models, absolute path of a file `model.keras`, or None for a
             model in memory.
-        weights: Tag, absolute path, URL, or "none"; None for a file `model.keras`, which brings its
-            own.
+        weights: Tag, absolute path, URL, or "none"; None for a file `model.keras`, which contains
+            its weights.
         pixels: Range that was declared for such a file, or None.
-        data: Absolute path, or None if a command line cannot name the data.
+        data: Absolute path, or None if the data cannot be given on a command line.
         image_size: Side of the images, in pixels.
-        settings: How to train.
-        folder: Absolute path of what comes out.
+        settings: Settings of the run.
+        folder: Absolute path of the output folder.
     """
 
     model: str | None
@@ -57,7 +56,7 @@ class Order:
     folder: Path
 
     def command(self) -> str:
-        """Returns the command line, or nothing if there is none."""
+        """Returns the command line, or "" if the model or the data have no name."""
         if self.model is None or self.data is None:
             return ""
         flags = {
@@ -85,12 +84,11 @@ class Order:
 
 @dataclass(frozen=True, kw_only=True)
 class Handover:
-    """Called by `recipe.run` when the training is done: measures the model, and leaves all that
-    belongs to it.
+    """Evaluates the trained model and writes its files. `keras_vit.train.run.run` calls it.
 
     Attributes:
-        order: What was asked for.
-        plan: What was done, in words.
+        order: The arguments of the fine-tuning.
+        plan: A description of the fine-tuning, for the report.
     """
 
     order: Order
@@ -116,36 +114,36 @@ class Handover:
             keras.utils.save_img(partial, read_pixels(source, int(card.indices[0])), scale=False)
         save_model(model, folder / "model.keras")
         shown, wrong = len(worst(card)), np.count_nonzero(card.ranks)
-        mistakes = f"{shown} of {wrong:,}: those of which the model was most sure.\n\n![Mistakes](errors.png)"
+        mistakes = f"The {shown} most confident errors of {wrong:,}.\n\n![Errors](errors.png)"
         return [
             headline(card),
             self.plan,
             "## Classes",
             class_table(card),
-            *["![Which class is taken for which](confusion.png)"] * ("confusion.png" in pictures),
-            "## Mistakes",
+            *["![Confusion matrix](confusion.png)"] * ("confusion.png" in pictures),
+            "## Errors",
             mistakes if "errors.png" in pictures else "None.",
-            "## Images that could not be read",
-            _unreadable(folder),
-            "## Use it",
-            *self._uses(),
+            "## Unreadable images",
+            _list_unreadable(folder),
+            "## Usage",
+            *self._format_usage(),
             "## Files",
-            table(["file", "what it is"], [[f"`{name}`", text] for name, text in FILES.items()]),
+            table(["file", "content"], [[f"`{name}`", text] for name, text in FILES.items()]),
             "## Training",
         ]
 
-    def _uses(self) -> Sequence[str]:
+    def _format_usage(self) -> Sequence[str]:
         folder, size = self.order.folder, self.order.image_size
         saved, names, photo = (
             json.dumps(str(folder / name)) for name in ("model.keras", "classes.txt", "example.png")
         )
         return [
-            self._predict(),
+            self._format_predict_command(),
             f"""In Python:
 
 ```python
 import keras
-from keras_vit.predict import read_photo  # the import also tells Keras the layers of the model
+from keras_vit.predict import read_photo  # also registers the layers of the model with Keras
 
 model = keras.models.load_model({saved})
 with open({names}, encoding="utf-8") as lines:
@@ -154,26 +152,24 @@ probabilities = model.predict(read_photo({photo}, ({size}, {size}))[None])[0]
 for number in probabilities.argsort()[:-4:-1]:
     print(f"{{probabilities[number]:.1%}}  {{class_names[number]}}")
 ```""",
-            f"""As a SavedModel, for TensorFlow Serving; pixels in [-1, 1] go in, probabilities come out:
+            f"""As a SavedModel for TensorFlow Serving, from pixels in [-1, 1] to probabilities:
 
 ```python
 import keras
-import keras_vit  # tells Keras the layers of the model
+import keras_vit  # registers the layers of the model with Keras
 
 keras.models.load_model({saved}).export({json.dumps(str(folder / "saved_model" / "1"))}, verbose=False)
 ```""",
         ]
 
-    def _predict(self) -> str:
+    def _format_predict_command(self) -> str:
         command = ["python", "-m", "keras_vit", "predict", str(self.order.folder / "example.png")]
         command += [f"--model={self.order.folder / 'model.keras'}"]
         return f"On the command line:\n\n```sh\n{shlex.join(command)}\n```"
 
 
 def save_model(model: keras.Model, path: Path) -> None:
-    """Writes a model that gives logits as one that gives probabilities. The file appears whole or
-    not at all.
-    """
+    """Adds a softmax to a model that returns logits, and writes it atomically."""
     head = model.get_layer("predictions")
     classifier = replace_head(model, head.units, classifier_activation="softmax")
     classifier.get_layer("predictions").set_weights(head.get_weights())
@@ -181,7 +177,7 @@ def save_model(model: keras.Model, path: Path) -> None:
         classifier.save(partial)
 
 
-def _unreadable(folder: Path) -> str:
+def _list_unreadable(folder: Path) -> str:
     records = [folder / f"unreadable_{part}.txt" for part in ("train", "test")]
     reasons = {place: reason for record in records for place, reason in read_record(record).items()}
     if not reasons:

@@ -1,4 +1,4 @@
-"""The images of a run: which sources, changed how, in which batches."""
+"""The inputs of a run: sources, transforms and batches."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ from keras_vit.writing import write_text
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """What a run learns from and is validated on.
+    """The training and validation data of a run.
 
     Attributes:
-        training, validation: The sources; no validation is None.
-        settings: How to train.
+        training, validation: The sources; `validation` is None if there is no validation.
+        settings: Settings of the run.
         image_size: Side of the square images, in pixels.
-        devices: Which share of each batch is read here.
-        unreadable, unreadable_validation: Which of their images could not be read.
+        devices: The devices, which determine the share of each batch that this process reads.
+        unreadable, unreadable_validation: The images of each source that could not be read.
     """
 
     training: Source
@@ -46,7 +46,7 @@ class Inputs:
             training_transforms(settings.data, self.image_size),
             batch_size=settings.batch_size,
             seed=settings.seed,
-            share=_share(settings.batch_size, settings.accumulation_steps, self.devices),
+            share=_make_share(settings.batch_size, settings.accumulation_steps, self.devices),
             start_step=start_step,
             total_steps=settings.loop.total_steps,
             mixup_alpha=settings.data.mixup_alpha,
@@ -61,18 +61,16 @@ class Inputs:
             self.validation,
             evaluation_transforms(self.settings.data, self.image_size),
             batch_size=batch_size,
-            share=_share(min(batch_size, self.validation.num_examples), 1, self.devices),
+            share=_make_share(min(batch_size, self.validation.num_examples), 1, self.devices),
             unreadable=self.unreadable_validation,
         )
 
     def preview(self, count: int = 8) -> np.ndarray:
-        """Returns validation images from all over the source, (count, image_size, image_size, 3)
-        uint8.
-        """
+        """Returns evenly spaced validation images, (count, image_size, image_size, 3) uint8."""
         return preview(self.validation or self.training, self.settings.data, self.image_size, count)
 
     def unreadable_places(self) -> list[str]:
-        """Returns the images that could not be read, in words."""
+        """Returns the names of the images that could not be read."""
         both = (self.unreadable, self.unreadable_validation)
         return [
             place for collector in both if collector is not None for place in collector.recorded()
@@ -87,9 +85,9 @@ def make_inputs(
     workdir: Path,
     devices: Devices,
 ) -> Inputs:
-    """Returns the inputs of a run, which records images that cannot be read in its folder."""
+    """Returns the inputs of a run. Unreadable images are recorded in the folder of the run."""
 
-    def collector(source: Source, name: str) -> Unreadable:
+    def make_collector(source: Source, name: str) -> Unreadable:
         return Unreadable(source, strict=settings.data.strict, record=workdir / name)
 
     return Inputs(
@@ -98,59 +96,61 @@ def make_inputs(
         settings=settings,
         image_size=image_size,
         devices=devices,
-        unreadable=collector(training, "unreadable_train.txt"),
+        unreadable=make_collector(training, "unreadable_train.txt"),
         unreadable_validation=None
         if validation is None
-        else collector(validation, "unreadable_test.txt"),
+        else make_collector(validation, "unreadable_test.txt"),
     )
 
 
 def make_sources(data: DataConfig, seed: int) -> tuple[Source, Source | None]:
-    """Returns the training set, and what to validate on or None. Their classes are the same."""
+    """Returns the training set, and the validation set or None. Both have the same classes."""
     if data.kind == "given":
         raise ValueError(
-            "`kind='given'` is a record of data that were passed in Python: no recipe can name "
-            "them."
+            "`kind='given'` records that sources were passed in Python. A recipe cannot use it: "
+            "choose another kind."
         )
     if data.held_out:
-        validation, training = _training_source(data, seed).split(data.held_out)
+        validation, training = _make_training_source(data, seed).split(data.held_out)
     else:
-        training = _training_source(data, seed)
-        validation = _validation_source(data, seed, training.class_names) if data.test else None
+        training = _make_training_source(data, seed)
+        validation = (
+            _make_validation_source(data, seed, training.class_names) if data.test else None
+        )
     if data.train_share < 1:
         training, _ = training.split(data.train_share, seed=seed)
     return training, validation
 
 
-def _training_source(data: DataConfig, seed: int) -> Source:
+def _make_training_source(data: DataConfig, seed: int) -> Source:
     if data.kind == "image_folder":
         return sources.image_folder(Path(data.name).expanduser() / data.train)
     if data.kind == "tfds":
         return sources.tfds(data.name, data.train)
     if data.kind == "digits":
         return sources.digits("train")
-    whole = _fractals(data, seed)
-    return whole.subset(np.arange(_first_unseen(data, whole))) if data.test else whole
+    whole = _make_fractals(data, seed)
+    return whole.subset(np.arange(_count_training_fractals(data, whole))) if data.test else whole
 
 
-def _validation_source(data: DataConfig, seed: int, class_names: tuple[str, ...]) -> Source:
+def _make_validation_source(data: DataConfig, seed: int, class_names: tuple[str, ...]) -> Source:
     if data.kind == "image_folder":
         folder = Path(data.name).expanduser() / data.test
         if not folder.is_dir():
             raise ValueError(
-                f"There is no folder {folder} to validate with. Name another with "
-                "--config.run.data.test=FOLDER, or go without: --config.run.data.test="
+                f"There is no folder {folder} for the validation. Name another with "
+                "--config.run.data.test=FOLDER, or disable validation: --config.run.data.test="
             )
         return sources.image_folder(folder, class_names=class_names)
     if data.kind == "tfds":
         return sources.tfds(data.name, data.test)
     if data.kind == "digits":
         return sources.digits("test")
-    whole = _fractals(data, seed)
-    return whole.subset(np.arange(_first_unseen(data, whole), whole.num_examples))
+    whole = _make_fractals(data, seed)
+    return whole.subset(np.arange(_count_training_fractals(data, whole), whole.num_examples))
 
 
-def _fractals(data: DataConfig, seed: int) -> Source:
+def _make_fractals(data: DataConfig, seed: int) -> Source:
     return sources.fractals(
         data.num_classes,
         images_per_class=data.images_per_class,
@@ -159,13 +159,16 @@ def _fractals(data: DataConfig, seed: int) -> Source:
     )
 
 
-def _first_unseen(data: DataConfig, whole: Source) -> int:
-    """Instances that training never sees: a tenth of what one of each class has, at most 10."""
+def _count_training_fractals(data: DataConfig, whole: Source) -> int:
+    """Returns the number of training images; the other instances are for validation.
+
+    Of each class a tenth of the instances is for validation, but at least 1 and at most 10.
+    """
     return whole.num_examples - data.num_classes * max(1, min(10, data.images_per_class // 10))
 
 
 def training_transforms(data: DataConfig, image_size: int) -> list[Transform]:
-    """Returns crop, flip and RandAugment; batches travel as uint8 and are scaled on the device."""
+    """Returns crop, flip and RandAugment. Their results are uint8; the device scales them."""
     chosen = transforms.train_crop(data.crop, image_size, smallest_area=data.crop_area)
     chosen += [transforms.flip_left_right] if data.flip else []
     chosen += [transforms.to_uint8]
@@ -175,14 +178,15 @@ def training_transforms(data: DataConfig, image_size: int) -> list[Transform]:
 
 
 def evaluation_transforms(data: DataConfig, image_size: int) -> list[Transform]:
-    """Returns the transforms of validation. Levels are not rounded: `evaluate` and `predict` give
-    the same scores.
+    """Returns the transforms of validation.
+
+    Pixels are not rounded to integers, so that `evaluate` and `predict` compute the same scores.
     """
     return [*transforms.eval_crop(data.eval_crop, image_size), transforms.scale_to(-1, 1)]
 
 
 def preview(source: Source, data: DataConfig, image_size: int, count: int = 8) -> np.ndarray:
-    """Returns images from all over a source, (count, image_size, image_size, 3) uint8."""
+    """Returns evenly spaced images of a source, (count, image_size, image_size, 3) uint8."""
     chosen = source.subset(np.linspace(0, source.num_examples - 1, count).round())
     steps = [*transforms.eval_crop(data.eval_crop, image_size), transforms.to_uint8]
     batches = evaluation_batches(chosen, steps, batch_size=count)
@@ -192,8 +196,9 @@ def preview(source: Source, data: DataConfig, image_size: int, count: int = 8) -
 def drop_duplicates(
     training: Source, validation: Source, workdir: Path, devices: Devices
 ) -> Source:
-    """Returns the training set without images that are in the validation set too, and writes which
-    they were.
+    """Returns the training set without images that are also in the validation set.
+
+    The removed images are listed in `duplicates.md` in the folder of the run.
     """
     report = duplicates.find_duplicates(training, validation, progress=devices.is_chief)
     if devices.is_chief:
@@ -201,7 +206,7 @@ def drop_duplicates(
     return duplicates.drop_duplicates(training, report) if report.pairs else training
 
 
-def _share(batch_size: int, accumulation_steps: int, devices: Devices) -> Share:
+def _make_share(batch_size: int, accumulation_steps: int, devices: Devices) -> Share:
     return Share(
         rows=padded_rows(batch_size, devices.num_replicas * accumulation_steps),
         num_workers=devices.num_workers,

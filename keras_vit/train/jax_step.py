@@ -1,6 +1,4 @@
-"""One training step on JAX: one program over all devices, so that sums over a batch are sums over
-all of it.
-"""
+"""The training step on JAX: one program over all devices, so sums cover the whole batch."""
 
 from typing import Any
 
@@ -9,31 +7,31 @@ import jax.numpy as jnp
 import keras
 from keras import ops
 
-Sums = tuple[jax.Array, ...]  # over examples: weighted loss, weighted hits, weights
+Sums = tuple[jax.Array, ...]  # sums over examples: weighted loss, weighted hits, weights
 
 
 def train_step(learner: Any, state: tuple, data: tuple) -> tuple[dict[str, jax.Array], tuple]:
-    """Updates the weights from a batch. As `tensorflow_step.train_step`, without state of its own.
+    """Computes the state after an update. A stateless form of `tensorflow_step.train_step`.
 
     Args:
         learner: A `keras_vit.train.learner.Learner`.
-        state: Keras's: trainable, other, optimizer and metrics variables.
-        data: images (B, H, W, C), labels (B,) or (B, Y), weights (B,): the whole batch.
+        state: Trainable, other, optimizer and metrics variables, in Keras's order.
+        data: Images (B, H, W, C), labels (B,) or (B, Y), and weights (B,) of the whole batch.
 
     Returns:
-        The logs and the new state.
+        The metrics that `tensorflow_step.train_step` returns, and the new state.
     """
     trainable, others, optimizer_variables, metrics_variables = state
     optimizer = learner.optimizer
     loss_scale = (
         1.0
         if optimizer.loss_scale is None
-        else optimizer_variables[_place(optimizer, optimizer.loss_scale)]
+        else optimizer_variables[_find_index(optimizer, optimizer.loss_scale)]
     )
-    gradients, others, (loss, hits, weight) = _accumulated(
+    gradients, others, (loss, hits, weight) = _accumulate(
         learner, trainable, others, data, loss_scale
     )
-    gradients = optimizer.without_noise(gradients)
+    gradients = optimizer.zero_noise(gradients)
     examples, weight = weight, jnp.maximum(weight, 1e-12)
     to_mean = learner.batch_rows / (weight * loss_scale)
     norm = jnp.sqrt(sum(jnp.sum(jnp.square(g.astype("float32"))) for g in gradients)) * to_mean
@@ -72,7 +70,7 @@ def test_step(learner: Any, state: tuple, data: tuple) -> tuple[dict[str, jax.Ar
     return logs, (trainable, others, new)
 
 
-def _place(optimizer: Any, variable: keras.Variable) -> int:
+def _find_index(optimizer: Any, variable: keras.Variable) -> int:
     return next(index for index, other in enumerate(optimizer.variables) if other is variable)
 
 
@@ -91,13 +89,16 @@ def _update(
     ], keep
 
 
-def _accumulated(
+def _accumulate(
     learner: Any, trainable: list, others: list, data: tuple, loss_scale: Any
 ) -> tuple[list, list, Sums]:
-    """Sums over micro-batches: gradients, per row of the whole batch, and `Sums`."""
+    """Returns gradients, the new other variables, and `Sums`, accumulated over micro-batches.
+
+    The gradients are divided by the number of rows of the whole batch.
+    """
     num_micro = learner.accumulation_steps
 
-    def total(trainable: list, others: list, data: tuple) -> tuple:
+    def compute_loss(trainable: list, others: list, data: tuple) -> tuple:
         images, labels, weights = data
         outputs, others = learner.stateless_call(
             trainable, others, learner.scaled(images), training=True
@@ -107,12 +108,12 @@ def _accumulated(
         sums = (loss, jnp.sum(hits * weights), jnp.sum(weights))
         return loss * loss_scale / learner.batch_rows, (others, sums)
 
-    gradient_of = jax.value_and_grad(total, has_aux=True)
+    gradient_of = jax.value_and_grad(compute_loss, has_aux=True)
     if num_micro == 1:
         (_, (others, sums)), gradients = gradient_of(trainable, others, data)
         return gradients, others, sums
 
-    def one_more(carry: tuple, part: tuple) -> tuple:
+    def add_one(carry: tuple, part: tuple) -> tuple:
         gradients, others, sums = carry
         (_, (others, new_sums)), new = gradient_of(trainable, others, part)
         added = [old + more for old, more in zip(gradients, new, strict=True)]
@@ -122,8 +123,8 @@ def _accumulated(
             tuple(old + more for old, more in zip(sums, new_sums, strict=True)),
         ), None
 
-    # Every num_micro-th example, so that a micro-batch lies on all devices.
+    # A micro-batch takes every num_micro-th example, so that it is spread over all devices.
     parts = jax.tree.map(lambda x: jnp.swapaxes(x.reshape(-1, num_micro, *x.shape[1:]), 0, 1), data)
     start = ([jnp.zeros_like(value) for value in trainable], others, (jnp.zeros(()),) * 3)
-    (gradients, others, sums), _ = ops.scan(one_more, start, parts)
+    (gradients, others, sums), _ = ops.scan(add_one, start, parts)
     return gradients, others, sums

@@ -1,7 +1,6 @@
-"""The model in training: a Keras model whose `fit` and `evaluate` count and clip exactly, on any
-number of devices.
+"""A Keras model whose `fit` and `evaluate` weight and clip exactly on any number of devices.
 
-It shares all variables with the model that it was made from, which stays as it is.
+It shares all variables with the model that it was created from, and does not modify that model.
 """
 
 from collections.abc import Iterator
@@ -23,11 +22,10 @@ else:
 
 
 class Learner(keras.Model):
-    """A functional model with a training step of its own. Made by `make_learner`.
+    """A functional model with its own training step. `make_learner` creates it.
 
-    Batches are (images, labels, weights). Images of type uint8 are scaled to [-1, 1] on the device.
-    An example
-    of weight 0 is padding: it is neither learned from nor counted.
+    Batches are (images, labels, weights). uint8 images are scaled to [-1, 1] on the device. An
+    example of weight 0 is padding: it changes neither the gradient nor the metrics.
     """
 
     def prepare(
@@ -43,7 +41,7 @@ class Learner(keras.Model):
         jit_compile: bool | str = "auto",
         run_eagerly: bool = False,
     ) -> "Learner":
-        """Sets what `fit` and `evaluate` need. Returns itself."""
+        """Compiles the model and creates its metrics. Returns itself."""
         self.objective = objective
         self.batch_rows, self.rows_per_replica = batch_rows, batch_rows // num_replicas
         self.accumulation_steps = accumulation_steps
@@ -57,7 +55,7 @@ class Learner(keras.Model):
         for metric in self.counts.values():
             if not metric.variables:
                 metric.build()
-        # Loss scaling is the step's: Keras's cannot run under tf.distribute.
+        # The training step scales the loss: Keras's loss scaling fails under tf.distribute.
         self.compile(
             optimizer=optimizer,
             loss=None,
@@ -78,8 +76,9 @@ class Learner(keras.Model):
         return step.test_step(self, *arguments)
 
     def _symbolic_build(self, *_: Any, **__: Any) -> None:
-        """All is built before. Keras would read a batch for this, and stumbles where replicas'
-        parts differ.
+        """Does nothing, because everything is built already.
+
+        Keras would read a batch here, and fails if the parts of the replicas differ in size.
         """
 
     _maybe_symbolic_build = _symbolic_build
@@ -94,14 +93,15 @@ class Learner(keras.Model):
         return {name: self.for_keras(metric.result()) for name, metric in self.counts.items()}
 
     def scaled(self, images: Any) -> Any:
-        """uint8 pixels to [-1, 1]; others as they are."""
+        """Returns uint8 images scaled to [-1, 1], and other images unchanged."""
         if keras.backend.standardize_dtype(images.dtype) != "uint8":
             return images
         return to_pixels(ops.cast(images, "float32"))
 
     def for_keras(self, value: Any) -> Any:
-        """A scalar as `fit` can take it: over several workers, Keras reduces along axis 0 of what a
-        step returns.
+        """Returns a scalar in the shape that `fit` expects.
+
+        With several workers, Keras reduces the results of a step along axis 0.
         """
         return ops.reshape(value, (1,)) if self.multi_worker else value
 
@@ -119,25 +119,26 @@ def make_learner(
     num_workers: int = 1,
     **options: Any,
 ) -> Learner:
-    """Returns the model in training. Call it in the scope of the devices, as for the model and the
-    optimizer.
+    """Returns a `Learner` for a model.
+
+    Call it in the scope of the devices, like the constructors of the model and the optimizer.
 
     Args:
-        model: Gives logits (B, Y), activation none; or what `objective` takes.
+        model: A model that returns logits (B, Y), or the outputs that `objective` expects.
         optimizer: From `make_optimizer`, for this model.
-        batch_rows: Rows of a batch over all replicas, padding included.
-        objective: Labels and outputs to losses and hits; default:
+        batch_rows: Rows of a batch over all replicas, including padding.
+        objective: Function from labels and outputs to losses and hits. Default:
             `keras_vit.train.losses.classification()`.
-        accumulation_steps: Micro-batches that a replica computes one after the other for one
-            update.
-        remat: Keep only the inputs of blocks for the gradient: less memory, about a third more
-            work.
+        accumulation_steps: Number of micro-batches into which a replica splits its part of a batch.
+        remat: Store only the inputs of blocks for the gradient: less memory, about a third more
+            compute.
         clip_norm: Largest global norm of the gradient of the whole batch; None for no limit.
-        num_replicas, num_workers: As of the devices.
-        **options: `jit_compile`, `run_eagerly`, as in `keras.Model.compile`.
+        num_replicas, num_workers: Number of replicas and of workers of the devices.
+        **options: `jit_compile` and `run_eagerly` of `keras.Model.compile`.
 
     Raises:
-        ValueError: If the rows do not divide into replicas and micro-batches.
+        ValueError: If `batch_rows` is not divisible by replicas times micro-batches, or the model
+            ends with an activation.
 
     Example:
         >>> import keras_vit
@@ -154,10 +155,9 @@ def make_learner(
     parts = num_replicas * accumulation_steps
     if batch_rows % parts:
         raise ValueError(
-            f"A batch of {batch_rows} rows does not divide into {num_replicas} replicas with "
-            f"{accumulation_steps} "
-            f"micro-batches each. Pad it to {-(-batch_rows // parts) * parts} rows of which some "
-            f"have weight 0."
+            f"A batch of {batch_rows} rows is not divisible into {num_replicas} replicas with "
+            f"{accumulation_steps} micro-batches each. Pad it to {-(-batch_rows // parts) * parts} "
+            "rows, with weight 0 for the padding."
         )
     if (
         getattr(model.layers[-1], "activation", keras.activations.linear)
@@ -184,13 +184,11 @@ def make_learner(
 
 @contextmanager
 def use_averaged_weights(learner: Learner) -> Iterator[None]:
-    """Inside, the weights are their averages, if averages are kept; afterwards they are what they
-    were.
-    """
+    """Replaces the weights by their averages, if there are any, for the duration of the context."""
     averages = learner.optimizer.averages
     variables = learner.trainable_variables if averages else []
-    # Copies: JAX would share the buffer with the average, and donate it. What is put back stays on
-    # the devices: from the host it would be sent to all workers, which must then all take part.
+    # Without copies, JAX would share the buffer with the average and donate it. The copies stay on
+    # the devices: a transfer from the host is a collective operation of all workers.
     raw = [ops.copy(variable) for variable in variables]
     for variable, average in zip(variables, averages, strict=True):
         variable.assign(ops.copy(average))

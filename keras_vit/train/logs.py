@@ -1,9 +1,8 @@
-"""What a run measured: rows of `metrics.csv`, and the same numbers for TensorBoard.
+"""The metrics of a run: rows of `metrics.csv`, and the same numbers for TensorBoard.
 
-The rows are the record that reports and plots are made from. They survive a kill at any moment, and
-a run that goes on
-from a checkpoint first forgets what it measured after it: whatever happened, each step is there
-once. Bars and lines on the terminal are the business of `progress.py`.
+Reports and plots read `metrics.csv`. Rows survive a kill of the process at any moment. A run that
+resumes from a checkpoint first removes the rows after it, so that each step occurs once.
+`progress.py` prints to the terminal.
 """
 
 import errno
@@ -25,21 +24,20 @@ _SCALAR.plugin_data.plugin_name = "scalars"
 
 
 class MetricsLog:
-    """Writes the metrics of a run into its folder, as `metrics.csv` and below `tensorboard/`.
+    """Writes the metrics of a run to `metrics.csv` and to event files in `tensorboard/`.
 
-    One process writes: with several workers, the chief. The folder is one of this machine's file
-    system. A TensorBoard that is open while a run goes on from a checkpoint shows what was
-    forgotten until it is restarted.
+    Only one process writes: with several workers, the chief. The folder must be on a local or
+    mounted file system. If TensorBoard is open while a run resumes, restart it: it still shows the
+    removed values.
 
     Args:
-        workdir: Folder of the run; made if it is absent.
-        resume_step: Step of the checkpoint the run goes on from: what is in the folder for later
-            steps is removed. 0
-            for a new run: everything is removed, what was measured before the first step too.
+        workdir: Folder of the run. It is created if it is absent.
+        resume_step: Step of the checkpoint that the run resumes from. Metrics of later steps are
+            removed. 0 for a new run: all metrics are removed, also those of step 0.
 
     Raises:
         OSError: If the folder cannot be written.
-        ValueError: If its `metrics.csv` is something else.
+        ValueError: If its `metrics.csv` does not contain metrics.
 
     Example:
         >>> with MetricsLog("run", resume_step=0) as log:
@@ -55,34 +53,33 @@ class MetricsLog:
             last_step = resume_step or -1
             _forget_rows(workdir / "metrics.csv", last_step)
             _forget_events(workdir / "tensorboard", last_step)
-            # Without a buffer: what a full disk refuses would be written when the file is closed.
+            # Unbuffered: otherwise rows that a full disk refused would be written at `close`.
             self._rows = open(workdir / "metrics.csv", "ab", buffering=0)
             self._events = tf.summary.create_file_writer(str(workdir / "tensorboard"))
         except (OSError, tf.errors.OpError) as error:
             reason = (
-                _reason(error)
+                _extract_reason(error)
                 if isinstance(error, tf.errors.OpError)
                 else error.strerror or str(error)
             )
             message = (
                 f"Cannot write to {workdir.resolve()}: {reason}. Choose another folder for the "
-                f"run, or make room and "
-                "run the same command: earlier rows and checkpoints are kept."
+                "run, or make room and rerun the same command. Earlier rows and checkpoints are "
+                "kept."
             )
             raise OSError(message) from error
 
     def write(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Adds what was measured at one step; when this returns, a kill of the process cannot take
-        it away.
+        """Adds the metrics of a step. After it returns, they survive a kill of the process.
 
         Args:
-            step: Updates done so far.
-            metrics: Name to number: a float, or a scalar array or tensor. NaN and infinities are
+            step: Number of updates so far.
+            metrics: Numbers by name: floats, or scalar arrays or tensors. NaN and infinity are
                 written as such.
 
         Raises:
             ValueError: If a name contains a comma or a line break. Nothing is written.
-            OSError: If the disk is full or not writable. Rows of earlier steps are whole.
+            OSError: If the disk is full or not writable. Rows of earlier steps are kept.
         """
         values = {name: float(value) for name, value in metrics.items()}
         if wrong := [name for name in values if any(character in name for character in ",\r\n")]:
@@ -95,7 +92,9 @@ class MetricsLog:
         try:
             self._add_events(step, values)
         except tf.errors.OpError as error:
-            raise OSError(f"TensorBoard's file: {_reason(error)}") from error
+            raise OSError(
+                f"The event file of TensorBoard cannot be written: {_extract_reason(error)}"
+            ) from error
 
     def _add_rows(self, rows: bytes) -> None:
         size = os.fstat(self._rows.fileno()).st_size
@@ -109,15 +108,15 @@ class MetricsLog:
     def _add_events(self, step: int, values: Mapping[str, float]) -> None:
         with self._events.as_default(step=int(step)):  # flushes at its end
             for name, value in values.items():
-                # `tf.summary.scalar` needs the package TensorBoard; this does not. What is too
-                # large becomes infinite.
+                # `tf.summary.scalar` needs the package tensorboard; `tf.summary.write` does not.
+                # Values too large for float32 become infinite.
                 number = tf.cast(tf.constant(value, tf.float64), tf.float32)
                 tf.summary.write(name, number, metadata=_SCALAR)
 
     def close(self) -> None:
-        """Closes both files; once is enough, and twice does no harm."""
+        """Closes both files. A second call has no effect."""
         self._rows.close()
-        with suppress(tf.errors.OpError):  # what could not be written was told when it was
+        with suppress(tf.errors.OpError):  # `write` has already raised this error
             self._events.close()
 
     def __enter__(self) -> "MetricsLog":
@@ -128,13 +127,13 @@ class MetricsLog:
 
 
 def read_metrics(workdir: str | os.PathLike) -> dict[str, list[tuple[int, float]]]:
-    """Reads `metrics.csv` back: for each metric, its (step, value) in the order they were written.
+    """Reads `metrics.csv`: for each metric, (step, value) pairs in the order of writing.
 
-    Also while the run is going on, or after it was killed in the middle of a line. Floats come back
-    bit for bit. Of two values for one step, the later is returned.
+    The run may be in progress, or may have been killed in the middle of a line. Floats are restored
+    exactly. If a step has two values, the later is returned.
 
     Raises:
-        FileNotFoundError: If there is no `metrics.csv` in the folder.
+        FileNotFoundError: If the folder has no `metrics.csv`.
         ValueError: If a line is not of the form `step,metric,value`.
 
     Example:
@@ -144,20 +143,20 @@ def read_metrics(workdir: str | os.PathLike) -> dict[str, list[tuple[int, float]
         [(10, nan)]
     """
     curves: dict[str, dict[int, float]] = {}
-    for _, step, name, value in _rows(Path(workdir) / "metrics.csv"):
+    for _, step, name, value in _parse_rows(Path(workdir) / "metrics.csv"):
         curves.setdefault(name, {})[step] = value
     return {name: list(curve.items()) for name, curve in curves.items()}
 
 
-def _reason(error: tf.errors.OpError) -> str:
-    """What the system said, out of the lines that TensorFlow makes of it."""
+def _extract_reason(error: tf.errors.OpError) -> str:
+    """Extracts the message of the operating system from TensorFlow's error message."""
     return error.message.splitlines()[0].rpartition("; ")[2]
 
 
-def _rows(path: Path) -> Iterator[tuple[str, int, str, float]]:
-    """Each whole line after the header, and what it says."""
-    # A kill leaves at most one line unfinished, the last: it ends without a line break, or within a
-    # character.
+def _parse_rows(path: Path) -> Iterator[tuple[str, int, str, float]]:
+    """Yields (line, step, name, value) for each complete line after the header."""
+    # If the process was killed, the last line may be incomplete: without a line break, or cut
+    # within a character.
     text = path.read_bytes().rpartition(b"\n")[0].decode("utf-8", errors="replace")
     for number, line in enumerate(text.split("\n") if text else [], 1):
         if number == 1 and line + "\n" == _HEADER:
@@ -168,36 +167,36 @@ def _rows(path: Path) -> Iterator[tuple[str, int, str, float]]:
         except ValueError as error:
             message = (
                 f"Line {number} of {path} is not `step,metric,value`: {line!r}. If the file is "
-                f"damaged, remove the "
-                "line; if it is something else, choose another folder for the run."
+                "damaged, remove the line. If it is not the metrics of a run, choose another "
+                "folder for the run."
             )
             raise ValueError(message) from error
         yield row
 
 
 def _forget_rows(path: Path, last_step: int) -> None:
-    """Leaves the header and the rows up to a step, in a file that is the old or the new one at any
-    moment.
-    """
-    kept = [line for line, step, *_ in _rows(path) if step <= last_step] if path.exists() else []
+    """Removes the rows after a step. The file is replaced atomically."""
+    kept = (
+        [line for line, step, *_ in _parse_rows(path) if step <= last_step] if path.exists() else []
+    )
     with write_atomically(path) as partial:
         partial.write_text(_HEADER + "".join(kept), encoding="utf-8")
 
 
 def _forget_events(folder: Path, last_step: int) -> None:
-    """The same for TensorBoard's files, one by one; the times of what is left stay as they were."""
+    """Removes the events after a step from TensorBoard's files; other events keep their times."""
     for path in sorted(folder.glob("*.tfevents.*")):
-        partial = folder / "partial"  # TensorBoard would read whatever has "tfevents" in its name
+        partial = folder / "partial"  # no "tfevents" in its name: TensorBoard must not read it
         with tf.io.TFRecordWriter(str(partial)) as writer:
-            for record in _whole_records(path):
+            for record in _read_whole_records(path):
                 event = tf.compat.v1.Event.FromString(record)
                 if event.step <= last_step or not event.HasField("summary"):
                     writer.write(record)
         os.replace(partial, path)
 
 
-def _whole_records(path: Path) -> Iterator[bytes]:
+def _read_whole_records(path: Path) -> Iterator[bytes]:
     try:
         yield from tf.data.TFRecordDataset(str(path)).as_numpy_iterator()
     except tf.errors.DataLossError:
-        return  # a kill left the last record unfinished, and there is nothing behind it
+        return  # the process was killed while it wrote the last record

@@ -1,9 +1,8 @@
-"""The loop: the only caller of `fit`. Checkpoints, resume, stopping, evaluation and logs hang on
-its callback.
+"""The training loop: the only caller of `fit`.
 
-A run is one `fit` over the steps that are left. Nothing that it does depends on when it was started
-or stopped: the data are a function of the step (`keras_vit.data.order`), the rest is in the
-    checkpoint.
+Its callback writes checkpoints and logs, evaluates, and stops the run on request. A run calls `fit`
+once, for the remaining steps. Its result does not depend on when it was stopped and resumed: the
+data are a function of the step (`keras_vit.data.order`), and everything else is in the checkpoint.
 """
 
 import functools
@@ -23,19 +22,19 @@ from keras_vit.devices import Devices, is_of_a_lost_worker
 from keras_vit.train.checkpoints import (
     Checkpoint,
     Checkpoints,
-    not_finite,
+    find_not_finite,
     restore_state,
     state_of,
     state_sha256,
 )
 from keras_vit.train.learner import Learner, use_averaged_weights
 from keras_vit.train.logs import MetricsLog
-from keras_vit.train.progress import InputClock, ProgressBar, SilenceAlarm, memory_in_use_gb
+from keras_vit.train.progress import InputClock, ProgressBar, StallWatchdog, memory_in_use_gb
 from keras_vit.train.window import Window
 from keras_vit.writing import write_atomically
 
-# sysexits.h EX_TEMPFAIL: try again later. What a scheduler sees when a run was asked to stop and
-# saved its state.
+# The exit code of a run that was asked to stop and saved its state: EX_TEMPFAIL of sysexits.h, "try
+# again later".
 EXIT_STOPPED = 75
 
 Evaluator = Callable[[keras.Model], Mapping[str, float]]
@@ -43,15 +42,19 @@ Evaluator = Callable[[keras.Model], Mapping[str, float]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoopConfig:
-    """When things happen. All in steps (updates); 0 is never, but for `total_steps`.
+    """When the loop logs, evaluates and saves, in steps (updates).
+
+    0 disables `evaluate_every` and `checkpoint_every`; the other numbers must be at least 1.
 
     Attributes:
-        total_steps: The length of the run.
-        log_every: Means over these steps go to the log and the bar.
-        evaluate_every: Validation, with the averaged weights where averages are kept. Always at the
-            end.
-        checkpoint_every: Always at the end, and when the run is asked to stop.
-        keep_checkpoints: The newest ones; the best by `best_metric` is kept too.
+        total_steps: Length of the run.
+        log_every: Interval of logging. Metrics are means over these steps.
+        evaluate_every: Interval of validation, with averaged weights if the optimizer keeps
+            averages. The run also validates at its end.
+        checkpoint_every: Interval of checkpoints. The run also saves one at its end, and when it is
+            asked to stop.
+        keep_checkpoints: Number of newest checkpoints to keep. The best one by `best_metric` is
+            kept too.
         best_metric: A metric of the validation.
     """
 
@@ -72,17 +75,17 @@ class LoopConfig:
         ]
         if wrong:
             raise ValueError(
-                f"Steps must not be negative, nor these 0: {', '.join(least)}. Received: "
-                f"{', '.join(wrong)}."
+                f"Numbers of steps must not be negative, and {', '.join(least)} must be at least "
+                f"1. Received: {', '.join(wrong)}."
             )
 
 
 class Stopped(Exception):
-    """The run was asked to stop, and its state is saved: run the same command to go on."""
+    """The run was asked to stop, and its state is saved. Rerun the same command to resume."""
 
 
 class Diverged(Exception):
-    """A loss, a gradient, a weight or a metric is NaN or infinite. Nothing of it was written."""
+    """A loss, gradient, weight or metric is NaN or infinite. No checkpoint was written with it."""
 
 
 def train(
@@ -98,31 +101,33 @@ def train(
     evaluators: Mapping[str, Evaluator] | None = None,
     show_progress: bool = True,
 ) -> dict[str, float]:
-    """Trains to the end, from the last checkpoint in `workdir` if there is one.
+    """Trains to the last step, starting from the newest checkpoint in `workdir` if there is one.
 
     Args:
         learner: From `make_learner`.
-        model: The model that it was made from.
-        batches_from: (first step, stamp) to tf.data batches; see
+        model: The model that the learner was created from.
+        batches_from: Function from the first step and a function `stamp` to tf.data batches; see
             `keras_vit.data.pipeline.training_batches`.
-        config: See `LoopConfig`.
-        workdir: For checkpoints/, metrics.csv and tensorboard/.
-        batch_size: Examples of a batch over all workers, for images per second.
+        config: Intervals and length of the run.
+        workdir: Folder for checkpoints/, metrics.csv and tensorboard/.
+        batch_size: Examples of a batch over all workers, to compute images per second.
         devices: From `connect`.
-        validation: Makes the batches of the validation set; see `evaluation_batches`.
-        evaluators: {name: model -> {metric: value}}, called when validation is.
-        show_progress: A bar on standard error.
+        validation: Function that returns the batches of the validation set; see
+            `keras_vit.data.pipeline.evaluation_batches`.
+        evaluators: Further evaluations by name, each a function from the model to {metric: value}.
+            They run after each validation.
+        show_progress: Whether to show a progress bar on standard error.
 
     Returns:
         The metrics of the last evaluation, and "state_sha256".
 
     Raises:
         Stopped: After SIGTERM or SIGINT, when the state is saved.
-        Diverged: When the loss, the gradient, the state or a metric is not finite; names the step
-            and the last good checkpoint.
-        ValueError: If no image could be read, of the training set or of the validation set.
+        Diverged: If the loss, the gradient, the state or a metric is not finite. The message names
+            the step and the last good checkpoint.
+        ValueError: If no image of the training set or of the validation set could be read.
         OSError: If the last checkpoint or the metrics cannot be written.
-        ConnectionError: When another worker cannot be reached any more.
+        ConnectionError: If another worker is no longer reachable.
     """
     checkpoints = Checkpoints(
         workdir,
@@ -135,7 +140,7 @@ def train(
     log = MetricsLog(workdir, resume_step=start) if devices.is_chief else None
     bar = ProgressBar(config.total_steps, start, shown=show_progress and devices.is_chief)
     if start:
-        bar.say(f"Going on from step {start} of {config.total_steps}: {checkpoints.path(start)}")
+        bar.say(f"Resuming from step {start} of {config.total_steps}: {checkpoints.path(start)}")
     run = _Run(
         learner=learner,
         model=model,
@@ -151,13 +156,13 @@ def train(
     )
     if found is not None:
         run.metrics, run.window = dict(found.metrics), Window(found.window)
-    alarm = (
-        SilenceAlarm(functools.partial(print, file=sys.stderr, flush=True))
+    watchdog = (
+        StallWatchdog(functools.partial(print, file=sys.stderr, flush=True))
         if devices.num_workers > 1
         else None
     )
-    run.hear = (lambda: None) if alarm is None else alarm.hear
-    with _signals(run.ask_to_stop):
+    run.reset_watchdog = (lambda: None) if watchdog is None else watchdog.reset
+    with _SignalHandlers(run.ask_to_stop):
         try:
             if start < config.total_steps:
                 learner.fit(
@@ -173,14 +178,13 @@ def train(
             if devices.num_workers == 1 or not is_of_a_lost_worker(error):
                 raise
             raise ConnectionError(
-                f"Step {run.step}: another worker of this run cannot be reached any more. End all "
-                f"of them, and start "
-                f"the same command on each again. {run.kept()}"
+                f"Step {run.step}: another worker of this run is no longer reachable. End all "
+                f"workers, and rerun the same command on each to resume. {run.kept()}"
             ) from error
         finally:
             bar.close()
-            if alarm is not None:
-                alarm.close()
+            if watchdog is not None:
+                watchdog.close()
             if log is not None:
                 log.close()
     return {**run.metrics, "state_sha256": state_sha256(state_of(learner, model))}
@@ -189,16 +193,13 @@ def train(
 def _resume(
     learner: Learner, model: keras.Model, checkpoints: Checkpoints, devices: Devices
 ) -> Checkpoint | None:
-    """Restores the newest checkpoint. Returns it without its arrays, which need not stay in
-    memory.
-    """
+    """Restores the newest checkpoint and returns it without its arrays, to free their memory."""
     found = checkpoints.latest()
     steps = devices.gather(0 if found is None else found.step)
     if len(set(steps)) > 1:
         raise OSError(
-            f"The workers see different checkpoints in {checkpoints.folder}: of steps "
-            f"{', '.join(map(str, steps))}. "
-            "It must be one folder that all of them share."
+            f"The workers find different checkpoints in {checkpoints.folder}: of steps "
+            f"{', '.join(map(str, steps))}. All workers must share one folder."
         )
     if found is None:
         return None
@@ -208,8 +209,11 @@ def _resume(
     return replace(found, state={})
 
 
-class _signals:
-    """While it lasts, SIGTERM and SIGINT call `stop` once; a second one does what it always did."""
+class _SignalHandlers:
+    """Handles SIGTERM and SIGINT inside the context.
+
+    The first signal calls `stop`. A second one has its previous effect.
+    """
 
     def __init__(self, stop: Callable[[str], None]):
         self._stop = stop
@@ -230,7 +234,7 @@ class _signals:
 
 
 class _Run(keras.callbacks.Callback):
-    """What happens between two steps."""
+    """The work between two steps: logging, evaluation, checkpoints, stopping."""
 
     def __init__(
         self,
@@ -257,14 +261,14 @@ class _Run(keras.callbacks.Callback):
         self.log, self.bar, self.batch_size, self.devices = log, bar, batch_size, devices
         self.validation, self.evaluators = validation, evaluators
         self.step = self._start = start
-        self.hear: Callable[[], None] = lambda: None
+        self.reset_watchdog: Callable[[], None] = lambda: None
         self.clock = InputClock()
         self.metrics: dict[str, float] = {}
         self.asked_by: str | None = None
         self._wish = checkpoints.folder.parent / "stop"
         self._last_step = checkpoints.folder.parent / "stop_after"
         self.window = Window()
-        self._examples = 0.0  # that were learned from since the start
+        self._examples = 0.0  # trained on in this process
         self._measured_at = -1
         if devices.is_chief:
             self._wish.unlink(missing_ok=True)
@@ -272,7 +276,7 @@ class _Run(keras.callbacks.Callback):
 
     def ask_to_stop(self, signal_name: str) -> None:
         self.asked_by = signal_name
-        if self.devices.num_workers == 1:  # several must leave an evaluation together
+        if self.devices.num_workers == 1:  # several workers must end an evaluation together
             self.learner.stop_evaluating = True
 
     def on_train_begin(self, logs=None) -> None:
@@ -292,7 +296,7 @@ class _Run(keras.callbacks.Callback):
         self.window.add(values, seconds=seconds)
         self._examples += values["examples"]
         self.bar.step()
-        self.hear()
+        self.reset_watchdog()
         config, last = self.config, self.step == self.config.total_steps
         if self.step % config.log_every == 0 or last:
             self._write_window()
@@ -305,30 +309,30 @@ class _Run(keras.callbacks.Callback):
         self.clock.restart()
 
     def finish(self) -> None:
-        """Evaluates and saves at the end; a run that had ended already has nothing left to do."""
+        """Evaluates and saves at the end. Does nothing if the run had ended before."""
         if self.metrics and self.step == self._start:
             return
         self._check_learned()
         self._evaluate()
         if self.asked_by and self.devices.num_workers == 1:
-            self._stop()  # in the middle of the evaluation
+            self._stop()  # the evaluation was interrupted
         self._save(must=True)
 
     def _stop(self) -> NoReturn:
         self._save(must=True)
-        self.devices.gather(self.step)  # nobody leaves while the chief is writing
+        self.devices.gather(self.step)  # the other workers wait until the chief has written
         raise Stopped(
             f"Stopped by {self.asked_by} after step {self.step} of {self.config.total_steps}. The "
-            f"state is saved in "
-            f"{self.checkpoints.path(self.step)}: run the same command to go on."
+            f"state is saved in {self.checkpoints.path(self.step)}. Rerun the same command to "
+            "resume."
         )
 
     def _is_stopping(self) -> bool:
         if self.devices.num_workers == 1:
             return self.asked_by is not None
-        # A step needs all workers, so they must leave after the same one. Whoever is asked leaves a
-        # wish, the chief names a step that nobody has begun: no worker is more than one ahead of
-        # another.
+        # A step needs all workers, so all must stop after the same step. A worker that is asked to
+        # stop creates the file `stop`. The chief then writes a step that no worker has begun yet:
+        # no worker is more than one step ahead of another.
         if self.asked_by:
             self._wish.touch()
         if self.devices.is_chief and self._wish.exists() and not self._last_step.exists():
@@ -342,28 +346,32 @@ class _Run(keras.callbacks.Callback):
         return True
 
     def _check_finite(self, values: Mapping[str, float]) -> None:
-        """A step whose gradient overflows in float16 is skipped, as long as a smaller loss scale is
-        left to try.
+        """Raises `Diverged` if the loss or the gradient norm is not finite.
+
+        In float16 an infinite norm is accepted while the loss scale is above 1: the step was
+        skipped, and the next one has a smaller loss scale.
         """
         loss, norm = values["loss"], values["gradient_norm"]
         if not np.isfinite(loss) or (not np.isfinite(norm) and values["loss_scale"] <= 1.0):
             self._diverge(f"the loss is {loss}, the norm of the gradient {norm}")
 
     def _check_state(self) -> None:
-        """On all workers: if one raised alone, the others would wait."""
-        if wrong := not_finite(self.learner, self.trained_model):
+        """Raises `Diverged` if a variable is not finite.
+
+        All workers check, because if one raised alone, the others would wait for it.
+        """
+        if wrong := find_not_finite(self.learner, self.trained_model):
             names = ", ".join(wrong[:3])
-            self._diverge(f"{len(wrong)} variables of the run hold NaN or infinity ({names})")
+            self._diverge(f"{len(wrong)} variables of the run contain NaN or infinity ({names})")
 
     def _check_learned(self) -> None:
         self._sync()
         self._check_state()
         if self._start == 0 and self._examples == 0:
             raise ValueError(
-                f"No image of the {self.step} batches of this run could be read: nothing was "
-                f"learned, and no model is "
-                "written. Check the files that are named in unreadable_train.txt, in the folder of "
-                "the run."
+                f"No image of the {self.step} batches of this run could be read, so nothing was "
+                "trained and no model is written. Check the files that are listed in "
+                "unreadable_train.txt in the folder of the run."
             )
         if not keras.ops.convert_to_numpy(self.learner.optimizer.iterations):
             self._diverge("the gradient of every step overflowed, so no weight was ever updated")
@@ -372,14 +380,13 @@ class _Run(keras.callbacks.Callback):
         steps = self.checkpoints.steps()
         last_good = self.checkpoints.path(steps[-1]) if steps else "none yet"
         raise Diverged(
-            f"Step {self.step}: {what}. Last good checkpoint: {last_good}. A lower learning rate, "
-            f"a longer warm-up or "
-            "clipping may help; the same command would do the same again."
+            f"Step {self.step}: {what}. Last good checkpoint: {last_good}. Try a lower learning "
+            "rate, a longer warm-up or clipping. The same command would diverge again."
         )
 
     def _write_window(self) -> None:
         rates = self.learner.optimizer.learning_rates(self.step - 1)
-        means = self.window.taken()
+        means = self.window.take_means()
         values = {
             **means.metrics,
             "train/learning_rate": max(rates.values()),
@@ -399,15 +406,14 @@ class _Run(keras.callbacks.Callback):
         except OSError as error:
             raise OSError(
                 f"Step {self.step}: the metrics could not be written: {error}. {self.kept()} Make "
-                f"room, and run the "
-                "same command."
+                "room, and rerun the same command."
             ) from error
 
     def kept(self) -> str:
-        """What a run that ends here goes on from."""
+        """Returns a sentence that names the checkpoint from which the run can be resumed."""
         steps = self.checkpoints.steps()
         return (
-            f"The last checkpoint is whole: {self.checkpoints.path(steps[-1])}."
+            f"The last checkpoint is kept: {self.checkpoints.path(steps[-1])}."
             if steps
             else "No checkpoint yet."
         )
@@ -424,7 +430,7 @@ class _Run(keras.callbacks.Callback):
                     return_dict=True,
                 )
                 if self.asked_by and self.devices.num_workers == 1:
-                    return  # not all was counted
+                    return  # the evaluation was interrupted: its metrics are incomplete
                 self.metrics = {
                     f"validation/{name}": float(np.ravel(value)[0])
                     for name, value in counted.items()
@@ -444,14 +450,13 @@ class _Run(keras.callbacks.Callback):
     def _check_metrics(self) -> None:
         if self.metrics.get("validation/examples") == 0:
             raise ValueError(
-                "No image of the validation set could be read: there is nothing to measure. Check "
-                "the files that are "
-                "named in unreadable_test.txt, in the folder of the run."
+                "No image of the validation set could be read, so there are no metrics. Check the "
+                "files that are listed in unreadable_test.txt in the folder of the run."
             )
         if wrong := [
             f"{name} is {value}" for name, value in self.metrics.items() if not np.isfinite(value)
         ]:
-            self._diverge(f"of what was measured, {', '.join(wrong[:3])}")
+            self._diverge(f"among the metrics, {', '.join(wrong[:3])}")
 
     def _save(self, *, must: bool) -> None:
         self._sync()
@@ -467,15 +472,15 @@ class _Run(keras.callbacks.Callback):
             message = f"Step {self.step}: no checkpoint could be written in {self.checkpoints.folder}: {error}."
             if must:
                 raise OSError(
-                    f"{message} Older checkpoints are whole: make room, and run the same command."
+                    f"{message} Older checkpoints are kept. Make room, and rerun the same command."
                 ) from error
             logging.error(
-                "%s Older ones are whole; the next attempt is in %d steps.",
+                "%s Older checkpoints are kept. The next attempt is in %d steps.",
                 message,
                 self.config.checkpoint_every,
             )
 
     def _sync(self) -> None:
-        """Puts the state back into the variables: JAX keeps it to itself while `fit` runs."""
+        """Copies the state back to the variables: on JAX, `fit` keeps it elsewhere while it runs."""
         if hasattr(self.learner, "jax_state_sync"):
             self.learner.jax_state_sync()

@@ -1,8 +1,7 @@
-"""Losses, one number per example: softmax and sigmoid cross-entropy, and the bias a head starts
-from.
+"""Softmax and sigmoid cross-entropy per example, and the initial bias of a head.
 
-The mean over the batch and the weights of padded examples are the business of the train step.
-Everything here is computed in float32, whatever the model computes in.
+The training step averages over the batch and weights padded examples. Losses are computed in
+float32, whatever the compute dtype of the model.
 
 The paper names no loss. Its authors pre-trained on ImageNet-21k and JFT-300M with the sigmoid loss,
 summed over the classes and not averaged (big_vision@0127fb6 utils.py, configs/vit_i21k.py), and
@@ -20,45 +19,45 @@ Loss = Literal["softmax", "sigmoid"]
 
 
 def softmax_cross_entropy(labels: Any, logits: Any, *, label_smoothing: float = 0.0) -> Any:
-    """Computes -sum(targets * log(softmax(logits))) of each example.
+    """Computes -sum(targets * log(softmax(logits))) for each example.
 
     Args:
-        labels: Class of each example as an integer (B,), or its targets (B, Y), which may be soft.
+        labels: Integer classes (B,), or targets (B, Y), which may be soft.
         logits: (B, Y) float.
-        label_smoothing: Share of a target that is spread evenly over all classes, from 0 to 1.
+        label_smoothing: Share of each target that is spread evenly over all classes, from 0 to 1.
 
     Returns:
         (B,) float32.
 
     Raises:
-        ValueError: If the shapes do not belong together, or if `label_smoothing` is no share.
+        ValueError: If the shapes do not match, or `label_smoothing` is outside [0, 1].
 
     Example:
         >>> print(round(float(softmax_cross_entropy(np.array([0]), np.zeros((1, 1000)))[0]), 3))
         6.908
     """
     logits = ops.cast(logits, "float32")
-    targets = _smooth(_targets(labels, logits), label_smoothing)
+    targets = _smooth(_to_targets(labels, logits), label_smoothing)
     return -ops.sum(targets * ops.log_softmax(logits), axis=-1)
 
 
 def sigmoid_cross_entropy(labels: Any, logits: Any, *, label_smoothing: float = 0.0) -> Any:
-    """Computes the binary cross-entropies of all classes of each example, and sums them.
+    """Computes the sum of the binary cross-entropies over all classes, for each example.
 
     A smoothed target is (1 - s) * target + s / Y, as for softmax and as in Google's Scenic. Keras's
-    `BinaryCrossentropy` takes s / 2 instead: with 21,843 classes and s = 0.1, a thousand classes'
-    worth of targets for an image that shows one. It also averages over the classes.
+    `BinaryCrossentropy` adds s / 2 instead of s / Y: with 21,843 classes and s = 0.1, the targets
+    of an image with one class would sum to about 1,000. It also averages over the classes.
 
     Args:
-        labels: Class of each example as an integer (B,), or its targets (B, Y): several may be 1.
+        labels: Integer classes (B,), or targets (B, Y), of which several may be 1.
         logits: (B, Y) float.
-        label_smoothing: As for softmax: the s above, from 0 to 1.
+        label_smoothing: The s above, from 0 to 1.
 
     Returns:
         (B,) float32.
 
     Raises:
-        ValueError: If the shapes do not belong together, or if `label_smoothing` is no share.
+        ValueError: If the shapes do not match, or `label_smoothing` is outside [0, 1].
 
     Example:
         >>> print(round(float(sigmoid_cross_entropy(np.array([0]), np.zeros((1, 1000)))[0]), 3))
@@ -68,9 +67,8 @@ def sigmoid_cross_entropy(labels: Any, logits: Any, *, label_smoothing: float = 
         model_lib/base_models/model_utils.py.
     """
     logits = ops.cast(logits, "float32")
-    targets = _smooth(_targets(labels, logits), label_smoothing)
-    # Softplus of both signs: `softplus(x) - targets * x` would cancel where the model is right and
-    # sure.
+    targets = _smooth(_to_targets(labels, logits), label_smoothing)
+    # Two softplus terms: `softplus(x) - targets * x` would cancel for confident right answers.
     return ops.sum(
         targets * ops.softplus(-logits) + (1.0 - targets) * ops.softplus(logits), axis=-1
     )
@@ -82,21 +80,20 @@ LOSSES: dict[Loss, Callable[..., Any]] = {
 }
 
 
-# Labels and what the model gave, to the loss and the success (0 to 1) of each example, both (B,)
-# float32.
+# (labels, outputs of the model) -> (loss, hit from 0 to 1) of each example, both (B,) float32.
 Objective = Callable[[Any, Any], tuple[Any, Any]]
 
 
 def classification(loss: Loss = "softmax", *, label_smoothing: float = 0.0) -> Objective:
-    """Returns the objective of a classifier: its loss, and whether the largest logit is that of the
-    largest label.
+    """Returns the objective of a classifier: the loss, and 1 where the class with the largest logit
+    is the class with the largest label, else 0.
 
     Args:
         loss: A key of `LOSSES`.
-        label_smoothing: See there.
+        label_smoothing: As in `softmax_cross_entropy` and `sigmoid_cross_entropy`.
 
     Raises:
-        ValueError: If there is no such loss.
+        ValueError: If `loss` is not a key of `LOSSES`.
 
     Example:
         >>> losses, hits = classification()(np.array([1]), np.array([[0.0, 9.0]], "float32"))
@@ -117,16 +114,15 @@ def classification(loss: Loss = "softmax", *, label_smoothing: float = 0.0) -> O
 
 
 def default_head_bias(loss: Loss, num_classes: int) -> float:
-    """Returns the bias from which the head of a pre-training starts: 0 for softmax, -ln(Y) for
-    sigmoid.
+    """Returns the initial bias of a head in pre-training: 0 for softmax, -ln(Y) for sigmoid.
 
-    With a kernel of zeros, every class then has a probability of 1 / (Y + 1). From 0 it would be
-    1/2, and the first thousands of steps would go into saying no to all classes. The authors'
-    constants are this number rounded: -10 for the 21,843 classes of ImageNet-21k, -6.9 for the 1000
-        of ImageNet.
+    With -ln(Y) and a kernel of zeros, every class starts at a probability of 1 / (Y + 1). With 0 it
+    would start at 1/2, and the first thousands of steps would only lower all probabilities. The
+    authors' constants are -ln(Y), rounded: -10 for the 21,843 classes of ImageNet-21k, -6.9 for the
+    1000 classes of ImageNet.
 
     Raises:
-        ValueError: If there is no such loss, or no class.
+        ValueError: If `loss` is not a key of `LOSSES`, or `num_classes` is less than 1.
 
     Example:
         >>> print(round(default_head_bias("sigmoid", 21843), 2))
@@ -141,27 +137,24 @@ def default_head_bias(loss: Loss, num_classes: int) -> float:
     return -math.log(num_classes) if loss == "sigmoid" else 0.0
 
 
-def _targets(labels: Any, logits: Any) -> Any:
-    """Labels of either kind to (B, Y) float32."""
+def _to_targets(labels: Any, logits: Any) -> Any:
+    """Converts integer classes (B,) or targets (B, Y) to targets (B, Y) float32."""
     labels = ops.convert_to_tensor(labels)
     num_classes = logits.shape[-1]
     if len(labels.shape) == 1 and keras.backend.is_int_dtype(labels.dtype):
         return ops.one_hot(labels, num_classes, dtype="float32")
-    # Compared, for a last axis of 1 would be broadcast without a word.
+    # Without this check, a last axis of 1 would be broadcast silently.
     if len(labels.shape) != 2 or labels.shape[-1] != num_classes:
         raise ValueError(
             f"`labels` must be integers of shape (B,) or targets of shape (B, {num_classes}). "
-            f"Received: "
-            f"labels of shape {tuple(labels.shape)}, "
-            f"{keras.backend.standardize_dtype(labels.dtype)}, and logits of "
-            f"shape {tuple(logits.shape)}."
+            f"Received: labels of shape {tuple(labels.shape)}, "
+            f"{keras.backend.standardize_dtype(labels.dtype)}, and logits of shape "
+            f"{tuple(logits.shape)}."
         )
     return ops.cast(labels, "float32")
 
 
 def _smooth(targets: Any, label_smoothing: float) -> Any:
     if not 0.0 <= label_smoothing <= 1.0:
-        raise ValueError(
-            f"`label_smoothing` must lie between 0 and 1. Received: {label_smoothing}."
-        )
+        raise ValueError(f"`label_smoothing` must be between 0 and 1. Received: {label_smoothing}.")
     return targets * (1.0 - label_smoothing) + label_smoothing / targets.shape[-1]

@@ -1,8 +1,7 @@
-"""Masked patch prediction: the paper's self-supervision. Half of the patch embeddings are
-corrupted, and the model says what colours were there.
+"""Masked patch prediction, the paper's self-supervised pre-training.
 
-Labels are not used. What is learned is the trunk: fine-tuning from the checkpoint drops the mask
-    token and the head.
+Half of the patch embeddings are corrupted, and the model predicts the colours of those patches.
+Labels are not used. Fine-tuning from the checkpoint drops the mask token and the head.
 
 Source: arXiv:2010.11929, section 4.6 and appendix B.1.2. The authors' code was never released.
 """
@@ -31,26 +30,28 @@ from keras_vit.train.losses import Objective
 from keras_vit.train.run import Procedure, run
 from keras_vit.variants import ViTVariant
 
-LEVELS = 8  # of each colour channel: 3 bits
+LEVELS = 8  # per colour channel: 3 bits
 NUM_COLORS = LEVELS**3
-SMALL = 4  # side of the down-sized patch, in pixels
+SMALL = 4  # side of a downsized patch, in pixels
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MaskedPatchesConfig:
-    """Pre-training without labels.
+    """The config of a masked patch prediction.
 
     Attributes:
-        run: How to train. Its loss, label smoothing and mixup must be left alone.
-        model: A name of `keras_vit.list_models()`, of a ViT or a hybrid.
-        variant: Fields of its row to change, such as {"patch_size": 4, "depth": 6}.
-        model_options: `classifier` ("token", or "gap" for a model without a class token, as axial
-            ones are), and what `keras_vit.models.vit.encode_tokens` takes, such as `dropout_rate`
+        run: Settings of the run. `loss`, `label_smoothing` and `mixup_alpha` must have their
+            defaults.
+        model: Name of a ViT or hybrid in `keras_vit.list_models()`.
+        variant: Fields to change in the row of the model, such as {"patch_size": 4, "depth": 6}.
+        model_options: `classifier` ("token", or "gap" for models without a class token, such as
+            axial ones), and options of `keras_vit.models.vit.encode_tokens`, such as `dropout_rate`
             and `position_embedding`.
         image_size: Side of the square images, in pixels.
-        target: "mean_color": one of 512 colours for each patch; "small_patch": one for each pixel
-            of the patch brought down to 4 x 4; "pixels": the patch itself, with the squared error.
-        corruption: Share of the patches that are corrupted; 0.15 was slightly worse in the paper.
+        target: What is predicted. "mean_color": one of 512 colours per patch; "small_patch": one of
+            512 colours for each pixel of the patch downsized to 4 x 4; "pixels": the pixels of the
+            patch, with a squared error.
+        corruption: Share of corrupted patches; 0.15 was slightly worse in the paper.
         mask_share, swap_share: See `keras_vit.layers.MaskTokens`.
     """
 
@@ -71,30 +72,32 @@ class MaskedPatchesConfig:
             )
         if self.run.loss != "softmax" or self.run.label_smoothing or self.run.data.mixup_alpha:
             raise ValueError(
-                "Masked patches have a loss of their own: leave `loss`, `label_smoothing` and "
-                "mixup out."
+                "Masked patch prediction has its own loss. Leave out `loss`, `label_smoothing` and "
+                f"`mixup_alpha`. Received: {self.run.loss!r}, {self.run.label_smoothing}, "
+                f"{self.run.data.mixup_alpha}."
             )
 
 
 def pretrain_masked_patches(
     config: MaskedPatchesConfig, workdir: str | os.PathLike
 ) -> dict[str, float]:
-    """Trains a model to predict corrupted patches; the same call on the same folder goes on where
-    it stopped.
+    """Trains a model to predict corrupted patches. The same call on the same folder resumes it.
 
     Arguments, results and errors are those of `keras_vit.train.pretrain.pretrain`. "accuracy" is
-    the share of the corrupted patches whose colour is right. `masked_patches.png` shows what the
-    model sees and says.
+    the share of corrupted patches whose colour is predicted correctly. `masked_patches.png` shows
+    the input of the model and its predictions.
     """
     row = row_of(config.model, config.variant)
     if not isinstance(row, ViTVariant):
-        raise ValueError(f"{config.model} has no patch embeddings to mask. Take a ViT or a hybrid.")
+        raise ValueError(
+            f"{config.model} has no patch embeddings to mask. Choose a ViT or a hybrid."
+        )
     options = dict(config.model_options)
     class_token = resolve_classifier(row, options.pop("classifier", None)) == "token"
     known = inspect.signature(encode_tokens).parameters
     if unknown := sorted(set(options) - set(known)):
         raise ValueError(
-            f"`model_options` has {', '.join(unknown)}. Valid: classifier, "
+            f"`model_options` does not accept {', '.join(unknown)}. Valid: classifier, "
             f"{', '.join([*known][3:])}."
         )
 
@@ -137,18 +140,18 @@ def masked_patch_model(
     """Builds the model of masked patch prediction.
 
     Args:
-        variant: A row of `keras_vit.variants.VIT_VARIANTS`, or one like it.
+        variant: A row of `keras_vit.variants.VIT_VARIANTS`, or a similar one.
         image_size: Side of the square images, in pixels.
         target: See `MaskedPatchesConfig`.
-        mask: What corrupts the tokens.
-        class_token: Whether the encoder has one, for the fine-tuning that follows. Default: unless
-        it is axial.
+        mask: The layer that corrupts the tokens.
+        class_token: Whether the encoder has a class token, for later fine-tuning. Default: True,
+            except for axial variants.
         **encoder_options: Further arguments of `keras_vit.models.vit.encode_tokens`.
 
     Returns:
-        Images (B, H, W, 3) in [-1, 1] to predictions (B, N, K), targets (B, N, ...), and what was
-        done with each patch, (B, N): see `MaskTokens`. Targets are float32 whatever the model
-        computes in.
+        A model from images (B, H, W, 3) in [-1, 1] to predictions (B, N, K), targets (B, N, ...),
+        and the kind of corruption of each patch (B, N), see `MaskTokens`. Targets are float32,
+        whatever the compute dtype of the model.
 
     Example:
         >>> row = keras_vit.variants.VIT_VARIANTS["ViT_Ti16"]
@@ -175,8 +178,7 @@ def masked_patch_model(
 
 
 def masked_patch_objective(target: str) -> Objective:
-    """Returns the objective: the mean over the corrupted patches of an image, and the share of
-    right colours.
+    """Returns the objective: mean loss and accuracy over the corrupted patches of each image.
 
     Example:
         >>> outputs = ops.zeros((1, 4, 512)), ops.zeros((1, 4), "int32"), ops.ones((1, 4), "int32")
@@ -197,9 +199,9 @@ def masked_patch_objective(target: str) -> Objective:
 
 
 def color_classes(colors: Any) -> Any:
-    """Returns the 3-bit colour of each, 0 to 511: eight equal bins for each channel, red first.
+    """Returns the class of each colour, 0 to 511: eight equal bins per channel, red first.
 
-    The paper does not say how colours are binned; equal bins are the natural reading.
+    The paper does not say how colours are binned. We assume equal bins.
 
     Args:
         colors: (..., 3) in [-1, 1].
@@ -214,7 +216,7 @@ def color_classes(colors: Any) -> Any:
 
 
 def class_colors(classes: np.ndarray) -> np.ndarray:
-    """Returns the middle of each 3-bit colour, (..., 3) in [-1, 1].
+    """Returns the centre of the bin of each colour class, (..., 3) in [-1, 1].
 
     Example:
         >>> class_colors(np.array([0, 511])).tolist()
@@ -224,19 +226,20 @@ def class_colors(classes: np.ndarray) -> np.ndarray:
     return (levels + 0.5) / (LEVELS / 2) - 1
 
 
-def _cut(images: Any, side: int) -> Any:
-    """(B, H, W, 3) to (B, N, side, side, 3), float32."""
+def _cut_patches(images: Any, side: int) -> Any:
+    """Splits images (B, H, W, 3) into patches (B, N, side, side, 3), float32."""
     patches = PatchExtract(side, dtype="float32")(images)
     return ops.reshape(patches, (-1, patches.shape[1], side, side, 3))
 
 
-def _small(images: Any, side: int) -> Any:
-    """Patches brought down to 4 x 4 by averaging: (B, N, 16, 3)."""
+def _downsize_patches(images: Any, side: int) -> Any:
+    """Splits images into patches and averages each down to 4 x 4 pixels: (B, N, 16, 3)."""
     if side % SMALL:
         raise ValueError(
-            f'target="small_patch" needs patches of a multiple of {SMALL} pixels. Received: {side}.'
+            f'target="small_patch" needs a patch size that is a multiple of {SMALL} pixels. '
+            f"Received: {side}."
         )
-    patches, block = _cut(images, side), side // SMALL
+    patches, block = _cut_patches(images, side), side // SMALL
     blocks = ops.reshape(patches, (-1, patches.shape[1], SMALL, block, SMALL, block, 3))
     return ops.reshape(ops.mean(blocks, axis=(3, 5)), (-1, patches.shape[1], SMALL**2, 3))
 
@@ -265,14 +268,14 @@ def _score_pixels(targets: Any, predictions: Any) -> tuple[Any, Any]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """What is predicted of a patch.
+    """A prediction target: functions for its number of outputs, values, losses and pictures.
 
     Attributes:
-        num_outputs: Side of a patch, in pixels, to the number K of outputs.
-        make: Images and side to the targets.
-        score: Targets and predictions, both (B, N, ...), to losses and hits, (B, N).
-        paint: Outputs (B, N, K) and side to colours (B, N, p, p, 3) in [-1, 1], p whatever fits;
-            NumPy.
+        num_outputs: From the side of a patch, in pixels, to the number K of outputs.
+        make: From images and side to targets.
+        score: From targets and predictions, both (B, N, ...), to losses and hits, (B, N).
+        paint: From outputs (B, N, K) and side to colours (B, N, p, p, 3) in [-1, 1], in NumPy; p
+            divides the side.
     """
 
     num_outputs: Callable[[int], int]
@@ -284,13 +287,13 @@ class Target:
 TARGETS: dict[str, Target] = {
     "mean_color": Target(
         num_outputs=lambda side: NUM_COLORS,
-        make=lambda images, side: color_classes(ops.mean(_cut(images, side), axis=(2, 3))),
+        make=lambda images, side: color_classes(ops.mean(_cut_patches(images, side), axis=(2, 3))),
         score=_score_color,
         paint=lambda outputs, side: class_colors(outputs.argmax(-1))[:, :, None, None],
     ),
     "small_patch": Target(
         num_outputs=lambda side: SMALL**2 * NUM_COLORS,
-        make=lambda images, side: color_classes(_small(images, side)),
+        make=lambda images, side: color_classes(_downsize_patches(images, side)),
         score=_score_small,
         paint=lambda outputs, side: class_colors(
             outputs.reshape(*outputs.shape[:2], SMALL, SMALL, NUM_COLORS).argmax(-1)
@@ -306,7 +309,7 @@ TARGETS: dict[str, Target] = {
 
 
 def _draw(model: keras.Model, images: np.ndarray, target: str, path: Path) -> None:
-    """What the model sees of the images, grey where masked, and what it says was there."""
+    """Draws images, the input of the model (grey where masked), and its predictions."""
     pixels = to_pixels(images.astype("float32"))
     predictions = ops.convert_to_numpy(model(pixels, training=False)[0])
     grid = math.isqrt(predictions.shape[1])
@@ -314,7 +317,7 @@ def _draw(model: keras.Model, images: np.ndarray, target: str, path: Path) -> No
     kinds, places = map(
         ops.convert_to_numpy, model.get_layer("mask_token").plan(1, grid * grid, training=False)
     )
-    cut = ops.convert_to_numpy(_cut(pixels, side))
+    cut = ops.convert_to_numpy(_cut_patches(pixels, side))
     said = TARGETS[target].paint(predictions, side)
     times = side // said.shape[2]
     said = said.repeat(times, axis=2).repeat(times, axis=3)
@@ -325,11 +328,13 @@ def _draw(model: keras.Model, images: np.ndarray, target: str, path: Path) -> No
         "predicted": np.where(where > UNTOUCHED, said, cut),
         "predicted, all": said,
     }
-    draw_rows(path, {name: _joined(patches, grid) / 2 + 0.5 for name, patches in rows.items()})
+    draw_rows(
+        path, {name: _join_patches(patches, grid) / 2 + 0.5 for name, patches in rows.items()}
+    )
 
 
-def _joined(patches: np.ndarray, grid: int) -> np.ndarray:
-    """(B, N, p, p, 3) to (B, H, W, 3)."""
+def _join_patches(patches: np.ndarray, grid: int) -> np.ndarray:
+    """Joins patches (B, N, p, p, 3) to images (B, H, W, 3)."""
     count, _, side, _, channels = patches.shape
     patches = patches.reshape(count, grid, grid, side, side, channels)
     return patches.transpose(0, 1, 3, 2, 4, 5).reshape(count, grid * side, grid * side, channels)

@@ -1,5 +1,4 @@
-"""A new head, which starts at zero, on a trained trunk: of a checkpoint or of a model in memory; at
-any resolution.
+"""A new head, initialized to zeros, on the trunk of a checkpoint or a model, at any resolution.
 
 Source: arXiv:2010.11929, section 3.2 and B.1.1.
 """
@@ -25,7 +24,7 @@ from keras_vit.variants import ResNetVariant, ViTVariant
 from keras_vit.weights.restore import PositionResize, restore, state
 
 
-def on_trunk(
+def build_on_trunk(
     row: ViTVariant | ResNetVariant,
     weights: str | os.PathLike | None,
     image_size: int,
@@ -34,14 +33,14 @@ def on_trunk(
     bias: float = 0.0,
     **options: Any,
 ) -> keras.Model:
-    """Returns a model that gives logits: a checkpoint without its head, and one layer of zeros.
+    """Builds a model that returns logits: a checkpoint without its head, and one layer of zeros.
 
     Args:
-        row: Of the table of models, or one like it.
-        weights: Tag, file, URL, or None for random ones.
+        row: A row of the table of models, or a similar one.
+        weights: Tag, file or URL, or None for random weights.
         image_size: Side of the square images, in pixels.
-        num_classes: Of the new head.
-        bias: Where its bias starts.
+        num_classes: Number of classes of the new head.
+        bias: Initial bias of the new head.
         **options: Further arguments of the model.
     """
     classifier = (
@@ -63,33 +62,34 @@ def on_trunk(
     )
 
 
-def with_new_head(
+def copy_with_new_head(
     model: keras.Model, image_size: int, num_classes: int, *, bias: float = 0.0
 ) -> keras.Model:
-    """Returns a copy of a model of this package that gives logits: its weights, another size, and a
-    head of zeros.
+    """Copies a model of this package with a new image size and a new head, which returns logits.
 
-    The given model stays as it is.
+    The trunk of the copy has the weights of the model. The new head is initialized to zeros. The
+    given model is not modified.
 
     Args:
-        model: With a head, which is dropped whole, or with one vector for each image; also within a
-            model that scales pixels to [-1, 1] in front of it and has a head of its own.
+        model: A model of this package with a head, which is dropped, or one that returns one vector
+            per image. It may be nested in a model that scales pixels to [-1, 1] before it and adds
+            another head after it.
         image_size: Side of the square images, in pixels.
-        num_classes: Of the new head.
-        bias: Where its bias starts.
+        num_classes: Number of classes of the new head.
+        bias: Initial bias of the new head.
 
     Raises:
-        ValueError: If it is no such model.
+        ValueError: If it is not such a model.
 
     Example:
         >>> model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3))
-        >>> with_new_head(model, 48, num_classes=3).output_shape
+        >>> copy_with_new_head(model, 48, num_classes=3).output_shape
         (None, 3)
     """
-    trunk = _trunk(model)
+    trunk = _extract_trunk(model)
     images = keras.Input((image_size, image_size, 3))
     copy = keras.models.clone_model(
-        trunk, input_tensors=images, clone_function=_at_size(trunk, image_size)
+        trunk, input_tensors=images, clone_function=_make_clone_function(trunk, image_size)
     )
     tables = [layer for layer in trunk.layers if isinstance(layer, AddPositionEmbs)]
     positions = (
@@ -103,24 +103,26 @@ def with_new_head(
     )
 
 
-def _trunk(model: keras.Model) -> keras.Model:
-    """From pixels in [-1, 1] to what the head reads, behind what scales pixels; refuses what could
-    not be saved.
+def _extract_trunk(model: keras.Model) -> keras.Model:
+    """Returns the part of a model from pixels in [-1, 1] to the input of the head.
+
+    Layers that scale pixels before it are left out.
+
+    Raises:
+        ValueError: If the model cannot be fine-tuned here.
     """
-    if not _has_layers_of_ours(model):
+    if not _has_own_layers(model):
         raise ValueError(
-            f"{model.name} is no model of this package, and only such models are fine-tuned here. "
-            f"Train it with "
-            "Keras's own `fit`."
+            f"{model.name} is not a model of this package, and this function fine-tunes no other "
+            "models. Train it with Keras's `fit`."
         )
     entry = find_entry(model)
     if abs(entry.low + 1) > 0.02 or abs(entry.high - 1) > 0.02:
         raise ValueError(
             f"The first layer of {model.name} was trained on pixels from {entry.low:.3g} to "
-            f"{entry.high:.3g}, and "
-            "images are scaled to [-1, 1] here. Fine-tune it with Keras, or begin it with what "
-            "scales pixels to "
-            "[-1, 1], such as `keras.layers.Rescaling(1 / 127.5, offset=-1)`."
+            f"{entry.high:.3g}. Expected: pixels from -1 to 1. Fine-tune it with Keras's `fit`, or "
+            "build it on layers that scale pixels to [-1, 1], such as `keras.layers.Rescaling(1 / "
+            "127.5, offset=-1)`."
         )
     inner = entry.model
     names = [layer.name for layer in inner.layers]
@@ -128,26 +130,25 @@ def _trunk(model: keras.Model) -> keras.Model:
     features = strip_head(inner) if head is None else inner.get_layer(head).input
     if isinstance(features, list) or len(features.shape) != 2:
         raise ValueError(
-            "The model must give one vector for each image. Build it with a head, or with "
-            "`pooling`. "
+            "The model must return one vector per image. Build it with a head, or with `pooling`. "
             f"Received: a model whose last layers are {', '.join(names[-3:])}."
         )
     return keras.Model(entry.images, features, name=model.name)
 
 
-def _has_layers_of_ours(model: keras.Model) -> bool:
+def _has_own_layers(model: keras.Model) -> bool:
     steps = [call.operation for call in calls_of(model)]
     return any(
-        _has_layers_of_ours(step) or type(step).__module__.startswith("keras_vit.")
-        for step in steps
+        _has_own_layers(step) or type(step).__module__.startswith("keras_vit.") for step in steps
     )
 
 
-def _at_size(
+def _make_clone_function(
     trunk: keras.Model, image_size: int
 ) -> Callable[[keras.layers.Layer], keras.layers.Layer]:
-    """How a layer is made anew for another image size: position tables and the row of tokens depend
-    on it.
+    """Returns a function that copies a layer for another image size.
+
+    The position tables and the number of tokens depend on the image size.
     """
     names = [layer.name for layer in trunk.layers]
     grid = (0, 0)
@@ -159,7 +160,7 @@ def _at_size(
 
     def clone(layer: keras.layers.Layer) -> keras.layers.Layer:
         config = layer.get_config()
-        # A table that is resampled in the graph, because the size was open, may stay as it is.
+        # With an open input size, the graph resamples the table, so the grid may stay.
         if isinstance(layer, AddPositionEmbs) and None not in trunk.input_shape[1:3]:
             config["grid"] = grid
         if isinstance(layer, AxialTransformerBlock):
@@ -169,7 +170,7 @@ def _at_size(
         is_relative = config.get("relative_positions") or isinstance(layer, AxialUnit)
         if is_relative and trunk.input_shape[1:3] != (image_size, image_size):
             raise ValueError(
-                "Relative positions belong to one image size. "
+                "A model with relative positions cannot change its image size. "
                 f"Received: image_size={image_size}, a model of {trunk.input_shape[1:3]}."
             )
         return type(layer).from_config(config)
@@ -178,8 +179,8 @@ def _at_size(
 
 
 def weights_sha256(model: keras.Model) -> str:
-    """Returns the beginning of a hash of all weights in front of the head, which is the last
-    layer.
+    """Returns the beginning of a hash of all weights in front of the head, which is
+    the last layer.
     """
     digest = hashlib.sha256()
     for name, array in sorted(state(model.layers[:-1]).items()):

@@ -1,12 +1,10 @@
-"""The optimizer of a run: parameter groups, decay masks, learning rates by layer, averaging, loss
-scaling.
+"""Optimizers: parameter groups, decay masks, layer-wise rates, weight averages, loss scaling.
 
-What is *not* here: the reduction over replicas and the clipping of the reduced gradient. They
-belong to the training step, because Keras clips each replica's gradient before the sum, and the
-paper clips the sum.
+The training step, not the optimizer, sums gradients over replicas and clips the sum, as in the
+paper. Keras would clip the gradient of each replica before the sum.
 
 Source: arXiv:2010.11929, tables 3 and 4; decoupled decay arXiv:1711.05101; layer-wise rates
-arXiv:2106.08254 (BEiT); Muon arXiv:2502.16982.
+    arXiv:2106.08254 (BEiT); Muon arXiv:2502.16982.
 """
 
 import re
@@ -22,12 +20,12 @@ from keras_vit.weights.restore import named_variables
 
 _CLIP = "set `clip_norm`, which clips the gradient of the whole batch"
 _AVERAGE = "set `average_momentum`, and the run evaluates with the average"
-# Arguments of Keras's optimizers that a run does not pass on: its training step does this itself,
-# and on TensorFlow it would ignore them.
+# Arguments of Keras's optimizers that a run refuses, because its training step replaces them. On
+# TensorFlow they would have no effect.
 REPLACED_OPTIONS = {
     "learning_rate": "set `learning_rate` and `schedule`",
     "weight_decay": "set `weight_decay` and `decay`",
-    "adam_weight_decay": "set `weight_decay` and `decay`, which hold for all variables",
+    "adam_weight_decay": "set `weight_decay` and `decay`, which apply to all variables",
     "decay": "set `schedule`; Keras ignores it",
     "clipnorm": _CLIP,
     "clipvalue": _CLIP,
@@ -35,36 +33,36 @@ REPLACED_OPTIONS = {
     "use_ema": _AVERAGE,
     "ema_momentum": _AVERAGE,
     "ema_overwrite_frequency": _AVERAGE,
-    "loss_scale_factor": "set `precision` of the devices to mixed_float16, which scales the loss as far as it must",
+    "loss_scale_factor": "set `precision` of the devices to mixed_float16, which scales the loss automatically",
     "gradient_accumulation_steps": "set `accumulation_steps` of the run",
-    "name": "the groups of parameters are named by the run",
+    "name": "the run names its parameter groups",
 }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptimizerConfig:
-    """How weights move.
+    """The configuration of an optimizer.
 
     Attributes:
         name: A key of `OPTIMIZERS`.
-        learning_rate: The peak of the schedule.
-        schedule: See `keras_vit.train.schedules.learning_rate_schedule`.
-        warmup_steps: Steps of linear warm-up, from 0.
+        learning_rate: Peak learning rate of the schedule.
+        schedule: A `kind` of `keras_vit.train.schedules.learning_rate_schedule`.
+        warmup_steps: Steps of linear warm-up from 0.
         schedule_options: Further arguments of the schedule, such as `linear_end`.
-        weight_decay: Decoupled, and multiplied by the current learning rate; 0.03 to 0.3 in table
-            3.
-        decay: "kernels" (as the authors' later code) or "all" (as their first: biases, norms and
-            positions too).
+        weight_decay: Decoupled weight decay, multiplied by the current learning rate; 0.03 to 0.3
+            in table 3.
+        decay: Which variables decay. "kernels": kernels alone, as in the authors' later code;
+            "all": also biases, norms and positions, as in their first code.
         clip_norm: Largest global norm of the gradient of the whole batch; None for no limit.
-        average_momentum: Keep a Polyak average with this momentum and evaluate with it; None for
-            none.
-        layer_decay: Factor on the learning rate from each layer to the one below; None for none.
-        frozen: Regular expressions; variables whose names contain a match do not move. Names are
-            those
-            of checkpoints: "embedding/kernel", "encoderblock_3/attention/query/kernel",
-                "head/bias".
-        options: Further arguments of the optimizer, such as `beta_2` or `momentum`; none of
-            `REPLACED_OPTIONS`.
+        average_momentum: Momentum of a Polyak average of the weights, which is used for evaluation;
+            None for no average.
+        layer_decay: Factor on the learning rate from each block to the block below; None for equal
+            rates.
+        frozen: Regular expressions. Variables whose names contain a match are not trained. Names
+            are those of checkpoints: "embedding/kernel", "encoderblock_3/attention/query/kernel",
+            "head/bias".
+        options: Further arguments of the optimizer, such as `beta_2` or `momentum`, except the keys
+            of `REPLACED_OPTIONS`.
     """
 
     name: str = "adam"
@@ -100,7 +98,7 @@ class OptimizerConfig:
             ),
             (
                 self.clip_norm is not None and self.clip_norm <= 0,
-                f"`clip_norm` must be above 0, or None for no limit. Received: {self.clip_norm}.",
+                f"`clip_norm` must be above 0, or None to disable it. Received: {self.clip_norm}.",
             ),
             (
                 self.average_momentum is not None and not 0 <= self.average_momentum < 1,
@@ -114,7 +112,7 @@ class OptimizerConfig:
         ]
         found = [message for is_wrong, message in problems if is_wrong]
         found += [
-            f"`options` must not have {name!r}: {instead}."
+            f"`options` must not contain {name!r}: {instead}."
             for name, instead in REPLACED_OPTIONS.items()
             if name in self.options
         ]
@@ -124,20 +122,19 @@ class OptimizerConfig:
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class Momentum(keras.optimizers.Optimizer):
-    """Stochastic gradient descent with momentum as the reference has it: the rate scales the
-    finished velocity.
+    """Stochastic gradient descent with momentum, as in the paper's code.
 
         velocity = momentum * velocity + gradient
         weight   = weight - rate * velocity
 
-    Keras puts the rate inside the velocity. The two differ while the rate moves, and then this one
-    is the paper's.
+    `keras.optimizers.SGD` multiplies the gradient by the rate before it updates the velocity. The
+    results differ while the learning rate changes.
 
     Args:
         learning_rate: A number or a schedule.
         momentum: 0.9 in the paper.
-        **kwargs: As of `keras.optimizers.Optimizer`: `weight_decay` is decoupled and multiplied by
-            the rate.
+        **kwargs: Arguments of `keras.optimizers.Optimizer`. `weight_decay` is decoupled and
+            multiplied by the rate.
 
     Example:
         >>> Momentum(0.03).momentum
@@ -164,8 +161,7 @@ class Momentum(keras.optimizers.Optimizer):
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         velocity = self._velocities[self._get_variable_index(variable)]
-        # From the stored velocity, not from one read before the assignment: replicas each update
-        # their own copy.
+        # Compute from the variable, not from a value read earlier: each replica updates its copy.
         moved = ops.add(ops.multiply(ops.cast(velocity, gradient.dtype), self.momentum), gradient)
         self.assign(velocity, moved)
         self.assign_sub(variable, ops.multiply(ops.cast(learning_rate, gradient.dtype), moved))
@@ -175,15 +171,14 @@ class Momentum(keras.optimizers.Optimizer):
 
 
 class Averages(keras.optimizers.Optimizer):
-    """A running average of weights (Polyak), written as an optimizer whose gradients are the
-    weights.
+    """A running (Polyak) average of weights, as an optimizer whose "gradients" are the weights.
 
-    So it is updated as any optimizer updates its variables: on each replica its own copy, nothing
-        sent.
+    So the average is updated like any optimizer variable: each replica updates its own copy, and
+    nothing is communicated.
 
     Args:
         momentum: Share of the old average that each step keeps; 0.9999 in the paper's table 2. The
-            first step takes the weights as they are.
+            first step copies the weights.
     """
 
     def __init__(self, momentum: float, name: str = "averages"):
@@ -201,18 +196,18 @@ class Averages(keras.optimizers.Optimizer):
 
 
 class ParameterGroups(keras.optimizers.Optimizer):
-    """Several Keras optimizers, each for its own variables, as one.
+    """Several Keras optimizers, one for each group of variables, behind one interface.
+
+    `apply` expects gradients that are already summed over replicas, clipped and finite.
 
     Args:
-        group_of: Variable to the name of its group.
-        rules: Name of a group to its optimizer. Clipping is the training step's.
-        average_momentum: See `Averages`; None keeps none.
-        without_gradient: Whether the true gradient of a variable is 0, so that what is computed is
-            rounding noise.
-        initial_loss_scale: For float16: the loss is multiplied by it, and it moves as gradients
-            overflow or do not; None for the other precisions.
-
-    Gradients that reach `apply` are reduced over replicas, clipped, and finite.
+        group_of: Function from a variable to the name of its group.
+        rules: Optimizer of each group, by name. They do not clip: the training step does.
+        average_momentum: Momentum of `Averages`; None for no averages.
+        without_gradient: Function that returns whether the exact gradient of a variable is 0, so
+            that the computed one is rounding noise.
+        initial_loss_scale: Initial factor on the loss, for float16. The factor is lowered when
+            gradients overflow and raised when they do not. None for other precisions.
     """
 
     def __init__(
@@ -225,7 +220,7 @@ class ParameterGroups(keras.optimizers.Optimizer):
         initial_loss_scale: float | None = None,
         name: str = "parameter_groups",
     ):
-        # of its own it has none: see `learning_rates`
+        # The groups have their own rates: see `learning_rates`.
         super().__init__(learning_rate=0.0, name=name)
         self.group_of = group_of
         self.rules = dict(rules)
@@ -251,7 +246,7 @@ class ParameterGroups(keras.optimizers.Optimizer):
         if self._averager is not None:
             self.averages = [self.add_variable_from_reference(v, name="average") for v in variables]
             for average, variable in zip(self.averages, variables, strict=True):
-                # JAX would share the buffer, and then donate it twice
+                # Without the copy, JAX would share the buffer and donate it twice.
                 average.assign(ops.copy(variable))
             self._averager.build(self.averages)
         if self.initial_loss_scale is not None:
@@ -269,22 +264,23 @@ class ParameterGroups(keras.optimizers.Optimizer):
         parts += [] if self._averager is None or not self._averager.built else [self._averager]
         return [*super().variables, *(variable for part in parts for variable in part.variables)]
 
-    def without_noise(self, gradients: Sequence) -> list:
-        """Returns the gradients, with zeros where the true gradient is 0."""
+    def zero_noise(self, gradients: Sequence) -> list:
+        """Returns the gradients, with zeros where the exact gradient is 0."""
         return [
             ops.zeros_like(g) if noise else g
             for g, noise in zip(gradients, self._noise, strict=True)
         ]
 
     def parts(self, gradients: Sequence) -> Iterator[tuple[keras.optimizers.Optimizer, list, list]]:
-        """Yields (optimizer, its variables, its gradients); the averages come last, when the
-        weights have moved.
+        """Yields (optimizer, its variables, its gradients) for each group, then for the averages.
+
+        The averages come last, because they read the updated weights.
         """
         if len(gradients) != len(self._trainable_variables):
             raise ValueError(
                 f"This optimizer was built for {len(self._trainable_variables)} variables. "
-                f"Received "
-                f"{len(gradients)} gradients. Freeze before the optimizer is built."
+                f"Received {len(gradients)} gradients. Freeze variables before you create the "
+                "optimizer."
             )
         for name, indices in self._members.items():
             yield (
@@ -315,9 +311,7 @@ class ParameterGroups(keras.optimizers.Optimizer):
         self.finite_steps.assign(ops.where(grown, 0, steps))
 
     def finalize_variable_values(self, var_list: list) -> None:
-        """Leaves the weights alone: Keras would end `fit` by overwriting them with their
-        averages.
-        """
+        """Does nothing. Keras would replace the weights by their averages at the end of `fit`."""
 
     def learning_rates(self, step: int) -> dict[str, float]:
         """Returns the learning rate of each group at a step."""
@@ -327,35 +321,36 @@ class ParameterGroups(keras.optimizers.Optimizer):
         return {name: float(rate(step) if callable(rate) else rate) for name, rate in rates.items()}
 
     def get_config(self) -> dict:
-        # Which variable is in which group is a function of the model, so the optimizer alone has no
-        # config; and nothing needs one: checkpoints hold its variables, and what users save is the
-        # model, not the learner.
+        # The groups depend on the model, so the optimizer alone has no config. None is needed:
+        # checkpoints store its variables, and users save the model, not the learner.
         raise NotImplementedError(
-            "An optimizer of parameter groups is made by `make_optimizer`, from its config."
+            "`ParameterGroups` has no config: create it with `make_optimizer` from an "
+            "`OptimizerConfig`."
         )
 
 
-def _adam(**options: Any) -> keras.optimizers.Optimizer:
-    """Epsilon is JAX's; Keras has 1e-7."""
+def _make_adam(**options: Any) -> keras.optimizers.Optimizer:
+    """Creates Adam with the epsilon of the authors' JAX code, 1e-8. Keras's default is 1e-7."""
     return keras.optimizers.Adam(**{"epsilon": 1e-8, **options})
 
 
-def _muon(**options: Any) -> keras.optimizers.Optimizer:
-    """Matrices of the blocks by Muon, scaled so that Adam's rates fit; embedding, head, norms and
-    biases by Adam.
+def _make_muon(**options: Any) -> keras.optimizers.Optimizer:
+    """Creates Muon for the matrices of the blocks, and Adam for embedding, head, norms and biases.
+
+    Keras scales the updates of Muon so that the learning rates of Adam apply.
     """
-    # Keras's defaults are 0.1 for matrices and 0.004 for the rest
+    # Set explicitly: Keras's defaults are 0.1 for matrices and 0.004 for other variables.
     decay = options.pop("weight_decay", None)
     defaults = {"epsilon": 1e-8, "exclude_layers": ["predictions"], "adam_weight_decay": decay}
     return keras.optimizers.Muon(weight_decay=decay, **{**defaults, **options})
 
 
-# "adam" and "adamw" are one rule: decay is decoupled here, and as much as the config says.
+# "adam" and "adamw" are the same: decay is always decoupled, and its amount is in the config.
 OPTIMIZERS: dict[str, Callable[..., keras.optimizers.Optimizer]] = {
-    "adam": _adam,
-    "adamw": _adam,
+    "adam": _make_adam,
+    "adamw": _make_adam,
     "momentum": Momentum,
-    "muon": _muon,
+    "muon": _make_muon,
     "adafactor": keras.optimizers.Adafactor,
     "lamb": keras.optimizers.Lamb,
     "lion": keras.optimizers.Lion,
@@ -368,19 +363,18 @@ OPTIMIZERS: dict[str, Callable[..., keras.optimizers.Optimizer]] = {
 def make_optimizer(
     config: OptimizerConfig, model: keras.Model, total_steps: int, *, loss_scaling: bool = False
 ) -> ParameterGroups:
-    """Returns the optimizer of a run, built, with one group for each pair of learning rate and
-    decay.
+    """Creates and builds the optimizer of a run, with one group per learning rate and decay.
 
-    Freezes what `config.frozen` names: those variables of `model` stop being trainable.
+    The variables of `model` that `config.frozen` matches become non-trainable.
 
     Args:
-        config: See `OptimizerConfig`.
-        model: A model with variables.
-        total_steps: Where the schedule ends.
-        loss_scaling: Whether gradients are computed in float16.
+        config: The settings.
+        model: A built model.
+        total_steps: Length of the schedule, in updates.
+        loss_scaling: Whether to scale the loss, for gradients in float16.
 
     Raises:
-        ValueError: If a pattern of `frozen` matches nothing, or everything is frozen.
+        ValueError: If a pattern of `frozen` matches no variable, or all variables are frozen.
 
     Example:
         >>> import keras_vit
@@ -392,7 +386,7 @@ def make_optimizer(
     named = named_variables(model.layers)
     _freeze(named, config.frozen)
     name_of = {id(variable): name for name, variable in named.items()}
-    multipliers = _multipliers(
+    multipliers = _compute_multipliers(
         list(dict.fromkeys(name.split("/")[0] for name in named)), config.layer_decay
     )
 
@@ -406,13 +400,13 @@ def make_optimizer(
         group = group_of(variable)
         if group not in rules:
             multiplier = multipliers[name_of[id(variable)].split("/")[0]]
-            rules[group] = _rule(config, group, multiplier, total_steps)
+            rules[group] = _make_rule(config, group, multiplier, total_steps)
     optimizer = ParameterGroups(
         group_of,
         rules,
         average_momentum=config.average_momentum,
-        # Softmax does not see what is added to all keys. Adam would blow the rounding noise up to
-        # full steps, and no two devices round alike.
+        # Softmax does not depend on a bias of the keys. Adam would amplify the rounding noise of
+        # this gradient to full steps, and devices round differently.
         without_gradient=lambda variable: name_of[id(variable)].endswith("/key/bias"),
         initial_loss_scale=2.0**15 if loss_scaling else None,
     )
@@ -420,7 +414,7 @@ def make_optimizer(
     return optimizer
 
 
-def _rule(
+def _make_rule(
     config: OptimizerConfig, group: str, multiplier: float, total_steps: int
 ) -> keras.optimizers.Optimizer:
     options = dict(config.schedule_options)
@@ -458,14 +452,15 @@ def _freeze(named: Mapping[str, keras.Variable], patterns: Iterable[str]) -> Non
             variable.trainable = False
     if not any(variable.trainable for variable in named.values()):
         raise ValueError(
-            f"Nothing is left to train: `frozen` matches every variable. Received: "
+            "No variable is left to train: `frozen` matches all of them. Received: "
             f"{list(patterns)}."
         )
 
 
-def _multipliers(layers: list[str], layer_decay: float | None) -> dict[str, float]:
-    """Layer to factor: 1 for what follows the last block, and one `layer_decay` less for each block
-    below.
+def _compute_multipliers(layers: list[str], layer_decay: float | None) -> dict[str, float]:
+    """Returns the factor on the learning rate of each layer.
+
+    Layers after the last block have a factor of 1. Each block below multiplies it by `layer_decay`.
     """
     is_block = [
         re.fullmatch(r"encoderblock_\d+|block\d+_unit\d+", layer) is not None for layer in layers

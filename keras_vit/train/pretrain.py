@@ -1,4 +1,4 @@
-"""Training from random weights."""
+"""Pre-training: training from random weights."""
 
 import os
 from collections.abc import Mapping
@@ -13,12 +13,12 @@ from keras_vit.train.run import Procedure, run
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PretrainConfig:
-    """A model from scratch.
+    """The config of a pre-training.
 
     Attributes:
-        run: How to train.
+        run: Settings of the run.
         model: A name of `keras_vit.list_models()`.
-        variant: Fields of its row to change, such as {"patch_size": 4, "depth": 6}.
+        variant: Fields to change in the row of the model, such as {"patch_size": 4, "depth": 6}.
         model_options: Further arguments of the model, such as `classifier`, `representation_size`,
             `dropout_rate`.
         image_size: Side of the square images, in pixels.
@@ -32,21 +32,20 @@ class PretrainConfig:
 
 
 def pretrain(config: PretrainConfig, workdir: str | os.PathLike) -> dict[str, float]:
-    """Trains a model from random weights; the same call on the same folder goes on where it
-    stopped.
+    """Trains a model from random weights. The same call on the same folder resumes the run.
 
     Args:
-        config: See `PretrainConfig`.
-        workdir: For checkpoints, logs, `model.npz` (averaged where averages are kept), curve and
-            report.
+        config: The config of the run.
+        workdir: Folder for checkpoints, logs, `model.npz` (the averaged weights if the optimizer
+            keeps averages), learning curve and report.
 
     Returns:
         The metrics of the last evaluation, and "state_sha256".
 
     Raises:
-        ValueError: If the config, the data or the folder do not fit.
+        ValueError: If the config, the data and the folder do not match.
         keras_vit.train.loop.Stopped: After SIGTERM or SIGINT, when the state is saved.
-        keras_vit.train.loop.Diverged: If the loss is not a number any more.
+        keras_vit.train.loop.Diverged: If the loss, a gradient, a weight or a metric is not finite.
     """
     row = row_of(config.model, config.variant)
 

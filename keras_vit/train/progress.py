@@ -1,6 +1,4 @@
-"""What a person sees while a run goes on: a bar with speed, time left, waiting for input, and
-memory.
-"""
+"""The progress bar of a run: speed, time left, share of time waiting for input, and memory."""
 
 import sys
 import threading
@@ -14,15 +12,15 @@ import psutil
 
 from keras_vit.devices import memory_gb
 
-_SECONDS_BETWEEN_LINES = 30  # in a log file a bar is one line each time
+_SECONDS_BETWEEN_LINES = 30  # in a log file each update of the bar is a line
 
 
 class InputClock:
-    """Measures which part of the time a step waits for its batch.
+    """Measures the share of time that steps wait for their batches.
 
-    The input pipeline calls `stamp` when a batch is ready, before it is queued; the loop calls
-    `begin` when it asks for one and `end` when the step is done. Only what is ready after it was
-    asked for was waited for.
+    The input pipeline calls `stamp` when a batch is ready, before it is queued. The loop calls
+    `begin` when it requests a batch and `end` when the step is done. A step has waited if its batch
+    became ready after `begin`.
     """
 
     def __init__(self) -> None:
@@ -38,12 +36,12 @@ class InputClock:
 
     def begin(self) -> None:
         now = time.perf_counter()
-        # some backends fetch the batch before they say that the step begins
+        # Some backends fetch the batch before they call `on_train_batch_begin`.
         self._waited += now - self._ended
         self._begun = now
 
     def end(self) -> float:
-        """Returns the seconds since the last end."""
+        """Returns the seconds since the previous `end`."""
         now = time.perf_counter()
         with self._lock:
             ready = self._ready.popleft() if self._ready else self._begun
@@ -53,68 +51,68 @@ class InputClock:
         return seconds
 
     def restart(self) -> None:
-        """Leaves out what happened since the last end: an evaluation, a checkpoint."""
+        """Excludes the time since the last `end`, such as an evaluation or a checkpoint."""
         self._ended = time.perf_counter()
 
     def fraction(self) -> float:
-        """Returns the waiting part of the time since the last call."""
+        """Returns the share of time spent waiting since the last call of this method."""
         fraction = self._waited / self._total if self._total else 0.0
         self._waited = self._total = 0.0
         return fraction
 
 
 def memory_in_use_gb() -> float:
-    """Returns the memory in use, in 10^9 bytes: that of the accelerator if it says, else of this
-    process.
+    """Returns the memory in use, in 10^9 bytes.
+
+    The memory of the accelerator if it reports it, else the resident memory of this process.
     """
     of_accelerator = memory_gb()
     return psutil.Process().memory_info().rss / 1e9 if of_accelerator is None else of_accelerator
 
 
-class SilenceAlarm:
-    """Says it, once for each silence, when nothing has been heard of for long.
+class StallWatchdog:
+    """Prints a warning if no step ends for a long time; one warning per stall.
 
-    Of several workers that compute together one may die, and the others wait for it in native code
-    for ever.
+    If one of several workers dies, the others wait for it in native code without a time limit.
 
     Args:
-        say: Takes the sentence.
-        seconds: How long a silence is.
+        warn: Called with the message.
+        seconds: Time without a step after which it warns.
     """
 
-    def __init__(self, say: Callable[[str], None], seconds: float = 300):
-        self._say, self._seconds = say, seconds
-        self._heard = threading.Event()
-        self._over = False
-        threading.Thread(target=self._listen, daemon=True).start()
+    def __init__(self, warn: Callable[[str], None], seconds: float = 300):
+        self._warn, self._seconds = warn, seconds
+        self._is_reset = threading.Event()
+        self._is_closed = False
+        threading.Thread(target=self._watch, daemon=True).start()
 
-    def hear(self) -> None:
-        self._heard.set()
+    def reset(self) -> None:
+        """Restarts the waiting time. The loop calls this after each step."""
+        self._is_reset.set()
 
     def close(self) -> None:
-        self._over = True
-        self._heard.set()
+        self._is_closed = True
+        self._is_reset.set()
 
-    def _listen(self) -> None:
-        while not self._over:
-            if not self._heard.wait(self._seconds):
-                self._say(
+    def _watch(self) -> None:
+        while not self._is_closed:
+            if not self._is_reset.wait(self._seconds):
+                self._warn(
                     f"No step has ended for {self._seconds:.0f} s. If another worker of this run "
-                    f"has died, end this "
-                    "process too, and start the same command on all of them: it goes on from the "
-                    "last checkpoint."
+                    "has died, end this process too, and rerun the same command on all workers to "
+                    "resume from the last checkpoint."
                 )
-                self._heard.wait()
-            self._heard.clear()
+                self._is_reset.wait()
+            self._is_reset.clear()
 
 
 class ProgressBar:
-    """A bar over the steps of a run.
+    """A progress bar over the steps of a run.
 
     Args:
-        total_steps: Where it ends.
-        start_step: Where it begins.
-        shown: Whether to show it.
+        total_steps: Length of the run.
+        start_step: Steps done before this process, 0 for a new run.
+        shown: Whether to show the bar.
     """
 
     def __init__(self, total_steps: int, start_step: int, *, shown: bool = True):
@@ -133,7 +131,7 @@ class ProgressBar:
         self._bar.update()
 
     def show(self, metrics: dict[str, float]) -> None:
-        """Shows the figures that were just logged."""
+        """Shows the metrics of the last logged steps."""
         texts: dict[str, Any] = {
             "loss": f"{metrics['train/loss']:.4g}",
             "accuracy": f"{metrics['train/accuracy']:.1%}",

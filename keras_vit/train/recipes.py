@@ -1,9 +1,8 @@
-"""Reading recipes: a config from a Python file, with changes from a command line, or in its smoke
-form.
+"""Recipes: a config from a Python file, with overrides from a command line, or in a smoke form.
 
 A recipe is a Python file with a function `get_config(arg)` that returns a complete, frozen config.
-It is code, so that one recipe can be made of another with `dataclasses.replace`; a field is changed
-by its dotted name.
+It is code, so a recipe can be derived from another with `dataclasses.replace`. An override names a
+field by its dotted path.
 """
 
 import ast
@@ -21,16 +20,16 @@ from keras_vit.variants import VARIANTS, ResNetVariant
 
 
 def load_config(recipe: str, overrides: Sequence[str] = ()) -> Any:
-    """Returns the config of a recipe, with changes.
+    """Returns the config of a recipe, with overrides.
 
     Args:
-        recipe: "path/to/recipe.py" or "path/to/recipe.py:argument"; its `get_config(argument)` is
+        recipe: "path/to/recipe.py" or "path/to/recipe.py:argument". Its `get_config(argument)` is
             called.
-        overrides: "optimizer.learning_rate=0.003" and the like.
+        overrides: Fields to change, such as "optimizer.learning_rate=0.003".
 
     Raises:
-        ValueError: If there is no such recipe or field; names the nearest fields. If a file
-            `model.keras` is fine-tuned and what it brings is given too.
+        ValueError: If there is no such recipe or field (the message suggests the closest fields),
+            or the model is a file `model.keras` and an override sets what that file contains.
     """
     path, _, argument = recipe.partition(":")
     if not Path(path).is_file():
@@ -40,13 +39,13 @@ def load_config(recipe: str, overrides: Sequence[str] = ()) -> Any:
         )
     get_config = runpy.run_path(path).get("get_config")
     if get_config is None:
-        raise ValueError(f"{path} is no recipe: it has no function `get_config(arg)`.")
+        raise ValueError(f"{path} is not a recipe: it has no function `get_config(arg)`.")
     config = get_config(argument)
     changes = {}
     for override in overrides:
         name, equals, text = override.partition("=")
         if not equals:
-            raise ValueError(f"An override is written name=value. Received: {override!r}.")
+            raise ValueError(f"An override must be written name=value. Received: {override!r}.")
         changes[name] = text
     config = with_fields(config, changes)
     if is_file(getattr(config, "model", "")):
@@ -56,23 +55,28 @@ def load_config(recipe: str, overrides: Sequence[str] = ()) -> Any:
             if name.partition(".")[0] in ("weights", "variant", "model_options")
         ]
         if brought:
-            raise ValueError(f"{config.model} brings its own: leave out {', '.join(brought)}.")
+            raise ValueError(
+                f"{config.model} contains its own weights, row and options. Leave out "
+                f"{', '.join(brought)}."
+            )
     return config
 
 
 def recipe_words(arg: str, valid: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Reads what stands after the colon of a recipe: words in any order, separated by commas, at
-    most one of a kind.
+    """Parses the argument of a recipe: words in any order, separated by commas.
+
+    At most one word of each kind is allowed.
 
     Args:
-        arg: What `get_config` was given.
-        valid: Kind to its words.
+        arg: The argument of `get_config`.
+        valid: Valid words of each kind.
 
     Returns:
-        Kind to the word that was given, or to "".
+        The given word of each kind, or "".
 
     Raises:
-        ValueError: If a word is of no kind, or two are of one; lists the valid ones.
+        ValueError: If a word is not valid, or two words are of the same kind. The message lists the
+            valid words.
 
     Example:
         >>> recipe_words("smoke,ViT_B16", {"model": ("ViT_B16", "ViT_L16"), "epochs": ("90ep",), "size": ("smoke",)})
@@ -86,23 +90,22 @@ def recipe_words(arg: str, valid: Mapping[str, Sequence[str]]) -> dict[str, str]
         lines = "\n".join(f"  {kind}: {', '.join(choices)}" for kind, choices in valid.items())
         raise ValueError(
             "This recipe takes words separated by commas, at most one from each line below, or "
-            "nothing after the "
-            f"colon. Received: {arg!r}.\n{lines}"
+            f"nothing after the colon. Received: {arg!r}.\n{lines}"
         )
     return {kind: "".join(chosen) for kind, chosen in found.items()}
 
 
 def smoke_form(config: Any) -> Any:
-    """Returns the config of any recipe cut down to seconds: ten steps of a tiny model on data that
-    needs no download.
+    """Returns a config reduced to seconds: ten steps of a tiny model on data without a download.
 
-    What is tried is the recipe's own: its optimizer, schedule, crops, augmentation and loss. The
-    data are scikit-learn's digits, or a few fractals where the recipe has fractals. A config with
-    `weights` goes on, at a higher resolution, from what the smoke form of a model of its family
-    left in /tmp/smoke.
+    It keeps the optimizer, schedule, crops, augmentation and loss of the recipe. The data are
+    scikit-learn's digits, or a few fractals if the recipe uses fractals. A config with `weights`
+    starts, at a higher resolution, from the weights that the smoke form of a model of the same
+    family wrote to /tmp/smoke.
 
     Args:
-        config: Has the fields `run`, `model`, `variant`, `model_options` and `image_size`.
+        config: A config with the fields `run`, `model`, `variant`, `model_options` and
+            `image_size`.
 
     Example:
         >>> from keras_vit.train import LoopConfig, PretrainConfig, RunConfig
@@ -112,14 +115,14 @@ def smoke_form(config: Any) -> Any:
         (16, 32, 'digits')
     """
     run, optimizer = config.run, config.run.optimizer
-    tiny, stride = _tiny(config.model)
+    tiny, stride = _shrink_row(config.model)
     options = dict(optimizer.schedule_options)
     if "boundaries" in options:
         options["boundaries"] = tuple(range(3, 9))[: len(options["boundaries"])]
     small = {
         "run": replace(
             run,
-            data=_embedded(run.data),
+            data=_shrink_data(run.data),
             batch_size=32,
             optimizer=replace(
                 optimizer,
@@ -143,7 +146,7 @@ def smoke_form(config: Any) -> Any:
     return replace(config, **small)
 
 
-def _embedded(data: DataConfig) -> DataConfig:
+def _shrink_data(data: DataConfig) -> DataConfig:
     whole = replace(
         data, train="train", test="test", held_out=0.0, train_share=1.0, drop_duplicates=False
     )
@@ -152,10 +155,8 @@ def _embedded(data: DataConfig) -> DataConfig:
     return replace(whole, kind="digits", name="", flip=False)
 
 
-def _tiny(model: str) -> tuple[dict[str, Any], int]:
-    """The fields that make a row tiny, and the pixels that a token or a cell of the result then
-    covers.
-    """
+def _shrink_row(model: str) -> tuple[dict[str, Any], int]:
+    """Returns the fields that make a row tiny, and the side in pixels of a token or cell then."""
     row = VARIANTS[model]
     if isinstance(row, ResNetVariant):
         return {"units": (1, 1)}, 8
@@ -173,50 +174,51 @@ def _tiny(model: str) -> tuple[dict[str, Any], int]:
 
 
 def with_fields(config: Any, changes: Mapping[str, str]) -> Any:
-    """Returns a config with fields changed, all at once: what they make together is what is
-    checked.
+    """Returns a config with some fields changed.
+
+    All changes are applied at once, so the checks of a config see the combined result.
 
     Args:
         config: A dataclass of dataclasses.
-        changes: {"optimizer.learning_rate": "0.003"}: values as Python writes them; other text is a
-            string.
+        changes: New values by dotted name, such as {"optimizer.learning_rate": "0.003"}. Values are
+            Python literals; any other text is a string.
 
     Example:
         >>> from keras_vit.train import LoopConfig
         >>> with_fields(LoopConfig(total_steps=10), {"log_every": "5"}).log_every
         5
     """
-    known, mappings = flatten_config(config), _mappings(config)
+    known, mappings = flatten_config(config), _find_mappings(config)
     for name in changes:
         if name not in known and name.rpartition(".")[0] not in mappings:
-            suggestion = did_you_mean(name, known, 4) or f" It has: {', '.join(known)}."
+            suggestion = did_you_mean(name, known, 4) or f" Fields: {', '.join(known)}."
             raise ValueError(f"The config has no field {name!r}.{suggestion}")
-    values = {tuple(name.split(".")): _value(text) for name, text in changes.items()}
-    return _replaced(config, values, "")
+    values = {tuple(name.split(".")): _parse_value(text) for name, text in changes.items()}
+    return _replace_fields(config, values, "")
 
 
-def _value(text: str) -> Any:
+def _parse_value(text: str) -> Any:
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return text
 
 
-def _replaced(config: Any, values: Mapping[tuple[str, ...], Any], prefix: str) -> Any:
+def _replace_fields(config: Any, values: Mapping[tuple[str, ...], Any], prefix: str) -> Any:
     is_mapping = isinstance(config, Mapping)
     new = {}
     for head in dict.fromkeys(path[0] for path in values):
         old = config.get(head) if is_mapping else getattr(config, head)
         if (head,) in values:
-            old = values[head,] if is_mapping else _of_its_type(prefix + head, old, values[head,])
+            old = values[head,] if is_mapping else _check_type(prefix + head, old, values[head,])
         below = {
             path[1:]: value for path, value in values.items() if path[0] == head and len(path) > 1
         }
-        new[head] = _replaced(old, below, f"{prefix}{head}.") if below else old
+        new[head] = _replace_fields(old, below, f"{prefix}{head}.") if below else old
     return {**config, **new} if is_mapping else replace(config, **new)
 
 
-def _of_its_type(name: str, old: Any, value: Any) -> Any:
+def _check_type(name: str, old: Any, value: Any) -> Any:
     value = (
         float(value)
         if isinstance(old, float) and isinstance(value, int) and not isinstance(value, bool)
@@ -224,16 +226,16 @@ def _of_its_type(name: str, old: Any, value: Any) -> Any:
     )
     value = tuple(value) if isinstance(old, tuple) and isinstance(value, list) else value
     if old is not None and value is not None and type(value) is not type(old):
-        raise ValueError(f"`{name}` is of type {type(old).__name__}. Received: {value!r}.")
+        raise ValueError(f"`{name}` must be of type {type(old).__name__}. Received: {value!r}.")
     return value
 
 
-def _mappings(config: Any, prefix: str = "") -> list[str]:
+def _find_mappings(config: Any, prefix: str = "") -> list[str]:
     found = []
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if isinstance(value, Mapping):
             found.append(prefix + field.name)
         elif dataclasses.is_dataclass(value):
-            found += _mappings(value, f"{prefix}{field.name}.")
+            found += _find_mappings(value, f"{prefix}{field.name}.")
     return found

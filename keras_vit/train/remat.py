@@ -1,4 +1,4 @@
-"""Models whose blocks keep only their input, and compute the rest again for the gradient."""
+"""Rematerialization: blocks store only their inputs and recompute the rest for the gradient."""
 
 import keras
 
@@ -9,7 +9,7 @@ BLOCKS = (TransformerBlock, AxialTransformerBlock, BiTUnit, StemUnit, AxialUnit)
 
 
 def rematerialize(model: keras.Model) -> keras.Model:
-    """Returns the model with its blocks wrapped in `Remat`. Both models share all variables.
+    """Returns a model whose blocks are wrapped in `Remat`. Both models share all variables.
 
     Example:
         >>> import keras_vit

@@ -1,7 +1,7 @@
-"""A run on one page: `report.md` with its results, and the picture of its curves.
+"""The report of a run: `report.md` with its results, and a figure of its learning curves.
 
-Everything is made from `metrics.csv` and from what the caller says of the run, so a report can be
-made again at any time, also of a run that goes on or was killed. Nothing is measured here.
+It is generated from `metrics.csv` and the arguments alone, so it can be written again at any time,
+also for a run that is in progress or was killed.
 """
 
 import math
@@ -17,8 +17,7 @@ from keras_vit.writing import cell, table, write_text
 
 Point = tuple[int, float]
 
-# The last part of a metric's name is its kind: "validation/loss" is a loss. Which of two values is
-# the better one?
+# How to choose the better of two values, by the last part of the name: "validation/loss" is a loss.
 _BETTER: dict[str, Callable[..., Point]] = {
     "loss": min,
     "error": min,
@@ -26,8 +25,8 @@ _BETTER: dict[str, Callable[..., Point]] = {
     "top1": max,
     "top5": max,
 }
-_SHARES = ("accuracy", "top1", "top5")  # written in percent
-# What is said of a whole run, by metric: in words, from its values, and how it is written.
+_SHARES = ("accuracy", "top1", "top5")  # printed in percent
+# Statistics over the whole run, by metric: description, aggregation, format.
 _SPEED: dict[str, tuple[str, Callable[[list[float]], float], str]] = {
     "train/images_per_second": ("images per second, median", statistics.median, ",.1f"),
     "train/input_bound": (
@@ -35,7 +34,7 @@ _SPEED: dict[str, tuple[str, Callable[[list[float]], float], str]] = {
         statistics.fmean,
         ".1%",
     ),
-    "train/memory_gb": ("memory, most, in GB", max, ".2f"),
+    "train/memory_gb": ("memory in GB, maximum", max, ".2f"),
 }
 
 
@@ -47,24 +46,24 @@ def write_report(
     command: str,
     sections: Sequence[str] = (),
 ) -> Path:
-    """Writes `report.md` and `learning_curve.png` into the folder of a run, in place of earlier
+    """Writes `report.md` and `learning_curve.png` into the folder of a run, and replaces older
     ones.
 
-    Each appears whole or not at all.
+    Both files are written atomically.
 
     Args:
         workdir: Folder of the run, with its `metrics.csv`.
-        title: What was trained on what.
-        facts: What the numbers depend on, by name: configuration, versions, devices.
-        command: What to type to do the same again; nothing if it is empty.
-        sections: What else there is to say, in Markdown; it comes first.
+        title: Title of the report: the model and the data.
+        facts: Facts on which the results depend, by name: configuration, versions, devices.
+        command: Command line that repeats the run. It is omitted if it is empty.
+        sections: Further sections in Markdown, printed before the results.
 
     Returns:
         The path of `report.md`.
 
     Raises:
-        FileNotFoundError: If there is no `metrics.csv` in the folder.
-        ImportError: If matplotlib is absent; the message says what to install.
+        FileNotFoundError: If the folder has no `metrics.csv`.
+        ImportError: If matplotlib is not installed. The message says what to install.
 
     Example:
         >>> from keras_vit.train.logs import MetricsLog
@@ -82,27 +81,28 @@ def write_report(
         f"# {cell(title)}",
         *([f"```sh\n{command}\n```"] if command else []),
         *sections,
-        _results(curves),
+        _format_results(curves),
     ]
-    page += [f"![{cell(title)}: its learning curve]({picture.name})"] * drawn
+    page += [f"![Learning curve of {cell(title)}]({picture.name})"] * drawn
     page += [table(["fact", "value"], facts.items())] if facts else []
     page += [
-        f"Every number is in [metrics.csv](metrics.csv); `{_tensorboard(workdir)}` shows them live."
+        "All metrics are in [metrics.csv](metrics.csv). To plot them during the run, use "
+        f"`{_make_tensorboard_command(workdir)}`."
     ]
     write_text(workdir / "report.md", "\n\n".join(page) + "\n")
     return workdir / "report.md"
 
 
-def _tensorboard(workdir: Path) -> str:
+def _make_tensorboard_command(workdir: Path) -> str:
     return shlex.join(["tensorboard", f"--logdir={(workdir / 'tensorboard').resolve()}"])
 
 
-def _results(curves: Mapping[str, Curve]) -> str:
-    """The last and the best value of every metric, then the speed of the run."""
+def _format_results(curves: Mapping[str, Curve]) -> str:
+    """Formats the last and the best value of every metric, then the speed of the run."""
     if not curves:
-        return "Nothing has been measured."
+        return "There are no metrics yet."
     metrics = [
-        [name, *_point(name, curve[-1]), *_point(name, _best(name, curve))]
+        [name, *_format_point(name, curve[-1]), *_format_point(name, _find_best(name, curve))]
         for name, curve in curves.items()
         if name not in _SPEED
     ]
@@ -112,42 +112,50 @@ def _results(curves: Mapping[str, Curve]) -> str:
         if (values := [value for _, value in curves.get(name, ()) if math.isfinite(value)])
     ]
     tables = [table(["metric", "last", "at step", "best", "at step"], metrics)] if metrics else []
-    return "\n\n".join(tables + ([table(["the whole run", ""], speed)] if speed else []))
+    return "\n\n".join(tables + ([table(["whole run", "value"], speed)] if speed else []))
 
 
-def _best(name: str, curve: Curve) -> Point | None:
-    """The first of the best finite points. Of a training batch the best is luck, and other metrics
-    have none.
+def _find_best(name: str, curve: Curve) -> Point | None:
+    """Returns the first of the best finite points of a curve.
+
+    None for metrics of training batches, whose best value is chance, and for metrics that are not
+    in `_BETTER`.
     """
     finite = [point for point in curve if math.isfinite(point[1])]
-    choose = _BETTER.get(_kind(name)) if _split(name) != "train" else None
+    choose = _BETTER.get(_kind_of(name)) if _split_of(name) != "train" else None
     return choose(finite, key=lambda point: point[1]) if choose and finite else None
 
 
-def _point(name: str, point: Point | None) -> tuple[str, str]:
-    """The value and its step, as they are written everywhere."""
+def _format_point(name: str, point: Point | None) -> tuple[str, str]:
+    """Formats the value and the step of a point; empty strings if there is no point."""
     if point is None:
         return "", ""
     step, value = point
-    share = _kind(name) in _SHARES and math.isfinite(value)
+    share = _kind_of(name) in _SHARES and math.isfinite(value)
     return f"{value:.2%}" if share else f"{value:.4g}", f"{step:,}"
 
 
-def _split(name: str) -> str:
+def _split_of(name: str) -> str:
     return name.rpartition("/")[0]
 
 
-def _kind(name: str) -> str:
+def _kind_of(name: str) -> str:
     return name.rpartition("/")[2]
 
 
 def _draw(curves: Mapping[str, Curve], title: str, path: Path) -> bool:
-    """A split has one color in all panels. Says whether there was something to draw."""
-    drawn = [name for name in curves if _kind(name) in TRAINING_PANELS]
-    splits = list(dict.fromkeys(_split(name) for name in drawn))
+    """Draws the curves, each split in one color in all panels. Returns whether there were any."""
+    drawn = [name for name in curves if _kind_of(name) in TRAINING_PANELS]
+    splits = list(dict.fromkeys(_split_of(name) for name in drawn))
     colors = {split: COLORS[number % len(COLORS)] for number, split in enumerate(splits)}
     lines = [
-        Line(_kind(name), name, curves[name], colors[_split(name)], _label(name, curves[name]))
+        Line(
+            _kind_of(name),
+            name,
+            curves[name],
+            colors[_split_of(name)],
+            _make_label(name, curves[name]),
+        )
         for name in drawn
     ]
     if lines:
@@ -155,9 +163,9 @@ def _draw(curves: Mapping[str, Curve], title: str, path: Path) -> bool:
     return bool(lines)
 
 
-def _label(name: str, curve: Curve) -> str | None:
-    if _kind(name) == "learning_rate":
+def _make_label(name: str, curve: Curve) -> str | None:
+    if _kind_of(name) == "learning_rate":
         return None
-    last, best = curve[-1], _best(name, curve)
-    words = f"{_split(name) or name}: last {_point(name, last)[0]}"
-    return f"{words}, best {' at '.join(_point(name, best))}" if best else words
+    last, best = curve[-1], _find_best(name, curve)
+    words = f"{_split_of(name) or name}: last {_format_point(name, last)[0]}"
+    return f"{words}, best {' at '.join(_format_point(name, best))}" if best else words

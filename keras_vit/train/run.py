@@ -1,6 +1,4 @@
-"""One run, from its config to its report: data, model, optimizer, devices, loop. All procedures
-share it.
-"""
+"""A run from its config to its report, for pre-training, fine-tuning and masked patches."""
 
 import os
 import shlex
@@ -15,7 +13,7 @@ import keras
 import numpy as np
 
 from keras_vit.data.pipeline import padded_rows
-from keras_vit.data.reading import named
+from keras_vit.data.reading import explain_unreadable
 from keras_vit.data.sources import Source
 from keras_vit.devices import Devices, connect
 from keras_vit.drawing import check_can_draw
@@ -27,7 +25,7 @@ from keras_vit.train.loop import train
 from keras_vit.train.losses import Objective, classification
 from keras_vit.train.optimizers import make_optimizer
 from keras_vit.train.report import write_report
-from keras_vit.train.workdir import check_folder, claim, recorded, versions
+from keras_vit.train.workdir import check_folder, claim, describe_config, versions
 from keras_vit.weights.download import without_secrets
 from keras_vit.weights.save import save_checkpoint
 from keras_vit.writing import write_json
@@ -35,19 +33,20 @@ from keras_vit.writing import write_json
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Procedure:
-    """What distinguishes pre-training, fine-tuning and masked patch prediction.
+    """The parts in which pre-training, fine-tuning and masked patch prediction differ.
 
     Attributes:
-        title: Of the report.
-        build: Number of classes to a model that gives logits.
+        title: Title of the report.
+        build: Function from the number of classes to a model that returns logits.
         image_size: Side of the square images, in pixels.
-        objective: Labels and the model's outputs to losses and hits; default: classification, as
-            the config says.
-        preview: Model, validation images (8, H, W, 3) uint8, and the folder of the run; called at
-            each evaluation, to draw something that people can look at.
-        conclude: Model, validation set and folder; called at the end with the averaged weights, to
-            leave more in the folder. Returns sections for the report, in Markdown.
-        command: What to type to do the same again; default: the command line of this process.
+        objective: Function from labels and outputs of the model to losses and hits. Default:
+            classification with the loss of the config.
+        preview: Function of the model, validation images (8, H, W, 3) uint8, and the folder of the
+            run, which draws a figure. It is called at each evaluation.
+        conclude: Function of the model, the validation set and the folder, which may write further
+            files and returns sections for the report, in Markdown. It is called once at the end,
+            with the averaged weights.
+        command: Command line that repeats the run. Default: the one of this process.
     """
 
     title: str
@@ -65,20 +64,21 @@ def run(
     procedure: Procedure,
     data: tuple[Source, Source | None] | None = None,
 ) -> dict[str, float]:
-    """Trains what `procedure.build` makes, and leaves weights, curve and report in `workdir`.
+    """Trains the model of a procedure, and writes weights, learning curve and report.
+
+    It also raises the errors of `keras_vit.train.loop.train`.
 
     Args:
-        config: The whole config, for `config.json`; its field `run` says how to train.
-        workdir: Of the run. The same command on the same folder resumes it.
-        procedure: What is trained.
-        data: What to learn from, and what to validate on or None; default: what `config.run.data`
-            names.
+        config: The whole config, recorded in `config.json`. Its field `run` contains the settings.
+        workdir: Folder of the run. The same command on the same folder resumes it.
+        procedure: The model and its objective.
+        data: Training set, and validation set or None. Default: the data of `config.run.data`.
 
     Returns:
-        As `keras_vit.train.loop.train`.
+        The metrics of the last evaluation, and "state_sha256".
 
     Raises:
-        ValueError: If the data, the model or the folder do not fit the config.
+        ValueError: If the data, the model or the folder do not match the config.
     """
     settings: RunConfig = config.run
     workdir = Path(workdir).expanduser()
@@ -94,12 +94,12 @@ def run(
         with devices.scope():
             model = procedure.build(len(training.class_names))
             learner = _make_learner(model, settings, procedure.objective, devices)
-        # Now that the model could be made: a mistake must not take the folder.
+        # Write the config after the model was built, so that an error does not occupy the folder.
         _agree(devices, lambda: claim(workdir, config, (training, validation), devices))
-        # Outside of the scope: inside, TensorFlow 2.21 cannot make NumPy arrays of the variables of
-        # several workers.
+        # Outside of the scope: inside, TensorFlow 2.21 cannot convert the variables of several
+        # workers to NumPy arrays.
         inputs = make_inputs(training, validation, settings, procedure.image_size, workdir, devices)
-        with named(inputs.unreadable, inputs.unreadable_validation):
+        with explain_unreadable(inputs.unreadable, inputs.unreadable_validation):
             results = train(
                 learner,
                 model,
@@ -108,20 +108,26 @@ def run(
                 workdir,
                 batch_size=settings.batch_size,
                 devices=devices,
-                evaluators=_evaluators(procedure, inputs, workdir),
+                evaluators=_make_evaluators(procedure, inputs, workdir),
                 validation=None if validation is None else inputs.validation_batches,
             )
         sections: Sequence[str] = ()
-        # by all workers: variables over several are assigned together
+        # All workers enter this context, because they assign distributed variables together.
         with use_averaged_weights(learner):
             if devices.is_chief:
                 save_checkpoint(model, workdir / "model.npz")
                 if procedure.conclude is not None:
                     sections = procedure.conclude(model, validation, workdir)
         if devices.is_chief:
-            facts = {**_facts(inputs), **_figures(results), **_unreadable(inputs)}
-            facts |= {name: value for name, value in recorded(config).items() if name != "recipe"}
-            command = _command() if procedure.command is None else procedure.command
+            facts = {
+                **_collect_facts(inputs),
+                **_format_results(results),
+                **_describe_unreadable(inputs),
+            }
+            facts |= {
+                name: value for name, value in describe_config(config).items() if name != "recipe"
+            }
+            command = _make_command() if procedure.command is None else procedure.command
             write_report(
                 workdir, title=procedure.title, facts=facts, command=command, sections=sections
             )
@@ -132,7 +138,10 @@ def run(
 
 
 def _agree(devices: Devices, check: Callable[[], Any]) -> None:
-    """Runs a check on every worker; what one refuses, all refuse: the others would wait for it."""
+    """Runs a check on every worker. If it fails on one worker, all raise an error.
+
+    Otherwise the other workers would wait for the failed one.
+    """
     refused = None
     try:
         check()
@@ -142,7 +151,9 @@ def _agree(devices: Devices, check: Callable[[], Any]) -> None:
     if refused is not None:
         raise refused
     if any(answers):
-        raise ValueError(f"Worker {answers.index(1)} refused to begin; its own message says why.")
+        raise ValueError(
+            f"Worker {answers.index(1)} could not start the run. See the error of that worker."
+        )
 
 
 def _make_learner(
@@ -172,7 +183,7 @@ def _make_learner(
     )
 
 
-def _evaluators(
+def _make_evaluators(
     procedure: Procedure, inputs: Inputs, workdir: Path
 ) -> dict[str, Callable[[keras.Model], dict]]:
     preview = procedure.preview
@@ -186,7 +197,7 @@ def _evaluators(
     return {"preview": draw}
 
 
-def _facts(inputs: Inputs) -> dict[str, str]:
+def _collect_facts(inputs: Inputs) -> dict[str, str]:
     training, validation = inputs.training, inputs.validation
     facts = {"training set": f"{training.name}, {training.num_examples} examples"}
     if validation is not None:
@@ -195,17 +206,17 @@ def _facts(inputs: Inputs) -> dict[str, str]:
     return {**facts, "devices": inputs.devices.description, **versions()}
 
 
-def _figures(results: Mapping[str, Any]) -> dict[str, str]:
+def _format_results(results: Mapping[str, Any]) -> dict[str, str]:
     return {
         name: f"{value:.6g}" if isinstance(value, float) else str(value)
         for name, value in results.items()
     }
 
 
-def _unreadable(inputs: Inputs) -> dict[str, str]:
+def _describe_unreadable(inputs: Inputs) -> dict[str, str]:
     places = inputs.unreadable_places()
     return {"unreadable images": f"{len(places)}: {', '.join(places[:20])}" if places else "none"}
 
 
-def _command() -> str:
+def _make_command() -> str:
     return without_secrets(shlex.join(["python", *sys.argv]))

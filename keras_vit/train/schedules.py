@@ -1,12 +1,10 @@
-"""Learning rates over a run: linear warm-up, then one of five decays, and BiT's rule for
-fine-tuning.
+"""Learning rate schedules: linear warm-up and one of five decays; BiT's rule for fine-tuning.
 
-The optimizer asks for the rate of update `step`, counted from 0, so the first update of a warm-up
-has a rate of 0 and the last update of a run is `total_steps - 1`. That is how the authors' code
-counts too.
+The optimizer requests the rate for update `step`, counted from 0. So the first update of a warm-up
+has a rate of 0, and the last update of a run is `total_steps - 1`, as in the authors' code.
 
 Source: vision_transformer@c6de1e5 utils.py ("linear", "cosine"); big_vision@0127fb6 utils.py and
-arXiv:2106.04560 ("rsqrt", cool-down); big_transfer@140de6e bit_hyperrule.py ("staircase").
+    arXiv:2106.04560 ("rsqrt", cool-down); big_transfer@140de6e bit_hyperrule.py ("staircase").
 """
 
 import math
@@ -24,10 +22,10 @@ _STAIR = 0.1
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
-    """Linear warm-up from 0, times a decay, times a linear cool-down to 0. Made by
-    `learning_rate_schedule`.
+    """The product of a linear warm-up from 0, a decay and a linear cool-down to 0.
 
-    Computed in float32, which counts exactly up to 16.7 million steps.
+    `learning_rate_schedule` creates it and checks its arguments. The rate is computed in float32,
+    which represents steps exactly up to 16.7 million.
 
     Example:
         >>> schedule = learning_rate_schedule("linear", base_rate=0.1, total_steps=100, warmup_steps=10)
@@ -57,7 +55,7 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         self.boundaries = tuple(boundaries)
 
     def __call__(self, step: Any) -> Any:
-        # Cast first: steps are integers, and Keras has no common idea of what integers divided are.
+        # Cast first: the backends of Keras disagree on the dtype of a division of integers.
         step = ops.cast(step, "float32")
         rate = _DECAYS[self.kind](self, step)
         if self.warmup_steps:
@@ -90,27 +88,28 @@ def learning_rate_schedule(
     cooldown_steps: int = 0,
     boundaries: Sequence[int] = (),
 ) -> WarmupSchedule:
-    """Makes the schedule of a run, for `learning_rate=` of any Keras optimizer.
+    """Creates the learning rate schedule of a run, for `learning_rate=` of any Keras optimizer.
 
     Args:
         kind: "constant"; "linear" from `base_rate` to `linear_end`; "cosine" from `base_rate` to 0;
-            "rsqrt", over the square root of 1 + (steps since the warm-up) / `timescale`;
-            "staircase", a tenth after each boundary.
-        base_rate: The rate when warm-up ends and decay begins.
-        total_steps: Updates in the run, those of the warm-up included.
-        warmup_steps: Updates over which the rate rises from 0 to `base_rate`. 0 for none.
-        linear_end: Rate at the end of "linear". The authors' 1e-5, not 0.
+            "rsqrt", `base_rate` / sqrt(1 + (steps since the warm-up) / `timescale`); "staircase",
+            divided by 10 after each boundary.
+        base_rate: Rate at the end of the warm-up.
+        total_steps: Updates in the run, including the warm-up.
+        warmup_steps: Updates over which the rate rises from 0 to `base_rate`. 0 for no warm-up.
+        linear_end: Final rate of "linear". The authors use 1e-5, not 0.
         timescale: For "rsqrt", in steps.
-        cooldown_steps: Last updates, over which the rate also falls linearly to 0. For "rsqrt",
-            which at any time can go on or be cooled down.
+        cooldown_steps: Number of last updates over which the rate is also scaled linearly to 0.
+            Intended for "rsqrt", which does not end at 0 by itself.
         boundaries: For "staircase", in steps.
 
     Returns:
-        A function of the step: an integer, an array of them (to plot it), or a tensor; its result
-            is a float32 tensor.
+        A function from a step to a float32 tensor. The step is an integer, a tensor, or an array of
+        integers.
 
     Raises:
-        ValueError: If the steps do not fit into each other; all that is wrong is named.
+        ValueError: If an argument is invalid, or the numbers of steps contradict each other. The
+            message lists all problems.
 
     Example:
         >>> rate = learning_rate_schedule("cosine", base_rate=0.03, total_steps=10_000, warmup_steps=500)
@@ -127,35 +126,50 @@ def learning_rate_schedule(
         cooldown_steps=int(cooldown_steps),
         boundaries=[int(boundary) for boundary in boundaries],
     )
-    if faults := _faults(schedule):
-        raise ValueError(f"This is no learning rate schedule: {'; '.join(faults)}.")
+    if faults := _find_faults(schedule):
+        raise ValueError(f"The learning rate schedule is invalid: {'; '.join(faults)}.")
     return schedule
 
 
-def _faults(schedule: WarmupSchedule) -> list[str]:
+def _find_faults(schedule: WarmupSchedule) -> list[str]:
     total, warmup, cooldown = schedule.total_steps, schedule.warmup_steps, schedule.cooldown_steps
     boundaries = schedule.boundaries
     inside = all(warmup <= boundary < total for boundary in boundaries)
-    faults = {
-        f"`kind` must be one of {tuple(_DECAYS)}, and is {schedule.kind!r}": schedule.kind
-        not in _DECAYS,
-        f"`base_rate` must not be negative, and is {schedule.base_rate}": not schedule.base_rate
-        >= 0,
-        f"`warmup_steps` must not be negative, and is {warmup}": warmup < 0,
-        f"`total_steps` must be more than `warmup_steps`, and they are {total} and {warmup}": total
-        <= warmup,
-        f"`cooldown_steps` must fit after the warm-up into the {total - warmup} other steps, and is {cooldown}": (
-            not 0 <= cooldown <= max(0, total - warmup)
+    faults = [
+        (
+            schedule.kind not in _DECAYS,
+            f"`kind` must be one of {tuple(_DECAYS)}, received {schedule.kind!r}",
         ),
-        f"`timescale` must be positive, and is {schedule.timescale}": not schedule.timescale > 0,
-        f"`boundaries` must rise, between warm-up ({warmup}) and end ({total}), and are {list(boundaries)}": (
-            not inside or list(boundaries) != sorted(set(boundaries))
+        (
+            not schedule.base_rate >= 0,
+            f"`base_rate` must not be negative, received {schedule.base_rate}",
         ),
-        f'`boundaries` are for "staircase", which needs them: kind={schedule.kind!r}, boundaries={list(boundaries)}': (
-            (schedule.kind == "staircase") != bool(boundaries)
+        (warmup < 0, f"`warmup_steps` must not be negative, received {warmup}"),
+        (
+            total <= warmup,
+            f"`total_steps` must be more than `warmup_steps`, received {total} and {warmup}",
         ),
-    }
-    return [fault for fault, found in faults.items() if found]
+        (
+            not 0 <= cooldown <= max(0, total - warmup),
+            f"`cooldown_steps` must be from 0 to the {total - warmup} steps after the warm-up, "
+            f"received {cooldown}",
+        ),
+        (
+            not schedule.timescale > 0,
+            f"`timescale` must be positive, received {schedule.timescale}",
+        ),
+        (
+            not inside or list(boundaries) != sorted(set(boundaries)),
+            f"`boundaries` must increase, from the end of the warm-up ({warmup}) to before the end "
+            f"of the run ({total}), received {list(boundaries)}",
+        ),
+        (
+            (schedule.kind == "staircase") != bool(boundaries),
+            'kind "staircase" needs `boundaries`, and no other kind takes them, received '
+            f"kind={schedule.kind!r}, boundaries={list(boundaries)}",
+        ),
+    ]
+    return [message for is_wrong, message in faults if is_wrong]
 
 
 def _constant(schedule: WarmupSchedule, step: Any) -> Any:
@@ -164,12 +178,12 @@ def _constant(schedule: WarmupSchedule, step: Any) -> Any:
 
 def _linear(schedule: WarmupSchedule, step: Any) -> Any:
     return schedule.linear_end + (schedule.base_rate - schedule.linear_end) * (
-        1.0 - _progress(schedule, step)
+        1.0 - _compute_progress(schedule, step)
     )
 
 
 def _cosine(schedule: WarmupSchedule, step: Any) -> Any:
-    return schedule.base_rate * 0.5 * (1.0 + ops.cos(math.pi * _progress(schedule, step)))
+    return schedule.base_rate * 0.5 * (1.0 + ops.cos(math.pi * _compute_progress(schedule, step)))
 
 
 def _rsqrt(schedule: WarmupSchedule, step: Any) -> Any:
@@ -180,14 +194,14 @@ def _rsqrt(schedule: WarmupSchedule, step: Any) -> Any:
 def _staircase(schedule: WarmupSchedule, step: Any) -> Any:
     rate = _constant(schedule, step)
     for boundary in schedule.boundaries:
-        # The step of the boundary still has the old rate, as in BiT's code. big_vision is one step
-        # earlier.
+        # The update at the boundary still has the old rate, as in BiT's code. big_vision lowers the
+        # rate one step earlier.
         rate = ops.where(step > float(boundary), rate * _STAIR, rate)
     return rate
 
 
-def _progress(schedule: WarmupSchedule, step: Any) -> Any:
-    """0 until the end of the warm-up, then rising to 1 at the end of the run."""
+def _compute_progress(schedule: WarmupSchedule, step: Any) -> Any:
+    """Returns 0 during the warm-up, then rises linearly to 1 at the end of the run."""
     since_warmup = step - float(schedule.warmup_steps)
     return ops.clip(since_warmup / float(schedule.total_steps - schedule.warmup_steps), 0.0, 1.0)
 
@@ -203,11 +217,10 @@ _DECAYS: dict[Decay, Callable[[WarmupSchedule, Any], Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class BitHyperRule:
-    """What BiT's rule decides from the size of the training set; `boundaries` are those of
-    "staircase".
+    """The part of BiT's rule that depends on the size of the training set.
 
-    The rest of the rule is the same for all: SGD with momentum 0.9, base rate 0.003, batches of
-        512, no weight decay.
+    `boundaries` are those of the schedule "staircase". The other settings do not depend on the
+    size: SGD with momentum 0.9, base rate 0.003, batches of 512, no weight decay.
     """
 
     total_steps: int
@@ -217,13 +230,14 @@ class BitHyperRule:
 
 
 def bit_hyperrule(num_examples: int) -> BitHyperRule:
-    """Looks up how long BiT fine-tunes on so many images: a small, a medium or a large set.
+    """Returns BiT's fine-tuning schedule for a training set of a given size.
 
-    The paper runs this rule for its ResNets beside its own fine-tuning, and reports the better of
-    the two.
+    Training sets with fewer than 20,000 examples are small, with fewer than 500,000 medium, others
+    large. The paper fine-tunes its ResNets by this rule and by its own settings, and reports the
+    better result.
 
     Raises:
-        ValueError: If there is no example.
+        ValueError: If `num_examples` is less than 1.
 
     Example:
         >>> rule = bit_hyperrule(50_000)

@@ -1,8 +1,9 @@
-"""One training step on TensorFlow, the same for one replica and for many.
+"""The training step on TensorFlow, for one replica or several.
 
-Keras 3 on tf.distribute clips the gradient of each replica before the sum, cannot accumulate there,
-and draws the same dropout masks on all replicas. Here gradients are accumulated over micro-batches,
-summed over replicas, divided by the weight of the whole batch, clipped, and then applied once.
+Under tf.distribute, Keras 3 clips the gradient of each replica before the sum, cannot accumulate
+gradients, and draws the same dropout masks on all replicas. This step accumulates gradients over
+micro-batches, sums them over replicas, divides by the total weight of the batch, clips, and applies
+them once.
 """
 
 import functools
@@ -12,32 +13,32 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-# Between workers. Left to itself TensorFlow sends all in one piece: 85 MB between two processes in
-# 250 ms, not 120.
+# Size of a message between workers. By default TensorFlow sends one message: 85 MB between two
+# processes then take 250 ms instead of 120 ms.
 _BYTES_PER_PACK = 2**22
 
-Sums = tuple[tf.Tensor, ...]  # over examples: weighted loss, weighted hits, weights
+Sums = tuple[tf.Tensor, ...]  # sums over examples: weighted loss, weighted hits, weights
 
 
 def train_step(learner: Any, data: tuple) -> dict[str, tf.Tensor]:
-    """Updates the weights from this replica's part of a batch; returns what the whole batch gave.
+    """Updates the weights from this replica's part of a batch.
 
     Args:
         learner: A `keras_vit.train.learner.Learner`.
-        data: images (B, H, W, C), labels (B,) or (B, Y), weights (B,): the part of this replica.
+        data: This replica's images (B, H, W, C), labels (B,) or (B, Y), and weights (B,).
 
     Returns:
-        "loss", "accuracy", "gradient_norm" (before clipping), "examples" (the sum of their
-        weights), "finite" (0 where the step was skipped), "loss_scale" (that of this step; 1 but
-        for float16).
+        Metrics of the whole batch: "loss"; "accuracy"; "gradient_norm", before clipping;
+            "examples", the sum of their weights; "finite", 0 if the step was skipped; "loss_scale"
+            of this step, 1 except in float16.
     """
     optimizer = learner.optimizer
     loss_scale = (
         tf.constant(1.0) if optimizer.loss_scale is None else optimizer.loss_scale.value * 1.0
     )
-    gradients, sums = _accumulated(learner, data, loss_scale)
+    gradients, sums = _accumulate(learner, data, loss_scale)
     replica = tf.distribute.get_replica_context()
-    gradients = optimizer.without_noise(gradients)
+    gradients = optimizer.zero_noise(gradients)
     packs = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=_BYTES_PER_PACK)
     *gradients, loss, hits, weight = replica.all_reduce(
         tf.distribute.ReduceOp.SUM, [*gradients, *sums], packs
@@ -61,7 +62,7 @@ def train_step(learner: Any, data: tuple) -> dict[str, tf.Tensor]:
 def _apply(
     strategy: tf.distribute.Strategy, learner: Any, gradients: Sequence, finite: Any
 ) -> None:
-    """Once, for all replicas."""
+    """Applies the gradients once, in the cross-replica context."""
     optimizer = learner.optimizer
     if optimizer.loss_scale is None:
         _update(strategy, optimizer, gradients)
@@ -72,9 +73,7 @@ def _apply(
 
 
 def _update(strategy: tf.distribute.Strategy, optimizer: Any, gradients: Sequence) -> tf.Tensor:
-    """What Keras's `apply` does, but for the reduction: that was done, and Keras would do it
-    again.
-    """
+    """Applies the gradients as Keras's `apply` does, but without a second sum over replicas."""
     for rule, variables, new in optimizer.parts(gradients):
         rate = tf.convert_to_tensor(rule.learning_rate)
         if isinstance(rule, keras.optimizers.Nadam):
@@ -94,9 +93,7 @@ def _update(strategy: tf.distribute.Strategy, optimizer: Any, gradients: Sequenc
 
 
 def _advance_product(rule: keras.optimizers.Nadam) -> None:
-    """The product of Nadam's momenta so far: Keras updates it in the method that also reduces the
-    gradients.
-    """
+    """Updates Nadam's product of momenta. Keras does this in the method that reduces gradients."""
     product = rule._u_product.value
     schedule = 1.0 - 0.5 * 0.96 ** tf.cast(rule.iterations.value + 1, product.dtype)
     product.assign(product * rule.beta_1 * schedule)
@@ -117,8 +114,9 @@ def _adam_step(
     momentum: tf.Variable,
     velocity: tf.Variable,
 ) -> None:
-    """As Keras's, in one operation of TensorFlow's in place of nine: a third less time, and no
-    copies.
+    """Computes Keras's Adam update in one TensorFlow operation instead of nine.
+
+    It takes a third less time and makes no copies.
     """
     _decay(rule, rate, variable)
     dtype = variable.dtype
@@ -144,20 +142,21 @@ def _decay(rule: keras.optimizers.Optimizer, rate: tf.Tensor, variable: tf.Varia
         variable.assign_sub(variable * tf.cast(rule.weight_decay * rate, variable.dtype))
 
 
-def _accumulated(learner: Any, data: tuple, loss_scale: Any) -> tuple[list, Sums]:
-    """Sums over the micro-batches of this replica: gradients, per row of the whole batch, and
-    `Sums`.
+def _accumulate(learner: Any, data: tuple, loss_scale: Any) -> tuple[list, Sums]:
+    """Returns sums over the micro-batches of this replica: gradients and `Sums`.
+
+    The gradients are divided by the number of rows of the whole batch.
     """
     num_micro = learner.accumulation_steps
     if num_micro == 1:
-        return _gradients(learner, data, loss_scale)
+        return _compute_gradients(learner, data, loss_scale)
     rows = learner.rows_per_replica // num_micro
-    # Cut beforehand: XLA gives a slice with a moving start the size of the whole.
+    # Split before the loop: XLA allocates the whole tensor for a slice with a variable start.
     parts = tf.nest.map_structure(lambda x: tf.reshape(x, (num_micro, rows, *x.shape[1:])), data)
 
-    def one_more(index: tf.Tensor, gradients: list, sums: Sums) -> tuple:
+    def add_one(index: tf.Tensor, gradients: list, sums: Sums) -> tuple:
         part = tf.nest.map_structure(lambda x: tf.gather(x, index), parts)
-        new_gradients, new_sums = _gradients(learner, part, loss_scale)
+        new_gradients, new_sums = _compute_gradients(learner, part, loss_scale)
         added = [old + new for old, new in zip(gradients, new_gradients, strict=True)]
         return index + 1, added, tuple(old + new for old, new in zip(sums, new_sums, strict=True))
 
@@ -166,10 +165,10 @@ def _accumulated(learner: Any, data: tuple, loss_scale: Any) -> tuple[list, Sums
         [tf.zeros(v.shape, v.dtype) for v in learner.trainable_variables],
         (tf.constant(0.0),) * 3,
     )
-    # One after the other: in parallel they would take the memory that they are there to save.
+    # Parallel iterations would need the memory that accumulation saves.
     _, gradients, sums = tf.while_loop(
         lambda index, *_: index < num_micro,
-        one_more,
+        add_one,
         start,
         parallel_iterations=1,
         maximum_iterations=num_micro,
@@ -177,26 +176,27 @@ def _accumulated(learner: Any, data: tuple, loss_scale: Any) -> tuple[list, Sums
     return gradients, sums
 
 
-def _gradients(learner: Any, data: tuple, loss_scale: Any) -> tuple[list, Sums]:
+def _compute_gradients(learner: Any, data: tuple, loss_scale: Any) -> tuple[list, Sums]:
     images, labels, weights = data
     variables = [variable.value for variable in learner.trainable_variables]
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(variables)
-        outputs = _with_own_masks(learner, lambda: learner(learner.scaled(images), training=True))
+        outputs = _call_with_own_masks(
+            learner, lambda: learner(learner.scaled(images), training=True)
+        )
         losses, hits = learner.objective(labels, outputs)
         loss = tf.reduce_sum(losses * weights)
-        # By the whole batch: so that the number of replicas does not decide which steps overflow in
-        # float16.
+        # Divide by the rows of the whole batch: then the number of replicas does not change which
+        # steps overflow in float16.
         target = loss * loss_scale / learner.batch_rows
     gradients = tape.gradient(target, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
     return gradients, (loss, tf.reduce_sum(hits * weights), tf.reduce_sum(weights))
 
 
-def _with_own_masks(learner: Any, forward: Callable[[], Any]) -> Any:
-    """Runs `forward` with seeds of this replica's own, and advances the seeds that are stored by as
-    much.
+def _call_with_own_masks(learner: Any, forward: Callable[[], Any]) -> Any:
+    """Calls `forward` with seeds that differ between replicas, then advances the stored seeds.
 
-    Keras keeps one seed for all replicas, so that all would draw the same masks.
+    Keras stores one seed for all replicas, so all of them would draw the same dropout masks.
     """
     replica = tf.distribute.get_replica_context().replica_id_in_sync_group
     seeds = learner.seeds

@@ -1,4 +1,4 @@
-"""The steps since the last row of metrics, and their means."""
+"""The measurements of the steps since the last row of metrics, and their means."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,13 +11,12 @@ Row = tuple[float, ...]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Means:
-    """Of a window.
+    """The means over a window of steps.
 
     Attributes:
-        metrics: Loss, accuracy and norm of the gradient; none of them if no image of the window
-            could be read.
-        steps: How many steps there were.
-        seconds: How long they took.
+        metrics: Loss, accuracy and gradient norm; empty if no image of the window could be read.
+        steps: Number of steps.
+        seconds: Duration of all steps together.
     """
 
     metrics: dict[str, float]
@@ -26,19 +25,19 @@ class Means:
 
 
 class Window:
-    """Collects what each step measured until it is written.
+    """Collects the measurements of each step until the next row of metrics is written.
 
-    A checkpoint keeps what is collected, so that a run that is resumed between two rows of metrics
-    writes the same rows as one that was never stopped.
+    A checkpoint contains them, so that a run that is resumed between two rows of metrics writes the
+    same rows as an uninterrupted one.
 
     Args:
-        rows: From a checkpoint.
+        rows: The rows of a checkpoint.
 
     Example:
         >>> window = Window()
         >>> window.add({"loss": 2.0, "accuracy": 0.5, "gradient_norm": 1.0, "examples": 8.0}, seconds=0.1)
         >>> window.add({"loss": 1.0, "accuracy": 1.0, "gradient_norm": float("inf"), "examples": 8.0}, seconds=0.3)
-        >>> window.taken().metrics
+        >>> window.take_means().metrics
         {'train/loss': 1.5, 'train/accuracy': 0.75, 'train/gradient_norm': 1.0}
     """
 
@@ -46,24 +45,27 @@ class Window:
         self._rows: list[Row] = [tuple(map(float, row)) for row in rows]
 
     def add(self, values: Mapping[str, Any], *, seconds: float) -> None:
-        """Adds a step: "loss", "accuracy", "gradient_norm", and "examples", the images that were
-        learned from.
+        """Adds the values of a step.
+
+        Args:
+            values: "loss", "accuracy", "gradient_norm", and "examples", the number of images that
+                were used.
+            seconds: Duration of the step.
         """
         self._rows.append(
             (*(values[name] for name in ("loss", "accuracy", "gradient_norm", "examples")), seconds)
         )
 
     def rows(self) -> list[Row]:
-        """Returns what is collected. A gradient that overflowed is no number, and is kept as -1."""
+        """Returns one row per step. NaN and infinity, as after an overflow, are stored as -1."""
         return [
             tuple(number if np.isfinite(number) else -1.0 for number in row) for row in self._rows
         ]
 
-    def taken(self) -> Means:
-        """Returns the means of the steps, and empties the window.
+    def take_means(self) -> Means:
+        """Returns the means over the steps, and empties the window.
 
-        A batch of which no image could be read has no loss, and a gradient that overflowed has no
-        norm: both are left out.
+        Batches without a readable image, and norms of gradients that overflowed, are left out.
         """
         losses, accuracies, norms, examples, seconds = np.array(self._rows).T
         self._rows.clear()

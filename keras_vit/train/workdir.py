@@ -1,6 +1,6 @@
-"""The folder of a run: whose it is, and whether the same run may go on in it.
+"""The folder of a run: its config, and checks before a run resumes in it.
 
-A run writes its config beside its checkpoints, and refuses the folder of a run with another.
+A run stores its config in the folder, and refuses a folder that contains a run with another config.
 """
 
 import hashlib
@@ -23,17 +23,17 @@ from keras_vit.writing import write_atomically
 
 
 def check_folder(workdir: Path, config: Any, data: Sequence[Source | None] = ()) -> bool:
-    """Makes the folder of a run, and returns whether this very run was begun there already.
+    """Creates the folder of a run, and returns whether it already contains the same run.
 
     Args:
-        workdir: Of the run.
+        workdir: Folder of the run.
         config: The whole config.
-        data: What is learned from and what is validated on; nothing to leave them unchecked.
+        data: Training and validation source. If empty, the data are not checked.
 
     Raises:
-        ValueError: If it holds a run with another config, or the data have changed since it was
-            begun.
-        OSError: If it cannot be written.
+        ValueError: If the folder contains a run with another config, or the data have changed since
+            that run was started.
+        OSError: If the folder cannot be written.
     """
     path = workdir / "config.json"
     try:
@@ -52,9 +52,9 @@ def check_folder(workdir: Path, config: Any, data: Sequence[Source | None] = ())
         raise ValueError(
             f"{path} is not the config of a run: {error}. Choose another folder for the run."
         ) from error
-    ours = recorded(config)
+    ours = describe_config(config)
     there = {name: without_secrets(str(value)) for name, value in theirs["config"].items()}
-    # Where it runs may change from one part of a run to the next; what it computes may not.
+    # A run may be resumed on other devices, but not with other computations.
     where = ("devices.kind", "devices.names", "devices.jit_compile")
     different = [
         name
@@ -67,58 +67,57 @@ def check_folder(workdir: Path, config: Any, data: Sequence[Source | None] = ())
             for name in different[:12]
         ]
         raise ValueError(
-            f"{workdir} holds a run with another config:\n"
+            f"{workdir} contains a run with another config:\n"
             + "\n".join(lines)
             + "\nChoose another folder for the run."
         )
     if data and theirs.get("data_sha256") != data_sha256(data):
         names = " and ".join(part.name for part in data if part is not None)
         raise ValueError(
-            f"The data have changed since the run in {workdir} was begun: {names}. "
-            "Images were added, removed or replaced, or copied without their times of change. "
-            "Restore them, or choose "
-            "another folder for the run."
+            f"The data have changed since the run in {workdir} was started: {names}. Images were "
+            "added, removed or replaced, or copied without their modification times. Restore them, "
+            "or choose another folder for the run."
         )
     return True
 
 
 def data_sha256(data: Sequence[Source | None]) -> str:
-    """Returns a hash of the examples of a run: of those that are learned from, and of those that
-    are validated on.
-    """
+    """Returns the SHA-256 of the training and validation examples of a run."""
     parts = ["none" if part is None else part.sha256() for part in data]
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
 
 def claim(workdir: Path, config: Any, data: Sequence[Source | None], devices: Devices) -> None:
-    """Writes the config into the folder, once."""
+    """Checks the folder of a run, and writes the config into it if it is new."""
     path, ours = workdir / "config.json", versions()
-    # The files of other workers may be copies, with times of their own.
+    # Only the chief checks the data: other workers may read copies with other modification times.
     if check_folder(workdir, config, data if devices.is_chief else ()):
         theirs = json.loads(path.read_text(encoding="utf-8"))["versions"]
         changed = {name: version for name, version in ours.items() if theirs.get(name) != version}
         if changed:
             logging.warning(
-                "This run was begun with other versions, so its bits may differ: now %s.", changed
+                "This run was started with other versions, so its results may differ slightly. "
+                "Versions now: %s.",
+                changed,
             )
     elif devices.is_chief:
         with write_atomically(path) as partial:
             record = {
-                "config": recorded(config),
+                "config": describe_config(config),
                 "versions": ours,
                 "data_sha256": data_sha256(data),
             }
             partial.write_text(json.dumps(record, indent=1), encoding="utf-8")
 
 
-def recorded(config: Any) -> dict[str, str]:
-    """Returns the fields of a config as they are written down, without passwords."""
+def describe_config(config: Any) -> dict[str, str]:
+    """Returns the fields of a config as they are recorded, without passwords."""
     facts = {"recipe": type(config).__name__, **flatten_config(config)}
     return {name: without_secrets(value) for name, value in facts.items()}
 
 
 def versions() -> dict[str, str]:
-    """Returns the versions of what computes the numbers."""
+    """Returns the versions of the software that affects the results."""
     return {
         "Python": platform.python_version(),
         "Keras": keras.__version__,

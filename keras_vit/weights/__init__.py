@@ -1,3 +1,1 @@
-"""Published weights: which files exist, how they are fetched and read, and how their arrays become
-a model's.
-"""
+"""Published weights: their catalog, download and formats, and the conversion to our models."""

@@ -1,9 +1,7 @@
-"""Which arrays a checkpoint of a model holds, by canonical name.
+"""The canonical names of the arrays in a checkpoint of each model.
 
-What lives here: names, written out from the sources of the witness and from nothing that the models
-    are built of. What
-does not: shapes (`witness.py` checks those that would go unnoticed) and the translation of names
-    (`variables.py`).
+The names are written out from the sources of `witness.py`, independently of the code of the models.
+`witness.py` checks shapes; `variables.py` translates names.
 """
 
 import re
@@ -24,21 +22,20 @@ _AXIAL_UNIT = ("conv{1,3}/kernel", "gn{1,2,3}/{scale,bias}", *_AXES)
 
 
 def check_names(arrays: Iterable[str], variant: ViTVariant | ResNetVariant) -> None:
-    """Raises ValueError if an array is missing or left over; it names them all."""
+    """Raises ValueError if arrays are missing or unused. The message lists all of them."""
     arrays = set(arrays)
-    expected = {name for pattern in _patterns(arrays, variant) for name in _expand(pattern)}
+    expected = {name for pattern in _list_patterns(arrays, variant) for name in _expand(pattern)}
     missing, unused = sorted(expected - arrays), sorted(arrays - expected)
     if missing or unused:
         raise ValueError(
             f"The arrays are not those of {variant.name}. Missing ({len(missing)}): "
-            f"{', '.join(missing) or 'none'}. "
-            f"Unused ({len(unused)}): {', '.join(unused) or 'none'}. Choose the variant that the "
-            f"file was made for."
+            f"{', '.join(missing) or 'none'}. Unused ({len(unused)}): "
+            f"{', '.join(unused) or 'none'}. Choose the variant of the file."
         )
 
 
 def unit_names(variant: ResNetVariant) -> list[list[str]]:
-    """Units of each stage, counted from one; with two digits in BiT."""
+    """Returns the names of the units of each stage, counted from 1, with two digits in BiT."""
     digits = "02d" if variant.preactivation else "d"
     stages = enumerate(variant.units, start=1)
     return [
@@ -47,10 +44,13 @@ def unit_names(variant: ResNetVariant) -> list[list[str]]:
     ]
 
 
-def _patterns(arrays: set[str], variant: ViTVariant | ResNetVariant) -> Iterator[str]:
-    """All that the pass will read. What is optional is read whole or not at all."""
+def _list_patterns(arrays: set[str], variant: ViTVariant | ResNetVariant) -> Iterator[str]:
+    """Yields the patterns of all arrays that the forward pass reads.
+
+    An optional part is included if one of its arrays is present.
+    """
     trunk = variant.stem if isinstance(variant, ViTVariant) else variant
-    yield from _trunk_patterns(trunk) if trunk else ()
+    yield from _list_trunk_patterns(trunk) if trunk else ()
     if isinstance(variant, ViTVariant):
         yield from ("embedding/{kernel,bias}", "Transformer/posembed_input/pos_embedding")
         block = "encoderblock_{}/{{row,column}}" if variant.axial else "encoderblock_{}"
@@ -72,7 +72,7 @@ def _patterns(arrays: set[str], variant: ViTVariant | ResNetVariant) -> Iterator
         yield "head/{kernel,bias}"
 
 
-def _trunk_patterns(variant: ResNetVariant) -> Iterator[str]:
+def _list_trunk_patterns(variant: ResNetVariant) -> Iterator[str]:
     yield "root_block/conv_root/kernel" if variant.preactivation else "conv_root/kernel"
     for units in unit_names(variant):
         yield from (
@@ -89,7 +89,7 @@ def _trunk_patterns(variant: ResNetVariant) -> Iterator[str]:
 
 
 def _expand(pattern: str) -> Iterator[str]:
-    """The names that a pattern stands for: "gn{1,2}/{scale,bias}" is four."""
+    """Yields the names that match a pattern: "gn{1,2}/{scale,bias}" expands to four."""
     return map("".join, product(*(part.split(",") for part in re.split("[{}]", pattern))))
 
 

@@ -1,23 +1,26 @@
-"""The table of published checkpoints: where each file lies and what a user must know before using
-it.
-
-What lives here: one row per file and tag, and the grammar of AugReg's 52 268 file names. What does
-not: fetching (`download.py`), reading (`files.py`), array names (`layouts.py`, `dialects.py`).
+"""The table of published checkpoints: one row per file and tag; AugReg's 52 268 file names.
 
 Tags:
-    `imagenet21k`: pre-trained on ImageNet-21k. The published classification head is all zeros and a tanh layer stands
-        before it. Zeros are reported for B/16, B/32, L/16, L/32 and H/14; for the others they are assumed.
-    `imagenet21k+imagenet2012`, `imagenet21k+imagenet2012_224`: the same, fine-tuned at 384 and at 224 pixels.
-    `augreg_in21k`: Google's recommended AugReg file, with a valid head; `augreg_in21k_ft_in1k_384`: its fine-tune.
-    `augreg_in21k_ft_in1k_224`: an ImageNet fine-tune at 224 pixels. Only file names that timm's tables attest are
-        listed; for S/32, B/32, B/8, L/16 and R26+S/32 they come from another pre-training run than `augreg_in21k`.
+    `imagenet21k`: pre-trained on ImageNet-21k. The published classification head is all zeros and
+        follows a tanh layer. Zeros are reported for B/16, B/32, L/16, L/32 and H/14, and assumed
+        for the other models.
+    `imagenet21k+imagenet2012`, `imagenet21k+imagenet2012_224`: the same, fine-tuned at 384 and at
+        224 pixels.
+    `augreg_in21k`: the AugReg file that Google recommends, with a valid head.
+    `augreg_in21k_ft_in1k_384`: its fine-tune on ImageNet at 384 pixels.
+    `augreg_in21k_ft_in1k_224`: a fine-tune on ImageNet at 224 pixels. Only files in timm's tables
+        are listed. For S/32, B/32, B/8, L/16 and R26+S/32 they come from another pre-training run
+        than `augreg_in21k`.
     `sam`: trained on ImageNet alone with sharpness-aware minimisation.
     `bit_s`, `bit_m`, `bit_m_imagenet`, `bit_distilled_*`, `bit_teacher_*`: Big Transfer ResNets.
-    `imagenet`: the 1000-class file that suits the model best, 224 pixels before 384; an alias.
-    Any AugReg file, and any other where its name tells, by Google's own name: folder and `.npz` may be left out.
+    `imagenet`: an alias for the preferred 1000-class file of the model, 224 pixels before 384.
+    Google's own file name: for any AugReg file, and for other files with a unique name. Folder and
+        `.npz` may be left out.
 
-Left out: the GSAM files, which pool by average, have no class token, and scored poorly when timm
-tried them; a URL reaches them. Google publishes no hashes; `download.py` pins one on first use.
+The GSAM files are not listed: they use average pooling without a class token, and timm measured a
+low accuracy. They can be loaded by URL. Google publishes no hashes; `download.py` records a hash at
+the first use.
+
 Sources (facts only): READMEs of google-research/vision_transformer and big_transfer, and the
 listing in `vit_jax.ipynb`; big_vision `models/vit.py` (B/8); timm 1.0.31 `vision_transformer*.py`
 (fine-tunes at 224).
@@ -41,34 +44,34 @@ _VIT_PAPER = "arXiv:2010.11929, Table 5"
 _VIT_README = "google-research/vision_transformer README"
 _BIT_README = "google-research/big_transfer README"
 
-_OTHER_WAYS = "A local file, a URL, or None also work."
+_OTHER_WAYS = "A local file, a URL, or None are also valid."
 Transform = Literal["resize", "resize_small_crop"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class CatalogRow:
-    """One published file under one tag of one model.
+    """A published file under one tag of one model.
 
     Attributes:
         model: Public model name, as in `variants.py`.
-        tag: What `weights=` takes.
-        url: Where the file lies, percent-encoded.
-        bytes: Size of the file as listed, or None where no listing was found.
-        bytes_tolerance: The true size lies within `bytes` plus or minus this: one unit of the last
-            digit listed.
-        image_size: Side of the square image it was trained for, in pixels.
-        classes: Outputs of the head.
-        dataset: Whose labels the head predicts: "imagenet2012", "imagenet21k" or an AugReg
-            adaptation data set.
-        head_is_valid: False if the head is all zeros, so that its predictions mean nothing.
-        has_pre_logits: True if a tanh layer stands before the head.
-        gelu: The form of GELU it was trained with; None for ResNets, which have none.
-        transform: How images were prepared for evaluation, before `x / 127.5 - 1`. "resize"
-            (fine-tuned files): to (`image_size`, `image_size`), bilinear without antialiasing.
-            "resize_small_crop" (the others): the shorter side to 8/7 of `image_size` (256 for 224)
+        tag: Value of `weights=` that selects the file.
+        url: URL of the file, percent-encoded.
+        bytes: Size of the file as listed, or None if it is not listed.
+        bytes_tolerance: Largest difference between `bytes` and the true size: one unit of the last
+            listed digit.
+        image_size: Side of the square training images, in pixels.
+        classes: Number of outputs of the head.
+        dataset: Data set whose classes the head predicts: "imagenet2012", "imagenet21k" or an
+            AugReg adaptation data set.
+        head_is_valid: False if the head is all zeros, so that its predictions are meaningless.
+        has_pre_logits: True if there is a tanh layer before the head.
+        gelu: The form of GELU in training; None for ResNets, which have no GELU.
+        transform: Preprocessing of evaluation images, before `x / 127.5 - 1`. "resize" (fine-tuned
+            files): to (`image_size`, `image_size`), bilinear without antialiasing.
+            "resize_small_crop" (other files): the shorter side to 8/7 of `image_size` (256 for 224)
             by area, then the central crop.
-        accuracy: Published ImageNet top-1 in percent, or None.
-        accuracy_source: Where `accuracy` was published.
+        accuracy: Published ImageNet top-1 accuracy in percent, or None.
+        accuracy_source: Publication of `accuracy`.
         sha256: Published hash, or None.
         licence: Licence of the weights.
     """
@@ -92,14 +95,11 @@ class CatalogRow:
 
     @property
     def file(self) -> str:
-        """Directory and name, such as "imagenet21k/ViT-B_16.npz": the name alone does not tell some
-        files apart.
-        """
+        """Directory and name, such as "imagenet21k/ViT-B_16.npz". The name alone is ambiguous."""
         return "/".join(unquote(self.url).rsplit("/", 2)[1:])
 
 
 # --- the files of the ViT paper: model → (name, size as listed)
-# ---------------------------------------------------
 _IMAGENET21K = {
     "ViT_B16": ("ViT-B_16", "393.69 MiB"),
     "ViT_B32": ("ViT-B_32", "400.01 MiB"),
@@ -134,7 +134,6 @@ _SAM = {
 }
 
 # --- AugReg
-# ----------------------------------------------------------------------------------------------------------
 _AUGREG_NAMES = {
     "Ti_16": "ViT_Ti16",
     "S_32": "ViT_S32",
@@ -148,10 +147,9 @@ _AUGREG_NAMES = {
     "R50_L_32": "R50_ViT_L32",
 }
 
-# name: (run recommended by Google: augmentation, weight decay, dropout and stochastic depth; its
-# size as listed;
-#        learning rate of its fine-tune at 384 and top-1 of that; run of the fine-tune at 224; its
-# learning rate).
+# name: (run that Google recommends: augmentation, weight decay, dropout and stochastic depth; its
+# listed size; learning rate and top-1 of its fine-tune at 384; run of the fine-tune at 224;
+# learning rate of the fine-tune at 224)
 _AUGREG = {
     "Ti_16": ("none 0.03 0.0", "37 MiB", "0.03", 78.22, "none 0.03 0.0", "0.03"),
     "S_32": ("none 0.1 0.0", "118 MiB", "0.01", 79.58, "light1 0.03 0.0", "0.03"),
@@ -174,7 +172,7 @@ _ADAPTED_CLASSES = {
     "resisc45": 45,
 }
 
-# Field by field, so that an error can say which one did not parse.
+# A pattern per field, so that an error can name the invalid fields.
 _AUGREG_RUN = {
     "model": "|".join(_AUGREG_NAMES),
     "data set": "|".join(_LABELS),
@@ -194,7 +192,6 @@ _AUGREG_ADAPTATION = {
 _LOOKS_LIKE_AUGREG = re.compile(r"^augreg/|-i\w*k-|ep-lr_")
 
 # --- Big Transfer: accuracies of the `bit_m_imagenet` files
-# ---------------------------------------------------------
 _BIT_ACCURACY = {
     "R50x1": (80.68, f"{_BIT_README} (a repetition of the fine-tuning)"),
     "R152x2": (85.15, f"{_BIT_README} (a repetition of the fine-tuning)"),
@@ -229,7 +226,7 @@ def lookup(model: str, tag: str) -> CatalogRow:
         return rows[tag]
     row = by_file_name(f"{tag.removesuffix('.npz')}.npz")
     if row is None and _LOOKS_LIKE_AUGREG.search(tag):
-        row = _parse_augreg(tag)  # raises, and says what does not parse
+        row = _parse_augreg(tag)  # raises an error that names the invalid fields
     if row is not None:
         if row.model != model:
             raise ValueError(
@@ -238,9 +235,9 @@ def lookup(model: str, tag: str) -> CatalogRow:
             )
         return row
     valid = (
-        f"Valid tags: {', '.join(rows)}; or Google's name of a file."
+        f"Valid tags: {', '.join(rows)}; or the name of a file of Google's."
         if rows
-        else "No file of it was published."
+        else "No file of this model was published."
     )
     raise ValueError(
         f"Unknown weights for {model}: '{tag}'.{did_you_mean(tag, rows)} {valid} {_OTHER_WAYS}"
@@ -271,11 +268,11 @@ def alternative_with_head(row: CatalogRow) -> str | None:
 
 
 def by_file_name(name: str | PathLike[str]) -> CatalogRow | None:
-    """Return the row of a published file, from its name, path or URL; None if that does not tell.
+    """Return the row of a published file, from its name, path or URL; None if it is ambiguous.
 
-    "ViT-B_16.npz" alone does not tell: three directories hold a file of that name. With its
-    directory it does. A URL must be Google's: what lies elsewhere under the same name may be
-    another file.
+    "ViT-B_16.npz" alone is ambiguous, because three directories contain a file of that name; with
+    its directory it is not. A URL must be Google's: elsewhere, a file of the same name may be
+    another one.
 
     Example:
         >>> by_file_name("downloads/sam/ViT-B_16.npz").tag
@@ -312,11 +309,11 @@ def _rows_of(model: str) -> dict[str, CatalogRow]:
     return _ROWS[model]
 
 
-def _row(
+def _make_row(
     model: str, tag: str, path: str, size: str | None, *, bucket: str = _VIT_BUCKET, **facts: Any
 ) -> CatalogRow:
-    """Make a row of an ImageNet classifier; `facts` say where it differs."""
-    listed, tolerance = _size(size)
+    """Make a row with the values of an ImageNet classifier, except those in `facts`."""
+    listed, tolerance = _parse_size(size)
     usual = {"image_size": 224, "classes": 1000, "dataset": "imagenet2012", "transform": "resize"}
     usual |= {
         "head_is_valid": True,
@@ -330,9 +327,9 @@ def _row(
     )
 
 
-def _size(listed: str | None) -> tuple[int | None, int]:
-    """Return bytes and their tolerance: one unit of the last digit, because the listing is
-    rounded.
+def _parse_size(listed: str | None) -> tuple[int | None, int]:
+    """Return bytes and their tolerance: one unit of the last digit, because the
+    listing is rounded.
     """
     if listed is None:
         return None, 0
@@ -344,47 +341,47 @@ def _size(listed: str | None) -> tuple[int | None, int]:
 _PRETRAINED_21K = {"classes": 21843, "dataset": "imagenet21k", "transform": "resize_small_crop"}
 
 
-def _paper_rows() -> Iterator[CatalogRow]:
+def _make_paper_rows() -> Iterator[CatalogRow]:
     for model, (name, size) in _IMAGENET21K.items():
         facts = {**_PRETRAINED_21K, "head_is_valid": False, "has_pre_logits": True}
-        yield _row(model, "imagenet21k", f"imagenet21k/{name}", size, **facts)
+        yield _make_row(model, "imagenet21k", f"imagenet21k/{name}", size, **facts)
     for model, name, size, image_size, accuracy, source in _FINE_TUNED:
         tag = "imagenet21k+imagenet2012" + ("" if image_size == 384 else f"_{image_size}")
         facts = {"image_size": image_size, "accuracy": accuracy, "accuracy_source": source}
-        yield _row(model, tag, f"imagenet21k+imagenet2012/{name}", size, **facts)
+        yield _make_row(model, tag, f"imagenet21k+imagenet2012/{name}", size, **facts)
     for model, (name, size) in _SAM.items():
-        yield _row(model, "sam", f"sam/{name}", size, transform="resize_small_crop")
+        yield _make_row(model, "sam", f"sam/{name}", size, transform="resize_small_crop")
 
 
-def _augreg_rows() -> Iterator[CatalogRow]:
+def _make_augreg_rows() -> Iterator[CatalogRow]:
     for name, (run, size, rate_384, accuracy, run_224, rate_224) in _AUGREG.items():
         model, upstream, other = (
             _AUGREG_NAMES[name],
-            _augreg_path(name, run),
-            _augreg_path(name, run_224),
+            _make_augreg_path(name, run),
+            _make_augreg_path(name, run_224),
         )
-        yield _row(model, "augreg_in21k", upstream, size, **_PRETRAINED_21K)
+        yield _make_row(model, "augreg_in21k", upstream, size, **_PRETRAINED_21K)
         if rate_384:
             facts = {"image_size": 384, "accuracy": accuracy, "accuracy_source": _VIT_README}
             path = f"{upstream}--imagenet2012-steps_20k-lr_{rate_384}-res_384"
-            yield _row(model, "augreg_in21k_ft_in1k_384", path, None, **facts)
+            yield _make_row(model, "augreg_in21k_ft_in1k_384", path, None, **facts)
         path = f"{other}--imagenet2012-steps_20k-lr_{rate_224}-res_224"
-        yield _row(model, "augreg_in21k_ft_in1k_224", path, None)
+        yield _make_row(model, "augreg_in21k_ft_in1k_224", path, None)
 
 
-def _augreg_path(name: str, run: str) -> str:
+def _make_augreg_path(name: str, run: str) -> str:
     augmentation, decay, rate = run.split()
     return f"augreg/{name}-i21k-300ep-lr_0.001-aug_{augmentation}-wd_{decay}-do_{rate}-sd_{rate}"
 
 
-def _bit_rows() -> Iterator[CatalogRow]:
+def _make_bit_rows() -> Iterator[CatalogRow]:
     for model in (name for name in RESNET_VARIANTS if name.startswith("BiT_")):
         architecture = model.removeprefix("BiT_")
         accuracy, source = _BIT_ACCURACY.get(architecture, (None, None))
-        # 480 is what the released fine-tuning rule uses; timm evaluates all but R152x4 at 448. Any
-        # size runs.
+        # 480 is the size of the released fine-tuning rule. timm evaluates all models except R152x4
+        # at 448. The models accept any size.
         tuned = {"image_size": 480, "accuracy": accuracy, "accuracy_source": source}
-        yield _row(
+        yield _make_row(
             model,
             "bit_s",
             f"BiT-S-{architecture}",
@@ -392,10 +389,10 @@ def _bit_rows() -> Iterator[CatalogRow]:
             bucket=_BIT_BUCKET,
             transform="resize_small_crop",
         )
-        yield _row(
+        yield _make_row(
             model, "bit_m", f"BiT-M-{architecture}", None, bucket=_BIT_BUCKET, **_PRETRAINED_21K
         )
-        yield _row(
+        yield _make_row(
             model,
             "bit_m_imagenet",
             f"BiT-M-{architecture}-ILSVRC2012",
@@ -409,7 +406,7 @@ def _bit_rows() -> Iterator[CatalogRow]:
             "accuracy": accuracy,
             "accuracy_source": accuracy and _BIT_README,
         }
-        yield _row(
+        yield _make_row(
             model,
             tag,
             f"distill/{name}",
@@ -420,14 +417,14 @@ def _bit_rows() -> Iterator[CatalogRow]:
         )
 
 
-# What an alias stands for, best first.
+# The tags that an alias selects from, in order of preference.
 _ALIASES = {
     "imagenet": ("augreg_in21k_ft_in1k_224", "imagenet21k+imagenet2012", "bit_m_imagenet"),
     "imagenet21k": ("imagenet21k", "bit_m"),
 }
 
 
-def _by_model(rows: list[CatalogRow]) -> dict[str, dict[str, CatalogRow]]:
+def _group_by_model(rows: list[CatalogRow]) -> dict[str, dict[str, CatalogRow]]:
     table: dict[str, dict[str, CatalogRow]] = {}
     for model in VARIANTS:
         own = {row.tag: row for row in rows if row.model == model}
@@ -458,12 +455,12 @@ def _parse_augreg(name: str) -> CatalogRow:
     else:
         dataset, classes = _LABELS[found["data set"]]
         facts = {"dataset": dataset, "classes": classes, "transform": "resize_small_crop"}
-    return _row(model, stem, f"augreg/{stem}", None, **facts)
+    return _make_row(model, stem, f"augreg/{stem}", None, **facts)
 
 
 def _match(text: str, fields: dict[str, str], name: str) -> dict[str, str]:
-    """Split at the dashes and match field by field; one error names every field that did not
-    parse.
+    """Split at the dashes and match field by field; one error names every field that
+    did not parse.
     """
     words = text.split("-")
     pairs = zip(fields.items(), words, strict=False)
@@ -478,10 +475,10 @@ def _match(text: str, fields: dict[str, str], name: str) -> dict[str, str]:
         )
     if wrong:
         raise ValueError(
-            f"'{name}' is not the name of an AugReg file. Did not parse: {'; '.join(wrong)}."
+            f"'{name}' is not the name of an AugReg file. Invalid fields: {'; '.join(wrong)}."
         )
     return dict(zip(fields, words, strict=True))
 
 
-_FILES = [*_paper_rows(), *_augreg_rows(), *_bit_rows()]
-_ROWS = _by_model(_FILES)
+_FILES = [*_make_paper_rows(), *_make_augreg_rows(), *_make_bit_rows()]
+_ROWS = _group_by_model(_FILES)

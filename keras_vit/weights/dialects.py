@@ -1,14 +1,12 @@
-"""Foreign vocabularies ↔ canonical names: tables, read in both directions.
+"""timm's and Hugging Face's names ↔ canonical names: tables, applied in both directions.
 
-What lives here: the tables, in which `{}` stands for the number of a block, and what must be found
-    out to read them.
-What does not: Google's own spellings (`layouts.py`), ours (`variables.py`), files (`files.py`),
-models (`restore.py`). Nothing is modified in place. Transposed, split and reshaped arrays are
-views, so they need not be contiguous in memory; only the fused arrays of timm are copied, when they
+In the tables, `{}` is the number of a block. `layouts.py` converts Google's names, `variables.py`
+the names of our variables. Nothing is modified in place. Transposed, split and reshaped arrays are
+views, so they may not be contiguous in memory. Only the fused arrays of timm are copied, when they
 are written.
 
 Source: timm 1.0.31 `vision_transformer.py`, `vision_transformer_hybrid.py`, `resnetv2.py`,
-`layers/attention_pool.py`; transformers 5.23.0 `models/vit/modeling_vit.py`.
+    `layers/attention_pool.py`; transformers 5.23.0 `models/vit/modeling_vit.py`.
 """
 
 import math
@@ -24,13 +22,13 @@ from keras_vit.weights.renaming import (
     Leaf,
     Rows,
     Rule,
-    listed,
+    join_sorted,
     make_rules,
     merge_first,
     merge_last,
     split_first,
     split_last,
-    two_digits,
+    use_two_digits,
 )
 
 Dialect = Literal["google", "timm", "huggingface"]
@@ -60,7 +58,7 @@ _TIMM_VIT: Rows = (
     *((f"attn_pool.mlp.fc{i + 1}", f"{_POOL}/MlpBlock_0/Dense_{i}", "dense") for i in (0, 1)),
     ("head", "head", "dense"),
 )
-# timm has removed its tanh layer: old files are read, new ones cannot have it.
+# timm has removed its tanh layer: it is read from old files, but cannot be written.
 _TIMM_OLD: Rows = (("pre_logits.fc", "pre_logits", "dense"),)
 _TIMM_ROOT: Rows = (("conv", "conv_root", "conv"), ("norm", "gn_root", "norm"))
 _TIMM_UNITS: Rows = (
@@ -92,7 +90,7 @@ _HUGGINGFACE: Rows = (
     ("pooler.dense", "pre_logits", "dense"),
     ("classifier", "head", "dense"),
 )
-# The names inside transformers 5, as in a state dict; its files still have the classic ones.
+# The names of a state dict of transformers 5. Its files still have the classic names.
 _STATE_DICT: Rows = (
     ("layers.{}.layernorm_before", f"{_BLOCK}/LayerNorm_0", "norm"),
     *((f"layers.{{}}.attention.{part[0]}_proj", f"{_ATTENTION}/{part}", "heads") for part in _QKV),
@@ -101,9 +99,9 @@ _STATE_DICT: Rows = (
     *((f"layers.{{}}.mlp.fc{i + 1}", f"{_BLOCK}/MlpBlock_0/Dense_{i}", "dense") for i in (0, 1)),
 )
 
-# Names that stand for a computation which no model here has.
+# Names of computations that no model of this package has.
 _REFUSED = {
-    r"fc_norm\..*": "fc_norm normalises after pooling, the models here before it: a different computation",
+    r"fc_norm\..*": "fc_norm normalises after pooling, and models of this package before it",
     r"(.*\.)?(dist_token|head_dist\..*|distillation_token|(cls|distillation)_classifier\..*)": "a distilled DeiT",
     r"reg_token": "register tokens",
     r"norm_pre\..*": "a norm before the first block",
@@ -111,7 +109,7 @@ _REFUSED = {
     r".*\.[qk]_norm\..*": "normalised queries and keys",
     r"attn_pool\.pos_embed": "positions inside the attention pooling",
 }
-# One per block, (rows, D): they tell width and depth.
+# One per block, (rows, D). Width and depth are read from them.
 _QUERIES = r"blocks\.\d+\.attn\.qkv\.weight|(encoder\.layer|layers)\.\d+\.attention\.(attention\.query|q_proj)\.weight"
 _FOREIGN: dict[Dialect, str] = {
     "timm": r"(blocks|stages|stem|patch_embed|attn_pool)\..*",
@@ -120,10 +118,10 @@ _FOREIGN: dict[Dialect, str] = {
 
 
 def detect(arrays: Iterable[str]) -> Dialect:
-    """Tells whose vocabulary the names of a checkpoint are.
+    """Detects the dialect of the names of a checkpoint.
 
     Raises:
-        ValueError: If they are nobody's or more than one's; it lists a few of them.
+        ValueError: If they match no dialect, or several. The message lists some of the names.
 
     Example:
         >>> detect(["cls_token", "blocks.0.norm1.weight"])
@@ -138,7 +136,8 @@ def detect(arrays: Iterable[str]) -> Dialect:
         return found[0]
     raise ValueError(
         "The names of a checkpoint must be those of one dialect: google, timm or huggingface. "
-        f"Fitting: {' and '.join(found) or 'none'}. Received {len(names)} names: {listed(names)}."
+        f"Matching: {' and '.join(found) or 'none'}. Received {len(names)} names: "
+        f"{join_sorted(names)}."
     )
 
 
@@ -149,21 +148,22 @@ def to_canonical(
     *,
     dialect: Dialect | None = None,
 ) -> dict[str, np.ndarray]:
-    """Brings a checkpoint of any dialect to canonical names and shapes.
+    """Converts a checkpoint of any dialect to canonical names and shapes.
 
-    A name that no rule knows passes unchanged: who restores reports it.
+    Unknown names are kept, so that `restore` can report them.
 
     Args:
         arrays: The arrays of a file under the names of the file.
-        num_heads: Attention heads. timm and Hugging Face do not store them: None looks width and
-            depth up in the table of models.
-        grid: (rows, columns) of the position table. Needed only where a timm table may or may not
-            have a row for the class token (FlexiViT's have none, and get a row of zeros).
-        dialect: Whose names they are; default: as `detect` finds.
+        num_heads: Number of attention heads. timm and Hugging Face do not store it: by default it
+            is looked up in the table of models by width and depth.
+        grid: (rows, columns) of the position table. It is needed only if a timm table may or may
+            not have a row for the class token (FlexiViT's tables have none, and get a row of
+            zeros).
+        dialect: Dialect of the names. Default: detected.
 
     Raises:
-        ValueError: If dialect, head count or position table are ambiguous, if the checkpoint stands
-            for a computation that no model here has, or if arrays have the wrong rank or size.
+        ValueError: If dialect, head count or position table are ambiguous, if the checkpoint has a
+            computation that no model of this package has, or if arrays have a wrong rank or size.
 
     Example:
         >>> to_canonical({"patch_embed.proj.weight": np.zeros((192, 3, 16, 16))})["embedding/kernel"].shape
@@ -171,45 +171,44 @@ def to_canonical(
     """
     dialect = dialect or detect(arrays)
     if dialect == "google":
-        result = layouts.canonical(arrays)
+        result = layouts.to_canonical(arrays)
         _check_num_heads(result, num_heads)
     else:
         plain = renaming.gather((name, name.removeprefix("vit."), x) for name, x in arrays.items())
         _refuse(plain)
         result = renaming.read(
-            plain, _reading_rules(plain, dialect), _find_num_heads(plain, num_heads)
+            plain, _make_reading_rules(plain, dialect), _find_num_heads(plain, num_heads)
         )
-    return _with_class_row(result, grid, may_lack_row=dialect == "timm")
+    return _add_class_row(result, grid, may_lack_row=dialect == "timm")
 
 
 def from_canonical(arrays: Mapping[str, np.ndarray], dialect: Dialect) -> dict[str, np.ndarray]:
-    """Spells canonical arrays in a dialect: the inverse of `to_canonical`.
+    """Converts canonical arrays to a dialect: the inverse of `to_canonical`.
 
-    A ViT that averages its tokens is timm's with
-    `global_pool="avg", class_token=False, fc_norm=False`.
-    Hugging Face gets its classic names: a ViTForImageClassification if there is a head, else a
-        ViTModel.
+    A ViT with average pooling corresponds to timm's with `global_pool="avg", class_token=False,
+    fc_norm=False`. For Hugging Face the classic names are written: those of
+    ViTForImageClassification if there is a head, else those of ViTModel.
 
     Raises:
-        ValueError: If the dialect cannot express an array; it says which dialects can.
+        ValueError: If the dialect cannot express an array. The message names the dialects that can.
 
     Example:
         >>> list(from_canonical({"head/bias": np.zeros(10)}, "timm"))
         ['head.bias']
     """
     if dialect == "google":
-        return layouts.published(arrays)
+        return layouts.to_published(arrays)
     if dialect not in _FOREIGN:
         raise ValueError(
             f"`dialect` must be one of google, timm, huggingface. Received: {dialect}."
         )
-    if problems := _inexpressible(arrays, dialect):
-        able = ["google", *(other for other in _FOREIGN if not _inexpressible(arrays, other))]
+    if problems := _find_inexpressible(arrays, dialect):
+        able = ["google", *(other for other in _FOREIGN if not _find_inexpressible(arrays, other))]
         raise ValueError(
-            f"The dialect {dialect} cannot express this checkpoint: {listed(problems)}. Use "
+            f"The dialect {dialect} cannot express this checkpoint: {join_sorted(problems)}. Use "
             f"{' or '.join(able)}."
         )
-    result = renaming.write(arrays, _writing_rules(arrays, dialect))
+    result = renaming.write(arrays, _make_writing_rules(arrays, dialect))
     if dialect == "timm" or not any(name.startswith("head/") for name in arrays):
         return result
     return {
@@ -217,8 +216,8 @@ def from_canonical(arrays: Mapping[str, np.ndarray], dialect: Dialect) -> dict[s
     }
 
 
-# PyTorch: dense kernels are (out, in), convolutions OIHW; a "pointwise" convolution is a dense
-# layer here.
+# In PyTorch, dense kernels are (out, in) and convolutions OIHW. A "pointwise" convolution is a
+# dense layer in our models.
 _BIAS = Leaf(".bias", "/bias", (1, 1))
 _TORCH: dict[str, tuple[Leaf, ...]] = {
     "array": (Leaf("", "", (3, 3)),),
@@ -267,10 +266,10 @@ _TORCH: dict[str, tuple[Leaf, ...]] = {
 }
 
 
-def _timm_rules(family: str, more: Rows = ()) -> list[Rule]:
+def _make_timm_rules(family: str, more: Rows = ()) -> list[Rule]:
     if family == "bit":
         return make_rules(_TIMM_BIT + _TIMM_HEAD, _TORCH) + make_rules(
-            two_digits(_TIMM_UNITS), _TORCH, offset=1
+            use_two_digits(_TIMM_UNITS), _TORCH, offset=1
         )
     if family == "resnet":
         root = make_rules(_TIMM_ROOT, _TORCH, "stem.") + make_rules(_TIMM_HEAD, _TORCH)
@@ -281,7 +280,7 @@ def _timm_rules(family: str, more: Rows = ()) -> list[Rule]:
     return rules + root + make_rules(_TIMM_UNITS, _TORCH, backbone, offset=1)
 
 
-def _timm_family(names: Iterable[str]) -> str:
+def _detect_timm_family(names: Iterable[str]) -> str:
     names = list(names)
     if any(name.startswith("patch_embed.backbone.") for name in names):
         return (
@@ -294,18 +293,18 @@ def _timm_family(names: Iterable[str]) -> str:
     return "vit"
 
 
-def _reading_rules(names: Iterable[str], dialect: Dialect) -> list[Rule]:
+def _make_reading_rules(names: Iterable[str], dialect: Dialect) -> list[Rule]:
     is_timm = dialect == "timm"
     return (
-        _timm_rules(_timm_family(names), _TIMM_OLD)
+        _make_timm_rules(_detect_timm_family(names), _TIMM_OLD)
         if is_timm
         else make_rules(_HUGGINGFACE + _STATE_DICT, _TORCH)
     )
 
 
-def _writing_rules(names: Iterable[str], dialect: Dialect) -> list[Rule]:
+def _make_writing_rules(names: Iterable[str], dialect: Dialect) -> list[Rule]:
     return (
-        _timm_rules(layouts.family(names))
+        _make_timm_rules(layouts.family(names))
         if dialect == "timm"
         else make_rules(_HUGGINGFACE, _TORCH)
     )
@@ -315,28 +314,29 @@ def _refuse(arrays: Mapping[str, np.ndarray]) -> None:
     problems = []
     for pattern, reason in _REFUSED.items():
         if names := [name for name in arrays if re.fullmatch(pattern, name)]:
-            problems.append(f"{reason} ({listed(names, limit=4)})")
+            problems.append(f"{reason} ({join_sorted(names, limit=4)})")
     if "classifier.weight" in arrays and "pooler.dense.weight" in arrays:
         problems.append(
-            "a classifier beside a pooler, which it does not read (remove classifier.* or pooler.*)"
+            "a classifier and a pooler that the classifier does not use (remove classifier.* or "
+            "pooler.*)"
         )
     if problems:
         raise ValueError(
-            f"No model here computes what this checkpoint stands for: {listed(problems)}."
+            f"No model of this package matches this checkpoint: {join_sorted(problems)}."
         )
 
 
-def _inexpressible(arrays: Mapping[str, np.ndarray], dialect: Dialect) -> list[str]:
-    problems = renaming.unknown_canonical(arrays, _writing_rules(arrays, dialect))
+def _find_inexpressible(arrays: Mapping[str, np.ndarray], dialect: Dialect) -> list[str]:
+    problems = renaming.find_unknown_canonical(arrays, _make_writing_rules(arrays, dialect))
     if dialect == "huggingface":
         problems += [
-            f"{name} is missing, which it always has"
+            f"{name} is missing, which this dialect requires"
             for name in ("cls", _POSITIONS)
             if name not in arrays
         ]
         if "head/kernel" in arrays and "pre_logits/kernel" in arrays:
             problems.append(
-                "pre_logits/kernel beside head/kernel, because its classifier does not read the "
+                "pre_logits/kernel beside head/kernel, because its classifier does not use the "
                 "tanh layer"
             )
     return problems
@@ -356,7 +356,7 @@ def _find_num_heads(arrays: Mapping[str, np.ndarray], num_heads: int | None) -> 
         raise ValueError(
             "The head count is not in the file, and the table of models has "
             f"{'none' if not heads else sorted(heads)} for width={width}, depth={depth}. Pass "
-            f"`num_heads`."
+            "`num_heads`."
         )
     return heads.pop()
 
@@ -374,7 +374,7 @@ def _check_num_heads(arrays: Mapping[str, np.ndarray], num_heads: int | None) ->
         )
 
 
-def _with_class_row(
+def _add_class_row(
     arrays: dict[str, np.ndarray], grid: tuple[int, int] | None, may_lack_row: bool
 ) -> dict[str, np.ndarray]:
     table, prefix = arrays.get(_POSITIONS), int("cls" in arrays)
@@ -383,9 +383,9 @@ def _with_class_row(
     rows, patches = table.shape[1], math.prod(grid) if grid else None
     if patches is None and may_lack_row and prefix and math.isqrt(rows) ** 2 == rows:
         raise ValueError(
-            f"It is not clear whether the {rows} rows of pos_embed are a square grid, or one row "
-            f"for the class token "
-            f"and a grid of {rows - 1}. Pass `grid`, the (rows, columns) of the position table."
+            f"It is ambiguous whether the {rows} rows of pos_embed are a square grid, or one row "
+            f"for the class token and a grid of {rows - 1}. Pass `grid`, the (rows, columns) of "
+            "the position table."
         )
     if patches in (None, rows - prefix):
         return arrays

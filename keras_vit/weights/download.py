@@ -1,15 +1,13 @@
-"""Downloads: URL → local path. A file is fetched once, and it is the same file ever after.
+"""Downloads: URL → local path, with a cache, and checks of size and hash.
 
-What lives here: where a file lies on this machine, how it gets there, and the checks of its size
-and hash. What does not: which files exist (`catalog.py`) and what is in them (`files.py`).
-
-Places, in this order:
-    1. `KERAS_VIT_WEIGHTS`, a directory of files that were fetched by other means. A file there is used in place and
-       never changed. Catalog files lie there as `imagenet21k/ViT-B_16.npz` or, where that tells which file it is, as
-       `ViT-B_16.npz`; any other URL as `<host>/<path>`.
-    2. The cache, `<KERAS_HOME>/models/keras_vit/<host>/<path>`, where `KERAS_HOME` is `~/.keras` unless it is set.
-       Beside each file lies `<file>.sha256`, written when the file is first used and compared ever after.
-    3. The network. A download that ends early leaves nothing behind, and the next call starts again.
+A file is looked up in these places, in this order:
+    1. `KERAS_VIT_WEIGHTS`, a directory of files that were downloaded by other means. They are used
+       in place and never modified. The path of a catalog file is `imagenet21k/ViT-B_16.npz`, or
+       `ViT-B_16.npz` if that is unambiguous; the path of any other URL is `<host>/<path>`.
+    2. The cache, `<KERAS_HOME>/models/keras_vit/<host>/<path>`. `KERAS_HOME` defaults to
+       `~/.keras`. The hash of each file is written to `<file>.sha256` at its first use, and checked
+       at each later use.
+    3. The network. An interrupted download is removed, and the next call starts again.
 """
 
 import contextlib
@@ -28,7 +26,7 @@ from keras_vit.weights.catalog import CatalogRow
 
 _GOOGLE_STORAGE = "storage.googleapis.com"
 _SCHEMES = ("https", "http", "gs", "file")
-_OTHER_KINDS = (".json", ".txt", ".csv")  # what may lie beside weights
+_OTHER_KINDS = (".json", ".txt", ".csv")  # files that may accompany weights
 _USER = re.compile(r"(\w://)[^/?#\s]*@")
 _QUERY = re.compile(
     r"(?<=[?&])(?!(?:alt|dl|download|raw|ref|revision|version)=)[^\s&=?'\")]*=?[^\s&'\")]*"
@@ -40,18 +38,18 @@ _STALE_SECONDS = 24 * 3600
 
 
 def fetch(source: CatalogRow | str, *, progress: bool = True) -> Path:
-    """Return the local path of a published file, downloading it if need be.
+    """Return the local path of a published file. Download it if necessary.
 
     Args:
         source: A row of the catalog, or a URL: `https://`, `http://`, `gs://bucket/path` or
             `file://`.
-        progress: Whether a download shows a bar on standard error.
+        progress: Whether to show a progress bar on standard error.
 
     Raises:
-        ValueError: If the URL is malformed or the server has no such file, or if the file does not
-            have the size or the hash that it should have.
-        ConnectionError: If the server cannot be reached or breaks off. The message says which file
-            to put where.
+        ValueError: If the URL is malformed, the server has no such file, or the file has another
+            size or hash than expected.
+        ConnectionError: If the server is unreachable or the connection breaks. The message says
+            where to put a file that was downloaded by other means.
         OSError: If the cache cannot be written.
 
     Example:
@@ -60,9 +58,9 @@ def fetch(source: CatalogRow | str, *, progress: bool = True) -> Path:
     """
     url = https_url(source.url if isinstance(source, CatalogRow) else source)
     if urlsplit(url).scheme == "file":
-        return _local_file(url)
+        return _find_local_file(url)
     row = source if isinstance(source, CatalogRow) else catalog.by_file_name(url)
-    offline = _offline_file(url, row)
+    offline = _find_offline_file(url, row)
     if offline:
         _check(offline, row)
         return offline
@@ -76,8 +74,7 @@ def fetch(source: CatalogRow | str, *, progress: bool = True) -> Path:
 
 
 def https_url(url: str) -> str:
-    """Return the URL to ask: `gs://` becomes https, and the `+` in names of Google's files is
-    percent-encoded.
+    """Return the URL to request: `gs://` becomes https, and `+` in Google's names becomes `%2B`.
 
     Example:
         >>> https_url("gs://vit_models/imagenet21k/R50+ViT-B_16.npz")
@@ -97,8 +94,7 @@ def https_url(url: str) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """Returns a text in which no URL shows its user, its password, or in its query what may be a
-    signature.
+    """Replaces users, passwords and possible signatures in the URLs of a text by `***`.
 
     Example:
         >>> without_secrets("see https://me:secret@example.org/model.npz?download=1&token=secret")
@@ -108,8 +104,7 @@ def without_secrets(text: str) -> str:
 
 
 def cache_path(url: str) -> Path:
-    """Return where a URL is cached. No two share a path, but for http and https of the same
-    address.
+    """Return the path at which a URL is cached. It is unique, except for http and https.
 
     Example:
         >>> cache_path("gs://vit_models/sam/ViT-B_16.npz").parts[-5:]
@@ -120,33 +115,35 @@ def cache_path(url: str) -> Path:
 
 
 def _sub_path(url: str) -> Path:
-    """Return `<host>/<path>`. What is no plain name stays percent-encoded, so nothing leads upward
-    or coincides.
+    """Return `<host>/<path>` with special names percent-encoded.
+
+    So no URL leads to a parent folder, and no two URLs have the same path.
     """
     parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]  # without a password
+    host = parts.netloc.rpartition("@")[2]  # without user and password
     names = [
         quote(unquote(name), safe="+=@ ") or "%" for name in (host, *parts.path[1:].split("/"))
     ]
     names = [name if name.strip(".") else name.replace(".", "%2E") for name in names]
     if parts.query:
-        # Signed URLs have queries that are too long for a name.
+        # The queries of signed URLs are too long for a file name.
         names.insert(-1, hashlib.sha256(parts.query.encode()).hexdigest()[:16])
     return Path(*names)
 
 
-def _local_file(url: str) -> Path:
+def _find_local_file(url: str) -> Path:
     path = Path(url2pathname(urlsplit(url).path))
     if not path.exists():
-        raise FileNotFoundError(f"'{without_secrets(url)}' names '{path}', which does not exist.")
+        raise FileNotFoundError(
+            f"The file '{path}' of '{without_secrets(url)}' does not exist. Correct the URL."
+        )
     return path
 
 
 # --- the offline directory
-# -----------------------------------------------------------------------------------------
 
 
-def _offline_file(url: str, row: CatalogRow | None) -> Path | None:
+def _find_offline_file(url: str, row: CatalogRow | None) -> Path | None:
     directory = os.environ.get("KERAS_VIT_WEIGHTS")
     if not directory:
         return None
@@ -158,12 +155,13 @@ def _offline_file(url: str, row: CatalogRow | None) -> Path | None:
     certain = root / (row.file if row else _sub_path(url))
     if certain.is_file():
         return certain
-    return _unsorted_file(root, row) if row else None
+    return _find_unsorted_file(root, row) if row else None
 
 
-def _unsorted_file(root: Path, row: CatalogRow) -> Path | None:
-    """Return the file that lies in no subdirectory, unless its size says that it is another one of
-    that name.
+def _find_unsorted_file(root: Path, row: CatalogRow) -> Path | None:
+    """Return the file in the directory itself, unless its size is that of another file.
+
+    Several published files have the same name.
     """
     name = row.file.split("/")[1]
     path = root / name
@@ -187,42 +185,41 @@ def _fits(size: int, row: CatalogRow) -> bool:
 
 
 # --- size and hash
-# -------------------------------------------------------------------------------------------------
 
 
 def _check(path: Path, row: CatalogRow | None) -> None:
     """Check a file that is already here."""
     again = "Delete it to download it again"
-    wrong_size = _wrong_size(path, row)
+    wrong_size = _describe_wrong_size(path, row)
     if wrong_size:
         raise ValueError(
-            f"'{path}' {wrong_size}. {again}, or pass its path as `weights` to use it as it is."
+            f"'{path}' {wrong_size}. {again}, or pass its path as `weights` to use it anyway."
         )
     try:
-        # Also of a file that was here before: an older version may have kept a login page, and
-        # somebody may have put half a file here.
+        # Check cached files too: older versions could store a login page, and a file that was
+        # copied here may be incomplete.
         _check_kind(path, path)
     except ValueError as error:
         raise ValueError(
-            f"{error} It is kept as '{path}': delete it to ask the server again."
+            f"{error} It is stored as '{path}'. Delete it to download it again."
         ) from error
-    wrong_hash = _wrong_hash(path, _expected_hash(path, row))
+    wrong_hash = _describe_wrong_hash(path, _find_expected_hash(path, row))
     if wrong_hash:
         pin = _pin_path(path)
         raise ValueError(
-            f"'{path}' has changed: its {wrong_hash}. {again}. If it was replaced on purpose, "
-            f"delete '{pin}' as well."
+            f"'{path}' was changed: its {wrong_hash}. {again}. If you replaced it on purpose, "
+            f"delete '{pin}' instead."
         )
 
 
-def _wrong_size(path: Path, row: CatalogRow | None) -> str | None:
+def _describe_wrong_size(path: Path, row: CatalogRow | None) -> str | None:
     size = path.stat().st_size
     if row is None or _fits(size, row):
         return None
-    return f"has {size} bytes, but {row.file} has {row.bytes} (give or take {row.bytes_tolerance})"
+    return f"has {size} bytes, but {row.file} has {row.bytes} (plus or minus {row.bytes_tolerance})"
 
 
-def _wrong_hash(path: Path, expected: str | None) -> str | None:
+def _describe_wrong_hash(path: Path, expected: str | None) -> str | None:
     if expected is None:
         return None
     digest = _sha256(path)
@@ -234,7 +231,7 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _expected_hash(path: Path, row: CatalogRow | None) -> str | None:
+def _find_expected_hash(path: Path, row: CatalogRow | None) -> str | None:
     return (row and row.sha256) or _read_pin(path)
 
 
@@ -243,21 +240,18 @@ def _pin_path(path: Path) -> Path:
 
 
 def _read_pin(path: Path) -> str | None:
-    """Return the hash that was pinned on first use; the file has the form that `sha256sum --check`
-    reads.
-    """
+    """Return the hash that was recorded at the first use, in the format of `sha256sum --check`."""
     pin = _pin_path(path)
     if not pin.exists():
         return None
     words = pin.read_text(encoding="utf-8").split()
     if not words or len(words[0]) != 64:
-        raise ValueError(f"'{pin}' holds no sha256. Delete it, and the hash is pinned anew.")
+        raise ValueError(f"'{pin}' contains no sha256. Delete it to record the hash again.")
     return words[0].lower()
 
 
 def _pin(path: Path) -> None:
-    # A cache that somebody else filled may be read-only here: then nothing can be remembered, and
-    # nothing can change.
+    # A shared cache may be read-only: then the hash cannot be recorded, and the file cannot change.
     with contextlib.suppress(OSError):
         if not _pin_path(path).exists():
             with files.replacing(_pin_path(path)) as stream:
@@ -265,12 +259,11 @@ def _pin(path: Path) -> None:
 
 
 # --- the network
-# -----------------------------------------------------------------------------------------------------
 
 
 def _download(url: str, target: Path, row: CatalogRow | None, progress: bool) -> None:
-    """Download under a temporary name, check, and move into place."""
-    advice = _advice(url, target, row)
+    """Download to a temporary name, check, and rename."""
+    advice = _make_advice(url, target, row)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         _remove_stale_parts(target)
@@ -278,33 +271,31 @@ def _download(url: str, target: Path, row: CatalogRow | None, progress: bool) ->
             _receive(url, stream, _Progress(target.name, progress), advice)
             _check_download(url, Path(stream.name), target, row)
     except OSError as error:
-        # The network's errors are OSErrors too, but without a number.
+        # Errors of the network are OSErrors too, but without an error number.
         if error.errno is None or isinstance(error, ConnectionError | TimeoutError):
             what = (
                 f"Cannot download {without_secrets(url)}: {without_secrets(str(error))}. {advice}"
             )
-            # What is chained is printed too.
+            # A chained error would be printed with its secrets.
             raise ConnectionError(what) from (error if url == without_secrets(url) else None)
-        hint = "Set KERAS_HOME to a directory that can be written and has room."
+        hint = "Set KERAS_HOME to a writable directory with enough space."
         raise OSError(
             error.errno, f"Cannot write '{target}': {error.strerror}. {hint} {advice}"
         ) from error
 
 
-def _advice(url: str, target: Path, row: CatalogRow | None) -> str:
+def _make_advice(url: str, target: Path, row: CatalogRow | None) -> str:
     directory = os.environ.get("KERAS_VIT_WEIGHTS") or "<directory>"
     offline = Path(directory) / (row.file if row else _sub_path(url))
     return (
-        f"To go on without the network: fetch {without_secrets(url)} on another machine and put it "
-        f"at '{target}', "
-        f"or at '{offline}' with the environment variable KERAS_VIT_WEIGHTS set to {directory}."
+        f"To work without the network, download {without_secrets(url)} on another machine and copy "
+        f"it to '{target}', or to '{offline}' with the environment variable KERAS_VIT_WEIGHTS set "
+        f"to {directory}."
     )
 
 
 def _remove_stale_parts(target: Path) -> None:
-    """Remove what processes of other machines left behind; a younger part may belong to a download
-    that is going on.
-    """
+    """Remove old partial files of other machines. A recent one may belong to a running download."""
     for part in target.parent.glob(f".partial-*-{glob.escape(target.name)}"):
         with contextlib.suppress(FileNotFoundError):
             if time.time() - part.stat().st_mtime > _STALE_SECONDS:
@@ -319,7 +310,7 @@ def _receive(url: str, stream: BinaryIO, bar: "_Progress", advice: str) -> None:
         "progressbar": bar,
         "chunk_size": _CHUNK_BYTES,
         "timeout": _TIMEOUT_SECONDS,
-        # Uncompressed, so that the announced length is that of the file.
+        # Request no compression, so that Content-Length is the size of the file.
         "headers": {"Accept-Encoding": "identity"},
         "hooks": {"response": lambda response, **_: responses.append(response)},
     }
@@ -327,7 +318,7 @@ def _receive(url: str, stream: BinaryIO, bar: "_Progress", advice: str) -> None:
         pooch.HTTPDownloader(**settings)(url, stream, None)
     except OSError as error:
         status = responses[-1].status_code if responses else 0
-        # The server works and will not give this file, now or later; but 408 and 429 say "later".
+        # Statuses 4xx are permanent, except 408 and 429, which ask to retry later.
         if 400 <= status < 500 and status not in (408, 429):
             what = f"The server answered {status} to {without_secrets(url)}. {advice}"
             raise ValueError(what) from (error if url == without_secrets(url) else None)
@@ -340,45 +331,44 @@ def _receive(url: str, stream: BinaryIO, bar: "_Progress", advice: str) -> None:
     stream.flush()
     size = os.fstat(stream.fileno()).st_size
     if bar.total and size != bar.total:
-        raise ConnectionError(f"it broke off after {size} of {bar.total} bytes")
+        raise ConnectionError(f"the connection ended after {size} of {bar.total} bytes")
 
 
 def _check_download(url: str, path: Path, target: Path, row: CatalogRow | None) -> None:
-    """Check what arrived, still under its temporary name: without an announced length only the
-    content tells.
+    """Check a downloaded file, under its temporary name. Without Content-Length it may
+    be cut off.
     """
-    lead = f"{without_secrets(url)} did not give the expected file, and nothing was kept: "
+    lead = f"{without_secrets(url)} did not return the expected file, and nothing was stored: "
     try:
         _check_kind(path, target)
     except ValueError as error:
         raise ValueError(f"{lead}{error}") from error
-    wrong_size = _wrong_size(path, row)
+    wrong_size = _describe_wrong_size(path, row)
     if wrong_size:
         raise ValueError(
-            f"{lead}it {wrong_size}. Try again later, or fetch it yourself. "
-            f"{_advice(url, target, row)}"
+            f"{lead}it {wrong_size}. Try again later, or download it by other means. "
+            f"{_make_advice(url, target, row)}"
         )
-    wrong_hash = _wrong_hash(path, _expected_hash(target, row))
+    wrong_hash = _describe_wrong_hash(path, _find_expected_hash(target, row))
     if wrong_hash:
         pin = _pin_path(target)
         raise ValueError(
-            f"{lead}its {wrong_hash} for '{target}'. If the publisher has replaced it, delete "
-            f"'{pin}'."
+            f"{lead}its {wrong_hash} for '{target}'. If the publisher has replaced the file, "
+            f"delete '{pin}'."
         )
 
 
 def _check_kind(path: Path, target: Path) -> None:
-    """Weights may have any name, for a URL may end in /download; what else is wanted must have a
-    name that says so.
+    """Check that a file contains weights, unless its suffix says otherwise.
+
+    Weights may have any name, because a URL may end in /download.
     """
     if target.suffix not in _OTHER_KINDS:
-        files.kind(path)
+        files.detect_kind(path)
 
 
 class _Progress:
-    """What pooch drives while it downloads: it learns the announced length, and shows a bar if one
-    is wanted.
-    """
+    """The progress bar for pooch, which sets `total` to the announced length."""
 
     def __init__(self, label: str, show: bool) -> None:
         self.total = 0

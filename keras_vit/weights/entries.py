@@ -1,8 +1,6 @@
-"""Arrays of a file before they are read: what each claims to be, and how to read it.
+"""The arrays of a file before they are read: declared shapes and types, checks, and reading.
 
-What lives here: the checks that need no data, the reading itself, and the checks of the data; the
-    same for all kinds of
-file. What does not: the kinds (`npz.py`, `tensors.py`, `keras_h5.py`).
+This code is shared by all kinds of file; `npz.py`, `tensors.py` and `keras_h5.py` are specific.
 """
 
 import math
@@ -15,22 +13,22 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.weights.refusal import bad, some
+from keras_vit.weights.refusal import join_first, make_error
 
-# From what the arrays of a file claim to be, as arrays that take no memory, and its metadata: the
-# names to read.
+# From the declared arrays of a file, as arrays that take no memory, and its metadata, to the names
+# to read.
 Choose = Callable[[dict[str, np.ndarray], dict[str, Any]], Collection[str]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """One array of a file.
+    """An array of a file.
 
     Attributes:
-        name: As in the file.
-        shape: That of the array.
-        dtype: That of the array; bfloat16, which NumPy does not have, is two raw bytes.
-        load: Reads it, in this shape and type. It is called from several threads.
+        name: Name in the file.
+        shape: Shape of the array.
+        dtype: Type of the array. bfloat16, which NumPy does not have, is two raw bytes.
+        load: Function that reads the array. It is called from several threads.
     """
 
     name: str
@@ -39,10 +37,8 @@ class Entry:
     load: Callable[[], np.ndarray]
 
 
-def stand_ins(entries: Iterable[Entry]) -> dict[str, np.ndarray]:
-    """Returns for each entry an array of its shape that takes no memory, in the type that reading
-    gives.
-    """
+def make_stand_ins(entries: Iterable[Entry]) -> dict[str, np.ndarray]:
+    """Returns an array for each entry that has its shape and type after reading, without memory."""
     return {
         entry.name: np.broadcast_to(
             np.zeros((), np.float32 if _is_half(entry.dtype) else entry.dtype), entry.shape
@@ -52,30 +48,33 @@ def stand_ins(entries: Iterable[Entry]) -> dict[str, np.ndarray]:
 
 
 def check(path: str | os.PathLike, entries: Collection[Entry]) -> None:
-    """Refuses arrays that are no numbers, names that come twice, and shapes that no array can
-    have.
-    """
+    """Raises ValueError for arrays without numbers, duplicate names, and impossible shapes."""
     if not entries:
-        raise bad(path, "it holds no arrays")
+        raise make_error(path, "it contains no arrays")
     pickled = [entry.name for entry in entries if entry.dtype.hasobject]
     if pickled:
-        advice = "Pickles are never read: they can run code. Save plain arrays with `numpy.savez(path, **arrays)`."
-        raise bad(path, f"it holds pickled objects ({some(pickled)})", advice)
+        advice = (
+            "Pickles are never read, because they can run code. Save plain arrays with "
+            "`numpy.savez(path, **arrays)`."
+        )
+        raise make_error(path, f"it contains pickled objects ({join_first(pickled)})", advice)
     strange = [f"{entry.name}: {entry.dtype}" for entry in entries if not _is_number(entry.dtype)]
     if strange:
-        raise bad(
-            path, f"it holds types that are no numbers ({some(strange)})", "Save them as float32."
+        raise make_error(
+            path,
+            f"it contains types that are not numbers ({join_first(strange)})",
+            "Save them as float32.",
         )
     twice = [name for name, count in Counter(entry.name for entry in entries).items() if count > 1]
     if twice:
-        raise bad(path, f"it holds several arrays of one name ({some(twice)})")
+        raise make_error(path, f"it contains several arrays of one name ({join_first(twice)})")
     impossible = [
         f"{entry.name}: {len(entry.shape)} axes"
         for entry in entries
         if len(entry.shape) > 32 or math.prod(max(side, 1) for side in entry.shape) > 2**56
     ]
     if impossible:
-        raise bad(path, f"it holds arrays of impossible shape ({some(impossible)})")
+        raise make_error(path, f"it contains arrays of impossible shape ({join_first(impossible)})")
 
 
 def read(
@@ -87,24 +86,24 @@ def read(
     """Reads the chosen arrays, by default all. Half-precision floats become float32.
 
     Raises:
-        ValueError: If there is nothing to read, if types are no numbers, if `choose` refuses what
-            the file claims to hold, or if numbers are not finite.
+        ValueError: If there are no arrays, if types are not numbers, if `choose` rejects the
+            declared arrays, or if values are not finite.
     """
     check(path, entries)
     if choose is not None:
-        chosen = set(choose(stand_ins(entries), metadata))
+        chosen = set(choose(make_stand_ins(entries), metadata))
         entries = [entry for entry in entries if entry.name in chosen]
-    # Copies and checksums leave the interpreter free, so that two cores halve the time.
+    # Copies and checksums release the interpreter lock, so two cores halve the time.
     with ThreadPoolExecutor() as pool:
-        arrays = dict(pool.map(lambda entry: (entry.name, _widened(entry.load())), entries))
+        arrays = dict(pool.map(lambda entry: (entry.name, _widen(entry.load())), entries))
     check_finite(path, arrays)
     return arrays
 
 
 def check_finite(path: str | os.PathLike, arrays: Mapping[str, np.ndarray]) -> None:
-    """Refuses NaN, infinity, and float64 numbers beyond float32, in which models compute.
+    """Raises ValueError for NaN, infinity, and float64 values beyond the range of float32.
 
-    Sums first: one pass without a temporary; where a sum overflows, number by number.
+    A sum is one pass without a temporary array. If it is not finite, each value is checked.
     """
     floats = {
         name: array for name, array in arrays.items() if array.dtype.kind == "f" and array.size
@@ -116,10 +115,10 @@ def check_finite(path: str | os.PathLike, arrays: Mapping[str, np.ndarray]) -> N
             if not (np.isfinite(array.sum()) or np.isfinite(array).all())
         ]
     if wrong:
-        raise bad(
+        raise make_error(
             path,
-            f"it holds NaN or infinite values in {some(wrong)}",
-            "Was its training run diverging?",
+            f"it contains NaN or infinite values in {join_first(wrong)}",
+            "Its training may have diverged. Use an earlier checkpoint.",
         )
     largest = float(np.finfo(np.float32).max)
     beyond = [
@@ -128,9 +127,9 @@ def check_finite(path: str | os.PathLike, arrays: Mapping[str, np.ndarray]) -> N
         if array.dtype.itemsize > 4 and max(array.max(), -array.min()) > largest
     ]
     if beyond:
-        raise bad(
+        raise make_error(
             path,
-            f"it holds numbers beyond the range of float32 in {some(beyond)}",
+            f"it contains numbers beyond the range of float32 in {join_first(beyond)}",
             "Save them as float32.",
         )
 
@@ -140,14 +139,14 @@ def _is_half(dtype: np.dtype) -> bool:
 
 
 def _is_number(dtype: np.dtype) -> bool:
-    # Longer floats have no place in a checkpoint, and their bytes differ from machine to machine.
+    # Floats of more than 8 bytes differ between machines, so they are not accepted.
     is_bfloat16 = (
         dtype.kind == "V" and dtype.itemsize == 2 and dtype.names is None and dtype.subdtype is None
     )
     return is_bfloat16 or (dtype.kind in "biuf" and dtype.itemsize <= 8)
 
 
-def _widened(array: np.ndarray) -> np.ndarray:
+def _widen(array: np.ndarray) -> np.ndarray:
     if array.dtype.kind == "V" and array.dtype.itemsize == 2:
         # bfloat16 is the upper half of a float32. `asarray`: a shifted 0-d array is a scalar.
         wide = np.asarray(array.view(np.uint16)).astype(np.uint32)

@@ -1,14 +1,11 @@
 """Files of arrays: path → {name: array} and back, for `.npz` and `.safetensors`.
 
-What lives here: telling the kinds apart, reading and writing whole files. What does not: the
-formats themselves (`npz.py`, `tensors.py`, `keras_h5.py`), names (`layouts.py`, `dialects.py`),
-fetching (`download.py`). Nothing is ever unpickled.
+`npz.py`, `tensors.py` and `keras_h5.py` implement the formats. Nothing is ever unpickled.
 
-Metadata: a dict of JSON values. Google's files carry none; ours may hold "grid" (rows, columns) of
-the position table, "gelu" ("tanh" or "exact"), "layer_norm_epsilon", "image_size" (height, width)
-and "num_heads". In an npz they lie as JSON in the comment of the zip archive, which NumPy ignores;
-in safetensors in the header's `__metadata__`; files of Hugging Face have a `config.json` beside
-them instead.
+Metadata is a dict of JSON values. Google's files have none. Ours may contain "grid" (rows, columns)
+of the position table, "gelu" ("tanh" or "exact"), "layer_norm_epsilon", "image_size" (height,
+width) and "num_heads". An npz stores it as JSON in the comment of the zip archive, which NumPy
+ignores; safetensors in `__metadata__` of the header; Hugging Face in a separate `config.json`.
 """
 
 import contextlib
@@ -24,10 +21,10 @@ import numpy as np
 from keras_vit.weights import entries, keras_h5, npz, tensors
 from keras_vit.weights import metadata as facts
 from keras_vit.weights.entries import Choose
-from keras_vit.weights.refusal import AGAIN, bad, some
+from keras_vit.weights.refusal import AGAIN, join_first, make_error
 from keras_vit.writing import write_atomically
 
-# What a file is when it is not a checkpoint, by its first bytes, and what to do about it.
+# Other kinds of file: first bytes, name, and what to do.
 _STRANGERS = (
     (
         b"\x80",
@@ -37,7 +34,7 @@ _STRANGERS = (
     (b"\x93NUMPY", "a single array (.npy)", "Save all arrays of the model with `numpy.savez`."),
     (b"version https://git-lfs", "a Git LFS pointer, not the file itself", "Run `git lfs pull`."),
     (b"<", "a web page (an error or a login form?)", "Download it again and look at the URL."),
-    (b"{", "JSON text", "Name the file that holds the weights."),
+    (b"{", "JSON text", "Name the file that contains the weights."),
 )
 
 _PathLike = str | os.PathLike[str]
@@ -47,11 +44,11 @@ _Metadata = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checkpoint:
-    """The content of a file, under the names that the file uses.
+    """The content of a file, under the names of the file.
 
     Attributes:
-        arrays: Name to array, in the file's order. Half-precision floats are widened to float32.
-        metadata: The numbers that travel with the arrays; see the module docstring. May be empty.
+        arrays: Arrays by name, in the order of the file. Half-precision floats become float32.
+        metadata: Metadata, see the module docstring. May be empty.
     """
 
     arrays: dict[str, np.ndarray]
@@ -59,47 +56,47 @@ class Checkpoint:
 
 
 def read(path: _PathLike, choose: Choose | None = None) -> Checkpoint:
-    """Read the arrays of a checkpoint, or refuse the file as a whole.
+    """Read and check the arrays of a checkpoint.
 
-    The kind of file is told by its content. bfloat16, which NumPy stores as two raw bytes, and
-    float16 become float32; other types, such as an optimizer's step counter, stay as they are.
+    The kind of file is detected from its content. bfloat16, which NumPy stores as two raw bytes,
+    and float16 become float32. Other types, such as the step counter of an optimizer, are kept.
 
     Args:
-        path: An `.npz` or `.safetensors` file, or a Hugging Face directory that holds
+        path: An `.npz` or `.safetensors` file, or a Hugging Face directory with
             `model.safetensors`.
-        choose: Says which arrays to read, by name, from arrays of their shapes and types that take
-            no memory; or raises ValueError; it gets the metadata too. Default: all.
+        choose: Function that selects the names to read, or raises ValueError. Its arguments are
+            arrays of the declared shapes and types, without memory, and the metadata. Default: all
+            arrays.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If the file is empty, truncated, damaged or of another kind, or if it holds
-            pickled objects, types that are no numbers, numbers that are not finite, or metadata
-            that are not valid.
+        ValueError: If the file is empty, truncated, damaged or of another kind, or if it contains
+            pickled objects, types that are not numbers, values that are not finite, or invalid
+            metadata.
     """
     path = _file_of(Path(path))
     if keras_h5.is_hdf5(path):
-        raise bad(
+        raise make_error(
             path,
             "it is an HDF5 file, neither .npz nor .safetensors",
             "Keras weights are loaded with `model.load_weights(path)`.",
         )
-    unread, metadata = (npz if kind(path) == "npz" else tensors).entries(path)
+    unread, metadata = (npz if detect_kind(path) == "npz" else tensors).list_entries(path)
     return Checkpoint(arrays=entries.read(path, unread, metadata, choose), metadata=metadata)
 
 
-def kind(path: _PathLike) -> str:
-    """Return "npz", "safetensors" or "h5", told by the content of a file, or say what the file is
-    instead.
+def detect_kind(path: _PathLike) -> str:
+    """Return "npz", "safetensors" or "h5", detected from the content of a file.
 
-    It looks at the beginning and the end only: good enough to see that a download is complete.
+    Only the beginning and the end are read, which is enough to see that a download is complete.
 
     Raises:
-        ValueError: If the file is none of them, or if its end is missing.
+        ValueError: If the file is of another kind, or if its end is missing.
     """
     with open(path := Path(path), "rb") as stream:
         head = stream.read(64)
     if not head:
-        raise bad(path, "it is empty (0 bytes)")
+        raise make_error(path, "it is empty (0 bytes)")
     if head.startswith(b"PK"):
         npz.check_end(path)
         return "npz"
@@ -112,38 +109,38 @@ def kind(path: _PathLike) -> str:
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     for start, what, advice in _STRANGERS:
         if text.startswith(start):
-            raise bad(path, f"it is {what}, neither .npz nor .safetensors", advice)
-    raise bad(path, f"it is neither .npz nor .safetensors; it begins with {head[:8]!r}", AGAIN)
+            raise make_error(path, f"it is {what}, neither .npz nor .safetensors", advice)
+    raise make_error(
+        path, f"it is neither .npz nor .safetensors; it begins with {head[:8]!r}", AGAIN
+    )
 
 
 def write_npz(path: _PathLike, arrays: _Arrays, metadata: _Metadata | None = None) -> None:
-    """Write an uncompressed npz that plain `numpy.load(path)` reads; the same input gives the same
-    bytes.
+    """Write an uncompressed npz that `numpy.load(path)` reads. Equal inputs give equal bytes.
 
-    The file appears whole or not at all: an older file of that name stays until the new one is
-        complete.
+    The file is written atomically: an older file of that name stays until the new one is complete.
 
     Args:
-        arrays: Name to array of numbers; the order is kept.
-        metadata: JSON values to travel with the arrays.
+        path: The file to write.
+        arrays: Arrays of numbers by name. The order is kept.
+        metadata: JSON values.
 
     Raises:
-        ValueError: If there are no arrays, if one does not hold numbers, or if the metadata is not
-            valid or does not fit.
+        ValueError: If there are no arrays, if one does not contain numbers, or if the metadata are
+            invalid or too large.
         OSError: If the file cannot be written.
     """
-    arrays, metadata = _numbers(path, arrays), facts.check(path, metadata or {})
+    arrays, metadata = _check_numbers(path, arrays), facts.check(path, metadata or {})
     with replacing(path) as stream:
         npz.write(stream, arrays, metadata)
 
 
 def write_safetensors(path: _PathLike, arrays: _Arrays, metadata: _Metadata | None = None) -> None:
-    """Write a safetensors file; the same input gives the same bytes, and the file appears whole or
-    not at all.
+    """Write a safetensors file atomically. Equal inputs give equal bytes.
 
-    Args and errors: as for `write_npz`.
+    Arguments and errors are those of `write_npz`.
     """
-    arrays, metadata = _numbers(path, arrays), facts.check(path, metadata or {})
+    arrays, metadata = _check_numbers(path, arrays), facts.check(path, metadata or {})
     with replacing(path) as stream:
         tensors.write(stream, arrays, metadata)
 
@@ -151,8 +148,9 @@ def write_safetensors(path: _PathLike, arrays: _Arrays, metadata: _Metadata | No
 def write_huggingface(
     directory: _PathLike, arrays: _Arrays, metadata: _Metadata, config: _Metadata
 ) -> None:
-    """Write `model.safetensors` and the `config.json` beside it, each whole or not at all; see
-    `write_safetensors`.
+    """Write `model.safetensors` and `config.json` into a directory, each atomically.
+
+    See `write_safetensors`.
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
@@ -163,9 +161,7 @@ def write_huggingface(
 
 @contextlib.contextmanager
 def replacing(path: _PathLike) -> Iterator[BinaryIO]:
-    """Open a temporary file that takes the place of `path` when the block ends well, and vanishes
-    when it does not.
-    """
+    """Open a temporary file that replaces `path` at the end of the block, unless it raises."""
     with write_atomically(Path(path)) as partial, open(partial, "xb") as stream:
         yield stream
 
@@ -176,12 +172,12 @@ def _file_of(path: Path) -> Path:
     if (path / "model.safetensors").exists():
         return path / "model.safetensors"
     advice = (
-        "Name a file, or a Hugging Face directory whose weights are not split over several files."
+        "Name a file, or a Hugging Face directory whose weights are not split into several files."
     )
-    raise bad(path, "it is a directory without model.safetensors", advice)
+    raise make_error(path, "it is a directory without model.safetensors", advice)
 
 
-def _numbers(path: _PathLike, arrays: _Arrays) -> dict[str, np.ndarray]:
+def _check_numbers(path: _PathLike, arrays: _Arrays) -> dict[str, np.ndarray]:
     if not arrays:
         raise ValueError(f"There are no arrays to write to '{os.fspath(path)}'.")
     found = {name: np.asarray(array) for name, array in arrays.items()}
@@ -192,6 +188,6 @@ def _numbers(path: _PathLike, arrays: _Arrays) -> dict[str, np.ndarray]:
     ]
     if strange:
         raise ValueError(
-            f"Only numbers can be written to '{os.fspath(path)}': {some(strange)}. Cast to float32."
+            f"Only numbers can be written to '{os.fspath(path)}': {join_first(strange)}. Cast to float32."
         )
     return found

@@ -1,8 +1,6 @@
-"""What a checkpoint file is: which one, whether it is the published one, in which layout, of which
-model.
+"""Describes a checkpoint file for `verify`: its origin, layout, model, size and hash.
 
-What lives here: looking at a file and putting it into words, for `verify`. What does not: reading
-and translating it (`model_file.py`), and computing with it.
+`model_file.py` reads and converts the file.
 """
 
 import hashlib
@@ -19,7 +17,7 @@ Facts = list[tuple[str, str]]
 
 _MIB = 2**20
 
-# What the names in Google's files show, besides the model. Wrappers may be nested.
+# Properties of Google's files that their names show. Wrappers may be nested.
 _MARKS = (
     (r"opt/target/.*", "in an optimizer's state (opt/target/)"),
     (r"(opt/target/)?params/.*", "in params/"),
@@ -27,7 +25,7 @@ _MARKS = (
     (r"(.*/)?Transformer/encoderblock/.*", "blocks stacked along the first axis"),
     (r"(.*/)?encoderblock(_\d+)?/MlpBlock_3/.*", "modules counted as before linen"),
     (r"(.*/)?encoderblock(_\d+)?/(row/)?MlpBlock_0/.*", "modules counted as in linen"),
-    (r"(.*/)?(encoderblock(_\d+)?|unit\d+)/row/.*", "axial attention under names of ours"),
+    (r"(.*/)?(encoderblock(_\d+)?|unit\d+)/row/.*", "axial attention under keras_vit's names"),
     (r"(params/|img/|opt/target/)*pos_embedding", "position table at the root"),
     (r"(.*/)?resnet/root_block/.*", "names of BiT"),
     (r"(.*/)?standardized_conv2d_\d+/.*", "convolutions numbered"),
@@ -36,14 +34,14 @@ _MARKS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Identity:
-    """What can be said of a file before anything is computed.
+    """The description of a file, from its arrays, size and hash.
 
     Attributes:
-        path: Where it is on this machine.
-        model: The model whose shapes it has.
-        facts: (label, text), for a report.
-        doubts: What is not as it should be, in words; empty if nothing.
-        canonical: Its arrays under canonical names.
+        path: Local path.
+        model: Name of the model with these shapes.
+        facts: Pairs of label and text, for a report.
+        doubts: Descriptions of problems; empty if there are none.
+        canonical: Arrays under canonical names.
     """
 
     path: Path
@@ -54,15 +52,15 @@ class Identity:
 
 
 def examine(file: str, model: str | None = None) -> Identity:
-    """Looks at a file that is given by its path, its URL or a tag.
+    """Examines a file that is given by its path, its URL or a tag.
 
     Args:
         file: Path, URL, or a tag of the catalog.
-        model: Name of the model that a tag belongs to.
+        model: Name of the model of a tag.
 
     Raises:
-        ValueError: If the file is damaged, of an unknown layout, or of no model of the table.
-        OSError: If it cannot be had.
+        ValueError: If the file is damaged, has an unknown layout, or matches no model of the table.
+        OSError: If the file cannot be downloaded or read.
 
     Example:
         >>> model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3), classes=10)
@@ -73,13 +71,13 @@ def examine(file: str, model: str | None = None) -> Identity:
     path, row = _find(file, model)
     arrays, canonical, layout = _read(path)
     identified = layouts.identify(canonical)
-    facts, doubts = _size_and_hash(path, row)
+    facts, doubts = _check_size_and_hash(path, row)
     if row and row.model != identified:
         doubts.append(f"{row.file} is a file of {row.model}")
     facts += [
         ("layout", layout),
-        ("arrays", _counts(arrays, canonical)),
-        ("model", f"{identified}, told by the shapes"),
+        ("arrays", _describe_counts(arrays, canonical)),
+        ("model", f"{identified}, identified by the shapes"),
     ]
     return Identity(path=path, model=identified, facts=facts, doubts=doubts, canonical=canonical)
 
@@ -94,9 +92,9 @@ def read_canonical(path: Path) -> dict[str, np.ndarray]:
 
 
 def _find(file: str, model: str | None) -> tuple[Path, catalog.CatalogRow | None]:
-    """The file on this machine, and its row of the catalog where its name tells."""
+    """Returns the local path of a file, and its row of the catalog if its name is unambiguous."""
     if model is not None:
-        catalog.list_weights(model)  # names the neighbours of an unknown model
+        catalog.list_weights(model)  # raises an error that suggests names for an unknown model
     path = Path(file)
     if "://" in file:
         row = catalog.by_file_name(file)
@@ -106,20 +104,21 @@ def _find(file: str, model: str | None) -> tuple[Path, catalog.CatalogRow | None
         return (inside if inside.exists() else path), catalog.by_file_name(file)
     if model is None:
         raise ValueError(
-            f"There is no file '{file}'. If it is a tag of the catalog, say whose: --model=ViT_B16."
+            f"There is no file '{file}'. If it is a tag of the catalog, name its model, for "
+            "example --model=ViT_B16."
         )
     row = catalog.lookup(model, file)
     return download.fetch(row), row
 
 
 def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], str]:
-    """The entries of the file, the arrays under canonical names, and the name of the layout."""
+    """Returns the declared arrays, the arrays under canonical names, and the name of the layout."""
     found = model_file.read(path)
-    layout = "Keras weights" if found.dialect == "keras" else _layout(found.claimed)
+    layout = "Keras weights" if found.dialect == "keras" else _describe_layout(found.claimed)
     return found.claimed, found.canonical(), layout
 
 
-def _layout(arrays: Mapping[str, np.ndarray]) -> str:
+def _describe_layout(arrays: Mapping[str, np.ndarray]) -> str:
     dialect = dialects.detect(arrays)
     if dialect != "google":
         return {"timm": "timm", "huggingface": "Hugging Face"}[dialect]
@@ -130,7 +129,7 @@ def _layout(arrays: Mapping[str, np.ndarray]) -> str:
     return ", ".join(["Google", *marks])
 
 
-def _counts(arrays: Mapping[str, np.ndarray], canonical: Mapping[str, np.ndarray]) -> str:
+def _describe_counts(arrays: Mapping[str, np.ndarray], canonical: Mapping[str, np.ndarray]) -> str:
     parameters = sum(x.size for x in canonical.values())
     others = sum(x.size for x in arrays.values()) - parameters
     text = f"{len(arrays):,} with {parameters:,} parameters"
@@ -139,30 +138,28 @@ def _counts(arrays: Mapping[str, np.ndarray], canonical: Mapping[str, np.ndarray
     )
 
 
-def _size_and_hash(path: Path, row: catalog.CatalogRow | None) -> tuple[Facts, list[str]]:
+def _check_size_and_hash(path: Path, row: catalog.CatalogRow | None) -> tuple[Facts, list[str]]:
     size, doubts = path.stat().st_size, []
     text = f"{size:,} bytes ({size / _MIB:.1f} MiB)"
     if row and row.bytes is not None:
         text += f"; {row.file} is listed with {row.bytes / _MIB:.1f} MiB"
         if abs(size - row.bytes) > row.bytes_tolerance:
-            doubts.append(f"the size is not that of {row.file}")
+            doubts.append(f"the size differs from that of {row.file}")
     with open(path, "rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     facts = [("size", text), ("sha256", digest)]
-    expected = {"published": row and row.sha256, "pinned on first use": _pinned(path)}
+    expected = {"published": row and row.sha256, "pinned on first use": _read_pin(path)}
     known = {whose: other for whose, other in expected.items() if other}
     for whose, other in known.items():
         facts.append(
             ("", f"equal to the one {whose}" if other == digest else f"the one {whose}: {other}")
         )
-        doubts += [] if other == digest else [f"the sha256 is not the one {whose}"]
-    return facts + (
-        [] if known else [("", "none is published or pinned to compare it with")]
-    ), doubts
+        doubts += [] if other == digest else [f"the sha256 differs from the one {whose}"]
+    return facts + ([] if known else [("", "no published or pinned hash to compare")]), doubts
 
 
-def _pinned(path: Path) -> str | None:
-    """The hash beside the file, in the form in which `download.py` writes it."""
+def _read_pin(path: Path) -> str | None:
+    """Reads the hash that `download.py` recorded next to the file."""
     pin = path.with_name(f"{path.name}.sha256")
     return (
         next(iter(pin.read_text(encoding="utf-8").lower().split()), None) if pin.exists() else None

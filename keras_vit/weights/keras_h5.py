@@ -1,9 +1,9 @@
-"""Keras's own `.weights.h5` files, under our names.
+"""Keras's `.weights.h5` files, read under our names.
 
-Keras addresses layers by class and order and records their names beside; the variables of a layer
-it only counts. Both are turned into names, so that such a file goes through the same strict
-restore, with the same resizing of positions, as every other. What else a reader must know, layers
-of this package record beside their variables (`layers/constants.py`).
+Keras addresses layers by class and order, and stores their names as attributes; it numbers the
+variables of a layer. Both are converted to names, so that such a file is restored like any other,
+with the same checks and the same resizing of positions. Layers of this package store the constants
+that a reader needs beside their variables (`layers/constants.py`).
 
 Source: keras-team/keras, keras/src/saving/saving_lib.py (the layout of the file); the HDF5 file
     format, II.A.
@@ -20,7 +20,7 @@ import numpy as np
 
 from keras_vit.weights import entries, metadata
 from keras_vit.weights.entries import Choose, Entry
-from keras_vit.weights.refusal import bad, some
+from keras_vit.weights.refusal import join_first, make_error
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _CONSTANTS = "constants"
@@ -31,7 +31,7 @@ _ADVICE = "Write it again with `model.save_weights`, or load a whole `.keras` fi
 
 
 def is_hdf5(path: str | os.PathLike) -> bool:
-    """Tells by its first bytes whether a file is HDF5."""
+    """Returns whether a file is HDF5, by its first bytes."""
     if os.path.isdir(path):
         return False
     with open(path, "rb") as stream:
@@ -39,15 +39,15 @@ def is_hdf5(path: str | os.PathLike) -> bool:
 
 
 def check_end(path: str | os.PathLike) -> None:
-    """Refuses a file that is cut off: shorter than it says in its first bytes."""
+    """Raises ValueError for a truncated file, which is shorter than its header states."""
     with open(path, "rb") as stream:
         start = stream.read(64)
     places = {0: 40, 1: 44, 2: 28, 3: 28}
     if len(start) < 64 or start[8] not in places:
-        raise _bad(path, "the HDF5 file is truncated or damaged")
+        raise _make_error(path, "the HDF5 file is truncated or damaged")
     (end,) = struct.unpack_from("<Q", start, places[start[8]])
     if end > os.path.getsize(path):
-        raise _bad(
+        raise _make_error(
             path, f"the HDF5 file is truncated, it has {os.path.getsize(path)} of {end} bytes"
         )
 
@@ -55,41 +55,40 @@ def check_end(path: str | os.PathLike) -> None:
 def read(
     path: str | os.PathLike, choose: Choose | None = None
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Returns {our name: array} of a `.weights.h5` file that `model.save_weights` wrote, and its
-    metadata.
+    """Reads a file of `model.save_weights`. Returns {our name: array} and the metadata.
 
     Args:
         path: The file.
         choose: See `keras_vit.weights.entries.read`.
 
     Raises:
-        ValueError: If the file is damaged, or is no weights file of a current Keras.
+        ValueError: If the file is damaged, or not a weights file of a current Keras.
     """
     import h5py
 
     check_end(path)
-    with _one_sentence(path, h5py.File, path, "r") as file:
-        found, known = _one_sentence(path, _entries, path, file)
+    with _call_or_refuse(path, h5py.File, path, "r") as file:
+        found, known = _call_or_refuse(path, _list_entries, path, file)
         known = metadata.check(path, known)
         return entries.read(path, found, known, choose), known
 
 
-def _bad(path: str | os.PathLike, what: str) -> ValueError:
-    return bad(path, what, _ADVICE, "Keras weights file")
+def _make_error(path: str | os.PathLike, what: str) -> ValueError:
+    return make_error(path, what, _ADVICE, "Keras weights file")
 
 
-def _one_sentence(path: str | os.PathLike, call: Callable, *arguments: Any) -> Any:
+def _call_or_refuse(path: str | os.PathLike, call: Callable, *arguments: Any) -> Any:
     try:
         return call(*arguments)
-    except Exception as error:  # HDF5 meets damage with errors of many kinds
-        raise _bad(path, some([" ".join(str(error).split())[:300]])) from error
+    except Exception as error:  # damaged files cause errors of many types in HDF5
+        raise _make_error(path, join_first([" ".join(str(error).split())[:300]])) from error
 
 
-def _entries(path: str | os.PathLike, file: Any) -> tuple[list[Entry], dict[str, Any]]:
+def _list_entries(path: str | os.PathLike, file: Any) -> tuple[list[Entry], dict[str, Any]]:
     if "layers" not in file:
         raise ValueError(f"it has no group `layers`, only {sorted(file)[:5]}")
     known: dict[str, Any] = {}
-    return list(_walk(path, _group(file, "layers"), "", known)), known
+    return list(_walk(path, _open_group(file, "layers"), "", known)), known
 
 
 def _walk(
@@ -100,43 +99,43 @@ def _walk(
     for key in group:
         if key == "vars":
             continue
-        child = _group(group, key)
+        child = _open_group(group, key)
         if "vars" not in child:
             raise ValueError(f"its group {child.name} has no variables")
-        variables = _group(child, "vars")
+        variables = _open_group(child, "vars")
         name = variables.attrs.get("name")
         if not isinstance(name, str):
-            raise ValueError("it records no layer names, as files of old Keras versions")
+            raise ValueError("it has no layer names, like files of old Keras versions")
         layer = prefix + name
         _collect(known, variables)
         numbers = sorted((index for index in variables if index != _CONSTANTS), key=int)
-        for index, leaf in zip(numbers, _leaves(layer, len(numbers)), strict=True):
-            dataset = _dataset(variables, index)
-            load = partial(_one_sentence, path, _load, dataset)
+        for index, leaf in zip(numbers, _name_variables(layer, len(numbers)), strict=True):
+            dataset = _open_dataset(variables, index)
+            load = partial(_call_or_refuse, path, _load, dataset)
             yield Entry(
-                name=f"{layer}/{leaf}", shape=dataset.shape, dtype=_dtype(dataset), load=load
+                name=f"{layer}/{leaf}", shape=dataset.shape, dtype=_dtype_of(dataset), load=load
             )
         yield from _walk(path, child, f"{layer}/", known)
 
 
-def _group(parent: Any, key: str) -> Any:
+def _open_group(parent: Any, key: str) -> Any:
     import h5py
 
-    child = _linked(parent, key)
+    child = _follow_link(parent, key)
     if not isinstance(child, h5py.Group):
-        raise ValueError(f"{child.name} is no group")
+        raise ValueError(f"{child.name} is not a group")
     return child
 
 
-def _dataset(parent: Any, key: str) -> Any:
-    """The dataset of that name, whose numbers are all in this file."""
+def _open_dataset(parent: Any, key: str) -> Any:
+    """Opens a dataset, and checks that all its numbers are stored in this file."""
     import h5py
 
-    child = _linked(parent, key)
+    child = _follow_link(parent, key)
     if not isinstance(child, h5py.Dataset) or child.shape is None:
-        raise ValueError(f"{child.name} is no array")
+        raise ValueError(f"{child.name} is not an array")
     if child.is_virtual or child.external:
-        raise ValueError(f"{child.name} lies in another file")
+        raise ValueError(f"{child.name} is stored in another file")
     if child.chunks is None and child.id.get_storage_size() != child.size * child.dtype.itemsize:
         raise ValueError(
             f"{child.name} has {child.id.get_storage_size()} bytes, too few for the shape "
@@ -147,24 +146,24 @@ def _dataset(parent: Any, key: str) -> Any:
         and np.prod(child.chunks, dtype=float) * child.dtype.itemsize > _MAX_CHUNK_BYTES
     ):
         raise ValueError(
-            f"{child.name} is compressed in pieces of the shape {child.chunks}, which take much "
-            f"memory"
+            f"{child.name} is compressed in chunks of shape {child.chunks}, which take too much "
+            "memory"
         )
     return child
 
 
-def _linked(parent: Any, key: str) -> Any:
+def _follow_link(parent: Any, key: str) -> Any:
     import h5py
 
     if not isinstance(parent.get(key, getlink=True), h5py.HardLink):
-        raise ValueError(f"{parent.name}/{key} is missing, or lies elsewhere")
+        raise ValueError(f"{parent.name}/{key} is missing, or stored in another place")
     return parent[key]
 
 
-def _dtype(dataset: Any) -> np.dtype:
+def _dtype_of(dataset: Any) -> np.dtype:
     import h5py
 
-    # Text and references have types of NumPy's that look like numbers or objects.
+    # h5py maps text, references and enums to NumPy types that look like numbers or objects.
     if (
         dataset.dtype.metadata
         or h5py.check_string_dtype(dataset.dtype)
@@ -182,12 +181,12 @@ def _load(dataset: Any) -> np.ndarray:
 
 
 def _collect(known: dict[str, Any], variables: Any) -> None:
-    """Adds what a layer recorded of itself: all layers of a model say the same."""
+    """Adds the constants that a layer stored, and checks that all layers agree."""
     if _CONSTANTS not in variables:
         return
-    dataset = _dataset(variables, _CONSTANTS)
+    dataset = _open_dataset(variables, _CONSTANTS)
     if dataset.dtype != np.uint8 or not 9 < dataset.size < _MAX_CONSTANTS_BYTES:
-        raise ValueError(f"{dataset.name} is no text")
+        raise ValueError(f"{dataset.name} is not a text")
     checksum, text = _load(dataset).tobytes().split(b" ", 1)
     if checksum != b"%08x" % zlib.crc32(text):
         raise ValueError(f"bad checksum of {dataset.name}")
@@ -196,8 +195,8 @@ def _collect(known: dict[str, Any], variables: Any) -> None:
             raise ValueError(f"its layers disagree about {key}: {known[key]} and {value}")
 
 
-def _leaves(layer: str, count: int) -> tuple[str, ...]:
-    """The names of the variables of a layer, in the order in which its `build` makes them."""
+def _name_variables(layer: str, count: int) -> tuple[str, ...]:
+    """Returns the names of the variables of a layer, in the order in which `build` creates them."""
     own = layer.split("/")[-1]
     if own == "class_token":
         names: tuple[str, ...] = ("cls",)

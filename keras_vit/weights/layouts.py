@@ -1,11 +1,9 @@
-"""Google's checkpoint layouts: every spelling found in the published files ↔ one canonical form.
+"""Google's checkpoint layouts ↔ one canonical form; identification of a model by its shapes.
 
-What lives here: renaming and reshaping between dictionaries of NumPy arrays, and the recognition of
-a model by its shapes. What does not: reading files (`files.py`), foreign vocabularies
-(`dialects.py`). The canonical form has the names of the current linen code, group norms of shape
-(C,), a head kernel of shape (in, classes) and a position table of shape (1, prefix + N, D). Nothing
-is modified in place, and arrays are views of the given ones wherever NumPy can express the change
-as a view.
+The canonical form has the names of the current linen code, group norms of shape (C,), a head kernel
+of shape (in, classes) and a position table of shape (1, prefix + N, D). `dialects.py` converts the
+names of timm and Hugging Face. Nothing is modified in place, and results are views where NumPy can
+express the change as a view.
 
 Source: vision_transformer@c6de1e5 `models_vit.py`; big_vision@0127fb6 `models/vit.py`,
     `models/bit_paper.py`.
@@ -19,15 +17,15 @@ from typing import Any, Literal
 import numpy as np
 
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant
-from keras_vit.weights.renaming import gather, listed, split_numbers
+from keras_vit.weights.renaming import gather, join_sorted, split_numbers
 
 _POSITIONS = "Transformer/posembed_input/pos_embedding"
 
-# wrapper -> what lies beside it and is no part of the image model: big_vision's timers; the text
-# tower of SigLIP with its temperature `t` and bias `b`. Optimiser slots, `opt/...`, never are.
+# Wrapper -> names beside it that do not belong to the image model: big_vision's timers; the text
+# tower of SigLIP with its temperature `t` and bias `b`. Optimizer slots, `opt/...`, never belong.
 _WRAPPERS = {"opt/target/": None, "params/": r"chrono/", "img/": r"txt/|[tb]$"}
 
-# Before linen, Flax counted all modules of a block together; linen counts each class apart.
+# Before linen, Flax numbered all modules of a block together; linen numbers each class separately.
 _PRE_LINEN = {
     "LayerNorm_2": "LayerNorm_1",
     "MultiHeadDotProductAttention_1": "MultiHeadDotProductAttention_0",
@@ -36,7 +34,7 @@ _PRE_LINEN = {
 _LINEN = {after: before for before, after in _PRE_LINEN.items()}
 _IN_BLOCK = re.compile(r"(Transformer/encoderblock_\d+/)([^/]+)(/.+)")
 
-# The files of BiT; `{}` stands for the number of a block or unit. The key is the published name.
+# Published names of BiT to canonical names. `{}` is the number of a block or unit.
 _BIT = {
     "resnet/root_block/standardized_conv2d/kernel": "root_block/conv_root/kernel",
     "resnet/block{}/unit{}/a/group_norm/gamma": "block{}/unit{}/gn1/scale",
@@ -56,48 +54,47 @@ _BIT = {
 }
 _BIT_PUBLISHED = {after: before for before, after in _BIT.items()}
 
-# Where big_vision kept the position table: at the root (added before the class token joins), and
-# earlier inside the encoder (added after).
+# The position table of big_vision: at the root (added before the class token is prepended), in
+# older files inside the encoder (added after).
 _ROOT_POSITIONS = "pos_embedding"
 _RENAMED = {_ROOT_POSITIONS: _POSITIONS, "Transformer/pos_embedding": _POSITIONS}
 
-_MAX_DEPTH = 1000  # of stacked blocks: each becomes an array, even if it is empty
+_MAX_DEPTH = 1000  # of stacked blocks: each becomes one array per name, even if it is empty
 _GROUP_NORM = re.compile(r"(.*/)?(gn\w+|norm-pre-head)/(scale|bias)")
 _GOOGLE = re.compile(r"(.*/)?(Transformer/.+|block\d+/unit\d+/.+|root_block/.+)")
 
 
-def canonical(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Brings a checkpoint of any Google layout to the canonical names and shapes.
+def to_canonical(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Converts a checkpoint of any Google layout to the canonical names and shapes.
 
-    Wrappers (`opt/target/`, `params/`, `params/img/`) are taken off, and what lies beside them is
-    dropped: optimiser slots, timers, a text tower. Stacked blocks are split. A position table at
-    the root has no row for the class token, so a zero row is put before it where there is such a
-    token.
-    A name that no rule knows passes unchanged: who restores reports it.
+    Wrappers (`opt/target/`, `params/`, `params/img/`) are removed, and arrays beside them dropped:
+    optimizer slots, timers, a text tower. Stacked blocks are split. A position table at the root
+    has no row for the class token, so a row of zeros is prepended if there is a class token.
+    Unknown names are kept, so that `restore` can report them.
 
     Args:
         arrays: The arrays of a file under the names of the file.
 
     Raises:
-        ValueError: If a block mixes both ways of counting modules, if two arrays end up under one
-            name, if stacked blocks disagree about the depth, or if a root position table is not (1,
-            N, D).
+        ValueError: If a block has modules numbered in both ways, if two arrays get the same name,
+            if stacked blocks have different depths, or if a position table at the root does not
+            have the shape (1, N, D).
 
     Example:
-        >>> sorted(canonical({"opt/target/cls": np.zeros((1, 1, 4)), "opt/state/step": np.array(7)}))
+        >>> sorted(to_canonical({"opt/target/cls": np.zeros((1, 1, 4)), "opt/state/step": np.array(7)}))
         ['cls']
     """
     unstacked = _unstack(_unwrap(arrays))
     _check_counters(unstacked)
     has_class_token = "cls" in unstacked
     return gather(
-        (name, _linen_name(name), _shape(name, x, has_class_token)) for name, x in unstacked.items()
+        (name, _to_linen_name(name), _fix_shape(name, x, has_class_token))
+        for name, x in unstacked.items()
     )
 
 
 def names_of_model(names: Iterable[str]) -> list[str]:
-    """Returns the names that belong to the image model: no slots of an optimizer, timers, or text
-    tower.
+    """Returns the names of the image model: without optimizer slots, timers and text tower.
 
     Example:
         >>> names_of_model(["opt/target/cls", "opt/state/step"])
@@ -106,14 +103,14 @@ def names_of_model(names: Iterable[str]) -> list[str]:
     return list(_unwrap({name: name for name in names}).values())
 
 
-def published(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Spells canonical arrays as the published files do: the inverse of `canonical` for such files.
+def to_published(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Converts canonical arrays to the layout of the published files.
 
-    ViTs and hybrids: no wrapper, modules counted as before linen. BiT: `resnet/...`, with the head
-    as a 1x1 convolution of shape (1, 1, in, classes). Names that no rule knows pass unchanged.
+    ViTs and hybrids: no wrapper, modules numbered as before linen. BiT: `resnet/...`, with the head
+    as a 1x1 convolution of shape (1, 1, in, classes). Unknown names are kept.
 
     Example:
-        >>> list(published({"Transformer/encoderblock_0/MlpBlock_0/Dense_0/bias": np.zeros(4)}))
+        >>> list(to_published({"Transformer/encoderblock_0/MlpBlock_0/Dense_0/bias": np.zeros(4)}))
         ['Transformer/encoderblock_0/MlpBlock_3/Dense_0/bias']
     """
     if family(arrays) != "bit":
@@ -125,17 +122,15 @@ def published(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def is_google(arrays: Iterable[str]) -> bool:
-    """Whether the names are those of a Google layout, of whatever age and under whatever
-    wrapper.
-    """
+    """Returns whether the names are those of any Google layout, with or without wrapper."""
     return any(_GOOGLE.fullmatch(name) for name in arrays)
 
 
 def family(names: Iterable[str]) -> Literal["vit", "stem", "hybrid", "resnet", "bit"]:
-    """Tells the kind of model from its canonical names.
+    """Returns the kind of model with these canonical names.
 
-    "stem" is a ViT on a convolutional root without residual units, "hybrid" one with units;
-    "resnet" is the trunk of the hybrids with a head of its own, "bit" the pre-activation ResNet.
+    "stem" is a ViT on a convolutional root without residual units, "hybrid" one with units.
+    "resnet" is the trunk of the hybrids with its own head, "bit" the pre-activation ResNet.
     """
     names = list(names)
     roots = {name.split("/")[0] for name in names}
@@ -150,13 +145,13 @@ def family(names: Iterable[str]) -> Literal["vit", "stem", "hybrid", "resnet", "
 
 
 def identify(arrays: Mapping[str, np.ndarray]) -> str:
-    """Names the model whose row of the table fits the shapes of canonical arrays.
+    """Returns the name of the model whose row matches the shapes of canonical arrays.
 
     Args:
-        arrays: Canonical arrays. Only shapes are read; image size and classes play no part.
+        arrays: Canonical arrays. Only shapes are read; image size and classes do not matter.
 
     Raises:
-        ValueError: If no row fits; it says what was found and which rows come nearest.
+        ValueError: If no row matches. The message states the shapes and the closest rows.
 
     Example:
         >>> units = [f"block{b}/unit{u:02d}/gn1/bias" for b, n in enumerate((3, 4, 6, 3), 1) for u in range(1, n + 1)]
@@ -165,16 +160,16 @@ def identify(arrays: Mapping[str, np.ndarray]) -> str:
     """
     is_resnet = family(arrays) in ("resnet", "bit")
     rows = RESNET_VARIANTS if is_resnet else VIT_VARIANTS
-    found = _resnet_facts(arrays) if is_resnet else _vit_facts(arrays)
-    table = {name: _row_facts(row) for name, row in rows.items()}
+    found = _read_resnet_facts(arrays) if is_resnet else _read_vit_facts(arrays)
+    table = {name: _list_row_facts(row) for name, row in rows.items()}
     for name, facts in table.items():
         if facts == found:
             return name
-    nearest = sorted(table, key=lambda name: _distance(table[name], found))[:3]
+    nearest = sorted(table, key=lambda name: _compute_distance(table[name], found))[:3]
     raise ValueError(
         f"No model of the table has the shapes of this checkpoint. Found: {_describe(found)}. "
         f"Nearest rows: {'; '.join(f'{name} ({_describe(table[name])})' for name in nearest)}. "
-        "Name the model yourself if the checkpoint is one of these with something missing."
+        "If arrays of one of these models are missing, name that model."
     )
 
 
@@ -196,14 +191,14 @@ def _unstack(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     prefix = "Transformer/encoderblock/"
     depths = {name: np.shape(x)[:1] for name, x in arrays.items() if name.startswith(prefix)}
     if () in depths.values() or len(set(depths.values())) > 1:
-        shapes = listed(f"{name} {np.shape(arrays[name])}" for name in depths)
+        shapes = join_sorted(f"{name} {np.shape(arrays[name])}" for name in depths)
         raise ValueError(
-            "Stacked blocks must all have the depth as their leading axis. "
-            f"Received: {shapes}. The file is damaged or not one model."
+            "The leading axis of all stacked blocks must be the depth. "
+            f"Received: {shapes}. The file is damaged, or contains several models."
         )
     if any(depth > (_MAX_DEPTH,) for depth in depths.values()):
         raise ValueError(
-            f"Stacked blocks can be {_MAX_DEPTH}. Received: {max(depths.values())[0]}."
+            f"At most {_MAX_DEPTH} blocks can be stacked. Received: {max(depths.values())[0]}."
         )
     entries = []
     for name, x in arrays.items():
@@ -232,15 +227,14 @@ def _check_counters(arrays: Iterable[str]) -> None:
     ]
     if mixed:
         raise ValueError(
-            f"A block counts its modules in two ways at once: {listed(mixed)}. Expected either the "
-            f"names before "
-            f"linen ({', '.join(_PRE_LINEN)}) or those of linen ({', '.join(_LINEN)})."
+            f"A block has modules numbered in both ways: {join_sorted(mixed)}. Expected either the "
+            f"names before linen ({', '.join(_PRE_LINEN)}) or those of linen ({', '.join(_LINEN)})."
         )
 
 
-def _linen_name(name: str) -> str:
+def _to_linen_name(name: str) -> str:
     if name.startswith("resnet/"):
-        # Some files of BiT number their convolutions.
+        # In some files of BiT the convolutions are numbered.
         return _rename(
             re.sub(r"/standardized_conv2d_\d+/", "/standardized_conv2d/", name), _BIT, fallback=name
         )
@@ -257,7 +251,7 @@ def _recount(name: str, counters: dict[str, str]) -> str:
     return match[1] + counters.get(match[2], match[2]) + match[3] if match else name
 
 
-def _shape(name: str, x: np.ndarray, has_class_token: bool) -> np.ndarray:
+def _fix_shape(name: str, x: np.ndarray, has_class_token: bool) -> np.ndarray:
     if name == _ROOT_POSITIONS:
         if x.ndim != 3 or x.shape[0] != 1:
             raise ValueError(f"`{name}` must have the shape (1, N, D). Received: {x.shape}.")
@@ -273,36 +267,36 @@ def _shape(name: str, x: np.ndarray, has_class_token: bool) -> np.ndarray:
     return x
 
 
-def _vit_facts(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def _read_vit_facts(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
     axial = any(re.match(r"Transformer/encoderblock_\d+/row/", name) for name in arrays)
     block = "Transformer/encoderblock_0/" + "row/" * axial
     patch = _shape_of(arrays, "embedding/kernel")[:2]
     has_stem = family(arrays) != "vit"
     return {
-        "width": _axis(arrays, "embedding/kernel", -1),
+        "width": _axis_of(arrays, "embedding/kernel", -1),
         "depth": len({match[1] for name in arrays if (match := _IN_BLOCK.fullmatch(name))}),
-        "num_heads": _axis(arrays, f"{block}MultiHeadDotProductAttention_0/query/kernel", 1),
-        "mlp_dim": _axis(arrays, f"{block}MlpBlock_0/Dense_0/kernel", -1),
+        "num_heads": _axis_of(arrays, f"{block}MultiHeadDotProductAttention_0/query/kernel", 1),
+        "mlp_dim": _axis_of(arrays, f"{block}MlpBlock_0/Dense_0/kernel", -1),
         "patch_size": patch[0] if len(set(patch)) == 1 else patch or None,
-        "stem_units": _units(arrays) if has_stem else None,
-        "stem_width": _axis(arrays, "conv_root/kernel", -1),
+        "stem_units": _count_units(arrays) if has_stem else None,
+        "stem_width": _axis_of(arrays, "conv_root/kernel", -1),
         "axial": axial,
     }
 
 
-def _resnet_facts(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def _read_resnet_facts(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
     preactivation = family(arrays) == "bit"
     root = "root_block/conv_root/kernel" if preactivation else "conv_root/kernel"
     axial = any(re.match(r"block\d+/unit\d+/row/", name) for name in arrays)
     return {
-        "units": _units(arrays),
-        "width": _axis(arrays, root, -1),
+        "units": _count_units(arrays),
+        "width": _axis_of(arrays, root, -1),
         "preactivation": preactivation,
         "axial": axial,
     }
 
 
-def _row_facts(row: ViTVariant | ResNetVariant) -> dict[str, Any]:
+def _list_row_facts(row: ViTVariant | ResNetVariant) -> dict[str, Any]:
     if isinstance(row, ResNetVariant):
         return {
             "units": row.units,
@@ -322,7 +316,7 @@ def _row_facts(row: ViTVariant | ResNetVariant) -> dict[str, Any]:
     }
 
 
-def _units(arrays: Iterable[str]) -> tuple[int, ...]:
+def _count_units(arrays: Iterable[str]) -> tuple[int, ...]:
     units = defaultdict(set)
     for name in arrays:
         if match := re.match(r"block(\d+)/unit(\d+)/", name):
@@ -334,12 +328,12 @@ def _shape_of(arrays: Mapping[str, np.ndarray], name: str) -> tuple[int, ...]:
     return arrays[name].shape if name in arrays else ()
 
 
-def _axis(arrays: Mapping[str, np.ndarray], name: str, axis: int) -> int | None:
+def _axis_of(arrays: Mapping[str, np.ndarray], name: str, axis: int) -> int | None:
     shape = _shape_of(arrays, name)
     return shape[axis] if len(shape) > axis and shape else None
 
 
-def _distance(row: dict[str, Any], found: dict[str, Any]) -> tuple[int, int]:
+def _compute_distance(row: dict[str, Any], found: dict[str, Any]) -> tuple[int, int]:
     return sum(row[fact] != found[fact] for fact in row), abs(row["width"] - (found["width"] or 0))
 
 

@@ -1,10 +1,7 @@
-"""Metadata of a checkpoint: the numbers that travel with its arrays, and the one check of them.
+"""The metadata of a checkpoint: its keys and their checks; the `config.json` of Hugging Face.
 
-What lives here: which keys there are, what each may be, and the `config.json` of Hugging Face in
-    these terms. What does
-not: where a kind of file keeps them (`npz.py`, `tensors.py`, `keras_h5.py`).
-
-A key that is not in the table belongs to somebody else and passes unchanged.
+`npz.py`, `tensors.py` and `keras_h5.py` store metadata in their formats. Keys that are not in the
+table belong to other programs and are kept unchanged.
 """
 
 import json
@@ -16,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.weights.refusal import bad
+from keras_vit.weights.refusal import make_error
 
 _LARGEST_SIDE = 2**13  # of an image, in pixels
 _MAX_CONFIG_BYTES = 2**24
@@ -37,8 +34,7 @@ def _is_pair(value: Any) -> bool:
 
 
 def _is_epsilon(value: Any) -> bool:
-    # Models compute in float32, where a smaller number is zero, and a norm of equal numbers then
-    # NaN.
+    # In float32 a smaller number may be 0, and the norm of equal numbers would then be NaN.
     return type(value) is float and float(np.finfo(np.float32).tiny) <= value < 1
 
 
@@ -56,22 +52,23 @@ _VALID: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def check(path: str | os.PathLike, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the metadata with lists as tuples, or refuses the file that has them.
+    """Checks the metadata of a file, and returns it with lists as tuples.
 
     Raises:
-        ValueError: If a value is of another type or size than its key allows; it lists them all.
+        ValueError: If values have a type or size that their keys do not allow. The message lists
+            all of them.
 
     Example:
         >>> check("model.npz", {"grid": [2, 3], "num_heads": 3})
         {'grid': (2, 3), 'num_heads': 3}
     """
     wrong = [
-        f"{key} is {_shortened(metadata[key])}, expected {expected}"
+        f"{key} is {_shorten(metadata[key])}, expected {expected}"
         for key, (is_valid, expected) in _VALID.items()
         if key in metadata and not is_valid(metadata[key])
     ]
     if wrong:
-        raise bad(
+        raise make_error(
             path,
             f"in its metadata {', and '.join(wrong)}",
             "Export it again, or correct the metadata.",
@@ -82,22 +79,20 @@ def check(path: str | os.PathLike, metadata: Mapping[str, Any]) -> dict[str, Any
 
 
 def check_grid(grid: Any, name: str = "checkpoint_grid") -> None:
-    """Refuses an argument that is no grid.
+    """Raises ValueError if an argument is not a grid.
 
     Example:
         >>> check_grid((2, 8))
     """
     if not _is_pair(grid):
-        raise ValueError(
-            f"`{name}` must be {_PAIR}, (rows, columns). Received: {_shortened(grid)}."
-        )
+        raise ValueError(f"`{name}` must be {_PAIR}, (rows, columns). Received: {_shorten(grid)}.")
 
 
 def parse(text: str | bytes) -> Any:
-    """Returns what a JSON text says.
+    """Parses a JSON text.
 
     Raises:
-        ValueError: If it is no JSON, or nested too deeply.
+        ValueError: If it is not JSON, or nested too deeply.
 
     Example:
         >>> parse('{"grid": [2, 3]}')
@@ -109,17 +104,18 @@ def parse(text: str | bytes) -> Any:
         raise ValueError("nested too deeply") from None
 
 
-def of_config(path: Path) -> dict[str, Any]:
-    """Returns what the `config.json` of a Hugging Face ViT says; nothing if there is none, or if it
-    is of other models.
+def read_config(path: Path) -> dict[str, Any]:
+    """Returns the metadata in the `config.json` of a Hugging Face ViT.
+
+    Returns an empty dict if there is no such file, or if it has no fields of a transformer.
 
     Raises:
-        ValueError: If it is no JSON object, or if what it says is not valid.
+        ValueError: If it is not a JSON object, or if its values are not valid.
     """
     if not path.exists():
         return {}
-    config = _config(path)
-    gelu = _gelu_of_config(path, config) if "hidden_act" in config else None
+    config = _read_json(path)
+    gelu = _parse_gelu(path, config) if "hidden_act" in config else None
     epsilon, size, patch = (
         config.get(key) for key in ("layer_norm_eps", "image_size", "patch_size")
     )
@@ -136,44 +132,44 @@ def of_config(path: Path) -> dict[str, Any]:
         return known
     patches = (patch, patch) if _is_count(patch) else patch
     if not _is_pair(patches):
-        raise bad(
-            path, f"patch_size is {_shortened(patch)}, expected an integer", "Correct the file."
+        raise make_error(
+            path, f"patch_size is {_shorten(patch)}, expected an integer", "Correct the file."
         )
     grid = tuple(side // step for side, step in zip(known["image_size"], patches, strict=True))
     if not all(grid):
-        raise bad(
+        raise make_error(
             path, f"its patches of {patches} are larger than its images of {known['image_size']}"
         )
     return known | {"grid": grid}
 
 
-def _gelu_of_config(path: Path, config: dict[str, Any]) -> str:
+def _parse_gelu(path: Path, config: dict[str, Any]) -> str:
     activation = config["hidden_act"]
     if not isinstance(activation, str) or activation not in _HUGGING_FACE_GELU:
         valid = ", ".join(_HUGGING_FACE_GELU)
-        raise bad(
-            path, f"hidden_act is {_shortened(activation)}", f"Only these are implemented: {valid}."
+        raise make_error(
+            path, f"hidden_act is {_shorten(activation)}", f"Only these are implemented: {valid}."
         )
     return _HUGGING_FACE_GELU[activation]
 
 
-def _config(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, Any]:
     if path.stat().st_size > _MAX_CONFIG_BYTES:
-        raise bad(
+        raise make_error(
             path,
-            f"it has {path.stat().st_size} bytes, more than a description of a model",
+            f"it has {path.stat().st_size} bytes, too many for the config of a model",
             "Correct the file.",
         )
     try:
         config = parse(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise bad(path, f"it is not JSON ({error})") from error
+        raise make_error(path, f"it is not JSON ({error})") from error
     if not isinstance(config, dict):
-        raise bad(path, f"it is no JSON object but {_shortened(config)}")
+        raise make_error(path, f"it is not a JSON object but {_shorten(config)}")
     return config
 
 
-def _shortened(value: Any) -> str:
+def _shorten(value: Any) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     try:

@@ -1,9 +1,8 @@
-"""A file of weights, of any kind, to arrays under canonical names or ours: the checks that need to
-know models.
+"""A weights file of any kind to arrays under canonical names or ours, and the checks per model.
 
-What a file claims to hold is looked at before anything is read: names must be somebody's, weights
-must be floats, and their size must be that of a model, so that no file can ask for more memory than
-the model that it is loaded into.
+The declared arrays are checked before they are read: their names must belong to a known dialect,
+weights must be floats, and their size must be that of a model. So no file can use much more memory
+than the model that it is loaded into.
 """
 
 import os
@@ -18,9 +17,9 @@ import numpy as np
 from keras_vit import cost
 from keras_vit.variants import VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant
 from keras_vit.weights import dialects, files, keras_h5, layouts, variables
-from keras_vit.weights.refusal import bad, some
+from keras_vit.weights.refusal import join_first, make_error
 
-# Twice the size is that of float64; the rest is for a head of many classes.
+# float64 is twice as large as float32; the rest allows for a head of many classes.
 _LARGEST_RATIO = 2.25
 _ALWAYS_BYTES = 400 * 10**6
 _MAX_TABLE_BYTES = 2**27
@@ -29,14 +28,14 @@ _TABLE = re.compile(r"pos(ition)?_embed")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelFile:
-    """What was read.
+    """The content of a weights file.
 
     Attributes:
-        arrays: {name: array}: canonical names, or, of a Keras file, ours.
-        metadata: See `files.py`.
+        arrays: {name: array}, with canonical names, or our names for a Keras file.
+        metadata: Metadata, see `files.py`.
         dialect: "google", "timm", "huggingface" or "keras".
-        claimed: All that is in the file, under its own names, as arrays that take no memory; slots
-            of an optimizer and a text tower are not read.
+        claimed: All arrays that the file declares, under its names, as arrays that take no memory.
+            It includes optimizer slots and text towers, which are not read.
     """
 
     arrays: dict[str, np.ndarray]
@@ -46,7 +45,11 @@ class ModelFile:
 
     def canonical(self) -> dict[str, np.ndarray]:
         """Returns the arrays under canonical names."""
-        return _from_keras(self.arrays, self.metadata) if self.dialect == "keras" else self.arrays
+        return (
+            _convert_from_keras(self.arrays, self.metadata)
+            if self.dialect == "keras"
+            else self.arrays
+        )
 
     def ours(self) -> dict[str, np.ndarray]:
         """Returns the arrays under our names."""
@@ -65,12 +68,12 @@ def parameters_of(variant: ViTVariant | ResNetVariant) -> int:
 
 
 def read(path: str | os.PathLike, parameters: int | None = None) -> ModelFile:
-    """Reads what belongs to a model.
+    """Reads the arrays of a file that belong to a model.
 
     Args:
         path: A file, or a Hugging Face directory.
-        parameters: Those of the model that the file is meant for; default: of the model whose
-            shapes it has.
+        parameters: Number of parameters of the model that the file is loaded into. Default: of the
+            model with the shapes of the file.
 
     Raises:
         ValueError: If the file is damaged, unsafe, of an unknown layout, too large for the model,
@@ -89,17 +92,15 @@ def read(path: str | os.PathLike, parameters: int | None = None) -> ModelFile:
     return ModelFile(arrays=arrays, metadata=metadata, dialect=seen.dialect, claimed=seen.claimed)
 
 
-def num_heads(arrays: Mapping[str, np.ndarray]) -> int | None:
-    """Returns the head count of our arrays by their width: all models of one width have the
-    same.
-    """
+def find_num_heads(arrays: Mapping[str, np.ndarray]) -> int | None:
+    """Returns the head count of our arrays by their width. Equal widths have equal head counts."""
     if "encoder_norm/gamma" not in arrays:
         return None
     width = arrays["encoder_norm/gamma"].size
     heads = {row.num_heads for row in VIT_VARIANTS.values() if row.width == width}
     if len(heads) != 1:
         raise ValueError(
-            f"The file does not tell its number of attention heads, and no model has the width "
+            "The file does not contain its number of attention heads, and no model has the width "
             f"{width}."
         )
     return heads.pop()
@@ -107,9 +108,7 @@ def num_heads(arrays: Mapping[str, np.ndarray]) -> int | None:
 
 @dataclass(slots=True)
 class _Seen:
-    """What is known of a file before its arrays are read: all that are in it, and whose names they
-    have.
-    """
+    """The dialect and the declared arrays of a file, known before its arrays are read."""
 
     dialect: Any = None
     claimed: dict[str, np.ndarray] = field(default_factory=dict)
@@ -122,55 +121,62 @@ def _choose(
     found: dict[str, np.ndarray],
     metadata: dict[str, Any],
 ) -> Collection[str]:
-    """The names to read. Fills in `seen`."""
+    """Returns the names to read, after checks, and fills in `seen`."""
     seen.claimed |= found
     seen.dialect = seen.dialect or dialects.detect(found)
     names = layouts.names_of_model(found) if seen.dialect == "google" else list(found)
     belonging = {name: found[name] for name in names}
     integers = [f"{name}: {x.dtype}" for name, x in belonging.items() if x.dtype.kind != "f"]
     if integers:
-        raise bad(path, f"its weights are no floats ({some(integers)})", "Save them as float32.")
+        raise make_error(
+            path, f"its weights are not floats ({join_first(integers)})", "Save them as float32."
+        )
     tables = [
         f"{name}: {x.shape}"
         for name, x in belonging.items()
-        if _TABLE.search(name) and _size(x) > _MAX_TABLE_BYTES
+        if _TABLE.search(name) and _size_of(x) > _MAX_TABLE_BYTES
     ]
     if tables:
-        raise bad(path, f"its position tables are larger than any model's ({some(tables)})")
-    size = sum(map(_size, belonging.values()))
+        raise make_error(
+            path, f"its position tables are larger than any model's ({join_first(tables)})"
+        )
+    size = sum(map(_size_of, belonging.values()))
     if size <= _ALWAYS_BYTES:
         return names
     expected = 4 * (
-        _parameters(belonging, metadata, seen.dialect) if parameters is None else parameters
+        _count_parameters(belonging, metadata, seen.dialect) if parameters is None else parameters
     )
     if size > max(_LARGEST_RATIO * expected, _ALWAYS_BYTES):
-        largest = max(belonging, key=lambda name: _size(belonging[name]))
+        largest = max(belonging, key=lambda name: _size_of(belonging[name]))
         what = f"its arrays take {size / 1e6:,.0f} MB, and the model takes {expected / 1e6:,.0f} MB"
-        raise bad(
+        raise make_error(
             path,
             f"{what}; the largest is {largest}: {belonging[largest].shape}",
-            "Is it of another model?",
+            "Choose the model of the file.",
         )
     return names
 
 
-def _size(x: np.ndarray) -> int:
+def _size_of(x: np.ndarray) -> int:
     return x.size * x.dtype.itemsize
 
 
-def _parameters(belonging: dict[str, np.ndarray], metadata: dict[str, Any], dialect: str) -> int:
-    """Those of the model whose shapes the arrays have. Tables tell nothing of it, and could be
-    copied.
+def _count_parameters(
+    belonging: dict[str, np.ndarray], metadata: dict[str, Any], dialect: str
+) -> int:
+    """Returns the number of parameters of the model with the shapes of the arrays.
+
+    Position tables are left out: they do not identify the model, and converting could copy them.
     """
     plain = {name: x for name, x in belonging.items() if not _TABLE.search(name)}
     if dialect == "keras":
-        canonical = _from_keras(plain, metadata)
+        canonical = _convert_from_keras(plain, metadata)
     else:
         canonical = dialects.to_canonical(plain, metadata.get("num_heads"), None)
     return parameters_of(VARIANTS[layouts.identify(canonical)])
 
 
-def _from_keras(
+def _convert_from_keras(
     arrays: Mapping[str, np.ndarray], metadata: dict[str, Any]
 ) -> dict[str, np.ndarray]:
-    return variables.from_keras(arrays, metadata.get("num_heads") or num_heads(arrays))
+    return variables.from_keras(arrays, metadata.get("num_heads") or find_num_heads(arrays))

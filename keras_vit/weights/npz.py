@@ -1,12 +1,12 @@
 """The npz format: a zip archive of `.npy` files to entries and back. Nothing is ever unpickled.
 
-Metadata is JSON in the comment of the archive, which NumPy ignores. The comment is at the very end
-of the file and
-zip has no checksum of it, so each member carries one in a comment of its own: a comment that was
-cut off or damaged is noticed. Files from before this, and foreign comments, have no such mark.
+Metadata is JSON in the comment of the archive, which NumPy ignores. The comment is at the end of
+the file, and zip has no checksum of it. Therefore the comment of each member contains a checksum of
+it, so that a truncated or damaged comment is detected. Older files and files of other programs have
+no such checksum.
 
 Sources: numpy.lib.format; PKWARE's APPNOTE 4.3.7 (local headers), 4.3.12 (the directory) and 4.3.16
-    (the end).
+(the end).
 """
 
 import json
@@ -26,9 +26,9 @@ import numpy as np
 
 from keras_vit.weights import metadata as facts
 from keras_vit.weights.entries import Entry
-from keras_vit.weights.refusal import bad, some
+from keras_vit.weights.refusal import join_first, make_error
 
-# RuntimeError: an encrypted archive; NotImplementedError, which is one: an unknown compression.
+# RuntimeError: an encrypted archive. NotImplementedError, a subclass: an unknown compression.
 _ZIP_ERRORS = (
     zipfile.BadZipFile,
     zlib.error,
@@ -39,20 +39,22 @@ _ZIP_ERRORS = (
     OverflowError,
 )
 _MAX_COMMENT_BYTES = 65535
-_MAX_DIRECTORY_BYTES = 2**23  # of 50,000 arrays
-_MAX_HEADER_BYTES = 2**14  # NumPy parses no header of more than 10,000
+_MAX_DIRECTORY_BYTES = 2**23  # for about 50,000 arrays
+_MAX_HEADER_BYTES = 2**14  # NumPy refuses headers of more than 10,000 bytes
 _CHUNK_BYTES = 2**20
-# of Python literals: in two threads at once it fails now and then on Python 3.11
+# Parsing Python literals in two threads at once sometimes fails on Python 3.11.
 _PARSING = threading.Lock()
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 _END = struct.Struct("<4s6xH8xH")
-_MANY = 0xFFFF  # members: the count is elsewhere
+_MANY = 0xFFFF  # this count of members means that the true count is in another record
 _MARK = re.compile(rb"metadata crc32 ([0-9a-f]{8})")
 
 
 def check_end(path: Path) -> tuple[int, bytes]:
-    """Returns the number of members of an archive and its comment, or refuses one whose end is
-    missing.
+    """Returns the number of members of an archive and its comment.
+
+    Raises:
+        ValueError: If the end of the archive is missing.
     """
     with open(path, "rb") as stream:
         size = stream.seek(0, 2)
@@ -65,34 +67,33 @@ def check_end(path: Path) -> tuple[int, bytes]:
         _, count, comment_bytes = _END.unpack_from(tail, place)
         if place + _END.size + comment_bytes == len(tail):
             return count, tail[place + _END.size :]
-    raise bad(path, "it is an npz archive whose end is missing: truncated")
+    raise make_error(path, "it is an npz archive whose end is missing: truncated")
 
 
-def entries(path: Path) -> tuple[list[Entry], dict[str, Any]]:
-    """Returns the arrays of an archive, unread, and the metadata.
+def list_entries(path: Path) -> tuple[list[Entry], dict[str, Any]]:
+    """Returns the entries of an archive, whose data are not yet read, and the metadata.
 
     Raises:
-        ValueError: If the archive is damaged, or of something else.
+        ValueError: If the archive is damaged, or contains something else.
     """
     count, comment = check_end(path)
     try:
-        members = _directory(path, count, comment)
+        members = _read_directory(path, count, comment)
         _refuse_strange_members(path, [member.filename for member in members])
         with open(path, "rb") as file:
-            found = [_entry(path, file, member) for member in members]
-        return found, _metadata(path, comment, [member.comment for member in members])
+            found = [_make_entry(path, file, member) for member in members]
+        return found, _parse_metadata(path, comment, [member.comment for member in members])
     except _ZIP_ERRORS as error:
-        raise _damaged(path, error) from error
+        raise _make_damage_error(path, error) from error
 
 
 def write(
     stream: BinaryIO, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any] | None
 ) -> None:
-    """Writes an uncompressed npz that plain `numpy.load` reads; the same input gives the same
-    bytes.
+    """Writes an uncompressed npz that `numpy.load` reads. Equal inputs give equal bytes.
 
     Raises:
-        ValueError: If the metadata does not fit.
+        ValueError: If the metadata is too large.
     """
     comment = json.dumps(dict(metadata), sort_keys=True).encode() if metadata else b""
     if len(comment) > _MAX_COMMENT_BYTES:
@@ -103,7 +104,7 @@ def write(
     with zipfile.ZipFile(stream, "w") as archive:
         archive.comment = comment
         for name, array in arrays.items():
-            # A fixed date and a fixed system: no byte may depend on when or where it is written.
+            # Fixed date and system: the bytes must not depend on the time or the machine.
             member = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
             member.create_system, member.external_attr = 3, 0o644 << 16
             member.comment = b"metadata crc32 %08x" % zlib.crc32(comment) if comment else b""
@@ -111,13 +112,13 @@ def write(
                 np.lib.format.write_array(target, array, allow_pickle=False)
 
 
-def _damaged(path: Path, error: Exception) -> ValueError:
-    return bad(path, f"the npz archive is truncated or damaged ({some([str(error)])})")
+def _make_damage_error(path: Path, error: Exception) -> ValueError:
+    return make_error(path, f"the npz archive is truncated or damaged ({join_first([str(error)])})")
 
 
-def _directory(path: Path, count: int, comment: bytes) -> list[zipfile.ZipInfo]:
+def _read_directory(path: Path, count: int, comment: bytes) -> list[zipfile.ZipInfo]:
     try:
-        with _Frugal(FileIO(path)) as file, zipfile.ZipFile(file) as archive:
+        with _LimitedReader(FileIO(path)) as file, zipfile.ZipFile(file) as archive:
             members, read = archive.infolist(), archive.comment
     except ValueError as error:  # an offset before the file
         raise zipfile.BadZipFile(str(error)) from error
@@ -128,8 +129,8 @@ def _directory(path: Path, count: int, comment: bytes) -> list[zipfile.ZipInfo]:
     return members
 
 
-class _Frugal(BufferedReader):
-    """A file of which `zipfile` reads no directory of any size."""
+class _LimitedReader(BufferedReader):
+    """A file that limits the size of the directory that `zipfile` reads into memory."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is not None and size > _MAX_DIRECTORY_BYTES:
@@ -137,7 +138,7 @@ class _Frugal(BufferedReader):
         return super().read(size)
 
 
-def _metadata(path: Path, comment: bytes, marks: list[bytes]) -> dict[str, Any]:
+def _parse_metadata(path: Path, comment: bytes, marks: list[bytes]) -> dict[str, Any]:
     promised = {int(match[1], 16) for mark in marks if (match := _MARK.fullmatch(mark))}
     if promised - {zlib.crc32(comment)}:
         raise zipfile.BadZipFile("its metadata is missing or changed")
@@ -151,23 +152,25 @@ def _metadata(path: Path, comment: bytes, marks: list[bytes]) -> dict[str, Any]:
 def _refuse_strange_members(path: Path, names: list[str]) -> None:
     strange = [name for name in names if not name.endswith(".npy")]
     if any(name.endswith("data.pkl") for name in strange):
-        raise bad(
+        raise make_error(
             path, "it is a PyTorch checkpoint", "Pickles are never read. Save it as safetensors."
         )
     if any(name.endswith(".weights.h5") for name in strange):
-        raise bad(
+        raise make_error(
             path, "it is a Keras model (.keras)", "Load it with `keras.saving.load_model(path)`."
         )
     if strange:
-        raise bad(path, f"it is a zip archive with members that are no arrays ({some(strange)})")
+        raise make_error(
+            path, f"it is a zip archive with members that are not arrays ({join_first(strange)})"
+        )
 
 
-def _entry(path: Path, file: BinaryIO, member: zipfile.ZipInfo) -> Entry:
+def _make_entry(path: Path, file: BinaryIO, member: zipfile.ZipInfo) -> Entry:
     head = bytearray(min(_MAX_HEADER_BYTES, member.file_size))
-    _content(file, member)(head)
+    _open_content(file, member)(head)
     shape, fortran, dtype, header_bytes = _parse(bytes(head), member)
     size = math.prod(shape)
-    # Told by the header: the data of an array of objects, a pickle, is not even looked at.
+    # Checked from the header: the data of an object array, a pickle, is never read.
     if not dtype.hasobject and header_bytes + size * dtype.itemsize != member.file_size:
         raise zipfile.BadZipFile(
             f"{member.filename}: {size} numbers do not fit {member.file_size} bytes"
@@ -190,7 +193,7 @@ def _parse(head: bytes, member: zipfile.ZipInfo) -> tuple[tuple[int, ...], bool,
         if any(type(side) is not int or side < 0 for side in shape):
             raise ValueError(f"shape {shape}")
         return shape, bool(fortran), dtype, stream.tell()
-    except Exception as error:  # NumPy's parser meets damage with errors of many kinds
+    except Exception as error:  # damaged headers cause errors of many types in NumPy's parser
         raise zipfile.BadZipFile(f"{member.filename}: {str(error)[:200]}") from error
 
 
@@ -204,7 +207,7 @@ def _load(
 ) -> np.ndarray:
     try:
         with open(path, "rb") as file:
-            fill = _content(file, member)
+            fill = _open_content(file, member)
             header, flat = bytearray(header_bytes), np.empty(math.prod(shape), dtype)
             data = flat.view(np.uint8).data
             fill(header)
@@ -212,13 +215,14 @@ def _load(
         if zlib.crc32(data, zlib.crc32(header)) != member.CRC:
             raise zipfile.BadZipFile(f"{member.filename}: bad checksum")
     except _ZIP_ERRORS as error:
-        raise _damaged(path, error) from error
+        raise _make_damage_error(path, error) from error
     return flat.reshape(shape, order="F" if fortran else "C")
 
 
-def _content(file: BinaryIO, member: zipfile.ZipInfo) -> Callable[[Any], None]:
-    """Returns what fills one buffer after the other with the content of a member, or raises
-    EOFError.
+def _open_content(file: BinaryIO, member: zipfile.ZipInfo) -> Callable[[Any], None]:
+    """Returns a function that fills a buffer with the next bytes of a member.
+
+    The function raises EOFError if the file ends early.
     """
     if member.header_offset < 0:
         raise zipfile.BadZipFile(f"{member.filename}: it begins before the file")
@@ -246,7 +250,7 @@ def _fill(file: Any, buffer: Any) -> None:
 
 
 def _inflate(file: BinaryIO, inflater: Any, buffer: Any) -> None:
-    """Piece by piece: what is compressed may be a thousand times its size in the file."""
+    """Decompresses in chunks: content may be a thousand times larger than its compressed form."""
     place = 0
     while place < len(buffer):
         compressed = inflater.unconsumed_tail or file.read(_CHUNK_BYTES)

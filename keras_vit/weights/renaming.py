@@ -1,11 +1,8 @@
-"""The engine behind `layouts.py`, `variables.py` and `dialects.py`: tables of names, read in both
-directions.
+"""Renames and reshapes arrays by tables, in both directions.
 
-What lives here: rows become rules, rules turn a dictionary of arrays into another, and heads are
-    split and merged. What
-does not: any name of any vocabulary. In a table `{}` stands for the number of a block, stage or
-unit. A name that no rule knows passes unchanged, and two arrays never end up under one name in
-silence.
+`layouts.py`, `variables.py` and `dialects.py` contain the tables. A row of a table becomes rules,
+and rules convert a dictionary of arrays into another. In a table, `{}` is the number of a block,
+stage or unit. Unknown names are kept. Two arrays that get the same name are an error.
 """
 
 import re
@@ -20,14 +17,16 @@ _NUMBER = re.compile(
     r"|(?<=blocks\.)\d+|(?<=stages\.)\d+|(?<=layer\.)\d+|(?<=layers\.)\d+"
 )
 
-# (their module, canonical module, kind of module, parts of an array that is fused on their side).
+# (foreign module, canonical module, kind of module, parts of an array that is fused in the foreign
+# module)
 Row = tuple[str, str, str] | tuple[str, str, str, tuple[str, ...]]
 Rows = tuple[Row, ...]
 
 
 class Leaf(NamedTuple):
-    """One array of a module: the ends of its two names, its two ranks (None: any), the change each
-    way.
+    """An array of a module: the suffixes of its two names, its two ranks, and both conversions.
+
+    A rank of None means any rank.
     """
 
     theirs: str
@@ -38,32 +37,30 @@ class Leaf(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """One array on their side, and the canonical arrays that it stands for (several where it is
-    fused).
-    """
+    """A foreign array and the canonical arrays that it contains: several if it is fused."""
 
     theirs: str
     canonical: tuple[str, ...]
     leaf: Leaf
-    offset: int  # canonical number minus theirs
+    offset: int  # canonical number minus foreign number
 
 
 class _Found(NamedTuple):
     rule: Rule
-    place: int  # among the parts of a fused array
+    place: int  # index among the parts of a fused array
     numbers: tuple[int, ...]
 
 
 def make_rules(
     rows: Rows, leaves: Mapping[str, tuple[Leaf, ...]], prefix: str = "", offset: int = 0
 ) -> list[Rule]:
-    """Makes one rule for each array of the modules in a table.
+    """Makes a rule for each array of the modules in a table.
 
     Args:
         rows: The table.
         leaves: The arrays of each kind of module.
-        prefix: Put before all names on their side.
-        offset: Canonical block number minus theirs.
+        prefix: Prefix of all foreign names.
+        offset: Canonical block number minus foreign block number.
     """
     rules = []
     for theirs, canonical, kind, *fused in rows:
@@ -78,11 +75,11 @@ def make_rules(
 def read(
     arrays: Mapping[str, np.ndarray], rules: Iterable[Rule], num_heads: int
 ) -> dict[str, np.ndarray]:
-    """Turns their arrays into canonical ones, as views.
+    """Converts foreign arrays to canonical ones, as views.
 
     Raises:
-        ValueError: If arrays have a wrong rank or size (it lists them all), or if two meet under
-            one name.
+        ValueError: If arrays have a wrong rank or size (the message lists all of them), or if two
+            arrays get the same name.
     """
     index = {rule.theirs: (rule.theirs, rule, 0) for rule in rules}
     entries, problems = [], []
@@ -106,18 +103,18 @@ def read(
             problems.append(f"{name} {x.shape} ({error})")
     if problems:
         raise ValueError(
-            f"Arrays of unexpected shape, read with num_heads={num_heads}: {listed(problems)}."
+            f"Arrays have unexpected shapes, with num_heads={num_heads}: {join_sorted(problems)}."
         )
     return gather(entries)
 
 
 def write(arrays: Mapping[str, np.ndarray], rules: Iterable[Rule]) -> dict[str, np.ndarray]:
-    """Turns canonical arrays into theirs: views, except where several are fused into one.
+    """Converts canonical arrays to foreign ones, as views except for fused arrays.
 
     Raises:
         ValueError: If arrays have a wrong rank, or if parts of a fused array are missing.
     """
-    index = _canonical_index(rules)
+    index = _index_canonical(rules)
     entries, fused, problems = [], defaultdict(dict), []
     for name, x in arrays.items():
         if (found := _find(name, index)) is None:
@@ -135,35 +132,37 @@ def write(arrays: Mapping[str, np.ndarray], rules: Iterable[Rule]) -> dict[str, 
         else:
             fused[target, len(rule.canonical)][found.place] = rule.leaf.write(x)
     problems += [
-        f"{name} (of whose {n} parts {len(parts)} are here)"
+        f"{name} ({len(parts)} of {n} parts)"
         for (name, n), parts in fused.items()
         if len(parts) < n
     ]
     if problems:
-        raise ValueError(f"Arrays of unexpected shape, or incomplete: {listed(problems)}.")
+        raise ValueError(
+            f"Arrays have unexpected shapes, or are incomplete: {join_sorted(problems)}."
+        )
     joined = {
         name: np.concatenate([parts[i] for i in range(n)]) for (name, n), parts in fused.items()
     }
     return gather(entries + [(name, name, x) for name, x in joined.items()])
 
 
-def unknown_theirs(names: Iterable[str], rules: Iterable[Rule]) -> list[str]:
-    """The names on their side that no rule knows."""
+def find_unknown_theirs(names: Iterable[str], rules: Iterable[Rule]) -> list[str]:
+    """Returns the foreign names without a rule."""
     index = {rule.theirs: (rule.theirs, rule, 0) for rule in rules}
     return [name for name in names if _find(name, index) is None]
 
 
-def unknown_canonical(names: Iterable[str], rules: Iterable[Rule]) -> list[str]:
-    """The canonical names that no rule knows."""
-    index = _canonical_index(rules)
+def find_unknown_canonical(names: Iterable[str], rules: Iterable[Rule]) -> list[str]:
+    """Returns the canonical names without a rule."""
+    index = _index_canonical(rules)
     return [name for name in names if _find(name, index) is None]
 
 
 def gather(entries: Iterable[tuple[str, str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Collects (old name, new name, array) under the new names.
+    """Collects triples (old name, new name, array) into {new name: array}.
 
     Raises:
-        ValueError: If two arrays would lie under one new name; it lists all such names.
+        ValueError: If several arrays have the same new name. The message lists all such names.
     """
     result, sources = {}, defaultdict(list)
     for old, new, x in entries:
@@ -174,14 +173,14 @@ def gather(entries: Iterable[tuple[str, str, np.ndarray]]) -> dict[str, np.ndarr
     ]
     if clashes:
         raise ValueError(
-            f"Several arrays of the checkpoint belong under one name: {listed(clashes)}. "
-            "The file mixes layouts; keep one array for each name."
+            f"Several arrays of the checkpoint get the same name: {join_sorted(clashes)}. "
+            "The file mixes layouts. Keep one array per name."
         )
     return result
 
 
 def split_numbers(name: str) -> tuple[str, tuple[str, ...]]:
-    """Takes the numbers of blocks, stages and units out of a name.
+    """Splits a name into a template and the numbers of its blocks, stages and units.
 
     Example:
         >>> split_numbers("block1/unit02/gn3/bias")
@@ -190,12 +189,11 @@ def split_numbers(name: str) -> tuple[str, tuple[str, ...]]:
     return _NUMBER.sub("{}", name), tuple(_NUMBER.findall(name))
 
 
-def listed(items: Iterable[str], limit: int = 12) -> str:
-    """Sorts and joins the items for a message; of a long list only the first, with the number of
-    the rest.
+def join_sorted(items: Iterable[str], limit: int = 12) -> str:
+    """Sorts and joins items for a message. Of a long list, the rest is counted.
 
     Example:
-        >>> listed(["b", "a", "c"], limit=2)
+        >>> join_sorted(["b", "a", "c"], limit=2)
         'a, b and 1 more'
     """
     items = sorted(items)
@@ -204,31 +202,31 @@ def listed(items: Iterable[str], limit: int = 12) -> str:
 
 
 def split_first(x: np.ndarray, num_heads: int) -> np.ndarray:
-    """(A * K, ...) to (A, K, ...)."""
+    """Reshapes (A * K, ...) to (A, K, ...)."""
     return x.reshape(num_heads, -1, *x.shape[1:])
 
 
 def merge_first(x: np.ndarray) -> np.ndarray:
-    """(A, K, ...) to (A * K, ...)."""
+    """Reshapes (A, K, ...) to (A * K, ...)."""
     return x.reshape(-1, *x.shape[2:])
 
 
 def split_last(x: np.ndarray, num_heads: int) -> np.ndarray:
-    """(D, A * K) to (D, A, K)."""
+    """Reshapes (D, A * K) to (D, A, K)."""
     return x.reshape(x.shape[0], num_heads, -1)
 
 
 def merge_last(x: np.ndarray) -> np.ndarray:
-    """(D, A, K) to (D, A * K)."""
+    """Reshapes (D, A, K) to (D, A * K)."""
     return x.reshape(x.shape[0], -1)
 
 
-def two_digits(rows: Rows) -> Rows:
-    """The rows with the canonical number of a unit in two digits, as BiT counts them."""
+def use_two_digits(rows: Rows) -> Rows:
+    """Returns the rows with two digits for the canonical number of a unit, as in BiT."""
     return tuple((row[0], row[1].replace("unit{}", "unit{:02d}"), row[2]) for row in rows)
 
 
-def _canonical_index(rules: Iterable[Rule]) -> dict[str, tuple[str, Rule, int]]:
+def _index_canonical(rules: Iterable[Rule]) -> dict[str, tuple[str, Rule, int]]:
     return {
         name.replace("{:02d}", "{}"): (name, rule, place)
         for rule in rules
@@ -242,7 +240,7 @@ def _find(name: str, index: Mapping[str, tuple[str, Rule, int]]) -> _Found | Non
         return None
     spelling, rule, place = index[template]
     numbers = tuple(int(digit) for digit in digits)
-    # Spelt again, so that `unit1` and `unit01` are never taken for each other.
+    # Format the name again, so that `unit1` and `unit01` are never confused.
     return _Found(rule, place, numbers) if spelling.format(*numbers) == name else None
 
 

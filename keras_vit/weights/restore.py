@@ -1,7 +1,7 @@
-"""Arrays under our names into a model and back: strict, all or nothing.
+"""Restores arrays under our names into a model: all of them, or none with an error.
 
-Knows names, shapes, position tables and the channels of images; knows no file and no foreign
-vocabulary.
+Position tables are resampled, and first kernels adapted to other numbers of channels. `source.py`
+reads files and converts foreign names.
 """
 
 import dataclasses
@@ -19,13 +19,13 @@ from keras_vit.layers.positions import AddPositionEmbs
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class PositionResize:
-    """How a position table of another size is fitted.
+    """How to resample a position table of another size.
 
     Attributes:
-        checkpoint_grid: (rows, columns) of the stored table; None where the file does not say, as
-            in published files: then a square if the number of rows can be that of one, else the
-            model's own grid. A table that could be of a square and has the length of the model's
-            own oblong grid is refused.
+        checkpoint_grid: (rows, columns) of the stored table. None if it is not known, as for
+            published files: then a square is assumed if the number of positions is a square number,
+            else the grid of the model. If the number is a square number, and also that of the
+            non-square grid of the model, an error is raised.
         interpolation: See `keras_vit.grid.interpolation_matrix`.
     """
 
@@ -58,18 +58,18 @@ def restore(
     positions: PositionResize | None = None,
     origin: object = "the checkpoint",
 ) -> None:
-    """Assigns every array to the variable of its name. Nothing is assigned unless everything fits.
+    """Assigns each array to the variable of its name. If any does not match, nothing is assigned.
 
     Args:
         layers: The layers of a built model.
         arrays: {our name: array}.
-        skip: Regular expressions of names, matched whole, that may be absent on either side and
-            are not assigned, such as `("predictions/.*", "pre_logits/.*")`.
-        positions: How a position table of another size is fitted.
-        origin: What the error messages call the source of the arrays, as text.
+        skip: Regular expressions that match whole names, such as `("predictions/.*",
+            "pre_logits/.*")`. These may be absent on either side, and are not assigned.
+        positions: How to resample a position table of another size.
+        origin: Name of the source of the arrays, for error messages.
 
     Raises:
-        ValueError: Lists every missing, unexpected and mis-shaped name at once.
+        ValueError: If names are missing or unexpected, or shapes differ. The message lists all.
     """
     layers = list(layers)
     skipped = re.compile("|".join(f"(?:{pattern})" for pattern in skip) or r"(?!)")
@@ -84,13 +84,12 @@ def restore(
         variable.assign(arrays[name])
 
 
-# what sees the image: the first of them that there is
+# The kernel that reads the image is the first of these that a model has.
 _STEMS = ("conv_root/kernel", "embedding/kernel")
 
 
 def channels_of(arrays: Mapping[str, Any]) -> int | None:
-    """Returns how many channels the images of a model have, by its arrays or variables; None if
-    they do not tell.
+    """Returns the number of image channels of a model from its arrays or variables, or None.
 
     Example:
         >>> channels_of({"embedding/kernel": np.zeros((16, 16, 1, 192))})
@@ -101,17 +100,17 @@ def channels_of(arrays: Mapping[str, Any]) -> int | None:
 
 
 def adapt_channels(kernel: np.ndarray, channels: int) -> np.ndarray:
-    """Returns the kernel of a first layer, made for RGB, for images of another number of channels.
+    """Converts the kernel of a first layer from RGB images to another number of channels.
 
-    One channel gets the sum over red, green and blue: a gray image then gives what its three copies
-    gave. Other numbers get the three in turns, times 3 / channels, which keeps the size of what
-    comes out. As it is for a convolution or for patches. A standardized convolution (hybrids,
-    ResNets) brings each filter to deviation 1 afterwards: it keeps the direction of the filters and
-    no factor, so a gray image gives about the same, and not exactly.
+    One channel gets the sum over red, green and blue, so that a gray image gives the same result as
+    an RGB image with three equal channels. For other numbers the three are repeated in turn, times
+    3 / channels, which keeps the scale of the result. This is exact for patch embeddings and plain
+    convolutions. A standardized convolution (hybrids, ResNets) rescales each filter afterwards, so
+    for a gray image the results agree only approximately.
 
     Args:
         kernel: (h, w, 3, D).
-        channels: Of the images.
+        channels: Number of channels of the images.
 
     Example:
         >>> adapt_channels(np.array([1.0, 2.0, 3.0]).reshape(1, 1, 3, 1), 4).ravel().tolist()
@@ -128,12 +127,12 @@ def adapt_channels(kernel: np.ndarray, channels: int) -> np.ndarray:
 def _fit_channels(
     variables: Mapping[str, keras.Variable], arrays: Mapping[str, np.ndarray]
 ) -> Mapping[str, np.ndarray]:
-    """Only from RGB: what other channels mean is not known."""
+    """Adapts the first kernel if it was trained on RGB; other channels have no known meaning."""
     mine, theirs = channels_of(variables), channels_of(arrays)
     if mine is None or theirs != 3 or mine == 3:
         return arrays
     name = next(name for name in _STEMS if name in arrays)
-    logging.info("%s: of 3 channels, made for %d.", name, mine)
+    logging.info("%s: converted from 3 to %d channels.", name, mine)
     return {**arrays, name: adapt_channels(arrays[name], mine)}
 
 
@@ -154,7 +153,7 @@ def _check(
     ]
     if not (missing or unexpected or misshaped):
         return
-    parts = [f"{origin} does not fit the model; nothing was loaded."]
+    parts = [f"{origin} does not match the model; nothing was loaded."]
     for title, names in (
         ("missing from the checkpoint", missing),
         ("unexpected in the checkpoint", unexpected),
@@ -162,27 +161,27 @@ def _check(
     ):
         if names:
             parts.append(f"{len(names)} {title}:\n  " + "\n  ".join(names))
-    parts.extend(_hints(missing, unexpected, shapes))
+    parts.extend(_make_hints(missing, unexpected, shapes))
     raise ValueError("\n".join(parts))
 
 
-def _hints(missing: list[str], unexpected: list[str], shapes: Mapping[str, tuple]) -> list[str]:
-    """What to do about the mismatches that people meet most."""
+def _make_hints(
+    missing: list[str], unexpected: list[str], shapes: Mapping[str, tuple]
+) -> list[str]:
+    """Returns advice for the most frequent mismatches."""
     hints = []
     mine, theirs = shapes.get("predictions/bias", (None, None))
     if mine != theirs and theirs:
         hints.append(
-            f"The checkpoint's head has {theirs[0]} classes: pass `classes={theirs[0]}` or "
-            f"`include_top=False`."
+            f"The head of the checkpoint has {theirs[0]} classes: pass `classes={theirs[0]}` or "
+            "`include_top=False`."
         )
     if "predictions/kernel" in missing:
-        hints.append(
-            "The checkpoint has no head: pass `include_top=False` and add a head of your own."
-        )
+        hints.append("The checkpoint has no head: pass `include_top=False` and add your own head.")
     if "pre_logits/kernel" in unexpected:
         hints.append("The checkpoint has a tanh layer: pass its width as `representation_size`.")
     if "class_token/cls" in missing or "class_token/cls" in unexpected:
-        hints.append('With a class token use `classifier="token"`, without one "gap" or "map".')
+        hints.append('With a class token, pass `classifier="token"`; without one, "gap" or "map".')
     channels = [
         shape[2]
         for shape in next((shapes[name] for name in _STEMS if name in shapes), ())
@@ -190,33 +189,32 @@ def _hints(missing: list[str], unexpected: list[str], shapes: Mapping[str, tuple
     ]
     if len(set(channels)) == 2:
         hints.append(
-            f"The checkpoint is for images of {channels[1]} channels, and only those of 3 are made "
-            f"to fit others: pass "
-            f"`input_shape=(height, width, {channels[1]})`."
+            f"The checkpoint is for images of {channels[1]} channels, and only checkpoints for 3 "
+            f"channels can be converted: pass `input_shape=(height, width, {channels[1]})`."
         )
     halves = [
         any(re.search(r"/(row|column)/", name) for name in names) for names in (missing, unexpected)
     ]
     if any(halves) and not all(halves):
         hints.append(
-            "One of the two is axial, the other is not: take the model that the checkpoint was "
-            "made for."
+            "Either the model or the checkpoint is axial, and the other is not: choose the model "
+            "of the checkpoint."
         )
     if any(
         name.endswith("/relative_embedding") and mine != theirs
         for name, (mine, theirs) in shapes.items()
     ):
         hints.append(
-            "Relative positions belong to one image size: pass the `input_shape` that the "
-            "checkpoint was trained at."
+            "Relative positions cannot be resampled: pass the `input_shape` of the training of the "
+            "checkpoint."
         )
     if any(
         "posembed" in name and mine != theirs and mine[-1:] == theirs[-1:]
         for name, (mine, theirs) in shapes.items()
     ):
         hints.append(
-            "If the position table is not of a square image, pass its `checkpoint_grid=(rows, "
-            "columns)`."
+            "If the position table belongs to images that are not square, pass its "
+            "`checkpoint_grid=(rows, columns)`."
         )
     return hints
 
@@ -224,8 +222,8 @@ def _hints(missing: list[str], unexpected: list[str], shapes: Mapping[str, tuple
 def _fit_positions(
     layers: list[keras.layers.Layer], arrays: Mapping[str, np.ndarray], how: PositionResize
 ) -> dict[str, np.ndarray]:
-    """Resamples the tables that belong to another grid; whatever does not fit is left for the check
-    to report.
+    """Resamples the tables of another grid. Tables that cannot be resampled are kept, and the
+    following check reports them.
     """
     fitted = dict(arrays)
     for layer in layers:
@@ -239,10 +237,10 @@ def _fit_positions(
             stored = (arrays[rows].shape[1], arrays[columns].shape[1])
             if how.checkpoint_grid is not None and tuple(how.checkpoint_grid) != stored:
                 raise ValueError(
-                    f"The position tables of {layer.name} are {_of(stored)}, not "
-                    f"{_of(how.checkpoint_grid)}."
+                    f"The position tables of {layer.name} are {_format_grid(stored)}, not "
+                    f"{_format_grid(how.checkpoint_grid)}. Correct `checkpoint_grid`."
                 )
-            # Each half is a table of one axis: a grid of (length, 1).
+            # Each half is a one-dimensional table: a grid of (length, 1).
             for name, length in ((rows, layer.grid[0]), (columns, layer.grid[1])):
                 old = (arrays[name].shape[1], 1)
                 fitted[name] = grid.resize_positions(
@@ -259,13 +257,13 @@ def _fit_table(
         return array
     num_patches = array.shape[1] - layer.num_prefix_tokens
     if how.checkpoint_grid is None:
-        old_grid = _stored_grid(name, num_patches, layer.grid)
+        old_grid = _find_stored_grid(name, num_patches, layer.grid)
     else:
         old_grid = how.checkpoint_grid
         if num_patches != old_grid[0] * old_grid[1]:
             raise ValueError(
-                f"{name} has {num_patches} rows for patches, and is not {_of(old_grid)}. Pass the "
-                "`checkpoint_grid` that it was trained with."
+                f"{name} has {num_patches} rows for patches, and is not {_format_grid(old_grid)}. "
+                "Pass the `checkpoint_grid` of its training."
             )
     if old_grid is None:
         return array
@@ -276,7 +274,7 @@ def _fit_table(
     return grid.resize_positions(array, old_grid, layer.grid, how.interpolation)
 
 
-def _stored_grid(
+def _find_stored_grid(
     name: str, num_positions: int, model_grid: tuple[int, int]
 ) -> tuple[int, int] | None:
     fits = num_positions == model_grid[0] * model_grid[1]
@@ -286,12 +284,12 @@ def _stored_grid(
         return model_grid if fits else None
     if fits and square != model_grid:
         raise ValueError(
-            f"{name} may be {_of(square)} or, as the model, {_of(model_grid)}, and the file does "
-            f"not say. Pass "
-            f"`checkpoint_grid={square}` or `checkpoint_grid={model_grid}`."
+            f"{name} may be {_format_grid(square)} or, like the model, {_format_grid(model_grid)}, "
+            f"and the file does not contain its grid. Pass `checkpoint_grid={square}` or "
+            f"`checkpoint_grid={model_grid}`."
         )
     return square
 
 
-def _of(a_grid: tuple[int, int]) -> str:
+def _format_grid(a_grid: tuple[int, int]) -> str:
     return f"of {a_grid[0]} x {a_grid[1]} patches"

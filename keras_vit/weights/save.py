@@ -1,4 +1,4 @@
-"""A model into a checkpoint file of any vocabulary, with what a reader must know beside the arrays.
+"""Saves a model as a checkpoint of Google's, timm's or Hugging Face's layout, with metadata.
 
 Source: the layouts of google-research/vision_transformer, timm and Hugging Face Transformers.
 """
@@ -22,24 +22,24 @@ Layout = Literal["google", "timm", "huggingface"]
 def save_checkpoint(
     model: keras.Model, path: str | os.PathLike, layout: Layout | None = None
 ) -> None:
-    """Writes the weights of a model as Google, timm or Hugging Face would.
+    """Writes the weights of a model in the layout of Google, timm or Hugging Face.
 
-    Loading the file again with `weights=path` gives the same bits. The file appears whole or not at
-    all. The grid of positions, the image size and the form of GELU are recorded in it.
+    `weights=path` loads them again, bit by bit. The file is written atomically. It contains the
+    grid of positions, the image size and the form of GELU.
 
-    timm builds its ViTs with the exact GELU: for a model with the tanh form pass it
-    `act_layer="gelu_tanh"`. An axial model can be written in Google's layout alone, under names
-    that are ours.
+    timm builds ViTs with the exact GELU. To load a model with the tanh form into timm, pass
+    `act_layer="gelu_tanh"` there. Axial models can only be written in Google's layout, under names
+    of this package.
 
     Args:
         model: A model of this package, also after fine-tuning.
         path: "*.npz" (Google), "*.safetensors" (timm), or a folder (Hugging Face: config.json and
             model.safetensors).
-        layout: "google", "timm" or "huggingface"; default: by `path`.
+        layout: "google", "timm" or "huggingface". Default: from `path`.
 
     Raises:
-        ValueError: If the vocabulary has no name for a part of the model, or a weight is NaN or
-            infinite; nothing is written.
+        ValueError: If the layout has no name for a part of the model, or a weight is NaN or
+            infinite. Nothing is written then.
 
     Example:
         >>> model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3), classes=10)
@@ -49,11 +49,11 @@ def save_checkpoint(
     layout = layout if layout is not None else _layout_of(path)
     if layout not in get_args(Layout):
         raise ValueError(f"`layout` must be one of {get_args(Layout)}. Received: {layout!r}.")
-    facts = _facts(model)
-    arrays = _translated(model, facts, layout)
+    facts = _collect_facts(model)
+    arrays = _translate(model, facts, layout)
     if wrong := [name for name, array in arrays.items() if not np.isfinite(array).all()]:
         raise ValueError(
-            f"{path} is not written: {len(wrong)} of {len(arrays)} arrays hold NaN or infinity "
+            f"{path} is not written: {len(wrong)} of {len(arrays)} arrays contain NaN or infinity "
             f"({', '.join(wrong[:3])}). The training has diverged: save an earlier state."
         )
     if layout == "google":
@@ -61,31 +61,29 @@ def save_checkpoint(
     elif path.suffix == ".safetensors":
         files.write_safetensors(path, arrays, facts)
     else:
-        files.write_huggingface(path, arrays, facts, _huggingface_config(model, facts))
+        files.write_huggingface(path, arrays, facts, _make_huggingface_config(model, facts))
 
 
 def check_can_save(model: keras.Model, layout: Layout = "google") -> None:
-    """Raises ValueError if `save_checkpoint` could not save the model: before a long run, not after
-    it.
+    """Raises ValueError if `save_checkpoint` cannot save the model, as a check before a long run.
 
     Example:
         >>> check_can_save(keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Conv2D(2, 3, name="mine")]))
         Traceback (most recent call last):
-        ValueError: These variables have no place in a checkpoint: mine/bias, mine/kernel...
+        ValueError: These variables cannot be stored in a checkpoint: mine/bias, mine/kernel...
     """
-    _translated(model, _facts(model), layout)
+    _translate(model, _collect_facts(model), layout)
 
 
-def _translated(model: keras.Model, facts: dict[str, Any], layout: Layout) -> dict[str, np.ndarray]:
+def _translate(model: keras.Model, facts: dict[str, Any], layout: Layout) -> dict[str, np.ndarray]:
     arrays = state(model.layers)
     for suffix, kind in _CHANGED.items():
         if any(name.endswith(suffix) for name in arrays):
             raise ValueError(
-                f"A checkpoint holds plain weights, and the model has {kind} ({suffix}). Use "
-                f"Keras's own file, "
-                '`model.save("model.keras")`, which holds them'
+                f"A checkpoint contains plain weights, and the model has {kind} ({suffix}). Use "
+                'Keras\'s file format, `model.save("model.keras")`, which contains them'
                 + (
-                    " merged: loaded again, the model is plain and can be saved here."
+                    " merged: the loaded model is plain and can be saved as a checkpoint."
                     if "LoRA" in kind
                     else "."
                 )
@@ -93,7 +91,7 @@ def _translated(model: keras.Model, facts: dict[str, Any], layout: Layout) -> di
     return dialects.from_canonical(variables.from_keras(arrays, facts.get("num_heads")), layout)
 
 
-# Suffixes of the variables that Keras adds to Dense layers, and what it has done to them.
+# Suffixes of the variables that Keras adds to Dense layers, and the name of the change.
 _CHANGED = {
     "lora_kernel_a": "layers with LoRA",
     "kernel_scale": "quantized layers",
@@ -106,14 +104,14 @@ def _layout_of(path: Path) -> Layout:
     layouts: dict[str, Layout] = {".npz": "google", ".safetensors": "timm", "": "huggingface"}
     if path.suffix not in layouts:
         raise ValueError(
-            f"Cannot tell the layout from the name {path.name!r}. Use *.npz (Google), "
-            f"*.safetensors (timm) or a folder "
-            "(Hugging Face), or pass `layout`. For Keras's own format call `model.save_weights`."
+            f"Cannot derive the layout from the name {path.name!r}. Use *.npz (Google), "
+            "*.safetensors (timm) or a folder (Hugging Face), or pass `layout`. For Keras's "
+            "format call `model.save_weights`."
         )
     return layouts[path.suffix]
 
 
-def _facts(model: keras.Model) -> dict[str, Any]:
+def _collect_facts(model: keras.Model) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     height, width = model.input_shape[1:3]
     if height and width:
@@ -130,7 +128,7 @@ def _facts(model: keras.Model) -> dict[str, Any]:
     return facts
 
 
-def _huggingface_config(model: keras.Model, facts: dict[str, Any]) -> dict[str, Any]:
+def _make_huggingface_config(model: keras.Model, facts: dict[str, Any]) -> dict[str, Any]:
     blocks = [layer for layer in model.layers if isinstance(layer, TransformerBlock)]
     kernel = model.get_layer("embedding").kernel
     classifier = next((layer for layer in model.layers if layer.name == "predictions"), None)

@@ -1,7 +1,6 @@
-"""What `weights=` may mean, and what it brings: a tag, a file or a URL becomes arrays under our
-names.
+"""The argument `weights=`: a tag, a file or a URL to arrays under our names.
 
-Joins the catalog, the download, the reader and the dialects; knows no framework.
+It combines the catalog, the download, the readers and the dialects. It does not import Keras.
 """
 
 import dataclasses
@@ -23,14 +22,15 @@ _READABLE = (".npz", ".safetensors", ".h5")
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class WeightsSource:
-    """Where weights are, before anything is read.
+    """The location of weights, before they are read.
 
     Attributes:
-        model: Public name of the model that asked.
-        weights: What the caller passed.
-        row: The catalog's row, or None for an unknown file or URL.
-        is_tag: Whether `weights` was looked up in the catalog by its tag.
-        parameters: Those of the model that asked, which bound what is read; None if not known.
+        model: Public name of the model that loads them.
+        weights: The value of the argument `weights`.
+        row: Row of the catalog, or None for an unknown file or URL.
+        is_tag: Whether `weights` is a tag of the catalog.
+        parameters: Number of parameters of the model, which limits the size of the file. None if it
+            is unknown.
     """
 
     model: str
@@ -42,10 +42,9 @@ class WeightsSource:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Origin:
-    """Where weights come from. As text it also names the model whose arrays they are, if that is
-    another one.
+    """The source of weights. As a string, it also names the model of the arrays if it is another.
 
-    Arrays are identified when the text is needed, which is for an error.
+    The arrays are identified only when an error message needs the string.
     """
 
     name: str
@@ -64,19 +63,19 @@ class Origin:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Pretrained:
-    """Weights that were read, and what is known of them.
+    """Weights that were read, and their properties.
 
     Attributes:
         arrays: {our name: array}.
-        origin: What error messages call them, as text.
-        image_size: (height, width) of their training images where known.
-        grid: (rows, columns) of their position table where known, or where it must be a square.
-        grid_is_known: Whether the file, or the catalog, says so.
-        num_heads: Attention heads of their encoder where known.
+        origin: Source of the weights, for error messages.
+        image_size: (height, width) of the training images, or None if unknown.
+        grid: (rows, columns) of the position table if known, or if it must be a square; else None.
+        grid_is_known: Whether the file or the catalog contains the grid.
+        num_heads: Number of attention heads of the encoder, or None if unknown.
         gelu: "tanh" or "exact".
-        norm_epsilon: Of layer normalization, where the file says.
-        representation_size: Width of their tanh layer, or None.
-        head_is_zero: Whether their final layer was never trained.
+        norm_epsilon: Epsilon of layer normalization, or None if the file does not contain it.
+        representation_size: Width of the tanh layer, or None.
+        head_is_zero: Whether the final layer is all zeros.
     """
 
     arrays: dict[str, np.ndarray]
@@ -92,13 +91,13 @@ class Pretrained:
 
 
 def find(model: str, weights: str | os.PathLike, parameters: int | None = None) -> WeightsSource:
-    """Tells what `weights` is, without reading or downloading it.
+    """Finds the location of `weights`, without reading or downloading it.
 
     Args:
-        model: Public name of the model that asks.
+        model: Public name of the model.
         weights: Tag, file or URL.
-        parameters: Those of the model, which bound what is read; default: of the model's row of the
-            table.
+        parameters: Number of parameters of the model, which limits the size of the file. Default:
+            that of the model's row in the table.
 
     Raises:
         ValueError: If it is neither a file, nor a URL, nor a tag of this model.
@@ -116,19 +115,18 @@ def find(model: str, weights: str | os.PathLike, parameters: int | None = None) 
         no_file = weights.endswith(_READABLE) or os.sep in weights
         raise ValueError(
             "The `weights` argument should be either `None` (random initialization), `imagenet` "
-            "(pre-training on "
-            "ImageNet), a tag of the catalog, a URL, or the path to the weights file to be loaded. "
-            " Received: "
+            "(pre-training on ImageNet), a tag of the catalog, a URL, or the path to the weights "
+            "file to be loaded.  Received: "
             f"weights={weights}" + (" (there is no such file)" if no_file else "") + f"\n{error}"
         ) from None
 
 
 def load(source: WeightsSource) -> Pretrained:
-    """Downloads where needed, reads and translates.
+    """Downloads the weights if necessary, reads them and converts them to our names.
 
     Raises:
         ValueError: If the file is damaged, unsafe, of an unknown layout, or not finite.
-        OSError: If it cannot be had.
+        OSError: If the file cannot be downloaded or read.
     """
     path = source.weights
     if source.is_tag or "://" in path:
@@ -137,7 +135,7 @@ def load(source: WeightsSource) -> Pretrained:
 
 
 def origin_of(source: WeightsSource) -> str:
-    """Returns what messages call the weights: a URL without its password."""
+    """Returns the name of the weights for messages, without passwords."""
     return download.without_secrets(source.weights)
 
 
@@ -145,9 +143,8 @@ def _describe(source: WeightsSource, found: model_file.ModelFile) -> Pretrained:
     metadata, arrays = found.metadata, found.ours()
     if found.dialect == "keras" and "gelu" not in metadata and "encoder_norm/gamma" in arrays:
         logging.warning(
-            "%s does not record its form of GELU, its epsilons and its grid, as files of older "
-            "versions: taken are the "
-            "published ones, and a square. Save it again.",
+            "%s does not contain its form of GELU, its epsilons and its grid, like all files of "
+            "older versions. The published values and a square grid are assumed. Save it again.",
             origin_of(source),
         )
     size = metadata.get("image_size")
@@ -161,12 +158,12 @@ def _describe(source: WeightsSource, found: model_file.ModelFile) -> Pretrained:
         origin=Origin(
             name=origin_of(source),
             model=source.model,
-            canonical=None if found.dialect == "keras" else _shapes(found.arrays),
+            canonical=None if found.dialect == "keras" else _keep_shapes(found.arrays),
         ),
         image_size=(size[0], size[1]) if size else None,
-        grid=_table_grid(metadata, arrays),
+        grid=_find_grid(metadata, arrays),
         grid_is_known="grid" in metadata or source.row is not None,
-        num_heads=_num_heads(found),
+        num_heads=_find_num_heads(found),
         gelu=gelu or ("exact" if found.dialect in ("timm", "huggingface") else "tanh"),
         norm_epsilon=metadata.get("layer_norm_epsilon"),
         representation_size=None if tanh_bias is None else tanh_bias.shape[0],
@@ -174,13 +171,13 @@ def _describe(source: WeightsSource, found: model_file.ModelFile) -> Pretrained:
     )
 
 
-def _shapes(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The same names and shapes, which take no memory."""
+def _keep_shapes(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns arrays of the same names and shapes that take no memory."""
     return {name: np.broadcast_to(np.float32(0), x.shape) for name, x in arrays.items()}
 
 
-def _num_heads(found: model_file.ModelFile) -> int | None:
-    """Of the encoder. Where a file has an axis for them, it is what counts."""
+def _find_num_heads(found: model_file.ModelFile) -> int | None:
+    """Returns the head count of the encoder: from the axis of heads, else from the metadata."""
     for name, array in found.arrays.items():
         if (
             found.dialect != "keras"
@@ -191,8 +188,8 @@ def _num_heads(found: model_file.ModelFile) -> int | None:
     return found.metadata.get("num_heads")
 
 
-def _table_grid(metadata: dict[str, Any], arrays: dict[str, np.ndarray]) -> tuple[int, int] | None:
-    """The grid that the file records, or that of the square image that its table must be of."""
+def _find_grid(metadata: dict[str, Any], arrays: dict[str, np.ndarray]) -> tuple[int, int] | None:
+    """Returns the grid in the metadata, else a square grid if the table can have one, else None."""
     if "grid" in metadata:
         return metadata["grid"]
     table = arrays.get("posembed_input/pos_embedding")
@@ -205,53 +202,51 @@ def _table_grid(metadata: dict[str, Any], arrays: dict[str, np.ndarray]) -> tupl
 
 
 def check_heads(pretrained: Pretrained, model: str, num_heads: int) -> None:
-    """Refuses weights whose arrays fit the model, and were trained with another number of attention
-    heads.
+    """Raises ValueError if weights were trained with another number of attention heads.
+
+    The shapes of such arrays match the model, so no other check detects this.
     """
     if pretrained.num_heads not in (None, num_heads):
         raise ValueError(
             f"{pretrained.origin} was trained with {pretrained.num_heads} attention heads, and "
-            f"{model} has "
-            f"{num_heads}: the same arrays would compute something else. Take the model that it "
-            f"was made for."
+            f"{model} has {num_heads}: it would compute something else. Choose the model of the "
+            "file."
         )
 
 
 def check_grid(
     pretrained: Pretrained, grid_of: Callable[[tuple[int, int]], tuple[int, int]]
 ) -> None:
-    """Refuses a file which says that it is of a grid and of images that do not belong together.
+    """Raises ValueError if the grid and the image size of a file contradict each other.
 
     Args:
-        pretrained: What was read.
-        grid_of: The (rows, columns) of the model's patches for an image size.
+        pretrained: The weights that were read.
+        grid_of: Function from an image size to the (rows, columns) of the patches of the model.
     """
     if not pretrained.grid_is_known or pretrained.grid is None or pretrained.image_size is None:
         return
     try:
         expected = grid_of(pretrained.image_size)
-    # images that the patches do not tile: of no use here, but of none to judge by
-    except ValueError:
+    except ValueError:  # the size is not a multiple of the patch size, so it proves nothing
         return
     stored, needed = math.prod(pretrained.grid), math.prod(expected)
-    # A table may be of another size than the images, but not of another order; nor is it much
-    # smaller.
+    # A table may have another size than the grid of the images, but not the same number of
+    # positions in another shape, and it is never much smaller.
     if pretrained.grid != expected and (stored == needed or stored * _LARGEST_ZOOM < needed):
         raise ValueError(
-            f"{pretrained.origin} says that its images of {pretrained.image_size} pixels, which "
-            f"have {expected} "
-            f"patches, are of a grid of {pretrained.grid}. Correct its metadata, or export it "
-            f"again."
+            f"The metadata of {pretrained.origin} contradict each other: images of "
+            f"{pretrained.image_size} pixels have a grid of {expected} patches, not of "
+            f"{pretrained.grid}. Correct its metadata, or export it again."
         )
 
 
 def zero_head_message(source: WeightsSource) -> str:
-    """What to say when `include_top=True` meets a head that was never trained."""
+    """Returns the error message for `include_top=True` with a head that is all zeros."""
     alternative = source.row and catalog.alternative_with_head(source.row)
     return (
         f"The classification head of {origin_of(source)} is all zeros (Google published its "
-        f"ImageNet-21k files so): "
-        "every class would get the same score. Use `include_top=False`"
+        "ImageNet-21k files that way), so every class would get the same score. Use "
+        "`include_top=False`"
         + (f', or `weights="{alternative}"`, which has a trained head' if alternative else "")
-        + f'. Tags of {source.model} are listed by `keras_vit.list_weights("{source.model}")`.'
+        + f'. `keras_vit.list_weights("{source.model}")` lists the tags of {source.model}.'
     )

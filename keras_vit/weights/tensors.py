@@ -1,8 +1,8 @@
 """The safetensors format: a file of tensors to entries and back.
 
-Metadata is in the header's `__metadata__`, each value as JSON. The format has no checksum, so files
-that are written
-here carry one of their own: of each array's name, type, shape and bytes, and of all metadata.
+Metadata is in `__metadata__` of the header, each value as JSON. The format has no checksum, so
+files that are written here contain their own: of name, type, shape and bytes of each array, and of
+all metadata.
 
 Source: the safetensors specification.
 """
@@ -20,9 +20,9 @@ import numpy as np
 
 from keras_vit.weights import metadata as facts
 from keras_vit.weights.entries import Entry
-from keras_vit.weights.refusal import bad, some
+from keras_vit.weights.refusal import join_first, make_error
 
-# NumPy's names of the types that both formats hold → safetensors' names.
+# NumPy's names of the types in both formats → safetensors' names.
 TYPES = {
     **{f"float{bits}": f"F{bits}" for bits in (64, 32, 16)},
     **{f"int{bits}": f"I{bits}" for bits in (64, 32, 16, 8)},
@@ -32,36 +32,39 @@ TYPES = {
 _READ = {code: np.dtype(name).newbyteorder("<") for name, code in TYPES.items()} | {
     "BF16": np.dtype("V2")
 }
-_MAX_HEADER_BYTES = 2**23  # of 50,000 arrays
+_MAX_HEADER_BYTES = 2**23  # for about 50,000 arrays
 _CHECKSUM, _WRITER = "crc32", "written_by"
 
 
 def check_end(path: Path) -> None:
-    """Refuses a file that is cut off. The library checks that the header is sound and that the
-    arrays end the file.
+    """Raises ValueError for a truncated file.
+
+    The library checks the header, and that the file ends with the last array.
     """
     import safetensors
 
     with open(path, "rb") as file:
         header_bytes = int.from_bytes(file.read(8), "little")
     if header_bytes > _MAX_HEADER_BYTES:
-        raise bad(path, f"the safetensors file is damaged (its header claims {header_bytes} bytes)")
+        raise make_error(
+            path, f"the safetensors file is damaged (its header claims {header_bytes} bytes)"
+        )
     try:
         safetensors.safe_open(path, framework="np")
     except safetensors.SafetensorError as error:
-        raise bad(
-            path, f"the safetensors file is truncated or damaged ({some([str(error)[:200]])})"
+        raise make_error(
+            path, f"the safetensors file is truncated or damaged ({join_first([str(error)[:200]])})"
         ) from error
 
 
-def entries(path: Path) -> tuple[list[Entry], dict[str, Any]]:
-    """Returns the arrays of a file, unread, and the metadata: its own, and that of a `config.json`
-    beside it.
+def list_entries(path: Path) -> tuple[list[Entry], dict[str, Any]]:
+    """Returns the entries of a file, whose data are not yet read, and the metadata.
 
-    The library's own reader needs ml_dtypes for bfloat16, and is no faster.
+    The metadata include those of a `config.json` in the same directory. The reader of the library
+    is not used: it needs ml_dtypes for bfloat16, and is not faster.
 
     Raises:
-        ValueError: If the file is damaged, or holds types that are not read.
+        ValueError: If the file is damaged, or contains unsupported types.
     """
     check_end(path)
     with open(path, "rb") as file:
@@ -72,10 +75,12 @@ def entries(path: Path) -> tuple[list[Entry], dict[str, Any]]:
         f"{name}: {entry['dtype']}" for name, entry in header.items() if entry["dtype"] not in _READ
     ]
     if strange:
-        raise bad(
-            path, f"it holds types that are not read ({some(strange)})", "Save them as float32."
+        raise make_error(
+            path,
+            f"it contains unsupported types ({join_first(strange)})",
+            "Save them as float32.",
         )
-    checksums = _checksums(path, header, strings)
+    checksums = _read_checksums(path, header, strings)
     found = []
     for name, entry in header.items():
         shape, dtype, start = (
@@ -86,20 +91,20 @@ def entries(path: Path) -> tuple[list[Entry], dict[str, Any]]:
         load = partial(_load, path, name, start, shape, dtype, checksums.get(name))
         found.append(Entry(name=name, shape=shape, dtype=dtype, load=load))
     own = {
-        key: _json_or_text(value)
+        key: _parse_json_or_text(value)
         for key, value in strings.items()
         if key not in ("format", _CHECKSUM, _WRITER)
     }
-    return found, facts.of_config(path.with_name("config.json")) | facts.check(path, own)
+    return found, facts.read_config(path.with_name("config.json")) | facts.check(path, own)
 
 
 def write(
     stream: BinaryIO, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any] | None
 ) -> None:
-    """Writes a safetensors file; the same input gives the same bytes.
+    """Writes a safetensors file. Equal inputs give equal bytes.
 
-    The header is made here because the library's own writer orders `__metadata__` at random.
-    "format": "pt" is added to it, without which Hugging Face's transformers refuse the file.
+    The writer of the library is not used, because it orders `__metadata__` at random. Hugging
+    Face's transformers require "format": "pt" in the metadata.
     """
     # Widest types first, so that every array starts at a multiple of its item size.
     order = sorted(arrays, key=lambda name: -arrays[name].dtype.itemsize)
@@ -119,37 +124,48 @@ def write(
         offset = span[1]
     with ThreadPoolExecutor() as pool:
         checksums = dict(
-            zip(order, pool.map(lambda name: zlib.crc32(_bytes(arrays[name])), order), strict=True)
+            zip(
+                order,
+                pool.map(lambda name: zlib.crc32(_view_bytes(arrays[name])), order),
+                strict=True,
+            )
         )
-    strings[_CHECKSUM] = json.dumps({**checksums, "": _header_checksum(header, strings, checksums)})
+    strings[_CHECKSUM] = json.dumps(
+        {**checksums, "": _compute_header_checksum(header, strings, checksums)}
+    )
     text = json.dumps({"__metadata__": strings, **header}, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     stream.write(len(text).to_bytes(8, "little") + text)
     for name in order:
-        stream.write(_bytes(arrays[name]))
+        stream.write(_view_bytes(arrays[name]))
 
 
-def _bytes(array: np.ndarray) -> memoryview:
+def _view_bytes(array: np.ndarray) -> memoryview:
     return (
         np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8).data
     )
 
 
-def _header_checksum(
+def _compute_header_checksum(
     header: dict[str, Any], strings: dict[str, str], checksums: dict[str, int]
 ) -> int:
     return zlib.crc32(json.dumps([header, strings, checksums], sort_keys=True).encode())
 
 
-def _checksums(path: Path, header: dict[str, Any], strings: dict[str, str]) -> dict[str, int]:
-    """The checksum of each array, where the file has them: that of the header must fit."""
+def _read_checksums(path: Path, header: dict[str, Any], strings: dict[str, str]) -> dict[str, int]:
+    """Returns the checksums of the arrays, if the file has any, and checks that of the header."""
     if not {_CHECKSUM, _WRITER} & strings.keys():
         return {}
     others = {key: value for key, value in strings.items() if key != _CHECKSUM}
-    checksums = _json_or_text(strings.get(_CHECKSUM, ""))
+    checksums = _parse_json_or_text(strings.get(_CHECKSUM, ""))
     own = checksums.pop("", None) if isinstance(checksums, dict) else None
-    if own != _header_checksum(header, others, checksums) or checksums.keys() != header.keys():
-        raise bad(path, "the safetensors file is damaged (bad checksum of its header)")
+    if (
+        own != _compute_header_checksum(header, others, checksums)
+        or checksums.keys() != header.keys()
+    ):
+        raise make_error(
+            path, "the safetensors file is damaged (make_error checksum of its header)"
+        )
     return checksums
 
 
@@ -161,13 +177,15 @@ def _load(
     with open(path, "rb") as file:
         file.seek(start)
         if file.readinto(data) != flat.nbytes:
-            raise bad(path, "the safetensors file ends early")
+            raise make_error(path, "the safetensors file ends early")
     if checksum is not None and zlib.crc32(data) != checksum:
-        raise bad(path, f"the safetensors file is damaged (bad checksum of {some([name])})")
+        raise make_error(
+            path, f"the safetensors file is damaged (make_error checksum of {join_first([name])})"
+        )
     return flat.reshape(shape)
 
 
-def _json_or_text(value: str) -> Any:
+def _parse_json_or_text(value: str) -> Any:
     try:
         return facts.parse(value)
     except ValueError:

@@ -1,13 +1,13 @@
-"""Canonical names ↔ the variables of our models: tables, read in both directions.
+"""Canonical names ↔ the names of the variables of our models: tables, applied in both directions.
 
-What lives here: how a model of this package spells what a checkpoint holds. What does not: the
-spellings of others (`layouts.py`, `dialects.py`), models (`restore.py`). Nothing is modified in
-place, and arrays are views.
+Nothing is modified in place, and results are views. `layouts.py` and `dialects.py` convert foreign
+names to canonical ones.
 
-No published file holds axial attention, so its names are made here after Google's: the two halves
-of a block are `Transformer/encoderblock_3/row/...` and `.../column/...`, each with the modules of a
-whole block; the two attentions of a residual unit are `block1/unit1/row/{query,key,value,out}` and
-`block1/unit1/column/...`, each with a `relative_embedding`.
+No published file contains axial attention, so its canonical names are defined here in the style of
+Google's. The two halves of a block are `Transformer/encoderblock_3/row/...` and `.../column/...`,
+each with the modules of a whole block. The two attentions of a residual unit are
+`block1/unit1/row/{query,key,value,out}` and `block1/unit1/column/...`, each with a
+`relative_embedding`.
 """
 
 from collections.abc import Mapping
@@ -20,13 +20,13 @@ from keras_vit.weights.renaming import (
     Leaf,
     Rows,
     Rule,
-    listed,
+    join_sorted,
     make_rules,
     merge_first,
     merge_last,
     split_first,
     split_last,
-    two_digits,
+    use_two_digits,
 )
 
 _BLOCK = "Transformer/encoderblock_{}"
@@ -35,8 +35,8 @@ _POOL_ATTENTION = f"{_POOL}/MultiHeadDotProductAttention_0"
 _QKV = ("query", "key", "value")
 
 
-def _block(ours: str, canonical: str) -> Rows:
-    """The rows of a block, or of one half of an axial block."""
+def _make_block_rows(ours: str, canonical: str) -> Rows:
+    """Returns the rows of a block, or of one half of an axial block."""
     attention = f"{canonical}/MultiHeadDotProductAttention_0"
     return (
         (f"{ours}/attention_norm", f"{canonical}/LayerNorm_0", "norm"),
@@ -62,7 +62,7 @@ _VIT: Rows = (
     *(
         row
         for half in ("", "/row", "/column")
-        for row in _block(f"encoderblock_{{}}{half}", f"{_BLOCK}{half}")
+        for row in _make_block_rows(f"encoderblock_{{}}{half}", f"{_BLOCK}{half}")
     ),
     ("encoder_norm", "Transformer/encoder_norm", "norm"),
     ("map_head/probe", f"{_POOL}/probe", "array"),
@@ -98,7 +98,7 @@ _BIT: Rows = (
     ("norm_pre_head", "norm-pre-head", "norm"),
 )
 
-# Ours: a convolution is no different from a dense layer.
+# For our variables, a convolution is converted like a dense layer.
 _OURS: dict[str, tuple[Leaf, ...]] = {
     "array": (Leaf("", ""),),
     "norm": (Leaf("/gamma", "/scale"), Leaf("/beta", "/bias")),
@@ -108,7 +108,7 @@ _OURS: dict[str, tuple[Leaf, ...]] = {
         Leaf("/bias", "/bias", (1, 2), split_first, merge_first),
     ),
     "out": (Leaf("/kernel", "/kernel", (2, 3), split_first, merge_first), Leaf("/bias", "/bias")),
-    # In a residual unit the number of heads is no property of the model.
+    # In a residual unit the number of heads is a constant.
     "unit_heads": (
         Leaf("/kernel", "/kernel", (2, 3), lambda x, _: split_last(x, AXIAL_HEADS), merge_last),
         Leaf("/bias", "/bias", (1, 2), lambda x, _: split_first(x, AXIAL_HEADS), merge_first),
@@ -121,40 +121,39 @@ _OURS: dict[str, tuple[Leaf, ...]] = {
 
 
 def to_keras(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Turns canonical arrays into the variables of a Keras model, by path.
+    """Converts canonical arrays to the variables of a Keras model, by path.
 
-    A name that no rule knows passes unchanged: who restores reports it.
+    Unknown names are kept, so that `restore` can report them.
 
     Example:
         >>> list(to_keras({"Transformer/encoder_norm/scale": np.ones(4)}))
         ['encoder_norm/gamma']
     """
-    return renaming.write(arrays, _rules(preactivation=layouts.family(arrays) == "bit"))
+    return renaming.write(arrays, _make_rules(preactivation=layouts.family(arrays) == "bit"))
 
 
 def from_keras(arrays: Mapping[str, np.ndarray], num_heads: int | None) -> dict[str, np.ndarray]:
-    """Turns the variables of a Keras model, by path, into canonical arrays: the inverse of
-    `to_keras`.
+    """Converts the variables of a Keras model, by path, to canonical arrays.
 
     Args:
-        arrays: The variables' values under their paths.
-        num_heads: Attention heads of the model; None for a model without attention.
+        arrays: The values of the variables, by path.
+        num_heads: Number of attention heads; None for a model without attention.
 
     Raises:
-        ValueError: If a name is unknown, or if there is attention and no head count.
+        ValueError: If a name is unknown, or if the model has attention and `num_heads` is None.
 
     Example:
         >>> list(from_keras({"predictions/bias": np.zeros(10)}, num_heads=None))
         ['head/bias']
     """
     roots = {name.split("/")[0] for name in arrays}
-    rules = _rules(
+    rules = _make_rules(
         preactivation="norm_pre_head" in roots or ("conv_root" in roots and "gn_root" not in roots)
     )
-    if unknown := renaming.unknown_theirs(arrays, rules):
+    if unknown := renaming.find_unknown_theirs(arrays, rules):
         raise ValueError(
-            f"These variables have no place in a checkpoint: {listed(unknown)}. Expected "
-            f"keras_vit's own."
+            f"These variables cannot be stored in a checkpoint: {join_sorted(unknown)}. Expected "
+            "variables of a keras_vit model."
         )
     if num_heads is None and any("attention/" in name for name in arrays):
         raise ValueError(
@@ -163,6 +162,6 @@ def from_keras(arrays: Mapping[str, np.ndarray], num_heads: int | None) -> dict[
     return renaming.read(arrays, rules, 1 if num_heads is None else num_heads)
 
 
-def _rules(preactivation: bool) -> list[Rule]:
-    trunk = _BIT + two_digits(_UNITS) if preactivation else _ROOT + _UNITS + _AXIAL
+def _make_rules(preactivation: bool) -> list[Rule]:
+    trunk = _BIT + use_two_digits(_UNITS) if preactivation else _ROOT + _UNITS + _AXIAL
     return make_rules(_VIT + trunk, _OURS)

@@ -1,16 +1,14 @@
-"""The forward pass of every published model in plain NumPy, straight from a checkpoint's arrays.
+"""The forward pass of each published model in NumPy, computed from the arrays of a checkpoint.
 
-This is the second opinion behind `python -m keras_vit verify`: it shares no code with the Keras
-models, imports no
-framework, and is meant to be checked by reading. Names are canonical: those of the current Google
-linen code (`layouts.py` brings other spellings to that form). Everything is float32. Constants come
-from the variant, sizes
-from the arrays. Nothing is resized: the position tables must fit the images as they are. Left out:
-fixed, two-dimensional and per-block position embeddings, which no published checkpoint of these
-families holds.
+`python -m keras_vit verify` compares the Keras models with it. It shares no code with them, imports
+no framework, and is written to be checked by reading. Names are canonical: those of the current
+Google linen code (see `layouts.py`). Everything is float32. Constants come from the variant, sizes
+from the arrays. Nothing is resized: the position tables must match the images. Fixed,
+two-dimensional and per-block position embeddings are not implemented, because no published
+checkpoint has them.
 
 Letters: B batch, H W image or map, C channels, N tokens, D width, A heads, K head size, F MLP
-    width, Y classes.
+width, Y classes.
 
 Sources: arXiv:2010.11929 (ViT), equations 1-8, D.4, D.6; arXiv:1912.11370 (BiT), section 3.3;
 google-research/vision_transformer, models_vit.py and models_resnet.py; google-research/big_vision,
@@ -45,32 +43,30 @@ def forward(
     norm_epsilon: float | None = None,
     pool_fill: float = -math.inf,
 ) -> Arrays:
-    """Returns every named activation of a model, in order, from the images to the logits.
+    """Returns all named activations of a model, in order, from the images to the logits.
 
-    The arrays decide what is computed: a class token (`cls`), attention pooling (`MAPHead_0`) or
-    else global average pooling; `pre_logits` and `head` where they are present.
+    The arrays select the pooling: the class token if there is `cls`, attention pooling if there is
+    `MAPHead_0`, else global average pooling. `pre_logits` and `head` are computed if present.
 
     Args:
-        arrays: Canonical name to array.
+        arrays: Arrays by canonical name.
         images: (B, H, W, 3) float, pixels scaled to [-1, 1].
-        variant: Row of `VIT_VARIANTS` or `RESNET_VARIANTS` that the arrays belong to.
-        gelu: Form of GELU, if the file was trained with another than the row says. Not for a
-            ResNet.
-        norm_epsilon: Epsilon of layer normalization, likewise; of group normalization for a ResNet.
-        pool_fill: What surrounds the map in the max-pool of a pre-activation root: minus infinity
-            as in big_vision's bit_paper.py, or 0 as in the original BiT code. Other roots are not
-            touched by it.
+        variant: Row of the arrays in `VIT_VARIANTS` or `RESNET_VARIANTS`.
+        gelu: Form of GELU, if it differs from that of the row. Not for a ResNet.
+        norm_epsilon: Epsilon of layer normalization, if it differs from that of the row; of group
+            normalization for a ResNet.
+        pool_fill: Padding value of the max-pool in a pre-activation root: minus infinity as in
+            big_vision's bit_paper.py, or 0 as in the original BiT code. Other roots ignore it.
 
     Returns:
         ViT: a stem's "root", "block1", ...; "embedding" (B, N, D); "posembed_input" and
-        "encoderblock_0", ... (B, prefix + N, D); "encoder_norm"; "map_head" (B, D) if pooled by
-        attention; "pre_logits", "logits" (B, Y).
+            "encoderblock_0", ... (B, prefix + N, D); "encoder_norm"; "map_head" (B, D) if pooled by
+            attention; "pre_logits", "logits" (B, Y).
         ResNet: "root", "block1", ...; "norm_pre_head" if pre-activation; "pre_logits" (pooled);
             "logits".
 
     Raises:
-        ValueError: If arrays are missing or left over, or if the images do not fit the position
-            table.
+        ValueError: If arrays are missing or unused, or the images do not match the position table.
 
     Example:
         >>> from keras_vit.variants import VIT_VARIANTS
@@ -85,22 +81,24 @@ def forward(
     if norm_epsilon is not None:
         variant = replace(variant, norm_epsilon=norm_epsilon)
     if isinstance(variant, ViTVariant):
-        return _vit(arrays, images.astype(np.float32), replace(variant, gelu=gelu or variant.gelu))
+        return _run_vit(
+            arrays, images.astype(np.float32), replace(variant, gelu=gelu or variant.gelu)
+        )
     if gelu is not None:
         raise ValueError(
-            f"`gelu` must be None for a ResNet, which has none. Received: gelu={gelu!r}."
+            f"`gelu` must be None for a ResNet, which has no GELU. Received: gelu={gelu!r}."
         )
-    return _resnet(arrays, images.astype(np.float32), variant, pool_fill)
+    return _run_resnet(arrays, images.astype(np.float32), variant, pool_fill)
 
 
-def _vit(arrays: Arrays, x: np.ndarray, variant: ViTVariant) -> Arrays:
-    """Equations 1-4 of the paper; a hybrid cuts its patches from the stem's feature map (section
-    3.1).
+def _run_vit(arrays: Arrays, x: np.ndarray, variant: ViTVariant) -> Arrays:
+    """Computes equations 1-4 of the paper. A hybrid takes patches of the stem's
+    map (section 3.1).
     """
     _check_sizes(arrays, x, variant)
     outputs: Arrays = {}
     if variant.stem:
-        outputs = _trunk(arrays, x, variant.stem)
+        outputs = _run_trunk(arrays, x, variant.stem)
         x = next(reversed(outputs.values()))
     x = (
         convolve(x, arrays["embedding/kernel"], stride=variant.patch_size)
@@ -113,96 +111,90 @@ def _vit(arrays: Arrays, x: np.ndarray, variant: ViTVariant) -> Arrays:
     x = outputs["posembed_input"] = x + arrays["Transformer/posembed_input/pos_embedding"]
     for index in range(variant.depth):
         name = f"encoderblock_{index}"
-        p = _within(arrays, f"Transformer/{name}")
+        p = _select(arrays, f"Transformer/{name}")
         x = outputs[name] = (
             axial_block(x, p, variant, grid) if variant.axial else transformer_block(x, p, variant)
         )
     x = outputs["encoder_norm"] = layer_norm(
-        x, _within(arrays, "Transformer/encoder_norm"), variant.norm_epsilon
+        x, _select(arrays, "Transformer/encoder_norm"), variant.norm_epsilon
     )
-    head = _within(arrays, "MAPHead_0")
+    head = _select(arrays, "MAPHead_0")
     if head:
         x = outputs["map_head"] = attention_pooling(x, head, variant)
     else:
         x = x[:, 0] if "cls" in arrays else x.mean(axis=1)
     if "pre_logits/kernel" in arrays:
-        x = outputs["pre_logits"] = np.tanh(dense(x, _within(arrays, "pre_logits")))
+        x = outputs["pre_logits"] = np.tanh(dense(x, _select(arrays, "pre_logits")))
     if "head/kernel" in arrays:
-        outputs["logits"] = dense(x, _within(arrays, "head"))
+        outputs["logits"] = dense(x, _select(arrays, "head"))
     return outputs
 
 
-def _resnet(arrays: Arrays, x: np.ndarray, variant: ResNetVariant, pool_fill: float) -> Arrays:
-    """Trunk, pooling, linear head; pre-activation needs one more norm, as its last unit ends in a
+def _run_resnet(arrays: Arrays, x: np.ndarray, variant: ResNetVariant, pool_fill: float) -> Arrays:
+    """Computes trunk, pooling and linear head.
+
+    A pre-activation ResNet has another norm before the pooling, because its last unit ends with a
     sum.
     """
-    outputs = _trunk(arrays, x, variant, pool_fill)
+    outputs = _run_trunk(arrays, x, variant, pool_fill)
     x = next(reversed(outputs.values()))
     if variant.preactivation:
         x = outputs["norm_pre_head"] = relu(
-            group_norm(x, _within(arrays, "norm-pre-head"), variant.norm_epsilon)
+            group_norm(x, _select(arrays, "norm-pre-head"), variant.norm_epsilon)
         )
     x = outputs["pre_logits"] = x.mean(axis=(1, 2))
     if "head/kernel" in arrays:
-        outputs["logits"] = dense(x, _within(arrays, "head"))
+        outputs["logits"] = dense(x, _select(arrays, "head"))
     return outputs
 
 
-def _trunk(
+def _run_trunk(
     arrays: Arrays, x: np.ndarray, variant: ResNetVariant, pool_fill: float = -math.inf
 ) -> Arrays:
-    """Root and stages. models_vit.py and models_resnet.py; bit_paper.py for pre-activation."""
+    """Computes root and stages: models_vit.py, models_resnet.py; bit_paper.py if pre-activation."""
     outputs: Arrays = {}
     if variant.preactivation:
         x = std_conv(x, arrays["root_block/conv_root/kernel"], variant, stride=2)
         x = max_pool(x, size=3, stride=2, padding=1, fill=pool_fill)
     else:
         x = std_conv(x, arrays["conv_root/kernel"], variant, stride=2)
-        x = relu(group_norm(x, _within(arrays, "gn_root"), variant.norm_epsilon))
+        x = relu(group_norm(x, _select(arrays, "gn_root"), variant.norm_epsilon))
         x = max_pool(x, size=3, stride=2, padding="same")
     outputs["root"] = x
     unit = preactivation_unit if variant.preactivation else postactivation_unit
     for stage, names in enumerate(unit_names(variant), start=1):
         for index, name in enumerate(names):
-            x = unit(x, _within(arrays, name), variant, stride=2 if stage > 1 and index == 0 else 1)
+            x = unit(x, _select(arrays, name), variant, stride=2 if stage > 1 and index == 0 else 1)
         outputs[f"block{stage}"] = x
     return outputs
 
 
 def transformer_block(x: np.ndarray, p: Arrays, variant: ViTVariant) -> np.ndarray:
-    """Equations 2 and 3: attention, then MLP, each normalized before and added after. (B, N, D) to
-    the same.
-    """
-    normed = layer_norm(x, _within(p, "LayerNorm_0"), variant.norm_epsilon)
-    x = x + attention(normed, normed, _within(p, "MultiHeadDotProductAttention_0"))
-    normed = layer_norm(x, _within(p, "LayerNorm_1"), variant.norm_epsilon)
-    return x + mlp(normed, _within(p, "MlpBlock_0"), variant.gelu)
+    """Equations 2 and 3: pre-norm attention, then pre-norm MLP, both residual. (B, N, D)."""
+    normed = layer_norm(x, _select(p, "LayerNorm_0"), variant.norm_epsilon)
+    x = x + attention(normed, normed, _select(p, "MultiHeadDotProductAttention_0"))
+    normed = layer_norm(x, _select(p, "LayerNorm_1"), variant.norm_epsilon)
+    return x + mlp(normed, _select(p, "MlpBlock_0"), variant.gelu)
 
 
 def axial_block(x: np.ndarray, p: Arrays, variant: ViTVariant, grid: tuple[int, ...]) -> np.ndarray:
-    """D.6: a block on each row of the grid by itself, then one on each column. (B, N, D) to the
-    same.
-    """
+    """D.6: a block on each row of the grid separately, then one on each column. (B, N, D)."""
     mixers = [
-        partial(transformer_block, p=_within(p, half), variant=variant)
+        partial(transformer_block, p=_select(p, half), variant=variant)
         for half in ("row", "column")
     ]
     return along_axes(x.reshape(len(x), *grid, -1), *mixers).reshape(x.shape)
 
 
 def along_axes(x: np.ndarray, *mixers: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Every row of a grid (B, R, C, D) through one function of (B, N, D), then every column through
-    another.
-    """
+    """Applies one function to each row of a grid (B, R, C, D), and another to each column."""
     for mix in mixers:
         x = mix(x.reshape(-1, *x.shape[2:])).reshape(x.shape).swapaxes(1, 2)
     return x
 
 
 def attention(queries: np.ndarray, x: np.ndarray, p: Arrays) -> np.ndarray:
-    """Equations 5-8 and D.4: what each query finds in the tokens. (B, M, D) and (B, N, D) to (B, M,
-    D).
-    """
+    """Equations 5-8 and D.4: attention of queries (B, M, D) to tokens (B, N, D), to (B, M, D)."""
     query_BMAK = np.tensordot(queries, p["query/kernel"], axes=1) + p["query/bias"]
     key_BNAK = np.tensordot(x, p["key/kernel"], axes=1) + p["key/bias"]
     value_BNAK = np.tensordot(x, p["value/kernel"], axes=1) + p["value/bias"]
@@ -213,8 +205,7 @@ def attention(queries: np.ndarray, x: np.ndarray, p: Arrays) -> np.ndarray:
         if len(table) != 2 * len(places) - 1:
             raise ValueError(
                 f"The relative positions are for {len(table) // 2 + 1} tokens along an axis. "
-                f"Received: {len(places)}. "
-                "Give images of the size that the file was made for."
+                f"Received: {len(places)}. Use images of the size that the file was trained with."
             )
         table_MNK = table[places[:, None] - places + len(places) - 1]
         scores_BAMN += np.einsum("bmak,mnk->bamn", query_BMAK, table_MNK)
@@ -223,41 +214,37 @@ def attention(queries: np.ndarray, x: np.ndarray, p: Arrays) -> np.ndarray:
 
 
 def attention_pooling(x: np.ndarray, p: Arrays, variant: ViTVariant) -> np.ndarray:
-    """big_vision's MAPHead: one learned query attends to all tokens, then an MLP. (B, N, D) to (B,
-    D).
-    """
+    """big_vision's MAPHead: attention of a learned query, then an MLP. (B, N, D) to (B, D)."""
     probe = np.tile(p["probe"], (len(x), 1, 1))
-    x = attention(probe, x, _within(p, "MultiHeadDotProductAttention_0"))
-    normed = layer_norm(x, _within(p, "LayerNorm_0"), variant.norm_epsilon)
-    return (x + mlp(normed, _within(p, "MlpBlock_0"), variant.gelu))[:, 0]
+    x = attention(probe, x, _select(p, "MultiHeadDotProductAttention_0"))
+    normed = layer_norm(x, _select(p, "LayerNorm_0"), variant.norm_epsilon)
+    return (x + mlp(normed, _select(p, "MlpBlock_0"), variant.gelu))[:, 0]
 
 
 def mlp(x: np.ndarray, p: Arrays, gelu_form: str) -> np.ndarray:
     """Two dense layers with GELU between them (section 3.1). (B, N, D) to (B, N, F) and back."""
-    return dense(gelu(dense(x, _within(p, "Dense_0")), gelu_form), _within(p, "Dense_1"))
+    return dense(gelu(dense(x, _select(p, "Dense_0")), gelu_form), _select(p, "Dense_1"))
 
 
 def dense(x: np.ndarray, p: Arrays) -> np.ndarray:
-    """A linear layer; the kernel is (in, out)."""
+    """A linear layer with a kernel of shape (in, out)."""
     return x @ p["kernel"] + p["bias"]
 
 
 def layer_norm(x: np.ndarray, p: Arrays, epsilon: float) -> np.ndarray:
-    """Mean 0 and variance 1 over the last axis, then scale and bias (arXiv:1607.06450, equation
-    4).
-    """
+    """Normalizes the last axis, then applies scale and bias (arXiv:1607.06450, equation 4)."""
     return _normalize(x, axis=-1, epsilon=epsilon) * p["scale"] + p["bias"]
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:
-    """Softmax over the last axis; the maximum is subtracted so that no exponential overflows."""
+    """Softmax over the last axis. The maximum is subtracted to avoid overflow."""
     exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
     return exponentials / exponentials.sum(axis=-1, keepdims=True)
 
 
 def gelu(x: np.ndarray, form: str) -> np.ndarray:
-    """GELU (arXiv:1606.08415, section 2): the tanh form is JAX's default, the exact one
-    PyTorch's.
+    """GELU (arXiv:1606.08415, section 2). JAX's default is the tanh form, PyTorch's
+    the exact one.
     """
     if form == "tanh":
         return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)))
@@ -266,9 +253,9 @@ def gelu(x: np.ndarray, form: str) -> np.ndarray:
     raise ValueError(f'`gelu` must be "tanh" or "exact". Received: gelu={form!r}.')
 
 
-# NumPy has no erf. `erf(x) / x` is smooth in x squared, so a polynomial through the values of
-# `math.erf` at the Chebyshev points is exact to 1e-12 up to |x| = 5, beyond which erf differs from
-# 1 by less than 2e-12.
+# NumPy has no erf. `erf(x) / x` is a smooth function of x squared, so the polynomial through the
+# values of `math.erf` at the Chebyshev points is accurate to 1e-12 up to |x| = 5. For larger |x|,
+# erf differs from 1 by less than 2e-12.
 _ERF_RANGE = 5.0
 _ERF_OVER_X = np.polynomial.Chebyshev.interpolate(
     lambda squares: np.array([math.erf(root) / root for root in np.sqrt(squares)]),
@@ -278,7 +265,7 @@ _ERF_OVER_X = np.polynomial.Chebyshev.interpolate(
 
 
 def erf(x: np.ndarray) -> np.ndarray:
-    """The error function, in float64, to 1e-11."""
+    """The error function, in float64, with an error of less than 1e-11."""
     x = np.clip(np.asarray(x, np.float64), -_ERF_RANGE, _ERF_RANGE)
     return x * _ERF_OVER_X(x * x)
 
@@ -287,60 +274,58 @@ def postactivation_unit(
     x: np.ndarray, p: Arrays, variant: ResNetVariant, stride: int
 ) -> np.ndarray:
     """ResNet-v1.5 bottleneck: norm after each convolution, ReLU after the sum (models_resnet.py).
-    Axial: D.6.
+
+    Axial variants (D.6) have attention instead of the 3 x 3 convolution.
     """
     epsilon = variant.norm_epsilon
     shortcut = x
     if "conv_proj/kernel" in p:
         shortcut = group_norm(
-            std_conv(x, p["conv_proj/kernel"], variant, stride), _within(p, "gn_proj"), epsilon
+            std_conv(x, p["conv_proj/kernel"], variant, stride), _select(p, "gn_proj"), epsilon
         )
-    x = relu(group_norm(std_conv(x, p["conv1/kernel"], variant), _within(p, "gn1"), epsilon))
+    x = relu(group_norm(std_conv(x, p["conv1/kernel"], variant), _select(p, "gn1"), epsilon))
     x = (
         axial_attention(x, p, stride)
         if variant.axial
         else std_conv(x, p["conv2/kernel"], variant, stride)
     )
-    x = relu(group_norm(x, _within(p, "gn2"), epsilon))
+    x = relu(group_norm(x, _select(p, "gn2"), epsilon))
     return relu(
-        shortcut + group_norm(std_conv(x, p["conv3/kernel"], variant), _within(p, "gn3"), epsilon)
+        shortcut + group_norm(std_conv(x, p["conv3/kernel"], variant), _select(p, "gn3"), epsilon)
     )
 
 
 def axial_attention(x: np.ndarray, p: Arrays, stride: int) -> np.ndarray:
-    """Attention along rows, then columns; a stride is the mean of what lies in each window. (B, H,
-    W, C).
-    """
-    row, column = _within(p, "row"), _within(p, "column")
+    """Attention along rows, then along columns, then the mean over windows. (B, H, W, C)."""
+    row, column = _select(p, "row"), _select(p, "column")
     x = along_axes(
         x, lambda lines: attention(lines, lines, row), lambda lines: attention(lines, lines, column)
     )
-    return np.nanmean(_windows(x, stride, stride, "same", fill=np.nan), axis=(4, 5))
+    return np.nanmean(_make_windows(x, stride, stride, "same", fill=np.nan), axis=(4, 5))
 
 
 def preactivation_unit(x: np.ndarray, p: Arrays, variant: ResNetVariant, stride: int) -> np.ndarray:
-    """ResNet-v2 bottleneck: norm and ReLU before each convolution, nothing after the sum
-    (bit_paper.py).
-    """
+    """ResNet-v2 bottleneck: norm and ReLU before each convolution (bit_paper.py)."""
     epsilon = variant.norm_epsilon
     shortcut = x
-    x = relu(group_norm(x, _within(p, "gn1"), epsilon))
+    x = relu(group_norm(x, _select(p, "gn1"), epsilon))
     if "conv_proj/kernel" in p:
         shortcut = std_conv(x, p["conv_proj/kernel"], variant, stride)
     x = std_conv(x, p["conv1/kernel"], variant)
     x = std_conv(
-        relu(group_norm(x, _within(p, "gn2"), epsilon)), p["conv2/kernel"], variant, stride
+        relu(group_norm(x, _select(p, "gn2"), epsilon)), p["conv2/kernel"], variant, stride
     )
     return shortcut + std_conv(
-        relu(group_norm(x, _within(p, "gn3"), epsilon)), p["conv3/kernel"], variant
+        relu(group_norm(x, _select(p, "gn3"), epsilon)), p["conv3/kernel"], variant
     )
 
 
 def std_conv(
     x: np.ndarray, kernel: np.ndarray, variant: ResNetVariant, stride: int = 1
 ) -> np.ndarray:
-    """Convolution with a standardized kernel (arXiv:1903.10520); pre-activation models pad alike on
-    both sides.
+    """Convolution with a standardized kernel (arXiv:1903.10520).
+
+    Pre-activation models pad equally on both sides.
     """
     padding = kernel.shape[0] // 2 if variant.preactivation else "same"
     return convolve(
@@ -349,16 +334,14 @@ def std_conv(
 
 
 def standardize(kernel: np.ndarray, std_epsilon: float, variance_epsilon: float) -> np.ndarray:
-    """Mean 0 and standard deviation 1 of every output channel, over (height, width, in)."""
+    """Standardizes each output channel of a kernel over (height, width, in)."""
     centred = kernel - kernel.mean(axis=(0, 1, 2))
     std = np.sqrt(np.square(centred).mean(axis=(0, 1, 2)) + variance_epsilon)
     return centred / (std + std_epsilon)
 
 
 def group_norm(x: np.ndarray, p: Arrays, epsilon: float, groups: int = 32) -> np.ndarray:
-    """Mean 0 and variance 1 over the map and the channels of a group (arXiv:1803.08494). (B, H, W,
-    C) to the same.
-    """
+    """Normalizes each group of channels over the map (arXiv:1803.08494). (B, H, W, C)."""
     grouped = x.reshape(len(x), -1, groups, x.shape[-1] // groups)
     return (
         _normalize(grouped, axis=(1, 3), epsilon=epsilon).reshape(x.shape) * p["scale"] + p["bias"]
@@ -368,31 +351,34 @@ def group_norm(x: np.ndarray, p: Arrays, epsilon: float, groups: int = 32) -> np
 def convolve(
     x: np.ndarray, kernel: np.ndarray, stride: int = 1, padding: Padding = 0
 ) -> np.ndarray:
-    """What deep learning calls a convolution. (B, H, W, C) and (size, size, C, out) to (B, H', W',
-    out).
-    """
+    """Cross-correlation of (B, H, W, C) with (size, size, C, out), to (B, H', W', out)."""
     return np.tensordot(
-        _windows(x, kernel.shape[0], stride, padding, fill=0.0), kernel, axes=((4, 5, 3), (0, 1, 2))
+        _make_windows(x, kernel.shape[0], stride, padding, fill=0.0),
+        kernel,
+        axes=((4, 5, 3), (0, 1, 2)),
     )
 
 
 def max_pool(
     x: np.ndarray, size: int, stride: int, padding: Padding, fill: float = -math.inf
 ) -> np.ndarray:
-    """The largest value of each channel in every window. (B, H, W, C) to (B, H', W', C)."""
-    return _windows(x, size, stride, padding, fill).max(axis=(4, 5))
+    """Maximum of each channel in each window. (B, H, W, C) to (B, H', W', C)."""
+    return _make_windows(x, size, stride, padding, fill).max(axis=(4, 5))
 
 
 def same_padding(length: int, size: int, stride: int) -> tuple[int, int]:
-    """Padding before and after that makes ceil(length / stride) windows; an odd one goes after
-    (XLA's "SAME").
+    """Returns the padding before and after for ceil(length / stride) windows (XLA's "SAME").
+
+    If the total is odd, the padding after is larger by 1.
     """
     total = max((math.ceil(length / stride) - 1) * stride + size - length, 0)
     return total // 2, total - total // 2
 
 
-def _windows(x: np.ndarray, size: int, stride: int, padding: Padding, fill: float) -> np.ndarray:
-    """A view of all square windows of a padded map: (B, H', W', C, size, size)."""
+def _make_windows(
+    x: np.ndarray, size: int, stride: int, padding: Padding, fill: float
+) -> np.ndarray:
+    """Returns a view of all square windows of a padded map: (B, H', W', C, size, size)."""
     _, height, width, _ = x.shape
     if padding == "same":
         rows, columns = same_padding(height, size, stride), same_padding(width, size, stride)
@@ -405,13 +391,13 @@ def _windows(x: np.ndarray, size: int, stride: int, padding: Padding, fill: floa
 
 
 def _normalize(x: np.ndarray, axis: int | tuple[int, ...], epsilon: float) -> np.ndarray:
-    # Subtracting first keeps float32 digits that E[x^2] - E[x]^2 would lose.
+    # Subtract the mean first: E[x^2] - E[x]^2 would lose digits of float32.
     centred = x - x.mean(axis=axis, keepdims=True)
     return centred / np.sqrt(np.square(centred).mean(axis=axis, keepdims=True) + epsilon)
 
 
-def _within(arrays: Mapping[str, np.ndarray], scope: str) -> Arrays:
-    """The arrays under a scope, named from there."""
+def _select(arrays: Mapping[str, np.ndarray], scope: str) -> Arrays:
+    """Returns the arrays under a scope, with names relative to it."""
     return {
         name[len(scope) + 1 :]: array
         for name, array in arrays.items()
@@ -422,16 +408,13 @@ def _within(arrays: Mapping[str, np.ndarray], scope: str) -> Arrays:
 def _check_images(images: np.ndarray) -> None:
     if images.ndim != 4 or images.shape[-1] != 3 or not np.issubdtype(images.dtype, np.floating):
         raise ValueError(
-            "`images` must have shape (B, H, W, 3) and hold floating-point pixels scaled to [-1, "
-            "1]. "
-            f"Received: shape={images.shape}, dtype={images.dtype}."
+            "`images` must have shape (B, H, W, 3) and contain floating-point pixels scaled to "
+            f"[-1, 1]. Received: shape={images.shape}, dtype={images.dtype}."
         )
 
 
 def _check_sizes(arrays: Arrays, images: np.ndarray, variant: ViTVariant) -> None:
-    """Refuses what would otherwise run and give plausible nonsense: another patch size, other
-    heads, another grid.
-    """
+    """Checks patch size, number of heads and grid, which could differ without any other error."""
     patch, heads = variant.patch_size, variant.num_heads
     table = arrays["Transformer/posembed_input/pos_embedding"]
     patches = table.shape[1] - ("cls" in arrays)
@@ -440,18 +423,16 @@ def _check_sizes(arrays: Arrays, images: np.ndarray, variant: ViTVariant) -> Non
     if kernels != ((patch, patch), heads):
         raise ValueError(
             f"The arrays are not those of {variant.name}, which has patches of {(patch, patch)} "
-            f"and {heads} heads. "
-            f"Received: (patch, heads) = {kernels}. Choose the variant that the file was made for."
+            f"and {heads} heads. Received: (patch, heads) = {kernels}. Choose the variant of the "
+            "file."
         )
-    # A stem halves and rounds up several times, which is one division that rounds up.
+    # Several halvings of the stem that round up equal one division that rounds up.
     stride = variant.stem.total_stride if variant.stem else 1
     sides = [math.ceil(side / stride) for side in images.shape[1:3]]
     grid = tuple(side // patch for side in sides)
     if any(side % patch for side in sides) or math.prod(grid) != patches:
         raise ValueError(
-            f"The images must be cut into exactly the {patches} patches of the position table. "
-            f"Received: "
-            f"image_size={images.shape[1:3]}, {variant.total_stride} pixels per patch, "
-            f"grid={grid}. "
-            "Resize the images, or the table (`keras_vit.grid`)."
+            f"The images must consist of exactly the {patches} patches of the position table. "
+            f"Received: image_size={images.shape[1:3]}, {variant.total_stride} pixels per patch, "
+            f"grid={grid}. Resize the images, or the table (`keras_vit.grid`)."
         )

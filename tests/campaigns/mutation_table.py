@@ -703,8 +703,8 @@ MUTATIONS: tuple[Mutation, ...] = (
             "max(1, min(10, data.images_per_class // 9))",
         ),
         (
-            "validation, training = _training_source(data, seed).split(data.held_out)",
-            "training, validation = _training_source(data, seed).split(data.held_out)",
+            "validation, training = _make_training_source(data, seed).split(data.held_out)",
+            "training, validation = _make_training_source(data, seed).split(data.held_out)",
         ),
         (
             "training, _ = training.split(data.train_share, seed=seed)",
@@ -761,7 +761,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         f"{_LEARNER} tests/train/test_optimizers.py",
         ("to_mean = learner.batch_rows / (weight * loss_scale)", "to_mean = 1.0 / loss_scale"),
         ("tf.maximum(norm, learner.clip_norm)", "norm"),
-        ("gradients = optimizer.without_noise(gradients)", "pass"),
+        ("gradients = optimizer.zero_noise(gradients)", "pass"),
         ("        rule.iterations.assign_add(1)\n    optimizer", "    optimizer"),
         ("* 1_000_003", "* 0"),
         ("seed.assign(new - by)", "seed.assign(new)"),

@@ -239,7 +239,9 @@ def test_crowds_of_equal_images_are_found_without_comparing_all_with_all():
     assert report.train_indices == (*range(150), 150)
     assert len(report.pairs) == 150 * 64 + 1
     assert report.num_crowded == 150
-    assert "Of 150 training images only the nearest 64 were compared." in report.markdown()
+    assert (
+        "For 150 training images only the nearest 64 candidates were compared." in report.markdown()
+    )
 
 
 def test_the_nearest_of_a_crowd_are_compared(monkeypatch: pytest.MonkeyPatch):
@@ -250,7 +252,7 @@ def test_the_nearest_of_a_crowd_are_compared(monkeypatch: pytest.MonkeyPatch):
     train = duplicates._Groups(
         _source([b""] * 2), np.array([[0, 0]], np.uint64), np.array([True] * 2)
     )
-    pairs, num_crowded = duplicates._candidates(train, test, 8)
+    pairs, num_crowded = duplicates._find_candidates(train, test, 8)
     assert pairs.T.tolist() == [[0, 2, 0, 0], [0, 2, 1, 0], [1, 2, 0, 0], [1, 2, 1, 0]]
     assert num_crowded == 2
 
@@ -394,14 +396,15 @@ def test_all_wrong_arguments_are_named_at_once():
 def test_a_report_about_other_sources_is_refused(searched, tmp_path: Path):
     train, test, report = searched
     with pytest.raises(
-        ValueError, match=r"about \[\('a\|train', 4\)\] \(name, examples\), got \[\('test', 3\)\]"
+        ValueError,
+        match=r"about \[\('a\|train', 4\)\] \(name, examples\). Received: \[\('test', 3\)\]",
     ):
         drop_duplicates(test, report)
-    with pytest.raises(ValueError, match="Pass what was searched"):
+    with pytest.raises(ValueError, match="Pass the sources that were searched"):
         report.write_contact_sheet(tmp_path / "pairs.png", test, train)
 
 
 def test_a_picture_of_nothing_is_refused(searched, tmp_path: Path):
     train, test, report = searched
-    with pytest.raises(ValueError, match="No picture: the report has 3 pairs, and limit=0"):
+    with pytest.raises(ValueError, match="no pair to draw: the report has 3 pairs, and limit=0"):
         report.write_contact_sheet(tmp_path / "pairs.png", train, test, limit=0)

@@ -74,11 +74,11 @@ def test_odd_names_are_names(tmp_path: Path):
         ),
         (
             ["data/cat/1.png"],
-            "has photos of a single class, cat: there is nothing to tell apart. Add another",
+            "has photos of a single class, cat. Training needs two or more classes",
         ),
         (
             ["data/cat/1.png", "data/dog/"],
-            "single class, cat: .*Left out, 1: a class folder without photos .1: dog",
+            "single class, cat\\. .*Left out, 1: a class folder without photos .1: dog",
         ),
         (
             ["data/train/a/1.png", "data/train/b/1.png", "data/test/c/1.png"],
@@ -86,7 +86,7 @@ def test_odd_names_are_names(tmp_path: Path):
         ),
         (
             ["data/train/a/1.png", "data/test/c/"],
-            "(?s)train has photos of a single class, a:.*test has no photos",
+            "(?s)train has photos of a single class, a\\..*test has no photos",
         ),
     ],
 )

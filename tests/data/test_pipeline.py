@@ -224,7 +224,7 @@ def test_a_disk_that_is_gone_ends_the_run(folder_with_bad_files, monkeypatch):
     for path in (folder_with_bad_files.locate(index) for index in range(12)):
         tf.io.gfile.remove(path)
     bad = reading.Unreadable(folder_with_bad_files)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="Is the disk still there"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Check that the disk is mounted"):
         list(
             pipeline.evaluation_batches(
                 folder_with_bad_files, [transforms.resize(16)], batch_size=6, unreadable=bad
@@ -255,7 +255,7 @@ def test_a_batch_is_stamped_when_it_is_ready(source):
 
 
 def test_rows_that_do_not_divide_are_refused():
-    with pytest.raises(ValueError, match="6 rows do not divide into 4 workers"):
+    with pytest.raises(ValueError, match="6 rows are not divisible into 4 workers"):
         pipeline.Share(rows=6, num_workers=4)
     with pytest.raises(ValueError, match="batch_size=0"):
         pipeline.padded_rows(0, 1)

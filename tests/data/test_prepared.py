@@ -83,11 +83,11 @@ def test_what_is_known_of_a_data_set_is_not_taken_for_the_data(tmp_path, monkeyp
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("marcs:2.*.*", "knows no 'marcs:2.*.*'. Did you mean marks"),
-        ("marks:7.*.*", "knows no 'marks:7.*.*': .*only: 2.0.0, 2.1.0"),
+        ("marcs:2.*.*", "has no 'marcs:2.*.*'. Did you mean marks"),
+        ("marks:7.*.*", "has no 'marks:7.*.*': .*only: 2.0.0, 2.1.0"),
         (
             "eurosat/infrared:2.*.*",
-            "knows no 'eurosat/infrared:2.*.*': .*BuilderConfig infrared not found",
+            "has no 'eurosat/infrared:2.*.*': .*BuilderConfig infrared not found",
         ),
     ],
 )
@@ -102,7 +102,7 @@ def test_another_format_is_refused(tmp_path):
     Marks(data_dir=tmp_path).download_and_prepare(file_format="array_record")
     assert prepared.is_prepared("marks", tmp_path)
     with pytest.raises(
-        ValueError, match="marks was prepared as array_record in .*; TFRecords are needed"
+        ValueError, match="marks was prepared as array_record in .*. Expected TFRecords"
     ):
         prepared.prepare("marks", tmp_path)
 
@@ -138,7 +138,7 @@ def test_a_split_that_there_is_not_is_said_with_the_sizes_of_the_others(folder):
     builder = prepared.prepare("marks:2.*.*", folder)
     for split in ("validation", "train[:11]"):
         with pytest.raises(
-            ValueError, match=rf"has no split '{split[:5]}.*It has: train \(10\), test \(3\)"
+            ValueError, match=rf"has no split '{split[:5]}.*Splits: train \(10\), test \(3\)"
         ):
             prepared.records(builder, split)
     with pytest.raises(ValueError, match="marks/2.1.0 train.3:3. has no examples"):

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.data import sources
-from keras_vit.data.reading import Unreadable, named, read_pixels, read_record
+from keras_vit.data.reading import Unreadable, explain_unreadable, read_pixels, read_record
 from keras_vit.data.sources import image_folder
 
 pytestmark = pytest.mark.tensorflow
@@ -85,7 +85,7 @@ def test_a_fifth_may_be_unreadable_and_ten_anyway(count: int, most: int):
     if most < count:
         with pytest.raises(
             ValueError,
-            match=rf"{most + 1} of the {count} images of grey could not be read. Is the disk",
+            match=rf"{most + 1} of the {count} images of grey could not be read. Check that the disk",
         ):
             found.add(np.array([most]))
         assert (
@@ -105,7 +105,7 @@ def test_places_are_kept_in_a_file_once_over_all_parts_and_workers(tmp_path: Pat
     lines = [line.partition("\t") for line in record.read_text().splitlines()]
     # what two workers met at the same time
     assert [place for place, _, _ in lines] == [*places[:2], *places[1:]]
-    assert {reason for _, _, reason in lines} == {"not an image, or cut short"}
+    assert {reason for _, _, reason in lines} == {"not an image, or truncated"}
     assert Unreadable(grey).recorded() == []
 
 
@@ -114,16 +114,16 @@ def test_with_strict_the_first_ends_it_in_plain_words():
     assert found.add(np.array([], int)) == 0
     with pytest.raises(
         ValueError,
-        match="cannot be read: not an image, or cut short. Replace it, or turn `strict` off",
+        match="cannot be read: not an image, or truncated. Replace it, or disable `strict`",
     ):
         found.add(np.array([4]))
     with (
         pytest.raises(ValueError, match="^" + re.escape(found.fatal)) as raised,
-        named(None, others, found),
+        explain_unreadable(None, others, found),
     ):
         raise RuntimeError("what tf.data makes of it")
     assert isinstance(raised.value.__cause__, RuntimeError)
-    with pytest.raises(RuntimeError, match="of another kind"), named(others):
+    with pytest.raises(RuntimeError, match="of another kind"), explain_unreadable(others):
         raise RuntimeError("of another kind")
 
 

@@ -326,7 +326,7 @@ def test_the_central_crop_leaves_the_odd_pixel_below_and_on_the_right():
 @pytest.mark.parametrize("crop", [transforms.random_crop(20), transforms.central_crop(20)])
 @pytest.mark.parametrize("shape", [(19, 30), (30, 19)])
 def test_images_smaller_than_the_crop_are_refused(crop, shape):
-    message = r"A crop of 20 by 20 needs an image of at least that. Put resize_shorter\(20\) or more before"
+    message = r"A crop of 20 by 20 pixels needs an image of at least this size. Apply resize_shorter\(20\)"
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         crop(NOISE[: shape[0], : shape[1]], SEED)
     dataset = tf.data.Dataset.from_tensors(encoded(NOISE[: shape[0], : shape[1]])).map(

@@ -148,7 +148,7 @@ def test_an_operation_that_is_missing_or_wrong_is_not_used(monkeypatch, fault):
             tf.compat.v1.get_default_graph().create_op("_NoSuchOperation", [x], [x.dtype])
         return x
 
-    monkeypatch.setattr(inference, "_operation", operation)
+    monkeypatch.setattr(inference, "_apply_onednn_norm", operation)
     assert not inference._norm_works.__wrapped__(tf.float32)
 
 

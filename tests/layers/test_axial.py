@@ -333,7 +333,7 @@ def test_unit_has_tables_as_long_as_its_map():
     [
         (
             lambda: _block()(np.zeros((1, 7, 8))),
-            r"Expected 6 tokens, those of a grid of \(2, 3\).*Received: 7.*class",
+            r"Expected 6 tokens of a grid of \(2, 3\).*Received: 7.*class",
         ),
         (lambda: _block((2, None)), r"`grid` must be two positive integers.*\(2, None\)"),
         (lambda: _block((0, 3)), "`grid` must be two positive integers"),

@@ -102,5 +102,5 @@ def test_what_cannot_be_masked_is_refused():
         MaskTokens(0)
     with pytest.raises(ValueError, match="add up to 1 at most"):
         MaskTokens(mask_share=0.8, swap_share=0.3)
-    with pytest.raises(ValueError, match="a fixed number of them"):
+    with pytest.raises(ValueError, match="needs a fixed number of tokens"):
         MaskTokens()(keras.Input((None, 4)))

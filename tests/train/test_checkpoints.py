@@ -99,7 +99,7 @@ def test_a_changed_fact_is_seen(tmp_path, name: str):
     assert (
         found.step == 1
         and len(found.damaged) == 1
-        and "state.json is not what was written" in found.damaged[0]
+        and "state.json was changed after it was written" in found.damaged[0]
     )
     assert checkpoints.best() == 1
 
@@ -116,16 +116,16 @@ def test_what_is_not_a_number_is_neither_written_nor_read(tmp_path, number: floa
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, state(1))
     poisoned = {**state(2), "weights/a": np.full((2, 3), number, "float32")}
-    with pytest.raises(ValueError, match="NaN or infinity in weights/a, at step 2"):
+    with pytest.raises(ValueError, match="step 2 is not saved: NaN or infinity in weights/a"):
         checkpoints.save(2, poisoned)
     with pytest.raises(ValueError, match="NaN or infinity in loss"):
         checkpoints.save(2, state(2), {"loss": number})
     assert checkpoints.steps() == [1]
-    monkeypatch.setattr("keras_vit.train.checkpoints._not_finite", lambda arrays: [])
+    monkeypatch.setattr("keras_vit.train.checkpoints._find_not_finite", lambda arrays: [])
     checkpoints.save(2, poisoned)  # as if another program had
     monkeypatch.undo()
     found = checkpoints.latest()
-    assert found.step == 1 and "there is NaN or infinity in weights/a" in found.damaged[0]
+    assert found.step == 1 and "has NaN or infinity in weights/a" in found.damaged[0]
 
 
 def test_a_crash_between_two_renames_cannot_lose_the_last(tmp_path, monkeypatch):

@@ -99,9 +99,9 @@ def test_changes_are_checked_together(config):
 
 
 def test_a_value_of_another_type_is_refused(config):
-    with pytest.raises(ValueError, match="`run.batch_size` is of type int. Received: 'many'"):
+    with pytest.raises(ValueError, match="`run.batch_size` must be of type int. Received: 'many'"):
         with_field(config, "run.batch_size", "many")
-    with pytest.raises(ValueError, match="`run.data.flip` is of type bool. Received: 1"):
+    with pytest.raises(ValueError, match="`run.data.flip` must be of type bool. Received: 1"):
         with_field(config, "run.data.flip", "1")
 
 

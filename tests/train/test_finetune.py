@@ -109,7 +109,8 @@ def test_the_folder_of_a_stranger_just_works(stranger):
         "Left out, 2: not a photo by its suffix, .svg (1: a.svg); not a photo by its suffix, .txt "
         "(1:" in words
     )
-    assert "26 images of 5 classes, 5 to 6 of each" in page and "measured on 5 others" in page
+    assert "26 images of 5 classes, 5 to 6 per class" in page
+    assert "validation on 5 other images" in words
 
 
 def test_training_starts_at_the_loss_of_guessing(stranger):
@@ -146,7 +147,7 @@ def test_the_same_call_again_says_that_it_is_finished(stranger, capsys: pytest.C
     before = (output / "model.npz").stat().st_mtime_ns
     again = module.finetune(tiny(), data, output, steps=6)
     assert (
-        "holds this run, and it is finished. To run it again, name another folder"
+        "already contains this run, and it is finished. To repeat it, choose another folder"
         in capsys.readouterr().out
     )
     assert (again.accuracy, again.class_names) == (done.accuracy, done.class_names)
@@ -157,7 +158,7 @@ def test_the_folder_of_another_run_is_refused(stranger):
     _, output, data = stranger
     with pytest.raises(
         ValueError,
-        match="holds a run with another config:\n  run.loop.*\n.*\n?.*Choose another folder",
+        match="contains a run with another config:\n  run.loop.*\n.*\n?.*Choose another folder",
     ):
         module.finetune(tiny(), data, output, steps=7)
     other = tiny()
@@ -311,7 +312,7 @@ def test_weights_of_a_file_keep_their_size_and_their_pooling(tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     config, _ = plan_of(monkeypatch, "ViT_Ti16", some(), tmp_path / "out", weights="gap.npz")
     assert (config.image_size, config.weights) == (48, str(tmp_path / "gap.npz"))
-    assert module._start("ViT_Ti16", "gap.npz", None).build(3).output_shape == (None, 3)
+    assert module._find_start("ViT_Ti16", "gap.npz", None).build(3).output_shape == (None, 3)
 
 
 def test_random_weights_are_advised_against(
@@ -320,7 +321,7 @@ def test_random_weights_are_advised_against(
     plan_of(monkeypatch, "ViT_Ti16", some(), tmp_path, weights=None, image_size=32)
     said = " ".join(capsys.readouterr().out.split())
     assert "The weights are random: unless you have hundreds of thousands of images" in said
-    assert "learns from 18 images of 2 classes, 9 of each" in said
+    assert "Training on 18 images of 2 classes, 9 per class" in said
 
 
 def test_a_validation_set_may_be_given(tmp_path: Path, monkeypatch):
@@ -328,7 +329,7 @@ def test_a_validation_set_may_be_given(tmp_path: Path, monkeypatch):
     assert (training.num_examples, measured.num_examples) == (20, 4)
     with pytest.raises(
         ValueError,
-        match="The classes of some are not those of some. Received: 0, 1, 2; expected: 0, 1",
+        match="some has other classes than some. Expected: 0, 1. Received: 0, 1, 2",
     ):
         module.finetune(tiny(), some(20), tmp_path / "other", validation=some(6, classes=3))
 
@@ -362,7 +363,7 @@ def test_mistakes_are_said_before_the_folder_is_made(
 
 def test_weights_of_a_model_in_memory_are_not_ignored(tmp_path: Path):
     with pytest.raises(
-        ValueError, match="A model that is given brings its weights: leave out `weights`"
+        ValueError, match="A model in memory or in a file contains its weights. Leave out `weights`"
     ):
         module.finetune(tiny(), some(), tmp_path, weights=None)
 
@@ -371,7 +372,7 @@ def test_another_package_s_model_is_refused_at_once(tmp_path: Path):
     images = keras.Input((32, 32, 3))
     features = keras.layers.GlobalAveragePooling2D()(keras.layers.Conv2D(4, 3, name="mine")(images))
     with pytest.raises(
-        ValueError, match="is no model of this package, and only such models are fine-tuned here"
+        ValueError, match="is not a model of this package, and this function fine-tunes no other"
     ):
         module.finetune(keras.Model(images, features), some(), tmp_path)
 
@@ -381,7 +382,7 @@ def test_a_model_of_a_file_goes_on_from_its_weights(tmp_path: Path, capsys: pyte
     keras.Model(given, model(keras.layers.Rescaling(1 / 127.5, offset=-1)(given))).save(
         tmp_path / "model.keras"
     )
-    start = module._start(str(tmp_path / "model.keras"), "imagenet21k", None)
+    start = module._find_start(str(tmp_path / "model.keras"), "imagenet21k", None)
     assert (start.source, start.image_size) == (str(tmp_path / "model.keras"), 32)
     assert "takes pixels from 0 to 255 (its layer `rescaling" in capsys.readouterr().out
     pixels = np.random.default_rng(0).uniform(-1, 1, (2, 32, 32, 3)).astype("float32")
@@ -391,7 +392,7 @@ def test_a_model_of_a_file_goes_on_from_its_weights(tmp_path: Path, capsys: pyte
     )
     np.testing.assert_allclose(found, expected, atol=1e-5)
     with pytest.raises(ValueError, match="There is no file"):
-        module._start(str(tmp_path / "no.keras"), "imagenet21k", None)
+        module._find_start(str(tmp_path / "no.keras"), "imagenet21k", None)
 
 
 def test_a_mistake_does_not_take_the_folder(tmp_path: Path, monkeypatch):
@@ -415,7 +416,9 @@ def test_an_output_in_the_data_is_refused(tmp_path: Path):
         (tmp_path / name).mkdir()
         for number in range(2):
             Image.new("RGB", (4, 4)).save(tmp_path / name / f"{number}.png")
-    with pytest.raises(ValueError, match="lies in the data, where it would be taken for a class"):
+    with pytest.raises(
+        ValueError, match="is inside the data folder, where it would be read as a class"
+    ):
         module.finetune(tiny(), tmp_path, tmp_path / "out")
 
 
@@ -495,12 +498,12 @@ def test_other_data_are_another_run(tmp_path: Path, monkeypatch):
     workdir.claim(folder, config, (training, test), Devices(kind="one", num_replicas=1))
     for name in ("results.json", "model.keras"):
         (folder / name).write_text("finished")
-    monkeypatch.setattr(module, "_result", lambda folder, training: "the old model")
+    monkeypatch.setattr(module, "_load_result", lambda folder, training: "the old model")
     assert (
         module.finetune(model, sources.arrays(pixels, labels), folder, steps=2) == "the old model"
     )
     with pytest.raises(
         ValueError,
-        match="The data have changed since the run in .*out was begun: arrays and arrays",
+        match="The data have changed since the run in .*out was started: arrays and arrays",
     ):
         module.finetune(model, sources.arrays(255 - pixels, labels), folder, steps=2)

@@ -15,7 +15,7 @@ import keras_vit  # noqa: E402
 from keras_vit import cli  # noqa: E402
 from keras_vit.train import DataConfig, LoopConfig, OptimizerConfig, RunConfig, handover  # noqa: E402
 from keras_vit.train.handover import Handover, Order, save_model  # noqa: E402
-from keras_vit.train.new_head import with_new_head  # noqa: E402
+from keras_vit.train.new_head import copy_with_new_head  # noqa: E402
 from keras_vit.variants import VIT_VARIANTS  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
@@ -78,10 +78,10 @@ def test_what_a_command_line_cannot_name_has_no_command(absent: str):
 
 
 def test_what_was_left_out_is_named_once(tmp_path: Path):
-    assert handover._unreadable(tmp_path) == "None."
+    assert handover._list_unreadable(tmp_path) == "None."
     (tmp_path / "unreadable_train.txt").write_text("b.png\na.png\nb.png\n")
     (tmp_path / "unreadable_test.txt").write_text("c.png\tthe file is empty\na.png\n")
-    lines = handover._unreadable(tmp_path).splitlines()
+    lines = handover._list_unreadable(tmp_path).splitlines()
     assert lines[1:] == ["", "- `b.png`", "- `a.png`", "- `c.png`: the file is empty"]
 
 
@@ -95,7 +95,9 @@ def test_a_model_that_cannot_be_saved_whole_leaves_the_old_one(tmp_path: Path, m
         num_heads=2,
         mlp_dim=32,
     )
-    logits = with_new_head(keras_vit.application(row)(weights=None, input_shape=(16, 16, 3)), 16, 3)
+    logits = copy_with_new_head(
+        keras_vit.application(row)(weights=None, input_shape=(16, 16, 3)), 16, 3
+    )
     (tmp_path / "model.keras").write_text("old")
 
     def half(self, path) -> None:
@@ -117,7 +119,7 @@ def test_the_python_in_the_report_names_the_three_best_best_first(
     (tmp_path / "classes.txt").write_text("a\nb\nc\nd\ne\n", encoding="utf-8")
     code = next(
         block
-        for block in Handover(order=order(folder=tmp_path), plan="")._uses()
+        for block in Handover(order=order(folder=tmp_path), plan="")._format_usage()
         if "argsort" in block
     )
     code = code.partition("```python\n")[2].removesuffix("```")
@@ -139,7 +141,9 @@ def test_the_saved_model_is_the_softmax_of_the_logits(tmp_path: Path):
         num_heads=2,
         mlp_dim=32,
     )
-    logits = with_new_head(keras_vit.application(row)(weights=None, input_shape=(16, 16, 3)), 16, 3)
+    logits = copy_with_new_head(
+        keras_vit.application(row)(weights=None, input_shape=(16, 16, 3)), 16, 3
+    )
     logits.get_layer("predictions").kernel.assign(np.random.default_rng(0).normal(size=(16, 3)))
     save_model(logits, tmp_path / "model.keras")
     assert [path.name for path in tmp_path.iterdir()] == ["model.keras"]

@@ -234,10 +234,10 @@ def test_replicas_draw_their_own_dropout_masks(tiny_vit, two_replicas):
 
     @tf.function
     def logits():
-        from keras_vit.train.tensorflow_step import _with_own_masks
+        from keras_vit.train.tensorflow_step import _call_with_own_masks
 
         return two_replicas.run(
-            lambda: _with_own_masks(learner, lambda: learner(image, training=True))
+            lambda: _call_with_own_masks(learner, lambda: learner(image, training=True))
         )
 
     first, second = (value.numpy() for value in two_replicas.experimental_local_results(logits()))
@@ -459,7 +459,8 @@ def test_what_does_not_divide_is_said(tiny_vit):
     model = tiny(tiny_vit)
     optimizer = make_optimizer(OptimizerConfig(), model, 10)
     with pytest.raises(
-        ValueError, match="does not divide into 4 replicas with 1 micro-batches each. Pad it to 12"
+        ValueError,
+        match="is not divisible into 4 replicas with 1 micro-batches each. Pad it to 12",
     ):
         make_learner(model, optimizer, batch_rows=10, num_replicas=4)
     with pytest.raises(ValueError, match="`loss` must be one of softmax, sigmoid"):

@@ -25,13 +25,21 @@ pytest.importorskip("sklearn")
 from free_ports import free_ports  # noqa: E402
 
 from keras_vit.data import pipeline, sources, transforms  # noqa: E402
-from keras_vit.data.reading import Unreadable, named  # noqa: E402
+from keras_vit.data.reading import Unreadable, explain_unreadable  # noqa: E402
 from keras_vit.devices import Devices  # noqa: E402
 from keras_vit.models import vision_transformer  # noqa: E402
 from keras_vit.train.checkpoints import Checkpoints  # noqa: E402
 from keras_vit.train.learner import make_learner  # noqa: E402
 from keras_vit.train.logs import read_metrics  # noqa: E402
-from keras_vit.train.loop import EXIT_STOPPED, Diverged, LoopConfig, Stopped, _Run, _signals, train  # noqa: E402
+from keras_vit.train.loop import (  # noqa: E402
+    EXIT_STOPPED,
+    Diverged,
+    LoopConfig,
+    Stopped,
+    _Run,
+    _SignalHandlers,
+    train,
+)
 from keras_vit.train.optimizers import OptimizerConfig, make_optimizer  # noqa: E402
 from keras_vit.variants import ViTVariant  # noqa: E402
 
@@ -123,7 +131,9 @@ def test_sigterm_saves_and_exits_with_its_own_code(tmp_path: Path, uninterrupted
     process.send_signal(signal.SIGTERM)
     output = process.communicate(timeout=HUNG_SECONDS)[0]
     assert process.returncode == EXIT_STOPPED == 75, output[-2000:]
-    assert "Stopped by SIGTERM after step" in output and "run the same command to go on" in output
+    assert (
+        "Stopped by SIGTERM after step" in output and "Rerun the same command to resume" in output
+    )
     assert sha256(start(tmp_path)) == uninterrupted
 
 
@@ -158,7 +168,7 @@ def test_a_killed_worker_changes_no_bit(tmp_path: Path, two_workers: list[str]):
             # it may notice, or wait for the other for ever
             output = workers[1 - victim].communicate(timeout=20)[0]
             assert workers[1 - victim].returncode
-            assert "another worker of this run cannot be reached any more" in output, output[-3000:]
+            assert "another worker of this run is no longer reachable" in output, output[-3000:]
         except subprocess.TimeoutExpired:
             workers[1 - victim].kill()
             workers[1 - victim].communicate()
@@ -370,7 +380,7 @@ def test_a_last_update_that_is_not_a_number_is_not_written(tmp_path):
     for rule in loop.learner.optimizer.rules.values():
         rule._learning_rate = InfiniteAtLast()
     with pytest.raises(
-        Diverged, match=r"Step 3: \d+ variables of the run hold NaN or infinity.*0000000002"
+        Diverged, match=r"Step 3: \d+ variables of the run contain NaN or infinity.*0000000002"
     ):
         loop.run()
     assert Checkpoints(tmp_path).steps() == [1, 2]
@@ -411,7 +421,7 @@ def test_in_float16_gradients_may_overflow_until_the_loss_scale_is_1(tiny_vit, t
 
 @pytest.mark.parametrize("number", [np.nan, pytest.param(-np.inf, marks=pytest.mark.slow)])
 def test_a_metric_that_is_not_a_number_is_no_result(tmp_path, number):
-    with pytest.raises(Diverged, match="of what was measured, mine/answer is (nan|-inf)"):
+    with pytest.raises(Diverged, match="among the metrics, mine/answer is (nan|-inf)"):
         Loop(tmp_path).run(evaluators={"mine": lambda model: {"answer": number}})
     assert Checkpoints(tmp_path).steps() == [2, 4] and "mine/answer" not in written(tmp_path)
 
@@ -434,7 +444,7 @@ def test_no_image_is_no_result(tmp_path, count):
         if count == 4
         else "No image of the 2 batches of this run"
     )
-    with pytest.raises(ValueError, match=message), named(loop.unreadable):
+    with pytest.raises(ValueError, match=message), explain_unreadable(loop.unreadable):
         loop.run()
     assert "train/loss" not in written(tmp_path / "run")
     assert Checkpoints(tmp_path / "run").steps() == []
@@ -444,7 +454,10 @@ def test_no_validation_image_is_no_result(tmp_path):
     source = nothing_readable(tmp_path / "data", 4)
     resized = [transforms.resize(16), transforms.to_uint8]
     bad = Unreadable(source)
-    with pytest.raises(ValueError, match="4 of the 4 images of .* could not be read"), named(bad):
+    with (
+        pytest.raises(ValueError, match="4 of the 4 images of .* could not be read"),
+        explain_unreadable(bad),
+    ):
         Loop(tmp_path / "run").run(
             validation=lambda: pipeline.evaluation_batches(
                 source, resized, batch_size=2, unreadable=bad
@@ -485,7 +498,7 @@ def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
     full.calls = 0
     monkeypatch.setattr(np, "savez", full)
     with pytest.raises(
-        OSError, match="Step 6: no checkpoint could be written.*No space left.*make room"
+        OSError, match="Step 6: no checkpoint could be written.*No space left.*Make room"
     ):
         loop.run()
     monkeypatch.undo()
@@ -599,7 +612,7 @@ def test_a_second_signal_is_not_caught():
     asked = []
     before = signal.signal(signal.SIGTERM, lambda *_: asked.append("before"))
     try:
-        with _signals(asked.append):
+        with _SignalHandlers(asked.append):
             os.kill(os.getpid(), signal.SIGTERM)
             os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)

@@ -17,7 +17,7 @@ from keras_vit.devices import DevicesConfig  # noqa: E402
 from keras_vit.train import DataConfig, FinetuneConfig, LoopConfig, RunConfig, load_config  # noqa: E402
 from keras_vit.train.finetune_recipe import settle  # noqa: E402
 from keras_vit.train.losses import softmax_cross_entropy  # noqa: E402
-from keras_vit.train.new_head import on_trunk, with_new_head  # noqa: E402
+from keras_vit.train.new_head import build_on_trunk, copy_with_new_head  # noqa: E402
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS  # noqa: E402
 from keras_vit.weights.restore import state  # noqa: E402
 
@@ -60,9 +60,9 @@ def large() -> keras.Model:
 def test_positions_are_resized_as_published(way: str, large: keras.Model, tmp_path: Path):
     if way == "file":
         keras_vit.save_checkpoint(large, tmp_path / "tiny.npz")
-        model = on_trunk(ROW, tmp_path / "tiny.npz", 192, 5)
+        model = build_on_trunk(ROW, tmp_path / "tiny.npz", 192, 5)
     else:
-        model = with_new_head(large, 192, 5)
+        model = copy_with_new_head(large, 192, 5)
     old, new = state(large.layers), state(model.layers)
     table = new["posembed_input/pos_embedding"]
     assert table.shape == (1, 1 + 24 * 24, 16) and table.dtype == np.float32
@@ -81,9 +81,9 @@ def test_training_starts_with_logits_of_zero_and_the_loss_of_guessing(
 ):
     if way == "file":
         keras_vit.save_checkpoint(large, tmp_path / "tiny.npz")
-        model = on_trunk(ROW, tmp_path / "tiny.npz", 48, 5)
+        model = build_on_trunk(ROW, tmp_path / "tiny.npz", 48, 5)
     else:
-        model = with_new_head(large, 48, 5)
+        model = copy_with_new_head(large, 48, 5)
     logits = keras.ops.convert_to_numpy(model(images(48)))
     assert logits.shape == (3, 5) and not logits.any()
     losses = keras.ops.convert_to_numpy(softmax_cross_entropy(np.array([0, 3, 4]), logits))
@@ -109,7 +109,7 @@ def test_a_new_head_starts_where_its_loss_wants_it(
     kernel, found = model.get_layer("predictions").get_weights()
     assert size == 48 and not kernel.any()
     np.testing.assert_allclose(found, [bias] * 5, rtol=1e-6)
-    copy = with_new_head(large, 48, 5, bias=bias)
+    copy = copy_with_new_head(large, 48, 5, bias=bias)
     np.testing.assert_allclose(
         copy.get_layer("predictions").get_weights()[1], [bias] * 5, rtol=1e-6
     )
@@ -119,7 +119,7 @@ def test_a_new_head_starts_where_its_loss_wants_it(
 def test_the_model_that_is_given_stays_as_it_is():
     model = trained()
     before = state(model.layers)
-    copy = with_new_head(model, 32, 2)
+    copy = copy_with_new_head(model, 32, 2)
     for variable in copy.trainable_variables:
         variable.assign(variable + 1.0)
     after = state(model.layers)
@@ -144,7 +144,7 @@ def test_the_model_that_is_given_stays_as_it_is():
 )
 def test_features_are_those_of_the_model(options: dict):
     model = trained(**options)
-    copy = with_new_head(model, 32, 2)
+    copy = copy_with_new_head(model, 32, 2)
     features = (
         model.get_layer("predictions").input
         if "predictions" in state_names(model)
@@ -170,7 +170,7 @@ def test_networks_with_convolutions_take_another_size(name: str):
         row = replace(
             VIT_VARIANTS[name], name="tiny", width=16, depth=1, num_heads=2, mlp_dim=32, stem=stem
         )
-    model = with_new_head(trained(row=row, image_size=64), 128, 3)
+    model = copy_with_new_head(trained(row=row, image_size=64), 128, 3)
     assert model.input_shape == (None, 128, 128, 3) and model.output_shape == (None, 3)
     assert not keras.ops.convert_to_numpy(model(images(128, 1))).any()
 
@@ -181,9 +181,9 @@ def test_an_axial_vit_takes_another_size(way: str, tmp_path: Path):
     model = trained(row=row)
     if way == "file":
         keras_vit.save_checkpoint(model, tmp_path / "tiny.npz")
-        tuned = on_trunk(row, tmp_path / "tiny.npz", 48, 5)
+        tuned = build_on_trunk(row, tmp_path / "tiny.npz", 48, 5)
     else:
-        tuned = with_new_head(model, 48, 5)
+        tuned = copy_with_new_head(model, 48, 5)
     assert tuned.get_layer("encoderblock_1").grid == (6, 6)
     old, new = state(model.layers), state(tuned.layers)
     kept = {name for name in old if not name.startswith(("posembed", "predictions"))}
@@ -197,15 +197,15 @@ def test_an_axial_resnet_keeps_its_size():
         row=replace(RESNET_VARIANTS["AxialResNet50"], name="tiny", units=(1, 1)), image_size=48
     )
     features = keras.Model(model.input, model.get_layer("avg_pool").output)
-    copy = with_new_head(model, 48, 5)
+    copy = copy_with_new_head(model, 48, 5)
     found = keras.Model(copy.input, copy.get_layer("avg_pool").output)
     np.testing.assert_allclose(
         *(keras.ops.convert_to_numpy(part(images(48))) for part in (features, found)), rtol=1e-5
     )
     with pytest.raises(
-        ValueError, match=r"belong to one image size.*image_size=64, a model of \(48, 48\)"
+        ValueError, match=r"cannot change its image size.*image_size=64, a model of \(48, 48\)"
     ):
-        with_new_head(model, 64, 5)
+        copy_with_new_head(model, 64, 5)
 
 
 def in_front(scaling: keras.layers.Layer, model: keras.Model) -> keras.Model:
@@ -224,7 +224,7 @@ def test_what_scales_pixels_in_front_is_left_out(way: str):
     else:
         plain, model = trained(), trained(include_preprocessing=True)
         plain = keras.Model(plain.input, plain.get_layer("predictions").input)
-    copy = with_new_head(model, 32, 5)
+    copy = copy_with_new_head(model, 32, 5)
     features = keras.Model(copy.input, copy.get_layer("predictions").input)
     np.testing.assert_allclose(features(images(32)), plain(images(32)), rtol=1e-5, atol=1e-5)
     assert copy.output_shape == (None, 5)
@@ -255,7 +255,7 @@ def test_a_recipe_begins_from_a_file_of_keras(tmp_path: Path, capsys: pytest.Cap
     assert settle(config)[0].weights != recorded.weights
     halves = replace(config, run=replace(run, devices=DevicesConfig(precision="mixed_bfloat16")))
     with pytest.raises(
-        ValueError, match=r"saved with: leave out the precision. Received: mixed_bfloat16"
+        ValueError, match=r"saved with. Leave out `precision`. Received: mixed_bfloat16"
     ):
         settle(halves)
 
@@ -264,7 +264,7 @@ def test_what_a_file_of_keras_brings_is_not_given_again():
     recipe = str(Path(__file__).parents[2] / "experiments/configs/finetune.py")
     assert load_config(recipe, ["model=pets.keras"]).model == "pets.keras"
     with pytest.raises(
-        ValueError, match=r"pets\.keras brings its own: leave out weights, variant\.depth"
+        ValueError, match=r"pets\.keras contains its own.*Leave out weights, variant\.depth"
     ):
         load_config(recipe, ["model=pets.keras", "weights=x.npz", "variant.depth=3"])
 
@@ -274,9 +274,9 @@ def test_a_trunk_that_was_trained_on_other_pixels_is_refused():
         keras.layers.Rescaling(1 / 255), trained(include_top=False, pooling="token", classes=1000)
     )
     with pytest.raises(
-        ValueError, match=r"was trained on pixels from 0 to 1, and images are scaled to \[-1, 1\]"
+        ValueError, match=r"was trained on pixels from 0 to 1. Expected: pixels from -1 to 1"
     ):
-        with_new_head(model, 32, 2)
+        copy_with_new_head(model, 32, 2)
 
 
 @pytest.mark.parametrize(
@@ -285,12 +285,12 @@ def test_a_trunk_that_was_trained_on_other_pixels_is_refused():
         (
             {"include_top": False},
             32,
-            "must give one vector for each image. Build it with a head, or with `pooling`",
+            "must return one vector per image. Build it with a head, or with `pooling`",
         ),
         ({}, 33, "The image size must be a multiple of 8 pixels"),
-        ({"position_embedding": "relative"}, 48, "Relative positions belong to one image size"),
+        ({"position_embedding": "relative"}, 48, "relative positions cannot change its image size"),
     ],
 )
 def test_models_that_cannot_be_fine_tuned_are_refused(options: dict, size: int, message: str):
     with pytest.raises(ValueError, match=message):
-        with_new_head(trained(**options), size, 2)
+        copy_with_new_head(trained(**options), size, 2)

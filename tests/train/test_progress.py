@@ -58,25 +58,25 @@ def test_what_lies_between_two_steps_is_left_out_on_request(now):
 
 def test_silence_is_said_once_until_something_is_heard():
     said = queue.Queue()
-    alarm = progress.SilenceAlarm(said.put, seconds=0.05)
+    watchdog = progress.StallWatchdog(said.put, seconds=0.05)
     try:
         assert "No step has ended for 0 s. If another worker of this run has died" in said.get(
             timeout=HUNG_SECONDS
         )
         with pytest.raises(queue.Empty):
             said.get(timeout=0.3)  # six silences long
-        alarm.hear()
+        watchdog.reset()
         assert "No step has ended" in said.get(timeout=HUNG_SECONDS)
     finally:
-        alarm.close()
+        watchdog.close()
     assert said.empty()
 
 
 def test_an_alarm_that_hears_is_silent():
     said = []
-    alarm = progress.SilenceAlarm(said.append, seconds=HUNG_SECONDS)
-    alarm.hear()
-    alarm.close()
+    watchdog = progress.StallWatchdog(said.append, seconds=HUNG_SECONDS)
+    watchdog.reset()
+    watchdog.close()
     assert not said
 
 

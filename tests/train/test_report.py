@@ -110,7 +110,9 @@ def test_the_results_are_the_last_and_the_best_of_each_metric(tmp_path: Path):
 @pytest.mark.parametrize("kind", report._BETTER)
 def test_every_kind_knows_its_better_direction(kind):
     expected = {"loss": 20, "error": 20, "accuracy": 30, "top1": 30, "top5": 30}[kind]
-    assert report._best(f"validation/{kind}", [(10, 0.5), (20, 0.25), (30, 0.75)])[0] == expected
+    assert (
+        report._find_best(f"validation/{kind}", [(10, 0.5), (20, 0.25), (30, 0.75)])[0] == expected
+    )
 
 
 def test_the_speed_is_of_the_whole_run(tmp_path: Path):
@@ -123,7 +125,7 @@ def test_the_speed_is_of_the_whole_run(tmp_path: Path):
     # the first, which compiles, does not count as the mean's
     assert "| images per second, median | 1,000.0 |" in page
     assert "| share of the time spent waiting for images, mean | 33.3% |" in page
-    assert "| memory, most, in GB | 2.50 |" in page
+    assert "| memory in GB, maximum | 2.50 |" in page
     assert "learning_curve.png" not in page and not (tmp_path / "learning_curve.png").exists()
 
 
@@ -185,7 +187,7 @@ def test_a_run_that_only_diverged_has_a_page_too(tmp_path: Path):
 
 def test_a_run_without_a_row_says_so(tmp_path: Path):
     page = page_of(tmp_path, {}, facts={})
-    assert "Nothing has been measured." in page and "fact" not in page
+    assert "There are no metrics yet." in page and "fact" not in page
     assert not (tmp_path / "learning_curve.png").exists()
 
 

@@ -172,7 +172,7 @@ def test_a_batch_that_replicas_do_not_divide_is_filled_up(tmp_path):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("finetune", [], "is a recipe for another script: it makes a PretrainConfig"),
+        ("finetune", [], "is a recipe for another script: it returns a PretrainConfig"),
         (
             "pretrain",
             ["--config.run.optimizer.learning_rat=1"],
@@ -188,7 +188,11 @@ def test_a_batch_that_replicas_do_not_divide_is_filled_up(tmp_path):
             ["--config.model=ViT_B17"],
             "There is no model 'ViT_B17'. Did you mean ViT_B16",
         ),
-        ("pretrain", ["--config.variant.breadth=3"], "has no breadth. It has: name, patch_size"),
+        (
+            "pretrain",
+            ["--config.variant.breadth=3"],
+            "has no field breadth. Fields: name, patch_size",
+        ),
         ("pretrain", ["--config.run.data.crop=centre"], "centre"),
     ],
 )
@@ -201,7 +205,7 @@ def test_mistakes_are_one_line(tmp_path, name: str, options: list[str], message:
 def test_the_folder_of_another_run_is_refused(pretrained: Path):
     done = script("pretrain", "cifar10_scratch.py:smoke", pretrained, "--config.run.batch_size=8")
     assert done.returncode == 1
-    assert "holds a run with another config:\n  run.batch_size: there 32, here 8" in done.stderr
+    assert "contains a run with another config:\n  run.batch_size: there 32, here 8" in done.stderr
 
 
 def test_a_folder_in_which_another_process_trains_is_refused(pretrained: Path):
@@ -271,7 +275,7 @@ def test_the_folder_of_a_run_is_refused_when_the_data_have_changed(
         assert workdir.check_folder(tmp_path / "run", config, found)
         return
     with pytest.raises(
-        ValueError, match=f"The data have changed since the run in {tmp_path}/run was begun"
+        ValueError, match=f"The data have changed since the run in {tmp_path}/run was started"
     ):
         workdir.claim(tmp_path / "run", config, found, chief)
     other_worker = replace(chief, num_workers=2, worker_index=1)  # whose files may be copies
@@ -309,7 +313,7 @@ def test_a_run_that_was_stopped_does_not_go_on_with_other_data(tmp_path: Path, n
     )
     again = script(name, config, tmp_path / "run", *options)
     assert again.returncode == 1 and "Traceback" not in again.stderr
-    assert f"The data have changed since the run in {tmp_path}/run was begun" in again.stderr
+    assert f"The data have changed since the run in {tmp_path}/run was started" in again.stderr
 
 
 def test_fractals_keep_instances_for_validation():
@@ -327,7 +331,8 @@ def test_a_folder_without_a_test_set_is_told_how_to_go_without(tmp_path):
     data = DataConfig(kind="image_folder", name=str(tmp_path))
     with pytest.raises(
         ValueError,
-        match="to validate with. Name another with .* or go without: --config.run.data.test=",
+        match="for the validation. Name another with .* or disable validation: "
+        "--config.run.data.test=",
     ):
         make_sources(data, seed=0)
     data = DataConfig(kind="image_folder", name=str(tmp_path), test="")
@@ -434,7 +439,7 @@ def test_where_a_run_computes_may_change_but_not_what(tmp_path, caplog):
     (tmp_path / "config.json").write_text(json.dumps(record))
     workdir.claim(tmp_path, config(), (), one)
     assert (
-        "begun with other versions, so its bits may differ" in caplog.text
+        "started with other versions, so its results may differ" in caplog.text
         and "Keras" in caplog.text
     )
     assert json.loads((tmp_path / "config.json").read_text()) == record
@@ -466,7 +471,7 @@ def test_what_is_held_out_is_validated_on_and_the_test_set_is_left_alone(tmp_pat
     def touched(*_):
         raise AssertionError("the test set was opened")
 
-    monkeypatch.setattr(inputs, "_validation_source", touched)
+    monkeypatch.setattr(inputs, "_make_validation_source", touched)
     data = DataConfig(kind="digits", held_out=0.1)
     train_source, dev = inputs.make_sources(data, seed=0)
     assert (train_source.num_examples, dev.num_examples) == (1293, 144)
@@ -494,7 +499,7 @@ def test_shares_of_the_training_set_are_checked():
 def test_no_password_is_recorded(tmp_path):
     run = RunConfig(data=DataConfig(kind="digits"), loop=LoopConfig(total_steps=1))
     config = FinetuneConfig(run=run, weights="https://me:secret@example.org/model.npz?token=secret")
-    recorded = workdir.recorded(config)
+    recorded = workdir.describe_config(config)
     assert recorded["weights"] == "'https://***@example.org/model.npz?***'"
     assert recorded.keys() == {"recipe", *flatten_config(config)}
     # The config of a run that was begun when they were recorded is that of the same run.

@@ -260,7 +260,7 @@ def test_unknown_tag_lists_the_valid_ones_and_the_closest():
 def test_model_without_files_says_so():
     with pytest.raises(
         ValueError,
-        match=r"Unknown weights for R50_ViT_L16: 'imagenet'.*No file of it was published",
+        match=r"Unknown weights for R50_ViT_L16: 'imagenet'.*No file of this model was published",
     ):
         lookup("R50_ViT_L16", "imagenet")
 

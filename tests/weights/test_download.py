@@ -360,7 +360,7 @@ def test_failed_download_leaves_nothing_and_the_next_one_works(server, home, mod
 def test_download_that_breaks_off_is_a_connection_error(server):
     server.mode = "truncated"
     with pytest.raises(
-        ConnectionError, match=r"Cannot download http://127.*500.*To go on without the network"
+        ConnectionError, match=r"Cannot download http://127.*500.*To work without the network"
     ):
         get(server.url())
 
@@ -369,7 +369,7 @@ def test_truncation_without_a_length_is_seen_in_the_content(server):
     server.mode = "truncated_without_length"
     with pytest.raises(
         ValueError,
-        match=r"model.npz did not give the expected file, and nothing was kept.*truncated",
+        match=r"model.npz did not return the expected file, and nothing was stored.*truncated",
     ):
         get(server.url())
 
@@ -380,7 +380,7 @@ def test_truncation_without_a_length_is_seen_by_the_catalog_s_size(server, home)
         b"PK".ljust(1978, b"\0") + b"PK\x05\x06" + bytes(18),
     )
     with pytest.raises(
-        ValueError, match=rf"it has 2000 bytes, but .*model has {len(CONTENT)} \(give or take 0\)"
+        ValueError, match=rf"it has 2000 bytes, but .*model has {len(CONTENT)} \(plus or minus 0\)"
     ):
         get(row(server.url("weights/model")))
     assert everything_under(home) == []
@@ -403,15 +403,13 @@ def test_missing_file_on_the_server_is_a_value_error_with_the_url(server):
 @pytest.mark.parametrize(("mode", "status"), [("broken", 503), ("busy", 429)])
 def test_server_in_trouble_is_a_connection_error(server, mode, status):
     server.mode = mode
-    with pytest.raises(
-        ConnectionError, match=rf"Cannot download http://127.*: {status} .*To go on"
-    ):
+    with pytest.raises(ConnectionError, match=rf"Cannot download http://127.*: {status} .*To work"):
         get(server.url())
 
 
 def test_web_page_instead_of_the_file_is_refused(server, home):
     server.content = b"<!DOCTYPE html><html>Please log in</html>"
-    with pytest.raises(ValueError, match=r"did not give the expected file.*web page"):
+    with pytest.raises(ValueError, match=r"did not return the expected file.*web page"):
         get(server.url())
     assert everything_under(home) == []
 
@@ -419,7 +417,7 @@ def test_web_page_instead_of_the_file_is_refused(server, home):
 def test_file_of_another_size_than_listed_is_refused(server, home):
     wrong = row(server.url(), bytes=12345, bytes_tolerance=10)
     with pytest.raises(
-        ValueError, match=rf"it has {len(CONTENT)} bytes, but .* has 12345 \(give or take 10\)"
+        ValueError, match=rf"it has {len(CONTENT)} bytes, but .* has 12345 \(plus or minus 10\)"
     ):
         get(wrong)
     assert everything_under(home) == []
@@ -438,8 +436,8 @@ def test_no_connection_says_which_file_to_put_where(dead_url):
     with pytest.raises(ConnectionError) as caught:
         get(row(url))
     message = str(caught.value)
-    assert f"fetch {url} on another machine" in message
-    assert f"put it at '{cache_path(url)}'" in message
+    assert f"download {url} on another machine" in message
+    assert f"copy it to '{cache_path(url)}'" in message
     assert (
         f"'{Path('<directory>', 'sam', 'ViT-B_16.npz')}' with the environment variable "
         f"KERAS_VIT_WEIGHTS" in message
@@ -447,7 +445,7 @@ def test_no_connection_says_which_file_to_put_where(dead_url):
 
 
 def test_no_connection_names_the_offline_directory_that_is_set(dead_url, offline):
-    with pytest.raises(ConnectionError, match=f"or at '{offline}/sam/ViT-B_16.npz'"):
+    with pytest.raises(ConnectionError, match=f"or to '{offline}/sam/ViT-B_16.npz'"):
         get(row(dead_url))
 
 
@@ -456,7 +454,7 @@ def test_following_the_advice_works(server):
     server.mode = "broken"
     with pytest.raises(ConnectionError) as caught:
         get(url)
-    put(Path(str(caught.value).split("put it at '")[1].split("'")[0]))
+    put(Path(str(caught.value).split("copy it to '")[1].split("'")[0]))
     assert get(url).read_bytes() == CONTENT
 
 
@@ -486,7 +484,7 @@ def test_file_that_changed_after_its_first_use_is_refused(server):
     path.write_bytes(npz_bytes(2.0))
     found = hashlib.sha256(npz_bytes(2.0)).hexdigest()
     with pytest.raises(
-        ValueError, match=rf"'{path}' has changed: .* {found}, expected {SHA256}. Delete it"
+        ValueError, match=rf"'{path}' was changed: .* {found}, expected {SHA256}. Delete it"
     ):
         get(server.url())
 
@@ -518,7 +516,7 @@ def test_published_hash_counts_more_than_the_pinned_one(server):
 def test_pin_that_is_no_hash_is_refused(server):
     path = get(server.url())
     path.with_name("model.npz.sha256").write_text("")
-    with pytest.raises(ValueError, match=r"model.npz.sha256' holds no sha256. Delete it"):
+    with pytest.raises(ValueError, match=r"model.npz.sha256' contains no sha256. Delete it"):
         get(server.url())
 
 
@@ -716,7 +714,8 @@ def test_login_page_under_any_name_is_refused_and_asked_for_again(server, home, 
     server.content = PAGE
     for _ in range(2):
         with pytest.raises(
-            ValueError, match=r"did not give the expected file, and nothing was kept: .*a web page"
+            ValueError,
+            match=r"did not return the expected file, and nothing was stored: .*a web page",
         ):
             get(server.url(path))
     assert everything_under(home) == []
@@ -752,7 +751,7 @@ def test_file_without_its_last_bytes_is_not_pinned_when_no_length_was_announced(
     server.mode, whole = "without_length", file.read_bytes()
     for cut in (1, 2, 10, 30):
         server.content = whole[:-cut]
-        with pytest.raises(ValueError, match="nothing was kept: .*truncated"):
+        with pytest.raises(ValueError, match="nothing was stored: .*truncated"):
             get(server.url(path))
     assert everything_under(home) == []
     server.content = whole
@@ -763,7 +762,7 @@ def test_page_that_an_older_version_kept_and_pinned_is_refused_with_its_place(se
     path = put(cache_path(server.url("models/download")), PAGE)
     path.with_name("download.sha256").write_text(f"{hashlib.sha256(PAGE).hexdigest()}  download\n")
     with pytest.raises(
-        ValueError, match=rf"a web page.*kept as '{path}': delete it to ask the server again"
+        ValueError, match=rf"a web page.*stored as '{path}'. Delete it to download it again"
     ):
         get(server.url("models/download"))
 

@@ -8,7 +8,7 @@ import pytest
 from synthetic_checkpoint import array_shapes
 
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
-from keras_vit.weights.layouts import canonical, family, identify, is_google, published
+from keras_vit.weights.layouts import family, identify, is_google, to_canonical, to_published
 
 VARIANTS = VIT_VARIANTS | RESNET_VARIANTS
 POSITIONS = "Transformer/posembed_input/pos_embedding"
@@ -156,28 +156,28 @@ def small(row):
 
 
 def test_counters_before_linen():
-    assert_same(canonical(before_linen()), linen())
+    assert_same(to_canonical(before_linen()), linen())
 
 
 def test_linen_counters_are_canonical():
-    assert_same(canonical(linen()), linen())
+    assert_same(to_canonical(linen()), linen())
 
 
 def test_optimizer_checkpoint_loses_wrapper_and_slots():
     file = {f"opt/target/{name}": x for name, x in before_linen().items()}
     file |= {f"opt/state/param_states/{name}/momentum": x for name, x in before_linen().items()}
-    assert_same(canonical(file | {"opt/state/step": np.array(20_000)}), linen())
+    assert_same(to_canonical(file | {"opt/state/step": np.array(20_000)}), linen())
 
 
 def test_optimizer_state_beside_bare_names_is_dropped():
-    assert_same(canonical(linen() | {"opt/state/step": np.array(7)}), linen())
+    assert_same(to_canonical(linen() | {"opt/state/step": np.array(7)}), linen())
 
 
 def test_training_checkpoint_of_big_vision_loses_wrapper_slots_and_timers():
     file = {f"params/{name}": x for name, x in linen().items()}
     file |= {f"opt/0/mu/{name}": x for name, x in linen().items()}
     assert_same(
-        canonical(file | {"opt/0/count": np.array(3), "chrono/accum_train_time": np.array(1.5)}),
+        to_canonical(file | {"opt/0/count": np.array(3), "chrono/accum_train_time": np.array(1.5)}),
         linen(),
     )
 
@@ -189,16 +189,16 @@ def test_image_tower_loses_its_text_tower():
         "params/t": values((1,)),
         "params/b": values((1,)),
     }
-    assert_same(canonical(file), linen())
+    assert_same(to_canonical(file), linen())
 
 
 @pytest.mark.parametrize(
     "wrapper", ["params/", "params/img/", "opt/target/params/", "params/opt/target/"]
 )
 def test_wrappers_wrap_any_layout(wrapper):
-    assert_same(canonical({wrapper + name: x for name, x in before_linen().items()}), linen())
+    assert_same(to_canonical({wrapper + name: x for name, x in before_linen().items()}), linen())
     published_bit, today = bit()
-    assert_same(canonical({wrapper + name: x for name, x in published_bit.items()}), today)
+    assert_same(to_canonical({wrapper + name: x for name, x in published_bit.items()}), today)
 
 
 @pytest.mark.parametrize("position", [0, 1], ids=["before linen", "linen"])
@@ -210,13 +210,13 @@ def test_stacked_blocks_are_split_along_the_first_axis(position):
         for row in BLOCK
     }
     ends = {name: x for name, x in linen().items() if "encoderblock" not in name}
-    assert_same(canonical(blocks | ends), linen())
+    assert_same(to_canonical(blocks | ends), linen())
 
 
 def test_root_position_table_gets_a_row_of_zeros_for_the_class_token():
     file = linen()
     table = file.pop(POSITIONS)
-    received = canonical(file | {"pos_embedding": table[:, 1:]})[POSITIONS]
+    received = to_canonical(file | {"pos_embedding": table[:, 1:]})[POSITIONS]
     assert received.shape == (1, 5, 6) and received.dtype == np.float32
     np.testing.assert_array_equal(received[:, 0], np.zeros((1, 6)))
     np.testing.assert_array_equal(received[:, 1:], table[:, 1:])
@@ -224,13 +224,13 @@ def test_root_position_table_gets_a_row_of_zeros_for_the_class_token():
 
 def test_root_position_table_without_class_token_stays():
     table = values((1, 4, 6))
-    assert_same(canonical({"pos_embedding": table}), {POSITIONS: table})
+    assert_same(to_canonical({"pos_embedding": table}), {POSITIONS: table})
 
 
 def test_position_table_in_the_encoder_stays_whole():
     table = values((1, 5, 6))
     file = {"Transformer/pos_embedding": table, "cls": values((1, 1, 6))}
-    np.testing.assert_array_equal(canonical(file)[POSITIONS], table)
+    np.testing.assert_array_equal(to_canonical(file)[POSITIONS], table)
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,9 @@ def test_position_table_in_the_encoder_stays_whole():
 )
 def test_group_norms_of_four_axes_become_vectors(norm):
     vector = values((8,))
-    assert_same(canonical({f"{norm}/scale": vector.reshape(1, 1, 1, 8)}), {f"{norm}/scale": vector})
+    assert_same(
+        to_canonical({f"{norm}/scale": vector.reshape(1, 1, 1, 8)}), {f"{norm}/scale": vector}
+    )
 
 
 def test_hybrid_names_are_canonical():
@@ -246,12 +248,12 @@ def test_hybrid_names_are_canonical():
         "conv_root/kernel": values((7, 7, 3, 4)),
         "block1/unit2/conv1/kernel": values((1, 1, 8, 2)),
     }
-    assert_same(canonical(file), file)
+    assert_same(to_canonical(file), file)
 
 
 def test_published_bit():
     file, today = bit()
-    assert_same(canonical(file), today)
+    assert_same(to_canonical(file), today)
 
 
 def test_numbered_convolutions_of_bit():
@@ -260,7 +262,7 @@ def test_numbered_convolutions_of_bit():
         name.replace("standardized_conv2d", f"standardized_conv2d_{number}"): x
         for number, (name, x) in enumerate(file.items())
     }
-    assert_same(canonical(numbered), today)
+    assert_same(to_canonical(numbered), today)
 
 
 def test_bit_of_big_vision():
@@ -269,7 +271,7 @@ def test_bit_of_big_vision():
         name: x.reshape(1, 1, 1, -1) if "gn" in name or "norm" in name else x
         for name, x in today.items()
     }
-    assert_same(canonical(file), today)
+    assert_same(to_canonical(file), today)
 
 
 def test_attention_pooling_has_no_counters_to_change():
@@ -277,8 +279,8 @@ def test_attention_pooling_has_no_counters_to_change():
         "MAPHead_0/LayerNorm_0/scale": values((6,)),
         "MAPHead_0/MlpBlock_0/Dense_0/bias": values((8,)),
     }
-    assert_same(canonical(file), file)
-    assert_same(published(file), file)
+    assert_same(to_canonical(file), file)
+    assert_same(to_published(file), file)
 
 
 # --- what holds for all of them
@@ -293,7 +295,7 @@ def test_order_of_the_file_does_not_matter(seed):
     ):
         names = list(file)
         random.Random(seed).shuffle(names)
-        assert_same(canonical({name: file[name] for name in names}), canonical(file))
+        assert_same(to_canonical({name: file[name] for name in names}), to_canonical(file))
 
 
 def test_input_is_not_modified():
@@ -301,8 +303,8 @@ def test_input_is_not_modified():
         "opt/0/count": np.array(3)
     }
     copies = {name: x.copy() for name, x in file.items()}
-    canonical(file)
-    published(linen())
+    to_canonical(file)
+    to_published(linen())
     assert_same(file, copies)
 
 
@@ -310,17 +312,17 @@ def test_input_is_not_modified():
 def test_nothing_is_copied(file):
     assert all(
         any(np.shares_memory(x, source) for source in file.values())
-        for x in canonical(file).values()
+        for x in to_canonical(file).values()
     )
     assert all(
         any(np.shares_memory(x, source) for source in file.values())
-        for x in published(canonical(file)).values()
+        for x in to_published(to_canonical(file)).values()
     )
 
 
 def test_stacked_blocks_are_views():
     stacked = values((2, 6))
-    received = canonical({"Transformer/encoderblock/LayerNorm_0/bias": stacked})
+    received = to_canonical({"Transformer/encoderblock/LayerNorm_0/bias": stacked})
     assert all(np.shares_memory(x, stacked) for x in received.values())
 
 
@@ -329,13 +331,13 @@ def test_unknown_names_pass_unchanged():
         "resnet/block1/unit01/d/standardized_conv2d_3/kernel": values((1,)),
         "extra/thing": values((2,)),
     }
-    assert_same(canonical(linen() | file), linen() | file)
-    assert_same(published(file), file)
+    assert_same(to_canonical(linen() | file), linen() | file)
+    assert_same(to_published(file), file)
 
 
 @pytest.mark.parametrize("file", [before_linen(), bit()[0]], ids=["ViT", "BiT"])
 def test_published_files_come_back_as_they_were(file):
-    assert_same(published(canonical(file)), file)
+    assert_same(to_published(to_canonical(file)), file)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -343,9 +345,9 @@ def test_canonical_arrays_come_back_as_they_were(name):
     arrays = {
         key: values(shape, seed) for seed, (key, shape) in enumerate(small(VARIANTS[name]).items())
     }
-    spelt = published(arrays)
+    spelt = to_published(arrays)
     assert len(spelt) == len(arrays)
-    assert_same(canonical(spelt), arrays)
+    assert_same(to_canonical(spelt), arrays)
 
 
 # --- what is refused
@@ -357,16 +359,16 @@ def test_mixed_counters_are_refused():
     file[f"{block}MlpBlock_3/Dense_0/bias"] = file.pop(f"{block}MlpBlock_0/Dense_0/bias")
     with pytest.raises(
         ValueError,
-        match=r"two ways at once: Transformer/encoderblock_1/LayerNorm_1, .*encoderblock_1/MlpB",
+        match=r"numbered in both ways: Transformer/encoderblock_1/LayerNorm_1, .*encoderblock_1/MlpB",
     ):
-        canonical(file)
+        to_canonical(file)
 
 
 def test_blocks_may_differ_in_their_counters():
     file = {
         f"Transformer/encoderblock_{i}/{row[i]}": values(row[2]) for i in (0, 1) for row in BLOCK
     }
-    assert len(canonical(file)) == 2 * len(BLOCK)
+    assert len(to_canonical(file)) == 2 * len(BLOCK)
 
 
 def test_two_arrays_for_one_name_are_refused():
@@ -375,17 +377,17 @@ def test_two_arrays_for_one_name_are_refused():
     with pytest.raises(
         ValueError, match=rf"root_block/conv_root/kernel \(from {name}/kernel, {name}_5/kernel\)"
     ):
-        canonical(file | {f"{name}_5/kernel": file[f"{name}/kernel"]})
+        to_canonical(file | {f"{name}_5/kernel": file[f"{name}/kernel"]})
 
 
 def test_two_position_tables_are_refused():
     with pytest.raises(ValueError, match=f"{POSITIONS} .from {POSITIONS}, pos_embedding"):
-        canonical(linen() | {"pos_embedding": values((1, 4, 6))})
+        to_canonical(linen() | {"pos_embedding": values((1, 4, 6))})
 
 
 def test_wrapped_and_bare_names_together_are_refused():
     with pytest.raises(ValueError, match=r"head/bias \(from head/bias, params/head/bias\)"):
-        canonical({"head/bias": values((4,)), "params/head/bias": values((4,))})
+        to_canonical({"head/bias": values((4,)), "params/head/bias": values((4,))})
 
 
 @pytest.mark.parametrize("shape", [(3, 6), ()])
@@ -395,14 +397,14 @@ def test_stacked_blocks_of_unequal_depth_are_refused(shape):
         ValueError,
         match=rf"leading axis.*{stack}/bias \(2, 6\), {stack}/scale \({'3, 6' if shape else ''}\)",
     ):
-        canonical({f"{stack}/bias": np.zeros((2, 6)), f"{stack}/scale": np.zeros(shape)})
+        to_canonical({f"{stack}/bias": np.zeros((2, 6)), f"{stack}/scale": np.zeros(shape)})
 
 
 def test_root_position_table_on_a_grid_is_refused():
     with pytest.raises(
         ValueError, match=r"`pos_embedding` must have the shape \(1, N, D\). Received: \(2, 2, 6\)"
     ):
-        canonical({"pos_embedding": values((2, 2, 6)), "cls": values((1, 1, 6))})
+        to_canonical({"pos_embedding": values((2, 2, 6)), "cls": values((1, 1, 6))})
 
 
 # --- recognition

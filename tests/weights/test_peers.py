@@ -31,7 +31,7 @@ MODELS = [
 
 
 def _published(name, path, **options):
-    np.savez(path, **layouts.published(checkpoint(ROWS[name], **options)))
+    np.savez(path, **layouts.to_published(checkpoint(ROWS[name], **options)))
     return path
 
 

@@ -5,13 +5,13 @@ import pytest
 
 from keras_vit.weights.renaming import (
     Leaf,
+    find_unknown_canonical,
+    find_unknown_theirs,
     gather,
-    listed,
+    join_sorted,
     make_rules,
     read,
     split_numbers,
-    unknown_canonical,
-    unknown_theirs,
     write,
 )
 
@@ -83,15 +83,15 @@ def test_unknown_names_pass_both_ways():
 
 
 def test_unknown_names_are_told():
-    assert unknown_theirs(["blocks.0.one.w", "blocks.0.two.w"], RULES) == ["blocks.0.two.w"]
-    assert unknown_canonical(["sideways/kernel", "sideways/bias"], RULES) == ["sideways/bias"]
+    assert find_unknown_theirs(["blocks.0.one.w", "blocks.0.two.w"], RULES) == ["blocks.0.two.w"]
+    assert find_unknown_canonical(["sideways/kernel", "sideways/bias"], RULES) == ["sideways/bias"]
 
 
 def test_numbers_are_taken_as_they_are_spelt():
     # Otherwise `unit1` and `unit01` would end up under one name, or one would come back as the
     # other.
     rules = make_rules((("unit{}", "unit{:02d}", "plain"),), LEAVES)
-    assert unknown_canonical(
+    assert find_unknown_canonical(
         ["unit01/bias", "unit1/bias", "unit11/bias", "unit011/bias"], rules
     ) == [
         "unit1/bias",
@@ -127,13 +127,13 @@ def test_fused_array_that_does_not_split_is_refused():
 
 
 def test_missing_part_of_a_fused_array_is_refused():
-    with pytest.raises(ValueError, match=r"blocks\.0\.both\.w \(of whose 2 parts 1 are here\)"):
+    with pytest.raises(ValueError, match=r"blocks\.0\.both\.w \(1 of 2 parts\)"):
         write({"encoderblock_1/left/kernel": np.zeros((1, 1))}, RULES)
 
 
 def test_two_arrays_under_one_name_are_refused():
     entries = [("a", "c", vector(1)), ("b", "c", vector(2)), ("d", "d", vector(3))]
-    with pytest.raises(ValueError, match=r"belong under one name: c \(from a, b\)\. "):
+    with pytest.raises(ValueError, match=r"get the same name: c \(from a, b\)\. "):
         gather(entries)
 
 
@@ -164,5 +164,5 @@ def test_only_numbers_of_blocks_and_units_are_split_off(name, template, numbers)
 
 
 def test_long_lists_are_cut():
-    assert listed("dcba", limit=3) == "a, b, c and 1 more"
-    assert listed(["b", "a"]) == "a, b"
+    assert join_sorted("dcba", limit=3) == "a, b, c and 1 more"
+    assert join_sorted(["b", "a"]) == "a, b"

@@ -56,7 +56,7 @@ def test_every_mismatch_is_in_one_error_and_nothing_is_loaded(model):
     with pytest.raises(ValueError) as error:
         restore(model.layers, arrays, origin="a.npz")
     message = str(error.value)
-    assert message.startswith("a.npz does not fit the model; nothing was loaded.")
+    assert message.startswith("a.npz does not match the model; nothing was loaded.")
     assert (
         "2 missing from the checkpoint:\n  class_token/cls\n  encoderblock_0/mlp/dense_0/bias"
         in message

@@ -140,7 +140,8 @@ def test_unknown_names_pass_to_our_side():
 
 def test_unknown_names_of_ours_are_refused():
     with pytest.raises(
-        ValueError, match=r"no place in a checkpoint: adapter/kernel, block1_unit01/conv1/kernel\. "
+        ValueError,
+        match=r"cannot be stored in a checkpoint: adapter/kernel, block1_unit01/conv1/kernel\. ",
     ):
         from_keras(
             to_keras(tiny())

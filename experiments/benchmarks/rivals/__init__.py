@@ -1,15 +1,14 @@
-"""The packages that ours is measured against: each is run in a process of its own, and may be
-absent.
+"""The packages that ours is compared with. Each runs in its own process and may be missing.
 
-cells.py            what is measured: a model, a size, a batch, a precision, a task
-on_keras.py         ours, KerasHub and vit-keras
-on_torch.py         timm, eager and compiled, and Hugging Face
-on_flax.py          a ViT in Flax, as vit_jax has it
-memory.py           the most memory that was in use
-racing.py           several processes, in turns
-worker.py           a process: steps of one cell
-startup_worker.py   a process: from its start to the first training step
-runtime_worker.py   a process: calls of an exported file
-scaling_worker.py   a process: one worker of several, or simulated devices
-timm_input.py       a process: timm's input pipeline
+cells.py            a cell of the benchmark: model, image size, batch size, precision, task
+on_keras.py         models of keras_vit, KerasHub and vit-keras
+on_torch.py         models of timm, eager and compiled, and of Hugging Face
+on_flax.py          a ViT in Flax, modelled on vit_jax
+memory.py           peak and available memory
+racing.py           alternating measurements of several processes
+worker.py           a process that runs the steps of one cell
+startup_worker.py   a process that measures its startup, up to the first training step
+runtime_worker.py   a process that calls an exported file
+scaling_worker.py   a process that trains as one of several workers, or on simulated devices
+timm_input.py       a process that runs timm's input pipeline
 """

@@ -1,4 +1,4 @@
-"""What is measured: one cell of the benchmark's table."""
+"""Cells of the benchmark's table: model, image size, batch size, precision and task."""
 
 import dataclasses
 import json
@@ -7,7 +7,7 @@ from typing import Literal, get_args
 Precision = Literal["float32", "bfloat16"]
 Task = Literal["inference", "adamw", "sgd"]
 
-# Packages that must be there, by rival. Ours needs what Keras runs on, no more.
+# Packages that each rival requires.
 NEEDS = {
     "keras_vit": ("keras",),
     "keras-hub": ("keras_hub", "keras"),
@@ -19,12 +19,12 @@ NEEDS = {
 }
 
 QUERY_CHUNK = 256
-PATCH_SIZE = 16  # of all of them
+PATCH_SIZE = 16  # of all models
 
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """A ViT, and what the packages call it; None where they have none of this shape."""
+    """The dimensions of a ViT, and its names in other packages; None if a package lacks it."""
 
     width: int
     depth: int
@@ -45,22 +45,29 @@ SHAPES = {
 
 
 def model_and_size(name: str) -> tuple[str, int]:
-    """("ViT_B16", 384) of "ViT_B16@384"; where no side is named, 224 pixels."""
+    """Splits "ViT_B16@384" into ("ViT_B16", 384). The default side is 224 pixels."""
     model, at, size = name.partition("@")
     if model not in SHAPES or (at and not size.isdecimal()):
         raise ValueError(
-            f"{name} is none of {', '.join(SHAPES)}, with @ and a side in pixels or without."
+            f"A model must be NAME or NAME@SIDE, with a name of {', '.join(SHAPES)} and a side in "
+            f"pixels. Received: {name}."
         )
     return model, int(size or 224)
 
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One measurement. Precision bfloat16 means bfloat16 weights in inference, and float32 weights
-    in training.
+    """One cell of the benchmark.
 
-    `saving` is how memory is saved: "remat", blocks computed twice; "query_chunk", 256 queries at a
-    time.
+    Attributes:
+        model: Key of `SHAPES`.
+        image_size: Side in pixels.
+        batch_size: Images per step.
+        precision: Dtype of matrix products. With "bfloat16", weights are bfloat16 in inference and
+            float32 in training.
+        task: "inference", or the optimizer of a training step.
+        saving: How memory is saved: "remat", blocks are recomputed in the backward pass;
+            "query_chunk", attention takes 256 queries at a time.
     """
 
     model: str
@@ -74,10 +81,13 @@ class Cell:
         for name, there_are in (("precision", get_args(Precision)), ("task", get_args(Task))):
             if getattr(self, name) not in there_are:
                 raise ValueError(
-                    f"No such {name}: {getattr(self, name)}. There are: {', '.join(there_are)}."
+                    f"`{name}` must be one of {', '.join(there_are)}. Received: "
+                    f"{getattr(self, name)}."
                 )
         if self.batch_size < 1:
-            raise ValueError(f"A batch of {self.batch_size} images cannot be measured.")
+            raise ValueError(
+                f"`batch_size` must be at least 1. Received: a batch of {self.batch_size} images."
+            )
 
     def __str__(self) -> str:
         return f"{self.model} {self.image_size} px, batch {self.batch_size}, {self.precision}, {self.task}"
@@ -99,4 +109,4 @@ class Cell:
 
 
 class Absent(Exception):
-    """This rival has no such model, or cannot do this."""
+    """The rival lacks the model or the option of a cell."""

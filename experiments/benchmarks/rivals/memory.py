@@ -1,4 +1,4 @@
-"""The most memory that was in use, of this process or of its accelerator."""
+"""Peak memory of this process or of its accelerator, and available memory."""
 
 import re
 import sys
@@ -6,18 +6,18 @@ from pathlib import Path
 
 
 def peak_megabytes() -> float:
-    """On an accelerator what was allocated there; else what this process held, the framework
-    included; Linux only.
+    """Returns the peak memory: on an accelerator, of its allocations; on a CPU, of this process,
+    framework included, on Linux only.
     """
     if "torch" in sys.modules and sys.modules["torch"].cuda.is_available():
         return sys.modules["torch"].cuda.max_memory_allocated() / 1e6
     if "jax" in sys.modules and sys.modules["jax"].default_backend() != "cpu":
         return sys.modules["jax"].local_devices()[0].memory_stats()["peak_bytes_in_use"] / 1e6
-    return _status("VmHWM")
+    return _read_status("VmHWM")
 
 
 def available_megabytes() -> float:
-    """What other processes could still take."""
+    """Returns the memory that is available to further processes."""
     return (
         int(re.search(r"MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text())[1])
         * 1024
@@ -25,8 +25,10 @@ def available_megabytes() -> float:
     )
 
 
-def _status(name: str) -> float:
-    """Not `getrusage`, which counts what the process was before: a copy of its parent."""
+def _read_status(name: str) -> float:
+    """Reads a field of /proc/self/status, in MB. `getrusage` would include the memory of the parent
+    process, which a child is a copy of before it starts its program.
+    """
     return (
         int(re.search(rf"{name}:\s*(\d+) kB", Path("/proc/self/status").read_text())[1])
         * 1024

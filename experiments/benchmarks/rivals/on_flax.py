@@ -1,4 +1,4 @@
-"""A ViT in Flax in the way of vit_jax: `nn.MultiHeadDotProductAttention`, `nn.gelu`, `jax.jit`."""
+"""A ViT in Flax, modelled on vit_jax: `nn.MultiHeadDotProductAttention`, `nn.gelu`, `jax.jit`."""
 
 import functools
 import time
@@ -17,7 +17,7 @@ NUM_CLASSES = 1000
 
 
 class Block(nn.Module):
-    """An encoder block."""
+    """An encoder block, (B, N, C) to (B, N, C)."""
 
     shape: Shape
     dtype: Any
@@ -33,7 +33,7 @@ class Block(nn.Module):
 
 
 class ViT(nn.Module):
-    """Images to logits."""
+    """Images, (B, H, W, 3), to logits, (B, NUM_CLASSES)."""
 
     shape: Shape
     dtype: Any
@@ -54,10 +54,14 @@ class ViT(nn.Module):
         return nn.Dense(NUM_CLASSES, dtype=self.dtype)(x).astype(jnp.float32)
 
 
-def step(rival: str, cell: Cell) -> Callable[[], object]:
-    """Returns what computes one batch, and is done when it returns."""
+def make_step(rival: str, cell: Cell) -> Callable[[], object]:
+    """Returns a function that computes one batch and waits until it is finished.
+
+    Raises:
+        Absent: For hybrids, and for cells that save memory.
+    """
     if cell.shape.is_hybrid or cell.saving:
-        raise Absent("the stand-in has no stem, and no option for memory")
+        raise Absent("this implementation has no hybrids and no options to save memory")
     dtype = jnp.dtype(cell.precision)
     model = ViT(cell.shape, dtype)
     draws = np.random.default_rng(0)
@@ -91,8 +95,8 @@ def step(rival: str, cell: Cell) -> Callable[[], object]:
     return train
 
 
-def limit(precision: str, size: int) -> float:
-    """Multiplies two square matrices; returns seconds."""
+def time_product(precision: str, size: int) -> float:
+    """Returns the seconds that a product of two square matrices takes."""
     matrix = jax.random.normal(jax.random.key(0), (size, size), jnp.dtype(precision))
     product = jax.jit(jnp.matmul)
     seconds = []

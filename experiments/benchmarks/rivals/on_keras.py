@@ -1,5 +1,5 @@
-"""Keras models: ours, KerasHub's and vit-keras's. Each is used as its users would:
-`predict_on_batch`, `compile`.
+"""Models in Keras: ours, KerasHub's and vit-keras's, each used as by its users: `predict_on_batch`,
+`compile`.
 """
 
 import time
@@ -13,16 +13,19 @@ from rivals.cells import PATCH_SIZE, QUERY_CHUNK, Absent, Cell
 NUM_CLASSES = 1000
 
 
-def step(rival: str, cell: Cell) -> Callable[[], object]:
-    """Returns what computes one batch, and is done when it returns."""
-    # In 16 bits weights are too, unless they are trained.
+def make_step(rival: str, cell: Cell) -> Callable[[], object]:
+    """Returns a function that computes one batch and waits until it is finished.
+
+    Raises:
+        Absent: If the rival lacks the model or the option to save memory.
+    """
+    # in inference the weights are bfloat16 too
     sixteen = "mixed_bfloat16" if cell.trains else "bfloat16"
     keras.config.set_dtype_policy(sixteen if cell.precision == "bfloat16" else "float32")
     if cell.saving and rival != "keras_vit":
         raise Absent("it has no such option")
-    model = {"keras_vit": our_model, "keras-hub": keras_hub_model, "vit-keras": _vit_keras_model}[
-        rival
-    ](cell)
+    build = {"keras_vit": build_ours, "keras-hub": build_keras_hub, "vit-keras": _build_vit_keras}
+    model = build[rival](cell)
     draws = np.random.default_rng(0)
     images = draws.uniform(-1, 1, (cell.batch_size, cell.image_size, cell.image_size, 3)).astype(
         "float32"
@@ -30,11 +33,11 @@ def step(rival: str, cell: Cell) -> Callable[[], object]:
     if not cell.trains:
         return lambda: model.predict_on_batch(images)
     labels = draws.integers(0, NUM_CLASSES, cell.batch_size)
-    train = trainer(rival, model, cell)
+    train = make_trainer(rival, model, cell)
     return lambda: train(images, labels)
 
 
-def our_model(cell: Cell, weights: str | None = None) -> keras.Model:
+def build_ours(cell: Cell, weights: str | None = None) -> keras.Model:
     import keras_vit
 
     options = {"input_shape": (cell.image_size, cell.image_size, 3), "classifier_activation": None}
@@ -43,7 +46,7 @@ def our_model(cell: Cell, weights: str | None = None) -> keras.Model:
     return getattr(keras_vit, cell.model)(weights=weights, **options)
 
 
-def keras_hub_model(cell: Cell) -> keras.Model:
+def build_keras_hub(cell: Cell) -> keras.Model:
     import keras_hub
 
     if cell.shape.is_hybrid:
@@ -62,7 +65,7 @@ def keras_hub_model(cell: Cell) -> keras.Model:
     )
 
 
-def _vit_keras_model(cell: Cell) -> keras.Model:
+def _build_vit_keras(cell: Cell) -> keras.Model:
     from vit_keras import vit
 
     if cell.shape.vit_keras is None:
@@ -77,12 +80,12 @@ def _vit_keras_model(cell: Cell) -> keras.Model:
     )
 
 
-def trainer(
+def make_trainer(
     rival: str, model: keras.Model, cell: Cell
 ) -> Callable[[np.ndarray, np.ndarray], object]:
-    """Returns what trains on one batch of images and labels, (B,)."""
+    """Returns a function that trains on one batch of images and labels, (B,)."""
     if rival == "keras_vit":
-        learner = _learner(model, cell)
+        learner = _make_learner(model, cell)
         weights = np.ones(cell.batch_size, "float32")
         return lambda images, labels: learner.train_on_batch(images, labels, weights)
     optimizer = (
@@ -94,7 +97,7 @@ def trainer(
     return model.train_on_batch
 
 
-def _learner(model: keras.Model, cell: Cell) -> keras.Model:
+def _make_learner(model: keras.Model, cell: Cell) -> keras.Model:
     from keras_vit.train.learner import make_learner
     from keras_vit.train.optimizers import OptimizerConfig, make_optimizer
 
@@ -106,8 +109,8 @@ def _learner(model: keras.Model, cell: Cell) -> keras.Model:
     return make_learner(model, optimizer, batch_rows=cell.batch_size, remat=cell.saving == "remat")
 
 
-def limit(precision: str, size: int) -> float:
-    """Multiplies two square matrices; returns seconds."""
+def time_product(precision: str, size: int) -> float:
+    """Returns the seconds that a product of two square matrices takes."""
     matrix = keras.ops.cast(keras.random.normal((size, size), seed=0), precision)
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf

@@ -1,4 +1,4 @@
-"""PyTorch models: timm's, eager and compiled, and Hugging Face's."""
+"""Models in PyTorch: timm's, eager and compiled, and Hugging Face's."""
 
 import contextlib
 import time
@@ -12,10 +12,14 @@ NUM_CLASSES = 1000
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def step(rival: str, cell: Cell) -> Callable[[], object]:
-    """Returns what computes one batch, and is done when it returns."""
+def make_step(rival: str, cell: Cell) -> Callable[[], object]:
+    """Returns a function that computes one batch and waits until it is finished.
+
+    Raises:
+        Absent: If the rival lacks the model or the option to save memory.
+    """
     torch.manual_seed(0)
-    model = (_hugging_face_model if rival == "hugging-face" else timm_model)(cell).to(DEVICE)
+    model = (_build_hugging_face if rival == "hugging-face" else build_timm)(cell).to(DEVICE)
     if cell.saving == "query_chunk" or (cell.saving and rival == "hugging-face"):
         raise Absent("it has no such option")
     if cell.saving == "remat":
@@ -26,13 +30,13 @@ def step(rival: str, cell: Cell) -> Callable[[], object]:
         if cell.precision == "bfloat16":
             model, images = model.bfloat16(), images.bfloat16()
         forward = torch.compile(model) if rival == "timm compiled" else model
-        return lambda: _finished(_without_gradients(forward, images))
+        return lambda: _synchronize(_infer(forward, images))
     labels = torch.randint(0, NUM_CLASSES, (cell.batch_size,), device=DEVICE)
-    train = trainer(model, cell, compiled=rival == "timm compiled")
+    train = make_trainer(model, cell, compiled=rival == "timm compiled")
     return lambda: train(images, labels)
 
 
-def timm_model(cell: Cell, checkpoint: str = "") -> torch.nn.Module:
+def build_timm(cell: Cell, checkpoint: str = "") -> torch.nn.Module:
     import timm
 
     options = {
@@ -43,10 +47,10 @@ def timm_model(cell: Cell, checkpoint: str = "") -> torch.nn.Module:
     return timm.create_model(cell.shape.timm, pretrained=False, **options)
 
 
-def trainer(
+def make_trainer(
     model: torch.nn.Module, cell: Cell, *, compiled: bool = False
 ) -> Callable[[torch.Tensor, torch.Tensor], object]:
-    """Returns what trains on one batch of images and labels, (B,)."""
+    """Returns a function that trains on one batch of images and labels, (B,)."""
     weights = model.train().parameters()
     if cell.task == "adamw":
         optimizer = torch.optim.AdamW(weights, 1e-3, weight_decay=0.1)
@@ -60,31 +64,32 @@ def trainer(
             if cell.precision == "bfloat16"
             else contextlib.nullcontext()
         ):
-            loss = torch.nn.functional.cross_entropy(_logits(forward(images)), labels)
+            loss = torch.nn.functional.cross_entropy(_get_logits(forward(images)), labels)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        _finished(loss)
+        _synchronize(loss)
 
     return train
 
 
-def _without_gradients(forward: Callable, images: torch.Tensor) -> torch.Tensor:
+def _infer(forward: Callable, images: torch.Tensor) -> torch.Tensor:
     with torch.inference_mode():
-        return _logits(forward(images))
+        return _get_logits(forward(images))
 
 
-def _logits(outputs: object) -> torch.Tensor:
+def _get_logits(outputs: object) -> torch.Tensor:
+    """Returns the logits, which Hugging Face wraps in an object."""
     return getattr(outputs, "logits", outputs)
 
 
-def _finished(result: torch.Tensor) -> torch.Tensor:
+def _synchronize(result: torch.Tensor) -> torch.Tensor:
     if DEVICE == "cuda":
         torch.cuda.synchronize()
     return result
 
 
-def _hugging_face_model(cell: Cell) -> torch.nn.Module:
+def _build_hugging_face(cell: Cell) -> torch.nn.Module:
     from transformers import ViTConfig, ViTForImageClassification
 
     if cell.shape.is_hybrid:
@@ -102,12 +107,12 @@ def _hugging_face_model(cell: Cell) -> torch.nn.Module:
     return ViTForImageClassification(config)
 
 
-def limit(precision: str, size: int) -> float:
-    """Multiplies two square matrices; returns seconds."""
+def time_product(precision: str, size: int) -> float:
+    """Returns the seconds that a product of two square matrices takes."""
     matrix = torch.randn(size, size, device=DEVICE).to(getattr(torch, precision))
     seconds = []
     for _ in range(2):
         start = time.perf_counter()
-        _finished(matrix @ matrix)
+        _synchronize(matrix @ matrix)
         seconds.append(time.perf_counter() - start)
     return min(seconds)

@@ -1,4 +1,4 @@
-"""Several rivals on one cell, in turns: a machine that is busy for a while hurts all alike."""
+"""Alternating measurements of several rivals: load on the machine affects all of them equally."""
 
 import json
 import os
@@ -16,13 +16,13 @@ from rivals.memory import available_megabytes
 
 @dataclass
 class Result:
-    """What a rival reached on a cell.
+    """Measurements of a rival on a cell.
 
     Attributes:
-        rates: Images per second, one for each turn; empty where it was absent.
-        limits: GFLOP/s of a matrix product in its framework, one for each turn.
-        peak_mb: The most memory that it held.
-        ready_s: From the start of its process until the first step was done.
+        rates: Images per second of each measurement; empty if the rival is absent.
+        limits: GFLOP/s of a matrix product in its framework, one for each measurement.
+        peak_mb: Peak memory in MB.
+        ready_s: Seconds from the start of its process to the end of its first step.
         absent: Why nothing was measured, or "".
     """
 
@@ -38,7 +38,7 @@ class Result:
 
     @property
     def spread(self) -> float:
-        """Half of the distance between the quartiles, as a part of the median."""
+        """Half of the interquartile range, relative to the median."""
         if len(self.rates) < 3:
             return 0.0
         low, _, high = statistics.quantiles(self.rates, n=4, method="inclusive")
@@ -46,8 +46,8 @@ class Result:
 
 
 class Worker:
-    """A process of a module of this folder, which answers in lines of JSON; `end` it, or use it in
-    a `with`.
+    """A process that runs a module of this folder and answers in lines of JSON. Call `end`, or use
+    it in a `with` statement.
     """
 
     def __init__(self, module: str, *arguments: str, **environment: str):
@@ -80,7 +80,7 @@ class Worker:
             code = self._process.wait()
             self._messages.seek(0)
             last = (self._messages.read().strip().splitlines() or ["no message"])[-1]
-            return {"absent": f"its process ended with code {code}: {last[:200]}"}
+            return {"absent": f"its process ended with exit code {code}: {last[:200]}"}
         return json.loads(line)
 
     def ask(self, question: str) -> dict:
@@ -88,25 +88,28 @@ class Worker:
             self._process.stdin.write(f"{question}\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            pass  # its end is the answer
+            pass  # `answer` reports the end of the process
         return self.answer()
 
 
 def race(
     cell: Cell, rivals: Sequence[str], *, repeats: int, seconds: float, **environment: str
 ) -> dict[str, Result]:
-    """Measures all of `rivals` on a cell, each `repeats` times, every other time in the opposite
+    """Measures all of `rivals` on a cell, each `repeats` times, every other time in the reverse
     order.
 
-    Processes stay alive between their turns where memory allows it for all of them; else each turn
-    starts a new one.
+    If memory suffices for all processes they stay alive between their measurements; else each
+    measurement starts a new one.
 
     Args:
-        cell: What to compute.
+        cell: The cell.
         rivals: Keys of `cells.NEEDS`.
-        repeats: Turns that each takes.
-        seconds: Least length of a turn; one step is the least too.
-        **environment: Variables of the workers' environment.
+        repeats: Number of measurements of each rival.
+        seconds: Minimum time of a measurement, which takes at least one step.
+        **environment: Environment variables of the processes.
+
+    Returns:
+        The measurements of each rival.
     """
     results = {rival: Result() for rival in rivals}
     alive: dict[str, Worker] = {}
@@ -150,6 +153,6 @@ def _take_turn(worker: Worker, result: Result, seconds: float) -> None:
         if question == "limit":
             result.limits.append(found["gflop_per_s"])
         else:
-            # Of the first turn: later ones would count the matrices of the limit.
+            # of the first measurement only: later ones would include the matrices of the limit
             result.peak_mb = result.peak_mb or found["peak_mb"]
             result.rates.append(found["images_per_s"])

@@ -1,6 +1,8 @@
-"""A worker of `scaling.py`: trains for some steps and prints the median seconds of one.
+"""A process of `scaling.py` that trains as one of several workers, or on simulated devices.
 
-python -m rivals.scaling_worker KIND MODEL IMAGE_SIZE BATCH_SIZE STEPS CORE     # CORE -1: all
+    python -m rivals.scaling_worker KIND MODEL IMAGE_SIZE BATCH_SIZE STEPS CORE
+
+It prints the median seconds per step. CORE is the number of the CPU core to use; -1 uses all.
 """
 
 import os
@@ -52,7 +54,7 @@ def main(kind: str, model: str, *numbers: str) -> None:
 
 
 class _Watch:
-    """Notes the seconds of each step of `fit`."""
+    """Records the seconds of each step of `fit`."""
 
     def __init__(self, keras):
         self.seconds: list[float] = []

@@ -1,11 +1,10 @@
-"""A process that starts as an app would: imports, builds a ViT, restores it, answers one image,
-takes one step.
+"""A process of `startup.py` that imports a package, builds and restores a ViT, predicts one image,
+and takes one training step.
 
-    python -m rivals.startup_worker RIVAL MODEL FOLDER     # from the folder of this one's
+    python -m rivals.startup_worker RIVAL MODEL FOLDER     # in the folder benchmarks/
 
-The file that is restored lies in FOLDER, and is written where it does not.
-
-Prints seconds of each phase as JSON, or {"absent": why}.
+FOLDER holds the file to restore, which the first process writes. Prints the seconds of each phase
+as JSON, or {"absent": the reason}.
 """
 
 import json
@@ -20,18 +19,18 @@ STARTED = time.perf_counter()
 
 
 class Watch:
-    """Seconds by phase."""
+    """Records the seconds of each phase."""
 
     def __init__(self):
         self.seconds: dict[str, float] = {}
         self._last = STARTED
 
-    def ends(self, phase: str) -> None:
+    def end(self, phase: str) -> None:
         now = time.perf_counter()
         self.seconds[phase], self._last = now - self._last, now
 
-    def resumes(self) -> None:
-        """What was between was preparation."""
+    def resume(self) -> None:
+        """Excludes the time since the last phase, which was preparation."""
         self._last = time.perf_counter()
 
 
@@ -41,33 +40,34 @@ def keras_vit(cell: Cell, file: Path, watch: Watch) -> None:
     import keras_vit as package
     from rivals import on_keras
 
-    watch.ends("import")
+    watch.end("import")
     if not file.exists():
-        model = on_keras.our_model(cell)
+        model = on_keras.build_ours(cell)
         head = model.get_layer("predictions").kernel
-        head.assign(keras.random.normal(head.shape, stddev=0.02))  # a head of zeros is refused
+        # `save_checkpoint` refuses a head of zeros
+        head.assign(keras.random.normal(head.shape, stddev=0.02))
         package.save_checkpoint(model, file)
         keras.backend.clear_session()
-        watch.resumes()
-    model = on_keras.our_model(cell, weights=str(file))
-    watch.ends("build and restore")
+        watch.resume()
+    model = on_keras.build_ours(cell, weights=str(file))
+    watch.end("build and restore")
     _answer_and_train("keras_vit", model, cell, watch)
 
 
 def keras_hub(cell: Cell, file: Path, watch: Watch) -> None:
     import keras
-    import keras_hub  # noqa: F401 - what is timed
+    import keras_hub  # noqa: F401 - the import is timed
 
     from rivals import on_keras
 
-    watch.ends("import")
+    watch.end("import")
     if not file.exists():
-        on_keras.keras_hub_model(cell).save_weights(file)
+        on_keras.build_keras_hub(cell).save_weights(file)
         keras.backend.clear_session()
-        watch.resumes()
-    model = on_keras.keras_hub_model(cell)
+        watch.resume()
+    model = on_keras.build_keras_hub(cell)
     model.load_weights(file)
-    watch.ends("build and restore")
+    watch.end("build and restore")
     _answer_and_train("keras-hub", model, cell, watch)
 
 
@@ -78,29 +78,29 @@ def _answer_and_train(rival: str, model, cell: Cell, watch: Watch) -> None:
 
     image = np.zeros((1, cell.image_size, cell.image_size, 3), "float32")
     model.predict_on_batch(image)
-    watch.ends("first answer")
-    on_keras.trainer(rival, model, cell)(image, np.zeros(1, "int64"))
-    watch.ends("first step")
+    watch.end("first answer")
+    on_keras.make_trainer(rival, model, cell)(image, np.zeros(1, "int64"))
+    watch.end("first step")
 
 
 def timm(cell: Cell, file: Path, watch: Watch) -> None:
-    import timm  # noqa: F401 - what is timed
+    import timm  # noqa: F401 - the import is timed
     import torch
 
     from rivals import on_torch
 
-    watch.ends("import")
+    watch.end("import")
     if not file.exists():
-        torch.save(on_torch.timm_model(cell).state_dict(), file)
-        watch.resumes()
-    model = on_torch.timm_model(cell, checkpoint=str(file)).eval()
-    watch.ends("build and restore")
+        torch.save(on_torch.build_timm(cell).state_dict(), file)
+        watch.resume()
+    model = on_torch.build_timm(cell, checkpoint=str(file)).eval()
+    watch.end("build and restore")
     image = torch.zeros(1, 3, cell.image_size, cell.image_size)
     with torch.inference_mode():
         model(image)
-    watch.ends("first answer")
-    on_torch.trainer(model, cell)(image, torch.zeros(1, dtype=torch.int64))
-    watch.ends("first step")
+    watch.end("first answer")
+    on_torch.make_trainer(model, cell)(image, torch.zeros(1, dtype=torch.int64))
+    watch.end("first step")
 
 
 STARTS = {

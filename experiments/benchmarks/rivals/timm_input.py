@@ -1,7 +1,8 @@
-"""timm's input pipeline, in a process of its own: measures for as long as it is asked to. See
-training.py.
+"""A process of `training.py` that measures timm's input pipeline.
 
-python timm_input.py FOLDER TRANSFORM     # then one line on standard input for each turn: seconds
+    python timm_input.py FOLDER TRANSFORM
+
+Each line on standard input is a number of seconds to measure for; the answer is images per second.
 """
 
 import io
@@ -41,7 +42,7 @@ def main(folder: str, name: str) -> None:
         next(batches)
     print("ready", flush=True)
     for line in sys.stdin:
-        for _ in range(2 * NUM_WORKERS):  # what was made while the others had their turns
+        for _ in range(2 * NUM_WORKERS):  # prefetched while the others were measured
             next(batches)
         start, images = time.perf_counter(), 0
         while time.perf_counter() - start < float(line):

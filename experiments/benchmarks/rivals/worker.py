@@ -1,10 +1,10 @@
-"""A process that measures one rival on one cell, for as long as it is asked to.
+"""A process that measures one rival on one cell.
 
-    python -m rivals.worker RIVAL CELL     # CELL as JSON, from the folder of this one's
+    python -m rivals.worker RIVAL CELL     # CELL as JSON; in the folder benchmarks/
 
-It answers in lines of JSON. First: {"ready_s": seconds until a step was done} or {"absent": why}.
-Then, to "turn SECONDS" on standard input: {"images_per_s": ..., "peak_mb": ...}; to "limit":
-{"gflop_per_s": ...} of a matrix product.
+It answers in lines of JSON: first {"ready_s": seconds until the first step was finished} or
+{"absent": the reason}; then, for each line "turn SECONDS" on standard input, {"images_per_s": ...,
+"peak_mb": ...}, and for each line "limit" {"gflop_per_s": the speed of a matrix product}.
 """
 
 import importlib
@@ -20,7 +20,7 @@ LIMIT_SIZE = 4096
 
 def main(rival: str, cell_text: str) -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what libraries print is not an answer
+    os.dup2(2, 1)  # keeps the prints of libraries out of the answers
     started = time.perf_counter()
     from rivals.cells import NEEDS, Absent, Cell
     from rivals.memory import peak_megabytes
@@ -34,7 +34,7 @@ def main(rival: str, cell_text: str) -> None:
         import_tensorflow_alone()
     try:
         module = importlib.import_module(f"rivals.on_{framework}")
-        step = module.step(rival, cell)
+        step = module.make_step(rival, cell)
         step()
     except (Absent, ImportError) as error:
         answer(absent=str(error))
@@ -44,7 +44,8 @@ def main(rival: str, cell_text: str) -> None:
     for line in sys.stdin:
         word, *arguments = line.split()
         if word == "limit":
-            answer(gflop_per_s=2 * LIMIT_SIZE**3 / module.limit(cell.precision, LIMIT_SIZE) / 1e9)
+            seconds = module.time_product(cell.precision, LIMIT_SIZE)
+            answer(gflop_per_s=2 * LIMIT_SIZE**3 / seconds / 1e9)
             continue
         num_steps, start = 0, time.perf_counter()
         while time.perf_counter() - start < float(arguments[0]) or not num_steps:
@@ -55,11 +56,11 @@ def main(rival: str, cell_text: str) -> None:
 
 
 def import_tensorflow_alone() -> None:
-    """Imports TensorFlow without JAX, which it would load wherever it is installed: 110 MB that it
+    """Imports TensorFlow without JAX, which it would import if it is installed: 110 MB that it
     never uses.
     """
     if importlib.util.find_spec("tensorflow") and "jax" not in sys.modules:
-        sys.modules["jax"] = None  # importing it fails
+        sys.modules["jax"] = None  # lets `import jax` fail
         importlib.import_module("tensorflow")
         del sys.modules["jax"]
 

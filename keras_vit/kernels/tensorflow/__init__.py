@@ -1,3 +1,1 @@
-"""What TensorFlow computes in its own operations, where that takes less time or memory than
-`keras.ops`.
-"""
+"""Implementations in TensorFlow's operations that take less time or memory than `keras.ops`."""

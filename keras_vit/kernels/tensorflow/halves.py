@@ -1,10 +1,9 @@
-"""The encoder block in training with TensorFlow: the same numbers, and less that is kept for the
-gradient.
+"""The halves of an encoder block in training with TensorFlow, with less memory for the gradient.
 
-Kept are the input of each half, queries, keys, values, what the heads give, and the hidden layer
-before GELU.
-Normalized tokens, probabilities and GELU are computed again on the way back: they are cheap beside
-the products. `keras_vit.train.remat` keeps less still, for a third more compute.
+They store the input of each half, queries, keys, values, outputs of the heads, and the hidden layer
+before GELU. Normalized tokens, probabilities and GELU are recomputed for the gradient, which is
+cheap compared with the products. `keras_vit.train.remat` stores even less, for a third more
+compute.
 """
 
 from typing import Any
@@ -17,7 +16,10 @@ from keras_vit.kernels.tensorflow.training import compiles, wide_dtype
 
 
 def fits(block: Any) -> bool:
-    """Whether nothing random and nothing special lies within the halves of a `TransformerBlock`."""
+    """Returns whether these functions support a `TransformerBlock`.
+
+    They do not support dropout within a half, relative positions, adapters or quantization.
+    """
     attention, mlp = block.attention, block.mlp
     dense = (
         attention.query,
@@ -38,34 +40,32 @@ def fits(block: Any) -> bool:
 
 
 def attention(block: Any, own: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-    """What the first half adds to `own`, which are the tokens x, (B, N, D), or the first of them,
-    (B, 1, D).
-    """
+    """Computes the first half for `own`: all tokens x, (B, N, D), or the first one, (B, 1, D)."""
     layer = block.attention
     to_attended = (layer.key, layer.value)
     if own is x:
-        queries, *attended = _normalized_products(
+        queries, *attended = _multiply_normalized(
             block.attention_norm, x, layer.query, *to_attended
         )
     else:
-        (queries,) = _normalized_products(block.attention_norm, own, layer.query)
-        attended = _normalized_products(block.attention_norm, x, *to_attended)
-    queries = _heads(queries * layer.head_dim**-0.5, own, layer)
-    keys, values = (_heads(rows, x, layer) for rows in attended)
+        (queries,) = _multiply_normalized(block.attention_norm, own, layer.query)
+        attended = _multiply_normalized(block.attention_norm, x, *to_attended)
+    queries = _split_heads(queries * layer.head_dim**-0.5, own, layer)
+    keys, values = (_split_heads(rows, x, layer) for rows in attended)
     kernel, bias = _weights(layer.out)
     rows = products.attention_product(queries, keys, values, kernel, bias, layer.query_chunk)
     return tf.reshape(rows, tf.shape(own))
 
 
 def mlp(block: Any, x: tf.Tensor) -> tf.Tensor:
-    """What the second half adds to the tokens: (B, N, D) to (B, N, D)."""
-    (hidden,) = _normalized_products(block.mlp_norm, x, block.mlp.dense_0)
+    """Computes the second half, (B, N, D) to (B, N, D)."""
+    (hidden,) = _multiply_normalized(block.mlp_norm, x, block.mlp.dense_0)
     return tf.reshape(
         products.gelu_product(hidden, block.mlp.gelu, *_weights(block.mlp.dense_1)), tf.shape(x)
     )
 
 
-def _normalized_products(norm: Any, x: tf.Tensor, *layers: keras.layers.Dense) -> list[tf.Tensor]:
+def _multiply_normalized(norm: Any, x: tf.Tensor, *layers: keras.layers.Dense) -> list[tf.Tensor]:
     gamma, beta = (tf.cast(weight.value, wide_dtype(x)) for weight in (norm.gamma, norm.beta))
     weights = [weight for layer in layers for weight in _weights(layer)]
     return products.norm_products(
@@ -77,8 +77,8 @@ def _weights(layer: keras.layers.Dense) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.convert_to_tensor(layer.kernel.value), tf.convert_to_tensor(layer.bias.value)
 
 
-def _heads(rows: tf.Tensor, x: tf.Tensor, layer: Any) -> tf.Tensor:
-    """(B * N, D) to (B, A, N, K)."""
+def _split_heads(rows: tf.Tensor, x: tf.Tensor, layer: Any) -> tf.Tensor:
+    """Converts rows (B * N, D) to heads (B, A, N, K)."""
     batch, length = (known or tf.shape(x)[axis] for axis, known in enumerate(x.shape[:2]))
     return tf.transpose(
         tf.reshape(rows, (batch, length, layer.num_heads, layer.head_dim)), (0, 2, 1, 3)

@@ -1,10 +1,10 @@
-"""GELU and normalizations for training with TensorFlow: they keep less, and pass memory less often.
+"""GELU and normalizations for training with TensorFlow, with less memory and fewer passes over it.
 
-TensorFlow makes GELU and its gradient of two dozen operations, each a pass over the largest tensor
-of a block, and keeps five such tensors; of a layer normalization it keeps three. Here each keeps
-its input. GELU is compiled by XLA where a processor trains, one pass forward and one backward,
-while the products stay with oneDNN, which beats XLA at them. 16-bit numbers are widened inside, so
-they are rounded once.
+TensorFlow computes GELU and its gradient with two dozen operations, each a pass over the largest
+tensor of a block, and stores five such tensors; for a layer normalization it stores three. Here
+each operation stores only its input. On a CPU, XLA compiles GELU to one pass forward and one
+backward, while oneDNN computes the products, which is faster than XLA. 16-bit numbers are computed
+in float32, so they are rounded once.
 """
 
 import functools
@@ -20,8 +20,9 @@ _CUBIC = 0.044715
 
 @functools.cache
 def compiles() -> bool:
-    """Whether a processor trains. A GPU's XLA may be incomplete, and for a TPU all is compiled
-    anyway.
+    """Returns whether to compile with XLA: on a CPU alone.
+
+    XLA for a GPU may be incompletely installed, and a TPU compiles everything.
     """
     return not any(
         device.device_type in ("GPU", "TPU") for device in tf.config.list_logical_devices()
@@ -29,8 +30,8 @@ def compiles() -> bool:
 
 
 def compiled_gelu(x: tf.Tensor, form: str) -> tf.Tensor:
-    """See `choice.gelu`."""
-    value, slope = gelu_functions(form)
+    """Computes `choice.gelu` with XLA."""
+    value, slope = make_gelu_functions(form)
 
     @tf.custom_gradient
     def gelu(x: tf.Tensor) -> Any:
@@ -40,14 +41,14 @@ def compiled_gelu(x: tf.Tensor, form: str) -> tf.Tensor:
 
 
 def layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) -> tf.Tensor:
-    """See `choice.layer_norm`. `gamma` and `beta` are float32 or wider."""
+    """Computes `choice.layer_norm`. `gamma` and `beta` are float32 or wider."""
 
     @tf.custom_gradient
     def norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> Any:
-        mean, inverse, normal = standardized(x, epsilon)
+        mean, inverse, normal = standardize(x, epsilon)
 
         def gradients(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            return through_norm(upstream, (wide(x) - mean) * inverse, inverse, gamma)
+            return compute_norm_gradients(upstream, (widen(x) - mean) * inverse, inverse, gamma)
 
         return tf.cast(normal * gamma + beta, x.dtype), gradients
 
@@ -63,14 +64,17 @@ def group_norm(
     over_cells: Callable,
     over_groups: Callable,
 ) -> tf.Tensor:
-    """See `choice.group_norm`; keeps x. The gradient of x goes through its statistics too.
+    """Computes `choice.group_norm`. Only x is stored for the gradient.
+
+    The gradient of x includes the dependence of the statistics on x.
 
     Args:
         x: (B, H, W, C).
         gamma, beta: (C,), float32 or wider, like the next two.
-        mean, inverse: Of each channel's group: mean and inverse deviation, (B, 1, 1, C).
-        over_cells: (B, H, W, C) to (B, 1, 1, C): the mean of each channel.
-        over_groups: (B, 1, 1, C) to the same: the mean of each channel's group.
+        mean, inverse: Mean and inverse deviation of the group of each channel, (B, 1, 1, C).
+        over_cells: Function that returns the mean of each channel, (B, H, W, C) to (B, 1, 1, C).
+        over_groups: Function that replaces the value of each channel by the mean of its group, (B,
+            1, 1, C).
     """
     mean, inverse = tf.stop_gradient(mean), tf.stop_gradient(inverse)
 
@@ -79,7 +83,7 @@ def group_norm(
         scale = inverse * gamma
 
         def gradients(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            upstream, centred = wide(upstream), wide(x) - mean
+            upstream, centred = widen(upstream), widen(x) - mean
             to_beta, to_gamma = over_cells(upstream), over_cells(upstream * centred) * inverse
             slope, offset = (
                 over_groups(to_gamma * gamma) * inverse**2,
@@ -92,7 +96,7 @@ def group_norm(
             )
             return tf.cast(to_x, x.dtype), to_gamma, to_beta
 
-        return tf.cast(wide(x) * scale + (beta - mean * scale), x.dtype), gradients
+        return tf.cast(widen(x) * scale + (beta - mean * scale), x.dtype), gradients
 
     return norm(x, gamma, beta)
 
@@ -101,9 +105,10 @@ is_in_graph = tf.is_symbolic_tensor
 squared_difference = tf.math.squared_difference
 
 
-def standardized(x: tf.Tensor, epsilon: float) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns mean and inverse deviation of the last axis, (..., 1), and x standardized; in float32
-    or wider.
+def standardize(x: tf.Tensor, epsilon: float) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Returns mean and inverse deviation of the last axis, (..., 1), and the standardized x.
+
+    All are float32 or wider.
     """
     values = tf.cast(x, wide_dtype(x))
     mean = tf.reduce_mean(values, -1, keepdims=True)
@@ -112,13 +117,14 @@ def standardized(x: tf.Tensor, epsilon: float) -> tuple[tf.Tensor, tf.Tensor, tf
     return mean, inverse, (values - mean) * inverse
 
 
-def through_norm(
+def compute_norm_gradients(
     upstream: tf.Tensor, normal: tf.Tensor, inverse: tf.Tensor, gamma: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Gradients of x, gamma and beta, from that of what layer normalization gives; `normal` is x
-    standardized.
+    """Returns the gradients of x, gamma and beta of a layer normalization.
+
+    `upstream` is the gradient of its result, `normal` the standardized x.
     """
-    dtype, upstream = upstream.dtype, wide(upstream)
+    dtype, upstream = upstream.dtype, widen(upstream)
     inner = upstream * gamma
     mean, slope = (
         tf.reduce_mean(inner, -1, keepdims=True),
@@ -130,47 +136,50 @@ def through_norm(
 
 
 @functools.cache
-def gelu_functions(form: str) -> tuple[Callable, Callable]:
-    """(x -> gelu(x), (x, upstream) -> upstream * gelu'(x)), compiled; once, so that all layers
-    share them.
+def make_gelu_functions(form: str) -> tuple[Callable, Callable]:
+    """Returns compiled functions x -> gelu(x) and (x, upstream) -> upstream * gelu'(x).
+
+    They are cached, so that all layers share them.
     """
     derivative = {"tanh": _tanh_derivative, "exact": _exact_derivative}[form]
     compiler = functools.partial(tf.function, jit_compile=True, reduce_retracing=True)
 
     @compiler
     def value(x: tf.Tensor) -> tf.Tensor:
-        return tf.cast(tf.nn.gelu(wide(x), approximate=form == "tanh"), x.dtype)
+        return tf.cast(tf.nn.gelu(widen(x), approximate=form == "tanh"), x.dtype)
 
     @compiler
     def slope(x: tf.Tensor, upstream: tf.Tensor) -> tf.Tensor:
-        return tf.cast(wide(upstream) * derivative(wide(x)), x.dtype)
+        return tf.cast(widen(upstream) * derivative(widen(x)), x.dtype)
 
     return value, slope
 
 
-def wide(x: tf.Tensor) -> tf.Tensor:
+def widen(x: tf.Tensor) -> tf.Tensor:
     return tf.cast(x, wide_dtype(x))
 
 
 def wide_dtype(x: tf.Tensor) -> tf.DType:
-    """What is summed over tokens of this type: float32, or their own where that is wider."""
+    """Returns the dtype for sums over tensors of this dtype: float32 or wider."""
     return tf.float32 if x.dtype.size < 4 else x.dtype
 
 
-def in_turns(compute: Callable, parts: Iterable[Sequence[tf.Tensor]]) -> list:
-    """[compute(*part) for each part], one after the other: TensorFlow would begin with all, and
-    hold too much.
+def map_in_turn(compute: Callable, parts: Iterable[Sequence[tf.Tensor]]) -> list:
+    """Returns [compute(*part) for each part], computed sequentially.
+
+    In parallel, as TensorFlow would compute them, they would need more memory.
     """
     results = []
     for first, *others in parts:
-        first = after(tf.nest.flatten(results[-1])[0], first) if results else first
+        first = order_after(tf.nest.flatten(results[-1])[0], first) if results else first
         results.append(compute(first, *others))
     return results
 
 
-def after(earlier: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-    """x, not before `earlier` is there: else TensorFlow merges what is computed again with its
-    first computation.
+def order_after(earlier: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+    """Returns x, but not before `earlier` is computed.
+
+    Without this order, TensorFlow would merge a recomputation with the first computation.
     """
     with tf.control_dependencies([earlier]):
         return tf.identity(x)
