@@ -1,6 +1,7 @@
-"""The front door: `ViT_B16(weights=...)` and its kin, with the conventions of `keras.applications`.
+"""Functions that build the models: `ViT_B16(weights=...)` and the others, with the conventions of
+`keras.applications`.
 
-The only module that knows both the models and the files. One line per public name, at the end.
+This module combines models and checkpoint files. The public names are defined at the end.
 
 Source: keras-team/keras, keras/src/applications (signature, checks, messages).
 """
@@ -39,27 +40,29 @@ _SHARED_DOC = """Builds {name}, a `keras.Model`.
 
     {parameters} parameters with 1000 classes. Source: {source}.
 
-    The first eight arguments are those of `keras.applications`, with these deviations:
+    The first eight arguments are those of `keras.applications`, with these differences:
 
-    - `weights` also takes a catalog tag (see `keras_vit.list_weights("{name}")`), the path of a file (.npz,
-      .safetensors, .weights.h5), a Hugging Face folder, or a URL.
-    - `input_shape` may differ from the size of the weights, also with `include_top=True`{any_size}
-    - Pixels are expected in [-1, 1] (`preprocess_input`, mode "tf"), channels last only.
+    - `weights` also takes a catalog tag (see `keras_vit.list_weights("{name}")`), the path of a
+      file (.npz, .safetensors, .weights.h5), a Hugging Face folder, or a URL.
+    - `input_shape` may differ from the image size of the weights, also with
+      `include_top=True`{any_size}
+    - Pixels must be in [-1, 1] (`preprocess_input`, mode "tf"), channels last.
     {pooling}
 
     Args:
         include_top: Whether to add the classification layer, `predictions`.
         weights: None (random), "imagenet", another tag, a file, or a URL.
         input_tensor: Keras tensor to use as the images.
-        input_shape: (height, width, channels); height and width may be None, but not of an axial model. Channels
-            need not be those of the weights: one channel gets the sum of the kernels of red, green and blue, other
-            numbers get them in turns, scaled by 3 / channels, as in timm.
-            Default: the size that the weights were trained at where it is known, else (224, 224, 3);
-            without the top (None, None, 3), or as with the top where attention is axial. Three channels, or those
-            of the weights.
+        input_shape: (height, width, channels). Height and width may be None, except for axial
+            models. The number of channels may differ from that of the weights: for one channel, the
+            kernels of red, green and blue are summed; for other numbers they are repeated in turn
+            and scaled by 3 / channels, as in timm.
+            Default with the top: the image size that the weights were trained at, or 224 x 224 if
+            it is unknown. Default without the top: (None, None, channels); for axial models, as
+            with the top. The default number of channels is that of the weights, or 3.
         pooling: Without the top, how the output becomes one vector per image.
-        classes: Number of classes; with weights it must be that of their head.
-        classifier_activation: Activation of `predictions`: with weights "softmax" or None.
+        classes: Number of classes; with weights it must equal that of their head.
+        classifier_activation: Activation of `predictions`; with weights, "softmax" or None.
         name: Name of the model.
         include_preprocessing: Whether the model takes pixels in [0, 255] and scales them itself.
         {more_args}
@@ -68,8 +71,10 @@ _SHARED_DOC = """Builds {name}, a `keras.Model`.
         A functional `keras.Model`.
 
     Raises:
-        ValueError: If an argument is not valid, or the weights do not fit the model to the last name.
-        OSError: If the weights cannot be had; the message says which file to put where.
+        ValueError: If an argument is invalid, or if the names or shapes of the weights do not match
+            the model.
+        OSError: If the weights cannot be read or downloaded; the message names the missing file and
+            where to put it.
 
     Example:
         >>> model = keras_vit.{name}(weights=None, input_shape={example_shape}, classes=10)
@@ -77,27 +82,30 @@ _SHARED_DOC = """Builds {name}, a `keras.Model`.
         (None, 10)
     """
 
-_VIT_ARGS = """pad: Whether images that the patches do not tile are padded inside the model: zeros (gray, of
-            pixels in [-1, 1]) below and to the right. The grid is then ceil(side / patch).
+_VIT_ARGS = """pad: Whether the model pads images whose size is no multiple of the patch size, with
+            zeros (gray for pixels in [-1, 1]) below and to the right. The grid is then
+            ceil(side / patch).
         classifier: "token" (class token), "gap" (mean of the patches), "map" (attention pooling) or
-            "none" (tokens come out; needs `include_top=False`). An axial model has no class token: "gap".
-        representation_size: Width of a tanh layer before `predictions`. Default: that of the weights,
-            if they have one and `include_top=True`.
-        head_bias: Start of the bias of `predictions`, whose kernel starts at zero.
-        checkpoint_grid: (rows, columns) of the stored position table, where it is neither square nor
+            "none" (returns all tokens; needs `include_top=False`). Axial models have no class token;
+            their default is "gap".
+        representation_size: Width of a tanh layer before `predictions`. Default: that of the
+            weights, if they have one and `include_top=True`.
+        head_bias: Initial bias of `predictions`, whose kernel is initialized to zeros.
+        checkpoint_grid: (rows, columns) of the stored position table, if it is neither square nor
             recorded in the file.
-        **options: See `keras_vit.options.EncoderOptions`; `gelu` and `norm_epsilon` default to those that the
-            weights were trained with."""
+        **options: See `keras_vit.options.EncoderOptions`; `gelu` and `norm_epsilon` default to
+            those that the weights were trained with."""
 
-_RESNET_ARGS = """head_bias: Start of the bias of `predictions`, whose kernel starts at zero.
-        pool_padding: Of BiT's root: "ignored" as in big_vision, "zeros" as in big_transfer and timm."""
+_RESNET_ARGS = """head_bias: Initial bias of `predictions`, whose kernel is initialized to zeros.
+        pool_padding: Padding of the max-pooling in BiT's root: "ignored" as in big_vision, "zeros"
+            as in big_transfer and timm."""
 
 
 def application(variant: ViTVariant | ResNetVariant) -> Callable[..., keras.Model]:
-    """Returns the front door of a row of your own: a function with the arguments of `ViT_B16`, or
-    of `BiT_R50x1`.
+    """Returns a function that builds models of a row of your own, with the arguments of `ViT_B16`
+    or of `BiT_R50x1`.
 
-    Tags belong to published rows; weights of your own rows come from files and URLs.
+    Tags exist only for published rows; weights of your own rows come from files and URLs.
 
     Example:
         >>> row = dataclasses.replace(VIT_VARIANTS["ViT_Ti16"], name="ViT_Mine", width=64, depth=4, num_heads=4)
@@ -105,13 +113,13 @@ def application(variant: ViTVariant | ResNetVariant) -> Callable[..., keras.Mode
         'vit_mine'
     """
     return (
-        _vit_application(variant)
+        _make_vit_application(variant)
         if isinstance(variant, ViTVariant)
-        else _resnet_application(variant)
+        else _make_resnet_application(variant)
     )
 
 
-def _vit_application(variant: ViTVariant) -> Callable[..., keras.Model]:
+def _make_vit_application(variant: ViTVariant) -> Callable[..., keras.Model]:
     default = resolve_classifier(variant, None)
 
     @with_encoder_options
@@ -133,14 +141,14 @@ def _vit_application(variant: ViTVariant) -> Callable[..., keras.Model]:
         checkpoint_grid: tuple[int, int] | None = None,
         **options: Any,
     ) -> keras.Model:
-        # a mistake is told before a download
+        # Checked first, so that a wrong option raises its error before a download.
         interpolation = EncoderOptions(**options).interpolation
         if checkpoint_grid is not None:
             check_grid(checkpoint_grid)
-        pretrained = _pretrained(
+        pretrained = _load_pretrained(
             variant, weights, include_top, classes, classifier_activation, input_shape
         )
-        shape = _image_shape(variant, input_shape, pretrained, include_top, input_tensor)
+        shape = _choose_image_shape(variant, input_shape, pretrained, include_top, input_tensor)
         if pretrained is not None:
             of_weights = {"gelu": pretrained.gelu, "norm_epsilon": pretrained.norm_epsilon}
             options |= {
@@ -172,7 +180,7 @@ def _vit_application(variant: ViTVariant) -> Callable[..., keras.Model]:
             **options,
         )
         positions = PositionResize(checkpoint_grid=stored_grid, interpolation=interpolation)
-        model = _restored(model, images, pretrained, include_top, positions)
+        model = _restore(model, images, pretrained, include_top, positions)
         if pretrained is not None:
             source.check_heads(pretrained, variant.name, variant.num_heads)
         return model
@@ -182,14 +190,14 @@ def _vit_application(variant: ViTVariant) -> Callable[..., keras.Model]:
 
 _VIT_POOLING = """- `pooling` is None (all tokens, (B, T + N, D)), "token", "avg" or "max" (over patch
       tokens), or "map"."""
-_VIT_SIZE = """: positions are resized.
-      A size that the patches do not tile is an error, or padded with `pad=True`."""
+_VIT_SIZE = """: position embeddings are resampled.
+      A size that is no multiple of the patch size raises an error, unless `pad=True`."""
 _RESNET_POOLING = (
     """- `pooling` is None (the feature map, (B, H / 32, W / 32, C)), "avg" or "max"."""
 )
 
 
-def _resnet_application(variant: ResNetVariant) -> Callable[..., keras.Model]:
+def _make_resnet_application(variant: ResNetVariant) -> Callable[..., keras.Model]:
     def build(
         include_top: bool = True,
         weights: Weights = "imagenet",
@@ -204,10 +212,10 @@ def _resnet_application(variant: ResNetVariant) -> Callable[..., keras.Model]:
         head_bias: float = 0.0,
         pool_padding: PoolPadding = "ignored",
     ) -> keras.Model:
-        pretrained = _pretrained(
+        pretrained = _load_pretrained(
             variant, weights, include_top, classes, classifier_activation, input_shape
         )
-        shape = _image_shape(variant, input_shape, pretrained, include_top, input_tensor)
+        shape = _choose_image_shape(variant, input_shape, pretrained, include_top, input_tensor)
         images, pixels = as_pixels(input_tensor, shape, include_preprocessing)
         model = resnet(
             variant,
@@ -219,7 +227,7 @@ def _resnet_application(variant: ResNetVariant) -> Callable[..., keras.Model]:
             pool_padding=pool_padding,
             name=name,
         )
-        return _restored(model, images, pretrained, include_top, PositionResize())
+        return _restore(model, images, pretrained, include_top, PositionResize())
 
     return _document(build, variant, _RESNET_ARGS, _RESNET_POOLING, ".")
 
@@ -244,7 +252,7 @@ def _document(
     return build
 
 
-def _pretrained(
+def _load_pretrained(
     variant: ViTVariant | ResNetVariant,
     weights: Weights,
     include_top: bool,
@@ -252,11 +260,10 @@ def _pretrained(
     classifier_activation: Activation,
     input_shape: tuple | None,
 ) -> source.Pretrained | None:
-    """Checks what can be checked before a download, then reads the weights."""
+    """Checks the arguments as far as possible before a download, then reads the weights."""
     if keras.config.image_data_format() != "channels_last":
         raise ValueError(
-            "Only `channels_last` images are supported. Switch to it in ~/.keras/keras.json, or "
-            "with "
+            "Only `channels_last` images are supported. Set it in ~/.keras/keras.json, or with "
             '`keras.config.set_image_data_format("channels_last")`.'
         )
     found = (
@@ -269,10 +276,9 @@ def _pretrained(
         if found.is_tag and classes != row.classes:
             raise ValueError(
                 f'If using `weights="{weights}"` with `include_top=True`, `classes` should be '
-                f"{row.classes}.  "
-                f"Received classes={classes}. For other classes use `include_top=False`, or load "
-                f"with "
-                f"classes={row.classes} and call `keras_vit.replace_head(model, {classes})`."
+                f"{row.classes}.  Received classes={classes}. For other classes use "
+                f"`include_top=False`, or load with classes={row.classes} and call "
+                f"`keras_vit.replace_head(model, {classes})`."
             )
         if not row.head_is_valid:
             raise ValueError(source.zero_head_message(found))
@@ -286,8 +292,7 @@ def _pretrained(
     ):
         raise ValueError(
             "Only `None` and `softmax` activations are allowed for the `classifier_activation` "
-            "argument when using "
-            f"pretrained weights, with `include_top=True`; Received: "
+            "argument when using pretrained weights, with `include_top=True`; Received: "
             f"classifier_activation={classifier_activation}"
         )
     pretrained = source.load(found)
@@ -300,21 +305,21 @@ def _trained_size(pretrained: source.Pretrained | None) -> tuple[int, int]:
     return (pretrained and pretrained.image_size) or _DEFAULT_IMAGE_SIZE
 
 
-def _image_shape(
+def _choose_image_shape(
     variant: ViTVariant | ResNetVariant,
     input_shape: tuple | None,
     pretrained: source.Pretrained | None,
     include_top: bool,
     input_tensor: keras.KerasTensor | None,
 ) -> tuple:
-    # Axial attention is made for one grid.
+    # Axial layers are built for one grid, so axial models always have a fixed size.
     is_fixed = include_top or variant.axial
     channels = (pretrained and channels_of(pretrained.arrays)) or 3
     default = (*_trained_size(pretrained), channels) if is_fixed else (None, None, channels)
     return shape_of_images(input_tensor, input_shape, default)
 
 
-def _restored(
+def _restore(
     model: keras.Model,
     images: keras.KerasTensor,
     pretrained: source.Pretrained | None,
@@ -323,12 +328,12 @@ def _restored(
 ) -> keras.Model:
     if pretrained is None:
         return model
-    # of the caller's own, before `input_tensor`
+    # Layers of the caller, which compute `input_tensor`, are not in the checkpoint.
     upstream = keras.Model(model.inputs, images).layers
     layers = [layer for layer in model.layers if layer not in upstream]
     names = {layer.name for layer in layers}
     heads = () if include_top else ("predictions", "pre_logits", "map_head")
-    # Of masked patch prediction nothing but the trunk is of use here.
+    # Checkpoints of masked patch prediction contain two parts that these models do not have.
     heads = (*heads, "mask_token", "patch_predictions")
     skip = tuple(f"{head}/.*" for head in heads if head not in names)
     restore(layers, pretrained.arrays, skip=skip, positions=positions, origin=pretrained.origin)

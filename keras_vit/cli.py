@@ -1,10 +1,10 @@
-"""The command line: `python -m keras_vit`, and `keras-vit` where the package is installed.
+"""The command line: `python -m keras_vit`, or `keras-vit` if the package is installed.
 
-What lives here: the frame of all commands, usage errors and exit codes. The commands and their
+This module parses the command line, and reports usage errors and exit codes. The commands and their
 flags are in `commands/`.
 
-Exit codes: 0 all is well; 1 the job failed or the verdict is bad; 2 the command line is wrong; 75 a
-training was asked to stop, its state is saved, and the same command goes on.
+Exit codes: 0 success; 1 the command failed, or its check failed; 2 usage error; 75 training was
+stopped on request after saving its state, and the same command resumes it.
 """
 
 import io
@@ -30,36 +30,37 @@ def main(argv: Sequence[str] | None = None) -> int:
         1
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be no UTF-8
+        # File names may contain bytes that are not valid UTF-8.
+        sys.stdout.reconfigure(errors="backslashreplace")
     argv = list(sys.argv[1:] if argv is None else argv)
     if not argv or argv[0] in ("-h", "--help", "-help", "help"):
-        print(_overview())
+        print(_format_overview())
         return 0
     name, *arguments = argv
     if name not in COMMANDS:
         known = ", ".join(COMMANDS)
-        return _usage_error(
+        return _report_usage_error(
             PROGRAM,
             f"there is no command {name!r}.{did_you_mean(name, COMMANDS)} Commands: {known}.",
         )
     command, values = COMMANDS[name], flags.FlagValues()
-    values.set_gnu_getopt(True)  # flags may follow files
+    values.set_gnu_getopt(True)  # allows flags after file names
     command.define(values)
     flags.DEFINE_bool("help", False, "Show this.", short_name="h", flag_values=values)
     try:
         positional = values([name, *arguments])[1:]
         if values.help:
-            print(_help(name, command, values))
+            print(_format_help(name, command, values))
             return 0
         fewest, most = command.counts
         if not fewest <= len(positional) <= most:
             expected = command.arguments or "no arguments"
-            return _usage_error(
+            return _report_usage_error(
                 f"{PROGRAM} {name}", f"expected {expected}, received {positional or 'none'}."
             )
         return _run(f"{PROGRAM} {name}", command, positional, values)
     except flags.Error as error:
-        return _usage_error(f"{PROGRAM} {name}", str(error))
+        return _report_usage_error(f"{PROGRAM} {name}", str(error))
 
 
 def _run(program: str, command: Command, arguments: list[str], values: flags.FlagValues) -> int:
@@ -68,23 +69,22 @@ def _run(program: str, command: Command, arguments: list[str], values: flags.Fla
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # Whoever read the output has seen enough, as in `... | head`. Python flushes once more when
-        # it exits.
+        # The reader closed the pipe, as in `... | head`. Python flushes stdout again when it exits,
+        # which would raise a second error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         return 130
     except (ValueError, OSError, ImportError) as error:
-        print(f"{program}: {_shortened(str(error))}", file=sys.stderr)
+        print(f"{program}: {_shorten(str(error))}", file=sys.stderr)
         return 1
 
 
-# --- words
-# -----------------------------------------------------------------------------------------------------------
+# --- help and error messages ---
 
 
-def _overview() -> str:
+def _format_overview() -> str:
     lines = [
         "Vision Transformers in Keras 3, with published weights.",
         "",
@@ -93,10 +93,10 @@ def _overview() -> str:
     ]
     for name, command in COMMANDS.items():
         lines += [f"  {name:<11} {command.summary}", f"  {'':<11} $ {command.example}", ""]
-    return "\n".join([*lines, f"More about a command: {PROGRAM} COMMAND --help"])
+    return "\n".join([*lines, f"Help for a command: {PROGRAM} COMMAND --help"])
 
 
-def _help(name: str, command: Command, values: flags.FlagValues) -> str:
+def _format_help(name: str, command: Command, values: flags.FlagValues) -> str:
     usage = f"usage: {PROGRAM} {name} {command.arguments} [flags]".replace("  ", " ")
     shown = {flag.name: flag for flag in map(values.__getitem__, values)}
     rows = [
@@ -114,14 +114,14 @@ def _help(name: str, command: Command, values: flags.FlagValues) -> str:
     )
 
 
-def _usage_error(program: str, message: str) -> int:
+def _report_usage_error(program: str, message: str) -> int:
     print(f"{program}: {message}", file=sys.stderr)
     print(f"Help: {program} --help", file=sys.stderr)
     return 2
 
 
-def _shortened(message: str) -> str:
-    """A message about hundreds of names would push everything else off the screen."""
+def _shorten(message: str) -> str:
+    """Omits the middle of long messages, which may list hundreds of names."""
     lines = message.splitlines()
     if len(lines) > 24:
         lines[12:-4] = [f"  ... ({len(lines) - 16} lines more)"]

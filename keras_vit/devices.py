@@ -1,7 +1,7 @@
-"""Where a run computes: one device, the GPUs of a machine, several machines, a TPU; and in which
+"""The devices of a run (one device, the GPUs of a machine, several machines, a TPU) and its
 precision.
 
-TensorFlow uses tf.distribute, JAX uses `keras.distribution`; the rest of the package sees a
+TensorFlow uses tf.distribute, JAX uses `keras.distribution`. The rest of the package uses only
 `Devices`.
 """
 
@@ -34,20 +34,19 @@ PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DevicesConfig:
-    """Where to compute.
+    """Which devices to use, and in which precision to compute.
 
     Attributes:
-        kind: "one"; "mirrored": all GPUs of this machine; "multi_worker": the machines of TF_CONFIG
-            (on JAX: KERAS_DISTRIBUTION_*), which must all see the folder of the run; "tpu": the TPU
-            of TPU_NAME; "auto": the last that is there.
+        kind: "one"; "mirrored": all GPUs of this machine; "multi_worker": the machines listed in
+            TF_CONFIG (on JAX: KERAS_DISTRIBUTION_*), which must share the folder of the run; "tpu":
+            the TPU named by TPU_NAME; "auto": the last of these that is available.
         precision: "float32", "mixed_bfloat16" (TPUs, recent GPUs) or "mixed_float16" (with loss
             scaling).
         names: Devices of this machine to use, such as ("GPU:0", "GPU:1"); () for all.
-        jit_compile: Compile with XLA; None leaves it to Keras. JAX always does.
-        deterministic: On GPUs under TensorFlow, only operations that give the same bits in every
-            run. Without, a run that was killed and resumed may end with other bits than one that
-            was not. CPUs do so anyway; for JAX on GPUs set
-            XLA_FLAGS=--xla_gpu_deterministic_ops=true.
+        jit_compile: Whether to compile with XLA; None lets Keras decide. JAX always compiles.
+        deterministic: Whether TensorFlow on GPUs uses only deterministic operations. If False, a
+            run that was killed and resumed may not equal an uninterrupted run bit by bit. CPUs are
+            always deterministic; for JAX on GPUs set XLA_FLAGS=--xla_gpu_deterministic_ops=true.
     """
 
     kind: str = "auto"
@@ -67,19 +66,21 @@ class DevicesConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Devices:
-    """What a run computes on.
+    """The devices of a run.
 
     Attributes:
         kind: As in `DevicesConfig`, with "auto" resolved.
-        num_replicas: Copies of the model, over all workers.
-        num_workers, worker_index: Processes of the run, and which one this is.
-        scope: Context in which models and optimizers are made.
-        distribute: tf.data with one batch for each local part to what `fit` takes.
-        gather: A number of this worker to the numbers of all; every worker must call it.
-        forward: A model to a function of what `distribute` gives of a batch (images, labels,
-            weights): NumPy arrays of the whole batch (outputs, labels, weights), on every worker.
-            Images of type uint8 are scaled to [-1, 1].
-        description: For reports.
+        num_replicas: Number of copies of the model, over all workers.
+        num_workers, worker_index: Number of processes of the run, and the index of this one.
+        scope: Context in which models and optimizers are created.
+        distribute: Converts a tf.data data set with one batch for each local part to the data set
+            that `fit` takes.
+        gather: Takes a number of this worker, returns the numbers of all workers. Every worker must
+            call it.
+        forward: Takes a model, returns a function that runs it on a batch (images, labels, weights)
+            of the distributed data set. The function returns NumPy arrays of the whole batch
+            (outputs, labels, weights) on every worker. It scales uint8 images to [-1, 1].
+        description: Text for reports.
     """
 
     kind: str
@@ -90,7 +91,7 @@ class Devices:
     distribute: Callable[[Any], Any] = field(default=lambda dataset: dataset, repr=False)
     gather: Callable[[int], list[int]] = field(default=lambda value: [value], repr=False)
     forward: Callable[[keras.Model], Forward] = field(
-        default=lambda model: _forward(model), repr=False
+        default=lambda model: _make_forward(model), repr=False
     )
     description: str = ""
 
@@ -101,8 +102,8 @@ class Devices:
 
     @property
     def local_parts(self) -> int:
-        """Into how many equal batches a worker's rows are cut before `fit`: TensorFlow takes one
-        for each replica.
+        """Number of equal batches that a worker's rows are split into before `fit`: on TensorFlow,
+        one for each local replica.
         """
         return (
             self.num_replicas // self.num_workers if keras.backend.backend() == "tensorflow" else 1
@@ -110,10 +111,11 @@ class Devices:
 
 
 def connect(config: DevicesConfig = DevicesConfig()) -> Devices:
-    """Sets the precision and returns the devices. Call it before anything is computed.
+    """Sets the precision and returns the devices. Call it before any other computation.
 
     Raises:
-        ValueError: If what was asked for is not there.
+        ValueError: If the requested devices are not available, or the backend is neither TensorFlow
+            nor JAX.
 
     Example:
         >>> connect(DevicesConfig(kind="one")).num_replicas
@@ -130,10 +132,10 @@ def connect(config: DevicesConfig = DevicesConfig()) -> Devices:
 
 def _connect_tensorflow(config: DevicesConfig) -> Devices:
     num_gpus = len(tf.config.list_physical_devices("GPU"))
-    # on CPUs it would change no bit, and make the input pipeline serial
+    # CPUs are deterministic without it, and it would make the input pipeline sequential.
     if config.deterministic and num_gpus:
         tf.config.experimental.enable_op_determinism()
-    kind = _kind_on_tensorflow(config, num_gpus)
+    kind = _choose_tensorflow_kind(config, num_gpus)
     _check_names(
         config.names,
         [device.name for device in tf.config.list_logical_devices()] if config.names else [],
@@ -142,34 +144,37 @@ def _connect_tensorflow(config: DevicesConfig) -> Devices:
         device = config.names[0] if config.names else None
         scope = (lambda: tf.device(device)) if device else nullcontext
         return Devices(
-            kind="one", num_replicas=1, scope=scope, description=device or _local_device()
+            kind="one", num_replicas=1, scope=scope, description=device or _name_local_device()
         )
-    strategy = _strategy(kind, config.names)
-    num_workers = len(_workers()) if kind == "multi_worker" else 1
+    strategy = _make_strategy(kind, config.names)
+    num_workers = len(_list_workers()) if kind == "multi_worker" else 1
     return Devices(
         kind=kind,
         num_replicas=strategy.num_replicas_in_sync,
         num_workers=num_workers,
-        worker_index=_worker_index() if num_workers > 1 else 0,
+        worker_index=_find_worker_index() if num_workers > 1 else 0,
         scope=strategy.scope,
-        # One batch for each replica, in the order of the replicas: TensorFlow splits and shards
-        # nothing by itself.
+        # With this method TensorFlow neither splits nor shards the batches: each replica takes the
+        # next one.
         distribute=lambda dataset: strategy.distribute_datasets_from_function(lambda _: dataset),
         gather=lambda value: _gather_on_tensorflow(strategy, value),
-        forward=lambda model: _kept(
-            model, strategy, functools.partial(_forward_on_replicas, strategy)
+        forward=lambda model: _reuse_forward(
+            model, strategy, functools.partial(_make_replica_forward, strategy)
         ),
-        description=f"{type(strategy).__name__}, {strategy.num_replicas_in_sync} replicas on {num_workers} workers",
+        description=(
+            f"{type(strategy).__name__}, {strategy.num_replicas_in_sync} replicas on "
+            f"{num_workers} workers"
+        ),
     )
 
 
 @functools.cache
-def _strategy(kind: str, names: tuple[str, ...]) -> tf.distribute.Strategy:
-    """One for each kind and process: a second one would mix its sums with those of the first
-    (TensorFlow 2.21).
+def _make_strategy(kind: str, names: tuple[str, ...]) -> tf.distribute.Strategy:
+    """Creates one strategy for each kind and process: TensorFlow 2.21 confuses the reductions of
+    several strategies.
     """
     if kind == "mirrored":
-        return _mirrored(names)
+        return _make_mirrored_strategy(names)
     if kind == "multi_worker":
         return tf.distribute.MultiWorkerMirroredStrategy()
     resolver = tf.distribute.cluster_resolver.TPUClusterResolver(os.environ.get("TPU_NAME", ""))
@@ -178,9 +183,8 @@ def _strategy(kind: str, names: tuple[str, ...]) -> tf.distribute.Strategy:
     strategy = tf.distribute.TPUStrategy(resolver)
     if strategy.extended.num_hosts > 1:
         raise ValueError(
-            f"This TPU has {strategy.extended.num_hosts} hosts; one is supported. On more, use the "
-            f"JAX backend, "
-            "with one process for each host."
+            f"This TPU has {strategy.extended.num_hosts} hosts; on TensorFlow one is supported. Use "
+            "the JAX backend, with one process for each host."
         )
     return strategy
 
@@ -188,18 +192,17 @@ def _strategy(kind: str, names: tuple[str, ...]) -> tf.distribute.Strategy:
 _MIRRORED_COUNT = itertools.count(1)
 
 
-def _mirrored(names: tuple[str, ...]) -> tf.distribute.Strategy:
-    """A MirroredStrategy whose all-reduces are not taken for those of another one in this process.
+def _make_mirrored_strategy(names: tuple[str, ...]) -> tf.distribute.Strategy:
+    """Creates a MirroredStrategy with its own keys for all-reduces.
 
-    TensorFlow 2.21 starts the keys of every MirroredStrategy at the same number, and keeps the
-    shapes and devices that
-    it saw under a key: a second strategy with a model of another size, or with other devices,
-    raises "Shape mismatch in the collective instance". `tests/test_devices.py` tells when this is
-    no longer needed.
+    TensorFlow 2.21 starts the keys of every MirroredStrategy at the same number, and stores shapes
+    and devices by key. A second strategy with a model of another size, or with other devices, then
+    raises "Shape mismatch in the collective instance". A test in `tests/test_devices.py` fails when
+    this workaround is no longer needed.
     """
 
     class MirroredStrategy(tf.distribute.MirroredStrategy):
-        # TensorFlow's own tests separate strategies by it
+        # TensorFlow's own tests set this attribute to separate strategies.
         _collective_key_base = 100_000 * next(_MIRRORED_COUNT)
 
     return MirroredStrategy(list(names) or None)
@@ -209,38 +212,44 @@ def _gather_on_tensorflow(strategy: tf.distribute.Strategy, value: int) -> list[
     return strategy.gather(strategy.run(lambda: tf.constant([value])), axis=0).numpy().tolist()
 
 
-# Tracing takes a second, and the same model is asked about one data set after the other.
+# Compiled forward passes, because tracing takes a second and a model is often evaluated on several
+# data sets.
 _FORWARDS: weakref.WeakKeyDictionary[keras.Model, dict[Any, tuple[Any, Forward]]] = (
     weakref.WeakKeyDictionary()
 )
 
 
-def _kept(model: keras.Model, where: Any, make: Callable[[keras.Model], Forward]) -> Forward:
-    """What `make` made of the model before, as long as the model is built as it was then. Values
-    may change.
+def _reuse_forward(
+    model: keras.Model, where: Any, make: Callable[[keras.Model], Forward]
+) -> Forward:
+    """Returns the stored result of `make(model)`, or calls it again if the structure of the model
+    has changed. Changed values of variables do not matter.
     """
-    kept, now = _FORWARDS.setdefault(model, {}), _structure(model)
+    kept, now = _FORWARDS.setdefault(model, {}), _describe_structure(model)
     if where not in kept or kept[where][0] != now:
         kept[where] = now, make(model)
     return kept[where][1]
 
 
-def _structure(model: keras.Model) -> tuple:
+def _describe_structure(model: keras.Model) -> tuple:
     layers = [
         (layer.dtype_policy.name, id(getattr(layer, "activation", None))) for layer in model.layers
     ]
     return tuple(map(id, model.variables)), tuple(layers)
 
 
-def _forward(model: keras.Model) -> Forward:
-    """In this process, on what Keras uses without being told."""
-    return _kept(
-        model, None, _forward_on_jax if keras.backend.backend() == "jax" else _forward_on_tensorflow
+def _make_forward(model: keras.Model) -> Forward:
+    """Returns the forward pass on the default device of Keras, in this process."""
+    return _reuse_forward(
+        model,
+        None,
+        _make_jax_forward if keras.backend.backend() == "jax" else _make_tensorflow_forward,
     )
 
 
-def _forward_on_tensorflow(model: keras.Model) -> Forward:
-    alive = weakref.ref(model)  # the function must not keep alive what it is kept for
+def _make_tensorflow_forward(model: keras.Model) -> Forward:
+    # `_FORWARDS` is keyed by the model, so a strong reference here would keep the model forever.
+    alive = weakref.ref(model)
     compiled = tf.function(lambda images: outputs_of(alive(), images), reduce_retracing=True)
     return lambda batch: (compiled(batch[0]).numpy(), *map(np.asarray, batch[1:]))
 
@@ -252,7 +261,7 @@ def outputs_of(model: keras.Model, images: Any) -> Any:
     return keras.ops.cast(model(images, training=False), "float32")
 
 
-def _forward_on_replicas(strategy: tf.distribute.Strategy, model: keras.Model) -> Forward:
+def _make_replica_forward(strategy: tf.distribute.Strategy, model: keras.Model) -> Forward:
     alive = weakref.ref(model)
 
     @tf.function(reduce_retracing=True)
@@ -260,41 +269,41 @@ def _forward_on_replicas(strategy: tf.distribute.Strategy, model: keras.Model) -
         parts = strategy.run(
             lambda images, *others: (outputs_of(alive(), images), *others), args=batch
         )
-        # in the order of the replicas: that of the rows
+        # `gather` concatenates in the order of the replicas, which is the order of the rows.
         return tuple(strategy.gather(part, axis=0) for part in parts)
 
     return lambda batch: tuple(values.numpy() for values in on_all(batch))
 
 
-def _kind_on_tensorflow(config: DevicesConfig, num_gpus: int) -> str:
-    if config.kind == "multi_worker" and not _workers():
+def _choose_tensorflow_kind(config: DevicesConfig, num_gpus: int) -> str:
+    if config.kind == "multi_worker" and not _list_workers():
         raise ValueError(
             "`kind='multi_worker'` needs the workers in TF_CONFIG, for example "
-            '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", '
-            '"index": 0}}. '
+            '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, '
+            '"task": {"type": "worker", "index": 0}}. '
             f"Received: TF_CONFIG={os.environ.get('TF_CONFIG')!r}."
         )
     if config.kind != "auto":
         return config.kind
     if os.environ.get("TPU_NAME"):
         return "tpu"
-    if len(_workers()) > 1:
+    if len(_list_workers()) > 1:
         return "multi_worker"
     return "mirrored" if max(num_gpus, len(config.names)) > 1 else "one"
 
 
-def _workers() -> list[str]:
-    cluster = _tf_config().get("cluster", {})
+def _list_workers() -> list[str]:
+    cluster = _read_tf_config().get("cluster", {})
     return [*cluster.get("chief", []), *cluster.get("worker", [])]
 
 
-def _worker_index() -> int:
-    task = _tf_config().get("task", {})
-    has_chief = len(_tf_config().get("cluster", {}).get("chief", []))
+def _find_worker_index() -> int:
+    task = _read_tf_config().get("task", {})
+    has_chief = len(_read_tf_config().get("cluster", {}).get("chief", []))
     return 0 if task.get("type") == "chief" else int(task.get("index", 0)) + has_chief
 
 
-def _tf_config() -> dict:
+def _read_tf_config() -> dict:
     text = os.environ.get("TF_CONFIG") or "{}"
     try:
         return json.loads(text)
@@ -303,7 +312,9 @@ def _tf_config() -> dict:
 
 
 def _check_names(names: tuple[str, ...], known: list[str]) -> None:
-    """TensorFlow 2.21 waits for ever for a replica on a CPU that is not there."""
+    """Raises ValueError for unknown devices: TensorFlow 2.21 would wait forever for a CPU that does
+    not exist.
+    """
     there = {name.lower().rpartition("/")[2].removeprefix("device:") for name in known}
     missing = [
         name
@@ -312,12 +323,13 @@ def _check_names(names: tuple[str, ...], known: list[str]) -> None:
     ]
     if missing:
         raise ValueError(
-            f"There is no device {', '.join(missing)} here. There are: {', '.join(sorted(there))}. "
-            "Name some of these in `devices.names`, or leave it out for all."
+            f"This machine has no device {', '.join(missing)}. Available: "
+            f"{', '.join(sorted(there))}. Name some of these in `devices.names`, or omit it to use "
+            "all."
         )
 
 
-def _local_device() -> str:
+def _name_local_device() -> str:
     gpus = tf.config.list_physical_devices("GPU")
     return (
         tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")
@@ -327,7 +339,7 @@ def _local_device() -> str:
 
 
 def _connect_jax(config: DevicesConfig) -> Devices:
-    # TensorFlow reads the data; the memory of the GPUs is JAX's
+    # TensorFlow only reads the data here; it must not reserve the memory of the GPUs.
     if tf.config.list_physical_devices("GPU"):
         tf.config.set_visible_devices([], "GPU")
     if (
@@ -352,52 +364,52 @@ def _connect_jax(config: DevicesConfig) -> Devices:
         num_workers=num_workers,
         worker_index=worker,
         gather=lambda value: np.ravel(multihost_utils.process_allgather(np.array(value))).tolist(),
-        forward=_forward if distribution is None else _forward_on_mesh,
+        forward=_make_forward if distribution is None else _make_mesh_forward,
         description=f"{len(names)} x {jax.devices()[0].device_kind} on {num_workers} processes, JAX",
     )
 
 
-def _forward_on_jax(model: keras.Model, *, over_devices: bool = False) -> Forward:
+def _make_jax_forward(model: keras.Model, *, over_devices: bool = False) -> Forward:
     variables = [*model.trainable_variables, *model.non_trainable_variables]
 
     alive = weakref.ref(model)
 
     @jax.jit
     def compiled(values: list, images: jax.Array) -> jax.Array:
-        # Arguments, not constants: else they would be compiled into the program.
+        # The values are arguments: as constants they would be compiled into the program.
         with keras.StatelessScope(list(zip(variables, values, strict=True))):
             return outputs_of(alive(), images)
 
     def forward(batch: tuple) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         images = np.asarray(batch[0])
         outputs = compiled(
-            [variable.value for variable in variables], _sharded(images) if over_devices else images
+            [variable.value for variable in variables], _shard(images) if over_devices else images
         )
-        return tuple(_gathered(value) for value in (outputs, *batch[1:]))
+        return tuple(_gather_on_jax(value) for value in (outputs, *batch[1:]))
 
     return forward
 
 
-def _forward_on_mesh(model: keras.Model) -> Forward:
+def _make_mesh_forward(model: keras.Model) -> Forward:
     mesh = tuple(keras.distribution.list_devices())
-    return _kept(model, mesh, functools.partial(_forward_on_jax, over_devices=True))
+    return _reuse_forward(model, mesh, functools.partial(_make_jax_forward, over_devices=True))
 
 
-def _sharded(images: np.ndarray) -> Any:
-    """The images of this process, each device with its rows."""
+def _shard(images: np.ndarray) -> Any:
+    """Places the rows of this process on its devices."""
     layout = keras.distribution.distribution().get_data_layout(images.shape)
     return jax.make_array_from_process_local_data(layout.backend_layout, images)
 
 
-def _gathered(values: Any) -> np.ndarray:
+def _gather_on_jax(values: Any) -> np.ndarray:
     if jax.process_count() == 1:
         return np.asarray(values)
     return np.asarray(multihost_utils.process_allgather(values, tiled=True))
 
 
 def is_of_a_lost_worker(error: BaseException) -> bool:
-    """Whether an error is what the backend raises when another worker of the run cannot be reached
-    any more.
+    """Returns whether the backend raised this error because another worker of the run is
+    unreachable.
     """
     if keras.backend.backend() == "jax":
         return isinstance(error, jax.errors.JaxRuntimeError) and bool(_LOST.search(str(error)))
@@ -413,15 +425,15 @@ _LOST = re.compile(
 
 
 def has_accelerator() -> bool:
-    """Whether there is a GPU or a TPU."""
+    """Returns whether a GPU or a TPU is available."""
     if keras.backend.backend() == "jax":
         return jax.default_backend() != "cpu"
     return bool(tf.config.list_physical_devices("GPU") or os.environ.get("TPU_NAME"))
 
 
 def memory_gb() -> float | None:
-    """Returns the memory in use on the first accelerator, in 10^9 bytes; None where there is none
-    or it is silent.
+    """Returns the memory in use on the first accelerator, in 10^9 bytes; None if there is no
+    accelerator or it does not report its memory.
     """
     if keras.backend.backend() == "jax":
         used = (jax.local_devices()[0].memory_stats() or {}).get("bytes_in_use")

@@ -1,8 +1,6 @@
-"""The style of all pictures, the one door to matplotlib's figures, and what several callers draw
-alike.
+"""The style of all figures, the access to matplotlib, and shared drawing functions.
 
-What is drawn is the business of the callers, but for two pictures: rows of images, and the curves
-    of a training.
+Callers draw their own figures. This module draws two: rows of images, and training curves.
 """
 
 import math
@@ -16,10 +14,10 @@ import numpy as np
 from keras_vit.extras import absent
 from keras_vit.writing import write_atomically
 
-Curve = Sequence[tuple[int, float]]  # steps, and what was measured at each
+Curve = Sequence[tuple[int, float]]  # (step, value)
 
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")  # told apart without seeing red or green
-MARKS = ("o", "s", "^", "D", "v", "P")  # told apart without colors
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")  # distinguishable with color blindness
+MARKS = ("o", "s", "^", "D", "v", "P")  # distinguishable without colors
 _STYLE = {
     "font.size": 11,
     "axes.titlesize": 14,
@@ -31,37 +29,37 @@ _STYLE = {
     "grid.linewidth": 0.8,
     "legend.frameon": False,
 }
-# The panels of a training: how much of the height each takes, and where a curve rarely comes by.
+# The panels of a training figure: relative height, and the corner of the legend, where curves are
+# rare.
 TRAINING_PANELS = {
     "loss": (3.0, "upper right"),
     "accuracy": (2.4, "lower right"),
     "learning_rate": (1.3, "upper right"),
 }
-_FEW = 60  # points that can still be told apart; more are smoothed
-_DOT_PX = 10.0  # from the middle of a mark to its edge, at 150 pixels to the inch
-_FEW_LABELS = 4  # for which there is room within a panel
-# Where a label may stand beside its point, across and up; the best place first.
+_FEW = 60  # curves with more points are drawn smoothed
+_DOT_PX = 10.0  # radius of a marker at 150 pixels per inch
+_FEW_LABELS = 4  # more labels are placed beside the panel
+# Directions (right, up) in which a label may be placed from its point; the preferred ones first.
 _SIDES = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1))
 
 
 def check_can_draw() -> None:
-    """Raises ImportError if nothing could be drawn: before a long run, not after it."""
-    _matplotlib()
+    """Raises ImportError if matplotlib is not installed. Call it before a long run."""
+    _import_matplotlib()
 
 
 @contextmanager
 def picture(path: Path, width: float, height: float, *, plain: bool = False) -> Iterator[Any]:
-    """Gives a matplotlib figure; it is saved as a PNG, whole or not at all, when all has been
-    drawn.
+    """Yields a matplotlib figure and writes it atomically as a PNG file at the end of the block.
 
     Args:
-        path: Of the PNG.
-        width, height: In inches, of 150 pixels each.
-        plain: Axes without the grid and with their frame, for images.
+        path: The PNG file.
+        width, height: In inches of 150 pixels.
+        plain: Whether the axes have a frame and no grid, for images.
 
     Raises:
-        FileNotFoundError: If the folder of `path` is not there; before anything is drawn.
-        ImportError: If matplotlib is absent; the message says what to install.
+        FileNotFoundError: If the folder of `path` does not exist; raised before the block runs.
+        ImportError: If matplotlib is not installed; the message says what to install.
 
     Example:
         >>> with picture(Path("line.png"), 4, 3) as figure:
@@ -69,11 +67,12 @@ def picture(path: Path, width: float, height: float, *, plain: bool = False) -> 
         >>> Path("line.png").exists()
         True
     """
-    new_figure, style = _matplotlib()
+    new_figure, style = _import_matplotlib()
     path = Path(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(
-            f"There is no folder {path.parent} to draw {path.name} into. Make it first."
+            f"Cannot write the figure {path.name}: the folder {path.parent} does not exist. Create "
+            "it first."
         )
     with style({} if plain else _STYLE):
         figure = new_figure(figsize=(width, height), dpi=150, layout="constrained")
@@ -83,11 +82,11 @@ def picture(path: Path, width: float, height: float, *, plain: bool = False) -> 
 
 
 def draw_rows(path: Path, rows: Mapping[str, np.ndarray]) -> None:
-    """Draws images side by side, one row below the other. The file appears whole or not at all.
+    """Draws rows of images, one below the other. The file is written atomically.
 
     Args:
-        path: Of the PNG.
-        rows: Names to images, (B, H, W, 3) from 0 to 1.
+        path: The PNG file.
+        rows: Name of each row, and its images (B, H, W, 3) in [0, 1].
     """
     count = len(next(iter(rows.values())))
     with picture(path, 1.5 * count + 1, 1.6 * len(rows), plain=True) as figure:
@@ -101,15 +100,15 @@ def draw_rows(path: Path, rows: Mapping[str, np.ndarray]) -> None:
 
 
 class Line(NamedTuple):
-    """One metric of a training, as it is drawn.
+    """The curve of one metric of a training.
 
     Attributes:
-        panel: Into which it goes: "loss", "accuracy" or "learning_rate".
-        name: Of the metric.
-        curve: (step, value) of each time it was measured.
-        color: Of the line.
-        label: What the legend says; None for nothing.
-        dashed: Whether the line is.
+        panel: "loss", "accuracy" or "learning_rate".
+        name: Name of the metric.
+        curve: (step, value) of each measurement.
+        color: Color of the line.
+        label: Text in the legend, or None.
+        dashed: Whether the line is dashed.
     """
 
     panel: str
@@ -121,15 +120,16 @@ class Line(NamedTuple):
 
 
 def draw_training(path: Path, lines: Sequence[Line], title: str) -> None:
-    """Draws the metrics of a training, one panel below the other, over the same steps.
+    """Draws the metrics of a training over the steps, one panel below the other.
 
-    Few points are drawn as points, many as a faint line below a smooth one. What is not finite is
-    marked at the bottom of its panel. The file appears whole or not at all.
+    Curves of up to 60 points are drawn with markers; longer ones as a faint line with a smoothed
+    line above it. Values that are not finite are marked at the bottom of the panel. The file is
+    written atomically.
 
     Args:
-        path: Of the PNG.
-        lines: At least one.
-        title: Above the picture.
+        path: The PNG file.
+        lines: At least one curve.
+        title: Title of the figure.
     """
     kinds = [kind for kind in TRAINING_PANELS if any(line.panel == kind for line in lines)]
     heights = [TRAINING_PANELS[kind][0] for kind in kinds]
@@ -186,8 +186,8 @@ def _draw_line(panel: Any, line: Line) -> None:
 
 
 def smoothed(values: np.ndarray) -> np.ndarray:
-    """Returns the mean of the finite values nearby, a fiftieth of the curve; at the ends, of those
-    there are.
+    """Returns the moving average over a fiftieth of the curve, at least five values. It ignores
+    values that are not finite; at the ends the window is cut off.
 
     Example:
         >>> smoothed(np.array([1.0, 2.0, 3.0, np.nan, 5.0]))
@@ -206,7 +206,7 @@ def _finish_panel(panel: Any, kind: str, values: list[float]) -> None:
         panel.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3), useMathText=True)
     if kind == "accuracy":
         panel.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.4g}%")
-    # A loss that falls through more than an order of magnitude would otherwise end as a line along
+    # On a linear axis, a loss that falls by more than an order of magnitude ends as a line along
     # the axis.
     if kind == "loss" and values and min(values) > 0 and max(values) > 30 * min(values):
         panel.set_yscale("log")
@@ -225,21 +225,20 @@ def _finish_steps(panel: Any, last_step: int) -> None:
 
 
 def spell_plainly(legend: Any) -> None:
-    """Takes what stands in a legend for words: a dollar sign in a name begins no formula."""
+    """Turns off math formulas in a legend, so that names may contain dollar signs."""
     for text in legend.get_texts():
         text.set_parse_math(False)
 
 
 def write_beside(panel: Any, points: Sequence[tuple[float, float]], labels: Sequence[str]) -> None:
-    """Writes a label beside each point of a panel, where it covers least of points and of other
-    labels.
+    """Writes a label beside each point of a panel, where it overlaps other points and labels least.
 
-    To be called when everything else has its place: after `figure.draw_without_rendering()`.
+    Call it when the layout of the figure is final: after `figure.draw_without_rendering()`.
 
     Args:
         panel: The axes.
-        points: In data coordinates.
-        labels: One for each; an empty one is not written.
+        points: (x, y) in data coordinates.
+        labels: One for each point; empty labels are omitted.
     """
     dots = panel.transData.transform(points)
     taken = np.concatenate([dots - _DOT_PX, dots + _DOT_PX], axis=1)
@@ -260,20 +259,22 @@ def write_beside(panel: Any, points: Sequence[tuple[float, float]], labels: Sequ
             boxes = np.concatenate(
                 [dots[number] + shifts - half, dots[number] + shifts + half], axis=1
             )
-            best = int(np.argmin(_covered(boxes, taken, panel.bbox.extents)))
+            best = int(np.argmin(_measure_overlap(boxes, taken, panel.bbox.extents)))
             text.set_position(shifts[best])
             taken = np.concatenate([taken, boxes[best : best + 1]])
 
 
-def _covered(boxes: np.ndarray, taken: np.ndarray, panel: np.ndarray) -> np.ndarray:
-    """(n,) of (n, 4) boxes: how much of each, in square pixels, lies on others or outside of the
-    panel.
+def _measure_overlap(boxes: np.ndarray, taken: np.ndarray, panel: np.ndarray) -> np.ndarray:
+    """Returns for each of (n, 4) boxes the area, in square pixels, that overlaps boxes of `taken`
+    or is outside the panel, as (n,).
     """
-    outside = np.prod(boxes[:, 2:] - boxes[:, :2], axis=1) - _overlaps(boxes, panel[None])[:, 0]
-    return (outside + _overlaps(boxes, taken).sum(axis=1)).round(3)
+    areas = np.prod(boxes[:, 2:] - boxes[:, :2], axis=1)
+    outside = areas - _intersect(boxes, panel[None])[:, 0]
+    return (outside + _intersect(boxes, taken).sum(axis=1)).round(3)
 
 
-def _overlaps(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
+def _intersect(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Returns the areas (n, m) that (n, 4) boxes share with (m, 4) others."""
     least, most = (
         np.maximum(boxes[:, None, :2], others[:, :2]),
         np.minimum(boxes[:, None, 2:], others[:, 2:]),
@@ -282,13 +283,13 @@ def _overlaps(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 def shortened(name: str, number: int, length: int) -> str:
-    """Returns a class name that fits and can be drawn: without its middle, and without signs that
-    the font lacks.
+    """Returns a class name for a figure: shortened in the middle if it is too long, and without
+    characters that the font lacks.
 
     Args:
-        name: Of a class.
-        number: Of the class, said where the name is not whole.
-        length: In signs.
+        name: Name of the class.
+        number: Index of the class, which is added if the font lacks characters of the name.
+        length: Maximum number of characters.
 
     Example:
         >>> shortened("a very long name of a class", 3, 16)
@@ -301,15 +302,15 @@ def shortened(name: str, number: int, length: int) -> str:
 
 
 def drawable(text: str, length: int) -> str:
-    """Returns a text as `shortened` does a name, without saying where signs are lacking: on one
-    line, for a picture.
+    """Returns a text for a figure: on one line, shortened in the middle if it is too long, and
+    without characters that the font lacks.
 
     Example:
         >>> drawable("a photo\\nof a \\u732b cat", 40)
         'a photo of a cat'
     """
     words = " ".join(
-        "".join(sign for sign in " ".join(text.split()) if ord(sign) in _signs()).split()
+        "".join(sign for sign in " ".join(text.split()) if ord(sign) in _load_signs()).split()
     )
     return f"{words[: length - 9]}…{words[-8:]}" if len(words) > length else words
 
@@ -317,7 +318,7 @@ def drawable(text: str, length: int) -> str:
 _SIGNS: set[int] = set()
 
 
-def _signs() -> set[int]:
+def _load_signs() -> set[int]:
     from matplotlib import font_manager
 
     if not _SIGNS:
@@ -325,12 +326,12 @@ def _signs() -> set[int]:
     return _SIGNS
 
 
-def _matplotlib() -> tuple[Any, Any]:
+def _import_matplotlib() -> tuple[Any, Any]:
     try:
         from matplotlib import rc_context
-        from matplotlib.figure import (
-            Figure,  # not pyplot, which asks for a screen and keeps its figures
-        )
+
+        # pyplot would need a display, and would keep all figures in memory.
+        from matplotlib.figure import Figure
     except ImportError as error:
         raise absent("train", "A picture needs matplotlib", error) from error
     return Figure, rc_context

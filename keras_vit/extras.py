@@ -1,6 +1,4 @@
-"""What to install for the parts of the package that are optional, from the package's own
-metadata.
-"""
+"""What to install for the optional parts of the package, as its metadata states."""
 
 from collections.abc import Iterator
 from importlib import metadata
@@ -11,12 +9,12 @@ _PACKAGE = "keras-vit"
 
 
 def absent(extra: str, needs: str, error: ImportError) -> ImportError:
-    """Returns the error of a part whose packages are not installed.
+    """Returns the error for an optional part whose packages are not installed.
 
     Args:
-        extra: Its name in `setup.cfg`.
-        needs: Which part it is and what it needs, as "ONNX needs tf2onnx and onnxruntime".
-        error: Of the import.
+        extra: Name of the extra in `setup.cfg`.
+        needs: The part and what it needs, such as "ONNX needs tf2onnx and onnxruntime".
+        error: The error that the import raised.
 
     Example:
         >>> absent("openvino", "OpenVINO is not there", ImportError("No module named 'openvino'"))
@@ -27,28 +25,28 @@ def absent(extra: str, needs: str, error: ImportError) -> ImportError:
 
 
 def install(extra: str) -> str:
-    """Returns the command that installs what an extra consists of.
+    """Returns the command that installs the packages of an extra.
 
-    It names the packages themselves, since `keras-vit` is on no package index.
+    It lists the packages, because `keras-vit` is not on a package index.
 
     Example:
         >>> install("openvino")
         'pip install "openvino>=2025.0"'
     """
     try:
-        named = [f'"{name}"' for name in _requirements(extra)]
-    except metadata.PackageNotFoundError:  # a folder on the path, not an installation
+        named = [f'"{name}"' for name in _list_requirements(extra)]
+    except metadata.PackageNotFoundError:  # used from a folder on the path, not installed
         return f'pip install ".[{extra}]" in a clone of the package'
     return f"pip install {' '.join(named)}"
 
 
-def _requirements(extra: str) -> Iterator[str]:
+def _list_requirements(extra: str) -> Iterator[str]:
     for text in metadata.requires(_PACKAGE) or ():
         requirement = Requirement(text)
         if requirement.marker is None or not requirement.marker.evaluate({"extra": extra}):
             continue
         if requirement.name == _PACKAGE:
             for inner in sorted(requirement.extras):
-                yield from _requirements(inner)
+                yield from _list_requirements(inner)
         else:
             yield f"{requirement.name}{requirement.specifier}"

@@ -1,6 +1,4 @@
-"""One process at a time in the folder of a run, or of features: two would overwrite each other's
-files.
-"""
+"""A lock that allows one process at a time in the folder of a run, or of features."""
 
 import os
 from collections.abc import Iterator
@@ -17,13 +15,13 @@ except ImportError:  # Windows
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Keeps other processes, and other runs of this one, out of a folder while it lasts.
+    """Locks a folder against other processes, and against other runs in this process.
 
-    The lock is the operating system's and on the folder itself: a killed process leaves none. Where
-    there is no such lock (Windows, some network disks), a warning says so.
+    It uses a lock of the operating system on the folder, which is released if the process is
+    killed. Windows and some network disks have no such lock; then it logs a warning instead.
 
     Raises:
-        ValueError: If another run is in it.
+        ValueError: If another run holds the lock.
 
     Example:
         >>> with lock_folder(Path(".")):
@@ -38,12 +36,13 @@ def lock_folder(folder: Path) -> Iterator[None]:
     except BlockingIOError as error:
         os.close(descriptor)
         raise ValueError(
-            f"Another run is going on in {folder}. Wait for it, stop it, or choose another folder: "
-            f"two would overwrite "
-            "each other's files."
+            f"Another run is using {folder}. Wait for it, stop it, or choose another folder: two "
+            "runs would overwrite each other's files."
         ) from error
     except OSError as error:
-        logging.warning("%s cannot be locked (%s): see that no other run uses it.", folder, error)
+        logging.warning(
+            "%s cannot be locked (%s): make sure that no other run uses it.", folder, error
+        )
     try:
         yield
     finally:

@@ -1,18 +1,19 @@
-"""The graph of a functional Keras model: its calls in order, and the layer that gives its
-answer.
+"""The graph of a functional Keras model: its calls in order, and the last calls before its
+output.
 """
 
 from typing import Any
 
 
 def calls_of(model: Any) -> list:
-    """Returns the calls that lead from the inputs of a functional model to its outputs, each after
-    those it needs.
+    """Returns the calls between the inputs and the outputs of a functional model, in topological
+    order.
 
-    Not `layer.input`: a layer may be in several models, and that is what it was given in the first.
+    It does not use `layer.input`: a layer may be in several models, and `layer.input` is its input
+    in the first one.
 
     Args:
-        model: A model of Keras; one without a graph (subclassed, or never built) has no calls.
+        model: A Keras model; one without a graph (subclassed, or never built) has no calls.
 
     Returns:
         Nodes of Keras, with `operation`, `input_tensors` and `output_tensors`.
@@ -36,14 +37,14 @@ def calls_of(model: Any) -> list:
 
 
 def maker_of(tensor: Any) -> Any:
-    """Returns the call that a Keras tensor comes out of."""
+    """Returns the call whose output a Keras tensor is."""
     operation, index, _ = tensor._keras_history
     return operation._inbound_nodes[index]
 
 
 def has_graph(model: Any) -> bool:
-    """Returns whether this is a model whose calls are known: functional, or `Sequential` with a
-    known input.
+    """Returns whether a model has a graph of calls: it is functional, or `Sequential` with a known
+    input.
 
     Example:
         >>> has_graph(keras.Sequential([keras.layers.Dense(2)])), has_graph(keras.layers.Dense(2))
@@ -57,10 +58,10 @@ def has_graph(model: Any) -> bool:
 
 
 def last_calls(model: Any) -> list:
-    """Returns the calls that lead to the only output of a model, the last first, as far as each has
-    one input.
+    """Returns the chain of calls before the only output of a model, the last call first, up to a
+    call that does not have exactly one input.
 
-    A model within the model stands for its own calls.
+    A nested model is replaced by its own calls.
 
     Example:
         >>> inner = keras_vit.ViT_Ti16(weights=None)

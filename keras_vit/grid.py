@@ -1,8 +1,8 @@
 """Patch-grid arithmetic on plain integers and arrays: sizes, token counts, interpolation.
 
-A grid is always a pair (rows, columns). It is carried from where it is known and never guessed
-from a token count, with one exception that is spelled out in `square_grid`: published files
-store no grid, and all of them were trained on square images.
+A grid is always a pair (rows, columns). It is passed along from where it is known, and not derived
+from a number of tokens. The exception is `square_grid`: published files store no grid, and all of
+them were trained on square images.
 
 Source: arXiv:2010.11929, section 3.2; vision_transformer@c6de1e5 checkpoint.py, models_resnet.py.
 """
@@ -28,7 +28,8 @@ def patch_grid(
             halves the map and rounds up, as "SAME" padding does.
 
     Raises:
-        ValueError: If the patches do not tile the image. The message names valid sizes.
+        ValueError: If the image size is no multiple of the patch size. The message names valid
+            sizes.
 
     Example:
         >>> patch_grid((224, 384), 16)
@@ -43,14 +44,13 @@ def patch_grid(
             f"The image size must be a multiple of {stride} pixels along each axis. Received: "
             f"image_size={tuple(image_size)}, patch_size={patch_size}"
             + (f" on a feature map of {cells}" if num_halvings else "")
-            + f". Use {_nearest(image_size, stride)}, or resize the images."
+            + f". Use {_suggest_sizes(image_size, stride)}, or resize the images."
         )
     return cells[0] // patch_size, cells[1] // patch_size
 
 
 def padded(size: Any, patch_size: int, num_halvings: int = 0) -> Any:
-    """Returns the size in pixels, along one axis, to which an image is padded so that patches tile
-    it.
+    """Returns the padded size of an image along one axis: the smallest size that the patches tile.
 
     Args:
         size: In pixels: an integer, or a scalar tensor inside a graph.
@@ -66,7 +66,7 @@ def padded(size: Any, patch_size: int, num_halvings: int = 0) -> Any:
     return size + missing * stride
 
 
-def _nearest(image_size: tuple[int, int], stride: int) -> str:
+def _suggest_sizes(image_size: tuple[int, int], stride: int) -> str:
     smaller = tuple(max(size // stride, 1) * stride for size in image_size)
     larger = tuple(max(math.ceil(size / stride), 1) * stride for size in image_size)
     return f"{smaller}" if smaller == larger else f"{smaller} or {larger}"
@@ -76,7 +76,7 @@ def square_grid(num_positions: int) -> tuple[int, int]:
     """Returns the grid of a published position table, which was trained on square images.
 
     Raises:
-        ValueError: If the number of positions (without prefix tokens) is not a square.
+        ValueError: If the number of positions (without prefix tokens) is not a square number.
 
     Example:
         >>> square_grid(196)
@@ -85,9 +85,8 @@ def square_grid(num_positions: int) -> tuple[int, int]:
     side = math.isqrt(num_positions)
     if side * side != num_positions:
         raise ValueError(
-            f"A position table of {num_positions} rows does not belong to a square image, and the "
-            f"file does not say "
-            "its grid. Pass `checkpoint_grid=(rows, columns)`."
+            f"A position table of {num_positions} rows is not that of a square image, and the file "
+            "does not store its grid. Pass `checkpoint_grid=(rows, columns)`."
         )
     return side, side
 
@@ -96,11 +95,11 @@ def interpolation_matrix(old: int, new: Any, method: str = "bilinear", xp: Any =
     """Returns the (new, old) matrix that resamples `old` values along one axis to `new` values.
 
     Args:
-        old: Number of values now.
-        new: Number of values wanted: an integer, or a scalar tensor when `xp` is `keras.ops`.
-        method: "bilinear" keeps the corners in place (as published: `scipy.ndimage.zoom(order=1)`);
-            "bilinear_half_pixel" and "bicubic_antialias" are timm's two ways (of its npz reader and
-            of its state-dict reader).
+        old: Number of old values.
+        new: Number of new values: an integer, or a scalar tensor when `xp` is `keras.ops`.
+        method: "bilinear" aligns the corners (as published: `scipy.ndimage.zoom(order=1)`);
+            "bilinear_half_pixel" and "bicubic_antialias" are the methods of timm's npz reader and
+            of its state-dict reader.
         xp: The array namespace: `numpy`, or `keras.ops` inside a graph.
 
     Example:
@@ -123,12 +122,12 @@ def interpolation_matrix(old: int, new: Any, method: str = "bilinear", xp: Any =
         centre = xp.clip((target + 0.5) * ratio - 0.5, 0.0, old - 1.0)
         return xp.maximum(1.0 - xp.abs(centre - source), 0.0)
     spread = xp.maximum(ratio, 1.0)
-    weights = _cubic(xp.abs(((target + 0.5) * ratio - 0.5 - source) / spread), xp)
+    weights = _evaluate_cubic(xp.abs(((target + 0.5) * ratio - 0.5 - source) / spread), xp)
     return weights / xp.sum(weights, axis=1, keepdims=True)
 
 
-def _cubic(distance: Any, xp: Any) -> Any:
-    """Keys's cubic kernel with a = -0.5, the form that antialiasing resizers use."""
+def _evaluate_cubic(distance: Any, xp: Any) -> Any:
+    """Evaluates Keys's cubic kernel with a = -0.5, the value that antialiasing resizers use."""
     near = (1.5 * distance - 2.5) * distance * distance + 1.0
     far = ((-0.5 * distance + 2.5) * distance - 4.0) * distance + 2.0
     return xp.where(distance < 1.0, near, xp.where(distance < 2.0, far, 0.0))
@@ -140,17 +139,20 @@ def resize_positions(
     new_grid: tuple[int, int],
     method: str = "bilinear",
 ) -> np.ndarray:
-    """Resamples a position table to another grid; prefix rows are kept as they are.
+    """Resamples a position table to another grid; the rows of prefix tokens are copied.
 
     Args:
         table: (1, T + rows * columns, D), prefix tokens first, the grid in raster order.
         old_grid: (rows, columns) of `table`. The number of prefix rows T follows from it.
-        new_grid: (rows, columns) wanted.
+        new_grid: (rows, columns) of the result.
         method: See `interpolation_matrix`.
 
     Returns:
-        (1, T + new rows * new columns, D) in the type of `table`; `table` itself if the grids
-        agree.
+        (1, T + new rows * new columns, D) in the dtype of `table`; `table` itself if the grids are
+        equal.
+
+    Raises:
+        ValueError: If `table` has fewer rows than `old_grid` has cells.
 
     Source: arXiv:2010.11929, section 3.2; vision_transformer@c6de1e5 `interpolate_posembed`.
     """

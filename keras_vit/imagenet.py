@@ -1,6 +1,6 @@
-"""What stands before and after a model: scaling pixels, and naming classes.
+"""Preprocessing and postprocessing: scaling of pixels, names of classes.
 
-Class names are facts of WordNet, shipped in `keras_vit/labels`.
+Class names are those of WordNet, from files in `keras_vit/labels`.
 
 Source: keras-team/keras, keras/src/applications/imagenet_utils.py (behaviour and messages).
 """
@@ -31,11 +31,11 @@ _LABELS = {1000: "imagenet2012.tsv", 21843: "imagenet21k.tsv"}
 
 
 def decode_predictions(preds: Any, top: int = 5) -> list[list[tuple[str, str, float]]]:
-    """Names the highest scores of each row. Works offline.
+    """Returns the classes with the highest scores of each row, with their names. Works offline.
 
     Args:
         preds: (B, 1000) or (B, 21843) scores.
-        top: How many to return.
+        top: Number of classes to return.
 
     Returns:
         For each row `top` tuples (WordNet id, name, score), highest first.
@@ -51,10 +51,9 @@ def decode_predictions(preds: Any, top: int = 5) -> list[list[tuple[str, str, fl
     if preds.ndim != 2 or preds.shape[1] not in _LABELS:
         raise ValueError(
             "`decode_predictions` expects a batch of predictions (i.e. a 2D array of shape "
-            "(samples, 1000) or "
-            f"(samples, 21843)). Received array with shape: {preds.shape}"
+            f"(samples, 1000) or (samples, 21843)). Received array with shape: {preds.shape}"
         )
-    labels = _labels(preds.shape[1])
+    labels = _load_labels(preds.shape[1])
     best = np.argsort(-preds, axis=1, kind="stable")[:, :top]
     return [
         [(*labels[i], float(row[i])) for i in indices]
@@ -63,18 +62,18 @@ def decode_predictions(preds: Any, top: int = 5) -> list[list[tuple[str, str, fl
 
 
 def class_names(num_classes: int) -> list[str]:
-    """Returns the names of ImageNet's classes: the 1000 of ILSVRC 2012, or the 21,843 of
-    ImageNet-21k; none for others.
+    """Returns the names of the 1000 classes of ILSVRC 2012, or of the 21,843 classes of
+    ImageNet-21k; an empty list for other numbers.
 
     Example:
         >>> class_names(1000)[:2], class_names(7)
         (['tench', 'goldfish'], [])
     """
-    return [name for _, name in _labels(num_classes)] if num_classes in _LABELS else []
+    return [name for _, name in _load_labels(num_classes)] if num_classes in _LABELS else []
 
 
 def is_wordnet_id(name: str) -> bool:
-    """Returns whether a name is written like a WordNet id of ImageNet.
+    """Returns whether a name has the form of a WordNet id of ImageNet.
 
     Example:
         >>> is_wordnet_id("n01440764"), is_wordnet_id("nine")
@@ -84,8 +83,8 @@ def is_wordnet_id(name: str) -> bool:
 
 
 @functools.cache
-def _labels(classes: int) -> list[tuple[str, str]]:
-    """(WordNet id, first lemma) of each class."""
+def _load_labels(classes: int) -> list[tuple[str, str]]:
+    """Returns (WordNet id, first lemma) of each class."""
     text = (
         importlib.resources.files("keras_vit")
         .joinpath("labels", _LABELS[classes])

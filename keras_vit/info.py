@@ -1,8 +1,7 @@
-"""What is known of the models without building one: sizes, costs, published weights, as plain text.
+"""Sizes, costs and published weights of the models as plain text, without building a model.
 
-What lives here: the words and columns of `python -m keras_vit info`. What does not: the numbers,
-which are those of `variants.py`, `cost/`, `paper.py` and `weights/catalog.py`. No framework, so the
-answer comes at once.
+This module formats the output of `python -m keras_vit info`. The numbers come from `variants.py`,
+`cost/`, `paper.py` and `weights/catalog.py`. It imports no framework, so the command is fast.
 """
 
 import math
@@ -20,8 +19,8 @@ def models_table(image_size: tuple[int, int] | None = None, classes: int | None 
     """Returns the table of all models, one line each.
 
     Args:
-        image_size: (height, width) in pixels; default: 224 x 224. "-" stands where patches do not
-            tile it.
+        image_size: (height, width) in pixels; default: 224 x 224. Rows of models whose patches do
+            not tile it contain "-".
         classes: Outputs of the head, or None for no head.
 
     Example:
@@ -32,18 +31,21 @@ def models_table(image_size: tuple[int, int] | None = None, classes: int | None 
     table = [["model", "parameters", "GMACs", "MiB", "tokens", "weights"]]
     for name, row in VARIANTS.items():
         published = str(len(catalog.list_weights(name)) or "-")
-        table.append([name, *_cells(row, size, classes), published])
-    head = f"{size[0]} x {size[1]} pixels, {_head_text(classes)}; MiB of the weights in float32; tags of weights\n"
-    return "\n".join([head, *_aligned(table)])
+        table.append([name, *_format_row(row, size, classes), published])
+    head = (
+        f"{size[0]} x {size[1]} pixels, {_describe_head(classes)}; MiB: size of the weights in "
+        "float32; weights: number of published tags\n"
+    )
+    return "\n".join([head, *_align(table)])
 
 
 def model_card(
     model: str, image_size: tuple[int, int] | None = None, classes: int | None = 1000
 ) -> str:
-    """Returns what is known of one model: architecture, cost at an image size, published weights.
+    """Returns a description of one model: architecture, cost at an image size, published weights.
 
-    Of a model in Table 6 of the paper it says, too, what its pre-training cost, by our arithmetic
-    and as printed.
+    For models in Table 6 of the paper it also contains the cost of pre-training, as computed here
+    and as printed in the paper.
 
     Args:
         model: Name of a model.
@@ -51,33 +53,33 @@ def model_card(
         classes: Outputs of the head, or None for no head.
 
     Raises:
-        ValueError: If there is no such model, or if its patches do not tile the image.
+        ValueError: If the name is unknown, or the patches do not tile the image.
 
     Example:
         >>> [line for line in model_card("ViT_H14").splitlines() if "parameters" in line]
         ['  parameters   632,045,800 with 1,000 classes']
     """
-    tags = catalog.list_weights(model)  # names the neighbours of an unknown model
+    tags = catalog.list_weights(model)  # its error for an unknown model suggests close names
     row, size = VARIANTS[model], image_size or _DEFAULT_SIZE
     facts = (
-        _transformer_facts(row, size) if isinstance(row, ViTVariant) else _resnet_facts(row, size)
+        _describe_transformer(row, size)
+        if isinstance(row, ViTVariant)
+        else _describe_resnet(row, size)
     )
-    facts += [*_cost_facts(row, size, classes), *_pretraining_facts(row)]
+    facts += [*_describe_cost(row, size, classes), *_describe_pretraining(row)]
     width = max(len(label) for label, _ in facts)
     lines = [model, *(f"  {label:<{width}}   {text}" for label, text in facts), ""]
     if not tags:
-        return "\n".join(
-            [*lines, "No weights of it were published: weights=None, a file or a URL."]
-        )
+        return "\n".join([*lines, "No published weights: use weights=None, a file or a URL."])
     also = (
-        " (or the name of any AugReg file of it)"
+        " (the name of any AugReg file of this model is also a tag)"
         if any(tag.startswith("augreg") for tag in tags)
         else ""
     )
-    return "\n".join([*lines, f"Published weights{also}:", *_weights_table(model, tags)])
+    return "\n".join([*lines, f"Published weights{also}:", *_format_weights(model, tags)])
 
 
-def _cells(
+def _format_row(
     row: ViTVariant | ResNetVariant, size: tuple[int, int], classes: int | None
 ) -> list[str]:
     try:
@@ -94,7 +96,7 @@ def _cells(
     ]
 
 
-def _transformer_facts(row: ViTVariant, size: tuple[int, int]) -> list[tuple[str, str]]:
+def _describe_transformer(row: ViTVariant, size: tuple[int, int]) -> list[tuple[str, str]]:
     stride = row.stem.total_stride if row.stem else 1
     rows, columns = grid.patch_grid(size, row.patch_size, num_halvings=int(math.log2(stride)))
     facts = [("source", row.source)]
@@ -112,14 +114,14 @@ def _transformer_facts(row: ViTVariant, size: tuple[int, int]) -> list[tuple[str
         *facts,
         ("patch", f"{row.patch_size} x {row.patch_size} {on}"),
         ("encoder", f"{blocks}, width {row.width}, {row.num_heads} heads, MLP {row.mlp_dim}"),
-        ("numerics", f"layer norm epsilon {row.norm_epsilon:g}, GELU in its {row.gelu} form"),
+        ("numerics", f"layer norm epsilon {row.norm_epsilon:g}, {row.gelu} GELU"),
         ("image", f"{size[0]} x {size[1]} pixels"),
         ("grid", f"{rows} x {columns} patches"),
         ("tokens", f"{cost.tokens(row, size)}: {rows * columns} patches and {class_token}"),
     ]
 
 
-def _resnet_facts(row: ResNetVariant, size: tuple[int, int]) -> list[tuple[str, str]]:
+def _describe_resnet(row: ResNetVariant, size: tuple[int, int]) -> list[tuple[str, str]]:
     cells = [math.ceil(side / row.total_stride) for side in size]
     kind = "pre-activation (v2)" if row.preactivation else "post-activation (v1.5)"
     axial = (
@@ -135,7 +137,7 @@ def _resnet_facts(row: ResNetVariant, size: tuple[int, int]) -> list[tuple[str, 
     ]
 
 
-def _cost_facts(
+def _describe_cost(
     row: ViTVariant | ResNetVariant, size: tuple[int, int], classes: int | None
 ) -> list[tuple[str, str]]:
     parameters = cost.parameters(row, image_size=size, classes=classes)
@@ -147,23 +149,23 @@ def _cost_facts(
         cost.activation_bytes(row, size, training=training) / _MIB for training in (False, True)
     )
     return [
-        ("parameters", f"{parameters:,} {_head_text(classes)}"),
+        ("parameters", f"{parameters:,} {_describe_head(classes)}"),
         ("MACs", f"{macs / 1e9:,.2f} G per image, forward"),
         ("FLOPs", f"{cost.flops(macs) / 1e9:,.2f} G per image, forward"),
         ("weights", ", ".join(weights)),
         (
             "activations",
-            f"{forward:,.1f} MiB in float32: peak of one image's forward pass, nothing fused",
+            f"{forward:,.1f} MiB in float32: peak of the forward pass of one image, without fusion",
         ),
         (
             "training",
-            f"{backward:,.1f} MiB in float32 of activations that each image keeps for the gradient",
+            f"{backward:,.1f} MiB in float32: activations stored for the gradient, per image",
         ),
     ]
 
 
-def _pretraining_facts(row: ViTVariant | ResNetVariant) -> Iterator[tuple[str, str]]:
-    """One line for each run of Table 6."""
+def _describe_pretraining(row: ViTVariant | ResNetVariant) -> Iterator[tuple[str, str]]:
+    """Yields a line for each run in Table 6."""
     for run in paper.published(model=row.name, table="Table 6", dataset="imagenet"):
         exaflops = cost.pretraining_exaflops(row, epochs=run.epochs or 0)
         printed = run.note if "exaFLOPs" in run.note else f"{run.exaflops:,}"
@@ -176,13 +178,13 @@ def _pretraining_facts(row: ViTVariant | ResNetVariant) -> Iterator[tuple[str, s
 _DTYPES = ("float32", "bfloat16", "int8")
 
 
-def _head_text(classes: int | None) -> str:
+def _describe_head(classes: int | None) -> str:
     return "without a head" if classes is None else f"with {classes:,} classes"
 
 
-def _weights_table(model: str, tags: list[str]) -> list[str]:
+def _format_weights(model: str, tags: list[str]) -> list[str]:
     rows = [catalog.lookup(model, tag) for tag in tags]
-    # the last tag of a file is its own; an alias comes first
+    # Aliases of a file come before its own tag, so the last tag of each URL stays.
     names = {row.url: row.tag for row in rows}
     table = [["  tag", "pixels", "classes", "top-1 %", "MiB", ""]]
     for row in rows:
@@ -192,7 +194,7 @@ def _weights_table(model: str, tags: list[str]) -> list[str]:
         notes += ["tanh layer"] if row.has_pre_logits else []
         notes += [row.accuracy_source] if row.accuracy_source else []
         if names[row.url] != row.tag:
-            notes = [f"the same as {names[row.url]}"]
+            notes = [f"alias of {names[row.url]}"]
         table.append(
             [
                 f"  {row.tag}",
@@ -203,11 +205,13 @@ def _weights_table(model: str, tags: list[str]) -> list[str]:
                 "; ".join(notes),
             ]
         )
-    return _aligned(table, num_notes=1)
+    return _align(table, num_notes=1)
 
 
-def _aligned(table: list[list[str]], num_notes: int = 0) -> list[str]:
-    """Lines with the first column and the last `num_notes` to the left, all others to the right."""
+def _align(table: list[list[str]], num_notes: int = 0) -> list[str]:
+    """Returns the lines of a table: the first column and the last `num_notes` columns aligned left,
+    the others right.
+    """
     widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
     lines = []
     for cells in table:

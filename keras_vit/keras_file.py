@@ -1,6 +1,4 @@
-"""Files `model.keras`: any Keras model of images that a user saved, as a functional model with one
-output.
-"""
+"""Loads files `model.keras`: any Keras model of images, as a functional model with one output."""
 
 import os
 from pathlib import Path
@@ -8,14 +6,15 @@ from typing import Any
 
 import keras
 
-import keras_vit.layers  # noqa: F401, tells Keras the layers of this package
+import keras_vit.layers  # noqa: F401, registers the layers of this package with Keras
 from keras_vit.graph import has_graph
 from keras_vit.models.class_token import ClassTokenModel
 from keras_vit.pixels import declare
 
 
 def is_file(model: str | os.PathLike) -> bool:
-    """Returns whether this is a file `model.keras`, there or missing, and not the name of a model.
+    """Returns whether a string is the path of a `.keras` file (existing or not), and not the name
+    of a model.
 
     Example:
         >>> is_file("flowers_vit/model.keras"), is_file("ViT_B16")
@@ -27,26 +26,26 @@ def is_file(model: str | os.PathLike) -> bool:
 def load(
     file: str | os.PathLike, image_size: tuple[int, int] | None = None, *, any_size: bool = False
 ) -> keras.Model:
-    """Returns the model of a file as a functional one, with one input of images and one output.
+    """Loads a file as a functional model with one input of images and one output.
 
     Args:
         file: Saved by `model.save`.
-        image_size: (height, width) in pixels, for a model that takes images of any size; it stays
-            one of any size.
-        any_size: Whether such a model is returned without `image_size` too.
+        image_size: (height, width) in pixels, for a model that takes images of any size. The
+            returned model still takes any size.
+        any_size: Whether a model that takes any size is accepted without `image_size`.
 
     Raises:
-        ValueError: If the file is missing, cannot be loaded or holds another kind of model, or the
-            size does not fit.
+        ValueError: If the file is missing, cannot be loaded or contains another kind of model, or
+            if `image_size` differs from the size of the model.
     """
     path = Path(file).expanduser()
     if not path.is_file():
         raise ValueError(f"There is no file {path}.")
-    loaded = _with_graph(_loaded(path), path, image_size)
+    loaded = _make_functional(_load_model(path), path, image_size)
     shapes = [tuple(tensor.shape) for tensor in loaded.inputs]
     if len(shapes) != 1 or len(shapes[0]) != 4:
         raise ValueError(
-            f"{path} must take images (B, H, W, C), and nothing else. It takes {shapes}."
+            f"{path} must take images (B, H, W, C), and nothing else. Its input shapes: {shapes}."
         )
     if len(loaded.outputs) != 1:
         given = ", ".join(
@@ -54,44 +53,43 @@ def load(
             for name, tensor in zip(loaded.output_names, loaded.outputs, strict=True)
         )
         raise ValueError(
-            f"{path} has {len(loaded.outputs)} outputs: {given}. Save a model with one of them: "
-            f"`model = "
-            f'keras.models.load_model("{path.name}"); keras.Model(model.inputs, '
-            f'model.outputs[0]).save("one.keras")`.'
+            f"{path} has {len(loaded.outputs)} outputs: {given}. Expected one. Save a model with "
+            f'one output: `model = keras.models.load_model("{path.name}"); '
+            f'keras.Model(model.inputs, model.outputs[0]).save("one.keras")`.'
         )
     built = shapes[0][1:3]
     if image_size is None and None in built and not any_size:
-        raise ValueError(f"{path} takes images of any size: say which with --image_size=SIDE.")
+        raise ValueError(f"{path} takes images of any size. Choose one with --image_size=SIDE.")
     if image_size is not None and any(
         side not in (None, asked) for side, asked in zip(built, image_size, strict=True)
     ):
         raise ValueError(
-            f"{path} was saved for {built[0]} x {built[1]} pixels: leave out the image size."
+            f"{path} was saved for images of {built[0]} x {built[1]} pixels. Received: image_size="
+            f"{tuple(image_size)}. Omit the image size."
         )
     return loaded
 
 
-def _loaded(path: Path) -> Any:
+def _load_model(path: Path) -> Any:
     try:
         return keras.models.load_model(path, compile=False)
     except (OSError, MemoryError):
         raise
-    except Exception as error:  # Keras has a kind of error for every kind of damage
+    except Exception as error:  # Keras raises many types of errors for damaged files
         reason = " ".join(str(error).split())[:300]
         raise ValueError(
-            f"{path} cannot be loaded: {reason}\nThe command line loads models of Keras's own "
-            f"layers and of this "
-            "package. For layers or classes of yours, import them in Python (decorated with "
+            f"{path} cannot be loaded: {reason}\nThe command line loads models that consist of "
+            "layers of Keras and of this package. If the model contains layers or classes of your "
+            "own, import them in Python (decorated with "
             "`keras.saving.register_keras_serializable`) and call "
-            "`keras_vit.evaluate.measure.measure`, "
-            "`keras_vit.analyze.inspection.inspect` or `keras_vit.export.delivery.deliver` with "
-            "this file. In place of "
-            "a Lambda, save a layer."
+            "`keras_vit.evaluate.measure.measure`, `keras_vit.analyze.inspection.inspect` or "
+            "`keras_vit.export.delivery.deliver` with this file. Replace Lambda layers by layers "
+            "of your own."
         ) from error
 
 
-def _with_graph(model: Any, path: Path, image_size: tuple[int, int] | None) -> keras.Model:
-    """The model itself if it is functional; else one that calls it."""
+def _make_functional(model: Any, path: Path, image_size: tuple[int, int] | None) -> keras.Model:
+    """Returns the model itself if it is functional, else a functional model that calls it."""
     if has_graph(model):
         plain = model
         # The class of functional models has no public name.
@@ -103,30 +101,31 @@ def _with_graph(model: Any, path: Path, image_size: tuple[int, int] | None) -> k
                 each[0] if len(each) == 1 else each for each in (model.inputs, model.outputs)
             )
             plain = keras.Model(inputs, outputs, name=model.name)
-        return _behind_its_preprocessor(plain, getattr(model, "preprocessor", None))
+        return _add_preprocessor(plain, getattr(model, "preprocessor", None))
     if not isinstance(model, keras.Model):
-        raise ValueError(f"{path} holds a {type(model).__name__}, which is no model.")
+        raise ValueError(
+            f"{path} contains a {type(model).__name__}, which is not a model. Expected a file "
+            "saved by `model.save`."
+        )
     shape = (model.get_build_config() or {}).get("input_shape") or (None, None, None, 3)
     if len(shape) != 4:
         raise ValueError(
-            f"{path} must take images (B, H, W, C). It was built for inputs of shape "
-            f"{tuple(shape)}."
+            f"{path} must take images (B, H, W, C). Its input shape: {tuple(shape)}."
         )
     height, width, channels = shape[1:]
     size = image_size or (height, width)
     if None in size:
         raise ValueError(
-            f"{path} holds a {type(model).__name__}, which does not say which size of images it "
-            f"takes. Say so with "
-            "--image_size=SIDE."
+            f"{path} contains a {type(model).__name__}, which does not state its image size. "
+            "Specify it with --image_size=SIDE."
         )
     images = keras.Input((*size, channels or 3))
     return keras.Model(images, model(images), name=model.name)
 
 
-def _behind_its_preprocessor(plain: keras.Model, preprocessor: Any) -> keras.Model:
-    """Of KerasHub, which keeps the scaling outside the graph, a model that takes pixels from 0 to
-    255.
+def _add_preprocessor(plain: keras.Model, preprocessor: Any) -> keras.Model:
+    """Adds the preprocessor of a KerasHub model, which scales pixels outside the graph, so that the
+    result takes pixels from 0 to 255.
     """
     converter = getattr(preprocessor, "image_converter", None)
     if converter is None or len(plain.inputs) != 1:

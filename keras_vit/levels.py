@@ -1,4 +1,6 @@
-"""Levels, 0 to 255 as files hold them, and pixels from -1 to 1 as the models take them."""
+"""Conversion between levels (0 to 255, as in image files) and pixels in [-1, 1], which the models
+take.
+"""
 
 from typing import Any
 
@@ -22,7 +24,7 @@ def to_pixels(levels: Any) -> Any:
 
 
 def to_levels(pixels: np.ndarray) -> np.ndarray:
-    """Returns pixels from -1 to 1 as the nearest levels, uint8.
+    """Converts pixels in [-1, 1] to the nearest levels, as uint8.
 
     Example:
         >>> to_levels(np.array([-1.0, 0.0, 1.0])).tolist()

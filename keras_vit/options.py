@@ -1,10 +1,8 @@
-"""The options that a ViT is built with besides its row of the table: their names, defaults and
-checks.
+"""The options of a ViT that are not in its row of the table of models: names, defaults and checks.
 
-What lives here: everything that does not depend on published weights. `cost/` and `models/` read
-    the same names and
-refuse the same combinations. Source: arXiv:2010.11929, sections 3.1, D.3, D.4; arXiv:2106.04560
-    ("map").
+`cost/` and `models/` use the same names and checks. Nothing here depends on published weights.
+
+Source: arXiv:2010.11929, sections 3.1, D.3, D.4; arXiv:2106.04560 ("map").
 """
 
 import inspect
@@ -20,9 +18,8 @@ Classifier = Literal["token", "gap", "map", "none"]
 Pooling = Literal["token", "avg", "max", "map"]
 PositionEmbedding = Literal["learned_1d", "learned_2d", "sincos2d", "relative", "none"]
 PositionPlacement = Literal["stem", "every_layer", "shared"]
-WITHOUT_TABLE = ("relative", "none")  # position embeddings that add nothing to the tokens
-# what each classifier reads
-POOLING_OF: dict[str, Pooling] = {"token": "token", "gap": "avg", "map": "map"}
+WITHOUT_TABLE = ("relative", "none")  # position embeddings without a table
+POOLING_OF: dict[str, Pooling] = {"token": "token", "gap": "avg", "map": "map"}  # by classifier
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,19 +29,20 @@ class EncoderOptions:
     Attributes:
         position_embedding: "learned_1d" (the paper's choice), "learned_2d", "sincos2d", "relative"
             or "none".
-        position_placement: "stem", once before the first block; "every_layer", a table before each
-            block; "shared", one table before each block.
+        position_placement: Where positions are added: "stem", once before the first block;
+            "every_layer", before each block, with a table for each; "shared", before each block,
+            with one table for all.
         interpolation: How a position table is resampled: "bilinear" (corner-aligned, as published),
             "bilinear_half_pixel" or "bicubic_antialias" (both from timm).
-        gelu: "tanh" or "exact"; None: as the row of the table says.
-        norm_epsilon: Of layer normalization; None: as the row says.
-        dropout_rate: After positions and every dense layer but query, key and value, in training.
-        attention_dropout_rate: Of the attention probabilities, in training.
-        stochastic_depth_rate: Of the last block, in training; it grows linearly from 0 at the
-            first.
-        query_chunk: How many tokens attend at a time, such as 256, to save memory at large sizes;
-            the numbers stay the
-            same. None: all at once.
+        gelu: "tanh" or "exact"; None: as in the row of the table of models.
+        norm_epsilon: Epsilon of layer normalization; None: as in the row.
+        dropout_rate: In training, after the position embeddings and after every dense layer except
+            query, key and value.
+        attention_dropout_rate: Dropout of the attention probabilities, in training.
+        stochastic_depth_rate: Rate of the last block, in training. It increases linearly from 0 at
+            the first block.
+        query_chunk: Number of tokens that attend at a time, such as 256, to save memory with large
+            images; the results are the same. None: all at once.
 
     Raises:
         ValueError: If a name is unknown, or two options contradict each other.
@@ -70,14 +68,14 @@ class EncoderOptions:
         check("interpolation", self.interpolation, Interpolation)
         if self.position_embedding in WITHOUT_TABLE and self.position_placement != "stem":
             raise ValueError(
-                f"`position_placement` places a table, and "
+                "`position_placement` applies to position tables, and "
                 f"position_embedding={self.position_embedding!r} has none. "
-                f'Received: position_placement={self.position_placement!r}. Leave it at "stem".'
+                f'Received: position_placement={self.position_placement!r}. Use "stem".'
             )
 
 
 def with_encoder_options(function: Callable) -> Callable:
-    """Lists the fields of `EncoderOptions` in the signature of a function that takes them as
+    """Adds the fields of `EncoderOptions` to the signature of a function that takes them as
     `**options`.
 
     Example:
@@ -104,7 +102,7 @@ def with_encoder_options(function: Callable) -> Callable:
 
 
 def check(option: str, value: str, valid: Any) -> None:
-    """Raises ValueError if `value` is none of those in `valid`, a Literal."""
+    """Raises ValueError if `value` is not one of the values of the Literal `valid`."""
     if value not in get_args(valid):
         raise ValueError(
             f"`{option}` must be one of {get_args(valid)}. Received: {option}={value!r}."
@@ -112,11 +110,10 @@ def check(option: str, value: str, valid: Any) -> None:
 
 
 def resolve_classifier(variant: ViTVariant, classifier: Classifier | None) -> Classifier:
-    """Returns what the classifier reads. Default: the class token; the mean where attention is
-    axial.
+    """Returns the classifier of a variant. The default is "token", or "gap" for axial variants.
 
     Raises:
-        ValueError: If there is no such classifier, or if an axial variant is given a class token.
+        ValueError: If the classifier is unknown, or is "token" for an axial variant.
 
     Example:
         >>> from keras_vit.variants import VIT_VARIANTS
@@ -131,21 +128,19 @@ def resolve_classifier(variant: ViTVariant, classifier: Classifier | None) -> Cl
 
 
 def check_class_token(variant: ViTVariant, class_token: bool) -> None:
-    """Raises ValueError if the variant cannot have a class token and one is asked for."""
+    """Raises ValueError if a class token is requested for an axial variant."""
     if variant.axial and class_token:
         raise ValueError(
             f"Axial attention has no class token: {variant.name} attends along rows and columns, "
-            f"and a class token "
-            'lies in none. Use `classifier="gap"`, "map" or "none".'
+            'and a class token is in neither. Use `classifier="gap"`, "map" or "none".'
         )
 
 
 def grid_of(variant: ViTVariant, image_size: Size, pad: bool = False) -> Size:
-    """Returns the (rows, columns) of patches that a variant cuts an image of (height, width) pixels
-    into.
+    """Returns the grid (rows, columns) of patches of an image of (height, width) pixels.
 
     Raises:
-        ValueError: If the patches do not tile the image, and it is not padded.
+        ValueError: If the patches do not tile the image, and `pad` is False.
 
     Example:
         >>> from keras_vit.variants import VIT_VARIANTS
@@ -161,11 +156,11 @@ def grid_of(variant: ViTVariant, image_size: Size, pad: bool = False) -> Size:
 def check_head(
     classifier: Classifier, classes: int | None, representation_size: int | None
 ) -> None:
-    """Raises ValueError if there is a head on a model that returns tokens."""
+    """Raises ValueError if a head is requested for a model that returns tokens."""
     if classifier == "none" and (classes, representation_size) != (None, None):
         raise ValueError(
             f'`classifier="none"` returns tokens and has no head. Received: classes={classes}, '
-            f"representation_size={representation_size}. Leave them out (`include_top=False`)."
+            f"representation_size={representation_size}. Omit them (`include_top=False`)."
         )
 
 
@@ -176,16 +171,16 @@ def check_resnet_options(
     position_embedding: PositionEmbedding,
     position_placement: PositionPlacement,
 ) -> None:
-    """Raises ValueError if a ResNet is given an option of ViTs."""
+    """Raises ValueError if an option of ViTs is used for a ResNet."""
     if (representation_size, classifier or "token") != (None, "token"):
         raise ValueError(
             "A ResNet has neither a `representation_size` nor a `classifier`. "
             f"Received: representation_size={representation_size}, classifier={classifier!r}. "
-            f"Leave them out."
+            "Omit them."
         )
     if (position_embedding, position_placement) != ("learned_1d", "stem"):
         raise ValueError(
-            "A ResNet has no position embeddings of its own choice. Received: "
+            "A ResNet has no options for position embeddings. Received: "
             f"position_embedding={position_embedding!r}, "
-            f"position_placement={position_placement!r}. Leave them out."
+            f"position_placement={position_placement!r}. Omit them."
         )

@@ -1,21 +1,24 @@
-"""The paper's results as data: the published number that stands beside ours.
+"""The paper's results as data, for comparison with measured results.
 
-What lives here: tables 2, 5, 6, 7, 8 and 9 of arXiv:2010.11929 (version 2) and a few numbers of its
-text and of its authors, laid out as printed, under our names. What does not: what this package
-measured, and other papers' tables.
+It contains tables 2, 5, 6, 7, 8 and 9 of arXiv:2010.11929 (version 2) and a few numbers from its
+text and from its authors. The tables have the layout of the paper, with the names of this package.
+Results of this package and tables of other papers are not here.
 
 Pre-training data: `imagenet`, `imagenet21k`, `jft300m`. Data sets: the same `imagenet` (its
 validation images) and `imagenet21k`, `imagenet_real` (cleaned-up labels), `cifar10`, `cifar100`,
 `pets`, `flowers102`, `objectnet`, `vtab` (the mean of 19 tasks of 1000 examples), `vtab/<task>`,
 and `average5`, the mean of `AVERAGE_5`.
 
-Where the paper disagrees with itself, the numbers are left as printed:
-    ViT-H/14 on JFT-300M, tables 5 and 6: ImageNet 88.04 and 88.08, ReaL 90.33 and 90.36, CIFAR-100 94.55 and 94.71,
-        Pets 97.56 and 97.11, Flowers 99.68 and 99.71. All else that both have agrees; ViT-L/16 is that of 14 epochs.
-    ViT-L/16, tables 2 and 5: also at the same resolution they are separate runs, up to 0.21 apart.
-    R50+ViT-L/16 for 7 epochs, table 6: 859 exaFLOPs, where half of the 1668 of 14 epochs is 834.
-Only plotted, so not here: the groups of BiT-L, VIVI and S4L in Figure 2, and Figures 4, 8, 9, 12
-and 13.
+The paper contradicts itself in these places; the numbers are as printed:
+
+- ViT-H/14 on JFT-300M, tables 5 and 6: ImageNet 88.04 and 88.08, ReaL 90.33 and 90.36, CIFAR-100
+  94.55 and 94.71, Pets 97.56 and 97.11, Flowers 99.68 and 99.71. All other numbers in both tables
+  agree; ViT-L/16 is the run of 14 epochs.
+- ViT-L/16, tables 2 and 5: separate runs even at the same resolution; they differ by up to 0.21.
+- R50+ViT-L/16 for 7 epochs, table 6: 859 exaFLOPs, but half of the 1668 of 14 epochs is 834.
+
+The paper only plots, without numbers, the groups of BiT-L, VIVI and S4L in Figure 2, and Figures 4,
+8, 9, 12 and 13. They are not here.
 """
 
 import math
@@ -24,13 +27,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-# the one model of the tables that the package does not have
+# The only model of the tables that this package does not implement.
 NOISY_STUDENT = "Noisy Student EfficientNet-L2"
 
-# Columns are named above the rule, rows left of the bar; the word at the corner is the field of
-# `Published` that the names belong to. Two spaces or more separate cells; "-" is an empty one. What
-# pre-training cost stands with the name of the run: in the paper it is the last row of table 2 and
-# the last column of table 6. Table 9 is turned.
+# Names of columns are above the rule, names of rows left of the bar. The words left of the bar and
+# above the rule are the fields of `Published` that these names belong to. Cells are separated by
+# two or more spaces; "-" is an empty cell. The cost of pre-training is written with the name of the
+# run; in the paper it is the last row of table 2 and the last column of table 6. Table 9 is
+# transposed.
 
 # Means and standard deviations of three fine-tuning runs.
 _TABLE_2 = """
@@ -95,7 +99,7 @@ R50_ViT_L16  7       859                | 86.60     89.72          99.18    93.6
 R50_ViT_L16  14      1668               | 87.12     89.76          99.31    93.89     97.36  99.11
 """
 
-# Appendix D.1: Adam or SGD for the pre-training of ResNets.
+# Appendix D.1: pre-training of ResNets with Adam and with SGD.
 _TABLE_7 = """
             model      | ResNet50x1  ResNet50x1  ResNet152x2  ResNet152x2
 dataset     optimizer  | adam        sgd         adam         sgd
@@ -108,8 +112,8 @@ flowers102             | 94.26       92.06       98.62        99.32
 average5               | 89.33       88.79       94.01        93.72
 """
 
-# Appendix D.4: ViT-B/16, linear, five images per class of ImageNet. The pre-training data is not
-# named.
+# Appendix D.4: ViT-B/16, linear, five images per class of ImageNet. The paper does not name the
+# pre-training data.
 _TABLE_8 = """
 embedding   placement  | stem     every_layer  shared
 ---
@@ -153,8 +157,8 @@ ViT_H14     appendix D.9                            | 61.7   82.1
 BiT_R152x4  arXiv:1912.11370 (BiT)                  | 58.7   80.0
 """
 
-# README of github.com/google-research/vision_transformer: its code, from the published weights of
-# ImageNet-21k.
+# README of github.com/google-research/vision_transformer: results of its code, from the published
+# weights of ImageNet-21k.
 _README = """
 model        image_size  note         dataset  | cifar10  cifar100  imagenet
 ---
@@ -174,8 +178,8 @@ ViT_B16      224         expected              | -        -         81.2
 ViT_L16      224         expected              | -        -         82.7
 """
 
-# Validation accuracy of the pre-trained head, which is all zeros in the published files of
-# ImageNet-21k.
+# Validation accuracy of the pre-trained head. In the published files of ImageNet-21k this head is
+# all zeros.
 _UPSTREAM = """
                    dataset        | imagenet  imagenet21k
 model              pretrained_on  | imagenet  imagenet21k
@@ -215,23 +219,23 @@ _NOTES = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Published:
-    """One published number and what it was measured with.
+    """A published number and how it was measured.
 
     Attributes:
-        model: As in `variants.py`; `NOISY_STUDENT` is the one that is not there.
-        pretrained_on, dataset: What it learned from, and what was measured on; keys as at the top
-            of this module.
-        accuracy: In percent. Of `vtab` and `average5`: the mean over the tasks.
-        std: Standard deviation over fine-tuning runs, in percent; None where none is printed.
-        table: Where the number stands: "Table 5", or in a few words.
-        protocol: How it came about: "fine-tuned".
-        image_size: Side of the images in pixels; None where the source does not say.
+        model: As in `variants.py`, or `NOISY_STUDENT`.
+        pretrained_on, dataset: Pre-training data and evaluation data; keys as at the top of this
+            module.
+        accuracy: In percent; for `vtab` and `average5` the mean over the tasks.
+        std: Standard deviation over fine-tuning runs, in percent; None if not printed.
+        table: Where the number is published: "Table 5", or in a few words.
+        protocol: How it was measured, such as "fine-tuned".
+        image_size: Side of the images in pixels; None if the source does not state it.
         metric: "top-1" or "top-5".
-        epochs: Of pre-training; None where the source does not say.
-        optimizer: Of pre-training, "adam" or "sgd"; None where the table does not tell two apart.
-        exaflops, tpu_core_days: Of pre-training; the second is TPUv3 cores, two to a chip, times
-            days.
-        note: What else is to be known of this number, or nothing.
+        epochs: Epochs of pre-training; None if the source does not state it.
+        optimizer: Of pre-training, "adam" or "sgd"; None if the table does not compare the two.
+        exaflops, tpu_core_days: Cost of pre-training. TPU core days are TPUv3 cores (two per chip)
+            times days.
+        note: A remark on this number, or "".
 
     Example:
         >>> published(model="ViT_B16", pretrained_on="imagenet", dataset="imagenet", table="Table 5")[0].accuracy
@@ -254,8 +258,8 @@ class Published:
     note: str = ""
 
 
-def _cells(text: str) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yields what stands in each cell that is not empty, after the names of its row and column."""
+def _parse_cells(text: str) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yields (names of row and column by field, content) of each cell that is not empty."""
     lines = [
         [re.split(r"\s{2,}", side.strip()) for side in line.split("|")]
         for line in text.strip().splitlines()
@@ -268,8 +272,8 @@ def _cells(text: str) -> Iterator[tuple[dict[str, Any], str]]:
                 yield dict(zip(fields, (*row, *column), strict=True)), cell
 
 
-def _rows(text: str, **shared: Any) -> Iterator[Published]:
-    for names, cell in _cells(text):
+def _parse_rows(text: str, **shared: Any) -> Iterator[Published]:
+    for names, cell in _parse_cells(text):
         names.setdefault(
             "note",
             "".join(note for start, note in _NOTES.items() if names["model"].startswith(start)),
@@ -283,11 +287,11 @@ def _rows(text: str, **shared: Any) -> Iterator[Published]:
         )
 
 
-def _table_2() -> Iterator[Published]:
-    for row in _rows(_TABLE_2, table="Table 2", image_size=384):
+def _parse_table_2() -> Iterator[Published]:
+    for row in _parse_rows(_TABLE_2, table="Table 2", image_size=384):
         if row.model not in _LARGE_IMAGES:
             row = replace(row, image_size=None, protocol="from the literature")
-        # section 4.1; ReaL is other labels for the same images
+        # Section 4.1. ReaL has other labels for the same images, so the same setting applies.
         elif row.dataset in ("imagenet", "imagenet_real"):
             row = replace(
                 row,
@@ -297,17 +301,18 @@ def _table_2() -> Iterator[Published]:
         yield row
 
 
-def _table_6() -> Iterator[Published]:
-    """Table 6, and after it the averages of Figure 5, which the paper does not print."""
+def _parse_table_6() -> Iterator[Published]:
+    """Yields Table 6, then the averages of Figure 5, which the paper only plots."""
     five: dict[int | None, list[Published]] = {}
-    for row in _rows(_TABLE_6, table="Table 6", image_size=384, pretrained_on="jft300m"):
+    for row in _parse_rows(_TABLE_6, table="Table 6", image_size=384, pretrained_on="jft300m"):
         if row.exaflops == 859:
             row = replace(
                 row, note="859 exaFLOPs are printed; half of the 1668 of 14 epochs is 834"
             )
         yield row
         if row.dataset in AVERAGE_5:
-            five.setdefault(row.exaflops, []).append(row)  # no two runs cost the same
+            # The cost identifies a run: no two runs have the same.
+            five.setdefault(row.exaflops, []).append(row)
     for rows in five.values():
         mean = round(sum(row.accuracy for row in rows) / len(rows), 2)
         yield replace(
@@ -319,30 +324,34 @@ def _table_6() -> Iterator[Published]:
 
 
 PUBLISHED: tuple[Published, ...] = (
-    *_table_2(),
-    *_rows(_TABLE_5, table="Table 5", image_size=384),
-    *_table_6(),
-    *_rows(_TABLE_7, table="Table 7", image_size=384, pretrained_on="jft300m", epochs=7),
-    *_rows(_TABLE_9, table="Table 9", image_size=384, protocol="fine-tuned on 1000 examples"),
-    *_rows(
+    *_parse_table_2(),
+    *_parse_rows(_TABLE_5, table="Table 5", image_size=384),
+    *_parse_table_6(),
+    *_parse_rows(_TABLE_7, table="Table 7", image_size=384, pretrained_on="jft300m", epochs=7),
+    *_parse_rows(_TABLE_9, table="Table 9", image_size=384, protocol="fine-tuned on 1000 examples"),
+    *_parse_rows(
         _OBJECTNET,
         pretrained_on="jft300m",
         dataset="objectnet",
         image_size=None,
         protocol="as in BiT's paper",
     ),
-    *_rows(
+    *_parse_rows(
         _README, table="README of google-research/vision_transformer", pretrained_on="imagenet21k"
     ),
-    *_rows(_UPSTREAM, table="the authors on GitHub", image_size=224, protocol="not fine-tuned"),
+    *_parse_rows(
+        _UPSTREAM, table="the authors on GitHub", image_size=224, protocol="not fine-tuned"
+    ),
 )
-"""Every number, in the order of the tables, then those of the text and of the authors' code."""
+"""All numbers, in the order of the tables, then those of the text and of the authors' code."""
 
 POSITION_EMBEDDINGS: dict[tuple[str, str], float] = {
     (names["embedding"], names["placement"]): round(100 * float(cell), 3)
-    for names, cell in _cells(_TABLE_8)
+    for names, cell in _parse_cells(_TABLE_8)
 }
-"""Table 8: `position_embedding` and `position_placement` of a ViT to its 5-shot accuracy on ImageNet, in percent."""
+"""Table 8: 5-shot accuracy on ImageNet in percent, by (`position_embedding`, `position_placement`)
+of a ViT.
+"""
 
 
 def published(
@@ -353,21 +362,19 @@ def published(
     table: str | None = None,
     image_size: int | None = None,
 ) -> list[Published]:
-    """Returns the published numbers of a model, of a data set, of a table, or of what several of
-    these share.
+    """Returns the published numbers that match all arguments, in the order of the tables.
 
-    There may be several, at other resolutions or after longer pre-training; they come in the order
-    of the tables. They are those of arXiv:2010.11929 unless `table` says otherwise.
+    A model may have several numbers, at several resolutions or with several lengths of
+    pre-training. They are from arXiv:2010.11929 unless their `table` names another source.
 
     Args:
-        model: As in `variants.py`. The list is empty for a model of which nothing is published.
+        model: As in `variants.py`. The result is empty for models without published numbers.
         pretrained_on, dataset: One of the keys at the top of this module.
         table: Such as "Table 6".
-        image_size: Pixels. The rows nearest to it come first, those of unknown resolution last;
-            none is left out.
+        image_size: In pixels. It sorts the result: nearest size first, unknown sizes last.
 
     Raises:
-        ValueError: If nothing at all is published of this data set, pre-training data or table.
+        ValueError: If no number has this data set, this pre-training data or this table.
 
     Example:
         >>> best = published(model="ViT_L16", pretrained_on="imagenet21k", dataset="imagenet", image_size=384)[0]
@@ -384,7 +391,7 @@ def published(
     if unknown:
         raise ValueError(
             " ".join(
-                f"No number has {key}={wanted[key]!r}. There are: {', '.join(known[key])}."
+                f"No number has {key}={wanted[key]!r}. Known values: {', '.join(known[key])}."
                 for key in unknown
             )
         )
@@ -403,18 +410,19 @@ def published(
 
 
 def vtab_scores(model: str, pretrained_on: str) -> dict[str, float]:
-    """Returns Table 9 of arXiv:2010.11929 for one model: task to accuracy in percent, in the order
-    of its columns.
+    """Returns the accuracies of one model in Table 9 of arXiv:2010.11929, in percent, by task, in
+    the order of its columns.
 
     Raises:
-        ValueError: If the table does not have that model.
+        ValueError: If the model is not in the table.
 
     Example:
         >>> list(vtab_scores("ViT_H14", "jft300m").items())[:2]
         [('caltech101', 95.3), ('cifar100', 85.5)]
     """
     run = model, pretrained_on
-    rows = [row for row in published(table="Table 9") if row.dataset != "vtab"]  # which is the mean
+    # The row `vtab` is the mean of the tasks.
+    rows = [row for row in published(table="Table 9") if row.dataset != "vtab"]
     scores = {
         row.dataset.removeprefix("vtab/"): row.accuracy
         for row in rows
@@ -422,23 +430,26 @@ def vtab_scores(model: str, pretrained_on: str) -> dict[str, float]:
     }
     if not scores:
         there = ", ".join(dict.fromkeys(f"{row.model} on {row.pretrained_on}" for row in rows))
-        raise ValueError(f"Table 9 has no {model} pre-trained on {pretrained_on}. It has: {there}.")
+        raise ValueError(
+            f"Table 9 has no {model} pre-trained on {pretrained_on}. It contains: {there}."
+        )
     return scores
 
 
 def vtab_means(scores: Mapping[str, float]) -> dict[str, float]:
-    """Returns the mean over VTAB's 19 tasks, `all`, and over those of each group (arXiv:2010.11929,
-    section 4.1).
+    """Returns the mean accuracy over VTAB's 19 tasks, `all`, and over the tasks of each group.
 
     Args:
-        scores: Task to accuracy, the paper's or ours: all 19, in any order.
+        scores: Accuracy of each of the 19 tasks, in any order.
 
     Raises:
-        ValueError: If tasks are missing, or are none of VTAB's.
+        ValueError: If tasks are missing or unknown.
 
     Example:
         >>> {name: round(mean, 2) for name, mean in vtab_means(vtab_scores("ViT_H14", "jft300m")).items()}
         {'all': 77.63, 'natural': 86.69, 'specialized': 87.0, 'structured': 65.03}
+
+    Source: arXiv:2010.11929, section 4.1.
     """
     tasks = [task for group in VTAB_GROUPS.values() for task in group]
     missing, unknown = (
@@ -447,8 +458,9 @@ def vtab_means(scores: Mapping[str, float]) -> dict[str, float]:
     )
     if missing or unknown:
         raise ValueError(
-            f"A mean of VTAB is over all of its 19 tasks. Missing: {', '.join(missing) or 'none'}. "
-            f"Unknown: {', '.join(unknown) or 'none'}. Evaluate the ones, and leave out the others."
+            "A mean of VTAB needs exactly its 19 tasks. "
+            f"Missing: {', '.join(missing) or 'none'}. Unknown: {', '.join(unknown) or 'none'}. "
+            "Evaluate the missing tasks and omit the unknown ones."
         )
     groups = {"all": tasks, **VTAB_GROUPS}
     return {
@@ -457,10 +469,10 @@ def vtab_means(scores: Mapping[str, float]) -> dict[str, float]:
 
 
 def vtab_bars() -> dict[tuple[str, str], dict[str, float]]:
-    """Returns the bars of Figure 2 that have numbers: (model, pre-training data) to panel to
-    accuracy in percent.
+    """Returns the bars of Figure 2 for which numbers are published: for each (model, pre-training
+    data), the accuracy in percent by panel.
 
-    `all` is Table 2's mean; the groups are means over Table 9, which has the ViTs alone.
+    `all` is the mean in Table 2. The groups are means over Table 9, which contains only ViTs.
 
     Example:
         >>> vtab_bars()["BiT_R152x4", "jft300m"]

@@ -1,14 +1,14 @@
-"""What a misspelled name may have meant."""
+"""Suggestions for misspelled names."""
 
 import difflib
 from collections.abc import Iterable
 
 
 def did_you_mean(word: str, known: Iterable[str], count: int = 3) -> str:
-    """Returns a sentence with the known names that are closest to a word, ignoring case; "" if none
-    is close.
+    """Returns a sentence with the known names that are closest to a word, ignoring case, or "" if
+    none is close.
 
-    The sentence begins with a space, to follow what is wrong.
+    The sentence begins with a space, because it follows an error message.
 
     Example:
         >>> did_you_mean("vit_b17", ["ViT_B16", "ViT_L16", "ResNet50x1"])

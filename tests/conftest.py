@@ -177,7 +177,7 @@ def two_replicas():
     """
     from keras_vit import devices
 
-    return devices._strategy("mirrored", ("CPU:0", "CPU:1"))
+    return devices._make_strategy("mirrored", ("CPU:0", "CPU:1"))
 
 
 @pytest.fixture

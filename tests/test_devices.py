@@ -74,7 +74,7 @@ def test_models_of_two_sizes_train_on_two_sets_of_devices_in_one_process():
     """Their all-reduces have keys of their own, beside those of a plain strategy of the user's."""
     names = (("CPU:0", "CPU:1"), ("CPU:1", "CPU:0"))
     strategies = [
-        *(devices._strategy("mirrored", each) for each in names),
+        *(devices._make_strategy("mirrored", each) for each in names),
         tf.distribute.MirroredStrategy(names[0]),
     ]
     for size, strategy in enumerate(strategies, start=2):
@@ -85,7 +85,7 @@ def test_models_of_two_sizes_train_on_two_sets_of_devices_in_one_process():
 @pytest.mark.slow
 def test_plain_strategies_mix_up_their_sums():
     """Why the strategy's keys are ours. When this fails, TensorFlow is mended, and
-    `devices._mirrored` may go.
+    `devices._make_mirrored_strategy` may go.
     """
     code = (
         "import tensorflow as tf; from test_devices import _sum_of_ones; "
@@ -110,7 +110,7 @@ def test_named_devices_are_replicas():
 def test_a_device_that_is_not_there_is_refused(names):
     """TensorFlow 2.21 would wait for a CPU that there is not."""
     with pytest.raises(
-        ValueError, match=r"There is no device .*U:[07].* here\. There are: cpu:0, cpu:1"
+        ValueError, match=r"no device .*U:[07].*\. Available: cpu:0, cpu:1\. Name some"
     ):
         connect(DevicesConfig(names=names))
 
@@ -174,7 +174,7 @@ def test_workers_are_counted_from_the_chief(monkeypatch, text: str | None, count
     monkeypatch.delenv("TF_CONFIG", raising=False)
     if text is not None:
         monkeypatch.setenv("TF_CONFIG", text)
-    assert (len(devices._workers()), devices._worker_index()) == (count, index)
+    assert (len(devices._list_workers()), devices._find_worker_index()) == (count, index)
     assert devices.Devices(
         kind="x", num_replicas=3, num_workers=3, worker_index=index
     ).is_chief == (index == 0)
@@ -200,7 +200,7 @@ def test_auto_is_what_is_there(
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert devices._kind_on_tensorflow(DevicesConfig(**options), num_gpus) == kind
+    assert devices._choose_tensorflow_kind(DevicesConfig(**options), num_gpus) == kind
 
 
 def test_a_garbled_tf_config_is_named(monkeypatch):

@@ -21,7 +21,7 @@ pytest.importorskip("fcntl")
 def test_the_second_run_is_refused_until_the_first_has_ended(tmp_path):
     with lock_folder(tmp_path):
         with (
-            pytest.raises(ValueError, match="Another run is going on in .*choose another folder"),
+            pytest.raises(ValueError, match="Another run is using .*choose another folder"),
             lock_folder(tmp_path),
         ):
             pytest.fail("two runs in one folder")

@@ -79,8 +79,10 @@ def test_an_axial_card_has_halves_and_no_class_token():
 
 def test_a_card_has_the_memory_of_both_passes():
     found = facts(info.model_card("ViT_B16"))
-    assert found["activations"].startswith("9.8 MiB in float32: peak of one image's forward pass")
-    assert found["training"].startswith("294.3 MiB in float32 of activations that each image keeps")
+    assert found["activations"].startswith(
+        "9.8 MiB in float32: peak of the forward pass of one image"
+    )
+    assert found["training"].startswith("294.3 MiB in float32: activations stored for the gradient")
 
 
 def test_pretraining_stands_beside_the_printed_number():
@@ -118,12 +120,12 @@ def test_weights_come_with_resolution_accuracy_and_warnings():
         "331",
     ]
     assert "head all zeros; tanh layer" in lines["imagenet21k"]
-    assert lines["imagenet"].endswith("the same as augreg_in21k_ft_in1k_224")
+    assert lines["imagenet"].endswith("alias of augreg_in21k_ft_in1k_224")
 
 
 def test_a_model_that_nobody_published_says_so():
     assert info.model_card("ResNet50x1").endswith(
-        "No weights of it were published: weights=None, a file or a URL."
+        "No published weights: use weights=None, a file or a URL."
     )
 
 

@@ -149,7 +149,7 @@ def test_two_outputs_are_named(tmp_path):
 
 def test_a_model_of_any_size_needs_one(tmp_path):
     path = saved(of_any_size(), tmp_path)
-    with pytest.raises(ValueError, match="takes images of any size: say which with --image_size"):
+    with pytest.raises(ValueError, match="takes images of any size. Choose one with --image_size"):
         load(path)
     assert load(path, (32, 48)).input_shape == (None, None, None, 3)
 
@@ -157,7 +157,7 @@ def test_a_model_of_any_size_needs_one(tmp_path):
 def test_a_model_of_one_size_has_that(tmp_path):
     path = saved(small(keras.layers.Rescaling(1 / 255)), tmp_path)
     assert load(path, (32, 32)).input_shape == (None, *SHAPE)
-    with pytest.raises(ValueError, match="was saved for 32 x 32 pixels: leave out the image size"):
+    with pytest.raises(ValueError, match="was saved for images of 32 x 32 pixels.*Omit the image size"):
         load(path, (64, 64))
 
 
@@ -195,7 +195,7 @@ def test_scaling_outside_the_graph_as_kerashub_keeps_it(scale, offset):
     preprocessor = SimpleNamespace(
         image_converter=SimpleNamespace(scale=scale, offset=offset, image_size=(32, 32))
     )
-    found = keras_file._behind_its_preprocessor(model, preprocessor)
+    found = keras_file._add_preprocessor(model, preprocessor)
     assert pixels_of(found).range == [0, 255]
     levels = np.random.default_rng(0).uniform(0, 255, (2, *SHAPE)).astype("float32")
     expected = model(

@@ -476,24 +476,24 @@ def test_a_scaling_figure_can_be_drawn():
 
 def test_what_nobody_published_is_refused():
     with pytest.raises(
-        ValueError, match=r"No number has dataset='flowers'. There are: imagenet, .*flowers102"
+        ValueError, match=r"No number has dataset='flowers'. Known values: imagenet, .*flowers102"
     ):
         paper.published(dataset="flowers")
     with pytest.raises(
         ValueError,
-        match=r"pretrained_on='jft'. There are: jft300m, imagenet21k, imagenet\. .*Table 3",
+        match=r"pretrained_on='jft'. Known values: jft300m, imagenet21k, imagenet\. .*Table 3",
     ):
         paper.published(pretrained_on="jft", table="Table 3")
     with pytest.raises(
         ValueError,
-        match="Table 9 has no ViT_B16 pre-trained on jft300m. It has: ViT_H14 on jft300m, ",
+        match="Table 9 has no ViT_B16 pre-trained on jft300m. It contains: ViT_H14 on jft300m, ",
     ):
         paper.vtab_scores("ViT_B16", "jft300m")
     tasks = paper.vtab_scores("ViT_H14", "jft300m")
     del tasks["svhn"]
     with pytest.raises(
         ValueError,
-        match="Missing: svhn. Unknown: none. Evaluate the ones, and leave out the others",
+        match="Missing: svhn. Unknown: none. Evaluate the missing tasks and omit",
     ):
         paper.vtab_means(tasks)
     with pytest.raises(ValueError, match="Missing: none. Unknown: mnist"):
@@ -502,4 +502,4 @@ def test_what_nobody_published_is_refused():
 
 def test_a_table_with_a_cell_too_few_is_refused():
     with pytest.raises(ValueError, match="zip"):
-        list(paper._cells("dataset  model  | ViT_B16  ViT_L16\n---\npets  | 95.80"))
+        list(paper._parse_cells("dataset  model  | ViT_B16  ViT_L16\n---\npets  | 95.80"))

@@ -348,7 +348,7 @@ def test_of_two_experiments_that_begin_at_once_one_has_the_folder(tmp_path, monk
 
     def meets_another(path: Path, *arguments, **options) -> dict:
         found = check(path, *arguments, **options)
-        with pytest.raises(ValueError, match="Another run is going on"):
+        with pytest.raises(ValueError, match="Another run is using"):
             trials.claim(path, {"seeds": 2})  # between the check and the writing
         return found
 

@@ -112,7 +112,7 @@ def test_what_is_finished_is_not_computed_again(model, source, tmp_path: Path, m
 
 
 def test_two_at_once_do_not_fill_the_same_folder(model, source, tmp_path: Path):
-    with lock_folder(tmp_path), pytest.raises(ValueError, match="Another run is going on in"):
+    with lock_folder(tmp_path), pytest.raises(ValueError, match="Another run is using"):
         extract(model, source, output=tmp_path, progress=False)
     assert not any(tmp_path.iterdir())
 

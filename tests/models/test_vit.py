@@ -250,7 +250,7 @@ def test_an_axial_vit_on_a_stem(tiny_axial):
     [
         (
             {"classifier": "token"},
-            'tiny attends along rows and columns.*class token lies in none.*"gap"`, "map" or',
+            'tiny attends along rows and columns.*class token is in neither.*"gap"`, "map" or',
         ),
         ({"shape": (None, None, 3)}, "tiny needs a fixed image size. Pass `input_shape`"),
         ({"shape": (None, 32, 3)}, "fixed image size"),

@@ -212,9 +212,7 @@ def test_a_folder_in_which_another_process_trains_is_refused(pretrained: Path):
     before = {path: path.stat().st_mtime_ns for path in pretrained.rglob("*")}
     with lock_folder(pretrained):
         done = script("pretrain", "cifar10_scratch.py:smoke", pretrained)
-    assert done.returncode == 1 and "ValueError: Another run is going on in" in done.stderr, (
-        done.stderr
-    )
+    assert done.returncode == 1 and "ValueError: Another run is using" in done.stderr, done.stderr
     assert "Traceback" not in done.stderr
     assert {path: path.stat().st_mtime_ns for path in pretrained.rglob("*") if path.is_file()} == {
         path: time for path, time in before.items() if path.is_file()
