@@ -109,9 +109,7 @@ def _make_functional(model: Any, path: Path, image_size: tuple[int, int] | None)
         )
     shape = (model.get_build_config() or {}).get("input_shape") or (None, None, None, 3)
     if len(shape) != 4:
-        raise ValueError(
-            f"{path} must take images (B, H, W, C). Its input shape: {tuple(shape)}."
-        )
+        raise ValueError(f"{path} must take images (B, H, W, C). Its input shape: {tuple(shape)}.")
     height, width, channels = shape[1:]
     size = image_size or (height, width)
     if None in size:

@@ -157,7 +157,9 @@ def test_a_model_of_any_size_needs_one(tmp_path):
 def test_a_model_of_one_size_has_that(tmp_path):
     path = saved(small(keras.layers.Rescaling(1 / 255)), tmp_path)
     assert load(path, (32, 32)).input_shape == (None, *SHAPE)
-    with pytest.raises(ValueError, match="was saved for images of 32 x 32 pixels.*Omit the image size"):
+    with pytest.raises(
+        ValueError, match="was saved for images of 32 x 32 pixels.*Omit the image size"
+    ):
         load(path, (64, 64))
 
 

@@ -298,7 +298,11 @@ def test_a_resnet_is_analysed_without_attention(
         ("ViT_Ti16", {"weights": "none", "image_size": (33, 33)}, "multiple of 16|must be|33"),
         ("nowhere/model.keras", {}, "There is no file"),
         ("tiny", {"weights": "imagenet"}, "leave out `weights`"),
-        ("tiny", {"image_size": (64, 64)}, "saved for images of 32 x 32 pixels.*Omit the image size"),
+        (
+            "tiny",
+            {"image_size": (64, 64)},
+            "saved for images of 32 x 32 pixels.*Omit the image size",
+        ),
         ("tiny", {"num_shown": 0}, "At least one photo"),
         ("tiny", {"batch_size": 0}, "At least one photo"),
     ],
@@ -337,7 +341,7 @@ def test_weights_of_another_shape_name_the_model_beside_them(
         tmp_path / "model.npz", **checkpoint(VIT_VARIANTS["ViT_Ti16"], image_size=32, classes=7)
     )
     (tmp_path / "model.keras").write_bytes(tiny.read_bytes())
-    with pytest.raises(ValueError, match=r"(?s)does not fit.*--model=.*model\.keras$"):
+    with pytest.raises(ValueError, match=r"(?s)does not match the model.*--model=.*model\.keras$"):
         inspect("ViT_S16", images, tmp_path / "out", weights=tmp_path / "model.npz")
 
 
