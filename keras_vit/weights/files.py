@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from keras_vit.weights import entries, keras_h5, npz, tensors
+from keras_vit.weights import entries, keras_h5, npz, tensors, torch_archive, zip_archive
 from keras_vit.weights import metadata as facts
 from keras_vit.weights.entries import Choose
 from keras_vit.weights.refusal import AGAIN, bad, some
@@ -39,6 +39,8 @@ _STRANGERS = (
     (b"<", "a web page (an error or a login form?)", "Download it again and look at the URL."),
     (b"{", "JSON text", "Name the file that holds the weights."),
 )
+
+_READERS = {"npz": npz, "safetensors": tensors, "torch": torch_archive}
 
 _PathLike = str | os.PathLike[str]
 _Arrays = Mapping[str, np.ndarray]
@@ -83,12 +85,12 @@ def read(path: _PathLike, choose: Choose | None = None) -> Checkpoint:
             "it is an HDF5 file, neither .npz nor .safetensors",
             "Keras weights are loaded with `model.load_weights(path)`.",
         )
-    unread, metadata = (npz if kind(path) == "npz" else tensors).entries(path)
+    unread, metadata = _READERS[kind(path)].entries(path)
     return Checkpoint(arrays=entries.read(path, unread, metadata, choose), metadata=metadata)
 
 
 def kind(path: _PathLike) -> str:
-    """Return "npz", "safetensors" or "h5", told by the content of a file, or say what the file is
+    """Return "npz", "safetensors", "torch" or "h5", told by the content of a file, or say what the file is
     instead.
 
     It looks at the beginning and the end only: good enough to see that a download is complete.
@@ -101,8 +103,8 @@ def kind(path: _PathLike) -> str:
     if not head:
         raise bad(path, "it is empty (0 bytes)")
     if head.startswith(b"PK"):
-        npz.check_end(path)
-        return "npz"
+        zip_archive.check_end(path)
+        return "torch" if torch_archive.is_torch(path) else "npz"
     if head[8:9] == b"{":
         tensors.check_end(path)
         return "safetensors"
@@ -112,8 +114,8 @@ def kind(path: _PathLike) -> str:
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     for start, what, advice in _STRANGERS:
         if text.startswith(start):
-            raise bad(path, f"it is {what}, neither .npz nor .safetensors", advice)
-    raise bad(path, f"it is neither .npz nor .safetensors; it begins with {head[:8]!r}", AGAIN)
+            raise bad(path, f"it is {what}, and no file of weights", advice)
+    raise bad(path, f"it is no file of weights; it begins with {head[:8]!r}", AGAIN)
 
 
 def write_npz(path: _PathLike, arrays: _Arrays, metadata: _Metadata | None = None) -> None:

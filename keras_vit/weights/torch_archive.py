@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.weights import npz
+from keras_vit.weights import zip_archive
 from keras_vit.weights.entries import Entry
 from keras_vit.weights.refusal import bad, some
 
@@ -94,14 +94,14 @@ class _Tensor:
 _MARK = object()
 
 
-def entries(path: Path) -> list[Entry]:
-    """Returns the tensors of a file, unread.
+def entries(path: Path) -> tuple[list[Entry], dict[str, Any]]:
+    """Returns the tensors of a file, unread, and no metadata: these files have none.
 
     Raises:
         ValueError: If the archive is damaged, or holds anything but tensors in dictionaries.
     """
     try:
-        members = npz.members(path)
+        members = _by_name(zip_archive.members(path)[0])
         prefix = _prefix(path, members)
         pickle = members[f"{prefix}data.pkl"]
         if pickle.file_size > _MAX_PICKLE_BYTES:
@@ -112,9 +112,9 @@ def entries(path: Path) -> list[Entry]:
             for name, tensor in tensors.items()
         ]
         _check_shared(path, members, f"{prefix}data/", tensors.values())
-    except npz.ZIP_ERRORS as error:
+    except zip_archive.ERRORS as error:
         raise _damaged(path, error) from error
-    return found
+    return found, {}
 
 
 def _damaged(path: Path, error: Exception) -> ValueError:
@@ -123,6 +123,21 @@ def _damaged(path: Path, error: Exception) -> ValueError:
 
 def _refused(path: Path, what: str) -> ValueError:
     return bad(path, f"its pickle holds {what}, which is never executed", _ADVICE)
+
+
+def is_torch(path: Path) -> bool:
+    """Returns whether a zip archive holds a pickle of PyTorch's."""
+    try:
+        return any(member.filename.endswith("/data.pkl") for member in zip_archive.members(path)[0])
+    except zip_archive.ERRORS:
+        return False
+
+
+def _by_name(members: list[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:
+    named = {member.filename: member for member in members}
+    if len(named) < len(members):
+        raise zipfile.BadZipFile("it holds several members of one name")
+    return named
 
 
 def _prefix(path: Path, members: Mapping[str, zipfile.ZipInfo]) -> str:
@@ -141,7 +156,7 @@ def _prefix(path: Path, members: Mapping[str, zipfile.ZipInfo]) -> str:
 def _read(path: Path, member: zipfile.ZipInfo) -> bytes:
     content = bytearray(member.file_size)
     with open(path, "rb") as file:
-        npz.content(file, member)(content)
+        zip_archive.content(file, member)(content)
     if zlib.crc32(content) != member.CRC:
         raise zipfile.BadZipFile(f"{member.filename}: bad checksum")
     return bytes(content)
@@ -360,7 +375,7 @@ def _check_shared(
     for key in sorted({x.storage.key for x in tensors if x.span != x.storage.size}):
         member, checksum = members[folder + key], 0
         with open(path, "rb") as file:
-            fill = npz.content(file, member)
+            fill = zip_archive.content(file, member)
             for start in range(0, member.file_size, _CHUNK_BYTES):
                 chunk = bytearray(min(_CHUNK_BYTES, member.file_size - start))
                 fill(chunk)
@@ -374,12 +389,12 @@ def _load(path: Path, member: zipfile.ZipInfo, tensor: _Tensor) -> np.ndarray:
     data = numbers.view(np.uint8).data
     try:
         with open(path, "rb") as file:
-            fill = npz.content(file, member)
+            fill = zip_archive.content(file, member)
             file.seek(tensor.offset * numbers.itemsize, SEEK_CUR)
             fill(data)
         if tensor.span == tensor.storage.size and zlib.crc32(data) != member.CRC:
             raise zipfile.BadZipFile(f"{member.filename}: bad checksum")
-    except npz.ZIP_ERRORS as error:
+    except zip_archive.ERRORS as error:
         raise _damaged(path, error) from error
     strides = [stride * numbers.itemsize for stride in tensor.strides]
     view = np.lib.stride_tricks.as_strided(numbers, tensor.shape, strides, writeable=False)
