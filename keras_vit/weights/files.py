@@ -21,9 +21,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from keras_vit.weights import entries, keras_h5, npz, tensors, torch_archive, zip_archive
+from keras_vit.weights import entries, keras_h5, npz, shards, tensors, torch_archive, zip_archive
 from keras_vit.weights import metadata as facts
-from keras_vit.weights.entries import Choose
+from keras_vit.weights.entries import Choose, Entry
 from keras_vit.weights.refusal import AGAIN, bad, some
 from keras_vit.writing import write_atomically
 
@@ -41,6 +41,14 @@ _STRANGERS = (
 )
 
 _READERS = {"npz": npz, "safetensors": tensors, "torch": torch_archive}
+INDEX_SUFFIX = ".index.json"
+# What a Hugging Face directory may hold; of several the first is read.
+IN_DIRECTORY = (
+    "model.safetensors",
+    f"model.safetensors{INDEX_SUFFIX}",
+    "pytorch_model.bin",
+    f"pytorch_model.bin{INDEX_SUFFIX}",
+)
 
 _PathLike = str | os.PathLike[str]
 _Arrays = Mapping[str, np.ndarray]
@@ -67,8 +75,8 @@ def read(path: _PathLike, choose: Choose | None = None) -> Checkpoint:
     float16 become float32; other types, such as an optimizer's step counter, stay as they are.
 
     Args:
-        path: An `.npz` or `.safetensors` file, or a Hugging Face directory that holds
-            `model.safetensors`.
+        path: An `.npz` or `.safetensors` file, a PyTorch file (`.pth`, `.bin`), the index of a
+            file that is split (`model.safetensors.index.json`), or a Hugging Face directory.
         choose: Says which arrays to read, by name, from arrays of their shapes and types that take
             no memory; or raises ValueError; it gets the metadata too. Default: all.
 
@@ -85,7 +93,8 @@ def read(path: _PathLike, choose: Choose | None = None) -> Checkpoint:
             "it is an HDF5 file, neither .npz nor .safetensors",
             "Keras weights are loaded with `model.load_weights(path)`.",
         )
-    unread, metadata = _READERS[kind(path)].entries(path)
+    is_index = path.name.endswith(INDEX_SUFFIX)
+    unread, metadata = shards.entries(path, _unread) if is_index else _unread(path)
     return Checkpoint(arrays=entries.read(path, unread, metadata, choose), metadata=metadata)
 
 
@@ -173,14 +182,19 @@ def replacing(path: _PathLike) -> Iterator[BinaryIO]:
 
 
 def _file_of(path: Path) -> Path:
+    """Returns the file or the index to read of a Hugging Face directory; any other path as it is."""
     if not path.is_dir():
         return path
-    if (path / "model.safetensors").exists():
-        return path / "model.safetensors"
-    advice = (
-        "Name a file, or a Hugging Face directory whose weights are not split over several files."
-    )
-    raise bad(path, "it is a directory without model.safetensors", advice)
+    for name in IN_DIRECTORY:
+        if (path / name).exists():
+            return path / name
+    advice = f"Name a file, or a Hugging Face directory with one of {', '.join(IN_DIRECTORY)}."
+    raise bad(path, "it is a directory without weights", advice)
+
+
+def _unread(path: Path) -> tuple[list[Entry], dict[str, Any]]:
+    """Returns the arrays of a file, unread, and its metadata."""
+    return _READERS[kind(path)].entries(path)
 
 
 def _numbers(path: _PathLike, arrays: _Arrays) -> dict[str, np.ndarray]:

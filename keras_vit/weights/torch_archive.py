@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit.weights import metadata as facts
 from keras_vit.weights import zip_archive
 from keras_vit.weights.entries import Entry
 from keras_vit.weights.refusal import bad, some
@@ -95,7 +96,7 @@ _MARK = object()
 
 
 def entries(path: Path) -> tuple[list[Entry], dict[str, Any]]:
-    """Returns the tensors of a file, unread, and no metadata: these files have none.
+    """Returns the tensors of a file, unread, and the metadata of a `config.json` beside it.
 
     Raises:
         ValueError: If the archive is damaged, or holds anything but tensors in dictionaries.
@@ -114,7 +115,7 @@ def entries(path: Path) -> tuple[list[Entry], dict[str, Any]]:
         _check_shared(path, members, f"{prefix}data/", tensors.values())
     except zip_archive.ERRORS as error:
         raise _damaged(path, error) from error
-    return found, {}
+    return found, facts.of_config(path.with_name("config.json"))
 
 
 def _damaged(path: Path, error: Exception) -> ValueError:
