@@ -13,6 +13,7 @@ from keras_vit.evaluate.imagenet_sets import (
     imagenet_v2,
     objectnet,
 )
+from keras_vit.evaluate.knn import KnnResult, knn
 from keras_vit.evaluate.label_sets import LabelSets, label_set_accuracy
 from keras_vit.evaluate.probe import ProbeResult, linear_probe
 from keras_vit.evaluate.streaming_probe import streaming_probe
@@ -22,6 +23,7 @@ __all__ = [
     "Answers",
     "Features",
     "FewshotResult",
+    "KnnResult",
     "LabelSets",
     "ProbeResult",
     "accuracy",
@@ -34,6 +36,7 @@ __all__ = [
     "imagenet_real_tfds",
     "imagenet_v2",
     "jobs",
+    "knn",
     "label_set_accuracy",
     "linear_probe",
     "load",

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 from urllib.parse import quote, unquote, urlsplit
 from urllib.request import url2pathname
 
-from keras_vit.weights import catalog, files
+from keras_vit.weights import catalog, files, hub
 from keras_vit.weights.catalog import CatalogRow
 
 _GOOGLE_STORAGE = "storage.googleapis.com"
@@ -41,8 +41,8 @@ def fetch(source: CatalogRow | str, *, progress: bool = True) -> Path:
     """Return the local path of a published file. Download it if necessary.
 
     Args:
-        source: A row of the catalog, or a URL: `https://`, `http://`, `gs://bucket/path` or
-            `file://`.
+        source: A row of the catalog, or a URL: `https://`, `http://`, `gs://bucket/path`,
+            `file://`, or `hf://owner/name@revision` for a repository of the Hugging Face Hub.
         progress: Whether to show a progress bar on standard error.
 
     Raises:
@@ -56,6 +56,8 @@ def fetch(source: CatalogRow | str, *, progress: bool = True) -> Path:
         >>> fetch(catalog.lookup("ViT_B16", "sam"))  # doctest: +SKIP
         PosixPath('/home/me/.keras/models/keras_vit/storage.googleapis.com/vit_models/sam/ViT-B_16.npz')
     """
+    if isinstance(source, str) and source.startswith(hub.SCHEME):
+        return hub.fetch(source)
     url = https_url(source.url if isinstance(source, CatalogRow) else source)
     if urlsplit(url).scheme == "file":
         return _find_local_file(url)

@@ -18,9 +18,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from keras_vit.weights import entries, keras_h5, npz, tensors
+from keras_vit.weights import entries, keras_h5, npz, shards, tensors, torch_archive, zip_archive
 from keras_vit.weights import metadata as facts
-from keras_vit.weights.entries import Choose
+from keras_vit.weights.entries import Choose, Entry
 from keras_vit.weights.refusal import AGAIN, join_first, make_error
 from keras_vit.writing import write_atomically
 
@@ -35,6 +35,16 @@ _STRANGERS = (
     (b"version https://git-lfs", "a Git LFS pointer, not the file itself", "Run `git lfs pull`."),
     (b"<", "a web page (an error or a login form?)", "Download it again and look at the URL."),
     (b"{", "JSON text", "Name the file that contains the weights."),
+)
+
+_READERS = {"npz": npz, "safetensors": tensors, "torch": torch_archive}
+INDEX_SUFFIX = ".index.json"
+# The files of a Hugging Face directory, in the order of preference.
+IN_DIRECTORY = (
+    "model.safetensors",
+    f"model.safetensors{INDEX_SUFFIX}",
+    "pytorch_model.bin",
+    f"pytorch_model.bin{INDEX_SUFFIX}",
 )
 
 _PathLike = str | os.PathLike[str]
@@ -62,8 +72,8 @@ def read(path: _PathLike, choose: Choose | None = None) -> Checkpoint:
     and float16 become float32. Other types, such as the step counter of an optimizer, are kept.
 
     Args:
-        path: An `.npz` or `.safetensors` file, or a Hugging Face directory with
-            `model.safetensors`.
+        path: An `.npz` or `.safetensors` file, a PyTorch file (`.pth`, `.bin`), the index of
+            weights in several files (`model.safetensors.index.json`), or a Hugging Face directory.
         choose: Function that selects the names to read, or raises ValueError. Its arguments are
             arrays of the declared shapes and types, without memory, and the metadata. Default: all
             arrays.
@@ -81,12 +91,13 @@ def read(path: _PathLike, choose: Choose | None = None) -> Checkpoint:
             "it is an HDF5 file, neither .npz nor .safetensors",
             "Keras weights are loaded with `model.load_weights(path)`.",
         )
-    unread, metadata = (npz if detect_kind(path) == "npz" else tensors).list_entries(path)
+    is_index = path.name.endswith(INDEX_SUFFIX)
+    unread, metadata = shards.list_entries(path, _list_entries) if is_index else _list_entries(path)
     return Checkpoint(arrays=entries.read(path, unread, metadata, choose), metadata=metadata)
 
 
 def detect_kind(path: _PathLike) -> str:
-    """Return "npz", "safetensors" or "h5", detected from the content of a file.
+    """Return "npz", "safetensors", "torch" or "h5", detected from the content of a file.
 
     Only the beginning and the end are read, which is enough to see that a download is complete.
 
@@ -98,8 +109,8 @@ def detect_kind(path: _PathLike) -> str:
     if not head:
         raise make_error(path, "it is empty (0 bytes)")
     if head.startswith(b"PK"):
-        npz.check_end(path)
-        return "npz"
+        zip_archive.check_end(path)
+        return "torch" if torch_archive.is_torch(path) else "npz"
     if head[8:9] == b"{":
         tensors.check_end(path)
         return "safetensors"
@@ -109,10 +120,8 @@ def detect_kind(path: _PathLike) -> str:
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     for start, what, advice in _STRANGERS:
         if text.startswith(start):
-            raise make_error(path, f"it is {what}, neither .npz nor .safetensors", advice)
-    raise make_error(
-        path, f"it is neither .npz nor .safetensors; it begins with {head[:8]!r}", AGAIN
-    )
+            raise make_error(path, f"it is {what}, not a file of weights", advice)
+    raise make_error(path, f"it is not a file of weights; it begins with {head[:8]!r}", AGAIN)
 
 
 def write_npz(path: _PathLike, arrays: _Arrays, metadata: _Metadata | None = None) -> None:
@@ -167,14 +176,19 @@ def replacing(path: _PathLike) -> Iterator[BinaryIO]:
 
 
 def _file_of(path: Path) -> Path:
+    """Returns the file or index to read in a Hugging Face directory. Other paths are unchanged."""
     if not path.is_dir():
         return path
-    if (path / "model.safetensors").exists():
-        return path / "model.safetensors"
-    advice = (
-        "Name a file, or a Hugging Face directory whose weights are not split into several files."
-    )
-    raise make_error(path, "it is a directory without model.safetensors", advice)
+    for name in IN_DIRECTORY:
+        if (path / name).exists():
+            return path / name
+    advice = f"Name a file, or a Hugging Face directory with one of {', '.join(IN_DIRECTORY)}."
+    raise make_error(path, "it is a directory without weights", advice)
+
+
+def _list_entries(path: Path) -> tuple[list[Entry], dict[str, Any]]:
+    """Returns the entries of a file, whose data are not yet read, and the metadata."""
+    return _READERS[detect_kind(path)].list_entries(path)
 
 
 def _check_numbers(path: _PathLike, arrays: _Arrays) -> dict[str, np.ndarray]:

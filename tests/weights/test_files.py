@@ -231,7 +231,7 @@ def test_what_is_no_checkpoint_is_called_by_its_name(tmp_path, content, message)
 @pytest.mark.parametrize(
     ("member", "message"),
     [
-        ("archive/data.pkl", "PyTorch checkpoint.*safetensors"),
+        ("archive/data.pkl", "PyTorch file is truncated or damaged"),
         ("model.weights.h5", "Keras model.*load_model"),
         ("word/document.xml", r"not arrays \(word/document.xml\)"),
     ],
@@ -407,15 +407,7 @@ def test_config_that_is_not_json_is_refused(hugging_face):
 
 
 def test_directory_without_weights_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"directory without model.safetensors"):
-        read(tmp_path)
-
-
-def test_sharded_directory_is_refused(tmp_path):
-    (tmp_path / "model.safetensors.index.json").touch()
-    with pytest.raises(
-        ValueError, match=r"directory without model.safetensors.*not split into several files"
-    ):
+    with pytest.raises(ValueError, match=r"directory without weights. .*model.safetensors"):
         read(tmp_path)
 
 
