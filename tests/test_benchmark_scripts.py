@@ -178,7 +178,7 @@ def run(rival, cell):
     peak = {fixed} + {slope} * cell.batch_size
     return SimpleNamespace(absent="it died" if dies else "", peak_mb=peak, median=1.0)
 memory._run = run
-row = memory._row("keras_vit", memory.Cell("ViT_Ti16", 32, 2, "float32", "inference"), {budget})
+row = memory._measure_row("keras_vit", memory.Cell("ViT_Ti16", 32, 2, "float32", "inference"), {budget})
 print(row[7], len(sizes))
 """
     done = warm.run([sys.executable, "-c", code], capture_output=True, text=True)

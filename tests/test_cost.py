@@ -120,7 +120,11 @@ def test_unknown_classifier_is_refused():
             {"representation_size": 8},
             "neither a `representation_size`.*representation_size=8",
         ),
-        ("BiT_R50x1", {"position_embedding": "none"}, "A ResNet has no position embeddings"),
+        (
+            "BiT_R50x1",
+            {"position_embedding": "none"},
+            "A ResNet has no options for position embeddings",
+        ),
         (
             "ViT_B16",
             {"position_embedding": "rope"},
@@ -171,7 +175,7 @@ def test_what_no_model_can_be_built_with_is_refused(count, row, options, message
         (
             "ResNet50x1",
             {"position_placement": "shared"},
-            "no position embeddings of its own choice.*'shared'",
+            "no options for position embeddings.*'shared'",
         ),
     ],
 )

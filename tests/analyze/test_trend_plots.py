@@ -304,7 +304,7 @@ DRAWN: dict[str, Callable[[Path], None]] = {
 @pytest.mark.parametrize("draw", DRAWN.values(), ids=DRAWN)
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path, draw: Callable[[Path], None]):
     with pytest.raises(
-        FileNotFoundError, match="There is no folder .*missing to draw p.png into. Make it first"
+        FileNotFoundError, match="the folder .*missing does not exist. Create it first"
     ):
         draw(tmp_path / "missing" / "p.png")
 

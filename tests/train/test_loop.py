@@ -187,9 +187,7 @@ def test_a_worker_that_is_asked_to_stop_stops_all_after_the_same_step(tmp_path: 
     # One that does not see the checkpoint of the others would train another model beside them.
     workers = start_workers(tmp_path, tmp_path / "elsewhere")
     outputs = [worker.communicate(timeout=HUNG_SECONDS)[0] for worker in workers]
-    assert all("All workers must share one folder" in output for output in outputs), (
-        outputs
-    )
+    assert all("All workers must share one folder" in output for output in outputs), outputs
 
 
 # In one process from here on.
