@@ -175,6 +175,7 @@ def _interpret(path: Path, pickle: bytes) -> Any:
     stack: list[Any] = []
     memo: dict[int, Any] = {}
     try:
+        argument: Any  # of the operation: a number, a text, or None
         for operation, argument, _ in pickletools.genops(pickle):
             name = operation.name
             if name in ("PROTO", "FRAME"):
