@@ -8,7 +8,6 @@ import os
 import re
 from pathlib import Path
 
-from keras_vit.extras import absent
 from keras_vit.weights import files, shards
 
 SCHEME = "hf://"
@@ -90,6 +89,10 @@ def _download(address: str, repository: str, revision: str, name: str) -> Path |
         import huggingface_hub
         from huggingface_hub import errors
     except ImportError as error:
+        from keras_vit.extras import (
+            absent,
+        )  # here, as it imports what `import keras_vit` does not need
+
         raise absent("hub", f"{address} needs huggingface_hub", error) from error
     try:
         return Path(
