@@ -89,11 +89,10 @@ def _download(address: str, repository: str, revision: str, name: str) -> Path |
         import huggingface_hub
         from huggingface_hub import errors
     except ImportError as error:
-        from keras_vit.extras import (
-            absent,
-        )  # here, as it imports what `import keras_vit` does not need
-
-        raise absent("hub", f"{address} needs huggingface_hub", error) from error
+        # Not by `keras_vit.extras`, which imports what `import keras_vit` does not need.
+        raise ImportError(
+            f"{address} needs huggingface_hub: pip install huggingface_hub ({error})"
+        ) from error
     try:
         return Path(
             huggingface_hub.hf_hub_download(
