@@ -295,7 +295,28 @@ def test_the_probe_from_the_disk_gives_the_same(probe: Probe, root: Path, tmp_pa
     )
 
 
+def test_knn_gives_the_number_known_beforehand(root: Path, tmp_path: Path):
+    """One of the ten test images is in the wrong folder."""
+    command = [f"--model={root}/right/model.keras", f"--data={root}/colors"]
+    options = [f"--workdir={tmp_path}/knn", "--neighbors=1,12"]
+    said = done("knn", *command, *options).stdout
+    page = (tmp_path / "knn" / "knn.md").read_text()
+    assert "| colors | 90.00 | 90.00 |" in page and page in said
+    assert "| data | k = 1 | k = 12 |" in page and "temperature 0.07" in page
+    assert [list(row.values()) for row in rows((tmp_path / "knn" / "knn.csv").read_bytes())] == [
+        ["colors", "1", "0.07", "0.900000"],
+        ["colors", "12", "0.07", "0.900000"],
+    ]
+
+
 FROZEN_MISTAKES = {
+    "neighbors": ("knn", "{root}/colors", ["--neighbors=1,few"], "`--neighbors` takes integers"),
+    "too many neighbors": (
+        "knn",
+        "{root}/colors",
+        ["--neighbors=10,200"],
+        "from 1 to the number of training examples, 36. Received: 10, 200",
+    ),
     "a layer": (
         "fewshot",
         "{root}/colors",

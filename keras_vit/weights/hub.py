@@ -31,6 +31,7 @@ def fetch(address: str) -> Path:
             no weights in it.
         PermissionError: If the repository is gated and the token has no access.
         ConnectionError: If the hub cannot be reached and the cache has no copy.
+        OSError: If the cache cannot be written.
 
     Example:
         >>> fetch("hf://google/vit-base-patch16-224@main")  # doctest: +SKIP
@@ -43,12 +44,11 @@ def fetch(address: str) -> Path:
             f"hf://owner/name@revision."
         )
     repository, revision = match[1], match[2] or _DEFAULT_REVISION
-    weights = _weights(address, repository, revision)
-    # A branch may move while its files are downloaded, and a commit does not. The folder of the
-    # cache has its name.
+    weights = _download_weights(address, repository, revision)
+    # A branch may move during the download, a commit cannot. The name of the folder is the commit.
     commit = weights.parent.name
     if weights.name.endswith(files.INDEX_SUFFIX):
-        for name in sorted(set(shards.files_of(weights).values())):
+        for name in sorted(set(shards.read_index(weights).values())):
             if _download(address, repository, commit, name) is None:
                 raise ValueError(f"{address} lists the file {name} and does not have it.")
     for name in _DESCRIPTIONS:
@@ -56,14 +56,14 @@ def fetch(address: str) -> Path:
     return weights.parent
 
 
-def _weights(address: str, repository: str, revision: str) -> Path:
+def _download_weights(address: str, repository: str, revision: str) -> Path:
     """Downloads the weights, or the index of their files."""
     for name in files.IN_DIRECTORY:
         try:
             path = _download(address, repository, revision, name)
         except ConnectionError:
             # Each try takes many seconds, and another form of the weights may be in the cache.
-            path = _cached(repository, revision)
+            path = _find_cached(repository, revision)
             if path is None:
                 raise
         if path is not None:
@@ -73,7 +73,7 @@ def _weights(address: str, repository: str, revision: str) -> Path:
     )
 
 
-def _cached(repository: str, revision: str) -> Path | None:
+def _find_cached(repository: str, revision: str) -> Path | None:
     import huggingface_hub
 
     found = (
@@ -105,7 +105,7 @@ def _download(address: str, repository: str, revision: str, name: str) -> Path |
         if known is not None and not isinstance(known, str):
             return None
         raise ConnectionError(
-            f"{address} cannot be downloaded, and the cache has no {name}: {_reason(error)} Check "
+            f"{address} cannot be downloaded, and the cache has no {name}: {_take_first_line(error)} Check "
             f"the connection, HF_ENDPOINT and HF_HUB_OFFLINE."
         ) from error
     except errors.EntryNotFoundError:
@@ -125,11 +125,13 @@ def _download(address: str, repository: str, revision: str, name: str) -> Path |
             f"The repository '{repository}' has no revision '{revision}'. Name a branch, a tag or a "
             f"commit that its page on the hub lists."
         ) from error
-    except (errors.HfHubHTTPError, OSError) as error:
-        raise ConnectionError(f"{address} cannot be downloaded: {_reason(error)}") from error
+    except errors.HfHubHTTPError as error:
+        raise ConnectionError(
+            f"{address} cannot be downloaded: {_take_first_line(error)}"
+        ) from error
 
 
-def _reason(error: Exception) -> str:
+def _take_first_line(error: Exception) -> str:
     """Returns the first line of a message of the hub, as a sentence."""
     line = next(iter(str(error).strip().splitlines()), type(error).__name__)
     return f"{line.rstrip('.')}."

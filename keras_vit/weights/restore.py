@@ -102,8 +102,8 @@ def channels_of(arrays: Mapping[str, Any]) -> int | None:
 def adapt_channels(kernel: np.ndarray, channels: int) -> np.ndarray:
     """Converts the kernel of a first layer from RGB images to another number of channels.
 
-    One channel gets the sum over red, green and blue, so that a gray image gives the same result as
-    an RGB image with three equal channels. For other numbers the three are repeated in turn, times
+    One channel gets the sum of the kernels of red, green and blue. A gray image then gives the same
+    result as an RGB image with three equal channels. For other numbers the three are repeated in turn, times
     3 / channels, which keeps the scale of the result. This is exact for patch embeddings and plain
     convolutions. A standardized convolution (hybrids, ResNets) rescales each filter afterwards, so
     for a gray image the results agree only approximately.

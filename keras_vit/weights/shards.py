@@ -27,7 +27,7 @@ def list_entries(index: Path, read: Reader) -> tuple[list[Entry], dict[str, Any]
     Raises:
         ValueError: If the index is damaged, a file is missing, or index and files disagree.
     """
-    file_of = files_of(index)
+    file_of = read_index(index)
     found: list[Entry] = []
     metadata: dict[str, Any] = {}
     for name in sorted(set(file_of.values())):
@@ -52,7 +52,7 @@ def list_entries(index: Path, read: Reader) -> tuple[list[Entry], dict[str, Any]
     return found, metadata
 
 
-def files_of(index: Path) -> dict[str, str]:
+def read_index(index: Path) -> dict[str, str]:
     """Returns {name of an array: name of its file}, as an index says.
 
     Raises:
@@ -68,16 +68,16 @@ def files_of(index: Path) -> dict[str, str]:
         raise make_error(
             index, f"it is not JSON ({join_first([str(error)[:200]])})", _ADVICE
         ) from error
-    files_of = content.get("weight_map") if isinstance(content, dict) else None
-    if not isinstance(files_of, dict) or not files_of:
+    found = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(found, dict) or not found:
         raise make_error(index, "it has no `weight_map`", _ADVICE)
     strange = [
         f"{name}: {ascii(file)[:60]}"
-        for name, file in files_of.items()
+        for name, file in found.items()
         if not isinstance(file, str) or Path(file).name != file or file in ("", ".", "..")
     ]
     if strange:
         raise make_error(
             index, f"it names files outside its folder ({join_first(strange)})", _ADVICE
         )
-    return files_of
+    return found

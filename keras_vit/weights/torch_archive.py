@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from absl import logging
 
 from keras_vit.weights import metadata as facts
 from keras_vit.weights import zip_archive
@@ -84,7 +85,7 @@ class _Tensor:
 
     @property
     def span(self) -> int:
-        """Numbers from the first to the last one, whether the tensor has those between or not."""
+        """Numbers of the storage from the first to the last one of the tensor."""
         if 0 in self.shape:
             return 0
         return 1 + sum(
@@ -102,29 +103,29 @@ def list_entries(path: Path) -> tuple[list[Entry], dict[str, Any]]:
         ValueError: If the archive is damaged, or holds anything but tensors in dictionaries.
     """
     try:
-        members = _by_name(zip_archive.list_members(path)[0])
-        prefix = _prefix(path, members)
+        members = _index_by_name(zip_archive.list_members(path)[0])
+        prefix = _find_prefix(path, members)
         pickle = members[f"{prefix}data.pkl"]
         if pickle.file_size > _MAX_PICKLE_BYTES:
             raise zipfile.BadZipFile(f"data.pkl claims {pickle.file_size} bytes")
-        tensors = _state_dict(path, _interpret(path, _read(path, pickle)))
+        tensors = _find_state_dict(path, _interpret(path, _read(path, pickle)))
         found = [
-            _entry(path, members, f"{prefix}data/", name, tensor)
+            _make_entry(path, members, f"{prefix}data/", name, tensor)
             for name, tensor in tensors.items()
         ]
         _check_shared(path, members, f"{prefix}data/", tensors.values())
     except zip_archive.ERRORS as error:
-        raise _damaged(path, error) from error
+        raise _make_damage_error(path, error) from error
     return found, facts.read_config(path.with_name("config.json"))
 
 
-def _damaged(path: Path, error: Exception) -> ValueError:
+def _make_damage_error(path: Path, error: Exception) -> ValueError:
     return make_error(
         path, f"the PyTorch file is truncated or damaged ({join_first([str(error)[:200]])})"
     )
 
 
-def _refused(path: Path, what: str) -> ValueError:
+def _make_refusal(path: Path, what: str) -> ValueError:
     return make_error(path, f"its pickle holds {what}, which is never executed", _ADVICE)
 
 
@@ -138,14 +139,14 @@ def is_torch(path: Path) -> bool:
         return False
 
 
-def _by_name(members: list[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:
+def _index_by_name(members: list[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:
     named = {member.filename: member for member in members}
     if len(named) < len(members):
         raise zipfile.BadZipFile("it holds several members of one name")
     return named
 
 
-def _prefix(path: Path, members: Mapping[str, zipfile.ZipInfo]) -> str:
+def _find_prefix(path: Path, members: Mapping[str, zipfile.ZipInfo]) -> str:
     """Returns the folder of the archive that holds `data.pkl`: the name that the file had."""
     found = [name.removesuffix("data.pkl") for name in members if name.endswith("/data.pkl")]
     if len(found) != 1:
@@ -196,10 +197,10 @@ def _interpret(path: Path, pickle: bytes) -> Any:
             elif name in ("BINGET", "LONG_BINGET", "GET"):
                 stack.append(memo[argument])
             elif name == "GLOBAL":
-                stack.append(_known(path, *argument.split(" ", 1)))
+                stack.append(_check_name(path, *argument.split(" ", 1)))
             elif name == "STACK_GLOBAL":
                 attribute, module = stack.pop(), stack.pop()
-                stack.append(_known(path, module, attribute))
+                stack.append(_check_name(path, module, attribute))
             elif name in _TUPLES:
                 count = _TUPLES[name]
                 stack[len(stack) - count :] = [tuple(stack[len(stack) - count :])]
@@ -210,19 +211,19 @@ def _interpret(path: Path, pickle: bytes) -> Any:
             elif name in ("APPEND", "APPENDS"):
                 values = [stack.pop()] if name == "APPEND" else _pop_to_mark(stack)
                 if not isinstance(stack[-1], list):
-                    raise _refused(path, f"{name} on something that is no list")
+                    raise _make_refusal(path, f"{name} on something that is no list")
                 stack[-1].extend(values)
             elif name == "BINPERSID":
-                stack.append(_storage(path, stack.pop()))
+                stack.append(_make_storage(path, stack.pop()))
             elif name == "REDUCE":
                 arguments, function = stack.pop(), stack.pop()
                 stack.append(_reduce(path, function, arguments))
             elif name == "BUILD":  # the version numbers of a state dict's modules
                 stack.pop()
                 if not isinstance(stack[-1], dict):
-                    raise _refused(path, "an object with a state of its own")
+                    raise _make_refusal(path, "a state for something other than a dictionary")
             else:
-                raise _refused(path, f"the operation {name}")
+                raise _make_refusal(path, f"the operation {name}")
     except (IndexError, KeyError, TypeError) as error:
         raise zipfile.BadZipFile(f"data.pkl: {type(error).__name__} {error}") from error
     except ValueError as error:
@@ -266,29 +267,29 @@ def _set_items(path: Path, stack: list[Any], name: str) -> None:
         values = _pop_to_mark(stack)
         pairs = list(zip(values[::2], values[1::2], strict=True))
     if not isinstance(stack[-1], dict):
-        raise _refused(path, f"{name} on something that is no dictionary")
+        raise _make_refusal(path, f"{name} on something that is no dictionary")
     for key, value in pairs:
         if not isinstance(key, str | int):
-            raise _refused(path, f"a dictionary whose keys are {type(key).__name__}")
+            raise _make_refusal(path, f"a dictionary whose keys are {type(key).__name__}")
         if key in stack[-1]:
             raise zipfile.BadZipFile(f"data.pkl holds {key!r} twice")
         stack[-1][key] = value
 
 
-def _known(path: Path, module: Any, name: Any) -> _Name:
+def _check_name(path: Path, module: Any, name: Any) -> _Name:
     if (module, name) not in _KNOWN:
-        raise _refused(path, f"`{join_first([f'{module}.{name}'[:100]])}`")
+        raise _make_refusal(path, f"`{join_first([f'{module}.{name}'[:100]])}`")
     return _Name(module, name)
 
 
-def _storage(path: Path, identifier: Any) -> _Storage:
+def _make_storage(path: Path, identifier: Any) -> _Storage:
     kind, storage_type, key, _, size = identifier
     if (
         kind != "storage"
         or not isinstance(storage_type, _Name)
         or storage_type.name not in _STORAGES
     ):
-        raise _refused(path, "a persistent identifier that is no storage")
+        raise _make_refusal(path, "a persistent identifier that is no storage")
     if not isinstance(key, str) or not _is_count(size):
         raise zipfile.BadZipFile(f"data.pkl: a storage of {size!r} numbers")
     return _Storage(np.dtype(_STORAGES[storage_type.name]), key, size)
@@ -301,7 +302,7 @@ def _reduce(path: Path, function: Any, arguments: Any) -> Any:
     if called == _PARAMETER:
         return arguments[0]
     if called != _TENSOR:
-        raise _refused(path, f"a call of {called or type(function).__name__}")
+        raise _make_refusal(path, f"a call of {called or type(function).__name__}")
     storage, offset, shape, strides = arguments[:4]
     counts = (offset, *shape, *strides)
     if (
@@ -320,7 +321,7 @@ def _is_count(value: Any) -> bool:
 # ── the tensors ──
 
 
-def _state_dict(path: Path, content: Any) -> dict[str, _Tensor]:
+def _find_state_dict(path: Path, content: Any) -> dict[str, _Tensor]:
     """Returns the tensors of the model: the content, or the part of it where training scripts put
     them.
     """
@@ -331,6 +332,7 @@ def _state_dict(path: Path, content: Any) -> dict[str, _Tensor]:
         if place is None:
             keys = join_first([str(key) for key in content]) or "nothing"
             raise make_error(path, f"it holds no state dict, only {keys}", _ADVICE)
+        logging.info("%s: only its part %r is read.", path, place)
         content = content[place]
     found = list(_walk(path, content, (), set()))
     names = [name for name, _ in found]
@@ -343,7 +345,7 @@ def _walk(
     path: Path, part: Mapping[Any, Any], keys: tuple[str, ...], seen: set[int]
 ) -> Iterator[tuple[str, _Tensor]]:
     """Yields the tensors by name. Other values, such as a step count, are no weights."""
-    # A dictionary inside itself has no end, and one that is used again and again has none in time.
+    # A dictionary may contain itself, or be used so often that a walk takes years.
     if id(part) in seen or len(keys) > _MAX_DEPTH:
         raise make_error(path, "its dictionaries are nested too deeply, or share parts", _ADVICE)
     seen.add(id(part))
@@ -354,7 +356,7 @@ def _walk(
             yield from _walk(path, value, (*keys, str(key)), seen)
 
 
-def _entry(
+def _make_entry(
     path: Path, members: Mapping[str, zipfile.ZipInfo], folder: str, name: str, tensor: _Tensor
 ) -> Entry:
     member = members.get(folder + tensor.storage.key)
@@ -377,7 +379,7 @@ def _entry(
 def _check_shared(
     path: Path, members: Mapping[str, zipfile.ZipInfo], folder: str, tensors: Iterable[_Tensor]
 ) -> None:
-    """Compares the checksum of storages that no tensor covers: of those a part is read."""
+    """Compares the checksums of storages of which each tensor reads only a part."""
     for key in sorted({x.storage.key for x in tensors if x.span != x.storage.size}):
         member, checksum = members[folder + key], 0
         with open(path, "rb") as file:
@@ -401,7 +403,7 @@ def _load(path: Path, member: zipfile.ZipInfo, tensor: _Tensor) -> np.ndarray:
         if tensor.span == tensor.storage.size and zlib.crc32(data) != member.CRC:
             raise zipfile.BadZipFile(f"{member.filename}: bad checksum")
     except zip_archive.ERRORS as error:
-        raise _damaged(path, error) from error
+        raise _make_damage_error(path, error) from error
     strides = [stride * numbers.itemsize for stride in tensor.strides]
     view = np.lib.stride_tricks.as_strided(numbers, tensor.shape, strides, writeable=False)
     return np.array(view, order="C")

@@ -397,7 +397,7 @@ def test_what_is_missing_is_named_with_what_to_install(
 # ── models of real size ──
 
 
-# In a process of its own: a conversion holds several copies of the weights.
+# Run in a new process, because a conversion holds several copies of the weights.
 REAL = """
 import json, sys
 import numpy as np

@@ -300,7 +300,7 @@ def test_programs_and_other_files_are_refused(tmp_path):
 
 
 def test_two_hundred_damaged_files(tmp_path):
-    """Each is refused, or gives the arrays that were saved."""
+    """A damaged file raises an error, or its arrays equal the saved ones."""
     path, draws = tmp_path / "model.pth", random.Random(0)
     save(path, ARRAYS)
     whole = path.read_bytes()
