@@ -26,7 +26,14 @@ from keras_vit.options import (
     resolve_classifier,
     with_encoder_options,
 )
-from keras_vit.variants import RESNET_VARIANTS, VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant
+from keras_vit.variants import (
+    FAMILY_VARIANTS,
+    RESNET_VARIANTS,
+    VARIANTS,
+    VIT_VARIANTS,
+    ResNetVariant,
+    ViTVariant,
+)
 from keras_vit.weights import catalog, model_file, source
 from keras_vit.weights.metadata import check_grid
 from keras_vit.weights.restore import PositionResize, channels_of, restore
@@ -34,7 +41,7 @@ from keras_vit.weights.restore import PositionResize, channels_of, restore
 Weights = str | os.PathLike | None
 Activation = str | Callable | None
 
-_DEFAULT_IMAGE_SIZE = (224, 224)
+_RESNET_IMAGE_SIZE = 224
 
 _SHARED_DOC = """Builds {name}, a `keras.Model`.
 
@@ -129,8 +136,8 @@ def _make_vit_application(variant: ViTVariant) -> Callable[..., keras.Model]:
         input_tensor: keras.KerasTensor | None = None,
         input_shape: tuple | None = None,
         pooling: Pooling | None = None,
-        classes: int = 1000,
-        classifier_activation: Activation = "softmax",
+        classes: int = variant.projection or 1000,
+        classifier_activation: Activation = None if variant.projection else "softmax",
         name: str = variant.name.lower(),
         *,
         include_preprocessing: bool = False,
@@ -142,14 +149,16 @@ def _make_vit_application(variant: ViTVariant) -> Callable[..., keras.Model]:
         **options: Any,
     ) -> keras.Model:
         # Checked first, so that a wrong option raises its error before a download.
-        interpolation = EncoderOptions(**options).interpolation
+        interpolation = EncoderOptions(**options).interpolation or variant.interpolation
         if checkpoint_grid is not None:
             check_grid(checkpoint_grid)
         pretrained = _load_pretrained(
             variant, weights, include_top, classes, classifier_activation, input_shape
         )
         shape = _choose_image_shape(variant, input_shape, pretrained, include_top, input_tensor)
+        row = variant
         if pretrained is not None:
+            row = source.adapt(variant, pretrained)
             of_weights = {"gelu": pretrained.gelu, "norm_epsilon": pretrained.norm_epsilon}
             options |= {
                 name: value for name, value in of_weights.items() if options.get(name) is None
@@ -163,10 +172,11 @@ def _make_vit_application(variant: ViTVariant) -> Callable[..., keras.Model]:
             stored_grid = None
         position_grid = None
         if None in shape[:2]:
-            position_grid = checkpoint_grid or grid_of(variant, _trained_size(pretrained), pad)
+            size = _trained_size(variant, pretrained)
+            position_grid = checkpoint_grid or grid_of(variant, size, pad)
         images, pixels = as_pixels(input_tensor, shape, include_preprocessing)
         model = vision_transformer(
-            variant,
+            row,
             pixels,
             pad=pad,
             classifier=classifier,
@@ -301,8 +311,13 @@ def _load_pretrained(
     return pretrained
 
 
-def _trained_size(pretrained: source.Pretrained | None) -> tuple[int, int]:
-    return (pretrained and pretrained.image_size) or _DEFAULT_IMAGE_SIZE
+def _trained_size(
+    variant: ViTVariant | ResNetVariant, pretrained: source.Pretrained | None
+) -> tuple[int, int]:
+    if pretrained is not None and pretrained.image_size is not None:
+        return pretrained.image_size
+    side = variant.image_size if isinstance(variant, ViTVariant) else _RESNET_IMAGE_SIZE
+    return side, side
 
 
 def _choose_image_shape(
@@ -315,7 +330,9 @@ def _choose_image_shape(
     # Axial layers are built for one grid, so axial models always have a fixed size.
     is_fixed = include_top or variant.axial
     channels = (pretrained and channels_of(pretrained.arrays)) or 3
-    default = (*_trained_size(pretrained), channels) if is_fixed else (None, None, channels)
+    default = (
+        (*_trained_size(variant, pretrained), channels) if is_fixed else (None, None, channels)
+    )
     return shape_of_images(input_tensor, input_shape, default)
 
 
@@ -332,12 +349,15 @@ def _restore(
     upstream = keras.Model(model.inputs, images).layers
     layers = [layer for layer in model.layers if layer not in upstream]
     names = {layer.name for layer in layers}
-    heads = () if include_top else ("predictions", "pre_logits", "map_head")
+    heads = () if include_top else _HEADS
     # Checkpoints of masked patch prediction contain two parts that these models do not have.
     heads = (*heads, "mask_token", "patch_predictions")
     skip = tuple(f"{head}/.*" for head in heads if head not in names)
     restore(layers, pretrained.arrays, skip=skip, positions=positions, origin=pretrained.origin)
     return model
+
+
+_HEADS = ("predictions", "predictions_distilled", "pre_logits", "map_head", "pooled_norm")
 
 
 def list_models() -> list[str]:
@@ -386,3 +406,53 @@ ResNet152x1 = application(RESNET_VARIANTS["ResNet152x1"])
 ResNet152x2 = application(RESNET_VARIANTS["ResNet152x2"])
 ResNet200x3 = application(RESNET_VARIANTS["ResNet200x3"])
 AxialResNet50 = application(RESNET_VARIANTS["AxialResNet50"])
+SigLIP_B16 = application(FAMILY_VARIANTS["SigLIP_B16"])
+SigLIP_L16 = application(FAMILY_VARIANTS["SigLIP_L16"])
+SigLIP_So400m14 = application(FAMILY_VARIANTS["SigLIP_So400m14"])
+SigLIP_So400m16 = application(FAMILY_VARIANTS["SigLIP_So400m16"])
+SigLIP_gopt16 = application(FAMILY_VARIANTS["SigLIP_gopt16"])
+DINO_S16 = application(FAMILY_VARIANTS["DINO_S16"])
+DINO_S8 = application(FAMILY_VARIANTS["DINO_S8"])
+DINO_B16 = application(FAMILY_VARIANTS["DINO_B16"])
+DINO_B8 = application(FAMILY_VARIANTS["DINO_B8"])
+MAE_B16 = application(FAMILY_VARIANTS["MAE_B16"])
+MAE_L16 = application(FAMILY_VARIANTS["MAE_L16"])
+MAE_H14 = application(FAMILY_VARIANTS["MAE_H14"])
+IJEPA_H14 = application(FAMILY_VARIANTS["IJEPA_H14"])
+IJEPA_H16 = application(FAMILY_VARIANTS["IJEPA_H16"])
+IJEPA_G16 = application(FAMILY_VARIANTS["IJEPA_G16"])
+DeiT_Ti16 = application(FAMILY_VARIANTS["DeiT_Ti16"])
+DeiT_S16 = application(FAMILY_VARIANTS["DeiT_S16"])
+DeiT_B16 = application(FAMILY_VARIANTS["DeiT_B16"])
+DeiT_Ti16_distilled = application(FAMILY_VARIANTS["DeiT_Ti16_distilled"])
+DeiT_S16_distilled = application(FAMILY_VARIANTS["DeiT_S16_distilled"])
+DeiT_B16_distilled = application(FAMILY_VARIANTS["DeiT_B16_distilled"])
+DeiT3_S16 = application(FAMILY_VARIANTS["DeiT3_S16"])
+DeiT3_M16 = application(FAMILY_VARIANTS["DeiT3_M16"])
+DeiT3_B16 = application(FAMILY_VARIANTS["DeiT3_B16"])
+DeiT3_L16 = application(FAMILY_VARIANTS["DeiT3_L16"])
+DeiT3_H14 = application(FAMILY_VARIANTS["DeiT3_H14"])
+CLIP_B32 = application(FAMILY_VARIANTS["CLIP_B32"])
+CLIP_B16 = application(FAMILY_VARIANTS["CLIP_B16"])
+CLIP_L14 = application(FAMILY_VARIANTS["CLIP_L14"])
+CLIP_H14 = application(FAMILY_VARIANTS["CLIP_H14"])
+CLIP_g14 = application(FAMILY_VARIANTS["CLIP_g14"])
+CLIP_bigG14 = application(FAMILY_VARIANTS["CLIP_bigG14"])
+DINOv2_S14 = application(FAMILY_VARIANTS["DINOv2_S14"])
+DINOv2_B14 = application(FAMILY_VARIANTS["DINOv2_B14"])
+DINOv2_L14 = application(FAMILY_VARIANTS["DINOv2_L14"])
+DINOv2_g14 = application(FAMILY_VARIANTS["DINOv2_g14"])
+DINOv2_S14_reg4 = application(FAMILY_VARIANTS["DINOv2_S14_reg4"])
+DINOv2_B14_reg4 = application(FAMILY_VARIANTS["DINOv2_B14_reg4"])
+DINOv2_L14_reg4 = application(FAMILY_VARIANTS["DINOv2_L14_reg4"])
+DINOv2_g14_reg4 = application(FAMILY_VARIANTS["DINOv2_g14_reg4"])
+TIPSv2_B14 = application(FAMILY_VARIANTS["TIPSv2_B14"])
+TIPSv2_L14 = application(FAMILY_VARIANTS["TIPSv2_L14"])
+TIPSv2_So400m14 = application(FAMILY_VARIANTS["TIPSv2_So400m14"])
+TIPSv2_g14 = application(FAMILY_VARIANTS["TIPSv2_g14"])
+DINOv3_S16 = application(FAMILY_VARIANTS["DINOv3_S16"])
+DINOv3_S16plus = application(FAMILY_VARIANTS["DINOv3_S16plus"])
+DINOv3_B16 = application(FAMILY_VARIANTS["DINOv3_B16"])
+DINOv3_L16 = application(FAMILY_VARIANTS["DINOv3_L16"])
+DINOv3_H16plus = application(FAMILY_VARIANTS["DINOv3_H16plus"])
+DINOv3_7B16 = application(FAMILY_VARIANTS["DINOv3_7B16"])

@@ -10,16 +10,21 @@ from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, Literal, get_args
 
-from keras_vit.grid import Interpolation, padded, patch_grid
-from keras_vit.variants import Gelu, ViTVariant
+from keras_vit.grid import padded, patch_grid
+from keras_vit.variants import Classifier, Gelu, Interpolation, ViTVariant
 
 Size = tuple[int, int]
-Classifier = Literal["token", "gap", "map", "none"]
-Pooling = Literal["token", "avg", "max", "map"]
+Pooling = Literal["token", "avg", "max", "map", "token_avg"]
 PositionEmbedding = Literal["learned_1d", "learned_2d", "sincos2d", "relative", "none"]
 PositionPlacement = Literal["stem", "every_layer", "shared"]
 WITHOUT_TABLE = ("relative", "none")  # position embeddings without a table
-POOLING_OF: dict[str, Pooling] = {"token": "token", "gap": "avg", "map": "map"}  # by classifier
+POOLING_OF: dict[str, Pooling] = {  # by classifier
+    "token": "token",
+    "gap": "avg",
+    "map": "map",
+    "token_gap": "token_avg",
+}
+READS_CLASS_TOKEN = ("token", "token_gap")  # classifiers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,9 +37,9 @@ class EncoderOptions:
         position_placement: Where positions are added: "stem", once before the first block;
             "every_layer", before each block, with a table for each; "shared", before each block,
             with one table for all.
-        interpolation: How a position table is resampled: "bilinear" (corner-aligned, as published),
-            "bilinear_half_pixel" or "bicubic_antialias" (both from timm).
-        gelu: "tanh" or "exact"; None: as in the row of the table of models.
+        interpolation: How a position table is resampled, see
+            `keras_vit.grid.interpolation_matrix`; None: as in the row of the table of models.
+        gelu: "tanh", "exact" or "quick"; None: as in the row.
         norm_epsilon: Epsilon of layer normalization; None: as in the row.
         dropout_rate: In training, after the position embeddings and after every dense layer except
             query, key and value.
@@ -54,7 +59,7 @@ class EncoderOptions:
 
     position_embedding: PositionEmbedding = "learned_1d"
     position_placement: PositionPlacement = "stem"
-    interpolation: Interpolation = "bilinear"
+    interpolation: Interpolation | None = None
     gelu: Gelu | None = None
     norm_epsilon: float | None = None
     dropout_rate: float = 0.0
@@ -65,7 +70,8 @@ class EncoderOptions:
     def __post_init__(self) -> None:
         check("position_embedding", self.position_embedding, PositionEmbedding)
         check("position_placement", self.position_placement, PositionPlacement)
-        check("interpolation", self.interpolation, Interpolation)
+        if self.interpolation is not None:
+            check("interpolation", self.interpolation, Interpolation)
         if self.position_embedding in WITHOUT_TABLE and self.position_placement != "stem":
             raise ValueError(
                 "`position_placement` applies to position tables, and "
@@ -110,7 +116,7 @@ def check(option: str, value: str, valid: Any) -> None:
 
 
 def resolve_classifier(variant: ViTVariant, classifier: Classifier | None) -> Classifier:
-    """Returns the classifier of a variant. The default is "token", or "gap" for axial variants.
+    """Returns the classifier of a variant, by default that of its row, or "gap" if it is axial.
 
     Raises:
         ValueError: If the classifier is unknown, or is "token" for an axial variant.
@@ -121,10 +127,33 @@ def resolve_classifier(variant: ViTVariant, classifier: Classifier | None) -> Cl
         ('token', 'gap')
     """
     if classifier is None:
-        return "gap" if variant.axial else "token"
+        return "gap" if variant.axial else variant.classifier
     check("classifier", classifier, Classifier)
-    check_class_token(variant, classifier == "token")
+    check_class_token(variant, classifier in READS_CLASS_TOKEN)
     return classifier
+
+
+def has_class_token(variant: ViTVariant, classifier: Classifier | None) -> bool:
+    """Returns whether a model has a class token: its classifier reads it, or its row has one."""
+    return variant.class_token or resolve_classifier(variant, classifier) in READS_CLASS_TOKEN
+
+
+def num_prefix_tokens(variant: ViTVariant, classifier: Classifier | None) -> int:
+    """Returns the number of tokens before the patches: class, distillation and register tokens.
+
+    Example:
+        >>> from keras_vit.variants import VARIANTS
+        >>> [num_prefix_tokens(VARIANTS[name], None) for name in ("ViT_B16", "DINOv2_B14_reg4", "SigLIP_B16")]
+        [1, 5, 0]
+    """
+    return int(has_class_token(variant, classifier)) + variant.distilled + variant.num_registers
+
+
+def num_prefix_positions(variant: ViTVariant, classifier: Classifier | None) -> int:
+    """Returns the number of prefix tokens that have a row in the position table."""
+    if variant.rotary or not variant.class_position:
+        return 0
+    return int(has_class_token(variant, classifier)) + variant.distilled
 
 
 def check_class_token(variant: ViTVariant, class_token: bool) -> None:

@@ -40,6 +40,58 @@ MODELS = [
         "AxialResNet50",
     ),
 ]
+FAMILIES = [
+    "SigLIP_B16",
+    "SigLIP_L16",
+    "SigLIP_So400m14",
+    "SigLIP_So400m16",
+    "SigLIP_gopt16",
+    "DINO_S16",
+    "DINO_S8",
+    "DINO_B16",
+    "DINO_B8",
+    "MAE_B16",
+    "MAE_L16",
+    "MAE_H14",
+    "IJEPA_H14",
+    "IJEPA_H16",
+    "IJEPA_G16",
+    "DeiT_Ti16",
+    "DeiT_S16",
+    "DeiT_B16",
+    "DeiT_Ti16_distilled",
+    "DeiT_S16_distilled",
+    "DeiT_B16_distilled",
+    "DeiT3_S16",
+    "DeiT3_M16",
+    "DeiT3_B16",
+    "DeiT3_L16",
+    "DeiT3_H14",
+    "CLIP_B32",
+    "CLIP_B16",
+    "CLIP_L14",
+    "CLIP_H14",
+    "CLIP_g14",
+    "CLIP_bigG14",
+    "DINOv2_S14",
+    "DINOv2_B14",
+    "DINOv2_L14",
+    "DINOv2_g14",
+    "DINOv2_S14_reg4",
+    "DINOv2_B14_reg4",
+    "DINOv2_L14_reg4",
+    "DINOv2_g14_reg4",
+    "TIPSv2_B14",
+    "TIPSv2_L14",
+    "TIPSv2_So400m14",
+    "TIPSv2_g14",
+    "DINOv3_S16",
+    "DINOv3_S16plus",
+    "DINOv3_B16",
+    "DINOv3_L16",
+    "DINOv3_H16plus",
+    "DINOv3_7B16",
+]
 FUNCTIONS = {
     "application": "(variant)",
     "decode_predictions": "(preds, top=5)",
@@ -60,17 +112,23 @@ LAYERS = {
     "ClassToken": "()",
     "GroupNorm": "(groups, *, epsilon, gamma_initializer='ones')",
     "LayerNorm": "(epsilon)",
+    "LayerScale": "()",
     "MaskTokens": "(rate=0.5, *, mask_share=0.8, swap_share=0.1, seed=None)",
     "MlpBlock": "(mlp_dim, *, gelu, dropout_rate=0.0)",
-    "MultiHeadDotProductAttention": "(num_heads, *, dropout_rate=0.0, relative_positions=None, query_chunk=None)",
+    "MultiHeadDotProductAttention": "(num_heads, *, dropout_rate=0.0, relative_positions=None, query_chunk=None, bias='all')",
     "PadToPatches": "(patch_size, num_halvings=0)",
-    "PatchEmbedding": "(patch_size, width, *, flatten=True)",
+    "PatchEmbedding": "(patch_size, width, *, flatten=True, use_bias=True)",
     "PatchExtract": "(patch_size)",
+    "PixelNormalization": "(mean, std)",
+    "Registers": "(count, *, place)",
+    "RotaryPositions": "(head_dim, num_prefix_tokens=0)",
     "StdConv2D": "(filters, kernel_size, *, strides=1, padding='same', std_epsilon, variance_epsilon)",
     "StemUnit": "(filters, *, strides, norm_epsilon, std_epsilon, variance_epsilon)",
+    "SwiGluBlock": "(mlp_dim, *, dropout_rate=0.0)",
     "TokenPooling": "(mode, num_prefix_tokens)",
     "TransformerBlock": "(num_heads, mlp_dim, *, norm_epsilon, gelu, dropout_rate=0.0, attention_dropout_rate=0.0, "
-    "drop_path_rate=0.0, relative_positions=None, query_chunk=None)",
+    "drop_path_rate=0.0, relative_positions=None, query_chunk=None, mlp='gelu', layer_scale=False, "
+    "attention_bias='all')",
 }
 VIT_OPTIONS = {
     "include_preprocessing": False,
@@ -80,7 +138,7 @@ VIT_OPTIONS = {
     "head_bias": 0.0,
     "position_embedding": "learned_1d",
     "position_placement": "stem",
-    "interpolation": "bilinear",
+    "interpolation": None,
     "checkpoint_grid": None,
     "gelu": None,
     "norm_epsilon": None,
@@ -104,7 +162,7 @@ def _signature(function) -> str:
 
 def test_public_names():
     assert sorted(keras_vit.__all__) == sorted(
-        [*MODELS, *FUNCTIONS, "__version__", "layers", "models", "variants"]
+        [*MODELS, *FAMILIES, *FUNCTIONS, "__version__", "layers", "models", "variants"]
     )
     assert sorted(models.__all__) == [
         "embed_patches",
@@ -112,7 +170,7 @@ def test_public_names():
         "resnet",
         "vision_transformer",
     ]
-    assert keras_vit.list_models() == MODELS
+    assert keras_vit.list_models() == [*MODELS, *FAMILIES]
 
 
 def test_signatures_of_functions():

@@ -7,8 +7,13 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from keras_vit.cost.rows import num_prefix_tokens
-from keras_vit.options import Classifier, PositionEmbedding, Size, grid_of
+from keras_vit.options import (
+    Classifier,
+    PositionEmbedding,
+    Size,
+    grid_of,
+    num_prefix_tokens,
+)
 from keras_vit.variants import ResNetVariant, ViTVariant
 
 AXIAL_RESNET_HEADS = 8

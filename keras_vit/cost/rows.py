@@ -11,6 +11,7 @@ from keras_vit.options import (
     check_head,
     check_resnet_options,
     grid_of,
+    num_prefix_tokens,
     resolve_classifier,
 )
 from keras_vit.variants import ResNetVariant, ViTVariant
@@ -52,11 +53,6 @@ def map_size(variant: ViTVariant, image_size: Size) -> Size:
     """
     stride = variant.stem.total_stride if variant.stem else 1
     return math.ceil(image_size[0] / stride), math.ceil(image_size[1] / stride)
-
-
-def num_prefix_tokens(variant: ViTVariant, classifier: Classifier | None) -> int:
-    """Returns 1 with a class token, else 0."""
-    return int(resolve_classifier(variant, classifier) == "token")
 
 
 def check_options(

@@ -22,6 +22,11 @@ def gelu(x: Any, form: str) -> Any:
         return keras.activations.gelu(x, approximate=form == "tanh")
 
 
+def quick_gelu(x: Any) -> Any:
+    """Computes x * sigmoid(1.702 x), the form of OpenAI's CLIP."""
+    return x * ops.sigmoid(1.702 * x)
+
+
 def reproducible_tanh_gelu(x: Any) -> Any:
     """Computes the tanh form without a power or a product of three factors.
 

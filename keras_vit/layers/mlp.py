@@ -1,10 +1,10 @@
-"""The MLP of the encoder block, and reshapes of tokens for its matrix products.
+"""The two kinds of MLP of the encoder block, and reshapes of tokens for their matrix products.
 
-Source: arXiv:2010.11929, section 3.1, equation 3.
+Source: arXiv:2010.11929, section 3.1, equation 3; SwiGLU: arXiv:2002.05202.
 """
 
 import functools
-from typing import Any
+from typing import Any, get_args
 
 import keras
 from keras import ops
@@ -21,8 +21,8 @@ class MlpBlock(keras.layers.Layer):
 
     Args:
         mlp_dim: Hidden size.
-        gelu: "tanh" (Google's checkpoints) or "exact" (timm's and Hugging Face's). No default: it
-            must match the checkpoint.
+        gelu: "tanh" (Google's checkpoints), "exact" (timm's and Hugging Face's) or "quick" (CLIP's).
+            No default: it must match the checkpoint.
         dropout_rate: Dropout after the GELU and after the second layer.
 
     Input shape:   (B, N, D).
@@ -37,8 +37,8 @@ class MlpBlock(keras.layers.Layer):
 
     def __init__(self, mlp_dim: int, *, gelu: Gelu, dropout_rate: float = 0.0, **kwargs: Any):
         super().__init__(**kwargs)
-        if gelu not in ("tanh", "exact"):
-            raise ValueError(f'`gelu` must be "tanh" or "exact". Received: {gelu!r}.')
+        if gelu not in get_args(Gelu):
+            raise ValueError(f"`gelu` must be one of {get_args(Gelu)}. Received: {gelu!r}.")
         self.mlp_dim = mlp_dim
         self.gelu: Gelu = gelu
         self.dropout_rate = dropout_rate
@@ -76,6 +76,64 @@ class MlpBlock(keras.layers.Layer):
 
     def get_config(self) -> dict:
         config = {"mlp_dim": self.mlp_dim, "gelu": self.gelu, "dropout_rate": self.dropout_rate}
+        return {**super().get_config(), **config}
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class SwiGluBlock(keras.layers.Layer):
+    """An MLP whose hidden layer is multiplied by a gate: dense_1(silu(gate(x)) * dense_0(x)).
+
+    Args:
+        mlp_dim: Hidden size.
+        dropout_rate: Dropout of the hidden layer and of the output.
+
+    Input shape:   (B, N, D).
+    Output shape:  (B, N, D), same dtype as the input.
+
+    Example:
+        >>> keras.ops.shape(SwiGluBlock(512)(keras.ops.zeros((2, 197, 192))))
+        (2, 197, 192)
+
+    Source: arXiv:2002.05202 (Shazeer), eq. 6; dinov2@b8931f7 layers/swiglu_ffn.py.
+    """
+
+    def __init__(self, mlp_dim: int, *, dropout_rate: float = 0.0, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.mlp_dim = mlp_dim
+        self.dropout_rate = dropout_rate
+        self._hidden_dropout = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy)
+        self._output_dropout = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy)
+
+    def build(self, input_shape: tuple) -> None:
+        hidden_shape = (*input_shape[:-1], self.mlp_dim)
+        for name, units, shape in (
+            ("gate", self.mlp_dim, input_shape),
+            ("dense_0", self.mlp_dim, input_shape),
+            ("dense_1", input_shape[-1], hidden_shape),
+        ):
+            dense = keras.layers.Dense(units, name=name, dtype=self.dtype_policy)
+            dense = quantized.apply_plan(self, dense)
+            dense.build(shape)
+            setattr(self, name, dense)
+        keep_frozen(self)
+
+    def compute_output_shape(self, input_shape: tuple) -> tuple:
+        return tuple(input_shape)
+
+    def call(self, x, training=None):
+        rows = as_rows(x)
+        hidden = ops.silu(self.gate(rows)) * self.dense_0(rows)
+        hidden = self._hidden_dropout(hidden, training=training)
+        return self._output_dropout(as_tokens(self.dense_1(hidden), like=x), training=training)
+
+    def get_build_config(self) -> dict | None:
+        return quantized.add_modes(self, super().get_build_config())
+
+    def build_from_config(self, config: dict) -> None:
+        super().build_from_config(quantized.store_plan(self, config))
+
+    def get_config(self) -> dict:
+        config = {"mlp_dim": self.mlp_dim, "dropout_rate": self.dropout_rate}
         return {**super().get_config(), **config}
 
 

@@ -118,6 +118,7 @@ class PatchEmbedding(keras.layers.Layer):
         patch_size: Side of a patch, in pixels. Must divide both sides of the image.
         width: Size of a token.
         flatten: Whether to return a sequence of tokens instead of a grid of tokens.
+        use_bias: Whether to add a learned vector to each token.
 
     Input shape:   (B, H, W, C) float.
     Output shape:  (B, N, D), N = (H / P) * (W / P); with `flatten=False` (B, H / P, W / P, D).
@@ -132,11 +133,20 @@ class PatchEmbedding(keras.layers.Layer):
     Source: arXiv:2010.11929 eq. 1; vision_transformer@c6de1e5 models_vit.py.
     """
 
-    def __init__(self, patch_size: int, width: int, *, flatten: bool = True, **kwargs: Any):
+    def __init__(
+        self,
+        patch_size: int,
+        width: int,
+        *,
+        flatten: bool = True,
+        use_bias: bool = True,
+        **kwargs: Any,
+    ):
         super().__init__(**kwargs)
         self.patch_size = patch_size
         self.width = width
         self.flatten = flatten
+        self.use_bias = use_bias
         self._extract = PatchExtract(patch_size, dtype=self.dtype_policy)
 
     def build(self, input_shape: tuple) -> None:
@@ -153,7 +163,8 @@ class PatchEmbedding(keras.layers.Layer):
             shape=(self.patch_size, self.patch_size, channels, self.width),
             initializer="lecun_normal",
         )
-        self.bias = self.add_weight(name="bias", shape=(self.width,), initializer="zeros")
+        if self.use_bias:
+            self.bias = self.add_weight(name="bias", shape=(self.width,), initializer="zeros")
 
     def compute_output_shape(self, input_shape: tuple) -> tuple:
         batch, height, width, _ = _check_image_shape(input_shape)
@@ -164,7 +175,9 @@ class PatchEmbedding(keras.layers.Layer):
 
     def call(self, images):
         matrix = ops.reshape(self.kernel, (-1, self.width))
-        tokens = ops.matmul(self._extract(images), matrix) + self.bias
+        tokens = ops.matmul(self._extract(images), matrix)
+        if self.use_bias:
+            tokens = tokens + self.bias
         if self.flatten:
             return tokens
         batch, height, width, _ = ops.shape(images)
@@ -173,7 +186,8 @@ class PatchEmbedding(keras.layers.Layer):
         return ops.reshape(tokens, (-1 if fixed else batch, rows, columns, self.width))
 
     def get_config(self) -> dict:
-        config = {"patch_size": self.patch_size, "width": self.width, "flatten": self.flatten}
+        names = ("patch_size", "width", "flatten", "use_bias")
+        config = {name: getattr(self, name) for name in names}
         return {**super().get_config(), **config}
 
 

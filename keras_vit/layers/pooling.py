@@ -15,19 +15,20 @@ from keras_vit.layers.norm import LayerNorm
 from keras_vit.layers.transformer import MultiHeadDotProductAttention
 from keras_vit.variants import Gelu
 
-TokenPoolingMode = Literal["token", "avg", "max"]
+TokenPoolingMode = Literal["token", "distillation", "avg", "max", "token_avg"]
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class TokenPooling(keras.layers.Layer):
-    """Returns the class token, or the mean or maximum of the patch tokens.
+    """Returns the class token, or the mean or maximum of the patch tokens, or two of them.
 
     Args:
-        mode: "token", "avg" or "max".
+        mode: "token", the class token; "distillation", the second token; "avg" or "max", of the
+            patches; "token_avg", class token and mean, concatenated.
         num_prefix_tokens: Number of tokens before the patches, which "avg" and "max" ignore.
 
     Input shape:   (B, T + N, D).
-    Output shape:  (B, D), same dtype as the input.
+    Output shape:  (B, D), or (B, 2 D) for "token_avg", same dtype as the input.
 
     Example:
         >>> keras.ops.shape(TokenPooling("avg", 1)(keras.ops.zeros((2, 197, 192))))
@@ -40,22 +41,29 @@ class TokenPooling(keras.layers.Layer):
             raise ValueError(
                 f"`mode` must be one of {get_args(TokenPoolingMode)}. Received: {mode!r}."
             )
-        if mode == "token" and not num_prefix_tokens:
+        needed = {"token": 1, "token_avg": 1, "distillation": 2}.get(mode, 0)
+        if num_prefix_tokens < needed:
+            token = "distillation" if mode == "distillation" else "class"
             raise ValueError(
-                '`mode="token"` needs a class token, but `num_prefix_tokens` is 0. Use "avg" or '
-                '"max".'
+                f'`mode="{mode}"` needs a {token} token, but `num_prefix_tokens` is '
+                f'{num_prefix_tokens}. Use "avg" or "max".'
             )
         self.mode = mode
         self.num_prefix_tokens = num_prefix_tokens
 
     def compute_output_shape(self, input_shape: tuple) -> tuple:
-        return input_shape[0], input_shape[-1]
+        return input_shape[0], input_shape[-1] * (2 if self.mode == "token_avg" else 1)
 
     def call(self, tokens):
         if self.mode == "token":
             return tokens[:, 0]
+        if self.mode == "distillation":
+            return tokens[:, 1]
         patches = tokens[:, self.num_prefix_tokens :]
-        return ops.mean(patches, axis=1) if self.mode == "avg" else ops.max(patches, axis=1)
+        if self.mode == "max":
+            return ops.max(patches, axis=1)
+        mean = ops.mean(patches, axis=1)
+        return mean if self.mode == "avg" else ops.concatenate([tokens[:, 0], mean], axis=-1)
 
     def get_config(self) -> dict:
         return {

@@ -1,6 +1,6 @@
-"""The class token, and the mask token of masked patch prediction.
+"""Learned tokens: the class token, registers, and the mask token of masked patch prediction.
 
-Source: arXiv:2010.11929, section 3.1 and appendix B.1.2.
+Source: arXiv:2010.11929, section 3.1 and appendix B.1.2; registers: arXiv:2309.16588.
 """
 
 from typing import Any
@@ -12,6 +12,8 @@ from keras import ops
 @keras.saving.register_keras_serializable(package="keras_vit")
 class ClassToken(keras.layers.Layer):
     """Prepends a learned token to each sequence. It is initialized to zeros.
+
+    A distilled DeiT has a second one, the distillation token.
 
     Input shape:   (B, N, D).
     Output shape:  (B, 1 + N, D), same dtype as the input.
@@ -34,6 +36,50 @@ class ClassToken(keras.layers.Layer):
         token = ops.cast(self.cls, tokens.dtype)
         token = ops.broadcast_to(token, (ops.shape(tokens)[0], 1, tokens.shape[-1]))
         return ops.concatenate([token, tokens], axis=1)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class Registers(keras.layers.Layer):
+    """Inserts learned tokens before the patches, after other prefix tokens.
+
+    Args:
+        count: Number of registers R.
+        place: Number of prefix tokens T that stay before the registers.
+
+    Input shape:   (B, T + N, D).
+    Output shape:  (B, T + R + N, D), same dtype as the input.
+
+    Example:
+        >>> keras.ops.shape(Registers(4, place=1)(keras.ops.zeros((2, 197, 192))))
+        (2, 201, 192)
+
+    Source: arXiv:2309.16588 (Darcet et al.), section 2.2.
+    """
+
+    def __init__(self, count: int, *, place: int, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.count = count
+        self.place = place
+
+    def build(self, input_shape: tuple) -> None:
+        self.registers = self.add_weight(
+            name="registers",
+            shape=(1, self.count, input_shape[-1]),
+            initializer=keras.initializers.RandomNormal(stddev=0.02),
+        )
+
+    def compute_output_shape(self, input_shape: tuple) -> tuple:
+        batch, length, width = input_shape
+        return batch, None if length is None else length + self.count, width
+
+    def call(self, tokens):
+        shape = (ops.shape(tokens)[0], self.count, tokens.shape[-1])
+        registers = ops.broadcast_to(ops.cast(self.registers, tokens.dtype), shape)
+        parts = [tokens[:, : self.place], registers, tokens[:, self.place :]]
+        return ops.concatenate(parts, axis=1)
+
+    def get_config(self) -> dict:
+        return {**super().get_config(), "count": self.count, "place": self.place}
 
 
 # Kinds of tokens that `MaskTokens` returns.

@@ -12,10 +12,12 @@ from keras import ops
 from keras_vit import kernels
 from keras_vit.layers import constants, quantized
 from keras_vit.layers.freezing import keep_frozen
-from keras_vit.layers.mlp import MlpBlock, as_rows, as_tokens, batch_and_length
+from keras_vit.layers.mlp import MlpBlock, SwiGluBlock, as_rows, as_tokens, batch_and_length
 from keras_vit.layers.norm import LayerNorm
 from keras_vit.layers.readout import is_read_at_first_token
-from keras_vit.variants import Gelu
+from keras_vit.layers.rotary import rotate
+from keras_vit.layers.scale import LayerScale
+from keras_vit.variants import AttentionBias, Gelu, Mlp
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -35,10 +37,13 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
             query_chunk, N), are in memory at a time, and are recomputed for the gradient. The
             result does not change. It cannot be combined with dropout of probabilities, relative
             positions, or an open number of queries. None for no chunks.
+        bias: Which of query, key and value have biases: "all", "no_key" or "none".
 
     Call arguments:
         queries: (B, Q, D).
         values: (B, N, D). Default: the queries.
+        rotation: (2, N, K) from `RotaryPositions`, for queries and keys of the same tokens. Default:
+            no rotation.
 
     Output shape: (B, Q, D), same dtype as the input.
 
@@ -56,6 +61,7 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
         dropout_rate: float = 0.0,
         relative_positions: int | None = None,
         query_chunk: int | None = None,
+        bias: AttentionBias = "all",
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -70,9 +76,15 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
         self.dropout_rate = dropout_rate
         self.relative_positions = relative_positions
         self.query_chunk = query_chunk
+        self.bias: AttentionBias = bias
         self._dropout = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy)
 
-    def build(self, queries_shape: tuple, values_shape: tuple | None = None) -> None:
+    def build(
+        self,
+        queries_shape: tuple,
+        values_shape: tuple | None = None,
+        rotation_shape: tuple | None = None,
+    ) -> None:
         width = queries_shape[-1]
         if width % self.num_heads:
             raise ValueError(
@@ -83,9 +95,14 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
             raise ValueError(
                 "`query_chunk` needs a known number of queries. Build the model for one image size."
             )
+        without_bias = {"all": (), "no_key": ("key",), "none": ("query", "key", "value")}[self.bias]
         for name in ("query", "key", "value", "out"):
             dense = keras.layers.Dense(
-                width, kernel_initializer="glorot_uniform", name=name, dtype=self.dtype_policy
+                width,
+                use_bias=name not in without_bias,
+                kernel_initializer="glorot_uniform",
+                name=name,
+                dtype=self.dtype_policy,
             )
             dense = quantized.apply_plan(self, dense)
             dense.build((None, None, width))
@@ -100,15 +117,18 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
         keep_frozen(self)
 
     def compute_output_shape(
-        self, queries_shape: tuple, values_shape: tuple | None = None
+        self,
+        queries_shape: tuple,
+        values_shape: tuple | None = None,
+        rotation_shape: tuple | None = None,
     ) -> tuple:
         return tuple(queries_shape)
 
-    def call(self, queries, values=None, training=None):
+    def call(self, queries, values=None, rotation=None, training=None):
         values = queries if values is None else values
         query_rows, value_rows = _to_rows(queries, values)
         queries_BAQK, keys_BAKN = self._compute_queries_and_keys(
-            query_rows, value_rows, queries, values
+            query_rows, value_rows, queries, values, rotation
         )
         values_BANK = self._to_heads(self.value(value_rows), values)
         if self.query_chunk is None:
@@ -124,11 +144,11 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
         heads_BQAK = ops.transpose(heads_BAQK, (0, 2, 1, 3))
         return as_tokens(self.out(ops.reshape(heads_BQAK, (-1, queries.shape[-1]))), like=queries)
 
-    def attention_scores(self, queries, values=None):
+    def attention_scores(self, queries, values=None, rotation=None):
         """Returns softmax(q k^T / sqrt(K)), (B, A, Q, N), in the compute dtype."""
         values = queries if values is None else values
         return self._compute_scores(
-            *self._compute_queries_and_keys(*_to_rows(queries, values), queries, values)
+            *self._compute_queries_and_keys(*_to_rows(queries, values), queries, values, rotation)
         )
 
     def attend_from_first_token(self, x):
@@ -151,14 +171,19 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
         )
         seen_BAD = ops.einsum("ban,bnd->bad", kernels.softmax(logits_BAN), x)
         heads = ops.reshape(ops.einsum("bad,dak->bak", seen_BAD, values_DAK), (-1, x.shape[-1]))
-        return self.out(heads + ops.cast(self.value.bias, x.dtype))[:, None]
+        if self.value.use_bias:
+            heads = heads + ops.cast(self.value.bias, x.dtype)
+        return self.out(heads)[:, None]
 
-    def _compute_queries_and_keys(self, query_rows, value_rows, queries, values):
+    def _compute_queries_and_keys(self, query_rows, value_rows, queries, values, rotation):
         """Returns scaled queries (B, A, Q, K) and transposed keys (B, A, K, N)."""
         queries_BAQK = self._to_heads(self.query(query_rows) * (self.head_dim**-0.5), queries)
-        return queries_BAQK, ops.transpose(
-            self._split_heads(self.key(value_rows), values), (0, 2, 3, 1)
-        )
+        if rotation is None:
+            return queries_BAQK, ops.transpose(
+                self._split_heads(self.key(value_rows), values), (0, 2, 3, 1)
+            )
+        keys_BANK = rotate(self._to_heads(self.key(value_rows), values), rotation)
+        return rotate(queries_BAQK, rotation), ops.transpose(keys_BANK, (0, 1, 3, 2))
 
     def _attend(self, queries_BAQK, keys_BAKN, values_BANK, training=None):
         scores_BAQN = self._dropout(
@@ -208,6 +233,7 @@ class MultiHeadDotProductAttention(keras.layers.Layer):
             "dropout_rate": self.dropout_rate,
             "relative_positions": self.relative_positions,
             "query_chunk": self.query_chunk,
+            "bias": self.bias,
         }
         return {**super().get_config(), **config}
 
@@ -227,22 +253,29 @@ class TransformerBlock(keras.layers.Layer):
         mlp_dim: Hidden size of the MLP.
         norm_epsilon: Added to the variance by both layer normalizations. No default: it must match
             the checkpoint (1e-6 for the published ones).
-        gelu: "tanh" or "exact". No default: it must match the checkpoint.
+        gelu: "tanh", "exact" or "quick". No default: it must match the checkpoint.
         dropout_rate: Dropout after each dense layer except query, key and value.
         attention_dropout_rate: Dropout of the attention probabilities.
         drop_path_rate: Probability that a residual branch is dropped, per example (stochastic
             depth).
         relative_positions, query_chunk: See `MultiHeadDotProductAttention`.
+        mlp: "gelu" for `MlpBlock`, "swiglu" for `SwiGluBlock`, which does not use `gelu`.
+        layer_scale: Whether a learned vector multiplies each residual branch.
+        attention_bias: `bias` of `MultiHeadDotProductAttention`.
 
-    Input shape:   (B, N, D).
-    Output shape:  (B, N, D), same dtype as the input.
+    Call arguments:
+        x: (B, N, D).
+        rotation: (2, N, K) from `RotaryPositions`. Default: no rotation.
+
+    Output shape: (B, N, D), same dtype as x.
 
     Example:
         >>> block = TransformerBlock(3, 768, norm_epsilon=1e-6, gelu="tanh")
         >>> keras.ops.shape(block(keras.ops.zeros((2, 197, 192))))
         (2, 197, 192)
 
-    Source: arXiv:2010.11929 eq. 2-3; stochastic depth: arXiv:1603.09382.
+    Source: arXiv:2010.11929 eq. 2-3; stochastic depth: arXiv:1603.09382; layer scale:
+        arXiv:2103.17239.
     """
 
     def __init__(
@@ -257,6 +290,9 @@ class TransformerBlock(keras.layers.Layer):
         drop_path_rate: float = 0.0,
         relative_positions: int | None = None,
         query_chunk: int | None = None,
+        mlp: Mlp = "gelu",
+        layer_scale: bool = False,
+        attention_bias: AttentionBias = "all",
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -269,6 +305,9 @@ class TransformerBlock(keras.layers.Layer):
         self.drop_path_rate = drop_path_rate
         self.relative_positions = relative_positions
         self.query_chunk = query_chunk
+        self.mlp_kind: Mlp = mlp
+        self.layer_scale = layer_scale
+        self.attention_bias: AttentionBias = attention_bias
         policy = self.dtype_policy
         norm = functools.partial(LayerNorm, norm_epsilon, dtype=policy)
         self.attention_norm = norm(name="attention_norm")
@@ -277,11 +316,16 @@ class TransformerBlock(keras.layers.Layer):
             dropout_rate=attention_dropout_rate,
             relative_positions=relative_positions,
             query_chunk=query_chunk,
+            bias=attention_bias,
             name="attention",
             dtype=policy,
         )
         self.mlp_norm = norm(name="mlp_norm")
-        self.mlp = MlpBlock(mlp_dim, gelu=gelu, dropout_rate=dropout_rate, name="mlp", dtype=policy)
+        make_mlp = SwiGluBlock if mlp == "swiglu" else functools.partial(MlpBlock, gelu=gelu)
+        self.mlp = make_mlp(mlp_dim, dropout_rate=dropout_rate, name="mlp", dtype=policy)
+        if layer_scale:
+            self.attention_scale = LayerScale(name="attention_scale", dtype=policy)
+            self.mlp_scale = LayerScale(name="mlp_scale", dtype=policy)
         self._attention_dropout = keras.layers.Dropout(dropout_rate, dtype=policy)
         drop_path = functools.partial(
             keras.layers.Dropout, drop_path_rate, noise_shape=(None, 1, 1), dtype=policy
@@ -290,28 +334,30 @@ class TransformerBlock(keras.layers.Layer):
         self._mlp_drop_path = drop_path()
 
     def build(self, input_shape: tuple) -> None:
-        for layer in (self.attention_norm, self.attention, self.mlp_norm, self.mlp):
+        scales = (self.attention_scale, self.mlp_scale) if self.layer_scale else ()
+        for layer in (self.attention_norm, self.attention, self.mlp_norm, self.mlp, *scales):
             layer.build(input_shape)
         keep_frozen(self)
 
-    def compute_output_shape(self, input_shape: tuple) -> tuple:
-        return tuple(input_shape)
+    def compute_output_shape(self, x_shape: tuple, rotation_shape: tuple | None = None) -> tuple:
+        return tuple(x_shape)
 
-    def call(self, x, training=None):
+    def call(self, x, rotation=None, training=None):
         # `own` are the tokens whose results are computed.
-        own = x[:, :1] if self._needs_first_token_only(x, training) else x
+        only_first = rotation is None and self._needs_first_token_only(x, training)
+        own = x[:, :1] if only_first else x
         # equation 2: MSA(LN(z)) + z
-        own = own + self._drop_attention(self._attend(own, x, training), training)
+        own = own + self._drop_attention(self._attend(own, x, rotation, training), training)
         # equation 3: MLP(LN(z)) + z
-        return own + self._mlp_drop_path(self._apply_mlp(own, training), training=training)
+        return own + self._drop_mlp(self._apply_mlp(own, training), training)
 
-    def _attend(self, own, x, training):
+    def _attend(self, own, x, rotation, training):
         """Computes MSA(LN(x)) for the tokens `own`: all of x (B, N, D), or the first (B, 1, D)."""
-        if kernels.has_fused_halves(self, training):
+        if rotation is None and kernels.has_fused_halves(self, training):
             return kernels.fused_attention(self, own, x)
         normal = self.attention_norm(x, training=training)
         if own is x:
-            return self.attention(normal, training=training)
+            return self.attention(normal, rotation=rotation, training=training)
         if (
             training
             or self.attention.key.quantization_mode
@@ -327,9 +373,15 @@ class TransformerBlock(keras.layers.Layer):
         return self.mlp(self.mlp_norm(x, training=training), training=training)
 
     def _drop_attention(self, y, training):
-        return self._attention_drop_path(
-            self._attention_dropout(y, training=training), training=training
-        )
+        y = self._attention_dropout(y, training=training)
+        if self.layer_scale:
+            y = self.attention_scale(y)
+        return self._attention_drop_path(y, training=training)
+
+    def _drop_mlp(self, y, training):
+        if self.layer_scale:
+            y = self.mlp_scale(y)
+        return self._mlp_drop_path(y, training=training)
 
     def _needs_first_token_only(self, x, training) -> bool:
         """Returns whether to compute only the first token.
@@ -346,9 +398,9 @@ class TransformerBlock(keras.layers.Layer):
             and kernels.first_token_suffices(x, training)
         )
 
-    def attention_scores(self, x):
+    def attention_scores(self, x, rotation=None):
         """Returns the attention weights of this block for its input `x`, (B, A, N, N)."""
-        return self.attention.attention_scores(self.attention_norm(x))
+        return self.attention.attention_scores(self.attention_norm(x), rotation=rotation)
 
     def save_own_variables(self, store: Any) -> None:
         super().save_own_variables(store)
@@ -374,5 +426,8 @@ class TransformerBlock(keras.layers.Layer):
             "drop_path_rate",
             "relative_positions",
             "query_chunk",
+            "layer_scale",
+            "attention_bias",
         )
-        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
+        config = {name: getattr(self, name) for name in names}
+        return {**super().get_config(), **config, "mlp": self.mlp_kind}

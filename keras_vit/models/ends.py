@@ -5,6 +5,7 @@ Source: arXiv:2010.11929, sections 3.1, 3.2 and B.1.1; keras-team/keras, keras/s
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import keras
 
@@ -93,29 +94,37 @@ def classify(
     features: keras.KerasTensor,
     classes: int,
     *,
+    distilled: keras.KerasTensor | None = None,
     representation_size: int | None = None,
     activation: str | Callable | None = None,
-    bias: float = 0.0,
+    bias: float | None = 0.0,
 ) -> keras.KerasTensor:
     """Maps features (B, D) to class scores (B, classes), in float32 under mixed precision.
 
     Args:
         features: (B, D).
         classes: Number of classes.
+        distilled: Distillation token, (B, D). It gets a final layer of its own, and the scores are
+            the mean of both before the activation, as in DeiT.
         representation_size: Width of a tanh layer before the final layer, as in the paper's
             pre-training. None for no such layer, as in its fine-tuning.
         activation: Activation of the final layer.
-        bias: Initial bias of the final layer. Its kernel is initialized to zeros.
+        bias: Initial bias of the final layer, None for no bias. Its kernel is initialized to zeros.
     """
     x = features if representation_size is None else pre_logits(features, representation_size)
-    return keras.layers.Dense(
+    dense = partial(
+        keras.layers.Dense,
         classes,
-        activation=activation,
+        use_bias=bias is not None,
         kernel_initializer="zeros",
-        bias_initializer=keras.initializers.Constant(bias),
+        bias_initializer=keras.initializers.Constant(bias or 0.0),
         dtype=full_precision(),
-        name="predictions",
-    )(x)
+    )
+    if distilled is None:
+        return dense(activation=activation, name="predictions")(x)
+    heads = [dense(name="predictions")(x), dense(name="predictions_distilled")(distilled)]
+    mean = keras.layers.Average(dtype=full_precision(), name="mean_of_heads")(heads)
+    return keras.layers.Activation(activation, dtype=full_precision(), name="scores")(mean)
 
 
 def replace_head(
@@ -124,7 +133,8 @@ def replace_head(
     """Returns the model with a new `predictions` layer of zeros instead of its head.
 
     The new layer also replaces the tanh layer of pre-training, as in the paper's fine-tuning
-    (B.1.1). All other layers are shared with the given model.
+    (B.1.1). A distilled DeiT gets both of its final layers anew. All other layers are shared with
+    the given model.
 
     Raises:
         ValueError: If `model` is not a model or has no layer `predictions`, or `classes` is not an
@@ -152,7 +162,13 @@ def replace_head(
             f'name="predictions")(model.output))`.'
         )
     features = model.get_layer("pre_logits" if "pre_logits" in names else "predictions").input
-    outputs = classify(features, classes, activation=classifier_activation)
+    second = "predictions_distilled"
+    outputs = classify(
+        features,
+        classes,
+        distilled=model.get_layer(second).input if second in names else None,
+        activation=classifier_activation,
+    )
     return ClassTokenModel(model.input, outputs, name=model.name)
 
 

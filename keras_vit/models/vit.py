@@ -8,16 +8,18 @@ Source: arXiv:2010.11929, sections 3.1, D.3, D.4 and D.6; vision_transformer@c6d
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import keras
 
 from keras_vit.layers.axial import AxialTransformerBlock
 from keras_vit.layers.norm import LayerNorm
 from keras_vit.layers.patches import PadToPatches, PatchEmbedding
+from keras_vit.layers.pixels import PixelNormalization
 from keras_vit.layers.pooling import AttentionPooling, TokenPooling
 from keras_vit.layers.positions import AddPositionEmbs
-from keras_vit.layers.tokens import ClassToken
+from keras_vit.layers.rotary import RotaryPositions
+from keras_vit.layers.tokens import ClassToken, Registers
 from keras_vit.layers.transformer import TransformerBlock
 from keras_vit.models.class_token import ClassTokenModel
 from keras_vit.models.ends import classify, pre_logits, source_inputs
@@ -32,6 +34,8 @@ from keras_vit.options import (
     check_class_token,
     check_head,
     grid_of,
+    has_class_token,
+    num_prefix_tokens,
     resolve_classifier,
     with_encoder_options,
 )
@@ -42,9 +46,13 @@ def embed_patches(images: keras.KerasTensor, variant: ViTVariant) -> keras.Keras
     """Maps images (B, H, W, C) to a grid of patch tokens, (B, rows, columns, D)."""
     if variant.stem is not None:
         images = resnet_trunk(images, variant.stem)
-    return PatchEmbedding(variant.patch_size, variant.width, flatten=False, name="embedding")(
-        images
-    )
+    return PatchEmbedding(
+        variant.patch_size,
+        variant.width,
+        flatten=False,
+        use_bias=variant.patch_bias,
+        name="embedding",
+    )(images)
 
 
 @with_encoder_options
@@ -56,13 +64,13 @@ def encode_tokens(
     position_grid: tuple[int, int] | None = None,
     **options: Any,
 ) -> keras.KerasTensor:
-    """Maps a grid of patch tokens to the normalized output tokens of the encoder.
+    """Maps a grid of patch tokens to the output tokens of the encoder.
 
     These are equations 1 to 4 of the paper, with all tokens in equation 4.
 
     Args:
         patches: (B, rows, columns, D). `rows` and `columns` may be None.
-        variant: A row of `keras_vit.variants.VIT_VARIANTS`, or a similar one.
+        variant: A row of `keras_vit.variants.VARIANTS`, or a similar one.
         class_token: Whether to prepend a class token. Default: True, except for axial variants,
             which cannot have one.
         position_grid: (rows, columns) of the position table. Default: the grid of `patches`. If the
@@ -70,7 +78,8 @@ def encode_tokens(
         **options: See `keras_vit.options.EncoderOptions`.
 
     Returns:
-        (B, T + rows * columns, D), T = 1 with a class token, else 0.
+        (B, T + rows * columns, D), with T prefix tokens: class token, distillation token,
+        registers.
 
     Raises:
         ValueError: If options contradict each other or the variant. Axial variants need a fixed
@@ -85,20 +94,33 @@ def encode_tokens(
     tokens = keras.layers.Reshape(
         (-1 if None in grid else grid[0] * grid[1], width), name="flatten_patches"
     )(patches)
+    num_learned = int(class_token) + variant.distilled  # prefix tokens besides registers
+    add_positions = _make_position_adder(
+        patches, position_grid or grid, num_learned if variant.class_position else 0, variant, o
+    )
+    if not variant.class_position:
+        tokens = add_positions(tokens, 0)
+    if variant.distilled:
+        tokens = ClassToken(name="distillation_token")(tokens)
     if class_token:
         tokens = ClassToken(name="class_token")(tokens)
-    add_positions = _make_position_adder(patches, position_grid or grid, int(class_token), o)
+    if variant.class_position:
+        tokens = add_positions(tokens, 0)  # equation 1
+    if variant.num_registers:
+        tokens = Registers(variant.num_registers, place=num_learned, name="registers")(tokens)
+    tokens = keras.layers.Dropout(o.dropout_rate, name="dropout")(tokens)
     epsilon = variant.norm_epsilon if o.norm_epsilon is None else o.norm_epsilon
-    relative = o.position_embedding == "relative"
-    if variant.axial:
-        block = partial(AxialTransformerBlock, grid=grid, relative_positions=relative)
-    else:
-        length = tokens.shape[1] if relative else None
-        block = partial(TransformerBlock, relative_positions=length, query_chunk=o.query_chunk)
+    if variant.norm_before_blocks:
+        tokens = LayerNorm(epsilon, name="norm_before_blocks")(tokens)
+    block = _choose_block(tokens, grid, variant, o)
+    rotation = ()
+    if variant.rotary:
+        prefix = num_learned + variant.num_registers
+        rotary = RotaryPositions(width // variant.num_heads, prefix, name="rotary_positions")
+        rotation = (rotary(patches),)
     for index in range(variant.depth):
-        tokens = add_positions(tokens, index)  # equation 1
-        if index == 0:
-            tokens = keras.layers.Dropout(o.dropout_rate, name="dropout")(tokens)
+        if index > 0:
+            tokens = add_positions(tokens, index)
         tokens = block(  # equations 2 and 3
             variant.num_heads,
             variant.mlp_dim,
@@ -109,13 +131,46 @@ def encode_tokens(
             # The rate increases linearly with depth, from 0 to its maximum, as in arXiv:1603.09382.
             drop_path_rate=o.stochastic_depth_rate * index / max(variant.depth - 1, 1),
             name=f"encoderblock_{index}",
-        )(tokens)
+        )(tokens, *rotation)
+    if variant.norm_after_pooling:
+        return tokens
     return LayerNorm(epsilon, name="encoder_norm")(tokens)  # equation 4, for all tokens
+
+
+def _choose_block(
+    tokens: keras.KerasTensor,
+    grid: tuple[int, int],
+    variant: ViTVariant,
+    options: EncoderOptions,
+) -> Callable[..., keras.layers.Layer]:
+    """Returns the class of the blocks, with the arguments that the row and the grid determine."""
+    relative = options.position_embedding == "relative"
+    if variant.axial:
+        return partial(AxialTransformerBlock, grid=grid, relative_positions=relative)
+    return partial(
+        TransformerBlock,
+        relative_positions=tokens.shape[1] if relative else None,
+        query_chunk=options.query_chunk,
+        mlp=variant.mlp,
+        layer_scale=variant.layer_scale,
+        attention_bias=variant.attention_bias,
+    )
 
 
 def _check_grid(
     variant: ViTVariant, grid: tuple[int | None, int | None], options: EncoderOptions
 ) -> None:
+    fixed = "rotary positions" if variant.rotary else f"{variant.num_registers} registers"
+    if variant.rotary and options.position_embedding != "learned_1d":
+        raise ValueError(
+            f"{variant.name} has rotary positions and no position embedding. Received: "
+            f"position_embedding={options.position_embedding!r}. Omit it."
+        )
+    if (variant.num_registers or variant.rotary) and options.position_placement != "stem":
+        raise ValueError(
+            f"{variant.name} has {fixed}, so positions cannot be added before each block. "
+            f'Received: position_placement={options.position_placement!r}. Use "stem".'
+        )
     if variant.axial and options.query_chunk is not None:
         raise ValueError(
             f"{variant.name} has axial attention, which does not support `query_chunk`. Leave it "
@@ -134,12 +189,13 @@ def _check_grid(
 def _make_position_adder(
     patches: keras.KerasTensor,
     position_grid: tuple[int, int],
-    num_prefix_tokens: int,
+    num_prefix_positions: int,
+    variant: ViTVariant,
     options: EncoderOptions,
 ) -> Callable[[keras.KerasTensor, int], keras.KerasTensor]:
     """Returns a function (tokens, block index) -> tokens that adds positions before that block."""
     kind, placement = options.position_embedding, options.position_placement
-    if kind in WITHOUT_TABLE:
+    if kind in WITHOUT_TABLE or variant.rotary:
         return lambda tokens, index: tokens
     if None in position_grid:
         raise ValueError(
@@ -148,9 +204,9 @@ def _make_position_adder(
     table = partial(
         AddPositionEmbs,
         position_grid,
-        num_prefix_tokens,
+        num_prefix_positions,
         kind=kind,
-        interpolation=options.interpolation,
+        interpolation=options.interpolation or variant.interpolation,
     )
     reference = () if tuple(patches.shape[1:3]) == tuple(position_grid) else (patches,)
     shared = None if placement == "every_layer" else table(name=_TABLE_NAMES[placement])
@@ -186,16 +242,17 @@ def vision_transformer(
 
     Args:
         variant: A row of `keras_vit.variants.VIT_VARIANTS`, or a similar one.
-        images: (B, H, W, C) Keras tensor, pixels in [-1, 1]. Default: a new input of 224 x 224 x 3.
+        images: (B, H, W, C) Keras tensor, pixels in [-1, 1]. Default: a new input of the image size
+            of the row, with 3 channels.
             H and W may be None, except for an axial variant.
         pad: Whether to pad images with zeros at the bottom and right to a multiple of the patch
             size.
         classifier: Input of the classifier: "token", the class token (the paper's choice); "gap",
-            the mean of the patch tokens; "map", attention pooling; "none", no classifier. Only
-            "token" has a class token. Default: "token", but "gap" for an axial variant, which
-            cannot have a class token.
-        pooling: With `classes=None`, the pooling of tokens to one vector: "token", "avg", "max" or
-            "map"; None for all tokens.
+            the mean of the patch tokens; "map", attention pooling; "token_gap", class token and
+            mean, concatenated; "none", no classifier. There is a class token if the classifier
+            reads it, or the row has one anyway. Default: that of the row, "token" for the paper's.
+        pooling: With `classes=None`, the pooling of tokens to one vector: "token", "avg", "max",
+            "map" or "token_avg"; None for all tokens.
         classes: Number of outputs of the final layer, which is initialized to zeros. None for no
             such layer.
         classifier_activation: Activation of the final layer.
@@ -220,36 +277,32 @@ def vision_transformer(
     classifier = resolve_classifier(variant, classifier)
     check_head(classifier, classes, representation_size if classes is not None else None)
     if images is None:
-        images = keras.Input((224, 224, 3))
+        images = keras.Input((variant.image_size, variant.image_size, 3))
     _, height, width, _ = keras.ops.shape(images)
     if height is not None and width is not None:
         _check_tiling(variant, (height, width), pad)
     elif position_grid is None:
-        position_grid = grid_of(variant, (224, 224))
-    pixels = images
-    if pad:
-        halvings = 0 if variant.stem is None else variant.stem.num_halvings
-        pixels = PadToPatches(variant.patch_size, halvings, name="pad_to_patches")(images)
+        position_grid = grid_of(variant, (variant.image_size, variant.image_size))
     tokens = encode_tokens(
-        embed_patches(pixels, variant),
+        embed_patches(_prepare_pixels(images, variant, pad), variant),
         variant,
-        class_token=classifier == "token",
+        class_token=has_class_token(variant, classifier),
         position_grid=position_grid,
         **options,
     )
     mode = pooling if classes is None else POOLING_OF[classifier]
     outputs = tokens
     if mode is not None:
-        outputs = _pool(
-            tokens, variant, mode, int(classifier == "token"), EncoderOptions(**options)
-        )
+        pool = partial(_pool, tokens, variant, classifier, EncoderOptions(**options))
+        outputs = pool(mode)
     if classes is not None:
         outputs = classify(
             outputs,
             classes,
+            distilled=pool("distillation") if variant.distilled else None,
             representation_size=representation_size,
             activation=classifier_activation,
-            bias=head_bias,
+            bias=head_bias if variant.projection is None else None,
         )
     elif representation_size is not None:
         if mode is None:
@@ -257,6 +310,19 @@ def vision_transformer(
         outputs = pre_logits(outputs, representation_size)
     make = ClassTokenModel if mode == "token" else keras.Model
     return make(source_inputs(images), outputs, name=name or variant.name.lower())
+
+
+def _prepare_pixels(images: keras.KerasTensor, variant: ViTVariant, pad: bool) -> keras.KerasTensor:
+    """Normalizes pixels in [-1, 1] as the row says, then pads."""
+    if {*variant.pixel_mean, *variant.pixel_std} != {0.5}:
+        normalize = PixelNormalization(
+            variant.pixel_mean, variant.pixel_std, name="pixel_normalization"
+        )
+        images = normalize(images)
+    if not pad:
+        return images
+    halvings = 0 if variant.stem is None else variant.stem.num_halvings
+    return PadToPatches(variant.patch_size, halvings, name="pad_to_patches")(images)
 
 
 def _check_tiling(variant: ViTVariant, image_size: tuple[int, int], pad: bool) -> None:
@@ -270,17 +336,24 @@ def _check_tiling(variant: ViTVariant, image_size: tuple[int, int], pad: bool) -
 def _pool(
     tokens: keras.KerasTensor,
     variant: ViTVariant,
-    mode: Pooling,
-    num_prefix_tokens: int,
+    classifier: Classifier,
     options: EncoderOptions,
+    mode: Pooling | Literal["distillation"],
 ) -> keras.KerasTensor:
-    check("pooling", mode, Pooling)
-    if mode != "map":
-        return TokenPooling(mode, num_prefix_tokens, name="pooled")(tokens)
-    return AttentionPooling(
-        variant.num_heads,
-        variant.mlp_dim,
-        norm_epsilon=variant.norm_epsilon if options.norm_epsilon is None else options.norm_epsilon,
-        gelu=options.gelu or variant.gelu,
-        name="map_head",
-    )(tokens)
+    epsilon = variant.norm_epsilon if options.norm_epsilon is None else options.norm_epsilon
+    if mode == "map":
+        return AttentionPooling(
+            variant.num_heads,
+            variant.mlp_dim,
+            norm_epsilon=epsilon,
+            gelu=options.gelu or variant.gelu,
+            name="map_head",
+        )(tokens)
+    if mode != "distillation":
+        check("pooling", mode, Pooling)
+    name = "pooled_distillation" if mode == "distillation" else "pooled"
+    prefix = num_prefix_tokens(variant, classifier)
+    vectors = TokenPooling(mode, prefix, name=name)(tokens)
+    return (
+        LayerNorm(epsilon, name="pooled_norm")(vectors) if variant.norm_after_pooling else vectors
+    )

@@ -13,7 +13,7 @@ import numpy as np
 from absl import logging
 
 from keras_vit import grid
-from keras_vit.variants import VARIANTS
+from keras_vit.variants import VARIANTS, Rgb, ViTVariant
 from keras_vit.weights import catalog, download, layouts, model_file
 
 _LARGEST_ZOOM = 64
@@ -76,6 +76,8 @@ class Pretrained:
         norm_epsilon: Epsilon of layer normalization, or None if the file does not contain it.
         representation_size: Width of the tanh layer, or None.
         head_is_zero: Whether the final layer is all zeros.
+        pixel_mean, pixel_std: Mean and deviation by which the training images were normalized, on
+            the scale from 0 to 1. None if unknown.
     """
 
     arrays: dict[str, np.ndarray]
@@ -88,6 +90,8 @@ class Pretrained:
     norm_epsilon: float | None
     representation_size: int | None
     head_is_zero: bool
+    pixel_mean: Rgb | None
+    pixel_std: Rgb | None
 
 
 def find(model: str, weights: str | os.PathLike, parameters: int | None = None) -> WeightsSource:
@@ -168,7 +172,28 @@ def _describe(source: WeightsSource, found: model_file.ModelFile) -> Pretrained:
         norm_epsilon=metadata.get("layer_norm_epsilon"),
         representation_size=None if tanh_bias is None else tanh_bias.shape[0],
         head_is_zero=kernel is not None and not kernel.any(),
+        pixel_mean=metadata.get("pixel_mean"),
+        pixel_std=metadata.get("pixel_std"),
     )
+
+
+def adapt(variant: ViTVariant, pretrained: Pretrained) -> ViTVariant:
+    """Returns the row of a model with what its weights say: biases, last norm, pixels.
+
+    Files of one model differ in them: timm leaves out biases of DINOv3 that are zero, and MAE has a
+    final norm before fine-tuning and one after the mean when fine-tuned.
+    """
+    names = pretrained.arrays.keys()
+    block = "encoderblock_0/attention"
+    fields: dict[str, Any] = {"norm_after_pooling": "pooled_norm/gamma" in names}
+    if f"{block}/query/kernel" in names:
+        has_key, has_query = f"{block}/key/bias" in names, f"{block}/query/bias" in names
+        fields["attention_bias"] = "all" if has_key else "no_key" if has_query else "none"
+    if pretrained.pixel_mean is not None:
+        fields["pixel_mean"] = pretrained.pixel_mean
+    if pretrained.pixel_std is not None:
+        fields["pixel_std"] = pretrained.pixel_std
+    return dataclasses.replace(variant, **fields)
 
 
 def _keep_shapes(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -3,8 +3,9 @@
 Nothing is modified in place, and results are views. `layouts.py` and `dialects.py` convert foreign
 names to canonical ones.
 
-No published file contains axial attention, so its canonical names are defined here in the style of
-Google's. The two halves of a block are `Transformer/encoderblock_3/row/...` and `.../column/...`,
+Google's names are extended in their style for parts that only other families have, such as
+registers and layer scale. No published file contains axial attention, so its names are defined
+here too: the two halves of a block are `Transformer/encoderblock_3/row/...` and `.../column/...`,
 each with the modules of a whole block. The two attentions of a residual unit are
 `block1/unit1/row/{query,key,value,out}` and `block1/unit1/column/...`, each with a
 `relative_embedding`.
@@ -45,6 +46,9 @@ def _make_block_rows(ours: str, canonical: str) -> Rows:
         (f"{ours}/attention/relative_embedding", f"{attention}/relative_embedding", "array"),
         (f"{ours}/mlp_norm", f"{canonical}/LayerNorm_1", "norm"),
         *((f"{ours}/mlp/dense_{i}", f"{canonical}/MlpBlock_0/Dense_{i}", "dense") for i in (0, 1)),
+        (f"{ours}/mlp/gate", f"{canonical}/MlpBlock_0/Gate_0", "dense"),
+        (f"{ours}/attention_scale", f"{canonical}/LayerScale_0", "scale"),
+        (f"{ours}/mlp_scale", f"{canonical}/LayerScale_1", "scale"),
     )
 
 
@@ -53,6 +57,9 @@ _TABLES = ("pos_embedding", "row_embedding", "column_embedding", "prefix_embeddi
 _VIT: Rows = (
     ("embedding", "embedding", "dense"),
     ("class_token/cls", "cls", "array"),
+    ("distillation_token/cls", "dist", "array"),
+    ("registers/registers", "registers", "array"),
+    ("norm_before_blocks", "Transformer/norm_before_blocks", "norm"),
     ("mask_token/mask", "mask_token", "array"),
     *(
         (f"posembed_{p}/{table}", f"Transformer/posembed_{p}/{table}", "array")
@@ -71,7 +78,9 @@ _VIT: Rows = (
     ("map_head/mlp_norm", f"{_POOL}/LayerNorm_0", "norm"),
     *((f"map_head/mlp/dense_{i}", f"{_POOL}/MlpBlock_0/Dense_{i}", "dense") for i in (0, 1)),
     *((head, head, "dense") for head in ("pre_logits", "patch_predictions")),
+    ("pooled_norm", "pooled_norm", "norm"),
     ("predictions", "head", "dense"),
+    ("predictions_distilled", "head_dist", "dense"),
 )
 _ROOT: Rows = (("conv_root", "conv_root", "dense"), ("gn_root", "gn_root", "norm"))
 _UNITS: Rows = (
@@ -102,6 +111,7 @@ _BIT: Rows = (
 _OURS: dict[str, tuple[Leaf, ...]] = {
     "array": (Leaf("", ""),),
     "norm": (Leaf("/gamma", "/scale"), Leaf("/beta", "/bias")),
+    "scale": (Leaf("/gamma", "/scale"),),
     "dense": (Leaf("/kernel", "/kernel"), Leaf("/bias", "/bias")),
     "heads": (
         Leaf("/kernel", "/kernel", (2, 3), split_last, merge_last),

@@ -154,7 +154,7 @@ def test_the_seams_compose_to_the_whole(tiny_vit):
     [
         (
             {"classifier": "cls"},
-            "`classifier` must be one of .*'token', 'gap', 'map', 'none'.*'cls'",
+            "`classifier` must be one of .*'token', 'gap', 'map', 'token_gap', 'none'.*'cls'",
         ),
         ({"pooling": "mean"}, "`pooling` must be one of"),
         ({"pooling": "token", "classifier": "gap"}, "needs a class token"),

@@ -18,8 +18,11 @@ from keras_vit.kernels.tensorflow.training import compiles, wide_dtype
 def fits(block: Any) -> bool:
     """Returns whether these functions support a `TransformerBlock`.
 
-    They do not support dropout within a half, relative positions, adapters or quantization.
+    They do not support dropout within a half, relative positions, adapters, quantization, layers
+    without biases, and other MLPs than two layers with a GELU in the tanh or the exact form.
     """
+    if block.mlp_kind != "gelu" or block.gelu == "quick" or block.attention_bias != "all":
+        return False
     attention, mlp = block.attention, block.mlp
     dense = (
         attention.query,
