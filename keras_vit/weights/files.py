@@ -1,6 +1,7 @@
-"""Files of arrays: path → {name: array} and back, for `.npz` and `.safetensors`.
+"""Files of arrays: path → {name: array}, and back for `.npz` and `.safetensors`.
 
-`npz.py`, `tensors.py` and `keras_h5.py` implement the formats. Nothing is ever unpickled.
+`npz.py`, `tensors.py`, `torch_archive.py` and `transformers_h5.py` implement the formats. Nothing
+is ever unpickled.
 
 Metadata is a dict of JSON values. Google's files have none. Ours may contain "grid" (rows, columns)
 of the position table, "gelu" ("tanh" or "exact"), "layer_norm_epsilon", "image_size" (height,
@@ -18,7 +19,17 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from keras_vit.weights import entries, keras_h5, npz, shards, tensors, torch_archive, zip_archive
+from keras_vit.weights import (
+    entries,
+    hdf5,
+    npz,
+    shards,
+    tensorflow_names,
+    tensors,
+    torch_archive,
+    transformers_h5,
+    zip_archive,
+)
 from keras_vit.weights import metadata as facts
 from keras_vit.weights.entries import Choose, Entry
 from keras_vit.weights.refusal import AGAIN, join_first, make_error
@@ -37,7 +48,12 @@ _STRANGERS = (
     (b"{", "JSON text", "Name the file that contains the weights."),
 )
 
-_READERS = {"npz": npz, "safetensors": tensors, "torch": torch_archive}
+_READERS = {
+    "npz": npz,
+    "safetensors": tensors,
+    "torch": torch_archive,
+    "transformers_h5": transformers_h5,
+}
 INDEX_SUFFIX = ".index.json"
 # The files of a Hugging Face directory, in the order of preference.
 IN_DIRECTORY = (
@@ -45,6 +61,8 @@ IN_DIRECTORY = (
     f"model.safetensors{INDEX_SUFFIX}",
     "pytorch_model.bin",
     f"pytorch_model.bin{INDEX_SUFFIX}",
+    "tf_model.h5",
+    f"tf_model.h5{INDEX_SUFFIX}",
 )
 
 _PathLike = str | os.PathLike[str]
@@ -72,8 +90,9 @@ def read(path: _PathLike, choose: Choose | None = None) -> Checkpoint:
     and float16 become float32. Other types, such as the step counter of an optimizer, are kept.
 
     Args:
-        path: An `.npz` or `.safetensors` file, a PyTorch file (`.pth`, `.bin`), the index of
-            weights in several files (`model.safetensors.index.json`), or a Hugging Face directory.
+        path: An `.npz` or `.safetensors` file, a PyTorch file (`.pth`, `.bin`), a `tf_model.h5` of
+            transformers 4, the index of weights in several files
+            (`model.safetensors.index.json`), or a Hugging Face directory.
         choose: Function that selects the names to read, or raises ValueError. Its arguments are
             arrays of the declared shapes and types, without memory, and the metadata. Default: all
             arrays.
@@ -84,22 +103,34 @@ def read(path: _PathLike, choose: Choose | None = None) -> Checkpoint:
             pickled objects, types that are not numbers, values that are not finite, or invalid
             metadata.
     """
-    path = _file_of(Path(path))
-    if keras_h5.is_hdf5(path):
-        raise make_error(
-            path,
-            "it is an HDF5 file, neither .npz nor .safetensors",
-            "Keras weights are loaded with `model.load_weights(path)`.",
-        )
+    path = find_file(path)
     is_index = path.name.endswith(INDEX_SUFFIX)
     unread, metadata = shards.list_entries(path, _list_entries) if is_index else _list_entries(path)
     return Checkpoint(arrays=entries.read(path, unread, metadata, choose), metadata=metadata)
 
 
-def detect_kind(path: _PathLike) -> str:
-    """Return "npz", "safetensors", "torch" or "h5", detected from the content of a file.
+def find_file(path: _PathLike) -> Path:
+    """Return the file or index to read in a Hugging Face directory. Other paths are unchanged.
 
-    Only the beginning and the end are read, which is enough to see that a download is complete.
+    Raises:
+        ValueError: If it is a directory without weights.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        return path
+    for name in IN_DIRECTORY:
+        if (path / name).exists():
+            return path / name
+    advice = f"Name a file, or a Hugging Face directory with one of {', '.join(IN_DIRECTORY)}."
+    raise make_error(path, "it is a directory without weights", advice)
+
+
+def detect_kind(path: _PathLike) -> str:
+    """Return the kind of a file, detected from its content.
+
+    It is "npz", "safetensors", "torch", "transformers_h5" (transformers 4 on TensorFlow) or "h5"
+    (Keras). Only the beginning and the end are read, which is enough to see that a download is
+    complete.
 
     Raises:
         ValueError: If the file is of another kind, or if its end is missing.
@@ -114,9 +145,9 @@ def detect_kind(path: _PathLike) -> str:
     if head[8:9] == b"{":
         tensors.check_end(path)
         return "safetensors"
-    if keras_h5.is_hdf5(path):
-        keras_h5.check_end(path)
-        return "h5"
+    if hdf5.is_hdf5(path):
+        hdf5.check_end(path)
+        return "transformers_h5" if transformers_h5.is_transformers(path) else "h5"
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     for start, what, advice in _STRANGERS:
         if text.startswith(start):
@@ -175,20 +206,17 @@ def replacing(path: _PathLike) -> Iterator[BinaryIO]:
         yield stream
 
 
-def _file_of(path: Path) -> Path:
-    """Returns the file or index to read in a Hugging Face directory. Other paths are unchanged."""
-    if not path.is_dir():
-        return path
-    for name in IN_DIRECTORY:
-        if (path / name).exists():
-            return path / name
-    advice = f"Name a file, or a Hugging Face directory with one of {', '.join(IN_DIRECTORY)}."
-    raise make_error(path, "it is a directory without weights", advice)
-
-
 def _list_entries(path: Path) -> tuple[list[Entry], dict[str, Any]]:
     """Returns the entries of a file, whose data are not yet read, and the metadata."""
-    return _READERS[detect_kind(path)].list_entries(path)
+    kind = detect_kind(path)
+    if kind not in _READERS:
+        raise make_error(
+            path,
+            "it is an HDF5 file of Keras, whose arrays have no names",
+            "Keras weights are loaded with `model.load_weights(path)`.",
+        )
+    found, metadata = _READERS[kind].list_entries(path)
+    return tensorflow_names.to_pytorch(found), metadata
 
 
 def _check_numbers(path: _PathLike, arrays: _Arrays) -> dict[str, np.ndarray]:

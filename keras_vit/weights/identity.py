@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_vit.weights import catalog, dialects, download, layouts, model_file
+from keras_vit.weights import catalog, dialects, download, files, layouts, model_file
 
 Facts = list[tuple[str, str]]
 
@@ -100,8 +100,7 @@ def _find(file: str, model: str | None) -> tuple[Path, catalog.CatalogRow | None
         row = catalog.by_file_name(file)
         return download.fetch(row or file), row
     if path.exists():
-        inside = path / "model.safetensors"
-        return (inside if inside.exists() else path), catalog.by_file_name(file)
+        return files.find_file(path), catalog.by_file_name(file)
     if model is None:
         raise ValueError(
             f"There is no file '{file}'. If it is a tag of the catalog, name its model, for "

@@ -16,7 +16,7 @@ import numpy as np
 
 from keras_vit import cost
 from keras_vit.variants import VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant
-from keras_vit.weights import dialects, files, keras_h5, layouts, variables
+from keras_vit.weights import dialects, files, hdf5, keras_h5, layouts, transformers_h5, variables
 from keras_vit.weights.refusal import join_first, make_error
 
 # float64 is twice as large as float32; the rest allows for a head of many classes.
@@ -79,7 +79,7 @@ def read(path: str | os.PathLike, parameters: int | None = None) -> ModelFile:
         ValueError: If the file is damaged, unsafe, of an unknown layout, too large for the model,
             or not finite.
     """
-    if keras_h5.is_hdf5(path):
+    if hdf5.is_hdf5(path) and not transformers_h5.is_transformers(path):
         seen = _Seen(dialect="keras")
         arrays, metadata = keras_h5.read(path, partial(_choose, path, parameters, seen))
     else:

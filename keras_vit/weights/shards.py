@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit.weights import metadata as facts
+from keras_vit.weights import tensorflow_names
 from keras_vit.weights.entries import Entry
 from keras_vit.weights.refusal import join_first, make_error
 
@@ -27,7 +28,7 @@ def list_entries(index: Path, read: Reader) -> tuple[list[Entry], dict[str, Any]
     Raises:
         ValueError: If the index is damaged, a file is missing, or index and files disagree.
     """
-    file_of = read_index(index)
+    file_of = {_name_of(name): file for name, file in read_index(index).items()}
     found: list[Entry] = []
     metadata: dict[str, Any] = {}
     for name in sorted(set(file_of.values())):
@@ -50,6 +51,11 @@ def list_entries(index: Path, read: Reader) -> tuple[list[Entry], dict[str, Any]
             index, f"it lists {join_first(missing)}, which its files do not hold", _ADVICE
         )
     return found, metadata
+
+
+def _name_of(name: str) -> str:
+    """Returns the name of an array as its file gives it."""
+    return tensorflow_names.translate_name(tensorflow_names.drop_model(name))
 
 
 def read_index(index: Path) -> dict[str, str]:

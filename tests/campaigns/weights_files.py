@@ -3,12 +3,12 @@ in little memory.
 
     python tests/campaigns/weights_files.py --seed=0 --count=200
 
-Files of all kinds (npz, safetensors, .weights.h5, Hugging Face folders) of a small model are cut,
-flipped, overwritten, shuffled, and given claims of any size. Each is read in a process of its own,
-so that a crash counts as a fall. It holds if reading gives exactly the arrays and the metadata of
-the whole file, or a ValueError or an OSError of one line; if names or shapes differ, the strict
-restore refuses them. HDF5 and foreign safetensors have no checksum of numbers: where nothing but
-numbers changed in such a file, the line "unseen" counts it.
+Files of all kinds (npz, safetensors, .weights.h5, Hugging Face folders, also of transformers 4 on
+TensorFlow) of a small model are cut, flipped, overwritten, shuffled, and given claims of any size.
+Each is read in a process of its own, so that a crash counts as a fall. It holds if reading gives
+exactly the arrays and the metadata of the whole file, or a ValueError or an OSError of one line; if
+names or shapes differ, the strict restore refuses them. HDF5 and foreign safetensors have no
+checksum of numbers: where nothing but numbers changed in such a file, the line "unseen" counts it.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import io
 import json
 import os
 import pickle
+import re
 import resource
 import shutil
 import signal
@@ -46,7 +47,10 @@ KINDS = {
     "foreign": False,
     "h5": False,
     "folder": True,
+    "tf_folder": False,
 }
+# What is damaged in a folder. The configuration of a tf_model.h5 has no second witness.
+VICTIMS = {"folder": ("config.json", "model.safetensors"), "tf_folder": ("tf_model.h5",)}
 HUGE = (0, 1, 255, 2**16 - 1, 2**31 - 1, 2**32 - 1, 2**40, 2**62, 2**63, 2**64 - 1)
 
 
@@ -63,7 +67,7 @@ def write_whole(folder: Path) -> dict[str, Path]:
     rng = np.random.default_rng(0)
     for weight in model.weights:
         weight.assign(rng.standard_normal(weight.shape))
-    files = {kind: folder / f"model.{kind}" for kind in KINDS} | {"folder": folder / "whole"}
+    files = {kind: folder / f"model.{kind}" for kind in KINDS}
     keras_vit.save_checkpoint(model, files["npz"], "google")
     keras_vit.save_checkpoint(model, folder / "model.safetensors", "timm")
     keras_vit.save_checkpoint(model, files["folder"], "huggingface")
@@ -72,11 +76,32 @@ def write_whole(folder: Path) -> dict[str, Path]:
     with np.load(files["npz"]) as arrays:
         np.savez_compressed(folder / "deflated.npz", **arrays)
     os.replace(folder / "deflated.npz", files["deflated"])
+    write_tf_folder(files["folder"], files["tf_folder"])
     metadata = {"num_heads": "2", "grid": "[2, 8]"}
     safetensors.numpy.save_file(
         safetensors.numpy.load_file(files["safetensors"]), files["foreign"], metadata
     )
     return files
+
+
+def write_tf_folder(whole: Path, folder: Path) -> None:
+    """A folder of Hugging Face with the names and shapes of transformers 4 on TensorFlow."""
+    import h5py
+    import safetensors.numpy
+
+    folder.mkdir()
+    shutil.copy(whole / "config.json", folder)
+    with h5py.File(folder / "tf_model.h5", "w") as file:
+        file.attrs["layer_names"] = ["vit", "classifier"]
+        for name, array in safetensors.numpy.load_file(whole / "model.safetensors").items():
+            *modules, leaf = re.sub(r"layer\.(\d+)", r"layer_._\1", name).split(".")
+            if "norm" in modules[-1]:
+                leaf = {"weight": "gamma", "bias": "beta"}[leaf]
+            layer = file.require_group(modules[0])
+            layer.attrs["weight_names"] = []
+            place = "/".join(["model", *modules, leaf.replace("weight", "kernel")])
+            axes = {2: (1, 0), 4: (2, 3, 1, 0)}.get(array.ndim)
+            layer[f"{place}:0"] = array if axes is None else array.transpose(axes)
 
 
 # ---- what happens to them
@@ -240,25 +265,26 @@ def _claim(rng, arrays):
     return name, tuple(shape)
 
 
-CLAIMS = {"npz": claim_npz, "safetensors": claim_safetensors, "h5": claim_h5}
+CLAIMS = {"npz": claim_npz, "safetensors": claim_safetensors, "h5": claim_h5, "tf_folder": claim_h5}
 
 
 def damage(rng, whole: dict[str, Path], folder: Path) -> tuple[str, str, Path]:
     """Makes one file. Returns its kind, what was done to it, and where it is."""
     kind = list(KINDS)[rng.integers(len(KINDS))]
+    original, damaged = whole[kind], folder / "damaged"
+    victim = damaged
+    if kind in VICTIMS:
+        shutil.copytree(original, damaged)
+        name = VICTIMS[kind][rng.integers(len(VICTIMS[kind]))]
+        original, victim = original / name, damaged / name
     if kind in CLAIMS and rng.integers(12) == 0:
-        CLAIMS[kind](rng, folder / "damaged", whole[kind])
-        return kind, "claim", folder / "damaged"
+        CLAIMS[kind](rng, victim, original)
+        return kind, "claim", damaged
     change = CHANGES[rng.integers(len(CHANGES))]
-    if kind != "folder":
-        (folder / "damaged").write_bytes(change(rng, whole[kind].read_bytes()))
-        return kind, change.__name__, folder / "damaged"
-    shutil.copytree(whole[kind], folder / "damaged")
-    victim = folder / "damaged" / ("config.json", "model.safetensors")[rng.integers(2)]
-    victim.write_bytes(change(rng, victim.read_bytes()))
-    if rng.integers(10) == 0:
+    victim.write_bytes(change(rng, original.read_bytes()))
+    if kind in VICTIMS and rng.integers(10) == 0:
         victim.unlink()
-    return kind, f"{change.__name__} of {victim.name}", folder / "damaged"
+    return kind, f"{change.__name__} of {victim.name}", damaged
 
 
 # ---- what comes of it

@@ -215,7 +215,7 @@ def test_header_that_lies_about_the_shape_is_refused_before_memory_is_taken(tmp_
         (b"\n  <html>", "web page"),
         (b"<?xml version='1.0'?><Error><Code>NoSuchKey</Code></Error>", "web page"),
         (pickle.dumps({"a": 1}), "pickle.*Save it as safetensors"),
-        (b"\x89HDF\r\n\x1a\n" + b"\0" * 50, "HDF5.*load_weights"),
+        (b"\x89HDF\r\n\x1a\n" + b"\0" * 50, "HDF5.*truncated or damaged"),
         (b"\x93NUMPY\x01\x00", r"single array \(.npy\).*numpy.savez"),
         (b"version https://git-lfs.github.com/spec/v1", "Git LFS pointer.*git lfs pull"),
         (b'{"format": 1}', "JSON"),
@@ -226,6 +226,15 @@ def test_what_is_no_checkpoint_is_called_by_its_name(tmp_path, content, message)
     (tmp_path / "model.npz").write_bytes(content)
     with pytest.raises(ValueError, match=rf"(?s)model.npz.*{message}"):
         read(tmp_path / "model.npz")
+
+
+def test_weights_of_keras_are_called_by_their_name(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "model.npz", "w") as file:
+        file["layers/dense/vars/0"] = np.zeros(3)
+    with pytest.raises(ValueError, match="(?s)model.npz.*HDF5 file of Keras.*load_weights"):
+        read(tmp_path / "model.npz")
+    assert detect_kind(tmp_path / "model.npz") == "h5"
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_a_truncated_file_is_an_error(tiny_vit, tmp_path):
     path = tmp_path / "model.weights.h5"
     vision_transformer(tiny_vit, keras.Input((32, 32, 3))).save_weights(path)
     path.write_bytes(path.read_bytes()[:5000])
-    with pytest.raises(ValueError, match=r"Cannot read .*model\.weights\.h5.*save_weights"):
+    with pytest.raises(ValueError, match=r"Cannot read .*model\.weights\.h5.*truncated"):
         keras_h5.read(path)
 
 
@@ -251,12 +251,3 @@ def test_what_keras_would_not_write_is_refused_in_one_sentence(change, build, tm
     ) as caught:
         keras_h5.read(path)
     assert "\n" not in str(caught.value)
-
-
-def test_a_file_that_is_cut_off_is_refused_before_hdf5_sees_it(build, tmp_path):
-    build(weights=None).save_weights(path := tmp_path / "model.weights.h5")
-    whole = path.read_bytes()
-    for size in (9, 40, 63, 64, len(whole) // 2, len(whole) - 1):
-        path.write_bytes(whole[:size])
-        with pytest.raises(ValueError, match="truncated"):
-            keras_h5.check_end(path)
