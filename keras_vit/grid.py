@@ -4,15 +4,18 @@ A grid is always a pair (rows, columns). It is passed along from where it is kno
 from a number of tokens. The exception is `square_grid`: published files store no grid, and all of
 them were trained on square images.
 
-Source: arXiv:2010.11929, section 3.2; vision_transformer@c6de1e5 checkpoint.py, models_resnet.py.
+Source: arXiv:2010.11929, section 3.2; vision_transformer@c6de1e5 checkpoint.py, models_resnet.py;
+dinov2@b8931f7 vision_transformer.py (the offset); timm 1.0.31 layers/pos_embed.py; transformers
+5.24.0 modeling_dinov2.py.
 """
 
 import math
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 
-Interpolation = Literal["bilinear", "bilinear_half_pixel", "bicubic_antialias"]
+from keras_vit.variants import Interpolation
+
 INTERPOLATIONS: tuple[str, ...] = get_args(Interpolation)
 
 
@@ -97,10 +100,15 @@ def interpolation_matrix(old: int, new: Any, method: str = "bilinear", xp: Any =
     Args:
         old: Number of old values.
         new: Number of new values: an integer, or a scalar tensor when `xp` is `keras.ops`.
-        method: "bilinear" aligns the corners (as published: `scipy.ndimage.zoom(order=1)`);
-            "bilinear_half_pixel" and "bicubic_antialias" are the methods of timm's npz reader and
-            of its state-dict reader.
+        method: "bilinear": corners are aligned, as in `scipy.ndimage.zoom(order=1)`. The others are
+            those of PyTorch's `interpolate(align_corners=False)`: "bilinear_half_pixel"; "bicubic"
+            (a = -0.75); "bicubic_offset" is "bicubic" at the scale (new + 0.1) / old;
+            "bicubic_antialias" (a = -0.5) has a wider kernel if `new` is smaller than `old`.
+            docs/checkpoints.md lists which package uses which.
         xp: The array namespace: `numpy`, or `keras.ops` inside a graph.
+
+    Raises:
+        ValueError: If the method is unknown.
 
     Example:
         >>> interpolation_matrix(2, 3)
@@ -117,19 +125,59 @@ def interpolation_matrix(old: int, new: Any, method: str = "bilinear", xp: Any =
     if method == "bilinear":
         centre = target * ((old - 1) / xp.maximum(last, 1.0))
         return xp.maximum(1.0 - xp.abs(centre - source), 0.0)
-    ratio = old / (last + 1.0)
+    ratio = old / (last + (1.1 if method == "bicubic_offset" else 1.0))
+    centre = (target + 0.5) * ratio - 0.5
     if method == "bilinear_half_pixel":
-        centre = xp.clip((target + 0.5) * ratio - 0.5, 0.0, old - 1.0)
+        centre = xp.clip(centre, 0.0, old - 1.0)
         return xp.maximum(1.0 - xp.abs(centre - source), 0.0)
-    spread = xp.maximum(ratio, 1.0)
-    weights = _evaluate_cubic(xp.abs(((target + 0.5) * ratio - 0.5 - source) / spread), xp)
-    return weights / xp.sum(weights, axis=1, keepdims=True)
+    if method == "bicubic_antialias":
+        spread = xp.maximum(ratio, 1.0)
+        weights = _evaluate_cubic(xp.abs((centre - source) / spread), -0.5, xp)
+        return weights / xp.sum(weights, axis=1, keepdims=True)
+    weights = 0.0
+    for tap in (-1.0, 0.0, 1.0, 2.0):
+        cell = xp.floor(centre) + tap
+        weight = _evaluate_cubic(xp.abs(centre - cell), -0.75, xp)
+        # Taps beyond the border read the border: their weights add up there.
+        weights += xp.where(xp.equal(xp.clip(cell, 0.0, old - 1.0), source), weight, 0.0)
+    return weights
 
 
-def _evaluate_cubic(distance: Any, xp: Any) -> Any:
-    """Evaluates Keys's cubic kernel with a = -0.5, the value that antialiasing resizers use."""
-    near = (1.5 * distance - 2.5) * distance * distance + 1.0
-    far = ((-0.5 * distance + 2.5) * distance - 4.0) * distance + 2.0
+def interpolation_matrices(
+    old_grid: tuple[int, int], new_grid: tuple[Any, Any], method: str = "bilinear", xp: Any = np
+) -> tuple[Any, Any]:
+    """Returns the matrices that resample a table along its rows and along its columns.
+
+    A table that keeps its grid is not changed. "bicubic_offset" changes an axis of equal length if
+    the other axis changes, as DINO does.
+
+    Args:
+        old_grid: (rows, columns) of the table.
+        new_grid: (rows, columns) of the result: integers, or scalar tensors.
+        method, xp: As in `interpolation_matrix`.
+
+    Returns:
+        (new rows, old rows) and (new columns, old columns).
+
+    Example:
+        >>> down, across = interpolation_matrices((14, 14), (24, 16))
+        >>> down.shape, across.shape
+        ((24, 14), (16, 14))
+    """
+    axes = tuple(zip(old_grid, new_grid, strict=True))
+    down, across = (interpolation_matrix(old, new, method, xp) for old, new in axes)
+    if method == "bicubic_offset":
+        kept = xp.logical_and(*(xp.equal(old, new) for old, new in axes))
+        # "bicubic" is the identity then. Its shape is right in both cases, which a graph needs.
+        same_down, same_across = interpolation_matrices(old_grid, new_grid, "bicubic", xp)
+        down, across = xp.where(kept, same_down, down), xp.where(kept, same_across, across)
+    return down, across
+
+
+def _evaluate_cubic(distance: Any, a: float, xp: Any) -> Any:
+    """Evaluates Keys's cubic kernel (1981). PyTorch uses a = -0.75, and -0.5 if it antialiases."""
+    near = ((a + 2.0) * distance - (a + 3.0)) * distance * distance + 1.0
+    far = ((a * distance - 5.0 * a) * distance + 8.0 * a) * distance - 4.0 * a
     return xp.where(distance < 1.0, near, xp.where(distance < 2.0, far, 0.0))
 
 
@@ -164,9 +212,7 @@ def resize_positions(
     if tuple(old_grid) == tuple(new_grid):
         return table
     prefix, patches = table[0, :num_prefix_tokens], table[0, num_prefix_tokens:].astype("float64")
-    down, across = (
-        interpolation_matrix(old, new, method) for old, new in zip(old_grid, new_grid, strict=True)
-    )
+    down, across = interpolation_matrices(old_grid, new_grid, method)
     resized = np.einsum(
         "ri,cj,ijd->rcd", down, across, patches.reshape(*old_grid, -1), optimize=True
     )

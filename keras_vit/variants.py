@@ -35,7 +35,7 @@ Gelu = Literal["tanh", "exact", "quick"]
 Mlp = Literal["gelu", "swiglu"]
 AttentionBias = Literal["all", "no_key", "none"]
 Interpolation = Literal[
-    "bilinear", "bilinear_half_pixel", "bicubic_antialias", "bicubic", "bicubic_offset"
+    "bilinear", "bilinear_half_pixel", "bicubic", "bicubic_offset", "bicubic_antialias"
 ]
 Classifier = Literal["token", "gap", "map", "token_gap", "none"]
 Rgb = tuple[float, float, float]

@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 import scipy.ndimage
@@ -50,9 +52,16 @@ def test_square_grid():
 
 
 @pytest.mark.parametrize("method", grid.INTERPOLATIONS)
-@pytest.mark.parametrize("old", [1, 2, 7])
-def test_the_same_length_is_the_identity(method, old):
-    np.testing.assert_allclose(grid.interpolation_matrix(old, old, method), np.eye(old), atol=1e-12)
+@pytest.mark.parametrize("shape", [(1, 1), (2, 1), (7, 4)])
+def test_the_same_grid_is_the_identity(method, shape):
+    for old, matrix in zip(shape, grid.interpolation_matrices(shape, shape, method), strict=True):
+        np.testing.assert_allclose(matrix, np.eye(old), atol=1e-12)
+
+
+@pytest.mark.parametrize("method", grid.INTERPOLATIONS)
+def test_an_axis_of_the_same_length_is_kept_by_all_but_the_offset(method):
+    down, _ = grid.interpolation_matrices((7, 7), (7, 9), method)
+    assert np.allclose(down, np.eye(7), atol=1e-12) == (method != "bicubic_offset")
 
 
 @pytest.mark.parametrize("method", grid.INTERPOLATIONS)
@@ -82,6 +91,15 @@ def test_half_pixel_by_hand():
 
 
 def test_bicubic_by_hand():
+    """Keys's kernel, a = -3/4, at 7/4, 3/4, 1/4, 5/4 pixels; a tap beyond the border reads it."""
+    near, next_to, far, farthest = 0.87890625, 0.26171875, -0.10546875, -0.03515625
+    matrix = grid.interpolation_matrix(4, 8, "bicubic")
+    np.testing.assert_allclose(matrix[0], [farthest + next_to + near, far, 0, 0])
+    np.testing.assert_allclose(matrix[1], [far + near, next_to, farthest, 0])
+    np.testing.assert_allclose(matrix[2], [farthest + next_to, near, far, 0])
+
+
+def test_antialiased_bicubic_by_hand():
     """Keys's kernel, a = -1/2, at 1/4, 3/4, 5/4, 7/4 pixels; cut at the border and normalized."""
     first = np.array([0.8671875, -0.0703125, 0.0, 0.0])
     np.testing.assert_allclose(
@@ -91,6 +109,95 @@ def test_bicubic_by_hand():
     np.testing.assert_allclose(
         grid.interpolation_matrix(4, 8, "bicubic_antialias")[1], second / second.sum()
     )
+
+
+# PyTorch 2.13.0, `interpolate(table, size=(2, 5), mode="bicubic")` and the same with
+# scale_factor=(2.1 / 3, 5.1 / 4), in float64.
+PYTORCH_TABLE = [[0, 1, 0, 0], [0, 0, 0, 2], [4, 0, 0, 0]]
+PYTORCH_FIGURES = {
+    "bicubic": [
+        [-0.1961543, 0.60368555, 0.42333984, 0.06076758, 0.55523633],
+        [3.28383105, 0.83393262, -0.35998535, 0.14991504, 0.55523633],
+    ],
+    "bicubic_offset": [
+        [-0.16733517, 0.62040852, 0.49550997, 0.01143904, 0.44361536],
+        [2.81075132, 0.75261424, -0.37368797, 0.1846484, 0.82119992],
+    ],
+}
+
+
+@pytest.mark.parametrize(("method", "expected"), PYTORCH_FIGURES.items())
+def test_bicubic_equals_figures_of_pytorch(method, expected):
+    table = np.array(PYTORCH_TABLE, "float64").reshape(1, 12, 1)
+    resized = grid.resize_positions(table, (3, 4), (2, 5), method)
+    np.testing.assert_allclose(resized.reshape(2, 5), expected, atol=1e-8)
+
+
+def _cubic(distance, a=-0.75):
+    """Keys's kernel, expanded."""
+    if distance <= 1:
+        return (a + 2) * distance**3 - (a + 3) * distance**2 + 1
+    return a * distance**3 - 5 * a * distance**2 + 8 * a * distance - 4 * a
+
+
+def _resize_one_by_one(cells, new, offset):
+    """Sums 16 cells for each new cell, in two dimensions at once, as PyTorch's C++ code does."""
+    rows, columns, width = cells.shape
+    resized = np.zeros((*new, width))
+    for i, j in np.ndindex(*new):
+        y = (i + 0.5) * rows / (new[0] + offset) - 0.5
+        x = (j + 0.5) * columns / (new[1] + offset) - 0.5
+        for row, column in np.ndindex(4, 4):
+            row, column = math.floor(y) - 1 + row, math.floor(x) - 1 + column
+            weight = _cubic(abs(y - row)) * _cubic(abs(x - column))
+            inside = min(max(row, 0), rows - 1), min(max(column, 0), columns - 1)
+            resized[i, j] += weight * cells[inside]
+    return resized
+
+
+SIZES = [
+    ((4, 4), (9, 9)),
+    ((9, 9), (4, 4)),
+    ((7, 7), (5, 12)),
+    ((5, 8), (5, 3)),
+    ((3, 5), (8, 5)),
+    ((2, 1), (1, 6)),
+    ((1, 1), (3, 2)),
+    ((14, 14), (24, 16)),
+    ((37, 37), (16, 16)),
+    ((16, 16), (37, 50)),
+]
+
+
+@pytest.mark.parametrize(("method", "offset"), [("bicubic", 0.0), ("bicubic_offset", 0.1)])
+@pytest.mark.parametrize(("old", "new"), SIZES)
+def test_bicubic_equals_a_sum_cell_by_cell(method, offset, old, new):
+    table = np.random.default_rng(0).standard_normal((1, 2 + old[0] * old[1], 3))
+    resized = grid.resize_positions(table, old, new, method)
+    expected = _resize_one_by_one(table[0, 2:].reshape(*old, 3), new, offset)
+    np.testing.assert_allclose(resized[0, 2:], expected.reshape(-1, 3), atol=1e-10)
+
+
+@pytest.mark.parametrize("method", grid.INTERPOLATIONS)
+@pytest.mark.parametrize(("old", "new"), SIZES)
+def test_every_rule_is_one_of_pytorch(method, old, new):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    options = {
+        "bilinear": {"mode": "bilinear", "align_corners": True, "size": new},
+        "bilinear_half_pixel": {"mode": "bilinear", "size": new},
+        "bicubic": {"mode": "bicubic", "size": new},
+        "bicubic_offset": {
+            "mode": "bicubic",
+            "scale_factor": ((new[0] + 0.1) / old[0], (new[1] + 0.1) / old[1]),
+        },
+        "bicubic_antialias": {"mode": "bicubic", "antialias": True, "size": new},
+    }[method]
+    table = np.random.default_rng(0).standard_normal((1, old[0] * old[1], 3))
+    cells = torch.from_numpy(table.reshape(1, *old, 3)).permute(0, 3, 1, 2)
+    theirs = torch.nn.functional.interpolate(cells, **options).permute(0, 2, 3, 1)
+    assert tuple(theirs.shape[1:3]) == new
+    resized = grid.resize_positions(table, old, new, method)
+    np.testing.assert_allclose(resized, theirs.reshape(1, -1, 3).numpy(), atol=1e-10)
 
 
 def test_rows_of_prefix_tokens_are_untouched():

@@ -12,8 +12,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.grid import Interpolation, interpolation_matrix
+from keras_vit.grid import interpolation_matrices
 from keras_vit.layers import constants
+from keras_vit.variants import Interpolation
 
 PositionKind = Literal["learned_1d", "learned_2d", "sincos2d"]
 
@@ -27,7 +28,8 @@ class AddPositionEmbs(keras.layers.Layer):
     """Adds a position embedding to each token.
 
     The table belongs to one grid. For another image size it is resampled in the graph, as when a
-    checkpoint is restored at another size. Rows of prefix tokens are not resampled.
+    checkpoint is restored at another size. Rows of prefix tokens are not resampled, and a call with
+    the grid of the table adds it unchanged.
 
     Args:
         grid: (rows, columns) of patches of the table.
@@ -35,7 +37,8 @@ class AddPositionEmbs(keras.layers.Layer):
         kind: "learned_1d": a vector per token (the paper's choice). "learned_2d": D/2 numbers for
             the row and D/2 for the column, and a separate vector for each prefix token. "sincos2d":
             fixed, zero for prefix tokens.
-        interpolation: See `keras_vit.grid.interpolation_matrix`.
+        interpolation: Rule of resampling: "bilinear", "bilinear_half_pixel", "bicubic",
+            "bicubic_offset" or "bicubic_antialias". See `keras_vit.grid.interpolation_matrix`.
 
     Call arguments:
         tokens: (B, T + N, D).
@@ -136,8 +139,9 @@ class AddPositionEmbs(keras.layers.Layer):
             return self.pos_embedding
         prefix = self.pos_embedding[:, : self.num_prefix_tokens]
         patches = ops.cast(self.pos_embedding[0, self.num_prefix_tokens :], "float32")
-        across = interpolation_matrix(self.grid[1], columns, self.interpolation, xp=ops)
-        down = interpolation_matrix(self.grid[0], rows, self.interpolation, xp=ops)
+        down, across = interpolation_matrices(
+            self.grid, (rows, columns), self.interpolation, xp=ops
+        )
         patches = ops.matmul(across, ops.reshape(patches, (*self.grid, width)))
         patches = ops.matmul(down, ops.reshape(patches, (self.grid[0], -1)))
         patches = ops.cast(ops.reshape(patches, (1, -1, width)), prefix.dtype)
@@ -146,10 +150,9 @@ class AddPositionEmbs(keras.layers.Layer):
     def _resample(self, table, old: int, new: Any):
         if _is_known(new) and new == old:
             return table[0]
-        return ops.matmul(
-            interpolation_matrix(old, new, self.interpolation, xp=ops),
-            ops.cast(table[0], "float32"),
-        )
+        # A half is a one-dimensional table: a grid of (length, 1), as in weights/restore.py.
+        down, _ = interpolation_matrices((old, 1), (new, 1), self.interpolation, xp=ops)
+        return ops.matmul(down, ops.cast(table[0], "float32"))
 
     def save_own_variables(self, store: Any) -> None:
         super().save_own_variables(store)

@@ -26,7 +26,8 @@ class PositionResize:
             published files: then a square is assumed if the number of positions is a square number,
             else the grid of the model. If the number is a square number, and also that of the
             non-square grid of the model, an error is raised.
-        interpolation: See `keras_vit.grid.interpolation_matrix`.
+        interpolation: Rule of resampling, one of `keras_vit.grid.INTERPOLATIONS`. See
+            `keras_vit.grid.interpolation_matrix`.
     """
 
     checkpoint_grid: tuple[int, int] | None = None

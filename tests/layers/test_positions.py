@@ -4,6 +4,7 @@ import pytest
 import scipy.ndimage
 from layer_contract import check_layer
 
+from keras_vit.grid import INTERPOLATIONS, resize_positions
 from keras_vit.layers import AddPositionEmbs
 
 KINDS = {"learned_1d": 1, "learned_2d": 3, "sincos2d": 0}
@@ -73,6 +74,39 @@ def test_open_sizes_are_resized_in_the_compiled_graph(kind):
         )
         eager = keras.ops.convert_to_numpy(layer(x, y))
         np.testing.assert_allclose(model.predict([x, y], verbose=0), eager, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", INTERPOLATIONS)
+def test_open_sizes_are_resized_by_the_rule_of_a_restored_table(method):
+    images, tokens = keras.Input((None, None, 3)), keras.Input((None, 6))
+    layer = AddPositionEmbs((4, 5), 1, interpolation=method)
+    model = keras.Model([tokens, images], layer(tokens, images))
+    table = np.random.default_rng(0).standard_normal((1, 21, 6)).astype("float32")
+    layer.pos_embedding.assign(table)
+    for new in ((4, 5), (4, 9), (7, 5), (9, 11), (2, 3), (1, 8)):
+        zeros = np.zeros((1, 1 + new[0] * new[1], 6), "float32")
+        resized = model.predict([zeros, np.zeros((1, *new, 3), "float32")], verbose=0)
+        expected = resize_positions(table, (4, 5), new, method)
+        np.testing.assert_allclose(resized, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", INTERPOLATIONS)
+def test_halves_of_open_sizes_are_resized_by_the_rule_of_restored_halves(method):
+    images, tokens = keras.Input((None, None, 3)), keras.Input((None, 4))
+    layer = AddPositionEmbs((4, 5), kind="learned_2d", interpolation=method)
+    model = keras.Model([tokens, images], layer(tokens, images))
+    rng = np.random.default_rng(0)
+    by_row, by_column = (rng.standard_normal((1, n, 2)).astype("float32") for n in (4, 5))
+    layer.row_embedding.assign(by_row)
+    layer.column_embedding.assign(by_column)
+    for new in ((4, 5), (4, 9), (6, 5), (2, 3)):
+        zeros = np.zeros((1, new[0] * new[1], 4), "float32")
+        resized = model.predict([zeros, np.zeros((1, *new, 3), "float32")], verbose=0)
+        resized = resized.reshape(*new, 4)
+        for half, old, axis in ((by_column, 5, 1), (by_row, 4, 0)):
+            expected = resize_positions(half, (old, 1), (new[axis], 1), method)[0]
+            ours = resized[0, :, :2] if axis else resized[:, 0, 2:]
+            np.testing.assert_allclose(ours, expected, atol=1e-5)
 
 
 def test_two_dimensional_embeddings_are_column_half_then_row_half():
