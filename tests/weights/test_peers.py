@@ -2,12 +2,15 @@
 absent.
 """
 
+import importlib
+
 import numpy as np
 import pytest
 from synthetic_checkpoint import checkpoint, synthetic_images
 from torch_peers import import_timm
 
 import keras_vit
+from keras_vit.grid import INTERPOLATIONS, resize_positions
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
 from keras_vit.weights import layouts
 
@@ -82,21 +85,71 @@ def test_timm_resizes_positions_of_an_npz_its_own_way(size, tmp_path):
     assert np.abs(published - expected).max() > 1e-3 * np.abs(expected).max()
 
 
-@pytest.mark.parametrize("size", [(384, 384), (96, 160)])
-def test_timm_resizes_positions_of_a_state_dict_its_own_way(size, tmp_path):
+# New sizes in pixels of tables that belong to images of 56 pixels and patches of 14: a grid of 4.
+SIZES = [(112, 112), (28, 28), (56, 98), (42, 70)]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_timm_resizes_positions_of_a_state_dict_its_own_way(size):
     import_timm()
     from timm.layers import resample_abs_pos_embed
 
-    from keras_vit.grid import resize_positions
-
-    table = np.random.default_rng(0).standard_normal((1, 197, 8)).astype("float32")
-    new = (size[0] // 16, size[1] // 16)
+    table = np.random.default_rng(0).standard_normal((1, 17, 8)).astype("float32")
+    new = (size[0] // 14, size[1] // 14)
     theirs = resample_abs_pos_embed(
-        torch.from_numpy(table), new_size=list(new), old_size=[14, 14]
+        torch.from_numpy(table), new_size=list(new), old_size=[4, 4]
     ).numpy()
-    np.testing.assert_allclose(
-        resize_positions(table, (14, 14), new, "bicubic_antialias"), theirs, atol=1e-5
+    ours = resize_positions(table, (4, 4), new, "bicubic_antialias")
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+# (configuration, module and class of the embeddings, prefix tokens, rule)
+TRANSFORMERS_RULES = [
+    ("ViTConfig", "vit", "ViTEmbeddings", 1, "bicubic"),
+    ("DeiTConfig", "deit", "DeiTEmbeddings", 2, "bicubic"),
+    ("ViTMAEConfig", "vit_mae", "ViTMAEEmbeddings", 1, "bicubic"),
+    ("IJepaConfig", "ijepa", "IJepaEmbeddings", 0, "bicubic"),
+    ("SiglipVisionConfig", "siglip", "SiglipVisionEmbeddings", 0, "bicubic"),
+    ("CLIPVisionConfig", "clip", "CLIPVisionEmbeddings", 1, "bicubic"),
+    ("Dinov2Config", "dinov2", "Dinov2Embeddings", 1, "bicubic"),
+    (
+        "Dinov2WithRegistersConfig",
+        "dinov2_with_registers",
+        "Dinov2WithRegistersEmbeddings",
+        1,
+        "bicubic_antialias",
+    ),
+]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(
+    ("config", "module", "embeddings", "num_prefix_tokens", "rule"),
+    TRANSFORMERS_RULES,
+    ids=[row[1] for row in TRANSFORMERS_RULES],
+)
+def test_transformers_resize_positions_by_the_rule_in_our_table(
+    config, module, embeddings, num_prefix_tokens, rule, size
+):
+    transformers = pytest.importorskip("transformers")
+    library = importlib.import_module(f"transformers.models.{module}.modeling_{module}")
+    theirs = getattr(library, embeddings)(
+        getattr(transformers, config)(hidden_size=12, image_size=56, patch_size=14)
     )
+    table = np.random.default_rng(0).standard_normal((1, num_prefix_tokens + 16, 12))
+    table = table.astype("float32")
+    if hasattr(theirs, "position_embeddings"):
+        theirs.position_embeddings.data = torch.from_numpy(table)
+    else:
+        theirs.position_embedding.weight.data = torch.from_numpy(table[0])
+    new = (size[0] // 14, size[1] // 14)
+    tokens = torch.zeros(1, num_prefix_tokens + new[0] * new[1], 12)
+    with torch.no_grad():
+        expected = theirs.interpolate_pos_encoding(tokens, *size).numpy()
+    ours = resize_positions(table, (4, 4), new, rule)
+    np.testing.assert_allclose(ours, expected, atol=1e-5)
+    others = [resize_positions(table, (4, 4), new, name) for name in INTERPOLATIONS if name != rule]
+    assert not any(np.allclose(other, expected, atol=1e-3) for other in others)
 
 
 @pytest.mark.parametrize(
