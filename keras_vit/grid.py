@@ -134,7 +134,7 @@ def interpolation_matrix(old: int, new: Any, method: str = "bilinear", xp: Any =
         spread = xp.maximum(ratio, 1.0)
         weights = _evaluate_cubic(xp.abs((centre - source) / spread), -0.5, xp)
         return weights / xp.sum(weights, axis=1, keepdims=True)
-    weights = 0.0
+    weights = 0.0  # of the four cells around each centre
     for tap in (-1.0, 0.0, 1.0, 2.0):
         cell = xp.floor(centre) + tap
         weight = _evaluate_cubic(xp.abs(centre - cell), -0.75, xp)
