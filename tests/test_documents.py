@@ -11,6 +11,7 @@ import io
 import json
 import re
 import shlex
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -74,6 +75,11 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtur
         raising=False,
     )
     monkeypatch.chdir(tmp_path)
+    if page.name == "from_tfvitmodel.md":  # real files of transformers 4, of a small model
+        row = replace(tiny, patch_size=8, width=16, depth=2, mlp_dim=24)
+        monkeypatch.setattr(keras_vit, "ViT_B16", applications.application(row))
+        for folder, golden in (("my_vit", "vit"), ("my_classifier", "vit_classifier")):
+            shutil.copytree(ROOT / "tests/golden/transformers_h5" / golden, tmp_path / folder)
     photo(tmp_path / "photo.jpg", 0)
     for number, kind in enumerate(("daisy", "tulip")):
         for i in range(4):

@@ -80,6 +80,33 @@ def test_the_logits_of_tfvitforimageclassification(name):
     assert_close(model.predict(images(), verbose=0), f"{name}/logits")
 
 
+def test_tokens_of_larger_images():
+    """TensorFlow rounds the weights of its resizing to steps of 1 / 1024."""
+    differences = {}
+    for interpolation in ("bicubic_antialias", "bilinear"):
+        model = build(
+            "vit", include_top=False, input_shape=(48, 80, 3), interpolation=interpolation
+        )
+        found = model.predict(images(48, 80), verbose=0)
+        differences[interpolation] = np.abs(found - recorded("vit/larger_last_hidden_state")).max()
+    assert differences["bicubic_antialias"] < 1e-3 and differences["bilinear"] > 0.1
+
+
+@pytest.mark.once
+def test_pixels_of_vitimageprocessor(tmp_path):
+    import keras
+    from PIL import Image
+
+    photo = np.random.default_rng(0).integers(0, 256, (96, 140, 3), dtype="uint8")
+    Image.fromarray(photo).save(tmp_path / "photo.png")
+    image = keras.utils.load_img(
+        tmp_path / "photo.png", target_size=(32, 32), interpolation="bilinear"
+    )
+    pixels = keras_vit.preprocess_input(keras.utils.img_to_array(image)[None])
+    expected = recorded("processor/pixel_values").transpose(0, 2, 3, 1)
+    np.testing.assert_allclose(pixels, expected, rtol=0, atol=1e-7)
+
+
 def test_epsilon_and_gelu_are_those_of_the_configuration():
     block = build("vit_classifier", classes=3).get_layer("encoderblock_0")
     assert (block.norm_epsilon, block.gelu) == (1e-3, "tanh")

@@ -2,7 +2,7 @@
 `save_pretrained` writes them, and `outputs.npz`, what they compute.
 
     python3.11 -m venv tf4
-    tf4/bin/pip install "transformers==4.49.*" "tensorflow<2.20" "tf-keras<2.20" h5py
+    tf4/bin/pip install "transformers==4.49.*" "tensorflow<2.20" "tf-keras<2.20" h5py pillow
     TF_USE_LEGACY_KERAS=1 tf4/bin/python tests/golden/transformers_h5/make.py
 
 All weights are random normal numbers, also biases and norms, so that two arrays in each other's
@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 import transformers
+from PIL import Image
 
 FOLDER = Path(__file__).parent
 IMAGE_SIZE = 32
@@ -98,6 +99,11 @@ def make_images(height: int, width: int) -> np.ndarray:
     return np.random.default_rng(0).uniform(-1, 1, (2, height, width, 3)).astype("float32")
 
 
+def make_photo() -> np.ndarray:
+    """(96, 140, 3) uint8; the tests make the same one."""
+    return np.random.default_rng(0).integers(0, 256, (96, 140, 3), dtype="uint8")
+
+
 def randomize(model: tf.Module) -> None:
     rng = np.random.default_rng(1)
     for weight in model.weights:
@@ -133,7 +139,9 @@ def compute(model: tf.Module, images: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def main() -> None:
-    outputs = {}
+    processor = transformers.ViTImageProcessor(size={"height": IMAGE_SIZE, "width": IMAGE_SIZE})
+    photo = Image.fromarray(make_photo())
+    outputs = {"processor/pixel_values": processor(photo, return_tensors="np")["pixel_values"]}
     for name, (make, configuration, options) in MODELS.items():
         model = make(configuration)
         model.build_in_name_scope()  # as `from_pretrained` does: its name begins the names of weights
