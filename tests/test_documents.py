@@ -23,7 +23,7 @@ from PIL import Image
 
 import keras_vit
 from keras_vit import applications, cli
-from keras_vit.variants import VIT_VARIANTS
+from keras_vit.variants import VARIANTS, VIT_VARIANTS
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -219,6 +219,31 @@ def test_prose_is_at_most_100_columns_wide(page: Path):
         if len(line) > COLUMNS and not line.startswith(("|", "<img", "!["))
     ]
     assert long == []
+
+
+# One row of the table of models for each line of docs/checkpoints.md on position embeddings.
+RESIZED = {
+    "ViT": "ViT_B16",
+    "hybrids": "R50_ViT_B16",
+    "SigLIP": "SigLIP_B16",
+    "CLIP": "CLIP_B16",
+    "DeiT": "DeiT_B16",
+    "DeiT-III": "DeiT3_B16",
+    "MAE": "MAE_B16",
+    "I-JEPA": "IJEPA_H14",
+    "DINO": "DINO_B16",
+    "DINOv2": "DINOv2_B14",
+    "DINOv2 with registers": "DINOv2_B14_reg4",
+    "TIPSv2": "TIPSv2_B14",
+}
+
+
+@pytest.mark.once
+def test_the_rules_of_resizing_positions_are_those_of_the_table_of_models():
+    text = (ROOT / "docs" / "checkpoints.md").read_text(encoding="utf-8")
+    _, _, table = text.partition("| model | default here |")
+    stated = dict(re.findall(r'^\| ([\w -]+) \| `"(\w+)"` \|', table, re.MULTILINE))
+    assert stated == {model: VARIANTS[name].interpolation for model, name in RESIZED.items()}
 
 
 @pytest.mark.once

@@ -89,6 +89,17 @@ def test_rectangles_and_open_sizes_agree(tiny_vit):
     assert open_.predict(_images(2, 48, 24, 3), verbose=0).shape == (2, 5)
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"), [({}, "bicubic_offset"), ({"interpolation": "bicubic"}, "bicubic")]
+)
+def test_positions_are_resized_by_the_rule_of_the_row_unless_another_is_passed(
+    options, expected, tiny_vit
+):
+    row = replace(tiny_vit, interpolation="bicubic_offset")
+    model = vision_transformer(row, keras.Input((None, None, 3)), position_grid=(2, 2), **options)
+    assert model.get_layer("posembed_input").interpolation == expected
+
+
 @pytest.mark.parametrize("name", ["R_ViT_Ti16", "R50_ViT_B16"])
 def test_a_hybrid_takes_rectangles_and_open_sizes(name):
     row = VIT_VARIANTS[name]
