@@ -94,12 +94,13 @@ def write_tf_folder(whole: Path, folder: Path) -> None:
     with h5py.File(folder / "tf_model.h5", "w") as file:
         file.attrs["layer_names"] = ["vit", "classifier"]
         for name, array in safetensors.numpy.load_file(whole / "model.safetensors").items():
-            *modules, leaf = re.sub(r"layer\.(\d+)", r"layer_._\1", name).split(".")
+            *modules, leaf = name.split(".")
             if "norm" in modules[-1]:
                 leaf = {"weight": "gamma", "bias": "beta"}[leaf]
             layer = file.require_group(modules[0])
             layer.attrs["weight_names"] = []
-            place = "/".join(["model", *modules, leaf.replace("weight", "kernel")])
+            path = "/".join(["model", *modules, leaf.replace("weight", "kernel")])
+            place = re.sub(r"layer/(\d+)", r"layer_._\1", path)
             axes = {2: (1, 0), 4: (2, 3, 1, 0)}.get(array.ndim)
             layer[f"{place}:0"] = array if axes is None else array.transpose(axes)
 
@@ -366,6 +367,7 @@ def main(seed: int, count: int) -> int:
         folder = Path(name)
         whole = write_whole(folder)
         expected = {kind: load(path) for kind, path in whole.items()}
+        assert expected["tf_folder"].arrays.keys() == expected["npz"].arrays.keys()
         for number in range(count):
             rng = np.random.default_rng([seed, number])
             kind, change, path = damage(rng, whole, folder)
