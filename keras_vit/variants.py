@@ -117,7 +117,9 @@ class ViTVariant:
         classifier: Default input of the classifier, see `models.vit.vision_transformer`.
         class_token: Whether the encoder has a class token when the classifier does not read it.
         class_position: Whether the class token has a row in the position table.
-        distilled: Whether there is a distillation token with a classifier of its own.
+        distilled: Whether there is a distillation token.
+        distilled_head: Whether the distillation token has a classifier of its own. The scores are
+            the mean of both. Weights that were fine-tuned without a teacher have none.
         num_registers: Learned tokens between the class token and the patches, without positions.
         norm_before_blocks: Whether tokens are normalized before the first block.
         layer_scale: Whether a learned vector scales each residual branch.
@@ -154,6 +156,7 @@ class ViTVariant:
     class_token: bool = False
     class_position: bool = True
     distilled: bool = False
+    distilled_head: bool = True
     num_registers: int = 0
     norm_before_blocks: bool = False
     layer_scale: bool = False

@@ -296,10 +296,11 @@ def vision_transformer(
         pool = partial(_pool, tokens, variant, classifier, EncoderOptions(**options))
         outputs = pool(mode)
     if classes is not None:
+        has_second_head = variant.distilled and variant.distilled_head
         outputs = classify(
             outputs,
             classes,
-            distilled=pool("distillation") if variant.distilled else None,
+            distilled=pool("distillation") if has_second_head else None,
             representation_size=representation_size,
             activation=classifier_activation,
             bias=head_bias if variant.projection is None else None,

@@ -178,10 +178,11 @@ def _describe(source: WeightsSource, found: model_file.ModelFile) -> Pretrained:
 
 
 def adapt(variant: ViTVariant, pretrained: Pretrained) -> ViTVariant:
-    """Returns the row of a model with what its weights say: biases, last norm, pixels.
+    """Returns the row of a model with what its weights say: biases, last norm, heads, pixels.
 
-    Files of one model differ in them: timm leaves out biases of DINOv3 that are zero, and MAE has a
-    final norm before fine-tuning and one after the mean when fine-tuned.
+    Files of one model differ in them: timm leaves out biases of DINOv3 that are zero, MAE has a
+    final norm before fine-tuning and one after the mean when fine-tuned, and a distilled DeiT that
+    was fine-tuned without a teacher has one head.
     """
     names = pretrained.arrays.keys()
     block = "encoderblock_0/attention"
@@ -189,6 +190,8 @@ def adapt(variant: ViTVariant, pretrained: Pretrained) -> ViTVariant:
     if f"{block}/query/kernel" in names:
         has_key, has_query = f"{block}/key/bias" in names, f"{block}/query/bias" in names
         fields["attention_bias"] = "all" if has_key else "no_key" if has_query else "none"
+    if variant.distilled and "predictions/kernel" in names:
+        fields["distilled_head"] = "predictions_distilled/kernel" in names
     if pretrained.pixel_mean is not None:
         fields["pixel_mean"] = pretrained.pixel_mean
     if pretrained.pixel_std is not None:

@@ -120,6 +120,14 @@ def test_the_head_starts_at_zero_and_its_bias_where_it_is_told(tiny_vit):
     np.testing.assert_array_equal(keras.ops.convert_to_numpy(model(_images(2, 32, 32, 3))), -10)
 
 
+def test_a_distillation_token_may_have_no_head_of_its_own(tiny_vit):
+    row = replace(tiny_vit, distilled=True, distilled_head=False)
+    model = vision_transformer(row, keras.Input((32, 32, 3)), classes=3)
+    assert model.get_layer("encoder_norm").output.shape == (None, 2 + 16, 16)
+    assert model.layers[-1].name == "predictions"
+    assert model.layers[-1].input is model.get_layer("pooled").output
+
+
 def test_stochastic_depth_grows_linearly(tiny_vit):
     model = vision_transformer(
         replace(tiny_vit, depth=5), keras.Input((32, 32, 3)), stochastic_depth_rate=0.2
