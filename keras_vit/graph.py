@@ -4,6 +4,8 @@ output.
 
 from typing import Any
 
+MEAN_OF_HEADS = "mean_of_heads"  # layer of a distilled DeiT
+
 
 def calls_of(model: Any) -> list:
     """Returns the calls between the inputs and the outputs of a functional model, in topological
@@ -61,7 +63,8 @@ def last_calls(model: Any) -> list:
     """Returns the chain of calls before the only output of a model, the last call first, up to a
     call that does not have exactly one input.
 
-    A nested model is replaced by its own calls.
+    A nested model is replaced by its own calls. Of the mean of two heads, in a distilled DeiT, the
+    chain follows the first one.
 
     Example:
         >>> inner = keras_vit.ViT_Ti16(weights=None)
@@ -76,6 +79,6 @@ def last_calls(model: Any) -> list:
             calls += [inner for inner in last_calls(call.operation) if inner.input_tensors]
         else:
             calls.append(call)
-        if len(call.input_tensors) != 1:
+        if len(call.input_tensors) != 1 and call.operation.name != MEAN_OF_HEADS:
             return calls
         tensor = call.input_tensors[0]

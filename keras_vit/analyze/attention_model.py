@@ -32,12 +32,17 @@ class AttentionReader(keras.layers.Layer):
 
     def __init__(self, sites: Sites):
         super().__init__(dtype="float32")
-        self.blocks = [block for block, _ in sites.calls]
-        given = [tokens for _, tokens in sites.calls]
+        self.blocks = [block for block, *_ in sites.calls]
+        given = [tokens for _, tokens, _ in sites.calls]
         self.pooling = None
         if sites.pooling is not None and sites.reads == "pooled":
             self.pooling, pooled = sites.pooling
             given.append(pooled)
+        # All blocks have the same rotation, and only rotary positions have any.
+        rotation = sites.calls[0][2]
+        self.is_rotary = rotation is not None
+        if rotation is not None:
+            given.append(rotation)
         self.pixels = sites.pixels
         self.before = list(sites.before)
         # ends before the last block: its weights need no more
@@ -50,8 +55,9 @@ class AttentionReader(keras.layers.Layer):
         for model in self.before:
             images = model(images, training=False)
         given = keras.tree.flatten(self.tokens(images, training=False))
+        rotation = {"rotation": given.pop()} if self.is_rotary else {}
         scores = [
-            block.attention_scores(tokens)
+            block.attention_scores(tokens, **rotation)
             for block, tokens in zip(self.blocks, given, strict=False)
         ]
         # an axial block has two

@@ -76,7 +76,8 @@ def _heads(subject: Subject, folder: Path) -> Section:
     seen = pixels_of(subject.model).from_centred(subject.shown[0].seen[None])
     scores = attention_maps(subject.model, seen)[:, 0]
     num_prefix = scores.shape[-1] - rows * columns
-    asked = scores[..., :num_prefix, num_prefix:] if num_prefix else scores
+    # The class token is the first one; other prefix tokens are not read by the classifier.
+    asked = scores[..., :1, num_prefix:] if num_prefix else scores
     maps = asked.mean(axis=-2).reshape(*scores.shape[:2], rows, columns)
     heading = subject.shown[0].photo.heading(1)
     draw_head_maps(folder / "heads.png", subject.shown[0].picture, maps, heading)

@@ -35,9 +35,9 @@ class Sites:
         before: Models from the images to what the ViT is given, one after the other; () if it is
             not within another.
         images: What the ViT is given.
-        calls: (block, the tokens that it is given), the first block first.
+        calls: (block, its tokens, the rotation of rotary positions or None), the first block first.
         pooling: (the pooling layer, the tokens that it is given); None if all tokens come out.
-        has_class_token: Whether there is one.
+        has_class_token: Whether the first token is a class token.
         seen: The image that patches, or the stem, are computed from: behind what resizes it within
             the model.
         cut: (what is cut into patches, the side of a patch); None where no layer of this package
@@ -47,7 +47,7 @@ class Sites:
 
     before: tuple[keras.Model, ...] = ()
     images: keras.KerasTensor
-    calls: tuple[tuple[Block, keras.KerasTensor], ...]
+    calls: tuple[tuple[Block, keras.KerasTensor, keras.KerasTensor | None], ...]
     pooling: tuple[Pooling, keras.KerasTensor] | None
     has_class_token: bool
     seen: keras.KerasTensor
@@ -58,7 +58,7 @@ class Sites:
     def layers(self) -> tuple[str, ...]:
         """Names of all that has attention weights: a block, or each half of an axial one."""
         names = []
-        for block, _ in self.calls:
+        for block, *_ in self.calls:
             halves = ("/row", "/column") if isinstance(block, AxialTransformerBlock) else ("",)
             names += [block.name + half for half in halves]
         return tuple(names)
@@ -75,7 +75,7 @@ class Sites:
         layer, _ = self.pooling
         if isinstance(layer, AttentionPooling):
             return "pooled"
-        return "token" if layer.mode == "token" else "patches"
+        return "token" if layer.mode in ("token", "token_avg") else "patches"
 
     @property
     def image_shape(self) -> tuple[int | None, int | None, int]:
@@ -159,7 +159,7 @@ def find_attention(model: Any) -> Sites:
         )
     nodes = calls_of(model)
     calls = tuple(
-        (block, node.input_tensors[0]) for node in nodes if (block := _block(node)) is not None
+        (block, *_arguments(node)) for node in nodes if (block := _block(node)) is not None
     )
     if not calls:
         return _find_inside(model, nodes)
@@ -228,6 +228,12 @@ def _block(node: Any) -> Block | None:
     """The encoder block that is called, also if it is wrapped for rematerialization."""
     block = getattr(node.operation, "block", node.operation)
     return block if isinstance(block, Block) else None
+
+
+def _arguments(node: Any) -> tuple[keras.KerasTensor, keras.KerasTensor | None]:
+    """Returns the tokens of a block and its rotation, None without rotary positions."""
+    tokens, *rotation = node.input_tensors
+    return tokens, rotation[0] if rotation else None
 
 
 def _is(node: Any, kind: Any) -> bool:

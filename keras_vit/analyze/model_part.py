@@ -23,7 +23,14 @@ from keras_vit.analyze.trend_plots import (
     draw_training_curve,
     published_compute,
 )
-from keras_vit.layers import AddPositionEmbs, PatchEmbedding, TransformerBlock
+from keras_vit.layers import (
+    AddPositionEmbs,
+    PatchEmbedding,
+    Registers,
+    RotaryPositions,
+    TransformerBlock,
+)
+from keras_vit.options import POOLING_OF
 from keras_vit.pixels import pixels_of
 from keras_vit.variants import RESNET_VARIANTS, VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant
 from keras_vit.writing import write_csv
@@ -69,14 +76,30 @@ def _row(subject: Subject) -> ViTVariant | ResNetVariant | None:
     blocks = [layer for layer in subject.model.layers if isinstance(layer, TransformerBlock)]
     if len(embeddings) != 1 or not blocks or embeddings[0].kernel.shape[-2] != 3:
         return None
+    names = {layer.name for layer in subject.model.layers}
+    kinds = {type(layer) for layer in subject.model.layers}
+    registers = [layer.count for layer in subject.model.layers if isinstance(layer, Registers)]
+    learned = ("class_token" in names) + ("distillation_token" in names)
+    tables = [layer for layer in subject.model.layers if isinstance(layer, AddPositionEmbs)]
     return replace(
         VIT_VARIANTS["ViT_Ti16"],
         name=subject.model.name,
         patch_size=embeddings[0].patch_size,
+        patch_bias=embeddings[0].use_bias,
         width=embeddings[0].width,
         depth=len(blocks),
         num_heads=blocks[0].num_heads,
         mlp_dim=blocks[0].mlp_dim,
+        mlp=blocks[0].mlp_kind,
+        layer_scale=blocks[0].layer_scale,
+        attention_bias=blocks[0].attention_bias,
+        class_token="class_token" in names,
+        class_position=not tables or tables[0].num_prefix_tokens == learned,
+        distilled="distillation_token" in names,
+        num_registers=sum(registers),
+        norm_before_blocks="norm_before_blocks" in names,
+        norm_after_pooling="pooled_norm" in names,
+        rotary=RotaryPositions in kinds,
     )
 
 
@@ -89,13 +112,12 @@ def _ends(subject: Subject) -> dict[str, Any]:
     if subject.variant in RESNET_VARIANTS:
         return options
     options["representation_size"] = layers["pre_logits"].units if "pre_logits" in layers else None
-    return options | {
-        "classifier": "token"
-        if "class_token" in layers
-        else "map"
-        if "map_head" in layers
-        else "gap"
-    }
+    if "map_head" in layers:
+        return options | {"classifier": "map"}
+    pooled = layers["pooled"].mode if "pooled" in layers else None
+    default = "token" if "class_token" in layers else "gap"
+    classifiers = {pooling: classifier for classifier, pooling in POOLING_OF.items()}
+    return options | {"classifier": classifiers.get(pooled, default)}
 
 
 def write_filters(subject: Subject, folder: Path) -> Section | Absent:

@@ -12,9 +12,9 @@ import keras
 from keras_vit import applications
 from keras_vit.evaluate.features import feature_model
 from keras_vit.keras_file import is_file, load
-from keras_vit.options import resolve_classifier
+from keras_vit.options import POOLING_OF, resolve_classifier
 from keras_vit.pixels import declare
-from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
+from keras_vit.variants import VARIANTS, ResNetVariant, ViTVariant
 from keras_vit.weights import catalog, source
 
 
@@ -66,7 +66,10 @@ def _build(
             raise ValueError(
                 f"{source.origin_of(found)} has no classification head, so it predicts nothing."
             )
-        options = {"classes": arrays["predictions/bias"].size, **_pooling_options(arrays)}
+        row = VARIANTS[str(model)]
+        options = {"classes": arrays["predictions/bias"].size}
+        if isinstance(row, ViTVariant):
+            options |= _pooling_options(row, arrays)
     shape = None if image_size is None else (*image_size, 3)
     build_model = getattr(applications, str(model))
     return build_model(weights=weights, input_shape=shape, classifier_activation=None, **options)
@@ -108,29 +111,29 @@ def _representation(
         raise ValueError(
             f"There is no model {str(model)!r}. There are: {', '.join(applications.list_models())}."
         )
-    is_resnet = str(model) in RESNET_VARIANTS
-    default = "gap" if is_resnet else resolve_classifier(VIT_VARIANTS[str(model)], None)
-    options: dict[str, Any] = {"pooling": _POOLING[default]}
+    row = VARIANTS[str(model)]
+    classifier = "gap" if isinstance(row, ResNetVariant) else resolve_classifier(row, None)
+    options: dict[str, Any] = {"pooling": POOLING_OF[classifier]}
     if weights != "none":
         pretrained = source.load(source.find(str(model), weights))
         image_size = image_size or pretrained.image_size
-        if not is_resnet:
-            kind = _pooling_options(pretrained.arrays)
-            options = {"pooling": _POOLING[kind.get("classifier", "token")], **kind}
+        if isinstance(row, ViTVariant):
+            kind = _pooling_options(row, pretrained.arrays)
+            options = {"pooling": POOLING_OF[kind.get("classifier", classifier)], **kind}
             options["representation_size"] = pretrained.representation_size
-    shape = (*(image_size or (224, 224)), 3)
+    side = row.image_size if isinstance(row, ViTVariant) else 224
+    shape = (*(image_size or (side, side)), 3)
     weights = None if weights == "none" else weights
     return getattr(applications, str(model))(
         weights=weights, include_top=False, input_shape=shape, **options
     )
 
 
-_POOLING = {"token": "token", "gap": "avg", "map": "map"}
-
-
-def _pooling_options(arrays: Mapping[str, Any]) -> dict[str, str]:
-    """A ViT without a class token pools its patches."""
-    if "encoder_norm/gamma" not in arrays or "class_token/cls" in arrays:
+def _pooling_options(row: ViTVariant, arrays: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the classifier that the arrays are of, where it is not the default of the row."""
+    if "predictions/kernel" in arrays and arrays["predictions/kernel"].shape[0] == 2 * row.width:
+        return {"classifier": "token_gap"}  # the linear classifiers of DINOv2
+    if row.classifier != "token" or "class_token/cls" in arrays or "embedding/kernel" not in arrays:
         return {}
     return {"classifier": "map" if "map_head/probe" in arrays else "gap"}
 

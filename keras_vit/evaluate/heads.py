@@ -4,7 +4,7 @@ classes apart.
 
 import keras
 
-from keras_vit.graph import has_graph, last_calls, maker_of
+from keras_vit.graph import MEAN_OF_HEADS, has_graph, last_calls, maker_of
 
 _Operation = keras.Operation
 # Layers that change no number of a classifier in inference; operations are known by the names of
@@ -45,6 +45,8 @@ def last_activation(model: keras.Model) -> str:
     for step in _steps(model):
         if isinstance(step, _PASSING) or type(step).__name__ in _PASSING_OPERATIONS:
             continue
+        if step.name == MEAN_OF_HEADS:
+            return "linear"
         if hasattr(step, "activation"):
             return getattr(step.activation, "__name__", type(step.activation).__name__)
         is_one = isinstance(step, _ACTIVATIONS) or type(step).__name__ in _ACTIVATION_OPERATIONS
@@ -132,12 +134,15 @@ def _steps(model: keras.Model) -> list[_Operation]:
 
 
 def _head(model: keras.Model) -> _Operation | None:
-    """The last step that is no activation and no change of shape."""
+    """The last step that is no activation and no change of shape.
+
+    Of the mean of two heads, as in a distilled DeiT, it is the first head.
+    """
     for step in _steps(model):
         is_shape = isinstance(step, _PASSING) or type(step).__name__ in _PASSING_OPERATIONS
         is_activation = (
             isinstance(step, _ACTIVATIONS) or type(step).__name__ in _ACTIVATION_OPERATIONS
         )
-        if not is_shape and not is_activation:
+        if not is_shape and not is_activation and step.name != MEAN_OF_HEADS:
             return step
     return None

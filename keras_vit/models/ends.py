@@ -9,6 +9,7 @@ from functools import partial
 
 import keras
 
+from keras_vit.graph import MEAN_OF_HEADS
 from keras_vit.levels import to_pixels
 from keras_vit.models.class_token import ClassTokenModel
 
@@ -123,7 +124,7 @@ def classify(
     if distilled is None:
         return dense(activation=activation, name="predictions")(x)
     heads = [dense(name="predictions")(x), dense(name="predictions_distilled")(distilled)]
-    mean = keras.layers.Average(dtype=full_precision(), name="mean_of_heads")(heads)
+    mean = keras.layers.Average(dtype=full_precision(), name=MEAN_OF_HEADS)(heads)
     return keras.layers.Activation(activation, dtype=full_precision(), name="scores")(mean)
 
 

@@ -177,6 +177,12 @@ def _make_hints(
             f"The head of the checkpoint has {theirs[0]} classes: pass `classes={theirs[0]}` or "
             "`include_top=False`."
         )
+    mine, theirs = shapes.get("predictions/kernel", (None, None))
+    if mine and theirs and theirs[0] == 2 * mine[0]:
+        hints.append(
+            "The head of the checkpoint reads the class token and the mean of the patches: pass "
+            '`classifier="token_gap"`.'
+        )
     if "predictions/kernel" in missing:
         hints.append("The checkpoint has no head: pass `include_top=False` and add your own head.")
     if "pre_logits/kernel" in unexpected:
