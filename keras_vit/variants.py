@@ -307,7 +307,7 @@ _CLIP_PIXELS: _Fields = {
 }
 _NON_COMMERCIAL = "CC-BY-NC-4.0"
 
-_siglip = partial(_family, gelu="tanh", classifier="map", interpolation="bicubic_antialias")
+_siglip = partial(_family, gelu="tanh", classifier="map")
 _dino = partial(
     _family,
     source=_DINO,

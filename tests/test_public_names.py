@@ -115,7 +115,8 @@ LAYERS = {
     "LayerScale": "()",
     "MaskTokens": "(rate=0.5, *, mask_share=0.8, swap_share=0.1, seed=None)",
     "MlpBlock": "(mlp_dim, *, gelu, dropout_rate=0.0)",
-    "MultiHeadDotProductAttention": "(num_heads, *, dropout_rate=0.0, relative_positions=None, query_chunk=None, bias='all')",
+    "MultiHeadDotProductAttention": "(num_heads, *, dropout_rate=0.0, relative_positions=None, query_chunk=None, "
+    "bias='all')",
     "PadToPatches": "(patch_size, num_halvings=0)",
     "PatchEmbedding": "(patch_size, width, *, flatten=True, use_bias=True)",
     "PatchExtract": "(patch_size)",

@@ -21,19 +21,21 @@ def _pixels(*size: int) -> np.ndarray:
 def test_keras_exports_a_model_of_open_size(name, tmp_path):
     model = build(name, input_shape=(None, None, 3))
     model.export(tmp_path / "vit", verbose=False)
-    serve = tf.saved_model.load(str(tmp_path / "vit")).serve
+    loaded = tf.saved_model.load(str(tmp_path / "vit"))
     for size in ((32, 32), (48, 24), (64, 40)):
         images = _pixels(*size)
-        np.testing.assert_allclose(serve(images), model.predict(images, verbose=0), atol=1e-5)
+        np.testing.assert_allclose(
+            loaded.serve(images), model.predict(images, verbose=0), atol=1e-5
+        )
 
 
 @pytest.mark.parametrize("name", ["DeiT_B16_distilled", "DINOv3_S16plus"])
 def test_a_saved_model_equals_the_model_at_the_size_of_the_export(name, tmp_path):
     model = build(name, input_shape=(None, None, 3))
     version = saved_model(model, tmp_path / "vit", image_size=(48, 24), warmup=False)
-    predict = tf.saved_model.load(str(version)).signatures["predict"]
+    loaded = tf.saved_model.load(str(version))
     images = _pixels(48, 24)
-    scores = predict(images=tf.constant(images))["probabilities"]
+    scores = loaded.signatures["predict"](images=tf.constant(images))["probabilities"]
     np.testing.assert_allclose(scores, model.predict(images, verbose=0), atol=1e-5)
 
 

@@ -1,0 +1,59 @@
+"""Heads and trunks of the other families: evaluation, a new head, fine-tuning."""
+
+import keras
+import numpy as np
+import pytest
+from tiny_families import NAMES, build, tiny_row
+
+import keras_vit
+from keras_vit.evaluate import heads
+from keras_vit.pixels import pixels_of
+from keras_vit.train.new_head import build_on_trunk, copy_with_new_head
+
+IMAGES = np.random.default_rng(0).uniform(-1, 1, (2, 32, 32, 3)).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_head_is_found_and_replaced_and_the_trunk_stays(name):
+    model = build(name, input_shape=(32, 32, 3))
+    assert heads.last_activation(model) == "softmax" and heads.gives_classes(model)
+    assert heads.head_of(model).name == "predictions"
+    assert (pixels_of(model).low, pixels_of(model).high) == (-1, 1)
+    features = keras.Model(model.input, heads.strip_head(model)).predict(IMAGES, verbose=0)
+    for copy in (
+        copy_with_new_head(model, 32, num_classes=5),
+        keras_vit.replace_head(model, classes=5),
+    ):
+        assert copy.output_shape == (None, 5)
+        trunk = keras.Model(copy.input, heads.strip_head(copy))
+        np.testing.assert_allclose(trunk.predict(IMAGES, verbose=0), features, atol=1e-6)
+    scores = keras_vit.replace_head(model, classes=5).predict(IMAGES, verbose=0)
+    np.testing.assert_allclose(scores, 0.2)  # both heads of a distilled DeiT are new
+
+
+@pytest.mark.parametrize("name", ["MAE_B16", "DeiT3_B16", "DINOv2_g14_reg4", "DINOv3_S16plus"])
+def test_a_trunk_changes_its_size_by_the_rule_of_its_row(name):
+    model = build(name, input_shape=(32, 32, 3))
+    larger = copy_with_new_head(model, 48, num_classes=5)
+    expected = build(name, input_shape=(None, None, 3))
+    images = np.random.default_rng(1).uniform(-1, 1, (2, 48, 48, 3)).astype(np.float32)
+    np.testing.assert_allclose(
+        keras.Model(larger.input, heads.strip_head(larger)).predict(images, verbose=0),
+        keras.Model(expected.input, heads.strip_head(expected)).predict(images, verbose=0),
+        atol=1e-5,
+    )
+
+
+@pytest.mark.parametrize("name", ["SigLIP_B16", "DeiT_B16_distilled", "DINOv3_S16plus"])
+def test_a_step_of_training_changes_every_weight_that_is_read(name):
+    model = build_on_trunk(tiny_row(name), None, 32, num_classes=3)
+    generator = np.random.default_rng(0)
+    for variable in model.trainable_variables:
+        centre = 1.0 if variable.path.endswith("gamma") else 0.0
+        variable.assign(generator.normal(centre, 0.3, variable.shape))
+    before = {variable.path: np.array(variable.numpy()) for variable in model.trainable_variables}
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.fit(IMAGES, np.array([0, 2]), batch_size=2, verbose=0)
+    same = {v.path for v in model.trainable_variables if np.array_equal(v.numpy(), before[v.path])}
+    # A bias of the keys adds the same number to all logits.
+    assert {path for path in same if not path.endswith("key/bias")} == set()
