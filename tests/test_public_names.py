@@ -99,7 +99,7 @@ FUNCTIONS = {
     "list_weights": "(model)",
     "preprocess_input": "(x, data_format=None)",
     "replace_head": "(model, classes, classifier_activation='softmax')",
-    "save_checkpoint": "(model, path, layout=None)",
+    "save_checkpoint": "(model, path, layout=None, *, labels=None)",
 }
 LAYERS = {
     "AddPositionEmbs": "(grid, num_prefix_tokens=0, *, kind='learned_1d', interpolation='bilinear')",

@@ -4,6 +4,7 @@ Source: the layouts of google-research/vision_transformer, timm and Hugging Face
 """
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -17,10 +18,15 @@ from keras_vit.weights import dialects, files, variables
 from keras_vit.weights.restore import state
 
 Layout = Literal["google", "timm", "huggingface"]
+_FILE = ".safetensors"  # the suffix of a single file; a Hugging Face folder contains one
 
 
 def save_checkpoint(
-    model: keras.Model, path: str | os.PathLike, layout: Layout | None = None
+    model: keras.Model,
+    path: str | os.PathLike,
+    layout: Layout | None = None,
+    *,
+    labels: Sequence[str] | None = None,
 ) -> None:
     """Writes the weights of a model in the layout of Google, timm or Hugging Face.
 
@@ -36,10 +42,12 @@ def save_checkpoint(
         path: "*.npz" (Google), "*.safetensors" (timm), or a folder (Hugging Face: config.json and
             model.safetensors).
         layout: "google", "timm" or "huggingface". Default: from `path`.
+        labels: Names of the classes, in the order of the outputs, for the `config.json` of a
+            Hugging Face folder. Default: LABEL_0, LABEL_1, ...
 
     Raises:
-        ValueError: If the layout has no name for a part of the model, or a weight is NaN or
-            infinite. Nothing is written then.
+        ValueError: If the layout has no name for a part of the model, a weight is NaN or infinite,
+            or `labels` do not fit. Nothing is written then.
 
     Example:
         >>> model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3), classes=10)
@@ -49,6 +57,8 @@ def save_checkpoint(
     layout = layout if layout is not None else _layout_of(path)
     if layout not in get_args(Layout):
         raise ValueError(f"`layout` must be one of {get_args(Layout)}. Received: {layout!r}.")
+    if labels is not None:
+        _check_labels(labels, model, is_folder=layout == "huggingface" and path.suffix != _FILE)
     facts = _collect_facts(model)
     arrays = _translate(model, facts, layout)
     if wrong := [name for name, array in arrays.items() if not np.isfinite(array).all()]:
@@ -58,10 +68,14 @@ def save_checkpoint(
         )
     if layout == "google":
         files.write_npz(path, arrays, facts)
-    elif path.suffix == ".safetensors":
+    elif path.suffix == _FILE:
         files.write_safetensors(path, arrays, facts)
     else:
-        files.write_huggingface(path, arrays, facts, _make_huggingface_config(model, facts))
+        config = _make_huggingface_config(model, facts)
+        if labels is not None:
+            config["id2label"] = {str(index): label for index, label in enumerate(labels)}
+            config["label2id"] = {label: index for index, label in enumerate(labels)}
+        files.write_huggingface(path, arrays, facts, config)
 
 
 def check_can_save(model: keras.Model, layout: Layout = "google") -> None:
@@ -98,6 +112,21 @@ _CHANGED = {
     "kernel_amax_history": "quantized layers",
     "quantized_kernel": "quantized layers",
 }
+
+
+def _check_labels(labels: Sequence[str], model: keras.Model, is_folder: bool) -> None:
+    if not is_folder:
+        raise ValueError(
+            "`labels` are stored in the config.json of a Hugging Face folder. Leave them out, or "
+            'pass a folder and `layout="huggingface"`.'
+        )
+    head = next((layer for layer in model.layers if layer.name == "predictions"), None)
+    classes = 0 if head is None else head.units
+    if len(labels) != classes or len(set(labels)) != classes:
+        raise ValueError(
+            f"`labels` must be {classes} different names, one for each class of the model. "
+            f"Received: {len(labels)} names, {len(set(labels))} different."
+        )
 
 
 def _layout_of(path: Path) -> Layout:

@@ -135,6 +135,32 @@ def test_what_a_vocabulary_cannot_say_is_an_error_and_nothing_is_written(
     assert not list(tmp_path.iterdir())
 
 
+def test_labels_are_in_the_config_of_a_hugging_face_folder(tmp_path):
+    model = _randomized(keras_vit.ViT_Ti16(weights=None, input_shape=SHAPE, classes=2))
+    keras_vit.save_checkpoint(model, tmp_path / "folder", labels=["tulip", "daisy"])
+    config = json.loads((tmp_path / "folder" / "config.json").read_text())
+    assert config["id2label"] == {"0": "tulip", "1": "daisy"}
+    assert config["label2id"] == {"tulip": 0, "daisy": 1}
+
+
+@pytest.mark.parametrize(
+    ("target", "labels", "message"),
+    [
+        ("model.npz", ["a", "b"], "config.json of a Hugging Face folder"),
+        ("model.safetensors", ["a", "b"], "config.json of a Hugging Face folder"),
+        ("folder", ["a"], "2 different names.*1 names"),
+        ("folder", ["a", "a"], "2 different names.*2 names, 1 different"),
+    ],
+)
+def test_labels_that_do_not_fit_are_an_error_and_nothing_is_written(
+    target, labels, message, tmp_path
+):
+    model = keras_vit.ViT_Ti16(weights=None, input_shape=SHAPE, classes=2)
+    with pytest.raises(ValueError, match=message):
+        keras_vit.save_checkpoint(model, tmp_path / target, labels=labels)
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_unknown_layout_lists_the_valid_ones(tiny_vit, tmp_path):
     with pytest.raises(ValueError, match="'google', 'timm', 'huggingface'.*'jax'"):
         keras_vit.save_checkpoint(
