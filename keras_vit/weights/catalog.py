@@ -14,6 +14,7 @@ Tags:
     `sam`: trained on ImageNet alone with sharpness-aware minimisation.
     `bit_s`, `bit_m`, `bit_m_imagenet`, `bit_distilled_*`, `bit_teacher_*`: Big Transfer ResNets.
     `imagenet`: an alias for the preferred 1000-class file of the model, 224 pixels before 384.
+    `in1k`, `lvd142m`, `openai`, `webli`, ...: other families, see `hub_table.py`.
     Google's own file name: for any AugReg file, and for other files with a unique name. Folder and
         `.npz` may be left out.
 
@@ -34,7 +35,8 @@ from typing import Any, Literal
 from urllib.parse import quote, unquote
 
 from keras_vit.suggestions import did_you_mean
-from keras_vit.variants import RESNET_VARIANTS, VARIANTS
+from keras_vit.variants import FAMILY_VARIANTS, RESNET_VARIANTS, VARIANTS
+from keras_vit.weights import hub_table
 
 _VIT_BUCKET = "https://storage.googleapis.com/vit_models/"
 _BIT_BUCKET = "https://storage.googleapis.com/bit_models/"
@@ -60,12 +62,13 @@ class CatalogRow:
         bytes_tolerance: Largest difference between `bytes` and the true size: one unit of the last
             listed digit.
         image_size: Side of the square training images, in pixels.
-        classes: Number of outputs of the head.
+        classes: Number of outputs of the head, or None if the file has no head.
         dataset: Data set whose classes the head predicts: "imagenet2012", "imagenet21k" or an
-            AugReg adaptation data set.
+            AugReg adaptation data set; None without classes.
         head_is_valid: False if the head is all zeros, so that its predictions are meaningless.
         has_pre_logits: True if there is a tanh layer before the head.
-        gelu: The form of GELU in training; None for ResNets, which have no GELU.
+        gelu: The form of GELU in training; None for ResNets, which have no GELU, and for files of
+            other families, which say it in their `config.json`.
         transform: Preprocessing of evaluation images, before `x / 127.5 - 1`. "resize" (fine-tuned
             files): to (`image_size`, `image_size`), bilinear without antialiasing.
             "resize_small_crop" (other files): the shorter side to 8/7 of `image_size` (256 for 224)
@@ -74,6 +77,7 @@ class CatalogRow:
         accuracy_source: Publication of `accuracy`.
         sha256: Published hash, or None.
         licence: Licence of the weights.
+        is_gated: Whether the owner grants access one by one, on the page of the repository.
     """
 
     model: str
@@ -82,8 +86,8 @@ class CatalogRow:
     bytes: int | None
     bytes_tolerance: int
     image_size: int
-    classes: int
-    dataset: str
+    classes: int | None
+    dataset: str | None
     head_is_valid: bool
     has_pre_logits: bool
     gelu: Literal["tanh"] | None
@@ -92,10 +96,14 @@ class CatalogRow:
     accuracy_source: str | None
     sha256: str | None = None
     licence: str = "Apache-2.0"
+    is_gated: bool = False
 
     @property
     def file(self) -> str:
-        """Directory and name, such as "imagenet21k/ViT-B_16.npz". The name alone is ambiguous."""
+        """Directory and name, such as "imagenet21k/ViT-B_16.npz", or owner and repository.
+
+        The name alone is ambiguous.
+        """
         return "/".join(unquote(self.url).rsplit("/", 2)[1:])
 
 
@@ -278,7 +286,11 @@ def by_file_name(name: str | PathLike[str]) -> CatalogRow | None:
         >>> by_file_name("downloads/sam/ViT-B_16.npz").tag
         'sam'
     """
-    scheme, _, rest = unquote(fspath(name).replace("\\", "/")).rpartition("://")
+    address = fspath(name)
+    if address.startswith("hf://"):
+        repository = address.partition("@")[0]
+        return next((row for row in _FILES if row.url == repository), None)
+    scheme, _, rest = unquote(address.replace("\\", "/")).rpartition("://")
     parts = rest.removeprefix("storage.googleapis.com/").split("/")
     if scheme and parts[0] not in ("vit_models", "bit_models"):
         return None
@@ -417,9 +429,39 @@ def _make_bit_rows() -> Iterator[CatalogRow]:
         )
 
 
+def _make_hub_rows() -> Iterator[CatalogRow]:
+    for file in hub_table.FILES:
+        variant = FAMILY_VARIANTS[file.model]
+        yield CatalogRow(
+            model=file.model,
+            tag=file.tag,
+            url=f"hf://{file.repository}",
+            bytes=None,
+            bytes_tolerance=0,
+            image_size=file.image_size,
+            classes=file.classes,
+            dataset="imagenet2012" if file.classes == 1000 else None,
+            head_is_valid=True,
+            has_pre_logits=False,
+            gelu=None,
+            transform="resize_small_crop",
+            accuracy=file.accuracy,
+            accuracy_source=file.accuracy_source,
+            licence=variant.licence,
+            is_gated=file.is_gated,
+        )
+
+
 # The tags that an alias selects from, in order of preference.
 _ALIASES = {
-    "imagenet": ("augreg_in21k_ft_in1k_224", "imagenet21k+imagenet2012", "bit_m_imagenet"),
+    "imagenet": (
+        "augreg_in21k_ft_in1k_224",
+        "imagenet21k+imagenet2012",
+        "bit_m_imagenet",
+        "in22k_ft_in1k",
+        "in1k",
+        "lvd142m_in1k",
+    ),
     "imagenet21k": ("imagenet21k", "bit_m"),
 }
 
@@ -428,8 +470,9 @@ def _group_by_model(rows: list[CatalogRow]) -> dict[str, dict[str, CatalogRow]]:
     table: dict[str, dict[str, CatalogRow]] = {}
     for model in VARIANTS:
         own = {row.tag: row for row in rows if row.model == model}
+        with_head = {tag: row for tag, row in own.items() if row.classes is not None}
         chosen = {
-            alias: next((own[tag] for tag in tags if tag in own), None)
+            alias: next((with_head[tag] for tag in tags if tag in with_head), None)
             for alias, tags in _ALIASES.items()
         }
         table[model] = {
@@ -480,5 +523,5 @@ def _match(text: str, fields: dict[str, str], name: str) -> dict[str, str]:
     return dict(zip(fields, words, strict=True))
 
 
-_FILES = [*_make_paper_rows(), *_make_augreg_rows(), *_make_bit_rows()]
+_FILES = [*_make_paper_rows(), *_make_augreg_rows(), *_make_bit_rows(), *_make_hub_rows()]
 _ROWS = _group_by_model(_FILES)
