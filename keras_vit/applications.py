@@ -159,6 +159,8 @@ def _make_vit_application(variant: ViTVariant) -> Callable[..., keras.Model]:
         row = variant
         if pretrained is not None:
             row = source.adapt(variant, pretrained)
+            if include_top and classifier == default:
+                classifier = source.find_classifier(variant, pretrained) or default
             of_weights = {"gelu": pretrained.gelu, "norm_epsilon": pretrained.norm_epsilon}
             options |= {
                 name: value for name, value in of_weights.items() if options.get(name) is None
@@ -283,6 +285,11 @@ def _load_pretrained(
     )
     row = None if found is None else found.row
     if found is not None and row is not None and include_top:
+        if row.classes is None:
+            raise ValueError(
+                f"{source.origin_of(found)} has no classification head. Use `include_top=False` "
+                'with `pooling="token"` or another, and add your own head.'
+            )
         if found.is_tag and classes != row.classes:
             raise ValueError(
                 f'If using `weights="{weights}"` with `include_top=True`, `classes` should be '

@@ -192,6 +192,8 @@ def _format_weights(model: str, tags: list[str]) -> list[str]:
         size = "-" if row.bytes is None else f"{row.bytes / _MIB:.0f}"
         notes = [] if row.head_is_valid else ["head all zeros"]
         notes += ["tanh layer"] if row.has_pre_logits else []
+        notes += [row.licence] if row.licence != "Apache-2.0" else []
+        notes += ["gated"] if row.is_gated else []
         notes += [row.accuracy_source] if row.accuracy_source else []
         if names[row.url] != row.tag:
             notes = [f"alias of {names[row.url]}"]
@@ -199,7 +201,7 @@ def _format_weights(model: str, tags: list[str]) -> list[str]:
             [
                 f"  {row.tag}",
                 str(row.image_size),
-                f"{row.classes:,}",
+                "-" if row.classes is None else f"{row.classes:,}",
                 accuracy,
                 size,
                 "; ".join(notes),

@@ -3,10 +3,10 @@
 import pytest
 
 from keras_vit import info
-from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
+from keras_vit.variants import VARIANTS
 from keras_vit.weights import catalog
 
-NAMES = [*VIT_VARIANTS, *RESNET_VARIANTS]
+NAMES = [*VARIANTS]
 
 
 def facts(card: str) -> dict[str, str]:

@@ -58,10 +58,10 @@ def _build(
     if weights is None:
         raise ValueError(_which_weights(model))
     found = source.find(str(model), weights)
-    if found.row is not None:
+    if found.row is not None and found.row.classes is not None:
         options: dict[str, Any] = {"classes": found.row.classes}
     else:
-        arrays = source.load(found).arrays
+        arrays = {} if found.row is not None else source.load(found).arrays
         if "predictions/bias" not in arrays:
             raise ValueError(
                 f"{source.origin_of(found)} has no classification head, so it predicts nothing."
@@ -131,8 +131,6 @@ def _representation(
 
 def _pooling_options(row: ViTVariant, arrays: Mapping[str, Any]) -> dict[str, str]:
     """Returns the classifier that the arrays are of, where it is not the default of the row."""
-    if "predictions/kernel" in arrays and arrays["predictions/kernel"].shape[0] == 2 * row.width:
-        return {"classifier": "token_gap"}  # the linear classifiers of DINOv2
     if row.classifier != "token" or "class_token/cls" in arrays or "embedding/kernel" not in arrays:
         return {}
     return {"classifier": "map" if "map_head/probe" in arrays else "gap"}

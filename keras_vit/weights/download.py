@@ -56,9 +56,10 @@ def fetch(source: CatalogRow | str, *, progress: bool = True) -> Path:
         >>> fetch(catalog.lookup("ViT_B16", "sam"))  # doctest: +SKIP
         PosixPath('/home/me/.keras/models/keras_vit/storage.googleapis.com/vit_models/sam/ViT-B_16.npz')
     """
-    if isinstance(source, str) and source.startswith(hub.SCHEME):
-        return hub.fetch(source)
-    url = https_url(source.url if isinstance(source, CatalogRow) else source)
+    address = source.url if isinstance(source, CatalogRow) else source
+    if address.startswith(hub.SCHEME):
+        return hub.fetch(address)
+    url = https_url(address)
     if urlsplit(url).scheme == "file":
         return _find_local_file(url)
     row = source if isinstance(source, CatalogRow) else catalog.by_file_name(url)

@@ -130,7 +130,8 @@ FILES: tuple[HubFile, ...] = (
     HubFile("SigLIP_L16", "webli", "google/siglip-large-patch16-256", image_size=256),
     HubFile("SigLIP_L16", "v2_webli", "google/siglip2-large-patch16-256", image_size=256),
     HubFile("SigLIP_So400m14", "webli", "google/siglip-so400m-patch14-224"),
-    HubFile("SigLIP_So400m14", "webli_384", "google/siglip-so400m-patch14-384", image_size=384),
+    # 27 patches of 14 pixels; trained on 384 pixels, of which the convolution left out 6.
+    HubFile("SigLIP_So400m14", "webli_384", "google/siglip-so400m-patch14-384", image_size=378),
     HubFile("SigLIP_So400m14", "v2_webli", "google/siglip2-so400m-patch14-224"),
     HubFile("SigLIP_So400m16", "v2_webli", "google/siglip2-so400m-patch16-256", image_size=256),
     HubFile("SigLIP_gopt16", "v2_webli", "google/siglip2-giant-opt-patch16-256", image_size=256),

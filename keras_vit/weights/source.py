@@ -13,8 +13,8 @@ import numpy as np
 from absl import logging
 
 from keras_vit import grid
-from keras_vit.variants import VARIANTS, Rgb, ViTVariant
-from keras_vit.weights import catalog, download, layouts, model_file
+from keras_vit.variants import VARIANTS, Classifier, Rgb, ViTVariant
+from keras_vit.weights import catalog, download, hub, layouts, model_file
 
 _LARGEST_ZOOM = 64
 _READABLE = (".npz", ".safetensors", ".h5")
@@ -94,6 +94,14 @@ class Pretrained:
     pixel_std: Rgb | None
 
 
+def find_classifier(variant: ViTVariant, pretrained: Pretrained) -> Classifier | None:
+    """Returns the classifier that the head of the weights was trained for, if its shape tells."""
+    kernel = pretrained.arrays.get("predictions/kernel")
+    if kernel is not None and kernel.shape[0] == 2 * variant.width:
+        return "token_gap"  # the linear classifiers of DINOv2
+    return None
+
+
 def find(model: str, weights: str | os.PathLike, parameters: int | None = None) -> WeightsSource:
     """Finds the location of `weights`, without reading or downloading it.
 
@@ -134,8 +142,27 @@ def load(source: WeightsSource) -> Pretrained:
     """
     path = source.weights
     if source.is_tag or "://" in path:
-        path = download.fetch(source.row if source.row is not None else path)
+        _log_licence(source)
+        # An address may name a revision, which its row does not.
+        by_row = source.row is not None and not path.startswith(hub.SCHEME)
+        path = download.fetch(source.row if by_row else path)
     return _describe(source, model_file.read(path, source.parameters))
+
+
+_FREE_LICENCES = ("Apache-2.0", "MIT")
+
+
+def _log_licence(source: WeightsSource) -> None:
+    """Logs the licence of weights that not everyone may use for everything, before a download."""
+    row = source.row
+    if row is None or (row.licence in _FREE_LICENCES and not row.is_gated):
+        return
+    logging.warning(
+        "%s is published under %s%s. Read its terms before you use it.",
+        row.file,
+        row.licence,
+        ", and its owner grants access on request" if row.is_gated else "",
+    )
 
 
 def origin_of(source: WeightsSource) -> str:
@@ -154,6 +181,8 @@ def _describe(source: WeightsSource, found: model_file.ModelFile) -> Pretrained:
     size = metadata.get("image_size")
     if size is None and source.row is not None:
         size = (source.row.image_size, source.row.image_size)
+    if size is not None and found.dialect in ("timm", "huggingface"):
+        size = _crop_to_patches(size, arrays)
     kernel = arrays.get("predictions/kernel")
     tanh_bias = arrays.get("pre_logits/bias")
     gelu = metadata.get("gelu") or (source.row and source.row.gelu)
@@ -175,6 +204,18 @@ def _describe(source: WeightsSource, found: model_file.ModelFile) -> Pretrained:
         pixel_mean=metadata.get("pixel_mean"),
         pixel_std=metadata.get("pixel_std"),
     )
+
+
+def _crop_to_patches(size: tuple[int, int], arrays: Mapping[str, np.ndarray]) -> tuple[int, int]:
+    """Returns the part of an image that a convolution without padding cuts into patches.
+
+    SigLIP was trained on images of 384 pixels with patches of 14: the last 6 pixels are not seen.
+    """
+    if "embedding/kernel" not in arrays or "conv_root/kernel" in arrays:
+        return size
+    patch = arrays["embedding/kernel"].shape[0]
+    height, width = (side // patch * patch or side for side in size)
+    return height, width
 
 
 def adapt(variant: ViTVariant, pretrained: Pretrained) -> ViTVariant:
