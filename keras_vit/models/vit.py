@@ -42,8 +42,25 @@ from keras_vit.options import (
 from keras_vit.variants import ViTVariant
 
 
-def embed_patches(images: keras.KerasTensor, variant: ViTVariant) -> keras.KerasTensor:
-    """Maps images (B, H, W, C) to a grid of patch tokens, (B, rows, columns, D)."""
+def embed_patches(
+    images: keras.KerasTensor, variant: ViTVariant, pad: bool = False
+) -> keras.KerasTensor:
+    """Maps images (B, H, W, C), pixels in [-1, 1], to a grid of patch tokens, (B, rows, columns, D).
+
+    Args:
+        images: Their pixels are normalized as the row says.
+        variant: A row of `keras_vit.variants.VARIANTS`, or a similar one.
+        pad: Whether to pad images with zeros at the bottom and right to a multiple of the patch
+            size.
+    """
+    if {*variant.pixel_mean, *variant.pixel_std} != {0.5}:
+        normalize = PixelNormalization(
+            variant.pixel_mean, variant.pixel_std, name="pixel_normalization"
+        )
+        images = normalize(images)
+    if pad:
+        halvings = 0 if variant.stem is None else variant.stem.num_halvings
+        images = PadToPatches(variant.patch_size, halvings, name="pad_to_patches")(images)
     if variant.stem is not None:
         images = resnet_trunk(images, variant.stem)
     return PatchEmbedding(
@@ -284,7 +301,7 @@ def vision_transformer(
     elif position_grid is None:
         position_grid = grid_of(variant, (variant.image_size, variant.image_size))
     tokens = encode_tokens(
-        embed_patches(_prepare_pixels(images, variant, pad), variant),
+        embed_patches(images, variant, pad),
         variant,
         class_token=has_class_token(variant, classifier),
         position_grid=position_grid,
@@ -311,19 +328,6 @@ def vision_transformer(
         outputs = pre_logits(outputs, representation_size)
     make = ClassTokenModel if mode == "token" else keras.Model
     return make(source_inputs(images), outputs, name=name or variant.name.lower())
-
-
-def _prepare_pixels(images: keras.KerasTensor, variant: ViTVariant, pad: bool) -> keras.KerasTensor:
-    """Normalizes pixels in [-1, 1] as the row says, then pads."""
-    if {*variant.pixel_mean, *variant.pixel_std} != {0.5}:
-        normalize = PixelNormalization(
-            variant.pixel_mean, variant.pixel_std, name="pixel_normalization"
-        )
-        images = normalize(images)
-    if not pad:
-        return images
-    halvings = 0 if variant.stem is None else variant.stem.num_halvings
-    return PadToPatches(variant.patch_size, halvings, name="pad_to_patches")(images)
 
 
 def _check_tiling(variant: ViTVariant, image_size: tuple[int, int], pad: bool) -> None:

@@ -24,7 +24,7 @@ from keras_vit.layers.tokens import MASKED, SWAPPED, UNTOUCHED
 from keras_vit.levels import to_pixels
 from keras_vit.models.ends import full_precision
 from keras_vit.models.vit import embed_patches, encode_tokens
-from keras_vit.options import grid_of, resolve_classifier
+from keras_vit.options import grid_of, has_class_token
 from keras_vit.train.config import RunConfig, row_of
 from keras_vit.train.losses import Objective
 from keras_vit.train.run import Procedure, run
@@ -93,7 +93,7 @@ def pretrain_masked_patches(
             f"{config.model} has no patch embeddings to mask. Choose a ViT or a hybrid."
         )
     options = dict(config.model_options)
-    class_token = resolve_classifier(row, options.pop("classifier", None)) == "token"
+    class_token = has_class_token(row, options.pop("classifier", None))
     known = inspect.signature(encode_tokens).parameters
     if unknown := sorted(set(options) - set(known)):
         raise ValueError(
@@ -171,7 +171,7 @@ def masked_patch_model(
     head = keras.layers.Dense(
         num_outputs, kernel_initializer="zeros", dtype=full_precision(), name="patch_predictions"
     )
-    predictions = head(tokens[:, int(class_token) :])
+    predictions = head(tokens[:, -rows * columns :])  # prefix tokens come before the patches
     return keras.Model(
         images, [predictions, targets, kinds], name=f"{variant.name.lower()}_masked_patches"
     )

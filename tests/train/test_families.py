@@ -8,6 +8,7 @@ from tiny_families import NAMES, build, tiny_row
 import keras_vit
 from keras_vit.evaluate import heads
 from keras_vit.pixels import pixels_of
+from keras_vit.train.masked_patches import masked_patch_model
 from keras_vit.train.new_head import build_on_trunk, copy_with_new_head
 
 IMAGES = np.random.default_rng(0).uniform(-1, 1, (2, 32, 32, 3)).astype(np.float32)
@@ -57,3 +58,12 @@ def test_a_step_of_training_changes_every_weight_that_is_read(name):
     same = {v.path for v in model.trainable_variables if np.array_equal(v.numpy(), before[v.path])}
     # A bias of the keys adds the same number to all logits.
     assert {path for path in same if not path.endswith("key/bias")} == set()
+
+
+def test_masked_patches_are_predicted_for_patches_alone():
+    row = tiny_row("DINOv2_g14_reg4")
+    mask = keras_vit.layers.MaskTokens(name="mask_token")
+    model = masked_patch_model(row, 32, "mean_color", mask=mask)
+    predictions, _, kinds = model.predict(IMAGES, verbose=0)
+    assert predictions.shape == (2, 16, 512) and kinds.shape == (2, 16)
+    assert "pixel_normalization" in [layer.name for layer in model.layers]
