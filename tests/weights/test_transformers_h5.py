@@ -139,7 +139,7 @@ def numbers_of(path):
 
 
 def load(path):
-    return model_file.read(path, 10_000)
+    return model_file.read(path, parameters=10_000)
 
 
 def copy(name, folder):
