@@ -38,7 +38,7 @@ def test_every_extra_has_packages_and_none_is_this_package():
 
 def test_an_error_names_the_part_the_command_and_the_reason():
     error = extras.absent(
-        "openvino", "OpenVINO is not there", ImportError("No module named 'openvino'")
+        "openvino", "OpenVINO is not installed", ImportError("No module named 'openvino'")
     )
-    assert str(error).startswith('OpenVINO is not there: pip install "openvino')
+    assert str(error).startswith('OpenVINO is not installed: pip install "openvino')
     assert str(error).endswith("(No module named 'openvino')")

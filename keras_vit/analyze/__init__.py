@@ -1,6 +1,4 @@
-"""What a model looks at, and what its embeddings have learned: numbers. `plots` and `trend_plots`
-draw them.
-"""
+"""Analysis of attention and embeddings. `plots` and `trend_plots` draw the results."""
 
 from keras_vit.analyze.attention import (
     AttentionSummary,

@@ -1,10 +1,8 @@
-"""Small models that read the attention of another: the weights themselves, or what they come to
-over an image.
+"""Separate models that recompute the attention weights of a model, and reduce them.
 
-Nothing is recorded while a model runs. What its blocks are given is read off its graph
-(`attention_sites.py`), and the weights are computed again from that, in models of their own that
-share all variables. So a model that nobody analyses pays nothing, and one that is analysed stays as
-it is.
+They compute the weights from the inputs of its blocks (`attention_sites.py`), with shared
+variables. The model itself contains no code for analysis: models that are never analyzed pay no
+cost, and analyzed models are not modified.
 """
 
 import weakref
@@ -23,11 +21,11 @@ class AttentionReader(keras.layers.Layer):
     """Computes the attention weights of each layer, and those of attention pooling.
 
     Args:
-        sites: Where they are.
+        sites: The attention layers of the model.
 
-    Input shape:   (B, H, W, C), what the model takes, or uint8.
-    Output shape:  a list of L times (B, A, N, N), and (B, N), the mean over the heads, or None;
-        float32.
+    Input shape:   (B, H, W, C), in the range of the model, or uint8.
+    Output shape:  a list of L arrays (B, A, N, N); and the weights of attention pooling, averaged
+        over the heads, (B, N), or None. All are float32.
     """
 
     def __init__(self, sites: Sites):
@@ -45,7 +43,7 @@ class AttentionReader(keras.layers.Layer):
             given.append(rotation)
         self.pixels = sites.pixels
         self.before = list(sites.before)
-        # ends before the last block: its weights need no more
+        # Ends before the last block, whose output is not needed.
         self.tokens = keras.Model(sites.images, given)
         self.built = True
 
@@ -60,12 +58,14 @@ class AttentionReader(keras.layers.Layer):
             block.attention_scores(tokens, **rotation)
             for block, tokens in zip(self.blocks, given, strict=False)
         ]
-        # an axial block has two
+        # An axial block returns two arrays.
         scores = [ops.cast(weights, "float32") for weights in keras.tree.flatten(scores)]
-        return scores, None if self.pooling is None else _pooling_weights(self.pooling, given[-1])
+        return scores, None if self.pooling is None else _compute_pooling_weights(
+            self.pooling, given[-1]
+        )
 
 
-def _pooling_weights(pooling: AttentionPooling, tokens):
+def _compute_pooling_weights(pooling: AttentionPooling, tokens):
     probe = ops.broadcast_to(
         ops.cast(pooling.probe, tokens.dtype), (ops.shape(tokens)[0], 1, tokens.shape[-1])
     )
@@ -91,16 +91,16 @@ class AttentionMaps(keras.Model):
 
 
 class AttentionSums(keras.Model):
-    """What the attention weights of an image come to: a distance for each head, and a rollout.
+    """The mean attention distance of each head, and the attention rollout.
 
     Args:
-        sites: Where they are.
-        distances: (R * C, R * C), between patches.
-        num_prefix_tokens: Tokens before the patches.
+        sites: The attention layers of the model.
+        distances: (R * C, R * C), distances between patches.
+        num_prefix_tokens: Number of tokens before the patches.
 
     Input shape:   (B, H, W, C).
-    Output shape:  mean distances (B, L, A); the rollout to what the classifier reads, (B, R * C);
-        float32.
+    Output shape:  mean distances (B, L, A); rollout from the input of the classifier to the patches,
+        (B, R * C). Both are float32.
     """
 
     def __init__(self, sites: Sites, distances: np.ndarray, num_prefix_tokens: int):
@@ -110,7 +110,7 @@ class AttentionSums(keras.Model):
         num_patches = len(distances)
         self.length = num_prefix_tokens + num_patches
         padded = np.pad(distances / num_patches, ((num_prefix_tokens, 0), (num_prefix_tokens, 0)))
-        # A weight, not a constant: it would be compiled into the program.
+        # A weight, since a constant would be compiled into the program.
         self.distances = self.add_weight(
             shape=(padded.size, 1), initializer="zeros", trainable=False, name="distances"
         )
@@ -130,38 +130,37 @@ class AttentionSums(keras.Model):
             if pooled is None
             else pooled
         )
-        # one row of the product of the layers: no matrix times matrix
+        # Compute only the needed row of the product, by products of vector and matrix.
         for weights in reversed(scores):
-            flow = _through(flow, ops.mean(weights, axis=1))
-        return ops.stack([self._distance(weights) for weights in scores], axis=1), flow[
+            flow = _propagate_back(flow, ops.mean(weights, axis=1))
+        return ops.stack([self._compute_distance(weights) for weights in scores], axis=1), flow[
             :, self.num_prefix_tokens :
         ]
 
-    def _distance(self, scores):
-        """(B, A): sum over the keys, mean over the queries; prefix tokens have distance 0."""
+    def _compute_distance(self, scores):
+        """Returns (B, A): sum over the keys, mean over the queries; prefix tokens have distance 0."""
         flat = ops.reshape(scores, (-1, self.length * self.length))
         return ops.reshape(ops.matmul(flat, self.distances), (-1, scores.shape[1]))
 
 
-def _through(flow, mixing):
-    """The shares of tokens before a layer (B, N) from those behind it, which mixes by (B, N, N) and
-    lets through.
+def _propagate_back(flow, mixing):
+    """Returns the shares of tokens (B, N) before a layer, from those after it and its attention
+    (B, N, N).
     """
     flow = flow / (1.0 + ops.sum(mixing, axis=-1))
     return flow + ops.squeeze(ops.matmul(ops.expand_dims(flow, 1), mixing), axis=1)
 
 
 def computed(compiled: keras.Model, images: np.ndarray, rows: int) -> Any:
-    """Returns outputs for a batch that is filled up: another number of rows would be compiled
-    again.
-    """
+    """Returns the outputs for a batch, which is padded to `rows` while it is computed."""
+    # Another number of rows would compile the model again.
     filled = np.concatenate([images, np.repeat(images[-1:], rows - len(images), axis=0)])
     return keras.tree.map_structure(
         lambda part: part[: len(images)], compiled.predict_on_batch(filled)
     )
 
 
-# Tracing takes seconds, and the same model is asked about one photograph after the other.
+# Tracing takes seconds, and callers analyze many photographs with the same model, one at a time.
 _KEPT: weakref.WeakKeyDictionary[keras.Model, dict[type, tuple[Any, keras.Model]]] = (
     weakref.WeakKeyDictionary()
 )
@@ -170,9 +169,7 @@ _KEPT: weakref.WeakKeyDictionary[keras.Model, dict[type, tuple[Any, keras.Model]
 def compiled_once(
     model: keras.Model, kind: type, image_size: tuple[int, int], make: Callable[[], keras.Model]
 ) -> keras.Model:
-    """Returns what `make` gives, or gave before of this model and size, if the model is built as it
-    was then.
-    """
+    """Returns the result of `make`, cached for this model and size while the model is unchanged."""
     now = (
         image_size,
         tuple(map(id, model.variables)),

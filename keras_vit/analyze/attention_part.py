@@ -1,5 +1,4 @@
-"""The part of the report on attention: where it goes over photos, where each head looks, and how
-far.
+"""Sections of the report on attention: rollout on photos, maps of all heads, mean distance.
 
 Source: arXiv:2010.11929, appendix D.7 and D.8; Figures 6, 7 (right), 11 and 14.
 """
@@ -18,13 +17,13 @@ from keras_vit.writing import write_csv
 
 
 def write_attention(subject: Subject, folder: Path) -> list[Section]:
-    """Draws and writes all of it; of a model without attention there is nothing to say."""
+    """Draws and writes these sections; returns none for a model without attention."""
     if subject.attention is None:
         return []
-    return [part(subject, folder) for part in (_overlays, _heads, _distance)]
+    return [part(subject, folder) for part in (_write_overlays, _write_heads, _write_distance)]
 
 
-def _overlays(subject: Subject, folder: Path) -> Section:
+def _write_overlays(subject: Subject, folder: Path) -> Section:
     seen = pixels_of(subject.model).from_centred(np.stack([shown.seen for shown in subject.shown]))
     maps = attention_rollout(subject.model, seen)
     headings = [shown.photo.heading(number) for number, shown in enumerate(subject.shown, start=1)]
@@ -37,30 +36,28 @@ def _overlays(subject: Subject, folder: Path) -> Section:
     )
     write_csv(folder / "rollout.csv", ["photo", "row", "column", "share"], rows)
     said = [
-        f"{heading}: most {_whereabouts(seen)}"
+        f"{heading}: highest {_locate_maximum(seen)}"
         for heading, seen in zip(headings, maps, strict=True)
     ]
     caption = (
-        "Each photo, and the same photo bright where the attention goes, dark where it does not. "
-        "This is attention "
-        "rollout: the heads of a layer are averaged, the residual path counts as much as they do, "
-        "and the layers are "
-        "multiplied; what comes out is how much of each patch arrives where the classifier reads. "
-        "Each photo is scaled "
-        "from its own darkest to its own brightest place."
+        "Each photo, and the same photo with brightness by attention. The method is attention "
+        "rollout: the heads of a layer are averaged and added to the identity of the residual "
+        "connection, and the layers are multiplied. The result is the share of each patch in the "
+        "input of the classifier. Each map is scaled from its minimum to its maximum."
     )
     picture = Picture(
         path=folder / "overlays.png",
-        alt=f"Attention over photos. {'; '.join(said)}.",
+        alt=f"Attention rollout over photos. {'; '.join(said)}.",
         caption=caption,
     )
     note = (
-        "Attention is not the reason for an answer: a patch may be looked at and count for little."
+        "Attention does not explain a prediction: a patch with high attention may have little "
+        "effect on it."
     )
-    return Section("Where it looks", [picture, _shown_table(subject.shown), note])
+    return Section("Attention rollout", [picture, _list_shown(subject.shown), note])
 
 
-def _shown_table(photos: Sequence[Shown]) -> Table:
+def _list_shown(photos: Sequence[Shown]) -> Table:
     rows = [(f"{number}.", shown.photo.name) for number, shown in enumerate(photos, start=1)]
     if not any(shown.photo.answer for shown in photos):
         return Table(["", "photo"], rows)
@@ -71,7 +68,7 @@ def _shown_table(photos: Sequence[Shown]) -> Table:
     )
 
 
-def _heads(subject: Subject, folder: Path) -> Section:
+def _write_heads(subject: Subject, folder: Path) -> Section:
     rows, columns = subject.attention.grid
     seen = pixels_of(subject.model).from_centred(subject.shown[0].seen[None])
     scores = attention_maps(subject.model, seen)[:, 0]
@@ -84,54 +81,50 @@ def _heads(subject: Subject, folder: Path) -> Section:
     what = (
         "from the class token to the patches"
         if num_prefix
-        else "that each patch receives, the mean over all patches"
+        else "that each patch receives, averaged over all patches"
     )
     caption = (
-        f"The attention {what}: a row for each of {counted(len(maps), 'layer')}, a tile for each "
-        f"of "
-        f"{counted(maps.shape[1], 'head')}. Each tile is scaled to its own maximum: it shows where "
-        f"a head looks, not "
-        "how much."
+        f"The attention {what}: one row for each of {counted(len(maps), 'layer')}, one tile for "
+        f"each of {counted(maps.shape[1], 'head')}. Each tile is scaled to its own maximum, so "
+        "tiles show the distribution of attention and not its amount."
     )
-    alt = (
-        f"Small maps of attention, {len(maps)} rows of {maps.shape[1]}, beside the photo {heading}."
-    )
+    alt = f"Attention maps, {len(maps)} rows of {maps.shape[1]}, next to the photo {heading}."
     return Section(
-        "Every head on one photo", [Picture(path=folder / "heads.png", alt=alt, caption=caption)]
+        "Attention maps of all heads",
+        [Picture(path=folder / "heads.png", alt=alt, caption=caption)],
     )
 
 
-def _distance(subject: Subject, folder: Path) -> Section:
+def _write_distance(subject: Subject, folder: Path) -> Section:
     found, far = subject.attention, subject.attention.distance_px
     draw_distance(folder / "attention_distance.png", far)
     rows = ([found.layers[layer], head, f"{px:.4f}"] for (layer, head), px in np.ndenumerate(far))
     write_csv(folder / "attention_distance.csv", ["layer", "head", "distance_px"], rows)
     caption = (
-        "How far each head of each layer looks: the distance from a patch to what it attends to, "
-        "weighted with the "
-        f"attention; mean over all patches of {counted(found.num_images, 'photo')}, in pixels of "
-        f"the image as the "
-        "model sees it. What goes to a class token goes nowhere, as in Figure 7 of the paper."
+        "Mean attention distance of each head: the distance between patches, weighted by "
+        f"attention, averaged over all patches of {counted(found.num_images, 'photo')}, in pixels "
+        "of the resized image. As in Figure 7 of the paper, attention to a class token counts as "
+        "distance 0."
     )
     alt = (
-        f"Attention distance against depth, a dot for each head: first layer {_range(far[0])}, "
-        f"last {_range(far[-1])}."
+        f"Mean attention distance against depth, one dot per head: first layer "
+        f"{_format_range(far[0])}, last layer {_format_range(far[-1])}."
     )
     picture = Picture(path=folder / "attention_distance.png", alt=alt, caption=caption)
     numbers = [
         (name, *(f"{px:.1f}" for px in (heads.mean(), heads.min(), heads.max())))
         for name, heads in zip(found.layers, far, strict=True)
     ]
-    header = ["layer", "mean of its heads, px", "nearest head, px", "farthest head, px"]
-    return Section("How far it looks", [picture, Table(header, numbers)])
+    header = ["layer", "mean of its heads, px", "smallest, px", "largest, px"]
+    return Section("Mean attention distance", [picture, Table(header, numbers)])
 
 
-def _range(px: np.ndarray) -> str:
+def _format_range(px: np.ndarray) -> str:
     return f"{px.min():.0f} to {px.max():.0f} pixels"
 
 
-def _whereabouts(seen: np.ndarray) -> str:
-    """Where a map is highest, in words."""
+def _locate_maximum(seen: np.ndarray) -> str:
+    """Describes the position of the maximum of a map."""
     place = np.unravel_index(seen.argmax(), seen.shape)
     thirds = [(3 * int(at) + 1) // size for at, size in zip(place, seen.shape, strict=True)]
     words = [

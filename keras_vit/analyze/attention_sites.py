@@ -1,7 +1,6 @@
-"""Where attention stands in a model: its blocks and what each is given, the grid of its patches,
-their size in pixels.
+"""The attention layers of a model, their inputs, and the grid and size of its patches.
 
-All of it is read from the graph of the model, which stays as it is.
+They are found in the graph of the model, which is not modified.
 """
 
 import math
@@ -29,20 +28,20 @@ Pooling = TokenPooling | AttentionPooling
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Sites:
-    """Where attention stands in a model.
+    """The attention layers of a model and their surroundings.
 
     Attributes:
-        before: Models from the images to what the ViT is given, one after the other; () if it is
-            not within another.
-        images: What the ViT is given.
-        calls: (block, its tokens, the rotation of rotary positions or None), the first block first.
-        pooling: (the pooling layer, the tokens that it is given); None if all tokens come out.
+        before: Models from the images to the input of the ViT, in order; () if the ViT is not
+            nested in another model.
+        images: Input of the ViT.
+        calls: (block, input tokens, the rotation of rotary positions or None), in order.
+        pooling: (pooling layer, input tokens); None if the model returns all tokens.
         has_class_token: Whether the first token is a class token.
-        seen: The image that patches, or the stem, are computed from: behind what resizes it within
-            the model.
-        cut: (what is cut into patches, the side of a patch); None where no layer of this package
+        seen: The image from which the patches or the stem are computed, after any resizing in the
+            model.
+        cut: (tensor that is cut into patches, side of a patch); None if no layer of this package
             embeds patches.
-        pixels: Which pixels the model takes; None if it cannot be known.
+        pixels: Range of the pixels that the model takes; None if unknown.
     """
 
     before: tuple[keras.Model, ...] = ()
@@ -56,7 +55,7 @@ class Sites:
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """Names of all that has attention weights: a block, or each half of an axial one."""
+        """Names of the layers with attention weights: blocks, or the halves of axial blocks."""
         names = []
         for block, *_ in self.calls:
             halves = ("/row", "/column") if isinstance(block, AxialTransformerBlock) else ("",)
@@ -65,10 +64,8 @@ class Sites:
 
     @property
     def reads(self) -> str:
-        """What the classifier reads: "token", the class token; "patches", their mean; "pooled", by
-        attention pooling.
-
-        The maximum takes each number from another patch: that counts as "patches".
+        """Input of the classifier: "token" (the class token), "patches" (their mean or maximum), or
+        "pooled" (attention pooling).
         """
         if self.pooling is None:
             return "token" if self.has_class_token else "patches"
@@ -79,53 +76,52 @@ class Sites:
 
     @property
     def image_shape(self) -> tuple[int | None, int | None, int]:
-        """(H, W, C) of the images that the model takes; H and W are None where any size will do."""
+        """(H, W, C) of the images that the model takes; H and W are None if it takes any size."""
         first = self.before[0].inputs[0] if self.before else self.images
         return tuple(first.shape[1:])
 
     def scores_shape(self, image_size: tuple[int, int]) -> tuple[int, int, int, int]:
-        """(L, A, N, N): attention weights of one image."""
-        length = self._shapes([self.calls[0][1]], image_size)[0][1]
+        """Returns the shape (L, A, N, N) of the attention weights of one image."""
+        length = self._compute_shapes([self.calls[0][1]], image_size)[0][1]
         return len(self.layers), self.calls[0][0].num_heads, length, length
 
     def grid(self, image_size: tuple[int, int]) -> tuple[int, int]:
-        """(rows, columns) of patches."""
-        cut, side = self._cut()
-        (_, height, width, _) = self._shapes([cut], image_size)[0]
+        """Returns the (rows, columns) of patches."""
+        cut, side = self._require_patches()
+        (_, height, width, _) = self._compute_shapes([cut], image_size)[0]
         return height // side, width // side
 
     def patch_px(self, image_size: tuple[int, int]) -> tuple[float, float]:
-        """(height, width) of a patch in pixels: its side times the stride of the stem."""
-        cut, side = self._cut()
-        seen, cells = self._shapes([self.seen, cut], image_size)
-        return side * _stride(seen[1], cells[1]), side * _stride(seen[2], cells[2])
+        """Returns the (height, width) of a patch in pixels: its side times the stride of the stem."""
+        cut, side = self._require_patches()
+        seen, cells = self._compute_shapes([self.seen, cut], image_size)
+        return side * _infer_stride(seen[1], cells[1]), side * _infer_stride(seen[2], cells[2])
 
-    def _cut(self) -> tuple[keras.KerasTensor, int]:
+    def _require_patches(self) -> tuple[keras.KerasTensor, int]:
         if self.cut is None:
             raise ValueError(
-                "The model has attention, but not one `PatchEmbedding` that says which token is "
-                "which place. "
-                "`attention_maps` needs none."
+                "The model must have exactly one `PatchEmbedding`, which defines the position of "
+                "each token. To read its attention without positions, use `attention_maps`."
             )
         return self.cut
 
-    def _shapes(self, tensors: list[keras.KerasTensor], image_size: tuple[int, int]) -> list[tuple]:
+    def _compute_shapes(
+        self, tensors: list[keras.KerasTensor], image_size: tuple[int, int]
+    ) -> list[tuple]:
         shape = (1, *image_size, self.image_shape[-1])
         for model in self.before:
             shape = model.compute_output_shape(shape)
         return keras.Model(self.images, tensors).compute_output_shape(shape)
 
 
-def _stride(size: int, cells: int) -> float:
-    """Pixels per cell behind a stem, which halves the map some times and rounds up: the next power
-    of 2.
-    """
+def _infer_stride(size: int, cells: int) -> float:
+    """Returns the pixels per cell after a stem: the quotient, rounded up to a power of 2."""
+    # A stem halves the map several times, and rounds odd sizes up.
     return 2.0 ** math.ceil(math.log2(size / cells))
 
 
 def blocks_of(model: Any) -> list[Block]:
-    """Returns the encoder blocks of a functional model and of the models inside it, the first
-    first.
+    """Returns the encoder blocks of a functional model and of the models inside it, in order.
 
     Example:
         >>> [block.name for block in blocks_of(keras_vit.ViT_Ti16(weights=None))][:2]
@@ -133,16 +129,16 @@ def blocks_of(model: Any) -> list[Block]:
     """
     blocks = []
     for node in calls_of(model):
-        block = _block(node)
+        block = _get_block(node)
         blocks += blocks_of(node.operation) if block is None else [block]
     return blocks
 
 
 def find_attention(model: Any) -> Sites:
-    """Returns where attention stands in a model.
+    """Finds the attention layers of a model.
 
     Raises:
-        ValueError: If there is none, or it cannot be told from the graph.
+        ValueError: If there are none, or the graph cannot be analyzed.
 
     Example:
         >>> sites = find_attention(keras_vit.R_ViT_Ti16(weights=None))
@@ -150,26 +146,24 @@ def find_attention(model: Any) -> Sites:
         ((7, 7), (32.0, 32.0), (12, 3, 50, 50), 'token')
     """
     if not blocks_of(model):
-        raise ValueError(_why_there_is_none(model))
+        raise ValueError(_explain_absence(model))
     if len(model.inputs) != 1 or len(model.inputs[0].shape) != 4:
         shapes = ", ".join(str(tensor.shape) for tensor in model.inputs)
         raise ValueError(
-            f"{model.name} must take images (B, H, W, C) and nothing else. Received: inputs "
-            f"{shapes}."
+            f"{model.name} must have one input, images (B, H, W, C). Received: inputs {shapes}."
         )
     nodes = calls_of(model)
     calls = tuple(
-        (block, *_arguments(node)) for node in nodes if (block := _block(node)) is not None
+        (block, *_arguments(node)) for node in nodes if (block := _get_block(node)) is not None
     )
     if not calls:
         return _find_inside(model, nodes)
     padding = [node.operation for node in nodes if _is(node, PadToPatches)]
     if padding:
         raise ValueError(
-            f"{model.name} pads its images (`pad=True`), so some of its patches show nothing, and "
-            f"attention to them "
-            "has no place in the image. Build it without `pad` at a size that its patches tile, "
-            "and resize the images."
+            f"{model.name} pads its images (`pad=True`), so some of its patches lie outside the "
+            "image. Build it without `pad`, for a size that is a multiple of the patch size, and "
+            "resize the images."
         )
     cuts = [
         (node.input_tensors[0], node.operation.patch_size)
@@ -177,7 +171,7 @@ def find_attention(model: Any) -> Sites:
         if _is(node, PatchEmbedding)
     ]
     poolings = [(node.operation, node.input_tensors[0]) for node in nodes if _is(node, Pooling)]
-    seen = _seen(cuts[0][0]) if cuts else model.inputs[0]
+    seen = _find_seen_image(cuts[0][0]) if cuts else model.inputs[0]
     return Sites(
         images=model.inputs[0],
         calls=calls,
@@ -190,13 +184,13 @@ def find_attention(model: Any) -> Sites:
 
 
 def _find_inside(model: keras.Model, nodes: list) -> Sites:
-    """In a model that contains the ViT as a layer."""
+    """Finds the attention layers in a model that contains the ViT as a layer."""
     holders = [node for node in nodes if blocks_of(node.operation)]
     if len(holders) != 1:
         names = ", ".join(node.operation.name for node in holders)
         raise ValueError(
-            f"{model.name} applies models with attention {len(holders)} times: {names}. Pass one "
-            f"of them."
+            f"{model.name} contains {len(holders)} calls of models with attention: {names}. Pass "
+            f"one of these models."
         )
     given, inner = holders[0].input_tensors[0], find_attention(holders[0].operation)
     return replace(
@@ -206,26 +200,25 @@ def _find_inside(model: keras.Model, nodes: list) -> Sites:
     )
 
 
-def _why_there_is_none(model: Any) -> str:
+def _explain_absence(model: Any) -> str:
     if not isinstance(model, keras.Model):
         return f"`model` must be a Keras model. Received: {model!r}."
     if not has_graph(model):
         inside = [layer.name for layer in model.layers if blocks_of(layer)]
         advice = (
-            f"Pass the one inside it: {', '.join(inside)}."
+            f"Pass the model inside it: {', '.join(inside)}."
             if inside
             else "Build it from `keras.Input`."
         )
-        return f"{model.name} is no functional model, so its graph cannot be read. {advice}"
+        return f"{model.name} is not a functional model, so its graph cannot be read. {advice}"
     return (
-        f"{model.name} has no attention between patches: there is no `TransformerBlock` in it. "
-        f"Pass a ViT or a hybrid, "
-        "and ask `has_attention` first where it may be neither."
+        f"{model.name} contains no `TransformerBlock`, so it has no attention between patches. "
+        "Pass a ViT or a hybrid. To test a model, call `has_attention`."
     )
 
 
-def _block(node: Any) -> Block | None:
-    """The encoder block that is called, also if it is wrapped for rematerialization."""
+def _get_block(node: Any) -> Block | None:
+    """Returns the called encoder block, unwrapped from rematerialization; None for other calls."""
     block = getattr(node.operation, "block", node.operation)
     return block if isinstance(block, Block) else None
 
@@ -240,8 +233,8 @@ def _is(node: Any, kind: Any) -> bool:
     return isinstance(node.operation, kind)
 
 
-def _upstream(tensor: keras.KerasTensor) -> Iterator[keras.KerasTensor]:
-    """A tensor, what it was computed from, and so on to the images."""
+def _walk_upstream(tensor: keras.KerasTensor) -> Iterator[keras.KerasTensor]:
+    """Yields a tensor, the tensor it was computed from, and so on to the images."""
     while True:
         yield tensor
         before = maker_of(tensor).input_tensors
@@ -250,9 +243,7 @@ def _upstream(tensor: keras.KerasTensor) -> Iterator[keras.KerasTensor]:
         tensor = before[0]
 
 
-def _seen(cut: keras.KerasTensor) -> keras.KerasTensor:
-    """The last image before the patches: the last tensor with as many channels as the images, or
-    the images.
-    """
-    *tensors, images = _upstream(cut)
+def _find_seen_image(cut: keras.KerasTensor) -> keras.KerasTensor:
+    """Returns the last tensor before the patches with as many channels as the images."""
+    *tensors, images = _walk_upstream(cut)
     return next((tensor for tensor in tensors if tensor.shape[-1] == images.shape[-1]), images)

@@ -1,6 +1,4 @@
-"""Images as an analysis takes them: an array of all, or batches from wherever they come; checked
-before use.
-"""
+"""Checked batches of images, from an array or from an iterable of batches."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
@@ -9,16 +7,16 @@ import numpy as np
 
 from keras_vit.pixels import Pixels
 
-# of images that were standardized, not scaled to [-1, 1]; 0 to 255 is far beyond
+# Allows images that were standardized instead of scaled to [-1, 1], but not 0 to 255.
 _LARGEST_PIXEL = 8.0
 
 
 class Batch(NamedTuple):
-    """Some images.
+    """A batch of images.
 
     Attributes:
         images: (B, H, W, C) uint8 or float32.
-        kept: (B,) bool, False for rows that only fill up.
+        kept: (B,) bool, False for padding.
     """
 
     images: np.ndarray
@@ -26,12 +24,12 @@ class Batch(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """Which images a model takes.
+    """The images that a model takes.
 
     Attributes:
-        shape: (H, W, C); H and W are None where any size will do.
-        pixels: Their range; None if it cannot be known: then floats are taken as they are, and no
-            uint8.
+        shape: (H, W, C); H and W are None if the model takes any size.
+        pixels: Range of the pixels. If None, the range is unknown: floats are not checked, and
+            uint8 is refused.
     """
 
     shape: tuple[int | None, int | None, int]
@@ -39,7 +37,7 @@ class Taken(NamedTuple):
 
 
 def is_array(images: Any) -> bool:
-    """Returns whether these are all images, and not an iterable of batches.
+    """Returns whether `images` is an array of all images, not an iterable of batches.
 
     Example:
         >>> images = np.zeros((5, 32, 32, 3))
@@ -52,16 +50,16 @@ def is_array(images: Any) -> bool:
 def batches_of(
     images: Any, batch_size: Callable[[tuple[int, int]], int], taken: Taken
 ) -> Iterator[Batch]:
-    """Yields images batch by batch, all of one size.
+    """Yields batches of images, all of one size.
 
     Args:
         images: An array (B, H, W, C); or an iterable of such arrays or of tuples (images, labels,
-            weights), of which an image with weight 0 only fills up. Batches come as they are.
-        batch_size: (height, width) to the images of a batch that is cut from an array.
-        taken: What the images must be.
+            weights), where images with weight 0 are padding. Batches of an iterable are not split.
+        batch_size: Function from (height, width) to the batch size for an array.
+        taken: The images that the model takes.
 
     Raises:
-        ValueError: If they are something else.
+        ValueError: If the images are of another kind.
 
     Example:
         >>> taken = Taken((32, 32, 3), None)
@@ -69,38 +67,38 @@ def batches_of(
         [2, 2, 1]
     """
     first = None
-    for batch in _cut(images, batch_size, taken) if is_array(images) else _given(images):
-        found = Batch(_checked(batch.images, taken), batch.kept)
+    for batch in _split(images, batch_size, taken) if is_array(images) else _unpack(images):
+        found = Batch(_check_images(batch.images, taken), batch.kept)
         if not len(found.images):
             continue
         first = found.images.shape[1:] if first is None else first
         if found.images.shape[1:] != first:
             raise ValueError(
-                f"All images must be of one size, or there is no mean in pixels. Received: "
-                f"{first[:2]}, then "
-                f"{found.images.shape[1:3]}. Resize them, or analyse each size by itself."
+                f"All images must be of one size, since distances are averaged in pixels. "
+                f"Received: {first[:2]}, then {found.images.shape[1:3]}. Resize them, or analyze "
+                f"each size separately."
             )
         yield found
 
 
 def check_shape(shape: tuple, taken: Taken) -> None:
-    """Raises ValueError if images of this shape are none that are taken."""
+    """Raises a ValueError if the model does not take images of this shape."""
     expected = tuple("any" if size is None else size for size in taken.shape)
     if len(shape) == 4 and all(
         want in ("any", size) for want, size in zip(expected, shape[1:], strict=True)
     ):
         return
     advice = {
-        3: " Of one image, pass `image[None]`.",
+        3: " For one image, pass `image[None]`.",
         4: " Resize them, or build the model for their size.",
     }
     raise ValueError(
-        f"The images must be of the shape (B, H, W, C), and each {expected}. Received: the shape "
-        f"{tuple(shape)}." + advice.get(len(shape), "")
+        f"The images must have the shape (B, H, W, C), with (H, W, C) = {expected}. Received: the "
+        f"shape {tuple(shape)}." + advice.get(len(shape), "")
     )
 
 
-def _cut(
+def _split(
     images: Any, batch_size: Callable[[tuple[int, int]], int], taken: Taken
 ) -> Iterator[Batch]:
     check_shape(images.shape, taken)
@@ -112,12 +110,11 @@ def _cut(
         yield Batch(part, np.ones(len(part), bool))
 
 
-def _given(batches: Any) -> Iterator[Batch]:
+def _unpack(batches: Any) -> Iterator[Batch]:
     if not isinstance(batches, Iterable) or isinstance(batches, str | bytes | dict):
         raise ValueError(
             "Images must be an array (B, H, W, C), or an iterable of such arrays or of tuples "
-            "(images, labels, "
-            f"weights). Received: {type(batches).__name__}."
+            f"(images, labels, weights). Received: {type(batches).__name__}."
         )
     for batch in batches:
         labels_and_weights: tuple = ()
@@ -132,32 +129,31 @@ def _given(batches: Any) -> Iterator[Batch]:
         )
         if images.ndim and kept.shape != (len(images),):
             raise ValueError(
-                f"One weight for each image, please. Received: {kept.shape} for {len(images)} "
-                f"images."
+                f"There must be one weight for each image. Received: weights {kept.shape} for "
+                f"{len(images)} images."
             )
         yield Batch(images, kept)
 
 
-def _checked(images: np.ndarray, taken: Taken) -> np.ndarray:
+def _check_images(images: np.ndarray, taken: Taken) -> np.ndarray:
     check_shape(images.shape, taken)
     if not len(images):
         return images
     if images.dtype == np.uint8:
         if taken.pixels is None:
             raise ValueError(
-                "Which pixels the model takes cannot be known: declare it with "
-                "`keras_vit.pixels.declare`, or pass "
-                "floats as it takes them. Received: uint8."
+                "The range of pixels that the model takes is unknown: declare it with "
+                "`keras_vit.pixels.declare`, or pass floats in that range. Received: uint8."
             )
         return images
     if images.dtype.kind not in "fV":  # V: bfloat16
         raise ValueError(
-            f"Images must be of type uint8, from 0 to 255, or float. Received: {images.dtype}."
+            f"Images must be uint8 from 0 to 255, or floats. Received: {images.dtype}."
         )
     images = images.astype(np.float32, copy=False)
     low, high = float(images.min()), float(images.max())
     if not np.isfinite([low, high]).all():
-        raise ValueError(f"Images must be finite. Received: pixels from {low} to {high}.")
+        raise ValueError(f"Pixels must be finite. Received: pixels from {low} to {high}.")
     if taken.pixels is None:
         return images
     if taken.pixels.are_levels and low < 0:
@@ -168,7 +164,7 @@ def _checked(images: np.ndarray, taken: Taken) -> np.ndarray:
     if not taken.pixels.are_levels and max(-low, high) > _LARGEST_PIXEL:
         raise ValueError(
             f"Float images must be in [{taken.pixels.low:g}, {taken.pixels.high:g}]. Received: "
-            f"pixels from {low:g} to "
-            f"{high:g}. Pass those from 0 to 255 as uint8, or through `keras_vit.preprocess_input`."
+            f"pixels from {low:g} to {high:g}. Pass pixels from 0 to 255 as uint8, or through "
+            f"`keras_vit.preprocess_input`."
         )
     return images

@@ -1,7 +1,7 @@
-"""What a model looks at in photographs: the command `analyze`.
+"""The work of `keras-vit analyze`: builds a model, reads and classifies photographs.
 
-Builds the model, reads the photographs as `predict` does, asks the model about each, and hands all
-of it to `keras_vit.analyze.report`, which computes, draws and writes.
+`keras_vit.analyze.report` then computes, draws and writes the report. Photographs are read as by
+`predict`.
 """
 
 import os
@@ -36,19 +36,19 @@ from keras_vit.weights.download import without_secrets
 from keras_vit.writing import to_one_line
 
 _IMAGENET_21K = 21843
-_LONGER_SIDE = 640  # pixels of a photo that is drawn
-# of a step; there is a number for each pair of patches, in each head
+_LONGER_SIDE = 640  # of a drawn photo, in pixels
+# Per step. The attention of each head has one number for each pair of patches.
 _MOST_PHOTOS, _MOST_PAIRS = 16, 6_000_000
 
 
 class Inspection(NamedTuple):
-    """What came of it.
+    """Result of an analysis.
 
     Attributes:
         report: Path of `report.html`.
-        photos: Every photo, with the answer or the problem.
-        left_out: What else lies in the folder, with reasons.
-        taken: Which pixels the model of a file takes, in a sentence.
+        photos: Every photo, with its answer or problem.
+        left_out: Skipped files of the folder, with reasons.
+        taken: Sentence on the range of pixels that a model from a file takes, or "".
     """
 
     report: Path
@@ -69,38 +69,39 @@ def inspect(
     batch_size: int | None = None,
     progress: Callable[[int | None, int], None] = lambda done, total: None,
 ) -> Inspection:
-    """Writes what a model looks at: `report.html` with all pictures, and every number as CSV.
+    """Writes a report on a model: `report.html` with all figures, and all numbers as CSV.
 
-    All photos are analysed, and `num_shown` of them, from all over the folder, are drawn. Those
-    that cannot be read are named in the report and left out.
+    All photos are analyzed, and `num_shown` of them, spread over the folder, are drawn. Unreadable
+    photos are listed in the report.
 
     Args:
         model: Name of a model, or a file `model.keras`.
-        images: Folder of photographs; those in folders below it too.
-        output: Folder for the report; an earlier report there is replaced.
-        weights: Tag, file or URL; "none" for random ones. Of a file, the names of the classes are
-            read from `classes.txt` beside it, and the curves of its training from `metrics.csv`.
+        images: Folder of photographs, including its subfolders.
+        output: Folder of the report; an earlier report in it is replaced.
+        weights: Tag, file or URL; "none" for random weights. In the folder of a file, class names
+            are read from `classes.txt` and learning curves from `metrics.csv`.
         image_size: (height, width) in pixels; default: that of the weights.
         pixels: As in `keras_vit.evaluate.classifier.build`.
-        num_shown: How many photos are drawn.
-        batch_size: Photos of a step; default: 16, fewer where there are many patches.
-        progress: Called with the number of photos that are done and of all, and with None at the
-            end.
+        num_shown: Number of photos that are drawn.
+        batch_size: Photos per step. Default: 16, or fewer if there are many patches.
+        progress: Called with the number of finished photos and the total, and with None at the end.
 
     Raises:
-        ImportError: If matplotlib is absent; the message says what to install.
-        OSError: If the weights cannot be had, or the report cannot be written.
-        ValueError: If the model, the weights or the folder are not what they should be, or no photo
-            can be read.
+        ImportError: If matplotlib is absent; the message names the package to install.
+        OSError: If the weights cannot be read or downloaded, or the report cannot be written.
+        ValueError: If the model, the weights or the folder are invalid, or no photo can be read.
     """
     check_can_draw()
     if num_shown < 1 or (batch_size is not None and batch_size < 1):
-        raise ValueError(f"At least one photo is needed. Received: {num_shown=}, {batch_size=}.")
+        raise ValueError(
+            f"`num_shown` and `batch_size` must be at least 1. Received: {num_shown=}, "
+            f"{batch_size=}."
+        )
     files, left_out = find_photos(images, output)
     network = _build(model, weights, image_size)
     if pixels is not None:
         declare(network, pixels)
-    size = _size_of(network, image_size)
+    size = _choose_size(network, image_size)
     chosen = _choose(files, size, num_shown)
     reading = _Reading(
         network=network,
@@ -115,40 +116,43 @@ def inspect(
     )
     attention, absent = _attend(network, size, reading, batch_size)
     subject = Subject(
-        title=_in_words(model) + ("" if weights is None else f", {_in_words(weights)}"),
+        title=_make_title(model) + ("" if weights is None else f", {_make_title(weights)}"),
         model=network,
         variant=str(model) if str(model) in VARIANTS else "",
         attention=attention,
         photos=reading.photos,
         shown=[
-            Shown(photo=reading.photos[files.index(file)], seen=seen, picture=_in_own_aspect(file))
+            Shown(
+                photo=reading.photos[files.index(file)], seen=seen, picture=_read_for_drawing(file)
+            )
             for file, seen in chosen.items()
         ],
-        curves=_curves(model if weights is None else weights),
-        facts={"model": str(model)} | ({} if weights is None else {"weights": _whole(weights)}),
+        curves=_read_curves(model if weights is None else weights),
+        facts={"model": str(model)}
+        | ({} if weights is None else {"weights": _name_weights(weights)}),
         left_out=[
             (to_one_line(os.path.relpath(left.path, reading.folder)), left.reason)
             for left in left_out
         ],
-        absent=absent + ([Absent("Answers", _WITHOUT_ANSWERS)] if reading.names is None else []),
+        absent=absent
+        + ([Absent("Predictions", _WITHOUT_ANSWERS)] if reading.names is None else []),
     )
     taken = describe_pixels(network, size) if is_file(model) else ""
     return Inspection(write_report(subject, output), reading.photos, left_out, taken)
 
 
-_WITHOUT_ANSWERS = "The model ends before the classes, or was never trained to tell them apart."
+_WITHOUT_ANSWERS = "The model has no classification head, or the head was not trained."
 
 
 def find_photos(images: str | os.PathLike, output: str | os.PathLike) -> Found:
-    """Returns the photos in a folder and in the folders below it, as `predict` finds them, without
-    earlier reports.
+    """Finds the photos in a folder and its subfolders, as `predict` does, without those of reports.
 
     Args:
         images: The folder.
-        output: Where reports go: its pictures are no photographs.
+        output: Folder of the report, whose figures are not photographs.
 
     Raises:
-        ValueError: If there is no such folder, or no photo in it.
+        ValueError: If the folder does not exist or contains no photos.
 
     Example:
         >>> find_photos("holiday", "report")
@@ -159,27 +163,27 @@ def find_photos(images: str | os.PathLike, output: str | os.PathLike) -> Found:
     if not folder.exists():
         raise ValueError(f"There is no folder {images}. Expected a folder of photographs.")
     if not folder.is_dir():
-        raise ValueError(f"{images} is a file. Expected a folder of photographs, of one or more.")
+        raise ValueError(f"{images} is a file. Expected a folder with one or more photographs.")
     found = predict.find_photos([folder])
     drawn = [
         path for path in found.photos if path.name in FILES and path.parent.resolve() == report
     ]
     photos = [path for path in found.photos if path not in drawn]
     if not photos:
-        raise ValueError(f"No photos in {images} but the pictures of an earlier report.")
+        raise ValueError(f"{images} contains no photos except the figures of an earlier report.")
     return Found(
-        photos, found.left_out + [LeftOut(path, "a picture of an earlier report") for path in drawn]
+        photos, found.left_out + [LeftOut(path, "a figure of an earlier report") for path in drawn]
     )
 
 
 def _build(
     model: str | os.PathLike, weights: str | os.PathLike | None, image_size: tuple[int, int] | None
 ) -> keras.Model:
-    """With the head, if the weights have one that was trained; else all before it."""
+    """Builds the model, without its head if the weights have no trained head."""
     if is_file(model):
         return classifier.build(model, weights, image_size)
     if weights is None or str(model) not in VARIANTS:
-        return classifier.build(model, weights, image_size)  # which says what is wrong
+        return classifier.build(model, weights, image_size)  # raises an error that explains
     if str(weights).lower() == "none":
         return classifier.representation(model, "none", image_size)
     found = source.load(source.find(str(model), weights))
@@ -193,32 +197,30 @@ def _build(
         if not os.path.isfile(weights) or not whole.is_file():
             raise
         raise ValueError(
-            f"{error}\nBeside it lies a model that brings its own shape: --model={whole}"
+            f"{error}\nThe same folder contains a complete model: --model={whole}"
         ) from error
 
 
-def _size_of(network: keras.Model, image_size: tuple[int, int] | None) -> tuple[int, int]:
+def _choose_size(network: keras.Model, image_size: tuple[int, int] | None) -> tuple[int, int]:
     shapes = [tuple(tensor.shape) for tensor in network.inputs]
     if len(shapes) != 1 or len(shapes[0]) != 4 or shapes[0][-1] != 3:
         raise ValueError(
-            f"The model must take color images, (B, H, W, 3), and nothing else. It takes {shapes}."
+            f"The model must have one input, color images (B, H, W, 3). Received: inputs {shapes}."
         )
     built = shapes[0][1:3]
     if image_size is not None and any(
         side not in (None, asked) for side, asked in zip(built, image_size, strict=True)
     ):
         raise ValueError(
-            f"The model was saved for {built[0]} x {built[1]} pixels: leave out the image size."
+            f"The model was saved for {built[0]} x {built[1]} pixels: omit the image size."
         )
     if None in built and image_size is None:
-        raise ValueError("The model takes images of any size: say which with the image size.")
+        raise ValueError("The model takes images of any size: pass an image size.")
     return image_size or built
 
 
 def _has_classes(network: keras.Model) -> bool:
-    """Whether it tells classes apart: a head that is all zeros, or an activation of another kind,
-    does not.
-    """
+    """Returns whether a model has a classification head, with weights other than zeros."""
     if not gives_classes(network) or last_activation(network) not in ("linear", "softmax"):
         return False
     head = head_of(network)
@@ -226,9 +228,7 @@ def _has_classes(network: keras.Model) -> bool:
 
 
 def _choose(files: Sequence[Path], size: tuple[int, int], count: int) -> dict[Path, np.ndarray]:
-    """Photos from all over the folder that can be read, in its order; another stands in for one
-    that cannot.
-    """
+    """Reads `count` photos, spread over the folder; unreadable ones are replaced by others."""
     spread = np.linspace(0, len(files) - 1, min(count, len(files))).round().astype(int).tolist()
     chosen, problem = {}, ""
     for number in [*spread, *(number for number in range(len(files)) if number not in spread)]:
@@ -248,7 +248,7 @@ def _choose(files: Sequence[Path], size: tuple[int, int], count: int) -> dict[Pa
 def _attend(
     network: keras.Model, size: tuple[int, int], reading: "_Reading", batch_size: int | None
 ) -> tuple[AttentionSummary | None, list[Absent]]:
-    """Reads all photos; their attention, or why there is none."""
+    """Reads all photos, and returns their attention, or the reasons why there is none."""
     absent, grid = [], (0, 0)
     if not has_attention(network):
         absent = [Absent("Attention", "The model has no Transformer blocks.")]
@@ -268,7 +268,7 @@ def _attend(
 
 @dataclass(kw_only=True, eq=False)
 class _Reading:
-    """Photos on their way to the model, and what it says of each."""
+    """Reading and classification of all photos, batch by batch."""
 
     network: keras.Model
     files: Sequence[Path]
@@ -280,8 +280,9 @@ class _Reading:
     photos: list[Photo] = field(default_factory=list)
 
     def batches(self, count: int) -> Iterator[np.ndarray]:
-        """Yields (B, H, W, 3) float32 as the model takes them, B the count but for the last, of
-        what can be read.
+        """Yields readable photos as (B, H, W, 3) float32 in the range of the model.
+
+        B is `count`, except in the last batch.
         """
         read: list[tuple[int, np.ndarray]] = []
         for number, file in enumerate(self.files):
@@ -292,7 +293,9 @@ class _Reading:
             read += [] if pixels is None else [(number, pixels)]
             if len(read) == count or (read and number == len(self.files) - 1):
                 images = self.taken.from_centred(np.stack([pixels for _, pixels in read]))
-                for (which, _), (answer, probability) in zip(read, self._ask(images), strict=True):
+                for (which, _), (answer, probability) in zip(
+                    read, self._classify(images), strict=True
+                ):
                     self.photos[which] = self.photos[which]._replace(
                         answer=answer, probability=probability
                     )
@@ -300,11 +303,11 @@ class _Reading:
                 read = []
         self.progress(None, len(self.files))
 
-    def _ask(self, images: np.ndarray) -> list[tuple[str, float]]:
+    def _classify(self, images: np.ndarray) -> list[tuple[str, float]]:
         if self.names is None:
             return [("", float("nan"))] * len(images)
         given = self.network.predict_on_batch(images)
-        if given.shape[1] == _IMAGENET_21K:  # trained with a sigmoid for each class
+        if given.shape[1] == _IMAGENET_21K:  # trained with one sigmoid per class
             scores = 1 / (1 + np.exp(-given.astype(np.float64)))
         else:
             scores = np.exp(log_probabilities(self.network, given))
@@ -319,15 +322,15 @@ class _Reading:
 
 
 def _read(file: Path, size: tuple[int, int]) -> tuple[np.ndarray | None, str]:
-    """A photo, or what is wrong with it."""
+    """Reads a photo, and returns it or the problem."""
     try:
         return predict.read_photo(file, size), ""
     except (ValueError, ImportError, OSError, MemoryError) as error:
         return None, str(error) or type(error).__name__
 
 
-def _in_own_aspect(file: Path) -> np.ndarray:
-    """(h, w, 3) in [-1, 1], the right way up, small enough to be drawn."""
+def _read_for_drawing(file: Path) -> np.ndarray:
+    """Reads a photo as (h, w, 3) in [-1, 1], upright, in its aspect ratio, small enough to draw."""
     pixels = imagenet.preprocess_input(read_pixels(file).astype(np.float32), "channels_last")
     height, width = pixels.shape[:2]
     scale = min(1.0, _LONGER_SIDE / max(height, width))
@@ -338,10 +341,8 @@ def _in_own_aspect(file: Path) -> np.ndarray:
     return np.clip(keras.ops.convert_to_numpy(resized)[0], -1.0, 1.0)
 
 
-def _curves(weights: str | os.PathLike) -> Mapping[str, Sequence[tuple[int, float]]]:
-    """What a training of this package has logged beside the weights; another's file of that name is
-    not read.
-    """
+def _read_curves(weights: str | os.PathLike) -> Mapping[str, Sequence[tuple[int, float]]]:
+    """Reads the metrics in the folder of the weights; ignores files of other programs."""
     if (
         not os.path.isfile(weights)
         or not (folder := Path(weights).parent).joinpath("metrics.csv").is_file()
@@ -353,12 +354,12 @@ def _curves(weights: str | os.PathLike) -> Mapping[str, Sequence[tuple[int, floa
         return {}
 
 
-def _whole(weights: str | os.PathLike) -> str:
+def _name_weights(weights: str | os.PathLike) -> str:
     return "random" if str(weights).lower() == "none" else str(weights)
 
 
-def _in_words(place: str | os.PathLike) -> str:
-    """A name or a tag as it is; of a file, the folder too, for many are called model.keras."""
+def _make_title(place: str | os.PathLike) -> str:
+    """Returns a name or tag unchanged; for a file, also its folder, as many are named model.keras."""
     if str(place).lower() == "none":
         return "random weights"
     return (

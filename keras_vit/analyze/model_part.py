@@ -1,5 +1,4 @@
-"""The part of the report on the model itself: its size and cost, filters, positions, training, its
-place in Figure 5.
+"""Sections of the report on the model: size and cost, filters, positions, training, Figure 5.
 
 Source: arXiv:2010.11929, section 4.5; Figures 5, 7 (left and centre) and 10.
 """
@@ -35,25 +34,23 @@ from keras_vit.pixels import pixels_of
 from keras_vit.variants import RESNET_VARIANTS, VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant
 from keras_vit.writing import write_csv
 
-_JFT_EPOCHS = 7  # of most runs of Table 6
+_JFT_EPOCHS = 7  # as in most runs of Table 6
 
 
 def facts(subject: Subject) -> Table:
-    """Returns the size of a model and, where `keras_vit.cost` has its closed forms, what an image
-    costs.
-    """
+    """Returns the size of a model, and its cost per image if `keras_vit.cost` supports it."""
     size = subject.shown[0].seen.shape[:2]
     rows = [
         *subject.facts.items(),
         ("image", f"{size[0]} x {size[1]} pixels {pixels_of(subject.model)}"),
     ]
     rows.append(("parameters", f"{subject.model.count_params():,}"))
-    if row := _row(subject):
-        ends = _ends(subject)
+    if row := _find_row(subject):
+        ends = _find_ends(subject)
         macs = cost.macs(row, size, **ends)
         peak = cost.activation_bytes(row, size, classifier=ends.get("classifier"))
-        rows.append(("MACs", f"{_giga(macs)} per image, forward"))
-        rows.append(("FLOPs", f"{_giga(cost.flops(macs))} per image, forward"))
+        rows.append(("MACs", f"{_format_giga(macs)} per image, forward"))
+        rows.append(("FLOPs", f"{_format_giga(cost.flops(macs))} per image, forward"))
         rows.append(
             ("activations", f"{peak / 2**20:,.1f} MiB in float32: estimated peak for one image")
         )
@@ -68,8 +65,8 @@ def facts(subject: Subject) -> Table:
     return Table(["", ""], rows)
 
 
-def _row(subject: Subject) -> ViTVariant | ResNetVariant | None:
-    """The row of the table, or what would be that of a ViT without a stem, read off its layers."""
+def _find_row(subject: Subject) -> ViTVariant | ResNetVariant | None:
+    """Returns the row of the table, or one derived from the layers of a ViT without a stem."""
     if subject.variant:
         return VARIANTS[subject.variant]
     embeddings = [layer for layer in subject.model.layers if isinstance(layer, PatchEmbedding)]
@@ -103,8 +100,8 @@ def _row(subject: Subject) -> ViTVariant | ResNetVariant | None:
     )
 
 
-def _ends(subject: Subject) -> dict[str, Any]:
-    """What `keras_vit.cost` asks of a model beside its variant."""
+def _find_ends(subject: Subject) -> dict[str, Any]:
+    """Returns the options of a model that `keras_vit.cost` needs besides its variant."""
     layers = {layer.name: layer for layer in subject.model.layers}
     options: dict[str, Any] = {
         "classes": layers["predictions"].units if "predictions" in layers else None
@@ -121,8 +118,8 @@ def _ends(subject: Subject) -> dict[str, Any]:
 
 
 def write_filters(subject: Subject, folder: Path) -> Section | Absent:
-    """Figure 7, left; of a hybrid or a ResNet, the filters of the root convolution."""
-    title = "What its filters see"
+    """Draws Figure 7, left; for a hybrid or a ResNet, with the filters of the root convolution."""
+    title = "Principal components of the filters"
     try:
         found = filter_components(subject.model)
     except ValueError as error:
@@ -133,25 +130,22 @@ def write_filters(subject: Subject, folder: Path) -> Section | Absent:
     count, height, width = found.components.shape[:3]
     caption = (
         f"The first {count} principal components of the filters that read the image, {height} x "
-        f"{width} pixels each, "
-        f"and the share of each in their variance; together {_percent(found.explained.sum())}. "
-        f"Trained filters look "
-        "like waves and edges, untrained ones like noise."
+        f"{width} pixels each, with their explained variance; together "
+        f"{_format_percent(found.explained.sum())}. Components of trained filters resemble waves "
+        "and edges, those of untrained ones noise."
     )
-    first = _percent(found.explained[0])
+    first = _format_percent(found.explained[0])
     alt = (
-        f"{count} small pictures, the principal components of the filters; the first explains "
-        f"{first} of the variance."
+        f"{count} tiles, the principal components of the filters; the first explains {first} of "
+        f"the variance."
     )
     return Section(title, [Picture(path=folder / "filters.png", alt=alt, caption=caption)])
 
 
 def write_positions(subject: Subject, folder: Path) -> Section | Absent:
-    """Figure 7, centre; where positions are added before each block, as often as Figure 10 has
-    panels.
-    """
-    title = "What its positions know of each other"
-    names = list(_position_layers(subject.model))
+    """Draws Figure 7, centre; or one panel per block, as in Figure 10, if each adds positions."""
+    title = "Similarity of position embeddings"
+    names = list(_find_position_layers(subject.model))
     try:
         found = {name: position_similarity(subject.model, layer=name) for name in names or [None]}
     except ValueError as error:
@@ -165,18 +159,17 @@ def write_positions(subject: Subject, folder: Path) -> Section | Absent:
     )
     write_csv(folder / "position_similarity.csv", header, rows)
     caption = (
-        "A tile for each patch: the cosine similarity of its position embedding to that of every "
-        "other patch. "
-        "Positions that a training has put in order are alike near each other, and in one row or "
-        "column."
+        "One tile for each patch: the cosine similarity of its position embedding with those of "
+        "all patches. In trained models, patches that are close, or in the same row or column, "
+        "have similar embeddings."
     )
-    said = "; ".join(f"{name}: {_neighbours(cosines)}" for name, cosines in found.items())
+    said = "; ".join(f"{name}: {_describe_similarity(cosines)}" for name, cosines in found.items())
     return Section(
         title,
         [
             Picture(
                 path=folder / "positions.png",
-                alt=f"Tiles of similarities. {said}.",
+                alt=f"Cosine similarities. {said}.",
                 caption=caption,
             )
         ],
@@ -184,47 +177,44 @@ def write_positions(subject: Subject, folder: Path) -> Section | Absent:
 
 
 def write_training(subject: Subject, folder: Path) -> Section | Absent:
-    """Loss and accuracy against steps."""
-    title = "How it was trained"
+    """Draws loss and accuracy against steps."""
+    title = "Training"
     curves = {
         name: curve
         for name, curve in subject.curves.items()
         if name.endswith(("loss", "accuracy")) and curve
     }
     if not curves:
-        return Absent(
-            title, "No metrics.csv of a training with this package lies beside the weights."
-        )
+        return Absent(title, "The folder of the weights contains no metrics.csv of this package.")
     draw_training_curve(folder / "training_curve.png", {subject.title: curves})
     said = ", ".join(
         f"{name} {curve[-1][1]:.4g} at step {curve[-1][0]:,}" for name, curve in curves.items()
     )
-    caption = "Loss and accuracy against steps, from the metrics.csv that lies beside the weights."
-    alt = f"Curves of the training; last {said}."
+    caption = "Loss and accuracy against steps, from metrics.csv in the folder of the weights."
+    alt = f"Learning curves; last values: {said}."
     return Section(title, [Picture(path=folder / "training_curve.png", alt=alt, caption=caption)])
 
 
 def write_compute(subject: Subject, folder: Path) -> Section | Absent:
-    """Figure 5, with the runs of this model marked."""
+    """Draws Figure 5, with the runs of this model highlighted."""
     title = "Accuracy against compute"
     if not subject.variant:
-        return Absent(title, "It is none of the named models.")
+        return Absent(title, "The model is not in the table of models.")
     exaflops = cost.pretraining_exaflops(VARIANTS[subject.variant], epochs=_JFT_EPOCHS)
-    counted = f"As this package counts, {_JFT_EPOCHS} epochs of JFT-300M take {_number(exaflops)} exaFLOPs."
+    counted = f"By this package's count, {_JFT_EPOCHS} epochs of JFT-300M take {_format_exaflops(exaflops)} exaFLOPs."
     runs = paper.published(table="Table 6", dataset="imagenet", model=subject.variant)
     if not runs:
         return Absent(title, f"Figure 5 of the paper has no {subject.variant}. {counted}")
-    panels = {name: _marked(subject.variant, dataset) for name, dataset in _PANELS.items()}
+    panels = {name: _mark_variant(subject.variant, dataset) for name, dataset in _PANELS.items()}
     draw_accuracy_against_compute(folder / "compute.png", panels)
     said = "; ".join(
         f"{run.accuracy} % on ImageNet for {run.exaflops:,} exaFLOPs, {run.epochs} epochs"
         for run in runs
     )
     caption = (
-        f"Figure 5 of the paper, from its Table 6, with {subject.variant} marked: accuracy after "
-        f"fine-tuning against "
-        f"the compute of pre-training on JFT-300M. These are the paper's runs, not the weights at "
-        f"hand. {counted}"
+        f"Figure 5 of the paper, from its Table 6, with {subject.variant} highlighted: accuracy "
+        f"after fine-tuning against pre-training compute on JFT-300M. The points are the runs of "
+        f"the paper, not these weights. {counted}"
     )
     alt = f"Accuracy against compute of ViTs, hybrids and ResNets. {subject.variant}: {said}."
     return Section(title, [Picture(path=folder / "compute.png", alt=alt, caption=caption)])
@@ -233,36 +223,36 @@ def write_compute(subject: Subject, folder: Path) -> Section | Absent:
 _PANELS = {"mean of five data sets": "average5", "ImageNet": "imagenet"}
 
 
-def _marked(variant: str, dataset: str) -> dict[str, list[Point]]:
-    """Table 6, and once more the runs of one model."""
+def _mark_variant(variant: str, dataset: str) -> dict[str, list[Point]]:
+    """Returns the points of Table 6, and those of one model as a separate family."""
     runs = paper.published(table="Table 6", dataset=dataset, model=variant)
     own = [Point(x=run.exaflops, accuracy=run.accuracy) for run in runs if run.exaflops]
     return published_compute(dataset) | {variant: own}
 
 
-def _position_layers(model: keras.Model) -> Iterator[str]:
-    """Names, also of those in models within the model."""
+def _find_position_layers(model: keras.Model) -> Iterator[str]:
+    """Yields names of layers, including those of nested models."""
     for layer in model.layers:
         if isinstance(layer, AddPositionEmbs):
             yield layer.name
         elif isinstance(layer, keras.Model):
-            yield from _position_layers(layer)
+            yield from _find_position_layers(layer)
 
 
-def _number(exaflops: float) -> str:
+def _format_exaflops(exaflops: float) -> str:
     return f"{exaflops:,.0f}" if exaflops >= 100 else f"{exaflops:.1f}"
 
 
-def _giga(number: int) -> str:
+def _format_giga(number: int) -> str:
     return f"{number / 1e9:,.2f} G" if number >= 1e9 else f"{number / 1e9:.3g} G"
 
 
-def _percent(share: float) -> str:
+def _format_percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-def _neighbours(cosines: np.ndarray) -> str:
-    """How alike next positions are, and the two that are farthest apart."""
+def _describe_similarity(cosines: np.ndarray) -> str:
+    """Describes the similarity of adjacent positions, and of opposite corners."""
     rows, columns = cosines.shape[:2]
     near = [
         cosines[row, column, row, column + 1]
@@ -276,4 +266,4 @@ def _neighbours(cosines: np.ndarray) -> str:
     ]
     if not near:
         return "a single position"
-    return f"next to each other {np.mean(near):.2f} on average, in opposite corners {cosines[0, 0, -1, -1]:.2f}"
+    return f"adjacent patches {np.mean(near):.2f} on average, opposite corners {cosines[0, 0, -1, -1]:.2f}"

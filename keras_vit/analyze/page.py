@@ -1,9 +1,7 @@
-"""A page that is one file: text, tables and pictures in HTML that a browser shows from the disk.
+"""Self-contained HTML pages with text, tables and pictures.
 
-Nothing is fetched: pictures stand in the page as data, the style too, and a rule of the page
-forbids the browser to ask anyone. It follows the reader's choice of light or dark, fits a phone,
-prints, and says in words what its pictures show. What stands on a page is the business of the
-callers.
+A page is one file: pictures and style are embedded, and a content security policy blocks all
+requests. It supports light and dark mode, small screens, printing and screen readers (`alt` texts).
 """
 
 import base64
@@ -46,16 +44,16 @@ tbody th { font-weight: 500; }
   body { max-width: none; padding: 0; font-size: 10pt; } figure, tr { break-inside: avoid; } h2 { break-after: avoid; }
   .scroll { overflow: visible; border: 0; } .picture img.large { max-width: 100%; } }
 """
-_PIXELS_OF_PICTURES, _PIXELS_OF_BROWSERS = 150, 96  # in an inch
-# pixels on the screen: what is wider is not shrunk to a phone, but moves under the finger
+_PIXELS_OF_PICTURES, _PIXELS_OF_BROWSERS = 150, 96  # per inch
+# Wider pictures, in pixels on the screen, scroll on a phone instead of shrinking.
 _LARGE = 420
-_LONG = 32  # signs of a word that may be broken anywhere
+_LONG = 32  # characters; longer words may be broken anywhere
 _NUMBER = re.compile(r"[-+−]?[\d.,]+(e[-+]?\d+)?( (%|px))?")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """A PNG with its caption, and in words what it shows, for those who do not see it."""
+    """A PNG with a caption and an `alt` text that describes its content."""
 
     path: Path
     alt: str
@@ -64,7 +62,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells; the first cell of a row names it. A column of numbers is set to the right."""
+    """Rows of cells; the first cell of a row is its name. Numeric columns are aligned right."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -72,31 +70,30 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """What stands below a heading: paragraphs of plain text, tables, pictures."""
+    """A heading, followed by paragraphs of plain text, tables and pictures."""
 
     title: str
     blocks: Sequence[str | Table | Picture]
 
 
 def page(title: str, lead: str, sections: Sequence[Section]) -> str:
-    """Returns a whole HTML page. All texts are plain: what looks like HTML in them is shown as it
-    is written.
+    """Returns an HTML page. All texts are plain text: characters of HTML are escaped.
 
     Args:
-        title: The heading, and the name of the browser's window.
-        lead: A paragraph below it; nothing if it is empty.
-        sections: The rest, in order; the page begins with links to them.
+        title: Heading of the page and title of the window.
+        lead: Paragraph below the heading; omitted if empty.
+        sections: Sections in order; the page starts with links to them.
 
     Raises:
         OSError: If a picture cannot be read.
-        ValueError: If a picture is no PNG.
+        ValueError: If a picture is not a PNG.
 
     Example:
         >>> text = page("Photos", "", [Section("A <cat>", ["It sleeps."])])
         >>> '<h2 id="part-1">A &lt;cat&gt;</h2>' in text, "http" in text.replace("http-equiv", "")
         (True, False)
     """
-    # The icon is empty: without one, a browser may ask for it.
+    # An empty icon, since browsers may request a missing one.
     head = [
         '<meta charset="utf-8">',
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; '
@@ -122,7 +119,7 @@ def page(title: str, lead: str, sections: Sequence[Section]) -> str:
             f'<section aria-labelledby="{name}">',
             f'<h2 id="{name}">{written(section.title)}</h2>',
         ]
-        body += [*map(_block, section.blocks), "</section>"]
+        body += [*map(_render_block, section.blocks), "</section>"]
     lines = [
         "<!doctype html>",
         '<html lang="en">',
@@ -138,12 +135,11 @@ def page(title: str, lead: str, sections: Sequence[Section]) -> str:
 
 
 def written(text: str) -> str:
-    """Returns plain text as HTML that shows it: nothing in it is a tag, ends an attribute, or is
-    invisible.
+    """Escapes plain text for HTML.
 
-    Bytes of a file name that are no UTF-8 become escapes, line breaks spaces, and control
-    characters the sign for what cannot be shown; those that turn the direction of writing too, for
-    they would turn the rest of the line.
+    Bytes of a file name that are not UTF-8 become escape sequences, line breaks become spaces, and
+    control characters become U+FFFD. So do characters that change the direction of writing, since
+    they would affect the rest of the line.
 
     Example:
         >>> written('<a href="x">\\udce9\\x07')
@@ -168,17 +164,19 @@ def _is_hidden(sign: str) -> bool:
     return is_turning or unicodedata.category(sign) in ("Cc", "Cn")
 
 
-def _block(block: str | Table | Picture) -> str:
+def _render_block(block: str | Table | Picture) -> str:
     if isinstance(block, Picture):
-        return "\n".join(_figure(block))
-    return "\n".join(_table(block)) if isinstance(block, Table) else f"<p>{written(block)}</p>"
+        return "\n".join(_render_figure(block))
+    return (
+        "\n".join(_render_table(block)) if isinstance(block, Table) else f"<p>{written(block)}</p>"
+    )
 
 
-def _figure(picture: Picture) -> Iterator[str]:
+def _render_figure(picture: Picture) -> Iterator[str]:
     pixels = picture.path.read_bytes()
     if not pixels.startswith(b"\x89PNG\r\n\x1a\n") or pixels[12:16] != b"IHDR":
         raise ValueError(
-            f"{picture.path} is no PNG. A page shows nothing else: save the picture as one."
+            f"{picture.path} is not a PNG. Pages support only PNG: save the picture in this format."
         )
     sides = (int.from_bytes(pixels[start : start + 4], "big") for start in (16, 20))
     width, height = (
@@ -200,23 +198,26 @@ def _figure(picture: Picture) -> Iterator[str]:
     yield "</figure>"
 
 
-def _table(table: Table) -> Iterator[str]:
+def _render_table(table: Table) -> Iterator[str]:
     columns = [[row[place] for row in table.rows] for place in range(len(table.header))]
     numeric = [
         any(column) and all(map(_NUMBER.fullmatch, filter(None, column))) for column in columns
     ]
     yield '<div class="scroll table" role="region" tabindex="0" aria-label="Table"><table>'
     if any(table.header):
-        names = [_cell('th scope="col"', *cell) for cell in zip(table.header, numeric, strict=True)]
+        names = [
+            _render_cell('th scope="col"', *cell)
+            for cell in zip(table.header, numeric, strict=True)
+        ]
         yield f"<thead><tr>{''.join(names)}</tr></thead>"
     yield "<tbody>"
     for row in table.rows:
         kinds = ['th scope="row"', *["td"] * (len(row) - 1)]
-        yield f"<tr>{''.join(map(_cell, kinds, row, numeric))}</tr>"
+        yield f"<tr>{''.join(map(_render_cell, kinds, row, numeric))}</tr>"
     yield "</tbody></table></div>"
 
 
-def _cell(kind: str, text: str, is_number: bool) -> str:
+def _render_cell(kind: str, text: str, is_number: bool) -> str:
     is_long = any(len(word) > _LONG for word in text.split())
     name = ' class="number"' if is_number else ' class="long"' if is_long else ""
     return f"<{kind}{name}>{written(text)}</{kind[:2]}>"

@@ -1,7 +1,6 @@
-"""Pictures of what is inside a model: attention, filters, positions. Draws what it is given,
-computes nothing.
+"""Figures of attention, filters and position embeddings of one model.
 
-How accuracy depends on steps, compute, data and choices is drawn in `trend_plots.py`.
+`trend_plots.py` contains the figures of accuracy against steps, compute, data and ablations.
 
 Source: arXiv:2010.11929, Figures 6, 7, 10, 11 and 14.
 """
@@ -15,30 +14,29 @@ import numpy as np
 
 from keras_vit.drawing import drawable, picture
 
-_PAIRS = 3  # of a photo and its overlay, in a row
-_SMALLEST_PX = 224  # side up to which a photo is enlarged before the map is laid over it
-_TILES = 7  # filters in a row, as in the paper
-_MOST_TILES = 16  # along a side, of similarities; of larger grids not every patch has its tile
-_MOST_SMALL_TILES = 8  # the same, where there are more than three panels
+_PAIRS = 3  # pairs of a photo and its overlay per row
+_SMALLEST_PX = 224  # smaller photos are enlarged to this side before the overlay
+_TILES = 7  # filters per row, as in the paper
+_MOST_TILES = 16  # tiles per side in a figure of similarities; larger grids are subsampled
+_MOST_SMALL_TILES = 8  # the same, with more than three panels
 
 
 def overlay(photo: np.ndarray, attention: np.ndarray) -> np.ndarray:
-    """Returns a photo that is bright where the attention is.
+    """Returns a photo with its brightness scaled by attention.
 
-    As the authors of the paper render it: the map is resized to the photo (Lanczos), blurred
-        (Gaussian, by a patch),
-    and scaled from 0 to 1, so that the least attended place is black: what is seen is where
-    attention is, not how much of it. A map that is the same everywhere leaves the photo as it is.
+    This is the rendering of the paper: the map is resized to the photo (Lanczos), blurred
+    (Gaussian, as wide as a patch) and scaled from 0 to 1, so the position with the least attention
+    is black. A constant map does not change the photo.
 
     Args:
-        photo: (H, W, 3) uint8, or float in [-1, 1]; (H, W) or (H, W, 1) if it is grey.
+        photo: (H, W, 3) uint8, or float in [-1, 1]; (H, W) or (H, W, 1) for grey.
         attention: (R, C) at least 0, over the whole photo.
 
     Returns:
         (H, W, 3) float from 0 to 1.
 
     Raises:
-        ValueError: If the shapes are others, or a value is NaN, infinite or out of range.
+        ValueError: If a shape differs, or a value is NaN, infinite or out of range.
 
     Example:
         >>> attention = np.zeros((2, 2))
@@ -48,11 +46,12 @@ def overlay(photo: np.ndarray, attention: np.ndarray) -> np.ndarray:
         (array([1., 1., 1.]), array([0., 0., 0.]))
 
     Source: arXiv:2010.11929 Figure 6; github.com/google-research/vision_transformer issue 27 for
-        the rendering.
+    the rendering.
     """
-    pixels, attention = _pixels(photo), _maps(attention, 2, "a map (R, C)")
+    pixels, attention = _check_photo(photo), _check_maps(attention, 2, "a map (R, C)")
     down, across = (
-        _smoothing(old, new) for old, new in zip(attention.shape, pixels.shape[:2], strict=True)
+        _make_smoothing(old, new)
+        for old, new in zip(attention.shape, pixels.shape[:2], strict=True)
     )
     light = down @ (attention / (attention.max() or 1.0)) @ across.T
     spread = np.ptp(light)
@@ -62,27 +61,24 @@ def overlay(photo: np.ndarray, attention: np.ndarray) -> np.ndarray:
 def draw_overlays(
     path: Path, photos: Sequence[np.ndarray], maps: Sequence[np.ndarray], titles: Sequence[str]
 ) -> None:
-    """Draws photos, each beside itself under its attention, as in Figures 6 and 14.
-
-    The file appears whole or not at all.
+    """Draws photos next to their overlays, as in Figures 6 and 14. The file is written atomically.
 
     Args:
-        path: Of the PNG.
-        photos: (H, W, 3) uint8, or float in [-1, 1], each of any size; grey ones too.
-        maps: (R, C) for each, as from `attention_rollout`: at least 0, over the whole photo.
-        titles: What stands above each: an answer, a label. A line break makes a second line.
+        path: Path of the PNG.
+        photos: (H, W, 3) uint8, or float in [-1, 1], or grey; each of any size.
+        maps: (R, C) for each photo, as from `attention_rollout`: at least 0, over the whole photo.
+        titles: Title of each photo; it may contain line breaks.
 
     Raises:
-        ValueError: If there is no photo, their numbers differ, or shapes or values are none of a
-            photo or a map.
+        ValueError: If there are no photos, the numbers of photos, maps and titles differ, or a
+            photo or map is invalid.
     """
     if not len(photos) or not len(photos) == len(maps) == len(titles):
         raise ValueError(
-            f"Every photo needs a map and a title, and there must be one. Received: {len(photos)} "
-            f"photos, "
-            f"{len(maps)} maps, {len(titles)} titles."
+            f"There must be at least one photo, and a map and a title for each. Received: "
+            f"{len(photos)} photos, {len(maps)} maps, {len(titles)} titles."
         )
-    pairs = [_pair(photo, attention) for photo, attention in zip(photos, maps, strict=True)]
+    pairs = [_make_pair(photo, attention) for photo, attention in zip(photos, maps, strict=True)]
     columns = min(_PAIRS, len(pairs))
     rows = [pairs[start : start + columns] for start in range(0, len(pairs), columns)]
     width = 3.3 if columns > 1 else 4.4
@@ -101,11 +97,10 @@ def draw_overlays(
             _entitle(panel, title, size=9, length=44)
 
 
-def _pair(photo: np.ndarray, attention: np.ndarray) -> np.ndarray:
-    """The photo, a gap, and the photo under its map; a small one enlarged, so that the map is
-    smooth on it.
-    """
-    pixels = _pixels(photo)
+def _make_pair(photo: np.ndarray, attention: np.ndarray) -> np.ndarray:
+    """Returns one image of the photo, a gap and the overlay."""
+    pixels = _check_photo(photo)
+    # Enlarge small photos, so that the overlay is smooth.
     times = -(-_SMALLEST_PX // max(pixels.shape[:2]))
     pixels = pixels.repeat(times, axis=0).repeat(times, axis=1)
     gap = np.ones((pixels.shape[0], max(1, pixels.shape[1] // 50), 3))
@@ -114,24 +109,27 @@ def _pair(photo: np.ndarray, attention: np.ndarray) -> np.ndarray:
 
 
 def draw_head_maps(path: Path, photo: np.ndarray, maps: np.ndarray, title: str = "") -> None:
-    """Draws one map for each layer and head, beside the photo they are of. The file appears whole
-    or not at all.
+    """Draws one map for each layer and head, next to the photo. The file is written atomically.
 
-    Each map is scaled to its own maximum: what is seen is where a head looks, not how much.
+    Each map is scaled to its own maximum, so maps show the distribution of attention and not its
+    amount.
 
     Args:
-        path: Of the PNG.
-        photo: (H, W, 3) uint8, or float in [-1, 1]; grey ones too.
-        maps: (L, A, R, C) at least 0: such as the attention of the class token to the patches.
-        title: What it is.
+        path: Path of the PNG.
+        photo: (H, W, 3) uint8, or float in [-1, 1], or grey.
+        maps: (L, A, R, C) at least 0, such as the attention of the class token to the patches.
+        title: Title of the figure.
 
     Raises:
-        ValueError: If shapes or values are none of a photo or of maps.
+        ValueError: If the photo or the maps are invalid.
     """
-    pixels, maps = _pixels(photo), _maps(maps, 4, "maps (L, A, R, C)")
+    pixels, maps = _check_photo(photo), _check_maps(maps, 4, "maps (L, A, R, C)")
     most = maps.max(axis=(2, 3), keepdims=True)
     tiles = maps / np.where(most > 0, most, 1.0)
-    mosaic, side = _mosaic(tiles, _gaps(tiles.shape)), 0.5 if tiles.shape[1] <= 12 else 0.4
+    mosaic, side = (
+        _make_mosaic(tiles, _choose_gaps(tiles.shape)),
+        0.5 if tiles.shape[1] <= 12 else 0.4,
+    )
     width, height = (
         side * count for count in (tiles.shape[1], tiles.shape[0] * tiles.shape[2] / tiles.shape[3])
     )
@@ -148,17 +146,17 @@ def draw_head_maps(path: Path, photo: np.ndarray, maps: np.ndarray, title: str =
 
 
 def draw_filters(path: Path, components: np.ndarray, explained: np.ndarray | None = None) -> None:
-    """Draws filters as RGB tiles, each scaled from its least to its greatest value: Figure 7, left.
+    """Draws filters as RGB tiles, as in Figure 7, left. The file is written atomically.
 
-    The file appears whole or not at all.
+    Each tile is scaled from its minimum to its maximum.
 
     Args:
-        path: Of the PNG.
-        components: (K, P, P, 3), as from `filter_components`; one channel is drawn in grey.
-        explained: (K,) from 0 to 1: the share of the variance, written below each.
+        path: Path of the PNG.
+        components: (K, P, P, 3), as from `filter_components`, or one channel for grey.
+        explained: (K,) from 0 to 1, the explained variance that is written below each tile.
 
     Raises:
-        ValueError: If the shapes are others, or a value is NaN or infinite.
+        ValueError: If a shape differs, or a value is NaN or infinite.
     """
     tiles = np.asarray(components, np.float64)
     if (
@@ -168,11 +166,11 @@ def draw_filters(path: Path, components: np.ndarray, explained: np.ndarray | Non
         or not np.isfinite(tiles).all()
     ):
         raise ValueError(
-            f"Filters must be (K, P, P, 3), and finite numbers. Received: the shape {tiles.shape}."
+            f"Filters must be finite numbers of shape (K, P, P, 3). Received: the shape {tiles.shape}."
         )
     if explained is not None and np.shape(explained) != tiles.shape[:1]:
         raise ValueError(
-            f"`explained` must have a share for each of {len(tiles)} filters. Received: "
+            f"`explained` must have one value for each of {len(tiles)} filters. Received: "
             f"{explained}."
         )
     least, most = (choose(axis=(1, 2, 3), keepdims=True) for choose in (tiles.min, tiles.max))
@@ -183,7 +181,7 @@ def draw_filters(path: Path, components: np.ndarray, explained: np.ndarray | Non
     padded = np.concatenate([tiles, np.ones((rows * columns - len(tiles), *tiles.shape[1:]))])
     side = tiles.shape[2]
     gaps = max(1, round((0.08 if explained is None else 0.25) * side)), max(1, round(0.08 * side))
-    mosaic = _mosaic(padded.reshape(rows, columns, *tiles.shape[1:]), gaps, paper=1.0)
+    mosaic = _make_mosaic(padded.reshape(rows, columns, *tiles.shape[1:]), gaps, paper=1.0)
     width = max(0.95 * columns, 1.9)
     with picture(
         path, width, width * mosaic.shape[0] / mosaic.shape[1] + 0.3, plain=True
@@ -211,29 +209,28 @@ def draw_filters(path: Path, components: np.ndarray, explained: np.ndarray | Non
 
 
 def draw_similarity(path: Path, similarities: Mapping[str, np.ndarray]) -> None:
-    """Draws for each patch how similar its position embedding is to all others: Figure 7, centre,
-    and Figure 10.
+    """Draws the similarity of position embeddings, as in Figure 7, centre, and Figure 10.
 
-    Of a grid with more than 16 rows or columns (8, if there are more than three panels) every
-    second, third, ... patch has its tile; each tile is whole.
-    The file appears whole or not at all.
+    Each patch has a tile, with its similarity to all patches. Grids with more than 16 rows or
+    columns (8, with more than three panels) are subsampled: only every second, third, ... patch has
+    a tile. The file is written atomically.
 
     Args:
-        path: Of the PNG.
-        similarities: Title to (R, C, R, C) from -1 to 1, as from `position_similarity`; several
-            stand side by side.
+        path: Path of the PNG.
+        similarities: Maps the title of each panel to (R, C, R, C) from -1 to 1, as from
+            `position_similarity`.
 
     Raises:
-        ValueError: If there is none, a shape is another, or a value is not from -1 to 1.
+        ValueError: If there are no similarities, a shape differs, or a value is not from -1 to 1.
     """
     if not similarities:
-        raise ValueError("There is nothing to draw: `similarities` is empty.")
+        raise ValueError("`similarities` is empty. Pass at least one panel.")
     columns, side, most = (
         (len(similarities), 4.6, _MOST_TILES)
         if len(similarities) <= 3
         else (4, 3.2, _MOST_SMALL_TILES)
     )
-    shown = {title: _chosen_tiles(values, most) for title, values in similarities.items()}
+    shown = {title: _subsample(values, most) for title, values in similarities.items()}
     rows = -(-len(shown) // columns)
     height = side * max(
         min(2.0, tiles.shape[0] * tiles.shape[2] / tiles.shape[1] / tiles.shape[3])
@@ -245,7 +242,7 @@ def draw_similarity(path: Path, similarities: Mapping[str, np.ndarray]) -> None:
             panel.set_axis_off()
         for panel, (title, (tiles, numbers)) in zip(panels, shown.items(), strict=False):
             image = panel.imshow(
-                _mosaic(tiles, _gaps(tiles.shape)),
+                _make_mosaic(tiles, _choose_gaps(tiles.shape)),
                 cmap="viridis",
                 vmin=-1,
                 vmax=1,
@@ -259,10 +256,8 @@ def draw_similarity(path: Path, similarities: Mapping[str, np.ndarray]) -> None:
         bar.set_label("cosine similarity")
 
 
-def _chosen_tiles(
-    values: np.ndarray, most: int
-) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
-    """The tiles that are drawn, and the rows and columns of the patches they belong to."""
+def _subsample(values: np.ndarray, most: int) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
+    """Returns the tiles that are drawn, and the rows and columns of their patches."""
     values = np.asarray(values, np.float64)
     if values.ndim != 4 or not values.size or values.shape[:2] != values.shape[2:]:
         raise ValueError(
@@ -270,8 +265,7 @@ def _chosen_tiles(
         )
     if not (np.abs(values) < 1 + 1e-5).all():
         raise ValueError(
-            "Similarities must be from -1 to 1: they are cosines. Received a value that is not, or "
-            "NaN."
+            "Similarities are cosines, from -1 to 1. Received: a value out of this range, or NaN."
         )
     steps = [-(-side // most) for side in values.shape[:2]]
     rows, columns = (
@@ -282,20 +276,20 @@ def _chosen_tiles(
 
 
 def draw_distance(path: Path, distance_px: np.ndarray, title: str = "") -> None:
-    """Draws how far each head looks, a dot for each, against depth: Figures 7, right, and 11.
+    """Draws the mean attention distance of each head against depth: Figures 7, right, and 11.
 
-    The heads of a layer are sorted, and colored by their rank; a line joins the means.
-    The file appears whole or not at all.
+    The heads of a layer are sorted and colored by their rank. A line connects the means. The file
+    is written atomically.
 
     Args:
-        path: Of the PNG.
+        path: Path of the PNG.
         distance_px: (L, A) mean attention distance, in pixels.
-        title: What it is of.
+        title: Title of the figure.
 
     Raises:
-        ValueError: If the shape is another, or a value is negative, NaN or infinite.
+        ValueError: If the shape differs, or a value is negative, NaN or infinite.
     """
-    distances = np.sort(_maps(distance_px, 2, "distances (L, A)"), axis=1)
+    distances = np.sort(_check_maps(distance_px, 2, "distances (L, A)"), axis=1)
     depth, heads = distances.shape
     layers = np.arange(1, depth + 1)
     with picture(path, 6.2, 4.8) as figure:
@@ -321,7 +315,7 @@ def draw_distance(path: Path, distance_px: np.ndarray, title: str = "") -> None:
             s=38,
             c=ranks,
             zorder=2,
-            label="a head, colored by its rank",
+            label="one head, colored by rank",
             **style,
         )
         axes.set(xlabel="network depth (layer)", ylabel="mean attention distance (pixels)")
@@ -331,24 +325,24 @@ def draw_distance(path: Path, distance_px: np.ndarray, title: str = "") -> None:
         _entitle(axes, title, size=12, length=60)
 
 
-def _pixels(photo: np.ndarray) -> np.ndarray:
-    """(H, W, 3) float from 0 to 1."""
+def _check_photo(photo: np.ndarray) -> np.ndarray:
+    """Checks a photo and converts it to (H, W, 3) float from 0 to 1."""
     photo = np.asarray(photo)
     photo = photo[:, :, None] if photo.ndim == 2 else photo
     if photo.ndim != 3 or photo.shape[2] not in (1, 3) or not photo.size:
         raise ValueError(
-            f"A photo must be (H, W, 3), or (H, W) if it is grey. Received: the shape "
+            f"A photo must have the shape (H, W, 3), or (H, W) for grey. Received: the shape "
             f"{photo.shape}."
         )
     if photo.dtype == np.uint8:
         return np.repeat(photo, 3 // photo.shape[2], axis=2) / 255.0
-    # a little beyond 1: what sharpens when it resizes overshoots
+    # Values slightly above 1 are allowed, since resizing with sharpening overshoots.
     if not (np.abs(photo) < 1.5).all():
-        raise ValueError("A photo of floats must be in [-1, 1]. Give one from 0 to 255 as uint8.")
+        raise ValueError("Float photos must be in [-1, 1]. Pass photos from 0 to 255 as uint8.")
     return np.repeat(np.clip(photo / 2 + 0.5, 0.0, 1.0), 3 // photo.shape[2], axis=2)
 
 
-def _maps(values: np.ndarray, rank: int, what: str) -> np.ndarray:
+def _check_maps(values: np.ndarray, rank: int, what: str) -> np.ndarray:
     values = np.asarray(values, np.float64)
     if (
         values.ndim != rank
@@ -356,22 +350,20 @@ def _maps(values: np.ndarray, rank: int, what: str) -> np.ndarray:
         or not np.isfinite(values).all()
         or (values < 0).any()
     ):
-        raise ValueError(f"Expected {what}, finite and at least 0. Received: {_described(values)}.")
+        raise ValueError(f"Expected {what}, finite and at least 0. Received: {_describe(values)}.")
     return values
 
 
-def _described(values: np.ndarray) -> str:
+def _describe(values: np.ndarray) -> str:
     return f"the shape {values.shape}" + (
         f", from {values.min():.3g} to {values.max():.3g}" if values.size else ""
     )
 
 
-def _smoothing(old: int, new: int) -> np.ndarray:
-    """The (new, old) matrix that resizes to `new` values (Lanczos) and blurs them (Gaussian, as
-    wide as an old value).
-
-    As Pillow does both: at an end the values there are taken alone, or are continued.
-    """
+def _make_smoothing(old: int, new: int) -> np.ndarray:
+    """Returns the (new, old) matrix that resizes (Lanczos) and blurs (Gaussian, one old value wide)."""
+    # Edges are handled as in Pillow: the kernel is truncated when resizing, and the last value is
+    # repeated when blurring.
     ratio = old / new
     distance = ((np.arange(new)[:, None] + 0.5) * ratio - 0.5 - np.arange(old)) / max(ratio, 1.0)
     resize = np.where(np.abs(distance) < 3, np.sinc(distance) * np.sinc(distance / 3), 0.0)
@@ -384,15 +376,13 @@ def _smoothing(old: int, new: int) -> np.ndarray:
     return (blur / blur.sum(axis=1, keepdims=True)) @ resize[inside]
 
 
-def _gaps(tiles_shape: Sequence[int]) -> tuple[int, int]:
+def _choose_gaps(tiles_shape: Sequence[int]) -> tuple[int, int]:
     gap = max(1, min(tiles_shape[2:]) // 8)
     return gap, gap
 
 
-def _mosaic(tiles: np.ndarray, gaps: tuple[int, int], paper: float = math.nan) -> np.ndarray:
-    """(rows, columns, R, C, ...) to one image, with paper between the tiles; NaN is drawn as
-    such.
-    """
+def _make_mosaic(tiles: np.ndarray, gaps: tuple[int, int], paper: float = math.nan) -> np.ndarray:
+    """Joins tiles (rows, columns, R, C, ...) to one image, with gaps of the value `paper`."""
     rows, columns, height, width, *rest = tiles.shape
     image = np.full((rows, height + gaps[0], columns, width + gaps[1], *rest), paper)
     image[:, :height, :, :width] = np.moveaxis(tiles, 1, 2)
@@ -408,9 +398,9 @@ def _number(
     y_label: str,
     numbers: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> None:
-    """Numbers the rows and columns of a mosaic from 1, or as given, counted from 0."""
+    """Labels the rows and columns of a mosaic from 1, or with the given numbers plus 1."""
     rows, columns, height, width = tiles_shape
-    gap, _ = _gaps(tiles_shape)
+    gap, _ = _choose_gaps(tiles_shape)
     down, across = (np.arange(rows), np.arange(columns)) if numbers is None else numbers
     panel.set_yticks(np.arange(rows) * (height + gap) + (height - 1) / 2, down + 1)
     panel.set_xticks(np.arange(columns) * (width + gap) + (width - 1) / 2, across + 1)

@@ -1,8 +1,7 @@
-"""What a model looks at and what its parts have learned, on one page: `report.html`, its pictures,
-its numbers as CSV.
+"""The report on a model: `report.html`, its figures as PNG and its numbers as CSV.
 
-What does not apply to a model is left out, and the page says why. How the model is built and
-photographs are read is the business of the caller.
+Sections that do not apply to a model are omitted, and the page lists them with the reasons. The
+caller builds the model and reads the photographs.
 """
 
 import os
@@ -23,38 +22,37 @@ from keras_vit.drawing import check_can_draw
 from keras_vit.writing import write_csv, write_text
 
 FILES = {
-    "overlays.png": "where the attention goes, over photos",
-    "rollout.csv": "the same as numbers: the share of each patch in what the classifier reads",
-    "heads.png": "where each head of each layer looks, on the first of these photos",
-    "attention_distance.png": "how far each head looks",
-    "attention_distance.csv": "the same as numbers, in pixels",
+    "overlays.png": "attention rollout over photos",
+    "rollout.csv": "its values: the share of each patch in the input of the classifier",
+    "heads.png": "attention maps of all layers and heads, for the first of these photos",
+    "attention_distance.png": "mean attention distance of each head",
+    "attention_distance.csv": "its values, in pixels",
     "filters.png": "principal components of the filters",
-    "filter_components.csv": "the share of each in the variance of the filters",
-    "positions.png": "how alike the positions are",
-    "position_similarity.csv": "the same as numbers, cosines from -1 to 1",
+    "filter_components.csv": "explained variance of each component",
+    "positions.png": "similarity of the position embeddings",
+    "position_similarity.csv": "its values, cosines from -1 to 1",
     "training_curve.png": "loss and accuracy against steps",
     "compute.png": "Figure 5 of the paper with this model",
-    "photos.csv": "every photo: what the model says of it, or why it could not be read",
+    "photos.csv": "predictions for all photos, or the reasons why they could not be read",
 }
-"""What may lie beside `report.html`."""
+"""Files that the folder of `report.html` may contain."""
 
 
 def write_report(subject: Subject, folder: str | os.PathLike) -> Path:
-    """Computes, draws and writes all that applies to a model, in place of an earlier report in the
-    folder.
+    """Computes, draws and writes the report, and replaces an earlier report in the folder.
 
-    Other files there are left alone. The page is written last, so that it is of the files beside
-    it.
+    Other files in the folder are not changed. The page is written last, so it always describes the
+    files in its folder.
 
     Args:
         subject: Model and photos.
-        folder: For the files; made if it is absent.
+        folder: Folder of the report; created if missing.
 
     Returns:
-        The path of `report.html`: one file with all pictures, that opens without a network.
+        The path of `report.html`, which contains all pictures and needs no network.
 
     Raises:
-        ImportError: If matplotlib is absent; the message says what to install.
+        ImportError: If matplotlib is absent; the message names the package to install.
         OSError: If the folder cannot be written.
         ValueError: If the weights of the model are not finite.
     """
@@ -70,33 +68,35 @@ def write_report(subject: Subject, folder: str | os.PathLike) -> Path:
     ]
     _write_photos(subject.photos, folder / "photos.csv")
     sections = [
-        Section("The model", [facts(subject)]),
+        Section("Model", [facts(subject)]),
         *(part for part in parts if isinstance(part, Section)),
     ]
     absent = [part for part in parts if isinstance(part, Absent)]
-    sections += [Section("What is not here", [Table(["", "why"], absent)])] if absent else []
+    sections += (
+        [Section("Omitted sections", [Table(["section", "reason"], absent)])] if absent else []
+    )
     unreadable = [(photo.name, photo.problem) for photo in subject.photos if photo.problem]
     sections += (
-        [Section("Photos that could not be read", [Table(["photo", "why"], unreadable)])]
+        [Section("Unreadable photos", [Table(["photo", "reason"], unreadable)])]
         if unreadable
         else []
     )
     sections += (
-        [Section("Left out", [Table(["file", "why"], subject.left_out)])]
+        [Section("Skipped files", [Table(["file", "reason"], subject.left_out)])]
         if subject.left_out
         else []
     )
     files = [(name, text) for name, text in FILES.items() if (folder / name).exists()]
-    sections += [Section("Files beside this page", [Table(["file", "what it is"], files)])]
-    write_text(folder / "report.html", page(subject.title, _lead(subject), sections))
+    sections += [Section("Files of this report", [Table(["file", "content"], files)])]
+    write_text(folder / "report.html", page(subject.title, _summarize(subject), sections))
     return folder / "report.html"
 
 
-def _lead(subject: Subject) -> str:
+def _summarize(subject: Subject) -> str:
     unreadable = sum(bool(photo.problem) for photo in subject.photos)
-    words = f"What the model looks at, on {counted(len(subject.photos) - unreadable, 'photo')}"
+    words = f"Analysis of {counted(len(subject.photos) - unreadable, 'photo')}"
     words += (
-        f", {len(subject.shown)} of them drawn"
+        f", of which {len(subject.shown)} are drawn"
         if len(subject.shown) < len(subject.photos) - unreadable
         else ""
     )

@@ -1,6 +1,4 @@
-"""What a report is of: a model and its photographs. And how its parts say that they are absent, and
-write numbers.
-"""
+"""Input of a report (a model and its photographs), and types shared by its sections."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,14 +13,13 @@ from keras_vit.drawing import shortened
 
 
 class Photo(NamedTuple):
-    """A photograph, and what a model says of it.
+    """A photograph and its prediction.
 
     Attributes:
-        name: As it is shown.
-        answer: The most likely class; empty where the model has no classes, or the photo could not
-            be read.
-        probability: Of that class; NaN where there is no answer.
-        problem: Why it could not be read, or nothing.
+        name: Displayed name.
+        answer: The most likely class; "" if the model has no classes or the photo is unreadable.
+        probability: Probability of that class; NaN without an answer.
+        problem: Reason why the photo could not be read, or "".
     """
 
     name: str
@@ -31,8 +28,9 @@ class Photo(NamedTuple):
     problem: str = ""
 
     def heading(self, number: int) -> str:
-        """Returns what stands above it in a picture, where not every sign can be drawn: the answer,
-        or its name.
+        """Returns its title in a figure: the answer, or the name of the file.
+
+        Characters that the font lacks are replaced.
 
         Example:
             >>> Photo("holiday/cat.jpg", "tabby", 0.93).heading(1), Photo("holiday/cat.jpg").heading(2)
@@ -44,7 +42,7 @@ class Photo(NamedTuple):
         return f"{number}." if name.endswith(f"[class {number}]") else f"{number}. {name}"
 
     def share(self) -> str:
-        """Returns the probability as it is written."""
+        """Formats the probability."""
         return f"{self.probability:.0%}".replace("%", " %")
 
 
@@ -54,8 +52,8 @@ class Shown:
 
     Attributes:
         photo: Its name and answer.
-        seen: (H, W, 3) float in [-1, 1], of the size of the model.
-        picture: (h, w, 3) float in [-1, 1], in its own aspect.
+        seen: (H, W, 3) float in [-1, 1], resized for the model.
+        picture: (h, w, 3) float in [-1, 1], in its original aspect ratio.
     """
 
     photo: Photo
@@ -65,20 +63,20 @@ class Shown:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Subject:
-    """What a report is of.
+    """Input of a report.
 
     Attributes:
-        title: Of the page: the model and its weights.
-        model: Built, with its weights.
-        variant: Its name in `keras_vit.variants`, or nothing.
-        attention: Of all photos that could be read; None for a model without attention.
-        photos: All of them.
-        shown: Those that are drawn, at least one; of the first, every head.
-        curves: Metrics of its training, as from `keras_vit.train.logs.read_metrics`; empty if they
-            are not known.
-        facts: What the page begins with, by name.
-        absent: What is already known not to apply: of which part, and why.
-        left_out: Paths of the other files of the folder, with reasons.
+        title: Title of the page: model and weights.
+        model: The model, with its weights.
+        variant: Its name in `keras_vit.variants`, or "".
+        attention: Summary over all readable photos; None for a model without attention.
+        photos: All photos.
+        shown: Photos that are drawn, at least one. All heads are drawn for the first.
+        curves: Metrics of its training, as from `keras_vit.train.logs.read_metrics`; empty if
+            unknown.
+        facts: First rows of the table of the model, by name.
+        absent: Sections that are already known not to apply.
+        left_out: Paths of skipped files of the folder, with reasons.
     """
 
     title: str
@@ -94,7 +92,7 @@ class Subject:
 
 
 class Absent(NamedTuple):
-    """A part that the report of this model does not have, and why."""
+    """A section that is omitted from the report, and the reason."""
 
     part: str
     reason: str

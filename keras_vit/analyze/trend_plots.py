@@ -1,9 +1,7 @@
-"""Pictures of how accuracy depends on something: on steps, compute, data, or one choice among
-several.
+"""Figures of accuracy against steps, compute, data and ablations.
 
-Draws what it is given. All accuracies are in percent, as in `keras_vit.paper`; only
-`draw_training_curve` takes metrics as they are logged. The insides of a model are drawn in
-`plots.py`.
+Accuracies are in percent, as in `keras_vit.paper`; only `draw_training_curve` takes logged metrics.
+`plots.py` contains the figures of attention and embeddings.
 
 Source: arXiv:2010.11929, Figures 4, 5, 8, 9, 12 and 13.
 """
@@ -34,14 +32,14 @@ _CURVES = ("loss", "accuracy")
 
 
 class Point(NamedTuple):
-    """One model, or the mean over the seeds of one.
+    """One model, or the mean over several seeds of it.
 
     Attributes:
-        x: What it took: exaFLOPs, relative compute, images. Above 0.
-        accuracy: In percent.
-        deviation: Of the seeds, in percent; NaN for a single one.
-        label: Written beside the point, or nothing.
-        published: Whether the number is the paper's: then the mark is hollow.
+        x: Cost: exaFLOPs, relative compute, or number of images. Above 0.
+        accuracy: Accuracy in percent.
+        deviation: Standard deviation over seeds, in percent; NaN for a single seed.
+        label: Text next to the point, or "".
+        published: Whether the number is from the paper; such points have hollow marks.
     """
 
     x: float
@@ -54,17 +52,17 @@ class Point(NamedTuple):
 def draw_training_curve(
     path: Path, runs: Mapping[str, Mapping[str, Curve]], title: str = ""
 ) -> None:
-    """Draws loss and accuracy against steps, of one run or of several: Figure 9.
+    """Draws loss and accuracy of one or several runs against steps, as in Figure 9.
 
-    A run has one color in both panels; what was measured on training batches is dashed.
-    The file appears whole or not at all.
+    A run has the same color in both panels. Metrics of training batches are dashed. The file is
+    written atomically.
 
     Args:
-        path: Of the PNG.
-        runs: Name of a run to its metrics, as from `keras_vit.train.logs.read_metrics`: name of a
-            metric to (step, value) pairs. Drawn are those whose name ends in "loss" or "accuracy",
-            such as "validation/loss".
-        title: What it is.
+        path: Path of the PNG.
+        runs: Maps the name of a run to its metrics, as from `keras_vit.train.logs.read_metrics`:
+            name of a metric to (step, value) pairs. Metrics whose names end in "loss" or "accuracy"
+            are drawn, such as "validation/loss".
+        title: Title of the figure.
 
     Raises:
         ValueError: If no run has such a metric.
@@ -80,7 +78,7 @@ def draw_training_curve(
         for name, curve in metrics.items():
             split, _, kind = name.rpartition("/")
             if kind in _CURVES and curve:
-                label = ", ".join(part for part in (_in_legend(run), split) if part)
+                label = ", ".join(part for part in (_format_for_legend(run), split) if part)
                 label += (
                     f": last {curve[-1][1]:.1%}"
                     if kind == "accuracy"
@@ -106,14 +104,13 @@ def draw_training_curve(
 
 
 def published_compute(dataset: str) -> dict[str, list[Point]]:
-    """Returns Table 6 of the paper as points: "ViT", "Hybrid", "ResNet" to accuracy against
-    exaFLOPs.
+    """Returns Table 6 of the paper as points of the families "ViT", "Hybrid" and "ResNet".
 
     Args:
         dataset: A column of Table 6, such as "imagenet", or "average5", the mean of five.
 
     Raises:
-        ValueError: If Table 6 does not have it.
+        ValueError: If Table 6 has no such column.
 
     Example:
         >>> published_compute("imagenet")["ViT"][0]
@@ -122,11 +119,11 @@ def published_compute(dataset: str) -> dict[str, list[Point]]:
     rows = [row for row in published(table="Table 6") if row.dataset == dataset]
     if not rows:
         there = dict.fromkeys(row.dataset for row in published(table="Table 6"))
-        raise ValueError(f"Table 6 has no {dataset}. It has: {', '.join(there)}.")
+        raise ValueError(f"Table 6 has no column {dataset}. It has {', '.join(there)}.")
     families: dict[str, list[Point]] = {"ViT": [], "Hybrid": [], "ResNet": []}
     models = [row.model for row in rows]
     for row in rows:
-        is_vit, label = row.model.startswith("ViT"), _label(row.model)
+        is_vit, label = row.model.startswith("ViT"), _shorten_name(row.model)
         if models.count(row.model) > 1:
             label += f", {row.epochs} ep."
         family = "ViT" if is_vit else "Hybrid" if row.model in VIT_VARIANTS else "ResNet"
@@ -136,8 +133,8 @@ def published_compute(dataset: str) -> dict[str, list[Point]]:
     return families
 
 
-def _label(model: str) -> str:
-    """ "B/16" of "ViT_B16", "R50+B/16" of "R50_ViT_B16", "R50x1" of "ResNet50x1"."""
+def _shorten_name(model: str) -> str:
+    """Shortens "ViT_B16" to "B/16", "R50_ViT_B16" to "R50+B/16", "ResNet50x1" to "R50x1"."""
     name = re.sub(r"ViT_([A-Z][a-z]?)(\d+)$", r"\1/\2", model)
     return name.replace("_", "+").replace("ResNet", "R")
 
@@ -150,19 +147,20 @@ def draw_accuracy_against_compute(
     y_label: str = "accuracy, %",
     joined: bool = False,
 ) -> None:
-    """Draws accuracy against compute, on a logarithmic axis: Figure 5; joined, Figure 8.
+    """Draws accuracy against compute on a logarithmic axis, as in Figure 5, or Figure 8 if joined.
 
-    A family has one color and one mark in all panels. The file appears whole or not at all.
+    A family has the same color and mark in all panels. The file is written atomically.
 
     Args:
-        path: Of the PNG.
-        panels: Title of a panel to its families, each a name to points: "ViT", "Hybrid", "ResNet".
-        x_label: What `x` of the points is.
-        y_label: What their accuracy is.
-        joined: Whether a line joins the points of a family: where one thing grows, as in Figure 8.
+        path: Path of the PNG.
+        panels: Maps the title of a panel to its families, which map a name to points: "ViT",
+            "Hybrid", "ResNet".
+        x_label: Label of the x axis.
+        y_label: Label of the y axis.
+        joined: Whether a line connects the points of a family, as in Figure 8.
 
     Raises:
-        ValueError: If there is no point, or one has no finite accuracy or no `x` above 0.
+        ValueError: If there are no points, or a point has no finite accuracy or no `x` above 0.
 
     Example:
         >>> draw_accuracy_against_compute(Path("compute.png"), {"ImageNet": published_compute("imagenet")})
@@ -178,7 +176,7 @@ def draw_accuracy_against_compute(
             for name, points in each.items()
         }
     )
-    styles = _styles(name for families in panels.values() for name in families)
+    styles = _assign_styles(name for families in panels.values() for name in families)
     with picture(path, 6.3 * columns, 5.0 * rows + 0.6) as figure:
         axes = figure.subplots(rows, columns, squeeze=False).ravel()
         for panel in axes[len(panels) :]:
@@ -187,7 +185,7 @@ def draw_accuracy_against_compute(
             _draw_points(panel, families, styles, joined=joined)
             _name_axes(panel, x_label, y_label)
             panel.set_title(drawable(title, 50), parse_math=False)
-        _finish_points(figure, axes[: len(panels)], [*panels.values()], _plainly)
+        _finish_points(figure, axes[: len(panels)], [*panels.values()], _format_number)
 
 
 def draw_accuracy_against_data(
@@ -197,19 +195,18 @@ def draw_accuracy_against_data(
     x_label: str = "images",
     y_label: str = "accuracy, %",
 ) -> None:
-    """Draws accuracy against the number of images, on a logarithmic axis, a line for each model:
-    Figure 4.
+    """Draws accuracy against the number of images on a logarithmic axis, as in Figure 4.
 
-    The file appears whole or not at all.
+    Each model has one line. The file is written atomically.
 
     Args:
-        path: Of the PNG.
-        curves: Model to points; `x` is a number of images.
-        x_label: Which images.
-        y_label: What the accuracy is.
+        path: Path of the PNG.
+        curves: Maps the name of a model to its points; `x` is a number of images.
+        x_label: Label of the x axis.
+        y_label: Label of the y axis.
 
     Raises:
-        ValueError: If there is no point, or one has no finite accuracy or no `x` above 0.
+        ValueError: If there are no points, or a point has no finite accuracy or no `x` above 0.
 
     Example:
         >>> draw_accuracy_against_data(Path("data.png"), {"ViT-B/32": [Point(9e6, 45.0), Point(303e6, 60.0)]})
@@ -219,9 +216,9 @@ def draw_accuracy_against_data(
     _check(curves)
     with picture(path, 7.0, 5.2) as figure:
         axes = figure.subplots()
-        _draw_points(axes, curves, _styles(curves), joined=True)
+        _draw_points(axes, curves, _assign_styles(curves), joined=True)
         _name_axes(axes, x_label, y_label)
-        _finish_points(figure, [axes], [curves], _count)
+        _finish_points(figure, [axes], [curves], _format_count)
 
 
 def draw_means(
@@ -233,24 +230,23 @@ def draw_means(
     x_label: str = "accuracy, %",
     published_label: str = "the paper's accuracy, %",
 ) -> None:
-    """Draws the arms of an ablation, one below the other: each seed, their mean, and their standard
-    deviation (n - 1).
+    """Draws the arms of an ablation: each seed, the mean, and the standard deviation (n - 1).
 
-    The paper's numbers stand beside, in a panel with an axis of its own: they are of other data.
-    The file appears whole or not at all.
+    The results of the paper are drawn in a second panel with a separate axis, since they are
+    measured on other data. The file is written atomically.
 
     Args:
-        path: Of the PNG.
-        arms: Name of an arm to the accuracy of each of its seeds, in percent.
-        published: Name of an arm to the paper's accuracy, in percent; arms that the paper does not
-            have are left out.
-        title: What it is.
-        x_label: What was measured.
-        published_label: What the paper measured.
+        path: Path of the PNG.
+        arms: Maps the name of an arm to the accuracies of its seeds, in percent.
+        published: Maps the name of an arm to the paper's accuracy, in percent. Arms that the paper
+            lacks are omitted.
+        title: Title of the figure.
+        x_label: Label of the x axis.
+        published_label: Label of the x axis of the second panel.
 
     Raises:
-        ValueError: If there is no arm, one has no seed or a value that is not finite, or
-            `published` names others.
+        ValueError: If there are no arms, an arm has no seeds or a value that is not finite, or
+            `published` contains unknown arms.
 
     Example:
         >>> draw_means(Path("means.png"), {"none": [61.2, 61.5], "learned_1d": [64.1, 64.3]}, {"none": 61.38})
@@ -307,7 +303,7 @@ def _draw_arms(panel: Any, arms: Mapping[str, Sequence[float]], x_label: str) ->
             linewidth=1.8,
         )
         words = f"{mean:.2f}" if math.isnan(deviation) else f"{mean:.2f} ± {deviation:.2f}"
-        _write_at_the_end(panel, place, words)
+        _annotate_row(panel, place, words)
     names = [drawable(name, 44) for name in arms]
     panel.set_yticks(range(len(names)), names, parse_math=False)
     panel.set(ylim=(len(names) - 0.4, -0.6))
@@ -325,13 +321,13 @@ def _draw_published(panel: Any, values: Sequence[float], x_label: str) -> None:
     }
     panel.plot(values, range(len(values)), "D", **style)
     for place, value in enumerate(values):
-        _write_at_the_end(panel, place, "" if math.isnan(value) else f"{value:.2f}")
+        _annotate_row(panel, place, "" if math.isnan(value) else f"{value:.2f}")
     _name_axes(panel, x_label)
     panel.tick_params(axis="y", length=0)
     panel.margins(x=0.15)
 
 
-def _write_at_the_end(panel: Any, place: float, words: str) -> None:
+def _annotate_row(panel: Any, place: float, words: str) -> None:
     panel.text(
         1.02,
         place,
@@ -345,23 +341,22 @@ def _write_at_the_end(panel: Any, place: float, words: str) -> None:
 
 def _check_arms(arms: Mapping[str, Sequence[float]], published: Mapping[str, float]) -> None:
     if not arms:
-        raise ValueError("There is nothing to draw: `arms` is empty.")
+        raise ValueError("`arms` is empty. Pass at least one arm.")
     empty = [name for name, values in arms.items() if not len(values)]
     broken = [name for name, values in arms.items() if not np.isfinite(values).all()]
     broken += [name for name, value in published.items() if not math.isfinite(value)]
     unknown = [name for name in published if name not in arms]
     if empty or broken or unknown:
         raise ValueError(
-            "Every arm must have the finite accuracy of at least one seed, and `published` names "
-            "arms. Without a seed: "
-            f"{_listed(empty)}; not finite: {_listed(broken)}; no arms: {_listed(unknown)}. Leave "
-            f"them out."
+            "Every arm must have at least one seed and finite accuracies, and `published` must "
+            f"contain only names of arms. Without seeds: {_list_names(empty)}; not finite: "
+            f"{_list_names(broken)}; not arms: {_list_names(unknown)}. Omit them."
         )
 
 
 def _check(curves: Mapping[str, Sequence[Point]]) -> None:
     if not any(len(points) for points in curves.values()):
-        raise ValueError("There is nothing to draw: no point was given.")
+        raise ValueError("There are no points. Pass at least one.")
     broken = [
         f"{name} at {point.x}"
         for name, points in curves.items()
@@ -370,15 +365,15 @@ def _check(curves: Mapping[str, Sequence[Point]]) -> None:
     ]
     if broken:
         raise ValueError(
-            "A point must have a finite accuracy, and an `x` above 0, whose axis is logarithmic. "
-            "Leave out: "
-            f"{_listed(broken)}."
+            "Points must have a finite accuracy, and an `x` above 0 for the logarithmic axis. "
+            f"Omit: {_list_names(broken)}."
         )
 
 
-def _in_legend(name: str) -> str:
-    """Matplotlib leaves out what begins with an underscore."""
+def _format_for_legend(name: str) -> str:
+    """Returns a name that Matplotlib shows in a legend."""
     words = drawable(name, 40)
+    # Matplotlib omits names that start with an underscore.
     return f" {words}" if words.startswith("_") else words
 
 
@@ -387,14 +382,13 @@ def _name_axes(panel: Any, x_label: str, y_label: str = "") -> None:
     panel.set_ylabel(drawable(y_label, 60), parse_math=False)
 
 
-def _listed(names: Sequence[str]) -> str:
+def _list_names(names: Sequence[str]) -> str:
     return ", ".join(names[:6]) + ", ..." * (len(names) > 6) if names else "none"
 
 
-def _styles(names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """A color, a mark and a kind of line for each name: the first of them differ in color and mark,
-    all in one.
-    """
+def _assign_styles(names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Assigns a color, a mark and a line style to each name."""
+    # Colors and marks repeat after a while, then the line style changes.
     unique = list(dict.fromkeys(names))
     return {
         name: {
@@ -427,7 +421,7 @@ def _draw_points(
             x, accuracy, deviation = (
                 np.array([point[place] for point in shown], float) for place in range(3)
             )
-            label = _in_legend(name) + ", as published" * is_published
+            label = _format_for_legend(name) + ", as published" * is_published
             error = None if np.isnan(deviation).all() else np.nan_to_num(deviation)
             panel.errorbar(
                 x,
@@ -447,7 +441,7 @@ def _finish_points(
     families: Sequence[Mapping[str, Sequence[Point]]],
     written: Callable[[float], str],
 ) -> None:
-    """Axes, legend and, when everything has its place, the labels."""
+    """Sets axes and legend, then, when the layout is final, the labels of the points."""
     everything = [[point for points in each.values() for point in points] for each in families]
     for panel, points in zip(panels, everything, strict=True):
         if points:
@@ -474,9 +468,7 @@ def _finish_points(
 
 
 def _finish_x(panel: Any, values: Sequence[float], written: Callable[[float], str]) -> None:
-    """Numbers at the values themselves, where these are few and stand apart; else at 1, 2, 5, 10,
-    ...
-    """
+    """Sets ticks at the values if these are few and far apart, else at 1, 2, 5, 10, ..."""
     panel.set_xlim(values[0] / 1.6, values[-1] * 1.6)
     apart = all(later > 1.4 * former for former, later in zip(values, values[1:], strict=False))
     if len(values) <= 6 and apart:
@@ -488,12 +480,12 @@ def _finish_x(panel: Any, values: Sequence[float], written: Callable[[float], st
     panel.minorticks_off()
 
 
-def _plainly(value: float) -> str:
+def _format_number(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
-def _count(value: float) -> str:
-    """ "9M", "1.28M", "50k", "1437"."""
+def _format_count(value: float) -> str:
+    """Formats a count as "9M", "1.28M", "50k" or "1437"."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if value >= size:
             return f"{value / {'k': 1e3}.get(letter, size):.3g}{letter}"

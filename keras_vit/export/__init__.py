@@ -1,7 +1,6 @@
-"""A model as a file that others run: a SavedModel, TFLite, ONNX, OpenVINO; and the proof that it is
-still the model.
+"""Export to SavedModel, TFLite, ONNX and OpenVINO, and comparison of each file with its model.
 
-`saved_model` and `tflite` are functions here, and modules of the same name hold them.
+`saved_model` and `tflite` are functions here; the modules of the same names contain them.
 """
 
 from keras_vit.export.examples import Examples, take

@@ -1,6 +1,4 @@
-"""What was exported, loaded and run again, and compared with the model: the command
-`export --check`.
-"""
+"""The work of `keras-vit export --check`: exported files are run and compared with the model."""
 
 import os
 from collections.abc import Iterator
@@ -28,20 +26,20 @@ from keras_vit.export.verdicts import Verdict, judge
 from keras_vit.export.versions import latest, versions
 from keras_vit.pixels import pixels_of
 
-_MOST_SHOWN = 5  # damaged files
-_NUM_IMAGES = 100  # where an older version did not record how many there were
+_MOST_SHOWN = 5  # damaged files that a message lists
+_NUM_IMAGES = 100  # if an older version did not record their number
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """What came of the check of one export.
+    """Result of the check of one export.
 
     Attributes:
-        path: Folder of a SavedModel, or file.
-        verdict: How far it is from the model; None if it could not be run.
-        against: What it was compared with, in words.
-        problem: Why it did not pass; "" if it did.
-        accepted: The thresholds that the export recorded, in words.
+        path: Folder of a SavedModel, or a file.
+        verdict: Differences from the model; None if the export could not be run.
+        against: Description of the reference that it was compared with.
+        problem: Reason for the failure; "" if the check passed.
+        accepted: Description of the thresholds that the export recorded.
     """
 
     path: Path
@@ -51,21 +49,20 @@ class Checked:
     accepted: str = ""
 
     def text(self) -> str:
-        """Returns a paragraph for the terminal."""
+        """Formats the result for the terminal."""
         lines = [f"{'FAILED' if self.problem else 'OK':6}  {self.path}"]
         if self.verdict is not None:
             found = self.verdict
             lines.append(
-                f"        {found.top1_agreement:.1%} of {found.num_images} images have the same "
-                f"answer; "
-                f"outputs differ by {found.mean_error:.2g}, at most {found.max_error:.2g}"
+                f"        top-1 agreement {found.top1_agreement:.1%} on {found.num_images} images; "
+                f"mean error {found.mean_error:.2g}, max error {found.max_error:.2g}"
             )
             lines.append(
-                f"        {found.size_bytes / 1e6:,.1f} MB, {found.latency_ms:.1f} ms an image"
+                f"        {found.size_bytes / 1e6:,.1f} MB, {found.latency_ms:.1f} ms per image"
             )
-        lines.append(f"        against {self.against}")
+        lines.append(f"        compared with {self.against}")
         if self.accepted:
-            lines.append(f"        accepted when it was exported: {self.accepted}")
+            lines.append(f"        thresholds of the export: {self.accepted}")
         return "\n".join([*lines, *([f"        {self.problem}"] if self.problem else [])])
 
 
@@ -75,56 +72,58 @@ def check(
     images: str | os.PathLike | None = None,
     num_images: int | None = None,
 ) -> Iterator[Checked]:
-    """Yields the verdict on every file of an export: each is run in a fresh process that does not
-    know this package.
+    """Checks every file of an export, each in a new process without this package.
 
-    Files that are not what was written, by their checksums, are not run. Thresholds are those of
-    the export, which lie beside each file; there are no others.
+    Files that differ from their checksums are not run. The thresholds are those that the export
+    recorded.
 
-    The model is built again from the weights that it was exported from, and both are asked about
-    `images`. Where the weights are not there any more, or have changed, or the export was made of a
-    model in Python, the answers that the model gave when it was exported are taken; they lie beside
-    each export.
+    The model is rebuilt from the weights that were exported, and model and file are compared on
+    `images`. If the weights are missing or have changed, or the model was exported from Python, the
+    outputs recorded at export are the reference.
 
     Args:
-        folder: Of the export: the latest versions of all its formats are checked; or one version,
-            or one file.
-        images: As in `keras_vit.export.delivery.deliver`; default: those that the export was judged
-            on, if they are there. Images that set the ranges of an int8 file are left out.
-        num_images: How many of them at most; default: as many as when it was exported.
+        folder: Folder of the export, of which the latest versions of all formats are checked; or a
+            version; or a file.
+        images: As in `keras_vit.export.delivery.deliver`. Default: those that the export was judged
+            on, if they exist. Calibration images of an int8 file are excluded.
+        num_images: Maximum number of images. Default: as many as at export.
+
+    Yields:
+        The result for each file.
 
     Raises:
         ValueError: If there is no export.
     """
-    models: dict[str, _Model] = {}  # those of several formats are one and the same
+    models: dict[str, _Model] = {}  # several formats share one model
     for path in find_exports(folder):
         yield _check(path, images, num_images, models)
 
 
 def find_exports(folder: str | os.PathLike) -> list[Path]:
-    """Returns SavedModels and files: of a folder of versions the latest of each format, of a
-    version all.
+    """Returns the SavedModels and files of a version, or of the latest version of each format.
 
     Raises:
-        ValueError: If there is none.
+        ValueError: If there is no export.
     """
     folder = Path(folder).expanduser()
     if folder.suffix in MODEL_SUFFIXES and folder.is_file():
         return [folder]
-    found = list(_in_version(folder))
+    found = list(_find_in_version(folder))
     if not found:
         bases = [folder, *sorted(entry for entry in folder.glob("*") if entry.is_dir())]
-        found = [path for base in bases if versions(base) for path in _in_version(latest(base))]
+        found = [
+            path for base in bases if versions(base) for path in _find_in_version(latest(base))
+        ]
     if not found:
         raise ValueError(
-            f"There is no export in {folder}: no version with a SavedModel or "
+            f"{folder} contains no export: no version with a SavedModel or a file "
             f"{', '.join(MODEL_SUFFIXES)}."
         )
     return found
 
 
-def _in_version(folder: Path) -> Iterator[Path]:
-    """What is there, and what was there once."""
+def _find_in_version(folder: Path) -> Iterator[Path]:
+    """Yields the exports of a version, including files that are now missing."""
     if (folder / "saved_model.pb").is_file() or (folder / EXTRA_FOLDER).is_dir():
         yield folder
     if folder.is_dir():
@@ -134,7 +133,7 @@ def _in_version(folder: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Model:
-    """The model that was exported and what it says of some images; or why it cannot be had."""
+    """The exported model and its outputs on some images; or the reason why it is not available."""
 
     network: keras.Model | None = None
     why_not: str = ""
@@ -158,23 +157,22 @@ def _check(
                 path=path,
                 verdict=None,
                 against="its checksums",
-                problem=f"not as it was exported: {shown}",
+                problem=f"changed since the export: {shown}",
             )
         asked = [facts.get(name) for name in ("judged_on", "num_images", "calibrated_on")]
         key = f"{facts['variables_sha256']} {facts['input']} {asked}"
         if key not in models:
-            models[key] = _asked(facts, images, num_images)
+            models[key] = _run_model(facts, images, num_images)
         model = models[key]
         if model.network is None:
             if images is not None:
                 raise ValueError(
-                    f"The model cannot be asked about {images}: {model.why_not}. Leave out "
-                    f"--images."
+                    f"The model cannot be run on {images}: {model.why_not}. Omit --images."
                 )
             inputs, expected = read_reference(facts_folder(path), facts)
             labels, against = (
                 None,
-                f"its answers on {len(inputs)} images when it was exported; {model.why_not}",
+                f"the outputs recorded at export, on {len(inputs)} images; {model.why_not}",
             )
         else:
             examples, expected = model.examples, model.expected
@@ -185,22 +183,22 @@ def _check(
             )
             labels, against = examples.labels, f"the model on {len(inputs)} images: {examples.name}"
             if "judged" in facts and examples.fingerprint() != facts["judged"].get("sha256"):
-                against += "; they are others than those of the export"
-        against += "" if has_list else "; it has no checksums, so it is an older one"
+                against += "; not the images that it was judged on at export"
+        against += "" if has_list else "; without checksums, since an older version wrote it"
         verdict = judge(path, inputs, expected, labels=labels)
-    except Exception as error:  # whatever is wrong with one file, the others are checked
+    except Exception as error:  # after any error with one file, the others are still checked
         words = (
             str(error)
             if isinstance(error, OSError | ValueError)
             else f"{type(error).__name__}: {error}"
         )
         return Checked(path=path, verdict=None, against=against, problem=words)
-    problem, accepted = _problem(verdict, facts["accepted"], path.stem)
+    problem, accepted = _compare_with_thresholds(verdict, facts["accepted"], path.stem)
     return Checked(path=path, verdict=verdict, against=against, problem=problem, accepted=accepted)
 
 
-def _others(examples: Examples, calibrated_on: list[str]) -> Examples:
-    """The images that did not set the ranges of an int8 file.
+def _exclude_calibration(examples: Examples, calibrated_on: list[str]) -> Examples:
+    """Returns the images that were not used to calibrate an int8 file.
 
     Raises:
         ValueError: If none is left.
@@ -208,17 +206,16 @@ def _others(examples: Examples, calibrated_on: list[str]) -> Examples:
     others = ~np.isin(examples.fingerprints(), calibrated_on)
     if not others.any():
         raise ValueError(
-            f"All {len(others)} images of {examples.name} set the ranges of int8, so nothing can "
-            f"be judged on them. "
-            "Name other photographs with --images."
+            f"All {len(others)} images of {examples.name} were used to calibrate int8, so they "
+            f"cannot be used for the judgement. Pass other photographs with --images."
         )
     return examples.those(others)
 
 
-def _asked(
+def _run_model(
     facts: dict[str, Any], images: str | os.PathLike | None, num_images: int | None
 ) -> _Model:
-    network, why_not = _rebuilt(facts)
+    network, why_not = _rebuild(facts)
     if network is None:
         return _Model(why_not=why_not)
     chosen = images or facts.get("judged_on")
@@ -236,55 +233,57 @@ def _asked(
     found = find_examples(
         chosen, network, names, num_images or facts.get("num_images", _NUM_IMAGES), size
     )
-    examples = _others(found, facts.get("calibrated_on", []))
+    examples = _exclude_calibration(found, facts.get("calibrated_on", []))
     expected = subject_of(network, size, names).answers(examples.pixels())
     return _Model(network=network, examples=examples, expected=expected)
 
 
-def _rebuilt(facts: dict[str, Any]) -> tuple[keras.Model | None, str]:
-    """The model that was exported, or why it cannot be had."""
+def _rebuild(facts: dict[str, Any]) -> tuple[keras.Model | None, str]:
+    """Rebuilds the exported model, or returns the reason why this is not possible."""
     weights = facts.get("weights")
     if (
         "weights" not in facts
         or not isinstance(weights, str | None)
         or not is_size(facts.get("image_size"))
     ):
-        return None, "it was exported from Python"
+        return None, "the model was exported from Python"
     try:
         network = classifier.build(
             facts["model"], weights, tuple(facts["image_size"]), facts.get("pixels")
         )
-    except Exception as error:  # whatever became of the file of the weights
-        return None, f"it cannot be built again: {error or type(error).__name__}"
+    except Exception as error:  # the file of the weights may be missing or damaged in any way
+        return None, f"the model cannot be rebuilt: {error or type(error).__name__}"
     if variables_sha256(network) != facts["variables_sha256"]:
         return (
             None,
-            f"the weights in {weights or facts['model']} are others than those that were exported",
+            f"the weights in {weights or facts['model']} have changed since the export",
         )
     return network, ""
 
 
-def _problem(verdict: Verdict, accepted: dict[str, Any], flavour: str) -> tuple[str, str]:
-    """Returns the reason why a file is refused, "" if it is accepted, and the thresholds in
-    words.
-    """
+def _compare_with_thresholds(
+    verdict: Verdict, accepted: dict[str, Any], flavour: str
+) -> tuple[str, str]:
+    """Returns the reason why a file fails, "" if it passes, and a description of the thresholds."""
     problems, words = [], []
     bound, least = accepted.get("max_error"), accepted.get("top1_agreement")
     if isinstance(bound, dict):
         if flavour not in bound:
             return (
-                f"its facts name no greatest error of {flavour!r}, only of {', '.join(bound)}",
+                f"its metadata have no threshold for {flavour!r}, only for {', '.join(bound)}",
                 "",
             )
         bound = bound[flavour]
     if bound is None:
-        words.append("errors of any size, as an older version did")
+        words.append("no max error, since an older version wrote it")
     else:
-        words.append(f"errors up to {bound:.2g}")
+        words.append(f"max error {bound:.2g}")
         if verdict.max_error > bound:
-            problems.append(f"differs by {verdict.max_error:.2g}, more than {bound:.2g}")
+            problems.append(f"the max error is {verdict.max_error:.2g}, above {bound:.2g}")
     if least is not None:
-        words.append(f"the same answer for {least:.1%} of the images or more")
+        words.append(f"top-1 agreement {least:.1%}")
         if verdict.top1_agreement < least:
-            problems.append(f"agrees on {verdict.top1_agreement:.1%}, less than {least:.1%}")
+            problems.append(
+                f"the top-1 agreement is {verdict.top1_agreement:.1%}, below {least:.1%}"
+            )
     return "; ".join(problems), ", ".join(words)

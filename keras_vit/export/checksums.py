@@ -1,8 +1,9 @@
-"""SHA-256 of every file of an export, in the form of `sha256sum`: damage is found without running
-anything.
+"""SHA-256 of every file of an export, in the format of `sha256sum`.
 
-cd VERSION && sha256sum -c SHA256SUMS                  files of TFLite, ONNX, OpenVINO
-cd VERSION && sha256sum -c assets.extra/SHA256SUMS     a SavedModel
+To check the files without running them:
+
+    cd VERSION && sha256sum -c SHA256SUMS                  TFLite, ONNX, OpenVINO
+    cd VERSION && sha256sum -c assets.extra/SHA256SUMS     SavedModel
 """
 
 import hashlib
@@ -12,33 +13,31 @@ from pathlib import Path
 from keras_vit.export.metadata import CHECKSUMS_FILE as FILE
 from keras_vit.export.metadata import facts_folder
 
-MODEL_SUFFIXES = (".tflite", ".onnx", ".xml")  # files that are checked on their own
+MODEL_SUFFIXES = (".tflite", ".onnx", ".xml")  # each of these files is checked separately
 _BLOCK = 2**20
 
 
 def write_checksums(version: Path, place: Path) -> None:
-    """Writes the checksums of all files of a version, the last step before it takes its place.
+    """Writes the checksums of all files of a version; the last step before it is published.
 
     Args:
         version: Folder of the version.
-        place: Folder within it, for the list.
+        place: Folder of the list, inside the version.
     """
     lines = [
         f"{_sha256(path)}  {path.relative_to(version).as_posix()}\n"
-        for path in sorted(_files(version))
+        for path in sorted(_find_files(version))
     ]
     (place / FILE).write_text("".join(lines), encoding="utf-8")
 
 
 def has_checksums(export: Path) -> bool:
-    """Returns whether there is a list of checksums for a SavedModel (a folder) or a file."""
+    """Returns whether a SavedModel (a folder) or a file has a list of checksums."""
     return (facts_folder(export) / FILE).exists()
 
 
 def listed_models(version: Path) -> list[Path]:
-    """Returns the model files that a version was written with, whether they are still there or
-    not.
-    """
+    """Returns the model files in the list of a version, including those that are now missing."""
     try:
         names = [Path(name) for name in _read(version)]
     except (OSError, ValueError):
@@ -49,10 +48,10 @@ def listed_models(version: Path) -> list[Path]:
 
 
 def damage(export: Path) -> list[str]:
-    """Returns a description of the differences from the checksums; empty if nothing has changed.
+    """Lists the files that differ from their checksums; empty if none has changed.
 
-    Other models in the same folder are left out: each of them is checked on its own. Hidden files
-        do not count.
+    Other models in the same folder are ignored, since each is checked separately. Hidden files are
+    ignored too.
 
     Args:
         export: Folder of a SavedModel, or a file.
@@ -68,7 +67,7 @@ def damage(export: Path) -> list[str]:
         expected = _read(facts_folder(export))
     except (OSError, ValueError) as error:
         return [f"{FILE} cannot be read: {error}"]
-    found = {path.relative_to(version).as_posix(): path for path in _files(version)}
+    found = {path.relative_to(version).as_posix(): path for path in _find_files(version)}
     problems = []
     for name in sorted({*expected, *found}):
         if _belongs_to_another(Path(name), export):
@@ -82,7 +81,7 @@ def damage(export: Path) -> list[str]:
     return problems
 
 
-def _files(version: Path) -> Iterator[Path]:
+def _find_files(version: Path) -> Iterator[Path]:
     paths = (path for path in version.rglob("*") if not path.is_dir() and path.name != FILE)
     return (
         path
@@ -92,16 +91,16 @@ def _files(version: Path) -> Iterator[Path]:
 
 
 def _read(place: Path) -> dict[str, str]:
-    """Name to checksum."""
+    """Returns a dictionary from file name to checksum."""
     lines = (place / FILE).read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    return {name: checksum for checksum, name in map(_parsed, lines)}
+    return {name: checksum for checksum, name in map(_parse_line, lines)}
 
 
-def _parsed(line: str) -> tuple[str, str]:
-    """Checksum and name."""
+def _parse_line(line: str) -> tuple[str, str]:
+    """Splits a line into checksum and file name."""
     checksum, separator, name = line.partition("  ")
     if not separator or not name or len(checksum) != 64:
-        raise ValueError(f"{line[:100]!r} is no line of checksums")
+        raise ValueError(f"expected lines '<sha256>  <file>', received {line[:100]!r}")
     return checksum, name
 
 

@@ -1,7 +1,7 @@
-"""A model in every format that was asked for: the command `export`.
+"""The work of `keras-vit export`: a model in each requested format.
 
-output/1/, output/2/ ...            SavedModels, as TensorFlow Serving reads them: `output` is its
-model's base path output/tflite/1/, output/onnx/1/    other formats, in versions of their own
+output/1/, output/2/ ...           SavedModels; `output` is the base path for TensorFlow Serving
+output/tflite/1/, output/onnx/1/   other formats, each with its own versions
 """
 
 import os
@@ -31,24 +31,24 @@ from keras_vit.weights.download import without_secrets
 from keras_vit.writing import group_by_reason
 
 FORMATS = ("saved_model", "tflite", "onnx", "openvino")
-# the catalog's words, and the pipeline's
+# Names of transforms in the catalog, and in the pipeline.
 _CROPS = {"resize": "resize", "resize_small_crop": "resize_shorter"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What to deliver.
+    """Requested formats and their options.
 
     Attributes:
-        formats: Of `FORMATS`.
-        flavours: Of TFLite, see `keras_vit.export.tflite.FLAVOURS`.
-        precision: Of the SavedModel: "float32" or "bfloat16".
-        attention: Whether the SavedModel can be asked for its attention.
-        any_size: Whether the SavedModel takes images of any size and resizes them itself.
-        fixed_batch: Whether TFLite files take one image at a time.
-        preprocessing: Whether TFLite files take pixels in [0, 255] and scale them themselves.
-        min_agreement: A TFLite file that agrees with the model on fewer images is not written.
-        top: How many classes the SavedModel names for an image.
+        formats: Names in `FORMATS`.
+        flavours: Kinds of TFLite files, see `keras_vit.export.tflite.FLAVOURS`.
+        precision: Precision of the SavedModel: "float32" or "bfloat16".
+        attention: Whether the SavedModel has a signature for attention weights.
+        any_size: Whether the SavedModel takes images of any size and resizes them.
+        fixed_batch: Whether TFLite files take batches of one image only.
+        preprocessing: Whether TFLite files take pixels in [0, 255] and scale them.
+        min_agreement: Smallest top-1 agreement with which a TFLite file is written.
+        top: Number of classes that the SavedModel returns for an image.
     """
 
     formats: Sequence[str] = ("saved_model",)
@@ -63,7 +63,7 @@ class Wanted:
 
     @property
     def int8(self) -> bool:
-        """Whether images are needed by which an int8 file sets its ranges."""
+        """Whether calibration images are needed."""
         return "tflite" in self.formats and "int8" in self.flavours
 
     def __post_init__(self):
@@ -86,31 +86,30 @@ def deliver(
     num_images: int = 100,
     say: Callable[[str], None] = print,
 ) -> list[str]:
-    """Exports a model in several formats, judges each file on images, and says what came out.
+    """Exports a model in several formats, judges each file on images, and prints the results.
 
-    A format that fails does not keep the others from being delivered.
+    If a format fails, the others are still exported.
 
     Args:
         model: Name of a model, or a file `model.keras`.
         output: Folder of the model; the SavedModel becomes its next integer version.
-        wanted: What to deliver.
-        weights: Tag, file or URL; the names of the classes are read from `classes.txt` beside a
-            file.
-        images: Folder of photographs, or of one folder for each class, or "tfds:NAME:SPLIT". All
-            files are judged on the same ones. If an int8 file is wanted, up to 100 of them, at most
-            half, are set aside for its ranges, and
-            no format is judged on these. Default: generated pictures, which say less.
+        wanted: Requested formats and their options.
+        weights: Tag, file or URL. Class names are read from `classes.txt` beside a file.
+        images: Folder of photographs or of class folders, or "tfds:NAME:SPLIT". All files are
+            judged on the same images. For an int8 file, up to 100 images, at most half, are used
+            for calibration, and no format is judged on these. Default: generated pictures, which
+            are weaker evidence.
         image_size: (height, width) in pixels; default: that of the weights.
         pixels: As in `keras_vit.evaluate.classifier.build`.
-        num_images: How many of them at most.
-        say: Takes lines for people.
+        num_images: Maximum number of images.
+        say: Function that prints a line.
 
     Returns:
-        What could not be delivered, and why; empty if all went well.
+        A message for each format that failed; empty if all succeeded.
 
     Raises:
-        ValueError: If the model, the weights or the images are not what they should be.
-        OSError: If the weights cannot be had.
+        ValueError: If the model, the weights or the images are invalid.
+        OSError: If the weights cannot be read or downloaded.
     """
     network = classifier.build(model, weights, image_size, pixels)
     size = image_size or tuple(network.input_shape[1:3])
@@ -120,13 +119,13 @@ def deliver(
     names = classifier.class_names(model if weights is None else weights)
     examples = find_examples(images, network, names, num_images, size)
     calibration, judged = set_aside(examples, NUM_CALIBRATION_IMAGES if wanted.int8 else 0)
-    identity = _identity(model, weights, images, num_images, size) | (
+    identity = _describe_origin(model, weights, images, num_images, size) | (
         {} if pixels is None else {"pixels": pixels}
     )
     say(
         f"Judged on {examples.name}: {len(judged.images)} images, the same for every format."
         + (
-            f" {len(calibration.images)} others are set aside for the ranges of int8."
+            f" {len(calibration.images)} others are calibration images for int8."
             if wanted.int8
             else ""
         )
@@ -136,32 +135,32 @@ def deliver(
         "images": judged,
         "num_images": len(judged.images),
         "calibration": calibration if wanted.int8 else None,
-        "eval_crop": _crop(model, weights, size),
+        "eval_crop": _choose_crop(model, weights, size),
         "identity": identity,
         "image_size": size,
     }
     if images is None:
         say(
-            "Name a folder of photographs with --images to have it judged, and int8 set, on what "
-            "it will see."
+            "For stronger evidence and a better int8 calibration, pass a folder of photographs "
+            "with --images."
         )
     output, problems = Path(output), []
     for name in wanted.formats:
         try:
             verdicts = _export(name, network, output, wanted, shared)
             say(f"\n{verdicts[0].version}\n{text_table(verdicts)}")
-        except Exception as error:  # converters and runtimes have kinds of their own
-            problems.append(f"{name}: {_reason(error)}")
+        except Exception as error:  # converters and runtimes raise their own types of errors
+            problems.append(f"{name}: {_describe_error(error)}")
     return problems
 
 
-def _reason(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     if isinstance(error, ImportError | OSError | ValueError):
         return str(error)
     return "\n".join(f"{type(error).__name__}: {error}".strip().splitlines()[:_MOST_LINES])
 
 
-_MOST_LINES = 10  # of what a library says
+_MOST_LINES = 10  # of the message of a library
 
 
 def _export(
@@ -188,17 +187,17 @@ def find_examples(
     num_images: int,
     size: tuple[int, int],
 ) -> Examples:
-    """Returns images of a folder, with labels where its folders are the classes of the model.
+    """Returns images of a folder, with labels if its folders are the classes of the model.
 
     Args:
         images: As in `deliver`.
         network: The model.
-        names: Of its classes, or nothing.
-        num_images: How many at most.
+        names: Names of its classes, or empty.
+        num_images: Maximum number of images.
         size: (height, width) in pixels.
 
     Raises:
-        ValueError: If there is no image that can be read.
+        ValueError: If no image can be read.
     """
     if images is None:
         return take(None, size, min(num_images, _MOST_GENERATED))
@@ -221,15 +220,15 @@ def find_examples(
                 size,
                 num_images,
             )
-        except ValueError as error:  # folders that are no classes of the model
-            logging.warning("The photos are taken without labels. %s", error)
+        except ValueError as error:  # the folders are not the classes of the model
+            logging.warning("The photos are used without labels. %s", error)
     chosen = [
         files[i] for i in np.unique(np.linspace(0, len(files) - 1, num_images).round().astype(int))
     ]
     read = [_read(file, size) for file in chosen]
     kept = [image for image in read if image is not None]
     if not kept:
-        raise ValueError(f"None of {len(chosen)} photographs in {text} can be read.")
+        raise ValueError(f"None of the {len(chosen)} photographs in {text} can be read.")
     return Examples(images=np.stack(kept).astype(np.float32), labels=None, name=text)
 
 
@@ -239,40 +238,38 @@ _MOST_GENERATED = 32
 def _read(file: Path, size: tuple[int, int]) -> np.ndarray | None:
     try:
         return predict.read_photo(file, size)
-    except Exception as error:  # Pillow has a kind of error for every kind of damage
-        logging.warning("%s cannot be read and is left out: %s", file, error)
+    except Exception as error:  # Pillow raises a different error for each kind of damage
+        logging.warning("%s cannot be read and is skipped: %s", file, error)
         return None
 
 
-def _crop(
+def _choose_crop(
     model: str | os.PathLike, weights: str | os.PathLike | None, size: tuple[int, int]
 ) -> str:
-    """How the published evaluation of these weights cut its images; for a rectangle they are
-    resized.
-    """
+    """Returns the crop of the published evaluation of these weights; "resize" for rectangles."""
     row = None if weights is None else source.find(str(model), weights).row
     return "resize" if row is None or size[0] != size[1] else _CROPS[row.transform]
 
 
-def _identity(
+def _describe_origin(
     model: str | os.PathLike,
     weights: str | os.PathLike | None,
     images: str | os.PathLike | None,
     num_images: int,
     size: tuple[int, int],
 ) -> dict[str, Any]:
-    """All that is needed to build the model again, and to tell whether it is the same."""
+    """Returns the arguments needed to rebuild the model and to judge it again."""
     return {
-        "model": _whole(model),
-        "weights": None if weights is None else _whole(weights),
+        "model": _make_absolute(model),
+        "weights": None if weights is None else _make_absolute(weights),
         "image_size": list(size),
-        "judged_on": None if images is None else _whole(images),
+        "judged_on": None if images is None else _make_absolute(images),
         "num_images": num_images,
     }
 
 
-def _whole(place: str | os.PathLike) -> str:
-    """An absolute path; tags and URLs unchanged, without passwords."""
+def _make_absolute(place: str | os.PathLike) -> str:
+    """Returns the absolute path of a file; tags and URLs unchanged, without passwords."""
     if os.path.exists(Path(place).expanduser()):
         return str(Path(place).expanduser().resolve())
     return without_secrets(os.fspath(place))

@@ -1,4 +1,4 @@
-"""The images that an export is tried on, and by which the ranges of int8 are set."""
+"""The images on which exports are judged, and the calibration images for int8."""
 
 import hashlib
 from dataclasses import dataclass, replace
@@ -11,19 +11,19 @@ from keras_vit.data.transforms import eval_crop, scale_to
 from keras_vit.levels import to_levels, to_pixels
 
 _BATCH = 16
-# Of pixels from 0 to 255: how far images differ at a place, in the mean over places. Photographs of
-# one data set differ by 50 to 70, digits by 60, generated pictures by 35.
+# Standard deviation over images of each pixel value from 0 to 255, averaged over positions.
+# Photographs of one data set have 50 to 70, digits 60, generated pictures 35.
 _LEAST_SPREAD = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Examples:
-    """Images as a model takes them.
+    """Images of the size of a model, with labels if known.
 
     Attributes:
         images: (n, H, W, 3) float32 in [-1, 1].
-        labels: (n,) int64, or None where nobody knows what is on them.
-        name: Where they come from, in words.
+        labels: (n,) int64, or None if unknown.
+        name: Description of their origin, for reports.
     """
 
     images: np.ndarray
@@ -43,22 +43,20 @@ class Examples:
         return to_levels(self.images)
 
     def those(self, chosen: np.ndarray) -> "Examples":
-        """Returns the images at places, or where `chosen` is true."""
+        """Returns the images selected by an array of indices or booleans."""
         labels = None if self.labels is None else self.labels[chosen]
         return replace(self, images=self.images[chosen], labels=labels)
 
     def fingerprints(self) -> list[str]:
-        """Returns a word for each image: equal ones, rounded to levels, have equal words."""
+        """Returns a hash for each image; images with equal rounded levels have equal hashes."""
         return [hashlib.sha256(image.tobytes()).hexdigest()[:16] for image in self.pixels()]
 
     def fingerprint(self) -> str:
-        """Returns one word for all images in their order."""
+        """Returns one hash for all images in their order."""
         return hashlib.sha256("".join(self.fingerprints()).encode()).hexdigest()
 
     def are_alike(self) -> bool:
-        """Whether the images hardly differ, so that what holds for one of them proves little about
-        others.
-        """
+        """Returns whether the images differ so little that they are weak evidence about others."""
         return float(self.pixels().std(axis=0, dtype=np.float32).mean()) < _LEAST_SPREAD
 
 
@@ -71,15 +69,16 @@ def take(
 ) -> Examples:
     """Returns up to `count` images of the size of a model.
 
+    Images are taken at equal distances over the whole source, since the images of a folder are
+    sorted by class. Generated pictures are fractals, which have edges, colours and textures.
+
     Args:
-        images: A source, of which images are taken from beginning to end, since those of a folder
-            lie class by class; or an array (n, H, W, 3) of uint8, or of floats in [-1, 1], of the
-            right size; or examples; or None for
-            pictures of fractals: they are no photographs, but they have edges, colours and
-                textures.
+        images: A source, an array (n, H, W, 3) of uint8 or of floats in [-1, 1], examples, or None
+            for generated pictures. Arrays and examples must have the right size.
         image_size: (height, width) in pixels.
-        count: How many at most.
-        crop: How images of a source are cut, as in `keras_vit.data.transforms.eval_crop`.
+        count: Maximum number of images.
+        crop: Policy by which images of a source are resized and cropped, as in
+            `keras_vit.data.transforms.eval_crop`.
 
     Raises:
         ValueError: If an array has another size or range, or a source is empty.
@@ -96,29 +95,30 @@ def take(
         )
         return Examples(images=drawn.images, labels=None, name=f"{count} generated pictures")
     if isinstance(images, Source):
-        return _of_source(images.subset(_spread(images.num_examples, count)), image_size, crop)
-    given = images if isinstance(images, Examples) else _of_array(np.asarray(images))
+        return _from_source(
+            images.subset(_space_evenly(images.num_examples, count)), image_size, crop
+        )
+    given = images if isinstance(images, Examples) else _from_array(np.asarray(images))
     if given.images.shape[1:3] != tuple(image_size):
         raise ValueError(
             f"The images must have the size of the model, {image_size[0]} x {image_size[1]} "
-            f"pixels. "
-            f"Received: {given.images.shape[1]} x {given.images.shape[2]}."
+            f"pixels. Received: {given.images.shape[1]} x {given.images.shape[2]}."
         )
-    chosen = _spread(len(given.images), count)
+    chosen = _space_evenly(len(given.images), count)
     labels = None if given.labels is None else given.labels[chosen]
     return Examples(images=given.images[chosen], labels=labels, name=given.name)
 
 
 def set_aside(examples: Examples, count: int) -> tuple[Examples, Examples]:
-    """Returns the images that set the ranges of int8, and the others, on which every file is
-    judged.
+    """Splits images into calibration images for int8, and images on which every file is judged.
 
-    Copies of an image count once, and are not judged if the image sets ranges. A single image is
-    returned as both.
+    Copies of an image count once; copies of a calibration image are not judged. If there is only
+    one image, it is returned as both.
 
     Args:
         examples: All images.
-        count: How many set ranges at most; they are spread over all, and never more than half.
+        count: Maximum number of calibration images. They are spread over all images, and are at
+            most half of them.
 
     Example:
         >>> calibration, judged = set_aside(take(None, (32, 32), 5), 2)
@@ -134,24 +134,24 @@ def set_aside(examples: Examples, count: int) -> tuple[Examples, Examples]:
     return examples.those(chosen), examples.those(~np.isin(words, words[chosen]))
 
 
-def _spread(num_images: int, count: int) -> np.ndarray:
+def _space_evenly(num_images: int, count: int) -> np.ndarray:
     return np.unique(np.linspace(0, num_images - 1, count).round().astype(np.int64))
 
 
-def _of_array(images: np.ndarray) -> Examples:
+def _from_array(images: np.ndarray) -> Examples:
     is_uint8 = images.dtype == np.uint8
     floats = images.astype(np.float32)
     scaled = to_pixels(floats) if is_uint8 else floats
-    return Examples(images=scaled, labels=None, name="images that were given")
+    return Examples(images=scaled, labels=None, name="the given images")
 
 
-def _of_source(source: Source, image_size: tuple[int, int], crop: str) -> Examples:
+def _from_source(source: Source, image_size: tuple[int, int], crop: str) -> Examples:
     batches = evaluation_batches(
         source, [*eval_crop(crop, image_size), scale_to(-1, 1)], batch_size=_BATCH
     )
     parts = [tuple(part.numpy() for part in batch) for batch in batches]
     images, labels, weights = (np.concatenate(column) for column in zip(*parts, strict=True))
-    # those that cannot be read have weight 0, like the rows that fill up the last batch
+    # Unreadable images have weight 0, like the padding of the last batch.
     read = weights > 0
     return Examples(
         images=images[read].astype(np.float32),

@@ -1,16 +1,16 @@
-"""A model as ONNX or OpenVINO: converted by Keras's exporters, judged by running the file.
+"""Export to ONNX and OpenVINO with Keras's exporters, judged by running the file.
 
-    PATH/1/model.onnx, or model.xml and model.bin   take `images`, give `logits`; the batch may have any length
-    PATH/1/labels.txt                               names of the classes, one a line
-    PATH/1/keras_vit.json                           package and weights, what goes in, how far it is from the model
-    PATH/1/reference.npz                            images and what the model gave, to check the file without the model
+    PATH/1/model.onnx, or model.xml and model.bin   input `images`, output `logits`; batches of any size
+    PATH/1/labels.txt                               class names, one per line
+    PATH/1/keras_vit.json                           package, weights, input, differences from the model
+    PATH/1/reference.npz                            images and outputs of the model, to check the file without it
     PATH/1/SHA256SUMS                               checksums of all files
 
-That an exporter returns proves nothing: an operation that ONNX lacks is written all the same, and
-the file does not load. So each file is loaded by its own runtime, in a process without Keras, and
-compared with the model; if it differs, nothing is written.
+An exporter that returns does not prove that its file works: operations that ONNX lacks are written
+too, and the file does not load. So each file is loaded by its own runtime, in a process without
+Keras, and compared with the model. Files whose outputs differ are not written.
 
-Sources: onnx.ai/onnx/operators (which operations there are), docs.openvino.ai, "Precision Control".
+Sources: onnx.ai/onnx/operators (list of operations), docs.openvino.ai, "Precision Control".
 """
 
 import contextlib
@@ -40,13 +40,13 @@ from keras_vit.extras import absent
 from keras_vit.quiet import quiet_conversion
 
 _TOLERANCE = 1e-4
-_LARGE_OUTPUT = 20.0  # heads give logits up to here
-# one protobuf message holds less than 2 GiB; the rest is for the graph
+_LARGE_OUTPUT = 20.0  # largest usual logit
+# A protobuf message is smaller than 2 GiB; 16 MiB are left for the graph.
 _ONNX_MOST_BYTES = 2**31 - 2**24
 _OPENVINO_FACTS = {
     "compile_with": {"INFERENCE_PRECISION_HINT": "f32"},
-    "compile_with_in_words": "Left to itself, OpenVINO computes in bfloat16 where the processor can, and is 0.01 to "
-    "0.05 off in a logit.",
+    "compile_with_in_words": "By default, OpenVINO computes in bfloat16 if the processor supports it, "
+    "and logits differ by 0.01 to 0.05.",
 }
 
 
@@ -64,33 +64,33 @@ def onnx(
 ) -> Verdict:
     """Writes a model as `path/<next integer>/model.onnx`, with its labels and metadata beside it.
 
-    The file takes `images`, (B, H, W, 3) float32 as the model takes them, in batches of any length,
-    and gives `logits`, `probabilities` where the model ends in them, or `features` where it has no
-    head. It holds less than 2 GiB, so
-    ViT_H14 is out of its reach. The conversion needs memory: 8 GB for ViT_B16, of 346 MB.
+    The input is `images`, (B, H, W, 3) float32 in the range of the model, in batches of any size.
+    The output is `logits`; `probabilities` if the model ends in softmax or sigmoid; or `features`
+    if it has no head. An ONNX file is smaller than 2 GiB, so ViT_H14 cannot be exported. The
+    conversion needs 8 GB of memory for ViT_B16, which has 346 MB.
 
     Args:
-        model: Functional, of one input (B, H, W, 3) and one output, in float32; stays as it is.
+        model: Functional model with one input (B, H, W, 3) and one output, in float32. It is not
+            modified.
         path: Folder of all versions.
-        images: On which the file is judged. See `keras_vit.export.examples.take`; default:
-            generated ones.
-        num_images: On how many of them, at most.
-        calibration: Images that set the ranges of an int8 file of the same model; recorded, so that
-            `export --check` leaves them out here too.
-        class_names: In the order of the classes; default: ImageNet's where their number tells, else
-            numbers.
-        eval_crop: How images are brought to the size of the model, as in
-            `keras_vit.data.transforms.eval_crop`.
-        image_size: Side in pixels, or (height, width); needed where the model takes any size: the
-            file takes this one.
-        identity: What is known of the weights, for the metadata: the tag or file, its hash.
+        images: Images on which the file is judged. Default: generated pictures. See
+            `keras_vit.export.examples.take`.
+        num_images: Maximum number of these images.
+        calibration: Calibration images of an int8 file of the same model. They are recorded, so that
+            `export --check` does not judge on them.
+        class_names: Names in the order of the classes. Default: ImageNet's if their number matches,
+            else numbers.
+        eval_crop: Policy by which images are resized, as in `keras_vit.data.transforms.eval_crop`.
+        image_size: Side in pixels, or (height, width). Required if the model takes any size; the
+            file takes only this one.
+        identity: Origin of the weights, for the metadata: tag or file, hash.
 
     Returns:
-        How far the file is from the model.
+        Differences between the file and the model.
 
     Raises:
-        ValueError: If the model or an argument does not fit, or what was written cannot be run, or
-            is more than 1e-4 off in an output. Then there is no version.
+        ValueError: If the model or an argument does not fit, or the file cannot be run, or an
+            output differs by more than 1e-4. No version is written.
         ImportError: If tf2onnx or onnxruntime is absent.
 
     Example:
@@ -107,9 +107,8 @@ def onnx(
     num_bytes = 4 * model.count_params()
     if num_bytes > _ONNX_MOST_BYTES:
         raise ValueError(
-            f"The weights of {model.name} take {num_bytes / 2**30:.1f} GiB, and a file of ONNX "
-            f"holds less than 2. "
-            "Export it with `openvino` or `saved_model`."
+            f"The weights of {model.name} take {num_bytes / 2**30:.1f} GiB; an ONNX file is "
+            f"smaller than 2. Export it with `openvino` or `saved_model`."
         )
     taken = take(images, subject.image_size, num_images, crop=eval_crop)
     known = {"eval_crop": eval_crop, "identity": identity, "calibration": calibration}
@@ -128,19 +127,19 @@ def openvino(
     image_size: int | tuple[int, int] | None = None,
     identity: Mapping[str, Any] | None = None,
 ) -> Verdict:
-    """Writes a model for OpenVINO: `path/<next integer>/model.xml` and `.bin`, with its labels and
-    metadata beside it.
+    """Writes a model as `path/<next integer>/model.xml` and `.bin`, with labels and metadata.
 
-    The file is judged in float32. Left to itself, OpenVINO computes in bfloat16 where the processor
-    can, and is 0.01 to 0.05 off in a logit; compile it with `{"INFERENCE_PRECISION_HINT": "f32"}`,
-    as `keras_vit.json` says too.
+    The file is judged in float32. By default, OpenVINO computes in bfloat16 if the processor
+    supports it, and logits differ by 0.01 to 0.05. For float32, compile the file with
+    `{"INFERENCE_PRECISION_HINT": "f32"}`; `keras_vit.json` records this setting. Input and output
+    are those of `onnx`.
 
     Args:
         model, path, images, num_images, calibration, class_names, eval_crop, image_size, identity:
-            As in `onnx`; and so is what the file takes and gives.
+            As in `onnx`.
 
     Returns:
-        How far the file is from the model.
+        Differences between the file and the model.
 
     Raises:
         ValueError: As in `onnx`.
@@ -164,7 +163,7 @@ def openvino(
         return _export(subject, Path(path), "model.xml", _write_openvino, taken, known, facts)
 
 
-# ── what both do ──
+# ── shared by both formats ──
 
 
 _Write = Callable[[keras.Model, Path, list[tf.TensorSpec]], None]
@@ -179,11 +178,16 @@ def _export(
     known: Mapping[str, Any],
     facts: Mapping[str, Any],
 ) -> Verdict:
-    """Writes, runs and describes; `known` is for `describe`, `facts` are those of the format."""
+    """Converts, judges and describes a model.
+
+    Args:
+        known: Arguments of `describe`.
+        facts: Metadata of the format.
+    """
     model, output, levels = subject.model, output_name(subject.model), examples.pixels()
     expected = subject.answers(levels)
-    accepted = _accepted(expected)
-    # Outputs with a name: tf2onnx keeps it, and OpenVINO adds no outputs of its own making.
+    accepted = _choose_bound(expected)
+    # Name the output: tf2onnx keeps the name, and OpenVINO does not add outputs.
     named = keras.Model(model.inputs[0], {output: model.outputs[0]}, name=model.name)
     signature = [tf.TensorSpec((None, *subject.image_size, 3), tf.float32, name="images")]
     with new_version(path) as version:
@@ -207,13 +211,10 @@ def _export(
     return replace(verdict, version=version.path)
 
 
-def _accepted(expected: np.ndarray) -> float:
-    """The error that rounding explains: less than 1e-4 where all outputs are small, as
-    probabilities of many classes.
-
-    It is a part of the largest output: a few millionths of it among models of this package, in
-        either format.
-    """
+def _choose_bound(expected: np.ndarray) -> float:
+    """Returns the largest error that rounding explains, relative to the largest output."""
+    # Models of this package differ by a few millionths of the largest output, in both formats. The
+    # bound is below 1e-4 if all outputs are small, such as probabilities of many classes.
     largest = float(np.abs(expected).max())
     return _TOLERANCE * max(min(1.0, largest), largest / _LARGE_OUTPUT)
 
@@ -221,11 +222,9 @@ def _accepted(expected: np.ndarray) -> float:
 def _check_close(verdict: Verdict, accepted: float) -> None:
     if verdict.max_error > accepted:
         raise ValueError(
-            f"{verdict.name} differs from the model by up to {verdict.max_error:.2g} in an output, "
-            f"and has the same "
-            f"highest one for {verdict.top1_agreement:.1%} of {verdict.num_images} images; "
-            f"rounding explains "
-            f"{accepted:.2g}. Nothing is written."
+            f"The outputs of {verdict.name} differ from those of the model by up to "
+            f"{verdict.max_error:.2g}; rounding explains {accepted:.2g}. Top-1 agreement is "
+            f"{verdict.top1_agreement:.1%} on {verdict.num_images} images. Nothing was written."
         )
 
 
@@ -233,7 +232,7 @@ def _check_close(verdict: Verdict, accepted: float) -> None:
 
 
 def _check_installed_for_onnx() -> None:
-    """Known before the conversion, not after it: the file is run when it is written."""
+    """Checks for tf2onnx and for the runtime, which runs the file after the conversion."""
     try:
         import onnx  # noqa: F401
         import onnxruntime  # noqa: F401
@@ -244,30 +243,27 @@ def _check_installed_for_onnx() -> None:
 
 def _write_onnx(model: keras.Model, path: Path, signature: list[tf.TensorSpec]) -> None:
     with warnings.catch_warnings(), _erfc_converted(), _garbage_collected():
-        # Keras asks whether NumPy has still an attribute that tf2onnx names.
+        # Keras tests whether NumPy still has an attribute that tf2onnx uses.
         warnings.filterwarnings("ignore", r"In the future `np\.object`", FutureWarning)
         model.export(str(path), format="onnx", verbose=False, input_signature=signature)
         _take_means_in_stages(path)
 
 
 def _take_means_in_stages(path: Path) -> None:
-    """Rewrites the means of group normalization, over rows, columns and channels, as three means,
-    one after the other.
-
-    ONNX Runtime adds up all numbers of a group in one float32, one by one: with the 25,000 of the
-    root of a hybrid it is 1e-3 off, in stages 1e-5.
-    """
+    """Replaces each mean over several axes by successive means over one axis."""
+    # ONNX Runtime sums all numbers of a group in one float32. For the 25,000 numbers in the root of
+    # a hybrid, the error is 1e-3, and 1e-5 in stages.
     import onnx
 
     model = onnx.load(path)
-    nodes = [stage for node in model.graph.node for stage in _stages(node, onnx.helper)]
+    nodes = [stage for node in model.graph.node for stage in _split_into_stages(node, onnx.helper)]
     if len(nodes) > len(model.graph.node):
         del model.graph.node[:]
         model.graph.node.extend(nodes)
         onnx.save(model, path)
 
 
-def _stages(node: Any, helper: Any) -> list[Any]:
+def _split_into_stages(node: Any, helper: Any) -> list[Any]:
     known = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
     axes = known.get("axes", [])
     if node.op_type != "ReduceMean" or len(axes) < 2 or not known.get("keepdims", 1):
@@ -286,16 +282,14 @@ def _stages(node: Any, helper: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def _garbage_collected() -> Iterator[None]:
-    """Collects garbage often.
-
-    tf2onnx copies its graph, weights and all, before each of its forty steps. A copy refers to
-    itself, so only the collector frees it; and that rarely looks at old objects where as many are
-    alive as here, unless they are put aside. With this, ViT_B16 takes 8 GB; without, more than 11.
-    """
+    """Runs the garbage collector often during a conversion."""
+    # tf2onnx copies its graph with all weights before each of its forty steps. The copies contain
+    # reference cycles, so only the collector frees them. With many live objects it rarely examines
+    # old ones, so these are frozen. ViT_B16 takes 8 GB with this function, more than 11 without.
     thresholds, frozen = gc.get_threshold(), gc.get_freeze_count() > 0
     gc.collect()
     gc.freeze()
-    # counts how many objects are not put aside: their number decides when old ones are looked at
+    # Counts the objects that are not frozen; old ones are examined depending on their number.
     gc.collect()
     gc.set_threshold(min(thresholds[0], 2000), 2, 2)
     try:
@@ -309,10 +303,11 @@ def _garbage_collected() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _erfc_converted() -> Iterator[None]:
-    """Lets tf2onnx convert Erfc, of which TensorFlow makes the exact GELU, where it cannot: 1.17
-    writes it as it is.
+    """Registers a converter for Erfc, if tf2onnx has none.
+
+    TensorFlow's exact GELU contains Erfc, which ONNX lacks. tf2onnx 1.17 writes it unchanged.
     """
-    from tf2onnx import constants, handler, onnx_opset  # noqa: F401 - the last brings the converters that there are
+    from tf2onnx import constants, handler, onnx_opset  # noqa: F401 - the last registers tf2onnx's own converters
 
     opset = 9  # the first that has Erf
     converters = handler.tf_op.get_opsets()[constants.ONNX_DOMAIN]
@@ -327,9 +322,9 @@ def _erfc_converted() -> Iterator[None]:
 
 
 def _convert_erfc(graph: Any, node: Any, **_: Any) -> None:
-    """erfc(x) = 1 - erf(x). For great x few digits are left, but GELU adds it to what is greater by
-    far, or to zero.
-    """
+    """Replaces erfc(x) by 1 - erf(x)."""
+    # For large x the difference has few significant digits. The GELU is then close to zero, and is
+    # added to much larger numbers, so the result does not lose precision.
     kept = {"shapes": node.output_shapes, "dtypes": node.output_dtypes}
     graph.remove_node(node.name)
     one = graph.make_const(f"{node.name}/one", np.float32(1))
@@ -346,7 +341,7 @@ def _check_installed_for_openvino() -> None:
     try:
         import openvino  # noqa: F401
     except ImportError as error:
-        raise absent("openvino", "OpenVINO is not there", error) from error
+        raise absent("openvino", "OpenVINO is not installed", error) from error
 
 
 def _write_openvino(model: keras.Model, path: Path, signature: list[tf.TensorSpec]) -> None:
@@ -357,21 +352,19 @@ def _write_openvino(model: keras.Model, path: Path, signature: list[tf.TensorSpe
     graph = runtime.Core().read_model(draft)
     for node in graph.get_ordered_ops():
         if node.get_type_name() == "ReduceMean":
-            _in_stages(node)
+            _take_mean_in_stages(node)
     graph.validate_nodes_and_infer_types()
     runtime.serialize(graph, str(path))
-    del graph  # it reads its weights from the draft
+    del graph  # it keeps the file of the draft open
     for file in (draft, draft.with_suffix(".bin")):
         file.unlink()
 
 
-def _in_stages(node: Any) -> None:
-    """Takes the mean of a group normalization along one axis after the other.
-
-    OpenVINO adds up all numbers of a group in one float32, one by one: with the 25,000 of the root
-    of a hybrid it is 1e-3 off, in stages 1e-5. It joins means that follow each other directly; so
-    each is reshaped before the next.
-    """
+def _take_mean_in_stages(node: Any) -> None:
+    """Replaces the mean of a group normalization by successive means over one axis."""
+    # OpenVINO sums all numbers of a group in one float32. For the 25,000 numbers in the root of a
+    # hybrid, the error is 1e-3, and 1e-5 in stages. OpenVINO merges consecutive means, so a reshape
+    # separates them.
     from openvino import opset13 as operations
 
     def integers(*values: int) -> Any:
@@ -380,7 +373,7 @@ def _in_stages(node: Any) -> None:
     data, axes = node.input_value(0), node.input_value(1).get_node()
     shape = data.get_partial_shape()
     if axes.get_type_name() != "Constant" or np.ravel(axes.get_data()).tolist() != [1, 2, 4]:
-        return  # no group normalization: those of Keras see (B, H, W, groups, channels of a group)
+        return  # not a group normalization: Keras reduces (B, H, W, groups, channels of a group)
     if shape.rank != 5 or any(shape[axis].is_dynamic for axis in range(1, 5)):
         return
     height, _, groups, channels = (shape[axis].get_length() for axis in range(1, 5))

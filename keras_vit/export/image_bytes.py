@@ -1,11 +1,10 @@
-"""JPEG and PNG bytes to pixels inside a graph, image by image: one that cannot be read costs only
-itself.
+"""Decoding of untrusted JPEG and PNG bytes to pixels, inside a graph.
 
-What comes from strangers is looked at before it is decoded: a file of 60 kB can unfold into
-    gigabytes, or keep a
-decoder busy for minutes. JPEG and PNG alone are read: TensorFlow has no operation for WebP, TIFF
-and HEIC, and its own for GIF and BMP give other pixels than the reader of all commands. Decoding,
-turning upright by EXIF and cropping are those of evaluation (`keras_vit.data`).
+A file that cannot be read does not affect the other images of its batch. Headers are checked before
+decoding, since a file of 60 kB can expand to gigabytes, or keep a decoder busy for minutes. Only
+JPEG and PNG are read: TensorFlow has no operations for WebP, TIFF and HEIC, and those for GIF and
+BMP return other pixels than the commands of this package. Decoding, EXIF orientation and cropping
+are those of evaluation (`keras_vit.data`).
 """
 
 import functools
@@ -20,19 +19,19 @@ from keras_vit.data.transforms import eval_crop as eval_crops
 STATUSES = ("ok", "empty", "unsupported", "too_large", "damaged")
 _OK, _EMPTY, _UNSUPPORTED, _TOO_LARGE, _DAMAGED = range(len(STATUSES))
 
-# 8192 x 8192: the largest cameras give 61 million pixels. Decoding takes 3 bytes for each, of a
-# progressive JPEG 11.
+# 8192 x 8192: the largest cameras have 61 million pixels. Decoding takes 3 bytes per pixel, and 11
+# for a progressive JPEG.
 MAX_PIXELS = 2**26
-# Each scan of a progressive JPEG goes over all pixels, and an empty one takes 12 bytes of the file.
-# Encoders write about 10; what splits everything that can be split stays below 100.
+# Each scan of a progressive JPEG updates all pixels, and an empty scan has 12 bytes. Encoders write
+# about 10 scans; even a file with as many useful scans as possible has fewer than 100.
 _MAX_SCANS = 100
-# A compressed text (chunks zTXt and iTXt) of 8 kB unfolds into 8 MB, in a fifth of a second.
-# Photographs have a few.
+# A compressed text of 8 kB (chunks zTXt and iTXt) expands to 8 MB, which takes 0.2 s. Photographs
+# have a few of them.
 _MAX_TEXTS = 16
-# images decoded at once: with `MAX_PIXELS` the bound of the memory that a request takes
+# Images decoded at the same time. With `MAX_PIXELS`, this bounds the memory of a request.
 _PARALLEL = 2
 
-# the signature, and a header of 13 bytes as the first chunk
+# The signature, and the start of the first chunk: a header of 13 bytes.
 _PNG_BEGINS = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
 _JPEG_BEGINS = b"\xff\xd8\xff"
 _COMPRESSED_TEXT = b"TXt"
@@ -40,7 +39,7 @@ _COMPRESSED_TEXT = b"TXt"
 
 @dataclass(frozen=True, kw_only=True)
 class _Limits:
-    """What is decoded at most: pixels, and how many times longer than wide an image may be."""
+    """Limits of decoding: number of pixels, and ratio of the longer to the shorter side."""
 
     pixels: int
     aspect_ratio: int
@@ -53,21 +52,21 @@ def read_images(
     eval_crop: str = "resize",
     max_pixels: int = MAX_PIXELS,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Decodes and resizes files; works inside a graph and runs no Python there.
+    """Decodes and resizes files, with TensorFlow operations only.
 
     Args:
         files: (B,) string, B may be 0.
         image_size: (height, width) in pixels.
         eval_crop: Policy of `keras_vit.data.transforms.eval_crop`.
-        max_pixels: A file with more is not decoded. A graph that decodes takes up to 26 bytes for
-            each.
+        max_pixels: Files with more pixels are not decoded. Decoding in a graph takes up to 26 bytes
+            per pixel.
 
     Returns:
-        Pixels (B, height, width, 3) float32 from 0 to 255, or 0 where there is nothing; (B,)
-        string, one of `STATUSES`.
+        Pixels (B, height, width, 3) float32 from 0 to 255, which are 0 for unreadable files; and
+        (B,) string, each one of `STATUSES`.
 
     Raises:
-        ValueError: If there is no such policy, it cannot give this size, or `max_pixels` is not
+        ValueError: If the policy is unknown, does not support this size, or `max_pixels` is not
             positive.
 
     Example:
@@ -80,7 +79,7 @@ def read_images(
         raise ValueError(f"`max_pixels` must be positive. Received: {max_pixels}.")
     transforms = eval_crops(eval_crop, image_size)
     blank = tf.zeros((*image_size, 3))
-    limits = _limits(image_size, eval_crop, max_pixels)
+    limits = _set_limits(image_size, eval_crop, max_pixels)
 
     def decode(file: tf.Tensor) -> tf.Tensor:
         image = decode_jpeg_or_png(file)
@@ -89,12 +88,12 @@ def read_images(
         return tf.ensure_shape(image, blank.shape)
 
     def read(row: tf.Tensor, file: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        code = _code(file, limits)
+        code = _classify(file, limits)
         return row, code, tf.cond(code == _OK, lambda: decode(file), lambda: blank)
 
     num_files = tf.size(files, tf.int64)
-    rows, codes, images = _survivors(files, read, blank)
-    # What did not survive is in no row: it is damaged.
+    rows, codes, images = _skip_failures(files, read, blank)
+    # Files without a row failed, so they are damaged.
     codes = tf.tensor_scatter_nd_update(tf.fill([num_files], _DAMAGED), rows, codes)
     pixels = tf.scatter_nd(
         rows, images, tf.concat([[num_files], tf.shape(blank, tf.int64)], axis=0)
@@ -104,25 +103,24 @@ def read_images(
     )
 
 
-def _limits(image_size: tuple[int, int], eval_crop: str, max_pixels: int) -> _Limits:
-    """Enlarging the shorter side of a thread of 1 x 65500 pixels would give billions, of 12
-    bytes.
-    """
+def _set_limits(image_size: tuple[int, int], eval_crop: str, max_pixels: int) -> _Limits:
+    """Returns the limits for a policy."""
+    # Enlarging the shorter side of an image of 1 x 65500 pixels would make billions of pixels, of
+    # 12 bytes each.
     if eval_crop != "resize_shorter":
         return _Limits(pixels=max_pixels, aspect_ratio=max_pixels)
     side = round(max(image_size) * 256 / 224)
     return _Limits(pixels=max_pixels, aspect_ratio=max(1, MAX_PIXELS // (4 * side * side)))
 
 
-def _survivors(
+def _skip_failures(
     files: tf.Tensor, read: Callable, blank: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Rows (n, 1), codes (n,) and images (n, height, width, 3) of the files at which `read` did not
-    fail.
-
-    `tf.data` can do without elements that fail; nothing else in a graph can. Its batch of all must
-    have one element: hence a first one that is taken off again.
+    """Reads files, and returns rows (n, 1), codes (n,) and images (n, height, width, 3) of those
+    for which `read` did not fail.
     """
+    # In a graph, only `tf.data` can skip elements that fail. The batch of all must not be empty, so
+    # a first element is added, and removed afterwards.
     first = tf.data.Dataset.from_tensors((tf.constant(-1, tf.int64), tf.constant(_OK), blank))
     rest = (
         tf.data.Dataset.from_tensor_slices(files)
@@ -135,46 +133,44 @@ def _survivors(
     return rows[:, tf.newaxis], codes, images
 
 
-def _code(file: tf.Tensor, limits: _Limits) -> tf.Tensor:
-    """What can be said of a file before it is decoded; fails where its header cannot be read."""
+def _classify(file: tf.Tensor, limits: _Limits) -> tf.Tensor:
+    """Returns the status of a file from its header; fails if the header cannot be read."""
     length = tf.strings.length(file)
     return tf.case(
         [
             (length == 0, lambda: tf.constant(_EMPTY)),
-            (_begins(file, _JPEG_BEGINS), lambda: _jpeg_code(file, limits)),
-            (_begins(file, _PNG_BEGINS[:8]), lambda: _png_code(file, limits)),
+            (_starts_with(file, _JPEG_BEGINS), lambda: _classify_jpeg(file, limits)),
+            (_starts_with(file, _PNG_BEGINS[:8]), lambda: _classify_png(file, limits)),
         ],
         default=lambda: tf.constant(_UNSUPPORTED),
     )
 
 
-def _begins(file: tf.Tensor, magic: bytes) -> tf.Tensor:
+def _starts_with(file: tf.Tensor, magic: bytes) -> tf.Tensor:
     return tf.strings.substr(file, 0, len(magic)) == magic
 
 
-def _jpeg_code(file: tf.Tensor, limits: _Limits) -> tf.Tensor:
+def _classify_jpeg(file: tf.Tensor, limits: _Limits) -> tf.Tensor:
     height, width, _ = tf.unstack(tf.cast(tf.image.extract_jpeg_shape(file), tf.int64))
-    is_long = _num_scans(file) > _MAX_SCANS
-    return _size_code(height, width, is_long, limits)
+    is_long = _count_scans(file) > _MAX_SCANS
+    return _classify_size(height, width, is_long, limits)
 
 
-def _png_code(file: tf.Tensor, limits: _Limits) -> tf.Tensor:
+def _classify_png(file: tf.Tensor, limits: _Limits) -> tf.Tensor:
     header = tf.io.decode_raw(tf.strings.substr(file, 0, len(_PNG_BEGINS) + 8), tf.uint8)
-    begins = _begins(file, _PNG_BEGINS) & (tf.size(header) == len(_PNG_BEGINS) + 8)
+    begins = _starts_with(file, _PNG_BEGINS) & (tf.size(header) == len(_PNG_BEGINS) + 8)
     header = tf.pad(header, [[0, len(_PNG_BEGINS) + 8 - tf.size(header)]])
     sides = tf.cast(tf.reshape(header[len(_PNG_BEGINS) :], (2, 4)), tf.int64)
     width, height = tf.unstack(tf.reduce_sum(sides * [1 << 24, 1 << 16, 1 << 8, 1], axis=1))
     is_long = _count(file, _COMPRESSED_TEXT) > _MAX_TEXTS
-    return tf.where(begins, _size_code(height, width, is_long, limits), _DAMAGED)
+    return tf.where(begins, _classify_size(height, width, is_long, limits), _DAMAGED)
 
 
-def _num_scans(file: tf.Tensor) -> tf.Tensor:
-    """How many scans begin: FF DA, the length of the header in two bytes, of how many components
-    the scan is.
-
-    The length must fit the components. FF DA alone is there by chance a hundred times in 6 MB, such
-    as the video behind a "motion photo"; all five bytes never are.
-    """
+def _count_scans(file: tf.Tensor) -> tf.Tensor:
+    """Counts the scans of a JPEG by their headers."""
+    # A scan starts with FF DA, the length of its header in two bytes, and its number of components,
+    # which must fit the length. FF DA alone occurs by chance a hundred times in 6 MB, such as the
+    # video in a "motion photo"; all five bytes do not.
     numbers = tf.io.decode_raw(file, tf.uint8)
     places = tf.where((numbers[:-4] == 0xFF) & (numbers[1:-3] == 0xDA))[:, 0]
     high, low, components = (
@@ -185,18 +181,18 @@ def _num_scans(file: tf.Tensor) -> tf.Tensor:
 
 
 def _count(file: tf.Tensor, pattern: bytes) -> tf.Tensor:
-    """How often a pattern occurs. It may be there by chance, but not often."""
+    """Counts the occurrences of a pattern, including the few that are there by chance."""
     numbers = tf.io.decode_raw(file, tf.uint8)
     num_places = tf.maximum(tf.size(numbers) - len(pattern) + 1, 0)
     hits = [numbers[shift : shift + num_places] == byte for shift, byte in enumerate(pattern)]
     return tf.math.count_nonzero(functools.reduce(tf.logical_and, hits))
 
 
-def _size_code(
+def _classify_size(
     height: tf.Tensor, width: tf.Tensor, is_long: tf.Tensor, limits: _Limits
 ) -> tf.Tensor:
     shorter, longer = tf.minimum(height, width), tf.maximum(height, width)
-    # The product of two sides below 2**32 may not fit into int64: so the quotient is compared.
+    # Compare quotients: the product of two sides below 2**32 may not fit into int64.
     too_large = longer > limits.pixels // tf.maximum(shorter, 1)
     too_large |= is_long | (longer > limits.aspect_ratio * shorter)
     return tf.where(shorter < 1, _DAMAGED, tf.where(too_large, _TOO_LARGE, _OK))

@@ -1,6 +1,4 @@
-"""What an exported model says of itself: which package and which weights it comes from, and what it
-expects.
-"""
+"""Metadata of an exported model: package, weights, input, and the images it was judged on."""
 
 import datetime
 import hashlib
@@ -21,7 +19,7 @@ from keras_vit.writing import to_one_line
 
 FILE = "keras_vit.json"
 CHECKSUMS_FILE = "SHA256SUMS"
-EXTRA_FOLDER = "assets.extra"  # of a SavedModel: what TensorFlow passes over
+EXTRA_FOLDER = "assets.extra"  # folder of a SavedModel that TensorFlow ignores
 _RESIZED = {
     "resize": "the whole image to the size of the model, bilinear, without antialiasing",
     "resize_shorter": "the shorter side to 8/7 of the model's by area, then the central crop",
@@ -37,17 +35,16 @@ def describe(
     eval_crop: str = "resize",
     identity: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Returns what is known of an export, ready for JSON.
+    """Returns the metadata of an export, as values that JSON can store.
 
     Args:
-        model: That is exported.
-        accepted: How far an export may be from the model: the greatest "max_error", the least
-            "top1_agreement".
-        judged: The images on which export and model are compared.
-        calibration: Those that were set aside for the ranges of int8.
-        eval_crop: How images are brought to its size, as in `keras_vit.data.transforms.eval_crop`.
-        identity: What the caller knows of the weights: the model's name in the table, the tag or
-            file, its hash.
+        model: The exported model.
+        accepted: Thresholds of the comparison: largest "max_error", smallest "top1_agreement".
+        judged: Images on which export and model are compared.
+        calibration: Calibration images for int8.
+        eval_crop: Policy by which images are resized, as in
+            `keras_vit.data.transforms.eval_crop`.
+        identity: Origin of the weights: name of the model in the table, tag or file, hash.
 
     Example:
         >>> model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 48, 3), classes=10)
@@ -89,34 +86,32 @@ def describe(
 
 
 def write_facts(folder: Path, facts: Mapping[str, Any]) -> None:
-    """Writes the facts about the exports in a folder."""
+    """Writes the metadata of the exports in a folder."""
     (folder / FILE).write_bytes(as_json(facts))
 
 
 def as_json(facts: Mapping[str, Any]) -> bytes:
-    """Returns facts as UTF-8. Bytes of a path that are no UTF-8 become escapes, of which JSON makes
-    the same path.
-    """
+    """Encodes metadata as JSON in UTF-8. Bytes of a path that are not UTF-8 are escaped."""
     return (json.dumps(facts, indent=2, ensure_ascii=False) + "\n").encode(
         "utf-8", "backslashreplace"
     )
 
 
 def facts_folder(export: Path) -> Path:
-    """Returns where the facts about an export lie: within a SavedModel, beside a file."""
+    """Returns the folder of the metadata: inside a SavedModel, or that of a file."""
     return export / EXTRA_FOLDER if export.is_dir() else export.parent
 
 
 def read_facts(export: Path) -> dict[str, Any]:
-    """Returns the facts about a SavedModel (a folder) or a file.
+    """Reads the metadata of a SavedModel (a folder) or a file.
 
     Raises:
-        ValueError: If there are none, or they cannot be read.
+        ValueError: If the metadata are missing or damaged.
     """
     path = facts_folder(export) / FILE
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
-        wrong = _wrong(facts)
+        wrong = _find_faults(facts)
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(
             f"{export} was not exported by keras_vit, or its {path} is damaged: {error}"
@@ -126,8 +121,8 @@ def read_facts(export: Path) -> dict[str, Any]:
     return facts
 
 
-def _wrong(facts: Any) -> list[str]:
-    """What a check relies on and is not what `describe` wrote."""
+def _find_faults(facts: Any) -> list[str]:
+    """Lists the fields that a check needs and that do not have the form `describe` writes."""
     if not isinstance(facts, dict):
         return [f"expected an object, received {facts!r:.40}"]
     taken, accepted = facts.get("input"), facts.get("accepted")
@@ -150,11 +145,11 @@ def _wrong(facts: Any) -> list[str]:
         "calibrated_on": isinstance(calibrated, list)
         and all(isinstance(word, str) for word in calibrated),
     }
-    return [f"{name} is not as it was written" for name, is_right in rules.items() if not is_right]
+    return [f"{name} is invalid" for name, is_right in rules.items() if not is_right]
 
 
 def is_size(value: Any) -> bool:
-    """Returns whether a value out of JSON is [height, width] in pixels."""
+    """Returns whether a value from JSON is [height, width] in pixels."""
     return (
         isinstance(value, list)
         and len(value) == 2
@@ -167,9 +162,7 @@ def _is_number(value: Any) -> bool:
 
 
 def variables_sha256(model: keras.Model) -> str:
-    """Returns a hash of all weights in their order: equal weights have equal hashes, whatever file
-    they came from.
-    """
+    """Returns a hash of all weights in their order, independent of the file they came from."""
     digest = hashlib.sha256()
     for weight in model.weights:
         digest.update(keras.ops.convert_to_numpy(weight.value).tobytes())
@@ -177,13 +170,13 @@ def variables_sha256(model: keras.Model) -> str:
 
 
 def labels_of(num_classes: int, class_names: Sequence[str] = ()) -> list[str]:
-    """Returns a name for each class: those that are given, else ImageNet's where the number tells,
-    else numbers.
+    """Returns a name for each class: the given ones, else ImageNet's if their number matches, else
+    numbers.
 
-    A name has one line, and a blank one becomes a number.
+    Names are reduced to one line, and empty names are replaced by numbers.
 
     Raises:
-        ValueError: If there are not as many names as classes.
+        ValueError: If the number of names differs from the number of classes.
 
     Example:
         >>> labels_of(2, ["cat", "dog"]), labels_of(3), labels_of(1000)[:2]
@@ -195,6 +188,6 @@ def labels_of(num_classes: int, class_names: Sequence[str] = ()) -> list[str]:
                 f"The model has {num_classes} classes. Received: {len(class_names)} names."
             )
         names = [to_one_line(" ".join(str(name).split())) for name in class_names]
-        # TensorFlow reads no empty line
+        # TensorFlow skips empty lines.
         return [name or f"class {index}" for index, name in enumerate(names)]
     return imagenet_names(num_classes) or [f"class {index}" for index in range(num_classes)]

@@ -1,6 +1,4 @@
-"""What the model answered when it was exported, kept beside the export: so it can be checked
-without the model.
-"""
+"""Images and outputs recorded at export, to check an exported file later without the model."""
 
 from pathlib import Path
 from typing import Any
@@ -14,30 +12,29 @@ _MOST_IMAGES = 8
 
 
 def write_reference(folder: Path, pixels: np.ndarray, outputs: np.ndarray) -> None:
-    """Writes up to 8 images and what the model gives for them: those on which its answer is surest.
-
-    Rounding changes no answer there, so an export that agreed with the model on 95 % of all images
-    agrees on these.
+    """Writes the up to 8 images on which the model is most confident, and its outputs.
 
     Args:
-        folder: Where to write.
-        pixels: (n, H, W, 3) uint8. The outputs must be those of exactly these levels.
+        folder: Folder to write to.
+        pixels: (n, H, W, 3) uint8. The outputs must have been computed from exactly these levels.
         outputs: (n, ...) float32.
     """
+    # Rounding does not change the top class of these images, so an export that agreed with the
+    # model on 95 % of all images agrees on them.
     highest = np.sort(outputs.reshape(len(outputs), -1), axis=1)[:, -2:]
     surest = np.sort(np.argsort(highest[:, 0] - highest[:, -1], kind="stable")[:_MOST_IMAGES])
     np.savez(folder / FILE, pixels=pixels[surest], outputs=outputs[surest])
 
 
 def read_reference(folder: Path, facts: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns images, as the export takes them, and what the model gave for them.
+    """Returns the recorded images, as the export takes them, and the outputs of the model.
 
     Args:
-        folder: Where they are.
-        facts: Of the export, see `metadata.py`.
+        folder: Folder of the record.
+        facts: Metadata of the export, see `metadata.py`.
 
     Raises:
-        ValueError: If there are none, or they are damaged.
+        ValueError: If the record is missing or damaged.
 
     Example:
         >>> write_reference(Path("."), np.full((1, 1, 1, 3), 255, np.uint8), np.ones((1, 2), np.float32))
@@ -48,14 +45,15 @@ def read_reference(folder: Path, facts: dict[str, Any]) -> tuple[np.ndarray, np.
     """
     if not (folder / FILE).is_file():
         raise ValueError(
-            f"There is no {FILE} in {folder}, so nothing to compare with: export it again."
+            f"{folder} has no {FILE}, so the file cannot be checked without its model: export it "
+            f"again."
         )
     try:
-        # NumPy leaves a file open that is no archive: so it is given one.
+        # If the file is not an archive, NumPy does not close it: open and close it here.
         with (folder / FILE).open("rb") as file, np.load(file, allow_pickle=False) as kept:
             pixels, outputs = kept["pixels"], kept["outputs"]
         _check(pixels, outputs, tuple(facts["input"]["image_size"]))
-    # zipfile, zlib and NumPy have a kind of error for every kind of damage
+    # zipfile, zlib and NumPy raise a different error for each kind of damage.
     except Exception as error:
         raise ValueError(f"{folder / FILE} is damaged: {error or type(error).__name__}") from error
     if facts["input"]["dtype"] == "uint8":
@@ -81,4 +79,4 @@ def _check(pixels: np.ndarray, outputs: np.ndarray, image_size: tuple[int, int])
             f"expected float32 outputs of {len(pixels)} images, received {outputs.shape}"
         )
     if not np.isfinite(outputs).all():
-        raise ValueError("it has outputs that are no numbers")
+        raise ValueError("it contains NaN or infinite outputs")

@@ -1,7 +1,6 @@
-"""Verdicts for people: a table, a page and a picture that show what an export costs and what it
-saves.
+"""Reports on exported files: a table, a Markdown page, a CSV file and a plot.
 
-Nothing is measured here; see `verdicts.py`.
+`verdicts.py` measures the numbers.
 """
 
 import math
@@ -42,18 +41,19 @@ def write_report(
     images_name: str,
     doubts: Sequence[str] = (),
 ) -> None:
-    """Writes `report.md` and `report.csv`, and `report.png` if matplotlib is there. Each appears
-    whole or not at all.
+    """Writes `report.md` and `report.csv`, and `report.png` if matplotlib is installed.
+
+    Each file is written atomically.
 
     Args:
-        folder: Where to; it must be there.
-        verdicts: One for each file, all about the same images.
-        title: What was exported.
-        images_name: Where the images come from, in words.
-        doubts: Sentences on why the images prove little.
+        folder: An existing folder.
+        verdicts: One for each file, all measured on the same images.
+        title: Title of the report.
+        images_name: Description of the images.
+        doubts: Sentences that state why these images are weak evidence.
 
     Raises:
-        ValueError: If there are no verdicts, or they are about different numbers of images.
+        ValueError: If there are no verdicts, or they were measured on different numbers of images.
 
     Example:
         >>> numbers = {"num_images": 500, "max_error": 0.12, "mean_error": 0.016, "accuracy": 0.6425}
@@ -65,8 +65,8 @@ def write_report(
     _check(verdicts)
     page = [
         f"# {cell(title)}",
-        table(_header(verdicts), _rows(verdicts)),
-        _method(verdicts, images_name),
+        table(_choose_header(verdicts), _make_rows(verdicts)),
+        _describe_method(verdicts, images_name),
         *doubts,
     ]
     _write_csv(folder / "report.csv", verdicts)
@@ -77,10 +77,10 @@ def write_report(
 
 
 def text_table(verdicts: Sequence[Verdict]) -> str:
-    """Returns the table of the report for a terminal: names to the left, numbers to the right.
+    """Returns the table of the report for a terminal, with numbers aligned to the right.
 
     Raises:
-        ValueError: If there are no verdicts, or they are about different numbers of images.
+        ValueError: If there are no verdicts, or they were measured on different numbers of images.
 
     Example:
         >>> numbers = {"num_images": 500, "max_error": 0.12, "mean_error": 0.016, "accuracy": None}
@@ -90,7 +90,7 @@ def text_table(verdicts: Sequence[Verdict]) -> str:
         int8.tflite      0.452      500            99.20%        0.12        0.016          0.61
     """
     _check(verdicts)
-    lines = [_header(verdicts), *_rows(verdicts)]
+    lines = [_choose_header(verdicts), *_make_rows(verdicts)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     aligned = [
         [words[0].ljust(widths[0]), *map(str.rjust, words[1:], widths[1:])] for words in lines
@@ -99,12 +99,12 @@ def text_table(verdicts: Sequence[Verdict]) -> str:
 
 
 def draw_trade(path: Path, verdicts: Sequence[Verdict], title: str) -> None:
-    """Draws agreement and latency against size: what a smaller file costs, at a glance.
+    """Plots agreement and latency against file size.
 
     Args:
-        path: Of the PNG; it appears whole or not at all.
-        verdicts: One for each file, at least one. Latencies that were not measured are left out.
-        title: Above the picture.
+        path: Path of the PNG, which is written atomically.
+        verdicts: One for each file, at least one. Latencies that were not measured are omitted.
+        title: Title of the figure.
 
     Raises:
         ImportError: If matplotlib is absent.
@@ -129,7 +129,7 @@ def draw_trade(path: Path, verdicts: Sequence[Verdict], title: str) -> None:
         _finish_agreement(panels[0], min(agreements))
         for panel in panels[1:]:
             panel.set(
-                ylim=(0, 1.15 * panel.get_ylim()[1]), ylabel="time for one image, milliseconds"
+                ylim=(0, 1.15 * panel.get_ylim()[1]), ylabel="latency of one image, milliseconds"
             )
         figure.draw_without_rendering()
         for panel, named in zip(panels, points, strict=True):
@@ -139,24 +139,23 @@ def draw_trade(path: Path, verdicts: Sequence[Verdict], title: str) -> None:
 def _draw_points(
     panel: Any, values: Sequence[float], verdicts: Sequence[Verdict]
 ) -> dict[str, tuple[float, float]]:
-    """Returns where each file stands, as far as it could be drawn."""
+    """Draws the files with a finite value, and returns their coordinates."""
     named = {}
     for number, (value, verdict) in enumerate(zip(values, verdicts, strict=True)):
         if math.isfinite(value):
             color, mark = COLORS[number % len(COLORS)], MARKS[number % len(MARKS)]
             panel.plot(_megabytes(verdict), value, mark, color=color, markersize=9)
             named[verdict.name] = (_megabytes(verdict), value)
-    panel.set(xlim=(0, 1.25 * max(map(_megabytes, verdicts))), xlabel="size of the file, MB")
+    panel.set(xlim=(0, 1.25 * max(map(_megabytes, verdicts))), xlabel="file size, MB")
     return named
 
 
 def _finish_agreement(panel: Any, lowest: float) -> None:
-    """From the lowest to 100 %, though never so near that a hundredth of a percent looks like
-    much.
-    """
+    """Labels the axis and sets its limits, from the lowest value to 100 %."""
+    # The axis spans at least one point, so that a hundredth of a percent looks small.
     lowest = min(lowest, 99.0)
     margin = 0.12 * (100 - lowest)
-    panel.set(ylim=(lowest - margin, 100 + margin), ylabel="same top-1 answer as the model")
+    panel.set(ylim=(lowest - margin, 100 + margin), ylabel="top-1 agreement with the model")
     panel.yaxis.set_major_formatter(lambda share, _: f"{share:.4g}%" if share < 100.001 else "")
 
 
@@ -172,22 +171,22 @@ def _check(verdicts: Sequence[Verdict]) -> None:
     counts = sorted({verdict.num_images for verdict in verdicts})
     if len(counts) != 1:
         raise ValueError(
-            f"A table needs verdicts about the same images. Received: {len(verdicts)} verdicts, "
-            f"about {counts} images."
+            f"All verdicts of a table must be measured on the same images. Received: "
+            f"{len(verdicts)} verdicts, on {counts} images."
         )
 
 
-def _header(verdicts: Sequence[Verdict]) -> list[str]:
+def _choose_header(verdicts: Sequence[Verdict]) -> list[str]:
     return list(_HEADER if _has_accuracy(verdicts) else _HEADER[:-1])
 
 
-def _rows(verdicts: Sequence[Verdict]) -> list[list[str]]:
+def _make_rows(verdicts: Sequence[Verdict]) -> list[list[str]]:
     rows = []
     for verdict in verdicts:
         latency = f"{verdict.latency_ms:.3g}" if math.isfinite(verdict.latency_ms) else "-"
         row = [
             " ".join(verdict.name.split()),
-            _three_digits(_megabytes(verdict)),
+            _format_three_digits(_megabytes(verdict)),
             f"{verdict.num_images:,}",
         ]
         row += [
@@ -206,20 +205,17 @@ def _has_accuracy(verdicts: Sequence[Verdict]) -> bool:
     return any(verdict.accuracy is not None for verdict in verdicts)
 
 
-def _method(verdicts: Sequence[Verdict], images_name: str) -> str:
+def _describe_method(verdicts: Sequence[Verdict], images_name: str) -> str:
     count = verdicts[0].num_images
     sentences = [
-        f"Each file and the model were given the same images: {cell(images_name)}, {count:,} in "
-        f"all, so that one image "
-        f"is {100 / count:.2g} points. Top-1 agreement is the share for which both have the same "
-        f"highest output; the "
-        "errors are absolute differences of the outputs.",
-        "Latency is the median time for one image, on two threads, in a process that has loaded "
-        "neither Keras nor this "
-        "package."
+        f"Each file and the model ran on the same {count:,} images: {cell(images_name)}. One image "
+        f"is {100 / count:.2g} percentage points. Top-1 agreement is the share of images for which "
+        f"both have the same highest output. Errors are absolute differences of the outputs.",
+        "Latency is the median time for one image, on two threads, in a process that imports "
+        "neither Keras nor this package."
         if any(math.isfinite(verdict.latency_ms) for verdict in verdicts)
         else "",
-        "Accuracy is the share of images that the file names correctly."
+        "Accuracy is the share of images that the file classifies correctly."
         if _has_accuracy(verdicts)
         else "",
     ]
@@ -227,7 +223,7 @@ def _method(verdicts: Sequence[Verdict], images_name: str) -> str:
 
 
 def _write_csv(path: Path, verdicts: Sequence[Verdict]) -> None:
-    """A cell is empty where nothing was measured."""
+    """Writes one row per verdict; numbers that were not measured are empty."""
     rows = []
     for verdict in verdicts:
         numbers = [getattr(verdict, name) for name in _NUMBERS]
@@ -241,5 +237,5 @@ def _megabytes(verdict: Verdict) -> float:
     return verdict.size_bytes / 1e6
 
 
-def _three_digits(value: float) -> str:
+def _format_three_digits(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -1,12 +1,10 @@
-"""A script: runs an exported file on images, in a process that knows neither Keras nor this
-package.
+"""A script that runs an exported file on images, without Keras and this package.
 
     python -I runner.py REQUEST.json
 
-`verdicts.py` writes the request and reads the answer. It stands alone, so that what it shows is
-true of the file and not of the process that wrote it: an export that needs Python code of the model
-fails here. `opened` is for other scripts that run files without Keras; they load this file by its
-path.
+`verdicts.py` writes the request and reads the answer. The script runs in a separate process, so an
+export that needs Python code of the model fails here. Other scripts that run files without Keras
+load this file by its path and call `opened`.
 """
 
 import contextlib
@@ -23,25 +21,27 @@ import numpy as np
 _ABSENT = ("keras", "keras_vit")
 _EXTRA_OF = {"ai_edge_litert": "tflite", "onnxruntime": "onnx", "openvino": "openvino"}
 NUM_THREADS = 2
-_WARM_UP = 2  # turns that do not count
+_WARM_UP = 2  # runs that are not timed
 
 Run = Callable[[np.ndarray], np.ndarray]
 
 
 def main(request: Path) -> None:
-    """Reads {path, images, signature, batch_size, repeats, outputs}, writes the outputs and prints
-    the latency.
+    """Runs the file of a request, writes its outputs and prints its latency.
+
+    Args:
+        request: JSON file with path, images, signature, batch_size, repeats and outputs.
     """
     for name in _ABSENT:
-        # importing it fails; TensorFlow would load Keras, and does without
+        # Imports of these packages fail. TensorFlow imports Keras if it can, and works without.
         sys.modules[name] = None
     asked = json.loads(request.read_text(encoding="utf-8"))
     images = np.load(asked["images"])
     run = opened(Path(asked["path"]), asked["signature"])
-    parts = list(_batches(images, asked["batch_size"]))
+    parts = list(_split(images, asked["batch_size"]))
     np.save(asked["outputs"], np.concatenate([np.asarray(run(part), np.float32) for part in parts]))
     turns = asked["repeats"] + _WARM_UP if asked["repeats"] else 0
-    seconds = [_seconds(run, images[turn % len(images) :][:1]) for turn in range(turns)]
+    seconds = [_measure_seconds(run, images[turn % len(images) :][:1]) for turn in range(turns)]
     print(
         json.dumps(
             {
@@ -53,11 +53,11 @@ def main(request: Path) -> None:
     )
 
 
-def _batches(images: np.ndarray, size: int) -> Iterator[np.ndarray]:
+def _split(images: np.ndarray, size: int) -> Iterator[np.ndarray]:
     return (images[start : start + size] for start in range(0, len(images), size))
 
 
-def _seconds(run: Run, images: np.ndarray) -> float:
+def _measure_seconds(run: Run, images: np.ndarray) -> float:
     start = time.perf_counter()
     run(images)
     return time.perf_counter() - start
@@ -66,52 +66,54 @@ def _seconds(run: Run, images: np.ndarray) -> float:
 def opened(
     path: Path, signature: str, *, num_threads: int = NUM_THREADS, openvino_precision: str = "f32"
 ) -> Run:
-    """Returns what runs a file on images (B, H, W, 3), float32, and gives (B, classes).
+    """Returns a function that runs a file on images (B, H, W, 3) and returns (B, classes).
 
     Args:
         path: Folder of a SavedModel, or a file of LiteRT, ONNX or OpenVINO.
-        signature: Which one of a SavedModel.
-        num_threads: Of the runtime. TensorFlow takes it only from the first who asks.
-        openvino_precision: "f32" or "bf16". Left to itself it computes in bfloat16 where the
-            processor can: 0.01 off.
+        signature: Signature of a SavedModel.
+        num_threads: Threads of the runtime. TensorFlow uses the value of the first call.
+        openvino_precision: "f32" or "bf16". Without it, OpenVINO computes in bfloat16 if the
+            processor supports it, with differences of 0.01.
 
     Raises:
-        ValueError: It is no such file, or has no such signature.
-        ImportError: Its runtime is not installed.
+        ValueError: If the file is of another kind, or has no such signature.
+        ImportError: If the runtime is not installed.
     """
     if (path / "saved_model.pb").is_file():
-        return _saved_model(path, signature, num_threads)
+        return _open_saved_model(path, signature, num_threads)
     kinds = {
-        ".tflite": _litert,
-        ".onnx": _onnxruntime,
-        ".xml": functools.partial(_openvino, openvino_precision),
+        ".tflite": _open_litert,
+        ".onnx": _open_onnx,
+        ".xml": functools.partial(_open_openvino, openvino_precision),
     }
     if path.suffix not in kinds:
-        raise ValueError(f"{path} is no SavedModel, and no file {', '.join(kinds)}.")
+        raise ValueError(
+            f"{path} cannot be run: expected a SavedModel or a file {', '.join(kinds)}."
+        )
     return kinds[path.suffix](path, num_threads)
 
 
-def _saved_model(path: Path, signature: str, num_threads: int) -> Run:
+def _open_saved_model(path: Path, signature: str, num_threads: int) -> Run:
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(num_threads)
-    loaded = tf.saved_model.load(str(path))  # whoever holds a signature alone loses the variables
+    loaded = tf.saved_model.load(str(path))
     if signature not in loaded.signatures:
         raise ValueError(
-            f"{path} has no signature {signature!r}, but {', '.join(loaded.signatures)}."
+            f"{path} has no signature {signature!r}. It has {', '.join(loaded.signatures)}."
         )
     serve = loaded.signatures[signature]
     (name,) = serve.structured_input_signature[1]
 
     def run(images: np.ndarray) -> np.ndarray:
-        assert loaded  # noqa: S101 - kept alive
+        assert loaded  # noqa: S101 - a signature does not keep the variables alive
         given = serve(**{name: tf.constant(images)})
         return next(given[key].numpy() for key in sorted(given) if given[key].dtype != tf.string)
 
     return run
 
 
-def _litert(path: Path, num_threads: int) -> Run:
+def _open_litert(path: Path, num_threads: int) -> Run:
     from ai_edge_litert.interpreter import Interpreter
 
     interpreter = Interpreter(model_path=str(path), num_threads=num_threads)
@@ -133,7 +135,7 @@ def _litert(path: Path, num_threads: int) -> Run:
     return one_by_one if is_fixed else run_batch
 
 
-def _onnxruntime(path: Path, num_threads: int) -> Run:
+def _open_onnx(path: Path, num_threads: int) -> Run:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -143,7 +145,7 @@ def _onnxruntime(path: Path, num_threads: int) -> Run:
     return lambda images: session.run(None, {taken.name: images})[0]
 
 
-def _openvino(precision: str, path: Path, num_threads: int) -> Run:
+def _open_openvino(precision: str, path: Path, num_threads: int) -> Run:
     with unreported():
         import openvino
 
@@ -154,12 +156,11 @@ def _openvino(precision: str, path: Path, num_threads: int) -> Run:
 
 @contextlib.contextmanager
 def unreported() -> Iterator[None]:
-    """OpenVINO tells its makers when it is imported and when it converts, over the network and
-    unasked; not from tests.
+    """Disables the usage reports of OpenVINO, in this process and in those it starts.
 
-    It asks once in a process, when it is imported; processes that are started meanwhile are told so
-    too.
+    By default, OpenVINO reports imports and conversions over the network.
     """
+    # OpenVINO does not report from CI. It reads the variable once, when it is imported.
     before = os.environ.get("CI")
     os.environ["CI"] = "true"
     try:
@@ -171,8 +172,8 @@ def unreported() -> Iterator[None]:
             os.environ["CI"] = before
 
 
-def _extra_of(error: Exception) -> str | None:
-    """What of the package is to be installed; it cannot be asked here."""
+def _find_extra(error: Exception) -> str | None:
+    """Returns the extra of keras_vit that installs a missing runtime."""
     absent = (getattr(error, "name", None) or "").split(".")[0]
     return _EXTRA_OF.get(absent) if isinstance(error, ImportError) else None
 
@@ -182,7 +183,7 @@ if __name__ == "__main__":
         main(Path(sys.argv[1]))
     except Exception as error:
         print(
-            json.dumps({"error": f"{type(error).__name__}: {error}", "extra": _extra_of(error)}),
+            json.dumps({"error": f"{type(error).__name__}: {error}", "extra": _find_extra(error)}),
             flush=True,
         )
-        os._exit(1)  # without the words of runtimes that are taken down half-way
+        os._exit(1)  # without the messages that runtimes print when they are torn down

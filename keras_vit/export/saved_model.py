@@ -1,14 +1,13 @@
-"""A model as TensorFlow Serving wants it: a folder with a number, and in it a graph with named
-signatures.
+"""Export to a SavedModel for TensorFlow Serving.
 
-    PATH/1/saved_model.pb, variables/              the graph and the weights; no Python code is needed to run them
-    PATH/1/assets/classes.txt                      names of the classes, one a line; the graph reads them from here
-    PATH/1/assets.extra/keras_vit.json             which package and weights, what goes in, how far it is from the model
-    PATH/1/assets.extra/reference.npz              images and what the model gave, to check the export without the model
+    PATH/1/saved_model.pb, variables/              graph and weights; they run without Python code of the model
+    PATH/1/assets/classes.txt                      class names, one per line, which the graph reads
+    PATH/1/assets.extra/keras_vit.json             package, weights, input, differences from the model
+    PATH/1/assets.extra/reference.npz              images and outputs of the model, to check the export without it
     PATH/1/assets.extra/SHA256SUMS                 checksums of all files
-    PATH/1/assets.extra/tf_serving_warmup_requests what the server asks before it says that it is ready
+    PATH/1/assets.extra/tf_serving_warmup_requests requests that the server replays before it is ready
 
-The signatures are listed in `signatures.py`.
+`signatures.py` lists the signatures.
 """
 
 import os
@@ -34,10 +33,9 @@ from keras_vit.pixels import copy_declaration
 from keras_vit.quiet import quiet_conversion
 
 _POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
-# Greatest difference of an output, as a part of the greatest output (or of 1 where all are
-# smaller). Measured: 1e-6 in float32; in bfloat16, whose numbers have 8 bits, 1 % for ViT-B/16 and
-# 2 % for R50+ViT-B/16. Deeper models have more. A graph that computes something else is off by
-# about 1.
+# Largest difference of an output, relative to the largest output (at least 1). Measured: 1e-6 in
+# float32; in bfloat16, which has 8 significant bits, 1 % for ViT-B/16 and 2 % for R50+ViT-B/16.
+# Deeper models differ more. The outputs of a wrong graph differ by about 1.
 _TOLERANCES = {"float32": 1e-4, "bfloat16": 0.1}
 _EVAL_CROPS = ("resize", "resize_shorter")
 
@@ -60,53 +58,53 @@ def saved_model(
     calibration: examples.Examples | None = None,
     warmup: bool = True,
 ) -> Path:
-    """Writes a model as the next version in a folder, whole or not at all; older versions stay.
+    """Writes a model as the next version in a folder, atomically. Existing versions are kept.
 
-    Before it takes its place, the export is loaded in a process without Keras and compared with the
+    Before it is published, the export is loaded in a process without Keras and compared with the
     model.
 
     Args:
-        model: Functional, of one input (B, H, W, 3) and one output; stays as it is.
-        path: Folder of all versions; its last part is the name by which a server knows the model.
-        class_names: In the order of the classes; default: ImageNet's where their number tells, else
-            numbers.
-        eval_crop: How files are brought to the size of the model: "resize" (the whole image, as in
-            the paper) or "resize_shorter" (the middle, as in AugReg).
-        top: Classes that `serving_default` names.
-        attention: Add a signature for the attention weights of all layers.
-        precision: What the graph computes in: "float32" or "bfloat16", with the same float32
-            weights.
-        any_size: Take images of all sizes, and resize them in the graph. Files may have any size
-            anyway.
-        image_size: Side in pixels, or (height, width), that images are resized to. Only for a model
-            of any size, which needs it; its other signatures take any size without resizing, unless
-            `any_size`.
-        max_pixels: Files with more pixels are refused, unread; see
+        model: Functional model with one input (B, H, W, 3) and one output. It is not modified.
+        path: Folder of all versions. Its last part is the name of the model on the server.
+        class_names: Names in the order of the classes. Default: ImageNet's if their number matches,
+            else numbers.
+        eval_crop: Policy by which files are resized: "resize" (the whole image, as in the paper) or
+            "resize_shorter" (a central crop, as in AugReg).
+        top: Number of classes that `serving_default` returns.
+        attention: Adds a signature for the attention weights of all layers.
+        precision: Precision of the computation: "float32" or "bfloat16". The weights are float32 in
+            both.
+        any_size: Accepts arrays of all sizes and resizes them in the graph. Files may always have
+            any size.
+        image_size: Side in pixels, or (height, width), to which images are resized. Required if the
+            model takes any size, else not allowed to differ. Signatures that take arrays do not
+            resize, unless `any_size` is true.
+        max_pixels: Files with more pixels are not decoded; see
             `keras_vit.export.image_bytes.MAX_PIXELS`.
-        identity: What is known of the weights, for the metadata: the tag or file, its hash.
-        images: To compare model and export on; default: generated pictures. See
+        identity: Origin of the weights, for the metadata: tag or file, hash.
+        images: Images on which model and export are compared. Default: generated pictures. See
             `keras_vit.export.examples.take`.
-        num_images: On how many of them, at most.
-        calibration: Images that set the ranges of an int8 file of the same model; recorded, so that
-            `export --check` leaves them out here too.
-        warmup: Write requests that TensorFlow Serving replays before it says that it is ready.
+        num_images: Maximum number of these images.
+        calibration: Calibration images of an int8 file of the same model. They are recorded, so that
+            `export --check` does not judge on them.
+        warmup: Writes requests that TensorFlow Serving replays before it reports that it is ready.
 
     Returns:
         The folder of the version, `path/<number>`.
 
     Raises:
-        ValueError: If the model or an argument does not fit, or the export gives something else
-            than the model.
+        ValueError: If the model or an argument does not fit, or the outputs of the export differ
+            from those of the model.
     """
     _check(eval_crop=eval_crop, top=top, precision=precision)
     subject = subject_of(model, image_size, class_names)
     size = subject.image_size
     judged = examples.take(images, size, num_images, crop=eval_crop)
     levels = judged.pixels()
-    expected = replace(subject, model=_computing_in(model, "float32")).answers(levels)
+    expected = replace(subject, model=_cast(model, "float32")).answers(levels)
     with new_version(path) as version:
         asked = _write_graph(
-            _computing_in(model, _POLICIES[precision]),
+            _cast(model, _POLICIES[precision]),
             version.folder,
             subject.labels,
             image_size=size,
@@ -135,7 +133,9 @@ def saved_model(
             "max_pixels": max_pixels,
             "statuses": list(STATUSES),
         }
-        facts["signatures"] = {name: _words(function) for name, function in asked.items()}
+        facts["signatures"] = {
+            name: _describe_signature(function) for name, function in asked.items()
+        }
         verdict = verdicts.judge(
             version.folder,
             subject.inputs(levels),
@@ -166,13 +166,10 @@ def _check(*, eval_crop: str, top: int, precision: str) -> None:
         raise ValueError(f"`top` must be at least 1. Received: {top}.")
 
 
-def _computing_in(model: keras.Model, policy: str) -> keras.Model:
-    """The model, or one with its weights that computes in another precision; its head stays in
-    float32, as in training.
+def _cast(model: keras.Model, policy: str) -> keras.Model:
+    """Returns the model, or a copy that computes in another precision with the same weights."""
 
-    Weights are float32 in either.
-    """
-
+    # As in training, the head stays in float32.
     def policy_of(layer: keras.layers.Layer) -> keras.DTypePolicy:
         is_end = isinstance(layer, keras.layers.InputLayer) or layer.name == "predictions"
         return keras.DTypePolicy("float32" if is_end else policy)
@@ -192,7 +189,7 @@ def _computing_in(model: keras.Model, policy: str) -> keras.Model:
 def _write_graph(
     model: keras.Model, folder: Path, labels: Sequence[str], **options: Any
 ) -> dict[str, Callable[..., dict[str, tf.Tensor]]]:
-    """Returns the signatures."""
+    """Saves the graph with its weights, and returns the signatures."""
     file = folder / "classes.txt"  # TensorFlow copies it to `assets`
     file.write_text("\n".join([*labels, ""]), encoding="utf-8")
     holder, asked = signatures(model, class_file=file if labels else None, **options)
@@ -202,8 +199,8 @@ def _write_graph(
     return asked
 
 
-def _words(function: Callable) -> dict[str, dict[str, str]]:
-    """What a signature takes and gives, for people."""
+def _describe_signature(function: Callable) -> dict[str, dict[str, str]]:
+    """Returns dtypes and shapes of the inputs and outputs of a signature, as text."""
     sides = {
         "takes": {spec.name: spec for spec in function.input_signature},
         "gives": function.get_concrete_function().structured_outputs,
@@ -215,12 +212,9 @@ def _words(function: Callable) -> dict[str, dict[str, str]]:
 
 
 def _check_close(verdict: verdicts.Verdict, accepted: float) -> None:
-    """Raises a ValueError if the export is further from the model in float32 than rounding
-    explains.
-    """
+    """Raises a ValueError if the export differs from the model by more than rounding explains."""
     if verdict.max_error > accepted:
         raise ValueError(
-            f"The export gives outputs that are up to {verdict.max_error:.2g} off those of the "
-            f"model, and rounding "
-            f"explains {accepted:.2g}. Nothing was written."
+            f"The outputs of the export differ from those of the model by up to "
+            f"{verdict.max_error:.2g}; rounding explains {accepted:.2g}. Nothing was written."
         )

@@ -1,15 +1,16 @@
-"""What an exported model can be asked: a name for each question, and the graph that answers it.
+"""The signatures of an exported model.
 
-| signature | takes | gives |
+| signature | inputs | outputs |
 |---|---|---|
 | serving_default | image_bytes (B,) string: JPEG or PNG | labels, scores, class_ids (B, k), status (B,) |
 | predict | images (B, H, W, 3) float32, as the model takes them | logits (B, Y) |
 | predict_uint8 | images (B, H, W, 3) uint8 from 0 to 255 | logits (B, Y) |
-| features | as predict | pre_logits (B, D), tokens (B, N, D); of a ResNet its map |
+| features | as predict | pre_logits (B, D), tokens (B, N, D); for a ResNet, its feature map |
 | attention | as predict | attention (B, L, A, N, N) |
 
-B may be 0. In place of logits stand probabilities if the model ends in them, and features if it has
-no head: then serving_default gives features and status. All numbers are float32.
+B may be 0. If the model ends in softmax or sigmoid, the output is named probabilities instead of
+logits. If it has no head, the output is named features, and serving_default returns features and
+status. All numbers are float32.
 """
 
 from collections.abc import Callable
@@ -25,7 +26,7 @@ from keras_vit.evaluate.heads import gives_classes, last_activation
 from keras_vit.export.image_bytes import MAX_PIXELS, read_images
 from keras_vit.pixels import pixels_of
 
-# its heads are trained with one sigmoid for each class, all others with a softmax
+# Heads with this number of classes are trained with one sigmoid per class, all others with softmax.
 _IMAGENET_21K = 21843
 _PROBABILITIES = ("softmax", "sigmoid")
 
@@ -43,23 +44,23 @@ def signatures(
     any_size: bool = False,
     max_pixels: int = MAX_PIXELS,
 ) -> tuple[tf.Module, Signatures]:
-    """Returns what `tf.saved_model.save` is to be given: what holds the variables, and the
-    signatures.
+    """Returns the module that holds the variables, and the signatures, for `tf.saved_model.save`.
 
     Args:
-        model: Functional, of one input (B, H, W, 3) and one output.
-        image_size: (height, width) in pixels that files are brought to; that of the model unless it
-            takes any.
-        class_file: Class names, one a line; not needed without a head.
-        eval_crop: How files are brought to that size, as in `keras_vit.data.transforms.eval_crop`.
-        top: Classes that serving_default names; fewer if there are fewer.
-        attention: Whether there is a signature for it.
-        any_size: Whether images of all sizes are taken, and resized bilinearly without antialiasing
-            to `image_size`.
+        model: Functional model with one input (B, H, W, 3) and one output.
+        image_size: (height, width) in pixels to which files are resized. Must be the size of the
+            model, unless the model takes any size.
+        class_file: Class names, one per line; not needed without a head.
+        eval_crop: Policy by which files are resized and cropped, as in
+            `keras_vit.data.transforms.eval_crop`.
+        top: Maximum number of classes that serving_default returns.
+        attention: Whether to add a signature for the attention weights.
+        any_size: Whether to accept images of all sizes, which are resized to `image_size`
+            bilinearly, without antialiasing.
         max_pixels: As in `keras_vit.export.image_bytes.read_images`.
 
     Raises:
-        ValueError: If attention is asked for where there is none, or an argument does not fit.
+        ValueError: If `attention` is true and the model has none, or an argument does not fit.
 
     Example:
         >>> model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3), include_top=False, pooling="token")
@@ -71,40 +72,44 @@ def signatures(
     holder.model_variables = [variable.value for variable in model.variables]
     kind = output_name(model)
     if kind != "features":
-        holder.class_names = _class_names(class_file)
+        holder.class_names = _load_class_names(class_file)
     taken = _Images(model, image_size, any_size)
 
     def predict(images: tf.Tensor) -> dict[str, tf.Tensor]:
-        return _of_any_batch(
-            lambda some: {kind: _float32(model(some, training=False))}, taken.sized(images)
+        return _answer_any_batch(
+            lambda some: {kind: _to_float32(model(some, training=False))}, taken.resize(images)
         )
 
     def predict_uint8(images: tf.Tensor) -> dict[str, tf.Tensor]:
-        return predict(taken.scaled(taken.sized(images)))
+        return predict(taken.scale(taken.resize(images)))
 
     def answer_files(image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
         images, status = read_images(
             image_bytes, image_size, eval_crop=eval_crop, max_pixels=max_pixels
         )
-        (outputs,) = predict(taken.scaled(images)).values()
+        (outputs,) = predict(taken.scale(images)).values()
         if kind == "features":
-            return {"features": _where(status, outputs, 0.0), "status": status}
-        return {**_best(_scores(outputs, kind), top, status, holder.class_names), "status": status}
+            return {"features": _mask_unreadable(status, outputs, 0.0), "status": status}
+        return {
+            **_rank_classes(_compute_scores(outputs, kind), top, status, holder.class_names),
+            "status": status,
+        }
 
     asked = {
-        "serving_default": _taking(answer_files, tf.TensorSpec([None], tf.string, "image_bytes")),
-        "predict": _taking(predict, taken.spec(tf.float32)),
-        "predict_uint8": _taking(predict_uint8, taken.spec(tf.uint8)),
-        "features": _taking(_features(model, taken), taken.spec(tf.float32)),
+        "serving_default": _with_signature(
+            answer_files, tf.TensorSpec([None], tf.string, "image_bytes")
+        ),
+        "predict": _with_signature(predict, taken.spec(tf.float32)),
+        "predict_uint8": _with_signature(predict_uint8, taken.spec(tf.uint8)),
+        "features": _with_signature(_make_features(model, taken), taken.spec(tf.float32)),
     }
     if attention:
-        asked["attention"] = _taking(_attention(model, taken), taken.spec(tf.float32))
+        asked["attention"] = _with_signature(_make_attention(model, taken), taken.spec(tf.float32))
     return holder, asked
 
 
 def output_name(model: keras.Model) -> str:
-    """Returns what a model gives: "logits" or "probabilities" of classes; "features" where it has
-    no head.
+    """Returns the name of a model's output: "logits", "probabilities", or "features" without a head.
 
     Example:
         >>> output_name(keras_vit.ViT_Ti16(weights=None, classifier_activation=None))
@@ -118,7 +123,7 @@ def output_name(model: keras.Model) -> str:
 
 
 class _Images:
-    """How images come into a model."""
+    """Conversion of images to the size and range that a model takes."""
 
     def __init__(self, model: keras.Model, image_size: tuple[int, int], any_size: bool):
         self.shape = (None, None) if any_size else tuple(model.inputs[0].shape[1:3])
@@ -128,21 +133,22 @@ class _Images:
     def spec(self, dtype: tf.DType) -> tf.TensorSpec:
         return tf.TensorSpec([None, *self.shape, 3], dtype, "images")
 
-    def sized(self, images: tf.Tensor) -> tf.Tensor:
+    def resize(self, images: tf.Tensor) -> tf.Tensor:
         return images if self.resized is None else tf.image.resize(images, self.resized)
 
-    def scaled(self, images: tf.Tensor) -> tf.Tensor:
-        """Levels from 0 to 255 to what the model takes."""
+    def scale(self, images: tf.Tensor) -> tf.Tensor:
+        """Converts levels from 0 to 255 to the range that the model takes."""
         return self.pixels.from_levels(tf.cast(images, tf.float32))
 
 
-def _class_names(file: Path | None) -> tf.lookup.StaticHashTable:
-    """A table from class numbers to names, which reads its file whenever the model is loaded;
-    others are called "".
+def _load_class_names(file: Path | None) -> tf.lookup.StaticHashTable:
+    """Returns a table from class numbers to names; unknown numbers are named "".
+
+    The table reads its file each time the model is loaded.
     """
     if file is None:
         raise ValueError(
-            "The model has a head: pass `class_file`, the names of its classes, one a line."
+            "The model has a head: pass `class_file`, the names of its classes, one per line."
         )
     lines = tf.lookup.TextFileInitializer(
         str(file),
@@ -154,46 +160,54 @@ def _class_names(file: Path | None) -> tf.lookup.StaticHashTable:
     return tf.lookup.StaticHashTable(lines, default_value="")
 
 
-def _scores(outputs: tf.Tensor, kind: str) -> tf.Tensor:
+def _compute_scores(outputs: tf.Tensor, kind: str) -> tf.Tensor:
     if kind == "probabilities":
         return outputs
     return tf.sigmoid(outputs) if outputs.shape[-1] == _IMAGENET_21K else tf.nn.softmax(outputs)
 
 
-def _best(
+def _rank_classes(
     scores: tf.Tensor, top: int, status: tf.Tensor, class_names: tf.lookup.StaticHashTable
 ) -> dict[str, tf.Tensor]:
-    """Of an image that could not be read the class is -1 and has no name; its score is 0, as JSON
-    has no NaN.
-    """
+    """Returns the best classes of each image; unreadable images have class -1, no name and score 0."""
+    # The score is not NaN, since JSON has no NaN.
     best = tf.math.top_k(scores, min(top, scores.shape[-1]))
-    class_ids = _where(status, best.indices, -1)
+    class_ids = _mask_unreadable(status, best.indices, -1)
     labels = class_names.lookup(tf.cast(class_ids, tf.int64))
-    return {"labels": labels, "scores": _where(status, best.values, 0.0), "class_ids": class_ids}
+    return {
+        "labels": labels,
+        "scores": _mask_unreadable(status, best.values, 0.0),
+        "class_ids": class_ids,
+    }
 
 
-def _where(status: tf.Tensor, values: tf.Tensor, otherwise: float) -> tf.Tensor:
+def _mask_unreadable(status: tf.Tensor, values: tf.Tensor, otherwise: float) -> tf.Tensor:
     is_ok = tf.reshape(status == "ok", [-1, *[1] * (values.shape.rank - 1)])
     return tf.where(is_ok, values, tf.cast(otherwise, values.dtype))
 
 
-def _features(model: keras.Model, taken: _Images) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
-    named = {"pre_logits": feature_model(model, "pre_logits").outputs[0], "tokens": _tokens(model)}
+def _make_features(
+    model: keras.Model, taken: _Images
+) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
+    named = {
+        "pre_logits": feature_model(model, "pre_logits").outputs[0],
+        "tokens": _find_tokens(model),
+    }
     named = {name: tensor for name, tensor in named.items() if tensor is not None}
-    # nothing is pooled: those are the tokens
+    # Without pooling, `pre_logits` are the tokens.
     if len(named) == 2 and len(named["pre_logits"].shape) != 2:
         del named["pre_logits"]
     reader = keras.Model(model.inputs[0], list(named.values()))
 
     def read(images: tf.Tensor) -> dict[str, tf.Tensor]:
         given = keras.tree.flatten(reader(images, training=False))
-        return {name: _float32(values) for name, values in zip(named, given, strict=True)}
+        return {name: _to_float32(values) for name, values in zip(named, given, strict=True)}
 
-    return lambda images: _of_any_batch(read, taken.sized(images))
+    return lambda images: _answer_any_batch(read, taken.resize(images))
 
 
-def _tokens(model: keras.Model) -> keras.KerasTensor | None:
-    """All tokens behind the last normalization; of a ResNet its map."""
+def _find_tokens(model: keras.Model) -> keras.KerasTensor | None:
+    """Returns all tokens after the last normalization; for a ResNet, its feature map."""
     layers = {layer.name: layer for layer in model.layers}
     if "encoder_norm" in layers:
         return layers["encoder_norm"].output
@@ -202,33 +216,34 @@ def _tokens(model: keras.Model) -> keras.KerasTensor | None:
     return next(iter([*pools, *not_pooled]), None)
 
 
-def _attention(model: keras.Model, taken: _Images) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
+def _make_attention(
+    model: keras.Model, taken: _Images
+) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
     maps = AttentionMaps(find_attention(model))
 
     def attention(images: tf.Tensor) -> dict[str, tf.Tensor]:
-        return _of_any_batch(
-            lambda some: {"attention": maps(some, training=False)}, taken.sized(images)
+        return _answer_any_batch(
+            lambda some: {"attention": maps(some, training=False)}, taken.resize(images)
         )
 
     return attention
 
 
-def _of_any_batch(
+def _answer_any_batch(
     answer: Callable[[tf.Tensor], dict[str, tf.Tensor]], images: tf.Tensor
 ) -> dict[str, tf.Tensor]:
-    """Answers about a blank image where there is none: to a batch of none, oneDNN gives
-    convolutions a wrong shape.
-    """
+    """Calls `answer` on a batch that may be empty."""
     count = tf.shape(images)[0]
-    # else nothing is copied
+    # oneDNN returns a wrong shape for convolutions of an empty batch: pad it with one blank image.
+    # Batches that are not empty are not copied.
     some = tf.pad(images, [[0, tf.cast(count == 0, tf.int32)], [0, 0], [0, 0], [0, 0]])
     answers = answer(tf.ensure_shape(some, images.shape))
     return {name: values[:count] for name, values in answers.items()}
 
 
-def _float32(values: tf.Tensor) -> tf.Tensor:
+def _to_float32(values: tf.Tensor) -> tf.Tensor:
     return tf.cast(values, tf.float32)
 
 
-def _taking(answer: Callable, spec: tf.TensorSpec) -> Callable[..., dict[str, tf.Tensor]]:
+def _with_signature(answer: Callable, spec: tf.TensorSpec) -> Callable[..., dict[str, tf.Tensor]]:
     return tf.function(answer, input_signature=[spec])

@@ -1,6 +1,4 @@
-"""What is exported: a model that was looked at, the size of its images, its classes, and what it
-answers.
-"""
+"""A validated model with its image size, class names and reference outputs."""
 
 import numbers
 from collections.abc import Sequence
@@ -22,9 +20,9 @@ class Subject:
     """A model that can be exported.
 
     Attributes:
-        model: Functional, of one input (B, H, W, 3) and one output.
-        image_size: (height, width) in pixels of the images that are exported for.
-        labels: Names of its classes; none if it has no head.
+        model: Functional model with one input (B, H, W, 3) and one output.
+        image_size: (height, width) in pixels of the images that the export takes.
+        labels: Names of its classes; empty if it has no head.
     """
 
     model: keras.Model
@@ -32,14 +30,13 @@ class Subject:
     labels: Sequence[str]
 
     def inputs(self, pixels: np.ndarray) -> np.ndarray:
-        """Returns (n, H, W, 3) uint8 in the form that the model takes."""
+        """Converts (n, H, W, 3) uint8 to the range of pixels that the model takes."""
         return pixels_of(self.model).from_levels(pixels.astype(np.float32))
 
     def answers(self, pixels: np.ndarray) -> np.ndarray:
-        """Returns what the model gives, in float32, on the processor: graphics cards round products
-        to fewer digits.
-        """
+        """Returns the outputs of the model in float32, computed on the CPU."""
         inputs = self.inputs(pixels)
+        # GPUs may round products to fewer digits.
         with tf.device("CPU:0"):
             parts = [
                 self.model(inputs[i : i + _BATCH], training=False)
@@ -55,16 +52,17 @@ def subject_of(
     image_size: int | tuple[int, int] | None = None,
     class_names: Sequence[str] = (),
 ) -> Subject:
-    """Looks at a model that is to be exported.
+    """Checks that a model can be exported.
 
     Args:
         model: The model.
-        image_size: Side in pixels, or (height, width); needed where the model takes any size.
-        class_names: In the order of the classes; default: as `keras_vit.export.metadata.labels_of`.
+        image_size: Side in pixels, or (height, width). Required if the model takes any size.
+        class_names: Names in the order of the classes. Default: see
+            `keras_vit.export.metadata.labels_of`.
 
     Raises:
-        ValueError: If the model cannot be exported, or takes other images, or has another number of
-            classes.
+        ValueError: If the model cannot be exported, takes images of another size, or has another
+            number of classes.
 
     Example:
         >>> subject = subject_of(keras_vit.ViT_Ti16(weights=None, input_shape=(32, 48, 3), classes=2), None, ["a", "b"])
@@ -73,28 +71,29 @@ def subject_of(
     """
     if keras.backend.backend() != "tensorflow":
         raise ValueError(
-            f"Models are exported with Keras on TensorFlow. It runs on {keras.backend.backend()}."
+            f"Export needs Keras on TensorFlow: set KERAS_BACKEND=tensorflow. Received: "
+            f"{keras.backend.backend()}."
         )
     shapes = [tuple(tensor.shape) for tensor in getattr(model, "inputs", None) or ()]
     if len(shapes) != 1 or len(shapes[0]) != 4 or shapes[0][3] != 3 or len(model.outputs) != 1:
         raise ValueError(
-            "The model must be a functional one that takes images (B, H, W, 3) and has one output. "
+            "The model must be functional, with one input of images (B, H, W, 3) and one output. "
             f"Received: inputs of shape {shapes}."
         )
-    size = _size(shapes[0][1:3], image_size)
+    size = _check_size(shapes[0][1:3], image_size)
     if output_name(model) != "features":
         return Subject(
             model=model, image_size=size, labels=labels_of(model.outputs[0].shape[-1], class_names)
         )
     if class_names:
         raise ValueError(
-            f"{model.name} has no head, so no classes. Received: {len(class_names)} names."
+            f"{model.name} has no head, so it has no classes. Received: {len(class_names)} names."
         )
     return Subject(model=model, image_size=size, labels=[])
 
 
 def check_float32(model: keras.Model) -> None:
-    """Raises a ValueError if the model computes in less."""
+    """Raises a ValueError if a layer of the model computes in another precision."""
     precisions = {layer.compute_dtype for layer in model.layers} - {"float32"}
     if precisions:
         raise ValueError(
@@ -105,13 +104,13 @@ def check_float32(model: keras.Model) -> None:
         )
 
 
-def _size(shape: tuple, image_size: int | tuple[int, int] | None) -> tuple[int, int]:
+def _check_size(shape: tuple, image_size: int | tuple[int, int] | None) -> tuple[int, int]:
     height, width = shape
     if image_size is None:
         if height is None or width is None:
             raise ValueError(
-                "The model takes images of any size: pass `image_size`, in pixels, for those of "
-                "the export."
+                "The model takes images of any size: pass `image_size`, in pixels, to choose the "
+                "size of the export."
             )
         return height, width
     size = (int(image_size),) * 2 if isinstance(image_size, numbers.Integral) else tuple(image_size)

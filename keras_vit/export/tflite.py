@@ -1,12 +1,12 @@
-"""A model as `.tflite` files: every flavour of quantization, judged by running it, and refused if
-it is not the model.
+"""Export to `.tflite` files of several kinds of quantization, judged by running them.
 
-PATH/1/float32.tflite, float16.tflite, ...   with labels and metadata inside, see
-`tflite_metadata.py` PATH/1/keras_vit.json                        what is in each file too: package
-and weights, what goes in PATH/1/reference.npz                         images and what the model
-gave, to check the files without the model PATH/1/report.md, report.csv                 how far each
-is from the model, its size and its latency PATH/1/SHA256SUMS                            checksums
-of all files
+    PATH/1/float32.tflite, float16.tflite, ...   with labels and metadata, see `tflite_metadata.py`
+    PATH/1/keras_vit.json                        the same metadata: package, weights, input
+    PATH/1/reference.npz                         images and outputs of the model, to check the files without it
+    PATH/1/report.md, report.csv                 differences from the model, size and latency of each file
+    PATH/1/SHA256SUMS                            checksums of all files
+
+Files whose outputs differ from those of the model by more than rounding explains are not written.
 """
 
 import os
@@ -34,10 +34,10 @@ from keras_vit.extras import absent
 
 NUM_CALIBRATION_IMAGES = 100
 _MOST_GENERATED = 64
-_FEWEST_INT8_IMAGES = 8  # that set ranges, and as many others that are judged
-# Greatest difference of an output, as a part of the greatest output (or of 1 where all are
-# smaller). Measured on small models: 1e-6, 4e-4, 0.01, 0.01 and 0.07. Deeper models lose more;
-# damaged weights are further off.
+_FEWEST_INT8_IMAGES = 8  # for calibration, and as many others for the judgement
+# Largest difference of an output, relative to the largest output (at least 1). Measured on small
+# models: 1e-6, 4e-4, 0.01, 0.01 and 0.07. Deeper models differ more; damaged weights differ by more
+# than these bounds.
 _TOLERANCES = {
     "float32": 1e-3,
     "float16": 0.02,
@@ -63,47 +63,44 @@ def tflite(
     min_agreement: float = 0.95,
     identity: Mapping[str, Any] | None = None,
 ) -> list[Verdict]:
-    """Writes a model as `path/<next integer>/<flavour>.tflite`, with a report on how far each file
-    is from it.
+    """Writes a model as `path/<next integer>/<flavour>.tflite`, with a report.
 
-    Files take `images` and give `logits`, `probabilities` where the model ends in them, or
-    `features` where it has no head. They need no operations but those built into the runtime.
+    The input is `images`. The output is `logits`; `probabilities` if the model ends in softmax or
+    sigmoid; or `features` if it has no head. The files need only built-in operations of the runtime.
 
     Args:
-        model: Functional, of one input (B, H, W, 3) and one output, in float32; stays as it is.
+        model: Functional model with one input (B, H, W, 3) and one output, in float32. It is not
+            modified.
         path: Folder of all versions.
-        flavours: "float32"; "float16" weights; "dynamic_int8", "int8" and "weight_only_int8", of
-            which the second sets the ranges of activations beforehand, and the last rounds weights
-            alone.
-        images: See `keras_vit.export.examples.take`; default: 64 generated pictures, which say less
-            than photographs. All flavours are judged on the same ones.
-        calibration: Images that set the ranges of "int8", none of which is in `images`. Default: up
-            to 100 of `images`, at most half, which are then not judged. int8 needs at least 8 for
-            either, and images that differ.
-        num_images: On how many the files are judged, at most.
-        class_names: In the order of the classes; default: ImageNet's where their number tells, else
-            numbers.
-        eval_crop: How images are brought to the size of the model, as in
-            `keras_vit.data.transforms.eval_crop`.
-        image_size: Side in pixels, or (height, width); needed where the model takes any size: the
-            files take this one.
-        fixed_batch: Files take one image, rather than any number: smaller graphs, without
-            arithmetic on shapes.
-        preprocessing: Files take uint8 pixels from 0 to 255 and scale them, rather than what the
-            model takes.
-        min_agreement: A file is refused if its highest output is that of the model for a smaller
-            share of the images, or if an output is further off than its kind of rounding explains.
-            0 writes all.
-        identity: What is known of the weights, for the metadata: the tag or file, its hash, its
-            "licence".
+        flavours: "float32"; "float16": float16 weights; "dynamic_int8": int8 weights, with
+            activations quantized at run time; "int8": int8 weights and activations, with ranges set
+            by calibration; "weight_only_int8": int8 weights, with activations in float32.
+        images: Images on which all flavours are judged, see `keras_vit.export.examples.take`.
+            Default: 64 generated pictures, which are weaker evidence than photographs.
+        calibration: Calibration images for "int8", none of which may be in `images`. Default: up to
+            100 of `images`, at most half, which are then not judged. int8 needs at least 8 images
+            for calibration and 8 others for the judgement, and images that differ.
+        num_images: Maximum number of images on which the files are judged.
+        class_names: Names in the order of the classes. Default: ImageNet's if their number matches,
+            else numbers.
+        eval_crop: Policy by which images are resized, as in `keras_vit.data.transforms.eval_crop`.
+        image_size: Side in pixels, or (height, width). Required if the model takes any size; the
+            files take only this one.
+        fixed_batch: Writes files for batches of one image. Their graphs are smaller, since they
+            compute no shapes.
+        preprocessing: Writes files that take uint8 pixels from 0 to 255 and scale them, instead of
+            the range of the model.
+        min_agreement: Smallest top-1 agreement with which a file is written. Files with errors
+            larger than their kind of rounding explains are refused too. 0 writes all files.
+        identity: Origin of the weights, for the metadata: tag or file, hash, "licence".
 
     Returns:
-        How far each file is from the model, in the order of the flavours.
+        Differences between each file and the model, in the order of the flavours.
 
     Raises:
-        ValueError: If the model or an argument does not fit, or a file is refused, or cannot be
-            made or run; then the other files are there, and the message names the version. If none
-            is left, there is no version.
+        ValueError: If the model or an argument does not fit; or if a file is refused, or cannot be
+            converted or run. In the second case the other files are written, and the message names
+            their version. If all files are refused, no version is written.
         ImportError: If ai-edge-litert or ai-edge-quantizer is absent.
 
     Example:
@@ -141,11 +138,13 @@ def tflite(
         eval_crop=eval_crop,
         identity=identity,
     )
-    doubts = _doubts(subject, judged, expected)
+    doubts = _find_doubts(subject, judged, expected)
     for doubt in doubts:
         logging.warning("%s: %s", model.name, doubt)
     verdicts: list[Verdict] = []
-    refused = _unproven(calibration, judged) if "int8" in flavours and min_agreement else {}
+    refused = (
+        _refuse_weak_evidence(calibration, judged) if "int8" in flavours and min_agreement else {}
+    )
     with temporary_folder("keras_vit_tflite_") as folder, new_version(path) as version:
         graph = Graph(
             model=model,
@@ -155,7 +154,7 @@ def tflite(
             calibration=samples,
             folder=folder,
         )
-        facts = _facts(graph, known)
+        facts = _describe_graph(graph, known)
         for flavour in [name for name in flavours if name not in refused]:
             file = version.folder / f"{flavour}.tflite"
             try:
@@ -170,13 +169,15 @@ def tflite(
             else:
                 verdicts.append(verdict)
                 if _is_refused(verdict, min_agreement, bounds[flavour]):
-                    refused[flavour] = _words(verdict, bounds[flavour])
+                    refused[flavour] = _describe_verdict(verdict, bounds[flavour])
                     verdicts[-1] = replace(verdict, name=f"{flavour}, refused")
             if flavour in refused:
                 file.unlink(missing_ok=True)
         if len(refused) == len(flavours):
-            raise ValueError(_refusal(model, refused, min_agreement, "Nothing is written."))
-        facts["accepted"]["max_error"] = _bounds_of_all(bounds, verdicts)
+            raise ValueError(
+                _describe_refusal(model, refused, min_agreement, "Nothing was written.")
+            )
+        facts["accepted"]["max_error"] = _widen_bounds(bounds, verdicts)
         images_name = "generated pictures" if images is None else judged.name
         title = f"{model.name} as TFLite"
         write_report(version.folder, verdicts, title=title, images_name=images_name, doubts=doubts)
@@ -185,12 +186,14 @@ def tflite(
         write_checksums(version.folder, version.folder)
     if refused:
         raise ValueError(
-            _refusal(model, refused, min_agreement, f"The others are in {version.path}.")
+            _describe_refusal(
+                model, refused, min_agreement, f"The other files are in {version.path}."
+            )
         )
     return [replace(verdict, version=version.path) for verdict in verdicts]
 
 
-# ── what is refused before anything is made ──
+# ── checks before the first conversion ──
 
 
 def _check_flavours(flavours: Sequence[str], min_agreement: float, num_images: int) -> list[str]:
@@ -198,17 +201,17 @@ def _check_flavours(flavours: Sequence[str], min_agreement: float, num_images: i
     unknown = [name for name in names if name not in FLAVOURS]
     if unknown or not names or len(set(names)) < len(names):
         raise ValueError(
-            f"`flavours` must be some of {', '.join(FLAVOURS)}, each once. Received: {flavours}."
+            f"`flavours` must be distinct names out of {', '.join(FLAVOURS)}. Received: {flavours}."
         )
     if not 0 <= min_agreement <= 1:
-        raise ValueError(f"`min_agreement` is a share, from 0 to 1. Received: {min_agreement}.")
+        raise ValueError(f"`min_agreement` must be between 0 and 1. Received: {min_agreement}.")
     if num_images < 1:
         raise ValueError(f"`num_images` must be at least 1. Received: {num_images}.")
     return names
 
 
 def _check_installed(flavours: Sequence[str]) -> None:
-    """Known before the first conversion, not after the last."""
+    """Checks for the packages that convert and run the files."""
     try:
         import ai_edge_litert  # noqa: F401
         import flatbuffers  # noqa: F401
@@ -219,40 +222,41 @@ def _check_installed(flavours: Sequence[str]) -> None:
         raise absent("tflite", "TFLite needs more packages", error) from error
 
 
-# ── images and answers ──
+# ── images and metadata ──
 
 
-def _unproven(calibration: Examples, judged: Examples) -> dict[str, str]:
-    """Why nothing can be said of int8: its ranges fit the images that set them, whatever these
-    are.
-    """
+def _refuse_weak_evidence(calibration: Examples, judged: Examples) -> dict[str, str]:
+    """Returns the reason to refuse int8 if these images cannot show that its ranges generalize."""
+    # The ranges always fit the images that they were set on.
     counts = [len(set(examples.fingerprints())) for examples in (calibration, judged)]
     if min(counts) < _FEWEST_INT8_IMAGES:
         return {
-            "int8": f"it needs at least {_FEWEST_INT8_IMAGES} different images that set its ranges, and as many others "
-            f"on which it is judged. Received: {counts[0]} and {counts[1]}"
+            "int8": f"it needs at least {_FEWEST_INT8_IMAGES} different images for calibration, and as many others "
+            f"for the judgement. Received: {counts[0]} and {counts[1]}"
         }
     if calibration.are_alike() or judged.are_alike():
         return {
-            "int8": f"{calibration.name} hardly differ, so ranges that they set fit no others. Give photographs"
+            "int8": f"the images ({calibration.name}) are too similar to set ranges for others. Pass photographs"
         }
     return {}
 
 
-def _doubts(subject: Subject, judged: Examples, expected: np.ndarray) -> list[str]:
-    """What makes agreement on these images say little."""
+def _find_doubts(subject: Subject, judged: Examples, expected: np.ndarray) -> list[str]:
+    """Returns the reasons why agreement on these images is weak evidence."""
     doubts = []
     if len(judged.images) > 1 and judged.are_alike():
-        doubts.append("The images hardly differ, so agreement on them says little about others.")
+        doubts.append(
+            "The images are very similar, so agreement on them is weak evidence for other images."
+        )
     if len(judged.images) > 1 and subject.labels and len(set(expected.argmax(axis=-1))) == 1:
         doubts.append(
-            "The model gives all images the same class, so agreement on them says little about "
-            "others."
+            "The model assigns the same class to all images, so agreement on them is weak evidence "
+            "for other images."
         )
     return doubts
 
 
-def _facts(graph: Graph, known: dict[str, Any]) -> dict[str, Any]:
+def _describe_graph(graph: Graph, known: dict[str, Any]) -> dict[str, Any]:
     taken = {"name": "images", "image_size": list(graph.image_size)}
     if graph.takes_levels:
         taken |= {"dtype": "uint8", "range": [0, 255]}
@@ -267,10 +271,9 @@ def _facts(graph: Graph, known: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _bounds_of_all(bounds: Mapping[str, float], verdicts: Sequence[Verdict]) -> dict[str, float]:
-    """The bounds, and twice what was found where a file is further off and was written on
-    request.
-    """
+def _widen_bounds(bounds: Mapping[str, float], verdicts: Sequence[Verdict]) -> dict[str, float]:
+    """Returns the bounds, widened for files that exceed them and were written on request."""
+    # Twice the measured error, since a later check may run on another machine.
     found = {verdict.name: verdict.max_error for verdict in verdicts}
     return {
         name: max(bound, 2 * found.get(f"{name}.tflite", 0.0)) for name, bound in bounds.items()
@@ -286,24 +289,22 @@ def _is_refused(verdict: Verdict, min_agreement: float, bound: float) -> bool:
     )
 
 
-def _words(verdict: Verdict, bound: float) -> str:
-    accuracy = "" if verdict.accuracy is None else f", right on {verdict.accuracy:.1%}"
+def _describe_verdict(verdict: Verdict, bound: float) -> str:
+    accuracy = "" if verdict.accuracy is None else f", accuracy {verdict.accuracy:.1%}"
     return (
-        f"agrees with the model on {verdict.top1_agreement:.1%} of {verdict.num_images} "
-        f"images{accuracy}; errors up to "
-        f"{verdict.max_error:.2g}, of which rounding explains {bound:.2g}, "
-        f"{verdict.mean_error:.2g} in the mean; "
-        f"{verdict.size_bytes / 1e6:.3g} MB, {verdict.latency_ms:.3g} ms"
+        f"top-1 agreement {verdict.top1_agreement:.1%} on {verdict.num_images} images{accuracy}; "
+        f"max error {verdict.max_error:.2g}, of which rounding explains {bound:.2g}; mean error "
+        f"{verdict.mean_error:.2g}; {verdict.size_bytes / 1e6:.3g} MB, "
+        f"{verdict.latency_ms:.3g} ms"
     )
 
 
-def _refusal(
+def _describe_refusal(
     model: keras.Model, refused: Mapping[str, str], min_agreement: float, left: str
 ) -> str:
     lines = "".join(f"\n- {flavour}: {reason.rstrip('.')}." for flavour, reason in refused.items())
     return (
-        f"Files of {model.name} must agree with it on {min_agreement:.1%} of the images. Refused "
-        f"are:{lines}\n"
-        f"{left} `min_agreement=0` writes all that can be run; `flavours` leaves out what is not "
-        f"wanted."
+        f"Files of {model.name} must agree with it on {min_agreement:.1%} of the images. "
+        f"Refused:{lines}\n{left} To write every file that runs, pass `min_agreement=0`; to omit "
+        f"some, pass `flavours`."
     )

@@ -1,7 +1,7 @@
-"""A model as the bytes of a `.tflite` file: one function for each kind of quantization.
+"""Conversion of a model to the bytes of a `.tflite` file, for each kind of quantization.
 
-Nothing is judged or written here; see `tflite.py`. Only operations that are built into the runtime
-are allowed, so no file needs more than it.
+`tflite.py` judges and writes the files. Only the built-in operations of the runtime are allowed, so
+a file needs nothing else.
 
 Source: ai.google.dev/edge/litert/conversion (post-training quantization, quantization debugger).
 """
@@ -23,8 +23,8 @@ from keras_vit.extras import absent
 from keras_vit.pixels import pixels_of
 from keras_vit.quiet import quiet_conversion
 
-# Of which layer normalization, group normalization, the residual sums and attention are made.
-# BATCH_MATMUL is what has no weights: the products of attention.
+# The operations of layer normalization, group normalization, residual sums and attention.
+# BATCH_MATMUL is used for products without weights, which are those of attention.
 _KEPT_IN_FLOAT = (
     "SQUARED_DIFFERENCE",
     "MEAN",
@@ -35,23 +35,22 @@ _KEPT_IN_FLOAT = (
     "SOFTMAX",
     "BATCH_MATMUL",
 )
-_MOST_BYTES = 2**31 - 2**24  # offsets in a file have 32 bits with a sign; the rest is for the graph
+_MOST_BYTES = 2**31 - 2**24  # offsets are signed 32-bit integers; 16 MiB are left for the graph
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Graph:
-    """A model with all that decides what its graph is.
+    """A model and the options of its graph.
 
     Attributes:
-        model: Functional, of one input (B, H, W, 3) and one output, in float32.
-        image_size: (height, width) in pixels; that of the model unless it takes any.
-        fixed_batch: Whether the graph takes one image at a time, rather than any number.
-        takes_levels: Whether it takes uint8 from 0 to 255 and scales them, rather than what the
-            model takes.
-        calibration: (n, H, W, 3), images as the graph takes them, by which the ranges of int8 are
-            set.
-        folder: Empty; the graph is saved here once, and every conversion starts from it. A folder
-            of the caller's, since TensorFlow's temporary folders stay behind when a process is
+        model: Functional model with one input (B, H, W, 3) and one output, in float32.
+        image_size: (height, width) in pixels. Must be the size of the model, unless it takes any.
+        fixed_batch: Whether the graph takes batches of one image only.
+        takes_levels: Whether the graph takes uint8 from 0 to 255 and scales them, instead of the
+            range of the model.
+        calibration: (n, H, W, 3) calibration images for int8, as the graph takes them.
+        folder: An empty folder. The graph is saved there once, and every conversion reads it. The
+            caller removes the folder: TensorFlow's own temporary folders remain if a process is
             killed.
     """
 
@@ -63,9 +62,7 @@ class Graph:
     folder: Path
 
     def converter(self) -> tf.lite.TFLiteConverter:
-        """Returns a converter with nothing but built-in operations, one named input and one named
-        output.
-        """
+        """Returns a converter with built-in operations, one named input and one named output."""
         converter = tf.lite.TFLiteConverter.from_saved_model(str(self._saved))
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
         return converter
@@ -89,33 +86,32 @@ class Graph:
             return {name: self.model(images, training=False)}
 
         holder = tf.Module()
-        # makes them constants
+        # Makes the variables constants of the graph.
         holder.model_variables = [variable.value for variable in self.model.variables]
         tf.saved_model.save(holder, str(self.folder), signatures={"serving_default": answer})
         return self.folder
 
     @functools.cached_property
     def float32_bytes(self) -> bytes:
-        """Of the file without quantization; another flavour starts from it too."""
+        """The file without quantization, which weight_only_int8 starts from too."""
         num_bytes = 4 * self.model.count_params()
         if num_bytes > _MOST_BYTES:
             raise ValueError(
-                f"the weights take {num_bytes / 2**30:.1f} GiB in float32, and a file holds less "
-                f"than 2"
+                f"the weights take {num_bytes / 2**30:.1f} GiB in float32; a file holds less than 2"
             )
         return self.converter().convert()
 
 
 def convert(graph: Graph, flavour: str) -> bytes:
-    """Returns the content of a `.tflite` file.
+    """Converts a model to the content of a `.tflite` file.
 
     Args:
-        graph: The model, and what its graph is to be.
+        graph: The model and the options of its graph.
         flavour: A name in `FLAVOURS`.
 
     Raises:
-        ValueError: If there is no such flavour, or no file of the model can be made.
-        ImportError: If ai-edge-quantizer is absent and needed.
+        ValueError: If the flavour is unknown, or the model cannot be converted.
+        ImportError: If ai-edge-quantizer is needed and absent.
 
     Example:
         >>> row = dataclasses.replace(VIT_VARIANTS["ViT_Ti16"], name="ViT_Mine", width=16, depth=1, num_heads=2)
@@ -132,44 +128,41 @@ def convert(graph: Graph, flavour: str) -> bytes:
             return _CONVERSIONS[flavour](graph)
     except ImportError:
         raise
-    except Exception as error:  # the converter raises bare `Exception`s too
+    except Exception as error:  # the converter also raises plain `Exception`s
         reason = "\n".join(str(error).strip().splitlines()[:10])
         raise ValueError(
-            f"No {flavour} file can be made of {graph.model.name}: {reason}"
+            f"{graph.model.name} cannot be converted to {flavour}: {reason}"
         ) from error
 
 
-def _float32(graph: Graph) -> bytes:
-    """The model as it is."""
+def _convert_float32(graph: Graph) -> bytes:
+    """Converts without quantization."""
     return graph.float32_bytes
 
 
-def _float16(graph: Graph) -> bytes:
-    """Weights in float16; a processor computes in float32 all the same, a graphics unit may not."""
+def _convert_float16(graph: Graph) -> bytes:
+    """Stores weights in float16. CPUs compute in float32; GPUs may compute in float16."""
     converter = graph.converter()
     converter.optimizations = [tf.lite.Optimize.DEFAULT]
     converter.target_spec.supported_types = [tf.float16]
     return converter.convert()
 
 
-def _dynamic_int8(graph: Graph) -> bytes:
-    """Weights in int8; what they are multiplied with is rounded to int8 when it is known, image by
-    image.
-    """
+def _convert_dynamic_int8(graph: Graph) -> bytes:
+    """Stores weights in int8. Their factors are quantized to int8 at run time, for each image."""
     converter = graph.converter()
     converter.optimizations = [tf.lite.Optimize.DEFAULT]
     return converter.convert()
 
 
-def _int8(graph: Graph) -> bytes:
-    """Weights and activations in int8, with ranges set beforehand; but norms, sums and attention
-    stay in float.
+def _convert_int8(graph: Graph) -> bytes:
+    """Stores weights and activations in int8, with ranges set by calibration images.
 
-    There the loss sits. Attention over many tokens gives most of them less than the 1/256 that int8
-    resolves: of a ViT with 257 tokens, on 1000 to 2000 images of CIFAR-10, 94% of the answers are
-    those of the model while softmax or the products of attention are in int8, whatever else is in
-    float. It is 97.6% with attention alone in float, and 99.4% with norms and sums too. GELU in
-    float changes nothing.
+    Norms, residual sums and attention stay in float, because they cause most of the loss. With many
+    tokens, most attention weights are below the resolution of int8, 1/256. Measured for a ViT with
+    257 tokens on 1000 to 2000 images of CIFAR-10: top-1 agreement is 94% while softmax or the
+    products of attention are in int8, whatever else is in float; 97.6% with only attention in
+    float; 99.4% with norms and sums in float too. GELU in float makes no difference.
     """
     converter = graph.converter()
     converter.optimizations = [tf.lite.Optimize.DEFAULT]
@@ -180,8 +173,8 @@ def _int8(graph: Graph) -> bytes:
     converter.representative_dataset = samples
     options = tf.lite.experimental.QuantizationDebugOptions(denylisted_ops=list(_KEPT_IN_FLOAT))
     with warnings.catch_warnings():
-        # The debugger opens an interpreter, of which no use is made. It is the public way to name
-        # operations.
+        # Only the debugger can exclude operations by name. It creates an interpreter, which is not
+        # used here.
         warnings.filterwarnings(
             "ignore", r"\s*Warning: tf\.lite\.Interpreter is deprecated", UserWarning
         )
@@ -191,15 +184,13 @@ def _int8(graph: Graph) -> bytes:
         return debugger.get_nondebug_quantized_model()
 
 
-def _weight_only_int8(graph: Graph) -> bytes:
-    """Weights in int8, which are made float32 again before they are used: nothing else is
-    rounded.
-    """
+def _convert_weight_only_int8(graph: Graph) -> bytes:
+    """Stores weights in int8 and converts them to float32 before use. Nothing else is rounded."""
     try:
         from ai_edge_quantizer import quantizer, recipe
     except ImportError as error:
         raise absent("tflite", "weight_only_int8 needs ai-edge-quantizer", error) from error
-    silence = io.StringIO()  # it prints, and has bars
+    silence = io.StringIO()  # the quantizer prints lines and progress bars
     with contextlib.redirect_stdout(silence), contextlib.redirect_stderr(silence):
         made = quantizer.Quantizer(
             bytearray(graph.float32_bytes), recipe.weight_only_wi8_afp32()
@@ -208,10 +199,10 @@ def _weight_only_int8(graph: Graph) -> bytes:
 
 
 _CONVERSIONS: Mapping[str, Callable[[Graph], bytes]] = {
-    "float32": _float32,
-    "float16": _float16,
-    "dynamic_int8": _dynamic_int8,
-    "int8": _int8,
-    "weight_only_int8": _weight_only_int8,
+    "float32": _convert_float32,
+    "float16": _convert_float16,
+    "dynamic_int8": _convert_dynamic_int8,
+    "int8": _convert_int8,
+    "weight_only_int8": _convert_weight_only_int8,
 }
 FLAVOURS = tuple(_CONVERSIONS)

@@ -1,13 +1,11 @@
-"""What a `.tflite` file carries beside its graph: names of the classes, what the pixels must be,
-where it comes from.
+"""Metadata of a `.tflite` file: class names, range of the pixels, origin.
 
-Two conventions, and a file follows both. A buffer called TFLITE_METADATA holds a FlatBuffer of
-TensorFlow's schema "M001", which the image classifiers of Android and iOS read. A zip archive
-behind the graph holds `labels.txt` and `keras_vit.json`: runtimes do not read so far, and every
-    unzipper opens it.
+A file follows two conventions. A buffer named TFLITE_METADATA contains a FlatBuffer of TensorFlow's
+schema "M001", which the image classifiers of Android and iOS read. A zip archive after the graph
+contains `labels.txt` and `keras_vit.json`. Runtimes ignore it, and any zip program opens the file.
 
-Source: tensorflow/tflite-support 0.4.4, tensorflow_lite_support/metadata/metadata_schema.fbs. The
-numbers of fields are their places in its tables.
+Source: tensorflow/tflite-support 0.4.4, tensorflow_lite_support/metadata/metadata_schema.fbs. Field
+numbers are positions in its tables.
 """
 
 import io
@@ -24,7 +22,7 @@ from keras_vit.writing import to_one_line
 LABELS_FILE = "labels.txt"
 _BUFFER_NAME = "TFLITE_METADATA"
 _IDENTIFIER = b"M001"
-_PARSER_VERSION = "1.0.0"  # the first one that has all that is used here
+_PARSER_VERSION = "1.0.0"  # the first version with all fields used here
 # Members of the schema's unions and enumerations.
 _IMAGE_PROPERTIES, _NORMALIZATION_OPTIONS, _RGB, _TENSOR_AXIS_LABELS = 2, 1, 1, 2
 
@@ -33,30 +31,30 @@ _NEEDS = "A .tflite file needs more packages"
 
 
 def with_metadata(content: bytes, facts: Mapping[str, Any], labels: Sequence[str]) -> bytes:
-    """Returns a `.tflite` file that says of itself what it is.
+    """Adds metadata to the content of a `.tflite` file.
 
     Args:
-        content: Of a `.tflite` file with one input and one output.
-        facts: Ready for JSON, with "model", and "input": {"image_size", "range", "dtype"} and
-            "output": {"name"}; see `keras_vit.export.metadata.describe`. "licence" is written where
-            the schema has a place for it.
-        labels: Names of the classes, without line breaks; empty if the model has none.
+        content: Content of a `.tflite` file with one input and one output.
+        facts: Metadata that JSON can store, with "model", "input": {"image_size", "range", "dtype"}
+            and "output": {"name"}; see `keras_vit.export.metadata.describe`. "licence" is also
+            written to the field of the schema.
+        labels: Class names, without line breaks; empty if the model has none.
 
     Raises:
         ImportError: If flatbuffers or ai_edge_litert is absent.
     """
-    described = _with_buffer(content, _model_metadata(facts, labels))
+    described = _add_buffer(content, _encode_metadata(facts, labels))
     files = {FILE: as_json(facts)}
     if labels:
         files[LABELS_FILE] = "".join(f"{label}\n" for label in labels).encode()
     archive = io.BytesIO(described)
-    with zipfile.ZipFile(archive, "a") as zipped:  # "a": behind what is there
+    with zipfile.ZipFile(archive, "a") as zipped:  # "a": after the existing content
         for name, text in files.items():
             zipped.writestr(name, text)
     return archive.getvalue()
 
 
-def _with_buffer(content: bytes, metadata: bytes) -> bytes:
+def _add_buffer(content: bytes, metadata: bytes) -> bytes:
     try:
         import flatbuffers
         from ai_edge_litert import schema_py_generated as schema
@@ -64,8 +62,8 @@ def _with_buffer(content: bytes, metadata: bytes) -> bytes:
         raise absent("tflite", _NEEDS, error) from error
     model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(content))
     for held in model.buffers:
-        # ai-edge-quantizer puts large buffers behind the graph, where they would not be found
-        # again.
+        # ai-edge-quantizer puts large buffers after the graph, at offsets that change here: move
+        # them into the graph.
         if held.offset > 1:
             held.data = np.frombuffer(content, np.uint8, held.size, held.offset)
             held.offset = held.size = 0
@@ -80,18 +78,18 @@ def _with_buffer(content: bytes, metadata: bytes) -> bytes:
     return bytes(builder.Output())
 
 
-def _model_metadata(facts: Mapping[str, Any], labels: Sequence[str]) -> bytes:
-    """ModelMetadata, whose only subgraph has one input and one output."""
+def _encode_metadata(facts: Mapping[str, Any], labels: Sequence[str]) -> bytes:
+    """Encodes ModelMetadata with one subgraph, which has one input and one output."""
     tables = _Tables()
     subgraph = tables.table(
         {
-            2: tables.offset(tables.vector([_input(tables, facts["input"])])),
-            3: tables.offset(tables.vector([_output(tables, facts["output"]["name"], labels)])),
+            2: tables.offset(tables.vector([_add_input(tables, facts["input"])])),
+            3: tables.offset(tables.vector([_add_output(tables, facts["output"]["name"], labels)])),
         }
     )
     words = {
         0: facts["model"],
-        1: _description(facts["input"]),
+        1: _describe(facts["input"]),
         5: facts.get("licence"),
         7: _PARSER_VERSION,
     }
@@ -103,19 +101,17 @@ def _model_metadata(facts: Mapping[str, Any], labels: Sequence[str]) -> bytes:
     return tables.finished(tables.table({**fields, 3: tables.offset(tables.vector([subgraph]))}))
 
 
-def _description(taken: Mapping[str, Any]) -> str:
+def _describe(taken: Mapping[str, Any]) -> str:
     (height, width), (least, greatest) = taken["image_size"], taken["range"]
     return (
         f"Classifies RGB images of {height} x {width} pixels, {taken['dtype']} from {least} to "
-        f"{greatest}. More is in "
-        f"{FILE}: open this file as a zip archive."
+        f"{greatest}. For details, open this file as a zip archive and read {FILE}."
     )
 
 
-def _input(tables: "_Tables", taken: Mapping[str, Any]) -> int:
-    """TensorMetadata of images: `(pixel - mean) / std`, of pixels from 0 to 255, is what the graph
-    takes.
-    """
+def _add_input(tables: "_Tables", taken: Mapping[str, Any]) -> int:
+    """Adds TensorMetadata of the images, and returns its offset."""
+    # The graph takes `(pixel - mean) / std`, for pixels from 0 to 255.
     least, greatest = taken["range"]
     std = 255 / (greatest - least)
     mean = -least * std
@@ -135,18 +131,19 @@ def _input(tables: "_Tables", taken: Mapping[str, Any]) -> int:
     return tables.table({number: tables.offset(at) for number, at in fields.items()})
 
 
-def _output(tables: "_Tables", name: str, labels: Sequence[str]) -> int:
-    """TensorMetadata of what the graph gives; the labels name the places along its last axis."""
+def _add_output(tables: "_Tables", name: str, labels: Sequence[str]) -> int:
+    """Adds TensorMetadata of the output, and returns its offset."""
     fields = {0: tables.text(name)}
     if labels:
         file_name = tables.text(LABELS_FILE)
+        # The labels name the indices of the last axis.
         file = tables.table({0: tables.offset(file_name), 2: tables.int8(_TENSOR_AXIS_LABELS)})
         fields[6] = tables.vector([file])
     return tables.table({number: tables.offset(at) for number, at in fields.items()})
 
 
 class _Tables:
-    """A FlatBuffer under construction: children come before their parents."""
+    """A FlatBuffer under construction. Add children before their parents."""
 
     def __init__(self):
         try:
@@ -168,7 +165,7 @@ class _Tables:
         return self._builder.EndVector()
 
     def table(self, fields: Mapping[int, Add]) -> int:
-        """Returns where a table lies; `fields` says what stands in which place."""
+        """Adds a table and returns its offset; `fields` maps field numbers to functions that add."""
         self._builder.StartObject(max(fields) + 1)
         for number, add in fields.items():
             add(number)

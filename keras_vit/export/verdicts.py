@@ -1,7 +1,7 @@
-"""How far an exported file is from the model it was made of.
+"""Comparison of an exported file with its model.
 
-The return value of an exporter proves nothing: a file is judged by loading and running it, in a
-    process of its own.
+An exporter that returns does not prove that its file works. So each file is loaded and run, in a
+separate process.
 """
 
 import json
@@ -18,19 +18,19 @@ from keras_vit.extras import install
 
 _RUNNER = Path(__file__).with_name("runner.py")
 _BATCH = 8
-# TensorFlow's log lines are no answer, graphics cards round otherwise, and OpenVINO sends usage
-# data unless this is CI.
+# Without TensorFlow's log lines, which would mix with the answer, and without GPUs, which round
+# differently. OpenVINO sends usage data unless CI is set.
 _ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "CI": "true"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What an exported file gives.
+    """Outputs of an exported file.
 
     Attributes:
         outputs: (n, ...) float32.
         latency_ms: Median time for a batch of one, on two threads, in milliseconds; NaN if it was
-            not asked for.
+            not measured.
     """
 
     outputs: np.ndarray
@@ -39,18 +39,18 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """How far an exported file is from the model.
+    """Differences between an exported file and its model.
 
     Attributes:
-        name: Of the file, or of what it is.
-        size_bytes: Of the file, or of all that is in the folder.
-        num_images: How many images both were asked about.
-        top1_agreement: The share of images whose highest output is the same.
-        max_error: The greatest absolute difference of an output.
-        mean_error: The mean of the absolute differences.
+        name: Name of the file, or of its format.
+        size_bytes: Size of the file, or of all files in the folder.
+        num_images: Number of images on which both were run.
+        top1_agreement: Share of images with the same highest output.
+        max_error: Largest absolute difference of an output.
+        mean_error: Mean absolute difference of the outputs.
         latency_ms: As in `Outcome`.
-        accuracy: The share of images that the file names correctly, or None without labels.
-        version: Folder in which the export is, once it is there.
+        accuracy: Share of images that the file classifies correctly; None without labels.
+        version: Folder of the export; None until it is written.
     """
 
     name: str
@@ -67,18 +67,17 @@ class Verdict:
 def run(
     path: str | os.PathLike, images: np.ndarray, *, signature: str = "predict", repeats: int = 0
 ) -> Outcome:
-    """Runs an exported file on images, in a fresh process without Keras.
+    """Runs an exported file on images, in a new process without Keras.
 
     Args:
-        path: Folder of a SavedModel; or a file `.tflite`, `.onnx`, or `.xml` of OpenVINO.
-        images: (n, ...) as the file takes them.
-        signature: Of a SavedModel; it must take one input. Of its outputs the first is returned
-            that holds numbers, in
-            the order of their names: of `serving_default` the `class_ids`.
-        repeats: How often to time a batch of one.
+        path: Folder of a SavedModel, or a file `.tflite`, `.onnx`, or `.xml` of OpenVINO.
+        images: (n, ...) in the form that the file takes.
+        signature: Signature of a SavedModel with one input. The first numeric output, in
+            alphabetical order, is returned: for `serving_default` the `class_ids`.
+        repeats: Number of timed runs of a batch of one.
 
     Raises:
-        ValueError: If the file cannot be loaded or run; the message is that of the runtime.
+        ValueError: If the file cannot be loaded or run. The message is that of the runtime.
     """
     with temporary_folder("keras_vit_run_") as folder:
         request = {
@@ -91,7 +90,7 @@ def run(
         }
         np.save(folder / "images.npy", images)
         (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
-        # -I: neither the current folder nor PYTHONPATH lends it anything.
+        # -I: imports nothing from the current folder or PYTHONPATH.
         done = subprocess.run(
             [sys.executable, "-I", str(_RUNNER), str(folder / "request.json")],
             capture_output=True,
@@ -100,20 +99,20 @@ def run(
             env=os.environ | _ENVIRONMENT,
         )
         if done.returncode:
-            raise ValueError(f"{path} cannot be run: {_reason(done)}")
+            raise ValueError(f"{path} cannot be run: {_explain_failure(done)}")
         latency_ms = json.loads(done.stdout.splitlines()[-1])["latency_ms"]
         outputs = np.load(folder / "outputs.npy")
     return Outcome(outputs=outputs, latency_ms=float("nan") if latency_ms is None else latency_ms)
 
 
-def _reason(done: subprocess.CompletedProcess[str]) -> str:
+def _explain_failure(done: subprocess.CompletedProcess[str]) -> str:
     said, complained = done.stdout.strip().splitlines(), done.stderr.strip()[-1000:]
     if said and said[-1].startswith('{"error": '):
         told = json.loads(said[-1])
         return f"{told['error']}. {install(told['extra'])}" if told["extra"] else told["error"]
     if done.returncode < 0:
         return f"the process ended with signal {-done.returncode}. {complained}".strip()
-    return complained or f"exit code {done.returncode}, without a word."
+    return complained or f"exit code {done.returncode}, without output."
 
 
 def judge(
@@ -125,31 +124,32 @@ def judge(
     name: str = "",
     repeats: int = 20,
 ) -> Verdict:
-    """Runs an exported file and compares what it gives with what the model gave.
+    """Runs an exported file and compares its outputs with those of the model.
 
     Args:
         path, images, repeats: As in `run`.
         expected: (n, Y) outputs of the model for the same images.
-        labels: (n,) the right classes, if they are known.
-        name: For the table; default: the name of the file.
+        labels: (n,) true classes, if known.
+        name: Name in tables; default: the name of the file.
 
     Raises:
-        ValueError: If the file cannot be run, or gives outputs of another shape; or outputs, of the
-            file or of the model, are no numbers.
+        ValueError: If the file cannot be run, its outputs have another shape, or an output of the
+            file or of the model is NaN or infinite.
     """
     outcome = run(path, images, repeats=repeats)
     given = outcome.outputs
     if given.shape != expected.shape:
         raise ValueError(
-            f"{path} gives outputs of shape {given.shape}, the model {expected.shape}."
+            f"{path} returns outputs of shape {given.shape}; the model returns {expected.shape}."
         )
     if not np.isfinite(expected).all():
         raise ValueError(
-            f"The model gives {np.sum(~np.isfinite(expected))} outputs that are no numbers."
+            f"The model returns {np.sum(~np.isfinite(expected))} NaN or infinite outputs on these "
+            f"images, so no export can be compared with it. Check its weights."
         )
     if not np.isfinite(given).all():
         raise ValueError(
-            f"{path} gives {np.isnan(given).sum()} NaN and {np.isinf(given).sum()} infinite "
+            f"{path} returns {np.isnan(given).sum()} NaN and {np.isinf(given).sum()} infinite "
             f"outputs."
         )
     errors = np.abs(given - expected)
@@ -170,9 +170,7 @@ def judge(
 
 
 def size_bytes(path: Path) -> int:
-    """Returns the size of a file, with the weights beside it where they are apart, or of all files
-    in a folder.
-    """
+    """Returns the size of all files in a folder, or of a file with its separate weights, if any."""
     if path.is_dir():
         return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     weights = path.with_suffix(".bin")

@@ -1,9 +1,9 @@
-"""Numbered folders that appear whole or not at all, and are never overwritten.
+"""Numbered version folders, published atomically and never overwritten.
 
-TensorFlow Serving watches a folder for subfolders with integer names and loads the greatest as soon
-as it is there: half a version would be served, or bring the server down. So a version is written
-beside its place, under a hidden name that the server passes over, and renamed when it is whole; a
-rename is atomic, and fails where a folder stands already.
+TensorFlow Serving loads the subfolder with the highest integer name as soon as it appears, so an
+incomplete version would be served or crash the server. A version is therefore written under a
+hidden name, which the server ignores, and renamed when it is complete. A rename is atomic, and fails
+if the target exists.
 """
 
 import contextlib
@@ -20,21 +20,21 @@ from pathlib import Path
 import psutil
 
 _PARTIAL = ".partial-"
-_alive: set[str] = set()  # folders in which this process is at work
-# a thread that sweeps must not meet a folder that another has made and not yet noted
+_alive: set[str] = set()  # folders that this process is using
+# Keeps a thread from removing a folder that another thread has created but not yet registered.
 _new_folder = threading.Lock()
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-# what a rename says of a place that is taken
+# Errors of a rename whose target exists.
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 
 
 @dataclass(kw_only=True, slots=True)
 class Version:
-    """A version on its way.
+    """A version that is being written.
 
     Attributes:
-        folder: Where to write.
-        path: Where it is, once the block has ended.
+        folder: Folder to write to.
+        path: Final path; set when the block has ended.
     """
 
     folder: Path
@@ -43,18 +43,18 @@ class Version:
 
 @contextlib.contextmanager
 def new_version(base: str | os.PathLike) -> Iterator[Version]:
-    """Gives a folder to write into; when the block ends without an error, it becomes
-    `base/<next integer>`.
+    """Creates a folder to write to, and publishes it as `base/<next integer>` after the block.
 
-    Several processes may write versions of one base at once: each gets a number of its own. What
-    processes of this machine left behind when they were killed is removed.
+    If the block raises an error, nothing is published. Several processes may write versions of one
+    base at the same time; each gets another number. Folders left by killed processes of this
+    machine are removed.
 
     Args:
-        base: Folder of the versions; made if need be.
+        base: Folder of the versions; created if missing.
 
     Raises:
-        ValueError: If `base` is a version itself or a file.
-        OSError: If the disk is full, whatever says so.
+        ValueError: If `base` is itself a version, or a file.
+        OSError: If the disk is full, whatever error a library raises for it.
 
     Example:
         >>> with new_version("saved_models/vit") as version:
@@ -64,20 +64,19 @@ def new_version(base: str | os.PathLike) -> Iterator[Version]:
     """
     base = Path(base)
     _check(base)
-    with _disk_full_in_words(base):
+    with _explain_full_disk(base):
         base.mkdir(parents=True, exist_ok=True)
         with _folder_of_this_process(base, _PARTIAL) as folder:
             version = Version(folder=folder)
             yield version
-            # `mkdtemp` lets nobody else in, and a server is somebody else
-            version.folder.chmod(0o777 & ~_umask())
-            version.path = _put_in_place(version.folder, base)
+            # `mkdtemp` gives access to this user only, and a server may run as another.
+            version.folder.chmod(0o777 & ~_read_umask())
+            version.path = _publish(version.folder, base)
 
 
 @contextlib.contextmanager
 def temporary_folder(prefix: str) -> Iterator[Path]:
-    """Gives a folder for what is needed for a moment; what killed processes left of the same prefix
-    is removed.
+    """Creates a temporary folder, and removes those that killed processes left with this prefix.
 
     Example:
         >>> with temporary_folder("keras_vit_example_") as folder:
@@ -91,7 +90,7 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _folder_of_this_process(parent: Path, prefix: str) -> Iterator[Path]:
-    """A folder whose name says whose it is, so that others know when it is of no use any more."""
+    """Creates a folder whose name contains its process, so that others can tell when it is stale."""
     with _new_folder:
         _sweep(parent, prefix)
         folder = Path(
@@ -106,10 +105,8 @@ def _folder_of_this_process(parent: Path, prefix: str) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _disk_full_in_words(base: Path) -> Iterator[None]:
-    """Whatever a library raises when the disk is full, callers get one kind of error that says what
-    was kept.
-    """
+def _explain_full_disk(base: Path) -> Iterator[None]:
+    """Replaces any error about a full disk by an OSError that lists the versions that are kept."""
     try:
         yield
     except Exception as error:
@@ -117,16 +114,16 @@ def _disk_full_in_words(base: Path) -> Iterator[None]:
             raise
         kept = ", ".join(map(str, versions(base))) or "none"
         words = (
-            f"The disk is full: make room. Of the new version nothing is kept; versions that were "
-            f"there stay: {kept}"
+            f"The disk is full: make room. The new version was not written. Existing "
+            f"versions are kept: {kept}"
         )
         raise OSError(errno.ENOSPC, words, str(base)) from error
 
 
 def _says_disk_full(error: BaseException | None) -> bool:
-    """TensorFlow, the runtimes and the process that runs a file have kinds of their own, but pass
-    on the words.
-    """
+    """Returns whether an error, or one that caused it, is about a full disk."""
+    # TensorFlow, the runtimes and the process that runs a file raise other types of errors, which
+    # contain the message of the system.
     while error is not None:
         if getattr(error, "errno", None) in _FULL or any(
             os.strerror(code) in str(error) for code in _FULL
@@ -137,39 +134,40 @@ def _says_disk_full(error: BaseException | None) -> bool:
 
 
 def versions(base: str | os.PathLike) -> list[int]:
-    """Returns the versions that are there, ascending."""
+    """Returns the existing versions, in ascending order."""
     base = Path(base)
     found = base.iterdir() if base.is_dir() else []
     return sorted(int(path.name) for path in found if _is_number(path.name) and path.is_dir())
 
 
 def latest(base: str | os.PathLike) -> Path:
-    """Returns the folder of the greatest version.
+    """Returns the folder of the highest version.
 
     Raises:
-        ValueError: If there is none.
+        ValueError: If there is no version.
     """
     found = versions(base)
     if not found:
-        raise ValueError(f"There is no version (a folder with an integer name) in {Path(base)}.")
+        raise ValueError(f"{Path(base)} contains no version: no folder with an integer name.")
     return Path(base) / str(found[-1])
 
 
 def _check(base: Path) -> None:
     if _is_number(base.name):
         raise ValueError(
-            f"Name the folder of all versions, {base.parent}, not one of them ({base.name})."
+            f"Pass the folder of all versions, {base.parent}, not one version ({base.name})."
         )
     if base.exists() and not base.is_dir():
-        raise ValueError(f"{base} is a file. Name a folder.")
+        raise ValueError(f"{base} is a file. Pass a folder.")
 
 
 def _is_number(name: str) -> bool:
     return name.isascii() and name.isdigit()
 
 
-def _put_in_place(folder: Path, base: Path) -> Path:
-    """Others may be faster: then the next number is tried."""
+def _publish(folder: Path, base: Path) -> Path:
+    """Renames a folder to the next free number."""
+    # If another process publishes this number first, the next is tried.
     number = max(versions(base), default=0)
     while True:
         number += 1
@@ -181,9 +179,8 @@ def _put_in_place(folder: Path, base: Path) -> Path:
 
 
 def _sweep(parent: Path, prefix: str) -> None:
-    """Removes what processes of this machine left when they were killed; other machines may share
-    the disk.
-    """
+    """Removes the folders that killed processes of this machine left."""
+    # Other machines may share the disk, and their processes cannot be seen from here.
     mine = f"{prefix}{socket.gethostname()}-"
     for path in parent.glob(f"{prefix}*"):
         process = path.name.removeprefix(mine).split("-")[0]
@@ -196,11 +193,12 @@ def _sweep(parent: Path, prefix: str) -> None:
 
 
 def _is_at_work(process: int, name: str) -> bool:
-    """In a container, each exporter may have the number that the killed one had."""
+    """Returns whether the process that created a folder is still using it."""
+    # In a container, this process may have the number of the killed one.
     return name in _alive if process == os.getpid() else psutil.pid_exists(process)
 
 
-def _umask() -> int:
+def _read_umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask

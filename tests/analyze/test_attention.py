@@ -491,7 +491,7 @@ def test_of_a_batch_that_is_done_nothing_is_left(vit: keras.Model, monkeypatch):
             yield SIZE, np.ones((2, 2, 2)), rollouts
             del rollouts
 
-    monkeypatch.setattr(attention, "_sums", sums)
+    monkeypatch.setattr(attention, "_iterate_sums", sums)
     summary = summarize_attention(vit, PIXELS, num_rollouts=1)
     assert summary.num_images == 12 and summary.rollouts.shape == (1, 4, 6)
 
@@ -605,9 +605,7 @@ def test_of_a_model_whose_pixels_cannot_be_known_floats_are_taken_as_they_are(vi
     model = keras.Sequential(
         [keras.Input((*SIZE, 3)), keras.layers.Rescaling(1.7, offset=-0.8), vit]
     )
-    with pytest.raises(
-        ValueError, match="cannot be known: declare it with `keras_vit.pixels.declare`"
-    ):
+    with pytest.raises(ValueError, match="is unknown: declare it with `keras_vit.pixels.declare`"):
         summarize_attention(model, IMAGES)
     same(summarize_attention(model, PIXELS), summarize_attention(vit, 1.7 * PIXELS - 0.8))
 
@@ -638,7 +636,7 @@ def test_a_model_with_two_inside_must_be_told_which(build: Build):
     first, second = build(name="first"), build(name="second")
     model = keras.Model(images, keras.layers.Add()([first(images), second(images)]), name="both")
     with pytest.raises(
-        ValueError, match="both applies models with attention 2 times: first, second. Pass one"
+        ValueError, match="both contains 2 calls of models with attention: first, second. Pass one"
     ):
         attention_maps(model, IMAGES)
 
@@ -669,7 +667,7 @@ def test_a_model_whose_graph_is_hidden_names_what_can_be_passed(build: Build):
     model = Hidden(build(name="inner"))
     assert not has_attention(model)
     with pytest.raises(
-        ValueError, match="hidden is no functional model.*Pass the one inside it: inner"
+        ValueError, match="hidden is not a functional model.*Pass the model inside it: inner"
     ):
         summarize_attention(model, IMAGES)
 
@@ -682,12 +680,12 @@ def test_a_model_whose_graph_is_hidden_names_what_can_be_passed(build: Build):
     [
         (
             PIXELS[0],
-            r"shape \(B, H, W, C\), and each \(32, 48, 3\).*Of one image, pass `image\[None\]`",
+            r"shape \(B, H, W, C\), with \(H, W, C\) = \(32, 48, 3\).*For one image, pass `image\[None\]`",
         ),
         (PIXELS[:, :16], r"Received: the shape \(5, 16, 48, 3\). Resize them"),
         (PIXELS[..., :1], r"Received: the shape \(5, 32, 48, 1\)"),
         (IMAGES.astype("float32"), r"must be in \[-1, 1\]. Received: pixels from 0 to 255"),
-        (IMAGES.astype("int64"), "must be of type uint8, from 0 to 255, or float. Received: int64"),
+        (IMAGES.astype("int64"), "must be uint8 from 0 to 255, or floats. Received: int64"),
         (np.where(PIXELS > 0.9, np.nan, PIXELS), "must be finite"),
         (PIXELS + np.inf, "must be finite"),
         (PIXELS[:0], "no images"),
@@ -695,7 +693,7 @@ def test_a_model_whose_graph_is_hidden_names_what_can_be_passed(build: Build):
         ([PIXELS[0]], r"Received: the shape \(32, 48, 3\)"),
         (
             [(PIXELS, np.zeros(5), np.ones(4))],
-            r"One weight for each image, please. Received: \(4,\) for 5 images",
+            r"must be one weight for each image. Received: weights \(4,\) for 5 images",
         ),
         ("photos", "must be an array .* Received: str"),
         (None, "must be an array .* Received: NoneType"),
@@ -709,13 +707,13 @@ def test_what_are_no_images_for_the_model_are_refused(vit: keras.Model, images, 
 
 
 def test_batches_have_a_size_already(vit: keras.Model):
-    with pytest.raises(ValueError, match="leave out `batch_size`. Received: 4"):
+    with pytest.raises(ValueError, match="omit it for an iterable of batches. Received: 4"):
         summarize_attention(vit, iter([IMAGES]), batch_size=4)
     with pytest.raises(ValueError, match="`batch_size` must be at least 1. Received: 0"):
         summarize_attention(vit, IMAGES, batch_size=0)
     for function in (attention_maps, attention_rollout):
         with pytest.raises(
-            ValueError, match="must be one array .* Received: list. Batches are for `summarize"
+            ValueError, match="must be one array .* Received: list. For batches, use `summarize"
         ):
             function(vit, [IMAGES])
 
@@ -725,13 +723,15 @@ def test_weights_that_do_not_fit_into_memory_are_refused_before_they_are_compute
 ):
     many = np.broadcast_to(IMAGES[:1], (10**10, *SIZE, 3))
     with pytest.raises(
-        ValueError, match=r"100,000,000,000,000 bytes.*`summarize_attention` takes any number"
+        ValueError, match=r"100,000,000,000,000 bytes.*or use `summarize_attention`, which"
     ):
         attention_maps(vit, many)
-    monkeypatch.setattr(attention, "_free_bytes", lambda: 25_000.0)  # 10,000 bytes for each image
+    monkeypatch.setattr(
+        attention, "_measure_free_bytes", lambda: 25_000.0
+    )  # 10,000 bytes for each image
     assert attention_maps(vit, IMAGES[:2]).nbytes == 20_000
     with pytest.raises(
-        ValueError, match=r"take 30,000 bytes, and 25,000 are free: at most 2 images at once"
+        ValueError, match=r"take 30,000 bytes, and 25,000 are free. Pass at most 2 images at once"
     ):
         attention_maps(vit, IMAGES[:3])
 
@@ -762,7 +762,7 @@ def test_an_analysis_sees_new_weights_and_is_not_made_again(build: Build, monkey
     expected = summarize_attention(other, PIXELS, num_rollouts=5)
     first = summarize_attention(model, PIXELS, num_rollouts=5)
     assert np.abs(first.distance_px - expected.distance_px).max() > 0.01
-    monkeypatch.setattr(attention, "_sums_model", lambda *_: pytest.fail("made again"))
+    monkeypatch.setattr(attention, "_make_sums_model", lambda *_: pytest.fail("made again"))
     model.set_weights(other.get_weights())
     same(summarize_attention(model, PIXELS, num_rollouts=5), expected)
 

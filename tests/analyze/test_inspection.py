@@ -81,7 +81,7 @@ def test_photos_are_found_in_folders_below_and_hidden_ones_and_reports_are_not(t
     ]
     assert found == ["a.png", "b.JPG", "cats/deep/y.bmp", "cats/x.webp", "overlays.png"]
     assert len(find_photos(images, images).photos) == 4
-    assert (images / "overlays.png", "a picture of an earlier report") in find_photos(
+    assert (images / "overlays.png", "a figure of an earlier report") in find_photos(
         images, images
     ).left_out
     for name in report.FILES:
@@ -303,8 +303,8 @@ def test_a_resnet_is_analysed_without_attention(
             {"image_size": (64, 64)},
             "saved for images of 32 x 32 pixels.*Omit the image size",
         ),
-        ("tiny", {"num_shown": 0}, "At least one photo"),
-        ("tiny", {"batch_size": 0}, "At least one photo"),
+        ("tiny", {"num_shown": 0}, "must be at least 1"),
+        ("tiny", {"batch_size": 0}, "must be at least 1"),
     ],
 )
 def test_what_cannot_be_built_is_said(

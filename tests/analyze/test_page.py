@@ -146,7 +146,7 @@ def test_a_picture_is_in_the_page_with_all_its_bytes(tmp_path: Path):
 def test_what_is_no_png_is_refused(tmp_path: Path):
     for data in (b"", b"GIF89a", b"\x89PNG\r\n\x1a\n"):
         (tmp_path / "picture.png").write_bytes(data)
-        with pytest.raises(ValueError, match=r"picture\.png is no PNG\. A page shows nothing else"):
+        with pytest.raises(ValueError, match=r"picture\.png is not a PNG\. Pages support only PNG"):
             page("", "", [Section("", [Picture(path=tmp_path / "picture.png", alt="")])])
 
 

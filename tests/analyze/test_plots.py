@@ -153,7 +153,7 @@ def test_photos_that_cannot_be_drawn_are_refused(tmp_path: Path):
     with pytest.raises(ValueError, match="Received: 2 photos, 1 maps, 2 titles"):
         draw_overlays(tmp_path / "o.png", [WHITE] * 2, [one], ["a", "b"])
     for photo, message in [
-        (WHITE.astype(np.float32), r"in \[-1, 1\]. Give one from 0 to 255 as uint8"),
+        (WHITE.astype(np.float32), r"in \[-1, 1\]. Pass photos from 0 to 255 as uint8"),
         (np.full((2, 2, 3), np.nan), r"in \[-1, 1\]"),
         (WHITE[None], r"\(H, W, 3\).*Received: the shape \(1, 60, 90, 3\)"),
         (WHITE[..., :2], r"\(H, W, 3\)"),
@@ -256,9 +256,9 @@ def test_what_is_no_filter_is_refused(tmp_path: Path):
         np.full((1, 2, 2, 3), np.nan),
         np.ones((0, 4, 4, 3)),
     ):
-        with pytest.raises(ValueError, match=r"must be \(K, P, P, 3\), and finite"):
+        with pytest.raises(ValueError, match=r"must be finite numbers of shape \(K, P, P, 3\)"):
             draw_filters(tmp_path / "f.png", components)
-    with pytest.raises(ValueError, match="a share for each of 2 filters"):
+    with pytest.raises(ValueError, match="one value for each of 2 filters"):
         draw_filters(tmp_path / "f.png", np.ones((2, 4, 4, 3)), np.ones(3))
 
 
@@ -309,7 +309,7 @@ def test_what_is_no_similarity_is_refused(tmp_path: Path):
         with pytest.raises(ValueError, match=r"must have the shape \(R, C, R, C\)"):
             draw_similarity(tmp_path / "s.png", {"a": wrong})
     for value in (np.nan, 1.5):
-        with pytest.raises(ValueError, match="must be from -1 to 1"):
+        with pytest.raises(ValueError, match="are cosines, from -1 to 1"):
             draw_similarity(tmp_path / "s.png", {"a": np.full((2, 2, 2, 2), value)})
 
 

@@ -138,7 +138,7 @@ def test_a_vit_has_attention_filters_and_positions(vit: keras.Model, tmp_path: P
         "grid 4 x 4 patches of 8 x 8 pixels" in read.text
         and "attention 2 layers of 2 heads" in read.text
     )
-    assert "Accuracy against compute It is none of the named models." in read.text
+    assert "Accuracy against compute The model is not in the table of models." in read.text
     assert all(name in read.text for name in files(path.parent))
     assert "compute.png" not in read.text
 
@@ -234,7 +234,7 @@ def test_positions_before_every_block_have_a_picture_each(
         read = Read(write_report(subject_of(model), tmp_path))
         table = rows(tmp_path / "position_similarity.csv")
         assert len(table) == count * 16 * 16 and len({row["layer"] for row in table}) == count
-        assert sum("Tiles of similarities" in picture["alt"] for picture in read.pictures) == 1
+        assert sum("Cosine similarities" in picture["alt"] for picture in read.pictures) == 1
 
 
 @pytest.mark.parametrize("kind", ["none", "relative"])
@@ -246,7 +246,7 @@ def test_a_vit_without_added_positions_says_so(
     )
     read = Read(write_report(subject_of(model), tmp_path))
     assert files(tmp_path) == ATTENTION | FILTERS
-    assert f"What its positions know of each other {model.name} has " in read.text
+    assert f"Similarity of position embeddings {model.name} has " in read.text
 
 
 def test_a_resnet_has_filters_and_says_what_it_does_not_have(
@@ -261,8 +261,8 @@ def test_a_resnet_has_filters_and_says_what_it_does_not_have(
     assert len(read.pictures) == 1 and "7 x 7 pixels" in read.text
     for missing in (
         "Attention It has no Transformer blocks.",
-        "What its positions",
-        "How it was trained No metrics.csv",
+        "Similarity of position embeddings",
+        "Training The folder of the weights contains no metrics.csv",
     ):
         assert missing in read.text
 
@@ -307,8 +307,8 @@ def test_answers_stand_above_the_photos_and_in_a_table(vit: keras.Model, tmp_pat
     read = Read(write_report(replace(subject, photos=photos, shown=shown), tmp_path))
     assert "1. a.png a <b>cat</b> 93 % 2. b.png $dog$ 50 %" in read.text
     assert "1. a <b>cat</b>, 93 %" in read.pictures[0]["alt"]
-    assert "on 2 photos; 1 more could not be read." in read.text
-    assert "Photos that could not be read photo why c.png cut short" in read.text
+    assert "of 2 photos; 1 more could not be read." in read.text
+    assert "Unreadable photos photo reason c.png cut short" in read.text
     assert rows(tmp_path / "photos.csv") == [
         {"photo": "a.png", "answer": "a <b>cat</b>", "probability": "0.934000", "problem": ""},
         {"photo": "b.png", "answer": "$dog$", "probability": "0.500000", "problem": ""},

@@ -194,7 +194,7 @@ def test_points_that_cannot_be_drawn_are_refused(tmp_path: Path):
         draw_accuracy_against_data,
         lambda path, curves: draw_accuracy_against_compute(path, {"a": curves}),
     ):
-        with pytest.raises(ValueError, match="no point was given"):
+        with pytest.raises(ValueError, match="There are no points"):
             draw(tmp_path / "p.png", {"ViT": []})
         for point in (
             Point(0, 50),
@@ -203,9 +203,9 @@ def test_points_that_cannot_be_drawn_are_refused(tmp_path: Path):
             Point(1, math.nan),
             Point(math.inf, 50),
         ):
-            with pytest.raises(ValueError, match=f"logarithmic. Leave out: .*ViT at {point.x}."):
+            with pytest.raises(ValueError, match=f"logarithmic axis. Omit: .*ViT at {point.x}."):
                 draw(tmp_path / "p.png", {"ViT": [Point(1, 50), point]})
-    with pytest.raises(ValueError, match="no point was given"):
+    with pytest.raises(ValueError, match="There are no points"):
         draw_accuracy_against_compute(tmp_path / "p.png", {})
     assert list(tmp_path.iterdir()) == []
 
@@ -285,7 +285,7 @@ def test_arms_with_odd_names_are_drawn_without_a_warning(tmp_path: Path):
 def test_arms_that_cannot_be_drawn_are_refused(tmp_path: Path):
     with pytest.raises(ValueError, match="`arms` is empty"):
         draw_means(tmp_path / "m.png", {})
-    with pytest.raises(ValueError, match="Without a seed: a; not finite: b, c; no arms: d"):
+    with pytest.raises(ValueError, match="Without seeds: a; not finite: b, c; not arms: d"):
         draw_means(
             tmp_path / "m.png", {"a": [], "b": [math.nan], "c": [1.0]}, {"c": math.inf, "d": 1.0}
         )

@@ -85,7 +85,10 @@ def _without_checksums(version: Path) -> dict[str, Any]:
 def test_an_export_of_before_there_were_checksums_is_checked_and_told(version: Path):
     _without_checksums(version)
     (checked,) = acceptance.check(version)
-    assert checked.problem == "" and "it has no checksums" in checked.against
+    assert (
+        checked.problem == ""
+        and "without checksums, since an older version wrote it" in checked.against
+    )
 
 
 def _set(name: str, value: Any) -> Callable[[dict], Any]:
@@ -170,7 +173,7 @@ def test_a_reference_that_cannot_be_read_fails_with_a_reason(version: Path, cont
             {"max_error": {"other": 0.3}},
             1.0,
             0.0,
-            "name no greatest error of 'model', only of other",
+            "have no threshold for 'model', only for other",
         ),
         ({"top1_agreement": 0.5}, 0.5, 9.0, ""),
     ],

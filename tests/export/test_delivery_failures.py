@@ -102,7 +102,7 @@ def test_a_full_disk_is_said_in_a_sentence(deliver):
     problems, _ = deliver({"saved_model": error})
     assert (
         len(problems) == 1
-        and "The disk is full: make room. Of the new version nothing is kept" in problems[0]
+        and "The disk is full: make room. The new version was not written" in problems[0]
     )
 
 

@@ -286,7 +286,7 @@ def test_onnx_normalizes_groups_of_many_numbers_exactly(tmp_path: Path):
 
 
 def test_openvino_normalizes_groups_of_many_numbers_exactly(tmp_path: Path):
-    """When the last line fails, OpenVINO can do without `_in_stages`."""
+    """When the last line fails, OpenVINO can do without `_take_mean_in_stages`."""
     model, pixels, exact = background()
 
     def error(path: Path) -> float:
@@ -315,7 +315,8 @@ def test_a_file_that_answers_differently_is_not_left(build, tmp_path: Path, monk
 
     monkeypatch.setattr(exchange, f"_write_{name}", write_other)
     with pytest.raises(
-        ValueError, match=r"model\.\w+ differs from the model by up to \d.*Nothing is written"
+        ValueError,
+        match=r"outputs of model\.\w+ differ from those of the model by up to \d.*Nothing was written",
     ):
         FORMATS[name][0](build(), tmp_path)
     assert not list(tmp_path.iterdir())
@@ -332,9 +333,9 @@ def test_a_file_that_does_not_load_is_not_left(build, tmp_path: Path, monkeypatc
 
 
 def test_what_rounding_explains_depends_on_the_largest_output():
-    assert exchange._accepted(np.array([[3.0, -20.0]])) == pytest.approx(1e-4)
-    assert exchange._accepted(np.array([[0.01, 0.002]])) == pytest.approx(1e-6)
-    assert exchange._accepted(np.array([[100.0, -200.0]])) == pytest.approx(1e-3)
+    assert exchange._choose_bound(np.array([[3.0, -20.0]])) == pytest.approx(1e-4)
+    assert exchange._choose_bound(np.array([[0.01, 0.002]])) == pytest.approx(1e-6)
+    assert exchange._choose_bound(np.array([[100.0, -200.0]])) == pytest.approx(1e-3)
     numbers = {
         "size_bytes": 1,
         "num_images": 2,
@@ -345,7 +346,7 @@ def test_what_rounding_explains_depends_on_the_largest_output():
     verdict = Verdict(name="model.onnx", max_error=5e-5, accuracy=None, **numbers)
     exchange._check_close(verdict, 1e-4)
     with pytest.raises(
-        ValueError, match="differs from the model by up to 5e-05 .* rounding explains 1e-06"
+        ValueError, match="differ from those of the model by up to 5e-05; rounding explains 1e-06"
     ):
         exchange._check_close(verdict, 1e-6)
 
@@ -367,18 +368,20 @@ def test_what_is_no_such_model_is_refused_before_anything_is_written(build, tmp_
     refused(build(input_shape=(None, 48, 3)), "takes images of None x 48", image_size=(32, 32))
     refused(model, "The model has 7 classes. Received: 2 names", class_names=["a", "b"])
     refused(
-        build(include_top=False), "no head, so no classes. Received: 1 names", class_names=["a"]
+        build(include_top=False),
+        "no head, so it has no classes. Received: 1 names",
+        class_names=["a"],
     )
     refused(
         keras.Sequential([keras.layers.Dense(2)]),
-        r"must be a functional one.*Received: inputs of shape \[\]",
+        r"must be functional.*Received: inputs of shape \[\]",
     )
-    refused("ViT_B16", "must be a functional one that takes images")
+    refused("ViT_B16", "must be functional, with one input of images")
     refused(keras.Model(model.inputs[0], [model.outputs[0]] * 2), "has one output")
     vector = keras.Input((3,))
     refused(
         keras.Model(vector, keras.layers.Dense(2)(vector)),
-        r"takes images \(B, H, W, 3\).*\(None, 3\)",
+        r"input of images \(B, H, W, 3\).*\(None, 3\)",
     )
     keras.config.set_dtype_policy("mixed_bfloat16")
     refused(
@@ -392,7 +395,7 @@ def test_weights_that_one_message_cannot_hold_are_refused(build, tmp_path: Path,
     monkeypatch.setattr(exchange, "_ONNX_MOST_BYTES", 4 * build().count_params() - 1)
     with pytest.raises(
         ValueError,
-        match="take 0.0 GiB, and a file of ONNX holds less than 2. Export it with `openvino`",
+        match="take 0.0 GiB; an ONNX file is smaller than 2. Export it with `openvino`",
     ):
         onnx(build(), tmp_path)
     largest = [name for name, row in VIT_VARIANTS.items() if 4 * parameters(row) > 2**31 - 2**24]

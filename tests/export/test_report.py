@@ -52,7 +52,7 @@ def test_the_page_has_a_row_for_each_file_and_says_how_it_was_measured(tmp_path:
     )
     for words in (
         "CIFAR-10, 2,000 in all",
-        "one image is 0.05 points",
+        "One image is 0.05 percentage points",
         "median time for one image, on two threads",
     ):
         assert words in page
@@ -110,7 +110,7 @@ def test_names_do_not_break_the_table(tmp_path: Path):
 def test_one_table_is_about_the_same_images(tmp_path: Path):
     for write_or_print in (text_table, lambda verdicts: write(tmp_path, verdicts)):
         with pytest.raises(
-            ValueError, match=r"verdicts about the same images. Received: 0 verdicts, about \[\]"
+            ValueError, match=r"measured on the same images. Received: 0 verdicts, on \[\]"
         ):
             write_or_print([])
         with pytest.raises(ValueError, match=r"Received: 2 verdicts, about \[8, 2000\] images"):

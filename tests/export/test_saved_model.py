@@ -238,7 +238,8 @@ def test_an_export_that_is_not_the_model_is_not_written(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(tf.saved_model, "save", save)
     with pytest.raises(
-        ValueError, match="up to .* off those of the model, and rounding explains .* Nothing was"
+        ValueError,
+        match="differ from those of the model by up to .*; rounding explains .* Nothing was",
     ):
         saved_model(build(), tmp_path / "vit")
     assert not list((tmp_path / "vit").iterdir())
@@ -266,9 +267,9 @@ def test_an_export_that_is_not_the_model_is_not_written(tmp_path: Path, monkeypa
         (
             {"include_top": False},
             {"class_names": ["one"]},
-            "has no head, so no classes. Received: 1 names",
+            "has no head, so it has no classes. Received: 1 names",
         ),
-        ({"input_shape": (*SIZE, 4)}, {}, r"takes images \(B, H, W, 3\)"),
+        ({"input_shape": (*SIZE, 4)}, {}, r"input of images \(B, H, W, 3\)"),
     ],
 )
 def test_wrong_arguments_are_refused_and_nothing_is_written(
@@ -280,7 +281,7 @@ def test_wrong_arguments_are_refused_and_nothing_is_written(
 
 
 def test_a_model_without_a_graph_is_refused(tmp_path: Path):
-    with pytest.raises(ValueError, match="must be a functional one"):
+    with pytest.raises(ValueError, match="must be functional"):
         saved_model(keras.Sequential([build()]), tmp_path / "vit")
 
 

@@ -16,7 +16,7 @@ from PIL import Image
 import keras_vit
 from keras_vit.analyze import attention_maps
 from keras_vit.export.metadata import labels_of
-from keras_vit.export.signatures import _class_names, output_name, signatures
+from keras_vit.export.signatures import _load_class_names, output_name, signatures
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
 
 pytestmark = pytest.mark.tensorflow
@@ -336,5 +336,5 @@ def test_a_head_needs_names(build: Build):
 def test_a_graph_reads_whatever_names_the_classes_were_given(tmp_path: Path):
     labels = labels_of(4, ["cat", "", " \u2028", "d\udce9"])
     (tmp_path / "classes.txt").write_text("\n".join([*labels, ""]), encoding="utf-8")
-    read = _class_names(tmp_path / "classes.txt").lookup(tf.range(4, dtype=tf.int64)).numpy()
+    read = _load_class_names(tmp_path / "classes.txt").lookup(tf.range(4, dtype=tf.int64)).numpy()
     assert [name.decode() for name in read] == labels == ["cat", "class 1", "class 2", "d\\udce9"]

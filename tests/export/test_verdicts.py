@@ -123,7 +123,9 @@ def test_rubbish_is_named_and_ends_nothing_but_its_own_process(tmp_path: Path, n
 
 def test_what_is_no_export_and_a_signature_that_is_not_there_are_said(tmp_path: Path):
     (tmp_path / "notes.txt").write_text("")
-    with pytest.raises(ValueError, match=r"is no SavedModel, and no file \.tflite, \.onnx, \.xml"):
+    with pytest.raises(
+        ValueError, match=r"cannot be run: expected a SavedModel or a file \.tflite, \.onnx, \.xml"
+    ):
         run(tmp_path / "notes.txt", IMAGES)
     with pytest.raises(ValueError, match="has no signature 'attention', but predict"):
         run(_save(tmp_path / "model"), IMAGES, signature="attention")
