@@ -427,7 +427,7 @@ def test_each_measurement_has_its_report(evaluation: Evaluation):
 def test_nothing_is_measured_again(evaluation: Evaluation):
     assert evaluation.files and stamps(evaluation.workdir, "*/*") == evaluation.files
     assert evaluation.table_again == evaluation.table
-    assert "named correctly" not in evaluation.again.stdout  # nothing was measured
+    assert "top-1 accuracy" not in evaluation.again.stdout  # nothing was measured
 
 
 def test_only_what_would_give_other_numbers_is_refused_in_the_same_folder(evaluation: Evaluation):
@@ -500,7 +500,7 @@ EVALUATE_MISTAKES = {
         "must be given as real:FOLDER:real.json",
     ),
     "no folder": ("{model}", "{root}/absent", "There is no folder"),
-    "other classes": ("{model}", "{root}/four", "The model gives 3 values for each image, and"),
+    "other classes": ("{model}", "{root}/four", "The model outputs 3 values for each image;"),
     "no data": ("{model}", "", "`--checkpoints` and `--data` must each name at least one"),
 }
 

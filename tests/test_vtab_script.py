@@ -218,7 +218,7 @@ def test_a_killed_run_goes_on_from_its_checkpoint(story: Story):
         f"Resuming from step {int(''.join(filter(str.isdigit, story.checkpoint)))} of 200"
         in story.stopped.stderr
     )
-    assert "3 tasks, 1 finished before." in story.stopped.stdout
+    assert "3 tasks, 1 already finished." in story.stopped.stdout
 
 
 def test_a_stopped_run_saves_and_says_so_with_its_code(story: Story):
@@ -231,9 +231,11 @@ def test_a_finished_task_is_left_alone(story: Story):
     assert story.done.returncode == 0, story.done.stderr[-3000:]
     assert stamp(story.workdir / TASKS[0] / "result.json") == story.first
     assert (
-        "[1/2] Clevr-Count: learned from 1,000 images, measured on 70 (test)" in story.done.stdout
+        "[1/2] Clevr-Count: 1,000 training images, 70 evaluation images (test)" in story.done.stdout
     )
-    assert "[2/2] dSpr-Loc: learned from 1,000 images, measured on 200 (test)" in story.done.stdout
+    assert (
+        "[2/2] dSpr-Loc: 1,000 training images, 200 evaluation images (test)" in story.done.stdout
+    )
 
 
 def test_the_interrupted_run_ends_with_the_same_bits(story: Story):
@@ -287,16 +289,16 @@ def test_another_setting_in_the_same_folder_is_refused(story: Story):
         "--config.run.optimizer.learning_rate=0.03",
     )
     assert other.returncode == 1 and "Traceback" not in other.stderr
-    assert "holds another VTAB run:\n" in other.stderr
+    assert "contains another VTAB run:\n" in other.stderr
     assert "run.optimizer.learning_rate: there 0.01, here 0.03" in other.stderr
 
 
 def test_missing_data_are_said_before_anything_runs(data: Path, tmp_path: Path):
     missing = vtab(data, tmp_path / "run", "--smoke", "--tasks=dtd,resisc45")
     assert missing.returncode == 1 and "Traceback" not in missing.stderr
-    assert "data on the disk: DTD\n  not there, by hand: Resisc45" in missing.stdout
+    assert "data on disk: DTD\n  manual download needed: Resisc45" in missing.stdout
     assert (
-        "resisc45: To be downloaded by hand." in missing.stderr
+        "resisc45: This data set needs a manual download." in missing.stderr
         and "downloads/manual" in missing.stderr
     )
     assert not (tmp_path / "run").exists()
@@ -329,7 +331,7 @@ def test_a_setting_is_chosen_on_a_folder_of_your_own_without_its_test_set(tmp_pa
     task = [f"--tasks=folder:{tmp_path}/pets", "--smoke", "--config.run.data.strict=True"]
     tuned = vtab(tmp_path, tmp_path / "tuned", *task, "--tune")
     assert tuned.returncode == 0, tuned.stderr[-3000:]
-    assert "pets: learned from 48 images, measured on 12 (validation)" in tuned.stdout
+    assert "pets: 48 training images, 12 evaluation images (validation)" in tuned.stdout
     tested = vtab(tmp_path, tmp_path / "tested", *task)
     assert tested.returncode == 1 and "cannot be read: " in tested.stderr
 

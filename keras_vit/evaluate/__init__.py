@@ -1,6 +1,4 @@
-"""What a trained model gives: exact accuracy, ReaL, features, few-shot and linear evaluation,
-VTAB.
-"""
+"""Evaluation of trained models: accuracy, ReaL, features, few-shot and linear evaluation, VTAB."""
 
 from keras_vit.evaluate.accuracy import Answers, accuracy, answer
 from keras_vit.evaluate.features import Features, extract, load

@@ -1,8 +1,6 @@
-"""How often a classifier is right, and how sure it is: exact over every image of a source, whatever
-the batch.
+"""Accuracy, loss and calibration of a classifier, exact over all images of a source.
 
-What lives here: the answers, and numbers made of them. Tables, files and pictures are made in
-    `scorecard.py`.
+`scorecard.py` creates tables, files and figures from these numbers.
 """
 
 from dataclasses import dataclass
@@ -16,25 +14,25 @@ from keras_vit.devices import Devices
 from keras_vit.evaluate.heads import last_activation, why_no_classes
 from keras_vit.evaluate.outputs import outputs
 
-_ADDS_UP = 1e-2  # how far from 1 probabilities may add up to, in 16 bits
+_ADDS_UP = 1e-2  # largest difference from 1 of a sum of probabilities, in 16 bits
 CALIBRATION_BINS = 15  # arXiv:1706.04599, section 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """What a classifier says of n images, one row for each image that could be read.
+    """Predictions of a classifier for n images, one row for each readable image.
 
     Attributes:
-        source: Where the images are.
-        indices: (n,) int64, of the images in the source.
-        labels: (n,) int64, their classes.
-        answers: (n,) int64, the classes that the model gives the highest probability; of equals,
-            the lowest class.
-        shares: (n,) float64, that probability.
-        ranks: (n,) int64, how many classes the model prefers to the right one: 0 where it is right.
+        source: The images.
+        indices: (n,) int64, indices of the images in the source.
+        labels: (n,) int64, true classes.
+        answers: (n,) int64, predicted classes; the lowest class if several have the highest
+            probability.
+        shares: (n,) float64, probability of the predicted class.
+        ranks: (n,) int64, number of classes that rank above the true class; 0 if the prediction is
+            correct.
         losses: (n,) float64, cross-entropies in nats.
-        unreadable: Places of images that could not be read; over several workers, those that this
-            one met.
+        unreadable: Places of unreadable images; with several workers, those read by this worker.
     """
 
     source: Source
@@ -48,27 +46,21 @@ class Answers:
 
     @property
     def accuracy(self) -> float:
-        """Share of the images whose answer is right."""
+        """Share of the images with a correct prediction."""
         return self.top(1)
 
     def top(self, count: int) -> float:
-        """Returns the share of the images whose class is among the `count` that the model
-        prefers.
-        """
+        """Returns the share of the images whose true class is among the `count` most likely."""
         return float(np.mean(self.ranks < count))
 
     def confusion(self) -> np.ndarray:
-        """Returns (Y, Y) counts: images of the class of the row that were taken for that of the
-        column.
-        """
+        """Returns (Y, Y) counts by true class (row) and predicted class (column)."""
         num_classes = len(self.source.class_names)
         pairs = np.bincount(self.labels * num_classes + self.answers, minlength=num_classes**2)
         return pairs.reshape(num_classes, num_classes)
 
     def per_class(self) -> np.ndarray:
-        """Returns (Y,) float64: of the images of each class, the share that is named correctly; NaN
-        where none are.
-        """
+        """Returns (Y,) float64, the accuracy on each class; NaN for classes without images."""
         found = np.bincount(self.labels, minlength=len(self.source.class_names))
         right = np.bincount(self.labels[self.ranks == 0], minlength=len(found))
         return np.divide(right, found, out=np.full(len(found), np.nan), where=found > 0)
@@ -76,15 +68,14 @@ class Answers:
     def calibration(
         self, bins: int = CALIBRATION_BINS
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns how sure the model is, and how often right, by how sure it is.
+        """Returns confidence and accuracy of the predictions, by bins of confidence.
 
         Args:
-            bins: Equal parts of (0, 1]; an answer of probability p is in the part with lower end <
-                p <= upper end.
+            bins: Number of equal bins of (0, 1]. A prediction of probability p is in the bin with
+                lower end < p <= upper end.
 
         Returns:
-            (bins,) mean probability, (bins,) share that is right (both NaN where there are no
-            answers), (bins,) counts.
+            (bins,) mean probability, (bins,) accuracy, both NaN for empty bins; and (bins,) counts.
         """
         place = np.clip(np.ceil(self.shares * bins).astype(int) - 1, 0, bins - 1)
         counts = np.bincount(place, minlength=bins)
@@ -96,8 +87,7 @@ class Answers:
         return mean(self.shares), mean((self.ranks == 0).astype(float)), counts
 
     def calibration_error(self, bins: int = CALIBRATION_BINS) -> float:
-        """Returns the expected calibration error: the mean distance between how sure and how often
-        right.
+        """Returns the expected calibration error: the mean difference of confidence and accuracy.
 
         Source: arXiv:1706.04599, eq. 5.
         """
@@ -105,7 +95,7 @@ class Answers:
         return float(np.nansum(counts * np.abs(confidence - accuracy)) / counts.sum())
 
     def numbers(self) -> dict[str, float]:
-        """Returns everything that is one number, by name."""
+        """Returns all metrics by name."""
         top = {
             f"top{count}": self.top(count)
             for count in (1, 5)
@@ -132,26 +122,27 @@ def accuracy(
     strict: bool = False,
     progress: bool = True,
 ) -> dict[str, float]:
-    """Returns how often a classifier is right on a source.
+    """Measures the accuracy of a classifier on a source.
 
-    Every image is counted once, for any size of the batch and any number of devices.
+    Every image counts once, for any batch size and any number of devices.
 
     Args:
-        model: Gives logits, or probabilities of a softmax, of pixels as
-            `keras_vit.pixels.pixels_of` says.
-        source: Images with the classes of the model, in its order.
+        model: Classifier with logits or softmax probabilities. Pixels are scaled to the range of
+            `keras_vit.pixels.pixels_of`.
+        source: Images with the classes of the model, in the same order.
         image_size, eval_crop, batch_size, devices, progress: As in
             `keras_vit.evaluate.outputs.outputs`.
-        strict: An image that cannot be read is an error, instead of being left out and counted.
+        strict: Raises an error for an unreadable image, instead of skipping and counting it.
 
     Returns:
-        "top1", "top5" (of more than five classes): shares of the images; "loss": mean cross-entropy
-        in nats; "mean_per_class": mean of the classes' accuracies; "calibration_error": in 15 bins;
-        "images": how many were counted; "unreadable": how many could not be.
+        "top1" and, with more than five classes, "top5": shares of the images; "loss": mean
+        cross-entropy in nats; "mean_per_class": mean of the accuracies of the classes;
+        "calibration_error": expected calibration error in 15 bins; "images": number of evaluated
+        images; "unreadable": number of unreadable images.
 
     Raises:
-        ValueError: If the model does not have the classes of the source, gives NaN, or no image
-            could be read.
+        ValueError: If the model has other classes than the source, outputs NaN, or no image can be
+            read.
 
     Example:
         >>> from keras_vit.data import sources
@@ -181,8 +172,9 @@ def answer(
     unreadable: Unreadable | None = None,
     progress: bool = True,
 ) -> Answers:
-    """Asks a classifier about every image of a source. Arguments and errors are those of
-    `accuracy`.
+    """Returns the predictions of a classifier for every image of a source.
+
+    Arguments and errors are those of `accuracy`.
     """
     _check_classes(model, source)
     unreadable = Unreadable(source) if unreadable is None else unreadable
@@ -226,7 +218,8 @@ def judge(
         labels: (n,) integers.
 
     Returns:
-        (n,) each: answers, their probabilities, ranks of the labels, losses; as in `Answers`.
+        Predictions, their probabilities, ranks of the labels and losses, (n,) each; as in
+        `Answers`.
 
     Example:
         >>> judge(np.log([[0.2, 0.5, 0.3]]), np.array([2]))[2]
@@ -234,43 +227,39 @@ def judge(
     """
     rows = np.arange(len(labels))
     answers, right = logs.argmax(axis=1), logs[rows, labels][:, None]
-    # of equals the lowest class comes first, as in argmax
+    # Among equal probabilities, the lowest class comes first, as in argmax.
     before = np.arange(logs.shape[1]) < labels[:, None]
     ranks = ((logs > right) | ((logs == right) & before)).sum(axis=1)
     return answers, np.exp(logs[rows, answers]), ranks, -right[:, 0]
 
 
 def log_probabilities(model: keras.Model, values: np.ndarray) -> np.ndarray:
-    """Returns (n, Y) float64 logarithms of probabilities from what a classifier gives: logits, or
-    its softmax.
+    """Converts the outputs of a classifier, logits or softmax, to log-probabilities (n, Y) float64.
 
     Raises:
-        ValueError: If a value is NaN or infinite, or the model ends in something else than logits
-            or a softmax.
+        ValueError: If a value is NaN or infinite, or the model ends in another activation.
     """
     values = values.astype(np.float64)
     if not np.isfinite(values).all():
         row = int(np.flatnonzero(~np.isfinite(values).all(axis=1))[0])
         raise ValueError(
-            f"The model gives NaN or infinity: row {row} of a batch is {values[row][:5]}... Are "
-            f"its weights whole?"
+            f"The model outputs NaN or infinity: row {row} of a batch is {values[row][:5]}... "
+            f"Check its weights."
         )
     if values.shape[1] < 2:
         raise ValueError(why_no_classes(model))
     activation = last_activation(model)
-    # A softmax may also be a layer or an operation of its own, or stand in a model within the
-    # model.
+    # A softmax may also be a separate layer or operation, or be in a nested model.
     adds_up = values.min() >= 0 and np.abs(values.sum(axis=1) - 1).max() < _ADDS_UP
     if activation == "softmax" or adds_up:
-        # Of logits close to each other, a softmax in float32 keeps six digits; what it rounds to 0
-        # counts as 1e-45.
+        # For logits of similar size, a softmax in float32 keeps six digits. Probabilities that it
+        # rounds to 0 count as 1e-45.
         return np.log(np.maximum(values, np.finfo(np.float32).smallest_subnormal))
     if activation != "linear":
         raise ValueError(
-            f"The model must end in logits or a softmax, since each image has one class. "
-            f"{model.name} ends in "
-            f"{activation}. Build it with `classifier_activation=None`, or a head of yours with "
-            f"`activation=None`."
+            f"The model must output logits or a softmax, since each image has one class. "
+            f"{model.name} ends in {activation}. Build it with `classifier_activation=None`, or a "
+            f"head of your own with `activation=None`."
         )
     values = values - values.max(axis=1, keepdims=True)
     return values - np.log(np.exp(values).sum(axis=1, keepdims=True))
@@ -285,8 +274,8 @@ def _check_labels(source: Source, indices: np.ndarray, labels: np.ndarray) -> No
             len(source.class_names) - 1,
         )
         raise ValueError(
-            f"{place} has the label {label}, and classes are 0 to {last}. Is it a split without "
-            f"labels?"
+            f"{place} has the label {label}; the classes are 0 to {last}. If the split has no "
+            f"labels, use another one."
         )
 
 
@@ -296,7 +285,7 @@ def _check_classes(model: keras.Model, source: Source) -> None:
         raise ValueError(why_no_classes(model))
     if shape != (num_classes,):
         raise ValueError(
-            f"The model gives {' x '.join(map(str, shape))} values for each image, and "
-            f"{source.name} has {num_classes} "
-            "classes. They must be the same classes, in the same order."
+            f"The model outputs {' x '.join(map(str, shape))} values for each image; "
+            f"{source.name} has {num_classes} classes. Both must have the same classes, in the "
+            f"same order."
         )

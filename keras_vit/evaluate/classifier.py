@@ -1,6 +1,4 @@
-"""A trained model as its weights say: with their head and pooling, or without the head; the names
-of its classes.
-"""
+"""Construction of a classifier, or a model without head, from weights; names of its classes."""
 
 import os
 from collections.abc import Mapping
@@ -24,25 +22,24 @@ def build(
     image_size: tuple[int, int] | None = None,
     pixels: str | None = None,
 ) -> keras.Model:
-    """Builds a classifier with the head and the pooling that its weights have.
+    """Builds a classifier with the head and the pooling of its weights.
 
     Args:
-        model: Name of a model; or a file `model.keras`, which brings its weights.
+        model: Name of a model, or a file `model.keras`, which includes its weights.
         weights: Tag, file or URL.
-        image_size: (height, width) in pixels; default: that of the weights. A file needs it if its
-            model takes images of any size, and the model stays one of any size.
-        pixels: "0..255", "0..1" or "-1..1"; default: as `keras_vit.pixels.pixels_of` reads from the
-            model.
+        image_size: (height, width) in pixels; default: that of the weights. Required for a file
+            whose model takes images of any size; the model still takes any size.
+        pixels: "0..255", "0..1" or "-1..1". Default: see `keras_vit.pixels.pixels_of`.
 
     Returns:
-        A model that gives logits; of a `.keras` file, what was saved there, as a functional model.
+        A model that outputs logits; for a `.keras` file, the saved model, as a functional model.
 
     Raises:
-        ValueError: If the weights are unknown, damaged, without a trained head or of another model;
-            if a file is missing, or holds no model with one input of images and one output.
-        OSError: If the weights cannot be had.
+        ValueError: If the weights are unknown, damaged, without a trained head or for another model;
+            or if a file is missing, or its model does not have one input of images and one output.
+        OSError: If the weights cannot be read or downloaded.
     """
-    built = _of_photographs(_build(model, weights, image_size))
+    built = _check_channels(_build(model, weights, image_size))
     if pixels is not None:
         declare(built, pixels)
     return built
@@ -53,10 +50,10 @@ def _build(
 ) -> keras.Model:
     if is_file(model):
         if weights is not None:
-            raise ValueError(f"{model} brings its weights: leave out `weights`.")
+            raise ValueError(f"{model} includes its weights: omit `weights`.")
         return load(model, image_size)
     if weights is None:
-        raise ValueError(_which_weights(model))
+        raise ValueError(_ask_for_weights(model))
     found = source.find(str(model), weights)
     if found.row is not None and found.row.classes is not None:
         options: dict[str, Any] = {"classes": found.row.classes}
@@ -64,7 +61,7 @@ def _build(
         arrays = {} if found.row is not None else source.load(found).arrays
         if "predictions/bias" not in arrays:
             raise ValueError(
-                f"{source.origin_of(found)} has no classification head, so it predicts nothing."
+                f"{source.origin_of(found)} has no classification head, so it cannot classify."
             )
         row = VARIANTS[str(model)]
         options = {"classes": arrays["predictions/bias"].size}
@@ -81,14 +78,14 @@ def representation(
     image_size: tuple[int, int] | None = None,
     pixels: str | None = None,
 ) -> keras.Model:
-    """Builds all before the head: one vector for each image, after the tanh layer of pre-training
-    where there is one.
+    """Builds a model without its head, which outputs one vector per image.
 
-    Arguments and errors are those of `build`, but no head is needed.
+    If the weights have the tanh layer of pre-training, the vector is its output. Errors are those
+    of `build`, but the weights need no head.
 
     Args:
-        model, image_size, pixels: As of `build`.
-        weights: Tag, file or URL; "none" for random ones.
+        model, image_size, pixels: As in `build`.
+        weights: Tag, file or URL; "none" for random weights.
 
     Example:
         >>> representation("ViT_Ti16", "none", (32, 32)).output_shape
@@ -106,10 +103,10 @@ def _representation(
     model: str | os.PathLike, weights: str | os.PathLike | None, image_size: tuple[int, int] | None
 ) -> keras.Model:
     if weights is None:
-        raise ValueError(_which_weights(model))
+        raise ValueError(_ask_for_weights(model))
     if str(model) not in applications.list_models():
         raise ValueError(
-            f"There is no model {str(model)!r}. There are: {', '.join(applications.list_models())}."
+            f"There is no model {str(model)!r}. Available: {', '.join(applications.list_models())}."
         )
     row = VARIANTS[str(model)]
     classifier = "gap" if isinstance(row, ResNetVariant) else resolve_classifier(row, None)
@@ -130,36 +127,36 @@ def _representation(
 
 
 def _pooling_options(row: ViTVariant, arrays: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the classifier that the arrays are of, where it is not the default of the row."""
+    """Returns the option `classifier` of the arrays, if it is not the default of the row."""
     if row.classifier != "token" or "class_token/cls" in arrays or "embedding/kernel" not in arrays:
         return {}
     return {"classifier": "map" if "map_head/probe" in arrays else "gap"}
 
 
-def _of_photographs(network: keras.Model) -> keras.Model:
-    """The model, if it takes images of three channels.
+def _check_channels(network: keras.Model) -> keras.Model:
+    """Returns the model if its images have three channels.
 
     Raises:
-        ValueError: If it takes others, which no photograph has.
+        ValueError: If they have another number, so that photographs do not fit.
     """
     channels = {tensor.shape[-1] for tensor in network.inputs if len(tensor.shape) == 4} - {3, None}
     if channels:
         raise ValueError(
-            f"{network.name} takes images of {channels.pop()} channels, and photographs are read "
-            f"with 3: red, green "
-            "and blue. Give it arrays of your own in Python: `model.predict(images)`, "
+            f"{network.name} takes images with {channels.pop()} channels, but photographs have 3: "
+            "red, green and blue. Pass arrays in Python: `model.predict(images)`, "
             "`keras_vit.evaluate`."
         )
     return network
 
 
-def _which_weights(model: str | os.PathLike) -> str:
-    return f"Which weights? Name a file or a tag: {', '.join(catalog.list_weights(str(model)))}."
+def _ask_for_weights(model: str | os.PathLike) -> str:
+    return (
+        f"Weights are missing: pass a file or a tag, {', '.join(catalog.list_weights(str(model)))}."
+    )
 
 
 def class_names(weights: str | os.PathLike) -> list[str]:
-    """Returns the class names that lie beside a file of weights, in `classes.txt`; none if there is
-    no such file.
+    """Reads the class names from `classes.txt` in the folder of a file of weights, if it exists.
 
     Example:
         >>> class_names("imagenet")

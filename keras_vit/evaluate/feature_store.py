@@ -1,9 +1,8 @@
-"""Features on a disk that may be larger than memory: a folder that fills row by row, and survives a
-kill.
+"""A folder of features that may be larger than memory, with extraction that can be resumed.
 
-When it is finished it holds `features.npy`, `labels.npy` and `indices.npy` for `numpy.load`, and
-`features.json`, which says what they are. Until then rows are appended, and `progress.json` says
-how many of them count.
+A finished folder contains `features.npy`, `labels.npy` and `indices.npy` for `numpy.load`, and
+`features.json` with their description. Until then rows are appended, and `progress.json` records
+the number of saved rows.
 """
 
 import io
@@ -22,9 +21,7 @@ _SECONDS_BETWEEN_SAVES = 10
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """Returns the fields of `keras_vit.evaluate.features.Features`, from a folder that was
-    finished.
-    """
+    """Returns the fields of `keras_vit.evaluate.features.Features` from a finished folder."""
     try:
         record = json.loads((folder / "features.json").read_text(encoding="utf-8"))
         return {
@@ -37,19 +34,19 @@ def read(folder: Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         begun = (folder / "progress.json").exists()
         hint = (
-            "Their extraction was not finished: run it again, it goes on."
+            "The extraction is not finished: rerun it to resume."
             if begun
-            else "Make them with `extract`."
+            else "Create them with `extract`."
         )
-        raise ValueError(f"There are no features in {folder}. {hint}") from error
+        raise ValueError(f"{folder} contains no features. {hint}") from error
 
 
 class FeatureStore:
-    """A folder that fills with features.
+    """A folder to which features are appended.
 
     Args:
-        folder: Made if it is not there.
-        record: What makes these features different from others.
+        folder: The folder; created if missing.
+        record: Description that distinguishes these features from others.
         is_chief: Whether this worker writes.
     """
 
@@ -58,7 +55,7 @@ class FeatureStore:
         folder.mkdir(parents=True, exist_ok=True)
         self.is_finished = (folder / "features.json").exists()
         if self.is_finished and is_chief:
-            # the process that finished it may have been killed before it did
+            # The process that finished the folder may have been killed before it removed them.
             self._remove_unfinished()
         state = self._read("features.json" if self.is_finished else "progress.json")
         self.rows, self.next = state.get("rows", 0), state.get("next", 0)
@@ -70,7 +67,7 @@ class FeatureStore:
                 {name: values.get(name) for name in other} for values in (state["record"], record)
             )
             raise ValueError(
-                f"{folder} holds other features: there {there}, here {here}. Choose another "
+                f"{folder} contains other features: there {there}, here {here}. Choose another "
                 f"`output`."
             )
 
@@ -81,15 +78,15 @@ class FeatureStore:
     def __enter__(self) -> "FeatureStore":
         self._saved, self._files = time.monotonic(), None
         if self.is_chief and self.rows:
-            self._cut_off_unsaved()
+            self._truncate_unsaved()
         return self
 
     def append(self, values: np.ndarray, labels: np.ndarray, indices: np.ndarray) -> None:
-        """Adds rows, those of the next images; from time to time they are saved."""
+        """Appends the rows of the next images, and saves them every 10 seconds."""
         if not self.is_chief or not len(indices):
             return
         if self._files is None:
-            self._files = self._opened(values.shape[1:])
+            self._files = self._open_files(values.shape[1:])
         self._files[0].write(np.ascontiguousarray(values, "<f4").tobytes())
         self._files[1].write(np.stack([indices, labels], axis=1).astype("<i8").tobytes())
         self.rows += len(indices)
@@ -97,19 +94,19 @@ class FeatureStore:
         if time.monotonic() - self._saved > _SECONDS_BETWEEN_SAVES:
             self._save()
 
-    def _cut_off_unsaved(self) -> None:
-        """Removes what was written after the rows that count."""
+    def _truncate_unsaved(self) -> None:
+        """Removes bytes that were written after the last save."""
         values, places = self._paths
-        shape = _shape_of(values) if values.exists() else ()
+        shape = _read_shape(values) if values.exists() else ()
         sizes = {
-            values: len(_header((0, *shape))) + self.rows * 4 * int(np.prod(shape)),
+            values: len(_make_header((0, *shape))) + self.rows * 4 * int(np.prod(shape)),
             places: 16 * self.rows,
         }
         for path, size in sizes.items():
             if not path.exists() or path.stat().st_size < size:
                 raise ValueError(
-                    f"{path} is gone, or shorter than it was. Remove {self.folder}, and extract "
-                    f"again."
+                    f"{path} is missing or was truncated. Remove {self.folder} and extract the "
+                    f"features again."
                 )
             os.truncate(path, size)
 
@@ -117,11 +114,11 @@ class FeatureStore:
     def _paths(self) -> tuple[Path, Path]:
         return self.folder / "features.npy", self.folder / "places.partial"
 
-    def _opened(self, shape: tuple[int, ...]) -> tuple[BinaryIO, BinaryIO]:
+    def _open_files(self, shape: tuple[int, ...]) -> tuple[BinaryIO, BinaryIO]:
         mode = "ab" if self.rows else "wb"
         values, places = (open(path, mode) for path in self._paths)
         if not self.rows:
-            values.write(_header((0, *shape)))
+            values.write(_make_header((0, *shape)))
         return values, places
 
     def _save(self) -> None:
@@ -142,7 +139,7 @@ class FeatureStore:
                 file.close()
 
     def finish(self, source: str, class_names: Sequence[str]) -> None:
-        """Turns what was collected into NumPy's files."""
+        """Converts the collected rows to NumPy files."""
         if not self.is_chief:
             return
         if not self.rows:
@@ -154,7 +151,7 @@ class FeatureStore:
             with write_atomically(self.folder / f"{name}.npy") as partial:
                 np.save(partial, column.astype(np.int64))
         with open(values, "r+b") as file:
-            file.write(_header((self.rows, *_shape_of(values))))
+            file.write(_make_header((self.rows, *_read_shape(values))))
         described = {
             "record": self.record,
             "rows": self.rows,
@@ -169,10 +166,9 @@ class FeatureStore:
             path.unlink(missing_ok=True)
 
 
-def _header(shape: tuple[int, ...]) -> bytes:
-    """The beginning of an .npy file; as long for any number of rows, since NumPy leaves room for
-    it.
-    """
+def _make_header(shape: tuple[int, ...]) -> bytes:
+    """Returns the header of an .npy file."""
+    # NumPy pads the header, so its length does not depend on the number of rows.
     file = io.BytesIO()
     np.lib.format.write_array_header_1_0(
         file, {"descr": "<f4", "fortran_order": False, "shape": shape}
@@ -180,7 +176,7 @@ def _header(shape: tuple[int, ...]) -> bytes:
     return file.getvalue()
 
 
-def _shape_of(path: Path) -> tuple[int, ...]:
+def _read_shape(path: Path) -> tuple[int, ...]:
     with open(path, "rb") as file:
         np.lib.format.read_magic(file)
         return np.lib.format.read_array_header_1_0(file)[0][1:]

@@ -1,5 +1,6 @@
-"""Representations of images: from any layer of a model, into memory, or into a folder (see
-`feature_store.py`).
+"""Extraction of features from any layer of a model, into memory or into a folder.
+
+`feature_store.py` writes the folder.
 """
 
 import hashlib
@@ -32,14 +33,14 @@ LAYERS = ("pre_logits", "class_token", "patch_mean")  # or the name of any layer
 
 @dataclass(frozen=True, kw_only=True)
 class Features:
-    """What a layer gives for the images of a source, one row for each image that could be read.
+    """Outputs of a layer for the images of a source, one row for each readable image.
 
     Attributes:
-        values: (n, ...) float32; of a folder, memory-mapped and read-only.
+        values: (n, ...) float32; memory-mapped and read-only if loaded from a folder.
         labels: (n,) int64, from 0.
-        indices: (n,) int64, of the images in the source.
-        class_names: In the order of the labels.
-        name: Of the source.
+        indices: (n,) int64, indices of the images in the source.
+        class_names: Names in the order of the labels.
+        name: Name of the source.
     """
 
     values: np.ndarray
@@ -62,25 +63,23 @@ def extract(
     strict: bool = False,
     progress: bool = True,
 ) -> Features:
-    """Returns what a layer of a model gives for the images of a source. Images that cannot be read
-    are left out.
+    """Extracts the outputs of a layer for the images of a source. Unreadable images are skipped.
 
     Args:
-        model: Of this package, or any functional model with a layer of that name; takes pixels in
-            [-1, 1].
+        model: A model of this package, or any functional model with a layer of that name.
         source: The images.
-        layer: "pre_logits": what the last layer reads, as in few-shot evaluation; "class_token":
-            the class token, after the last normalization; "patch_mean": the mean of the patch
-            tokens, or of a ResNet's map; or the name of a layer.
-        output: Folder for the features, if they are not to stay in memory. The same call on the
-            same folder goes on where it stopped, or returns what is there.
+        layer: "pre_logits": the input of the head, as in few-shot evaluation; "class_token": the
+            class token after the last normalization; "patch_mean": the mean of the patch tokens, or
+            of a ResNet's feature map; or the name of a layer.
+        output: Folder for the features, instead of memory. The same call on the same folder resumes
+            an interrupted extraction, or returns the finished features.
         image_size, eval_crop, batch_size, devices, progress: As in
             `keras_vit.evaluate.outputs.outputs`.
-        strict: An image that cannot be read is an error.
+        strict: Raises an error for an unreadable image.
 
     Raises:
-        ValueError: If the model has no such layer, the folder holds other features, another process
-            is filling it, or no image could be read.
+        ValueError: If the model has no such layer, the folder contains other features, another
+            process is writing to it, or no image can be read.
         OSError: If the disk is full, or `output` cannot be written. Rows that were saved before are
             kept.
 
@@ -106,10 +105,13 @@ def extract(
             progress=progress,
             **options,
         )
-        return _in_memory(given, source)
-    record, folder = _record(model, source, layer, image_size, eval_crop), Path(output).expanduser()
+        return _collect(given, source)
+    record, folder = (
+        _make_record(model, source, layer, image_size, eval_crop),
+        Path(output).expanduser(),
+    )
     is_chief = devices is None or devices.is_chief
-    with _alone_until_finished(folder) if is_chief else nullcontext():
+    with _lock_until_finished(folder) if is_chief else nullcontext():
         store = FeatureStore(folder, record, is_chief=is_chief)
         if not store.is_finished:
             _fill(store, reader, source, strict, progress, options)
@@ -123,8 +125,8 @@ def extract(
 
 
 @contextmanager
-def _alone_until_finished(folder: Path) -> Iterator[None]:
-    """Keeps others from filling the same folder; what is finished may be read by many."""
+def _lock_until_finished(folder: Path) -> Iterator[None]:
+    """Locks a folder while it is written. Finished folders may be read by several processes."""
     if (folder / "features.json").exists():
         yield
         return
@@ -141,7 +143,7 @@ def _fill(
     progress: bool,
     options: dict[str, Any],
 ) -> None:
-    """Extracts the rows that are not in the folder yet."""
+    """Extracts the rows that the folder does not contain yet."""
     devices = options["devices"]
     _check_same_start(store.next, devices)
     collector = Unreadable(source, strict=strict, record=store.folder / "unreadable.txt")
@@ -158,15 +160,15 @@ def _fill(
 
 
 def load(folder: str | os.PathLike) -> Features:
-    """Returns the features in a folder that `extract` has filled, memory-mapped.
+    """Loads the features that `extract` wrote to a folder, memory-mapped.
 
     Raises:
-        ValueError: If there are none, or their extraction has not been finished.
+        ValueError: If there are no features, or the extraction is not finished.
     """
     return Features(**read(Path(folder).expanduser()))
 
 
-# Kept, so that it is compiled once for all the sources that are asked about.
+# Cached, so that it is compiled once for all sources.
 _PARTS: weakref.WeakKeyDictionary[keras.Model, dict[str, keras.Model]] = weakref.WeakKeyDictionary()
 
 
@@ -174,15 +176,15 @@ def feature_model(model: keras.Model, layer: str) -> keras.Model:
     """Returns the part of a model from its images to a layer; see `extract` for the names.
 
     Raises:
-        ValueError: If the model has no such layer; names the nearest.
+        ValueError: If the model has no such layer. The message suggests similar names.
     """
     parts = _PARTS.setdefault(model, {})
     if layer not in parts:
-        parts[layer] = ClassTokenModel(model.input, _output_of(model, layer), name=model.name)
+        parts[layer] = ClassTokenModel(model.input, _find_output(model, layer), name=model.name)
     return parts[layer]
 
 
-def _output_of(model: keras.Model, layer: str) -> keras.KerasTensor:
+def _find_output(model: keras.Model, layer: str) -> keras.KerasTensor:
     names = [step.name for step in model.layers]
     if layer == "pre_logits":
         return strip_head(model)
@@ -205,16 +207,16 @@ def _output_of(model: keras.Model, layer: str) -> keras.KerasTensor:
         )
     known = [name for name in (*LAYERS, *names) if name != layer]
     raise ValueError(
-        f"{model.name} has no layer {layer!r}.{did_you_mean(layer, known)} Its last ones: "
+        f"{model.name} has no layer {layer!r}.{did_you_mean(layer, known)} Its last layers are "
         f"{', '.join(names[-6:])}."
     )
 
 
-def _in_memory(given: Iterable[Outputs], source: Source) -> Features:
+def _collect(given: Iterable[Outputs], source: Source) -> Features:
     values: np.ndarray | None = None
     labels, indices, count = [], [], 0
     for part in given:
-        if values is None:  # all of it at once: growing would need it twice
+        if values is None:  # allocate once: growing the array would take twice the memory
             values = np.empty((source.num_examples, *part.values.shape[1:]), np.float32)
         values[count : count + len(part.values)] = part.values
         count += len(part.values)
@@ -231,7 +233,7 @@ def _in_memory(given: Iterable[Outputs], source: Source) -> Features:
     )
 
 
-def _record(
+def _make_record(
     model: keras.Model,
     source: Source,
     layer: str,
@@ -260,6 +262,6 @@ def _check_same_start(start: int, devices: Devices | None) -> None:
     starts = [start] if devices is None else devices.gather(start)
     if len(set(starts)) > 1:
         raise ValueError(
-            f"Workers would go on from images {starts}: `output` must be a folder that all of them "
-            f"see."
+            f"Workers would resume from different images: {starts}. `output` must be a folder that "
+            f"all of them share."
         )

@@ -1,16 +1,12 @@
-"""Few-shot linear evaluation: how well k examples of each class suffice to tell the classes apart.
+"""Few-shot linear evaluation: ridge regression on k examples of each class, in closed form.
 
-What lives here: ridge regression from frozen features to targets of -1 and 1, in closed form and in
-    float64. What does
-not: where the features come from, and logistic regression (`probe.py`).
-
-Draw k examples of each class, scale each feature to mean 0 and standard deviation 1 over them,
-append a constant feature, solve, and answer with the class of the largest output.
+Draw k examples of each class, scale each frozen feature to mean 0 and standard deviation 1 over
+them, append a constant feature, solve for targets of -1 and 1 in float64, and predict the class
+with the largest output.
 
 Source: arXiv:2010.11929 section 4.1 ("regularised least-squares regression ... to {-1, 1}^K
-    targets"). The paper gives
-neither the ridge constant nor the scaling: both are those of `evaluators/fewshot_lsr.py` in
-    google-research/big_vision.
+targets"). The paper states neither the ridge constant nor the scaling; both are those of
+`evaluators/fewshot_lsr.py` in google-research/big_vision.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,8 +18,8 @@ import scipy.sparse
 
 from keras_vit.evaluate.labelled import blocks, check_finite, listed, refuse, wrong_arrays
 
-# big_vision, `evaluators/fewshot_lsr.py`: the constant feature, so large that its weight is almost
-# free of the ridge.
+# big_vision, `evaluators/fewshot_lsr.py`: the constant feature. It is large, so that the ridge
+# hardly affects its weight.
 BIAS = 100.0
 # big_vision, `evaluators/fewshot_lsr.py`: added to each standard deviation.
 STD_OFFSET = 1e-5
@@ -31,20 +27,19 @@ STD_OFFSET = 1e-5
 RIDGE = 2.0**10
 SHOTS = (1, 5, 10, 25)
 SEEDS = (0, 1, 2)
-# Before that constant was fixed, all of these were tried and one was selected: `l2_regs` of
-# google-research/scenic (`train_lib/transfer/fewshot_utils.py`) and of `common_fewshot.py` in
-# google/uncertainty-baselines.
+# Older code selects one of these constants: `l2_regs` in google-research/scenic
+# (`train_lib/transfer/fewshot_utils.py`) and in `common_fewshot.py` of google/uncertainty-baselines.
 OLDER_SWEEP = tuple(2.0**exponent for exponent in range(-10, 20))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FewshotResult:
-    """What `fewshot` measured.
+    """The result of `fewshot`.
 
     Attributes:
-        shots: Examples of each class, S of them.
-        ridges: Ridge constants, R of them.
-        seeds: Of the draws, E of them.
+        shots: S numbers of examples of each class.
+        ridges: R ridge constants.
+        seeds: E seeds of the draws.
         accuracies: (S, R, E) float64, from 0 to 1.
     """
 
@@ -55,35 +50,33 @@ class FewshotResult:
 
     @property
     def mean(self) -> np.ndarray:
-        """(S, R), over the seeds."""
+        """Mean accuracy over the seeds, (S, R)."""
         return self.accuracies.mean(axis=2)
 
     @property
     def std(self) -> np.ndarray:
-        """(S, R), over the seeds, with E - 1 in the denominator. NaN for a single seed."""
+        """Standard deviation over the seeds (E - 1 in the denominator), (S, R); NaN for one seed."""
         if len(self.seeds) == 1:
             return np.full(self.accuracies.shape[:2], np.nan)
         return self.accuracies.std(axis=2, ddof=1)
 
     def scores(self, ridges: Mapping[int, float] | None = None) -> dict[str, float]:
-        """Returns mean and standard deviation by name: "5shot", "5shot_std". A single seed has no
-        deviation.
+        """Returns mean and standard deviation by name: "5shot", "5shot_std".
 
         Args:
-            ridges: The constant for each number of shots, as from `select_ridge`. Default: the only
-                one.
+            ridges: The ridge constant for each number of shots, as from `select_ridge`. Default:
+                the only one.
 
         Raises:
-            ValueError: If there are several constants and none is chosen, or one is chosen that was
-                not tried.
+            ValueError: If there are several constants and `ridges` is missing, or it contains one
+                that was not measured.
         """
         only = self.ridges[0] if len(self.ridges) == 1 else None
         chosen = dict.fromkeys(self.shots, only) if ridges is None else ridges
         if any(chosen.get(shots) not in self.ridges for shots in self.shots):
             raise ValueError(
-                f"`ridges` must name one of {listed(self.ridges)} for each of the shots "
-                f"{listed(self.shots)}, "
-                f"as `select_ridge` does. Received: {ridges}."
+                f"`ridges` must map each of the shots {listed(self.shots)} to one of "
+                f"{listed(self.ridges)}, as `select_ridge` does. Received: {ridges}."
             )
         scores = {}
         for row, shots in enumerate(self.shots):
@@ -105,26 +98,26 @@ def fewshot(
     seeds: Sequence[int] = SEEDS,
     ridges: Sequence[float] = (RIDGE,),
 ) -> FewshotResult:
-    """Measures the accuracy of ridge regression from k examples of each class.
+    """Measures the accuracy of ridge regression on k examples of each class.
 
-    The features may be memory-mapped: of the training set only the drawn rows are read, the test
-    set is read in blocks. Where a class has fewer than k examples, big_vision takes what there is;
-    here that is an error.
+    The features may be memory-mapped: only the drawn rows of the training set are read, and the
+    test set is read in blocks. If a class has fewer than k examples, this function raises an error,
+    while big_vision uses all of them.
 
     Args:
         train_features: (N, D) numbers.
         train_labels: (N,) integers from 0, at least max(shots) of each class.
         test_features: (M, D) numbers.
         test_labels: (M,) integers from 0.
-        class_names: In the order of the labels. Default: the numbers, up to the largest label.
+        class_names: Names in the order of the labels. Default: numbers, up to the largest label.
         shots: Numbers of examples of each class.
-        seeds: One draw each; see `draw_shots`.
-        ridges: Ridge constants. They share the draws, and for each draw one decomposition.
+        seeds: Seeds, one for each draw; see `draw_shots`.
+        ridges: Ridge constants. They share the draws, and one decomposition for each draw.
 
     Raises:
-        ValueError: If the arrays do not fit one another, a value that is used is NaN or infinite, a
-            class has too few examples, there is only one class, or shots, seeds or ridges repeat or
-            make no sense.
+        ValueError: If the arrays do not fit one another, a used value is NaN or infinite, a class
+            has too few examples, there is only one class, or shots, seeds or ridges are repeated or
+            out of range.
 
     Example:
         >>> features, labels = np.repeat(np.eye(3), 30, axis=0), np.repeat([0, 1, 2], 30)
@@ -150,13 +143,11 @@ def fewshot(
     )
     if len(names) > len(train):
         raise ValueError(
-            f"{len(names):,} classes cannot be learned from {len(train):,} examples. Labels count "
-            f"from 0."
+            f"{len(names):,} classes cannot be learned from {len(train):,} examples. Labels must "
+            f"be 0, 1, 2, ..."
         )
     if len(names) < 2:
-        raise ValueError(
-            f"There must be at least two classes to tell apart. Received: {listed(names)}."
-        )
+        raise ValueError(f"There must be at least two classes. Received: {listed(names)}.")
     refuse(*_wrong_labels(len(names), train_labels=train_labels, test_labels=test_labels))
     draws = [draw_shots(train_labels, max(shots), seed=seed, class_names=names) for seed in seeds]
     check_finite("train_features", train, np.unique(draws))
@@ -164,8 +155,8 @@ def fewshot(
     accuracies = np.empty((len(shots), len(ridges), len(seeds)))
     for column, drawn in enumerate(draws):
         for row, count in enumerate(shots):
-            # Sorted, to be read in the order of the file; and where all examples are drawn, all
-            # draws are one.
+            # Sorted, so that rows are read in the order of the file, and draws of all examples are
+            # equal.
             rows = np.sort(drawn[:, :count], axis=None)
             path = fit_ridge(train[rows], train_labels[rows], num_classes=len(names))
             accuracies[row, :, column] = (path.answers(test, ridges) == test_labels).mean(axis=1)
@@ -178,17 +169,16 @@ def fewshot(
 
 
 def draw_shots(labels: np.ndarray, shots: int, *, seed: int, class_names: Sequence) -> np.ndarray:
-    """Draws examples of each class: the first of a permutation of them, class after class, from one
-    generator.
+    """Draws examples of each class: the first of a random permutation.
 
-    So fewer shots are the first columns of more shots of the same seed. Of the same examples in the
-    same order, big_vision draws the same.
+    One generator draws for all classes in order. With the same seed, fewer shots are the first
+    columns of more shots. For the same examples in the same order, big_vision draws the same.
 
     Args:
         labels: (N,) integers from 0.
-        shots: Examples of each class.
-        seed: Of NumPy's `default_rng`.
-        class_names: Of all classes, in the order of the labels, Y of them: for messages.
+        shots: Number of examples of each class.
+        seed: Seed of NumPy's `default_rng`.
+        class_names: Names of the Y classes in the order of the labels, for messages.
 
     Returns:
         (Y, shots) int64, indices into `labels`.
@@ -210,12 +200,13 @@ def draw_shots(labels: np.ndarray, shots: int, *, seed: int, class_names: Sequen
     if few:
         least = counts.min()
         fewer = (
-            f"Every class has {least}: ask for no more shots than that, or add" if least else "Add"
+            f"Every class has at least {least}: use at most {least} shots, or add"
+            if least
+            else "Add"
         )
         raise ValueError(
             f"{len(few)} of the {len(counts)} classes have fewer than {shots} training examples: "
-            f"{listed(few)}. "
-            f"{fewer} examples."
+            f"{listed(few)}. {fewer} examples."
         )
     members = np.split(np.argsort(labels, kind="stable"), np.cumsum(counts)[:-1])
     generator = np.random.default_rng(seed)
@@ -224,14 +215,13 @@ def draw_shots(labels: np.ndarray, shots: int, *, seed: int, class_names: Sequen
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RidgePath:
-    """Ridge regression of the same examples for every ridge constant: they share one
-    eigen-decomposition.
+    """Ridge regression for all ridge constants, which share one eigendecomposition.
 
     The weights for the constant c are left (eigenvalues + c)^-1 right.
 
     Attributes:
         mean: (D,), subtracted from each feature.
-        scale: (D,), by which each feature is divided.
+        scale: (D,), divisor of each feature.
         eigenvalues: (K,), at least 0.
         left: (D + 1, K).
         right: (K, Y).
@@ -244,8 +234,7 @@ class RidgePath:
     right: np.ndarray
 
     def weights(self, ridge: float) -> np.ndarray:
-        """Returns (D + 1, Y): of the D scaled features, and of the constant feature in the last
-        row.
+        """Returns the weights (D + 1, Y) of the scaled features; the last row is of the constant.
 
         Raises:
             ValueError: If `ridge` is not above 0.
@@ -254,11 +243,10 @@ class RidgePath:
         return (self.left / (self.eigenvalues + ridge)) @ self.right
 
     def answers(self, features: np.ndarray, ridges: Sequence[float]) -> np.ndarray:
-        """Returns the class with the largest output, for each constant and each of (M, D) features:
-        (R, M) int64.
+        """Returns the predicted classes, (R, M) int64, for R constants and features (M, D).
 
-        Of equal outputs the first counts. The features are read in blocks, so they may be
-        memory-mapped.
+        If several outputs are largest, the first class is predicted. The features are read in
+        blocks, so they may be memory-mapped.
         """
         width, num_classes = len(self.mean), self.right.shape[1]
         answers = np.empty((len(ridges), len(features)), np.int64)
@@ -267,13 +255,13 @@ class RidgePath:
                 width + 1, -1
             )
             for rows in blocks(np.arange(len(features)), width + weights.shape[1]):
-                outputs = self._inputs(features[rows]) @ weights
+                outputs = self._scale_inputs(features[rows]) @ weights
                 answers[np.ix_(few, rows)] = (
                     outputs.reshape(len(outputs), -1, num_classes).argmax(axis=2).T
                 )
         return answers
 
-    def _inputs(self, features: np.ndarray) -> np.ndarray:
+    def _scale_inputs(self, features: np.ndarray) -> np.ndarray:
         inputs = np.full((len(features), len(self.mean) + 1), BIAS)
         np.subtract(features, self.mean, out=inputs[:, :-1])
         inputs[:, :-1] /= self.scale
@@ -283,18 +271,18 @@ class RidgePath:
 def fit_ridge(
     features: np.ndarray, labels: np.ndarray, *, num_classes: int, dual: bool | None = None
 ) -> RidgePath:
-    """Solves ridge regression for every ridge constant at once.
+    """Solves ridge regression for all ridge constants.
 
     Let X be the scaled features with the constant, and T the targets: 1 for the class of the
-    example, -1 for the others. Then the weights for the ridge constant c are (X' X + c)^-1 X' T,
-    which equals X' (X X' + c)^-1 T.
+    example, -1 for the others. The weights for the ridge constant c are (X' X + c)^-1 X' T, which
+    equals X' (X X' + c)^-1 T.
 
     Args:
         features: (N, D) numbers, finite.
         labels: (N,) integers from 0.
-        num_classes: How many there are, Y.
-        dual: Whether the second form is used. Default: if N < D, so that the smaller matrix is
-            decomposed.
+        num_classes: Y, number of classes.
+        dual: Whether the second form is used. Default: the form with the smaller matrix, which is
+            the second if N < D.
 
     Raises:
         ValueError: If features and labels do not fit, or a label is out of range.
@@ -305,21 +293,21 @@ def fit_ridge(
         array([[0, 1]])
 
     Source: google-research/big_vision, `evaluators/fewshot_lsr.py`, for the two forms and the
-        decomposition.
+    decomposition.
     """
     refuse(*wrong_arrays("", features, labels))
     refuse(*_wrong_labels(num_classes, labels=labels))
-    inputs, mean, scale = _standardized(features)
+    inputs, mean, scale = _standardize(features)
     if len(inputs) < inputs.shape[1] if dual is None else dual:
         eigenvalues, vectors = scipy.linalg.eigh(inputs @ inputs.T, driver="evd")
-        left, right = inputs.T @ vectors, 2.0 * _class_sums(vectors, labels, num_classes)
+        left, right = inputs.T @ vectors, 2.0 * _sum_by_class(vectors, labels, num_classes)
     else:
         eigenvalues, left = scipy.linalg.eigh(inputs.T @ inputs, driver="evd")
-        right = left.T @ (2.0 * _class_sums(inputs, labels, num_classes))
+        right = left.T @ (2.0 * _sum_by_class(inputs, labels, num_classes))
     # The features have mean 0, so the constant is orthogonal to them, and the -1 in T = 2 onehot -
-    # 1 drops out above. The constant has an eigenvector of its own; kept apart, its huge eigenvalue
-    # costs the others no digits. (With equally many examples of each class its weight is the same
-    # for all classes and decides nothing.)
+    # 1 cancels above. The constant is a separate eigenvector. It is treated separately, since its
+    # huge eigenvalue would cost the others precision. (With equally many examples of each class,
+    # its weight is the same for all classes and has no effect.)
     target_sums = 2.0 * np.bincount(labels, minlength=num_classes) - len(labels)
     return RidgePath(
         mean=mean,
@@ -330,11 +318,10 @@ def fit_ridge(
     )
 
 
-def _standardized(features: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns a scaled copy, mean and scale. By way of the first row, so that a constant feature
-    becomes exactly 0.
-    """
+def _standardize(features: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns a scaled copy of the features, the mean and the scale."""
     inputs = features.astype(np.float64)
+    # Subtract the first row first, so that constant features become exactly 0.
     first = inputs[0].copy()
     inputs -= first
     rest = inputs.mean(axis=0)
@@ -344,10 +331,9 @@ def _standardized(features: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndar
     return inputs, first + rest, scale
 
 
-def _class_sums(matrix: np.ndarray, labels: np.ndarray, num_classes: int) -> np.ndarray:
-    """The sum of the rows of each class: from (N, K) to (K, Y). That is matrix' onehot, which is
-    never built.
-    """
+def _sum_by_class(matrix: np.ndarray, labels: np.ndarray, num_classes: int) -> np.ndarray:
+    """Sums the rows (N, K) of each class, to (K, Y)."""
+    # The product matrix' onehot, without a dense one-hot matrix.
     members = scipy.sparse.csr_array(
         (np.ones(len(labels)), labels, np.arange(len(labels) + 1)), shape=(len(labels), num_classes)
     )
@@ -355,19 +341,17 @@ def _class_sums(matrix: np.ndarray, labels: np.ndarray, num_classes: int) -> np.
 
 
 def select_ridge(results: Mapping[str, FewshotResult]) -> dict[int, float]:
-    """Chooses one ridge constant for each number of shots, the same for all data sets: that of the
-    best mean rank.
+    """Selects the ridge constant with the best mean rank over all data sets, for each shot count.
 
-    On each data set the constants are ranked by their mean accuracy over the seeds; equal ones
-    share the mean of their ranks. Of constants with the same mean rank the smallest is taken, as
-    published. The choice sees the test sets: that it is one choice for all of them is what keeps it
-        from fitting each.
+    On each data set, the constants are ranked by mean accuracy over the seeds; ties share the mean
+    of their ranks. Among constants with the same mean rank, the smallest is selected, as published.
+    The selection uses the test sets; one constant for all data sets keeps it from overfitting each.
 
     Args:
-        results: By the name of the data set; all with the same shots and ridges.
+        results: Results by name of the data set, all with the same shots and ridges.
 
     Raises:
-        ValueError: If there is no result, or they differ in shots or ridges.
+        ValueError: If there are no results, or they differ in shots or ridges.
 
     Example:
         >>> accuracies = np.array([[[0.5], [0.7], [0.6]]])
@@ -375,11 +359,11 @@ def select_ridge(results: Mapping[str, FewshotResult]) -> dict[int, float]:
         >>> select_ridge({"pets": result})
         {5: 2.0}
 
-    Source: google-research/scenic, `train_lib/transfer/fewshot_utils.py`, where equal ones are
-        ranked by their place.
+    Source: google-research/scenic, `train_lib/transfer/fewshot_utils.py`, where ties are ranked by
+    position.
     """
     if not results:
-        raise ValueError("There is no result to choose a ridge constant by.")
+        raise ValueError("`results` is empty. Pass the result of at least one data set.")
     name, first = next(iter(results.items()))
     others = [
         other
@@ -389,14 +373,13 @@ def select_ridge(results: Mapping[str, FewshotResult]) -> dict[int, float]:
     if others:
         raise ValueError(
             "All results must have the same shots and ridges, in the same order. "
-            f"Not those of {name}: {listed(others)}."
+            f"Different from {name}: {listed(others)}."
         )
-    # Rounded: the same accuracies in another order of the seeds may differ in the last digit of
-    # their mean.
+    # Round, since means of the same accuracies in another order may differ in the last digit.
     means = np.round([result.mean for result in results.values()], 12)
     below = (means[..., :, None] > means[..., None, :]).sum(axis=-1)
     equal = (means[..., :, None] == means[..., None, :]).sum(axis=-1)
-    # twice the ranks, up to a constant: sums of integers compare exactly
+    # Twice the ranks, up to a constant, since sums of integers compare exactly.
     ranks = (2 * below + equal).sum(axis=0)
     ridges = np.where(ranks == ranks.max(axis=1, keepdims=True), first.ridges, np.inf).min(axis=1)
     return dict(zip(first.shots, ridges.tolist(), strict=True))

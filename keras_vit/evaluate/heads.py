@@ -1,14 +1,12 @@
-"""How a classifier ends, read from its graph: its head, its last activation, whether it tells
-classes apart.
-"""
+"""The head and last activation of a classifier, found in its graph."""
 
 import keras
 
 from keras_vit.graph import MEAN_OF_HEADS, has_graph, last_calls, maker_of
 
 _Operation = keras.Operation
-# Layers that change no number of a classifier in inference; operations are known by the names of
-# their classes.
+# Layers that do not change the outputs of a classifier in inference. Operations are identified by
+# the names of their classes.
 _PASSING = (keras.layers.Dropout, keras.layers.Identity, keras.layers.Reshape, keras.layers.Flatten)
 _PASSING_OPERATIONS = ("Cast", "Reshape", "Squeeze", "Identity", "GetItem")
 _ACTIVATIONS = (
@@ -35,14 +33,13 @@ _OWN_PACKAGE = __name__.partition(".")[0]
 
 
 def last_activation(model: keras.Model) -> str:
-    """Returns the name of the last activation: "linear" where there is none, or where it cannot be
-    read.
+    """Returns the name of the last activation; "linear" if there is none or it is unknown.
 
     Example:
         >>> last_activation(keras_vit.ViT_Ti16(weights=None)), last_activation(keras.Sequential([]))
         ('softmax', 'linear')
     """
-    for step in _steps(model):
+    for step in _list_steps(model):
         if isinstance(step, _PASSING) or type(step).__name__ in _PASSING_OPERATIONS:
             continue
         if step.name == MEAN_OF_HEADS:
@@ -55,22 +52,21 @@ def last_activation(model: keras.Model) -> str:
 
 
 def head_of(model: keras.Model) -> keras.layers.Dense | None:
-    """Returns the layer that gives the classes, if it is a `Dense` layer; the model may lie within
-    another.
+    """Returns the classification head if it is a `Dense` layer, also from a nested model; or None.
 
     Example:
         >>> head_of(keras_vit.ViT_Ti16(weights=None)).name, head_of(keras_vit.ViT_Ti16(weights=None, include_top=False))
         ('predictions', None)
     """
-    step = _head(model)
+    step = _find_head(model)
     return step if isinstance(step, keras.layers.Dense) and step.name != "pre_logits" else None
 
 
 def gives_classes(model: keras.Model) -> bool:
-    """Returns whether a model gives a number for each of two classes or more, rather than features.
+    """Returns whether a model outputs one number for each of at least two classes.
 
-    Features are what has another shape than (B, Y), or comes out of a pooling, a normalization or
-    the tanh layer of pre-training. A model that cannot be read is taken for a classifier.
+    Outputs of another shape than (B, Y), and outputs of a pooling, a normalization or the tanh
+    layer of pre-training, are features. A model whose graph cannot be read counts as a classifier.
 
     Example:
         >>> gives_classes(keras_vit.ViT_Ti16(weights=None))
@@ -81,7 +77,7 @@ def gives_classes(model: keras.Model) -> bool:
     shape = model.outputs[0].shape
     if len(shape) != 2 or shape[1] is None or shape[1] < 2:
         return False
-    step = _head(model)
+    step = _find_head(model)
     is_ours = type(step).__module__.partition(".")[0] == _OWN_PACKAGE
     return (
         not isinstance(step, _OF_FEATURES)
@@ -91,28 +87,28 @@ def gives_classes(model: keras.Model) -> bool:
 
 
 def why_no_classes(model: keras.Model) -> str:
-    """Returns what is wrong with the output of a model that gives no classes, and what to do.
+    """Returns the message of the error for a model that is not a classifier.
 
     Example:
         >>> why_no_classes(keras_vit.ViT_Ti16(weights=None, include_top=False, pooling="token"))
-        'vit_ti16 gives features of shape (None, 192): it has no head. Expected (None, classes), two
-        classes or more.'
+        'vit_ti16 has no head: its output has the shape (None, 192). Expected (None, classes), with
+        at least two classes.'
     """
     shape = tuple(model.outputs[0].shape)
     if shape[1:] == (1,):
         return (
-            f"{model.name} gives one number for each image. Expected one for each class, of two or "
-            f"more. Save a model "
-            "that gives both: of a sigmoid `p`, `keras.layers.Concatenate()([1 - p, p])`."
+            f"{model.name} outputs one number for each image. Expected one for each of at least "
+            "two classes. For a sigmoid `p`, save a model with the output "
+            "`keras.layers.Concatenate()([1 - p, p])`."
         )
     return (
-        f"{model.name} gives features of shape {shape}: it has no head. Expected (None, classes), "
-        f"two classes or more."
+        f"{model.name} has no head: its output has the shape {shape}. Expected (None, classes), "
+        f"with at least two classes."
     )
 
 
 def strip_head(model: keras.Model) -> keras.KerasTensor:
-    """Returns what the head reads, or the output of a model without a head.
+    """Returns the input of the head, or the output of a model without a head.
 
     Example:
         >>> strip_head(keras_vit.ViT_Ti16(weights=None)).shape
@@ -129,16 +125,16 @@ def strip_head(model: keras.Model) -> keras.KerasTensor:
     return keras.Model(inner.inputs[0], strip_head(inner), name=inner.name)(call.input_tensors[0])
 
 
-def _steps(model: keras.Model) -> list[_Operation]:
+def _list_steps(model: keras.Model) -> list[_Operation]:
     return [call.operation for call in last_calls(model)] if has_graph(model) else []
 
 
-def _head(model: keras.Model) -> _Operation | None:
-    """The last step that is no activation and no change of shape.
+def _find_head(model: keras.Model) -> _Operation | None:
+    """Returns the last step that is neither an activation nor a change of shape.
 
-    Of the mean of two heads, as in a distilled DeiT, it is the first head.
+    For the mean of two heads, as in a distilled DeiT, this is the first head.
     """
-    for step in _steps(model):
+    for step in _list_steps(model):
         is_shape = isinstance(step, _PASSING) or type(step).__name__ in _PASSING_OPERATIONS
         is_activation = (
             isinstance(step, _ACTIVATIONS) or type(step).__name__ in _ACTIVATION_OPERATIONS

@@ -1,7 +1,6 @@
-"""Accuracy where an image has several right classes, or none: ImageNet ReaL, ObjectNet.
+"""Accuracy on images with several correct classes, or none: ImageNet ReaL, ObjectNet.
 
-What lives here: the sets and the metric. Where the sets come from is the business of
-    `imagenet_sets.py`.
+`imagenet_sets.py` reads these data sets.
 
 Source: arXiv:2006.07159 section 3 and google-research/reassessed-imagenet, README.md.
 """
@@ -20,18 +19,16 @@ from keras_vit.evaluate.outputs import outputs
 
 @dataclass(frozen=True, kw_only=True)
 class LabelSets:
-    """Images, and for each of them the classes that are right.
+    """Images with a set of correct classes each.
 
     Attributes:
-        source: Where the images are, and the names of the classes. The labels that it has itself
-            are not looked at.
-        right: For each image its right classes. An image without any is not counted.
-        allowed: The classes that an answer may be; None for all. The model's outputs for the others
-            are not looked at.
+        source: The images and the names of the classes. Its labels are ignored.
+        right: Correct classes of each image. Images without correct classes are excluded.
+        allowed: Classes that may be predicted; None for all. Outputs for other classes are ignored.
 
     Raises:
-        ValueError: If there are more sets than images or fewer, or a class is not among those of
-            the source, or a right one not among those allowed.
+        ValueError: If the number of sets differs from the number of images, a class is not in the
+            source, or a correct class is not allowed.
 
     Example:
         >>> from keras_vit.data import sources
@@ -63,18 +60,17 @@ class LabelSets:
         if unknown:
             raise ValueError(
                 f"The classes of {self.source.name} are 0 to {num_classes - 1}. Received: "
-                f"{_some(unknown)}."
+                f"{_list_some(unknown)}."
             )
         barred = sorted(used.difference(used if self.allowed is None else self.allowed))
         if barred:
             raise ValueError(
-                f"Classes that are right must be among those allowed. Missing there: "
-                f"{_some(barred)}."
+                f"All correct classes must be in `allowed`. Missing: {_list_some(barred)}."
             )
 
     @property
     def num_counted(self) -> int:
-        """Images with at least one right class."""
+        """Number of images with at least one correct class."""
         return sum(map(bool, self.right))
 
 
@@ -90,27 +86,25 @@ def label_set_accuracy(
     progress: bool = True,
     prefix: str = "real",
 ) -> dict[str, float]:
-    """Returns how often an answer of a classifier is one of the right ones.
+    """Measures how often the prediction of a classifier is one of the correct classes.
 
-    Images without a right class are excluded, as the authors of ReaL do: they are not even read.
+    Images without a correct class are excluded, as by the authors of ReaL, and not read.
 
     Args:
-        model: Gives one value for each class of `sets.source`, logits or probabilities; of pixels
-            in [-1, 1].
-        sets: The images and their right classes.
+        model: Classifier with one output, a logit or probability, for each class of `sets.source`.
+        sets: The images and their correct classes.
         image_size, eval_crop, batch_size, devices, progress: As in
             `keras_vit.evaluate.outputs.outputs`.
-        strict: An image that cannot be read is an error, instead of being left out and counted.
-        prefix: Of the names of the numbers.
+        strict: Raises an error for an unreadable image, instead of skipping and counting it.
+        prefix: Prefix of the names of the metrics, instead of "real".
 
     Returns:
-        "real/top1", "real/top5": shares of the counted images with a right class among the first,
-        and the first five answers; "real/images": how many were counted; "real/excluded": how many
-        have no right class; "real/unreadable": how many could not be read. For another `prefix`
-        than "real", that.
+        "real/top1" and "real/top5": shares of the evaluated images with a correct class among the
+        first one and five predictions; "real/images": number of evaluated images; "real/excluded":
+        number of images without a correct class; "real/unreadable": number of unreadable images.
 
     Raises:
-        ValueError: If the model has other classes, gives NaN, or no image is left to be counted.
+        ValueError: If the model has other classes, outputs NaN, or no image can be evaluated.
 
     Example:
         >>> from keras_vit.data import sources
@@ -125,7 +119,7 @@ def label_set_accuracy(
     _check_classes(model, sets)
     if not sets.num_counted:
         raise ValueError(
-            f"No image of {sets.source.name} has a right class: there is nothing to measure."
+            f"No image of {sets.source.name} has a correct class, so accuracy is undefined."
         )
     counted = np.flatnonzero([bool(labels) for labels in sets.right])
     part = sets.source.subset(counted)
@@ -159,18 +153,17 @@ def label_set_accuracy(
 def best_ranks(
     values: np.ndarray, right: Sequence[Iterable[int]], allowed: Iterable[int] | None = None
 ) -> np.ndarray:
-    """Returns how many classes a classifier prefers to the right one that it likes best: 0 where
-    its answer is right.
+    """Returns the best rank of a correct class in each row; 0 if the prediction is correct.
 
-    Of classes with equal values the lowest comes first.
+    Among equal values, the lowest class ranks first.
 
     Args:
-        values: (n, Y), what the classifier gives.
-        right: For each row its right classes.
-        allowed: The classes that count; None for all Y.
+        values: (n, Y), outputs of the classifier.
+        right: Correct classes of each row.
+        allowed: Classes that are ranked; None for all Y.
 
     Returns:
-        (n,) int64. Where no right class counts, the number of those that do.
+        (n,) int64. If no correct class is ranked, the number of ranked classes.
 
     Raises:
         ValueError: If a value is NaN.
@@ -180,7 +173,7 @@ def best_ranks(
         array([1, 2])
     """
     if np.isnan(values).any():
-        raise ValueError("The model gives NaN. Are its weights whole?")
+        raise ValueError("The model outputs NaN. Check its weights.")
     is_right = np.zeros(values.shape, bool)
     for row, labels in zip(is_right, right, strict=True):
         row[list(labels)] = True
@@ -199,13 +192,12 @@ def _check_classes(model: keras.Model, sets: LabelSets) -> None:
     )
     if shapes != [(num_classes,)]:
         raise ValueError(
-            f"{sets.source.name} is about {num_classes:,} classes: one value is needed for each. "
-            f"The model gives, for "
-            f"each image: {', '.join(' x '.join(map(str, shape)) or '1' for shape in shapes)}. "
-            f"Take a model with these "
-            "classes, in this order."
+            f"{sets.source.name} has {num_classes:,} classes, so the model must output one value "
+            "for each. It outputs for each image: "
+            f"{', '.join(' x '.join(map(str, shape)) or '1' for shape in shapes)}. Use a model "
+            "with these classes, in this order."
         )
 
 
-def _some(labels: Sequence[int]) -> str:
+def _list_some(labels: Sequence[int]) -> str:
     return ", ".join(map(str, labels[:10])) + (", ..." if len(labels) > 10 else "")

@@ -1,18 +1,17 @@
-"""What few-shot and linear evaluation ask of their arrays: features and labels that belong
-together.
+"""Checks of features and labels for few-shot and linear evaluation.
 
-Each check yields what is wrong, in words, so that one error can say all of it.
+Each check yields messages, so that one error can report all problems.
 """
 
 from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-_BLOCK = 2**21  # numbers in float64 that are held at once: 16 MiB
+_BLOCK = 2**21  # numbers per block: 16 MiB in float64
 
 
 def refuse(*problems: str) -> None:
-    """Raises ValueError if there are problems, with all of them."""
+    """Raises a ValueError with all problems, if there are any."""
     if problems:
         raise ValueError(" ".join(problems))
 
@@ -20,42 +19,40 @@ def refuse(*problems: str) -> None:
 def wrong_arrays(
     prefix: str, features: np.ndarray, labels: np.ndarray, width: int | None = None
 ) -> Iterator[str]:
-    """Yields what is wrong with the form of features and labels.
+    """Yields the problems with shapes and dtypes of features and labels.
 
     Args:
-        prefix: Of their names: "train_" or "test_".
+        prefix: Prefix of their names: "train_" or "test_".
         features: (N, D) numbers.
         labels: (N,) integers.
-        width: D, if it is known.
+        width: D, if known.
     """
     fits = features.ndim == 2 and features.size and width in (None, features.shape[1])
     if not fits or features.dtype.kind not in "fiu":
         yield (
-            f"`{prefix}features` must be numbers of shape (examples, {width or 'width'}), at least "
-            f"one of each. "
-            f"Received: {features.dtype} of shape {features.shape}."
+            f"`{prefix}features` must be numbers of shape (examples, {width or 'width'}) and not "
+            f"empty. Received: {features.dtype} of shape {features.shape}."
         )
     if labels.shape != features.shape[:1] or labels.dtype.kind not in "iu":
         yield (
             f"`{prefix}labels` must be integers of shape {features.shape[:1]}, one for each row of "
-            f"`{prefix}features`. "
-            f"Received: {labels.dtype} of shape {labels.shape}."
+            f"`{prefix}features`. Received: {labels.dtype} of shape {labels.shape}."
         )
 
 
 def check_finite(name: str, features: np.ndarray, rows: np.ndarray) -> None:
-    """Raises ValueError at the first of these rows that has a value that is NaN or infinite."""
+    """Raises a ValueError for the first of these rows with a value that is NaN or infinite."""
     for block in blocks(rows, features.shape[1]):
         finite = np.isfinite(features[block]).all(axis=1)
         if not finite.all():
             raise ValueError(
                 f"Row {block[finite.argmin()]} of `{name}` has values that are NaN or infinite. "
-                "Leave it out, or look at the model that made it."
+                "Remove it, or check the model that computed it."
             )
 
 
 def blocks(rows: np.ndarray, width: int) -> Iterator[np.ndarray]:
-    """Cuts rows into pieces, each of about as many numbers as may be held at once.
+    """Splits rows into blocks that fit into memory.
 
     Example:
         >>> [len(block) for block in blocks(np.arange(5), width=2**20)]
@@ -66,7 +63,7 @@ def blocks(rows: np.ndarray, width: int) -> Iterator[np.ndarray]:
 
 
 def listed(values: Iterable) -> str:
-    """Returns the first ten in words, and how many more there are.
+    """Returns the first ten values as text, and the number of others.
 
     Example:
         >>> listed([1, 2.0, "cat"])

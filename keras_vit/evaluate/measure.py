@@ -1,5 +1,5 @@
-"""How good a classifier is on a test set: numbers, the published ones beside them, and a page on
-what it gets wrong.
+"""The work of `keras-vit evaluate`: metrics of a classifier on a test set, published results of the
+same model, and a report on its errors.
 """
 
 import os
@@ -51,27 +51,27 @@ _NUM_IMAGES = {
     "flowers102": 6149,
 }
 _WORDS = {
-    "top1": "named correctly",
-    "top5": "among the first five",
-    "mean_per_class": "mean over the classes",
-    "loss": "loss, in nats",
-    "calibration_error": "calibration error",
+    "top1": "top-1 accuracy",
+    "top5": "top-5 accuracy",
+    "mean_per_class": "mean per-class accuracy",
+    "loss": "loss, nats",
+    "calibration_error": "expected calibration error",
     "images": "images",
-    "excluded": "without a right class, not counted",
-    "unreadable": "could not be read",
+    "excluded": "excluded, without a correct class",
+    "unreadable": "unreadable",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class TestSet:
-    """What to measure on.
+    """A test set.
 
     Attributes:
-        images: With one right class each, or with several or none.
-        published: Its name in `keras_vit.paper`, or "" if there is no published number.
+        images: Images with one correct class each, or with sets of correct classes.
+        published: Its name in `keras_vit.paper`, or "" if there are no published results.
     """
 
-    __test__ = False  # no test, whatever pytest thinks of the name
+    __test__ = False  # pytest would collect the class by its name
 
     images: Source | LabelSets
     published: str = ""
@@ -96,38 +96,38 @@ def measure(
     devices: DevicesConfig | None = None,
     strict: bool = False,
 ) -> dict[str, float]:
-    """Measures a classifier, prints what comes out, and returns it.
+    """Evaluates a classifier on a test set, prints the metrics and returns them.
 
     Args:
         model: Name of a model, or a file `model.keras`.
-        data: Folder of images, one folder for each class; a folder with such folders in `test` (or
-            val, validation, valid); or "tfds:NAME:SPLIT".
-        weights: Tag, file or URL; of a file, class names are read from `classes.txt` beside it.
-        output: Folder for `report.md` with tables and pictures, `answers.csv` and `results.json`;
-            None for none.
+        data: Folder with one folder of images per class; a folder that contains such a folder named
+            `test` (or val, validation, valid); or "tfds:NAME:SPLIT".
+        weights: Tag, file or URL. Class names are read from `classes.txt` in the folder of a file.
+        output: Folder for `report.md` with tables and figures, `answers.csv` and `results.json`.
+            None writes no files.
         real: `real.json` of ImageNet ReaL; `data` is then the folder of the validation images.
-        is_objectnet: `data` is ObjectNet's folder.
+        is_objectnet: Whether `data` is ObjectNet's folder.
         pixels: As in `keras_vit.evaluate.classifier.build`.
         image_size, eval_crop, batch_size, strict: As in `keras_vit.evaluate.accuracy.accuracy`.
-        devices: Where to compute, and in which precision; default: on what is there, in float32.
+        devices: Devices and precision. Default: whatever is available, in float32.
 
     Returns:
         As `keras_vit.evaluate.accuracy.accuracy`, or
         `keras_vit.evaluate.label_sets.label_set_accuracy`.
 
     Raises:
-        ValueError: If the model, the weights or the data are not what they should be.
+        ValueError: If the model, the weights or the data are invalid.
     """
     if output is not None:
         check_can_draw()
     devices = devices or DevicesConfig()
     if is_file(model) and devices.precision != "float32":
         raise ValueError(
-            f"{model} computes in the precision that it was saved with: leave out `precision`."
+            f"{model} computes in the precision with which it was saved: omit `precision`."
         )
     place = connect(devices)
     if output is not None and place.is_chief:
-        # of an earlier measurement
+        # Remove the record of an earlier evaluation.
         (Path(output).expanduser() / "unreadable.txt").unlink(missing_ok=True)
     with place.scope():
         network = classifier.build(model, weights, image_size, pixels)
@@ -150,7 +150,7 @@ def measure(
         prefix = "objectnet" if is_objectnet else "real"
         numbers = label_set_accuracy(network, test.images, strict=strict, prefix=prefix, **options)
     else:
-        record = None if output is None else _made(output) / "unreadable.txt"
+        record = None if output is None else _make_folder(output) / "unreadable.txt"
         unreadable = Unreadable(test.images, strict=strict, record=record)
         answers = answer(network, test.images, unreadable=unreadable, **options)
         numbers, reasons = (
@@ -159,7 +159,7 @@ def measure(
         )
     if place.is_chief:
         precision = " and ".join(sorted({step.compute_dtype for step in network.layers}))
-        said = _Said(
+        report = _Report(
             name=f"{Path(model).name}{'' if weights is None else f', {without_secrets(str(weights))}'}",
             test=test,
             numbers=numbers,
@@ -167,9 +167,9 @@ def measure(
             conditions=f"{size[0]} x {size[1]} pixels {taken}, {eval_crop}, {precision}, {place.description}",
             reasons=reasons,
         )
-        print(said.text(), flush=True)
+        print(report.text(), flush=True)
         if output is not None:
-            said.write(_made(output), answers)
+            report.write(_make_folder(output), answers)
     return numbers
 
 
@@ -181,29 +181,29 @@ def find_test_set(
     real: str | os.PathLike | None = None,
     is_objectnet: bool = False,
 ) -> TestSet:
-    """Returns the images of a test set with the classes of a model.
+    """Opens a test set with the classes of a model.
 
-    Folders named with WordNet ids, or with numbers, are ImageNet's classes for a model of 1000;
-    folders with the names of the model's own classes are put into its order.
+    For a model with 1000 classes, folders named by WordNet ids or numbers are ImageNet's classes.
+    Folders named as the classes of the model are sorted in its order.
 
     Args:
         data, real, is_objectnet: As in `measure`.
-        num_classes: Of the model.
-        names: The model's own classes, or nothing.
+        num_classes: Number of classes of the model.
+        names: Names of the classes of the model, or empty.
 
     Raises:
-        ValueError: If there are no such images, or their classes are not the model's.
+        ValueError: If there are no images, or their classes are not those of the model.
     """
     text = os.fspath(data)
     if sum((text.startswith("tfds:"), real is not None, is_objectnet)) > 1:
         raise ValueError(
-            "A data set of TensorFlow Datasets, `real` and ObjectNet are three test sets: name one."
+            "Choose one test set: a data set of TensorFlow Datasets, `real` or ObjectNet."
         )
     if text.startswith("tfds:"):
-        name, split = _tfds_words(text)
+        name, split = _parse_tfds(text)
         if name.startswith("imagenet2012_real"):
             return TestSet(images=imagenet_real_tfds(split), published="imagenet_real")
-        return _with_published(
+        return _match_published(
             sources.tfds(name, split), _PUBLISHED_OF.get(name.partition(":")[0], "")
         )
     if real is not None:
@@ -216,35 +216,33 @@ def find_test_set(
     if num_classes == 1000 and all(is_wordnet_id(name) for name in classes):
         if len(classes) < num_classes:
             logging.warning(
-                "%s has %d of ImageNet's 1,000 classes; answers may be any of them.",
+                "%s has %d of ImageNet's 1,000 classes. Predictions may be any of the 1,000.",
                 text,
                 len(classes),
             )
-        return _with_published(by_wordnet_id(source), "imagenet")
+        return _match_published(by_wordnet_id(source), "imagenet")
     if num_classes == 1000 and all(name.isdecimal() for name in classes):
         return TestSet(images=imagenet_v2(folder))
     if names:
-        source = _in_order(source, names)
+        source = _relabel(source, names)
     known = [key for key in _PUBLISHED_OF.values() if key in folder.parts]
-    return _with_published(source, known[-1] if known else "")
+    return _match_published(source, known[-1] if known else "")
 
 
-def _with_published(source: Source, dataset: str) -> TestSet:
-    """Published numbers stand beside ours if these are as many images as those of the test set."""
+def _match_published(source: Source, dataset: str) -> TestSet:
+    """Adds the name for published results if the number of images is that of the whole test set."""
     is_whole = source.num_examples == _NUM_IMAGES.get(dataset)
     return TestSet(images=source, published=dataset if is_whole else "")
 
 
 def published_rows(model: str, dataset: str, image_size: int) -> list[paper.Published]:
-    """Returns what is published of a model on a data set, the nearest resolution first; maybe
-    nothing.
-    """
+    """Returns the published results of a model on a data set, nearest resolution first."""
     return paper.published(model=model, dataset=dataset, image_size=image_size) if dataset else []
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Said:
-    """What is said of a measurement; `reasons` are those of the images that could not be read."""
+class _Report:
+    """Text and report of an evaluation; `reasons` maps unreadable images to the reasons."""
 
     name: str
     test: TestSet
@@ -255,7 +253,8 @@ class _Said:
 
     def rows(self) -> list[tuple[str, str]]:
         return [
-            (_WORDS[key], _written(key, value)) for key, value in _short(self.numbers).items()
+            (_WORDS[key], _format_value(key, value))
+            for key, value in _shorten_names(self.numbers).items()
         ] + [
             (
                 f"published, {row.metric}"
@@ -274,14 +273,14 @@ class _Said:
         return "\n".join([*lines, *filter(None, [group_by_reason(self.left_out())])])
 
     def left_out(self) -> list[tuple[str, str]]:
-        """Files of the test set's folder that were not measured, with reasons."""
+        """Lists the files of the test set that were skipped, with reasons."""
         return [(str(path), reason) for path, reason in self.test.source.left_out] + list(
             self.reasons.items()
         )
 
     def write(self, folder: Path, answers: Answers | None) -> None:
         write_json(folder / "results.json", self.numbers)
-        page = [f"# {self.name} on {self.test.source.name}", f"```sh\n{_command()}\n```"]
+        page = [f"# {self.name} on {self.test.source.name}", f"```sh\n{_format_command()}\n```"]
         page += [headline(answers)] if answers else []
         page += [self.conditions, table(["", ""], self.rows())]
         if answers:
@@ -289,15 +288,13 @@ class _Said:
             plots.draw_calibration(folder / "calibration.png", *answers.calibration())
             write_answers(answers, folder / "answers.csv")
             page += ["## Classes", class_table(answers)]
-            page += ["![Which class is taken for which](confusion.png)"] * (
-                "confusion.png" in pictures
-            )
+            page += ["![Confusion matrix](confusion.png)"] * ("confusion.png" in pictures)
             page += [
-                "## Mistakes",
-                "![Mistakes](errors.png)" if "errors.png" in pictures else "None.",
+                "## Most confident errors",
+                "![Errors](errors.png)" if "errors.png" in pictures else "None.",
             ]
-            page += ["## How sure it is, and how often right", "![Calibration](calibration.png)"]
-            page += ["Every answer is in [answers.csv](answers.csv)."]
+            page += ["## Calibration", "![Calibration](calibration.png)"]
+            page += ["[answers.csv](answers.csv) contains the predictions for all images."]
         if self.left_out():
             lines = [f"- `{to_one_line(name)}`: {reason}" for name, reason in self.left_out()]
             page += ["## Left out", "\n".join(lines)]
@@ -305,54 +302,52 @@ class _Said:
         print(folder / "report.md", flush=True)
 
 
-def _short(numbers: dict[str, float]) -> dict[str, float]:
-    """Without the prefix that label sets give, and without what says nothing."""
+def _shorten_names(numbers: dict[str, float]) -> dict[str, float]:
+    """Removes the prefixes of label sets, and counts that are zero."""
     short = {key.rpartition("/")[2]: value for key, value in numbers.items()}
     return {
         key: value for key, value in short.items() if value or key not in ("unreadable", "excluded")
     }
 
 
-def _written(key: str, value: float) -> str:
+def _format_value(key: str, value: float) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:.4f}" if key == "loss" else f"{100 * value:.2f} %"
 
 
-def _in_order(source: Source, names: Sequence[str]) -> Source:
-    """The same images with the classes of the model, in its order; a test set need not have all of
-    them.
-    """
+def _relabel(source: Source, names: Sequence[str]) -> Source:
+    """Returns the images with the classes of the model, of which the test set may have a subset."""
     place = {name: number for number, name in enumerate(names)}
     unknown = [name for name in source.class_names if name not in place]
     if unknown:
         raise ValueError(
-            f"{len(unknown)} of the {len(source.class_names)} classes of {source.name} are none of "
-            f"the model's "
-            f"{len(names)}: {', '.join(unknown[:10])}. The model's are in classes.txt: "
-            f"{', '.join(names[:10])}."
+            f"{len(unknown)} of the {len(source.class_names)} classes of {source.name} are not "
+            f"among the {len(names)} classes of the model: {', '.join(unknown[:10])}. The model's "
+            f"classes are in classes.txt: {', '.join(names[:10])}."
         )
     return source.relabelled([place[name] for name in source.class_names], names)
 
 
-def _tfds_words(text: str) -> tuple[str, str]:
-    """Name, with its version if need be, and split: which may have colons too, but in brackets."""
+def _parse_tfds(text: str) -> tuple[str, str]:
+    """Splits "tfds:NAME:SPLIT" into name, with an optional version, and split."""
+    # Colons may also separate the version, or be in the brackets of the split.
     match = re.fullmatch(r"tfds:([^:]+(?::[\d.*]+)?):([^:\[]+(?:\[.*)?)", text)
     if match is None:
         raise ValueError(
-            f"A data set of TensorFlow Datasets is written tfds:NAME:SPLIT. Received: {text!r}."
+            f"Data sets of TensorFlow Datasets must have the form tfds:NAME:SPLIT. Received: {text!r}."
         )
     return match[1], match[2]
 
 
-def _made(folder: str | os.PathLike) -> Path:
+def _make_folder(folder: str | os.PathLike) -> Path:
     path = Path(folder).expanduser()
     path.mkdir(parents=True, exist_ok=True)
     return path
 
 
-def _command() -> str:
-    """What was typed: the package's own command, or a script that measures with this."""
+def _format_command() -> str:
+    """Returns the command line of this process: `python -m keras_vit`, or a script."""
     script = sys.argv[0]
     is_script = script.endswith(".py") and Path(script).name != "__main__.py"
     return shlex.join(["python", *([script] if is_script else ["-m", "keras_vit"]), *sys.argv[1:]])

@@ -1,7 +1,6 @@
-"""What a model gives for the images of a source: each image once, for any size of the batch and any
-number of devices.
+"""Outputs of a model for the images of a source, each image once, on any number of devices.
 
-All evaluations stand on this: what is counted is counted here.
+All evaluations use this module.
 """
 
 import numbers
@@ -19,17 +18,17 @@ from keras_vit.data.transforms import scale_to
 from keras_vit.devices import Devices
 from keras_vit.pixels import pixels_of
 
-_SECONDS_BEFORE_BAR = 2  # what takes less needs no bar
-_PIXELS, _MOST_IMAGES = 64 * 224 * 224, 256  # of a step, if nothing else is said
+_SECONDS_BEFORE_BAR = 2  # shorter evaluations show no progress bar
+_PIXELS, _MOST_IMAGES = 64 * 224 * 224, 256  # limits of the default batch
 
 
 class Outputs(NamedTuple):
-    """Of some of the images of a source, in the order of their index.
+    """Outputs for a batch of images, in the order of their indices.
 
     Attributes:
-        indices: (n,) int64, of the images in the source.
+        indices: (n,) int64, indices of the images in the source.
         labels: (n,) int64, their classes.
-        values: (n, ...) float32, what the model gives.
+        values: (n, ...) float32, outputs of the model.
     """
 
     indices: np.ndarray
@@ -49,28 +48,26 @@ def outputs(
     start: int = 0,
     progress: bool = True,
 ) -> Iterator[Outputs]:
-    """Yields what a model gives for the images of a source, batch by batch; images that cannot be
-    read are left out.
+    """Yields the outputs of a model for the images of a source, batch by batch.
 
-    Over several devices the model must have been made in their scope, and every worker must call
-    this; every worker gets all the outputs.
+    Unreadable images are skipped. On several devices, the model must have been created in their
+    scope, and every worker must call this function; every worker receives all outputs.
 
     Args:
-        model: Takes images (B, H, W, 3) and has one output. Pixels are given in the range of
-            `keras_vit.pixels.pixels_of`.
+        model: Functional model with one input (B, H, W, 3) and one output. Pixels are scaled to the
+            range of `keras_vit.pixels.pixels_of`.
         source: The images.
         image_size: Side in pixels, or (height, width); default: that of the model.
-        eval_crop: "resize" (the whole image, as in the paper) or "resize_shorter" (the middle).
-        batch_size: Images of a step, over all devices; default: 64 of 224 x 224 pixels, as many
-            more of smaller ones.
-        devices: From `keras_vit.devices.connect`; default: the one that Keras uses.
-        unreadable: Collects the images that cannot be read; default: a collector of its own, which
-            logs.
+        eval_crop: "resize" (the whole image, as in the paper) or "resize_shorter" (a central crop).
+        batch_size: Images per step, over all devices. Default: 64 of 224 x 224 pixels, or more if
+            they are smaller.
+        devices: From `keras_vit.devices.connect`. Default: the device that Keras uses.
+        unreadable: Collects unreadable images. Default: they are logged.
         start: Index of the first image.
-        progress: Show a bar on a terminal if it takes more than a moment.
+        progress: Shows a progress bar on a terminal if the evaluation takes more than 2 s.
 
     Raises:
-        ValueError: If the model is none that takes such pixels, or an image cannot be read and
+        ValueError: If the model has other inputs or outputs, or an image cannot be read and
             `unreadable` is strict.
 
     Example:
@@ -82,7 +79,7 @@ def outputs(
     devices = Devices(kind="one", num_replicas=1) if devices is None else devices
     unreadable = Unreadable(source) if unreadable is None else unreadable
     size = _check(model, image_size)
-    batch_size = _default_batch(size) if batch_size is None else batch_size
+    batch_size = _choose_batch_size(size) if batch_size is None else batch_size
     if batch_size < 1:
         raise ValueError(f"`batch_size` must be at least 1. Received: {batch_size}.")
     share = Share(
@@ -113,8 +110,8 @@ def outputs(
 
 
 def _check(model: keras.Model, image_size: int | tuple[int, int] | None) -> tuple[int, int]:
-    """Returns the size of the images."""
-    shape = _input_shape(model)
+    """Checks model and image size, and returns the (height, width) of the images."""
+    shape = _find_input_shape(model)
     if len(model.inputs) != 1 or len(model.outputs) != 1:
         raise ValueError(
             f"The model must have one input and one output. Received: {len(model.inputs)} and "
@@ -134,16 +131,14 @@ def _check(model: keras.Model, image_size: int | tuple[int, int] | None) -> tupl
     return size
 
 
-def _input_shape(model: keras.Model) -> tuple:
-    """(height, width, 3) of a functional model."""
+def _find_input_shape(model: keras.Model) -> tuple:
+    """Returns the (height, width, 3) of a functional model."""
     inputs = getattr(model, "inputs", None)
     if not inputs or not getattr(model, "operations", None):
         raise ValueError(
-            "The model must be a functional one: built from `keras.Input`. A Sequential model `m` "
-            "becomes one with "
-            "`keras.Model(m.inputs[0], m.outputs[0])`, one of a class with `x = "
-            "keras.Input((height, width, 3))` and "
-            "`keras.Model(x, m(x))`."
+            "The model must be functional, built from `keras.Input`. Convert a Sequential model "
+            "`m` with `keras.Model(m.inputs[0], m.outputs[0])`, and a model of another class with "
+            "`x = keras.Input((height, width, 3))` and `keras.Model(x, m(x))`."
         )
     shape = inputs[0].shape[1:]
     if len(shape) != 3 or shape[2] != 3:
@@ -153,14 +148,14 @@ def _input_shape(model: keras.Model) -> tuple:
     return tuple(shape)
 
 
-def _default_batch(size: tuple[int, int]) -> int:
+def _choose_batch_size(size: tuple[int, int]) -> int:
     return max(1, min(_MOST_IMAGES, _PIXELS // (size[0] * size[1])))
 
 
 def _bar(total: int, start: int, *, shown: bool):
     from tqdm import tqdm
 
-    hidden = None if shown else True  # None: shown on a terminal alone
+    hidden = None if shown else True  # None: shown only on a terminal
     return tqdm(
         total=total,
         initial=start,

@@ -1,4 +1,4 @@
-"""Pictures of what a model gets right and wrong. Draws what it is given, computes nothing."""
+"""Figures of an evaluation: confusion matrix, errors, calibration."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,29 +7,28 @@ import numpy as np
 
 from keras_vit.drawing import COLORS, picture, shortened
 
-_MOST_NAMED = 120  # classes whose names can be read along an axis; more are numbered
-_MOST_COUNTED = 25  # classes whose counts fit into the cells
-_COLUMNS = 4  # of a gallery
+_MOST_NAMED = 120  # with more classes, the axes show numbers instead of names
+_MOST_COUNTED = 25  # with more classes, counts do not fit into the cells
+_COLUMNS = 4  # images per row
 
 
 def draw_confusion(path: Path, counts: np.ndarray, class_names: Sequence[str]) -> None:
-    """Draws which class is taken for which. The file appears whole or not at all.
+    """Draws the confusion matrix. The file is written atomically.
 
     Args:
-        path: Of the PNG.
-        counts: (Y, Y) integers: images of the class of the row that were taken for that of the
-            column.
-        class_names: Y of them.
+        path: Path of the PNG.
+        counts: (Y, Y) integers: images by true class (row) and predicted class (column).
+        class_names: Names of the Y classes.
     """
     from matplotlib.colors import PowerNorm
 
     num_classes = len(class_names)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     side = float(np.clip(3.5 + 0.3 * num_classes, 5.5, 18))
-    # the bar on the right takes the tenth
+    # The color bar on the right takes a tenth of the width.
     with picture(path, side, 0.9 * side, plain=True) as figure:
         axes = figure.subplots()
-        # The square root: a tenth of a class that goes astray should be seen.
+        # Square-root scale, so that a tenth of a class is visible.
         image = axes.imshow(
             shares, cmap="Blues", norm=PowerNorm(0.5, 0, 1), interpolation="nearest"
         )
@@ -51,12 +50,12 @@ def draw_confusion(path: Path, counts: np.ndarray, class_names: Sequence[str]) -
             axes.set_xticks(range(num_classes), names, rotation=90, fontsize=size, parse_math=False)
             axes.set_yticks(range(num_classes), names, fontsize=size, parse_math=False)
         axes.set_xlabel(
-            "taken for" if num_classes <= _MOST_NAMED else "taken for, number of the class"
+            "predicted class" if num_classes <= _MOST_NAMED else "number of the predicted class"
         )
-        axes.set_ylabel("class" if num_classes <= _MOST_NAMED else "number of the class")
+        axes.set_ylabel("true class" if num_classes <= _MOST_NAMED else "number of the true class")
         bar = figure.colorbar(image, ax=axes, shrink=0.6, pad=0.02)
         bar.ax.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
-        bar.set_label("share of the images of the class")
+        bar.set_label("share of the images of the true class")
 
 
 def draw_mistakes(
@@ -67,16 +66,15 @@ def draw_mistakes(
     shares: Sequence[float],
     class_names: Sequence[str],
 ) -> None:
-    """Draws images, each with its class and what it was taken for. The file appears whole or not at
-    all.
+    """Draws images with their true and predicted classes. The file is written atomically.
 
     Args:
-        path: Of the PNG.
+        path: Path of the PNG.
         images: (H, W, 3) uint8 of any size.
-        labels: The class of each.
-        answers: The class that each was taken for.
-        shares: The probability that each answer was given.
-        class_names: Of all classes.
+        labels: True class of each image.
+        answers: Predicted class of each image.
+        shares: Probability of each prediction.
+        class_names: Names of all classes.
     """
     columns = min(_COLUMNS, len(images))
     rows = -(-len(images) // columns)
@@ -95,29 +93,26 @@ def draw_mistakes(
                 shortened(class_names[number], number, 24) for number in (answer, label)
             )
             panel.set_title(
-                f"taken for {answered}  {share:.0%}\nis {true}", fontsize=9, parse_math=False
+                f"predicted: {answered}  {share:.0%}\ntrue: {true}", fontsize=9, parse_math=False
             )
 
 
 def draw_calibration(
     path: Path, confidence: np.ndarray, accuracy: np.ndarray, counts: np.ndarray
 ) -> None:
-    """Draws how often the model is right against how sure it is, and how many answers there are of
-    each kind.
-
-    The file appears whole or not at all.
+    """Draws a reliability diagram and a histogram of confidence. The file is written atomically.
 
     Args:
-        path: Of the PNG.
-        confidence: (bins,) mean probability of the answers in a bin; NaN where there are none.
-        accuracy: (bins,) share of them that is right; NaN where there are none.
-        counts: (bins,) how many.
+        path: Path of the PNG.
+        confidence: (bins,) mean probability of the predictions in each bin; NaN if it is empty.
+        accuracy: (bins,) share of correct predictions in each bin; NaN if it is empty.
+        counts: (bins,) number of predictions in each bin.
     """
     edges = np.linspace(0, 1, len(counts) + 1)
     with picture(path, 5.5, 6.5) as figure:
         upper, lower = figure.subplots(2, sharex=True, height_ratios=[3, 1])
         upper.plot(
-            [0, 1], [0, 1], "--", color="#888888", linewidth=1.2, label="as sure as it is right"
+            [0, 1], [0, 1], "--", color="#888888", linewidth=1.2, label="perfect calibration"
         )
         upper.bar(
             edges[:-1],
@@ -128,10 +123,10 @@ def draw_calibration(
             alpha=0.35,
         )
         upper.plot(confidence, accuracy, "o", color=COLORS[0], label="this model")
-        upper.set(ylim=(0, 1), xlim=(0, 1), ylabel="share of the answers that are right")
+        upper.set(ylim=(0, 1), xlim=(0, 1), ylabel="accuracy")
         upper.legend(loc="upper left")
         lower.bar(edges[:-1], counts, width=1 / len(counts), align="edge", color=COLORS[0])
-        lower.set(xlabel="probability that the model gives its answer", ylabel="answers")
+        lower.set(xlabel="confidence: probability of the prediction", ylabel="images")
         lower.yaxis.set_major_formatter(lambda count, _: f"{count:,.0f}")
         for axis in (upper.xaxis, upper.yaxis):
             axis.set_major_formatter(lambda share, _: f"{share:.0%}")

@@ -1,23 +1,21 @@
-"""The linear probe: how well logistic regression tells the classes apart from frozen features.
+"""The linear probe: logistic regression on frozen features, in memory, by scikit-learn.
 
-What lives here: the choice of the regularization, which sees the training set alone, and the
-solution in memory by scikit-learn. What does not: features larger than memory
-(`streaming_probe.py`), ridge regression from a few examples (`fewshot.py`), and where the features
-come from (`features.py`).
+The regularization is selected on the training set alone. `streaming_probe.py` is for features
+larger than memory, `fewshot.py` for ridge regression on a few examples.
 
 Each feature is scaled to mean 0 and standard deviation 1 over the training set. The weights W and
 biases b minimize
 
     sum of the cross-entropies of softmax(x W + b)  +  regularization / 2 * sum of the squares of W
 
-A sum and not a mean: the regularization is the inverse variance of a Gaussian prior for the
-weights, so what was right for nine tenths of the examples is right for all of them. In
-scikit-learn's terms it is 1 / C.
+The first term is a sum, not a mean. So the regularization is the inverse variance of a Gaussian
+prior for the weights, and a value that is selected on nine tenths of the examples is also right for
+all of them. In scikit-learn it is 1 / C.
 
 Source: arXiv:2103.00020 appendix A.3 (logistic regression by L-BFGS on features, the L2 penalty
 from a logarithmic sweep on a validation set); dinov2@05c66df eval/log_regression.py (the sweep on a
-tenth of the training set, then all of it, in float64). The scaling is ours: with it one range of
-regularizations suits the features of any layer.
+tenth of the training set, then all of it, in float64). The scaling is specific to this package: it
+makes one range of regularizations suitable for the features of any layer.
 """
 
 import warnings
@@ -33,31 +31,31 @@ from keras_vit.data.sources import share_of_each_class
 from keras_vit.evaluate.labelled import blocks, check_finite, listed, refuse, wrong_arrays
 from keras_vit.extras import absent
 
-# Two for each factor of ten: from next to none to one that only a million examples overcome.
+# Two per decade, from almost none to a value for a million examples.
 REGULARIZATIONS = tuple(10.0 ** (exponent / 2) for exponent in range(-4, 13))
 
-# Of the mean loss, on the largest component of its gradient. scikit-learn's default of 1e-4 ends
-# early where features tell the classes apart well: what is found then depends on where the search
-# began.
+# Limit of the largest component of the gradient of the mean loss. With scikit-learn's default of
+# 1e-4, the search stops early if the features separate the classes well, and the result depends on
+# the starting point.
 _TOLERANCE = 1e-6
 _MAX_ITERATIONS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ProbeResult:
-    """What a probe measured, and the classifier it was measured on.
+    """The result of a probe, with its classifier.
 
     Attributes:
-        accuracy: On the test set, from 0 to 1.
-        regularization: The one chosen. Of equally good ones, the strongest.
-        dev_accuracies: Regularization to accuracy on the part of the training set that was held out
-            for the choice, the strongest first. Empty if there was only one.
-        at_edge: Whether the choice fell on the strongest or the weakest: beyond it may lie a better
-            one.
-        converged: Whether the optimum was reached at `regularization`, on the whole training set.
-        kernel: (D, Y) float64, and
-        bias: (Y,) float64: logits = features @ kernel + bias, of features as they were given, not
-            scaled. They fit into `keras.layers.Dense`.
+        accuracy: Accuracy on the test set, from 0 to 1.
+        regularization: The selected regularization; the strongest of equally good ones.
+        dev_accuracies: Maps each regularization to its accuracy on the held-out part of the training
+            set, strongest first. Empty if there was only one.
+        at_edge: Whether the strongest or weakest regularization was selected, so that a better one
+            may lie outside the range.
+        converged: Whether the fit at `regularization` on the whole training set reached the optimum.
+        kernel: (D, Y) float64.
+        bias: (Y,) float64. logits = features @ kernel + bias, for unscaled features, as in
+            `keras.layers.Dense`.
     """
 
     accuracy: float
@@ -69,9 +67,7 @@ class ProbeResult:
     bias: np.ndarray = field(repr=False)
 
     def scores(self) -> dict[str, float]:
-        """Returns the numbers by name: "probe" and "probe_regularization", and "probe_dev" if there
-        was a choice.
-        """
+        """Returns "probe", "probe_regularization" and, if several were tried, "probe_dev"."""
         scores = {"probe": self.accuracy, "probe_regularization": self.regularization}
         return scores | (
             {"probe_dev": self.dev_accuracies[self.regularization]} if self.dev_accuracies else {}
@@ -91,25 +87,25 @@ def linear_probe(
 ) -> ProbeResult:
     """Measures the accuracy of logistic regression on features, in memory and in float64.
 
-    The regularization is chosen on a part of the training set that is held out: the same share of
-    each class. The classifier is then fitted to the whole training set, and measured once on the
+    The regularization is selected on a held-out part of the training set, with the same share of
+    each class. The classifier is then fitted to the whole training set, and evaluated once on the
     test set.
 
     Args:
-        train_features: (N, D) numbers. In memory they are needed a second time, in float64.
+        train_features: (N, D) numbers. A copy in float64 must fit into memory.
         train_labels: (N,) integers from 0, at least two of each class.
         test_features: (M, D) numbers.
-        test_labels: (M,) integers, of classes in the training set.
-        regularizations: Among which to choose; see the beginning of this file. With a single one
-            nothing is held out, and one example of each class is enough.
-        dev_share: Of each class that is held out, between 0 and 1; at least one example stands on
-            either side.
-        seed: Of the draw of these examples.
-        class_names: In the order of the labels. Default: the numbers, up to the largest training
+        test_labels: (M,) integers, classes of the training set.
+        regularizations: Values to select from, see the docstring of this module. With a single
+            value, nothing is held out, and one example of each class is enough.
+        dev_share: Share of each class that is held out, between 0 and 1. Each part has at least one
+            example of each class.
+        seed: Seed of the split.
+        class_names: Names in the order of the labels. Default: numbers, up to the largest training
             label.
 
     Raises:
-        ImportError: If scikit-learn is absent; the message says what to install.
+        ImportError: If scikit-learn is absent; the message names the package to install.
         ValueError: If the arrays do not fit one another, a value is NaN or infinite, a class has
             too few examples, or there is only one class.
 
@@ -124,7 +120,7 @@ def linear_probe(
         arrays, regularizations=regularizations, dev_share=dev_share, class_names=class_names
     )
     return measure(
-        examples, partial(_solutions, examples), regularizations, dev_share=dev_share, seed=seed
+        examples, partial(_fit_all, examples), regularizations, dev_share=dev_share, seed=seed
     )
 
 
@@ -137,7 +133,7 @@ def _check_extra() -> None:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Examples:
-    """Features and labels that belong together, after `checked`."""
+    """Features and labels that have passed `checked`."""
 
     train_features: np.ndarray
     train_labels: np.ndarray
@@ -148,7 +144,7 @@ class Examples:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Classifier:
-    """Logits = features @ kernel + bias; and whether it is the optimum."""
+    """Weights of a classifier, with logits = features @ kernel + bias; and whether it converged."""
 
     kernel: np.ndarray
     bias: np.ndarray
@@ -162,17 +158,15 @@ class Classifier:
         return float(right / len(rows))
 
 
-# Rows of the training set, and regularizations from the strongest to the weakest, to one classifier
-# for each.
+# Function from rows of the training set and regularizations, strongest first, to one classifier for
+# each.
 Fit = Callable[[np.ndarray, Sequence[float]], Iterable[Classifier]]
 
 
 def measure(
     examples: Examples, fit: Fit, regularizations: Sequence[float], *, dev_share: float, seed: int
 ) -> ProbeResult:
-    """Chooses the regularization, fits the whole training set with it, and measures on the test
-    set.
-    """
+    """Selects the regularization, fits the whole training set, and evaluates on the test set."""
     strongest_first = sorted(map(float, regularizations), reverse=True)
     features, labels = examples.train_features, examples.train_labels
     dev_accuracies, unfinished = {}, []
@@ -183,11 +177,11 @@ def measure(
         ):
             dev_accuracies[regularization] = classifier.accuracy(features, labels, dev)
             unfinished += [] if classifier.converged else [f"{regularization:g}"]
-    # the first of equals
+    # `max` returns the first of equal values, which is the strongest.
     chosen = max(dev_accuracies or strongest_first, key=lambda one: dev_accuracies.get(one, 0.0))
     (classifier,) = fit(np.arange(len(labels)), [chosen])
     at_edge = bool(dev_accuracies) and chosen in (strongest_first[0], strongest_first[-1])
-    _tell(chosen, strongest_first if at_edge else [], unfinished, classifier.converged)
+    _warn(chosen, strongest_first if at_edge else [], unfinished, classifier.converged)
     everything = np.arange(len(examples.test_labels))
     return ProbeResult(
         accuracy=classifier.accuracy(examples.test_features, examples.test_labels, everything),
@@ -200,30 +194,28 @@ def measure(
     )
 
 
-def _tell(
+def _warn(
     chosen: float, edges: Sequence[float], unfinished: Sequence[str], converged: bool
 ) -> None:
     if edges:
         logging.warning(
-            "The best regularization, %g, is the %s of those tried, %g to %g: a better one may lie "
-            "beyond.",
+            "The best regularization, %g, is the %s of the range %g to %g. A better one may lie "
+            "outside of it.",
             *(chosen, "strongest" if chosen == edges[0] else "weakest", edges[0], edges[-1]),
         )
     if unfinished:
         logging.warning(
-            "The choice compares solutions short of the optimum at regularization %s.", unfinished
+            "The fits at regularization %s did not converge, and the selection compares them.",
+            unfinished,
         )
     if not converged:
-        logging.warning(
-            "The solution that is measured, at regularization %g, is short of the optimum.", chosen
-        )
+        logging.warning("The final fit, at regularization %g, did not converge.", chosen)
 
 
 def split_by_class(labels: np.ndarray, share: float, *, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the rows of the one part and of the other, in ascending order: a share of each class
-    is the other.
+    """Splits rows into two parts, in ascending order; the second contains `share` of each class.
 
-    At least one example of each class stands on either side, so there must be two.
+    Each part has at least one example of each class, so each class needs at least two.
 
     Example:
         >>> labels = np.repeat([0, 1], [20, 3])
@@ -235,14 +227,13 @@ def split_by_class(labels: np.ndarray, share: float, *, seed: int) -> tuple[np.n
 
 
 def moments(features: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns mean and standard deviation of each feature, (D,) float64, in one pass over blocks of
-    rows.
+    """Returns mean and standard deviation of each feature, (D,) float64, in one pass over blocks.
 
-    A feature that varies by less than float32 can tell has the deviation 1, so that scaling makes
-    it 0 and not noise.
+    If a feature varies by less than the precision of float32, its deviation is set to 1, so that
+    scaling does not amplify noise.
 
     Source: Chan, Golub and LeVeque 1979, "Updating formulae and a pairwise algorithm for computing
-        sample variances".
+    sample variances".
     """
     count, mean, squares = 0, np.zeros(features.shape[1]), np.zeros(features.shape[1])
     for block in blocks(rows, features.shape[1]):
@@ -260,22 +251,18 @@ def moments(features: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndar
 def classifier_of(
     kernel: np.ndarray, bias: np.ndarray, scaling: tuple[np.ndarray, np.ndarray], converged: bool
 ) -> Classifier:
-    """Turns weights for scaled features into weights for features as they were given.
-
-    The same added to the logits of all classes changes no answer, so it is taken out: both then
-    have mean 0 over the classes, as the optimum has.
-    """
+    """Converts weights for scaled features to weights for unscaled features."""
     mean, std = scaling
+    # Adding a constant to the logits of all classes has no effect. Subtract the means over the
+    # classes, which are 0 at the optimum.
     kernel = (kernel - kernel.mean(axis=1, keepdims=True)) / std[:, None]
     return Classifier(kernel=kernel, bias=bias - bias.mean() - mean @ kernel, converged=converged)
 
 
-def _solutions(
+def _fit_all(
     examples: Examples, rows: np.ndarray, regularizations: Sequence[float]
 ) -> Iterator[Classifier]:
-    """From the strongest regularization to the weakest: each solution is where the search for the
-    next begins.
-    """
+    """Fits a classifier for each regularization, starting each from the previous solution."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
 
@@ -283,16 +270,16 @@ def _solutions(
     inputs = examples.train_features[rows].astype(np.float64)
     inputs -= mean
     inputs /= std
-    # Of two classes scikit-learn fits the difference of the logits, w. The two columns are -w / 2
-    # and w / 2, and their squares add up to half of that of w: so it takes twice the C to be the
-    # same problem.
+    # With two classes, scikit-learn fits the difference of the logits, w. The two columns are -w / 2
+    # and w / 2, and the sum of their squares is half that of w. So twice the C gives the same
+    # problem.
     pair = examples.num_classes == 2
     model = LogisticRegression(tol=_TOLERANCE, max_iter=_MAX_ITERATIONS, warm_start=True)
     for regularization in regularizations:
         model.set_params(C=(2.0 if pair else 1.0) / regularization)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", ConvergenceWarning)
-            with _one_thread_for_scipy():
+            with _limit_scipy_threads():
                 model.fit(inputs, examples.train_labels[rows])
         others = [
             warning for warning in caught if not issubclass(warning.category, ConvergenceWarning)
@@ -308,13 +295,11 @@ def _solutions(
         yield classifier_of(kernel, bias, (mean, std), converged=len(others) == len(caught))
 
 
-def _one_thread_for_scipy() -> AbstractContextManager:
-    """SciPy's wheels bring a BLAS of their own, for which L-BFGS has nothing but vectors.
-
-    Its threads and those of NumPy's BLAS, which has the matrices, keep each other from the cores
-    while they wait: on a busy machine of two cores scikit-learn's digits took more than ten times
-        as long.
-    """
+def _limit_scipy_threads() -> AbstractContextManager:
+    """Limits SciPy's BLAS to one thread."""
+    # SciPy's wheels contain a separate BLAS, which L-BFGS uses only for vectors. While they wait,
+    # its threads and those of NumPy's BLAS, which multiplies the matrices, occupy the cores: on a
+    # busy machine with two cores, scikit-learn's digits took more than ten times as long.
     from threadpoolctl import ThreadpoolController
 
     controller = ThreadpoolController()
@@ -331,8 +316,7 @@ def checked(
     dev_share: float,
     class_names: Sequence[str] | None,
 ) -> Examples:
-    """Returns training features and labels, test features and labels; the arguments are those of
-    `linear_probe`.
+    """Checks the arguments of `linear_probe`.
 
     Raises:
         ValueError: If they do not fit one another.
@@ -375,7 +359,7 @@ def _wrong_labels(
     train: np.ndarray, test: np.ndarray, names: Sequence, *, least: int
 ) -> Iterator[str]:
     if len(names) < 2:
-        yield f"There must be at least two classes to tell apart. Received: {listed(names)}."
+        yield f"There must be at least two classes. Received: {listed(names)}."
     for name, labels in (("train_labels", train), ("test_labels", test)):
         if labels.min() < 0 or labels.max() >= len(names):
             yield (
@@ -383,18 +367,18 @@ def _wrong_labels(
                 f"Received: {labels.min()} to {labels.max()}."
             )
     if len(names) > len(train):
-        yield f"{len(names):,} classes cannot be learned from {len(train):,} examples. Labels are 0, 1, 2 and so on."
+        yield f"{len(names):,} classes cannot be learned from {len(train):,} examples. Labels must be 0, 1, 2, ..."
         return
     counts = np.bincount(train[(0 <= train) & (train < len(names))], minlength=len(names))
     few = [f"{name} ({count})" for name, count in zip(names, counts, strict=True) if count < least]
     if few:
         why = (
-            "one to learn from and one to choose the regularization by"
+            "one for training and one for the selection of the regularization"
             if least == 2
-            else "one to learn from"
+            else "one for training"
         )
         yield (
             f"{len(few)} of the {len(names)} classes have too few training examples: "
-            f"{listed(few)}. "
-            f"Each needs {why}. Add examples, or leave the classes out and number the others anew."
+            f"{listed(few)}. Each needs {why}. Add examples, or remove these classes and renumber "
+            f"the others."
         )

@@ -1,6 +1,6 @@
-"""What a classifier gets right and wrong, for people: in words, tables, files and pictures.
+"""Confusion matrix, most confident errors, tables and files of an evaluation.
 
-The numbers are made in `accuracy.py`, the pictures are drawn in `plots.py`.
+`accuracy.py` computes the numbers, `plots.py` draws the figures.
 """
 
 import math
@@ -13,23 +13,23 @@ from keras_vit.evaluate import plots
 from keras_vit.evaluate.accuracy import Answers
 from keras_vit.writing import table, write_csv
 
-MOST_MISTAKES = 16  # drawn
-MOST_CLASSES = 100  # in the table of the report
-MOST_CONFUSED = 2000  # classes that are drawn, of which the counts are held in memory
-_THUMBNAIL = 320  # pixels, about
+MOST_MISTAKES = 16  # errors that are drawn
+MOST_CLASSES = 100  # rows of the table of classes
+MOST_CONFUSED = 2000  # largest number of classes of a confusion matrix, which is held in memory
+_THUMBNAIL = 320  # approximate side in pixels
 
 
 def worst(card: Answers, count: int = MOST_MISTAKES) -> np.ndarray:
-    """Returns where the mistakes stand of which the model was most sure, the worst first."""
+    """Returns the rows of the most confident errors, in descending order of confidence."""
     wrong = np.flatnonzero(card.ranks)
     return wrong[np.argsort(-card.shares[wrong], kind="stable")][:count]
 
 
 def write_pictures(card: Answers, folder: Path) -> list[str]:
-    """Writes `confusion.png` and, if there are mistakes, `errors.png`; an older one is removed.
-    Returns their names.
+    """Writes `confusion.png` and `errors.png`, and returns their names.
 
-    More classes than `MOST_CONFUSED` are not drawn against each other.
+    With more classes than `MOST_CONFUSED`, there is no `confusion.png`. Without errors, there is no
+    `errors.png`, and an older one is removed.
     """
     drawn = []
     if len(card.source.class_names) <= MOST_CONFUSED:
@@ -53,9 +53,7 @@ def write_pictures(card: Answers, folder: Path) -> list[str]:
 
 
 def write_answers(card: Answers, path: Path) -> None:
-    """Writes every image with its class, the answer and its probability. The file appears whole or
-    not at all.
-    """
+    """Writes the class, prediction and probability of every image, atomically."""
     names = card.source.class_names
     answers = zip(card.indices, card.labels, card.answers, card.shares, strict=True)
     rows = (
@@ -72,20 +70,17 @@ def write_answers(card: Answers, path: Path) -> None:
 
 
 def headline(card: Answers) -> str:
-    """Returns the accuracy in words, with its 95 % interval."""
+    """Returns a sentence with the accuracy and its 95 % interval."""
     right, total = int((card.answers == card.labels).sum()), len(card.labels)
-    low, high = _wilson(right, total)
+    low, high = _compute_interval(right, total)
     return (
-        f"**{right / total:.2%} of {total:,} images named correctly** ({right:,} right, "
-        f"{total - right:,} wrong; 95 % "
-        f"interval for so many images: {low:.1%} to {high:.1%})."
+        f"**Accuracy {right / total:.2%} on {total:,} images** ({right:,} correct, "
+        f"{total - right:,} wrong; 95 % confidence interval: {low:.1%} to {high:.1%})."
     )
 
 
 def class_table(card: Answers) -> str:
-    """Returns a table of the classes: how many are found, how many of the answers are right, what
-    is mixed up.
-    """
+    """Returns a table with recall, precision and most frequent confusion of each class."""
     names, num_classes = card.source.class_names, len(card.source.class_names)
     found, given, hits = (
         np.bincount(column, minlength=num_classes)
@@ -96,7 +91,7 @@ def class_table(card: Answers) -> str:
     note = ""
     if num_classes > MOST_CLASSES:
         shown = np.argsort(np.where(np.isnan(recall), 2.0, recall), kind="stable")[:MOST_CLASSES]
-        note = f"The {MOST_CLASSES} of {num_classes:,} classes that are found least.\n\n"
+        note = f"The {MOST_CLASSES} of {num_classes:,} classes with the lowest recall.\n\n"
     rows = []
     for number in shown.tolist():
         others = np.bincount(
@@ -109,22 +104,20 @@ def class_table(card: Answers) -> str:
                 number,
                 names[number],
                 f"{found[number]:,}",
-                _share(right, found[number]),
-                _share(right, given[number]),
+                _format_share(right, found[number]),
+                _format_share(right, given[number]),
             ]
             + [mixed]
         )
-    return note + table(
-        ["", "class", "images", "found", "answers that are right", "most often taken for"], rows
-    )
+    return note + table(["", "class", "images", "recall", "precision", "most frequent error"], rows)
 
 
-def _share(part: int, whole: int) -> str:
+def _format_share(part: int, whole: int) -> str:
     return f"{part / whole:.1%}" if whole else "none"
 
 
-def _wilson(right: int, total: int, deviations: float = 1.96) -> tuple[float, float]:
-    """The 95 % interval of a share; Wilson's, which holds near 0 and 1 and for few images."""
+def _compute_interval(right: int, total: int, deviations: float = 1.96) -> tuple[float, float]:
+    """Returns Wilson's 95 % interval of a share, which is valid near 0 and 1 and for few images."""
     square = deviations**2
     middle = (right + square / 2) / (total + square)
     width = deviations / (total + square) * math.sqrt(right * (total - right) / total + square / 4)

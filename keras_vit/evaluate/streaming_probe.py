@@ -1,17 +1,16 @@
-"""The linear probe on features that do not fit into memory: the question of `probe.py`, answered by
-batches.
+"""The linear probe on features that do not fit into memory, trained on batches.
 
-The sum of the losses that `probe.py` minimizes is divided by the number N of examples, which moves
-no optimum: the mean of the cross-entropies + regularization / (2 N) * the sum of the squared
-weights. A batch estimates the first term. The problem is convex, so Adam with a learning rate that
-falls to 0 ends where L-BFGS does, up to noise.
+The loss of `probe.py` is divided by the number N of examples, which does not change the optimum:
+the mean of the cross-entropies + regularization / (2 N) * the sum of the squared weights. A batch
+estimates the first term. The problem is convex, so Adam with a learning rate that decays to 0
+reaches the same optimum as L-BFGS, up to noise.
 
-All regularizations are trained at once, each a head of one layer: the features are read as often as
-for a single one. Adam looks at each weight by itself and the heads share none, so each comes out as
-if it were alone.
+All regularizations are trained at once, as heads of one layer, so the features are read only once.
+The heads share no weights, and Adam updates each weight separately, so the result of each head does
+not depend on the others.
 
-Source: dinov2@05c66df eval/linear.py, for many classifiers in one pass and about as many steps
-    (12,500 of 1024 images).
+Source: dinov2@05c66df eval/linear.py, for many classifiers in one pass and a similar number of
+steps (12,500 of 1024 images).
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,8 +35,8 @@ from keras_vit.evaluate.probe import (
 
 _BATCH_SIZE = 1024
 _LEARNING_RATE = 0.01
-# Of the mean loss, on the largest component of its gradient: scikit-learn's default, which batches
-# can attain.
+# Limit of the largest component of the gradient of the mean loss: scikit-learn's default, which
+# training on batches can reach.
 _TOLERANCE = 1e-4
 
 
@@ -54,27 +53,24 @@ def streaming_probe(
     num_steps: int = 10_000,
     progress: bool = True,
 ) -> ProbeResult:
-    """Measures the accuracy of logistic regression on features that may be memory-mapped, in
-    float32.
+    """Measures the accuracy of logistic regression on memory-mapped features, in float32.
 
-    The same choice, the same optimum and the same result as `linear_probe`, but for the noise of
-    training by batches. Of the features, no more than a batch and a block are held in memory. They
-    are read in random order, a row at a
-    time: a disk that seeks slowly is better replaced by one that does not.
+    Selection, optimum and result are those of `linear_probe`, up to the noise of training on
+    batches. Only one batch and one block of the features are in memory. Rows are read in random
+    order, so use a disk with fast random access.
 
     Args:
         train_features: (N, D) numbers, such as `numpy.load(path, mmap_mode="r")` returns.
         train_labels: (N,) integers from 0.
         test_features: (M, D) numbers.
-        test_labels: (M,) integers, of classes in the training set.
-        regularizations, dev_share, seed, class_names: As in `linear_probe`; the seed draws the
-            order of the examples as well.
-        num_steps: Of 1024 examples each, for the choice and once more for the chosen
-            regularization.
-        progress: Whether bars are shown on standard error.
+        test_labels: (M,) integers, classes of the training set.
+        regularizations, dev_share, seed, class_names: As in `linear_probe`. The seed also
+            determines the order of the examples.
+        num_steps: Number of steps of 1024 examples, both for the selection and for the final fit.
+        progress: Whether to show progress bars on standard error.
 
     Raises:
-        ValueError: As `linear_probe` does.
+        ValueError: As in `linear_probe`.
 
     Example:
         >>> features, labels = np.repeat(np.eye(3), 20, axis=0), np.repeat([0, 1, 2], 20)
@@ -88,11 +84,11 @@ def streaming_probe(
     )
     if num_steps < 1:
         raise ValueError(f"`num_steps` must be at least 1. Received: {num_steps}.")
-    train = partial(_solutions, examples, seed=seed, num_steps=num_steps, progress=progress)
+    train = partial(_fit_all, examples, seed=seed, num_steps=num_steps, progress=progress)
     return measure(examples, train, regularizations, dev_share=dev_share, seed=seed)
 
 
-def _solutions(
+def _fit_all(
     examples: Examples,
     rows: np.ndarray,
     regularizations: Sequence[float],
@@ -112,20 +108,26 @@ def _solutions(
     )
     bar = _Bar(num_steps, label, shown=progress)
     with _on_one_device():
-        heads = _heads(examples.train_features.shape[1], examples.num_classes, penalties, num_steps)
+        heads = _make_heads(
+            examples.train_features.shape[1], examples.num_classes, penalties, num_steps
+        )
         heads.fit(batches, epochs=1, shuffle=False, verbose=0, callbacks=[bar])
     kernels, biases = (np.asarray(weights, np.float64) for weights in heads.get_weights())
     for index, regularization in enumerate(regularizations):
         kernel, bias = kernels[:, index], biases[index]
-        # That takes a look at all examples. A choice is not worth it: its winner is trained again,
-        # alone.
-        flat = several or _slope(examples, rows, scaling, kernel, bias, regularization) < _TOLERANCE
+        # The gradient needs a pass over all examples. It is not computed in the selection, whose
+        # winner is fitted again.
+        flat = (
+            several
+            or _compute_slope(examples, rows, scaling, kernel, bias, regularization) < _TOLERANCE
+        )
         yield classifier_of(kernel, bias, scaling, converged=flat)
 
 
 @contextmanager
 def _on_one_device() -> Iterator[None]:
-    """A batch need not divide into the devices of a mesh, and one is enough."""
+    """Disables the distribution of Keras."""
+    # The batch size may not be divisible by the number of devices of a mesh.
     distribution = keras.distribution.distribution()
     keras.distribution.set_distribution(None)
     try:
@@ -135,9 +137,7 @@ def _on_one_device() -> Iterator[None]:
 
 
 class _Batches(keras.utils.PyDataset):
-    """Scaled features and labels, a function of the step: an endless row of permutations, cut into
-    batches.
-    """
+    """Batches of scaled features and labels, from an endless sequence of permutations."""
 
     def __init__(
         self,
@@ -157,20 +157,20 @@ class _Batches(keras.utils.PyDataset):
         return self._num_steps
 
     def __getitem__(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        # in the order of the file: within a batch order is nothing
-        rows = np.sort(self._rows_of(step))
+        # Read in the order of the file; the order within a batch has no effect.
+        rows = np.sort(self._select_rows(step))
         inputs = (self._examples.train_features[rows] - self._mean) / self._std
         return inputs.astype(np.float32), self._examples.train_labels[rows].astype(np.int32)
 
-    def _rows_of(self, step: int) -> np.ndarray:
+    def _select_rows(self, step: int) -> np.ndarray:
         epochs, places = np.divmod(
             np.arange(self._batch_size) + step * self._batch_size, len(self._rows)
         )
         return np.concatenate(
-            [self._permutation(epoch)[places[epochs == epoch]] for epoch in np.unique(epochs)]
+            [self._permute(epoch)[places[epochs == epoch]] for epoch in np.unique(epochs)]
         )
 
-    def _permutation(self, epoch: int) -> np.ndarray:
+    def _permute(self, epoch: int) -> np.ndarray:
         if epoch != self._epoch:
             self._epoch, self._order = (
                 epoch,
@@ -179,10 +179,8 @@ class _Batches(keras.utils.PyDataset):
         return self._order
 
 
-def _heads(width: int, num_classes: int, penalties: np.ndarray, num_steps: int) -> keras.Model:
-    """Scaled features (B, D) to logits (B, R, Y), all zero at first. In float32, whatever the
-    policy.
-    """
+def _make_heads(width: int, num_classes: int, penalties: np.ndarray, num_steps: int) -> keras.Model:
+    """Makes a float32 model from scaled features (B, D) to logits (B, R, Y), initially zero."""
     inputs = keras.Input((width,), dtype="float32")
     logits = keras.layers.EinsumDense(
         "bd,dry->bry",
@@ -201,7 +199,7 @@ def _heads(width: int, num_classes: int, penalties: np.ndarray, num_steps: int) 
 
 
 class _CrossEntropies(keras.losses.Loss):
-    """Of each example, summed over the heads."""
+    """Cross-entropy of each example, summed over the heads."""
 
     def call(self, y_true, y_pred):
         labels = ops.broadcast_to(ops.cast(y_true, "int32")[:, None], ops.shape(y_pred)[:2])
@@ -224,7 +222,7 @@ class _Bar(keras.callbacks.Callback):
         self._bar.close()
 
 
-def _slope(
+def _compute_slope(
     examples: Examples,
     rows: np.ndarray,
     scaling: tuple[np.ndarray, np.ndarray],

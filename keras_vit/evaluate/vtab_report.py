@@ -1,9 +1,8 @@
-"""The results of VTAB on one page: `vtab.csv`, `vtab.md`, and `vtab.png`, which is drawn like
-Figure 2 of the paper.
+"""The VTAB report: `vtab.csv`, `vtab.md`, and `vtab.png` in the style of Figure 2 of the paper.
 
-Everything is made from the `result.json` files in the folders of the tasks, so a report can be made
-again at any time. A mean over fewer tasks than its group has is never called the mean of the group,
-and stands beside the paper's mean over the same tasks.
+The report is created from the `result.json` files in the folders of the tasks, so it can be
+recreated at any time. A mean over a part of a group is labelled as such, and compared with the
+paper's mean over the same tasks.
 """
 
 import json
@@ -18,7 +17,7 @@ from keras_vit.drawing import COLORS, picture, shortened
 from keras_vit.paper import VTAB_GROUPS, vtab_bars, vtab_scores
 from keras_vit.writing import cell, table, write_csv, write_json, write_text
 
-OWN = "own"  # the group of folders that are none of VTAB's tasks
+OWN = "own"  # the group of the user's own folders
 ALL = "all"
 _TASKS = {name: group for group, names in VTAB_GROUPS.items() for name in names}
 _COLUMNS = {
@@ -34,31 +33,35 @@ _BARS = {
 _COLOR_OF = {"this run": COLORS[0], **dict(zip(_COLUMNS, COLORS[1:], strict=True)), _BIT: "#888888"}
 
 _ON_TEST = (
-    "A task is learned from 1000 images (800 and 200), and measured once, on its whole test set."
+    "Each task is trained on 1000 images (800 and 200), and evaluated once, on its whole test set."
 )
 _ON_VALIDATION = (
-    "A task is learned from 800 images and **measured on 200 others**; no image of a test set is "
-    "read. That is for "
-    "choosing a setting: numbers of test sets are others."
+    "Each task is trained on 800 images and **evaluated on 200 validation images**; no image of a "
+    "test set is read. These results are for selecting hyperparameters and are not comparable with "
+    "results on test sets."
 )
-_OF_TABLE_2 = "The paper's numbers: arXiv:2010.11929, Table 9, and over all 19 tasks Table 2, which is of three runs."
-_OF_TABLE_9 = "The paper's numbers: arXiv:2010.11929, Table 9; its means are over the same tasks as this run's."
+_OF_TABLE_2 = (
+    "The paper's results are from arXiv:2010.11929, Table 9; those over all 19 tasks are from Table 2, "
+    "the mean of three runs."
+)
+_OF_TABLE_9 = (
+    "The paper's results are from arXiv:2010.11929, Table 9, with means over the same tasks."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What came out of a task.
+    """The result of a task.
 
     Attributes:
-        task: Its name, as in `keras_vit.evaluate.vtab_tasks.TASKS`; of a folder of your own,
-            another.
-        title: Its name for people.
+        task: Name of the task, as in `keras_vit.evaluate.vtab_tasks.TASKS`, or of the user's folder.
+        title: Displayed name.
         group: "natural", "specialized", "structured" or "own".
-        data: Which examples.
-        learned_from: How many images.
+        data: Description of the examples.
+        learned_from: Number of training images.
         measured_on: "test" or "validation".
-        numbers: Of `keras_vit.evaluate.accuracy`: "top1" (a share), "images", "unreadable" and
-            more.
+        numbers: Metrics of `keras_vit.evaluate.accuracy`: "top1" (a share), "images", "unreadable"
+            and more.
     """
 
     task: str
@@ -72,14 +75,14 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class Mean:
-    """A mean over the tasks of a group that were run, in percent.
+    """A mean over the finished tasks of a group, in percent.
 
     Attributes:
-        group: A group of VTAB, "all" of it, or "own".
-        tasks: Those that were run.
-        of: How many there are.
-        ours: The mean of their accuracies.
-        paper: Label to the paper's mean over the same tasks.
+        group: A group of VTAB, "all" groups, or "own".
+        tasks: Finished tasks.
+        of: Number of tasks in the group.
+        ours: Mean of their accuracies.
+        paper: Maps the label of a model to the paper's mean over the same tasks.
     """
 
     group: str
@@ -94,31 +97,30 @@ class Mean:
 
     @property
     def title(self) -> str:
-        name = {ALL: "VTAB", OWN: "Your own"}.get(self.group, self.group.capitalize())
+        name = {ALL: "VTAB", OWN: "Own"}.get(self.group, self.group.capitalize())
         count = f"{self.of}" if self.is_whole else f"{len(self.tasks)} of {self.of}"
         return f"{name} ({count} task{'s' * (self.of > 1)})"
 
 
 def write_result(folder: Path, result: Result) -> None:
-    """Writes `result.json`: a task that has one is finished."""
+    """Writes `result.json`, which marks a task as finished."""
     write_json(folder / "result.json", asdict(result))
 
 
 def read_result(folder: Path) -> Result:
-    """Returns what `write_result` wrote."""
+    """Reads a result that `write_result` wrote."""
     return Result(**json.loads((folder / "result.json").read_text(encoding="utf-8")))
 
 
 def read_results(workdir: Path) -> list[Result]:
-    """Returns the results of all finished tasks: in the order of Table 9, then your own by name."""
+    """Reads the results of all finished tasks, in the order of Table 9, then own tasks by name."""
     found = [read_result(path.parent) for path in workdir.glob("*/result.json")]
     order = {name: place for place, name in enumerate(_TASKS)}
     return sorted(found, key=lambda result: (order.get(result.task, len(order)), result.task))
 
 
 def means(results: Sequence[Result]) -> list[Mean]:
-    """Returns the mean over all of VTAB, over each of its groups, and over your own tasks, where
-    any were run.
+    """Returns the means over VTAB, each of its groups, and own tasks, if any task is finished.
 
     Source: arXiv:1910.04867 (VTAB): the score is the mean over the tasks.
     """
@@ -130,12 +132,18 @@ def means(results: Sequence[Result]) -> list[Mean]:
         if run:
             mean = fmean(ours[name] for name in run)
             found.append(
-                Mean(group=group, tasks=run, of=len(names), ours=mean, paper=_papers(group, run))
+                Mean(
+                    group=group,
+                    tasks=run,
+                    of=len(names),
+                    ours=mean,
+                    paper=_find_paper_means(group, run),
+                )
             )
     return found
 
 
-def _papers(group: str, run: Sequence[str]) -> dict[str, float]:
+def _find_paper_means(group: str, run: Sequence[str]) -> dict[str, float]:
     if group == OWN:
         return {}
     if len(run) == len(VTAB_GROUPS.get(group, _TASKS)):
@@ -144,8 +152,7 @@ def _papers(group: str, run: Sequence[str]) -> dict[str, float]:
 
 
 def summary(results: Sequence[Result]) -> dict[str, float]:
-    """Returns accuracies by name: "vtab/<task>", "vtab/<group>" for each whole group, and
-    "vtab/mean" for all 19.
+    """Returns accuracies by name: "vtab/<task>", "vtab/<group>" for complete groups, "vtab/mean".
 
     Example:
         >>> pets = Result(task="pets", title="Pets", group="natural", data="", learned_from=1000, measured_on="test",
@@ -167,14 +174,13 @@ def write_report(
     facts: Mapping[str, str],
     left_out: Mapping[str, str] | None = None,
 ) -> Path:
-    """Writes `vtab.csv`, `vtab.md` and `vtab.png`, in place of earlier ones. Each appears whole or
-    not at all.
+    """Writes `vtab.csv`, `vtab.md` and `vtab.png`, each atomically, and replaces earlier ones.
 
     Args:
-        workdir: Of the run: `<task>/result.json` are in it, at least one.
-        title: What was measured.
-        facts: What the numbers depend on, by name.
-        left_out: Task to the reason why it was not run.
+        workdir: Folder of the run, with at least one `<task>/result.json`.
+        title: Title of the report.
+        facts: Settings of the run, by name.
+        left_out: Maps skipped tasks to the reasons.
 
     Returns:
         The path of `vtab.md`.
@@ -184,17 +190,19 @@ def write_report(
     """
     results = read_results(workdir)
     if not results:
-        raise ValueError(f"No task is finished in {workdir}: there is no {workdir}/*/result.json.")
+        raise ValueError(
+            f"{workdir} contains no finished task: there is no {workdir}/*/result.json."
+        )
     _write_csv(workdir / "vtab.csv", results)
     _draw(workdir / "vtab.png", results, title)
     write_text(
-        workdir / "vtab.md", "\n\n".join(_page(results, title, facts, left_out or {})) + "\n"
+        workdir / "vtab.md", "\n\n".join(_make_page(results, title, facts, left_out or {})) + "\n"
     )
     return workdir / "vtab.md"
 
 
 def _write_csv(path: Path, results: Sequence[Result]) -> None:
-    """In percent; a cell is empty where the paper has no number."""
+    """Writes accuracies in percent; cells are empty if the paper has no result."""
     rows = []
     for result in results:
         paper = [scores.get(result.task, "") for scores in _PAPER.values()]
@@ -203,28 +211,28 @@ def _write_csv(path: Path, results: Sequence[Result]) -> None:
     write_csv(path, ["task", "group", "ours", "images", *_PAPER], rows)
 
 
-def _page(
+def _make_page(
     results: Sequence[Result], title: str, facts: Mapping[str, str], left_out: Mapping[str, str]
 ) -> list[str]:
     found = means(results)
     labels = [label for label in _BARS if any(label in mean.paper for mean in found)]
-    rows = [[mean.title, *_percents(mean.ours, mean.paper, labels)] for mean in found]
-    page = [f"# VTAB-1k: {cell(title)}", _headline(results, found[0])]
-    page += [table(["mean of", "this run", *labels], rows), "![Means, and every task](vtab.png)"]
-    page += ["## Tasks", _tasks(results), *_not_run(results, left_out)]
+    rows = [[mean.title, *_format_percents(mean.ours, mean.paper, labels)] for mean in found]
+    page = [f"# VTAB-1k: {cell(title)}", _make_headline(results, found[0])]
+    page += [table(["mean of", "this run", *labels], rows), "![Means and all tasks](vtab.png)"]
+    page += ["## Tasks", _make_task_table(results), *_list_not_run(results, left_out)]
     return [*page, "## Setting", table(["field", "value"], facts.items())]
 
 
-def _headline(results: Sequence[Result], first: Mean) -> str:
+def _make_headline(results: Sequence[Result], first: Mean) -> str:
     is_test = results[0].measured_on == "test"
-    names = "tasks of VTAB" if first.group == ALL else "tasks of your own"
+    names = "tasks of VTAB" if first.group == ALL else "own tasks"
     which = (
         f"all {first.of} {names}"
         if first.is_whole
         else f"{len(first.tasks)} of the {first.of} {names}"
     )
     words = [
-        f"**{first.ours:.2f}%**: the mean over {which}.",
+        f"**{first.ours:.2f}%**: mean accuracy over {which}.",
         _ON_TEST if is_test else _ON_VALIDATION,
     ]
     usual = 1000 if is_test else 800
@@ -233,15 +241,13 @@ def _headline(results: Sequence[Result], first: Mean) -> str:
         for each in results
         if each.learned_from != usual
     ]
-    words += (
-        [f"Learned from all that there are, which is fewer: {', '.join(fewer)}."] if fewer else []
-    )
+    words += [f"Some folders have fewer training images: {', '.join(fewer)}."] if fewer else []
     if first.group == ALL:
         words += [_OF_TABLE_2 if first.is_whole else _OF_TABLE_9]
     return " ".join(words)
 
 
-def _tasks(results: Sequence[Result]) -> str:
+def _make_task_table(results: Sequence[Result]) -> str:
     labels = [
         label
         for label, scores in _PAPER.items()
@@ -254,23 +260,23 @@ def _tasks(results: Sequence[Result]) -> str:
         }
         images, bad = f"{result.numbers['images']:,.0f}", result.numbers.get("unreadable", 0)
         images += f" ({bad:,.0f} unreadable)" if bad else ""
-        percents = _percents(100 * result.numbers["top1"], paper, labels, digits=1)
+        percents = _format_percents(100 * result.numbers["top1"], paper, labels, digits=1)
         rows.append([result.title, result.group, f"{result.learned_from:,}", images, *percents])
-    return table(["task", "group", "learned from", "measured on", "this run", *labels], rows)
+    return table(["task", "group", "trained on", "evaluated on", "this run", *labels], rows)
 
 
-def _not_run(results: Sequence[Result], left_out: Mapping[str, str]) -> list[str]:
+def _list_not_run(results: Sequence[Result], left_out: Mapping[str, str]) -> list[str]:
     run = {result.task for result in results}
     reasons = [f"- `{name}`: {' '.join(left_out[name].split())}" for name in left_out]
     others = (
         [f"`{name}`" for name in _TASKS if name not in run | {*left_out}] if run & {*_TASKS} else []
     )
-    words = [f"Not named in the last call: {', '.join(others)}."] if others else []
+    words = [f"Not requested in the last call: {', '.join(others)}."] if others else []
     words = (["\n".join(reasons)] if reasons else []) + words
     return ["## Not run", *words] if words else []
 
 
-def _percents(
+def _format_percents(
     ours: float, paper: Mapping[str, float], labels: Sequence[str], *, digits: int = 2
 ) -> list[str]:
     return [
@@ -280,7 +286,7 @@ def _percents(
 
 
 def _draw(path: Path, results: Sequence[Result], title: str) -> None:
-    """Means in panels, as in Figure 2; below them, every task."""
+    """Draws the means in panels, as in Figure 2, and all tasks below them."""
     found = [mean for mean in means(results) if mean.group != OWN]
     with picture(path, 13, 8.6 if found else 4.6) as figure:
         parts = figure.subfigures(
@@ -343,7 +349,7 @@ def _draw_means(figure: Any, found: Sequence[Mean]) -> None:
 
 
 def _draw_tasks(figure: Any, results: Sequence[Result]) -> None:
-    """A bar for each task, and a dot for each of the paper's models; a gap between groups."""
+    """Draws a bar for each task and a dot for each model of the paper, with gaps between groups."""
     axes = figure.subplots()
     groups = list(dict.fromkeys(result.group for result in results))
     places = [number + 0.7 * groups.index(result.group) for number, result in enumerate(results)]
@@ -364,7 +370,7 @@ def _draw_tasks(figure: Any, results: Sequence[Result]) -> None:
         axes.plot([place + shift for place in places], values, color=_COLOR_OF[label], **dots)
     for group in groups:
         first = places[[result.group for result in results].index(group)]
-        name = "your own" if group == OWN else group
+        name = "own tasks" if group == OWN else group
         axes.annotate(
             name.capitalize(),
             (first - 0.39, 103),
@@ -384,6 +390,6 @@ def _draw_tasks(figure: Any, results: Sequence[Result]) -> None:
     )
     axes.tick_params(length=0)
     axes.grid(axis="x", visible=False)
-    # few tasks: no broad bars
+    # The least width keeps bars narrow if there are few tasks.
     middle, width = (places[0] + places[-1]) / 2, max(places[-1] - places[0] + 1.4, 9)
     axes.set(ylim=(0, 102), xlim=(middle - width / 2, middle + width / 2), ylabel="accuracy, %")

@@ -1,18 +1,17 @@
-"""VTAB's 19 tasks: which data set of TensorFlow Datasets, which thousand of its examples, and what
-the label is.
+"""The table of VTAB's 19 tasks: data sets of TensorFlow Datasets, splits of 1000 examples, labels.
 
-VTAB-1k learns from 800 examples, chooses by 200 others, learns from the 1000 together and is
-measured on the whole test set. The 800 are the first of the training set and the 200 the first of
-the validation set, as TensorFlow Datasets shuffled them when it wrote its files, which is the same
-everywhere. Where a data set comes without a validation or test set, VTAB cuts one off by per cent.
-It rounds down where TensorFlow Datasets rounds to the nearest; with the sizes of these data sets
-both give the same number.
+VTAB-1k selects hyperparameters on 800 training and 200 validation examples, trains on these 1000
+and evaluates on the whole test set. The examples are the first 800 of the training set and the
+first 200 of the validation set, in the order in which TensorFlow Datasets shuffles them when it
+writes its files, which is the same on all machines. If a data set has no validation or test set,
+VTAB splits one off by percentage. VTAB rounds down and TensorFlow Datasets rounds to nearest; for
+the sizes of these data sets, both give the same number.
 
-Versions are written with stars: any that matches is found on the disk, where a name without a
-version stands for the newest alone. They are the versions of VTAB's code but for three that can no
-longer be prepared, Pets 3, DMLab 2.0.0 and KITTI 3.1.0, where those that followed are taken too.
+Versions contain stars, so that any matching version on the disk is used; a name without a version
+would mean only the newest. The versions are those of VTAB's code, with three exceptions that can no
+longer be prepared: for Pets 3, DMLab 2.0.0 and KITTI 3.1.0, later versions are accepted too.
 
-To prepare them takes opencv-python for Sun397, Retinopathy and KITTI, and scipy for Flowers102 and
+Preparation requires opencv-python for Sun397, Retinopathy and KITTI, and scipy for Flowers102 and
 SVHN.
 
 Source: arXiv:1910.04867; google-research/task_adaptation, data/, one file for each data set; flips
@@ -40,24 +39,23 @@ _Example = Mapping[str, tf.Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class VtabTask:
-    """One of the 19.
+    """One of the 19 tasks.
 
     Attributes:
-        name: "clevr_count".
-        title: As the paper prints it: "Clevr-Count".
+        name: Name, such as "clevr_count".
+        title: Name in the paper, such as "Clevr-Count".
         group: "natural", "specialized" or "structured".
         dataset: Name in TensorFlow Datasets, with configuration and versions.
-        train: The split that is the 800 training examples.
-        validation: The split whose first 200 examples are those for validation.
-        test: The split to measure on.
-        num_classes: How many there are.
-        label: The decoded example without its images to its class, a scalar int64. Runs inside
-            tf.data.
-        class_names: Of a label that is worked out; empty where the data set has them.
-        flip, crop: Whether training may mirror its images, and whether it may cut parts out of
-            them.
-        manual: What must be downloaded by hand, and where to put it; "" if nothing.
-        pixel_scale: What the pixels must be multiplied by to reach from 0 to 255.
+        train: Split of the 800 training examples.
+        validation: Split whose first 200 examples are the validation examples.
+        test: Split for the evaluation.
+        num_classes: Number of classes.
+        label: Function from the decoded example, without its images, to the class, a scalar int64.
+            It runs inside tf.data.
+        class_names: Names for a computed label; empty if the data set has names.
+        flip, crop: Whether training may flip images, and whether it may crop them at random.
+        manual: Files that must be downloaded manually, and their folder; "" if there are none.
+        pixel_scale: Factor that scales the pixels to 0 to 255.
     """
 
     name: str
@@ -76,40 +74,41 @@ class VtabTask:
     pixel_scale: int = 1
 
 
-def _number_of_objects(example: _Example) -> tf.Tensor:
+def _count_objects(example: _Example) -> tf.Tensor:
     return tf.size(example["objects"]["size"], tf.int64) - 3
 
 
-def _nearest_object(example: _Example) -> tf.Tensor:
-    """The third of the pixel coordinates is the distance from the camera."""
-    return _step(
+def _bin_nearest_object(example: _Example) -> tf.Tensor:
+    """Returns the distance of the nearest object, in six classes."""
+    # The third pixel coordinate is the distance from the camera.
+    return _count_edges_below(
         tf.reduce_min(example["objects"]["pixel_coords"][:, 2]), (8.0, 8.5, 9.0, 9.5, 10.0)
     )
 
 
-def _nearest_vehicle(example: _Example) -> tf.Tensor:
-    """Types 0 to 2 are car, van and truck; a location is right, down and forward from the camera,
-    in metres.
-    """
+def _bin_nearest_vehicle(example: _Example) -> tf.Tensor:
+    """Returns the distance of the nearest vehicle, in four classes."""
+    # Types 0 to 2 are car, van and truck. A location is right, down and forward from the camera, in
+    # metres.
     is_vehicle = example["objects"]["type"] < 3
     distances = tf.where(is_vehicle, example["objects"]["location"][:, 2], np.inf)
-    return _step(tf.reduce_min(distances), (8.0, 20.0, 999.0))
+    return _count_edges_below(tf.reduce_min(distances), (8.0, 20.0, 999.0))
 
 
-def _step(value: tf.Tensor, edges: tuple[float, ...]) -> tf.Tensor:
-    """How many of the edges are less than the value."""
+def _count_edges_below(value: tf.Tensor, edges: tuple[float, ...]) -> tf.Tensor:
+    """Counts the edges below the value."""
     return tf.reduce_sum(tf.cast(tf.constant(edges) < value, tf.int64))
 
 
-def _sixteenth(key: str, num_values: int) -> Callable[[_Example], tf.Tensor]:
-    """Neighbouring values in 16 classes: of 32 two each, of 40 three and two in turn."""
+def _group_into_16(key: str, num_values: int) -> Callable[[_Example], tf.Tensor]:
+    """Groups adjacent values into 16 classes: 32 values in pairs, 40 in threes and twos in turn."""
     return lambda example: example[key] * 16 // num_values
 
 
 _natural = partial(VtabTask, group="natural")
 _specialized = partial(VtabTask, group="specialized")
 _structured = partial(VtabTask, group="structured")
-# data/clevr.py. The test set comes without objects, so VTAB measures on the validation set.
+# data/clevr.py. The test set has no objects, so VTAB evaluates on the validation set.
 _clevr = partial(
     _structured, dataset="clevr:3.*.*", validation="train[90%:]", test="validation", crop=False
 )
@@ -124,14 +123,14 @@ _dsprites = partial(
     flip=False,
     pixel_scale=255,
 )
-# data/smallnorb.py. Of each pair of images the first.
+# data/smallnorb.py. The first image of each pair.
 _smallnorb = partial(
     _structured, dataset="smallnorb:2.*.*", validation="test[:50%]", test="test[50%:]"
 )
 
 _ALL = (
-    # data/caltech.py. The background is a class too. Which 30 images of a class TensorFlow Datasets
-    # takes for training depends on the order in which the file system lists them.
+    # data/caltech.py. The background is a class too. The 30 training images of a class that
+    # TensorFlow Datasets selects depend on the order in which the file system lists them.
     _natural(
         name="caltech101",
         title="Caltech101",
@@ -192,8 +191,8 @@ _ALL = (
         validation="train[60%:80%]",
         test="train[80%:]",
         num_classes=45,
-        manual="The .rar file from https://1drv.ms/u/s!AmgKYzARBl5ca3HNaHIlzp_IXjs, unpacked in downloads/manual of "
-        "the folder of all data sets: NWPU-RESISC45/<class>/*.jpg.",
+        manual="Download the .rar file from https://1drv.ms/u/s!AmgKYzARBl5ca3HNaHIlzp_IXjs, and unpack it in "
+        "downloads/manual of the folder of all data sets: NWPU-RESISC45/<class>/*.jpg.",
     ),
     # data/diabetic_retinopathy.py
     _specialized(
@@ -201,21 +200,22 @@ _ALL = (
         title="Retinopathy",
         dataset="diabetic_retinopathy_detection/btgraham-300:3.*.*",
         num_classes=5,
-        manual="From https://www.kaggle.com/c/diabetic-retinopathy-detection/data, unpacked in downloads/manual of the "
-        "folder of all data sets: the images in train/, test/ and sample/, and trainLabels.csv.",
+        manual="Download https://www.kaggle.com/c/diabetic-retinopathy-detection/data, and unpack it in "
+        "downloads/manual of the folder of all data sets: the images in train/, test/ and sample/, "
+        "and trainLabels.csv.",
     ),
     _clevr(
         name="clevr_count",
         title="Clevr-Count",
         num_classes=8,
-        label=_number_of_objects,
+        label=_count_objects,
         class_names=tuple(f"{number} objects" for number in range(3, 11)),
     ),
     _clevr(
         name="clevr_distance",
         title="Clevr-Dist",
         num_classes=6,
-        label=_nearest_object,
+        label=_bin_nearest_object,
         class_names=("up to 8", "8 to 8.5", "8.5 to 9", "9 to 9.5", "9.5 to 10", "beyond 10"),
     ),
     # data/dmlab.py
@@ -223,11 +223,11 @@ _ALL = (
     _dsprites(
         name="dsprites_location",
         title="dSpr-Loc",
-        label=_sixteenth("label_x_position", 32),
+        label=_group_into_16("label_x_position", 32),
         crop=False,
     ),
     _dsprites(
-        name="dsprites_orientation", title="dSpr-Ori", label=_sixteenth("label_orientation", 40)
+        name="dsprites_orientation", title="dSpr-Ori", label=_group_into_16("label_orientation", 40)
     ),
     # data/kitti.py
     _structured(
@@ -235,7 +235,7 @@ _ALL = (
         title="KITTI-Dist",
         dataset="kitti:3.*.*",
         num_classes=4,
-        label=_nearest_vehicle,
+        label=_bin_nearest_vehicle,
         class_names=("up to 8 m", "8 to 20 m", "beyond 20 m", "no vehicle"),
         crop=False,
     ),
@@ -263,10 +263,10 @@ class TaskSources:
     """The examples of a task.
 
     Attributes:
-        train: 800.
-        validation: 200.
+        train: The 800 training examples.
+        validation: The 200 validation examples.
         train_and_validation: These 1000, in this order.
-        test: All of the test set.
+        test: The whole test set.
     """
 
     train: Source
@@ -276,50 +276,48 @@ class TaskSources:
 
 
 def task_sources(task: VtabTask, data_dir: str | os.PathLike | None = None) -> TaskSources:
-    """Returns the examples of a task; downloads and prepares its data set if need be.
+    """Opens the examples of a task; downloads and prepares the data set if necessary.
 
     Args:
         task: One of `TASKS`.
-        data_dir: The folder of all data sets. Default: TFDS_DATA_DIR, or ~/tensorflow_datasets.
+        data_dir: Folder of all data sets. Default: TFDS_DATA_DIR, or ~/tensorflow_datasets.
 
     Raises:
-        ValueError: If the data set is not there and cannot be prepared, or is not the one that the
-            task is about.
+        ValueError: If the data set is missing and cannot be prepared, or is not that of the task.
     """
     try:
         prepared.prepare(task.dataset, data_dir)
     except ValueError as error:
-        by_hand = f" Needed first, by hand: {task.manual}" if task.manual else ""
-        raise ValueError(f"{task.title} has no data. {error}{by_hand}") from error
-    both = _source(task, f"{task.train}+{task.validation}", data_dir)
+        by_hand = f" This data set needs a manual download. {task.manual}" if task.manual else ""
+        raise ValueError(f"The data of {task.title} are missing. {error}{by_hand}") from error
+    both = _open_source(task, f"{task.train}+{task.validation}", data_dir)
     return TaskSources(
-        train=_source(task, task.train, data_dir),
-        validation=_source(task, task.validation, data_dir).subset(np.arange(NUM_VALIDATION)),
+        train=_open_source(task, task.train, data_dir),
+        validation=_open_source(task, task.validation, data_dir).subset(np.arange(NUM_VALIDATION)),
         train_and_validation=both.subset(np.arange(NUM_TRAIN + NUM_VALIDATION)),
-        test=_source(task, task.test, data_dir),
+        test=_open_source(task, task.test, data_dir),
     )
 
 
-def _source(task: VtabTask, split: str, data_dir: str | os.PathLike | None) -> Source:
+def _open_source(task: VtabTask, split: str, data_dir: str | os.PathLike | None) -> Source:
     names = task.class_names or None
     source = sources.tfds(
         task.dataset, split, data_dir=data_dir, label=task.label, class_names=names
     )
     if len(source.class_names) != task.num_classes:
         raise ValueError(
-            f"{task.title} has {task.num_classes} classes, {source.name} has "
-            f"{len(source.class_names)}. "
-            "Is it another data set under the same name? Move it away, and have the right one "
-            "prepared."
+            f"{task.title} has {task.num_classes} classes, but {source.name} has "
+            f"{len(source.class_names)}. It may be another data set of the same name: remove it, "
+            "and prepare the data set again."
         )
     return (
         source
         if task.pixel_scale == 1
-        else replace(source, read=_scaled(source.read, task.pixel_scale))
+        else replace(source, read=_scale_pixels(source.read, task.pixel_scale))
     )
 
 
-def _scaled(read: Callable, factor: int) -> Callable:
+def _scale_pixels(read: Callable, factor: int) -> Callable:
     def read_scaled(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         image, label = read(index)
         return decode(image, tf.constant([0, 0])) * tf.constant(factor, tf.uint8), label
@@ -328,8 +326,7 @@ def _scaled(read: Callable, factor: int) -> Callable:
 
 
 def is_prepared(task: VtabTask, data_dir: str | os.PathLike | None = None) -> bool:
-    """Returns whether the data set of a task lies on the disk. Neither prepares it nor asks the
-    network.
+    """Returns whether the data set of a task is on the disk, without preparing or downloading it.
 
     Example:
         >>> is_prepared(TASKS["clevr_count"], data_dir="an empty folder")

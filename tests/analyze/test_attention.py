@@ -649,7 +649,7 @@ def test_models_without_attention_are_refused_by_name(tiny_resnet):
         keras.Sequential([keras.layers.Dense(2)])
     )
     for function in (attention_maps, attention_rollout, summarize_attention):
-        with pytest.raises(ValueError, match="tiny has no attention between patches"):
+        with pytest.raises(ValueError, match="tiny contains no `TransformerBlock`"):
             function(resnet, IMAGES)
     with pytest.raises(ValueError, match="must be a Keras model. Received: 'ViT_B16'"):
         grid_of_model("ViT_B16")

@@ -246,7 +246,7 @@ def test_a_head_that_was_never_trained_gives_no_answers(
         assert [
             photo.answer for photo in inspect(tmp_path / name, images, tmp_path / "out").photos
         ] == ["", ""]
-        assert "Answers" in [absent.part for absent in subjects[-1].absent]
+        assert "Predictions" in [absent.part for absent in subjects[-1].absent]
 
 
 def test_random_weights_and_other_sizes_of_a_named_model(
@@ -283,7 +283,7 @@ def test_a_resnet_is_analysed_without_attention(
 ):
     inspect("ResNet50x1", images, tmp_path / "out", weights="none", image_size=(32, 32))
     assert subjects[0].attention is None
-    assert [absent.part for absent in subjects[0].absent] == ["Attention", "Answers"]
+    assert [absent.part for absent in subjects[0].absent] == ["Attention", "Predictions"]
     assert [photo.problem for photo in subjects[0].photos] == ["", ""]
 
 

@@ -111,7 +111,9 @@ def test_the_published_points_are_those_of_table_6():
         and "R152x2, 7 ep." in labels
     )
     assert len(set(labels)) == len(labels) == 18
-    with pytest.raises(ValueError, match="Table 6 has no vtab. It has: imagenet, imagenet_real"):
+    with pytest.raises(
+        ValueError, match="Table 6 has no column vtab. It has imagenet, imagenet_real"
+    ):
         published_compute("vtab")
 
 

@@ -209,35 +209,35 @@ def test_a_source_without_a_readable_image_is_an_error(tmp_path: Path):
 
 
 def test_other_classes_than_those_of_the_source_are_an_error():
-    with pytest.raises(ValueError, match="gives 6 values for each image, and noise has 7 classes"):
+    with pytest.raises(ValueError, match="outputs 6 values for each image; noise has 7 classes"):
         accuracy(classifier(6), noise(3))
 
 
 def test_a_model_that_gives_nan_is_an_error():
     model = classifier()
     model.get_layer("predictions").set_weights([np.full((192, 7), np.nan), np.zeros(7)])
-    with pytest.raises(ValueError, match="gives NaN or infinity"):
+    with pytest.raises(ValueError, match="outputs NaN or infinity"):
         accuracy(model, noise(3))
 
 
 def test_a_model_of_sigmoids_is_an_error():
-    with pytest.raises(ValueError, match="must end in logits or a softmax"):
+    with pytest.raises(ValueError, match="must output logits or a softmax"):
         log_probabilities(classifier(activation="sigmoid"), np.zeros((1, 7)))
 
 
 def test_a_single_output_is_an_error_that_says_how_to_give_two():
     with pytest.raises(
-        ValueError, match=r"gives one number for each image.*Concatenate\(\)\(\[1 - p, p\]\)"
+        ValueError, match=r"outputs one number for each image.*Concatenate\(\)\(\[1 - p, p\]\)"
     ):
         accuracy(classifier(num_classes=1, activation="sigmoid"), noise(3, num_classes=2))
-    with pytest.raises(ValueError, match="gives one number for each image"):
+    with pytest.raises(ValueError, match="outputs one number for each image"):
         log_probabilities(classifier(num_classes=1), np.zeros((1, 1)))
 
 
 def test_a_sigmoid_within_another_model_is_an_error():
     images = keras.Input((8, 8, 3))
     outer = keras.Model(images, classifier(activation="sigmoid")(images))
-    with pytest.raises(ValueError, match="must end in logits or a softmax.*ends in sigmoid"):
+    with pytest.raises(ValueError, match="must output logits or a softmax.*ends in sigmoid"):
         log_probabilities(outer, np.zeros((1, 7)))
 
 
@@ -331,14 +331,14 @@ def test_an_image_without_a_label_is_an_error():
         read=lambda index: (source.read(index)[0], -keras.ops.ones((), "int64")),
         locate=source.locate,
     )
-    with pytest.raises(ValueError, match=r"noise\[0\] has the label -1, and classes are 0 to 6"):
+    with pytest.raises(ValueError, match=r"noise\[0\] has the label -1; the classes are 0 to 6"):
         accuracy(classifier(), unlabelled)
     with pytest.raises(ValueError, match="has the label -1"):
         accuracy(classifier(), unlabelled.relabelled(range(7), source.class_names))
 
 
 def test_what_is_no_functional_model_of_images_is_an_error():
-    with pytest.raises(ValueError, match="must be a functional one"):
+    with pytest.raises(ValueError, match="must be functional"):
         accuracy(
             keras.Sequential(
                 [keras.Input((8, 8, 3)), keras.layers.Flatten(), keras.layers.Dense(7)]

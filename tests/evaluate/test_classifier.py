@@ -63,7 +63,7 @@ def test_a_saved_model_is_loaded_as_it_is(tmp_path: Path):
     assert class_names(tmp_path / "model.keras") == ["a", "b", "c"]
     with pytest.raises(ValueError, match="no file .*other.keras"):
         build(tmp_path / "other.keras")
-    with pytest.raises(ValueError, match="brings its weights"):
+    with pytest.raises(ValueError, match="includes its weights"):
         build(tmp_path / "model.keras", "imagenet")
 
 
@@ -96,7 +96,5 @@ def test_a_file_without_a_head_has_a_representation(tmp_path: Path):
 def test_a_model_of_gray_images_is_not_for_photographs(tiny_vit, tmp_path):
     model = application(tiny_vit)(weights=None, input_shape=(32, 32, 1), classes=3)
     model.save(tmp_path / "model.keras")
-    with pytest.raises(
-        ValueError, match="takes images of 1 channels, and photographs are read with 3"
-    ):
+    with pytest.raises(ValueError, match="takes images with 1 channels, but photographs have 3"):
         build(tmp_path / "model.keras")

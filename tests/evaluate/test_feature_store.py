@@ -47,13 +47,13 @@ def test_rows_come_back_and_only_what_is_finished_is_left(tmp_path: Path):
         fill(some, 4, 7)
         assert (some.rows, some.next) == (7, 10)
     assert json.loads((tmp_path / "progress.json").read_text())["rows"] == 7
-    with pytest.raises(ValueError, match="was not finished: run it again, it goes on"):
+    with pytest.raises(ValueError, match="is not finished: rerun it to resume"):
         read(tmp_path)
     some.finish("mine", ("a", "b", "c"))
     check_whole(tmp_path)
     again = store(tmp_path)
     assert again.is_finished and again.rows == 7
-    with pytest.raises(ValueError, match="Make them with `extract`"):
+    with pytest.raises(ValueError, match="Create them with `extract`"):
         read(tmp_path / "absent")
 
 
@@ -92,10 +92,10 @@ def test_rows_that_counted_and_are_gone_are_noticed(tmp_path: Path, name: str):
         fill(some, 0, 4)
     data = (tmp_path / name).read_bytes()
     (tmp_path / name).write_bytes(data[:-1])
-    with pytest.raises(ValueError, match=f"{name} is gone, or shorter than it was"):
+    with pytest.raises(ValueError, match=f"{name} is missing or was truncated"):
         store(tmp_path).__enter__()
     (tmp_path / name).unlink()
-    with pytest.raises(ValueError, match=f"{name} is gone, or shorter than it was"):
+    with pytest.raises(ValueError, match=f"{name} is missing or was truncated"):
         store(tmp_path).__enter__()
 
 
@@ -149,7 +149,7 @@ def test_features_of_something_else_are_refused_and_none_is_an_error(tmp_path: P
     with store(tmp_path, size=224) as some:
         fill(some, 0, 4)
     with pytest.raises(
-        ValueError, match="holds other features: there {'size': 224}, here {'size': 384}"
+        ValueError, match="contains other features: there {'size': 224}, here {'size': 384}"
     ):
         store(tmp_path, size=384)
     with store(tmp_path / "empty") as nothing:

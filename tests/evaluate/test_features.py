@@ -119,7 +119,9 @@ def test_two_at_once_do_not_fill_the_same_folder(model, source, tmp_path: Path):
 
 def test_a_folder_with_other_features_is_refused(model, source, tmp_path: Path):
     extract(model, source, output=tmp_path)
-    with pytest.raises(ValueError, match=r"holds other features: there \{'layer': 'pre_logits'\}"):
+    with pytest.raises(
+        ValueError, match=r"contains other features: there \{'layer': 'pre_logits'\}"
+    ):
         extract(model, source, output=tmp_path, layer="class_token")
     with pytest.raises(ValueError, match="images_sha256"):
         extract(model, sources.arrays(IMAGES[:5], LABELS[:5], name="noise"), output=tmp_path)
@@ -158,7 +160,7 @@ def test_an_extraction_goes_on_behind_the_rows_that_were_saved(
     monkeypatch.setattr(feature_store.FeatureStore, "_save", save_and_stop)
     with pytest.raises(Killed):
         extract(model, source, output=tmp_path / "killed", batch_size=5)
-    with pytest.raises(ValueError, match="not finished: run it again"):
+    with pytest.raises(ValueError, match="not finished: rerun it"):
         load(tmp_path / "killed")
     monkeypatch.setattr(feature_store.FeatureStore, "_save", save)
     starts = []
@@ -178,7 +180,7 @@ def test_files_that_were_lost_are_noticed(model, source, tmp_path: Path, monkeyp
     with pytest.raises(ValueError, match="not finished"):
         extract(model, source, output=tmp_path)
     os.truncate(tmp_path / "features.npy", 300)
-    with pytest.raises(ValueError, match="gone, or shorter than it was"):
+    with pytest.raises(ValueError, match="missing or was truncated"):
         extract(model, source, output=tmp_path)
 
 

@@ -339,7 +339,7 @@ def test_scores_have_names():
     )
     assert single.scores() == {"1shot": 0.25, "5shot": 0.5} and np.isnan(single.std).all()
     with pytest.raises(
-        ValueError, match="must name one of 1, 2 for each of the shots 1, 5, as `select_ridge` does"
+        ValueError, match="must map each of the shots 1, 5 to one of 1, 2, as `select_ridge` does"
     ):
         result.scores()
     with pytest.raises(ValueError, match="Received: {1: 1.0}"):
@@ -415,7 +415,7 @@ def test_selection_agrees_with_scipys_ranks():
 
 
 def test_results_that_cannot_be_compared_are_refused():
-    with pytest.raises(ValueError, match="There is no result"):
+    with pytest.raises(ValueError, match="is empty. Pass the result"):
         select_ridge({})
     one = result_of([0.5, 0.6], ridges=(1.0, 2.0))
     others = {
@@ -423,7 +423,7 @@ def test_results_that_cannot_be_compared_are_refused():
         "c": result_of([0.5, 0.6], ridges=(1.0, 2.0), shots=(5,)),
     }
     with pytest.raises(
-        ValueError, match="must have the same shots and ridges.* Not those of a: b, c"
+        ValueError, match="must have the same shots and ridges.* Different from a: b, c"
     ):
         select_ridge({"a": one, **others, "d": one})
 
@@ -440,7 +440,7 @@ FEATURES, LABELS, TEST, TEST_LABELS = clouds(num_classes=3, per_class=30, width=
         ),
         (
             {"train_features": FEATURES[:0]},
-            r"`train_features` must be .* at least one of each. .*\(0, 4\)",
+            r"`train_features` must be .* and not empty. .*\(0, 4\)",
         ),
         (
             {"test_features": TEST[:, :0]},
@@ -472,10 +472,10 @@ FEATURES, LABELS, TEST, TEST_LABELS = clouds(num_classes=3, per_class=30, width=
         ),
         (
             {"train_labels": LABELS * 0, "test_labels": TEST_LABELS * 0},
-            "at least two classes to .* Received: 0.",
+            "at least two classes. Received: 0.",
         ),
-        ({"class_names": []}, "at least two classes to tell apart. Received: none."),
-        ({"class_names": ["cat"]}, "at least two classes to tell apart. Received: cat."),
+        ({"class_names": []}, "at least two classes. Received: none."),
+        ({"class_names": ["cat"]}, "at least two classes. Received: cat."),
         (
             {"shots": (5, 31)},
             r"3 of the 3 classes have fewer than 31 training examples: 0 \(30\), 1 \(30\), 2 \(30\)",
@@ -522,7 +522,7 @@ def test_what_makes_no_sense_is_refused(changes, message):
 def test_long_lists_are_cut():
     labels = np.arange(25)
     with pytest.raises(
-        ValueError, match=r"25 of the 25 classes .* 9 \(1\) and 15 more. Every class has 1"
+        ValueError, match=r"25 of the 25 classes .* 9 \(1\) and 15 more. Every class has at least 1"
     ):
         draw_shots(labels, 2, seed=0, class_names=range(25))
 

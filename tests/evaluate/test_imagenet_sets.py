@@ -126,7 +126,7 @@ def test_a_part_of_the_validation_images_is_measured_and_said(tmp_path):
             "[[1], [2",
             r"real\.json is not JSON .*Expected the real\.json of google-research/reassessed-imagenet",
         ),
-        ('{"1": [1]}', "holds a dict. Expected .* a list of lists of classes, 0 to 999"),
+        ('{"1": [1]}', "contains a dict. Expected .* a list of lists of classes, 0 to 999"),
         ("[1, 2, 3]", r"Place 1 of .*real\.json is 1\. Expected"),
         ("[[1], [2], [0.5]]", r"Place 3 of .*real\.json is \[0\.5\]"),
         ("[[1], [true]]", r"Place 2 of .*real\.json is \[True\]"),
@@ -156,7 +156,7 @@ def test_what_is_wrong_with_the_validation_images_is_said(tmp_path):
     ):
         imagenet_real(tmp_path / "absent", labels)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="There are no images in .*empty. Expected"):
+    with pytest.raises(ValueError, match=".*empty contains no images. Expected"):
         imagenet_real(tmp_path / "empty", labels)
     write_image(images / "n1" / "ILSVRC2012_val_00000002.jpg")
     with pytest.raises(ValueError, match="are the same image of ImageNet. Remove one"):
@@ -287,7 +287,8 @@ def test_unknown_wordnet_ids_are_named(tmp_path):
     for name in ("n00004475", "n01440764", "cat"):
         write_image(tmp_path / name / "1.png")
     with pytest.raises(
-        ValueError, match="2 of the 3 classes of .* ImageNet's 1000 WordNet ids: cat, n00004475"
+        ValueError,
+        match="2 of the 3 classes of .* not among ImageNet's 1000 WordNet ids: cat, n00004475",
     ):
         imagenet_folder(tmp_path)
 

@@ -120,7 +120,7 @@ def test_of_many_equal_values_the_lowest_class_comes_first():
 
 
 def test_ranks_of_nan_are_refused():
-    with pytest.raises(ValueError, match="The model gives NaN"):
+    with pytest.raises(ValueError, match="The model outputs NaN"):
         best_ranks(np.array([[0.0, np.nan]]), [(0,)])
 
 
@@ -144,16 +144,16 @@ def test_an_unreadable_image_is_left_out_and_counted(tmp_path):
 def test_a_model_with_other_classes_is_refused():
     sets = LabelSets(source=images_of([1]), right=((1,),))
     with pytest.raises(
-        ValueError, match="shades is about 20 classes: .* The model gives, for each image: 10. Take"
+        ValueError, match="shades has 20 classes, .* It outputs for each image: 10. Use"
     ):
         label_set_accuracy(nearest_shade(10), sets)
     pixels = keras.Input((8, 8, 3))
-    with pytest.raises(ValueError, match="The model gives, for each image: 8 x 8 x 3"):
+    with pytest.raises(ValueError, match="It outputs for each image: 8 x 8 x 3"):
         label_set_accuracy(keras.Model(pixels, keras.layers.Activation("relu")(pixels)), sets)
 
 
 def test_there_must_be_something_to_measure():
-    with pytest.raises(ValueError, match="No image of shades has a right class"):
+    with pytest.raises(ValueError, match="No image of shades has a correct class"):
         label_set_accuracy(nearest_shade(), LabelSets(source=images_of([1, 2]), right=((), ())))
 
 
@@ -163,7 +163,7 @@ def test_there_must_be_something_to_measure():
         (((1,),), None, "shades has 2 images. Received: 1 sets"),
         (((1,), (20, -1)), None, "are 0 to 19. Received: -1, 20"),
         (((1,), ()), (1, 99), "are 0 to 19. Received: 99"),
-        (((1,), (2, 3)), (1, 3), "must be among those allowed. Missing there: 2"),
+        (((1,), (2, 3)), (1, 3), "must be in `allowed`. Missing: 2"),
     ],
 )
 def test_sets_that_do_not_fit_are_refused(right, allowed, message):

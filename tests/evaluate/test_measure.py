@@ -15,7 +15,7 @@ pytest.importorskip("tensorflow")
 from keras_vit.data import sources  # noqa: E402
 from keras_vit.devices import DevicesConfig  # noqa: E402
 from keras_vit.evaluate.label_sets import LabelSets  # noqa: E402
-from keras_vit.evaluate.measure import _with_published, find_test_set, measure, published_rows  # noqa: E402
+from keras_vit.evaluate.measure import _match_published, find_test_set, measure, published_rows  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
 
@@ -66,13 +66,11 @@ def test_it_counts_says_and_writes(colors: Path, tmp_path: Path, capsys: pytest.
         1,
     )
     said = " ".join(capsys.readouterr().out.split())
-    assert (
-        "named correctly 85.71 %" in said and "could not be read 1" in said and "images 7" in said
-    )
+    assert "top-1 accuracy 85.71 %" in said and "unreadable 1" in said and "images 7" in said
     assert json.loads((tmp_path / "report" / "results.json").read_text()) == found
     page = (tmp_path / "report" / "report.md").read_text()
     assert (
-        "**85.71% of 7 images named correctly**" in page
+        "**Accuracy 85.71% on 7 images**" in page
         and "| green | 3 | 66.7% |" in page
         and "broken.png" in page
     )
@@ -91,7 +89,7 @@ def test_the_classes_of_the_model_decide_the_order(
     assert measure(model, colors)["top1"] < 0.5  # nobody told
     (tmp_path / "model" / "classes.txt").write_text("red\nblue\ngreen\n", encoding="utf-8")
     assert measure(model, colors)["top1"] == pytest.approx(6 / 7)
-    assert "could not be read" not in capsys.readouterr().out
+    assert "unreadable" not in capsys.readouterr().out
     for image in (colors / "blue").iterdir():
         image.unlink()
     (colors / "blue").rmdir()  # a test set need not have every class
@@ -132,7 +130,7 @@ def test_real_labels_are_measured_with(tmp_path: Path, capsys: pytest.CaptureFix
     )
     assert (found["real/top1"], found["real/images"], found["real/excluded"]) == (0.5, 2, 1)
     said = " ".join(capsys.readouterr().out.split())
-    assert "named correctly 50.00 %" in said and "without a right class, not counted 1" in said
+    assert "top-1 accuracy 50.00 %" in said and "excluded, without a correct class 1" in said
     assert "pre-trained on imagenet21k 88.35 % (Table 5, 384 px)" in said
     assert "88.35 % (Table 5, 384 px)" in (tmp_path / "report" / "report.md").read_text()
 
@@ -148,15 +146,13 @@ def test_published_numbers_are_those_of_the_model_and_the_data():
 
 @pytest.mark.parametrize("text", ["tfds:cifar10", "tfds::test", "tfds:cifar10:"])
 def test_a_data_set_of_tfds_is_named_with_its_split(text: str):
-    with pytest.raises(ValueError, match="is written tfds:NAME:SPLIT"):
+    with pytest.raises(ValueError, match="must have the form tfds:NAME:SPLIT"):
         find_test_set(text, 10)
 
 
 def test_the_number_of_classes_must_fit(colors: Path, tmp_path: Path):
     model = model_of(tmp_path / "model.keras", ["red"], classes=5)
-    with pytest.raises(
-        ValueError, match="gives 5 values for each image, and .*colors has 3 classes"
-    ):
+    with pytest.raises(ValueError, match="outputs 5 values for each image; .*colors has 3 classes"):
         measure(model, colors)
 
 
@@ -201,12 +197,12 @@ def test_published_numbers_need_the_whole_test_set(tmp_path: Path):
 def test_the_test_sets_of_the_papers_are_known_by_their_size(dataset: str, count: int):
     for number, published in ((count, dataset), (count - 1, ""), (count + 1, "")):
         source = sources.arrays(np.zeros((number, 1, 1), np.uint8), np.zeros(number, int), ["one"])
-        assert _with_published(source, dataset).published == published
-    assert _with_published(source, "").published == ""
+        assert _match_published(source, dataset).published == published
+    assert _match_published(source, "").published == ""
 
 
 def test_contradictions_are_refused(colors: Path, tmp_path: Path):
     with pytest.raises(ValueError, match="name one"):
         find_test_set(colors, 1000, real="real.json", is_objectnet=True)
-    with pytest.raises(ValueError, match="leave out `precision`"):
+    with pytest.raises(ValueError, match="omit `precision`"):
         measure(tmp_path / "model.keras", colors, devices=DevicesConfig(precision="mixed_bfloat16"))

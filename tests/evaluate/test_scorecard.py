@@ -64,7 +64,7 @@ def test_of_many_classes_the_table_has_those_found_least():
     source = sources.arrays(np.zeros((130, 2, 2), np.uint8), labels, names)
     answers = np.where(labels == 77, 0, labels)
     text = class_table(made_of(source, labels, answers))
-    assert text.startswith("The 100 of 130 classes that are found least.")
+    assert text.startswith("The 100 of 130 classes with the lowest recall.")
     assert text.splitlines()[4].startswith("| 77 | name 77 | 1 | 0.0% | none | name 0 (1)")
     assert len(text.splitlines()) == 2 + 2 + 100
 
@@ -72,7 +72,7 @@ def test_of_many_classes_the_table_has_those_found_least():
 def test_the_headline_has_wilson_s_interval():
     # E. B. Wilson 1927; 9 of 10 gives 0.596 to 0.982.
     card = card_of([0] * 10, [0] * 9 + [1])
-    assert headline(card).startswith("**90.00% of 10 images named correctly** (9 right, 1 wrong;")
+    assert headline(card).startswith("**Accuracy 90.00% on 10 images** (9 correct, 1 wrong;")
     assert "59.6% to 98.2%" in headline(card)
     assert "100.0%)" in headline(card_of([0, 1], [0, 1]))
 

@@ -87,9 +87,9 @@ def test_heads_that_are_trained_together_do_not_know_of_each_other():
     arrays = clouds()
     examples = probe.checked(arrays, regularizations=(1.0,), dev_share=0.1, class_names=None)
     rows, options = np.arange(0, 600, 2), {"seed": 0, "num_steps": 100, "progress": False}
-    together = module._solutions(examples, rows, (1e4, 1e2, 1.0), **options)
+    together = module._fit_all(examples, rows, (1e4, 1e2, 1.0), **options)
     for regularization, found in zip((1e4, 1e2, 1.0), together, strict=True):
-        (alone,) = module._solutions(examples, rows, (regularization,), **options)
+        (alone,) = module._fit_all(examples, rows, (regularization,), **options)
         np.testing.assert_allclose(found.kernel, alone.kernel, rtol=1e-3, atol=1e-6)
 
 
@@ -108,7 +108,7 @@ def test_the_policy_of_the_process_does_not_matter():
     found = streamed(*clouds(), regularizations=(1.0,), num_steps=20)
     np.testing.assert_array_equal(found.kernel, expected.kernel)
     # which scales no losses
-    assert type(module._heads(3, 2, np.ones(1), 10).optimizer) is keras.optimizers.Adam
+    assert type(module._make_heads(3, 2, np.ones(1), 10).optimizer) is keras.optimizers.Adam
 
 
 @pytest.mark.slow  # two imports of Keras
@@ -227,7 +227,7 @@ def test_memory_does_not_grow_with_the_training_set(tmp_path, monkeypatch):
 def test_too_few_steps_are_reported(caplog):
     with caplog.at_level(logging.WARNING, "absl"):
         assert not streamed(*clouds(), regularizations=(1.0,), num_steps=3).converged
-    assert "at regularization 1, is short of the optimum" in caplog.text
+    assert "at regularization 1, did not converge" in caplog.text
 
 
 def test_bars_are_shown_if_asked_for(capsys):

@@ -86,7 +86,7 @@ def test_an_unknown_task_is_answered_with_its_neighbours(tmp_path):
         ValueError, match="There are: caltech101, .*structured, all, and folder:PATH"
     ):
         jobs(["qqq"], tmp_path)
-    with pytest.raises(ValueError, match="No task is named"):
+    with pytest.raises(ValueError, match="No task was requested"):
         jobs([], tmp_path)
 
 
@@ -130,7 +130,7 @@ def test_of_a_small_folder_all_is_learned_from_but_a_fifth_of_each_class(tmp_pat
 def test_two_folders_of_one_name_are_refused(tmp_path):
     touch(tmp_path / "a" / "pets", cat=2, dog=2)
     touch(tmp_path / "b" / "pets", cat=2, dog=2)
-    with pytest.raises(ValueError, match="would have names in common: .*a/pets.*b/pets"):
+    with pytest.raises(ValueError, match="have the same name: .*a/pets.*b/pets"):
         jobs([f"folder:{tmp_path}/a/pets", f"folder:{tmp_path}/b/pets"])
     assert len(jobs([f"folder:{tmp_path}/a/pets", f"folder:{tmp_path}/a/../a/pets"])) == 1
 
@@ -227,9 +227,9 @@ def test_to_choose_a_setting_the_test_set_stays_closed(tmp_path):
     sealed = replace(job, sources=lambda: replace(opened, test=None))
     run(notes, tmp_path, sealed, tune=True)
     assert notes.adapted[0][1] == 8 and notes.measured == [("pets", 2)]
-    assert "measured on 200 others" in (tmp_path / "vtab.md").read_text()
+    assert "evaluated on 200 validation images" in (tmp_path / "vtab.md").read_text()
     with pytest.raises(
-        ValueError, match="holds another VTAB run:\n  measured on: there validation, here test"
+        ValueError, match="contains another VTAB run:\n  measured on: there validation, here test"
     ):
         run(notes, tmp_path, job)
 
@@ -273,7 +273,7 @@ def test_another_setting_needs_another_folder(tmp_path):
 def test_other_data_are_not_taken_for_finished(tmp_path):
     run(Notes(), tmp_path, job_of("dmlab"))
     with pytest.raises(
-        ValueError, match="dmlab holds the result on other data. There: dmlab 1.0. Here: dmlab 2.0"
+        ValueError, match="dmlab contains a result on other data. There: dmlab 1.0. Here: dmlab 2.0"
     ):
         run(Notes(), tmp_path, job_of("dmlab", data="dmlab 2.0"))
 
@@ -309,14 +309,14 @@ def test_what_is_fetched_by_hand_is_said_before_anything_runs(tmp_path, capsys):
     tasks = [job_of("pets"), *jobs(["specialized"], tmp_path / "data")]
     with pytest.raises(
         ValueError,
-        match=r"(?s)nothing was begun.*resisc45: To be .*NWPU-RESISC45.*retinopathy:.*kaggle",
+        match=r"(?s)No task was started.*resisc45: This data set .*NWPU-RESISC45.*retinopathy:.*kaggle",
     ):
         run(notes, tmp_path / "run", *tasks)
     assert not notes.adapted and not (tmp_path / "run").exists()
     words = capsys.readouterr().out
-    assert "data on the disk: Pets\n" in words
+    assert "data on disk: Pets\n" in words
     assert "to be downloaded: Camelyon, EuroSAT\n" in words
-    assert "not there, by hand: Resisc45, Retinopathy\n" in words
+    assert "manual download needed: Resisc45, Retinopathy\n" in words
 
 
 def test_where_files_lie_they_are_tried(tmp_path):
@@ -332,7 +332,7 @@ def test_data_that_cannot_be_had_stop_everything_before_it_begins(tmp_path):
         job_of("dmlab", is_on_disk=False, sources=unprepared("no network here")),
     ]
     with pytest.raises(
-        ValueError, match="dmlab: no network here\nPut them there, name other tasks, or leave out"
+        ValueError, match="dmlab: no network here\nAdd the data, request other tasks, or skip these"
     ):
         run(notes, tmp_path / "run", *tasks)
     assert not notes.adapted
@@ -349,22 +349,22 @@ def test_a_gap_is_left_only_on_request_and_is_recorded(tmp_path):
         assert run(notes, tmp_path, *tasks, skip_missing=True) == {"vtab/pets": 0.5}
         page = (tmp_path / "vtab.md").read_text()
         assert (
-            "- `resisc45`: To be downloaded by hand. The .rar from elsewhere.\n- `dmlab`: no "
+            "- `resisc45`: This data set needs a manual download. The .rar from elsewhere.\n- `dmlab`: no "
             "network here" in page
         )
-        assert "Not named in the last call: `caltech101`, `cifar100`" in page
+        assert "Not requested in the last call: `caltech101`, `cifar100`" in page
     assert [name for name, _, _ in notes.adapted] == ["pets"]
-    with pytest.raises(ValueError, match="Nothing is left to do. .*The .rar from elsewhere"):
+    with pytest.raises(
+        ValueError, match="The data of all tasks are missing. .*The .rar from elsewhere"
+    ):
         run(notes, tmp_path / "other", tasks[0], skip_missing=True)
 
 
 def test_a_small_folder_of_your_own_is_said_to_be_small(tmp_path, capsys):
     touch(tmp_path / "pets", cat=20, dog=10)
     run(Notes(), tmp_path / "run", *jobs([f"folder:{tmp_path}/pets"]))
-    assert (
-        "pets has 24 images to learn from instead of 1000: all are taken" in capsys.readouterr().out
-    )
-    assert "which is fewer: pets from 24" in (tmp_path / "run" / "vtab.md").read_text()
+    assert "pets has only 24 training images instead of 1000" in capsys.readouterr().out
+    assert "fewer training images: pets from 24" in (tmp_path / "run" / "vtab.md").read_text()
 
 
 # Means and report

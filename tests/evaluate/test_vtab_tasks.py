@@ -528,16 +528,17 @@ def test_data_that_are_fetched_by_hand_are_said_to_be(tmp_path, monkeypatch):
 
     monkeypatch.setattr(socket, "getaddrinfo", no_network)
     monkeypatch.setattr(urllib.request, "getproxies", lambda: {"no": "*"})
-    message = r"(?s)Retinopathy has no data\. .* is not in .* and cannot be prepared here.* by hand: .*kaggle\.com"
+    message = r"(?s)The data of Retinopathy are missing\. .* is not in .* and cannot be prepared here.* manual download\. .*kaggle\.com"
     with pytest.raises(ValueError, match=message):
         task_sources(TASKS["diabetic_retinopathy"], tmp_path)
-    with pytest.raises(ValueError, match="SVHN has no data.*copy the folder.$"):
+    with pytest.raises(ValueError, match="The data of SVHN are missing.*copy the folder.$"):
         task_sources(TASKS["svhn"], tmp_path)
 
 
 def test_another_data_set_under_the_same_name_is_refused(folder):
     with pytest.raises(
-        ValueError, match="EuroSAT has 12 classes, eurosat/rgb.* has 10. Is it another data set"
+        ValueError,
+        match="EuroSAT has 12 classes, but eurosat/rgb.* has 10. It may be another data set",
     ):
         task_sources(replace(TASKS["eurosat"], num_classes=12), folder)
 
