@@ -1,4 +1,4 @@
-"""Which pixels a model takes: from 0 to 255, from 0 to 1, or from -1 to 1."""
+"""The range of pixels that a model takes: 0 to 255, 0 to 1, or -1 to 1."""
 
 import weakref
 from typing import Any, NamedTuple
@@ -12,15 +12,16 @@ from keras_vit.levels import to_pixels
 RANGES = {"0..255": (0.0, 255.0), "0..1": (0.0, 1.0), "-1..1": (-1.0, 1.0)}
 """Names of the ranges, as `--pixels` takes them."""
 
-# a scaling with a mean or a deviation greater than this is made for pixels from 0 to 255
+# A scaling with a larger mean or deviation is made for pixels from 0 to 255.
 _OF_LEVELS = 4.0
-# constant images that tell what the layers in front compute
+# Values of constant images that measure the function of the first layers.
 _PROBES = (-1.0, 0.0, 1.0, 127.5, 255.0)
-_ANY_SIZE = 32  # side in pixels of a probe where the model takes any size
-# of the width of a range: what rounding to bfloat16 and scaling by 1/128 in place of 1/127.5 make
+_ANY_SIZE = 32  # side of a probe in pixels, if the model takes any size
+# Tolerance relative to the width of a range, for rounding to bfloat16 and for a scaling by 1/128
+# instead of 1/127.5.
 _CLOSE = 0.02
 _OWN_PACKAGE = __name__.partition(".")[0]
-# Models whose range was declared, by their input layer, which models of the same graph share.
+# Declared ranges by input layer, which models of the same graph share.
 _DECLARED: weakref.WeakKeyDictionary[keras.layers.Layer, "Pixels"] = weakref.WeakKeyDictionary()
 
 
@@ -28,8 +29,8 @@ class Pixels(NamedTuple):
     """The range of pixels that a model takes.
 
     Attributes:
-        low, high: Its ends.
-        reason: Why, in words.
+        low, high: Ends of the range.
+        reason: Explanation of how the range was determined.
     """
 
     low: float
@@ -38,16 +39,16 @@ class Pixels(NamedTuple):
 
     @property
     def range(self) -> list[int]:
-        """The two ends as whole numbers."""
+        """The two ends as integers."""
         return [int(self.low), int(self.high)]
 
     @property
     def are_levels(self) -> bool:
-        """Whether they are from 0 to 255."""
+        """Whether the range is 0 to 255."""
         return self.high == 255
 
     def from_levels(self, levels: Any) -> Any:
-        """Returns float pixels from 0 to 255, of NumPy or of a framework, in this range.
+        """Converts float pixels from 0 to 255, of NumPy or a framework, to this range.
 
         Example:
             >>> Pixels(-1.0, 1.0, "").from_levels(np.array([0.0, 255.0])).tolist()
@@ -58,7 +59,7 @@ class Pixels(NamedTuple):
         return to_pixels(levels) if self.low < 0 else levels / 255.0
 
     def from_centred(self, images: np.ndarray) -> np.ndarray:
-        """Returns float pixels in [-1, 1] in this range.
+        """Converts float pixels in [-1, 1] to this range.
 
         Example:
             >>> Pixels(0.0, 255.0, "").from_centred(np.array([-1.0, 1.0])).tolist()
@@ -71,11 +72,12 @@ class Pixels(NamedTuple):
 
 
 def declare(model: keras.Model, pixels: str) -> None:
-    """Declares which pixels a model takes, for this process; models of the same input layer take
-    the same.
+    """Declares the range of pixels that a model takes, and all models with its input layer.
+
+    The declaration is valid in this process.
 
     Args:
-        model: Functional or built.
+        model: A functional model, or one that is built.
         pixels: "0..255", "0..1" or "-1..1".
 
     Raises:
@@ -88,34 +90,34 @@ def declare(model: keras.Model, pixels: str) -> None:
         'from 0 to 1 (as declared)'
     """
     if pixels not in RANGES:
-        raise ValueError(f"Pixels are {', '.join(RANGES)}. Received: {pixels!r}.")
-    _DECLARED[_entrance(model)] = Pixels(*RANGES[pixels], "as declared")
+        raise ValueError(f"`pixels` must be one of {', '.join(RANGES)}. Received: {pixels!r}.")
+    _DECLARED[_find_input_layer(model)] = Pixels(*RANGES[pixels], "as declared")
 
 
 def is_declared(model: keras.Model) -> bool:
     """Returns whether a range was declared for a model."""
-    return _entrance(model) in _DECLARED
+    return _find_input_layer(model) in _DECLARED
 
 
 def copy_declaration(model: keras.Model, copy: keras.Model) -> None:
-    """Declares for a copy of a model what was declared for the model, if anything was."""
-    if _entrance(model) in _DECLARED:
-        _DECLARED[_entrance(copy)] = _DECLARED[_entrance(model)]
+    """Copies the declaration of a model, if there is one, to a copy of the model."""
+    if _find_input_layer(model) in _DECLARED:
+        _DECLARED[_find_input_layer(copy)] = _DECLARED[_find_input_layer(model)]
 
 
 def pixels_of(model: keras.Model) -> Pixels:
-    """Returns which pixels a model takes: as declared, else as its graph says.
+    """Returns the range of pixels that a model takes: the declared one, else that of its graph.
 
-    The graph says so if the model takes integers; if the layers in front of the first one with
-    weights scale pixels, such as `Rescaling`, `Normalization` or arithmetic, also in models within
-    the model; or if the first layer with weights is of this package, whose models take pixels in
+    The graph determines the range in these cases: the model takes integers; the layers before the
+    first one with weights scale pixels, such as `Rescaling`, `Normalization` or arithmetic, also in
+    nested models; or the first layer with weights is of this package, whose models take pixels in
     [-1, 1].
 
     Args:
-        model: With one input, images (B, H, W, C).
+        model: Model with one input, images (B, H, W, C).
 
     Raises:
-        ValueError: If it cannot be known; says how to declare it.
+        ValueError: If the range is unknown. The message explains how to declare it.
 
     Example:
         >>> str(pixels_of(keras_vit.ViT_Ti16(weights=None)))
@@ -125,8 +127,8 @@ def pixels_of(model: keras.Model) -> Pixels:
     """
     if not has_graph(model):
         raise _unknown(model, "has no graph that can be read")
-    if _entrance(model) in _DECLARED:
-        return _DECLARED[_entrance(model)]
+    if _find_input_layer(model) in _DECLARED:
+        return _DECLARED[_find_input_layer(model)]
     if np.dtype(keras.backend.standardize_dtype(model.inputs[0].dtype)).kind in "iu":
         return Pixels(*RANGES["0..255"], f"it takes {model.inputs[0].dtype}")
     found = _decide(model, model, np.float64(1), np.float64(0))
@@ -136,7 +138,7 @@ def pixels_of(model: keras.Model) -> Pixels:
 
 
 def pixels_if_known(model: keras.Model) -> Pixels | None:
-    """Returns which pixels a model takes, or None if it cannot be known."""
+    """Returns the range of pixels that a model takes, or None if it is unknown."""
     try:
         return pixels_of(model)
     except ValueError:
@@ -144,7 +146,7 @@ def pixels_if_known(model: keras.Model) -> Pixels | None:
 
 
 def describe_pixels(model: keras.Model, image_size: tuple[int, int]) -> str:
-    """Returns what a model takes, in a sentence.
+    """Describes the pixels and the image size that a model takes, in a sentence.
 
     Example:
         >>> describe_pixels(keras_vit.ViT_Ti16(weights=None), (224, 224))
@@ -155,12 +157,12 @@ def describe_pixels(model: keras.Model, image_size: tuple[int, int]) -> str:
 
 
 class Entry(NamedTuple):
-    """Where images reach the first layer with weights.
+    """The input of the first layer with weights.
 
     Attributes:
-        model: That this layer is in: the model itself, or one within it.
-        images: What the layer is given.
-        low, high: Range of its pixels there, for pixels as the outermost model takes them.
+        model: The model that contains the layer: the outermost model or a nested one.
+        images: Input of the layer.
+        low, high: Range of the pixels there.
     """
 
     model: keras.Model
@@ -170,11 +172,10 @@ class Entry(NamedTuple):
 
 
 def find_entry(model: keras.Model) -> Entry:
-    """Returns where images reach the first layer with weights, behind all that resizes and scales
-    them.
+    """Returns the input of the first layer with weights, after all resizing and scaling.
 
     Raises:
-        ValueError: If it cannot be known, or there are several such places.
+        ValueError: If the range is unknown, or several layers read the images.
 
     Example:
         >>> entry = find_entry(keras_vit.ViT_Ti16(weights=None, include_preprocessing=True))
@@ -189,33 +190,32 @@ def find_entry(model: keras.Model) -> Entry:
         ]
         if len(consumers) != 1:
             raise ValueError(
-                f"{whole.name} gives its images to {len(consumers)} layers. Expected one that "
-                f"begins it."
+                f"{len(consumers)} layers of {whole.name} read its images. Expected one first "
+                f"layer."
             )
         call = consumers[0]
         if not has_graph(call.operation) and not _is_pixelwise(call):
             break
         if has_graph(call.operation):
-            factor, summand = _up_to(whole, model, tensor, (factor, summand))
+            factor, summand = _measure_scaling(whole, model, tensor, (factor, summand))
             model, tensor = call.operation, call.operation.inputs[0]
         else:
             tensor = call.output_tensors[0]
-    factor, summand = _up_to(whole, model, tensor, (factor, summand))
+    factor, summand = _measure_scaling(whole, model, tensor, (factor, summand))
     ends = [np.ravel(factor * end + summand) for end in (taken.low, taken.high)]
     return Entry(model, tensor, *(float(end.mean()) for end in ends))
 
 
-_Affine = tuple[np.ndarray, np.ndarray]  # factor and summand, for all channels or for each
+_Affine = tuple[np.ndarray, np.ndarray]  # factor and summand, scalars or one value per channel
 
 
 def _decide(whole: keras.Model, model: keras.Model, factor: Any, summand: Any) -> Pixels | _Affine:
-    """The range, or what a model of pixelwise layers alone makes of pixels that came in as factor *
-    pixel + summand.
+    """Determines the range, or the scaling of a model that contains only pixelwise layers.
 
     Args:
-        whole: The outermost model, for the words of errors.
-        model: This one.
-        factor, summand: How its input depends on that of `whole`.
+        whole: The outermost model, for error messages.
+        model: The model to analyze.
+        factor, summand: The input of `model` is factor * pixel + summand, for the pixels of `whole`.
     """
     calls = calls_of(model)
 
@@ -237,17 +237,15 @@ def _decide(whole: keras.Model, model: keras.Model, factor: Any, summand: Any) -
         if _is_part(call):
             return behind(call.output_tensors[0], scaling)
         if not _is_pixelwise(call):
-            return _of_first_layer(whole, step, scaling)
-        composed = _up_to(whole, model, call.output_tensors[0], (factor, summand))
-        return _judged(step, composed) or behind(call.output_tensors[0], composed)
+            return _judge_first_layer(whole, step, scaling)
+        composed = _measure_scaling(whole, model, call.output_tensors[0], (factor, summand))
+        return _match_range(step, composed) or behind(call.output_tensors[0], composed)
 
     return behind(model.inputs[0], (factor, summand))
 
 
 def _is_pixelwise(call: Any) -> bool:
-    """Whether it may scale, resize, crop or augment images, in place of reading them with
-    weights.
-    """
+    """Returns whether a call may scale, resize, crop or augment images, and has no weights."""
     step, shapes = call.operation, [tensor.shape for tensor in call.output_tensors]
     if _is_ours(step) or len(shapes) != 1 or len(shapes[0]) != 4 or isinstance(step, keras.Model):
         return False
@@ -255,9 +253,7 @@ def _is_pixelwise(call: Any) -> bool:
 
 
 def _is_part(call: Any) -> bool:
-    """Whether an operation takes images apart, such as into channels that are stacked in another
-    order.
-    """
+    """Returns whether an operation splits images, such as into channels that are reordered."""
     is_layer = isinstance(call.operation, keras.layers.Layer)
     return not is_layer and any(len(tensor.shape) != 4 for tensor in call.output_tensors)
 
@@ -266,39 +262,41 @@ def _is_ours(step: Any) -> bool:
     return type(step).__module__.partition(".")[0] == _OWN_PACKAGE
 
 
-def _of_first_layer(whole: keras.Model, step: Any, scaling: _Affine) -> Pixels:
+def _judge_first_layer(whole: keras.Model, step: Any, scaling: _Affine) -> Pixels:
     is_untouched = np.allclose(scaling[0], 1, atol=1e-3) and np.allclose(scaling[1], 0, atol=1e-3)
     if _is_ours(step) and is_untouched:
         return Pixels(*RANGES["-1..1"], f"its layer `{step.name}` is of {_OWN_PACKAGE}")
     if is_untouched:
-        raise _unknown(whole, f"begins with {type(step).__name__} (`{step.name}`), which takes any")
+        raise _unknown(
+            whole, f"starts with {type(step).__name__} (`{step.name}`), which takes any range"
+        )
     raise _unknown(
         whole,
         f"computes {np.ravel(scaling[0]).round(4).tolist()} * pixel + "
         f"{np.ravel(scaling[1]).round(4).tolist()} before "
-        f"{type(step).__name__} (`{step.name}`), which may be made for several ranges",
+        f"{type(step).__name__} (`{step.name}`), which fits several ranges",
     )
 
 
-def _up_to(whole: keras.Model, model: keras.Model, tensor: Any, scaling: _Affine) -> _Affine:
-    """What becomes of pixels up to a tensor of a model that they enter scaled; measured on constant
-    images.
-    """
+def _measure_scaling(
+    whole: keras.Model, model: keras.Model, tensor: Any, scaling: _Affine
+) -> _Affine:
+    """Measures the scaling from the pixels of `whole` to a tensor of `model`, on constant images."""
     if tensor is model.inputs[0]:
         return scaling
     step, (height, width, channels) = maker_of(tensor).operation, model.inputs[0].shape[1:]
     if isinstance(step, keras.layers.Normalization) and step.mean is None:
         raise ValueError(
-            f"The layer {step.name} of {whole.name} has never seen data: call its `adapt`."
+            f"The layer {step.name} of {whole.name} has no statistics: call its `adapt`."
         )
     shape = (len(_PROBES), height or _ANY_SIZE, width or _ANY_SIZE, channels or 3)
     images = np.broadcast_to(np.reshape(_PROBES, (-1, 1, 1, 1)), shape).astype("float32")
-    words = f"begins with {type(step).__name__} (`{step.name}`), which"
+    words = f"starts with {type(step).__name__} (`{step.name}`), which"
     try:
         given = keras.Model(model.inputs[0], tensor)(images, training=False)
         values = keras.ops.convert_to_numpy(keras.ops.cast(given, "float32")).astype(np.float64)
     except Exception as error:  # a layer of a user may raise anything
-        raise _unknown(whole, f"{words} cannot be computed by itself: {error}") from error
+        raise _unknown(whole, f"{words} cannot be computed separately: {error}") from error
     at_centre = values[:, values.shape[1] // 2, values.shape[2] // 2]
     summand, factor = at_centre[1], (at_centre[-1] - at_centre[1]) / _PROBES[-1]
     expected = np.multiply.outer(_PROBES, factor) + summand
@@ -308,8 +306,8 @@ def _up_to(whole: keras.Model, model: keras.Model, tensor: Any, scaling: _Affine
     return factor * scaling[0], factor * scaling[1] + summand
 
 
-def _judged(step: Any, scaling: _Affine) -> Pixels | None:
-    """The range that a scaling is made for, if there is one."""
+def _match_range(step: Any, scaling: _Affine) -> Pixels | None:
+    """Returns the range for which a scaling is made, or None."""
     factor, summand = scaling
     kind = "layer" if isinstance(step, keras.layers.Layer) else "operation"
     reason = f"its {kind} `{step.name}` scales them"
@@ -327,16 +325,15 @@ def _judged(step: Any, scaling: _Affine) -> Pixels | None:
     return None
 
 
-def _entrance(model: keras.Model) -> keras.layers.Layer:
+def _find_input_layer(model: keras.Model) -> keras.layers.Layer:
     return maker_of(model.inputs[0]).operation
 
 
 def _unknown(model: keras.Model, why: str) -> ValueError:
     return ValueError(
-        f"{model.name} {why}, so which pixels it takes cannot be known. Say so with "
-        f"--pixels={'|'.join(RANGES)} (in Python: `keras_vit.pixels.declare`), as it was trained. "
-        f"Or save it behind "
-        "what scales its pixels: `keras.Model(images, model(keras.layers.Rescaling(1 / "
-        "255)(images)))`; for a model of "
-        "keras.applications, its `preprocess_input` in place of `Rescaling`."
+        f"{model.name} {why}, so the range of pixels that it takes is unknown. Pass the range of "
+        f"its training with --pixels={'|'.join(RANGES)} (in Python: `keras_vit.pixels.declare`). "
+        "Or save the model with a layer that scales its pixels: "
+        "`keras.Model(images, model(keras.layers.Rescaling(1 / 255)(images)))`; for a model of "
+        "keras.applications, use its `preprocess_input` instead of `Rescaling`."
     )

@@ -1,7 +1,7 @@
-"""What is in photographs: files and folders → class names with scores.
+"""The work of `keras-vit predict`: classes and scores of photographs in files and folders.
 
-Photographs are prepared as for the published evaluations of fine-tuned models: the whole picture,
-resized straight to the size of the model, bilinear without antialiasing.
+Photographs are preprocessed as in the published evaluations of fine-tuned models: the whole picture
+is resized to the size of the model, bilinearly and without antialiasing.
 """
 
 import csv
@@ -28,9 +28,7 @@ _IMAGENET_21K = 21843
 
 
 class Guess(NamedTuple):
-    """A class and how sure the model is of it; `wordnet_id` is empty where classes have no
-    names.
-    """
+    """A class with its score; `wordnet_id` is "" for classes that are not ImageNet's."""
 
     score: float
     name: str
@@ -38,7 +36,7 @@ class Guess(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a model says of a photograph, best first, or why the photograph cannot be read."""
+    """The guesses for a photograph, best first, or the reason why it cannot be read."""
 
     photo: Path
     guesses: list[Guess]
@@ -46,15 +44,14 @@ class Answer(NamedTuple):
 
 
 def find_photos(places: Iterable[str | os.PathLike]) -> Found:
-    """Returns the files as they are given, whatever their names, and the photos in folders and in
-    those below them.
+    """Returns the given files, whatever their names, and the photos in folders and subfolders.
 
     Returns:
-        Those, and what is left out of the folders, with reasons.
+        The photos, and the files of the folders that are left out, with reasons.
 
     Raises:
-        ValueError: If nothing of all this exists, or there is no photo in it; says what was left
-            out.
+        ValueError: If none of the places exists, or they contain no photos. The message lists the
+            files that were left out.
 
     Example:
         >>> find_photos(["holiday.jpg"])
@@ -68,11 +65,11 @@ def find_photos(places: Iterable[str | os.PathLike]) -> Found:
         found = walk(place) if place.is_dir() else Found([place], [])
         photos += found.photos
         left_out += found.left_out
-        empty += [] if found.photos else [LeftOut(place, "no photo in it")]
+        empty += [] if found.photos else [LeftOut(place, "a folder without photos")]
     if not photos:
         where = ", ".join(map(str, places))
         raise ValueError(
-            f"No photos ({', '.join(SUFFIXES)}) in {where}, nor in folders below. "
+            f"No photos ({', '.join(SUFFIXES)}) in {where} or its subfolders. "
             f"{group_by_reason(left_out)}"
         )
     return Found(photos, left_out + empty)
@@ -89,16 +86,17 @@ def predict(
     """Yields an answer for each photograph, in order.
 
     Args:
-        classifier: Model that returns logits, or the probabilities of a softmax. It is given pixels
-            as `keras_vit.pixels.pixels_of` says.
-        photos: Files of any kind in `keras_vit.photos.FORMATS`.
+        classifier: Model that returns logits or softmax probabilities. Pixels are scaled to the
+            range of `keras_vit.pixels.pixels_of`.
+        photos: Files of any format in `keras_vit.photos.FORMATS`.
         top: Number of guesses.
-        progress: Called before each batch with the number of photographs that are done.
-        names: Of the classes, if there are as many as the model has; else ImageNet's, or numbers.
-        image_size: (height, width) in pixels; needed where the model takes any size.
+        progress: Called before each batch with the number of finished photographs.
+        names: Names of the classes. If their number differs from the model's, ImageNet's names or
+            numbers are used.
+        image_size: (height, width) in pixels. Required if the model takes any size.
 
     Raises:
-        ValueError: If the model gives no classes, or which pixels it takes cannot be known.
+        ValueError: If the model is not a classifier, or its range of pixels is unknown.
 
     Example:
         >>> model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3), classifier_activation=None)
@@ -108,8 +106,7 @@ def predict(
     size, pixels = image_size or tuple(classifier.input_shape[1:3]), pixels_of(classifier)
     if None in size:
         raise ValueError(
-            "The model takes images of any size: say of which it is to be given them, with "
-            "`image_size`."
+            "The model takes images of any size: pass `image_size`, (height, width) in pixels."
         )
     if not gives_classes(classifier):
         raise ValueError(why_no_classes(classifier))
@@ -119,7 +116,9 @@ def predict(
         read = [_try_to_read(photo, size) for photo in batch]
         images = [image for image, _ in read if image is not None]
         guesses = iter(
-            _guesses(_scores(classifier, np.stack(images), pixels), top, names) if images else []
+            _rank_classes(_compute_scores(classifier, np.stack(images), pixels), top, names)
+            if images
+            else []
         )
         for photo, (image, problem) in zip(batch, read, strict=True):
             yield Answer(photo, [] if image is None else next(guesses), problem)
@@ -130,13 +129,12 @@ _HEADER = ("file", "rank", "class", "score", "problem")
 
 
 def written(answers: Iterable[Answer], kind: str) -> Iterator[str]:
-    """Yields answers as text that ends with a line break.
+    """Formats answers as text that ends with a line break.
 
     Args:
-        answers: Of `predict`.
-        kind: "text", for people: a photograph and its guesses below it, without those that cannot
-            be read; "csv", a header and a row for each guess, or for each problem; "json", an
-            object on a line for each photograph.
+        answers: Answers of `predict`.
+        kind: "text": each photograph followed by its guesses, without unreadable ones; "csv": a
+            header, and a row for each guess or problem; "json": one object per photograph and line.
 
     Example:
         >>> answer = Answer(Path("cat.jpg"), [Guess(0.5, "tabby", "")], None)
@@ -145,9 +143,9 @@ def written(answers: Iterable[Answer], kind: str) -> Iterator[str]:
         cat.jpg,1,tabby,0.5,
     """
     if kind == "csv":
-        yield _row(_HEADER)
+        yield _format_row(_HEADER)
     for answer in answers:
-        yield {"text": _text, "csv": _rows, "json": _object}[kind](answer)
+        yield {"text": _format_text, "csv": _format_rows, "json": _format_object}[kind](answer)
 
 
 def tell(
@@ -156,13 +154,15 @@ def tell(
     progress: Callable[[int | None], None] = lambda done: None,
     left_out: Sequence[LeftOut] = (),
 ) -> int:
-    """Prints answers, and on stderr what cannot be read and what was left out; returns how many
-    photos failed.
+    """Prints answers, and on stderr unreadable photos and left-out files.
 
     Args:
-        answers, kind: As of `written`.
+        answers, kind: As in `written`.
         progress: Called with None before a line is printed.
-        left_out: Other files, with reasons.
+        left_out: Files that were left out, with reasons.
+
+    Returns:
+        The number of unreadable photos.
     """
     total, unreadable = 0, []
 
@@ -187,7 +187,7 @@ def tell(
     return len(unreadable)
 
 
-def _text(answer: Answer) -> str:
+def _format_text(answer: Answer) -> str:
     if answer.problem is not None:
         return ""
     width = max(len(guess.name) for guess in answer.guesses)
@@ -198,26 +198,24 @@ def _text(answer: Answer) -> str:
     return "\n".join([to_one_line(str(answer.photo)), *lines, ""])
 
 
-def _rows(answer: Answer) -> str:
-    """CSV is UTF-8: bytes of a name that are no UTF-8 become escapes."""
+def _format_rows(answer: Answer) -> str:
+    """Formats an answer as rows of CSV in UTF-8; other bytes of file names are escaped."""
     if answer.problem is not None:
-        return _row([answer.photo, "", "", "", to_one_line(answer.problem)])
+        return _format_row([answer.photo, "", "", "", to_one_line(answer.problem)])
     guesses = enumerate(answer.guesses, start=1)
     return "".join(
-        _row([answer.photo, rank, guess.name, guess.score, ""]) for rank, guess in guesses
+        _format_row([answer.photo, rank, guess.name, guess.score, ""]) for rank, guess in guesses
     )
 
 
-def _row(cells: Sequence[Any]) -> str:
+def _format_row(cells: Sequence[Any]) -> str:
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator="\n").writerow(cells)
     return text.getvalue().encode("utf-8", "backslashreplace").decode()
 
 
-def _object(answer: Answer) -> str:
-    """JSON is ASCII: `os.fsencode` of a name that was read from it gives the bytes of the file's
-    name.
-    """
+def _format_object(answer: Answer) -> str:
+    """Formats an answer as a line of JSON in ASCII, from which `os.fsencode` restores file names."""
     guesses = [
         {"class": guess.name, "score": guess.score, "wordnet_id": guess.wordnet_id}
         for guess in answer.guesses
@@ -229,7 +227,7 @@ def _object(answer: Answer) -> str:
 def _try_to_read(
     photo: Path, image_size: tuple[int, int]
 ) -> tuple[np.ndarray, None] | tuple[None, str]:
-    """A photograph, or what is wrong with it."""
+    """Reads a photograph, and returns it or the problem."""
     try:
         return read_photo(photo, image_size), None
     except (ValueError, ImportError, OSError, MemoryError) as error:
@@ -237,15 +235,14 @@ def _try_to_read(
 
 
 def read_photo(path: str | os.PathLike, image_size: tuple[int, int]) -> np.ndarray:
-    """Reads a photo as `keras_vit.photos.read_pixels` does, as (height, width, 3) float32 pixels in
-    [-1, 1].
+    """Reads a photo and resizes it to (height, width, 3) float32 pixels in [-1, 1].
 
     Args:
-        path: File of any kind in `keras_vit.photos.FORMATS`.
+        path: File of any format in `keras_vit.photos.FORMATS`.
         image_size: (height, width) in pixels.
 
     Raises:
-        ValueError: If it is no photo, or damaged; says what is wrong in one line.
+        ValueError: If the file is not a photo, or damaged. The message has one line.
         ImportError: If it is HEIC and `pillow-heif` is absent.
         OSError: If the file cannot be read from the disk.
     """
@@ -262,15 +259,16 @@ def read_photo(path: str | os.PathLike, image_size: tuple[int, int]) -> np.ndarr
     )[0]
 
 
-def _scores(classifier: keras.Model, images: np.ndarray, pixels: Pixels) -> np.ndarray:
-    """ImageNet-21k heads are trained with one sigmoid per class, all others with a softmax."""
+def _compute_scores(classifier: keras.Model, images: np.ndarray, pixels: Pixels) -> np.ndarray:
+    """Returns the probabilities of all classes, (B, Y)."""
     values = classifier.predict_on_batch(pixels.from_centred(images))
+    # Heads for ImageNet-21k are trained with one sigmoid per class, all others with a softmax.
     if values.shape[1] == _IMAGENET_21K:
         return 1 / (1 + np.exp(-values.astype(np.float64)))
     return np.exp(log_probabilities(classifier, values))
 
 
-def _guesses(scores: np.ndarray, top: int, names: Sequence[str] = ()) -> list[list[Guess]]:
+def _rank_classes(scores: np.ndarray, top: int, names: Sequence[str] = ()) -> list[list[Guess]]:
     if len(names) != scores.shape[1] and scores.shape[1] in (1000, _IMAGENET_21K):
         decoded = imagenet.decode_predictions(scores, top)
         return [

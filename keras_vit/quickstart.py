@@ -1,10 +1,8 @@
-"""The first full run: a small ViT learns from fractals, then digits from a few labels, and is
-exported and asked.
+"""Pre-training on fractals, fine-tuning on few labels, export and inference of a small ViT.
 
-Read it from top to bottom: `main` is the story, the functions below it are its steps in their
-order. It uses the package as you would. You write `keras_vit.application` and
-`keras_vit.save_checkpoint`; inside the package the same names are imported from their modules.
-Nothing is downloaded.
+`main` calls the functions below it in their order. They use the public functions of the package;
+inside the package, names such as `keras_vit.application` are imported from their modules. Nothing is
+downloaded.
 
     python -m keras_vit quickstart --output=quickstart_output
 """
@@ -38,7 +36,7 @@ from keras_vit.variants import VIT_VARIANTS
 from keras_vit.weights.save import save_checkpoint
 from keras_vit.writing import write_atomically
 
-# A row of our own. It sees images of 32 pixels as 8 x 8 patches, and those of 48 pixels as 12 x 12.
+# A small model with patches of 4 pixels: 8 x 8 at 32 pixels, 12 x 12 at 48 pixels.
 DIGITS_ROW = dataclasses.replace(
     VIT_VARIANTS["ViT_Ti16"],
     name="ViT_Digits",
@@ -49,34 +47,34 @@ DIGITS_ROW = dataclasses.replace(
     mlp_dim=256,
     source="keras_vit/quickstart.py",
 )
-digits_vit = application(DIGITS_ROW)  # as `keras_vit.ViT_B16` is made of its row
-# Fixed positions: learned ones take longer than we have here.
+digits_vit = application(DIGITS_ROW)  # in the same way, `keras_vit.ViT_B16` is created from its row
+# Fixed positions, since learned ones need more training.
 OPTIONS = {"position_embedding": "sincos2d"}
 LOW, HIGH = 32, 48  # pixels
-NUM_FRACTALS, FRACTALS_EACH = 50, 80  # classes, and pictures of each
-LABELS_EACH = 4  # of the 1,437 digits, forty have a label
-CURVE_EVERY = 5  # epochs
-JUDGED_ON = 100  # held-out digits that every exported file is asked about
+NUM_FRACTALS, FRACTALS_EACH = 50, 80  # classes, and pictures per class
+LABELS_EACH = 4  # labels per class; 40 of the 1,437 digits are used
+CURVE_EVERY = 5  # epochs between evaluations
+JUDGED_ON = 100  # held-out digits on which every exported file is compared
 
 ARTEFACTS = {
-    "vit_fractals.npz": "what was learned from fractals, for `weights=` at any size",
-    "curves.png": "with and without pre-training",
-    "saved_model": "the fine-tuned model for TensorFlow Serving, a new version with each run",
-    "tflite": "the same for phones, from float32 to int8, with a report",
-    "digit.jpg": "the image that was asked about",
-    "attention.png": "ten digits, and where the model looks",
+    "vit_fractals.npz": "weights pre-trained on fractals, for `weights=` at any image size",
+    "curves.png": "accuracy with and without pre-training",
+    "saved_model": "the fine-tuned model for TensorFlow Serving; each run adds a version",
+    "tflite": "the fine-tuned model for phones, from float32 to int8, with a report",
+    "digit.jpg": "the image that the exported files classified",
+    "attention.png": "ten digits with the attention of the model",
 }
-NEXT = """What next:
-  python -m keras_vit info ViT_B16        a published model: its size, its cost, its weights
-  python -m keras_vit predict PHOTO.jpg   names what is on a photo; downloads ViT-B/16 once (330 MB)
-  python -m keras_vit finetune --data=DIR teaches a model the classes of your own folders of photos
-  python -m keras_vit export              writes a model for TensorFlow Serving, phones, ONNX and OpenVINO
-  python -m keras_vit verify FILE.npz     proves that a checkpoint is read correctly
-In Python: `keras_vit.ViT_B16(weights="imagenet")`; README.md goes on from there."""
+NEXT = """Next steps:
+  python -m keras_vit info ViT_B16        print size, cost and weights of a published model
+  python -m keras_vit predict PHOTO.jpg   classify a photo; downloads ViT-B/16 once (330 MB)
+  python -m keras_vit finetune --data=DIR fine-tune a model on your own folders of photos
+  python -m keras_vit export              export a model to TensorFlow Serving, TFLite, ONNX and OpenVINO
+  python -m keras_vit verify FILE.npz     verify that a checkpoint is read correctly
+In Python, start with `keras_vit.ViT_B16(weights="imagenet")`; see README.md."""
 
 
 class Digits(NamedTuple):
-    """(N, 8, 8) grey values in [0, 1], and which digit each one is."""
+    """Images, (N, 8, 8) grey values in [0, 1], and labels from 0 to 9."""
 
     images: np.ndarray
     labels: np.ndarray
@@ -85,16 +83,15 @@ class Digits(NamedTuple):
 def main(
     output_dir: str = "quickstart_output", *, pretrain_epochs: int = 8, finetune_epochs: int = 30
 ) -> None:
-    """Runs every step, then prints a table of results and where the artefacts are.
+    """Runs all steps, and prints a table of results and the list of created files.
 
     Args:
-        output_dir: Where the artefacts go. Those of an earlier run are replaced; exports get a new
-            version.
-        pretrain_epochs: Passes over the fractals at 32 pixels.
-        finetune_epochs: Passes over the digits that have a label, at 48 pixels.
+        output_dir: Output folder. Files of an earlier run are replaced; exports get a new version.
+        pretrain_epochs: Epochs on the fractals, at 32 pixels.
+        finetune_epochs: Epochs on the labelled digits, at 48 pixels.
 
     Raises:
-        ImportError: If scikit-learn or matplotlib is absent; the message says what to install.
+        ImportError: If an optional package is absent; the message names the packages to install.
         OSError: If `output_dir` cannot be written.
     """
     check_extras()
@@ -107,12 +104,12 @@ def main(
 
     with table.step("draw fractals") as row:
         drawn, kinds = draw_fractals()
-        row.result = f"{len(kinds):,} of {NUM_FRACTALS} kinds, {LOW} px"
+        row.result = f"{len(kinds):,} of {NUM_FRACTALS} classes, {LOW} px"
 
     with table.step("pre-train a small ViT on them") as row:
         small = digits_vit(weights=None, input_shape=(LOW, LOW, 3), classes=NUM_FRACTALS, **OPTIONS)
         shares = fit(small, drawn, kinds, pretrain_epochs, learning_rate=5e-3, batch_size=64)
-        row.result = f"{small.count_params():,} parameters; {shares[-1]:.0%} of the fractals named"
+        row.result = f"{small.count_params():,} parameters; accuracy {shares[-1]:.0%}"
 
     with table.step("write a checkpoint") as row:
         save_checkpoint(small, checkpoint)
@@ -126,12 +123,12 @@ def main(
         pretrained = fit(model, pixels(few.images, HIGH), few.labels, finetune_epochs, test=test)
         row.result = said(pretrained, test)
 
-    with table.step("the same from scratch") as row:
+    with table.step("train the same model from scratch") as row:
         other = digits_vit(weights=None, input_shape=(HIGH, HIGH, 3), classes=10, **OPTIONS)
         scratch = fit(other, pixels(few.images, HIGH), few.labels, finetune_epochs, test=test)
         row.result = said(scratch, test)
 
-    with table.step("draw both curves") as row:
+    with table.step("draw both learning curves") as row:
         draw_curves(
             {"pre-trained on fractals": pretrained, "from scratch": scratch},
             finetune_epochs,
@@ -139,52 +136,52 @@ def main(
         )
         row.result = f"{pretrained[-1] - scratch[-1]:+.1%} from pre-training"
 
-    with table.step("export it for servers and phones") as row:
+    with table.step("export the model for servers and phones") as row:
         verdicts = export(model, test, served, phones)
         row.result = f"{len(verdicts)} files"
         print(text_table(verdicts))
 
-    with table.step("ask two of the files about a JPEG") as row:
+    with table.step("classify a JPEG with two exported files") as row:
         write_photo(photo, test.images[0])
         row.result = compare(
             ask(served, phones, photo), model.predict(read(photo), verbose=0)[0], test.labels[0]
         )
 
-    with table.step("draw its attention") as row:
+    with table.step("draw the attention") as row:
         draw_attention(model, test, figure)
-        row.result = "one held-out digit of each kind"
+        row.result = "one held-out digit of each class"
 
-    print(f"\n{table}\n\nIn {output.resolve()}:")
+    print(f"\n{table}\n\nFiles in {output.resolve()}:")
     for name, meaning in ARTEFACTS.items():
         print(f"  {name:16}  {meaning}")
     print(f"\n{NEXT}")
 
 
 def check_extras() -> None:
-    """Now, not after the training."""
+    """Checks for the optional packages before the training."""
     try:
         import ai_edge_litert.interpreter  # noqa: F401
         import ai_edge_quantizer  # noqa: F401
         import matplotlib.figure  # noqa: F401
         import sklearn.datasets  # noqa: F401
     except ImportError as error:
-        raise absent("quickstart", "The quickstart needs more than the package", error) from error
+        raise absent("quickstart", "The quickstart needs more packages", error) from error
 
 
 def open_folder(output_dir: str) -> Path:
-    """Makes the folder and tries it."""
+    """Creates the output folder and checks that it is writable."""
     output = Path(output_dir)
     try:
         output.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=output).close()
     except OSError as error:
-        message = f"Cannot write to {output.resolve()}: {error.strerror}. Name another folder with --output=FOLDER."
+        message = f"Cannot write to {output.resolve()}: {error.strerror}. Choose another folder with --output=FOLDER."
         raise OSError(message) from error
     return output
 
 
 def load_digits() -> tuple[Digits, Digits]:
-    """Returns 1,437 handwritten digits to train on, and 360 that the model never learns from."""
+    """Returns 1,437 handwritten digits for training and 360 for testing."""
     from sklearn.datasets import load_digits as load
     from sklearn.model_selection import train_test_split
 
@@ -195,7 +192,7 @@ def load_digits() -> tuple[Digits, Digits]:
 
 
 def some_of_each(digits: Digits) -> Digits:
-    """The first few of each kind: all others might as well have no label."""
+    """Returns the first few digits of each class."""
     chosen = np.concatenate(
         [np.flatnonzero(digits.labels == digit)[:LABELS_EACH] for digit in range(10)]
     )
@@ -203,8 +200,8 @@ def some_of_each(digits: Digits) -> Digits:
 
 
 def draw_fractals() -> tuple[np.ndarray, np.ndarray]:
-    """Pictures of random iterated function systems, (N, 32, 32, 3) in [-1, 1], and which system
-    each one is of.
+    """Returns pictures of random iterated function systems, (N, 32, 32, 3) in [-1, 1], and the index
+    of the system of each.
     """
     source = fractals(NUM_FRACTALS, images_per_class=FRACTALS_EACH, image_size=LOW)
     batches = list(evaluation_batches(source, [], batch_size=source.num_examples // 8))
@@ -213,9 +210,7 @@ def draw_fractals() -> tuple[np.ndarray, np.ndarray]:
 
 
 def pixels(images: np.ndarray, size: int) -> np.ndarray:
-    """(N, 8, 8) in [0, 1] to (N, size, size, 3) in [-1, 1], which is what every model of this
-    package expects.
-    """
+    """Converts (N, 8, 8) in [0, 1] to (N, size, size, 3) in [-1, 1], as models of this package take."""
     resized = keras.ops.image.resize(
         images[..., None] * 255.0, (size, size), interpolation="bilinear"
     )
@@ -232,11 +227,10 @@ def fit(
     batch_size: int = 20,
     test: Digits | None = None,
 ) -> list[float]:
-    """Muon, warm-up and cosine decay, gradients clipped at norm 1; each image is shifted by up to 5
-    %, at random.
+    """Trains with Muon, warm-up, cosine decay, gradient clipping, and random shifts of up to 5 %.
 
-    Returns the share of right answers after each epoch, or after every fifth on the test set where
-    there is one.
+    Returns:
+        The training accuracy after each epoch; with a test set, its accuracy every five epochs.
     """
     steps = epochs * -(-len(labels) // batch_size)
     schedule = keras.optimizers.schedules.CosineDecay(
@@ -248,7 +242,7 @@ def fit(
     shift = keras.layers.RandomTranslation(0.05, 0.05, fill_mode="nearest", seed=0)
     trained = keras.Sequential([shift, model])
     trained.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
-    # a bar, or one line per epoch where it would become hundreds
+    # Without a terminal, print one line per epoch: a progress bar would print hundreds of lines.
     verbose = 1 if sys.stdout.isatty() else 2
     options = {"batch_size": batch_size, "epochs": epochs, "verbose": verbose}
     if test is None:
@@ -259,12 +253,12 @@ def fit(
 
 
 def said(shares: list[float], test: Digits) -> str:
-    """The last point of a curve in words."""
-    return f"{shares[-1]:.1%} of {len(test.labels)} held-out digits"
+    """Formats the last point of a curve."""
+    return f"accuracy {shares[-1]:.1%} on {len(test.labels)} held-out digits"
 
 
 def draw_curves(curves: dict[str, list[float]], epochs: int, path: Path) -> None:
-    """The share of held-out digits that are named, over the epochs of fine-tuning."""
+    """Draws the accuracy on held-out digits against the epochs of fine-tuning."""
     with picture(path, 6.5, 4) as figure:
         axes = figure.subplots()
         for name, shares in curves.items():
@@ -277,7 +271,7 @@ def draw_curves(curves: dict[str, list[float]], epochs: int, path: Path) -> None
             )
         axes.set(
             xlabel=f"epochs, {10 * LABELS_EACH} labelled digits each",
-            ylabel="held-out digits named",
+            ylabel="accuracy on held-out digits",
             ylim=(0, 1),
         )
         axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
@@ -285,7 +279,7 @@ def draw_curves(curves: dict[str, list[float]], epochs: int, path: Path) -> None
 
 
 def write_photo(photo: Path, image: np.ndarray) -> None:
-    """A grey JPEG of 96 x 96 pixels, as if it came from elsewhere."""
+    """Writes a digit as a grey JPEG of 96 x 96 pixels."""
     resized = keras.ops.image.resize(image[..., None] * 255.0, (96, 96), interpolation="bicubic")
     with write_atomically(photo) as partial:
         keras.utils.save_img(
@@ -294,19 +288,16 @@ def write_photo(photo: Path, image: np.ndarray) -> None:
 
 
 def read(photo: Path) -> np.ndarray:
-    """An image file of any size to a batch of one."""
+    """Reads an image file of any size as a batch of one."""
     image = keras.utils.load_img(photo, target_size=(HIGH, HIGH), interpolation="bilinear")
     return preprocess_input(keras.utils.img_to_array(image)[None])
 
 
 def export(model: keras.Model, test: Digits, served: Path, phones: Path) -> list[Verdict]:
-    """A SavedModel and all flavours of TFLite, each judged in a process without Keras, on digits it
-    never learned from.
-
-    None is refused here, whatever it answers: the table says how well it does.
-    """
-    asked = pixels(test.images[: 2 * JUDGED_ON], HIGH)  # half of them set the ranges of int8
+    """Exports a SavedModel and all TFLite flavours, and compares each on held-out digits."""
+    asked = pixels(test.images[: 2 * JUDGED_ON], HIGH)  # half of them calibrate int8
     names = [str(digit) for digit in range(10)]
+    # `min_agreement=0` writes all files; the table shows their agreement.
     verdicts = tflite(model, phones, class_names=names, images=asked, min_agreement=0)
     folder, judged = (
         saved_model(model, served, class_names=names, images=asked),
@@ -316,27 +307,28 @@ def export(model: keras.Model, test: Digits, served: Path, phones: Path) -> list
 
 
 def ask(served: Path, phones: Path, photo: Path) -> np.ndarray:
-    """The ten probabilities of the smallest file for phones; the SavedModel decodes the JPEG itself
-    and must agree.
+    """Returns the probabilities of a TFLite file for a photo, and compares its class with that of the
+    SavedModel, which decodes the JPEG itself.
     """
     file = np.array([photo.read_bytes()])
     best = run(latest(served), file, signature="serving_default").outputs[0]
     answer = run(latest(phones) / "dynamic_int8.tflite", read(photo)).outputs[0]
     if best[0] != answer.argmax():
-        print(f"    the SavedModel says {best[0]:.0f}, the file for phones {answer.argmax()}")
+        print(f"    SavedModel: {best[0]:.0f}; TFLite: {answer.argmax()}")
     return answer
 
 
 def compare(given: np.ndarray, expected: np.ndarray, label: int) -> str:
-    """The answer in words, and how far it is from the Keras model's."""
+    """Describes a prediction, and its difference from that of the Keras model."""
     answer, difference = given.argmax(), np.abs(given - expected).max()
-    sure = f"it says {answer} ({given[answer]:.1%} sure), it is {label}"
-    return f"{sure}; 8 bits are off the Keras model by {difference:.1g}"
+    sure = f"predicted {answer} ({given[answer]:.1%}), true {label}"
+    return f"{sure}; int8 differs from the Keras model by {difference:.1g}"
 
 
 def draw_attention(model: keras.Model, digits: Digits, path: Path) -> None:
-    """One digit of each kind with the model's answer, red if wrong; below it the attention of the
-    class token.
+    """Draws a digit of each class with its prediction, and below it the attention of the class token.
+
+    Wrong predictions are red.
     """
     images = pixels(
         digits.images[[int(np.argmax(digits.labels == digit)) for digit in range(10)]], HIGH
@@ -355,13 +347,13 @@ def draw_attention(model: keras.Model, digits: Digits, path: Path) -> None:
         axes[0, 0].set_ylabel(f"{HIGH} x {HIGH} pixels")
         axes[1, 0].set_ylabel("attention")
         figure.suptitle(
-            "Held-out digits with the model's answer, and which patches its class token attends to"
+            "Held-out digits with predictions, and the attention of the class token to the patches"
         )
 
 
 def class_attention(model: keras.Model, images: np.ndarray) -> np.ndarray:
-    """(B, rows, columns): the attention of the class token to each patch, last block, mean of the
-    heads.
+    """Returns the attention of the class token to the patches, (B, rows, columns), in the last
+    block, averaged over the heads.
     """
     last_BANN = attention_maps(model, images)[-1]
     return last_BANN[:, :, 0, 1:].mean(axis=1).reshape(-1, *grid_of_model(model, images.shape[1:3]))
@@ -369,7 +361,7 @@ def class_attention(model: keras.Model, images: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(kw_only=True, slots=True)
 class Row:
-    """One step: what was done, what came of it, how long it took."""
+    """The title, result and time of a step."""
 
     title: str
     result: str = ""
@@ -377,14 +369,14 @@ class Row:
 
 
 class Table:
-    """The steps of a run; `str(table)` is what is printed at its end."""
+    """The steps of a run; `str(table)` formats them."""
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
 
     @contextlib.contextmanager
     def step(self, title: str) -> Iterator[Row]:
-        """Announces a step, times what stands under `with`, and says what came of it."""
+        """Prints the title of a step, measures the time of the block, and prints its result."""
         row = Row(title=title)
         print(f"\n[{len(self.rows) + 1}] {title} ...", flush=True)
         start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""TensorFlow's native log lines held back: while it is loaded, and while models are converted."""
+"""Suppression of TensorFlow's native log lines while it is imported and while models are converted."""
 
 import contextlib
 import os
@@ -7,12 +7,11 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 
-_LEVEL = "TF_CPP_MIN_LOG_LEVEL"  # 0 shows all of it
+_LEVEL = "TF_CPP_MIN_LOG_LEVEL"  # 0 shows all lines
 _NATIVE_LOG = re.compile(
     r"[IWE]\d{4} \d\d:\d\d|WARNING: All log messages before absl::Init|To enable the following"
 )
-# What converters write besides: TensorFlow's to TFLite, and the saver of graphs that tf2onnx makes
-# use of.
+# Other lines of converters: TensorFlow's converter to TFLite, and the graph saver that tf2onnx uses.
 _OF_CONVERTERS = re.compile(
     r"fully_quantize: |(WARNING:tensorflow:|W\d{4} .*)?Issue encountered when serializing "
     r"|Type is unsupported, or the types of the items|'NoneType' object has no attribute 'name'$"
@@ -21,12 +20,9 @@ _OF_CONVERTERS = re.compile(
 
 @contextlib.contextmanager
 def quiet_start() -> Iterator[None]:
-    """Holds back what TensorFlow logs while a command line loads it, and what it would log later.
-
-    Its C++ parts write to file descriptor 2 before any setting can reach them: of TensorFlow 2.21's
-    seven lines, TF_CPP_MIN_LOG_LEVEL stops two, and those that come later. With
-    TF_CPP_MIN_LOG_LEVEL=0 all are shown.
-    """
+    """Suppresses TensorFlow's log lines at import and later. With TF_CPP_MIN_LOG_LEVEL=0 all are shown."""
+    # TensorFlow's C++ code writes to file descriptor 2 before settings take effect. Of the seven
+    # lines of TensorFlow 2.21, TF_CPP_MIN_LOG_LEVEL stops two, and all later ones.
     os.environ.setdefault(_LEVEL, "3")
     with quiet_import():
         yield
@@ -34,22 +30,18 @@ def quiet_start() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet_import() -> Iterator[None]:
-    """Holds back what TensorFlow logs while Keras is loaded, and only that; settings stay as they
-    are.
-    """
+    """Suppresses TensorFlow's log lines during the import of Keras only, without changing settings."""
     if "keras" in sys.modules:
         yield
         return
-    with _held(lambda line, _: bool(_NATIVE_LOG.match(line))):
+    with _filter_stderr(lambda line, _: bool(_NATIVE_LOG.match(line))):
         yield
 
 
 @contextlib.contextmanager
 def quiet_conversion() -> Iterator[None]:
-    """Holds back what converters log. If the conversion ends with an error, all but information is
-    shown.
-    """
-    with _held(_is_noise):
+    """Suppresses the log lines of converters. After an error, all but informational lines are shown."""
+    with _filter_stderr(_is_noise):
         yield
 
 
@@ -60,8 +52,8 @@ def _is_noise(line: str, has_failed: bool) -> bool:
 
 
 @contextlib.contextmanager
-def _held(is_noise: Callable[[str, bool], bool]) -> Iterator[None]:
-    """Keeps what is written to file descriptor 2, and then shows the lines that are no noise."""
+def _filter_stderr(is_noise: Callable[[str, bool], bool]) -> Iterator[None]:
+    """Collects what is written to file descriptor 2, and then prints the lines that are not noise."""
     if os.environ.get(_LEVEL) == "0" or sys.stderr is None:
         yield
         return

@@ -1,9 +1,9 @@
-"""Whether a checkpoint file is what it seems, and whether the Keras model computes what the file
-says.
+"""The work of `keras-vit verify`: integrity of a checkpoint file, and comparison of two forward
+passes.
 
-Two passes over one image: plain NumPy from the arrays of the file (`weights/witness.py`, which
-shares no code with the models), and the Keras model that a user gets from
-`keras_vit.<model>(weights=file)`. They are compared layer by layer.
+One pass is in plain NumPy on the arrays of the file (`weights/witness.py`, which shares no code with
+the models). The other is the Keras model `keras_vit.<model>(weights=file)`. Their activations on one
+image are compared layer by layer.
 """
 
 import contextlib
@@ -21,13 +21,13 @@ from keras_vit.variants import VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant
 from keras_vit.weights import identity, source, witness
 
 # Largest difference within a layer, relative to the largest value of the layer. Both passes are in
-# float32, which rounds to 6e-8, but they add in different orders and the layers pile it up: 2e-6
-# was seen at the end of a ViT. What must not pass is larger: in ViT-B/16 an epsilon of 1e-5 for
-# 1e-6 makes 3e-5, the exact GELU for the tanh form 1e-4.
+# float32, which rounds to 6e-8, but they sum in different orders, and errors accumulate over the
+# layers: 2e-6 was measured at the end of a ViT. Real faults are larger: in ViT-B/16, an epsilon of
+# 1e-5 instead of 1e-6 causes 3e-5, and the exact GELU instead of the tanh form 1e-4.
 TOLERANCE = 1e-5
-# A deep stack of convolutions amplifies rounding beyond that, whoever computes it. How much is
-# measured where needed: the NumPy pass is repeated with every weight moved by its last bit. Right
-# passes differed by up to 7 times that noise.
+# A deep stack of convolutions amplifies rounding beyond this tolerance. If necessary, the
+# amplification is measured: the NumPy pass is repeated with the last bit of every weight changed.
+# Correct passes differed by up to 7 times that noise.
 NOISE_FACTOR = 10
 _LARGEST_TOLERANCE = 1e-2
 
@@ -42,17 +42,16 @@ _OTHER_POSITIONS = re.compile(
 
 
 def verify(file: str, model: str | None = None, say: Say = print) -> bool:
-    """Reports on a checkpoint file, line by line, and returns whether everything is as it should
-    be.
+    """Verifies a checkpoint file, prints a report, and returns whether all checks passed.
 
     Args:
         file: Path, URL, or a tag of the catalog (which needs `model`).
-        model: Name of the model that the file should hold; default: the one that its shapes show.
-        say: Takes the lines of the report. What is being computed is told on standard error.
+        model: Name of the expected model. Default: the model is inferred from the shapes.
+        say: Function that prints a line of the report. Progress is printed to standard error.
 
     Raises:
-        ValueError: If the file is damaged, or if it does not hold one of the models whole.
-        OSError: If the file cannot be had.
+        ValueError: If the file is damaged, or does not contain one complete model.
+        OSError: If the file cannot be read or downloaded.
 
     Example:
         >>> model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3), classes=10)
@@ -65,15 +64,15 @@ def verify(file: str, model: str | None = None, say: Say = print) -> bool:
     say(str(path))
     _say_facts(found.facts, say)
     if model not in (None, found.model):
-        say(f"FAILED: the file holds {found.model}, not {model}.")
+        say(f"FAILED: the file contains {found.model}, not {model}.")
         return False
-    subject = _subject(file, found)
-    _say_facts(_model_facts(subject, found.canonical), say)
-    expected = _numpy_pass(subject, found.canonical)
+    subject = _make_subject(file, found)
+    _say_facts(_describe_model(subject, found.canonical), say)
+    expected = _run_numpy(subject, found.canonical)
     del found  # the Keras model needs the memory
-    activations = _keras_pass(subject, list(expected))
+    activations = _run_keras(subject, list(expected))
     _say_facts(
-        [("names", "all accounted for: every array has its variable, every variable its array")],
+        [("names", "complete: each array has one variable, and each variable has one array")],
         say,
     )
     # In the order of the computation: JAX returns the activations sorted by name.
@@ -84,7 +83,7 @@ def verify(file: str, model: str | None = None, say: Say = print) -> bool:
     }
     tolerances = dict.fromkeys(errors, TOLERANCE)
     if any(error > TOLERANCE for error in errors.values()):
-        noise = _rounding_noise(subject, identity.read_canonical(path), expected)
+        noise = _measure_rounding_noise(subject, identity.read_canonical(path), expected)
         tolerances = {
             name: min(max(TOLERANCE, NOISE_FACTOR * noise[name]), _LARGEST_TOLERANCE)
             for name in errors
@@ -94,8 +93,9 @@ def verify(file: str, model: str | None = None, say: Say = print) -> bool:
 
 
 def relative_error(values: np.ndarray, expected: np.ndarray) -> float:
-    """Returns the largest difference, relative to the largest expected value; infinite where they
-    cannot be compared.
+    """Returns the largest difference relative to the largest expected value.
+
+    It is infinite if the values cannot be compared.
 
     Example:
         >>> relative_error(np.array([1.0, 4.5]), np.array([1.0, 5.0]))
@@ -114,8 +114,7 @@ def relative_error(values: np.ndarray, expected: np.ndarray) -> float:
 
 
 def example_image(height: int, width: int) -> np.ndarray:
-    """Returns (1, height, width, 3) pixels in [-1, 1], always the same: waves, and some noise for
-    every scale.
+    """Returns a fixed image (1, height, width, 3) in [-1, 1]: waves, and noise of all frequencies.
 
     Example:
         >>> example_image(32, 48).shape
@@ -125,7 +124,7 @@ def example_image(height: int, width: int) -> np.ndarray:
         np.linspace(0, 1, height)[:, None, None],
         np.linspace(0, 1, width)[None, :, None],
     )
-    # Another slant for each channel: no symmetry may hide a transposed axis.
+    # The waves of each channel have another direction, so that no symmetry hides transposed axes.
     waves = np.sin(
         2
         * np.pi
@@ -135,22 +134,21 @@ def example_image(height: int, width: int) -> np.ndarray:
     return (0.7 * waves + 0.3 * noise).astype(np.float32)[None]
 
 
-# --- the model
-# -------------------------------------------------------------------------------------------------------
+# ── the model ──
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class _Subject:
-    """What both passes must agree on.
+    """The settings that both passes share.
 
     Attributes:
         model: Name of the model.
-        weights: What `weights=` takes.
-        pretrained: What the front door finds out about the weights; without the arrays.
+        weights: Value of `weights=`.
+        pretrained: Properties of the weights, without the arrays.
         classifier: "token", "gap" or "map"; None for a ResNet.
-        classes: Of the head in the file, or None.
-        include_top: Whether the front door builds the head: it refuses one of zeros.
-        image_size: (height, width) that the position table is made for.
+        classes: Number of classes of the head in the file, or None.
+        include_top: Whether the Keras model has a head; heads of zeros are refused.
+        image_size: (height, width) of the position table.
     """
 
     model: str
@@ -166,7 +164,7 @@ class _Subject:
         return VARIANTS[self.model]
 
 
-def _subject(weights: str, found: identity.Identity) -> _Subject:
+def _make_subject(weights: str, found: identity.Identity) -> _Subject:
     origin, names = source.find(found.model, weights), found.canonical.keys()
     pretrained = dataclasses.replace(source.load(origin), arrays={})
     classifier = "map" if "MAPHead_0/probe" in names else "token" if "cls" in names else "gap"
@@ -178,25 +176,24 @@ def _subject(weights: str, found: identity.Identity) -> _Subject:
         classifier=classifier if found.model in VIT_VARIANTS else None,
         classes=found.canonical["head/bias"].size if "head/bias" in names else None,
         include_top="head/bias" in names and head_is_valid,
-        image_size=_image_size(VARIANTS[found.model], pretrained, found.canonical),
+        image_size=_find_image_size(VARIANTS[found.model], pretrained, found.canonical),
     )
 
 
-def _image_size(
+def _find_image_size(
     variant: Variant, pretrained: source.Pretrained, canonical: Mapping[str, np.ndarray]
 ) -> tuple[int, int]:
-    """The size that the position tables are made for. A ResNet takes any, but for an axial one."""
+    """Returns the image size of the position tables; 224 x 224 for a ResNet without tables."""
     if isinstance(variant, ResNetVariant):
         return pretrained.image_size or (
-            _size_of_tables(canonical) if variant.axial else (224, 224)
+            _infer_size_from_tables(canonical) if variant.axial else (224, 224)
         )
     others = [name for name in canonical if _OTHER_POSITIONS.fullmatch(name)]
     if others or pretrained.grid is None:
         raise ValueError(
-            "`verify` knows one learned position table at the stem, of a square image or with its "
-            "grid told, as all "
-            f"published files have it. The file holds "
-            f"{' and '.join(sorted(others)[:2]) or 'none of this kind'}."
+            "`verify` supports one learned position table, at the input, for a square or recorded "
+            "grid, as in all published files. The file contains "
+            f"{' and '.join(sorted(others)[:2]) or 'no such table'}."
         )
     size, stride = pretrained.image_size, variant.stem.total_stride if variant.stem else 1
     if size and tuple(-(-side // stride) / variant.patch_size for side in size) == pretrained.grid:
@@ -205,10 +202,9 @@ def _image_size(
     return rows * variant.total_stride, columns * variant.total_stride
 
 
-def _size_of_tables(canonical: Mapping[str, np.ndarray]) -> tuple[int, int]:
-    """The first tables of an axial ResNet span its root's map: 2 L - 1 rows for L cells of 4
-    pixels.
-    """
+def _infer_size_from_tables(canonical: Mapping[str, np.ndarray]) -> tuple[int, int]:
+    """Returns the image size of the first tables of an axial ResNet."""
+    # They cover the output of the root: 2 L - 1 rows for L cells of 4 pixels.
     spans = (
         len(canonical[f"block1/unit1/{axis}/relative_embedding"]) for axis in ("column", "row")
     )
@@ -216,12 +212,12 @@ def _size_of_tables(canonical: Mapping[str, np.ndarray]) -> tuple[int, int]:
     return height, width
 
 
-def _model_facts(
+def _describe_model(
     subject: _Subject, canonical: Mapping[str, np.ndarray]
 ) -> Iterator[tuple[str, str]]:
     height, width = subject.image_size
     head = "none" if subject.classes is None else f"{subject.classes:,} classes"
-    head += ", all zeros: it predicts nothing" if subject.pretrained.head_is_zero else ""
+    head += ", all zeros: it cannot classify" if subject.pretrained.head_is_zero else ""
     if not subject.classifier or not subject.pretrained.grid:
         yield "image", f"{height} x {width} pixels"
         yield "head", head
@@ -244,25 +240,24 @@ def _model_facts(
     yield "numerics", f"GELU in its {subject.pretrained.gelu} form, layer norm epsilon {epsilon:g}"
 
 
-# --- the two passes
-# --------------------------------------------------------------------------------------------------
+# ── the two passes ──
 
 
-def _rounding_noise(
+def _measure_rounding_noise(
     subject: _Subject, canonical: Mapping[str, np.ndarray], expected: Activations
 ) -> dict[str, float]:
-    """How far each layer moves when every weight moves up or down by the last bit of a float32."""
+    """Returns the change of each layer if every weight is changed by the last bit of a float32."""
     generator, moved = np.random.default_rng(0), {}
     for name, array in canonical.items():
         up = generator.integers(0, 2, array.shape, dtype=np.int8) * np.float32(2)
         moved[name] = array.astype(np.float32) * (1 + (up - 1) * np.float32(2**-23))
     return {
         name: relative_error(values, expected[name])
-        for name, values in _numpy_pass(subject, moved).items()
+        for name, values in _run_numpy(subject, moved).items()
     }
 
 
-def _numpy_pass(subject: _Subject, canonical: Mapping[str, np.ndarray]) -> Activations:
+def _run_numpy(subject: _Subject, canonical: Mapping[str, np.ndarray]) -> Activations:
     numerics = {}
     if subject.classifier:
         numerics = {
@@ -270,7 +265,7 @@ def _numpy_pass(subject: _Subject, canonical: Mapping[str, np.ndarray]) -> Activ
             "norm_epsilon": subject.pretrained.norm_epsilon,
         }
     gmacs = cost.macs(subject.variant, subject.image_size, classes=None) / 1e9
-    with _timed(
+    with _print_time(
         f"{subject.model} at {subject.image_size[0]} x {subject.image_size[1]} in NumPy "
         f"({gmacs:.1f} GMACs)"
     ):
@@ -279,15 +274,15 @@ def _numpy_pass(subject: _Subject, canonical: Mapping[str, np.ndarray]) -> Activ
         )
 
 
-def _keras_pass(subject: _Subject, names: list[str]) -> Activations:
-    """Activations of the model that a user gets, under the names of the NumPy pass."""
+def _run_keras(subject: _Subject, names: list[str]) -> Activations:
+    """Returns the activations of the Keras model, under the names of the NumPy pass."""
     layers = {
-        name: _layer_of(name, subject.variant)
+        name: _find_layer(name, subject.variant)
         for name in names
         if name != "logits" or subject.include_top
     }
     # On the CPU, because other devices may round the factors of a float32 product to fewer digits.
-    with _timed("the same in Keras, with the model built and restored"), keras.device("cpu:0"):
+    with _print_time("the same in Keras, with the model built and restored"), keras.device("cpu:0"):
         model = _build(subject)
         probe = keras.Model(
             model.input, {name: model.get_layer(layer).output for name, layer in layers.items()}
@@ -314,8 +309,8 @@ def _build(subject: _Subject) -> keras.Model:
     return getattr(applications, subject.model)(**options)
 
 
-def _layer_of(name: str, variant: Variant) -> str:
-    """The layer of a Keras model whose output is an activation of the NumPy pass."""
+def _find_layer(name: str, variant: Variant) -> str:
+    """Returns the layer of the Keras model whose output is an activation of the NumPy pass."""
     trunk = variant.stem if isinstance(variant, ViTVariant) else variant
     if trunk and re.fullmatch(r"block\d+", name):
         return f"{name}_unit{trunk.units[int(name.removeprefix('block')) - 1]}"
@@ -327,8 +322,8 @@ def _layer_of(name: str, variant: Variant) -> str:
 
 
 @contextlib.contextmanager
-def _timed(what: str) -> Iterator[None]:
-    """Tells on standard error what is being computed, and how long it took."""
+def _print_time(what: str) -> Iterator[None]:
+    """Prints the name of a computation and its time to standard error."""
     print(f"computing {what} ...", end="", file=sys.stderr, flush=True)
     start = time.perf_counter()
     try:
@@ -338,8 +333,7 @@ def _timed(what: str) -> Iterator[None]:
         print(file=sys.stderr, flush=True)
 
 
-# --- the report
-# ------------------------------------------------------------------------------------------------------
+# ── the report ──
 
 
 def _say_facts(facts: Iterable[tuple[str, str]], say: Say) -> None:
@@ -354,14 +348,14 @@ def _say_table(
     for name, values in expected.items():
         line = f"  {name:<16} {str(values.shape):<20} {np.abs(values).max():>13.4g}   "
         if name not in errors:
-            say(f"{line}not compared: the front door leaves the head out")
+            say(f"{line}not compared: the Keras model has no head")
         else:
             mark = "" if errors[name] <= tolerances[name] else "   differs"
             say(f"{line}{errors[name]:>14.1e}   {tolerances[name]:>9.1e}{mark}")
     if any(tolerance > TOLERANCE for tolerance in tolerances.values()):
         say(
-            f"  Tolerances above {TOLERANCE:.1e}: {NOISE_FACTOR} times what moving every weight by "
-            f"its last bit does."
+            f"  Tolerances above {TOLERANCE:.1e} are {NOISE_FACTOR} times the effect of changing "
+            f"the last bit of every weight."
         )
     say("")
 
@@ -375,9 +369,8 @@ def _say_verdict(
         return False
     worst = max(errors, key=lambda name: errors[name])
     numbers = (
-        f"the Keras model equals the NumPy pass in all {len(errors)} layers (largest relative "
-        f"error "
-        f"{errors[worst]:.1e}, in {worst})"
+        f"the Keras model matches the NumPy pass in all {len(errors)} layers (largest relative "
+        f"error {errors[worst]:.1e}, in {worst})"
     )
     if doubts:
         say(f"FAILED: {'; '.join(doubts)}; otherwise {numbers}.")

@@ -267,7 +267,8 @@ def test_verify_reports_and_tells_what_it_computes(weights: Path, capsys: pytest
 def test_a_bad_verdict_is_an_exit_code(weights: Path, capsys: pytest.CaptureFixture):
     assert cli.main(["verify", "--model=ViT_S16", str(weights)]) == 1
     assert (
-        capsys.readouterr().out.splitlines()[-1] == "FAILED: the file holds ViT_Ti16, not ViT_S16."
+        capsys.readouterr().out.splitlines()[-1]
+        == "FAILED: the file contains ViT_Ti16, not ViT_S16."
     )
 
 

@@ -181,7 +181,7 @@ def test_a_model_of_a_class_becomes_a_functional_one_whose_pixels_must_be_said(t
     path = saved(model := moved_class(), tmp_path)
     found = load(path)
     assert found.input_shape == (None, *SHAPE)
-    with pytest.raises(ValueError, match="begins with OfAClass .* --pixels="):
+    with pytest.raises(ValueError, match="starts with OfAClass .* --pixels="):
         pixels_of(found)
     images = np.random.default_rng(0).uniform(0, 255, (2, *SHAPE)).astype("float32")
     np.testing.assert_allclose(
@@ -280,7 +280,7 @@ CASES = {
     "nested twice": Case(
         lambda: within(keras.layers.RandomFlip(), in_front(), keras.layers.Softmax())
     ),
-    "of a class": Case(lambda: moved_class(), "0..255", refusal="begins with OfAClass"),
+    "of a class": Case(lambda: moved_class(), "0..255", refusal="starts with OfAClass"),
     "Sequential": Case(
         lambda: keras.Sequential(
             [
@@ -294,9 +294,9 @@ CASES = {
     "include_preprocessing": Case(lambda: ours(include_preprocessing=True)),
     "ours": Case(lambda: ours(classifier_activation="softmax"), trained=centred),
     "fed from 0 to 1": Case(
-        lambda: small(), "0..1", trained=lambda levels: levels / 255, refusal="begins with Conv2D"
+        lambda: small(), "0..1", trained=lambda levels: levels / 255, refusal="starts with Conv2D"
     ),
-    "ResNet50": Case(lambda: resnet50(), "0..255", refusal="resnet50 begins with Conv2D"),
+    "ResNet50": Case(lambda: resnet50(), "0..255", refusal="resnet50 starts with Conv2D"),
     "ResNet50 behind its preprocess_input": Case(
         lambda: within(keras.applications.resnet50.preprocess_input, resnet50())
     ),

@@ -93,15 +93,15 @@ RANGES = {
     "from -1 and 1": ("-1..1", lambda: behind(rescaling(0.5, offset=0.5))),
 }
 UNKNOWN = {
-    "nothing": (lambda: behind(), r"begins with Conv2D \(`conv2d"),
+    "nothing": (lambda: behind(), r"starts with Conv2D \(`conv2d"),
     "augmented": (
         lambda: behind(keras.layers.RandomFlip(), keras.layers.ZeroPadding2D(4)),
-        "begins with Conv2D",
+        "starts with Conv2D",
     ),
-    "as they are": (lambda: behind(rescaling(1.0)), "begins with Conv2D"),
+    "as they are": (lambda: behind(rescaling(1.0)), "starts with Conv2D"),
     "a dense layer": (
         lambda: keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]),
-        "begins with Dense",
+        "starts with Dense",
     ),
     "means of 0 and 1": (
         lambda: behind(normalization([0.485, 0.456, 0.406], [0.05, 0.05, 0.05])),
@@ -109,7 +109,7 @@ UNKNOWN = {
     ),
     "a batch normalization": (
         lambda: behind(keras.layers.BatchNormalization()),
-        "begins with BatchNormalization",
+        "starts with BatchNormalization",
     ),
     "more than scaling": (
         lambda: behind(keras.layers.Lambda(lambda x: keras.ops.clip(x, 0, 1))),
@@ -130,7 +130,8 @@ def test_what_cannot_be_known_is_said(name: str):
     build, words = UNKNOWN[name]
     model = build()
     with pytest.raises(
-        ValueError, match=rf"{words}.* cannot be known\. Say so with --pixels=0\.\.255\|"
+        ValueError,
+        match=rf"{words}.* is unknown\. Pass the range of its training with --pixels=0\.\.255\|",
     ):
         pixels_of(model)
 
@@ -139,7 +140,7 @@ def test_a_normalization_that_never_saw_data():
     layer = keras.layers.Normalization()
     model = behind(layer)
     layer.mean = None
-    with pytest.raises(ValueError, match="has never seen data: call its `adapt`"):
+    with pytest.raises(ValueError, match="has no statistics: call its `adapt`"):
         pixels_of(model)
 
 
@@ -167,7 +168,7 @@ def test_ours_is_known_when_it_was_saved_and_when_it_is_within_another(tiny_vit,
 
 def test_ours_behind_a_scaling_that_fits_several_ranges(tiny_vit):
     images = keras.Input(SHAPE)
-    with pytest.raises(ValueError, match="may be made for several ranges"):
+    with pytest.raises(ValueError, match="fits several ranges"):
         pixels_of(keras.Model(images, trunk(tiny_vit)(rescaling(1.7, offset=-0.8)(images))))
 
 
@@ -178,7 +179,9 @@ def test_a_declaration_holds_for_all_models_of_the_same_input():
     assert str(pixels_of(features)) == "from 0 to 1 (as declared)"
     declare(features, "0..255")
     assert pixels_of(model).range == [0, 255]
-    with pytest.raises(ValueError, match=r"Pixels are 0\.\.255, 0\.\.1, -1\.\.1. Received: '0-1'"):
+    with pytest.raises(
+        ValueError, match=r"`pixels` must be one of 0\.\.255, 0\.\.1, -1\.\.1. Received: '0-1'"
+    ):
         declare(model, "0-1")
 
 

@@ -80,7 +80,7 @@ def test_a_folder_without_photographs_is_an_error(tmp_path: Path):
     (tmp_path / "notes.txt").touch()
     with pytest.raises(
         ValueError,
-        match="No photos .*jpeg.* in .*, nor in folders below. Left out, 1: not a photo by",
+        match="No photos .*jpeg.* in .* or its subfolders. Left out, 1: not a photo by",
     ):
         predict.find_photos([tmp_path])
 

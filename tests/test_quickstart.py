@@ -43,15 +43,15 @@ def test_a_run_puts_new_artefacts_in_place_of_old_ones(tmp_path: Path, tiny, cap
     assert [name for name in names if (output / name).read_bytes() == b"old"] == []
     printed = capsys.readouterr().out
     # with and without pre-training, then again in the table
-    assert printed.count("of 64 held-out digits") == 4
+    assert printed.count("on 64 held-out digits") == 4
     assert f"In {output.resolve()}:" in printed
     assert (output / served).read_text() == "old"  # a version is never overwritten
     assert (output / "saved_model" / "2" / "saved_model.pb").is_file()
     for name in ("SavedModel", "float32.tflite", "float16.tflite"):
         assert re.search(rf"\n{re.escape(name)} .*100.00%", printed), name
-    difference = re.search(r"8 bits are off the Keras model by (\S+)", printed)
+    difference = re.search(r"int8 differs from the Keras model by (\S+)", printed)
     assert difference and 0 < float(difference[1]) < 0.1
-    assert "the SavedModel says" not in printed  # both files give one answer
+    assert "SavedModel: " not in printed  # both files give one answer
 
 
 def test_the_held_out_digits_are_no_training_digits_and_of_every_kind():
@@ -127,7 +127,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch):
 
     monkeypatch.setattr(quickstart.tempfile, "TemporaryFile", refuse)
     with pytest.raises(
-        OSError, match=r"Cannot write to .*: Permission denied\. Name another folder"
+        OSError, match=r"Cannot write to .*: Permission denied\. Choose another folder"
     ):
         quickstart.open_folder(str(tmp_path))
 

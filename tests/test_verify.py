@@ -52,7 +52,7 @@ def sound_report(sound: Path) -> Report:
 def test_a_sound_file_is_verified_in_all_its_layers(sound_report: Report):
     verdict, lines = sound_report
     assert verdict
-    assert lines[-1].startswith("VERIFIED: the Keras model equals the NumPy pass in all 6 layers")
+    assert lines[-1].startswith("VERIFIED: the Keras model matches the NumPy pass in all 6 layers")
     blocks = [f"encoderblock_{index}" for index in range(2)]
     assert list(layers_of(lines)) == [
         "embedding",
@@ -159,7 +159,7 @@ SLOT_NUMBERS = sum(x.size for name, x in checkpoint(TI16, **SMALL).items() if "b
         (write_optimizer, f"and {SLOT_NUMBERS:,} other numbers", "logits"),
         (write_gap, "reads the mean of the patches", "logits"),
         (write_map, "reads attention pooling", "map_head"),
-        (write_zero_head, "not compared: the front door leaves the head out", "pre_logits"),
+        (write_zero_head, "not compared: the Keras model has no head", "pre_logits"),
         (write_no_head, "none; reads the class token", "encoder_norm"),
         (write_rectangle, "32 x 48 pixels, 2 x 3 patches, 7 positions", "logits"),
         (write_timm, "GELU in its exact form, layer norm epsilon 1e-06", "logits"),
@@ -297,7 +297,7 @@ def test_a_network_that_amplifies_rounding_is_not_blamed_for_it(
     verdict, lines = report(sound)
     assert verdict
     assert (
-        "  Tolerances above 1.0e-08: 10 times what moving every weight by its last bit does."
+        "  Tolerances above 1.0e-08 are 10 times the effect of changing the last bit of every weight."
         in lines
     )
 
@@ -305,14 +305,14 @@ def test_a_network_that_amplifies_rounding_is_not_blamed_for_it(
 def test_another_model_than_expected_fails(sound: Path):
     verdict, lines = report(sound, "ViT_S16")
     assert not verdict
-    assert lines[-1] == "FAILED: the file holds ViT_Ti16, not ViT_S16."
+    assert lines[-1] == "FAILED: the file contains ViT_Ti16, not ViT_S16."
 
 
 @pytest.fixture
 def _without_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where only the report about the file matters."""
-    monkeypatch.setattr(verify, "_numpy_pass", lambda *_: {"logits": np.ones(7)})
-    monkeypatch.setattr(verify, "_keras_pass", lambda *_: {"logits": np.ones(7)})
+    monkeypatch.setattr(verify, "_run_numpy", lambda *_: {"logits": np.ones(7)})
+    monkeypatch.setattr(verify, "_run_keras", lambda *_: {"logits": np.ones(7)})
 
 
 @pytest.mark.usefixtures("_without_passes")
@@ -337,7 +337,7 @@ def test_a_file_must_have_the_hash_that_was_pinned(sound: Path, tmp_path: Path):
     verdict, lines = report(path)
     assert not verdict
     assert lines[-1].startswith(
-        "FAILED: the sha256 differs from the one pinned on first use; otherwise the Keras model equals"
+        "FAILED: the sha256 differs from the one pinned on first use; otherwise the Keras model matches"
     )
 
 

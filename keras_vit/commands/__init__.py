@@ -1,7 +1,6 @@
-"""The commands of `python -m keras_vit`: one module each, with its flags, its help text and the
-function it calls.
+"""The commands of `python -m keras_vit`, one module each: flags, help text, function that is called.
 
-A command imports what it needs when it runs, so that `--help` and `info` do not wait for Keras.
+A command imports its dependencies when it runs, so that `--help` and `info` do not load Keras.
 """
 
 from keras_vit.commands import (

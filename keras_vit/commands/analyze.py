@@ -1,4 +1,4 @@
-"""A report on what a model looks at."""
+"""`analyze`: a report on attention, filters and positions of a model."""
 
 import sys
 
@@ -71,7 +71,7 @@ def run(arguments: list[str], values: flags.FlagValues) -> int:
 COMMAND = Command(
     run=run,
     define=define,
-    summary="report on one page what a model attends to in your photographs and what it has learned",
+    summary="write a report on the attention of a model on your photographs, its filters and positions",
     example=f"{PROGRAM} analyze --images=holiday --output=report --model=ViT_B16 --weights=imagenet",
     details=(
         "report.html in --output shows attention maps of some photos, the mean attention distance "
@@ -80,7 +80,7 @@ COMMAND = Command(
         "is one file and\n"
         "needs no network. All numbers are also written as CSV. Sections that do not apply, such "
         "as attention of a\n"
-        "ResNet, are omitted, and the page says so. Photos that cannot be read are listed and left "
-        "out."
+        "ResNet, are omitted and listed with the reason. Photos that cannot be read are skipped "
+        "and listed."
     ),
 )

@@ -1,4 +1,4 @@
-"""What the command line knows of a command."""
+"""The description of a command for the command line."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The accuracy of a classifier on a test set."""
+"""`evaluate`: the accuracy of a classifier on a test set."""
 
 from absl import flags, logging
 
@@ -78,10 +78,10 @@ COMMAND = Command(
     details=(
         "--data contains one folder of images per class. Folder names are ImageNet's WordNet ids, "
         "the numbers of\n"
-        "ImageNet-v2, or the classes in classes.txt beside the weights. With --real=real.json the "
-        "command measures\n"
-        "ImageNet ReaL. The results are followed by the model's published results. Images that "
-        "cannot be read are\n"
-        "listed and counted; with --strict the first one is an error."
+        "ImageNet-v2, or the classes in classes.txt in the folder of the weights. With "
+        "--real=real.json the command\n"
+        "measures ImageNet ReaL. The results are followed by the model's published results. Images "
+        "that cannot be\n"
+        "read are listed and counted; with --strict the first one is an error."
     ),
 )

@@ -1,4 +1,4 @@
-"""A model as a SavedModel, TFLite, ONNX or OpenVINO; and the check of what was exported."""
+"""`export`: export to SavedModel, TFLite, ONNX and OpenVINO, and the check of exported files."""
 
 import sys
 
@@ -130,12 +130,12 @@ COMMAND = Command(
     details=(
         "Each exported file is loaded in a process without Keras and compared with the model on "
         "--images.\n"
-        "TensorFlow Serving reads --output/1, --output/2 ...; the other formats are folders beside "
-        "these. TFLite\n"
-        "flavours: float32, float16, dynamic_int8, int8, weight_only_int8. --check=FOLDER repeats "
-        "the comparison,\n"
-        "later or on another machine. Files whose outputs differ are reported and not written, the "
-        "others are, and\n"
-        "the exit code is 1."
+        "TensorFlow Serving reads --output/1, --output/2, ...; other formats are written to "
+        "folders such as\n"
+        "--output/tflite. TFLite flavours: float32, float16, dynamic_int8, int8, "
+        "weight_only_int8. --check=FOLDER\n"
+        "repeats the comparison later, or on another machine. Files whose outputs differ are "
+        "reported and not\n"
+        "written; then the exit code is 1, and the other files are written."
     ),
 )

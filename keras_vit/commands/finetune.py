@@ -1,4 +1,4 @@
-"""Fine-tuning on a folder of images."""
+"""`finetune`: fine-tuning on a folder of images."""
 
 import sys
 
@@ -71,9 +71,9 @@ COMMAND = Command(
     summary="fine-tune a model on your own images",
     example=f"{PROGRAM} finetune --data=flowers --output=flowers_vit --model=ViT_B16",
     details=(
-        "--data contains one folder of images per class; a tenth of each class is held out for "
-        "validation. Or it\n"
-        "contains such folders in `train` and in `test`. The defaults are the paper's. report.md "
+        "--data contains one folder of images per class, of which 10 % are held out for "
+        "validation. Or it contains\n"
+        "such folders in `train` and in `test`. The defaults are the paper's. report.md "
         "in --output\n"
         "describes the result: accuracy, confusion matrix, errors, and how to use the model. If "
         "interrupted, rerun\n"

@@ -46,7 +46,7 @@ def parse_size(text: str | None) -> tuple[int, int] | None:
     """Returns (height, width).
 
     Raises:
-        flags.IllegalFlagValueError: If the text is no size.
+        flags.IllegalFlagValueError: If the text is not a size.
 
     Example:
         >>> parse_size("384"), parse_size("224,384"), parse_size(None)

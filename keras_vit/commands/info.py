@@ -1,4 +1,4 @@
-"""Size, cost and published weights of models."""
+"""`info`: size, cost and published weights of models."""
 
 from absl import flags
 

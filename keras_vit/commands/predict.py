@@ -1,4 +1,4 @@
-"""The most likely classes of photographs."""
+"""`predict`: the most likely classes of photographs."""
 
 import sys
 
@@ -59,16 +59,16 @@ COMMAND = Command(
     details=(
         "Photographs are resized to the model's image size, not cropped. The names of your own "
         "classes are read\n"
-        "from classes.txt beside the weights or the file model.keras. Scores are softmax "
-        "probabilities that add up\n"
-        "to 1. The 21,843 classes of ImageNet-21k overlap, so each has a sigmoid probability of "
-        "its own. Photos\n"
-        "that cannot be read are reported and the others are still answered. --format=csv has the "
-        "columns file,\n"
-        "rank, class, score, problem; --format=json writes one object per photo and line, with "
-        "file, guesses and\n"
-        "problem. Predictions go to stdout, everything else to stderr. Exit codes: 0 if every "
-        "photo was read, 1 if\n"
-        "a photo or the model cannot be read, 2 for wrong flags."
+        "from classes.txt in the folder of the weights or of model.keras. Scores are softmax "
+        "probabilities that sum\n"
+        "to 1. The 21,843 classes of ImageNet-21k overlap, so each has a separate sigmoid "
+        "probability. Photos that\n"
+        "cannot be read are reported, and the others are still classified. --format=csv has the "
+        "columns file, rank,\n"
+        "class, score, problem; --format=json writes one object per photo and line, with file, "
+        "guesses and problem.\n"
+        "Predictions go to stdout, everything else to stderr. Exit codes: 0 if every photo was "
+        "read, 1 if a photo or\n"
+        "the model cannot be read, 2 for wrong flags."
     ),
 )

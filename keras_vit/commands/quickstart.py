@@ -1,4 +1,4 @@
-"""The first full run."""
+"""`quickstart`: pre-training, fine-tuning, export and inference of a small model."""
 
 from absl import flags
 

@@ -1,4 +1,4 @@
-"""A checkpoint against the NumPy reference."""
+"""`verify`: comparison of a checkpoint with the NumPy reference."""
 
 from absl import flags
 

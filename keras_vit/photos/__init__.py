@@ -1,6 +1,4 @@
-"""Photos: which files are some, which are left out and why, and the pixels of one. NumPy and
-Pillow, no framework.
-"""
+"""Search for photos in folders, and decoding of a photo with NumPy and Pillow."""
 
 from keras_vit.photos.exif import orientation
 from keras_vit.photos.files import FORMATS, SUFFIXES, Found, LeftOut, is_ignored, is_photo, walk

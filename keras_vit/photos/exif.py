@@ -1,11 +1,10 @@
-"""How a camera was held, as a photo notes it: EXIF orientation, read from the bytes of a file.
+"""EXIF orientation of a photo, read from the bytes of its file.
 
-It is read here rather than by Pillow, so that TensorFlow's operations (`keras_vit.data.turning`)
-can follow the same rules to the letter, on damaged files too. They are those of well-formed files:
-of a JPEG, the first segment "Exif" among the application segments that precede the tables, in its
-first 4 kB; of a PNG, the first chunk eXIf; in either, the first entry of the first directory with
-the tag 0x0112, a number of 16 bits, in the first 4 kB of EXIF. Whatever departs from that is an
-upright photo.
+Pillow is not used, so that TensorFlow's operations (`keras_vit.data.turning`) can follow exactly the
+same rules, also for damaged files. In a JPEG, the orientation is in the first segment "Exif" among
+the application segments before the tables, within the first 4 kB; in a PNG, in the first chunk
+eXIf. In both, it is the first entry of the first directory with the tag 0x0112, a 16-bit number,
+within the first 4 kB of EXIF. All other files count as upright.
 
 Source: CIPA DC-008 (Exif 2.32), 4.5-4.6; PNG (third edition), 11.3.4.5; TIFF 6.0, section 2.
 """
@@ -13,31 +12,30 @@ Source: CIPA DC-008 (Exif 2.32), 4.5-4.6; PNG (third edition), 11.3.4.5; TIFF 6.
 import numpy as np
 
 UPRIGHT = 1
-MAX_HEAD = 4096  # bytes of a JPEG; EXIF is to be the first segment, or the one behind JFIF
-MAX_SEGMENTS = 64  # in these
-MAX_CHUNKS = 4096  # of a PNG; writers make one of each 8 kB, or of the whole picture
-# bytes of EXIF; the first directory stands at the beginning, previews and notes of makers behind
+MAX_HEAD = 4096  # bytes of a JPEG; by the standard, EXIF is the first segment or follows JFIF
+MAX_SEGMENTS = 64  # segments in these bytes
+MAX_CHUNKS = 4096  # chunks of a PNG; programs write one per 8 kB, or one for the whole picture
+# Bytes of EXIF. The first directory is at the start; previews and maker notes follow.
 MAX_BLOCK = 4096
 _TAG, _SHORT = 0x0112, 3
-_ENTRY = 6  # words: tag, type, two of the count, two of the value
+_ENTRY = 6  # words: tag, type, two words of the count, two words of the value
 _PNG_BEGINS = b"\x89PNG\r\n\x1a\n"
 
 
 def orientation(file: bytes) -> int:
-    """Returns the EXIF orientation of a JPEG or a PNG, 1 (upright) to 8; 1 of any other file.
+    """Returns the EXIF orientation of a JPEG or a PNG, 1 (upright) to 8; 1 for any other file.
 
     Example:
         >>> orientation(b"not a photo")
         1
     """
     if file.startswith(b"\xff\xd8\xff"):
-        return orientation_in(_of_jpeg(file)) if b"Exif\0\0" in file[:MAX_HEAD] else UPRIGHT
-    return orientation_in(_of_png(file)) if file.startswith(_PNG_BEGINS) else UPRIGHT
+        return orientation_in(_find_in_jpeg(file)) if b"Exif\0\0" in file[:MAX_HEAD] else UPRIGHT
+    return orientation_in(_find_in_png(file)) if file.startswith(_PNG_BEGINS) else UPRIGHT
 
 
 def orientation_in(block: bytes) -> int:
-    """Returns the orientation that a block of EXIF says: a TIFF header and its directories, with or
-    without "Exif".
+    """Returns the orientation in an EXIF block: a TIFF header and directories, perhaps after "Exif".
 
     Example:
         >>> orientation_in(b"MM\\0*\\0\\0\\0\\x08\\0\\x01\\x01\\x12\\0\\x03\\0\\0\\0\\x01\\0\\x06\\0\\0")
@@ -61,10 +59,10 @@ def orientation_in(block: bytes) -> int:
     return UPRIGHT
 
 
-def _of_jpeg(file: bytes) -> bytes:
+def _find_in_jpeg(file: bytes) -> bytes:
     place = 2
     for _ in range(MAX_SEGMENTS):
-        # a marker may be preceded by any number of these
+        # Any number of fill bytes may precede a marker.
         if file[place : place + 2] == b"\xff\xff":
             place += 1
             continue
@@ -82,7 +80,7 @@ def _of_jpeg(file: bytes) -> bytes:
     return b""
 
 
-def _of_png(file: bytes) -> bytes:
+def _find_in_png(file: bytes) -> bytes:
     place = len(_PNG_BEGINS)
     for _ in range(MAX_CHUNKS):
         length, kind = int.from_bytes(file[place : place + 4], "big"), file[place + 4 : place + 8]
@@ -95,7 +93,7 @@ def _of_png(file: bytes) -> bytes:
 
 
 def upright(pixels: np.ndarray, orientation: int) -> np.ndarray:
-    """Undoes the turning and mirroring of an orientation; a view of the same pixels.
+    """Undoes the rotation and mirroring of an orientation, as a view of the same pixels.
 
     Args:
         pixels: (H, W, ...).

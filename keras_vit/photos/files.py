@@ -1,10 +1,9 @@
-"""Which files are photos, and which are left out, and why: the same for every command.
+"""Search for photos in folders, with the same rules for every command.
 
-A photo is a file whose suffix is in `FORMATS`, in capitals or not, at any depth below a folder.
-What systems leave
-behind is ignored: hidden files and folders (`._*`, `.DS_Store`), `__MACOSX`, `Thumbs.db`,
-`desktop.ini`. Everything else is left out and named with its reason. A link to a photo is a photo,
-a link to a folder is followed; no folder is read twice, so loops end.
+A photo is a file whose suffix is in `FORMATS`, in lower or upper case, at any depth below a folder.
+Files of operating systems are ignored: hidden files and folders (`._*`, `.DS_Store`), `__MACOSX`,
+`Thumbs.db`, `desktop.ini`. All other files are left out and reported with the reason. Links to
+photos and folders are followed. No folder is read twice, so loops end.
 """
 
 import os
@@ -26,21 +25,21 @@ _IGNORED = ("__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini")
 
 
 class LeftOut(NamedTuple):
-    """A file or folder that is not read, and why."""
+    """A file or folder that is not read, and the reason."""
 
     path: Path
     reason: str
 
 
 class Found(NamedTuple):
-    """The photos in some place, in the order of their names, and what else is there."""
+    """The photos in a folder, in the order of their names, and the files that are left out."""
 
     photos: list[Path]
     left_out: list[LeftOut]
 
 
 def is_ignored(name: str) -> bool:
-    """Whether a file or folder is what systems leave behind: it is neither read nor counted.
+    """Returns whether a name is that of a system file or folder, which is neither read nor reported.
 
     Example:
         >>> [is_ignored(name) for name in ("._cat.jpg", "Thumbs.db", "cat.jpg")]
@@ -50,7 +49,7 @@ def is_ignored(name: str) -> bool:
 
 
 def is_photo(name: str) -> bool:
-    """Whether a file is a photo by its name.
+    """Returns whether a name has the suffix of a photo.
 
     Example:
         >>> is_photo("cat.JPG"), is_photo("cat.txt")
@@ -60,7 +59,7 @@ def is_photo(name: str) -> bool:
 
 
 def walk(folder: str | os.PathLike) -> Found:
-    """Returns the photos in a folder and in those below it.
+    """Finds the photos in a folder and its subfolders.
 
     Example:
         >>> Path("cats/2024").mkdir(parents=True)
@@ -71,7 +70,7 @@ def walk(folder: str | os.PathLike) -> Found:
     photos: list[str] = []
     left_out: list[tuple[str, str]] = []
     seen: set[tuple[int, int]] = set()
-    # folders that a link leads to wait, so that each is read where it really lies
+    # Targets of links are read last, so that each folder is reported under its real path.
     links = deque([os.fspath(folder)])
     while links:
         inside = [links.popleft()]
@@ -85,13 +84,13 @@ def walk(folder: str | os.PathLike) -> Found:
                 left_out.append((here, f"the folder cannot be read: {error.strerror}"))
                 continue
             if (facts.st_dev, facts.st_ino) in seen:
-                left_out.append((here, "a folder that is read already, by another path"))
+                left_out.append((here, "a folder that was already read under another path"))
                 continue
             seen.add((facts.st_dev, facts.st_ino))
             for entry in entries:
                 if is_ignored(entry.name):
                     continue
-                kind = _kind(entry)
+                kind = _classify(entry)
                 if kind == "folder":
                     (links if entry.is_symlink() else inside).append(entry.path)
                 elif kind:
@@ -113,8 +112,8 @@ def walk(folder: str | os.PathLike) -> Found:
     )
 
 
-def _kind(entry: os.DirEntry) -> str:
-    """ "folder", "" for a file, or why it is neither."""
+def _classify(entry: os.DirEntry) -> str:
+    """Returns "folder", "" for a file, or the reason why it is neither."""
     try:
         if entry.is_dir():
             return "folder"
@@ -122,9 +121,5 @@ def _kind(entry: os.DirEntry) -> str:
             return ""
         os.stat(entry.path)
     except OSError as error:
-        return (
-            f"a link that leads nowhere: {error.strerror}"
-            if entry.is_symlink()
-            else str(error.strerror)
-        )
+        return f"a broken link: {error.strerror}" if entry.is_symlink() else str(error.strerror)
     return "neither a file nor a folder"

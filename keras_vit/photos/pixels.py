@@ -1,9 +1,8 @@
-"""One photo, of any kind that is read here, to its pixels: the right way up, RGB, eight bits,
-without transparency.
+"""Decoding of a photo of any supported format to upright RGB pixels of 8 bits, without transparency.
 
-`keras_vit.data.decoding` reads JPEG and PNG with TensorFlow's operations, to the same pixels, and
-leaves all others to
-this. The kind is told by the content of a file: a name may lie.
+`keras_vit.data.decoding` decodes JPEG and PNG with TensorFlow's operations to the same pixels, and
+uses this module for all other formats. The format is detected from the content, since the suffix may
+be wrong.
 """
 
 import functools
@@ -23,10 +22,11 @@ _WITHOUT_RANGE = ("F", "I")
 
 
 def read_pixels(photo: str | os.PathLike | bytes) -> np.ndarray:
-    """Reads a photo the right way up.
+    """Reads a photo as upright RGB pixels.
 
-    Grey, palette and CMYK pictures become RGB; of 16 bits the upper 8 are kept; what is transparent
-    is laid on white; of several frames the first is taken. Colour profiles are not applied.
+    Grey, palette and CMYK pictures are converted to RGB. Of 16 bits, the upper 8 are kept.
+    Transparent pixels are blended with white. Of several frames, the first is read. Colour profiles
+    are not applied.
 
     Args:
         photo: A path, or the bytes of a file.
@@ -35,9 +35,10 @@ def read_pixels(photo: str | os.PathLike | bytes) -> np.ndarray:
         (H, W, 3) uint8, from 0 to 255.
 
     Raises:
-        ValueError: If it is no photo, or damaged, or its levels have no known range. Says what is
-            wrong in one line.
-        ImportError: If it is HEIC and `pillow-heif` is absent; the message says what to install.
+        ValueError: If the file is not a photo or damaged, or its levels have no known range. The
+            message has one line.
+        ImportError: If it is HEIC and `pillow-heif` is absent; the message names the package to
+            install.
         OSError: If the file cannot be read from the disk.
 
     Example:
@@ -52,10 +53,12 @@ def read_pixels(photo: str | os.PathLike | bytes) -> np.ndarray:
         _register_heic()
     try:
         with Image.open(io.BytesIO(file)) as image:
-            return np.ascontiguousarray(exif.upright(_rgb(image), _turn(image, file)))
+            return np.ascontiguousarray(
+                exif.upright(_to_rgb(image), _find_orientation(image, file))
+            )
     except MemoryError:
         raise
-    except Exception as error:  # Pillow has a kind of error for every kind of damage
+    except Exception as error:  # Pillow raises a different error for each kind of damage
         reason = (
             re.sub(r" <_io\.BytesIO.*>", "", " ".join(str(error).split())) or type(error).__name__
         )
@@ -63,7 +66,7 @@ def read_pixels(photo: str | os.PathLike | bytes) -> np.ndarray:
 
 
 def why_not(photo: str | os.PathLike | bytes) -> str:
-    """Returns why a photo cannot be read, in one line, or "" if it can.
+    """Returns the reason why a photo cannot be read, in one line, or "" if it can be read.
 
     Example:
         >>> why_not(b"text"), why_not(b"")
@@ -78,10 +81,9 @@ def why_not(photo: str | os.PathLike | bytes) -> str:
     return ""
 
 
-def _turn(image: Image.Image, file: bytes) -> int:
-    """What is left to undo: Pillow turns a TIFF when it reads it, libheif turns HEIC as its
-    container says.
-    """
+def _find_orientation(image: Image.Image, file: bytes) -> int:
+    """Returns the orientation that is still to be undone."""
+    # Pillow already rotates TIFF, and libheif rotates HEIC.
     if image.format in ("JPEG", "MPO", "PNG"):
         return exif.orientation(file)
     return (
@@ -89,22 +91,20 @@ def _turn(image: Image.Image, file: bytes) -> int:
     )
 
 
-def _rgb(image: Image.Image) -> np.ndarray:
-    """(H, W, 3) uint8."""
+def _to_rgb(image: Image.Image) -> np.ndarray:
+    """Converts an image to (H, W, 3) uint8."""
     image.load()
     if image.mode.startswith("I;16"):
         return np.repeat((np.asarray(image) >> 8).astype(np.uint8)[..., None], 3, axis=-1)
     if image.mode in _WITHOUT_RANGE:
-        kind = "floating-point numbers" if image.mode == "F" else "integers of 32 bits"
-        raise ValueError(
-            f"its levels are {kind}, whose range is not known: save it with 8 or 16 bits"
-        )
+        kind = "floating-point numbers" if image.mode == "F" else "32-bit integers"
+        raise ValueError(f"its levels are {kind} of unknown range: save it with 8 or 16 bits")
     if (
         image.mode in ("RGB", "L", "CMYK", "YCbCr", "LAB", "HSV", "1")
         and "transparency" not in image.info
     ):
         return np.asarray(image.convert("RGB"))
-    # Rather than "RGB": the transparency of a palette survives.
+    # Convert to RGBA first, since the conversion to RGB drops the transparency of a palette.
     rgba = np.asarray(image.convert("RGBA"))
     rgb, opacity = rgba[..., :3], rgba[..., 3:].astype(np.uint16)
     if opacity.min() == 255:
@@ -118,5 +118,5 @@ def _register_heic() -> None:
     try:
         import pillow_heif  # pyright: ignore[reportMissingImports]: optional
     except ImportError as error:
-        raise ImportError("HEIC needs one more package: pip install pillow-heif") from error
+        raise ImportError("HEIC needs another package: pip install pillow-heif") from error
     pillow_heif.register_heif_opener()

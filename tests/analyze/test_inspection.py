@@ -100,7 +100,7 @@ def test_what_is_no_folder_of_photos_is_an_error(tmp_path: Path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "notes.txt").touch()
     with pytest.raises(
-        ValueError, match=r"No photos \(\.jpg, .*\) in .*empty, nor in folders below. Left out, 1"
+        ValueError, match=r"No photos \(\.jpg, .*\) in .*empty or its subfolders. Left out, 1"
     ):
         find_photos(tmp_path / "empty", "out")
 

@@ -244,7 +244,9 @@ def test_a_sigmoid_within_another_model_is_an_error():
 def test_pixels_reach_the_model_once_scaled():
     images = keras.Input((8, 8, 3))
     plain = keras.Model(images, keras.layers.Flatten()(images))
-    with pytest.raises(ValueError, match="cannot be known. Say so with --pixels="):
+    with pytest.raises(
+        ValueError, match="is unknown. Pass the range of its training with --pixels="
+    ):
         next(outputs(plain, noise(3)))
     declare(plain, "-1..1")
     values = next(outputs(plain, noise(3))).values

@@ -528,7 +528,7 @@ def test_data_that_are_fetched_by_hand_are_said_to_be(tmp_path, monkeypatch):
 
     monkeypatch.setattr(socket, "getaddrinfo", no_network)
     monkeypatch.setattr(urllib.request, "getproxies", lambda: {"no": "*"})
-    message = r"(?s)The data of Retinopathy are missing\. .* is not in .* and cannot be prepared here.* manual download\. .*kaggle\.com"
+    message = r"(?s)The data of Retinopathy are missing\. .* cannot be prepared here.* manual download\. .*kaggle\.com"
     with pytest.raises(ValueError, match=message):
         task_sources(TASKS["diabetic_retinopathy"], tmp_path)
     with pytest.raises(ValueError, match="The data of SVHN are missing.*copy the folder.$"):

@@ -166,8 +166,13 @@ def test_a_reference_that_cannot_be_read_fails_with_a_reason(version: Path, cont
     ("accepted", "agreement", "error", "problem"),
     [
         ({"max_error": 0.1, "top1_agreement": 0.9}, 0.9, 0.1, ""),
-        ({"max_error": 0.1, "top1_agreement": 0.9}, 0.89, 0.1, "agrees on 89.0%, less than 90.0%"),
-        ({"max_error": 0.1, "top1_agreement": 0.5}, 0.5, 0.2, "differs by 0.2, more than 0.1"),
+        (
+            {"max_error": 0.1, "top1_agreement": 0.9},
+            0.89,
+            0.1,
+            "the top-1 agreement is 89.0%, below 90.0%",
+        ),
+        ({"max_error": 0.1, "top1_agreement": 0.5}, 0.5, 0.2, "the max error is 0.2, above 0.1"),
         ({"max_error": {"model": 0.3}}, 0.0, 0.2, ""),
         (
             {"max_error": {"other": 0.3}},

@@ -175,7 +175,7 @@ def test_the_check_has_the_thresholds_of_the_export(delivered: tuple[Path, str],
         version = (folder / name).parent
         write_checksums(version.parent if version.name == "assets.extra" else version, version)
     checked = list(acceptance.check(folder))
-    assert all("more than 0" in each.problem for each in checked) and len(checked) == 4
+    assert all("above 0" in each.problem for each in checked) and len(checked) == 4
     assert all(each.accepted.startswith("max error 0") for each in checked)
 
 
@@ -199,7 +199,7 @@ def test_a_file_that_is_not_the_model_any_more_fails(delivered: tuple[Path, str]
     ]
     write_checksums(folder / "1", folder / "1")
     right, wrong = acceptance.check(folder)
-    assert right.problem == "" and "more than" in wrong.problem
+    assert right.problem == "" and "above" in wrong.problem
 
 
 def test_a_damaged_file_fails_and_the_others_are_checked(

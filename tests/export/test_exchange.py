@@ -377,7 +377,7 @@ def test_what_is_no_such_model_is_refused_before_anything_is_written(build, tmp_
         r"must be functional.*Received: inputs of shape \[\]",
     )
     refused("ViT_B16", "must be functional, with one input of images")
-    refused(keras.Model(model.inputs[0], [model.outputs[0]] * 2), "has one output")
+    refused(keras.Model(model.inputs[0], [model.outputs[0]] * 2), "and one output")
     vector = keras.Input((3,))
     refused(
         keras.Model(vector, keras.layers.Dense(2)(vector)),

@@ -51,7 +51,7 @@ def test_the_page_has_a_row_for_each_file_and_says_how_it_was_measured(tmp_path:
         "| int8.tflite"
     )
     for words in (
-        "CIFAR-10, 2,000 in all",
+        "the same 2,000 images: CIFAR-10",
         "One image is 0.05 percentage points",
         "median time for one image, on two threads",
     ):
@@ -102,7 +102,7 @@ def test_names_do_not_break_the_table(tmp_path: Path):
     assert (
         page.startswith("# one two\n")
         and r"| a\|b c.tflite | 0.458 |" in page
-        and "images: x y, 2,000" in page
+        and "images: x y." in page
     )
     assert len(text_table([verdict(name="a\nb")]).splitlines()) == 2
 
@@ -113,7 +113,7 @@ def test_one_table_is_about_the_same_images(tmp_path: Path):
             ValueError, match=r"measured on the same images. Received: 0 verdicts, on \[\]"
         ):
             write_or_print([])
-        with pytest.raises(ValueError, match=r"Received: 2 verdicts, about \[8, 2000\] images"):
+        with pytest.raises(ValueError, match=r"Received: 2 verdicts, on \[8, 2000\] images"):
             write_or_print([verdict(), verdict(num_images=8)])
     assert not list(tmp_path.iterdir())
 

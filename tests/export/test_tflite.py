@@ -363,7 +363,7 @@ def test_a_file_that_cannot_be_made_costs_only_itself(build, tmp_path: Path, mon
             r"must be distinct names out of float32, float16, .*Received: \['int4'\]",
         ),
         ({"flavours": []}, "must be distinct names out of"),
-        ({"flavours": ["int8", "int8"]}, "each once"),
+        ({"flavours": ["int8", "int8"]}, "must be distinct"),
         ({"min_agreement": 95}, "must be between 0 and 1. Received: 95"),
         ({"num_images": 0}, "at least 1. Received: 0"),
         ({"image_size": 48}, "takes images of 32 x 32 pixels. Received: image_size=48"),

@@ -89,12 +89,14 @@ def test_weights_beside_the_graph_count_too(tmp_path: Path):
 def test_outputs_that_are_no_numbers_are_no_answer(tmp_path: Path):
     """No comparison with NaN is true, so a difference above a tolerance is not seen."""
     folder = _save(tmp_path / "model", lambda images: _sums(images) * float("nan"))
-    with pytest.raises(ValueError, match="gives 22 NaN"):
+    with pytest.raises(ValueError, match="returns 22 NaN"):
         judge(folder, IMAGES, EXPECTED)
 
 
 def test_outputs_of_another_shape_are_no_answer(tmp_path: Path):
-    with pytest.raises(ValueError, match=r"outputs of shape \(11, 2\), the model \(11, 3\)"):
+    with pytest.raises(
+        ValueError, match=r"outputs of shape \(11, 2\); the model returns \(11, 3\)"
+    ):
         judge(_save(tmp_path / "model"), IMAGES, np.zeros((11, 3)))
 
 
@@ -127,5 +129,5 @@ def test_what_is_no_export_and_a_signature_that_is_not_there_are_said(tmp_path: 
         ValueError, match=r"cannot be run: expected a SavedModel or a file \.tflite, \.onnx, \.xml"
     ):
         run(tmp_path / "notes.txt", IMAGES)
-    with pytest.raises(ValueError, match="has no signature 'attention', but predict"):
+    with pytest.raises(ValueError, match="has no signature 'attention'. It has predict"):
         run(_save(tmp_path / "model"), IMAGES, signature="attention")

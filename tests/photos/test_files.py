@@ -69,11 +69,11 @@ def test_everything_else_is_named_with_its_reason(tmp_path: Path):
     (tmp_path / "round.jpg").symlink_to("round.jpg")
     photos, reasons = found(tmp_path)
     assert photos == ["ok.jpg"]
-    assert reasons.pop("round.jpg").startswith("a link that leads nowhere: ")
+    assert reasons.pop("round.jpg").startswith("a broken link: ")
     assert reasons == {
         "README": "no suffix",
         "a/b.svg": "not a photo by its suffix, .svg",
-        "broken.jpg": "a link that leads nowhere: No such file or directory",
+        "broken.jpg": "a broken link: No such file or directory",
         "notes.TXT": "not a photo by its suffix, .txt",
         "pipe.jpg": "neither a file nor a folder",
     }
@@ -87,7 +87,7 @@ def test_links_are_followed_once_and_loops_end(tmp_path: Path):
     (root / "d").symlink_to(tmp_path / "outside" / "deep")
     (root / "b" / "up").symlink_to(root)
     (root / "link.jpg").symlink_to("b/1.jpg")
-    again = "a folder that is read already, by another path"
+    again = "a folder that was already read under another path"
     photos, reasons = found(root)
     assert photos == ["b/1.jpg", "c/2.jpg", "c/deep/3.png", "link.jpg"]
     assert reasons == {"a": again, "b/up": again, "d": again}

@@ -49,7 +49,7 @@ def test_without_its_package_heic_is_refused_with_what_to_install(monkeypatch: p
     pixels._register_heic.cache_clear()
     monkeypatch.setitem(__import__("sys").modules, "pillow_heif", None)
     file = b"\0\0\0\x18ftypheic" + b"\0" * 40
-    with pytest.raises(ImportError, match="HEIC needs one more package: pip install pillow-heif"):
+    with pytest.raises(ImportError, match="HEIC needs another package: pip install pillow-heif"):
         read_pixels(file)
     assert "pillow-heif" in why_not(file)
     pixels._register_heic.cache_clear()
@@ -97,7 +97,7 @@ def test_a_name_may_lie(tmp_path: Path):
         ),
         (
             encoded(Image.fromarray(np.ones((2, 2), np.int32)), "TIFF"),
-            "its levels are integers of 32 bits, whose range",
+            "its levels are 32-bit integers of unknown range",
         ),
     ],
 )
