@@ -388,7 +388,7 @@ def test_positions_that_no_published_file_has_are_refused(tmp_path: Path):
     )
     keras_vit.save_checkpoint(model, tmp_path / "file.npz")
     with pytest.raises(
-        ValueError, match="one learned position table at the stem.*column_embedding"
+        ValueError, match="one learned position table, at the input.*column_embedding"
     ):
         report(tmp_path / "file.npz")
 
