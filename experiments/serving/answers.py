@@ -1,6 +1,4 @@
-"""What comes back for a photograph, and the two ways in which a request can fail. Nothing here
-knows a network.
-"""
+"""The answer for a photograph, and the two kinds of errors of a request."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,33 +6,33 @@ from dataclasses import dataclass
 from typing import Any
 
 OK = "ok"
-# What the server says of a photograph it cannot read: empty, unsupported, too_large, damaged. What
-# the client says:
-UNREADABLE = "unreadable"  # the file could not be read here, and was not sent
-REFUSED = "refused"  # the server will not answer this request, however often it is asked
-UNANSWERED = "unanswered"  # no answer came within the patience of the caller
+# The server reports unreadable photographs as empty, unsupported, too_large or damaged. The client
+# sets these:
+UNREADABLE = "unreadable"  # the client cannot read the file, and did not send it
+REFUSED = "refused"  # the server refused the request, and a retry would not help
+UNANSWERED = "unanswered"  # no answer in time
 
 COLUMNS = ("labels", "scores", "class_ids", "status")
 
 
 class Passing(Exception):
-    """The same request may go well the next time: the server is away, busy or late."""
+    """A temporary error: the server is unavailable, overloaded or late."""
 
 
 class Refused(Exception):
-    """The same request would fail again: an unknown model, another signature, no permission."""
+    """A permanent error, such as an unknown model, another signature or no permission."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is known of one photograph.
+    """The answer for one photograph.
 
     Attributes:
-        status: "ok", or why there is nothing else.
+        status: "ok", or the kind of problem.
         labels: Names of the best classes, best first.
         scores: Their probabilities.
         class_ids: Their numbers.
-        reason: What went wrong, in the words of who noticed.
+        reason: Message of the problem.
     """
 
     status: str
@@ -45,15 +43,14 @@ class Answer:
 
 
 def from_columns(columns: Mapping[str, Sequence], num_images: int) -> list[Answer]:
-    """Makes answers of the outputs of a model, one column for each.
+    """Converts the outputs of a model, one column each, to answers.
 
     Args:
         columns: `labels`, `scores`, `class_ids` (B, k) and `status` (B,), as Python values.
-        num_images: B, as it was sent.
+        num_images: B, number of images in the request.
 
     Raises:
-        Refused: If outputs or rows are missing, so that nobody knows which answer belongs to which
-            photograph; or they hold something else than labels, finite scores, numbers of classes
+        Refused: If outputs or rows are missing, or they are not labels, finite scores, class numbers
             and a status.
 
     Example:
@@ -64,19 +61,19 @@ def from_columns(columns: Mapping[str, Sequence], num_images: int) -> list[Answe
     missing = [name for name in COLUMNS if name not in columns]
     if missing:
         raise Refused(
-            f"The model gives {', '.join(sorted(columns))}; what is missing: {', '.join(missing)}."
+            f"The model returns {', '.join(sorted(columns))}. Missing: {', '.join(missing)}."
         )
     strange = [name for name in COLUMNS if not isinstance(columns[name], list)]
     if strange:
-        raise Refused(f"These outputs are no lists of rows: {', '.join(strange)}.")
+        raise Refused(f"These outputs are not lists of rows: {', '.join(strange)}.")
     lengths = {name: len(columns[name]) for name in COLUMNS}
     if set(lengths.values()) != {num_images}:
-        raise Refused(f"{num_images} images were sent, and this many rows came back: {lengths}.")
+        raise Refused(f"{num_images} images were sent. Received: {lengths} rows.")
     rows = zip(*(columns[name] for name in COLUMNS), strict=True)
-    return [_answer(*row) for row in rows]
+    return [_make_answer(*row) for row in rows]
 
 
-def _answer(labels: Any, scores: Any, class_ids: Any, status: Any) -> Answer:
+def _make_answer(labels: Any, scores: Any, class_ids: Any, status: Any) -> Answer:
     is_right = isinstance(status, str) and all(
         isinstance(values, list) for values in (labels, scores, class_ids)
     )
@@ -88,5 +85,5 @@ def _answer(labels: Any, scores: Any, class_ids: Any, status: Any) -> Answer:
             and all(type(number) is int for number in class_ids)
         )
     if not is_right:
-        raise Refused(f"This is no row of an answer: {(labels, scores, class_ids, status)!r:.200}.")
+        raise Refused(f"A row is invalid: {(labels, scores, class_ids, status)!r:.200}.")
     return Answer(status, tuple(labels), tuple(scores), tuple(class_ids))

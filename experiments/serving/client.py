@@ -1,18 +1,18 @@
-"""Asks a server about all photographs in a folder: a table of answers, and how fast they came.
+"""Classifies all photographs in a folder with a server, and prints counts and latencies.
 
     python experiments/serving/client.py --images=DIR [--server=localhost:8500] [--model=vit_b16] [--output=answers.csv]
     python experiments/serving/client.py --images=DIR --server=http://localhost:8501
 
-`--server=http://...` speaks REST, anything else gRPC. `README.md` beside this file tells how a
-server comes up.
+With `--server=http://...` the client uses REST, otherwise gRPC. `README.md` in this folder explains
+how to start a server.
 
-Photographs are sent in batches, `--concurrency` of them at once; no more than that is in memory. A
-request that fails because the server is away, busy or late is repeated, within `--retries` and
-`--total_s`. A photograph that cannot be read costs only itself: a line with its path and what is
-wrong with it. The answers are in the order of the files' names.
+Photographs are sent in batches, with `--concurrency` batches at the same time; only these are in
+memory. If the server is unavailable, overloaded or late, a request is repeated, within `--retries`
+and `--total_s`. An unreadable photograph does not affect others; its path and problem are printed.
+Answers are in the order of the file names.
 
-Exit codes: 0 all photographs were answered, 1 not all were or the server could not be asked, 130
-interrupted; what had been answered by then is in the output.
+Exit codes: 0 if all photographs were classified, 1 if some were not or the server cannot be reached,
+130 if interrupted; the output then contains the answers received so far.
 """
 
 import contextlib
@@ -26,9 +26,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-# its log lines of lost connections: the client tells of them itself
+# No log lines of gRPC on lost connections: the client reports them.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-# the reader of photos alone: the client waits for no framework
+# Imports only the reader of photos, so that the client does not load a framework.
 os.environ["KERAS_VIT_IMPORT"] = "parts"
 
 try:
@@ -45,7 +45,7 @@ try:
 except ImportError as error:
     sys.exit(f"{error}. The client needs a few packages: pip install '.[serving]', in a clone")
 
-_IMAGES = flags.DEFINE_string("images", None, "Folder with photographs.", required=True)
+_IMAGES = flags.DEFINE_string("images", None, "Folder of photographs.", required=True)
 _SERVER = flags.DEFINE_string(
     "server", "localhost:8500", "host:port for gRPC, http://host:port for REST."
 )
@@ -53,26 +53,26 @@ _MODEL = flags.DEFINE_string("model", "vit_b16", "Name of the model on the serve
 _LABEL = flags.DEFINE_string(
     "label", "", "Version label, such as stable or canary. Default: the newest version."
 )
-_BATCH = flags.DEFINE_integer("batch_size", 8, "Images of a request.", lower_bound=1)
-_CONCURRENCY = flags.DEFINE_integer("concurrency", 32, "Requests at once.", lower_bound=1)
+_BATCH = flags.DEFINE_integer("batch_size", 8, "Images per request.", lower_bound=1)
+_CONCURRENCY = flags.DEFINE_integer("concurrency", 32, "Concurrent requests.", lower_bound=1)
 _DEADLINE = flags.DEFINE_float(
-    "deadline_s", 10.0, "Seconds that one try of a request may take.", lower_bound=1e-3
+    "deadline_s", 10.0, "Time limit of one attempt, in seconds.", lower_bound=1e-3
 )
-_RETRIES = flags.DEFINE_integer("retries", 20, "Tries of a request after the first.", lower_bound=0)
+_RETRIES = flags.DEFINE_integer("retries", 20, "Maximum number of retries.", lower_bound=0)
 _TOTAL = flags.DEFINE_float(
-    "total_s", 120.0, "Seconds for a request with all its retries.", lower_bound=1e-3
+    "total_s", 120.0, "Time limit of a request with all retries, in seconds.", lower_bound=1e-3
 )
 _OUTPUT = flags.DEFINE_string("output", None, "CSV file for the answers.")
 
-# An empty file costs the server nothing, and its answer tells that model, signature and outputs are
-# what is expected.
+# An empty file costs the server no work, and its answer shows whether model, signature and outputs
+# are right.
 _PROBE, _PROBE_RETRIES = b"", 2
-_INTERRUPTED = 130  # as shells count: 128 and the number of SIGINT
+_INTERRUPTED = 130  # convention of shells: 128 plus the number of SIGINT
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Batch:
-    """Answers for some photographs, and the reply that they came with, if one came."""
+    """Answers for some photographs, and the reply of the server, if there was one."""
 
     paths: Sequence[Path]
     answers: Sequence[Answer]
@@ -81,27 +81,28 @@ class _Batch:
 
 
 def main(_: Sequence[str]) -> int:
-    """Returns the exit code."""
-    # of odd photographs; what matters about them the server says
+    """Runs the client and returns the exit code."""
+    # Pillow warns about unusual photographs; the server reports problems that matter.
     warnings.filterwarnings("ignore", module="PIL")
     try:
         paths, left_out = find_photographs(Path(_IMAGES.value).expanduser())
         with contextlib.closing(
             make_transport(_SERVER.value, model=_MODEL.value, label=_LABEL.value)
         ) as transport:
-            code = _ask_about(paths, transport)
+            code = _classify_all(paths, transport)
         if left_out:
             print(group_by_reason(left_out))
         return code
     except GaveUp as error:
         print(
-            f"Nobody answers at {_SERVER.value}: {error}. Is the server up, and its model loaded?",
+            f"No answer from {_SERVER.value}: {error}. Check that the server is running and the "
+            f"model is loaded.",
             file=sys.stderr,
         )
         return 1
     except Refused as error:
         print(
-            f"{_SERVER.value} does not answer about {_MODEL.value} {_LABEL.value}: {error}",
+            f"{_SERVER.value} refuses requests for {_MODEL.value} {_LABEL.value}: {error}",
             file=sys.stderr,
         )
         return 1
@@ -112,17 +113,20 @@ def main(_: Sequence[str]) -> int:
         return _INTERRUPTED
 
 
-def _ask_about(paths: Sequence[Path], transport: Transport) -> int:
+def _classify_all(paths: Sequence[Path], transport: Transport) -> int:
     stop, summary, interrupted = threading.Event(), Summary(), False
-    num_classes = _num_classes(transport, stop)
+    num_classes = _probe_num_classes(transport, stop)
     start = time.monotonic()
-    with _table(num_classes) as table, tqdm(total=len(paths), unit=" images", disable=None) as bar:
+    with (
+        _open_table(num_classes) as table,
+        tqdm(total=len(paths), unit=" images", disable=None) as bar,
+    ):
         batches = (
             paths[first : first + _BATCH.value] for first in range(0, len(paths), _BATCH.value)
         )
         try:
             work = functools.partial(
-                _answered, num_classes=num_classes, transport=transport, stop=stop
+                _classify_batch, num_classes=num_classes, transport=transport, stop=stop
             )
             for batch in in_order(batches, work, _CONCURRENCY.value):
                 _note(batch, summary, table)
@@ -135,17 +139,17 @@ def _ask_about(paths: Sequence[Path], transport: Transport) -> int:
     return _INTERRUPTED if interrupted else 0 if summary.all_ok else 1
 
 
-def _num_classes(transport: Transport, stop: threading.Event) -> int:
-    """Asks about nothing, so that a mistake is told once and at once, not for each photograph."""
+def _probe_num_classes(transport: Transport, stop: threading.Event) -> int:
+    """Sends a probe, so that a wrong setting is reported once, and returns the number of classes."""
     patience = Patience(deadline_s=_DEADLINE.value, retries=_PROBE_RETRIES, total_s=_TOTAL.value)
     (answer,) = ask(transport, [_PROBE], patience, stop).answers
     return len(answer.labels)
 
 
-def _answered(
+def _classify_batch(
     paths: Sequence[Path], *, num_classes: int, transport: Transport, stop: threading.Event
 ) -> _Batch:
-    """Reads, sends and waits, in a thread; what goes wrong is in the answers."""
+    """Reads and sends a batch, in a thread. Errors are reported in the answers."""
     read = [_read(path) for path in paths]
     files = [file for file in read if isinstance(file, bytes)]
     patience = Patience(deadline_s=_DEADLINE.value, retries=_RETRIES.value, total_s=_TOTAL.value)
@@ -156,8 +160,8 @@ def _answered(
         counts = {len(answer.labels) for answer in answers} - {num_classes}
         if counts:
             raise Refused(
-                f"The model named {num_classes} classes at first and now {counts.pop()}: it is "
-                f"another one."
+                f"The model returned {num_classes} classes at first, and now {counts.pop()}: the "
+                f"server has replaced the model."
             )
     except Refused as error:
         answers = [Answer(REFUSED, reason=str(error))] * len(files)
@@ -178,9 +182,8 @@ def _read(path: Path) -> bytes | Answer:
 
 
 def _note(batch: _Batch, summary: Summary, table: AnswerTable | None) -> None:
-    """Whoever interrupts may do so in here: then the table has an answer that the summary has
-    not.
-    """
+    """Prints problems, and adds the answers to the table and the summary."""
+    # After an interrupt in this function, the table may have one answer more than the summary.
     for path, answer in zip(batch.paths, batch.answers, strict=True):
         if answer.status != OK:
             tqdm.write(
@@ -196,7 +199,7 @@ def _note(batch: _Batch, summary: Summary, table: AnswerTable | None) -> None:
 
 
 @contextlib.contextmanager
-def _table(num_classes: int) -> Iterator[AnswerTable | None]:
+def _open_table(num_classes: int) -> Iterator[AnswerTable | None]:
     if not _OUTPUT.value:
         yield None
         return

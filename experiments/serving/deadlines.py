@@ -1,8 +1,8 @@
-"""A time by which an HTTP request must have ended, however slowly the other side sends.
+"""A total time limit for HTTP requests, however slowly the server sends.
 
-A timeout of `requests` is the time between two bytes: a server that sends one byte a second is
-waited for as long as it likes. So a timer closes the socket at the deadline, and the blocked read
-raises an error.
+The timeout of `requests` is the time between two bytes, so a server that sends one byte per second
+never exceeds it. Here a timer closes the socket at the deadline, and the blocked read raises an
+error.
 """
 
 import contextlib
@@ -12,18 +12,18 @@ import threading
 from requests.adapters import HTTPAdapter
 from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
 
-# the deadline and the socket of a thread, whose session has one connection
+# The deadline and the socket of each thread; a session has one connection.
 _here = threading.local()
 
 
 class Deadline:
-    """Ends what the thread reads and writes when the time is over.
+    """Ends the reads and writes of the thread at a deadline.
 
     Args:
-        seconds: From the beginning of the block.
+        seconds: Time from the start of the block.
 
     Attributes:
-        is_over: Whether the time ran out within the block.
+        is_over: Whether the deadline has passed in the block.
     """
 
     def __init__(self, seconds: float):
@@ -44,7 +44,7 @@ class Deadline:
         _here.deadline = None
 
     def connected(self, to: socket.socket) -> None:
-        """Takes note of a new socket."""
+        """Registers a new socket."""
         with self._lock:
             self._socket = to
             if self.is_over:
@@ -58,27 +58,28 @@ class Deadline:
 
 
 def _shut(to: socket.socket) -> None:
-    plain = getattr(to, "socket", to)  # within a proxy's TLS
-    with contextlib.suppress(OSError, TypeError):  # it may be closed already
-        socket.socket.shutdown(plain, socket.SHUT_RDWR)  # that of TLS would wait for a farewell
+    plain = getattr(to, "socket", to)  # the socket inside TLS through a proxy
+    with contextlib.suppress(OSError, TypeError):  # the socket may already be closed
+        # `shutdown` of a TLS socket would wait for the other side.
+        socket.socket.shutdown(plain, socket.SHUT_RDWR)
 
 
 class DeadlineAdapter(HTTPAdapter):
-    """One whose connections tell the deadline of their thread about their sockets."""
+    """An adapter whose connections register their sockets with the deadline of the thread."""
 
     def init_poolmanager(self, *arguments, **options) -> None:
-        """Makes the manager of connections."""
+        """Creates the connection manager."""
         super().init_poolmanager(*arguments, **options)
         self.poolmanager.pool_classes_by_scheme = _POOLS
 
     def proxy_manager_for(self, *arguments, **options):
-        """Returns the manager of connections through a proxy."""
+        """Returns the connection manager of a proxy."""
         manager = super().proxy_manager_for(*arguments, **options)
         manager.pool_classes_by_scheme = _POOLS
         return manager
 
 
-def _telling(pool: type) -> type:
+def _with_registration(pool: type) -> type:
     class Connection(pool.ConnectionCls):
         def connect(self) -> None:
             super().connect()
@@ -89,4 +90,7 @@ def _telling(pool: type) -> type:
     return type(pool.__name__, (pool,), {"ConnectionCls": Connection})
 
 
-_POOLS = {"http": _telling(HTTPConnectionPool), "https": _telling(HTTPSConnectionPool)}
+_POOLS = {
+    "http": _with_registration(HTTPConnectionPool),
+    "https": _with_registration(HTTPSConnectionPool),
+}

@@ -1,6 +1,4 @@
-"""Many jobs at once, their results in the order of the jobs, and never more in memory than was
-agreed.
-"""
+"""Concurrent jobs with results in the order of the jobs and bounded memory."""
 
 import queue
 import threading
@@ -13,24 +11,23 @@ from typing import TypeVar
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
-# One slow job must not stop the others: results of this many jobs for each thread may wait for it.
-# They are small; what is large, the photographs, is read by the thread that sends them, so there is
-# one batch for each thread.
+# Number of results per thread that may wait for a slow job, so that it does not block the others.
+# Results are small. Photographs are large, but each thread reads only the batch that it sends.
 _AHEAD = 16
 
 
 def in_order(
     jobs: Iterable[Job], work: Callable[[Job], Result], concurrency: int
 ) -> Iterator[Result]:
-    """Does jobs in threads and gives their results in the order of the jobs.
+    """Runs jobs in threads and yields their results in the order of the jobs.
 
-    The threads are daemons: unlike those of an executor, they do not hold up the end of a process
-        that was interrupted.
+    The threads are daemons, so unlike those of an executor they do not delay the exit of an
+    interrupted process.
 
     Args:
-        jobs: Taken as they are needed.
-        work: Called in a thread. What it raises is raised here.
-        concurrency: Threads.
+        jobs: Jobs, read when they are needed.
+        work: Function that is called in a thread. Its exceptions are raised here.
+        concurrency: Number of threads.
 
     Example:
         >>> list(in_order(range(4), lambda number: number * number, concurrency=2))
@@ -38,7 +35,7 @@ def in_order(
     """
     todo: queue.SimpleQueue = queue.SimpleQueue()
     for _ in range(concurrency):
-        threading.Thread(target=_work_off, args=(todo, work), daemon=True).start()
+        threading.Thread(target=_run_jobs, args=(todo, work), daemon=True).start()
     jobs, waiting = iter(jobs), deque()
     try:
         while True:
@@ -56,11 +53,11 @@ def in_order(
             todo.put(None)
 
 
-def _work_off(todo: queue.SimpleQueue, work: Callable) -> None:
+def _run_jobs(todo: queue.SimpleQueue, work: Callable) -> None:
     for job, future in iter(todo.get, None):
         if not future.set_running_or_notify_cancel():
             continue
         try:
             future.set_result(work(job))
-        except BaseException as error:  # it belongs to whoever waits for the result
+        except BaseException as error:  # raised again by `result`
             future.set_exception(error)

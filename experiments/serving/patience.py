@@ -1,9 +1,8 @@
-"""How long, and how often, a request is tried.
+"""Retries of a request, with exponential backoff.
 
-Waits grow twofold and are drawn at random from zero up ("full jitter"): clients that failed
-together, because the
-server went away, do not come back together. Source: M. Brooker, "Exponential Backoff And Jitter",
-AWS Architecture Blog, 2015.
+The limit of the waits doubles, and each wait is drawn at random between zero and the limit ("full
+jitter"). So clients that failed at the same time, because the server stopped, do not retry at the
+same time. Source: M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
 """
 
 import random
@@ -19,10 +18,10 @@ _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.2, 10.0
 
 
 class GaveUp(Exception):
-    """No answer came in time.
+    """There was no answer in time.
 
     Attributes:
-        retries: How often it was tried after the first time.
+        retries: Number of retries.
     """
 
     def __init__(self, words: str, retries: int):
@@ -31,17 +30,17 @@ class GaveUp(Exception):
 
 
 class Stopped(Exception):
-    """The caller wants no answer any more."""
+    """The caller has stopped the request."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """Bounds of one request.
+    """Limits of one request.
 
     Attributes:
-        deadline_s: Seconds that one try may take.
-        retries: Tries after the first.
-        total_s: Seconds for all tries and the waits between them.
+        deadline_s: Time limit of one attempt, in seconds.
+        retries: Maximum number of retries.
+        total_s: Time limit of all attempts and waits, in seconds.
     """
 
     deadline_s: float
@@ -51,13 +50,13 @@ class Patience:
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """Answers, and what they took.
+    """Answers, with their times.
 
     Attributes:
         answers: One for each file, in their order.
-        retries: Tries after the first.
-        latency_s: Seconds that the try took that went well.
-        waited_s: Seconds from the first try to the answer.
+        retries: Number of retries.
+        latency_s: Time of the successful attempt, in seconds.
+        waited_s: Time from the first attempt to the answer, in seconds.
     """
 
     answers: list[Answer]
@@ -67,11 +66,11 @@ class Reply:
 
 
 def wait_s(retry: int, draw: float) -> float:
-    """Returns seconds to wait before a retry.
+    """Returns the time to wait before a retry, in seconds.
 
     Args:
-        retry: 0 before the first retry.
-        draw: From 0 to 1, at random.
+        retry: Index of the retry, from 0.
+        draw: Random number from 0 to 1.
 
     Example:
         >>> [wait_s(retry, 1.0) for retry in (0, 1, 2, 10)]
@@ -83,25 +82,24 @@ def wait_s(retry: int, draw: float) -> float:
 def ask(
     transport: Transport, files: Sequence[bytes], patience: Patience, stop: threading.Event
 ) -> Reply:
-    """Asks until there is an answer, within the patience.
+    """Sends a request, and repeats it after temporary errors.
 
     Args:
-        transport: The way to the server.
+        transport: The connection to the server.
         files: Bytes of JPEG or PNG files.
-        patience: When to give up.
-        stop: Set from outside, it ends the waiting.
+        patience: Limits of the request.
+        stop: An event that ends the waiting.
 
     Raises:
-        GaveUp: If no try went well. What was the matter with the last is in the message.
-        Refused: If another try would change nothing.
+        GaveUp: If no attempt succeeded. The message contains the error of the last attempt.
+        Refused: If the error is permanent.
         Stopped: If `stop` was set.
     """
     start, retry = time.monotonic(), 0
     while True:
         begun = time.monotonic()
         try:
-            # What is left of the total is at least a millisecond: a deadline of zero is none at all
-            # to some.
+            # At least a millisecond, since some libraries take zero as no deadline.
             left = max(1e-3, patience.total_s - (begun - start))
             answers = transport.ask(files, min(patience.deadline_s, left))
         except Passing as error:

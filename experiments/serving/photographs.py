@@ -1,4 +1,4 @@
-"""Files of photographs: which there are, and their bytes as they are sent."""
+"""The photographs of a folder, and their bytes in a format that the server reads."""
 
 import io
 from pathlib import Path
@@ -8,15 +8,14 @@ from PIL import Image
 from keras_vit.photos import SUFFIXES, Found, read_pixels, walk
 from keras_vit.writing import group_by_reason
 
-_SERVED = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")  # how JPEG and PNG begin
+_SERVED = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")  # first bytes of JPEG and PNG
 
 
 def find_photographs(folder: Path) -> Found:
-    """Returns the photographs in a folder and in those within it, in the order of their names, and
-    what is left out.
+    """Finds the photographs in a folder and its subfolders, in the order of their names.
 
     Raises:
-        ValueError: If there is no such folder, or no photograph in it.
+        ValueError: If the folder does not exist or contains no photographs.
     """
     if not folder.is_dir():
         raise ValueError(f"There is no folder {folder}.")
@@ -29,14 +28,15 @@ def find_photographs(folder: Path) -> Found:
 
 
 def as_served(file: bytes) -> bytes:
-    """Returns a file as the server reads it: JPEG and PNG unchanged, others as PNG.
+    """Returns JPEG and PNG files unchanged, and converts others to PNG.
 
-    The server turns JPEG and PNG upright itself; others are turned here. What is empty stays so:
-    the server says it.
+    The server rotates JPEG and PNG by EXIF; others are rotated here. Empty files are returned
+    unchanged, and the server reports them.
 
     Raises:
-        ValueError: If it is none of these and cannot be read; says why.
-        ImportError: If it is HEIC and `pillow-heif` is absent; says what to install.
+        ValueError: If the file is of another kind, or damaged.
+        ImportError: If it is HEIC and `pillow-heif` is absent; the message names the package to
+            install.
     """
     if not file or file.startswith(_SERVED):
         return file

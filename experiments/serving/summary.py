@@ -1,6 +1,4 @@
-"""What a run of the client leaves: a line for each photograph without an answer, a table, a CSV
-file.
-"""
+"""The summary of a run of the client, and the CSV file of answers."""
 
 import csv
 from collections import Counter
@@ -17,13 +15,13 @@ _PERCENTILES = (50, 95, 99)
 
 @dataclass(kw_only=True, slots=True)
 class Summary:
-    """Counts and times of a run, as they come in.
+    """Counts and times of a run, updated with each batch.
 
     Attributes:
-        statuses: How many photographs have which status.
-        retries: Of all requests.
-        latencies_s: Of each request that was answered, the seconds of the try that went well.
-        waits_s: The same with all tries before it and the waits between.
+        statuses: Number of photographs with each status.
+        retries: Number of retries of all requests.
+        latencies_s: Time of the successful attempt of each answered request, in seconds.
+        waits_s: The same, with earlier attempts and waits.
     """
 
     statuses: Counter[str] = field(default_factory=Counter)
@@ -33,47 +31,51 @@ class Summary:
 
     @property
     def num_images(self) -> int:
-        """Photographs of which the fate is known."""
+        """Number of photographs with a status."""
         return self.statuses.total()
 
     @property
     def all_ok(self) -> bool:
-        """Whether each of them was answered."""
+        """Whether all of them were classified."""
         return self.statuses[OK] == self.num_images
 
     def lines(self, seconds: float, asked: int) -> list[str]:
-        """Returns the table at the end. Images per second are those that were answered: to refuse
-        one takes no time.
+        """Returns the table that is printed at the end.
+
+        Images per second count only classified images, since refused ones take no time.
 
         Args:
-            seconds: That the run took.
-            asked: Photographs that there were.
+            seconds: Time of the run.
+            asked: Number of photographs in the folder.
         """
         bad = [(status, count) for status, count in sorted(self.statuses.items()) if status != OK]
         rows = [("images", asked), (OK, self.statuses[OK]), *bad]
         if self.num_images != asked:
-            rows.append(("not asked about", asked - self.num_images))
+            rows.append(("not sent", asked - self.num_images))
         rows += [("requests answered", len(self.latencies_s)), ("retries", self.retries)]
         table = [(name, f"{count:,}") for name, count in rows]
         table += [
             ("seconds", f"{seconds:.1f}"),
             ("images/s", f"{self.statuses[OK] / max(seconds, 1e-9):.1f}"),
         ]
-        table += [(f"latency p{part}, ms", words) for part, words in _percentiles(self.latencies_s)]
+        table += [
+            (f"latency p{part}, ms", words) for part, words in _format_percentiles(self.latencies_s)
+        ]
         if self.retries:
             table += [
-                (f"with retries p{part}, ms", words) for part, words in _percentiles(self.waits_s)
+                (f"with retries p{part}, ms", words)
+                for part, words in _format_percentiles(self.waits_s)
             ]
         return [f"{name:<22} {value:>12}" for name, value in table]
 
 
 class AnswerTable:
-    """A CSV file that grows by a row for each photograph, in the order in which they come.
+    """A CSV file with one row per photograph.
 
     Args:
-        file: Open for writing, with `newline=""`.
-        root: Folder that the names of files are relative to.
-        num_classes: Classes that the server names for each.
+        file: A file open for writing, with `newline=""`.
+        root: Folder to which file names are relative.
+        num_classes: Number of classes that the server returns for each photograph.
     """
 
     def __init__(self, file: TextIO, *, root: Path, num_classes: int):
@@ -87,19 +89,19 @@ class AnswerTable:
         self._rows.writerow(["file", "status", "reason", *names])
 
     def add(self, path: Path, answer: Answer) -> None:
-        """Writes a row; without an answer, the columns of the classes stay empty."""
+        """Writes a row. Without an answer, the columns of the classes are empty."""
         triples = zip(answer.labels, answer.scores, answer.class_ids, strict=True)
         values = (
             [value for triple in triples for value in triple]
             if answer.status == OK
             else self._nothing
         )
-        # A name that is no UTF-8 is written as bytes in backslashes rather than ending the run.
+        # Bytes of a name that are not UTF-8 are escaped, so that they do not end the run.
         name = str(path.relative_to(self._root)).encode(errors="backslashreplace").decode()
         self._rows.writerow([name, answer.status, answer.reason, *values])
 
 
-def _percentiles(seconds: Sequence[float]) -> list[tuple[int, str]]:
+def _format_percentiles(seconds: Sequence[float]) -> list[tuple[int, str]]:
     if not seconds:
         return [(part, "-") for part in _PERCENTILES]
     found = np.percentile(1e3 * np.array(seconds), _PERCENTILES)

@@ -1,7 +1,6 @@
-"""Two ways to the server: gRPC and REST. Both ask once, and say which kind of failure it was.
+"""Connections to the server by gRPC and REST, without retries.
 
-A way is an object with `ask(files, timeout_s) -> answers` and `close()`. It may be used by many
-threads at once.
+A transport has the methods `ask(files, timeout_s) -> answers` and `close()`. It is thread-safe.
 """
 
 import base64
@@ -18,25 +17,23 @@ from tensor_protos import PredictRequest, PredictResponse, columns_of, predict_r
 
 _METHOD = "/tensorflow.serving.PredictionService/Predict"
 _CHANNEL = [
-    # gRPC takes 4 MB by default: enough for labels, too little for a large batch of features.
+    # The default of 4 MB is enough for labels, but not for a large batch of features.
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    # A host name with several addresses is several servers: all of them are used, not the first
-    # that answers.
+    # Use all addresses of a host name in turn, not only the first that answers.
     ("grpc.lb_policy_name", "round_robin"),
-    # A peer that vanished without a word (a machine without power, a firewall) is noticed within 40
-    # s while a request is on its way. Pinging more often, or without one, makes servers hang up:
-    # "too many pings".
+    # Detect within 40 s during a request that the server disappeared (power failure, firewall). With
+    # more frequent pings, or pings without a request, servers close the connection: "too many
+    # pings".
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 0),
-    # After a failed connection gRPC waits for up to two minutes by default: longer than a restart
-    # takes.
+    # By default, gRPC waits up to two minutes after a failed connection, longer than a restart.
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.min_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 3_000),
 ]
-# RESOURCE_EXHAUSTED and UNAVAILABLE are also what the server says when its batching queue is full.
+# The server also returns RESOURCE_EXHAUSTED and UNAVAILABLE if its batching queue is full.
 _PASSING = (
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -46,14 +43,14 @@ _PASSING_HTTP = (429, 502, 503, 504)
 
 
 class Transport(Protocol):
-    """A way to the server."""
+    """A connection to the server."""
 
     def ask(self, files: Sequence[bytes], timeout_s: float) -> list[Answer]:
-        """Asks once about some files; raises `Passing` or `Refused`."""
+        """Sends one request with some files; raises `Passing` or `Refused`."""
         ...
 
     def close(self) -> None:
-        """Gives up all connections; what is on its way fails."""
+        """Closes all connections; pending requests fail."""
         ...
 
 
@@ -61,8 +58,8 @@ class GrpcTransport:
     """The PredictionService of a server.
 
     Args:
-        server: `host:port`, or a name as gRPC writes it, such as `dns:///host:port`.
-        model: Its name in `models.config`.
+        server: `host:port`, or a gRPC name such as `dns:///host:port`.
+        model: Name of the model in `models.config`.
         label: A version label, or "".
     """
 
@@ -78,7 +75,7 @@ class GrpcTransport:
         )
 
     def ask(self, files: Sequence[bytes], timeout_s: float) -> list[Answer]:
-        """Asks once about some files; raises `Passing` or `Refused`."""
+        """Sends one request with some files; raises `Passing` or `Refused`."""
         try:
             response = self._predict(
                 predict_request(self._model, self._label, files), timeout=timeout_s
@@ -93,30 +90,29 @@ class GrpcTransport:
         return from_columns(columns, len(files))
 
     def close(self) -> None:
-        """Gives up the connection; what is on its way fails."""
+        """Closes the connection; pending requests fail."""
         self._channel.close()
 
 
 class RestTransport:
-    """The REST interface of a server: a third more bytes than gRPC, and no need of it.
+    """The REST interface of a server, which sends a third more bytes than gRPC.
 
     Args:
-        server: `http://host:port` or `https://host`, with a path in front of `/v1` if a proxy wants
-            one.
-        model: Its name in `models.config`.
+        server: `http://host:port` or `https://host`, followed by the path of a proxy, if any.
+        model: Name of the model in `models.config`.
         label: A version label, or "".
     """
 
     def __init__(self, server: str, *, model: str, label: str = ""):
         version = f"/labels/{quote(label, safe='')}" if label else ""
         self._url = f"{server.rstrip('/')}/v1/models/{quote(model, safe='')}{version}:predict"
-        self._sessions = threading.local()  # a session is made for one thread
+        self._sessions = threading.local()  # sessions are not thread-safe
 
     def ask(self, files: Sequence[bytes], timeout_s: float) -> list[Answer]:
-        """Asks once about some files; raises `Passing` or `Refused`."""
+        """Sends one request with some files; raises `Passing` or `Refused`."""
         coded = [{"b64": base64.b64encode(file).decode("ascii")} for file in files]
         body = {"signature_name": "serving_default", "inputs": {"image_bytes": coded}}
-        late = f"Timeout: no whole answer within {timeout_s:g} s"
+        late = f"Timeout: no complete answer within {timeout_s:g} s"
         with Deadline(timeout_s) as deadline:
             try:
                 response = self._session().post(self._url, json=body, timeout=timeout_s)
@@ -133,20 +129,20 @@ class RestTransport:
                 raise Passing(late if is_late else f"{type(error).__name__}: {error}") from error
             except requests.RequestException as error:
                 raise Refused(f"{type(error).__name__}: {error}") from error
-        if deadline.is_over:  # what was cut off may look like an answer
+        if deadline.is_over:  # a truncated answer may look complete
             raise Passing(late)
         if response.status_code != 200:
-            words = f"HTTP {response.status_code}: {_error(response)}"
+            words = f"HTTP {response.status_code}: {_read_error(response)}"
             raise (Passing if response.status_code in _PASSING_HTTP else Refused)(words)
-        return from_columns(_outputs(response), len(files))
+        return from_columns(_read_outputs(response), len(files))
 
     def close(self) -> None:
-        """Does nothing: what is on its way ends by its timeout, or with the process."""
+        """Does nothing: pending requests end by their timeout, or with the process."""
 
     def _session(self) -> requests.Session:
         if not hasattr(self._sessions, "session"):
             session = requests.Session()
-            # the longest prefix counts, and these are mounted already
+            # Replace the adapters of these prefixes: the longest matching prefix is used.
             for scheme in ("http://", "https://"):
                 session.mount(scheme, DeadlineAdapter(pool_connections=1, pool_maxsize=1))
             self._sessions.session = session
@@ -159,19 +155,19 @@ def make_transport(server: str, *, model: str, label: str = "") -> Transport:
     return kind(server, model=model, label=label)
 
 
-def _outputs(response: requests.Response) -> dict[str, list]:
+def _read_outputs(response: requests.Response) -> dict[str, list]:
     try:
         outputs = response.json()["outputs"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise Refused(
-            f"This is no answer of TensorFlow Serving: {response.text[:200]!r}."
+            f"This is not an answer of TensorFlow Serving: {response.text[:200]!r}."
         ) from error
-    if not isinstance(outputs, dict):  # a single output comes without its name
-        raise Refused("The model gives a single output; it is none that was exported with a head.")
+    if not isinstance(outputs, dict):  # a single output has no name
+        raise Refused("The model has a single output, so it was exported without a head.")
     return outputs
 
 
-def _error(response: requests.Response) -> str:
+def _read_error(response: requests.Response) -> str:
     try:
         words = str(response.json()["error"])
     except (ValueError, KeyError, TypeError, RecursionError):

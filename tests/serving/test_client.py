@@ -221,7 +221,7 @@ def test_an_answer_of_another_form_costs_its_own_photographs(client, rows, tmp_p
         server.shutdown()
     assert result.returncode == 1 and result.stderr == ""
     assert [row["status"] for row in rows(tmp_path / "answers.csv")] == ["refused"] * 2 + ["ok"] * 4
-    assert "This is no row of an answer" in result.stdout
+    assert "A row is invalid" in result.stdout
 
 
 @BOTH
@@ -237,7 +237,7 @@ def test_a_server_that_is_not_there_is_told_in_a_line(transport, client, tmp_pat
     address = f"127.0.0.1:{free_ports(1)[0]}"
     result = client(tmp_path, address if transport == "grpc" else f"http://{address}")
     assert result.returncode == 1
-    assert result.stderr.startswith("Nobody answers at ") and address in result.stderr
+    assert result.stderr.startswith("No answer from ") and address in result.stderr
     assert len(result.stderr.splitlines()) == 1
 
 
@@ -284,7 +284,7 @@ def test_an_interrupted_client_ends_soon_with_its_report(
     answered = len(rows(output))
     table = reported(subprocess.CompletedProcess([], 130, out, err))
     assert 0 < answered < 20_000
-    assert table["ok"] + table["not asked about"] == 20_000
+    assert table["ok"] + table["not sent"] == 20_000
     # the interrupt may come between the table and the count
     assert answered - 1 <= table["ok"] <= answered
 

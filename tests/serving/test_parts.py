@@ -193,7 +193,7 @@ def test_strings_are_read():
 def test_tensors_that_are_incomplete_or_of_another_type_are_errors():
     proto = tf.make_tensor_proto(np.zeros((2, 3), np.float32))
     proto.tensor_shape.dim[0].size = 5
-    with pytest.raises(ValueError, match=r"shape \[5, 3\] came with 6 values"):
+    with pytest.raises(ValueError, match=r"shape \[5, 3\] has 6 values"):
         tensor_protos.to_list(proto)
     with pytest.raises(ValueError, match="DT_BOOL"):
         tensor_protos.to_list(tf.make_tensor_proto([True]))
@@ -205,7 +205,7 @@ def test_outputs_and_rows_that_are_missing_are_refused():
     with pytest.raises(Refused, match="2 images were sent"):
         from_columns(columns, 2)
     with pytest.raises(
-        Refused, match="gives features, status; what is missing: labels, scores, class_ids"
+        Refused, match="returns features, status. Missing: labels, scores, class_ids"
     ):
         from_columns({"features": [[0.0]], "status": ["ok"]}, 1)
 
@@ -263,7 +263,7 @@ def test_a_server_that_sends_slowly_is_left_at_the_deadline(quick_head: bool, sa
             f"http://127.0.0.1:{server.server_address[1]}", model="m"
         )
         for _ in range(2):  # the second on a connection of its own
-            with pytest.raises(Passing, match="Timeout: no whole answer within 0.3 s"):
+            with pytest.raises(Passing, match="Timeout: no complete answer within 0.3 s"):
                 transport.ask([b""], 0.3)
         server.shutdown()
         assert not server.was_patient

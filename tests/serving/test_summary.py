@@ -36,7 +36,7 @@ def test_every_status_is_counted_by_itself():
     found = lines(summary, 2.0, 40)
     expected = {status: str(count) for count, status in enumerate(statuses, start=1)}
     assert {name: found[name] for name in expected} == expected
-    assert summary.num_images == 36 and (found["images"], found["not asked about"]) == ("40", "4")
+    assert summary.num_images == 36 and (found["images"], found["not sent"]) == ("40", "4")
     assert (found["retries"], found["requests answered"], found["seconds"], found["images/s"]) == (
         *("1,234", "0", "2.0", "0.5"),
     )
@@ -47,7 +47,7 @@ def test_every_status_is_counted_by_itself():
 def test_one_that_was_not_answered_is_not_all_ok(bad: str):
     summary = Summary()
     summary.statuses[OK] = 99
-    assert summary.all_ok and "not asked about" not in lines(summary, 1.0, 99)
+    assert summary.all_ok and "not sent" not in lines(summary, 1.0, 99)
     summary.statuses[bad] += 1
     assert not summary.all_ok
 
