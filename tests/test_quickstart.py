@@ -44,7 +44,7 @@ def test_a_run_puts_new_artefacts_in_place_of_old_ones(tmp_path: Path, tiny, cap
     printed = capsys.readouterr().out
     # with and without pre-training, then again in the table
     assert printed.count("on 64 held-out digits") == 4
-    assert f"In {output.resolve()}:" in printed
+    assert f"Files in {output.resolve()}:" in printed
     assert (output / served).read_text() == "old"  # a version is never overwritten
     assert (output / "saved_model" / "2" / "saved_model.pb").is_file()
     for name in ("SavedModel", "float32.tflite", "float16.tflite"):

@@ -292,12 +292,12 @@ def test_a_resnet_is_analysed_without_attention(
     [
         ("ViT_B17", {"weights": "imagenet"}, "ViT_B16"),
         ("ViT_B17", {"weights": "none"}, "ViT_B16"),
-        ("ViT_B16", {}, "Which weights"),
+        ("ViT_B16", {}, "Weights are missing"),
         ("ViT_B16", {"weights": "no_such_tag"}, "no_such_tag"),
         ("ViT_B16", {"weights": "nowhere/model.npz"}, "there is no such file"),
         ("ViT_Ti16", {"weights": "none", "image_size": (33, 33)}, "multiple of 16|must be|33"),
         ("nowhere/model.keras", {}, "There is no file"),
-        ("tiny", {"weights": "imagenet"}, "leave out `weights`"),
+        ("tiny", {"weights": "imagenet"}, "omit `weights`"),
         (
             "tiny",
             {"image_size": (64, 64)},

@@ -89,7 +89,7 @@ def test_a_file_without_a_head_has_a_representation(tmp_path: Path):
     np.savez(tmp_path / "file.npz", **checkpoint(TI16, image_size=32, classes=None))
     assert representation("ViT_Ti16", tmp_path / "file.npz").output_shape == (None, 192)
     assert representation("ResNet50x1", "none", (64, 64)).output_shape == (None, 2048)
-    with pytest.raises(ValueError, match="Which weights"):
+    with pytest.raises(ValueError, match="Weights are missing"):
         representation("ViT_Ti16")
 
 
