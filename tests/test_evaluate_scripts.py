@@ -420,8 +420,8 @@ def test_each_measurement_has_its_report(evaluation: Evaluation):
         page = report.read_text()
         assert f"python {ROOT}/experiments/evaluate.py --checkpoints=" in page
         is_damaged = report.parent.name.endswith("damaged")
-        assert ("## Left out" in page) == ("red/broken.png`" in page) == is_damaged
-        assert ("| could not be read | 1 |" in page) == is_damaged
+        assert ("## Skipped files" in page) == ("red/broken.png`" in page) == is_damaged
+        assert ("| unreadable | 1 |" in page) == is_damaged
 
 
 def test_nothing_is_measured_again(evaluation: Evaluation):

@@ -297,7 +297,7 @@ class _Report:
             page += ["[answers.csv](answers.csv) contains the predictions for all images."]
         if self.left_out():
             lines = [f"- `{to_one_line(name)}`: {reason}" for name, reason in self.left_out()]
-            page += ["## Left out", "\n".join(lines)]
+            page += ["## Skipped files", "\n".join(lines)]
         write_text(folder / "report.md", "\n\n".join(page) + "\n")
         print(folder / "report.md", flush=True)
 

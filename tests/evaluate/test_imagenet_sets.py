@@ -127,14 +127,14 @@ def test_a_part_of_the_validation_images_is_measured_and_said(tmp_path):
             r"real\.json is not JSON .*Expected the real\.json of google-research/reassessed-imagenet",
         ),
         ('{"1": [1]}', "contains a dict. Expected .* a list of lists of classes, 0 to 999"),
-        ("[1, 2, 3]", r"Place 1 of .*real\.json is 1\. Expected"),
-        ("[[1], [2], [0.5]]", r"Place 3 of .*real\.json is \[0\.5\]"),
-        ("[[1], [true]]", r"Place 2 of .*real\.json is \[True\]"),
-        ("[[1], [], [999, 1000]]", r"Place 3 of .*real\.json is \[999, 1000\]"),
-        ("[[-1]]", r"Place 1 of .*real\.json is \[-1\]"),
+        ("[1, 2, 3]", r"Entry 1 of .*real\.json is 1\. Expected"),
+        ("[[1], [2], [0.5]]", r"Entry 3 of .*real\.json is \[0\.5\]"),
+        ("[[1], [true]]", r"Entry 2 of .*real\.json is \[True\]"),
+        ("[[1], [], [999, 1000]]", r"Entry 3 of .*real\.json is \[999, 1000\]"),
+        ("[[-1]]", r"Entry 1 of .*real\.json is \[-1\]"),
         (
             "[[1], [2], [3]]",
-            r"has 3 lists, for the images 1 to 3, and .* has ILSVRC2012_val_00000004\.JPEG, ",
+            r"has 3 lists, for the images 1 to 3, but .* contains ILSVRC2012_val_00000004\.JPEG, ",
         ),
     ],
 )
@@ -170,7 +170,7 @@ def test_what_is_wrong_with_the_validation_images_is_said(tmp_path):
         imagenet_real(images, labels)
     write_image(tmp_path / "zero" / "ILSVRC2012_val_00000000.JPEG")
     with pytest.raises(
-        ValueError, match=r"for the images 1 to 5, and .* has ILSVRC2012_val_00000000\.JPEG"
+        ValueError, match=r"for the images 1 to 5, but .* contains ILSVRC2012_val_00000000\.JPEG"
     ):
         imagenet_real(tmp_path / "zero", labels)
 
@@ -388,6 +388,6 @@ def test_what_is_wrong_with_objectnet_is_said(tmp_path):
         objectnet(tmp_path)
     write_image(tmp_path / "n01440764" / "1.png")
     with pytest.raises(
-        ValueError, match="none of the 113 classes .* such as alarm_clock, .* It has: n01440764"
+        ValueError, match="none of the 113 classes .* such as alarm_clock, .* Received: n01440764"
     ):
         objectnet(tmp_path)

@@ -83,7 +83,7 @@ def test_an_unknown_task_is_answered_with_its_neighbours(tmp_path):
     ):
         jobs(["clevr_cuont", "pets", "Natur"], tmp_path)
     with pytest.raises(
-        ValueError, match="There are: caltech101, .*structured, all, and folder:PATH"
+        ValueError, match="Available: caltech101, .*structured, all, and folder:PATH"
     ):
         jobs(["qqq"], tmp_path)
     with pytest.raises(ValueError, match="No task was requested"):
