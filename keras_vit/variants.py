@@ -1,8 +1,7 @@
 """The table of models: one frozen row per architecture, each with its source.
 
-What lives here: the numbers that tell one model from another, and the constants that a model
-must share with the published checkpoints of its family (they have no default anywhere else).
-What does not: anything that is computed from them (`cost/`) or built from them (`models/`).
+A row contains the numbers that distinguish a model, and the constants that it shares with the
+published checkpoints of its family. These constants have no default anywhere else.
 """
 
 from dataclasses import dataclass
@@ -52,15 +51,15 @@ class ResNetVariant:
 
     Attributes:
         name: Public name, or the name of the stem inside a hybrid.
-        units: Residual units in each stage. Empty: the root alone.
+        units: Residual units in each stage; empty for the root alone.
         width_factor: Multiplies the base width of 64 channels.
         preactivation: True for ResNet-v2 units (BiT), False for ResNet-v1.5 units (hybrids).
         norm_epsilon: Added to the variance by group normalization.
         std_epsilon: Added to the standard deviation of a kernel by weight standardization.
         variance_epsilon: Added to the variance of a kernel instead, under the square root.
-        source: Where the numbers come from.
-        axial: Whether attention along rows, then along columns, stands in place of each 3 x 3
-            convolution.
+        source: Source of the numbers.
+        axial: Whether each 3 x 3 convolution is replaced by attention along rows, then along
+            columns.
     """
 
     name: str
@@ -80,13 +79,13 @@ class ResNetVariant:
 
     @property
     def out_channels(self) -> int:
-        """Channels of the last stage; of the root when there is no stage."""
+        """Channels of the last stage, or of the root if there are no stages."""
         return self.width * 2 ** (len(self.units) + 1) if self.units else self.width
 
     @property
     def num_halvings(self) -> int:
-        """Strided steps from the image to the last feature map; each halves the map and rounds
-        up.
+        """Number of strided steps from the image to the last feature map; each halves the map and
+        rounds up.
         """
         return 2 + max(len(self.units) - 1, 0)
 
@@ -111,15 +110,15 @@ class ViTVariant:
         norm_epsilon: Added to the variance by layer normalization.
         gelu: The form of GELU that the published checkpoints were trained with: "tanh", "exact", or
             "quick", x * sigmoid(1.702 x).
-        source: Where the numbers come from.
-        axial: Whether each block is two: attention and MLP along the rows of the grid, then along
-            its columns.
+        source: Source of the numbers.
+        axial: Whether each block consists of two: attention and MLP along the rows of the grid,
+            then along its columns.
         classifier: Default input of the classifier, see `models.vit.vision_transformer`.
-        class_token: Whether the encoder has a class token when the classifier does not read it.
+        class_token: Whether the encoder has a class token although the classifier does not read it.
         class_position: Whether the class token has a row in the position table.
         distilled: Whether there is a distillation token.
-        distilled_head: Whether the distillation token has a classifier of its own. The scores are
-            the mean of both. Weights that were fine-tuned without a teacher have none.
+        distilled_head: Whether the distillation token has a separate classifier. The scores are the
+            mean of both. Weights that were fine-tuned without a teacher have none.
         num_registers: Learned tokens between the class token and the patches, without positions.
         norm_before_blocks: Whether tokens are normalized before the first block.
         layer_scale: Whether a learned vector scales each residual branch.
@@ -135,9 +134,9 @@ class ViTVariant:
             `keras_vit.grid.interpolation_matrix`.
         pixel_mean, pixel_std: Mean and standard deviation of the pixels, from 0 to 1, by which the
             checkpoints expect images to be normalized.
-        image_size: Side of the images that the position table belongs to, in pixels.
-        crop: Side of the square that the published evaluation cuts out, as a share of the shorter
-            side of the image.
+        image_size: Side of the images for which the position table was trained, in pixels.
+        crop: Side of the central crop of the published evaluation, as a share of the shorter side
+            of the image.
         licence: Licence of the published weights.
     """
 
