@@ -95,7 +95,9 @@ def test_the_classes_of_the_model_decide_the_order(
     (colors / "blue").rmdir()  # a test set need not have every class
     assert measure(model, colors)["top1"] == pytest.approx(5 / 6)
     save(colors / "pink" / "1.png", (255, 150, 150))
-    with pytest.raises(ValueError, match=r"1 of the 3 classes .* not among the 3 classes of the model: pink"):
+    with pytest.raises(
+        ValueError, match=r"1 of the 3 classes .* not among the 3 classes of the model: pink"
+    ):
         measure(model, colors)
 
 
