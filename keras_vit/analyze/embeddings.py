@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import keras
 import numpy as np
 
-from keras_vit.layers import AddPositionEmbs, PatchEmbedding, StdConv2D
+from keras_vit.layers import AddPositionEmbs, PatchEmbedding, RotaryPositions, StdConv2D
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -189,6 +189,11 @@ def _explain_absence(model: keras.Model) -> str:
         return (
             f"{model.name} has relative positions: each block embeds offsets between patches, not "
             "positions. Use the mean attention distance (`summarize_attention`) instead."
+        )
+    if any(isinstance(layer, RotaryPositions) for layer in _walk_layers(model)):
+        return (
+            f"{model.name} has rotary positions: they rotate queries and keys, and no embedding is "
+            "added. Use the mean attention distance (`summarize_attention`) instead."
         )
     return (
         f"{model.name} has no position embeddings. Pass a model with "

@@ -7,6 +7,7 @@ from tiny_families import NAMES, build, tiny_row
 
 from keras_vit.analyze.attention import attention_maps, attention_rollout, summarize_attention
 from keras_vit.analyze.attention_arithmetic import mean_distance, rollout
+from keras_vit.analyze.embeddings import position_similarity
 from keras_vit.options import num_prefix_tokens
 
 SIZE, GRID = (32, 48), (4, 6)
@@ -76,6 +77,11 @@ def test_sums_leave_out_every_prefix_token(name):
     shares = np.stack([rollout(maps[:, image])[0, num_prefix:] for image in (0, 1)])
     expected = (shares / shares.sum(-1, keepdims=True)).reshape(2, *GRID)
     np.testing.assert_allclose(_scale(attention_rollout(model, IMAGES)), expected, rtol=1e-4)
+
+
+def test_rotary_positions_are_not_called_absent():
+    with pytest.raises(ValueError, match="has rotary positions: they rotate queries and keys"):
+        position_similarity(build("DINOv3_S16plus", input_shape=(32, 32, 3)))
 
 
 def _scale(maps: np.ndarray) -> np.ndarray:
