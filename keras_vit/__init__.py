@@ -1,5 +1,5 @@
-"""keras_vit: the Vision Transformer in Keras 3, with published weights and numbers that equal the
-reference.
+"""keras_vit: Vision Transformers in Keras 3, with published weights and outputs equal to the
+reference implementations.
 """
 
 import importlib
@@ -10,10 +10,10 @@ from keras_vit.quiet import quiet_import
 
 __version__ = "0.1.0"
 
-# A command line imports what its command needs when it needs it: `info` answers without Keras,
-# which takes seconds to load, and what TensorFlow logs while it loads can be held back only by who
-# comes first (see `cli.py`). So does a program that says KERAS_VIT_IMPORT=parts. Whoever else
-# imports the package gets all of it, so that Keras knows its layers when it loads a model.
+# On the command line, each command imports what it needs: `info` does not load Keras, which takes
+# seconds, and TensorFlow's log lines can only be suppressed before its first import (see
+# `quiet.py`). A program can request the same with KERAS_VIT_IMPORT=parts. In all other cases the
+# whole package is imported, so that Keras knows its layers when it loads a model.
 _IS_COMMAND_LINE = ("-m", "keras_vit") in zip(sys.orig_argv, sys.orig_argv[1:], strict=False) or (
     os.path.basename(sys.argv[0]).removesuffix(".exe") == "keras-vit"
 )
@@ -209,9 +209,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Imported on first use (PEP 562): what needs TensorFlow, and in a command line every public
-    name.
-    """
+    """Imports modules that need TensorFlow on first use (PEP 562); on the command line, all names."""
     if name in (
         "analyze",
         "cost",

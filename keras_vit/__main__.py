@@ -1,4 +1,4 @@
-"""`python -m keras_vit`: the command line, which is `cli.py`."""
+"""`python -m keras_vit`, which runs `cli.py`."""
 
 import sys
 

@@ -89,7 +89,7 @@ _SHARED_DOC = """Builds {name}, a `keras.Model`.
         (None, 10)
     """
 
-_VIT_ARGS = """pad: Whether the model pads images whose size is no multiple of the patch size, with
+_VIT_ARGS = """pad: Whether the model pads images whose size is not a multiple of the patch size, with
             zeros (gray for pixels in [-1, 1]) below and to the right. The grid is then
             ceil(side / patch).
         classifier: "token" (class token), "gap" (mean of the patches), "map" (attention pooling) or
@@ -203,7 +203,7 @@ def _make_vit_application(variant: ViTVariant) -> Callable[..., keras.Model]:
 _VIT_POOLING = """- `pooling` is None (all tokens, (B, T + N, D)), "token", "avg" or "max" (over patch
       tokens), or "map"."""
 _VIT_SIZE = """: position embeddings are resampled.
-      A size that is no multiple of the patch size raises an error, unless `pad=True`."""
+      A size that is not a multiple of the patch size raises an error, unless `pad=True`."""
 _RESNET_POOLING = (
     """- `pooling` is None (the feature map, (B, H / 32, W / 32, C)), "avg" or "max"."""
 )

@@ -17,8 +17,8 @@ def absent(extra: str, needs: str, error: ImportError) -> ImportError:
         error: The error that the import raised.
 
     Example:
-        >>> absent("openvino", "OpenVINO is not there", ImportError("No module named 'openvino'"))
-        ImportError('OpenVINO is not there: pip install "openvino>=2025.0" (No module named
+        >>> absent("openvino", "OpenVINO is missing", ImportError("No module named 'openvino'"))
+        ImportError('OpenVINO is missing: pip install "openvino>=2025.0" (No module named
         \\'openvino\\')')
     """
     return ImportError(f"{needs}: {install(extra)} ({error})")

@@ -31,7 +31,7 @@ def patch_grid(
             halves the map and rounds up, as "SAME" padding does.
 
     Raises:
-        ValueError: If the image size is no multiple of the patch size. The message names valid
+        ValueError: If the image size is not a multiple of the patch size. The message names valid
             sizes.
 
     Example:

@@ -1,4 +1,4 @@
-"""What is written for people: files that appear whole or not at all, and tables in Markdown."""
+"""Atomic writing of files, Markdown tables, and text for terminals and reports."""
 
 import csv
 import errno
@@ -17,13 +17,12 @@ from typing import Any
 
 @contextmanager
 def write_atomically(path: Path) -> Iterator[Path]:
-    """Gives a path beside `path` to write to, of the same suffix; when that is done, it takes the
-    place of `path`.
+    """Yields a temporary path with the same suffix, and renames it to `path` after the block.
 
-    What processes of this machine left in the folder when they were killed is removed.
+    Files that killed processes of this machine left in the folder are removed.
 
     Raises:
-        OSError: If the disk is full; says that an older file of this name is kept.
+        OSError: If the disk is full. The message states that an older file of this name is kept.
 
     Example:
         >>> with write_atomically(Path("classes.txt")) as partial:
@@ -38,7 +37,8 @@ def write_atomically(path: Path) -> Iterator[Path]:
         with explain_full_disk(path, "An older file of this name is kept"):
             yield partial
             with open(partial, "rb") as file:
-                os.fsync(file.fileno())  # or a power cut leaves the name, and an empty file
+                # Without it, a power failure may leave an empty file of this name.
+                os.fsync(file.fileno())
             os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
@@ -47,7 +47,7 @@ def write_atomically(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def explain_full_disk(path: Path, kept: str) -> Iterator[None]:
-    """Adds to the error of a full disk what was being written and what is kept; other errors pass.
+    """Adds the path and a note on kept files to the error of a full disk; other errors pass.
 
     Example:
         >>> with explain_full_disk(Path("a.npz"), "Older files are kept"):
@@ -65,17 +65,18 @@ def explain_full_disk(path: Path, kept: str) -> Iterator[None]:
         ) from error
 
 
-# Of this machine, as others may share the disk; short, as names are no longer than 255 bytes.
+# Contains a hash of the host name, since other machines may share the disk. It is short, since names
+# have at most 255 bytes.
 _MARK = f".partial-{zlib.crc32(socket.gethostname().encode()):08x}-"
 
 _numbers = itertools.count()  # two threads may write the same file
-_at_work: set[str] = set()  # what this process writes
+_at_work: set[str] = set()  # files that this process is writing
 
 
 def remove_partial_files(folder: Path) -> None:
-    """Removes what processes that were killed on this machine left half written in a folder.
+    """Removes the partial files of killed processes of this machine from a folder.
 
-    Every write into a folder does so. Call it where a resumed run may write nothing more.
+    `write_atomically` calls it for its folder. Call it where a resumed run may not write again.
     """
     for left in folder.glob(f"{_MARK}*"):
         process = left.name.removeprefix(_MARK).partition("-")[0].partition(".")[0]
@@ -84,25 +85,25 @@ def remove_partial_files(folder: Path) -> None:
 
 
 def _is_written(process: int, name: str) -> bool:
-    """In a container, each process may have the number that the killed one had."""
+    """Returns whether a process is still writing a file."""
+    # In a container, this process may have the number of the killed one.
     return name in _at_work if process == os.getpid() else _is_alive(process)
 
 
 def _is_alive(process: int) -> bool:
-    if os.name == "nt":  # where signal 0 would end it
+    if os.name == "nt":  # on Windows, signal 0 would end the process
         return True
     try:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # it is somebody else's
+    except OSError:  # the process belongs to another user
         return True
     return True
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a text, whole or not at all; what UTF-8 lacks (bytes of a file name) is written as an
-    escape.
+    """Writes a text atomically, in UTF-8; other bytes of file names are escaped.
 
     Example:
         >>> write_text(Path("note.md"), "name \\udce9")
@@ -114,7 +115,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Writes a table, whole or not at all; bytes of a file name that are no UTF-8 become escapes.
+    """Writes a table as CSV atomically, in UTF-8; other bytes of file names are escaped.
 
     Example:
         >>> write_csv(Path("far.csv"), ["layer", "px"], [["block, first", 3]])
@@ -131,38 +132,39 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) 
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Writes JSON, whole or not at all.
+    """Writes JSON atomically.
 
     Raises:
-        ValueError: If a number in it is NaN or infinite: JSON has none such, and a result that is
-            no number is none.
+        ValueError: If a number is NaN or infinite, which JSON does not support.
 
     Example:
         >>> write_json(Path("results.json"), {"accuracy": 0.5})
         >>> json.loads(Path("results.json").read_text())
         {'accuracy': 0.5}
     """
-    if wrong := _not_finite(content):
+    if wrong := _find_not_finite(content):
         raise ValueError(
-            f"{path} is not written: {', '.join(wrong[:5])} is NaN or infinite. The model gives no "
-            f"numbers."
+            f"{path} was not written: {', '.join(wrong[:5])} is NaN or infinite. Check the weights "
+            f"of the model."
         )
     write_text(path, json.dumps(content, indent=1) + "\n")
 
 
-def _not_finite(content: Any, name: str = "") -> list[str]:
-    """The places of numbers that JSON does not have."""
+def _find_not_finite(content: Any, name: str = "") -> list[str]:
+    """Returns the names of the numbers that are NaN or infinite."""
     if isinstance(content, float):
         return [] if math.isfinite(content) else [name]
     items = content.items() if isinstance(content, Mapping) else ()
     items = enumerate(content) if isinstance(content, (list, tuple)) else items
     return [
-        found for key, value in items for found in _not_finite(value, f"{name}.{key}".lstrip("."))
+        found
+        for key, value in items
+        for found in _find_not_finite(value, f"{name}.{key}".lstrip("."))
     ]
 
 
 def table(header: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
-    """Returns a table in Markdown; what is in a cell cannot end it.
+    """Returns a Markdown table, with the content of cells escaped.
 
     Example:
         >>> print(table(["class", "images"], [["a|b", 3]]))
@@ -175,7 +177,7 @@ def table(header: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
 
 
 def cell(text: str) -> str:
-    """Returns a text that ends neither a cell nor a line of Markdown.
+    """Escapes a text for a cell of a Markdown table.
 
     Example:
         >>> cell("one\\ntwo | three")
@@ -185,8 +187,7 @@ def cell(text: str) -> str:
 
 
 def to_one_line(text: str) -> str:
-    """Returns a name as it can be printed and stored as a line: breaks, and bytes that are no
-    UTF-8, as escapes.
+    """Escapes line breaks, and bytes that are not UTF-8, so that a name fits on one line.
 
     Example:
         >>> print(to_one_line("a\\nb \\udce9\\u2028"))
@@ -201,12 +202,10 @@ def to_one_line(text: str) -> str:
 
 
 def group_by_reason(left_out: Iterable[tuple[str | os.PathLike[str], str]]) -> str:
-    """Returns a sentence on what was left out: how many for each reason, the most frequent first,
-    and the first names.
+    """Summarizes left-out files: count and first names for each reason, most frequent first.
 
     Args:
-        left_out: Pairs of a name, or a path, and the reason. Paths are shortened by the folder that
-            all have in common.
+        left_out: Pairs of a name or path and the reason. The common folder of all paths is omitted.
 
     Returns:
         One line, or "" if nothing was left out.
@@ -233,6 +232,6 @@ def group_by_reason(left_out: Iterable[tuple[str | os.PathLike[str], str]]) -> s
     return to_one_line(f"Left out, {sum(map(len, names.values())):,}: {'; '.join(words)}.")
 
 
-_NAMED, _REASONS = 3, 12  # in a sentence
-# control characters, surrogates, separators of lines and paragraphs
+_NAMED, _REASONS = 3, 12  # names per reason, and reasons, in a summary
+# Control characters, surrogates, separators of lines and paragraphs.
 _BREAKS = ("Cc", "Cs", "Zl", "Zp")

@@ -98,6 +98,6 @@ def test_a_number_that_json_does_not_have_is_named_and_nothing_is_written(
 ):
     path = tmp_path / "x.json"
     path.write_text("{}")
-    with pytest.raises(ValueError, match=re.escape("is not written: a.b.1, c is NaN or infinite")):
+    with pytest.raises(ValueError, match=re.escape("was not written: a.b.1, c is NaN or infinite")):
         write_json(path, {"a": {"b": [0.5, number]}, "c": number, "d": 1.0})
     assert path.read_text() == "{}" and list(tmp_path.iterdir()) == [path]

@@ -112,7 +112,7 @@ class AxialTransformerBlock(keras.layers.Layer):
             raise ValueError(
                 f"Expected {math.prod(self.grid)} tokens of a grid of {self.grid}, without prefix "
                 f"tokens. Received: {input_shape[1]}. Build the block for the grid of the images, "
-                "and leave out the class token."
+                "and omit the class token."
             )
         rows, columns = self.grid
         self.row.build((None, columns, input_shape[-1]))

@@ -113,9 +113,7 @@ def resnet(
             f"`pooling` must be None or one of {get_args(MapPooling)}. Received: {pooling!r}."
         )
     if classes is not None and pooling is None:
-        raise ValueError(
-            "A classifier needs pooled features. Pass `pooling` or leave out `classes`."
-        )
+        raise ValueError("A classifier needs pooled features. Pass `pooling`, or omit `classes`.")
     images = keras.Input((224, 224, 3)) if images is None else images
     x = resnet_trunk(images, variant, pool_padding)
     if pooling is not None:
