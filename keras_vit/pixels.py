@@ -126,14 +126,14 @@ def pixels_of(model: keras.Model) -> Pixels:
         'from 0 to 255 (its operation `true_divide...` scales them)'
     """
     if not has_graph(model):
-        raise _unknown(model, "has no graph that can be read")
+        raise _make_error(model, "has no graph that can be read")
     if _find_input_layer(model) in _DECLARED:
         return _DECLARED[_find_input_layer(model)]
     if np.dtype(keras.backend.standardize_dtype(model.inputs[0].dtype)).kind in "iu":
         return Pixels(*RANGES["0..255"], f"it takes {model.inputs[0].dtype}")
     found = _decide(model, model, np.float64(1), np.float64(0))
     if not isinstance(found, Pixels):
-        raise _unknown(model, "has no layer that scales pixels, and none of this package")
+        raise _make_error(model, "has no layer that scales pixels, and none of this package")
     return found
 
 
@@ -224,7 +224,7 @@ def _decide(whole: keras.Model, model: keras.Model, factor: Any, summand: Any) -
         found = [after(call, scaling) for call in consumers] or [scaling]
         ranges = {(each.low, each.high) for each in found if isinstance(each, Pixels)}
         if len(ranges) > 1:
-            raise _unknown(whole, "scales pixels in different ways at once")
+            raise _make_error(whole, "scales pixels in different ways at once")
         return next((each for each in found if isinstance(each, Pixels)), found[0])
 
     def after(call: Any, scaling: _Affine) -> Pixels | _Affine:
@@ -267,10 +267,10 @@ def _judge_first_layer(whole: keras.Model, step: Any, scaling: _Affine) -> Pixel
     if _is_ours(step) and is_untouched:
         return Pixels(*RANGES["-1..1"], f"its layer `{step.name}` is of {_OWN_PACKAGE}")
     if is_untouched:
-        raise _unknown(
+        raise _make_error(
             whole, f"starts with {type(step).__name__} (`{step.name}`), which takes any range"
         )
-    raise _unknown(
+    raise _make_error(
         whole,
         f"computes {np.ravel(scaling[0]).round(4).tolist()} * pixel + "
         f"{np.ravel(scaling[1]).round(4).tolist()} before "
@@ -296,13 +296,13 @@ def _measure_scaling(
         given = keras.Model(model.inputs[0], tensor)(images, training=False)
         values = keras.ops.convert_to_numpy(keras.ops.cast(given, "float32")).astype(np.float64)
     except Exception as error:  # a layer of a user may raise anything
-        raise _unknown(whole, f"{words} cannot be computed separately: {error}") from error
+        raise _make_error(whole, f"{words} cannot be computed separately: {error}") from error
     at_centre = values[:, values.shape[1] // 2, values.shape[2] // 2]
     summand, factor = at_centre[1], (at_centre[-1] - at_centre[1]) / _PROBES[-1]
     expected = np.multiply.outer(_PROBES, factor) + summand
     tolerance = _CLOSE * np.abs(factor).max() + 1e-3 * np.abs(expected) + 1e-6
     if np.any(np.abs(at_centre - expected) > tolerance) or not np.any(factor):
-        raise _unknown(whole, f"{words} does more than scale pixels")
+        raise _make_error(whole, f"{words} does more than scale pixels")
     return factor * scaling[0], factor * scaling[1] + summand
 
 
@@ -329,7 +329,7 @@ def _find_input_layer(model: keras.Model) -> keras.layers.Layer:
     return maker_of(model.inputs[0]).operation
 
 
-def _unknown(model: keras.Model, why: str) -> ValueError:
+def _make_error(model: keras.Model, why: str) -> ValueError:
     return ValueError(
         f"{model.name} {why}, so the range of pixels that it takes is unknown. Pass the range of "
         f"its training with --pixels={'|'.join(RANGES)} (in Python: `keras_vit.pixels.declare`). "

@@ -129,7 +129,7 @@ def _classify_all(paths: Sequence[Path], transport: Transport) -> int:
                 _classify_batch, num_classes=num_classes, transport=transport, stop=stop
             )
             for batch in in_order(batches, work, _CONCURRENCY.value):
-                _note(batch, summary, table)
+                _record(batch, summary, table)
                 bar.update(len(batch.paths))
         except KeyboardInterrupt:
             interrupted = True
@@ -181,7 +181,7 @@ def _read(path: Path) -> bytes | Answer:
         return Answer(UNREADABLE, reason=str(error))
 
 
-def _note(batch: _Batch, summary: Summary, table: AnswerTable | None) -> None:
+def _record(batch: _Batch, summary: Summary, table: AnswerTable | None) -> None:
     """Prints problems, and adds the answers to the table and the summary."""
     # After an interrupt in this function, the table may have one answer more than the summary.
     for path, answer in zip(batch.paths, batch.answers, strict=True):

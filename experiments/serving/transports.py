@@ -115,7 +115,7 @@ class RestTransport:
         late = f"Timeout: no complete answer within {timeout_s:g} s"
         with Deadline(timeout_s) as deadline:
             try:
-                response = self._session().post(self._url, json=body, timeout=timeout_s)
+                response = self._get_session().post(self._url, json=body, timeout=timeout_s)
             except (
                 requests.ConnectionError,
                 requests.Timeout,
@@ -139,7 +139,7 @@ class RestTransport:
     def close(self) -> None:
         """Does nothing: pending requests end by their timeout, or with the process."""
 
-    def _session(self) -> requests.Session:
+    def _get_session(self) -> requests.Session:
         if not hasattr(self._sessions, "session"):
             session = requests.Session()
             # Replace the adapters of these prefixes: the longest matching prefix is used.

@@ -209,7 +209,7 @@ def summarize_attention(
             f"{batch_size}."
         )
     total, kept, num_images, image_size = np.zeros(1), [np.zeros(0, np.float32)], 0, (0, 0)
-    with _bar(len(images) if is_array(images) else None, progress) as bar:
+    with _make_bar(len(images) if is_array(images) else None, progress) as bar:
         for size, distances, rollouts in _iterate_sums(model, sites, images, batch_size):
             image_size = size
             total = total + distances.sum(axis=0, dtype=np.float64)
@@ -308,7 +308,7 @@ def _measure_free_bytes() -> float:
     return free
 
 
-def _bar(total: int | None, progress: bool) -> Any:
+def _make_bar(total: int | None, progress: bool) -> Any:
     from tqdm import tqdm
 
     hidden = None if progress else True  # None: shown only on a terminal

@@ -154,11 +154,11 @@ def find_attention(model: Any) -> Sites:
         )
     nodes = calls_of(model)
     calls = tuple(
-        (block, *_arguments(node)) for node in nodes if (block := _get_block(node)) is not None
+        (block, *_get_arguments(node)) for node in nodes if (block := _get_block(node)) is not None
     )
     if not calls:
         return _find_inside(model, nodes)
-    padding = [node.operation for node in nodes if _is(node, PadToPatches)]
+    padding = [node.operation for node in nodes if _is_call_of(node, PadToPatches)]
     if padding:
         raise ValueError(
             f"{model.name} pads its images (`pad=True`), so some of its patches lie outside the "
@@ -168,15 +168,17 @@ def find_attention(model: Any) -> Sites:
     cuts = [
         (node.input_tensors[0], node.operation.patch_size)
         for node in nodes
-        if _is(node, PatchEmbedding)
+        if _is_call_of(node, PatchEmbedding)
     ]
-    poolings = [(node.operation, node.input_tensors[0]) for node in nodes if _is(node, Pooling)]
+    poolings = [
+        (node.operation, node.input_tensors[0]) for node in nodes if _is_call_of(node, Pooling)
+    ]
     seen = _find_seen_image(cuts[0][0]) if cuts else model.inputs[0]
     return Sites(
         images=model.inputs[0],
         calls=calls,
         pooling=poolings[0] if poolings else None,
-        has_class_token=any(_is(node, ClassToken) for node in nodes),
+        has_class_token=any(_is_call_of(node, ClassToken) for node in nodes),
         seen=seen,
         cut=cuts[0] if len(cuts) == 1 else None,
         pixels=pixels_if_known(model),
@@ -223,13 +225,13 @@ def _get_block(node: Any) -> Block | None:
     return block if isinstance(block, Block) else None
 
 
-def _arguments(node: Any) -> tuple[keras.KerasTensor, keras.KerasTensor | None]:
+def _get_arguments(node: Any) -> tuple[keras.KerasTensor, keras.KerasTensor | None]:
     """Returns the tokens of a block and its rotation, None without rotary positions."""
     tokens, *rotation = node.input_tensors
     return tokens, rotation[0] if rotation else None
 
 
-def _is(node: Any, kind: Any) -> bool:
+def _is_call_of(node: Any, kind: Any) -> bool:
     return isinstance(node.operation, kind)
 
 

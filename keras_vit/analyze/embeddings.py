@@ -110,7 +110,7 @@ def _read_filters(model: keras.Model) -> np.ndarray:
 
 def has_positions(model: keras.Model) -> bool:
     """Returns whether a model has absolute position embeddings, as `position_similarity` needs."""
-    return bool(_position_layers(model))
+    return bool(_find_position_layers(model))
 
 
 def position_similarity(model: keras.Model, layer: str | int | None = None) -> np.ndarray:
@@ -155,7 +155,7 @@ def position_similarity(model: keras.Model, layer: str | int | None = None) -> n
 
 
 def _select_layer(model: keras.Model, layer: str | int | None) -> AddPositionEmbs:
-    layers = _position_layers(model)
+    layers = _find_position_layers(model)
     if not layers:
         raise ValueError(_explain_absence(model))
     names = [each.name for each in layers]
@@ -201,7 +201,7 @@ def _explain_absence(model: keras.Model) -> str:
     )
 
 
-def _position_layers(model: keras.Model) -> list[AddPositionEmbs]:
+def _find_position_layers(model: keras.Model) -> list[AddPositionEmbs]:
     """Returns the layers in the order in which they are called."""
     return [layer for layer in _walk_layers(model) if isinstance(layer, AddPositionEmbs)]
 

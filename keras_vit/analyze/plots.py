@@ -94,7 +94,7 @@ def draw_overlays(
             panel.set_anchor("N")
         for panel, pair, title in zip(panels, pairs, titles, strict=False):
             panel.imshow(pair)
-            _entitle(panel, title, size=9, length=44)
+            _set_title(panel, title, size=9, length=44)
 
 
 def _make_pair(photo: np.ndarray, attention: np.ndarray) -> np.ndarray:
@@ -141,8 +141,8 @@ def draw_head_maps(path: Path, photo: np.ndarray, maps: np.ndarray, title: str =
         left.set_anchor("N")
         right.set_anchor("N")
         right.imshow(mosaic, cmap="inferno", vmin=0, vmax=1, interpolation="nearest")
-        _number(right, tiles.shape, x_label="head", y_label="layer")
-        _entitle(right, title, size=11, length=90)
+        _number_tiles(right, tiles.shape, x_label="head", y_label="layer")
+        _set_title(right, title, size=11, length=90)
 
 
 def draw_filters(path: Path, components: np.ndarray, explained: np.ndarray | None = None) -> None:
@@ -248,8 +248,8 @@ def draw_similarity(path: Path, similarities: Mapping[str, np.ndarray]) -> None:
                 vmax=1,
                 interpolation="nearest",
             )
-            _number(panel, tiles.shape, "input patch column", "input patch row", numbers)
-            _entitle(panel, title, size=11, length=44)
+            _number_tiles(panel, tiles.shape, "input patch column", "input patch row", numbers)
+            _set_title(panel, title, size=11, length=44)
         bar = figure.colorbar(
             image, ax=panels.tolist(), shrink=0.8 if rows == 1 else 0.5, aspect=25, pad=0.02
         )
@@ -322,7 +322,7 @@ def draw_distance(path: Path, distance_px: np.ndarray, title: str = "") -> None:
         axes.set(xlim=(0.4, depth + 0.6), ylim=(0, 1.08 * max(float(distances.max()), 1e-3)))
         axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
         figure.legend(loc="outside lower center", ncols=2)
-        _entitle(axes, title, size=12, length=60)
+        _set_title(axes, title, size=12, length=60)
 
 
 def _check_photo(photo: np.ndarray) -> np.ndarray:
@@ -391,7 +391,7 @@ def _make_mosaic(tiles: np.ndarray, gaps: tuple[int, int], paper: float = math.n
     ]
 
 
-def _number(
+def _number_tiles(
     panel: Any,
     tiles_shape: Sequence[int],
     x_label: str,
@@ -409,7 +409,7 @@ def _number(
     panel.spines[:].set_visible(False)
 
 
-def _entitle(panel: Any, title: str, *, size: int, length: int) -> None:
+def _set_title(panel: Any, title: str, *, size: int, length: int) -> None:
     lines = [drawable(line, length) for line in title.strip().splitlines()[:3]]
     if any(lines):
         panel.set_title("\n".join(lines), fontsize=size, parse_math=False)

@@ -66,7 +66,7 @@ def _build(
         row = VARIANTS[str(model)]
         options = {"classes": arrays["predictions/bias"].size}
         if isinstance(row, ViTVariant):
-            options |= _pooling_options(row, arrays)
+            options |= _choose_pooling(row, arrays)
     shape = None if image_size is None else (*image_size, 3)
     build_model = getattr(applications, str(model))
     return build_model(weights=weights, input_shape=shape, classifier_activation=None, **options)
@@ -93,13 +93,13 @@ def representation(
     """
     if is_file(model):
         return feature_model(build(model, weights, image_size, pixels), "pre_logits")
-    built = _representation(model, weights, image_size)
+    built = _build_representation(model, weights, image_size)
     if pixels is not None:
         declare(built, pixels)
     return built
 
 
-def _representation(
+def _build_representation(
     model: str | os.PathLike, weights: str | os.PathLike | None, image_size: tuple[int, int] | None
 ) -> keras.Model:
     if weights is None:
@@ -115,7 +115,7 @@ def _representation(
         pretrained = source.load(source.find(str(model), weights))
         image_size = image_size or pretrained.image_size
         if isinstance(row, ViTVariant):
-            kind = _pooling_options(row, pretrained.arrays)
+            kind = _choose_pooling(row, pretrained.arrays)
             options = {"pooling": POOLING_OF[kind.get("classifier", classifier)], **kind}
             options["representation_size"] = pretrained.representation_size
     side = row.image_size if isinstance(row, ViTVariant) else 224
@@ -126,7 +126,7 @@ def _representation(
     )
 
 
-def _pooling_options(row: ViTVariant, arrays: Mapping[str, Any]) -> dict[str, str]:
+def _choose_pooling(row: ViTVariant, arrays: Mapping[str, Any]) -> dict[str, str]:
     """Returns the option `classifier` of the arrays, if it is not the default of the row."""
     if row.classifier != "token" or "class_token/cls" in arrays or "embedding/kernel" not in arrays:
         return {}

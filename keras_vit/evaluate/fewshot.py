@@ -129,7 +129,7 @@ def fewshot(
     train, train_labels = np.asarray(train_features), np.asarray(train_labels)
     test, test_labels = np.asarray(test_features), np.asarray(test_labels)
     refuse(
-        *_wrong_choices(shots, seeds, ridges),
+        *_find_wrong_choices(shots, seeds, ridges),
         *wrong_arrays("train_", train, train_labels),
         *wrong_arrays(
             "test_", test, test_labels, width=train.shape[-1] if train.ndim == 2 else None
@@ -148,7 +148,7 @@ def fewshot(
         )
     if len(names) < 2:
         raise ValueError(f"There must be at least two classes. Received: {listed(names)}.")
-    refuse(*_wrong_labels(len(names), train_labels=train_labels, test_labels=test_labels))
+    refuse(*_find_wrong_labels(len(names), train_labels=train_labels, test_labels=test_labels))
     draws = [draw_shots(train_labels, max(shots), seed=seed, class_names=names) for seed in seeds]
     check_finite("train_features", train, np.unique(draws))
     check_finite("test_features", test, np.arange(len(test)))
@@ -239,7 +239,7 @@ class RidgePath:
         Raises:
             ValueError: If `ridge` is not above 0.
         """
-        refuse(*_wrong_choices(ridges=(ridge,)))
+        refuse(*_find_wrong_choices(ridges=(ridge,)))
         return (self.left / (self.eigenvalues + ridge)) @ self.right
 
     def answers(self, features: np.ndarray, ridges: Sequence[float]) -> np.ndarray:
@@ -296,7 +296,7 @@ def fit_ridge(
     decomposition.
     """
     refuse(*wrong_arrays("", features, labels))
-    refuse(*_wrong_labels(num_classes, labels=labels))
+    refuse(*_find_wrong_labels(num_classes, labels=labels))
     inputs, mean, scale = _standardize(features)
     if len(inputs) < inputs.shape[1] if dual is None else dual:
         eigenvalues, vectors = scipy.linalg.eigh(inputs @ inputs.T, driver="evd")
@@ -385,7 +385,7 @@ def select_ridge(results: Mapping[str, FewshotResult]) -> dict[int, float]:
     return dict(zip(first.shots, ridges.tolist(), strict=True))
 
 
-def _wrong_choices(
+def _find_wrong_choices(
     shots: Sequence = SHOTS, seeds: Sequence = SEEDS, ridges: Sequence = (RIDGE,)
 ) -> Iterator[str]:
     def whole(value: int, least: int) -> bool:
@@ -400,7 +400,7 @@ def _wrong_choices(
             yield f"`{name}` must be different {expected}. Received: {list(values)}."
 
 
-def _wrong_labels(num_classes: int, **parts: np.ndarray) -> Iterator[str]:
+def _find_wrong_labels(num_classes: int, **parts: np.ndarray) -> Iterator[str]:
     for name, labels in parts.items():
         if labels.min() < 0 or labels.max() >= num_classes:
             yield f"`{name}` must be 0 to {num_classes - 1}. Received: {labels.min()} to {labels.max()}."

@@ -88,7 +88,7 @@ def knn(
         *wrong_arrays("test_", test, test_labels, width=width),
     )
     refuse(
-        *_wrong_choices(neighbors, temperature, len(train)),
+        *_find_wrong_choices(neighbors, temperature, len(train)),
         *(
             f"`{name}` must count from 0. Received: {labels.min()}."
             for name, labels in (("train_labels", train_labels), ("test_labels", test_labels))
@@ -100,7 +100,7 @@ def knn(
     answers = np.empty((len(neighbors), len(test)), np.int64)
     for start in range(0, len(test), _TEST_ROWS):
         rows = slice(start, start + _TEST_ROWS)
-        similarities, nearest = _nearest(_to_unit_length(test[rows]), train, max(neighbors))
+        similarities, nearest = _find_nearest(_to_unit_length(test[rows]), train, max(neighbors))
         weights, classes = np.exp(similarities / temperature), train_labels[nearest]
         for place, count in enumerate(neighbors):
             answers[place, rows] = _vote(classes[:, :count], weights[:, :count])
@@ -113,7 +113,9 @@ def knn(
     )
 
 
-def _nearest(queries: np.ndarray, train: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+def _find_nearest(
+    queries: np.ndarray, train: np.ndarray, count: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Returns the largest similarities of each query, (B, count), in falling order, and the rows of
     the training examples.
     """
@@ -123,13 +125,13 @@ def _nearest(queries: np.ndarray, train: np.ndarray, count: int) -> tuple[np.nda
         similarities = queries @ _to_unit_length(train[rows[0] : rows[-1] + 1]).T
         best = np.concatenate([best, similarities], axis=1)
         places = np.concatenate([places, np.broadcast_to(rows, similarities.shape)], axis=1)
-        chosen = _largest(best, count)
+        chosen = _find_largest(best, count)
         best = np.take_along_axis(best, chosen, axis=1)
         places = np.take_along_axis(places, chosen, axis=1)
     return best, places
 
 
-def _largest(values: np.ndarray, count: int) -> np.ndarray:
+def _find_largest(values: np.ndarray, count: int) -> np.ndarray:
     """Returns the columns of the `count` largest values of each row, in falling order; of equal
     values the first.
     """
@@ -174,7 +176,7 @@ def _check_rows(name: str, features: np.ndarray) -> None:
             )
 
 
-def _wrong_choices(
+def _find_wrong_choices(
     neighbors: Sequence[int], temperature: float, num_examples: int
 ) -> Iterator[str]:
     fits = [isinstance(k, int | np.integer) and 1 <= k <= num_examples for k in neighbors]

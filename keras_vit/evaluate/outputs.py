@@ -98,7 +98,7 @@ def outputs(
         unreadable=unreadable,
         start=start,
     )
-    bar = _bar(source.num_examples, start, shown=progress and devices.is_chief)
+    bar = _make_bar(source.num_examples, start, shown=progress and devices.is_chief)
     forward, first = devices.forward(model), start
     with explain_unreadable(unreadable), bar:
         for batch in devices.distribute(batches):
@@ -152,7 +152,7 @@ def _choose_batch_size(size: tuple[int, int]) -> int:
     return max(1, min(_MOST_IMAGES, _PIXELS // (size[0] * size[1])))
 
 
-def _bar(total: int, start: int, *, shown: bool):
+def _make_bar(total: int, start: int, *, shown: bool):
     from tqdm import tqdm
 
     hidden = None if shown else True  # None: shown only on a terminal

@@ -323,7 +323,7 @@ def checked(
     """
     train, train_labels, test, test_labels = map(np.asarray, arrays)
     refuse(
-        *_wrong_choices(regularizations, dev_share),
+        *_find_wrong_choices(regularizations, dev_share),
         *wrong_arrays("train_", train, train_labels),
         *wrong_arrays(
             "test_", test, test_labels, width=train.shape[-1] if train.ndim == 2 else None
@@ -332,7 +332,7 @@ def checked(
     train_labels, test_labels = train_labels.astype(np.int64), test_labels.astype(np.int64)
     names = range(max(0, train_labels.max()) + 1) if class_names is None else class_names
     refuse(
-        *_wrong_labels(
+        *_find_wrong_labels(
             train_labels, test_labels, names, least=1 if len(regularizations) == 1 else 2
         )
     )
@@ -347,7 +347,7 @@ def checked(
     )
 
 
-def _wrong_choices(regularizations: Sequence[float], dev_share: float) -> Iterator[str]:
+def _find_wrong_choices(regularizations: Sequence[float], dev_share: float) -> Iterator[str]:
     fits = [0 < value < np.inf for value in regularizations]
     if not fits or not all(fits) or len(set(regularizations)) < len(fits):
         yield f"`regularizations` must be different finite numbers above 0. Received: {list(regularizations)}."
@@ -355,7 +355,7 @@ def _wrong_choices(regularizations: Sequence[float], dev_share: float) -> Iterat
         yield f"`dev_share` must be between 0 and 1. Received: {dev_share}."
 
 
-def _wrong_labels(
+def _find_wrong_labels(
     train: np.ndarray, test: np.ndarray, names: Sequence, *, least: int
 ) -> Iterator[str]:
     if len(names) < 2:

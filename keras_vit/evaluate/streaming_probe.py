@@ -107,7 +107,7 @@ def _fit_all(
         else f"regularization {regularizations[0]:g}"
     )
     bar = _Bar(num_steps, label, shown=progress)
-    with _on_one_device():
+    with _use_one_device():
         heads = _make_heads(
             examples.train_features.shape[1], examples.num_classes, penalties, num_steps
         )
@@ -125,7 +125,7 @@ def _fit_all(
 
 
 @contextmanager
-def _on_one_device() -> Iterator[None]:
+def _use_one_device() -> Iterator[None]:
     """Disables the distribution of Keras."""
     # The batch size may not be divisible by the number of devices of a mesh.
     distribution = keras.distribution.distribution()

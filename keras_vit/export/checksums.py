@@ -25,7 +25,7 @@ def write_checksums(version: Path, place: Path) -> None:
         place: Folder of the list, inside the version.
     """
     lines = [
-        f"{_sha256(path)}  {path.relative_to(version).as_posix()}\n"
+        f"{_hash_file(path)}  {path.relative_to(version).as_posix()}\n"
         for path in sorted(_find_files(version))
     ]
     (place / FILE).write_text("".join(lines), encoding="utf-8")
@@ -76,7 +76,7 @@ def damage(export: Path) -> list[str]:
             problems.append(f"{name} is missing")
         elif name not in expected:
             problems.append(f"{name} was added")
-        elif _sha256(found[name]) != expected[name]:
+        elif _hash_file(found[name]) != expected[name]:
             problems.append(f"{name} is changed")
     return problems
 
@@ -109,7 +109,7 @@ def _belongs_to_another(name: Path, export: Path) -> bool:
     return len(name.parts) == 1 and name.suffix in models and name.stem != export.stem
 
 
-def _sha256(path: Path) -> str:
+def _hash_file(path: Path) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(_BLOCK):

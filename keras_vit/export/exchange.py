@@ -242,7 +242,7 @@ def _check_installed_for_onnx() -> None:
 
 
 def _write_onnx(model: keras.Model, path: Path, signature: list[tf.TensorSpec]) -> None:
-    with warnings.catch_warnings(), _erfc_converted(), _garbage_collected():
+    with warnings.catch_warnings(), _register_erfc(), _collect_garbage_often():
         # Keras tests whether NumPy still has an attribute that tf2onnx uses.
         warnings.filterwarnings("ignore", r"In the future `np\.object`", FutureWarning)
         model.export(str(path), format="onnx", verbose=False, input_signature=signature)
@@ -281,7 +281,7 @@ def _split_into_stages(node: Any, helper: Any) -> list[Any]:
 
 
 @contextlib.contextmanager
-def _garbage_collected() -> Iterator[None]:
+def _collect_garbage_often() -> Iterator[None]:
     """Runs the garbage collector often during a conversion."""
     # tf2onnx copies its graph with all weights before each of its forty steps. The copies contain
     # reference cycles, so only the collector frees them. With many live objects it rarely examines
@@ -302,7 +302,7 @@ def _garbage_collected() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _erfc_converted() -> Iterator[None]:
+def _register_erfc() -> Iterator[None]:
     """Registers a converter for Erfc, if tf2onnx has none.
 
     TensorFlow's exact GELU contains Erfc, which ONNX lacks. tf2onnx 1.17 writes it unchanged.

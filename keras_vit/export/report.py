@@ -144,9 +144,9 @@ def _draw_points(
     for number, (value, verdict) in enumerate(zip(values, verdicts, strict=True)):
         if math.isfinite(value):
             color, mark = COLORS[number % len(COLORS)], MARKS[number % len(MARKS)]
-            panel.plot(_megabytes(verdict), value, mark, color=color, markersize=9)
-            named[verdict.name] = (_megabytes(verdict), value)
-    panel.set(xlim=(0, 1.25 * max(map(_megabytes, verdicts))), xlabel="file size, MB")
+            panel.plot(_to_megabytes(verdict), value, mark, color=color, markersize=9)
+            named[verdict.name] = (_to_megabytes(verdict), value)
+    panel.set(xlim=(0, 1.25 * max(map(_to_megabytes, verdicts))), xlabel="file size, MB")
     return named
 
 
@@ -186,7 +186,7 @@ def _make_rows(verdicts: Sequence[Verdict]) -> list[list[str]]:
         latency = f"{verdict.latency_ms:.3g}" if math.isfinite(verdict.latency_ms) else "-"
         row = [
             " ".join(verdict.name.split()),
-            _format_three_digits(_megabytes(verdict)),
+            _format_three_digits(_to_megabytes(verdict)),
             f"{verdict.num_images:,}",
         ]
         row += [
@@ -233,7 +233,7 @@ def _write_csv(path: Path, verdicts: Sequence[Verdict]) -> None:
     write_csv(path, ["file", *_NUMBERS], rows)
 
 
-def _megabytes(verdict: Verdict) -> float:
+def _to_megabytes(verdict: Verdict) -> float:
     return verdict.size_bytes / 1e6
 
 

@@ -66,7 +66,7 @@ def new_version(base: str | os.PathLike) -> Iterator[Version]:
     _check(base)
     with _explain_full_disk(base):
         base.mkdir(parents=True, exist_ok=True)
-        with _folder_of_this_process(base, _PARTIAL) as folder:
+        with _create_own_folder(base, _PARTIAL) as folder:
             version = Version(folder=folder)
             yield version
             # `mkdtemp` gives access to this user only, and a server may run as another.
@@ -84,12 +84,12 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
         >>> folder.exists()
         False
     """
-    with _folder_of_this_process(Path(tempfile.gettempdir()), prefix) as folder:
+    with _create_own_folder(Path(tempfile.gettempdir()), prefix) as folder:
         yield folder
 
 
 @contextlib.contextmanager
-def _folder_of_this_process(parent: Path, prefix: str) -> Iterator[Path]:
+def _create_own_folder(parent: Path, prefix: str) -> Iterator[Path]:
     """Creates a folder whose name contains its process, so that others can tell when it is stale."""
     with _new_folder:
         _sweep(parent, prefix)
@@ -110,7 +110,7 @@ def _explain_full_disk(base: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not _says_disk_full(error):
+        if not _is_disk_full(error):
             raise
         kept = ", ".join(map(str, versions(base))) or "none"
         words = (
@@ -120,7 +120,7 @@ def _explain_full_disk(base: Path) -> Iterator[None]:
         raise OSError(errno.ENOSPC, words, str(base)) from error
 
 
-def _says_disk_full(error: BaseException | None) -> bool:
+def _is_disk_full(error: BaseException | None) -> bool:
     """Returns whether an error, or one that caused it, is about a full disk."""
     # TensorFlow, the runtimes and the process that runs a file raise other types of errors, which
     # contain the message of the system.

@@ -218,7 +218,7 @@ def test_models_of_real_size_are_exported(tmp_path: Path, name: str, model_name:
 # of tf2onnx, when it is imported
 @pytest.mark.filterwarnings("ignore:In the future `np.object`:FutureWarning")
 def test_what_keras_alone_writes_of_exact_gelu_does_not_load(build, tmp_path: Path, caplog):
-    """When this fails, Keras and tf2onnx can do without `_erfc_converted`."""
+    """When this fails, Keras and tf2onnx can do without `_register_erfc`."""
     model, path = build(gelu="exact"), tmp_path / "plain.onnx"
     signature = [tf.TensorSpec((None, *SIZE, 3), tf.float32)]
     model.export(str(path), format="onnx", verbose=False, input_signature=signature)
@@ -234,13 +234,13 @@ def test_a_conversion_that_tf2onnx_brings_itself_goes_first():
     def found() -> list:
         return [of_opset["Erfc"][0] for of_opset in converters if "Erfc" in of_opset]
 
-    with exchange._erfc_converted():
+    with exchange._register_erfc():
         assert found() == [exchange._convert_erfc]
     assert not found()
     theirs = object()
     converters[13]["Erfc"] = (theirs, {})
     try:
-        with exchange._erfc_converted():
+        with exchange._register_erfc():
             assert found() == [theirs]
         assert found() == [theirs]
     finally:
@@ -474,6 +474,6 @@ def test_copies_that_refer_to_themselves_are_collected_while_tf2onnx_works():
         return most
 
     before = gc.get_threshold(), gc.get_freeze_count() > 0
-    with exchange._garbage_collected():
+    with exchange._collect_garbage_often():
         assert most_alive() <= 3
     assert (gc.get_threshold(), gc.get_freeze_count() > 0) == before
