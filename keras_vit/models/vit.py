@@ -6,6 +6,7 @@ tokens, `encode_tokens` maps patch tokens to output tokens.
 Source: arXiv:2010.11929, sections 3.1, D.3, D.4 and D.6; vision_transformer@c6de1e5 models_vit.py.
 """
 
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
@@ -115,26 +116,14 @@ def encode_tokens(
     add_positions = _make_position_adder(
         patches, position_grid or grid, num_learned if variant.class_position else 0, variant, o
     )
-    if not variant.class_position:
-        tokens = add_positions(tokens, 0)
-    if variant.distilled:
-        tokens = ClassToken(name="distillation_token")(tokens)
-    if class_token:
-        tokens = ClassToken(name="class_token")(tokens)
-    if variant.class_position:
-        tokens = add_positions(tokens, 0)  # equation 1
-    if variant.num_registers:
-        tokens = Registers(variant.num_registers, place=num_learned, name="registers")(tokens)
+    tokens = _add_prefix_tokens(tokens, variant, class_token, add_positions)  # equation 1
     tokens = keras.layers.Dropout(o.dropout_rate, name="dropout")(tokens)
     epsilon = variant.norm_epsilon if o.norm_epsilon is None else o.norm_epsilon
     if variant.norm_before_blocks:
         tokens = LayerNorm(epsilon, name="norm_before_blocks")(tokens)
     block = _choose_block(tokens, grid, variant, o)
-    rotation = ()
-    if variant.rotary:
-        prefix = num_learned + variant.num_registers
-        rotary = RotaryPositions(width // variant.num_heads, prefix, name="rotary_positions")
-        rotation = (rotary(patches),)
+    num_prefix_tokens = num_learned + variant.num_registers
+    rotation = _compute_rotation(patches, variant, num_prefix_tokens)
     for index in range(variant.depth):
         if index > 0:
             tokens = add_positions(tokens, index)
@@ -152,6 +141,37 @@ def encode_tokens(
     if variant.norm_after_pooling:
         return tokens
     return LayerNorm(epsilon, name="encoder_norm")(tokens)  # equation 4, for all tokens
+
+
+def _add_prefix_tokens(
+    tokens: keras.KerasTensor,
+    variant: ViTVariant,
+    class_token: bool,
+    add_positions: Callable[[keras.KerasTensor, int], keras.KerasTensor],
+) -> keras.KerasTensor:
+    """Prepends class token, distillation token and registers, and adds positions."""
+    if not variant.class_position:
+        tokens = add_positions(tokens, 0)
+    if variant.distilled:
+        tokens = ClassToken(name="distillation_token")(tokens)
+    if class_token:
+        tokens = ClassToken(name="class_token")(tokens)
+    if variant.class_position:
+        tokens = add_positions(tokens, 0)
+    if variant.num_registers:
+        place = int(class_token) + variant.distilled
+        tokens = Registers(variant.num_registers, place=place, name="registers")(tokens)
+    return tokens
+
+
+def _compute_rotation(
+    patches: keras.KerasTensor, variant: ViTVariant, num_prefix_tokens: int
+) -> tuple[keras.KerasTensor, ...]:
+    """Returns the second argument of the blocks, or nothing without rotary positions."""
+    if not variant.rotary:
+        return ()
+    head_dim = variant.width // variant.num_heads
+    return (RotaryPositions(head_dim, num_prefix_tokens, name="rotary_positions")(patches),)
 
 
 def _choose_block(
@@ -177,16 +197,22 @@ def _choose_block(
 def _check_grid(
     variant: ViTVariant, grid: tuple[int | None, int | None], options: EncoderOptions
 ) -> None:
-    fixed = "rotary positions" if variant.rotary else f"{variant.num_registers} registers"
+    if variant.axial and (changed := _find_options_of_families(variant)):
+        raise ValueError(
+            f"{variant.name} has axial attention, which does not support {', '.join(changed)}. "
+            "Leave them at their defaults."
+        )
     if variant.rotary and options.position_embedding != "learned_1d":
         raise ValueError(
             f"{variant.name} has rotary positions and no position embedding. Received: "
             f"position_embedding={options.position_embedding!r}. Omit it."
         )
-    if (variant.num_registers or variant.rotary) and options.position_placement != "stem":
+    is_at_stem = variant.num_registers or variant.rotary or not variant.class_position
+    if is_at_stem and options.position_placement != "stem":
         raise ValueError(
-            f"{variant.name} has {fixed}, so positions cannot be added before each block. "
-            f'Received: position_placement={options.position_placement!r}. Use "stem".'
+            f"{variant.name} has tokens without a position, so positions cannot be added before "
+            f"each block. Received: position_placement={options.position_placement!r}. "
+            'Use "stem".'
         )
     if variant.axial and options.query_chunk is not None:
         raise ValueError(
@@ -201,6 +227,13 @@ def _check_grid(
         raise ValueError(
             "Relative positions need a fixed image size. Pass `input_shape` with integers."
         )
+
+
+def _find_options_of_families(variant: ViTVariant) -> list[str]:
+    """Returns the names of the fields that change blocks or tokens of other families."""
+    names = ("distilled", "num_registers", "layer_scale", "mlp", "attention_bias", "rotary")
+    defaults = {field.name: field.default for field in dataclasses.fields(ViTVariant)}
+    return [name for name in names if getattr(variant, name) != defaults[name]]
 
 
 def _make_position_adder(

@@ -1,3 +1,4 @@
+import dataclasses
 from dataclasses import replace
 
 import keras
@@ -187,6 +188,23 @@ def test_the_seams_compose_to_the_whole(tiny_vit):
 def test_options_that_contradict_are_errors(options, message, tiny_vit):
     with pytest.raises(ValueError, match=message):
         vision_transformer(tiny_vit, keras.Input((32, 32, 3)), **options)
+
+
+@pytest.mark.parametrize(
+    ("fields", "options", "message"),
+    [
+        ({"axial": True, "layer_scale": True}, {}, "axial attention.* not support layer_scale"),
+        ({"axial": True, "num_registers": 2}, {}, "does not support num_registers"),
+        ({"rotary": True}, {"position_embedding": "sincos2d"}, "has rotary positions"),
+        ({"num_registers": 2}, {"position_placement": "shared"}, "tokens without a position"),
+        ({"class_position": False}, {"position_placement": "every_layer"}, 'Use "stem"'),
+        ({"rotary": True, "width": 18}, {}, "multiple of 4. Received: head_dim=9"),
+    ],
+)
+def test_fields_of_a_row_that_contradict_are_errors(fields, options, message, tiny_vit):
+    row = dataclasses.replace(tiny_vit, **fields)
+    with pytest.raises(ValueError, match=message):
+        vision_transformer(row, keras.Input((32, 32, 3)), **options)
 
 
 def test_relative_positions_need_a_fixed_size(tiny_vit):
