@@ -59,7 +59,7 @@ def picture(path: Path, width: float, height: float, *, plain: bool = False) -> 
 
     Raises:
         FileNotFoundError: If the folder of `path` does not exist; raised before the block runs.
-        ImportError: If matplotlib is not installed; the message says what to install.
+        ImportError: If matplotlib is not installed; the message names the package to install.
 
     Example:
         >>> with picture(Path("line.png"), 4, 3) as figure:

@@ -73,10 +73,10 @@ COMMAND = Command(
     details=(
         "--data contains one folder of images per class, of which 10 % are held out for "
         "validation. Or it contains\n"
-        "such folders in `train` and in `test`. The defaults are the paper's. report.md "
-        "in --output\n"
-        "describes the result: accuracy, confusion matrix, errors, and how to use the model. If "
-        "interrupted, rerun\n"
-        "the same command to resume; SIGTERM and Ctrl-C save the state first (exit code 75)."
+        "such folders in `train` and in `test`. The defaults are the paper's. report.md in "
+        "--output describes the\n"
+        "result: accuracy, confusion matrix, errors, and how to use the model. If interrupted, "
+        "rerun the same command\n"
+        "to resume; SIGTERM and Ctrl-C save the state first (exit code 75)."
     ),
 )

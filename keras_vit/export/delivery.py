@@ -94,7 +94,7 @@ def deliver(
         model: Name of a model, or a file `model.keras`.
         output: Folder of the model; the SavedModel becomes its next integer version.
         wanted: Requested formats and their options.
-        weights: Tag, file or URL. Class names are read from `classes.txt` beside a file.
+        weights: Tag, file or URL. Class names are read from `classes.txt` in the folder of a file.
         images: Folder of photographs or of class folders, or "tfds:NAME:SPLIT". All files are
             judged on the same images. For an int8 file, up to 100 images, at most half, are used
             for calibration, and no format is judged on these. Default: generated pictures, which

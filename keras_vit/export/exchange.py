@@ -62,7 +62,7 @@ def onnx(
     image_size: int | tuple[int, int] | None = None,
     identity: Mapping[str, Any] | None = None,
 ) -> Verdict:
-    """Writes a model as `path/<next integer>/model.onnx`, with its labels and metadata beside it.
+    """Writes a model as `path/<next integer>/model.onnx`, with labels and metadata.
 
     The input is `images`, (B, H, W, 3) float32 in the range of the model, in batches of any size.
     The output is `logits`; `probabilities` if the model ends in softmax or sigmoid; or `features`

@@ -1,7 +1,7 @@
 """Warm-up requests, which TensorFlow Serving replays before it reports that it is ready.
 
 Without them, the first callers wait while the graph is initialized. The server reads the requests
-from a file with a fixed name beside the model: a TFRecord file with one `PredictionLog` in each
+from a file with a fixed name in the SavedModel: a TFRecord file with one `PredictionLog` in each
 record. Only six fields of this message are needed, so this module encodes them itself instead of
 depending on tensorflow-serving-api.
 

@@ -132,7 +132,7 @@ def finetune(
     Raises:
         ValueError: If model, weights, data, settings and folder do not match. These checks run
             before the training.
-        ImportError: If matplotlib is not installed. The message says what to install.
+        ImportError: If matplotlib is not installed. The message names the package to install.
         OSError: If the weights cannot be loaded, or the folder cannot be written.
         keras_vit.train.Stopped: After SIGTERM or SIGINT, when the state is saved.
         keras_vit.train.Diverged: If the loss, a gradient, a weight or a metric is not finite.

@@ -63,7 +63,7 @@ def write_report(
 
     Raises:
         FileNotFoundError: If the folder has no `metrics.csv`.
-        ImportError: If matplotlib is not installed. The message says what to install.
+        ImportError: If matplotlib is not installed. The message names the package to install.
 
     Example:
         >>> from keras_vit.train.logs import MetricsLog
