@@ -1,6 +1,6 @@
-"""The work of `keras-vit analyze`: builds a model, reads and classifies photographs.
+"""The work of `keras-vit analyze`: construction of a model, reading and classes of photographs.
 
-`keras_vit.analyze.report` then computes, draws and writes the report. Photographs are read as by
+`keras_vit.analyze.report` computes, draws and writes the report. Photographs are read as by
 `predict`.
 """
 

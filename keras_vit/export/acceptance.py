@@ -1,4 +1,4 @@
-"""The work of `keras-vit export --check`: exported files are run and compared with the model."""
+"""The work of `keras-vit export --check`: comparison of exported files with their model."""
 
 import os
 from collections.abc import Iterator
