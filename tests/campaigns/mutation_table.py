@@ -447,7 +447,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *_in(
         "keras_vit/export/versions.py",
         "tests/export/test_versions.py",
-        ("version.folder.chmod(0o777 & ~_umask())", "pass"),
+        ("version.folder.chmod(0o777 & ~_read_umask())", "pass"),
         ("return name.isascii() and name.isdigit()", "return name.isdigit()"),
         ("(errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)", "(errno.EEXIST,)"),
         ("str(found[-1])", "str(len(found))"),
@@ -486,7 +486,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *_in(
         "keras_vit/export/signatures.py",
         "tests/export/test_signatures.py",
-        ("_where(status, best.indices, -1)", "best.indices"),
+        ("_mask_unreadable(status, best.indices, -1)", "best.indices"),
         ("min(top, scores.shape[-1])", "top"),
         ("tf.sigmoid(outputs) if outputs.shape[-1] == _IMAGENET_21K else", ""),
     ),
@@ -898,7 +898,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "            file.flush()\n            os.fsync(file.fileno())\n",
             "            file.flush()\n",
         ),
-        ("        if self.is_chief and self.rows:\n            self._cut_off_unsaved()\n", ""),
+        ("        if self.is_chief and self.rows:\n            self._truncate_unsaved()\n", ""),
         ("self.next = int(indices[-1]) + 1", "self.next = int(indices[-1])"),
         ("            os.truncate(path, size)\n", ""),
         ("path.stat().st_size < size:", "False:"),
