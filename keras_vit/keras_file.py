@@ -11,6 +11,11 @@ from keras_vit.graph import has_graph
 from keras_vit.models.class_token import ClassTokenModel
 from keras_vit.pixels import declare
 
+_IN_PYTHON = (
+    "`keras_vit.evaluate.measure.measure`, `keras_vit.analyze.inspection.inspect` or "
+    "`keras_vit.export.delivery.deliver`"
+)
+
 
 def is_file(model: str | os.PathLike) -> bool:
     """Returns whether a string is the path of a `.keras` file (existing or not), and not the name
@@ -77,14 +82,19 @@ def _load_model(path: Path) -> Any:
         raise
     except Exception as error:  # Keras raises many types of errors for damaged files
         reason = " ".join(str(error).split())[:300]
+        if "safe_mode" in reason or "enable_unsafe_deserialization" in str(error):
+            raise ValueError(
+                f"{path} contains a Lambda layer or a TFSMLayer, which may run any code, so Keras "
+                "loads it from trusted files alone. Replace it by layers of Keras, or, if you "
+                "trust the file, call in Python `keras.config.enable_unsafe_deserialization()` "
+                "and then "
+                f"{_IN_PYTHON} with it."
+            ) from error
         raise ValueError(
             f"{path} cannot be loaded: {reason}\nThe command line loads models that consist of "
             "layers of Keras and of this package. If the model contains layers or classes of your "
             "own, import them in Python (decorated with "
-            "`keras.saving.register_keras_serializable`) and call "
-            "`keras_vit.evaluate.measure.measure`, `keras_vit.analyze.inspection.inspect` or "
-            "`keras_vit.export.delivery.deliver` with this file. Replace Lambda layers by layers "
-            "of your own."
+            f"`keras.saving.register_keras_serializable`) and call {_IN_PYTHON} with this file."
         ) from error
 
 

@@ -58,15 +58,6 @@ class Pixels(NamedTuple):
             return levels
         return to_pixels(levels) if self.low < 0 else levels / 255.0
 
-    def from_centred(self, images: np.ndarray) -> np.ndarray:
-        """Converts float pixels in [-1, 1] to this range.
-
-        Example:
-            >>> Pixels(0.0, 255.0, "").from_centred(np.array([-1.0, 1.0])).tolist()
-            [0.0, 255.0]
-        """
-        return images if self.low < 0 else (images + 1) * images.dtype.type(self.high / 2)
-
     def __str__(self) -> str:
         return f"from {self.low:g} to {self.high:g} ({self.reason})"
 

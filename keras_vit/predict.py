@@ -108,7 +108,7 @@ def predict(
         raise ValueError(
             "The model takes images of any size: pass `image_size`, (height, width) in pixels."
         )
-    if not gives_classes(classifier):
+    if not gives_classes(classifier, len(names)):
         raise ValueError(why_no_classes(classifier))
     for start in range(0, len(photos), BATCH_SIZE):
         progress(start)
@@ -229,13 +229,18 @@ def _try_to_read(
 ) -> tuple[np.ndarray, None] | tuple[None, str]:
     """Reads a photograph, and returns it or the problem."""
     try:
-        return read_photo(photo, image_size), None
+        return read_levels(photo, image_size), None
     except (ValueError, ImportError, OSError, MemoryError) as error:
         return None, str(error) or type(error).__name__
 
 
 def read_photo(path: str | os.PathLike, image_size: tuple[int, int]) -> np.ndarray:
-    """Reads a photo and resizes it to (height, width, 3) float32 pixels in [-1, 1].
+    """Reads a photo as (height, width, 3) float32 pixels in [-1, 1]. See `read_levels`."""
+    return imagenet.preprocess_input(read_levels(path, image_size), "channels_last")
+
+
+def read_levels(path: str | os.PathLike, image_size: tuple[int, int]) -> np.ndarray:
+    """Reads a photo and resizes it to (height, width, 3) float32 levels, 0 to 255, not rounded.
 
     Args:
         path: File of any format in `keras_vit.photos.FORMATS`.
@@ -254,14 +259,12 @@ def read_photo(path: str | os.PathLike, image_size: tuple[int, int]) -> np.ndarr
         antialias=False,
         data_format="channels_last",
     )
-    return imagenet.preprocess_input(
-        np.array(keras.ops.convert_to_numpy(resized)), "channels_last"
-    )[0]
+    return np.array(keras.ops.convert_to_numpy(resized))[0]
 
 
-def _compute_scores(classifier: keras.Model, images: np.ndarray, pixels: Pixels) -> np.ndarray:
+def _compute_scores(classifier: keras.Model, levels: np.ndarray, pixels: Pixels) -> np.ndarray:
     """Returns the probabilities of all classes, (B, Y)."""
-    values = classifier.predict_on_batch(pixels.from_centred(images))
+    values = classifier.predict_on_batch(pixels.from_levels(levels))
     # Heads for ImageNet-21k are trained with one sigmoid per class, all others with a softmax.
     if values.shape[1] == _IMAGENET_21K:
         return 1 / (1 + np.exp(-values.astype(np.float64)))

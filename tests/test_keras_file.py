@@ -62,6 +62,13 @@ def within(*steps) -> keras.Model:
     return keras.Model(images, x)
 
 
+def integers(*steps) -> keras.Model:
+    images = x = keras.Input(SHAPE, dtype="uint8")
+    for step in steps:
+        x = step(x)
+    return keras.Model(images, x)
+
+
 def small(*first) -> keras.Model:
     return within(
         *first,
@@ -138,6 +145,17 @@ def moved_class() -> keras.Model:
     model = OfAClass(name="of_a_class")
     model(np.zeros((1, *SHAPE), "float32"))
     return moved(model)
+
+
+def test_layers_that_may_run_any_code_are_loaded_where_the_user_trusts_them(tmp_path):
+    path = saved(within(keras.layers.Lambda(lambda x: x / 255), small()), tmp_path)
+    with pytest.raises(ValueError, match=r"`keras.config.enable_unsafe_deserialization\(\)`"):
+        load(path)
+    keras.config.enable_unsafe_deserialization()
+    try:
+        assert pixels_of(load(path)).range == [0, 255]
+    finally:
+        keras.src.backend.common.global_state.set_global_attribute("safe_mode_saving", None)
 
 
 def test_two_outputs_are_named(tmp_path):
@@ -301,7 +319,27 @@ CASES = {
         lambda: within(keras.applications.resnet50.preprocess_input, resnet50())
     ),
     "KerasHub's ViT": Case(kerashub),
-    "exported and reloaded": Case(exported, refusal="cannot be loaded"),
+    "integers": Case(
+        lambda: integers(
+            lambda levels: keras.ops.cast(levels, "float32") / 255, *small().layers[1:]
+        )
+    ),
+    "convolutions to the end": Case(
+        lambda: within(
+            keras.layers.Rescaling(1 / 255),
+            keras.layers.Conv2D(8, 8, 8, activation="tanh"),
+            keras.layers.Conv2D(len(CLASSES), 1),
+            keras.layers.GlobalAveragePooling2D(),
+        )
+    ),
+    "log_softmax": Case(
+        lambda: within(
+            keras.layers.Rescaling(1 / 255),
+            *small().layers[1:-1],
+            keras.layers.Dense(len(CLASSES), "log_softmax"),
+        )
+    ),
+    "exported and reloaded": Case(exported, refusal="contains a Lambda layer or a TFSMLayer"),
     "two outputs": Case(lambda: two_outputs(), refusal="has 2 outputs"),
 }
 

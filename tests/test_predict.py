@@ -96,6 +96,20 @@ def test_pixels_are_scaled_to_the_range_of_the_models(photo: Path):
     assert quarters(pixels) == [RED, GREEN, BLUE, WHITE]
 
 
+def test_a_model_of_integers_is_given_the_levels_of_the_file(tmp_path: Path):
+    levels = np.arange(256, dtype=np.uint8).reshape(16, 16)
+    Image.fromarray(levels).save(tmp_path / "levels.png")
+    images = keras.Input((16, 16, 3), dtype="uint8")
+    flat = keras.layers.Flatten()(images)[:, ::3]
+    model = keras.Model(images, keras.layers.Dense(256, kernel_initializer="identity")(flat))
+    given, predict_on_batch = [], model.predict_on_batch
+    model.predict_on_batch = lambda batch: given.append(predict_on_batch(batch)) or given[-1]
+    assert next(predict.predict(model, [tmp_path / "levels.png"], top=1)).guesses[0].name == (
+        "class 255"
+    )
+    np.testing.assert_array_equal(given[0][0], np.arange(256))
+
+
 def test_resizing_is_bilinear_without_antialiasing(tmp_path: Path):
     values = np.random.default_rng(0).integers(0, 256, (4, 16)).astype(np.uint8)
     Image.fromarray(values).save(tmp_path / "noise.png")

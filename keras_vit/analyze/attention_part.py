@@ -24,7 +24,7 @@ def write_attention(subject: Subject, folder: Path) -> list[Section]:
 
 
 def _write_overlays(subject: Subject, folder: Path) -> Section:
-    seen = pixels_of(subject.model).from_centred(np.stack([shown.seen for shown in subject.shown]))
+    seen = pixels_of(subject.model).from_levels(np.stack([shown.seen for shown in subject.shown]))
     maps = attention_rollout(subject.model, seen)
     headings = [shown.photo.heading(number) for number, shown in enumerate(subject.shown, start=1)]
     draw_overlays(
@@ -70,7 +70,7 @@ def _list_shown(photos: Sequence[Shown]) -> Table:
 
 def _write_heads(subject: Subject, folder: Path) -> Section:
     rows, columns = subject.attention.grid
-    seen = pixels_of(subject.model).from_centred(subject.shown[0].seen[None])
+    seen = pixels_of(subject.model).from_levels(subject.shown[0].seen[None])
     scores = attention_maps(subject.model, seen)[:, 0]
     num_prefix = scores.shape[-1] - rows * columns
     # The class token is the first one; other prefix tokens are not read by the classifier.

@@ -25,7 +25,7 @@ from keras_vit.analyze.subject import Absent, Photo, Shown, Subject
 from keras_vit.drawing import check_can_draw
 from keras_vit.evaluate import classifier
 from keras_vit.evaluate.accuracy import log_probabilities
-from keras_vit.evaluate.heads import gives_classes, head_of, last_activation
+from keras_vit.evaluate.heads import LOGITS, gives_classes, head_of, last_activation
 from keras_vit.keras_file import is_file
 from keras_vit.photos import Found, LeftOut, read_pixels
 from keras_vit.pixels import Pixels, declare, describe_pixels, pixels_of
@@ -103,15 +103,14 @@ def inspect(
         declare(network, pixels)
     size = _choose_size(network, image_size)
     chosen = _choose(files, size, num_shown)
+    names = classifier.names_for(network, model if weights is None else weights)
     reading = _Reading(
         network=network,
         files=files,
         folder=Path(images).expanduser(),
         size=size,
         taken=pixels_of(network),
-        names=classifier.class_names(model if weights is None else weights)
-        if _has_classes(network)
-        else None,
+        names=names if _has_classes(network, len(names)) else None,
         progress=progress,
     )
     attention, absent = _attend(network, size, reading, batch_size)
@@ -219,9 +218,12 @@ def _choose_size(network: keras.Model, image_size: tuple[int, int] | None) -> tu
     return image_size or built
 
 
-def _has_classes(network: keras.Model) -> bool:
+def _has_classes(network: keras.Model, num_names: int) -> bool:
     """Returns whether a model has a classification head, with weights other than zeros."""
-    if not gives_classes(network) or last_activation(network) not in ("linear", "softmax"):
+    if not gives_classes(network, num_names) or last_activation(network) not in (
+        *LOGITS,
+        "softmax",
+    ):
         return False
     head = head_of(network)
     return head is None or bool(np.any(keras.ops.convert_to_numpy(head.kernel)))
@@ -292,7 +294,7 @@ class _Reading:
             self.photos.append(Photo(str(file.relative_to(self.folder)), problem=problem))
             read += [] if pixels is None else [(number, pixels)]
             if len(read) == count or (read and number == len(self.files) - 1):
-                images = self.taken.from_centred(np.stack([pixels for _, pixels in read]))
+                images = self.taken.from_levels(np.stack([pixels for _, pixels in read]))
                 for (which, _), (answer, probability) in zip(
                     read, self._classify(images), strict=True
                 ):
@@ -324,7 +326,7 @@ class _Reading:
 def _read(file: Path, size: tuple[int, int]) -> tuple[np.ndarray | None, str]:
     """Reads a photo, and returns it or the problem."""
     try:
-        return predict.read_photo(file, size), ""
+        return predict.read_levels(file, size), ""
     except (ValueError, ImportError, OSError, MemoryError) as error:
         return None, str(error) or type(error).__name__
 

@@ -52,7 +52,7 @@ class Shown:
 
     Attributes:
         photo: Its name and answer.
-        seen: (H, W, 3) float in [-1, 1], resized for the model.
+        seen: (H, W, 3) float from 0 to 255, resized for the model.
         picture: (h, w, 3) float in [-1, 1], in its original aspect ratio.
     """
 

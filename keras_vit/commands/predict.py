@@ -40,7 +40,7 @@ def run(arguments: list[str], values: flags.FlagValues) -> int:
     model = classifier.build(values.model, weights, size, values.pixels)
     if is_file:
         print(pixels.describe_pixels(model, size or model.input_shape[1:3]), file=sys.stderr)
-    names = classifier.class_names(weights or values.model)
+    names = classifier.names_for(model, weights or values.model)
 
     def progress(done: int | None) -> None:
         show_progress(done, len(photos))

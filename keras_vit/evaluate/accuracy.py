@@ -11,7 +11,7 @@ import numpy as np
 from keras_vit.data.reading import Unreadable
 from keras_vit.data.sources import Source
 from keras_vit.devices import Devices
-from keras_vit.evaluate.heads import last_activation, why_no_classes
+from keras_vit.evaluate.heads import LOGITS, gives_classes, last_activation, why_no_classes
 from keras_vit.evaluate.outputs import outputs
 
 _ADDS_UP = 1e-2  # largest difference from 1 of a sum of probabilities, in 16 bits
@@ -255,7 +255,7 @@ def log_probabilities(model: keras.Model, values: np.ndarray) -> np.ndarray:
         # For logits of similar size, a softmax in float32 keeps six digits. Probabilities that it
         # rounds to 0 count as 1e-45.
         return np.log(np.maximum(values, np.finfo(np.float32).smallest_subnormal))
-    if activation != "linear":
+    if activation not in LOGITS:
         raise ValueError(
             f"The model must output logits or a softmax, since each image has one class. "
             f"{model.name} ends in {activation}. Build it with `classifier_activation=None`, or a "
@@ -281,7 +281,7 @@ def _check_labels(source: Source, indices: np.ndarray, labels: np.ndarray) -> No
 
 def _check_classes(model: keras.Model, source: Source) -> None:
     shape, num_classes = model.outputs[0].shape[1:], len(source.class_names)
-    if shape == (1,) and num_classes > 1:
+    if not gives_classes(model, num_classes):
         raise ValueError(why_no_classes(model))
     if shape != (num_classes,):
         raise ValueError(

@@ -9,6 +9,7 @@ import keras
 
 from keras_vit import applications
 from keras_vit.evaluate.features import feature_model
+from keras_vit.evaluate.heads import gives_classes
 from keras_vit.keras_file import is_file, load
 from keras_vit.options import POOLING_OF, resolve_classifier
 from keras_vit.pixels import declare
@@ -158,12 +159,41 @@ def _ask_for_weights(model: str | os.PathLike) -> str:
 def class_names(weights: str | os.PathLike) -> list[str]:
     """Reads the class names from `classes.txt` in the folder of a file of weights, if it exists.
 
+    Raises:
+        ValueError: If it is not UTF-8.
+
     Example:
         >>> class_names("imagenet")
         []
     """
     path = Path(weights).expanduser()
-    names = path.with_name("classes.txt") if path.is_file() else None
-    if names is None or not names.is_file():
+    file = path.with_name("classes.txt") if path.is_file() else None
+    if file is None or not file.is_file():
         return []
-    return names.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    try:
+        text = file.read_text(encoding="utf-8-sig")  # Windows begins it with a mark
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} is not UTF-8: {error}. Save it as UTF-8.") from error
+    return text.rstrip("\n").split("\n") if text.strip() else []
+
+
+def names_for(network: keras.Model, weights: str | os.PathLike) -> list[str]:
+    """Returns the names of the classes of a model, from `classes.txt` beside its weights; none if
+    there is no such file, or the model has no classes.
+
+    Raises:
+        ValueError: If there are not as many names as classes.
+
+    Example:
+        >>> names_for(keras_vit.ViT_Ti16(weights=None), "imagenet")
+        []
+    """
+    names = class_names(weights)
+    if not names or not gives_classes(network, len(names)):
+        return []
+    if len(names) != network.outputs[0].shape[-1]:
+        raise ValueError(
+            f"{Path(weights).with_name('classes.txt')} has {len(names)} names, and {network.name} gives "
+            f"{network.outputs[0].shape[-1]} classes. Correct the file, or move it away."
+        )
+    return names

@@ -15,7 +15,16 @@ _ACTIVATIONS = (
     keras.layers.ReLU,
     keras.layers.LeakyReLU,
 )
-_ACTIVATION_OPERATIONS = ("Softmax", "Sigmoid", "LogSoftmax", "Tanh", "Relu")
+_ACTIVATION_OPERATIONS = {
+    "Softmax": "softmax",
+    "Sigmoid": "sigmoid",
+    "LogSoftmax": "log_softmax",
+    "Tanh": "tanh",
+    "Relu": "relu",
+}
+LOGITS = ("linear", "log_softmax")
+"""Last activations of what a softmax makes probabilities of; it does not change a log_softmax."""
+
 _OF_FEATURES = (
     *(
         keras.layers.GlobalAveragePooling2D,
@@ -46,8 +55,9 @@ def last_activation(model: keras.Model) -> str:
             return "linear"
         if hasattr(step, "activation"):
             return getattr(step.activation, "__name__", type(step.activation).__name__)
-        is_one = isinstance(step, _ACTIVATIONS) or type(step).__name__ in _ACTIVATION_OPERATIONS
-        return type(step).__name__.lower() if is_one else "linear"
+        kind = type(step).__name__
+        is_layer = isinstance(step, _ACTIVATIONS)
+        return kind.lower() if is_layer else _ACTIVATION_OPERATIONS.get(kind, "linear")
     return "linear"
 
 
@@ -62,11 +72,16 @@ def head_of(model: keras.Model) -> keras.layers.Dense | None:
     return step if isinstance(step, keras.layers.Dense) and step.name != "pre_logits" else None
 
 
-def gives_classes(model: keras.Model) -> bool:
+def gives_classes(model: keras.Model, num_names: int = 0) -> bool:
     """Returns whether a model outputs one number for each of at least two classes.
 
     Outputs of another shape than (B, Y), and outputs of a pooling, a normalization or the tanh
-    layer of pre-training, are features. A model whose graph cannot be read counts as a classifier.
+    layer of pre-training, are features, unless a softmax follows or there are as many names. A
+    model whose graph cannot be read counts as a classifier.
+
+    Args:
+        model: Any model.
+        num_names: Number of known class names.
 
     Example:
         >>> gives_classes(keras_vit.ViT_Ti16(weights=None))
@@ -77,6 +92,8 @@ def gives_classes(model: keras.Model) -> bool:
     shape = model.outputs[0].shape
     if len(shape) != 2 or shape[1] is None or shape[1] < 2:
         return False
+    if shape[1] == num_names or last_activation(model) == "softmax":
+        return True
     step = _find_head(model)
     is_ours = type(step).__module__.partition(".")[0] == _OWN_PACKAGE
     return (
@@ -100,6 +117,11 @@ def why_no_classes(model: keras.Model) -> str:
             f"{model.name} outputs one number for each image. Expected one for each of at least "
             "two classes. For a sigmoid `p`, save a model with the output "
             "`keras.layers.Concatenate()([1 - p, p])`."
+        )
+    if len(shape) == 4 and shape[1:3] == (1, 1):
+        return (
+            f"The output of {model.name} has the shape {shape}. Expected (None, classes). Save the "
+            "model with `keras.layers.Flatten()` at its end."
         )
     return (
         f"{model.name} has no head: its output has the shape {shape}. Expected (None, classes), "

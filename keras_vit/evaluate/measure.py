@@ -131,7 +131,7 @@ def measure(
         (Path(output).expanduser() / "unreadable.txt").unlink(missing_ok=True)
     with place.scope():
         network = classifier.build(model, weights, image_size, pixels)
-    names = classifier.class_names(model if weights is None else weights)
+    names = classifier.names_for(network, model if weights is None else weights)
     test = find_test_set(
         data, network.output_shape[-1], names=names, real=real, is_objectnet=is_objectnet
     )

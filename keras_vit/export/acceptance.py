@@ -227,7 +227,7 @@ def _run_model(
     ):
         chosen = None
     names, size = (
-        classifier.class_names(facts["weights"] or facts["model"]),
+        classifier.names_for(network, facts["weights"] or facts["model"]),
         tuple(facts["image_size"]),
     )
     found = find_examples(

@@ -116,7 +116,7 @@ def deliver(
     sentence = describe_pixels(network, size)
     if is_file(model):
         say(sentence)
-    names = classifier.class_names(model if weights is None else weights)
+    names = classifier.names_for(network, model if weights is None else weights)
     examples = find_examples(images, network, names, num_images, size)
     calibration, judged = set_aside(examples, NUM_CALIBRATION_IMAGES if wanted.int8 else 0)
     identity = _describe_origin(model, weights, images, num_images, size) | (

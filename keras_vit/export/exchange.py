@@ -32,7 +32,6 @@ from keras_vit.export.examples import Examples, take
 from keras_vit.export.metadata import describe, write_facts
 from keras_vit.export.reference import write_reference
 from keras_vit.export.runner import unreported
-from keras_vit.export.signatures import output_name
 from keras_vit.export.subject import Subject, check_float32, subject_of
 from keras_vit.export.verdicts import Verdict, judge
 from keras_vit.export.versions import new_version
@@ -184,7 +183,7 @@ def _export(
         known: Arguments of `describe`.
         facts: Metadata of the format.
     """
-    model, output, levels = subject.model, output_name(subject.model), examples.pixels()
+    model, output, levels = subject.model, subject.output, examples.pixels()
     expected = subject.answers(levels)
     accepted = _choose_bound(expected)
     # Name the output: tf2onnx keeps the name, and OpenVINO does not add outputs.

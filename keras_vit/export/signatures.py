@@ -70,7 +70,7 @@ def signatures(
     """
     holder = tf.Module()
     holder.model_variables = [variable.value for variable in model.variables]
-    kind = output_name(model)
+    kind = output_name(model, 0 if class_file is None else class_file.read_bytes().count(b"\n"))
     if kind != "features":
         holder.class_names = _load_class_names(class_file)
     taken = _Images(model, image_size, any_size)
@@ -108,8 +108,11 @@ def signatures(
     return holder, asked
 
 
-def output_name(model: keras.Model) -> str:
+def output_name(model: keras.Model, num_names: int = 0) -> str:
     """Returns the name of a model's output: "logits", "probabilities", or "features" without a head.
+
+    Args:
+        model, num_names: As in `keras_vit.evaluate.heads.gives_classes`.
 
     Example:
         >>> output_name(keras_vit.ViT_Ti16(weights=None, classifier_activation=None))
@@ -117,7 +120,7 @@ def output_name(model: keras.Model) -> str:
         >>> output_name(keras_vit.ViT_Ti16(weights=None, include_top=False))
         'features'
     """
-    if not gives_classes(model):
+    if not gives_classes(model, num_names):
         return "features"
     return "probabilities" if last_activation(model) in _PROBABILITIES else "logits"
 

@@ -29,6 +29,11 @@ class Subject:
     image_size: tuple[int, int]
     labels: Sequence[str]
 
+    @property
+    def output(self) -> str:
+        """Name of the output, as in `keras_vit.export.signatures.output_name`."""
+        return output_name(self.model, len(self.labels))
+
     def inputs(self, pixels: np.ndarray) -> np.ndarray:
         """Converts (n, H, W, 3) uint8 to the range of pixels that the model takes."""
         return pixels_of(self.model).from_levels(pixels.astype(np.float32))
@@ -81,7 +86,7 @@ def subject_of(
             f"Received: inputs of shape {shapes}."
         )
     size = _check_size(shapes[0][1:3], image_size)
-    if output_name(model) != "features":
+    if output_name(model, len(class_names)) != "features":
         return Subject(
             model=model, image_size=size, labels=labels_of(model.outputs[0].shape[-1], class_names)
         )

@@ -24,7 +24,6 @@ from keras_vit.export.examples import Examples, set_aside, take
 from keras_vit.export.metadata import describe, write_facts
 from keras_vit.export.reference import write_reference
 from keras_vit.export.report import write_report
-from keras_vit.export.signatures import output_name
 from keras_vit.export.subject import Subject, check_float32, subject_of
 from keras_vit.export.tflite_flavours import FLAVOURS, Graph, convert
 from keras_vit.export.tflite_metadata import with_metadata
@@ -148,6 +147,7 @@ def tflite(
     with temporary_folder("keras_vit_tflite_") as folder, new_version(path) as version:
         graph = Graph(
             model=model,
+            output=subject.output,
             image_size=size,
             fixed_batch=fixed_batch,
             takes_levels=preprocessing,
@@ -261,7 +261,7 @@ def _describe_graph(graph: Graph, known: dict[str, Any]) -> dict[str, Any]:
     if graph.takes_levels:
         taken |= {"dtype": "uint8", "range": [0, 255]}
     batch = 1 if graph.fixed_batch else None
-    given = {"name": output_name(graph.model), "shape": [batch, *graph.model.outputs[0].shape[1:]]}
+    given = {"name": graph.output, "shape": [batch, *graph.model.outputs[0].shape[1:]]}
     return {
         **known,
         "format": "TFLite",

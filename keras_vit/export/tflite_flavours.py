@@ -18,7 +18,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.export.signatures import output_name
 from keras_vit.extras import absent
 from keras_vit.pixels import pixels_of
 from keras_vit.quiet import quiet_conversion
@@ -44,6 +43,7 @@ class Graph:
 
     Attributes:
         model: Functional model with one input (B, H, W, 3) and one output, in float32.
+        output: Name of the output.
         image_size: (height, width) in pixels. Must be the size of the model, unless it takes any.
         fixed_batch: Whether the graph takes batches of one image only.
         takes_levels: Whether the graph takes uint8 from 0 to 255 and scales them, instead of the
@@ -55,6 +55,7 @@ class Graph:
     """
 
     model: keras.Model
+    output: str
     image_size: tuple[int, int]
     fixed_batch: bool
     takes_levels: bool
@@ -69,10 +70,7 @@ class Graph:
 
     @functools.cached_property
     def _saved(self) -> Path:
-        name, shape = (
-            output_name(self.model),
-            (1 if self.fixed_batch else None, *self.image_size, 3),
-        )
+        shape = (1 if self.fixed_batch else None, *self.image_size, 3)
         pixels = pixels_of(self.model) if self.takes_levels else None
 
         @tf.function(
@@ -83,7 +81,7 @@ class Graph:
         def answer(images: tf.Tensor) -> dict[str, tf.Tensor]:
             if pixels is not None:
                 images = pixels.from_levels(tf.cast(images, tf.float32))
-            return {name: self.model(images, training=False)}
+            return {self.output: self.model(images, training=False)}
 
         holder = tf.Module()
         # Makes the variables constants of the graph.
@@ -118,7 +116,7 @@ def convert(graph: Graph, flavour: str) -> bytes:
         >>> model = keras_vit.application(row)(weights=None, input_shape=(32, 32, 3), classes=10)
         >>> images = np.zeros((1, 32, 32, 3), "float32")
         >>> kind = dict(image_size=(32, 32), fixed_batch=True, takes_levels=False, calibration=images)
-        >>> convert(Graph(model=model, **kind, folder=Path("graph")), "float16")[4:8]
+        >>> convert(Graph(model=model, output="probabilities", **kind, folder=Path("graph")), "float16")[4:8]
         b'TFL3'
     """
     if flavour not in _CONVERSIONS:

@@ -84,7 +84,11 @@ def subject_of(model: keras.Model, names: Sequence[str] = ("a.png", "b.png"), **
     seen = images(len(names), *model.input_shape[1:3])
     photos = [Photo(name) for name in names]
     shown = [
-        Shown(photo=photo, seen=pixels, picture=pixels.repeat(2, axis=0).repeat(4, axis=1))
+        Shown(
+            photo=photo,
+            seen=(pixels + 1) * np.float32(127.5),
+            picture=pixels.repeat(2, axis=0).repeat(4, axis=1),
+        )
         for photo, pixels in zip(photos, seen, strict=True)
     ]
     attention = summarize_attention(model, seen) if has_attention(model) else None
@@ -162,7 +166,9 @@ def test_every_number_of_the_attention_is_in_a_table(
     )
     subject = subject_of(model, names=("a.png", "folder/b.png", "c.png"))
     write_report(subject, tmp_path)
-    flow = attention_rollout(model, np.stack([shown.seen for shown in subject.shown]))
+    flow = attention_rollout(
+        model, np.stack([shown.seen for shown in subject.shown]) / np.float32(127.5) - 1
+    )
     table = rows(tmp_path / "rollout.csv")
     assert len(table) == 3 * 4 * 6
     assert [row["photo"] for row in table[::24]] == ["a.png", "folder/b.png", "c.png"]
@@ -194,7 +200,7 @@ def test_the_heads_of_one_photo_are_those_of_what_the_classifier_reads(
     subject = subject_of(model)
     write_report(subject, tmp_path)
     photo, maps, heading = undrawn["heads.png"]
-    scores = attention_maps(model, subject.shown[0].seen[None])[:, 0]
+    scores = attention_maps(model, subject.shown[0].seen[None] / np.float32(127.5) - 1)[:, 0]
     expected = scores[:, :, 0, 1:] if classifier == "token" else scores.mean(axis=2)
     np.testing.assert_allclose(maps, expected.reshape(2, 2, 4, 6), rtol=1e-6)
     assert photo is subject.shown[0].picture and heading == "1. a"

@@ -9,7 +9,7 @@ import pytest
 from synthetic_checkpoint import checkpoint
 
 from keras_vit.applications import application
-from keras_vit.evaluate.classifier import build, class_names, representation
+from keras_vit.evaluate.classifier import build, class_names, names_for, representation
 from keras_vit.evaluate.features import feature_model
 from keras_vit.variants import VIT_VARIANTS
 
@@ -50,6 +50,34 @@ def test_names_are_read_beside_the_weights(tmp_path: Path):
     assert class_names(tmp_path / "model.npz") == []
     (tmp_path / "classes.txt").write_text("a cat\n🐱\x0b\n-v\n", encoding="utf-8")
     assert class_names(tmp_path / "model.npz") == ["a cat", "🐱\x0b", "-v"]
+
+
+def test_names_as_editors_of_windows_save_them(tmp_path: Path):
+    (tmp_path / "model.npz").touch()
+    (tmp_path / "classes.txt").write_bytes("\ufeffä cat\r\ndog\r\n\r\n".encode())
+    assert class_names(tmp_path / "model.npz") == ["ä cat", "dog"]
+    (tmp_path / "classes.txt").write_bytes("ä cat\n".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"classes\.txt is not UTF-8: .* Save it as UTF-8\."):
+        class_names(tmp_path / "model.npz")
+    (tmp_path / "classes.txt").write_bytes(b"\n")
+    assert class_names(tmp_path / "model.npz") == []
+
+
+def test_there_are_as_many_names_as_classes(tmp_path: Path):
+    images = keras.Input((8, 8, 3))
+    features = keras.layers.GlobalAveragePooling2D()(images)
+    headless = keras.Model(images, features)
+    model = keras.Model(images, keras.layers.Dense(2)(features), name="mine")
+    (tmp_path / "model.keras").touch()
+    assert names_for(model, tmp_path / "model.keras") == []
+    (tmp_path / "classes.txt").write_text("cat\ndog\n", encoding="utf-8")
+    assert names_for(model, tmp_path / "model.keras") == ["cat", "dog"]
+    assert names_for(headless, tmp_path / "model.keras") == []
+    (tmp_path / "classes.txt").write_text("cat\ndog\nowl\n", encoding="utf-8")
+    with pytest.raises(
+        ValueError, match=r"classes\.txt has 3 names, and mine gives 2 classes\. Correct the file"
+    ):
+        names_for(model, tmp_path / "model.keras")
 
 
 def test_a_saved_model_is_loaded_as_it_is(tmp_path: Path):

@@ -14,6 +14,7 @@ from ai_edge_litert.interpreter import Interpreter
 
 import keras_vit
 from keras_vit.export import tflite_flavours
+from keras_vit.export.signatures import output_name
 from keras_vit.export.tflite_flavours import FLAVOURS, Graph, convert
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS, ResNetVariant
 
@@ -77,6 +78,7 @@ def graph_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Graph]:
     def graph(model: keras.Model, size: tuple[int, int] = (32, 32), **options) -> Graph:
         images = np.random.default_rng(1).uniform(-1, 1, (6, *size, 3)).astype("float32")
         defaults = {
+            "output": output_name(model),
             "image_size": size,
             "fixed_batch": False,
             "takes_levels": False,
