@@ -16,6 +16,7 @@ RANGES = {"0..255": (0.0, 255.0), "0..1": (0.0, 1.0), "-1..1": (-1.0, 1.0)}
 _OF_LEVELS = 4.0
 # Values of constant images that measure the function of the first layers.
 _PROBES = (-1.0, 0.0, 1.0, 127.5, 255.0)
+_WHOLE_PROBES = (64.0, 0.0, 1.0, 127.0, 255.0)  # of a model that takes integers
 _ANY_SIZE = 32  # side of a probe in pixels, if the model takes any size
 # Tolerance relative to the width of a range, for rounding to bfloat16 and for a scaling by 1/128
 # instead of 1/127.5.
@@ -120,7 +121,7 @@ def pixels_of(model: keras.Model) -> Pixels:
         raise _make_error(model, "has no graph that can be read")
     if _find_input_layer(model) in _DECLARED:
         return _DECLARED[_find_input_layer(model)]
-    if np.dtype(keras.backend.standardize_dtype(model.inputs[0].dtype)).kind in "iu":
+    if _takes_integers(model):
         return Pixels(*RANGES["0..255"], f"it takes {model.inputs[0].dtype}")
     found = _decide(model, model, np.float64(1), np.float64(0))
     if not isinstance(found, Pixels):
@@ -173,31 +174,47 @@ def find_entry(model: keras.Model) -> Entry:
         >>> entry.low, entry.high
         (-1.0, 1.0)
     """
-    taken, whole = pixels_of(model), model
-    factor, summand, tensor = np.float64(1), np.float64(0), model.inputs[0]
-    while True:
-        consumers = [
-            call for call in calls_of(model) if any(given is tensor for given in call.input_tensors)
-        ]
-        if len(consumers) != 1:
-            raise ValueError(
-                f"{len(consumers)} layers of {whole.name} read its images. Expected one first "
-                f"layer."
-            )
-        call = consumers[0]
-        if not has_graph(call.operation) and not _is_pixelwise(call):
-            break
-        if has_graph(call.operation):
-            factor, summand = _measure_scaling(whole, model, tensor, (factor, summand))
-            model, tensor = call.operation, call.operation.inputs[0]
-        else:
-            tensor = call.output_tensors[0]
-    factor, summand = _measure_scaling(whole, model, tensor, (factor, summand))
+    taken = pixels_of(model)
+    found = _enter(model, model, np.float64(1), np.float64(0))
+    if found is None:
+        raise ValueError(f"{model.name} has no layer with weights that its images reach.")
+    inner, images, (factor, summand) = found
     ends = [np.ravel(factor * end + summand) for end in (taken.low, taken.high)]
-    return Entry(model, tensor, *(float(end.mean()) for end in ends))
+    return Entry(inner, images, *(float(end.mean()) for end in ends))
 
 
 _Affine = tuple[np.ndarray, np.ndarray]  # factor and summand, scalars or one value per channel
+
+
+def _enter(
+    whole: keras.Model, model: keras.Model, factor: Any, summand: Any
+) -> tuple[keras.Model, Any, _Affine] | None:
+    """Finds the first layer with weights: its model, its input, and the scaling of this input.
+
+    Arguments are those of `_decide`.
+
+    Returns:
+        None if all layers of the model are pixelwise.
+    """
+    tensor, calls = model.inputs[0], calls_of(model)
+    while tensor is not model.outputs[0]:
+        consumers = [call for call in calls if any(given is tensor for given in call.input_tensors)]
+        if len(consumers) != 1:
+            raise ValueError(
+                f"{len(consumers)} layers of {whole.name} read its images. Expected one first "
+                f"layer. Fine-tune the model with Keras's `fit`."
+            )
+        call = consumers[0]
+        if has_graph(call.operation):
+            found = _enter(
+                whole, call.operation, *_measure_scaling(whole, model, tensor, (factor, summand))
+            )
+            if found is not None:
+                return found
+        elif not _is_pixelwise(call):
+            return model, tensor, _measure_scaling(whole, model, tensor, (factor, summand))
+        tensor = call.output_tensors[0]
+    return None
 
 
 def _decide(whole: keras.Model, model: keras.Model, factor: Any, summand: Any) -> Pixels | _Affine:
@@ -280,8 +297,9 @@ def _measure_scaling(
         raise ValueError(
             f"The layer {step.name} of {whole.name} has no statistics: call its `adapt`."
         )
-    shape = (len(_PROBES), height or _ANY_SIZE, width or _ANY_SIZE, channels or 3)
-    images = np.broadcast_to(np.reshape(_PROBES, (-1, 1, 1, 1)), shape).astype("float32")
+    probes = _WHOLE_PROBES if _takes_integers(model) else _PROBES
+    shape = (len(probes), height or _ANY_SIZE, width or _ANY_SIZE, channels or 3)
+    images = np.broadcast_to(np.reshape(probes, (-1, 1, 1, 1)), shape).astype("float32")
     words = f"starts with {type(step).__name__} (`{step.name}`), which"
     try:
         given = keras.Model(model.inputs[0], tensor)(images, training=False)
@@ -289,8 +307,8 @@ def _measure_scaling(
     except Exception as error:  # a layer of a user may raise anything
         raise _make_error(whole, f"{words} cannot be computed separately: {error}") from error
     at_centre = values[:, values.shape[1] // 2, values.shape[2] // 2]
-    summand, factor = at_centre[1], (at_centre[-1] - at_centre[1]) / _PROBES[-1]
-    expected = np.multiply.outer(_PROBES, factor) + summand
+    summand, factor = at_centre[1], (at_centre[-1] - at_centre[1]) / probes[-1]
+    expected = np.multiply.outer(probes, factor) + summand
     tolerance = _CLOSE * np.abs(factor).max() + 1e-3 * np.abs(expected) + 1e-6
     if np.any(np.abs(at_centre - expected) > tolerance) or not np.any(factor):
         raise _make_error(whole, f"{words} does more than scale pixels")
@@ -314,6 +332,10 @@ def _match_range(step: Any, scaling: _Affine) -> Pixels | None:
     if max(np.max(deviation), np.max(np.abs(summand) * deviation)) > _OF_LEVELS:
         return Pixels(*RANGES["0..255"], reason)
     return None
+
+
+def _takes_integers(model: keras.Model) -> bool:
+    return np.dtype(keras.backend.standardize_dtype(model.inputs[0].dtype)).kind in "iu"
 
 
 def _find_input_layer(model: keras.Model) -> keras.layers.Layer:

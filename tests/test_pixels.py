@@ -214,6 +214,34 @@ def test_the_range_at_the_first_layer_with_weights(tiny_vit, scaling, ends):
     assert entry.model.name == tiny_vit.name.lower()
 
 
+def test_images_pass_a_model_that_scales_and_augments_them_alone(tiny_vit):
+    images = keras.Input(SHAPE)
+    inner = keras.Sequential([keras.Input(SHAPE), rescaling(1 / 127.5, offset=-1)])
+    in_front = keras.Sequential([keras.Input(SHAPE), keras.layers.RandomFlip(), inner])
+    entry = find_entry(keras.Model(images, trunk(tiny_vit)(in_front(images))))
+    assert (entry.low, entry.high) == pytest.approx((-1, 1), abs=1e-6)
+    assert entry.model.name == tiny_vit.name.lower()
+    with pytest.raises(ValueError, match="has no layer that scales"):
+        find_entry(keras.Model(images, keras.layers.RandomFlip()(images)))
+    with pytest.raises(ValueError, match="has no layer with weights that its images reach"):
+        find_entry(in_front)
+
+
+def test_the_range_of_a_model_of_integers_is_measured_on_integers(tiny_vit):
+    images = keras.Input(SHAPE, dtype="uint8")
+    scaled = keras.ops.cast(images, "float32") / 127.5 - 1
+    entry = find_entry(keras.Model(images, trunk(tiny_vit)(scaled)))
+    assert (entry.low, entry.high) == pytest.approx((-1, 1), abs=1e-6)
+
+
+def test_two_trunks_have_no_one_layer_that_begins_them(tiny_vit):
+    images = keras.Input(SHAPE)
+    trunks = [keras.layers.Conv2D(2, 8, 8), keras.layers.Conv2D(2, 8, 8)]
+    scaled = rescaling(1 / 255)(images)
+    with pytest.raises(ValueError, match="^2 layers of .* read its images.*Keras's `fit`"):
+        find_entry(keras.Model(images, keras.layers.Add()([step(scaled) for step in trunks])))
+
+
 def builds(tiny_vit) -> dict[str, keras.Model]:
     """Models as users build them around ours, which take pixels from 0 to 255."""
     images = keras.Input(SHAPE)
