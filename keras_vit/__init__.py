@@ -5,15 +5,16 @@ reference implementations.
 import importlib
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from keras_vit.quiet import quiet_import
 
 __version__ = "0.1.0"
 
-# On the command line, each command imports what it needs: `info` does not load Keras, which takes
-# seconds, and TensorFlow's log lines can only be suppressed before its first import (see
-# `quiet.py`). A program can request the same with KERAS_VIT_IMPORT=parts. In all other cases the
-# whole package is imported, so that Keras knows its layers when it loads a model.
+# Public names are imported on first use (`__getattr__`), except the classes that Keras must know to
+# load a model. On the command line, each command imports what it needs: `info` does not load Keras,
+# which takes seconds, and TensorFlow's log lines can only be suppressed before its first import (see
+# `quiet.py`). A program can request the same with KERAS_VIT_IMPORT=parts.
 _IS_COMMAND_LINE = ("-m", "keras_vit") in zip(sys.orig_argv, sys.orig_argv[1:], strict=False) or (
     os.path.basename(sys.argv[0]).removesuffix(".exe") == "keras-vit"
 )
@@ -21,7 +22,11 @@ _IS_IN_PARTS = _IS_COMMAND_LINE or os.environ.get("KERAS_VIT_IMPORT") == "parts"
 
 if not _IS_IN_PARTS:
     with quiet_import():
-        from keras_vit import layers, models, variants
+        # Registers this class and all layers.
+        importlib.import_module("keras_vit.models.class_token")
+
+if TYPE_CHECKING:
+    from keras_vit import layers, models, variants
     from keras_vit.applications import (
         CLIP_B16,
         CLIP_B32,
@@ -208,23 +213,35 @@ __all__ = [
 ]
 
 
+_MODULES = (
+    "analyze",
+    "applications",
+    "cost",
+    "data",
+    "devices",
+    "evaluate",
+    "export",
+    "grid",
+    "imagenet",
+    "kernels",
+    "layers",
+    "models",
+    "options",
+    "paper",
+    "photos",
+    "pixels",
+    "train",
+    "variants",
+    "weights",
+)
+
+
 def __getattr__(name: str) -> object:
-    """Imports modules that need TensorFlow on first use (PEP 562); on the command line, all names."""
-    if name in (
-        "analyze",
-        "cost",
-        "data",
-        "evaluate",
-        "export",
-        "layers",
-        "models",
-        "paper",
-        "train",
-        "variants",
-    ):
-        return importlib.import_module(f"keras_vit.{name}")
+    """Imports a public name or a module on first use (PEP 562)."""
     if name == "finetune":
         return importlib.import_module("keras_vit.train.finetune").finetune
+    if name in _MODULES:
+        return importlib.import_module(f"keras_vit.{name}")
     for home in (
         ("applications", "imagenet", "models.ends", "weights.save") if name in __all__ else ()
     ):
@@ -235,6 +252,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted(
-        [*__all__, "analyze", "cost", "data", "evaluate", "export", "finetune", "paper", "train"]
-    )
+    return sorted({*__all__, *_MODULES, "finetune"})

@@ -300,7 +300,7 @@ def _load_pretrained(
         if not row.head_is_valid:
             raise ValueError(source.zero_head_message(found))
     if input_shape is not None:
-        check_input_shape(tuple(input_shape))
+        check_input_shape(input_shape)
     if found is None:
         return None
     if include_top and keras.activations.get(classifier_activation) not in (

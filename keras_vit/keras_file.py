@@ -12,8 +12,8 @@ from keras_vit.models.class_token import ClassTokenModel
 from keras_vit.pixels import declare
 
 _IN_PYTHON = (
-    "`keras_vit.evaluate.measure.measure`, `keras_vit.analyze.inspection.inspect` or "
-    "`keras_vit.export.delivery.deliver`"
+    "`measure` of `keras_vit.evaluate.measure`, `inspect` of `keras_vit.analyze.inspection` or "
+    "`deliver` of `keras_vit.export.delivery`"
 )
 
 

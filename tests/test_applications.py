@@ -218,6 +218,7 @@ def test_preprocessing_inside_equals_preprocessing_outside(tmp_path):
             "Only `None` and `softmax` activations",
         ),
         ({"weights": None, "input_shape": (224, 224)}, "tuple of three integers"),
+        ({"weights": None, "input_shape": 224}, r"such as \(224, 224, 3\)\. Received: .*=224$"),
         (
             {"weights": None, "input_shape": (123, 123, 3)},
             r"multiple of 16.*\(112, 112\) or \(128, 128\).*pad=True",

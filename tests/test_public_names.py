@@ -3,6 +3,10 @@ in the CHANGELOG.
 """
 
 import inspect
+import subprocess
+import sys
+
+import pytest
 
 import keras_vit
 from keras_vit import layers, models
@@ -193,6 +197,38 @@ EXPORTERS = {
     "num_images=8, "
     "calibration=None, warmup=True)",
 }
+
+
+_AFTER_THE_IMPORT = """
+import gc, sys
+import keras_vit
+assert gc.isenabled()
+print(*(name for name in sys.modules if name.startswith("keras_vit.")))
+import keras
+known = keras.saving.get_custom_objects()
+assert {f"keras_vit>{name}" for name in keras_vit.layers.__all__} <= {*known}
+assert "keras_vit>ClassTokenModel" in known
+for name in dir(keras_vit):
+    getattr(keras_vit, name)
+keras_vit.pixels.declare
+"""
+
+
+@pytest.mark.tensorflow
+def test_the_import_loads_what_keras_must_know_and_nothing_else():
+    """Weights, applications and counts take longer to load than all layers."""
+    done = subprocess.run(
+        [sys.executable, "-c", _AFTER_THE_IMPORT], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    loaded = {name.split(".")[1] for name in done.stdout.split()}
+    floors = {"layers", "models", "kernels", "options", "variants", "grid", "levels", "graph"}
+    assert loaded <= floors | {"quiet", "suggestions"}, loaded - floors
+
+
+def test_a_name_that_does_not_exist():
+    with pytest.raises(AttributeError, match="module 'keras_vit' has no attribute 'ViT_B17'"):
+        _ = keras_vit.ViT_B17
 
 
 def test_signatures_of_exporters():

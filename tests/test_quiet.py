@@ -1,5 +1,6 @@
 """What TensorFlow logs while it loads is held back, and nothing else."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -7,7 +8,7 @@ import tempfile
 
 import pytest
 
-from keras_vit.quiet import quiet_conversion, quiet_start
+from keras_vit.quiet import quiet_conversion, quiet_import, quiet_start
 
 NATIVE = (
     "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n"
@@ -36,6 +37,18 @@ def test_tensorflow_s_log_is_shown_to_those_who_ask(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
 ):
     assert start_up(monkeypatch, capfd, "0") == NATIVE + "UserWarning: this Python is old\n"
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_garbage_is_not_collected_while_keras_loads(monkeypatch: pytest.MonkeyPatch, collects):
+    monkeypatch.delitem(sys.modules, "keras")
+    (gc.enable if collects else gc.disable)()
+    try:
+        with quiet_import():
+            assert not gc.isenabled()
+        assert gc.isenabled() == collects
+    finally:
+        gc.enable()
 
 
 def test_an_error_while_keras_loads_is_not_swallowed(

@@ -4,7 +4,7 @@ Source: arXiv:2010.11929, sections 3.1, 3.2 and B.1.1; keras-team/keras, keras/s
     (checks of the input).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import keras
@@ -16,11 +16,12 @@ from keras_vit.models.class_token import ClassTokenModel
 _FEW = 4  # most channels of an image; its sides are longer
 
 
-def check_input_shape(shape: tuple) -> None:
+def check_input_shape(shape: Sequence[int | None]) -> None:
     """Raises ValueError if `shape` is not (height, width, channels) of images."""
-    if len(shape) != 3:
+    if not isinstance(shape, tuple | list) or len(shape) != 3:
         raise ValueError(
-            f"`input_shape` must be a tuple of three integers. Received: input_shape={shape}"
+            "`input_shape` must be a tuple of three integers, (height, width, channels), such as "
+            f"(224, 224, 3). Received: input_shape={shape!r}"
         )
     height, width, channels = shape
     is_first = isinstance(height, int) and 1 <= height <= _FEW
