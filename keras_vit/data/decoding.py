@@ -123,6 +123,8 @@ def crop(pixels: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
 
 def _prevent_inlining(branch: Callable[[], tf.Tensor]) -> Callable[[], tf.Tensor]:
     """Prevents inlining of a branch: inlined operations cost time even if they do not run."""
+    if tf.executing_eagerly():  # a new function would be traced for each file
+        return branch
     return tf.function(branch, autograph=False, experimental_attributes={"_noinline": True})
 
 

@@ -48,6 +48,16 @@ def test_the_window_is_drawn_for_the_upright_shape():
     np.testing.assert_array_equal(lower_right, read_pixels(photo("jpg", 6))[-3:, -5:])
 
 
+def test_outside_a_graph_nothing_is_traced(monkeypatch):
+    """TensorFlow warns of functions that are traced for each file, as in pictures of a report."""
+    monkeypatch.delattr(tf, "function")
+    for kind in ("jpg", "png", "webp"):
+        file = photo(kind, 6)
+        np.testing.assert_array_equal(decode_file(tf.constant(file)), read_pixels(file))
+        part = decode_window(tf.constant(file), lambda shape: tf.constant([1, 2, 3, 4]))
+        np.testing.assert_array_equal(part, read_pixels(file)[1:4, 2:6])
+
+
 def test_what_is_exported_runs_no_python():
     graph = tf.function(
         decode_jpeg_or_png, input_signature=[tf.TensorSpec([], tf.string)]
