@@ -34,8 +34,9 @@ def test_a_softmax_behind_a_pooling_gives_classes(softmax):
 def test_a_map_of_one_place_is_to_be_flattened():
     model = ending_in(keras.layers.Conv2D(5, 8))
     assert not gives_classes(model, 5)
-    assert "(None, 1, 1, 5). Expected (None, classes). Save the model with `keras.layers.Flatten()`" in (
-        why_no_classes(model)
+    assert (
+        "(None, 1, 1, 5). Expected (None, classes). Save the model with `keras.layers.Flatten()`"
+        in (why_no_classes(model))
     )
     assert "has no head" in why_no_classes(convolutional())
 
