@@ -34,7 +34,7 @@ from keras_vit.variants import (
     ResNetVariant,
     ViTVariant,
 )
-from keras_vit.weights import catalog, model_file, source
+from keras_vit.weights import catalog, source
 from keras_vit.weights.metadata import check_grid
 from keras_vit.weights.restore import PositionResize, channels_of, restore
 
@@ -281,7 +281,7 @@ def _load_pretrained(
     found = (
         None
         if weights is None
-        else source.find(variant.name, weights, model_file.parameters_of(variant))
+        else source.find(variant.name, weights, variant=variant)
     )
     row = None if found is None else found.row
     if found is not None and row is not None and include_top:

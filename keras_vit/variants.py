@@ -110,6 +110,7 @@ class ViTVariant:
         norm_epsilon: Added to the variance by layer normalization.
         gelu: The form of GELU that the published checkpoints were trained with: "tanh", "exact", or
             "quick", x * sigmoid(1.702 x).
+        torch_gelu: The form that timm and Hugging Face compute, if it is another.
         source: Source of the numbers.
         axial: Whether each block consists of two: attention and MLP along the rows of the grid,
             then along its columns.
@@ -150,6 +151,7 @@ class ViTVariant:
     norm_epsilon: float
     gelu: Gelu
     source: str
+    torch_gelu: Gelu | None = None
     axial: bool = False
     classifier: Classifier = "token"
     class_token: bool = False
@@ -253,6 +255,7 @@ def _vit(
         stem=stem,
         norm_epsilon=1e-6,
         gelu="tanh",
+        torch_gelu="exact",
         source=source,
         axial=axial,
     )

@@ -6,6 +6,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vit.layers import constants
+
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class PixelNormalization(keras.layers.Layer):
@@ -40,6 +42,12 @@ class PixelNormalization(keras.layers.Layer):
         # (p - mean) / std for p = x / 2 + 1 / 2
         scale, shift = 0.5 / std, (0.5 - mean) / std
         return images * scale.astype("float32") + shift.astype("float32")
+
+    def save_own_variables(self, store) -> None:
+        constants.record(store, {"pixel_mean": self.mean, "pixel_std": self.std})
+
+    def load_own_variables(self, store) -> None:
+        """Reads nothing: the layer has no variables, and `keras_h5.py` reads its constants."""
 
     def get_config(self) -> dict:
         return {**super().get_config(), "mean": self.mean, "std": self.std}

@@ -1,119 +1,44 @@
-"""timm's and Hugging Face's names ↔ canonical names: tables, applied in both directions.
+"""Names of timm, Hugging Face and OpenCLIP ↔ canonical names, in both directions.
 
-In the tables, `{}` is the number of a block. `layouts.py` converts Google's names, `variables.py`
-the names of our variables. Nothing is modified in place. Transposed, split and reshaped arrays are
-views, so they may not be contiguous in memory. Only the fused arrays of timm are copied, when they
-are written.
-
-Source: timm 1.0.31 `vision_transformer.py`, `vision_transformer_hybrid.py`, `resnetv2.py`,
-    `layers/attention_pool.py`; transformers 5.23.0 `models/vit/modeling_vit.py`.
+`timm_names.py`, `huggingface_names.py` and `openclip_names.py` contain the tables, `layouts.py`
+converts Google's names, `variables.py` the names of our variables. Nothing is modified in place.
+Transposed, split and reshaped arrays are views, so they may not be contiguous in memory. Copied are
+fused arrays when they are written, and position tables that gain or lose rows.
 """
 
 import math
 import re
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
-from keras_vit.variants import VIT_VARIANTS
-from keras_vit.weights import layouts, renaming
-from keras_vit.weights.renaming import (
-    Leaf,
-    Rows,
-    Rule,
-    join_sorted,
-    make_rules,
-    merge_first,
-    merge_last,
-    split_first,
-    split_last,
-    use_two_digits,
+from keras_vit.variants import ResNetVariant, ViTVariant
+from keras_vit.weights import (
+    belonging,
+    huggingface_names,
+    layouts,
+    openclip_names,
+    renaming,
+    timm_names,
 )
+from keras_vit.weights.renaming import Rule, join_sorted
+from keras_vit.weights.torch_modules import POSITIONS
 
-Dialect = Literal["google", "timm", "huggingface"]
+Dialect = Literal["google", "timm", "huggingface", "openclip"]
+Variant = ViTVariant | ResNetVariant
 
-_POSITIONS = "Transformer/posembed_input/pos_embedding"
-_BLOCK = "Transformer/encoderblock_{}"
-_ATTENTION = f"{_BLOCK}/MultiHeadDotProductAttention_0"
-_POOL = "MAPHead_0"
-_POOL_ATTENTION = f"{_POOL}/MultiHeadDotProductAttention_0"
-_QKV = ("query", "key", "value")
-
-_TIMM_VIT: Rows = (
-    ("cls_token", "cls", "array"),
-    ("pos_embed", _POSITIONS, "array"),
-    ("patch_embed.proj", "embedding", "conv"),
-    ("blocks.{}.norm1", f"{_BLOCK}/LayerNorm_0", "norm"),
-    ("blocks.{}.attn.qkv", _ATTENTION, "heads", ("/query", "/key", "/value")),
-    ("blocks.{}.attn.proj", f"{_ATTENTION}/out", "out"),
-    ("blocks.{}.norm2", f"{_BLOCK}/LayerNorm_1", "norm"),
-    *((f"blocks.{{}}.mlp.fc{i + 1}", f"{_BLOCK}/MlpBlock_0/Dense_{i}", "dense") for i in (0, 1)),
-    ("norm", "Transformer/encoder_norm", "norm"),
-    ("attn_pool.latent", f"{_POOL}/probe", "array"),
-    ("attn_pool.q", f"{_POOL_ATTENTION}/query", "heads"),
-    ("attn_pool.kv", _POOL_ATTENTION, "heads", ("/key", "/value")),
-    ("attn_pool.proj", f"{_POOL_ATTENTION}/out", "out"),
-    ("attn_pool.norm", f"{_POOL}/LayerNorm_0", "norm"),
-    *((f"attn_pool.mlp.fc{i + 1}", f"{_POOL}/MlpBlock_0/Dense_{i}", "dense") for i in (0, 1)),
-    ("head", "head", "dense"),
-)
-# timm has removed its tanh layer: it is read from old files, but cannot be written.
-_TIMM_OLD: Rows = (("pre_logits.fc", "pre_logits", "dense"),)
-_TIMM_ROOT: Rows = (("conv", "conv_root", "conv"), ("norm", "gn_root", "norm"))
-_TIMM_UNITS: Rows = (
-    *(
-        (f"stages.{{}}.blocks.{{}}.conv{i}", f"block{{}}/unit{{}}/conv{i}", "conv")
-        for i in (1, 2, 3)
-    ),
-    *((f"stages.{{}}.blocks.{{}}.norm{i}", f"block{{}}/unit{{}}/gn{i}", "norm") for i in (1, 2, 3)),
-    ("stages.{}.blocks.{}.downsample.conv", "block{}/unit{}/conv_proj", "conv"),
-    ("stages.{}.blocks.{}.downsample.norm", "block{}/unit{}/gn_proj", "norm"),
-)
-_TIMM_BIT: Rows = (("stem.conv", "root_block/conv_root", "conv"), ("norm", "norm-pre-head", "norm"))
-_TIMM_HEAD: Rows = (("head.fc", "head", "pointwise"),)
-
-_HUGGINGFACE: Rows = (
-    ("embeddings.cls_token", "cls", "array"),
-    ("embeddings.position_embeddings", _POSITIONS, "array"),
-    ("embeddings.patch_embeddings.projection", "embedding", "conv"),
-    ("encoder.layer.{}.layernorm_before", f"{_BLOCK}/LayerNorm_0", "norm"),
-    *(
-        (f"encoder.layer.{{}}.attention.attention.{part}", f"{_ATTENTION}/{part}", "heads")
-        for part in _QKV
-    ),
-    ("encoder.layer.{}.attention.output.dense", f"{_ATTENTION}/out", "out"),
-    ("encoder.layer.{}.layernorm_after", f"{_BLOCK}/LayerNorm_1", "norm"),
-    ("encoder.layer.{}.intermediate.dense", f"{_BLOCK}/MlpBlock_0/Dense_0", "dense"),
-    ("encoder.layer.{}.output.dense", f"{_BLOCK}/MlpBlock_0/Dense_1", "dense"),
-    ("layernorm", "Transformer/encoder_norm", "norm"),
-    ("pooler.dense", "pre_logits", "dense"),
-    ("classifier", "head", "dense"),
-)
-# The names of a state dict of transformers 5. Its files still have the classic names.
-_STATE_DICT: Rows = (
-    ("layers.{}.layernorm_before", f"{_BLOCK}/LayerNorm_0", "norm"),
-    *((f"layers.{{}}.attention.{part[0]}_proj", f"{_ATTENTION}/{part}", "heads") for part in _QKV),
-    ("layers.{}.attention.o_proj", f"{_ATTENTION}/out", "out"),
-    ("layers.{}.layernorm_after", f"{_BLOCK}/LayerNorm_1", "norm"),
-    *((f"layers.{{}}.mlp.fc{i + 1}", f"{_BLOCK}/MlpBlock_0/Dense_{i}", "dense") for i in (0, 1)),
-)
-
-# Names of computations that no model of this package has.
+# Names of computations that no model of this package has, without prefixes.
 _REFUSED = {
-    r"fc_norm\..*": "fc_norm normalises after pooling, and models of this package before it",
-    r"(.*\.)?(dist_token|head_dist\..*|distillation_token|(cls|distillation)_classifier\..*)": "a distilled DeiT",
-    r"reg_token": "register tokens",
-    r"norm_pre\..*": "a norm before the first block",
-    r"blocks\.\d+\.ls[12]\..*": "layer scale",
-    r".*\.[qk]_norm\..*": "normalised queries and keys",
+    r".*\.[qk]_norm\..*": "normalized queries and keys",
     r"attn_pool\.pos_embed": "positions inside the attention pooling",
 }
-# One per block, (rows, D). Width and depth are read from them.
-_QUERIES = r"blocks\.\d+\.attn\.qkv\.weight|(encoder\.layer|layers)\.\d+\.attention\.(attention\.query|q_proj)\.weight"
+# Found in names without prefixes.
 _FOREIGN: dict[Dialect, str] = {
     "timm": r"(blocks|stages|stem|patch_embed|attn_pool)\..*",
-    "huggingface": r"(\w+\.)?(embeddings\.|encoder\.layer\.\d|layers\.\d+\.(attention|mlp|layernorm_)).*",
+    "huggingface": r"embeddings\..*|encoder\.layers?\.\d.*|layers?\.\d+\.(attention|mlp|layernorm_|norm)"
+    r".*",
+    "openclip": r"conv1\.weight|class_embedding|transformer\.resblocks\..*",
 }
 
 
@@ -129,16 +54,27 @@ def detect(arrays: Iterable[str]) -> Dialect:
     """
     names = sorted(arrays)
     found: list[Dialect] = ["google"] if layouts.is_google(names) else []
+    plain = belonging.strip(names).values()
     for dialect, pattern in _FOREIGN.items():
-        if any(re.fullmatch(pattern, name) for name in names):
+        if any(re.fullmatch(pattern, name) for name in plain):
             found.append(dialect)
     if len(found) == 1:
         return found[0]
     raise ValueError(
-        "The names of a checkpoint must be those of one dialect: google, timm or huggingface. "
+        f"The names of a checkpoint must be those of one dialect: {_join_dialects()}. "
         f"Matching: {' and '.join(found) or 'none'}. Received {len(names)} names: "
         f"{join_sorted(names)}."
     )
+
+
+def names_of_model(names: Iterable[str], dialect: Dialect) -> list[str]:
+    """Returns the names of a file that belong to the image model.
+
+    Example:
+        >>> names_of_model(["visual.proj", "visual.conv1.weight", "text_projection"], "openclip")
+        ['visual.proj', 'visual.conv1.weight']
+    """
+    return layouts.names_of_model(names) if dialect == "google" else list(belonging.strip(names))
 
 
 def to_canonical(
@@ -147,19 +83,24 @@ def to_canonical(
     grid: tuple[int, int] | None = None,
     *,
     dialect: Dialect | None = None,
+    variant: Variant | None = None,
 ) -> dict[str, np.ndarray]:
     """Converts a checkpoint of any dialect to canonical names and shapes.
 
-    Unknown names are kept, so that `restore` can report them.
+    Unknown names are kept, so that `restore` can report them. Decoders, text towers and mask tokens
+    are dropped.
 
     Args:
         arrays: The arrays of a file under the names of the file.
-        num_heads: Number of attention heads. timm and Hugging Face do not store it: by default it
-            is looked up in the table of models by width and depth.
+        num_heads: Number of attention heads. PyTorch files do not store it: by default it is that
+            of `variant`, or else is looked up in the table of models.
         grid: (rows, columns) of the position table. It is needed only if a timm table may or may
             not have a row for the class token (FlexiViT's tables have none, and get a row of
             zeros).
         dialect: Dialect of the names. Default: detected.
+        variant: Row of the model that the file is loaded into. It determines whether the position
+            table has a row for the class token: a missing one is added as zeros, another one is
+            added to the token.
 
     Raises:
         ValueError: If dialect, head count or position table are ambiguous, if the checkpoint has a
@@ -173,141 +114,99 @@ def to_canonical(
     if dialect == "google":
         result = layouts.to_canonical(arrays)
         _check_num_heads(result, num_heads)
-    else:
-        plain = renaming.gather((name, name.removeprefix("vit."), x) for name, x in arrays.items())
-        _refuse(plain)
-        result = renaming.read(
-            plain, _make_reading_rules(plain, dialect), _find_num_heads(plain, num_heads)
-        )
-    return _add_class_row(result, grid, may_lack_row=dialect == "timm")
+        return _fit_class_rows(result, _count_google_class_rows(result, grid, variant), variant)
+    short = belonging.strip(arrays)
+    plain = renaming.gather((name, short[name], x) for name, x in arrays.items() if name in short)
+    _refuse(plain)
+    plain = _drop_unused(plain)
+    rules = _make_reading_rules(plain, dialect)
+    if num_heads is None and isinstance(variant, ViTVariant):
+        num_heads = variant.num_heads
+    if num_heads is None:
+        num_heads = _look_up_num_heads(renaming.read(plain, rules, 1))
+    result = renaming.read(plain, rules, num_heads)
+    if "storage_tokens" in plain:
+        # DINOv3 masks the biases of its keys with zeros.
+        result = {name: x for name, x in result.items() if not name.endswith("_0/key/bias")}
+    result = _drop_zero_bias(result, variant)
+    return _fit_class_rows(
+        result, _count_class_rows(result, plain, dialect, grid, variant), variant
+    )
 
 
-def from_canonical(arrays: Mapping[str, np.ndarray], dialect: Dialect) -> dict[str, np.ndarray]:
+def from_canonical(
+    arrays: Mapping[str, np.ndarray],
+    dialect: Dialect,
+    *,
+    grid: tuple[int, int] | None = None,
+    rotary: bool = False,
+) -> dict[str, np.ndarray]:
     """Converts canonical arrays to a dialect: the inverse of `to_canonical`.
 
     A ViT with average pooling corresponds to timm's with `global_pool="avg", class_token=False,
-    fc_norm=False`. For Hugging Face the classic names are written: those of
-    ViTForImageClassification if there is a head, else those of ViTModel.
+    fc_norm=False`. For Hugging Face the names of version 4 of Transformers are written, which
+    version 5 writes too: those of the class with a head if there is a head. Arrays that the owner
+    of a dialect needs and our models do not have are written as zeros: mask tokens of DINOv2 and
+    DINOv3, the position of a class token, the bias of CLIP's projection in timm.
+
+    Args:
+        arrays: Canonical arrays.
+        dialect: The dialect to write.
+        grid: (rows, columns) of the position table. Default: the table has a row for each class and
+            distillation token.
+        rotary: Whether the model has rotary positions, so timm's class is `Eva`.
 
     Raises:
         ValueError: If the dialect cannot express an array. The message names the dialects that can.
 
     Example:
-        >>> list(from_canonical({"head/bias": np.zeros(10)}, "timm"))
-        ['head.bias']
+        >>> list(from_canonical({"head/bias": np.zeros(10)}, "google"))
+        ['head/bias']
     """
     if dialect == "google":
         return layouts.to_published(arrays)
     if dialect not in _FOREIGN:
-        raise ValueError(
-            f"`dialect` must be one of google, timm, huggingface. Received: {dialect}."
-        )
-    if problems := _find_inexpressible(arrays, dialect):
-        able = ["google", *(other for other in _FOREIGN if not _find_inexpressible(arrays, other))]
+        raise ValueError(f"`dialect` must be one of {_join_dialects()}. Received: {dialect}.")
+    if problems := _find_inexpressible(arrays, dialect, rotary):
+        able = [
+            "google",
+            *(other for other in _FOREIGN if not _find_inexpressible(arrays, other, rotary)),
+        ]
         raise ValueError(
             f"The dialect {dialect} cannot express this checkpoint: {join_sorted(problems)}. Use "
             f"{' or '.join(able)}."
         )
-    result = renaming.write(arrays, _make_writing_rules(arrays, dialect))
-    if dialect == "timm" or not any(name.startswith("head/") for name in arrays):
+    arrays = _prepare_writing(arrays, dialect, grid)
+    result = renaming.write(arrays, _make_writing_rules(arrays, dialect, rotary))
+    if dialect == "openclip":
+        return {f"visual.{name}": x for name, x in result.items()}
+    if dialect == "timm":
         return result
-    return {
-        name if name.startswith("classifier.") else f"vit.{name}": x for name, x in result.items()
-    }
+    model_type = huggingface_names.find_model_type(arrays, rotary)
+    result |= _make_mask_token(arrays, model_type)
+    names = huggingface_names.add_prefix(result, model_type)
+    return {names[name]: x for name, x in result.items()}
 
 
-# In PyTorch, dense kernels are (out, in) and convolutions OIHW. A "pointwise" convolution is a
-# dense layer in our models.
-_BIAS = Leaf(".bias", "/bias", (1, 1))
-_TORCH: dict[str, tuple[Leaf, ...]] = {
-    "array": (Leaf("", "", (3, 3)),),
-    "norm": (Leaf(".weight", "/scale", (1, 1)), _BIAS),
-    "dense": (Leaf(".weight", "/kernel", (2, 2), lambda x, _: x.T, lambda x: x.T), _BIAS),
-    "conv": (
-        Leaf(
-            ".weight",
-            "/kernel",
-            (4, 4),
-            lambda x, _: x.transpose(2, 3, 1, 0),
-            lambda x: x.transpose(3, 2, 0, 1),
-        ),
-        _BIAS,
-    ),
-    "pointwise": (
-        Leaf(
-            ".weight",
-            "/kernel",
-            (4, 2),
-            lambda x, _: x.reshape(x.shape[:2]).T,
-            lambda x: x.T[:, :, None, None],
-        ),
-        _BIAS,
-    ),
-    "heads": (
-        Leaf(
-            ".weight",
-            "/kernel",
-            (2, 3),
-            lambda x, heads: split_last(x.T, heads),
-            lambda x: merge_last(x).T,
-        ),
-        Leaf(".bias", "/bias", (1, 2), split_first, merge_first),
-    ),
-    "out": (
-        Leaf(
-            ".weight",
-            "/kernel",
-            (2, 3),
-            lambda x, heads: split_first(x.T, heads),
-            lambda x: merge_first(x).T,
-        ),
-        _BIAS,
-    ),
-}
+def _join_dialects() -> str:
+    return ", ".join(get_args(Dialect))
 
 
-def _make_timm_rules(family: str, more: Rows = ()) -> list[Rule]:
-    if family == "bit":
-        return make_rules(_TIMM_BIT + _TIMM_HEAD, _TORCH) + make_rules(
-            use_two_digits(_TIMM_UNITS), _TORCH, offset=1
-        )
-    if family == "resnet":
-        root = make_rules(_TIMM_ROOT, _TORCH, "stem.") + make_rules(_TIMM_HEAD, _TORCH)
-        return root + make_rules(_TIMM_UNITS, _TORCH, offset=1)
-    backbone, rules = "patch_embed.backbone.", make_rules(_TIMM_VIT + more, _TORCH)
-    # Without residual units timm's backbone is the root itself.
-    root = make_rules(_TIMM_ROOT, _TORCH, backbone if family == "stem" else f"{backbone}stem.")
-    return rules + root + make_rules(_TIMM_UNITS, _TORCH, backbone, offset=1)
+def _make_reading_rules(arrays: Mapping[str, np.ndarray], dialect: Dialect) -> list[Rule]:
+    if dialect == "openclip":
+        return openclip_names.make_openclip_rules()
+    if dialect == "timm":
+        return timm_names.make_reading_rules(arrays)
+    return huggingface_names.make_reading_rules()
 
 
-def _detect_timm_family(names: Iterable[str]) -> str:
-    names = list(names)
-    if any(name.startswith("patch_embed.backbone.") for name in names):
-        return (
-            "hybrid"
-            if any(re.match(r"patch_embed\.backbone\.(stem|stages)\.", name) for name in names)
-            else "stem"
-        )
-    if any(name.startswith(("stem.", "stages.")) for name in names):
-        return "resnet" if any(name.startswith("stem.norm.") for name in names) else "bit"
-    return "vit"
-
-
-def _make_reading_rules(names: Iterable[str], dialect: Dialect) -> list[Rule]:
-    is_timm = dialect == "timm"
-    return (
-        _make_timm_rules(_detect_timm_family(names), _TIMM_OLD)
-        if is_timm
-        else make_rules(_HUGGINGFACE + _STATE_DICT, _TORCH)
-    )
-
-
-def _make_writing_rules(names: Iterable[str], dialect: Dialect) -> list[Rule]:
-    return (
-        _make_timm_rules(layouts.family(names))
-        if dialect == "timm"
-        else make_rules(_HUGGINGFACE, _TORCH)
-    )
+def _make_writing_rules(
+    arrays: Mapping[str, np.ndarray], dialect: Dialect, rotary: bool
+) -> list[Rule]:
+    if dialect == "openclip":
+        return openclip_names.make_openclip_rules()
+    table = timm_names if dialect == "timm" else huggingface_names
+    return table.make_writing_rules(arrays, rotary)
 
 
 def _refuse(arrays: Mapping[str, np.ndarray]) -> None:
@@ -320,39 +219,100 @@ def _refuse(arrays: Mapping[str, np.ndarray]) -> None:
             "a classifier and a pooler that the classifier does not use (remove classifier.* or "
             "pooler.*)"
         )
+    if "classifier.weight" in arrays and "pre_layrnorm.weight" in arrays:
+        problems.append("a classifier on CLIP's tokens without their last norm (classifier.weight)")
     if problems:
         raise ValueError(
             f"No model of this package matches this checkpoint: {join_sorted(problems)}."
         )
 
 
-def _find_inexpressible(arrays: Mapping[str, np.ndarray], dialect: Dialect) -> list[str]:
-    problems = renaming.find_unknown_canonical(arrays, _make_writing_rules(arrays, dialect))
-    if dialect == "huggingface":
+def _drop_unused(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Drops the attention pooling beside a classifier: SiglipForImageClassification reads the mean
+    of the tokens.
+    """
+    if "classifier.weight" not in arrays or "head.probe" not in arrays:
+        return arrays
+    return {name: x for name, x in arrays.items() if not name.startswith("head.")}
+
+
+def _drop_zero_bias(
+    arrays: dict[str, np.ndarray], variant: Variant | None
+) -> dict[str, np.ndarray]:
+    """Drops the zeros that timm adds to CLIP's projection, which has no bias."""
+    bias = arrays.get("head/bias")
+    if not isinstance(variant, ViTVariant) or variant.projection is None or bias is None:
+        return arrays
+    return arrays if bias.any() else {n: x for n, x in arrays.items() if n != "head/bias"}
+
+
+def _find_inexpressible(
+    arrays: Mapping[str, np.ndarray], dialect: Dialect, rotary: bool
+) -> list[str]:
+    problems = renaming.find_unknown_canonical(arrays, _make_writing_rules(arrays, dialect, rotary))
+    if dialect != "timm" and POSITIONS not in arrays and not rotary:
+        problems.append(f"{POSITIONS} is missing, which this dialect requires")
+    if dialect == "openclip":
         problems += [
             f"{name} is missing, which this dialect requires"
-            for name in ("cls", _POSITIONS)
+            for name in ("cls", "Transformer/norm_before_blocks/scale")
             if name not in arrays
         ]
-        if "head/kernel" in arrays and "pre_logits/kernel" in arrays:
+    if dialect == "huggingface" and "head/kernel" in arrays:
+        if "pre_logits/kernel" in arrays:
             problems.append(
                 "pre_logits/kernel beside head/kernel, because its classifier does not use the "
                 "tanh layer"
             )
+        if "MAPHead_0/probe" in arrays:
+            problems.append(
+                "MAPHead_0/probe beside head/kernel, because its classifier reads the mean of the "
+                "tokens"
+            )
+    if dialect == "timm" and "dist" in arrays:
+        if "registers" in arrays:
+            problems.append("registers beside a distillation token")
+        if "head/kernel" in arrays and "head_dist/kernel" not in arrays:
+            problems.append("head/kernel without head_dist/kernel beside a distillation token")
     return problems
 
 
-def _find_num_heads(arrays: Mapping[str, np.ndarray], num_heads: int | None) -> int:
-    if num_heads is not None:
-        return num_heads
-    if not any("attn" in name or "attention" in name for name in arrays):
+def _prepare_writing(
+    arrays: Mapping[str, np.ndarray], dialect: Dialect, grid: tuple[int, int] | None
+) -> dict[str, np.ndarray]:
+    """Gives the position table the rows that the owner of a dialect expects, and CLIP's projection
+    in timm a bias.
+    """
+    arrays = dict(arrays)
+    table, learned = arrays.get(POSITIONS), _count_learned(arrays)
+    if dialect == "timm" and "head/kernel" in arrays and "head/bias" not in arrays:
+        arrays["head/bias"] = np.zeros_like(arrays["head/kernel"][0])
+    if table is None or not learned:
+        return arrays
+    stored = learned if grid is None else table.shape[1] - math.prod(grid)
+    if dialect != "timm":
+        return _change_class_rows(arrays, stored, learned)
+    # timm's registers have no positions only if the class token has none.
+    return _change_class_rows(arrays, stored, 0) if "registers" in arrays else arrays
+
+
+def _make_mask_token(
+    arrays: Mapping[str, np.ndarray], model_type: huggingface_names.ModelType
+) -> dict[str, np.ndarray]:
+    axes = {"dinov2": 2, "dinov2_with_registers": 2, "dinov3_vit": 3}.get(model_type)
+    if axes is None or "cls" not in arrays:
+        return {}
+    token = arrays["cls"]
+    return {"embeddings.mask_token": np.zeros((1,) * (axes - 1) + token.shape[-1:], token.dtype)}
+
+
+def _look_up_num_heads(arrays: Mapping[str, np.ndarray]) -> int:
+    """Returns the head count of the table of models for arrays that were read with one head."""
+    if not any("MultiHeadDotProductAttention" in name for name in arrays):
         return 1
-    widths = [x.shape[-1] for name, x in arrays.items() if re.fullmatch(_QUERIES, name)]
-    width, depth = widths[0] if widths else None, len(widths)
-    heads = {
-        row.num_heads for row in VIT_VARIANTS.values() if (row.width, row.depth) == (width, depth)
-    }
+    heads = {row.num_heads for row in layouts.find_similar_rows(arrays)}
     if len(heads) != 1:
+        width, depth = layouts.measure(arrays)
         raise ValueError(
             "The head count is not in the file, and the table of models has "
             f"{'none' if not heads else sorted(heads)} for width={width}, depth={depth}. Pass "
@@ -374,24 +334,98 @@ def _check_num_heads(arrays: Mapping[str, np.ndarray], num_heads: int | None) ->
         )
 
 
-def _add_class_row(
-    arrays: dict[str, np.ndarray], grid: tuple[int, int] | None, may_lack_row: bool
-) -> dict[str, np.ndarray]:
-    table, prefix = arrays.get(_POSITIONS), int("cls" in arrays)
+def _count_learned(arrays: Iterable[str]) -> int:
+    """Returns the number of tokens that may have a row of their own in the position table."""
+    return len({"cls", "dist"} & set(arrays))
+
+
+def _count_google_class_rows(
+    arrays: Mapping[str, np.ndarray], grid: tuple[int, int] | None, variant: Variant | None
+) -> int:
+    table, learned = arrays.get(POSITIONS), _count_learned(arrays)
     if table is None or table.ndim != 3:
-        return arrays
-    rows, patches = table.shape[1], math.prod(grid) if grid else None
-    if patches is None and may_lack_row and prefix and math.isqrt(rows) ** 2 == rows:
+        return learned
+    if grid is not None:
+        return _match_grid(table.shape[1], grid, learned, may_lack=_lacks_class_position(variant))
+    return 0 if _lacks_class_position(variant) else learned
+
+
+def _count_class_rows(
+    arrays: Mapping[str, np.ndarray],
+    plain: Mapping[str, np.ndarray],
+    dialect: Dialect,
+    grid: tuple[int, int] | None,
+    variant: Variant | None,
+) -> int:
+    """Returns how many rows of a position table belong to class and distillation token."""
+    table, learned = arrays.get(POSITIONS), _count_learned(arrays)
+    if table is None or table.ndim != 3:
+        return learned
+    rows = table.shape[1]
+    if grid is not None:
+        return _match_grid(rows, grid, learned, may_lack=dialect == "timm")
+    if dialect != "timm" or not learned or "register_tokens" in plain:
+        return learned
+    if "reg_token" in plain:  # timm's registers: neither they nor the class token have positions
+        return 0
+    if variant is None:
+        similar = layouts.find_similar_rows(arrays)
+        variant = similar[0] if similar else None
+    if _lacks_class_position(variant):
+        return 0
+    if math.isqrt(rows) ** 2 == rows:
         raise ValueError(
             f"It is ambiguous whether the {rows} rows of pos_embed are a square grid, or one row "
             f"for the class token and a grid of {rows - 1}. Pass `grid`, the (rows, columns) of "
             "the position table."
         )
-    if patches in (None, rows - prefix):
-        return arrays
-    if may_lack_row and patches == rows:
-        return arrays | {_POSITIONS: np.concatenate([np.zeros_like(table[:, :1]), table], axis=1)}
+    return learned
+
+
+def _match_grid(rows: int, grid: tuple[int, int], learned: int, may_lack: bool) -> int:
+    patches = math.prod(grid)
+    if rows == patches + learned:
+        return learned
+    if may_lack and rows == patches:
+        return 0
     raise ValueError(
-        f"The position table must have {patches + prefix} rows for the grid {grid}. Received: "
+        f"The position table must have {patches + learned} rows for the grid {grid}. Received: "
         f"{rows}."
     )
+
+
+def _lacks_class_position(variant: Variant | None) -> bool:
+    return isinstance(variant, ViTVariant) and not variant.class_position
+
+
+def _fit_class_rows(
+    arrays: dict[str, np.ndarray], stored: int, variant: Variant | None
+) -> dict[str, np.ndarray]:
+    """Gives the position table a row for class and distillation token if the model has them."""
+    table = arrays.get(POSITIONS)
+    if table is None or table.ndim != 3:
+        return arrays
+    learned = _count_learned(arrays)
+    if variant is None:
+        similar = layouts.find_similar_rows(arrays)
+        variant = similar[0] if similar else None
+    return _change_class_rows(arrays, stored, 0 if _lacks_class_position(variant) else learned)
+
+
+def _change_class_rows(
+    arrays: dict[str, np.ndarray], stored: int, wanted: int
+) -> dict[str, np.ndarray]:
+    """Adds rows of zeros to a position table, or adds its first rows to the tokens.
+
+    Neither changes what the model computes.
+    """
+    table = arrays[POSITIONS]
+    if stored < wanted:
+        zeros = np.zeros_like(table[:, : wanted - stored])
+        return arrays | {POSITIONS: np.concatenate([zeros, table], axis=1)}
+    if stored == wanted:
+        return arrays
+    tokens = [name for name in ("cls", "dist") if name in arrays]
+    rows = {name: table[:, i : i + 1] for i, name in enumerate(tokens)}
+    moved = {name: arrays[name] + row for name, row in rows.items() if row.any()}
+    return arrays | moved | {POSITIONS: table[:, stored:]}

@@ -4,9 +4,10 @@
 is ever unpickled.
 
 Metadata is a dict of JSON values. Google's files have none. Ours may contain "grid" (rows, columns)
-of the position table, "gelu" ("tanh" or "exact"), "layer_norm_epsilon", "image_size" (height,
-width) and "num_heads". An npz stores it as JSON in the comment of the zip archive, which NumPy
-ignores; safetensors in `__metadata__` of the header; Hugging Face in a separate `config.json`.
+of the position table, "gelu" ("tanh", "exact" or "quick"), "layer_norm_epsilon", "image_size"
+(height, width), "num_heads", "pixel_mean" and "pixel_std" (red, green, blue; pixels from 0 to 1).
+An npz stores it as JSON in the comment of the zip archive, which NumPy ignores; safetensors in
+`__metadata__` of the header; Hugging Face in a separate `config.json`.
 """
 
 import contextlib
@@ -186,17 +187,24 @@ def write_safetensors(path: _PathLike, arrays: _Arrays, metadata: _Metadata | No
 
 
 def write_huggingface(
-    directory: _PathLike, arrays: _Arrays, metadata: _Metadata, config: _Metadata
+    directory: _PathLike,
+    arrays: _Arrays,
+    metadata: _Metadata,
+    config: _Metadata,
+    preprocessor: _Metadata,
 ) -> None:
-    """Write `model.safetensors` and `config.json` into a directory, each atomically.
+    """Write `model.safetensors`, `config.json` and `preprocessor_config.json` into a directory, each
+    atomically.
 
     See `write_safetensors`.
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     write_safetensors(directory / "model.safetensors", arrays, metadata)
-    with replacing(directory / "config.json") as stream:
-        stream.write(json.dumps(dict(config), indent=2).encode())
+    contents = {"config.json": config, "preprocessor_config.json": preprocessor}
+    for name, content in contents.items():
+        with replacing(directory / name) as stream:
+            stream.write(json.dumps(dict(content), indent=2).encode())
 
 
 @contextlib.contextmanager

@@ -16,7 +16,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant
+from keras_vit.variants import (
+    FAMILY_VARIANTS,
+    RESNET_VARIANTS,
+    VIT_VARIANTS,
+    ResNetVariant,
+    ViTVariant,
+)
 from keras_vit.weights.renaming import gather, join_sorted, split_numbers
 
 _POSITIONS = "Transformer/posembed_input/pos_embedding"
@@ -144,11 +150,15 @@ def family(names: Iterable[str]) -> Literal["vit", "stem", "hybrid", "resnet", "
     return "resnet" if has_units or roots & {"conv_root", "gn_root"} else "vit"
 
 
-def identify(arrays: Mapping[str, np.ndarray]) -> str:
+def identify(arrays: Mapping[str, np.ndarray], expected: str | None = None) -> str:
     """Returns the name of the model whose row matches the shapes of canonical arrays.
+
+    Families share shapes: ViT-B/16 has those of DINO's and MAE's. Then the result is `expected` if
+    it is among them, else the first of the table.
 
     Args:
         arrays: Canonical arrays. Only shapes are read; image size and classes do not matter.
+        expected: Name of the model that the arrays are meant for.
 
     Raises:
         ValueError: If no row matches. The message states the shapes and the closest rows.
@@ -159,18 +169,53 @@ def identify(arrays: Mapping[str, np.ndarray]) -> str:
         'BiT_R50x1'
     """
     is_resnet = family(arrays) in ("resnet", "bit")
-    rows = RESNET_VARIANTS if is_resnet else VIT_VARIANTS
+    rows = RESNET_VARIANTS if is_resnet else VIT_VARIANTS | FAMILY_VARIANTS
     found = _read_resnet_facts(arrays) if is_resnet else _read_vit_facts(arrays)
     table = {name: _list_row_facts(row) for name, row in rows.items()}
-    for name, facts in table.items():
-        if facts == found:
-            return name
+    matching = [name for name, facts in table.items() if facts == found]
+    if matching:
+        return expected if expected in matching else matching[0]
     nearest = sorted(table, key=lambda name: _compute_distance(table[name], found))[:3]
     raise ValueError(
         f"No model of the table has the shapes of this checkpoint. Found: {_describe(found)}. "
         f"Nearest rows: {'; '.join(f'{name} ({_describe(table[name])})' for name in nearest)}. "
         "If arrays of one of these models are missing, name that model."
     )
+
+
+def find_similar_rows(arrays: Mapping[str, np.ndarray]) -> list[ViTVariant]:
+    """Returns the rows of ViTs with the width and depth of canonical arrays.
+
+    If several remain, those with other facts than the arrays are left out, except for the head
+    count: arrays from PyTorch do not have it.
+    """
+    width, depth = measure(arrays)
+    rows = [
+        row
+        for row in (VIT_VARIANTS | FAMILY_VARIANTS).values()
+        if (row.width, row.depth) == (width, depth)
+    ]
+    facts = {fact: value for fact, value in _read_vit_facts(arrays).items() if value is not None}
+    facts.pop("num_heads", None)
+    exact = [
+        row
+        for row in rows
+        if all(_list_row_facts(row)[fact] == value for fact, value in facts.items())
+    ]
+    return exact or rows
+
+
+def measure(arrays: Mapping[str, np.ndarray]) -> tuple[int | None, int]:
+    """Returns width and depth of the encoder with these canonical arrays.
+
+    Example:
+        >>> measure({"Transformer/encoderblock_0/MultiHeadDotProductAttention_0/query/kernel": np.zeros((4, 1, 4))})
+        (4, 1)
+    """
+    queries = [
+        x for name, x in arrays.items() if re.fullmatch(r"Transformer/.+/query/kernel", name)
+    ]
+    return (queries[0].shape[0] if queries else None), len(queries)
 
 
 def _unwrap(arrays: Mapping[str, Any]) -> dict[str, Any]:
@@ -281,6 +326,11 @@ def _read_vit_facts(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
         "stem_units": _count_units(arrays) if has_stem else None,
         "stem_width": _axis_of(arrays, "conv_root/kernel", -1),
         "axial": axial,
+        "registers": _axis_of(arrays, "registers", 1) or 0,
+        "gated": any("/Gate_0/" in name for name in arrays),
+        "layer_scale": any("/LayerScale_0/" in name for name in arrays),
+        "distilled": "dist" in arrays,
+        "norm_before_blocks": "Transformer/norm_before_blocks/scale" in arrays,
     }
 
 
@@ -313,6 +363,11 @@ def _list_row_facts(row: ViTVariant | ResNetVariant) -> dict[str, Any]:
         "stem_units": row.stem.units if row.stem else None,
         "stem_width": row.stem.width if row.stem else None,
         "axial": row.axial,
+        "registers": row.num_registers,
+        "gated": row.mlp == "swiglu",
+        "layer_scale": row.layer_scale,
+        "distilled": row.distilled,
+        "norm_before_blocks": row.norm_before_blocks,
     }
 
 
@@ -338,4 +393,8 @@ def _compute_distance(row: dict[str, Any], found: dict[str, Any]) -> tuple[int, 
 
 
 def _describe(facts: dict[str, Any]) -> str:
-    return ", ".join(f"{fact}={value}" for fact, value in facts.items())
+    """Lists facts; those of other families than the paper's only if they have them."""
+    rare = ("registers", "gated", "layer_scale", "distilled", "norm_before_blocks")
+    return ", ".join(
+        f"{fact}={value}" for fact, value in facts.items() if value or fact not in rare
+    )

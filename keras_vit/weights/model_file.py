@@ -16,7 +16,16 @@ import numpy as np
 
 from keras_vit import cost
 from keras_vit.variants import VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant
-from keras_vit.weights import dialects, files, hdf5, keras_h5, layouts, transformers_h5, variables
+from keras_vit.weights import (
+    configs,
+    dialects,
+    files,
+    hdf5,
+    keras_h5,
+    layouts,
+    transformers_h5,
+    variables,
+)
 from keras_vit.weights.refusal import join_first, make_error
 
 # float64 is twice as large as float32; the rest allows for a head of many classes.
@@ -33,7 +42,7 @@ class ModelFile:
     Attributes:
         arrays: {name: array}, with canonical names, or our names for a Keras file.
         metadata: Metadata, see `files.py`.
-        dialect: "google", "timm", "huggingface" or "keras".
+        dialect: "google", "timm", "huggingface", "openclip" or "keras".
         claimed: All arrays that the file declares, under its names, as arrays that take no memory.
             It includes optimizer slots and text towers, which are not read.
     """
@@ -67,18 +76,26 @@ def parameters_of(variant: ViTVariant | ResNetVariant) -> int:
     return cost.parameters(variant, image_size=(side, side))
 
 
-def read(path: str | os.PathLike, parameters: int | None = None) -> ModelFile:
+def read(
+    path: str | os.PathLike,
+    variant: ViTVariant | ResNetVariant | None = None,
+    parameters: int | None = None,
+) -> ModelFile:
     """Reads the arrays of a file that belong to a model.
 
     Args:
         path: A file, or a Hugging Face directory.
-        parameters: Number of parameters of the model that the file is loaded into. Default: of the
-            model with the shapes of the file.
+        variant: Row of the model that the file is loaded into. It has the facts that the file does
+            not contain, such as the head count. Default: a row with the shapes of the file.
+        parameters: Number of parameters of that model, which limits the size of the file. Default:
+            that of the row.
 
     Raises:
         ValueError: If the file is damaged, unsafe, of an unknown layout, too large for the model,
             or not finite.
     """
+    if parameters is None and variant is not None:
+        parameters = parameters_of(variant)
     if hdf5.is_hdf5(path) and not transformers_h5.is_transformers(path):
         seen = _Seen(dialect="keras")
         arrays, metadata = keras_h5.read(path, partial(_choose, path, parameters, seen))
@@ -87,13 +104,20 @@ def read(path: str | os.PathLike, parameters: int | None = None) -> ModelFile:
         checkpoint = files.read(path, partial(_choose, path, parameters, seen))
         metadata = checkpoint.metadata
         arrays = dialects.to_canonical(
-            checkpoint.arrays, metadata.get("num_heads"), metadata.get("grid"), dialect=seen.dialect
+            checkpoint.arrays,
+            metadata.get("num_heads"),
+            metadata.get("grid"),
+            dialect=seen.dialect,
+            variant=variant,
         )
+        configs.check_arrays(path, arrays)
     return ModelFile(arrays=arrays, metadata=metadata, dialect=seen.dialect, claimed=seen.claimed)
 
 
 def find_num_heads(arrays: Mapping[str, np.ndarray]) -> int | None:
-    """Returns the head count of our arrays by their width. Equal widths have equal head counts."""
+    """Returns the head count of our arrays by their width. Only files of older versions, which had
+    the paper's models alone, do not contain it.
+    """
     if "encoder_norm/gamma" not in arrays:
         return None
     width = arrays["encoder_norm/gamma"].size
@@ -124,7 +148,7 @@ def _choose(
     """Returns the names to read, after checks, and fills in `seen`."""
     seen.claimed |= found
     seen.dialect = seen.dialect or dialects.detect(found)
-    names = layouts.names_of_model(found) if seen.dialect == "google" else list(found)
+    names = list(found) if seen.dialect == "keras" else dialects.names_of_model(found, seen.dialect)
     belonging = {name: found[name] for name in names}
     integers = [f"{name}: {x.dtype}" for name, x in belonging.items() if x.dtype.kind != "f"]
     if integers:

@@ -1,6 +1,8 @@
-"""Saves a model as a checkpoint of Google's, timm's or Hugging Face's layout, with metadata.
+"""Saves a model as a checkpoint of Google's, timm's, Hugging Face's or OpenCLIP's layout, with
+metadata.
 
-Source: the layouts of google-research/vision_transformer, timm and Hugging Face Transformers.
+Source: the layouts of google-research/vision_transformer, timm, Hugging Face Transformers and
+    OpenCLIP.
 """
 
 import os
@@ -12,12 +14,16 @@ import keras
 import numpy as np
 
 from keras_vit.layers.axial import AxialTransformerBlock
+from keras_vit.layers.patches import PatchEmbedding
+from keras_vit.layers.pixels import PixelNormalization
+from keras_vit.layers.pooling import AttentionPooling, TokenPooling
 from keras_vit.layers.positions import AddPositionEmbs
+from keras_vit.layers.rotary import RotaryPositions
 from keras_vit.layers.transformer import TransformerBlock
-from keras_vit.weights import dialects, files, variables
+from keras_vit.weights import dialects, files, huggingface_config, variables
 from keras_vit.weights.restore import state
 
-Layout = Literal["google", "timm", "huggingface"]
+Layout = Literal["google", "timm", "huggingface", "openclip"]
 _FILE = ".safetensors"  # the suffix of a single file; a Hugging Face folder contains one
 
 
@@ -28,20 +34,21 @@ def save_checkpoint(
     *,
     labels: Sequence[str] | None = None,
 ) -> None:
-    """Writes the weights of a model in the layout of Google, timm or Hugging Face.
+    """Writes the weights of a model in the layout of Google, timm, Hugging Face or OpenCLIP.
 
     `weights=path` loads them again, bit by bit. The file is written atomically. It contains the
-    grid of positions, the image size and the form of GELU.
+    grid of positions, the image size, the form of GELU, and mean and deviation of the pixels.
 
     timm builds ViTs with the exact GELU. To load a model with the tanh form into timm, pass
-    `act_layer="gelu_tanh"` there. Axial models can only be written in Google's layout, under names
-    of this package.
+    `act_layer="gelu_tanh"` there. A Hugging Face folder names the class of Transformers that
+    computes the same. Axial models can only be written in Google's layout, under names of this
+    package.
 
     Args:
         model: A model of this package, also after fine-tuning.
-        path: "*.npz" (Google), "*.safetensors" (timm), or a folder (Hugging Face: config.json and
-            model.safetensors).
-        layout: "google", "timm" or "huggingface". Default: from `path`.
+        path: "*.npz" (Google), "*.safetensors" (timm, OpenCLIP), or a folder (Hugging Face:
+            config.json, preprocessor_config.json and model.safetensors).
+        layout: "google", "timm", "huggingface" or "openclip". Default: from `path`.
         labels: Names of the classes, in the order of the outputs, for the `config.json` of a
             Hugging Face folder. Default: LABEL_0, LABEL_1, ...
 
@@ -60,7 +67,8 @@ def save_checkpoint(
     if labels is not None:
         _check_labels(labels, model, is_folder=layout == "huggingface" and path.suffix != _FILE)
     facts = _collect_facts(model)
-    arrays = _translate(model, facts, layout)
+    canonical = _to_canonical(model, facts)
+    arrays = _translate(model, canonical, facts, layout)
     if wrong := [name for name, array in arrays.items() if not np.isfinite(array).all()]:
         raise ValueError(
             f"{path} is not written: {len(wrong)} of {len(arrays)} arrays contain NaN or infinity "
@@ -71,11 +79,13 @@ def save_checkpoint(
     elif path.suffix == _FILE:
         files.write_safetensors(path, arrays, facts)
     else:
-        config = _make_huggingface_config(model, facts)
+        known = {**facts, "rotary": _is_rotary(model)}
+        config = huggingface_config.make_config(canonical, known)
+        preprocessor = huggingface_config.make_preprocessor_config(canonical, known)
         if labels is not None:
             config["id2label"] = {str(index): label for index, label in enumerate(labels)}
             config["label2id"] = {label: index for index, label in enumerate(labels)}
-        files.write_huggingface(path, arrays, facts, config)
+        files.write_huggingface(path, arrays, facts, config, preprocessor)
 
 
 def check_can_save(model: keras.Model, layout: Layout = "google") -> None:
@@ -86,10 +96,11 @@ def check_can_save(model: keras.Model, layout: Layout = "google") -> None:
         Traceback (most recent call last):
         ValueError: These variables cannot be stored in a checkpoint: mine/bias, mine/kernel...
     """
-    _translate(model, _collect_facts(model), layout)
+    facts = _collect_facts(model)
+    _translate(model, _to_canonical(model, facts), facts, layout)
 
 
-def _translate(model: keras.Model, facts: dict[str, Any], layout: Layout) -> dict[str, np.ndarray]:
+def _to_canonical(model: keras.Model, facts: dict[str, Any]) -> dict[str, np.ndarray]:
     arrays = state(model.layers)
     for suffix, kind in _CHANGED.items():
         if any(name.endswith(suffix) for name in arrays):
@@ -102,7 +113,31 @@ def _translate(model: keras.Model, facts: dict[str, Any], layout: Layout) -> dic
                     else "."
                 )
             )
-    return dialects.from_canonical(variables.from_keras(arrays, facts.get("num_heads")), layout)
+    return variables.from_keras(arrays, facts.get("num_heads"))
+
+
+def _translate(
+    model: keras.Model, canonical: dict[str, np.ndarray], facts: dict[str, Any], layout: Layout
+) -> dict[str, np.ndarray]:
+    rotary = _is_rotary(model)
+    arrays = dialects.from_canonical(canonical, layout, grid=facts.get("grid"), rotary=rotary)
+    if layout == "huggingface":
+        huggingface_config.check_head(canonical, _find_pooling(model), rotary)
+    return arrays
+
+
+def _is_rotary(model: keras.Model) -> bool:
+    return any(isinstance(layer, RotaryPositions) for layer in model.layers)
+
+
+def _find_pooling(model: keras.Model) -> str | None:
+    """Returns what the head of a model reads."""
+    for layer in model.layers:
+        if isinstance(layer, AttentionPooling):
+            return "map"
+        if isinstance(layer, TokenPooling) and layer.mode != "distillation":
+            return layer.mode
+    return None
 
 
 # Suffixes of the variables that Keras adds to Dense layers, and the name of the change.
@@ -146,6 +181,10 @@ def _collect_facts(model: keras.Model) -> dict[str, Any]:
     if height and width:
         facts["image_size"] = (height, width)
     for layer in model.layers:
+        if isinstance(layer, PatchEmbedding):
+            facts = {"pixel_mean": (0.5, 0.5, 0.5), "pixel_std": (0.5, 0.5, 0.5)} | facts
+        if isinstance(layer, PixelNormalization):
+            facts |= {"pixel_mean": layer.mean, "pixel_std": layer.std}
         if isinstance(layer, AddPositionEmbs):
             facts["grid"] = layer.grid
         if isinstance(layer, (TransformerBlock, AxialTransformerBlock)):
@@ -155,27 +194,3 @@ def _collect_facts(model: keras.Model) -> dict[str, Any]:
                 "num_heads": layer.num_heads,
             }
     return facts
-
-
-def _make_huggingface_config(model: keras.Model, facts: dict[str, Any]) -> dict[str, Any]:
-    blocks = [layer for layer in model.layers if isinstance(layer, TransformerBlock)]
-    kernel = model.get_layer("embedding").kernel
-    classifier = next((layer for layer in model.layers if layer.name == "predictions"), None)
-    size = facts.get("image_size") or tuple(side * kernel.shape[0] for side in facts["grid"])
-    labels = range(classifier.units) if classifier is not None else ()
-    return {
-        "architectures": ["ViTForImageClassification" if classifier is not None else "ViTModel"],
-        "model_type": "vit",
-        "hidden_size": kernel.shape[-1],
-        "num_hidden_layers": len(blocks),
-        "num_attention_heads": blocks[0].num_heads,
-        "intermediate_size": blocks[0].mlp_dim,
-        "hidden_act": {"tanh": "gelu_pytorch_tanh", "exact": "gelu"}[blocks[0].gelu],
-        "layer_norm_eps": blocks[0].norm_epsilon,
-        "image_size": size[0] if size[0] == size[1] else list(size),
-        "patch_size": kernel.shape[0],
-        "num_channels": kernel.shape[2],
-        "qkv_bias": True,
-        "id2label": {str(index): f"LABEL_{index}" for index in labels},
-        "label2id": {f"LABEL_{index}": index for index in labels},
-    }

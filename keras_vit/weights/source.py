@@ -7,13 +7,13 @@ import dataclasses
 import math
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from absl import logging
 
 from keras_vit import grid
-from keras_vit.variants import VARIANTS, Classifier, Rgb, ViTVariant
+from keras_vit.variants import VARIANTS, Classifier, Gelu, ResNetVariant, Rgb, ViTVariant
 from keras_vit.weights import catalog, download, hub, layouts, model_file
 
 _LARGEST_ZOOM = 64
@@ -29,14 +29,16 @@ class WeightsSource:
         weights: The value of the argument `weights`.
         row: Row of the catalog, or None for an unknown file or URL.
         is_tag: Whether `weights` is a tag of the catalog.
-        parameters: Number of parameters of the model, which limits the size of the file. None if it
-            is unknown.
+        variant: Row of the model, or None if it is not known.
+        parameters: Number of parameters of the model, which limits the size of the file. Default:
+            that of the row.
     """
 
     model: str
     weights: str
     row: catalog.CatalogRow | None
     is_tag: bool
+    variant: ViTVariant | ResNetVariant | None = None
     parameters: int | None = None
 
 
@@ -53,7 +55,11 @@ class Origin:
 
     def __str__(self) -> str:
         try:
-            found = self.model if self.canonical is None else layouts.identify(self.canonical)
+            found = (
+                self.model
+                if self.canonical is None
+                else layouts.identify(self.canonical, expected=self.model)
+            )
         except ValueError:
             found = self.model
         return (
@@ -72,7 +78,7 @@ class Pretrained:
         grid: (rows, columns) of the position table if known, or if it must be a square; else None.
         grid_is_known: Whether the file or the catalog contains the grid.
         num_heads: Number of attention heads of the encoder, or None if unknown.
-        gelu: "tanh" or "exact".
+        gelu: "tanh", "exact" or "quick".
         norm_epsilon: Epsilon of layer normalization, or None if the file does not contain it.
         representation_size: Width of the tanh layer, or None.
         head_is_zero: Whether the final layer is all zeros.
@@ -86,7 +92,7 @@ class Pretrained:
     grid: tuple[int, int] | None
     grid_is_known: bool
     num_heads: int | None
-    gelu: Literal["tanh", "exact"]
+    gelu: Gelu
     norm_epsilon: float | None
     representation_size: int | None
     head_is_zero: bool
@@ -102,22 +108,29 @@ def find_classifier(variant: ViTVariant, pretrained: Pretrained) -> Classifier |
     return None
 
 
-def find(model: str, weights: str | os.PathLike, parameters: int | None = None) -> WeightsSource:
+def find(
+    model: str,
+    weights: str | os.PathLike,
+    parameters: int | None = None,
+    *,
+    variant: ViTVariant | ResNetVariant | None = None,
+) -> WeightsSource:
     """Finds the location of `weights`, without reading or downloading it.
 
     Args:
         model: Public name of the model.
         weights: Tag, file or URL.
         parameters: Number of parameters of the model, which limits the size of the file. Default:
-            that of the model's row in the table.
+            that of the row.
+        variant: Row of the model. Default: that of its name in the table.
 
     Raises:
         ValueError: If it is neither a file, nor a URL, nor a tag of this model.
     """
     weights = os.fspath(weights)
-    if parameters is None and model in VARIANTS:
-        parameters = model_file.parameters_of(VARIANTS[model])
-    facts = {"model": model, "weights": weights, "parameters": parameters}
+    if variant is None:
+        variant = VARIANTS.get(model)
+    facts = {"model": model, "weights": weights, "parameters": parameters, "variant": variant}
     if os.path.exists(weights) or "://" in weights:
         row = catalog.by_file_name(weights)
         return WeightsSource(row=row if row and row.model == model else None, is_tag=False, **facts)
@@ -146,7 +159,7 @@ def load(source: WeightsSource) -> Pretrained:
         # An address may name a revision, which its row does not.
         by_row = source.row is not None and not path.startswith(hub.SCHEME)
         path = download.fetch(source.row if by_row else path)
-    return _describe(source, model_file.read(path, source.parameters))
+    return _describe(source, model_file.read(path, source.variant, source.parameters))
 
 
 _FREE_LICENCES = ("Apache-2.0", "MIT")
@@ -181,11 +194,12 @@ def _describe(source: WeightsSource, found: model_file.ModelFile) -> Pretrained:
     size = metadata.get("image_size")
     if size is None and source.row is not None:
         size = (source.row.image_size, source.row.image_size)
-    if size is not None and found.dialect in ("timm", "huggingface"):
+    if size is not None and found.dialect not in ("google", "keras"):
         size = _crop_to_patches(size, arrays)
     kernel = arrays.get("predictions/kernel")
     tanh_bias = arrays.get("pre_logits/bias")
     gelu = metadata.get("gelu") or (source.row and source.row.gelu)
+    variant = source.variant if isinstance(source.variant, ViTVariant) else None
     return Pretrained(
         arrays=arrays,
         origin=Origin(
@@ -194,10 +208,10 @@ def _describe(source: WeightsSource, found: model_file.ModelFile) -> Pretrained:
             canonical=None if found.dialect == "keras" else _keep_shapes(found.arrays),
         ),
         image_size=(size[0], size[1]) if size else None,
-        grid=_find_grid(metadata, arrays),
+        grid=_find_grid(metadata, arrays, variant),
         grid_is_known="grid" in metadata or source.row is not None,
         num_heads=_find_num_heads(found),
-        gelu=gelu or ("exact" if found.dialect in ("timm", "huggingface") else "tanh"),
+        gelu=gelu or _default_gelu(found.dialect, variant),
         norm_epsilon=metadata.get("layer_norm_epsilon"),
         representation_size=None if tanh_bias is None else tanh_bias.shape[0],
         head_is_zero=kernel is not None and not kernel.any(),
@@ -222,22 +236,35 @@ def adapt(variant: ViTVariant, pretrained: Pretrained) -> ViTVariant:
     """Returns the row of a model with what its weights say: biases, last norm, heads, pixels.
 
     Files of one model differ in them: timm leaves out biases of DINOv3 that are zero, MAE has a
-    final norm before fine-tuning and one after the mean when fine-tuned, and a distilled DeiT that
-    was fine-tuned without a teacher has one head.
+    final norm before fine-tuning and one after the mean when fine-tuned, a distilled DeiT that was
+    fine-tuned without a teacher has one head, and CLIP's projection may be replaced by a
+    classifier.
     """
     names = pretrained.arrays.keys()
     block = "encoderblock_0/attention"
     fields: dict[str, Any] = {"norm_after_pooling": "pooled_norm/gamma" in names}
-    if f"{block}/query/kernel" in names:
+    if variant.attention_bias != "all" and f"{block}/query/kernel" in names:
         has_key, has_query = f"{block}/key/bias" in names, f"{block}/query/bias" in names
         fields["attention_bias"] = "all" if has_key else "no_key" if has_query else "none"
     if variant.distilled and "predictions/kernel" in names:
         fields["distilled_head"] = "predictions_distilled/kernel" in names
+    # A row never loses a bias that it has: that is a damaged file.
+    if "embedding/bias" in names:
+        fields["patch_bias"] = True
+    if "predictions/bias" in names:
+        fields["projection"] = None
     if pretrained.pixel_mean is not None:
         fields["pixel_mean"] = pretrained.pixel_mean
     if pretrained.pixel_std is not None:
         fields["pixel_std"] = pretrained.pixel_std
     return dataclasses.replace(variant, **fields)
+
+
+def _default_gelu(dialect: str, variant: ViTVariant | None) -> Gelu:
+    """Returns the form of GELU of a file that does not contain it."""
+    if dialect in ("google", "keras"):
+        return variant.gelu if variant else "tanh"
+    return (variant and (variant.torch_gelu or variant.gelu)) or "exact"
 
 
 def _keep_shapes(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -257,15 +284,19 @@ def _find_num_heads(found: model_file.ModelFile) -> int | None:
     return found.metadata.get("num_heads")
 
 
-def _find_grid(metadata: dict[str, Any], arrays: dict[str, np.ndarray]) -> tuple[int, int] | None:
+def _find_grid(
+    metadata: dict[str, Any], arrays: dict[str, np.ndarray], variant: ViTVariant | None
+) -> tuple[int, int] | None:
     """Returns the grid in the metadata, else a square grid if the table can have one, else None."""
     if "grid" in metadata:
         return metadata["grid"]
     table = arrays.get("posembed_input/pos_embedding")
     if table is None or table.ndim != 3:
         return None
+    has_prefix = variant is None or variant.class_position
+    prefix = ("class_token/cls", "distillation_token/cls") if has_prefix else ()
     try:
-        return grid.square_grid(table.shape[1] - ("class_token/cls" in arrays))
+        return grid.square_grid(table.shape[1] - sum(name in arrays for name in prefix))
     except ValueError:
         return None
 

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from keras_vit.weights import configs
 from keras_vit.weights import metadata as facts
 from keras_vit.weights.entries import Entry
 from keras_vit.weights.refusal import join_first, make_error
@@ -95,7 +96,7 @@ def list_entries(path: Path) -> tuple[list[Entry], dict[str, Any]]:
         for key, value in strings.items()
         if key not in ("format", _CHECKSUM, _WRITER)
     }
-    return found, facts.read_config(path.with_name("config.json")) | facts.check(path, own)
+    return found, configs.read_beside(path) | facts.check(path, own)
 
 
 def write(

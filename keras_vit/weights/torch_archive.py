@@ -23,8 +23,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from keras_vit.weights import metadata as facts
-from keras_vit.weights import zip_archive
+from keras_vit.weights import configs, zip_archive
 from keras_vit.weights.entries import Entry
 from keras_vit.weights.refusal import join_first, make_error
 
@@ -116,7 +115,7 @@ def list_entries(path: Path) -> tuple[list[Entry], dict[str, Any]]:
         _check_shared(path, members, f"{prefix}data/", tensors.values())
     except zip_archive.ERRORS as error:
         raise _make_damage_error(path, error) from error
-    return found, facts.read_config(path.with_name("config.json"))
+    return found, configs.read_beside(path)
 
 
 def _make_damage_error(path: Path, error: Exception) -> ValueError:

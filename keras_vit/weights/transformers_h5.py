@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.weights import hdf5
-from keras_vit.weights import metadata as facts
+from keras_vit.weights import configs, hdf5
 from keras_vit.weights.entries import Entry
 from keras_vit.weights.refusal import make_error
 
@@ -48,7 +47,7 @@ def list_entries(path: Path) -> tuple[list[Entry], dict[str, Any]]:
     """
     hdf5.check_end(path)
     found = hdf5.call_or_refuse(partial(make_error, path), _list_file, path)
-    return found, facts.read_config(path.with_name("config.json"))
+    return found, configs.read_beside(path)
 
 
 def _list_file(path: Path) -> list[Entry]:

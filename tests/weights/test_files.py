@@ -485,10 +485,11 @@ def test_hugging_face_directory_is_written_and_read_back(tmp_path):
         "image_size": [32, 48],
         "patch_size": 16,
     }
-    files.write_huggingface(tmp_path / "new" / "model", ARRAYS, {"num_heads": 3}, config)
+    files.write_huggingface(tmp_path / "new" / "model", ARRAYS, {"num_heads": 3}, config, {})
     assert sorted(path.name for path in (tmp_path / "new" / "model").iterdir()) == [
         "config.json",
         "model.safetensors",
+        "preprocessor_config.json",
     ]
     checkpoint = read(tmp_path / "new" / "model")
     same({name: checkpoint.arrays[name] for name in ARRAYS}, ARRAYS)

@@ -1,0 +1,520 @@
+"""Small models of timm, Transformers and OpenCLIP with random weights: a case for each family.
+
+Each case has a row of this package and a function that makes the rival's model. `answer` returns
+what the rival computes: all tokens after its last norm, one vector, and its logits if it has any.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from keras_vit.variants import FAMILY_VARIANTS, VIT_VARIANTS, ViTVariant
+
+SIZE, PATCH, WIDTH, HEADS, DEPTH, MLP, CLASSES = 32, 8, 32, 2, 2, 64, 5
+TIMM = {
+    "img_size": SIZE,
+    "patch_size": PATCH,
+    "embed_dim": WIDTH,
+    "depth": DEPTH,
+    "num_heads": HEADS,
+    "mlp_ratio": MLP / WIDTH,
+    "num_classes": CLASSES,
+}
+HUGGING_FACE = {
+    "image_size": SIZE,
+    "patch_size": PATCH,
+    "hidden_size": WIDTH,
+    "num_hidden_layers": DEPTH,
+    "num_attention_heads": HEADS,
+    "intermediate_size": MLP,
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A family in one package.
+
+    Attributes:
+        row: Name of the row that is made small.
+        make: Function from (height, width) to the rival's model.
+        answer: Function from the rival's model and images to its tokens, vector and logits.
+        rule: How the rival resizes positions.
+        fields: More fields of the row.
+        options: Options of our model with logits, or None where the rival has none.
+        pooling: How our model pools one vector, or None.
+    """
+
+    row: str
+    make: Callable[[tuple[int, int]], Any]
+    answer: Callable[[Any, Any], tuple]
+    rule: str = "bicubic"
+    fields: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] | None = field(default_factory=dict)
+    pooling: str | None = "token"
+
+    def variant(self) -> ViTVariant:
+        row = (VIT_VARIANTS | FAMILY_VARIANTS)[self.row]
+        small = {
+            "name": f"{self.row}_small",
+            "patch_size": PATCH,
+            "width": WIDTH,
+            "depth": DEPTH,
+            "num_heads": HEADS,
+            "mlp_dim": MLP,
+            "image_size": SIZE,
+            "projection": None if row.projection is None else 12,
+        }
+        return dataclasses.replace(row, **{**small, **self.fields})
+
+
+def randomize(model: Any, seed: int = 0) -> Any:
+    """Draws all weights from a normal distribution, biases, norms and layer scale too."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, x in sorted(model.named_parameters()):
+            is_norm = x.ndim == 1 and name.endswith("weight")
+            x.copy_(torch.randn(x.shape, generator=generator) * 0.2 + is_norm)
+    return model.eval()
+
+
+def images_of(size: tuple[int, int], count: int = 2) -> np.ndarray:
+    """Returns (count, height, width, 3) pixels in [-1, 1]."""
+    return np.random.default_rng(7).uniform(-1, 1, (count, *size, 3)).astype("float32")
+
+
+def pixels_for(case: Case, images: np.ndarray) -> Any:
+    """Returns our images as the rival takes them: normalized, channels first."""
+    import torch
+
+    row = case.variant()
+    x = (images / 2 + 0.5 - np.array(row.pixel_mean)) / np.array(row.pixel_std)
+    return torch.from_numpy(x.astype("float32").transpose(0, 3, 1, 2).copy())
+
+
+# --- timm
+
+
+def _timm_vit(**options):
+    def make(size):
+        from timm.models.vision_transformer import VisionTransformer
+
+        return VisionTransformer(**{**TIMM, "img_size": size, **options})
+
+    return make
+
+
+def _timm_class(module, name, **options):
+    def make(size):
+        import importlib
+
+        cls = getattr(importlib.import_module(f"timm.models.{module}"), name)
+        return cls(**{**TIMM, "img_size": size, **options})
+
+    return make
+
+
+def _timm_answer(model, x):
+    tokens = model.forward_features(x)
+    logits = model(x)
+    if isinstance(logits, tuple):
+        logits = (logits[0] + logits[1]) / 2
+    return tokens, model.forward_head(tokens, pre_logits=True), logits
+
+
+def _timm_distilled_answer(model, x):
+    tokens = model.forward_features(x)
+    return tokens, tokens[:, 0], model(x)
+
+
+def _eva(**options):
+    return _timm_class(
+        "eva",
+        "Eva",
+        rope_type="dinov3",
+        rope_temperature=100,
+        rope_rotate_half=True,
+        use_rot_pos_emb=True,
+        use_abs_pos_emb=False,
+        num_reg_tokens=4,
+        use_fc_norm=False,
+        init_values=1e-5,
+        dynamic_img_size=True,
+        norm_layer=_norm_of_dinov3,
+        **options,
+    )
+
+
+def _norm_of_dinov3(*args, **kwargs):
+    from timm.layers import LayerNorm
+
+    return LayerNorm(*args, eps=1e-5, **kwargs)
+
+
+def _norm_of_clip(*args, **kwargs):
+    import torch
+
+    return torch.nn.LayerNorm(*args, eps=1e-5, **kwargs)
+
+
+def _gated(**options):
+    def make(size):
+        import torch
+        from timm.layers import SwiGLUPacked
+
+        gated = {"mlp_layer": SwiGLUPacked, "act_layer": torch.nn.SiLU, "mlp_ratio": 2 * MLP / WIDTH}
+        return _timm_vit(**gated, **options)(size)
+
+    return make
+
+
+_SCALED = {"init_values": 1e-5}
+_ANTIALIAS = "bicubic_antialias"
+TIMM_CASES = {
+    "DINOv2": Case("DINOv2_B14", _timm_vit(**_SCALED), _timm_answer, _ANTIALIAS),
+    "DINOv2 reg4": Case(
+        "DINOv2_B14_reg4",
+        _timm_vit(**_SCALED, reg_tokens=4, no_embed_class=True),
+        _timm_answer,
+        _ANTIALIAS,
+    ),
+    "DINOv2 g": Case("DINOv2_g14", _gated(**_SCALED), _timm_answer, _ANTIALIAS),
+    "DINO": Case("DINO_B16", _timm_vit(), _timm_answer, _ANTIALIAS),
+    "SigLIP": Case(
+        "SigLIP_B16",
+        _timm_vit(class_token=False, global_pool="map", act_layer="gelu_tanh"),
+        _timm_answer,
+        _ANTIALIAS,
+        pooling="map",
+    ),
+    "CLIP": Case(
+        "CLIP_H14",
+        _timm_vit(pre_norm=True, norm_layer=_norm_of_clip),
+        _timm_answer,
+        _ANTIALIAS,
+    ),
+    "CLIP quickgelu": Case(
+        "CLIP_B16",
+        _timm_vit(pre_norm=True, norm_layer=_norm_of_clip, act_layer="quick_gelu"),
+        _timm_answer,
+        _ANTIALIAS,
+    ),
+    "MAE": Case("MAE_B16", _timm_vit(), _timm_answer, _ANTIALIAS, options={"classifier": "token"}),
+    "MAE fine-tuned": Case(
+        "MAE_B16", _timm_vit(global_pool="avg"), _timm_answer, _ANTIALIAS, pooling="avg"
+    ),
+    "DeiT": Case("DeiT_B16", _timm_vit(), _timm_answer, _ANTIALIAS),
+    "DeiT distilled": Case(
+        "DeiT_B16_distilled",
+        _timm_class("deit", "VisionTransformerDistilled"),
+        _timm_distilled_answer,
+        _ANTIALIAS,
+    ),
+    "DeiT III": Case(
+        "DeiT3_B16", _timm_vit(**_SCALED, no_embed_class=True), _timm_answer, _ANTIALIAS
+    ),
+    "I-JEPA": Case(
+        "IJEPA_H14",
+        _timm_vit(class_token=False, global_pool="avg", fc_norm=False),
+        _timm_answer,
+        _ANTIALIAS,
+        pooling="avg",
+    ),
+    "TIPSv2": Case(
+        "TIPSv2_B14",
+        _timm_vit(**_SCALED, reg_tokens=1, no_embed_class=True),
+        _timm_answer,
+        _ANTIALIAS,
+    ),
+    "DINOv3": Case(
+        "DINOv3_B16",
+        _eva(qkv_bias=False),
+        _timm_answer,
+        options={"classifier": "gap"},
+        pooling="avg",
+    ),
+    "DINOv3 qkvb": Case(
+        "DINOv3_B16",
+        _eva(qkv_bias=True),
+        _timm_answer,
+        options={"classifier": "gap"},
+        pooling="avg",
+    ),
+    "DINOv3 S+": Case(
+        "DINOv3_S16plus",
+        _eva(qkv_bias=True, swiglu_mlp=True, swiglu_align_to=8),
+        _timm_answer,
+        options={"classifier": "gap"},
+        pooling="avg",
+    ),
+}
+
+# --- Transformers
+
+
+def _transformers(name, config, **options):
+    def make(size):
+        import transformers
+
+        options.setdefault("num_labels", CLASSES)
+        return getattr(transformers, name)(
+            getattr(transformers, config)(**{**HUGGING_FACE, **options})
+        )
+
+    return make
+
+
+def _tower(name, config, **options):
+    def make(size):
+        import transformers
+
+        text = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+        text |= {"intermediate_size": 16, "vocab_size": 20, "bos_token_id": 0, "eos_token_id": 1}
+        return getattr(transformers, name)(
+            getattr(transformers, config)(
+                vision_config={**HUGGING_FACE, **options.get("vision_config", {})},
+                text_config=text,
+                **{key: value for key, value in options.items() if key != "vision_config"},
+            )
+        )
+
+    return make
+
+
+def _answer(part, **options):
+    """The encoder is `part` of a model with a head, or the model."""
+
+    def answer(model, x):
+        encoder = getattr(model, part) if part else model
+        tokens = encoder(x, **options).last_hidden_state
+        logits = model(x, **options).logits if part else None
+        return tokens, tokens[:, 0], logits
+
+    return answer
+
+
+_RESIZED = {"interpolate_pos_encoding": True}
+
+
+def _mean_answer(part):
+    def answer(model, x):
+        tokens, _, logits = _answer(part, **_RESIZED)(model, x)
+        return tokens, tokens.mean(1), logits
+
+    return answer
+
+
+def _siglip_answer(model, x):
+    model = getattr(model, "vision_model", model)
+    found = model(x, **_RESIZED)
+    return found.last_hidden_state, found.pooler_output, None
+
+
+def _clip_answer(model, x):
+    """CLIP's tokens have no last norm, and only the class token gets it."""
+    encoder = getattr(model, "vision_model", model)
+    found = encoder(x, **_RESIZED)
+    tokens = encoder.post_layernorm(found.last_hidden_state)
+    projection = getattr(model, "visual_projection", None)
+    vector = found.pooler_output
+    return tokens, vector, None if projection is None else projection(vector)
+
+
+_ENCODER_ONLY: dict[str, Any] = {"options": None}
+_QUICK = {"hidden_act": "quick_gelu"}
+_OF_VIT = {"layer_norm_eps": 1e-6}
+TRANSFORMERS_CASES = {
+    "DINOv2": Case(
+        "DINOv2_B14",
+        _transformers("Dinov2Model", "Dinov2Config", mlp_ratio=2),
+        _answer(""),
+        **_ENCODER_ONLY,
+    ),
+    "DINOv2 classifier": Case(
+        "DINOv2_B14",
+        _transformers("Dinov2ForImageClassification", "Dinov2Config", mlp_ratio=2),
+        _answer("dinov2"),
+    ),
+    "DINOv2 reg4": Case(
+        "DINOv2_B14_reg4",
+        _transformers("Dinov2WithRegistersModel", "Dinov2WithRegistersConfig", mlp_ratio=2),
+        _answer(""),
+        _ANTIALIAS,
+        **_ENCODER_ONLY,
+    ),
+    "DINOv2 reg4 classifier": Case(
+        "DINOv2_B14_reg4",
+        _transformers(
+            "Dinov2WithRegistersForImageClassification", "Dinov2WithRegistersConfig", mlp_ratio=2
+        ),
+        _answer("dinov2_with_registers"),
+        _ANTIALIAS,
+    ),
+    "DINOv2 g": Case(
+        "DINOv2_g14",
+        _transformers("Dinov2Model", "Dinov2Config", mlp_ratio=3, use_swiglu_ffn=True),
+        _answer(""),
+        **_ENCODER_ONLY,
+    ),
+    "DINO": Case(
+        "DINO_B16", _transformers("ViTModel", "ViTConfig"), _answer("", **_RESIZED), **_ENCODER_ONLY
+    ),
+    "ViT classifier": Case(
+        "ViT_B16",
+        _transformers("ViTForImageClassification", "ViTConfig"),
+        _answer("vit", **_RESIZED),
+    ),
+    "CLIP": Case("CLIP_B16", _tower("CLIPModel", "CLIPConfig", projection_dim=12), _clip_answer),
+    "CLIP image tower": Case(
+        "CLIP_B16",
+        _transformers("CLIPVisionModelWithProjection", "CLIPVisionConfig", projection_dim=12),
+        _clip_answer,
+    ),
+    "CLIP without projection": Case(
+        "CLIP_H14",
+        _transformers("CLIPVisionModel", "CLIPVisionConfig", hidden_act="gelu"),
+        _clip_answer,
+        **_ENCODER_ONLY,
+    ),
+    "SigLIP": Case(
+        "SigLIP_B16",
+        _tower("SiglipModel", "SiglipConfig"),
+        _siglip_answer,
+        pooling="map",
+        **_ENCODER_ONLY,
+    ),
+    "SigLIP image tower": Case(
+        "SigLIP_B16",
+        _transformers("SiglipVisionModel", "SiglipVisionConfig"),
+        _siglip_answer,
+        pooling="map",
+        **_ENCODER_ONLY,
+    ),
+    "SigLIP classifier": Case(
+        "SigLIP_B16",
+        _tower("SiglipForImageClassification", "SiglipConfig", num_labels=CLASSES),
+        _mean_answer("vision_model"),
+        options={"classifier": "gap"},
+        pooling="avg",
+    ),
+    "DINOv3": Case(
+        "DINOv3_B16",
+        _transformers("DINOv3ViTModel", "DINOv3ViTConfig", num_register_tokens=4),
+        _answer(""),
+        **_ENCODER_ONLY,
+    ),
+    "DINOv3 S+": Case(
+        "DINOv3_S16plus",
+        _transformers(
+            "DINOv3ViTModel",
+            "DINOv3ViTConfig",
+            num_register_tokens=4,
+            use_gated_mlp=True,
+            hidden_act="silu",
+        ),
+        _answer(""),
+        **_ENCODER_ONLY,
+    ),
+    "DINOv3 7B": Case(
+        "DINOv3_7B16",
+        _transformers(
+            "DINOv3ViTModel",
+            "DINOv3ViTConfig",
+            num_register_tokens=4,
+            use_gated_mlp=True,
+            hidden_act="silu",
+            query_bias=False,
+            value_bias=False,
+        ),
+        _answer(""),
+        **_ENCODER_ONLY,
+    ),
+    "MAE": Case(
+        "MAE_B16",
+        _transformers("ViTMAEModel", "ViTMAEConfig", mask_ratio=0.0, **_OF_VIT),
+        lambda model, x: _unshuffled(model, x),
+        **_ENCODER_ONLY,
+    ),
+    "MAE with decoder": Case(
+        "MAE_B16",
+        _transformers("ViTMAEForPreTraining", "ViTMAEConfig", mask_ratio=0.0),
+        lambda model, x: _unshuffled(model.vit, x),
+        **_ENCODER_ONLY,
+    ),
+    "DeiT": Case(
+        "DeiT_B16_distilled",
+        _transformers("DeiTModel", "DeiTConfig"),
+        _answer("", **_RESIZED),
+        **_ENCODER_ONLY,
+    ),
+    "DeiT classifier": Case(
+        "DeiT_B16_distilled",
+        _transformers("DeiTForImageClassification", "DeiTConfig"),
+        _answer("deit", **_RESIZED),
+    ),
+    "DeiT distilled": Case(
+        "DeiT_B16_distilled",
+        _transformers("DeiTForImageClassificationWithTeacher", "DeiTConfig"),
+        _answer("deit", **_RESIZED),
+    ),
+    "I-JEPA": Case(
+        "IJEPA_H14",
+        _transformers("IJepaModel", "IJepaConfig"),
+        _mean_answer(""),
+        pooling="avg",
+        **_ENCODER_ONLY,
+    ),
+    "I-JEPA classifier": Case(
+        "IJEPA_H14",
+        _transformers("IJepaForImageClassification", "IJepaConfig"),
+        _mean_answer("ijepa"),
+        pooling="avg",
+    ),
+}
+
+
+def _unshuffled(model, x):
+    """MAE shuffles its tokens even if it keeps all of them."""
+    import torch
+
+    noise = torch.arange((x.shape[2] // PATCH) * (x.shape[3] // PATCH))[None].repeat(len(x), 1)
+    tokens = model(x, noise=noise, **_RESIZED).last_hidden_state
+    return tokens, tokens[:, 0], None
+
+
+# --- OpenCLIP
+
+
+def _openclip(**options):
+    def make(size):
+        import torch
+        from open_clip.transformer import QuickGELU, VisionTransformer
+
+        return VisionTransformer(
+            image_size=size,
+            patch_size=PATCH,
+            width=WIDTH,
+            layers=DEPTH,
+            heads=HEADS,
+            mlp_ratio=MLP / WIDTH,
+            output_dim=12,
+            act_layer=QuickGELU if options.get("quick") else torch.nn.GELU,
+        )
+
+    return make
+
+
+def _openclip_answer(model, x):
+    embedded = model._embeds(x)
+    tokens = model.ln_post(model.transformer(embedded))
+    return tokens, tokens[:, 0], model(x)
+
+
+OPENCLIP_CASES = {
+    "CLIP": Case("CLIP_H14", _openclip(), _openclip_answer, _ANTIALIAS),
+    "CLIP quickgelu": Case("CLIP_B16", _openclip(quick=True), _openclip_answer, _ANTIALIAS),
+}
