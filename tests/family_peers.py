@@ -166,7 +166,11 @@ def _gated(**options):
         import torch
         from timm.layers import SwiGLUPacked
 
-        gated = {"mlp_layer": SwiGLUPacked, "act_layer": torch.nn.SiLU, "mlp_ratio": 2 * MLP / WIDTH}
+        gated = {
+            "mlp_layer": SwiGLUPacked,
+            "act_layer": torch.nn.SiLU,
+            "mlp_ratio": 2 * MLP / WIDTH,
+        }
         return _timm_vit(**gated, **options)(size)
 
     return make

@@ -25,7 +25,8 @@ class PixelNormalization(keras.layers.Layer):
 
     Example:
         >>> layer = PixelNormalization((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-        >>> keras.ops.convert_to_numpy(layer(keras.ops.zeros((1, 1, 1, 3)))).round(3).ravel().tolist()
+        >>> pixels = keras.ops.convert_to_numpy(layer(keras.ops.zeros((1, 1, 1, 3))))
+        >>> pixels.astype("float64").round(3).ravel().tolist()
         [0.066, 0.196, 0.418]
     """
 

@@ -157,8 +157,8 @@ def load(source: WeightsSource) -> Pretrained:
     if source.is_tag or "://" in path:
         _log_licence(source)
         # An address may name a revision, which its row does not.
-        by_row = source.row is not None and not path.startswith(hub.SCHEME)
-        path = download.fetch(source.row if by_row else path)
+        named = None if path.startswith(hub.SCHEME) else source.row
+        path = download.fetch(path if named is None else named)
     return _describe(source, model_file.read(path, source.variant, source.parameters))
 
 

@@ -614,7 +614,8 @@ def test_huggingface_cannot_have_a_head_behind_attention_pooling():
 
 def test_unknown_dialect_is_refused():
     with pytest.raises(
-        ValueError, match="`dialect` must be one of google, timm, huggingface, openclip. Received: keras"
+        ValueError,
+        match="`dialect` must be one of google, timm, huggingface, openclip. Received: keras",
     ):
         from_canonical(tiny(), "keras")
 

@@ -164,7 +164,7 @@ def test_weights_that_are_no_floats_are_refused(dtype, target, arrays, tiny_vit,
     with pytest.raises(
         ValueError, match=rf"its weights are not floats \({name}: {dtype}\). Save them as float32"
     ):
-        model_file.read(path, 10**7)
+        model_file.read(path, parameters=10**7)
 
 
 def test_stacked_blocks_without_end_are_refused(arrays, tmp_path):
