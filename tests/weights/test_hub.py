@@ -115,6 +115,14 @@ def test_a_second_call_downloads_nothing(server):
     assert all(command == "HEAD" for command, *_ in server.requests[before:])
 
 
+def test_repositories_of_transformers_4_on_tensorflow(server):
+    golden = Path(__file__).parents[1] / "golden" / "transformers_h5" / "vit_in_shards"
+    server.repositories["me/tf"] = {path.name: path.read_bytes() for path in golden.iterdir()}
+    found = files.read(hub.fetch("hf://me/tf"))
+    assert found.arrays["classifier.weight"].shape == (3, 16)
+    assert found.metadata["num_heads"] == 2
+
+
 def test_one_form_of_the_weights_is_downloaded(server):
     server.repositories["me/vit"]["pytorch_model.bin"] = b"never asked for"
     check(hub.fetch("hf://me/vit"))
