@@ -5,11 +5,14 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
+from PIL import Image
 
 import keras_vit
-from keras_vit.variants import VIT_VARIANTS
+from keras_vit.analyze import attention_maps
+from keras_vit.variants import FAMILY_VARIANTS, VIT_VARIANTS
 from keras_vit.weights import files, model_file
 from keras_vit.weights.restore import state
 
@@ -19,9 +22,21 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "transformers_h5"
 ROW = replace(
     VIT_VARIANTS["ViT_Ti16"], name="small", patch_size=8, width=16, depth=2, num_heads=2, mlp_dim=24
 )
+DEIT = replace(ROW, distilled=True)
+SIZES = ("patch_size", "width", "depth", "num_heads", "mlp_dim")
+CLIP = replace(FAMILY_VARIANTS["CLIP_B16"], **{name: getattr(ROW, name) for name in SIZES})
 TOLERANCE = 1e-5
 CLASSIFIERS = ("vit_classifier", "vit_in_shards", "vit_safetensors")
-IN_ONE_FILE = ("vit", "vit_classifier", "mae", "deit", "deit_classifier", "deit_distilled", "clip")
+IN_ONE_FILE = (
+    "vit",
+    "vit_classifier",
+    "mae",
+    "deit",
+    "deit_classifier",
+    "deit_distilled",
+    "clip",
+    "clip_with_text",
+)
 
 
 def images(height=32, width=32):
@@ -33,8 +48,13 @@ def recorded(name):
         return outputs[name]
 
 
-def build(name, **options):
-    return keras_vit.application(ROW)(weights=GOLDEN / name, **options)
+def build(name, row=ROW, **options):
+    return keras_vit.application(row)(weights=GOLDEN / name, **options)
+
+
+def hidden_states(model, first="dropout"):
+    layers = (first, "encoderblock_0", "encoderblock_1")
+    return keras.Model(model.input, [model.get_layer(name).output for name in layers])
 
 
 def assert_close(ours, name):
@@ -58,19 +78,63 @@ def test_the_pooler_output_of_tfvitmodel():
 
 
 def test_the_hidden_states_of_tfvitmodel():
-    import keras
-
-    model = build("vit", include_top=False, input_shape=(32, 32, 3))
-    layers = ("dropout", "encoderblock_0", "encoderblock_1")
-    states = keras.Model(model.input, [model.get_layer(name).output for name in layers])
+    states = hidden_states(build("vit", include_top=False, input_shape=(32, 32, 3)))
     assert_close(np.stack(states.predict(images(), verbose=0)), "vit/hidden_states")
 
 
 def test_the_attentions_of_tfvitmodel():
-    from keras_vit.analyze import attention_maps
-
     model = build("vit", include_top=False, input_shape=(32, 32, 3))
     assert_close(attention_maps(model, images()), "vit/attentions")
+
+
+def test_tfdeitmodel():
+    model = build("deit", DEIT, include_top=False, input_shape=(32, 32, 3))
+    assert_close(model.predict(images(), verbose=0), "deit/last_hidden_state")
+    assert_close(attention_maps(model, images()), "deit/attentions")
+    states = hidden_states(model).predict(images(), verbose=0)
+    assert_close(np.stack(states), "deit/hidden_states")
+    pooler = build("deit", DEIT, include_top=False, pooling="token", representation_size=16)
+    assert_close(pooler.predict(images(), verbose=0), "deit/pooler_output")
+
+
+def test_tfdeitforimageclassification_has_one_head_on_two_tokens():
+    model = build("deit_classifier", DEIT, classes=3, classifier_activation=None)
+    assert_close(model.predict(images(), verbose=0), "deit_classifier/logits")
+    with pytest.raises(ValueError, match="No such layer: predictions_distilled"):
+        model.get_layer("predictions_distilled")
+
+
+def test_tfdeitforimageclassificationwithteacher_has_two_heads():
+    model = build("deit_distilled", DEIT, classes=3, classifier_activation=None)
+    heads = ("mean_of_heads", "predictions", "predictions_distilled")
+    outputs = keras.Model(model.input, [model.get_layer(name).output for name in heads])
+    names = ("logits", "cls_logits", "distillation_logits")
+    for name, found in zip(names, outputs.predict(images(), verbose=0), strict=True):
+        assert_close(found, f"deit_distilled/{name}")
+    assert_close(model.predict(images(), verbose=0), "deit_distilled/logits")
+
+
+def test_the_encoder_of_tfvitmaeforpretraining():
+    model = build("mae", include_top=False, input_shape=(32, 32, 3))
+    assert_close(model.predict(images(), verbose=0), "mae/last_hidden_state")
+    assert_close(attention_maps(model, images()), "mae/attentions")
+
+
+def test_tfclipvisionmodel():
+    """Its pixels are normalized already, ours inside the model."""
+    row = replace(CLIP, pixel_mean=(0.5, 0.5, 0.5), pixel_std=(0.5, 0.5, 0.5))
+    model = build("clip", row, include_top=False, pooling="token", input_shape=(32, 32, 3))
+    assert_close(model.predict(images(), verbose=0), "clip/pooler_output")
+    assert_close(attention_maps(model, images()), "clip/attentions")
+    states = hidden_states(model, "norm_before_blocks").predict(images(), verbose=0)
+    assert_close(np.stack(states), "clip/hidden_states")
+    assert_close(states[-1], "clip/last_hidden_state")
+
+
+def test_the_image_embeddings_of_tfclipmodel():
+    row = replace(CLIP, projection=6, pixel_mean=(0.5, 0.5, 0.5), pixel_std=(0.5, 0.5, 0.5))
+    model = build("clip_with_text", row, input_shape=(32, 32, 3))
+    assert_close(model.predict(images(), verbose=0), "clip_with_text/image_embeds")
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)
@@ -94,9 +158,6 @@ def test_tokens_of_larger_images():
 
 @pytest.mark.once
 def test_pixels_of_vitimageprocessor(tmp_path):
-    import keras
-    from PIL import Image
-
     photo = np.random.default_rng(0).integers(0, 256, (96, 140, 3), dtype="uint8")
     Image.fromarray(photo).save(tmp_path / "photo.png")
     image = keras.utils.load_img(
@@ -105,6 +166,17 @@ def test_pixels_of_vitimageprocessor(tmp_path):
     pixels = keras_vit.preprocess_input(keras.utils.img_to_array(image)[None])
     expected = recorded("processor/pixel_values").transpose(0, 2, 3, 1)
     np.testing.assert_allclose(pixels, expected, rtol=0, atol=1e-7)
+
+
+def test_other_means_and_deviations_are_read_and_normalized_by_the_model(tmp_path):
+    mean, std = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+    folder = copy("vit_classifier", tmp_path).parent
+    processor = {"image_mean": mean, "image_std": std, "do_normalize": True}
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor))
+    model = build(folder, classes=3, classifier_activation=None)
+    # The model normalizes these pixels to the ones that transformers was given.
+    pixels = (2 * (images() * std + mean) - 1).astype("float32")
+    assert_close(model.predict(pixels, verbose=0), "vit_classifier/logits")
 
 
 def test_epsilon_and_gelu_are_those_of_the_configuration():

@@ -36,6 +36,12 @@ DECODER = {
     "decoder_num_attention_heads": 2,
     "decoder_intermediate_size": 8,
 }
+TEXT = {
+    "hidden_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 8,
+}
 # {folder: (class, configuration, options of save_pretrained)}
 MODELS = {
     "vit": (
@@ -84,6 +90,15 @@ MODELS = {
         transformers.CLIPVisionConfig(**SHAPE),
         {},
     ),
+    "clip_with_text": (
+        transformers.TFCLIPModel,
+        transformers.CLIPConfig(
+            text_config={**TEXT, "vocab_size": 8, "max_position_embeddings": 4},
+            vision_config=SHAPE,
+            projection_dim=6,
+        ),
+        {},
+    ),
 }
 OUTPUTS = (
     "last_hidden_state",
@@ -116,6 +131,9 @@ def compute(model: tf.Module, images: np.ndarray) -> dict[str, np.ndarray]:
     """The outputs of a model; of one without a classifier also the stacked hidden states and
     attentions.
     """
+    if model.config.model_type == "clip":
+        pixels = tf.constant(images.transpose(0, 3, 1, 2))
+        return {"image_embeds": model.get_image_features(pixel_values=pixels).numpy()}
     options = {}
     if model.config.model_type == "vit_mae":
         # Noise decides which patches are masked, and in which order the others are: here none are
