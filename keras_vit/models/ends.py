@@ -150,7 +150,8 @@ def replace_head(
     if not isinstance(model, keras.Model):
         raise ValueError(
             f"`replace_head` takes a model. Received: {model!r}. Build it first: "
-            f'`keras_vit.replace_head(keras_vit.ViT_B16(weights="imagenet"), {classes})`.'
+            f'`keras_vit.replace_head(keras_vit.ViT_B16(weights="imagenet"), {classes})`, or load '
+            "it with `keras.models.load_model`."
         )
     if not isinstance(classes, int) or classes < 1:
         raise ValueError(f"`classes` is the number of classes, at least 1. Received: {classes!r}.")
