@@ -28,7 +28,7 @@ from keras_vit.photos import is_ignored
 from keras_vit.pixels import describe_pixels
 from keras_vit.weights import source
 from keras_vit.weights.download import without_secrets
-from keras_vit.writing import group_by_reason
+from keras_vit.writing import group_by_reason, to_one_line
 
 FORMATS = ("saved_model", "tflite", "onnx", "openvino")
 # Names of transforms in the catalog, and in the pipeline.
@@ -130,6 +130,8 @@ def deliver(
             else ""
         )
     )
+    if examples.left_out:
+        say(group_by_reason(examples.left_out))
     shared = {
         "class_names": names,
         "images": judged,
@@ -208,9 +210,7 @@ def find_examples(
             size,
             num_images,
         )
-    files, left_out = predict.find_photos([text])
-    if left_out:
-        logging.warning("%s", group_by_reason(left_out))
+    files, others = predict.find_photos([text])
     if any(
         entry.is_dir() and not is_ignored(entry.name) for entry in Path(text).expanduser().glob("*")
     ):
@@ -225,22 +225,24 @@ def find_examples(
     chosen = [
         files[i] for i in np.unique(np.linspace(0, len(files) - 1, num_images).round().astype(int))
     ]
-    read = [_read(file, size) for file in chosen]
-    kept = [image for image in read if image is not None]
+    left_out = [(to_one_line(str(path)), reason) for path, reason in others]
+    kept = []
+    for file in chosen:
+        try:
+            kept.append(predict.read_photo(file, size))
+        except Exception as error:  # Pillow raises a different error for each kind of damage
+            left_out.append((to_one_line(str(file)), str(error)))
     if not kept:
         raise ValueError(f"None of the {len(chosen)} photographs in {text} can be read.")
-    return Examples(images=np.stack(kept).astype(np.float32), labels=None, name=text)
+    return Examples(
+        images=np.stack(kept).astype(np.float32),
+        labels=None,
+        name=text,
+        left_out=tuple(left_out),
+    )
 
 
 _MOST_GENERATED = 32
-
-
-def _read(file: Path, size: tuple[int, int]) -> np.ndarray | None:
-    try:
-        return predict.read_photo(file, size)
-    except Exception as error:  # Pillow raises a different error for each kind of damage
-        logging.warning("%s cannot be read and is skipped: %s", file, error)
-        return None
 
 
 def _choose_crop(

@@ -6,9 +6,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from keras_vit.data.pipeline import evaluation_batches
+from keras_vit.data.reading import Unreadable
 from keras_vit.data.sources import Source, fractals
 from keras_vit.data.transforms import eval_crop, scale_to
 from keras_vit.levels import to_levels, to_pixels
+from keras_vit.writing import to_one_line
 
 _BATCH = 16
 # Standard deviation over images of each pixel value from 0 to 255, averaged over positions.
@@ -24,11 +26,13 @@ class Examples:
         images: (n, H, W, 3) float32 in [-1, 1].
         labels: (n,) int64, or None if unknown.
         name: Description of their origin, for reports.
+        left_out: Files of the folder that were skipped, each with the reason.
     """
 
     images: np.ndarray
     labels: np.ndarray | None
     name: str
+    left_out: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self):
         if self.images.ndim != 4 or self.images.shape[-1] != 3 or not len(self.images):
@@ -104,9 +108,7 @@ def take(
             f"The images must have the size of the model, {image_size[0]} x {image_size[1]} "
             f"pixels. Received: {given.images.shape[1]} x {given.images.shape[2]}."
         )
-    chosen = _space_evenly(len(given.images), count)
-    labels = None if given.labels is None else given.labels[chosen]
-    return Examples(images=given.images[chosen], labels=labels, name=given.name)
+    return given.those(_space_evenly(len(given.images), count))
 
 
 def set_aside(examples: Examples, count: int) -> tuple[Examples, Examples]:
@@ -146,8 +148,12 @@ def _from_array(images: np.ndarray) -> Examples:
 
 
 def _from_source(source: Source, image_size: tuple[int, int], crop: str) -> Examples:
+    unreadable = Unreadable(source)
     batches = evaluation_batches(
-        source, [*eval_crop(crop, image_size), scale_to(-1, 1)], batch_size=_BATCH
+        source,
+        [*eval_crop(crop, image_size), scale_to(-1, 1)],
+        batch_size=_BATCH,
+        unreadable=unreadable,
     )
     parts = [tuple(part.numpy() for part in batch) for batch in batches]
     images, labels, weights = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -157,4 +163,8 @@ def _from_source(source: Source, image_size: tuple[int, int], crop: str) -> Exam
         images=images[read].astype(np.float32),
         labels=labels[read].astype(np.int64),
         name=source.name,
+        left_out=(
+            *((to_one_line(str(path)), reason) for path, reason in source.left_out),
+            *unreadable.reasons.items(),
+        ),
     )

@@ -74,6 +74,7 @@ def describe(
         "judged": {
             "images": judged.name,
             "num_images": len(judged.images),
+            "left_out": [": ".join(skipped) for skipped in judged.left_out],
             "sha256": judged.fingerprint(),
         },
         "calibrated_on": [] if calibration is None else calibration.fingerprints(),

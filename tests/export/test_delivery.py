@@ -18,6 +18,8 @@ import keras_vit
 from keras_vit import cli
 from keras_vit.export import acceptance, delivery
 from keras_vit.export.checksums import write_checksums
+from keras_vit.export.delivery import find_examples
+from keras_vit.export.metadata import read_facts
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("shallow")]
 
@@ -52,6 +54,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path.parent.mkdir(exist_ok=True)
         keras.utils.save_img(path, keras.ops.convert_to_numpy(image), scale=False)
     (folder / NAMES[0] / "broken.jpg").write_bytes(b"\xff\xd8\xff rubbish")
+    (folder / NAMES[1] / "notes.txt").write_text("not a photo")
     return folder
 
 
@@ -99,6 +102,10 @@ def test_every_format_is_there_and_was_judged_on_the_images_that_can_be_read(
     ]
     assert [name for name in files if not (output / name).is_file()] == []
     assert ": 12 images, the same for every format." in said
+    assert "Left out, 2: " in said and "broken.jpg" in said and "notes.txt" in said
+    judged = read_facts(output / "1")["judged"]
+    broken, notes = sorted(judged["left_out"])
+    assert "broken.jpg: " in broken and "notes.txt: not a photo by its suffix" in notes
     rows = [line.split() for line in said.splitlines() if line.split()[:1] and "%" in line]
     assert len(rows) == 4 and all("12" in row for row in rows), said
     assert said.count("100.00%") >= 3  # of float32 in three formats
@@ -287,3 +294,15 @@ def test_what_is_asked_wrongly_is_said_in_a_line(flags: tuple[str, ...], said: s
     assert done.returncode in (1, 2) and said in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_photos_without_classes_and_what_was_left_out(photos: Path, tmp_path: Path):
+    for name in ("0.png", "broken.jpg"):
+        (tmp_path / name).write_bytes((photos / NAMES[0] / name).read_bytes())
+    (tmp_path / "notes.txt").touch()
+    model = keras_vit.ViT_Ti16(weights=None, input_shape=(SIZE, SIZE, 3), classes=3)
+    found = find_examples(tmp_path, model, [], 10, (SIZE, SIZE))
+    assert len(found.images) == 1 and found.labels is None
+    (notes, why), (broken, _) = found.left_out
+    assert (Path(notes).name, why) == ("notes.txt", "not a photo by its suffix, .txt")
+    assert Path(broken).name == "broken.jpg"
