@@ -278,11 +278,7 @@ def _load_pretrained(
             "Only `channels_last` images are supported. Set it in ~/.keras/keras.json, or with "
             '`keras.config.set_image_data_format("channels_last")`.'
         )
-    found = (
-        None
-        if weights is None
-        else source.find(variant.name, weights, variant=variant)
-    )
+    found = None if weights is None else source.find(variant.name, weights, variant=variant)
     row = None if found is None else found.row
     if found is not None and row is not None and include_top:
         if row.classes is None:
