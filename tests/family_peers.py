@@ -55,15 +55,16 @@ class Case:
     options: dict[str, Any] | None = field(default_factory=dict)
     pooling: str | None = "token"
 
-    def variant(self) -> ViTVariant:
+    def variant(self, width: int = WIDTH, depth: int = DEPTH) -> ViTVariant:
+        """Returns the row, made small."""
         row = (VIT_VARIANTS | FAMILY_VARIANTS)[self.row]
         small = {
             "name": f"{self.row}_small",
             "patch_size": PATCH,
-            "width": WIDTH,
-            "depth": DEPTH,
+            "width": width,
+            "depth": depth,
             "num_heads": HEADS,
-            "mlp_dim": MLP,
+            "mlp_dim": width * MLP // WIDTH,
             "image_size": SIZE,
             "projection": None if row.projection is None else 12,
         }
@@ -522,3 +523,24 @@ OPENCLIP_CASES = {
     "CLIP": Case("CLIP_H14", _openclip(), _openclip_answer, _ANTIALIAS),
     "CLIP quickgelu": Case("CLIP_B16", _openclip(quick=True), _openclip_answer, _ANTIALIAS),
 }
+
+# --- recorded by golden/families/make.py
+
+ALL = {"timm": TIMM_CASES, "transformers": TRANSFORMERS_CASES, "open_clip": OPENCLIP_CASES}
+RECORDED_WIDTH, RECORDED_DEPTH = 16, 1
+RECORDED = {
+    "timm": (
+        *("DINOv2", "DINOv2 reg4", "DINOv2 g", "SigLIP", "CLIP", "MAE fine-tuned"),
+        *("DeiT distilled", "DeiT III", "DINOv3 qkvb", "DINOv3 S+"),
+    ),
+    "transformers": (
+        *("DINOv2 classifier", "DINOv2 reg4", "DINOv2 g", "CLIP image tower", "SigLIP image tower"),
+        *("DINOv3", "DINOv3 S+", "DeiT distilled", "I-JEPA classifier", "MAE"),
+    ),
+    "open_clip": ("CLIP quickgelu",),
+}
+
+
+def name_folder(package: str, name: str) -> str:
+    """Returns the name of the folder of a recorded model."""
+    return f"{package}_{name.lower().replace(' ', '_').replace('+', 'plus')}"

@@ -107,8 +107,12 @@ def _collect(known: dict[str, Any], variables: Any) -> None:
 def _name_variables(layer: str, count: int) -> tuple[str, ...]:
     """Returns the names of the variables of a layer, in the order in which `build` creates them."""
     own = layer.split("/")[-1]
-    if own == "class_token":
+    if own in ("class_token", "distillation_token"):
         names: tuple[str, ...] = ("cls",)
+    elif own == "registers":
+        names = ("registers",)
+    elif own in ("attention_scale", "mlp_scale"):
+        names = ("gamma",)
     elif own.startswith("posembed"):
         names = (
             ("pos_embedding",)

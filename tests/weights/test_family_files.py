@@ -1,0 +1,352 @@
+"""Files of other families: recorded outputs of their packages, Meta's names, and what is refused.
+
+The models were recorded by `golden/families/make.py`. `test_families.py` runs the packages
+themselves.
+"""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import family_peers as peers
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.weights import dialects, files, source
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "families"
+OUTPUTS = np.load(GOLDEN / "outputs.npz")
+RECORDED = [(package, name) for package, names in peers.RECORDED.items() for name in names]
+
+
+def find(package, name):
+    case = peers.ALL[package][name]
+    variant = case.variant(peers.RECORDED_WIDTH, peers.RECORDED_DEPTH)
+    return case, variant, GOLDEN / peers.name_folder(package, name)
+
+
+def load(variant, path, width=peers.SIZE, **options):
+    build = keras_vit.application(variant)
+    return build(**{"weights": path, "input_shape": (peers.SIZE, width, 3), **options})
+
+
+def compute(model, width=peers.SIZE):
+    images = peers.images_of((peers.SIZE, width), count=1)
+    return keras.ops.convert_to_numpy(model(images))
+
+
+def with_logits(case, logits):
+    return {"classes": logits.shape[-1], "classifier_activation": None, **case.options}
+
+
+@pytest.mark.parametrize(("package", "name"), RECORDED)
+def test_recorded_tokens_and_logits(package, name):
+    case, variant, folder = find(package, name)
+    for width in (peers.SIZE, 56):
+        key = f"{folder.name}/{width}"
+        if f"{key}/tokens" not in OUTPUTS:
+            continue
+        options = {"width": width, "interpolation": case.rule}
+        received = compute(load(variant, folder, include_top=False, **options), width)
+        np.testing.assert_allclose(received, OUTPUTS[f"{key}/tokens"], atol=1e-4)
+        if f"{key}/logits" in OUTPUTS:
+            logits = OUTPUTS[f"{key}/logits"]
+            model = load(variant, folder, **options, **with_logits(case, logits))
+            np.testing.assert_allclose(compute(model, width), logits, atol=1e-4)
+
+
+@pytest.mark.parametrize(("package", "name"), RECORDED)
+def test_bits_survive_every_layout_that_can_express_them(package, name, tmp_path):
+    case, variant, folder = find(package, name)
+    key = f"{folder.name}/{peers.SIZE}/logits"
+    options = {"include_top": False} if key not in OUTPUTS else with_logits(case, OUTPUTS[key])
+    model = load(variant, folder, **options)
+    ends = {"google": ".npz", "huggingface": "", "keras": ".weights.h5"}
+    for layout in ("google", "timm", "huggingface", "openclip", "keras"):
+        path = tmp_path / f"{layout}{ends.get(layout, '.safetensors')}"
+        try:
+            if layout == "keras":
+                model.save_weights(path)
+            else:
+                keras_vit.save_checkpoint(model, path, layout=layout)
+        except ValueError as error:
+            assert "cannot express" in str(error) and not path.exists()
+            continue
+        again = load(variant, path, **options)
+        if layout == "timm" and "registers" in {layer.name for layer in model.layers}:
+            # timm adds the position of the class token to the token.
+            np.testing.assert_allclose(compute(again), compute(model), atol=1e-5)
+            continue
+        for before, after in zip(model.weights, again.weights, strict=True):
+            np.testing.assert_array_equal(before, after, err_msg=before.path)
+        np.testing.assert_array_equal(compute(again), compute(model))
+
+
+# --- Meta's names, from the same numbers
+
+
+def read(package, name):
+    _, variant, folder = find(package, name)
+    return variant, files.read(folder).arrays
+
+
+def same_canonical(variant, theirs, expected):
+    received = dialects.to_canonical(theirs, variant=variant)
+    wanted = dialects.to_canonical(expected, variant=variant)
+    assert received.keys() == wanted.keys()
+    for name, x in wanted.items():
+        np.testing.assert_array_equal(received[name], x, err_msg=name)
+
+
+def test_dinov2_of_meta_has_registers_and_a_gated_mlp_of_its_own():
+    variant, arrays = read("timm", "DINOv2 g")
+    swap = {"mlp.fc1": "mlp.w12", "mlp.fc2": "mlp.w3"}
+    theirs = {"mask_token": np.zeros((1, variant.width), "float32")}
+    for name, x in arrays.items():
+        for timm, meta in swap.items():
+            name = name.replace(timm, meta)
+        theirs[name] = x
+    same_canonical(variant, theirs, arrays)
+
+
+def test_dinov2_of_meta_with_registers_keeps_the_position_of_the_class_token():
+    variant, arrays = read("timm", "DINOv2 reg4")
+    row = np.ones_like(arrays["cls_token"])
+    theirs = {name: x for name, x in arrays.items() if name != "reg_token"}
+    theirs["register_tokens"] = arrays["reg_token"]
+    theirs["cls_token"] = arrays["cls_token"] - row
+    theirs["pos_embed"] = np.concatenate([row, arrays["pos_embed"]], axis=1)
+    found = dialects.to_canonical(theirs, variant=variant)
+    np.testing.assert_array_equal(found[dialects.POSITIONS], theirs["pos_embed"])
+    folded = dialects.to_canonical(theirs, variant=replace(variant, class_position=False))
+    np.testing.assert_array_equal(folded["cls"], theirs["cls_token"] + row)
+    written = dialects.from_canonical(found, "timm", grid=(4, 4))
+    assert written["pos_embed"].shape == arrays["pos_embed"].shape
+
+
+def test_dinov3_of_meta_masks_the_biases_of_keys():
+    variant, arrays = read("timm", "DINOv3 S+")
+    theirs = {"rope_embed.periods": np.ones(2, "float32"), "mask_token": np.zeros((1, 16), "f")}
+    for name, x in arrays.items():
+        name = name.replace("reg_token", "storage_tokens").replace("gamma_", "ls")
+        name = name.replace("fc1_g", "w1").replace("fc1_x", "w2").replace("mlp.fc2", "mlp.w3")
+        name = name + ".gamma" if name[-3:] in ("ls1", "ls2") else name
+        if name.endswith("v_bias"):
+            continue
+        if name.endswith("q_bias"):
+            v = arrays[name.replace("q_bias", "v_bias")]
+            stem = name.replace("q_bias", "qkv")
+            theirs[f"{stem}.bias"] = np.concatenate([x, np.full_like(x, 7), v])
+            theirs[f"{stem}.bias_mask"] = np.full(3 * len(x), np.nan, "float32")
+        else:
+            theirs[name] = x
+    same_canonical(variant, theirs, arrays)
+
+
+@pytest.mark.parametrize("prefix", ["module.", "backbone.", "module.backbone.", "visual.trunk."])
+def test_prefixes_of_training_scripts_are_removed(prefix):
+    variant, arrays = read("timm", "DINOv2")
+    theirs = {prefix + name: x for name, x in arrays.items()}
+    beside = {"backbone.": "head.last_layer.weight", "visual.trunk.": "text.ln_final.weight"}
+    for end, name in beside.items():
+        if prefix.endswith(end):
+            theirs[prefix.removesuffix("backbone.").removesuffix("visual.trunk.") + name] = (
+                np.zeros((2, 2), "float32")
+            )
+    same_canonical(variant, theirs, arrays)
+
+
+def test_decoder_and_mask_token_of_mae_are_left_out():
+    variant, arrays = read("timm", "MAE fine-tuned")
+    beside = (
+        "mask_token",
+        "decoder_pos_embed",
+        "decoder_embed.weight",
+        "decoder_blocks.0.norm1.bias",
+    )
+    theirs = arrays | dict.fromkeys(beside, np.zeros((1, 1, 2), "float32"))
+    same_canonical(variant, theirs, arrays)
+
+
+def test_text_tower_of_openclip_is_left_out():
+    variant, arrays = read("open_clip", "CLIP quickgelu")
+    text = ("positional_embedding", "transformer.resblocks.0.ln_1.bias", "token_embedding.weight")
+    theirs = arrays | dict.fromkeys(text, np.zeros((3, 4), "float32"))
+    theirs |= {"logit_scale": np.zeros((), "float32"), "text_projection": np.zeros((4, 4), "f")}
+    same_canonical(variant, theirs, arrays)
+
+
+def test_projection_of_timm_has_a_bias_of_zeros_that_is_not_read():
+    variant, arrays = read("timm", "CLIP")
+    theirs = arrays | {"head.bias": np.zeros_like(arrays["head.bias"])}
+    found = dialects.to_canonical(theirs, variant=variant)
+    assert "head/bias" not in found
+    assert not dialects.from_canonical(found, "timm")["head.bias"].any()
+
+
+def test_so400m_of_big_vision(tmp_path):
+    """SigLIP's own layout: under `params/img/`, blocks stacked, positions at the root."""
+    row = keras_vit.variants.FAMILY_VARIANTS["SigLIP_So400m14"]
+    row = replace(row, width=18, mlp_dim=68, depth=2, num_heads=2, patch_size=8)
+    model = load(row, None, include_top=False, pooling="map")
+    rng = np.random.default_rng(0)
+    for weight in model.weights:
+        weight.assign(rng.standard_normal(weight.shape))
+    keras_vit.save_checkpoint(model, tmp_path / "ours.npz")
+    arrays = dialects.to_canonical(files.read(tmp_path / "ours.npz").arrays)
+    theirs = {"params/t": np.zeros(1, "float32"), "params/txt/head/bias": np.zeros(3, "float32")}
+    block = "Transformer/encoderblock_0/"
+    for name, x in arrays.items():
+        if name.startswith(block):
+            both = [x, arrays[name.replace("block_0", "block_1")]]
+            theirs[f"params/img/Transformer/encoderblock/{name.removeprefix(block)}"] = np.stack(
+                both
+            )
+        elif "encoderblock_1" not in name:
+            short = "pos_embedding" if name == dialects.POSITIONS else name
+            theirs[f"params/img/{short}"] = x
+    files.write_npz(tmp_path / "theirs.npz", theirs)
+    again = load(row, tmp_path / "theirs.npz", include_top=False, pooling="map")
+    np.testing.assert_array_equal(compute(again), compute(model))
+
+
+# --- what files say of heads, configs and pixels
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A writable copy of a recorded folder."""
+    return shutil.copytree(find("transformers", "DINOv2 reg4")[2], tmp_path / "folder")
+
+
+def change(path, **fields):
+    config = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({**config, **fields}))
+
+
+def test_another_head_count_than_the_row_s_is_an_error():
+    _, variant, folder = find("transformers", "DINOv2 reg4")
+    with pytest.raises(ValueError, match="trained with 2 attention heads, and .* has 4"):
+        load(replace(variant, num_heads=4), folder, include_top=False)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("num_hidden_layers", 2),
+        ("num_register_tokens", 3),
+        ("hidden_size", 32),
+        ("use_swiglu_ffn", True),
+    ],
+)
+def test_a_config_of_other_arrays_is_an_error(field, value, folder):
+    change(folder / "config.json", **{field: value})
+    with pytest.raises(ValueError, match=f"config.json.*{field} is .* and its arrays have"):
+        load(find("transformers", "DINOv2 reg4")[1], folder, include_top=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "message"),
+    [
+        ("DINOv3", {"rope_theta": 10000.0}, "rope_theta is 10000.0. Only 100 is implemented"),
+        ("DINOv3 S+", {"hidden_act": "gelu"}, "hidden_act of its gated MLP is 'gelu'"),
+    ],
+)
+def test_other_computations_in_a_config_are_refused(name, fields, message, tmp_path):
+    _, variant, recorded = find("transformers", name)
+    folder = shutil.copytree(recorded, tmp_path / "folder")
+    change(folder / "config.json", **fields)
+    with pytest.raises(ValueError, match=message):
+        load(variant, folder, include_top=False)
+
+
+@pytest.mark.parametrize(
+    ("fields", "mean", "std"),
+    [
+        ({"image_mean": [0.1, 0.2, 0.3], "image_std": [0.4] * 3}, (0.1, 0.2, 0.3), (0.4,) * 3),
+        (
+            {"image_mean": [0.1] * 3, "image_std": [1] * 3, "do_normalize": False},
+            (0,) * 3,
+            (1,) * 3,
+        ),
+        (
+            {"image_mean": [51.0] * 3, "image_std": [102.0] * 3, "do_rescale": False},
+            (0.2,) * 3,
+            (0.4,) * 3,
+        ),
+    ],
+)
+def test_pixels_are_those_of_the_preprocessor(fields, mean, std, folder):
+    change(folder / "preprocessor_config.json", **fields)
+    model = load(find("transformers", "DINOv2 reg4")[1], folder, include_top=False)
+    layer = model.get_layer("pixel_normalization")
+    np.testing.assert_allclose(layer.mean, mean)
+    np.testing.assert_allclose(layer.std, std)
+
+
+@pytest.mark.parametrize("value", [[0.1, 0.2], "x", [0.1, 0.2, None], [0.0] * 3, [1e9] * 3])
+def test_deviations_that_are_none_are_refused(value, folder):
+    change(folder / "preprocessor_config.json", image_std=value)
+    with pytest.raises(ValueError, match="preprocessor_config.json.*pixel_std is"):
+        load(find("transformers", "DINOv2 reg4")[1], folder, include_top=False)
+
+
+@pytest.mark.parametrize("target", ["a.npz", "a.safetensors", "folder_of_it", "a.weights.h5"])
+def test_pixels_survive_saving(target, folder, tmp_path):
+    change(folder / "preprocessor_config.json", image_mean=[0.1, 0.2, 0.3], image_std=[0.3] * 3)
+    variant = find("transformers", "DINOv2 reg4")[1]
+    model = load(variant, folder, include_top=False)
+    if target.endswith("h5"):
+        model.save_weights(tmp_path / target)
+    else:
+        keras_vit.save_checkpoint(model, tmp_path / target)
+    again = load(variant, tmp_path / target, include_top=False)
+    assert tuple(again.get_layer("pixel_normalization").mean) == (0.1, 0.2, 0.3)
+    np.testing.assert_array_equal(compute(again), compute(model))
+
+
+def test_timm_config_says_pixels_size_and_gelu(tmp_path):
+    _, variant, recorded = find("timm", "CLIP")
+    folder = shutil.copytree(recorded, tmp_path / "folder")
+    pretrained = {"mean": [0.1] * 3, "std": [0.2] * 3, "input_size": [3, 32, 32]}
+    name = "vit_base_patch16_clip_quickgelu_224"
+    (folder / "config.json").write_text(
+        json.dumps({"architecture": name, "pretrained_cfg": pretrained})
+    )
+    found = source.load(source.find("CLIP", folder, variant=variant))
+    assert (found.gelu, found.image_size) == ("quick", (32, 32))
+    assert found.pixel_mean == (0.1,) * 3 and found.pixel_std == (0.2,) * 3
+
+
+def test_a_classifier_on_clip_s_raw_tokens_is_refused():
+    variant, arrays = read("transformers", "CLIP image tower")
+    theirs = arrays | {"classifier.weight": np.zeros((2, 16), "float32")}
+    with pytest.raises(ValueError, match="a classifier on CLIP's tokens without their last norm"):
+        dialects.to_canonical(theirs, variant=variant)
+
+
+def test_a_head_that_reads_something_else_is_not_written_for_transformers(tmp_path):
+    case, variant, folder = find("timm", "DINOv2")
+    logits = OUTPUTS[f"{folder.name}/{peers.SIZE}/logits"]
+    model = load(variant, folder, **with_logits(case, logits))
+    with pytest.raises(ValueError, match=r"Dinov2ForImageClassification reads 'token_avg', and"):
+        keras_vit.save_checkpoint(model, tmp_path / "folder")
+    assert not (tmp_path / "folder").exists()
+
+
+def test_messages_name_the_model_that_was_asked_for(folder):
+    (folder / "config.json").unlink()
+    origin = source.Origin(name="file", model="DINO_B16", canonical=_shapes("ViT_B16"))
+    assert str(origin) == "file"
+    other = source.Origin(name="file", model="DINO_S16", canonical=_shapes("ViT_B16"))
+    assert str(other) == "file, whose arrays are those of ViT_B16,"
+
+
+def _shapes(name):
+    from synthetic_checkpoint import array_shapes
+
+    shapes = array_shapes(keras_vit.variants.VIT_VARIANTS[name])
+    return {key: np.broadcast_to(np.float32(0), shape) for key, shape in shapes.items()}
