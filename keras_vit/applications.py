@@ -6,6 +6,7 @@ This module combines models and checkpoint files. The public names are defined a
 Source: keras-team/keras, keras/src/applications (signature, checks, messages).
 """
 
+import inspect
 import os
 from collections.abc import Callable
 from functools import partial
@@ -252,9 +253,10 @@ def _document(
     any_size: str,
 ) -> Callable[..., keras.Model]:
     name = build.__name__ = build.__qualname__ = variant.name
+    classes = inspect.signature(build).parameters["classes"].default
     build.__doc__ = _SHARED_DOC.format(
         name=name,
-        parameters=f"{cost.parameters(variant):,}",
+        parameters=f"{cost.parameters(variant, classes=classes):,}",
         source=variant.source,
         more_args=more_args,
         pooling=pooling,

@@ -10,7 +10,7 @@ stopped on request after saving its state, and the same command resumes it.
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from absl import flags
 
@@ -34,8 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     argv = list(sys.argv[1:] if argv is None else argv)
     if not argv or argv[0] in ("-h", "--help", "-help", "help"):
-        print(_format_overview())
-        return 0
+        return _run(PROGRAM, lambda: print(_format_overview()))
     name, *arguments = argv
     if name not in COMMANDS:
         known = ", ".join(COMMANDS)
@@ -50,24 +49,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         positional = values([name, *arguments])[1:]
         if values.help:
-            print(_format_help(name, command, values))
-            return 0
+            return _run(name, lambda: print(_format_help(name, command, values)))
         fewest, most = command.counts
         if not fewest <= len(positional) <= most:
             expected = command.arguments or "no arguments"
             return _report_usage_error(
                 f"{PROGRAM} {name}", f"expected {expected}, received {positional or 'none'}."
             )
-        return _run(f"{PROGRAM} {name}", command, positional, values)
+        return _run(f"{PROGRAM} {name}", lambda: command.run(positional, values))
     except flags.Error as error:
         return _report_usage_error(f"{PROGRAM} {name}", str(error))
 
 
-def _run(program: str, command: Command, arguments: list[str], values: flags.FlagValues) -> int:
+def _run(program: str, action: Callable[[], int | None]) -> int:
+    """Runs a command or prints its help, and returns the exit code."""
     try:
-        code = command.run(arguments, values)
+        code = action()
         sys.stdout.flush()
-        return code
+        return code or 0
     except BrokenPipeError:
         # The reader closed the pipe, as in `... | head`. Python flushes stdout again when it exits,
         # which would raise a second error.

@@ -369,6 +369,7 @@ _dinov2 = partial(
     class_token=True,
     layer_scale=True,
     image_size=518,
+    crop=0.875,
     **_IMAGENET_PIXELS,
 )
 _tips = partial(
@@ -378,6 +379,7 @@ _tips = partial(
     num_registers=1,
     interpolation="bicubic_antialias",
     image_size=448,
+    crop=1.0,
     pixel_mean=(0.0, 0.0, 0.0),
     pixel_std=(1.0, 1.0, 1.0),
 )
@@ -391,6 +393,7 @@ _dinov3 = partial(
     attention_bias="no_key",
     rotary=True,
     image_size=256,
+    crop=0.875,
     licence="DINOv3 License",
     **_IMAGENET_PIXELS,
 )

@@ -46,7 +46,7 @@ def checkpoint(variant: ViTVariant | ResNetVariant, **options: Any) -> dict[str,
 def array_shapes(
     variant: ViTVariant | ResNetVariant,
     *,
-    image_size: int | tuple[int, int] = 224,
+    image_size: int | tuple[int, int] | None = None,
     classes: int | None = 1000,
     representation_size: int | None = None,
     classifier: Classifier | None = None,
@@ -55,28 +55,37 @@ def array_shapes(
     `keras_vit`.
 
     `classes=None` leaves the head out. A ResNet has neither `representation_size` nor `classifier`;
-    the classifier of a ViT is "token", that of an axial one "gap".
+    the classifier of a ViT is that of its row, that of an axial one "gap". The default image size is
+    that of the row, 224 for a ResNet.
     """
+    image_size = image_size or getattr(variant, "image_size", 224)
     size = (image_size, image_size) if isinstance(image_size, int) else image_size
     if isinstance(variant, ResNetVariant):
         if representation_size is not None or classifier is not None:
             raise ValueError("A ResNet has neither a `representation_size` nor a `classifier`.")
         return _resnet_shapes(variant, size) | _dense_shapes("head", variant.out_channels, classes)
-    width, classifier = variant.width, classifier or ("gap" if variant.axial else "token")
+    width, classifier = (
+        variant.width,
+        classifier or ("gap" if variant.axial else variant.classifier),
+    )
     # Every stride of the stem halves and rounds up; strides compose to one rounded-up division.
     stride = variant.stem.total_stride if variant.stem else 1
     tokens = math.prod(math.ceil(side / stride) // variant.patch_size for side in size)
     channels = variant.stem.out_channels if variant.stem else 3
     shapes: Shapes = _stem_shapes(variant.stem, size) if variant.stem else {}
     shapes["embedding/kernel"] = (variant.patch_size, variant.patch_size, channels, width)
-    shapes["embedding/bias"] = (width,)
-    if classifier == "token":
-        shapes["cls"] = (1, 1, width)
-    shapes["Transformer/posembed_input/pos_embedding"] = (
-        1,
-        tokens + (classifier == "token"),
-        width,
-    )
+    if variant.patch_bias:
+        shapes["embedding/bias"] = (width,)
+    learned = ["cls"] if variant.class_token or classifier in ("token", "token_gap") else []
+    learned += ["dist"] if variant.distilled else []
+    shapes |= {name: (1, 1, width) for name in learned}
+    if variant.num_registers:
+        shapes["registers"] = (1, variant.num_registers, width)
+    positions = tokens + (len(learned) if variant.class_position else 0)
+    if not variant.rotary:
+        shapes["Transformer/posembed_input/pos_embedding"] = (1, positions, width)
+    if variant.norm_before_blocks:
+        shapes |= _norm_shapes("Transformer/norm_before_blocks", width)
     halves = ("row/", "column/") if variant.axial else ("",)
     for block in (
         f"Transformer/encoderblock_{index}/{half}"
@@ -89,15 +98,29 @@ def array_shapes(
         shapes |= _norm_shapes(block + "LayerNorm_1", width) | _mlp_shapes(
             block, width, variant.mlp_dim
         )
-    shapes |= _norm_shapes("Transformer/encoder_norm", width)
+        shapes |= _block_options(block, variant)
+        for part in {"all": (), "no_key": ("key",), "none": ("query", "key", "value")}[
+            variant.attention_bias
+        ]:
+            del shapes[f"{block}MultiHeadDotProductAttention_0/{part}/bias"]
+    features = 2 * width if classifier == "token_gap" else width
+    if variant.norm_after_pooling:
+        shapes |= _norm_shapes("pooled_norm", features)
+    else:
+        shapes |= _norm_shapes("Transformer/encoder_norm", width)
     if classifier == "map":
         shapes["MAPHead_0/probe"] = (1, 1, width)
         shapes |= _attention_shapes("MAPHead_0/", width, variant.num_heads)
         shapes |= _norm_shapes("MAPHead_0/LayerNorm_0", width) | _mlp_shapes(
             "MAPHead_0/", width, variant.mlp_dim
         )
-    shapes |= _dense_shapes("pre_logits", width, representation_size)
-    return shapes | _dense_shapes("head", representation_size or width, classes)
+    shapes |= _dense_shapes("pre_logits", features, representation_size)
+    shapes |= _dense_shapes("head", representation_size or features, classes)
+    if variant.distilled:
+        shapes |= _dense_shapes("head_dist", width, classes)
+    if variant.projection:
+        shapes.pop("head/bias", None)
+    return shapes
 
 
 # What takes seconds; the others show the same paths before every commit.
@@ -114,7 +137,7 @@ def synthetic_array(name: str, shape: tuple[int, ...]) -> np.ndarray:
         return 1.0 + 0.1 * draw
     if leaf == "bias":
         return 0.02 * draw
-    if leaf in {"cls", "pos_embedding", "probe", "relative_embedding"}:
+    if leaf in {"cls", "dist", "registers", "pos_embedding", "probe", "relative_embedding"}:
         return 0.2 * draw
     # Kernels end in (..., inputs, outputs), except that a query, key or value kernel is (inputs,
     # heads, head size).
@@ -166,6 +189,16 @@ def _mlp_shapes(prefix: str, width: int, mlp_dim: int) -> Shapes:
     return _dense_shapes(mlp + "Dense_0", width, mlp_dim) | _dense_shapes(
         mlp + "Dense_1", mlp_dim, width
     )
+
+
+def _block_options(block: str, variant: ViTVariant) -> Shapes:
+    """Layer scale and the gate of SwiGLU."""
+    shapes: Shapes = {}
+    if variant.layer_scale:
+        shapes |= {f"{block}LayerScale_{half}/scale": (variant.width,) for half in (0, 1)}
+    if variant.mlp == "swiglu":
+        shapes |= _dense_shapes(f"{block}MlpBlock_0/Gate_0", variant.width, variant.mlp_dim)
+    return shapes
 
 
 def _stem_shapes(stem: ResNetVariant, image_size: tuple[int, int]) -> Shapes:

@@ -11,8 +11,8 @@ from keras_vit import cost
 from keras_vit.models import vision_transformer
 from keras_vit.models.resnet import resnet
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS, ViTVariant
+from keras_vit.variants import VARIANTS as ROWS
 
-ROWS = VIT_VARIANTS | RESNET_VARIANTS
 needs_jax = pytest.mark.skipif(
     keras.backend.backend() != "jax", reason="asks XLA: runs in the other half of `make test`"
 )
@@ -28,6 +28,31 @@ def build(row, size, **options) -> keras.Model:
         return resnet(row, images, classes=10)
     options = {"classes": None if options.get("classifier") == "none" else 10} | options
     return vision_transformer(row, images, **options)
+
+
+# A row for each option that only some families have.
+FAMILY_OPTIONS: tuple[dict, ...] = (
+    {"class_token": True, "classifier": "gap"},
+    {"class_position": False},
+    {"distilled": True},
+    {"distilled": True, "class_position": False, "classifier": "token_gap"},
+    {"num_registers": 3},
+    {"num_registers": 2, "classifier": "gap"},
+    {"norm_before_blocks": True},
+    {"layer_scale": True},
+    {"mlp": "swiglu"},
+    {"mlp": "swiglu", "classifier": "map"},
+    {"gelu": "quick"},
+    {"attention_bias": "no_key"},
+    {"attention_bias": "none", "classifier": "map"},
+    {"patch_bias": False, "projection": 7},
+    {"rotary": True, "num_registers": 4},
+    {"norm_after_pooling": True, "classifier": "gap", "class_token": True},
+    {"norm_after_pooling": True, "classifier": "token_gap"},
+    {"classifier": "token_gap"},
+    {"classifier": "none", "distilled": False},
+    {"pixel_mean": (0.4, 0.5, 0.6)},
+)
 
 
 def shallow(name: str, **changes):
@@ -77,6 +102,15 @@ def test_parameters_are_those_of_the_model(name, options):
     classes = None if options.get("classifier") == "none" else 10
     expected = build(row, size, **options).count_params()
     assert cost.parameters(row, image_size=size, classes=classes, **options) == expected
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("changes", FAMILY_OPTIONS, ids=str)
+def test_parameters_of_every_option_of_a_row_are_those_of_the_model(changes):
+    row = replace(VIT_VARIANTS["ViT_Ti16"], width=32, depth=2, num_heads=4, mlp_dim=40, **changes)
+    classes = None if row.classifier == "none" else 10
+    expected = build(row, (64, 96), classes=classes).count_params()
+    assert cost.parameters(row, image_size=(64, 96), classes=classes) == expected
 
 
 @pytest.mark.once
@@ -133,6 +167,10 @@ def profiled_flops(graph) -> dict[str, int]:
         ("BiT_R50x1", (224, 224), {}, 0.95),
         slow("ResNet50x1", (65, 96), {}, 0.8),
         ("AxialViT_B16", (96, 160), {}, 0.98),
+        ("CLIP_B16", (96, 160), {}, 0.99),
+        ("DINOv3_S16plus", (96, 160), {}, 0.99),
+        ("DeiT_S16_distilled", (96, 160), {}, 0.99),
+        slow("MAE_B16", (96, 160), {"classifier": "token_gap"}, 0.99),
         slow("AxialResNet50", (65, 96), {}, 0.8),
     ],
 )
@@ -231,6 +269,13 @@ def peak_bytes(graph) -> int:
         ("BiT_R50x1", (64, 96), {}, "bfloat16"),
         slow("AxialViT_B16", (384, 160), {"position_embedding": "relative"}, "float32"),
         ("AxialResNet50", (97, 64), {}, "float32"),
+        ("CLIP_B16", (96, 160), {}, "float32"),
+        ("DINOv3_S16plus", (96, 160), {}, "bfloat16"),
+        ("DINOv3_S16plus", (96, 160), {}, "float32"),
+        ("DINOv3_S16", (224, 224), {}, "float32"),
+        slow("DINOv2_S14_reg4", (98, 112), {}, "float32"),
+        slow("DeiT_S16_distilled", (96, 160), {}, "bfloat16"),
+        slow("MAE_B16", (96, 160), {}, "float32"),
     ],
 )
 def test_peak_memory_is_that_of_the_tensors_alive_in_the_graph(name, size, options, dtype):
@@ -299,6 +344,12 @@ def test_xla_counts_no_products_on_padding(name, size, options):
         slow("ResNet50x1", (33, 64), {}),
         slow("AxialResNet50", (33, 64), {}),
         ("BiT_R50x1", (33, 64), {}),
+        ("CLIP_B16", (96, 64), {}),
+        ("DINOv3_S16plus", (96, 64), {}),
+        slow("DINOv2_S14_reg4", (98, 56), {}),
+        slow("DeiT_S16_distilled", (96, 64), {}),
+        slow("MAE_B16", (96, 64), {}),
+        slow("SigLIP_B16", (96, 64), {}),
     ],
 )
 def test_training_keeps_what_jax_keeps_for_the_gradient(name, size, options):

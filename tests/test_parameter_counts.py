@@ -6,13 +6,14 @@ import inspect
 
 import keras
 import pytest
-from published_counts import PARAMETERS
+from published_counts import PARAMETERS, RIVALS
+from torch_peers import import_timm
 
 import keras_vit
 from keras_vit import cost
-from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
+from keras_vit.variants import FAMILY_VARIANTS
+from keras_vit.variants import VARIANTS as ROWS
 
-ROWS = VIT_VARIANTS | RESNET_VARIANTS
 CONVENTION = [
     ("include_top", True),
     ("weights", "imagenet"),
@@ -23,7 +24,15 @@ CONVENTION = [
     ("classifier_activation", "softmax"),
 ]
 
-ONE_OF_EACH = ["ViT_Ti16", "R_ViT_Ti16", "AxialViT_B32", "BiT_R50x1", "ResNet50x1", "AxialResNet50"]
+ONE_OF_EACH = [
+    *("ViT_Ti16", "R_ViT_Ti16", "AxialViT_B32", "BiT_R50x1", "ResNet50x1", "AxialResNet50"),
+    *("SigLIP_B16", "MAE_B16", "DeiT_Ti16_distilled", "DeiT3_S16", "CLIP_B32"),
+    *("DINOv2_S14_reg4", "DINOv3_S16plus"),
+]
+
+
+def default_classes(name: str) -> int:
+    return inspect.signature(getattr(keras_vit, name)).parameters["classes"].default
 
 
 def test_every_row_is_counted():
@@ -31,7 +40,52 @@ def test_every_row_is_counted():
 
 
 def test_counts_by_formula():
-    assert PARAMETERS == {name: cost.parameters(row) for name, row in ROWS.items()}
+    assert PARAMETERS == {
+        name: cost.parameters(row, classes=default_classes(name)) for name, row in ROWS.items()
+    }
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("name", RIVALS)
+def test_counts_of_the_same_models_elsewhere(name):
+    timm = import_timm()
+    import torch
+
+    row, rival = FAMILY_VARIANTS[name], RIVALS[name]
+    with torch.device("meta"):
+        if rival.endswith("Model") or rival.endswith("Projection"):
+            model, extra = build_in_transformers(row, rival)
+        else:
+            # timm's head of MAE reads the class token unless it is asked for the mean.
+            pooling = {"global_pool": "avg"} if row.norm_after_pooling else {}
+            model, extra = timm.create_model(rival, num_classes=1000, **pooling), 0
+    counted = sum(parameter.numel() for parameter in model.parameters())
+    assert PARAMETERS[name] == counted + extra
+
+
+def build_in_transformers(row, rival: str):
+    """The model, and the parameters by which ours has more: a head, and no mask token."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {
+        "hidden_size": row.width,
+        "num_hidden_layers": row.depth,
+        "num_attention_heads": row.num_heads,
+        "image_size": row.image_size,
+        "patch_size": row.patch_size,
+    }
+    if rival.startswith("CLIP"):
+        config = transformers.CLIPVisionConfig(
+            intermediate_size=row.mlp_dim, projection_dim=row.projection, **sizes
+        )
+        return transformers.CLIPVisionModelWithProjection(config), 0
+    config = transformers.Dinov2WithRegistersConfig(
+        num_register_tokens=row.num_registers, use_swiglu_ffn=row.mlp == "swiglu", **sizes
+    )
+    return getattr(transformers, rival)(config), 1000 * (row.width + 1) - row.width
+
+
+def test_every_family_is_counted_elsewhere():
+    assert RIVALS.keys() == FAMILY_VARIANTS.keys()
 
 
 @pytest.mark.skipif(
@@ -46,9 +100,7 @@ def test_exact_parameter_counts(names: list[str]):
     counts = {}
 
     def build(name: str) -> None:
-        counts[name] = getattr(keras_vit, name)(
-            weights=None, input_shape=(224, 224, 3)
-        ).count_params()
+        counts[name] = getattr(keras_vit, name)(weights=None).count_params()
 
     for name in names:
         jax.eval_shape(lambda name=name: build(name))

@@ -2,16 +2,16 @@
 
 Convention: a MAC is a multiplication with its addition inside a matrix product or a convolution,
 and counts as two FLOPs. Not counted are additions of biases, positions and shortcuts,
-normalizations, activations, softmax, pooling, the standardization of kernels, and the resampling of
-position tables. TensorFlow's profiler counts the same FLOPs for `MatMul`, `BatchMatMulV2` and
-`Conv2D`. For all operations at 224 pixels it counts 0.3 to 0.6 % more for ViTs and hybrids, and 2.2
-% more for a BiT, whose kernels are standardized.
+normalizations, activations, gates, softmax, layer scale, rotations, pooling, the standardization of
+kernels, and the resampling of position tables. TensorFlow's profiler counts the same FLOPs for
+`MatMul`, `BatchMatMulV2` and `Conv2D`. For all operations at 224 pixels it counts 0.3 to 0.6 % more
+for ViTs and hybrids, and 2.2 % more for a BiT, whose kernels are standardized.
 
 Table 6 of arXiv:2010.11929 follows from closed forms too, see `pretraining_exaflops`.
 """
 
 from keras_vit.cost.parts import Convolution, attentions_of_block, parts_of_trunk
-from keras_vit.cost.rows import check_options, tokens
+from keras_vit.cost.rows import check_options, native_size, tokens
 from keras_vit.options import Classifier, PositionEmbedding, Size, grid_of, resolve_classifier
 from keras_vit.variants import ResNetVariant, ViTVariant
 
@@ -20,7 +20,7 @@ JFT_IMAGES, JFT_CLASSES = 303_021_387, 18_291
 
 def macs(
     variant: ViTVariant | ResNetVariant,
-    image_size: Size = (224, 224),
+    image_size: Size | None = None,
     *,
     classes: int | None = 1000,
     representation_size: int | None = None,
@@ -53,6 +53,7 @@ def macs(
         classifier=classifier,
         position_embedding=position_embedding,
     )
+    image_size = image_size or native_size(variant)
     if not isinstance(variant, ViTVariant):
         return _count_trunk(variant, image_size, channels, count_padding) + variant.out_channels * (
             classes or 0
@@ -64,11 +65,16 @@ def macs(
     embedding += _count_trunk(stem, image_size, channels, count_padding) if stem else 0
     count, mlp = tokens(variant, image_size, classifier=classifier), 2 * width * variant.mlp_dim
     attentions = attentions_of_block(variant, image_size, classifier, position_embedding)
-    blocks = variant.depth * sum(attention.macs + count * mlp for attention in attentions)
+    gate = width * variant.mlp_dim if variant.mlp == "swiglu" else 0
+    blocks = variant.depth * sum(attention.macs + count * (mlp + gate) for attention in attentions)
     # One query and all tokens: projections and MLP of the query, keys and values of all tokens.
-    is_map = resolve_classifier(variant, classifier) == "map"
+    classifier = resolve_classifier(variant, classifier)
+    is_map = classifier == "map"
     pooling = 2 * width**2 + 2 * count * (width**2 + width) + mlp if is_map else 0
-    head = width * (representation_size or 0) + (representation_size or width) * (classes or 0)
+    features = 2 * width if classifier == "token_gap" else width
+    head = features * (representation_size or 0)
+    head += (representation_size or features) * (classes or 0)
+    head += width * (classes or 0) if variant.distilled else 0
     return embedding + blocks + pooling + head
 
 

@@ -13,18 +13,21 @@ ResNet; XLA, training, 0.6 to 1.1.
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 from keras_vit.cost.parts import Attention, Convolution, attentions_of_block, parts_of_trunk
-from keras_vit.cost.rows import check_options, map_size, tokens
+from keras_vit.cost.rows import check_options, map_size, native_size, tokens
 from keras_vit.options import Classifier, PositionEmbedding, Size, grid_of, resolve_classifier
 from keras_vit.variants import ResNetVariant, ViTVariant
 
 _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
-# Number of tensors of the size of the hidden layer in the two forms of GELU: alive at the same
-# time, and kept for the gradient.
-_GELU_ALIVE = {"tanh": 4, "exact": 3}
-_GELU_KEPT = {"tanh": 5, "exact": 3}
+# Number of tensors of the size of the hidden layer in the forms of GELU: alive at the same time,
+# and kept for the gradient.
+_GELU_ALIVE = {"tanh": 4, "exact": 3, "quick": 3}
+_GELU_KEPT = {"tanh": 5, "exact": 3, "quick": 3}
+# The same for a gate, its activation, and what it multiplies.
+_GATE_ALIVE, _GATE_KEPT = 4, 5
 
 
 def weight_bytes(parameters: int, dtype: str = "float32") -> int:
@@ -42,7 +45,7 @@ def weight_bytes(parameters: int, dtype: str = "float32") -> int:
 
 def activation_bytes(
     variant: ViTVariant | ResNetVariant,
-    image_size: Size = (224, 224),
+    image_size: Size | None = None,
     *,
     training: bool = False,
     classifier: Classifier | None = None,
@@ -79,6 +82,7 @@ def activation_bytes(
         309
     """
     check_options(variant, classifier=classifier, position_embedding=position_embedding)
+    image_size = image_size or native_size(variant)
     narrow = _itemsize(dtype)
     wide, is_cast = max(narrow, 4), narrow < 4
     tensors = _list_kept if training else _list_moments
@@ -121,7 +125,11 @@ def _list_moments(
     count = tokens(variant, image_size, classifier=classifier)
     yield _Alive(2 * source)
     yield _Alive(source + math.prod(grid_of(variant, image_size)) * variant.width)
-    yield _Alive(count * (variant.width + _GELU_ALIVE[variant.gelu] * variant.mlp_dim))
+    if variant.mlp == "swiglu":
+        # The input is still needed after the gate is computed.
+        yield _Alive(count * (2 * variant.width + _GATE_ALIVE * variant.mlp_dim))
+    else:
+        yield _Alive(count * (variant.width + _GELU_ALIVE[variant.gelu] * variant.mlp_dim))
     for attention in attentions_of_block(variant, image_size, classifier, position_embedding):
         yield from _list_attention_moments(attention, shortcut=attention.values)
 
@@ -195,15 +203,20 @@ def _list_kept(
     yield _Alive(patches)
     count = tokens(variant, image_size, classifier=classifier)
     norm, mlp = _count_norm_kept(variant, count), _count_mlp_kept(variant, count)
+    if variant.norm_before_blocks:
+        yield norm
     for attention in variant.depth * attentions_of_block(
         variant, image_size, classifier, position_embedding
     ):
         yield from (norm, _count_attention_kept(attention), norm, mlp)
-    yield norm
+        if variant.layer_scale:
+            yield _Alive(2 * attention.values)  # both branches before their factors
+    yield _count_norm_kept(variant, 1) if variant.norm_after_pooling else norm
     if resolve_classifier(variant, classifier) == "map":
         # Tokens, keys and values; the query and its output; the softmax twice.
         yield _Alive((3 * count + 2) * variant.width, 2 * variant.num_heads * count)
-        yield from (_count_norm_kept(variant, 1), _count_mlp_kept(variant, 1))
+        with_gelu = replace(variant, mlp="gelu")
+        yield from (_count_norm_kept(variant, 1), _count_mlp_kept(with_gelu, 1))
 
 
 def _count_norm_kept(variant: ViTVariant, num_tokens: int) -> _Alive:
@@ -211,8 +224,9 @@ def _count_norm_kept(variant: ViTVariant, num_tokens: int) -> _Alive:
 
 
 def _count_mlp_kept(variant: ViTVariant, num_tokens: int) -> _Alive:
-    """Counts the inputs of both layers and the tensors of GELU."""
-    return _Alive(num_tokens * (variant.width + (1 + _GELU_KEPT[variant.gelu]) * variant.mlp_dim))
+    """Counts the inputs of both layers and the tensors of GELU or of the gate."""
+    inside = _GATE_KEPT if variant.mlp == "swiglu" else _GELU_KEPT[variant.gelu]
+    return _Alive(num_tokens * (variant.width + (1 + inside) * variant.mlp_dim))
 
 
 def _count_attention_kept(attention: Attention) -> _Alive:

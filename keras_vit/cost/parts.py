@@ -19,9 +19,13 @@ from keras_vit.variants import ResNetVariant, ViTVariant
 AXIAL_RESNET_HEADS = 8
 
 
-def dense_parameters(inputs: int, outputs: int | None) -> int:
-    """Returns the parameters of a dense layer with biases, 0 if there is no layer."""
-    return (inputs + 1) * (outputs or 0)
+# Projections of queries, keys and values that have no bias, by `attention_bias` of a row.
+_NUM_WITHOUT_BIAS = {"all": 0, "no_key": 1, "none": 3}
+
+
+def dense_parameters(inputs: int, outputs: int | None, has_bias: bool = True) -> int:
+    """Returns the parameters of a dense layer, 0 if there is no layer."""
+    return (inputs + has_bias) * (outputs or 0)
 
 
 class Convolution(NamedTuple):
@@ -84,6 +88,8 @@ class Attention(NamedTuple):
         width: Size of a token.
         num_heads: Number of heads.
         relative: Whether there are relative embeddings, shared by the heads.
+        num_without_bias: How many of the four projections have no bias.
+        rotary: Whether queries and keys are rotated.
     """
 
     num_lines: int
@@ -91,12 +97,15 @@ class Attention(NamedTuple):
     width: int
     num_heads: int
     relative: bool
+    num_without_bias: int = 0
+    rotary: bool = False
 
     @property
     def parameters(self) -> int:
         """Parameters of queries, keys, values and output, and the relative embeddings."""
         offsets = (2 * self.length - 1) * (self.width // self.num_heads)
-        return 4 * dense_parameters(self.width, self.width) + (offsets if self.relative else 0)
+        projections = 4 * dense_parameters(self.width, self.width)
+        return projections - self.num_without_bias * self.width + (offsets if self.relative else 0)
 
     @property
     def macs(self) -> int:
@@ -169,7 +178,8 @@ def attentions_of_block(
     width, num_heads = variant.width, variant.num_heads
     if not variant.axial:
         length = num_prefix_tokens(variant, classifier) + rows * columns
-        return (Attention(1, length, width, num_heads, relative),)
+        missing = _NUM_WITHOUT_BIAS[variant.attention_bias]
+        return (Attention(1, length, width, num_heads, relative, missing, variant.rotary),)
     return Attention(rows, columns, width, num_heads, relative), Attention(
         columns, rows, width, num_heads, relative
     )

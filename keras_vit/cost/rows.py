@@ -17,17 +17,27 @@ from keras_vit.options import (
 from keras_vit.variants import ResNetVariant, ViTVariant
 
 
+_RESNET_SIZE = (224, 224)
+
+
+def native_size(variant: ViTVariant | ResNetVariant) -> Size:
+    """Returns the image size of a row, 224 x 224 for a ResNet."""
+    if not isinstance(variant, ViTVariant):
+        return _RESNET_SIZE
+    return variant.image_size, variant.image_size
+
+
 def tokens(
     variant: ViTVariant | ResNetVariant,
-    image_size: Size = (224, 224),
+    image_size: Size | None = None,
     *,
     classifier: Classifier | None = None,
 ) -> int:
-    """Counts the tokens of the encoder, including the class token.
+    """Counts the tokens of the encoder: patches, class and distillation tokens, and registers.
 
     Args:
         variant: Row of `VIT_VARIANTS`.
-        image_size: (rows, columns) in pixels.
+        image_size: (rows, columns) in pixels. Default: that of the row.
         classifier: See `parameters`.
 
     Raises:
@@ -43,7 +53,8 @@ def tokens(
         raise ValueError(
             f"A ResNet has no tokens. Received: variant={variant}. Pass a row of `VIT_VARIANTS`."
         )
-    return num_prefix_tokens(variant, classifier) + math.prod(grid_of(variant, image_size))
+    patches = math.prod(grid_of(variant, image_size or native_size(variant)))
+    return num_prefix_tokens(variant, classifier) + patches
 
 
 def map_size(variant: ViTVariant, image_size: Size) -> Size:

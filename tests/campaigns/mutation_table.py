@@ -85,7 +85,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "centre = target * ((old - 1) / xp.maximum(last, 1.0))",
             "centre = target * (old / xp.maximum(last, 1.0))",
         ),
-        ("(-0.5 * distance + 2.5)", "(-0.75 * distance + 2.5)"),
+        ("/ spread), -0.5, xp)", "/ spread), -0.75, xp)"),
         ("if any(count % patch_size or count < patch_size", "if any(count % patch_size"),
     ),
     *_in(
@@ -145,7 +145,16 @@ MUTATIONS: tuple[Mutation, ...] = (
             "bias_initializer=keras.initializers.RandomNormal(stddev=1e-6)",
             'bias_initializer="zeros"',
         ),
-        ("self._hidden_dropout(hidden, training=training)", "hidden"),
+        (
+            "reproducible=is_rounded)\n        hidden = self._hidden_dropout(hidden, training=training)",
+            "reproducible=is_rounded)",
+        ),
+    ),
+    *_in(
+        "keras_vit/layers/rotary.py",
+        "tests/analyze/test_families.py",
+        ("rotation[0] + turned * rotation[1]", "rotation[0] - turned * rotation[1]"),
+        ('dtype="float32") + 0.5)', 'dtype="float32") + 0.0)'),
     ),
     *_in(
         "keras_vit/layers/pooling.py",
@@ -244,8 +253,8 @@ MUTATIONS: tuple[Mutation, ...] = (
             "stochastic_depth_rate * index / variant.depth",
         ),
         (
-            "        if index == 0:\n            tokens = keras",
-            "        if False:\n            tokens = keras",
+            'keras.layers.Dropout(o.dropout_rate, name="dropout")',
+            'keras.layers.Dropout(0.0, name="dropout")',
         ),
         (
             'return LayerNorm(epsilon, name="encoder_norm")',
@@ -265,7 +274,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "keras_vit/models/ends.py",
         "tests/models/test_vit.py",
         ('        kernel_initializer="zeros",', '        kernel_initializer="glorot_uniform",'),
-        ("dtype=full_precision(),", "dtype=None,"),
+        ("dtype=full_precision(),\n    )\n    if", "dtype=None,\n    )\n    if"),
     ),
     # ---- weights
     *_in(
@@ -393,7 +402,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "keras_vit/evaluate/classifier.py",
         "tests/evaluate/test_classifier.py",
         ('"map" if "map_head/probe" in arrays else "gap"', '"gap"'),
-        ('.removesuffix("\\n").split("\\n")', '.split("\\n")'),
+        ('.rstrip("\\n").split("\\n")', '.split("\\n")'),
     ),
     *_in(
         "keras_vit/info.py",
