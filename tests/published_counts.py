@@ -2,8 +2,8 @@
 must both give.
 """
 
-# The image size of the row (224 pixels for the paper's), 1000 classes, class token, no tanh layer. ViTs and R+, R26+, R50+:
-# vit_jax/models_test.py. R50_ViT_B32, R50_ViT_L16, ResNets: derived from the published code.
+# The image size of the row (224 pixels for the paper's), 1000 classes, class token, no tanh layer.
+# ViTs and R+, R26+, R50+: vit_jax/models_test.py. R50_ViT_B32, R50_ViT_L16, ResNets: derived from the published code.
 # BiT_R50x1: big_vision's bit_paper.py, run. The other BiT rows: the sum over the published array
 # shapes. AxialViT_B*: ViT_B*, less the class token and its position (2 * 768), and a second half,
 # of attention, MLP and two norms, in each of 12 blocks: 4 * (768 * 768 + 768) + (768 * 3072 + 3072)

@@ -106,7 +106,7 @@ def test_tokens_of_a_resnet_are_refused():
 def test_unknown_classifier_is_refused():
     with pytest.raises(
         ValueError,
-        match=r"must be one of \('token', 'gap', 'map', 'none'\). Received: classifier='cls'",
+        match=r"must be one of \('token', 'gap', 'map', 'token_gap', 'none'\). Received: classifier='cls'",
     ):
         cost.parameters(VIT_VARIANTS["ViT_B16"], classifier="cls")
 

@@ -74,7 +74,7 @@ def macs(
     features = 2 * width if classifier == "token_gap" else width
     head = features * (representation_size or 0)
     head += (representation_size or features) * (classes or 0)
-    head += width * (classes or 0) if variant.distilled else 0
+    head += width * (classes or 0) if variant.distilled and variant.distilled_head else 0
     return embedding + blocks + pooling + head
 
 

@@ -90,7 +90,7 @@ def parameters(
     head = dense_parameters(features, representation_size) + dense_parameters(
         representation_size or features, classes, has_bias=variant.projection is None
     )
-    if variant.distilled:
+    if variant.distilled and variant.distilled_head:
         head += dense_parameters(width, classes, has_bias=variant.projection is None)
     outer_norms = _count_outer_norms(variant, classifier, features)
     return embedding + prefix + positions + blocks + outer_norms + pooling + head

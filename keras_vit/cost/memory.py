@@ -13,13 +13,12 @@ ResNet; XLA, training, 0.6 to 1.1.
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 from keras_vit.cost.parts import Attention, Convolution, attentions_of_block, parts_of_trunk
 from keras_vit.cost.rows import check_options, map_size, native_size, tokens
 from keras_vit.options import Classifier, PositionEmbedding, Size, grid_of, resolve_classifier
-from keras_vit.variants import ResNetVariant, ViTVariant
+from keras_vit.variants import Mlp, ResNetVariant, ViTVariant
 
 _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
 # Number of tensors of the size of the hidden layer in the forms of GELU: alive at the same time,
@@ -202,7 +201,7 @@ def _list_kept(
     patches = math.prod(map_size(variant, image_size)) * (stem.out_channels if stem else channels)
     yield _Alive(patches)
     count = tokens(variant, image_size, classifier=classifier)
-    norm, mlp = _count_norm_kept(variant, count), _count_mlp_kept(variant, count)
+    norm, mlp = _count_norm_kept(variant, count), _count_mlp_kept(variant, count, variant.mlp)
     if variant.norm_before_blocks:
         yield norm
     for attention in variant.depth * attentions_of_block(
@@ -215,17 +214,16 @@ def _list_kept(
     if resolve_classifier(variant, classifier) == "map":
         # Tokens, keys and values; the query and its output; the softmax twice.
         yield _Alive((3 * count + 2) * variant.width, 2 * variant.num_heads * count)
-        with_gelu = replace(variant, mlp="gelu")
-        yield from (_count_norm_kept(variant, 1), _count_mlp_kept(with_gelu, 1))
+        yield from (_count_norm_kept(variant, 1), _count_mlp_kept(variant, 1, "gelu"))
 
 
 def _count_norm_kept(variant: ViTVariant, num_tokens: int) -> _Alive:
     return _Alive(0, 3 * num_tokens * variant.width)
 
 
-def _count_mlp_kept(variant: ViTVariant, num_tokens: int) -> _Alive:
+def _count_mlp_kept(variant: ViTVariant, num_tokens: int, kind: Mlp) -> _Alive:
     """Counts the inputs of both layers and the tensors of GELU or of the gate."""
-    inside = _GATE_KEPT if variant.mlp == "swiglu" else _GELU_KEPT[variant.gelu]
+    inside = _GATE_KEPT if kind == "swiglu" else _GELU_KEPT[variant.gelu]
     return _Alive(num_tokens * (variant.width + (1 + inside) * variant.mlp_dim))
 
 

@@ -16,7 +16,6 @@ from keras_vit.options import (
 )
 from keras_vit.variants import ResNetVariant, ViTVariant
 
-
 _RESNET_SIZE = (224, 224)
 
 

@@ -134,10 +134,10 @@ def _ablation_run(inputs: Path, out: Path) -> None:
 
 def _ablation(arguments: Sequence[str]) -> None:
     from ablations import studies
-    from ablations.arms import Arm, Study
+    from ablations.arms import Arm, Study, change_config
 
     def tiny(base: Any, smoke: bool) -> Study:
-        config = studies.changed(base, data={"held_out": 0.25, "crop": "resize", "crop_area": 0.05})
+        config = change_config(base, data={"held_out": 0.25, "crop": "resize", "crop_area": 0.05})
         return Study(
             title="Tiny",
             source="none",
