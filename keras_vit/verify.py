@@ -17,7 +17,9 @@ import keras
 import numpy as np
 
 from keras_vit import applications, cost
-from keras_vit.variants import VARIANTS, VIT_VARIANTS, ResNetVariant, ViTVariant
+from keras_vit.graph import MEAN_OF_HEADS
+from keras_vit.options import POOLING_OF
+from keras_vit.variants import VARIANTS, ResNetVariant, ViTVariant
 from keras_vit.weights import identity, source, witness
 
 # Largest difference within a layer, relative to the largest value of the layer. Both passes are in
@@ -143,6 +145,7 @@ class _Subject:
 
     Attributes:
         model: Name of the model.
+        variant: Its row, as the arrays of the file say.
         weights: Value of `weights=`.
         pretrained: Properties of the weights, without the arrays.
         classifier: "token", "gap" or "map"; None for a ResNet.
@@ -152,6 +155,7 @@ class _Subject:
     """
 
     model: str
+    variant: Variant
     weights: str
     pretrained: source.Pretrained
     classifier: str | None
@@ -159,25 +163,37 @@ class _Subject:
     include_top: bool
     image_size: tuple[int, int]
 
-    @property
-    def variant(self) -> Variant:
-        return VARIANTS[self.model]
-
 
 def _make_subject(weights: str, found: identity.Identity) -> _Subject:
-    origin, names = source.find(found.model, weights), found.canonical.keys()
-    pretrained = dataclasses.replace(source.load(origin), arrays={})
-    classifier = "map" if "MAPHead_0/probe" in names else "token" if "cls" in names else "gap"
+    origin = source.find(found.model, weights)
+    pretrained, variant = source.load(origin), VARIANTS[found.model]
+    if isinstance(variant, ViTVariant):
+        variant = source.adapt(variant, pretrained)
+    pretrained = dataclasses.replace(pretrained, arrays={})
     head_is_valid = not pretrained.head_is_zero and (origin.row is None or origin.row.head_is_valid)
+    kernel = found.canonical.get("head/kernel")
     return _Subject(
         model=found.model,
+        variant=variant,
         weights=weights,
         pretrained=pretrained,
-        classifier=classifier if found.model in VIT_VARIANTS else None,
-        classes=found.canonical["head/bias"].size if "head/bias" in names else None,
-        include_top="head/bias" in names and head_is_valid,
-        image_size=_find_image_size(VARIANTS[found.model], pretrained, found.canonical),
+        classifier=_find_classifier(variant, found.canonical),
+        classes=None if kernel is None else kernel.shape[-1],
+        include_top=kernel is not None and head_is_valid,
+        image_size=_find_image_size(variant, pretrained, found.canonical),
     )
+
+
+def _find_classifier(variant: Variant, canonical: Mapping[str, np.ndarray]) -> str | None:
+    """Returns the input of the classifier, as the NumPy pass chooses it; None for a ResNet."""
+    if isinstance(variant, ResNetVariant):
+        return None
+    if "MAPHead_0/probe" in canonical:
+        return "map"
+    kernel = canonical.get("head/kernel")
+    if kernel is not None and kernel.shape[0] == 2 * variant.width:
+        return "token_gap"
+    return "token" if "cls" in canonical and variant.classifier != "gap" else "gap"
 
 
 def _find_image_size(
@@ -188,6 +204,8 @@ def _find_image_size(
         return pretrained.image_size or (
             _infer_size_from_tables(canonical) if variant.axial else (224, 224)
         )
+    if variant.rotary:
+        return pretrained.image_size or (variant.image_size, variant.image_size)
     others = [name for name in canonical if _OTHER_POSITIONS.fullmatch(name)]
     if others or pretrained.grid is None:
         raise ValueError(
@@ -223,15 +241,13 @@ def _describe_model(
         yield "head", head
         return
     rows, columns = subject.pretrained.grid
-    yield (
-        "image",
-        f"{height} x {width} pixels, {rows} x {columns} patches, {canonical[_TABLE].shape[1]} "
-        f"positions",
-    )
+    positions = f", {canonical[_TABLE].shape[1]} positions" if _TABLE in canonical else ""
+    yield "image", f"{height} x {width} pixels, {rows} x {columns} patches{positions}"
     reads = {
         "token": "the class token",
         "gap": "the mean of the patches",
         "map": "attention pooling",
+        "token_gap": "the class token and the mean of the patches",
     }
     yield "head", f"{head}; reads {reads[subject.classifier]}"
     width = subject.pretrained.representation_size
@@ -299,7 +315,7 @@ def _build(subject: _Subject) -> keras.Model:
     if subject.include_top:
         options |= {"classes": subject.classes}
     else:
-        pooling = {"token": "token", "gap": "avg", "map": "map", None: "avg"}[subject.classifier]
+        pooling = POOLING_OF[subject.classifier or "gap"]
         options |= {"include_top": False, "pooling": pooling}
     if subject.classifier:
         options |= {
@@ -316,9 +332,9 @@ def _find_layer(name: str, variant: Variant) -> str:
         return f"{name}_unit{trunk.units[int(name.removeprefix('block')) - 1]}"
     if name == "pre_logits" and isinstance(variant, ResNetVariant):
         return "avg_pool"
-    return {"root": "pool_root", "norm_pre_head": "relu_pre_head", "logits": "predictions"}.get(
-        name, name
-    )
+    is_mean = isinstance(variant, ViTVariant) and variant.distilled and variant.distilled_head
+    logits = MEAN_OF_HEADS if is_mean else "predictions"
+    return {"root": "pool_root", "norm_pre_head": "relu_pre_head", "logits": logits}.get(name, name)
 
 
 @contextlib.contextmanager

@@ -14,7 +14,6 @@ _MIXER = (
     "MultiHeadDotProductAttention_0/{query,key,value,out}/{kernel,bias}",
     "MlpBlock_0/Dense_{0,1}/{kernel,bias}",
 )
-_BLOCK = ("LayerNorm_{0,1}/{scale,bias}", *_MIXER)
 _POOLING = ("probe", "LayerNorm_0/{scale,bias}", *_MIXER)
 _UNIT = ("conv{1,2,3}/kernel", "gn{1,2,3}/{scale,bias}")
 _AXES = ("{row,column}/{query,key,value,out}/{kernel,bias}", "{row,column}/relative_embedding")
@@ -52,24 +51,55 @@ def _list_patterns(arrays: set[str], variant: ViTVariant | ResNetVariant) -> Ite
     trunk = variant.stem if isinstance(variant, ViTVariant) else variant
     yield from _list_trunk_patterns(trunk) if trunk else ()
     if isinstance(variant, ViTVariant):
-        yield from ("embedding/{kernel,bias}", "Transformer/posembed_input/pos_embedding")
-        block = "encoderblock_{}/{{row,column}}" if variant.axial else "encoderblock_{}"
-        yield from (
-            f"Transformer/{block.format(i)}/{pattern}"
-            for i in range(variant.depth)
-            for pattern in _BLOCK
-        )
-        yield "Transformer/encoder_norm/{scale,bias}"
-        if _has(arrays, "MAPHead_0"):
-            yield from (f"MAPHead_0/{pattern}" for pattern in _POOLING)
-        elif "cls" in arrays and not variant.axial:
-            yield "cls"
-        if _has(arrays, "pre_logits"):
-            yield "pre_logits/{kernel,bias}"
+        yield from _list_encoder_patterns(arrays, variant)
     elif variant.preactivation:
         yield "norm-pre-head/{scale,bias}"
     if _has(arrays, "head"):
-        yield "head/{kernel,bias}"
+        is_projection = isinstance(variant, ViTVariant) and variant.projection is not None
+        yield "head/kernel" if is_projection else "head/{kernel,bias}"
+
+
+def _list_encoder_patterns(arrays: set[str], variant: ViTVariant) -> Iterator[str]:
+    yield "embedding/{kernel,bias}" if variant.patch_bias else "embedding/kernel"
+    if not variant.rotary:
+        yield "Transformer/posembed_input/pos_embedding"
+    if variant.norm_before_blocks:
+        yield "Transformer/norm_before_blocks/{scale,bias}"
+    block = "encoderblock_{}/{{row,column}}" if variant.axial else "encoderblock_{}"
+    yield from (
+        f"Transformer/{block.format(i)}/{pattern}"
+        for i in range(variant.depth)
+        for pattern in _list_block_patterns(variant)
+    )
+    if _has(arrays, "MAPHead_0"):
+        yield from (f"MAPHead_0/{pattern}" for pattern in _POOLING)
+    if variant.distilled:
+        yield "dist"
+        if _has(arrays, "head_dist"):
+            yield "head_dist/{kernel,bias}"
+    if variant.num_registers:
+        yield "registers"
+    is_read = "cls" in arrays and not variant.axial and not _has(arrays, "MAPHead_0")
+    if variant.class_token or is_read:
+        yield "cls"
+    if _has(arrays, "pooled_norm"):
+        yield "pooled_norm/{scale,bias}"
+    else:
+        yield "Transformer/encoder_norm/{scale,bias}"
+    if _has(arrays, "pre_logits"):
+        yield "pre_logits/{kernel,bias}"
+
+
+def _list_block_patterns(variant: ViTVariant) -> Iterator[str]:
+    yield "LayerNorm_{0,1}/{scale,bias}"
+    yield "MultiHeadDotProductAttention_0/{query,key,value,out}/kernel"
+    with_bias = {"all": "query,key,value,out", "no_key": "query,value,out", "none": "out"}
+    yield f"MultiHeadDotProductAttention_0/{{{with_bias[variant.attention_bias]}}}/bias"
+    yield "MlpBlock_0/Dense_{0,1}/{kernel,bias}"
+    if variant.mlp == "swiglu":
+        yield "MlpBlock_0/Gate_0/{kernel,bias}"
+    if variant.layer_scale:
+        yield "LayerScale_{0,1}/scale"
 
 
 def _list_trunk_patterns(variant: ResNetVariant) -> Iterator[str]:

@@ -12,7 +12,8 @@ width, Y classes.
 
 Sources: arXiv:2010.11929 (ViT), equations 1-8, D.4, D.6; arXiv:1912.11370 (BiT), section 3.3;
 google-research/vision_transformer, models_vit.py and models_resnet.py; google-research/big_vision,
-models/vit.py (attention pooling) and bit_paper.py.
+models/vit.py (attention pooling) and bit_paper.py. Other families: arXiv:2103.17239 (layer scale),
+arXiv:2002.05202 (SwiGLU), arXiv:2309.16588 (registers), arXiv:2508.10104 (DINOv3).
 """
 
 import math
@@ -23,7 +24,7 @@ from typing import Literal
 
 import numpy as np
 
-from keras_vit.variants import ResNetVariant, ViTVariant
+from keras_vit.variants import Gelu, ResNetVariant, ViTVariant
 from keras_vit.weights.array_names import check_names, unit_names
 
 Arrays = dict[str, np.ndarray]
@@ -39,14 +40,15 @@ def forward(
     images: np.ndarray,
     variant: ViTVariant | ResNetVariant,
     *,
-    gelu: Literal["tanh", "exact"] | None = None,
+    gelu: Gelu | None = None,
     norm_epsilon: float | None = None,
     pool_fill: float = -math.inf,
 ) -> Arrays:
     """Returns all named activations of a model, in order, from the images to the logits.
 
-    The arrays select the pooling: the class token if there is `cls`, attention pooling if there is
-    `MAPHead_0`, else global average pooling. `pre_logits` and `head` are computed if present.
+    The arrays select the pooling: attention pooling if there is `MAPHead_0`; class token and mean
+    if the head has twice the width; the class token if there is `cls` and the row reads it; else
+    the mean of the patches. `pooled_norm`, `pre_logits` and `head` are computed if present.
 
     Args:
         arrays: Arrays by canonical name.
@@ -97,36 +99,80 @@ def _run_vit(arrays: Arrays, x: np.ndarray, variant: ViTVariant) -> Arrays:
     """
     _check_sizes(arrays, x, variant)
     outputs: Arrays = {}
+    mean, std = (np.float32(values) for values in (variant.pixel_mean, variant.pixel_std))
+    if not ((mean == 0.5).all() and (std == 0.5).all()):
+        x = outputs["pixel_normalization"] = ((x + 1) / 2 - mean) / std
     if variant.stem:
         outputs = _run_trunk(arrays, x, variant.stem)
         x = next(reversed(outputs.values()))
-    x = (
-        convolve(x, arrays["embedding/kernel"], stride=variant.patch_size)
-        + arrays["embedding/bias"]
-    )
+    x = convolve(x, arrays["embedding/kernel"], stride=variant.patch_size)
+    if variant.patch_bias:
+        x = x + arrays["embedding/bias"]
     grid = x.shape[1:3]
     x = outputs["embedding"] = x.reshape(len(x), -1, variant.width)
-    if "cls" in arrays:
-        x = np.concatenate([np.tile(arrays["cls"], (len(x), 1, 1)), x], axis=1)
-    x = outputs["posembed_input"] = x + arrays["Transformer/posembed_input/pos_embedding"]
+    x = add_prefix_and_positions(x, arrays, variant, outputs)
+    num_prefix = x.shape[1] - math.prod(grid)
+    if variant.norm_before_blocks:
+        p = _select(arrays, "Transformer/norm_before_blocks")
+        x = outputs["norm_before_blocks"] = layer_norm(x, p, variant.norm_epsilon)
+    turn = partial(rotate, grid=grid, num_prefix=num_prefix) if variant.rotary else None
     for index in range(variant.depth):
         name = f"encoderblock_{index}"
         p = _select(arrays, f"Transformer/{name}")
         x = outputs[name] = (
-            axial_block(x, p, variant, grid) if variant.axial else transformer_block(x, p, variant)
+            axial_block(x, p, variant, grid)
+            if variant.axial
+            else transformer_block(x, p, variant, turn)
         )
-    x = outputs["encoder_norm"] = layer_norm(
-        x, _select(arrays, "Transformer/encoder_norm"), variant.norm_epsilon
-    )
-    head = _select(arrays, "MAPHead_0")
-    if head:
-        x = outputs["map_head"] = attention_pooling(x, head, variant)
+    if "Transformer/encoder_norm/scale" in arrays:
+        x = outputs["encoder_norm"] = layer_norm(
+            x, _select(arrays, "Transformer/encoder_norm"), variant.norm_epsilon
+        )
+    return outputs | _run_head(arrays, x, variant, num_prefix)
+
+
+def add_prefix_and_positions(
+    x: np.ndarray, arrays: Arrays, variant: ViTVariant, outputs: Arrays
+) -> np.ndarray:
+    """Equation 1: class token, distillation token and positions; then registers. (B, T + N, D)."""
+    prefix = [np.tile(arrays[name], (len(x), 1, 1)) for name in ("cls", "dist") if name in arrays]
+    table = arrays.get("Transformer/posembed_input/pos_embedding")
+    if variant.class_position:
+        x = np.concatenate([*prefix, x], axis=1)
+        if table is not None:
+            x = outputs["posembed_input"] = x + table
     else:
-        x = x[:, 0] if "cls" in arrays else x.mean(axis=1)
+        x = outputs["posembed_input"] = x + table
+        x = np.concatenate([*prefix, x], axis=1)
+    if not variant.num_registers:
+        return x
+    registers = np.tile(arrays["registers"], (len(x), 1, 1))
+    return np.concatenate([x[:, : len(prefix)], registers, x[:, len(prefix) :]], axis=1)
+
+
+def _run_head(arrays: Arrays, x: np.ndarray, variant: ViTVariant, num_prefix: int) -> Arrays:
+    """Computes pooling, its norm, the tanh layer and the final layer."""
+    outputs: Arrays = {}
+    head, pooler = _select(arrays, "head"), _select(arrays, "MAPHead_0")
+    reads_mean = "cls" not in arrays or variant.classifier == "gap"
+    mean = x[:, num_prefix:].mean(axis=1)
+    second = x[:, 1]
+    if pooler:
+        x = outputs["map_head"] = attention_pooling(x, pooler, variant)
+    elif head and head["kernel"].shape[0] == 2 * variant.width:
+        x = np.concatenate([x[:, 0], mean], axis=-1)  # the linear classifiers of DINOv2
+    else:
+        x = mean if reads_mean else x[:, 0]
+    if "pooled_norm/scale" in arrays:
+        p = _select(arrays, "pooled_norm")
+        x = outputs["pooled_norm"] = layer_norm(x, p, variant.norm_epsilon)
     if "pre_logits/kernel" in arrays:
         x = outputs["pre_logits"] = np.tanh(dense(x, _select(arrays, "pre_logits")))
-    if "head/kernel" in arrays:
-        outputs["logits"] = dense(x, _select(arrays, "head"))
+    if head:
+        outputs["logits"] = dense(x, head)
+    if "head_dist/kernel" in arrays:
+        distilled = dense(second, _select(arrays, "head_dist"))
+        outputs["logits"] = (outputs["logits"] + distilled) / 2
     return outputs
 
 
@@ -169,12 +215,24 @@ def _run_trunk(
     return outputs
 
 
-def transformer_block(x: np.ndarray, p: Arrays, variant: ViTVariant) -> np.ndarray:
-    """Equations 2 and 3: pre-norm attention, then pre-norm MLP, both residual. (B, N, D)."""
+Turn = Callable[[np.ndarray], np.ndarray]
+
+
+def transformer_block(
+    x: np.ndarray, p: Arrays, variant: ViTVariant, turn: Turn | None = None
+) -> np.ndarray:
+    """Equations 2 and 3: pre-norm attention, then pre-norm MLP, both residual. (B, N, D).
+
+    Layer scale (arXiv:2103.17239, equation 1) multiplies each channel of both branches.
+    """
+    scales = [p.get(f"LayerScale_{i}/scale", np.float32(1)) for i in (0, 1)]
     normed = layer_norm(x, _select(p, "LayerNorm_0"), variant.norm_epsilon)
-    x = x + attention(normed, normed, _select(p, "MultiHeadDotProductAttention_0"))
+    x = x + scales[0] * attention(
+        normed, normed, _select(p, "MultiHeadDotProductAttention_0"), turn
+    )
     normed = layer_norm(x, _select(p, "LayerNorm_1"), variant.norm_epsilon)
-    return x + mlp(normed, _select(p, "MlpBlock_0"), variant.gelu)
+    run = gated_mlp if variant.mlp == "swiglu" else partial(mlp, gelu_form=variant.gelu)
+    return x + scales[1] * run(normed, _select(p, "MlpBlock_0"))
 
 
 def axial_block(x: np.ndarray, p: Arrays, variant: ViTVariant, grid: tuple[int, ...]) -> np.ndarray:
@@ -193,11 +251,22 @@ def along_axes(x: np.ndarray, *mixers: Callable[[np.ndarray], np.ndarray]) -> np
     return x
 
 
-def attention(queries: np.ndarray, x: np.ndarray, p: Arrays) -> np.ndarray:
-    """Equations 5-8 and D.4: attention of queries (B, M, D) to tokens (B, N, D), to (B, M, D)."""
-    query_BMAK = np.tensordot(queries, p["query/kernel"], axes=1) + p["query/bias"]
-    key_BNAK = np.tensordot(x, p["key/kernel"], axes=1) + p["key/bias"]
-    value_BNAK = np.tensordot(x, p["value/kernel"], axes=1) + p["value/bias"]
+def attention(
+    queries: np.ndarray, x: np.ndarray, p: Arrays, turn: Turn | None = None
+) -> np.ndarray:
+    """Equations 5-8 and D.4: attention of queries (B, M, D) to tokens (B, N, D), to (B, M, D).
+
+    Biases that are not among the arrays are zero. `turn` rotates queries and keys.
+    """
+
+    def project(tokens: np.ndarray, name: str) -> np.ndarray:
+        bias = p.get(f"{name}/bias", np.float32(0))
+        return np.tensordot(tokens, p[f"{name}/kernel"], axes=1) + bias
+
+    query_BMAK, key_BNAK = project(queries, "query"), project(x, "key")
+    value_BNAK = project(x, "value")
+    if turn is not None:
+        query_BMAK, key_BNAK = turn(query_BMAK), turn(key_BNAK)
     query_BMAK = query_BMAK / math.sqrt(query_BMAK.shape[-1])
     scores_BAMN = query_BMAK.transpose(0, 2, 1, 3) @ key_BNAK.transpose(0, 2, 3, 1)
     if "relative_embedding" in p:
@@ -226,9 +295,33 @@ def mlp(x: np.ndarray, p: Arrays, gelu_form: str) -> np.ndarray:
     return dense(gelu(dense(x, _select(p, "Dense_0")), gelu_form), _select(p, "Dense_1"))
 
 
+def gated_mlp(x: np.ndarray, p: Arrays) -> np.ndarray:
+    """SwiGLU (arXiv:2002.05202, equation 6): the hidden layer times silu of the gate."""
+    gate = dense(x, _select(p, "Gate_0"))
+    hidden = gate / (1.0 + np.exp(-gate)) * dense(x, _select(p, "Dense_0"))
+    return dense(hidden, _select(p, "Dense_1"))
+
+
+def rotate(x: np.ndarray, grid: tuple[int, int], num_prefix: int) -> np.ndarray:
+    """Rotates queries or keys (B, N, A, K) by the places of their patches (arXiv:2508.10104).
+
+    As a complex number z = x[k] + i x[k + K / 2], each pair is multiplied by exp(i angle). The first
+    half of the pairs turns with the row, the other with the column. Prefix tokens do not turn.
+    """
+    half = x.shape[-1] // 2
+    periods = 100.0 ** (np.arange(half // 2) / (half // 2))
+    places = [2 * (np.arange(n) + 0.5) / n - 1 for n in grid]
+    angles = np.zeros((*grid, half))
+    angles[..., : half // 2] = 2 * np.pi * places[0][:, None, None] / periods
+    angles[..., half // 2 :] = 2 * np.pi * places[1][None, :, None] / periods
+    turned = (x[..., :half] + 1j * x[..., half:]).astype(np.complex128)
+    turned[:, num_prefix:] *= np.exp(1j * angles.reshape(-1, 1, half))
+    return np.concatenate([turned.real, turned.imag], axis=-1).astype(x.dtype)
+
+
 def dense(x: np.ndarray, p: Arrays) -> np.ndarray:
-    """A linear layer with a kernel of shape (in, out)."""
-    return x @ p["kernel"] + p["bias"]
+    """A linear layer with a kernel of shape (in, out), and a bias if there is one."""
+    return x @ p["kernel"] + p.get("bias", np.float32(0))
 
 
 def layer_norm(x: np.ndarray, p: Arrays, epsilon: float) -> np.ndarray:
@@ -250,7 +343,9 @@ def gelu(x: np.ndarray, form: str) -> np.ndarray:
         return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)))
     if form == "exact":
         return (0.5 * x * (1.0 + erf(x / math.sqrt(2.0)))).astype(x.dtype)
-    raise ValueError(f'`gelu` must be "tanh" or "exact". Received: gelu={form!r}.')
+    if form == "quick":
+        return x / (1.0 + np.exp(-1.702 * x))
+    raise ValueError(f'`gelu` must be "tanh", "exact" or "quick". Received: gelu={form!r}.')
 
 
 # NumPy has no erf. `erf(x) / x` is a smooth function of x squared, so the polynomial through the
@@ -416,8 +511,9 @@ def _check_images(images: np.ndarray) -> None:
 def _check_sizes(arrays: Arrays, images: np.ndarray, variant: ViTVariant) -> None:
     """Checks patch size, number of heads and grid, which could differ without any other error."""
     patch, heads = variant.patch_size, variant.num_heads
-    table = arrays["Transformer/posembed_input/pos_embedding"]
-    patches = table.shape[1] - ("cls" in arrays)
+    table = arrays.get("Transformer/posembed_input/pos_embedding")
+    num_learned = ("cls" in arrays) + ("dist" in arrays) if variant.class_position else 0
+    patches = None if table is None else table.shape[1] - num_learned
     block = "encoderblock_0/row" if variant.axial else "encoderblock_0"
     kernels = arrays["embedding/kernel"].shape[:2], arrays[f"Transformer/{block}/{_QUERY}"].shape[1]
     if kernels != ((patch, patch), heads):
@@ -430,7 +526,7 @@ def _check_sizes(arrays: Arrays, images: np.ndarray, variant: ViTVariant) -> Non
     stride = variant.stem.total_stride if variant.stem else 1
     sides = [math.ceil(side / stride) for side in images.shape[1:3]]
     grid = tuple(side // patch for side in sides)
-    if any(side % patch for side in sides) or math.prod(grid) != patches:
+    if any(side % patch for side in sides) or patches not in (None, math.prod(grid)):
         raise ValueError(
             f"The images must consist of exactly the {patches} patches of the position table. "
             f"Received: image_size={images.shape[1:3]}, {variant.total_stride} pixels per patch, "

@@ -264,7 +264,7 @@ def test_gelu_form_is_refused_for_a_resnet():
 
 
 def test_unknown_gelu_form_is_refused():
-    with pytest.raises(ValueError, match='must be "tanh" or "exact"'):
+    with pytest.raises(ValueError, match='must be "tanh", "exact" or "quick"'):
         witness.gelu(np.zeros(1), "erf")
 
 
