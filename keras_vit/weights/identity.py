@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from keras_vit.variants import VARIANTS, ResNetVariant, ViTVariant
 from keras_vit.weights import catalog, dialects, download, files, layouts, model_file
 
 Facts = list[tuple[str, str]]
@@ -69,8 +70,9 @@ def examine(file: str, model: str | None = None) -> Identity:
         'ViT_Ti16'
     """
     path, row = _find(file, model)
-    arrays, canonical, layout = _read(path)
-    identified = layouts.identify(canonical)
+    expected = model or (row.model if row else None)
+    arrays, canonical, layout = _read(path, VARIANTS.get(expected or ""))
+    identified = layouts.identify(canonical, expected)
     facts, doubts = _check_size_and_hash(path, row)
     if row and row.model != identified:
         doubts.append(f"{row.file} is a file of {row.model}")
@@ -110,9 +112,11 @@ def _find(file: str, model: str | None) -> tuple[Path, catalog.CatalogRow | None
     return download.fetch(row), row
 
 
-def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], str]:
+def _read(
+    path: Path, variant: ViTVariant | ResNetVariant | None = None
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], str]:
     """Returns the declared arrays, the arrays under canonical names, and the name of the layout."""
-    found = model_file.read(path)
+    found = model_file.read(path, variant)
     layout = "Keras weights" if found.dialect == "keras" else _describe_layout(found.claimed)
     return found.claimed, found.canonical(), layout
 
@@ -120,7 +124,7 @@ def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], str
 def _describe_layout(arrays: Mapping[str, np.ndarray]) -> str:
     dialect = dialects.detect(arrays)
     if dialect != "google":
-        return {"timm": "timm", "huggingface": "Hugging Face"}[dialect]
+        return {"timm": "timm", "huggingface": "Hugging Face", "openclip": "OpenCLIP"}[dialect]
     names = [name for name in arrays if not re.match(r"opt/(?!target/)", name)]
     marks = [text for pattern, text in _MARKS if any(re.fullmatch(pattern, name) for name in names)]
     if any(re.search(r"(^|/)gn\w*/scale$", name) and x.ndim == 4 for name, x in arrays.items()):

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.weights import dialects, files, source
+from keras_vit.weights import dialects, files, identity, source
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "families"
 OUTPUTS = np.load(GOLDEN / "outputs.npz")
@@ -343,6 +343,14 @@ def test_messages_name_the_model_that_was_asked_for(folder):
     assert str(origin) == "file"
     other = source.Origin(name="file", model="DINO_S16", canonical=_shapes("ViT_B16"))
     assert str(other) == "file, whose arrays are those of ViT_B16,"
+
+
+def test_a_file_is_described_as_the_model_that_it_is_said_to_be(tmp_path):
+    model = keras_vit.DINO_S16(weights=None, input_shape=(32, 32, 3), classes=2)
+    keras_vit.save_checkpoint(model, tmp_path / "a.safetensors")
+    assert identity.examine(str(tmp_path / "a.safetensors")).model == "ViT_S16"
+    found = identity.examine(str(tmp_path / "a.safetensors"), "DINO_S16")
+    assert (found.model, found.doubts) == ("DINO_S16", [])
 
 
 def _shapes(name):
