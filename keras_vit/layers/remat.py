@@ -31,19 +31,23 @@ class Remat(keras.layers.Layer):
         self.block = block
         self.built = True
 
-    def compute_output_shape(self, input_shape: tuple) -> tuple:
-        return self.block.compute_output_shape(input_shape)
+    def compute_output_shape(self, x_shape: tuple, rotation_shape: tuple | None = None) -> tuple:
+        return self.block.compute_output_shape(x_shape)
 
-    def call(self, x: Any, training: bool | None = None) -> Any:
+    def call(self, x: Any, rotation: Any = None, training: bool | None = None) -> Any:
+        # Only blocks with rotary positions have a second argument.
+        more = () if rotation is None else (rotation,)
         if not training:
-            return self.block(x, training=training)
+            return self.block(x, *more, training=training)
         trainable, others = self.block.trainable_variables, self.block.non_trainable_variables
         other_values = [
             variable.value * 1 for variable in others
         ]  # copies: seeds are updated below
 
         def pure(x: Any, *values: Any) -> Any:
-            y, new_values = self.block.stateless_call(list(values), other_values, x, training=True)
+            y, new_values = self.block.stateless_call(
+                list(values), other_values, x, *more, training=True
+            )
             return (y, *new_values)
 
         context = contextvars.copy_context()  # the recomputation needs the mark of `readout.py`

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from tiny_families import NAMES, build, tiny_row
 
 import keras_vit
@@ -10,6 +11,7 @@ from keras_vit.evaluate import heads
 from keras_vit.pixels import pixels_of
 from keras_vit.train.masked_patches import masked_patch_model
 from keras_vit.train.new_head import build_on_trunk, copy_with_new_head
+from keras_vit.train.remat import rematerialize
 
 IMAGES = np.random.default_rng(0).uniform(-1, 1, (2, 32, 32, 3)).astype(np.float32)
 
@@ -67,3 +69,34 @@ def test_masked_patches_are_predicted_for_patches_alone():
     predictions, _, kinds = model.predict(IMAGES, verbose=0)
     assert predictions.shape == (2, 16, 512) and kinds.shape == (2, 16)
     assert "pixel_normalization" in [layer.name for layer in model.layers]
+
+
+@pytest.mark.parametrize("name", ["DINOv2_g14_reg4", "DINOv3_S16plus", "DeiT_B16_distilled"])
+def test_rematerialized_blocks_have_the_same_gradients(name):
+    model = build(name, input_shape=(32, 32, 3))
+    plain, again = model, rematerialize(model)
+    gradients = []
+    for each in (plain, again):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(each(IMAGES, training=True)[:, 0])
+        gradients.append(tape.gradient(loss, [v.value for v in model.trainable_variables]))
+    for one, other in zip(*gradients, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["CLIP_B16", "DINOv2_g14_reg4", "DINOv3_S16plus"])
+def test_the_shortcut_of_the_last_block_changes_nothing(name):
+    model = build(name, input_shape=(32, 32, 3))
+    plain = keras.Model(model.input, model.output)
+    for each in (model, plain):
+        each.compile("sgd", keras.losses.SparseCategoricalCrossentropy())
+    np.testing.assert_allclose(
+        model.predict(IMAGES, verbose=0), plain.predict(IMAGES, verbose=0), atol=1e-6
+    )
+    start = model.get_weights()
+    model.fit(IMAGES, np.array([0, 2]), batch_size=2, verbose=0)
+    found = model.get_weights()
+    model.set_weights(start)
+    plain.fit(IMAGES, np.array([0, 2]), batch_size=2, verbose=0)
+    for one, other in zip(found, plain.get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
