@@ -53,3 +53,15 @@ def test_the_class_token_must_exist():
 def test_an_unknown_mode_lists_the_valid_ones():
     with pytest.raises(ValueError, match="'token', .*'avg', 'max'.*'mean'"):
         TokenPooling("mean", 1)
+
+
+def test_class_token_and_mean_are_concatenated_and_the_second_token_is_read():
+    x = np.random.default_rng(0).standard_normal((2, 5, 4)).astype("float32")
+    both = keras.ops.convert_to_numpy(TokenPooling("token_avg", 2)(x))
+    np.testing.assert_array_equal(both[:, :4], x[:, 0])
+    np.testing.assert_allclose(both[:, 4:], x[:, 2:].mean(axis=1), rtol=1e-5)
+    assert TokenPooling("token_avg", 2).compute_output_shape((2, 5, 4)) == (2, 8)
+    second = keras.ops.convert_to_numpy(TokenPooling("distillation", 2)(x))
+    np.testing.assert_array_equal(second, x[:, 1])
+    with pytest.raises(ValueError, match="needs a distillation token"):
+        TokenPooling("distillation", 1)

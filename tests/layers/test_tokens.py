@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from layer_contract import check_layer
 
-from keras_vit.layers import ClassToken, MaskTokens
+from keras_vit.layers import ClassToken, MaskTokens, Registers
 from keras_vit.layers.tokens import KEPT, MASKED, SWAPPED, UNTOUCHED
 
 
@@ -25,6 +25,26 @@ def test_the_token_comes_first_and_starts_at_zero():
     np.testing.assert_array_equal(output[:, 1:], x)
     layer.cls.assign(np.arange(4.0).reshape(1, 1, 4))
     np.testing.assert_array_equal(keras.ops.convert_to_numpy(layer(x))[:, 0], [range(4)] * 2)
+
+
+def test_registers_keep_the_layer_contract(tmp_path):
+    check_layer(
+        lambda **k: Registers(3, place=1, **k),
+        (2, 6, 5),
+        output_shape=(2, 9, 5),
+        num_weights=1,
+        tmp_path=tmp_path,
+    )
+
+
+def test_registers_stand_between_prefix_tokens_and_patches():
+    x = np.arange(24, dtype="float32").reshape(2, 3, 4)
+    layer = Registers(2, place=1)
+    layer(x)
+    layer.registers.assign(-np.arange(8.0).reshape(1, 2, 4))
+    output = keras.ops.convert_to_numpy(layer(x))
+    np.testing.assert_array_equal(output[:, [0, 3, 4]], x)
+    np.testing.assert_array_equal(output[1, 1:3], -np.arange(8.0).reshape(2, 4))
 
 
 def masked(layer: MaskTokens, x: np.ndarray, training: bool) -> tuple[np.ndarray, np.ndarray]:

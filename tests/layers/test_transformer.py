@@ -9,7 +9,12 @@ import pytest
 from layer_contract import check_layer
 from warm import HUNG_SECONDS
 
-from keras_vit.layers import MlpBlock, MultiHeadDotProductAttention, TransformerBlock
+from keras_vit.layers import (
+    MlpBlock,
+    MultiHeadDotProductAttention,
+    SwiGluBlock,
+    TransformerBlock,
+)
 
 CONSTANTS = {"norm_epsilon": 1e-6, "gelu": "tanh"}
 
@@ -120,6 +125,82 @@ def test_mlp_equals_its_formula(gelu):
         )
     expected = active @ p["dense_1/kernel"] + p["dense_1/bias"]
     np.testing.assert_allclose(keras.ops.convert_to_numpy(layer(x)), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_the_quick_form_is_x_times_a_sigmoid():
+    layer = MlpBlock(16, gelu="quick")
+    x = np.random.default_rng(0).standard_normal((2, 3, 8)).astype("float32")
+    layer(x)
+    p = _numpy(layer)
+    hidden = x @ p["dense_0/kernel"] + p["dense_0/bias"]
+    expected = hidden / (1 + np.exp(-1.702 * hidden)) @ p["dense_1/kernel"] + p["dense_1/bias"]
+    for training in (False, True):
+        found = keras.ops.convert_to_numpy(layer(x, training=training))
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_swiglu_keeps_the_layer_contract(tmp_path):
+    check_layer(
+        lambda **k: SwiGluBlock(12, **k),
+        (2, 6, 8),
+        output_shape=(2, 6, 8),
+        num_weights=6,
+        tmp_path=tmp_path,
+    )
+
+
+def test_swiglu_equals_its_formula():
+    layer = SwiGluBlock(16)
+    x = np.random.default_rng(0).standard_normal((2, 3, 8)).astype("float32")
+    layer(x)
+    for weight in layer.weights:
+        weight.assign(np.random.default_rng(1).standard_normal(weight.shape))
+    p = _numpy(layer)
+    gate = x @ p["gate/kernel"] + p["gate/bias"]
+    hidden = gate / (1 + np.exp(-gate)) * (x @ p["dense_0/kernel"] + p["dense_0/bias"])
+    expected = hidden @ p["dense_1/kernel"] + p["dense_1/bias"]
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(layer(x)), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("bias", ["no_key", "none"])
+def test_missing_biases_are_zeros(bias):
+    """A layer without biases equals one with biases of zero."""
+    layer, full = MultiHeadDotProductAttention(2, bias=bias), MultiHeadDotProductAttention(2)
+    x = np.random.default_rng(0).standard_normal((2, 3, 8)).astype("float32")
+    layer(x), full(x)
+    own = {weight.path.split("/", 1)[1]: weight for weight in layer.weights}
+    absent = {"no_key": {"key"}, "none": {"query", "key", "value"}}[bias]
+    for weight in full.weights:
+        name = weight.path.split("/", 1)[1]
+        values = np.random.default_rng(len(name)).standard_normal(weight.shape)
+        if name in own:
+            own[name].assign(values)
+        else:
+            assert name.split("/")[-1] == "bias" and name.split("/")[-2] in absent
+            values = np.zeros(weight.shape)
+        weight.assign(values)
+    found, expected = (keras.ops.convert_to_numpy(each(x)) for each in (layer, full))
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_a_block_with_layer_scale_of_ones_is_a_plain_block():
+    scaled, plain = (TransformerBlock(2, 12, layer_scale=s, **CONSTANTS) for s in (True, False))
+    x = np.random.default_rng(0).standard_normal((2, 5, 8)).astype("float32")
+    scaled(x), plain(x)
+    for weight in scaled.weights:
+        weight.assign(np.random.default_rng(1).standard_normal(weight.shape))
+    scales = (scaled.attention_scale.gamma, scaled.mlp_scale.gamma)
+    plain.set_weights([w.numpy() for w in scaled.weights if all(w is not s for s in scales)])
+    for scale in scales:
+        scale.assign(np.ones(8))
+    for training in (False, True):
+        found, expected = (
+            keras.ops.convert_to_numpy(each(x, training=training)) for each in (scaled, plain)
+        )
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    scaled.mlp_scale.gamma.assign(np.zeros(8))
+    scaled.attention_scale.gamma.assign(np.zeros(8))
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(scaled(x)), x)
 
 
 def test_attention_scores_are_those_that_the_block_uses():
