@@ -8,7 +8,8 @@ import math
 from collections.abc import Iterator
 
 from keras_vit import cost, grid, paper
-from keras_vit.variants import VARIANTS, ResNetVariant, ViTVariant
+from keras_vit.options import has_class_token
+from keras_vit.variants import FAMILY_VARIANTS, VARIANTS, ResNetVariant, ViTVariant
 from keras_vit.weights import catalog
 
 _MIB = 2**20
@@ -49,8 +50,8 @@ def model_card(
 
     Args:
         model: Name of a model.
-        image_size: (height, width) in pixels; default: 224 x 224.
-        classes: Outputs of the head, or None for no head.
+        image_size: (height, width) in pixels; default: that of the row, 224 x 224 for the paper's.
+        classes: Outputs of the head, or None for no head. The projection of CLIP has its own number.
 
     Raises:
         ValueError: If the name is unknown, or the patches do not tile the image.
@@ -60,7 +61,10 @@ def model_card(
         ['  parameters   632,045,800 with 1,000 classes']
     """
     tags = catalog.list_weights(model)  # its error for an unknown model suggests close names
-    row, size = VARIANTS[model], image_size or _DEFAULT_SIZE
+    row = VARIANTS[model]
+    size = image_size or cost.native_size(row)
+    if isinstance(row, ViTVariant) and classes is not None:
+        classes = row.projection or classes
     facts = (
         _describe_transformer(row, size)
         if isinstance(row, ViTVariant)
@@ -109,16 +113,54 @@ def _describe_transformer(row: ViTVariant, size: tuple[int, int]) -> list[tuple[
         if row.axial
         else f"{row.depth} blocks"
     )
-    class_token = "no class token" if row.axial else "the class token"
+    activation = "SwiGLU" if row.mlp == "swiglu" else f"{row.gelu} GELU"
     return [
         *facts,
         ("patch", f"{row.patch_size} x {row.patch_size} {on}"),
         ("encoder", f"{blocks}, width {row.width}, {row.num_heads} heads, MLP {row.mlp_dim}"),
-        ("numerics", f"layer norm epsilon {row.norm_epsilon:g}, {row.gelu} GELU"),
+        *_describe_options(row),
+        ("numerics", f"layer norm epsilon {row.norm_epsilon:g}, {activation}"),
         ("image", f"{size[0]} x {size[1]} pixels"),
         ("grid", f"{rows} x {columns} patches"),
-        ("tokens", f"{cost.tokens(row, size)}: {rows * columns} patches and {class_token}"),
+        ("tokens", f"{cost.tokens(row, size)}: {rows * columns} patches and {_name_prefix(row)}"),
+        *_describe_family(row),
     ]
+
+
+def _name_prefix(row: ViTVariant) -> str:
+    if not has_class_token(row, None):
+        return "no class token"
+    more = ["the distillation token"] if row.distilled else []
+    more += [f"{row.num_registers} registers"] if row.num_registers else []
+    return ", ".join(["the class token", *more])
+
+
+def _describe_options(row: ViTVariant) -> Iterator[tuple[str, str]]:
+    """Yields a line on what the blocks have beyond those of the paper."""
+    without = {"all": "", "no_key": "no bias of the keys", "none": "no biases of queries and keys"}
+    parts = [
+        "layer scale" if row.layer_scale else "",
+        "rotary positions" if row.rotary else "",
+        "a norm before the blocks" if row.norm_before_blocks else "",
+        "the norm after the pooling" if row.norm_after_pooling else "",
+        without[row.attention_bias],
+        "" if row.patch_bias else "no bias of the patches",
+        "" if row.class_position else "no position of the class token",
+    ]
+    if any(parts):
+        yield "options", ", ".join(filter(None, parts))
+
+
+def _describe_family(row: ViTVariant) -> Iterator[tuple[str, str]]:
+    """Yields pixels, evaluation and licence, for models of other families."""
+    if row.name not in FAMILY_VARIANTS:
+        return
+    mean, std = (", ".join(f"{x:.4g}" for x in xs) for xs in (row.pixel_mean, row.pixel_std))
+    yield "pixels", f"in [-1, 1], normalized inside: mean {mean}; deviation {std}, of 0 to 1"
+    if not row.rotary:
+        yield "positions", f"resized by the rule {row.interpolation!r}"
+    yield "evaluation", f"central crop of {row.crop:.3g} of the shorter side, as published"
+    yield "licence", f"{row.licence}, of the published weights"
 
 
 def _describe_resnet(row: ResNetVariant, size: tuple[int, int]) -> list[tuple[str, str]]:

@@ -137,3 +137,19 @@ def test_a_size_that_patches_do_not_tile_names_the_nearest():
 def test_an_unknown_model_names_its_neighbours():
     with pytest.raises(ValueError, match="Did you mean ViT_B16"):
         info.model_card("vit_b16")
+
+
+def test_the_card_of_another_family_says_what_its_files_expect():
+    found = facts(info.model_card("DINOv3_S16plus"))
+    assert found["options"] == "layer scale, rotary positions, no bias of the keys"
+    assert found["numerics"] == "layer norm epsilon 1e-05, SwiGLU"
+    assert found["tokens"] == "261: 256 patches and the class token, 4 registers"
+    assert found["pixels"].endswith(
+        "mean 0.485, 0.456, 0.406; deviation 0.229, 0.224, 0.225, of 0 to 1"
+    )
+    assert found["licence"].startswith("DINOv3 License") and "positions" not in found
+    assert "gated" in info.model_card("DINOv3_S16plus").splitlines()[-1]
+    assert facts(info.model_card("MAE_B16"))["licence"].startswith("CC-BY-NC-4.0")
+    assert facts(info.model_card("DINOv2_B14"))["image"] == "518 x 518 pixels"
+    assert facts(info.model_card("CLIP_B16"))["parameters"].endswith("with 512 classes")
+    assert "licence" not in facts(info.model_card("ViT_B16"))

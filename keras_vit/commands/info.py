@@ -8,7 +8,12 @@ from keras_vit.commands.flags import SIZE_FORMS, parse_size
 
 
 def define(values: flags.FlagValues) -> None:
-    flags.DEFINE_string("image_size", "224", SIZE_FORMS, flag_values=values)
+    flags.DEFINE_string(
+        "image_size",
+        None,
+        f"{SIZE_FORMS} Default: that of the model, and 224 for the table.",
+        flag_values=values,
+    )
     flags.DEFINE_integer(
         "classes",
         1000,
@@ -19,7 +24,8 @@ def define(values: flags.FlagValues) -> None:
 
 
 def run(arguments: list[str], values: flags.FlagValues) -> int:
-    size, classes = parse_size(values.image_size), values.classes or None
+    size = None if values.image_size is None else parse_size(values.image_size)
+    classes = values.classes or None
     print(
         facts.model_card(arguments[0], size, classes)
         if arguments

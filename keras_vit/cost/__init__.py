@@ -12,12 +12,13 @@ It needs only the row of a model in `variants.py`, and no framework. Nothing is 
 from keras_vit.cost.compute import flops, macs, pretraining_exaflops, training_exaflops
 from keras_vit.cost.counts import parameters
 from keras_vit.cost.memory import activation_bytes, weight_bytes
-from keras_vit.cost.rows import tokens
+from keras_vit.cost.rows import native_size, tokens
 
 __all__ = [
     "activation_bytes",
     "flops",
     "macs",
+    "native_size",
     "parameters",
     "pretraining_exaflops",
     "tokens",
