@@ -55,9 +55,12 @@ class RotaryPositions(keras.layers.Layer):
         rows, columns = ops.shape(patches)[1:3]
         count = self.head_dim // 4
         waves = 2 * math.pi / _TEMPERATURE ** (np.arange(count) / count)
-        down = ops.broadcast_to(_compute_angles(rows, waves)[:, None], (rows, columns, count))
-        across = ops.broadcast_to(_compute_angles(columns, waves)[None], (rows, columns, count))
-        angles = ops.reshape(ops.concatenate([down, across], axis=-1), (-1, 2 * count))
+        down, across = _compute_angles(rows, waves), _compute_angles(columns, waves)
+        angles = [
+            ops.broadcast_to(by_axis, (rows, columns, count))
+            for by_axis in (down[:, None], across[None])
+        ]
+        angles = ops.reshape(ops.concatenate(angles, axis=-1), (-1, 2 * count))
         angles = ops.pad(ops.tile(angles, (1, 2)), ((self.num_prefix_tokens, 0), (0, 0)))
         return ops.cast(ops.stack([ops.cos(angles), ops.sin(angles)]), self.compute_dtype)
 
@@ -81,5 +84,5 @@ def rotate(x: Any, rotation: Any) -> Any:
 
 def _compute_angles(length: Any, waves: np.ndarray) -> Any:
     """Returns the angles of the centers of `length` patches along one axis, (length, K / 4)."""
-    centers = (ops.arange(length, dtype="float32") + 0.5) / ops.cast(length, "float32")
-    return (2 * centers - 1)[:, None] * waves.astype("float32")
+    centers: Any = (ops.arange(length, dtype="float32") + 0.5) / ops.cast(length, "float32")
+    return ops.multiply(ops.expand_dims(2 * centers - 1, 1), waves.astype("float32"))

@@ -99,7 +99,7 @@ def _run_vit(arrays: Arrays, x: np.ndarray, variant: ViTVariant) -> Arrays:
     """
     _check_sizes(arrays, x, variant)
     outputs: Arrays = {}
-    mean, std = (np.float32(values) for values in (variant.pixel_mean, variant.pixel_std))
+    mean, std = (np.array(v, np.float32) for v in (variant.pixel_mean, variant.pixel_std))
     if not ((mean == 0.5).all() and (std == 0.5).all()):
         x = outputs["pixel_normalization"] = ((x + 1) / 2 - mean) / std
     if variant.stem:
