@@ -47,14 +47,14 @@ class RotaryPositions(keras.layers.Layer):
 
     def compute_output_shape(self, patches_shape: tuple) -> tuple:
         rows, columns = patches_shape[1:3]
-        open_size = rows is None or columns is None
-        length = None if open_size else self.num_prefix_tokens + rows * columns
-        return 2, length, self.head_dim
+        if rows is None or columns is None:
+            return 2, None, self.head_dim
+        return 2, self.num_prefix_tokens + rows * columns, self.head_dim
 
     def call(self, patches):
         rows, columns = ops.shape(patches)[1:3]
         count = self.head_dim // 4
-        waves = 2 * math.pi / _TEMPERATURE ** (np.arange(count) / count)
+        waves = 2 * math.pi / np.power(_TEMPERATURE, np.arange(count) / count)
         down, across = _compute_angles(rows, waves), _compute_angles(columns, waves)
         angles = [
             ops.broadcast_to(by_axis, (rows, columns, count))

@@ -8,7 +8,7 @@ from tiny_families import build
 from keras_vit.export.saved_model import saved_model
 from keras_vit.export.tflite import tflite
 
-pytestmark = pytest.mark.tensorflow
+pytestmark = [pytest.mark.slow, pytest.mark.tensorflow]
 
 RNG = np.random.default_rng(0)
 
