@@ -202,7 +202,7 @@ def _make_vit_application(variant: ViTVariant) -> Callable[..., keras.Model]:
 
 
 _VIT_POOLING = """- `pooling` is None (all tokens, (B, T + N, D)), "token", "avg" or "max" (over patch
-      tokens), or "map"."""
+      tokens), "token_avg" (class token and mean, concatenated), or "map"."""
 _VIT_SIZE = """: position embeddings are resampled.
       A size that is not a multiple of the patch size raises an error, unless `pad=True`."""
 _RESNET_POOLING = (
