@@ -29,13 +29,14 @@ UNOPTIMIZED := --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=
 # Two files run side by side on two cores, and tiny models gain nothing from a second thread: a tenth of the time.
 ONE_THREAD := TF_NUM_INTRAOP_THREADS=1 TF_NUM_INTEROP_THREADS=1 OMP_NUM_THREADS=1
 UNASKED := not network and not accelerator
-# The processes of pytest grow with every file. `make test-all` starts new ones twice to save memory.
+# The processes of pytest grow with every file. `make test-all` starts new ones three times to save memory.
 LIGHT := $(addprefix tests/,analyze data evaluate kernels layers models photos serving)
 tensorflow := tests
 tensorflow_1 := $(LIGHT)
 tensorflow_2 := tests/export
-tensorflow_3 := tests $(patsubst %,--ignore=%,$(LIGHT) tests/export)
-PARTS := tensorflow_1 tensorflow_2 tensorflow_3
+tensorflow_3 := tests/train tests/weights
+tensorflow_4 := tests $(patsubst %,--ignore=%,$(LIGHT) tests/export $(tensorflow_3))
+PARTS := tensorflow_1 tensorflow_2 tensorflow_3 tensorflow_4
 
 .PHONY: help quickstart test test-all profile lint style format wheel clean
 .NOTPARALLEL: # two installations into one environment

@@ -176,7 +176,7 @@ DAMAGE = (
 
 def by_predict(path: Path) -> np.ndarray | str:
     pixels, problem = predict._try_to_read(path, SIZE)
-    return problem if pixels is None else (pixels + 1) * 127.5
+    return problem if pixels is None else pixels
 
 
 def by_training(path: Path) -> np.ndarray | str:
