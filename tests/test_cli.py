@@ -74,7 +74,7 @@ def test_the_commands_are_those_of_this_release():
 
 FLAGS = {
     "quickstart": ["output", "help"],
-    "info": ["image_size", "classes", "help"],
+    "info": ["image_size", "classes", "markdown", "help"],
     "predict": ["model", "weights", "top", "format", "image_size", "pixels", "help"],
     "evaluate": [
         *(
@@ -163,6 +163,7 @@ def test_every_command_explains_its_flags(name: str, capsys: pytest.CaptureFixtu
         ),
         (["info", "--image_size=0"], "--image_size=0: expected 384"),
         (["info", "--classes=many"], "classes"),
+        (["info", "--markdown"], "--markdown prints the card of one model"),
         (["info", "ViT_B16", "ViT_B32"], "expected [MODEL], received ['ViT_B16', 'ViT_B32']"),
         (["verify"], "expected FILE, received none"),
         (["predict", "--top=0", "a.jpg"], "top"),
@@ -249,6 +250,13 @@ def test_info_without_a_model_shows_them_all(capsys: pytest.CaptureFixture):
     assert cli.main(["info"]) == 0
     shown = capsys.readouterr().out
     assert [name for name in keras_vit.list_models() if f"\n{name} " not in shown] == []
+
+
+def test_info_prints_a_model_card(capsys: pytest.CaptureFixture):
+    assert cli.main(["info", "ViT_B16", "--markdown", "--image_size=384", "--classes=0"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("# ViT_B16\n")
+    assert "without a head, at 384 x 384 pixels" in shown
 
 
 def test_info_of_an_unknown_model_names_its_neighbours(capsys: pytest.CaptureFixture):

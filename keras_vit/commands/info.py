@@ -3,6 +3,7 @@
 from absl import flags
 
 from keras_vit import info as facts
+from keras_vit import model_card
 from keras_vit.commands.command import PROGRAM, Command
 from keras_vit.commands.flags import SIZE_FORMS, parse_size
 
@@ -21,11 +22,21 @@ def define(values: flags.FlagValues) -> None:
         lower_bound=0,
         flag_values=values,
     )
+    flags.DEFINE_bool(
+        "markdown", False, "Print the model card of MODEL as Markdown.", flag_values=values
+    )
 
 
 def run(arguments: list[str], values: flags.FlagValues) -> int:
     size = None if values.image_size is None else parse_size(values.image_size)
     classes = values.classes or None
+    if values.markdown:
+        if not arguments:
+            raise flags.ValidationError(
+                "--markdown prints the card of one model: name it, as in `info ViT_B16 --markdown`."
+            )
+        print(model_card.format_model_card(arguments[0], size, classes))
+        return 0
     print(
         facts.model_card(arguments[0], size, classes)
         if arguments
