@@ -106,8 +106,8 @@ def classify(
     Args:
         features: (B, D).
         classes: Number of classes.
-        distilled: Distillation token, (B, D). It gets a final layer of its own, and the scores are
-            the mean of both before the activation, as in DeiT.
+        distilled: Distillation token, (B, D), which has a separate final layer. The scores are the
+            mean of the outputs of both layers, before the activation, as in DeiT.
         representation_size: Width of a tanh layer before the final layer, as in the paper's
             pre-training. None for no such layer, as in its fine-tuning.
         activation: Activation of the final layer.
@@ -135,7 +135,7 @@ def replace_head(
     """Returns the model with a new `predictions` layer of zeros instead of its head.
 
     The new layer also replaces the tanh layer of pre-training, as in the paper's fine-tuning
-    (B.1.1). A distilled DeiT gets both of its final layers anew. All other layers are shared with
+    (B.1.1). In a distilled DeiT, both final layers are replaced. All other layers are shared with
     the given model.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The table of repositories on the Hugging Face Hub, and what is said before a download."""
+"""The table of repositories on the Hugging Face Hub, and the warnings before a download."""
 
 import logging
 from dataclasses import replace
