@@ -13,24 +13,50 @@ import numpy as np
 
 from keras_vit.variants import FAMILY_VARIANTS, VIT_VARIANTS, ViTVariant
 
-SIZE, PATCH, WIDTH, HEADS, DEPTH, MLP, CLASSES = 32, 8, 32, 2, 2, 64, 5
-TIMM = {
-    "img_size": SIZE,
-    "patch_size": PATCH,
-    "embed_dim": WIDTH,
-    "depth": DEPTH,
-    "num_heads": HEADS,
-    "mlp_ratio": MLP / WIDTH,
-    "num_classes": CLASSES,
-}
-HUGGING_FACE = {
-    "image_size": SIZE,
-    "patch_size": PATCH,
-    "hidden_size": WIDTH,
-    "num_hidden_layers": DEPTH,
-    "num_attention_heads": HEADS,
-    "intermediate_size": MLP,
-}
+CLASSES, PROJECTION = 5, 12
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of a model. The default is a small one."""
+
+    image_size: int = 32
+    patch_size: int = 8
+    width: int = 32
+    depth: int = 2
+    num_heads: int = 2
+    mlp_dim: int = 64
+
+    @classmethod
+    def of(cls, row: ViTVariant) -> "Sizes":
+        """Returns the true sizes of a row."""
+        return cls(**{field.name: getattr(row, field.name) for field in dataclasses.fields(cls)})
+
+
+SMALL = Sizes()
+SIZE = SMALL.image_size
+
+
+def _name_for_timm(sizes: Sizes) -> dict[str, Any]:
+    return {
+        "patch_size": sizes.patch_size,
+        "embed_dim": sizes.width,
+        "depth": sizes.depth,
+        "num_heads": sizes.num_heads,
+        "mlp_ratio": sizes.mlp_dim / sizes.width,
+        "num_classes": CLASSES,
+    }
+
+
+def _name_for_transformers(sizes: Sizes) -> dict[str, Any]:
+    return {
+        "image_size": sizes.image_size,
+        "patch_size": sizes.patch_size,
+        "hidden_size": sizes.width,
+        "num_hidden_layers": sizes.depth,
+        "num_attention_heads": sizes.num_heads,
+        "intermediate_size": sizes.mlp_dim,
+    }
 
 
 @dataclass(frozen=True)
@@ -39,7 +65,7 @@ class Case:
 
     Attributes:
         row: Name of the row that is made small.
-        make: Function from (height, width) to the rival's model.
+        build: Function from (height, width) and sizes to the rival's model.
         answer: Function from the rival's model and images to its tokens, vector and logits.
         rule: How the rival resizes positions.
         fields: More fields of the row.
@@ -48,38 +74,40 @@ class Case:
     """
 
     row: str
-    make: Callable[[tuple[int, int]], Any]
+    build: Callable[[tuple[int, int], Sizes], Any]
     answer: Callable[[Any, Any], tuple]
     rule: str = "bicubic"
     fields: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] | None = field(default_factory=dict)
     pooling: str | None = "token"
 
-    def variant(self, width: int = WIDTH, depth: int = DEPTH) -> ViTVariant:
-        """Returns the row, made small."""
+    def make(self, size: tuple[int, int], sizes: Sizes = SMALL) -> Any:
+        """Returns the rival's model."""
+        return self.build(size, sizes)
+
+    def variant(self, sizes: Sizes = SMALL) -> ViTVariant:
+        """Returns the row with these sizes."""
         row = (VIT_VARIANTS | FAMILY_VARIANTS)[self.row]
-        small = {
+        changed = {
             "name": f"{self.row}_small",
-            "patch_size": PATCH,
-            "width": width,
-            "depth": depth,
-            "num_heads": HEADS,
-            "mlp_dim": width * MLP // WIDTH,
-            "image_size": SIZE,
-            "projection": None if row.projection is None else 12,
+            "projection": None if row.projection is None else PROJECTION,
         }
-        return dataclasses.replace(row, **{**small, **self.fields})
+        return dataclasses.replace(row, **dataclasses.asdict(sizes), **changed, **self.fields)
 
 
-def randomize(model: Any, seed: int = 0) -> Any:
-    """Draws all weights from a normal distribution, biases, norms and layer scale too."""
+def randomize(model: Any, seed: int = 0, width: int = SMALL.width) -> Any:
+    """Draws all weights from a normal distribution, biases, norms and layer scale too.
+
+    Matrices of wider models have smaller numbers, so that their products stay as large.
+    """
     import torch
 
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, x in sorted(model.named_parameters()):
             is_norm = x.ndim == 1 and name.endswith("weight")
-            x.copy_(torch.randn(x.shape, generator=generator) * 0.2 + is_norm)
+            deviation = 0.2 * (SMALL.width / width) ** 0.5 if x.ndim > 1 else 0.2
+            x.copy_(torch.randn(x.shape, generator=generator) * deviation + is_norm)
     return model.eval()
 
 
@@ -101,22 +129,22 @@ def pixels_for(case: Case, images: np.ndarray) -> Any:
 
 
 def _timm_vit(**options):
-    def make(size):
+    def build(size, sizes):
         from timm.models.vision_transformer import VisionTransformer
 
-        return VisionTransformer(**{**TIMM, "img_size": size, **options})
+        return VisionTransformer(**{**_name_for_timm(sizes), "img_size": size, **options})
 
-    return make
+    return build
 
 
 def _timm_class(module, name, **options):
-    def make(size):
+    def build(size, sizes):
         import importlib
 
         cls = getattr(importlib.import_module(f"timm.models.{module}"), name)
-        return cls(**{**TIMM, "img_size": size, **options})
+        return cls(**{**_name_for_timm(sizes), "img_size": size, **options})
 
-    return make
+    return build
 
 
 def _timm_answer(model, x):
@@ -163,18 +191,18 @@ def _norm_of_clip(*args, **kwargs):
 
 
 def _gated(**options):
-    def make(size):
+    def build(size, sizes):
         import torch
         from timm.layers import SwiGLUPacked
 
         gated = {
             "mlp_layer": SwiGLUPacked,
             "act_layer": torch.nn.SiLU,
-            "mlp_ratio": 2 * MLP / WIDTH,
+            "mlp_ratio": 2 * sizes.mlp_dim / sizes.width,
         }
-        return _timm_vit(**gated, **options)(size)
+        return _timm_vit(**gated, **options)(size, sizes)
 
-    return make
+    return build
 
 
 _SCALED = {"init_values": 1e-5}
@@ -188,6 +216,12 @@ TIMM_CASES = {
         _ANTIALIAS,
     ),
     "DINOv2 g": Case("DINOv2_g14", _gated(**_SCALED), _timm_answer, _ANTIALIAS),
+    "DINOv2 g reg4": Case(
+        "DINOv2_g14_reg4",
+        _gated(**_SCALED, reg_tokens=4, no_embed_class=True),
+        _timm_answer,
+        _ANTIALIAS,
+    ),
     "DINO": Case("DINO_B16", _timm_vit(), _timm_answer, _ANTIALIAS),
     "SigLIP": Case(
         "SigLIP_B16",
@@ -235,6 +269,12 @@ TIMM_CASES = {
         _timm_answer,
         _ANTIALIAS,
     ),
+    "TIPSv2 g": Case(
+        "TIPSv2_g14",
+        _gated(**_SCALED, reg_tokens=1, no_embed_class=True),
+        _timm_answer,
+        _ANTIALIAS,
+    ),
     "DINOv3": Case(
         "DINOv3_B16",
         _eva(qkv_bias=False),
@@ -262,32 +302,42 @@ TIMM_CASES = {
 
 
 def _transformers(name, config, **options):
-    def make(size):
+    def build(size, sizes):
         import transformers
 
         options.setdefault("num_labels", CLASSES)
         return getattr(transformers, name)(
-            getattr(transformers, config)(**{**HUGGING_FACE, **options})
+            getattr(transformers, config)(**{**_name_for_transformers(sizes), **options})
         )
 
-    return make
+    return build
+
+
+def _dinov2(name, config="Dinov2Config", **options):
+    def build(size, sizes):
+        ratio = sizes.mlp_dim // sizes.width
+        if options.get("use_swiglu_ffn"):  # two thirds of it are the width of the gated MLP
+            ratio = sizes.mlp_dim * 3 // (2 * sizes.width)
+        return _transformers(name, config, mlp_ratio=ratio, **options)(size, sizes)
+
+    return build
 
 
 def _tower(name, config, **options):
-    def make(size):
+    def build(size, sizes):
         import transformers
 
         text = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
         text |= {"intermediate_size": 16, "vocab_size": 20, "bos_token_id": 0, "eos_token_id": 1}
         return getattr(transformers, name)(
             getattr(transformers, config)(
-                vision_config={**HUGGING_FACE, **options.get("vision_config", {})},
+                vision_config=_name_for_transformers(sizes) | options.get("vision_config", {}),
                 text_config=text,
                 **{key: value for key, value in options.items() if key != "vision_config"},
             )
         )
 
-    return make
+    return build
 
 
 def _answer(part, **options):
@@ -335,34 +385,43 @@ _OF_VIT = {"layer_norm_eps": 1e-6}
 TRANSFORMERS_CASES = {
     "DINOv2": Case(
         "DINOv2_B14",
-        _transformers("Dinov2Model", "Dinov2Config", mlp_ratio=2),
+        _dinov2("Dinov2Model"),
         _answer(""),
         **_ENCODER_ONLY,
     ),
     "DINOv2 classifier": Case(
         "DINOv2_B14",
-        _transformers("Dinov2ForImageClassification", "Dinov2Config", mlp_ratio=2),
+        _dinov2("Dinov2ForImageClassification"),
         _answer("dinov2"),
     ),
     "DINOv2 reg4": Case(
         "DINOv2_B14_reg4",
-        _transformers("Dinov2WithRegistersModel", "Dinov2WithRegistersConfig", mlp_ratio=2),
+        _dinov2("Dinov2WithRegistersModel", "Dinov2WithRegistersConfig"),
         _answer(""),
         _ANTIALIAS,
         **_ENCODER_ONLY,
     ),
     "DINOv2 reg4 classifier": Case(
         "DINOv2_B14_reg4",
-        _transformers(
-            "Dinov2WithRegistersForImageClassification", "Dinov2WithRegistersConfig", mlp_ratio=2
-        ),
+        _dinov2("Dinov2WithRegistersForImageClassification", "Dinov2WithRegistersConfig"),
         _answer("dinov2_with_registers"),
         _ANTIALIAS,
     ),
     "DINOv2 g": Case(
         "DINOv2_g14",
-        _transformers("Dinov2Model", "Dinov2Config", mlp_ratio=3, use_swiglu_ffn=True),
+        _dinov2("Dinov2Model", use_swiglu_ffn=True),
         _answer(""),
+        **_ENCODER_ONLY,
+    ),
+    "DINOv2 g reg4": Case(
+        "DINOv2_g14_reg4",
+        _dinov2(
+            "Dinov2WithRegistersModel",
+            "Dinov2WithRegistersConfig",
+            use_swiglu_ffn=True,
+        ),
+        _answer(""),
+        _ANTIALIAS,
         **_ENCODER_ONLY,
     ),
     "DINO": Case(
@@ -373,10 +432,14 @@ TRANSFORMERS_CASES = {
         _transformers("ViTForImageClassification", "ViTConfig"),
         _answer("vit", **_RESIZED),
     ),
-    "CLIP": Case("CLIP_B16", _tower("CLIPModel", "CLIPConfig", projection_dim=12), _clip_answer),
+    "CLIP": Case(
+        "CLIP_B16", _tower("CLIPModel", "CLIPConfig", projection_dim=PROJECTION), _clip_answer
+    ),
     "CLIP image tower": Case(
         "CLIP_B16",
-        _transformers("CLIPVisionModelWithProjection", "CLIPVisionConfig", projection_dim=12),
+        _transformers(
+            "CLIPVisionModelWithProjection", "CLIPVisionConfig", projection_dim=PROJECTION
+        ),
         _clip_answer,
     ),
     "CLIP without projection": Case(
@@ -486,7 +549,8 @@ def _unshuffled(model, x):
     """MAE shuffles its tokens even if it keeps all of them."""
     import torch
 
-    noise = torch.arange((x.shape[2] // PATCH) * (x.shape[3] // PATCH))[None].repeat(len(x), 1)
+    patch = model.config.patch_size
+    noise = torch.arange((x.shape[2] // patch) * (x.shape[3] // patch))[None].repeat(len(x), 1)
     tokens = model(x, noise=noise, **_RESIZED).last_hidden_state
     return tokens, tokens[:, 0], None
 
@@ -495,22 +559,22 @@ def _unshuffled(model, x):
 
 
 def _openclip(**options):
-    def make(size):
+    def build(size, sizes):
         import torch
         from open_clip.transformer import QuickGELU, VisionTransformer
 
         return VisionTransformer(
             image_size=size,
-            patch_size=PATCH,
-            width=WIDTH,
-            layers=DEPTH,
-            heads=HEADS,
-            mlp_ratio=MLP / WIDTH,
-            output_dim=12,
+            patch_size=sizes.patch_size,
+            width=sizes.width,
+            layers=sizes.depth,
+            heads=sizes.num_heads,
+            mlp_ratio=sizes.mlp_dim / sizes.width,
+            output_dim=PROJECTION,
             act_layer=QuickGELU if options.get("quick") else torch.nn.GELU,
         )
 
-    return make
+    return build
 
 
 def _openclip_answer(model, x):
@@ -527,7 +591,7 @@ OPENCLIP_CASES = {
 # --- recorded by golden/families/make.py
 
 ALL = {"timm": TIMM_CASES, "transformers": TRANSFORMERS_CASES, "open_clip": OPENCLIP_CASES}
-RECORDED_WIDTH, RECORDED_DEPTH = 16, 1
+RECORDED_SIZES = Sizes(width=16, depth=1, mlp_dim=32)
 RECORDED = {
     "timm": (
         *("DINOv2", "DINOv2 reg4", "DINOv2 g", "SigLIP", "CLIP", "MAE fine-tuned"),

@@ -1,12 +1,18 @@
 """Prints a table of the largest differences from timm, Transformers and OpenCLIP.
 
     PYTHONPATH=.:tests:tests/weights python tests/print_family_errors.py
+    PYTHONPATH=.:tests:tests/weights python tests/print_family_errors.py --sizes [ROW ...]
 
-For each small random model of `family_peers.py`: tokens, pooled vector and logits, the largest of
-four image sizes. Then tokens of whole models of timm at their native size.
+For each random model of `family_peers.py`: tokens, pooled vector and logits, the largest of four
+image sizes: native, larger, smaller, rectangular. The models are small; with `--sizes`, they have
+the width, depth and patches of each row of the table, or of the named ones.
 """
 
+import dataclasses
+import gc
+import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import family_peers as peers
@@ -15,79 +21,98 @@ import numpy as np
 import test_families as families
 from torch_peers import import_timm
 
-import keras_vit
+from keras_vit.variants import FAMILY_VARIANTS, ViTVariant
 
-# Row, model of timm, image size, options of our model.
-WHOLE = (
-    ("DINO_S16", "vit_small_patch16_224", 224, {}),
-    ("DeiT_S16_distilled", "deit_small_distilled_patch16_224", 224, {}),
-    ("DeiT3_S16", "deit3_small_patch16_224", 224, {}),
-    ("CLIP_B32", "vit_base_patch32_clip_quickgelu_224", 224, {}),
-    ("SigLIP_B16", "vit_base_patch16_siglip_224", 224, {"gelu": "exact"}),
-    ("DINOv2_S14", "vit_small_patch14_dinov2", 518, {}),
-    ("DINOv2_S14_reg4", "vit_small_patch14_reg4_dinov2", 518, {}),
-    ("DINOv3_S16plus", "vit_small_plus_patch16_dinov3_qkvb", 256, {}),
-)
+# In which rows of one family differ.
+_OF_SIZE = ("name", "source", "projection", "licence", "torch_gelu", "crop")
+_OF_SIZE += tuple(field.name for field in dataclasses.fields(peers.Sizes))
+# All blocks of DINOv3_7B16 are 27 GB.
+_BLOCKS = {"DINOv3_7B16": 2}
+# From this width on, one model of each package, on images of at most 256 pixels.
+_LARGE_WIDTH, _LARGE_SIDE = 1024, 256
 
 
-def measure_case(package: str, case: peers.Case, folder: Path) -> list[str]:
-    """Returns the largest errors of tokens, vector and logits over all sizes."""
-    model = families._make(package, case)
+def measure_case(
+    package: str, case: peers.Case, folder: Path, sizes: peers.Sizes = peers.SMALL
+) -> list[str]:
+    """Returns the largest errors of tokens, vector and logits over all sizes of images."""
+    model = families._make(package, case, sizes)
     path = families._save(package, model, folder)
     errors = np.zeros(3)
-    for size in (families.NATIVE, *families.SIZES):
+    for size in _list_image_sizes(sizes):
         images = peers.images_of(size)
-        resized = families._resize(package, case, model, size)
-        tokens, vector, logits = families._answer(case, resized, images)
-        pooling = {"pooling": case.pooling, **(case.options or {})}
-        built = [families._load(case, path, size), families._load(case, path, size, **pooling)]
+        resized = families._resize(package, case, model, size, sizes)
+        expected = families._answer(case, resized, images)
+        pooled = {"pooling": case.pooling, **(case.options or {})}
+        asked = [(None, {}), (None, pooled)]
         if case.options is not None:
-            built.append(families._load(case, path, size, logits))
-        found = [
-            families._error(ours, images, expected)
-            for ours, expected in zip(built, (tokens, vector, logits), strict=False)
-        ]
-        errors[: len(found)] = np.maximum(errors[: len(found)], found)
+            asked.append((expected[2], {}))
+        for position, (logits, options) in enumerate(asked):
+            ours = families._load(case, path, size, logits, sizes, **options)
+            error = families._error(ours, images, expected[position])
+            errors[position] = max(errors[position], error)
+            del ours
+            keras.backend.clear_session()
+            gc.collect()
     return [f"{error:.1e}" if error else "-" for error in errors]
 
 
-def measure_whole(row: str, name: str, side: int, options: dict) -> float:
-    """Returns the largest error of the tokens of a whole model of timm."""
-    import timm
-    import torch
-    from safetensors.torch import save_file
+def _list_image_sizes(sizes: peers.Sizes) -> list[tuple[int, int]]:
+    """Returns the native size, a larger, a smaller and a rectangular one."""
+    side, patch = sizes.image_size, sizes.patch_size
+    if sizes == peers.SMALL:
+        return [families.NATIVE, *families.SIZES]
+    return [
+        (side, side),
+        (side + 2 * patch,) * 2,
+        (side // 2 // patch * patch,) * 2,
+        (side // 2 // patch * patch, side),
+    ]
 
-    case = peers.Case(row, lambda size: None, lambda model, x: ())
-    model = timm.create_model(name, num_classes=512 if row.startswith("CLIP") else 0)
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for weight, x in model.named_parameters():
-            scale, is_norm = 0.02 if x.ndim > 1 else 0.2, x.ndim == 1 and weight.endswith("weight")
-            x.copy_(torch.randn(x.shape, generator=generator) * scale + is_norm)
-    images = peers.images_of((side, side), count=1)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.safetensors"
-        save_file({key: x.contiguous() for key, x in model.state_dict().items()}, path)
-        ours = getattr(keras_vit, row)(
-            include_top=False, weights=path, input_shape=(side, side, 3), **options
+
+def list_whole() -> Iterator[tuple[str, str, peers.Case, peers.Sizes]]:
+    """Yields package, description, case and sizes of each row that a package can build."""
+    for row in FAMILY_VARIANTS.values():
+        is_large = row.width >= _LARGE_WIDTH
+        side = min(row.image_size, _LARGE_SIDE) if is_large else row.image_size
+        sizes = dataclasses.replace(
+            peers.Sizes.of(row),
+            image_size=side // row.patch_size * row.patch_size,
+            depth=_BLOCKS.get(row.name, row.depth),
         )
-    with torch.no_grad():
-        expected = model.eval().forward_features(peers.pixels_for(case, images)).numpy()
-    return np.abs(keras.ops.convert_to_numpy(ours(images)) - expected).max()
+        words = f"`{row.name}`, {sizes.depth} blocks, {sizes.image_size} pixels"
+        for package, cases in peers.ALL.items():
+            found = [
+                (package, f"{words}: {name}", case, sizes)
+                for name, case in cases.items()
+                if _find_family(FAMILY_VARIANTS.get(case.row)) == _find_family(row)
+            ]
+            yield from found[:1] if is_large else found
 
 
-def main() -> None:
+def _find_family(row: ViTVariant | None) -> dict | None:
+    if row is None:
+        return None
+    family = dataclasses.asdict(row)
+    return {key: value for key, value in family.items() if key not in _OF_SIZE}
+
+
+def main(arguments: list[str]) -> None:
     import_timm()
     print(f"| package | model | tokens | vector | logits |\n|{'---|' * 5}")
-    for package, cases in peers.ALL.items():
-        for name, case in cases.items():
-            with tempfile.TemporaryDirectory() as folder:
-                errors = measure_case(package, case, Path(folder))
-            print(f"| {package} | {name} | {' | '.join(errors)} |", flush=True)
-    for row, name, side, options in WHOLE:
-        error = measure_whole(row, name, side, options)
-        print(f"| timm | `{row}`: {name}, {side} pixels | {error:.1e} | - | - |", flush=True)
+    whole = arguments[:1] == ["--sizes"]
+    small = (
+        (package, name, case, peers.SMALL)
+        for package, cases in peers.ALL.items()
+        for name, case in cases.items()
+    )
+    for package, name, case, sizes in list_whole() if whole else small:
+        if arguments[1:] and not any(f"`{row}`" in name for row in arguments[1:]):
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            errors = measure_case(package, case, Path(folder), sizes)
+        print(f"| {package} | {name} | {' | '.join(errors)} |", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -43,11 +43,11 @@ def _save(package, model, folder):
     return _save_timm(model, folder, "visual." if package == "open_clip" else "")
 
 
-def _resize(package, case, model, size):
+def _resize(package, case, model, size, sizes=peers.SMALL):
     """Returns the model at another image size, with its positions resized by its package."""
-    if package == "transformers" or size == NATIVE:
+    if package == "transformers" or size == (sizes.image_size,) * 2:
         return model
-    other = case.make(size)
+    other = case.make(size, sizes)
     state = dict(model.state_dict())
     if package == "timm" and "pos_embed" in state:
         from timm.models.vision_transformer import checkpoint_filter_fn
@@ -76,12 +76,12 @@ CASES = [
 ]
 
 
-def _make(package, case):
+def _make(package, case, sizes=peers.SMALL):
     import torch
 
     pytest.importorskip(package)
     torch.manual_seed(0)
-    return peers.randomize(case.make(NATIVE))
+    return peers.randomize(case.make((sizes.image_size,) * 2, sizes), width=sizes.width)
 
 
 def _answer(case, model, images):
@@ -92,8 +92,8 @@ def _answer(case, model, images):
     return [None if each is None else each.numpy() for each in found]
 
 
-def _load(case, path, size, logits=None, **options):
-    build = keras_vit.application(case.variant())
+def _load(case, path, size, logits=None, sizes=peers.SMALL, **options):
+    build = keras_vit.application(case.variant(sizes))
     options = {"weights": path, "input_shape": (*size, 3), "interpolation": case.rule, **options}
     if logits is None:
         return build(include_top=False, **options)

@@ -24,7 +24,7 @@ RECORDED = [(package, name) for package, names in peers.RECORDED.items() for nam
 
 def find(package, name):
     case = peers.ALL[package][name]
-    variant = case.variant(peers.RECORDED_WIDTH, peers.RECORDED_DEPTH)
+    variant = case.variant(peers.RECORDED_SIZES)
     return case, variant, GOLDEN / peers.name_folder(package, name)
 
 

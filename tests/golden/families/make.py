@@ -15,7 +15,6 @@ import numpy as np
 from torch_peers import import_timm
 
 HERE = Path(__file__).parent
-WIDTH, DEPTH = peers.RECORDED_WIDTH, peers.RECORDED_DEPTH
 NATIVE, RECTANGLE = (peers.SIZE, peers.SIZE), (32, 56)
 
 
@@ -24,10 +23,6 @@ def main() -> None:
     from safetensors.torch import save_file
 
     import_timm()
-    peers.WIDTH, peers.DEPTH, peers.MLP = WIDTH, DEPTH, WIDTH * peers.MLP // peers.WIDTH
-    peers.TIMM |= {"embed_dim": WIDTH, "depth": DEPTH}
-    peers.HUGGING_FACE |= {"hidden_size": WIDTH, "num_hidden_layers": DEPTH}
-    peers.HUGGING_FACE |= {"intermediate_size": peers.MLP}
     outputs = {}
     for package, names in peers.RECORDED.items():
         for name in names:
@@ -35,7 +30,7 @@ def main() -> None:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
             torch.manual_seed(0)
-            model = peers.randomize(case.make(NATIVE))
+            model = peers.randomize(case.make(NATIVE, peers.RECORDED_SIZES))
             model.load_state_dict(model.half().state_dict())
             model = model.float()
             sizes = (NATIVE, RECTANGLE) if package == "transformers" else (NATIVE,)
