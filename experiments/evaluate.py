@@ -41,8 +41,10 @@ _WORKDIR = flags.DEFINE_string("workdir", None, "Folder for the reports.", requi
 _PIXELS = flags.DEFINE_enum(
     "pixels", None, [*RANGES], "Pixel range of files model.keras. Default: from their layers."
 )
-_CROP = flags.DEFINE_enum(
-    "crop", "resize", ["resize", "resize_crop", "resize_shorter"], "How images become square."
+_CROP = flags.DEFINE_string(
+    "crop",
+    "resize",
+    "How images become square: resize, resize_crop, resize_shorter, central:SHARE or published.",
 )
 _BATCH = flags.DEFINE_integer("batch_size", None, "Images per step.", lower_bound=1)
 _STRICT = flags.DEFINE_bool("strict", False, "Fail if an image cannot be read.")

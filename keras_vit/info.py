@@ -159,7 +159,7 @@ def _describe_family(row: ViTVariant) -> Iterator[tuple[str, str]]:
     yield "pixels", f"in [-1, 1], normalized inside: mean {mean}; deviation {std}, of 0 to 1"
     if not row.rotary:
         yield "positions", f"resized by the rule {row.interpolation!r}"
-    yield "evaluation", f"central crop of {row.crop:.3g} of the shorter side, as published"
+    yield "evaluation", f"{row.crop_in_words}, as published"
     yield "licence", f"{row.licence}, of the published weights"
 
 

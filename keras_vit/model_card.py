@@ -143,7 +143,7 @@ def _describe_pixels(row: ViTVariant | ResNetVariant) -> str:
     mean, std = (", ".join(f"{x:.4g}" for x in xs) for xs in (row.pixel_mean, row.pixel_std))
     return (
         f"{text} The model itself normalizes them by mean {mean} and deviation {std}, of pixels "
-        f"from 0 to 1. Published evaluation: central crop of {row.crop:.3g} of the shorter side."
+        f"from 0 to 1. Published evaluation: {row.crop_in_words}."
     )
 
 

@@ -7,6 +7,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from typing import IO
 
 _LEVEL = "TF_CPP_MIN_LOG_LEVEL"  # 0 shows all lines
 _NATIVE_LOG = re.compile(
@@ -69,17 +70,26 @@ def _filter_stderr(is_noise: Callable[[str, bool], bool]) -> Iterator[None]:
         yield
         return
     sys.stderr.flush()
-    terminal = os.dup(2)
-    with tempfile.TemporaryFile() as held:
+    with _open_buffer() as held:
+        terminal = os.dup(2)
         os.dup2(held.fileno(), 2)
         has_failed = True
         try:
             yield
             has_failed = False
         finally:
-            sys.stderr.flush()
-            os.dup2(terminal, 2)
-            os.close(terminal)
+            try:
+                sys.stderr.flush()
+            finally:  # also if the disk of the buffer is full: the reason is printed after it
+                os.dup2(terminal, 2)
+                os.close(terminal)
             held.seek(0)
             lines = held.read().decode(errors="replace").splitlines(keepends=True)
             sys.stderr.write("".join(line for line in lines if not is_noise(line, has_failed)))
+
+
+def _open_buffer() -> IO[bytes]:
+    """Opens a file in memory, which a full disk does not stop, or else a temporary file."""
+    if sys.platform == "linux":
+        return os.fdopen(os.memfd_create("stderr"), "w+b")
+    return tempfile.TemporaryFile()

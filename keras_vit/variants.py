@@ -137,7 +137,7 @@ class ViTVariant:
             checkpoints expect images to be normalized.
         image_size: Side of the images for which the position table was trained, in pixels.
         crop: Side of the central crop of the published evaluation, as a share of the shorter side
-            of the image.
+            of the image; None if the whole image is resized to a square.
         licence: Licence of the published weights.
     """
 
@@ -171,8 +171,15 @@ class ViTVariant:
     pixel_mean: Rgb = (0.5, 0.5, 0.5)
     pixel_std: Rgb = (0.5, 0.5, 0.5)
     image_size: int = 224
-    crop: float = 1.0
+    crop: float | None = None
     licence: str = "Apache-2.0"
+
+    @property
+    def crop_in_words(self) -> str:
+        """The crop of the published evaluation, for reports."""
+        if self.crop is None:
+            return "the whole image resized to a square"
+        return f"central crop of {self.crop:.3g} of the shorter side"
 
     @property
     def total_stride(self) -> int:
@@ -352,6 +359,7 @@ _deit3 = partial(
     class_position=False,
     layer_scale=True,
     interpolation="bicubic",
+    crop=1.0,
     **_IMAGENET_PIXELS,
 )
 _clip = partial(
@@ -361,6 +369,7 @@ _clip = partial(
     norm_before_blocks=True,
     patch_bias=False,
     interpolation="bicubic_antialias",
+    crop=1.0,
     licence="MIT",
     **_CLIP_PIXELS,
 )
@@ -379,7 +388,7 @@ _tips = partial(
     num_registers=1,
     interpolation="bicubic_antialias",
     image_size=448,
-    crop=1.0,
+    crop=None,
     pixel_mean=(0.0, 0.0, 0.0),
     pixel_std=(1.0, 1.0, 1.0),
 )

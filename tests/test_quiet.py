@@ -1,6 +1,8 @@
 """What TensorFlow logs while it loads is held back, and nothing else."""
 
+import errno
 import gc
+import io
 import os
 import subprocess
 import sys
@@ -37,6 +39,31 @@ def test_tensorflow_s_log_is_shown_to_those_who_ask(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
 ):
     assert start_up(monkeypatch, capfd, "0") == NATIVE + "UserWarning: this Python is old\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the lines are held in memory on Linux alone")
+def test_a_full_disk_loses_no_line(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture):
+    def fail(*_args, **_options):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", fail)
+    assert start_up(monkeypatch, capfd, "3") == "UserWarning: this Python is old\n"
+
+
+def test_standard_error_is_that_of_before_when_its_buffer_is_full(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+):
+    class Full(io.StringIO):
+        def flush(self):
+            if self.getvalue():
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stderr", Full())
+        with pytest.raises(OSError, match="No space left"), quiet_conversion():
+            print("lost", file=sys.stderr)
+    os.write(2, b"the reason")
+    assert capfd.readouterr().err == "the reason"
 
 
 @pytest.mark.parametrize("collects", [True, False])

@@ -8,10 +8,11 @@ import re
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import warm
 
-from keras_vit.writing import _MARK, to_one_line, write_atomically, write_json
+from keras_vit.writing import _MARK, to_one_line, write_array, write_atomically, write_json
 
 _KILLED = """
 import os, sys
@@ -58,6 +59,19 @@ def test_what_a_living_writer_or_another_machine_writes_stays(tmp_path: Path):
     with write_atomically(tmp_path / "report.md") as ours:
         ours.write_text("ours")
     assert {path.name for path in tmp_path.iterdir()} == {"report.md", elsewhere.name, living.name}
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no full device")
+def test_an_array_on_a_full_disk_is_an_error_that_says_so():
+    with pytest.raises(OSError, match="No space left") as raised:
+        write_array(Path("/dev/full"), np.zeros(10_000))
+    assert raised.value.errno == errno.ENOSPC
+
+
+@pytest.mark.parametrize("array", [np.arange(12).reshape(3, 4).T, np.float32(2), np.zeros((0, 2))])
+def test_an_array_is_read_as_it_was_written(array, tmp_path):
+    write_array(tmp_path / "a.npy", np.asarray(array))
+    np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), array, strict=True)
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])

@@ -29,7 +29,7 @@ from tqdm import tqdm
 import keras_vit
 from keras_vit.export import FLAVOURS
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
-from keras_vit.writing import table, write_csv, write_text
+from keras_vit.writing import table, write_array, write_csv, write_text
 
 _OUTPUT = flags.DEFINE_string(
     "output", None, "Folder of the files and of the results.", required=True
@@ -107,7 +107,7 @@ def main(_argv: list[str]) -> None:
     output = Path(_OUTPUT.value)
     output.mkdir(parents=True, exist_ok=True)
     images = _draw_images()
-    np.save(output / "images.npy", images)
+    write_array(output / "images.npy", images)
     expected = _load_or_build(output).predict_on_batch(images)
     refusals = {
         name: _write_file(output, FORMS[name]) for name in tqdm(names, desc="files", disable=None)

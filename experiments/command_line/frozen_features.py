@@ -20,6 +20,7 @@ from keras_vit.data.sources import Source
 from keras_vit.devices import DevicesConfig, connect
 from keras_vit.evaluate import Features, extract
 from keras_vit.evaluate.classifier import representation
+from keras_vit.evaluate.crop import choose_crop
 from keras_vit.keras_file import is_file
 from keras_vit.pixels import RANGES, describe_pixels
 
@@ -40,8 +41,10 @@ _IMAGE_SIZE = flags.DEFINE_integer(
 _PIXELS = flags.DEFINE_enum(
     "pixels", None, [*RANGES], "Pixel range of the model. Default: derived from its layers."
 )
-_CROP = flags.DEFINE_enum(
-    "crop", "resize_crop", ["resize", "resize_crop", "resize_shorter"], "How images become square."
+_CROP = flags.DEFINE_string(
+    "crop",
+    "resize_crop",
+    "How images become square: resize, resize_crop, resize_shorter, central:SHARE or published.",
 )
 _BATCH = flags.DEFINE_integer("batch_size", None, "Images per step.", lower_bound=1)
 _PER_CLASS = flags.DEFINE_integer(
@@ -96,6 +99,7 @@ def frozen() -> Iterator[Frozen]:
         )
     devices = connect(DevicesConfig(kind=_DEVICES.value, precision=_PRECISION.value))
     size = None if _IMAGE_SIZE.value is None else (_IMAGE_SIZE.value,) * 2
+    crop = choose_crop(_CROP.value, _MODEL.value, _WEIGHTS.value)
     with devices.scope():
         model = representation(_MODEL.value, _WEIGHTS.value, size, _PIXELS.value)
     if devices.is_chief:
@@ -108,7 +112,7 @@ def frozen() -> Iterator[Frozen]:
                 layer=_LAYER.value,
                 output=workdir() / "features" / name / part,
                 image_size=size,
-                eval_crop=_CROP.value,
+                eval_crop=crop,
                 batch_size=_BATCH.value,
                 devices=devices,
             )

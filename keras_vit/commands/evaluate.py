@@ -31,8 +31,12 @@ def define(values: flags.FlagValues) -> None:
     flags.DEFINE_bool("objectnet", False, "Treat --data as ObjectNet.", flag_values=values)
     define_image_size(values)
     define_pixels(values)
-    crops = "resize: the whole image; resize_shorter: the central crop."
-    flags.DEFINE_enum("crop", "resize", ["resize", "resize_shorter"], crops, flag_values=values)
+    crops = (
+        "How images become square. resize: the whole image; resize_shorter: the central crop of "
+        "7/8; central:SHARE: the central crop of a share of the shorter side, such as central:0.9; "
+        "published: as in the published evaluation of the weights."
+    )
+    flags.DEFINE_string("crop", "resize", crops, flag_values=values)
     batch = "Images per step. Default: 64 at 224 x 224 pixels, more if they are smaller."
     flags.DEFINE_integer("batch_size", None, batch, lower_bound=1, flag_values=values)
     flags.DEFINE_bool(

@@ -13,7 +13,8 @@ Source: arXiv:2010.11929 section 4.1 and appendix B.1.1; arXiv:1912.11370 sectio
     google-research/big_vision, pp/ops_image.py and utils.get_mixup.
 """
 
-from collections.abc import Callable, Collection
+import math
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -209,6 +210,37 @@ def central_crop(size: int) -> Transform:
     return transform
 
 
+def share_crop(size: int, share: float) -> Transform:
+    """Returns a transform that takes the central square of a share of the shorter side.
+
+    The shorter side is resized to `size` / `share`, rounded down, bicubically with antialiasing;
+    then the central square is cropped. Levels are kept between 0 and 255.
+
+    Args:
+        size: Side of the square, in pixels.
+        share: Side of the square as a share of the shorter side, above 0 and up to 1.
+
+    Example:
+        >>> share_crop(224, 0.875)(tf.zeros((500, 333, 3), tf.uint8), tf.constant([0, 0])).shape
+        TensorShape([224, 224, 3])
+
+    Source: timm 1.0.31, data/transforms_factory.py; torchvision, transforms/functional.py (rounds
+        the longer side down, and an odd margin to the nearest even half).
+    """
+    side = _side_of_share(size, share)
+
+    def transform(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        pixels = decode(image, seed)
+        sides = tf.shape(pixels)[:2]
+        sides = sides * side // tf.reduce_min(sides)
+        levels = tf.clip_by_value(_resize(pixels, sides, "bicubic", antialias=True), 0.0, 255.0)
+        # Half of an odd margin is rounded to an even number: 1 / 2 to 0, 3 / 2 to 2.
+        top, left = tf.unstack(tf.cast(tf.round((sides - size) / 2), tf.int32))
+        return tf.ensure_shape(levels[top : top + size, left : left + size], (size, size, 3))
+
+    return transform
+
+
 def _check_size(pixels: tf.Tensor, size: int) -> tf.Tensor:
     sides = tf.shape(pixels)[:2]
     message = (
@@ -281,6 +313,13 @@ _EVAL_CROPS: dict[str, Callable[[int], list[Transform]]] = {
     "resize_crop": lambda size: [resize(round(size * 256 / 224)), central_crop(size)],
     "resize_shorter": lambda size: [resize_shorter(round(size * 256 / 224)), central_crop(size)],
 }
+_IN_WORDS = {
+    "resize": "the whole image to the size of the model, bilinear, without antialiasing",
+    "resize_crop": "the whole image to a square of 8/7 of the model's, then the central crop",
+    "resize_shorter": "the shorter side to 8/7 of the model's by area, then the central crop",
+}
+_CENTRAL = "central"
+_SMALLEST_SHARE = 0.1
 
 
 def train_crop(policy: str, size: int, *, smallest_area: float = 0.05) -> list[Transform]:
@@ -302,7 +341,8 @@ def train_crop(policy: str, size: int, *, smallest_area: float = 0.05) -> list[T
         >>> len(train_crop("resize_crop", 384))
         2
     """
-    _check_policy(policy, _TRAIN_CROPS)
+    if policy not in _TRAIN_CROPS:
+        raise ValueError(f"`crop` must be one of {', '.join(_TRAIN_CROPS)}. Received: {policy!r}.")
     return _TRAIN_CROPS[policy](size, smallest_area)
 
 
@@ -313,7 +353,8 @@ def eval_crop(policy: str, size: int | tuple[int, int]) -> list[Transform]:
         policy: "resize": the whole image, as in the paper. "resize_shorter": the central crop after
             a resize of the shorter side to `size` * 256 / 224, as in AugReg. "resize_crop": the
             central crop after a resize to a square of that side, as in big_vision's few-shot
-            evaluation.
+            evaluation. "central:SHARE", such as "central:0.875": the central crop of that share of
+            the shorter side, as published for DINO, DeiT, CLIP and others, see `share_crop`.
         size: Side of the square, in pixels. "resize" also accepts (height, width).
 
     Raises:
@@ -323,17 +364,66 @@ def eval_crop(policy: str, size: int | tuple[int, int]) -> list[Transform]:
         >>> len(eval_crop("resize_shorter", 224))
         2
     """
-    _check_policy(policy, _EVAL_CROPS)
+    check_eval_crop(policy)
     if policy != "resize" and not isinstance(size, int):
         if size[0] != size[1]:
             raise ValueError(f"`{policy}` gives squares. Received: size={size}. Use `resize`.")
         size = size[0]
-    return _EVAL_CROPS[policy](size)
+    share = _find_share(policy)
+    return _EVAL_CROPS[policy](size) if share is None else [share_crop(size, share)]
 
 
-def _check_policy(policy: str, crops: Collection[str]) -> None:
-    if policy not in crops:
-        raise ValueError(f"`policy` must be one of {', '.join(crops)}. Received: {policy!r}.")
+def check_eval_crop(policy: str) -> None:
+    """Raises ValueError if `eval_crop` has no such policy."""
+    if policy in _EVAL_CROPS:
+        return
+    share = _find_share(policy)
+    if share is None or not _SMALLEST_SHARE <= share <= 1:
+        raise ValueError(
+            f"`eval_crop` must be one of {', '.join(_EVAL_CROPS)}, central:SHARE with a share from "
+            f"{_SMALLEST_SHARE} to 1. Received: {policy!r}."
+        )
+
+
+def largest_side(policy: str, size: int) -> int:
+    """Returns the length to which a policy of `eval_crop` resizes the shorter side of an image.
+
+    Example:
+        >>> largest_side("resize_shorter", 224), largest_side("central:0.9", 224)
+        (256, 248)
+    """
+    share = _find_share(policy)
+    if share is not None:
+        return _side_of_share(size, share)
+    return size if policy == "resize" else round(size * 256 / 224)
+
+
+def describe_crop(policy: str) -> str:
+    """Describes a policy of `eval_crop` in words.
+
+    Example:
+        >>> describe_crop("resize")
+        'the whole image to the size of the model, bilinear, without antialiasing'
+    """
+    share = _find_share(policy)
+    if share is not None:
+        return f"the central square of {share:.3g} of the shorter side, bicubic, with antialiasing"
+    return _IN_WORDS[policy]
+
+
+def _find_share(policy: str) -> float | None:
+    """Returns the share of "central:SHARE", or None for another policy."""
+    name, _, share = policy.partition(":")
+    if name != _CENTRAL:
+        return None
+    try:
+        return float(share)
+    except ValueError:
+        return None
+
+
+def _side_of_share(size: int, share: float) -> int:
+    return math.floor(size / share)
 
 
 def mixup(

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from keras_vit.writing import write_atomically, write_text
+from keras_vit.writing import write_array, write_atomically, write_text
 
 _SECONDS_BETWEEN_SAVES = 10
 
@@ -149,7 +149,7 @@ class FeatureStore:
             ("indices", "labels"), np.fromfile(places, "<i8").reshape(-1, 2).T, strict=True
         ):
             with write_atomically(self.folder / f"{name}.npy") as partial:
-                np.save(partial, column.astype(np.int64))
+                write_array(partial, column.astype(np.int64))
         with open(values, "r+b") as file:
             file.write(_make_header((self.rows, *_read_shape(values))))
         described = {

@@ -20,6 +20,7 @@ from keras_vit.devices import DevicesConfig, connect
 from keras_vit.drawing import check_can_draw
 from keras_vit.evaluate import classifier, plots
 from keras_vit.evaluate.accuracy import Answers, answer
+from keras_vit.evaluate.crop import choose_crop
 from keras_vit.evaluate.imagenet_sets import (
     by_wordnet_id,
     imagenet_real,
@@ -108,7 +109,9 @@ def measure(
         real: `real.json` of ImageNet ReaL; `data` is then the folder of the validation images.
         is_objectnet: Whether `data` is ObjectNet's folder.
         pixels: As in `keras_vit.evaluate.classifier.build`.
-        image_size, eval_crop, batch_size, strict: As in `keras_vit.evaluate.accuracy.accuracy`.
+        image_size, batch_size, strict: As in `keras_vit.evaluate.accuracy.accuracy`.
+        eval_crop: As there, or "published": the crop with which the weights were evaluated by those
+            who published them, see `keras_vit.evaluate.crop`.
         devices: Devices and precision. Default: whatever is available, in float32.
 
     Returns:
@@ -120,6 +123,7 @@ def measure(
     """
     if output is not None:
         check_can_draw()
+    eval_crop = choose_crop(eval_crop, model, weights)
     devices = devices or DevicesConfig()
     if is_file(model) and devices.precision != "float32":
         raise ValueError(

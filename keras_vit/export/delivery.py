@@ -15,6 +15,7 @@ import numpy as np
 from absl import logging
 
 from keras_vit import predict
+from keras_vit.data.transforms import describe_crop
 from keras_vit.evaluate import classifier, measure
 from keras_vit.export.examples import Examples, set_aside, take
 from keras_vit.export.exchange import onnx, openvino
@@ -26,13 +27,11 @@ from keras_vit.export.verdicts import Verdict
 from keras_vit.keras_file import is_file
 from keras_vit.photos import is_ignored
 from keras_vit.pixels import describe_pixels
-from keras_vit.weights import source
 from keras_vit.weights.download import without_secrets
+from keras_vit.weights.published_crop import find_crop
 from keras_vit.writing import group_by_reason, to_one_line
 
 FORMATS = ("saved_model", "tflite", "onnx", "openvino")
-# Names of transforms in the catalog, and in the pipeline.
-_CROPS = {"resize": "resize", "resize_small_crop": "resize_shorter"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,12 +131,15 @@ def deliver(
     )
     if examples.left_out:
         say(group_by_reason(examples.left_out))
+    crop = _choose_crop(model, weights, size)
+    if crop != "resize":
+        say(f"Photos are cropped as in the published evaluation: {describe_crop(crop)}.")
     shared = {
         "class_names": names,
         "images": judged,
         "num_images": len(judged.images),
         "calibration": calibration if wanted.int8 else None,
-        "eval_crop": _choose_crop(model, weights, size),
+        "eval_crop": crop,
         "identity": identity,
         "image_size": size,
     }
@@ -249,8 +251,9 @@ def _choose_crop(
     model: str | os.PathLike, weights: str | os.PathLike | None, size: tuple[int, int]
 ) -> str:
     """Returns the crop of the published evaluation of these weights; "resize" for rectangles."""
-    row = None if weights is None else source.find(str(model), weights).row
-    return "resize" if row is None or size[0] != size[1] else _CROPS[row.transform]
+    if weights is None or size[0] != size[1]:
+        return "resize"
+    return find_crop(str(model), weights) or "resize"
 
 
 def _describe_origin(

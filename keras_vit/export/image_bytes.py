@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from keras_vit.data.decoding import decode_jpeg_or_png
 from keras_vit.data.transforms import eval_crop as eval_crops
+from keras_vit.data.transforms import largest_side
 
 STATUSES = ("ok", "empty", "unsupported", "too_large", "damaged")
 _OK, _EMPTY, _UNSUPPORTED, _TOO_LARGE, _DAMAGED = range(len(STATUSES))
@@ -107,9 +108,9 @@ def _set_limits(image_size: tuple[int, int], eval_crop: str, max_pixels: int) ->
     """Returns the limits for a policy."""
     # Enlarging the shorter side of an image of 1 x 65500 pixels would make billions of pixels, of
     # 12 bytes each.
-    if eval_crop != "resize_shorter":
+    if eval_crop in ("resize", "resize_crop"):
         return _Limits(pixels=max_pixels, aspect_ratio=max_pixels)
-    side = round(max(image_size) * 256 / 224)
+    side = largest_side(eval_crop, max(image_size))
     return _Limits(pixels=max_pixels, aspect_ratio=max(1, MAX_PIXELS // (4 * side * side)))
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import keras
 
+from keras_vit.data.transforms import describe_crop
 from keras_vit.export.examples import Examples
 from keras_vit.imagenet import class_names as imagenet_names
 from keras_vit.pixels import RANGES, pixels_of
@@ -20,10 +21,6 @@ from keras_vit.writing import to_one_line
 FILE = "keras_vit.json"
 CHECKSUMS_FILE = "SHA256SUMS"
 EXTRA_FOLDER = "assets.extra"  # folder of a SavedModel that TensorFlow ignores
-_RESIZED = {
-    "resize": "the whole image to the size of the model, bilinear, without antialiasing",
-    "resize_shorter": "the shorter side to 8/7 of the model's by area, then the central crop",
-}
 
 
 def describe(
@@ -68,7 +65,7 @@ def describe(
             "channels": "RGB",
             "range": pixels_of(model).range,
             "resize": eval_crop,
-            "resize_in_words": _RESIZED[eval_crop],
+            "resize_in_words": describe_crop(eval_crop),
         },
         "accepted": dict(accepted),
         "judged": {

@@ -9,6 +9,7 @@ load this file by its path and call `opened`.
 
 import contextlib
 import functools
+import io
 import json
 import os
 import sys
@@ -39,7 +40,9 @@ def main(request: Path) -> None:
     images = np.load(asked["images"])
     run = opened(Path(asked["path"]), asked["signature"])
     parts = list(_split(images, asked["batch_size"]))
-    np.save(asked["outputs"], np.concatenate([np.asarray(run(part), np.float32) for part in parts]))
+    outputs = io.BytesIO()  # writing it tells why it fails, `np.save` to a file does not
+    np.save(outputs, np.concatenate([np.asarray(run(part), np.float32) for part in parts]))
+    Path(asked["outputs"]).write_bytes(outputs.getbuffer())
     turns = asked["repeats"] + _WARM_UP if asked["repeats"] else 0
     seconds = [_measure_seconds(run, images[turn % len(images) :][:1]) for turn in range(turns)]
     print(

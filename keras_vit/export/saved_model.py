@@ -21,6 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data.sources import Source
+from keras_vit.data.transforms import check_eval_crop
 from keras_vit.export import examples, metadata, verdicts
 from keras_vit.export.checksums import write_checksums
 from keras_vit.export.image_bytes import MAX_PIXELS, STATUSES
@@ -37,7 +38,6 @@ _POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
 # float32; in bfloat16, which has 8 significant bits, 1 % for ViT-B/16 and 2 % for R50+ViT-B/16.
 # Deeper models differ more. The outputs of a wrong graph differ by about 1.
 _TOLERANCES = {"float32": 1e-4, "bfloat16": 0.1}
-_EVAL_CROPS = ("resize", "resize_shorter")
 
 
 def saved_model(
@@ -68,8 +68,9 @@ def saved_model(
         path: Folder of all versions. Its last part is the name of the model on the server.
         class_names: Names in the order of the classes. Default: ImageNet's if their number matches,
             else numbers.
-        eval_crop: Policy by which files are resized: "resize" (the whole image, as in the paper) or
-            "resize_shorter" (a central crop, as in AugReg).
+        eval_crop: Policy by which files are resized: "resize" (the whole image, as in the paper),
+            "resize_shorter" (a central crop, as in AugReg) or "central:SHARE", see
+            `keras_vit.data.transforms.eval_crop`.
         top: Number of classes that `serving_default` returns.
         attention: Adds a signature for the attention weights of all layers.
         precision: Precision of the computation: "float32" or "bfloat16". The weights are float32 in
@@ -156,12 +157,11 @@ def saved_model(
 
 
 def _check(*, eval_crop: str, top: int, precision: str) -> None:
-    for name, value, valid in (
-        ("precision", precision, tuple(_POLICIES)),
-        ("eval_crop", eval_crop, _EVAL_CROPS),
-    ):
-        if value not in valid:
-            raise ValueError(f"`{name}` must be one of {', '.join(valid)}. Received: {value!r}.")
+    check_eval_crop(eval_crop)
+    if precision not in _POLICIES:
+        raise ValueError(
+            f"`precision` must be one of {', '.join(_POLICIES)}. Received: {precision!r}."
+        )
     if top < 1:
         raise ValueError(f"`top` must be at least 1. Received: {top}.")
 

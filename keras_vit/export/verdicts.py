@@ -15,6 +15,7 @@ import numpy as np
 
 from keras_vit.export.versions import temporary_folder
 from keras_vit.extras import install
+from keras_vit.writing import write_array
 
 _RUNNER = Path(__file__).with_name("runner.py")
 _BATCH = 8
@@ -88,7 +89,7 @@ def run(
             "batch_size": _BATCH,
             "repeats": repeats,
         }
-        np.save(folder / "images.npy", images)
+        write_array(folder / "images.npy", images)
         (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
         # -I: imports nothing from the current folder or PYTHONPATH.
         done = subprocess.run(

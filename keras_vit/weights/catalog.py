@@ -47,7 +47,6 @@ _VIT_README = "google-research/vision_transformer README"
 _BIT_README = "google-research/big_transfer README"
 
 _OTHER_WAYS = "A local file, a URL, or None are also valid."
-Transform = Literal["resize", "resize_small_crop"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,8 +70,9 @@ class CatalogRow:
             other families, which say it in their `config.json`.
         transform: Preprocessing of evaluation images, before `x / 127.5 - 1`. "resize" (fine-tuned
             files): to (`image_size`, `image_size`), bilinear without antialiasing.
-            "resize_small_crop" (other files): the shorter side to 8/7 of `image_size` (256 for 224)
-            by area, then the central crop.
+            "resize_small_crop" (pre-trained files): the shorter side to 8/7 of `image_size` (256 for
+            224) by area, then the central crop. "central:SHARE" (other families): the central crop
+            of a share of the shorter side, see `keras_vit.data.transforms.share_crop`.
         accuracy: Published ImageNet top-1 accuracy in percent, or None.
         accuracy_source: Publication of `accuracy`.
         sha256: Published hash, or None.
@@ -91,7 +91,7 @@ class CatalogRow:
     head_is_valid: bool
     has_pre_logits: bool
     gelu: Literal["tanh"] | None
-    transform: Transform
+    transform: str
     accuracy: float | None
     accuracy_source: str | None
     sha256: str | None = None
@@ -444,7 +444,7 @@ def _make_hub_rows() -> Iterator[CatalogRow]:
             head_is_valid=True,
             has_pre_logits=False,
             gelu=None,
-            transform="resize_small_crop",
+            transform="resize" if variant.crop is None else f"central:{variant.crop:g}",
             accuracy=file.accuracy,
             accuracy_source=file.accuracy_source,
             licence=variant.licence,

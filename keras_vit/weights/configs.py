@@ -1,8 +1,8 @@
-"""The JSON files beside weights: `config.json` of Hugging Face and of timm, and
-`preprocessor_config.json`, as metadata.
+"""The JSON files beside weights: `config.json` of Hugging Face and of timm,
+`preprocessor_config.json`, and `open_clip_config.json`, as metadata.
 
 Source: transformers 5.24.0 `models/*/configuration_*.py`, `image_processing_utils.py`; timm 1.0.31
-    `models/_hub.py`.
+    `models/_hub.py`; open_clip 3.3.0 `model.py` (CLIPVisionCfg), `factory.py`.
 """
 
 import math
@@ -17,6 +17,7 @@ from keras_vit.weights.metadata import check, is_count, is_pair, parse, shorten
 from keras_vit.weights.refusal import make_error
 
 _CONFIG, _PREPROCESSOR = "config.json", "preprocessor_config.json"
+_OPEN_CLIP, _OPEN_CLIP_HEAD_WIDTH = "open_clip_config.json", 64
 _MAX_CONFIG_BYTES = 2**24
 _GELU = {
     "gelu": "exact",
@@ -31,7 +32,8 @@ _OF_TRANSFORMER = ("hidden_act", "num_attention_heads", "layer_norm_eps")
 
 
 def read_beside(path: Path) -> dict[str, Any]:
-    """Returns the metadata in `config.json` and `preprocessor_config.json` beside a file.
+    """Returns the metadata in the JSON files beside a file: those of Hugging Face or timm, else that
+    of OpenCLIP.
 
     Returns an empty dict if there are no such files, or if they have none of the known fields.
 
@@ -40,8 +42,54 @@ def read_beside(path: Path) -> dict[str, Any]:
             computation that no model of this package has.
     """
     config_path, pixels_path = path.with_name(_CONFIG), path.with_name(_PREPROCESSOR)
-    known = _read_config(config_path, _load(config_path))
+    clip_path = path.with_name(_OPEN_CLIP)
+    known = _read_open_clip(clip_path, _load(clip_path))
+    known |= _read_config(config_path, _load(config_path))
     return known | _read_preprocessor(pixels_path, _load(pixels_path))
+
+
+def read_crop(path: str | os.PathLike) -> str | None:
+    """Returns the crop of the evaluation, from `preprocessor_config.json` or timm's `config.json`.
+
+    Args:
+        path: The file, or its directory.
+
+    Returns:
+        A policy of `keras_vit.data.transforms.eval_crop`: "resize" for the whole image or
+        "central:SHARE" for a central crop; None if the files say neither.
+
+    Raises:
+        ValueError: If one is not a JSON object.
+    """
+    path = Path(path)
+    path = path / _CONFIG if path.is_dir() else path.with_name(_CONFIG)
+    pretrained = _load(path).get("pretrained_cfg")
+    if isinstance(pretrained, dict):
+        return _find_timm_crop(pretrained)
+    return _find_preprocessor_crop(_load(path.with_name(_PREPROCESSOR)))
+
+
+def _find_timm_crop(config: dict[str, Any]) -> str | None:
+    share, mode = config.get("crop_pct"), config.get("crop_mode") or "center"
+    if not isinstance(share, float | int) or isinstance(share, bool) or not 0 < share <= 1:
+        return None
+    if mode == "squash":
+        return "resize" if share == 1 else None
+    return f"central:{share:g}" if mode == "center" else None
+
+
+def _find_preprocessor_crop(config: dict[str, Any]) -> str | None:
+    if config.get("do_resize", True) is False or "size" not in config:
+        return None
+    size, crop = config["size"], config.get("crop_size")
+    is_cropped = config.get("do_center_crop") is True
+    shortest: Any = size.get("shortest_edge") if isinstance(size, dict) else None
+    if not is_cropped:
+        return "resize" if shortest is None else None
+    side: Any = crop.get("height") if isinstance(crop, dict) else crop
+    if not is_count(shortest) or not is_count(side) or side > shortest:
+        return None
+    return f"central:{side / shortest:g}"
 
 
 def check_arrays(path: str | os.PathLike, arrays: Mapping[str, np.ndarray]) -> None:
@@ -177,6 +225,24 @@ def _read_timm_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     size = pretrained.get("input_size")
     if isinstance(size, list) and len(size) == 3:
         known["image_size"] = size[1:]
+    return check(path, {key: value for key, value in known.items() if value is not None})
+
+
+def _read_open_clip(path: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """Returns heads, GELU, image size and pixels; those of a vision model of timm are not there."""
+    model, pixels = config.get("model_cfg"), config.get("preprocess_cfg")
+    model, pixels = (part if isinstance(part, dict) else {} for part in (model, pixels))
+    known: dict[str, Any] = {"pixel_mean": pixels.get("mean"), "pixel_std": pixels.get("std")}
+    vision = model.get("vision_cfg")
+    if isinstance(vision, dict) and is_count(width := vision.get("width")):
+        size, head_width = vision.get("image_size"), vision.get("head_width", _OPEN_CLIP_HEAD_WIDTH)
+        if not is_count(head_width):
+            raise make_error(path, f"head_width is {shorten(head_width)}, expected an integer")
+        known |= {
+            "num_heads": width // head_width,
+            "gelu": "quick" if model.get("quick_gelu") is True else "exact",
+            "image_size": [size, size] if is_count(size) else size,
+        }
     return check(path, {key: value for key, value in known.items() if value is not None})
 
 

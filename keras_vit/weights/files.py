@@ -64,6 +64,8 @@ IN_DIRECTORY = (
     f"pytorch_model.bin{INDEX_SUFFIX}",
     "tf_model.h5",
     f"tf_model.h5{INDEX_SUFFIX}",
+    "open_clip_model.safetensors",
+    "open_clip_pytorch_model.bin",
 )
 
 _PathLike = str | os.PathLike[str]

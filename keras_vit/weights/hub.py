@@ -12,7 +12,7 @@ from keras_vit.weights import files, shards
 
 SCHEME = "hf://"
 _ADDRESS = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@([^@\s]+))?")
-_DESCRIPTIONS = ("config.json", "preprocessor_config.json")
+_DESCRIPTIONS = ("config.json", "preprocessor_config.json", "open_clip_config.json")
 _DEFAULT_REVISION = "main"
 
 

@@ -26,6 +26,7 @@ ALL = {
     "resize_shorter bilinear": transforms.resize_shorter(16, "bilinear"),
     "random_crop": transforms.random_crop(16),
     "central_crop": transforms.central_crop(16),
+    "share_crop": transforms.share_crop(16, 0.875),
     "flip_left_right": transforms.flip_left_right,
     "scale_to": transforms.scale_to(-1, 1),
     "to_uint8": transforms.to_uint8,
@@ -38,6 +39,7 @@ SQUARE = (
     "resize antialiased",
     "random_crop",
     "central_crop",
+    "share_crop",
 )
 
 
@@ -410,15 +412,57 @@ def test_the_policies_for_evaluation():
 
 
 @pytest.mark.parametrize(
-    ("crop", "valid"),
+    ("shape", "size", "share", "sides", "corner"),
     [
-        (transforms.train_crop, "inception, resize_crop, resize"),
-        (transforms.eval_crop, "resize, resize_crop, resize_shorter"),
+        # height and width, after the resize and of the corner of the crop, by hand
+        ((80, 120), 32, 0.875, (36, 54), (2, 11)),
+        ((120, 80), 32, 0.875, (54, 36), (11, 2)),
+        ((90, 113), 32, 0.9, (35, 43), (2, 6)),  # margins of 3 and 11: 1.5 to 2, 5.5 to 6
+        ((90, 91), 30, 0.95, (31, 31), (0, 0)),  # a margin of 1: 0.5 to 0
+        ((20, 30), 32, 1.0, (32, 48), (0, 8)),
     ],
 )
-def test_an_unknown_policy_is_refused(crop, valid):
-    with pytest.raises(ValueError, match=f"`policy` must be one of {valid}. Received: 'central'"):
-        crop("central", 224)
+def test_a_share_of_the_image_is_that_of_pillow(shape, size, share, sides, corner):
+    random = np.random.default_rng(3)
+    image = random.integers(0, 256, (*shape, 3), np.uint8)
+    # In floating point, Pillow does not round between its two passes.
+    planes = [Image.fromarray(image[..., color].astype("float32")) for color in range(3)]
+    large = [plane.resize(sides[::-1], Image.Resampling.BICUBIC) for plane in planes]
+    top, left = corner
+    expected = np.stack(large, axis=-1)[top : top + size, left : left + size].clip(0, 255)
+    [crop] = transforms.eval_crop(f"central:{share}", size)
+    found = crop(image, SEED).numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-3)
+
+
+def test_the_largest_side_is_that_of_the_first_resize(monkeypatch):
+    seen, resize = [], tf.image.resize
+
+    def watched(image, sides, *args, **kwargs):
+        seen.append([int(side) for side in sides])
+        return resize(image, sides, *args, **kwargs)
+
+    monkeypatch.setattr(tf.image, "resize", watched)
+    for policy in ("resize", "resize_crop", "resize_shorter", "central:0.9", "central:1"):
+        apply(transforms.eval_crop(policy, 40), NOISE)
+        assert min(seen[-1]) == transforms.largest_side(policy, 40), policy
+        assert transforms.describe_crop(policy)
+
+
+def test_an_unknown_policy_is_refused():
+    message = "`crop` must be one of inception, resize_crop, resize. Received: 'middle'"
+    with pytest.raises(ValueError, match=message):
+        transforms.train_crop("middle", 224)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    ["middle", "central", "central:", "central:x", "central:0", "central:1.1", "central:nan"],
+)
+def test_an_unknown_policy_of_evaluation_is_refused(policy):
+    message = "`eval_crop` must be one of resize, resize_crop, resize_shorter, central:SHARE with a"
+    with pytest.raises(ValueError, match=f"{message} .*Received: '{policy}'"):
+        transforms.eval_crop(policy, 224)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])

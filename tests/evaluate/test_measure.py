@@ -14,6 +14,7 @@ pytest.importorskip("tensorflow")
 
 from keras_vit.data import sources  # noqa: E402
 from keras_vit.devices import DevicesConfig  # noqa: E402
+from keras_vit.evaluate.crop import choose_crop
 from keras_vit.evaluate.label_sets import LabelSets  # noqa: E402
 from keras_vit.evaluate.measure import _match_published, find_test_set, measure, published_rows  # noqa: E402
 
@@ -201,6 +202,29 @@ def test_the_test_sets_of_the_papers_are_known_by_their_size(dataset: str, count
         source = sources.arrays(np.zeros((number, 1, 1), np.uint8), np.zeros(number, int), ["one"])
         assert _match_published(source, dataset).published == published
     assert _match_published(source, "").published == ""
+
+
+def test_a_central_crop_does_not_see_the_border(tmp_path: Path):
+    for name, frame in (("red", "green"), ("green", "red")):
+        image = np.full((40, 60, 3), COLORS[frame])
+        image[10:30, 20:40] = COLORS[name]
+        path = tmp_path / "framed" / name / "0.png"
+        path.parent.mkdir(parents=True)
+        keras.utils.save_img(path, image, scale=False)
+    model = model_of(tmp_path / "model.keras", ["green", "red"], classes=2)
+    assert measure(model, tmp_path / "framed")["top1"] == 0
+    assert measure(model, tmp_path / "framed", eval_crop="central:0.5")["top1"] == 1
+
+
+def test_the_published_crop_is_that_of_the_weights(colors: Path, tmp_path: Path):
+    assert choose_crop("published", "DeiT_B16", "in1k") == "central:0.9"
+    assert choose_crop("resize_crop", "DeiT_B16", "in1k") == "resize_crop"
+    model = model_of(tmp_path / "model.keras", ["red", "green", "blue"])
+    for name, weights in ((model, None), ("ViT_B16", None), ("ViT_B16", "none")):
+        with pytest.raises(ValueError, match="No published evaluation of .* is known. Choose"):
+            measure(name, colors, weights=weights, eval_crop="published")
+    with pytest.raises(ValueError, match="Received: 'middle'"):
+        measure(model, colors, eval_crop="middle")
 
 
 def test_contradictions_are_refused(colors: Path, tmp_path: Path):

@@ -110,7 +110,10 @@ def test_four_inks_are_read_or_refused_but_never_crash():
     assert status_of(encoded("JPEG", mode="CMYK")) in ("ok", "damaged")
 
 
-@pytest.mark.parametrize(("policy", "size"), [("resize", (24, 40)), ("resize_shorter", (32, 32))])
+@pytest.mark.parametrize(
+    ("policy", "size"),
+    [("resize", (24, 40)), ("resize_shorter", (32, 32)), ("central:0.9", (32, 32))],
+)
 def test_other_sizes_are_brought_to_that_of_the_model_as_in_evaluation(
     policy: str, size: tuple[int, int]
 ):
@@ -218,14 +221,15 @@ def test_texts_beside_the_pixels_are_few_or_none_is_unpacked():
     assert (status_of(png_of_texts(16)), status_of(png_of_texts(17))) == ("ok", "too_large")
 
 
-def test_a_thread_is_not_enlarged_to_a_billion_pixels():
+@pytest.mark.parametrize("policy", ["resize_shorter", "central:0.875"])
+def test_a_thread_is_not_enlarged_to_a_billion_pixels(policy: str):
     thread = encoded("PNG", np.zeros((1, 60_000, 3), np.uint8))
     assert status_of(thread) == "ok"
     start = time.process_time()
-    assert status_of(thread, (224, 224), eval_crop="resize_shorter") == "too_large"
+    assert status_of(thread, (224, 224), eval_crop=policy) == "too_large"
     assert time.process_time() - start < 10  # the image would have 256 * 15,360,000 pixels
     wide = encoded("PNG", np.zeros((2, 500, 3), np.uint8))
-    assert status_of(wide, (224, 224), eval_crop="resize_shorter") == "ok"
+    assert status_of(wide, (224, 224), eval_crop=policy) == "ok"
 
 
 def test_cameras_are_below_the_default_limit():
@@ -236,7 +240,7 @@ def test_cameras_are_below_the_default_limit():
     ("options", "message"),
     [
         ({"max_pixels": 0}, "`max_pixels` must be positive. Received: 0"),
-        ({"eval_crop": "middle"}, "`policy` must be one of resize, .* Received: 'middle'"),
+        ({"eval_crop": "middle"}, "`eval_crop` must be one of resize, .* Received: 'middle'"),
         ({"eval_crop": "resize_shorter"}, r"gives squares. Received: size=\(24, 40\)"),
     ],
 )

@@ -16,6 +16,7 @@ import pytest
 
 import keras_vit
 from keras_vit.weights import dialects, files, identity, source
+from keras_vit.weights.published_crop import find_crop
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "families"
 OUTPUTS = np.load(GOLDEN / "outputs.npz")
@@ -285,6 +286,93 @@ def test_pixels_are_those_of_the_preprocessor(fields, mean, std, folder):
     layer = model.get_layer("pixel_normalization")
     np.testing.assert_allclose(layer.mean, mean)
     np.testing.assert_allclose(layer.std, std)
+
+
+@pytest.fixture
+def clip(tmp_path):
+    """A folder as OpenCLIP publishes it; the row of the reader has another GELU and other pixels."""
+    case, variant, golden = find("open_clip", "CLIP quickgelu")
+    folder = tmp_path / "clip"
+    folder.mkdir()
+    shutil.copy(golden / "model.safetensors", folder / "open_clip_model.safetensors")
+    vision = {"image_size": peers.SIZE, "layers": 1, "width": variant.width, "patch_size": 8}
+    change(
+        folder / "open_clip_config.json",
+        model_cfg={"quick_gelu": True, "vision_cfg": vision | {"head_width": 8}},
+        preprocess_cfg={"mean": variant.pixel_mean, "std": variant.pixel_std},
+    )
+    other = replace(variant, gelu="exact", pixel_mean=(0.5,) * 3, pixel_std=(0.5,) * 3)
+    return case, other, folder
+
+
+def test_a_folder_of_openclip_says_its_gelu_and_its_pixels(clip):
+    case, variant, folder = clip
+    logits = OUTPUTS[f"open_clip_clip_quickgelu/{peers.SIZE}/logits"]
+    model = load(variant, folder, interpolation=case.rule, **with_logits(case, logits))
+    np.testing.assert_allclose(compute(model), logits, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("vision", "message"),
+    [({"head_width": 4}, "trained with 4 attention heads"), ({"head_width": "x"}, "head_width is")],
+)
+def test_the_head_width_of_openclip_is_checked(vision, message, clip):
+    _, variant, folder = clip
+    change(folder / "open_clip_config.json", model_cfg={"vision_cfg": {"width": 16, **vision}})
+    with pytest.raises(ValueError, match=message):
+        load(variant, folder, include_top=False)
+
+
+HUGGING_FACE_CROPS = [
+    ({"size": {"shortest_edge": 256}, "do_center_crop": True, "crop_size": {"height": 224}}, 0.875),
+    ({"size": {"shortest_edge": 224}, "do_center_crop": True, "crop_size": 224}, 1),
+    ({"size": {"height": 224, "width": 224}}, "resize"),
+    ({"size": 224, "do_center_crop": False}, "resize"),
+    ({"size": {"shortest_edge": 224}}, None),
+    ({"size": {"height": 256, "width": 256}, "do_center_crop": True, "crop_size": 224}, None),
+    ({"size": {"shortest_edge": 224}, "do_center_crop": True, "crop_size": 256}, None),
+    ({"size": {"shortest_edge": "x"}, "do_center_crop": True, "crop_size": []}, None),
+    ({"size": 224, "do_resize": False}, None),
+    ({}, None),
+]
+TIMM_CROPS = [
+    ({"crop_pct": 0.9}, 0.9),
+    ({"crop_pct": 1, "crop_mode": "center"}, 1),
+    ({"crop_pct": 1.0, "crop_mode": "squash"}, "resize"),
+    ({"crop_pct": 0.9, "crop_mode": "squash"}, None),
+    ({"crop_pct": 0.9, "crop_mode": "border"}, None),
+    ({"crop_pct": 1.2}, None),
+    ({"crop_pct": "0.9"}, None),
+    ({}, None),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "crop"),
+    [("preprocessor_config.json", fields, crop) for fields, crop in HUGGING_FACE_CROPS]
+    + [("config.json", {"pretrained_cfg": fields}, crop) for fields, crop in TIMM_CROPS],
+)
+def test_the_crop_is_that_of_the_files_beside_the_weights(name, fields, crop, tmp_path):
+    (tmp_path / name).write_text(json.dumps(fields))
+    (tmp_path / "model.safetensors").touch()
+    expected = f"central:{crop:g}" if isinstance(crop, int | float) else crop
+    for path in (tmp_path, tmp_path / "model.safetensors"):
+        assert find_crop("DeiT_B16", path) == expected
+
+
+@pytest.mark.parametrize(
+    ("model", "tag", "crop"),
+    [
+        ("ViT_B16", "imagenet", "resize"),
+        ("ViT_B16", "sam", "resize_shorter"),
+        ("DeiT_B16", "in1k", "central:0.9"),
+        ("DINOv2_B14", "lvd142m_in1k", "central:0.875"),
+        ("SigLIP_B16", "webli", "resize"),
+        ("CLIP_B16", "openai", "central:1"),
+    ],
+)
+def test_the_crop_of_a_tag_is_that_of_the_catalog(model, tag, crop):
+    assert find_crop(model, tag) == crop
 
 
 @pytest.mark.parametrize("value", [[0.1, 0.2], "x", [0.1, 0.2, None], [0.0] * 3, [1e9] * 3])
