@@ -1,7 +1,8 @@
-"""Files as `torch.save` writes them, made without PyTorch."""
+"""Files as `torch.save` writes them, made without PyTorch; and hostile pickles."""
 
 import collections
 import io
+import os
 import pickle
 import sys
 import types
@@ -115,3 +116,56 @@ def _modules():
                 del sys.modules[name]
             else:
                 sys.modules[name] = module
+
+
+# ---- hostile pickles
+
+
+class Calls:
+    """A pickle of it calls a function when it is loaded."""
+
+    def __init__(self, function, *arguments):
+        self.called = function, arguments
+
+    def __reduce__(self):
+        return self.called
+
+
+# Functions of a path that must not exist after the pickle is read.
+HOSTILE = {
+    "os.system": lambda marker: Calls(os.system, f"touch {marker}"),
+    "builtins.eval": lambda marker: Calls(eval, f"open({str(marker)!r}, 'w')"),
+    "builtins.exec": lambda marker: Calls(exec, f"open({str(marker)!r}, 'w')"),
+    "builtins.getattr": lambda marker: Calls(getattr, "text", "upper"),
+    "a namespace": lambda marker: __import__("argparse").Namespace(epoch=3),
+    "a function of NumPy": lambda marker: Calls(np.save, str(marker), 0),
+}
+
+
+def deep(depth: int) -> bytes:
+    return b"\x80\x02" + b"]" * depth + b"a" * (depth - 1) + b"."
+
+
+def laughs() -> bytes:
+    """Ten dictionaries, each a hundred times in the next one."""
+    text = b"\x80\x02}q\x00"
+    for level in range(10):
+        pairs = b"".join(b"X\x02\x00\x00\x00%02dh%c" % (i, level) for i in range(100))
+        text += b"}(" + pairs + b"uq%c" % (level + 1)
+    return text + b"."
+
+
+# Small files that claim to be large.
+CLAIMS = {
+    "deep": deep(200_000),
+    "laughs": laughs(),
+    "text": b"\x80\x02X\xff\xff\xff\x7fabc.",
+    "number": b"\x80\x02\x8b\xff\xff\xff\x7fabc.",
+    "bytes": b"\x80\x04\x96\xff\xff\xff\xff\xff\x00\x00\x00abc.",
+    "memo": b"\x80\x02}r\xff\xff\xff\x7f.",
+    "digits": b"L" + b"9" * 100_000 + b"L\n.",
+    "empty": b"",
+    "nothing": b".",
+    "cut": b"\x80\x02}",
+    "in itself": b"\x80\x02}q\x00X\x01\x00\x00\x00ah\x00s.",
+}

@@ -3,12 +3,15 @@ in little memory.
 
     python tests/campaigns/weights_files.py --seed=0 --count=200
 
-Files of all kinds (npz, safetensors, .weights.h5, Hugging Face folders, also of transformers 4 on
-TensorFlow) of a small model are cut, flipped, overwritten, shuffled, and given claims of any size.
+Files of all kinds (npz, safetensors, .weights.h5, PyTorch's .pth, Hugging Face folders, also of
+transformers 4 on TensorFlow) of a small model are cut, flipped, overwritten, shuffled, and given
+claims of any size. In PyTorch's files, the pickle is also damaged inside a whole archive, or
+replaced by a hostile one that runs a program.
 Each is read in a process of its own, so that a crash counts as a fall. It holds if reading gives
 exactly the arrays and the metadata of the whole file, or a ValueError or an OSError of one line; if
 names or shapes differ, the strict restore refuses them. HDF5 and foreign safetensors have no
-checksum of numbers: where nothing but numbers changed in such a file, the line "unseen" counts it.
+checksum of numbers, and a pickle decides which numbers are whose: where nothing but numbers changed
+in such a file, the line "unseen" counts it. A pickle that was executed is a fall.
 """
 
 import argparse
@@ -23,6 +26,7 @@ import signal
 import struct
 import sys
 import tempfile
+import warnings
 import zipfile
 from collections import Counter
 from dataclasses import replace
@@ -30,9 +34,12 @@ from pathlib import Path
 
 import numpy as np
 
-import keras_vit
-from keras_vit.variants import VIT_VARIANTS
-from keras_vit.weights import source
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import torch_files  # noqa: E402
+
+import keras_vit  # noqa: E402
+from keras_vit.variants import VIT_VARIANTS  # noqa: E402
+from keras_vit.weights import source  # noqa: E402
 
 ROW = replace(
     VIT_VARIANTS["ViT_Ti16"], name="small", patch_size=8, width=16, depth=2, num_heads=2, mlp_dim=32
@@ -48,9 +55,12 @@ KINDS = {
     "h5": False,
     "folder": True,
     "tf_folder": False,
+    "pth": True,
+    "pickle": False,  # the pickle of a .pth, in a whole archive
 }
 # What is damaged in a folder. The configuration of a tf_model.h5 has no second witness.
 VICTIMS = {"folder": ("config.json", "model.safetensors"), "tf_folder": ("tf_model.h5",)}
+PICKLE, EXECUTED = "archive/data.pkl", "executed"
 HUGE = (0, 1, 255, 2**16 - 1, 2**31 - 1, 2**32 - 1, 2**40, 2**62, 2**63, 2**64 - 1)
 
 
@@ -77,6 +87,8 @@ def write_whole(folder: Path) -> dict[str, Path]:
         np.savez_compressed(folder / "deflated.npz", **arrays)
     os.replace(folder / "deflated.npz", files["deflated"])
     write_tf_folder(files["folder"], files["tf_folder"])
+    for kind in ("pth", "pickle"):
+        torch_files.save(files[kind], safetensors.numpy.load_file(folder / "model.safetensors"))
     metadata = {"num_heads": "2", "grid": "[2, 8]"}
     safetensors.numpy.save_file(
         safetensors.numpy.load_file(files["safetensors"]), files["foreign"], metadata
@@ -266,7 +278,51 @@ def _claim(rng, arrays):
     return name, tuple(shape)
 
 
-CLAIMS = {"npz": claim_npz, "safetensors": claim_safetensors, "h5": claim_h5, "tf_folder": claim_h5}
+def claim_pth(rng, path, whole):
+    """A storage that claims what is not there, a bomb, or two members of one name."""
+    members = _read_members(whole)
+    choice = rng.integers(3)
+    if choice == 0:
+        name = [name for name in members if "/data/" in name][0]
+        numbers = np.frombuffer(members[name], np.float32)
+        shape = (int(2 ** rng.uniform(10, 40)),)
+        torch_files.save(path, {"w": torch_files.View(numbers, 0, shape, (1,))})
+    elif choice == 1:
+        torch_files.save(path, {"w": np.zeros(2**26, "float32")}, compression=zipfile.ZIP_DEFLATED)
+    else:
+        with warnings.catch_warnings(), zipfile.ZipFile(path, "w") as archive:
+            warnings.simplefilter("ignore")
+            for name, content in [*members.items(), *members.items()]:
+                archive.writestr(name, content)
+
+
+def claim_pickle(rng, path, whole):
+    """A pickle that runs a program, or claims to be large, once in two damaged too."""
+    name = [*torch_files.HOSTILE, *torch_files.CLAIMS][
+        rng.integers(len(torch_files.HOSTILE) + len(torch_files.CLAIMS))
+    ]
+    content = torch_files.CLAIMS.get(name)
+    if content is None:
+        value = torch_files.HOSTILE[name](path.parent / EXECUTED)
+        content = pickle.dumps({"w": value} if rng.integers(2) else value, int(rng.integers(6)))
+    if content and rng.integers(2):
+        content = CHANGES[rng.integers(len(CHANGES))](rng, content)
+    torch_files.write_zip(path, _read_members(whole) | {PICKLE: content})
+
+
+def _read_members(path):
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+CLAIMS = {
+    "npz": claim_npz,
+    "safetensors": claim_safetensors,
+    "h5": claim_h5,
+    "tf_folder": claim_h5,
+    "pth": claim_pth,
+    "pickle": claim_pickle,
+}
 
 
 def damage(rng, whole: dict[str, Path], folder: Path) -> tuple[str, str, Path]:
@@ -278,10 +334,14 @@ def damage(rng, whole: dict[str, Path], folder: Path) -> tuple[str, str, Path]:
         shutil.copytree(original, damaged)
         name = VICTIMS[kind][rng.integers(len(VICTIMS[kind]))]
         original, victim = original / name, damaged / name
-    if kind in CLAIMS and rng.integers(12) == 0:
+    if kind in CLAIMS and rng.integers(2 if kind == "pickle" else 12) == 0:
         CLAIMS[kind](rng, victim, original)
         return kind, "claim", damaged
     change = CHANGES[rng.integers(len(CHANGES))]
+    if kind == "pickle":
+        members = _read_members(original)
+        torch_files.write_zip(victim, members | {PICKLE: change(rng, members[PICKLE])})
+        return kind, f"{change.__name__} of the pickle", damaged
     victim.write_bytes(change(rng, original.read_bytes()))
     if kind in VICTIMS and rng.integers(10) == 0:
         victim.unlink()
@@ -292,7 +352,7 @@ def damage(rng, whole: dict[str, Path], folder: Path) -> tuple[str, str, Path]:
 
 
 def load(path: Path) -> source.Pretrained:
-    return source.load(source.find("small", path, 10_000))
+    return source.load(source.find("small", path, 10_000, variant=ROW))
 
 
 def judge(path: Path, kind: str, expected: source.Pretrained) -> tuple[str, str]:
@@ -372,6 +432,9 @@ def main(seed: int, count: int) -> int:
             rng = np.random.default_rng([seed, number])
             kind, change, path = damage(rng, whole, folder)
             verdict, why, peak = try_one(path, kind, expected[kind])
+            if (folder / EXECUTED).exists():
+                verdict, why = "fell", "it was executed"
+                (folder / EXECUTED).unlink()
             results[verdict] += 1
             reasons[f"{verdict}: {why}" if verdict == "held" else f"{verdict}: {kind}"] += 1
             largest = max(largest, peak)
