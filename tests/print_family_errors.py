@@ -26,8 +26,8 @@ from keras_vit.variants import FAMILY_VARIANTS, ViTVariant
 # In which rows of one family differ.
 _OF_SIZE = ("name", "source", "projection", "licence", "torch_gelu", "crop")
 _OF_SIZE += tuple(field.name for field in dataclasses.fields(peers.Sizes))
-# All blocks of DINOv3_7B16 are 27 GB.
-_BLOCKS = {"DINOv3_7B16": 2}
+# From this width on, so many blocks: all of DINOv3_7B16 are 27 GB, and there are four copies.
+_GIANT_WIDTH, _GIANT_BLOCKS = 1600, 8
 # From this width on, one model of each package, on images of at most 256 pixels.
 _LARGE_WIDTH, _LARGE_SIDE = 1024, 256
 
@@ -78,7 +78,7 @@ def list_whole() -> Iterator[tuple[str, str, peers.Case, peers.Sizes]]:
         sizes = dataclasses.replace(
             peers.Sizes.of(row),
             image_size=side // row.patch_size * row.patch_size,
-            depth=_BLOCKS.get(row.name, row.depth),
+            depth=_GIANT_BLOCKS if row.width >= _GIANT_WIDTH else row.depth,
         )
         words = f"`{row.name}`, {sizes.depth} blocks, {sizes.image_size} pixels"
         for package, cases in peers.ALL.items():
