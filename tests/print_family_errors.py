@@ -26,8 +26,8 @@ from keras_vit.variants import FAMILY_VARIANTS, ViTVariant
 # In which rows of one family differ.
 _OF_SIZE = ("name", "source", "projection", "licence", "torch_gelu", "crop")
 _OF_SIZE += tuple(field.name for field in dataclasses.fields(peers.Sizes))
-# From this width on, so many blocks: all of DINOv3_7B16 are 27 GB, and there are four copies.
-_GIANT_WIDTH, _GIANT_BLOCKS = 1600, 8
+# From this width on, so many blocks: all 40 of a "g" take 16 GB with the copies, those of 7B 100 GB.
+_GIANT_WIDTH, _GIANT_BLOCKS = 1400, 8
 # From this width on, one model of each package, on images of at most 256 pixels.
 _LARGE_WIDTH, _LARGE_SIDE = 1024, 256
 
