@@ -2,6 +2,9 @@
 
 JPEG and PNG are decoded in parallel and without Python, also in exported graphs. The other formats
 are rare. All commands use this decoder, so they read the same pixels.
+
+A JPEG without an end marker is cut short. libjpeg would print lines of its own about it, and would
+decode a part above the cut. Where Python runs, Pillow decides, as in `predict`.
 """
 
 from collections.abc import Callable
@@ -18,6 +21,7 @@ from keras_vit.photos.pixels import read_pixels
 # processors with SIMD.
 _DCT_METHOD = "INTEGER_ACCURATE"
 _PNG_BEGINS = b"\x89PNG\r\n\x1a\n"
+_JPEG_ENDS = b"\xff\xd9"
 
 
 def decode_file(file: tf.Tensor) -> tf.Tensor:
@@ -40,7 +44,7 @@ def decode_file(file: tf.Tensor) -> tf.Tensor:
         TensorShape([2, 5, 3])
     """
     return tf.cond(
-        turning.is_plain_jpeg(file),
+        turning.is_plain_jpeg(file) & _ends_as_jpeg(file),
         lambda: _decode_jpeg(file),
         _prevent_inlining(lambda: _decode_others(file)),
     )
@@ -71,7 +75,7 @@ def decode_window(file: tf.Tensor, window_of: Callable[[tf.Tensor], tf.Tensor]) 
     """Decodes a part of a photo, (h, w, 3) uint8.
 
     The result equals decoding the whole photo and cropping, but only this part of a JPEG is
-    decoded.
+    decoded, unless bytes follow its end marker.
 
     Args:
         file: An encoded file, a scalar string.
@@ -101,11 +105,15 @@ def decode_window(file: tf.Tensor, window_of: Callable[[tf.Tensor], tf.Tensor]) 
         pixels = _decode_others(file)
         return crop(pixels, window_of(tf.shape(pixels)))
 
+    ends_as_jpeg = _ends_as_jpeg(file)
+
     def decode_all_but_plain() -> tf.Tensor:
-        return tf.cond(tf.io.is_jpeg(file), decode_jpeg, decode_others)
+        return tf.cond(tf.io.is_jpeg(file) & ends_as_jpeg, decode_jpeg, decode_others)
 
     part = tf.cond(
-        turning.is_plain_jpeg(file), decode_plain, _prevent_inlining(decode_all_but_plain)
+        turning.is_plain_jpeg(file) & ends_as_jpeg,
+        decode_plain,
+        _prevent_inlining(decode_all_but_plain),
     )
     return tf.ensure_shape(part, (None, None, 3))
 
@@ -154,7 +162,14 @@ def _decode_others(file: tf.Tensor) -> tf.Tensor:
         is_png = tf.strings.substr(file, 0, len(_PNG_BEGINS)) == _PNG_BEGINS
         return tf.cond(is_png, lambda: _decode_png(file, True), lambda: _decode_by_pillow(file))
 
-    return tf.cond(tf.io.is_jpeg(file), lambda: _decode_turned(file, True), decode_others)
+    # Some cameras write a video or notes after the end marker.
+    is_whole = tf.io.is_jpeg(file) & turning.contains(file, _JPEG_ENDS)
+    return tf.cond(is_whole, lambda: _decode_turned(file, True), decode_others)
+
+
+def _ends_as_jpeg(file: tf.Tensor) -> tf.Tensor:
+    place = tf.maximum(tf.strings.length(file) - len(_JPEG_ENDS), 0)
+    return tf.strings.substr(file, place, len(_JPEG_ENDS)) == _JPEG_ENDS
 
 
 def _decode_part(jpeg: tf.Tensor, window: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:

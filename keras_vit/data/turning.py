@@ -28,7 +28,7 @@ def is_plain_jpeg(file: tf.Tensor) -> tf.Tensor:
         >>> bool(is_plain_jpeg(tf.io.encode_jpeg(tf.zeros((2, 3, 3), tf.uint8))))
         True
     """
-    return tf.io.is_jpeg(file) & ~_contains(tf.strings.substr(file, 0, MAX_HEAD), "Exif\0\0")
+    return tf.io.is_jpeg(file) & ~contains(tf.strings.substr(file, 0, MAX_HEAD), "Exif\0\0")
 
 
 def orientation_of_jpeg(file: tf.Tensor, *, runs_python: bool = False) -> tf.Tensor:
@@ -59,11 +59,16 @@ def orientation_of_png(file: tf.Tensor, *, runs_python: bool = False) -> tf.Tens
         1
     """
     find = _read_by_python if runs_python else _read_from_chunks
-    return tf.cond(_contains(file, "eXIf"), lambda: find(file), lambda: tf.constant(UPRIGHT))
+    return tf.cond(contains(file, "eXIf"), lambda: find(file), lambda: tf.constant(UPRIGHT))
 
 
-def _contains(file: tf.Tensor, letters: str) -> tf.Tensor:
-    """Returns whether a file contains letters. This is faster than finding their position."""
+def contains(file: tf.Tensor, letters: str | bytes) -> tf.Tensor:
+    """Returns whether a file contains letters. This is faster than finding their position.
+
+    Example:
+        >>> bool(contains(tf.constant(b"a cat"), "cat"))
+        True
+    """
     return tf.size(tf.raw_ops.StringSplitV2(input=[file], sep=letters, maxsplit=1).values) > 1
 
 

@@ -41,6 +41,42 @@ def test_a_part_is_cut_out_of_the_upright_photo(kind: str):
         )
 
 
+def verdict(decode, file: bytes) -> np.ndarray | str:
+    """The pixels of a part of a photo, or "refused"."""
+    try:
+        return np.asarray(decode(tf.constant(file)))[:4, :4]
+    except (ValueError, tf.errors.InvalidArgumentError):
+        return "refused"
+
+
+@pytest.mark.parametrize("held", [1, 6])
+@pytest.mark.parametrize("kind", ["jpg", "progressive.jpg", "grey.jpg"])
+def test_a_jpeg_that_was_cut_short_is_refused_whole_and_in_part(
+    kind: str, held: int, capfd: pytest.CaptureFixture
+):
+    """The part is above the cut, and libjpeg prints nothing."""
+    file = photo(kind, held, scene(64, 48))
+    small = len(file)
+    for length in (2, 4, 40, small // 3, small // 2, small - 40, small - 2, small - 1):
+        capfd.readouterr()
+        for decode in (decode_file, lambda file: decode_window(file, lambda _: [0, 0, 4, 4])):
+            assert verdict(decode, file[:length]) == "refused", length
+        assert capfd.readouterr().err == ""
+    with pytest.raises(ValueError, match="truncated"):  # as for `predict`
+        read_pixels(file[:-2])
+
+
+@pytest.mark.parametrize("held", [1, 6])
+@pytest.mark.parametrize("tail", [b"\0" * 40, b"video\xff\xd8\xff", b"\n"])
+@pytest.mark.parametrize("end", [None, -2], ids=["whole", "no end marker"])
+def test_what_follows_a_jpeg_changes_nothing(held: int, tail: bytes, end: int | None):
+    """A picture without its end marker is read, or refused, as by `predict`."""
+    file = photo("jpg", held, scene(41, 57))[:end] + tail
+    expected = verdict(lambda _: read_pixels(file), file)
+    for decode in (decode_file, lambda file: decode_window(file, lambda _: [0, 0, 4, 4])):
+        np.testing.assert_array_equal(verdict(decode, file), expected)
+
+
 def test_the_window_is_drawn_for_the_upright_shape():
     lower_right = decode_window(
         tf.constant(photo("jpg", 6)), lambda shape: tf.stack([shape[0] - 3, shape[1] - 5, 3, 5])
