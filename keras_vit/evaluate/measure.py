@@ -321,16 +321,30 @@ def _format_value(key: str, value: float) -> str:
 
 
 def _relabel(source: Source, names: Sequence[str]) -> Source:
-    """Returns the images with the classes of the model, of which the test set may have a subset."""
-    place = {name: number for number, name in enumerate(names)}
-    unknown = [name for name in source.class_names if name not in place]
+    """Returns the images with the classes of the model, of which the test set may have a subset.
+
+    A folder is a class if its name equals that of the class, also after `to_one_line`, with which
+    `classes.txt` is written.
+    """
+    places: dict[str, list[int]] = {}
+    for number, name in enumerate(names):
+        places.setdefault(name, []).append(number)
+    lines = [name if name in places else to_one_line(name) for name in source.class_names]
+    unknown = [line for line in lines if line not in places]
     if unknown:
         raise ValueError(
             f"{len(unknown)} of the {len(source.class_names)} classes of {source.name} are not "
             f"among the {len(names)} classes of the model: {', '.join(unknown[:10])}. The model's "
             f"classes are in classes.txt: {', '.join(names[:10])}."
         )
-    return source.relabelled([place[name] for name in source.class_names], names)
+    repeated = [line for line in lines if len(places[line]) > 1]
+    if repeated:
+        raise ValueError(
+            f"classes.txt contains a name of {source.name} more than once: "
+            f"{', '.join(repeated[:10])}. Give each class a name of its own, in classes.txt and "
+            f"in the folder."
+        )
+    return source.relabelled([places[line][0] for line in lines], names)
 
 
 def _parse_tfds(text: str) -> tuple[str, str]:

@@ -185,7 +185,9 @@ def labels_of(num_classes: int, class_names: Sequence[str] = ()) -> list[str]:
             raise ValueError(
                 f"The model has {num_classes} classes. Received: {len(class_names)} names."
             )
-        names = [to_one_line(" ".join(str(name).split())) for name in class_names]
         # TensorFlow skips empty lines.
-        return [name or f"class {index}" for index, name in enumerate(names)]
+        return [
+            to_one_line(str(name)) if str(name).strip() else f"class {index}"
+            for index, name in enumerate(class_names)
+        ]
     return imagenet_names(num_classes) or [f"class {index}" for index in range(num_classes)]

@@ -19,7 +19,7 @@ from keras_vit.evaluate.accuracy import answer
 from keras_vit.evaluate.scorecard import class_table, headline, worst, write_answers, write_pictures
 from keras_vit.models.ends import replace_head
 from keras_vit.train.config import RunConfig
-from keras_vit.writing import table, write_atomically, write_text
+from keras_vit.writing import table, to_one_line, write_atomically, write_text
 
 FILES = {
     "model.keras": "the model, for `keras.models.load_model`: pixels in [-1, 1] to probabilities (softmax)",
@@ -108,7 +108,7 @@ class Handover:
         write_answers(card, folder / "answers.csv")
         write_text(
             folder / "classes.txt",
-            "".join(f"{' '.join(name.split())}\n" for name in source.class_names),
+            "".join(f"{to_one_line(name)}\n" for name in source.class_names),
         )
         with write_atomically(folder / "example.png") as partial:
             keras.utils.save_img(partial, read_pixels(source, int(card.indices[0])), scale=False)

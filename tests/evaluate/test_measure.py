@@ -4,6 +4,7 @@ of it.
 
 import csv
 import json
+import os
 from pathlib import Path
 
 import keras
@@ -99,6 +100,22 @@ def test_the_classes_of_the_model_decide_the_order(
     with pytest.raises(
         ValueError, match=r"1 of the 3 classes .* not among the 3 classes of the model: pink"
     ):
+        measure(model, colors)
+
+
+def test_names_of_folders_are_found_in_the_file_of_one_line_for_each_class(
+    colors: Path, tmp_path: Path
+):
+    odd = {"red": " red  wine", "green": "gr\néen", "blue": os.fsdecode(b"bl\xfce\t")}
+    for name, folder in odd.items():
+        (colors / name).rename(colors / folder)
+    model = model_of(tmp_path / "model" / "model.keras", ["red", "blue", "green"])
+    names = model.with_name("classes.txt")
+    names.write_text(" red  wine\nbl\\udcfce\\t\ngr\\néen\n", encoding="utf-8")
+    assert measure(model, colors)["top1"] == pytest.approx(6 / 7)
+    names.write_text(" red  wine\ngr\\néen\ngr\\néen\n", encoding="utf-8")
+    (colors / odd["blue"]).rename(tmp_path / "away")
+    with pytest.raises(ValueError, match="contains a name of .* more than once: gr"):
         measure(model, colors)
 
 

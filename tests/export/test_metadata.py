@@ -50,7 +50,7 @@ def test_the_hash_is_that_of_the_weights_and_of_nothing_else():
 
 
 def test_names_of_classes():
-    assert labels_of(2, ["a\ncat", "dog"]) == ["a cat", "dog"]  # a name is one line of a file
+    assert labels_of(2, ["a\ncat", "my  dog"]) == [r"a\ncat", "my  dog"]  # a name is one line
     assert labels_of(1000)[281] == "tabby"
     assert labels_of(2) == ["class 0", "class 1"]
     with pytest.raises(ValueError, match="has 2 classes. Received: 3 names"):
@@ -59,7 +59,7 @@ def test_names_of_classes():
 
 def test_blank_names_become_numbers_and_what_is_no_text_becomes_escapes():
     assert labels_of(3, ["", " \t", "dog"]) == ["class 0", "class 1", "dog"]
-    assert labels_of(3, ["a\udce9", "b\u2028c", "d\x1be"]) == ["a\\udce9", "b c", "d\\x1be"]
+    assert labels_of(3, ["a\udce9", "b\u2028c", "d\x1be"]) == ["a\\udce9", "b\\u2028c", "d\\x1be"]
 
 
 def test_a_path_that_is_no_utf_8_comes_back_from_the_facts(tmp_path: Path):

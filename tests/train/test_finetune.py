@@ -36,7 +36,7 @@ pytestmark = pytest.mark.tensorflow
 ROW = replace(
     VIT_VARIANTS["ViT_Ti16"], name="tiny", patch_size=8, width=16, depth=1, num_heads=2, mlp_dim=32
 )
-CLASSES = ["-v café", "plain", "x" * 200, "猫 cat", "🐱"]
+CLASSES = ["-v  café", "plain", "x" * 200, "猫 cat", "🐱"]
 
 
 def tiny(size: int = 32) -> keras.Model:
