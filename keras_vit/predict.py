@@ -86,8 +86,8 @@ def predict(
     """Yields an answer for each photograph, in order.
 
     Args:
-        classifier: Model that returns logits or softmax probabilities. Pixels are scaled to the
-            range of `keras_vit.pixels.pixels_of`.
+        classifier: Model that returns logits, a softmax or sigmoids. Pixels are scaled to the range
+            of `keras_vit.pixels.pixels_of`.
         photos: Files of any format in `keras_vit.photos.FORMATS`.
         top: Number of guesses.
         progress: Called before each batch with the number of finished photographs.
@@ -263,11 +263,8 @@ def read_levels(path: str | os.PathLike, image_size: tuple[int, int]) -> np.ndar
 
 
 def _compute_scores(classifier: keras.Model, levels: np.ndarray, pixels: Pixels) -> np.ndarray:
-    """Returns the probabilities of all classes, (B, Y)."""
+    """Returns the scores of all classes, (B, Y)."""
     values = classifier.predict_on_batch(pixels.from_levels(levels))
-    # Heads for ImageNet-21k are trained with one sigmoid per class, all others with a softmax.
-    if values.shape[1] == _IMAGENET_21K:
-        return 1 / (1 + np.exp(-values.astype(np.float64)))
     return np.exp(log_probabilities(classifier, values))
 
 

@@ -25,7 +25,7 @@ from keras_vit.analyze.subject import Absent, Photo, Shown, Subject
 from keras_vit.drawing import check_can_draw
 from keras_vit.evaluate import classifier
 from keras_vit.evaluate.accuracy import log_probabilities
-from keras_vit.evaluate.heads import LOGITS, gives_classes, head_of, last_activation
+from keras_vit.evaluate.heads import gives_classes, head_of, outputs_of
 from keras_vit.keras_file import is_file
 from keras_vit.photos import Found, LeftOut, read_pixels
 from keras_vit.pixels import Pixels, declare, describe_pixels, pixels_of
@@ -104,13 +104,14 @@ def inspect(
     size = _choose_size(network, image_size)
     chosen = _choose(files, size, num_shown)
     names = classifier.names_for(network, model if weights is None else weights)
+    without_answers = _why_no_answers(network, len(names))
     reading = _Reading(
         network=network,
         files=files,
         folder=Path(images).expanduser(),
         size=size,
         taken=pixels_of(network),
-        names=names if _has_classes(network, len(names)) else None,
+        names=None if without_answers else names,
         progress=progress,
     )
     attention, absent = _attend(network, size, reading, batch_size)
@@ -133,14 +134,10 @@ def inspect(
             (to_one_line(os.path.relpath(left.path, reading.folder)), left.reason)
             for left in left_out
         ],
-        absent=absent
-        + ([Absent("Predictions", _WITHOUT_ANSWERS)] if reading.names is None else []),
+        absent=absent + ([Absent("Predictions", without_answers)] if without_answers else []),
     )
     taken = describe_pixels(network, size) if is_file(model) else ""
     return Inspection(write_report(subject, output), reading.photos, left_out, taken)
-
-
-_WITHOUT_ANSWERS = "The model has no classification head, or the head was not trained."
 
 
 def find_photos(images: str | os.PathLike, output: str | os.PathLike) -> Found:
@@ -218,15 +215,18 @@ def _choose_size(network: keras.Model, image_size: tuple[int, int] | None) -> tu
     return image_size or built
 
 
-def _has_classes(network: keras.Model, num_names: int) -> bool:
-    """Returns whether a model has a classification head, with weights other than zeros."""
-    if not gives_classes(network, num_names) or last_activation(network) not in (
-        *LOGITS,
-        "softmax",
-    ):
-        return False
+def _why_no_answers(network: keras.Model, num_names: int) -> str:
+    """Returns "" if a model has a trained classification head, else the reason for no predictions."""
     head = head_of(network)
-    return head is None or bool(np.any(keras.ops.convert_to_numpy(head.kernel)))
+    if not gives_classes(network, num_names) or (
+        head is not None and not np.any(keras.ops.convert_to_numpy(head.kernel))
+    ):
+        return "The model has no classification head, or the head was not trained."
+    try:
+        outputs_of(network)
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def _choose(files: Sequence[Path], size: tuple[int, int], count: int) -> dict[Path, np.ndarray]:
@@ -309,10 +309,7 @@ class _Reading:
         if self.names is None:
             return [("", float("nan"))] * len(images)
         given = self.network.predict_on_batch(images)
-        if given.shape[1] == _IMAGENET_21K:  # trained with one sigmoid per class
-            scores = 1 / (1 + np.exp(-given.astype(np.float64)))
-        else:
-            scores = np.exp(log_probabilities(self.network, given))
+        scores = np.exp(log_probabilities(self.network, given))
         best = scores.argmax(axis=1)
         if len(self.names) == scores.shape[1]:
             names = [self.names[number] for number in best]

@@ -11,10 +11,10 @@ import numpy as np
 from keras_vit.data.reading import Unreadable
 from keras_vit.data.sources import Source
 from keras_vit.devices import Devices
-from keras_vit.evaluate.heads import LOGITS, gives_classes, last_activation, why_no_classes
+from keras_vit.evaluate.heads import add_up, gives_classes, outputs_of, why_no_classes
 from keras_vit.evaluate.outputs import outputs
+from keras_vit.graph import has_graph
 
-_ADDS_UP = 1e-2  # largest difference from 1 of a sum of probabilities, in 16 bits
 CALIBRATION_BINS = 15  # arXiv:1706.04599, section 5
 
 
@@ -127,7 +127,7 @@ def accuracy(
     Every image counts once, for any batch size and any number of devices.
 
     Args:
-        model: Classifier with logits or softmax probabilities. Pixels are scaled to the range of
+        model: Classifier with logits, a softmax or sigmoids. Pixels are scaled to the range of
             `keras_vit.pixels.pixels_of`.
         source: Images with the classes of the model, in the same order.
         image_size, eval_crop, batch_size, devices, progress: As in
@@ -136,9 +136,9 @@ def accuracy(
 
     Returns:
         "top1" and, with more than five classes, "top5": shares of the images; "loss": mean
-        cross-entropy in nats; "mean_per_class": mean of the accuracies of the classes;
-        "calibration_error": expected calibration error in 15 bins; "images": number of evaluated
-        images; "unreadable": number of unreadable images.
+        cross-entropy in nats, of sigmoids the sum over the classes; "mean_per_class": mean of the
+        accuracies of the classes; "calibration_error": expected calibration error in 15 bins;
+        "images": number of evaluated images; "unreadable": number of unreadable images.
 
     Raises:
         ValueError: If the model has other classes than the source, outputs NaN, or no image can be
@@ -196,7 +196,11 @@ def answer(
                 (
                     part.indices,
                     part.labels,
-                    *judge(log_probabilities(model, part.values), part.labels),
+                    *judge(
+                        log_probabilities(model, part.values),
+                        part.labels,
+                        independent="sigmoid" in outputs_of(model),
+                    ),
                 )
             )
     if not columns:
@@ -209,13 +213,15 @@ def answer(
 
 
 def judge(
-    logs: np.ndarray, labels: np.ndarray
+    logs: np.ndarray, labels: np.ndarray, *, independent: bool = False
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Compares probabilities with labels.
 
     Args:
         logs: (n, Y) float64, logarithms of probabilities.
         labels: (n,) integers.
+        independent: Whether each class has a probability of its own, from a sigmoid. The loss is
+            then the sum of the binary cross-entropies, as in training.
 
     Returns:
         Predictions, their probabilities, ranks of the labels and losses, (n,) each; as in
@@ -230,11 +236,18 @@ def judge(
     # Among equal probabilities, the lowest class comes first, as in argmax.
     before = np.arange(logs.shape[1]) < labels[:, None]
     ranks = ((logs > right) | ((logs == right) & before)).sum(axis=1)
-    return answers, np.exp(logs[rows, answers]), ranks, -right[:, 0]
+    losses = -right[:, 0]
+    if independent:
+        absent = np.log(np.maximum(-np.expm1(logs), _LEAST))
+        losses -= absent.sum(axis=1) - absent[rows, labels]
+    return answers, np.exp(logs[rows, answers]), ranks, losses
 
 
 def log_probabilities(model: keras.Model, values: np.ndarray) -> np.ndarray:
-    """Converts the outputs of a classifier, logits or softmax, to log-probabilities (n, Y) float64.
+    """Converts the outputs of a classifier to logarithms of the scores of its classes, (n, Y) float64.
+
+    Scores are probabilities that add up to 1, or an independent probability for each class, see
+    `keras_vit.evaluate.heads.outputs_of`. All commands use them.
 
     Raises:
         ValueError: If a value is NaN or infinite, or the model ends in another activation.
@@ -248,21 +261,19 @@ def log_probabilities(model: keras.Model, values: np.ndarray) -> np.ndarray:
         )
     if values.shape[1] < 2:
         raise ValueError(why_no_classes(model))
-    activation = last_activation(model)
-    # A softmax may also be a separate layer or operation, or be in a nested model.
-    adds_up = values.min() >= 0 and np.abs(values.sum(axis=1) - 1).max() < _ADDS_UP
-    if activation == "softmax" or adds_up:
+    kind = outputs_of(model)
+    if kind == "sigmoid logits":
+        return -np.logaddexp(0, -values)
+    # A model without a graph may end in a softmax of its own.
+    if kind != "logits" or (not has_graph(model) and add_up(values)):
         # For logits of similar size, a softmax in float32 keeps six digits. Probabilities that it
         # rounds to 0 count as 1e-45.
-        return np.log(np.maximum(values, np.finfo(np.float32).smallest_subnormal))
-    if activation not in LOGITS:
-        raise ValueError(
-            f"The model must output logits or a softmax, since each image has one class. "
-            f"{model.name} ends in {activation}. Build it with `classifier_activation=None`, or a "
-            f"head of your own with `activation=None`."
-        )
+        return np.log(np.maximum(values, _LEAST))
     values = values - values.max(axis=1, keepdims=True)
     return values - np.log(np.exp(values).sum(axis=1, keepdims=True))
+
+
+_LEAST = np.finfo(np.float32).smallest_subnormal
 
 
 def _check_labels(source: Source, indices: np.ndarray, labels: np.ndarray) -> None:

@@ -22,6 +22,7 @@ from keras_vit.evaluate.feature_store import FeatureStore, read
 from keras_vit.evaluate.heads import strip_head
 from keras_vit.evaluate.outputs import Outputs, outputs
 from keras_vit.folder_lock import lock_folder
+from keras_vit.graph import calls_of
 from keras_vit.layers import TokenPooling
 from keras_vit.models.class_token import ClassTokenModel
 from keras_vit.pixels import is_declared, pixels_of
@@ -195,12 +196,12 @@ def _find_output(model: keras.Model, layer: str) -> keras.KerasTensor:
                 f'{model.name} has no class token. Use `layer="patch_mean"` or "pre_logits".'
             )
         pooling = TokenPooling("token" if layer == "class_token" else "avg", prefix)
-        return pooling(model.get_layer("encoder_norm").output)
+        return pooling(_find_output_of(model, "encoder_norm"))
     if layer == "patch_mean" and {"avg_pool", "max_pool"} & {*names}:
         pool = "avg_pool" if "avg_pool" in names else "max_pool"
         return keras.layers.GlobalAveragePooling2D()(model.get_layer(pool).input)
     if layer in names:
-        return model.get_layer(layer).output
+        return _find_output_of(model, layer)
     if layer == "class_token":
         raise ValueError(
             f'{model.name} has no class token. Use `layer="patch_mean"` or "pre_logits".'
@@ -210,6 +211,18 @@ def _find_output(model: keras.Model, layer: str) -> keras.KerasTensor:
         f"{model.name} has no layer {layer!r}.{did_you_mean(layer, known)} Its last layers are "
         f"{', '.join(names[-6:])}."
     )
+
+
+def _find_output_of(model: keras.Model, layer: str) -> keras.KerasTensor:
+    # `layer.output` is that of the first model which contains the layer; of a nested model, its own.
+    calls = [call for call in calls_of(model) if call.operation.name == layer]
+    made = [tensor for call in calls for tensor in call.output_tensors]
+    if len(made) != 1:
+        raise ValueError(
+            f"The layer {layer!r} of {model.name} has {len(made)} outputs. Expected one: choose "
+            f"another layer."
+        )
+    return made[0]
 
 
 def _collect(given: Iterable[Outputs], source: Source) -> Features:

@@ -1,6 +1,10 @@
-"""The head and last activation of a classifier, found in its graph."""
+"""The head and last activation of a classifier, found in its graph, and the scores of its classes."""
+
+import weakref
+from typing import Literal
 
 import keras
+import numpy as np
 
 from keras_vit.graph import MEAN_OF_HEADS, has_graph, last_calls, maker_of
 
@@ -22,8 +26,15 @@ _ACTIVATION_OPERATIONS = {
     "Tanh": "tanh",
     "Relu": "relu",
 }
-LOGITS = ("linear", "log_softmax")
-"""Last activations of what a softmax makes probabilities of; it does not change a log_softmax."""
+# A softmax makes probabilities of these; it does not change a log_softmax.
+_LOGITS = ("linear", "log_softmax")
+# Heads with this number of classes are trained with one sigmoid per class, all others with softmax.
+_IMAGENET_21K = 21843
+_ADDS_UP = 1e-2  # largest difference from 1 of a sum of probabilities, in 16 bits
+
+Outputs = Literal["logits", "sigmoid logits", "softmax", "sigmoid"]
+"""What a classifier outputs: probabilities that add up to 1 ("softmax"), an independent probability
+for each class ("sigmoid"), or the logits of either."""
 
 _OF_FEATURES = (
     *(
@@ -48,17 +59,32 @@ def last_activation(model: keras.Model) -> str:
         >>> last_activation(keras_vit.ViT_Ti16(weights=None)), last_activation(keras.Sequential([]))
         ('softmax', 'linear')
     """
-    for step in _list_steps(model):
-        if isinstance(step, _PASSING) or type(step).__name__ in _PASSING_OPERATIONS:
-            continue
-        if step.name == MEAN_OF_HEADS:
-            return "linear"
-        if hasattr(step, "activation"):
-            return getattr(step.activation, "__name__", type(step.activation).__name__)
-        kind = type(step).__name__
-        is_layer = isinstance(step, _ACTIVATIONS)
-        return kind.lower() if is_layer else _ACTIVATION_OPERATIONS.get(kind, "linear")
-    return "linear"
+    return _find_activation(model) or "linear"
+
+
+def outputs_of(model: keras.Model) -> Outputs:
+    """Returns what a classifier outputs, the same for all commands.
+
+    If the graph does not show it, as for a subclassed model or the mean of several models, the
+    model is called on random images.
+
+    Raises:
+        ValueError: If it ends in another activation than a softmax or a sigmoid.
+
+    Example:
+        >>> outputs_of(keras_vit.ViT_Ti16(weights=None, classifier_activation="sigmoid"))
+        'sigmoid'
+    """
+    activation = _find_activation(model) or _guess_activation(model)
+    if activation in ("softmax", "sigmoid"):
+        return activation
+    if activation not in _LOGITS:
+        raise ValueError(
+            f"The model must output logits, a softmax or sigmoids. {model.name} ends in "
+            f"{activation}. Build it with `classifier_activation=None`, or a head of your own with "
+            f"`activation=None`."
+        )
+    return "sigmoid logits" if model.outputs[0].shape[-1] == _IMAGENET_21K else "logits"
 
 
 def head_of(model: keras.Model) -> keras.layers.Dense | None:
@@ -145,6 +171,61 @@ def strip_head(model: keras.Model) -> keras.KerasTensor:
         return call.input_tensors[0]
     inner = call.operation
     return keras.Model(inner.inputs[0], strip_head(inner), name=inner.name)(call.input_tensors[0])
+
+
+def _find_activation(model: keras.Model) -> str | None:
+    """Returns the name of the last activation, "linear" for a layer without one, None if unknown."""
+    for step in _list_steps(model):
+        if isinstance(step, _PASSING) or type(step).__name__ in _PASSING_OPERATIONS:
+            continue
+        if step.name == MEAN_OF_HEADS:
+            return "linear"
+        if hasattr(step, "activation"):
+            return getattr(step.activation, "__name__", type(step.activation).__name__)
+        kind = type(step).__name__
+        return kind.lower() if isinstance(step, _ACTIVATIONS) else _ACTIVATION_OPERATIONS.get(kind)
+    return None
+
+
+_GUESSED: weakref.WeakKeyDictionary[keras.Model, str] = weakref.WeakKeyDictionary()
+
+
+def _guess_activation(model: keras.Model) -> str:
+    """Returns "softmax", "sigmoid" or "linear", by the outputs for random images."""
+    if not has_graph(model) or len(model.inputs) != 1 or len(model.inputs[0].shape) != 4:
+        return "linear"
+    if model not in _GUESSED:
+        taken = model.inputs[0]
+        shape = [side or default for side, default in zip(taken.shape[1:], _ANY_SHAPE, strict=True)]
+        # The range that the model takes does not matter: a softmax always adds up to 1.
+        levels = np.random.default_rng(0).uniform(0, 255, (_NUM_GUESSES, *shape))
+        images = levels * np.linspace(1 / 255, 1, _NUM_GUESSES)[:, None, None, None]
+        try:
+            values = model(keras.ops.cast(images, taken.dtype), training=False)
+        except Exception:  # a model of any size may refuse this one
+            return "linear"
+        _GUESSED[model] = _classify(keras.ops.convert_to_numpy(keras.ops.cast(values, "float32")))
+    return _GUESSED[model]
+
+
+_NUM_GUESSES, _ANY_SHAPE = 8, (224, 224, 3)
+
+
+def _classify(values: np.ndarray) -> str:
+    """Returns the activation that outputs such values, (n, Y)."""
+    if add_up(values):
+        return "softmax"
+    return "sigmoid" if values.min() >= 0 and values.max() <= 1 and np.ptp(values) else "linear"
+
+
+def add_up(values: np.ndarray) -> bool:
+    """Returns whether values (n, Y) are probabilities that add up to 1.
+
+    Example:
+        >>> add_up(np.array([[0.25, 0.75]])), add_up(np.array([[0.25, 0.5]]))
+        (True, False)
+    """
+    return bool(values.min() >= 0 and np.abs(values.sum(axis=1) - 1).max() < _ADDS_UP)
 
 
 def _list_steps(model: keras.Model) -> list[_Operation]:

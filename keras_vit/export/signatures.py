@@ -22,13 +22,9 @@ import tensorflow as tf
 from keras_vit.analyze.attention_model import AttentionMaps
 from keras_vit.analyze.attention_sites import find_attention
 from keras_vit.evaluate.features import feature_model
-from keras_vit.evaluate.heads import gives_classes, last_activation
+from keras_vit.evaluate.heads import gives_classes, outputs_of
 from keras_vit.export.image_bytes import MAX_PIXELS, read_images
 from keras_vit.pixels import pixels_of
-
-# Heads with this number of classes are trained with one sigmoid per class, all others with softmax.
-_IMAGENET_21K = 21843
-_PROBABILITIES = ("softmax", "sigmoid")
 
 Signatures = dict[str, Callable[..., dict[str, tf.Tensor]]]
 
@@ -91,7 +87,7 @@ def signatures(
         if kind == "features":
             return {"features": _mask_unreadable(status, outputs, 0.0), "status": status}
         return {
-            **_rank_classes(_compute_scores(outputs, kind), top, status, holder.class_names),
+            **_rank_classes(_compute_scores(outputs, model), top, status, holder.class_names),
             "status": status,
         }
 
@@ -114,6 +110,9 @@ def output_name(model: keras.Model, num_names: int = 0) -> str:
     Args:
         model, num_names: As in `keras_vit.evaluate.heads.gives_classes`.
 
+    Raises:
+        ValueError: As `keras_vit.evaluate.heads.outputs_of`.
+
     Example:
         >>> output_name(keras_vit.ViT_Ti16(weights=None, classifier_activation=None))
         'logits'
@@ -122,7 +121,7 @@ def output_name(model: keras.Model, num_names: int = 0) -> str:
     """
     if not gives_classes(model, num_names):
         return "features"
-    return "probabilities" if last_activation(model) in _PROBABILITIES else "logits"
+    return "logits" if "logits" in outputs_of(model) else "probabilities"
 
 
 class _Images:
@@ -163,10 +162,9 @@ def _load_class_names(file: Path | None) -> tf.lookup.StaticHashTable:
     return tf.lookup.StaticHashTable(lines, default_value="")
 
 
-def _compute_scores(outputs: tf.Tensor, kind: str) -> tf.Tensor:
-    if kind == "probabilities":
-        return outputs
-    return tf.sigmoid(outputs) if outputs.shape[-1] == _IMAGENET_21K else tf.nn.softmax(outputs)
+def _compute_scores(outputs: tf.Tensor, model: keras.Model) -> tf.Tensor:
+    scores = {"logits": tf.nn.softmax, "sigmoid logits": tf.sigmoid}
+    return scores.get(outputs_of(model), tf.identity)(outputs)
 
 
 def _rank_classes(

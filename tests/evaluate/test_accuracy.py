@@ -220,9 +220,23 @@ def test_a_model_that_gives_nan_is_an_error():
         accuracy(model, noise(3))
 
 
-def test_a_model_of_sigmoids_is_an_error():
-    with pytest.raises(ValueError, match="must output logits or a softmax"):
-        log_probabilities(classifier(activation="sigmoid"), np.zeros((1, 7)))
+def test_sigmoids_are_scores_and_their_loss_is_the_sum_over_the_classes():
+    """The witness is Keras, whose binary cross-entropy is the mean over the classes."""
+    model, source = classifier(activation="sigmoid"), noise(20)
+    found = answer(model, source)
+    given = np.concatenate([part.values for part in outputs(model, source)])
+    np.testing.assert_array_equal(found.answers, given.argmax(axis=1))
+    np.testing.assert_allclose(found.shares, given.max(axis=1), rtol=1e-6)
+    right = np.eye(7)[found.labels]
+    losses = 7 * keras.ops.convert_to_numpy(keras.losses.binary_crossentropy(right, given))
+    np.testing.assert_allclose(found.losses, losses, rtol=1e-4)
+    assert found.accuracy == np.mean(given.argmax(axis=1) == found.labels)
+
+
+def test_saturated_sigmoids_have_a_finite_loss():
+    logs = log_probabilities(classifier(2, activation="sigmoid"), np.array([[0.0, 1.0]]))
+    losses = judge(logs, np.array([0]), independent=True)[3]
+    assert np.isfinite(losses).all() and losses[0] > 100
 
 
 def test_a_single_output_is_an_error_that_says_how_to_give_two():
@@ -234,10 +248,10 @@ def test_a_single_output_is_an_error_that_says_how_to_give_two():
         log_probabilities(classifier(num_classes=1), np.zeros((1, 1)))
 
 
-def test_a_sigmoid_within_another_model_is_an_error():
+def test_another_activation_is_an_error_also_within_another_model():
     images = keras.Input((8, 8, 3))
-    outer = keras.Model(images, classifier(activation="sigmoid")(images))
-    with pytest.raises(ValueError, match="must output logits or a softmax.*ends in sigmoid"):
+    outer = keras.Model(images, classifier(activation="tanh")(images))
+    with pytest.raises(ValueError, match="must output logits, a softmax or sigmoids.*ends in tanh"):
         log_probabilities(outer, np.zeros((1, 7)))
 
 

@@ -72,6 +72,24 @@ def test_each_layer_gives_what_predict_gives(model, source, batch_size: int):
         assert features.class_names == ("0", "1", "2")
 
 
+def test_a_layer_may_be_a_model_or_be_in_several_models(model, source):
+    images = keras.Input((32, 32, 3))
+    scaled = keras.layers.Rescaling(1 / 127.5, offset=-1, name="scaled")(images)
+    outer = keras.Model(images, keras.layers.Dense(2, name="head")(model(scaled)))
+    keras.Model(images, outer.get_layer("head")(keras.layers.Lambda(lambda x: -x)(model(images))))
+    expected = outer.predict(IMAGES.astype("float32"), verbose=0)
+    np.testing.assert_allclose(
+        extract(outer, source, layer="head").values, expected, rtol=1e-4, atol=1e-5
+    )
+    inner = model.predict(IMAGES / np.float32(127.5) - np.float32(1), verbose=0)
+    np.testing.assert_allclose(
+        extract(outer, source, layer=model.name).values, inner, rtol=1e-4, atol=1e-5
+    )
+    twice = keras.Model(images, keras.layers.Average()([model(scaled), model(scaled)]))
+    with pytest.raises(ValueError, match="has 2 outputs. Expected one: choose another layer"):
+        extract(twice, source, layer=model.name)
+
+
 def test_resnets_and_models_without_a_head_have_features_too():
     images = keras.Input((32, 32, 3))
     resnet = keras_vit.ResNet50x1(weights=None, input_shape=(32, 32, 3))

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_vit.evaluate.accuracy import log_probabilities
-from keras_vit.evaluate.heads import gives_classes, last_activation, why_no_classes
+from keras_vit.evaluate.heads import gives_classes, last_activation, outputs_of, why_no_classes
 
 
 def ending_in(*steps) -> keras.Model:
@@ -55,3 +55,49 @@ def test_a_log_softmax_counts_as_logits(end):
     logits = np.random.default_rng(0).normal(size=(3, 5))
     expected = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
     np.testing.assert_allclose(log_probabilities(model, expected), expected, rtol=1e-12)
+
+
+class Ending(keras.Model):
+    """A model without a graph, of which nothing tells how it ends."""
+
+    def __init__(self, end):
+        super().__init__()
+        self.head, self.end = keras.layers.Dense(5), end
+
+    def call(self, x):
+        return self.end(self.head(keras.ops.mean(x, axis=(1, 2))))
+
+
+def mean_of_two(activation: str | None) -> keras.Model:
+    images = keras.Input((None, None, 3))
+    pooled = keras.layers.GlobalAveragePooling2D()(images)
+    heads = [keras.layers.Dense(5, activation)(pooled) for _ in range(2)]
+    return keras.Model(images, keras.layers.Average()(heads))
+
+
+ENDS = {"softmax": keras.ops.softmax, "sigmoid": keras.ops.sigmoid, "logits": keras.ops.copy}
+
+
+@pytest.mark.parametrize("kind", ENDS)
+def test_what_a_model_outputs_is_known_without_a_graph(kind: str):
+    assert outputs_of(ending_in(Ending(ENDS[kind]))) == kind
+    assert outputs_of(mean_of_two(None if kind == "logits" else kind)) == kind
+
+
+def test_probabilities_of_a_mean_are_scores_as_they_are():
+    given = np.array([[0.2, 0.8, 0.0, 0.0, 0.0]])
+    np.testing.assert_allclose(
+        np.exp(log_probabilities(mean_of_two("softmax"), given)), given, atol=1e-12
+    )
+
+
+def test_the_classes_of_imagenet_21k_have_a_sigmoid_each_and_others_are_refused():
+    classes = keras.layers.Dense(21843)
+    model = ending_in(keras.layers.GlobalAveragePooling2D(), classes)
+    assert outputs_of(model) == "sigmoid logits"
+    logits = np.random.default_rng(0).normal(size=(2, 21843))
+    np.testing.assert_allclose(
+        np.exp(log_probabilities(model, logits)), 1 / (1 + np.exp(-logits)), rtol=1e-12
+    )
+    with pytest.raises(ValueError, match="ends in relu. Build it with"):
+        outputs_of(ending_in(keras.layers.Flatten(), keras.layers.Dense(5, "relu")))

@@ -17,6 +17,7 @@ import keras_vit
 from keras_vit.analyze import attention_maps
 from keras_vit.export.metadata import labels_of
 from keras_vit.export.signatures import _load_class_names, output_name, signatures
+from keras_vit.pixels import declare
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
 
 pytestmark = pytest.mark.tensorflow
@@ -326,6 +327,21 @@ def test_the_end_of_a_model_is_known(build: Build):
     assert (
         output_name(keras.Model(logits.input, logits.get_layer("predictions").input)) == "features"
     )
+
+
+def test_the_mean_of_two_classifiers_is_served_as_it_is(build: Build, traced):
+    """A softmax of probabilities would make them all alike."""
+    one, other = (build(classifier_activation="softmax", name=name) for name in "ab")
+    images = keras.Input(one.input_shape[1:])
+    model = keras.Model(images, keras.layers.Average()([one(images), other(images)]))
+    declare(model, "-1..1")
+    expected = np.sort(keras.ops.convert_to_numpy(model(PIXELS))[0])[::-1][:5]
+    close(traced(model)("serving_default", [png(LEVELS[0])])["scores"][0], expected)
+
+
+def test_a_model_with_another_end_is_refused(build: Build):
+    with pytest.raises(ValueError, match="must output logits, a softmax or sigmoids.*ends in tanh"):
+        output_name(build(classifier_activation="tanh"))
 
 
 def test_a_head_needs_names(build: Build):
