@@ -171,10 +171,14 @@ def load(folder: str | os.PathLike) -> Features:
 
 # Cached, so that it is compiled once for all sources.
 _PARTS: weakref.WeakKeyDictionary[keras.Model, dict[str, keras.Model]] = weakref.WeakKeyDictionary()
+# Models whose head was removed. A dense layer at their end is not a head, but a part of the trunk.
+_HEADLESS: weakref.WeakSet[keras.Model] = weakref.WeakSet()
 
 
 def feature_model(model: keras.Model, layer: str) -> keras.Model:
     """Returns the part of a model from its images to a layer; see `extract` for the names.
+
+    Of a part that ends before the head, "pre_logits" is the output.
 
     Raises:
         ValueError: If the model has no such layer. The message suggests similar names.
@@ -182,13 +186,15 @@ def feature_model(model: keras.Model, layer: str) -> keras.Model:
     parts = _PARTS.setdefault(model, {})
     if layer not in parts:
         parts[layer] = ClassTokenModel(model.input, _find_output(model, layer), name=model.name)
+        if layer == "pre_logits":
+            _HEADLESS.add(parts[layer])
     return parts[layer]
 
 
 def _find_output(model: keras.Model, layer: str) -> keras.KerasTensor:
     names = [step.name for step in model.layers]
     if layer == "pre_logits":
-        return strip_head(model)
+        return model.outputs[0] if model in _HEADLESS else strip_head(model)
     if layer in LAYERS and "encoder_norm" in names:
         prefix = int("class_token" in names)
         if layer == "class_token" and not prefix:

@@ -113,6 +113,16 @@ def test_what_stands_before_the_head_is_what_the_head_reads(options: dict, tmp_p
     )
 
 
+def test_only_the_last_dense_layer_of_a_file_is_its_head(tmp_path: Path):
+    images = keras.Input((8, 8, 3))
+    hidden = keras.layers.Dense(6)(keras.layers.Flatten()(keras.layers.Rescaling(1 / 255)(images)))
+    keras.Model(images, keras.layers.Dense(3)(hidden)).save(tmp_path / "model.keras")
+    vectors = representation(tmp_path / "model.keras")
+    assert vectors.output_shape == (None, 6)
+    assert feature_model(vectors, "pre_logits").output_shape == (None, 6)
+    assert feature_model(build(tmp_path / "model.keras"), "pre_logits").output_shape == (None, 6)
+
+
 def test_a_file_without_a_head_has_a_representation(tmp_path: Path):
     np.savez(tmp_path / "file.npz", **checkpoint(TI16, image_size=32, classes=None))
     assert representation("ViT_Ti16", tmp_path / "file.npz").output_shape == (None, 192)
