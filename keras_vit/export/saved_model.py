@@ -174,7 +174,9 @@ def _cast(model: keras.Model, policy: str) -> keras.Model:
         is_end = isinstance(layer, keras.layers.InputLayer) or layer.name == "predictions"
         return keras.DTypePolicy("float32" if is_end else policy)
 
-    def converted(layer: keras.layers.Layer) -> keras.layers.Layer:
+    def converted(layer: keras.Operation) -> keras.Operation:
+        if not isinstance(layer, keras.layers.Layer):  # an operation, which has no precision
+            return type(layer).from_config(layer.get_config())
         return type(layer).from_config(layer.get_config() | {"dtype": policy_of(layer).name})
 
     layers = [layer for layer in model.layers if not isinstance(layer, keras.Model)]

@@ -199,6 +199,16 @@ def test_a_model_in_bfloat16_is_exported_in_float32(tmp_path: Path):
 
 
 @pytest.mark.usefixtures("unjudged")
+def test_a_model_with_operations_changes_its_precision_too(tmp_path: Path):
+    """`include_preprocessing` scales pixels with operations, which have no precision."""
+    model = build(include_preprocessing=True)
+    version = saved_model(model, tmp_path / "vit", precision="bfloat16", warmup=False)
+    found = tf.saved_model.load(str(version)).signatures["predict_uint8"](images=LEVELS)["logits"]
+    expected = outputs_of(model, LEVELS.astype(np.float32))
+    np.testing.assert_allclose(found, expected, atol=0.05 * np.abs(expected).max())
+
+
+@pytest.mark.usefixtures("unjudged")
 def test_a_model_of_any_size_has_one_for_files(tmp_path: Path):
     version = saved_model(build(input_shape=(None, None, 3)), tmp_path / "vit", image_size=SIZE)
     facts = facts_of(version)
