@@ -110,7 +110,9 @@ def _explain_full_disk(base: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not _is_disk_full(error):
+        if not _is_disk_full(error) and not (
+            _FAILED_STREAM in str(error) and shutil.disk_usage(base.parent).free < _LITTLE_BYTES
+        ):
             raise
         kept = ", ".join(map(str, versions(base))) or "none"
         words = (
@@ -118,6 +120,10 @@ def _explain_full_disk(base: Path) -> Iterator[None]:
             f"versions are kept: {kept}"
         )
         raise OSError(errno.ENOSPC, words, str(base)) from error
+
+
+# The whole message of OpenVINO when a write fails, for any reason.
+_FAILED_STREAM, _LITTLE_BYTES = "iostream error", 2**20
 
 
 def _is_disk_full(error: BaseException | None) -> bool:

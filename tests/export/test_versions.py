@@ -5,12 +5,14 @@ killed.
 import errno
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
@@ -184,6 +186,15 @@ def test_a_full_disk_is_one_kind_of_error_that_says_what_is_kept(tmp_path: Path,
             fails()
     assert raised.value.errno == errno.ENOSPC and raised.value.__cause__ is not None
     assert [path.name for path in base.iterdir()] == ["1"]
+
+
+@pytest.mark.parametrize(("free", "kind"), [(2**12, OSError), (2**30, RuntimeError)])
+def test_a_failed_stream_of_openvino_is_a_full_disk_where_there_is_no_room(
+    tmp_path: Path, free: int, kind: type, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    with pytest.raises(kind), new_version(tmp_path / "vit"):
+        raise RuntimeError("basic_ios::clear: iostream error")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="permissions of POSIX")
