@@ -355,6 +355,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "keras_vit/evaluate/accuracy.py",
         "tests/evaluate/test_accuracy.py",
         ("(logs == right) & before", "(logs == right) & ~before"),
+        ("losses -= absent.sum(axis=1) - absent[rows, labels]", "pass"),
         (
             "if count == 1 or count < len",
             "if count == 1 or count <= len",
@@ -384,10 +385,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     *_in(
         "keras_vit/predict.py",
         "tests/test_predict.py",
-        (
-            "return 1 / (1 + np.exp(-values.astype(np.float64)))",
-            "scores = np.exp(logits - logits.max(axis=1, keepdims=True))",
-        ),
         ("unreadable.append(LeftOut(answer.photo, answer.problem))", "pass"),
     ),
     *_in(
@@ -420,8 +417,20 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("is_whole = source.num_examples == _NUM_IMAGES.get(dataset)", "is_whole = True"),
         ('"flowers102": 6149', '"flowers102": 6194'),
         ('if key == "loss" else f"{100 * value:.2f} %"', 'if key == "loss" else f"{value:.2f} %"'),
-        ("source.relabelled([place[name] for name in source.class_names], names)", "source"),
+        ("source.relabelled([places[line][0] for line in lines], names)", "source"),
         ('value or key not in ("unreadable", "excluded")', "value"),
+    ),
+    *_in(
+        "keras_vit/evaluate/heads.py",
+        "tests/evaluate/test_heads.py",
+        ("or _guess_activation(model)", 'or "linear"'),
+        ('"sigmoid logits" if model', '"logits" if model'),
+    ),
+    *_in(
+        "keras_vit/data/decoding.py",
+        "tests/data/test_decoding.py",
+        (" & turning.contains(file, _JPEG_ENDS)", ""),
+        ("tf.io.is_jpeg(file) & ends_as_jpeg", "tf.io.is_jpeg(file)"),
     ),
     *_in(
         "keras_vit/evaluate/classifier.py",
