@@ -68,9 +68,9 @@ def last_calls(model: Any) -> list:
 
     Example:
         >>> inner = keras_vit.ViT_Ti16(weights=None)
-        >>> outer = keras.Model(inner.input, keras.layers.Softmax()(inner(inner.input)))
+        >>> outer = keras.Model(inner.input, keras.layers.Softmax(name="scores")(inner(inner.input)))
         >>> [call.operation.name for call in last_calls(outer)][:3]
-        ['softmax', 'predictions', 'pooled']
+        ['scores', 'predictions', 'pooled']
     """
     calls, tensor = [], model.outputs[0]
     while True:
