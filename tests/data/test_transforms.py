@@ -180,7 +180,11 @@ def test_other_shapes_are_refused(shape):
 @pytest.mark.parametrize("name", ["decode", "inception_crop"])
 @pytest.mark.parametrize(
     ("file", "message"),
-    [(b"", "empty"), (b"text", "cannot identify image"), (b"\xff\xd8\xff", "JPEG")],
+    [
+        (b"", "empty"),
+        (b"text", "cannot identify image"),
+        (b"\xff\xd8\xff", "cannot identify image"),
+    ],
 )
 def test_what_is_no_image_is_refused(name, file, message):
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
