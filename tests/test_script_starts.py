@@ -10,7 +10,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -91,15 +91,25 @@ def test_help_shows_the_flags_that_scripts_share(name: str, flags: str):
     assert {*flags.split(), "workdir"} <= shown, done.stderr
 
 
-@pytest.mark.slow
-@each_script
-def test_help_is_all_that_is_printed(script: Path, tmp_path: Path):
+def shown_by_help(script: Path, start: Callable, tmp_path: Path) -> subprocess.CompletedProcess:
     environment = {
         name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"
     }
     command = [sys.executable, str(script), "--help"]
     pipes = {"capture_output": True, "text": True, "timeout": HUNG_SECONDS}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, **pipes)
+    return start(command, cwd=tmp_path, env=environment, **pipes)
+
+
+@each_script
+def test_help_begins_with_the_title_of_the_script(script: Path, tmp_path: Path):
+    done = shown_by_help(script, warm.run, tmp_path)
     assert done.stderr == "" and done.returncode == 1  # absl's exit code of --help
     title = ast.get_docstring(ast.parse(script.read_text(encoding="utf-8"))).splitlines()[0]
     assert title in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["pretrain.py", "benchmarks/training.py"])  # one of each folder
+def test_the_native_log_of_the_import_is_silent(name: str, tmp_path: Path):
+    done = shown_by_help(EXPERIMENTS / name, subprocess.run, tmp_path)
+    assert done.stderr == "" and done.returncode == 1
