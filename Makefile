@@ -17,10 +17,11 @@ ifneq ($(HEALTHY),True)
 $(shell rm -f $(VENV)/.installed-*)
 endif
 
-# Tests of floors 0-3 that depend on the backend, and so run on JAX too. `make test-all` adds those of the analyses.
-ON_JAX := kernels layers models test_applications.py test_cost_measured.py test_imagenet.py test_parameter_counts.py \
+# Tests of floors 0-3 that depend on the backend, and so run on JAX too. `make test-all` adds the graphs of the analyses.
+ON_JAX := kernels layers models test_applications.py test_cost_measured.py test_imagenet.py \
     test_reference.py test_repository.py test_round_trips.py $(addprefix weights/test_,keras_h5.py model_file.py restore.py variables.py)
-ALSO_ON_JAX := $(addprefix analyze/test_,attention.py embeddings.py families.py report.py) weights/test_save.py
+ALSO_ON_JAX := analyze/test_families.py $(addprefix analyze/test_attention.py::test_,sums_in_the_graph_are_those_of_the_weights \
+    these_weights_reproduce_what_each_block_of_each_model_gives) weights/test_save.py
 # Most of the time on JAX goes into compiling small programs. Kept, a second run takes a third of the time; compiled
 # without optimization, the first one takes half.
 JAX_CACHE := JAX_COMPILATION_CACHE_DIR=$(VENV)/jax-cache JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0

@@ -50,7 +50,8 @@ if kind == "mirrored" and keras.backend.backend() == "tensorflow":
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 devices = connect(DevicesConfig(kind=kind, names=("CPU:0", "CPU:1") if kind == "mirrored" else ()))
 found = {}
-for count in (1, 3, 33):
+# fewer images than devices; as many batches as images; batches that end in a part; one batch
+for count, batch_sizes in ((1, (7,)), (3, (1,)), (33, (1, 7, 128))):
     with devices.scope():
         row = replace(VIT_VARIANTS["ViT_Ti16"], name="tiny", **changes)
         model = vision_transformer(row, keras.Input((16, 16, 3)), classes=3)
@@ -59,7 +60,7 @@ for count in (1, 3, 33):
             variable.assign(weights.normal(size=variable.shape) * 0.3)
     with tempfile.TemporaryDirectory() as folder:
         source = folder_of(count, Path(folder))
-        for batch_size in (1, 7, 128):
+        for batch_size in batch_sizes:
             options = {"batch_size": batch_size, "devices": devices, "progress": False}
             features = extract(model, source, **options)
             numbers = accuracy(model, source, **options)

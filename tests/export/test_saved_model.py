@@ -388,7 +388,6 @@ saved_model(model, base, image_size=json.loads(size))
     [
         ("ViT_B16", (224, 224, 3), None),
         ("R26_ViT_S32", (224, 288, 3), None),
-        ("ViT_Ti16", (None, None, 3), [160, 288]),
         ("BiT_R50x1", (None, None, 3), [128, 128]),
     ],
 )

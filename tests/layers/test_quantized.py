@@ -102,14 +102,12 @@ def test_what_a_quantized_layer_rounds_has_the_same_bits_in_a_graph_and_without(
 
 @pytest.mark.tensorflow
 @pytest.mark.slow
-def test_int8_of_twelve_blocks_is_the_same_called_and_predicted():
-    model = keras_vit.ViT_Ti16(
-        weights=None, input_shape=(64, 64, 3), include_top=False, pooling="token"
-    )
+def test_int8_of_twelve_blocks_is_the_same_called_and_predicted(tiny_vit):
+    row = dataclasses.replace(tiny_vit, depth=12)
+    model = keras_vit.application(row)(**SHAPE, include_top=False, pooling="token")
     quantize(model, "int8")
-    images = RNG.uniform(-1, 1, (4, 64, 64, 3)).astype("float32")
     # outputs up to 3.5
-    np.testing.assert_allclose(model(images), model.predict(images, verbose=0), atol=1e-5)
+    np.testing.assert_allclose(model(IMAGES), model.predict(IMAGES, verbose=0), atol=1e-5)
 
 
 @pytest.mark.tensorflow
