@@ -296,6 +296,13 @@ TIMM_CASES = {
         options={"classifier": "gap"},
         pooling="avg",
     ),
+    "DINOv3 7B": Case(
+        "DINOv3_7B16",
+        _eva(qkv_bias=False, swiglu_mlp=True, swiglu_align_to=64),
+        _timm_answer,
+        options={"classifier": "gap"},
+        pooling="avg",
+    ),
 }
 
 # --- Transformers

@@ -116,8 +116,9 @@ def encode_tokens(
     add_positions = _make_position_adder(
         patches, position_grid or grid, num_learned if variant.class_position else 0, variant, o
     )
-    tokens = _add_prefix_tokens(tokens, variant, class_token, add_positions)  # equation 1
-    tokens = keras.layers.Dropout(o.dropout_rate, name="dropout")(tokens)
+    # Made before the positions: the order in which layers draw their seeds is part of a seeded run.
+    dropout = keras.layers.Dropout(o.dropout_rate, name="dropout")
+    tokens = dropout(_add_prefix_tokens(tokens, variant, class_token, add_positions))  # equation 1
     epsilon = variant.norm_epsilon if o.norm_epsilon is None else o.norm_epsilon
     if variant.norm_before_blocks:
         tokens = LayerNorm(epsilon, name="norm_before_blocks")(tokens)
