@@ -26,8 +26,8 @@ from keras_vit.variants import FAMILY_VARIANTS, ViTVariant
 # In which rows of one family differ.
 _OF_SIZE = ("name", "source", "projection", "licence", "torch_gelu", "crop")
 _OF_SIZE += tuple(field.name for field in dataclasses.fields(peers.Sizes))
-# From this width on, so many blocks: all 40 of a "g" take 16 GB with the copies, those of 7B 100 GB.
-_GIANT_WIDTH, _GIANT_BLOCKS = 1400, 8
+# From a width on, so many blocks: all 40 of a "g" take 16 GB with the copies, those of 7B 100 GB.
+_MOST_BLOCKS = {4096: 4, 1400: 8}
 # From this width on, one model of each package, on images of at most 256 pixels.
 _LARGE_WIDTH, _LARGE_SIDE = 1024, 256
 
@@ -78,7 +78,9 @@ def list_whole() -> Iterator[tuple[str, str, peers.Case, peers.Sizes]]:
         sizes = dataclasses.replace(
             peers.Sizes.of(row),
             image_size=side // row.patch_size * row.patch_size,
-            depth=_GIANT_BLOCKS if row.width >= _GIANT_WIDTH else row.depth,
+            depth=next(
+                (most for width, most in _MOST_BLOCKS.items() if row.width >= width), row.depth
+            ),
         )
         words = f"`{row.name}`, {sizes.depth} blocks, {sizes.image_size} pixels"
         for package, cases in peers.ALL.items():
