@@ -152,15 +152,37 @@ class Entry(NamedTuple):
     """The input of the first layer with weights.
 
     Attributes:
-        model: The model that contains the layer: the outermost model or a nested one.
-        images: Input of the layer.
-        low, high: Range of the pixels there.
+        front: The layers in front of it: the outermost model, and the nested ones down to the layer,
+            each with the tensor where its layers in front of it end.
+        taken: The range of pixels that the outermost model takes.
+        factor, summand: The layers in front compute factor * pixel + summand if they only scale
+            pixels. One number, or one per channel.
     """
 
-    model: keras.Model
-    images: keras.KerasTensor
-    low: float
-    high: float
+    front: tuple[tuple[keras.Model, keras.KerasTensor], ...]
+    taken: Pixels
+    factor: np.ndarray
+    summand: np.ndarray
+
+    @property
+    def model(self) -> keras.Model:
+        """The model that contains the layer: the outermost model or a nested one."""
+        return self.front[-1][0]
+
+    @property
+    def images(self) -> keras.KerasTensor:
+        """Input of the layer."""
+        return self.front[-1][1]
+
+    @property
+    def low(self) -> float:
+        """Smallest pixel at the layer."""
+        return float(np.mean(self.factor * self.taken.low + self.summand))
+
+    @property
+    def high(self) -> float:
+        """Largest pixel at the layer."""
+        return float(np.mean(self.factor * self.taken.high + self.summand))
 
 
 def find_entry(model: keras.Model) -> Entry:
@@ -171,16 +193,15 @@ def find_entry(model: keras.Model) -> Entry:
 
     Example:
         >>> entry = find_entry(keras_vit.ViT_Ti16(weights=None, include_preprocessing=True))
-        >>> entry.low, entry.high
-        (-1.0, 1.0)
+        >>> entry.low, entry.high, entry.taken.range
+        (-1.0, 1.0, [0, 255])
     """
     taken = pixels_of(model)
     found = _enter(model, model, np.float64(1), np.float64(0))
     if found is None:
         raise ValueError(f"{model.name} has no layer with weights that its images reach.")
-    inner, images, (factor, summand) = found
-    ends = [np.ravel(factor * end + summand) for end in (taken.low, taken.high)]
-    return Entry(inner, images, *(float(end.mean()) for end in ends))
+    front, scaling = found
+    return Entry(front, taken, *scaling)
 
 
 _Affine = tuple[np.ndarray, np.ndarray]  # factor and summand, scalars or one value per channel
@@ -188,8 +209,8 @@ _Affine = tuple[np.ndarray, np.ndarray]  # factor and summand, scalars or one va
 
 def _enter(
     whole: keras.Model, model: keras.Model, factor: Any, summand: Any
-) -> tuple[keras.Model, Any, _Affine] | None:
-    """Finds the first layer with weights: its model, its input, and the scaling of this input.
+) -> tuple[tuple[tuple[keras.Model, Any], ...], _Affine] | None:
+    """Finds the first layer with weights: `Entry.front`, and the scaling of its input.
 
     Arguments are those of `_decide`.
 
@@ -210,9 +231,9 @@ def _enter(
                 whole, call.operation, *_measure_scaling(whole, model, tensor, (factor, summand))
             )
             if found is not None:
-                return found
+                return ((model, tensor), *found[0]), found[1]
         elif not _is_pixelwise(call):
-            return model, tensor, _measure_scaling(whole, model, tensor, (factor, summand))
+            return ((model, tensor),), _measure_scaling(whole, model, tensor, (factor, summand))
         tensor = call.output_tensors[0]
     return None
 

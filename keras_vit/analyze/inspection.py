@@ -25,7 +25,7 @@ from keras_vit.analyze.subject import Absent, Photo, Shown, Subject
 from keras_vit.drawing import check_can_draw
 from keras_vit.evaluate import classifier
 from keras_vit.evaluate.accuracy import log_probabilities
-from keras_vit.evaluate.heads import gives_classes, head_of, outputs_of
+from keras_vit.evaluate.heads import gives_classes, head_of, outputs_of, why_no_classes
 from keras_vit.keras_file import is_file
 from keras_vit.photos import Found, LeftOut, read_pixels
 from keras_vit.pixels import Pixels, declare, describe_pixels, pixels_of
@@ -217,6 +217,8 @@ def _choose_size(network: keras.Model, image_size: tuple[int, int] | None) -> tu
 
 def _why_no_answers(network: keras.Model, num_names: int) -> str:
     """Returns "" if a model has a trained classification head, else the reason for no predictions."""
+    if tuple(network.outputs[0].shape[1:]) == (1,):
+        return why_no_classes(network)
     head = head_of(network)
     if not gives_classes(network, num_names) or (
         head is not None and not np.any(keras.ops.convert_to_numpy(head.kernel))

@@ -142,7 +142,7 @@ def why_no_classes(model: keras.Model) -> str:
         return (
             f"{model.name} outputs one number for each image. Expected one for each of at least "
             "two classes. For a sigmoid `p`, save a model with the output "
-            "`keras.layers.Concatenate()([1 - p, p])`."
+            "`keras.layers.Concatenate()([1 - p, p])`; for a logit `x`, with `[0 * x, x]`."
         )
     if len(shape) == 4 and shape[1:3] == (1, 1):
         return (

@@ -22,7 +22,7 @@ import tensorflow as tf
 from keras_vit.analyze.attention_model import AttentionMaps
 from keras_vit.analyze.attention_sites import find_attention
 from keras_vit.evaluate.features import feature_model
-from keras_vit.evaluate.heads import gives_classes, outputs_of
+from keras_vit.evaluate.heads import gives_classes, outputs_of, why_no_classes
 from keras_vit.export.image_bytes import MAX_PIXELS, read_images
 from keras_vit.pixels import pixels_of
 
@@ -111,7 +111,8 @@ def output_name(model: keras.Model, num_names: int = 0) -> str:
         model, num_names: As in `keras_vit.evaluate.heads.gives_classes`.
 
     Raises:
-        ValueError: As `keras_vit.evaluate.heads.outputs_of`.
+        ValueError: As `keras_vit.evaluate.heads.outputs_of`, or if it outputs one number for each
+            image, such as a sigmoid for two classes.
 
     Example:
         >>> output_name(keras_vit.ViT_Ti16(weights=None, classifier_activation=None))
@@ -119,6 +120,8 @@ def output_name(model: keras.Model, num_names: int = 0) -> str:
         >>> output_name(keras_vit.ViT_Ti16(weights=None, include_top=False))
         'features'
     """
+    if tuple(model.outputs[0].shape[1:]) == (1,):  # as in all other commands
+        raise ValueError(why_no_classes(model))
     if not gives_classes(model, num_names):
         return "features"
     return "logits" if "logits" in outputs_of(model) else "probabilities"

@@ -23,6 +23,7 @@ from keras_vit.drawing import check_can_draw
 from keras_vit.keras_file import is_file, load
 from keras_vit.pixels import declare, describe_pixels
 from keras_vit.train.config import DataConfig, RunConfig, row_of
+from keras_vit.train.front import describe_kept
 from keras_vit.train.handover import Handover, Order
 from keras_vit.train.loop import LoopConfig
 from keras_vit.train.new_head import build_on_trunk, copy_with_new_head, weights_sha256
@@ -256,6 +257,8 @@ def _find_start(
         print(describe_pixels(given, (height or size, width or size)), flush=True)
     copy = copy_with_new_head(given, size, 2)
     check_can_save(copy)
+    if kept := describe_kept(given, size):
+        print(kept, flush=True)
     return _Start(
         name=given.name,
         source=None if path is None else str(path),

@@ -19,7 +19,8 @@ from keras_vit.layers.positions import AddPositionEmbs
 from keras_vit.models.class_token import ClassTokenModel
 from keras_vit.models.ends import classify
 from keras_vit.options import POOLING_OF, resolve_classifier
-from keras_vit.pixels import find_entry
+from keras_vit.pixels import Entry, find_entry
+from keras_vit.train.front import apply_kept
 from keras_vit.variants import ResNetVariant, ViTVariant
 from keras_vit.weights.restore import PositionResize, restore, state
 
@@ -68,7 +69,9 @@ def copy_with_new_head(
     """Copies a model of this package with a new image size and a new head, which returns logits.
 
     The trunk of the copy has the weights of the model. The new head is initialized to zeros. The
-    given model is not modified.
+    given model is not modified. The copy takes pixels in [-1, 1]. It keeps layers in front of the
+    trunk that do more than scale pixels, such as `Resizing`: the trunk then has the size that they
+    return for images of `image_size`.
 
     Args:
         model: A model of this package with a head, which is dropped, or one that returns one vector
@@ -86,27 +89,34 @@ def copy_with_new_head(
         >>> copy_with_new_head(model, 48, num_classes=3).output_shape
         (None, 3)
     """
-    trunk = _extract_trunk(model)
+    trunk, entry = _extract_trunk(model)
     images = keras.Input((image_size, image_size, 3))
-    copy = keras.models.clone_model(
-        trunk, input_tensors=images, clone_function=_make_clone_function(trunk, image_size)
+    seen = apply_kept(entry, images)
+    copies: dict[keras.layers.Layer, keras.KerasTensor] = {}
+
+    def call(layer: keras.layers.Layer, *arguments: Any, **options: Any) -> keras.KerasTensor:
+        copies[layer] = layer(*arguments, **options)
+        return copies[layer]
+
+    keras.models.clone_model(
+        trunk,
+        input_tensors=seen,
+        clone_function=_make_clone_function(trunk, seen.shape[1:3]),
+        call_function=call,
     )
+    features = [*copies.values()][-1]
     tables = [layer for layer in trunk.layers if isinstance(layer, AddPositionEmbs)]
     positions = (
         PositionResize(checkpoint_grid=tables[0].grid, interpolation=tables[0].interpolation)
         if tables
         else None
     )
-    restore(copy.layers, state(trunk.layers), positions=positions, origin=f"the model {model.name}")
-    return ClassTokenModel(
-        copy.input, classify(copy.output, num_classes, bias=bias), name=model.name
-    )
+    restore(copies, state(trunk.layers), positions=positions, origin=f"the model {model.name}")
+    return ClassTokenModel(images, classify(features, num_classes, bias=bias), name=model.name)
 
 
-def _extract_trunk(model: keras.Model) -> keras.Model:
-    """Returns the part of a model from pixels in [-1, 1] to the input of the head.
-
-    Layers that scale pixels before it are left out.
+def _extract_trunk(model: keras.Model) -> tuple[keras.Model, Entry]:
+    """Returns the part of a model from pixels in [-1, 1] to the input of the head, and its input.
 
     Raises:
         ValueError: If the model cannot be fine-tuned here.
@@ -133,7 +143,7 @@ def _extract_trunk(model: keras.Model) -> keras.Model:
             "The model must return one vector per image. Build it with a head, or with `pooling`. "
             f"Received: a model whose last layers are {', '.join(names[-3:])}."
         )
-    return keras.Model(entry.images, features, name=model.name)
+    return keras.Model(entry.images, features, name=model.name), entry
 
 
 def _has_own_layers(model: keras.Model) -> bool:
@@ -144,7 +154,7 @@ def _has_own_layers(model: keras.Model) -> bool:
 
 
 def _make_clone_function(
-    trunk: keras.Model, image_size: int
+    trunk: keras.Model, image_size: tuple[int, int]
 ) -> Callable[[keras.layers.Layer], keras.layers.Layer]:
     """Returns a function that copies a layer for another image size.
 
@@ -155,7 +165,7 @@ def _make_clone_function(
     if "embedding" in names:
         embedded = next(call for call in calls_of(trunk) if call.operation.name == "embedding")
         patches = keras.Model(trunk.input, embedded.output_tensors[0])
-        images = keras.Input((image_size, image_size, 3))
+        images = keras.Input((*image_size, 3))
         grid = keras.models.clone_model(patches, input_tensors=images).output_shape[1:3]
 
     def clone(layer: keras.layers.Layer) -> keras.layers.Layer:
@@ -168,10 +178,10 @@ def _make_clone_function(
         if isinstance(layer, keras.layers.Reshape) and layer.name == "flatten_patches":
             config["target_shape"] = (grid[0] * grid[1], layer.target_shape[-1])
         is_relative = config.get("relative_positions") or isinstance(layer, AxialUnit)
-        if is_relative and trunk.input_shape[1:3] != (image_size, image_size):
+        if is_relative and trunk.input_shape[1:3] != image_size:
             raise ValueError(
                 "A model with relative positions cannot change its image size. "
-                f"Received: image_size={image_size}, a model of {trunk.input_shape[1:3]}."
+                f"Received: images of {image_size}, a model of {trunk.input_shape[1:3]}."
             )
         return type(layer).from_config(config)
 

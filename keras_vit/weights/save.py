@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 import keras
 import numpy as np
 
+from keras_vit.graph import calls_of
 from keras_vit.layers.axial import AxialTransformerBlock
 from keras_vit.layers.patches import PatchEmbedding
 from keras_vit.layers.pixels import PixelNormalization
@@ -175,9 +176,21 @@ def _layout_of(path: Path) -> Layout:
     return layouts[path.suffix]
 
 
+def _find_first_images(model: keras.Model) -> keras.KerasTensor:
+    """Returns the images that the first layer with weights, or of this package, receives.
+
+    Layers of a user that resize them may be in front of it.
+    """
+    for call in calls_of(model):
+        is_ours = type(call.operation).__module__.startswith("keras_vit.")
+        if is_ours or getattr(call.operation, "weights", None):
+            return call.input_tensors[0]
+    return model.inputs[0]
+
+
 def _collect_facts(model: keras.Model) -> dict[str, Any]:
     facts: dict[str, Any] = {}
-    height, width = model.input_shape[1:3]
+    height, width = _find_first_images(model).shape[1:3]
     if height and width:
         facts["image_size"] = (height, width)
     for layer in model.layers:

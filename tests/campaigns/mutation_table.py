@@ -878,7 +878,14 @@ MUTATIONS: tuple[Mutation, ...] = (
     *_in(
         "keras_vit/train/new_head.py",
         "tests/train/test_new_head.py",
-        ("classify(copy.output, num_classes, bias=bias)", "classify(copy.output, num_classes)"),
+        ("classify(features, num_classes, bias=bias)", "classify(features, num_classes)"),
+    ),
+    *_in(
+        "keras_vit/train/front.py",
+        "tests/train/test_new_head.py",
+        ("(high - low) / 2, (high + low) / 2", "(high - low) / 2, (high - low) / 2 + 1"),
+        ("any(_draws(step) for step in steps) or", ""),
+        ("found.shape == expected.shape and", ""),
     ),
     *_in(
         "keras_vit/train/finetune_recipe.py",

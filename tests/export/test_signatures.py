@@ -344,6 +344,21 @@ def test_a_model_with_another_end_is_refused(build: Build):
         output_name(build(classifier_activation="tanh"))
 
 
+@pytest.mark.parametrize("activation", ["sigmoid", None])
+def test_one_number_for_each_image_is_refused_as_by_other_commands(build: Build, activation):
+    features = build(include_top=False, pooling="avg")
+    one = keras.layers.Dense(1, activation, dtype="float32")
+    images = keras.Input(features.input_shape[1:])
+    nested = keras.Model(images, one(features(images)))
+    for model in (nested, keras.Sequential([features, keras.layers.Dropout(0.1), one])):
+        with pytest.raises(ValueError, match=r"one number for each image.*Concatenate\(\)"):
+            output_name(model)
+    score = nested.output
+    pair = [1 - score, score] if activation else [0 * score, score]
+    both = keras.Model(images, keras.layers.Concatenate()(pair))
+    assert output_name(both) == ("probabilities" if activation else "logits")
+
+
 def test_a_head_needs_names(build: Build):
     with pytest.raises(ValueError, match="The model has a head: pass `class_file`"):
         signatures(build(), image_size=SIZE)

@@ -14,8 +14,10 @@ scipy_ndimage = pytest.importorskip("scipy.ndimage")
 
 import keras_vit  # noqa: E402
 from keras_vit.devices import DevicesConfig  # noqa: E402
+from keras_vit.pixels import pixels_of  # noqa: E402
 from keras_vit.train import DataConfig, FinetuneConfig, LoopConfig, RunConfig, load_config  # noqa: E402
 from keras_vit.train.finetune_recipe import settle  # noqa: E402
+from keras_vit.train.front import describe_kept  # noqa: E402
 from keras_vit.train.losses import softmax_cross_entropy  # noqa: E402
 from keras_vit.train.new_head import build_on_trunk, copy_with_new_head  # noqa: E402
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS  # noqa: E402
@@ -203,7 +205,8 @@ def test_an_axial_resnet_keeps_its_size():
         *(keras.ops.convert_to_numpy(part(images(48))) for part in (features, found)), rtol=1e-5
     )
     with pytest.raises(
-        ValueError, match=r"cannot change its image size.*image_size=64, a model of \(48, 48\)"
+        ValueError,
+        match=r"cannot change its image size.*images of \(64, 64\), a model of \(48, 48\)",
     ):
         copy_with_new_head(model, 64, 5)
 
@@ -228,6 +231,92 @@ def test_what_scales_pixels_in_front_is_left_out(way: str):
     features = keras.Model(copy.input, copy.get_layer("predictions").input)
     np.testing.assert_allclose(features(images(32)), plain(images(32)), rtol=1e-5, atol=1e-5)
     assert copy.output_shape == (None, 5)
+
+
+def layers_in_front(way: str) -> keras.Model:
+    """Models of 48 x 48 pixels, from 0 to 255 but for one, whose trunk does not see them whole."""
+    given = keras.Input((None, None, 3) if way == "any size" else (48, 48, 3))
+    scale = keras.layers.Rescaling(1 / 127.5, offset=-1)
+    resize = keras.layers.Resizing(32, 32)
+    if way == "padded black":
+        hidden = scale(keras.layers.ZeroPadding2D(8)(keras.layers.Resizing(16, 16)(given)))
+    elif way == "cropped":
+        hidden = keras.layers.CenterCrop(32, 32)(scale(given))
+    elif way == "nested":
+        first = keras.Input((48, 48, 3))
+        inner = keras.Model(first, keras.layers.RandomFlip(seed=1)(resize(first)))
+        hidden = keras.Sequential([inner, scale])(given)
+    elif way == "operation":
+        hidden = keras.ops.image.resize(given, (32, 32), interpolation="nearest") / 127.5 - 1
+    elif way == "pixels from -1 to 1":
+        hidden = resize(given)
+    else:
+        hidden = scale(resize(given))
+    trunk = trained(include_top=False, pooling="token", classes=1000)
+    return keras.Model(given, keras.layers.Dense(4)(trunk(hidden)), name="of_a_user")
+
+
+WAYS = [
+    "resized",
+    "any size",
+    "cropped",
+    "padded black",
+    "nested",
+    "operation",
+    "pixels from -1 to 1",
+]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_resizes_crops_or_pads_in_front_is_kept(way: str, tmp_path: Path):
+    model = layers_in_front(way)
+    levels = np.random.default_rng(0).integers(0, 256, (3, 48, 48, 3)).astype("float32")
+    pixels = levels / np.float32(127.5) - 1
+    trained_on = pixels if way == "pixels from -1 to 1" else levels
+    seen = keras.Model(model.input, model.layers[-1].input)(trained_on, training=False)
+    copy = copy_with_new_head(model, 48, 5)
+    features = keras.Model(copy.input, copy.layers[-1].input)(pixels, training=False)
+    np.testing.assert_allclose(features, seen, rtol=1e-4, atol=1e-4)
+    assert "32 x 32" in describe_kept(model, 48)
+    # one range, whoever asks: also of the file
+    copy.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert pixels_of(copy).range == pixels_of(loaded).range == [-1, 1]
+    again = copy_with_new_head(loaded, 48, 5)
+    np.testing.assert_allclose(
+        keras.Model(again.input, again.layers[-1].input)(pixels, training=False),
+        features,
+        atol=1e-4,
+    )
+    # the weights alone are those of the trunk's size
+    copy.layers[-1].kernel.assign(keras.ops.ones_like(copy.layers[-1].kernel))
+    keras_vit.save_checkpoint(copy, tmp_path / "model.npz")
+    bare = keras_vit.application(ROW)(weights=tmp_path / "model.npz", classes=5)
+    assert bare.input_shape[1:3] == (32, 32) and bare.output_shape == (None, 5)
+
+
+def test_augmentation_in_front_is_kept_for_training_alone():
+    given = keras.Input((32, 32, 3))
+    flipped = keras.layers.RandomFlip("horizontal", seed=0)(given)
+    trunk = trained(include_top=False, pooling="token", classes=1000)
+    model = keras.Model(given, keras.layers.Dense(4)(trunk(flipped)))
+    copy = copy_with_new_head(model, 32, 5)
+    features = keras.Model(copy.input, copy.layers[-1].input)
+    photos = images(32, 16)
+    np.testing.assert_allclose(features(photos, training=False), trunk(photos), atol=1e-5)
+    errors = np.abs(features(photos, training=True) - trunk(photos)).max(axis=1)
+    assert 0 < np.count_nonzero(errors > 1e-3) < 16  # some are flipped
+
+
+def test_layers_that_hide_the_size_of_images_are_refused():
+    given = keras.Input((None, None, 3))
+    cropped = keras.layers.Cropping2D(2)(given)
+    model = keras.Model(
+        given, trained(image_size=32, include_top=False, pooling="token", classes=1000)(cropped)
+    )
+    assert copy_with_new_head(model, 36, 5).get_layer("embedding").input.shape[1] == 32
+    with pytest.raises(ValueError, match="image size must be a multiple of 8 pixels"):
+        copy_with_new_head(model, 32, 5)
 
 
 def test_a_recipe_begins_from_a_file_of_keras(tmp_path: Path, capsys: pytest.CaptureFixture):
