@@ -11,6 +11,7 @@ A file is looked up in these places, in this order:
 """
 
 import contextlib
+import errno
 import glob
 import hashlib
 import os
@@ -20,6 +21,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote, unquote, urlsplit
 from urllib.request import url2pathname
+
+from absl import logging
 
 from keras_vit.weights import catalog, files, hub
 from keras_vit.weights.catalog import CatalogRow
@@ -35,6 +38,7 @@ _ADDRESS = re.compile(r"(?:\w+://|with url: /)[^\s'\")]*\?[^\s'\")]*")
 _CHUNK_BYTES = 2**20
 _TIMEOUT_SECONDS = 30
 _STALE_SECONDS = 24 * 3600
+_READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def fetch(source: CatalogRow | str, *, progress: bool = True) -> Path:
@@ -254,11 +258,19 @@ def _read_pin(path: Path) -> str | None:
 
 
 def _pin(path: Path) -> None:
-    # A shared cache may be read-only: then the hash cannot be recorded, and the file cannot change.
-    with contextlib.suppress(OSError):
-        if not _pin_path(path).exists():
-            with files.replacing(_pin_path(path)) as stream:
-                stream.write(f"{_sha256(path)}  {path.name}\n".encode())
+    if _pin_path(path).exists():
+        return
+    try:
+        with files.replacing(_pin_path(path)) as stream:
+            stream.write(f"{_sha256(path)}  {path.name}\n".encode())
+    except OSError as error:
+        # A shared cache may be read-only: then the file cannot change either.
+        if error.errno not in _READ_ONLY:
+            logging.warning(
+                "Cannot write '%s': %s. Changes of '%s' will not be noticed until a later use "
+                "records its hash.",
+                *(_pin_path(path), error.strerror or error, path),
+            )
 
 
 # --- the network

@@ -3,6 +3,7 @@ on demand.
 """
 
 import dataclasses
+import errno
 import hashlib
 import io
 import os
@@ -524,6 +525,30 @@ def test_file_put_into_the_cache_by_hand_is_used_and_pinned(server):
     path = put(cache_path(server.url()))
     assert get(server.url()) == path
     assert server.requests == []
+    assert path.with_name("model.npz.sha256").read_text().startswith(SHA256)
+
+
+@pytest.mark.parametrize(
+    ("number", "is_said"), [(errno.ENOSPC, True), (errno.EIO, True), (errno.EROFS, False)]
+)
+def test_a_hash_that_cannot_be_written_is_said_unless_the_cache_is_read_only(
+    server, monkeypatch, caplog, number, is_said
+):
+    replacing = files.replacing
+
+    def fail(path):
+        if path.suffix == ".sha256":
+            raise OSError(number, os.strerror(number))
+        return replacing(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "replacing", fail)
+        path = get(server.url())
+    assert path.read_bytes() == CONTENT
+    assert everything_under(path.parent) == ["model.npz"]
+    said = f"Cannot write '{path}.sha256': {os.strerror(number)}. Changes of '{path}' will not be"
+    assert (said in caplog.text) == is_said
+    get(server.url())
     assert path.with_name("model.npz.sha256").read_text().startswith(SHA256)
 
 
