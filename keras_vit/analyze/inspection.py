@@ -32,7 +32,7 @@ from keras_vit.pixels import Pixels, declare, describe_pixels, pixels_of
 from keras_vit.train.logs import read_metrics
 from keras_vit.variants import VARIANTS
 from keras_vit.weights import source
-from keras_vit.weights.download import without_secrets
+from keras_vit.weights.secrets import without_secrets
 from keras_vit.writing import to_one_line
 
 _IMAGENET_21K = 21843

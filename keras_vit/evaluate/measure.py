@@ -33,7 +33,7 @@ from keras_vit.evaluate.scorecard import class_table, headline, write_answers, w
 from keras_vit.imagenet import is_wordnet_id
 from keras_vit.keras_file import is_file
 from keras_vit.pixels import describe_pixels, pixels_of
-from keras_vit.weights.download import without_secrets
+from keras_vit.weights.secrets import without_secrets
 from keras_vit.writing import group_by_reason, table, to_one_line, write_json, write_text
 
 _PUBLISHED_OF = {  # TensorFlow Datasets' names to those of `paper.py`

@@ -27,8 +27,8 @@ from keras_vit.export.verdicts import Verdict
 from keras_vit.keras_file import is_file
 from keras_vit.photos import is_ignored
 from keras_vit.pixels import describe_pixels
-from keras_vit.weights.download import without_secrets
 from keras_vit.weights.published_crop import find_crop
+from keras_vit.weights.secrets import without_secrets
 from keras_vit.writing import group_by_reason, to_one_line
 
 FORMATS = ("saved_model", "tflite", "onnx", "openvino")

@@ -33,8 +33,8 @@ from keras_vit.train.schedules import bit_hyperrule
 from keras_vit.train.workdir import check_folder
 from keras_vit.variants import ViTVariant
 from keras_vit.weights import catalog, source
-from keras_vit.weights.download import without_secrets
 from keras_vit.weights.save import check_can_save
+from keras_vit.weights.secrets import without_secrets
 from keras_vit.writing import group_by_reason, to_one_line
 
 HELD_OUT = 0.1

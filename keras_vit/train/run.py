@@ -26,8 +26,8 @@ from keras_vit.train.losses import Objective, classification
 from keras_vit.train.optimizers import make_optimizer
 from keras_vit.train.report import write_report
 from keras_vit.train.workdir import check_folder, claim, describe_config, versions
-from keras_vit.weights.download import without_secrets
 from keras_vit.weights.save import save_checkpoint
+from keras_vit.weights.secrets import without_secrets
 from keras_vit.writing import write_json
 
 

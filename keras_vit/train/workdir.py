@@ -18,7 +18,7 @@ from absl import logging
 from keras_vit.data.sources import Source
 from keras_vit.devices import Devices
 from keras_vit.train.config import flatten_config
-from keras_vit.weights.download import without_secrets
+from keras_vit.weights.secrets import without_secrets
 from keras_vit.writing import write_atomically
 
 

@@ -15,7 +15,6 @@ import errno
 import glob
 import hashlib
 import os
-import re
 import time
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -26,15 +25,11 @@ from absl import logging
 
 from keras_vit.weights import catalog, files, hub
 from keras_vit.weights.catalog import CatalogRow
+from keras_vit.weights.secrets import without_secrets
 
 _GOOGLE_STORAGE = "storage.googleapis.com"
 _SCHEMES = ("https", "http", "gs", "file")
 _OTHER_KINDS = (".json", ".txt", ".csv")  # files that may accompany weights
-_USER = re.compile(r"(\w://)[^/?#\s]*@")
-_QUERY = re.compile(
-    r"(?<=[?&])(?!(?:alt|dl|download|raw|ref|revision|version)=)[^\s&=?'\")]*=?[^\s&'\")]*"
-)
-_ADDRESS = re.compile(r"(?:\w+://|with url: /)[^\s'\")]*\?[^\s'\")]*")
 _CHUNK_BYTES = 2**20
 _TIMEOUT_SECONDS = 30
 _STALE_SECONDS = 24 * 3600
@@ -98,16 +93,6 @@ def https_url(url: str) -> str:
     if parts.netloc == _GOOGLE_STORAGE:
         return parts._replace(path=parts.path.replace("+", "%2B")).geturl()
     return url
-
-
-def without_secrets(text: str) -> str:
-    """Replaces users, passwords and possible signatures in the URLs of a text by `***`.
-
-    Example:
-        >>> without_secrets("see https://me:secret@example.org/model.npz?download=1&token=secret")
-        'see https://***@example.org/model.npz?download=1&***'
-    """
-    return _ADDRESS.sub(lambda found: _QUERY.sub("***", found[0]), _USER.sub(r"\1***@", text))
 
 
 def cache_path(url: str) -> Path:

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 from keras_vit.weights import files, shards
+from keras_vit.weights.secrets import without_secrets
 
 SCHEME = "hf://"
 _ADDRESS = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@([^@\s]+))?")
@@ -40,7 +41,7 @@ def fetch(address: str) -> Path:
     match = _ADDRESS.fullmatch(address)
     if match is None:
         raise ValueError(
-            f"Not the address of a repository: '{address}'. Expected hf://owner/name or "
+            f"Not the address of a repository: '{without_secrets(address)}'. Expected hf://owner/name or "
             f"hf://owner/name@revision."
         )
     repository, revision = match[1], match[2] or _DEFAULT_REVISION

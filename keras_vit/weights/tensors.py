@@ -164,9 +164,7 @@ def _read_checksums(path: Path, header: dict[str, Any], strings: dict[str, str])
         own != _compute_header_checksum(header, others, checksums)
         or checksums.keys() != header.keys()
     ):
-        raise make_error(
-            path, "the safetensors file is damaged (make_error checksum of its header)"
-        )
+        raise make_error(path, "the safetensors file is damaged (wrong checksum of its header)")
     return checksums
 
 
@@ -181,7 +179,7 @@ def _load(
             raise make_error(path, "the safetensors file ends early")
     if checksum is not None and zlib.crc32(data) != checksum:
         raise make_error(
-            path, f"the safetensors file is damaged (make_error checksum of {join_first([name])})"
+            path, f"the safetensors file is damaged (wrong checksum of {join_first([name])})"
         )
     return flat.reshape(shape)
 

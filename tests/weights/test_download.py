@@ -22,7 +22,8 @@ import safetensors.numpy
 from warm import HUNG_SECONDS
 
 from keras_vit.weights import catalog, download, files
-from keras_vit.weights.download import cache_path, fetch, https_url, without_secrets
+from keras_vit.weights.download import cache_path, fetch, https_url
+from keras_vit.weights.secrets import without_secrets
 
 
 def npz_bytes(value: float = 1.0) -> bytes:
@@ -818,6 +819,7 @@ def test_password_of_what_is_no_file_s_url_is_not_shown():
         f"ftp://me:{SECRET}@host/model",
         f"https://me:{SECRET}@host/",
         f"file://me:{SECRET}@host/none?x={SECRET}",
+        f"hf://me:{SECRET}@owner/model",
     ):
         with pytest.raises((ValueError, FileNotFoundError)) as caught:
             get(url)
