@@ -42,7 +42,8 @@ from command_line import run_recipe
 from command_line.trials import Plan, Pool, Trial, claim, data_of, read_json
 from matplotlib.figure import Figure
 
-from keras_vit.train import Diverged
+from keras_vit.train import Diverged, FinetuneConfig
+from keras_vit.train.finetune_recipe import settle
 from keras_vit.writing import write_atomically, write_json, write_text
 
 _RATES = flags.DEFINE_list("learning_rates", None, "The grid. Default: the recipe's `get_sweep`.")
@@ -138,6 +139,7 @@ def make_plan(config: Any) -> Plan:
         ) from error
     if faults := _find_faults(config, given["learning_rates"], given["held_out"]):
         raise ValueError("\n".join(faults))
+    recorded = settle(config)[0] if isinstance(config, FinetuneConfig) else config
     # Without the test set, which must not be opened before the winner is known; the final runs
     # record theirs.
     training = data_of(replace(config.run, data=replace(config.run.data, test="")))
@@ -145,7 +147,7 @@ def make_plan(config: Any) -> Plan:
         **given,
         "seeds": _SEEDS.value,
         "kind": kind,
-        "config": asdict(config),
+        "config": asdict(recorded),
         "data_sha256": training,
     }
     return json.loads(json.dumps(plan, default=repr))

@@ -54,7 +54,7 @@ from keras_vit.train.config import flatten_config, row_of
 from keras_vit.train.finetune_recipe import name_of, settle
 from keras_vit.train.run import Procedure, run
 from keras_vit.train.workdir import check_folder
-from keras_vit.weights import model_file, source
+from keras_vit.weights import model_file
 from keras_vit.weights.restore import restore
 
 _MODEL = flags.DEFINE_string(
@@ -91,9 +91,7 @@ WHERE = ("run.devices.kind", "run.devices.names", "run.devices.jit_compile")
 def main() -> None:
     """Runs the tasks that the folder does not hold yet."""
     config, tasks = make_config(), jobs(_TASKS.value, _DATA_DIR.value)
-    config, build = settle(config)
-    if not is_file(config.model) and config.weights != "none":
-        source.find(config.model, config.weights)  # raises errors before data are downloaded
+    config, build = settle(config)  # raises errors before data are downloaded
     devices = connect(config.run.devices)
     if devices.num_workers > 1:
         raise ValueError(

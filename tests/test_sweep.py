@@ -310,6 +310,42 @@ print(json.dumps([[*each.command, each.name, each.tries] for each in (grid, fina
 """
 
 
+WEIGHTS = f"""
+import sys
+sys.path.insert(0, "{ROOT}/experiments")
+import sweep
+from absl import flags
+import dataclasses, keras, keras_vit
+from keras_vit.train import DataConfig, FinetuneConfig, LoopConfig, RunConfig
+from keras_vit.variants import VIT_VARIANTS
+flags.FLAGS(sys.argv)
+row = {{"patch_size": 8, "width": 16, "depth": 1, "num_heads": 2, "mlp_dim": 32}}
+model = keras_vit.application(dataclasses.replace(VIT_VARIANTS["ViT_Ti16"], **row))
+model = model(weights=None, input_shape=(32, 32, 3), classes=2)
+run = RunConfig(data=DataConfig(kind="digits"), loop=LoopConfig(total_steps=1))
+config = FinetuneConfig(run=run, model="ViT_Ti16", weights="w.npz", variant=row, image_size=32)
+for shift in (0, 0, 1):
+    model.get_layer("embedding").bias.assign_add(shift * keras.ops.ones(16))
+    keras_vit.save_checkpoint(model, "w.npz")
+    print(sweep.make_plan(config)["config"]["weights"])
+"""
+
+
+def test_other_weights_under_the_same_path_are_another_sweep(tmp_path: Path):
+    options = ["--config=r.py", "--workdir=sweep", "--learning_rates=0.1", "--held_out=0.25"]
+    done = warm.run(
+        [sys.executable, "-c", WEIGHTS, *options],
+        env=ENV,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    first, same, other = done.stdout.splitlines()[-3:]
+    assert first.startswith("w.npz, sha256 ") and other.startswith("w.npz, sha256 ")
+    assert first == same != other
+
+
 def test_the_grid_is_held_out_from_and_the_final_runs_learn_from_all_and_are_tested_at_their_end(
     tmp_path: Path,
 ):

@@ -159,7 +159,7 @@ def finetune(
     config = TransferConfig(
         run=settings,
         model=start.name,
-        weights=start.weights,
+        weights=start.recorded_weights,
         image_size=start.image_size,
         training=f"{training.num_examples:,} of {len(training.class_names):,} classes",
         validation=words,
@@ -214,6 +214,7 @@ class _Start:
     name: str
     source: str | None  # the name or the file of the model, as on a command line
     weights: str
+    recorded_weights: str  # with a hash, unless their content is pinned
     image_size: int
     parameters: int
     build: Callable[[int], keras.Model]
@@ -259,10 +260,12 @@ def _find_start(
     check_can_save(copy)
     if kept := describe_kept(given, size):
         print(kept, flush=True)
+    described = f"{'in memory' if path is None else path}, sha256 {weights_sha256(copy)}"
     return _Start(
         name=given.name,
         source=None if path is None else str(path),
-        weights=f"{'in memory' if path is None else path}, sha256 {weights_sha256(copy)}",
+        weights=described,
+        recorded_weights=described,
         image_size=size,
         parameters=given.count_params(),
         build=lambda num_classes: copy_with_new_head(given, size, num_classes),
@@ -273,6 +276,7 @@ def _find_start_by_name(
     model: str, weights: str | os.PathLike | None, image_size: int | None
 ) -> _Start:
     row, options, trained_size = row_of(model, {}), {}, None
+    recorded = described = "none"
     if weights is not None:
         weights = os.fspath(weights)
         tags = catalog.list_weights(model)
@@ -280,10 +284,13 @@ def _find_start_by_name(
             weights = "augreg_in21k"
         found = source.find(model, weights)
         if found.is_tag and found.row is not None:
+            recorded = described = weights
             trained_size = found.row.image_size
         else:
             weights = weights if "://" in weights else str(Path(weights).resolve())
             pretrained = source.load(found)
+            described = without_secrets(weights)
+            recorded = f"{described}, sha256 {pretrained.sha256()}"
             trained_size = pretrained.image_size and pretrained.image_size[0]
             if (
                 "encoder_norm/gamma" in pretrained.arrays
@@ -296,7 +303,8 @@ def _find_start_by_name(
     return _Start(
         name=model,
         source=model,
-        weights="none" if weights is None else without_secrets(weights),
+        weights=described,
+        recorded_weights=recorded,
         image_size=size,
         # raises an error if the image size is not a multiple of the patch size
         parameters=cost.parameters(row, image_size=(size, size)),

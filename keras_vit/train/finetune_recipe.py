@@ -15,6 +15,7 @@ from keras_vit.train.front import describe_kept
 from keras_vit.train.losses import default_head_bias
 from keras_vit.train.new_head import build_on_trunk, copy_with_new_head, weights_sha256
 from keras_vit.train.run import Procedure, run
+from keras_vit.weights import source
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,8 +66,8 @@ def run_finetuning(config: FinetuneConfig, workdir: str | os.PathLike) -> dict[s
 def settle(config: FinetuneConfig) -> tuple[FinetuneConfig, Callable[[int], keras.Model]]:
     """Returns the config as it is recorded, and a function from the number of classes to the model.
 
-    The model returns logits. For a file `model.keras`, the recorded weights are their hash, and the
-    range of its pixels is printed.
+    The model returns logits. Weights of a file or a URL are recorded with their hash. For a file
+    `model.keras`, the recorded weights are their hash, and the range of its pixels is printed.
 
     Raises:
         ValueError: If there is no such model, or it cannot be fine-tuned.
@@ -82,7 +83,10 @@ def settle(config: FinetuneConfig) -> tuple[FinetuneConfig, Callable[[int], kera
                 row, weights, size, num_classes, bias=bias, **config.model_options
             )
 
-        return config, build_by_name
+        if weights is None:
+            return config, build_by_name
+        recorded = source.describe_for_record(row.name, weights, variant=row)
+        return replace(config, weights=recorded), build_by_name
     if config.run.devices.precision != "float32":
         raise ValueError(
             f"{config.model} computes in the precision that it was saved with. Leave out "

@@ -4,6 +4,7 @@ It combines the catalog, the download, the readers and the dialects. It does not
 """
 
 import dataclasses
+import hashlib
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -99,6 +100,19 @@ class Pretrained:
     pixel_mean: Rgb | None
     pixel_std: Rgb | None
 
+    def sha256(self) -> str:
+        """Returns the beginning of a hash of the arrays and of what the file says about them."""
+        facts = [
+            getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if field.name not in ("arrays", "origin")
+        ]
+        digest = hashlib.sha256(repr(facts).encode())
+        for name, array in sorted(self.arrays.items()):
+            digest.update(f"{name} {array.dtype} {array.shape}\n".encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()[:16]
+
 
 def find_classifier(variant: ViTVariant, pretrained: Pretrained) -> Classifier | None:
     """Returns the classifier that the head of the weights was trained for, if its shape tells."""
@@ -176,6 +190,20 @@ def _log_licence(source: WeightsSource) -> None:
         row.licence,
         ", and its owner grants access on request" if row.is_gated else "",
     )
+
+
+def describe_for_record(
+    model: str, weights: str, *, variant: ViTVariant | ResNetVariant | None = None
+) -> str:
+    """Returns `weights` as the config of a run records it, without passwords.
+
+    A file and a URL are read, and recorded with a hash of their content, so that a run notices that
+    they have changed. The files of tags are pinned; tags are recorded as they are.
+
+    Args, Raises: As of `find` and `load`.
+    """
+    found = find(model, weights, variant=variant)
+    return found.weights if found.is_tag else f"{origin_of(found)}, sha256 {load(found).sha256()}"
 
 
 def origin_of(source: WeightsSource) -> str:

@@ -311,8 +311,16 @@ def test_weights_of_a_file_keep_their_size_and_their_pooling(tmp_path: Path, mon
     keras_vit.save_checkpoint(model, tmp_path / "gap.npz")
     monkeypatch.chdir(tmp_path)
     config, _ = plan_of(monkeypatch, "ViT_Ti16", some(), tmp_path / "out", weights="gap.npz")
-    assert (config.image_size, config.weights) == (48, str(tmp_path / "gap.npz"))
-    assert module._find_start("ViT_Ti16", "gap.npz", None).build(3).output_shape == (None, 3)
+    path, _, digest = config.weights.partition(", sha256 ")
+    assert (config.image_size, path, len(digest)) == (48, str(tmp_path / "gap.npz"), 16)
+    start = module._find_start("ViT_Ti16", "gap.npz", None)
+    assert start.build(3).output_shape == (None, 3)
+    # other weights under the same path are another run
+    assert (start.weights, start.recorded_weights) == (path, config.weights)
+    model.get_layer("embedding").bias.assign_add(keras.ops.ones(192))
+    keras_vit.save_checkpoint(model, tmp_path / "gap.npz")
+    changed = module._find_start("ViT_Ti16", "gap.npz", None).recorded_weights
+    assert changed.startswith(f"{path}, sha256 ") and changed != config.weights
 
 
 def test_random_weights_are_advised_against(

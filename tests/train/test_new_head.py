@@ -349,6 +349,28 @@ def test_a_recipe_begins_from_a_file_of_keras(tmp_path: Path, capsys: pytest.Cap
         settle(halves)
 
 
+@pytest.mark.parametrize("name", ["model.npz", "model.safetensors"])
+def test_a_recipe_records_a_hash_of_the_file_of_its_weights(tmp_path: Path, name: str):
+    """The same path with other weights is another run; the same weights written again are not."""
+    model, file = trained(), tmp_path / name
+    run = RunConfig(data=DataConfig(kind="digits"), loop=LoopConfig(total_steps=1))
+    row = {"patch_size": 8, "width": 16, "depth": 2, "num_heads": 2, "mlp_dim": 32}
+    config = FinetuneConfig(
+        run=run, model="ViT_Ti16", weights=str(file), variant=row, image_size=32
+    )
+    keras_vit.save_checkpoint(model, file)
+    recorded, build = settle(config)
+    assert recorded.weights.startswith(f"{file}, sha256 ")
+    assert build(5).output_shape == (None, 5)
+    keras_vit.save_checkpoint(model, file)
+    assert settle(config)[0] == recorded
+    model.get_layer("embedding").bias.assign_add(keras.ops.ones(16))
+    keras_vit.save_checkpoint(model, file)
+    assert settle(config)[0].weights != recorded.weights
+    for pinned in ("none", "augreg_in21k"):
+        assert settle(replace(config, weights=pinned))[0].weights == pinned
+
+
 def test_what_a_file_of_keras_brings_is_not_given_again():
     recipe = str(Path(__file__).parents[2] / "experiments/configs/finetune.py")
     assert load_config(recipe, ["model=pets.keras"]).model == "pets.keras"
