@@ -264,7 +264,13 @@ def _attend(
     default = int(np.clip(_MOST_PAIRS // max(1, grid[0] * grid[1]) ** 2, 1, _MOST_PHOTOS))
     batches = reading.batches(batch_size or default)
     if not absent:
-        return summarize_attention(network, batches), []
+        summary = summarize_attention(network, batches)
+        if not np.isfinite(summary.distance_px).all():
+            raise ValueError(
+                f"The attention of {network.name} is NaN or infinite on these photos. Check its "
+                "weights."
+            )
+        return summary, []
     for _ in batches:
         pass
     return None, absent

@@ -80,7 +80,7 @@ def extract(
 
     Raises:
         ValueError: If the model has no such layer, the folder contains other features, another
-            process is writing to it, or no image can be read.
+            process is writing to it, no image can be read, or a feature is NaN or infinite.
         OSError: If the disk is full, or `output` cannot be written. Rows that were saved before are
             kept.
 
@@ -155,6 +155,7 @@ def _fill(
             for part in outputs(
                 reader, source, unreadable=collector, start=store.next, progress=progress, **options
             ):
+                _check_finite(part, source)
                 store.append(part.values, part.labels, part.indices)
         store.finish(source.name, source.class_names)
     _check_same_start(0, devices)  # wait until the first worker has written the features
@@ -235,6 +236,7 @@ def _collect(given: Iterable[Outputs], source: Source) -> Features:
     values: np.ndarray | None = None
     labels, indices, count = [], [], 0
     for part in given:
+        _check_finite(part, source)
         if values is None:  # allocate once: growing the array would take twice the memory
             values = np.empty((source.num_examples, *part.values.shape[1:]), np.float32)
         values[count : count + len(part.values)] = part.values
@@ -250,6 +252,15 @@ def _collect(given: Iterable[Outputs], source: Source) -> Features:
         class_names=source.class_names,
         name=source.name,
     )
+
+
+def _check_finite(part: Outputs, source: Source) -> None:
+    finite = np.isfinite(part.values.reshape(len(part.values), -1)).all(axis=1)
+    if not finite.all():
+        raise ValueError(
+            f"The features of image {part.indices[finite.argmin()]} of {source.name} are NaN or "
+            "infinite. Check the weights of the model, and its precision."
+        )
 
 
 def _make_record(

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from keras_vit.export.metadata import labels_of
 from keras_vit.export.signatures import output_name
+from keras_vit.export.verdicts import check_finite
 from keras_vit.pixels import pixels_of
 
 _BATCH = 8
@@ -39,7 +40,12 @@ class Subject:
         return pixels_of(self.model).from_levels(pixels.astype(np.float32))
 
     def answers(self, pixels: np.ndarray) -> np.ndarray:
-        """Returns the outputs of the model in float32, computed on the CPU."""
+        """Returns the outputs of the model in float32, computed on the CPU.
+
+        Raises:
+            ValueError: If an output is NaN or infinite. Nothing could be compared with it, and
+                converters crash on such weights.
+        """
         inputs = self.inputs(pixels)
         # GPUs may round products to fewer digits.
         with tf.device("CPU:0"):
@@ -47,9 +53,11 @@ class Subject:
                 self.model(inputs[i : i + _BATCH], training=False)
                 for i in range(0, len(inputs), _BATCH)
             ]
-        return np.concatenate([keras.ops.convert_to_numpy(part) for part in parts]).astype(
+        answers = np.concatenate([keras.ops.convert_to_numpy(part) for part in parts]).astype(
             np.float32
         )
+        check_finite(answers)
+        return answers
 
 
 def subject_of(

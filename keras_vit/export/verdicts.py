@@ -116,6 +116,15 @@ def _explain_failure(done: subprocess.CompletedProcess[str]) -> str:
     return complained or f"exit code {done.returncode}, without output."
 
 
+def check_finite(answers: np.ndarray) -> None:
+    """Raises a ValueError if an output of a model is NaN or infinite."""
+    if not np.isfinite(answers).all():
+        raise ValueError(
+            f"The model returns {np.sum(~np.isfinite(answers))} NaN or infinite outputs on these "
+            f"images, so no export can be compared with it. Check its weights."
+        )
+
+
 def judge(
     path: str | os.PathLike,
     images: np.ndarray,
@@ -143,11 +152,7 @@ def judge(
         raise ValueError(
             f"{path} returns outputs of shape {given.shape}; the model returns {expected.shape}."
         )
-    if not np.isfinite(expected).all():
-        raise ValueError(
-            f"The model returns {np.sum(~np.isfinite(expected))} NaN or infinite outputs on these "
-            f"images, so no export can be compared with it. Check its weights."
-        )
+    check_finite(expected)
     if not np.isfinite(given).all():
         raise ValueError(
             f"{path} returns {np.isnan(given).sum()} NaN and {np.isinf(given).sum()} infinite "

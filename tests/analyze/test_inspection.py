@@ -249,6 +249,16 @@ def test_a_head_that_was_never_trained_gives_no_answers(
         assert "Predictions" in [absent.part for absent in subjects[-1].absent]
 
 
+def test_attention_that_is_no_number_is_said(images: Path, tmp_path: Path):
+    """The head is untrained, so that there are no predictions in which NaN would be noticed."""
+    model = models.vision_transformer(ROW, keras.Input((32, 32, 3)), classes=3)
+    kernel = model.get_layer("embedding").kernel
+    kernel.assign(np.full(kernel.shape, np.nan))
+    model.save(tmp_path / "nan.keras")
+    with pytest.raises(ValueError, match=r"attention of tiny is NaN or infinite on these photos"):
+        inspect(tmp_path / "nan.keras", images, tmp_path / "out")
+
+
 @pytest.mark.parametrize(
     ("outputs", "activation", "reason"),
     [

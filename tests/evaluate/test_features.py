@@ -120,6 +120,18 @@ def test_a_folder_holds_what_memory_would(model, source, tmp_path: Path):
     assert names == {"features.npy", "labels.npy", "indices.npy", "features.json"}
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_features_that_are_no_numbers_are_not_stored(source, tmp_path: Path, value: float):
+    model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3), classes=5)
+    bias = model.get_layer("encoder_norm").beta
+    bias.assign(np.where(np.arange(bias.shape[0]) == 7, value, 0))
+    said = "features of image 0 of noise are NaN or infinite. Check the weights"
+    for output in (None, tmp_path / "features"):
+        with pytest.raises(ValueError, match=said):
+            extract(model, source, output=output)
+    assert not (tmp_path / "features" / "features.json").exists()
+
+
 def test_what_is_finished_is_not_computed_again(model, source, tmp_path: Path, monkeypatch):
     first = extract(model, source, output=tmp_path)
     monkeypatch.setattr(

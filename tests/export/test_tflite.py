@@ -334,6 +334,22 @@ def test_if_all_are_refused_nothing_is_written(build, tmp_path: Path, monkeypatc
     assert list((tmp_path / "vit").iterdir()) == []
 
 
+@pytest.mark.parametrize("value", [np.nan, np.float32(3e38)])
+def test_a_model_of_numbers_that_are_not_finite_is_refused_before_it_is_converted(
+    build, tmp_path: Path, monkeypatch, value: float
+):
+    """The quantizer crashes with such weights, and the process with it."""
+    model = build()
+    kernel = model.get_layer("embedding").kernel
+    kernel.assign(np.full(kernel.shape, value))
+    monkeypatch.setattr(module, "convert", lambda *_: pytest.fail("converted"))
+    with pytest.raises(
+        ValueError, match=r"^The model returns \d+ NaN or infinite outputs on these"
+    ):
+        tflite(model, tmp_path / "vit", images=LEVELS, min_agreement=0)
+    assert not (tmp_path / "vit").exists()
+
+
 def test_without_a_threshold_all_are_written(build, tmp_path: Path, monkeypatch):
     model = build()
     monkeypatch.setattr(module, "convert", spoiled(model, "float32"))
