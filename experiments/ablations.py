@@ -34,7 +34,6 @@ With `--size=smoke` (tiny models on scikit-learn's digits) a run takes seconds, 
 TensorFlow.
 """
 
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -54,6 +53,7 @@ from command_line.trials import Pool, Trial, check_plan, claim, data_of, read_js
 from keras_vit.drawing import check_can_draw
 from keras_vit.train import Diverged, pretrain
 from keras_vit.train.recipes import with_fields
+from keras_vit.weights.secrets import join_command
 from keras_vit.writing import write_json
 
 _STUDY = flags.DEFINE_string("study", None, f"One of: {', '.join(STUDIES)}.")
@@ -259,7 +259,7 @@ def write_results(study: Study, folder: Path, trials: Sequence[Trial]) -> Path:
         folder / "ablation.json",
         {**read_json(folder / "ablation.json"), "claims": claims, "runs": rows},
     )
-    return write_report(folder, study, rows, shlex.join(["python", *sys.argv]))
+    return write_report(folder, study, rows, join_command(["python", *sys.argv]))
 
 
 if __name__ == "__main__":

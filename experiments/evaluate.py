@@ -17,7 +17,6 @@ import hashlib
 import json
 import os
 import re
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,8 +28,11 @@ from absl import app, flags
 from command_line.exit_codes import exit_code
 
 from keras_vit.devices import DevicesConfig
-from keras_vit.evaluate.measure import measure
+from keras_vit.evaluate.label_sets import LabelSets
+from keras_vit.evaluate.measure import find_test_set, measure
 from keras_vit.pixels import RANGES
+from keras_vit.weights import source
+from keras_vit.weights.secrets import join_command, without_secrets
 from keras_vit.writing import table, write_csv, write_text
 
 _CHECKPOINTS = flags.DEFINE_list(
@@ -68,7 +70,8 @@ def main() -> None:
         _parse_checkpoint(checkpoint), _parse_test_set(data)
     for checkpoint, data in pairs:
         asked = {
-            "checkpoint": checkpoint,
+            "checkpoint": without_secrets(checkpoint),
+            "content": _describe_content(checkpoint, data),
             "data": data,
             "crop": _CROP.value,
             "precision": _PRECISION.value,
@@ -76,9 +79,11 @@ def main() -> None:
         asked |= {} if _PIXELS.value is None else {"pixels": _PIXELS.value}
         rows.append(
             [
-                checkpoint,
+                asked["checkpoint"],
                 data,
-                *_measure_once(asked, workdir / _make_folder_name(f"{checkpoint}--{data}")),
+                *_measure_once(
+                    checkpoint, asked, workdir / _make_folder_name(f"{asked['checkpoint']}--{data}")
+                ),
             ]
         )
         _write_report(workdir, rows)
@@ -95,8 +100,27 @@ def _make_folder_name(words: str) -> str:
     return f"{start}_{digest}_{end}"
 
 
+def _describe_content(checkpoint: str, data: str) -> str:
+    """Returns hashes of weights, images and labels, so that a rerun notices that they have changed."""
+    named = _parse_checkpoint(checkpoint)
+    if "weights" in named:
+        weights = source.describe_for_record(**named)
+    else:
+        file = Path(named["model"]).expanduser()
+        if not file.is_file():
+            raise ValueError(f"There is no file {file}.")
+        weights = f"sha256 {hashlib.sha256(file.read_bytes()).hexdigest()[:16]}"
+    images = find_test_set(num_classes=0, **_parse_test_set(data)).images
+    digest = hashlib.sha256()
+    if isinstance(images, LabelSets):
+        digest.update(repr((images.right, images.allowed)).encode())
+        images = images.source
+    digest.update(images.sha256().encode())
+    return f"{weights}; images, sha256 {digest.hexdigest()[:16]}"
+
+
 def _measure_once(
-    asked: dict[str, str], folder: Path
+    checkpoint: str, asked: dict[str, str], folder: Path
 ) -> tuple[dict[str, float], list[tuple[str, str]]]:
     """Returns the measurements, from the folder if they exist, and the published accuracies: pairs
     of a description and a number.
@@ -110,7 +134,7 @@ def _measure_once(
         )
     if not path.exists():
         measure(
-            **_parse_checkpoint(asked["checkpoint"]),
+            **_parse_checkpoint(checkpoint),
             **_parse_test_set(asked["data"]),
             output=folder,
             eval_crop=_CROP.value,
@@ -166,7 +190,7 @@ def _write_report(workdir: Path, rows: Sequence[Sequence[Any]]) -> None:
         shares = [f"{100 * short[name]:.2f}" if name in short else "" for name in ("top1", "top5")]
         beside = "; ".join(f"{value} {words}" for words, value in published)
         lines.append([checkpoint, data, f"{short['images']:,}", *shares, beside])
-    command = f"```sh\n{shlex.join(['python', *sys.argv])}\n```"
+    command = f"```sh\n{join_command(['python', *sys.argv])}\n```"
     write_text(
         workdir / "evaluation.md",
         "\n\n".join(["# Evaluation", command, table(header, lines)]) + "\n",

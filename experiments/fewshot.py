@@ -13,7 +13,6 @@ to resume. The results are written to `fewshot.md`, `fewshot.csv` and `fewshot.p
 of `--data` and `--model` see `command_line/frozen_features.py`.
 """
 
-import shlex
 import sys
 from collections.abc import Mapping
 
@@ -27,6 +26,7 @@ from keras_vit.drawing import COLORS, check_can_draw, picture
 from keras_vit.evaluate import FewshotResult, fewshot, select_ridge
 from keras_vit.evaluate.fewshot import OLDER_SWEEP, SEEDS, SHOTS
 from keras_vit.paper import POSITION_EMBEDDINGS
+from keras_vit.weights.secrets import join_command
 from keras_vit.writing import table, write_csv, write_text
 
 _SHOTS = flags.DEFINE_list("shots", [*map(str, SHOTS)], "Numbers of images per class.")
@@ -68,7 +68,7 @@ def write_report(results: Mapping[str, FewshotResult]) -> None:
     constants = ", ".join(f"{k} shots: {ridge:g}" for k, ridge in chosen.items())
     page = [
         f"# Few-shot: {frozen_features.title()}",
-        f"```sh\n{shlex.join(['python', *sys.argv])}\n```",
+        f"```sh\n{join_command(['python', *sys.argv])}\n```",
         "Accuracy in %, mean"
         + (" and sample standard deviation" if len(first.seeds) > 1 else "")
         + f" over {len(first.seeds)} draws of the images. Ridge constants: {constants}.",

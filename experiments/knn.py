@@ -11,7 +11,6 @@ to resume. They may be larger than memory. The results are written to `knn.md` a
 the values of `--data` and `--model` see `command_line/frozen_features.py`.
 """
 
-import shlex
 import sys
 from collections.abc import Mapping
 
@@ -24,6 +23,7 @@ from tqdm import tqdm
 
 from keras_vit.evaluate import KnnResult, knn
 from keras_vit.evaluate.knn import NEIGHBORS, TEMPERATURE
+from keras_vit.weights.secrets import join_command
 from keras_vit.writing import table, write_csv, write_text
 
 _NEIGHBORS = flags.DEFINE_list("neighbors", [*map(str, NEIGHBORS)], "Numbers of neighbors.")
@@ -62,7 +62,7 @@ def write_report(results: Mapping[str, KnnResult]) -> None:
     ]
     page = [
         f"# k nearest neighbors: {frozen_features.title()}",
-        f"```sh\n{shlex.join(['python', *sys.argv])}\n```",
+        f"```sh\n{join_command(['python', *sys.argv])}\n```",
         f"Accuracy in %, weighted votes of the k nearest training images, temperature "
         f"{_TEMPERATURE.value:g}.",
         table(["data", *(f"k = {count}" for count in neighbors)], rows),

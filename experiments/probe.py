@@ -14,7 +14,6 @@ the bias for a Dense layer. For the values of `--data` and `--model` see
 `command_line/frozen_features.py`.
 """
 
-import shlex
 import sys
 from collections.abc import Mapping
 
@@ -26,6 +25,7 @@ from command_line import frozen_features
 from command_line.exit_codes import exit_code
 
 from keras_vit.evaluate import ProbeResult, linear_probe, streaming_probe
+from keras_vit.weights.secrets import join_command
 from keras_vit.writing import table, write_atomically, write_csv, write_text
 
 _DEV_SHARE = flags.DEFINE_float("dev_share", 0.1, "Held-out share of each class.")
@@ -61,7 +61,7 @@ def write_report(results: Mapping[str, ProbeResult]) -> None:
     ]
     page = [
         f"# Linear probe: {frozen_features.title()}",
-        f"```sh\n{shlex.join(['python', *sys.argv])}\n```",
+        f"```sh\n{join_command(['python', *sys.argv])}\n```",
         table(["data", "test accuracy in %", "regularization", "notes"], rows),
         f"The regularization was chosen on {_DEV_SHARE.value:.0%} of each class of the training "
         f"set:",

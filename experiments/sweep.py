@@ -27,7 +27,6 @@ Source: arXiv:2010.11929, table 4 and B.1.1. The paper holds out 10 % of Pets an
 
 import json
 import runpy
-import shlex
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -44,6 +43,7 @@ from matplotlib.figure import Figure
 
 from keras_vit.train import Diverged, FinetuneConfig
 from keras_vit.train.finetune_recipe import settle
+from keras_vit.weights.secrets import join_command
 from keras_vit.writing import write_atomically, write_json, write_text
 
 _RATES = flags.DEFINE_list("learning_rates", None, "The grid. Default: the recipe's `get_sweep`.")
@@ -208,7 +208,7 @@ def _write_report(
     results |= {"grid": [trial.row() for trial in grid], "final": [trial.row() for trial in final]}
     in_words, sections = (
         "",
-        [f"# Sweep: {flags.FLAGS.config}", f"```sh\n{shlex.join(['python', *sys.argv])}\n```"],
+        [f"# Sweep: {flags.FLAGS.config}", f"```sh\n{join_command(['python', *sys.argv])}\n```"],
     )
     if final:
         mean, std = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None

@@ -442,6 +442,44 @@ def test_only_what_would_give_other_numbers_is_refused_in_the_same_folder(evalua
     assert stamps(evaluation.workdir, "*/*") == evaluation.files
 
 
+@pytest.mark.parametrize("changed", ["image", "weights"])
+def test_what_was_replaced_under_its_name_is_not_answered_for(tmp_path: Path, changed: str):
+    save_colors(tmp_path / "colors", 2)
+    model = save_model(tmp_path / "model.keras", COLORS)
+    options = [f"--checkpoints={model}", f"--data={tmp_path}/colors", f"--workdir={tmp_path}/out"]
+    done("evaluate", *options)
+    if changed == "image":
+        save(tmp_path / "colors" / "red" / "0.png", COLORS["green"])
+    else:
+        save_model(model, reversed(COLORS))
+    before = stamps(tmp_path / "out", "*/*")
+    said = refused("evaluate", *options)
+    assert "holds a measurement with other settings" in said and "images, sha256" in said
+    assert stamps(tmp_path / "out", "*/*") == before
+
+
+TITLE = f"""
+import sys
+sys.path.insert(0, "{ROOT}/experiments")
+from absl import flags
+from command_line import frozen_features
+flags.FLAGS(sys.argv)
+print(frozen_features.title())
+"""
+
+
+def test_titles_show_no_passwords(tmp_path: Path):
+    options = [
+        "--data=x",
+        f"--workdir={tmp_path}",
+        "--weights=https://me:secret@a.org/b.npz?s=secret",
+    ]
+    run = warm.run([sys.executable, "-c", TITLE, *options], capture_output=True, text=True)
+    assert run.stdout.splitlines()[-1] == "ViT_B16 from https://***@a.org/b.npz?***, pre_logits", (
+        run.stderr[-2000:]
+    )
+
+
 def test_strict_is_an_error_of_the_first_unreadable_image(
     root: Path, evaluation: Evaluation, tmp_path: Path
 ):

@@ -23,6 +23,7 @@ from keras_vit.evaluate.classifier import representation
 from keras_vit.evaluate.crop import choose_crop
 from keras_vit.keras_file import is_file
 from keras_vit.pixels import RANGES, describe_pixels
+from keras_vit.weights.secrets import without_secrets
 
 _DATA = flags.DEFINE_list(
     "data", None, "Folders or tfds:NAME:TRAIN:TEST, separated by commas.", required=True
@@ -76,7 +77,7 @@ def workdir() -> Path:
 
 def title() -> str:
     """Returns a title for reports: model, weights and layer."""
-    weights = "" if _WEIGHTS.value is None else f" from {_WEIGHTS.value}"
+    weights = "" if _WEIGHTS.value is None else f" from {without_secrets(_WEIGHTS.value)}"
     return f"{_MODEL.value}{weights}, {_LAYER.value}"
 
 

@@ -9,7 +9,6 @@ experiments from sharing a folder. What does not: the definition of the trials, 
 import hashlib
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from keras_vit.folder_lock import lock_folder
 from keras_vit.train import EXIT_STOPPED, RunConfig, Stopped
 from keras_vit.train.inputs import make_sources
 from keras_vit.train.workdir import data_sha256
+from keras_vit.weights.secrets import join_command
 from keras_vit.writing import remove_partial_files, write_json
 
 POLL_SECONDS = 0.5
@@ -300,7 +300,7 @@ class Pool:
         if self.parallel > 1:
             env.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
             env |= {"CUDA_VISIBLE_DEVICES": gpus[slot % len(gpus)]} if len(gpus) > 1 else {}
-        notes = {**trial.notes(), "command": shlex.join(["python", *trial.command])}
+        notes = {**trial.notes(), "command": join_command(["python", *trial.command])}
         print(f"{trial.name} starts: {notes['command']}", flush=True)
         with open(trial.folder / "log.txt", "ab") as log:
             # in a new session, so that Ctrl-C in a terminal reaches the run once, through us

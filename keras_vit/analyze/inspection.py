@@ -362,7 +362,7 @@ def _read_curves(weights: str | os.PathLike) -> Mapping[str, Sequence[tuple[int,
 
 
 def _name_weights(weights: str | os.PathLike) -> str:
-    return "random" if str(weights).lower() == "none" else str(weights)
+    return "random" if str(weights).lower() == "none" else without_secrets(str(weights))
 
 
 def _make_title(place: str | os.PathLike) -> str:

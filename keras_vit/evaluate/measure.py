@@ -4,7 +4,6 @@ same model, and a report on its errors.
 
 import os
 import re
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,7 +32,7 @@ from keras_vit.evaluate.scorecard import class_table, headline, write_answers, w
 from keras_vit.imagenet import is_wordnet_id
 from keras_vit.keras_file import is_file
 from keras_vit.pixels import describe_pixels, pixels_of
-from keras_vit.weights.secrets import without_secrets
+from keras_vit.weights.secrets import join_command, without_secrets
 from keras_vit.writing import group_by_reason, table, to_one_line, write_json, write_text
 
 _PUBLISHED_OF = {  # TensorFlow Datasets' names to those of `paper.py`
@@ -368,4 +367,6 @@ def _format_command() -> str:
     """Returns the command line of this process: `python -m keras_vit`, or a script."""
     script = sys.argv[0]
     is_script = script.endswith(".py") and Path(script).name != "__main__.py"
-    return shlex.join(["python", *([script] if is_script else ["-m", "keras_vit"]), *sys.argv[1:]])
+    return join_command(
+        ["python", *([script] if is_script else ["-m", "keras_vit"]), *sys.argv[1:]]
+    )

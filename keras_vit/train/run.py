@@ -1,7 +1,6 @@
 """A run from its config to its report, for pre-training, fine-tuning and masked patches."""
 
 import os
-import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -27,7 +26,7 @@ from keras_vit.train.optimizers import make_optimizer
 from keras_vit.train.report import write_report
 from keras_vit.train.workdir import check_folder, claim, describe_config, versions
 from keras_vit.weights.save import save_checkpoint
-from keras_vit.weights.secrets import without_secrets
+from keras_vit.weights.secrets import join_command
 from keras_vit.writing import write_json
 
 
@@ -219,4 +218,4 @@ def _describe_unreadable(inputs: Inputs) -> dict[str, str]:
 
 
 def _make_command() -> str:
-    return without_secrets(shlex.join(["python", *sys.argv]))
+    return join_command(["python", *sys.argv])

@@ -1,6 +1,8 @@
 """URLs in messages and reports, without their users, passwords and signatures."""
 
 import re
+import shlex
+from collections.abc import Sequence
 
 _USER = re.compile(r"(\w://)[^/?#\s]*@")
 _QUERY = re.compile(
@@ -17,3 +19,13 @@ def without_secrets(text: str) -> str:
         'see https://***@example.org/model.npz?download=1&***'
     """
     return _ADDRESS.sub(lambda found: _QUERY.sub("***", found[0]), _USER.sub(r"\1***@", text))
+
+
+def join_command(words: Sequence[str]) -> str:
+    """Returns a command line for a shell, with URLs as `without_secrets` leaves them.
+
+    Example:
+        >>> join_command(["python", "run.py", "--weights=https://example.org/model.npz?token=secret"])
+        "python run.py '--weights=https://example.org/model.npz?***'"
+    """
+    return shlex.join([without_secrets(word) for word in words])
