@@ -84,6 +84,7 @@ def main(config: Any, workdir: str) -> None:
     )
     seeds = range(config.run.seed, config.run.seed + plan["seeds"])
     final = [_make_trial(plan, folder / "final" / f"seed_{seed}", rate, seed) for seed in seeds]
+    _check_test_set(config, folder)
     pool.run(final, folder / "final")
     for trial in final:
         if trial.accuracy() is None:  # a mean over the other runs alone would be biased
@@ -171,6 +172,23 @@ def _find_faults(config: Any, rates: Sequence[float], held_out: float) -> list[s
         for name, flag in SWEPT.items()
     }
     return [message for message, is_present in faults.items() if is_present]
+
+
+def _check_test_set(config: Any, folder: Path) -> None:
+    """Records the data of the final runs, which the plan does not contain: it is made before the
+    test set may be opened.
+
+    Raises:
+        ValueError: If finished runs in the folder were measured on another test set.
+    """
+    path, ours = folder / "sweep.json", data_of(config.run)
+    found = read_json(path)
+    if found.get("test_sha256", ours) != ours and any(folder.glob("final/*/config.json")):
+        raise ValueError(
+            f"The test set has changed since the runs in {folder / 'final'} were started. Restore "
+            "it, or remove that folder to repeat them."
+        )
+    write_json(path, {**found, "test_sha256": ours})
 
 
 def _make_trial(plan: Plan, folder: Path, rate: float, seed: int | None = None) -> Trial:
