@@ -255,7 +255,7 @@ def _collect(given: Iterable[Outputs], source: Source) -> Features:
 
 
 def _check_finite(part: Outputs, source: Source) -> None:
-    finite = np.isfinite(part.values.reshape(len(part.values), -1)).all(axis=1)
+    finite = np.isfinite(part.values).all(axis=tuple(range(1, part.values.ndim)))
     if not finite.all():
         raise ValueError(
             f"The features of image {part.indices[finite.argmin()]} of {source.name} are NaN or "

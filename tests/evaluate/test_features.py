@@ -225,6 +225,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "images"
 
 
+@pytest.mark.parametrize("layer", ["pre_logits", "encoder_norm"])
+def test_a_batch_of_which_no_image_can_be_read_gives_no_row(model, folder: Path, layer: str):
+    (folder / "a" / "00.png").write_bytes(b"no image")
+    found = extract(model, sources.image_folder(folder), layer=layer, batch_size=1, progress=False)
+    assert found.indices.tolist() == list(range(1, 40)) and len(found.values) == 39
+
+
 def test_images_that_cannot_be_read_are_left_out_and_named(model, folder: Path, tmp_path: Path):
     for number in (0, 19):
         (folder / "a" / f"{number:02}.png").write_bytes(b"no image")
