@@ -81,7 +81,8 @@ def _load_model(path: Path) -> Any:
     except (OSError, MemoryError):
         raise
     except Exception as error:  # Keras raises many types of errors for damaged files
-        reason = " ".join(str(error).split())[:300]
+        # Keras puts the whole config of the model in front of the reason.
+        reason = " ".join(str(error).rpartition("Exception encountered:")[2].split())[:300]
         if "safe_mode" in reason or "enable_unsafe_deserialization" in str(error):
             raise ValueError(
                 f"{path} contains a Lambda layer or a TFSMLayer, which may run any code, so Keras "

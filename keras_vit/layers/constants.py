@@ -41,6 +41,28 @@ def record_block(
     record(store, {"gelu": gelu, "layer_norm_epsilon": float(norm_epsilon), "num_heads": num_heads})
 
 
+def check_block(
+    store: Mapping[str, Any], name: str, gelu: str, norm_epsilon: float, num_heads: int
+) -> None:
+    """Checks that the variables in a store are those of an encoder block of this kind.
+
+    Their shapes do not depend on these constants, which is all that Keras compares.
+
+    Raises:
+        ValueError: If the block computes something else than the one whose variables were stored.
+    """
+    ours = {"gelu": gelu, "layer_norm_epsilon": float(norm_epsilon), "num_heads": num_heads}
+    theirs = {key: value for key, value in read(store).items() if key in ours}
+    if different := [key for key, value in theirs.items() if value != ours[key]]:
+        stated = ", ".join(f"{key} {theirs[key]!r}" for key in different)
+        own = ", ".join(f"{key} {ours[key]!r}" for key in different)
+        raise ValueError(
+            f"The stored variables of the layer {name} were trained with {stated}, and this layer "
+            f"has {own}: it would compute something else. Build it as it was, or pass the file as "
+            "`weights` to the model instead."
+        )
+
+
 def read(store: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the constants in a store. Files of older versions have none.
 

@@ -3,12 +3,20 @@
 Source: arXiv:1607.06450 (Ba et al.), arXiv:1803.08494 (Wu & He).
 """
 
+import numbers
 from typing import Any
 
 import keras
 
 from keras_vit import kernels
 from keras_vit.layers import quantized
+
+
+def _check_epsilon(epsilon: float) -> float:
+    # a damaged file `model.keras` may contain anything
+    if not isinstance(epsilon, numbers.Real) or not 0 < epsilon < 1:
+        raise ValueError(f"`epsilon` must be a number above 0 and below 1. Received: {epsilon!r}.")
+    return float(epsilon)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -33,7 +41,7 @@ class LayerNorm(keras.layers.Layer):
 
     def __init__(self, epsilon: float, **kwargs: Any):
         super().__init__(**kwargs)
-        self.epsilon = epsilon
+        self.epsilon = _check_epsilon(epsilon)
 
     def build(self, input_shape: tuple) -> None:
         width = input_shape[-1]
@@ -97,7 +105,7 @@ class GroupNorm(keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         self.groups = groups
-        self.epsilon = epsilon
+        self.epsilon = _check_epsilon(epsilon)
         self.gamma_initializer = gamma_initializer
 
     def build(self, input_shape: tuple) -> None:

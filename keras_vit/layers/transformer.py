@@ -407,6 +407,7 @@ class TransformerBlock(keras.layers.Layer):
         constants.record_block(store, self.gelu, self.norm_epsilon, self.num_heads)
 
     def load_own_variables(self, store: Any) -> None:
+        constants.check_block(store, self.name, self.gelu, self.norm_epsilon, self.num_heads)
         super().load_own_variables(constants.select_variables(store))
 
     def get_build_config(self) -> dict | None:

@@ -1,5 +1,7 @@
 import functools
+import re
 import warnings
+import zipfile
 from dataclasses import replace
 
 import absl.logging
@@ -9,6 +11,7 @@ import pytest
 
 import keras_vit
 from keras_vit.grid import resize_positions
+from keras_vit.keras_file import load
 from keras_vit.models import resnet, vision_transformer
 from keras_vit.variants import RESNET_VARIANTS
 from keras_vit.weights import keras_h5
@@ -168,6 +171,39 @@ def test_keras_s_own_loading_refuses_a_table_of_another_grid(build, tmp_path):
         ),
     ):
         build(weights=None, input_shape=(32, 32, 3)).load_weights(path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            '"num_heads": 2',
+            '"num_heads": 4',
+            "trained with num_heads 2, and this layer has num_heads 4",
+        ),
+        ('"gelu": "tanh"', '"gelu": "exact"', "trained with gelu 'tanh'"),
+        ('"norm_epsilon": 1e-06', '"norm_epsilon": 0.01', "trained with layer_norm_epsilon 1e-06"),
+        ('"epsilon": 1e-06', '"epsilon": "x"', "above 0 and below 1. Received: 'x'"),
+        ('"epsilon": 1e-06', '"epsilon": -1', "above 0 and below 1. Received: -1"),
+        ('"epsilon": 1e-06', '"epsilon": null', "above 0 and below 1. Received: None"),
+    ],
+)
+def test_a_keras_file_with_other_constants_in_its_config_is_refused(
+    build, tmp_path, old: str, new: str, said: str
+):
+    build(weights=None).save(path := tmp_path / "model.keras")
+    with zipfile.ZipFile(path) as whole:
+        members = {name: whole.read(name) for name in whole.namelist()}
+    changed = members["config.json"].replace(old.encode(), new.encode())
+    assert changed != members["config.json"]
+    with zipfile.ZipFile(path, "w") as damaged:
+        for name, content in {**members, "config.json": changed}.items():
+            damaged.writestr(name, content)
+    with (
+        warnings.catch_warnings(action="ignore"),
+        pytest.raises(ValueError, match=re.escape(said)),
+    ):
+        load(path)
 
 
 def test_whole_keras_files_hold_constants_too(build, tmp_path):
