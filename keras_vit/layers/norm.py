@@ -14,8 +14,10 @@ from keras_vit.layers import quantized
 
 def _check_epsilon(epsilon: float) -> float:
     # a damaged file `model.keras` may contain anything
-    if not isinstance(epsilon, numbers.Real) or not 0 < epsilon < 1:
-        raise ValueError(f"`epsilon` must be a number above 0 and below 1. Received: {epsilon!r}.")
+    if not isinstance(epsilon, numbers.Real) or not 0 < epsilon <= 1:
+        raise ValueError(
+            f"`epsilon` must be a number above 0 and at most 1. Received: {epsilon!r}."
+        )
     return float(epsilon)
 
 

@@ -183,9 +183,9 @@ def test_keras_s_own_loading_refuses_a_table_of_another_grid(build, tmp_path):
         ),
         ('"gelu": "tanh"', '"gelu": "exact"', "trained with gelu 'tanh'"),
         ('"norm_epsilon": 1e-06', '"norm_epsilon": 0.01', "trained with layer_norm_epsilon 1e-06"),
-        ('"epsilon": 1e-06', '"epsilon": "x"', "above 0 and below 1. Received: 'x'"),
-        ('"epsilon": 1e-06', '"epsilon": -1', "above 0 and below 1. Received: -1"),
-        ('"epsilon": 1e-06', '"epsilon": null', "above 0 and below 1. Received: None"),
+        ('"epsilon": 1e-06', '"epsilon": "x"', "above 0 and at most 1. Received: 'x'"),
+        ('"epsilon": 1e-06', '"epsilon": -1', "above 0 and at most 1. Received: -1"),
+        ('"epsilon": 1e-06', '"epsilon": null', "above 0 and at most 1. Received: None"),
     ],
 )
 def test_a_keras_file_with_other_constants_in_its_config_is_refused(
