@@ -47,7 +47,7 @@ from ablations.report import find_differences, judge_claims, write_report
 from ablations.runs import METRIC, RESULT, remove_checkpoints, train_and_measure
 from ablations.studies import STUDIES, make_study
 from absl import app, flags
-from command_line.exit_codes import exit_code
+from command_line.exit_codes import exit_on_error
 from command_line.trials import Pool, Trial, check_plan, claim, data_of, read_json
 
 from keras_vit.drawing import check_can_draw
@@ -77,7 +77,8 @@ OURS = {
 START_RUN = f"{START}/seed_0"
 
 
-def main() -> None:
+@exit_on_error()
+def main(_: list[str]) -> None:
     """Runs the study in its folder, or the rest of it."""
     if _LIST.value:
         print("\n".join(map(describe, STUDIES)))
@@ -264,4 +265,4 @@ def write_results(study: Study, folder: Path, trials: Sequence[Trial]) -> Path:
 
 if __name__ == "__main__":
     argv = [arg for arg in sys.argv if not arg.lstrip("-").startswith("config.")]
-    app.run(lambda _: exit_code(main), argv=argv)
+    app.run(main, argv=argv)

@@ -25,7 +25,7 @@ from typing import Any
 import command_line.native_logs
 
 from absl import app, flags
-from command_line.exit_codes import exit_code
+from command_line.exit_codes import exit_on_error
 
 from keras_vit.devices import DevicesConfig
 from keras_vit.evaluate.label_sets import LabelSets
@@ -60,7 +60,8 @@ _PRECISION = flags.DEFINE_enum(
 _LONGEST_NAME = 200  # bytes of the name of a folder; file systems allow 255
 
 
-def main() -> None:
+@exit_on_error()
+def main(_: list[str]) -> None:
     """Runs the missing measurements, and writes the table after each."""
     workdir, rows = Path(_WORKDIR.value).expanduser(), []
     pairs = [(checkpoint, data) for checkpoint in _CHECKPOINTS.value for data in _DATA.value]
@@ -207,4 +208,4 @@ def _write_report(workdir: Path, rows: Sequence[Sequence[Any]]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(lambda _: exit_code(main))
+    app.run(main)

@@ -20,7 +20,7 @@ import command_line.native_logs
 
 from absl import app, flags
 from command_line import frozen_features
-from command_line.exit_codes import exit_code
+from command_line.exit_codes import exit_on_error
 
 from keras_vit.drawing import COLORS, check_can_draw, picture
 from keras_vit.evaluate import FewshotResult, fewshot, select_ridge
@@ -35,7 +35,8 @@ _RIDGE = flags.DEFINE_string("ridge", "1024", "The ridge constant, or `sweep`.")
 flags.adopt_module_key_flags(frozen_features)  # so that --help shows them
 
 
-def main() -> None:
+@exit_on_error()
+def main(_: list[str]) -> None:
     """Evaluates on every data set, and writes the report after each."""
     check_can_draw()
     shots, seeds, ridges = _parse_integers(_SHOTS), _parse_integers(_SEEDS), _parse_ridges()
@@ -140,4 +141,4 @@ def _parse_integers(flag: flags.FlagHolder) -> tuple[int, ...]:
 
 
 if __name__ == "__main__":
-    app.run(lambda _: exit_code(main))
+    app.run(main)

@@ -18,7 +18,7 @@ import command_line.native_logs
 
 from absl import app, flags
 from command_line import frozen_features
-from command_line.exit_codes import exit_code
+from command_line.exit_codes import exit_on_error
 from tqdm import tqdm
 
 from keras_vit.evaluate import KnnResult, knn
@@ -31,7 +31,8 @@ _TEMPERATURE = flags.DEFINE_float("temperature", TEMPERATURE, "Temperature of th
 flags.adopt_module_key_flags(frozen_features)  # so that --help shows them
 
 
-def main() -> None:
+@exit_on_error()
+def main(_: list[str]) -> None:
     """Evaluates on every data set, and writes the report after each."""
     try:
         neighbors = [int(text) for text in _NEIGHBORS.value]
@@ -81,4 +82,4 @@ def write_report(results: Mapping[str, KnnResult]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(lambda _: exit_code(main))
+    app.run(main)

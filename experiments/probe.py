@@ -22,7 +22,7 @@ import command_line.native_logs
 import numpy as np
 from absl import app, flags
 from command_line import frozen_features
-from command_line.exit_codes import exit_code
+from command_line.exit_codes import exit_on_error
 
 from keras_vit.evaluate import ProbeResult, linear_probe, streaming_probe
 from keras_vit.weights.secrets import join_command
@@ -34,7 +34,8 @@ _STREAMING = flags.DEFINE_bool("streaming", False, "Read the features from disk 
 flags.adopt_module_key_flags(frozen_features)  # so that --help shows them
 
 
-def main() -> None:
+@exit_on_error()
+def main(_: list[str]) -> None:
     """Evaluates on every data set, and writes the report after each."""
     results: dict[str, ProbeResult] = {}
     probe = streaming_probe if _STREAMING.value else linear_probe
@@ -93,4 +94,4 @@ def _describe_notes(one: ProbeResult) -> str:
 
 
 if __name__ == "__main__":
-    app.run(lambda _: exit_code(main))
+    app.run(main)

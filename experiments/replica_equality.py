@@ -28,7 +28,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from absl import app, flags
-from command_line.exit_codes import exit_code
+from command_line.exit_codes import exit_on_error
 
 from keras_vit.data import pipeline, sources
 from keras_vit.devices import DevicesConfig, connect
@@ -116,7 +116,8 @@ class Record(keras.callbacks.Callback):
             ]
 
 
-def main() -> None:
+@exit_on_error()
+def main(_: list[str]) -> None:
     steps = sorted(map(int, _STEPS.value))
     optimizers = [_parse_optimizer(text) for text in _OPTIMIZERS.value]
     virtual = [tf.config.LogicalDeviceConfiguration()] * max(way.replicas for way in WAYS.values())
@@ -227,4 +228,4 @@ def _compute_relative_error(found: np.ndarray, expected: np.ndarray) -> float:
 
 
 if __name__ == "__main__":
-    app.run(lambda _: exit_code(main))
+    app.run(main)

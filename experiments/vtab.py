@@ -42,7 +42,7 @@ import command_line.native_logs
 
 import keras
 from absl import app, flags
-from command_line.exit_codes import exit_code
+from command_line.exit_codes import exit_on_error
 
 from keras_vit.data.sources import Source
 from keras_vit.devices import Devices, connect
@@ -88,7 +88,8 @@ OURS = tuple(
 WHERE = ("run.devices.kind", "run.devices.names", "run.devices.jit_compile")
 
 
-def main() -> None:
+@exit_on_error()
+def main(_: list[str]) -> None:
     """Runs the tasks that the folder does not hold yet."""
     config, tasks = make_config(), jobs(_TASKS.value, _DATA_DIR.value)
     config, build = settle(config)  # raises errors before data are downloaded
@@ -206,7 +207,5 @@ def _stop(number: int, _: object) -> NoReturn:
 
 
 if __name__ == "__main__":
-    app.run(
-        lambda _: exit_code(main),
-        argv=[arg for arg in sys.argv if not arg.lstrip("-").startswith("config.")],
-    )
+    argv = [arg for arg in sys.argv if not arg.lstrip("-").startswith("config.")]
+    app.run(main, argv=argv)

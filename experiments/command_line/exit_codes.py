@@ -2,24 +2,24 @@
 same command resumes.
 """
 
+import contextlib
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Iterator
 
 from absl import logging
 
 from keras_vit.train import EXIT_STOPPED, Diverged, Stopped
 
 
-def exit_code(procedure: Callable[[], Any]) -> int:
-    """Runs a procedure and returns the exit code; prints expected errors as one line."""
+@contextlib.contextmanager
+def exit_on_error() -> Iterator[None]:
+    """Ends the process with an exit code if an expected error is raised. Prints it as one line."""
     logging.set_verbosity(logging.WARNING)
     try:
-        procedure()
+        yield
     except Stopped as stopped:
         print(stopped, file=sys.stderr)
-        return EXIT_STOPPED
+        sys.exit(EXIT_STOPPED)
     except (ValueError, OSError, ImportError, Diverged) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return 1
-    return 0
+        sys.exit(1)

@@ -6,7 +6,7 @@ from typing import Any
 
 from absl import app, flags
 
-from command_line.exit_codes import exit_code
+from command_line.exit_codes import exit_on_error
 from keras_vit.train import load_config
 
 _CONFIG = flags.DEFINE_string(
@@ -28,7 +28,8 @@ def main(expected: type, procedure: Callable[[Any, str], Any]) -> None:
         if arg.lstrip("-").startswith("config.")
     ]
 
-    def run() -> None:
+    @exit_on_error()
+    def run(_: list[str]) -> None:
         config = load_config(_CONFIG.value, overrides)
         if not isinstance(config, expected):
             raise ValueError(
@@ -38,4 +39,4 @@ def main(expected: type, procedure: Callable[[Any, str], Any]) -> None:
         procedure(config, _WORKDIR.value)
 
     argv = [arg for arg in sys.argv if not arg.lstrip("-").startswith("config.")]
-    app.run(lambda _: exit_code(run), argv=argv)
+    app.run(run, argv=argv)

@@ -92,10 +92,11 @@ def _recipe(script: str, argument: str = "", *options: str) -> Callable[[Path, P
 def _python(function: Callable[[Path, Path], Any]) -> Callable[[Path, Path], Any]:
     """A call from Python, in a script that ends as ours do."""
 
-    def run(inputs: Path, out: Path) -> int:
-        from command_line.exit_codes import exit_code
+    def run(inputs: Path, out: Path) -> None:
+        from command_line.exit_codes import exit_on_error
 
-        return exit_code(lambda: function(inputs, out))
+        with exit_on_error():
+            function(inputs, out)
 
     return run
 
