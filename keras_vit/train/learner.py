@@ -11,6 +11,7 @@ import keras
 from keras import ops
 
 from keras_vit.levels import to_pixels
+from keras_vit.models.class_token import ClassTokenModel
 from keras_vit.train.losses import Objective, classification
 from keras_vit.train.optimizers import ParameterGroups
 from keras_vit.train.remat import rematerialize
@@ -21,7 +22,7 @@ else:
     from keras_vit.train import tensorflow_step as step
 
 
-class Learner(keras.Model):
+class Learner(ClassTokenModel):
     """A functional model with its own training step. `make_learner` creates it.
 
     Batches are (images, labels, weights). uint8 images are scaled to [-1, 1] on the device. An

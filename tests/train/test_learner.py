@@ -18,6 +18,7 @@ tf = pytest.importorskip("tensorflow")
 
 from free_ports import free_ports  # noqa: E402
 
+from keras_vit.layers import TransformerBlock  # noqa: E402
 from keras_vit.models import resnet, vision_transformer  # noqa: E402
 from keras_vit.train.learner import make_learner, use_averaged_weights  # noqa: E402
 from keras_vit.train.losses import classification, softmax_cross_entropy  # noqa: E402
@@ -467,3 +468,22 @@ def test_what_does_not_divide_is_said(tiny_vit):
         classification("hinge")
     with pytest.raises(ValueError, match="needs logits"):
         make_learner(tiny(tiny_vit, classifier_activation="softmax"), optimizer, batch_rows=8)
+
+
+@pytest.mark.parametrize("remat", [False, True])
+@pytest.mark.parametrize("classifier", ["token", "gap"])
+def test_the_last_block_computes_the_class_token_alone(tiny_vit, monkeypatch, classifier, remat):
+    """As `fit` of the model itself does: all its tokens are 7 % of the products of ViT_B16."""
+    options = {"classes": 5, "classifier": classifier, "classifier_activation": None}
+    model = vision_transformer(tiny_vit, keras.Input((16, 16, 3)), **options)
+    optimizer = make_optimizer(OptimizerConfig(), model, total_steps=2)
+    learner = make_learner(model, optimizer, batch_rows=4, remat=remat)
+    alone, decide = {}, TransformerBlock._needs_first_token_only
+
+    def record(block, x, training):
+        alone[block.name] = decide(block, x, training)
+        return alone[block.name]
+
+    monkeypatch.setattr(TransformerBlock, "_needs_first_token_only", record)
+    learner.train_on_batch(np.zeros((4, 16, 16, 3)), np.zeros(4, "int64"), np.ones(4, "float32"))
+    assert alone == {"encoderblock_0": False, "encoderblock_1": classifier == "token"}
