@@ -39,7 +39,7 @@ tensorflow_3 := tests/train tests/weights
 tensorflow_4 := tests $(patsubst %,--ignore=%,$(LIGHT) tests/export $(tensorflow_3))
 PARTS := tensorflow_1 tensorflow_2 tensorflow_3 tensorflow_4
 
-.PHONY: help quickstart test test-all profile lint style format wheel clean
+.PHONY: help quickstart test test-all profile lint style format wheel distributions clean
 .NOTPARALLEL: # two installations into one environment
 
 help: ## list the commands
@@ -109,6 +109,16 @@ labels = importlib.resources.files('keras_vit').joinpath('labels').iterdir(); \
 print('keras_vit', keras_vit.__version__, 'from', keras_vit.__file__); \
 print(len(names), 'modules, labels:', *sorted(path.name for path in labels))
 endef
+
+# The second build is of another folder, umask and moment.
+distributions: $(VENV)/.installed-venv ## build the wheel and the source distribution of the last commit: dist/*, twice, compared byte for byte
+	@rm -rf build dist && $(BIN)/python -m venv build/backend
+	build/backend/bin/python -m pip install -qq -r release/requirements.txt
+	build/backend/bin/python release/distributions.py --output=dist
+	@umask 077 && git clone -q . build/elsewhere
+	@umask 077 && build/backend/bin/python release/distributions.py --source=build/elsewhere --output=build/again > /dev/null
+	@cd dist && for file in *; do cmp "$$file" "../build/again/$$file" || exit 1; done
+	build/backend/bin/twine check --strict dist/*
 
 clean: ## remove the environment, builds and caches; saved_models/ stays
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache
