@@ -28,6 +28,7 @@ from absl import app, flags
 from command_line.exit_codes import exit_on_error
 
 from keras_vit.devices import DevicesConfig
+from keras_vit.evaluate.classifier import class_names
 from keras_vit.evaluate.label_sets import LabelSets
 from keras_vit.evaluate.measure import find_test_set, measure
 from keras_vit.pixels import RANGES
@@ -70,9 +71,13 @@ def main(_: list[str]) -> None:
     for checkpoint, data in pairs:  # raises errors before anything is computed
         _parse_checkpoint(checkpoint), _parse_test_set(data)
     for checkpoint, data in pairs:
+        weights = _describe_weights(checkpoint)
+        shown = without_secrets(checkpoint)
+        if shown != checkpoint:  # what is hidden may tell one file from another
+            shown += f" ({weights.rpartition('sha256 ')[2]})"
         asked = {
-            "checkpoint": without_secrets(checkpoint),
-            "content": _describe_content(checkpoint, data),
+            "checkpoint": shown,
+            "content": f"{weights}; images, sha256 {_hash_images(checkpoint, data)}",
             "data": data,
             "crop": _CROP.value,
             "precision": _PRECISION.value,
@@ -101,23 +106,29 @@ def _make_folder_name(words: str) -> str:
     return f"{start}_{digest}_{end}"
 
 
-def _describe_content(checkpoint: str, data: str) -> str:
-    """Returns hashes of weights, images and labels, so that a rerun notices that they have changed."""
+def _describe_weights(checkpoint: str) -> str:
+    """Returns the weights with a hash, so that a rerun notices that they have changed."""
     named = _parse_checkpoint(checkpoint)
     if "weights" in named:
-        weights = source.describe_for_record(**named)
-    else:
-        file = Path(named["model"]).expanduser()
-        if not file.is_file():
-            raise ValueError(f"There is no file {file}.")
-        weights = f"sha256 {hashlib.sha256(file.read_bytes()).hexdigest()[:16]}"
+        return source.describe_for_record(**named)
+    file = Path(named["model"]).expanduser()
+    if not file.is_file():
+        raise ValueError(f"There is no file {file}.")
+    return f"sha256 {hashlib.sha256(file.read_bytes()).hexdigest()[:16]}"
+
+
+def _hash_images(checkpoint: str, data: str) -> str:
+    """Returns a hash of the images, their labels, and the class names beside the weights."""
+    named = _parse_checkpoint(checkpoint)
     images = find_test_set(num_classes=0, **_parse_test_set(data)).images
     digest = hashlib.sha256()
     if isinstance(images, LabelSets):
         digest.update(repr((images.right, images.allowed)).encode())
         images = images.source
     digest.update(images.sha256().encode())
-    return f"{weights}; images, sha256 {digest.hexdigest()[:16]}"
+    if names := class_names(named.get("weights", named["model"])):
+        digest.update(repr(names).encode())
+    return digest.hexdigest()[:16]
 
 
 def _measure_once(
@@ -131,7 +142,7 @@ def _measure_once(
     if there != asked:
         raise ValueError(
             f"{folder} holds a measurement with other settings. There: {there}. Here: {asked}. "
-            f"Choose another `--workdir`."
+            f"Choose another `--workdir`, or remove that folder to measure again."
         )
     if not path.exists():
         measure(

@@ -12,7 +12,7 @@ import os
 import re
 import weakref
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,11 @@ from keras_vit.levels import to_pixels
 if keras.backend.backend() == "jax":
     import jax
     from jax.experimental import multihost_utils
+
+    # TensorFlow only reads the data here. It would reserve the memory of all GPUs at its first
+    # operation, which may be the reading of a folder; then they cannot be hidden any more.
+    with suppress(RuntimeError):
+        tf.config.set_visible_devices([], "GPU")
 
 Forward = Callable[[tuple], tuple[np.ndarray, np.ndarray, np.ndarray]]
 
@@ -339,9 +344,6 @@ def _name_local_device() -> str:
 
 
 def _connect_jax(config: DevicesConfig) -> Devices:
-    # TensorFlow only reads the data here; it must not reserve the memory of the GPUs.
-    if tf.config.list_physical_devices("GPU"):
-        tf.config.set_visible_devices([], "GPU")
     if (
         config.kind == "multi_worker"
         or int(os.environ.get("KERAS_DISTRIBUTION_NUM_PROCESSES", 1)) > 1

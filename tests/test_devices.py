@@ -235,6 +235,25 @@ def test_two_trainings_in_one_process_do_not_mix_their_sums(tmp_path: Path):
     assert done.stdout.count("examples: ") == 2
 
 
+HIDDEN = """
+import tensorflow as tf
+calls, hide = [], tf.config.set_visible_devices
+tf.config.set_visible_devices = lambda *arguments: calls.append(arguments) or hide(*arguments)
+import keras_vit.evaluate.measure, keras_vit.train
+print(calls)
+tf.constant(1)  # as when a folder is read
+from keras_vit.devices import connect
+print(connect().description)
+"""
+
+
+def test_on_jax_gpus_are_hidden_from_tensorflow_before_it_reads_a_folder():
+    """After its first operation they cannot be hidden: it would have reserved their memory."""
+    env = {**os.environ, "KERAS_BACKEND": "jax"}
+    done = subprocess.run([sys.executable, "-c", HIDDEN], env=env, capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["[([], 'GPU')]", "1 x cpu on 1 processes, JAX"], done.stderr
+
+
 @pytest.mark.parametrize(
     ("error", "lost"),
     [

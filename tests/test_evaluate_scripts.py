@@ -442,14 +442,27 @@ def test_only_what_would_give_other_numbers_is_refused_in_the_same_folder(evalua
     assert stamps(evaluation.workdir, "*/*") == evaluation.files
 
 
-@pytest.mark.parametrize("changed", ["image", "weights"])
+@pytest.mark.parametrize("changed", ["image", "image of ReaL", "weights", "class names"])
 def test_what_was_replaced_under_its_name_is_not_answered_for(tmp_path: Path, changed: str):
-    save_colors(tmp_path / "colors", 2)
-    model = save_model(tmp_path / "model.keras", COLORS)
-    options = [f"--checkpoints={model}", f"--data={tmp_path}/colors", f"--workdir={tmp_path}/out"]
+    if changed == "image of ReaL":
+        save(tmp_path / "ILSVRC2012_val_00000001.png", COLORS["red"])
+        (tmp_path / "real.json").write_text("[[0]]")
+        data, classes = f"real:{tmp_path}:{tmp_path}/real.json", {"classes": 1000}
+    else:
+        save_colors(tmp_path / "colors", 2)
+        data, classes = f"{tmp_path}/colors", {}
+    model = save_model(tmp_path / "model.keras", COLORS, **classes)
+    names = tmp_path / "classes.txt"
+    if changed == "class names":
+        names.write_text("".join(f"{name}\n" for name in reversed(sorted(COLORS))))
+    options = [f"--checkpoints={model}", f"--data={data}", f"--workdir={tmp_path}/out"]
     done("evaluate", *options)
     if changed == "image":
         save(tmp_path / "colors" / "red" / "0.png", COLORS["green"])
+    elif changed == "image of ReaL":
+        save(tmp_path / "ILSVRC2012_val_00000001.png", COLORS["green"])
+    elif changed == "class names":
+        names.write_text("".join(f"{name}\n" for name in sorted(COLORS)))
     else:
         save_model(model, reversed(COLORS))
     before = stamps(tmp_path / "out", "*/*")

@@ -19,6 +19,7 @@ import tensorflow as tf
 from absl import logging
 
 from keras_vit.data import prepared
+from keras_vit.data.contents import files_sha256
 from keras_vit.data.sources import Source, image_folder, tfds
 from keras_vit.data.transforms import decode
 from keras_vit.evaluate.label_sets import LabelSets
@@ -266,6 +267,7 @@ def _make_source(
         locate=paths.__getitem__,
         labels=labels,
         left_out=tuple(left_out),
+        content=lambda: files_sha256(paths),
     )
 
 

@@ -26,7 +26,7 @@ from keras_vit.train.config import DataConfig, RunConfig, row_of
 from keras_vit.train.front import describe_kept
 from keras_vit.train.handover import Handover, Order
 from keras_vit.train.loop import LoopConfig
-from keras_vit.train.new_head import build_on_trunk, copy_with_new_head, weights_sha256
+from keras_vit.train.new_head import build_on_trunk, copy_with_new_head, start_sha256
 from keras_vit.train.optimizers import OptimizerConfig
 from keras_vit.train.run import Procedure, run
 from keras_vit.train.schedules import bit_hyperrule
@@ -260,7 +260,7 @@ def _find_start(
     check_can_save(copy)
     if kept := describe_kept(given, size):
         print(kept, flush=True)
-    described = f"{'in memory' if path is None else path}, sha256 {weights_sha256(copy)}"
+    described = f"{'in memory' if path is None else path}, sha256 {start_sha256(given, copy)}"
     return _Start(
         name=given.name,
         source=None if path is None else str(path),

@@ -13,7 +13,7 @@ from keras_vit.pixels import describe_pixels
 from keras_vit.train.config import RunConfig, row_of
 from keras_vit.train.front import describe_kept
 from keras_vit.train.losses import default_head_bias
-from keras_vit.train.new_head import build_on_trunk, copy_with_new_head, weights_sha256
+from keras_vit.train.new_head import build_on_trunk, copy_with_new_head, start_sha256
 from keras_vit.train.run import Procedure, run
 from keras_vit.weights import source
 
@@ -96,7 +96,7 @@ def settle(config: FinetuneConfig) -> tuple[FinetuneConfig, Callable[[int], kera
     given = load(config.model, any_size=True)
     height, width = given.input_shape[1:3]
     print(describe_pixels(given, (height or size, width or size)), flush=True)
-    digest = weights_sha256(copy_with_new_head(given, size, 2))
+    digest = start_sha256(given, copy_with_new_head(given, size, 2))
     if kept := describe_kept(given, size):
         print(kept, flush=True)
 

@@ -18,7 +18,9 @@ from keras_vit.data.sources import Source
 from keras_vit.evaluate.accuracy import answer
 from keras_vit.evaluate.scorecard import class_table, headline, worst, write_answers, write_pictures
 from keras_vit.models.ends import replace_head
+from keras_vit.pixels import find_entry
 from keras_vit.train.config import RunConfig
+from keras_vit.train.front import list_kept
 from keras_vit.writing import table, to_one_line, write_atomically, write_text
 
 FILES = {
@@ -128,7 +130,7 @@ class Handover:
             "## Usage",
             *self._format_usage(),
             "## Files",
-            table(["file", "content"], [[f"`{name}`", text] for name, text in FILES.items()]),
+            table(["file", "content"], _list_files(model)),
             "## Training",
         ]
 
@@ -166,6 +168,14 @@ keras.models.load_model({saved}).export({json.dumps(str(folder / "saved_model" /
         command = ["python", "-m", "keras_vit", "predict", str(self.order.folder / "example.png")]
         command += [f"--model={self.order.folder / 'model.keras'}"]
         return f"On the command line:\n\n```sh\n{shlex.join(command)}\n```"
+
+
+def _list_files(model: keras.Model) -> list[list[str]]:
+    files, kept = dict(FILES), list_kept(find_entry(model))
+    if kept:
+        names = ", ".join(step.name for step in kept)
+        files["model.npz"] = f"the weights without the layers in front ({names}), for `weights=`"
+    return [[f"`{name}`", text] for name, text in files.items()]
 
 
 def save_model(model: keras.Model, path: Path) -> None:

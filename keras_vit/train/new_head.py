@@ -4,6 +4,7 @@ Source: arXiv:2010.11929, section 3.2 and B.1.1.
 """
 
 import hashlib
+import json
 import os
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +21,7 @@ from keras_vit.models.class_token import ClassTokenModel
 from keras_vit.models.ends import classify
 from keras_vit.options import POOLING_OF, resolve_classifier
 from keras_vit.pixels import Entry, find_entry
-from keras_vit.train.front import apply_kept
+from keras_vit.train.front import apply_kept, list_kept
 from keras_vit.variants import ResNetVariant, ViTVariant
 from keras_vit.weights.restore import PositionResize, restore, state
 
@@ -188,11 +189,17 @@ def _make_clone_function(
     return clone
 
 
-def weights_sha256(model: keras.Model) -> str:
-    """Returns the beginning of a hash of all weights in front of the head, which is
-    the last layer.
+def start_sha256(model: keras.Model, copy: keras.Model) -> str:
+    """Returns the beginning of a hash of what a copy with a new head takes from a model.
+
+    That is the weights of the trunk, and the configs of the layers that are kept in front of it.
     """
     digest = hashlib.sha256()
-    for name, array in sorted(state(model.layers[:-1]).items()):
+    for name, array in sorted(state(copy.layers[:-1]).items()):
         digest.update(name.encode() + np.ascontiguousarray(array).tobytes())
+    for step in list_kept(find_entry(model)):
+        config = {name: value for name, value in step.get_config().items() if name != "name"}
+        digest.update(
+            f"{type(step).__name__} {json.dumps(config, sort_keys=True, default=repr)}".encode()
+        )
     return digest.hexdigest()[:16]

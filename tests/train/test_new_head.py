@@ -19,7 +19,7 @@ from keras_vit.train import DataConfig, FinetuneConfig, LoopConfig, RunConfig, l
 from keras_vit.train.finetune_recipe import settle  # noqa: E402
 from keras_vit.train.front import describe_kept  # noqa: E402
 from keras_vit.train.losses import softmax_cross_entropy  # noqa: E402
-from keras_vit.train.new_head import build_on_trunk, copy_with_new_head  # noqa: E402
+from keras_vit.train.new_head import build_on_trunk, copy_with_new_head, start_sha256  # noqa: E402
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS  # noqa: E402
 from keras_vit.weights.restore import state  # noqa: E402
 
@@ -306,6 +306,68 @@ def test_augmentation_in_front_is_kept_for_training_alone():
     np.testing.assert_allclose(features(photos, training=False), trunk(photos), atol=1e-5)
     errors = np.abs(features(photos, training=True) - trunk(photos)).max(axis=1)
     assert 0 < np.count_nonzero(errors > 1e-3) < 16  # some are flipped
+
+
+def augmented(*layers: keras.layers.Layer) -> keras.Model:
+    given = hidden = keras.Input((32, 32, 3))
+    for layer in layers:
+        hidden = layer(hidden)
+    trunk = trained(include_top=False, pooling="token", classes=1000)
+    return keras.Model(given, keras.layers.Dense(4)(trunk(hidden)))
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda: keras.layers.RandomFlip("horizontal"),
+        lambda: keras.layers.Pipeline(
+            [keras.layers.RandomFlip(), keras.layers.RandomRotation(0.1)]
+        ),
+    ],
+    ids=["flip", "pipeline"],
+)
+def test_augmentation_draws_what_the_seed_of_the_run_says(layer):
+    """Whatever was drawn before, and without a trace in the given model."""
+    model, seen = augmented(layer()), []
+    own = model.layers[1]
+    before = [keras.ops.convert_to_numpy(v) for v in own.variables]
+    for _ in range(2):
+        keras.utils.set_random_seed(5)
+        copy = copy_with_new_head(model, 32, 5)
+        features = keras.Model(copy.input, copy.layers[-1].input)
+        seen.append([np.asarray(features(images(32), training=True)) for _ in range(2)])
+        model(images(32), training=False)
+    np.testing.assert_array_equal(seen[0], seen[1])
+    assert np.abs(seen[0][0] - seen[0][1]).max() > 1e-3  # the second batch is drawn anew
+    for variable, value in zip(own.variables, before, strict=True):
+        np.testing.assert_array_equal(variable, value)
+
+
+@pytest.mark.parametrize("name", ["RandAugment", "AugMix", "AutoContrast"])
+def test_every_layer_that_changes_images_in_training_is_named(name: str):
+    """Also those that draw within inner layers, or change images in training alone."""
+    layer = getattr(keras.layers, name)(value_range=(-1, 1), name="changes")
+    assert "(changes)" in describe_kept(augmented(layer), 32)
+
+
+def test_layers_of_one_name_in_nested_models_are_kept():
+    inner = augmented(keras.layers.Resizing(32, 32, name="resizing"))
+    given = keras.Input((64, 64, 3))
+    outer = keras.Model(given, inner(keras.layers.Resizing(32, 32, name="resizing")(given)))
+    copy = copy_with_new_head(outer, 64, 5)
+    assert [layer.name for layer in copy.layers[1:3]] == ["resizing", "resizing_1"]
+
+
+def test_the_hash_of_a_start_covers_the_layers_in_front():
+    def digest(*layers: keras.layers.Layer) -> str:
+        model = augmented(*layers)
+        return start_sha256(model, copy_with_new_head(model, 32, 2))
+
+    flip = [digest(keras.layers.RandomFlip("horizontal", seed=seed)) for seed in (1, 1, 2)]
+    plain = [digest(), digest(keras.layers.Rescaling(1.0))]
+    assert flip[0] == flip[1] and plain[0] == plain[1]
+    cropped = digest(keras.layers.Resizing(40, 40), keras.layers.CenterCrop(32, 32))
+    assert len({flip[0], flip[2], plain[0], cropped}) == 4
 
 
 def test_layers_that_hide_the_size_of_images_are_refused():
