@@ -340,7 +340,7 @@ def test_what_a_batch_gave_is_counted_over_its_examples_alone():
     kernel = np.array([[1.0, 0.0], [0.0, 1.0]], "float32")
     model.set_weights([kernel, np.zeros(2, "float32")])  # logits are the inputs
     rows = np.array([[2.0, 0.0], [0.0, 2.0], [2.0, 0.0], [5.0, 0.0]], "float32")
-    labels, weights = np.array([0, 1, 1, 1]), np.array([1, 1, 1, 0], "float32")
+    labels, weights = np.array([0, 1, 1, 0]), np.array([1, 1, 1, 0], "float32")
     right, wrong = np.log1p(np.exp(-2.0)), np.log1p(np.exp(2.0))
     expected = {"loss": (2 * right + wrong) / 3, "accuracy": 2 / 3}
     # Of the mean: errors of the probabilities times the inputs.

@@ -343,10 +343,18 @@ def test_augmentation_draws_what_the_seed_of_the_run_says(layer):
         np.testing.assert_array_equal(variable, value)
 
 
-@pytest.mark.parametrize("name", ["RandAugment", "AugMix", "AutoContrast"])
+class Inverted(keras.layers.Layer):
+    def call(self, images, training=None):
+        return -images if training else images
+
+
+@pytest.mark.parametrize("name", ["RandAugment", "AugMix", "AutoContrast", "Inverted"])
 def test_every_layer_that_changes_images_in_training_is_named(name: str):
     """Also those that draw within inner layers, or change images in training alone."""
-    layer = getattr(keras.layers, name)(value_range=(-1, 1), name="changes")
+    options = {"value_range": (-1, 1), "name": "changes"}
+    layer = (
+        Inverted(name="changes") if name == "Inverted" else getattr(keras.layers, name)(**options)
+    )
     assert "(changes)" in describe_kept(augmented(layer), 32)
 
 
