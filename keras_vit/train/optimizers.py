@@ -302,11 +302,11 @@ class ParameterGroups(keras.optimizers.Optimizer):
 
     def move_loss_scale(self, finite: Any) -> None:
         """Halves the loss scale after an overflow; doubles it after 2000 steps without one."""
+        # JAX 0.10 takes no variables of Keras in `where`.
+        old = ops.convert_to_tensor(self.loss_scale)
         steps = ops.where(finite, ops.add(self.finite_steps, 1), 0)
         grown = ops.greater_equal(steps, 2000)
-        scale = ops.where(
-            finite, ops.where(grown, self.loss_scale * 2.0, self.loss_scale), self.loss_scale / 2.0
-        )
+        scale = ops.where(finite, ops.where(grown, old * 2.0, old), old / 2.0)
         self.loss_scale.assign(ops.maximum(scale, 1.0))
         self.finite_steps.assign(ops.where(grown, 0, steps))
 

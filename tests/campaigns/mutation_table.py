@@ -801,6 +801,23 @@ MUTATIONS: tuple[Mutation, ...] = (
         ('"exclude_layers": ["predictions"]', '"exclude_layers": []'),
     ),
     *_in(
+        "keras_vit/train/jax_step.py",
+        _of(
+            "tests/train/test_learner.py",
+            "test_jax_equals_tensorflow",
+            "test_jax_on_a_mesh_equals_jax_on_one_device",
+            "test_float16_scales_its_loss_and_learns",
+            "test_on_jax_weight_0_is_filling_and_an_overflow_is_skipped",
+        ),
+        ("jnp.sum(hits * weights)", "jnp.sum(hits)"),
+        ("loss = jnp.sum(losses * weights)", "loss = jnp.sum(losses)"),
+        ("jnp.maximum(norm, learner.clip_norm)", "norm"),
+        ("* loss_scale / learner.batch_rows", "/ learner.batch_rows"),
+        ("old + more for old, more in zip(gradients, new, strict=True)", "more for more in new"),
+        ("optimizer.move_loss_scale(finite)", "pass"),
+        ("finite = jnp.isfinite(norm)", "finite = jnp.isfinite(norm) | True"),
+    ),
+    *_in(
         "keras_vit/train/tensorflow_step.py",
         f"{_LEARNER} tests/train/test_optimizers.py",
         ("to_mean = learner.batch_rows / (weight * loss_scale)", "to_mean = 1.0 / loss_scale"),

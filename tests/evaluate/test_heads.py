@@ -44,13 +44,14 @@ def test_a_map_of_one_place_is_to_be_flattened():
 @pytest.mark.parametrize(
     "end",
     [
-        keras.ops.log_softmax,
-        keras.layers.Activation("log_softmax"),
-        keras.layers.Dense(5, "log_softmax"),
+        lambda: keras.ops.log_softmax,
+        lambda: keras.layers.Activation("log_softmax"),
+        lambda: keras.layers.Dense(5, "log_softmax"),
     ],
+    ids=["operation", "activation", "dense"],
 )
 def test_a_log_softmax_counts_as_logits(end):
-    model = ending_in(keras.layers.Flatten(), keras.layers.Dense(5), end)
+    model = ending_in(keras.layers.Flatten(), keras.layers.Dense(5), end())
     assert last_activation(model) == "log_softmax"
     logits = np.random.default_rng(0).normal(size=(3, 5))
     expected = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))

@@ -2,6 +2,7 @@
 rematerialization.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -102,13 +103,18 @@ def on_jax(folder: Path) -> dict:
     return thirty_steps(folder, "one", backend="jax")
 
 
-@pytest.mark.slow
 def test_jax_equals_tensorflow(on_jax: dict, on_one_device: dict):
     check_same(on_jax, on_one_device, 1e-4)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("arguments", [("mirrored", "4"), ("accumulation",), ("remat",)])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(("mirrored", "4"), marks=pytest.mark.slow),
+        ("accumulation",),
+        pytest.param(("remat",), marks=pytest.mark.slow),
+    ],
+)
 def test_jax_on_a_mesh_equals_jax_on_one_device(folder: Path, on_jax: dict, arguments: tuple):
     check_same(thirty_steps(folder, *arguments, backend="jax"), on_jax, 1e-4)
 
@@ -126,7 +132,7 @@ def test_two_jax_processes_equal_one(folder: Path, on_jax: dict):
     check_same(dict(np.load(output)), on_jax, 1e-4)
 
 
-@pytest.mark.parametrize("backend", ["tensorflow", pytest.param("jax", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
 def test_float16_scales_its_loss_and_learns(folder: Path, backend: str):
     found = thirty_steps(
         folder, "mirrored", "2", backend=backend, PRECISION="mixed_float16", DROPOUT="0.1"
@@ -365,6 +371,47 @@ def test_what_a_batch_gave_is_counted_over_its_examples_alone():
         moved = kernel - model.get_weights()[0]
         scale = 1.0 if clip_norm is None else clip_norm / expected_norm
         np.testing.assert_allclose(moved, by_hand * scale, rtol=1e-4, atol=1e-6)
+
+
+ON_JAX = """
+import json
+import keras, numpy as np
+from keras_vit.train.learner import make_learner
+from keras_vit.train.optimizers import OptimizerConfig, make_optimizer
+images = keras.Input((2,))
+model = keras.Model(images, keras.layers.Dense(2, name="predictions")(images))
+model.set_weights([np.eye(2), np.zeros(2)])
+optimizer = make_optimizer(OptimizerConfig(), model, 9)
+learner = make_learner(model, optimizer, batch_rows=4)
+rows = np.array([[2.0, 0.0], [0.0, 2.0], [2.0, 0.0], [5.0, 0.0]], "float32")
+batch = rows, np.array([0, 1, 1, 0]), np.array([1, 1, 1, 0], "float32")
+evaluated = learner.evaluate(*batch[:2], sample_weight=batch[2], verbose=0, return_dict=True)
+trained = learner.train_on_batch(*batch, return_dict=True)
+names = ("loss", "accuracy", "examples", "gradient_norm")
+found = [{name: float(logs[name]) for name in names if name in logs} for logs in (evaluated, trained)]
+model.set_weights([np.eye(2), np.zeros(2)])
+optimizer = make_optimizer(OptimizerConfig(), model, 9, loss_scaling=True)
+learner = make_learner(model, optimizer, batch_rows=4)
+wrong = learner.train_on_batch(rows * np.inf, *batch[1:], return_dict=True)
+kept = bool((model.get_weights()[0] == np.eye(2)).all())
+right = learner.train_on_batch(*batch, return_dict=True)
+scaled = {"scales": [float(logs["loss_scale"]) for logs in (wrong, right)], "kept": kept}
+print(json.dumps([*found, scaled | {"gradient_norm": float(right["gradient_norm"])}]))
+"""
+
+
+def test_on_jax_weight_0_is_filling_and_an_overflow_is_skipped():
+    command, env = [sys.executable, "-c", ON_JAX], {**os.environ, "KERAS_BACKEND": "jax"}
+    done = warm.run(command, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    evaluated, trained, scaled = json.loads(done.stdout.splitlines()[-1])
+    loss = (2 * np.log1p(np.exp(-2.0)) + np.log1p(np.exp(2.0))) / 3
+    expected = {"loss": loss, "accuracy": 2 / 3, "examples": 3}
+    norm = trained.pop("gradient_norm")
+    assert evaluated == pytest.approx(expected, rel=1e-5)
+    assert trained == pytest.approx(expected, rel=1e-5)
+    assert scaled["kept"] and scaled["scales"][0] == 2 * scaled["scales"][1] > 2
+    assert scaled["gradient_norm"] == pytest.approx(norm, rel=1e-5)
 
 
 def test_a_gradient_that_is_short_enough_is_not_made_longer():
