@@ -126,7 +126,7 @@ def fixed_environment(date: int) -> Iterator[None]:
 
 
 def call_backend(tree: Path, made: Path, hook: str) -> Path:
-    """Calls a hook of setuptools in a process of its own, and returns the file that it made."""
+    """Calls a hook of setuptools in a separate process. Returns the path of the built file."""
     made.mkdir(exist_ok=True)
     # Standard output is that of the backend's log, so the name goes into a file.
     code = (
