@@ -39,7 +39,7 @@ tensorflow_3 := tests/train tests/weights
 tensorflow_4 := tests $(patsubst %,--ignore=%,$(LIGHT) tests/export $(tensorflow_3))
 PARTS := tensorflow_1 tensorflow_2 tensorflow_3 tensorflow_4
 
-.PHONY: help quickstart test test-all profile lint style format wheel distributions clean
+.PHONY: help quickstart test test-all profile lint style format wheel distributions docs clean
 .NOTPARALLEL: # two installations into one environment
 
 help: ## list the commands
@@ -120,8 +120,12 @@ distributions: $(VENV)/.installed-venv ## build the wheel and the source distrib
 	@cd dist && for file in *; do cmp "$$file" "../build/again/$$file" || exit 1; done
 	build/backend/bin/twine check --strict dist/*
 
+docs: $(VENV)/.installed-test ## build the site: site/index.html; warnings are errors
+	@KERAS_BACKEND=tensorflow TF_CPP_MIN_LOG_LEVEL=3 NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "Open site/index.html in a browser. No server is needed."
+
 clean: ## remove the environment, builds and caches; saved_models/ stays
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is written when everything before it has succeeded: a finished installation is never repeated, one that was

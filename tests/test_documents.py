@@ -1,44 +1,58 @@
-"""README.md and docs/: Python runs and prints what the page shows; commands and links exist.
+"""README.md and the pages of the site: every block runs and prints what the page shows; commands and
+links exist.
 
-Published weights cannot be downloaded in a test. `ViT_B16` and others are replaced by models with
-the same arguments, a small MLP, few blocks and random weights. The blocks therefore test calls and
-shapes, not the predictions of a published model.
+Published weights cannot be downloaded in a test: `stand_ins.py` puts small models with random
+weights under the published names. `documents.py` finds the blocks, `page_python.py` is `python` in
+shell blocks.
 """
 
 import contextlib
 import doctest
+import fnmatch
+import functools
 import io
 import json
+import os
 import re
 import shlex
 import shutil
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import documents
 import keras
 import numpy as np
 import pytest
+import stand_ins
+from documents import PAGES, README, ROOT, Block
 from PIL import Image
 
 import keras_vit
 from keras_vit import applications, cli
-from keras_vit.variants import VARIANTS, VIT_VARIANTS
+from keras_vit.variants import FAMILY_VARIANTS, RESNET_VARIANTS, VARIANTS, VIT_VARIANTS
+from keras_vit.weights import download
 
-ROOT = Path(__file__).parents[1]
-README = ROOT / "README.md"
-PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
-DOCTEST = ROOT / "docs" / "fine_tuning_with_keras.md"
-LINKING = [*PAGES, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "experiments").rglob("README.md"))]
-EXPENSIVE = ("evaluation.md", "export.md", "training.md")  # they train, evaluate or export
+LINKING = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md"]
+# Read first and changed most: the others run in `make test-all`.
+QUICK = ("README.md", "docs/index.md", "docs/models.md", "docs/checkpoints.md")
 COLUMNS = 100
-
-
-def blocks(page: Path) -> list[tuple[str, str]]:
-    """(language, text) of each fenced block."""
-    return re.findall(
-        r"^```(\w*)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
-    )
+NARROW = {"depth": 1, "mlp_dim": 32}
+CHANGES: dict[str, dict[str, Any]] = {
+    # It prints all layers and heads, others the width.
+    "docs/analysis.md": {"depth": 12, "width": 36, "mlp_dim": 32},
+    # Real files of transformers 4, of a small model.
+    "docs/from_tfvitmodel.md": {
+        "patch_size": 8,
+        "width": 16,
+        "depth": 2,
+        "num_heads": 2,
+        "mlp_dim": 24,
+    },
+}
 
 
 def name_of(page: Path) -> str:
@@ -52,99 +66,193 @@ def photo(path: Path, seed: int) -> None:
 
 
 @pytest.fixture
-def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
+def changes(request: pytest.FixtureRequest) -> Mapping[str, Any]:
+    """What is changed in the row of each model."""
+    page = request.node.callspec.params.get("page")
+    return CHANGES.get(name_of(page) if page else "", NARROW)
+
+
+@pytest.fixture
+def downloads(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files in place of downloads, the same for all pages."""
+    folder = tmp_path_factory.getbasetemp().parent / "stand_ins"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture
+def user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: Mapping[str, Any], downloads: Path
+) -> Path:
     """A folder with the files that the pages read, and small models under the published names."""
-    page = request.getfixturevalue("page")
-    # The page on analysis prints all layers and heads, others the width.
-    change = {"depth": 12, "width": 36} if page.name == "analysis.md" else {"depth": 1}
-    for name in ("ViT_Ti16", "ViT_S16", "ViT_B16"):
-        row = replace(VIT_VARIANTS[name], mlp_dim=32, **change)
-
-        def build(*, weights: str | None = "imagenet", row=row, **options) -> keras.Model:
-            assert weights is None or weights in keras_vit.list_weights(row.name)
-            return applications.application(row)(weights=None, **options)
-
-        monkeypatch.setattr(keras_vit, name, build)
-    tiny = replace(VIT_VARIANTS["ViT_Ti16"], width=24, depth=1, num_heads=2, mlp_dim=32)
-    small = applications.application(tiny)(weights=None, input_shape=(32, 32, 3), classes=2)
-    finetune = keras_vit.finetune
-    monkeypatch.setattr(
-        keras_vit,
-        "finetune",
-        lambda _, data, output: finetune(small, data, output, steps=1),
-        raising=False,
-    )
+    for table in (VIT_VARIANTS, FAMILY_VARIANTS, RESNET_VARIANTS, VARIANTS):
+        for name, row in table.items():
+            monkeypatch.setitem(table, name, row)  # undone at the end
+    for name in keras_vit.list_models():
+        monkeypatch.setattr(applications, name, getattr(applications, name))
+        monkeypatch.setattr(keras_vit, name, getattr(keras_vit, name), raising=False)
+    monkeypatch.setattr(download, "fetch", download.fetch)
+    published = VIT_VARIANTS["ViT_Ti16"]
+    stand_ins.install(downloads, changes)
     monkeypatch.chdir(tmp_path)
-    if page.name == "from_tfvitmodel.md":  # real files of transformers 4, of a small model
-        row = replace(tiny, patch_size=8, width=16, depth=2, mlp_dim=24)
-        monkeypatch.setattr(keras_vit, "ViT_B16", applications.application(row))
-        for folder, golden in (("my_vit", "vit"), ("my_classifier", "vit_classifier")):
-            shutil.copytree(ROOT / "tests/golden/transformers_h5" / golden, tmp_path / folder)
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    tiny = replace(published, width=24, depth=1, num_heads=2, mlp_dim=32)
+    small = applications.application(tiny)(weights=None, input_shape=(32, 32, 3), classes=2)
+    for folder, golden in (("my_vit", "vit"), ("my_classifier", "vit_classifier")):
+        shutil.copytree(ROOT / "tests/golden/transformers_h5" / golden, tmp_path / folder)
     photo(tmp_path / "photo.jpg", 0)
+    for i in range(20):
+        photo(tmp_path / f"photos/{i}.jpg", 200 + i)
     for number, kind in enumerate(("daisy", "tulip")):
-        for i in range(4):
+        for i in range(8):
             photo(tmp_path / f"flowers/train/{kind}/{i}.jpg", 8 * number + i)
+        for i in range(4):
             photo(tmp_path / f"flowers/test/{kind}/{i}.jpg", 80 + 8 * number + i)
+    for label in range(10):
+        for i in range(3):
+            photo(tmp_path / f"cifar10/train/{label}/{i}.jpg", 300 + 3 * label + i)
+            photo(tmp_path / f"cifar10/test/{label}/{i}.jpg", 400 + 3 * label + i)
     photo(tmp_path / "imagenet/val/n01440764/ILSVRC2012_val_00000001.JPEG", 0)
     (tmp_path / "real.json").write_text(json.dumps([[0]]))
+    (tmp_path / "experiments").symlink_to(ROOT / "experiments")
     pixels = keras.Input((16, 16, 3))
     mine = keras.layers.Dense(2, "softmax")(keras.layers.GlobalAveragePooling2D()(pixels))
     for folder, model in (("flowers_vit", small), ("mine", keras.Model(pixels, mine))):
         (tmp_path / folder).mkdir()
         model.save(tmp_path / folder / "model.keras")
         (tmp_path / folder / "classes.txt").write_text("daisy\ntulip\n")
+    keras_vit.save_checkpoint(small, tmp_path / "flowers_vit/model.npz")
+    large = keras_vit.ViT_B16(weights=None)
+    keras_vit.save_checkpoint(large, tmp_path / "ViT-B_16.npz")
     return tmp_path
+
+
+@pytest.fixture
+def shell(tmp_path_factory, monkeypatch, changes, downloads) -> None:
+    """`python` of the tests, and a `pip` and a `make` that check their arguments, on the PATH."""
+    folder = tmp_path_factory.mktemp("bin")
+    tests = ROOT / "tests"
+    start = shlex.join(
+        [sys.executable, str(tests / "page_python.py"), str(downloads), json.dumps(dict(changes))]
+    )
+    programs = {
+        "python": f'exec {start} "$PAGE_FLAGS" "$@"',
+        "keras-vit": f'exec {start} "$PAGE_FLAGS" -m keras_vit "$@"',
+        "pip": f'exec {sys.executable} {tests / "page_pip.py"} "$@"',
+        "make": f'exec /usr/bin/env -u MAKEFLAGS make -n -C {ROOT} "$@" > /dev/null',
+    }
+    outside = os.environ["PATH"]
+    programs["make"] = f"PATH={shlex.quote(outside)} {programs['make']}"
+    for name, text in programs.items():
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{outside}")
 
 
 def ids(pages: list[Path]) -> list:
     return [
         pytest.param(
-            page, id=name_of(page), marks=pytest.mark.slow if page.name in EXPENSIVE else ()
+            page, id=name_of(page), marks=() if name_of(page) in QUICK else pytest.mark.slow
         )
         for page in pages
     ]
 
 
-WITH_PYTHON = [
-    page for page in PAGES if page != DOCTEST and any(kind == "python" for kind, _ in blocks(page))
+def run(blocks: list[Block], monkeypatch: pytest.MonkeyPatch) -> int:
+    """Executes blocks in order, and returns how many."""
+    names: dict = {}
+    executed = [block for block in blocks if block.is_executed]
+    for block in executed:
+        where = f"{block.page}:{block.line}"
+        printed = (
+            run_python(block, names, monkeypatch)
+            if block.language == "python"
+            else run_shell(block)
+        )
+        if block.output is not None:
+            pattern = re.sub(r"\[(?!\[\])|(?<!\[)\]", lambda m: f"[{m[0]}]", block.output)
+            pattern = pattern.replace("?", "[?]").replace("*", "[*]").replace("...", "*")
+            assert fnmatch.fnmatchcase(printed, pattern), f"{where} printed:\n{printed}"
+    return len(executed)
+
+
+def run_python(block: Block, names: dict, monkeypatch: pytest.MonkeyPatch) -> str:
+    printed = io.StringIO()
+    if block.flags:  # such as finetune(steps=1): arguments that are added to the user's
+        name, arguments = re.fullmatch(r"(\w+)\((.*)\)", block.flags).groups()
+        shortened = functools.partial(getattr(keras_vit, name), **eval(f"dict({arguments})"))
+        monkeypatch.setattr(keras_vit, name, shortened, raising=False)
+    # Lines of a traceback are those of the page.
+    code = compile("\n" * block.line + block.text, block.page, "exec")
+    with contextlib.redirect_stdout(printed):
+        exec(code, names)
+    return printed.getvalue()
+
+
+def run_shell(block: Block) -> str:
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", block.text],
+        env={**os.environ, "PAGE_FLAGS": block.flags},
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+    )
+    where = f"{block.page}:{block.line}"
+    assert done.returncode == 0, f"{where}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+WITH_BLOCKS = [
+    page for page in PAGES if any(block.is_executed for block in documents.read_blocks(page))
 ]
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("page", ids(WITH_PYTHON))
-def test_python_runs_and_prints_what_the_page_says(page: Path, user: Path):
-    run(page, blocks(page))
+@pytest.mark.parametrize("page", ids(WITH_BLOCKS))
+def test_blocks_run_and_print_what_the_page_says(page, user, shell, monkeypatch):
+    if documents.has_doctests(page):
+        failures, tries = doctest.testfile(str(page), module_relative=False)
+        assert tries > 20 and failures == 0
+    assert run(documents.read_blocks(page), monkeypatch) > 0
 
 
 @pytest.mark.slow
 @pytest.mark.tensorflow
 def test_the_first_steps_run_with_the_real_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    found = blocks(README)
-    first = [kind for kind, _ in found].index("python")
-    assert "ViT_Ti16" in found[first][1]
-    run(README, found[first : first + 2])
+    first = next(block for block in documents.read_blocks(README) if block.language == "python")
+    assert "ViT_Ti16" in first.text and first.output
+    run([first], monkeypatch)
 
 
-def run(page: Path, found: list[tuple[str, str]]) -> None:
-    names: dict = {}
-    found = [*found, ("", "")]
-    for (kind, text), (next_kind, expected) in zip(found, found[1:], strict=False):
-        if kind == "python":
-            printed = io.StringIO()
-            with contextlib.redirect_stdout(printed):
-                exec(compile(text, name_of(page), "exec"), names)
-            if next_kind == "text":
-                assert printed.getvalue() == expected
+BROKEN = {
+    "```python\nkeras_vit_does_not_exist\n```": "not defined",
+    "```python\nprint(1)\n```\n```text\n2\n```": "printed:\n  1",
+    "```sh\nfalse\n```": "broken.md:1: 1",
+    "```sh\necho 1\n```\n\nIt prints:\n\n```text\n1...2\n```": "printed:\n  1",
+    "```sh\npip install '.[nothing]'\n```": "no extra `nothing`",
+    "```sh\nmake nothing\n```": "No rule to make target",
+    "```\nls\n```": "the language of a block",
+    "```sh\nls\n": "1 fences",
+}
 
 
-@pytest.mark.tensorflow
-def test_the_examples_of_fine_tuning_with_keras_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.chdir(tmp_path)
-    failures, tries = doctest.testfile(str(DOCTEST), module_relative=False)
-    assert tries > 20 and failures == 0
+@pytest.mark.once
+@pytest.mark.parametrize("text", BROKEN)
+def test_a_broken_block_fails(text, tmp_path, shell, monkeypatch):
+    (tmp_path / "broken.md").write_text(f"{text}\n")
+    with pytest.raises((AssertionError, NameError, ValueError), match=re.escape(BROKEN[text])):
+        run(documents.read_blocks(tmp_path / "broken.md"), monkeypatch)
+
+
+@pytest.mark.once
+def test_blocks_that_are_not_run_are_few_and_say_why():
+    blocks = [block for page in PAGES for block in documents.read_blocks(page)]
+    executed = [block for block in blocks if block.is_executed]
+    left_out = [block for block in blocks if block.reason]
+    assert len(executed) > 100 and len(left_out) < 0.2 * len(executed)
+    assert [block for block in left_out if len(block.reason.split()) < 2] == []
+    assert len(documents.list_blocks().splitlines()) == len(executed) + len(left_out) + 2
 
 
 def commands(page: Path) -> Iterator[list[str]]:
@@ -250,7 +358,8 @@ def test_the_rules_of_resizing_positions_are_those_of_the_table_of_models():
 def test_the_readme_is_short_and_names_every_page():
     text = README.read_text(encoding="utf-8")
     assert len(text.splitlines()) < 300
-    assert [page.name for page in PAGES[1:] if f"](docs/{page.name})" not in text] == []
+    pages = [page.name for page in (ROOT / "docs").glob("*.md")]
+    assert [name for name in pages if f"](docs/{name})" not in text] == []
 
 
 @pytest.mark.once

@@ -469,6 +469,8 @@ def _finish_points(
 
 def _finish_x(panel: Any, values: Sequence[float], written: Callable[[float], str]) -> None:
     """Sets ticks at the values if these are few and far apart, else at 1, 2, 5, 10, ..."""
+    # Without automatic limits: for a single value, rounding can make both of these equal.
+    panel.set_autoscalex_on(False)
     panel.set_xlim(values[0] / 1.6, values[-1] * 1.6)
     apart = all(later > 1.4 * former for former, later in zip(values, values[1:], strict=False))
     if len(values) <= 6 and apart:

@@ -133,7 +133,8 @@ def find(
 
     Args:
         model: Public name of the model.
-        weights: Tag, file or URL.
+        weights: Tag, file or URL. A file or folder with the name of a tag needs a path:
+            "./imagenet".
         parameters: Number of parameters of the model, which limits the size of the file. Default:
             that of the row.
         variant: Row of the model. Default: that of its name in the table.
@@ -145,7 +146,9 @@ def find(
     if variant is None:
         variant = VARIANTS.get(model)
     facts = {"model": model, "weights": weights, "parameters": parameters, "variant": variant}
-    if os.path.exists(weights) or "://" in weights:
+    # A folder `imagenet` in the working directory must not hide the tag.
+    is_listed = model in VARIANTS and weights in catalog.list_weights(model)
+    if not is_listed and (os.path.exists(weights) or "://" in weights):
         row = catalog.by_file_name(weights)
         return WeightsSource(row=row if row and row.model == model else None, is_tag=False, **facts)
     try:

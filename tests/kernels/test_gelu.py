@@ -108,11 +108,14 @@ def _nodes(part):
 def test_tensorflow_makes_one_operation_of_product_bias_and_gelu():
     import tensorflow as tf
 
+    from keras_vit.kernels.tensorflow import inference
     from keras_vit.layers import MlpBlock
 
     block = MlpBlock(64, gelu="tanh")
     block.build((None, 5, 32))
     found = _fused(tf.function(lambda x: block(x, training=False)), tf.ones((2, 5, 32)))
+    if found == {b"BiasAdd"} and not inference._norm_works(tf.bfloat16):
+        pytest.skip("TensorFlow does not put GELU into products on this processor.")
     assert found == {b"BiasAdd", b"GeluApproximate"}
 
 

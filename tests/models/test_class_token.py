@@ -171,7 +171,7 @@ def test_training_gives_the_gradients_of_a_model_that_reads_all(tiny_vit, option
     assert len(found) == len(expected) == len(model.trainable_weights)
     largest = max(np.abs(values).max() for values in expected)
     for weight, one, other in zip(model.trainable_weights, found, expected, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-6 * largest, err_msg=weight.path)
+        np.testing.assert_allclose(one, other, atol=4e-6 * largest, err_msg=weight.path)
     difference = products_of_images(whole) - products_of_images(graph)
     # forward, and twice back; of an attention the logits once more, and twice two gradients
     if not options:

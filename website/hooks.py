@@ -1,0 +1,60 @@
+"""What MkDocs calls while it builds the site: pages from the code, and links of the repository."""
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from mkdocs.config.defaults import MkDocsConfig  # noqa: E402
+from mkdocs.structure.files import File, Files  # noqa: E402
+from mkdocs.structure.pages import Page  # noqa: E402
+
+from website import links, reference  # noqa: E402
+
+# Pages that lie outside of docs/, because readers of the repository look for them there.
+OUTSIDE = (
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "experiments/README.md",
+    "experiments/serving/README.md",
+)
+
+
+def slugify(text: str, separator: str) -> str:
+    """Returns the anchor of a heading, as hosts of git make them.
+
+    Example:
+        >>> slugify("ViT_B16: sizes (px)", "-")
+        'vit_b16-sizes-px'
+    """
+    return re.sub(r"[^\w\- ]", "", text.strip().lower()).replace(" ", separator)
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Adds the pages outside of docs/, and those that are made from the code."""
+    for name in OUTSIDE:
+        text = (ROOT / name).read_text(encoding="utf-8")
+        files.append(File.generated(config, name, content=text))
+    for name, text in reference.make_pages().items():
+        files.append(File.generated(config, name, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Turns links of the repository into links of the site."""
+    path = page.file.src_uri
+    if path == "CHANGELOG.md":  # it mentions everything, and would be the first result
+        page.meta["search"] = {"exclude": True}
+    if path.startswith("reference/") or path.endswith(".ipynb"):
+        return markdown
+    pages = {_in_repository(file.src_uri): file.src_uri for file in files}
+    return links.rewrite(
+        markdown, page=_in_repository(path), pages=pages, repository=config.repo_url or None
+    )
+
+
+def _in_repository(path: str) -> str:
+    return path if path in OUTSIDE else f"docs/{path}"
