@@ -7,6 +7,7 @@ shapes and files are tested, and no prediction of a published model is.
 
 import os
 import tempfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,21 +21,27 @@ ADDRESSES = {
     "hf://timm/vit_base_patch14_dinov2.lvd142m": ("DINOv2_B14", None),
 }
 SMALL = {"depth": 1, "mlp_dim": 32}
+_IDENTITY: dict[str, int] = {}  # of the changed rows
 
 
-def install(folder: Path, changes: Mapping[str, Any] = SMALL) -> None:
-    """Changes the rows of all models, and writes random weights into `folder` instead of
-    downloading.
+def install(folder: Path, changes: Mapping[str, Any] = SMALL, *, in_table: bool = True) -> None:
+    """Changes the rows of all models, or of `changes["only"]`, and writes random weights into
+    `folder` instead of downloading. Without `in_table`, costs remain those of the published models.
     """
     import keras_vit
     from keras_vit import applications
     from keras_vit.variants import FAMILY_VARIANTS, RESNET_VARIANTS, VARIANTS, VIT_VARIANTS
     from keras_vit.weights import download
 
+    changes = dict(changes)
+    only = changes.pop("only", VARIANTS)
     for table in (VIT_VARIANTS, FAMILY_VARIANTS, RESNET_VARIANTS):
-        for name, row in list(table.items()):
-            table[name] = VARIANTS[name] = _shrink(row, changes)
-            door = applications.application(table[name])
+        for name, row in [(name, row) for name, row in table.items() if name in only]:
+            row = _shrink(row, changes)
+            if in_table:
+                table[name] = VARIANTS[name] = row
+            _IDENTITY[name] = zlib.crc32(repr(row).encode())
+            door = applications.application(row)
             door.__doc__, door.__name__ = getattr(applications, name).__doc__, name
             setattr(applications, name, door)
             setattr(keras_vit, name, door)
@@ -53,7 +60,7 @@ def _write(folder: Path, source: Any) -> Path:
     """Returns a file with random weights of the model and the head of a row of the catalog."""
     import keras
 
-    from keras_vit.variants import VARIANTS
+    import keras_vit
     from keras_vit.weights import catalog
 
     if isinstance(source, str) and source in ADDRESSES:
@@ -64,18 +71,17 @@ def _write(folder: Path, source: Any) -> Path:
         if row is None:
             raise ConnectionError(f"No network in tests, and no stand-in for {source}.")
         model, classes, size = row.model, row.classes, row.image_size
-    row = VARIANTS[model]
-    width = getattr(row, "width", 0)
-    path = folder / f"{model}-{classes}-{size}-{width}.weights.h5"
+    head = {"include_top": False} if classes is None else {"classes": classes}
+    shape = (size, size, 3)
+    path = folder / f"{model}-{classes}-{size}-{_IDENTITY.get(model, 0)}.weights.h5"
     if not path.exists():
-        from keras_vit import applications
-
-        head = {"include_top": False} if classes is None else {"classes": classes}
         with keras.device("cpu"):
-            made = applications.application(row)(weights=None, input_shape=(size, size, 3), **head)
+            made = getattr(keras_vit, model)(weights=None, input_shape=shape, **head)
         draws = np.random.default_rng(0)
         for variable in made.trainable_variables:
-            variable.assign(variable + 0.02 * draws.normal(size=variable.shape))
+            # The bias decides the class, so that rounding in exported files does not.
+            scale = 3.0 if variable.path.endswith("predictions/bias") else 0.02
+            variable.assign(variable + scale * draws.normal(size=variable.shape))
         with tempfile.TemporaryDirectory(dir=folder) as partial:
             whole = Path(partial) / path.name
             made.save_weights(whole)
