@@ -39,7 +39,7 @@ tensorflow_3 := tests/train tests/weights
 tensorflow_4 := tests $(patsubst %,--ignore=%,$(LIGHT) tests/export $(tensorflow_3))
 PARTS := tensorflow_1 tensorflow_2 tensorflow_3 tensorflow_4
 
-.PHONY: help quickstart test test-all profile lint style format wheel distributions docs clean
+.PHONY: help quickstart test test-all profile lint style format wheel distributions docs tutorials oldest clean
 .NOTPARALLEL: # two installations into one environment
 
 help: ## list the commands
@@ -93,13 +93,22 @@ format: $(VENV)/.installed-test ## rewrite the files as `make lint` wants them, 
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-wheel: $(VENV)/.installed-venv ## build dist/*.whl, then install and use it in an empty environment
+# Every supported Python at hand, on the PATH or of pyenv.
+AT_HAND = $(shell for minor in 11 12 13; do \
+    for python in python3.$$minor $(HOME)/.pyenv/versions/3.$$minor.*/bin/python; do \
+        if $$python -c "" 2>/dev/null; then echo $$python; break; fi; \
+    done; done)
+
+# The wheel brings its dependencies, and nothing else is installed.
+wheel: $(VENV)/.installed-venv ## build dist/*.whl, then install and use it in an empty environment of each Python at hand
 	@rm -rf build dist
 	$(BIN)/python -m pip wheel -qq --no-deps --wheel-dir dist .
-	@rm -rf build && $(BIN)/python -m venv build/empty
-	build/empty/bin/python -m pip install -qq dist/*.whl # with its dependencies, and nothing else
-	@cd build && empty/bin/python -c "$(IMPORT_EVERYTHING)"
-	@cd build && empty/bin/keras-vit info ViT_Ti16
+	@for python in $(or $(AT_HAND),$(BIN)/python); do \
+	    rm -rf build && $$python -m venv build/empty || exit 1; \
+	    build/empty/bin/python --version; \
+	    build/empty/bin/python -m pip install -qq dist/*.whl || exit 1; \
+	    (cd build && empty/bin/python -c "$(IMPORT_EVERYTHING)" && empty/bin/keras-vit info ViT_Ti16) || exit 1; \
+	done
 
 define IMPORT_EVERYTHING
 import importlib, importlib.resources, pkgutil, keras_vit; \
@@ -123,6 +132,18 @@ distributions: $(VENV)/.installed-venv ## build the wheel and the source distrib
 docs: $(VENV)/.installed-test ## build the site: site/index.html; warnings are errors
 	@KERAS_BACKEND=tensorflow TF_CPP_MIN_LOG_LEVEL=3 NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo "Open site/index.html in a browser. No server is needed."
+
+tutorials: $(VENV)/.installed-test ## execute the notebooks of docs/tutorials and store their outputs
+	@for notebook in docs/tutorials/*.ipynb; do \
+	    echo "$$notebook"; \
+	    KERAS_BACKEND=tensorflow TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python website/execute.py "$$notebook" || exit 1; \
+	done
+
+oldest: $(VENV)/.installed-venv ## the quick tests on TensorFlow with the oldest dependencies that setup.cfg accepts
+	@rm -rf build/oldest && $(BIN)/python -m venv build/oldest
+	@$(BIN)/python release/oldest.py > build/oldest/constraints.txt && cat build/oldest/constraints.txt
+	build/oldest/bin/python -m pip install -qq -c build/oldest/constraints.txt -e ".[test]"
+	$(ONE_THREAD) KERAS_BACKEND=tensorflow build/oldest/bin/python -m pytest -q -n 2 --dist worksteal tests
 
 clean: ## remove the environment, builds and caches; saved_models/ stays
 	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .ruff_cache

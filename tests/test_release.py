@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+OLDEST = runpy.run_path(str(ROOT / "release/oldest.py"))
 DISTRIBUTIONS = runpy.run_path(str(ROOT / "release/distributions.py"))
 NOTES = runpy.run_path(str(ROOT / "release/notes.py"))
 CHANGELOG = """# Changelog
@@ -151,3 +152,62 @@ def test_the_threat_model_names_modules_that_exist():
     folders = (ROOT, ROOT / "keras_vit", ROOT / "keras_vit/weights", ROOT / "tests/campaigns")
     assert len(names) > 5
     assert [n for n in names if not any((folder / n).is_file() for folder in folders)] == []
+
+
+def test_the_oldest_versions_are_the_lower_bounds():
+    setup = """
+[options]
+install_requires =
+    absl-py
+    keras >= 3.12
+    numpy >= 1.26, < 3
+[options.extras_require]
+docs =
+    package[train]
+    mkdocstrings[python] >= 1.0
+"""
+    expected = ["keras==3.12", "mkdocstrings==1.0", "numpy==1.26"]
+    assert OLDEST["list_oldest"](setup) == expected
+    with pytest.raises(ValueError, match=r"keras has two lower bounds: 3.12 and 3.13"):
+        OLDEST["list_oldest"](setup + "    keras >= 3.13\n")
+    ours = OLDEST["list_oldest"]((ROOT / "setup.cfg").read_text(encoding="utf-8"))
+    assert {"keras==3.12", "tensorflow==2.20"} <= set(ours)
+
+
+def test_workflows_run_targets_that_exist_with_few_rights():
+    yaml = pytest.importorskip("yaml")
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    folder = ROOT / ".github/workflows"
+    for path in folder.iterdir():
+        workflow = yaml.safe_load(path.read_text(encoding="utf-8"))
+        assert workflow["permissions"] == {"contents": "read"}
+        for name, job in workflow["jobs"].items():
+            assert job["timeout-minutes"] <= 120, (path.name, name)
+            for step in job["steps"]:
+                for target in re.findall(r"\bmake ([a-z-]+)", step.get("run", "")):
+                    # `brew install make`, then another word
+                    assert re.search(rf"^{target}:", makefile, re.MULTILINE), (path.name, target)
+                for script in re.findall(r"[\w/]+\.py", step.get("run", "")):
+                    assert (ROOT / script).is_file()
+                if step.get("uses", "").startswith("actions/checkout"):
+                    assert step["with"] == {"persist-credentials": False}
+    tests = yaml.safe_load((folder / "tests.yml").read_text(encoding="utf-8"))
+    versions = re.findall(r"Python :: (3\.\d+)", (ROOT / "setup.cfg").read_text(encoding="utf-8"))
+    for name in ("test", "wheel"):
+        matrix = tests["jobs"][name]["strategy"]["matrix"]
+        assert matrix == {"os": ["ubuntu-latest", "macos-latest"], "python": versions}
+
+
+def test_forms_for_issues_ask_for_what_is_needed():
+    yaml = pytest.importorskip("yaml")
+    forms = sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml"))
+    assert len(forms) == 4
+    for path in forms:
+        form = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if path.name == "config.yml":
+            continue
+        assert form["name"] and form["description"]
+        fields = [field for field in form["body"] if field["type"] != "markdown"]
+        assert len({field["id"] for field in fields}) == len(fields)
+        assert any(field.get("validations", {}).get("required") for field in fields)
+        assert all(field["attributes"]["label"] for field in fields)
