@@ -36,7 +36,7 @@ from keras_vit import applications, cli
 from keras_vit.variants import FAMILY_VARIANTS, RESNET_VARIANTS, VARIANTS, VIT_VARIANTS
 from keras_vit.weights import download
 
-LINKING = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md"]
+LINKING = [*PAGES, ROOT / "CONTRIBUTING.md"]
 # Read first and changed most: the others run in `make test-all`.
 QUICK = ("README.md", "docs/index.md", "docs/models.md", "docs/checkpoints.md")
 COLUMNS = 100

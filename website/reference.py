@@ -36,7 +36,22 @@ _MODULE_PAGES = (
         "The table of models, grids, costs, the paper's results.",
         ("variants", "grid", "cost", "paper"),
     ),
-    ("weights", "Weights", "Checkpoints: tags, files, formats.", ("weights",)),
+    (
+        "weights",
+        "Weights",
+        "Checkpoints: tags, files, formats.",
+        (
+            "weights.catalog",
+            "weights.source",
+            "weights.download",
+            "weights.hub",
+            "weights.files",
+            "weights.identity",
+            "weights.restore",
+            "weights.save",
+            "weights.witness",
+        ),
+    ),
     (
         "devices",
         "Devices and kernels",
@@ -109,7 +124,10 @@ def _describe_name(module: str, name: str, value: object) -> list[str]:
         return [f"### {name}", f"See [`{home}.{name}`][]."]  # an entry has one page
     if (inspect.isclass(value) or inspect.isfunction(value)) and home:
         return [f"::: {home}.{name}\n    options: {{heading_level: 3}}"]
-    return [f"### {name}", f"`keras_vit.{module}.{name}`, {type(value).__name__}."]
+    return [
+        f"### {name}",
+        f"`keras_vit.{module}.{name}`, {type(value).__name__}: `{value!r:.200}`.",
+    ]
 
 
 def describe_models() -> str:
@@ -150,7 +168,7 @@ def _describe_row(name: str) -> list[str]:
     tokens = "-" if name in RESNET_VARIANTS else f"{cost.tokens(row, size):,}"
     card = model_card_page(name)
     return [
-        f"[`{name}`]({card}#{name.lower()})",
+        f"[`{name}`{{.whole}}]({card}#{name.lower()})",
         f"{cost.parameters(row) / 1e6:,.1f} M",
         f"{size[0]} x {size[1]}",
         tokens,
@@ -247,7 +265,7 @@ def describe_commands() -> str:
         values = flags.FlagValues()
         command.define(values)
         rows = [
-            [f"`--{flag.name}`", _format_default(flag.default), flag.help]
+            [f"`--{flag.name}`{{.whole}}", _format_default(flag.default), flag.help]
             for flag in {values[key].name: values[key] for key in values}.values()
         ]
         usage = f"{PROGRAM} {name} {command.arguments} [flags]".replace("  ", " ")
@@ -294,7 +312,9 @@ def script_flags(path: Path) -> list[list[str]]:
             name, default, *rest = call.args
             named = {each.arg: each.value for each in call.keywords}
             text = named.get("help") or rest[-1]
-            rows.append([f"`--{ast.literal_eval(name)}`", _unparse(default), _unparse_text(text)])
+            rows.append(
+                [f"`--{ast.literal_eval(name)}`{{.whole}}", _unparse(default), _unparse_text(text)]
+            )
     return rows
 
 
@@ -307,10 +327,17 @@ def _unparse(node: ast.expr) -> str:
 def _unparse_text(node: ast.expr) -> str:
     if isinstance(node, ast.JoinedStr):
         return "".join(
-            each.value if isinstance(each, ast.Constant) else f"{{{ast.unparse(each.value)}}}"
+            each.value if isinstance(each, ast.Constant) else _name_of_list(each.value)
             for each in node.values
         )
     return str(node.value) if isinstance(node, ast.Constant) else ast.unparse(node)
+
+
+def _name_of_list(node: ast.expr) -> str:
+    """Returns X of `", ".join(X)`, and other code as it is."""
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "', '.join":
+        node = node.args[0]
+    return f"`{ast.unparse(node)}`"
 
 
 def _format_default(value: object) -> str:
@@ -340,8 +367,8 @@ def describe_recipes() -> str:
         meanings = field_meanings(config)
         rows = [
             [
-                f"`{field.name}`",
-                f"`{field.type}`",
+                f"`{field.name}`{{.whole}}",
+                _format_type(field.type),
                 _format_field_default(field),
                 meanings[field.name],
             ]
@@ -377,6 +404,12 @@ def field_meanings(config: type) -> dict[str, str]:
     if missing:
         raise ValueError(f"The docstring of {config.__name__} does not describe {missing}.")
     return found
+
+
+def _format_type(kind: object) -> str:
+    """Returns a type as it is written in code."""
+    name = kind.__name__ if inspect.isclass(kind) else re.sub(r"\b(?:\w+\.)+(?=\w)", "", str(kind))
+    return f"`{name}`"
 
 
 def _format_field_default(field: dataclasses.Field) -> str:
