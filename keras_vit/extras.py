@@ -18,7 +18,7 @@ def absent(extra: str, needs: str, error: ImportError) -> ImportError:
 
     Example:
         >>> absent("openvino", "OpenVINO is missing", ImportError("No module named 'openvino'"))
-        ImportError('OpenVINO is missing: pip install "openvino>=2025.0" (No module named
+        ImportError('OpenVINO is missing: pip install "openvino>=2025.3" (No module named
         \\'openvino\\')')
     """
     return ImportError(f"{needs}: {install(extra)} ({error})")
@@ -31,7 +31,7 @@ def install(extra: str) -> str:
 
     Example:
         >>> install("openvino")
-        'pip install "openvino>=2025.0"'
+        'pip install "openvino>=2025.3"'
     """
     try:
         named = [f'"{name}"' for name in _list_requirements(extra)]

@@ -11,7 +11,7 @@ import griffe
 _EXAMPLE = re.compile(r"^Example:$", re.MULTILINE)
 _LINE = re.compile(r"^((?:Input|Output) shape|Source):\s+", re.MULTILINE)
 # "    height, width: In pixels." in a section of arguments or attributes
-_SHARED = re.compile(r"^(    )(\w+(?:,\s+\w+)+)(?=:\s)", re.MULTILINE)
+_SHARED = re.compile(r"^(    )(\w+(?:,\s+\w+)+):(\s(?:.*(?:\n {8,}.*)*))", re.MULTILINE)
 
 
 class Sections(griffe.Extension):
@@ -34,7 +34,8 @@ def rewrite(text: str) -> str:
 
 
 def _split(match: re.Match) -> str:
-    first, *others = match[2].replace(",", " ").split()
-    # The text follows the last name, so the others, which refer to it, come before.
-    *before, last = [first, *others]
-    return "".join(f"    {name}: See `{last}`.\n" for name in before) + f"    {last}"
+    *before, last = match[2].replace(",", " ").split()
+    text = match[3]
+    # A text of one line is repeated; a longer one is given once, and the others refer to it.
+    other = text if "\n" not in text else f" See `{last}`."
+    return "".join(f"    {name}:{other}\n" for name in before) + f"    {last}:{text}"

@@ -345,7 +345,12 @@ def _format_default(value: object) -> str:
 
 
 def _escape(rows: list[list[str]]) -> list[list[str]]:
-    return [[" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in rows]
+    """Returns the cells without line breaks and, outside of code, without HTML."""
+    code_or_tag = re.compile(r"(`[^`]*`)|<")
+    return [
+        [code_or_tag.sub(lambda m: m[1] or "&lt;", " ".join(cell.split())) for cell in row]
+        for row in rows
+    ]
 
 
 # --- recipes ---

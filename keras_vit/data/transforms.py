@@ -198,8 +198,8 @@ def central_crop(size: int) -> Transform:
         tf.errors.InvalidArgumentError: When an image is smaller than the square.
 
     Example:
-        >>> central_crop(1)(tf.reshape(tf.range(9), (3, 3, 1)), tf.constant([0, 0]))[0, 0, 0].numpy()
-        np.int32(4)
+        >>> int(central_crop(1)(tf.reshape(tf.range(9), (3, 3, 1)), tf.constant([0, 0]))[0, 0, 0])
+        4
     """
 
     def transform(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:

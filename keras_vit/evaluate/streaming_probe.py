@@ -16,6 +16,7 @@ steps (12,500 of 1024 images).
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import keras
 import numpy as np
@@ -179,6 +180,19 @@ class _Batches(keras.utils.PyDataset):
         return self._order
 
 
+class _Penalties(keras.regularizers.Regularizer):
+    """Half of the sum of squares of each head (D, R, Y), times the penalty of the head.
+
+    Keras documents classes only, and not all versions take a function.
+    """
+
+    def __init__(self, penalties: np.ndarray):
+        self._penalties = penalties[:, None]
+
+    def __call__(self, kernel: Any) -> Any:
+        return 0.5 * ops.sum(self._penalties * ops.square(kernel))
+
+
 def _make_heads(width: int, num_classes: int, penalties: np.ndarray, num_steps: int) -> keras.Model:
     """Makes a float32 model from scaled features (B, D) to logits (B, R, Y), initially zero."""
     inputs = keras.Input((width,), dtype="float32")
@@ -187,7 +201,7 @@ def _make_heads(width: int, num_classes: int, penalties: np.ndarray, num_steps: 
         output_shape=(len(penalties), num_classes),
         bias_axes="ry",
         kernel_initializer="zeros",
-        kernel_regularizer=lambda kernel: 0.5 * ops.sum(penalties[:, None] * ops.square(kernel)),
+        kernel_regularizer=_Penalties(penalties),
         dtype="float32",
     )(inputs)
     model = keras.Model(inputs, logits)
