@@ -983,7 +983,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "keras_vit/evaluate/streaming_probe.py",
         "tests/evaluate/test_streaming_probe.py",
         ("_TOLERANCE = 1e-4", "_TOLERANCE = 1e-2"),
-        ("lambda kernel: 0.5 * ops.sum(", "lambda kernel: ops.sum("),
+        ("return 0.5 * ops.sum(", "return ops.sum("),
         ("of_kernel, of_bias = regularization * kernel,", "of_kernel, of_bias = 0.0 * kernel,"),
         ("default_rng([self._seed, epoch])", "default_rng([self._seed])"),
         ("/ len(rows)\n    several", "\n    several"),
