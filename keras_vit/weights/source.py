@@ -116,6 +116,8 @@ class Pretrained:
 
 def find_classifier(variant: ViTVariant, pretrained: Pretrained) -> Classifier | None:
     """Returns the classifier that the head of the weights was trained for, if its shape tells."""
+    if variant.classifier == "token" and "pooled_norm/gamma" in pretrained.arrays:
+        return "gap"  # timm's `global_pool="avg"`: the mean of the patches, then its norm
     kernel = pretrained.arrays.get("predictions/kernel")
     if kernel is not None and kernel.shape[0] == 2 * variant.width:
         return "token_gap"  # the linear classifiers of DINOv2
@@ -279,6 +281,8 @@ def adapt(variant: ViTVariant, pretrained: Pretrained) -> ViTVariant:
         fields["attention_bias"] = "all" if has_key else "no_key" if has_query else "none"
     if variant.distilled and "predictions/kernel" in names:
         fields["distilled_head"] = "predictions_distilled/kernel" in names
+    if fields["norm_after_pooling"] and "class_token/cls" in names:
+        fields["class_token"] = True  # among the tokens, though the head reads the patches
     # A row never loses a bias that it has: that is a damaged file.
     if "embedding/bias" in names:
         fields["patch_bias"] = True
