@@ -39,7 +39,7 @@ tensorflow_3 := tests/train tests/weights
 tensorflow_4 := tests $(patsubst %,--ignore=%,$(LIGHT) tests/export $(tensorflow_3))
 PARTS := tensorflow_1 tensorflow_2 tensorflow_3 tensorflow_4
 
-.PHONY: help quickstart test test-all profile lint style format wheel distributions docs oldest clean
+.PHONY: help quickstart test test-all profile lint style format wheel distributions docs tutorials oldest clean
 .NOTPARALLEL: # two installations into one environment
 
 help: ## list the commands
@@ -132,6 +132,12 @@ distributions: $(VENV)/.installed-venv ## build the wheel and the source distrib
 docs: $(VENV)/.installed-test ## build the site: site/index.html; warnings are errors
 	@KERAS_BACKEND=tensorflow TF_CPP_MIN_LOG_LEVEL=3 NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo "Open site/index.html in a browser. No server is needed."
+
+tutorials: $(VENV)/.installed-test ## execute the notebooks of docs/tutorials and store their outputs
+	@for notebook in docs/tutorials/*.ipynb; do \
+	    echo "$$notebook"; \
+	    KERAS_BACKEND=tensorflow TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python website/execute.py "$$notebook" || exit 1; \
+	done
 
 oldest: $(VENV)/.installed-venv ## the quick tests on TensorFlow with the oldest dependencies that setup.cfg accepts
 	@rm -rf build/oldest && $(BIN)/python -m venv build/oldest

@@ -56,5 +56,12 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     )
 
 
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Turns links of a notebook to other pages into links of the site."""
+    if not page.file.src_uri.endswith(".ipynb"):
+        return html
+    return re.sub(r'(href="[^":]+)\.(?:md|ipynb)(?=["#])', r"\1.html", html)
+
+
 def _in_repository(path: str) -> str:
     return path if path in OUTSIDE else f"docs/{path}"
