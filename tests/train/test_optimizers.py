@@ -266,10 +266,10 @@ def test_no_gradient_that_reaches_the_optimizer_is_rounding_noise(
     pairs = in_halves(model, pixels, np.arange(8))
     optimizer = make_optimizer(OptimizerConfig(), model, 1)
 
+    variables = named_variables(model.layers).items()
+    named = [name for name, variable in variables if variable.trainable]
+
     def noisy(whole: list, halves: list) -> set[str]:
-        named = [
-            name for name, variable in named_variables(model.layers).items() if variable.trainable
-        ]
         # A ReLU whose input is rounded to the other side of 0 changes a gradient by about a
         # hundredth.
         errors = [
@@ -278,8 +278,11 @@ def test_no_gradient_that_reaches_the_optimizer_is_rounding_noise(
         ]
         return {name for name, error in zip(named, errors, strict=True) if error > 0.1}
 
-    keys = {name for name in named_variables(model.layers) if name.endswith("/key/bias")}
-    assert noisy(*pairs) == keys
+    # What is 0 but for rounding is noise, also where both sums happen to be rounded the same way.
+    sizes = {name: np.abs(gradient).max() for name, gradient in zip(named, pairs[0], strict=True)}
+    keys = {name for name in named if name.endswith("/key/bias")}
+    assert {name for name, size in sizes.items() if size < 1e-4} == keys
+    assert noisy(*pairs) <= keys
     assert not noisy(*map(optimizer.zero_noise, pairs))
 
 
