@@ -68,7 +68,9 @@ def pytest_configure(config: pytest.Config) -> None:
         )
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mark_all_but_a_sample(items)
     # SavedModel, tf.data and tf.distribute exist on TensorFlow alone. Nothing goes untested: `make
     # test` runs these there.
     if not _ON_TENSORFLOW:
@@ -85,6 +87,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                         reason="depends on no backend: runs in the other half of `make test`"
                     )
                 )
+
+
+def mark_all_but_a_sample(items: list[pytest.Item]) -> None:
+    """Marks the cases of a test that is `sampled(count)` slow, except `count`: the first, the last,
+    and others at equal distances.
+    """
+    cases: dict[tuple, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sampled") and not item.get_closest_marker("slow"):
+            assert isinstance(item, pytest.Function)
+            cases.setdefault((item.path, item.originalname), []).append(item)
+    for same in cases.values():
+        marker = same[0].get_closest_marker("sampled")
+        assert marker is not None
+        count = marker.args[0]
+        kept = {round(index * (len(same) - 1) / max(1, count - 1)) for index in range(count)}
+        for index, item in enumerate(same):
+            if index not in kept:
+                item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_finish() -> None:

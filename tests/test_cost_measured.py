@@ -174,6 +174,7 @@ def profiled_flops(graph) -> dict[str, int]:
         slow("AxialResNet50", (65, 96), {}, 0.8),
     ],
 )
+@pytest.mark.sampled(4)
 def test_products_are_exactly_those_that_tensorflow_counts(name, size, options, everything):
     """Matrix products and convolutions by type of operation; then how much of all that the profiler
     counts they are.
@@ -278,6 +279,7 @@ def peak_bytes(graph) -> int:
         slow("MAE_B16", (96, 160), {}, "float32"),
     ],
 )
+@pytest.mark.sampled(5)
 def test_peak_memory_is_that_of_the_tensors_alive_in_the_graph(name, size, options, dtype):
     if dtype == "bfloat16":
         keras.config.set_dtype_policy("mixed_bfloat16")

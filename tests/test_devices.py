@@ -247,6 +247,7 @@ print(connect().description)
 """
 
 
+@pytest.mark.slow
 def test_on_jax_gpus_are_hidden_from_tensorflow_before_it_reads_a_folder():
     """After its first operation they cannot be hidden: it would have reserved their memory."""
     env = {**os.environ, "KERAS_BACKEND": "jax"}

@@ -360,6 +360,7 @@ FROZEN_MISTAKES = {
 
 
 @pytest.mark.parametrize("case", FROZEN_MISTAKES)
+@pytest.mark.sampled(6)
 def test_mistakes_are_told_in_a_line(case: str, root: Path, tmp_path: Path):
     script, data, options, message = FROZEN_MISTAKES[case]
     data, model = f"--data={data.format(root=root)}", f"--model={root}/right/model.keras"
@@ -443,6 +444,7 @@ def test_only_what_would_give_other_numbers_is_refused_in_the_same_folder(evalua
 
 
 @pytest.mark.parametrize("changed", ["image", "image of ReaL", "weights", "class names"])
+@pytest.mark.sampled(2)
 def test_what_was_replaced_under_its_name_is_not_answered_for(tmp_path: Path, changed: str):
     if changed == "image of ReaL":
         save(tmp_path / "ILSVRC2012_val_00000001.png", COLORS["red"])

@@ -71,6 +71,7 @@ def test_weights_file(model, images, tmp_path):
 
 
 @pytest.mark.tensorflow
+@pytest.mark.sampled(2)
 def test_saved_model(model, images, tmp_path):
     import tensorflow as tf
 

@@ -168,6 +168,7 @@ SLOT_NUMBERS = sum(x.size for name, x in checkpoint(TI16, **SMALL).items() if "b
         (write_hybrid, "R_ViT_Ti16, identified by the shapes", "root"),
     ],
 )
+@pytest.mark.sampled(5)
 def test_files_of_all_kinds_are_verified(
     write: Callable[[Path], Path], said: str, layer: str, tmp_path: Path
 ):
@@ -205,6 +206,7 @@ def small_axial(monkeypatch: pytest.MonkeyPatch) -> dict[str, ViTVariant | ResNe
     ],
 )
 @pytest.mark.parametrize("kind", ["npz", "weights.h5"])
+@pytest.mark.sampled(1)
 def test_axial_models_are_verified(name, size, layers, kind, small_axial, tmp_path: Path):
     """A file of Keras's tells no size: the tables of a ResNet do, those of a ViT if they are of a
     square.

@@ -173,6 +173,7 @@ def test_a_deviation_is_drawn_where_there_is_one(tmp_path: Path):
         list(range(1, 8)),
     ],
 )
+@pytest.mark.sampled(1)
 def test_points_with_odd_names_and_sizes_are_drawn_without_a_warning(
     tmp_path: Path, values: list[float]
 ):

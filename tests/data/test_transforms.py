@@ -64,6 +64,7 @@ def seeds(count):
 
 
 @pytest.mark.parametrize("name", ALL)
+@pytest.mark.sampled(6)
 def test_the_same_eagerly_and_in_tf_data_however_parallel(name):
     files = [
         encoded(NOISE, "JPEG"),

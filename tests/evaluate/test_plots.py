@@ -24,6 +24,7 @@ def pixels(path: Path) -> np.ndarray:
 
 
 @pytest.mark.parametrize("num_classes", [2, 60, 150])
+@pytest.mark.sampled(1)
 def test_a_confusion_is_drawn_for_few_and_for_many_classes(tmp_path: Path, num_classes: int):
     counts = np.eye(num_classes, dtype=int) * 5
     draw_confusion(tmp_path / "c.png", counts, [f"class number {i}" for i in range(num_classes)])

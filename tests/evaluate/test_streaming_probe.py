@@ -53,6 +53,7 @@ def assert_same_optimum(found, expected, tolerance):
 
 @pytest.mark.parametrize("num_classes", [2, 4])
 @pytest.mark.parametrize("regularization", [30.0, 1000.0])
+@pytest.mark.sampled(2)
 def test_the_optimum_is_that_of_the_probe_in_memory(num_classes, regularization):
     arrays = clouds(num_classes)
     found = streamed(*arrays, regularizations=(regularization,), num_steps=1000)

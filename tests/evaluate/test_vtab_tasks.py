@@ -470,6 +470,7 @@ SMALL_TASKS: dict[str, tuple[int, Callable[[int], int]]] = {
 
 
 @pytest.mark.parametrize("name", SMALL_TASKS)
+@pytest.mark.sampled(5)
 def test_a_task_is_read_from_the_disk(name, folder):
     num_test, label_of_code = SMALL_TASKS[name]
     task = TASKS[name]

@@ -127,6 +127,7 @@ def _facts(output: Path) -> dict[str, dict]:
     }
 
 
+@pytest.mark.slow
 def test_with_int8_every_format_is_judged_on_the_images_that_set_no_ranges(
     weights: Path, photos: Path, tmp_path: Path
 ):
@@ -152,6 +153,7 @@ def test_with_int8_every_format_is_judged_on_the_images_that_set_no_ranges(
     assert all("not the images" not in each.against for each in checked)
 
 
+@pytest.mark.slow
 def test_the_check_takes_as_many_images_as_the_export_and_says_so_if_they_are_others(
     weights: Path, photos: Path, tmp_path: Path
 ):

@@ -163,6 +163,7 @@ def test_other_sizes_are_brought_to_that_of_the_model_as_in_evaluation(
         (jpeg_of_scans(101), "too_large"),
     ],
 )
+@pytest.mark.sampled(13)
 def test_what_cannot_be_read_has_a_status_and_no_pixels(file: bytes, expected: str):
     pixels, status = read([file])
     assert status == [expected] and expected in STATUSES

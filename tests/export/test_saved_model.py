@@ -199,6 +199,7 @@ def test_a_model_in_bfloat16_is_exported_in_float32(tmp_path: Path):
 
 
 @pytest.mark.usefixtures("unjudged")
+@pytest.mark.slow
 def test_a_model_with_operations_changes_its_precision_too(tmp_path: Path):
     """`include_preprocessing` scales pixels with operations, which have no precision."""
     model = build(include_preprocessing=True)

@@ -148,6 +148,7 @@ def test_every_flavour_gives_what_the_model_gives(flavour: str, file_of_wide, wi
         *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("tanh", "gap", "hybrid", "BiT")),
     ],
 )
+@pytest.mark.sampled(1)
 def test_every_kind_of_model_can_be_converted(kind: str, graph_of):
     graph = graph_of(build(kind))
     for flavour in ("float32", "dynamic_int8"):

@@ -49,6 +49,7 @@ def _everything(block: TransformerBlock, x) -> dict[str, np.ndarray]:
 )
 @pytest.mark.parametrize("dtype", ["float32", "float64", "mixed_bfloat16"])
 @pytest.mark.parametrize("part_size", [50, pytest.param(2**22, marks=pytest.mark.slow)])
+@pytest.mark.sampled(5)
 def test_numbers_and_gradients_are_those_of_the_plain_block(options, dtype, part_size, monkeypatch):
     import tensorflow as tf
 

@@ -63,6 +63,7 @@ def test_resizing_in_the_graph_equals_the_published_routine(new):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.sampled(2)
 def test_open_sizes_are_resized_in_the_compiled_graph(kind):
     images, tokens = keras.Input((None, None, 3)), keras.Input((None, 8))
     layer = AddPositionEmbs((2, 2), 1, kind=kind)
@@ -91,6 +92,7 @@ def test_open_sizes_are_resized_by_the_rule_of_a_restored_table(method):
 
 
 @pytest.mark.parametrize("method", INTERPOLATIONS)
+@pytest.mark.sampled(2)
 def test_halves_of_open_sizes_are_resized_by_the_rule_of_restored_halves(method):
     images, tokens = keras.Input((None, None, 3)), keras.Input((None, 4))
     layer = AddPositionEmbs((4, 5), kind="learned_2d", interpolation=method)

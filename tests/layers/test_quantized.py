@@ -60,6 +60,7 @@ def quantize(model: keras.Model, mode: str) -> None:
         *(pytest.param("tanh", mode, marks=pytest.mark.slow) for mode in ("int4", "float8")),
     ],
 )
+@pytest.mark.sampled(1)
 def test_a_quantized_model_is_the_same_once_it_was_saved(
     tiny_vit, tmp_path: Path, kind: str, mode: str
 ):

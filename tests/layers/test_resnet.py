@@ -37,6 +37,7 @@ def test_max_pool_keeps_the_layer_contract(padding, tmp_path):
 @pytest.mark.parametrize(
     ("strides", "channels", "num_weights"), [(1, 128, 9), (1, 64, 12), (2, 128, 12)]
 )
+@pytest.mark.sampled(1)
 def test_stem_unit_keeps_the_layer_contract(strides, channels, num_weights, tmp_path):
     check_layer(
         lambda **k: StemUnit(32, strides=strides, **STEM, **k),
@@ -50,6 +51,7 @@ def test_stem_unit_keeps_the_layer_contract(strides, channels, num_weights, tmp_
 @pytest.mark.parametrize(
     ("strides", "channels", "num_weights"), [(1, 128, 9), (1, 64, 10), (2, 128, 10)]
 )
+@pytest.mark.sampled(2)
 def test_bit_unit_keeps_the_layer_contract(strides, channels, num_weights, tmp_path):
     check_layer(
         lambda **k: BiTUnit(32, strides=strides, **BIT, **k),

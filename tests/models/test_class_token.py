@@ -165,6 +165,7 @@ def test_predict_computes_of_the_last_block_what_is_read(tiny_vit):
 @pytest.mark.parametrize(
     "options", [{}, {"query_chunk": 3}, {"attention_dropout_rate": 1e-12}], ids=str
 )
+@pytest.mark.sampled(1)
 def test_training_gives_the_gradients_of_a_model_that_reads_all(tiny_vit, options):
     model = build(tiny_vit, **options)
     (graph, found), (whole, expected) = gradients(model), gradients(reading_all(model))

@@ -17,6 +17,7 @@ IMAGES = np.random.default_rng(0).uniform(-1, 1, (2, 32, 32, 3)).astype(np.float
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.sampled(3)
 def test_a_head_is_found_and_replaced_and_the_trunk_stays(name):
     model = build(name, input_shape=(32, 32, 3))
     assert heads.last_activation(model) == "softmax" and heads.gives_classes(model)
@@ -35,6 +36,7 @@ def test_a_head_is_found_and_replaced_and_the_trunk_stays(name):
 
 
 @pytest.mark.parametrize("name", ["MAE_B16", "DeiT3_B16", "DINOv2_g14_reg4", "DINOv3_S16plus"])
+@pytest.mark.sampled(2)
 def test_a_trunk_changes_its_size_by_the_rule_of_its_row(name):
     model = build(name, input_shape=(32, 32, 3))
     larger = copy_with_new_head(model, 48, num_classes=5)
@@ -48,6 +50,7 @@ def test_a_trunk_changes_its_size_by_the_rule_of_its_row(name):
 
 
 @pytest.mark.parametrize("name", ["SigLIP_B16", "DeiT_B16_distilled", "DINOv3_S16plus"])
+@pytest.mark.sampled(1)
 def test_a_step_of_training_changes_every_weight_that_is_read(name):
     model = build_on_trunk(tiny_row(name), None, 32, num_classes=3)
     generator = np.random.default_rng(0)
@@ -85,6 +88,7 @@ def test_rematerialized_blocks_have_the_same_gradients(name):
 
 
 @pytest.mark.parametrize("name", ["CLIP_B16", "DINOv2_g14_reg4", "DINOv3_S16plus"])
+@pytest.mark.sampled(1)
 def test_the_shortcut_of_the_last_block_changes_nothing(name):
     model = build(name, input_shape=(32, 32, 3))
     plain = keras.Model(model.input, model.output)

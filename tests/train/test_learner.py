@@ -78,7 +78,7 @@ def check_same(found: dict, expected: dict, tolerance: float) -> None:
         ("mirrored", "2"),
         pytest.param(("mirrored", "4"), marks=pytest.mark.slow),
         ("accumulation",),
-        ("remat",),
+        pytest.param(("remat",), marks=pytest.mark.slow),
     ],
 )
 def test_replicas_accumulation_and_remat_equal_one_device(
@@ -132,7 +132,7 @@ def test_two_jax_processes_equal_one(folder: Path, on_jax: dict):
     check_same(dict(np.load(output)), on_jax, 1e-4)
 
 
-@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+@pytest.mark.parametrize("backend", [pytest.param("tensorflow", marks=pytest.mark.slow), "jax"])
 def test_float16_scales_its_loss_and_learns(folder: Path, backend: str):
     found = thirty_steps(
         folder, "mirrored", "2", backend=backend, PRECISION="mixed_float16", DROPOUT="0.1"

@@ -152,6 +152,7 @@ def test_the_loss_of_an_image_is_the_mean_of_its_corrupted_patches(row):
     "precision", ["float32", pytest.param("mixed_bfloat16", marks=pytest.mark.slow)]
 )
 @pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.sampled(1)
 def test_it_learns(row, target, precision):
     keras.config.set_dtype_policy(precision)
     model = build(row, target, position_embedding="sincos2d", class_token=False)

@@ -103,6 +103,7 @@ def test_the_weights_can_be_fine_tuned_at_another_size(pretrained: Path, tmp_pat
         assert arrays["head/kernel"].shape == (32, 10)
 
 
+@pytest.mark.slow
 def test_a_folder_of_images_with_one_broken_file(tmp_path):
     for split in ("train", "test"):
         for label in ("cat", "dog"):
@@ -219,6 +220,7 @@ def test_a_folder_in_which_another_process_trains_is_refused(pretrained: Path):
     }
 
 
+@pytest.mark.slow
 def test_a_recipe_for_another_model_is_refused(pretrained: Path, tmp_path):
     weights = f"--config.weights={pretrained}/model.npz"
     done = script("finetune", "finetune.py:smoke", tmp_path, weights, "--config.variant.width=48")

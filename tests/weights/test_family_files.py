@@ -44,6 +44,7 @@ def with_logits(case, logits):
 
 
 @pytest.mark.parametrize(("package", "name"), RECORDED)
+@pytest.mark.sampled(11)
 def test_recorded_tokens_and_logits(package, name):
     case, variant, folder = find(package, name)
     for width in (peers.SIZE, 56):
@@ -60,6 +61,7 @@ def test_recorded_tokens_and_logits(package, name):
 
 
 @pytest.mark.parametrize(("package", "name"), RECORDED)
+@pytest.mark.sampled(7)
 def test_bits_survive_every_layout_that_can_express_them(package, name, tmp_path):
     case, variant, folder = find(package, name)
     key = f"{folder.name}/{peers.SIZE}/logits"

@@ -91,6 +91,7 @@ def large_head(request, arrays, tmp_path_factory):
 
 @pytest.mark.once
 @pytest.mark.parametrize("reader", ["load", "verify"])
+@pytest.mark.sampled(2)
 def test_a_head_without_measure_is_refused_before_it_is_read(reader, large_head):
     expected = (
         r"arrays take 7\d\d MB, and the model takes 23 MB; the largest is .*: \(192, 1000000\)"

@@ -34,6 +34,7 @@ def _assert_same_bits(one, other):
 
 @pytest.mark.parametrize("target", ["model.npz", "model.safetensors", "folder", "model.weights.h5"])
 @pytest.mark.parametrize("name", ["ViT_Ti16", "R_ViT_Ti16"])
+@pytest.mark.sampled(4)
 def test_there_and_back_is_bit_identical(name, target, tmp_path):
     """Also at a rectangular size, which no published file has: the grid is recorded."""
     model = _randomized(getattr(keras_vit, name)(weights=None, input_shape=(32, 64, 3), classes=5))

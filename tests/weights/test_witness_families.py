@@ -24,6 +24,7 @@ def _arrays_and_logits(name: str, **options) -> tuple[dict, np.ndarray]:
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.sampled(4)
 def test_the_keras_model_equals_the_numpy_pass(name):
     arrays, logits = _arrays_and_logits(name)
     found = witness.forward(arrays, IMAGES, tiny_row(name))
