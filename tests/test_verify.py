@@ -70,7 +70,7 @@ def test_the_report_says_what_the_file_is(sound: Path, sound_report: Report):
     assert f"{sound.stat().st_size:,} bytes" in text
     assert hashlib.sha256(sound.read_bytes()).hexdigest() in text
     assert "Google, modules counted as before linen" in text
-    assert "ViT_Ti16, identified by the shapes" in text
+    assert "ViT_Ti16, as named; the shapes match" in text
     assert "32 x 32 pixels, 2 x 2 patches, 5 positions" in text
     assert "7 classes; reads the class token" in text
     assert "GELU in its tanh form, layer norm epsilon 1e-06" in text

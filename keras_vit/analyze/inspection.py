@@ -76,7 +76,7 @@ def inspect(
 
     Args:
         model: Name of a model, or a file `model.keras`.
-        images: Folder of photographs, including its subfolders.
+        images: Folder of photographs, including its subfolders, or a single photo.
         output: Folder of the report; an earlier report in it is replaced.
         weights: Tag, file or URL; "none" for random weights. In the folder of a file, class names
             are read from `classes.txt` and learning curves from `metrics.csv`.
@@ -108,7 +108,7 @@ def inspect(
     reading = _Reading(
         network=network,
         files=files,
-        folder=Path(images).expanduser(),
+        folder=_folder_of(images),
         size=size,
         taken=pixels_of(network),
         names=None if without_answers else names,
@@ -144,22 +144,20 @@ def find_photos(images: str | os.PathLike, output: str | os.PathLike) -> Found:
     """Finds the photos in a folder and its subfolders, as `predict` does, without those of reports.
 
     Args:
-        images: The folder.
+        images: The folder, or a single photo.
         output: Folder of the report, whose figures are not photographs.
 
     Raises:
-        ValueError: If the folder does not exist or contains no photos.
+        ValueError: If there is no such folder or photo, or the folder contains no photos.
 
     Example:
         >>> find_photos("holiday", "report")
         Traceback (most recent call last):
-        ValueError: There is no folder holiday. Expected a folder of photographs.
+        ValueError: There is no folder or photo holiday. Expected a folder of photographs.
     """
     folder, report = Path(images).expanduser(), Path(output).expanduser().resolve()
     if not folder.exists():
-        raise ValueError(f"There is no folder {images}. Expected a folder of photographs.")
-    if not folder.is_dir():
-        raise ValueError(f"{images} is a file. Expected a folder with one or more photographs.")
+        raise ValueError(f"There is no folder or photo {images}. Expected a folder of photographs.")
     found = predict.find_photos([folder])
     drawn = [
         path for path in found.photos if path.name in FILES and path.parent.resolve() == report
@@ -170,6 +168,11 @@ def find_photos(images: str | os.PathLike, output: str | os.PathLike) -> Found:
     return Found(
         photos, found.left_out + [LeftOut(path, "a figure of an earlier report") for path in drawn]
     )
+
+
+def _folder_of(images: str | os.PathLike) -> Path:
+    path = Path(images).expanduser()
+    return path if path.is_dir() else path.parent
 
 
 def _build(

@@ -20,7 +20,9 @@ from keras_vit.writing import group_by_reason, to_one_line
 
 
 def define(values: flags.FlagValues) -> None:
-    flags.DEFINE_string("images", None, "Folder of photographs. Required.", flag_values=values)
+    flags.DEFINE_string(
+        "images", None, "Folder of photographs, or one photo. Required.", flag_values=values
+    )
     flags.DEFINE_string(
         "output", None, "Output folder for the report. Required.", flag_values=values
     )

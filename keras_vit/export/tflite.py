@@ -305,6 +305,6 @@ def _describe_refusal(
     lines = "".join(f"\n- {flavour}: {reason.rstrip('.')}." for flavour, reason in refused.items())
     return (
         f"Files of {model.name} must agree with it on {min_agreement:.1%} of the images. "
-        f"Refused:{lines}\n{left} To write every file that runs, pass `min_agreement=0`; to omit "
-        f"some, pass `flavours`."
+        f"Refused:{lines}\n{left} To write every file that runs, pass `min_agreement=0` "
+        f"(--min_agreement=0); to omit some, pass `flavours` (--flavours)."
     )

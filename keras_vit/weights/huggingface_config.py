@@ -34,6 +34,11 @@ _PROCESSORS: dict[ModelType, str] = {
     "siglip_vision_model": "SiglipImageProcessor",
     "clip_vision_model": "CLIPImageProcessor",
 }
+# transformers assumes 0 where they are absent; KerasHub requires them.
+_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+_WITH_DROPOUT: frozenset[ModelType] = frozenset(
+    ("vit", "deit", "ijepa", "dinov2", "dinov2_with_registers")
+)
 _HIDDEN_ACT = {"tanh": "gelu_pytorch_tanh", "exact": "gelu", "quick": "quick_gelu"}
 _MLP = "Transformer/encoderblock_0/MlpBlock_0"
 _LARGEST_RATIO = 64  # of DINOv2's gated MLP to its width
@@ -90,6 +95,7 @@ def make_config(arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> d
         "patch_size": kernel.shape[0],
         "num_channels": kernel.shape[2],
     }
+    config |= _DROPOUT if model_type in _WITH_DROPOUT else {}
     config |= _list_own_fields(model_type, arrays)
     architecture = _CLASSES[model_type][has_head]
     if model_type == "deit" and "head_dist/kernel" not in arrays:  # fine-tuned without a teacher

@@ -79,9 +79,13 @@ def examine(file: str, model: str | None = None) -> Identity:
     facts += [
         ("layout", layout),
         ("arrays", _describe_counts(arrays, canonical)),
-        ("model", f"{identified}, identified by the shapes"),
+        ("model", f"{identified}, {_how_identified(identified, model)}"),
     ]
     return Identity(path=path, model=identified, facts=facts, doubts=doubts, canonical=canonical)
+
+
+def _how_identified(identified: str, named: str | None) -> str:
+    return "as named; the shapes match" if identified == named else "identified by the shapes"
 
 
 def read_canonical(path: Path) -> dict[str, np.ndarray]:

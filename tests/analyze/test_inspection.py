@@ -90,13 +90,17 @@ def test_photos_are_found_in_folders_below_and_hidden_ones_and_reports_are_not(t
     assert len(find_photos(images, images / "report").photos) == 5
 
 
+def test_a_single_photo_is_taken(tmp_path: Path):
+    photo = save(tmp_path / "a.png")
+    save(tmp_path / "b.png")
+    assert find_photos(photo, tmp_path / "out") == ([photo], [])
+
+
 def test_what_is_no_folder_of_photos_is_an_error(tmp_path: Path):
     with pytest.raises(
-        ValueError, match=r"There is no folder .*nowhere\. Expected a folder of photographs"
+        ValueError, match=r"There is no folder or photo .*nowhere\. Expected a folder of"
     ):
         find_photos(tmp_path / "nowhere", "out")
-    with pytest.raises(ValueError, match=r"a\.png is a file\. Expected a folder"):
-        find_photos(save(tmp_path / "a.png"), "out")
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "notes.txt").touch()
     with pytest.raises(

@@ -441,6 +441,14 @@ def test_a_file_is_described_as_the_model_that_it_is_said_to_be(tmp_path):
     assert identity.examine(str(tmp_path / "a.safetensors")).model == "ViT_S16"
     found = identity.examine(str(tmp_path / "a.safetensors"), "DINO_S16")
     assert (found.model, found.doubts) == ("DINO_S16", [])
+    described = [
+        dict(identity.examine(str(tmp_path / "a.safetensors"), name).facts)["model"]
+        for name in ("DINO_S16", None)
+    ]
+    assert described == [
+        "DINO_S16, as named; the shapes match",
+        "ViT_S16, identified by the shapes",
+    ]
 
 
 def _shapes(name):

@@ -286,3 +286,14 @@ def test_weights_that_are_no_numbers_are_not_saved(number, tmp_path):
     ):
         keras_vit.save_checkpoint(model, tmp_path / "model.npz")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["ViT_Ti16", "DeiT_Ti16", "DINOv2_S14", "CLIP_B16"])
+def test_dropout_is_named_where_the_class_of_transformers_has_it(name, tmp_path):
+    """KerasHub refuses a ViT whose `config.json` does not name it."""
+    model = getattr(keras_vit, name)(weights=None, input_shape=(112, 112, 3), include_top=False)
+    keras_vit.save_checkpoint(model, tmp_path / "model", "huggingface")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    named = {key: value for key, value in config.items() if "dropout" in key}
+    fields = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    assert named == ({} if name.startswith("CLIP") else fields)
