@@ -33,6 +33,7 @@ _KEPT_IN_FLOAT = (
     "ADD",
     "SOFTMAX",
     "BATCH_MATMUL",
+    "BROADCAST_TO",
 )
 _MOST_BYTES = 2**31 - 2**24  # offsets are signed 32-bit integers; 16 MiB are left for the graph
 
@@ -160,7 +161,9 @@ def _convert_int8(graph: Graph) -> bytes:
     tokens, most attention weights are below the resolution of int8, 1/256. Measured for a ViT with
     257 tokens on 1000 to 2000 images of CIFAR-10: top-1 agreement is 94% while softmax or the
     products of attention are in int8, whatever else is in float; 97.6% with only attention in
-    float; 99.4% with norms and sums in float too. GELU in float makes no difference.
+    float; 99.4% with norms and sums in float too. GELU in float makes no difference. The class token
+    is repeated for each image in float: TensorFlow 2.20 computes BROADCAST_TO wrongly in int8, 2.21
+    does not.
     """
     converter = graph.converter()
     converter.optimizations = [tf.lite.Optimize.DEFAULT]
