@@ -187,7 +187,10 @@ def tflite(
     if refused:
         raise ValueError(
             _describe_refusal(
-                model, refused, min_agreement, f"The other files are in {version.path}."
+                model,
+                refused,
+                min_agreement,
+                f"The other files are in {version.path}; report.md compares them.",
             )
         )
     return [replace(verdict, version=version.path) for verdict in verdicts]
