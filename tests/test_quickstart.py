@@ -32,7 +32,6 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.tensorflow
-@pytest.mark.slow
 def test_a_run_puts_new_artefacts_in_place_of_old_ones(tmp_path: Path, tiny, capsys):
     output = tmp_path / "new" / "folder"
     names = ("vit_fractals.npz", "curves.png", "digit.jpg", "attention.png")

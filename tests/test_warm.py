@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
+from pathlib import Path
 
 import pytest
 import warm
@@ -84,15 +84,29 @@ def test_a_time_limit_ends_it(start):
         )
 
 
-def test_processes_run_beside_one_another_and_draw_their_own_numbers():
-    line = "import random, time, numpy; print(random.random(), numpy.random.rand()); time.sleep(1)"
-    start = time.monotonic()
+EIGHT_AT_ONCE = """
+import pathlib, random, sys, time
+import numpy
+folder, number = pathlib.Path(sys.argv[1]), sys.argv[2]
+(folder / number).touch()
+while len(list(folder.iterdir())) < 8:  # each waits for all others
+    time.sleep(0.01)
+print(random.random(), numpy.random.rand())
+"""
+
+
+def test_processes_run_beside_one_another_and_draw_their_own_numbers(tmp_path: Path):
+    command = [sys.executable, "-c", EIGHT_AT_ONCE, str(tmp_path)]
     processes = [
-        warm.Popen([sys.executable, "-c", line], stdout=subprocess.PIPE, text=True)
-        for _ in range(8)
+        warm.Popen([*command, str(number)], stdout=subprocess.PIPE, text=True)
+        for number in range(8)
     ]
-    numbers = {number for process in processes for number in process.communicate()[0].split()}
-    assert len(numbers) == 16 and time.monotonic() - start < 8 * 1
+    try:
+        outputs = [process.communicate(timeout=600)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert len({number for output in outputs for number in output.split()}) == 16
 
 
 @pytest.mark.skipif(not warm.CAN_FORK, reason="processes are started by `subprocess` here")
