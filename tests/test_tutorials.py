@@ -18,7 +18,19 @@ import pytest
 TUTORIALS = sorted((Path(__file__).parents[1] / "docs/tutorials").glob("*.ipynb"))
 LARGEST = 600_000  # bytes
 # Small values for the constants of the first code cell.
-SMALL: dict[str, dict[str, Any]] = {"first_vit": {"IMAGES": 200, "STEPS": 5}}
+SMALL: dict[str, dict[str, Any]] = {
+    "checkpoint_to_server_and_phone": {
+        "IMAGES": 64,
+        "STEPS": 2,
+        "PHOTOS": 40,
+        "FLAVOURS": "dynamic_int8",
+        "MIN_AGREEMENT": 0.0,
+    },
+    "figure_of_the_paper": {"STEPS": 2, "SEEDS": (0,)},
+    "fine_tune_on_photos": {"PHOTOS": 20, "FRACTALS": 2, "PRETRAINING_STEPS": 8, "STEPS": 4},
+    "first_vit": {"IMAGES": 200, "STEPS": 5},
+    "what_it_looks_at": {"IMAGES": 200, "STEPS": 5, "TEST_IMAGES": 24},
+}
 
 
 def read(path: Path) -> list[dict]:
