@@ -91,14 +91,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def mark_all_but_a_sample(items: list[pytest.Item]) -> None:
     """Marks the cases of a test that is `sampled(count)` slow, except `count`: the first, the last,
-    and others at equal distances.
+    and others at equal distances, in the order of the parameters and not in that of a shuffle.
     """
-    cases: dict[tuple, list[pytest.Item]] = {}
+    cases: dict[tuple, list[pytest.Function]] = {}
     for item in items:
         if item.get_closest_marker("sampled") and not item.get_closest_marker("slow"):
             assert isinstance(item, pytest.Function)
             cases.setdefault((item.path, item.originalname), []).append(item)
     for same in cases.values():
+        same.sort(key=lambda item: tuple(item.callspec.indices.values()))
         marker = same[0].get_closest_marker("sampled")
         assert marker is not None
         count = marker.args[0]
