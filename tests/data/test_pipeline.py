@@ -272,8 +272,9 @@ def read(number):
     time.sleep(0.5)
     return number
 # Eight at a time: at no moment is none of them in Python.
-numbers = tf.data.Dataset.range(99)
-batches = numbers.map(lambda number: tf.numpy_function(read, [number], tf.int64), num_parallel_calls=8).prefetch(90)
+# More than anyone waits for, on a busy machine too: read to the end, nothing would hold the process up.
+numbers = tf.data.Dataset.range(99_999)
+batches = numbers.map(lambda number: tf.numpy_function(read, [number], tf.int64), num_parallel_calls=8).prefetch(99_998)
 node = Node()
 node.itself, node.iterator = node, iter(batches)  # as an error's traceback holds it
 next(node.iterator)
@@ -290,15 +291,15 @@ def test_a_process_ends_though_images_are_being_read(ours):
     go.
     """
     command = [sys.executable, "-c", END_OF_A_SCRIPT.format(ours=ours)]
-    process = subprocess.Popen(
+    with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    assert process.stdout.readline() == "the end\n"
-    if ours:
-        assert process.wait(HUNG_SECONDS) == 0
-    else:
-        with suppress(subprocess.TimeoutExpired):
-            assert process.wait(10) != 0
-        process.kill()
-        process.wait()
-    process.stdout.close()
+    ) as process:
+        try:
+            assert process.stdout.readline() == "the end\n"
+            if ours:
+                assert process.wait(HUNG_SECONDS) == 0
+            else:
+                with suppress(subprocess.TimeoutExpired):
+                    assert process.wait(10) != 0
+        finally:
+            process.kill()
