@@ -941,7 +941,10 @@ MUTATIONS: tuple[Mutation, ...] = (
             "num_parallel_calls=_BATCHES_AT_ONCE, deterministic=True",
             "num_parallel_calls=_BATCHES_AT_ONCE, deterministic=False",
         ),
-        ("return images, labels, weights * is_real", "return images, labels, weights"),
+        (
+            "return _join(images, noise), labels, weights * is_real",
+            "return _join(images, noise), labels, weights",
+        ),
         (
             "positions = step * batch_size + rows % batch_size",
             "positions = step * share.rows + rows % batch_size",

@@ -255,6 +255,72 @@ def test_a_batch_is_stamped_when_it_is_ready(source):
     assert len(stamps) == 9
 
 
+def noise_of(dataset) -> list[np.ndarray]:
+    return [batch[0][1].numpy() for batch in dataset]
+
+
+def test_noise_is_a_function_of_seed_epoch_and_example(source):
+    def draw(**options) -> np.ndarray:
+        options = {"batch_size": 6, "seed": 3, "total_steps": 9, "noise_length": 16, **options}
+        return np.concatenate(noise_of(pipeline.training_batches(source, [], **options)))
+
+    whole = draw()
+    assert whole.shape == (54, 16) and whole.dtype == np.float32
+    assert len(np.unique(whole)) == whole.size  # of each image and each epoch
+    assert 0 <= whole.min() < 0.01 and 0.99 < whole.max() < 1 and abs(whole.mean() - 0.5) < 0.05
+    np.testing.assert_array_equal(draw(start_step=4), whole[24:])  # a run that was resumed
+    np.testing.assert_array_equal(draw(share=pipeline.Share(rows=6, num_parts=3)), whole)
+    assert (draw(seed=4) != whole).all()
+    workers = [
+        draw(share=pipeline.Share(rows=6, num_workers=2, worker_index=index)).reshape(9, 3, 16)
+        for index in range(2)
+    ]
+    np.testing.assert_array_equal(np.concatenate(workers, axis=1).reshape(54, 16), whole)
+
+
+def test_batches_with_noise_have_the_images_of_batches_without(source):
+    drawn = [transforms.flip_left_right, transforms.to_uint8]
+    plain = batches(source, drawn, total_steps=3)
+    noisy = pipeline.training_batches(
+        source, drawn, batch_size=6, seed=3, total_steps=3, noise_length=4
+    )
+    for batch, ((images, _), labels, weights) in zip(plain, noisy, strict=True):
+        check_same([batch], [(images.numpy(), labels.numpy(), weights.numpy())])
+
+
+def test_the_noise_of_an_evaluation_depends_on_the_image_alone(source):
+    found, whole = (
+        np.concatenate(
+            noise_of(pipeline.evaluation_batches(source, [], batch_size=size, noise_length=8))
+        )[:N]
+        for size in (5, N)
+    )
+    assert len(np.unique(found)) == N * 8
+    np.testing.assert_array_equal(found, whole)
+
+
+@pytest.mark.slow
+def test_bad_files_move_no_noise(folder_with_bad_files):
+    options = {"batch_size": 8, "seed": 0, "total_steps": 2, "noise_length": 4}
+    source = folder_with_bad_files
+    readable = [transforms.resize(8)]
+    noise, weights = (
+        np.concatenate(parts)
+        for parts in zip(
+            *(
+                (images[1].numpy(), weights.numpy())
+                for images, _, weights in pipeline.training_batches(source, readable, **options)
+            ),
+            strict=True,
+        )
+    )
+    blank = np.zeros((source.num_examples, 8, 8, 3), "uint8")
+    others = sources.arrays(blank, np.zeros(len(blank), "int64"))
+    expected = np.concatenate(noise_of(pipeline.training_batches(others, readable, **options)))
+    assert 0 < (weights == 0).sum() < len(weights)
+    np.testing.assert_array_equal(noise[weights > 0], expected[weights > 0])
+
+
 def test_rows_that_do_not_divide_are_refused():
     with pytest.raises(ValueError, match="6 rows are not divisible into 4 workers"):
         pipeline.Share(rows=6, num_workers=4)
