@@ -12,7 +12,7 @@ from warm import HUNG_SECONDS
 
 tf = pytest.importorskip("tensorflow")
 
-from keras_vit.data import pipeline, reading, sources, transforms  # noqa: E402
+from keras_vit.data import order, pipeline, reading, sources, transforms  # noqa: E402
 from keras_vit.data.randaugment import rand_augment  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
@@ -255,27 +255,26 @@ def test_a_batch_is_stamped_when_it_is_ready(source):
     assert len(stamps) == 9
 
 
-def noise_of(dataset) -> list[np.ndarray]:
-    return [batch[0][1].numpy() for batch in dataset]
+def noise_of(dataset) -> np.ndarray:
+    return np.concatenate([batch[0][1].numpy() for batch in dataset])
 
 
 def test_noise_is_a_function_of_seed_epoch_and_example(source):
     def draw(**options) -> np.ndarray:
         options = {"batch_size": 6, "seed": 3, "total_steps": 9, "noise_length": 16, **options}
-        return np.concatenate(noise_of(pipeline.training_batches(source, [], **options)))
+        return noise_of(pipeline.training_batches(source, [], **options))
 
     whole = draw()
     assert whole.shape == (54, 16) and whole.dtype == np.float32
     assert len(np.unique(whole)) == whole.size  # of each image and each epoch
     assert 0 <= whole.min() < 0.01 and 0.99 < whole.max() < 1 and abs(whole.mean() - 0.5) < 0.05
-    np.testing.assert_array_equal(draw(start_step=4), whole[24:])  # a run that was resumed
-    np.testing.assert_array_equal(draw(share=pipeline.Share(rows=6, num_parts=3)), whole)
-    assert (draw(seed=4) != whole).all()
-    workers = [
-        draw(share=pipeline.Share(rows=6, num_workers=2, worker_index=index)).reshape(9, 3, 16)
-        for index in range(2)
-    ]
-    np.testing.assert_array_equal(np.concatenate(workers, axis=1).reshape(54, 16), whole)
+    # a run that was resumed, on two workers with three replicas each: here is the second worker
+    share = pipeline.Share(rows=6, num_workers=2, worker_index=1, num_parts=3)
+    resumed = draw(start_step=4, share=share)
+    np.testing.assert_array_equal(resumed.reshape(5, 3, 16), whole.reshape(9, 6, 16)[4:, 3:])
+    epochs, indices = order.examples_at(tf.range(54, dtype=tf.int64), N, seed=4)
+    other = order.example_noise(4, epochs[7], indices[7], 16)
+    assert (other.numpy() != whole).all()
 
 
 def test_batches_with_noise_have_the_images_of_batches_without(source):
@@ -289,14 +288,11 @@ def test_batches_with_noise_have_the_images_of_batches_without(source):
 
 
 def test_the_noise_of_an_evaluation_depends_on_the_image_alone(source):
-    found, whole = (
-        np.concatenate(
-            noise_of(pipeline.evaluation_batches(source, [], batch_size=size, noise_length=8))
-        )[:N]
-        for size in (5, N)
-    )
+    found = noise_of(pipeline.evaluation_batches(source, [], batch_size=5, noise_length=8))[:N]
+    epoch, indices = tf.constant(0, tf.int64), tf.range(N, dtype=tf.int64)
+    expected = [order.example_noise(0, epoch, index, 8).numpy() for index in indices]
     assert len(np.unique(found)) == N * 8
-    np.testing.assert_array_equal(found, whole)
+    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.slow
@@ -316,7 +312,7 @@ def test_bad_files_move_no_noise(folder_with_bad_files):
     )
     blank = np.zeros((source.num_examples, 8, 8, 3), "uint8")
     others = sources.arrays(blank, np.zeros(len(blank), "int64"))
-    expected = np.concatenate(noise_of(pipeline.training_batches(others, readable, **options)))
+    expected = noise_of(pipeline.training_batches(others, readable, **options))
     assert 0 < (weights == 0).sum() < len(weights)
     np.testing.assert_array_equal(noise[weights > 0], expected[weights > 0])
 
