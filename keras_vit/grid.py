@@ -1,4 +1,5 @@
-"""Patch-grid arithmetic on plain integers and arrays: sizes, token counts, interpolation.
+"""Patch-grid arithmetic on plain integers and arrays: sizes, token counts, interpolation, the
+sine-cosine positions of masked autoencoders.
 
 A grid is always a pair (rows, columns). It is passed along from where it is known, and not derived
 from a number of tokens. The exception is `square_grid`: published files store no grid, and all of
@@ -92,6 +93,19 @@ def square_grid(num_positions: int) -> tuple[int, int]:
             "does not store its grid. Pass `checkpoint_grid=(rows, columns)`."
         )
     return side, side
+
+
+def join_patches(patches: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
+    """Joins patches (B, N, P, P, C) to images (B, H, W, C).
+
+    Example:
+        >>> join_patches(np.arange(4).reshape(1, 4, 1, 1, 1), (2, 2))[0, :, :, 0].tolist()
+        [[0, 1], [2, 3]]
+    """
+    (count, _, side, _, channels), (rows, columns) = patches.shape, grid
+    patches = patches.reshape(count, rows, columns, side, side, channels)
+    joined = patches.transpose(0, 1, 3, 2, 4, 5)
+    return joined.reshape(count, rows * side, columns * side, channels)
 
 
 def interpolation_matrix(old: int, new: Any, method: str = "bilinear", xp: Any = np) -> Any:
@@ -217,3 +231,35 @@ def resize_positions(
         "ri,cj,ijd->rcd", down, across, patches.reshape(*old_grid, -1), optimize=True
     )
     return np.concatenate([prefix, resized.reshape(-1, table.shape[-1]).astype(table.dtype)])[None]
+
+
+def sincos_positions(grid: tuple[int, int], width: int) -> np.ndarray:
+    """Returns the fixed sine-cosine position table of masked autoencoders, (1, N, D) float32.
+
+    The first half of a row is for the column of the patch, the second for its row. Each half
+    consists of D/4 sines, then D/4 cosines, of wave numbers from 1 down to almost 1/10000. The
+    table of `AddPositionEmbs(kind="sincos2d")` is that of MoCo v3, whose last wave number is
+    exactly 1/10000.
+
+    Args:
+        grid: (rows, columns) of patches.
+        width: Size of a token. Must be a multiple of 4.
+
+    Raises:
+        ValueError: If the width is not a multiple of 4.
+
+    Example:
+        >>> sincos_positions((1, 2), 4).astype("float64").round(3).tolist()
+        [[[0.0, 1.0, 0.0, 1.0], [0.841, 0.54, 0.0, 1.0]]]
+
+    Source: facebookresearch/mae@a9f5c70 util/pos_embed.py.
+    """
+    if width % 4:
+        raise ValueError(
+            f"The token size must be a multiple of 4 for sine-cosine positions. Received: {width}."
+        )
+    count = width // 4
+    wave_numbers = 10_000.0 ** (-np.arange(count) / count)
+    rows, columns = np.indices(grid).reshape(2, -1, 1) * wave_numbers
+    halves = [function(angles) for angles in (columns, rows) for function in (np.sin, np.cos)]
+    return np.concatenate(halves, axis=1)[None].astype("float32")

@@ -220,3 +220,31 @@ def test_a_table_smaller_than_its_grid_is_an_error():
 def test_an_unknown_method_lists_the_valid_ones():
     with pytest.raises(ValueError, match="bicubic_antialias.*'nearest'"):
         grid.interpolation_matrix(2, 3, "nearest")
+
+
+@pytest.mark.parametrize(("shape", "width"), [((14, 14), 768), ((3, 5), 16)])
+def test_sine_cosine_positions_are_those_of_a_plain_loop(shape, width):
+    table = grid.sincos_positions(shape, width)
+    assert table.shape == (1, shape[0] * shape[1], width) and table.dtype == np.float32
+    count = width // 4
+    for place in (0, 1, shape[1], shape[0] * shape[1] - 1):
+        row, column = divmod(place, shape[1])
+        expected = [
+            function(position / 10_000 ** (index / count))
+            for position in (column, row)
+            for function in (math.sin, math.cos)
+            for index in range(count)
+        ]
+        np.testing.assert_allclose(table[0, place], expected, atol=1e-6)
+    with pytest.raises(ValueError, match="multiple of 4 for sine-cosine positions. Received: 18"):
+        grid.sincos_positions(shape, 18)
+
+
+def test_joined_patches_are_the_image_they_were_cut_from():
+    image = np.random.default_rng(0).standard_normal((2, 4, 6, 3))
+    patches = [
+        image[:, row : row + 2, column : column + 2]
+        for row in range(0, 4, 2)
+        for column in range(0, 6, 2)
+    ]
+    np.testing.assert_array_equal(grid.join_patches(np.stack(patches, axis=1), (2, 3)), image)

@@ -21,9 +21,11 @@ import keras_vit  # noqa: E402
 from keras_vit.train import (  # noqa: E402
     DevicesConfig,
     FinetuneConfig,
+    MAEConfig,
     MaskedPatchesConfig,
     PretrainConfig,
     pretrain,
+    pretrain_mae,
     pretrain_masked_patches,
     run_finetuning,
 )
@@ -352,6 +354,41 @@ def test_the_plain_vit(words, epochs):
     )
 
 
+@pytest.mark.parametrize(
+    ("words", "model", "epochs", "normalized"),
+    [
+        ((), "MAE_B16", 800, True),
+        (("MAE_L16", "1600ep"), "MAE_L16", 1600, True),
+        (("MAE_H14", "pixels"), "MAE_H14", 800, False),
+    ],
+)
+def test_the_pre_training_of_mae(words, model, epochs, normalized):
+    """Table 8 of arXiv:2111.06377, and the decoder of its section 4."""
+    config = config_of("mae.py", *words)
+    run, optimizer = config.run, config.run.optimizer
+    assert (config.model, config.image_size, run.batch_size) == (model, 224, 4096)
+    assert (config.mask_share, config.normalize_pixels) == (0.75, normalized)
+    assert (config.decoder_width, config.decoder_depth, config.decoder_heads) == (512, 8, 16)
+    assert optimizer.options == {"beta_1": 0.9, "beta_2": 0.95}
+    assert optimizer.learning_rate == pytest.approx(1.5e-4 * 16)
+    assert (optimizer.name, optimizer.schedule, optimizer.weight_decay, optimizer.clip_norm) == (
+        "adamw",
+        "cosine",
+        0.05,
+        None,
+    )
+    steps_per_epoch = NUM_IMAGES["imagenet"] / 4096
+    assert optimizer.warmup_steps == pytest.approx(40 * steps_per_epoch, abs=1)
+    assert run.loop.total_steps == pytest.approx(epochs * steps_per_epoch, abs=1)
+    data = run.data
+    assert (data.crop, data.crop_area, data.flip, data.rand_augment_ops) == (
+        "inception",
+        0.2,
+        True,
+        0,
+    )
+
+
 def test_fractals_are_fair_to_both():
     scratch, tuned = (
         config_of("fractals_digits.py", "scratch"),
@@ -374,6 +411,7 @@ PROCEDURES = {
     PretrainConfig: pretrain,
     FinetuneConfig: run_finetuning,
     MaskedPatchesConfig: pretrain_masked_patches,
+    MAEConfig: pretrain_mae,
 }
 
 
@@ -383,6 +421,7 @@ PROCEDURES = {
         ("finetune.py", "cifar10_48px"),
         ("fractals_cifar10.py", "long"),
         ("masked_patches.py", "cifar10"),
+        ("mae.py", "cifar10"),
         ("cifar10_few_labels.py", "finetune"),
         ("cifar10_few_labels.py", "scratch"),
     ],
@@ -456,6 +495,7 @@ CHAINS = {
     "fractals": [("fractals_digits.py", "smoke"), ("fractals_digits.py", "smoke,finetune")],
     "scratch": [("fractals_digits.py", "smoke,scratch"), ("fractals_cifar10.py", "smoke")],
     "masked": [("masked_patches.py", "smoke,cifar10"), ("cifar10_few_labels.py", "smoke")],
+    "autoencoder": [("mae.py", "smoke"), ("finetune.py", "smoke,MAE_B16")],
 }
 
 

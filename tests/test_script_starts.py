@@ -79,6 +79,7 @@ def test_the_level_is_set_in_one_place_of_each_folder():
         ("pretrain", "config"),
         ("finetune", "config"),
         ("masked_patches", "config"),
+        ("mae", "config"),
         ("sweep", "config parallel"),
     ]
     + [("fewshot", "data model shots"), ("probe", "data model streaming")],

@@ -72,11 +72,16 @@ _FRONT_DOOR = (
     "models.vit.embed_patches",
     "models.vit.encode_tokens",
     "models.resnet.resnet",
+    "models.mae.masked_autoencoder",
+    "models.mae.encoder_of",
+    "models.mae.reconstruct",
+    "weights.huggingface_mae.save_vit_mae",
 )
 _CONFIGS = (
     "PretrainConfig",
     "FinetuneConfig",
     "MaskedPatchesConfig",
+    "MAEConfig",
     "RunConfig",
     "DataConfig",
     "OptimizerConfig",

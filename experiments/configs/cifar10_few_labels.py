@@ -1,8 +1,8 @@
 """CIFAR-10 with few labels, from pre-trained or from random weights.
 
-The second part of the experiments `fractals_cifar10.py` and `masked_patches.py:cifar10`. It asks
-the question of arXiv:2010.11929, sections 4.3 and 4.6, on a small scale; no table of the paper
-corresponds to it.
+The second part of the experiments `fractals_cifar10.py`, `masked_patches.py:cifar10` and
+`mae.py:cifar10`. It asks the question of arXiv:2010.11929, sections 4.3 and 4.6, on a small scale;
+no table of the paper corresponds to it.
 
     python experiments/finetune.py --config=experiments/configs/cifar10_few_labels.py:finetune --workdir=runs/few \\
         --config.weights=runs/fractals/model.npz --config.run.data.name=/data/cifar10 --config.run.seed=0

@@ -13,7 +13,7 @@ import tensorflow as tf
 _ROUNDS = 16
 
 # Different uses of a seed must draw different numbers.
-_ORDER, _EXAMPLE, _BATCH = 0, 1, 2
+_ORDER, _EXAMPLE, _BATCH, _NOISE = 0, 1, 2, 3
 
 
 def examples_at(
@@ -53,6 +53,13 @@ def example_seed(seed: int, epoch: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
     """Returns the (2,) int32 seed of an example in an epoch."""
     key = tf.random.experimental.stateless_fold_in(tf.constant([seed, _EXAMPLE], tf.int32), epoch)
     return tf.random.experimental.stateless_fold_in(key, index)
+
+
+def example_noise(seed: int, epoch: tf.Tensor, index: tf.Tensor, length: int) -> tf.Tensor:
+    """Returns random numbers from 0 to 1 of an example in an epoch, (length,) float32."""
+    key = tf.random.experimental.stateless_fold_in(tf.constant([seed, _NOISE], tf.int32), epoch)
+    key = tf.random.experimental.stateless_fold_in(key, index)
+    return tf.random.stateless_uniform((length,), key)
 
 
 def place_seed(seed: tf.Tensor, place: int) -> tf.Tensor:

@@ -1,8 +1,9 @@
 """Batches of a source: endless for training, each image once for evaluation.
 
-A batch is (images, labels, weights). All batches have the same number of rows; padding rows have
-weight 0. A worker reads only its own rows, and N workers together read the rows that a single
-worker would read.
+A batch is (images, labels, weights), or ((images, noise), labels, weights) for models that take
+random numbers as an input. All batches have the same number of rows; padding rows have weight 0. A
+worker reads only its own rows, and N workers together read the rows that a single worker would
+read.
 """
 
 import atexit
@@ -79,6 +80,7 @@ def training_batches(
     start_step: int = 0,
     total_steps: int | None = None,
     mixup_alpha: float = 0.0,
+    noise_length: int = 0,
     unreadable: Unreadable | None = None,
     stamp: Callable[[], int] | None = None,
 ) -> tf.data.Dataset:
@@ -97,12 +99,15 @@ def training_batches(
         total_steps: Last step, or None for endless batches.
         mixup_alpha: If above 0, each image is mixed with the previous one in the batch, and labels
             become (B, Y) float32.
+        noise_length: Number of random numbers of each example, for a model that takes them as an
+            input.
         unreadable: Collects unreadable images. Default: a new collector, which logs them.
         stamp: Function that is called whenever a batch is ready.
 
     Returns:
         Batches of (images (n, H, W, 3), labels (n,) int64 or (n, Y), weights (n,)), n =
-        `share.local_rows` / num_parts.
+        `share.local_rows` / num_parts. With a `noise_length`, the images are a pair of images and
+        noise (n, noise_length) float32, from 0 to 1.
 
     Example:
         >>> from keras_vit.data import sources, transforms
@@ -120,16 +125,22 @@ def training_batches(
     def make_batch(step: tf.Tensor) -> Batch:
         positions = step * batch_size + rows % batch_size
         epochs, indices = order.examples_at(positions, source.num_examples, seed=seed)
-        images, labels, weights = read_batch(
-            source, transforms, epochs, indices, seed=seed, unreadable=unreadable
+        images, labels, weights, *noise = read_batch(
+            source,
+            transforms,
+            epochs,
+            indices,
+            seed=seed,
+            unreadable=unreadable,
+            noise_length=noise_length,
         )
         if num_before:
             labels = tf.one_hot(labels, len(source.class_names))
             # An image whose partner is unreadable is not mixed.
             coefficient = mixup_coefficient(mixup_alpha, order.batch_seed(seed, step))
             images, labels = _mix(images, labels, weights, coefficient)
-            weights = weights[1:]
-        return images, labels, weights * is_real
+            weights, noise = weights[1:], [numbers[1:] for numbers in noise]
+        return _join(images, noise), labels, weights * is_real
 
     steps = tf.data.Dataset.range(start_step, tf.int64.max if total_steps is None else total_steps)
     return _make_dataset(steps, make_batch, share, stamp)
@@ -141,6 +152,7 @@ def evaluation_batches(
     *,
     batch_size: int,
     share: Share | None = None,
+    noise_length: int = 0,
     unreadable: Unreadable | None = None,
     start: int = 0,
 ) -> tf.data.Dataset:
@@ -148,6 +160,7 @@ def evaluation_batches(
 
     Args:
         source, transforms, batch_size, unreadable: As in `training_batches`.
+        noise_length: As in `training_batches`. The noise depends on the example alone.
         share: Rows that this process reads. Default: all. `share.rows` may exceed `batch_size`, so
             that it is divisible by the number of replicas.
         start: Index of the first example.
@@ -172,10 +185,16 @@ def evaluation_batches(
         epochs, indices = order.examples_at(
             tf.where(is_real, positions, 0), source.num_examples, seed=0, shuffle=False
         )
-        images, labels, weights = read_batch(
-            source, transforms, epochs, indices, seed=0, unreadable=unreadable
+        images, labels, weights, *noise = read_batch(
+            source,
+            transforms,
+            epochs,
+            indices,
+            seed=0,
+            unreadable=unreadable,
+            noise_length=noise_length,
         )
-        return images, labels, weights * tf.cast(is_real, tf.float32)
+        return _join(images, noise), labels, weights * tf.cast(is_real, tf.float32)
 
     return _make_dataset(
         tf.data.Dataset.range(-(-(source.num_examples - start) // share.rows)),
@@ -183,6 +202,10 @@ def evaluation_batches(
         share,
         None,
     )
+
+
+def _join(images: tf.Tensor, noise: Sequence[tf.Tensor]) -> tf.Tensor | tuple[tf.Tensor, ...]:
+    return (images, *noise) if noise else images
 
 
 def _mix(images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, coefficient: tf.Tensor) -> tuple:
@@ -202,9 +225,9 @@ def _make_dataset(
             return (*batch[:2], tf.identity(batch[2]))
 
     def cut(*batch: tf.Tensor) -> Batch:
-        return tuple(
-            tf.reshape(x, (share.num_parts, x.shape[0] // share.num_parts, *x.shape[1:]))
-            for x in batch
+        return tf.nest.map_structure(
+            lambda x: tf.reshape(x, (share.num_parts, x.shape[0] // share.num_parts, *x.shape[1:])),
+            batch,
         )
 
     batches = steps.map(make_batch, num_parallel_calls=_BATCHES_AT_ONCE, deterministic=True)

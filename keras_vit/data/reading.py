@@ -15,13 +15,13 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_vit.data.order import example_seed, place_seed
+from keras_vit.data.order import example_noise, example_seed, place_seed
 from keras_vit.data.sources import Source
 from keras_vit.data.transforms import Transform, decode
 from keras_vit.photos import why_not
 from keras_vit.writing import to_one_line
 
-Batch = tuple[tf.Tensor, tf.Tensor, tf.Tensor]  # images, labels, weights
+Batch = tuple[tf.Tensor, ...]  # images, labels, weights, and noise where it is requested
 
 
 # A larger share of unreadable images indicates another problem, such as a missing disk.
@@ -152,6 +152,7 @@ def read_batch(
     *,
     seed: int,
     unreadable: Unreadable,
+    noise_length: int = 0,
     parallelism: int = tf.data.AUTOTUNE,
 ) -> Batch:
     """Reads and transforms the examples of a batch.
@@ -163,10 +164,13 @@ def read_batch(
             on its position in `transforms`.
         seed: Seed of the run.
         unreadable: Collects the unreadable images.
+        noise_length: Number of random numbers of each example; they depend on what the transforms
+            depend on.
         parallelism: Number of examples that are read in parallel.
 
     Returns:
-        images (n, H, W, 3), labels (n,) int64, weights (n,) float32: 0 for unreadable images.
+        images (n, H, W, 3), labels (n,) int64, weights (n,) float32: 0 for unreadable images; with
+        a `noise_length` also noise (n, noise_length) float32, from 0 to 1.
     """
     size = indices.shape[0]
 
@@ -177,7 +181,10 @@ def read_batch(
         key = example_seed(seed, epoch, index)
         for place, transform in enumerate(transforms):
             image = transform(image, place_seed(key, place))
-        return image, label, tf.constant(1.0)
+        example = image, label, tf.constant(1.0)
+        if not noise_length:
+            return example
+        return *example, example_noise(seed, epoch, index, noise_length)
 
     examples = tf.data.Dataset.from_tensor_slices((epochs, indices))
     shapes = read_one.get_concrete_function().structured_outputs

@@ -1,9 +1,10 @@
 """The Keras layers of the models. Each can be built, tested and saved alone."""
 
 from keras_vit.layers.axial import AxialTransformerBlock, AxialUnit
+from keras_vit.layers.masking import KeepTokens, RandomMask, RestoreTokens
 from keras_vit.layers.norm import GroupNorm, LayerNorm
 from keras_vit.layers.patches import PadToPatches, PatchEmbedding, PatchExtract
-from keras_vit.layers.pixels import PixelNormalization
+from keras_vit.layers.pixels import PatchNormalization, PixelNormalization
 from keras_vit.layers.pooling import AttentionPooling, TokenPooling
 from keras_vit.layers.positions import AddPositionEmbs
 from keras_vit.layers.resnet import BiTMaxPool, BiTUnit, StdConv2D, StemUnit
@@ -26,6 +27,7 @@ __all__ = [
     "BiTUnit",
     "ClassToken",
     "GroupNorm",
+    "KeepTokens",
     "LayerNorm",
     "LayerScale",
     "MaskTokens",
@@ -34,8 +36,11 @@ __all__ = [
     "PadToPatches",
     "PatchEmbedding",
     "PatchExtract",
+    "PatchNormalization",
     "PixelNormalization",
+    "RandomMask",
     "Registers",
+    "RestoreTokens",
     "RotaryPositions",
     "StdConv2D",
     "StemUnit",

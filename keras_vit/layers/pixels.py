@@ -1,10 +1,11 @@
-"""Normalization of pixels by a mean and a standard deviation of each color."""
+"""Normalization of pixels: by a mean and a standard deviation of each color, or of each patch."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_vit.layers import constants
 
@@ -57,3 +58,45 @@ class PixelNormalization(keras.layers.Layer):
 def _fit(values: Sequence[float], channels: int) -> np.ndarray:
     colors = np.asarray(values, "float64")
     return np.full(1, colors.mean()) if channels == 1 else np.resize(colors, channels)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class PatchNormalization(keras.layers.Layer):
+    """Normalizes the pixels of each patch by their mean and their unbiased variance.
+
+    Masked autoencoders learn better representations from such targets. One mean and one variance
+    cover all colors of a patch.
+
+    Args:
+        epsilon: Added to the variance. No default: it is 1e-6 in the authors' code.
+
+    Input shape:   (B, N, P * P * C), patches from `PatchExtract`.
+    Output shape:  (B, N, P * P * C), same dtype as the input.
+
+    Example:
+        >>> layer = PatchNormalization(1e-6)
+        >>> keras.ops.convert_to_numpy(layer(np.array([[[1.0, 2.0, 3.0]]]))).round(3).tolist()
+        [[[-1.0, 0.0, 1.0]]]
+
+    Source: arXiv:2111.06377, section 3; facebookresearch/mae@6a2ba40 models_mae.py, `forward_loss`.
+    """
+
+    def __init__(self, epsilon: float, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.epsilon = epsilon
+
+    def compute_output_shape(self, input_shape: tuple) -> tuple:
+        return tuple(input_shape)
+
+    def call(self, patches):
+        mean, deviation = self.compute_statistics(patches)
+        return (patches - mean) / deviation
+
+    def compute_statistics(self, patches):
+        """Returns the mean of each patch and the square root of its variance, both (B, N, 1)."""
+        mean = ops.mean(patches, axis=-1, keepdims=True)
+        squares = ops.sum(ops.square(patches - mean), axis=-1, keepdims=True)
+        return mean, ops.sqrt(squares / (patches.shape[-1] - 1) + self.epsilon)
+
+    def get_config(self) -> dict:
+        return {**super().get_config(), "epsilon": self.epsilon}

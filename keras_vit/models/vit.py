@@ -103,6 +103,37 @@ def encode_tokens(
         ValueError: If options contradict each other or the variant. Axial variants need a fixed
             grid and have no class token.
     """
+    return encode_selected_tokens(
+        patches,
+        variant,
+        lambda tokens: tokens,
+        class_token=class_token,
+        position_grid=position_grid,
+        **options,
+    )
+
+
+@with_encoder_options
+def encode_selected_tokens(
+    patches: keras.KerasTensor,
+    variant: ViTVariant,
+    select: Callable[[keras.KerasTensor], keras.KerasTensor],
+    *,
+    class_token: bool | None = None,
+    position_grid: tuple[int, int] | None = None,
+    **options: Any,
+) -> keras.KerasTensor:
+    """Maps a grid of patch tokens to the output tokens of an encoder that sees some of them.
+
+    Args:
+        patches, variant, class_token, position_grid, **options: As in `encode_tokens`. With a
+            selection, positions must be added once, before the first block.
+        select: Function from all tokens with their positions, (B, T + rows * columns, D), to the
+            tokens that enter the blocks.
+
+    Returns:
+        The output token of each selected token.
+    """
     o = EncoderOptions(**options)
     rows, columns, width = patches.shape[1:]
     grid = (rows, columns)
@@ -119,6 +150,7 @@ def encode_tokens(
     # Made before the positions: the order in which layers draw their seeds is part of a seeded run.
     dropout = keras.layers.Dropout(o.dropout_rate, name="dropout")
     tokens = dropout(_add_prefix_tokens(tokens, variant, class_token, add_positions))  # equation 1
+    tokens = select(tokens)
     epsilon = variant.norm_epsilon if o.norm_epsilon is None else o.norm_epsilon
     if variant.norm_before_blocks:
         tokens = LayerNorm(epsilon, name="norm_before_blocks")(tokens)

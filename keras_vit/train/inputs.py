@@ -27,6 +27,7 @@ class Inputs:
         settings: Settings of the run.
         image_size: Side of the square images, in pixels.
         devices: The devices, which determine the share of each batch that this process reads.
+        noise_length: Number of random numbers that the model takes beside each image.
         unreadable, unreadable_validation: The images of each source that could not be read.
     """
 
@@ -37,6 +38,7 @@ class Inputs:
     devices: Devices
     unreadable: Unreadable
     unreadable_validation: Unreadable | None
+    noise_length: int = 0
 
     def training_batches(self, start_step: int, stamp: Callable[[], int]) -> Any:
         """See `keras_vit.data.pipeline.training_batches`."""
@@ -50,6 +52,7 @@ class Inputs:
             start_step=start_step,
             total_steps=settings.loop.total_steps,
             mixup_alpha=settings.data.mixup_alpha,
+            noise_length=self.noise_length,
             unreadable=self.unreadable,
             stamp=stamp,
         )
@@ -62,6 +65,7 @@ class Inputs:
             evaluation_transforms(self.settings.data, self.image_size),
             batch_size=batch_size,
             share=_make_share(min(batch_size, self.validation.num_examples), 1, self.devices),
+            noise_length=self.noise_length,
             unreadable=self.unreadable_validation,
         )
 
@@ -84,6 +88,8 @@ def make_inputs(
     image_size: int,
     workdir: Path,
     devices: Devices,
+    *,
+    noise_length: int = 0,
 ) -> Inputs:
     """Returns the inputs of a run. Unreadable images are recorded in the folder of the run."""
 
@@ -100,6 +106,7 @@ def make_inputs(
         unreadable_validation=None
         if validation is None
         else make_collector(validation, "unreadable_test.txt"),
+        noise_length=noise_length,
     )
 
 

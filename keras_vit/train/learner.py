@@ -25,8 +25,9 @@ else:
 class Learner(ClassTokenModel):
     """A functional model with its own training step. `make_learner` creates it.
 
-    Batches are (images, labels, weights). uint8 images are scaled to [-1, 1] on the device. An
-    example of weight 0 is padding: it changes neither the gradient nor the metrics.
+    Batches are (images, labels, weights). uint8 images are scaled to [-1, 1] on the device. For a
+    model with several inputs, the images are a tuple of images and the other inputs. An example of
+    weight 0 is padding: it changes neither the gradient nor the metrics.
     """
 
     def prepare(
@@ -94,7 +95,9 @@ class Learner(ClassTokenModel):
         return {name: self.for_keras(metric.result()) for name, metric in self.counts.items()}
 
     def scaled(self, images: Any) -> Any:
-        """Returns uint8 images scaled to [-1, 1], and other images unchanged."""
+        """Returns uint8 images scaled to [-1, 1], and other images and inputs unchanged."""
+        if isinstance(images, (tuple, list)):
+            return [self.scaled(images[0]), *images[1:]]
         if keras.backend.standardize_dtype(images.dtype) != "uint8":
             return images
         return to_pixels(ops.cast(images, "float32"))

@@ -19,6 +19,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.drawing import draw_rows
+from keras_vit.grid import join_patches
 from keras_vit.layers import MaskTokens, PatchExtract
 from keras_vit.layers.tokens import MASKED, SWAPPED, UNTOUCHED
 from keras_vit.levels import to_pixels
@@ -329,12 +330,6 @@ def _draw(model: keras.Model, images: np.ndarray, target: str, path: Path) -> No
         "predicted, all": said,
     }
     draw_rows(
-        path, {name: _join_patches(patches, grid) / 2 + 0.5 for name, patches in rows.items()}
+        path,
+        {name: join_patches(patches, (grid, grid)) / 2 + 0.5 for name, patches in rows.items()},
     )
-
-
-def _join_patches(patches: np.ndarray, grid: int) -> np.ndarray:
-    """Joins patches (B, N, p, p, 3) to images (B, H, W, 3)."""
-    count, _, side, _, channels = patches.shape
-    patches = patches.reshape(count, grid, grid, side, side, channels)
-    return patches.transpose(0, 1, 3, 2, 4, 5).reshape(count, grid * side, grid * side, channels)

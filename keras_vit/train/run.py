@@ -1,4 +1,4 @@
-"""A run from its config to its report, for pre-training, fine-tuning and masked patches."""
+"""A run from its config to its report, the same for all kinds of training."""
 
 import os
 import sys
@@ -32,12 +32,15 @@ from keras_vit.writing import write_json
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Procedure:
-    """The parts in which pre-training, fine-tuning and masked patch prediction differ.
+    """The parts in which pre-training, fine-tuning, masked patches and autoencoders differ.
 
     Attributes:
         title: Title of the report.
         build: Function from the number of classes to a model that returns logits.
         image_size: Side of the square images, in pixels.
+        noise_length: Number of random numbers that the model takes beside each image, as a second
+            input. They are a function of the seed of the run, the epoch and the example.
+        trunk: Function from the model to the part of it that `model.npz` contains. Default: all.
         objective: Function from labels and outputs of the model to losses and hits. Default:
             classification with the loss of the config.
         preview: Function of the model, validation images (8, H, W, 3) uint8, and the folder of the
@@ -51,6 +54,8 @@ class Procedure:
     title: str
     build: Callable[[int], keras.Model]
     image_size: int
+    noise_length: int = 0
+    trunk: Callable[[keras.Model], keras.Model] = lambda model: model
     objective: Objective | None = None
     preview: Callable[[keras.Model, np.ndarray, Path], None] | None = None
     conclude: Callable[[keras.Model, Any, Path], Sequence[str]] | None = None
@@ -97,7 +102,15 @@ def run(
         _agree(devices, lambda: claim(workdir, config, (training, validation), devices))
         # Outside of the scope: inside, TensorFlow 2.21 cannot convert the variables of several
         # workers to NumPy arrays.
-        inputs = make_inputs(training, validation, settings, procedure.image_size, workdir, devices)
+        inputs = make_inputs(
+            training,
+            validation,
+            settings,
+            procedure.image_size,
+            workdir,
+            devices,
+            noise_length=procedure.noise_length,
+        )
         with explain_unreadable(inputs.unreadable, inputs.unreadable_validation):
             results = train(
                 learner,
@@ -114,7 +127,7 @@ def run(
         # All workers enter this context, because they assign distributed variables together.
         with use_averaged_weights(learner):
             if devices.is_chief:
-                save_checkpoint(model, workdir / "model.npz")
+                save_checkpoint(procedure.trunk(model), workdir / "model.npz")
                 if procedure.conclude is not None:
                     sections = procedure.conclude(model, validation, workdir)
         if devices.is_chief:

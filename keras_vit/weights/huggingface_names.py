@@ -62,6 +62,19 @@ _VIT: Rows = (
     ("pooler.dense", "pre_logits", "dense"),
     ("classifier", "head", "dense"),
 )
+# The decoder of MAE, with its own prefix. It has the canonical names of an encoder.
+_MAE_DECODER: Rows = (
+    ("mask_token", "mask_token", "array"),
+    ("decoder_embed", "embedding", "dense"),
+    ("decoder_pos_embed", POSITIONS, "array"),
+    *(
+        (row[0].replace("encoder.layer", "decoder_layers"), row[1], row[2])
+        for row in _VIT
+        if row[0].startswith(_LAYER)
+    ),
+    ("decoder_norm", "Transformer/encoder_norm", "norm"),
+    ("decoder_pred", "patch_predictions", "dense"),
+)
 _TWO_HEADS: Rows = (
     ("cls_classifier", "head", "dense"),
     ("distillation_classifier", "head_dist", "dense"),
@@ -181,6 +194,11 @@ def make_writing_rules(arrays: Collection[str], rotary: bool) -> list[Rule]:
         is_gated = any("/Gate_0/" in name for name in arrays)
         rows = _DINOV2 + (_DINOV2_GATED_MLP if is_gated else _DINOV2_MLP)
     return make_rules(rows, LEAVES)
+
+
+def make_decoder_rules() -> list[Rule]:
+    """Returns the rules for the decoder of MAE, whose canonical names are those of an encoder."""
+    return make_rules(_MAE_DECODER, LEAVES, prefix="decoder.")
 
 
 def find_model_type(arrays: Iterable[str], rotary: bool = False) -> ModelType:

@@ -14,15 +14,10 @@ import keras
 import numpy as np
 
 from keras_vit.graph import calls_of
-from keras_vit.layers.axial import AxialTransformerBlock
-from keras_vit.layers.patches import PatchEmbedding
-from keras_vit.layers.pixels import PixelNormalization
 from keras_vit.layers.pooling import AttentionPooling, TokenPooling
-from keras_vit.layers.positions import AddPositionEmbs
 from keras_vit.layers.rotary import RotaryPositions
-from keras_vit.layers.transformer import TransformerBlock
-from keras_vit.weights import dialects, files, huggingface_config, variables
-from keras_vit.weights.restore import state
+from keras_vit.weights import dialects, files, huggingface_config
+from keras_vit.weights.model_content import check_finite, collect_facts, to_canonical
 
 Layout = Literal["google", "timm", "huggingface", "openclip"]
 _FILE = ".safetensors"  # the suffix of a single file; a Hugging Face folder contains one
@@ -67,14 +62,10 @@ def save_checkpoint(
         raise ValueError(f"`layout` must be one of {get_args(Layout)}. Received: {layout!r}.")
     if labels is not None:
         _check_labels(labels, model, is_folder=layout == "huggingface" and path.suffix != _FILE)
-    facts = _collect_facts(model)
-    canonical = _to_canonical(model, facts)
+    facts = collect_facts(model.layers, _find_first_images(model))
+    canonical = to_canonical(model.layers, facts)
     arrays = _translate(model, canonical, facts, layout)
-    if wrong := [name for name, array in arrays.items() if not np.isfinite(array).all()]:
-        raise ValueError(
-            f"{path} is not written: {len(wrong)} of {len(arrays)} arrays contain NaN or infinity "
-            f"({', '.join(wrong[:3])}). The training has diverged: save an earlier state."
-        )
+    check_finite(path, arrays)
     if layout == "google":
         files.write_npz(path, arrays, facts)
     elif path.suffix == _FILE:
@@ -97,24 +88,8 @@ def check_can_save(model: keras.Model, layout: Layout = "google") -> None:
         Traceback (most recent call last):
         ValueError: These variables cannot be stored in a checkpoint: mine/bias, mine/kernel...
     """
-    facts = _collect_facts(model)
-    _translate(model, _to_canonical(model, facts), facts, layout)
-
-
-def _to_canonical(model: keras.Model, facts: dict[str, Any]) -> dict[str, np.ndarray]:
-    arrays = state(model.layers)
-    for suffix, kind in _CHANGED.items():
-        if any(name.endswith(suffix) for name in arrays):
-            raise ValueError(
-                f"A checkpoint contains plain weights, and the model has {kind} ({suffix}). Use "
-                'Keras\'s file format, `model.save("model.keras")`, which contains them'
-                + (
-                    " merged: the loaded model is plain and can be saved as a checkpoint."
-                    if "LoRA" in kind
-                    else "."
-                )
-            )
-    return variables.from_keras(arrays, facts.get("num_heads"))
+    facts = collect_facts(model.layers, _find_first_images(model))
+    _translate(model, to_canonical(model.layers, facts), facts, layout)
 
 
 def _translate(
@@ -139,15 +114,6 @@ def _find_pooling(model: keras.Model) -> str | None:
         if isinstance(layer, TokenPooling) and layer.mode != "distillation":
             return layer.mode
     return None
-
-
-# Suffixes of the variables that Keras adds to Dense layers, and the name of the change.
-_CHANGED = {
-    "lora_kernel_a": "layers with LoRA",
-    "kernel_scale": "quantized layers",
-    "kernel_amax_history": "quantized layers",
-    "quantized_kernel": "quantized layers",
-}
 
 
 def _check_labels(labels: Sequence[str], model: keras.Model, is_folder: bool) -> None:
@@ -186,24 +152,3 @@ def _find_first_images(model: keras.Model) -> keras.KerasTensor:
         if is_ours or getattr(call.operation, "weights", None):
             return call.input_tensors[0]
     return model.inputs[0]
-
-
-def _collect_facts(model: keras.Model) -> dict[str, Any]:
-    facts: dict[str, Any] = {}
-    height, width = _find_first_images(model).shape[1:3]
-    if height and width:
-        facts["image_size"] = (height, width)
-    for layer in model.layers:
-        if isinstance(layer, PatchEmbedding):
-            facts = {"pixel_mean": (0.5, 0.5, 0.5), "pixel_std": (0.5, 0.5, 0.5)} | facts
-        if isinstance(layer, PixelNormalization):
-            facts |= {"pixel_mean": layer.mean, "pixel_std": layer.std}
-        if isinstance(layer, AddPositionEmbs):
-            facts["grid"] = layer.grid
-        if isinstance(layer, (TransformerBlock, AxialTransformerBlock)):
-            facts |= {
-                "gelu": layer.gelu,
-                "layer_norm_epsilon": layer.norm_epsilon,
-                "num_heads": layer.num_heads,
-            }
-    return facts

@@ -165,6 +165,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "keras_vit/layers/pixels.py",
         "tests/layers/test_pixels.py",
         ("(0.5 - mean) / std", "(mean - 0.5) / std"),
+        ("squares / (patches.shape[-1] - 1)", "squares / patches.shape[-1]"),
     ),
     *_in(
         "keras_vit/models/vit.py",
@@ -202,6 +203,13 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("ops.concatenate([token, tokens], axis=1)", "ops.concatenate([tokens, token], axis=1)"),
         ("randint((batch, length), 1, length,", "randint((batch, length), 0, length,"),
         ("< round(self.rate * length)", "<= round(self.rate * length)"),
+    ),
+    *_in(
+        "keras_vit/layers/masking.py",
+        "tests/layers/test_masking.py",
+        ("int(length * (1 - self.mask_share))", "round(length * (1 - self.mask_share))"),
+        ("ops.expand_dims(ranks < count, -1)", "ops.expand_dims(ranks <= count, -1)"),
+        ("        self.autocast = False", "        self.autocast = True"),
     ),
     *_in(
         "keras_vit/kernels/reference.py",
@@ -289,6 +297,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
     ),
     *_in(
+        "keras_vit/models/mae.py",
+        "tests/models/test_mae.py",
+        ("PIXEL_EPSILON = 1e-6", "PIXEL_EPSILON = 1e-2"),
+        ("MLP_RATIO = 4 ", "MLP_RATIO = 2 "),
+        ("    layer.trainable = False", "    layer.trainable = True"),
+        ("predictions * deviation + mean", "predictions * deviation"),
+    ),
+    *_in(
         "keras_vit/models/resnet.py",
         "tests/models/test_resnet.py",
         ("strides=2 if block > 1 and index == 1 else 1", "strides=2 if index == 1 else 1"),
@@ -335,7 +351,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
     ),
     *_in(
-        "keras_vit/weights/save.py",
+        "keras_vit/weights/model_content.py",
         "tests/weights/test_save.py",
         ('facts["grid"] = layer.grid', 'facts["grid"] = layer.grid[::-1]'),
     ),
@@ -941,7 +957,10 @@ MUTATIONS: tuple[Mutation, ...] = (
             "num_parallel_calls=_BATCHES_AT_ONCE, deterministic=True",
             "num_parallel_calls=_BATCHES_AT_ONCE, deterministic=False",
         ),
-        ("return images, labels, weights * is_real", "return images, labels, weights"),
+        (
+            "return _join(images, noise), labels, weights * is_real",
+            "return _join(images, noise), labels, weights",
+        ),
         (
             "positions = step * batch_size + rows % batch_size",
             "positions = step * share.rows + rows % batch_size",

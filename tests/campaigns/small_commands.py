@@ -33,6 +33,9 @@ def get_config(arg):
     if arg == "short":  # one step, evaluated once
         short = replace(optimizer, warmup_steps=0)
         run = replace(run, optimizer=short, loop=LoopConfig(total_steps=1, log_every=1))
+    if arg == "mae":
+        decoder = {"decoder_width": 8, "decoder_depth": 1, "decoder_heads": 2}
+        return MAEConfig(run=run, model="ViT_Ti16", variant=row, image_size=16, **decoder)
     kind = MaskedPatchesConfig if arg == "masked" else PretrainConfig
     return kind(run=run, model="ViT_Ti16", variant=row, image_size=16)
 """
@@ -257,6 +260,7 @@ COMMANDS: dict[str, Callable[[Path, Path], Any]] = {
     "pretrain": _recipe("pretrain.py"),
     "finetune": _python(_finetune),
     "masked_patches": _recipe("masked_patches.py", "masked"),
+    "mae": _recipe("mae.py", "mae"),
     "sweep": _sweep,
     "ablations": _ablations,
     "ablation_run": _ablation_run,

@@ -12,7 +12,7 @@ from warm import HUNG_SECONDS
 
 tf = pytest.importorskip("tensorflow")
 
-from keras_vit.data import pipeline, reading, sources, transforms  # noqa: E402
+from keras_vit.data import order, pipeline, reading, sources, transforms  # noqa: E402
 from keras_vit.data.randaugment import rand_augment  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
@@ -253,6 +253,68 @@ def test_a_batch_is_stamped_when_it_is_ready(source):
 
     assert len(batches(source, stamp=stamp)) == 9
     assert len(stamps) == 9
+
+
+def noise_of(dataset) -> np.ndarray:
+    return np.concatenate([batch[0][1].numpy() for batch in dataset])
+
+
+def test_noise_is_a_function_of_seed_epoch_and_example(source):
+    def draw(**options) -> np.ndarray:
+        options = {"batch_size": 6, "seed": 3, "total_steps": 9, "noise_length": 16, **options}
+        return noise_of(pipeline.training_batches(source, [], **options))
+
+    whole = draw()
+    assert whole.shape == (54, 16) and whole.dtype == np.float32
+    assert len(np.unique(whole)) == whole.size  # of each image and each epoch
+    assert 0 <= whole.min() < 0.01 and 0.99 < whole.max() < 1 and abs(whole.mean() - 0.5) < 0.05
+    # a run that was resumed, on two workers with three replicas each: here is the second worker
+    share = pipeline.Share(rows=6, num_workers=2, worker_index=1, num_parts=3)
+    resumed = draw(start_step=4, share=share)
+    np.testing.assert_array_equal(resumed.reshape(5, 3, 16), whole.reshape(9, 6, 16)[4:, 3:])
+    epochs, indices = order.examples_at(tf.range(54, dtype=tf.int64), N, seed=4)
+    other = order.example_noise(4, epochs[7], indices[7], 16)
+    assert (other.numpy() != whole).all()
+
+
+def test_batches_with_noise_have_the_images_of_batches_without(source):
+    drawn = [transforms.flip_left_right, transforms.to_uint8]
+    plain = batches(source, drawn, total_steps=3)
+    noisy = pipeline.training_batches(
+        source, drawn, batch_size=6, seed=3, total_steps=3, noise_length=4
+    )
+    for batch, ((images, _), labels, weights) in zip(plain, noisy, strict=True):
+        check_same([batch], [(images.numpy(), labels.numpy(), weights.numpy())])
+
+
+def test_the_noise_of_an_evaluation_depends_on_the_image_alone(source):
+    found = noise_of(pipeline.evaluation_batches(source, [], batch_size=5, noise_length=8))[:N]
+    epoch, indices = tf.constant(0, tf.int64), tf.range(N, dtype=tf.int64)
+    expected = [order.example_noise(0, epoch, index, 8).numpy() for index in indices]
+    assert len(np.unique(found)) == N * 8
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.slow
+def test_bad_files_move_no_noise(folder_with_bad_files):
+    options = {"batch_size": 8, "seed": 0, "total_steps": 2, "noise_length": 4}
+    source = folder_with_bad_files
+    readable = [transforms.resize(8)]
+    noise, weights = (
+        np.concatenate(parts)
+        for parts in zip(
+            *(
+                (images[1].numpy(), weights.numpy())
+                for images, _, weights in pipeline.training_batches(source, readable, **options)
+            ),
+            strict=True,
+        )
+    )
+    blank = np.zeros((source.num_examples, 8, 8, 3), "uint8")
+    others = sources.arrays(blank, np.zeros(len(blank), "int64"))
+    expected = noise_of(pipeline.training_batches(others, readable, **options))
+    assert 0 < (weights == 0).sum() < len(weights)
+    np.testing.assert_array_equal(noise[weights > 0], expected[weights > 0])
 
 
 def test_rows_that_do_not_divide_are_refused():

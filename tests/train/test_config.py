@@ -14,6 +14,7 @@ from keras_vit.train import (  # noqa: E402
     DataConfig,
     FinetuneConfig,
     LoopConfig,
+    MAEConfig,
     MaskedPatchesConfig,
     OptimizerConfig,
     PretrainConfig,
@@ -180,7 +181,7 @@ def test_the_smoke_form_keeps_what_is_tried():
 @pytest.mark.parametrize("argument", ["", "smoke"])
 def test_every_recipe_is_complete(recipe: str, argument: str):
     config = load_config(f"{CONFIGS / recipe}:{argument}")
-    assert isinstance(config, PretrainConfig | FinetuneConfig | MaskedPatchesConfig)
+    assert isinstance(config, PretrainConfig | FinetuneConfig | MaskedPatchesConfig | MAEConfig)
     assert dataclasses.fields(config)
     if argument == "smoke":
         assert config.run.loop.total_steps <= 20 and config.run.data.kind in ("digits", "fractals")
