@@ -14,7 +14,9 @@ NUM_DEVICES = int(sys.argv[3]) if len(sys.argv) > 3 else 1
 ON_JAX = os.environ["KERAS_BACKEND"] == "jax"
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 if ON_JAX:
-    os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={NUM_DEVICES}"
+    os.environ["XLA_FLAGS"] = (
+        f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={NUM_DEVICES}"
+    )
 
 from dataclasses import replace  # noqa: E402
 
