@@ -39,7 +39,9 @@ without a row; `--rate` sets the learning rate of a seed whose rate is not in `-
 `--again=N` runs a random sample of N tested trials again, in `<workdir>/again`, and compares their
 weights and accuracies with the rows; if one differs, the exit code is 1.
 `--config.<field>=value` changes a field in every arm, except the fields that the arms differ in.
-`--parallel` works as in `sweep.py`.
+`--parallel` works as in `sweep.py`. On two CPU cores, use --parallel=2 with one thread each: set
+OMP_NUM_THREADS=1, TF_NUM_INTRAOP_THREADS=1 and TF_NUM_INTEROP_THREADS=1. The number of threads
+changes the last bits of the weights, so `--again` needs that of the rows.
 
 Time: `--list` prints an estimate for two CPU cores. No GPU has been measured. With `--size=smoke`
 (tiny models on scikit-learn's digits) a trial takes seconds, and the start of TensorFlow.
@@ -145,11 +147,12 @@ def images_of(config: Any) -> int:
     return config.run.batch_size * config.run.loop.total_steps
 
 
-# On two cores: 375 images per second at 33.3 million MACs (experiments/README.md), and 2500 with a
-# negligible model.
+# On two cores, in all parallel trials together: 375 images per second at 33.3 million MACs
+# (experiments/README.md), and 2500 with a negligible model. That is 885 per second for the base; with
+# one thread a trial of the base took 73 s of processor time for 200 steps, start included.
 SECONDS_PER_IMAGE = 1 / 2500
 MACS_PER_SECOND = 33.3e6 / (1 / 375 - SECONDS_PER_IMAGE)
-SECONDS_PER_RUN = 60  # start, compilation, evaluation
+SECONDS_PER_RUN = 20  # start, compilation, evaluation: half of that of each of two parallel trials
 LEAST_RATES, SEEDS = 3, 3  # more rates are tried if the winner is at the edge
 
 
