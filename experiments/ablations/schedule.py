@@ -158,7 +158,7 @@ class Schedule:
                 f"{trial.folder} holds a run with the learning rate {measured['learning_rate']!r} "
                 f"instead of {rate!r}. Remove this folder, or restore the rows of the rates."
             )
-        shown = [*self.shown_command, *_select(trial.name, trial.tries)]
+        shown = ["python", *self.shown_command, *_select(trial.name, trial.tries)]
         # the rest of the message names a checkpoint on this machine
         lost = None if measured else notes["diverged"].partition(". ")[0].rstrip(".") + "."
         return {
