@@ -2,8 +2,10 @@
 
     python experiments/ablations.py --list
     python experiments/ablations.py --study=positions --data=/data/cifar10 --workdir=runs/positions
-    ... [--data=tfds] [--seeds=3] [--parallel=1] [--config.<field>=value ...]
+    ... [--results=FOLDER] [--data=tfds] [--seeds=3] [--parallel=1] [--config.<field>=value ...]
     python experiments/ablations.py --study=positions --size=smoke --workdir=/tmp/positions
+    python experiments/ablations.py --report --results=FOLDER
+    ... --study=positions --data=/data/cifar10 --workdir=runs/positions --again=3
 
     class_token   class token or mean of the patches; learning rates    D.3, Figure 9
     positions     kind and place of position embeddings                 D.4, Table 8
@@ -14,67 +16,83 @@
     crop          three crop policies in fine-tuning                    B.1.1
     data_size     ViT and ResNet on nested shares of the training set   4.3, Figure 4
 
-Each run is trained by `keras_vit.train`, tested at its end on the whole test set, and measured by
-few-shot regression on its frozen features. Results: `ablation.md` (means, standard deviations, the
-paper's numbers, its claims and whether they hold here), `ablation.png`, `ablation.csv` (every run
-with its command) and `ablation.json`.
+1. Each arm gets its own learning rate. It is trained with seed 0 at 1/3, 1 and 3 times the rate of
+  its config, without a tenth of the training set. The rate with the highest accuracy on this tenth
+  wins; of equals, the smaller one. While the winner is the smallest or the largest rate, one more
+  rate beyond it is tried, four times at most. The test set is not opened.
+2. Each arm is trained with each seed at its winning rate, on the whole training set. It is tested
+  once, at its end, and measured by few-shot regression on its frozen features.
+3. A claim of the paper holds if the 95 % interval of its value over the seeds is above 0; see
+  `ablations/report.py`. At least three seeds are needed.
 
-Each run is a process with its own folder, `<arm>/seed_<n>`; its output is in `log.txt`. If
-interrupted, rerun the same command to resume; finished runs are not repeated. You can increase
-`--seeds` later. Use another folder for another study. SIGTERM is passed on to the runs; when they
-have saved, the exit code is 75. A run that diverges is reported, and its arm gets no mean.
-`--only=<arm>/seed_<n>` performs a single run in this process, for example on another machine.
+Each finished trial is a row of `trials.csv` in `--results` (default: `--workdir`); `study.json`
+contains the plan. A trial that has a row is not run again: to continue a study on another machine,
+copy these two files. They contain no paths of the machine. `ablation.md` and `ablation.png` are made
+from them alone; `--report` makes them again, with the same bytes.
+
+Each trial is a process with its own folder in `--workdir`, `<arm>/rate_<rate>` or `<arm>/seed_<n>`;
+its output is in `log.txt`. If interrupted, rerun the same command to resume. You can increase
+`--seeds` later. Use other folders for another study. SIGTERM is passed on to the trials; when they
+have saved, the exit code is 75. A trial that diverges is reported, and its arm gets no mean.
+`--only=<arm>/seed_<n>`, or `--only=<arm>/rate_<rate>`, performs a single trial in this process,
+without a row; `--rate` sets the learning rate of a seed whose rate is not in `--results`.
+`--again=N` runs a random sample of N tested trials again, in `<workdir>/again`, and compares their
+weights and accuracies with the rows; if one differs, the exit code is 1.
 `--config.<field>=value` changes a field in every arm, except the fields that the arms differ in.
-`--parallel` works as in `sweep.py`.
+`--parallel` works as in `sweep.py`. On two CPU cores, use --parallel=2 with one thread each: set
+OMP_NUM_THREADS=1, TF_NUM_INTRAOP_THREADS=1 and TF_NUM_INTEROP_THREADS=1. The number of threads
+changes the last bits of the weights, so `--again` needs that of the rows.
 
-Time: with `--size=cifar10` the three seeds of a study take one to six hours on two CPU cores.
-`--list` prints an estimate from the compute and from the speed of the small ViT of
-`configs/cifar10_scratch.py`, 375 images per second on two idle cores. No GPU has been measured.
-With `--size=smoke` (tiny models on scikit-learn's digits) a run takes seconds, and the start of
-TensorFlow.
+Time: `--list` prints an estimate for two CPU cores. No GPU has been measured. With `--size=smoke`
+(tiny models on scikit-learn's digits) a trial takes seconds, and the start of TensorFlow.
 """
 
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import command_line.native_logs
 
-from ablations.arms import SIZES, START, Study
-from ablations.report import find_differences, judge_claims, write_report
-from ablations.runs import METRIC, RESULT, remove_checkpoints, train_and_measure
+from ablations.arms import SIZES, Study, make_rate_config, make_seed_config
+from ablations.plan import change_study, make_plan, show_command, study_of
+from ablations.rates import find_rate
+from ablations.report import write_report
+from ablations.rows import Results
+from ablations.runs import train_and_measure, train_and_validate
+from ablations.schedule import START_RUN, Schedule
 from ablations.studies import STUDIES, make_study
 from absl import app, flags
 from command_line.exit_codes import exit_on_error
-from command_line.trials import Pool, Trial, check_plan, claim, data_of, read_json
+from command_line.trials import Pool, check_plan, claim, data_of
 
 from keras_vit.drawing import check_can_draw
-from keras_vit.train import Diverged, pretrain
-from keras_vit.train.recipes import with_fields
+from keras_vit.train import pretrain
 from keras_vit.weights.secrets import join_command
-from keras_vit.writing import write_json
 
 _STUDY = flags.DEFINE_string("study", None, f"One of: {', '.join(STUDIES)}.")
-_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the study.")
+_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the runs.")
+_RESULTS = flags.DEFINE_string(
+    "results", None, "Folder of trials.csv, study.json and the report. Default: --workdir."
+)
 _SIZE = flags.DEFINE_string("size", "cifar10", f"One of: {', '.join(SIZES)}.")
 _DATA = flags.DEFINE_string(
     "data", None, "CIFAR-10: a folder with train/<class> and test/<class>, or tfds."
 )
 _SEEDS = flags.DEFINE_integer("seeds", None, "Runs per arm. Default: 3; with --size=smoke 2.")
 _PARALLEL = flags.DEFINE_integer("parallel", 1, "Maximum number of parallel runs.")
-_ONLY = flags.DEFINE_string("only", None, "Perform a single run: <arm>/seed_<n>.")
+_ONLY = flags.DEFINE_string(
+    "only", None, "Perform a single trial: <arm>/seed_<n> or <arm>/rate_<rate>."
+)
+_RATE = flags.DEFINE_float(
+    "rate", None, "Learning rate of --only=<arm>/seed_<n>. Default: the winner in --results."
+)
+_AGAIN = flags.DEFINE_integer("again", None, "Run a sample of tested trials again; compare them.")
+_REPORT = flags.DEFINE_bool("report", False, "Make the report from --results alone, and exit.")
 _LIST = flags.DEFINE_bool("list", False, "List the studies and exit.")
 
 OVERRIDES = [arg for arg in sys.argv if arg.lstrip("-").startswith("config.")]
-OURS = {
-    "run.seed": "--seeds",
-    "run.data.kind": "--data",
-    "run.data.name": "--data",
-    "weights": "--workdir",
-}
-START_RUN = f"{START}/seed_0"
 
 
 @exit_on_error()
@@ -83,38 +101,26 @@ def main(_: list[str]) -> None:
     if _LIST.value:
         print("\n".join(map(describe, STUDIES)))
         return
-    study, folder, seeds = read_flags()
+    if _REPORT.value:
+        print(report_alone())
+        return
+    plan = read_flags()
+    schedule = make_schedule(plan)
     if _ONLY.value is not None:
-        run_one(study, folder, _ONLY.value)
+        run_one(schedule, _ONLY.value)
         return
     check_can_draw()
-    arms = {name: asdict(arm.config) for name, arm in study.arms.items()}
-    runs = [arm.config.run for arm in study.arms.values()] + (
-        [] if study.start is None else [study.start.run]
-    )
-    plan = {"study": _STUDY.value, "size": _SIZE.value, "seeds": seeds, "arms": arms}
-    # first without the data, which may be missing or take long to hash
-    check_plan(folder / "ablation.json", plan, free=("seeds", "data_sha256"))
-    claim(folder / "ablation.json", {**plan, "data_sha256": data_of(*runs)}, free=("seeds",))
-    pool = Pool(_PARALLEL.value, folder, "ablation")
+    plan = claim_folders(schedule, plan)
+    pool = Pool(_PARALLEL.value, schedule.folder, "ablation", schedule.record)
     pool.catch_signals()
-    if study.start is not None:
-        start = _make_trial(folder, START, 0, result="results.json", metric="validation/accuracy")
-        pool.run([start], folder / START)
-        if not start.results():
-            raise Diverged(
-                f"{START_RUN} diverged, whose weights all arms start from. "
-                f"{start.notes()['diverged']}"
-            )
-    # all arms with one seed, then with the next, so that the arms can be compared before the end
-    trials = [_make_trial(folder, name, seed) for seed in range(seeds) for name in study.arms]
+    if _AGAIN.value is not None:
+        if not schedule.repeat(pool, _AGAIN.value):
+            sys.exit(1)
+        return
     try:
-        pool.run(trials, folder)
-        for trial in trials:
-            # for a run that was killed after it wrote its result and before it removed them
-            remove_checkpoints(trial.folder)
+        schedule.run_all(pool, plan["seeds"])
     finally:
-        page = write_results(study, folder, trials)
+        page = make_report(schedule.results, schedule.study, plan)
     print(page.read_text(encoding="utf-8"))
     print(page, flush=True)
 
@@ -122,34 +128,49 @@ def main(_: list[str]) -> None:
 def describe(name: str) -> str:
     """Returns the line of a study in `--list`, with its estimated time on two CPU cores."""
     study = make_study(name, "cifar10", {"kind": "tfds", "name": "cifar10"})
-    configs = [arm.config for arm in study.arms.values()]
-    images = configs[0].run.batch_size * configs[0].run.loop.total_steps
     seconds = sum(
-        images * (arm.macs / MACS_PER_SECOND + SECONDS_PER_IMAGE) + SECONDS_PER_RUN
+        (LEAST_RATES * (not arm.rate_of) + SEEDS)
+        * (
+            images_of(arm.config) * (arm.macs / MACS_PER_SECOND + SECONDS_PER_IMAGE)
+            + SECONDS_PER_RUN
+        )
         for arm in study.arms.values()
     )
-    return f"{name:13}{study.title} ({study.source}): {len(study.arms)} arms, {3 * seconds / 3600:.1f} h for 3 seeds"
+    return (
+        f"{name:13}{study.title} ({study.source}): {len(study.arms)} arms, {seconds / 3600:.1f} h "
+        f"for the rates and {SEEDS} seeds"
+    )
 
 
-# On two cores: 375 images per second at 33.3 million MACs (experiments/README.md), and 2500 with a
-# negligible model.
+def images_of(config: Any) -> int:
+    """Returns the number of images of a run, with repetitions."""
+    return config.run.batch_size * config.run.loop.total_steps
+
+
+# On two cores, in all parallel trials together: 375 images per second at 33.3 million MACs
+# (experiments/README.md), and 2500 with a negligible model. That is 885 per second for the base; with
+# one thread a trial of the base took 73 s of processor time for 200 steps, start included.
 SECONDS_PER_IMAGE = 1 / 2500
 MACS_PER_SECOND = 33.3e6 / (1 / 375 - SECONDS_PER_IMAGE)
-SECONDS_PER_RUN = 60  # start, compilation, evaluation
+SECONDS_PER_RUN = 20  # start, compilation, evaluation: half of that of each of two parallel trials
+LEAST_RATES, SEEDS = 3, 3  # more rates are tried if the winner is at the edge
 
 
-def read_flags() -> tuple[Study, Path, int]:
-    """Returns the study, its folder and the number of seeds.
+def read_flags() -> dict[str, Any]:
+    """Returns the plan that the flags ask for, without the hash of the data.
 
     Raises:
         ValueError: Lists all faults of the flags.
     """
-    seeds = (2 if _SIZE.value == "smoke" else 3) if _SEEDS.value is None else _SEEDS.value
+    seeds = (2 if _SIZE.value == "smoke" else SEEDS) if _SEEDS.value is None else _SEEDS.value
     faults = {
         f"`--study` is missing: --study=NAME, one of {', '.join(STUDIES)}.": not _STUDY.value,
         "`--workdir` is missing: name the folder of the study.": not _WORKDIR.value,
         f"`--seeds` must be at least 1. Received: {seeds}.": seeds < 1,
         f"`--parallel` must be at least 1. Received: {_PARALLEL.value}.": _PARALLEL.value < 1,
+        f"`--again` must be at least 1. Received: {_AGAIN.value}.": (
+            _AGAIN.value is not None and _AGAIN.value < 1
+        ),
         "`--data` is missing: --data=/data/cifar10, a folder with train/<class> and test/<class>, or --data=tfds.": (
             _SIZE.value == "cifar10" and not _DATA.value
         ),
@@ -159,7 +180,7 @@ def read_flags() -> tuple[Study, Path, int]:
     }
     if found := [message for message, is_present in faults.items() if is_present]:
         raise ValueError("\n".join(found))
-    return override_study(), Path(_WORKDIR.value).expanduser(), seeds
+    return make_plan(_STUDY.value, _SIZE.value, _parse_data(), _parse_changes(), seeds=seeds)
 
 
 def _parse_data() -> Mapping[str, str]:
@@ -173,94 +194,107 @@ def _parse_data() -> Mapping[str, str]:
     return {"kind": "image_folder", "name": _DATA.value}
 
 
-def override_study() -> Study:
-    """Returns the study with the changes of the command line applied to every arm.
-
-    Raises:
-        ValueError: If a change concerns a field that other flags set or that the arms differ in.
-    """
-    named = _STUDY.value, _SIZE.value, _parse_data()
+def _parse_changes() -> Mapping[str, str]:
     pairs = [arg.lstrip("-").removeprefix("config.").partition("=") for arg in OVERRIDES]
-    changes = {name: text for name, _, text in pairs}
-    arms = make_study(*named).arms
-    varied = {field for values in find_differences(arms).values() for field in values}
-    wrong = [f"`{name}` is set by {OURS[name]}." for name in changes if name in OURS]
-    wrong += [
-        f"`{name}` must not be changed: the arms differ in it."
-        for name in changes
-        if any(
-            f"{field}.".startswith(f"{name}.") or f"{name}.".startswith(f"{field}.")
-            for field in varied
-        )
-    ]
-    wrong += (
-        ["`run.data.test` must not be empty: every run is tested at its end."]
-        if changes.get("run.data.test") == ""
-        else []
+    return {name: text for name, _, text in pairs}
+
+
+def make_schedule(plan: Mapping[str, Any]) -> Schedule:
+    """Returns the trials of the study, in the folders that the flags name."""
+    folder = Path(_WORKDIR.value).expanduser()
+    asked = [f"--study={_STUDY.value}", f"--size={_SIZE.value}", *OVERRIDES]
+    asked += [f"--data={_DATA.value}"] if _DATA.value else []
+    return Schedule(
+        study=change_study(_STUDY.value, _SIZE.value, _parse_data(), _parse_changes()),
+        folder=folder,
+        results=Results(Path(_RESULTS.value).expanduser() if _RESULTS.value else folder),
+        command=(sys.argv[0], *asked),
+        shown_command=tuple(show_command(plan)),
     )
-    if wrong:
-        raise ValueError("\n".join(wrong))
-    study = make_study(*named, changes)
-    arms = {
-        name: replace(arm, config=with_fields(arm.config, changes))
-        for name, arm in study.arms.items()
-    }
-    return replace(study, arms=arms)
 
 
-def run_one(study: Study, folder: Path, name: str) -> None:
-    """Performs a single run in this process.
+def claim_folders(schedule: Schedule, plan: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Writes the plan into both folders, or checks that the plans there are the same.
+
+    Returns:
+        The plan with the hash of the data.
+    """
+    path, study = schedule.folder / "ablation.json", schedule.study
+    # first without the data, which may be missing or take long to hash
+    check_plan(path, plan, free=("seeds", "data_sha256"))
+    schedule.results.check_plan(plan, free=("seeds", "data_sha256"))
+    runs = [arm.config.run for arm in study.arms.values()]
+    runs += [] if study.start is None else [study.start.run]
+    plan = {**plan, "data_sha256": data_of(*runs)}
+    schedule.results.check_plan(plan)
+    claim(path, plan, free=("seeds",))
+    if _AGAIN.value is None:
+        schedule.results.claim(plan)
+    return plan
+
+
+def run_one(schedule: Schedule, name: str) -> None:
+    """Performs a single trial in this process.
 
     Args:
-        name: <arm>/seed_<n>.
+        schedule: The trials of the study.
+        name: <arm>/seed_<n> or <arm>/rate_<rate>.
+
+    Raises:
+        ValueError: If there is no such trial, or the learning rate of the arm is not known.
     """
-    arm, _, seed = name.partition("/seed_")
+    study, folder = schedule.study, schedule.folder / name
+    arm, _, trial = name.partition("/")
+    kind, _, number = trial.partition("_")
     if name == START_RUN and study.start is not None:
-        pretrain(study.start, folder / name)
-    elif arm in study.arms and seed.isdecimal():
-        config = study.arms[arm].config
-        config = replace(config, run=replace(config.run, seed=int(seed)))
-        if study.start is not None:
-            config = replace(config, weights=str(folder / START_RUN / "model.npz"))
-        train_and_measure(config, folder / name)
-    else:
+        pretrain(study.start, folder)
+        return
+    if arm not in study.arms or not (
+        (kind == "seed" and number.isdecimal()) or (kind == "rate" and _is_rate(number))
+    ):
         raise ValueError(
-            f"`--only` must be <arm>/seed_<n>, with an arm of {', '.join(study.arms)}. Received: "
-            f"{name!r}."
+            "`--only` must be <arm>/seed_<n> or <arm>/rate_<rate>, with an arm of "
+            f"{', '.join(study.arms)}. Received: {name!r}."
         )
+    config = study.arms[arm].config
+    if study.start is not None:
+        config = replace(config, weights=str(schedule.folder / START_RUN / "model.npz"))
+    if kind == "rate":
+        train_and_validate(make_rate_config(config, float(number)), folder)
+        return
+    rate = find_rate(study, schedule.results.rows(), arm) if _RATE.value is None else _RATE.value
+    if rate is None:
+        raise ValueError(
+            f"The learning rate of {arm} is not known: {schedule.results.table} has not all rows "
+            "of its rates. Run the study without `--only` first, or pass `--rate`."
+        )
+    train_and_measure(make_seed_config(config, rate, int(number)), folder)
 
 
-def _make_trial(
-    folder: Path, arm: str, seed: int, *, result: str = RESULT, metric: str = METRIC
-) -> Trial:
-    name = f"{arm}/seed_{seed}"
-    data = [f"--data={_DATA.value}"] if _DATA.value else []
-    asked = [
-        f"--study={_STUDY.value}",
-        f"--size={_SIZE.value}",
-        *data,
-        f"--workdir={folder}",
-        *OVERRIDES,
-    ]
-    return Trial(
-        name=name,
-        folder=folder / name,
-        command=(sys.argv[0], *asked, f"--only={name}"),
-        tries={"arm": arm, "seed": seed},
-        result=result,
-        metric=metric,
-    )
+def _is_rate(text: str) -> bool:
+    try:
+        return 0 < float(text) < float("inf")
+    except ValueError:
+        return False
 
 
-def write_results(study: Study, folder: Path, trials: Sequence[Trial]) -> Path:
-    """Writes the results so far, and returns the path of the page."""
-    rows: list[dict[str, Any]] = [{**trial.row(), **trial.results()} for trial in trials]
-    claims = judge_claims(study, rows)
-    write_json(
-        folder / "ablation.json",
-        {**read_json(folder / "ablation.json"), "claims": claims, "runs": rows},
-    )
-    return write_report(folder, study, rows, join_command(["python", *sys.argv]))
+def report_alone() -> Path:
+    """Makes the report from the rows and the plan alone, and returns the path of the page."""
+    folder = _RESULTS.value or _WORKDIR.value
+    if not folder:
+        raise ValueError("`--results` is missing: name the folder of trials.csv and study.json.")
+    results = Results(Path(folder).expanduser())
+    plan = results.plan()
+    if not plan:
+        raise ValueError(f"There is no study in {folder}: it has no study.json.")
+    check_can_draw()
+    return make_report(results, study_of(plan), plan)
+
+
+def make_report(results: Results, study: Study, plan: Mapping[str, Any]) -> Path:
+    """Writes the report on the rows so far, and returns the path of the page."""
+    command = join_command(["python", *show_command(plan), f"--seeds={plan['seeds']}"])
+    return write_report(results.folder, study, results.rows(), plan, command)
 
 
 if __name__ == "__main__":

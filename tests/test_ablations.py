@@ -2,7 +2,6 @@
 script.
 """
 
-import csv
 import hashlib
 import json
 import math
@@ -21,6 +20,7 @@ import numpy as np
 import psutil
 import pytest
 import warm
+from scipy import stats
 from warm import HUNG_SECONDS
 
 tf = pytest.importorskip("tensorflow")
@@ -32,7 +32,7 @@ import keras_vit  # noqa: E402
 from keras_vit import cost  # noqa: E402
 from keras_vit.data import sources  # noqa: E402
 from keras_vit.devices import Devices  # noqa: E402
-from keras_vit.train import DevicesConfig, FinetuneConfig  # noqa: E402
+from keras_vit.train import DevicesConfig, FinetuneConfig, inputs  # noqa: E402
 from keras_vit.train.checkpoints import Checkpoints  # noqa: E402
 from keras_vit.train.config import row_of  # noqa: E402
 from keras_vit.train.inputs import make_sources  # noqa: E402
@@ -44,11 +44,31 @@ ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "experiments"))  # where a script finds what lies beside it
 
 from ablations import runs  # noqa: E402
-from ablations.arms import Arm, Claim, Study, better  # noqa: E402
-from ablations.report import find_differences, verdict, with_deviation, write_report  # noqa: E402
+from ablations.arms import (  # noqa: E402
+    Arm,
+    Claim,
+    Study,
+    better,
+    make_rate_config,
+    make_seed_config,
+)
+from ablations.plan import make_plan, show_command  # noqa: E402
+from ablations.plan import study_of as study_of_plan  # noqa: E402
+from ablations.rates import choose, find_winner, make_grid, next_rates  # noqa: E402
+from ablations.report import (  # noqa: E402
+    RULE,
+    find_differences,
+    find_interval,
+    select_tested,
+    verdict,
+    with_deviation,
+    write_report,
+)
+from ablations.rows import COLUMNS, Results, key_of  # noqa: E402
 from ablations.runs import train_and_measure  # noqa: E402
+from ablations.schedule import START_RUN, Schedule  # noqa: E402
 from ablations.studies import STUDIES, make_study  # noqa: E402
-from command_line.trials import claim  # noqa: E402
+from command_line.trials import claim, data_of  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
 
@@ -80,7 +100,7 @@ def build(config, **options):
 
 # What the arms of each study may differ in; everything else is the same.
 VARIED = {
-    "class_token": {"run.optimizer.learning_rate", "model_options.classifier"},
+    "class_token": {"model_options.classifier"},
     "positions": {"model_options.position_embedding", "model_options.position_placement"},
     "shape": {"variant.depth", "variant.width", "variant.mlp_dim", "variant.patch_size"},
     "optimizer": {"variant.units", "run.optimizer."},
@@ -108,7 +128,7 @@ def test_arms_differ_in_what_is_tried_and_in_nothing_else(name: str, size: str):
 @pytest.mark.parametrize(("name", "size"), EACH)
 def test_no_two_arms_are_the_same(name: str, size: str):
     arms = study_of(name, size).arms
-    assert len({repr(asdict(arm.config)) for arm in arms.values()}) == len(arms) >= 3
+    assert len({(repr(asdict(arm.config)), arm.rate_of) for arm in arms.values()}) == len(arms) >= 3
     assert len({arm.title for arm in arms.values()}) == len(arms)
 
 
@@ -131,12 +151,14 @@ def test_the_two_sizes_have_the_same_kinds_of_arms_and_the_same_claims(name: str
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_learning_rates_of_figure_9(size: str):
+def test_each_arm_of_figure_9_has_its_own_rate_and_gap_also_that_of_the_class_token(size: str):
     arms = study_of("class_token", size).arms
-    rates = {name: arm.config.run.optimizer.learning_rate for name, arm in arms.items()}
-    assert rates == {"class_token": 8e-4, "gap": 8e-4, "gap_low_rate": 3e-4}
+    centers = {arm.config.run.optimizer.learning_rate for arm in arms.values()}
+    assert centers == {8e-4}
+    rates = {name: arm.rate_of for name, arm in arms.items()}
+    assert rates == {"class_token": "", "gap": "", "gap_token_rate": "class_token"}
     heads = {name: arm.config.model_options["classifier"] for name, arm in arms.items()}
-    assert heads == {"class_token": "token", "gap": "gap", "gap_low_rate": "gap"}
+    assert heads == {"class_token": "token", "gap": "gap", "gap_token_rate": "gap"}
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -201,17 +223,17 @@ def test_hybrids_cost_what_the_others_cost(size: str):
 def test_sgd_is_bits_rule_as_the_optimizer_has_it():
     config = config_of("optimizer", "sgd_large")
     optimizer = make_optimizer(
-        config.run.optimizer, build(config_of("optimizer", "sgd_small")), 1600
+        config.run.optimizer, build(config_of("optimizer", "sgd_small")), 600
     )
     base = 0.03 * 128 / 256
     for step, share in (
-        (100, 1),
-        (532, 1),
-        (534, 0.1),
-        (1066, 0.1),
-        (1068, 0.01),
-        (1421, 0.01),
-        (1423, 0.001),
+        (60, 1),
+        (199, 1),
+        (201, 0.1),
+        (399, 0.1),
+        (401, 0.01),
+        (532, 0.01),
+        (534, 0.001),
     ):
         (rate,) = set(optimizer.learning_rates(step).values())
         assert rate == pytest.approx(base * share)
@@ -250,7 +272,7 @@ def test_shares_of_the_training_set_are_nested_and_equal_for_all_models():
 
 def test_the_best_checkpoint_of_a_run_is_one_that_was_evaluated():
     for arm in study_of("data_size").arms.values():
-        assert arm.config.run.loop.checkpoint_every == arm.config.run.loop.evaluate_every == 100
+        assert arm.config.run.loop.checkpoint_every == arm.config.run.loop.evaluate_every == 75
 
 
 @pytest.mark.parametrize(
@@ -272,7 +294,7 @@ def test_few_examples_are_ten_of_each_class_or_five_of_many_drawn_ten_times(
     monkeypatch.setattr(runs, "extract", extract)
     found = runs.measure_fewshot(None, train, test, {"batch_size": 7})
     assert asked == [(drawn_of, {"batch_size": 7}), (num_classes, {"batch_size": 7})]
-    assert (found["shots"], found["fewshot/accuracy"], found["fewshot/draws"]) == (
+    assert (found["shots"], found["fewshot_accuracy"], found["fewshot_draws"]) == (
         shots,
         1.0,
         [1.0] * 10,
@@ -374,7 +396,7 @@ def test_every_model_builds_and_learns_a_step(name: str):
         assert any(np.any(gradient) for gradient in gradients)
 
 
-# ---- the arithmetic of the tables
+# ---- the rule of the verdicts
 
 
 def toy(claims: tuple[Claim, ...] = (), picture: str = "means") -> Study:
@@ -395,34 +417,50 @@ def toy(claims: tuple[Claim, ...] = (), picture: str = "means") -> Study:
     )
 
 
-def row(arm: str, seed: int, accuracy: float | None, **more) -> dict:
-    measured = (
-        {}
-        if accuracy is None
-        else {
-            "test/accuracy": accuracy,
-            "fewshot/accuracy": accuracy / 2,
-            "shots": 10,
-            "train_images": 100,
-            "parameters": 1234,
-            "images_per_second": 10.0,
-        }
-    )
+def plan_of(seeds: int, size: str = "cifar10") -> dict:
+    arms = {name: {"depth": depth} for depth, name in enumerate(toy().arms)}
+    return {"study": "toy", "size": size, "seeds": seeds, "version": "0.1", "arms": arms}
+
+
+def row(arm: str, kind: str, rate: float, seed: int, **more) -> dict:
     return {
+        **dict.fromkeys(COLUMNS),
         "arm": arm,
+        "kind": kind,
+        "learning_rate": rate,
         "seed": seed,
-        **measured,
-        "command": f"python a.py --only={arm}/seed_{seed}",
+        "command": f"python a.py --only={arm}/{kind}_{seed}",
         **more,
     }
 
 
 def rows_of(vit: list, resnet: list) -> list[dict]:
-    return [
-        row(arm, seed, value)
-        for arm, values in (("vit", vit), ("resnet", resnet))
-        for seed, value in enumerate(values)
+    """Rows of a grid whose middle wins, and of tested runs with these accuracies."""
+    rates = ((0.00033, 0.3), (0.001, 0.4), (0.003, 0.2))
+    rows = [
+        row(arm, "rate", rate, 0, held_out_accuracy=value)
+        for arm in ("vit", "resnet")
+        for rate, value in rates
     ]
+    for arm, values in (("vit", vit), ("resnet", resnet)):
+        for seed, value in enumerate(values):
+            measured = {
+                "test_accuracy": value,
+                "fewshot_accuracy": None if value is None else value / 2,
+                "shots": 10,
+                "training_images": 100,
+                "test_images": 3000,
+                "parameters": 1234,
+                "images_per_second": 10.0,
+            }
+            rows.append(row(arm, "seed", 0.001, seed, **measured))
+    return rows
+
+
+def judge(rows: list[dict], seeds: int, metric: str = "test", size: str = "cifar10") -> str:
+    study = toy((CLAIM,))
+    tested = select_tested(study, rows, seeds)
+    return verdict(CLAIM, study, tested, metric, plan_of(seeds, size))
 
 
 CLAIM = better("vit", "resnet", "ViT is better.")
@@ -435,69 +473,516 @@ def test_mean_and_sample_deviation():
     assert with_deviation([60.0]) == (60.0, None)
 
 
-def test_a_verdict_is_of_the_means_and_its_deviation_of_the_seeds():
-    rows = rows_of([0.62, 0.64, 0.63], [0.60, 0.61, 0.62])
-    found = verdict(CLAIM, toy(), rows, "test")  # differences 2, 3, 1
-    assert (
-        found["holds"] is True
-        and found["value"] == pytest.approx(2.0)
-        and found["deviation"] == pytest.approx(1.0)
-    )
-    assert found["words"] == "yes: +2.00 ± 1.00 points"
-    assert verdict(CLAIM, toy(), rows, "fewshot")["words"] == "yes: +1.00 ± 0.50 points"
+@pytest.mark.parametrize(
+    ("values", "mean", "half"),
+    [
+        # s = sqrt((4 + 1 + 9) / 2) = 2.645751; s / sqrt(3) = 1.527525; t(0.975, 2) = 4.302653
+        ([1.0, 2.0, 6.0], 3.0, 6.572411),
+        # s = sqrt(5 / 3) = 1.290994; s / sqrt(4) = 0.645497; t(0.975, 3) = 3.182446
+        ([5.0, 7.0, 8.0, 6.0], 6.5, 2.054260),
+    ],
+)
+def test_the_interval_is_that_of_a_hand_computation(values: list, mean: float, half: float):
+    assert find_interval(values) == pytest.approx((mean, mean - half, mean + half), abs=1e-6)
+
+
+@pytest.mark.parametrize("count", [3, 5, 20])
+def test_the_interval_is_that_of_scipys_t_test(count: int):
+    values = np.random.RandomState(count).normal(0.3, 2.0, count).tolist()
+    theirs = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
+    assert find_interval(values)[1:] == pytest.approx((theirs.low, theirs.high))
 
 
 @pytest.mark.parametrize(
     ("vit", "resnet", "words"),
     [
-        ([0.60, 0.60], [0.62, 0.64], "no: -3.00 ± 1.41 points"),
-        ([0.60, 0.64], [0.61, 0.61], "yes, within the noise: +1.00 ± 2.83 points"),
-        ([0.60, 0.61], [0.61, 0.60], "no, within the noise: +0.00 ± 1.41 points"),
-        ([0.61], [0.60], "yes: +1.00 points"),
-        ([0.60, None], [0.60, 0.60], "not decided: A ViT is not finished"),
+        # differences 7, 6, 8: 7 ± 4.303 * 1 / sqrt(3)
+        ([0.57, 0.57, 0.60], [0.50, 0.51, 0.52], "holds: +7.0 [+4.5, +9.5] points"),
+        ([0.50, 0.51, 0.52], [0.57, 0.57, 0.60], "does not hold: -7.0 [-9.5, -4.5] points"),
+        # differences 2, 3, 1: more than one standard deviation from 0, and not decided by it
+        (
+            [0.62, 0.64, 0.63],
+            [0.60, 0.61, 0.62],
+            "not visible at this size: +2.0 [-0.5, +4.5] points",
+        ),
+        # the arms are paired by seed: their spread over the seeds is common to both
+        ([0.60, 0.70, 0.80], [0.59, 0.69, 0.79], "holds: +1.0 [+1.0, +1.0] points"),
+        ([0.60, 0.70, 0.80], [0.60, 0.70, 0.80], "not visible at this size: +0.0 [+0.0, +0.0] "),
+        ([0.60, 0.70], [0.50, 0.50], "not decided: 2 seeds, at least 3 needed"),
+        ([0.61], [0.60], "not decided: 1 seed, at least 3 needed"),
+        ([0.60, None, 0.61], [0.60, 0.60, 0.60], "not decided: A ViT is not finished"),
     ],
 )
 def test_verdicts_in_words(vit: list, resnet: list, words: str):
-    assert verdict(CLAIM, toy(), rows_of(vit, resnet), "test")["words"] == words
+    assert judge(rows_of(vit, resnet), len(vit)).startswith(words)
+
+
+def test_a_verdict_needs_all_seeds_of_the_plan():
+    rows = rows_of([0.57, 0.57, 0.60], [0.50, 0.51, 0.52])
+    assert judge(rows, 4) == "not decided: A ViT is not finished"
+    assert judge(rows, 2) == "not decided: 2 seeds, at least 3 needed"
+    assert judge(rows, 3, "fewshot") == "holds: +3.5 [+2.3, +4.7] points"
+
+
+def test_a_smoke_run_is_not_judged():
+    rows = rows_of([0.57, 0.57, 0.60], [0.50, 0.51, 0.52])
+    assert judge(rows, 3, size="smoke") == "not judged: a smoke run"
+
+
+def test_a_difference_that_is_no_claim_has_a_number_and_no_verdict():
+    shown, study = replace(CLAIM, is_judged=False), toy((CLAIM,))
+    tested = select_tested(study, rows_of([0.57, 0.57, 0.60], [0.50, 0.51, 0.52]), 3)
+    assert verdict(shown, study, tested, "test", plan_of(3)) == "+7.0 [+4.5, +9.5] points"
+
+
+def test_a_run_with_a_rate_that_no_longer_wins_does_not_count():
+    rows = rows_of([0.57, 0.57, 0.60], [0.50, 0.51, 0.52])
+    rows[1]["held_out_accuracy"] = 0.1
+    rows += [row("vit", "rate", 0.00011, 0, held_out_accuracy=0.2)]  # 0.00033 wins
+    assert judge(rows, 3) == "not decided: A ViT is not finished"
+
+
+def report(folder: Path, study: Study, rows: list[dict], seeds: int) -> str:
+    return write_report(folder, study, rows, plan_of(seeds), "python a.py").read_text()
 
 
 def test_a_run_that_diverged_is_reported_and_not_averaged_away(tmp_path: Path):
     rows = rows_of([0.60, 0.70, 0.80], [0.50, 0.52, None])
     rows[-1]["diverged"] = "Step 7: the loss is nan."
-    page = write_report(tmp_path, toy((CLAIM,)), rows, "python a.py").read_text()
-    assert "70.00 ± 10.00" in page
+    page = report(tmp_path, toy((CLAIM,)), rows, 3)
+    assert "70.00 ± 10.00" in page and "over 3 seeds, on 3,000 test images" in page
     assert "diverged in 1 of 3; the others 50.00, 52.00" in page and "51.00" not in page
     assert "not decided: A ResNet diverged" in page
     assert "- A ResNet, seed 2: Step 7: the loss is nan." in page
-    with open(tmp_path / "ablation.csv", newline="") as file:
-        lines = list(csv.DictReader(file))
-    assert [line["test/accuracy"] for line in lines] == ["0.6", "0.7", "0.8", "0.5", "0.52", ""]
-    assert lines[5]["diverged"] == "Step 7: the loss is nan." and lines[5]["command"].endswith(
-        "--only=resnet/seed_2"
-    )
+
+
+def test_the_page_states_the_rule_and_the_learning_rates(tmp_path: Path):
+    rows = rows_of([0.60, 0.70, 0.80], [0.50, 0.52, 0.54])
+    rows[5]["held_out_accuracy"] = None  # of the ResNet with 0.003
+    page = report(tmp_path, toy((CLAIM,)), rows, 3)
+    assert RULE in page and "t(0.975, n - 1)" in RULE
+    assert "| A ViT | 0.00033: 30.00, **0.001: 40.00**, 0.003: 20.00 |" in page
+    assert "| A ResNet | 0.00033: 30.00, **0.001: 40.00**, 0.003: diverged |" in page
 
 
 @pytest.mark.parametrize("picture", ["means", "compute", "data"])
 def test_each_picture_is_drawn_also_of_half_a_study(picture: str, tmp_path: Path):
-    write_report(tmp_path, toy(picture=picture), rows_of([0.60, 0.70], [None, None]), "python a.py")
+    page = report(tmp_path, toy(picture=picture), rows_of([0.60, 0.70], []), 2)
     assert (tmp_path / "ablation.png").stat().st_size > 10_000
-    page = (tmp_path / "ablation.md").read_text()
     assert "| A ResNet | - | 1.00 |" in page and "| not yet | not yet | - |" in page
     assert "65.00 ± 7.07 | 50 |" in page
 
 
 def test_a_study_of_which_nothing_is_known_has_no_picture(tmp_path: Path):
-    write_report(tmp_path, toy(), rows_of([None], [None]), "python a.py")
-    assert (
-        not (tmp_path / "ablation.png").exists()
-        and "not yet" in (tmp_path / "ablation.md").read_text()
-    )
+    page = report(tmp_path, toy(), [], 1)
+    assert not (tmp_path / "ablation.png").exists() and "ablation.png" not in page
+    assert "not yet" in page
 
 
 def test_exaflops_of_a_run():
     arm = study_of("shape").arms["all_x1.5"]  # the model of cifar10_scratch.py
     assert arm.config.variant["depth"] == 6 and arm.config.variant["width"] == 96
-    assert arm.exaflops == pytest.approx(6 * arm.macs * 1600 * 128 / 1e18)
+    assert arm.exaflops == pytest.approx(6 * arm.macs * 600 * 128 / 1e18)
+
+
+# ---- learning rates
+
+
+@pytest.mark.parametrize(
+    ("rate", "grid"),
+    [
+        (1e-3, (0.00033, 0.001, 0.003)),
+        (8e-4, (0.00027, 0.0008, 0.0024)),
+        (0.03, (0.01, 0.03, 0.09)),
+    ],
+)
+def test_the_grid_has_two_significant_digits(rate: float, grid: tuple):
+    assert make_grid(rate) == grid
+
+
+@pytest.mark.parametrize(
+    ("tried", "further"),
+    [
+        ({}, (0.00033, 0.001, 0.003)),
+        ({0.001: 0.5}, (0.00033, 0.003)),
+        ({0.00033: 0.4, 0.001: 0.5, 0.003: 0.4}, ()),
+        ({0.00033: 0.4, 0.001: 0.5, 0.003: 0.6}, (0.009,)),
+        ({0.00033: 0.6, 0.001: 0.5, 0.003: 0.4}, (0.00011,)),
+        # a rate that diverged was tried, and has lost
+        ({0.00033: 0.4, 0.001: 0.5, 0.003: None}, ()),
+        ({0.00033: 0.4, 0.001: 0.5, 0.003: 0.6, 0.009: None}, ()),
+        ({0.00033: 0.4, 0.001: None, 0.003: None}, (0.00011,)),
+        ({0.00033: None, 0.001: 0.5, 0.003: 0.6}, (0.009,)),
+        ({0.00033: None, 0.001: None, 0.003: None}, (0.00011,)),
+        # of equals, the smaller one wins
+        ({0.00033: 0.5, 0.001: 0.5, 0.003: 0.4}, (0.00011,)),
+        ({0.00033: 0.4, 0.001: 0.5, 0.003: 0.5}, ()),
+    ],
+)
+def test_the_grid_is_widened_where_the_winner_is_at_its_edge(tried: dict, further: tuple):
+    assert next_rates(1e-3, tried) == further
+    assert (find_winner(1e-3, tried) is None) == bool(further)
+
+
+def test_of_equal_rates_the_smaller_one_wins():
+    assert choose({0.003: 0.5, 0.001: 0.5, 0.009: 0.4}) == 0.001
+    assert choose({0.003: None}) is None
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "last", "words"),
+    [
+        (lambda rate: rate, 0.24, "0.24 is best"),
+        (lambda rate: -rate, 4e-6, "4e-06 is best"),
+        (lambda rate: None, 4e-6, "all diverged"),
+    ],
+)
+def test_the_search_stops_after_four_widenings(accuracy: Callable, last: float, words: str):
+    tried: dict = {}
+    while rates := next_rates(1e-3, tried):
+        tried |= {rate: accuracy(rate) for rate in rates}
+    assert len(tried) == 7 and last in tried
+    with pytest.raises(ValueError, match=f"after 4 widenings: .*{words}. Change the learning rate"):
+        find_winner(1e-3, tried)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_test_set_is_not_opened_by_runs_that_compare_rates(name: str, monkeypatch):
+    def refuse(*_):
+        raise AssertionError("the test set was opened")
+
+    monkeypatch.setattr(inputs, "_make_validation_source", refuse)
+    for arm in study_of(name, "smoke").arms.values():
+        config = make_rate_config(arm.config, 0.5)
+        training, held_out = make_sources(config.run.data, config.run.seed)
+        assert held_out.num_examples == 144 and config.run.data.test == ""
+        assert config.run.seed == 0 and config.run.optimizer.learning_rate == 0.5
+        assert config.run.loop.total_steps == arm.config.run.loop.total_steps
+        with pytest.raises(AssertionError, match="was opened"):
+            make_sources(replace(arm.config.run.data, held_out=0.0), 0)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_runs_that_are_tested_open_the_test_set_at_their_end_alone(name: str):
+    for arm in study_of(name).arms.values():
+        run = make_seed_config(arm.config, 0.5, 7).run
+        assert run.seed == 7 and run.optimizer.learning_rate == 0.5
+        assert run.data == arm.config.run.data
+        # with a held-out part, evaluations on the way are on this part
+        assert bool(run.loop.evaluate_every) == bool(run.data.held_out) == (name == "data_size")
+
+
+def test_a_run_that_compares_rates_measures_nothing_on_the_test_set(tmp_path: Path, monkeypatch):
+    config = make_rate_config(config_of("hybrid", "vit_small", "smoke"), 0.003)
+    model = build(config, classifier_activation=None)
+    curve = {"train/images_per_second": [(30, 7.0)], runs.VALIDATION: [(30, 0.5), (60, 0.25)]}
+    procedure = {type(config): lambda *_: {"state_sha256": "abc", runs.VALIDATION: 0.25}}
+    monkeypatch.setattr(runs, "PROCEDURES", procedure)
+    monkeypatch.setattr(runs, "read_metrics", lambda _: curve)
+    monkeypatch.setattr(runs, "load_trained", lambda *_: (model, 60))
+    monkeypatch.setattr(runs, "connect", lambda _: None)
+    for name in ("accuracy", "extract"):
+        monkeypatch.setattr(runs, name, None)
+    runs.train_and_validate(config, tmp_path)
+    assert json.loads((tmp_path / "measured.json").read_text()) == {
+        "held_out_accuracy": 0.5,
+        "learning_rate": 0.003,
+        "seed": 0,
+        "steps": 60,
+        "parameters": model.count_params(),
+        "images_per_second": 7.0,
+        "state_sha256": "abc",
+        "training_images": 1437 - 144,
+    }
+
+
+# ---- the rows, and which trials are run
+
+
+class StandIn:
+    """A pool whose trials train nothing; their accuracies depend on what they try."""
+
+    def __init__(self, on_end: Callable = lambda _: None, backwards: bool = False):
+        self.on_end, self.backwards, self.ran = on_end, backwards, []
+
+    def run(self, trials: list, where: Path) -> None:
+        for trial in [*trials][:: -1 if self.backwards else 1]:
+            if not trial.is_over():
+                self.ran.append(trial.name)
+                finish(trial)
+                self.on_end(trial)
+
+
+def finish(trial) -> None:
+    """Writes what a process leaves in the folder of its trial."""
+    trial.folder.mkdir(parents=True, exist_ok=True)
+    (trial.folder / "trial.json").write_text('{"seconds": 1.5}')
+    tries, path = trial.tries, trial.folder / trial.result
+    sha = hashlib.sha256(repr(sorted(tries.items())).encode()).hexdigest()
+    measured = {"state_sha256": sha, "learning_rate": tries["learning_rate"]}
+    best = {"vit": 0.001, "resnet": 0.009}.get(tries["arm"])  # the grid of the ResNet is widened
+    if tries["kind"] == "start":
+        measured |= {"validation/accuracy": 0.5}
+    elif tries["kind"] == "rate" and tries["learning_rate"] > 0.02:
+        lost = f"Step 7: the loss is nan. Last good checkpoint: {trial.folder}. Try a lower rate."
+        (trial.folder / "trial.json").write_text(json.dumps({"diverged": lost}))
+        return
+    elif tries["kind"] == "rate":
+        measured |= {"held_out_accuracy": 1 / 3 - abs(math.log(tries["learning_rate"] / best)) / 30}
+    else:
+        measured |= {
+            "test_accuracy": 0.6 + tries["seed"] / 30 + (tries["arm"] == "vit") / 7,
+            "fewshot_accuracy": 0.1 + 0.2,
+            "fewshot_draws": [0.1 + 0.2, 1 / 3],
+            **{"shots": 10, "training_images": 90, "test_images": 30, "parameters": 1234},
+            **{"steps": 60, "images_per_second": 100 / 3},
+        }
+    path.write_text(json.dumps(measured))
+
+
+def schedule_of(folder: Path, results: Path, study: Study | None = None) -> Schedule:
+    schedule = Schedule(
+        study=toy((CLAIM,)) if study is None else study,
+        folder=folder,
+        results=Results(results),
+        command=(f"{ROOT}/experiments/ablations.py", f"--data={folder}/data"),
+        shown_command=("experiments/ablations.py", "--data=/data/cifar10", "--workdir=runs/toy"),
+    )
+    schedule.results.claim(plan_of(3))
+    return schedule
+
+
+def run_all(folder: Path, results: Path, seeds: int = 3, **how) -> list[str]:
+    """Runs what is left of the toy study, and returns the names of the trials that were run."""
+    schedule = schedule_of(folder, results)
+    pool = StandIn(schedule.record, **how)
+    schedule.run_all(pool, seeds)
+    return pool.ran
+
+
+def test_first_the_rates_of_all_arms_then_the_seeds(tmp_path: Path):
+    ran = run_all(tmp_path / "runs", tmp_path)
+    assert ran[:6] == [
+        f"{arm}/rate_{rate}" for arm in ("vit", "resnet") for rate in (0.00033, 0.001, 0.003)
+    ]
+    assert ran[6:8] == ["resnet/rate_0.009", "resnet/rate_0.027"]  # the second one diverges
+    assert ran[8:] == [f"{arm}/seed_{seed}" for seed in range(3) for arm in ("vit", "resnet")]
+    rows = Results(tmp_path).rows()
+    assert {row["learning_rate"] for row in rows if row["kind"] == "seed"} == {0.001, 0.009}
+    assert rows[-1]["command"] == (
+        "python experiments/ablations.py --data=/data/cifar10 --workdir=runs/toy "
+        "--only=resnet/seed_2 --rate=0.009"
+    )
+
+
+def test_rows_are_sorted_and_exact_and_name_no_folder_of_the_machine(tmp_path: Path):
+    run_all(tmp_path / "runs", tmp_path / "one")
+    run_all(tmp_path / "others", tmp_path / "other", backwards=True)
+    text = (tmp_path / "one" / "trials.csv").read_bytes()
+    assert text == (tmp_path / "other" / "trials.csv").read_bytes()
+    assert text.splitlines()[0].decode() == ",".join(COLUMNS)
+    rows = Results(tmp_path / "one").rows()
+    assert [(row["arm"], row["kind"]) for row in rows] == (
+        [("vit", "rate")] * 3 + [("resnet", "rate")] * 5 + [("vit", "seed")] * 3
+    ) + [("resnet", "seed")] * 3
+    assert rows[-1]["fewshot_accuracy"] == 0.1 + 0.2 and b"0.30000000000000004" in text
+    assert rows[-1]["fewshot_draws"] == [0.1 + 0.2, 1 / 3] and rows[-1]["seconds"] == 1.5
+    assert rows[7]["diverged"] == "Step 7: the loss is nan." and rows[7]["seconds"] is None
+    for path in (tmp_path / "one").iterdir():
+        assert str(tmp_path).encode() not in path.read_bytes()
+
+
+def test_a_trial_that_has_a_row_is_not_run_again_on_another_machine(tmp_path: Path):
+    run_all(tmp_path / "runs", tmp_path)
+    text = (tmp_path / "trials.csv").read_bytes()
+    lines = text.splitlines(keepends=True)
+    assert run_all(tmp_path / "fresh", tmp_path) == []
+    lost = [
+        line
+        for line in lines
+        if b"vit/seed_1" in line or b"resnet/rate_0.009" in line or b"resnet/rate_0.027" in line
+    ]
+    (tmp_path / "trials.csv").write_bytes(b"".join(line for line in lines if line not in lost))
+    assert run_all(tmp_path / "fresh", tmp_path) == [
+        "resnet/rate_0.009",
+        "resnet/rate_0.027",
+        "vit/seed_1",
+    ]
+    assert (tmp_path / "trials.csv").read_bytes() == text
+
+
+def test_a_trial_that_was_killed_before_its_row_was_written_gets_one(tmp_path: Path):
+    schedule = schedule_of(tmp_path / "runs", tmp_path)
+    trial = schedule.make_trial("vit", "rate", 0.001)
+    finish(trial)
+    ran = run_all(tmp_path / "runs", tmp_path)
+    assert trial.name not in ran and len(set(ran)) == len(ran) == 13
+    keys = [key_of(row) for row in Results(tmp_path).rows()]
+    assert keys.count(key_of(trial.tries)) == 1 and len(keys) == 14
+    (trial.folder / "trial.json").write_text('{"seconds": 9}')
+    schedule.record(trial)
+    assert [key_of(row) for row in Results(tmp_path).rows()] == keys
+
+
+def test_what_has_finished_is_recorded_when_the_pool_stops(tmp_path: Path):
+    schedule = schedule_of(tmp_path / "runs", tmp_path)
+
+    def stop(trials, where):
+        finish(trials[0])
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        schedule.run_all(SimpleNamespace(run=stop), 3)
+    assert [key_of(row) for row in Results(tmp_path).rows()] == [("vit", "rate", 0.00033, 0)]
+
+
+def test_a_run_with_another_rate_is_not_taken_for_the_trial(tmp_path: Path):
+    schedule = schedule_of(tmp_path / "runs", tmp_path)
+    finish(schedule.make_trial("vit", "seed", 0.5, 0))
+    with pytest.raises(ValueError, match="holds a run with the learning rate 0.5 instead of 0.001"):
+        run_all(tmp_path / "runs", tmp_path)
+
+
+def test_an_arm_without_a_rate_inside_the_grid_ends_the_study(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("ablations.rates.WIDENINGS", 1)
+    with pytest.raises(ValueError, match="^resnet: the best learning rate is not inside the grid"):
+        run_all(tmp_path / "runs", tmp_path)
+    assert not any("seed" in row["kind"] for row in Results(tmp_path).rows())
+
+
+def test_a_folder_with_rows_of_another_plan_is_refused(tmp_path: Path):
+    results = Results(tmp_path)
+    results.claim({**plan_of(3), "study": "wrong"})
+    results.claim(plan_of(3))  # the first was a mistake: nothing had been measured
+    run_all(tmp_path / "runs", tmp_path)
+    results.claim(plan_of(5))
+    assert results.plan()["seeds"] == 5
+    other = {**plan_of(3), "version": "0.2", "arms": {"vit": {"depth": 9}, "resnet": {"depth": 1}}}
+    with pytest.raises(
+        ValueError,
+        match="another ablation:\n  arms.vit.depth: there 0, here 9\n  version: there 0.1, here 0.2",
+    ):
+        results.claim(other)
+    assert results.plan() == plan_of(5)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda lines: [lines[0] + ",more", *lines[1:]], "must have the columns arm, kind"),
+        (lambda lines: [*lines, lines[-1]], "has two rows for"),
+        (lambda lines: [*lines[:-1], "resnet,seed"], "must have the columns arm, kind"),
+    ],
+)
+def test_a_damaged_table_is_refused(change: Callable, message: str, tmp_path: Path):
+    run_all(tmp_path / "runs", tmp_path)
+    lines = (tmp_path / "trials.csv").read_text().splitlines()
+    (tmp_path / "trials.csv").write_text("\n".join(change(lines)) + "\n")
+    with pytest.raises(ValueError, match=message):
+        Results(tmp_path).rows()
+
+
+def test_all_arms_start_from_the_weights_that_the_rows_started_from(tmp_path: Path):
+    study = replace(toy(), start=study_of("crop", "smoke").start)
+    schedule = schedule_of(tmp_path / "runs", tmp_path, study)
+    pool = StandIn(schedule.record)
+    schedule.run_all(pool, 1)
+    assert pool.ran[0] == START_RUN and pool.ran.count(START_RUN) == 1
+    results = Results(tmp_path)
+    assert [key_of(row) for row in results.rows()][0] == ("start", "start", 0.005, 0)
+    # on another machine nothing is left to do, so the start is not trained
+    fresh = schedule_of(tmp_path / "fresh", tmp_path, study)
+    pool = StandIn(fresh.record)
+    fresh.run_all(pool, 1)
+    assert pool.ran == []
+    # for one more seed it is trained again, and must be the same
+    fresh.run_all(pool, 2)
+    assert pool.ran == [START_RUN, "vit/seed_1", "resnet/seed_1"]
+    text = (tmp_path / "trials.csv").read_text()
+    sha = results.rows()[0]["state_sha256"]
+    (tmp_path / "trials.csv").write_text(text.replace(sha, "0" * 64))
+    with pytest.raises(ValueError, match=f"state sha256 {sha} instead of {'0' * 64}"):
+        fresh.run_all(StandIn(), 3)
+
+
+def test_a_sample_of_trials_is_run_again_and_compared(tmp_path: Path, capsys):
+    run_all(tmp_path / "runs", tmp_path)
+    text = (tmp_path / "trials.csv").read_bytes()
+    schedule, pool = schedule_of(tmp_path / "runs", tmp_path), StandIn()
+    assert schedule.repeat(pool, 2)
+    assert len(pool.ran) == 2 and all("/seed_" in name for name in pool.ran)
+    assert (tmp_path / "runs" / "again" / pool.ran[0] / "measured.json").exists()
+    said = capsys.readouterr().out
+    assert f"| {pool.ran[0]} | same | same | same |" in said and "DIFFERENT" not in said
+    sha = next(row for row in Results(tmp_path).rows() if row["kind"] == "seed")["state_sha256"]
+    (tmp_path / "trials.csv").write_bytes(text.replace(sha.encode(), b"0" * 64))
+    assert not schedule.repeat(pool, 99)
+    assert len(pool.ran) == 6  # those of the first sample are not repeated
+    assert "| vit/seed_0 | DIFFERENT | same | same |" in capsys.readouterr().out
+
+
+def test_a_trial_that_diverges_when_run_again_is_different(tmp_path: Path):
+    run_all(tmp_path / "runs", tmp_path)
+    pool = SimpleNamespace(run=lambda *_: None)  # leaves no results
+    assert not schedule_of(tmp_path / "runs", tmp_path).repeat(pool, 1)
+
+
+# ---- the report from the rows alone
+
+
+def write_smoke_study(folder: Path) -> dict:
+    """A finished study in its smoke form, as if it had been run on another machine."""
+    plan = {**make_plan("optimizer", "smoke", {}, {}, seeds=3), "data_sha256": "0"}
+    results = Results(folder)
+    results.claim(plan)
+    for arm, config in plan["arms"].items():
+        center = config["run"]["optimizer"]["learning_rate"]
+        for rate, value in zip(make_grid(center), (0.3, 0.4, 0.2), strict=True):
+            results.record(row(arm, "rate", rate, 0, held_out_accuracy=value))
+        for seed in range(3):
+            (tested,) = (each for each in rows_of([0.5 + seed / 30], []) if each["kind"] == "seed")
+            tested |= {"arm": arm, "seed": seed, "learning_rate": make_grid(center)[1]}
+            results.record(tested)
+    return plan
+
+
+def test_the_report_is_made_from_the_rows_alone_with_the_same_bytes(tmp_path: Path):
+    plan = write_smoke_study(tmp_path)
+    study, files = study_of_plan(plan), ("ablation.md", "ablation.png")
+    command = "python " + " ".join([*show_command(plan), "--seeds=3"])
+    write_report(tmp_path, study, Results(tmp_path).rows(), plan, command)
+    before = [(tmp_path / name).read_bytes() for name in files]
+    for name in files:
+        (tmp_path / name).unlink()
+    told = ablations("--report", f"--results={tmp_path}")
+    assert told.returncode == 0 and "ablation.md" in told.stdout, told.stderr
+    assert [(tmp_path / name).read_bytes() for name in files] == before
+    assert b"not judged: a smoke run" in before[0] and str(tmp_path).encode() not in before[0]
+
+
+def test_a_plan_of_other_configs_has_no_report(tmp_path: Path):
+    plan = write_smoke_study(tmp_path)
+    plan["arms"]["adam_small"]["run"]["batch_size"] = 7
+    with pytest.raises(ValueError, match="arms.adam_small.run.batch_size: there 7, here 32"):
+        study_of_plan(plan)
+
+
+def test_a_plan_names_no_folder_and_keeps_the_changes():
+    folder = {"kind": "image_folder", "name": "/home/me/cifar10"}
+    plan = make_plan("positions", "cifar10", folder, {"run.batch_size": "64"}, seeds=3)
+    assert "/home" not in json.dumps(plan)
+    assert plan == make_plan("positions", "cifar10", FOLDER, {"run.batch_size": "64"}, seeds=3)
+    assert study_of_plan(plan).arms["none_stem"].config.run.batch_size == 64
+    assert show_command(plan) == [
+        "experiments/ablations.py",
+        "--study=positions",
+        "--size=cifar10",
+        "--data=/data/cifar10",
+        "--workdir=runs/positions",
+        "--config.run.batch_size=64",
+    ]
+    tfds = make_plan("crop", "cifar10", {"kind": "tfds", "name": "cifar10"}, {}, seeds=3)
+    assert "--data=tfds:cifar10" in show_command(tfds)
 
 
 # ---- whose folder it is
@@ -563,15 +1048,6 @@ def wait_for(condition: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
-def results(workdir: Path) -> dict[str, dict]:
-    """What was measured, by run, without what depends on the clock."""
-    found = {}
-    for path in workdir.glob("*/*/measured.json"):
-        measured = json.loads(path.read_text())
-        found["/".join(path.parts[-3:-1])] = {**measured, "images_per_second": None}
-    return found
-
-
 def stamps(workdir: Path) -> dict[str, tuple[str, int]]:
     return {
         str(path): (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns)
@@ -579,25 +1055,41 @@ def stamps(workdir: Path) -> dict[str, tuple[str, int]]:
     }
 
 
+SHORT = {"run.loop.total_steps": "200", "run.loop.checkpoint_every": "20"}
+
+
+def write_rates(folder: Path) -> None:
+    """Rows of all rates of the smoke study of the class token but one, which wins."""
+    plan = make_plan("class_token", "smoke", {}, SHORT, seeds=1)
+    data = data_of(*(arm.config.run for arm in study_of_plan(plan).arms.values()))
+    results = Results(folder)
+    results.claim({**plan, "data_sha256": data})
+    for arm, values in (("class_token", (0.0, None, 0.0)), ("gap", (0.0, 0.5, 0.0))):
+        for rate, value in zip(make_grid(8e-4), values, strict=True):
+            if value is not None:
+                results.record(row(arm, "rate", rate, 0, held_out_accuracy=value))
+
+
 @pytest.mark.slow
 def test_a_study_that_was_killed_and_stopped_gives_what_one_in_a_row_gives(tmp_path: Path):
-    more = [
-        "--config.run.loop.total_steps=200",
-        "--config.run.loop.checkpoint_every=20",
-        "--seeds=1",
-    ]
-    study = ["--study=class_token", "--size=smoke", *more]
-    line = command(*study, f"--workdir={tmp_path}/broken")
-    second = tmp_path / "broken" / "gap" / "seed_0"
+    study = ["--study=class_token", "--size=smoke", "--seeds=1"]
+    study += [f"--config.{name}={text}" for name, text in SHORT.items()]
+    workdir, kept = tmp_path / "runs", tmp_path / "results"
+    write_rates(kept)
+    asked = [*study, f"--workdir={workdir}", f"--results={kept}"]
+    second = workdir / "gap" / "seed_0"
 
     with open(tmp_path / "stopped.txt", "w") as output:
-        killed = warm.Popen(line, env=ENV, stdout=output, stderr=output)
+        killed = warm.Popen(command(*asked), env=ENV, stdout=output, stderr=output)
         wait_for(lambda: any(second.glob("checkpoints/0*")) or killed.poll() is not None)
         (run,) = psutil.Process(killed.pid).children()
         run.suspend()  # else it may end before the next start
         killed.kill()  # not the run that it has started
         killed.wait()
-        stopped = warm.Popen(line, env=ENV, stdout=output, stderr=output)
+        # each row was written when its trial ended
+        names = [f"{row['arm']}/{row['kind']}" for row in Results(kept).rows()]
+        assert names.count("class_token/rate") == 3 and names[-1] == "class_token/seed"
+        stopped = warm.Popen(command(*asked), env=ENV, stdout=output, stderr=output)
         wait_for(lambda: "still runs" in (tmp_path / "stopped.txt").read_text())
         run.resume()
         wait_for(
@@ -608,47 +1100,51 @@ def test_a_study_that_was_killed_and_stopped_gives_what_one_in_a_row_gives(tmp_p
         stopped.send_signal(signal.SIGTERM)
         stopped.wait(HUNG_SECONDS)
     assert stopped.returncode == 75, (tmp_path / "stopped.txt").read_text()
-    finished = stamps(tmp_path / "broken")
-    # as a kill in the midst of their removal does
-    left = Path(next(iter(finished))).with_name("checkpoints")
-    left.mkdir()
-    page = (tmp_path / "broken" / "ablation.md").read_text()
-    assert "not yet" in page and "not decided: GAP, rate " in page
+    finished = stamps(workdir)
+    # as a kill of everything in the midst of their removal does, before the row is written
+    (workdir / "class_token" / "seed_0" / "checkpoints").mkdir()
+    lines = (kept / "trials.csv").read_text().splitlines(keepends=True)
+    (kept / "trials.csv").write_text(
+        "".join(line for line in lines if "class_token/seed_0" not in line)
+    )
+    page = (kept / "ablation.md").read_text()
+    assert "not yet" in page and "not judged: a smoke run" in page
 
-    gone_on = ablations(*study, f"--workdir={tmp_path}/broken")
+    gone_on = ablations(*asked)
     assert gone_on.returncode == 0, gone_on.stderr[-3000:]
     assert "Resuming from step" in (second / "log.txt").read_text()
-    in_a_row = ablations(*study, f"--workdir={tmp_path}/whole")
-    assert in_a_row.returncode == 0, in_a_row.stderr[-3000:]
-    assert len(results(tmp_path / "whole")) == 3 and results(tmp_path / "whole") == results(
-        tmp_path / "broken"
-    )
-    after = stamps(tmp_path / "broken")
+    after = stamps(workdir)
     # no finished run is repeated
-    assert len(finished) >= 1 and {path: after[path] for path in finished} == finished
+    assert len(finished) >= 2 and {path: after[path] for path in finished} == finished
+    rows = [row for row in Results(kept).rows() if row["kind"] == "seed"]
+    assert [row["arm"] for row in rows] == ["class_token", "gap", "gap_token_rate"]
+    assert {row["learning_rate"] for row in rows} == {8e-4}
+    # GAP at its own rate and at that of the class token, which are the same here
+    assert rows[1]["state_sha256"] == rows[2]["state_sha256"] != rows[0]["state_sha256"]
+    assert rows[0]["fewshot_accuracy"] == pytest.approx(np.mean(rows[0]["fewshot_draws"]))
+    assert all(row["seconds"] > 0 and row["training_images"] == 1437 for row in rows)
+    page = (kept / "ablation.md").read_text()
+    numbers = [f"{100 * rows[0][name]:.2f}" for name in ("fewshot_accuracy", "test_accuracy")]
+    assert f"{' | '.join(numbers)} |" in page
+    assert (kept / "ablation.png").stat().st_size > 10_000
+    assert not any(workdir.glob("*/*/checkpoints"))
+    for path in kept.glob("*"):
+        assert str(tmp_path).encode() not in path.read_bytes()
 
-    page = (tmp_path / "broken" / "ablation.md").read_text()
-    measured = results(tmp_path / "whole")["class_token/seed_0"]
-    assert (
-        f"{100 * measured['fewshot/accuracy']:.2f} | {100 * measured['test/accuracy']:.2f} |"
-        in page
-    )
-    assert measured["fewshot/accuracy"] == pytest.approx(np.mean(measured["fewshot/draws"]))
-    assert (tmp_path / "broken" / "ablation.png").stat().st_size > 10_000
-    report = json.loads((tmp_path / "broken" / "ablation.json").read_text())
-    assert [run["arm"] for run in report["runs"]] == ["class_token", "gap", "gap_low_rate"]
-    assert all(run["seconds"] > 0 and "--only=" in run["command"] for run in report["runs"])
-    assert not any((tmp_path / "broken").glob("*/*/checkpoints"))
+    # also the one that was killed and stopped gives the same weights as one in a row
+    again = ablations(*asked, "--again=3")
+    assert again.returncode == 0, again.stdout + again.stderr[-3000:]
+    assert again.stdout.count("| same | same | same |") == 3
 
     for other, message in (
         (["--study=crop", "--size=smoke"], "holds another ablation:"),
         (
-            [*study[:2], "--config.run.loop.total_steps=201"],
+            [*study, "--config.run.loop.total_steps=201"],
             "run.loop.total_steps: there 200, here 201",
         ),
         (["--study=class_token", "--data=tfds"], "holds another ablation:"),
     ):
-        refused = ablations(*other, f"--workdir={tmp_path}/broken")
+        refused = ablations(*other, f"--workdir={workdir}", f"--results={kept}")
         assert (
             refused.returncode == 1
             and message in refused.stderr
@@ -657,7 +1153,7 @@ def test_a_study_that_was_killed_and_stopped_gives_what_one_in_a_row_gives(tmp_p
 
 
 def test_a_run_that_was_killed_while_its_checkpoints_were_removed_is_cleared_away(tmp_path: Path):
-    for name, found in (("measured", {"test/accuracy": 0.5}), ("begun", {})):
+    for name, found in (("measured", {"test_accuracy": 0.5}), ("begun", {})):
         (tmp_path / name / "checkpoints" / "0000000002").mkdir(parents=True)
         (tmp_path / name / "checkpoints" / "0000000002" / "state.npz").write_bytes(b"")
         (tmp_path / name / "measured.json").write_text(json.dumps(found))
@@ -673,8 +1169,9 @@ def test_early_stopping_takes_the_checkpoint_that_is_best_on_the_held_out_part(t
     train_and_measure(replace(config, run=run), tmp_path)
     measured = json.loads((tmp_path / "measured.json").read_text())
     curve = dict(read_metrics(tmp_path)["validation/accuracy"])
-    assert curve[measured["step"]] == max(curve.values()) and measured["train_images"] == 144
-    assert 0 <= measured["test/accuracy"] <= 1 and len(measured["fewshot/draws"]) == 10
+    assert curve[measured["steps"]] == max(curve.values()) == measured["held_out_accuracy"]
+    assert measured["training_images"] == 144
+    assert 0 <= measured["test_accuracy"] <= 1 and len(measured["fewshot_draws"]) == 10
     before = (tmp_path / "measured.json").stat().st_mtime_ns
     (tmp_path / "checkpoints").mkdir()
     train_and_measure(replace(config, run=run), tmp_path)
@@ -714,6 +1211,24 @@ MISTAKES = {
         ["--study=crop", "--size=smoke", "--workdir={}", "--only=crops/seed_0"],
         "`--only` must be <arm>/seed_<n>",
     ),
+    "rate": (
+        ["--study=crop", "--size=smoke", "--workdir={}", "--only=resize/rate_fast"],
+        "`--only` must be <arm>/seed_<n> or <arm>/rate_<rate>",
+    ),
+    "unknown rate": (
+        ["--study=crop", "--size=smoke", "--workdir={}", "--only=resize/seed_0"],
+        "The learning rate of resize is not known",
+    ),
+    "held out": (
+        ["--study=crop", "--size=smoke", "--workdir={}", "--config.run.data.held_out=0.2"],
+        "`run.data.held_out` is set by the study",
+    ),
+    "again": (
+        ["--study=crop", "--size=smoke", "--workdir={}", "--again=0"],
+        "`--again` must be at least 1",
+    ),
+    "report": (["--report", "--results={}"], "it has no study.json"),
+    "report of nothing": (["--report"], "`--results` is missing"),
 }
 
 

@@ -88,7 +88,12 @@ def run(tmp_path: Path, *some: Trial, parallel: int = 1) -> Pool:
 def test_what_has_finished_is_left_alone(make, tmp_path, capsys):
     trial = make("one")
     assert not trial.is_over() and trial.accuracy() is None
-    run(tmp_path, trial)
+    ended: list[tuple[Trial, bool]] = []
+    pool = Pool(
+        1, tmp_path, "sweep", lambda trial: ended.append((trial, "seconds" in trial.notes()))
+    )
+    pool.run([trial], tmp_path / "trials")
+    assert ended == [(trial, True)]
     said = capsys.readouterr().out
     assert "1 of 1 runs to do" in said and "one is finished: validation/accuracy 0.7500" in said
     assert trial.is_over() and trial.accuracy() == 0.75

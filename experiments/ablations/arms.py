@@ -26,9 +26,12 @@ Accuracies = Mapping[str, float]  # arm to accuracy, in percent
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 SIZES = ("cifar10", "smoke")
-STEPS = 1600  # of 128 images: 4.1 epochs of CIFAR-10
-WARMUP_STEPS = 100
+# About 10.7 million multiply-adds per image of 32 pixels, a third of cifar10_scratch.py
+VARIANT = {"patch_size": 4, "width": 64, "depth": 4, "num_heads": 2, "mlp_dim": 128}
+STEPS = 600  # of 128 images: 1.5 epochs of CIFAR-10
+WARMUP_STEPS = 60
 SMOKE_STEPS = 60
+HELD_OUT = 0.1  # share of the training set on which learning rates are compared
 START = "start"  # name of the run whose weights all arms of a study start from
 
 
@@ -38,10 +41,11 @@ class Arm:
 
     Attributes:
         title: Title in tables and plots.
-        config: Config of its runs, except for the seed.
+        config: Config of its runs, except for the seed; its learning rate is the center of the grid.
         families: The curves that contain it, in plots against compute or data.
         paper: The paper's number in percent, or None.
         paper_of: The model that the paper's number belongs to, if it differs from the arm's.
+        rate_of: The arm whose winning learning rate it uses; "" if it has its own grid.
     """
 
     title: str
@@ -49,6 +53,7 @@ class Arm:
     families: tuple[str, ...] = ()
     paper: float | None = None
     paper_of: str = ""
+    rate_of: str = ""
 
     @property
     def macs(self) -> int:
@@ -75,11 +80,13 @@ class Claim:
         words: The claim as text.
         value: Maps accuracies to a number, which is greater than 0 if the claim holds.
         unit: Unit of that number.
+        is_judged: Whether the report judges it; if not, the report shows the number alone.
     """
 
     words: str
     value: Callable[[Accuracies], float]
     unit: str = "points"
+    is_judged: bool = True
 
 
 def better(one: str, other: str, words: str) -> Claim:
@@ -123,7 +130,7 @@ def make_base(size: str, data: Mapping[str, str]) -> PretrainConfig:
     ResNet-50.
     """
     config = load_config(str(CONFIGS / "cifar10_scratch.py"))
-    config = smoke_form(config) if size == "smoke" else config
+    config = smoke_form(config) if size == "smoke" else replace(config, variant=VARIANT)
     steps, warmup = (SMOKE_STEPS, 2) if size == "smoke" else (STEPS, WARMUP_STEPS)
     run = replace(
         config.run,
@@ -140,7 +147,6 @@ def make_base(size: str, data: Mapping[str, str]) -> PretrainConfig:
         loop=LoopConfig(
             total_steps=steps,
             log_every=max(1, steps // 16),
-            evaluate_every=steps // 4,
             checkpoint_every=steps // 4,
         ),
     )
@@ -198,3 +204,25 @@ def match_macs(config: PretrainConfig, macs: int) -> PretrainConfig:
             f"{one:,}."
         )
     return change_config(config, variant={"mlp_dim": mlp_dim})
+
+
+def make_seed_config(config: Config, rate: float, seed: int) -> Config:
+    """Returns the config of a run that is tested: on the whole training set, unless the arm stops
+    early.
+
+    The test set is opened once, at the end, whatever the arm says about evaluations.
+    """
+    run = config.run
+    loop = run.loop if run.data.held_out else replace(run.loop, evaluate_every=0)
+    optimizer = replace(run.optimizer, learning_rate=rate)
+    return replace(config, run=replace(run, seed=seed, optimizer=optimizer, loop=loop))
+
+
+def make_rate_config(config: Config, rate: float) -> Config:
+    """Returns the config of a run that measures a learning rate on held-out images.
+
+    It names no test set, so that none can be opened.
+    """
+    config = make_seed_config(config, rate, seed=0)
+    data = replace(config.run.data, held_out=config.run.data.held_out or HELD_OUT, test="")
+    return replace(config, run=replace(config.run, data=data))

@@ -1,10 +1,18 @@
 """Report of an ablation: means and standard deviations beside the paper's numbers, verdicts on the
-paper's claims, a CSV table and a plot.
+paper's claims, and a plot. It depends on the rows and the plan alone: the same files give the same
+bytes, without data and without training.
 
-The input is rows, one for each run: "arm", "seed", and the measurements so far. If a run diverged,
-the table says so and no claim about its arm is judged: a mean over the other runs would be biased.
+The verdict on a claim: the value of the claim is computed for each seed, from the accuracies of the
+arms with that seed. Its 95 % interval is mean ± t(0.975, n - 1) · s / √n, where s is the sample
+standard deviation of the n values and t the quantile of Student's distribution. If the interval is
+above 0, the claim "holds"; if it is below 0, it "does not hold"; otherwise the difference is "not
+visible at this size". With fewer than three seeds, or if a run of an arm of the claim diverged or is
+not finished, the claim is not decided: a mean over the other runs would be biased. A smoke run is
+not judged. The interval covers the variation between seeds. It does not cover the choice of the test
+set, and it is not corrected for the number of claims.
 """
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -12,31 +20,27 @@ from pathlib import Path
 from typing import Any
 
 from command_line.trials import flat
+from scipy.stats import t as student
 
 from ablations.arms import Arm, Claim, Study
+from ablations.rates import find_rate, find_tried
+from ablations.rows import FEWSHOT, TEST, Row
 from keras_vit.analyze.trend_plots import (
     Point,
     draw_accuracy_against_compute,
     draw_accuracy_against_data,
     draw_means,
 )
-from keras_vit.writing import table, write_csv, write_text
+from keras_vit.writing import table, write_text
 
-Row = Mapping[str, Any]
-METRICS = {"fewshot": "fewshot/accuracy", "test": "test/accuracy"}
-COLUMNS = (
-    *(
-        "arm",
-        "seed",
-        *METRICS.values(),
-        "shots",
-        "step",
-        "train_images",
-        "parameters",
-        "exaflops",
-        "relative_compute",
-    ),
-    *("images_per_second", "seconds", "memory_gb", "diverged", "command"),
+METRICS = {"fewshot": FEWSHOT, "test": TEST}
+LEAST_SEEDS = 3
+CONFIDENCE = 0.95
+RULE = (
+    "The verdict on a claim: its value is computed for each seed; the brackets are the 95 % interval "
+    "of the mean, mean ± t(0.975, n - 1) · s / √n over n seeds. Above 0 the claim holds, below 0 it "
+    "does not hold, and otherwise the difference is not visible at this size. Fewer than "
+    f"{LEAST_SEEDS} seeds decide nothing."
 )
 
 
@@ -51,53 +55,78 @@ def with_deviation(values: Sequence[float]) -> tuple[float, float | None]:
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
 
 
-def cell(rows: Sequence[Row], arm: str, metric: str) -> str:
-    """Returns the table cell of an arm: its mean and standard deviation, if no run diverged."""
-    runs = [row for row in rows if row["arm"] == arm]
-    values = percents(runs, arm, metric)
-    lost = sum(bool(row.get("diverged")) for row in runs)
+def cell(rows: Sequence[Row], arm: str, metric: str, seeds: int) -> str:
+    """Returns the table cell of an arm: its mean and standard deviation, if no run diverged.
+
+    Args:
+        rows: From `select_tested`.
+        arm: Name of the arm.
+        metric: A key of `METRICS`.
+        seeds: Number of runs that the plan asks for.
+    """
+    values = percents(rows, arm, metric)
+    lost = sum(bool(row["diverged"]) for row in rows if row["arm"] == arm)
     if lost:
         others = (
             f"; the others {', '.join(f'{value:.2f}' for value in values.values())}"
             if values
             else ""
         )
-        return f"diverged in {lost} of {len(runs)}{others}"
+        return f"diverged in {lost} of {seeds}{others}"
     if not values:
         return "not yet"
     mean, deviation = with_deviation([*values.values()])
     return _format_number(mean, deviation) + (
-        f" ({len(values)} of {len(runs)} runs)" if len(values) < len(runs) else ""
+        f" ({len(values)} of {seeds} runs)" if len(values) < seeds else ""
     )
 
 
-def verdict(claim: Claim, study: Study, rows: Sequence[Row], metric: str) -> dict[str, Any]:
-    """Judges a claim by the means of its arms over the seeds.
+def find_interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Returns the mean and both ends of its 95 % interval, by Student's distribution.
 
-    Returns:
-        "holds", "value", "deviation" (standard deviation of the value over the seeds), and "words",
-        the verdict as text. The first three are None if an arm has no mean.
+    Example:
+        >>> mean, low, high = find_interval([1.0, 2.0, 3.0])  # 2 ± 4.303 * 1 / sqrt(3)
+        >>> round(mean, 3), round(low, 3), round(high, 3)
+        (2.0, -0.484, 4.484)
     """
+    mean, count = statistics.fmean(values), len(values)
+    quantile = float(student.ppf((1 + CONFIDENCE) / 2, count - 1))
+    half = quantile * statistics.stdev(values) / math.sqrt(count)
+    return mean, mean - half, mean + half
+
+
+def verdict(
+    claim: Claim, study: Study, rows: Sequence[Row], metric: str, plan: Mapping[str, Any]
+) -> str:
+    """Returns the verdict on a claim as text, by the rule above.
+
+    Args:
+        claim: A claim of the study.
+        study: The study.
+        rows: From `select_tested`.
+        metric: A key of `METRICS`.
+        plan: Plan of the study; its entries "size" and "seeds" are used.
+    """
+    if plan["size"] == "smoke":
+        return "not judged: a smoke run"
+    seeds = range(plan["seeds"])
     by_arm = {name: percents(rows, name, metric) for name in study.arms}
-    seeds = sorted({row["seed"] for row in rows})
-    complete = {name: values for name, values in by_arm.items() if len(values) == len(seeds)}
+    complete = {name: values for name, values in by_arm.items() if {*seeds} <= {*values}}
     try:
-        value = claim.value(
-            {name: statistics.fmean(values.values()) for name, values in complete.items()}
-        )
+        values = [
+            claim.value({name: values[seed] for name, values in complete.items()}) for seed in seeds
+        ]
     except KeyError as missing:
         name = missing.args[0]
-        lost = any(row.get("diverged") for row in rows if row["arm"] == name)
-        words = f"not decided: {study.arms[name].title} {'diverged' if lost else 'is not finished'}"
-        return {"holds": None, "value": None, "deviation": None, "words": words}
-    each = [
-        claim.value({name: values[seed] for name, values in complete.items()}) for seed in seeds
-    ]
-    deviation = with_deviation(each)[1]
-    is_noise = deviation is not None and abs(value) <= deviation
-    answer = ("yes" if value > 0 else "no") + (", within the noise" if is_noise else "")
-    words = f"{answer}: {_format_number(value, deviation, '+')} {claim.unit}"
-    return {"holds": value > 0, "value": value, "deviation": deviation, "words": words}
+        lost = any(row["diverged"] for row in rows if row["arm"] == name)
+        return f"not decided: {study.arms[name].title} {'diverged' if lost else 'is not finished'}"
+    if len(values) < LEAST_SEEDS:
+        number = f"{len(values)} seed{'s' * (len(values) > 1)}"
+        return f"not decided: {number}, at least {LEAST_SEEDS} needed"
+    mean, low, high = find_interval(values)
+    answer = "holds" if low > 0 else "does not hold" if high < 0 else "not visible at this size"
+    numbers = f"{mean:+.1f} [{low:+.1f}, {high:+.1f}] {claim.unit}"
+    return f"{answer}: {numbers}" if claim.is_judged else numbers
 
 
 def find_differences(arms: Mapping[str, Arm]) -> dict[str, dict[str, Any]]:
@@ -119,94 +148,144 @@ def find_differences(arms: Mapping[str, Arm]) -> dict[str, dict[str, Any]]:
     }
 
 
-def add_compute(study: Study, row: Row) -> Row:
-    """Returns the row of a run with its compute."""
-    arm = study.arms[row["arm"]]
-    return {**row, "exaflops": arm.exaflops, "relative_compute": study.relative_compute(row["arm"])}
+def select_tested(study: Study, rows: Sequence[Row], seeds: int) -> list[Row]:
+    """Returns the rows of the runs that were tested, with a seed of the plan and the winning learning
+    rate of their arm.
+    """
+    rates = {name: _find_rate(study, rows, name) for name in study.arms}
+    return [
+        row
+        for row in rows
+        if row["kind"] == "seed"
+        and row["seed"] < seeds
+        and row["learning_rate"] == rates[row["arm"]]
+    ]
 
 
-def write_report(folder: Path, study: Study, rows: Sequence[Row], command: str) -> Path:
-    """Writes `ablation.md`, `ablation.csv` and `ablation.png` from the results so far. Each file is
-    written atomically.
+def write_report(
+    folder: Path, study: Study, rows: Sequence[Row], plan: Mapping[str, Any], command: str
+) -> Path:
+    """Writes `ablation.md` and `ablation.png` from the rows so far, each atomically.
+
+    Args:
+        folder: Folder of the files.
+        study: The study.
+        rows: All rows of `trials.csv`.
+        plan: Plan of the study, of which "size", "seeds" and "version" are used.
+        command: The command that runs the study.
 
     Returns:
         The path of the page.
     """
-    rows = [add_compute(study, row) for row in rows]
-    lines = [[row.get(column, "") for column in COLUMNS] for row in rows]
-    write_csv(folder / "ablation.csv", COLUMNS, lines)
-    _draw(folder / "ablation.png", study, rows)
-    write_text(folder / "ablation.md", "\n\n".join(_make_page(study, rows, command)) + "\n")
+    _draw(folder / "ablation.png", study, select_tested(study, rows, plan["seeds"]))
+    write_text(folder / "ablation.md", "\n\n".join(_make_page(study, rows, plan, command)) + "\n")
     return folder / "ablation.md"
 
 
-def judge_claims(study: Study, rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Returns each claim with its verdicts."""
-    return [
-        {
-            "claim": claim.words,
-            **{metric: verdict(claim, study, rows, metric) for metric in METRICS},
-        }
-        for claim in study.claims
-    ]
+def _find_rate(study: Study, rows: Sequence[Row], arm: str) -> float | None:
+    """Returns the winning rate, or None if there is none yet, or none inside the grid."""
+    try:
+        return find_rate(study, rows, arm)
+    except ValueError:
+        return None
 
 
-def _format_number(mean: float, deviation: float | None, sign: str = "") -> str:
-    return f"{mean:{sign}.2f}" + ("" if deviation is None else f" ± {deviation:.2f}")
+def _format_number(mean: float, deviation: float | None) -> str:
+    return f"{mean:.2f}" + ("" if deviation is None else f" ± {deviation:.2f}")
 
 
-def _make_page(study: Study, rows: Sequence[Row], command: str) -> list[str]:
-    seeds, lost = len({row["seed"] for row in rows}), [row for row in rows if row.get("diverged")]
-    shots = next((row["shots"] for row in rows if row.get("shots")), 10)
-    page = [f"# {study.title}", f"```sh\n{command}\n```", f"{study.about} ({study.source}.)"]
-    many = f"mean and sample standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
-    page += [
-        f"Accuracy in %, {many}. Few-shot: ridge regression on the frozen features of {shots} "
-        "training images per class, the mean of ten draws. Compute: multiply-adds per image, "
-        "relative to the first arm; exaFLOPs of the training of one run, calculated from them.",
-        _make_arm_table(study, rows, shots),
+def _first(rows: Sequence[Row], column: str, default: Any) -> Any:
+    return next((row[column] for row in rows if row[column]), default)
+
+
+def _make_page(
+    study: Study, rows: Sequence[Row], plan: Mapping[str, Any], command: str
+) -> list[str]:
+    seeds = plan["seeds"]
+    tested = select_tested(study, rows, seeds)
+    shots, images = _first(tested, "shots", 10), _first(tested, "test_images", 0)
+    many = (
+        f"mean and sample standard deviation over {seeds} seeds"
+        if seeds > 1
+        else "one run with one seed"
+    )
+    page = [
+        f"# {study.title}",
+        f"```sh\n{command}\n```",
+        f"{study.about} ({study.source}.)",
+        f"Accuracy in %, {many}"
+        + (f", on {images:,} test images" if images else "")
+        + f". Few-shot: ridge regression on the frozen features of {shots} training images per "
+        "class, the mean of ten draws. Each arm has the learning rate that is best on held-out "
+        "training images. Compute: multiply-adds per image, relative to the first arm; exaFLOPs of "
+        "the training of one run, calculated from them.",
+        _make_arm_table(study, rows, shots, seeds),
     ]
     if study.claims:
         header = ["the paper's claim", f"{shots}-shot", "test"]
         verdicts = [
-            [each["claim"], *(each[metric]["words"] for metric in METRICS)]
-            for each in judge_claims(study, rows)
+            [claim.words, *(verdict(claim, study, tested, metric, plan) for metric in METRICS)]
+            for claim in study.claims
         ]
-        page += [table(header, verdicts)]
-        page += ["Within the noise: at most one standard deviation over the seeds from 0."] * (
-            seeds > 1
-        )
+        page += [table(header, verdicts), RULE]
+    page += [f"![{study.title}](ablation.png)"] * bool(_find_drawable(study, tested))
     page += [
-        f"![{study.title}](ablation.png)",
+        "Accuracy in % on the held-out images by learning rate, one run each with seed 0; the best "
+        "in bold:",
+        _make_rate_table(study, rows),
         "Differences between the arms:",
         _make_difference_table(study),
     ]
-    if lost:
+    if lost := [row for row in tested if row["diverged"]]:
         lines = [
             f"- {study.arms[row['arm']].title}, seed {row['seed']}: {row['diverged']}"
             for row in lost
         ]
         page += ["Diverged runs:", "\n".join(lines)]
-    return [*page, "[ablation.csv](ablation.csv) lists every run with its time and its command."]
+    return [
+        *page,
+        "[trials.csv](trials.csv) lists every run with its time and its command, "
+        f"[study.json](study.json) the configs. Version of keras_vit: {plan['version']}. In the "
+        "commands, the folders of the data and of the runs are examples.",
+    ]
 
 
-def _make_arm_table(study: Study, rows: Sequence[Row], shots: int) -> str:
-    header = ["arm", "parameters", "compute", "exaFLOPs", "images/s", f"{shots}-shot", "test"]
-    header += [study.paper_label] * bool(study.paper_label)
-    lines = []
+def _make_arm_table(study: Study, rows: Sequence[Row], shots: int, seeds: int) -> str:
+    header = ["arm", "parameters", "compute", "exaFLOPs", "images/s", "learning rate"]
+    header += [f"{shots}-shot", "test", *[study.paper_label] * bool(study.paper_label)]
+    tested, lines = select_tested(study, rows, seeds), []
     for name, arm in study.arms.items():
-        runs = [row for row in rows if row["arm"] == name and row.get("parameters")]
+        runs = [row for row in tested if row["arm"] == name and row["parameters"]]
         speed = (
             f"{statistics.median(row['images_per_second'] for row in runs):.0f}" if runs else "-"
         )
+        rate = _find_rate(study, rows, name)
         line = [
             arm.title,
             f"{runs[0]['parameters']:,}" if runs else "-",
             f"{study.relative_compute(name):.2f}",
+            f"{arm.exaflops:.2g}",
+            speed,
+            "not yet" if rate is None else f"{rate:g}",
+            *(cell(tested, name, metric, seeds) for metric in METRICS),
         ]
-        line += [f"{arm.exaflops:.2g}", speed, *(cell(rows, name, metric) for metric in METRICS)]
         lines.append(line + [_format_published(arm)] * bool(study.paper_label))
     return table(header, lines)
+
+
+def _make_rate_table(study: Study, rows: Sequence[Row]) -> str:
+    lines = []
+    for name, arm in study.arms.items():
+        best = _find_rate(study, rows, name)
+        words = [
+            f"{'**' * (rate == best)}{rate:g}: "
+            f"{'diverged' if accuracy is None else f'{100 * accuracy:.2f}'}{'**' * (rate == best)}"
+            for rate, accuracy in sorted(find_tried(rows, name).items())
+        ]
+        if arm.rate_of:
+            words = [f"that of: {study.arms[arm.rate_of].title}"]
+        lines.append([arm.title, ", ".join(words) or "not yet"])
+    return table(["arm", "learning rates"], lines)
 
 
 def _format_published(arm: Arm) -> str:
@@ -237,27 +316,32 @@ def _format_value(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _draw(path: Path, study: Study, rows: Sequence[Row]) -> None:
-    """Draws all arms except those without results and those with a diverged run."""
-    lost = {row["arm"] for row in rows if row.get("diverged")}
-    kept = {
+def _find_drawable(study: Study, tested: Sequence[Row]) -> dict[str, Arm]:
+    """Returns all arms except those without results and those with a diverged run."""
+    lost = {row["arm"] for row in tested if row["diverged"]}
+    return {
         name: arm
         for name, arm in study.arms.items()
-        if name not in lost and percents(rows, name, "test")
+        if name not in lost and percents(tested, name, "test")
     }
-    shots = next((row["shots"] for row in rows if row.get("shots")), 10)
+
+
+def _draw(path: Path, study: Study, rows: Sequence[Row]) -> None:
+    kept, shots = _find_drawable(study, rows), _first(rows, "shots", 10)
     titles = {"fewshot": f"{shots}-shot accuracy", "test": "test accuracy"}
     if not kept:
         path.unlink(missing_ok=True)
     elif study.picture == "compute":
-        panels = {
-            titles[metric]: _group_points(kept, rows, metric, "relative_compute")
-            for metric in METRICS
-        }
+        places = {name: study.relative_compute(name) for name in kept}
+        panels = {titles[metric]: _group_points(kept, rows, metric, places) for metric in METRICS}
         label = f"compute relative to: {next(iter(study.arms.values())).title}"
         draw_accuracy_against_compute(path, panels, x_label=label, joined=True)
     elif study.picture == "data":
-        curves = _group_points(kept, rows, study.metric, "train_images")
+        places = {
+            name: _first([row for row in rows if row["arm"] == name], "training_images", None)
+            for name in kept
+        }
+        curves = _group_points(kept, rows, study.metric, places)
         draw_accuracy_against_data(
             path, curves, x_label="training images", y_label=f"{titles[study.metric]}, %"
         )
@@ -271,14 +355,13 @@ def _draw(path: Path, study: Study, rows: Sequence[Row]) -> None:
 
 
 def _group_points(
-    arms: Mapping[str, Arm], rows: Sequence[Row], metric: str, x: str
+    arms: Mapping[str, Arm], rows: Sequence[Row], metric: str, places: Mapping[str, float]
 ) -> dict[str, list[Point]]:
-    """Returns the points of each family of arms, sorted by `x`, a key of the rows."""
+    """Returns the points of each family of arms, sorted by their places on the x axis."""
     families: dict[str, list[Point]] = {}
     for name, arm in arms.items():
         mean, deviation = with_deviation([*percents(rows, name, metric).values()])
-        where = next(row[x] for row in rows if row["arm"] == name and row.get(x))
         for family in arm.families:
-            point = Point(where, mean, float("nan") if deviation is None else deviation)
+            point = Point(places[name], mean, float("nan") if deviation is None else deviation)
             families.setdefault(family, []).append(point)
     return {name: sorted(points) for name, points in families.items()}

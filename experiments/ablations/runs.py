@@ -1,7 +1,8 @@
 """One run of an ablation: trains an arm with one seed, then measures its test and few-shot
-accuracy.
+accuracy; or trains it with one learning rate, and measures its accuracy on the held-out images.
 
-A run leaves the files of `keras_vit.train` except the checkpoints, and `measured.json`.
+A run leaves the files of `keras_vit.train` except the checkpoints, and `measured.json`, whose keys
+are columns of `trials.csv`.
 """
 
 import shutil
@@ -16,6 +17,7 @@ from command_line.trials import read_json
 
 import keras_vit
 from ablations.arms import Config
+from ablations.rows import FEWSHOT, HELD_OUT, TEST
 from keras_vit.data.sources import Source
 from keras_vit.devices import Devices, connect
 from keras_vit.evaluate import accuracy, extract, fewshot
@@ -27,7 +29,7 @@ from keras_vit.train.logs import read_metrics
 from keras_vit.weights.restore import restore
 from keras_vit.writing import write_json
 
-RESULT, METRIC = "measured.json", "test/accuracy"
+RESULT = "measured.json"
 PROCEDURES = {PretrainConfig: pretrain, FinetuneConfig: run_finetuning}
 VALIDATION = "validation/accuracy"
 FEW_CLASSES = 20  # with at most so many classes, 10 examples per class are drawn instead of 5
@@ -35,13 +37,43 @@ DRAWS = tuple(range(10))
 PER_CLASS = 100  # approximate number of images per class that examples are drawn from
 
 
-def train_and_measure(config: Config, folder: Path) -> None:
-    """Performs a run. If interrupted, the same call resumes it.
+def train_and_validate(config: Config, folder: Path) -> None:
+    """Performs a run that measures a learning rate. If interrupted, the same call resumes it.
+
+    Args:
+        config: From `make_rate_config`.
+        folder: Folder of the run.
 
     Raises:
         As `keras_vit.train.pretrain`.
     """
-    if METRIC in read_json(folder / RESULT):
+    if is_measured(folder):
+        remove_checkpoints(folder)
+        return
+    results = PROCEDURES[type(config)](config, folder)
+    devices = connect(config.run.devices)
+    training, _ = make_sources(config.run.data, config.run.seed)
+    model, step = load_trained(config, folder, len(training.class_names), devices)
+    record = {
+        HELD_OUT: find_held_out_accuracy(folder),
+        **describe(config, folder, model, step, results),
+        "training_images": training.num_examples,
+    }
+    write_json(folder / RESULT, record)
+    remove_checkpoints(folder)
+
+
+def train_and_measure(config: Config, folder: Path) -> None:
+    """Performs a run that is tested. If interrupted, the same call resumes it.
+
+    Args:
+        config: From `make_seed_config`.
+        folder: Folder of the run.
+
+    Raises:
+        As `keras_vit.train.pretrain`.
+    """
+    if is_measured(folder):
         remove_checkpoints(folder)
         return
     results = PROCEDURES[type(config)](config, folder)
@@ -55,35 +87,62 @@ def train_and_measure(config: Config, folder: Path) -> None:
         "batch_size": config.run.eval_batch_size,
         "devices": devices,
     }
-    measured = {
-        METRIC: accuracy(model, test, **how)["top1"] if data.held_out else results[VALIDATION],
+    record = {
+        HELD_OUT: find_held_out_accuracy(folder) if data.held_out else None,
+        TEST: accuracy(model, test, **how)["top1"] if data.held_out else results[VALIDATION],
         **measure_fewshot(model, whole, test, how),
-        "step": step,
-        "train_images": num_images,
+        **describe(config, folder, model, step, results),
+        "training_images": num_images,
+        "test_images": test.num_examples,
+    }
+    write_json(folder / RESULT, record)
+    remove_checkpoints(folder)
+
+
+def describe(
+    config: Config, folder: Path, model: keras.Model, step: int, results: dict[str, Any]
+) -> dict[str, Any]:
+    """Returns the entries of `measured.json` that all runs have."""
+    return {
+        "learning_rate": config.run.optimizer.learning_rate,
+        "seed": config.run.seed,
+        "steps": step,
         "parameters": model.count_params(),
         "images_per_second": statistics.median(
             value for _, value in read_metrics(folder)["train/images_per_second"]
         ),
+        "state_sha256": results["state_sha256"],
     }
-    write_json(folder / RESULT, measured)
-    remove_checkpoints(folder)
+
+
+def find_held_out_accuracy(folder: Path) -> float:
+    """Returns the accuracy on the held-out images: the best of a run that stops early, and
+    otherwise that at the end, which is the only one.
+    """
+    return max(value for _, value in read_metrics(folder)[VALIDATION])
+
+
+def is_measured(folder: Path) -> bool:
+    """Whether the run in a folder is finished."""
+    return not {HELD_OUT, TEST}.isdisjoint(read_json(folder / RESULT))
 
 
 def remove_checkpoints(folder: Path) -> None:
     """Removes the checkpoints of a measured run. They are two to three times as large as the
     weights, which are kept.
     """
-    if METRIC in read_json(folder / RESULT):
+    if is_measured(folder):
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
 
 
 def load_trained(
     config: Config, folder: Path, num_classes: int, devices: Devices
 ) -> tuple[keras.Model, int]:
-    """Returns the model to measure and its step: the best checkpoint if a part of the training set
-    is held out, else the last one.
+    """Returns the model to measure and its step: the best checkpoint of a run that stops early, that
+    is, one with evaluations on a held-out part of the training set, else the last one.
     """
-    best = Checkpoints(folder, best_metric=VALIDATION).best() if config.run.data.held_out else None
+    stops_early = config.run.data.held_out and config.run.loop.evaluate_every
+    best = Checkpoints(folder, best_metric=VALIDATION).best() if stops_early else None
     row, shape = row_of(config.model, config.variant), (config.image_size, config.image_size, 3)
     weights = folder / "model.npz" if best is None else None
     with devices.scope():
@@ -119,7 +178,7 @@ def measure_fewshot(
     arrays = [array for part in parts for array in (part.values, part.labels)]
     result = fewshot(*arrays, class_names=train.class_names, shots=(shots,), seeds=DRAWS)
     return {
-        "fewshot/accuracy": float(result.mean[0, 0]),
-        "fewshot/draws": result.accuracies[0, 0].tolist(),
+        FEWSHOT: float(result.mean[0, 0]),
+        "fewshot_draws": result.accuracies[0, 0].tolist(),
         "shots": shots,
     }

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -135,17 +135,29 @@ def check_plan(path: Path, plan: Plan, *, free: Collection[str] = ()) -> dict[st
     # plan the folder holds single runs only, and each checks its own config.
     if "plan" not in found or not any(folder.glob("*/*/config.json")):
         found = {"plan": plan}
-    here, there = dict(flat(plan)), dict(flat(found["plan"]))
-    different = [
-        name for name in sorted({*here, *there} - {*free}) if here.get(name) != there.get(name)
-    ]
-    names = [name for name in different if not name.endswith(WHERE)]
-    if names:
-        lines = [f"  {name}: there {there.get(name)}, here {here.get(name)}" for name in names[:12]]
+    if lines := find_plan_differences(found["plan"], plan, free=free):
         raise ValueError(
             "\n".join([f"{folder} holds another {kind}:", *lines, "Choose another `--workdir`."])
         )
     return found
+
+
+def find_plan_differences(there: Plan, here: Plan, *, free: Collection[str] = ()) -> list[str]:
+    """Returns a line for each entry that differs between two plans, at most twelve.
+
+    Args:
+        there: The plan in a folder.
+        here: The plan of this process.
+        free: Dotted names of entries that may differ, besides the devices of a run.
+    """
+    here = dict(flat(json.loads(json.dumps(here, default=repr))))
+    there = dict(flat(json.loads(json.dumps(there, default=repr))))
+    names = [
+        name
+        for name in sorted({*here, *there} - {*free})
+        if here.get(name) != there.get(name) and not name.endswith(WHERE)
+    ]
+    return [f"  {name}: there {there.get(name)}, here {here.get(name)}" for name in names[:12]]
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -235,8 +247,15 @@ class Pool:
     alone until it trains, which shows how much memory a trial takes.
     """
 
-    def __init__(self, parallel: int, workdir: Path, kind: str):
+    def __init__(
+        self,
+        parallel: int,
+        workdir: Path,
+        kind: str,
+        on_end: Callable[[Trial], None] = lambda _: None,
+    ):
         self.parallel = parallel
+        self.on_end = on_end  # called with each trial whose process has ended
         self.kind = kind  # name in messages, such as "sweep"
         self.asked_by: list[str] = []  # one name for each signal to stop
         self.failures: list[str] = []
@@ -358,3 +377,4 @@ class Pool:
                 f"{trial.folder / 'log.txt'}."
             )
         write_json(trial.folder / "trial.json", notes)
+        self.on_end(trial)

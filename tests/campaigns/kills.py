@@ -36,7 +36,7 @@ COMMANDS = [*small_commands.COMMANDS]
 TIMED = (
     "sweep.md",
     "ablation.md",
-    "ablation.csv",
+    "trials.csv",
     "report.md",
     "report.csv",
     "log.txt",

@@ -616,7 +616,10 @@ MUTATIONS: tuple[Mutation, ...] = (
     *_in(
         "experiments/ablations/report.py",
         "tests/test_ablations.py",
-        ("if len(values) == len(seeds)}", "if values}"),
+        ("if {*seeds} <= {*values}}", "if values}"),
+        ("(1 + CONFIDENCE) / 2", "CONFIDENCE"),
+        ('"holds" if low > 0', '"holds" if mean > 0'),
+        ("LEAST_SEEDS = 3", "LEAST_SEEDS = 2"),
         (
             "statistics.stdev(values) if len(values) > 1",
             "statistics.pstdev(values) if len(values) > 1",
@@ -627,6 +630,26 @@ MUTATIONS: tuple[Mutation, ...] = (
         "tests/test_ablations.py",
         ("mlp_dim = 1 + round((macs - one)", "mlp_dim = round((macs - one)"),
         ('"beta_2": 0.999', '"beta_2": 0.99'),
+        ('or HELD_OUT, test="")', "or HELD_OUT)"),
+    ),
+    *_in(
+        "experiments/ablations/rates.py",
+        "tests/test_ablations.py",
+        ("WIDENINGS = 4", "WIDENINGS = 5"),
+        ("and winner == max(tried)", "and False"),
+        ("-max(finished)[1]", "-min(finished)[1]"),
+    ),
+    *_in(
+        "experiments/ablations/rows.py",
+        "tests/test_ablations.py",
+        ("if key_of(row) in map(key_of, rows):", "if row in rows:"),
+        ('places.get(row["arm"], -1),', "-1,"),
+    ),
+    *_in(
+        "experiments/ablations/schedule.py",
+        "tests/test_ablations.py",
+        ("found.get(name) == row[name]", "name in found"),
+        ("if self.results.find(trial.tries) is None", ""),
     ),
     *_in(
         "experiments/ablations/runs.py",

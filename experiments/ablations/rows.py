@@ -1,0 +1,150 @@
+"""The results of a study, as two files that can be committed: `trials.csv` and `study.json`.
+
+What lives here: a row for each finished trial, and the plan of the study. Both are independent of
+the machine: they contain no path, and floats are written in full. A trial that has a row is not run
+again, on whatever machine. What does not: the folders of the runs (`command_line/trials.py`), and
+the report that is made from these files (`ablations/report.py`).
+
+Rows are sorted: the start, then the rates, then the seeds, each in the order of the arms. So the
+bytes of the file do not depend on the order in which trials end.
+"""
+
+import csv
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from command_line.trials import find_plan_differences, read_json
+
+from keras_vit.writing import write_csv, write_json
+
+Row = Mapping[str, Any]  # values by column; None if a value is not known
+HELD_OUT, TEST, FEWSHOT = "held_out_accuracy", "test_accuracy", "fewshot_accuracy"
+
+COLUMNS: Mapping[str, Callable[[str], Any]] = {
+    "arm": str,
+    "kind": str,
+    "learning_rate": float,
+    "seed": int,
+    HELD_OUT: float,
+    TEST: float,
+    FEWSHOT: float,  # mean of the draws
+    "fewshot_draws": json.loads,
+    "shots": int,
+    "training_images": int,
+    "test_images": int,
+    "steps": int,
+    "parameters": int,
+    "images_per_second": float,
+    "seconds": float,
+    "state_sha256": str,
+    "diverged": str,
+    "command": str,
+}
+KEY = ("arm", "kind", "learning_rate", "seed")
+KINDS = ("start", "rate", "seed")
+FREE = ("seeds",)  # entries of the plan that may change: more seeds can be added later
+
+
+class Results:
+    """The folder of `trials.csv` and `study.json`."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.table, self.plan_file = folder / "trials.csv", folder / "study.json"
+
+    def rows(self) -> list[Row]:
+        """Returns the rows of the finished trials.
+
+        Raises:
+            ValueError: If the table has other columns, or two rows for a trial.
+        """
+        if not self.table.exists():
+            return []
+        with open(self.table, encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file)
+            lines = [*reader]
+            if reader.fieldnames != [*COLUMNS] or any(
+                None in (*line, *line.values()) for line in lines
+            ):
+                raise ValueError(
+                    f"{self.table} must have the columns {', '.join(COLUMNS)}. Found: "
+                    f"{', '.join(reader.fieldnames or ())}. Restore the file."
+                )
+        rows = [
+            {name: COLUMNS[name](line[name]) for name in COLUMNS if line[name] != ""}
+            for line in lines
+        ]
+        rows = [{**dict.fromkeys(COLUMNS), **row} for row in rows]
+        keys = [key_of(row) for row in rows]
+        if twice := [key for key in keys if keys.count(key) > 1]:
+            raise ValueError(f"{self.table} has two rows for {twice[0]}. Remove one of them.")
+        return rows
+
+    def find(self, trial: Mapping[str, Any]) -> Row | None:
+        """Returns the row of a trial, or None if it is not finished.
+
+        Args:
+            trial: Its values of `KEY`.
+        """
+        return next((row for row in self.rows() if key_of(row) == key_of(trial)), None)
+
+    def record(self, row: Row) -> None:
+        """Adds the row of a finished trial, unless the table has one."""
+        rows = self.rows()
+        if key_of(row) in map(key_of, rows):
+            return
+        places = {name: place for place, name in enumerate(self.plan()["arms"])}
+        rows = sorted(
+            [*rows, row],
+            key=lambda row: (
+                KINDS.index(row["kind"]),
+                places.get(row["arm"], -1),
+                row["seed"],
+                row["learning_rate"],
+            ),
+        )
+        lines = [[_format(row.get(name)) for name in COLUMNS] for row in rows]
+        write_csv(self.table, [*COLUMNS], lines)
+
+    def plan(self) -> dict[str, Any]:
+        """Returns the plan of the study; empty if there is none."""
+        return read_json(self.plan_file)
+
+    def check_plan(self, plan: Mapping[str, Any], *, free: Sequence[str] = FREE) -> None:
+        """Checks that the folder can be used for this plan.
+
+        Raises:
+            ValueError: If it holds rows of another plan. The message lists the differing fields.
+        """
+        if not self.rows():
+            return
+        if lines := find_plan_differences(self.plan(), plan, free=free):
+            raise ValueError(
+                "\n".join(
+                    [
+                        f"{self.folder} holds the results of another ablation:",
+                        *lines,
+                        "Choose another `--results`.",
+                    ]
+                )
+            )
+
+    def claim(self, plan: Mapping[str, Any]) -> None:
+        """Writes the plan into the folder.
+
+        Raises: As `check_plan`.
+        """
+        self.check_plan(plan)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_json(self.plan_file, json.loads(json.dumps(plan, default=repr)))
+
+
+def key_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Returns what identifies a trial."""
+    return tuple(row[name] for name in KEY)
+
+
+def _format(value: Any) -> Any:
+    return "" if value is None else json.dumps(value) if isinstance(value, list) else value

@@ -1,0 +1,235 @@
+"""The trials of a study and their order: the learning rates of all arms, then the seeds.
+
+What lives here: which trials are left, given the rows of the finished ones; their rows; the
+repetition of a sample of them. What does not: the work of one trial (`ablations/runs.py`), the
+processes (`command_line/trials.py`), and the flags (`ablations.py`).
+
+The names of trials are `<arm>/rate_<rate>` and `<arm>/seed_<n>`.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from command_line.trials import Pool, Trial
+
+from ablations.arms import START, Study
+from ablations.rates import find_rate, find_tried, next_rates
+from ablations.rows import COLUMNS, FEWSHOT, HELD_OUT, TEST, Results, Row, key_of
+from ablations.runs import RESULT, remove_checkpoints
+from keras_vit.train import Diverged
+from keras_vit.weights.secrets import join_command
+from keras_vit.writing import table
+
+START_RUN = f"{START}/seed_0"
+COMPARED = ("state_sha256", TEST, FEWSHOT)  # by `repeat`
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """The trials of a study.
+
+    Attributes:
+        study: The study.
+        folder: Folder of the runs.
+        results: Rows of the finished trials, and the plan.
+        command: Arguments of `python` that start the study, without a folder.
+        shown_command: The same, without paths of this machine.
+    """
+
+    study: Study
+    folder: Path
+    results: Results
+    command: Sequence[str]
+    shown_command: Sequence[str]
+
+    def run_all(self, pool: Pool, seeds: int) -> None:
+        """Runs the trials that have no row.
+
+        Raises:
+            ValueError: If the best rate of an arm is at the edge of a grid that was widened too
+                often.
+            Diverged: If the run diverged whose weights all arms start from.
+            Stopped, ChildProcessError: As `Pool.run`.
+        """
+        while rates := self.trials_of_rates():
+            self.run(pool, rates)
+        # all arms with one seed, then with the next, so that they can be compared before the end
+        self.run(pool, self.trials_of_seeds(seeds))
+
+    def trials_of_rates(self) -> list[Trial]:
+        """Returns the trials to do next so that each arm gets its learning rate."""
+        rows = self.results.rows()
+        return [
+            self.make_trial(name, "rate", rate)
+            for name, arm in self.study.arms.items()
+            if not arm.rate_of
+            for rate in next_rates(arm.config.run.optimizer.learning_rate, find_tried(rows, name))
+        ]
+
+    def trials_of_seeds(self, seeds: int) -> list[Trial]:
+        """Returns the trials of all arms and seeds, each with the winning learning rate of the arm.
+
+        Raises:
+            ValueError: Lists all arms whose grid was widened too often.
+        """
+        rows, rates, stuck = self.results.rows(), {}, []
+        for name in self.study.arms:
+            try:
+                rates[name] = find_rate(self.study, rows, name)
+            except ValueError as error:
+                stuck.append(f"{name}: {error}")
+        if stuck:
+            raise ValueError("\n".join(stuck))
+        return [
+            self.make_trial(name, "seed", rates[name], seed)
+            for seed in range(seeds)
+            for name in self.study.arms
+        ]
+
+    def make_trial(self, arm: str, kind: str, rate: float, seed: int = 0) -> Trial:
+        """Returns a trial of an arm.
+
+        Args:
+            arm: Name of the arm.
+            kind: "rate" or "seed".
+            rate: Its learning rate.
+            seed: Its seed; 0 for a trial of the rates.
+        """
+        tries = {"arm": arm, "kind": kind, "learning_rate": rate, "seed": seed}
+        name = f"{arm}/rate_{rate!r}" if kind == "rate" else f"{arm}/seed_{seed}"
+        return Trial(
+            name=name,
+            folder=self.folder / name,
+            command=(*self.command, f"--workdir={self.folder}", *_select(name, tries)),
+            tries=tries,
+            result=RESULT,
+            metric=HELD_OUT if kind == "rate" else TEST,
+        )
+
+    def make_start(self) -> Trial:
+        """Returns the run whose weights all arms start from."""
+        rate = self.study.start.run.optimizer.learning_rate
+        tries = {"arm": START, "kind": "start", "learning_rate": rate, "seed": 0}
+        return Trial(
+            name=START_RUN,
+            folder=self.folder / START_RUN,
+            command=(*self.command, f"--workdir={self.folder}", *_select(START_RUN, tries)),
+            tries=tries,
+        )
+
+    def run(self, pool: Pool, trials: Sequence[Trial]) -> None:
+        """Runs those of the trials that have no row, and records each as soon as it ends.
+
+        A trial whose process was killed after it had finished has no row yet: it gets one, and is
+        not run again.
+        """
+        trials = [trial for trial in trials if self.results.find(trial.tries) is None]
+        if not trials:
+            return
+        if self.study.start is not None:
+            self._prepare_start(pool)
+        try:
+            pool.run(trials, self.folder)
+        finally:
+            for trial in trials:
+                self.record(trial)
+
+    def record(self, trial: Trial) -> None:
+        """Adds the row of a trial, if it is finished or has diverged."""
+        if trial.is_over():
+            # of a run that was killed after it wrote its result and before it removed them
+            remove_checkpoints(trial.folder)
+            self.results.record(self.make_row(trial))
+
+    def make_row(self, trial: Trial) -> Row:
+        """Returns the row of a trial that is over.
+
+        Raises:
+            ValueError: If the run in its folder has another learning rate, as it belongs to another
+                state of the study.
+        """
+        measured, notes = trial.results(), trial.notes()
+        rate = trial.tries["learning_rate"]
+        if measured.get("learning_rate", rate) != rate:
+            raise ValueError(
+                f"{trial.folder} holds a run with the learning rate {measured['learning_rate']!r} "
+                f"instead of {rate!r}. Remove this folder, or restore the rows of the rates."
+            )
+        shown = ["python", *self.shown_command, *_select(trial.name, trial.tries)]
+        # the rest of the message names a checkpoint on this machine
+        lost = None if measured else notes["diverged"].partition(". ")[0].rstrip(".") + "."
+        return {
+            **{name: measured.get(name) for name in COLUMNS},
+            **trial.tries,
+            "seconds": notes.get("seconds"),
+            "diverged": lost,
+            "command": join_command(shown),
+        }
+
+    def repeat(self, pool: Pool, count: int) -> bool:
+        """Runs a random sample of the tested trials again, in the folder `again`, and prints how
+        they compare with their rows.
+
+        Args:
+            pool: Runs the trials. Its results are not recorded.
+            count: Number of trials; all if there are fewer.
+
+        Returns:
+            Whether all are the same.
+        """
+        rows = [
+            row for row in self.results.rows() if row["kind"] == "seed" and row[TEST] is not None
+        ]
+        sample = random.Random(0).sample(rows, min(count, len(rows)))
+        again = Schedule(
+            study=self.study,
+            folder=self.folder / "again",
+            results=self.results,
+            command=self.command,
+            shown_command=self.shown_command,
+        )
+        if self.study.start is not None and sample:
+            again._prepare_start(pool)
+        trials = [again.make_trial(*key_of(row)) for row in sample]
+        pool.run(trials, again.folder)
+        lines, is_same = [], True
+        for trial, row in zip(trials, sample, strict=True):
+            found = trial.results()
+            equal = [found.get(name) == row[name] for name in COMPARED]
+            is_same &= all(equal)
+            lines.append([trial.name, *("same" if each else "DIFFERENT" for each in equal)])
+        print(table(["trial", *(name.replace("_", " ") for name in COMPARED)], lines), flush=True)
+        return is_same
+
+    def _prepare_start(self, pool: Pool) -> None:
+        """Trains the model that all arms start from, unless its weights are in the folder.
+
+        Raises:
+            Diverged: If it diverged.
+            ValueError: If its weights are not those from which the finished trials started.
+        """
+        start = self.make_start()
+        pool.run([start], start.folder.parent)
+        if not start.results():
+            raise Diverged(
+                f"{START_RUN} diverged, whose weights all arms start from. "
+                f"{start.notes()['diverged']}"
+            )
+        row = self.results.find(start.tries)
+        ours = start.results()["state_sha256"]
+        if row is not None and row["state_sha256"] != ours:
+            raise ValueError(
+                f"{start.folder} has other weights than those from which the finished trials "
+                f"started: state sha256 {ours} instead of {row['state_sha256']}. Copy that folder "
+                "from the machine of these trials, or start the study in another `--results`."
+            )
+        self.record(start)
+
+
+def _select(name: str, tries: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the flags that perform a single trial."""
+    rate = [f"--rate={tries['learning_rate']!r}"] if tries["kind"] == "seed" else []
+    return (f"--only={name}", *rate)
