@@ -70,7 +70,8 @@ def load(
     ):
         raise ValueError(
             f"{path} was saved for images of {built[0]} x {built[1]} pixels. Received: image_size="
-            f"{tuple(image_size)}. Omit the image size."
+            f"{tuple(image_size)}. Omit the image size. For another size, save the weights with "
+            "`keras_vit.save_checkpoint`, and load them with `weights=` at that size."
         )
     return loaded
 

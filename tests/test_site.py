@@ -161,6 +161,25 @@ def test_every_flag_of_a_script_is_read_from_its_source():
         assert [row for row in rows if not row[2].strip()] == []
 
 
+def test_constants_in_the_flags_of_a_script_are_shown_by_their_values(tmp_path):
+    from website import reference
+
+    (tmp_path / "colors.py").write_text("COLORS = {'red': 1, 'green': 2}\n")
+    (tmp_path / "script.py").write_text(
+        "import os\n"
+        "from colors import COLORS\n"
+        "SIDES: tuple[int, ...] = (16, 32)\n"
+        'flags.DEFINE_list("colors", list(COLORS), f"Of {\', \'.join(COLORS)}.")\n'
+        'flags.DEFINE_list("sides", [*map(str, SIDES)], "In pixels.")\n'
+        'flags.DEFINE_integer("threads", os.cpu_count(), "Threads.")\n'
+    )
+    assert reference.script_flags(tmp_path / "script.py") == [
+        ["`--colors`{.whole}", "`red,green`", "Of red, green."],
+        ["`--sides`{.whole}", "`16,32`", "In pixels."],
+        ["`--threads`{.whole}", "`os.cpu_count()`", "Threads."],
+    ]
+
+
 def test_a_field_without_a_text_is_an_error():
     from website import reference
 

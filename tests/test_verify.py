@@ -69,6 +69,7 @@ def test_the_report_says_what_the_file_is(sound: Path, sound_report: Report):
     assert f"{200 - 10 * 16} with {parameters:,} parameters" in text
     assert f"{sound.stat().st_size:,} bytes" in text
     assert hashlib.sha256(sound.read_bytes()).hexdigest() in text
+    assert "integrity   each array equals its checksum in the file" in text
     assert "Google, modules counted as before linen" in text
     assert "ViT_Ti16, as named; the shapes match" in text
     assert "32 x 32 pixels, 2 x 2 patches, 5 positions" in text

@@ -5,12 +5,16 @@ are not here: a line `::: name` asks mkdocstrings for them.
 """
 
 import ast
+import builtins
+import contextlib
 import dataclasses
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
@@ -29,7 +33,7 @@ _MODULE_PAGES = (
     ("evaluate", "Evaluation", "Accuracy, features, few-shot, linear, VTAB.", ("evaluate",)),
     ("analyze", "Analysis", "Attention, filters, position embeddings.", ("analyze",)),
     ("export", "Export", "SavedModel, TFLite, ONNX, OpenVINO.", ("export",)),
-    ("data", "Data", "From files to batches, and photos.", ("data", "photos")),
+    ("data", "Data", "From files to batches, and photos.", ("data", "photos", "predict")),
     (
         "facts",
         "Facts and costs",
@@ -306,9 +310,10 @@ def describe_scripts() -> str:
 
 def script_flags(path: Path) -> list[list[str]]:
     """Returns (flag, default, help) of each flag that a file defines, read from its source: the
-    scripts are programs, and importing all of them into one process defines some flags twice."""
-    rows = []
-    for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    scripts are programs, and importing all of them into one process defines some flags twice.
+    Constants in defaults and texts are replaced by their values."""
+    rows, script = [], ast.parse(path.read_text(encoding="utf-8"))
+    for call in ast.walk(script):
         if (
             isinstance(call, ast.Call)
             and isinstance(call.func, ast.Attribute)
@@ -317,32 +322,51 @@ def script_flags(path: Path) -> list[list[str]]:
             name, default, *rest = call.args
             named = {each.arg: each.value for each in call.keywords}
             text = named.get("help") or rest[-1]
+            try:
+                value = _evaluate(default, script, path)
+            except LookupError:  # it depends on the machine
+                value = ast.unparse(default)
+            value = ",".join(map(str, value)) if isinstance(value, list | tuple) else value
             rows.append(
-                [f"`--{ast.literal_eval(name)}`{{.whole}}", _unparse(default), _unparse_text(text)]
+                [
+                    f"`--{ast.literal_eval(name)}`{{.whole}}",
+                    _format_default(value),
+                    _evaluate(text, script, path),
+                ]
             )
     return rows
 
 
-def _unparse(node: ast.expr) -> str:
-    return (
-        _format_default(node.value) if isinstance(node, ast.Constant) else f"`{ast.unparse(node)}`"
-    )
+def _evaluate(node: ast.expr, script: ast.Module, path: Path) -> Any:
+    """Returns the value of an expression of constants that a script defines or imports."""
+    used = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+    known = {name: _find_constant(name, script, path) for name in used - set(dir(builtins))}
+    return eval(compile(ast.Expression(node), str(path), "eval"), known)
 
 
-def _unparse_text(node: ast.expr) -> str:
-    if isinstance(node, ast.JoinedStr):
-        return "".join(
-            each.value if isinstance(each, ast.Constant) else _name_of_list(each.value)
-            for each in node.values
-        )
-    return str(node.value) if isinstance(node, ast.Constant) else ast.unparse(node)
+def _find_constant(name: str, script: ast.Module, path: Path) -> Any:
+    for line in script.body:
+        if isinstance(line, ast.ImportFrom):
+            for alias in line.names:
+                if name == (alias.asname or alias.name):
+                    with _importable(path.parent):
+                        return getattr(importlib.import_module(str(line.module)), alias.name)
+        targets = line.targets if isinstance(line, ast.Assign) else [getattr(line, "target", None)]
+        if name in [target.id for target in targets if isinstance(target, ast.Name)]:
+            if isinstance(line.value, ast.Dict):  # flags name its keys
+                return dict.fromkeys(_evaluate(key, script, path) for key in line.value.keys)
+            return _evaluate(line.value, script, path)
+    raise LookupError(f"{path} neither defines nor imports {name}.")
 
 
-def _name_of_list(node: ast.expr) -> str:
-    """Returns X of `", ".join(X)`, and other code as it is."""
-    if isinstance(node, ast.Call) and ast.unparse(node.func) == "', '.join":
-        node = node.args[0]
-    return f"`{ast.unparse(node)}`"
+@contextlib.contextmanager
+def _importable(folder: Path) -> Iterator[None]:
+    """Finds modules in the folder of a script, as Python does for the script."""
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
 
 
 def _format_default(value: object) -> str:

@@ -9,8 +9,10 @@ numbers are positions in its tables.
 """
 
 import io
+import os
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,12 +39,14 @@ def with_metadata(content: bytes, facts: Mapping[str, Any], labels: Sequence[str
         content: Content of a `.tflite` file with one input and one output.
         facts: Metadata that JSON can store, with "model", "input": {"image_size", "range", "dtype"}
             and "output": {"name"}; see `keras_vit.export.metadata.describe`. "licence" is also
-            written to the field of the schema.
+            written to the field of the schema. Of absolute paths, only the names are written: the
+            file leaves this machine.
         labels: Class names, without line breaks; empty if the model has none.
 
     Raises:
         ImportError: If flatbuffers or ai_edge_litert is absent.
     """
+    facts = _without_folders(facts)
     described = _add_buffer(content, _encode_metadata(facts, labels))
     files = {FILE: as_json(facts)}
     if labels:
@@ -52,6 +56,15 @@ def with_metadata(content: bytes, facts: Mapping[str, Any], labels: Sequence[str
         for name, text in files.items():
             zipped.writestr(name, text)
     return archive.getvalue()
+
+
+def _without_folders(facts: Any) -> Any:
+    """Returns metadata in which absolute paths are replaced by the names of their files."""
+    if isinstance(facts, Mapping):
+        return {name: _without_folders(value) for name, value in facts.items()}
+    if isinstance(facts, list):
+        return [_without_folders(value) for value in facts]
+    return Path(facts).name if isinstance(facts, str) and os.path.isabs(facts) else facts
 
 
 def _add_buffer(content: bytes, metadata: bytes) -> bytes:

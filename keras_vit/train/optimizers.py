@@ -44,11 +44,14 @@ class OptimizerConfig:
     """The configuration of an optimizer.
 
     Attributes:
-        name: A key of `OPTIMIZERS`.
+        name: "adam", "adamw", "momentum", "muon", "adafactor", "lamb", "lion", "nadam", "rmsprop" or
+            "sgd".
         learning_rate: Peak learning rate of the schedule.
-        schedule: A `kind` of `keras_vit.train.schedules.learning_rate_schedule`.
+        schedule: "constant", "linear", "cosine", "rsqrt" or "staircase".
         warmup_steps: Steps of linear warm-up from 0.
-        schedule_options: Further arguments of the schedule, such as `linear_end`.
+        schedule_options: Further arguments of
+            `keras_vit.train.schedules.learning_rate_schedule`: `linear_end`, `timescale`,
+            `cooldown_steps`, `boundaries`.
         weight_decay: Decoupled weight decay, multiplied by the current learning rate; 0.03 to 0.3
             in table 3.
         decay: Which variables decay. "kernels": kernels alone, as in the authors' later code;
@@ -61,8 +64,8 @@ class OptimizerConfig:
         frozen: Regular expressions. Variables whose names contain a match are not trained. Names
             are those of checkpoints: "embedding/kernel", "encoderblock_3/attention/query/kernel",
             "head/bias".
-        options: Further arguments of the optimizer, such as `beta_2` or `momentum`, except the keys
-            of `REPLACED_OPTIONS`.
+        options: Further arguments of the optimizer, such as `beta_2` or `momentum`. Those that
+            fields of the config replace are refused; the error names the field.
     """
 
     name: str = "adam"

@@ -158,6 +158,24 @@ def detect_kind(path: _PathLike) -> str:
     raise make_error(path, f"it is not a file of weights; it begins with {head[:8]!r}", AGAIN)
 
 
+def has_checksums(path: _PathLike) -> bool:
+    """Whether the file contains checksums of its arrays, so that reading it finds any changed weight.
+
+    Archives (`.npz`, PyTorch) do. Safetensors files do if this package wrote them; HDF5 files do not.
+
+    Example:
+        >>> write_npz("kernel.npz", {"kernel": np.zeros(3)})
+        >>> has_checksums("kernel.npz")
+        True
+    """
+    path = find_file(path)
+    if path.name.endswith(INDEX_SUFFIX):
+        parts = {path.with_name(name) for name in shards.read_index(path).values()}
+        return all(has_checksums(part) for part in parts)
+    kind = detect_kind(path)
+    return tensors.has_checksums(path) if kind == "safetensors" else kind in ("npz", "torch")
+
+
 def write_npz(path: _PathLike, arrays: _Arrays, metadata: _Metadata | None = None) -> None:
     """Write an uncompressed npz that `numpy.load(path)` reads. Equal inputs give equal bytes.
 

@@ -77,11 +77,18 @@ def examine(file: str, model: str | None = None) -> Identity:
     if row and row.model != identified:
         doubts.append(f"{row.file} is a file of {row.model}")
     facts += [
+        ("integrity", _describe_integrity(path)),
         ("layout", layout),
         ("arrays", _describe_counts(arrays, canonical)),
         ("model", f"{identified}, {_how_identified(identified, model)}"),
     ]
     return Identity(path=path, model=identified, facts=facts, doubts=doubts, canonical=canonical)
+
+
+def _describe_integrity(path: Path) -> str:
+    if files.has_checksums(path):
+        return "each array equals its checksum in the file"
+    return "no checksums in the file: changed weights are not found unless a hash is known"
 
 
 def _how_identified(identified: str, named: str | None) -> str:

@@ -99,6 +99,13 @@ def list_entries(path: Path) -> tuple[list[Entry], dict[str, Any]]:
     return found, configs.read_beside(path) | facts.check(path, own)
 
 
+def has_checksums(path: Path) -> bool:
+    """Whether a file contains checksums of its arrays, as `write` adds them."""
+    with open(path, "rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    return _CHECKSUM in (header.get("__metadata__") or {})
+
+
 def write(
     stream: BinaryIO, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any] | None
 ) -> None:

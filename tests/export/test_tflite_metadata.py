@@ -179,3 +179,21 @@ def test_a_path_that_is_no_utf_8_is_written_as_an_escape(bare: bytes):
     facts = {**FACTS, "model": "mine\udce9.keras"}
     with zipfile.ZipFile(io.BytesIO(with_metadata(bare, facts, LABELS))) as zipped:
         assert json.loads(zipped.read("keras_vit.json")) == facts
+
+
+def test_no_folder_of_the_machine_goes_to_the_phone(bare: bytes):
+    facts = {
+        **FACTS,
+        "model": "/home/me/secret plans/mine.keras",
+        "judged": {"images": "/home/me/photos", "left_out": ["/home/me/photos/x.jpg: truncated"]},
+        "judged_on": "/home/me/photos",
+    }
+    content = with_metadata(bare, facts, LABELS)
+    assert b"/home" not in content and b"secret plans" not in content
+    with zipfile.ZipFile(io.BytesIO(content)) as zipped:
+        assert zipped.testzip() is None
+        packed = b"".join(zipped.read(name) for name in zipped.namelist())
+        found = json.loads(zipped.read("keras_vit.json"))
+    assert b"/home" not in packed
+    assert (found["model"], found["judged_on"]) == ("mine.keras", "photos")
+    assert found["judged"] == {"images": "photos", "left_out": ["x.jpg: truncated"]}

@@ -3,6 +3,8 @@ name.
 """
 
 import dataclasses
+import re
+import typing
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 
 pytest.importorskip("tensorflow")
 
-from keras_vit.train import (  # noqa: E402
+from keras_vit.train import (  # noqa: E402  # noqa: E402
     DataConfig,
     FinetuneConfig,
     LoopConfig,
@@ -20,7 +22,9 @@ from keras_vit.train import (  # noqa: E402
     PretrainConfig,
     RunConfig,
     load_config,
+    optimizers,
     recipe_words,
+    schedules,
     smoke_form,
 )
 from keras_vit.train.config import flatten_config  # noqa: E402
@@ -237,3 +241,14 @@ def test_a_recipe_that_is_none_is_said(tmp_path):
 def test_what_is_wrong_is_said_at_once(make, message: str):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_the_docstring_of_the_optimizer_lists_names_and_schedules():
+    """The reference of the site is made from it."""
+    text = " ".join(optimizers.OptimizerConfig.__doc__.split())
+    names, kinds = (
+        re.search(rf" {field}: (.*?)\.", text)[1].replace(" or ", ", ").split(", ")
+        for field in ("name", "schedule")
+    )
+    assert [name.strip('"') for name in names] == list(optimizers.OPTIMIZERS)
+    assert {kind.strip('"') for kind in kinds} == set(typing.get_args(schedules.Decay))

@@ -12,10 +12,12 @@ import time
 import tracemalloc
 import zipfile
 
+import h5py
 import ml_dtypes
 import numpy as np
 import pytest
 import safetensors.numpy
+import torch_files
 
 from keras_vit.weights import files
 from keras_vit.weights.files import Checkpoint, detect_kind, read, write_npz, write_safetensors
@@ -182,6 +184,40 @@ def test_flipped_bits_are_noticed(tmp_path, save):
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r"npz archive is truncated or damaged \("):
         read(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_found"),
+    [
+        ("numpy.npz", True),
+        ("ours.npz", True),
+        ("ours.safetensors", True),
+        ("library.safetensors", False),
+        ("torch.pth", True),
+        ("keras.weights.h5", False),
+    ],
+)
+def test_whether_a_changed_weight_is_found_is_known(tmp_path, name, is_found):
+    path, values = tmp_path / name, np.linspace(1, 2, 64, dtype="float32")
+    writers = {
+        "numpy.npz": lambda: np.savez(path, kernel=values),
+        "ours.npz": lambda: write_npz(path, {"kernel": values}),
+        "ours.safetensors": lambda: write_safetensors(path, {"kernel": values}),
+        "library.safetensors": lambda: safetensors.numpy.save_file({"kernel": values}, path),
+        "torch.pth": lambda: torch_files.save(path, {"kernel": values}),
+        "keras.weights.h5": lambda: h5py.File(path, "w").create_dataset("kernel", data=values),
+    }
+    writers[name]()
+    assert files.has_checksums(path) is is_found
+    content = bytearray(path.read_bytes())
+    place = content.index(values.tobytes()) + 10
+    content[place] ^= 1
+    path.write_bytes(content)
+    if is_found:
+        with pytest.raises(ValueError):
+            read(path)
+    elif name.endswith(".safetensors"):
+        assert (read(path).arrays["kernel"] != values).sum() == 1
 
 
 def test_no_damage_of_one_byte_escapes_as_another_error(npz):
