@@ -25,7 +25,7 @@ from warm import HUNG_SECONDS
 
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("sklearn")
-pytest.importorskip("matplotlib")
+matplotlib = pytest.importorskip("matplotlib")
 pytest.importorskip("psutil")
 
 import keras_vit  # noqa: E402
@@ -53,6 +53,7 @@ from ablations.arms import (  # noqa: E402
     make_seed_config,
     make_start_config,
 )
+from ablations.page import count_trials, list_facts, write_results  # noqa: E402
 from ablations.plan import make_plan, show_command  # noqa: E402
 from ablations.plan import study_of as study_of_plan  # noqa: E402
 from ablations.rates import choose, find_winner, make_grid, next_rates  # noqa: E402
@@ -1346,6 +1347,100 @@ def test_a_plan_names_no_folder_and_keeps_the_changes():
     ]
     tfds = make_plan("crop", "cifar10", {"kind": "tfds", "name": "cifar10"}, {}, seeds=3)
     assert "--data=tfds:cifar10" in show_command(tfds)
+
+
+# ---- the page of all results
+
+
+def write_page(folder: Path) -> str:
+    (folder / "docs").mkdir(exist_ok=True)
+    return write_results(folder / "results", folder / "docs").read_text()
+
+
+def test_without_results_the_page_says_that_no_study_has_run(tmp_path: Path):
+    page = write_page(tmp_path)
+    assert page.count("| not run |") == len(STUDIES) and "## " not in page
+    assert RULE[:40] in page.replace("\n", " ")
+    assert [path.name for path in (tmp_path / "docs").iterdir()] == ["results.md"]
+
+
+def test_the_page_is_made_of_the_rows_alone_with_the_same_bytes(tmp_path: Path):
+    folder = tmp_path / "results" / "optimizer"
+    write_smoke_study(folder)
+    page = write_page(tmp_path)
+    files = [tmp_path / "docs" / name for name in ("results.md", "results_optimizer.png")]
+    before = [path.read_bytes() for path in files]
+    assert before[1][:4] == b"\x89PNG" and str(tmp_path).encode() not in before[0]
+    # 4 arms with 3 rates and 3 seeds
+    assert "| finished: 24 trials |" in page and "| trials | 24, finished |" in page
+    for words in (
+        "The paper (D.1, Table 7): Pre-trained with Adam, ResNets are better than with SGD.",
+        "| seeds | 3 |",
+        "| test images | 3,000 |",
+        "| Adam is better than SGD: smaller ResNet. | not judged: a smoke run |",
+        "`python experiments/ablations.py --study=optimizer --size=smoke",
+        "![Adam or SGD for ResNets](results_optimizer.png)",
+        "| 53.33 ± 3.33 | 89.33 (ResNet50x1) |",
+    ):
+        assert words in page, words
+    # a table that was made elsewhere gives the same
+    for path in files:
+        path.unlink()
+    write_page(tmp_path)
+    assert [path.read_bytes() for path in files] == before
+    # a study whose rows are gone has no picture
+    (folder / "trials.csv").unlink()
+    assert "| not run |" in write_page(tmp_path) and not files[1].exists()
+
+
+def test_an_unfinished_study_has_no_verdict_on_the_page(tmp_path: Path):
+    folder = tmp_path / "results" / "optimizer"
+    write_smoke_study(folder)
+    plan = json.loads((folder / "study.json").read_text())
+    (folder / "study.json").write_text(json.dumps({**plan, "seeds": 4}))
+    rows = Results(folder).rows()
+    assert count_trials(study_of_plan(plan), rows, 4) == (24, 28)
+    # the grid is not complete: two seeds count for nothing, as their rate may not win
+    lines = (folder / "trials.csv").read_text().splitlines(keepends=True)
+    kept = [line for line in lines if not line.startswith("sgd_large,rate,")]
+    (folder / "trials.csv").write_text("".join(kept))
+    page = write_page(tmp_path)
+    assert "| trials | 18 of 28: unfinished, no verdict yet; the grid of rates may grow |" in page
+    assert "| 18 of 28 trials |" in page and "holds:" not in page
+    hours = [{**each, "seconds": 5400.0} for each in rows[:2]]
+    facts = dict(list_facts("optimizer", study_of_plan(plan), hours, plan))
+    assert facts["hours, sum over the trials"] == "3.0"
+
+
+def test_the_script_writes_the_page(tmp_path: Path):
+    script = [sys.executable, f"{ROOT}/experiments/results.py"]
+    asked = [f"--results={tmp_path / 'none'}", f"--docs={tmp_path}"]
+    done = warm.run(
+        [*script, *asked], env=ENV, capture_output=True, text=True, timeout=HUNG_SECONDS
+    )
+    assert done.returncode == 0 and str(tmp_path / "results.md") in done.stdout, done.stderr
+    assert "| not run |" in (tmp_path / "results.md").read_text()
+
+
+def test_starts_count_as_trials():
+    study = study_of("transfer")
+    assert count_trials(study, [], 3) == (0, 6 * 3 + 3 * (6 + 1))
+    rows = [row("fractals", "start", 0.005, seed) for seed in range(5)]
+    assert count_trials(study, rows, 3) == (3, 6 * 3 + 3 * (6 + 1))
+
+
+@pytest.mark.once
+def test_the_committed_page_is_that_of_the_committed_rows(tmp_path: Path):
+    page = write_results(ROOT / "experiments" / "results", tmp_path)
+    assert page.read_bytes() == (ROOT / "docs" / "results.md").read_bytes(), (
+        "run python experiments/results.py"
+    )
+    pictures = sorted(path.name for path in tmp_path.glob("results_*.png"))
+    assert pictures == sorted(path.name for path in (ROOT / "docs").glob("results_*.png"))
+    for name in pictures:
+        ours, theirs = ((folder / name).read_bytes() for folder in (tmp_path, ROOT / "docs"))
+        # another version of matplotlib draws other bytes, and writes its number into the file
+        assert ours == theirs or f"version{matplotlib.__version__}".encode() not in theirs, name
 
 
 # ---- whose folder it is
