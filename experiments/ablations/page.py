@@ -77,8 +77,9 @@ def make_introduction() -> list[str]:
             f"cores. The base is a ViT with patches of {VARIANT['patch_size']} pixels, width "
             f"{VARIANT['width']}, {VARIANT['depth']} layers and {VARIANT['num_heads']} heads, "
             f"{macs / 1e6:.1f} million multiply-adds per image of 32 pixels. The data are CIFAR-10 "
-            f"and generated fractals. A run from random weights has {STEPS} steps of 128 images, a "
-            "pre-training at most 1,000, a fine-tuning 200 to 600. The paper's ViT-B/16 has 1,600 "
+            f"and generated fractals. Runs have {STEPS} steps of 128 images, pre-trainings at most "
+            "1,000, fine-tunings, and the runs from random weights beside them, 200 to 600. The "
+            "paper's ViT-B/16 has 1,600 "
             "times the compute per image and sees 2 billion images in pre-training on JFT-300M. A "
             "claim that holds here holds for small models and "
             "short runs too. A claim that does not hold here is not refuted at the size of the "
@@ -91,8 +92,7 @@ def make_introduction() -> list[str]:
             "draws. *5-shot, pre-trained*: the same on the features of the pre-trained model, "
             "before it is fine-tuned. Each arm has the learning rate that is best on held-out "
             "training images. [Experiments](../experiments/README.md#ablations) describes the "
-            "procedure. `python experiments/results.py` writes this page from the rows of the "
-            "trials."
+            "procedure. `experiments/results.py` writes this page from the rows of the trials."
         ),
     ]
 
