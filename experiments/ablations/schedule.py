@@ -26,11 +26,7 @@ from keras_vit.weights.secrets import join_command
 from keras_vit.writing import table
 
 COMPARED = ("state_sha256", TEST, FEWSHOT)  # by `repeat`
-METRICS = {
-    "start": FEWSHOT,
-    "rate": HELD_OUT,
-    "seed": TEST,
-}  # accuracy of a finished trial, by kind
+METRICS = {"start": FEWSHOT, "rate": HELD_OUT, "seed": TEST}  # of a finished trial, by kind
 
 
 @dataclass(frozen=True, kw_only=True)

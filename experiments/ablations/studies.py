@@ -592,18 +592,12 @@ def _self_supervision(base: PretrainConfig, smoke: bool) -> Study:
         for start, title in titles.items()
         for percent, share in shares.items()
     }
-    claims = [
-        better("masked_patches_1", "scratch_1", "Masked patches are better than random weights, "),
-        *(
-            better(f"{one}_{percent}", f"masked_patches_{percent}", words)
-            for one, words in (
-                ("supervised", "Supervised pre-training is better than masked patches, "),
-                ("mae", "MAE is better than masked patches (arXiv:2111.06377), "),
-            )
-            for percent in ("1", "10")
-        ),
-    ]
-    percents = ["1", "1", "10", "1", "10"]
+
+    def claim(one: str, other: str, percent: str, words: str) -> Claim:
+        share = f"{100 * shares[percent]:g} % of the labels"
+        return better(f"{one}_{percent}", f"{other}_{percent}", f"{words}, {share}.")
+
+    masked, best = "masked_patches", "is better than masked patches"
     return Study(
         title="Self-supervision",
         source="arXiv:2010.11929, 4.6, B.1.2; arXiv:2111.06377",
@@ -619,9 +613,12 @@ def _self_supervision(base: PretrainConfig, smoke: bool) -> Study:
             "The paper pre-trains on JFT-300M without labels and on ImageNet-21k with labels."
         ),
         arms=arms,
-        claims=tuple(
-            replace(claim, words=f"{claim.words}{100 * shares[percent]:g} % of the labels.")
-            for claim, percent in zip(claims, percents, strict=True)
+        claims=(
+            claim(masked, "scratch", "1", "Masked patches are better than random weights"),
+            claim("supervised", masked, "1", f"Supervised pre-training {best}"),
+            claim("supervised", masked, "10", f"Supervised pre-training {best}"),
+            claim("mae", masked, "1", f"MAE {best} (arXiv:2111.06377)"),
+            claim("mae", masked, "10", f"MAE {best} (arXiv:2111.06377)"),
         ),
         picture="data",
         metrics=("test",),
