@@ -497,7 +497,8 @@ def test_a_start_is_trained_and_an_arm_begins_with_its_weights(name: str, tmp_pa
     def shorten(config):
         run = replace(config.run, devices=DevicesConfig(kind="one"))
         loop = replace(run.loop, total_steps=2, log_every=1, checkpoint_every=1)
-        return replace(config, run=replace(run, loop=loop))
+        optimizer = replace(run.optimizer, warmup_steps=1)
+        return replace(config, run=replace(run, loop=loop, optimizer=optimizer))
 
     start = make_start_config(shorten(study.starts[name]), 1)
     train_start(start, study.find_downstream(name), tmp_path / "start")
@@ -509,11 +510,14 @@ def test_a_start_is_trained_and_an_arm_begins_with_its_weights(name: str, tmp_pa
     assert arm.start == name
     weights = tmp_path / "start" / "model.npz"
     config = shorten(replace(arm.config, weights=str(weights)))
-    # a rate of 0 leaves the weights of the start, and the head of zeros
-    train_and_measure(make_seed_config(config, 0.0, 1), tmp_path / "arm")
+    # so small a rate leaves the weights of the start
+    train_and_measure(make_seed_config(config, 1e-7, 1), tmp_path / "arm")
     before, after = (dict(np.load(path)) for path in (weights, tmp_path / "arm" / "model.npz"))
-    (kernel,) = [each for each in after if each.startswith("embedding/kernel")]
-    assert np.array_equal(before[kernel], after[kernel]) and not np.any(after["head/kernel"])
+    trunk = [each for each in after if each.endswith("kernel") and "head" not in each]
+    assert len(trunk) > 10
+    for each in trunk:
+        assert after[each].std() > 0.01
+        np.testing.assert_allclose(after[each], before[each], atol=1e-5)
 
 
 def test_the_best_checkpoint_of_a_run_is_one_that_was_evaluated():
