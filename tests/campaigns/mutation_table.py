@@ -634,6 +634,13 @@ MUTATIONS: tuple[Mutation, ...] = (
         ('or HELD_OUT, test="")', "or HELD_OUT)"),
     ),
     *_in(
+        "experiments/ablations/page.py",
+        "tests/test_ablations.py",
+        ('== "start" and row["seed"] < seeds]', '== "start"]'),
+        ("picture.unlink(missing_ok=True)", "pass"),
+        ("row['seconds'] or 0", "0"),
+    ),
+    *_in(
         "experiments/ablations/rates.py",
         "tests/test_ablations.py",
         ("WIDENINGS = 4", "WIDENINGS = 5"),
