@@ -74,6 +74,8 @@ def write_report(results: Mapping[str, FewshotResult]) -> None:
         + (" and sample standard deviation" if len(first.seeds) > 1 else "")
         + f" over {len(first.seeds)} draws of the images. Ridge constants: {constants}.",
         table(["data", *(f"{k} per class" for k in first.shots)], rows),
+        *["Without a deviation: all draws are the same images, since no class has more."]
+        * any(len(each.seeds) > 1 and not all(each.draws_differ) for each in results.values()),
         "![](fewshot.png)",
     ]
     if "imagenet" in results and 5 in first.shots:

@@ -115,6 +115,9 @@ def application(variant: ViTVariant | ResNetVariant) -> Callable[..., keras.Mode
 
     Tags exist only for published rows; weights of your own rows come from files and URLs.
 
+    Raises:
+        ValueError: If the patches do not tile images of the row's own `image_size`.
+
     Example:
         >>> row = dataclasses.replace(VIT_VARIANTS["ViT_Ti16"], name="ViT_Mine", width=64, depth=4, num_heads=4)
         >>> keras_vit.application(row)(weights=None, input_shape=(32, 32, 3), classes=10).name
@@ -128,6 +131,13 @@ def application(variant: ViTVariant | ResNetVariant) -> Callable[..., keras.Mode
 
 
 def _make_vit_application(variant: ViTVariant) -> Callable[..., keras.Model]:
+    try:
+        grid_of(variant, (variant.image_size, variant.image_size))
+    except ValueError as error:
+        raise ValueError(
+            f"The row {variant.name} has image_size={variant.image_size}, the size of its position "
+            f"table. Set `image_size` in the row. {error}"
+        ) from None
     default = resolve_classifier(variant, None)
 
     @with_encoder_options

@@ -551,3 +551,11 @@ def test_a_head_that_cannot_be_replaced_is_an_error_that_says_what_to_do(tiny_vi
     assert eval(advice, {"keras": keras, "model": headless}).output_shape == (None, 7)
     with pytest.raises(ValueError, match="number of classes, at least 1. Received: 0"):
         keras_vit.replace_head(build(weights=None, input_shape=(32, 32, 3)), 0)
+
+
+def test_a_row_whose_patches_do_not_tile_its_own_image_size_is_refused(tiny_vit):
+    row = replace(tiny_vit, patch_size=6)
+    with pytest.raises(ValueError, match=r"row tiny has image_size=224.*Set `image_size`.*222"):
+        keras_vit.application(row)
+    model = keras_vit.application(replace(row, image_size=48))(weights=None, classes=3)
+    assert model.input_shape == (None, 48, 48, 3)

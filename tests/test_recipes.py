@@ -98,7 +98,8 @@ def config_of(recipe: str, *words: str):
 
 def rate_at(config, step: int) -> float:
     """The learning rate of the optimizer that the library makes of a config."""
-    model = keras_vit.ViT_Ti16(weights=None, classes=2, input_shape=(32, 32, 3))
+    row = replace(VIT_VARIANTS["ViT_Ti16"], depth=1)  # rates do not depend on the depth
+    model = keras_vit.application(row)(weights=None, classes=2, input_shape=(32, 32, 3))
     optimizer = make_optimizer(config.run.optimizer, model, config.run.loop.total_steps)
     (rate,) = set(optimizer.learning_rates(step).values())
     return rate

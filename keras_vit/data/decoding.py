@@ -192,9 +192,20 @@ def _decode_by_pillow(file: tf.Tensor) -> tf.Tensor:
             return tf.constant(_read_pixels(file.numpy()))
         except ValueError as error:  # raise the same type as in a graph
             raise tf.errors.InvalidArgumentError(None, None, str(error)) from error
-    return tf.ensure_shape(
-        tf.numpy_function(_read_pixels, [file], tf.uint8, stateful=False), (None, None, 3)
-    )
+    # An exception inside of `tf.numpy_function` would be logged with its traceback, once for each
+    # unreadable file.
+    pixels, reason = tf.numpy_function(_try_to_read, [file], (tf.uint8, tf.string), stateful=False)
+    is_read = tf.equal(reason, "")
+    with tf.control_dependencies([tf.debugging.Assert(is_read, [reason])]):
+        return tf.ensure_shape(pixels, (None, None, 3))
+
+
+def _try_to_read(file: bytes) -> tuple[np.ndarray, bytes]:
+    """Returns the pixels and "", or no pixels and the reason why the file cannot be read."""
+    try:
+        return _read_pixels(file), b""
+    except ValueError as error:
+        return np.zeros((0, 0, 3), np.uint8), str(error).encode()
 
 
 def _read_pixels(file: bytes) -> np.ndarray:

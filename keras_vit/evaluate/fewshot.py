@@ -41,12 +41,15 @@ class FewshotResult:
         ridges: R ridge constants.
         seeds: E seeds of the draws.
         accuracies: (S, R, E) float64, from 0 to 1.
+        draws_differ: Whether the seeds drew different images, for each number of shots. They do not
+            if no class has more images than shots, or with a single seed.
     """
 
     shots: tuple[int, ...]
     ridges: tuple[float, ...]
     seeds: tuple[int, ...]
     accuracies: np.ndarray
+    draws_differ: tuple[bool, ...]
 
     @property
     def mean(self) -> np.ndarray:
@@ -55,13 +58,18 @@ class FewshotResult:
 
     @property
     def std(self) -> np.ndarray:
-        """Standard deviation over the seeds (E - 1 in the denominator), (S, R); NaN for one seed."""
-        if len(self.seeds) == 1:
-            return np.full(self.accuracies.shape[:2], np.nan)
-        return self.accuracies.std(axis=2, ddof=1)
+        """Standard deviation over the seeds (E - 1 in the denominator), (S, R); NaN where all draws
+        are the same images.
+        """
+        std = np.full(self.accuracies.shape[:2], np.nan)
+        differ = np.array(self.draws_differ)
+        if differ.any():
+            std[differ] = self.accuracies[differ].std(axis=2, ddof=1)
+        return std
 
     def scores(self, ridges: Mapping[int, float] | None = None) -> dict[str, float]:
-        """Returns mean and standard deviation by name: "5shot", "5shot_std".
+        """Returns mean and standard deviation by name: "5shot", "5shot_std". There is no deviation
+        where all draws are the same images.
 
         Args:
             ridges: The ridge constant for each number of shots, as from `select_ridge`. Default:
@@ -82,7 +90,7 @@ class FewshotResult:
         for row, shots in enumerate(self.shots):
             column = self.ridges.index(chosen[shots])
             scores[f"{shots}shot"] = float(self.mean[row, column])
-            if len(self.seeds) > 1:
+            if self.draws_differ[row]:
                 scores[f"{shots}shot_std"] = float(self.std[row, column])
         return scores
 
@@ -153,17 +161,19 @@ def fewshot(
     check_finite("train_features", train, np.unique(draws))
     check_finite("test_features", test, np.arange(len(test)))
     accuracies = np.empty((len(shots), len(ridges), len(seeds)))
-    for column, drawn in enumerate(draws):
-        for row, count in enumerate(shots):
-            # Sorted, so that rows are read in the order of the file, and draws of all examples are
-            # equal.
-            rows = np.sort(drawn[:, :count], axis=None)
+    # Sorted, so that rows are read in the order of the file, and draws of all examples are equal.
+    rows_of = [[np.sort(drawn[:, :count], axis=None) for count in shots] for drawn in draws]
+    for column, drawn in enumerate(rows_of):
+        for row, rows in enumerate(drawn):
             path = fit_ridge(train[rows], train_labels[rows], num_classes=len(names))
             accuracies[row, :, column] = (path.answers(test, ridges) == test_labels).mean(axis=1)
     choices = {
         "shots": tuple(map(int, shots)),
         "ridges": tuple(map(float, ridges)),
         "seeds": tuple(map(int, seeds)),
+        "draws_differ": tuple(
+            len(np.unique(drawn, axis=0)) > 1 for drawn in zip(*rows_of, strict=True)
+        ),
     }
     return FewshotResult(**choices, accuracies=accuracies)
 
@@ -355,7 +365,8 @@ def select_ridge(results: Mapping[str, FewshotResult]) -> dict[int, float]:
 
     Example:
         >>> accuracies = np.array([[[0.5], [0.7], [0.6]]])
-        >>> result = FewshotResult(shots=(5,), ridges=(1.0, 2.0, 4.0), seeds=(0,), accuracies=accuracies)
+        >>> choices = {"shots": (5,), "ridges": (1.0, 2.0, 4.0), "seeds": (0,)}
+        >>> result = FewshotResult(**choices, accuracies=accuracies, draws_differ=(False,))
         >>> select_ridge({"pets": result})
         {5: 2.0}
 

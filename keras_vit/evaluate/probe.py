@@ -47,11 +47,12 @@ class ProbeResult:
 
     Attributes:
         accuracy: Accuracy on the test set, from 0 to 1.
-        regularization: The selected regularization; the strongest of equally good ones.
+        regularization: The selected regularization: that of the highest accuracy on the held-out
+            part, and of equally accurate ones that of the lowest cross-entropy there.
         dev_accuracies: Maps each regularization to its accuracy on the held-out part of the training
             set, strongest first. Empty if there was only one.
-        at_edge: Whether the strongest or weakest regularization was selected, so that a better one
-            may lie outside the range.
+        at_edge: Whether the strongest or the weakest regularization was selected and none inside
+            the range was as accurate, so that a better one may lie outside of it.
         converged: Whether the fit at `regularization` on the whole training set reached the optimum.
         kernel: (D, Y) float64.
         bias: (Y,) float64. logits = features @ kernel + bias, for unscaled features, as in
@@ -150,12 +151,18 @@ class Classifier:
     bias: np.ndarray
     converged: bool
 
-    def accuracy(self, features: np.ndarray, labels: np.ndarray, rows: np.ndarray) -> float:
-        right = sum(
-            np.sum((features[block] @ self.kernel + self.bias).argmax(axis=1) == labels[block])
-            for block in blocks(rows, features.shape[1] + len(self.bias))
-        )
-        return float(right / len(rows))
+    def measure(
+        self, features: np.ndarray, labels: np.ndarray, rows: np.ndarray
+    ) -> tuple[float, float]:
+        """Returns the accuracy and the mean cross-entropy of these rows."""
+        right, losses = 0, 0.0
+        for block in blocks(rows, features.shape[1] + len(self.bias)):
+            logits = features[block] @ self.kernel + self.bias
+            logits -= logits.max(axis=1, keepdims=True)
+            right += np.sum(logits.argmax(axis=1) == labels[block])
+            true = logits[np.arange(len(block)), labels[block]]
+            losses += np.sum(np.log(np.exp(logits).sum(axis=1)) - true)
+        return float(right / len(rows)), float(losses / len(rows))
 
 
 # Function from rows of the training set and regularizations, strongest first, to one classifier for
@@ -169,22 +176,31 @@ def measure(
     """Selects the regularization, fits the whole training set, and evaluates on the test set."""
     strongest_first = sorted(map(float, regularizations), reverse=True)
     features, labels = examples.train_features, examples.train_labels
-    dev_accuracies, unfinished = {}, []
+    dev_accuracies, dev_losses, unfinished = {}, {}, []
     if len(strongest_first) > 1:
         rest, dev = split_by_class(labels, dev_share, seed=seed)
         for regularization, classifier in zip(
             strongest_first, fit(rest, strongest_first), strict=True
         ):
-            dev_accuracies[regularization] = classifier.accuracy(features, labels, dev)
+            found = classifier.measure(features, labels, dev)
+            dev_accuracies[regularization], dev_losses[regularization] = found
             unfinished += [] if classifier.converged else [f"{regularization:g}"]
-    # `max` returns the first of equal values, which is the strongest.
-    chosen = max(dev_accuracies or strongest_first, key=lambda one: dev_accuracies.get(one, 0.0))
+    # With a few held-out examples, many are equally accurate: from the strongest, whose
+    # probabilities are almost uniform, to the weakest.
+    chosen = max(
+        strongest_first, key=lambda one: (dev_accuracies.get(one, 0.0), -dev_losses.get(one, 0.0))
+    )
     (classifier,) = fit(np.arange(len(labels)), [chosen])
-    at_edge = bool(dev_accuracies) and chosen in (strongest_first[0], strongest_first[-1])
+    inside = [dev_accuracies[one] for one in strongest_first[1:-1]]
+    at_edge = (
+        len(strongest_first) > 1
+        and chosen in (strongest_first[0], strongest_first[-1])
+        and dev_accuracies[chosen] not in inside
+    )
     _warn(chosen, strongest_first if at_edge else [], unfinished, classifier.converged)
     everything = np.arange(len(examples.test_labels))
     return ProbeResult(
-        accuracy=classifier.accuracy(examples.test_features, examples.test_labels, everything),
+        accuracy=classifier.measure(examples.test_features, examples.test_labels, everything)[0],
         regularization=chosen,
         dev_accuracies=dev_accuracies,
         at_edge=at_edge,

@@ -105,3 +105,12 @@ def test_what_is_exported_runs_no_python():
         for node in function.node_def
     }
     assert "DecodeJpeg" in names and not any("PyFunc" in name for name in names)
+
+
+def test_what_cannot_be_read_is_said_in_one_sentence_and_not_with_a_traceback():
+    """In a graph, TensorFlow logs each such error, whether or not somebody handles it."""
+    files = tf.data.Dataset.from_tensors(tf.constant(b"rubbish"))
+    with pytest.raises(tf.errors.InvalidArgumentError) as error:
+        list(files.map(decode_file))
+    assert "cannot identify image file" in str(error.value)
+    assert "Traceback" not in str(error.value)

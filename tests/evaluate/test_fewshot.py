@@ -323,11 +323,23 @@ def test_mean_and_deviation_are_those_of_the_statistics_module():
     assert (result.std[:2] > 0).all()
 
 
+def test_draws_of_the_same_images_have_no_deviation():
+    """Five images of each class: five shots are all of them, whatever the seed."""
+    train, labels, test, test_labels = clouds(spread=0.5)
+    few = np.sort(draw_shots(labels, 5, seed=0, class_names=range(4)), axis=None)
+    result = fewshot(train[few], labels[few], test, test_labels, shots=(1, 5), seeds=(0, 1, 2))
+    assert result.draws_differ == (True, False)
+    assert set(result.scores()) == {"1shot", "1shot_std", "5shot"}
+    assert result.std[0, 0] > 0 and np.isnan(result.std[1, 0])
+    assert len(set(result.accuracies[1, 0])) == 1
+
+
 def test_scores_have_names():
     accuracies = np.array(
         [[[0.25, 0.5, 0.75], [0.5, 0.5, 0.5]], [[0.5, 0.5, 0.5], [0.5, 0.75, 1.0]]]
     )
-    result = FewshotResult(shots=(1, 5), ridges=(1.0, 2.0), seeds=(0, 1, 2), accuracies=accuracies)
+    choices = {"shots": (1, 5), "ridges": (1.0, 2.0), "seeds": (0, 1, 2)}
+    result = FewshotResult(**choices, accuracies=accuracies, draws_differ=(True, True))
     assert result.scores({1: 1.0, 5: 2.0}) == {
         "1shot": 0.5,
         "1shot_std": 0.25,
@@ -335,7 +347,11 @@ def test_scores_have_names():
         "5shot_std": 0.25,
     }
     single = FewshotResult(
-        shots=(1, 5), ridges=(1.0,), seeds=(0,), accuracies=accuracies[:, :1, :1]
+        shots=(1, 5),
+        ridges=(1.0,),
+        seeds=(0,),
+        accuracies=accuracies[:, :1, :1],
+        draws_differ=(False, False),
     )
     assert single.scores() == {"1shot": 0.25, "5shot": 0.5} and np.isnan(single.std).all()
     with pytest.raises(
@@ -356,6 +372,7 @@ def result_of(*rows, ridges=(1.0, 2.0, 4.0, 8.0), shots=None):
         ridges=ridges,
         seeds=(0, 1, 2),
         accuracies=accuracies,
+        draws_differ=(True,) * len(rows),
     )
 
 
@@ -396,7 +413,8 @@ def test_of_equal_constants_the_smallest_is_chosen_in_whatever_order_they_were_t
     # 0.1 + 0.2 + 0.3 and 0.3 + 0.2 + 0.1 differ in the last digit.
     accuracies = np.array([[[0.3, 0.2, 0.1], [0.1, 0.2, 0.3]]])
     assert accuracies[0, 0].sum() != accuracies[0, 1].sum()
-    shaken = FewshotResult(shots=(1,), ridges=(1.0, 2.0), seeds=(0, 1, 2), accuracies=accuracies)
+    choices = {"shots": (1,), "ridges": (1.0, 2.0), "seeds": (0, 1, 2)}
+    shaken = FewshotResult(**choices, accuracies=accuracies, draws_differ=(True,))
     assert select_ridge({"a": shaken}) == {1: 1.0}
 
 
