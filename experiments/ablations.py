@@ -14,14 +14,22 @@
     axial         axial attention in a ViT and in a ResNet              D.6, Figure 13
     hybrid        ViT, hybrid and ResNet at equal compute               4.4, Figure 5, Table 6
     crop          three crop policies in fine-tuning                    B.1.1
-    data_size     ViT and ResNet on nested shares of the training set   4.3, Figure 4
+    data_size     ViT, hybrid and ResNet on shares of the training set  4.3, Figure 4
+    pretraining_size   the same after pre-training on more or less data 4.3, Figures 3 and 4
+    self_supervision   masked patches, MAE and labels, then few labels  4.6, B.1.2
+    transfer      pre-trained or random weights, by number of labels    4.2
+    resolution    fine-tuning at higher resolution; positions           3.2
 
 1. Each arm gets its own learning rate. It is trained with seed 0 at 1/3, 1 and 3 times the rate of
   its config, without a tenth of the training set. The rate with the highest accuracy on this tenth
   wins; of equals, the smaller one. While the winner is the smallest or the largest rate, one more
   rate beyond it is tried, four times at most. The test set is not opened.
+  Some arms fine-tune a start: a pre-training run of the study. It is trained once for each seed, at
+  the learning rate of its config, as in the paper, which compares rates only in fine-tuning. Its
+  row has the 5-shot accuracy of its features on the data of the arms. Rates are tried from seed 0.
 2. Each arm is trained with each seed at its winning rate, on the whole training set. It is tested
-  once, at its end, and measured by few-shot regression on its frozen features.
+  once, at its end, and measured by few-shot regression on its frozen features. Seed n of an arm
+  fine-tunes seed n of its start. Only the starts that the remaining trials need are trained.
 3. A claim of the paper holds if the 95 % interval of its value over the seeds is above 0; see
   `ablations/report.py`. At least three seeds are needed.
 
@@ -30,14 +38,15 @@ contains the plan. A trial that has a row is not run again: to continue a study 
 copy these two files. They contain no paths of the machine. `ablation.md` and `ablation.png` are made
 from them alone; `--report` makes them again, with the same bytes.
 
-Each trial is a process with its own folder in `--workdir`, `<arm>/rate_<rate>` or `<arm>/seed_<n>`;
+Each trial is a process with its own folder in `--workdir`, `<arm>/rate_<rate>`, `<arm>/seed_<n>` or `<start>/seed_<n>`;
 its output is in `log.txt`. If interrupted, rerun the same command to resume. You can increase
 `--seeds` later. Use other folders for another study. SIGTERM is passed on to the trials; when they
 have saved, the exit code is 75. A trial that diverges is reported, and its arm gets no mean.
-`--only=<arm>/seed_<n>`, or `--only=<arm>/rate_<rate>`, performs a single trial in this process,
-without a row; `--rate` sets the learning rate of a seed whose rate is not in `--results`.
-`--again=N` runs a random sample of N tested trials again, in `<workdir>/again`, and compares their
-weights and accuracies with the rows; if one differs, the exit code is 1.
+`--only=<arm>/seed_<n>`, `--only=<arm>/rate_<rate>` or `--only=<start>/seed_<n>` performs a single
+trial in this process, without a row; the start of an arm must be in `--workdir`. `--rate` sets the
+learning rate of a seed whose rate is not in `--results`.
+`--again=N` runs a random sample of N tested trials again, with their starts, in `<workdir>/again`,
+and compares weights and accuracies with the rows; if one differs, the exit code is 1.
 `--config.<field>=value` changes a field in every arm, except the fields that the arms differ in.
 `--parallel` works as in `sweep.py`. On two CPU cores, use --parallel=2 with one thread each: set
 OMP_NUM_THREADS=1, TF_NUM_INTRAOP_THREADS=1 and TF_NUM_INTEROP_THREADS=1. The number of threads
@@ -55,20 +64,27 @@ from typing import Any
 
 import command_line.native_logs
 
-from ablations.arms import SIZES, Study, make_rate_config, make_seed_config
+from ablations.arms import (
+    SIZES,
+    Arm,
+    Config,
+    Study,
+    make_rate_config,
+    make_seed_config,
+    make_start_config,
+)
 from ablations.plan import change_study, make_plan, show_command, study_of
 from ablations.rates import find_rate
 from ablations.report import write_report
 from ablations.rows import Results
-from ablations.runs import train_and_measure, train_and_validate
-from ablations.schedule import START_RUN, Schedule
+from ablations.runs import renew_positions, train_and_measure, train_and_validate, train_start
+from ablations.schedule import Schedule
 from ablations.studies import STUDIES, make_study
 from absl import app, flags
 from command_line.exit_codes import exit_on_error
 from command_line.trials import Pool, check_plan, claim, data_of
 
 from keras_vit.drawing import check_can_draw
-from keras_vit.train import pretrain
 from keras_vit.weights.secrets import join_command
 
 _STUDY = flags.DEFINE_string("study", None, f"One of: {', '.join(STUDIES)}.")
@@ -83,7 +99,9 @@ _DATA = flags.DEFINE_string(
 _SEEDS = flags.DEFINE_integer("seeds", None, "Runs per arm. Default: 3; with --size=smoke 2.")
 _PARALLEL = flags.DEFINE_integer("parallel", 1, "Maximum number of parallel runs.")
 _ONLY = flags.DEFINE_string(
-    "only", None, "Perform a single trial: <arm>/seed_<n> or <arm>/rate_<rate>."
+    "only",
+    None,
+    "Perform a single trial: <arm>/seed_<n>, <arm>/rate_<rate> or <start>/seed_<n>.",
 )
 _RATE = flags.DEFINE_float(
     "rate", None, "Learning rate of --only=<arm>/seed_<n>. Default: the winner in --results."
@@ -129,22 +147,22 @@ def describe(name: str) -> str:
     """Returns the line of a study in `--list`, with its estimated time on two CPU cores."""
     study = make_study(name, "cifar10", {"kind": "tfds", "name": "cifar10"})
     seconds = sum(
-        (LEAST_RATES * (not arm.rate_of) + SEEDS)
-        * (
-            images_of(arm.config) * (arm.macs / MACS_PER_SECOND + SECONDS_PER_IMAGE)
-            + SECONDS_PER_RUN
-        )
+        (LEAST_RATES * (not arm.rate_of) + SEEDS) * estimate_seconds(arm.config)
         for arm in study.arms.values()
-    )
+    ) + sum(SEEDS * estimate_seconds(start) for start in study.starts.values())
+    starts = f" and {len(study.starts)} starts" * bool(study.starts)
     return (
-        f"{name:13}{study.title} ({study.source}): {len(study.arms)} arms, {seconds / 3600:.1f} h "
-        f"for the rates and {SEEDS} seeds"
+        f"{name:17}{study.title} ({study.source}): {len(study.arms)} arms{starts}, "
+        f"{seconds / 3600:.1f} h for the rates and {SEEDS} seeds"
     )
 
 
-def images_of(config: Any) -> int:
-    """Returns the number of images of a run, with repetitions."""
-    return config.run.batch_size * config.run.loop.total_steps
+def estimate_seconds(config: Any) -> float:
+    """Returns the time of a run on two cores, as half of that of two parallel runs."""
+    images = config.run.batch_size * config.run.loop.total_steps
+    each = Arm(title="", config=config).macs / MACS_PER_SECOND + SECONDS_PER_IMAGE
+    drawing = SECONDS_PER_FRACTAL * (config.run.data.kind == "fractals")
+    return images * (each + drawing) + SECONDS_PER_RUN
 
 
 # On two cores, in all parallel trials together: 375 images per second at 33.3 million MACs
@@ -152,6 +170,8 @@ def images_of(config: Any) -> int:
 # one thread a trial of the base took 73 s of processor time for 200 steps, start included.
 SECONDS_PER_IMAGE = 1 / 2500
 MACS_PER_SECOND = 33.3e6 / (1 / 375 - SECONDS_PER_IMAGE)
+# of fractals_cifar10.py, 1500 steps in 11 minutes: 290 images per second instead of 375
+SECONDS_PER_FRACTAL = 1 / 290 - 1 / 375
 SECONDS_PER_RUN = 20  # start, compilation, evaluation: half of that of each of two parallel trials
 LEAST_RATES, SEEDS = 3, 3  # more rates are tried if the winner is at the edge
 
@@ -224,7 +244,7 @@ def claim_folders(schedule: Schedule, plan: Mapping[str, Any]) -> Mapping[str, A
     check_plan(path, plan, free=("seeds", "data_sha256"))
     schedule.results.check_plan(plan, free=("seeds", "data_sha256"))
     runs = [arm.config.run for arm in study.arms.values()]
-    runs += [] if study.start is None else [study.start.run]
+    runs += [start.run for start in study.starts.values()]
     plan = {**plan, "data_sha256": data_of(*runs)}
     schedule.results.check_plan(plan)
     claim(path, plan, free=("seeds",))
@@ -238,29 +258,29 @@ def run_one(schedule: Schedule, name: str) -> None:
 
     Args:
         schedule: The trials of the study.
-        name: <arm>/seed_<n> or <arm>/rate_<rate>.
+        name: <arm>/seed_<n>, <arm>/rate_<rate> or <start>/seed_<n>.
 
     Raises:
-        ValueError: If there is no such trial, or the learning rate of the arm is not known.
+        ValueError: If there is no such trial, the learning rate of the arm is not known, or the
+            weights of its start are not in the folder.
     """
     study, folder = schedule.study, schedule.folder / name
     arm, _, trial = name.partition("/")
     kind, _, number = trial.partition("_")
-    if name == START_RUN and study.start is not None:
-        pretrain(study.start, folder)
+    is_seed = kind == "seed" and number.isdecimal()
+    if arm in study.starts and is_seed:
+        start = make_start_config(study.starts[arm], int(number))
+        train_start(start, study.find_downstream(arm), folder)
         return
-    if arm not in study.arms or not (
-        (kind == "seed" and number.isdecimal()) or (kind == "rate" and _is_rate(number))
-    ):
+    if arm not in study.arms or not (is_seed or (kind == "rate" and _is_rate(number))):
+        starts = f", or of a start, {', '.join(study.starts)}" * bool(study.starts)
         raise ValueError(
-            "`--only` must be <arm>/seed_<n> or <arm>/rate_<rate>, with an arm of "
-            f"{', '.join(study.arms)}. Received: {name!r}."
+            "`--only` must be <arm>/seed_<n>, <arm>/rate_<rate> or <start>/seed_<n>, with an arm "
+            f"of {', '.join(study.arms)}{starts}. Received: {name!r}."
         )
-    config = study.arms[arm].config
-    if study.start is not None:
-        config = replace(config, weights=str(schedule.folder / START_RUN / "model.npz"))
     if kind == "rate":
-        train_and_validate(make_rate_config(config, float(number)), folder)
+        config = make_rate_config(study.arms[arm].config, float(number))
+        train_and_validate(with_weights(schedule, arm, config, folder), folder)
         return
     rate = find_rate(study, schedule.results.rows(), arm) if _RATE.value is None else _RATE.value
     if rate is None:
@@ -268,7 +288,33 @@ def run_one(schedule: Schedule, name: str) -> None:
             f"The learning rate of {arm} is not known: {schedule.results.table} has not all rows "
             "of its rates. Run the study without `--only` first, or pass `--rate`."
         )
-    train_and_measure(make_seed_config(config, rate, int(number)), folder)
+    config = make_seed_config(study.arms[arm].config, rate, int(number))
+    train_and_measure(with_weights(schedule, arm, config, folder), folder)
+
+
+def with_weights(schedule: Schedule, name: str, config: Config, folder: Path) -> Config:
+    """Returns the config of a run with the weights of its start, if its arm has one.
+
+    Args:
+        schedule: The trials of the study.
+        name: Name of the arm.
+        config: Config of the run.
+        folder: Folder of the run.
+
+    Raises:
+        ValueError: If the weights are not in the folder of the start.
+    """
+    arm = schedule.study.arms[name]
+    if not arm.start:
+        return config
+    trial = f"{arm.start}/seed_{config.run.seed}"
+    weights = schedule.folder / trial / "model.npz"
+    if not weights.exists():
+        raise ValueError(
+            f"There is no file {weights}, which {name} fine-tunes. Run --only={trial} first."
+        )
+    config = replace(config, weights=str(weights))
+    return renew_positions(config, folder) if arm.new_positions else config
 
 
 def _is_rate(text: str) -> bool:

@@ -25,14 +25,14 @@ from warm import HUNG_SECONDS
 
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("sklearn")
-pytest.importorskip("matplotlib")
+matplotlib = pytest.importorskip("matplotlib")
 pytest.importorskip("psutil")
 
 import keras_vit  # noqa: E402
 from keras_vit import cost  # noqa: E402
 from keras_vit.data import sources  # noqa: E402
 from keras_vit.devices import Devices  # noqa: E402
-from keras_vit.train import DevicesConfig, FinetuneConfig, inputs  # noqa: E402
+from keras_vit.train import DevicesConfig, Diverged, FinetuneConfig, inputs  # noqa: E402
 from keras_vit.train.checkpoints import Checkpoints  # noqa: E402
 from keras_vit.train.config import row_of  # noqa: E402
 from keras_vit.train.inputs import make_sources  # noqa: E402
@@ -51,7 +51,9 @@ from ablations.arms import (  # noqa: E402
     better,
     make_rate_config,
     make_seed_config,
+    make_start_config,
 )
+from ablations.page import count_trials, list_facts, write_results  # noqa: E402
 from ablations.plan import make_plan, show_command  # noqa: E402
 from ablations.plan import study_of as study_of_plan  # noqa: E402
 from ablations.rates import choose, find_winner, make_grid, next_rates  # noqa: E402
@@ -59,14 +61,16 @@ from ablations.report import (  # noqa: E402
     RULE,
     find_differences,
     find_interval,
+    make_start_table,
+    make_verdict_table,
     select_tested,
     verdict,
     with_deviation,
     write_report,
 )
 from ablations.rows import COLUMNS, Results, key_of  # noqa: E402
-from ablations.runs import train_and_measure  # noqa: E402
-from ablations.schedule import START_RUN, Schedule  # noqa: E402
+from ablations.runs import train_and_measure, train_start  # noqa: E402
+from ablations.schedule import Schedule  # noqa: E402
 from ablations.studies import STUDIES, make_study  # noqa: E402
 from command_line.trials import claim, data_of  # noqa: E402
 
@@ -108,7 +112,13 @@ VARIED = {
     "hybrid": {"variant.", "model", "model_options."},
     "crop": {"run.data.crop"},
     "data_size": {"variant.", "model", "model_options.", "run.data.train_share"},
+    "pretraining_size": {"variant.", "model", "model_options.", "weights"},
+    "self_supervision": {"weights", "run.data.train_share"},
+    "transfer": {"weights", "run.data.train_share"},
+    "resolution": {"weights", "image_size"},
 }
+# Studies whose smoke form has other numbers of patches, images or shares.
+OTHER_NUMBERS = {"axial", "data_size", "pretraining_size", "self_supervision", "transfer"}
 
 
 def test_every_study_is_tested():
@@ -146,7 +156,7 @@ def test_what_differs_is_seen_by_the_comparison_itself():
 def test_the_two_sizes_have_the_same_kinds_of_arms_and_the_same_claims(name: str):
     large, small = study_of(name), study_of(name, "smoke")
     assert len(large.claims) == len(small.claims) and large.source == small.source
-    if name not in ("axial", "data_size"):  # patches and shares are other numbers
+    if name not in OTHER_NUMBERS:
         assert [*large.arms] == [*small.arms]
 
 
@@ -252,22 +262,262 @@ def test_what_is_derived_from_a_changed_field_follows_it():
         make_study("optimizer", "cifar10", FOLDER, {"run.stepz": "1"})
 
 
+def names_of(source) -> set[str]:
+    return {source.locate(index) for index in range(source.num_examples)}
+
+
 def test_shares_of_the_training_set_are_nested_and_equal_for_all_models():
     arms, labels = study_of("data_size", "smoke").arms, {}
     for name, arm in arms.items():
         train, validation = make_sources(arm.config.run.data, seed=1)
-        labels[name] = {train.locate(index) for index in range(train.num_examples)}
-        held_out = {validation.locate(index) for index in range(validation.num_examples)}
-        assert not labels[name] & held_out and len(held_out) == 144
+        labels[name] = names_of(train)
+        assert not labels[name] & names_of(validation) and validation.num_examples == 144
     assert len(labels["vit_9"]) == round((1437 - 144) / 9) and len(labels["vit_1"]) == 1437 - 144
     assert labels["vit_9"] < labels["vit_1"]
-    assert labels["vit_9"] == labels["resnet_9"] == labels["half_vit_9"]
-    shares = [
-        arm.config.run.data.train_share
-        for name, arm in study_of("data_size").arms.items()
-        if name[:3] == "vit"
+    assert labels["vit_9"] == labels["resnet_9"] == labels["hybrid_9"]
+    for family in ("vit", "hybrid", "resnet"):
+        shares = [
+            arm.config.run.data.train_share
+            for name, arm in study_of("data_size").arms.items()
+            if name.startswith(family)
+        ]
+        assert [round(45_000 * share) for share in shares] == [500, 1667, 5000, 15_000, 45_000]
+
+
+@pytest.mark.parametrize("name", ["data_size", "pretraining_size"])
+@pytest.mark.parametrize("size", SIZES)
+def test_models_of_these_studies_have_the_compute_of_the_small_level(name: str, size: str):
+    arms, hybrid = study_of(name, size).arms, study_of("hybrid", size).arms
+    for arm in arms.values():
+        same = hybrid[f"{arm.families[0].lower()}_small"].config
+        assert (arm.config.model, arm.config.variant) == (same.model, same.variant)
+    assert {arm.families[0] for arm in arms.values()} == {"ViT", "Hybrid", "ResNet"}
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        ("self_supervision", {"1": 500, "2": 1000, "10": 5000, "100": 50_000}),
+        ("transfer", {"100": 100, "1000": 1000, "10000": 10_000}),
+        ("resolution", {"same": 5000, "interpolated": 5000, "new": 5000}),
+        ("pretraining_size", {"1000": 2000, "5000": 2000, "25000": 2000, "125000": 2000}),
+    ],
+)
+def test_numbers_of_labels(name: str, counts: dict):
+    arms = study_of(name).arms
+    found = {each: arm.config.run.data.train_share for each, arm in arms.items()}
+    assert {each.rpartition("_")[2] for each in arms} == {*counts}
+    for each, share in found.items():
+        assert round(50_000 * share) == counts[each.rpartition("_")[2]]
+
+
+def test_all_starts_are_fine_tuned_on_the_same_labels():
+    arms, labels = study_of("self_supervision", "smoke").arms, {}
+    for name, arm in arms.items():
+        labels.setdefault(name.rpartition("_")[2], []).append(
+            names_of(make_sources(arm.config.run.data, seed=2)[0])
+        )
+    assert all(each == found[0] for found in labels.values() for each in found)
+    assert labels["1"][0] < labels["10"][0] and len(labels["1"]) == 4
+
+
+# ---- starts
+
+
+WITH_STARTS = ["crop", "pretraining_size", "self_supervision", "transfer", "resolution"]
+
+
+def test_these_studies_have_starts():
+    assert [name for name in STUDIES if study_of(name).starts] == WITH_STARTS
+
+
+@pytest.mark.parametrize("name", WITH_STARTS)
+@pytest.mark.parametrize("size", SIZES)
+def test_each_arm_fine_tunes_the_model_of_its_start(name: str, size: str):
+    study = study_of(name, size)
+    assert {arm.start for arm in study.arms.values()} - {""} == {*study.starts}
+    # both name folders
+    assert not {*study.arms} & {*study.starts}
+    for arm in study.arms.values():
+        config = arm.config
+        assert isinstance(config, FinetuneConfig)
+        assert config.weights == (arm.start or "none") + ", new positions" * arm.new_positions
+        start = study.starts.get(arm.start, next(iter(study.starts.values())))
+        for field in ("model", "variant", "model_options"):
+            assert getattr(config, field) == getattr(start, field)
+        assert config.image_size == start.image_size or name == "resolution"
+        # no image that arms are tested on
+        assert start.run.data.kind == "fractals" or start.run.data.test == ""
+
+
+def test_sizes_of_the_pre_training_sets_and_the_one_pass_over_the_largest():
+    starts, counts = study_of("pretraining_size").starts, {}
+    for name, start in starts.items():
+        source, validation = make_sources(start.run.data, seed=3)
+        counts[name] = source.num_examples
+        assert validation is None and len(source.class_names) == 200
+        assert name.endswith(f"_{source.num_examples}")
+        assert start.run.loop.total_steps * start.run.batch_size == 128_000
+    assert {*counts.values()} == {1000, 5000, 25_000, 125_000} and len(counts) == 12
+
+
+def test_starts_of_self_supervision_differ_in_their_task_alone():
+    starts = study_of("self_supervision").starts
+    kinds = [type(start).__name__ for start in starts.values()]
+    assert kinds == ["MaskedPatchesConfig", "MAEConfig", "PretrainConfig"]
+    runs_of = [start.run for start in starts.values()]
+    for run in runs_of:
+        assert (run.loop.total_steps, run.batch_size, run.optimizer) == (
+            600,
+            128,
+            runs_of[0].optimizer,
+        )
+    assert runs_of[0].data == runs_of[1].data and runs_of[0].data.kind == "image_folder"
+    assert runs_of[2].data.kind == "fractals"
+
+
+def test_in_the_resolution_study_only_one_arm_has_new_positions():
+    study = study_of("resolution")
+    found = {name: (arm.config.image_size, arm.new_positions) for name, arm in study.arms.items()}
+    assert found == {"same": (32, False), "interpolated": (48, False), "new": (48, True)}
+    assert study.starts["fractals"].model_options["position_embedding"] == "learned_1d"
+    # 144 tokens instead of 64, each with 48 * 64 in the embedding and 4 * 32,768 in the blocks
+    larger, smaller = (
+        tokens * 48 * 64 + 4 * (tokens * 32_768 + 2 * tokens**2 * 64) for tokens in (144, 64)
+    )
+    assert study.relative_compute("interpolated") == pytest.approx(larger / smaller)
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "accuracies", "value"),
+    [
+        # 50 - 40 at the smallest share, 58 - 60 on all data: the lead falls by 12
+        ("data_size", 2, {"resnet_90": 50, "vit_90": 40, "resnet_1": 58, "vit_1": 60}, 12),
+        ("data_size", 5, {"hybrid_90": 45, "vit_90": 40, "hybrid_1": 62, "vit_1": 60}, 3),
+        ("data_size", 0, {"resnet_90": 50, "vit_90": 40}, 10),
+        ("data_size", 1, {"resnet_1": 58, "vit_1": 60}, 2),
+        # the ViT gains 25, the ResNet 10
+        (
+            "pretraining_size",
+            2,
+            {"vit_1000": 30, "vit_125000": 55, "resnet_1000": 35, "resnet_125000": 45},
+            15,
+        ),
+        # 8 points with 100 labels, 3 with 10,000
+        (
+            "transfer",
+            3,
+            {
+                "pretrained_100": 28,
+                "scratch_100": 20,
+                "pretrained_10000": 63,
+                "scratch_10000": 60,
+            },
+            5,
+        ),
+        ("self_supervision", 0, {"masked_patches_1": 31, "scratch_1": 30}, 1),
+        ("self_supervision", 2, {"masked_patches_10": 45, "supervised_10": 40}, -5),
+        ("self_supervision", 4, {"masked_patches_10": 45, "mae_10": 47}, 2),
+        ("resolution", 1, {"interpolated": 50, "new": 47}, 3),
+    ],
+)
+def test_claims_are_these_differences(name: str, number: int, accuracies: dict, value: float):
+    assert study_of(name).claims[number].value(accuracies) == value
+
+
+def test_positions_are_renewed_and_nothing_else(tmp_path: Path):
+    study = study_of("resolution", "smoke")
+    start, config = study.starts["fractals"], study.arms["new"].config
+    keras_vit.save_checkpoint(build(start), tmp_path / "model.npz")
+    config = replace(config, weights=str(tmp_path / "model.npz"))
+    seeds = [replace(config, run=replace(config.run, seed=seed)) for seed in (0, 0, 1)]
+    found = [
+        runs.renew_positions(each, tmp_path / str(number)) for number, each in enumerate(seeds)
     ]
-    assert shares == pytest.approx([1 / 27, 1 / 9, 1 / 3, 1])
+    arrays = [dict(np.load(each.weights)) for each in [config, *found]]
+    (name,) = [name for name in arrays[0] if name.endswith("pos_embedding")]
+    assert (arrays[0][name].size, arrays[1][name].size) == (16 * 32, 36 * 32)
+    assert arrays[1][name].std() == pytest.approx(0.02, rel=0.1)
+    assert np.array_equal(arrays[1][name], arrays[2][name])
+    assert not np.allclose(arrays[1][name], arrays[3][name])
+    # neither the head, which the arm replaces, nor the metadata, which has the image size
+    trunk = [other for other in arrays[0] if other.startswith(("embedding", "Transformer/enc"))]
+    assert len(trunk) > 10
+    for other in trunk:
+        assert np.array_equal(arrays[0][other], arrays[1][other])
+    # a run that is resumed keeps its file
+    before = Path(found[0].weights).stat().st_mtime_ns
+    assert runs.renew_positions(config, tmp_path / "0") == found[0]
+    assert Path(found[0].weights).stat().st_mtime_ns == before
+
+
+def test_the_features_of_a_start_are_measured_on_the_data_of_the_arms(tmp_path: Path, monkeypatch):
+    study = study_of("pretraining_size", "smoke")
+    config = make_start_config(study.starts["fractals_vit_16"], 5)
+    assert config.run.seed == 5
+    keras_vit.save_checkpoint(build(config, classes=8), tmp_path / "model.npz")
+    asked = []
+
+    def measure(model, train, test, shots, how):
+        asked.append((train.name, train.num_examples, test.num_examples, shots, model.output_shape))
+        return {"fewshot_accuracy": 0.25, "fewshot_draws": [0.25], "shots": shots}
+
+    monkeypatch.setattr(runs, "PROCEDURES", {type(config): lambda *_: {"state_sha256": "abc"}})
+    monkeypatch.setattr(
+        runs, "read_metrics", lambda _: {"train/images_per_second": [(30, 7.0), (60, 9.0)]}
+    )
+    monkeypatch.setattr(runs, "measure_fewshot", measure)
+    (tmp_path / "checkpoints").mkdir()
+    train_start(config, study.find_downstream("fractals_vit_16"), tmp_path)
+    assert asked == [("digits train", 1437, 360, 5, (None, 10))]
+    found = json.loads((tmp_path / "measured.json").read_text())
+    assert found.pop("parameters") > 1000
+    assert found == {
+        "fewshot_accuracy": 0.25,
+        "fewshot_draws": [0.25],
+        "shots": 5,
+        "learning_rate": 0.001,
+        "seed": 5,
+        "steps": 60,
+        "images_per_second": 8.0,
+        "state_sha256": "abc",
+        "training_images": 16,
+        "test_images": 360,
+    }
+    assert not (tmp_path / "checkpoints").exists()
+    train_start(config, study.find_downstream("fractals_vit_16"), tmp_path)
+    assert len(asked) == 1  # a finished start is not trained again
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["masked_patches", "mae", "supervised"])
+def test_a_start_is_trained_and_an_arm_begins_with_its_weights(name: str, tmp_path: Path):
+    study = study_of("self_supervision", "smoke")
+
+    def shorten(config):
+        run = replace(config.run, devices=DevicesConfig(kind="one"))
+        loop = replace(run.loop, total_steps=2, log_every=1, checkpoint_every=1)
+        optimizer = replace(run.optimizer, warmup_steps=1)
+        return replace(config, run=replace(run, loop=loop, optimizer=optimizer))
+
+    start = make_start_config(shorten(study.starts[name]), 1)
+    train_start(start, study.find_downstream(name), tmp_path / "start")
+    found = json.loads((tmp_path / "start" / "measured.json").read_text())
+    assert len(found["fewshot_draws"]) == 10 and 0 < found["fewshot_accuracy"] < 1
+    assert (found["shots"], found["test_images"], found["seed"], found["steps"]) == (5, 360, 1, 2)
+    assert found["training_images"] == (144 if name == "supervised" else 1437)
+    arm = study.arms[f"{name}_10"]
+    assert arm.start == name
+    weights = tmp_path / "start" / "model.npz"
+    config = shorten(replace(arm.config, weights=str(weights)))
+    # so small a rate leaves the weights of the start
+    train_and_measure(make_seed_config(config, 1e-7, 1), tmp_path / "arm")
+    before, after = (dict(np.load(path)) for path in (weights, tmp_path / "arm" / "model.npz"))
+    trunk = [each for each in after if each.endswith("kernel") and "head" not in each]
+    assert len(trunk) > 10
+    for each in trunk:
+        assert after[each].std() > 0.01
+        np.testing.assert_allclose(after[each], before[each], atol=1e-5)
 
 
 def test_the_best_checkpoint_of_a_run_is_one_that_was_evaluated():
@@ -292,7 +542,8 @@ def test_few_examples_are_ten_of_each_class_or_five_of_many_drawn_ten_times(
         return SimpleNamespace(values=np.eye(num_classes)[part.labels], labels=part.labels)
 
     monkeypatch.setattr(runs, "extract", extract)
-    found = runs.measure_fewshot(None, train, test, {"batch_size": 7})
+    assert runs.choose_shots(num_classes) == shots
+    found = runs.measure_fewshot(None, train, test, shots, {"batch_size": 7})
     assert asked == [(drawn_of, {"batch_size": 7}), (num_classes, {"batch_size": 7})]
     assert (found["shots"], found["fewshot_accuracy"], found["fewshot_draws"]) == (
         shots,
@@ -354,12 +605,9 @@ def test_one_thing_changes_in_the_shape_but_where_all_do(size: str):
 
 
 @pytest.mark.parametrize("crop", ["inception", "resize_crop", "resize"])
-def test_crops_go_on_from_one_model(crop: str):
-    study = study_of("crop")
-    config = study.arms[crop].config
-    assert isinstance(config, FinetuneConfig) and config.run.data.crop == crop
-    for name in ("model", "variant", "model_options", "image_size"):
-        assert getattr(config, name) == getattr(study.start, name)
+def test_crops_go_on_from_one_start(crop: str):
+    arm = study_of("crop").arms[crop]
+    assert arm.config.run.data.crop == crop and arm.start == "fractals"
 
 
 @pytest.mark.parametrize(
@@ -409,12 +657,23 @@ def toy(claims: tuple[Claim, ...] = (), picture: str = "means") -> Study:
     return Study(
         title="Toy",
         source="D.0",
+        finding="!",
         about="?",
         arms=arms,
         claims=claims,
         picture=picture,
         paper_label="Table 0",
     )
+
+
+def with_starts(study: Study, **changes) -> Study:
+    """The ViT fine-tunes the start "large", the ResNet the start "small"."""
+    start = study_of("crop", "smoke").starts["fractals"]
+    arms = {
+        name: replace(arm, start=start_name)
+        for (name, arm), start_name in zip(study.arms.items(), ("large", "small"), strict=True)
+    }
+    return replace(study, arms=arms, starts={"small": start, "large": start}, **changes)
 
 
 def plan_of(seeds: int, size: str = "cifar10") -> dict:
@@ -563,6 +822,35 @@ def test_the_page_states_the_rule_and_the_learning_rates(tmp_path: Path):
     assert RULE in page and "t(0.975, n - 1)" in RULE
     assert "| A ViT | 0.00033: 30.00, **0.001: 40.00**, 0.003: 20.00 |" in page
     assert "| A ResNet | 0.00033: 30.00, **0.001: 40.00**, 0.003: diverged |" in page
+
+
+def test_accuracies_of_starts_stand_beside_the_arms_that_fine_tune_them(tmp_path: Path):
+    study = with_starts(toy((CLAIM,)), metrics=("pretrained", "test"), picture="pretraining")
+    rows = rows_of([0.60, 0.70, 0.80], [0.50, 0.52, 0.54])
+    for start, values in (("large", (0.3, 0.4, 0.5)), ("small", (0.2, 0.2, 0.2))):
+        for seed, value in enumerate(values):
+            more = {"fewshot_accuracy": value, "training_images": 10 ** len(start)}
+            rows.append(row(start, "start", 0.005, seed, **more))
+    tested = select_tested(study, rows, 3)
+    assert [each["pretrained_accuracy"] for each in tested] == [0.3, 0.4, 0.5, 0.2, 0.2, 0.2]
+    assert {each["pretraining_images"] for each in tested} == {100_000}
+    # differences 10, 20, 30: 20 ± 4.303 * 10 / sqrt(3)
+    assert verdict(CLAIM, study, tested, "pretrained", plan_of(3)) == (
+        "not visible at this size: +20.0 [-4.8, +44.8] points"
+    )
+    assert "| large | 60 of 32 | 100,000 | 0.005 | 40.00 ± 10.00 |" in make_start_table(
+        study, rows, 3
+    )
+    head = make_verdict_table(study, rows, plan_of(3)).splitlines()[0]
+    assert head == "| the paper's claim | 5-shot, pre-trained | test |"
+    page = report(tmp_path, study, rows, 3)
+    assert "| 40.00 ± 10.00 | 70.00 ± 10.00 | 50 |" in page
+    assert (tmp_path / "ablation.png").stat().st_size > 10_000
+    # without the row of a start nothing is claimed about it
+    tested = select_tested(study, [each for each in rows if each["kind"] != "start"], 3)
+    assert verdict(CLAIM, study, tested, "pretrained", plan_of(3)) == (
+        "not decided: A ViT is not finished"
+    )
 
 
 @pytest.mark.parametrize("picture", ["means", "compute", "data"])
@@ -722,7 +1010,7 @@ def finish(trial) -> None:
     measured = {"state_sha256": sha, "learning_rate": tries["learning_rate"]}
     best = {"vit": 0.001, "resnet": 0.009}.get(tries["arm"])  # the grid of the ResNet is widened
     if tries["kind"] == "start":
-        measured |= {"validation/accuracy": 0.5}
+        measured |= {"fewshot_accuracy": 0.5, "fewshot_draws": [0.5], "training_images": 160}
     elif tries["kind"] == "rate" and tries["learning_rate"] > 0.02:
         lost = f"Step 7: the loss is nan. Last good checkpoint: {trial.folder}. Try a lower rate."
         (trial.folder / "trial.json").write_text(json.dumps({"diverged": lost}))
@@ -741,6 +1029,9 @@ def finish(trial) -> None:
 
 
 def schedule_of(folder: Path, results: Path, study: Study | None = None) -> Schedule:
+    plan = plan_of(3)
+    if study is not None:
+        plan |= {"starts": {name: {} for name in study.starts}}
     schedule = Schedule(
         study=toy((CLAIM,)) if study is None else study,
         folder=folder,
@@ -748,7 +1039,7 @@ def schedule_of(folder: Path, results: Path, study: Study | None = None) -> Sche
         command=(f"{ROOT}/experiments/ablations.py", f"--data={folder}/data"),
         shown_command=("experiments/ablations.py", "--data=/data/cifar10", "--workdir=runs/toy"),
     )
-    schedule.results.claim(plan_of(3))
+    schedule.results.claim(plan)
     return schedule
 
 
@@ -882,27 +1173,88 @@ def test_a_damaged_table_is_refused(change: Callable, message: str, tmp_path: Pa
         Results(tmp_path).rows()
 
 
-def test_all_arms_start_from_the_weights_that_the_rows_started_from(tmp_path: Path):
-    study = replace(toy(), start=study_of("crop", "smoke").start)
+def test_each_start_is_trained_once_per_seed_and_only_if_a_trial_needs_it(tmp_path: Path):
+    study = with_starts(toy())
     schedule = schedule_of(tmp_path / "runs", tmp_path, study)
     pool = StandIn(schedule.record)
     schedule.run_all(pool, 1)
-    assert pool.ran[0] == START_RUN and pool.ran.count(START_RUN) == 1
+    assert pool.ran[:3] == ["large/seed_0", "small/seed_0", "vit/rate_0.00033"]
+    assert pool.ran.count("large/seed_0") == 1 and "large/seed_1" not in pool.ran
     results = Results(tmp_path)
-    assert [key_of(row) for row in results.rows()][0] == ("start", "start", 0.005, 0)
-    # on another machine nothing is left to do, so the start is not trained
+    # in the order of the plan, before all arms
+    assert [key_of(row) for row in results.rows()][:3] == [
+        ("small", "start", 0.005, 0),
+        ("large", "start", 0.005, 0),
+        ("vit", "rate", 0.00033, 0),
+    ]
+    assert results.rows()[0]["command"] == (
+        "python experiments/ablations.py --data=/data/cifar10 --workdir=runs/toy "
+        "--only=small/seed_0"
+    )
+    # on another machine nothing is left to do, so no start is trained
     fresh = schedule_of(tmp_path / "fresh", tmp_path, study)
     pool = StandIn(fresh.record)
     fresh.run_all(pool, 1)
     assert pool.ran == []
-    # for one more seed it is trained again, and must be the same
+    # one more seed needs its own starts, not those of seed 0
     fresh.run_all(pool, 2)
-    assert pool.ran == [START_RUN, "vit/seed_1", "resnet/seed_1"]
+    assert pool.ran == ["large/seed_1", "small/seed_1", "vit/seed_1", "resnet/seed_1"]
+    # only the start of the trial that is left
     text = (tmp_path / "trials.csv").read_text()
-    sha = results.rows()[0]["state_sha256"]
-    (tmp_path / "trials.csv").write_text(text.replace(sha, "0" * 64))
+    lines = [line for line in text.splitlines(keepends=True) if "only=vit/seed_0" not in line]
+    (tmp_path / "trials.csv").write_text("".join(lines))
+    other = schedule_of(tmp_path / "third", tmp_path, study)
+    pool = StandIn(other.record)
+    other.run_all(pool, 2)
+    assert pool.ran == ["large/seed_0", "vit/seed_0"]
+    assert (tmp_path / "trials.csv").read_text() == text
+
+
+def test_a_start_must_have_the_weights_that_the_rows_started_from(tmp_path: Path):
+    study = with_starts(toy())
+    schedule = schedule_of(tmp_path / "runs", tmp_path, study)
+    schedule.run_all(StandIn(schedule.record), 1)
+    text = (tmp_path / "trials.csv").read_text()
+    sha = next(row for row in Results(tmp_path).rows() if row["arm"] == "large")["state_sha256"]
+    lines = [line for line in text.splitlines(keepends=True) if "only=vit/seed_0" not in line]
+    (tmp_path / "trials.csv").write_text("".join(lines).replace(sha, "0" * 64))
     with pytest.raises(ValueError, match=f"state sha256 {sha} instead of {'0' * 64}"):
-        fresh.run_all(StandIn(), 3)
+        schedule.run_all(StandIn(), 1)
+
+
+def test_a_start_that_diverges_ends_the_study_and_has_a_row(tmp_path: Path):
+    schedule = schedule_of(tmp_path / "runs", tmp_path, with_starts(toy()))
+
+    class Diverging(StandIn):
+        def run(self, trials, where):
+            for trial in trials:
+                trial.folder.mkdir(parents=True, exist_ok=True)
+                note = {"diverged": f"Step 7: the loss is nan. Last good: {trial.folder}."}
+                (trial.folder / "trial.json").write_text(json.dumps(note))
+                self.on_end(trial)
+
+    with pytest.raises(Diverged, match="^large/seed_0 diverged, .*Step 7.*\nsmall/seed_0 diverged"):
+        schedule.run_all(Diverging(schedule.record), 1)
+    rows = Results(tmp_path).rows()
+    assert {row["diverged"] for row in rows} == {"Step 7: the loss is nan."} and len(rows) == 2
+
+
+def test_starts_are_repeated_with_the_sample_and_compared(tmp_path: Path, capsys):
+    study = with_starts(toy())
+    schedule = schedule_of(tmp_path / "runs", tmp_path, study)
+    schedule.run_all(StandIn(schedule.record), 1)
+    text = (tmp_path / "trials.csv").read_bytes()
+    pool = StandIn()
+    assert schedule.repeat(pool, 1)
+    assert [name.partition("/")[2] for name in pool.ran] == ["seed_0", "seed_0"]
+    start, arm = pool.ran
+    assert study.arms[arm.partition("/")[0]].start == start.partition("/")[0]
+    assert f"| {start} | same | same | same |" in capsys.readouterr().out
+    sha = next(each for each in Results(tmp_path).rows() if each["arm"] == start[:-7])
+    changed = text.replace(sha["state_sha256"].encode(), b"0" * 64)
+    (tmp_path / "trials.csv").write_bytes(changed)
+    assert not schedule.repeat(StandIn(), 1)
+    assert f"| {start} | DIFFERENT | same | same |" in capsys.readouterr().out
 
 
 def test_a_sample_of_trials_is_run_again_and_compared(tmp_path: Path, capsys):
@@ -967,8 +1319,24 @@ def test_a_plan_of_other_configs_has_no_report(tmp_path: Path):
         study_of_plan(plan)
 
 
+def test_a_plan_from_before_starts_had_names_is_that_of_a_study_without_starts(tmp_path: Path):
+    plan = write_smoke_study(tmp_path)
+    assert plan.pop("starts") is None
+    assert [*study_of_plan({**plan, "start": None}).arms] == [*plan["arms"]]
+    Results(tmp_path).claim({**plan, "start": None})
+
+
+def test_a_plan_of_another_start_has_no_report():
+    plan = make_plan("transfer", "smoke", {}, {}, seeds=3)
+    plan["starts"]["fractals"]["run"]["batch_size"] = 7
+    with pytest.raises(ValueError, match="starts.fractals.run.batch_size: there 7, here 32"):
+        study_of_plan(plan)
+
+
 def test_a_plan_names_no_folder_and_keeps_the_changes():
     folder = {"kind": "image_folder", "name": "/home/me/cifar10"}
+    plan = make_plan("self_supervision", "cifar10", folder, {}, seeds=3)
+    assert "/home" not in json.dumps(plan) and len(plan["starts"]) == 3
     plan = make_plan("positions", "cifar10", folder, {"run.batch_size": "64"}, seeds=3)
     assert "/home" not in json.dumps(plan)
     assert plan == make_plan("positions", "cifar10", FOLDER, {"run.batch_size": "64"}, seeds=3)
@@ -983,6 +1351,100 @@ def test_a_plan_names_no_folder_and_keeps_the_changes():
     ]
     tfds = make_plan("crop", "cifar10", {"kind": "tfds", "name": "cifar10"}, {}, seeds=3)
     assert "--data=tfds:cifar10" in show_command(tfds)
+
+
+# ---- the page of all results
+
+
+def write_page(folder: Path) -> str:
+    (folder / "docs").mkdir(exist_ok=True)
+    return write_results(folder / "results", folder / "docs").read_text()
+
+
+def test_without_results_the_page_says_that_no_study_has_run(tmp_path: Path):
+    page = write_page(tmp_path)
+    assert page.count("| not run |") == len(STUDIES) and "## " not in page
+    assert RULE[:40] in page.replace("\n", " ")
+    assert [path.name for path in (tmp_path / "docs").iterdir()] == ["results.md"]
+
+
+def test_the_page_is_made_of_the_rows_alone_with_the_same_bytes(tmp_path: Path):
+    folder = tmp_path / "results" / "optimizer"
+    write_smoke_study(folder)
+    page = write_page(tmp_path)
+    files = [tmp_path / "docs" / name for name in ("results.md", "results_optimizer.png")]
+    before = [path.read_bytes() for path in files]
+    assert before[1][:4] == b"\x89PNG" and str(tmp_path).encode() not in before[0]
+    # 4 arms with 3 rates and 3 seeds
+    assert "| finished: 24 trials |" in page and "| trials | 24, finished |" in page
+    for words in (
+        "The paper (D.1, Table 7): Pre-trained with Adam, ResNets are better than with SGD.",
+        "| seeds | 3 |",
+        "| test images | 3,000 |",
+        "| Adam is better than SGD: smaller ResNet. | not judged: a smoke run |",
+        "`python experiments/ablations.py --study=optimizer --size=smoke",
+        "![Adam or SGD for ResNets](results_optimizer.png)",
+        "| 53.33 ± 3.33 | 89.33 (ResNet50x1) |",
+    ):
+        assert words in page, words
+    # a table that was made elsewhere gives the same
+    for path in files:
+        path.unlink()
+    write_page(tmp_path)
+    assert [path.read_bytes() for path in files] == before
+    # a study whose rows are gone has no picture
+    (folder / "trials.csv").unlink()
+    assert "| not run |" in write_page(tmp_path) and not files[1].exists()
+
+
+def test_an_unfinished_study_has_no_verdict_on_the_page(tmp_path: Path):
+    folder = tmp_path / "results" / "optimizer"
+    write_smoke_study(folder)
+    plan = json.loads((folder / "study.json").read_text())
+    (folder / "study.json").write_text(json.dumps({**plan, "seeds": 4}))
+    rows = Results(folder).rows()
+    assert count_trials(study_of_plan(plan), rows, 4) == (24, 28)
+    # the grid is not complete: two seeds count for nothing, as their rate may not win
+    lines = (folder / "trials.csv").read_text().splitlines(keepends=True)
+    kept = [line for line in lines if not line.startswith("sgd_large,rate,")]
+    (folder / "trials.csv").write_text("".join(kept))
+    page = write_page(tmp_path)
+    assert "| trials | 18 of 28: unfinished, no verdict yet; the grid of rates may grow |" in page
+    assert "| 18 of 28 trials |" in page and "holds:" not in page
+    hours = [{**each, "seconds": 5400.0} for each in rows[:2]]
+    facts = dict(list_facts("optimizer", study_of_plan(plan), hours, plan))
+    assert facts["hours, sum over the trials"] == "3.0"
+
+
+def test_the_script_writes_the_page(tmp_path: Path):
+    script = [sys.executable, f"{ROOT}/experiments/results.py"]
+    asked = [f"--results={tmp_path / 'none'}", f"--docs={tmp_path}"]
+    done = warm.run(
+        [*script, *asked], env=ENV, capture_output=True, text=True, timeout=HUNG_SECONDS
+    )
+    assert done.returncode == 0 and str(tmp_path / "results.md") in done.stdout, done.stderr
+    assert "| not run |" in (tmp_path / "results.md").read_text()
+
+
+def test_starts_count_as_trials():
+    study = study_of("transfer")
+    assert count_trials(study, [], 3) == (0, 6 * 3 + 3 * (6 + 1))
+    rows = [row("fractals", "start", 0.005, seed) for seed in range(5)]
+    assert count_trials(study, rows, 3) == (3, 6 * 3 + 3 * (6 + 1))
+
+
+@pytest.mark.once
+def test_the_committed_page_is_that_of_the_committed_rows(tmp_path: Path):
+    page = write_results(ROOT / "experiments" / "results", tmp_path)
+    assert page.read_bytes() == (ROOT / "docs" / "results.md").read_bytes(), (
+        "run python experiments/results.py"
+    )
+    pictures = sorted(path.name for path in tmp_path.glob("results_*.png"))
+    assert pictures == sorted(path.name for path in (ROOT / "docs").glob("results_*.png"))
+    for name in pictures:
+        ours, theirs = ((folder / name).read_bytes() for folder in (tmp_path, ROOT / "docs"))
+        # another version of matplotlib draws other bytes, and writes its number into the file
+        assert ours == theirs or f"version{matplotlib.__version__}".encode() not in theirs, name
 
 
 # ---- whose folder it is
@@ -1213,7 +1675,16 @@ MISTAKES = {
     ),
     "rate": (
         ["--study=crop", "--size=smoke", "--workdir={}", "--only=resize/rate_fast"],
-        "`--only` must be <arm>/seed_<n> or <arm>/rate_<rate>",
+        "`--only` must be <arm>/seed_<n>, <arm>/rate_<rate> or <start>/seed_<n>, with an arm of "
+        "inception, resize_crop, resize, or of a start, fractals",
+    ),
+    "rate of a start": (
+        ["--study=crop", "--size=smoke", "--workdir={}", "--only=fractals/rate_0.1"],
+        "Received: 'fractals/rate_0.1'",
+    ),
+    "no start": (
+        ["--study=crop", "--size=smoke", "--workdir={}", "--only=resize/rate_0.03"],
+        "fractals/seed_0/model.npz, which resize fine-tunes. Run --only=fractals/seed_0 first",
     ),
     "unknown rate": (
         ["--study=crop", "--size=smoke", "--workdir={}", "--only=resize/seed_0"],

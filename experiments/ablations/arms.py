@@ -6,7 +6,7 @@ them (`ablations.py`).
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,18 @@ from keras_vit import cost
 from keras_vit.train import (
     FinetuneConfig,
     LoopConfig,
+    MAEConfig,
+    MaskedPatchesConfig,
     OptimizerConfig,
     PretrainConfig,
+    RunConfig,
     load_config,
     smoke_form,
 )
 from keras_vit.train.config import row_of
 
 Config = PretrainConfig | FinetuneConfig
+StartConfig = PretrainConfig | MaskedPatchesConfig | MAEConfig
 Accuracies = Mapping[str, float]  # arm to accuracy, in percent
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -32,7 +36,6 @@ STEPS = 600  # of 128 images: 1.5 epochs of CIFAR-10
 WARMUP_STEPS = 60
 SMOKE_STEPS = 60
 HELD_OUT = 0.1  # share of the training set on which learning rates are compared
-START = "start"  # name of the run whose weights all arms of a study start from
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,10 +45,13 @@ class Arm:
     Attributes:
         title: Title in tables and plots.
         config: Config of its runs, except for the seed; its learning rate is the center of the grid.
+            If the arm has a start, the runs replace `weights` by the weights of this start.
         families: The curves that contain it, in plots against compute or data.
         paper: The paper's number in percent, or None.
         paper_of: The model that the paper's number belongs to, if it differs from the arm's.
         rate_of: The arm whose winning learning rate it uses; "" if it has its own grid.
+        start: Name of the start of the study that its runs fine-tune; "" for random weights.
+        new_positions: Whether its runs replace the position table of the start by random values.
     """
 
     title: str
@@ -54,6 +60,8 @@ class Arm:
     paper: float | None = None
     paper_of: str = ""
     rate_of: str = ""
+    start: str = ""
+    new_positions: bool = False
 
     @property
     def macs(self) -> int:
@@ -101,28 +109,42 @@ class Study:
     Attributes:
         title: Title of the report.
         source: Section, figure and table of the paper.
+        finding: What the paper reports, in one sentence.
         about: The question, and the differences from the paper.
         arms: Arms by name, in the order of the table; compute is relative to the first.
         claims: Claims of the paper.
-        picture: Kind of plot: "means", "compute" or "data".
-        metric: "fewshot" or "test": the accuracy in plots that show one, as in the paper.
+        picture: Kind of plot: "means", "compute", "data" or "pretraining".
+        metrics: The accuracies in the table, and on which claims are judged: "fewshot" and "test"
+            of the trained arm, "pretrained" of its start. See `ablations/report.py`.
+        metric: The accuracy in plots that show one, as in the paper.
         paper_label: Table heading of the paper's numbers; "" if there are none.
-        start: Config of the run whose weights all arms start from, or None.
+        starts: Configs of pre-training runs by name. A start is trained once for each seed, at the
+            learning rate of its config, and seed n of an arm fine-tunes seed n of its start. The
+            paper, too, has one rate for each pre-training (Table 3), and compares rates only in
+            fine-tuning (Table 4).
     """
 
     title: str
     source: str
+    finding: str
     about: str
     arms: Mapping[str, Arm]
     claims: tuple[Claim, ...] = ()
     picture: str = "means"
+    metrics: tuple[str, ...] = ("fewshot", "test")
     metric: str = "fewshot"
     paper_label: str = ""
-    start: PretrainConfig | None = None
+    starts: Mapping[str, StartConfig] = field(default_factory=dict)
 
     def relative_compute(self, name: str) -> float:
         """Returns the ratio of an arm's MACs to those of the first arm."""
         return self.arms[name].macs / next(iter(self.arms.values())).macs
+
+    def find_downstream(self, start: str) -> RunConfig:
+        """Returns the settings of the first arm with this start, on whose data its features are
+        measured.
+        """
+        return next(arm.config.run for arm in self.arms.values() if arm.start == start)
 
 
 def make_base(size: str, data: Mapping[str, str]) -> PretrainConfig:
@@ -144,13 +166,20 @@ def make_base(size: str, data: Mapping[str, str]) -> PretrainConfig:
             weight_decay=0.1,
             clip_norm=None,
         ),
-        loop=LoopConfig(
-            total_steps=steps,
-            log_every=max(1, steps // 16),
-            checkpoint_every=steps // 4,
-        ),
+        loop=make_loop(steps),
     )
     return replace(config, run=run, variant={**config.variant, "name": "ViT_Ablation"})
+
+
+def make_loop(steps: int) -> LoopConfig:
+    """Returns the loop of a run of this length, evaluated once, at its end."""
+    return LoopConfig(total_steps=steps, log_every=max(1, steps // 16), checkpoint_every=steps // 4)
+
+
+def change_steps(run: RunConfig, steps: int) -> RunConfig:
+    """Returns the settings of a run of another length. A tenth of it is warm-up, as in the base."""
+    optimizer = replace(run.optimizer, warmup_steps=steps // 10)
+    return replace(run, loop=make_loop(steps), optimizer=optimizer)
 
 
 def change_config(
@@ -204,6 +233,46 @@ def match_macs(config: PretrainConfig, macs: int) -> PretrainConfig:
             f"{one:,}."
         )
     return change_config(config, variant={"mlp_dim": mlp_dim})
+
+
+def make_finetuned(
+    title: str,
+    model: StartConfig,
+    run: RunConfig,
+    *,
+    start: str = "",
+    image_size: int | None = None,
+    new_positions: bool = False,
+    families: tuple[str, ...] = (),
+) -> Arm:
+    """Returns an arm that fine-tunes a model.
+
+    Args:
+        title: Title of the arm.
+        model: A config with the model and its options, such as the one of the start.
+        run: Settings of the fine-tuning.
+        start: Name of the start; "" for random weights.
+        image_size: Side of the images, in pixels. Default: that of `model`.
+        new_positions: See `Arm`.
+        families: See `Arm`.
+    """
+    config = FinetuneConfig(
+        # stands for a file of the run; the plan and the report show it
+        weights=f"{start or 'none'}{', new positions' * new_positions}",
+        model=model.model,
+        variant=model.variant,
+        model_options=model.model_options,
+        image_size=image_size or model.image_size,
+        run=run,
+    )
+    return Arm(
+        title=title, config=config, families=families, start=start, new_positions=new_positions
+    )
+
+
+def make_start_config(config: StartConfig, seed: int) -> StartConfig:
+    """Returns the config of the pre-training run with this seed."""
+    return replace(config, run=replace(config.run, seed=seed))
 
 
 def make_seed_config(config: Config, rate: float, seed: int) -> Config:

@@ -4,7 +4,7 @@ What lives here: a study with the changes of the command line; its plan, as stor
 the study and the command that belong to a plan. What does not: the files (`ablations/rows.py`), and
 the flags (`ablations.py`).
 
-A plan contains the configs of all arms. Where they name an image folder, the plan names
+A plan contains the configs of all arms and starts. Where they name an image folder, the plan names
 `DATA_FOLDER`: the hash of the data identifies them.
 """
 
@@ -88,7 +88,8 @@ def make_plan(
         "seeds": seeds,
         "data": dict(data),
         "changes": dict(changes),
-        "start": None if study.start is None else asdict(study.start),
+        # None without starts, as in the plans of studies that ran before there were several
+        "starts": {name: asdict(start) for name, start in study.starts.items()} or None,
         "arms": {name: asdict(arm.config) for name, arm in study.arms.items()},
     }
 

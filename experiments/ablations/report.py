@@ -14,7 +14,7 @@ set, and it is not corrected for the number of claims.
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,8 @@ from keras_vit.analyze.trend_plots import (
 )
 from keras_vit.writing import table, write_text
 
-METRICS = {"fewshot": FEWSHOT, "test": TEST}
+PRETRAINED, PRETRAINING_IMAGES = "pretrained_accuracy", "pretraining_images"
+METRICS = {"fewshot": FEWSHOT, "test": TEST, "pretrained": PRETRAINED}
 LEAST_SEEDS = 3
 CONFIDENCE = 0.95
 RULE = (
@@ -150,11 +151,21 @@ def find_differences(arms: Mapping[str, Arm]) -> dict[str, dict[str, Any]]:
 
 def select_tested(study: Study, rows: Sequence[Row], seeds: int) -> list[Row]:
     """Returns the rows of the runs that were tested, with a seed of the plan and the winning learning
-    rate of their arm.
+    rate of their arm. Each has two more columns: the few-shot accuracy of the start that it
+    fine-tuned, and the number of training images of this start.
     """
     rates = {name: _find_rate(study, rows, name) for name in study.arms}
+    starts = {(row["arm"], row["seed"]): row for row in rows if row["kind"] == "start"}
+
+    def find_start(row: Row, column: str) -> Any:
+        return starts.get((study.arms[row["arm"]].start, row["seed"]), {}).get(column)
+
     return [
-        row
+        {
+            **row,
+            PRETRAINED: find_start(row, FEWSHOT),
+            PRETRAINING_IMAGES: find_start(row, "training_images"),
+        }
         for row in rows
         if row["kind"] == "seed"
         and row["seed"] < seeds
@@ -177,7 +188,7 @@ def write_report(
     Returns:
         The path of the page.
     """
-    _draw(folder / "ablation.png", study, select_tested(study, rows, plan["seeds"]))
+    draw(folder / "ablation.png", study, select_tested(study, rows, plan["seeds"]))
     write_text(folder / "ablation.md", "\n\n".join(_make_page(study, rows, plan, command)) + "\n")
     return folder / "ablation.md"
 
@@ -203,7 +214,7 @@ def _make_page(
 ) -> list[str]:
     seeds = plan["seeds"]
     tested = select_tested(study, rows, seeds)
-    shots, images = _first(tested, "shots", 10), _first(tested, "test_images", 0)
+    images = _first(tested, "test_images", 0)
     many = (
         f"mean and sample standard deviation over {seeds} seeds"
         if seeds > 1
@@ -215,20 +226,21 @@ def _make_page(
         f"{study.about} ({study.source}.)",
         f"Accuracy in %, {many}"
         + (f", on {images:,} test images" if images else "")
-        + f". Few-shot: ridge regression on the frozen features of {shots} training images per "
-        "class, the mean of ten draws. Each arm has the learning rate that is best on held-out "
+        + f". {_explain_metrics(study, tested)}Each arm has the learning rate that is best on held-out "
         "training images. Compute: multiply-adds per image, relative to the first arm; exaFLOPs of "
         "the training of one run, calculated from them.",
-        _make_arm_table(study, rows, shots, seeds),
+        make_arm_table(study, rows, seeds),
     ]
     if study.claims:
-        header = ["the paper's claim", f"{shots}-shot", "test"]
-        verdicts = [
-            [claim.words, *(verdict(claim, study, tested, metric, plan) for metric in METRICS)]
-            for claim in study.claims
+        page += [make_verdict_table(study, rows, plan), RULE]
+    if study.starts:
+        page += [
+            "Starts: pre-training runs that arms fine-tune, one for each seed, at the learning rate "
+            "of their config. 5-shot: ridge regression on their frozen features, before "
+            "fine-tuning.",
+            make_start_table(study, rows, seeds),
         ]
-        page += [table(header, verdicts), RULE]
-    page += [f"![{study.title}](ablation.png)"] * bool(_find_drawable(study, tested))
+    page += [f"![{study.title}](ablation.png)"] * bool(find_drawable(study, tested))
     page += [
         "Accuracy in % on the held-out images by learning rate, one run each with seed 0; the best "
         "in bold:",
@@ -250,10 +262,89 @@ def _make_page(
     ]
 
 
-def _make_arm_table(study: Study, rows: Sequence[Row], shots: int, seeds: int) -> str:
+def name_metrics(rows: Sequence[Row]) -> dict[str, str]:
+    """Returns the title of each metric.
+
+    Args:
+        rows: From `select_tested`.
+    """
+    return {
+        "fewshot": f"{_first(rows, 'shots', 10)}-shot",
+        "test": "test",
+        "pretrained": "5-shot, pre-trained",
+    }
+
+
+def _explain_metrics(study: Study, tested: Sequence[Row]) -> str:
+    """Returns what the few-shot accuracies of a study are."""
+    shots = _first(tested, "shots", 10)
+    words = {
+        "fewshot": f"Few-shot: ridge regression on the frozen features of {shots} training images "
+        "per class, the mean of ten draws.",
+        "pretrained": "5-shot, pre-trained: ridge regression on the frozen features of the start, "
+        "before fine-tuning, of 5 training images per class, the mean of ten draws.",
+    }
+    return "".join(f"{words[metric]} " for metric in study.metrics if metric in words)
+
+
+def make_verdict_table(study: Study, rows: Sequence[Row], plan: Mapping[str, Any]) -> str:
+    """Returns the table of the claims of a study, with a verdict for each of its metrics.
+
+    Args:
+        study: The study.
+        rows: All rows of `trials.csv`.
+        plan: Plan of the study.
+    """
+    tested = select_tested(study, rows, plan["seeds"])
+    titles = name_metrics(tested)
+    lines = [
+        [claim.words, *(verdict(claim, study, tested, metric, plan) for metric in study.metrics)]
+        for claim in study.claims
+    ]
+    return table(["the paper's claim", *(titles[metric] for metric in study.metrics)], lines)
+
+
+def make_start_table(study: Study, rows: Sequence[Row], seeds: int) -> str:
+    """Returns the table of the starts of a study.
+
+    Args:
+        study: The study.
+        rows: All rows of `trials.csv`.
+        seeds: Number of runs of each start that the plan asks for.
+    """
+    lines = []
+    for name, config in study.starts.items():
+        runs = [
+            row
+            for row in rows
+            if (row["arm"], row["kind"]) == (name, "start") and row["seed"] < seeds
+        ]
+        lines.append(
+            [
+                name.replace("_", " "),
+                f"{config.run.loop.total_steps:,} of {config.run.batch_size}",
+                f"{_first(runs, 'training_images', 0):,}" if runs else "-",
+                f"{config.run.optimizer.learning_rate:g}",
+                cell(runs, name, "fewshot", seeds),
+            ]
+        )
+    header = ["start", "steps", "training images", "learning rate", "5-shot"]
+    return table(header, lines)
+
+
+def make_arm_table(study: Study, rows: Sequence[Row], seeds: int) -> str:
+    """Returns the table of the arms of a study, with their accuracies.
+
+    Args:
+        study: The study.
+        rows: All rows of `trials.csv`.
+        seeds: Number of runs of each arm that the plan asks for.
+    """
     header = ["arm", "parameters", "compute", "exaFLOPs", "images/s", "learning rate"]
-    header += [f"{shots}-shot", "test", *[study.paper_label] * bool(study.paper_label)]
     tested, lines = select_tested(study, rows, seeds), []
+    titles = name_metrics(tested)
+    header += [titles[metric] for metric in study.metrics]
+    header += [study.paper_label] * bool(study.paper_label)
     for name, arm in study.arms.items():
         runs = [row for row in tested if row["arm"] == name and row["parameters"]]
         speed = (
@@ -267,7 +358,7 @@ def _make_arm_table(study: Study, rows: Sequence[Row], shots: int, seeds: int) -
             f"{arm.exaflops:.2g}",
             speed,
             "not yet" if rate is None else f"{rate:g}",
-            *(cell(tested, name, metric, seeds) for metric in METRICS),
+            *(cell(tested, name, metric, seeds) for metric in study.metrics),
         ]
         lines.append(line + [_format_published(arm)] * bool(study.paper_label))
     return table(header, lines)
@@ -316,7 +407,7 @@ def _format_value(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _find_drawable(study: Study, tested: Sequence[Row]) -> dict[str, Arm]:
+def find_drawable(study: Study, tested: Sequence[Row]) -> dict[str, Arm]:
     """Returns all arms except those without results and those with a diverged run."""
     lost = {row["arm"] for row in tested if row["diverged"]}
     return {
@@ -326,21 +417,33 @@ def _find_drawable(study: Study, tested: Sequence[Row]) -> dict[str, Arm]:
     }
 
 
-def _draw(path: Path, study: Study, rows: Sequence[Row]) -> None:
-    kept, shots = _find_drawable(study, rows), _first(rows, "shots", 10)
-    titles = {"fewshot": f"{shots}-shot accuracy", "test": "test accuracy"}
+def draw(path: Path, study: Study, rows: Sequence[Row]) -> None:
+    """Draws the picture of a study, atomically, or removes it if no arm has a result.
+
+    Args:
+        path: Path of the PNG.
+        study: The study.
+        rows: From `select_tested`.
+    """
+    kept = find_drawable(study, rows)
+    titles = {name: f"{title} accuracy" for name, title in name_metrics(rows).items()}
     if not kept:
         path.unlink(missing_ok=True)
     elif study.picture == "compute":
         places = {name: study.relative_compute(name) for name in kept}
-        panels = {titles[metric]: _group_points(kept, rows, metric, places) for metric in METRICS}
+        panels = {
+            titles[metric]: _group_points(kept, rows, metric, places) for metric in study.metrics
+        }
         label = f"compute relative to: {next(iter(study.arms.values())).title}"
         draw_accuracy_against_compute(path, panels, x_label=label, joined=True)
-    elif study.picture == "data":
-        places = {
-            name: _first([row for row in rows if row["arm"] == name], "training_images", None)
-            for name in kept
+    elif study.picture == "pretraining":
+        places = _find_places(kept, rows, PRETRAINING_IMAGES)
+        panels = {
+            titles[metric]: _group_points(kept, rows, metric, places) for metric in study.metrics
         }
+        draw_accuracy_against_compute(path, panels, x_label="pre-training images", joined=True)
+    elif study.picture == "data":
+        places = _find_places(kept, rows, "training_images")
         curves = _group_points(kept, rows, study.metric, places)
         draw_accuracy_against_data(
             path, curves, x_label="training images", y_label=f"{titles[study.metric]}, %"
@@ -352,6 +455,13 @@ def _draw(path: Path, study: Study, rows: Sequence[Row]) -> None:
         paper = {arm.title: arm.paper for arm in kept.values() if arm.paper is not None}
         label = {"x_label": f"{titles[study.metric]}, %", "published_label": study.paper_label}
         draw_means(path, arms, paper or None, title=study.title, **label)
+
+
+def _find_places(arms: Iterable[str], rows: Sequence[Row], column: str) -> dict[str, float]:
+    """Returns the place of each arm on the x axis: a number of images."""
+    return {
+        name: _first([row for row in rows if row["arm"] == name], column, None) for name in arms
+    }
 
 
 def _group_points(

@@ -5,7 +5,7 @@ the machine: they contain no path, and floats are written in full. A trial that 
 again, on whatever machine. What does not: the folders of the runs (`command_line/trials.py`), and
 the report that is made from these files (`ablations/report.py`).
 
-Rows are sorted: the start, then the rates, then the seeds, each in the order of the arms. So the
+Rows are sorted: the starts, then the rates, then the seeds, each in the order of the plan. So the
 bytes of the file do not depend on the order in which trials end.
 """
 
@@ -95,12 +95,13 @@ class Results:
         rows = self.rows()
         if key_of(row) in map(key_of, rows):
             return
-        places = {name: place for place, name in enumerate(self.plan()["arms"])}
+        plan = self.plan()
+        names = [*(plan.get("starts") or ()), *plan["arms"]]
         rows = sorted(
             [*rows, row],
             key=lambda row: (
                 KINDS.index(row["kind"]),
-                places.get(row["arm"], -1),
+                names.index(row["arm"]),
                 row["seed"],
                 row["learning_rate"],
             ),

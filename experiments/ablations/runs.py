@@ -1,5 +1,6 @@
 """One run of an ablation: trains an arm with one seed, then measures its test and few-shot
-accuracy; or trains it with one learning rate, and measures its accuracy on the held-out images.
+accuracy; trains it with one learning rate, and measures its accuracy on the held-out images; or
+trains a start, and measures the few-shot accuracy of its features.
 
 A run leaves the files of `keras_vit.train` except the checkpoints, and `measured.json`, whose keys
 are columns of `trials.csv`.
@@ -16,24 +17,42 @@ import numpy as np
 from command_line.trials import read_json
 
 import keras_vit
-from ablations.arms import Config
+from ablations.arms import Config, StartConfig
 from ablations.rows import FEWSHOT, HELD_OUT, TEST
 from keras_vit.data.sources import Source
 from keras_vit.devices import Devices, connect
 from keras_vit.evaluate import accuracy, extract, fewshot
-from keras_vit.train import FinetuneConfig, PretrainConfig, pretrain, run_finetuning
+from keras_vit.layers import AddPositionEmbs
+from keras_vit.train import (
+    FinetuneConfig,
+    MAEConfig,
+    MaskedPatchesConfig,
+    PretrainConfig,
+    RunConfig,
+    pretrain,
+    pretrain_mae,
+    pretrain_masked_patches,
+    run_finetuning,
+)
 from keras_vit.train.checkpoints import Checkpoints
 from keras_vit.train.config import row_of
 from keras_vit.train.inputs import make_sources
 from keras_vit.train.logs import read_metrics
+from keras_vit.train.new_head import build_on_trunk
 from keras_vit.weights.restore import restore
 from keras_vit.writing import write_json
 
 RESULT = "measured.json"
-PROCEDURES = {PretrainConfig: pretrain, FinetuneConfig: run_finetuning}
+PROCEDURES = {
+    PretrainConfig: pretrain,
+    FinetuneConfig: run_finetuning,
+    MaskedPatchesConfig: pretrain_masked_patches,
+    MAEConfig: pretrain_mae,
+}
 VALIDATION = "validation/accuracy"
 FEW_CLASSES = 20  # with at most so many classes, 10 examples per class are drawn instead of 5
 DRAWS = tuple(range(10))
+PRETRAINED_SHOTS = 5  # for starts, as in Figure 4
 PER_CLASS = 100  # approximate number of images per class that examples are drawn from
 
 
@@ -87,10 +106,11 @@ def train_and_measure(config: Config, folder: Path) -> None:
         "batch_size": config.run.eval_batch_size,
         "devices": devices,
     }
+    shots = choose_shots(len(whole.class_names))
     record = {
         HELD_OUT: find_held_out_accuracy(folder) if data.held_out else None,
         TEST: accuracy(model, test, **how)["top1"] if data.held_out else results[VALIDATION],
-        **measure_fewshot(model, whole, test, how),
+        **measure_fewshot(model, whole, test, shots, how),
         **describe(config, folder, model, step, results),
         "training_images": num_images,
         "test_images": test.num_examples,
@@ -99,8 +119,71 @@ def train_and_measure(config: Config, folder: Path) -> None:
     remove_checkpoints(folder)
 
 
+def train_start(config: StartConfig, downstream: RunConfig, folder: Path) -> None:
+    """Performs a pre-training run. If interrupted, the same call resumes it.
+
+    Args:
+        config: From `make_start_config`.
+        downstream: Settings of an arm with this start: its data, of which the whole training set
+            and the test set are used to measure the features.
+        folder: Folder of the run.
+
+    Raises:
+        As `keras_vit.train.pretrain`.
+    """
+    if is_measured(folder):
+        remove_checkpoints(folder)
+        return
+    results = PROCEDURES[type(config)](config, folder)
+    keras.utils.clear_session(free_memory=True)
+    data, devices = downstream.data, connect(config.run.devices)
+    whole, test = make_sources(replace(data, held_out=0.0, train_share=1.0), config.run.seed)
+    row, num_classes = row_of(config.model, config.variant), len(whole.class_names)
+    with devices.scope():
+        model = build_on_trunk(
+            row, folder / "model.npz", config.image_size, num_classes, **config.model_options
+        )
+    how = {
+        "eval_crop": data.eval_crop,
+        "batch_size": downstream.eval_batch_size,
+        "devices": devices,
+    }
+    record = {
+        **measure_fewshot(model, whole, test, PRETRAINED_SHOTS, how),
+        **describe(config, folder, model, config.run.loop.total_steps, results),
+        "training_images": make_sources(config.run.data, config.run.seed)[0].num_examples,
+        "test_images": test.num_examples,
+    }
+    write_json(folder / RESULT, record)
+    remove_checkpoints(folder)
+
+
+def renew_positions(config: FinetuneConfig, folder: Path) -> FinetuneConfig:
+    """Returns the config with weights whose position table is random: it is drawn with the seed of
+    the run, as for a model without pre-training, at the image size of the config.
+    """
+    path = folder / "new_positions.npz"
+    if not path.exists():
+        row, size = row_of(config.model, config.variant), config.image_size
+        keras.utils.set_random_seed(config.run.seed)
+        untrained, model = (
+            build_on_trunk(row, weights, size, 1, **config.model_options)
+            for weights in (None, config.weights)
+        )
+        for layer, fresh in zip(model.layers, untrained.layers, strict=True):
+            if isinstance(layer, AddPositionEmbs):
+                layer.set_weights(fresh.get_weights())
+        folder.mkdir(parents=True, exist_ok=True)
+        keras_vit.save_checkpoint(model, path)
+    return replace(config, weights=str(path))
+
+
 def describe(
-    config: Config, folder: Path, model: keras.Model, step: int, results: dict[str, Any]
+    config: Config | StartConfig,
+    folder: Path,
+    model: keras.Model,
+    step: int,
+    results: dict[str, Any],
 ) -> dict[str, Any]:
     """Returns the entries of `measured.json` that all runs have."""
     return {
@@ -124,7 +207,7 @@ def find_held_out_accuracy(folder: Path) -> float:
 
 def is_measured(folder: Path) -> bool:
     """Whether the run in a folder is finished."""
-    return not {HELD_OUT, TEST}.isdisjoint(read_json(folder / RESULT))
+    return not {HELD_OUT, TEST, FEWSHOT}.isdisjoint(read_json(folder / RESULT))
 
 
 def remove_checkpoints(folder: Path) -> None:
@@ -164,17 +247,27 @@ def load_trained(
     return model, best
 
 
+def choose_shots(num_classes: int) -> int:
+    """Returns the number of training images per class that the few-shot accuracy of an arm takes."""
+    return 10 if num_classes <= FEW_CLASSES else 5
+
+
 def measure_fewshot(
-    model: keras.Model, train: Source, test: Source, how: dict[str, Any]
+    model: keras.Model, train: Source, test: Source, shots: int, how: dict[str, Any]
 ) -> dict[str, Any]:
     """Measures ridge regression on the features of few training images per class,
     drawn ten times.
+
+    Args:
+        model: The model, whose features are the input of its head.
+        train, test: Training and test set.
+        shots: Number of training images per class.
+        how: Further arguments of `extract`.
     """
     num_classes = len(train.class_names)
     count = min(train.num_examples, PER_CLASS * num_classes)
     chosen = np.sort(np.random.default_rng(0).permutation(train.num_examples)[:count])
     parts = [extract(model, part, progress=False, **how) for part in (train.subset(chosen), test)]
-    shots = 10 if num_classes <= FEW_CLASSES else 5
     arrays = [array for part in parts for array in (part.values, part.labels)]
     result = fewshot(*arrays, class_names=train.class_names, shots=(shots,), seeds=DRAWS)
     return {

@@ -1,10 +1,12 @@
-"""The trials of a study and their order: the learning rates of all arms, then the seeds.
+"""The trials of a study and their order: the learning rates of all arms, then the seeds. Before
+them, the starts that they fine-tune are trained.
 
 What lives here: which trials are left, given the rows of the finished ones; their rows; the
 repetition of a sample of them. What does not: the work of one trial (`ablations/runs.py`), the
 processes (`command_line/trials.py`), and the flags (`ablations.py`).
 
-The names of trials are `<arm>/rate_<rate>` and `<arm>/seed_<n>`.
+The names of trials are `<start>/seed_<n>`, `<arm>/rate_<rate>` and `<arm>/seed_<n>`. Seed n of an
+arm fine-tunes seed n of its start; a rate is tried from seed 0.
 """
 
 import random
@@ -15,7 +17,7 @@ from typing import Any
 
 from command_line.trials import Pool, Trial
 
-from ablations.arms import START, Study
+from ablations.arms import Study
 from ablations.rates import find_rate, find_tried, next_rates
 from ablations.rows import COLUMNS, FEWSHOT, HELD_OUT, TEST, Results, Row, key_of
 from ablations.runs import RESULT, remove_checkpoints
@@ -23,8 +25,8 @@ from keras_vit.train import Diverged
 from keras_vit.weights.secrets import join_command
 from keras_vit.writing import table
 
-START_RUN = f"{START}/seed_0"
 COMPARED = ("state_sha256", TEST, FEWSHOT)  # by `repeat`
+METRICS = {"start": FEWSHOT, "rate": HELD_OUT, "seed": TEST}  # of a finished trial, by kind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +53,7 @@ class Schedule:
         Raises:
             ValueError: If the best rate of an arm is at the edge of a grid that was widened too
                 often.
-            Diverged: If the run diverged whose weights all arms start from.
+            Diverged: If a start diverged.
             Stopped, ChildProcessError: As `Pool.run`.
         """
         while rates := self.trials_of_rates():
@@ -90,11 +92,11 @@ class Schedule:
         ]
 
     def make_trial(self, arm: str, kind: str, rate: float, seed: int = 0) -> Trial:
-        """Returns a trial of an arm.
+        """Returns a trial of an arm or of a start.
 
         Args:
-            arm: Name of the arm.
-            kind: "rate" or "seed".
+            arm: Name of the arm or of the start.
+            kind: "start", "rate" or "seed".
             rate: Its learning rate.
             seed: Its seed; 0 for a trial of the rates.
         """
@@ -106,19 +108,21 @@ class Schedule:
             command=(*self.command, f"--workdir={self.folder}", *_select(name, tries)),
             tries=tries,
             result=RESULT,
-            metric=HELD_OUT if kind == "rate" else TEST,
+            metric=METRICS[kind],
         )
 
-    def make_start(self) -> Trial:
-        """Returns the run whose weights all arms start from."""
-        rate = self.study.start.run.optimizer.learning_rate
-        tries = {"arm": START, "kind": "start", "learning_rate": rate, "seed": 0}
-        return Trial(
-            name=START_RUN,
-            folder=self.folder / START_RUN,
-            command=(*self.command, f"--workdir={self.folder}", *_select(START_RUN, tries)),
-            tries=tries,
+    def find_starts(self, trials: Sequence[Trial]) -> list[Trial]:
+        """Returns the trials of the starts that these trials of arms fine-tune, each once."""
+        needed = dict.fromkeys(
+            (self.study.arms[trial.tries["arm"]].start, trial.tries["seed"]) for trial in trials
         )
+        return [
+            self.make_trial(
+                name, "start", self.study.starts[name].run.optimizer.learning_rate, seed
+            )
+            for name, seed in needed
+            if name
+        ]
 
     def run(self, pool: Pool, trials: Sequence[Trial]) -> None:
         """Runs those of the trials that have no row, and records each as soon as it ends.
@@ -129,8 +133,13 @@ class Schedule:
         trials = [trial for trial in trials if self.results.find(trial.tries) is None]
         if not trials:
             return
-        if self.study.start is not None:
-            self._prepare_start(pool)
+        starts = self.find_starts(trials)
+        try:
+            self.train_starts(pool, starts)
+        finally:
+            for start in starts:
+                self.record(start)
+        self.check_starts(starts)
         try:
             pool.run(trials, self.folder)
         finally:
@@ -191,42 +200,52 @@ class Schedule:
             command=self.command,
             shown_command=self.shown_command,
         )
-        if self.study.start is not None and sample:
-            again._prepare_start(pool)
         trials = [again.make_trial(*key_of(row)) for row in sample]
+        starts = again.find_starts(trials)
+        again.train_starts(pool, starts)
         pool.run(trials, again.folder)
         lines, is_same = [], True
-        for trial, row in zip(trials, sample, strict=True):
-            found = trial.results()
+        for trial in [*starts, *trials]:
+            found, row = trial.results(), self.results.find(trial.tries) or dict.fromkeys(COLUMNS)
             equal = [found.get(name) == row[name] for name in COMPARED]
             is_same &= all(equal)
             lines.append([trial.name, *("same" if each else "DIFFERENT" for each in equal)])
         print(table(["trial", *(name.replace("_", " ") for name in COMPARED)], lines), flush=True)
         return is_same
 
-    def _prepare_start(self, pool: Pool) -> None:
-        """Trains the model that all arms start from, unless its weights are in the folder.
+    def train_starts(self, pool: Pool, starts: Sequence[Trial]) -> None:
+        """Trains the starts whose weights are not in the folder.
 
         Raises:
-            Diverged: If it diverged.
-            ValueError: If its weights are not those from which the finished trials started.
+            Diverged: If one diverged. The message names all of them.
         """
-        start = self.make_start()
-        pool.run([start], start.folder.parent)
-        if not start.results():
+        if starts:
+            pool.run(starts, self.folder)
+        lost = [start for start in starts if start.is_over() and not start.results()]
+        if lost:
             raise Diverged(
-                f"{START_RUN} diverged, whose weights all arms start from. "
-                f"{start.notes()['diverged']}"
+                "\n".join(
+                    f"{start.name} diverged, which arms of the study fine-tune. "
+                    f"{start.notes()['diverged']}"
+                    for start in lost
+                )
             )
-        row = self.results.find(start.tries)
-        ours = start.results()["state_sha256"]
-        if row is not None and row["state_sha256"] != ours:
-            raise ValueError(
-                f"{start.folder} has other weights than those from which the finished trials "
-                f"started: state sha256 {ours} instead of {row['state_sha256']}. Copy that folder "
-                "from the machine of these trials, or start the study in another `--results`."
-            )
-        self.record(start)
+
+    def check_starts(self, starts: Sequence[Trial]) -> None:
+        """Checks that the weights of the starts are those that the finished trials fine-tuned.
+
+        Raises:
+            ValueError: If one has other weights than its row states.
+        """
+        for start in starts:
+            row, ours = self.results.find(start.tries), start.results().get("state_sha256")
+            if row is not None and row["state_sha256"] != ours:
+                raise ValueError(
+                    f"{start.folder} has other weights than those from which the finished trials "
+                    f"started: state sha256 {ours} instead of {row['state_sha256']}. Copy that "
+                    "folder from the machine of these trials, or start the study in another "
+                    "`--results`."
+                )
 
 
 def _select(name: str, tries: Mapping[str, Any]) -> tuple[str, ...]:

@@ -9,34 +9,79 @@ There are two sizes. `cifar10`: a ViT of 10.7 million multiply-adds per image, a
 scikit-learn's digits, in seconds. In both, Transformers have the head and the positions of the
 base (mean of the patches, fixed positions), unless the study varies them.
 
-Source: arXiv:2010.11929, Figures 4, 5, 8, 9 and 13, Tables 6 to 8, sections 3.2, B.1.1 and D.1 to
-    D.6.
+Starts, which arms fine-tune, are trained by the recipes `configs/fractals_cifar10.py`,
+`masked_patches.py:cifar10` and `mae.py:cifar10` with the model of the base, except in
+`pretraining_size`, whose ResNets and ViTs all have the optimizer of the base.
+
+Source: arXiv:2010.11929, Figures 3 to 5, 8, 9 and 13, Tables 6 to 8, sections 3.2, 4.2 to 4.4, 4.6,
+    B.1.1, B.1.2 and D.1 to D.6.
 """
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from statistics import fmean
+from typing import Any
 
 from ablations.arms import (
     CONFIGS,
     SIZES,
-    START,
+    SMOKE_STEPS,
     Accuracies,
     Arm,
     Claim,
+    StartConfig,
     Study,
     better,
     change_config,
+    change_steps,
     make_base,
+    make_finetuned,
     make_resnet,
     match_macs,
 )
 from keras_vit.paper import POSITION_EMBEDDINGS, published
 from keras_vit.suggestions import did_you_mean
-from keras_vit.train import FinetuneConfig, OptimizerConfig, PretrainConfig, load_config, smoke_form
+from keras_vit.train import OptimizerConfig, PretrainConfig, RunConfig, load_config, smoke_form
 from keras_vit.train.recipes import with_fields
 from keras_vit.variants import VIT_VARIANTS
+
+# Table 4: SGD, cosine, no decay, gradient clipping at 1; the largest of its rates for CIFAR-10
+SGD = OptimizerConfig(
+    name="momentum",
+    options={"momentum": 0.9},
+    learning_rate=0.03,
+    schedule="cosine",
+    clip_norm=1.0,
+)
+# Of configs/cifar10_few_labels.py, where arms start from random weights too: with SGD, a ViT does
+# not train well from these
+MUON = OptimizerConfig(name="muon", learning_rate=3e-3, weight_decay=0.05)
+
+
+def _make_start(recipe: str, base: PretrainConfig, smoke: bool, steps: int) -> StartConfig:
+    """Returns the config of a start: a recipe with another length, and the model of the base."""
+    config = load_config(str(CONFIGS / recipe))
+    config = smoke_form(config) if smoke else config
+    run = change_steps(config.run, SMOKE_STEPS if smoke else steps)
+    if run.data.kind != "fractals":  # without labels and without the test images
+        run = replace(run, data=replace(base.run.data, test=""))
+    model = {
+        name: getattr(base, name) for name in ("model", "variant", "model_options", "image_size")
+    }
+    return replace(config, run=run, **model)
+
+
+def _make_fine_tuning(
+    base: PretrainConfig, smoke: bool, optimizer: OptimizerConfig, steps: int
+) -> RunConfig:
+    """Returns the settings of a fine-tuning on the data of the base."""
+    steps = SMOKE_STEPS if smoke else steps
+    return change_steps(replace(base.run, optimizer=optimizer), steps)
+
+
+def _take_share(run: RunConfig, share: float) -> RunConfig:
+    return replace(run, data=replace(run.data, train_share=share))
 
 
 def _class_token(base: PretrainConfig, smoke: bool) -> Study:
@@ -52,6 +97,10 @@ def _class_token(base: PretrainConfig, smoke: bool) -> Study:
     return Study(
         title="Class token or mean of the patches",
         source="arXiv:2010.11929, D.3, Figure 9",
+        finding=(
+            "A class token and the mean of the patches are similarly good, each at its own "
+            "learning rate."
+        ),
         about=(
             "Compares a classifier on the class token with one on the mean of the patches (GAP), "
             "each at its own learning rate, and GAP at that of the class token too. The paper "
@@ -94,6 +143,7 @@ def _positions(base: PretrainConfig, smoke: bool) -> Study:
     return Study(
         title="Position embeddings",
         source="arXiv:2010.11929, D.4, Table 8",
+        finding="Without position embeddings the model is worst; their kind and place hardly matter.",
         about=(
             "Compares kinds of position embeddings and the places where they are added, with the "
             "class token as in the paper. The last arm, fixed positions, is not in Table 8."
@@ -168,6 +218,7 @@ def _shape(base: PretrainConfig, smoke: bool) -> Study:
     return Study(
         title="The shape of a Transformer",
         source="arXiv:2010.11929, D.2, Figure 8",
+        finding="Scaling the depth helps most, the width least; smaller patches help too.",
         about=(
             "One dimension changes at a time, then all together, from a base of {depth} layers of "
             "width {width}, MLPs of width {mlp_dim} and patches of {patch_size} pixels. The "
@@ -224,6 +275,7 @@ def _optimizer(base: PretrainConfig, smoke: bool) -> Study:
     return Study(
         title="Adam or SGD for ResNets",
         source="arXiv:2010.11929, D.1, Table 7",
+        finding="Pre-trained with Adam, ResNets are better than with SGD.",
         about=(
             "Compares ResNets trained with Adam, like the base, and by BiT's rule "
             "(arXiv:1912.11370, 3.3): SGD with momentum, a learning rate of 0.03 per 256 images, "
@@ -257,6 +309,7 @@ def _axial(base: PretrainConfig, smoke: bool) -> Study:
     return Study(
         title="Axial attention",
         source="arXiv:2010.11929, D.6, Figure 13",
+        finding="Axial models are better than the models that they derive from, for more compute.",
         about=(
             "Attention along rows, then along columns, replaces attention among all patches, and "
             "the 3 x 3 convolutions of a ResNet. The paper reports that AxialResNet is slow in "
@@ -271,9 +324,11 @@ def _axial(base: PretrainConfig, smoke: bool) -> Study:
     )
 
 
-def _hybrid_arms(base: PretrainConfig, smoke: bool) -> dict[str, Arm]:
-    """Returns the arms. The ResNet sets the compute of a level; the MLPs of the other two are
-    scaled to match it.
+def _make_equal_models(
+    base: PretrainConfig, smoke: bool, level: str = "small"
+) -> dict[str, PretrainConfig]:
+    """Returns a ViT, a hybrid and a ResNet of equal compute. The ResNet sets the compute of a level;
+    the MLPs of the other two are scaled to match it.
     """
     stem = replace(VIT_VARIANTS["R50_ViT_B16"].stem, units=(1,))
     # Units of the ResNet; width and depth of the ViT; depth of the hybrid.
@@ -281,6 +336,17 @@ def _hybrid_arms(base: PretrainConfig, smoke: bool) -> dict[str, Arm]:
         "small": ((1, 1), 32, 2, 1) if smoke else ((1, 1), 64, 5, 2),
         "large": ((2, 2), 32, 4, 2) if smoke else ((3, 3), 96, 6, 4),
     }
+    units, width, depth, hybrid_depth = levels[level]
+    resnet = make_resnet(base, units)
+    vit = change_config(base, variant={"width": width, "depth": depth})
+    hybrid = change_config(
+        base, variant={"width": width, "depth": hybrid_depth, "patch_size": 1, "stem": stem}
+    )
+    macs = Arm(title="", config=resnet).macs
+    return {"ViT": match_macs(vit, macs), "Hybrid": match_macs(hybrid, macs), "ResNet": resnet}
+
+
+def _hybrid_arms(base: PretrainConfig, smoke: bool) -> dict[str, Arm]:
     models = {
         "small": ("ViT_B32", "R50_ViT_B32", "ResNet50x1"),
         "large": ("ViT_L32", "R50_ViT_L32", "ResNet50x2"),
@@ -289,18 +355,8 @@ def _hybrid_arms(base: PretrainConfig, smoke: bool) -> dict[str, Arm]:
         row.model: row for row in published(table="Table 6", dataset="average5") if row.epochs == 7
     }
     arms = {}
-    for level, (units, width, depth, hybrid_depth) in levels.items():
-        resnet = make_resnet(base, units)
-        vit = change_config(base, variant={"width": width, "depth": depth})
-        hybrid = change_config(
-            base, variant={"width": width, "depth": hybrid_depth, "patch_size": 1, "stem": stem}
-        )
-        macs = Arm(title="", config=resnet).macs
-        configs = {
-            "ViT": match_macs(vit, macs),
-            "Hybrid": match_macs(hybrid, macs),
-            "ResNet": resnet,
-        }
+    for level in models:
+        configs = _make_equal_models(base, smoke, level)
         for (family, config), model in zip(configs.items(), models[level], strict=True):
             arms[f"{family.lower()}_{level}"] = Arm(
                 title=f"{family}, {level}",
@@ -316,6 +372,10 @@ def _hybrid(base: PretrainConfig, smoke: bool) -> Study:
     return Study(
         title="Hybrids at equal compute",
         source="arXiv:2010.11929, 4.4, Figure 5, Table 6",
+        finding=(
+            "ViTs are better than ResNets at equal compute; hybrids are better than ViTs at small "
+            "compute, and at large compute no longer."
+        ),
         about=(
             "Compares a ViT, a hybrid and a ResNet at equal compute, at two levels; the widths of "
             "the MLPs are chosen to match the compute. The paper's numbers are means over five "
@@ -345,20 +405,7 @@ def _hybrid(base: PretrainConfig, smoke: bool) -> Study:
 
 
 def _crop(base: PretrainConfig, smoke: bool) -> Study:
-    start = load_config(str(CONFIGS / "fractals_cifar10.py"))
-    start = smoke_form(start) if smoke else replace(start, variant=base.variant)
-    # Table 4: SGD, cosine, no decay, gradient clipping at 1; the largest of its rates for CIFAR-10
-    optimizer = OptimizerConfig(
-        name="momentum",
-        options={"momentum": 0.9},
-        learning_rate=0.03,
-        schedule="cosine",
-        warmup_steps=base.run.optimizer.warmup_steps,
-        clip_norm=1.0,
-    )
-    model = {
-        name: getattr(start, name) for name in ("model", "variant", "model_options", "image_size")
-    }
+    run = _make_fine_tuning(base, smoke, SGD, base.run.loop.total_steps)
     titles = {
         "inception": "Inception crop",
         "resize_crop": "resize, random crop",
@@ -366,13 +413,12 @@ def _crop(base: PretrainConfig, smoke: bool) -> Study:
     }
     arms = {}
     for crop, title in titles.items():
-        run = replace(
-            base.run, optimizer=optimizer, data=replace(base.run.data, crop=crop, crop_area=0.05)
-        )
-        arms[crop] = Arm(title=title, config=FinetuneConfig(weights=START, run=run, **model))
+        data = replace(run.data, crop=crop, crop_area=0.05)
+        arms[crop] = make_finetuned(title, base, replace(run, data=data), start="fractals")
     return Study(
         title="Crops in fine-tuning",
         source="arXiv:2010.11929, 4.1 and B.1.1",
+        finding="The paper fine-tunes with one crop policy and does not compare it with others.",
         about=(
             "One model, pre-trained on fractals, is fine-tuned with three crop policies. The paper "
             "describes the random crop of BiT; its authors state that they used Inception crops "
@@ -381,7 +427,7 @@ def _crop(base: PretrainConfig, smoke: bool) -> Study:
         ),
         arms=arms,
         metric="test",
-        start=start,
+        starts={"fractals": _make_start("fractals_cifar10.py", base, smoke, 1000)},
     )
 
 
@@ -391,36 +437,43 @@ def _data_size_arms(base: PretrainConfig, smoke: bool) -> dict[str, Arm]:
     """
     every = base.run.loop.total_steps // (4 if smoke else 8)
     loop = replace(base.run.loop, evaluate_every=every, checkpoint_every=every)
-    base = replace(base, run=replace(base.run, loop=loop))
-    half = {name: base.variant[name] // 2 for name in ("width", "mlp_dim")}
-    models = {
-        "vit": ("ViT", base),
-        "half_vit": ("ViT of half the width", change_config(base, variant=half)),
-        "resnet": ("ResNet", make_resnet(base, (1,) if smoke else (1, 1))),
-    }
+    models = _make_equal_models(replace(base, run=replace(base.run, loop=loop)), smoke)
     return {
-        f"{model}_{part}": Arm(
-            title=f"{title}, {'all' if part == 1 else f'1/{part}'}",
+        f"{family.lower()}_{part}": Arm(
+            title=f"{family}, {'all' if part == 1 else f'1/{part}'}",
             config=change_config(config, data={"held_out": 0.1, "train_share": 1 / part}),
-            families=(title,),
+            families=(family,),
         )
-        for model, (title, config) in models.items()
-        for part in ((9, 1) if smoke else (27, 9, 3, 1))
+        for family, config in models.items()
+        for part in ((9, 1) if smoke else (90, 27, 9, 3, 1))
     }
 
 
 def _data_size(base: PretrainConfig, smoke: bool) -> Study:
-    arms = _data_size_arms(base, smoke)
-    least = "9" if smoke else "27"
+    least = "9" if smoke else "90"
+
+    def falls(one: str, words: str) -> Claim:
+        """Returns the claim that the lead of a model over the ViT falls with data."""
+        return Claim(
+            words=words,
+            value=lambda a: a[f"{one}_{least}"] - a[f"vit_{least}"] - (a[f"{one}_1"] - a["vit_1"]),
+        )
+
     return Study(
         title="Size of the training set",
         source="arXiv:2010.11929, 4.3, Figure 4",
-        about=(
-            "Trains with equal steps and settings on nested shares of the training set, without "
-            "further regularization. A tenth of the set is held out, and the best checkpoint on it "
-            "is measured (early stopping)."
+        finding=(
+            "With little data ResNets are better than ViTs, with much data ViTs are better: the "
+            "inductive bias of convolutions helps with small data sets only."
         ),
-        arms=arms,
+        about=(
+            "Trains a ViT, a hybrid and a ResNet of equal compute from random weights, with equal "
+            "steps and settings, on nested shares of the training set, without further "
+            "regularization. A tenth of the set is held out, and the best checkpoint on it is "
+            "measured (early stopping). The paper pre-trains on 9 to 303 million images of "
+            "JFT-300M; it does not compare hybrids here."
+        ),
+        arms=_data_size_arms(base, smoke),
         claims=(
             better(
                 f"resnet_{least}",
@@ -428,20 +481,239 @@ def _data_size(base: PretrainConfig, smoke: bool) -> Study:
                 "On the smallest share the ResNet is better than the ViT.",
             ),
             better("vit_1", "resnet_1", "On all data the ViT is better than the ResNet."),
-            Claim(
-                words="With more data the ViT's deficit becomes smaller.",
-                value=lambda a: (
-                    a[f"resnet_{least}"] - a[f"vit_{least}"] - (a["resnet_1"] - a["vit_1"])
-                ),
+            falls("resnet", "With more data the ResNet's lead over the ViT becomes smaller."),
+            better(
+                f"hybrid_{least}",
+                f"vit_{least}",
+                "On the smallest share the hybrid is better than the ViT.",
+            ),
+            better("vit_1", "hybrid_1", "On all data the ViT is better than the hybrid."),
+            falls("hybrid", "With more data the hybrid's lead over the ViT becomes smaller."),
+        ),
+        picture="data",
+    )
+
+
+def _pretraining_size(base: PretrainConfig, smoke: bool) -> Study:
+    num_classes, each = (8, (2, 20)) if smoke else (200, (5, 25, 125, 625))
+    sizes = [num_classes * count for count in each]
+    fractals = load_config(str(CONFIGS / "fractals_cifar10.py")).run.data
+    run = _make_fine_tuning(base, smoke, SGD, 200)
+    run = _take_share(run, 0.5 if smoke else 0.04)
+    starts, arms = {}, {}
+    for family, config in _make_equal_models(base, smoke).items():
+        for count, size in zip(each, sizes, strict=True):
+            data = replace(fractals, num_classes=num_classes, images_per_class=count, test="")
+            steps = SMOKE_STEPS if smoke else 1000
+            settings = change_steps(replace(config.run, data=data), steps)
+            name = f"{family.lower()}_{size}"
+            starts[f"fractals_{name}"] = replace(config, run=settings)
+            arms[name] = make_finetuned(
+                f"{family}, {size:,} images",
+                config,
+                run,
+                start=f"fractals_{name}",
+                families=(family,),
+            )
+    least, most = sizes[0], sizes[-1]
+    return Study(
+        title="Size of the pre-training set",
+        source="arXiv:2010.11929, 4.3, Figures 3 and 4",
+        finding=(
+            "After pre-training on few images ResNets transfer better than ViTs, after "
+            "pre-training on many ViTs transfer better."
+        ),
+        about=(
+            "Pre-trains a ViT, a hybrid and a ResNet of equal compute on {classes} classes of "
+            "generated fractals, with labels, on {numbers} images, with equal steps and settings; "
+            "smaller sets are part of larger ones. Then 5-shot regression on the frozen features, "
+            "and fine-tuning on {labels} labels of CIFAR-10. The largest set is seen once in "
+            "pre-training, so it equals an endless stream of images. The paper pre-trains on "
+            "ImageNet, ImageNet-21k and JFT-300M (Figure 3), and on 9 to 303 million images of "
+            "JFT-300M (Figure 4)."
+        ).format(
+            classes=num_classes,
+            numbers=", ".join(f"{size:,}" for size in sizes),
+            labels="half of the" if smoke else "2,000",
+        ),
+        arms=arms,
+        claims=(
+            better(
+                f"resnet_{least}",
+                f"vit_{least}",
+                "After the smallest pre-training set the ResNet transfers better than the ViT.",
+            ),
+            better(
+                f"vit_{most}",
+                f"resnet_{most}",
+                "After the largest pre-training set the ViT transfers better than the ResNet.",
             ),
             Claim(
-                words="The larger ViT gains more from more data.",
+                words="The ViT gains more from more pre-training data than the ResNet.",
                 value=lambda a: (
-                    a["vit_1"] - a[f"vit_{least}"] - (a["half_vit_1"] - a[f"half_vit_{least}"])
+                    a[f"vit_{most}"]
+                    - a[f"vit_{least}"]
+                    - (a[f"resnet_{most}"] - a[f"resnet_{least}"])
+                ),
+            ),
+        ),
+        picture="pretraining",
+        metrics=("pretrained", "test"),
+        metric="pretrained",
+        starts=starts,
+    )
+
+
+def _self_supervision(base: PretrainConfig, smoke: bool) -> Study:
+    recipes = {
+        "masked_patches": "masked_patches.py:cifar10",
+        "mae": "mae.py:cifar10",
+        "supervised": "fractals_cifar10.py",
+    }
+    starts = {name: _make_start(recipe, base, smoke, 600) for name, recipe in recipes.items()}
+    if smoke:
+        starts["mae"] = replace(starts["mae"], decoder_width=32, decoder_depth=1)
+    titles = {
+        "": "Random weights",
+        "masked_patches": "Masked patches",
+        "mae": "MAE",
+        "supervised": "Supervised on fractals",
+    }
+    shares = {"1": 0.1, "10": 0.5} if smoke else {"1": 0.01, "2": 0.02, "10": 0.1, "100": 1.0}
+    run = _make_fine_tuning(base, smoke, MUON, 300)
+    arms = {
+        f"{start or 'scratch'}_{percent}": make_finetuned(
+            f"{title}, {100 * share:g} % of the labels",
+            base,
+            _take_share(run, share),
+            start=start,
+            families=(title,),
+        )
+        for start, title in titles.items()
+        for percent, share in shares.items()
+    }
+
+    def claim(one: str, other: str, percent: str, words: str) -> Claim:
+        share = f"{100 * shares[percent]:g} % of the labels"
+        return better(f"{one}_{percent}", f"{other}_{percent}", f"{words}, {share}.")
+
+    masked, best = "masked_patches", "is better than masked patches"
+    return Study(
+        title="Self-supervision",
+        source="arXiv:2010.11929, 4.6, B.1.2; arXiv:2111.06377",
+        finding=(
+            "Masked patch prediction is 2 points better than training from random weights, and 4 "
+            "points worse than supervised pre-training (ViT-B/16 on ImageNet)."
+        ),
+        about=(
+            "Starts of equal batches and steps: masked patch prediction and a masked autoencoder "
+            "on all training images of CIFAR-10 without labels, and labelled fractals. Each, and "
+            "random weights, is fine-tuned on nested shares of the labels. The images on which "
+            "learning rates are compared are among those of the starts; the test images are not. "
+            "The paper pre-trains on JFT-300M without labels and on ImageNet-21k with labels."
+        ),
+        arms=arms,
+        claims=(
+            claim(masked, "scratch", "1", "Masked patches are better than random weights"),
+            claim("supervised", masked, "1", f"Supervised pre-training {best}"),
+            claim("supervised", masked, "10", f"Supervised pre-training {best}"),
+            claim("mae", masked, "1", f"MAE {best} (arXiv:2111.06377)"),
+            claim("mae", masked, "10", f"MAE {best} (arXiv:2111.06377)"),
+        ),
+        picture="data",
+        metrics=("test",),
+        metric="test",
+        starts=starts,
+    )
+
+
+def _transfer(base: PretrainConfig, smoke: bool) -> Study:
+    images = 1437 if smoke else 50_000
+    sizes = (70, 350, 700) if smoke else (100, 1_000, 10_000)
+    run = _make_fine_tuning(base, smoke, MUON, 300)
+    arms = {
+        f"{name}_{size}": make_finetuned(
+            f"{title}, {size:,} labels",
+            base,
+            _take_share(run, size / images),
+            start=start,
+            families=(title,),
+        )
+        for name, title, start in (
+            ("pretrained", "Pre-trained on fractals", "fractals"),
+            ("scratch", "Random weights", ""),
+        )
+        for size in sizes
+    }
+    least, most = sizes[0], sizes[-1]
+    return Study(
+        title="Transfer to few labels",
+        source="arXiv:2010.11929, 4.2, Table 2",
+        finding="Pre-trained on much data, ViTs transfer well to tasks with few labels.",
+        about=(
+            "A ViT that is pre-trained on labelled fractals is fine-tuned on few labels of "
+            "CIFAR-10, and the same model is trained on them from random weights, with equal steps "
+            "and its own learning rate. The paper has no results from random weights on its "
+            "small tasks."
+        ),
+        arms=arms,
+        claims=(
+            *(
+                better(f"pretrained_{size}", f"scratch_{size}", f"{name}, pre-training helps.")
+                for size, name in ((each, f"With {each:,} labels") for each in sizes)
+            ),
+            Claim(
+                words="With more labels pre-training helps less.",
+                value=lambda a: (
+                    a[f"pretrained_{least}"]
+                    - a[f"scratch_{least}"]
+                    - (a[f"pretrained_{most}"] - a[f"scratch_{most}"])
                 ),
             ),
         ),
         picture="data",
+        metrics=("test",),
+        metric="test",
+        starts={"fractals": _make_start("fractals_cifar10.py", base, smoke, 1000)},
+    )
+
+
+def _resolution(base: PretrainConfig, smoke: bool) -> Study:
+    base = change_config(base, options={"position_embedding": "learned_1d"})
+    run = _make_fine_tuning(base, smoke, SGD, 300)
+    run = _take_share(run, 0.5 if smoke else 0.1)
+    size = base.image_size
+    high = size * 3 // 2
+
+    def arm(title: str, **how: Any) -> Arm:
+        return make_finetuned(title, base, run, start="fractals", **how)
+
+    return Study(
+        title="Fine-tuning at higher resolution",
+        source="arXiv:2010.11929, 3.2",
+        finding=(
+            "Fine-tuning at higher resolution than pre-training is often beneficial; the "
+            "position embeddings are then interpolated."
+        ),
+        about=(
+            f"A ViT with learned positions is pre-trained on fractals at {size} pixels, and "
+            f"fine-tuned on a tenth of the labels at {size} pixels and, with the same patch size, "
+            f"at {high}: with interpolated positions, and with new random ones. Images of CIFAR-10 "
+            "have 32 pixels and are enlarged, as in the paper, which fine-tunes at 384 pixels. The "
+            "paper does not report a comparison."
+        ),
+        arms={
+            "same": arm(f"{size} px"),
+            "interpolated": arm(f"{high} px, interpolated positions", image_size=high),
+            "new": arm(f"{high} px, new positions", image_size=high, new_positions=True),
+        },
+        claims=(
+            better("interpolated", "same", "Higher resolution is better."),
+            better("interpolated", "new", "Interpolated positions are better than new ones."),
+        ),
+        metrics=("test",),
+        metric="test",
+        starts={"fractals": _make_start("fractals_cifar10.py", base, smoke, 600)},
     )
 
 
@@ -454,6 +726,10 @@ STUDIES: dict[str, Callable[[PretrainConfig, bool], Study]] = {
     "hybrid": _hybrid,
     "crop": _crop,
     "data_size": _data_size,
+    "pretraining_size": _pretraining_size,
+    "self_supervision": _self_supervision,
+    "transfer": _transfer,
+    "resolution": _resolution,
 }
 
 

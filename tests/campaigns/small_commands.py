@@ -145,6 +145,7 @@ def _ablation(arguments: Sequence[str]) -> None:
         return Study(
             title="Tiny",
             source="none",
+            finding="None.",
             about="One arm.",
             arms={"tiny": Arm(title="tiny", config=config)},
         )

@@ -1,0 +1,173 @@
+"""The page of results: all studies that have rows, with their verdicts.
+
+It depends on `trials.csv` and `study.json` of each study alone: the same files give the same bytes.
+An unfinished study is shown with its rows so far. What does not live here: the tables, verdicts and
+pictures of one study (`ablations/report.py`), and the script (`results.py`).
+"""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ablations.arms import STEPS, VARIANT, Arm, Study, make_base
+from ablations.plan import show_command, study_of
+from ablations.rates import find_tried, next_rates
+from ablations.report import (
+    RULE,
+    draw,
+    find_drawable,
+    make_arm_table,
+    make_start_table,
+    make_verdict_table,
+    select_tested,
+)
+from ablations.rows import Results, Row
+from ablations.studies import STUDIES, make_study
+from keras_vit.weights.secrets import join_command
+from keras_vit.writing import table, write_text
+
+COLUMNS = 100  # width of a line of the page
+DATA = {"kind": "image_folder", "name": "/data/cifar10"}
+
+
+def write_results(results: Path, docs: Path) -> Path:
+    """Writes the page and the pictures, each atomically, and returns the path of the page.
+
+    Args:
+        results: Folder with a folder for each study. It may be absent.
+        docs: Folder of the page.
+
+    Raises:
+        ValueError: If the rows of a study are damaged or belong to other configs.
+    """
+    parts, states = [], []
+    for name in STUDIES:
+        found = Results(results / name)
+        rows, plan = found.rows(), found.plan()
+        picture = docs / f"results_{name}.png"
+        if not rows:
+            picture.unlink(missing_ok=True)
+            study = make_study(name, "cifar10", DATA)
+            states.append([study.title, f"`{name}`", shorten_source(study), "not run"])
+            continue
+        study = study_of(plan)
+        draw(picture, study, select_tested(study, rows, plan["seeds"]))
+        done, total = count_trials(study, rows, plan["seeds"])
+        state = f"finished: {total} trials" if done == total else f"{done} of {total} trials"
+        states.append([study.title, f"`{name}`", shorten_source(study), state])
+        parts += make_section(name, study, rows, plan)
+    page = [*make_introduction(), table(["study", "name", "in the paper", "state"], states), *parts]
+    write_text(docs / "results.md", "\n\n".join(page) + "\n")
+    return docs / "results.md"
+
+
+def shorten_source(study: Study) -> str:
+    """Returns the sections and figures of a study, without the number of the paper."""
+    return study.source.removeprefix("arXiv:2010.11929, ")
+
+
+def make_introduction() -> list[str]:
+    """Returns title and first paragraphs of the page."""
+    macs = Arm(title="", config=make_base("cifar10", DATA)).macs
+    return [
+        "# Results of the ablations",
+        wrap(
+            "This page compares claims of the paper with small models that we trained on two CPU "
+            f"cores. The base is a ViT with patches of {VARIANT['patch_size']} pixels, width "
+            f"{VARIANT['width']}, {VARIANT['depth']} layers and {VARIANT['num_heads']} heads, "
+            f"{macs / 1e6:.1f} million multiply-adds per image of 32 pixels. The data are CIFAR-10 "
+            f"and generated fractals. Runs have {STEPS} steps of 128 images, pre-trainings at most "
+            "1,000, fine-tunings, and the runs from random weights beside them, 200 to 600. The "
+            "paper's ViT-B/16 has 1,600 "
+            "times the compute per image and sees 2 billion images in pre-training on JFT-300M. A "
+            "claim that holds here holds for small models and "
+            "short runs too. A claim that does not hold here is not refuted at the size of the "
+            "paper: many of its effects need large models or much data."
+        ),
+        wrap(f"{RULE} A claim of an unfinished study has no verdict yet."),
+        wrap(
+            "Accuracies are in %: mean and sample standard deviation over the seeds. *n*-shot: "
+            "ridge regression on frozen features of *n* training images per class, the mean of ten "
+            "draws. *5-shot, pre-trained*: the same on the features of the pre-trained model, "
+            "before it is fine-tuned. Each arm has the learning rate that is best on held-out "
+            "training images. [Experiments](../experiments/README.md#ablations) describes the "
+            "procedure. `experiments/results.py` writes this page from the rows of the trials."
+        ),
+    ]
+
+
+def make_section(
+    name: str, study: Study, rows: Sequence[Row], plan: Mapping[str, Any]
+) -> list[str]:
+    """Returns the section of a study that has rows.
+
+    Args:
+        name: Name of the study.
+        study: The study.
+        rows: All rows of its `trials.csv`.
+        plan: Its `study.json`.
+    """
+    seeds = plan["seeds"]
+    tested = select_tested(study, rows, seeds)
+    section = [
+        f"## {study.title}",
+        wrap(f"The paper ({shorten_source(study)}): {study.finding}"),
+        wrap(study.about),
+        table(["", ""], list_facts(name, study, rows, plan)),
+        make_arm_table(study, rows, seeds),
+    ]
+    if study.starts:
+        section += ["Pre-training:", make_start_table(study, rows, seeds)]
+    if study.claims:
+        section += [make_verdict_table(study, rows, plan)]
+    if find_drawable(study, tested):
+        section += [f"![{study.title}](results_{name}.png)"]
+    return section
+
+
+def list_facts(
+    name: str, study: Study, rows: Sequence[Row], plan: Mapping[str, Any]
+) -> list[list[str]]:
+    """Returns the table of the state of a study. Its arguments are those of `make_section`."""
+    done, total = count_trials(study, rows, plan["seeds"])
+    state = (
+        f"{total}, finished"
+        if done == total
+        else f"{done} of {total}: unfinished, no verdict yet; the grid of rates may grow"
+    )
+    images = next((row["test_images"] for row in rows if row["test_images"]), None)
+    folder = f"../experiments/results/{name}"
+    command = join_command(["python", *show_command(plan), f"--seeds={plan['seeds']}"])
+    return [
+        ["command", f"`{command}`"],
+        ["trials", state],
+        ["seeds", str(plan["seeds"])],
+        ["test images", "-" if images is None else f"{images:,}"],
+        [
+            "hours, sum over the trials",
+            f"{sum(row['seconds'] or 0 for row in rows) / 3600:.1f}",
+        ],
+        ["files", f"[trials.csv]({folder}/trials.csv), [study.json]({folder}/study.json)"],
+    ]
+
+
+def count_trials(study: Study, rows: Sequence[Row], seeds: int) -> tuple[int, int]:
+    """Returns the number of finished trials, and of all trials as far as they are known: the grid of
+    rates of an arm may be widened later.
+    """
+    tried = {name: find_tried(rows, name) for name, arm in study.arms.items() if not arm.rate_of}
+    missing = [
+        rate
+        for name, rates in tried.items()
+        for rate in next_rates(study.arms[name].config.run.optimizer.learning_rate, rates)
+    ]
+    starts = [row for row in rows if row["kind"] == "start" and row["seed"] < seeds]
+    finished = sum(map(len, tried.values()))
+    done = finished + len(select_tested(study, rows, seeds)) + len(starts)
+    return done, finished + len(missing) + seeds * (len(study.arms) + len(study.starts))
+
+
+def wrap(text: str) -> str:
+    """Returns a paragraph in lines of the page's width."""
+    return textwrap.fill(text, COLUMNS, break_long_words=False, break_on_hyphens=False)
