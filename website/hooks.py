@@ -63,5 +63,12 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
     return re.sub(r'(href="[^":]+)\.(?:md|ipynb)(?=["#])', r"\1.html", html)
 
 
+def on_post_build(config: MkDocsConfig) -> None:
+    """Removes the page for missing addresses. Its style has an absolute address, which only a site at
+    the root of its host has; a host has such a page of its own.
+    """
+    (Path(config.site_dir) / "404.html").unlink(missing_ok=True)
+
+
 def _in_repository(path: str) -> str:
     return path if path in OUTSIDE else f"docs/{path}"

@@ -220,6 +220,18 @@ def test_whether_a_changed_weight_is_found_is_known(tmp_path, name, is_found):
         assert (read(path).arrays["kernel"] != values).sum() == 1
 
 
+def test_an_index_has_checksums_if_each_of_its_files_has(tmp_path):
+    values = {"kernel": np.ones(3, "float32")}
+    write_safetensors(tmp_path / "ours.safetensors", values)
+    safetensors.numpy.save_file({"bias": values["kernel"]}, tmp_path / "library.safetensors")
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"kernel": "ours.safetensors"}}))
+    assert files.has_checksums(index)
+    both = {"kernel": "ours.safetensors", "bias": "library.safetensors"}
+    index.write_text(json.dumps({"weight_map": both}))
+    assert not files.has_checksums(index)
+
+
 def test_no_damage_of_one_byte_escapes_as_another_error(npz):
     whole = npz.read_bytes()
     for position in range(0, len(whole), 5):
