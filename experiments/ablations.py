@@ -150,7 +150,8 @@ def describe(name: str) -> str:
         (LEAST_RATES * (not arm.rate_of) + SEEDS) * estimate_seconds(arm.config)
         for arm in study.arms.values()
     ) + sum(SEEDS * estimate_seconds(start) for start in study.starts.values())
-    starts = f" and {len(study.starts)} starts" * bool(study.starts)
+    count = len(study.starts)
+    starts = f" and {count} start{'s' * (count > 1)}" * bool(count)
     return (
         f"{name:17}{study.title} ({study.source}): {len(study.arms)} arms{starts}, "
         f"{seconds / 3600:.1f} h for the rates and {SEEDS} seeds"
