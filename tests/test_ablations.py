@@ -1004,7 +1004,7 @@ class StandIn:
 def finish(trial) -> None:
     """Writes what a process leaves in the folder of its trial."""
     trial.folder.mkdir(parents=True, exist_ok=True)
-    (trial.folder / "trial.json").write_text('{"seconds": 1.5}')
+    (trial.folder / "trial.json").write_text('{"seconds": 1.5, "cpu_seconds": 2.5}')
     tries, path = trial.tries, trial.folder / trial.result
     sha = hashlib.sha256(repr(sorted(tries.items())).encode()).hexdigest()
     measured = {"state_sha256": sha, "learning_rate": tries["learning_rate"]}
@@ -1078,6 +1078,7 @@ def test_rows_are_sorted_and_exact_and_name_no_folder_of_the_machine(tmp_path: P
     ) + [("resnet", "seed")] * 3
     assert rows[-1]["fewshot_accuracy"] == 0.1 + 0.2 and b"0.30000000000000004" in text
     assert rows[-1]["fewshot_draws"] == [0.1 + 0.2, 1 / 3] and rows[-1]["seconds"] == 1.5
+    assert rows[-1]["cpu_seconds"] == 2.5
     assert rows[7]["diverged"] == "Step 7: the loss is nan." and rows[7]["seconds"] is None
     for path in (tmp_path / "one").iterdir():
         assert str(tmp_path).encode() not in path.read_bytes()
@@ -1411,9 +1412,9 @@ def test_an_unfinished_study_has_no_verdict_on_the_page(tmp_path: Path):
     page = write_page(tmp_path)
     assert "| trials | 18 of 28: unfinished, no verdict yet; the grid of rates may grow |" in page
     assert "| 18 of 28 trials |" in page and "holds:" not in page
-    hours = [{**each, "seconds": 5400.0} for each in rows[:2]]
+    hours = [{**each, "seconds": 9000.0, "cpu_seconds": 5400.0} for each in rows[:2]]
     facts = dict(list_facts("optimizer", study_of_plan(plan), hours, plan))
-    assert facts["hours, sum over the trials"] == "3.0"
+    assert facts["processor hours, sum over the trials"] == "3.0"
 
 
 def test_the_script_writes_the_page(tmp_path: Path):

@@ -208,9 +208,23 @@ def test_a_run_that_was_stopped_by_others_stops_all(make, tmp_path):
 def test_seconds_add_up_over_the_parts_of_a_run_and_memory_is_the_most(make, tmp_path):
     trial = make("one")
     trial.folder.mkdir(parents=True)
-    trials.write_json(trial.folder / "trial.json", {"seconds": 100.0, "memory_gb": 50.0})
+    trials.write_json(
+        trial.folder / "trial.json", {"seconds": 100.0, "cpu_seconds": 7.0, "memory_gb": 50.0}
+    )
     run(tmp_path, trial)
     assert 110 <= trial.notes()["seconds"] < 3600 and trial.notes()["memory_gb"] == 50.0
+    assert trial.notes()["cpu_seconds"] >= 7.0
+
+
+def test_processor_time_is_that_of_the_run(make):
+    burn = "import time\nwhile time.process_time() < 0.5: pass\nprint('burnt', flush=True)\ninput()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with psutil.Popen([sys.executable, "-S", "-c", burn], **pipes) as process:
+        running = Running(trial=make("one"), process=process, slot=0, log_start=0)
+        assert process.stdout.readline() == b"burnt\n"
+        running.observe()
+        process.kill()
+    assert 0.5 <= running.cpu < 5
 
 
 def test_each_of_several_runs_gets_a_gpu(make, tmp_path, monkeypatch):

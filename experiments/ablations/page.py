@@ -145,8 +145,8 @@ def list_facts(
         ["seeds", str(plan["seeds"])],
         ["test images", "-" if images is None else f"{images:,}"],
         [
-            "hours, sum over the trials",
-            f"{sum(row['seconds'] or 0 for row in rows) / 3600:.1f}",
+            "processor hours, sum over the trials",
+            f"{sum(row['cpu_seconds'] or 0 for row in rows) / 3600:.1f}",
         ],
         ["files", f"[trials.csv]({folder}/trials.csv), [study.json]({folder}/study.json)"],
     ]

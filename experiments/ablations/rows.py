@@ -38,6 +38,7 @@ COLUMNS: Mapping[str, Callable[[str], Any]] = {
     "parameters": int,
     "images_per_second": float,
     "seconds": float,
+    "cpu_seconds": float,  # of all cores
     "state_sha256": str,
     "diverged": str,
     "command": str,

@@ -174,6 +174,7 @@ class Schedule:
             **{name: measured.get(name) for name in COLUMNS},
             **trial.tries,
             "seconds": notes.get("seconds"),
+            "cpu_seconds": notes.get("cpu_seconds"),
             "diverged": lost,
             "command": join_command(shown),
         }

@@ -67,8 +67,8 @@ class Trial:
         return self.results().get(self.metric)
 
     def notes(self) -> dict[str, Any]:
-        """Returns the record of the pool: command, process, seconds, memory_gb, and `diverged`, a
-        message.
+        """Returns the record of the pool: command, process, seconds, cpu_seconds, memory_gb, and
+        `diverged`, a message.
         """
         return read_json(self.folder / "trial.json")
 
@@ -210,18 +210,21 @@ class Running:
     log_start: int
     started: float = field(default_factory=time.monotonic)
     told: int = 0  # number of signals passed on
+    cpu: float = 0.0  # seconds of all cores, child processes included
     memory: int = 0  # bytes, child processes included
     most_memory: int = 0
     metrics_size: int = 0
     has_trained: bool = False
 
     def observe(self) -> None:
-        """Updates its memory, and whether it has started to train: before that, its memory does not
-        count.
+        """Updates its processor time, its memory, and whether it has started to train: before that,
+        its memory does not count.
         """
         with suppress(psutil.Error):
             members = [self.process, *self.process.children(recursive=True)]
             self.memory = sum(member.memory_info().rss for member in members)
+            times = [member.cpu_times() for member in members]
+            self.cpu = max(self.cpu, sum(each.user + each.system for each in times))
         self.most_memory = max(self.memory, self.most_memory)
         # exists before training starts, with its header and the rows of earlier parts
         path = self.trial.folder / "metrics.csv"
@@ -353,6 +356,7 @@ class Pool:
         trial, code, outcome = running.trial, running.process.returncode, running.outcome()
         notes, name, accuracy = trial.notes(), trial.name, trial.accuracy()
         notes["seconds"] = round(notes.get("seconds", 0) + time.monotonic() - running.started, 1)
+        notes["cpu_seconds"] = round(notes.get("cpu_seconds", 0) + running.cpu, 1)
         notes["memory_gb"] = round(max(notes.get("memory_gb", 0), running.most_memory / 1e9), 3)
         self.largest = max(self.largest, running.most_memory)
         if accuracy is not None:
