@@ -224,7 +224,7 @@ def test_processor_time_is_that_of_the_run(make):
         assert process.stdout.readline() == b"burnt\n"
         running.observe()
         process.kill()
-    assert 0.5 <= running.cpu < 5
+    assert 0.4 <= running.cpu < 5  # in ticks of 10 ms
 
 
 def test_each_of_several_runs_gets_a_gpu(make, tmp_path, monkeypatch):
