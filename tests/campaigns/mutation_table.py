@@ -654,7 +654,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "tests/test_ablations.py",
         ('== "start" and row["seed"] < seeds]', '== "start"]'),
         ("picture.unlink(missing_ok=True)", "pass"),
-        ("row['seconds'] or 0", "0"),
+        ("row['cpu_seconds'] or 0", "0"),
     ),
     *_in(
         "experiments/ablations/rates.py",
