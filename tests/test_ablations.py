@@ -1388,7 +1388,7 @@ def test_the_page_is_made_of_the_rows_alone_with_the_same_bytes(tmp_path: Path):
         "| 53.33 ± 3.33 | 89.33 (ResNet50x1) |",
     ):
         assert words in page, words
-    # a table that was made elsewhere gives the same
+    # written again, the page and the pictures have the same bytes
     for path in files:
         path.unlink()
     write_page(tmp_path)
@@ -1594,7 +1594,7 @@ def test_a_study_that_was_killed_and_stopped_gives_what_one_in_a_row_gives(tmp_p
     for path in kept.glob("*"):
         assert str(tmp_path).encode() not in path.read_bytes()
 
-    # also the one that was killed and stopped gives the same weights as one in a row
+    # a run that was killed and resumed has the weights of an uninterrupted one
     again = ablations(*asked, "--again=3")
     assert again.returncode == 0, again.stdout + again.stderr[-3000:]
     assert again.stdout.count("| same | same | same |") == 3

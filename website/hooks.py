@@ -64,9 +64,7 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
 
 
 def on_post_build(config: MkDocsConfig) -> None:
-    """Removes the page for missing addresses. Its style has an absolute address, which only a site at
-    the root of its host has; a host has such a page of its own.
-    """
+    """Removes 404.html. It loads its style from the root of the host, where most sites are not."""
     (Path(config.site_dir) / "404.html").unlink(missing_ok=True)
 
 

@@ -257,7 +257,7 @@ def make_finetuned(
         families: See `Arm`.
     """
     config = FinetuneConfig(
-        # stands for a file of the run; the plan and the report show it
+        # A name for the plan and the report. Each run replaces it by the path of its weights.
         weights=f"{start or 'none'}{', new positions' * new_positions}",
         model=model.model,
         variant=model.variant,
