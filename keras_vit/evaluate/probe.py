@@ -113,7 +113,7 @@ def linear_probe(
     Example:
         >>> features, labels = np.repeat(np.eye(3), 20, axis=0), np.repeat([0, 1, 2], 20)
         >>> linear_probe(features, labels, features, labels, regularizations=(1.0, 10.0)).scores()
-        {'probe': 1.0, 'probe_regularization': 10.0, 'probe_dev': 1.0}
+        {'probe': 1.0, 'probe_regularization': 1.0, 'probe_dev': 1.0}
     """
     _check_extra()
     arrays = (train_features, train_labels, test_features, test_labels)
