@@ -6,8 +6,10 @@ A run leaves the files of `keras_vit.train` except the checkpoints, and `measure
 are columns of `trials.csv`.
 """
 
+import functools
 import shutil
 import statistics
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,7 +58,23 @@ PRETRAINED_SHOTS = 5  # for starts, as in Figure 4
 PER_CLASS = 100  # approximate number of images per class that examples are drawn from
 
 
-def train_and_validate(config: Config, folder: Path) -> None:
+def _once(procedure: Callable[..., dict[str, Any]]) -> Callable[..., None]:
+    """Decorates a procedure that returns the entries of `measured.json`: the call writes them into
+    the folder of the run, the last argument, and performs no finished run again.
+    """
+
+    @functools.wraps(procedure)
+    def perform(*arguments: Any) -> None:
+        folder = arguments[-1]
+        if not is_measured(folder):
+            write_json(folder / RESULT, procedure(*arguments))
+        remove_checkpoints(folder)
+
+    return perform
+
+
+@_once
+def train_and_validate(config: Config, folder: Path) -> dict[str, Any]:
     """Performs a run that measures a learning rate. If interrupted, the same call resumes it.
 
     Args:
@@ -66,23 +84,19 @@ def train_and_validate(config: Config, folder: Path) -> None:
     Raises:
         As `keras_vit.train.pretrain`.
     """
-    if is_measured(folder):
-        remove_checkpoints(folder)
-        return
     results = PROCEDURES[type(config)](config, folder)
     devices = connect(config.run.devices)
     training, _ = make_sources(config.run.data, config.run.seed)
     model, step = load_trained(config, folder, len(training.class_names), devices)
-    record = {
+    return {
         HELD_OUT: find_held_out_accuracy(folder),
         **describe(config, folder, model, step, results),
         "training_images": training.num_examples,
     }
-    write_json(folder / RESULT, record)
-    remove_checkpoints(folder)
 
 
-def train_and_measure(config: Config, folder: Path) -> None:
+@_once
+def train_and_measure(config: Config, folder: Path) -> dict[str, Any]:
     """Performs a run that is tested. If interrupted, the same call resumes it.
 
     Args:
@@ -92,9 +106,6 @@ def train_and_measure(config: Config, folder: Path) -> None:
     Raises:
         As `keras_vit.train.pretrain`.
     """
-    if is_measured(folder):
-        remove_checkpoints(folder)
-        return
     results = PROCEDURES[type(config)](config, folder)
     keras.utils.clear_session(free_memory=True)
     data, devices = config.run.data, connect(config.run.devices)
@@ -107,7 +118,7 @@ def train_and_measure(config: Config, folder: Path) -> None:
         "devices": devices,
     }
     shots = choose_shots(len(whole.class_names))
-    record = {
+    return {
         HELD_OUT: find_held_out_accuracy(folder) if data.held_out else None,
         TEST: accuracy(model, test, **how)["top1"] if data.held_out else results[VALIDATION],
         **measure_fewshot(model, whole, test, shots, how),
@@ -115,11 +126,10 @@ def train_and_measure(config: Config, folder: Path) -> None:
         "training_images": num_images,
         "test_images": test.num_examples,
     }
-    write_json(folder / RESULT, record)
-    remove_checkpoints(folder)
 
 
-def train_start(config: StartConfig, downstream: RunConfig, folder: Path) -> None:
+@_once
+def train_start(config: StartConfig, downstream: RunConfig, folder: Path) -> dict[str, Any]:
     """Performs a pre-training run. If interrupted, the same call resumes it.
 
     Args:
@@ -131,9 +141,6 @@ def train_start(config: StartConfig, downstream: RunConfig, folder: Path) -> Non
     Raises:
         As `keras_vit.train.pretrain`.
     """
-    if is_measured(folder):
-        remove_checkpoints(folder)
-        return
     results = PROCEDURES[type(config)](config, folder)
     keras.utils.clear_session(free_memory=True)
     data, devices = downstream.data, connect(config.run.devices)
@@ -148,14 +155,12 @@ def train_start(config: StartConfig, downstream: RunConfig, folder: Path) -> Non
         "batch_size": downstream.eval_batch_size,
         "devices": devices,
     }
-    record = {
+    return {
         **measure_fewshot(model, whole, test, PRETRAINED_SHOTS, how),
         **describe(config, folder, model, config.run.loop.total_steps, results),
         "training_images": make_sources(config.run.data, config.run.seed)[0].num_examples,
         "test_images": test.num_examples,
     }
-    write_json(folder / RESULT, record)
-    remove_checkpoints(folder)
 
 
 def renew_positions(config: FinetuneConfig, folder: Path) -> FinetuneConfig:
