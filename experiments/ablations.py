@@ -6,6 +6,7 @@
     python experiments/ablations.py --study=positions --size=smoke --workdir=/tmp/positions
     python experiments/ablations.py --report --results=FOLDER
     ... --study=positions --data=/data/cifar10 --workdir=runs/positions --again=3
+    ... --study=class_token --data=/data/cifar10 --workdir=runs/class_token --inside=class_token
 
     class_token   class token or mean of the patches; learning rates    D.3, Figure 9
     positions     kind and place of position embeddings                 D.4, Table 8
@@ -47,6 +48,9 @@ trial in this process, without a row; the start of an arm must be in `--workdir`
 learning rate of a seed whose rate is not in `--results`.
 `--again=N` runs a random sample of N tested trials again, with their starts, in `<workdir>/again`,
 and compares weights and accuracies with the rows; if one differs, the exit code is 1.
+`--inside=<arm or start>` measures its trained models, one for each seed, whose folders must be in
+`--workdir`: attention distance by depth, similarity of the position embeddings, and filters
+(Figure 7). The rows are in `inside.csv` in `--results`.
 `--config.<field>=value` changes a field in every arm, except the fields that the arms differ in.
 `--parallel` works as in `sweep.py`. On two CPU cores, use --parallel=2 with one thread each: set
 OMP_NUM_THREADS=1, TF_NUM_INTRAOP_THREADS=1 and TF_NUM_INTEROP_THREADS=1. The number of threads
@@ -73,6 +77,8 @@ from ablations.arms import (
     make_seed_config,
     make_start_config,
 )
+from ablations.inside import FILE, look_inside
+from ablations.inside_page import make_inside_verdicts
 from ablations.plan import change_study, make_plan, show_command, study_of
 from ablations.rates import find_rate
 from ablations.report import write_report
@@ -107,6 +113,9 @@ _RATE = flags.DEFINE_float(
     "rate", None, "Learning rate of --only=<arm>/seed_<n>. Default: the winner in --results."
 )
 _AGAIN = flags.DEFINE_integer("again", None, "Run a sample of tested trials again; compare them.")
+_INSIDE = flags.DEFINE_string(
+    "inside", None, "Look inside the trained models of this arm or start: Figure 7."
+)
 _REPORT = flags.DEFINE_bool("report", False, "Make the report from --results alone, and exit.")
 _LIST = flags.DEFINE_bool("list", False, "List the studies and exit.")
 
@@ -126,6 +135,9 @@ def main(_: list[str]) -> None:
     schedule = make_schedule(plan)
     if _ONLY.value is not None:
         run_one(schedule, _ONLY.value)
+        return
+    if _INSIDE.value is not None:
+        print(measure_inside(schedule, _INSIDE.value, plan))
         return
     check_can_draw()
     plan = claim_folders(schedule, plan)
@@ -291,6 +303,13 @@ def run_one(schedule: Schedule, name: str) -> None:
         )
     config = make_seed_config(study.arms[arm].config, rate, int(number))
     train_and_measure(with_weights(schedule, arm, config, folder), folder)
+
+
+def measure_inside(schedule: Schedule, name: str, plan: Mapping[str, Any]) -> str:
+    """Looks inside the trained models of an arm or of a start, and returns the table of verdicts."""
+    schedule.results.check_plan(plan, free=("seeds", "data_sha256"))
+    findings = look_inside(schedule, name, plan["seeds"])
+    return f"{make_inside_verdicts(findings)}\n\n{schedule.results.folder / FILE}"
 
 
 def with_weights(schedule: Schedule, name: str, config: Config, folder: Path) -> Config:

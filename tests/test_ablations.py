@@ -58,9 +58,7 @@ from ablations.plan import make_plan, show_command  # noqa: E402
 from ablations.plan import study_of as study_of_plan  # noqa: E402
 from ablations.rates import choose, find_winner, make_grid, next_rates  # noqa: E402
 from ablations.report import (  # noqa: E402
-    RULE,
     find_differences,
-    find_interval,
     make_start_table,
     make_verdict_table,
     select_tested,
@@ -72,6 +70,7 @@ from ablations.rows import COLUMNS, Results, key_of  # noqa: E402
 from ablations.runs import train_and_measure, train_start  # noqa: E402
 from ablations.schedule import Schedule  # noqa: E402
 from ablations.studies import STUDIES, make_study  # noqa: E402
+from ablations.verdicts import RULE, find_interval  # noqa: E402
 from command_line.trials import claim, data_of  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow

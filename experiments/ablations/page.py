@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from ablations.arms import STEPS, VARIANT, Arm, Study, make_base
+from ablations.inside import FILE, read_findings
+from ablations.inside_page import make_inside
 from ablations.plan import show_command, study_of
 from ablations.rates import find_tried, next_rates
 from ablations.report import (
-    RULE,
     draw,
     find_drawable,
     make_arm_table,
@@ -24,6 +25,7 @@ from ablations.report import (
 )
 from ablations.rows import Results, Row
 from ablations.studies import STUDIES, make_study
+from ablations.verdicts import RULE
 from keras_vit.weights.secrets import join_command
 from keras_vit.writing import table, write_text
 
@@ -57,6 +59,7 @@ def write_results(results: Path, docs: Path) -> Path:
         state = f"finished: {total} trials" if done == total else f"{done} of {total} trials"
         states.append([study.title, f"`{name}`", shorten_source(study), state])
         parts += make_section(name, study, rows, plan)
+        parts += make_inside(name, study, read_findings(results / name / FILE), docs)
     page = [*make_introduction(), table(["study", "name", "in the paper", "state"], states), *parts]
     write_text(docs / "results.md", "\n\n".join(page) + "\n")
     return docs / "results.md"

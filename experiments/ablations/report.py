@@ -2,17 +2,12 @@
 paper's claims, and a plot. It depends on the rows and the plan alone: the same files give the same
 bytes, without data and without training.
 
-The verdict on a claim: the value of the claim is computed for each seed, from the accuracies of the
-arms with that seed. Its 95 % interval is mean ± t(0.975, n - 1) · s / √n, where s is the sample
-standard deviation of the n values and t the quantile of Student's distribution. If the interval is
-above 0, the claim "holds"; if it is below 0, it "does not hold"; otherwise the difference is "not
-visible at this size". With fewer than three seeds, or if a run of an arm of the claim diverged or is
-not finished, the claim is not decided: a mean over the other runs would be biased. A smoke run is
-not judged. The interval covers the variation between seeds. It does not cover the choice of the test
-set, and it is not corrected for the number of claims.
+The verdict on a claim is that of `ablations/verdicts.py`; the value of the claim is computed for
+each seed, from the accuracies of the arms with that seed. If a run of an arm of the claim diverged
+or is not finished, the claim is not decided: a mean over the other runs would be biased. A smoke run
+is not judged.
 """
 
-import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -20,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from command_line.trials import flat
-from scipy.stats import t as student
 
 from ablations.arms import Arm, Claim, Study
 from ablations.rates import find_rate, find_tried
 from ablations.rows import FEWSHOT, TEST, Row
+from ablations.verdicts import RULE, judge
 from keras_vit.analyze.trend_plots import (
     Point,
     draw_accuracy_against_compute,
@@ -35,14 +30,6 @@ from keras_vit.writing import table, write_text
 
 PRETRAINED, PRETRAINING_IMAGES = "pretrained_accuracy", "pretraining_images"
 METRICS = {"fewshot": FEWSHOT, "test": TEST, "pretrained": PRETRAINED}
-LEAST_SEEDS = 3
-CONFIDENCE = 0.95
-RULE = (
-    "The verdict on a claim: its value is computed for each seed; the brackets are the 95 % interval "
-    "of the mean, mean ± t(0.975, n - 1) · s / √n over n seeds. Above 0 the claim holds, below 0 it "
-    "does not hold, and otherwise the difference is not visible at this size. Fewer than "
-    f"{LEAST_SEEDS} seeds decide nothing."
-)
 
 
 def percents(rows: Sequence[Row], arm: str, metric: str) -> dict[int, float]:
@@ -82,20 +69,6 @@ def cell(rows: Sequence[Row], arm: str, metric: str, seeds: int) -> str:
     )
 
 
-def find_interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Returns the mean and both ends of its 95 % interval, by Student's distribution.
-
-    Example:
-        >>> mean, low, high = find_interval([1.0, 2.0, 3.0])  # 2 ± 4.303 * 1 / sqrt(3)
-        >>> round(mean, 3), round(low, 3), round(high, 3)
-        (2.0, -0.484, 4.484)
-    """
-    mean, count = statistics.fmean(values), len(values)
-    quantile = float(student.ppf((1 + CONFIDENCE) / 2, count - 1))
-    half = quantile * statistics.stdev(values) / math.sqrt(count)
-    return mean, mean - half, mean + half
-
-
 def verdict(
     claim: Claim, study: Study, rows: Sequence[Row], metric: str, plan: Mapping[str, Any]
 ) -> str:
@@ -121,13 +94,7 @@ def verdict(
         name = missing.args[0]
         lost = any(row["diverged"] for row in rows if row["arm"] == name)
         return f"not decided: {study.arms[name].title} {'diverged' if lost else 'is not finished'}"
-    if len(values) < LEAST_SEEDS:
-        number = f"{len(values)} seed{'s' * (len(values) > 1)}"
-        return f"not decided: {number}, at least {LEAST_SEEDS} needed"
-    mean, low, high = find_interval(values)
-    answer = "holds" if low > 0 else "does not hold" if high < 0 else "not visible at this size"
-    numbers = f"{mean:+.1f} [{low:+.1f}, {high:+.1f}] {claim.unit}"
-    return f"{answer}: {numbers}" if claim.is_judged else numbers
+    return judge(values, claim.unit, is_judged=claim.is_judged)
 
 
 def find_differences(arms: Mapping[str, Arm]) -> dict[str, dict[str, Any]]:

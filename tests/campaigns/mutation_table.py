@@ -633,9 +633,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         "experiments/ablations/report.py",
         "tests/test_ablations.py",
         ("if {*seeds} <= {*values}}", "if values}"),
-        ("(1 + CONFIDENCE) / 2", "CONFIDENCE"),
-        ('"holds" if low > 0', '"holds" if mean > 0'),
-        ("LEAST_SEEDS = 3", "LEAST_SEEDS = 2"),
         ('row["arm"]].start, row["seed"])', 'row["arm"]].start, 0)'),
         (
             "statistics.stdev(values) if len(values) > 1",
@@ -686,6 +683,13 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("keras.utils.set_random_seed(config.run.seed)", "pass"),
         ("PER_CLASS = 100", "PER_CLASS = 200"),
         ("best_metric=VALIDATION).best()", "best_metric=VALIDATION).steps()[-1]"),
+    ),
+    *_in(
+        "experiments/ablations/verdicts.py",
+        "tests/test_ablations.py",
+        ("(1 + CONFIDENCE) / 2", "CONFIDENCE"),
+        ('"holds" if low > 0', '"holds" if interval[0] > 0'),
+        ("LEAST_SEEDS = 3", "LEAST_SEEDS = 2"),
     ),
     *_in(
         "experiments/command_line/frozen_features.py",

@@ -1,0 +1,213 @@
+"""What `inside.csv` says: tables, verdicts on what the paper sees inside a trained model, pictures.
+It depends on this file and the study alone: the same files give the same bytes.
+
+Source: arXiv:2010.11929, section 4.5, Figure 7.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from scipy.stats import spearmanr
+
+from ablations.arms import Study
+from ablations.inside import DISTANCE, EXPLAINED, FILTER, SIMILARITY, Finding
+from ablations.verdicts import judge
+from keras_vit.analyze.attention_arithmetic import distances_px
+from keras_vit.analyze.plots import draw_distance, draw_filters, draw_similarity
+from keras_vit.writing import table
+
+LEAST_DISTANCE = 3  # patches
+PICTURES = ("filters", "positions", "distance")
+
+
+def grow_with_depth(distances: np.ndarray) -> float:
+    """Returns by how many pixels the mean attention distance of the last layer exceeds that of the
+    first.
+
+    Args:
+        distances: (L, A) mean distance of each head.
+    """
+    return float(distances[-1].mean() - distances[0].mean())
+
+
+def prefer_near(similarity: np.ndarray) -> float:
+    """Returns minus the rank correlation of the distance of two patches and the similarity of their
+    position embeddings.
+
+    Args:
+        similarity: (N, N) cosines; patches are numbered row by row in a square grid.
+    """
+    rows, columns = _offsets(len(similarity))
+    pairs = ~np.eye(len(similarity), dtype=bool)
+    return -float(spearmanr(np.hypot(rows, columns)[pairs], similarity[pairs]).statistic)
+
+
+def prefer_axes(similarity: np.ndarray) -> float:
+    """Returns by how much position embeddings in the same row or column are more similar than others
+    at the same distance: the mean over the distances, rounded to whole patches, from 3 on. Pairs at a
+    rounded distance of 1 or 2 that share no row and no column are farther apart than those that do.
+
+    Args:
+        similarity: As in `prefer_near`.
+    """
+    rows, columns = _offsets(len(similarity))
+    distances, on_axis = np.rint(np.hypot(rows, columns)), (rows == 0) | (columns == 0)
+    return statistics.fmean(
+        float(
+            similarity[(distances == distance) & on_axis].mean()
+            - similarity[(distances == distance) & ~on_axis].mean()
+        )
+        for distance in range(LEAST_DISTANCE, math.isqrt(len(similarity)))
+    )
+
+
+# words, quantity, value, unit, decimals
+CLAIMS: tuple[tuple[str, str, Callable[[np.ndarray], float], str, int], ...] = (
+    (
+        "Attention distance increases with depth: last layer minus first.",
+        DISTANCE,
+        grow_with_depth,
+        "px",
+        1,
+    ),
+    (
+        "Closer patches have more similar position embeddings: minus the rank correlation of "
+        "distance and similarity.",
+        SIMILARITY,
+        prefer_near,
+        "",
+        2,
+    ),
+    (
+        "Patches in the same row or column have more similar position embeddings than others at the "
+        "same distance: difference of the cosines.",
+        SIMILARITY,
+        prefer_axes,
+        "",
+        2,
+    ),
+)
+
+
+def make_inside(name: str, study: Study, findings: Sequence[Finding], docs: Path) -> list[str]:
+    """Writes the pictures, and returns the part of the page about the insides of trained models.
+
+    Args:
+        name: Name of the study.
+        study: The study.
+        findings: All rows of its `inside.csv`.
+        docs: Folder of the page.
+    """
+    part = []
+    for arm in dict.fromkeys(finding.arm for finding in findings):
+        arrays = _collect([finding for finding in findings if finding.arm == arm])
+        start = f"results_{name}_{arm}"
+        drawn = draw_inside(docs, start, arrays)
+        title = study.arms[arm].title if arm in study.arms else arm.replace("_", " ")
+        part += [
+            f"### Inside the trained models: {title}",
+            _explain(study, arm, arrays),
+            _make_layer_table(arrays[DISTANCE]),
+            make_inside_verdicts([finding for finding in findings if finding.arm == arm]),
+            *(f"![{title}: {words}]({start}_{kind}.png)" for kind, words in drawn.items()),
+        ]
+    return part
+
+
+def make_inside_verdicts(findings: Sequence[Finding]) -> str:
+    """Returns the table of verdicts on one arm.
+
+    Args:
+        findings: The rows of this arm.
+    """
+    arrays = _collect(findings)
+    lines = [
+        [words, judge([value(array) for array in arrays[quantity]], unit, digits=digits)]
+        for words, quantity, value, unit, digits in CLAIMS
+        if quantity in arrays
+    ]
+    return table(["the paper's claim", "here"], lines)
+
+
+def draw_inside(
+    docs: Path, start: str, arrays: Mapping[str, Sequence[np.ndarray]]
+) -> dict[str, str]:
+    """Draws `<start>_filters.png`, `<start>_positions.png` and `<start>_distance.png`.
+
+    Args:
+        docs: Folder of the pictures.
+        start: Start of their names.
+        arrays: By quantity, the array of each seed. Filters and positions are those of the first.
+
+    Returns:
+        What each picture shows, by its kind.
+    """
+    filters, explained = arrays[FILTER][0], arrays[EXPLAINED][0][0]
+    side = math.isqrt(filters.shape[1] // 3)
+    draw_filters(docs / f"{start}_filters.png", filters.reshape(-1, side, side, 3), explained)
+    heads = np.concatenate(arrays[DISTANCE], axis=1)
+    draw_distance(docs / f"{start}_distance.png", heads)
+    drawn = {
+        "filters": "filters of the patch embedding",
+        "distance": "attention distance by depth, heads of all seeds",
+    }
+    if SIMILARITY in arrays:
+        similarity = arrays[SIMILARITY][0]
+        grid = math.isqrt(len(similarity))
+        shape = (grid, grid, grid, grid)
+        draw_similarity(docs / f"{start}_positions.png", {"": similarity.reshape(shape)})
+        drawn["positions"] = "similarity of the position embeddings"
+    return drawn
+
+
+def _collect(findings: Sequence[Finding]) -> dict[str, list[np.ndarray]]:
+    """Returns the array of each seed, by quantity."""
+    arrays: dict[str, dict[int, list[list[float]]]] = {}
+    for finding in findings:
+        seeds = arrays.setdefault(finding.quantity, {})
+        seeds.setdefault(finding.seed, []).append(finding.values)
+    return {
+        quantity: [np.array(seeds[seed]) for seed in sorted(seeds)]
+        for quantity, seeds in arrays.items()
+    }
+
+
+def _explain(study: Study, arm: str, arrays: Mapping[str, Sequence[np.ndarray]]) -> str:
+    config = study.arms[arm].config if arm in study.arms else study.starts[arm]
+    patch = config.variant["patch_size"]
+    grid = config.image_size // patch
+    uniform = distances_px((grid, grid), (patch, patch)).mean()
+    return (
+        f"The quantities of Figure 7, of {len(arrays[DISTANCE])} models. The attention distance of a "
+        "head is the mean distance between a patch and the patches that it attends to, weighted by "
+        f"its attention, over 128 test images. With uniform attention it is {uniform:.1f} px."
+    )
+
+
+def _make_layer_table(distances: Sequence[np.ndarray]) -> str:
+    lines = []
+    for layer in range(len(distances[0])):
+        each = [array[layer] for array in distances]
+        means = [float(heads.mean()) for heads in each]
+        deviation = f" ± {statistics.stdev(means):.1f}" if len(means) > 1 else ""
+        lines.append(
+            [
+                str(layer + 1),
+                f"{statistics.fmean(means):.1f}{deviation}",
+                f"{min(heads.min() for heads in each):.1f}",
+                f"{max(heads.max() for heads in each):.1f}",
+            ]
+        )
+    return table(
+        ["layer", "mean attention distance, px", "shortest of a head", "longest of a head"], lines
+    )
+
+
+def _offsets(num_patches: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the distances in rows and in columns of all pairs of patches, each (N, N)."""
+    side = math.isqrt(num_patches)
+    rows, columns = np.divmod(np.arange(num_patches), side)
+    return np.abs(rows[:, None] - rows), np.abs(columns[:, None] - columns)
