@@ -37,6 +37,7 @@ if not _ON_TENSORFLOW:
 
 import keras  # noqa: E402
 import pytest  # noqa: E402
+import warm  # noqa: E402
 
 import keras_vit  # noqa: E402
 from keras_vit import applications  # noqa: E402
@@ -54,12 +55,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--profile", metavar="FOLDER", help="measure each test; write FOLDER/tests.csv"
     )
+    parser.addoption(
+        "--unoptimized",
+        action="store_true",
+        help="run TensorFlow's graphs as they were traced: for tiny models, optimizing them takes "
+        "longer than running them",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     # Where pytest-randomly is installed it shuffles; the seeds of each test stay those of
     # `_same_start`.
     config.option.randomly_reset_seed = False
+    if config.option.unoptimized and _ON_TENSORFLOW:
+        os.environ[warm.UNOPTIMIZED] = "1"
+        warm.choose_optimization()
     if config.option.profile:
         from profiler import Profiler
 
@@ -129,14 +139,20 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 @pytest.fixture(autouse=True)
 def _same_start() -> None:
     keras.config.set_dtype_policy("float32")
-    keras.utils.set_random_seed(0)
+    with pytest.MonkeyPatch.context() as patch:
+        if _ON_TENSORFLOW:
+            # It would drop TensorFlow's kernels, which takes a seventh of the time of all tests.
+            # `_fresh_module` calls it; nothing but `tf.random` and `tf.data.Dataset.shuffle` needs it.
+            patch.setattr(tf.random, "set_seed", lambda seed: None)
+        keras.utils.set_random_seed(0)
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _free_memory() -> Iterator[None]:
+def _fresh_module() -> Iterator[None]:
     """Compiled functions keep their models alive, and malloc keeps what was freed: the tests would
     end with 10 GB.
     """
+    keras.utils.set_random_seed(0)
     yield
     keras.utils.clear_session(free_memory=True)
     if not _ON_TENSORFLOW:
@@ -182,8 +198,6 @@ def _warm_judge(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     real process.
     """
     if _ON_TENSORFLOW and not request.node.get_closest_marker("slow"):
-        import warm
-
         from keras_vit.export import verdicts
 
         def run(command: list[str], **options) -> subprocess.CompletedProcess:

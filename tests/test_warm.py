@@ -115,3 +115,10 @@ def test_what_python_reads_when_it_starts_is_refused():
         warm.run([sys.executable, "-c", ""], env={**os.environ, "PYTHONPATH": "/elsewhere"})
     with pytest.raises(ValueError, match="Not a command that the warm server can run"):
         warm.run([sys.executable, "-I", "script.py"])
+
+
+def test_graphs_are_optimized_as_in_the_tests():
+    tf = pytest.importorskip("tensorflow")
+    code = "import tensorflow as tf; print(tf.config.optimizer.get_experimental_options())"
+    done = warm.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=3600)
+    assert done.stdout.strip() == str(tf.config.optimizer.get_experimental_options()), done.stderr

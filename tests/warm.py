@@ -36,6 +36,9 @@ from typing import IO, Any
 FOLDER = (
     "KERAS_VIT_TESTS_WARM"  # the environment variable that names the folder of the servers' sockets
 )
+# Graphs run as they were traced, in the tests and in the processes that they start here: both give
+# the same bits.
+UNOPTIMIZED = "KERAS_VIT_TESTS_UNOPTIMIZED"
 CAN_FORK = hasattr(os, "fork") and hasattr(os, "pidfd_open")
 # no test fails because the machine is busy: a process that takes longer hangs
 HUNG_SECONDS = 3600.0
@@ -260,6 +263,14 @@ def _start_server(path: Path, backend: str) -> None:
 # ---- the server
 
 
+def choose_optimization() -> None:
+    """Switches the optimization of TensorFlow's graphs off, if the environment says so."""
+    import tensorflow as tf
+
+    if UNOPTIMIZED in os.environ:
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+
+
 # What commands and scripts import, so that a fork has it.
 _IMPORTED = (
     *(
@@ -390,6 +401,7 @@ if __name__ == "__main__":
     sys.path.insert(0, "")
     for name in _IMPORTED:
         importlib.import_module(name)
+    choose_optimization()
     gc.freeze()  # else the first collection of each fork copies the memory of all that is imported
     process = _serve(Path(sys.argv[1]))
     if process:
