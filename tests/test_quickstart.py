@@ -18,9 +18,15 @@ pytest.importorskip("matplotlib")
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same run with one block and two batches. TFLite quantizes weights of 1024 numbers, so the
-    MLP has them.
+    """The same run with one block and two batches, trained without tracing, which takes longer than
+    a few steps. TFLite quantizes weights of 1024 numbers, so the MLP has them.
     """
+    compiled = keras.Sequential.compile
+    monkeypatch.setattr(
+        keras.Sequential,
+        "compile",
+        lambda *arguments, **options: compiled(*arguments, **options, run_eagerly=True),
+    )
     row = dataclasses.replace(quickstart.DIGITS_ROW, depth=1, width=16, num_heads=2, mlp_dim=64)
     train, test = quickstart.load_digits()
     monkeypatch.setattr(quickstart, "NUM_FRACTALS", 3)

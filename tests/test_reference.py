@@ -18,6 +18,7 @@ from keras_vit.weights.restore import restore
 CASES = {case["name"]: case for family in ("vit", "bit") for case in reference_cases(family)}
 # The case without a public name: ViT-Ti with patches of 8 pixels.
 UNNAMED = {"ViT-Ti/8 at 128"}
+NOT_QUICK = ("BiT-R50x1",) if keras.backend.backend() == "jax" else ()
 
 
 def _assert_equals_reference(logits, case, tolerance=1e-4):
@@ -48,10 +49,11 @@ def _arrays(case):
     "name",
     [
         # On JAX, of the large ones a hybrid and a resized one, which has every part of the third.
+        # Compiling a ResNet there takes as long as fifty other tests.
         pytest.param(
             name,
             marks=()
-            if name not in LARGE
+            if name not in (*LARGE, *NOT_QUICK)
             else (pytest.mark.slow, pytest.mark.once)
             if name == "ViT-B/16 with pre_logits"
             else pytest.mark.slow,

@@ -135,7 +135,11 @@ def test_a_folder_of_images_with_one_broken_file(tmp_path):
     assert "Traceback" not in strict.stderr
 
 
-def test_training_images_of_the_test_set_are_dropped(tmp_path):
+class Seen(Exception):
+    """Ends a run before it trains."""
+
+
+def test_training_images_of_the_test_set_are_dropped(tmp_path, tiny_vit, monkeypatch):
     for split, first in (("train", 0), ("test", 5)):  # number 5 is in both
         for label, shift in (("cat", 0), ("dog", 100)):
             folder = tmp_path / "data" / split / label
@@ -145,18 +149,25 @@ def test_training_images_of_the_test_set_are_dropped(tmp_path):
                     np.random.RandomState(number + shift).randint(0, 256, (6, 6, 3)).astype("uint8")
                 )
                 Image.fromarray(pixels).resize((40, 40)).save(folder / f"{number}.png")
-    options = ("--config.run.data.kind=image_folder", f"--config.run.data.name={tmp_path}/data")
-    done = script(
-        "pretrain",
-        "cifar10_scratch.py:smoke",
-        tmp_path / "run",
-        *options,
-        "--config.run.data.drop_duplicates=True",
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "10 examples" in (tmp_path / "run" / "report.md").read_text()
-    found = (tmp_path / "run" / "duplicates.md").read_text()
+
+    def end(training, *_, **__):
+        raise Seen(training.num_examples)
+
+    monkeypatch.setattr(running, "make_inputs", end)
+    monkeypatch.setitem(keras_vit.variants.VARIANTS, "ViT_Ti16", tiny_vit)
+    data = DataConfig(kind="image_folder", name=f"{tmp_path}/data", drop_duplicates=True)
+    settings = RunConfig(data=data, loop=LoopConfig(total_steps=1))
+    for drops, left in ((True, 10), (False, 12)):
+        config = PretrainConfig(
+            model="ViT_Ti16",
+            image_size=16,
+            run=replace(settings, data=replace(data, drop_duplicates=drops)),
+        )
+        with pytest.raises(Seen, match=f"^{left}$"):
+            keras_vit.train.pretrain(config, tmp_path / f"run_{left}")
+    found = (tmp_path / "run_10" / "duplicates.md").read_text()
     assert "train/cat/5.png" in found and "train/dog/5.png" in found and "4.png" not in found
+    assert not (tmp_path / "run_12" / "duplicates.md").exists()
 
 
 @pytest.mark.slow
