@@ -71,6 +71,7 @@ from ablations.runs import train_and_measure, train_start  # noqa: E402
 from ablations.schedule import Schedule  # noqa: E402
 from ablations.studies import STUDIES, make_study  # noqa: E402
 from ablations.verdicts import RULE, find_interval  # noqa: E402
+from ablations.verdicts import judge as judge_values  # noqa: E402
 from command_line.trials import claim, data_of  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
@@ -731,6 +732,11 @@ def test_mean_and_sample_deviation():
     assert with_deviation([60.0]) == (60.0, None)
 
 
+def test_what_is_equal_in_every_run_is_not_judged():
+    assert judge_values([0.0, 0.0, 0.0], "points") == "not decided: equal in every run"
+    assert judge_values([0.0, 0.1, 0.0], "points").startswith("not visible at this size: +0.0 [")
+
+
 @pytest.mark.parametrize(
     ("values", "mean", "half"),
     [
@@ -765,7 +771,7 @@ def test_the_interval_is_that_of_scipys_t_test(count: int):
         ),
         # the arms are paired by seed: their spread over the seeds is common to both
         ([0.60, 0.70, 0.80], [0.59, 0.69, 0.79], "holds: +1.0 [+1.0, +1.0] points"),
-        ([0.60, 0.70, 0.80], [0.60, 0.70, 0.80], "not visible at this size: +0.0 [+0.0, +0.0] "),
+        ([0.60, 0.70, 0.80], [0.60, 0.70, 0.80], "not decided: equal in every run"),
         ([0.60, 0.70], [0.50, 0.50], "not decided: 2 seeds, at least 3 needed"),
         ([0.61], [0.60], "not decided: 1 seed, at least 3 needed"),
         ([0.60, None, 0.61], [0.60, 0.60, 0.60], "not decided: A ViT is not finished"),

@@ -171,7 +171,8 @@ def _measure(
     name: str, config: Config | StartConfig, run: RunConfig, folder: Path, row: Mapping[str, Any]
 ) -> Iterator[Finding]:
     folder = folder / name / f"seed_{row['seed']}"
-    if read_json(folder / RESULT).get("state_sha256") != row["state_sha256"]:
+    measured = read_json(folder / RESULT).get("state_sha256")
+    if measured != row["state_sha256"]:
         raise ValueError(
             f"{folder} does not hold the run of the row of {name} with seed {row['seed']}. Name the "
             "folder of that run with `--workdir`, or run the study again."

@@ -14,13 +14,13 @@ from scipy.stats import spearmanr
 
 from ablations.arms import Study
 from ablations.inside import DISTANCE, EXPLAINED, FILTER, SIMILARITY, Finding
+from ablations.report import wrap
 from ablations.verdicts import judge
 from keras_vit.analyze.attention_arithmetic import distances_px
 from keras_vit.analyze.plots import draw_distance, draw_filters, draw_similarity
 from keras_vit.writing import table
 
 LEAST_DISTANCE = 3  # patches
-PICTURES = ("filters", "positions", "distance")
 
 
 def grow_with_depth(distances: np.ndarray) -> float:
@@ -180,7 +180,7 @@ def _explain(study: Study, arm: str, arrays: Mapping[str, Sequence[np.ndarray]])
     patch = config.variant["patch_size"]
     grid = config.image_size // patch
     uniform = distances_px((grid, grid), (patch, patch)).mean()
-    return (
+    return wrap(
         f"The quantities of Figure 7, of {len(arrays[DISTANCE])} models. The attention distance of a "
         "head is the mean distance between a patch and the patches that it attends to, weighted by "
         f"its attention, over 128 test images. With uniform attention it is {uniform:.1f} px."

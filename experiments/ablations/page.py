@@ -5,7 +5,6 @@ An unfinished study is shown with its rows so far. What does not live here: the 
 pictures of one study (`ablations/report.py`), and the script (`results.py`).
 """
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from ablations.report import (
     make_start_table,
     make_verdict_table,
     select_tested,
+    wrap,
 )
 from ablations.rows import Results, Row
 from ablations.studies import STUDIES, make_study
@@ -29,7 +29,6 @@ from ablations.verdicts import RULE
 from keras_vit.weights.secrets import join_command
 from keras_vit.writing import table, write_text
 
-COLUMNS = 100  # width of a line of the page
 DATA = {"kind": "image_folder", "name": "/data/cifar10"}
 
 
@@ -169,8 +168,3 @@ def count_trials(study: Study, rows: Sequence[Row], seeds: int) -> tuple[int, in
     finished = sum(map(len, tried.values()))
     done = finished + len(select_tested(study, rows, seeds)) + len(starts)
     return done, finished + len(missing) + seeds * (len(study.arms) + len(study.starts))
-
-
-def wrap(text: str) -> str:
-    """Returns a paragraph in lines of the page's width."""
-    return textwrap.fill(text, COLUMNS, break_long_words=False, break_on_hyphens=False)

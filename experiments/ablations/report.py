@@ -9,6 +9,7 @@ is not judged.
 """
 
 import statistics
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -29,6 +30,7 @@ from keras_vit.analyze.trend_plots import (
 from keras_vit.writing import table, write_text
 
 PRETRAINED, PRETRAINING_IMAGES = "pretrained_accuracy", "pretraining_images"
+COLUMNS = 100  # width of a line of a page
 METRICS = {"fewshot": FEWSHOT, "test": TEST, "pretrained": PRETRAINED}
 
 
@@ -442,3 +444,8 @@ def _group_points(
             point = Point(places[name], mean, float("nan") if deviation is None else deviation)
             families.setdefault(family, []).append(point)
     return {name: sorted(points) for name, points in families.items()}
+
+
+def wrap(text: str) -> str:
+    """Returns a paragraph in lines of the width of a page."""
+    return textwrap.fill(text, COLUMNS, break_long_words=False, break_on_hyphens=False)

@@ -3,6 +3,9 @@
 The 95 % interval of the mean is mean ± t(0.975, n - 1) · s / √n, where s is the sample standard
 deviation of the n values and t the quantile of Student's distribution. If the interval is above 0,
 the claim "holds"; if it is below 0, it "does not hold"; otherwise it is "not visible at this size".
+Values that are 0 for every seed decide nothing: the arms have the same runs, such as two arms whose
+best learning rates are equal.
+
 The interval covers the variation between seeds. It does not cover the choice of the test set, and
 it is not corrected for the number of claims.
 """
@@ -55,6 +58,8 @@ def judge(values: Sequence[float], unit: str, *, digits: int = 1, is_judged: boo
     if len(values) < LEAST_SEEDS:
         number = f"{len(values)} seed{'s' * (len(values) != 1)}"
         return f"not decided: {number}, at least {LEAST_SEEDS} needed"
+    if not any(values):
+        return "not decided: equal in every run"
     interval = find_interval(values)
     _, low, high = interval
     answer = "holds" if low > 0 else "does not hold" if high < 0 else "not visible at this size"

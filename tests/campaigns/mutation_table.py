@@ -647,6 +647,20 @@ MUTATIONS: tuple[Mutation, ...] = (
         ('or HELD_OUT, test="")', "or HELD_OUT)"),
     ),
     *_in(
+        "experiments/ablations/inside.py",
+        "tests/test_ablations_inside.py",
+        ('if measured != row["state_sha256"]', "if not measured"),
+        ("if finding.arm != name]", "if finding.arm == name]"),
+    ),
+    *_in(
+        "experiments/ablations/inside_page.py",
+        "tests/test_ablations_inside.py",
+        ("LEAST_DISTANCE = 3", "LEAST_DISTANCE = 1"),
+        ("return -float(spearmanr", "return float(spearmanr"),
+        ("distances[-1].mean() - distances[0]", "distances[-1].mean() - distances[1]"),
+        ("(rows == 0) | (columns == 0)", "(rows == 0) & (columns == 0)"),
+    ),
+    *_in(
         "experiments/ablations/page.py",
         "tests/test_ablations.py",
         ('== "start" and row["seed"] < seeds]', '== "start"]'),
