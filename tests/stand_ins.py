@@ -79,9 +79,14 @@ def _write(folder: Path, source: Any) -> Path:
             made = getattr(keras_vit, model)(weights=None, input_shape=shape, **head)
         draws = np.random.default_rng(0)
         for variable in made.trainable_variables:
+            value = keras.ops.convert_to_numpy(variable)
+            if (
+                value.ndim > 1
+            ):  # initialized at random: whichever process writes, it writes the same
+                value = draws.normal(0, np.prod(value.shape[:-1]) ** -0.5, value.shape)
             # The bias decides the class, so that rounding in exported files does not.
             scale = 3.0 if variable.path.endswith("predictions/bias") else 0.02
-            variable.assign(variable + scale * draws.normal(size=variable.shape))
+            variable.assign(value + scale * draws.normal(size=value.shape))
         with tempfile.TemporaryDirectory(dir=folder) as partial:
             whole = Path(partial) / path.name
             made.save_weights(whole)
