@@ -111,12 +111,12 @@ def make_section(
         plan: Its `study.json`.
     """
     seeds = plan["seeds"]
-    tested = select_tested(study, rows, seeds)
+    tested, facts = select_tested(study, rows, seeds), list_facts(name, study, rows, plan)
     section = [
         f"## {study.title}",
         wrap(f"The paper ({shorten_source(study)}): {study.finding}"),
         wrap(study.about),
-        table(["", ""], list_facts(name, study, rows, plan)),
+        table(facts[0], facts[1:]),
         make_arm_table(study, rows, seeds),
     ]
     if study.starts:
