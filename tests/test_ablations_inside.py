@@ -191,7 +191,7 @@ def test_a_study_is_looked_into_and_shown(tmp_path: Path):
 
     page = make_inside("class_token", schedule.study, found, tmp_path)
     assert page[0] == "### Inside the trained models: class token"
-    assert f"over {NUM_IMAGES} test images" in page[1]
+    assert f"over {NUM_IMAGES} test images" in page[1].replace("\n", " ")
     assert page[2].count("\n") == 1 + row.depth and "| not visible" in page[3]
     pictures = sorted(each.name for each in tmp_path.glob("results_*.png"))
     assert pictures == [

@@ -13,7 +13,14 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from ablations.arms import Study
-from ablations.inside import DISTANCE, EXPLAINED, FILTER, SIMILARITY, Finding
+from ablations.inside import (
+    DISTANCE,
+    EXPLAINED,
+    FILTER,
+    NUM_IMAGES,
+    SIMILARITY,
+    Finding,
+)
 from ablations.report import wrap
 from ablations.verdicts import judge
 from keras_vit.analyze.attention_arithmetic import distances_px
@@ -183,7 +190,11 @@ def _explain(study: Study, arm: str, arrays: Mapping[str, Sequence[np.ndarray]])
     return wrap(
         f"The quantities of Figure 7, of {len(arrays[DISTANCE])} models. The attention distance of a "
         "head is the mean distance between a patch and the patches that it attends to, weighted by "
-        f"its attention, over 128 test images. With uniform attention it is {uniform:.1f} px."
+        f"its attention, over {NUM_IMAGES} test images. With uniform attention it is {uniform:.1f} "
+        "px. In the paper, of ViT-L/16 with 24 layers at 224 pixels (uniform attention: 116.5 px), "
+        "the heads of the lowest layers range from local to the whole image, and the mean grows with "
+        "depth; of ViT-L/32, close patches and patches in the same row or column have similar "
+        "position embeddings."
     )
 
 
