@@ -136,11 +136,11 @@ def main(_: list[str]) -> None:
     if _ONLY.value is not None:
         run_one(schedule, _ONLY.value)
         return
-    if _INSIDE.value is not None:
-        print(measure_inside(schedule, _INSIDE.value, plan))
-        return
     check_can_draw()
     plan = claim_folders(schedule, plan)
+    if _INSIDE.value is not None:
+        print(measure_inside(schedule, _INSIDE.value, plan["seeds"]))
+        return
     pool = Pool(_PARALLEL.value, schedule.folder, "ablation", schedule.record)
     pool.catch_signals()
     if _AGAIN.value is not None:
@@ -305,10 +305,9 @@ def run_one(schedule: Schedule, name: str) -> None:
     train_and_measure(with_weights(schedule, arm, config, folder), folder)
 
 
-def measure_inside(schedule: Schedule, name: str, plan: Mapping[str, Any]) -> str:
+def measure_inside(schedule: Schedule, name: str, seeds: int) -> str:
     """Looks inside the trained models of an arm or of a start, and returns the table of verdicts."""
-    schedule.results.check_plan(plan, free=("seeds", "data_sha256"))
-    findings = look_inside(schedule, name, plan["seeds"])
+    findings = look_inside(schedule, name, seeds)
     return f"{make_inside_verdicts(findings)}\n\n{schedule.results.folder / FILE}"
 
 

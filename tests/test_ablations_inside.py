@@ -16,7 +16,7 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("psutil")
 
 ROOT = Path(__file__).parents[1]
-sys.path.append(str(ROOT / "experiments"))  # where a script finds what lies beside it
+sys.path.append(str(ROOT / "experiments"))  # as for a script of this folder
 
 from ablations.inside import (  # noqa: E402
     COLUMNS,
@@ -213,6 +213,36 @@ def test_the_page_of_results_shows_what_is_inside(tmp_path: Path):
         pages.append({each.name: each.read_bytes() for each in (tmp_path / name).iterdir()})
     assert pages[0] == pages[1] and "results_class_token_class_token_distance.png" in pages[0]
     assert b"### Inside the trained models: class token" in pages[0]["results.md"]
+
+
+def test_findings_of_other_runs_are_not_shown(tmp_path: Path):
+    schedule, _ = make_study_folder(tmp_path, seeds=1)
+    look_inside(schedule, "class_token", 1)
+    (tmp_path / "all").mkdir()
+    (tmp_path / "results").rename(tmp_path / "all" / "class_token")
+    table = tmp_path / "all" / "class_token" / "trials.csv"
+    table.write_text(table.read_text().replace("0" * 64, "1" * 64))
+    with pytest.raises(ValueError, match="class_token with seed 0 that trials.csv does not have"):
+        write_results(tmp_path / "all", tmp_path)
+
+
+def test_a_hybrid_has_the_distances_of_its_tokens(tmp_path: Path):
+    study = make_study("hybrid", "smoke")
+    (arm, config), *_ = [
+        (name, arm.config)
+        for name, arm in study.arms.items()
+        if getattr(row_of(arm.config.model, arm.config.variant), "stem", None)
+    ]
+    stride = row_of(config.model, config.variant).total_stride
+    grid = config.image_size // stride
+    rows = [Finding(arm, 0, "0", "attention_distance_px", 0, [1.0])]
+    rows += [Finding(arm, 0, "0", "filter", 0, list(np.linspace(0, 1, 147)))]
+    rows += [Finding(arm, 0, "0", "explained_variance", 0, [1.0])]
+    places = [np.array(divmod(token, grid)) * stride for token in range(grid * grid)]
+    uniform = np.mean([np.hypot(*(one - other)) for one in places for other in places])
+    assert f"uniform attention it is {uniform:.1f} px" in " ".join(
+        make_inside("hybrid", study, rows, tmp_path)
+    ).replace("\n", " ")
 
 
 def test_a_claim_is_judged_over_the_seeds():

@@ -9,7 +9,7 @@ Source: arXiv:2010.11929, section 4.5, Figures 7 and 11, D.7.
 
 import csv
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -130,6 +130,25 @@ def read_findings(path: Path) -> list[Finding]:
             )
             for line in reader
         ]
+
+
+def check_runs(path: Path, findings: Sequence[Finding], rows: Sequence[Row]) -> None:
+    """Checks that findings are those of the runs of `trials.csv`.
+
+    Args:
+        path: The file of the findings, for the message.
+        findings: Its rows.
+        rows: The rows of `trials.csv`.
+
+    Raises:
+        ValueError: If a run has no row, or was repeated with other weights since.
+    """
+    states = {row["state_sha256"] for row in rows}
+    if others := [finding for finding in findings if finding.state_sha256 not in states]:
+        raise ValueError(
+            f"{path} describes a run of {others[0].arm} with seed {others[0].seed} that trials.csv "
+            f"does not have. Run the study with --inside={others[0].arm} again."
+        )
 
 
 def measure_model(model: keras.Model, images: Any, *, learns_positions: bool) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from ablations.report import wrap
 from ablations.verdicts import judge
 from keras_vit.analyze.attention_arithmetic import distances_px
 from keras_vit.analyze.plots import draw_distance, draw_filters, draw_similarity
+from keras_vit.train.config import row_of
 from keras_vit.writing import table
 
 LEAST_DISTANCE = 3  # patches
@@ -184,7 +185,7 @@ def _collect(findings: Sequence[Finding]) -> dict[str, list[np.ndarray]]:
 
 def _explain(study: Study, arm: str, arrays: Mapping[str, Sequence[np.ndarray]]) -> str:
     config = study.arms[arm].config if arm in study.arms else study.starts[arm]
-    patch = config.variant["patch_size"]
+    patch = row_of(config.model, config.variant).total_stride
     grid = config.image_size // patch
     uniform = distances_px((grid, grid), (patch, patch)).mean()
     return wrap(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ablations.arms import STEPS, VARIANT, Arm, Study, make_base
-from ablations.inside import FILE, read_findings
+from ablations.inside import FILE, check_runs, read_findings
 from ablations.inside_page import make_inside
 from ablations.plan import show_command, study_of
 from ablations.rates import find_tried, next_rates
@@ -58,7 +58,9 @@ def write_results(results: Path, docs: Path) -> Path:
         state = f"finished: {total} trials" if done == total else f"{done} of {total} trials"
         states.append([study.title, f"`{name}`", shorten_source(study), state])
         parts += make_section(name, study, rows, plan)
-        parts += make_inside(name, study, read_findings(results / name / FILE), docs)
+        findings = read_findings(results / name / FILE)
+        check_runs(results / name / FILE, findings, rows)
+        parts += make_inside(name, study, findings, docs)
     page = [*make_introduction(), table(["study", "name", "in the paper", "state"], states), *parts]
     write_text(docs / "results.md", "\n\n".join(page) + "\n")
     return docs / "results.md"
