@@ -37,6 +37,8 @@ class Source:
         content: Function that returns a hash of the pixels of arrays, or of the sizes and times of
             files.
         left_out: Files of the folder that are not examples, with reasons.
+        folder: Folder of the files that `locate` names, or "". It is no part of the hash, so a moved
+            folder is the same data.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Source:
     labels: np.ndarray | None = None
     content: Callable[[], str] = lambda: ""
     left_out: tuple[LeftOut, ...] = ()
+    folder: str = ""
 
     def examples(self) -> tf.data.Dataset:
         """Returns (index, image, label) of each example, in the order of the index."""
@@ -57,13 +60,16 @@ class Source:
     def sha256(self) -> str:
         """Returns a hash of the classes, and of the labels, names and contents of the examples.
 
-        Runs, results and features record it, to detect other data.
+        Runs, results and features record it, to detect other data. Names of files are relative to
+        `folder`.
         """
         labels = np.full(self.num_examples, -1) if self.labels is None else self.labels
         digest = hashlib.sha256(repr(self.class_names).encode(errors="surrogateescape"))
         digest.update(labels.astype(np.int64).tobytes())
+        prefix = os.path.join(self.folder, "") if self.folder else ""
         for index in range(self.num_examples):
-            digest.update(f"{self.locate(index)}\n".encode(errors="surrogateescape"))
+            name = self.locate(index).removeprefix(prefix)
+            digest.update(f"{name}\n".encode(errors="surrogateescape"))
         digest.update(self.content().encode())
         return digest.hexdigest()
 
@@ -326,6 +332,7 @@ def image_folder(path: str | os.PathLike, *, class_names: Sequence[str] | None =
         labels=labels,
         content=lambda: files_sha256(flat),
         left_out=tuple(left_out),
+        folder=str(root),
     )
 
 
@@ -453,4 +460,5 @@ def tfds(
         read=read,
         locate=records.locate,
         content=lambda: files_sha256(records.files),
+        folder=str(builder.data_dir),
     )

@@ -136,7 +136,7 @@ def imagenet_real(images: str | os.PathLike, labels: str | os.PathLike) -> Label
     if len(numbers) < len(lists):
         name = f"{name} ({len(numbers):,} of {len(lists):,} images)"
         logging.warning("%s: the other images are missing.", name)
-    files = _make_source([str(numbered[number]) for number in numbers], right, name, left_out)
+    files = _make_source(root, [str(numbered[number]) for number in numbers], right, name, left_out)
     return LabelSets(source=files, right=right)
 
 
@@ -254,7 +254,11 @@ def _crop_border(image: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tens
 
 
 def _make_source(
-    paths: Sequence[str], right: Sequence[Sequence[int]], name: str, left_out: Sequence[LeftOut]
+    root: Path,
+    paths: Sequence[str],
+    right: Sequence[Sequence[int]],
+    name: str,
+    left_out: Sequence[LeftOut],
 ) -> Source:
     """Returns a source whose labels are the first correct classes, or -1."""
     labels = np.array([classes[0] if classes else -1 for classes in right], np.int64)
@@ -268,6 +272,7 @@ def _make_source(
         labels=labels,
         left_out=tuple(left_out),
         content=lambda: files_sha256(paths),
+        folder=str(root),
     )
 
 

@@ -2,6 +2,7 @@
 
 import io
 import os
+import shutil
 import socket
 import urllib.request
 from pathlib import Path
@@ -193,6 +194,42 @@ def test_any_split_of_tensorflow_datasets(built):
     assert numbers(first) | numbers(rest) == set(range(7)) and not numbers(first) & numbers(rest)
     assert len(numbers(sources.tfds("shapes", "train[:50%]+test", data_dir=built))) in (6, 7)
     assert whole.locate(0).endswith(" at byte 12")
+
+
+@pytest.mark.parametrize("kind", ["image_folder", "subset", "tfds"])
+def test_a_moved_or_copied_folder_is_the_same_data(built, tmp_path, monkeypatch, kind):
+    if kind == "tfds":
+        shutil.copytree(built, tmp_path / "here")
+    else:
+        write_images(tmp_path / "here" / "ant", 2)
+        write_images(tmp_path / "here" / "zebra", 2, first=10)
+
+    def sha256(folder: str | Path) -> str:
+        if kind == "tfds":
+            return sources.tfds("shapes", "train", data_dir=folder).sha256()
+        source = sources.image_folder(folder)
+        return (source.subset([3, 0]) if kind == "subset" else source).sha256()
+
+    there = sha256(tmp_path / "here")
+    shutil.copytree(tmp_path / "here", tmp_path / "elsewhere" / "deep")  # keeps the times
+    assert sha256(tmp_path / "elsewhere" / "deep") == there
+    monkeypatch.chdir(tmp_path / "here")
+    assert sha256(".") == there
+    monkeypatch.chdir(tmp_path)
+    assert sha256("here/") == there
+    read_files = "*train.tfrecord*" if kind == "tfds" else "*.png"
+    os.utime(min(Path("here").rglob(read_files)), (0, 0))
+    assert sha256("here") != there
+
+
+def test_a_renamed_photo_or_class_is_other_data(tmp_path):
+    write_images(tmp_path / "here" / "ant", 2)
+    hashes = [sources.image_folder(tmp_path / "here").sha256()]
+    (tmp_path / "here" / "ant" / "001.png").rename(tmp_path / "here" / "ant" / "002.png")
+    hashes.append(sources.image_folder(tmp_path / "here").sha256())
+    (tmp_path / "here" / "ant").rename(tmp_path / "here" / "bee")
+    hashes.append(sources.image_folder(tmp_path / "here").sha256())
+    assert len(set(hashes)) == 3
 
 
 def test_the_examples_are_those_that_tensorflow_datasets_reads(built):

@@ -95,6 +95,13 @@ def test_real_labels_go_by_the_number_in_the_name(tmp_path, form):
     assert list(sets.source.class_names) == all_names()
 
 
+def test_moved_validation_images_are_the_same_data(tmp_path):
+    images, labels = write_real(tmp_path / "here", "folders")
+    there = imagenet_real(images, labels).source.sha256()
+    moved = images.rename(tmp_path / "moved")
+    assert imagenet_real(moved, labels).source.sha256() == there
+
+
 def test_real_accuracy_is_the_one_worked_out_by_hand(tmp_path):
     sets = imagenet_real(*write_real(tmp_path, "flat"))
     # Of 3, 20, 9 and 900 two are right at once; 7 is among the five nearest to 9; 55 belongs to an
