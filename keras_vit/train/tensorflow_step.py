@@ -78,13 +78,12 @@ def _update(strategy: tf.distribute.Strategy, optimizer: Any, gradients: Sequenc
         rate = tf.convert_to_tensor(rule.learning_rate)
         if isinstance(rule, keras.optimizers.Nadam):
             _advance_product(rule)
-        step, moments = _step, [()] * len(new)
+        step, moments = functools.partial(_step, rule, rate), [()] * len(new)
         if type(rule) is keras.optimizers.Adam and not rule.amsgrad:
-            step = _adam_step
+            step = functools.partial(_adam_step, rule, rate, _make_adam_scalars(rule, rate))
             moments = [
                 (m.value, v.value) for m, v in zip(rule._momentums, rule._velocities, strict=True)
             ]
-        step = functools.partial(step, rule, rate)
         for variable, value, own in zip(variables, new, moments, strict=True):
             strategy.extended.update(variable.value, step, args=(value, *own), group=False)
         rule.iterations.assign_add(1)
@@ -106,9 +105,24 @@ def _step(
     rule.update_step(gradient, variable, rate)
 
 
+def _make_adam_scalars(rule: keras.optimizers.Adam, rate: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Returns the arguments of TensorFlow's Adam that all variables share."""
+    beta_1, beta_2, rate = (tf.cast(x, tf.float32) for x in (rule.beta_1, rule.beta_2, rate))
+    step = tf.cast(rule.iterations.value + 1, tf.float32)
+    return {
+        "beta1_power": beta_1**step,
+        "beta2_power": beta_2**step,
+        "lr": rate,
+        "beta1": beta_1,
+        "beta2": beta_2,
+        "epsilon": tf.constant(rule.epsilon, tf.float32),
+    }
+
+
 def _adam_step(
     rule: keras.optimizers.Adam,
     rate: tf.Tensor,
+    scalars: dict[str, tf.Tensor],
     variable: tf.Variable,
     gradient: tf.Tensor,
     momentum: tf.Variable,
@@ -119,21 +133,13 @@ def _adam_step(
     It takes a third less time and makes no copies.
     """
     _decay(rule, rate, variable)
-    dtype = variable.dtype
-    beta_1, beta_2 = (tf.cast(beta, dtype) for beta in (rule.beta_1, rule.beta_2))
-    step = tf.cast(rule.iterations.value + 1, dtype)
     tf.raw_ops.ResourceApplyAdam(
         var=variable.handle,
         m=momentum.handle,
         v=velocity.handle,
-        beta1_power=beta_1**step,
-        beta2_power=beta_2**step,
-        lr=tf.cast(rate, dtype),
-        beta1=beta_1,
-        beta2=beta_2,
-        epsilon=tf.cast(rule.epsilon, dtype),
-        grad=tf.cast(gradient, dtype),
+        grad=tf.cast(gradient, variable.dtype),
         use_locking=True,
+        **{name: tf.cast(scalar, variable.dtype) for name, scalar in scalars.items()},
     )
 
 
