@@ -351,9 +351,12 @@ def test_each_arm_fine_tunes_the_model_of_its_start(name: str, size: str):
 
 
 def test_sizes_of_the_pre_training_sets_and_the_one_pass_over_the_largest():
-    starts, counts = study_of("pretraining_size").starts, {}
+    starts, counts, of_data = study_of("pretraining_size").starts, {}, {}
     for name, start in starts.items():
-        source, validation = make_sources(start.run.data, seed=3)
+        data = start.run.data  # of the three families the same
+        if data not in of_data:
+            of_data[data] = make_sources(data, seed=3)
+        source, validation = of_data[data]
         counts[name] = source.num_examples
         assert validation is None and len(source.class_names) == 200
         assert name.endswith(f"_{source.num_examples}")

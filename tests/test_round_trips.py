@@ -23,7 +23,13 @@ FAMILIES = {
 SHAPE = (64, 96, 3)
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=pytest.mark.once if name in ("hybrid", "ResNet") else ())
+        for name in FAMILIES
+    ],
+)
 def model(request):
     build = keras_vit.application(FAMILIES[request.param])
     model = build(weights=None, input_shape=SHAPE, classes=5, classifier_activation=None)

@@ -74,7 +74,7 @@ def _encoded(kind: str) -> bytes:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(6)
 def test_pixels_are_those_of_pillow_on_white(kind: str, tmp_path: Path):
     file = _encoded(kind)
     rgba = np.asarray(Image.open(io.BytesIO(file)).convert("RGBA"), np.float64)

@@ -301,6 +301,7 @@ def test_a_size_that_the_model_does_not_take_is_an_error():
 
 
 @pytest.mark.parametrize("start", [0, 1, 10, 32, 33])
+@pytest.mark.sampled(3)
 def test_outputs_can_start_anywhere(start: int):
     parts = list(outputs(classifier(), noise(33), batch_size=8, start=start))
     assert [int(i) for part in parts for i in part.indices] == list(range(start, 33))

@@ -78,6 +78,7 @@ def test_open_sizes_are_resized_in_the_compiled_graph(kind):
 
 
 @pytest.mark.parametrize("method", INTERPOLATIONS)
+@pytest.mark.sampled(3)
 def test_open_sizes_are_resized_by_the_rule_of_a_restored_table(method):
     images, tokens = keras.Input((None, None, 3)), keras.Input((None, 6))
     layer = AddPositionEmbs((4, 5), 1, interpolation=method)

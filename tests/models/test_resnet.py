@@ -63,8 +63,8 @@ def test_each_kind_of_unit_where_it_belongs(tiny_resnet):
     ("options", "shape"),
     [
         ({"pooling": None}, (2, 4, 6, 512)),
-        ({}, (2, 512)),
-        ({"pooling": "max"}, (2, 512)),
+        pytest.param({}, (2, 512), marks=pytest.mark.once),
+        pytest.param({"pooling": "max"}, (2, 512), marks=pytest.mark.once),
         ({"classes": 5}, (2, 5)),
     ],
 )

@@ -238,6 +238,7 @@ def tiny_axial(tiny_vit):
 @pytest.mark.parametrize(
     "position_embedding", ["learned_1d", "learned_2d", "sincos2d", "relative", "none"]
 )
+@pytest.mark.sampled(3)
 def test_an_axial_vit_has_every_kind_of_position(position_embedding, tiny_axial):
     shape = (32, 48, 3)
     model = vision_transformer(

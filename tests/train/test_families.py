@@ -17,7 +17,7 @@ IMAGES = np.random.default_rng(0).uniform(-1, 1, (2, 32, 32, 3)).astype(np.float
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 def test_a_head_is_found_and_replaced_and_the_trunk_stays(name):
     model = build(name, input_shape=(32, 32, 3))
     assert heads.last_activation(model) == "softmax" and heads.gives_classes(model)

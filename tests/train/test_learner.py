@@ -521,6 +521,7 @@ def test_what_does_not_divide_is_said(tiny_vit):
 
 @pytest.mark.parametrize("remat", [False, True])
 @pytest.mark.parametrize("classifier", ["token", "gap"])
+@pytest.mark.sampled(2)
 def test_the_last_block_computes_the_class_token_alone(tiny_vit, monkeypatch, classifier, remat):
     """As `fit` of the model itself does: all its tokens are 7 % of the products of ViT_B16."""
     options = {"classes": 5, "classifier": classifier, "classifier_activation": None}

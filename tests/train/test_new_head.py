@@ -268,7 +268,7 @@ WAYS = [
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 def test_what_resizes_crops_or_pads_in_front_is_kept(way: str, tmp_path: Path):
     model = layers_in_front(way)
     levels = np.random.default_rng(0).integers(0, 256, (3, 48, 48, 3)).astype("float32")

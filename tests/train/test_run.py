@@ -411,6 +411,7 @@ def test_images_are_changed_as_the_config_says(monkeypatch):
 @pytest.mark.parametrize(
     ("each", "kept"), [(5, 1), (19, 1), (20, 2), (99, 9), (100, 10), (5000, 10)]
 )
+@pytest.mark.sampled(4)
 def test_of_fractals_a_tenth_is_unseen_but_at_least_one_and_at_most_ten(each: int, kept: int):
     data = DataConfig(kind="fractals", num_classes=2, images_per_class=each, image_size=8)
     train, test = make_sources(data, seed=0)

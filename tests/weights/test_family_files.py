@@ -61,7 +61,7 @@ def test_recorded_tokens_and_logits(package, name):
 
 
 @pytest.mark.parametrize(("package", "name"), RECORDED)
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(4)
 def test_bits_survive_every_layout_that_can_express_them(package, name, tmp_path):
     case, variant, folder = find(package, name)
     key = f"{folder.name}/{peers.SIZE}/logits"

@@ -9,7 +9,7 @@ import pytest
 import keras_vit
 from keras_vit.grid import resize_positions
 from keras_vit.models import resnet, vision_transformer
-from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
+from keras_vit.variants import RESNET_VARIANTS, VARIANTS, VIT_VARIANTS
 from keras_vit.weights import dialects, files, variables
 from keras_vit.weights.restore import state
 
@@ -192,6 +192,7 @@ def _axial(tiny_vit, **changes):
 @pytest.mark.parametrize(
     "options", [{}, {"position_embedding": "relative"}, {"classifier": "map"}], ids=str
 )
+@pytest.mark.sampled(3)
 def test_an_axial_vit_there_and_back(options, target, tiny_vit, tmp_path):
     build = keras_vit.application(_axial(tiny_vit))
     model = _randomized(build(weights=None, input_shape=SHAPE, classes=5, **options))
@@ -291,7 +292,8 @@ def test_weights_that_are_no_numbers_are_not_saved(number, tmp_path):
 @pytest.mark.parametrize("name", ["ViT_Ti16", "DeiT_Ti16", "DINOv2_S14", "CLIP_B16"])
 def test_dropout_is_named_where_the_class_of_transformers_has_it(name, tmp_path):
     """KerasHub refuses a ViT whose `config.json` does not name it."""
-    model = getattr(keras_vit, name)(weights=None, input_shape=(112, 112, 3), include_top=False)
+    row = replace(VARIANTS[name], depth=1)
+    model = keras_vit.application(row)(weights=None, input_shape=(112, 112, 3), include_top=False)
     keras_vit.save_checkpoint(model, tmp_path / "model", "huggingface")
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     named = {key: value for key, value in config.items() if "dropout" in key}
