@@ -912,8 +912,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("* 1_000_003", "* 0"),
         ("seed.assign(new - by)", "seed.assign(new)"),
         (
-            "step = tf.cast(rule.iterations.value + 1, dtype)",
-            "step = tf.cast(rule.iterations.value, dtype)",
+            "step = tf.cast(rule.iterations.value + 1, tf.float32)",
+            "step = tf.cast(rule.iterations.value, tf.float32)",
         ),
         ("rule.weight_decay * rate,", "rule.weight_decay,"),
         ("optimizer.move_loss_scale(finite)", "pass"),

@@ -33,8 +33,9 @@ def _save(folder: Path, function=_sums) -> Path:
 
 
 def test_a_file_is_run_in_batches_and_timed(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(verdicts, "subprocess", subprocess)  # the process that users start
-    outcome = run(_save(tmp_path / "model"), IMAGES, repeats=3)
+    with monkeypatch.context() as patch:
+        patch.setattr(verdicts, "subprocess", subprocess)  # the process that users start
+        outcome = run(_save(tmp_path / "model"), IMAGES, repeats=3)
     np.testing.assert_allclose(outcome.outputs, EXPECTED, atol=1e-5)
     assert outcome.latency_ms > 0
     assert np.isnan(run(tmp_path / "model", IMAGES[:1]).latency_ms)

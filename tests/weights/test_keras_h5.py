@@ -62,7 +62,7 @@ def test_every_variable_of_a_resnet_comes_back_under_its_name(name, tmp_path, ti
 def test_a_trained_model_brings_no_optimizer_state(tiny_vit, tmp_path):
     model = vision_transformer(tiny_vit, keras.Input((32, 32, 3)), classes=3)
     model.compile("adam", "mse")
-    model.train_on_batch(np.zeros((1, 32, 32, 3)), np.zeros((1, 3)))
+    model.optimizer.build(model.trainable_variables)
     model.save_weights(tmp_path / "model.weights.h5")
     _same(keras_h5.read(tmp_path / "model.weights.h5")[0], model)
 
