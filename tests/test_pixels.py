@@ -283,7 +283,6 @@ def test_evaluations_equal_those_of_keras(tiny_vit, name: str):
     model.compile(
         metrics=["accuracy"],
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=name != "twice"),
-        jit_compile=False,
     )
     expected = model.evaluate(pixels.astype("float32"), labels, verbose=0, return_dict=True)
     source = sources.arrays(pixels, labels, class_names=[f"class {i}" for i in range(10)])

@@ -21,12 +21,13 @@ FAMILIES = {
     "ResNet": replace(RESNET_VARIANTS["ResNet50x1"], units=(2, 1)),
 }
 SHAPE = (64, 96, 3)
+SLOW_ON_JAX = pytest.mark.slow if keras.backend.backend() == "jax" else ()  # compiling
 
 
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(name, marks=pytest.mark.once if name in ("hybrid", "ResNet") else ())
+        pytest.param(name, marks=SLOW_ON_JAX if name in ("hybrid", "ResNet") else ())
         for name in FAMILIES
     ],
 )

@@ -126,7 +126,7 @@ def test_lora_trains_alone_and_is_merged_into_what_is_saved(tiny_vit, tmp_path: 
     # the second factor starts at zero
     np.testing.assert_allclose(model.predict(IMAGES, verbose=0), exact, atol=1e-6)
     assert len(model.trainable_weights) == 2 * len(dense) > 0
-    model.compile(keras.optimizers.SGD(1.0), "sparse_categorical_crossentropy", jit_compile=False)
+    model.compile(keras.optimizers.SGD(1.0), "sparse_categorical_crossentropy")
     model.fit(IMAGES, labels, epochs=2, shuffle=False, verbose=0)
     given = model.predict(IMAGES, verbose=0)
     assert np.abs(given - exact).max() > 1e-4

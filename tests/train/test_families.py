@@ -58,8 +58,7 @@ def test_a_step_of_training_changes_every_weight_that_is_read(name):
         centre = 1.0 if variable.path.endswith("gamma") else 0.0
         variable.assign(generator.normal(centre, 0.3, variable.shape))
     before = {variable.path: np.array(variable.numpy()) for variable in model.trainable_variables}
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile("sgd", loss, jit_compile=False)
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     model.fit(IMAGES, np.array([0, 2]), batch_size=2, verbose=0)
     same = {v.path for v in model.trainable_variables if np.array_equal(v.numpy(), before[v.path])}
     # A bias of the keys adds the same number to all logits.
@@ -94,7 +93,7 @@ def test_the_shortcut_of_the_last_block_changes_nothing(name):
     model = build(name, input_shape=(32, 32, 3))
     plain = keras.Model(model.input, model.output)
     for each in (model, plain):
-        each.compile("sgd", keras.losses.SparseCategoricalCrossentropy(), jit_compile=False)
+        each.compile("sgd", keras.losses.SparseCategoricalCrossentropy())
     np.testing.assert_allclose(
         model.predict(IMAGES, verbose=0), plain.predict(IMAGES, verbose=0), atol=1e-6
     )
