@@ -59,7 +59,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--unoptimized",
         action="store_true",
         help="run TensorFlow's graphs as they were traced: for tiny models, optimizing them takes "
-        "longer than running them",
+        "longer than running them. On JAX, draw initial values with NumPy",
     )
 
 
@@ -70,6 +70,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.unoptimized and _ON_TENSORFLOW:
         os.environ[warm.UNOPTIMIZED] = "1"
         warm.choose_optimization()
+    elif config.option.unoptimized:
+        import numpy_initializers
+
+        numpy_initializers.install()
     if config.option.profile:
         from profiler import Profiler
 

@@ -1,0 +1,49 @@
+"""Initial values from NumPy. On JAX, `keras.random` compiles a program for each shape, which takes a
+quarter of the time of the quick tests there.
+"""
+
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+from keras.src.initializers import random_initializers
+
+
+def install() -> None:
+    """Lets Keras's random initializers draw with NumPy, from the same distributions and their own
+    seeds. `keras.random` stays as it is for everything else.
+    """
+    random_initializers.random = SimpleNamespace(  # type: ignore[attr-defined]
+        **{
+            **vars(random_initializers.random),
+            "normal": _normal,
+            "truncated_normal": _truncated_normal,
+            "uniform": _uniform,
+        }
+    )
+
+
+def _normal(shape, mean=0.0, stddev=1.0, dtype=None, seed=None):
+    return _tensor(_generator(seed).normal(mean, stddev, shape), dtype)
+
+
+def _truncated_normal(shape, mean=0.0, stddev=1.0, dtype=None, seed=None):
+    generator = _generator(seed)
+    values = generator.normal(size=shape)
+    while (outside := np.abs(values) > 2).any():
+        values = np.where(outside, generator.normal(size=shape), values)
+    return _tensor(mean + stddev * values, dtype)
+
+
+def _uniform(shape, minval=0.0, maxval=1.0, dtype=None, seed=None):
+    return _tensor(_generator(seed).uniform(minval, maxval, shape), dtype)
+
+
+def _generator(seed: "int | keras.random.SeedGenerator") -> np.random.Generator:
+    if isinstance(seed, keras.random.SeedGenerator):
+        return np.random.default_rng(keras.ops.convert_to_numpy(seed.next()))
+    return np.random.default_rng(seed)
+
+
+def _tensor(values: np.ndarray, dtype: str | None):
+    return keras.ops.convert_to_tensor(values.astype("float32"), dtype=dtype)
