@@ -37,6 +37,7 @@ if not _ON_TENSORFLOW:
 
 import keras  # noqa: E402
 import pytest  # noqa: E402
+import quick_layers  # noqa: E402
 import warm  # noqa: E402
 
 import keras_vit  # noqa: E402
@@ -59,7 +60,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--unoptimized",
         action="store_true",
         help="run TensorFlow's graphs as they were traced: for tiny models, optimizing them takes "
-        "longer than running them. On JAX, draw initial values with NumPy",
+        "longer than running them. Make layers quickly, see `quick_layers.py`",
     )
 
 
@@ -67,13 +68,13 @@ def pytest_configure(config: pytest.Config) -> None:
     # Where pytest-randomly is installed it shuffles; the seeds of each test stay those of
     # `_same_start`.
     config.option.randomly_reset_seed = False
-    if config.option.unoptimized and _ON_TENSORFLOW:
-        os.environ[warm.UNOPTIMIZED] = "1"
-        warm.choose_optimization()
-    elif config.option.unoptimized:
-        import numpy_initializers
-
-        numpy_initializers.install()
+    if config.option.unoptimized:
+        quick_layers.skip_tracking_of_plain_values()
+        if _ON_TENSORFLOW:
+            os.environ[warm.UNOPTIMIZED] = "1"
+            warm.choose_optimization()
+        else:
+            quick_layers.initialize_with_numpy()
     if config.option.profile:
         from profiler import Profiler
 

@@ -292,7 +292,7 @@ def test_weights_that_are_no_numbers_are_not_saved(number, tmp_path):
 @pytest.mark.parametrize("name", ["ViT_Ti16", "DeiT_Ti16", "DINOv2_S14", "CLIP_B16"])
 def test_dropout_is_named_where_the_class_of_transformers_has_it(name, tmp_path):
     """KerasHub refuses a ViT whose `config.json` does not name it."""
-    row = replace(VARIANTS[name], depth=1)
+    row = replace(VARIANTS[name], depth=1, width=32, num_heads=2, mlp_dim=64)
     model = keras_vit.application(row)(weights=None, input_shape=(112, 112, 3), include_top=False)
     keras_vit.save_checkpoint(model, tmp_path / "model", "huggingface")
     config = json.loads((tmp_path / "model" / "config.json").read_text())

@@ -1,5 +1,5 @@
-"""Initial values from NumPy. On JAX, `keras.random` compiles a program for each shape, which takes a
-quarter of the time of the quick tests there.
+"""Keras layers that are made quickly. The quick tests make tens of thousands of them; the long ones
+use Keras as it is.
 """
 
 from types import SimpleNamespace
@@ -8,10 +8,28 @@ import keras
 import numpy as np
 from keras.src.initializers import random_initializers
 
+_set_tracked = keras.Layer.__setattr__
 
-def install() -> None:
+
+def skip_tracking_of_plain_values() -> None:
+    """Keras asks of each attribute of a layer whether it is a variable, a layer, a metric or a
+    container of such, and TensorFlow asks again. For numbers and strings the answer is known: 8 % of
+    the time on TensorFlow.
+    """
+    keras.Layer.__setattr__ = _set  # type: ignore[method-assign]
+
+
+def _set(layer: keras.Layer, name: str, value: object) -> None:
+    if value is None or type(value) in (bool, int, float, str):
+        object.__setattr__(layer, name, value)
+    else:
+        _set_tracked(layer, name, value)
+
+
+def initialize_with_numpy() -> None:
     """Lets Keras's random initializers draw with NumPy, from the same distributions and their own
-    seeds. `keras.random` stays as it is for everything else.
+    seeds. On JAX, `keras.random` compiles a program for each shape, a quarter of the time there.
+    `keras.random` stays as it is for everything else.
     """
     random_initializers.random = SimpleNamespace(  # type: ignore[attr-defined]
         **{
