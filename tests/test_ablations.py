@@ -802,6 +802,13 @@ def test_a_difference_that_is_no_claim_has_a_number_and_no_verdict():
     assert verdict(shown, study, tested, "test", plan_of(3)) == "+7.0 [+4.5, +9.5] points"
 
 
+def test_a_table_of_differences_alone_is_not_called_one_of_claims():
+    rows, shown = rows_of([0.57, 0.57, 0.60], [0.50, 0.51, 0.52]), replace(CLAIM, is_judged=False)
+    for claims, head in (((shown,), "difference"), ((shown, CLAIM), "the paper's claim")):
+        table = make_verdict_table(toy(claims), rows, plan_of(3))
+        assert table.startswith(f"| {head} |")
+
+
 def test_a_run_with_a_rate_that_no_longer_wins_does_not_count():
     rows = rows_of([0.57, 0.57, 0.60], [0.50, 0.51, 0.52])
     rows[1]["held_out_accuracy"] = 0.1

@@ -270,7 +270,8 @@ def make_verdict_table(study: Study, rows: Sequence[Row], plan: Mapping[str, Any
         [claim.words, *(verdict(claim, study, tested, metric, plan) for metric in study.metrics)]
         for claim in study.claims
     ]
-    return table(["the paper's claim", *(titles[metric] for metric in study.metrics)], lines)
+    kind = "the paper's claim" if any(claim.is_judged for claim in study.claims) else "difference"
+    return table([kind, *(titles[metric] for metric in study.metrics)], lines)
 
 
 def make_start_table(study: Study, rows: Sequence[Row], seeds: int) -> str:

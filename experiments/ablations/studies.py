@@ -426,6 +426,10 @@ def _crop(base: PretrainConfig, smoke: bool) -> Study:
             "comparison."
         ),
         arms=arms,
+        claims=tuple(
+            replace(better(one, other, f"{titles[one]} minus {titles[other]}"), is_judged=False)
+            for one, other in (("resize_crop", "inception"), ("resize", "resize_crop"))
+        ),
         metric="test",
         starts={"fractals": _make_start("fractals_cifar10.py", base, smoke, 1000)},
     )
