@@ -102,6 +102,11 @@ def better(one: str, other: str, words: str) -> Claim:
     return Claim(words=words, value=lambda a: a[one] - a[other])
 
 
+def difference(one: str, other: str, words: str) -> Claim:
+    """Returns the difference of two arms about which the paper claims nothing."""
+    return replace(better(one, other, words), is_judged=False)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Study:
     """An ablation.

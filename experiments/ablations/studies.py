@@ -35,6 +35,7 @@ from ablations.arms import (
     better,
     change_config,
     change_steps,
+    difference,
     make_base,
     make_finetuned,
     make_resnet,
@@ -116,10 +117,7 @@ def _class_token(base: PretrainConfig, smoke: bool) -> Study:
             better(
                 "gap", "gap_token_rate", "GAP is better at its own rate than at the class token's."
             ),
-            replace(
-                better("class_token", "gap", "Class token minus GAP, each at its own rate."),
-                is_judged=False,
-            ),
+            difference("class_token", "gap", "Class token minus GAP, each at its own rate."),
         ),
     )
 
@@ -427,7 +425,7 @@ def _crop(base: PretrainConfig, smoke: bool) -> Study:
         ),
         arms=arms,
         claims=tuple(
-            replace(better(one, other, f"{titles[one]} minus {titles[other]}"), is_judged=False)
+            difference(one, other, f"{titles[one]} minus {titles[other]}")
             for one, other in (("resize_crop", "inception"), ("resize", "resize_crop"))
         ),
         metric="test",
