@@ -4,11 +4,14 @@ import re
 import shlex
 from collections.abc import Sequence
 
+# A quote or parenthesis ends an address, unless more of a word follows: both are legal in one.
+_INSIDE = r"['\")]+(?=[^\s'\")]?[\w%&=+/~-])"
+_CHARACTER, _NAME = rf"(?:[^\s&'\")]|{_INSIDE})", rf"(?:[^\s&=?'\")]|{_INSIDE})"
 _USER = re.compile(r"(\w://)[^/?#\s]*@")
 _QUERY = re.compile(
-    r"(?<=[?&])(?!(?:alt|dl|download|raw|ref|revision|version)=)[^\s&=?'\")]*=?[^\s&'\")]*"
+    rf"(?<=[?&])(?!(?:alt|dl|download|raw|ref|revision|version)=){_NAME}*=?{_CHARACTER}*"
 )
-_ADDRESS = re.compile(r"(?:\w+://|with url: /)[^\s'\")]*\?[^\s'\")]*")
+_ADDRESS = re.compile(rf"(?:\w+://|with url: /)(?:&|{_CHARACTER})*\?(?:&|{_CHARACTER})*")
 
 
 def without_secrets(text: str) -> str:

@@ -835,6 +835,11 @@ def test_password_of_what_is_no_file_s_url_is_not_shown():
         ("https://example.org/b.npz?download=true", "https://example.org/b.npz?download=true"),
         ("'https://me:a@b@example.org/b?x=1&y=2' is", "'https://***@example.org/b?***&***' is"),
         ("gs://me@bucket/b?token", "gs://***@bucket/b?***"),
+        ("gs://bucket/b?token=it's\"s)e-cret", "gs://bucket/b?***"),
+        ("gs://bucket/b?token=its'.secret&ref=a", "gs://bucket/b?***&ref=a"),
+        ("gs://it's/b?token=secret", "gs://it's/b?***"),
+        ("('gs://bucket/b?token=its').", "('gs://bucket/b?***')."),
+        ("['gs://bucket/b?token=its', 1]", "['gs://bucket/b?***', 1]"),
         ("ViT-B_16@384.npz?", "ViT-B_16@384.npz?"),
         (
             "Max retries exceeded with url: /b?token=1 (Caused by x)",
